@@ -1,0 +1,57 @@
+# Finds LibTorch by its files, not by its own TorchConfig.cmake: that one insists on a CUDA
+# toolkit whenever LibTorch was built with CUDA, and a CPU program needs none.
+#
+# Reads CMAKE_PREFIX_PATH, else the folder that ./bootstrap unpacks. Defines the target
+# LibTorch::LibTorch and LibTorch_VERSION.
+set(_cache "$ENV{REDCO_CACHE}")
+if(NOT _cache)
+  set(_cache "$ENV{XDG_CACHE_HOME}")
+  if(NOT _cache)
+    set(_cache "$ENV{HOME}/.cache")
+  endif()
+  set(_cache "${_cache}/redco")
+endif()
+set(_hints ${_cache}/libtorch-2.11.0/torch)
+
+find_path(LibTorch_INCLUDE_DIR ATen/core/dispatch/Dispatcher.h HINTS ${_hints} PATH_SUFFIXES include)
+find_library(LibTorch_CPU_LIBRARY torch_cpu HINTS ${_hints} PATH_SUFFIXES lib)
+find_library(LibTorch_C10_LIBRARY c10 HINTS ${_hints} PATH_SUFFIXES lib)
+
+if(LibTorch_INCLUDE_DIR)
+  foreach(_file torch/headeronly/version.h torch/version.h torch/csrc/api/include/torch/version.h)
+    if(EXISTS ${LibTorch_INCLUDE_DIR}/${_file})
+      file(STRINGS ${LibTorch_INCLUDE_DIR}/${_file} _lines REGEX "#define TORCH_VERSION_(MAJOR|MINOR|PATCH) ")
+      string(REGEX REPLACE "[^0-9;]" "" _numbers "${_lines}")
+      string(REPLACE ";" "." LibTorch_VERSION "${_numbers}")
+      if(LibTorch_VERSION)
+        break()
+      endif()
+    endif()
+  endforeach()
+endif()
+
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(LibTorch
+  REQUIRED_VARS LibTorch_CPU_LIBRARY LibTorch_C10_LIBRARY LibTorch_INCLUDE_DIR
+  VERSION_VAR LibTorch_VERSION
+  REASON_FAILURE_MESSAGE
+    "Run ./bootstrap to fetch LibTorch 2.11.0, or pass -DCMAKE_PREFIX_PATH=/path/to/libtorch.")
+
+if(LibTorch_FOUND AND LibTorch_VERSION VERSION_LESS 2.11)
+  message(FATAL_ERROR "LibTorch ${LibTorch_VERSION} at ${LibTorch_INCLUDE_DIR} is too old: "
+    "redco needs 2.11 or newer. Pass -DCMAKE_PREFIX_PATH=/path/to/libtorch, or run ./bootstrap.")
+endif()
+
+if(LibTorch_FOUND AND NOT TARGET LibTorch::LibTorch)
+  add_library(LibTorch::c10 SHARED IMPORTED)
+  set_target_properties(LibTorch::c10 PROPERTIES IMPORTED_LOCATION ${LibTorch_C10_LIBRARY})
+  add_library(LibTorch::LibTorch SHARED IMPORTED)
+  set_target_properties(LibTorch::LibTorch PROPERTIES
+    IMPORTED_LOCATION ${LibTorch_CPU_LIBRARY}
+    INTERFACE_INCLUDE_DIRECTORIES
+      "${LibTorch_INCLUDE_DIR};${LibTorch_INCLUDE_DIR}/torch/csrc/api/include"
+    INTERFACE_LINK_LIBRARIES LibTorch::c10)
+  # LibTorch finds its own CUDA run-time libraries beside it at load time.
+  target_link_options(LibTorch::LibTorch INTERFACE -Wl,--allow-shlib-undefined)
+endif()
+mark_as_advanced(LibTorch_INCLUDE_DIR LibTorch_CPU_LIBRARY LibTorch_C10_LIBRARY)

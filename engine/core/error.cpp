@@ -1,0 +1,38 @@
+#include <redco/error.h>
+
+#include <algorithm>
+#include <csignal>
+#include <vector>
+
+namespace redco {
+
+namespace {
+std::atomic<bool> interrupt_requested{false};
+static_assert(std::atomic<bool>::is_always_lock_free, "set inside a signal handler");
+}  // namespace
+
+void request_interrupt() noexcept { interrupt_requested.store(true, std::memory_order_relaxed); }
+
+void check_interrupt() {
+  if (interrupt_requested.load(std::memory_order_relaxed)) [[unlikely]] {
+    interrupt_requested.store(false, std::memory_order_relaxed);
+    throw Interrupted();
+  }
+}
+
+size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
+      diagonal = row[j];
+      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+}  // namespace redco

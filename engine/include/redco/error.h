@@ -1,0 +1,74 @@
+#pragma once
+
+#include <redco/export.h>
+
+#include <atomic>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+
+namespace redco {
+
+/// The base of every error the engine throws. The text says where, what was expected, what was
+/// given and what to do.
+class REDCO_API Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// The script called the program wrongly: exit code 2 where Error is 1.
+class REDCO_API UsageError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Thrown by `check_interrupt` after `request_interrupt`: exit code 130.
+class REDCO_API Interrupted : public Error {
+ public:
+  Interrupted() : Error("interrupted") {}
+};
+
+/// Asks the running step to stop at its next check. Safe in a signal handler and on any thread.
+REDCO_API void request_interrupt() noexcept;
+
+/// Throws Interrupted, and clears the request, if one was made since the last check.
+REDCO_API void check_interrupt();
+
+/// Throws Error with the arguments streamed one after another.
+template <class... Args>
+[[noreturn]] void fail(const Args&... args) {
+  std::ostringstream text;
+  (text << ... << args);
+  throw Error(text.str());
+}
+
+/// `fail(args...)` unless `condition` holds.
+template <class... Args>
+void require(bool condition, const Args&... args) {
+  if (!condition) [[unlikely]]
+    fail(args...);
+}
+
+/// The candidate nearest to `word` by edit distance, or "" when none is near: for messages that
+/// answer a misspelt name.
+template <class Names>
+std::string nearest(const std::string& word, const Names& candidates);
+
+/// Edit distance of Levenshtein between two words.
+REDCO_API size_t edit_distance(const std::string& a, const std::string& b);
+
+template <class Names>
+std::string nearest(const std::string& word, const Names& candidates) {
+  std::string best;
+  size_t limit = word.size() / 3 + 2;
+  for (const auto& name : candidates) {
+    size_t distance = edit_distance(word, name);
+    if (distance < limit) {
+      limit = distance;
+      best = name;
+    }
+  }
+  return best;
+}
+
+}  // namespace redco

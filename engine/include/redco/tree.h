@@ -1,0 +1,89 @@
+#pragma once
+
+#include <redco/export.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace redco {
+
+/// Nested lists and dictionaries with tensors and plain values as leaves: parameters, batches,
+/// predictions, optimizer states. Dictionaries are ordered by the bytes of their keys, so every
+/// process walks a tree in the same order.
+class REDCO_API Tree {
+ public:
+  using List = std::vector<Tree>;
+  using Dict = std::map<std::string, Tree>;
+
+  Tree() = default;
+  Tree(bool value) : value_(value) {}
+  Tree(int value) : value_(int64_t{value}) {}
+  Tree(int64_t value) : value_(value) {}
+  Tree(double value) : value_(value) {}
+  Tree(const char* value) : value_(std::string(value)) {}
+  Tree(std::string value) : value_(std::move(value)) {}
+  Tree(at::Tensor value) : value_(std::move(value)) {}
+  Tree(List value) : value_(std::move(value)) {}
+  Tree(Dict value) : value_(std::move(value)) {}
+
+  template <class T>
+  bool is() const {
+    return std::holds_alternative<T>(value_);
+  }
+  /// The value as a T; throws Error, naming both kinds, when it is something else.
+  template <class T>
+  const T& as() const {
+    if (const T* value = std::get_if<T>(&value_)) return *value;
+    throw_kind(Tree(T{}).kind());
+  }
+  template <class T>
+  T& as() {
+    return const_cast<T&>(std::as_const(*this).as<T>());
+  }
+  bool is_none() const { return is<std::monostate>(); }
+  bool is_tensor() const { return is<at::Tensor>(); }
+  const at::Tensor& tensor() const { return as<at::Tensor>(); }
+
+  /// "none", "boolean", "integer", "number", "string", "tensor", "list" or "dictionary".
+  const char* kind() const;
+
+  /// The entry of a dictionary; throws Error with the keys there are when `key` is missing.
+  const Tree& at(const std::string& key) const;
+  Tree& at(const std::string& key) { return const_cast<Tree&>(std::as_const(*this).at(key)); }
+  /// The entry of a dictionary, made when missing; an empty tree becomes a dictionary.
+  Tree& operator[](const std::string& key);
+
+ private:
+  [[noreturn]] void throw_kind(const char* expected) const;
+
+  std::variant<std::monostate, bool, int64_t, double, std::string, at::Tensor, List, Dict> value_;
+};
+
+/// A tensor and its place in a tree: dictionary keys and list positions (from 1, as in Lua) joined
+/// by dots.
+using NamedTensor = std::pair<std::string, at::Tensor>;
+
+/// Calls `visit(path, leaf)` on every leaf, in order; lists and dictionaries are not leaves.
+REDCO_API void for_each_leaf(const Tree& tree,
+                             const std::function<void(const std::string&, const Tree&)>& visit);
+
+/// The tensors of a tree with their paths, in order. Other leaves are left out.
+REDCO_API std::vector<NamedTensor> named_tensors(const Tree& tree);
+
+/// The same tree with `function(path, tensor)` in place of each tensor; other leaves are kept.
+REDCO_API Tree map_tensors(
+    const Tree& tree,
+    const std::function<at::Tensor(const std::string& path, const at::Tensor&)>& function);
+
+/// The same tree with its tensors taken from `tensors`, in order. Throws Error when there are
+/// more or fewer of them than the tree has.
+REDCO_API Tree with_tensors(const Tree& tree, const std::vector<at::Tensor>& tensors);
+
+}  // namespace redco
