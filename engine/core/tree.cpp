@@ -88,8 +88,8 @@ Tree map_tensors(const Tree& tree,
 Tree with_tensors(const Tree& tree, const std::vector<at::Tensor>& tensors) {
   size_t next = 0;
   Tree result = map_tensors(tree, [&](const std::string& path, const at::Tensor&) {
-    require(next < tensors.size(), "with_tensors: no tensor left for '", path, "': the tree has more than the ",
-            tensors.size(), " given");
+    require(next < tensors.size(), "with_tensors: no tensor left for '", path,
+            "': the tree has more than the ", tensors.size(), " given");
     return tensors[next++];
   });
   require(next == tensors.size(), "with_tensors: the tree has ", next, " tensors, but ",

@@ -78,9 +78,9 @@ REDCO_API void for_each_leaf(const Tree& tree,
 REDCO_API std::vector<NamedTensor> named_tensors(const Tree& tree);
 
 /// The same tree with `function(path, tensor)` in place of each tensor; other leaves are kept.
-REDCO_API Tree map_tensors(
-    const Tree& tree,
-    const std::function<at::Tensor(const std::string& path, const at::Tensor&)>& function);
+REDCO_API Tree
+map_tensors(const Tree& tree,
+            const std::function<at::Tensor(const std::string& path, const at::Tensor&)>& function);
 
 /// The same tree with its tensors taken from `tensors`, in order. Throws Error when there are
 /// more or fewer of them than the tree has.

@@ -1,0 +1,2 @@
+#include "torch.h"
+namespace redco::lua {}

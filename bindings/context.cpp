@@ -1,0 +1,159 @@
+#include "context.h"
+
+#include <c10/util/Exception.h>
+
+#include <cstdlib>
+#include <cstring>
+
+namespace redco::lua {
+
+namespace {
+
+std::string text_of(const std::exception& error) {
+  if (const auto* torch_error = dynamic_cast<const c10::Error*>(&error)) {
+    static const bool trace = std::getenv("REDCO_TRACE") != nullptr;
+    return trace ? torch_error->what() : torch_error->what_without_backtrace();
+  }
+  return error.what();
+}
+
+// Prefixes the line of the Lua code that called the failing function, as Lua's own errors have it.
+void push_located(lua_State* L, const std::string& text) {
+  luaL_where(L, 1);
+  lua_pushlstring(L, text.data(), text.size());
+  lua_concat(L, 2);
+}
+
+void note_error(lua_State* L, ErrorKind kind, std::string traceback) {
+  auto& error = context(L).error;
+  error.message = lua_tostring(L, -1);
+  error.kind = kind;
+  error.traceback = std::move(traceback);
+}
+
+// Every C function of the state is called through this one.
+int wrapper(lua_State* L, lua_CFunction function) {
+  Context& ctx = context(L);
+  lua_State* caller = ctx.current;
+  ctx.current = L;
+  try {
+    check_interrupt();
+    int results = function(L);
+    ctx.current = caller;
+    return results;
+  } catch (const ScriptError& error) {
+    lua_pushlstring(L, error.what(), std::strlen(error.what()));
+    note_error(L, error.kind, error.traceback);
+  } catch (const UsageError& error) {
+    push_located(L, text_of(error));
+    note_error(L, ErrorKind::usage, "");
+  } catch (const Interrupted& error) {
+    push_located(L, "interrupted");
+    note_error(L, ErrorKind::interrupted, "");
+  } catch (const std::bad_alloc&) {
+    push_located(L, "not enough memory");
+  } catch (const std::exception& error) {
+    push_located(L, text_of(error));
+  }
+  // LuaJIT's own errors are no std::exception: they pass, and `current` is set again by the next
+  // function that is called.
+  ctx.current = caller;
+  return lua_error(L);
+}
+
+int close_context(lua_State* L) {
+  using Owner = std::shared_ptr<Context>;
+  static_cast<Owner*>(lua_touserdata(L, 1))->~Owner();
+  return 0;
+}
+
+int with_traceback(lua_State* L) {
+  if (!lua_isstring(L, 1)) return 1;
+  auto& error = context(L).error;
+  // An error that came through C++ has the deeper traceback already.
+  if (error.traceback.empty() || error.message != lua_tostring(L, 1)) {
+    ErrorKind kind = error.message == lua_tostring(L, 1) ? error.kind : ErrorKind::script;
+    luaL_traceback(L, L, nullptr, 1);
+    std::string traceback = lua_tostring(L, -1);
+    lua_pop(L, 1);
+    note_error(L, kind, std::move(traceback));
+  }
+  return 1;
+}
+
+}  // namespace
+
+void open_context(lua_State* L) {
+  auto owner = std::make_shared<Context>();
+  owner->current = L;
+  new (lua_newuserdata(L, sizeof(owner))) std::shared_ptr<Context>(std::move(owner));
+  lua_newtable(L);
+  lua_pushcfunction(L, close_context);
+  lua_setfield(L, -2, "__gc");
+  lua_setmetatable(L, -2);
+  lua_rawseti(L, LUA_REGISTRYINDEX, slot_context);
+
+  lua_pushlightuserdata(L, reinterpret_cast<void*>(&wrapper));
+  luaJIT_setmode(L, -1, LUAJIT_MODE_WRAPCFUNC | LUAJIT_MODE_ON);
+  lua_pop(L, 1);
+}
+
+static const std::shared_ptr<Context>& owner(lua_State* L) {
+  lua_rawgeti(L, LUA_REGISTRYINDEX, slot_context);
+  auto* found = static_cast<std::shared_ptr<Context>*>(lua_touserdata(L, -1));
+  lua_pop(L, 1);
+  return *found;
+}
+
+Context& context(lua_State* L) { return *owner(L); }
+
+void call(lua_State* L, int n_args, int n_results) {
+  int handler = lua_gettop(L) - n_args;
+  lua_pushcfunction(L, with_traceback);
+  lua_insert(L, handler);
+  lua_State* current = context(L).current;
+  int status = lua_pcall(L, n_args, n_results, handler);
+  context(L).current = current;
+  lua_remove(L, handler);
+  if (status != 0) throw take_error(L);
+}
+
+ScriptError take_error(lua_State* L) {
+  std::string message;
+  if (lua_isstring(L, -1)) {
+    message = lua_tostring(L, -1);
+  } else if (luaL_callmeta(L, -1, "__tostring")) {
+    message = luaL_checkstring(L, -1);
+    lua_pop(L, 1);
+  } else {
+    message = std::string("an error that is a ") + luaL_typename(L, -1) + ", not a text";
+  }
+  lua_pop(L, 1);
+  const auto& error = context(L).error;
+  if (error.message == message) return ScriptError(message, error.traceback, error.kind);
+  return ScriptError(message, "", ErrorKind::script);
+}
+
+struct Ref::Slot {
+  std::weak_ptr<Context> context;  // gone once the state is closed
+  int key;
+
+  ~Slot() {
+    if (auto alive = context.lock()) luaL_unref(alive->current, LUA_REGISTRYINDEX, key);
+  }
+};
+
+Ref::Ref(lua_State* L, int index) {
+  lua_pushvalue(L, index);
+  slot_ = std::shared_ptr<Slot>(new Slot{owner(L), luaL_ref(L, LUA_REGISTRYINDEX)});
+}
+
+lua_State* Ref::state() const {
+  auto alive = slot_->context.lock();
+  require(alive != nullptr, "a Lua value was used after its engine was destroyed");
+  return alive->current;
+}
+
+void Ref::push() const { lua_rawgeti(state(), LUA_REGISTRYINDEX, slot_->key); }
+
+}  // namespace redco::lua

@@ -1,0 +1,102 @@
+#pragma once
+
+#include <redco/error.h>
+
+#include <cstdint>
+#include <functional>
+#include <lua.hpp>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace redco {
+class Console;
+}
+
+namespace redco::lua {
+
+/// What an error means for the program's exit code.
+enum class ErrorKind { script, usage, interrupted };
+
+/// A Lua error on its way through C++: `what()` is the message, with file and line.
+class ScriptError : public Error {
+ public:
+  ScriptError(const std::string& message, std::string traceback, ErrorKind kind)
+      : Error(message), traceback(std::move(traceback)), kind(kind) {}
+  std::string traceback;
+  ErrorKind kind;
+};
+
+/// What the bindings keep for one Lua state.
+struct Context {
+  /// The thread of Lua code that runs now: callbacks from C++ run on it.
+  lua_State* current = nullptr;
+  /// Where training runs of this state report; may be null.
+  std::shared_ptr<Console> console;
+  /// Bytes of tensors made since the collector last worked for them.
+  int64_t debt = 0;
+  /// What is known of the newest error beyond its message: errors stay plain strings for Lua, so
+  /// that `pcall` and string functions work on them.
+  struct {
+    std::string message;
+    std::string traceback;
+    ErrorKind kind = ErrorKind::script;
+  } error;
+};
+
+/// Keys of the registry slots the bindings use. Negative integers: luaL_ref never hands them out.
+enum RegistrySlot : int {
+  slot_context = -1,
+  slot_tensor_metatable = -2,
+  slot_generator_metatable = -3,
+  slot_texts = -4,
+  slot_new_int64 = -5,
+  slot_kind_of_cdata = -6,
+};
+
+/// Makes the context of a new state and installs the wrapper that every C function of the state
+/// is called through: C++ exceptions become Lua errors with their text, script file and line, and
+/// a requested interrupt is honoured.
+void open_context(lua_State* L);
+
+Context& context(lua_State* L);
+
+/// Calls the function below its `n_args` arguments on the stack. A Lua error becomes a
+/// ScriptError.
+void call(lua_State* L, int n_args, int n_results);
+
+/// Turns the error value on top of the stack into a ScriptError and pops it.
+ScriptError take_error(lua_State* L);
+
+/// A Lua value held by C++: copies share it, and it is released with the last copy or the state.
+class Ref {
+ public:
+  Ref() = default;
+  /// Takes the value at `index`, which stays on the stack.
+  Ref(lua_State* L, int index);
+  explicit operator bool() const { return slot_ != nullptr; }
+  /// The thread of Lua code that runs now in this value's state.
+  lua_State* state() const;
+  /// Pushes the value on `state()`.
+  void push() const;
+
+ private:
+  struct Slot;
+  std::shared_ptr<Slot> slot_;
+};
+
+/// Keeps the stack of `L` as high at the end of a scope as it was at its start, also when an
+/// exception passes.
+class StackGuard {
+ public:
+  explicit StackGuard(lua_State* L) : L_(L), top_(lua_gettop(L)) {}
+  ~StackGuard() { lua_settop(L_, top_); }
+  StackGuard(const StackGuard&) = delete;
+  StackGuard& operator=(const StackGuard&) = delete;
+
+ private:
+  lua_State* L_;
+  int top_;
+};
+
+}  // namespace redco::lua

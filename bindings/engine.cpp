@@ -1,0 +1,158 @@
+#include <redco/engine.h>
+
+#include "context.h"
+#include "modules.h"
+#include "values.h"
+
+#include <redco/error.h>
+
+#include <fstream>
+#include <lua.hpp>
+#include <new>
+#include <sstream>
+#include <string_view>
+
+namespace redco {
+
+using lua::StackGuard;
+
+struct Engine::Impl {
+  lua_State* L = nullptr;
+  EngineOptions options;
+  ~Impl() {
+    if (L != nullptr) lua_close(L);
+  }
+};
+
+namespace {
+
+using HostFunction = std::function<std::vector<Tree>(const std::vector<Tree>&)>;
+
+int open_all(lua_State* L) {
+  luaL_openlibs(L);
+  lua::open_modules(L);
+  return 0;
+}
+
+// Pushes the global `path`, dots reaching into tables.
+void push_global(lua_State* L, const std::string& path) {
+  lua_pushvalue(L, LUA_GLOBALSINDEX);
+  std::istringstream parts(path);
+  for (std::string part; std::getline(parts, part, '.');) {
+    require(lua_istable(L, -1), "'", path, "': '", part, "' is looked up in a ",
+            luaL_typename(L, -1));
+    lua_pushlstring(L, part.data(), part.size());
+    lua_rawget(L, -2);
+    lua_remove(L, -2);
+  }
+}
+
+int call_host(lua_State* L) {
+  auto& function = *static_cast<HostFunction*>(lua_touserdata(L, lua_upvalueindex(1)));
+  std::vector<Tree> args;
+  for (int i = 1; i <= lua_gettop(L); ++i) args.push_back(lua::check_tree(L, i));
+  std::vector<Tree> results = function(args);
+  for (const Tree& result : results) lua::push_tree(L, result);
+  return static_cast<int>(results.size());
+}
+
+int destroy_host(lua_State* L) {
+  static_cast<HostFunction*>(lua_touserdata(L, 1))->~HostFunction();
+  return 0;
+}
+
+void load(lua_State* L, const std::string& code, const std::string& chunk) {
+  // Text only: bytecode is not checked by LuaJIT and can crash the process.
+  if (luaL_loadbufferx(L, code.data(), code.size(), chunk.c_str(), "t") != 0)
+    throw lua::take_error(L);
+}
+
+}  // namespace
+
+Engine::Engine(EngineOptions options) : impl_(std::make_unique<Impl>()) {
+  impl_->options = std::move(options);
+  lua_State* L = impl_->L = luaL_newstate();
+  if (L == nullptr) throw std::bad_alloc();
+  lua::open_context(L);
+  lua::context(L).console = impl_->options.console;
+  lua_pushcfunction(L, open_all);
+  lua::call(L, 0, 0);
+  if (impl_->options.strict) lua::forbid_undeclared_globals(L);
+}
+
+Engine::~Engine() = default;
+
+lua_State* Engine::state() const { return impl_->L; }
+
+void Engine::run_file(const std::string& path, const std::vector<std::string>& args) {
+  lua_State* L = impl_->L;
+  StackGuard guard(L);
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  if (file) text << file.rdbuf();
+  require(file.good() && text.good(), "cannot read the script ", path);
+  std::string code = text.str();
+  if (code.starts_with("#")) code.insert(0, "--");  // the line `#!...` of an executable script
+  load(L, code, "@" + path);
+  lua_createtable(L, static_cast<int>(args.size()), 1);
+  lua_pushstring(L, path.c_str());
+  lua_rawseti(L, -2, 0);
+  for (size_t i = 0; i < args.size(); ++i) {
+    lua_pushlstring(L, args[i].data(), args[i].size());
+    lua_rawseti(L, -2, static_cast<int>(i) + 1);
+  }
+  lua_pushliteral(L, "arg");
+  lua_insert(L, -2);
+  lua_rawset(L, LUA_GLOBALSINDEX);
+  luaL_checkstack(L, static_cast<int>(args.size()) + 4, "script arguments");
+  for (const auto& arg : args) lua_pushlstring(L, arg.data(), arg.size());
+  lua::call(L, static_cast<int>(args.size()), 0);
+}
+
+void Engine::run_string(const std::string& code, const std::string& name) {
+  lua_State* L = impl_->L;
+  StackGuard guard(L);
+  load(L, code, "=" + name);
+  lua::call(L, 0, 0);
+}
+
+std::vector<Tree> Engine::call(const std::string& function, const std::vector<Tree>& args) {
+  lua_State* L = impl_->L;
+  StackGuard guard(L);
+  int base = lua_gettop(L);
+  push_global(L, function);
+  require(!lua_isnil(L, -1), "Engine::call: there is no global '", function, "'");
+  for (const Tree& arg : args) lua::push_tree(L, arg);
+  lua::call(L, static_cast<int>(args.size()), LUA_MULTRET);
+  std::vector<Tree> results;
+  for (int i = base + 1; i <= lua_gettop(L); ++i) results.push_back(lua::check_tree(L, i));
+  return results;
+}
+
+Tree Engine::get_global(const std::string& name) {
+  StackGuard guard(impl_->L);
+  push_global(impl_->L, name);
+  return lua::check_tree(impl_->L, -1);
+}
+
+void Engine::set_global(const std::string& name, const Tree& value) {
+  StackGuard guard(impl_->L);
+  lua_pushlstring(impl_->L, name.data(), name.size());
+  lua::push_tree(impl_->L, value);
+  lua_rawset(impl_->L, LUA_GLOBALSINDEX);
+}
+
+void Engine::register_function(const std::string& name, HostFunction function) {
+  lua_State* L = impl_->L;
+  StackGuard guard(L);
+  lua_pushlstring(L, name.data(), name.size());
+  new (lua_newuserdata(L, sizeof(HostFunction))) HostFunction(std::move(function));
+  lua_newtable(L);
+  lua_pushcfunction(L, destroy_host);
+  lua_setfield(L, -2, "__gc");
+  lua_setmetatable(L, -2);
+  lua_pushcclosure(L, call_host, 1);
+  lua_rawset(L, LUA_GLOBALSINDEX);
+}
+
+}  // namespace redco

@@ -1,0 +1,30 @@
+#pragma once
+
+#include "overload.h"
+
+#include <lua.hpp>
+#include <string>
+#include <vector>
+
+namespace redco::lua {
+
+/// All overloads of one ATen operator.
+struct Operator {
+  std::string name;
+  std::vector<Overload> overloads;
+};
+
+/// The operator called `name`, or null. Its schemas are read at the first call.
+const Operator* find_operator(const std::string& name);
+
+/// The names of all operators, sorted.
+const std::vector<std::string>& operator_names();
+
+/// Pushes the operator as a function `torch.NAME(...)`, or as a method `t:NAME(...)`; false and
+/// nothing pushed when there is no such operator.
+bool push_operator(lua_State* L, const std::string& name, bool is_method);
+
+/// Calls `op` with the arguments on the stack; pushes its results and returns how many.
+int call_operator(lua_State* L, const Operator& op, bool is_method);
+
+}  // namespace redco::lua

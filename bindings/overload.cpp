@@ -1,0 +1,442 @@
+#include "overload.h"
+
+#include "tensor.h"
+#include "values.h"
+
+#include <redco/error.h>
+
+#include <ATen/core/List.h>
+#include <ATen/core/jit_type.h>
+#include <c10/core/Layout.h>
+#include <c10/core/MemoryFormat.h>
+
+#include <algorithm>
+
+namespace redco::lua {
+
+namespace {
+
+using c10::IValue;
+using c10::TypeKind;
+
+ArgKind kind_of(const c10::Type& type) {
+  switch (type.kind()) {
+    case TypeKind::TensorType:
+      return ArgKind::tensor;
+    case TypeKind::NumberType:
+      return ArgKind::scalar;
+    case TypeKind::IntType:
+    case TypeKind::SymIntType:
+      return ArgKind::integer;
+    case TypeKind::FloatType:
+      return ArgKind::number;
+    case TypeKind::BoolType:
+      return ArgKind::boolean;
+    case TypeKind::StringType:
+      return ArgKind::string;
+    case TypeKind::ScalarTypeType:
+      return ArgKind::dtype;
+    case TypeKind::LayoutType:
+      return ArgKind::layout;
+    case TypeKind::MemoryFormatType:
+      return ArgKind::memory_format;
+    case TypeKind::DeviceObjType:
+      return ArgKind::device;
+    case TypeKind::GeneratorType:
+      return ArgKind::generator;
+    case TypeKind::ListType: {
+      const c10::Type& element = *type.castRaw<c10::ListType>()->getElementType();
+      if (const auto* optional = element.castRaw<c10::OptionalType>())
+        return optional->getElementType()->kind() == TypeKind::TensorType
+                   ? ArgKind::optional_tensor_list
+                   : ArgKind::unsupported;
+      switch (kind_of(element)) {
+        case ArgKind::tensor:
+          return ArgKind::tensor_list;
+        case ArgKind::scalar:
+          return ArgKind::scalar_list;
+        case ArgKind::integer:
+          return ArgKind::integer_list;
+        case ArgKind::number:
+          return ArgKind::number_list;
+        case ArgKind::boolean:
+          return ArgKind::boolean_list;
+        default:
+          return ArgKind::unsupported;
+      }
+    }
+    default:
+      return ArgKind::unsupported;
+  }
+}
+
+struct NamedLayout {
+  const char* name;
+  c10::Layout layout;
+};
+constexpr NamedLayout layouts[] = {{"strided", c10::kStrided}, {"sparse_coo", c10::kSparse}};
+
+struct NamedMemoryFormat {
+  const char* name;
+  c10::MemoryFormat format;
+};
+constexpr NamedMemoryFormat memory_formats[] = {
+    {"contiguous_format", c10::MemoryFormat::Contiguous},
+    {"preserve_format", c10::MemoryFormat::Preserve},
+    {"channels_last", c10::MemoryFormat::ChannelsLast},
+    {"channels_last_3d", c10::MemoryFormat::ChannelsLast3d},
+};
+
+template <class Table>
+auto find_named(const Table& table, lua_State* L, int index) {
+  const char* name = lua_tostring(L, index);
+  auto* found = std::find_if(std::begin(table), std::end(table), [&](const auto& entry) {
+    return std::string_view(entry.name) == name;
+  });
+  return found == std::end(table) ? nullptr : found;
+}
+
+// Costs of conversions. A value that is just what the parameter says costs nothing.
+constexpr int no_match = -1;
+constexpr int conversion = 1;
+
+int cost_of(lua_State* L, int index, ArgKind kind);
+
+// The elements of a list cost what the dearest of them costs.
+int cost_of_list(lua_State* L, int index, ArgKind element) {
+  if (lua_type(L, index) != LUA_TTABLE) return no_match;
+  int length = static_cast<int>(lua_objlen(L, index));
+  if (length == 0) {
+    lua_pushnil(L);
+    if (lua_next(L, index) != 0) {  // named entries: no list
+      lua_pop(L, 2);
+      return no_match;
+    }
+    return 0;
+  }
+  int cost = 0;
+  for (int i = 1; i <= length && cost != no_match; ++i) {
+    lua_rawgeti(L, index, i);
+    int one = cost_of(L, lua_gettop(L), element);
+    cost = one == no_match ? no_match : std::max(cost, one);
+    lua_pop(L, 1);
+  }
+  return cost;
+}
+
+bool is_false(lua_State* L, int index) {
+  return lua_type(L, index) == LUA_TBOOLEAN && !lua_toboolean(L, index);
+}
+
+int cost_of(lua_State* L, int index, ArgKind kind) {
+  int type = lua_type(L, index);
+  switch (kind) {
+    case ArgKind::tensor:
+      return test_tensor(L, index) ? 0 : no_match;
+    case ArgKind::scalar:
+      if (type == LUA_TNUMBER) return 0;
+      return test_scalar(L, index) ? conversion : no_match;
+    case ArgKind::integer:
+      return test_integer(L, index) ? 0 : no_match;
+    case ArgKind::number:
+      if (type == LUA_TNUMBER) return test_integer(L, index) ? conversion : 0;
+      return test_integer(L, index) ? conversion : no_match;
+    case ArgKind::boolean:
+      return type == LUA_TBOOLEAN ? 0 : no_match;
+    case ArgKind::string:
+      return type == LUA_TSTRING ? 0 : no_match;
+    case ArgKind::dtype:
+      return type == LUA_TSTRING && parse_dtype(lua_tostring(L, index)) ? 0 : no_match;
+    case ArgKind::device:
+      return type == LUA_TSTRING && parse_device(lua_tostring(L, index)) ? 0 : no_match;
+    case ArgKind::layout:
+      return type == LUA_TSTRING && find_named(layouts, L, index) ? 0 : no_match;
+    case ArgKind::memory_format:
+      return type == LUA_TSTRING && find_named(memory_formats, L, index) ? 0 : no_match;
+    case ArgKind::generator:
+      return test_generator(L, index) ? 0 : no_match;
+    case ArgKind::integer_list:
+      if (test_integer(L, index)) return 2 * conversion;  // a bare number for a list of one
+      return cost_of_list(L, index, ArgKind::integer);
+    case ArgKind::number_list:
+      return cost_of_list(L, index, ArgKind::number);
+    case ArgKind::scalar_list:
+      return cost_of_list(L, index, ArgKind::scalar);
+    case ArgKind::boolean_list:
+      return cost_of_list(L, index, ArgKind::boolean);
+    case ArgKind::tensor_list:
+      return cost_of_list(L, index, ArgKind::tensor);
+    case ArgKind::optional_tensor_list: {
+      if (type != LUA_TTABLE) return no_match;
+      int length = static_cast<int>(lua_objlen(L, index));
+      bool fits = true;
+      for (int i = 1; i <= length && fits; ++i) {
+        lua_rawgeti(L, index, i);
+        fits = lua_isnil(L, -1) || is_false(L, -1) || test_tensor(L, -1);
+        lua_pop(L, 1);
+      }
+      return fits ? 0 : no_match;
+    }
+    case ArgKind::unsupported:
+      return no_match;
+  }
+  return no_match;
+}
+
+// The elements of the list at `index`, or of the `n_gathered` stack slots from it on.
+template <class T, class Read>
+IValue read_list(lua_State* L, int index, int n_gathered, Read read) {
+  c10::List<T> list;
+  if (n_gathered > 0) {
+    for (int i = 0; i < n_gathered; ++i) list.push_back(read(index + i));
+  } else if (lua_type(L, index) != LUA_TTABLE) {
+    list.push_back(read(index));
+  } else {
+    int length = static_cast<int>(lua_objlen(L, index));
+    list.reserve(static_cast<size_t>(length));
+    for (int i = 1; i <= length; ++i) {
+      lua_rawgeti(L, index, i);
+      list.push_back(read(lua_gettop(L)));
+      lua_pop(L, 1);
+    }
+  }
+  return list;
+}
+
+IValue read(lua_State* L, int index, ArgKind kind, int n_gathered, bool numbers_are_floats) {
+  switch (kind) {
+    case ArgKind::tensor:
+      return *test_tensor(L, index);
+    case ArgKind::scalar:
+      if (numbers_are_floats && lua_type(L, index) == LUA_TNUMBER) return lua_tonumber(L, index);
+      return *test_scalar(L, index);
+    case ArgKind::integer:
+      return *test_integer(L, index);
+    case ArgKind::number:
+      if (auto integer = test_integer(L, index)) return static_cast<double>(*integer);
+      return static_cast<double>(lua_tonumber(L, index));
+    case ArgKind::boolean:
+      return lua_toboolean(L, index) != 0;
+    case ArgKind::string:
+      return std::string(lua_tostring(L, index));
+    case ArgKind::dtype:
+      return *parse_dtype(lua_tostring(L, index));
+    case ArgKind::device:
+      return *parse_device(lua_tostring(L, index));
+    case ArgKind::layout:
+      return find_named(layouts, L, index)->layout;
+    case ArgKind::memory_format:
+      return find_named(memory_formats, L, index)->format;
+    case ArgKind::generator:
+      return *test_generator(L, index);
+    case ArgKind::integer_list:
+      return read_list<int64_t>(L, index, n_gathered, [&](int at) { return *test_integer(L, at); });
+    case ArgKind::number_list:
+      return read_list<double>(L, index, 0,
+                               [&](int at) { return static_cast<double>(lua_tonumber(L, at)); });
+    case ArgKind::boolean_list:
+      return read_list<bool>(L, index, 0, [&](int at) { return lua_toboolean(L, at) != 0; });
+    case ArgKind::tensor_list:
+      return read_list<at::Tensor>(L, index, n_gathered,
+                                   [&](int at) { return *test_tensor(L, at); });
+    case ArgKind::scalar_list:
+      return read_list<c10::Scalar>(L, index, 0, [&](int at) { return *test_scalar(L, at); });
+    case ArgKind::optional_tensor_list:
+      return read_list<std::optional<at::Tensor>>(
+          L, index, 0, [&](int at) -> std::optional<at::Tensor> {
+            at::Tensor* tensor = test_tensor(L, at);
+            return tensor ? std::optional(*tensor) : std::nullopt;
+          });
+    case ArgKind::unsupported:
+      break;
+  }
+  return {};
+}
+
+void push_value(lua_State* L, IValue value, bool fresh) {
+  if (value.isTensor()) {
+    at::Tensor tensor = std::move(value).toTensor();
+    int64_t bytes = fresh && tensor.defined() && tensor.has_storage()
+                        ? static_cast<int64_t>(tensor.storage().nbytes())
+                        : 0;
+    push_tensor(L, std::move(tensor), bytes);
+  } else if (value.isNone()) {
+    lua_pushnil(L);
+  } else if (value.isInt()) {
+    push_integer(L, value.toInt());
+  } else if (value.isDouble()) {
+    lua_pushnumber(L, value.toDouble());
+  } else if (value.isBool()) {
+    lua_pushboolean(L, value.toBool());
+  } else if (value.isScalar()) {
+    push_scalar(L, value.toScalar());
+  } else if (value.isString()) {
+    const std::string& text = value.toStringRef();
+    lua_pushlstring(L, text.data(), text.size());
+  } else if (value.isDevice()) {
+    lua_pushstring(L, value.toDevice().str().c_str());
+  } else if (value.isList()) {
+    auto list = value.toListRef();
+    lua_createtable(L, static_cast<int>(list.size()), 0);
+    for (size_t i = 0; i < list.size(); ++i) {
+      push_value(L, list[i], fresh);
+      lua_rawseti(L, -2, static_cast<int>(i) + 1);
+    }
+  } else {
+    fail("the result of an operator is a ", value.tagKind(), ", which has no Lua form");
+  }
+}
+
+// Factories for which a Lua number with an integral value is an integer, as PyTorch infers it.
+bool counts_in_integers(const std::string& name) { return name == "aten::arange"; }
+
+std::string text_of(const c10::FunctionSchema& schema) {
+  std::string text = c10::toString(schema);
+  size_t name_end = text.find("::");
+  return name_end == std::string::npos ? text : text.substr(name_end + 2);
+}
+
+}  // namespace
+
+Overload::Overload(const c10::OperatorHandle& handle)
+    : handle_(handle), text_(text_of(handle.schema())) {
+  const c10::FunctionSchema& schema = handle.schema();
+  bool takes_tensors = false;
+  bool takes_dtype = false;
+  int self = -1;
+  for (const c10::Argument& argument : schema.arguments()) {
+    c10::TypePtr type = argument.real_type();
+    bool optional = false;
+    if (const auto* inner = type->castRaw<c10::OptionalType>()) {
+      optional = true;
+      type = inner->getElementType();
+    }
+    ArgKind kind = kind_of(*type);
+    int index = static_cast<int>(parameters_.size());
+    takes_tensors |= kind == ArgKind::tensor || kind == ArgKind::tensor_list;
+    takes_dtype |= kind == ArgKind::dtype;
+    if (argument.name() == "self") self = index;
+    const auto& default_value = argument.default_value();
+    bool has_default = default_value.has_value();
+    // `out` parameters have no default: an overload with them is chosen only when they are given.
+    if (kind == ArgKind::unsupported && !has_default && !optional) callable_ = false;
+    if (!argument.kwarg_only()) positional_.push_back(index);
+    parameters_.push_back({argument.name(), kind, optional, argument.kwarg_only(),
+                           argument.is_out(), has_default,
+                           has_default ? *default_value : IValue()});
+  }
+  if (parameters_.size() > max_parameters) callable_ = false;
+  if (self >= 0 && !parameters_[static_cast<size_t>(self)].named_only) {
+    positional_method_.push_back(self);
+    for (int index : positional_)
+      if (index != self) positional_method_.push_back(index);
+  }
+  numbers_are_floats_ = takes_dtype && !takes_tensors && !counts_in_integers(schema.name());
+
+  for (const c10::Argument& result : schema.returns()) {
+    const c10::AliasInfo* alias = result.alias_info();
+    int argument = -1;
+    if (alias && alias->isWrite()) {
+      for (size_t i = 0; i < schema.arguments().size() && argument < 0; ++i) {
+        const c10::AliasInfo* other = schema.arguments()[i].alias_info();
+        if (other && other->beforeSets() == alias->beforeSets()) argument = static_cast<int>(i);
+      }
+    }
+    results_.push_back(argument >= 0 ? Result::argument : alias ? Result::view : Result::fresh);
+    result_arguments_.push_back(argument);
+  }
+}
+
+Binding Overload::bind(lua_State* L, const Arguments& arguments, bool gather) const {
+  Binding binding;
+  if (!callable_) return binding;
+  const std::vector<int>& order = arguments.is_method ? positional_method_ : positional_;
+  int n_positional = static_cast<int>(order.size());
+  int given = arguments.n_positional;
+  if (given > n_positional && !gather) return binding;
+  std::fill_n(binding.slots.begin(), parameters_.size(), Binding::use_default);
+
+  int cost = 0;
+  int bound = 0;
+  for (int i = 0; i < given; ++i, ++bound) {
+    if (i >= n_positional) return binding;
+    int index = order[static_cast<size_t>(i)];
+    const Parameter& parameter = parameters_[static_cast<size_t>(index)];
+    bool is_list =
+        parameter.kind == ArgKind::integer_list || parameter.kind == ArgKind::tensor_list;
+    if (gather && is_list && i + 1 < given) {
+      ArgKind element =
+          parameter.kind == ArgKind::integer_list ? ArgKind::integer : ArgKind::tensor;
+      for (int rest = i; rest < given; ++rest)
+        if (cost_of(L, rest + 1, element) == no_match) return binding;
+      binding.slots[static_cast<size_t>(index)] = i + 1;
+      binding.gathering = index;
+      binding.n_gathered = given - i;
+      ++bound;
+      break;
+    }
+    if (lua_isnil(L, i + 1)) {
+      if (!parameter.optional && !parameter.has_default) return binding;
+      if (parameter.optional) binding.slots[static_cast<size_t>(index)] = i + 1;
+      continue;
+    }
+    int one = cost_of(L, i + 1, parameter.kind);
+    if (one == no_match) return binding;
+    binding.slots[static_cast<size_t>(index)] = i + 1;
+    cost += one;
+  }
+
+  int named_left = arguments.n_named;
+  for (int i = 0; i < static_cast<int>(parameters_.size()); ++i) {
+    const Parameter& parameter = parameters_[static_cast<size_t>(i)];
+    if (arguments.named != 0 && named_left > 0) {
+      lua_getfield(L, arguments.named, parameter.name.c_str());
+      if (!lua_isnil(L, -1)) {
+        int one = cost_of(L, lua_gettop(L), parameter.kind);
+        bool given_twice = binding.slots[static_cast<size_t>(i)] != Binding::use_default;
+        if (one == no_match || given_twice) return binding;
+        binding.slots[static_cast<size_t>(i)] = lua_gettop(L);
+        cost += one;
+        --named_left;
+        continue;
+      }
+      lua_pop(L, 1);
+    }
+    if (binding.slots[static_cast<size_t>(i)] == Binding::use_default && !parameter.has_default &&
+        !(parameter.optional && parameter.named_only))
+      return binding;
+  }
+  if (named_left == 0) binding.cost = cost;
+  return binding;
+}
+
+int Overload::call(lua_State* L, const Binding& binding) const {
+  torch::jit::Stack stack;
+  stack.reserve(std::max(parameters_.size(), results_.size()));
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const Parameter& parameter = parameters_[i];
+    int slot = binding.slots[i];
+    if (slot == Binding::use_default) {
+      stack.push_back(parameter.default_value);
+    } else if (lua_isnil(L, slot)) {
+      stack.emplace_back();
+    } else {
+      int n_gathered = static_cast<int>(i) == binding.gathering ? binding.n_gathered : 0;
+      stack.push_back(read(L, slot, parameter.kind, n_gathered, numbers_are_floats_));
+    }
+  }
+  handle_.callBoxed(stack);
+  int n_results = static_cast<int>(results_.size());
+  luaL_checkstack(L, n_results + 2, "the results of an operator");
+  for (int i = 0; i < n_results; ++i) {
+    auto at = static_cast<size_t>(i);
+    int argument = result_arguments_[at];
+    if (results_[at] == Result::argument && binding.slots[static_cast<size_t>(argument)] > 0)
+      lua_pushvalue(L, binding.slots[static_cast<size_t>(argument)]);
+    else
+      push_value(L, std::move(stack[at]), results_[at] == Result::fresh);
+  }
+  return n_results;
+}
+
+}  // namespace redco::lua

@@ -1,0 +1,99 @@
+#include "registry.h"
+
+#include "context.h"
+
+#include <redco/error.h>
+
+namespace redco::lua {
+
+namespace {
+
+// The slot holds one table: full name -> text, and value -> full name.
+void push_texts(lua_State* L) {
+  lua_rawgeti(L, LUA_REGISTRYINDEX, slot_texts);
+  if (!lua_isnil(L, -1)) return;
+  lua_pop(L, 1);
+  lua_newtable(L);
+  lua_pushvalue(L, -1);
+  lua_rawseti(L, LUA_REGISTRYINDEX, slot_texts);
+}
+
+int define(lua_State* L) {
+  const char* name = luaL_checkstring(L, 1);
+  const char* text = luaL_checkstring(L, 2);
+  luaL_checkany(L, 3);
+  lua_settop(L, 3);
+  register_value(L, name, text);
+  return 1;
+}
+
+int text(lua_State* L) {
+  luaL_checkany(L, 1);
+  push_texts(L);
+  lua_pushvalue(L, 1);
+  lua_rawget(L, -2);
+  if (lua_type(L, 1) != LUA_TSTRING && lua_isstring(L, -1)) {
+    lua_pushvalue(L, -1);
+    lua_rawget(L, -3);  // the text, the name below it
+    lua_insert(L, -2);
+    return 2;
+  }
+  lua_pushvalue(L, 1);
+  return 2;
+}
+
+int names(lua_State* L) {
+  push_texts(L);
+  int texts = lua_gettop(L);
+  lua_newtable(L);
+  int n = 0;
+  for (lua_pushnil(L); lua_next(L, texts); lua_pop(L, 1)) {
+    if (lua_type(L, -2) != LUA_TSTRING) continue;
+    lua_pushvalue(L, -2);
+    lua_rawseti(L, -4, ++n);
+  }
+  lua_getglobal(L, "table");
+  lua_getfield(L, -1, "sort");
+  lua_pushvalue(L, -3);
+  lua_call(L, 1, 0);
+  lua_pop(L, 1);
+  return 1;
+}
+
+}  // namespace
+
+void register_value(lua_State* L, const std::string& full_name, const std::string& text) {
+  push_texts(L);
+  lua_pushlstring(L, text.data(), text.size());
+  lua_setfield(L, -2, full_name.c_str());
+  lua_pushvalue(L, -2);
+  lua_pushlstring(L, full_name.data(), full_name.size());
+  lua_rawset(L, -3);
+  lua_pop(L, 1);
+}
+
+void register_functions(lua_State* L, const std::string& prefix,
+                        std::initializer_list<Function> functions) {
+  for (const Function& entry : functions) {
+    lua_pushcfunction(L, entry.function);
+    register_value(L, prefix + entry.name, entry.text);
+    lua_setfield(L, -2, entry.name);
+  }
+}
+
+int open_registry(lua_State* L) {
+  lua_newtable(L);
+  register_functions(L, "redco.registry.",
+                     {{"define", define,
+                       "define(full_name, text, value) -> value\n"
+                       "Keeps the help text of a function or class and returns it."},
+                      {"text", text,
+                       "text(name_or_value) -> text or nil, full_name\n"
+                       "The help text of a registered function, by value or by full name."},
+                      {"names", names,
+                       "names() -> list of strings\n"
+                       "The full names of all that is registered, sorted."}});
+  return 1;
+}
+
+}  // namespace redco::lua

@@ -1,0 +1,253 @@
+#include "torch.h"
+
+#include "context.h"
+#include "operators.h"
+#include "registry.h"
+#include "tensor.h"
+#include "values.h"
+
+#include <redco/error.h>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+
+namespace redco::lua {
+
+namespace {
+
+// Operators become functions when they are first used: 1,500 closures made at start-up would be
+// walked by every cycle of the collector.
+int torch_index(lua_State* L) {
+  if (lua_type(L, 2) != LUA_TSTRING) return 0;
+  std::string name = lua_tostring(L, 2);
+  if (!push_operator(L, name, false)) {
+    std::string near = nearest(name, operator_names());
+    fail("torch has no '", name, "'", near.empty() ? "" : "; '" + near + "' is near");
+  }
+  lua_pushvalue(L, 2);
+  lua_pushvalue(L, -2);
+  lua_rawset(L, 1);
+  return 1;
+}
+
+// Upvalues: properties, methods.
+int tensor_index(lua_State* L) {
+  if (lua_type(L, 2) != LUA_TSTRING) return index_tensor(L);
+  lua_pushvalue(L, 2);
+  lua_rawget(L, lua_upvalueindex(2));
+  if (!lua_isnil(L, -1)) return 1;
+  lua_pop(L, 1);
+  lua_pushvalue(L, 2);
+  lua_rawget(L, lua_upvalueindex(1));
+  if (!lua_isnil(L, -1)) {
+    lua_pushvalue(L, 1);
+    lua_call(L, 1, 1);
+    return 1;
+  }
+  lua_pop(L, 1);
+  std::string name = lua_tostring(L, 2);
+  if (!push_operator(L, name, true)) {
+    std::string near = nearest(name, operator_names());
+    fail("a Tensor has no '", name, "'", near.empty() ? "" : "; '" + near + "' is near");
+  }
+  lua_pushvalue(L, 2);
+  lua_pushvalue(L, -2);
+  lua_rawset(L, lua_upvalueindex(2));
+  return 1;
+}
+
+int collect_tensor(lua_State* L) {
+  if (at::Tensor* tensor = test_tensor(L, 1)) tensor->reset();
+  return 0;
+}
+
+int shape(lua_State* L) {
+  const at::Tensor& self = check_tensor(L, 1);
+  lua_createtable(L, static_cast<int>(self.dim()), 0);
+  for (int64_t i = 0; i < self.dim(); ++i) {
+    push_integer(L, self.size(i));
+    lua_rawseti(L, -2, static_cast<int>(i) + 1);
+  }
+  return 1;
+}
+
+int dtype(lua_State* L) {
+  lua_pushstring(L, dtype_name(check_tensor(L, 1).scalar_type()));
+  return 1;
+}
+
+int device(lua_State* L) {
+  lua_pushstring(L, check_tensor(L, 1).device().str().c_str());
+  return 1;
+}
+
+int requires_grad(lua_State* L) {
+  lua_pushboolean(L, check_tensor(L, 1).requires_grad());
+  return 1;
+}
+
+int is_leaf(lua_State* L) {
+  lua_pushboolean(L, check_tensor(L, 1).is_leaf());
+  return 1;
+}
+
+int grad(lua_State* L) {
+  const at::Tensor& self = check_tensor(L, 1);
+  push_tensor(L, self.grad());
+  return 1;
+}
+
+int ndim(lua_State* L) {
+  push_integer(L, check_tensor(L, 1).dim());
+  return 1;
+}
+
+int transposed(lua_State* L) {
+  push_tensor(L, check_tensor(L, 1).t(), 0);
+  return 1;
+}
+
+// The first generator of a seed gives PyTorch's numbers for that seed.
+int generator(lua_State* L) {
+  push_generator(L, at::make_generator<at::CPUGeneratorImpl>(
+                        static_cast<uint64_t>(check_integer(L, 1, "torch.Generator: seed"))));
+  return 1;
+}
+
+int manual_seed(lua_State* L) {
+  at::manual_seed(static_cast<uint64_t>(check_integer(L, 1, "torch.manual_seed: seed")));
+  return 0;
+}
+
+int set_num_threads(lua_State* L) {
+  int64_t n = check_integer(L, 1, "torch.set_num_threads");
+  require(n > 0 && n < 4096, "torch.set_num_threads: expected 1 to 4095, got ", n);
+  at::set_num_threads(static_cast<int>(n));
+  return 0;
+}
+
+int get_num_threads(lua_State* L) {
+  push_integer(L, at::get_num_threads());
+  return 1;
+}
+
+int operators(lua_State* L) {
+  lua_newtable(L);
+  int n = 0;
+  for (const std::string& name : operator_names()) {
+    lua_pushstring(L, name.c_str());
+    lua_rawseti(L, -2, ++n);
+  }
+  return 1;
+}
+
+int schemas(lua_State* L) {
+  const Operator* op = find_operator(luaL_checkstring(L, 1));
+  if (op == nullptr) return 0;
+  lua_newtable(L);
+  int n = 0;
+  for (const Overload& overload : op->overloads) {
+    if (!overload.callable()) continue;
+    lua_pushstring(L, overload.text().c_str());
+    lua_rawseti(L, -2, ++n);
+  }
+  return 1;
+}
+
+int is_tensor(lua_State* L) {
+  lua_pushboolean(L, test_tensor(L, 1) != nullptr);
+  return 1;
+}
+
+int generator_tostring(lua_State* L) {
+  lua_pushfstring(L, "Generator(seed = %d)",
+                  static_cast<int>(test_generator(L, 1)->current_seed()));
+  return 1;
+}
+
+int collect_generator(lua_State* L) {
+  if (at::Generator* self = test_generator(L, 1)) *self = at::Generator();
+  return 0;
+}
+
+void make_generator_type(lua_State* L) {
+  lua_newtable(L);
+  lua_pushcfunction(L, generator_tostring);
+  lua_setfield(L, -2, "__tostring");
+  lua_pushcfunction(L, collect_generator);
+  lua_setfield(L, -2, "__gc");
+  lua_pushliteral(L, "Generator");
+  lua_setfield(L, -2, "__name");
+  lua_rawseti(L, LUA_REGISTRYINDEX, slot_generator_metatable);
+}
+
+void make_tensor_type(lua_State* L) {
+  lua_newtable(L);  // the metatable
+  lua_newtable(L);  // properties
+  register_functions(
+      L, "Tensor.",
+      {{"shape", shape, "shape: list of integers\nThe sizes, a new table."},
+       {"dtype", dtype, "dtype: string\nThe element type by PyTorch's name, \"float32\"."},
+       {"device", device, "device: string\n\"cpu\", \"cuda:0\", \"meta\"."},
+       {"requires_grad", requires_grad,
+        "requires_grad: boolean\nTrue when gradients flow to or through this tensor."},
+       {"is_leaf", is_leaf, "is_leaf: boolean\nTrue for a tensor no recorded operator made."},
+       {"grad", grad,
+        "grad: Tensor or nil\nThe gradient that `backward` added up in this leaf tensor."},
+       {"ndim", ndim, "ndim: integer\nThe number of dimensions."},
+       {"T", transposed, "T: Tensor\nThe transpose of a tensor of at most two dimensions."}});
+  lua_newtable(L);  // methods
+  add_tensor_methods(L);
+  lua_pushvalue(L, -1);
+  lua_setfield(L, -4, "methods");
+  lua_pushcclosure(L, tensor_index, 2);
+  lua_setfield(L, -2, "__index");
+  lua_pushcfunction(L, assign_tensor);
+  lua_setfield(L, -2, "__newindex");
+  lua_pushcfunction(L, collect_tensor);
+  lua_setfield(L, -2, "__gc");
+  lua_pushliteral(L, "Tensor");
+  lua_setfield(L, -2, "__name");
+  add_tensor_operators(L);
+  lua_rawseti(L, LUA_REGISTRYINDEX, slot_tensor_metatable);
+}
+
+}  // namespace
+
+int open_torch(lua_State* L) {
+  make_tensor_type(L);
+  make_generator_type(L);
+  lua_newtable(L);
+  register_functions(
+      L, "torch.",
+      {{"Generator", generator,
+        "Generator(seed) -> Generator\n"
+        "A source of random numbers for the `generator` argument of operators."},
+       {"manual_seed", manual_seed,
+        "manual_seed(seed)\nSeeds the default source of random numbers of every device."},
+       {"set_num_threads", set_num_threads,
+        "set_num_threads(n)\nHow many threads one operator may use on the CPU."},
+       {"get_num_threads", get_num_threads,
+        "get_num_threads() -> integer\nHow many threads one operator may use on the CPU."},
+       {"is_tensor", is_tensor, "is_tensor(value) -> boolean\nTrue for a Tensor."},
+       {"operators", operators,
+        "operators() -> list of strings\nThe names of all ATen operators, sorted."},
+       {"schemas", schemas,
+        "schemas(name) -> list of strings or nil\n"
+        "The overloads of an ATen operator as LibTorch declares them."}});
+  add_factories(L);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, slot_tensor_metatable);
+  lua_getfield(L, -1, "methods");
+  lua_setfield(L, -3, "Tensor");
+  lua_pop(L, 1);
+  lua_newtable(L);
+  lua_pushcfunction(L, torch_index);
+  lua_setfield(L, -2, "__index");
+  lua_setmetatable(L, -2);
+  return 1;
+}
+
+}  // namespace redco::lua

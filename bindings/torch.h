@@ -1,0 +1,31 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <lua.hpp>
+#include <string>
+
+namespace redco::lua {
+
+/// The module `redco.torch.native`: every ATen operator, and what schemas cannot give. Also makes
+/// the Tensor and Generator types.
+int open_torch(lua_State* L);
+
+// The parts of `open_torch`, a file each. Those that add functions take the table for them on top
+// of the stack.
+void add_factories(lua_State* L);         // torch.tensor
+void add_autograd(lua_State* L);          // gradients, no_grad, vmap, checkpoint
+void add_storage(lua_State* L);           // save, load, jit.load
+void add_tensor_methods(lua_State* L);    // the table of Tensor's methods
+void add_tensor_operators(lua_State* L);  // the metatable: arithmetic, comparison, #, tostring
+
+/// `t[key]` and `t[key] = value` for keys that are no names: integers, lists of indices and
+/// slices, tensors.
+int index_tensor(lua_State* L);
+int assign_tensor(lua_State* L);
+
+/// The tensor in PyTorch's layout; large ones are summarised. Never needs more than the elements
+/// it shows.
+std::string format_tensor(const at::Tensor& tensor);
+
+}  // namespace redco::lua

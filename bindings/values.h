@@ -1,0 +1,49 @@
+#pragma once
+
+#include <redco/tree.h>
+
+#include <ATen/core/ivalue.h>
+#include <c10/core/Device.h>
+#include <c10/core/Scalar.h>
+#include <c10/core/ScalarType.h>
+
+#include <lua.hpp>
+#include <optional>
+#include <string>
+
+namespace redco::lua {
+
+/// A few words on the value at `index` for an error message: `float32[2, 3]`, `number 2.5`,
+/// `"text"`, `table`.
+std::string describe(lua_State* L, int index);
+std::string describe(const at::Tensor& tensor);
+
+/// Numbers. A Lua number is a double: one with an integral value of at most 2^53 counts as an
+/// integer; int64 values beyond travel as LuaJIT's `1LL` cdata, so none is ever rounded.
+std::optional<int64_t> test_integer(lua_State* L, int index);
+int64_t check_integer(lua_State* L, int index, const char* what);
+void push_integer(lua_State* L, int64_t value);
+
+/// A number, boolean or int64 cdata as a Scalar: an integral number is an integer.
+std::optional<c10::Scalar> test_scalar(lua_State* L, int index);
+void push_scalar(lua_State* L, const c10::Scalar& value);
+
+/// Element types by PyTorch's names: "float32", "int64", "bool", ... ("float", "half", "double",
+/// "long", "int" are accepted too).
+std::optional<c10::ScalarType> parse_dtype(const std::string& name);
+const char* dtype_name(c10::ScalarType dtype);
+c10::ScalarType check_dtype(lua_State* L, int index);
+
+/// "cpu", "cuda", "cuda:1", "meta".
+std::optional<c10::Device> parse_device(const std::string& name);
+
+/// A Lua value as a tree: tables with consecutive integer keys are lists, with string keys
+/// dictionaries. Anything else than tensors, numbers, strings and booleans is an error that names
+/// its path.
+Tree check_tree(lua_State* L, int index);
+void push_tree(lua_State* L, const Tree& tree);
+
+/// Prepares what `push_integer` and `test_integer` need for int64 cdata.
+void open_values(lua_State* L);
+
+}  // namespace redco::lua

@@ -1,0 +1,38 @@
+# Installs the build, moves what was installed, and builds and runs a separate project against it.
+#   cmake -D BUILD=<build tree> -D SOURCE=<source tree> -D WORK=<folder> -D CXX=<compiler>
+#         [-D FLAGS=<its flags>] [-D LAUNCHER=<its launcher>] -P install_test.cmake
+cmake_minimum_required(VERSION 3.25)
+
+function(run)
+  execute_process(COMMAND ${ARGN} COMMAND_ECHO STDOUT COMMAND_ERROR_IS_FATAL ANY)
+endfunction()
+
+file(REMOVE_RECURSE ${WORK})
+
+# A program's machine gets no headers.
+run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/first --component Runtime)
+if(EXISTS ${WORK}/first/include OR NOT EXISTS ${WORK}/first/share/doc/redco/LICENSE)
+  message(FATAL_ERROR "component Runtime installed the wrong files")
+endif()
+run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/first --component Development)
+
+file(RENAME ${WORK}/first ${WORK}/moved)
+file(GLOB_RECURSE scripts ${WORK}/moved/*.cmake)
+foreach(script ${scripts})
+  file(READ ${script} text)
+  foreach(folder ${BUILD} ${SOURCE}/engine ${SOURCE}/bindings ${WORK}/first)
+    string(FIND "${text}" "${folder}" position)
+    if(NOT position EQUAL -1)
+      message(FATAL_ERROR "${script} names ${folder}, which is not part of the installation")
+    endif()
+  endforeach()
+endforeach()
+
+run(${CMAKE_COMMAND} -G Ninja -S ${CMAKE_CURRENT_LIST_DIR}/consumer -B ${WORK}/consumer
+  -DCMAKE_PREFIX_PATH=${WORK}/moved -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_CXX_FLAGS=${FLAGS}
+  -DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER})
+run(${CMAKE_COMMAND} --build ${WORK}/consumer)
+run(${WORK}/consumer/engine_consumer)
+if(EXISTS ${WORK}/moved/bin/redco-lua)
+  run(${WORK}/moved/bin/redco-lua --version)
+endif()
