@@ -18,10 +18,19 @@ std::string text_of(const std::exception& error) {
 }
 
 // Prefixes the line of the Lua code that called the failing function, as Lua's own errors have it.
+// A tail call leaves no line of its own: then it is the nearest one below.
 void push_located(lua_State* L, const std::string& text) {
-  luaL_where(L, 1);
+  lua_Debug frame;
+  for (int level = 1; lua_getstack(L, level, &frame); ++level) {
+    lua_getinfo(L, "Sl", &frame);
+    if (frame.currentline > 0) {
+      lua_pushfstring(L, "%s:%d: ", frame.short_src, frame.currentline);
+      lua_pushlstring(L, text.data(), text.size());
+      lua_concat(L, 2);
+      return;
+    }
+  }
   lua_pushlstring(L, text.data(), text.size());
-  lua_concat(L, 2);
 }
 
 void note_error(lua_State* L, ErrorKind kind, std::string traceback) {

@@ -302,8 +302,7 @@ void open_values(lua_State* L) {
     return function() return int64() end, function(value)
       return ffi.istype(int64, value) and 1 or ffi.istype(uint64, value) and 2 or 0
     end)";
-  require(luaL_loadbuffer(L, code, std::strlen(code), "=redco.values") == 0,
-          "redco.values: ", lua_tostring(L, -1));
+  if (luaL_loadbuffer(L, code, std::strlen(code), "=redco.values") != 0) throw take_error(L);
   call(L, 0, 2);
   lua_rawseti(L, LUA_REGISTRYINDEX, slot_kind_of_cdata);
   lua_rawseti(L, LUA_REGISTRYINDEX, slot_new_int64);

@@ -1,0 +1,153 @@
+#pragma once
+
+#include <redco/export.h>
+#include <redco/schedule.h>
+#include <redco/tree.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace redco {
+
+class Optimizer;
+
+/// Which parameters weight decay applies to. Empty means all of them. It must depend on nothing
+/// but its arguments: a Trainer asks it once per parameter, not once per step.
+using DecayMask = std::function<bool(const std::string& name, const at::Tensor& param)>;
+
+/// Parameters that one call of a fused or foreach operator may handle together.
+struct ParameterGroup {
+  std::vector<size_t> members;  ///< positions in the Update's lists
+  double weight_decay;          ///< 0 for those the mask leaves out
+};
+
+/// What one optimizer step works on. The lists are parallel. Parameters are changed in place;
+/// gradients may be changed in place or replaced, after which `grads_changed` must be called.
+class REDCO_API Update {
+ public:
+  std::vector<std::string> names;  ///< dotted paths in the params tree
+  std::vector<at::Tensor> params;  ///< dense floating-point tensors
+  std::vector<at::Tensor> grads;   ///< of the same shapes, strides and types as `params`
+  int64_t step = 0;                ///< optimizer steps done before this one; schedules read it
+
+  /// The 2-norm of all gradients together: 0-dim, float32, on their device. Computed on first use
+  /// and kept; nothing waits for the device.
+  const at::Tensor& global_norm();
+  /// To be called when gradients were changed, with their new norm where it is known.
+  void grads_changed(at::Tensor global_norm = {}) { global_norm_ = std::move(global_norm); }
+
+  /// The parameters, grouped by device, type and weight decay. Worked out once for each optimizer.
+  const std::vector<ParameterGroup>& groups(const Optimizer& optimizer, double weight_decay,
+                                            const DecayMask& mask);
+
+ private:
+  at::Tensor global_norm_;
+  std::map<const Optimizer*, std::vector<ParameterGroup>> groups_;
+};
+
+/// A transformation of gradients, or of parameters by their gradients, as in optax. It holds no
+/// state: that is a Tree, which the caller keeps and may save.
+class REDCO_API Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+
+  /// The state before the first step: dictionaries such as {"exp_avg": {name: tensor}}, keyed by
+  /// the dotted names of the parameters.
+  virtual Tree init(const std::vector<NamedTensor>& params) const = 0;
+
+  /// One step. `update` holds only parameters that `trains`. It never waits for the device.
+  virtual void update(Update& update, Tree& state) const = 0;
+
+  /// False for one that only changes gradients.
+  virtual bool updates_params() const = 0;
+
+  /// Whether this parameter takes part at all. One that does not needs no gradient.
+  virtual bool trains(const std::string& name) const { return true; }
+
+  /// The learning rate it applies at `step`, where it has one.
+  virtual std::optional<double> learning_rate(int64_t step) const { return std::nullopt; }
+};
+
+struct AdamOptions {
+  Schedule learning_rate;  ///< required
+  std::array<double, 2> betas = {0.9, 0.999};
+  double eps = 1e-8;
+  double weight_decay = 0;
+  DecayMask mask = {};
+};
+
+struct AdamWOptions {
+  Schedule learning_rate;  ///< required
+  std::array<double, 2> betas = {0.9, 0.999};
+  double eps = 1e-8;
+  double weight_decay = 0.01;
+  DecayMask mask = {};
+};
+
+struct SGDOptions {
+  Schedule learning_rate;  ///< required
+  double momentum = 0;
+  double dampening = 0;
+  bool nesterov = false;
+  double weight_decay = 0;
+  DecayMask mask = {};
+};
+
+struct LionOptions {
+  Schedule learning_rate;  ///< required
+  std::array<double, 2> betas = {0.9, 0.99};
+  double weight_decay = 0;
+  DecayMask mask = {};
+};
+
+struct AdafactorOptions {
+  Schedule learning_rate;  ///< required; an upper bound of the relative step size
+  double beta2_decay = -0.8;
+  std::array<std::optional<double>, 2> eps = {std::nullopt, 1e-3};  ///< none: the type's epsilon
+  double d = 1.0;
+  double weight_decay = 0;
+  DecayMask mask = {};
+};
+
+// All of these throw Error when an option is missing or out of range.
+
+/// Adam (arXiv 1412.6980); weight decay is added to the gradient (L2), as in torch.optim.Adam.
+/// State: exp_avg, exp_avg_sq, and one `step` (0-dim float32) for all parameters.
+REDCO_API std::shared_ptr<Optimizer> adam(AdamOptions options);
+
+/// Adam with decoupled weight decay (arXiv 1711.05101), as torch.optim.AdamW. State as adam's.
+REDCO_API std::shared_ptr<Optimizer> adamw(AdamWOptions options);
+
+/// As torch.optim.SGD. State, with momentum only: momentum_buffer. At step 0 the buffer becomes the
+/// first gradient; a run that goes on at a later step without its state starts it from zeros.
+REDCO_API std::shared_ptr<Optimizer> sgd(SGDOptions options);
+
+/// Lion (arXiv 2302.06675, algorithm 2). State: exp_avg.
+REDCO_API std::shared_ptr<Optimizer> lion(LionOptions options);
+
+/// Adafactor (arXiv 1804.04235), with the arguments and the arithmetic of torch.optim.Adafactor:
+/// relative step size, factored second moments for two dimensions and more, no first moment.
+/// State: row_var and col_var, or variance; and `step`.
+REDCO_API std::shared_ptr<Optimizer> adafactor(AdafactorOptions options);
+
+/// Scales all gradients by `max_norm / global_norm` where the norm is larger. Gradients only.
+REDCO_API std::shared_ptr<Optimizer> clip_by_global_norm(double max_norm);
+
+/// One after the other. Throws Error unless the last one, and no other, updates parameters.
+/// State: the list of theirs.
+REDCO_API std::shared_ptr<Optimizer> chain(std::vector<std::shared_ptr<Optimizer>> optimizers);
+
+/// `optimizer`, without the parameters for which `frozen(name)` holds: they get no gradient, no
+/// state and no update.
+REDCO_API std::shared_ptr<Optimizer> freeze(std::shared_ptr<Optimizer> optimizer,
+                                            std::function<bool(const std::string& name)> frozen);
+
+}  // namespace redco

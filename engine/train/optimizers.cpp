@@ -1,0 +1,158 @@
+#include "parameter_groups.h"
+
+#include <redco/error.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_lerp.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_sign.h>
+#include <ATen/ops/_fused_adam.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/_fused_sgd.h>
+
+namespace redco {
+
+namespace {
+
+template <class Options>
+class WithLearningRate : public Optimizer {
+ public:
+  WithLearningRate(const char* name, Options options) : options_(std::move(options)) {
+    check_learning_rate(name, options_.learning_rate);
+    check_at_least(name, "weight_decay", options_.weight_decay, 0);
+  }
+  bool updates_params() const override { return true; }
+  std::optional<double> learning_rate(int64_t step) const override {
+    return options_.learning_rate(step);
+  }
+
+ protected:
+  const std::vector<ParameterGroup>& groups(Update& update) const {
+    return update.groups(*this, options_.weight_decay, options_.mask);
+  }
+
+  Options options_;
+};
+
+// Adam and AdamW differ in the fused operator alone.
+template <class Options, auto fused>
+class Adam : public WithLearningRate<Options> {
+ public:
+  Adam(const char* name, Options options) : WithLearningRate<Options>(name, std::move(options)) {
+    check_betas(name, this->options_.betas);
+    check_at_least(name, "eps", this->options_.eps, 0);
+  }
+
+  Tree init(const std::vector<NamedTensor>& params) const override {
+    return Tree::Dict{{"exp_avg", zeros_like(params)},
+                      {"exp_avg_sq", zeros_like(params)},
+                      {"step", zero_step(params)}};
+  }
+
+  void update(Update& update, Tree& state) const override {
+    at::NoGradGuard no_grad;
+    const Options& options = this->options_;
+    double learning_rate = options.learning_rate(update.step);
+    at::Tensor step = state.at("step").tensor();
+    step.add_(1);  // the operator reads it, once per parameter, and does not count it up
+    for (const ParameterGroup& group : this->groups(update)) {
+      check_layout(update, group);
+      fused(select(update.params, group), select(update.grads, group),
+            select(state, "exp_avg", update, group), select(state, "exp_avg_sq", update, group),
+            std::vector<at::Tensor>(group.members.size(), step), learning_rate, options.betas,
+            group.weight_decay, options.eps);
+    }
+  }
+};
+
+using Tensors = std::vector<at::Tensor>;
+
+void fused_adam(const Tensors& params, const Tensors& grads, const Tensors& exp_avgs,
+                const Tensors& exp_avg_sqs, const Tensors& steps, double learning_rate,
+                const std::array<double, 2>& betas, double weight_decay, double eps) {
+  at::_fused_adam_(params, grads, exp_avgs, exp_avg_sqs, {}, steps, learning_rate, betas[0],
+                   betas[1], weight_decay, eps, /*amsgrad=*/false, /*maximize=*/false);
+}
+
+void fused_adamw(const Tensors& params, const Tensors& grads, const Tensors& exp_avgs,
+                 const Tensors& exp_avg_sqs, const Tensors& steps, double learning_rate,
+                 const std::array<double, 2>& betas, double weight_decay, double eps) {
+  at::_fused_adamw_(params, grads, exp_avgs, exp_avg_sqs, {}, steps, learning_rate, betas[0],
+                    betas[1], weight_decay, eps, /*amsgrad=*/false, /*maximize=*/false);
+}
+
+class SGD : public WithLearningRate<SGDOptions> {
+ public:
+  explicit SGD(SGDOptions options) : WithLearningRate("sgd", std::move(options)) {
+    check_at_least("sgd", "momentum", options_.momentum, 0);
+    require(!options_.nesterov || (options_.momentum > 0 && options_.dampening == 0),
+            "sgd: nesterov needs a positive momentum and a dampening of 0; they are ",
+            options_.momentum, " and ", options_.dampening);
+  }
+
+  Tree init(const std::vector<NamedTensor>& params) const override {
+    if (options_.momentum == 0) return Tree::Dict{};
+    return Tree::Dict{{"momentum_buffer", zeros_like(params)}};
+  }
+
+  void update(Update& update, Tree& state) const override {
+    at::NoGradGuard no_grad;
+    double learning_rate = options_.learning_rate(update.step);
+    for (const ParameterGroup& group : groups(update)) {
+      check_layout(update, group);
+      Tensors buffers;
+      if (options_.momentum != 0) buffers = select(state, "momentum_buffer", update, group);
+      at::_fused_sgd_(select(update.params, group), select(update.grads, group), buffers,
+                      group.weight_decay, options_.momentum, learning_rate, options_.dampening,
+                      options_.nesterov, /*maximize=*/false, /*is_first_step=*/update.step == 0);
+    }
+  }
+};
+
+class Lion : public WithLearningRate<LionOptions> {
+ public:
+  explicit Lion(LionOptions options) : WithLearningRate("lion", std::move(options)) {
+    check_betas("lion", options_.betas);
+  }
+
+  Tree init(const std::vector<NamedTensor>& params) const override {
+    return Tree::Dict{{"exp_avg", zeros_like(params)}};
+  }
+
+  void update(Update& update, Tree& state) const override {
+    at::NoGradGuard no_grad;
+    double learning_rate = options_.learning_rate(update.step);
+    for (const ParameterGroup& group : groups(update)) {
+      Tensors params = select(update.params, group);
+      Tensors grads = select(update.grads, group);
+      Tensors exp_avgs = select(state, "exp_avg", update, group);
+      Tensors directions = at::_foreach_lerp(exp_avgs, grads, 1 - options_.betas[0]);
+      at::_foreach_sign_(directions);
+      if (group.weight_decay != 0)
+        at::_foreach_mul_(params, 1 - learning_rate * group.weight_decay);
+      at::_foreach_add_(params, directions, -learning_rate);
+      at::_foreach_lerp_(exp_avgs, grads, 1 - options_.betas[1]);
+    }
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<Optimizer> adam(AdamOptions options) {
+  return std::make_shared<Adam<AdamOptions, fused_adam>>("adam", std::move(options));
+}
+
+std::shared_ptr<Optimizer> adamw(AdamWOptions options) {
+  return std::make_shared<Adam<AdamWOptions, fused_adamw>>("adamw", std::move(options));
+}
+
+std::shared_ptr<Optimizer> sgd(SGDOptions options) {
+  return std::make_shared<SGD>(std::move(options));
+}
+
+std::shared_ptr<Optimizer> lion(LionOptions options) {
+  return std::make_shared<Lion>(std::move(options));
+}
+
+}  // namespace redco

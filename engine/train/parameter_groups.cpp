@@ -1,0 +1,97 @@
+#include "parameter_groups.h"
+
+#include <redco/error.h>
+
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <tuple>
+
+namespace redco {
+
+const std::vector<ParameterGroup>& Update::groups(const Optimizer& optimizer, double weight_decay,
+                                                  const DecayMask& mask) {
+  auto [entry, is_new] = groups_.try_emplace(&optimizer);
+  if (!is_new) return entry->second;
+  using Key = std::tuple<std::string, at::ScalarType, bool>;
+  std::map<Key, size_t> places;
+  for (size_t i = 0; i < params.size(); ++i) {
+    bool decays = weight_decay != 0 && (!mask || mask(names[i], params[i]));
+    Key key(params[i].device().str(), params[i].scalar_type(), decays);
+    auto [place, added] = places.try_emplace(std::move(key), entry->second.size());
+    if (added) entry->second.push_back({{}, decays ? weight_decay : 0});
+    entry->second[place->second].members.push_back(i);
+  }
+  return entry->second;
+}
+
+std::vector<at::Tensor> select(const std::vector<at::Tensor>& tensors,
+                               const ParameterGroup& group) {
+  std::vector<at::Tensor> selected;
+  selected.reserve(group.members.size());
+  for (size_t i : group.members) selected.push_back(tensors[i]);
+  return selected;
+}
+
+std::vector<at::Tensor> select(const Tree& state, const char* slot, const Update& update,
+                               const ParameterGroup& group) {
+  std::vector<at::Tensor> selected;
+  selected.reserve(group.members.size());
+  const auto& tensors = state.at(slot).as<Tree::Dict>();
+  for (size_t i : group.members) {
+    auto found = tensors.find(update.names[i]);
+    require(found != tensors.end(), "optimizer state: no '", slot, "' for parameter '",
+            update.names[i], "'; was the state made for other parameters?");
+    const at::Tensor& tensor = found->second.tensor();
+    const at::Tensor& param = update.params[i];
+    require(tensor.sizes() == param.sizes() && tensor.strides() == param.strides(),
+            "optimizer state: '", slot, "' of parameter '", update.names[i], "' has shape ",
+            tensor.sizes(), " and strides ", tensor.strides(), ", the parameter ", param.sizes(),
+            " and ", param.strides());
+    selected.push_back(tensor);
+  }
+  return selected;
+}
+
+Tree zeros_like(const std::vector<NamedTensor>& params) {
+  Tree::Dict zeros;
+  for (const auto& [name, param] : params) zeros[name] = at::zeros_like(param.detach());
+  return zeros;
+}
+
+Tree zero_step(const std::vector<NamedTensor>& params) {
+  at::TensorOptions options = at::kFloat;
+  return at::zeros({}, params.empty() ? options : options.device(params.front().second.device()));
+}
+
+void check_layout(const Update& update, const ParameterGroup& group) {
+  for (size_t i : group.members) {
+    const at::Tensor& param = update.params[i];
+    const at::Tensor& grad = update.grads[i];
+    require(param.is_non_overlapping_and_dense(), "optimizer: parameter '", update.names[i],
+            "' of shape ", param.sizes(), " and strides ", param.strides(),
+            " is not dense: pass a contiguous copy");
+    require(grad.sizes() == param.sizes() && grad.strides() == param.strides() &&
+                grad.scalar_type() == param.scalar_type(),
+            "optimizer: the gradient of '", update.names[i], "' has shape ", grad.sizes(),
+            ", strides ", grad.strides(), " and type ", grad.scalar_type(), "; the parameter has ",
+            param.sizes(), ", ", param.strides(), " and ", param.scalar_type());
+  }
+}
+
+void check_learning_rate(const char* optimizer, const Schedule& learning_rate) {
+  require(bool(learning_rate), optimizer,
+          ": learning_rate is missing: give a number or a schedule");
+}
+
+void check_betas(const char* optimizer, const std::array<double, 2>& betas) {
+  for (double beta : betas)
+    require(beta >= 0 && beta < 1, optimizer, ": betas = {", betas[0], ", ", betas[1],
+            "} must each be at least 0 and less than 1");
+}
+
+void check_at_least(const char* optimizer, const char* option, double value, double least) {
+  require(value >= least, optimizer, ": ", option, " = ", value, " must be at least ", least);
+}
+
+}  // namespace redco

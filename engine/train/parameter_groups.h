@@ -1,0 +1,28 @@
+#pragma once
+
+#include <redco/optim.h>
+
+namespace redco {
+
+/// The members of a group, in order.
+std::vector<at::Tensor> select(const std::vector<at::Tensor>& tensors, const ParameterGroup& group);
+
+/// The state of a group's parameters under `slot`. Throws Error, naming the parameter, where there
+/// is none or its shape or strides differ: the fused operators walk raw memory.
+std::vector<at::Tensor> select(const Tree& state, const char* slot, const Update& update,
+                               const ParameterGroup& group);
+
+/// A dictionary with zeros like each parameter, under its dotted name.
+Tree zeros_like(const std::vector<NamedTensor>& params);
+
+/// A 0-dim float32 zero on the parameters' device: the step count of an optimizer.
+Tree zero_step(const std::vector<NamedTensor>& params);
+
+/// Throws Error unless parameters and gradients of a group are dense and laid out alike.
+void check_layout(const Update& update, const ParameterGroup& group);
+
+void check_learning_rate(const char* optimizer, const Schedule& learning_rate);
+void check_betas(const char* optimizer, const std::array<double, 2>& betas);
+void check_at_least(const char* optimizer, const char* option, double value, double least);
+
+}  // namespace redco

@@ -1,0 +1,60 @@
+--- The frame of the Lua specs: each file calls `testing.test(name, body)` and ends with
+--- `testing.finish()`. A failing body does not stop the others.
+local testing = { passed = 0, failed = 0, names = {} }
+
+function testing.test(name, body)
+  assert(not testing.names[name], "two tests have the name: " .. name)
+  testing.names[name] = true
+  local ok, message = xpcall(body, function(e) return debug.traceback(tostring(e), 2) end)
+  if ok then
+    testing.passed = testing.passed + 1
+  else
+    testing.failed = testing.failed + 1
+    print(("not ok: %s\n  %s"):format(name, tostring(message):gsub("\n", "\n  ")))
+  end
+end
+
+--- Fails unless `body` raises an error whose text has every given part (plain text, no pattern).
+function testing.expect_error(body, ...)
+  local ok, message = pcall(body)
+  assert(not ok, "expected an error, but there was none")
+  message = tostring(message)
+  for _, part in ipairs { ... } do
+    if not message:find(part, 1, true) then
+      error(("expected an error with %q, got:\n%s"):format(part, message), 2)
+    end
+  end
+  return message
+end
+
+--- Fails unless two tensors (or a tensor and nested tables) agree in shape and within the
+--- tolerances, as torch.allclose defines them.
+function testing.expect_close(actual, expected, rtol, atol)
+  local torch = require "redco.torch"
+  if not torch.is_tensor(expected) then
+    expected = torch.tensor(expected, { dtype = actual.dtype })
+  end
+  local a, b = table.concat(actual.shape, ","), table.concat(expected.shape, ",")
+  if a ~= b then error(("expected the shape [%s], got [%s]"):format(b, a), 2) end
+  local close = torch.allclose(actual, expected:to(actual.dtype),
+    { rtol = rtol or 1e-5, atol = atol or 1e-7, equal_nan = true })
+  if not close then
+    local off = actual:double():sub(expected:double()):abs():max():item()
+    error(("values differ by up to %g\nexpected %s\ngot %s"):format(off, tostring(expected),
+      tostring(actual)), 2)
+  end
+end
+
+function testing.expect_equal(actual, expected)
+  if actual ~= expected then
+    error(("expected %s, got %s"):format(tostring(expected), tostring(actual)), 2)
+  end
+end
+
+function testing.finish()
+  print(("%d passed, %d failed"):format(testing.passed, testing.failed))
+  if testing.failed > 0 then os.exit(1) end
+  assert(testing.passed > 0, "the file has no test")
+end
+
+return testing
