@@ -33,7 +33,7 @@ void push_located(lua_State* L, const std::string& text) {
   lua_pushlstring(L, text.data(), text.size());
 }
 
-void note_error(lua_State* L, ErrorKind kind, std::string traceback) {
+void note_error(lua_State* L, ScriptError::Kind kind, std::string traceback) {
   auto& error = context(L).error;
   error.message = lua_tostring(L, -1);
   error.kind = kind;
@@ -52,13 +52,14 @@ int wrapper(lua_State* L, lua_CFunction function) {
     return results;
   } catch (const ScriptError& error) {
     lua_pushlstring(L, error.what(), std::strlen(error.what()));
-    note_error(L, error.kind, error.traceback);
+    note_error(L, error.kind(), error.traceback());
   } catch (const UsageError& error) {
     push_located(L, text_of(error));
-    note_error(L, ErrorKind::usage, "");
+    note_error(L, ScriptError::Kind::usage, "");
   } catch (const Interrupted& error) {
+    lua_sethook(L, nullptr, 0, 0);
     push_located(L, "interrupted");
-    note_error(L, ErrorKind::interrupted, "");
+    note_error(L, ScriptError::Kind::interrupted, "");
   } catch (const std::bad_alloc&) {
     push_located(L, "not enough memory");
   } catch (const std::exception& error) {
@@ -81,7 +82,8 @@ int with_traceback(lua_State* L) {
   auto& error = context(L).error;
   // An error that came through C++ has the deeper traceback already.
   if (error.traceback.empty() || error.message != lua_tostring(L, 1)) {
-    ErrorKind kind = error.message == lua_tostring(L, 1) ? error.kind : ErrorKind::script;
+    ScriptError::Kind kind =
+        error.message == lua_tostring(L, 1) ? error.kind : ScriptError::Kind::script;
     luaL_traceback(L, L, nullptr, 1);
     std::string traceback = lua_tostring(L, -1);
     lua_pop(L, 1);
@@ -114,6 +116,18 @@ static const std::shared_ptr<Context>& owner(lua_State* L) {
   return *found;
 }
 
+void interrupt_hook(lua_State* L, lua_Debug*) {
+  lua_sethook(L, nullptr, 0, 0);
+  try {
+    check_interrupt();
+    return;
+  } catch (const Interrupted&) {
+    push_located(L, "interrupted");
+    note_error(L, ScriptError::Kind::interrupted, "");
+  }
+  lua_error(L);
+}
+
 Context& context(lua_State* L) { return *owner(L); }
 
 void call(lua_State* L, int n_args, int n_results) {
@@ -140,7 +154,7 @@ ScriptError take_error(lua_State* L) {
   lua_pop(L, 1);
   const auto& error = context(L).error;
   if (error.message == message) return ScriptError(message, error.traceback, error.kind);
-  return ScriptError(message, "", ErrorKind::script);
+  return ScriptError(message, "", ScriptError::Kind::script);
 }
 
 struct Ref::Slot {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <redco/engine.h>
 #include <redco/error.h>
 
 #include <cstdint>
@@ -15,18 +16,6 @@ class Console;
 
 namespace redco::lua {
 
-/// What an error means for the program's exit code.
-enum class ErrorKind { script, usage, interrupted };
-
-/// A Lua error on its way through C++: `what()` is the message, with file and line.
-class ScriptError : public Error {
- public:
-  ScriptError(const std::string& message, std::string traceback, ErrorKind kind)
-      : Error(message), traceback(std::move(traceback)), kind(kind) {}
-  std::string traceback;
-  ErrorKind kind;
-};
-
 /// What the bindings keep for one Lua state.
 struct Context {
   /// The thread of Lua code that runs now: callbacks from C++ run on it.
@@ -40,7 +29,7 @@ struct Context {
   struct {
     std::string message;
     std::string traceback;
-    ErrorKind kind = ErrorKind::script;
+    ScriptError::Kind kind = ScriptError::Kind::script;
   } error;
 };
 
@@ -60,6 +49,9 @@ enum RegistrySlot : int {
 void open_context(lua_State* L);
 
 Context& context(lua_State* L);
+
+/// A debug hook that ends the running Lua code as interrupted.
+void interrupt_hook(lua_State* L, lua_Debug* frame);
 
 /// Calls the function below its `n_args` arguments on the stack. A Lua error becomes a
 /// ScriptError.

@@ -82,6 +82,12 @@ Engine::Engine(EngineOptions options) : impl_(std::make_unique<Impl>()) {
 
 Engine::~Engine() = default;
 
+void Engine::interrupt() noexcept {
+  request_interrupt();
+  // As the stand-alone interpreters do: the hook is all that may be touched in a signal handler.
+  lua_sethook(impl_->L, lua::interrupt_hook, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
+}
+
 lua_State* Engine::state() const { return impl_->L; }
 
 void Engine::run_file(const std::string& path, const std::vector<std::string>& args) {
@@ -90,7 +96,7 @@ void Engine::run_file(const std::string& path, const std::vector<std::string>& a
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   if (file) text << file.rdbuf();
-  require(file.good() && text.good(), "cannot read the script ", path);
+  if (!file || !text) throw UsageError("cannot read the script " + path);
   std::string code = text.str();
   if (code.starts_with("#")) code.insert(0, "--");  // the line `#!...` of an executable script
   load(L, code, "@" + path);

@@ -1,20 +1,117 @@
-#include <redco/engine.h>
+#include "terminal.h"
 
+#include <redco/engine.h>
+#include <redco/error.h>
+#include <redco/version.h>
+
+#include <malloc.h>
+#include <unistd.h>
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <csignal>
 #include <cstdio>
-#include <exception>
+#include <iostream>
+#include <iterator>
 #include <string>
 #include <vector>
 
+namespace {
+
+enum ExitCode { fine = 0, script_failed = 1, wrong_usage = 2, interrupted = 130 };
+
+redco::Engine* running = nullptr;
+
+// The first Ctrl-C ends the running step; a second one ends the program.
+void on_interrupt(int) {
+  std::signal(SIGINT, SIG_DFL);
+  running->interrupt();
+}
+
+// Tensors come and go in sizes of megabytes: with glibc's defaults each costs a system call and
+// its pages are zeroed anew.
+void keep_freed_memory() {
+  constexpr int two_gigabytes = 0x7fffffff;
+  mallopt(M_MMAP_THRESHOLD, two_gigabytes);
+  mallopt(M_TRIM_THRESHOLD, two_gigabytes);
+}
+
+struct Arguments {
+  std::vector<std::string> modules;
+  std::vector<std::string> chunks;
+  bool interactive = false;
+  bool no_strict = false;
+  std::vector<std::string> script;  // the file and its arguments
+};
+
+void run(redco::Engine& engine, const Arguments& args) {
+  for (const auto& module : args.modules) engine.run_string("require '" + module + "'", "-l");
+  for (const auto& chunk : args.chunks) engine.run_string(chunk, "-e");
+  bool nothing_else = args.modules.empty() && args.chunks.empty();
+  bool from_input =
+      args.script.empty() ? nothing_else && !isatty(STDIN_FILENO) : args.script[0] == "-";
+  if (from_input) {
+    std::string code{std::istreambuf_iterator<char>(std::cin), {}};
+    engine.run_string(code, "stdin");
+  } else if (!args.script.empty()) {
+    engine.run_file(args.script[0], {args.script.begin() + 1, args.script.end()});
+  }
+  if (args.interactive || (nothing_else && args.script.empty() && !from_input))
+    engine.run_string("require('redco.repl')()", "repl");
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
-  std::vector<std::string> args(argv + 1, argv + argc);
+  keep_freed_memory();
+  CLI::App app(
+      "redco-lua [OPTIONS] [FILE [ARGS]]
+"
+      "Runs a Lua script that trains or runs models. FILE - is the standard input; flags after "
+      "FILE are the script's own.",
+      "redco-lua");
+  Arguments args;
+  app.add_option("-e", args.chunks, "Run this piece of Lua")
+      ->type_name("CODE")
+      ->allow_extra_args(false);
+  app.add_option("-l", args.modules, "Load this module")
+      ->type_name("MODULE")
+      ->allow_extra_args(false);
+  app.add_flag("-i", args.interactive, "Go on at a prompt after FILE");
+  app.add_flag("--no-strict,--no_strict", args.no_strict, "Let undeclared globals be nil");
+  app.set_version_flag("--version", "redco-lua " REDCO_VERSION);
+  app.prefix_command();
   try {
-    redco::Engine engine;
-    if (args.size() == 2 && args[0] == "-e")
-      engine.run_string(args[1]);
-    else
-      engine.run_file(args.at(0), {args.begin() + 1, args.end()});
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? fine : wrong_usage;
+  }
+  args.script = app.remaining();
+  if (!args.script.empty() && args.script[0].size() > 1 && args.script[0][0] == '-') {
+    std::fprintf(stderr, "redco-lua: there is no flag %s; see redco-lua --help\n",
+                 args.script[0].c_str());
+    return wrong_usage;
+  }
+  try {
+    redco::Engine engine({.strict = !args.no_strict, .console = redco::make_terminal()});
+    running = &engine;
+    std::signal(SIGINT, on_interrupt);
+    run(engine, args);
+    return fine;
+  } catch (const redco::ScriptError& error) {
+    std::fprintf(stderr, "redco-lua: %s\n%s\n", error.what(), error.traceback().c_str());
+    switch (error.kind()) {
+      case redco::ScriptError::Kind::usage:
+        return wrong_usage;
+      case redco::ScriptError::Kind::interrupted:
+        return interrupted;
+      case redco::ScriptError::Kind::script:
+        break;
+    }
+  } catch (const redco::UsageError& error) {
+    std::fprintf(stderr, "redco-lua: %s\n", error.what());
+    return wrong_usage;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "redco-lua: %s\n", error.what());
-    return 1;
   }
+  return script_failed;
 }

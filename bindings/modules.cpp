@@ -1,9 +1,12 @@
 #include "modules.h"
 
+#include "checkpoint.h"
 #include "context.h"
+#include "optim.h"
 #include "registry.h"
 #include "tensor.h"
 #include "torch.h"
+#include "training_objects.h"
 #include "values.h"
 
 #include <redco/error.h>
@@ -20,12 +23,6 @@ struct NativeModule {
   lua_CFunction open;
 };
 
-// What Lua files build on. Modules in Lua of the same family are among the embedded files.
-constexpr NativeModule native_modules[] = {
-    {"redco.registry", open_registry},
-    {"redco.torch.native", open_torch},
-};
-
 int load_embedded(lua_State* L) {
   const auto* file = static_cast<const EmbeddedFile*>(lua_touserdata(L, lua_upvalueindex(1)));
   std::string chunk = std::string("@") + file->path;
@@ -33,6 +30,21 @@ int load_embedded(lua_State* L) {
     throw take_error(L);
   lua_pushstring(L, file->name);
   lua_call(L, 1, 1);
+  return 1;
+}
+
+int open_redco(lua_State* L) {
+  lua_newtable(L);
+  register_functions(
+      L, "redco.",
+      {{"checkpoint", checkpoint,
+        "checkpoint(f, ...) -> what f returns\n"
+        "Calls f(...) without keeping what its operators save for the backward pass: there f runs "
+        "again, with the random numbers of its first run. Saves memory for time. f must do the "
+        "same both times."}});
+  add_deployer(L);
+  add_trainer(L);
+  add_predictor(L);
   return 1;
 }
 
@@ -45,6 +57,13 @@ int undeclared_write(lua_State* L) {
   fail("undeclared global '", luaL_checkstring(L, 2),
        "' is assigned; declare it with `local`, or run with --no-strict");
 }
+
+// What Lua files build on. Modules in Lua of the same family are among the embedded files.
+constexpr NativeModule native_modules[] = {
+    {"redco.registry", open_registry},   {"redco.torch.native", open_torch},
+    {"redco.functorch", open_functorch}, {"redco.native", open_redco},
+    {"redco.optim", open_optim},
+};
 
 }  // namespace
 

@@ -1,5 +1,6 @@
 #include "overload.h"
 
+#include "checkpoint.h"
 #include "tensor.h"
 #include "values.h"
 
@@ -228,6 +229,7 @@ IValue read(lua_State* L, int index, ArgKind kind, int n_gathered, bool numbers_
     case ArgKind::memory_format:
       return find_named(memory_formats, L, index)->format;
     case ArgKind::generator:
+      about_to_draw(*test_generator(L, index));
       return *test_generator(L, index);
     case ArgKind::integer_list:
       return read_list<int64_t>(L, index, n_gathered, [&](int at) { return *test_integer(L, at); });

@@ -201,6 +201,7 @@ void make_tensor_type(lua_State* L) {
        {"T", transposed, "T: Tensor\nThe transpose of a tensor of at most two dimensions."}});
   lua_newtable(L);  // methods
   add_tensor_methods(L);
+  add_backward(L);
   lua_pushvalue(L, -1);
   lua_setfield(L, -4, "methods");
   lua_pushcclosure(L, tensor_index, 2);
@@ -239,6 +240,7 @@ int open_torch(lua_State* L) {
         "schemas(name) -> list of strings or nil\n"
         "The overloads of an ATen operator as LibTorch declares them."}});
   add_factories(L);
+  add_autograd(L);
   lua_rawgeti(L, LUA_REGISTRYINDEX, slot_tensor_metatable);
   lua_getfield(L, -1, "methods");
   lua_setfield(L, -3, "Tensor");

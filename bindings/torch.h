@@ -11,10 +11,14 @@ namespace redco::lua {
 /// the Tensor and Generator types.
 int open_torch(lua_State* L);
 
+/// The module `redco.functorch`: the levels that vmap and grad run a function on.
+int open_functorch(lua_State* L);
+
 // The parts of `open_torch`, a file each. Those that add functions take the table for them on top
 // of the stack.
 void add_factories(lua_State* L);         // torch.tensor
-void add_autograd(lua_State* L);          // gradients, no_grad, vmap, checkpoint
+void add_autograd(lua_State* L);          // torch.no_grad, torch.autograd
+void add_backward(lua_State* L);          // Tensor:backward
 void add_storage(lua_State* L);           // save, load, jit.load
 void add_tensor_methods(lua_State* L);    // the table of Tensor's methods
 void add_tensor_operators(lua_State* L);  // the metatable: arithmetic, comparison, #, tostring

@@ -12,13 +12,11 @@ set(header_dirs engine/include/redco)
 if(TARGET redco_lua)
   list(APPEND libraries redco_lua)
   list(APPEND header_dirs bindings/include/redco)
-  set_target_properties(redco_lua PROPERTIES EXPORT_NAME lua)
 endif()
 set_target_properties(${libraries} PROPERTIES INSTALL_RPATH "$ORIGIN;${torch_lib_dir}")
 
 install(TARGETS ${libraries} EXPORT redcoTargets
-  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT Runtime NAMELINK_COMPONENT Development
-  INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT Runtime NAMELINK_COMPONENT Development)
 if(TARGET redco_lua_main)
   set_target_properties(redco_lua_main PROPERTIES
     INSTALL_RPATH "$ORIGIN/${bin_to_lib};${torch_lib_dir}")

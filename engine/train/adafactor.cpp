@@ -2,6 +2,7 @@
 
 #include <redco/error.h>
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/addcmul.h>
 #include <ATen/ops/clamp.h>

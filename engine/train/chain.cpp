@@ -1,6 +1,7 @@
 #include <redco/error.h>
 #include <redco/optim.h>
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_norm.h>

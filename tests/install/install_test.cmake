@@ -28,6 +28,15 @@ foreach(script ${scripts})
   endforeach()
 endforeach()
 
+# Whoever opens them, also a program that knows nothing of LibTorch.
+file(GLOB_RECURSE binaries ${WORK}/moved/lib*.so ${WORK}/moved/redco-lua)
+foreach(binary ${binaries})
+  execute_process(COMMAND ldd ${binary} OUTPUT_VARIABLE needs COMMAND_ERROR_IS_FATAL ANY)
+  if(needs MATCHES "[^\n]*not found" OR needs MATCHES "=> ${BUILD}/lib[^\n]*")
+    message(FATAL_ERROR "${binary} does not find what it needs: ${CMAKE_MATCH_0}")
+  endif()
+endforeach()
+
 run(${CMAKE_COMMAND} -G Ninja -S ${CMAKE_CURRENT_LIST_DIR}/consumer -B ${WORK}/consumer
   -DCMAKE_PREFIX_PATH=${WORK}/moved -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_CXX_FLAGS=${FLAGS}
   -DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER})

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <redco/error.h>
 #include <redco/export.h>
 #include <redco/tree.h>
 
@@ -14,6 +15,25 @@ namespace redco {
 
 class Console;
 
+/// An error of a script. `what()` is its message, with file and line.
+class REDCO_API ScriptError : public Error {
+ public:
+  enum class Kind {
+    script,       ///< the script or its data failed
+    usage,        ///< the script was given wrong arguments
+    interrupted,  ///< Engine::interrupt
+  };
+
+  ScriptError(const std::string& message, std::string traceback, Kind kind)
+      : Error(message), traceback_(std::move(traceback)), kind_(kind) {}
+  const std::string& traceback() const { return traceback_; }
+  Kind kind() const { return kind_; }
+
+ private:
+  std::string traceback_;
+  Kind kind_;
+};
+
 struct EngineOptions {
   /// An undeclared global is an error, when read and when written.
   bool strict = true;
@@ -22,7 +42,7 @@ struct EngineOptions {
 };
 
 /// A Lua state with the whole Lua surface in it. Several may live in one process, each used by one
-/// thread at a time. Errors of scripts are thrown as redco::Error with the script's file and line.
+/// thread at a time. Errors of scripts are thrown as ScriptError.
 class REDCO_API Engine {
  public:
   explicit Engine(EngineOptions options = {});
@@ -45,6 +65,10 @@ class REDCO_API Engine {
   /// A C++ function for Lua, as a global. What it throws is a Lua error.
   void register_function(const std::string& name,
                          std::function<std::vector<Tree>(const std::vector<Tree>&)> function);
+
+  /// Ends what runs with an error, within one operator. For a signal handler of the thread that
+  /// runs the engine. A loop that LuaJIT has compiled sees it at the next call of the surface.
+  void interrupt() noexcept;
 
   /// The state itself, for what this class does not offer.
   lua_State* state() const;

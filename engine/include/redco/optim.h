@@ -77,7 +77,7 @@ class REDCO_API Optimizer {
 };
 
 struct AdamOptions {
-  Schedule learning_rate;  ///< required
+  Schedule learning_rate = {};  ///< required
   std::array<double, 2> betas = {0.9, 0.999};
   double eps = 1e-8;
   double weight_decay = 0;
@@ -85,7 +85,7 @@ struct AdamOptions {
 };
 
 struct AdamWOptions {
-  Schedule learning_rate;  ///< required
+  Schedule learning_rate = {};  ///< required
   std::array<double, 2> betas = {0.9, 0.999};
   double eps = 1e-8;
   double weight_decay = 0.01;
@@ -93,7 +93,7 @@ struct AdamWOptions {
 };
 
 struct SGDOptions {
-  Schedule learning_rate;  ///< required
+  Schedule learning_rate = {};  ///< required
   double momentum = 0;
   double dampening = 0;
   bool nesterov = false;
@@ -102,14 +102,14 @@ struct SGDOptions {
 };
 
 struct LionOptions {
-  Schedule learning_rate;  ///< required
+  Schedule learning_rate = {};  ///< required
   std::array<double, 2> betas = {0.9, 0.99};
   double weight_decay = 0;
   DecayMask mask = {};
 };
 
 struct AdafactorOptions {
-  Schedule learning_rate;  ///< required; an upper bound of the relative step size
+  Schedule learning_rate = {};  ///< required; an upper bound of the relative step size
   double beta2_decay = -0.8;
   std::array<std::optional<double>, 2> eps = {std::nullopt, 1e-3};  ///< none: the type's epsilon
   double d = 1.0;

@@ -1,0 +1,177 @@
+// redco.Deployer
+#include <redco/deployer.h>
+
+#include "arguments.h"
+#include "object.h"
+#include "optim.h"
+#include "tensor.h"
+#include "training_objects.h"
+#include "values.h"
+
+namespace redco::lua {
+
+namespace {
+
+constexpr const char* later = "comes with runs on several processes; this version runs on one";
+
+std::shared_ptr<Deployer> self(lua_State* L) {
+  return check_object<LuaDeployer>(L, 1, "Deployer method")->deployer;
+}
+
+int make(lua_State* L) {
+  NamedArguments args(L, 1, "redco.Deployer");
+  DeployerOptions options;
+  options.seed = args.required<int64_t>("seed");
+  options.n_model_shards = args.get<int64_t>("n_model_shards", 1);
+  options.verbose = args.get<bool>("verbose", true);
+  options.workdir = args.get<std::string>("workdir", "");
+  options.console = context(L).console;
+  args.refuse({"n_processes", "process_id", "host0_address", "host0_port", "n_local_devices"},
+              later);
+  args.refuse({"run_tensorboard"},
+              "TensorBoard files come with a later version; metrics.jsonl is written");
+  args.refuse({"jax_seed"}, "it is called seed here");
+  args.refuse({"wandb_init_kwargs"},
+              "there is no client for that service; metrics.jsonl is written");
+  args.finish();
+  push_object(L, std::make_shared<LuaDeployer>(
+                     LuaDeployer{std::make_shared<Deployer>(std::move(options))}));
+  return 1;
+}
+
+int gen_rng(lua_State* L) {
+  push_generator(L, self(L)->gen_rng());
+  return 1;
+}
+
+int get_lr_schedule_fn(lua_State* L) {
+  auto deployer = self(L);
+  NamedArguments args(L, 2, "Deployer:get_lr_schedule_fn");
+  LrScheduleOptions options;
+  options.train_size = args.required<int64_t>("train_size");
+  options.per_device_batch_size = args.required<int64_t>("per_device_batch_size");
+  options.n_epochs = args.required<int64_t>("n_epochs");
+  options.learning_rate = args.required<double>("learning_rate");
+  options.global_batch_size = args.optional<int64_t>("global_batch_size");
+  options.accumulate_grad_batches = args.optional<int64_t>("accumulate_grad_batches");
+  options.schedule_type = args.get<std::string>("schedule_type", options.schedule_type);
+  options.warmup_ratio = args.get<double>("warmup_ratio", options.warmup_ratio);
+  options.warmup_steps = args.optional<int64_t>("warmup_steps");
+  options.init_learning_rate = args.get<double>("init_learning_rate", options.init_learning_rate);
+  options.end_learning_rate = args.get<double>("end_learning_rate", options.end_learning_rate);
+  args.finish();
+  push_schedule(L, deployer->get_lr_schedule_fn(options));
+  return 1;
+}
+
+int get_accumulate_grad_batches(lua_State* L) {
+  auto deployer = self(L);
+  NamedArguments args(L, 2, "Deployer:get_accumulate_grad_batches");
+  int64_t global_batch_size = args.required<int64_t>("global_batch_size");
+  int64_t per_device_batch_size = args.required<int64_t>("per_device_batch_size");
+  args.finish();
+  push_integer(L, deployer->get_accumulate_grad_batches(global_batch_size, per_device_batch_size));
+  return 1;
+}
+
+int get_local_global_micro_batch_size(lua_State* L) {
+  auto deployer = self(L);
+  NamedArguments args(L, 2, "Deployer:get_local_global_micro_batch_size");
+  int64_t per_device_batch_size = args.required<int64_t>("per_device_batch_size");
+  args.finish();
+  auto [local, global] = deployer->get_local_global_micro_batch_size(per_device_batch_size);
+  push_integer(L, local);
+  push_integer(L, global);
+  return 2;
+}
+
+int log_info(lua_State* L) {
+  auto deployer = self(L);
+  const char* info = luaL_checkstring(L, 2);
+  std::string title;
+  std::optional<int64_t> step;
+  if (!lua_isnoneornil(L, 3)) {
+    NamedArguments args(L, 3, "Deployer:log_info");
+    title = args.get<std::string>("title", "");
+    step = args.optional<int64_t>("step");
+    args.finish();
+  }
+  deployer->log_info(info, title, step);
+  return 0;
+}
+
+int log_metrics(lua_State* L) {
+  auto deployer = self(L);
+  deployer->log_metrics(check_metrics(L, 2, "Deployer:log_metrics: metrics"),
+                        check_integer(L, 3, "Deployer:log_metrics: step"));
+  return 0;
+}
+
+int field(lua_State* L) {
+  auto deployer = self(L);
+  std::string name = luaL_checkstring(L, 2);
+  if (name == "workdir") {
+    if (deployer->workdir().empty())
+      lua_pushnil(L);
+    else
+      lua_pushstring(L, deployer->workdir().c_str());
+    return 1;
+  }
+  fail("a Deployer has no '", name, "'");
+}
+
+}  // namespace
+
+std::map<std::string, double> check_metrics(lua_State* L, int index, const std::string& what) {
+  require(lua_istable(L, index), what, ": expected a table of numbers, got ", describe(L, index));
+  std::map<std::string, double> metrics;
+  for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1)) {
+    std::string key = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "";
+    require(!key.empty(), what, ": the key ", describe(L, -2), " is no name");
+    if (at::Tensor* tensor = test_tensor(L, -1)) {
+      require(tensor->numel() == 1, what, ": ", key, " is ", describe(*tensor),
+              "; expected a number or a tensor of one element");
+      metrics[key] = tensor->item<double>();
+    } else {
+      require(lua_type(L, -1) == LUA_TNUMBER, what, ": ", key, " is ", describe(L, -1),
+              "; expected a number or a tensor of one element");
+      metrics[key] = lua_tonumber(L, -1);
+    }
+  }
+  return metrics;
+}
+
+void add_deployer(lua_State* L) {
+  make_object_type<LuaDeployer>(
+      L,
+      {{"gen_rng", gen_rng,
+        "gen_rng(self) -> Generator\n"
+        "A source of random numbers of its own, different at each call and the same in each run "
+        "of one seed."},
+       {"get_lr_schedule_fn", get_lr_schedule_fn,
+        "get_lr_schedule_fn(self, {train_size, per_device_batch_size, n_epochs, learning_rate, "
+        "global_batch_size, accumulate_grad_batches, schedule_type = \"linear\", warmup_ratio = 0, "
+        "warmup_steps, init_learning_rate = 0, end_learning_rate = 0}) -> function(step) -> "
+        "number\n"
+        "Warm-up, then \"linear\" or \"cosine\" decay over the whole run, counted in optimizer "
+        "steps: it ends with the last one."},
+       {"get_accumulate_grad_batches", get_accumulate_grad_batches,
+        "get_accumulate_grad_batches(self, {global_batch_size, per_device_batch_size}) -> integer\n"
+        "Micro-batches of one optimizer step; an error unless it is a whole number."},
+       {"get_local_global_micro_batch_size", get_local_global_micro_batch_size,
+        "get_local_global_micro_batch_size(self, {per_device_batch_size}) -> integer, integer\n"
+        "Examples of a micro-batch: those of this process, those of all."},
+       {"log_info", log_info,
+        "log_info(self, info, {title, step})\nWrites a text to the console and workdir/log.txt."},
+       {"log_metrics", log_metrics,
+        "log_metrics(self, metrics, step)\nWrites numbers to workdir/metrics.jsonl."}},
+      field);
+  register_functions(
+      L, "redco.",
+      {{"Deployer", make,
+        "Deployer{seed, n_model_shards = 1, workdir, verbose = true} -> Deployer\n"
+        "The processes and devices of a run, its random numbers and its log. With `workdir` the "
+        "run writes log.txt and metrics.jsonl there. Field: workdir."}});
+}
+
+}  // namespace redco::lua

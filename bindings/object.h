@@ -1,0 +1,83 @@
+#pragma once
+
+#include "context.h"
+#include "registry.h"
+#include "values.h"
+
+#include <redco/error.h>
+
+#include <initializer_list>
+#include <lua.hpp>
+#include <memory>
+#include <string>
+
+namespace redco::lua {
+
+/// A C++ object as a Lua value with methods. `T::lua_name` is its name, "Trainer".
+template <class T>
+void push_object(lua_State* L, std::shared_ptr<T> object) {
+  new (lua_newuserdata(L, sizeof(std::shared_ptr<T>))) std::shared_ptr<T>(std::move(object));
+  luaL_getmetatable(L, T::lua_name);
+  lua_setmetatable(L, -2);
+}
+
+template <class T>
+std::shared_ptr<T> test_object(lua_State* L, int index) {
+  if (lua_type(L, index) != LUA_TUSERDATA || !lua_getmetatable(L, index)) return nullptr;
+  luaL_getmetatable(L, T::lua_name);
+  bool same = lua_rawequal(L, -1, -2);
+  lua_pop(L, 2);
+  return same ? *static_cast<std::shared_ptr<T>*>(lua_touserdata(L, index)) : nullptr;
+}
+
+/// The object at `index`; `what` names it in the error when it is something else.
+template <class T>
+std::shared_ptr<T> check_object(lua_State* L, int index, const std::string& what) {
+  auto object = test_object<T>(L, index);
+  require(object != nullptr, what, ": expected a ", T::lua_name, ", got ", describe(L, index),
+          index == 1 ? "; methods are called with a colon" : "");
+  return object;
+}
+
+/// Makes the type of T: its methods, and `index` for fields that are none.
+template <class T>
+void make_object_type(lua_State* L, std::initializer_list<Function> methods,
+                      lua_CFunction field = nullptr) {
+  luaL_newmetatable(L, T::lua_name);
+  lua_newtable(L);
+  register_functions(L, std::string(T::lua_name) + ":", methods);
+  if (field != nullptr) {
+    lua_newtable(L);
+    lua_pushcfunction(L, field);
+    lua_setfield(L, -2, "__index");
+    lua_setmetatable(L, -2);
+  }
+  // Fields need the object, not the table of methods: look methods up first.
+  lua_pushcclosure(
+      L,
+      [](lua_State* state) {
+        lua_pushvalue(state, 2);
+        lua_rawget(state, lua_upvalueindex(1));
+        if (!lua_isnil(state, -1) || !lua_getmetatable(state, lua_upvalueindex(1))) return 1;
+        lua_getfield(state, -1, "__index");
+        lua_pushvalue(state, 1);
+        lua_pushvalue(state, 2);
+        lua_call(state, 2, 1);
+        return 1;
+      },
+      1);
+  lua_setfield(L, -2, "__index");
+  lua_pushcfunction(L, [](lua_State* state) {
+    static_cast<std::shared_ptr<T>*>(lua_touserdata(state, 1))->reset();
+    return 0;
+  });
+  lua_setfield(L, -2, "__gc");
+  lua_pushcfunction(L, [](lua_State* state) {
+    lua_pushstring(state, T::lua_name);
+    return 1;
+  });
+  lua_setfield(L, -2, "__tostring");
+  lua_pop(L, 1);
+}
+
+}  // namespace redco::lua

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <redco/optim.h>
+#include <redco/schedule.h>
+
+#include <lua.hpp>
+#include <memory>
+
+namespace redco::lua {
+
+class NamedArguments;
+
+struct LuaOptimizer {
+  static constexpr const char* lua_name = "Optimizer";
+  std::shared_ptr<Optimizer> optimizer;
+};
+
+struct LuaSchedule {
+  static constexpr const char* lua_name = "Schedule";
+  Schedule schedule;
+};
+
+/// Pushes the schedule as a function of the step.
+void push_schedule(lua_State* L, Schedule schedule);
+
+std::shared_ptr<Optimizer> check_optimizer(NamedArguments& args, const char* name);
+
+/// A number or a function of the step; an empty schedule when the argument is missing.
+Schedule check_schedule_argument(NamedArguments& args, const char* name);
+
+/// The module `redco.optim`.
+int open_optim(lua_State* L);
+
+}  // namespace redco::lua

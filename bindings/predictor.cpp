@@ -1,0 +1,109 @@
+// redco.Predictor
+#include <redco/predictor.h>
+
+#include "arguments.h"
+#include "callbacks.h"
+#include "object.h"
+#include "tensor.h"
+#include "training_objects.h"
+#include "values.h"
+
+namespace redco::lua {
+
+namespace {
+
+PredFn make_pred_fn(const Ref& function) {
+  return [function](at::Generator rng, const Tree& params, const Tree& batch) {
+    lua_State* L = function.state();
+    StackGuard guard(L);
+    luaL_checkstack(L, 6, "pred_fn");
+    function.push();
+    push_generator(L, std::move(rng));
+    push_tree(L, params);
+    push_tree(L, batch);
+    call(L, 3, 1);
+    return check_tree(L, lua_gettop(L));
+  };
+}
+
+OutputFn make_output_fn(const Ref& function) {
+  if (!function) return {};
+  return [function](const Tree& batch_preds) {
+    lua_State* L = function.state();
+    StackGuard guard(L);
+    function.push();
+    push_tree(L, batch_preds);
+    call(L, 1, 1);
+    int64_t size = check_list(L, lua_gettop(L), "output_fn: its result");
+    std::vector<Tree> outputs;
+    for (int64_t i = 1; i <= size; ++i) {
+      lua_rawgeti(L, -1, static_cast<int>(i));
+      outputs.push_back(check_tree(L, lua_gettop(L)));
+      lua_pop(L, 1);
+    }
+    return outputs;
+  };
+}
+
+int make(lua_State* L) {
+  NamedArguments args(L, 1, "redco.Predictor");
+  args.push("deployer");
+  auto deployer = check_object<LuaDeployer>(L, lua_gettop(L), "redco.Predictor: deployer");
+  Ref collate_fn = args.required<Ref>("collate_fn");
+  Ref pred_fn = args.required<Ref>("pred_fn");
+  Ref output_fn = args.get<Ref>("output_fn", {});
+  args.refuse({"params_sharding_rules"},
+              "comes with runs on several processes; this version runs on one");
+  args.finish();
+  push_predictor(L, deployer->deployer, collate_fn, pred_fn, output_fn);
+  return 1;
+}
+
+int predict(lua_State* L) {
+  auto self = check_object<LuaPredictor>(L, 1, "Predictor:predict");
+  NamedArguments args(L, 2, "Predictor:predict");
+  args.push("examples");
+  check_list(L, lua_gettop(L), "Predictor:predict: examples");
+  Ref examples(L, lua_gettop(L));
+  int64_t batch_size = args.required<int64_t>("per_device_batch_size");
+  Tree params = args.required<Tree>("params");
+  std::string desc = args.get<std::string>("desc", "Predicting");
+  args.refuse({"params_replicated", "params_sharded"},
+              "parameters carry their layout here; leave it out");
+  args.finish();
+  std::vector<Tree> preds = self->predictor.predict(
+      make_dataset(examples, self->collate_fn, "Predictor:predict: examples"), batch_size, params,
+      desc);
+  lua_createtable(L, static_cast<int>(preds.size()), 0);
+  for (size_t i = 0; i < preds.size(); ++i) {
+    push_tree(L, preds[i]);
+    lua_rawseti(L, -2, static_cast<int>(i) + 1);
+  }
+  return 1;
+}
+
+}  // namespace
+
+void push_predictor(lua_State* L, std::shared_ptr<Deployer> deployer, const Ref& collate_fn,
+                    const Ref& pred_fn, const Ref& output_fn) {
+  push_object(
+      L, std::make_shared<LuaPredictor>(LuaPredictor{
+             Predictor({std::move(deployer), make_pred_fn(pred_fn), make_output_fn(output_fn)}),
+             collate_fn}));
+}
+
+void add_predictor(lua_State* L) {
+  make_object_type<LuaPredictor>(
+      L, {{"predict", predict,
+           "predict(self, {examples, per_device_batch_size, params, desc}) -> list\n"
+           "One prediction per example, in their order."}});
+  register_functions(
+      L, "redco.",
+      {{"Predictor", make,
+        "Predictor{deployer, collate_fn, pred_fn, output_fn} -> Predictor\n"
+        "`pred_fn(rng, params, batch)` gives a batch's predictions, a tree of tensors. "
+        "`output_fn(batch_preds)` makes a list of them, one per example; without it every tensor "
+        "is split along its first dimension."}});
+}
+
+}  // namespace redco::lua

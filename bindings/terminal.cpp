@@ -1,0 +1,54 @@
+#include "terminal.h"
+
+#include <redco/run_log.h>
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+#include <chrono>
+#include <cstdio>
+
+namespace redco {
+
+namespace {
+
+class Terminal : public Console {
+ public:
+  void line(std::string_view text) override {
+    clear_bar();
+    std::fprintf(stderr, "%.*s\n", static_cast<int>(text.size()), text.data());
+  }
+
+  void progress(const ProgressState& state) override {
+    if (is_terminal_) {
+      std::fprintf(stderr, "\r\033[K%s%s", format_progress(state, width()).c_str(),
+                   state.finished ? "\n" : "");
+      has_bar_ = !state.finished;
+      return;
+    }
+    auto now = std::chrono::steady_clock::now();
+    if (!state.finished && now - shown_ < std::chrono::seconds(10)) return;
+    shown_ = now;
+    std::fprintf(stderr, "%s\n", format_progress(state, 200).c_str());
+  }
+
+ private:
+  static size_t width() {
+    winsize size;
+    return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1u : 79;
+  }
+
+  void clear_bar() {
+    if (has_bar_) std::fputs("\r\033[K", stderr);
+    has_bar_ = false;
+  }
+
+  bool is_terminal_ = isatty(STDERR_FILENO);
+  bool has_bar_ = false;
+  std::chrono::steady_clock::time_point shown_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
+
+std::shared_ptr<Console> make_terminal() { return std::make_shared<Terminal>(); }
+
+}  // namespace redco

@@ -1,0 +1,365 @@
+// redco.Trainer
+#include <redco/trainer.h>
+
+#include "arguments.h"
+#include "callbacks.h"
+#include "object.h"
+#include "optim.h"
+#include "tensor.h"
+#include "training_objects.h"
+#include "values.h"
+
+#include <ATen/ops/scalar_tensor.h>
+
+namespace redco::lua {
+
+namespace {
+
+constexpr const char* with_checkpoints =
+    "comes with checkpoints, which this version does not write";
+constexpr const char* with_processes =
+    "comes with runs on several processes; this version runs on one";
+
+// The state as loss_fn and train_step_fn see it.
+void push_state(lua_State* L, const TrainState& state, const Ref& apply_fn) {
+  lua_createtable(L, 0, 4);
+  push_tree(L, state.params);
+  lua_setfield(L, -2, "params");
+  push_tree(L, state.opt_state);
+  lua_setfield(L, -2, "opt_state");
+  push_integer(L, state.step);
+  lua_setfield(L, -2, "step");
+  if (apply_fn) {
+    apply_fn.push();
+    lua_setfield(L, -2, "apply_fn");
+  }
+}
+
+at::Tensor check_weight(lua_State* L, int index) {
+  if (lua_isnil(L, index)) return {};
+  if (at::Tensor* tensor = test_tensor(L, index)) {
+    require(tensor->numel() == 1, "loss_fn: the weight must have one element, it is ",
+            describe(*tensor));
+    return *tensor;
+  }
+  auto number = test_scalar(L, index);
+  require(number.has_value(),
+          "loss_fn: expected loss or loss, weight to be returned; the weight is ",
+          describe(L, index));
+  return at::scalar_tensor(*number, at::kFloat);
+}
+
+LossFn make_loss_fn(const Ref& function, const Ref& apply_fn) {
+  return [function, apply_fn](at::Generator rng, const TrainState& state, const Tree& params,
+                              const Tree& batch, bool is_training) -> Loss {
+    lua_State* L = function.state();
+    StackGuard guard(L);
+    luaL_checkstack(L, 10, "loss_fn");
+    function.push();
+    push_generator(L, std::move(rng));
+    push_state(L, state, apply_fn);
+    push_tree(L, params);
+    push_tree(L, batch);
+    lua_pushboolean(L, is_training);
+    call(L, 5, 2);
+    at::Tensor* loss = test_tensor(L, -2);
+    require(loss != nullptr && loss->numel() == 1,
+            "loss_fn: expected a tensor of one element to be returned, got ",
+            describe(L, lua_gettop(L) - 1));
+    return {*loss, check_weight(L, lua_gettop(L))};
+  };
+}
+
+// The functions that a train_step_fn gets as `defaults`.
+int defaults_value_and_grad(lua_State* L) {
+  auto* trainer = static_cast<Trainer*>(lua_touserdata(L, lua_upvalueindex(1)));
+  require(lua_isfunction(L, 1), "defaults.value_and_grad: expected a function of params, got ",
+          describe(L, 1));
+  Ref function(L, 1);
+  ValueAndGrad result = trainer->value_and_grad([&](const Tree& params) {
+    lua_State* state = function.state();
+    StackGuard guard(state);
+    function.push();
+    push_tree(state, params);
+    call(state, 1, 1);
+    return check_tensor(state, lua_gettop(state));
+  });
+  push_tensor(L, result.value);
+  push_tree(L, result.grads);
+  return 2;
+}
+
+int defaults_apply_gradients(lua_State* L) {
+  auto* trainer = static_cast<Trainer*>(lua_touserdata(L, lua_upvalueindex(1)));
+  push_tensor(L, trainer->apply_gradients(check_tree(L, 1)));
+  return 1;
+}
+
+void push_defaults(lua_State* L, Trainer& trainer, const Ref& loss_fn) {
+  lua_createtable(L, 0, 4);
+  loss_fn.push();
+  lua_setfield(L, -2, "loss_fn");
+  lua_pushlightuserdata(L, &trainer);
+  lua_pushcclosure(L, defaults_value_and_grad, 1);
+  lua_setfield(L, -2, "value_and_grad");
+  lua_pushlightuserdata(L, &trainer);
+  lua_pushcclosure(L, defaults_apply_gradients, 1);
+  lua_setfield(L, -2, "apply_gradients");
+  if (auto lr = trainer.learning_rate()) {
+    lua_pushnumber(L, *lr);
+    lua_setfield(L, -2, "learning_rate");
+  }
+}
+
+TrainStepFn make_train_step_fn(const Ref& function, const Ref& loss_fn, const Ref& apply_fn) {
+  if (!function) return {};
+  return [function, loss_fn, apply_fn](at::Generator rng, Trainer& trainer, const Tree& batch) {
+    lua_State* L = function.state();
+    StackGuard guard(L);
+    luaL_checkstack(L, 10, "train_step_fn");
+    function.push();
+    push_generator(L, std::move(rng));
+    push_state(L, trainer.state(), apply_fn);
+    push_tree(L, batch);
+    push_defaults(L, trainer, loss_fn);
+    call(L, 4, 1);
+    require(lua_istable(L, -1), "train_step_fn: expected a table of metrics to be returned, got ",
+            describe(L, lua_gettop(L)));
+    return check_tree(L, lua_gettop(L));
+  };
+}
+
+int make(lua_State* L) {
+  NamedArguments args(L, 1, "redco.Trainer");
+  args.push("deployer");
+  auto deployer = check_object<LuaDeployer>(L, lua_gettop(L), "redco.Trainer: deployer");
+  auto object = std::make_shared<LuaTrainer>();
+  object->collate_fn = args.required<Ref>("collate_fn");
+  object->apply_fn = args.get<Ref>("apply_fn", {});
+  Ref loss_fn = args.required<Ref>("loss_fn");
+  TrainerOptions options;
+  options.deployer = deployer->deployer;
+  options.params = args.required<Tree>("params");
+  options.loss_fn = make_loss_fn(loss_fn, object->apply_fn);
+  options.optimizer = check_optimizer(args, "optimizer");
+  options.opt_state = args.optional<Tree>("opt_state");
+  options.step = args.get<int64_t>("step", 0);
+  options.compute_dtype = args.get<c10::ScalarType>("compute_dtype", at::kFloat);
+  options.lr_schedule_fn = check_schedule_argument(args, "lr_schedule_fn");
+  options.accumulate_grad_batches = args.optional<int64_t>("accumulate_grad_batches");
+  options.train_step_fn =
+      make_train_step_fn(args.get<Ref>("train_step_fn", {}), loss_fn, object->apply_fn);
+  args.refuse({"params_sharded", "opt_state_sharded", "params_sharding_rules"}, with_processes);
+  args.refuse({"last_ckpt_info"}, with_checkpoints);
+  args.finish();
+  object->trainer = std::make_unique<Trainer>(std::move(options));
+  push_object(L, std::move(object));
+  return 1;
+}
+
+std::shared_ptr<LuaTrainer> self(lua_State* L, const char* method) {
+  return check_object<LuaTrainer>(L, 1, method);
+}
+
+// The examples of `train_examples`: a list, or a function of the epoch that gives one.
+void read_train_examples(NamedArguments& args, const Ref& collate_fn, FitOptions& options) {
+  lua_State* L = args.state();
+  StackGuard guard(L);
+  const std::string name = args.function() + ": train_examples";
+  args.push("train_examples");
+  require(!lua_isnil(L, -1), name, " is missing");
+  if (!lua_isfunction(L, -1)) {
+    check_list(L, lua_gettop(L), name);
+    options.train_examples = make_dataset(Ref(L, -1), collate_fn, name);
+    return;
+  }
+  options.train_examples = [function = Ref(L, -1), collate_fn, name](int64_t epoch_idx) {
+    lua_State* state = function.state();
+    StackGuard scope(state);
+    function.push();
+    push_integer(state, epoch_idx);
+    call(state, 1, 1);
+    return make_dataset(Ref(state, -1), collate_fn, name + ": its result");
+  };
+}
+
+// `eval_predictor` and `eval_metric_fn` together as one function of the set.
+EvalMetricsFn make_eval_metrics(NamedArguments& args, LuaTrainer& trainer, const Ref& eval_examples,
+                                int64_t batch_size) {
+  lua_State* L = args.state();
+  StackGuard guard(L);
+  args.push("eval_predictor");
+  bool has_predictor = !lua_isnil(L, -1);
+  Ref metric_fn = args.get<Ref>("eval_metric_fn", {});
+  require(has_predictor == static_cast<bool>(metric_fn), args.function(),
+          ": eval_predictor and eval_metric_fn belong together; only one is given");
+  if (!has_predictor) return {};
+  require(static_cast<bool>(eval_examples), args.function(),
+          ": eval_predictor is given without eval_examples");
+  auto predictor = check_object<LuaPredictor>(L, -1, args.function() + ": eval_predictor");
+  return [predictor, metric_fn, eval_examples, batch_size, &trainer](const Dataset& examples) {
+    Dataset readable = make_dataset(eval_examples, predictor->collate_fn, "eval_examples");
+    readable.size = examples.size;
+    std::vector<Tree> preds =
+        predictor->predictor.predict(readable, batch_size, trainer.trainer->state().params);
+    lua_State* state = metric_fn.state();
+    StackGuard scope(state);
+    luaL_checkstack(state, 8, "eval_metric_fn");
+    metric_fn.push();
+    lua_createtable(state, static_cast<int>(examples.size), 0);
+    eval_examples.push();
+    for (int64_t i = 1; i <= examples.size; ++i) {
+      lua_rawgeti(state, -1, static_cast<int>(i));
+      lua_rawseti(state, -3, static_cast<int>(i));
+    }
+    lua_pop(state, 1);
+    lua_createtable(state, static_cast<int>(preds.size()), 0);
+    for (size_t i = 0; i < preds.size(); ++i) {
+      push_tree(state, preds[i]);
+      lua_rawseti(state, -2, static_cast<int>(i) + 1);
+    }
+    call(state, 2, 1);
+    return check_metrics(state, lua_gettop(state), "eval_metric_fn: its result");
+  };
+}
+
+int fit(lua_State* L) {
+  auto object = self(L, "Trainer:fit");
+  NamedArguments args(L, 2, "Trainer:fit");
+  FitOptions options;
+  read_train_examples(args, object->collate_fn, options);
+  options.per_device_batch_size = args.required<int64_t>("per_device_batch_size");
+  options.n_epochs = args.required<int64_t>("n_epochs");
+  options.global_batch_size = args.optional<int64_t>("global_batch_size");
+  options.max_steps = args.optional<int64_t>("max_steps");
+  options.eval_per_device_batch_size = args.optional<int64_t>("eval_per_device_batch_size");
+  options.eval_loss = args.get<bool>("eval_loss", true);
+  options.eval_sanity_check = args.get<bool>("eval_sanity_check", true);
+  Ref eval_examples;
+  args.push("eval_examples");
+  if (!lua_isnil(L, -1)) {
+    check_list(L, lua_gettop(L), "Trainer:fit: eval_examples");
+    eval_examples = Ref(L, -1);
+    options.eval_examples =
+        make_dataset(eval_examples, object->collate_fn, "Trainer:fit: eval_examples");
+  }
+  options.eval_metrics =
+      make_eval_metrics(args, *object, eval_examples,
+                        options.eval_per_device_batch_size.value_or(options.per_device_batch_size));
+  args.refuse({"save_ckpt_every_k_epochs", "save_last_ckpt", "save_argmin_ckpt_by_metrics",
+               "save_argmax_ckpt_by_metrics", "save_opt_states", "save_float_dtype"},
+              with_checkpoints);
+  args.finish();
+  object->trainer->fit(options);
+  return 0;
+}
+
+int train(lua_State* L) {
+  auto object = self(L, "Trainer:train");
+  NamedArguments args(L, 2, "Trainer:train");
+  args.push("examples");
+  Ref examples(L, -1);
+  int64_t batch_size = args.required<int64_t>("per_device_batch_size");
+  std::string desc = args.get<std::string>("desc", "Training");
+  args.finish();
+  object->trainer->train(make_dataset(examples, object->collate_fn, "Trainer:train: examples"),
+                         batch_size, desc);
+  return 0;
+}
+
+int eval_loss(lua_State* L) {
+  auto object = self(L, "Trainer:eval_loss");
+  NamedArguments args(L, 2, "Trainer:eval_loss");
+  args.push("examples");
+  Ref examples(L, -1);
+  int64_t batch_size = args.required<int64_t>("per_device_batch_size");
+  std::string desc = args.get<std::string>("desc", "Evaluating");
+  args.finish();
+  lua_pushnumber(L, object->trainer->eval_loss(
+                        make_dataset(examples, object->collate_fn, "Trainer:eval_loss: examples"),
+                        batch_size, desc));
+  return 1;
+}
+
+int set_train_state(lua_State* L) {
+  auto object = self(L, "Trainer:set_train_state");
+  NamedArguments args(L, 2, "Trainer:set_train_state");
+  SetTrainStateOptions options;
+  options.params = args.required<Tree>("params");
+  options.opt_state = args.optional<Tree>("opt_state");
+  options.step = args.get<int64_t>("step", 0);
+  if (args.has("optimizer")) options.optimizer = check_optimizer(args, "optimizer");
+  if (auto apply_fn = args.optional<Ref>("apply_fn")) object->apply_fn = *apply_fn;
+  args.refuse({"params_sharded", "opt_state_sharded"}, with_processes);
+  args.finish();
+  object->trainer->set_train_state(std::move(options));
+  return 0;
+}
+
+int get_default_predictor(lua_State* L) {
+  auto object = self(L, "Trainer:get_default_predictor");
+  NamedArguments args(L, 2, "Trainer:get_default_predictor");
+  Ref pred_fn = args.required<Ref>("pred_fn");
+  Ref output_fn = args.get<Ref>("output_fn", {});
+  args.finish();
+  push_predictor(L, object->trainer->deployer(), object->collate_fn, pred_fn, output_fn);
+  return 1;
+}
+
+int field(lua_State* L) {
+  auto object = self(L, "Trainer");
+  std::string name = luaL_checkstring(L, 2);
+  if (name == "step") {
+    push_integer(L, object->trainer->step());
+  } else if (name == "state") {
+    push_state(L, object->trainer->state(), object->apply_fn);
+  } else if (name == "params") {
+    push_tree(L, object->trainer->state().params);
+  } else {
+    fail("a Trainer has no '", name, "'; its fields are step, state and params");
+  }
+  return 1;
+}
+
+}  // namespace
+
+void add_trainer(lua_State* L) {
+  make_object_type<LuaTrainer>(
+      L,
+      {{"fit", fit,
+        "fit(self, {train_examples, per_device_batch_size, n_epochs, global_batch_size, max_steps, "
+        "eval_examples, eval_per_device_batch_size, eval_loss = true, eval_predictor, "
+        "eval_metric_fn, eval_sanity_check = true})\n"
+        "Trains for n_epochs, or until `step` reaches max_steps, and evaluates after each epoch. "
+        "`train_examples` is a list, or a function of epoch_idx (from 0) that returns one. "
+        "`eval_metric_fn(examples, preds)` returns a table of numbers from what `eval_predictor` "
+        "predicts."},
+       {"train", train,
+        "train(self, {examples, per_device_batch_size, desc})\nTrains for one epoch."},
+       {"eval_loss", eval_loss,
+        "eval_loss(self, {examples, per_device_batch_size, desc}) -> number\n"
+        "The mean loss over all examples, by weight, with is_training = false."},
+       {"set_train_state", set_train_state,
+        "set_train_state(self, {params, opt_state, step = 0, optimizer, apply_fn})\n"
+        "Starts anew from a copy of `params`."},
+       {"get_default_predictor", get_default_predictor,
+        "get_default_predictor(self, {pred_fn, output_fn}) -> Predictor\n"
+        "A Predictor with the Trainer's deployer and collate_fn."}},
+      field);
+  register_functions(
+      L, "redco.",
+      {{"Trainer", make,
+        "Trainer{deployer, collate_fn, loss_fn, params, optimizer, apply_fn, opt_state, step = 0, "
+        "compute_dtype = \"float32\", lr_schedule_fn, accumulate_grad_batches, train_step_fn} -> "
+        "Trainer\n"
+        "Trains a tree of parameters, in place. `collate_fn(examples)` makes a batch, a table of "
+        "tensors, from a list of examples. `loss_fn(rng, state, params, batch, is_training)` "
+        "returns the mean loss of a batch, and the weight of that mean (its number of examples if "
+        "left out), by which micro-batches are combined. `state` has apply_fn, params, opt_state "
+        "and step, which counts optimizer steps. `train_step_fn(rng, state, batch, defaults)` "
+        "replaces the step: it calls defaults.value_and_grad(f) and "
+        "defaults.apply_gradients(grads) and returns a table of metrics. Fields: step, state, "
+        "params."}});
+}
+
+}  // namespace redco::lua

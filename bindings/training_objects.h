@@ -1,0 +1,46 @@
+#pragma once
+
+#include "context.h"
+
+#include <redco/deployer.h>
+#include <redco/predictor.h>
+#include <redco/trainer.h>
+
+#include <lua.hpp>
+#include <map>
+#include <memory>
+#include <string>
+
+namespace redco::lua {
+
+struct LuaDeployer {
+  static constexpr const char* lua_name = "Deployer";
+  std::shared_ptr<Deployer> deployer;
+};
+
+struct LuaTrainer {
+  static constexpr const char* lua_name = "Trainer";
+  std::unique_ptr<Trainer> trainer;
+  Ref collate_fn;
+  Ref apply_fn;  // empty when none was given
+};
+
+struct LuaPredictor {
+  static constexpr const char* lua_name = "Predictor";
+  Predictor predictor;
+  Ref collate_fn;
+};
+
+// The classes' parts of `add_training`.
+void add_deployer(lua_State* L);
+void add_trainer(lua_State* L);
+void add_predictor(lua_State* L);
+
+/// A table of numbers, or of tensors with one element, as metrics.
+std::map<std::string, double> check_metrics(lua_State* L, int index, const std::string& what);
+
+/// Pushes a Predictor whose functions are `pred_fn` and, unless empty, `output_fn`.
+void push_predictor(lua_State* L, std::shared_ptr<Deployer> deployer, const Ref& collate_fn,
+                    const Ref& pred_fn, const Ref& output_fn);
+
+}  // namespace redco::lua

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <redco/export.h>
+#include <redco/tree.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace redco {
+
+/// Examples the engine never looks into: it counts them and asks for batches of them.
+struct Dataset {
+  int64_t size = 0;
+  /// The examples with these indices, each in [0, size), as one batch: a tree of tensors. Called
+  /// on the thread that trains, with the indices in the order of the batch.
+  std::function<Tree(const std::vector<int64_t>& indices)> collate;
+};
+
+/// Some of the examples of a dataset, by reference: `for (const Example& example : batch)`.
+template <class Example>
+using ExampleBatch = std::vector<std::reference_wrapper<const Example>>;
+
+/// A Dataset of C++ values. It owns them; copies of it share them. `collate_fn` is given an
+/// `ExampleBatch<Example>` and returns a Tree.
+template <class Example, class CollateFn>
+Dataset dataset(std::vector<Example> examples, CollateFn collate_fn) {
+  auto owned = std::make_shared<const std::vector<Example>>(std::move(examples));
+  return {int64_t(owned->size()),
+          [owned, collate_fn = std::move(collate_fn)](const std::vector<int64_t>& indices) -> Tree {
+            ExampleBatch<Example> batch;
+            batch.reserve(indices.size());
+            for (int64_t index : indices) batch.emplace_back((*owned)[size_t(index)]);
+            return collate_fn(batch);
+          }};
+}
+
+/// The first `size` examples, or all of them if there are fewer.
+REDCO_API Dataset head(const Dataset& dataset, int64_t size);
+
+/// The order in which an epoch visits the examples: a permutation of 0 .. size - 1 that depends on
+/// nothing but these three numbers, on any machine.
+///
+/// A SplitMix64 generator is seeded with mix(mix(seed) ^ epoch), where mix is SplitMix64's output
+/// function of its argument plus 0x9E3779B97F4A7C15. Starting from the identity, i goes from
+/// size - 1 down to 1 and swaps places i and j, where j = floor(r * (i + 1) / 2^64) for the
+/// generator's next value r, drawn anew while (r * (i + 1) mod 2^64) < (2^64 mod (i + 1)).
+/// (Fisher-Yates; the bound is Lemire's, arXiv 1805.10941.)
+REDCO_API std::vector<int64_t> epoch_order(int64_t size, uint64_t seed, uint64_t epoch);
+
+}  // namespace redco

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <redco/export.h>
+#include <redco/run_log.h>
+#include <redco/schedule.h>
+
+#include <ATen/core/Generator.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace redco {
+
+struct DeployerOptions {
+  int64_t seed = 0;
+  int64_t n_model_shards = 1;  ///< 1 for now: more need more processes
+  bool verbose = true;
+  std::string workdir = {};               ///< logs and metrics go here; empty: nowhere
+  std::shared_ptr<Console> console = {};  ///< where lines and progress are shown; null: nowhere
+};
+
+struct LrScheduleOptions {
+  int64_t train_size = 0;  ///< examples of an epoch
+  int64_t per_device_batch_size = 0;
+  int64_t n_epochs = 0;
+  double learning_rate = 0;  ///< the peak
+  /// One of the two, or neither (no accumulation).
+  std::optional<int64_t> global_batch_size = std::nullopt;
+  std::optional<int64_t> accumulate_grad_batches = std::nullopt;
+  std::string schedule_type = "linear";  ///< or "cosine"
+  double warmup_ratio = 0;               ///< of all steps; where warmup_steps is not given
+  std::optional<int64_t> warmup_steps = std::nullopt;
+  double init_learning_rate = 0;
+  double end_learning_rate = 0;
+};
+
+/// The processes and devices of a run, its random numbers and its log.
+class REDCO_API Deployer {
+ public:
+  explicit Deployer(DeployerOptions options);
+
+  /// Examples of a micro-batch: those of this process, and those of all processes.
+  std::pair<int64_t, int64_t> get_local_global_micro_batch_size(
+      int64_t per_device_batch_size) const;
+
+  /// Micro-batches of one optimizer step. Throws Error unless it is a whole number.
+  int64_t get_accumulate_grad_batches(int64_t global_batch_size,
+                                      int64_t per_device_batch_size) const;
+
+  /// Warm-up and decay over the whole run, counted in optimizer steps, of which an epoch has
+  /// ceil(train_size / global batch size): it reaches `end_learning_rate` with the last one.
+  Schedule get_lr_schedule_fn(const LrScheduleOptions& options) const;
+
+  /// A CPU generator of its own, different at each call; the n-th call of a run depends on the
+  /// seed and n alone.
+  at::Generator gen_rng();
+  /// How many calls of gen_rng there were: with the seed, all there is to save of its state.
+  uint64_t rng_count() const { return rng_count_; }
+  void set_rng_count(uint64_t count) { rng_count_ = count; }
+
+  void log_info(const std::string& info, const std::string& title = "",
+                std::optional<int64_t> step = std::nullopt);
+  void log_metrics(const std::map<std::string, double>& metrics, int64_t step);
+
+  /// A seed for one more Trainer; the n-th call depends on the seed and n alone.
+  uint64_t new_trainer_seed();
+
+  RunLog& run_log() { return run_log_; }
+  const std::string& workdir() const { return workdir_; }
+
+ private:
+  int64_t seed_;
+  std::string workdir_;
+  RunLog run_log_;
+  uint64_t rng_count_ = 0;
+  uint64_t trainer_count_ = 0;
+};
+
+}  // namespace redco

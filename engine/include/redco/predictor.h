@@ -1,0 +1,43 @@
+#pragma once
+
+#include <redco/dataset.h>
+#include <redco/deployer.h>
+#include <redco/export.h>
+#include <redco/tree.h>
+
+#include <ATen/core/Generator.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace redco {
+
+/// A batch's predictions, on the parameters' device; gradients are off.
+using PredFn = std::function<Tree(at::Generator rng, const Tree& params, const Tree& batch)>;
+
+/// A batch's predictions, on the CPU, to one tree per example.
+using OutputFn = std::function<std::vector<Tree>(const Tree& batch_preds)>;
+
+struct PredictorOptions {
+  std::shared_ptr<Deployer> deployer;
+  PredFn pred_fn;
+  /// Empty: every tensor is split along its first dimension, which must be the examples'.
+  OutputFn output_fn = {};
+};
+
+class REDCO_API Predictor {
+ public:
+  explicit Predictor(PredictorOptions options);
+
+  /// One prediction per example, in the order of the examples; none for no examples. Throws Error
+  /// when a batch gives another number of outputs than it has examples.
+  std::vector<Tree> predict(const Dataset& examples, int64_t per_device_batch_size,
+                            const Tree& params, const std::string& desc = "Predicting") const;
+
+ private:
+  PredictorOptions options_;
+};
+
+}  // namespace redco

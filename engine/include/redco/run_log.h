@@ -1,0 +1,92 @@
+#pragma once
+
+#include <redco/export.h>
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace redco {
+
+/// How far a long loop is.
+struct ProgressState {
+  std::string desc;
+  int64_t done = 0;
+  int64_t total = 0;
+  double rate = 0;  ///< units per second
+  std::string unit;
+  double elapsed_seconds = 0;
+  double eta_seconds = 0;
+  bool finished = false;
+  std::map<std::string, double> postfix;
+};
+
+/// Where a run shows itself. The library never prints: the program supplies one.
+class REDCO_API Console {
+ public:
+  virtual ~Console();
+  /// A line for the reader, without the newline.
+  virtual void line(std::string_view text) = 0;
+  virtual void progress(const ProgressState& state) = 0;
+};
+
+/// Counts a loop and tells a Console about it, ten times a second at most. Its end finishes the
+/// bar.
+class REDCO_API ProgressBar {
+ public:
+  ProgressBar(std::shared_ptr<Console> console, std::string desc, int64_t total, std::string unit);
+  ~ProgressBar();
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
+
+  /// `n` more units are done; `postfix` are the numbers to show beside.
+  void advance(int64_t n, const std::map<std::string, double>& postfix = {});
+
+ private:
+  void show(bool finished);
+
+  std::shared_ptr<Console> console_;
+  ProgressState state_;
+  std::chrono::steady_clock::time_point start_;
+  std::chrono::steady_clock::time_point shown_;
+};
+
+/// The log of a run: `log.txt` and `metrics.jsonl` in its work folder, lines and progress on its
+/// console.
+class REDCO_API RunLog {
+ public:
+  /// `workdir` is made with its parents; empty: no files. `console` may be null. A log that is not
+  /// `verbose` shows nothing on the console. Throws Error when the folder cannot be written.
+  RunLog(std::string workdir, bool verbose, std::shared_ptr<Console> console);
+
+  /// A message, to the console and to log.txt. With a title it is set off from the lines around.
+  void info(const std::string& text, const std::string& title = "",
+            std::optional<int64_t> step = std::nullopt);
+
+  /// One line of metrics.jsonl, `{"step":3,"loss":1.25}`. A number that is not finite is null.
+  /// Throws Error when the file cannot be written; what was written before stays whole.
+  void metrics(int64_t step, const std::map<std::string, double>& values);
+
+  /// The same for an evaluation: its line has `"kind":"eval"`.
+  void evaluation(int64_t step, const std::map<std::string, double>& values);
+
+  std::unique_ptr<ProgressBar> progress(std::string desc, int64_t total, std::string unit);
+
+ private:
+  void append(const std::string& file, const std::string& text) const;
+  void append_metrics(int64_t step, const char* kind, const std::map<std::string, double>& values);
+
+  std::string workdir_;
+  bool verbose_;
+  std::shared_ptr<Console> console_;
+};
+
+/// One line of at most `width` characters:
+/// `Training 12% 120/1000 loss 2.31 lr 0.001 1.2k examples/s ETA 0:12`.
+REDCO_API std::string format_progress(const ProgressState& state, size_t width);
+
+}  // namespace redco

@@ -1,0 +1,181 @@
+#pragma once
+
+#include <redco/dataset.h>
+#include <redco/deployer.h>
+#include <redco/export.h>
+#include <redco/optim.h>
+#include <redco/predictor.h>
+#include <redco/tree.h>
+
+#include <ATen/core/Generator.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace redco {
+
+class PendingMetrics;
+class Trainer;
+
+/// What a loss_fn returns: the mean loss of a batch, one number, and the weight of that mean, by
+/// which micro-batches are combined: sum(w_i L_i) / sum(w_i). For a mean over tokens that is their
+/// number. An undefined weight stands for the number of examples. Where the weight is 0 the loss
+/// must still be finite.
+struct Loss {
+  at::Tensor loss;
+  at::Tensor weight = {};
+};
+
+struct TrainState {
+  Tree params;  ///< the masters
+  Tree opt_state;
+  int64_t step = 0;  ///< optimizer steps done
+};
+
+/// `params` are the state's, in compute_dtype. `rng` is a CPU generator that depends on the seed,
+/// the step and the micro-batch alone.
+using LossFn = std::function<Loss(at::Generator rng, const TrainState& state, const Tree& params,
+                                  const Tree& batch, bool is_training)>;
+
+/// One step of one's own on a whole global batch; it calls `trainer.apply_gradients` and returns a
+/// dictionary of metrics: numbers and tensors of one element.
+using TrainStepFn = std::function<Tree(at::Generator rng, Trainer& trainer, const Tree& batch)>;
+
+/// Metrics of a set of examples: the evaluation set, or in the sanity check its first batch.
+using EvalMetricsFn = std::function<std::map<std::string, double>(const Dataset& eval_examples)>;
+
+struct TrainerOptions {
+  std::shared_ptr<Deployer> deployer;
+  /// Floating-point tensors that the optimizer trains are changed in place, without a copy (one
+  /// that is not dense is copied). A tensor that stands in two places is one parameter.
+  Tree params = {};
+  LossFn loss_fn;
+  std::shared_ptr<Optimizer> optimizer;
+  std::optional<Tree> opt_state = std::nullopt;  ///< none: the optimizer's first
+  int64_t step = 0;
+  /// The type floating-point parameters are cast to for the loss; the masters, gradients and
+  /// optimizer state keep theirs. float32, float64 or bfloat16.
+  at::ScalarType compute_dtype = at::kFloat;
+  /// Only what the log calls `lr` where the optimizer does not say; it changes no step.
+  Schedule lr_schedule_fn = {};
+  /// Micro-batches of an optimizer step. none: 1, or what a global_batch_size asks for.
+  std::optional<int64_t> accumulate_grad_batches = std::nullopt;
+  TrainStepFn train_step_fn = {};
+};
+
+struct FitOptions {
+  /// A set for all epochs, or one for each.
+  std::variant<Dataset, std::function<Dataset(int64_t epoch_idx)>> train_examples = {};
+  int64_t per_device_batch_size = 0;
+  int64_t n_epochs = 1;
+  std::optional<int64_t> global_batch_size = std::nullopt;  ///< accumulation is derived from it
+  std::optional<int64_t> max_steps = std::nullopt;  ///< stops when step() is there, if not before
+  std::optional<Dataset> eval_examples = std::nullopt;
+  std::optional<int64_t> eval_per_device_batch_size = std::nullopt;  ///< none: the training one
+  bool eval_loss = true;
+  EvalMetricsFn eval_metrics = {};
+  /// One batch through the evaluation before training, so that its faults show at once.
+  bool eval_sanity_check = true;
+};
+
+struct SetTrainStateOptions {
+  Tree params = {};
+  std::optional<Tree> opt_state = std::nullopt;  ///< none: the optimizer's first
+  int64_t step = 0;
+  std::shared_ptr<Optimizer> optimizer = nullptr;  ///< null: as before
+};
+
+struct ValueAndGrad {
+  at::Tensor value;  ///< 0-dim, without a graph
+  Tree grads;        ///< like the params tree; undefined tensors where there is no gradient
+};
+
+/// Trains a tree of parameters. Every call runs on the calling thread, backward included.
+class REDCO_API Trainer {
+ public:
+  explicit Trainer(TrainerOptions options);
+  ~Trainer();
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  /// Epochs of training, each followed by the evaluation. The last, smaller batch of an epoch is
+  /// used. Throws Error for an empty set, and for a loss that is not finite.
+  void fit(const FitOptions& options);
+
+  /// One epoch, in an order of its own.
+  void train(const Dataset& examples, int64_t per_device_batch_size,
+             const std::string& desc = "Training");
+
+  /// The weighted mean of the loss over all examples, in order, with is_training = false.
+  double eval_loss(const Dataset& examples, int64_t per_device_batch_size,
+                   const std::string& desc = "Evaluating");
+
+  /// Starts anew from a copy of `params`: unlike the constructor's, they stay as they are, so that
+  /// one set of weights can be the start of several runs.
+  void set_train_state(SetTrainStateOptions options);
+
+  const TrainState& state() const { return state_; }
+  int64_t step() const { return state_.step; }
+  const std::shared_ptr<Deployer>& deployer() const { return deployer_; }
+  Predictor get_default_predictor(PredFn pred_fn, OutputFn output_fn = {}) const;
+
+  // For a train_step_fn:
+
+  const LossFn& loss_fn() const { return loss_fn_; }
+  /// The learning rate of the next update, where it is known.
+  std::optional<double> learning_rate() const;
+  /// `function` of the parameters in compute_dtype, and its gradients by the masters: undefined for
+  /// what is not trained, and for what it does not depend on.
+  ValueAndGrad value_and_grad(const std::function<at::Tensor(const Tree& params)>& function) const;
+  /// One optimizer step; `step()` grows by one. Gradients are found by their dotted paths;
+  /// parameters without one, or with an undefined one, stay as they are. Returns their global norm
+  /// before any clipping.
+  at::Tensor apply_gradients(const Tree& grads);
+
+ private:
+  struct Batching {
+    int64_t micro, accumulate;
+  };
+
+  void adopt(Tree params, std::optional<Tree> opt_state, int64_t step, bool copies);
+  Batching batching(int64_t per_device_batch_size, std::optional<int64_t> global_batch_size) const;
+  std::string training_desc(const std::string& desc, const Batching& batching) const;
+  void train_epoch(const Dataset& examples, const Batching& batching, uint64_t epoch,
+                   const std::string& desc, std::optional<int64_t> max_steps);
+  PendingMetrics run_step(const Dataset& examples, std::span<const int64_t> indices, int64_t micro);
+  at::Tensor accumulate(const Dataset& examples, std::span<const int64_t> indices, int64_t micro);
+  Loss loss_of(const Dataset& examples, std::span<const int64_t> indices, const Tree& params,
+               uint64_t seed, bool is_training) const;
+  void clear_gradients();
+  at::Tensor update(std::vector<at::Tensor> grads);
+  void finish(PendingMetrics&& pending, std::map<std::string, double>& shown);
+  void evaluate(const FitOptions& options, const std::string& desc);
+  void check_evaluation(const FitOptions& options);
+  Tree compute_params() const;
+
+  std::shared_ptr<Deployer> deployer_;
+  LossFn loss_fn_;
+  std::shared_ptr<Optimizer> optimizer_;
+  at::ScalarType compute_dtype_;
+  Schedule lr_schedule_fn_;
+  std::optional<int64_t> accumulate_grad_batches_;
+  TrainStepFn train_step_fn_;
+
+  TrainState state_;
+  std::vector<std::string> names_;  // of the trained parameters
+  std::vector<at::Tensor> leaves_;  // the trained parameters
+  std::vector<size_t> updated_;     // those of them that `update_` holds
+  Update update_;
+  at::Device device_ = at::kCPU;
+  bool casts_ = false;  // whether any parameter is not in compute_dtype
+  uint64_t seed_;
+  uint64_t epochs_done_ = 0;  // by `train`
+};
+
+}  // namespace redco

@@ -1,0 +1,29 @@
+#include "batches.h"
+
+#include <numeric>
+
+namespace redco {
+
+at::Device device_of(const Tree& tree) {
+  auto tensors = named_tensors(tree);
+  return tensors.empty() ? at::Device(at::kCPU) : tensors.front().second.device();
+}
+
+Tree to_device(Tree tree, at::Device device) {
+  bool is_there = true;
+  for_each_leaf(tree, [&](const std::string&, const Tree& leaf) {
+    is_there &= !leaf.is_tensor() || leaf.tensor().device() == device;
+  });
+  if (is_there) return tree;
+  return map_tensors(tree, [&](const std::string&, const at::Tensor& tensor) {
+    return tensor.to(device, /*non_blocking=*/device.type() != at::kCPU);
+  });
+}
+
+std::vector<int64_t> index_range(int64_t first, int64_t last) {
+  std::vector<int64_t> indices(size_t(last - first));
+  std::iota(indices.begin(), indices.end(), first);
+  return indices;
+}
+
+}  // namespace redco

@@ -1,0 +1,100 @@
+#include <redco/deployer.h>
+
+#include "random.h"
+
+#include <redco/error.h>
+
+#include <ATen/CPUGeneratorImpl.h>
+
+namespace redco {
+
+namespace {
+
+void check_positive(const char* name, int64_t value) {
+  require(value > 0, name, " = ", value, " must be positive");
+}
+
+// Streams of random numbers that must not meet.
+constexpr uint64_t user_stream = 0, trainer_stream = 1;
+
+}  // namespace
+
+Deployer::Deployer(DeployerOptions options)
+    : seed_(options.seed),
+      workdir_(options.workdir),
+      run_log_(options.workdir, options.verbose, options.console) {
+  require(options.n_model_shards == 1, "Deployer: n_model_shards = ", options.n_model_shards,
+          " needs as many devices, each with a process of its own; this run has one process, so "
+          "it must be 1");
+}
+
+std::pair<int64_t, int64_t> Deployer::get_local_global_micro_batch_size(
+    int64_t per_device_batch_size) const {
+  check_positive("per_device_batch_size", per_device_batch_size);
+  return {per_device_batch_size, per_device_batch_size};
+}
+
+int64_t Deployer::get_accumulate_grad_batches(int64_t global_batch_size,
+                                              int64_t per_device_batch_size) const {
+  check_positive("global_batch_size", global_batch_size);
+  int64_t micro = get_local_global_micro_batch_size(per_device_batch_size).second;
+  require(global_batch_size % micro == 0, "global_batch_size = ", global_batch_size,
+          " must be a multiple of the micro-batch of all devices, ", micro,
+          " (per_device_batch_size = ", per_device_batch_size, " on ",
+          micro / per_device_batch_size, " device); the nearest are ",
+          global_batch_size / micro * micro, " and ", (global_batch_size / micro + 1) * micro);
+  return global_batch_size / micro;
+}
+
+Schedule Deployer::get_lr_schedule_fn(const LrScheduleOptions& options) const {
+  check_positive("get_lr_schedule_fn: train_size", options.train_size);
+  check_positive("get_lr_schedule_fn: n_epochs", options.n_epochs);
+  require(options.learning_rate > 0, "get_lr_schedule_fn: learning_rate = ", options.learning_rate,
+          " must be positive");
+  int64_t micro = get_local_global_micro_batch_size(options.per_device_batch_size).second;
+  int64_t accumulate = options.accumulate_grad_batches.value_or(1);
+  check_positive("get_lr_schedule_fn: accumulate_grad_batches", accumulate);
+  if (options.global_batch_size) {
+    int64_t derived =
+        get_accumulate_grad_batches(*options.global_batch_size, options.per_device_batch_size);
+    require(!options.accumulate_grad_batches || accumulate == derived,
+            "get_lr_schedule_fn: global_batch_size = ", *options.global_batch_size, " means ",
+            derived, " micro-batches of ", micro, ", accumulate_grad_batches says ", accumulate,
+            ": give one of them");
+    accumulate = derived;
+  }
+  int64_t global = micro * accumulate;
+  int64_t total = options.n_epochs * ((options.train_size + global - 1) / global);
+  require(options.warmup_ratio >= 0 && options.warmup_ratio <= 1,
+          "get_lr_schedule_fn: warmup_ratio = ", options.warmup_ratio, " must be between 0 and 1");
+  int64_t warmup = options.warmup_steps.value_or(int64_t(double(total) * options.warmup_ratio));
+
+  using Make = Schedule (*)(double, double, double, int64_t, int64_t);
+  static const std::map<std::string, Make> types = {{"linear", linear_schedule},
+                                                    {"cosine", cosine_schedule}};
+  auto type = types.find(options.schedule_type);
+  require(type != types.end(), "get_lr_schedule_fn: schedule_type = \"", options.schedule_type,
+          "\" is not known; there are \"linear\" and \"cosine\"");
+  return type->second(options.init_learning_rate, options.learning_rate, options.end_learning_rate,
+                      warmup, total);
+}
+
+at::Generator Deployer::gen_rng() {
+  return at::make_generator<at::CPUGeneratorImpl>(
+      derive_seed(uint64_t(seed_), {user_stream, rng_count_++}));
+}
+
+void Deployer::log_info(const std::string& info, const std::string& title,
+                        std::optional<int64_t> step) {
+  run_log_.info(info, title, step);
+}
+
+void Deployer::log_metrics(const std::map<std::string, double>& metrics, int64_t step) {
+  run_log_.metrics(step, metrics);
+}
+
+uint64_t Deployer::new_trainer_seed() {
+  return derive_seed(uint64_t(seed_), {trainer_stream, trainer_count_++});
+}
+
+}  // namespace redco

@@ -1,0 +1,48 @@
+#include "pending_metrics.h"
+
+#include <redco/error.h>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/stack.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace redco {
+
+PendingMetrics::PendingMetrics(int64_t step, const Tree& metrics) : step_(step) {
+  std::vector<at::Tensor> on_device;
+  for (const auto& [name, value] : metrics.as<Tree::Dict>()) {
+    if (value.is<int64_t>()) {
+      numbers_[name] = double(value.as<int64_t>());
+    } else if (value.is<double>()) {
+      numbers_[name] = value.as<double>();
+    } else {
+      require(value.is_tensor() && value.tensor().numel() == 1, "train_step_fn: the metric '", name,
+              "' must be a number or a tensor of one element");
+      const at::Tensor& tensor = value.tensor();
+      if (tensor.is_cpu()) {
+        numbers_[name] = tensor.item<double>();
+      } else {
+        names_.push_back(name);
+        on_device.push_back(tensor.detach().reshape({}).to(at::kFloat));
+      }
+    }
+  }
+  if (on_device.empty()) return;
+  at::Tensor stacked = at::stack(on_device);
+  copies_ = at::empty(stacked.sizes(), at::TensorOptions(at::kFloat).pinned_memory(true));
+  copies_.copy_(stacked, /*non_blocking=*/true);
+  copied_.emplace(stacked.device().type());
+  copied_->record(c10::impl::VirtualGuardImpl(stacked.device().type()).getStream(stacked.device()));
+}
+
+const std::map<std::string, double>& PendingMetrics::read() {
+  if (copied_) {
+    copied_->synchronize();
+    copied_.reset();
+    for (size_t i = 0; i < names_.size(); ++i)
+      numbers_[names_[i]] = copies_[int64_t(i)].item<double>();
+  }
+  return numbers_;
+}
+
+}  // namespace redco

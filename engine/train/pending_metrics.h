@@ -1,0 +1,32 @@
+#pragma once
+
+#include <redco/tree.h>
+
+#include <c10/core/Event.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace redco {
+
+/// The metrics of one step on their way to the host. Making it starts the copy of device tensors
+/// and waits for nothing; `read`, called when later work is under way, waits for that copy alone.
+class PendingMetrics {
+ public:
+  /// `metrics`: a dictionary of numbers and of tensors with one element. Throws Error for others.
+  PendingMetrics(int64_t step, const Tree& metrics);
+
+  int64_t step() const { return step_; }
+  const std::map<std::string, double>& read();
+
+ private:
+  int64_t step_;
+  std::map<std::string, double> numbers_;
+  std::vector<std::string> names_;  // of `copies_`
+  at::Tensor copies_;               // on the host
+  std::optional<c10::Event> copied_;
+};
+
+}  // namespace redco

@@ -1,0 +1,71 @@
+#include <redco/predictor.h>
+
+#include "batches.h"
+
+#include <redco/error.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/unbind.h>
+
+#include <algorithm>
+
+namespace redco {
+
+namespace {
+
+// One tree per example: the n-th rows of all tensors.
+std::vector<Tree> split_examples(const Tree& batch_preds, int64_t n_examples) {
+  std::vector<std::vector<at::Tensor>> rows(n_examples);
+  for_each_leaf(batch_preds, [&](const std::string& path, const Tree& leaf) {
+    std::string place = path.empty() ? "the prediction" : "'" + path + "' of the predictions";
+    require(leaf.is_tensor(), "Predictor: ", place, " is a ", leaf.kind(),
+            ", and only tensors can be split into examples: return tensors from pred_fn or give an "
+            "output_fn");
+    const at::Tensor& tensor = leaf.tensor();
+    require(tensor.dim() > 0 && tensor.size(0) == n_examples, "Predictor: ", place, " has shape ",
+            tensor.sizes(), "; its first dimension must be the ", n_examples,
+            " examples of the batch: return such a tensor from pred_fn or give an output_fn");
+    auto split = tensor.unbind(0);
+    for (int64_t i = 0; i < n_examples; ++i) rows[i].push_back(std::move(split[i]));
+  });
+  std::vector<Tree> outputs;
+  outputs.reserve(n_examples);
+  for (const auto& tensors : rows) outputs.push_back(with_tensors(batch_preds, tensors));
+  return outputs;
+}
+
+}  // namespace
+
+Predictor::Predictor(PredictorOptions options) : options_(std::move(options)) {
+  require(options_.deployer != nullptr, "Predictor: deployer is missing");
+  require(bool(options_.pred_fn), "Predictor: pred_fn is missing");
+}
+
+std::vector<Tree> Predictor::predict(const Dataset& examples, int64_t per_device_batch_size,
+                                     const Tree& params, const std::string& desc) const {
+  Deployer& deployer = *options_.deployer;
+  int64_t batch_size = deployer.get_local_global_micro_batch_size(per_device_batch_size).first;
+  std::vector<Tree> outputs;
+  if (examples.size == 0) return outputs;
+  outputs.reserve(examples.size);
+
+  at::NoGradGuard no_grad;
+  at::Device device = device_of(params);
+  auto progress = deployer.run_log().progress(desc, examples.size, "examples");
+  for (int64_t first = 0; first < examples.size; first += batch_size) {
+    check_interrupt();
+    int64_t last = std::min(first + batch_size, examples.size);
+    Tree batch = to_device(examples.collate(index_range(first, last)), device);
+    Tree preds = to_device(options_.pred_fn(deployer.gen_rng(), params, batch), at::kCPU);
+    std::vector<Tree> batch_outputs =
+        options_.output_fn ? options_.output_fn(preds) : split_examples(preds, last - first);
+    require(int64_t(batch_outputs.size()) == last - first, "Predictor: output_fn returned ",
+            batch_outputs.size(), " outputs for a batch of ", last - first,
+            " examples; it must return one for each, in order");
+    std::move(batch_outputs.begin(), batch_outputs.end(), std::back_inserter(outputs));
+    progress->advance(last - first, {});
+  }
+  return outputs;
+}
+
+}  // namespace redco

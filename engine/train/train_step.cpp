@@ -1,0 +1,231 @@
+// One optimizer step of a Trainer: micro-batches, backward, update.
+
+#include <redco/trainer.h>
+
+#include "batches.h"
+#include "pending_metrics.h"
+#include "random.h"
+
+#include <redco/error.h>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_div.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <c10/core/AutogradState.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+
+namespace redco {
+
+namespace {
+
+constexpr uint64_t train_stream = 1;
+
+// A loss_fn may recompute parts of itself in backward, in Lua: that has to be on this thread.
+class BackwardOnThisThread {
+ public:
+  BackwardOnThisThread() : was_(state().get_multithreading_enabled()) {
+    state().set_multithreading_enabled(false);
+  }
+  ~BackwardOnThisThread() { state().set_multithreading_enabled(was_); }
+
+ private:
+  static c10::AutogradState& state() { return c10::AutogradState::get_tls_state(); }
+  bool was_;
+};
+
+void check_loss(const at::Tensor& loss) {
+  require(loss.defined(), "loss_fn returned no loss");
+  require(loss.numel() == 1, "loss_fn returned a tensor of shape ", loss.sizes(),
+          "; the loss must be one number: take its mean");
+  require(loss.is_floating_point(), "loss_fn returned a loss of type ", loss.scalar_type(),
+          "; it must be a floating-point number");
+}
+
+void check_has_graph(const at::Tensor& loss) {
+  require(loss.requires_grad(),
+          "loss_fn returned a loss that does not depend on any trained parameter: it must be "
+          "computed from the params it is given, with gradients on");
+}
+
+// At least float32: a mean of many bfloat16 losses in bfloat16 would lose most of its digits.
+at::Tensor for_sums(const at::Tensor& number) {
+  at::Tensor value = number.detach();
+  return value.scalar_type() == at::kBFloat16 ? value.to(at::kFloat) : value;
+}
+
+}  // namespace
+
+Tree Trainer::compute_params() const {
+  if (!casts_) return state_.params;
+  return map_tensors(state_.params, [&](const std::string&, const at::Tensor& param) {
+    return param.is_floating_point() ? param.to(compute_dtype_) : param;
+  });
+}
+
+Loss Trainer::loss_of(const Dataset& examples, std::span<const int64_t> indices, const Tree& params,
+                      uint64_t seed, bool is_training) const {
+  Tree batch =
+      to_device(examples.collate(std::vector<int64_t>(indices.begin(), indices.end())), device_);
+  Loss result =
+      loss_fn_(at::make_generator<at::CPUGeneratorImpl>(seed), state_, params, batch, is_training);
+  check_loss(result.loss);
+  result.loss = result.loss.reshape({});
+  if (result.weight.defined()) {
+    require(result.weight.numel() == 1, "loss_fn returned a weight of shape ",
+            result.weight.sizes(), "; it must be one number: the count the loss is a mean over");
+    result.weight = result.weight.detach().reshape({}).to(result.loss.options());
+  } else {
+    result.weight = at::scalar_tensor(double(indices.size()), result.loss.options());
+  }
+  return result;
+}
+
+void Trainer::clear_gradients() {
+  for (at::Tensor& leaf : leaves_) leaf.mutable_grad().reset();
+}
+
+at::Tensor Trainer::accumulate(const Dataset& examples, std::span<const int64_t> indices,
+                               int64_t micro) {
+  BackwardOnThisThread on_this_thread;
+  at::AutoGradMode with_grad(true);
+  clear_gradients();
+  size_t n_batches = (indices.size() + size_t(micro) - 1) / size_t(micro);
+  at::Tensor loss_sum, weight_sum;
+  for (size_t i = 0; i < n_batches; ++i) {
+    check_interrupt();
+    size_t first = i * size_t(micro);
+    auto batch = indices.subspan(first, std::min(size_t(micro), indices.size() - first));
+    uint64_t seed = derive_seed(seed_, {train_stream, uint64_t(state_.step), i});
+    Loss result = loss_of(examples, batch, compute_params(), seed, /*is_training=*/true);
+    check_has_graph(result.loss);
+    // Gradients add up in the leaves: the first is taken over as it is, without a zero fill or a
+    // copy, and no second set of them is ever held.
+    if (n_batches == 1) {
+      torch::autograd::backward({result.loss}, {}, false, false, leaves_);
+      return result.loss.detach();
+    }
+    torch::autograd::backward({result.loss}, {result.weight}, false, false, leaves_);
+    at::Tensor weight = for_sums(result.weight), loss = for_sums(result.loss) * weight;
+    loss_sum = loss_sum.defined() ? loss_sum + loss : loss;
+    weight_sum = weight_sum.defined() ? weight_sum + weight : weight;
+  }
+  at::NoGradGuard no_grad;
+  std::vector<at::Tensor> grads;
+  for (const at::Tensor& leaf : leaves_)
+    if (leaf.grad().defined()) grads.push_back(leaf.grad());
+  if (!grads.empty()) at::_foreach_div_(grads, weight_sum);
+  return loss_sum / weight_sum;
+}
+
+at::Tensor Trainer::update(std::vector<at::Tensor> grads) {
+  at::NoGradGuard no_grad;
+  std::vector<size_t> present;
+  present.reserve(grads.size());
+  for (size_t i = 0; i < grads.size(); ++i)
+    if (grads[i].defined()) present.push_back(i);
+  require(!present.empty(), "no gradient reached any of the ", leaves_.size(),
+          " trained parameters: the loss must be computed from the params it is given");
+  if (present != updated_) {
+    // As a rule once: what works on this list is prepared by the optimizer and kept.
+    update_ = {};
+    for (size_t i : present) {
+      update_.names.push_back(names_[i]);
+      update_.params.push_back(leaves_[i]);
+    }
+    updated_ = present;
+    if (present.size() < leaves_.size()) {
+      std::string missing;
+      for (size_t i = 0; i < grads.size(); ++i)
+        if (!grads[i].defined()) missing += (missing.empty() ? "" : ", ") + names_[i];
+      deployer_->log_info("These parameters got no gradient and stay as they are: " + missing, "",
+                          state_.step);
+    }
+  }
+  update_.grads.clear();
+  for (size_t i : present) update_.grads.push_back(std::move(grads[i]));
+  update_.step = state_.step;
+  update_.grads_changed();
+  at::Tensor norm = update_.global_norm();
+  optimizer_->update(update_, state_.opt_state);
+  update_.grads.clear();
+  ++state_.step;
+  return norm;
+}
+
+PendingMetrics Trainer::run_step(const Dataset& examples, std::span<const int64_t> indices,
+                                 int64_t micro) {
+  int64_t step = state_.step;
+  Tree::Dict metrics;
+  if (auto rate = learning_rate()) metrics["lr"] = *rate;
+  if (train_step_fn_) {
+    check_interrupt();
+    BackwardOnThisThread on_this_thread;
+    at::AutoGradMode with_grad(true);
+    Tree batch =
+        to_device(examples.collate(std::vector<int64_t>(indices.begin(), indices.end())), device_);
+    at::Generator rng = at::make_generator<at::CPUGeneratorImpl>(
+        derive_seed(seed_, {train_stream, uint64_t(step), 0}));
+    Tree own = train_step_fn_(std::move(rng), *this, batch);
+    if (!own.is_none()) {
+      require(own.is<Tree::Dict>(), "train_step_fn returned a ", own.kind(),
+              "; it must return a dictionary of metrics");
+      for (auto& [name, value] : own.as<Tree::Dict>()) metrics[name] = value;
+    }
+    // A call is a step, whether or not it went through the optimizer.
+    if (state_.step == step) ++state_.step;
+  } else {
+    metrics["loss"] = accumulate(examples, indices, micro);
+    std::vector<at::Tensor> grads;
+    grads.reserve(leaves_.size());
+    for (at::Tensor& leaf : leaves_) grads.push_back(std::move(leaf.mutable_grad()));
+    metrics["grad_norm"] = update(std::move(grads));
+  }
+  return PendingMetrics(step, metrics);
+}
+
+ValueAndGrad Trainer::value_and_grad(
+    const std::function<at::Tensor(const Tree& params)>& function) const {
+  BackwardOnThisThread on_this_thread;
+  at::AutoGradMode with_grad(true);
+  at::Tensor value = function(compute_params());
+  check_loss(value);
+  check_has_graph(value);
+  auto grads =
+      torch::autograd::grad({value}, leaves_, {}, std::nullopt, false, /*allow_unused=*/true);
+  std::map<std::string, at::Tensor> by_name;
+  for (size_t i = 0; i < leaves_.size(); ++i) by_name[names_[i]] = grads[i];
+  Tree tree = map_tensors(state_.params, [&](const std::string& name, const at::Tensor&) {
+    auto found = by_name.find(name);
+    return found == by_name.end() ? at::Tensor() : found->second;
+  });
+  return {value.detach().reshape({}), std::move(tree)};
+}
+
+at::Tensor Trainer::apply_gradients(const Tree& grads) {
+  at::NoGradGuard no_grad;
+  auto given = named_tensors(grads);
+  std::map<std::string, at::Tensor> by_name(given.begin(), given.end());
+  std::vector<at::Tensor> ordered(leaves_.size());
+  for (size_t i = 0; i < leaves_.size(); ++i) {
+    auto found = by_name.find(names_[i]);
+    if (found == by_name.end()) continue;
+    const at::Tensor& leaf = leaves_[i];
+    at::Tensor grad = found->second;
+    by_name.erase(found);
+    if (!grad.defined()) continue;
+    require(grad.sizes() == leaf.sizes(), "apply_gradients: the gradient of '", names_[i],
+            "' has shape ", grad.sizes(), ", the parameter ", leaf.sizes());
+    // The optimizers walk gradients and parameters side by side in memory, and clip in place.
+    ordered[i] = at::empty_like(leaf.detach()).copy_(grad);
+  }
+  for (const auto& [name, grad] : by_name)
+    require(!grad.defined(), "apply_gradients: there is no trained parameter '", name, "'");
+  return update(std::move(ordered));
+}
+
+}  // namespace redco

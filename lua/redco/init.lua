@@ -1,0 +1,19 @@
+--- redco: train and run models on any number of devices with three functions.
+local native = require "redco.native"
+local transforms = require "redco.transforms"
+
+local redco = {
+  Deployer = native.Deployer,
+  Trainer = native.Trainer,
+  Predictor = native.Predictor,
+  checkpoint = native.checkpoint,
+  grad = transforms.grad,
+  value_and_grad = transforms.value_and_grad,
+  vmap = transforms.vmap,
+  torch = require "redco.torch",
+  nn = require "redco.nn",
+  optim = require "redco.optim",
+  tree = require "redco.tree",
+}
+
+return redco
