@@ -64,10 +64,8 @@ void run(redco::Engine& engine, const Arguments& args) {
 int main(int argc, char** argv) {
   keep_freed_memory();
   CLI::App app(
-      "redco-lua [OPTIONS] [FILE [ARGS]]
-"
-      "Runs a Lua script that trains or runs models. FILE - is the standard input; flags after "
-      "FILE are the script's own.",
+      "Runs a Lua script that trains or runs models: redco-lua [OPTIONS] [FILE [ARGS]]\n"
+      "FILE - is the standard input; flags after FILE are the script's own.",
       "redco-lua");
   Arguments args;
   app.add_option("-e", args.chunks, "Run this piece of Lua")

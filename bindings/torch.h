@@ -19,7 +19,8 @@ int open_functorch(lua_State* L);
 void add_factories(lua_State* L);         // torch.tensor
 void add_autograd(lua_State* L);          // torch.no_grad, torch.autograd
 void add_backward(lua_State* L);          // Tensor:backward
-void add_storage(lua_State* L);           // save, load, jit.load
+void add_storage(lua_State* L);           // torch.save, torch.load
+void add_jit(lua_State* L);               // torch.jit
 void add_tensor_methods(lua_State* L);    // the table of Tensor's methods
 void add_tensor_operators(lua_State* L);  // the metatable: arithmetic, comparison, #, tostring
 

@@ -66,7 +66,7 @@ Trainer::Trainer(TrainerOptions options)
           "Trainer: accumulate_grad_batches = ", accumulate_grad_batches_.value_or(1),
           " has no effect on a train_step_fn, which is given the whole batch: accumulate in it");
   seed_ = deployer_->new_trainer_seed();
-  adopt(std::move(options.params), std::move(options.opt_state), options.step, /*copies=*/false);
+  adopt(std::move(options.params), std::move(options.opt_state), options.step);
 
   int64_t all = 0, trained = 0;
   std::set<const void*> counted;  // tied weights once
@@ -84,10 +84,10 @@ Trainer::~Trainer() = default;
 
 void Trainer::set_train_state(SetTrainStateOptions options) {
   if (options.optimizer) optimizer_ = std::move(options.optimizer);
-  adopt(std::move(options.params), std::move(options.opt_state), options.step, /*copies=*/true);
+  adopt(std::move(options.params), std::move(options.opt_state), options.step);
 }
 
-void Trainer::adopt(Tree params, std::optional<Tree> opt_state, int64_t step, bool copies) {
+void Trainer::adopt(Tree params, std::optional<Tree> opt_state, int64_t step) {
   require(optimizer_->updates_params(),
           "Trainer: the optimizer only changes gradients: chain it with one that updates the "
           "parameters (adamw, sgd, ...)");
@@ -108,14 +108,16 @@ void Trainer::adopt(Tree params, std::optional<Tree> opt_state, int64_t step, bo
     auto [first, last] = seen.equal_range(key);
     for (; first != last; ++first)
       if (is_same_tensor(first->second.first, given)) return first->second.second;
+    bool is_sole_owner =
+        given.use_count() == 1 && given.has_storage() && given.storage().use_count() == 1;
     at::Tensor own = given.detach();
     if (given.is_floating_point()) {
       casts_ |= given.scalar_type() != compute_dtype_;
       if (optimizer_->trains(name)) {
         require(given.layout() == at::kStrided, "Trainer: parameter '", name, "' is ",
                 given.layout(), "; only dense tensors can be trained");
-        if (copies) own = own.clone();
-        if (!own.is_non_overlapping_and_dense()) own = own.contiguous();
+        // The optimizers change it in place, and walk it as one piece of memory.
+        if (!is_sole_owner || !own.is_non_overlapping_and_dense()) own = own.clone();
         own.set_requires_grad(true);
         names_.push_back(name);
         leaves_.push_back(own);

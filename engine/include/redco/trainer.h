@@ -52,8 +52,9 @@ using EvalMetricsFn = std::function<std::map<std::string, double>(const Dataset&
 
 struct TrainerOptions {
   std::shared_ptr<Deployer> deployer;
-  /// Floating-point tensors that the optimizer trains are changed in place, without a copy (one
-  /// that is not dense is copied). A tensor that stands in two places is one parameter.
+  /// Where training starts. They stay as they are: what is trained is copied, unless the tree was
+  /// moved in and nobody else holds the tensor; what is not trained is shared. A tensor that stands
+  /// in two places is one parameter.
   Tree params = {};
   LossFn loss_fn;
   std::shared_ptr<Optimizer> optimizer;
@@ -116,8 +117,7 @@ class REDCO_API Trainer {
   double eval_loss(const Dataset& examples, int64_t per_device_batch_size,
                    const std::string& desc = "Evaluating");
 
-  /// Starts anew from a copy of `params`: unlike the constructor's, they stay as they are, so that
-  /// one set of weights can be the start of several runs.
+  /// Starts anew, from `params` as in the constructor: one set of weights can start several runs.
   void set_train_state(SetTrainStateOptions options);
 
   const TrainState& state() const { return state_; }
@@ -143,7 +143,7 @@ class REDCO_API Trainer {
     int64_t micro, accumulate;
   };
 
-  void adopt(Tree params, std::optional<Tree> opt_state, int64_t step, bool copies);
+  void adopt(Tree params, std::optional<Tree> opt_state, int64_t step);
   Batching batching(int64_t per_device_batch_size, std::optional<int64_t> global_batch_size) const;
   std::string training_desc(const std::string& desc, const Batching& batching) const;
   void train_epoch(const Dataset& examples, const Batching& batching, uint64_t epoch,

@@ -1,0 +1,197 @@
+// torch.jit: TorchScript modules, the way in for a model that exists nowhere in Lua.
+#include "context.h"
+#include "object.h"
+#include "registry.h"
+#include "tensor.h"
+#include "torch.h"
+#include "values.h"
+
+#include <redco/error.h>
+#include <redco/tree.h>
+
+#include <ATen/core/ivalue.h>
+#include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/serialization/import.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace redco::lua {
+
+namespace {
+
+using c10::IValue;
+using torch::jit::Module;
+
+struct LuaModule {
+  static constexpr const char* lua_name = "ScriptModule";
+  Module module;
+};
+
+// The module that holds the attribute with this dotted name, and its own name there.
+std::pair<Module, std::string> find_owner(const Module& root, const std::string& dotted) {
+  Module owner = root;
+  size_t begin = 0;
+  for (size_t dot; (dot = dotted.find('.', begin)) != std::string::npos; begin = dot + 1)
+    owner = owner.attr(dotted.substr(begin, dot - begin)).toModule();
+  return {owner, dotted.substr(begin)};
+}
+
+std::vector<std::pair<std::string, at::Tensor>> tensors_of(const Module& module) {
+  std::vector<std::pair<std::string, at::Tensor>> all;
+  for (const auto& entry : module.named_parameters()) all.emplace_back(entry.name, entry.value);
+  for (const auto& entry : module.named_buffers()) all.emplace_back(entry.name, entry.value);
+  return all;
+}
+
+// Other tensors in the module's places, for as long as it lives.
+class Substitution {
+ public:
+  Substitution(const Module& module, const Tree& params) {
+    require(params.is<Tree::Dict>(),
+            "ScriptModule: params: expected a table of tensors by dotted name");
+    for (const auto& [name, value] : params.as<Tree::Dict>()) {
+      auto [owner, attribute] = find_owner(module, name);
+      require(owner.hasattr(attribute), "ScriptModule: params: the module has no '", name, "'");
+      before_.push_back({owner, attribute, owner.attr(attribute).toTensor()});
+      owner.setattr(attribute, value.tensor());
+    }
+  }
+  ~Substitution() {
+    for (auto& [owner, attribute, tensor] : before_) owner.setattr(attribute, tensor);
+  }
+  Substitution(const Substitution&) = delete;
+  Substitution& operator=(const Substitution&) = delete;
+
+ private:
+  struct Entry {
+    Module owner;
+    std::string attribute;
+    at::Tensor tensor;
+  };
+  std::vector<Entry> before_;
+};
+
+IValue to_ivalue(const Tree& tree) {
+  if (tree.is_tensor()) return tree.tensor();
+  if (tree.is<bool>()) return tree.as<bool>();
+  if (tree.is<int64_t>()) return tree.as<int64_t>();
+  if (tree.is<double>()) return tree.as<double>();
+  if (tree.is<std::string>()) return tree.as<std::string>();
+  if (tree.is<Tree::List>()) {
+    c10::List<at::Tensor> list;
+    for (const Tree& entry : tree.as<Tree::List>()) list.push_back(entry.tensor());
+    return list;
+  }
+  if (tree.is<Tree::Dict>()) {
+    c10::Dict<std::string, at::Tensor> dict;
+    for (const auto& [key, entry] : tree.as<Tree::Dict>()) dict.insert(key, entry.tensor());
+    return dict;
+  }
+  return {};
+}
+
+Tree to_tree(const IValue& value) {
+  if (value.isTensor()) return value.toTensor();
+  if (value.isBool()) return Tree(value.toBool());
+  if (value.isInt()) return Tree(value.toInt());
+  if (value.isDouble()) return Tree(value.toDouble());
+  if (value.isString()) return Tree(value.toStringRef());
+  if (value.isNone()) return {};
+  if (value.isList() || value.isTuple()) {
+    Tree::List list;
+    if (value.isTuple()) {
+      for (const IValue& entry : value.toTupleRef().elements()) list.push_back(to_tree(entry));
+    } else {
+      for (const IValue& entry : value.toListRef()) list.push_back(to_tree(entry));
+    }
+    return list;
+  }
+  require(value.isGenericDict(), "ScriptModule: a ", value.tagKind(), " has no Lua form");
+  Tree::Dict dict;
+  for (const auto& entry : value.toGenericDict())
+    dict[entry.key().toStringRef()] = to_tree(entry.value());
+  return dict;
+}
+
+// module(params, ...): what several values mean in TorchScript, a tuple, are several results.
+int forward(lua_State* L) {
+  auto self = check_object<LuaModule>(L, 1, "ScriptModule");
+  Substitution substitution(self->module, lua_isnil(L, 2) ? Tree(Tree::Dict{}) : check_tree(L, 2));
+  std::vector<IValue> inputs;
+  for (int i = 3; i <= lua_gettop(L); ++i) inputs.push_back(to_ivalue(check_tree(L, i)));
+  IValue result;
+  try {
+    result = self->module.forward(std::move(inputs));
+  } catch (const c10::Error& error) {
+    fail("ScriptModule: ", error.what_without_backtrace());
+  }
+  if (!result.isTuple()) {
+    push_tree(L, to_tree(result));
+    return 1;
+  }
+  const auto& elements = result.toTupleRef().elements();
+  for (const IValue& entry : elements) push_tree(L, to_tree(entry));
+  return static_cast<int>(elements.size());
+}
+
+int train(lua_State* L) {
+  auto self = check_object<LuaModule>(L, 1, "ScriptModule:train");
+  self->module.train(lua_isnoneornil(L, 2) || lua_toboolean(L, 2));
+  lua_settop(L, 1);
+  return 1;
+}
+
+int eval(lua_State* L) {
+  check_object<LuaModule>(L, 1, "ScriptModule:eval")->module.eval();
+  lua_settop(L, 1);
+  return 1;
+}
+
+int field(lua_State* L) {
+  auto self = check_object<LuaModule>(L, 1, "ScriptModule");
+  std::string name = luaL_checkstring(L, 2);
+  require(name == "params", "a ScriptModule has no '", name, "'; its field is params");
+  Tree::Dict params;
+  for (auto& [path, tensor] : tensors_of(self->module)) params[path] = tensor.detach();
+  push_tree(L, params);
+  return 1;
+}
+
+int load(lua_State* L) {
+  std::string path = luaL_checkstring(L, 1);
+  try {
+    push_object(L, std::make_shared<LuaModule>(LuaModule{torch::jit::load(path)}));
+  } catch (const c10::Error& error) {
+    fail("torch.jit.load: cannot read ", path, " as TorchScript: ", error.what_without_backtrace());
+  }
+  return 1;
+}
+
+}  // namespace
+
+void add_jit(lua_State* L) {
+  make_object_type<LuaModule>(
+      L,
+      {{"train", train,
+        "train(self, mode = true) -> self\nSwitches dropout and batch statistics on or off."},
+       {"eval", eval, "eval(self) -> self\nSwitches to evaluation, as train(false)."}},
+      field);
+  luaL_getmetatable(L, LuaModule::lua_name);
+  lua_pushcfunction(L, forward);
+  lua_setfield(L, -2, "__call");
+  lua_pop(L, 1);
+  lua_newtable(L);
+  register_functions(
+      L, "torch.jit.",
+      {{"load", load,
+        "load(path) -> ScriptModule\n"
+        "A TorchScript module that torch.jit.save wrote. `module.params` are its parameters and "
+        "buffers by dotted name; `module(params, ...)` calls forward(...) with these in their "
+        "places (nil: its own), so gradients flow to `params`."}});
+  lua_setfield(L, -2, "jit");
+}
+
+}  // namespace redco::lua
