@@ -17,20 +17,24 @@ std::string text_of(const std::exception& error) {
   return error.what();
 }
 
-// Prefixes the line of the Lua code that called the failing function, as Lua's own errors have it.
-// A tail call leaves no line of its own: then it is the nearest one below.
+// Prefixes the line of the script that called the failing function, as Lua's own errors have it.
+// A tail call leaves no line of its own: then it is the next one below. Lines of this library's own
+// Lua files ("=redco/...") tell the user nothing: they count only where there is no other.
 void push_located(lua_State* L, const std::string& text) {
   lua_Debug frame;
+  bool found = false;
   for (int level = 1; lua_getstack(L, level, &frame); ++level) {
     lua_getinfo(L, "Sl", &frame);
-    if (frame.currentline > 0) {
-      lua_pushfstring(L, "%s:%d: ", frame.short_src, frame.currentline);
-      lua_pushlstring(L, text.data(), text.size());
-      lua_concat(L, 2);
-      return;
-    }
+    if (frame.currentline <= 0) continue;
+    bool is_script = std::strncmp(frame.source, "=redco/", 7) != 0;
+    if (found && !is_script) continue;
+    if (found) lua_pop(L, 1);
+    found = true;
+    lua_pushfstring(L, "%s:%d: ", frame.short_src, frame.currentline);
+    if (is_script) break;
   }
   lua_pushlstring(L, text.data(), text.size());
+  if (found) lua_concat(L, 2);
 }
 
 void note_error(lua_State* L, ScriptError::Kind kind, std::string traceback) {

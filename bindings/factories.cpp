@@ -10,8 +10,12 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/stack.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
+#include <iterator>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -32,9 +36,10 @@ struct Nested {
 };
 
 std::string text_of(const std::vector<int64_t>& position) {
-  std::string text;
-  for (int64_t at : position) text += "[" + std::to_string(at) + "]";
-  return text.empty() ? "the value" : "data" + text;
+  if (position.empty()) return "the value";
+  std::string text = "data";
+  for (int64_t at : position) text.append("[").append(std::to_string(at)).append("]");
+  return text;
 }
 
 void take_element(lua_State* L, int index, Nested& nested) {
@@ -49,14 +54,24 @@ void take_element(lua_State* L, int index, Nested& nested) {
     integer = *exact;
     number = static_cast<double>(integer);
   } else {
-    require(lua_type(L, index) == LUA_TNUMBER, "torch.tensor: ", text_of(nested.position), " is ",
-            describe(L, index), "; expected a number, a boolean, a table or a Tensor");
+    if (lua_type(L, index) != LUA_TNUMBER)  // `require` would make its text for every element
+      fail("torch.tensor: ", text_of(nested.position), " is ", describe(L, index),
+           "; expected a number, a boolean, a table or a Tensor");
     element = Element::number;
     number = lua_tonumber(L, index);
   }
   nested.element = std::max(nested.element, element);
   nested.numbers.push_back(number);
   nested.integers.push_back(integer);
+}
+
+// What `#` does not count would be lost without a word: named entries, and those after a hole.
+void check_is_list(lua_State* L, int index, int64_t length, const Nested& nested) {
+  int64_t entries = 0;
+  for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1)) ++entries;
+  if (entries > length)
+    fail("torch.tensor: ", text_of(nested.position), " has ", entries - length,
+         " named entries or entries after a hole beside its ", length, "; expected a list");
 }
 
 // The first way down fixes the sizes; every other must agree with it.
@@ -68,21 +83,18 @@ void walk(lua_State* L, int index, size_t depth, Nested& nested, bool first) {
     nested.sizes.push_back(static_cast<int64_t>(lua_objlen(L, index)));
   }
   bool should_be_table = depth < nested.sizes.size();
-  require(is_table == should_be_table, "torch.tensor: ragged data: ", text_of(nested.position),
-          " is ", describe(L, index), ", but its neighbours are ",
-          should_be_table ? "tables" : "elements");
+  if (is_table != should_be_table)
+    fail("torch.tensor: ragged data: ", text_of(nested.position), " is ", describe(L, index),
+         ", but its neighbours are ", should_be_table ? "tables" : "elements");
   if (!is_table) {
     take_element(L, index, nested);
     return;
   }
   auto length = static_cast<int64_t>(lua_objlen(L, index));
-  require(length == nested.sizes[depth], "torch.tensor: ragged data: ", text_of(nested.position),
-          " has ", length, " entries, but its neighbours have ", nested.sizes[depth]);
-  if (length == 0) {
-    lua_pushnil(L);
-    require(lua_next(L, index) == 0, "torch.tensor: ", text_of(nested.position),
-            " is a table with named entries; expected a list");
-  }
+  if (length != nested.sizes[depth])
+    fail("torch.tensor: ragged data: ", text_of(nested.position), " has ", length,
+         " entries, but its neighbours have ", nested.sizes[depth]);
+  check_is_list(L, index, length, nested);
   nested.position.push_back(0);
   for (int64_t i = 1; i <= length; ++i) {
     nested.position.back() = i;
@@ -133,6 +145,49 @@ at::Tensor to_tensor(const Nested& nested) {
   return result;
 }
 
+// The integers that each integral type holds, up to `largest`; int64 holds all there are here.
+struct Range {
+  c10::ScalarType dtype;
+  int64_t smallest;
+  int64_t largest;
+};
+
+constexpr Range ranges[] = {
+    {c10::kByte, 0, 255},         {c10::kChar, -128, 127},
+    {c10::kShort, -32768, 32767}, {c10::kInt, INT32_MIN, INT32_MAX},
+    {c10::kUInt16, 0, 65535},     {c10::kUInt32, 0, UINT32_MAX},
+    {c10::kUInt64, 0, INT64_MAX}, {c10::kLong, INT64_MIN, INT64_MAX},
+};
+
+// A number that an integral type cannot hold would become another one.
+void check_range(const Nested& nested, c10::ScalarType dtype) {
+  const Range* range = std::find_if(std::begin(ranges), std::end(ranges),
+                                    [&](const Range& entry) { return entry.dtype == dtype; });
+  if (range == std::end(ranges)) return;
+  bool exact = nested.element != Element::number;
+  // Truncation comes first: 255.9 is 255. As doubles the limits are 2^k, hence `<` for the upper.
+  double below = static_cast<double>(range->smallest);
+  double above = static_cast<double>(range->largest) +
+                 (range->largest == INT64_MAX ? 0 : 1);  // INT64_MAX is 2^63 as a double
+  for (size_t i = 0; i < nested.numbers.size(); ++i) {
+    bool fits = exact
+                    ? nested.integers[i] >= range->smallest && nested.integers[i] <= range->largest
+                    : std::trunc(nested.numbers[i]) >= below && nested.numbers[i] < above;
+    if (fits) continue;
+    std::vector<int64_t> position(nested.sizes.size());
+    auto rest = static_cast<int64_t>(i);
+    for (size_t dim = position.size(); dim-- > 0; rest /= nested.sizes[dim])
+      position[dim] = rest % nested.sizes[dim] + 1;
+    std::ostringstream value;
+    if (exact)
+      value << nested.integers[i];
+    else
+      value << nested.numbers[i];
+    fail("torch.tensor: ", text_of(position), " is ", value.str(), ", which ", dtype_name(dtype),
+         " cannot hold: it takes ", range->smallest, " to ", range->largest);
+  }
+}
+
 // A list of tensors of one shape is stacked, as a collate function wants it.
 bool is_list_of_tensors(lua_State* L, int index) {
   if (!lua_istable(L, index) || lua_objlen(L, index) == 0) return false;
@@ -173,6 +228,7 @@ int tensor(lua_State* L) {
   } else {
     Nested nested;
     walk(L, 1, 0, nested, true);
+    if (options.dtype) check_range(nested, *options.dtype);
     result = to_tensor(nested);
     inferred = nested.element == Element::boolean   ? c10::kBool
                : nested.element == Element::integer ? c10::kLong
@@ -193,7 +249,9 @@ void add_factories(lua_State* L) {
         "tensor(data, {dtype, device, requires_grad}) -> Tensor\n"
         "A tensor of a number, a boolean, nested tables of them, or a list of tensors of one "
         "shape. The dtype is PyTorch's for such data: bool when all elements are booleans, int64 "
-        "when all numbers are integral, else float32. A Lua number does not remember whether it "
+        "when all numbers are integral (and not beyond 2^53: write 9007199254740993LL), else "
+        "float32. "
+        "A Lua number does not remember whether it "
         "was written 1 or 1.0, so data that is integral by chance needs `dtype = \"float32\"`. "
         "Filling factories (`torch.full`) give float32 for every number. Ragged tables are "
         "refused with the place."}});

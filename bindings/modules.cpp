@@ -3,6 +3,7 @@
 #include "checkpoint.h"
 #include "context.h"
 #include "optim.h"
+#include "options.h"
 #include "registry.h"
 #include "tensor.h"
 #include "torch.h"
@@ -10,9 +11,11 @@
 #include "values.h"
 
 #include <redco/error.h>
+#include <redco/linear_cross_entropy.h>
 
 #include <cstring>
 #include <string>
+#include <vector>
 
 namespace redco::lua {
 
@@ -25,7 +28,7 @@ struct NativeModule {
 
 int load_embedded(lua_State* L) {
   const auto* file = static_cast<const EmbeddedFile*>(lua_touserdata(L, lua_upvalueindex(1)));
-  std::string chunk = std::string("@") + file->path;
+  std::string chunk = std::string("=") + file->path;
   if (luaL_loadbufferx(L, file->text, std::strlen(file->text), chunk.c_str(), "t") != 0)
     throw take_error(L);
   lua_pushstring(L, file->name);
@@ -33,15 +36,46 @@ int load_embedded(lua_State* L) {
   return 1;
 }
 
+int nearest_name(lua_State* L) {
+  std::string word = luaL_checkstring(L, 1);
+  std::vector<std::string> names;
+  for (int i = 1; i <= static_cast<int>(lua_objlen(L, 2)); ++i) {
+    lua_rawgeti(L, 2, i);
+    names.push_back(luaL_checkstring(L, -1));
+    lua_pop(L, 1);
+  }
+  std::string near = nearest(word, names);
+  if (near.empty()) return 0;
+  lua_pushstring(L, near.c_str());
+  return 1;
+}
+
+int fused_linear_cross_entropy(lua_State* L) {
+  push_tensor(L, linear_cross_entropy(check_tensor(L, 1), check_tensor(L, 2), check_tensor(L, 3),
+                                      check_integer(L, 4, "ignore_index"), luaL_checknumber(L, 5)));
+  return 1;
+}
+
 int open_redco(lua_State* L) {
   lua_newtable(L);
+  // What Lua files of this library share with the engine; scripts have no use for them.
+  lua_pushcfunction(L, nearest_name);
+  lua_setfield(L, -2, "nearest");
+  lua_pushcfunction(L, fused_linear_cross_entropy);
+  lua_setfield(L, -2, "linear_cross_entropy");
   register_functions(
       L, "redco.",
       {{"checkpoint", checkpoint,
         "checkpoint(f, ...) -> what f returns\n"
         "Calls f(...) without keeping what its operators save for the backward pass: there f runs "
         "again, with the random numbers of its first run. Saves memory for time. f must do the "
-        "same both times."}});
+        "same both times."},
+       {"options", options,
+        "options(defaults) -> table\n"
+        "The defaults, changed by `config.toml` beside the script (or --config=FILE) and by the "
+        "script's arguments --key=value, --table.key=value, --flag, --no-flag. Values have the "
+        "types of the defaults; an unknown key is refused with the nearest one. Where the result "
+        "has a `workdir`, it is written to config.toml there."}});
   add_deployer(L);
   add_trainer(L);
   add_predictor(L);

@@ -45,6 +45,37 @@ bool is_named_table(lua_State* L, int index) {
   return named;
 }
 
+bool is_empty_table(lua_State* L, int index) {
+  if (lua_type(L, index) != LUA_TTABLE) return false;
+  lua_pushnil(L);
+  if (lua_next(L, index) == 0) return true;
+  lua_pop(L, 2);
+  return false;
+}
+
+struct Choice {
+  const Overload* overload = nullptr;
+  Binding binding;
+};
+
+Choice choose(lua_State* L, const Operator& op, const Arguments& arguments) {
+  Choice best;
+  for (bool gather : {false, true}) {
+    for (const Overload& overload : op.overloads) {
+      int top = lua_gettop(L);
+      Binding candidate = overload.bind(L, arguments, gather);
+      if (candidate.cost >= 0 && (best.overload == nullptr || candidate.cost < best.binding.cost)) {
+        best = {&overload, candidate};
+        if (candidate.cost == 0) break;
+      } else {
+        lua_settop(L, top);
+      }
+    }
+    if (best.overload != nullptr) break;
+  }
+  return best;
+}
+
 std::string given_arguments(lua_State* L, int n_args, int named) {
   std::string text;
   for (int i = 1; i <= n_args; ++i) text += (i > 1 ? ", " : "") + describe(L, i);
@@ -178,27 +209,18 @@ int call_operator(lua_State* L, const Operator& op, bool is_method) {
   }
   luaL_checkstack(L, static_cast<int>(max_parameters) * 2, op.name.c_str());
 
-  const Overload* best = nullptr;
-  Binding binding;
-  for (bool gather : {false, true}) {
-    for (const Overload& overload : op.overloads) {
-      int top = lua_gettop(L);
-      Binding candidate = overload.bind(L, arguments, gather);
-      if (candidate.cost >= 0 && (best == nullptr || candidate.cost < binding.cost)) {
-        best = &overload;
-        binding = candidate;
-        if (binding.cost == 0) break;
-      } else {
-        lua_settop(L, top);
-      }
-    }
-    if (best != nullptr) break;
+  Choice best = choose(L, op, arguments);
+  if (best.overload == nullptr && n_args > 0 && is_empty_table(L, n_args)) {
+    // No list of nothing, but named arguments of which none is given.
+    --arguments.n_positional;
+    best = choose(L, op, arguments);
   }
-  if (best == nullptr) fail_no_overload(L, op, arguments.n_positional, arguments.named, is_method);
+  if (best.overload == nullptr)
+    fail_no_overload(L, op, arguments.n_positional, arguments.named, is_method);
 
   int n_results;
   try {
-    n_results = with_memory_retry(L, [&] { return best->call(L, binding); });
+    n_results = with_memory_retry(L, [&] { return best.overload->call(L, best.binding); });
   } catch (const c10::Error& error) {
     static const bool trace = std::getenv("REDCO_TRACE") != nullptr;
     fail(is_method ? "Tensor:" : "torch.", op.name, ": ",

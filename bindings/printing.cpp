@@ -2,12 +2,20 @@
 #include "values.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/functorch/BatchedTensorImpl.h>
+#include <ATen/functorch/TensorWrapper.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/imag.h>
+#include <ATen/ops/real.h>
 #include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstdio>
+#include <optional>
+#include <sstream>
+#include <string>
 #include <vector>
 
 namespace redco::lua {
@@ -26,12 +34,13 @@ std::string printed(const char* format, int digits, double value) {
   return buffer;
 }
 
-// How all elements of one tensor are written: PyTorch chooses one form for them together.
+// How all elements of one tensor, or of its real or imaginary part, are written: PyTorch chooses
+// one form for them together.
 class Format {
  public:
   explicit Format(const at::Tensor& shown) {
     at::Tensor flat = shown.reshape({-1});
-    if (!c10::isFloatingType(flat.scalar_type())) {
+    if (!shown.is_floating_point()) {
       for (int64_t i = 0; i < flat.numel(); ++i) width_ = std::max(width_, text(flat[i]).size());
       return;
     }
@@ -48,7 +57,7 @@ class Format {
       integral_ &= value == std::ceil(value);
     }
     if (values.empty()) return;
-    scientific_ = largest / smallest > 1000 || largest > 1e8 || (!integral_ && smallest < 1e-4);
+    scientific_ = largest / smallest > 1000 || largest > 1e8 || smallest < 1e-4;
     for (double value : values) width_ = std::max(width_, text(value).size());
   }
 
@@ -62,12 +71,8 @@ class Format {
   std::string text(const at::Tensor& element) const {
     c10::ScalarType dtype = element.scalar_type();
     if (dtype == c10::kBool) return element.item<bool>() ? "True" : "False";
+    if (dtype == c10::kUInt64) return std::to_string(element.item<uint64_t>());
     if (c10::isIntegralType(dtype, false)) return std::to_string(element.item<int64_t>());
-    if (c10::isComplexType(dtype)) {
-      auto value = element.item<c10::complex<double>>();
-      return printed("%.*f", precision, value.real()) + (value.imag() < 0 ? "-" : "+") +
-             printed("%.*f", precision, std::abs(value.imag())) + "j";
-    }
     return text(element.item<double>());
   }
 
@@ -84,6 +89,27 @@ class Format {
   size_t width_ = 1;
 };
 
+// The same for elements of any type: a complex number is two.
+class ElementFormat {
+ public:
+  explicit ElementFormat(const at::Tensor& shown)
+      : real_(shown.is_complex() ? at::real(shown) : shown) {
+    if (shown.is_complex()) imaginary_.emplace(at::imag(shown));
+  }
+
+  std::string text(const at::Tensor& element) const {
+    if (!imaginary_) return real_.padded(element);
+    std::string imaginary = imaginary_->padded(at::imag(element)) + "j";
+    imaginary.erase(0, imaginary.find_first_not_of(' '));
+    return real_.padded(at::real(element)) + (imaginary[0] == '-' ? "" : "+") + imaginary;
+  }
+  size_t width() const { return real_.width() + (imaginary_ ? imaginary_->width() + 1 : 0); }
+
+ private:
+  Format real_;
+  std::optional<Format> imaginary_;
+};
+
 // The corners of a large tensor, small enough to look at every element.
 at::Tensor corners(const at::Tensor& tensor) {
   at::Tensor result = tensor;
@@ -96,11 +122,11 @@ at::Tensor corners(const at::Tensor& tensor) {
 }
 
 // One row; `cut` when its middle was taken out.
-std::string row(const at::Tensor& tensor, bool cut, size_t indent, const Format& format) {
+std::string row(const at::Tensor& tensor, bool cut, size_t indent, const ElementFormat& format) {
   std::vector<std::string> entries;
   for (int64_t i = 0; i < tensor.size(0); ++i) {
     if (cut && i == edge_items) entries.push_back(" ...");
-    entries.push_back(format.padded(tensor[i]));
+    entries.push_back(format.text(tensor[i]));
   }
   size_t per_line = std::max<size_t>(1, (line_width - indent) / (format.width() + 2));
   std::string text = "[";
@@ -113,8 +139,8 @@ std::string row(const at::Tensor& tensor, bool cut, size_t indent, const Format&
 
 // `full_sizes` are those of the tensor before its middle was taken out.
 std::string layout(const at::Tensor& tensor, at::IntArrayRef full_sizes, size_t indent,
-                   const Format& format) {
-  if (tensor.dim() == 0) return format.padded(tensor);
+                   const ElementFormat& format) {
+  if (tensor.dim() == 0) return format.text(tensor);
   bool cut = full_sizes[0] > tensor.size(0);
   if (tensor.dim() == 1) return row(tensor, cut, indent, format);
   std::string separator =
@@ -128,37 +154,124 @@ std::string layout(const at::Tensor& tensor, at::IntArrayRef full_sizes, size_t 
   return text + "]";
 }
 
+// The elements as nested rows; `indent` columns stand before the first.
+std::string elements_text(const at::Tensor& tensor, size_t indent) {
+  if (tensor.numel() == 0) return "[]";
+  at::Tensor shown = tensor.detach();
+  if (shown.is_quantized()) shown = shown.dequantize();
+  if (tensor.numel() > threshold) shown = corners(shown);
+  shown = shown.cpu().resolve_conj().resolve_neg();
+  if (shown.is_floating_point()) shown = shown.to(c10::kDouble);
+  if (shown.is_complex()) shown = shown.to(c10::kComplexDouble);
+  return layout(shown, tensor.sizes(), indent, ElementFormat(shown));
+}
+
 std::string size_text(const at::Tensor& tensor) {
   std::string sizes;
   for (int64_t size : tensor.sizes()) sizes += (sizes.empty() ? "" : ", ") + std::to_string(size);
   return "size=(" + sizes + (tensor.dim() == 1 ? ",)" : ")");
 }
 
+std::string dtype_text(const at::Tensor& tensor) {
+  return std::string("dtype=torch.") + dtype_name(tensor.scalar_type());
+}
+
+// The elements of a float32, an int64, a boolean or a complex64 tell their type by their look.
+bool is_evident(c10::ScalarType dtype) {
+  return dtype == c10::kFloat || dtype == c10::kLong || dtype == c10::kBool ||
+         dtype == c10::kComplexFloat;
+}
+
+// A tensor inside `name=tensor(...)` of a sparse one.
+std::string part_text(const std::string& name, const at::Tensor& part, size_t indent) {
+  std::string text = name + "=tensor(";
+  text += elements_text(part, indent + text.size());
+  if (part.numel() == 0) text += ", " + size_text(part);
+  return text + ")";
+}
+
+std::string history_text(const at::Tensor& tensor) {
+  if (tensor.grad_fn()) {
+    std::string name = tensor.grad_fn()->name();
+    size_t colon = name.rfind("::");
+    return "grad_fn=<" + (colon == std::string::npos ? name : name.substr(colon + 2)) + ">";
+  }
+  return tensor.requires_grad() ? "requires_grad=True" : "";
+}
+
+// The text, with a suffix on a new line where it would pass the end of the last one.
+std::string with_suffixes(std::string text, const std::vector<std::string>& suffixes, size_t indent,
+                          bool new_line) {
+  size_t line_end = text.rfind('\n');
+  // As PyTorch counts, whose columns are one too many in the first line and two in others.
+  size_t column = line_end == std::string::npos ? text.size() + 2 : text.size() - line_end + 1;
+  for (const std::string& suffix : suffixes) {
+    if (suffix.empty()) continue;
+    if (new_line || column + suffix.size() + 2 > line_width) {
+      text += ",\n" + std::string(indent, ' ') + suffix;
+      column = indent + suffix.size();
+      new_line = false;
+    } else {
+      text += ", " + suffix;
+      column += suffix.size() + 2;
+    }
+  }
+  return text + ")";
+}
+
+// What vmap and grad hand to their function shows the level, and the tensor underneath.
+std::string wrapped_text(const char* kind, int64_t level, std::optional<int64_t> batch_dim,
+                         const at::Tensor& value) {
+  std::string inner = format_tensor(value);
+  for (size_t at = 0; (at = inner.find('\n', at)) != std::string::npos; at += 5)
+    inner.insert(at + 1, 4, ' ');
+  return std::string(kind) + "(lvl=" + std::to_string(level) +
+         (batch_dim ? ", bdim=" + std::to_string(*batch_dim) : "") + ", value=\n    " + inner +
+         "\n)";
+}
+
 }  // namespace
 
 std::string format_tensor(const at::Tensor& tensor) {
   at::NoGradGuard no_grad;
-  c10::ScalarType dtype = tensor.scalar_type();
-  bool has_elements = tensor.numel() > 0 && !tensor.is_meta();
-  std::string suffix;
-  if (!tensor.device().is_cpu()) suffix += ", device='" + tensor.device().str() + "'";
-  if (tensor.is_meta() || (!has_elements && tensor.dim() != 1)) suffix += ", " + size_text(tensor);
-  // Elements tell a float32, an int64 or a boolean by their look; nothing tells an empty tensor's.
-  bool evident =
-      dtype == c10::kFloat || (has_elements && (dtype == c10::kLong || dtype == c10::kBool));
-  if (!evident) suffix += std::string(", dtype=") + dtype_name(dtype);
-  if (tensor.grad_fn())
-    suffix += ", grad_fn=<" + tensor.grad_fn()->name() + ">";
-  else if (tensor.requires_grad())
-    suffix += ", requires_grad=True";
-  if (!has_elements)
-    return std::string("tensor(") + (tensor.is_meta() ? "..." : "[]") + suffix + ")";
-  at::Tensor shown = tensor.detach();
-  if (tensor.numel() > threshold) shown = corners(shown);
-  shown = shown.cpu();
-  if (c10::isFloatingType(dtype)) shown = shown.to(c10::kDouble);
+  if (auto* batched = at::functorch::maybeGetBatchedImpl(tensor))
+    return wrapped_text("BatchedTensor", batched->level(), batched->bdim(), batched->value());
+  if (auto* wrapper = at::functorch::maybeGetTensorWrapper(tensor))
+    return wrapped_text("GradTrackingTensor", wrapper->level().value_or(-1), std::nullopt,
+                        wrapper->value());
   constexpr size_t indent = 7;  // under the bracket after `tensor(`
-  return "tensor(" + layout(shown, tensor.sizes(), indent, Format(shown)) + suffix + ")";
+  c10::ScalarType dtype = tensor.scalar_type();
+  std::string text = "tensor(";
+  std::vector<std::string> suffixes;
+  if (!tensor.device().is_cpu()) suffixes.push_back("device='" + tensor.device().str() + "'");
+  bool is_coo = tensor.layout() == c10::kSparse;
+  if (tensor.layout() != c10::kStrided || tensor.is_meta()) {
+    suffixes.push_back(size_text(tensor));
+    if (is_coo) suffixes.push_back("nnz=" + std::to_string(tensor._nnz()));
+    if (tensor.is_meta() ? dtype != c10::kFloat : !is_evident(dtype))
+      suffixes.push_back(dtype_text(tensor));
+    text += is_coo && !tensor.is_meta()
+                ? part_text("indices", tensor._indices(), indent) + ",\n" +
+                      std::string(indent, ' ') + part_text("values", tensor._values(), indent)
+                : "...";
+  } else {
+    bool is_empty = tensor.numel() == 0;
+    if (is_empty && tensor.dim() != 1) suffixes.push_back(size_text(tensor));
+    if (is_empty ? dtype != c10::kFloat : !is_evident(dtype))
+      suffixes.push_back(dtype_text(tensor));
+    text += elements_text(tensor, indent);
+  }
+  if (tensor.layout() != c10::kStrided) {
+    std::ostringstream name;
+    name << tensor.layout();
+    std::string layout_name = name.str();
+    std::transform(layout_name.begin(), layout_name.end(), layout_name.begin(),
+                   [](unsigned char c) { return std::tolower(c); });
+    suffixes.push_back("layout=torch." +
+                       (is_coo ? std::string("sparse_coo") : std::move(layout_name)));
+  }
+  suffixes.push_back(history_text(tensor));
+  return with_suffixes(std::move(text), suffixes, indent, is_coo);
 }
 
 }  // namespace redco::lua

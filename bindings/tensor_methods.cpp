@@ -10,6 +10,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/detach.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/le.h>
+#include <ATen/ops/lt.h>
 
 #include <cmath>
 
@@ -42,7 +44,7 @@ void push_nested(lua_State* L, const at::Tensor& tensor, const T* data, int64_t 
 
 template <class T, class Push>
 void push_list(lua_State* L, const at::Tensor& tensor, c10::ScalarType dtype, const Push& push) {
-  at::Tensor values = tensor.detach().to(c10::kCPU, dtype);
+  at::Tensor values = tensor.detach().resolve_neg().to(c10::kCPU, dtype);
   const T* data = values.const_data_ptr<T>();
   if (values.dim() == 0)
     push(*data);
@@ -216,24 +218,22 @@ int negate(lua_State* L) {
 }
 
 // Lua turns the result of a comparison into a boolean, so only single elements can be compared.
-double comparable(lua_State* L, int index, const char* sign) {
-  if (at::Tensor* tensor = test_tensor(L, index)) {
-    require(tensor->numel() == 1, "`", sign, "` compares single elements, the tensor is ",
-            describe(*tensor), "; element by element: torch.lt, le, gt, ge, eq, ne");
-    return tensor->item<double>();
-  }
-  require(lua_type(L, index) == LUA_TNUMBER, "`", sign, "`: expected a Tensor or a number, got ",
-          describe(L, index));
-  return lua_tonumber(L, index);
+// LuaJIT compares two tensors only: it refuses a tensor and a number before it looks for `__lt`.
+const at::Tensor& comparable(lua_State* L, int index, const char* sign) {
+  at::Tensor* tensor = test_tensor(L, index);
+  require(tensor != nullptr, "`", sign, "`: expected a Tensor, got ", describe(L, index));
+  require(tensor->numel() == 1, "`", sign, "` compares single elements, the tensor is ",
+          describe(*tensor), "; element by element: torch.lt, le, gt, ge, eq, ne");
+  return *tensor;
 }
 
 int less(lua_State* L) {
-  lua_pushboolean(L, comparable(L, 1, "<") < comparable(L, 2, "<"));
+  lua_pushboolean(L, at::lt(comparable(L, 1, "<"), comparable(L, 2, "<")).item<bool>());
   return 1;
 }
 
 int less_equal(lua_State* L) {
-  lua_pushboolean(L, comparable(L, 1, "<=") <= comparable(L, 2, "<="));
+  lua_pushboolean(L, at::le(comparable(L, 1, "<="), comparable(L, 2, "<=")).item<bool>());
   return 1;
 }
 
@@ -337,15 +337,6 @@ void add_tensor_operators(lua_State* L) {
                       {"__len", length},
                       {"__tostring", tostring},
                       {"__concat", concat}});
-  // `0 < t`: Lua compares values of two types only when both have the same metamethod.
-  lua_pushnumber(L, 0);
-  lua_newtable(L);
-  for (const char* name : {"__lt", "__le"}) {
-    lua_getfield(L, -3, name);
-    lua_setfield(L, -2, name);
-  }
-  lua_setmetatable(L, -2);
-  lua_pop(L, 1);
 }
 
 }  // namespace redco::lua

@@ -241,6 +241,7 @@ int open_torch(lua_State* L) {
         "The overloads of an ATen operator as LibTorch declares them."}});
   add_factories(L);
   add_autograd(L);
+  add_storage(L);
   add_jit(L);
   lua_rawgeti(L, LUA_REGISTRYINDEX, slot_tensor_metatable);
   lua_getfield(L, -1, "methods");

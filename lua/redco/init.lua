@@ -7,6 +7,7 @@ local redco = {
   Trainer = native.Trainer,
   Predictor = native.Predictor,
   checkpoint = native.checkpoint,
+  options = native.options,
   grad = transforms.grad,
   value_and_grad = transforms.value_and_grad,
   vmap = transforms.vmap,
@@ -14,6 +15,7 @@ local redco = {
   nn = require "redco.nn",
   optim = require "redco.optim",
   tree = require "redco.tree",
+  models = require "redco.models",
 }
 
 return redco

@@ -1,0 +1,62 @@
+// redco.options: what a script can be told from outside.
+#include <redco/options.h>
+
+#include "context.h"
+#include "options.h"
+#include "values.h"
+
+#include <redco/error.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace redco::lua {
+
+namespace {
+
+// The script's arguments: the global `arg`, of which entry 0 is the script itself.
+struct Script {
+  std::string file;
+  std::vector<std::string> args;
+};
+
+Script script_of(lua_State* L) {
+  StackGuard guard(L);
+  Script script;
+  lua_pushliteral(L, "arg");
+  lua_rawget(L, LUA_GLOBALSINDEX);
+  if (!lua_istable(L, -1)) return script;
+  lua_rawgeti(L, -1, 0);
+  if (lua_isstring(L, -1)) script.file = lua_tostring(L, -1);
+  lua_pop(L, 1);
+  for (int i = 1; i <= static_cast<int>(lua_objlen(L, -1)); ++i) {
+    lua_rawgeti(L, -1, i);
+    script.args.push_back(luaL_checkstring(L, -1));
+    lua_pop(L, 1);
+  }
+  return script;
+}
+
+}  // namespace
+
+int options(lua_State* L) {
+  require(lua_istable(L, 1), "redco.options: expected a table of defaults, got ", describe(L, 1));
+  Script script = script_of(L);
+  std::filesystem::path beside = std::filesystem::path(script.file).parent_path() / "config.toml";
+  std::error_code ignored;
+  bool has_file = !script.file.empty() && std::filesystem::exists(beside, ignored);
+  Tree resolved = resolve_options(check_tree(L, 1), has_file ? beside.string() : "", script.args);
+  const auto& values = resolved.as<Tree::Dict>();
+  auto workdir = values.find("workdir");
+  if (workdir != values.end() && workdir->second.is<std::string>() &&
+      !workdir->second.as<std::string>().empty()) {
+    const std::string& folder = workdir->second.as<std::string>();
+    std::filesystem::create_directories(folder, ignored);
+    write_toml(folder + "/config.toml", resolved);
+  }
+  push_tree(L, resolved);
+  return 1;
+}
+
+}  // namespace redco::lua

@@ -1,0 +1,224 @@
+#define TOML_HEADER_ONLY 1
+#include <redco/options.h>
+
+#include <redco/error.h>
+
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <optional>
+#include <set>
+#include <sstream>
+
+namespace redco {
+
+namespace {
+
+template <class... Args>
+[[noreturn]] void misuse(const Args&... args) {
+  std::ostringstream text;
+  (text << ... << args);
+  throw UsageError(text.str());
+}
+
+bool is_number(const Tree& tree) { return tree.is<int64_t>() || tree.is<double>(); }
+
+// What the user is told to write for an option with this default.
+std::string expected(const Tree& value) {
+  if (value.is<bool>()) return "true or false";
+  if (is_number(value)) return "a number";
+  if (value.is<std::string>()) return "a string";
+  if (value.is<Tree::List>()) return "a list (1,2,3 on the command line)";
+  return "a table";
+}
+
+std::string underscored(std::string key) {
+  std::replace(key.begin(), key.end(), '-', '_');
+  return key;
+}
+
+Tree& option(Tree& options, const std::string& key, const std::string& where) {
+  auto& entries = options.as<Tree::Dict>();
+  auto found = entries.find(underscored(key));
+  if (found != entries.end()) return found->second;
+  std::set<std::string> names;
+  for (const auto& [name, value] : entries) names.insert(name);
+  std::string near = nearest(underscored(key), names);
+  std::ostringstream known;
+  for (const std::string& name : names) known << (known.tellp() > 0 ? ", " : "") << name;
+  misuse(where, ": there is no option '", key, "'",
+         near.empty() ? "; there are: " + known.str() : "; did you mean '" + near + "'?");
+}
+
+// ---- the command line ----
+
+std::optional<Tree> parse_number(const std::string& text) {
+  const char* end = text.data() + text.size();
+  int64_t integer = 0;
+  auto whole = std::from_chars(text.data(), end, integer);
+  if (whole.ec == std::errc() && whole.ptr == end) return Tree(integer);
+  double number = 0;
+  auto real = std::from_chars(text.data(), end, number);
+  if (real.ec == std::errc() && real.ptr == end) return Tree(number);
+  return std::nullopt;
+}
+
+// `text` as a value of the kind of `like`; nothing when it is none.
+std::optional<Tree> parse(const std::string& text, const Tree& like) {
+  if (like.is<std::string>()) return Tree(text);
+  if (is_number(like)) return parse_number(text);
+  if (like.is<bool>()) {
+    if (text == "true" || text == "false") return Tree(text == "true");
+    return std::nullopt;
+  }
+  if (!like.is<Tree::List>()) return std::nullopt;
+  const auto& defaults = like.as<Tree::List>();
+  Tree element = defaults.empty() ? Tree("") : defaults.front();
+  Tree::List list;
+  std::istringstream parts(text);
+  for (std::string part; std::getline(parts, part, ',');) {
+    std::optional<Tree> value = parse(part, element);
+    if (!value) return std::nullopt;
+    list.push_back(*std::move(value));
+  }
+  return Tree(std::move(list));
+}
+
+void apply_argument(Tree& options, const std::string& argument) {
+  if (argument.rfind("--", 0) != 0 || argument.size() == 2)
+    misuse("unexpected argument '", argument, "'; options are written --name=value");
+  size_t equals = argument.find('=');
+  std::string key = argument.substr(2, equals == std::string::npos ? equals : equals - 2);
+  Tree* table = &options;
+  for (size_t dot; (dot = key.find('.')) != std::string::npos; key.erase(0, dot + 1)) {
+    table = &option(*table, key.substr(0, dot), argument);
+    if (!table->is<Tree::Dict>())
+      misuse(argument, ": '", key.substr(0, dot), "' is not a table of options");
+  }
+  if (equals != std::string::npos) {
+    Tree& value = option(*table, key, argument);
+    std::optional<Tree> parsed = parse(argument.substr(equals + 1), value);
+    if (!parsed) misuse(argument, ": expected ", expected(value));
+    value = *std::move(parsed);
+    return;
+  }
+  const auto& entries = table->as<Tree::Dict>();
+  bool on = true;
+  if (underscored(key).rfind("no_", 0) == 0 && !entries.count(underscored(key))) {
+    on = false;
+    key.erase(0, 3);
+  }
+  Tree& flag = option(*table, key, argument);
+  if (!flag.is<bool>()) misuse(argument, ": expected --", key, "=VALUE, VALUE ", expected(flag));
+  flag = on;
+}
+
+// ---- TOML ----
+
+// `node` as a value of the kind of `like`; nothing when it is none.
+std::optional<Tree> read(const toml::node& node, const Tree& like) {
+  if (like.is<bool>() && node.is_boolean()) return Tree(**node.as_boolean());
+  if (like.is<std::string>() && node.is_string()) return Tree(**node.as_string());
+  if (is_number(like) && node.is_integer()) return Tree(int64_t{**node.as_integer()});
+  if (is_number(like) && node.is_floating_point()) return Tree(**node.as_floating_point());
+  if (!like.is<Tree::List>() || !node.is_array()) return std::nullopt;
+  const auto& defaults = like.as<Tree::List>();
+  Tree element = defaults.empty() ? Tree("") : defaults.front();
+  Tree::List list;
+  for (const toml::node& item : *node.as_array()) {
+    std::optional<Tree> value = read(item, element);
+    if (!value) return std::nullopt;
+    list.push_back(*std::move(value));
+  }
+  return Tree(std::move(list));
+}
+
+void apply_table(Tree& options, const toml::table& table, const std::string& file) {
+  for (const auto& [key, node] : table) {
+    std::ostringstream where;
+    where << file << ":" << node.source().begin.line;
+    Tree& value = option(options, std::string(key.str()), where.str());
+    if (value.is<Tree::Dict>() && node.is_table()) {
+      apply_table(value, *node.as_table(), file);
+      continue;
+    }
+    std::optional<Tree> given = read(node, value);
+    if (!given) misuse(where.str(), ": '", key.str(), "': expected ", expected(value));
+    value = *std::move(given);
+  }
+}
+
+void apply_file(Tree& options, const std::string& file) {
+  std::ifstream stream(file);
+  if (!stream) misuse("cannot read the options file '", file, "'");
+  std::ostringstream text;
+  text << stream.rdbuf();
+  try {
+    apply_table(options, toml::parse(text.str()), file);
+  } catch (const toml::parse_error& error) {
+    misuse(file, ":", error.source().begin.line, ": not TOML: ", error.description());
+  }
+}
+
+toml::table to_table(const Tree& tree);
+
+template <class Place>
+void put(const Tree& tree, const Place& place) {
+  if (tree.is<bool>())
+    place(tree.as<bool>());
+  else if (tree.is<int64_t>())
+    place(tree.as<int64_t>());
+  else if (tree.is<double>())
+    place(tree.as<double>());
+  else if (tree.is<std::string>())
+    place(tree.as<std::string>());
+  else if (tree.is<Tree::Dict>())
+    place(to_table(tree));
+  else
+    fail("options are booleans, numbers, strings, lists and tables; got a ", tree.kind());
+}
+
+toml::table to_table(const Tree& tree) {
+  toml::table table;
+  for (const auto& [key, value] : tree.as<Tree::Dict>()) {
+    if (value.is<Tree::List>()) {
+      toml::array array;
+      for (const Tree& item : value.as<Tree::List>())
+        put(item, [&](const auto& plain) { array.push_back(plain); });
+      table.insert(key, std::move(array));
+    } else {
+      put(value, [&, &key = key](const auto& plain) { table.insert(key, plain); });
+    }
+  }
+  return table;
+}
+
+}  // namespace
+
+Tree resolve_options(const Tree& defaults, const std::string& file,
+                     const std::vector<std::string>& args) {
+  Tree options = defaults;
+  std::string source = file;
+  std::vector<std::string> rest;
+  const std::string config = "--config=";
+  for (const std::string& argument : args) {
+    if (argument.rfind(config, 0) == 0)
+      source = argument.substr(config.size());
+    else
+      rest.push_back(argument);
+  }
+  if (!source.empty()) apply_file(options, source);
+  for (const std::string& argument : rest) apply_argument(options, argument);
+  return options;
+}
+
+void write_toml(const std::string& path, const Tree& values) {
+  std::ofstream stream(path);
+  stream << to_table(values) << "\n";
+  stream.close();
+  require(stream.good(), "cannot write '", path, "'");
+}
+
+}  // namespace redco

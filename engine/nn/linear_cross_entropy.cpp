@@ -1,0 +1,178 @@
+#include <redco/linear_cross_entropy.h>
+
+#include <redco/error.h>
+
+#include <ATen/ATen.h>
+#include <ATen/functorch/DynamicLayer.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+
+namespace redco {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Logits held at a time: enough rows for a product to run at full speed, few enough that a block
+// is still in the cache when the next pass reads it.
+constexpr int64_t block_elements = int64_t{1} << 21;
+
+struct Target {
+  at::Tensor labels;   // [rows, 1], 0 where ignored
+  at::Tensor ignored;  // [rows, 1]
+  bool some_ignored;
+  double smoothing;
+  int64_t n_classes;
+
+  Target rows(int64_t begin, int64_t length) const {
+    return {labels.narrow(0, begin, length), ignored.narrow(0, begin, length), some_ignored,
+            smoothing, n_classes};
+  }
+};
+
+Target make_target(const at::Tensor& labels, int64_t n_classes, int64_t ignore_index,
+                   double smoothing) {
+  at::Tensor column = labels.reshape({-1, 1});
+  at::Tensor ignored = column.eq(ignore_index);
+  // Asking a GPU would stall it: there the mask is always applied.
+  bool some_ignored = !column.is_cpu() || ignored.any().item<bool>();
+  if (some_ignored) column = column.masked_fill(ignored, 0);
+  if (column.is_cpu() && column.numel() > 0) {
+    auto [low, high] = column.aminmax();
+    require(low.item<int64_t>() >= 0 && high.item<int64_t>() < n_classes,
+            "linear_cross_entropy: labels must be in 0..", n_classes - 1, " or ignore_index (",
+            ignore_index, "); there is a ",
+            low.item<int64_t>() < 0 ? low.item<int64_t>() : high.item<int64_t>());
+  }
+  return {column, ignored, some_ignored, smoothing, n_classes};
+}
+
+at::Tensor widened(const at::Tensor& logits) {
+  return logits.element_size() < 4 ? logits.to(at::kFloat) : logits;
+}
+
+at::Tensor loss_of(const at::Tensor& log_probs, const Target& target) {
+  at::Tensor loss = log_probs.gather(1, target.labels).mul(target.smoothing - 1);
+  if (target.smoothing > 0)
+    loss = loss - log_probs.sum(1, true).mul(target.smoothing / target.n_classes);
+  if (target.some_ignored) loss = loss.masked_fill(target.ignored, 0);
+  return loss.sum();
+}
+
+// What is taken from the probabilities to give the gradient of the logits.
+void subtract_target_(at::Tensor& probs, const Target& target) {
+  if (target.smoothing > 0) probs.sub_(target.smoothing / target.n_classes);
+  probs.scatter_add_(1, target.labels,
+                     at::full_like(target.labels, target.smoothing - 1, probs.options()));
+  if (target.some_ignored) probs.masked_fill_(target.ignored, 0);
+}
+
+// The same by differentiable operators, for gradients of gradients.
+variable_list differentiable_gradients(const at::Tensor& x, const at::Tensor& weight,
+                                       const Target& target, const at::Tensor& grad) {
+  at::Tensor probs = widened(x.matmul(weight.t())).softmax(1);
+  at::Tensor one_hot = at::zeros_like(probs, probs.options());
+  subtract_target_(one_hot, target);
+  if (target.some_ignored) probs = probs.masked_fill(target.ignored, 0);
+  at::Tensor d_logits = ((probs + one_hot) * grad).to(x.scalar_type());
+  return {d_logits.matmul(weight), d_logits.t().matmul(x)};
+}
+
+class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> {
+ public:
+  // x [rows, in]
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
+                            const at::Tensor& labels, int64_t ignore_index, double smoothing) {
+    const int64_t n_rows = x.size(0);
+    const Target target = make_target(labels, weight.size(0), ignore_index, smoothing);
+    const bool needs_x = x.requires_grad();
+    const bool needs_weight = weight.requires_grad();
+    at::Tensor d_x = needs_x ? at::empty_like(x) : at::Tensor();
+    at::Tensor d_weight;
+    at::Tensor total =
+        at::zeros({}, x.options().dtype(x.element_size() < 4 ? at::kFloat : x.scalar_type()));
+    const int64_t block =
+        std::max<int64_t>(1, block_elements / std::max<int64_t>(1, weight.size(0)));
+    for (int64_t begin = 0; begin < n_rows; begin += block) {
+      const int64_t length = std::min(block, n_rows - begin);
+      at::Tensor rows = x.narrow(0, begin, length);
+      const Target here = target.rows(begin, length);
+      at::Tensor log_probs = widened(rows.matmul(weight.t())).log_softmax(1);
+      total += loss_of(log_probs, here);
+      if (!needs_x && !needs_weight) continue;
+      log_probs.exp_();
+      subtract_target_(log_probs, here);
+      at::Tensor d_logits = log_probs.to(x.scalar_type());
+      if (needs_x) {
+        at::Tensor place = d_x.narrow(0, begin, length);
+        at::mm_out(place, d_logits, weight);
+      }
+      if (!needs_weight) continue;
+      if (!d_weight.defined())
+        d_weight = d_logits.t().mm(rows).to(total.scalar_type());
+      else if (d_weight.scalar_type() == x.scalar_type())
+        d_weight.addmm_(d_logits.t(), rows);
+      else
+        d_weight.add_(d_logits.t().mm(rows));  // blocks of 16 bits add up in 32
+    }
+    ctx->save_for_backward({x, weight, labels});
+    ctx->saved_data["d_x"] = d_x;
+    ctx->saved_data["d_weight"] = d_weight;
+    ctx->saved_data["ignore_index"] = ignore_index;
+    ctx->saved_data["smoothing"] = smoothing;
+    return total;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    variable_list saved = ctx->get_saved_variables();
+    const at::Tensor& x = saved[0];
+    const at::Tensor& weight = saved[1];
+    variable_list result(5);
+    if (at::GradMode::is_enabled()) {
+      const Target target =
+          make_target(saved[2], weight.size(0), ctx->saved_data["ignore_index"].toInt(),
+                      ctx->saved_data["smoothing"].toDouble());
+      variable_list both = differentiable_gradients(x, weight, target, grads[0]);
+      std::copy(both.begin(), both.end(), result.begin());
+      return result;
+    }
+    const at::Tensor& d_x = ctx->saved_data["d_x"].toTensor();
+    const at::Tensor& d_weight = ctx->saved_data["d_weight"].toTensor();
+    if (d_x.defined()) result[0] = d_x.mul(grads[0].to(d_x.scalar_type()));
+    if (d_weight.defined()) result[1] = d_weight.mul(grads[0]).to(weight.scalar_type());
+    return result;
+  }
+};
+
+at::Tensor with_all_logits(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& labels,
+                           int64_t ignore_index, double smoothing) {
+  return at::cross_entropy_loss(widened(x.matmul(weight.t())), labels, {}, at::Reduction::Sum,
+                                ignore_index, smoothing);
+}
+
+}  // namespace
+
+at::Tensor linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight,
+                                const at::Tensor& labels, int64_t ignore_index,
+                                double label_smoothing) {
+  require(weight.dim() == 2 && x.dim() >= 1 && x.size(-1) == weight.size(1),
+          "linear_cross_entropy: expected x [..., in] and weight [classes, in], got x ", x.sizes(),
+          " and weight ", weight.sizes());
+  require(x.scalar_type() == weight.scalar_type() && x.is_floating_point(),
+          "linear_cross_entropy: x and weight must have one floating-point dtype, they have ",
+          x.scalar_type(), " and ", weight.scalar_type());
+  require(labels.scalar_type() == at::kLong && labels.sizes() == x.sizes().slice(0, x.dim() - 1),
+          "linear_cross_entropy: expected Long labels of shape ", x.sizes().slice(0, x.dim() - 1),
+          ", got ", labels.scalar_type(), " ", labels.sizes());
+  require(label_smoothing >= 0 && label_smoothing <= 1,
+          "linear_cross_entropy: label_smoothing must be in 0..1, it is ", label_smoothing);
+  at::Tensor rows = x.reshape({-1, x.size(-1)});
+  at::Tensor column = labels.reshape({-1});
+  if (at::functorch::maybeCurrentDynamicLayer())
+    return with_all_logits(rows, weight, column, ignore_index, label_smoothing);
+  return LinearCrossEntropy::apply(rows, weight, column, ignore_index, label_smoothing);
+}
+
+}  // namespace redco

@@ -1,0 +1,39 @@
+--- The trailing table of named arguments of a function written in Lua.
+local native = require "redco.native"
+
+local function is_known(known, key)
+  return known.defaults[key] ~= nil or known.optional[key]
+end
+
+local function refuse(where, known, key)
+  local names = {}
+  for name in pairs(known.defaults) do names[#names + 1] = name end
+  for name in pairs(known.optional) do names[#names + 1] = name end
+  table.sort(names)
+  local near = native.nearest(tostring(key), names)
+  error(("%s: unknown argument '%s'; %s"):format(where, tostring(key), near
+    and ("did you mean '%s'?"):format(near) or "there are: " .. table.concat(names, ", ")), 4)
+end
+
+--- Returns the reader of one function's named arguments: given the table of a call, or nil, it
+--- returns all arguments. `defaults` has those with a default, `optional` lists those without. An
+--- unknown name is an error of the caller.
+local function arguments(where, defaults, optional)
+  local known = { defaults = defaults, optional = {} }
+  for _, name in ipairs(optional or {}) do known.optional[name] = true end
+  return function(given)
+    if given == nil then return defaults end
+    if type(given) ~= "table" then
+      error(("%s: expected a table of named arguments, got %s"):format(where, type(given)), 3)
+    end
+    local all = {}
+    for key, value in pairs(defaults) do all[key] = value end
+    for key, value in pairs(given) do
+      if not is_known(known, key) then refuse(where, known, key) end
+      all[key] = value
+    end
+    return all
+  end
+end
+
+return arguments

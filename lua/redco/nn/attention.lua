@@ -1,0 +1,74 @@
+--- Scaled dot-product attention and the multi-head layer.
+local arguments = require "redco.arguments"
+local layers = require "redco.nn.layers"
+local registry = require "redco.registry"
+local torch = require "redco.torch"
+
+local attention = {}
+
+local sdpa = arguments("nn.attention",
+  { causal = false, dropout = 0, train = false, enable_gqa = false }, { "mask", "scale", "rng" })
+
+-- With dropout: LibTorch's own draws from the global generator, not from `rng`.
+local function with_dropout(q, k, v, o)
+  if o.enable_gqa then
+    local groups = q:size(-3) / k:size(-3)
+    k, v = k:repeat_interleave(groups, -3), v:repeat_interleave(groups, -3)
+  end
+  local scores = q:matmul(k:transpose(-2, -1)) * (o.scale or 1 / math.sqrt(q:size(-1)))
+  if o.causal then
+    local seen = torch.ones({ q:size(-2), k:size(-2) }, { dtype = "bool", device = q.device }):tril()
+    scores = scores:masked_fill(seen:logical_not(), -math.huge)
+  end
+  if o.mask then
+    scores = o.mask.dtype == "bool" and scores:masked_fill(o.mask:logical_not(), -math.huge)
+      or scores + o.mask
+  end
+  return layers.dropout(scores:softmax(-1), o.dropout, { train = true, rng = o.rng }):matmul(v)
+end
+
+attention.attention = registry.define("redco.nn.attention", [[
+attention(q, k, v, {mask, causal = false, dropout = 0, train = false, rng, scale, enable_gqa = false}) -> like q
+softmax(q k^T * scale + mask) v for q, k, v [..., heads, length, size]; scale is 1/sqrt(size) if left
+out. `mask` is added, or, if boolean, false where q must not look. `causal` hides the future.
+`enable_gqa`: k and v have fewer heads, each used by a group of q's. Dropout as in `nn.dropout`.]],
+function(q, k, v, options)
+  local o = sdpa(options)
+  if o.train and o.dropout > 0 then return with_dropout(q, k, v, o) end
+  return torch.scaled_dot_product_attention(q, k, v, o.mask, 0, o.causal,
+    { scale = o.scale, enable_gqa = o.enable_gqa })
+end)
+
+local new = arguments("nn.MultiheadAttention", { bias = true }, { "generator" })
+attention.MultiheadAttention = registry.define("redco.nn.MultiheadAttention", [[
+MultiheadAttention(embed_dim, {bias = true, generator}) -> params
+{q_proj, k_proj, v_proj, out_proj}, each Linear(embed_dim, embed_dim).]],
+function(embed_dim, options)
+  local o = new(options)
+  local params = {}
+  for _, name in ipairs { "q_proj", "k_proj", "v_proj", "out_proj" } do
+    params[name] = layers.Linear(embed_dim, embed_dim, o)
+  end
+  return params
+end)
+
+local use = arguments("nn.multihead_attention", { causal = false, dropout = 0, train = false },
+  { "num_heads", "memory", "mask", "rng" })
+attention.multihead_attention = registry.define("redco.nn.multihead_attention", [[
+multihead_attention(params, x [batch, length, embed_dim], {num_heads, memory = x, mask, causal = false, dropout = 0, train = false, rng}) -> like x
+Attention of x to `memory` in num_heads heads: Vaswani et al., 2017. Other arguments as in
+`nn.attention`.]], function(params, x, options)
+  local o = use(options)
+  local heads = o.num_heads or error("nn.multihead_attention: num_heads is missing", 2)
+  local batch, length, embed_dim = unpack(x.shape)
+  local function split(name, from)
+    return layers.linear(params[name], from):view { batch, from:size(1), heads, embed_dim / heads }
+      :transpose(1, 2)
+  end
+  local memory = o.memory or x
+  local y = attention.attention(split("q_proj", x), split("k_proj", memory), split("v_proj", memory),
+    { mask = o.mask, causal = o.causal, dropout = o.dropout, train = o.train, rng = o.rng })
+  return layers.linear(params.out_proj, y:transpose(1, 2):reshape { batch, length, embed_dim })
+end)
+
+return attention

@@ -1,0 +1,47 @@
+--- Convolutions of one and two dimensions.
+local arguments = require "redco.arguments"
+local init = require "redco.nn.initializers"
+local registry = require "redco.registry"
+local torch = require "redco.torch"
+
+local convolution = {}
+
+local function repeated(size, n)
+  if type(size) == "table" then return size end
+  local sizes = {}
+  for i = 1, n do sizes[i] = size end
+  return sizes
+end
+
+--- Parameters and application of the convolution over `n` dimensions.
+local function define(name, n, apply)
+  local new = arguments("nn." .. name, { bias = true, groups = 1 }, { "generator" })
+  convolution[name] = registry.define("redco.nn." .. name, ([[
+%s(in_channels, out_channels, kernel_size, {bias = true, groups = 1, generator}) -> params
+{weight [out, in / groups, kernel...], bias [out]}, uniform in (-1/sqrt(fan_in), 1/sqrt(fan_in)).]])
+    :format(name), function(in_channels, out_channels, kernel_size, options)
+    local o = new(options)
+    local shape = { out_channels, in_channels / o.groups, unpack(repeated(kernel_size, n)) }
+    local fan_in = 1
+    for i = 2, #shape do fan_in = fan_in * shape[i] end
+    local bound = { a = -1 / math.sqrt(fan_in), b = 1 / math.sqrt(fan_in), generator = o.generator }
+    local params = { weight = init.uniform_(torch.empty(shape), bound) }
+    if o.bias then params.bias = init.uniform_(torch.empty { out_channels }, bound) end
+    return params
+  end)
+
+  local lower = name:lower()
+  local use = arguments("nn." .. lower, { stride = 1, padding = 0, dilation = 1, groups = 1 })
+  convolution[lower] = registry.define("redco.nn." .. lower, ([[
+%s(params, x [batch, in, size...], {stride = 1, padding = 0, dilation = 1, groups = 1}) -> [batch, out, size...]
+Cross-correlation of x with params.weight. `padding` is a number, a list, "same" or "valid".]])
+    :format(lower), function(params, x, options)
+    local o = use(options)
+    return apply(x, params.weight, params.bias, o.stride, o.padding, o.dilation, o.groups)
+  end)
+end
+
+define("Conv1d", 1, torch.conv1d)
+define("Conv2d", 2, torch.conv2d)
+
+return convolution

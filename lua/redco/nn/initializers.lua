@@ -1,0 +1,157 @@
+--- Initial values, as in torch.nn.init: each function fills its tensor in place and returns it.
+local arguments = require "redco.arguments"
+local registry = require "redco.registry"
+local torch = require "redco.torch"
+
+local init = {}
+
+local function define(name, text, f)
+  init[name] = registry.define("redco.nn.init." .. name, text, function(t, ...)
+    local rest = { ... }
+    return torch.no_grad(function() return f(t, unpack(rest)) end)
+  end)
+end
+
+--- The inputs and outputs of one element: [out, in, kernel...].
+local function fans(t, where)
+  local shape = t.shape
+  if #shape < 2 then
+    error(("%s: needs a tensor of at least 2 dimensions, got [%s]"):format(where,
+      table.concat(shape, ", ")), 0)
+  end
+  local receptive = t:numel() / math.max(1, shape[1] * shape[2])
+  return shape[2] * receptive, shape[1] * receptive
+end
+
+-- torch.nn.init.calculate_gain
+local gains = {
+  linear = function() return 1 end,
+  sigmoid = function() return 1 end,
+  tanh = function() return 5 / 3 end,
+  relu = function() return math.sqrt(2) end,
+  leaky_relu = function(a) return math.sqrt(2 / (1 + a * a)) end,
+  selu = function() return 3 / 4 end,
+}
+
+local function gain_of(nonlinearity, a, where)
+  local gain = gains[nonlinearity]
+  if not gain then
+    local names = {}
+    for name in pairs(gains) do names[#names + 1] = name end
+    table.sort(names)
+    error(("%s: nonlinearity is one of %s, got %s"):format(where, table.concat(names, ", "),
+      tostring(nonlinearity)), 0)
+  end
+  return gain(a)
+end
+
+define("zeros_", [[
+zeros_(tensor) -> tensor
+Fills with 0.]], function(t) return t:zero_() end)
+
+define("ones_", [[
+ones_(tensor) -> tensor
+Fills with 1.]], function(t) return t:fill_(1) end)
+
+define("constant_", [[
+constant_(tensor, value) -> tensor
+Fills with `value`.]], function(t, value) return t:fill_(value) end)
+
+local normal = arguments("nn.init.normal_", { mean = 0, std = 1 }, { "generator" })
+define("normal_", [[
+normal_(tensor, {mean = 0, std = 1, generator}) -> tensor
+Draws from the normal distribution.]], function(t, options)
+  local o = normal(options)
+  return t:normal_(o.mean, o.std, { generator = o.generator })
+end)
+
+local uniform = arguments("nn.init.uniform_", { a = 0, b = 1 }, { "generator" })
+define("uniform_", [[
+uniform_(tensor, {a = 0, b = 1, generator}) -> tensor
+Draws uniformly from [a, b).]], function(t, options)
+  local o = uniform(options)
+  return t:uniform_(o.a, o.b, { generator = o.generator })
+end)
+
+local truncated = arguments("nn.init.trunc_normal_", { mean = 0, std = 1, a = -2, b = 2 },
+  { "generator" })
+define("trunc_normal_", [[
+trunc_normal_(tensor, {mean = 0, std = 1, a = -2, b = 2, generator}) -> tensor
+Draws from the normal distribution cut off outside [a, b], by its inverse.]],
+function(t, options)
+  local o = truncated(options)
+  local function quantile(x)
+    return torch.special_ndtr(torch.tensor((x - o.mean) / o.std, { dtype = "float64" })):item()
+  end
+  -- ndtri(u) = sqrt(2) erfinv(2u - 1)
+  t:uniform_(2 * quantile(o.a) - 1, 2 * quantile(o.b) - 1, { generator = o.generator })
+  return t:erfinv_():mul_(o.std * math.sqrt(2)):add_(o.mean):clamp_(o.a, o.b)
+end)
+
+local xavier = arguments("nn.init.xavier", { gain = 1 }, { "generator" })
+define("xavier_uniform_", [[
+xavier_uniform_(tensor, {gain = 1, generator}) -> tensor
+Uniform in (-a, a), a = gain * sqrt(6 / (fan_in + fan_out)): Glorot and Bengio, 2010.]],
+function(t, options)
+  local o = xavier(options)
+  local fan_in, fan_out = fans(t, "nn.init.xavier_uniform_")
+  local a = o.gain * math.sqrt(6 / (fan_in + fan_out))
+  return t:uniform_(-a, a, { generator = o.generator })
+end)
+
+define("xavier_normal_", [[
+xavier_normal_(tensor, {gain = 1, generator}) -> tensor
+Normal, std = gain * sqrt(2 / (fan_in + fan_out)): Glorot and Bengio, 2010.]],
+function(t, options)
+  local o = xavier(options)
+  local fan_in, fan_out = fans(t, "nn.init.xavier_normal_")
+  return t:normal_(0, o.gain * math.sqrt(2 / (fan_in + fan_out)), { generator = o.generator })
+end)
+
+local kaiming = arguments("nn.init.kaiming",
+  { a = 0, mode = "fan_in", nonlinearity = "leaky_relu" }, { "generator" })
+
+local function kaiming_std(t, o, where)
+  local fan_in, fan_out = fans(t, where)
+  if o.mode ~= "fan_in" and o.mode ~= "fan_out" then
+    error(("%s: mode is \"fan_in\" or \"fan_out\", got %s"):format(where, tostring(o.mode)), 0)
+  end
+  local fan = o.mode == "fan_in" and fan_in or fan_out
+  return gain_of(o.nonlinearity, o.a, where) / math.sqrt(fan)
+end
+
+define("kaiming_uniform_", [[
+kaiming_uniform_(tensor, {a = 0, mode = "fan_in", nonlinearity = "leaky_relu", generator}) -> tensor
+Uniform in (-b, b), b = gain * sqrt(3 / fan): He et al., 2015. `a` is leaky ReLU's slope.]],
+function(t, options)
+  local o = kaiming(options)
+  local bound = math.sqrt(3) * kaiming_std(t, o, "nn.init.kaiming_uniform_")
+  return t:uniform_(-bound, bound, { generator = o.generator })
+end)
+
+define("kaiming_normal_", [[
+kaiming_normal_(tensor, {a = 0, mode = "fan_in", nonlinearity = "leaky_relu", generator}) -> tensor
+Normal, std = gain / sqrt(fan): He et al., 2015.]], function(t, options)
+  local o = kaiming(options)
+  return t:normal_(0, kaiming_std(t, o, "nn.init.kaiming_normal_"), { generator = o.generator })
+end)
+
+local orthogonal = arguments("nn.init.orthogonal_", { gain = 1 }, { "generator" })
+define("orthogonal_", [[
+orthogonal_(tensor, {gain = 1, generator}) -> tensor
+A (semi-)orthogonal matrix [first dimension, all others]: Saxe et al., 2013.]],
+function(t, options)
+  local o = orthogonal(options)
+  fans(t, "nn.init.orthogonal_")
+  local rows = t:size(0)
+  local columns = t:numel() / rows
+  local flat = torch.randn({ rows, columns }, { generator = o.generator })
+  if rows < columns then flat = flat:t() end
+  local q, r = torch.linalg_qr(flat)
+  -- The sign of R's diagonal makes the distribution uniform.
+  q = q * r:diag():sign()
+  if rows < columns then q = q:t() end
+  return t:copy_(q:reshape(t.shape)):mul_(o.gain)
+end)
+
+return init

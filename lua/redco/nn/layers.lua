@@ -1,0 +1,112 @@
+--- Linear, embedding, normalisation, dropout and the MLP.
+local arguments = require "redco.arguments"
+local init = require "redco.nn.initializers"
+local registry = require "redco.registry"
+local torch = require "redco.torch"
+
+local layers = {}
+
+local function define(name, text, f)
+  layers[name] = registry.define("redco.nn." .. name, text, f)
+end
+
+local linear = arguments("nn.Linear", { bias = true }, { "generator" })
+define("Linear", [[
+Linear(in_features, out_features, {bias = true, generator}) -> params
+{weight [out, in], bias [out]}, uniform in (-1/sqrt(in), 1/sqrt(in)).]],
+function(in_features, out_features, options)
+  local o = linear(options)
+  local bound = { a = -1 / math.sqrt(in_features), b = 1 / math.sqrt(in_features),
+    generator = o.generator }
+  local params = { weight = init.uniform_(torch.empty { out_features, in_features }, bound) }
+  if o.bias then params.bias = init.uniform_(torch.empty { out_features }, bound) end
+  return params
+end)
+
+define("linear", [[
+linear(params, x [..., in]) -> [..., out]
+x weight^T + bias.]], function(params, x)
+  return torch.linear(x, params.weight, params.bias)
+end)
+
+local embedding = arguments("nn.Embedding", { std = 1 }, { "generator" })
+define("Embedding", [[
+Embedding(num_embeddings, embedding_dim, {std = 1, generator}) -> params
+{weight [num_embeddings, embedding_dim]}, normal.]], function(num_embeddings, embedding_dim, options)
+  return { weight = init.normal_(torch.empty { num_embeddings, embedding_dim }, embedding(options)) }
+end)
+
+define("embedding", [[
+embedding(params, ids) -> [..., embedding_dim]
+The rows of params.weight at the integers `ids`.]], function(params, ids)
+  return torch.embedding(params.weight, ids)
+end)
+
+local layer_norm_params = arguments("nn.LayerNorm", { bias = true })
+define("LayerNorm", [[
+LayerNorm(normalized_shape, {bias = true}) -> params
+{weight, bias} of the shape (a number or a list), 1 and 0.]], function(normalized_shape, options)
+  local params = { weight = torch.ones(normalized_shape) }
+  if layer_norm_params(options).bias then params.bias = torch.zeros(normalized_shape) end
+  return params
+end)
+
+local layer_norm = arguments("nn.layer_norm", { eps = 1e-5 })
+define("layer_norm", [[
+layer_norm(params, x, {eps = 1e-5}) -> like x
+Normalises over the last dimensions, those of params.weight: Ba et al., 2016.]],
+function(params, x, options)
+  return torch.layer_norm(x, params.weight.shape, params.weight, params.bias,
+    layer_norm(options).eps)
+end)
+
+define("RMSNorm", [[
+RMSNorm(normalized_shape) -> params
+{weight} of the shape (a number or a list), 1.]], function(normalized_shape)
+  return { weight = torch.ones(normalized_shape) }
+end)
+
+local rms_norm = arguments("nn.rms_norm", { eps = 1e-6 })
+define("rms_norm", [[
+rms_norm(params, x, {eps = 1e-6}) -> like x
+x / sqrt(mean(x^2) + eps) * weight over the last dimensions: Zhang and Sennrich, 2019.]],
+function(params, x, options)
+  return torch.rms_norm(x, params.weight.shape, params.weight, rms_norm(options).eps)
+end)
+
+local dropout = arguments("nn.dropout", { train = false }, { "rng" })
+define("dropout", [[
+dropout(x, p, {train = false, rng}) -> like x
+In training sets each element to 0 with probability p and divides the others by 1 - p; `rng`, the
+Generator of loss_fn, draws. Otherwise x itself.]], function(x, p, options)
+  local o = dropout(options)
+  if not o.train or p == 0 then return x end
+  if not o.rng then
+    error("nn.dropout: with train = true it needs rng, the Generator that loss_fn is given", 2)
+  end
+  local kept = torch.empty_like(x):bernoulli_(1 - p, { generator = o.rng })
+  return x * kept:mul_(1 / (1 - p))
+end)
+
+local mlp_params = arguments("nn.MLP", { bias = true }, { "generator" })
+define("MLP", [[
+MLP(sizes, {bias = true, generator}) -> params
+A list of Linear params: MLP{784, 256, 10} has two.]], function(sizes, options)
+  local o, params = mlp_params(options), {}
+  for i = 1, #sizes - 1 do params[i] = layers.Linear(sizes[i], sizes[i + 1], o) end
+  return params
+end)
+
+local mlp = arguments("nn.mlp", { activation = torch.relu })
+define("mlp", [[
+mlp(params, x, {activation = torch.relu}) -> [..., last size]
+Linear layers with the activation between them.]], function(params, x, options)
+  local activation = mlp(options).activation
+  for i, layer in ipairs(params) do
+    if i > 1 then x = activation(x) end
+    x = layers.linear(layer, x)
+  end
+  return x
+end)
+
+return layers

@@ -1,0 +1,42 @@
+--- Cross-entropy, from logits and straight from the last layer's input.
+local arguments = require "redco.arguments"
+local native = require "redco.native"
+local registry = require "redco.registry"
+local torch = require "redco.torch"
+
+local losses = {}
+
+--- The mean of what `total` sums over the labels that count, and their number.
+local function mean(total, labels, ignore_index)
+  local count = labels:ne(ignore_index):sum()
+  return total / count:clamp(1), count
+end
+
+local cross_entropy = arguments("nn.cross_entropy", { ignore_index = -100, label_smoothing = 0 })
+losses.cross_entropy = registry.define("redco.nn.cross_entropy", [[
+cross_entropy(logits [..., classes], labels [...], {ignore_index = -100, label_smoothing = 0}) -> loss, count
+The mean cross-entropy over the labels that are not ignore_index, and their number: what a loss_fn
+returns, so that micro-batches are combined exactly. The loss is 0 where no label counts. Logits
+of less than 32 bits are widened first.]], function(logits, labels, options)
+  local o = cross_entropy(options)
+  if logits.dtype == "bfloat16" or logits.dtype == "float16" then logits = logits:float() end
+  local total = torch.cross_entropy_loss(logits:reshape { -1, logits:size(-1) },
+    labels:reshape { -1 }, {
+      reduction = 2,  -- the sum, by LibTorch's number for it
+      ignore_index = o.ignore_index, label_smoothing = o.label_smoothing,
+    })
+  return mean(total, labels, o.ignore_index)
+end)
+
+local fused = arguments("nn.linear_cross_entropy", { ignore_index = -100, label_smoothing = 0 })
+losses.linear_cross_entropy = registry.define("redco.nn.linear_cross_entropy", [[
+linear_cross_entropy(x [..., in], weight [classes, in], labels [...], {ignore_index = -100, label_smoothing = 0}) -> loss, count
+cross_entropy(x weight^T, labels), without ever holding all logits: they are made, used and dropped
+by blocks of rows. For a language model's head, where they would be the largest tensor by far. Can
+be differentiated twice, then with all logits.]], function(x, weight, labels, options)
+  local o = fused(options)
+  local total = native.linear_cross_entropy(x, weight, labels, o.ignore_index, o.label_smoothing)
+  return mean(total, labels, o.ignore_index)
+end)
+
+return losses

@@ -1,0 +1,46 @@
+--- Recurrent cells: one step of a sequence.
+local arguments = require "redco.arguments"
+local init = require "redco.nn.initializers"
+local registry = require "redco.registry"
+local torch = require "redco.torch"
+
+local recurrent = {}
+
+--- Parameters of a cell with `gates` blocks of hidden units.
+local function define(name, gates, order)
+  local new = arguments("nn." .. name, { bias = true }, { "generator" })
+  recurrent[name] = registry.define("redco.nn." .. name, ([[
+%s(input_size, hidden_size, {bias = true, generator}) -> params
+{weight_ih [%d hidden, input], weight_hh [%d hidden, hidden], bias_ih, bias_hh}, uniform in
+(-1/sqrt(hidden), 1/sqrt(hidden)); blocks in the order %s.]]):format(name, gates, gates, order),
+  function(input_size, hidden_size, options)
+    local o = new(options)
+    local bound = { a = -1 / math.sqrt(hidden_size), b = 1 / math.sqrt(hidden_size),
+      generator = o.generator }
+    local function uniform(...) return init.uniform_(torch.empty { ... }, bound) end
+    local rows = gates * hidden_size
+    local params = { weight_ih = uniform(rows, input_size), weight_hh = uniform(rows, hidden_size) }
+    if o.bias then params.bias_ih, params.bias_hh = uniform(rows), uniform(rows) end
+    return params
+  end)
+end
+
+define("GRUCell", 3, "reset, update, new")
+define("LSTMCell", 4, "input, forget, cell, output")
+
+recurrent.gru_cell = registry.define("redco.nn.gru_cell", [[
+gru_cell(params, x [batch, input], h [batch, hidden]) -> h
+One step of a gated recurrent unit: Cho et al., 2014, with the reset gate as in PyTorch.]],
+function(params, x, h)
+  return torch.gru_cell(x, h, params.weight_ih, params.weight_hh, params.bias_ih, params.bias_hh)
+end)
+
+recurrent.lstm_cell = registry.define("redco.nn.lstm_cell", [[
+lstm_cell(params, x [batch, input], h [batch, hidden], c [batch, hidden]) -> h, c
+One step of a long short-term memory: Hochreiter and Schmidhuber, 1997.]],
+function(params, x, h, c)
+  return torch.lstm_cell(x, { h, c }, params.weight_ih, params.weight_hh, params.bias_ih,
+    params.bias_hh)
+end)
+
+return recurrent

@@ -1,0 +1,150 @@
+--- Trees: nested tables with tensors and plain values as leaves. A table with keys 1..n is a list
+--- and is walked in its order; the keys of any other table are strings and are walked in the order
+--- of their bytes, so every process walks a tree in the same order.
+local registry = require "redco.registry"
+local torch = require "redco.torch"
+
+local tree = {}
+
+local function is_branch(value)
+  return type(value) == "table"
+end
+
+-- The keys of a table in walking order.
+local function keys_of(branch)
+  local keys, n = {}, #branch
+  for key in pairs(branch) do
+    if type(key) == "string" then
+      keys[#keys + 1] = key
+    elseif not (type(key) == "number" and key >= 1 and key <= n and key % 1 == 0) then
+      error(("a tree's keys are strings, or 1..n without holes: got the key %s (%s)"):format(
+        tostring(key), type(key)), 0)
+    end
+  end
+  if n == 0 then
+    table.sort(keys)
+    return keys
+  end
+  if #keys > 0 then
+    error(("a table of a tree is a list or a dictionary, not both: it has %d positions and the "
+      .. "key '%s'"):format(n, keys[1]), 0)
+  end
+  for i = 1, n do keys[i] = i end
+  return keys
+end
+
+local function walk(node, path, visit)
+  if not is_branch(node) then return visit(path, node) end
+  for _, key in ipairs(keys_of(node)) do
+    walk(node[key], path == "" and tostring(key) or path .. "." .. key, visit)
+  end
+end
+
+local function map_nodes(f, first, others, path)
+  if not is_branch(first) then
+    local rest = {}
+    for i = 1, #others do
+      if is_branch(others[i]) then
+        error(("tree.map: at '%s' tree 1 has a leaf and tree %d a table"):format(path, i + 1), 0)
+      end
+      rest[i] = others[i]
+    end
+    return f(first, unpack(rest, 1, #others))
+  end
+  local keys, result = keys_of(first), {}
+  for i = 1, #others do
+    if not is_branch(others[i]) or #keys_of(others[i]) ~= #keys then
+      error(("tree.map: at '%s' tree 1 has %d entries, tree %d has %s"):format(path, #keys, i + 1,
+        is_branch(others[i]) and #keys_of(others[i]) .. "" or "a leaf"), 0)
+    end
+  end
+  for _, key in ipairs(keys) do
+    local below, inner = {}, path == "" and tostring(key) or path .. "." .. key
+    for i = 1, #others do
+      below[i] = others[i][key]
+      if below[i] == nil then
+        error(("tree.map: tree %d has no '%s'"):format(i + 1, inner), 0)
+      end
+    end
+    result[key] = map_nodes(f, first[key], below, inner)
+  end
+  return result
+end
+
+tree.map = registry.define("redco.tree.map", [[
+tree.map(f, tree, ...) -> tree
+A tree of the same structure with f(leaf, ...) in place of each leaf; further trees must have the
+structure of the first, and give f's further arguments. In walking order.]],
+function(f, first, ...)
+  return map_nodes(f, first, { ... }, "")
+end)
+
+tree.leaves = registry.define("redco.tree.leaves", [[
+tree.leaves(tree) -> list
+The leaves, in walking order.]],
+function(root)
+  local leaves = {}
+  walk(root, "", function(_, leaf) leaves[#leaves + 1] = leaf end)
+  return leaves
+end)
+
+tree.paths = registry.define("redco.tree.paths", [[
+tree.paths(tree) -> list of strings
+The place of each leaf, in walking order: keys and positions joined by dots.]],
+function(root)
+  local paths = {}
+  walk(root, "", function(path) paths[#paths + 1] = path end)
+  return paths
+end)
+
+local function structure_of(node)
+  if not is_branch(node) then return false end
+  local keys = keys_of(node)
+  local children = {}
+  for i, key in ipairs(keys) do children[i] = structure_of(node[key]) end
+  return { keys = keys, children = children }
+end
+
+tree.flatten = registry.define("redco.tree.flatten", [[
+tree.flatten(tree) -> leaves, structure
+The leaves in walking order, and what tree.unflatten needs to put them back.]],
+function(root)
+  return tree.leaves(root), structure_of(root)
+end)
+
+tree.unflatten = registry.define("redco.tree.unflatten", [[
+tree.unflatten(structure, leaves) -> tree
+The tree that tree.flatten took apart, with these leaves. An error when there are more or fewer.]],
+function(structure, leaves)
+  local used = 0
+  local function build(node)
+    if not node then
+      used = used + 1
+      if leaves[used] == nil then
+        error(("tree.unflatten: the structure has more leaves than the %d given"):format(#leaves), 0)
+      end
+      return leaves[used]
+    end
+    local result = {}
+    for i, key in ipairs(node.keys) do result[key] = build(node.children[i]) end
+    return result
+  end
+  local root = build(structure)
+  if used ~= #leaves then
+    error(("tree.unflatten: the structure has %d leaves, %d were given"):format(used, #leaves), 0)
+  end
+  return root
+end)
+
+tree.count = registry.define("redco.tree.count", [[
+tree.count(tree) -> number
+The number of elements of all tensors of a tree: its parameters.]],
+function(root)
+  local n = 0
+  walk(root, "", function(_, leaf)
+    if torch.is_tensor(leaf) then n = n + leaf:numel() end
+  end)
+  return n
+end)
+
+return tree

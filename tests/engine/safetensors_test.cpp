@@ -1,0 +1,3 @@
+#include <redco/safetensors.h>
+
+#include <doctest/doctest.h>
