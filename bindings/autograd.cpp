@@ -9,7 +9,9 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace redco::lua {
@@ -18,30 +20,12 @@ namespace {
 
 using torch::autograd::variable_list;
 
-std::optional<bool> boolean_field(lua_State* L, int options, const char* name) {
-  lua_getfield(L, options, name);
-  std::optional<bool> value;
-  if (!lua_isnil(L, -1)) value = lua_toboolean(L, -1);
-  lua_pop(L, 1);
-  return value;
-}
-
 struct BackwardOptions {
   std::optional<bool> retain_graph;
   bool create_graph = false;
   bool allow_unused = false;
+  variable_list grad_outputs;
 };
-
-BackwardOptions check_backward_options(lua_State* L, int index) {
-  BackwardOptions options;
-  if (lua_isnoneornil(L, index)) return options;
-  require(lua_istable(L, index), "expected a table {retain_graph =, create_graph =}, got ",
-          describe(L, index));
-  options.retain_graph = boolean_field(L, index, "retain_graph");
-  options.create_graph = boolean_field(L, index, "create_graph").value_or(false);
-  options.allow_unused = boolean_field(L, index, "allow_unused").value_or(false);
-  return options;
-}
 
 variable_list check_tensors(lua_State* L, int index, const char* what) {
   if (at::Tensor* tensor = test_tensor(L, index)) return {*tensor};
@@ -58,20 +42,50 @@ variable_list check_tensors(lua_State* L, int index, const char* what) {
   return tensors;
 }
 
+// Reads the table of named arguments at `index`; `names` are those that `function` takes.
+BackwardOptions check_options(lua_State* L, int index, const std::string& function,
+                              const std::vector<std::string>& names) {
+  BackwardOptions options;
+  if (lua_isnoneornil(L, index)) return options;
+  require(lua_istable(L, index), function, ": expected a table of named arguments, got ",
+          describe(L, index));
+  for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1)) {
+    std::string name = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "";
+    if (std::find(names.begin(), names.end(), name) == names.end()) {
+      std::string near = nearest(name, names);
+      fail(function, ": there is no named argument ", describe(L, -2),
+           near.empty() ? "" : "; near it is ", near);
+    }
+    if (name == "grad_outputs") {
+      options.grad_outputs = check_tensors(L, lua_gettop(L), "torch.autograd.grad: grad_outputs");
+      continue;
+    }
+    require(lua_isboolean(L, -1), function, ": ", name, ": expected true or false, got ",
+            describe(L, -1));
+    bool value = lua_toboolean(L, -1);
+    if (name == "retain_graph")
+      options.retain_graph = value;
+    else if (name == "create_graph")
+      options.create_graph = value;
+    else
+      options.allow_unused = value;
+  }
+  return options;
+}
+
 int backward(lua_State* L) {
   const at::Tensor& self = check_tensor(L, 1);
   variable_list gradients;
-  int options_index = 2;
-  if (lua_isnoneornil(L, 2)) {
-    options_index = 3;
-  } else if (at::Tensor* gradient = test_tensor(L, 2)) {
-    gradients.push_back(*gradient);
-    options_index = 3;
-  }
-  require(!gradients.empty() || self.numel() == 1,
+  at::Tensor* gradient = test_tensor(L, 2);
+  if (gradient != nullptr) gradients.push_back(*gradient);
+  require(gradient != nullptr || lua_isnoneornil(L, 2) || lua_istable(L, 2),
+          "Tensor:backward: gradient: expected a Tensor, got ", describe(L, 2));
+  bool options_second = gradient == nullptr && lua_istable(L, 2);
+  BackwardOptions options =
+      check_options(L, options_second ? 2 : 3, "Tensor:backward", {"retain_graph", "create_graph"});
+  require(gradient != nullptr || self.numel() == 1,
           "Tensor:backward: only a tensor of one element needs no `gradient`; this one is ",
           describe(self));
-  BackwardOptions options = check_backward_options(L, options_index);
   torch::autograd::backward({self}, gradients, options.retain_graph, options.create_graph);
   return 0;
 }
@@ -79,20 +93,21 @@ int backward(lua_State* L) {
 int grad(lua_State* L) {
   variable_list outputs = check_tensors(L, 1, "torch.autograd.grad: outputs");
   variable_list inputs = check_tensors(L, 2, "torch.autograd.grad: inputs");
-  variable_list grad_outputs;
-  BackwardOptions options;
-  if (!lua_isnoneornil(L, 3)) {
-    options = check_backward_options(L, 3);
-    lua_getfield(L, 3, "grad_outputs");
-    if (!lua_isnil(L, -1))
-      grad_outputs = check_tensors(L, lua_gettop(L), "torch.autograd.grad: grad_outputs");
-    lua_pop(L, 1);
-  }
+  BackwardOptions options =
+      check_options(L, 3, "torch.autograd.grad",
+                    {"grad_outputs", "retain_graph", "create_graph", "allow_unused"});
+  for (size_t i = 0; i < outputs.size(); ++i)
+    require(outputs[i].numel() == 1 || i < options.grad_outputs.size(),
+            "torch.autograd.grad: only an output of one element needs no `grad_outputs`; output ",
+            i + 1, " is ", describe(outputs[i]));
   variable_list gradients =
-      torch::autograd::grad(outputs, inputs, grad_outputs, options.retain_graph,
-                            options.create_graph, options.allow_unused);
+      torch::autograd::grad(outputs, inputs, options.grad_outputs, options.retain_graph,
+                            options.create_graph, /*allow_unused=*/true);
   lua_createtable(L, static_cast<int>(gradients.size()), 0);
   for (size_t i = 0; i < gradients.size(); ++i) {
+    require(gradients[i].defined() || options.allow_unused, "torch.autograd.grad: input ", i + 1,
+            ", a Tensor ", describe(inputs[i]),
+            ", took no part in the outputs; with {allow_unused = true} it gets false");
     if (gradients[i].defined())
       push_tensor(L, gradients[i]);
     else

@@ -8,10 +8,13 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
 #include <memory>
+#include <sstream>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -27,6 +30,35 @@ struct GeneratorState {
   at::Tensor state;
 };
 
+// Winds generators back for a scope, whichever way it ends.
+class RewindScope {
+ public:
+  explicit RewindScope(const std::vector<GeneratorState>& then) {
+    for (const auto& [generator, state] : then) {
+      now_.push_back({generator, generator.get_state()});
+      now_.back().generator.set_state(state);
+    }
+  }
+  ~RewindScope() {
+    for (auto& [generator, state] : now_) generator.set_state(state);
+  }
+  RewindScope(const RewindScope&) = delete;
+  RewindScope& operator=(const RewindScope&) = delete;
+
+ private:
+  std::vector<GeneratorState> now_;
+};
+
+// What is kept of a tensor that is to be computed again.
+struct Meta {
+  explicit Meta(const at::Tensor& tensor) : sizes(tensor.sizes()), dtype(tensor.scalar_type()) {}
+  bool fits(const at::Tensor& tensor) const {
+    return tensor.sizes() == at::IntArrayRef(sizes) && tensor.scalar_type() == dtype;
+  }
+  c10::SmallVector<int64_t, 5> sizes;
+  c10::ScalarType dtype;
+};
+
 // One call of a checkpointed function. What its operators save is numbered in order; the second
 // run saves in the same order, so a number finds its tensor.
 class Checkpoint : public std::enable_shared_from_this<Checkpoint> {
@@ -40,8 +72,11 @@ class Checkpoint : public std::enable_shared_from_this<Checkpoint> {
     generators_.push_back({generator, generator.get_state()});
   }
 
-  size_t n_saved() const { return n_saved_; }
-  size_t next_number() { return n_saved_++; }
+  // The number of a tensor that is saved.
+  size_t note(const at::Tensor& tensor) {
+    saved_.emplace_back(tensor);
+    return saved_.size() - 1;
+  }
 
   // The tensor saved under `number`; it is given away, for it is seldom asked for twice.
   at::Tensor take(size_t number) {
@@ -53,11 +88,12 @@ class Checkpoint : public std::enable_shared_from_this<Checkpoint> {
 
  private:
   void recompute();
+  std::string difference_of_runs() const;
 
   Ref function_;
   std::vector<Ref> args_;
   std::vector<GeneratorState> generators_;
-  size_t n_saved_ = 0;
+  std::vector<Meta> saved_;
   std::vector<at::Tensor> recomputed_;
 };
 
@@ -80,7 +116,7 @@ class RunScope {
 class Forget : public SavedVariableHooks {
  public:
   explicit Forget(std::shared_ptr<Checkpoint> checkpoint) : checkpoint_(std::move(checkpoint)) {}
-  void call_pack_hook(const at::Tensor&) override { number_ = checkpoint_->next_number(); }
+  void call_pack_hook(const at::Tensor& tensor) override { number_ = checkpoint_->note(tensor); }
   at::Tensor call_unpack_hook() override { return checkpoint_->take(number_); }
 
  private:
@@ -121,27 +157,47 @@ class HookingEngine : public torch::autograd::Engine {
 };
 
 void Checkpoint::recompute() {
-  std::vector<GeneratorState> now;
-  for (auto& [generator, state] : generators_) {
-    now.push_back({generator, generator.get_state()});
-    generator.set_state(state);
-  }
   recomputed_.clear();
-  recomputed_.reserve(n_saved_);
+  recomputed_.reserve(saved_.size());
   {
+    RewindScope rewind(generators_);
     at::AutoGradMode record(true);
     RunScope scope({shared_from_this(), true});
     lua_State* L = function_.state();
     StackGuard guard(L);
     luaL_checkstack(L, static_cast<int>(args_.size()) + 4, "checkpoint");
     function_.push();
-    for (const Ref& arg : args_) arg.push();
+    for (const Ref& arg : args_) {
+      if (arg)
+        arg.push();
+      else
+        lua_pushnil(L);
+    }
     call(L, static_cast<int>(args_.size()), 0);
   }
-  for (auto& [generator, state] : now) generator.set_state(state);
-  require(recomputed_.size() >= n_saved_, "redco.checkpoint: the function saved ", n_saved_,
-          " tensors in its first run and ", recomputed_.size(),
-          " when it was run again; it must do the same both times");
+  std::string difference = difference_of_runs();
+  if (difference.empty()) return;
+  recomputed_.clear();  // a next backward must not take them
+  fail("redco.checkpoint: ", difference, "; the function must do the same both times");
+}
+
+// What the second run saved that the first did not; empty when they agree.
+std::string Checkpoint::difference_of_runs() const {
+  std::ostringstream text;
+  if (recomputed_.size() != saved_.size()) {
+    text << "the function saved " << saved_.size() << " tensors for backward in its first run and "
+         << recomputed_.size() << " when it was run again";
+    return text.str();
+  }
+  for (size_t i = 0; i < saved_.size(); ++i) {
+    if (saved_[i].fits(recomputed_[i])) continue;
+    text << "tensor " << i + 1 << " of the " << saved_.size()
+         << " that the function saved for backward was " << dtype_name(saved_[i].dtype)
+         << at::IntArrayRef(saved_[i].sizes) << " in its first run and is "
+         << describe(recomputed_[i]) << " when it was run again";
+    return text.str();
+  }
+  return "";
 }
 
 }  // namespace
@@ -160,7 +216,7 @@ int checkpoint(lua_State* L) {
   (void)installed;
   int n_args = lua_gettop(L) - 1;
   std::vector<Ref> args;
-  for (int i = 2; i <= n_args + 1; ++i) args.emplace_back(L, i);
+  for (int i = 2; i <= n_args + 1; ++i) args.push_back(lua_isnil(L, i) ? Ref() : Ref(L, i));
   auto run = std::make_shared<Checkpoint>(Ref(L, 1), std::move(args));
   run->met(at::detail::getDefaultCPUGenerator());
   RunScope scope({run, false});

@@ -7,15 +7,18 @@
 
 namespace redco::lua {
 
-namespace {
-
 std::string text_of(const std::exception& error) {
   if (const auto* torch_error = dynamic_cast<const c10::Error*>(&error)) {
     static const bool trace = std::getenv("REDCO_TRACE") != nullptr;
-    return trace ? torch_error->what() : torch_error->what_without_backtrace();
+    if (trace) return torch_error->what();
+    std::string text = torch_error->what_without_backtrace();
+    // A missing kernel is followed by pages on how all backends are registered.
+    return text.substr(0, text.find(". This could be because the operator doesn't exist for this"));
   }
   return error.what();
 }
+
+namespace {
 
 // Prefixes the line of the script that called the failing function, as Lua's own errors have it.
 // A tail call leaves no line of its own: then it is the next one below. Lines of this library's own

@@ -50,6 +50,9 @@ void open_context(lua_State* L);
 
 Context& context(lua_State* L);
 
+/// The message of an error; LibTorch's without its C++ stack unless REDCO_TRACE is set.
+std::string text_of(const std::exception& error);
+
 /// A debug hook that ends the running Lua code as interrupted.
 void interrupt_hook(lua_State* L, lua_Debug* frame);
 

@@ -90,6 +90,8 @@ int unwrap_batch(lua_State* L) {
   int64_t out_dim = check_integer(L, 2, "vmap: out_dims");
   int64_t level = check_integer(L, 3, "vmap: level");
   int64_t batch_size = check_integer(L, 4, "vmap: batch size");
+  require(out_dim >= -tensor.dim() - 1 && out_dim <= tensor.dim(), "vmap: out_dims is ", out_dim,
+          ", but the function returned a tensor ", describe(tensor));
   auto* batched = functorch::maybeGetBatchedImpl(tensor);
   if (batched != nullptr && batched->level() == level) {
     push_tensor(L, batched->value().movedim(batched->bdim(), out_dim), 0);

@@ -5,8 +5,11 @@
 #include <redco/error.h>
 
 #include <ATen/TensorIndexing.h>
+#include <c10/util/Exception.h>
 
-#include <cstring>
+#include <cstdlib>
+#include <optional>
+#include <string>
 #include <vector>
 
 namespace redco::lua {
@@ -15,6 +18,14 @@ namespace {
 
 using at::indexing::Slice;
 using at::indexing::TensorIndex;
+
+void check_unnamed(lua_State* L, int index, size_t length, const char* what) {
+  for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1)) {
+    auto position = test_integer(L, -2);
+    if (!position || *position < 1 || *position > static_cast<int64_t>(length))
+      fail("index: ", what, " has no entry ", describe(L, -2));
+  }
+}
 
 // One entry of an index list: an integer; {start, stop, step} with stop excluded, {} for all; a
 // tensor; "..." for all dimensions in between; "newaxis".
@@ -28,6 +39,7 @@ TensorIndex check_entry(lua_State* L, int index) {
   }
   if (lua_istable(L, index)) {
     size_t length = lua_objlen(L, index);
+    check_unnamed(L, index, length, "a slice {start, stop, step}");
     require(length <= 3, "index: a slice is {start, stop, step}, got a table of ", length,
             " entries");
     std::optional<int64_t> bounds[3];
@@ -53,12 +65,87 @@ std::vector<TensorIndex> check_indices(lua_State* L, int index) {
   if (!lua_istable(L, index)) return {check_entry(L, index)};
   std::vector<TensorIndex> indices;
   int length = static_cast<int>(lua_objlen(L, index));
+  check_unnamed(L, index, static_cast<size_t>(length), "an index list");
   for (int i = 1; i <= length; ++i) {
     lua_rawgeti(L, index, i);
     indices.push_back(check_entry(L, lua_gettop(L)));
     lua_pop(L, 1);
   }
+  if (indices.empty()) indices.emplace_back("...");
   return indices;
+}
+
+[[noreturn]] void fail_range(int64_t position, int64_t dim, const at::Tensor& self) {
+  fail("index ", position, " is out of range for dimension ", dim, " of a Tensor ", describe(self),
+       "; indices count from 0");
+}
+
+bool is_mask(const at::Tensor& index) { return index.scalar_type() == c10::kBool; }
+
+// How many of the tensor's dimensions an entry takes.
+int64_t n_dims(const TensorIndex& entry) {
+  if (entry.is_integer() || entry.is_slice()) return 1;
+  if (entry.is_tensor()) return is_mask(entry.tensor()) ? entry.tensor().dim() : 1;
+  return 0;
+}
+
+// LibTorch's own errors name neither the shape nor, for some, the index.
+void check_fit(const at::Tensor& self, const std::vector<TensorIndex>& indices) {
+  int64_t n_taken = 0;
+  int64_t n_ellipses = 0;
+  for (const TensorIndex& entry : indices) {
+    n_taken += n_dims(entry);
+    n_ellipses += entry.is_ellipsis();
+  }
+  require(n_ellipses <= 1, "index: more than one \"...\" for a Tensor ", describe(self));
+  require(n_taken <= self.dim(), "index: ", n_taken, " entries for the ", self.dim(),
+          " dimensions of a Tensor ", describe(self));
+  int64_t dim = 0;
+  for (const TensorIndex& entry : indices) {
+    if (entry.is_ellipsis()) {
+      dim += self.dim() - n_taken;
+    } else if (entry.is_integer()) {
+      int64_t position = entry.integer().expect_int();
+      int64_t size = self.size(dim);
+      if (position < -size || position >= size) fail_range(position, dim, self);
+    } else if (entry.is_tensor()) {
+      const at::Tensor& index = entry.tensor();
+      c10::ScalarType dtype = index.scalar_type();
+      require(dtype == c10::kLong || dtype == c10::kInt || is_mask(index), "index: a Tensor ",
+              describe(index), " for dimension ", dim, " of a Tensor ", describe(self),
+              "; expected one of int64, int32 or bool");
+      for (int64_t i = 0; is_mask(index) && i < index.dim(); ++i)
+        require(index.size(i) == self.size(dim + i), "index: a mask ", describe(index),
+                " from dimension ", dim, " of a Tensor ", describe(self), "; the sizes must agree");
+    }
+    dim += n_dims(entry);
+  }
+}
+
+// Runs `function`; an error of LibTorch gets the tensor that is indexed.
+template <class Function>
+auto with_context(const at::Tensor& self, Function function) {
+  try {
+    return function();
+  } catch (const c10::Error& error) {
+    static const bool trace = std::getenv("REDCO_TRACE") != nullptr;
+    fail(trace ? error.what() : error.what_without_backtrace(), "\nindexing a Tensor ",
+         describe(self));
+  }
+}
+
+void assign_grad(lua_State* L, at::Tensor& self) {
+  if (lua_isnil(L, 3)) {
+    self.mutable_grad().reset();
+    return;
+  }
+  at::Tensor* grad = test_tensor(L, 3);
+  require(grad != nullptr, "Tensor.grad: expected a Tensor or nil, got ", describe(L, 3));
+  require(grad->sizes() == self.sizes() && grad->scalar_type() == self.scalar_type() &&
+              grad->device() == self.device(),
+          "Tensor.grad: a gradient ", describe(*grad), " for a Tensor ", describe(self),
+          "; shape, dtype and device must agree");
+  self.mutable_grad() = *grad;
 }
 
 }  // namespace
@@ -68,12 +155,13 @@ int index_tensor(lua_State* L) {
   if (auto position = test_integer(L, 2)) {
     require(self.dim() > 0, "index ", *position, ": the tensor has no dimensions");
     int64_t size = self.size(0);
-    require(*position >= -size && *position < size, "index ", *position,
-            " is out of range for dimension 0 with size ", size, "; indices count from 0");
+    if (*position < -size || *position >= size) fail_range(*position, 0, self);
     push_tensor(L, self.select(0, *position), 0);
     return 1;
   }
-  push_tensor(L, self.index(check_indices(L, 2)));
+  std::vector<TensorIndex> indices = check_indices(L, 2);
+  check_fit(self, indices);
+  push_tensor(L, with_context(self, [&] { return self.index(indices); }));
   return 1;
 }
 
@@ -82,23 +170,21 @@ int assign_tensor(lua_State* L) {
   if (lua_type(L, 2) == LUA_TSTRING) {
     std::string name = lua_tostring(L, 2);
     if (name == "grad") {
-      if (lua_isnil(L, 3))
-        self.mutable_grad().reset();
-      else
-        self.mutable_grad() = check_tensor(L, 3);
+      assign_grad(L, self);
       return 0;
     }
     require(name == "...", "a Tensor has no assignable field '", name, "': only `grad` is one");
   }
   std::vector<TensorIndex> indices = check_indices(L, 2);
+  check_fit(self, indices);
   if (at::Tensor* value = test_tensor(L, 3)) {
-    self.index_put_(indices, *value);
+    with_context(self, [&] { self.index_put_(indices, *value); });
     return 0;
   }
   auto number = test_scalar(L, 3);
   require(number.has_value(), "Tensor index assignment: expected a Tensor or a number, got ",
           describe(L, 3));
-  self.index_put_(indices, *number);
+  with_context(self, [&] { self.index_put_(indices, *number); });
   return 0;
 }
 

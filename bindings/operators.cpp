@@ -10,11 +10,15 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 
 namespace redco::lua {
 
 namespace {
+
+// Operators that change which memory a tensor stands for, and check nothing.
+constexpr const char* withheld[] = {"set_", "set_data"};
 
 struct Table {
   std::map<std::string, std::vector<c10::OperatorName>> names;
@@ -29,6 +33,7 @@ Table& table() {
     constexpr std::string_view space = "aten::";
     for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames())
       if (name.name.starts_with(space)) made->names[name.name.substr(space.size())].push_back(name);
+    for (const char* name : withheld) made->names.erase(name);
     for (const auto& [name, _] : made->names) made->sorted.push_back(name);
     return made;
   }();
@@ -102,12 +107,14 @@ std::string given_arguments(lua_State* L, int n_args, int named) {
     for (lua_pushnil(L); lua_next(L, named); lua_pop(L, 1)) {
       if (lua_type(L, -2) != LUA_TSTRING) continue;
       std::string key = lua_tostring(L, -2);
-      if (known.count(key) || key == "requires_grad") continue;
+      if (known.count(key)) continue;
       std::string near = nearest(key, known);
       text +=
           "; it has no argument '" + key + "'" + (near.empty() ? "" : ": '" + near + "' is near");
     }
   }
+  if (is_method && n_args > 0 && test_tensor(L, 1) == nullptr)
+    text += "; a method is called with a colon: tensor:" + op.name + "(...)";
   text += "\ncandidates:";
   for (const Overload& overload : op.overloads)
     if (overload.callable()) text += "\n  " + overload.text();
@@ -115,9 +122,12 @@ std::string given_arguments(lua_State* L, int n_args, int named) {
 }
 
 // `requires_grad` is no parameter of any schema: PyTorch's factories take it beside them.
-bool take_requires_grad(lua_State* L, int named) {
+std::optional<bool> take_requires_grad(lua_State* L, const Operator& op, int named) {
+  bool is_factory = std::any_of(op.overloads.begin(), op.overloads.end(),
+                                [](const Overload& overload) { return overload.is_factory(); });
   lua_getfield(L, named, "requires_grad");
-  bool given = !lua_isnil(L, -1);
+  std::optional<bool> given;
+  if (is_factory && lua_isboolean(L, -1)) given = lua_toboolean(L, -1) != 0;
   lua_pop(L, 1);
   return given;
 }
@@ -195,7 +205,7 @@ bool push_operator(lua_State* L, const std::string& name, bool is_method) {
 int call_operator(lua_State* L, const Operator& op, bool is_method) {
   int n_args = lua_gettop(L);
   Arguments arguments{n_args, 0, 0, is_method};
-  bool requires_grad = false;
+  std::optional<bool> requires_grad;
   if (n_args > 0 && is_named_table(L, n_args)) {
     arguments.named = n_args;
     arguments.n_positional = n_args - 1;
@@ -204,7 +214,7 @@ int call_operator(lua_State* L, const Operator& op, bool is_method) {
     lua_pop(L, 1);
     if (has_out) spread_out(L, op, n_args);
     for (lua_pushnil(L); lua_next(L, n_args); lua_pop(L, 1)) ++arguments.n_named;
-    requires_grad = take_requires_grad(L, n_args);
+    requires_grad = take_requires_grad(L, op, n_args);
     if (requires_grad) --arguments.n_named;
   }
   luaL_checkstack(L, static_cast<int>(max_parameters) * 2, op.name.c_str());
@@ -221,17 +231,9 @@ int call_operator(lua_State* L, const Operator& op, bool is_method) {
   int n_results;
   try {
     n_results = with_memory_retry(L, [&] { return best.overload->call(L, best.binding); });
+    if (requires_grad) check_tensor(L, lua_gettop(L)).set_requires_grad(*requires_grad);
   } catch (const c10::Error& error) {
-    static const bool trace = std::getenv("REDCO_TRACE") != nullptr;
-    fail(is_method ? "Tensor:" : "torch.", op.name, ": ",
-         trace ? error.what() : error.what_without_backtrace(),
-         "\ngiven: ", given_arguments(L, arguments.n_positional, arguments.named));
-  }
-  if (requires_grad) {
-    lua_getfield(L, arguments.named, "requires_grad");
-    bool wanted = lua_toboolean(L, -1);
-    lua_pop(L, 1);
-    if (at::Tensor* result = test_tensor(L, -n_results)) result->set_requires_grad(wanted);
+    fail(is_method ? "Tensor:" : "torch.", op.name, ": ", text_of(error), "\ngiven: ", given_arguments(L, arguments.n_positional, arguments.named));
   }
   return n_results;
 }

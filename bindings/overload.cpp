@@ -122,7 +122,10 @@ int cost_of_list(lua_State* L, int index, ArgKind element) {
     cost = one == no_match ? no_match : std::max(cost, one);
     lua_pop(L, 1);
   }
-  return cost;
+  // Entries beside the list would be lost.
+  int n_entries = 0;
+  for (lua_pushnil(L); lua_next(L, index) != 0; lua_pop(L, 1)) ++n_entries;
+  return n_entries == length ? cost : no_match;
 }
 
 bool is_false(lua_State* L, int index) {
@@ -184,14 +187,20 @@ int cost_of(lua_State* L, int index, ArgKind kind) {
   return no_match;
 }
 
-// The elements of the list at `index`, or of the `n_gathered` stack slots from it on.
+double read_number(lua_State* L, int index) {
+  if (auto integer = test_integer(L, index)) return static_cast<double>(*integer);
+  return lua_tonumber(L, index);
+}
+
+// The elements of the list at `index`, or of the `n_gathered` stack slots from it on. One value
+// stands for `size` of it.
 template <class T, class Read>
-IValue read_list(lua_State* L, int index, int n_gathered, Read read) {
+IValue read_list(lua_State* L, int index, int n_gathered, int size, Read read) {
   c10::List<T> list;
   if (n_gathered > 0) {
     for (int i = 0; i < n_gathered; ++i) list.push_back(read(index + i));
   } else if (lua_type(L, index) != LUA_TTABLE) {
-    list.push_back(read(index));
+    for (int i = 0; i < size; ++i) list.push_back(read(index));
   } else {
     int length = static_cast<int>(lua_objlen(L, index));
     list.reserve(static_cast<size_t>(length));
@@ -204,8 +213,9 @@ IValue read_list(lua_State* L, int index, int n_gathered, Read read) {
   return list;
 }
 
-IValue read(lua_State* L, int index, ArgKind kind, int n_gathered, bool numbers_are_floats) {
-  switch (kind) {
+IValue read(lua_State* L, int index, const Parameter& parameter, int n_gathered,
+            bool numbers_are_floats) {
+  switch (parameter.kind) {
     case ArgKind::tensor:
       return *test_tensor(L, index);
     case ArgKind::scalar:
@@ -214,8 +224,7 @@ IValue read(lua_State* L, int index, ArgKind kind, int n_gathered, bool numbers_
     case ArgKind::integer:
       return *test_integer(L, index);
     case ArgKind::number:
-      if (auto integer = test_integer(L, index)) return static_cast<double>(*integer);
-      return static_cast<double>(lua_tonumber(L, index));
+      return read_number(L, index);
     case ArgKind::boolean:
       return lua_toboolean(L, index) != 0;
     case ArgKind::string:
@@ -232,20 +241,20 @@ IValue read(lua_State* L, int index, ArgKind kind, int n_gathered, bool numbers_
       about_to_draw(*test_generator(L, index));
       return *test_generator(L, index);
     case ArgKind::integer_list:
-      return read_list<int64_t>(L, index, n_gathered, [&](int at) { return *test_integer(L, at); });
+      return read_list<int64_t>(L, index, n_gathered, parameter.list_size,
+                                [&](int at) { return *test_integer(L, at); });
     case ArgKind::number_list:
-      return read_list<double>(L, index, 0,
-                               [&](int at) { return static_cast<double>(lua_tonumber(L, at)); });
+      return read_list<double>(L, index, 0, 1, [&](int at) { return read_number(L, at); });
     case ArgKind::boolean_list:
-      return read_list<bool>(L, index, 0, [&](int at) { return lua_toboolean(L, at) != 0; });
+      return read_list<bool>(L, index, 0, 1, [&](int at) { return lua_toboolean(L, at) != 0; });
     case ArgKind::tensor_list:
-      return read_list<at::Tensor>(L, index, n_gathered,
+      return read_list<at::Tensor>(L, index, n_gathered, 1,
                                    [&](int at) { return *test_tensor(L, at); });
     case ArgKind::scalar_list:
-      return read_list<c10::Scalar>(L, index, 0, [&](int at) { return *test_scalar(L, at); });
+      return read_list<c10::Scalar>(L, index, 0, 1, [&](int at) { return *test_scalar(L, at); });
     case ArgKind::optional_tensor_list:
       return read_list<std::optional<at::Tensor>>(
-          L, index, 0, [&](int at) -> std::optional<at::Tensor> {
+          L, index, 0, 1, [&](int at) -> std::optional<at::Tensor> {
             at::Tensor* tensor = test_tensor(L, at);
             return tensor ? std::optional(*tensor) : std::nullopt;
           });
@@ -292,6 +301,13 @@ void push_value(lua_State* L, IValue value, bool fresh) {
 // Factories for which a Lua number with an integral value is an integer, as PyTorch infers it.
 bool counts_in_integers(const std::string& name) { return name == "aten::arange"; }
 
+// Overloads for dimensions by name: a name looks like any string in their schemas, and tensors with
+// named dimensions are not in Lua.
+bool takes_dimension_names(const c10::FunctionSchema& schema) {
+  const std::string& overload = schema.overload_name();
+  return overload.find("Dimname") != std::string::npos || overload.find("names") == 0;
+}
+
 std::string text_of(const c10::FunctionSchema& schema) {
   std::string text = c10::toString(schema);
   size_t name_end = text.find("::");
@@ -324,10 +340,11 @@ Overload::Overload(const c10::OperatorHandle& handle)
     if (kind == ArgKind::unsupported && !has_default && !optional) callable_ = false;
     if (!argument.kwarg_only()) positional_.push_back(index);
     parameters_.push_back({argument.name(), kind, optional, argument.kwarg_only(),
-                           argument.is_out(), has_default,
+                           argument.is_out(), has_default, argument.N().value_or(1),
                            has_default ? *default_value : IValue()});
+    is_factory_ |= argument.name() == "pin_memory";
   }
-  if (parameters_.size() > max_parameters) callable_ = false;
+  if (parameters_.size() > max_parameters || takes_dimension_names(schema)) callable_ = false;
   if (self >= 0 && !parameters_[static_cast<size_t>(self)].named_only) {
     positional_method_.push_back(self);
     for (int index : positional_)
@@ -344,7 +361,11 @@ Overload::Overload(const c10::OperatorHandle& handle)
         if (other && other->beforeSets() == alias->beforeSets()) argument = static_cast<int>(i);
       }
     }
-    results_.push_back(argument >= 0 ? Result::argument : alias ? Result::view : Result::fresh);
+    bool is_dtype = result.real_type()->kind() == TypeKind::ScalarTypeType;
+    results_.push_back(argument >= 0 ? Result::argument
+                       : alias       ? Result::view
+                       : is_dtype    ? Result::dtype
+                                     : Result::fresh);
     result_arguments_.push_back(argument);
   }
 }
@@ -366,7 +387,7 @@ Binding Overload::bind(lua_State* L, const Arguments& arguments, bool gather) co
     const Parameter& parameter = parameters_[static_cast<size_t>(index)];
     bool is_list =
         parameter.kind == ArgKind::integer_list || parameter.kind == ArgKind::tensor_list;
-    if (gather && is_list && i + 1 < given) {
+    if (gather && is_list && i + 1 == n_positional && i + 1 < given) {
       ArgKind element =
           parameter.kind == ArgKind::integer_list ? ArgKind::integer : ArgKind::tensor;
       for (int rest = i; rest < given; ++rest)
@@ -424,7 +445,7 @@ int Overload::call(lua_State* L, const Binding& binding) const {
       stack.emplace_back();
     } else {
       int n_gathered = static_cast<int>(i) == binding.gathering ? binding.n_gathered : 0;
-      stack.push_back(read(L, slot, parameter.kind, n_gathered, numbers_are_floats_));
+      stack.push_back(read(L, slot, parameter, n_gathered, numbers_are_floats_));
     }
   }
   handle_.callBoxed(stack);
@@ -435,6 +456,8 @@ int Overload::call(lua_State* L, const Binding& binding) const {
     int argument = result_arguments_[at];
     if (results_[at] == Result::argument && binding.slots[static_cast<size_t>(argument)] > 0)
       lua_pushvalue(L, binding.slots[static_cast<size_t>(argument)]);
+    else if (results_[at] == Result::dtype)
+      lua_pushstring(L, dtype_name(stack[at].toScalarType()));
     else
       push_value(L, std::move(stack[at]), results_[at] == Result::fresh);
   }

@@ -40,6 +40,7 @@ struct Parameter {
   bool named_only;  // after the `*` of the schema
   bool is_out;
   bool has_default;
+  int list_size;  // of a list: how many elements a bare number stands for
   c10::IValue default_value;
 };
 
@@ -81,9 +82,11 @@ class Overload {
   const std::string& text() const { return text_; }
   const std::vector<Parameter>& parameters() const { return parameters_; }
   bool callable() const { return callable_; }
+  /// Whether it makes a tensor of a given dtype and device, which may require gradients.
+  bool is_factory() const { return is_factory_; }
 
  private:
-  enum class Result : uint8_t { fresh, view, argument };
+  enum class Result : uint8_t { fresh, view, argument, dtype };
 
   c10::OperatorHandle handle_;
   std::vector<Parameter> parameters_;
@@ -93,6 +96,7 @@ class Overload {
   std::vector<int> result_arguments_;  // which parameter a result is, for Result::argument
   std::string text_;
   bool callable_ = true;
+  bool is_factory_ = false;
   bool numbers_are_floats_ = false;
 };
 

@@ -71,7 +71,7 @@ class Format {
   std::string text(const at::Tensor& element) const {
     c10::ScalarType dtype = element.scalar_type();
     if (dtype == c10::kBool) return element.item<bool>() ? "True" : "False";
-    if (dtype == c10::kUInt64) return std::to_string(element.item<uint64_t>());
+    if (dtype == c10::kUInt64) return std::to_string(element.item().toUInt64());
     if (c10::isIntegralType(dtype, false)) return std::to_string(element.item<int64_t>());
     return text(element.item<double>());
   }
@@ -143,8 +143,8 @@ std::string layout(const at::Tensor& tensor, at::IntArrayRef full_sizes, size_t 
   if (tensor.dim() == 0) return format.text(tensor);
   bool cut = full_sizes[0] > tensor.size(0);
   if (tensor.dim() == 1) return row(tensor, cut, indent, format);
-  std::string separator =
-      "," + std::string(static_cast<size_t>(tensor.dim()) - 1, '\n') + std::string(indent + 1, ' ');
+  std::string separator(1, ',');
+  separator.append(static_cast<size_t>(tensor.dim()) - 1, '\n').append(indent + 1, ' ');
   std::string text = "[";
   for (int64_t i = 0; i < tensor.size(0); ++i) {
     if (i > 0) text += separator;
@@ -194,7 +194,8 @@ std::string history_text(const at::Tensor& tensor) {
   if (tensor.grad_fn()) {
     std::string name = tensor.grad_fn()->name();
     size_t colon = name.rfind("::");
-    return "grad_fn=<" + (colon == std::string::npos ? name : name.substr(colon + 2)) + ">";
+    if (colon != std::string::npos) name.erase(0, colon + 2);
+    return std::string("grad_fn=<").append(name).append(">");
   }
   return tensor.requires_grad() ? "requires_grad=True" : "";
 }

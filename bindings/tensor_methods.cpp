@@ -169,7 +169,10 @@ int address(lua_State* L) {
 
 int requires_grad_(lua_State* L) {
   at::Tensor& self = check_tensor(L, 1);
-  self.set_requires_grad(lua_isnoneornil(L, 2) || lua_toboolean(L, 2));
+  bool wanted = lua_isnoneornil(L, 2) || lua_toboolean(L, 2);
+  require(wanted || self.is_leaf(), "Tensor:requires_grad_: a Tensor ", describe(self),
+          " that operators made has a history; use :detach() for one without");
+  self.set_requires_grad(wanted);
   lua_settop(L, 1);
   return 1;
 }

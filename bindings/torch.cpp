@@ -6,6 +6,7 @@
 #include "tensor.h"
 #include "values.h"
 
+#include <redco/cuda.h>
 #include <redco/error.h>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -157,6 +158,16 @@ int schemas(lua_State* L) {
   return 1;
 }
 
+int cuda_is_available(lua_State* L) {
+  try {
+    load_cuda();
+    lua_pushboolean(L, 1);
+  } catch (const Error&) {
+    lua_pushboolean(L, 0);
+  }
+  return 1;
+}
+
 int is_tensor(lua_State* L) {
   lua_pushboolean(L, test_tensor(L, 1) != nullptr);
   return 1;
@@ -239,6 +250,13 @@ int open_torch(lua_State* L) {
        {"schemas", schemas,
         "schemas(name) -> list of strings or nil\n"
         "The overloads of an ATen operator as LibTorch declares them."}});
+  lua_newtable(L);
+  register_functions(L, "torch.cuda.",
+                     {{"is_available", cuda_is_available,
+                       "is_available() -> boolean\n"
+                       "Whether tensors can be on a GPU: CUDA's libraries are installed, and there "
+                       "is an NVIDIA GPU with its driver."}});
+  lua_setfield(L, -2, "cuda");
   add_factories(L);
   add_autograd(L);
   add_storage(L);

@@ -3,6 +3,8 @@
 #include "context.h"
 #include "tensor.h"
 
+#include <redco/cuda.h>
+
 #include <ATen/core/Tensor.h>
 
 #include <cmath>
@@ -140,6 +142,32 @@ std::string describe(const at::Tensor& tensor) {
   return text;
 }
 
+// The first entries of a table: `{2, 1.5}`, `{Tensor float32[2], ...}`.
+static std::string describe_table(lua_State* L, int index) {
+  constexpr int most = 4;
+  std::string text;
+  int n = 0;
+  lua_pushvalue(L, index);
+  for (lua_pushnil(L); lua_next(L, -2) != 0; lua_pop(L, 1)) {
+    if (++n > most) {
+      text += ", ...";
+      lua_pop(L, 2);
+      break;
+    }
+    if (n > 1) text += ", ";
+    if (lua_type(L, -2) == LUA_TSTRING) text += std::string(lua_tostring(L, -2)) + " = ";
+    if (lua_type(L, -1) == LUA_TNUMBER) {
+      lua_pushvalue(L, -1);
+      text += lua_tostring(L, -1);
+      lua_pop(L, 1);
+    } else {
+      text += lua_istable(L, -1) ? "{...}" : describe(L, lua_gettop(L));
+    }
+  }
+  lua_pop(L, 1);
+  return "{" + text + "}";
+}
+
 std::string describe(lua_State* L, int index) {
   if (at::Tensor* tensor = test_tensor(L, index)) return "Tensor " + describe(*tensor);
   if (test_generator(L, index)) return "Generator";
@@ -159,6 +187,11 @@ std::string describe(lua_State* L, int index) {
       if (text.size() > 40) text = text.substr(0, 37) + "...";
       return '"' + text + '"';
     }
+    case LUA_TTABLE:
+      return "table " + describe_table(L, index);
+    case type_cdata:
+      if (auto integer = test_int64_cdata(L, index)) return "int64 " + std::to_string(*integer);
+      return "cdata";
     default:
       return luaL_typename(L, index);
   }
@@ -253,6 +286,7 @@ std::optional<c10::Device> parse_device(const std::string& name) {
   size_t colon = name.find(':');
   auto type = types.find(name.substr(0, colon));
   if (type == types.end()) return std::nullopt;
+  if (type->second == c10::kCUDA) load_cuda();
   if (colon == std::string::npos) return c10::Device(type->second);
   std::string number = name.substr(colon + 1);
   if (number.empty() || number.size() > 2 ||

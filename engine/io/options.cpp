@@ -1,12 +1,16 @@
 #define TOML_HEADER_ONLY 1
 #include <redco/options.h>
 
+#include "atomic_file.h"
+
 #include <redco/error.h>
 
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
+#include <cmath>
 #include <fstream>
 #include <optional>
 #include <set>
@@ -162,37 +166,50 @@ void apply_file(Tree& options, const std::string& file) {
   }
 }
 
-toml::table to_table(const Tree& tree);
-
-template <class Place>
-void put(const Tree& tree, const Place& place) {
-  if (tree.is<bool>())
-    place(tree.as<bool>());
-  else if (tree.is<int64_t>())
-    place(tree.as<int64_t>());
-  else if (tree.is<double>())
-    place(tree.as<double>());
-  else if (tree.is<std::string>())
-    place(tree.as<std::string>());
-  else if (tree.is<Tree::Dict>())
-    place(to_table(tree));
-  else
-    fail("options are booleans, numbers, strings, lists and tables; got a ", tree.kind());
+// The shortest text that reads back as this number; toml++ writes 0.1 with 17 digits.
+std::string number_text(double value) {
+  if (!std::isfinite(value)) return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+  char text[40];
+  std::string digits(text, std::to_chars(text, std::end(text), value).ptr);
+  return digits.find_first_of(".e") == std::string::npos ? digits + ".0" : digits;
 }
 
-toml::table to_table(const Tree& tree) {
-  toml::table table;
-  for (const auto& [key, value] : tree.as<Tree::Dict>()) {
-    if (value.is<Tree::List>()) {
-      toml::array array;
-      for (const Tree& item : value.as<Tree::List>())
-        put(item, [&](const auto& plain) { array.push_back(plain); });
-      table.insert(key, std::move(array));
-    } else {
-      put(value, [&, &key = key](const auto& plain) { table.insert(key, plain); });
-    }
+std::string quoted(const std::string& text) {
+  std::ostringstream stream;
+  stream << toml::value<std::string>(text);
+  return stream.str();
+}
+
+std::string key_text(const std::string& key) {
+  bool bare = !key.empty() && std::all_of(key.begin(), key.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '_' || c == '-';
+  });
+  return bare ? key : quoted(key);
+}
+
+std::string value_text(const Tree& value) {
+  if (value.is<bool>()) return value.as<bool>() ? "true" : "false";
+  if (value.is<int64_t>()) return std::to_string(value.as<int64_t>());
+  if (value.is<double>()) return number_text(value.as<double>());
+  if (value.is<std::string>()) return quoted(value.as<std::string>());
+  if (!value.is<Tree::List>())
+    fail("options are booleans, numbers, strings, lists and tables; got a ", value.kind());
+  std::string text;
+  for (const Tree& item : value.as<Tree::List>())
+    text += (text.empty() ? "" : ", ") + value_text(item);
+  return "[" + text + "]";
+}
+
+// The values of a table, then the tables in it, as TOML wants them.
+void write_table(std::ostream& stream, const Tree& table, const std::string& prefix) {
+  const auto& entries = table.as<Tree::Dict>();
+  for (const auto& [key, value] : entries)
+    if (!value.is<Tree::Dict>()) stream << key_text(key) << " = " << value_text(value) << "\n";
+  for (const auto& [key, value] : entries) {
+    if (!value.is<Tree::Dict>()) continue;
+    stream << "\n[" << prefix << key_text(key) << "]\n";
+    write_table(stream, value, prefix + key_text(key) + ".");
   }
-  return table;
 }
 
 }  // namespace
@@ -215,10 +232,11 @@ Tree resolve_options(const Tree& defaults, const std::string& file,
 }
 
 void write_toml(const std::string& path, const Tree& values) {
-  std::ofstream stream(path);
-  stream << to_table(values) << "\n";
-  stream.close();
-  require(stream.good(), "cannot write '", path, "'");
+  std::ostringstream text;
+  write_table(text, values, "");
+  AtomicFile file(path);
+  file.write(text.view().data(), text.view().size());
+  file.commit();
 }
 
 }  // namespace redco

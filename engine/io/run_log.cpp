@@ -137,6 +137,9 @@ void RunLog::metrics(int64_t step, const std::map<std::string, double>& values) 
 
 void RunLog::evaluation(int64_t step, const std::map<std::string, double>& values) {
   append_metrics(step, "eval", values);
+  std::string line = "Evaluation (step " + std::to_string(step) + "):";
+  for (const auto& [name, value] : values) line += " " + name + " " + short_number("%.4g", value);
+  info(line);
 }
 
 std::unique_ptr<ProgressBar> RunLog::progress(std::string desc, int64_t total, std::string unit) {

@@ -16,6 +16,7 @@ local redco = {
   optim = require "redco.optim",
   tree = require "redco.tree",
   models = require "redco.models",
+  data = require "redco.data",
 }
 
 return redco

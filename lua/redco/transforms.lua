@@ -6,8 +6,32 @@ local tree = require "redco.tree"
 
 local transforms = {}
 
+--- Raises the error at the line of the script that called into this library, however deep.
+local function fail(message, ...)
+  local level = 2
+  local frame = debug.getinfo(level, "Sl")
+  while frame and (frame.currentline < 1 or frame.short_src:find("^redco/")) do
+    level = level + 1
+    frame = debug.getinfo(level, "Sl")
+  end
+  local place = frame and ("%s:%d: "):format(frame.short_src, frame.currentline) or ""
+  error(place .. message:format(...), 0)
+end
+
+local function pack(...)
+  return { n = select("#", ...), ... }
+end
+
+local function check_function(name, f)
+  local meta = getmetatable(f)
+  if type(f) ~= "function" and not (type(meta) == "table" and meta.__call) then
+    fail("%s: expected a function, got a %s", name, type(f))
+  end
+end
+
+--- By the name of the dtype: operators that answer with a boolean have no meaning inside vmap.
 local function is_differentiable(leaf)
-  return torch.is_tensor(leaf) and (leaf:is_floating_point() or leaf:is_complex())
+  return torch.is_tensor(leaf) and (leaf.dtype:find("^b?float") or leaf.dtype:find("^complex")) ~= nil
 end
 
 local function tensor_leaves(t)
@@ -33,11 +57,27 @@ local function map_tensors(f, t)
 end
 
 local function check_loss(loss)
-  if not torch.is_tensor(loss) or loss:numel() ~= 1 then
-    local given = torch.is_tensor(loss) and ("a Tensor [%s]"):format(table.concat(loss.shape, ", "))
-      or type(loss)
-    error("redco.grad: the function must return a tensor of one element, it returned " .. given, 3)
+  local given = type(loss)
+  if torch.is_tensor(loss) then
+    if loss:numel() == 1 and loss.dtype:find("^b?float") then return end
+    given = ("a Tensor %s[%s]"):format(loss.dtype, table.concat(loss.shape, ", "))
   end
+  fail("redco.grad: the function must return a floating-point tensor of one element, it returned %s", given)
+end
+
+local function map_results(f, results)
+  for i = 1, results.n do results[i] = map_tensors(f, results[i]) end
+  return results
+end
+
+--- The gradients of `loss` for `inputs`: zeros for those that took no part.
+local function gradients_of(loss, inputs, create_graph)
+  local gradients = {}
+  if loss.requires_grad and #inputs > 0 then
+    gradients = torch.autograd.grad(loss, inputs, { create_graph = create_graph, allow_unused = true })
+  end
+  for i, input in ipairs(inputs) do gradients[i] = gradients[i] or torch.zeros_like(input) end
+  return gradients
 end
 
 --- Gradients by LibTorch's recorder: for functions outside any transformation.
@@ -47,49 +87,46 @@ local function recorded(f, create_graph, params, ...)
   for i, leaf in ipairs(tensor_leaves(params)) do
     -- A new node for each leaf: the gradient counts what goes through the argument only, and an
     -- outer gradient still flows to where the leaf came from.
-    if leaf.requires_grad then
+    if leaf.requires_grad and torch.is_grad_enabled() then
       needs_graph = needs_graph ~= false
       inputs[i] = leaf:view_as(leaf)
     else
       inputs[i] = leaf:detach():requires_grad_()
     end
   end
-  local results = { torch.enable_grad(f, with_leaves(params, inputs), ...) }
+  local results = pack(torch.enable_grad(f, with_leaves(params, inputs), ...))
   check_loss(results[1])
-  local gradients = torch.autograd.grad(results[1], inputs,
-    { create_graph = needs_graph or false, allow_unused = true })
-  for i, gradient in ipairs(gradients) do
-    gradients[i] = gradient or torch.zeros_like(inputs[i])
-  end
-  if not needs_graph then
-    results = tree.map(function(leaf) return torch.is_tensor(leaf) and leaf:detach() or leaf end, results)
-  end
+  local gradients = gradients_of(results[1], inputs, needs_graph or false)
+  if not needs_graph then results = map_results(function(leaf) return leaf:detach() end, results) end
   return gradients, results
 end
 
 --- Gradients on a level of functorch: inside vmap, where the recorder does not reach.
 local function on_level(f, params, ...)
-  local args = { n = select("#", ...), ... }
+  local args = pack(...)
   return functorch.with_grad(function(level)
     local inputs = {}
     for i, leaf in ipairs(tensor_leaves(params)) do
       inputs[i] = functorch.wrap_grad(leaf, level):requires_grad_()
     end
-    local results = { f(with_leaves(params, inputs), unpack(args, 1, args.n)) }
+    local results = pack(f(with_leaves(params, inputs), unpack(args, 1, args.n)))
     check_loss(results[1])
-    local gradients = torch.autograd.grad(results[1], inputs,
-      { create_graph = true, allow_unused = true })
-    for i, gradient in ipairs(gradients) do
-      gradients[i] = functorch.unwrap_grad(gradient or torch.zeros_like(inputs[i]), level)
-    end
-    return gradients, map_tensors(function(leaf) return functorch.unwrap_grad(leaf, level) end, results)
+    local gradients = gradients_of(results[1], inputs, true)
+    local function unwrap(leaf) return functorch.unwrap_grad(leaf, level) end
+    for i, gradient in ipairs(gradients) do gradients[i] = unwrap(gradient) end
+    return gradients, map_results(unwrap, results)
   end)
 end
 
 local function check_options(name, options)
-  for key in pairs(options or {}) do
+  if options ~= nil and type(options) ~= "table" then
+    fail("%s: expected a table {create_graph =}, got a %s", name, type(options))
+  end
+  for key, value in pairs(options or {}) do
     if key ~= "create_graph" then
-      error(("%s: the only option is create_graph, got %s"):format(name, tostring(key)), 3)
+      fail("%s: the only option is create_graph, got %s", name, tostring(key))
+    elseif type(value) ~= "boolean" then
+      fail("%s: create_graph: expected true or false, got a %s", name, type(value))
     end
   end
   return options or {}
@@ -102,6 +139,7 @@ f returns a tensor of one element, and may return more: that follows the gradien
 are a tree like `params`; a tensor that took no part gets zeros, leaves that are no floating-point
 tensors are kept. They can be differentiated again with `create_graph`, which is on by itself where
 `params` already require gradients.]], function(f, options)
+  check_function("redco.value_and_grad", f)
   local create_graph = check_options("redco.value_and_grad", options).create_graph
   return function(params, ...)
     local gradients, results
@@ -110,7 +148,7 @@ tensors are kept. They can be differentiated again with `create_graph`, which is
     else
       gradients, results = recorded(f, create_graph, params, ...)
     end
-    return results[1], with_leaves(params, gradients), unpack(results, 2, table.maxn(results))
+    return results[1], with_leaves(params, gradients), unpack(results, 2, results.n)
   end
 end)
 
@@ -118,6 +156,7 @@ transforms.grad = registry.define("redco.grad", [[
 grad(f, {create_graph}) -> function(params, ...) -> gradients
 Like `value_and_grad`, without the value: `redco.grad(redco.grad(f))` is a second derivative.]],
   function(f, options)
+    check_function("redco.grad", f)
     local both = transforms.value_and_grad(f, check_options("redco.grad", options))
     return function(...)
       local _, gradients = both(...)
@@ -125,24 +164,51 @@ Like `value_and_grad`, without the value: `redco.grad(redco.grad(f))` is a secon
     end
   end)
 
-local function batch_size_of(args, in_dims)
+local function is_integer(value)
+  return type(value) == "number" and value % 1 == 0
+end
+
+--- A function from the position of an argument to its mapped dimension, or false.
+local function check_in_dims(in_dims)
+  if in_dims == nil then in_dims = 0 end
+  if is_integer(in_dims) then return function() return in_dims end end
+  if type(in_dims) ~= "table" then
+    fail("redco.vmap: in_dims: expected an integer, or a list of integers and false, got %s", tostring(in_dims))
+  end
+  for i, dim in ipairs(in_dims) do
+    if dim ~= false and not is_integer(dim) then
+      fail("redco.vmap: in_dims[%d]: expected an integer or false, got %s", i, tostring(dim))
+    end
+  end
+  return function(i, n_args)
+    if n_args ~= #in_dims then
+      fail("redco.vmap: in_dims has %d entries, but there are %d arguments", #in_dims, n_args)
+    end
+    return in_dims[i]
+  end
+end
+
+local function batch_size_of(args, dims)
   local size
   for i = 1, args.n do
-    local dim = in_dims(i)
-    if dim then
-      for _, leaf in ipairs(tree.leaves(args[i])) do
-        if torch.is_tensor(leaf) then
-          local n = leaf:size(dim)
-          if size and n ~= size then
-            error(("redco.vmap: argument %d has %d entries in dimension %d, others have %d")
-              :format(i, n, dim, size), 3)
-          end
-          size = n
+    for _, leaf in ipairs(dims[i] and tree.leaves(args[i]) or {}) do
+      if torch.is_tensor(leaf) then
+        local dim = dims[i]
+        if dim < -leaf.ndim or dim >= leaf.ndim then
+          fail("redco.vmap: in_dims names dimension %d, but argument %d has a tensor [%s]", dim, i,
+            table.concat(leaf.shape, ", "))
         end
+        local n = leaf:size(dim)
+        if size and n ~= size then
+          fail("redco.vmap: argument %d has %d entries in dimension %d, others have %d", i, n, dim, size)
+        end
+        size = n
       end
     end
   end
-  return size or error("redco.vmap: no argument has a tensor to map over", 3)
+  if not size then fail("redco.vmap: no argument has a tensor to map over") end
+  if size == 0 then fail("redco.vmap: the mapped dimension is empty") end
+  return size
 end
 
 transforms.vmap = registry.define("redco.vmap", [[
@@ -152,36 +218,34 @@ mapped dimension. Arguments and results are trees. `in_dims` is the dimension to
 arguments or a list with one for each, false for an argument that all entries share. `randomness`:
 "error", "different" numbers for each entry, or the "same". `redco.vmap(redco.grad(f),
 {in_dims = {false, 0}})` gives per-example gradients.]], function(f, options)
+  check_function("redco.vmap", f)
   options = options or {}
   for key in pairs(options) do
     if key ~= "in_dims" and key ~= "out_dims" and key ~= "randomness" then
-      error("redco.vmap: the options are in_dims, out_dims and randomness, got " .. tostring(key), 2)
+      fail("redco.vmap: the options are in_dims, out_dims and randomness, got %s", tostring(key))
     end
   end
-  local function in_dims(i)
-    local dims = options.in_dims
-    if type(dims) == "table" then return dims[i] end
-    return dims or 0
-  end
+  local in_dims = check_in_dims(options.in_dims)
   local out_dim = options.out_dims or 0
+  if not is_integer(out_dim) then
+    fail("redco.vmap: out_dims: expected an integer, got %s", tostring(out_dim))
+  end
   return function(...)
-    local args = { n = select("#", ...), ... }
-    local size = batch_size_of(args, in_dims)
+    local args, dims = pack(...), {}
+    for i = 1, args.n do dims[i] = in_dims(i, args.n) end
+    local size = batch_size_of(args, dims)
     return functorch.with_vmap(function(level)
       local inner = {}
       for i = 1, args.n do
-        local dim = in_dims(i)
+        local dim = dims[i]
         inner[i] = dim and map_tensors(function(leaf)
           return functorch.wrap_batch(leaf, dim, level)
         end, args[i]) or args[i]
       end
-      local results = { f(unpack(inner, 1, args.n)) }
-      for i, result in ipairs(results) do
-        results[i] = map_tensors(function(leaf)
-          return functorch.unwrap_batch(leaf, out_dim, level, size)
-        end, result)
-      end
-      return unpack(results)
+      local results = map_results(function(leaf)
+        return functorch.unwrap_batch(leaf, out_dim, level, size)
+      end, pack(f(unpack(inner, 1, args.n))))
+      return unpack(results, 1, results.n)
     end, size, options.randomness or "error")
   end
 end)

@@ -18,7 +18,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 CALLS = HERE / "op_calls.txt"
 CASES = HERE.parent / "lua" / "op_cases.lua"
 SEED = 7  # set before each call, here and in the spec
-DTYPES = {str(v).removeprefix("torch."): v for v in vars(torch).values() if isinstance(v, torch.dtype)}
+DTYPES = {k: v for k, v in vars(torch).items() if isinstance(v, torch.dtype)}
 FORMATS = {
     "channels_last": torch.channels_last,
     "channels_last_3d": torch.channels_last_3d,
@@ -168,8 +168,8 @@ class CaseWriter:
         return f'input("{name}", {tensor_text(self.inputs[name])})'
 
     def evaluate(self, name, is_method, arguments, named, operator_only):
-        """PyTorch's public function where there is one and it takes these arguments (it must then
-        agree with the operator), else the operator."""
+        """The result, and the arguments after the call, of PyTorch's public function where there is
+        one that takes these arguments, else of the operator. Says where the two differ."""
         def run(function):
             torch.manual_seed(SEED)
             values = [reader.value(a) for a in arguments]
@@ -191,7 +191,8 @@ class CaseWriter:
                 errors.append(error)
         if not outcomes:
             raise errors[0]
-        if len(outcomes) == 2 and outcomes[1][0] is not None and not same(outcomes[0][0], outcomes[1][0]):
+        results = [value for value, _ in outcomes]
+        if len(results) == 2 and results[1] is not None and not same(*results):
             print(f"note: the public {name} differs from the operator", file=sys.stderr)
         return outcomes[0]
 
@@ -217,7 +218,8 @@ class CaseWriter:
         return f'case {{"{name}", "{kind}", {{{", ".join(given)}}}, {", ".join(texts)}}}'
 
     def write(self, text):
-        out = [f"-- Written by tests/tools/make_op_cases.py with PyTorch {torch.__version__.split('+')[0]}: do not edit.",
+        version = torch.__version__.split("+")[0]
+        out = [f"-- Written by tests/tools/make_op_cases.py with PyTorch {version}: do not edit.",
                "-- luacheck: ignore", f"seed = {SEED}", ""]
         failed = 0
         in_group = False
@@ -234,7 +236,8 @@ class CaseWriter:
                     is_exact = str("exact" in flags).lower()
                     out.append(f'group("{name}", {{exact = {is_exact}}}, function()')
                 elif line and not line.startswith("#"):
-                    out.append("  " + self.case_line(line, "operator" in flags) if in_group else self.input_line(line))
+                    out.append("  " + self.case_line(line, "operator" in flags) if in_group
+                               else self.input_line(line))
             except Exception as error:
                 failed += 1
                 print(f"{CALLS.name}:{number}: {line}: {type(error).__name__}: "

@@ -71,7 +71,7 @@ class REDCO_API RunLog {
   /// Throws Error when the file cannot be written; what was written before stays whole.
   void metrics(int64_t step, const std::map<std::string, double>& values);
 
-  /// The same for an evaluation: its line has `"kind":"eval"`.
+  /// The same for an evaluation: its line has `"kind":"eval"`. Also a message.
   void evaluation(int64_t step, const std::map<std::string, double>& values);
 
   std::unique_ptr<ProgressBar> progress(std::string desc, int64_t total, std::string unit);

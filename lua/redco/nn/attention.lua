@@ -9,6 +9,15 @@ local attention = {}
 local sdpa = arguments("nn.attention",
   { causal = false, dropout = 0, train = false, enable_gqa = false }, { "mask", "scale", "rng" })
 
+-- What both `mask` and `causal` say, as one mask of the same type as `mask`.
+local function whole_mask(q, k, o)
+  if not o.causal then return o.mask end
+  local seen = torch.ones({ q:size(-2), k:size(-2) }, { dtype = "bool", device = q.device }):tril()
+  if not o.mask then return seen end
+  if o.mask.dtype == "bool" then return o.mask:logical_and(seen) end
+  return o.mask:masked_fill(seen:logical_not(), -math.huge)
+end
+
 -- With dropout: LibTorch's own draws from the global generator, not from `rng`.
 local function with_dropout(q, k, v, o)
   if o.enable_gqa then
@@ -16,15 +25,14 @@ local function with_dropout(q, k, v, o)
     k, v = k:repeat_interleave(groups, -3), v:repeat_interleave(groups, -3)
   end
   local scores = q:matmul(k:transpose(-2, -1)) * (o.scale or 1 / math.sqrt(q:size(-1)))
-  if o.causal then
-    local seen = torch.ones({ q:size(-2), k:size(-2) }, { dtype = "bool", device = q.device }):tril()
-    scores = scores:masked_fill(seen:logical_not(), -math.huge)
+  local mask = whole_mask(q, k, o)
+  if mask then
+    scores = mask.dtype == "bool" and scores:masked_fill(mask:logical_not(), -math.huge)
+      or scores + mask
   end
-  if o.mask then
-    scores = o.mask.dtype == "bool" and scores:masked_fill(o.mask:logical_not(), -math.huge)
-      or scores + o.mask
-  end
-  return layers.dropout(scores:softmax(-1), o.dropout, { train = true, rng = o.rng }):matmul(v)
+  -- As LibTorch's attention: 0 for a query that may look at nothing.
+  local probs = torch._safe_softmax(scores, -1)
+  return layers.dropout(probs, o.dropout, { train = true, rng = o.rng }):matmul(v)
 end
 
 attention.attention = registry.define("redco.nn.attention", [[
@@ -35,8 +43,10 @@ out. `mask` is added, or, if boolean, false where q must not look. `causal` hide
 function(q, k, v, options)
   local o = sdpa(options)
   if o.train and o.dropout > 0 then return with_dropout(q, k, v, o) end
-  return torch.scaled_dot_product_attention(q, k, v, o.mask, 0, o.causal,
-    { scale = o.scale, enable_gqa = o.enable_gqa })
+  -- LibTorch takes one of the two only.
+  local both = o.mask and o.causal
+  return torch.scaled_dot_product_attention(q, k, v, both and whole_mask(q, k, o) or o.mask, 0,
+    o.causal and not both, { scale = o.scale, enable_gqa = o.enable_gqa })
 end)
 
 local new = arguments("nn.MultiheadAttention", { bias = true }, { "generator" })

@@ -85,7 +85,7 @@ Generator of loss_fn, draws. Otherwise x itself.]], function(x, p, options)
     error("nn.dropout: with train = true it needs rng, the Generator that loss_fn is given", 2)
   end
   local kept = torch.empty_like(x):bernoulli_(1 - p, { generator = o.rng })
-  return x * kept:mul_(1 / (1 - p))
+  return x * kept:mul_(p < 1 and 1 / (1 - p) or 0)
 end)
 
 local mlp_params = arguments("nn.MLP", { bias = true }, { "generator" })

@@ -1,0 +1,83 @@
+// torch.save, torch.load, torch.frombuffer.
+#include <redco/safetensors.h>
+
+#include "context.h"
+#include "registry.h"
+#include "tensor.h"
+#include "torch.h"
+#include "values.h"
+
+#include <redco/error.h>
+
+#include <ATen/ops/empty.h>
+
+#include <cstring>
+#include <string>
+
+namespace redco::lua {
+
+namespace {
+
+int save(lua_State* L) {
+  require(lua_type(L, 2) == LUA_TSTRING,
+          "torch.save: expected a value and the path of a file, got ", describe(L, 1), " and ",
+          describe(L, 2));
+  save_tree(lua_tostring(L, 2), check_tree(L, 1));
+  return 0;
+}
+
+int load(lua_State* L) {
+  require(lua_type(L, 1) == LUA_TSTRING, "torch.load: expected the path of a file, got ",
+          describe(L, 1));
+  push_tree(L, load_tree(lua_tostring(L, 1)));
+  return 1;
+}
+
+int64_t option(lua_State* L, const char* name, int64_t fallback) {
+  lua_getfield(L, 2, name);
+  int64_t value = lua_isnil(L, -1) ? fallback : check_integer(L, lua_gettop(L), name);
+  lua_pop(L, 1);
+  return value;
+}
+
+int frombuffer(lua_State* L) {
+  require(lua_type(L, 1) == LUA_TSTRING && lua_istable(L, 2),
+          "torch.frombuffer: expected a string and {dtype, count, offset}, got ", describe(L, 1),
+          " and ", describe(L, 2));
+  lua_getfield(L, 2, "dtype");
+  c10::ScalarType dtype = check_dtype(L, lua_gettop(L));
+  auto length = static_cast<int64_t>(lua_objlen(L, 1));
+  auto size = static_cast<int64_t>(c10::elementSize(dtype));
+  int64_t offset = option(L, "offset", 0);
+  require(offset >= 0 && offset <= length, "torch.frombuffer: offset ", offset,
+          " is outside the string of ", length, " bytes");
+  int64_t count = option(L, "count", (length - offset) / size);
+  require(count >= 0 && count <= (length - offset) / size, "torch.frombuffer: ", count, " ",
+          dtype_name(dtype), " from byte ", offset, " on are more than the string of ", length,
+          " bytes has");
+  at::Tensor tensor = at::empty({count}, dtype);
+  std::memcpy(tensor.data_ptr(), lua_tostring(L, 1) + offset, static_cast<size_t>(count * size));
+  push_tensor(L, std::move(tensor));
+  return 1;
+}
+
+}  // namespace
+
+void add_storage(lua_State* L) {
+  register_functions(
+      L, "torch.",
+      {{"save", save,
+        "save(value, path)\n"
+        "Writes a tensor, or a tree of tensors, numbers, strings and booleans, as one safetensors "
+        "file. A file of that name is replaced once the new one is complete."},
+       {"load", load,
+        "load(path) -> value\n"
+        "What torch.save wrote. Any other safetensors file is a table of its tensors by their "
+        "names. The tensors are read from the disk where they are used."},
+       {"frombuffer", frombuffer,
+        "frombuffer(string, {dtype, count, offset = 0}) -> Tensor\n"
+        "A one-dimensional tensor of the bytes of a string, from `offset` on; `count` elements, or "
+        "all that are there. Bytes are in the machine's order."}});
+}
+
+}  // namespace redco::lua

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace redco {
+
+/// A file that appears whole or not at all. It is written under a temporary name in its own folder;
+/// `commit` syncs it and gives it its name, in place of an earlier file. Without a commit nothing
+/// is left of it. Every failure is an Error with the path and the system's reason.
+class AtomicFile {
+ public:
+  /// Refuses a path at which there is something other than a regular file: a rename would replace
+  /// a device. A symbolic link is replaced, not followed.
+  explicit AtomicFile(std::string path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void write(const void* data, size_t size);
+  /// Once, after the last write.
+  void commit();
+
+ private:
+  [[noreturn]] void fail_with_errno() const;
+
+  std::string path_;
+  std::string folder_;
+  std::string temporary_;  ///< empty once there is none
+  int descriptor_ = -1;
+};
+
+}  // namespace redco

@@ -1,0 +1,339 @@
+#include <redco/safetensors.h>
+
+#include "atomic_file.h"
+#include "strict_json.h"
+
+#include <redco/error.h>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/ScalarType.h>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <iterator>
+#include <limits>
+#include <tuple>
+#include <utility>
+
+namespace redco {
+
+namespace {
+
+using nlohmann::json;
+
+static_assert(std::endian::native == std::endian::little,
+              "the data of the format is little-endian");
+
+// The limits of the reference implementation (a header) and of LibTorch (dimensions).
+constexpr uint64_t kMaxHeader = 100'000'000;
+constexpr size_t kMaxDimensions = 64;
+const std::string kMetadata = "__metadata__";
+
+struct DtypeName {
+  at::ScalarType dtype;
+  const char* name;
+};
+
+// In the order in which the reference implementation writes them, widest first, so that every
+// tensor is aligned for its dtype.
+constexpr DtypeName kDtypes[] = {
+    {at::kUInt64, "U64"},
+    {at::kLong, "I64"},
+    {at::kDouble, "F64"},
+    {at::kFloat, "F32"},
+    {at::kUInt32, "U32"},
+    {at::kInt, "I32"},
+    {at::kBFloat16, "BF16"},
+    {at::kHalf, "F16"},
+    {at::kUInt16, "U16"},
+    {at::kShort, "I16"},
+    {at::kFloat8_e5m2fnuz, "F8_E5M2FNUZ"},
+    {at::kFloat8_e4m3fnuz, "F8_E4M3FNUZ"},
+    {at::kFloat8_e8m0fnu, "F8_E8M0"},
+    {at::kFloat8_e4m3fn, "F8_E4M3"},
+    {at::kFloat8_e5m2, "F8_E5M2"},
+    {at::kChar, "I8"},
+    {at::kByte, "U8"},
+    {at::kBool, "BOOL"},
+};
+
+const DtypeName* find_dtype(at::ScalarType dtype) {
+  return std::find_if(std::begin(kDtypes), std::end(kDtypes),
+                      [&](const DtypeName& known) { return known.dtype == dtype; });
+}
+
+const DtypeName* find_dtype(const std::string& name) {
+  return std::find_if(std::begin(kDtypes), std::end(kDtypes),
+                      [&](const DtypeName& known) { return known.name == name; });
+}
+
+// A whole number from 0 to the largest int64; false for any other value.
+bool get_size(const json& value, int64_t& size) {
+  if (!value.is_number_unsigned()) return false;
+  auto number = value.get<uint64_t>();
+  if (number > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return false;
+  size = static_cast<int64_t>(number);
+  return true;
+}
+
+std::vector<int64_t> get_sizes(const std::string& where, const char* field, const json& list) {
+  require(list.is_array(), where, field, " is ", excerpt(list.dump()), ", expected a list");
+  std::vector<int64_t> sizes(list.size());
+  for (size_t i = 0; i < sizes.size(); ++i)
+    if (!get_size(list[i], sizes[i]))
+      fail(where, field, " has ", excerpt(list[i].dump()), " at ", i,
+           ", expected an integer from 0 to 2^63-1");
+  return sizes;
+}
+
+// Reads `size` bytes at `offset`; a mapping would kill the process where the file ends early.
+void read_at(const std::string& path, int descriptor, void* data, size_t size, off_t offset) {
+  char* next = static_cast<char*>(data);
+  while (size > 0) {
+    ssize_t count = pread(descriptor, next, size, offset);
+    if (count < 0 && errno == EINTR) continue;
+    require(count >= 0, "cannot read ", path, ": ", std::strerror(errno));
+    require(count > 0, path, ": the file was shortened while it was read");
+    next += count;
+    offset += count;
+    size -= static_cast<size_t>(count);
+  }
+}
+
+struct Descriptor {
+  int value;
+  ~Descriptor() { close(value); }
+};
+
+}  // namespace
+
+SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
+  // O_NONBLOCK: opening a pipe nobody writes to must not hang.
+  Descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  require(file.value >= 0, "cannot open ", path, ": ", std::strerror(errno));
+  struct stat status {};
+  require(fstat(file.value, &status) == 0, "cannot read ", path, ": ", std::strerror(errno));
+  require(S_ISREG(status.st_mode), path, ": ",
+          S_ISDIR(status.st_mode) ? "a folder" : "a pipe or device",
+          ", expected a safetensors file");
+
+  auto file_size = static_cast<uint64_t>(status.st_size);
+  uint64_t header_size = 0;
+  require(file_size >= sizeof(header_size), path, ": the file has ", file_size,
+          " bytes, expected at least the 8 of the header's length");
+  read_at(path, file.value, &header_size, sizeof(header_size), 0);
+  require(header_size >= 2, path, ": the header's length is ", header_size,
+          " bytes, expected at least the 2 of {}");
+  require(header_size <= kMaxHeader, path, ": the header's length is ", header_size,
+          " bytes, expected at most ", kMaxHeader, "; this is not a safetensors file");
+  uint64_t begin = sizeof(header_size) + header_size;
+  require(begin <= file_size, path, ": the header's length is ", header_size, " bytes, but only ",
+          file_size - sizeof(header_size), " follow: the file is cut short");
+  std::string header(header_size, '\0');
+  read_at(path, file.value, header.data(), header.size(), sizeof(header_size));
+  parse_header(header, file_size - begin);
+
+  // Private and without reserved memory: a page written to is copied, and only then costs memory.
+  void* base =
+      mmap(nullptr, file_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.value, 0);
+  require(base != MAP_FAILED, "cannot map ", path, ": ", std::strerror(errno));
+  std::shared_ptr<std::byte> mapping(static_cast<std::byte*>(base),
+                                     [file_size](std::byte* start) { munmap(start, file_size); });
+  data_ = std::shared_ptr<std::byte>(mapping, mapping.get() + begin);
+}
+
+void SafetensorsFile::parse_header(std::string_view header, size_t data_size) {
+  require(header.front() == '{', path_, ": the header starts with byte ",
+          int{static_cast<unsigned char>(header.front())}, ", expected 123, which is '{'");
+
+  auto add_metadata = [&](const json& values) {
+    if (!values.is_object())
+      fail(path_, ": ", kMetadata, " is ", excerpt(values.dump()),
+           ", expected an object of strings");
+    for (const auto& [key, value] : values.items()) {
+      if (!value.is_string())
+        fail(path_, ": ", kMetadata, " has ", excerpt(value.dump()), " under ", in_quotes(key),
+             ", expected a string");
+      metadata_[key] = value.get<std::string>();
+    }
+  };
+  auto add_tensor = [&](const std::string& name, const json& info) {
+    std::string where = path_ + ": tensor " + in_quotes(name) + ": ";
+    require(info.is_object(), where, "is ", excerpt(info.dump()),
+            ", expected an object with dtype, shape and data_offsets");
+    for (const char* field : {"dtype", "shape", "data_offsets"})
+      require(info.contains(field), where, "the field ", field, " is missing");
+
+    const json& dtype_name = info["dtype"];
+    require(dtype_name.is_string(), where, "dtype is ", excerpt(dtype_name.dump()),
+            ", expected a string");
+    const DtypeName* dtype = find_dtype(dtype_name.get<std::string>());
+    if (dtype == std::end(kDtypes)) {
+      std::string names;
+      for (const DtypeName& known : kDtypes) names += std::string(" ") + known.name;
+      fail(where, "unknown dtype ", in_quotes(dtype_name.get<std::string>()), ", expected one of",
+           names);
+    }
+
+    Entry entry{dtype->dtype, get_sizes(where, "shape", info["shape"]), 0, 0};
+    // Zeros are left out of the first product: strides are products of the other sizes.
+    auto item_size = static_cast<int64_t>(c10::elementSize(entry.dtype));
+    int64_t widest = item_size;
+    bool empty = false;
+    for (int64_t size : entry.shape) {
+      require(!__builtin_mul_overflow(widest, std::max<int64_t>(size, 1), &widest), where, "shape ",
+              excerpt(info["shape"].dump()), " has more than 2^63-1 bytes");
+      empty = empty || size == 0;
+    }
+    auto expected = static_cast<size_t>(empty ? 0 : widest);
+
+    std::vector<int64_t> offsets = get_sizes(where, "data_offsets", info["data_offsets"]);
+    require(offsets.size() == 2, where, "data_offsets has ", offsets.size(),
+            " numbers, expected 2: begin and end");
+    entry.begin = static_cast<size_t>(offsets[0]);
+    entry.end = static_cast<size_t>(offsets[1]);
+    require(entry.begin <= entry.end, where, "begins at byte ", entry.begin, " and ends at byte ",
+            entry.end, ", expected the end after the beginning");
+    require(entry.end <= data_size, where, "ends at byte ", entry.end, " of the data, which has ",
+            data_size, " bytes: the file is cut short or its offsets are wrong");
+    require(entry.end - entry.begin == expected, where, "has ", entry.end - entry.begin,
+            " bytes, expected ", expected, " for ", dtype->name, " ",
+            excerpt(info["shape"].dump()));
+    entries_.emplace(name, std::move(entry));
+  };
+
+  // Each tensor is dropped from the document once it is taken: memory stays near the header's size.
+  std::string name;
+  size_t length = 0;
+  auto take = [&](int depth, json::parse_event_t event, json& value) {
+    using Event = json::parse_event_t;
+    if (event == Event::array_start) length = 0;
+    if (event == Event::value && depth == 3)
+      require(++length <= kMaxDimensions, path_, ": tensor ", in_quotes(name),
+              ": a list of more than ", kMaxDimensions,
+              " numbers, expected at most as many dimensions");
+    if (depth != 1) return true;
+    if (event == Event::key) name = value.get<std::string>();
+    require(event != Event::array_start, path_, ": ", in_quotes(name),
+            " is a list, expected an object");
+    if (event != Event::value && event != Event::object_end) return true;
+    name == kMetadata ? add_metadata(value) : add_tensor(name, value);
+    return false;
+  };
+  parse_json(path_ + ": the header: ", header, 3, take);
+
+  std::vector<std::tuple<size_t, size_t, const std::string*>> order;
+  for (const auto& [key, entry] : entries_) order.emplace_back(entry.begin, entry.end, &key);
+  std::sort(order.begin(), order.end());
+  size_t end = 0;
+  for (const auto& [entry_begin, entry_end, key] : order) {
+    require(entry_begin == end, path_, ": tensor ", in_quotes(*key), " begins at byte ",
+            entry_begin, " of the data, expected ", end, ", where the one before ends: ",
+            entry_begin < end ? "they overlap" : "there is a hole");
+    end = entry_end;
+  }
+  require(end == data_size, path_, ": the data has ", data_size, " bytes, expected ", end,
+          ", where the last tensor ends");
+}
+
+std::vector<std::string> SafetensorsFile::keys() const {
+  std::vector<std::string> names;
+  for (const auto& [name, _] : entries_) names.push_back(name);
+  return names;
+}
+
+const SafetensorsFile::Entry& SafetensorsFile::entry(const std::string& name) const {
+  auto found = entries_.find(name);
+  if (found != entries_.end()) return found->second;
+  std::string near = nearest(name, keys());
+  fail(path_, ": no tensor ", in_quotes(name), " among the ", entries_.size(), " of this file",
+       near.empty() ? "" : "; the nearest is " + in_quotes(near));
+}
+
+at::Tensor SafetensorsFile::tensor(const std::string& name) const {
+  const Entry& found = entry(name);
+  std::byte* begin = data_.get() + found.begin;
+  size_t size = found.end - found.begin;
+  if (found.dtype == at::kBool) {
+    const std::byte* wrong =
+        std::find_if(begin, begin + size, [](std::byte value) { return value > std::byte{1}; });
+    if (wrong != begin + size)
+      fail(path_, ": tensor ", in_quotes(name), ": the boolean at ", wrong - begin, " is ",
+           static_cast<int>(*wrong), ", expected 0 or 1");
+  }
+  at::TensorOptions options(found.dtype);
+  if (reinterpret_cast<uintptr_t>(begin) % c10::elementSize(found.dtype) == 0)
+    return at::from_blob(
+        begin, found.shape, [owner = data_](void*) {}, options);
+  at::Tensor copy = at::empty(found.shape, options);
+  std::memcpy(copy.mutable_data_ptr(), begin, size);
+  return copy;
+}
+
+void save_safetensors(const std::string& path, const std::map<std::string, at::Tensor>& tensors,
+                      const std::map<std::string, std::string>& metadata) {
+  using Item = std::pair<const DtypeName*, const std::pair<const std::string, at::Tensor>*>;
+  std::vector<Item> order;
+  for (const auto& item : tensors) {
+    const auto& [name, tensor] = item;
+    auto refuse = [&](const std::string& reason) {
+      fail("cannot write ", path, ": tensor ", in_quotes(name), " ", reason);
+    };
+    if (name == kMetadata) refuse("has the name the format reserves");
+    if (!tensor.defined()) refuse("is undefined");
+    if (tensor.layout() != at::kStrided) refuse("is not dense; make it so with to_dense()");
+    if (tensor.is_meta()) refuse("is on the device meta, which keeps no data");
+    const DtypeName* dtype = find_dtype(tensor.scalar_type());
+    if (dtype == std::end(kDtypes))
+      refuse(std::string("has dtype ") + c10::toString(tensor.scalar_type()) +
+             ", which the format lacks" +
+             (tensor.is_complex() ? "; save view_as_real() of it" : ""));
+    order.emplace_back(dtype, &item);
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [](const Item& a, const Item& b) { return a.first < b.first; });
+
+  std::string where = "cannot write " + path + ": ";
+  std::string header = "{";
+  if (!metadata.empty()) {
+    header += "\"" + kMetadata + "\":{";
+    for (const auto& [key, value] : metadata)
+      header += json_string(where, key) + ":" + json_string(where, value) + ",";
+    header.back() = '}';
+    header += ",";
+  }
+  size_t offset = 0;
+  for (const auto& [dtype, item] : order) {
+    size_t end = offset + item->second.nbytes();
+    header += json_string(where, item->first) + ":{\"dtype\":\"" + dtype->name +
+              "\",\"shape\":" + json(item->second.sizes().vec()).dump() + ",\"data_offsets\":[" +
+              std::to_string(offset) + "," + std::to_string(end) + "]},";
+    offset = end;
+  }
+  if (header.back() == ',') header.pop_back();
+  header += "}";
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  uint64_t header_size = header.size();
+  require(header_size <= kMaxHeader, "cannot write ", path, ": the header would have ", header_size,
+          " bytes, expected at most ", kMaxHeader, "; there are too many names or metadata");
+
+  AtomicFile file(path);
+  file.write(&header_size, sizeof(header_size));
+  file.write(header.data(), header.size());
+  for (const auto& [_, item] : order) {
+    at::Tensor data = item->second.detach().to(at::kCPU).resolve_neg().contiguous();
+    file.write(data.const_data_ptr(), data.nbytes());
+  }
+  file.commit();
+}
+
+}  // namespace redco

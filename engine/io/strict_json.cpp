@@ -1,0 +1,59 @@
+#include "strict_json.h"
+
+#include <redco/error.h>
+
+#include <set>
+#include <vector>
+
+namespace redco {
+
+using nlohmann::json;
+
+std::string excerpt(const std::string& text, size_t limit) {
+  if (text.size() <= limit) return text;
+  size_t end = limit;
+  while (end > 0 && (text[end] & 0xC0) == 0x80) --end;
+  return text.substr(0, end) + "...";
+}
+
+std::string in_quotes(const std::string& text) {
+  std::string quoted = "'";
+  quoted += excerpt(text);
+  quoted += "'";
+  return quoted;
+}
+
+json parse_json(const std::string& where, std::string_view text, int max_depth,
+                const JsonHook& hook) {
+  using Event = json::parse_event_t;
+  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  auto check = [&](int depth, Event event, json& value) {
+    if (event == Event::object_start || event == Event::array_start)
+      require(depth < max_depth, where, "nested deeper than the ", max_depth, " levels expected");
+    if (event == Event::object_start) keys.emplace_back();
+    if (event == Event::object_end) keys.pop_back();
+    if (event == Event::key)
+      require(keys.back().insert(value.get<std::string>()).second, where, "the key ",
+              in_quotes(value.get<std::string>()), " is there twice, expected once");
+    return hook ? hook(depth, event, value) : true;
+  };
+  // The parser takes a zero byte for the end of the text and would not see what follows.
+  size_t zero = text.find('\0');
+  require(zero == text.npos, where, "not valid JSON: a zero byte at ", zero);
+  try {
+    return json::parse(text.begin(), text.end(), check);
+  } catch (const json::exception& error) {
+    fail(where, "not valid JSON: ", excerpt(error.what(), 200));
+  }
+}
+
+std::string json_string(const std::string& where, const std::string& text) {
+  try {
+    return json(text).dump();
+  } catch (const json::exception&) {
+    std::string shown = json(text).dump(-1, ' ', true, json::error_handler_t::replace);
+    fail(where, "the text ", excerpt(shown), " is not UTF-8, as names and metadata must be");
+  }
+}
+
+}  // namespace redco

@@ -1,0 +1,123 @@
+-- Images to classes, by an MLP or a small CNN.
+local redco = require "redco"
+local torch, nn = redco.torch, redco.nn
+
+local o = redco.options {
+  data = "",  -- a folder of MNIST-like IDX files; "": the digits beside this script
+  model = "cnn",
+  workdir = "workdir",
+  seed = 42,
+  n_epochs = 20,
+  max_steps = 0,  -- 0: all epochs
+  global_batch_size = 32,
+  per_device_batch_size = 32,
+  learning_rate = 3e-3,
+  weight_decay = 0.01,
+  dropout = 0.1,
+}
+
+-- Examples {image [1, side, side] in 0..1, label}.
+local function to_examples(images, labels)
+  images, labels = images:float():unsqueeze(1), labels:tolist()
+  local examples = {}
+  for i = 1, #labels do examples[i] = { image = images[i - 1], label = labels[i] } end
+  return examples
+end
+
+local function load_embedded_digits()
+  local folder = arg[0]:match "^(.*/)" or "./"
+  local rows = redco.data.csv(folder .. "data/digits.csv")
+  local images, labels = rows:narrow(1, 0, 64):view { -1, 8, 8 } / 16, rows:select(1, 64):long()
+  -- Every fifth digit is held out.
+  local held_out = torch.arange(rows:size(0)):remainder(5):eq(0)
+  local kept = held_out:logical_not()
+  return to_examples(images[kept], labels[kept]), to_examples(images[held_out], labels[held_out])
+end
+
+local function load_idx(prefix)
+  return to_examples(redco.data.idx(prefix .. "-images-idx3-ubyte.gz"):float() / 255,
+    redco.data.idx(prefix .. "-labels-idx1-ubyte.gz"))
+end
+
+local train, test
+if o.data == "" then
+  train, test = load_embedded_digits()
+else
+  train, test = load_idx(o.data .. "/train"), load_idx(o.data .. "/t10k")
+end
+local side = train[1].image:size(-1)
+
+local deployer = redco.Deployer { seed = o.seed, workdir = o.workdir }
+local new = { generator = deployer:gen_rng() }
+
+local models = {
+  mlp = {
+    params = function() return nn.MLP({ side * side, 128, 128, 10 }, new) end,
+    apply = function(params, batch, options)
+      local x = nn.dropout(batch.images:flatten(1), o.dropout, options)
+      return nn.mlp(params, x)
+    end,
+  },
+  cnn = {
+    params = function()
+      return {
+        conv1 = nn.Conv2d(1, 32, 3, new),
+        conv2 = nn.Conv2d(32, 64, 3, new),
+        head = nn.MLP({ 64 * math.floor(side / 4) ^ 2, 128, 10 }, new),
+      }
+    end,
+    apply = function(params, batch, options)
+      local x = torch.relu(nn.conv2d(params.conv1, batch.images, { padding = 1 }))
+      x = torch.max_pool2d(x, 2)
+      x = torch.relu(nn.conv2d(params.conv2, x, { padding = 1 }))
+      x = torch.max_pool2d(x, 2)
+      return nn.mlp(params.head, nn.dropout(x:flatten(1), o.dropout, options))
+    end,
+  },
+}
+local model = models[o.model] or error("--model is mlp or cnn, got " .. o.model)
+
+local schedule = deployer:get_lr_schedule_fn {
+  train_size = #train, n_epochs = o.n_epochs, learning_rate = o.learning_rate,
+  global_batch_size = o.global_batch_size, per_device_batch_size = o.per_device_batch_size,
+  schedule_type = "cosine", warmup_ratio = 0.1,
+}
+
+local trainer = redco.Trainer {
+  deployer = deployer,
+  collate_fn = function(examples)
+    local images, labels = {}, {}
+    for i, example in ipairs(examples) do images[i], labels[i] = example.image, example.label end
+    return { images = torch.stack(images), labels = torch.tensor(labels) }
+  end,
+  apply_fn = model.apply,
+  loss_fn = function(rng, state, params, batch, is_training)
+    local logits = state.apply_fn(params, batch, { train = is_training, rng = rng })
+    return nn.cross_entropy(logits, batch.labels)
+  end,
+  params = model.params(),
+  optimizer = redco.optim.adamw { learning_rate = schedule, weight_decay = o.weight_decay },
+  lr_schedule_fn = schedule,
+}
+
+trainer:fit {
+  train_examples = train,
+  eval_examples = test,
+  n_epochs = o.n_epochs,
+  max_steps = o.max_steps > 0 and o.max_steps or nil,
+  global_batch_size = o.global_batch_size,
+  per_device_batch_size = o.per_device_batch_size,
+  eval_per_device_batch_size = 256,
+  eval_predictor = trainer:get_default_predictor {
+    pred_fn = function(rng, params, batch)
+      return { label = model.apply(params, batch):argmax(-1) }
+    end,
+  },
+  eval_metric_fn = function(examples, preds)
+    local right = 0
+    for i, example in ipairs(examples) do
+      if preds[i].label:item() == example.label then right = right + 1 end
+    end
+    return { accuracy = right / #examples }
+  end,
+}

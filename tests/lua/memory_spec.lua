@@ -1,0 +1,185 @@
+-- Tensor memory follows the tensors, though Lua's collector does not see it.
+local testing = require "testing"
+local redco = require "redco"
+local torch = redco.torch
+local ffi = require "ffi"
+
+local test, expect_equal = testing.test, testing.expect_equal
+
+-- The bytes of this process that are allocated and not freed, by glibc.
+ffi.cdef [[
+typedef struct { size_t arena, ordblks, smblks, hblks, hblkhd, usmblks, fsmblks, uordblks, fordblks, keepcost; } mallinfo2_t;
+mallinfo2_t mallinfo2(void);
+]]
+local function live_mb()
+  local info = ffi.C.mallinfo2()
+  return tonumber(info.uordblks + info.hblkhd) / 2 ^ 20
+end
+
+local function settled_mb()
+  for _ = 1, 3 do collectgarbage() end
+  return live_mb()
+end
+
+local MB = 2 ^ 20 / 4 -- elements of float32
+
+--- The most that was alive beside what was before, over `n` calls of `step`.
+local function peak_of(n, step)
+  local before, peak = settled_mb(), 0
+  for i = 1, n do
+    step(i)
+    peak = math.max(peak, live_mb() - before)
+  end
+  return peak
+end
+
+test("the measure sees a tensor come and go", function()
+  local before = settled_mb()
+  local kept = torch.zeros(100 * MB)
+  local held = live_mb() - before
+  assert(held > 99 and held < 101, held)
+  kept = nil
+  assert(settled_mb() - before < 1, kept)
+end)
+
+test("10,000 temporaries of 1 MB hold less than 64 MB", function()
+  local peak = peak_of(10000, function() torch.empty(MB) end)
+  assert(peak < 64, "MB at the peak: " .. peak)
+end)
+
+test("temporaries of arithmetic, of in-place chains and of views", function()
+  local x = torch.ones(MB)
+  local peak = peak_of(2000, function()
+    local y = (x + 1) * 2 - x
+    y:add_(1)
+    y = y:view(2, -1)[0] + 1
+  end)
+  assert(peak < 64, "MB at the peak: " .. peak)
+end)
+
+test("a few large temporaries", function()
+  local peak = peak_of(200, function() torch.empty(32 * MB) end)
+  -- one is being made while the last may wait for the collector
+  assert(peak < 4 * 32, "MB at the peak: " .. peak)
+end)
+
+test("many small temporaries", function()
+  local peak = peak_of(200000, function() torch.empty(64) end)
+  assert(peak < 64, "MB at the peak: " .. peak)
+end)
+
+test("with 100,000 tables resident in Lua", function()
+  local examples = {}
+  for i = 1, 100000 do examples[i] = { text = "example " .. i, label = i, ids = { i, i + 1, i + 2 } } end
+  local heap_mb = collectgarbage("count") / 1024
+  local start = os.clock()
+  local peak = peak_of(10000, function() torch.empty(MB) end)
+  local seconds = os.clock() - start
+  -- the collector walks the heap in turn for a few times its size of tensor bytes, not for each tensor
+  assert(peak < math.max(64, 12 * heap_mb), ("MB at the peak: %g with a heap of %g"):format(peak, heap_mb))
+  assert(seconds < 20, "seconds: " .. seconds)
+  expect_equal(#examples, 100000)
+end)
+
+test("tensors that stay do not make the loop slow or the peak grow", function()
+  local kept = {}
+  for i = 1, 100 do kept[i] = torch.ones(MB) end
+  local peak = peak_of(2000, function() torch.empty(MB) end)
+  assert(peak < 64, "MB at the peak: " .. peak)
+  expect_equal(#kept, 100)
+end)
+
+test("a training loop holds its memory", function()
+  local w = torch.randn({ 512, 512 }, { requires_grad = true })
+  local x = torch.randn { 256, 512 }
+  local function step()
+    local loss = torch.mm(torch.relu(torch.mm(x, w)), w):pow(2):mean()
+    loss:backward()
+    torch.no_grad(function() w:sub_(w.grad * 1e-6) end)
+    w.grad = nil
+  end
+  for _ = 1, 20 do step() end
+  local before = settled_mb()
+  local peak = peak_of(200, step)
+  assert(peak < 64, "MB at the peak: " .. peak)
+  assert(settled_mb() - before < 1, "MB left: " .. settled_mb() - before)
+end)
+
+test("gradients of redco.grad are freed, and so are graphs that are never used", function()
+  local x = torch.ones(MB)
+  local gradient = redco.grad(function(p) return (p:exp() * p):sum() end)
+  local before = settled_mb()
+  local peak = peak_of(500, function() gradient(x) end)
+  assert(peak < 96, "MB at the peak: " .. peak)
+  local leaf = torch.ones(MB):requires_grad_()
+  peak = peak_of(500, function() return leaf:exp():sin():sum() end)
+  assert(peak < 96, "MB at the peak: " .. peak)
+  leaf = nil
+  assert(settled_mb() - before < 1, leaf)
+end)
+
+test("an error does not keep what was made before it", function()
+  local before = settled_mb()
+  for _ = 1, 200 do
+    pcall(function()
+      local made = torch.ones(MB)
+      return made + torch.ones(3)
+    end)
+  end
+  assert(settled_mb() - before < 4, "MB left: " .. settled_mb() - before)
+end)
+
+test("a tensor that only others refer to stays valid", function()
+  local view, address
+  do
+    local base = torch.arange(1000):double()
+    view = base[{ { 10, 20 } }]
+    address = base:address()
+  end
+  for _ = 1, 10 do
+    collectgarbage()
+    torch.full({ 1000 }, -1, { dtype = "float64" })
+  end
+  expect_equal(view[0]:item(), 10)
+  expect_equal(view:sum():item(), 145)
+  assert(ffi.cast("double*", address)[11] == 11)
+  -- a gradient's leaf that Lua forgot
+  local loss
+  local gradients = {}
+  do
+    local x = torch.ones(1000):requires_grad_()
+    gradients[1] = x
+    loss = (x * torch.arange(1000)):sum()
+  end
+  collectgarbage()
+  loss:backward()
+  expect_equal(gradients[1].grad[7]:item(), 7)
+end)
+
+test("tensors in a table that the collector finalises with them", function()
+  -- userdata and their owners die in one cycle, in any order
+  for _ = 1, 100 do
+    local owner = { torch.ones(10), {} }
+    owner[2].back = owner
+    owner[2].sum = owner[1]:sum()
+  end
+  collectgarbage()
+  collectgarbage()
+  expect_equal(torch.ones(3):sum():item(), 3)
+end)
+
+test("resident memory is flat over a long loop", function()
+  local function resident_mb()
+    local file = assert(io.open("/proc/self/status"))
+    local kb = tonumber(file:read("*a"):match("VmRSS:%s*(%d+)"))
+    file:close()
+    return kb / 1024
+  end
+  for _ = 1, 1000 do torch.ones(MB):add_(1) end
+  local before = resident_mb()
+  for _ = 1, 5000 do torch.ones(MB):add_(1) end
+  local grown = resident_mb() - before
+  assert(grown < 32, "MB grown: " .. grown)
+end)
+
+testing.finish()
