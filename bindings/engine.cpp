@@ -67,6 +67,17 @@ void load(lua_State* L, const std::string& code, const std::string& chunk) {
     throw lua::take_error(L);
 }
 
+// Modules beside a script are found, wherever it is run from.
+void search_beside(lua_State* L, const std::string& script) {
+  StackGuard guard(L);
+  std::string folder = script.substr(0, script.rfind('/') + 1);
+  lua_getfield(L, LUA_GLOBALSINDEX, "package");
+  lua_getfield(L, -1, "path");
+  std::string path = folder + "?.lua;" + folder + "?/init.lua;" + luaL_checkstring(L, -1);
+  lua_pushlstring(L, path.data(), path.size());
+  lua_setfield(L, -3, "path");
+}
+
 }  // namespace
 
 Engine::Engine(EngineOptions options) : impl_(std::make_unique<Impl>()) {
@@ -99,6 +110,7 @@ void Engine::run_file(const std::string& path, const std::vector<std::string>& a
   if (!file || !text) throw UsageError("cannot read the script " + path);
   std::string code = text.str();
   if (code.starts_with("#")) code.insert(0, "--");  // the line `#!...` of an executable script
+  search_beside(L, path);
   load(L, code, "@" + path);
   lua_createtable(L, static_cast<int>(args.size()), 1);
   lua_pushstring(L, path.c_str());

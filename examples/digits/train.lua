@@ -52,10 +52,10 @@ local new = { generator = deployer:gen_rng() }
 
 local models = {
   mlp = {
-    params = function() return nn.MLP({ side * side, 128, 128, 10 }, new) end,
+    params = function() return nn.MLP({ side * side, 256, 256, 10 }, new) end,
     apply = function(params, batch, options)
-      local x = nn.dropout(batch.images:flatten(1), o.dropout, options)
-      return nn.mlp(params, x)
+      local function activation(x) return nn.dropout(torch.relu(x), o.dropout, options) end
+      return nn.mlp(params, batch.images:flatten(1), { activation = activation })
     end,
   },
   cnn = {

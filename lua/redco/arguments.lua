@@ -1,4 +1,5 @@
 --- The trailing table of named arguments of a function written in Lua.
+local fail = require "redco.fail"
 local native = require "redco.native"
 
 local function is_known(known, key)
@@ -11,8 +12,8 @@ local function refuse(where, known, key)
   for name in pairs(known.optional) do names[#names + 1] = name end
   table.sort(names)
   local near = native.nearest(tostring(key), names)
-  error(("%s: unknown argument '%s'; %s"):format(where, tostring(key), near
-    and ("did you mean '%s'?"):format(near) or "there are: " .. table.concat(names, ", ")), 4)
+  fail("%s: unknown argument '%s'; %s", where, tostring(key), near
+    and ("did you mean '%s'?"):format(near) or "there are: " .. table.concat(names, ", "))
 end
 
 --- Returns the reader of one function's named arguments: given the table of a call, or nil, it
@@ -24,7 +25,7 @@ local function arguments(where, defaults, optional)
   return function(given)
     if given == nil then return defaults end
     if type(given) ~= "table" then
-      error(("%s: expected a table of named arguments, got %s"):format(where, type(given)), 3)
+      fail("%s: expected a table of named arguments, got %s", where, type(given))
     end
     local all = {}
     for key, value in pairs(defaults) do all[key] = value end

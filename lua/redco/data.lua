@@ -1,25 +1,37 @@
 --- Readers of data files.
+local fail = require "redco.fail"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 
 local data = {}
 
-local function read_all(path)
-  local file, message
-  if path:match "%.gz$" then
-    -- popen tells nothing of a file that is missing: ask first.
-    file, message = io.open(path, "rb")
-    if file then
-      file:close()
-      file, message = io.popen("gzip -dc -- '" .. path:gsub("'", "'\\''") .. "'", "r")
-    end
-  else
-    file, message = io.open(path, "rb")
-  end
-  if not file then error("cannot read: " .. message, 0) end
-  local bytes = file:read "*a"
-  file:close()
+local function output_of(command)
+  local pipe, message = io.popen(command, "r")
+  if not pipe then fail("cannot run gzip: %s", message) end
+  local bytes = pipe:read "*a"
+  pipe:close()
   return bytes
+end
+
+local function unpacked(path)
+  -- LuaJIT tells nothing of how the command ended: it says so itself, in the last byte.
+  local gzip = " -- '" .. path:gsub("'", "'\\''") .. "' 2>"
+  local bytes = output_of("gzip -dc" .. gzip .. "/dev/null && printf 0 || printf 1")
+  if bytes:sub(-1) ~= "0" then
+    fail("cannot read: %s: %s", path, (output_of("gzip -t" .. gzip .. "&1"):gsub("%s+", " ")))
+  end
+  return bytes:sub(1, -2)
+end
+
+local function read_all(path)
+  if type(path) ~= "string" then fail("cannot read: expected a path, got a %s", type(path)) end
+  local file, message = io.open(path, "rb")
+  if not file then fail("cannot read: %s", message) end
+  local packed, bytes = path:match "%.gz$" ~= nil, nil
+  if not packed then bytes, message = file:read "*a" end
+  file:close()
+  if packed then return unpacked(path) end
+  return bytes or fail("cannot read: %s: %s", path, message)
 end
 
 data.read = registry.define("redco.data.read", [[
@@ -42,15 +54,15 @@ function(path)
   local rows = {}
   for number, line in ipairs(data.lines(path)) do
     local row = {}
-    for cell in line:gmatch "[^,]+" do
-      row[#row + 1] = tonumber(cell) or error(("%s:%d: '%s' is no number"):format(path, number,
-        cell), 0)
+    for cell in (line .. ","):gmatch "([^,]*)," do
+      row[#row + 1] = tonumber(cell) or fail("%s:%d: '%s' is no number", path, number, cell)
     end
     if rows[1] and #row ~= #rows[1] then
-      error(("%s:%d: %d numbers, the first row has %d"):format(path, number, #row, #rows[1]), 0)
+      fail("%s:%d: %d numbers, the first row has %d", path, number, #row, #rows[1])
     end
     rows[number] = row
   end
+  if #rows == 0 then fail("%s: the file has no rows", path) end
   return torch.tensor(rows, { dtype = "float32" })
 end)
 
@@ -67,23 +79,24 @@ The format: http://yann.lecun.com/exdb/mnist, "the IDX file format".]], function
   local bytes = read_all(path)
   local zero, zero_too, kind, n_dims = bytes:byte(1, 4)
   local dtype, size = unpack(idx_types[kind] or {})
-  if zero ~= 0 or zero_too ~= 0 or not dtype then
-    error(path .. ": this is no IDX file: it starts with two zeros and a type", 0)
+  if zero ~= 0 or zero_too ~= 0 or not dtype or not n_dims then
+    fail("%s: this is no IDX file: one starts with two zeros, a type and a number of dimensions",
+      path)
   end
   if size > 1 then
-    error(("%s: IDX files of %s are not read, only those of one byte"):format(path, dtype), 0)
+    fail("%s: IDX files of %s are not read, only those of one byte", path, dtype)
   end
   local shape, count = {}, 1
   for i = 1, n_dims do
     local a, b, c, d = bytes:byte(4 * i + 1, 4 * i + 4)
-    if not d then error(path .. ": the file ends inside its header", 0) end
+    if not d then fail("%s: the file ends inside its header", path) end
     shape[i] = ((a * 256 + b) * 256 + c) * 256 + d
     count = count * shape[i]
   end
   local offset = 4 + 4 * n_dims
   if #bytes ~= offset + count then
-    error(("%s: %d bytes of data, a tensor [%s] has %d"):format(path, #bytes - offset,
-      table.concat(shape, ", "), count), 0)
+    fail("%s: %d bytes of data, a tensor [%s] has %.0f", path, #bytes - offset,
+      table.concat(shape, ", "), count)
   end
   return torch.frombuffer(bytes, { dtype = dtype, offset = offset }):view(shape)
 end)

@@ -31,7 +31,8 @@ end
 
 --- By the name of the dtype: operators that answer with a boolean have no meaning inside vmap.
 local function is_differentiable(leaf)
-  return torch.is_tensor(leaf) and (leaf.dtype:find("^b?float") or leaf.dtype:find("^complex")) ~= nil
+  return torch.is_tensor(leaf) and (leaf.dtype:find("^b?float")
+    or leaf.dtype:find("^complex")) ~= nil
 end
 
 local function tensor_leaves(t)
@@ -74,7 +75,8 @@ end
 local function gradients_of(loss, inputs, create_graph)
   local gradients = {}
   if loss.requires_grad and #inputs > 0 then
-    gradients = torch.autograd.grad(loss, inputs, { create_graph = create_graph, allow_unused = true })
+    gradients = torch.autograd.grad(loss, inputs, { create_graph = create_graph,
+      allow_unused = true })
   end
   for i, input in ipairs(inputs) do gradients[i] = gradients[i] or torch.zeros_like(input) end
   return gradients
@@ -97,7 +99,8 @@ local function recorded(f, create_graph, params, ...)
   local results = pack(torch.enable_grad(f, with_leaves(params, inputs), ...))
   check_loss(results[1])
   local gradients = gradients_of(results[1], inputs, needs_graph or false)
-  if not needs_graph then results = map_results(function(leaf) return leaf:detach() end, results) end
+  if not needs_graph then results = map_results(function(leaf) return leaf:detach() end,
+    results) end
   return gradients, results
 end
 
@@ -173,7 +176,8 @@ local function check_in_dims(in_dims)
   if in_dims == nil then in_dims = 0 end
   if is_integer(in_dims) then return function() return in_dims end end
   if type(in_dims) ~= "table" then
-    fail("redco.vmap: in_dims: expected an integer, or a list of integers and false, got %s", tostring(in_dims))
+    fail("redco.vmap: in_dims: expected an integer, or a list of integers and false, got %s",
+      tostring(in_dims))
   end
   for i, dim in ipairs(in_dims) do
     if dim ~= false and not is_integer(dim) then
@@ -200,7 +204,8 @@ local function batch_size_of(args, dims)
         end
         local n = leaf:size(dim)
         if size and n ~= size then
-          fail("redco.vmap: argument %d has %d entries in dimension %d, others have %d", i, n, dim, size)
+          fail("redco.vmap: argument %d has %d entries in dimension %d, others have %d", i, n, dim,
+            size)
         end
         size = n
       end

@@ -1,6 +1,7 @@
 --- Trees: nested tables with tensors and plain values as leaves. A table with keys 1..n is a list
 --- and is walked in its order; the keys of any other table are strings and are walked in the order
 --- of their bytes, so every process walks a tree in the same order.
+local fail = require "redco.fail"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 
@@ -17,8 +18,8 @@ local function keys_of(branch)
     if type(key) == "string" then
       keys[#keys + 1] = key
     elseif not (type(key) == "number" and key >= 1 and key <= n and key % 1 == 0) then
-      error(("a tree's keys are strings, or 1..n without holes: got the key %s (%s)"):format(
-        tostring(key), type(key)), 0)
+      fail("a tree's keys are strings, or 1..n without holes: got the key %s (%s)",
+        tostring(key), type(key))
     end
   end
   if n == 0 then
@@ -26,8 +27,8 @@ local function keys_of(branch)
     return keys
   end
   if #keys > 0 then
-    error(("a table of a tree is a list or a dictionary, not both: it has %d positions and the "
-      .. "key '%s'"):format(n, keys[1]), 0)
+    fail("a table of a tree is a list or a dictionary, not both: it has %d positions and the "
+      .. "key '%s'", n, keys[1])
   end
   for i = 1, n do keys[i] = i end
   return keys
@@ -45,7 +46,7 @@ local function map_nodes(f, first, others, path)
     local rest = {}
     for i = 1, #others do
       if is_branch(others[i]) then
-        error(("tree.map: at '%s' tree 1 has a leaf and tree %d a table"):format(path, i + 1), 0)
+        fail("tree.map: at '%s' tree 1 has a leaf and tree %d a table", path, i + 1)
       end
       rest[i] = others[i]
     end
@@ -54,8 +55,8 @@ local function map_nodes(f, first, others, path)
   local keys, result = keys_of(first), {}
   for i = 1, #others do
     if not is_branch(others[i]) or #keys_of(others[i]) ~= #keys then
-      error(("tree.map: at '%s' tree 1 has %d entries, tree %d has %s"):format(path, #keys, i + 1,
-        is_branch(others[i]) and #keys_of(others[i]) .. "" or "a leaf"), 0)
+      fail("tree.map: at '%s' tree 1 has %d entries, tree %d has %s", path, #keys, i + 1,
+        is_branch(others[i]) and #keys_of(others[i]) .. "" or "a leaf")
     end
   end
   for _, key in ipairs(keys) do
@@ -63,7 +64,7 @@ local function map_nodes(f, first, others, path)
     for i = 1, #others do
       below[i] = others[i][key]
       if below[i] == nil then
-        error(("tree.map: tree %d has no '%s'"):format(i + 1, inner), 0)
+        fail("tree.map: tree %d has no '%s'", i + 1, inner)
       end
     end
     result[key] = map_nodes(f, first[key], below, inner)
@@ -121,7 +122,7 @@ function(structure, leaves)
     if not node then
       used = used + 1
       if leaves[used] == nil then
-        error(("tree.unflatten: the structure has more leaves than the %d given"):format(#leaves), 0)
+        fail("tree.unflatten: the structure has more leaves than the %d given", #leaves)
       end
       return leaves[used]
     end
@@ -131,7 +132,7 @@ function(structure, leaves)
   end
   local root = build(structure)
   if used ~= #leaves then
-    error(("tree.unflatten: the structure has %d leaves, %d were given"):format(used, #leaves), 0)
+    fail("tree.unflatten: the structure has %d leaves, %d were given", used, #leaves)
   end
   return root
 end)

@@ -1,33 +1,15 @@
 -- One training step of a small GPT-2, through the Trainer and the model that ships. Prints one JSON
 -- line. --data= is a folder with `init.safetensors` and `tokens.npy`, for runs from the weights and
 -- on the tokens of another program; without it both are drawn here.
+local clock = require "clock"
 local redco = require "redco"
-local ffi = require "ffi"
 local torch = redco.torch
-
-ffi.cdef [[
-typedef struct { long s, ns; } redco_timespec;
-int clock_gettime(int clock, redco_timespec* time);
-]]
 
 local o = redco.options {
   data = "", steps = 20, warmup = 3, batch = 8, seq = 128, layers = 4, hidden = 256, heads = 8,
   vocab = 8192, lr = 1e-3, weight_decay = 0.01, threads = 2, compute_dtype = "float32",
 }
 torch.set_num_threads(o.threads)
-
-local function now()
-  local time = ffi.new "redco_timespec"
-  ffi.C.clock_gettime(1, time)
-  return tonumber(time.s) + tonumber(time.ns) * 1e-9
-end
-
-local function peak_rss_mb()
-  for line in io.lines "/proc/self/status" do
-    local kb = line:match "^VmHWM:%s+(%d+)"
-    if kb then return tonumber(kb) / 1024 end
-  end
-end
 
 -- [n, seq + 1] int32
 local function read_npy(path)
@@ -80,7 +62,7 @@ end
 -- The Trainer shuffles; the n-th call takes the n-th batch, as the other programs do.
 local starts, losses = {}, {}
 local function collate_fn(examples)
-  starts[#starts + 1] = now()
+  starts[#starts + 1] = clock.now()
   local first = (#starts - 1) * o.batch
   local rows = tokens:narrow(0, first, #examples):long()
   return { input_ids = rows:narrow(1, 0, o.seq), labels = rows:narrow(1, 1, o.seq) }
@@ -104,7 +86,7 @@ local trainer = redco.Trainer {
   optimizer = redco.optim.adamw { learning_rate = o.lr, weight_decay = o.weight_decay },
 }
 trainer:fit { train_examples = examples, per_device_batch_size = o.batch, n_epochs = 1 }
-starts[#starts + 1] = now()
+starts[#starts + 1] = clock.now()
 
 local times = {}
 for i = o.warmup + 1, o.warmup + o.steps do times[#times + 1] = starts[i + 1] - starts[i] end
@@ -112,5 +94,5 @@ local total = starts[#starts] - starts[o.warmup + 1]
 table.sort(times)
 print(('{"name": "gpt2_step", "tokens_per_s": %.1f, "step_ms_median": %.2f, "peak_rss_mb": %.1f, '
   .. '"loss_first": %.5f, "loss_last": %.5f, "threads": %d, "compute_dtype": "%s"}'):format(
-  o.steps * o.batch * o.seq / total, times[math.ceil(#times / 2)] * 1e3, peak_rss_mb(),
+  o.steps * o.batch * o.seq / total, times[math.ceil(#times / 2)] * 1e3, clock.peak_rss_mb(),
   losses[1]:item(), losses[#losses]:item(), o.threads, o.compute_dtype))

@@ -47,7 +47,8 @@ local function check_gradients(f, inputs, tolerance)
   local analytic = torch.autograd.grad(f(unpack(variables)), variables, { allow_unused = true })
   local numeric = numeric_gradients(f, inputs, 1e-6)
   for i in ipairs(inputs) do
-    expect_close(analytic[i] or torch.zeros_like(inputs[i]), numeric[i], tolerance or 1e-6, tolerance or 1e-6)
+    expect_close(analytic[i] or torch.zeros_like(inputs[i]), numeric[i], tolerance or 1e-6,
+      tolerance or 1e-6)
   end
 end
 
@@ -63,7 +64,8 @@ local function check_second_order(f, inputs)
     for i, gradient in ipairs(torch.autograd.grad(f(unpack(variables)), variables,
       { create_graph = true, allow_unused = true })) do
       if gradient then
-        total = total + (gradient * torch.linspace(1, 2, gradient:numel(), { dtype = "float64" }):view_as(gradient)):sum() * i
+        total = total + (gradient * torch.linspace(1, 2, gradient:numel(),
+          { dtype = "float64" }):view_as(gradient)):sum() * i
       end
     end
     return total
@@ -73,32 +75,47 @@ end
 
 -- name -> { f, inputs... }; with `smooth` the second order is checked too.
 local expressions = {
-  { "a polynomial", { smooth = true }, function(x, y) return x * x * y + 3 * x - y ^ 3 end, { 2, 3 }, { 2, 3 } },
-  { "numbers on the left", { smooth = true }, function(x) return 2 - x + 3 / (x * x + 1) - 2 ^ x end, { 5 } },
-  { "exp of a sum of squares", { smooth = true }, function(x) return torch.exp(-(x * x):sum(1)) end, { 3, 4 } },
-  { "sin over a power", { smooth = true }, function(x) return torch.sin(x) / (x ^ 2 + 1) end, { 6 } },
-  { "a matrix product", { smooth = true }, function(a, b) return torch.matmul(a, b):tanh() end, { 3, 4 }, { 4, 2 } },
-  { "a batched matrix product", { smooth = true }, function(a, b) return torch.matmul(a, b):sigmoid() end, { 2, 3, 4 }, { 4, 3 } },
-  { "einsum", { smooth = true }, function(a, b) return torch.einsum("bij,bkj->bik", { a, b }) ^ 2 end, { 2, 2, 3 }, { 2, 4, 3 } },
-  { "a linear layer", { smooth = true }, function(x, w, b) return torch.gelu(torch.linear(x, w, b)) end, { 3, 4 }, { 5, 4 }, { 5 } },
+  { "a polynomial", { smooth = true }, function(x, y) return x * x * y + 3 * x - y ^ 3 end,
+    { 2, 3 }, { 2, 3 } },
+  { "numbers on the left", { smooth = true }, function(x) return 2 - x + 3 / (x * x + 1) - 2
+    ^ x end, { 5 } },
+  { "exp of a sum of squares", { smooth = true }, function(x)
+    return torch.exp(-(x * x):sum(1)) end, { 3, 4 } },
+  { "sin over a power", { smooth = true }, function(x) return torch.sin(x) / (x ^ 2 + 1) end,
+    { 6 } },
+  { "a matrix product", { smooth = true }, function(a, b) return torch.matmul(a, b):tanh() end,
+    { 3, 4 }, { 4, 2 } },
+  { "a batched matrix product", { smooth = true }, function(a, b)
+    return torch.matmul(a, b):sigmoid() end, { 2, 3, 4 }, { 4, 3 } },
+  { "einsum", { smooth = true }, function(a, b) return torch.einsum("bij,bkj->bik", { a, b })
+    ^ 2 end, { 2, 2, 3 }, { 2, 4, 3 } },
+  { "a linear layer", { smooth = true }, function(x, w, b)
+    return torch.gelu(torch.linear(x, w, b)) end, { 3, 4 }, { 5, 4 }, { 5 } },
   { "softmax", { smooth = true }, function(x) return torch.softmax(x, -1) end, { 3, 5 } },
-  { "log_softmax of a product", { smooth = true }, function(x, w) return torch.log_softmax(torch.mm(x, w), 1) end, { 3, 2 }, { 2, 4 } },
+  { "log_softmax of a product", { smooth = true }, function(x, w)
+    return torch.log_softmax(torch.mm(x, w), 1) end, { 3, 2 }, { 2, 4 } },
   { "logsumexp", { smooth = true }, function(x) return torch.logsumexp(x, { 1 }) end, { 3, 4 } },
-  { "layer norm", { smooth = true }, function(x, w, b) return torch.layer_norm(x, { 4 }, w, b) end, { 3, 4 }, { 4 }, { 4 } },
+  { "layer norm", { smooth = true }, function(x, w, b) return torch.layer_norm(x, { 4 }, w, b) end,
+    { 3, 4 }, { 4 }, { 4 } },
   { "batch norm", { smooth = true }, function(x, w, b)
     return torch.batch_norm(x, w, b, nil, nil, true, 0.1, 1e-5, false)
   end, { 5, 3 }, { 3 }, { 3 } },
-  { "a convolution", { smooth = true }, function(x, w, b) return torch.conv2d(x, w, b, { stride = 2, padding = 1 }):tanh() end,
+  { "a convolution", { smooth = true }, function(x, w, b)
+    return torch.conv2d(x, w, b, { stride = 2, padding = 1 }):tanh() end,
     { 1, 2, 5, 5 }, { 3, 2, 3, 3 }, { 3 } },
-  { "a one-dimensional convolution", { smooth = true }, function(x, w) return torch.conv1d(x, w, nil, { dilation = 2 }) ^ 2 end,
+  { "a one-dimensional convolution", { smooth = true }, function(x, w)
+    return torch.conv1d(x, w, nil, { dilation = 2 }) ^ 2 end,
     { 2, 2, 7 }, { 2, 2, 3 } },
-  { "a transposed convolution", {}, function(x, w) return torch.conv_transpose2d(x, w):sin() end, { 1, 2, 3, 3 }, { 2, 1, 2, 2 } },
-  { "pooling", {}, function(x) return torch.avg_pool2d(x ^ 2, { 2, 2 }) + torch.max_pool2d(x, { 2, 2 }) end, { 1, 2, 4, 4 } },
+  { "a transposed convolution", {}, function(x, w) return torch.conv_transpose2d(x, w):sin() end,
+    { 1, 2, 3, 3 }, { 2, 1, 2, 2 } },
+  { "pooling", {}, function(x) return torch.avg_pool2d(x ^ 2, { 2, 2 })
+    + torch.max_pool2d(x, { 2, 2 }) end, { 1, 2, 4, 4 } },
   { "embedding", { smooth = true }, function(w)
     return torch.embedding(w, torch.tensor { { 0, 2 }, { 2, 1 } }):sum(1):exp()
   end, { 4, 3 } },
   { "index and gather", { smooth = true }, function(x)
-    return x[torch.tensor { 0, 2, 0 }] ^ 2 + x[{ { 0, 3 }, { 0, 2 } }]:sum(1, true) * torch.gather(x, 1, torch.tensor { { 1, 0 }, { 0, 0 }, { 1, 1 } }):sum()
+    return x[torch.tensor { 0, 2, 0 }] ^ 2 + x[{ { 0, 3 }, { 0, 2 } }]:sum(1, true)
+      * torch.gather(x, 1, torch.tensor { { 1, 0 }, { 0, 0 }, { 1, 1 } }):sum()
   end, { 3, 2 } },
   { "a mask", { smooth = true }, function(x)
     return x[torch.tensor { { true, false, true }, { false, true, true } }] ^ 3
@@ -128,15 +145,19 @@ local expressions = {
     return torch.scaled_dot_product_attention(q, k, v, { is_causal = true })
   end, { 1, 2, 4, 3 }, { 1, 2, 4, 3 }, { 1, 2, 4, 3 } },
   { "cross entropy", { smooth = true }, function(x)
-    return torch.cross_entropy_loss(x, torch.tensor { 1, 0, -100 }, { ignore_index = -100, label_smoothing = 0.1 })
+    return torch.cross_entropy_loss(x, torch.tensor { 1, 0, -100 },
+      { ignore_index = -100, label_smoothing = 0.1 })
   end, { 3, 4 } },
   { "binary cross entropy", { smooth = true }, function(x)
-    return torch.binary_cross_entropy_with_logits(x, torch.tensor({ 1, 0, 1 }, { dtype = "float64" }))
+    return torch.binary_cross_entropy_with_logits(x,
+      torch.tensor({ 1, 0, 1 }, { dtype = "float64" }))
   end, { 3 } },
   { "where, clamp, abs and max", {}, function(x, y)
-    return torch.where(torch.gt(x, y), x ^ 2, y) + x:clamp(-0.5, 0.5) + y:abs() + torch.maximum(x, y)
+    return torch.where(torch.gt(x, y), x ^ 2, y) + x:clamp(-0.5, 0.5) + y:abs()
+      + torch.maximum(x, y)
   end, { 7 }, { 7 } },
-  { "cumsum, prod and var", { smooth = true }, function(x) return x:cumsum(0) * x:prod(1, true) + x:var(1):sum() end, { 3, 3 } },
+  { "cumsum, prod and var", { smooth = true }, function(x) return x:cumsum(0) * x:prod(1, true)
+    + x:var(1):sum() end, { 3, 3 } },
   { "inverse and log-determinant", { smooth = true }, function(x)
     local m = torch.matmul(x, x:t()) + torch.eye(3, { dtype = "float64" })
     return torch.logdet(m) + torch.inverse(m):sum()
@@ -181,12 +202,14 @@ end)
 test("the third order", function()
   torch.manual_seed(3)
   local x = random(4):requires_grad_()
-  local function derivative(y) return torch.autograd.grad(y:sum(), x, { create_graph = true })[1] end
+  local function derivative(y) return torch.autograd.grad(y:sum(), x,
+    { create_graph = true })[1] end
   local y = torch.sin(x) * x ^ 3
   local third = derivative(derivative(derivative(y)))
   local v = x:detach()
   -- (x^3 sin x)''' by hand
-  expect_close(third, -v ^ 3 * torch.cos(v) - 9 * v ^ 2 * torch.sin(v) + 18 * v * torch.cos(v) + 6 * torch.sin(v), 1e-9, 1e-9)
+  expect_close(third, -v ^ 3 * torch.cos(v) - 9 * v ^ 2 * torch.sin(v) + 18 * v * torch.cos(v) + 6
+    * torch.sin(v), 1e-9, 1e-9)
   check_gradients(function(z)
     z = z.requires_grad and z or z:detach():requires_grad_()
     local first = torch.autograd.grad(torch.exp(torch.sin(z)):sum(), z, { create_graph = true })[1]
@@ -238,12 +261,15 @@ test("autograd.grad leaves grad alone", function()
   expect_close(torch.autograd.grad({ a, b }, x,
     { grad_outputs = { torch.ones(2), torch.ones(2) * 10 } })[1], { 22, 22 })
   local here = "autograd_spec.lua"
-  expect_error(function() torch.autograd.grad((x * 2):sum(), { x, unused }) end, "allow_unused", here)
-  expect_error(function() torch.autograd.grad(x:sum(), { x, 3 }) end, "inputs", "entry 2", "number 3", here)
+  expect_error(function() torch.autograd.grad((x * 2):sum(), { x, unused }) end, "allow_unused",
+    here)
+  expect_error(function() torch.autograd.grad(x:sum(), { x, 3 }) end, "inputs", "entry 2",
+    "number 3", here)
   expect_error(function() torch.autograd.grad(3, x) end, "outputs", "number 3", here)
   expect_error(function() torch.autograd.grad(torch.ones(1), x) end, "require grad", here)
   expect_error(function() torch.autograd.grad(x * 2, x) end, "float32[2]", here)
-  expect_error(function() torch.autograd.grad(x * 2, x, { grad_outputs = torch.ones(3) }) end, "[2]", "[3]", here)
+  expect_error(function() torch.autograd.grad(x * 2, x, { grad_outputs = torch.ones(3) }) end,
+    "[2]", "[3]", here)
 end)
 
 test("operators in no_grad are not recorded, and the mode comes back", function()
@@ -265,10 +291,12 @@ test("operators in no_grad are not recorded, and the mode comes back", function(
 end)
 
 test("an error inside no_grad brings the mode back", function()
-  local message = expect_error(function() torch.no_grad(function() error("broken") end) end, "broken")
+  local message = expect_error(function() torch.no_grad(function() error("broken") end) end,
+    "broken")
   assert(message:find("autograd_spec.lua:%d+: broken"), message)
   expect_equal(torch.is_grad_enabled(), true)
-  expect_error(function() torch.no_grad(function() return torch.ones(2) + torch.ones(3) end) end, "float32[3]")
+  expect_error(function() torch.no_grad(function() return torch.ones(2) + torch.ones(3) end) end,
+    "float32[3]")
   expect_equal(torch.is_grad_enabled(), true)
   torch.no_grad(function()
     pcall(torch.enable_grad, error, "x")
@@ -296,10 +324,13 @@ test("what backward refuses", function()
   expect_error(function() torch.ones(1):backward() end, "require grad", here)
   expect_error(function() (x * 2):backward(torch.ones(3)) end, "[2]", "[3]", here)
   expect_error(function() (x * 2):backward("ones") end, "ones", here)
-  expect_error(function() x:sum():backward { retain_grpah = true } end, "retain_grpah", "retain_graph", here)
+  expect_error(function() x:sum():backward { retain_grpah = true } end, "retain_grpah",
+    "retain_graph", here)
   expect_error(function() x:sum():backward(nil, { create_grph = true }) end, "create_grph", here)
-  expect_error(function() x:sum():backward { retain_graph = 1 } end, "retain_graph", "number 1", here)
-  expect_error(function() torch.autograd.grad(x:sum(), x, { allow_unsed = true }) end, "allow_unsed", here)
+  expect_error(function() x:sum():backward { retain_graph = 1 } end, "retain_graph", "number 1",
+    here)
+  expect_error(function() torch.autograd.grad(x:sum(), x, { allow_unsed = true }) end,
+    "allow_unsed", here)
   expect_error(function() torch.tensor({ 1, 2 }):requires_grad_() end, "floating point", here)
   expect_error(function() (x * 2):requires_grad_(false) end, "detach", here)
 end)

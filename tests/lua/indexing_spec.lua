@@ -6,7 +6,8 @@ local test, expect_error = testing.test, testing.expect_error
 local expect_equal = testing.expect_equal
 
 local function expect_tensor(actual, expected)
-  expected = torch.is_tensor(expected) and expected or torch.tensor(expected, { dtype = actual.dtype })
+  expected = torch.is_tensor(expected) and expected
+    or torch.tensor(expected, { dtype = actual.dtype })
   if actual ~= expected then
     error(("expected %s, got %s"):format(tostring(expected), tostring(actual)), 2)
   end
@@ -80,7 +81,8 @@ test("a mask selects", function()
   local t = grid()
   expect_tensor(t[torch.gt(t, 8)], { 9, 10, 11 })
   expect_tensor(t[torch.tensor { true, false, true }], { { 0, 1, 2, 3 }, { 8, 9, 10, 11 } })
-  expect_tensor(t[{ {}, torch.tensor { true, false, false, true } }], { { 0, 3 }, { 4, 7 }, { 8, 11 } })
+  expect_tensor(t[{ {}, torch.tensor { true, false, false, true } }],
+    { { 0, 3 }, { 4, 7 }, { 8, 11 } })
   expect_equal(t[torch.gt(t, 99)]:numel(), 0)
 end)
 
@@ -130,10 +132,12 @@ test("an index out of range names the index and the shape", function()
   expect_error(function() return t[{ {}, -5 }] end, "index -5", "dimension 1", "[3, 4]", here)
   expect_error(function() return t[{ "...", 4 }] end, "index 4", "dimension 1", "[3, 4]", here)
   expect_error(function() return t[{ "newaxis", 3 }] end, "index 3", "[3, 4]", here)
-  expect_error(function() return t[torch.tensor { 0, 3 }] end, "index 3", "dimension 0", "[3, 4]", here)
+  expect_error(function() return t[torch.tensor { 0, 3 }] end, "index 3", "dimension 0", "[3, 4]",
+    here)
   expect_error(function() t[3] = 1 end, "index 3", "dimension 0", "[3, 4]", here)
   expect_error(function() t[{ 0, 7 }] = 1 end, "index 7", "dimension 1", "[3, 4]", here)
-  expect_error(function() t[{ 0, 7 }] = torch.tensor(1) end, "index 7", "dimension 1", "[3, 4]", here)
+  expect_error(function() t[{ 0, 7 }] = torch.tensor(1) end, "index 7", "dimension 1", "[3, 4]",
+    here)
   expect_error(function() t[torch.tensor { 9 }] = 1 end, "index 9", "[3, 4]", here)
   expect_error(function() return torch.tensor(1)[0] end, "index 0", "no dimensions", here)
   expect_error(function() return torch.zeros({ 0 })[0] end, "index 0", "[0]", here)
@@ -147,7 +151,8 @@ test("indices that do not fit the tensor", function()
   expect_error(function() return t[torch.tensor { true, false }] end, "mask", "[3, 4]")
   expect_error(function() return t[{ {}, torch.tensor { true } }] end, "mask", "[3, 4]")
   expect_error(function() return t[torch.tensor { 0.5 }] end, "float32", "[3, 4]")
-  expect_error(function() return t[{ torch.tensor { 0, 1 }, torch.tensor { 0, 1, 2 } }] end, "[2], [3]")
+  expect_error(function() return t[{ torch.tensor { 0, 1 }, torch.tensor { 0, 1, 2 } }] end,
+    "[2], [3]")
   expect_error(function() return t[1.5] end, "1.5")
   expect_error(function() return t[{ 1.5 }] end, "1.5")
   expect_error(function() return t[{ { 0, 1.5 } }] end, "1.5")

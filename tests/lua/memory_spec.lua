@@ -4,16 +4,29 @@ local redco = require "redco"
 local torch = redco.torch
 local ffi = require "ffi"
 
-local test, expect_equal = testing.test, testing.expect_equal
+local expect_equal = testing.expect_equal
 
 -- The bytes of this process that are allocated and not freed, by glibc.
 ffi.cdef [[
-typedef struct { size_t arena, ordblks, smblks, hblks, hblkhd, usmblks, fsmblks, uordblks, fordblks, keepcost; } mallinfo2_t;
+typedef struct { size_t arena, ordblks, smblks, hblks, hblkhd, usmblks, fsmblks, uordblks,
+  fordblks, keepcost; } mallinfo2_t;
 mallinfo2_t mallinfo2(void);
 ]]
 local function live_mb()
   local info = ffi.C.mallinfo2()
   return tonumber(info.uordblks + info.hblkhd) / 2 ^ 20
+end
+
+-- A sanitizer's allocator is not glibc's: there is nothing to measure then.
+local test = testing.test
+do
+  local before = live_mb()
+  local probe = torch.zeros(2 ^ 24)
+  if live_mb() - before < 60 then
+    print("glibc does not see the allocations of this program: memory is not measured")
+    test = function() end
+  end
+  assert(#probe == 2 ^ 24)
 end
 
 local function settled_mb()
@@ -38,8 +51,9 @@ test("the measure sees a tensor come and go", function()
   local kept = torch.zeros(100 * MB)
   local held = live_mb() - before
   assert(held > 99 and held < 101, held)
-  kept = nil
-  assert(settled_mb() - before < 1, kept)
+  assert(kept:numel() == 100 * MB)
+  kept = nil -- luacheck: ignore 311
+  assert(settled_mb() - before < 1)
 end)
 
 test("10,000 temporaries of 1 MB hold less than 64 MB", function()
@@ -52,7 +66,7 @@ test("temporaries of arithmetic, of in-place chains and of views", function()
   local peak = peak_of(2000, function()
     local y = (x + 1) * 2 - x
     y:add_(1)
-    y = y:view(2, -1)[0] + 1
+    assert(#(y:view(2, -1)[0] + 1) == MB / 2)
   end)
   assert(peak < 64, "MB at the peak: " .. peak)
 end)
@@ -64,19 +78,25 @@ test("a few large temporaries", function()
 end)
 
 test("many small temporaries", function()
-  local peak = peak_of(200000, function() torch.empty(64) end)
+  -- glibc walks its list of freed pieces to answer, so it is asked seldom
+  local peak = peak_of(200, function()
+    for _ = 1, 1000 do torch.empty(64) end
+  end)
   assert(peak < 64, "MB at the peak: " .. peak)
 end)
 
 test("with 100,000 tables resident in Lua", function()
   local examples = {}
-  for i = 1, 100000 do examples[i] = { text = "example " .. i, label = i, ids = { i, i + 1, i + 2 } } end
+  for i = 1, 100000 do examples[i] = { text = "example " .. i, label = i,
+    ids = { i, i + 1, i + 2 } } end
   local heap_mb = collectgarbage("count") / 1024
   local start = os.clock()
   local peak = peak_of(10000, function() torch.empty(MB) end)
   local seconds = os.clock() - start
   -- the collector walks the heap in turn for a few times its size of tensor bytes, not for each tensor
-  assert(peak < math.max(64, 12 * heap_mb), ("MB at the peak: %g with a heap of %g"):format(peak, heap_mb))
+
+  assert(peak < math.max(64, 8 * heap_mb), ("MB at the peak: %g with a heap of %g"):format(peak,
+    heap_mb))
   assert(seconds < 20, "seconds: " .. seconds)
   expect_equal(#examples, 100000)
 end)
@@ -129,7 +149,7 @@ test("an error does not keep what was made before it", function()
   assert(settled_mb() - before < 4, "MB left: " .. settled_mb() - before)
 end)
 
-test("a tensor that only others refer to stays valid", function()
+testing.test("a tensor that only others refer to stays valid", function()
   local view, address
   do
     local base = torch.arange(1000):double()
@@ -156,7 +176,7 @@ test("a tensor that only others refer to stays valid", function()
   expect_equal(gradients[1].grad[7]:item(), 7)
 end)
 
-test("tensors in a table that the collector finalises with them", function()
+testing.test("tensors in a table that the collector finalises with them", function()
   -- userdata and their owners die in one cycle, in any order
   for _ = 1, 100 do
     local owner = { torch.ones(10), {} }

@@ -229,4 +229,291 @@ test("dropout of all is zeros, with finite gradients; a rate that is none is an 
   end
 end)
 
+test("attention: a query that may look at nothing gets 0, with dropout too", function()
+  local i = part "attention_plain.in."
+  local mask = torch.ones({ 5, 5 }, { dtype = "bool" })
+  mask[2] = false
+  for _, options in ipairs { {}, { train = true, dropout = 1e-7, rng = torch.Generator(1) } } do
+    options.mask = mask
+    local q = i.q:clone():requires_grad_()
+    local y = nn.attention(q, i.k, i.v, options)
+    expect_close(y:detach():select(-2, 2), torch.zeros { 2, 4, 3 })
+    y:sum():backward()
+    assert(q.grad:isfinite():all():item(), "the gradient is not finite")
+  end
+end)
+
+-- ---- losses ----
+
+local loss_options = {
+  plain = {}, ignored = {}, ignore_index = { ignore_index = 3 }, smoothing = { label_smoothing = 0.2 },
+  smoothing_ignored = { label_smoothing = 0.1 }, bfloat16 = {}, rows = {},
+}
+for name, options in pairs(loss_options) do
+  test(("cross_entropy, %s, equals torch"):format(name), function()
+    check_case("cross_entropy_" .. name, function(_, i)
+      local loss, count = nn.cross_entropy(i.logits, i.labels, options)
+      local ignored = i.labels:eq(options.ignore_index or -100):sum():item()
+      expect_equal(count:item(), i.labels:numel() - ignored)
+      expect_equal(count.dtype, "int64")
+      expect_equal(#loss.shape, 0)
+      return { loss = loss }
+    end)
+  end)
+end
+
+test("cross_entropy and linear_cross_entropy: no label that counts gives 0 and gradients of 0",
+  function()
+    local logits = torch.randn({ 2, 3, 5 }):requires_grad_()
+    local labels = torch.full({ 2, 3 }, -100, { dtype = "int64" })
+    local loss, count = nn.cross_entropy(logits, labels)
+    expect_equal(loss:item(), 0)
+    expect_equal(count:item(), 0)
+    loss:backward()
+    expect_close(logits.grad, torch.zeros { 2, 3, 5 })
+
+    local x, weight = torch.randn({ 2, 3, 4 }):requires_grad_(), torch.randn({ 5, 4 }):requires_grad_()
+    loss, count = nn.linear_cross_entropy(x, weight, labels)
+    expect_equal(loss:item(), 0)
+    expect_equal(count:item(), 0)
+    loss:backward()
+    expect_close(x.grad, torch.zeros { 2, 3, 4 })
+    expect_close(weight.grad, torch.zeros { 5, 4 })
+  end)
+
+test("wrong labels and options of the losses are errors of the line that called", function()
+  local logits, labels = torch.randn { 2, 5 }, torch.tensor { 1, 5 }
+  local x, weight = torch.randn { 2, 4 }, torch.randn { 5, 4 }
+  for _, call in ipairs {
+    function(l, o) return nn.cross_entropy(logits, l, o) end,
+    function(l, o) return nn.linear_cross_entropy(x, weight, l, o) end,
+  } do
+    expect_error(function() call(labels) end, "nn_spec.lua:", "5")
+    expect_error(function() call(torch.tensor { 1, -1 }) end, "nn_spec.lua:", "-1")
+    expect_error(function() call(torch.tensor { 1, 2, 3 }) end, "nn_spec.lua:")
+    expect_error(function() call(torch.tensor { 1, 2 }, { label_smothing = 0.1 }) end,
+      "unknown argument 'label_smothing'", "did you mean 'label_smoothing'?")
+    expect_error(function() call(torch.tensor { 1, 2 }, { label_smoothing = 1.5 }) end,
+      "nn_spec.lua:", "1.5")
+    expect_error(function() call(torch.tensor { 1.0, 2.5 }) end, "nn_spec.lua:")
+  end
+  expect_error(function() nn.linear_cross_entropy(x, torch.randn { 5, 3 }, torch.tensor { 1, 2 }) end,
+    "nn_spec.lua:")
+end)
+
+--- Fails unless linear_cross_entropy and cross_entropy of the full logits agree in value, first
+--- and, with `twice`, second gradients.
+local function compare_heads(dtype, sizes, options, tolerance, twice)
+  local rng = torch.Generator(11)
+  local function draw(...) return torch.randn({ ... }, { generator = rng }) end
+  local first_x = (draw(sizes.rows, sizes.inner) * 0.5):to(dtype)
+  local first_weight = (draw(sizes.classes, sizes.inner) * 0.5):to(dtype)
+  local labels = draw(sizes.rows):abs():mul(1e6):long():remainder(sizes.classes)
+  labels[0] = options.ignore_index or -100
+  local probe_x, probe_weight = draw(sizes.rows, sizes.inner), draw(sizes.classes, sizes.inner)
+  local results = {}
+  for i, head in ipairs {
+    function(x, weight) return nn.linear_cross_entropy(x, weight, labels, options) end,
+    function(x, weight)
+      return nn.cross_entropy(torch.linear(x, weight), labels, options)
+    end,
+  } do
+    local x = first_x:clone():requires_grad_()
+    local weight = first_weight:clone():requires_grad_()
+    local loss, count = head(x, weight)
+    local r = { loss = loss:detach(), count = count }
+    if twice then
+      r.x, r.weight = unpack(torch.autograd.grad(loss, { x, weight }, { create_graph = true }))
+      local probed = (r.x * probe_x):sum() + (r.weight * probe_weight):sum()
+      r.xx, r.ww = unpack(torch.autograd.grad(probed, { x, weight }))
+      r.x, r.weight = r.x:detach(), r.weight:detach()
+    else
+      r.x, r.weight = unpack(torch.autograd.grad(loss, { x, weight }))
+    end
+    results[i] = r
+  end
+  for key, expected in pairs(results[2]) do
+    local actual = results[1][key]
+    expect_equal(actual.dtype, expected.dtype)
+    local largest = expected:double():abs():max():item()
+    expect_close(actual, expected, tolerance, tolerance * largest)
+  end
+end
+
+test("linear_cross_entropy equals cross_entropy of all logits, to the second gradients", function()
+  local sizes = { rows = 12, inner = 6, classes = 9 }
+  compare_heads("float32", sizes, {}, 2e-5, true)
+  compare_heads("float64", sizes, {}, 1e-11, true)
+  compare_heads("float32", sizes, { label_smoothing = 0.2 }, 2e-5, true)
+  compare_heads("float64", sizes, { ignore_index = 4, label_smoothing = 0.1 }, 1e-11, true)
+end)
+
+test("linear_cross_entropy over several blocks of rows", function()
+  -- A block has 2^21 logits: 419 rows of 5000 classes.
+  local sizes = { rows = 1000, inner = 8, classes = 5000 }
+  compare_heads("float32", sizes, {}, 2e-5)
+  compare_heads("float32", sizes, { label_smoothing = 0.1 }, 2e-5)
+  compare_heads("float64", { rows = 850, inner = 4, classes = 5000 }, {}, 1e-11, true)
+end)
+
+test("linear_cross_entropy in bfloat16 is near the full logits", function()
+  compare_heads("bfloat16", { rows = 64, inner = 16, classes = 50 }, {}, 2e-2)
+  compare_heads("bfloat16", { rows = 1000, inner = 8, classes = 5000 }, {}, 2e-2)
+end)
+
+test("linear_cross_entropy where only one side is trained, and where none is", function()
+  local x, weight = torch.randn { 6, 4 }, torch.randn { 5, 4 }
+  local labels = torch.tensor { 0, 1, 2, 3, 4, 0 }
+  local expected = nn.cross_entropy(torch.linear(x, weight), labels)
+  local loss = nn.linear_cross_entropy(x, weight, labels)
+  assert(not loss.requires_grad)
+  expect_close(loss, expected)
+  local trained = weight:clone():requires_grad_()
+  local gradient = torch.autograd.grad(nn.linear_cross_entropy(x, trained, labels), { trained })[1]
+  local full = torch.autograd.grad(nn.cross_entropy(torch.linear(x, trained), labels), { trained })[1]
+  expect_close(gradient, full, 1e-5, 1e-6)
+  trained = x:clone():requires_grad_()
+  gradient = torch.autograd.grad(nn.linear_cross_entropy(trained, weight, labels), { trained })[1]
+  full = torch.autograd.grad(nn.cross_entropy(torch.linear(trained, weight), labels), { trained })[1]
+  expect_close(gradient, full, 1e-5, 1e-6)
+end)
+
+-- ---- parameters ----
+
+local makers = {
+  Linear = { call = function(o) return nn.Linear(50, 40, o) end,
+    shapes = { weight = "40,50", bias = "40" }, bound = 1 / math.sqrt(50) },
+  Embedding = { call = function(o) return nn.Embedding(70, 30, o) end,
+    shapes = { weight = "70,30" }, std = 1 },
+  Conv1d = { call = function(o) return nn.Conv1d(24, 32, 5, o) end,
+    shapes = { weight = "32,24,5", bias = "32" }, bound = 1 / math.sqrt(24 * 5) },
+  Conv2d = { call = function(o) return nn.Conv2d(8, 32, { 3, 5 }, o) end,
+    shapes = { weight = "32,8,3,5", bias = "32" }, bound = 1 / math.sqrt(8 * 15) },
+  GRUCell = { call = function(o) return nn.GRUCell(20, 25, o) end,
+    shapes = { weight_ih = "75,20", weight_hh = "75,25", bias_ih = "75", bias_hh = "75" },
+    bound = 1 / math.sqrt(25) },
+  LSTMCell = { call = function(o) return nn.LSTMCell(20, 25, o) end,
+    shapes = { weight_ih = "100,20", weight_hh = "100,25", bias_ih = "100", bias_hh = "100" },
+    bound = 1 / math.sqrt(25) },
+  MultiheadAttention = { call = function(o) return nn.MultiheadAttention(32, o) end,
+    shapes = { ["q_proj.weight"] = "32,32", ["q_proj.bias"] = "32", ["k_proj.weight"] = "32,32",
+      ["k_proj.bias"] = "32", ["v_proj.weight"] = "32,32", ["v_proj.bias"] = "32",
+      ["out_proj.weight"] = "32,32", ["out_proj.bias"] = "32" }, bound = 1 / math.sqrt(32) },
+  MLP = { call = function(o) return nn.MLP({ 36, 36, 36 }, o) end,
+    shapes = { ["1.weight"] = "36,36", ["1.bias"] = "36", ["2.weight"] = "36,36",
+      ["2.bias"] = "36" }, bound = 1 / math.sqrt(36) },
+}
+
+local function by_path(params)
+  local found, leaves = {}, tree.leaves(params)
+  for i, path in ipairs(tree.paths(params)) do found[path] = leaves[i] end
+  return found
+end
+
+for name, maker in pairs(makers) do
+  test(name .. " makes parameters of the shapes and the distribution it says", function()
+    local params = by_path(maker.call { generator = torch.Generator(7) })
+    for path, shape in pairs(maker.shapes) do
+      assert(params[path], name .. " has no " .. path)
+      expect_equal(table.concat(params[path].shape, ","), shape)
+      expect_equal(params[path].dtype, "float32")
+    end
+    for path, tensor in pairs(params) do
+      assert(maker.shapes[path], ("%s makes %s, which was not expected"):format(name, path))
+      if maker.bound then
+        local largest = tensor:abs():max():item()
+        assert(largest <= maker.bound, path .. " is out of bounds")
+        if tensor:numel() > 500 then
+          assert(largest > 0.95 * maker.bound, path .. " does not reach its bounds")
+        end
+      end
+      if tensor:numel() > 500 then
+        local std = maker.std or maker.bound / math.sqrt(3)
+        local off = math.abs(tensor:std():item() / std - 1)
+        assert(off < 0.1, ("%s: the deviation is off by %g"):format(path, off))
+        assert(math.abs(tensor:mean():item()) < 0.15 * std, path .. " has a mean")
+      end
+    end
+  end)
+
+  test(name .. ": the same generator gives the same parameters", function()
+    local a = by_path(maker.call { generator = torch.Generator(7) })
+    local b = by_path(maker.call { generator = torch.Generator(7) })
+    local c = by_path(maker.call { generator = torch.Generator(8) })
+    for path in pairs(a) do
+      assert(torch.equal(a[path], b[path]), path .. " differs")
+      assert(not torch.equal(a[path], c[path]), path .. " does not depend on the seed")
+    end
+    torch.manual_seed(3)
+    a = by_path(maker.call())
+    torch.manual_seed(3)
+    b = by_path(maker.call())
+    for path in pairs(a) do assert(torch.equal(a[path], b[path]), path .. " differs") end
+  end)
+
+  test(name .. " refuses an unknown option with the nearest", function()
+    expect_error(function() maker.call { generatr = torch.Generator(1) } end, "nn_spec.lua:",
+      ("nn.%s: unknown argument 'generatr'; did you mean 'generator'?"):format(name))
+    expect_error(function() maker.call(5) end, "nn_spec.lua:", "expected a table of named arguments")
+  end)
+end
+
+test("parameters without bias, grouped kernels, layers of 1 and 0", function()
+  for _, params in ipairs {
+    nn.Linear(3, 2, { bias = false }), nn.Conv1d(4, 2, 3, { bias = false }),
+    nn.Conv2d(4, 2, 3, { bias = false }), nn.LayerNorm(3, { bias = false }), nn.RMSNorm(3),
+  } do
+    expect_equal(params.bias, nil)
+    assert(params.weight)
+  end
+  for _, params in ipairs { nn.GRUCell(3, 2, { bias = false }), nn.LSTMCell(3, 2, { bias = false }) } do
+    expect_equal(params.bias_ih or params.bias_hh, nil)
+  end
+  expect_equal(#tree.leaves(nn.MLP({ 2, 3, 4 }, { bias = false })), 2)
+  expect_equal(#tree.leaves(nn.MultiheadAttention(4, { bias = false })), 4)
+  expect_equal(table.concat(nn.Conv1d(4, 6, 3, { groups = 2 }).weight.shape, ","), "6,2,3")
+  expect_equal(table.concat(nn.Conv2d(6, 9, 3, { groups = 3 }).weight.shape, ","), "9,2,3,3")
+  local norm = nn.LayerNorm { 2, 3 }
+  expect_close(norm.weight, torch.ones { 2, 3 })
+  expect_close(norm.bias, torch.zeros { 2, 3 })
+  expect_close(nn.RMSNorm(4).weight, torch.ones { 4 })
+  local small = nn.Embedding(400, 20, { std = 0.02 }).weight:std():item()
+  assert(math.abs(small - 0.02) < 0.002)
+end)
+
+test("the functions that apply layers refuse unknown options with the nearest", function()
+  local x, conv = torch.zeros { 1, 2, 4 }, nn.Conv1d(2, 2, 1)
+  expect_error(function() nn.layer_norm(nn.LayerNorm(4), x, { epsilon = 1 }) end,
+    "nn.layer_norm: unknown argument 'epsilon'")
+  expect_error(function() nn.rms_norm(nn.RMSNorm(4), x, { epz = 1 }) end, "did you mean 'eps'?")
+  expect_error(function() nn.conv1d(conv, x, { strides = 1 }) end, "did you mean 'stride'?")
+  expect_error(function() nn.mlp(nn.MLP { 4, 2 }, x, { activations = torch.relu }) end,
+    "did you mean 'activation'?")
+  expect_error(function() nn.attention(x, x, x, { casual = true }) end, "did you mean 'causal'?",
+    "nn_spec.lua:")
+end)
+
+test("wrong shapes are errors with both shapes and this file", function()
+  expect_error(function() nn.linear(nn.Linear(4, 2), torch.zeros { 3, 5 }) end, "nn_spec.lua:",
+    "5", "4")
+  expect_error(function() nn.embedding(nn.Embedding(4, 2), torch.tensor { 4 }) end, "nn_spec.lua:")
+  expect_error(function() nn.embedding(nn.Embedding(4, 2), torch.tensor { 0.5 }) end, "nn_spec.lua:")
+  expect_error(function() nn.gru_cell(nn.GRUCell(4, 2), torch.zeros { 3, 4 }, torch.zeros { 2, 2 }) end,
+    "nn_spec.lua:")
+  expect_error(function() nn.layer_norm(nn.LayerNorm(4), torch.zeros { 3, 5 }) end, "nn_spec.lua:")
+  expect_error(function() nn.conv2d(nn.Conv2d(3, 2, 3), torch.zeros { 1, 4, 5, 5 }) end, "nn_spec.lua:")
+end)
+
+test("every stored case of a layer was used", function()
+  local n = 0
+  for name in pairs(stored) do
+    local case = name:match "^(.-)%.out%."
+    if case and case ~= "gpt2" then
+      n = n + 1
+      assert(used[case], "no test reads the case " .. case)
+    end
+  end
+  assert(n >= 39, "only " .. n)
+end)
+
 testing.finish()

@@ -10,9 +10,11 @@ local function shape_of(t) return "[" .. table.concat(t.shape, ", ") .. "]" end
 -- Two tables of numbers, booleans and tables, entry by entry.
 local function expect_list(actual, expected, path)
   path = path or "list"
-  assert(type(actual) == type(expected), ("%s: expected a %s, got a %s"):format(path, type(expected), type(actual)))
+  assert(type(actual) == type(expected), ("%s: expected a %s, got a %s"):format(path,
+    type(expected), type(actual)))
   if type(expected) ~= "table" then
-    assert(actual == expected, ("%s: expected %s, got %s"):format(path, tostring(expected), tostring(actual)))
+    assert(actual == expected, ("%s: expected %s, got %s"):format(path, tostring(expected),
+      tostring(actual)))
     return
   end
   assert(#actual == #expected, ("%s: expected %d entries, got %d"):format(path, #expected, #actual))
@@ -76,7 +78,8 @@ test("torch.tensor copies a tensor and stacks a list of them", function()
   expect_list(source:tolist(), { 1, 2 })
   expect_list(torch.tensor({ source, source + 1 }):tolist(), { { 1, 2 }, { 2, 3 } })
   expect_equal(torch.tensor({ source }, { dtype = "float32" }).dtype, "float32")
-  expect_error(function() torch.tensor { source, torch.tensor { 1, 2, 3 } } end, "data[2]", "[3]", "[2]")
+  expect_error(function() torch.tensor { source, torch.tensor { 1, 2, 3 } } end, "data[2]", "[3]",
+    "[2]")
   expect_error(function() torch.tensor { source, 1 } end, "data[2]", "number 1")
 end)
 
@@ -98,9 +101,12 @@ test("torch.tensor refuses ragged and foreign data with the place", function()
 end)
 
 test("torch.tensor refuses numbers its dtype cannot hold", function()
-  expect_error(function() torch.tensor({ 1, 300 }, { dtype = "uint8" }) end, "data[2]", "300", "uint8")
-  expect_error(function() torch.tensor({ { -1 } }, { dtype = "uint8" }) end, "data[1][1]", "-1", "uint8")
-  expect_error(function() torch.tensor({ 0 / 0 }, { dtype = "int64" }) end, "data[1]", "nan", "int64")
+  expect_error(function() torch.tensor({ 1, 300 }, { dtype = "uint8" }) end, "data[2]", "300",
+    "uint8")
+  expect_error(function() torch.tensor({ { -1 } }, { dtype = "uint8" }) end, "data[1][1]", "-1",
+    "uint8")
+  expect_error(function() torch.tensor({ 0 / 0 }, { dtype = "int64" }) end, "data[1]", "nan",
+    "int64")
   expect_error(function() torch.tensor({ 2 ^ 63 }, { dtype = "int64" }) end, "data[1]", "int64")
   expect_error(function() torch.tensor(40000, { dtype = "int16" }) end, "40000", "int16")
   expect_list(torch.tensor({ 255, 0 }, { dtype = "uint8" }):tolist(), { 255, 0 })
@@ -201,7 +207,8 @@ test("arithmetic with tensors and with numbers on either side", function()
 end)
 
 test("a number does not change a tensor's dtype beyond its kind", function()
-  local i, f, h = torch.tensor { 1, 2 }, torch.tensor { 0.5 }, torch.tensor({ 1, 2 }, { dtype = "bfloat16" })
+  local i, f, h = torch.tensor { 1, 2 }, torch.tensor { 0.5 },
+    torch.tensor({ 1, 2 }, { dtype = "bfloat16" })
   expect_equal((i + 1).dtype, "int64")
   expect_equal((1 - i).dtype, "int64")
   expect_equal((i * 2).dtype, "int64")
@@ -219,7 +226,8 @@ end)
 test("operators broadcast and refuse what does not fit", function()
   expect_close(torch.tensor { { 1 }, { 2 } } + torch.tensor { 10, 20 }, { { 11, 21 }, { 12, 22 } })
   local here = "tensor_spec.lua"
-  expect_error(function() return torch.ones(2) + torch.ones(3) end, "float32[2]", "float32[3]", here)
+  expect_error(function() return torch.ones(2) + torch.ones(3) end, "float32[2]", "float32[3]",
+    here)
   expect_error(function() return torch.ones(2) + "x" end, '"x"', here)
   expect_error(function() return torch.ones(2) + nil end, "nil", here)
   expect_error(function() return { 1 } * torch.ones(2) end, "table", here)

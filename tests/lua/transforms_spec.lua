@@ -20,7 +20,8 @@ test("grad keeps the tree of its first argument", function()
   }
   local function loss(p, x)
     local total = 0
-    for _, layer in ipairs(p.layers) do total = total + (layer.w * x).sum(layer.w * x) + layer.b:sum() ^ 2 end
+    for _, layer in ipairs(p.layers) do total = total + (layer.w * x).sum(layer.w * x)
+      + layer.b:sum() ^ 2 end
     return total * p.scale
   end
   local value, gradients = redco.value_and_grad(loss)(params, f64 { 10, 20 })
@@ -43,7 +44,8 @@ end)
 
 test("grad of a single tensor, and of a list", function()
   expect_close(redco.grad(function(x) return (x ^ 3):sum() end)(f64 { 1, 2 }), { 3, 12 })
-  local gradients = redco.grad(function(list) return (list[1] * list[2]):sum() end) { f64 { 1, 2 }, f64 { 3, 4 } }
+  local gradients = redco.grad(function(list) return (list[1] * list[2]):sum() end) { f64 { 1, 2 },
+    f64 { 3, 4 } }
   expect_close(gradients[1], { 3, 4 })
   expect_close(gradients[2], { 1, 2 })
 end)
@@ -76,7 +78,8 @@ end)
 
 test("grad works inside no_grad", function()
   local x = f64({ 1, 2 }):requires_grad_()
-  local gradient = torch.no_grad(function() return redco.grad(function(p) return (p ^ 2):sum() end)(x) end)
+  local gradient = torch.no_grad(function() return redco.grad(function(p)
+    return (p ^ 2):sum() end)(x) end)
   expect_close(gradient, { 2, 4 })
   expect_equal(gradient.requires_grad, false)
   expect_close(torch.no_grad(redco.grad(function(p) return (p ^ 2):sum() end), f64 { 3 }), { 6 })
@@ -95,11 +98,13 @@ end)
 
 test("create_graph lets backward go through a gradient", function()
   local x = f64({ 2 }):requires_grad_()
-  local gradient = redco.grad(function(p) return (p ^ 3):sum() end)(x) -- x requires gradients: on by itself
+  -- x requires gradients: on by itself
+  local gradient = redco.grad(function(p) return (p ^ 3):sum() end)(x)
   gradient:sum():backward()
   expect_close(x.grad, { 12 })
   local y, w = f64 { 2 }, f64({ 5 }):requires_grad_()
-  local gradient_of_y = redco.grad(function(p) return (p ^ 2 * w):sum() end, { create_graph = true })(y)
+  local gradient_of_y = redco.grad(function(p) return (p ^ 2 * w):sum() end,
+    { create_graph = true })(y)
   gradient_of_y:sum():backward()
   expect_close(w.grad, { 4 })
   local plain = redco.grad(function(p) return (p ^ 2 * w):sum() end)(y)
@@ -109,12 +114,17 @@ test("create_graph lets backward go through a gradient", function()
 end)
 
 test("what grad refuses", function()
-  expect_error(function() redco.grad(function(x) return x * 2 end)(f64 { 1, 2 }) end, "one element", "[2]", here)
-  expect_error(function() redco.grad(function() return 3 end)(f64 { 1 }) end, "tensor", "number", here)
+  expect_error(function() redco.grad(function(x) return x * 2 end)(f64 { 1, 2 }) end,
+    "one element", "[2]", here)
+  expect_error(function() redco.grad(function() return 3 end)(f64 { 1 }) end, "tensor", "number",
+    here)
   expect_error(function() redco.grad(function() end)(f64 { 1 }) end, "nil", here)
-  expect_error(function() redco.grad(function(x) return x:argmax() end)(f64 { 1 }) end, "int64[]", here)
-  expect_error(function() redco.grad(function(x) return x:sum() end, { create_graph = 1 }) end, "number", here)
-  expect_error(function() redco.grad(function(x) return x:sum() end, { creat_graph = true }) end, "creat_graph", here)
+  expect_error(function() redco.grad(function(x) return x:argmax() end)(f64 { 1 }) end, "int64[]",
+    here)
+  expect_error(function() redco.grad(function(x) return x:sum() end, { create_graph = 1 }) end,
+    "number", here)
+  expect_error(function() redco.grad(function(x) return x:sum() end, { creat_graph = true }) end,
+    "creat_graph", here)
   expect_error(function() redco.grad(3) end, "function", "number", here)
   expect_error(function() redco.vmap("f") end, "function", "string", here)
   local message = expect_error(function()
@@ -158,7 +168,8 @@ test("in_dims and out_dims", function()
   expect_close(redco.vmap(function(a) return a * 2 end, { out_dims = -1 })(m), (m * 2):t())
   -- a result that does not depend on the batch
   expect_close(redco.vmap(function() return f64 { 7, 8 } end)(m), { { 7, 8 }, { 7, 8 } })
-  expect_close(redco.vmap(function() return f64 { 7, 8 } end, { out_dims = 1 })(m), { { 7, 7 }, { 8, 8 } })
+  expect_close(redco.vmap(function() return f64 { 7, 8 } end, { out_dims = 1 })(m),
+    { { 7, 7 }, { 8, 8 } })
 end)
 
 test("results of vmap keep their places, nil too", function()
@@ -170,7 +181,8 @@ end)
 
 test("per-example gradients are vmap over grad", function()
   torch.manual_seed(1)
-  local params = { w1 = torch.randn({ 5, 4 }):double(), w2 = torch.randn({ 3, 5 }):double(), b = torch.zeros({ 3 }):double() }
+  local params = { w1 = torch.randn({ 5, 4 }):double(), w2 = torch.randn({ 3, 5 }):double(),
+    b = torch.zeros({ 3 }):double() }
   local function loss(p, x, y)
     local hidden = torch.layer_norm(torch.tanh(torch.mv(p.w1, x)), { 5 })
     local logits = torch.mv(p.w2, hidden) + p.b
@@ -178,7 +190,8 @@ test("per-example gradients are vmap over grad", function()
   end
   local x, y = torch.randn({ 6, 4 }):double(), torch.tensor { 0, 1, 2, 2, 1, 0 }
   local gradients = redco.vmap(redco.grad(loss), { in_dims = { false, 0, 0 } })(params, x, y)
-  local values, again = redco.vmap(redco.value_and_grad(loss), { in_dims = { false, 0, 0 } })(params, x, y)
+  local values, again = redco.vmap(redco.value_and_grad(loss),
+    { in_dims = { false, 0, 0 } })(params, x, y)
   for i = 0, 5 do
     local value, expected = redco.value_and_grad(loss)(params, x[i], y[i])
     expect_close(values[i], value)
@@ -203,7 +216,8 @@ end)
 test("second derivatives inside vmap", function()
   local x = f64 { 0.5, 1, 2 }
   local second = redco.vmap(redco.grad(redco.grad(function(p) return p ^ 3 * torch.sin(p) end)))(x)
-  expect_close(second, 6 * x * torch.sin(x) + 6 * x ^ 2 * torch.cos(x) - x ^ 3 * torch.sin(x), 1e-10, 1e-10)
+  expect_close(second, 6 * x * torch.sin(x) + 6 * x ^ 2 * torch.cos(x) - x ^ 3 * torch.sin(x),
+    1e-10, 1e-10)
 end)
 
 test("grad over vmap over grad", function()
@@ -232,7 +246,8 @@ test("randomness must be chosen", function()
   assert(not torch.allclose(different[0], different[1]))
   local same = redco.vmap(function() return torch.rand { 4 } end, { randomness = "same" })(x)
   expect_close(same[0], same[7])
-  expect_error(function() redco.vmap(noise, { randomness = "some" })(x) end, "some", "different", here)
+  expect_error(function() redco.vmap(noise, { randomness = "some" })(x) end, "some", "different",
+    here)
 end)
 
 test("what vmap refuses", function()
@@ -248,17 +263,26 @@ test("what vmap refuses", function()
       return shared
     end)(x)
   end, "add_", here)
-  expect_error(function() redco.vmap(function(a, b) return a + b end)(x, torch.ones(3)) end, "3", "2", here)
+  expect_error(function() redco.vmap(function(a, b) return a + b end)(x, torch.ones(3)) end, "3",
+    "2", here)
   expect_error(function() redco.vmap(function(a) return a end)(3) end, "no argument", here)
-  expect_error(function() redco.vmap(function(a) return a end)(torch.tensor(1)) end, "dimension", here)
-  expect_error(function() redco.vmap(function(a) return a end, { in_dims = 5 })(x) end, "in_dims", here)
-  expect_error(function() redco.vmap(function(a) return a end, { in_dims = { 0 } })(x, x) end, "in_dims", "2", here)
-  expect_error(function() redco.vmap(function(a) return a end, { in_dims = "first" }) end, "in_dims", "first", here)
-  expect_error(function() redco.vmap(function(a) return a end, { in_dims = { 0.5 } })(x) end, "in_dims", "0.5", here)
-  expect_error(function() redco.vmap(function(a) return a end, { out_dims = "x" }) end, "out_dims", here)
-  expect_error(function() redco.vmap(function(a) return a end, { out_dims = 7 })(x) end, "out_dims", here)
+  expect_error(function() redco.vmap(function(a) return a end)(torch.tensor(1)) end, "dimension",
+    here)
+  expect_error(function() redco.vmap(function(a) return a end, { in_dims = 5 })(x) end, "in_dims",
+    here)
+  expect_error(function() redco.vmap(function(a) return a end, { in_dims = { 0 } })(x, x) end,
+    "in_dims", "2", here)
+  expect_error(function() redco.vmap(function(a) return a end, { in_dims = "first" }) end,
+    "in_dims", "first", here)
+  expect_error(function() redco.vmap(function(a) return a end, { in_dims = { 0.5 } })(x) end,
+    "in_dims", "0.5", here)
+  expect_error(function() redco.vmap(function(a) return a end, { out_dims = "x" }) end, "out_dims",
+    here)
+  expect_error(function() redco.vmap(function(a) return a end, { out_dims = 7 })(x) end,
+    "out_dims", here)
   expect_error(function() redco.vmap(function(a) return a end, { in_dim = 0 }) end, "in_dim", here)
-  expect_error(function() redco.vmap(function(a) return a end)(torch.zeros { 0, 3 }) end, "empty", here)
+  expect_error(function() redco.vmap(function(a) return a end)(torch.zeros { 0, 3 }) end, "empty",
+    here)
 end)
 
 test("an error inside leaves no level behind", function()
@@ -268,7 +292,8 @@ test("an error inside leaves no level behind", function()
   end, "7", here)
   assert(message:find("^" .. here:gsub("%.", "%%.") .. "%d+:"), message)
   expect_error(function() redco.vmap(function() error("mine") end)(x) end, "mine", here)
-  expect_error(function() redco.vmap(redco.grad(function(row) return row end))(x) end, "one element", here)
+  expect_error(function() redco.vmap(redco.grad(function(row) return row end))(x) end,
+    "one element", here)
   expect_equal((torch.ones(2) + 1):sum():item(), 4)
   expect_close(redco.vmap(function(row) return row:sum() end)(x), { 3, 3 })
   expect_equal(torch.is_grad_enabled(), true)

@@ -50,7 +50,8 @@ class REDCO_API Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  /// Runs a script; `args` are its `...` and its global table `arg`.
+  /// Runs a script; `args` are its `...` and its global table `arg`. `require` also finds modules
+  /// in the script's folder.
   void run_file(const std::string& path, const std::vector<std::string>& args = {});
 
   /// Runs a piece of Lua; `name` stands for the file in error messages.

@@ -2,6 +2,7 @@
 --- those of Hugging Face's `GPT2LMHeadModel`: the matrices of the blocks are [in, out], the head is
 --- the embedding.
 local arguments = require "redco.arguments"
+local fail = require "redco.fail"
 local nn = require "redco.nn"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
@@ -88,8 +89,7 @@ local function make_forward(c)
   return function(params, input_ids, options)
     local length = input_ids:size(1)
     if length > c.n_positions then
-      error(("gpt2: %d tokens are more than the model's n_positions, %d"):format(length,
-        c.n_positions), 3)
+      fail("gpt2: %d tokens are more than the model's n_positions, %d", length, c.n_positions)
     end
     local x = torch.embedding(params["transformer.wte.weight"], input_ids)
       + params["transformer.wpe.weight"]:narrow(0, 0, length)
@@ -104,6 +104,8 @@ local function make_forward(c)
 end
 
 local call_options = arguments("gpt2", { train = false }, { "rng" })
+local loss_options = arguments("gpt2.loss",
+  { train = false, ignore_index = -100, label_smoothing = 0 }, { "rng" })
 
 gpt2.from_config = registry.define("redco.models.gpt2.from_config", [[
 from_config({vocab_size = 50257, n_positions = 1024, n_embd = 768, n_layer = 12, n_head = 12, n_inner, embd_pdrop = 0.1, resid_pdrop = 0.1, attn_pdrop = 0.1, layer_norm_epsilon = 1e-5, initializer_range = 0.02}, generator) -> model
@@ -113,10 +115,9 @@ A GPT-2 with new weights. `model.params` is a flat table by Hugging Face's names
 mean cross-entropy of the labels, which the collate_fn has shifted, and their number, without holding
 all logits; `model.hidden_states` what the head sees. `model.config` is what was given.]],
 function(config, generator)
-  local c = config_of(config)
+  local c = config_of(config or {})
   if c.n_embd % c.n_head ~= 0 then
-    error(("gpt2.from_config: n_embd (%d) is no multiple of n_head (%d)"):format(c.n_embd,
-      c.n_head), 2)
+    fail("gpt2.from_config: n_embd (%d) is no multiple of n_head (%d)", c.n_embd, c.n_head)
   end
   local forward = make_forward(c)
   local model = { config = c, params = make_params(c, generator) }
@@ -126,7 +127,7 @@ function(config, generator)
   end
 
   function model.loss(params, inputs, options)
-    local o = options or {}
+    local o = loss_options(options)
     local hidden = model.hidden_states(params, inputs, { train = o.train, rng = o.rng })
     return nn.linear_cross_entropy(hidden, params["transformer.wte.weight"], inputs.labels,
       { ignore_index = o.ignore_index, label_smoothing = o.label_smoothing })

@@ -1,5 +1,6 @@
 --- Scaled dot-product attention and the multi-head layer.
 local arguments = require "redco.arguments"
+local fail = require "redco.fail"
 local layers = require "redco.nn.layers"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
@@ -69,7 +70,7 @@ multihead_attention(params, x [batch, length, embed_dim], {num_heads, memory = x
 Attention of x to `memory` in num_heads heads: Vaswani et al., 2017. Other arguments as in
 `nn.attention`.]], function(params, x, options)
   local o = use(options)
-  local heads = o.num_heads or error("nn.multihead_attention: num_heads is missing", 2)
+  local heads = o.num_heads or fail "nn.multihead_attention: num_heads is missing"
   local batch, length, embed_dim = unpack(x.shape)
   local function split(name, from)
     return layers.linear(params[name], from):view { batch, from:size(1), heads, embed_dim / heads }

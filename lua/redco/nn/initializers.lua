@@ -1,5 +1,6 @@
 --- Initial values, as in torch.nn.init: each function fills its tensor in place and returns it.
 local arguments = require "redco.arguments"
+local fail = require "redco.fail"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 
@@ -7,6 +8,7 @@ local init = {}
 
 local function define(name, text, f)
   init[name] = registry.define("redco.nn.init." .. name, text, function(t, ...)
+    if not torch.is_tensor(t) then fail("nn.init.%s: expected a tensor, got a %s", name, type(t)) end
     local rest = { ... }
     return torch.no_grad(function() return f(t, unpack(rest)) end)
   end)
@@ -16,8 +18,7 @@ end
 local function fans(t, where)
   local shape = t.shape
   if #shape < 2 then
-    error(("%s: needs a tensor of at least 2 dimensions, got [%s]"):format(where,
-      table.concat(shape, ", ")), 0)
+    fail("%s: needs a tensor of at least 2 dimensions, got [%s]", where, table.concat(shape, ", "))
   end
   local receptive = t:numel() / math.max(1, shape[1] * shape[2])
   return shape[2] * receptive, shape[1] * receptive
@@ -39,8 +40,8 @@ local function gain_of(nonlinearity, a, where)
     local names = {}
     for name in pairs(gains) do names[#names + 1] = name end
     table.sort(names)
-    error(("%s: nonlinearity is one of %s, got %s"):format(where, table.concat(names, ", "),
-      tostring(nonlinearity)), 0)
+    fail("%s: nonlinearity is one of %s, got %s", where, table.concat(names, ", "),
+      tostring(nonlinearity))
   end
   return gain(a)
 end
@@ -114,7 +115,7 @@ local kaiming = arguments("nn.init.kaiming",
 local function kaiming_std(t, o, where)
   local fan_in, fan_out = fans(t, where)
   if o.mode ~= "fan_in" and o.mode ~= "fan_out" then
-    error(("%s: mode is \"fan_in\" or \"fan_out\", got %s"):format(where, tostring(o.mode)), 0)
+    fail("%s: mode is \"fan_in\" or \"fan_out\", got %s", where, tostring(o.mode))
   end
   local fan = o.mode == "fan_in" and fan_in or fan_out
   return gain_of(o.nonlinearity, o.a, where) / math.sqrt(fan)

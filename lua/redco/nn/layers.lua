@@ -1,5 +1,6 @@
 --- Linear, embedding, normalisation, dropout and the MLP.
 local arguments = require "redco.arguments"
+local fail = require "redco.fail"
 local init = require "redco.nn.initializers"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
@@ -82,7 +83,7 @@ Generator of loss_fn, draws. Otherwise x itself.]], function(x, p, options)
   local o = dropout(options)
   if not o.train or p == 0 then return x end
   if not o.rng then
-    error("nn.dropout: with train = true it needs rng, the Generator that loss_fn is given", 2)
+    fail "nn.dropout: with train = true it needs rng, the Generator that loss_fn is given"
   end
   local kept = torch.empty_like(x):bernoulli_(1 - p, { generator = o.rng })
   return x * kept:mul_(p < 1 and 1 / (1 - p) or 0)

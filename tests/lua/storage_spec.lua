@@ -1,0 +1,186 @@
+-- torch.save, torch.load and torch.frombuffer.
+local redco = require "redco"
+local testing = require "testing"
+
+local torch, tree = redco.torch, redco.tree
+local test, expect_error = testing.test, testing.expect_error
+local expect_close, expect_equal = testing.expect_close, testing.expect_equal
+
+local folder = os.tmpname()
+os.remove(folder)
+assert(os.execute(("mkdir -p '%s'"):format(folder)) == 0)
+local path = folder .. "/file.safetensors"
+
+local function write(bytes)
+  local file = assert(io.open(path, "wb"))
+  file:write(bytes)
+  file:close()
+end
+
+local function round_trip(value)
+  torch.save(value, path)
+  return torch.load(path)
+end
+
+--- Fails unless two trees have the same structure, kinds and values.
+local function expect_same(actual, expected)
+  expect_equal(table.concat(tree.paths(actual), " "), table.concat(tree.paths(expected), " "))
+  tree.map(function(a, b)
+    expect_equal(torch.is_tensor(a), torch.is_tensor(b))
+    if torch.is_tensor(b) then
+      expect_equal(a.dtype, b.dtype)
+      expect_equal(table.concat(a.shape, ","), table.concat(b.shape, ","))
+      assert(torch.equal(a, b), "values differ")
+    else
+      expect_equal(type(a), type(b))
+      expect_equal(a, b)
+    end
+  end, actual, expected)
+end
+
+test("a tree of tensors, numbers, texts, booleans, lists and empty tables comes back", function()
+  local value = {
+    weight = torch.randn { 3, 4 },
+    layers = { { b = torch.arange(5) }, { b = torch.tensor { true, false } }, 3.5 },
+    name = "a \"text\" with\nlines and \226\130\172", step = 12, rate = 1e-3, on = true, off = false,
+    empty = {}, nested = { deep = { deeper = torch.tensor(7) } }, ["dotted.key"] = torch.zeros { 2 },
+    [""] = 1, half = torch.randn({ 3 }, { dtype = "bfloat16" }),
+  }
+  local back = round_trip(value)
+  expect_same(back, value)
+  expect_equal(#back.layers, 3)
+  expect_equal(next(back.empty), nil)
+end)
+
+test("all kinds of one leaf, and every dtype", function()
+  for _, value in ipairs { 5, 0.1, "text", true, false, -1, 2 ^ 40 } do
+    expect_equal(round_trip(value), value)
+  end
+  expect_close(round_trip(torch.ones { 2 }), torch.ones { 2 })
+  for _, dtype in ipairs { "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16",
+    "int8", "uint8", "bool" } do
+    local t = torch.tensor({ { 1, 0, 1 }, { 0, 0, 1 } }):to(dtype)
+    expect_same(round_trip { t = t }, { t = t })
+  end
+  expect_same(round_trip { t = torch.zeros { 0, 3 } }, { t = torch.zeros { 0, 3 } })
+end)
+
+test("views, transposed and overlapping tensors are saved as what they show", function()
+  local base = torch.arange(12):view { 3, 4 }
+  local value = { a = base:t(), b = base:select(1, 2), c = base[0]:expand { 2, 4 }, d = base }
+  local back = round_trip(value)
+  for name, t in pairs(value) do assert(torch.equal(back[name], t), name) end
+end)
+
+test("integers beyond 2^53 keep every digit", function()
+  local value = round_trip { t = torch.tensor { 9007199254740993LL, -9223372036854775807LL - 1 } }
+  expect_equal(tostring(value.t[0]:item()), "9007199254740993LL")
+  expect_equal(tostring(round_trip { n = 9007199254740993LL }.n), "9007199254740993LL")
+end)
+
+test("a loaded tensor is written to without changing the file", function()
+  torch.save({ t = torch.zeros { 4 } }, path)
+  local first = torch.load(path)
+  first.t:fill_(5)
+  expect_close(torch.load(path).t, torch.zeros { 4 })
+  expect_close(first.t, torch.full({ 4 }, 5))
+end)
+
+test("a file that was written over leaves what was loaded from it before", function()
+  torch.save({ t = torch.zeros { 4 } }, path)
+  local first = torch.load(path)
+  torch.save({ t = torch.ones { 4 } }, path)
+  expect_close(first.t, torch.zeros { 4 })
+  expect_close(torch.load(path).t, torch.ones { 4 })
+end)
+
+test("trained parameters are saved without their history", function()
+  local w = torch.ones({ 2 }):requires_grad_()
+  local back = round_trip { w = w, y = w * 2 }
+  assert(not back.w.requires_grad and not back.y.requires_grad)
+  expect_close(back.y, torch.full({ 2 }, 2))
+end)
+
+-- The format of the files: 8 bytes of the header's length, JSON, data.
+local function foreign(header, data)
+  local size = #header
+  return string.char(size % 256, math.floor(size / 256), 0, 0, 0, 0, 0, 0) .. header .. data
+end
+
+test("a file of another program is a flat table", function()
+  write(foreign('{"a.weight":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},'
+    .. '"b":{"dtype":"I64","shape":[],"data_offsets":[8,16]},"__metadata__":{"format":"pt"}}',
+    "\0\0\128\63\0\0\0\64" .. "\7\0\0\0\0\0\0\0"))
+  local found = torch.load(path)
+  expect_close(found["a.weight"], torch.tensor { 1.0, 2.0 })
+  expect_equal(found.b:item(), 7)
+  expect_equal(found.__metadata__, nil)
+  expect_equal(#tree.paths(found), 2)
+end)
+
+test("a file cut short anywhere is an error with its name", function()
+  torch.save({ a = torch.randn { 5 }, b = { 1, "x" } }, path)
+  local bytes = redco.data.read(path)
+  for size = 0, #bytes - 1 do
+    write(bytes:sub(1, size))
+    expect_error(function() torch.load(path) end, "storage_spec.lua:", path)
+  end
+  write(bytes)
+  torch.load(path)
+end)
+
+test("files that are none, and paths that cannot be read or written", function()
+  for _, bytes in ipairs { "", "text", ("\255"):rep(64), ("\0"):rep(64), foreign("{", ""),
+    foreign("[]", ""), foreign('{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,9]}}', ("x"):rep(9)),
+    foreign('{"a":{"dtype":"Q7","shape":[2],"data_offsets":[0,8]}}', ("x"):rep(8)),
+    foreign('{"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}}', ("x"):rep(8)) } do
+    write(bytes)
+    expect_error(function() torch.load(path) end, "storage_spec.lua:", path)
+  end
+  expect_error(function() torch.load(folder .. "/nothing") end, "storage_spec.lua:", "nothing",
+    "No such file")
+  expect_error(function() torch.load(folder) end, "storage_spec.lua:", folder)
+  expect_error(function() torch.save({}, folder .. "/no/such/folder") end, "storage_spec.lua:",
+    "no/such/folder")
+  expect_error(function() torch.save({}, folder) end, "storage_spec.lua:", folder)
+  expect_error(function() torch.load() end, "storage_spec.lua:", "torch.load")
+  expect_error(function() torch.load {} end, "storage_spec.lua:", "torch.load")
+  expect_error(function() torch.save(torch.zeros { 1 }) end, "storage_spec.lua:", "torch.save")
+end)
+
+test("what no file can hold is refused by its place, and the file stays as it was", function()
+  torch.save({ t = torch.ones { 2 } }, path)
+  local loop = {}
+  loop.loop = loop
+  for _, value in ipairs { { a = print }, { a = { 1, x = 2 } }, { [true] = 1 }, loop,
+    { a = torch.Generator(1) }, { a = coroutine.create(print) } } do
+    expect_error(function() torch.save(value, path) end, "storage_spec.lua:")
+  end
+  expect_error(function() torch.save({ a = { b = print } }, path) end, "function")
+  expect_close(torch.load(path).t, torch.ones { 2 })
+end)
+
+test("frombuffer: types, offset and count", function()
+  local bytes = "\1\0\0\0\2\0\0\0\255\255\255\255xyz"
+  expect_close(torch.frombuffer(bytes, { dtype = "int32" }), torch.tensor({ 1, 2, -1 }, { dtype = "int32" }))
+  expect_close(torch.frombuffer(bytes, { dtype = "int32", offset = 4, count = 1 }),
+    torch.tensor({ 2 }, { dtype = "int32" }))
+  expect_equal(torch.frombuffer(bytes, { dtype = "uint8" }):numel(), 15)
+  expect_equal(torch.frombuffer("", { dtype = "uint8" }):numel(), 0)
+  expect_close(torch.frombuffer("\0\0\192\63", { dtype = "float32" }), torch.tensor { 1.5 })
+  expect_error(function() torch.frombuffer(bytes, { dtype = "uint8", offset = 16 }) end,
+    "storage_spec.lua:", "offset 16", "15")
+  expect_error(function() torch.frombuffer(bytes, { dtype = "uint8", offset = -1 }) end, "offset -1")
+  expect_error(function() torch.frombuffer(bytes, { dtype = "int32", count = 4 }) end, "4", "15")
+  expect_error(function() torch.frombuffer(bytes, { dtype = "int32", count = -1 }) end,
+    "storage_spec.lua:")
+  expect_error(function() torch.frombuffer(bytes, {}) end, "storage_spec.lua:")
+  expect_error(function() torch.frombuffer(5, { dtype = "int32" }) end, "storage_spec.lua:")
+  expect_error(function() torch.frombuffer(bytes, { dtype = "int33" }) end, "storage_spec.lua:", "int33")
+  expect_error(function() torch.frombuffer(bytes, { dtype = "int8", ofset = 1 }) end,
+    "storage_spec.lua:", "ofset", "offset")
+  expect_error(function() torch.frombuffer("\3\2", { dtype = "bool" }):sum() end, "storage_spec.lua:")
+end)
+
+os.execute(("rm -r '%s'"):format(folder))
+testing.finish()

@@ -1,0 +1,68 @@
+-- The examples learn what their READMEs say, and give the same numbers however a batch is cut.
+local testing = require "testing"
+
+local program, source, scratch = os.getenv "REDCO_LUA", os.getenv "REDCO_SOURCE", os.tmpname()
+os.remove(scratch)
+os.execute("mkdir " .. scratch)
+
+-- Runs an example; returns the lines of its metrics.jsonl: of steps, and of evaluations.
+local function run(example, arguments)
+  local workdir = os.tmpname()
+  os.remove(workdir)
+  workdir = scratch .. "/" .. workdir:match "[^/]+$"
+  local command = ("'%s' '%s/examples/%s/train.lua' --workdir=%s %s >%s/output 2>&1"):format(program,
+    source, example, workdir, arguments, scratch)
+  if os.execute(command) ~= 0 then
+    error(command .. "\n" .. io.open(scratch .. "/output"):read "*a", 0)
+  end
+  local steps, evaluations = {}, {}
+  for line in io.lines(workdir .. "/metrics.jsonl") do
+    local list = line:find '"kind":"eval"' and evaluations or steps
+    local metrics = {}
+    for name, value in line:gmatch '"([%w_]+)":([-%d.e+]+)' do metrics[name] = tonumber(value) end
+    list[#list + 1] = metrics
+  end
+  return steps, evaluations
+end
+
+for model, least in pairs { cnn = 0.98, mlp = 0.97 } do
+  testing.test("digits: the " .. model .. " learns", function()
+    local _, evaluations = run("digits", "--model=" .. model)
+    local accuracy = evaluations[#evaluations].accuracy
+    assert(accuracy > least, "accuracy on held-out digits: " .. accuracy)
+  end)
+end
+
+testing.test("digits: IDX files are read", function()
+  local folder = "/usr/share/datasets/fashion-mnist"
+  if not io.open(folder .. "/t10k-labels-idx1-ubyte.gz") then
+    print("absent, so not tried: Debian's dataset-fashion-mnist")
+    return
+  end
+  local steps = run("digits", "--max-steps=50 --data=" .. folder)
+  assert(steps[50].loss < steps[1].loss - 0.5, steps[50].loss)
+end)
+
+testing.test("digits: a batch in four pieces gives the same losses", function()
+  local options = "--dropout=0 --max-steps=10 --global-batch-size=32 --per-device-batch-size="
+  local whole, pieces = run("digits", options .. 32), run("digits", options .. 8)
+  assert(#whole == 10 and #pieces == 10)
+  for i = 1, 10 do
+    for _, name in ipairs { "loss", "grad_norm", "lr" } do
+      local a, b = whole[i][name], pieces[i][name]
+      assert(math.abs(a - b) <= 2e-5 * math.max(1, math.abs(a)), ("step %d: %s %.8f, %.8f"):format(i,
+        name, a, b))
+    end
+  end
+end)
+
+testing.test("language_modeling: it learns, and two runs are the same", function()
+  local options = "--max-steps=40 --n-layer=2 --n-embd=64 --length=64 --dropout=0.1 --n-generated=20 --n-epochs=1"
+  local first, evaluations = run("language_modeling", options)
+  assert(first[1].loss > 5 and evaluations[1].loss < 3.5, evaluations[1].loss)
+  local second = run("language_modeling", options)
+  for i = 1, 40 do testing.expect_equal(second[i].loss, first[i].loss) end
+end)
+
+os.execute("rm -r " .. scratch)
+testing.finish()
