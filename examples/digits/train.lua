@@ -80,7 +80,7 @@ local model = models[o.model] or error("--model is mlp or cnn, got " .. o.model)
 local schedule = deployer:get_lr_schedule_fn {
   train_size = #train, n_epochs = o.n_epochs, learning_rate = o.learning_rate,
   global_batch_size = o.global_batch_size, per_device_batch_size = o.per_device_batch_size,
-  schedule_type = "cosine", warmup_ratio = 0.1,
+  schedule_type = "cosine", warmup_steps = 50,
 }
 
 local trainer = redco.Trainer {

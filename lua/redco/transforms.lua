@@ -63,7 +63,8 @@ local function check_loss(loss)
     if loss:numel() == 1 and loss.dtype:find("^b?float") then return end
     given = ("a Tensor %s[%s]"):format(loss.dtype, table.concat(loss.shape, ", "))
   end
-  fail("redco.grad: the function must return a floating-point tensor of one element, it returned %s", given)
+  fail("redco.grad: the function must return a floating-point tensor of one element, "
+    .. "it returned %s", given)
 end
 
 local function map_results(f, results)

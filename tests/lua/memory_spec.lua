@@ -93,7 +93,7 @@ test("with 100,000 tables resident in Lua", function()
   local start = os.clock()
   local peak = peak_of(10000, function() torch.empty(MB) end)
   local seconds = os.clock() - start
-  -- the collector walks the heap in turn for a few times its size of tensor bytes, not for each tensor
+  -- the collector walks a large heap once for several times its size of tensor bytes
 
   assert(peak < math.max(64, 8 * heap_mb), ("MB at the peak: %g with a heap of %g"):format(peak,
     heap_mb))

@@ -1,3 +1,4 @@
+-- luacheck: ignore 631 (texts as PyTorch breaks them)
 -- tostring(tensor) is PyTorch's repr(tensor), character for character; the texts come from PyTorch 2.11.
 local testing = require "testing"
 local torch = require "redco.torch"

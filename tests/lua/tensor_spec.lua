@@ -1,3 +1,4 @@
+-- luacheck: ignore 581 (with NaN among them, `not (a < b)` is not `a >= b`)
 -- Tensors from Lua values and back, and the operators of Lua on them.
 local testing = require "testing"
 local torch = require "redco.torch"

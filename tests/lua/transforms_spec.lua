@@ -305,7 +305,11 @@ test("tensors inside a transformation can be printed", function()
     text = tostring(row)
     return row
   end)(torch.ones { 2, 3 })
-  expect_equal(text, "BatchedTensor(lvl=1, bdim=0, value=\n    tensor([[1., 1., 1.],\n            [1., 1., 1.]])\n)")
+  expect_equal(text, [=[
+BatchedTensor(lvl=1, bdim=0, value=
+    tensor([[1., 1., 1.],
+            [1., 1., 1.]])
+)]=])
 end)
 
 testing.finish()
