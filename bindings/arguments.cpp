@@ -64,7 +64,7 @@ void read(lua_State* L, int index, const std::string& what, Tree& value) {
 NamedArguments::NamedArguments(lua_State* L, int index, std::string function)
     : L_(L), index_(index), function_(std::move(function)) {
   require(lua_istable(L, index), function_, ": expected one table of named arguments, ", function_,
-          "{name = value, ...}, got ", describe(L, index));
+          "{name = value, ...}, got ", described(L, index));
 }
 
 void NamedArguments::push(const char* name) {
@@ -103,7 +103,7 @@ void NamedArguments::refuse(std::initializer_list<const char*> names, const std:
 void NamedArguments::finish() {
   for (lua_pushnil(L_); lua_next(L_, index_); lua_pop(L_, 1)) {
     require(lua_type(L_, -2) == LUA_TSTRING, function_,
-            ": the arguments are named, got an entry at ", describe(L_, -2));
+            ": the arguments are named, got an entry at ", described(L_, -2));
     std::string key = lua_tostring(L_, -2);
     if (known_.count(key)) continue;
     std::string near = nearest(key, known_);

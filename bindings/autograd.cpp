@@ -30,12 +30,12 @@ struct BackwardOptions {
 variable_list check_tensors(lua_State* L, int index, const char* what) {
   if (at::Tensor* tensor = test_tensor(L, index)) return {*tensor};
   require(lua_istable(L, index), what, ": expected a Tensor or a list of them, got ",
-          describe(L, index));
+          described(L, index));
   variable_list tensors;
   for (int i = 1; i <= static_cast<int>(lua_objlen(L, index)); ++i) {
     lua_rawgeti(L, index, i);
     at::Tensor* tensor = test_tensor(L, -1);
-    require(tensor != nullptr, what, ": entry ", i, " is ", describe(L, -1), ", not a Tensor");
+    require(tensor != nullptr, what, ": entry ", i, " is ", described(L, -1), ", not a Tensor");
     tensors.push_back(*tensor);
     lua_pop(L, 1);
   }
@@ -48,7 +48,7 @@ BackwardOptions check_options(lua_State* L, int index, const std::string& functi
   BackwardOptions options;
   if (lua_isnoneornil(L, index)) return options;
   require(lua_istable(L, index), function, ": expected a table of named arguments, got ",
-          describe(L, index));
+          described(L, index));
   for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1)) {
     std::string name = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "";
     if (std::find(names.begin(), names.end(), name) == names.end()) {
@@ -61,7 +61,7 @@ BackwardOptions check_options(lua_State* L, int index, const std::string& functi
       continue;
     }
     require(lua_isboolean(L, -1), function, ": ", name, ": expected true or false, got ",
-            describe(L, -1));
+            described(L, -1));
     bool value = lua_toboolean(L, -1);
     if (name == "retain_graph")
       options.retain_graph = value;
@@ -79,13 +79,13 @@ int backward(lua_State* L) {
   at::Tensor* gradient = test_tensor(L, 2);
   if (gradient != nullptr) gradients.push_back(*gradient);
   require(gradient != nullptr || lua_isnoneornil(L, 2) || lua_istable(L, 2),
-          "Tensor:backward: gradient: expected a Tensor, got ", describe(L, 2));
+          "Tensor:backward: gradient: expected a Tensor, got ", described(L, 2));
   bool options_second = gradient == nullptr && lua_istable(L, 2);
   BackwardOptions options =
       check_options(L, options_second ? 2 : 3, "Tensor:backward", {"retain_graph", "create_graph"});
   require(gradient != nullptr || self.numel() == 1,
           "Tensor:backward: only a tensor of one element needs no `gradient`; this one is ",
-          describe(self));
+          described(self));
   torch::autograd::backward({self}, gradients, options.retain_graph, options.create_graph);
   return 0;
 }
@@ -99,14 +99,14 @@ int grad(lua_State* L) {
   for (size_t i = 0; i < outputs.size(); ++i)
     require(outputs[i].numel() == 1 || i < options.grad_outputs.size(),
             "torch.autograd.grad: only an output of one element needs no `grad_outputs`; output ",
-            i + 1, " is ", describe(outputs[i]));
+            i + 1, " is ", described(outputs[i]));
   variable_list gradients =
       torch::autograd::grad(outputs, inputs, options.grad_outputs, options.retain_graph,
                             options.create_graph, /*allow_unused=*/true);
   lua_createtable(L, static_cast<int>(gradients.size()), 0);
   for (size_t i = 0; i < gradients.size(); ++i) {
     require(gradients[i].defined() || options.allow_unused, "torch.autograd.grad: input ", i + 1,
-            ", a Tensor ", describe(inputs[i]),
+            ", a Tensor ", described(inputs[i]),
             ", took no part in the outputs; with {allow_unused = true} it gets false");
     if (gradients[i].defined())
       push_tensor(L, gradients[i]);
@@ -121,7 +121,7 @@ int grad(lua_State* L) {
 template <bool enabled>
 int with_grad_mode(lua_State* L) {
   require(lua_isfunction(L, 1), enabled ? "torch.enable_grad" : "torch.no_grad",
-          ": expected a function to call, got ", describe(L, 1));
+          ": expected a function to call, got ", described(L, 1));
   at::AutoGradMode mode(enabled);
   int n_args = lua_gettop(L) - 1;
   call(L, n_args, LUA_MULTRET);
@@ -134,7 +134,7 @@ int is_grad_enabled(lua_State* L) {
 }
 
 int set_grad_enabled(lua_State* L) {
-  require(lua_isboolean(L, 1), "torch.set_grad_enabled: expected a boolean, got ", describe(L, 1));
+  require(lua_isboolean(L, 1), "torch.set_grad_enabled: expected a boolean, got ", described(L, 1));
   at::GradMode::set_enabled(lua_toboolean(L, 1));
   return 0;
 }

@@ -7,7 +7,7 @@
 namespace redco::lua {
 
 int64_t check_list(lua_State* L, int index, const std::string& what) {
-  require(lua_istable(L, index), what, ": expected a list, got ", describe(L, index));
+  require(lua_istable(L, index), what, ": expected a list, got ", described(L, index));
   return static_cast<int64_t>(lua_objlen(L, index));
 }
 
@@ -31,7 +31,7 @@ Dataset make_dataset(const Ref& examples, const Ref& collate_fn, const std::stri
             call(state, 1, 1);
             require(lua_istable(state, -1),
                     "collate_fn: expected a table of tensors to be returned, got ",
-                    describe(state, -1));
+                    described(state, -1));
             return check_tree(state, lua_gettop(state));
           }};
 }

@@ -208,7 +208,7 @@ void about_to_draw(const at::Generator& generator) {
 
 int checkpoint(lua_State* L) {
   require(lua_isfunction(L, 1), "redco.checkpoint: expected a function to call, got ",
-          describe(L, 1));
+          described(L, 1));
   static const bool installed = [] {
     torch::autograd::set_default_engine_stub(&HookingEngine::instance);
     return true;

@@ -123,17 +123,17 @@ int field(lua_State* L) {
 }  // namespace
 
 std::map<std::string, double> check_metrics(lua_State* L, int index, const std::string& what) {
-  require(lua_istable(L, index), what, ": expected a table of numbers, got ", describe(L, index));
+  require(lua_istable(L, index), what, ": expected a table of numbers, got ", described(L, index));
   std::map<std::string, double> metrics;
   for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1)) {
     std::string key = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "";
-    require(!key.empty(), what, ": the key ", describe(L, -2), " is no name");
+    require(!key.empty(), what, ": the key ", described(L, -2), " is no name");
     if (at::Tensor* tensor = test_tensor(L, -1)) {
-      require(tensor->numel() == 1, what, ": ", key, " is ", describe(*tensor),
+      require(tensor->numel() == 1, what, ": ", key, " is ", described(*tensor),
               "; expected a number or a tensor of one element");
       metrics[key] = tensor->item<double>();
     } else {
-      require(lua_type(L, -1) == LUA_TNUMBER, what, ": ", key, " is ", describe(L, -1),
+      require(lua_type(L, -1) == LUA_TNUMBER, what, ": ", key, " is ", described(L, -1),
               "; expected a number or a tensor of one element");
       metrics[key] = lua_tonumber(L, -1);
     }

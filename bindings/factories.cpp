@@ -116,7 +116,7 @@ Options check_options(lua_State* L, int index) {
   if (lua_isnoneornil(L, index)) return options;
   require(lua_istable(L, index),
           "torch.tensor: expected a table {dtype =, device =, requires_grad =}, got ",
-          describe(L, index));
+          described(L, index));
   for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1)) {
     std::string key = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "";
     if (key == "dtype") {
@@ -203,7 +203,7 @@ at::Tensor stack_list(lua_State* L, int index) {
   for (int i = 1; i <= length; ++i) {
     lua_rawgeti(L, index, i);
     at::Tensor* tensor = test_tensor(L, -1);
-    require(tensor != nullptr, "torch.tensor: data[", i, "] is ", describe(L, -1),
+    require(tensor != nullptr, "torch.tensor: data[", i, "] is ", described(L, -1),
             ", but its neighbours are tensors");
     require(tensors.empty() || tensor->sizes() == tensors[0].sizes(),
             "torch.tensor: ragged data: data[", i, "] is ", describe(*tensor), ", but data[1] is ",

@@ -75,7 +75,7 @@ int wrap_batch(lua_State* L) {
   const at::Tensor& tensor = check_tensor(L, 1);
   int64_t dim = check_integer(L, 2, "vmap: in_dims");
   require(dim >= -tensor.dim() && dim < tensor.dim(), "vmap: in_dims names dimension ", dim,
-          " of a tensor ", describe(tensor));
+          " of a tensor ", described(tensor));
   push_tensor(L,
               functorch::addBatchDim(tensor, dim < 0 ? dim + tensor.dim() : dim,
                                      check_integer(L, 3, "vmap: level")),
@@ -91,7 +91,7 @@ int unwrap_batch(lua_State* L) {
   int64_t level = check_integer(L, 3, "vmap: level");
   int64_t batch_size = check_integer(L, 4, "vmap: batch size");
   require(out_dim >= -tensor.dim() - 1 && out_dim <= tensor.dim(), "vmap: out_dims is ", out_dim,
-          ", but the function returned a tensor ", describe(tensor));
+          ", but the function returned a tensor ", described(tensor));
   auto* batched = functorch::maybeGetBatchedImpl(tensor);
   if (batched != nullptr && batched->level() == level) {
     push_tensor(L, batched->value().movedim(batched->bdim(), out_dim), 0);

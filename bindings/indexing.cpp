@@ -97,9 +97,9 @@ void check_fit(const at::Tensor& self, const std::vector<TensorIndex>& indices) 
     n_taken += n_dims(entry);
     n_ellipses += entry.is_ellipsis();
   }
-  require(n_ellipses <= 1, "index: more than one \"...\" for a Tensor ", describe(self));
+  require(n_ellipses <= 1, "index: more than one \"...\" for a Tensor ", described(self));
   require(n_taken <= self.dim(), "index: ", n_taken, " entries for the ", self.dim(),
-          " dimensions of a Tensor ", describe(self));
+          " dimensions of a Tensor ", described(self));
   int64_t dim = 0;
   for (const TensorIndex& entry : indices) {
     if (entry.is_ellipsis()) {
@@ -112,11 +112,12 @@ void check_fit(const at::Tensor& self, const std::vector<TensorIndex>& indices) 
       const at::Tensor& index = entry.tensor();
       c10::ScalarType dtype = index.scalar_type();
       require(dtype == c10::kLong || dtype == c10::kInt || is_mask(index), "index: a Tensor ",
-              describe(index), " for dimension ", dim, " of a Tensor ", describe(self),
+              described(index), " for dimension ", dim, " of a Tensor ", described(self),
               "; expected one of int64, int32 or bool");
       for (int64_t i = 0; is_mask(index) && i < index.dim(); ++i)
-        require(index.size(i) == self.size(dim + i), "index: a mask ", describe(index),
-                " from dimension ", dim, " of a Tensor ", describe(self), "; the sizes must agree");
+        require(index.size(i) == self.size(dim + i), "index: a mask ", described(index),
+                " from dimension ", dim, " of a Tensor ", described(self),
+                "; the sizes must agree");
     }
     dim += n_dims(entry);
   }
@@ -140,10 +141,10 @@ void assign_grad(lua_State* L, at::Tensor& self) {
     return;
   }
   at::Tensor* grad = test_tensor(L, 3);
-  require(grad != nullptr, "Tensor.grad: expected a Tensor or nil, got ", describe(L, 3));
+  require(grad != nullptr, "Tensor.grad: expected a Tensor or nil, got ", described(L, 3));
   require(grad->sizes() == self.sizes() && grad->scalar_type() == self.scalar_type() &&
               grad->device() == self.device(),
-          "Tensor.grad: a gradient ", describe(*grad), " for a Tensor ", describe(self),
+          "Tensor.grad: a gradient ", described(*grad), " for a Tensor ", described(self),
           "; shape, dtype and device must agree");
   self.mutable_grad() = *grad;
 }
@@ -183,7 +184,7 @@ int assign_tensor(lua_State* L) {
   }
   auto number = test_scalar(L, 3);
   require(number.has_value(), "Tensor index assignment: expected a Tensor or a number, got ",
-          describe(L, 3));
+          described(L, 3));
   with_context(self, [&] { self.index_put_(indices, *number); });
   return 0;
 }

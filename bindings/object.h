@@ -34,7 +34,7 @@ std::shared_ptr<T> test_object(lua_State* L, int index) {
 template <class T>
 std::shared_ptr<T> check_object(lua_State* L, int index, const std::string& what) {
   auto object = test_object<T>(L, index);
-  require(object != nullptr, what, ": expected a ", T::lua_name, ", got ", describe(L, index),
+  require(object != nullptr, what, ": expected a ", T::lua_name, ", got ", described(L, index),
           index == 1 ? "; methods are called with a colon" : "");
   return object;
 }

@@ -7,6 +7,7 @@
 #include <redco/error.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -67,27 +68,24 @@ Choice choose(lua_State* L, const Operator& op, const Arguments& arguments) {
   Choice best;
   for (bool gather : {false, true}) {
     for (const Overload& overload : op.overloads) {
-      int top = lua_gettop(L);
       Binding candidate = overload.bind(L, arguments, gather);
-      if (candidate.cost >= 0 && (best.overload == nullptr || candidate.cost < best.binding.cost)) {
+      if (candidate.cost < 0) continue;
+      if (best.overload == nullptr || candidate.cost < best.binding.cost)
         best = {&overload, candidate};
-        if (candidate.cost == 0) break;
-      } else {
-        lua_settop(L, top);
-      }
+      if (candidate.cost == 0) break;
     }
     if (best.overload != nullptr) break;
   }
   return best;
 }
 
-std::string given_arguments(lua_State* L, int n_args, int named) {
+std::string given_arguments(lua_State* L, const Arguments& arguments) {
   std::string text;
-  for (int i = 1; i <= n_args; ++i) text += (i > 1 ? ", " : "") + describe(L, i);
-  if (named != 0) {
+  for (int i = 1; i <= arguments.n_positional; ++i) text += (i > 1 ? ", " : "") + describe(L, i);
+  if (arguments.n_named > 0) {
     std::map<std::string, std::string> entries;
-    for (lua_pushnil(L); lua_next(L, named); lua_pop(L, 1))
-      if (lua_type(L, -2) == LUA_TSTRING) entries[lua_tostring(L, -2)] = describe(L, lua_gettop(L));
+    for (int i = 0; i < arguments.n_named; ++i)
+      entries[arguments.named[i].name] = describe(L, arguments.named[i].index);
     text += text.empty() ? "{" : ", {";
     for (const auto& [key, value] : entries)
       text += (text.back() == '{' ? "" : ", ") + key + " = " + value;
@@ -96,24 +94,19 @@ std::string given_arguments(lua_State* L, int n_args, int named) {
   return "(" + text + ")";
 }
 
-[[noreturn]] void fail_no_overload(lua_State* L, const Operator& op, int n_args, int named,
-                                   bool is_method) {
-  std::string text = (is_method ? "Tensor:" : "torch.") + op.name + ": no overload takes " +
-                     given_arguments(L, n_args, named);
+[[noreturn]] void fail_no_overload(lua_State* L, const Operator& op, const Arguments& arguments) {
+  std::string text = (arguments.is_method ? "Tensor:" : "torch.") + op.name +
+                     ": no overload takes " + given_arguments(L, arguments);
   std::set<std::string> known;
   for (const Overload& overload : op.overloads)
     for (const Parameter& parameter : overload.parameters()) known.insert(parameter.name);
-  if (named != 0) {
-    for (lua_pushnil(L); lua_next(L, named); lua_pop(L, 1)) {
-      if (lua_type(L, -2) != LUA_TSTRING) continue;
-      std::string key = lua_tostring(L, -2);
-      if (known.count(key)) continue;
-      std::string near = nearest(key, known);
-      text +=
-          "; it has no argument '" + key + "'" + (near.empty() ? "" : ": '" + near + "' is near");
-    }
+  for (int i = 0; i < arguments.n_named; ++i) {
+    std::string key = arguments.named[i].name;
+    if (known.count(key)) continue;
+    std::string near = nearest(key, known);
+    text += "; it has no argument '" + key + "'" + (near.empty() ? "" : ": '" + near + "' is near");
   }
-  if (is_method && n_args > 0 && test_tensor(L, 1) == nullptr)
+  if (arguments.is_method && (arguments.n_positional == 0 || test_tensor(L, 1) == nullptr))
     text += "; a method is called with a colon: tensor:" + op.name + "(...)";
   text += "\ncandidates:";
   for (const Overload& overload : op.overloads)
@@ -121,45 +114,48 @@ std::string given_arguments(lua_State* L, int n_args, int named) {
   throw Error(text);
 }
 
-// `requires_grad` is no parameter of any schema: PyTorch's factories take it beside them.
-std::optional<bool> take_requires_grad(lua_State* L, const Operator& op, int named) {
-  bool is_factory = std::any_of(op.overloads.begin(), op.overloads.end(),
-                                [](const Overload& overload) { return overload.is_factory(); });
-  lua_getfield(L, named, "requires_grad");
-  std::optional<bool> given;
-  if (is_factory && lua_isboolean(L, -1)) given = lua_toboolean(L, -1) != 0;
-  lua_pop(L, 1);
-  return given;
+// Several `out` tensors are given as a list: argument `i` becomes one for each `out` parameter.
+void spread_out(lua_State* L, const Operator& op, Arguments& arguments, int i) {
+  int list = arguments.named[i].index;
+  int n_out = static_cast<int>(lua_objlen(L, list));
+  for (const Overload& overload : op.overloads) {
+    std::vector<const Parameter*> out;
+    for (const Parameter& parameter : overload.parameters())
+      if (parameter.is_out) out.push_back(&parameter);
+    if (static_cast<int>(out.size()) != n_out || out[0]->kind != ArgKind::tensor) continue;
+    if (arguments.n_named + n_out > Arguments::max_named) return;
+    arguments.named[i] = arguments.named[--arguments.n_named];
+    for (int k = 0; k < n_out; ++k) {
+      lua_rawgeti(L, list, k + 1);
+      arguments.named[arguments.n_named++] = {out[k]->name.c_str(), lua_gettop(L)};
+    }
+    return;
+  }
 }
 
-// Several `out` tensors are given as a list and bound to the parameters in order: puts a table
-// with one entry for each in place of the one at `named`.
-void spread_out(lua_State* L, const Operator& op, int named) {
-  lua_getfield(L, named, "out");
-  if (lua_type(L, -1) == LUA_TTABLE && lua_objlen(L, -1) > 1) {
-    size_t n_out = lua_objlen(L, -1);
-    lua_newtable(L);
-    for (lua_pushnil(L); lua_next(L, named); lua_pop(L, 1)) {
-      lua_pushvalue(L, -2);
-      lua_pushvalue(L, -2);
-      lua_rawset(L, -5);
+// Puts the values of the named arguments in the table at `index` on the stack. `requires_grad` is
+// no parameter of any schema: PyTorch's factories take it beside them.
+std::optional<bool> read_named(lua_State* L, const Operator& op, int index, Arguments& arguments) {
+  std::optional<bool> requires_grad;
+  int out = -1;
+  lua_pushnil(L);
+  while (lua_next(L, index) != 0) {
+    require(lua_type(L, -2) == LUA_TSTRING && arguments.n_named < Arguments::max_named,
+            arguments.is_method ? "Tensor:" : "torch.", op.name,
+            ": expected a list or a table of named arguments, got ", described(L, index));
+    const char* name = lua_tostring(L, -2);
+    if (std::strcmp(name, "requires_grad") == 0 && op.is_factory && lua_isboolean(L, -1)) {
+      requires_grad = lua_toboolean(L, -1) != 0;
+      lua_pop(L, 1);
+      continue;
     }
-    lua_replace(L, named);
-    for (const Overload& overload : op.overloads) {
-      std::vector<const Parameter*> out;
-      for (const Parameter& parameter : overload.parameters())
-        if (parameter.is_out) out.push_back(&parameter);
-      if (out.size() != n_out || out[0]->kind != ArgKind::tensor) continue;
-      lua_pushnil(L);
-      lua_setfield(L, named, "out");
-      for (size_t i = 0; i < n_out; ++i) {
-        lua_rawgeti(L, -1, static_cast<int>(i) + 1);
-        lua_setfield(L, named, out[i]->name.c_str());
-      }
-      break;
-    }
+    if (std::strcmp(name, "out") == 0 && lua_istable(L, -1) && lua_objlen(L, -1) > 1)
+      out = arguments.n_named;
+    arguments.named[arguments.n_named++] = {name, lua_gettop(L)};
+    lua_pushvalue(L, -2);  // the key, for lua_next; the value stays below it
   }
-  lua_pop(L, 1);
+  if (out >= 0) spread_out(L, op, arguments, out);
+  return requires_grad;
 }
 
 template <bool is_method>
@@ -185,6 +181,8 @@ const Operator* find_operator(const std::string& name) {
   for (const auto& overload : names)
     if (auto handle = c10::Dispatcher::singleton().findSchema(overload))
       op->overloads.emplace_back(*handle);
+  op->is_factory = std::any_of(op->overloads.begin(), op->overloads.end(),
+                               [](const Overload& overload) { return overload.is_factory(); });
   // Where two overloads fit equally well the one with fewer parameters is meant.
   std::stable_sort(op->overloads.begin(), op->overloads.end(), [](const auto& a, const auto& b) {
     return a.parameters().size() < b.parameters().size();
@@ -204,20 +202,15 @@ bool push_operator(lua_State* L, const std::string& name, bool is_method) {
 
 int call_operator(lua_State* L, const Operator& op, bool is_method) {
   int n_args = lua_gettop(L);
-  Arguments arguments{n_args, 0, 0, is_method};
+  Arguments arguments;
+  arguments.n_positional = n_args;
+  arguments.is_method = is_method;
+  luaL_checkstack(L, 2 * Arguments::max_named + static_cast<int>(max_parameters), op.name.c_str());
   std::optional<bool> requires_grad;
   if (n_args > 0 && is_named_table(L, n_args)) {
-    arguments.named = n_args;
     arguments.n_positional = n_args - 1;
-    lua_getfield(L, n_args, "out");
-    bool has_out = !lua_isnil(L, -1);
-    lua_pop(L, 1);
-    if (has_out) spread_out(L, op, n_args);
-    for (lua_pushnil(L); lua_next(L, n_args); lua_pop(L, 1)) ++arguments.n_named;
-    requires_grad = take_requires_grad(L, op, n_args);
-    if (requires_grad) --arguments.n_named;
+    requires_grad = read_named(L, op, n_args, arguments);
   }
-  luaL_checkstack(L, static_cast<int>(max_parameters) * 2, op.name.c_str());
 
   Choice best = choose(L, op, arguments);
   if (best.overload == nullptr && n_args > 0 && is_empty_table(L, n_args)) {
@@ -225,17 +218,16 @@ int call_operator(lua_State* L, const Operator& op, bool is_method) {
     --arguments.n_positional;
     best = choose(L, op, arguments);
   }
-  if (best.overload == nullptr)
-    fail_no_overload(L, op, arguments.n_positional, arguments.named, is_method);
+  if (best.overload == nullptr) fail_no_overload(L, op, arguments);
 
-  int n_results;
   try {
-    n_results = with_memory_retry(L, [&] { return best.overload->call(L, best.binding); });
+    int n_results = with_memory_retry(L, [&] { return best.overload->call(L, best.binding); });
     if (requires_grad) check_tensor(L, lua_gettop(L)).set_requires_grad(*requires_grad);
+    return n_results;
   } catch (const c10::Error& error) {
-    fail(is_method ? "Tensor:" : "torch.", op.name, ": ", text_of(error), "\ngiven: ", given_arguments(L, arguments.n_positional, arguments.named));
+    fail(is_method ? "Tensor:" : "torch.", op.name, ": ", text_of(error),
+         "\ngiven: ", given_arguments(L, arguments));
   }
-  return n_results;
 }
 
 }  // namespace redco::lua

@@ -12,6 +12,7 @@ namespace redco::lua {
 struct Operator {
   std::string name;
   std::vector<Overload> overloads;
+  bool is_factory = false;  // whether `requires_grad` can be asked for
 };
 
 /// The operator called `name`, or null. Its schemas are read at the first call.

@@ -20,7 +20,7 @@ Schedule check_schedule(lua_State* L, int index, const std::string& what) {
   if (lua_type(L, index) == LUA_TNUMBER)
     return Schedule(static_cast<double>(lua_tonumber(L, index)));
   require(lua_isfunction(L, index), what, ": expected a number or a function of the step, got ",
-          describe(L, index));
+          described(L, index));
   return Schedule([function = Ref(L, index), what](int64_t step) {
     lua_State* state = function.state();
     StackGuard guard(state);
@@ -28,7 +28,7 @@ Schedule check_schedule(lua_State* L, int index, const std::string& what) {
     push_integer(state, step);
     call(state, 1, 1);
     require(lua_type(state, -1) == LUA_TNUMBER, what, ": the schedule returned ",
-            describe(state, -1), " for step ", step, ", expected a number");
+            described(state, -1), " for step ", step, ", expected a number");
     return static_cast<double>(lua_tonumber(state, -1));
   });
 }
@@ -128,7 +128,7 @@ int lua_adafactor(lua_State* L) {
 
 int lua_chain(lua_State* L) {
   require(lua_istable(L, 1), "redco.optim.chain: expected a list of optimizers, got ",
-          describe(L, 1));
+          described(L, 1));
   std::vector<std::shared_ptr<Optimizer>> optimizers;
   for (int i = 1; i <= static_cast<int>(lua_objlen(L, 1)); ++i) {
     lua_rawgeti(L, 1, i);
@@ -142,14 +142,14 @@ int lua_chain(lua_State* L) {
 
 int lua_clip(lua_State* L) {
   require(lua_type(L, 1) == LUA_TNUMBER, "redco.optim.clip_by_global_norm: expected a number, got ",
-          describe(L, 1));
+          described(L, 1));
   return push_optimizer(L, clip_by_global_norm(lua_tonumber(L, 1)));
 }
 
 int lua_freeze(lua_State* L) {
   auto inner = check_object<LuaOptimizer>(L, 1, "redco.optim.freeze: optimizer");
   require(lua_isfunction(L, 2),
-          "redco.optim.freeze: expected a function of a parameter's name, got ", describe(L, 2));
+          "redco.optim.freeze: expected a function of a parameter's name, got ", described(L, 2));
   return push_optimizer(L,
                         freeze(inner->optimizer, [function = Ref(L, 2)](const std::string& name) {
                           lua_State* state = function.state();

@@ -41,7 +41,7 @@ Script script_of(lua_State* L) {
 }  // namespace
 
 int options(lua_State* L) {
-  require(lua_istable(L, 1), "redco.options: expected a table of defaults, got ", describe(L, 1));
+  require(lua_istable(L, 1), "redco.options: expected a table of defaults, got ", described(L, 1));
   Script script = script_of(L);
   std::filesystem::path beside = std::filesystem::path(script.file).parent_path() / "config.toml";
   std::error_code ignored;

@@ -298,6 +298,24 @@ void push_value(lua_State* L, IValue value, bool fresh) {
   }
 }
 
+// The stack of a call: its memory is kept for the next one. A call inside a call has its own.
+struct KeptStack {
+  KeptStack() : stack(std::move(spare)) {}
+  ~KeptStack() {
+    stack.clear();
+    spare = std::move(stack);
+  }
+  KeptStack(const KeptStack&) = delete;
+  KeptStack& operator=(const KeptStack&) = delete;
+
+  torch::jit::Stack stack;
+
+ private:
+  static thread_local torch::jit::Stack spare;
+};
+
+thread_local torch::jit::Stack KeptStack::spare;
+
 // Factories for which a Lua number with an integral value is an integer, as PyTorch infers it.
 bool counts_in_integers(const std::string& name) { return name == "aten::arange"; }
 
@@ -379,12 +397,24 @@ Binding Overload::bind(lua_State* L, const Arguments& arguments, bool gather) co
   if (given > n_positional && !gather) return binding;
   std::fill_n(binding.slots.begin(), parameters_.size(), Binding::use_default);
 
+  // Names first: they tell most overloads apart.
   int cost = 0;
-  int bound = 0;
-  for (int i = 0; i < given; ++i, ++bound) {
+  for (int i = 0; i < arguments.n_named; ++i) {
+    const NamedArgument& argument = arguments.named[static_cast<size_t>(i)];
+    auto found = std::find_if(parameters_.begin(), parameters_.end(),
+                              [&](const Parameter& known) { return known.name == argument.name; });
+    if (found == parameters_.end()) return binding;
+    int one = cost_of(L, argument.index, found->kind);
+    if (one == no_match) return binding;
+    binding.slots[static_cast<size_t>(found - parameters_.begin())] = argument.index;
+    cost += one;
+  }
+
+  for (int i = 0; i < given; ++i) {
     if (i >= n_positional) return binding;
-    int index = order[static_cast<size_t>(i)];
-    const Parameter& parameter = parameters_[static_cast<size_t>(index)];
+    auto index = static_cast<size_t>(order[static_cast<size_t>(i)]);
+    const Parameter& parameter = parameters_[index];
+    if (binding.slots[index] != Binding::use_default) return binding;  // given twice
     bool is_list =
         parameter.kind == ArgKind::integer_list || parameter.kind == ArgKind::tensor_list;
     if (gather && is_list && i + 1 == n_positional && i + 1 < given) {
@@ -392,50 +422,35 @@ Binding Overload::bind(lua_State* L, const Arguments& arguments, bool gather) co
           parameter.kind == ArgKind::integer_list ? ArgKind::integer : ArgKind::tensor;
       for (int rest = i; rest < given; ++rest)
         if (cost_of(L, rest + 1, element) == no_match) return binding;
-      binding.slots[static_cast<size_t>(index)] = i + 1;
-      binding.gathering = index;
+      binding.slots[index] = i + 1;
+      binding.gathering = static_cast<int>(index);
       binding.n_gathered = given - i;
-      ++bound;
       break;
     }
     if (lua_isnil(L, i + 1)) {
       if (!parameter.optional && !parameter.has_default) return binding;
-      if (parameter.optional) binding.slots[static_cast<size_t>(index)] = i + 1;
+      if (parameter.optional) binding.slots[index] = i + 1;
       continue;
     }
     int one = cost_of(L, i + 1, parameter.kind);
     if (one == no_match) return binding;
-    binding.slots[static_cast<size_t>(index)] = i + 1;
+    binding.slots[index] = i + 1;
     cost += one;
   }
 
-  int named_left = arguments.n_named;
-  for (int i = 0; i < static_cast<int>(parameters_.size()); ++i) {
-    const Parameter& parameter = parameters_[static_cast<size_t>(i)];
-    if (arguments.named != 0 && named_left > 0) {
-      lua_getfield(L, arguments.named, parameter.name.c_str());
-      if (!lua_isnil(L, -1)) {
-        int one = cost_of(L, lua_gettop(L), parameter.kind);
-        bool given_twice = binding.slots[static_cast<size_t>(i)] != Binding::use_default;
-        if (one == no_match || given_twice) return binding;
-        binding.slots[static_cast<size_t>(i)] = lua_gettop(L);
-        cost += one;
-        --named_left;
-        continue;
-      }
-      lua_pop(L, 1);
-    }
-    if (binding.slots[static_cast<size_t>(i)] == Binding::use_default && !parameter.has_default &&
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const Parameter& parameter = parameters_[i];
+    if (binding.slots[i] == Binding::use_default && !parameter.has_default &&
         !(parameter.optional && parameter.named_only))
       return binding;
   }
-  if (named_left == 0) binding.cost = cost;
+  binding.cost = cost;
   return binding;
 }
 
 int Overload::call(lua_State* L, const Binding& binding) const {
-  torch::jit::Stack stack;
-  stack.reserve(std::max(parameters_.size(), results_.size()));
+  KeptStack kept;
+  torch::jit::Stack& stack = kept.stack;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter& parameter = parameters_[i];
     int slot = binding.slots[i];

@@ -58,12 +58,20 @@ struct Binding {
   int cost = -1;
 };
 
+/// A named argument: its value is on the Lua stack.
+struct NamedArgument {
+  const char* name;
+  int index;
+};
+
 /// The arguments of one call from Lua.
 struct Arguments {
+  static constexpr int max_named = 32;
+
   int n_positional;  // stack indices 1..n_positional
-  int named;         // stack index of the table of named arguments, or 0
-  int n_named;       // its entries, less those the caller handles itself
   bool is_method;    // argument 1 is the parameter called `self`
+  std::array<NamedArgument, max_named> named;
+  int n_named = 0;
 };
 
 /// One overload of an operator, read from its schema.
@@ -71,8 +79,8 @@ class Overload {
  public:
   explicit Overload(const c10::OperatorHandle& handle);
 
-  /// Binds `arguments` to the parameters, reading the values of named arguments onto the stack.
-  /// With `gather`, trailing numbers or tensors may stand for a list: `x:view(2, -1)`.
+  /// Binds `arguments` to the parameters. With `gather`, trailing numbers or tensors may stand for
+  /// a list: `x:view(2, -1)`.
   Binding bind(lua_State* L, const Arguments& arguments, bool gather) const;
 
   /// Calls the operator and pushes its results; returns how many.

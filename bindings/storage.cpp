@@ -20,15 +20,15 @@ namespace {
 
 int save(lua_State* L) {
   require(lua_type(L, 2) == LUA_TSTRING,
-          "torch.save: expected a value and the path of a file, got ", describe(L, 1), " and ",
-          describe(L, 2));
+          "torch.save: expected a value and the path of a file, got ", described(L, 1), " and ",
+          described(L, 2));
   save_tree(lua_tostring(L, 2), check_tree(L, 1));
   return 0;
 }
 
 int load(lua_State* L) {
   require(lua_type(L, 1) == LUA_TSTRING, "torch.load: expected the path of a file, got ",
-          describe(L, 1));
+          described(L, 1));
   push_tree(L, load_tree(lua_tostring(L, 1)));
   return 1;
 }
@@ -42,8 +42,8 @@ int64_t option(lua_State* L, const char* name, int64_t fallback) {
 
 int frombuffer(lua_State* L) {
   require(lua_type(L, 1) == LUA_TSTRING && lua_istable(L, 2),
-          "torch.frombuffer: expected a string and {dtype, count, offset}, got ", describe(L, 1),
-          " and ", describe(L, 2));
+          "torch.frombuffer: expected a string and {dtype, count, offset}, got ", described(L, 1),
+          " and ", described(L, 2));
   lua_getfield(L, 2, "dtype");
   c10::ScalarType dtype = check_dtype(L, lua_gettop(L));
   auto length = static_cast<int64_t>(lua_objlen(L, 1));

@@ -33,9 +33,9 @@ void push_box(lua_State* L, uint64_t tag, RegistrySlot metatable, T value) {
 
 template <class T>
 T* test_box(lua_State* L, int index, uint64_t tag) {
-  if (lua_type(L, index) != LUA_TUSERDATA || lua_objlen(L, index) != sizeof(Box<T>)) return nullptr;
   auto* box = static_cast<Box<T>*>(lua_touserdata(L, index));
-  return box->tag == tag ? &box->value : nullptr;
+  bool may_be = box != nullptr && lua_objlen(L, index) == sizeof(Box<T>);
+  return may_be && box->tag == tag ? &box->value : nullptr;
 }
 
 }  // namespace
@@ -62,7 +62,7 @@ at::Tensor* test_tensor(lua_State* L, int index) {
 
 at::Tensor& check_tensor(lua_State* L, int index) {
   at::Tensor* tensor = test_tensor(L, index);
-  require(tensor != nullptr, "argument ", index, ": expected a Tensor, got ", describe(L, index));
+  require(tensor != nullptr, "argument ", index, ": expected a Tensor, got ", described(L, index));
   return *tensor;
 }
 

@@ -21,7 +21,7 @@ namespace {
 
 int item(lua_State* L) {
   const at::Tensor& self = check_tensor(L, 1);
-  require(self.numel() == 1, "Tensor:item: expected one element, the tensor is ", describe(self));
+  require(self.numel() == 1, "Tensor:item: expected one element, the tensor is ", described(self));
   push_scalar(L, self.item());
   return 1;
 }
@@ -170,7 +170,7 @@ int address(lua_State* L) {
 int requires_grad_(lua_State* L) {
   at::Tensor& self = check_tensor(L, 1);
   bool wanted = lua_isnoneornil(L, 2) || lua_toboolean(L, 2);
-  require(wanted || self.is_leaf(), "Tensor:requires_grad_: a Tensor ", describe(self),
+  require(wanted || self.is_leaf(), "Tensor:requires_grad_: a Tensor ", described(self),
           " that operators made has a history; use :detach() for one without");
   self.set_requires_grad(wanted);
   lua_settop(L, 1);
@@ -224,9 +224,9 @@ int negate(lua_State* L) {
 // LuaJIT compares two tensors only: it refuses a tensor and a number before it looks for `__lt`.
 const at::Tensor& comparable(lua_State* L, int index, const char* sign) {
   at::Tensor* tensor = test_tensor(L, index);
-  require(tensor != nullptr, "`", sign, "`: expected a Tensor, got ", describe(L, index));
+  require(tensor != nullptr, "`", sign, "`: expected a Tensor, got ", described(L, index));
   require(tensor->numel() == 1, "`", sign, "` compares single elements, the tensor is ",
-          describe(*tensor), "; element by element: torch.lt, le, gt, ge, eq, ne");
+          described(*tensor), "; element by element: torch.lt, le, gt, ge, eq, ne");
   return *tensor;
 }
 
@@ -268,7 +268,7 @@ int concat(lua_State* L) {
     if (at::Tensor* tensor = test_tensor(L, i)) {
       text = format_tensor(*tensor);
     } else {
-      require(lua_isstring(L, i), "..: cannot join a Tensor and ", describe(L, i));
+      require(lua_isstring(L, i), "..: cannot join a Tensor and ", described(L, i));
       text = lua_tostring(L, i);
     }
     lua_pushlstring(L, text.data(), text.size());

@@ -39,13 +39,13 @@ at::Tensor check_weight(lua_State* L, int index) {
   if (lua_isnil(L, index)) return {};
   if (at::Tensor* tensor = test_tensor(L, index)) {
     require(tensor->numel() == 1, "loss_fn: the weight must have one element, it is ",
-            describe(*tensor));
+            described(*tensor));
     return *tensor;
   }
   auto number = test_scalar(L, index);
   require(number.has_value(),
           "loss_fn: expected loss or loss, weight to be returned; the weight is ",
-          describe(L, index));
+          described(L, index));
   return at::scalar_tensor(*number, at::kFloat);
 }
 
@@ -65,7 +65,7 @@ LossFn make_loss_fn(const Ref& function, const Ref& apply_fn) {
     at::Tensor* loss = test_tensor(L, -2);
     require(loss != nullptr && loss->numel() == 1,
             "loss_fn: expected a tensor of one element to be returned, got ",
-            describe(L, lua_gettop(L) - 1));
+            described(L, lua_gettop(L) - 1));
     return {*loss, check_weight(L, lua_gettop(L))};
   };
 }
@@ -74,7 +74,7 @@ LossFn make_loss_fn(const Ref& function, const Ref& apply_fn) {
 int defaults_value_and_grad(lua_State* L) {
   auto* trainer = static_cast<Trainer*>(lua_touserdata(L, lua_upvalueindex(1)));
   require(lua_isfunction(L, 1), "defaults.value_and_grad: expected a function of params, got ",
-          describe(L, 1));
+          described(L, 1));
   Ref function(L, 1);
   ValueAndGrad result = trainer->value_and_grad([&](const Tree& params) {
     lua_State* state = function.state();
@@ -124,7 +124,7 @@ TrainStepFn make_train_step_fn(const Ref& function, const Ref& loss_fn, const Re
     push_defaults(L, trainer, loss_fn);
     call(L, 4, 1);
     require(lua_istable(L, -1), "train_step_fn: expected a table of metrics to be returned, got ",
-            describe(L, lua_gettop(L)));
+            described(L, lua_gettop(L)));
     return check_tree(L, lua_gettop(L));
   };
 }

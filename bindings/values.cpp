@@ -116,7 +116,8 @@ Tree tree_at(lua_State* L, int index, const std::string& path, int depth) {
       Tree::Dict dict;
       for (lua_pushnil(L); lua_next(L, table); lua_pop(L, 1)) {
         require(lua_type(L, -2) == LUA_TSTRING, "the table at '", path,
-                "' of a tree has a key that is ", describe(L, -2), ": keys are strings, or 1 to n");
+                "' of a tree has a key that is ", described(L, -2),
+                ": keys are strings, or 1 to n");
         std::string key = lua_tostring(L, -2);
         dict.emplace(key, tree_at(L, -1, join(path, key), depth + 1));
       }
@@ -209,7 +210,7 @@ std::optional<int64_t> test_integer(lua_State* L, int index) {
 
 int64_t check_integer(lua_State* L, int index, const char* what) {
   auto value = test_integer(L, index);
-  require(value.has_value(), what, ": expected an integer, got ", describe(L, index));
+  require(value.has_value(), what, ": expected an integer, got ", described(L, index));
   return *value;
 }
 

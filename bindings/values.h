@@ -9,6 +9,7 @@
 
 #include <lua.hpp>
 #include <optional>
+#include <ostream>
 #include <string>
 
 namespace redco::lua {
@@ -17,6 +18,19 @@ namespace redco::lua {
 /// `"text"`, `table`.
 std::string describe(lua_State* L, int index);
 std::string describe(const at::Tensor& tensor);
+
+/// The same for `require`: the words are made only when it fails.
+struct Described {
+  lua_State* L;
+  int index;
+  const at::Tensor* tensor;
+
+  friend std::ostream& operator<<(std::ostream& stream, const Described& what) {
+    return stream << (what.tensor ? describe(*what.tensor) : describe(what.L, what.index));
+  }
+};
+inline Described described(lua_State* L, int index) { return {L, index, nullptr}; }
+inline Described described(const at::Tensor& tensor) { return {nullptr, 0, &tensor}; }
 
 /// Numbers. A Lua number is a double: one with an integral value of at most 2^53 counts as an
 /// integer; int64 values beyond travel as LuaJIT's `1LL` cdata, so none is ever rounded.
