@@ -33,14 +33,14 @@ struct Context {
   } error;
 };
 
-/// Keys of the registry slots the bindings use. Negative integers: luaL_ref never hands them out.
+/// Keys of the registry slots the bindings use: none that luaL_ref hands out, nor LUA_REFNIL.
 enum RegistrySlot : int {
-  slot_context = -1,
-  slot_tensor_metatable = -2,
-  slot_generator_metatable = -3,
-  slot_texts = -4,
-  slot_new_int64 = -5,
-  slot_kind_of_cdata = -6,
+  slot_context = -10,
+  slot_tensor_metatable = -11,
+  slot_generator_metatable = -12,
+  slot_texts = -13,
+  slot_new_int64 = -14,
+  slot_kind_of_cdata = -15,
 };
 
 /// Makes the context of a new state and installs the wrapper that every C function of the state

@@ -7,6 +7,7 @@
 
 #include <redco/error.h>
 
+#include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/functorch/BatchedTensorImpl.h>
 #include <ATen/functorch/DynamicLayer.h>
@@ -119,6 +120,33 @@ int unwrap_grad(lua_State* L) {
   return 1;
 }
 
+// LibTorch's fused attention has no second derivative, its plain one has.
+class PlainAttention {
+ public:
+  PlainAttention() { use(false, false, false); }
+  ~PlainAttention() { use(flash_, mem_efficient_, cudnn_); }
+  PlainAttention(const PlainAttention&) = delete;
+  PlainAttention& operator=(const PlainAttention&) = delete;
+
+ private:
+  static void use(bool flash, bool mem_efficient, bool cudnn) {
+    at::globalContext().setSDPUseFlash(flash);
+    at::globalContext().setSDPUseMemEfficient(mem_efficient);
+    at::globalContext().setSDPUseCuDNN(cudnn);
+  }
+
+  bool flash_ = at::globalContext().userEnabledFlashSDP();
+  bool mem_efficient_ = at::globalContext().userEnabledMemEfficientSDP();
+  bool cudnn_ = at::globalContext().userEnabledCuDNNSDP();
+};
+
+// twice_differentiable(f, ...)
+int twice_differentiable(lua_State* L) {
+  PlainAttention plain;
+  call(L, lua_gettop(L) - 1, LUA_MULTRET);
+  return lua_gettop(L);
+}
+
 }  // namespace
 
 int open_functorch(lua_State* L) {
@@ -130,6 +158,9 @@ int open_functorch(lua_State* L) {
         "Calls body(level) with a new batch level."},
        {"with_grad", with_grad,
         "with_grad(body) -> what body returns\nCalls body(level) with a new gradient level."},
+       {"twice_differentiable", twice_differentiable,
+        "twice_differentiable(f, ...) -> what f returns\n"
+        "Calls f(...) with operators whose gradients have gradients."},
        {"in_transform", in_transform,
         "in_transform() -> boolean\nTrue inside the function given to vmap or grad on levels."},
        {"wrap_batch", wrap_batch,

@@ -2,7 +2,10 @@
 
 #include <redco/engine.h>
 #include <redco/error.h>
+#include <redco/run_log.h>
 #include <redco/version.h>
+
+#include <c10/util/Exception.h>
 
 #include <malloc.h>
 #include <unistd.h>
@@ -12,6 +15,8 @@
 #include <cstdio>
 #include <iostream>
 #include <iterator>
+#include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -34,6 +39,19 @@ void keep_freed_memory() {
   mallopt(M_MMAP_THRESHOLD, two_gigabytes);
   mallopt(M_TRIM_THRESHOLD, two_gigabytes);
 }
+
+// LibTorch's warnings, each once: the defaults tell C++ lines, and every call anew.
+class Warnings : public c10::WarningHandler {
+ public:
+  explicit Warnings(std::shared_ptr<redco::Console> console) : console_(std::move(console)) {}
+  void process(const c10::Warning& warning) override {
+    if (seen_.insert(warning.msg()).second) console_->line("redco-lua: warning: " + warning.msg());
+  }
+
+ private:
+  std::shared_ptr<redco::Console> console_;
+  std::set<std::string> seen_;
+};
 
 struct Arguments {
   std::vector<std::string> modules;
@@ -90,7 +108,10 @@ int main(int argc, char** argv) {
     return wrong_usage;
   }
   try {
-    redco::Engine engine({.strict = !args.no_strict, .console = redco::make_terminal()});
+    auto terminal = redco::make_terminal();
+    Warnings warnings(terminal);
+    c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+    redco::Engine engine({.strict = !args.no_strict, .console = terminal});
     running = &engine;
     std::signal(SIGINT, on_interrupt);
     run(engine, args);

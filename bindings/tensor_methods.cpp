@@ -152,6 +152,16 @@ int to(lua_State* L) {
   return 1;
 }
 
+constexpr char cpu[] = "cpu";
+constexpr char cuda[] = "cuda";
+
+template <const char* device>
+int move(lua_State* L) {
+  c10::Device to = *parse_device(device);
+  push_tensor(L, with_memory_retry(L, [&] { return check_tensor(L, 1).to(to); }));
+  return 1;
+}
+
 template <c10::ScalarType dtype>
 int cast(lua_State* L) {
   push_tensor(L, check_tensor(L, 1).to(dtype));
@@ -309,6 +319,8 @@ void add_tensor_methods(lua_State* L) {
        {"to", to,
         "to(self, dtype_or_device_or_tensor, {dtype, device, copy, non_blocking}) -> Tensor\n"
         "The tensor with another element type or on another device; itself when nothing changes."},
+       {"cpu", move<cpu>, "cpu(self) -> Tensor\nIn the CPU's memory; itself if it is there."},
+       {"cuda", move<cuda>, "cuda(self) -> Tensor\nOn the GPU; itself if it is there."},
        {"float", cast<c10::kFloat>, "float(self) -> Tensor\nAs float32."},
        {"double", cast<c10::kDouble>, "double(self) -> Tensor\nAs float64."},
        {"half", cast<c10::kHalf>, "half(self) -> Tensor\nAs float16."},

@@ -21,13 +21,21 @@ namespace {
 
 // Operators become functions when they are first used: 1,500 closures made at start-up would be
 // walked by every cycle of the collector.
+// Names of operators, and those of the tables on the stack.
+[[noreturn]] void fail_unknown(lua_State* L, const char* owner, const std::string& name,
+                               std::initializer_list<int> tables) {
+  std::vector<std::string> known = operator_names();
+  for (int table : tables)
+    for (lua_pushnil(L); lua_next(L, table) != 0; lua_pop(L, 1))
+      if (lua_type(L, -2) == LUA_TSTRING) known.emplace_back(lua_tostring(L, -2));
+  std::string near = nearest(name, known);
+  fail(owner, " has no '", name, "'", near.empty() ? "" : "; '" + near + "' is near");
+}
+
 int torch_index(lua_State* L) {
   if (lua_type(L, 2) != LUA_TSTRING) return 0;
   std::string name = lua_tostring(L, 2);
-  if (!push_operator(L, name, false)) {
-    std::string near = nearest(name, operator_names());
-    fail("torch has no '", name, "'", near.empty() ? "" : "; '" + near + "' is near");
-  }
+  if (!push_operator(L, name, false)) fail_unknown(L, "torch", name, {1});
   lua_pushvalue(L, 2);
   lua_pushvalue(L, -2);
   lua_rawset(L, 1);
@@ -36,7 +44,8 @@ int torch_index(lua_State* L) {
 
 // Upvalues: properties, methods.
 int tensor_index(lua_State* L) {
-  if (lua_type(L, 2) != LUA_TSTRING) return index_tensor(L);
+  if (lua_type(L, 2) != LUA_TSTRING || std::strcmp(lua_tostring(L, 2), "...") == 0)
+    return index_tensor(L);
   lua_pushvalue(L, 2);
   lua_rawget(L, lua_upvalueindex(2));
   if (!lua_isnil(L, -1)) return 1;
@@ -50,10 +59,8 @@ int tensor_index(lua_State* L) {
   }
   lua_pop(L, 1);
   std::string name = lua_tostring(L, 2);
-  if (!push_operator(L, name, true)) {
-    std::string near = nearest(name, operator_names());
-    fail("a Tensor has no '", name, "'", near.empty() ? "" : "; '" + near + "' is near");
-  }
+  if (!push_operator(L, name, true))
+    fail_unknown(L, "a Tensor", name, {lua_upvalueindex(1), lua_upvalueindex(2)});
   lua_pushvalue(L, 2);
   lua_pushvalue(L, -2);
   lua_rawset(L, lua_upvalueindex(2));
@@ -65,6 +72,41 @@ int collect_tensor(lua_State* L) {
   return 0;
 }
 
+constexpr const char* size_metatable = "torch.Size";
+
+int size_tostring(lua_State* L) {
+  std::string text;
+  for (int i = 1; i <= static_cast<int>(lua_objlen(L, 1)); ++i) {
+    lua_rawgeti(L, 1, i);
+    text += (i > 1 ? ", " : "") + std::string(lua_tostring(L, -1));
+    lua_pop(L, 1);
+  }
+  lua_pushfstring(L, "torch.Size([%s])", text.c_str());
+  return 1;
+}
+
+int size_equal(lua_State* L) {
+  bool same = lua_objlen(L, 1) == lua_objlen(L, 2);
+  for (int i = 1; same && i <= static_cast<int>(lua_objlen(L, 1)); ++i) {
+    lua_rawgeti(L, 1, i);
+    lua_rawgeti(L, 2, i);
+    same = lua_equal(L, -1, -2) != 0;
+    lua_pop(L, 2);
+  }
+  lua_pushboolean(L, same);
+  return 1;
+}
+
+// A shape is a plain list that can be printed and compared.
+void make_size_type(lua_State* L) {
+  luaL_newmetatable(L, size_metatable);
+  lua_pushcfunction(L, size_tostring);
+  lua_setfield(L, -2, "__tostring");
+  lua_pushcfunction(L, size_equal);
+  lua_setfield(L, -2, "__eq");
+  lua_pop(L, 1);
+}
+
 int shape(lua_State* L) {
   const at::Tensor& self = check_tensor(L, 1);
   lua_createtable(L, static_cast<int>(self.dim()), 0);
@@ -72,6 +114,8 @@ int shape(lua_State* L) {
     push_integer(L, self.size(i));
     lua_rawseti(L, -2, static_cast<int>(i) + 1);
   }
+  luaL_getmetatable(L, size_metatable);
+  lua_setmetatable(L, -2);
   return 1;
 }
 
@@ -97,7 +141,8 @@ int is_leaf(lua_State* L) {
 
 int grad(lua_State* L) {
   const at::Tensor& self = check_tensor(L, 1);
-  push_tensor(L, self.grad());
+  // Asking any other tensor makes LibTorch warn.
+  push_tensor(L, self.is_leaf() || self.retains_grad() ? self.grad() : at::Tensor());
   return 1;
 }
 
@@ -230,6 +275,7 @@ void make_tensor_type(lua_State* L) {
 }  // namespace
 
 int open_torch(lua_State* L) {
+  make_size_type(L);
   make_tensor_type(L);
   make_generator_type(L);
   lua_newtable(L);

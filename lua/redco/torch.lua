@@ -1,7 +1,25 @@
 --- Tensors and ATen's operators, under PyTorch's names.
+local ffi = require "ffi"
+local registry = require "redco.registry"
 local torch = require "redco.torch.native"
 
 -- Functions in PyTorch that LibTorch has as methods only.
 torch.numel = torch.Tensor.numel
+
+local element_types = {
+  float64 = "double*", float32 = "float*", float16 = "uint16_t*", bfloat16 = "uint16_t*",
+  int64 = "int64_t*", int32 = "int32_t*", int16 = "int16_t*", int8 = "int8_t*",
+  uint8 = "uint8_t*", bool = "bool*",
+}
+
+torch.Tensor.data_ptr = registry.define("Tensor:data_ptr", [[
+data_ptr(self) -> FFI pointer
+Where the elements of a contiguous CPU tensor lie, as a pointer to their C type (uint16_t for types
+of 16 bits): a loop over `p[0]` to `p[n - 1]` is compiled by LuaJIT. Nothing checks the index, and
+the tensor must be kept while the pointer is used.]], function(self)
+  local element_type = element_types[self.dtype]
+  if not element_type then error("Tensor:data_ptr: no C type for " .. self.dtype, 2) end
+  return ffi.cast(element_type, self:address())
+end)
 
 return torch

@@ -97,7 +97,12 @@ local function recorded(f, create_graph, params, ...)
       inputs[i] = leaf:detach():requires_grad_()
     end
   end
-  local results = pack(torch.enable_grad(f, with_leaves(params, inputs), ...))
+  local results
+  if needs_graph then
+    results = pack(functorch.twice_differentiable(torch.enable_grad, f, with_leaves(params, inputs), ...))
+  else
+    results = pack(torch.enable_grad(f, with_leaves(params, inputs), ...))
+  end
   check_loss(results[1])
   local gradients = gradients_of(results[1], inputs, needs_graph or false)
   if not needs_graph then results = map_results(function(leaf) return leaf:detach() end,

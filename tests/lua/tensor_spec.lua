@@ -315,4 +315,49 @@ test("methods called on what is no tensor say so", function()
   expect_error(function() item(io.stdout) end, "Tensor", "userdata")
 end)
 
+test("a shape is a list that can be printed and compared", function()
+  local a, b = torch.empty { 2, 3 }, torch.empty { 3, 2 }
+  expect_equal(tostring(a.shape), "torch.Size([2, 3])")
+  expect_equal(tostring(torch.empty {}.shape), "torch.Size([])")
+  assert(a.shape == b:t().shape and a.shape ~= b.shape and a.shape ~= torch.empty { 2 }.shape)
+  expect_equal(#a.shape, 2)
+  expect_equal(torch.zeros(a.shape).shape, a.shape)
+end)
+
+test("a name that is near is told", function()
+  expect_error(function() return torch.empty(1).shap end, "'shape' is near")
+  expect_error(function() return torch.tensr end, "'tensor' is near")
+  expect_error(function() return torch.empty(1):tolst() end, "'tolist' is near")
+end)
+
+test("a device that is not there", function()
+  if torch.cuda.is_available() then
+    print("there is a GPU, so not tried: the error without one")
+    return
+  end
+  for _, f in ipairs {
+    function() return torch.zeros({ 2 }, { device = "cuda" }) end,
+    function() return torch.zeros { 2 }:to "cuda:0" end,
+    function() return torch.zeros { 2 }:cuda() end,
+  } do
+    expect_error(f, 'device "cuda"')
+  end
+  assert(torch.zeros { 2 }:cpu().device == "cpu")
+end)
+
+test("data_ptr reaches the elements", function()
+  local t = torch.arange(1000, { dtype = "float64" })
+  local p, sum = t:data_ptr(), 0
+  for i = 0, 999 do
+    sum = sum + p[i]
+    p[i] = 2 * p[i]
+  end
+  expect_equal(sum, 499500)
+  expect_equal(t:sum():item(), 999000)
+  expect_equal(torch.tensor({ 7, -8 }, { dtype = "int16" }):data_ptr()[1], -8)
+  assert(torch.tensor { false, true }:data_ptr()[1] == true)
+  expect_error(function() return torch.randn({ 2, 3 }):t():data_ptr() end, "contiguous")
+  expect_error(function() return torch.zeros({ 2 }, { dtype = "complex64" }):data_ptr() end, "complex64")
+end)
+
 testing.finish()

@@ -312,4 +312,28 @@ BatchedTensor(lvl=1, bdim=0, value=
 )]=])
 end)
 
+test("grad of grad goes through attention", function()
+  torch.manual_seed(0)
+  local tree = redco.tree
+  local params = tree.map(function(t) return t:double() end, redco.nn.MultiheadAttention(8))
+  local x = torch.randn({ 2, 3, 8 }, { dtype = "float64" })
+  local gradients = redco.grad(function(p)
+    return redco.nn.multihead_attention(p, x, { num_heads = 2, causal = true }):pow(2):sum()
+  end)
+  local function norm(p)
+    local total = 0
+    for _, leaf in ipairs(tree.leaves(gradients(p))) do total = total + leaf:pow(2):sum() end
+    return total
+  end
+  local direction = tree.map(torch.randn_like, params)
+  local along = 0
+  tree.map(function(a, b) along = along + (a * b):sum():item() end, redco.grad(norm)(params), direction)
+  local eps = 1e-5
+  local function moved(by)
+    return norm(tree.map(function(a, b) return a + by * b end, params, direction)):item()
+  end
+  local expected = (moved(eps) - moved(-eps)) / (2 * eps)
+  assert(math.abs(along - expected) < 1e-6 * math.abs(expected), along .. " " .. expected)
+end)
+
 testing.finish()
