@@ -32,7 +32,7 @@ Dataset make_dataset(const Ref& examples, const Ref& collate_fn, const std::stri
             require(lua_istable(state, -1),
                     "collate_fn: expected a table of tensors to be returned, got ",
                     described(state, -1));
-            return check_tree(state, lua_gettop(state));
+            return check_tree(state, lua_gettop(state), "what collate_fn returned");
           }};
 }
 

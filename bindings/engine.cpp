@@ -78,6 +78,23 @@ void search_beside(lua_State* L, const std::string& script) {
   lua_setfield(L, -3, "path");
 }
 
+// Calls the chunk on top of the stack; `args` are its `...` and, with its name, the table `arg`.
+void call_with(lua_State* L, const std::string& name, const std::vector<std::string>& args) {
+  int n_args = static_cast<int>(args.size());
+  luaL_checkstack(L, n_args + 4, "script arguments");
+  lua_pushliteral(L, "arg");
+  lua_createtable(L, n_args, 1);
+  lua_pushlstring(L, name.data(), name.size());
+  lua_rawseti(L, -2, 0);
+  for (int i = 0; i < n_args; ++i) {
+    lua_pushlstring(L, args[i].data(), args[i].size());
+    lua_rawseti(L, -2, i + 1);
+  }
+  lua_rawset(L, LUA_GLOBALSINDEX);
+  for (const auto& arg : args) lua_pushlstring(L, arg.data(), arg.size());
+  lua::call(L, n_args, 0);
+}
+
 }  // namespace
 
 Engine::Engine(EngineOptions options) : impl_(std::make_unique<Impl>()) {
@@ -112,26 +129,15 @@ void Engine::run_file(const std::string& path, const std::vector<std::string>& a
   if (code.starts_with("#")) code.insert(0, "--");  // the line `#!...` of an executable script
   search_beside(L, path);
   load(L, code, "@" + path);
-  lua_createtable(L, static_cast<int>(args.size()), 1);
-  lua_pushstring(L, path.c_str());
-  lua_rawseti(L, -2, 0);
-  for (size_t i = 0; i < args.size(); ++i) {
-    lua_pushlstring(L, args[i].data(), args[i].size());
-    lua_rawseti(L, -2, static_cast<int>(i) + 1);
-  }
-  lua_pushliteral(L, "arg");
-  lua_insert(L, -2);
-  lua_rawset(L, LUA_GLOBALSINDEX);
-  luaL_checkstack(L, static_cast<int>(args.size()) + 4, "script arguments");
-  for (const auto& arg : args) lua_pushlstring(L, arg.data(), arg.size());
-  lua::call(L, static_cast<int>(args.size()), 0);
+  call_with(L, path, args);
 }
 
-void Engine::run_string(const std::string& code, const std::string& name) {
+void Engine::run_string(const std::string& code, const std::string& name,
+                        const std::vector<std::string>& args) {
   lua_State* L = impl_->L;
   StackGuard guard(L);
   load(L, code, "=" + name);
-  lua::call(L, 0, 0);
+  call_with(L, name, args);
 }
 
 std::vector<Tree> Engine::call(const std::string& function, const std::vector<Tree>& args) {

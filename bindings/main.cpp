@@ -61,20 +61,23 @@ struct Arguments {
   std::vector<std::string> script;  // the file and its arguments
 };
 
+std::string read_input() { return {std::istreambuf_iterator<char>(std::cin), {}}; }
+
 void run(redco::Engine& engine, const Arguments& args) {
   for (const auto& module : args.modules) engine.run_string("require '" + module + "'", "-l");
   for (const auto& chunk : args.chunks) engine.run_string(chunk, "-e");
-  bool nothing_else = args.modules.empty() && args.chunks.empty();
-  bool from_input =
-      args.script.empty() ? nothing_else && !isatty(STDIN_FILENO) : args.script[0] == "-";
-  if (from_input) {
-    std::string code{std::istreambuf_iterator<char>(std::cin), {}};
-    engine.run_string(code, "stdin");
-  } else if (!args.script.empty()) {
-    engine.run_file(args.script[0], {args.script.begin() + 1, args.script.end()});
+  bool nothing_else = args.modules.empty() && args.chunks.empty() && args.script.empty();
+  bool prompts = args.interactive || (nothing_else && isatty(STDIN_FILENO));
+  if (!args.script.empty()) {
+    std::vector<std::string> script_args(args.script.begin() + 1, args.script.end());
+    if (args.script[0] == "-")
+      engine.run_string(read_input(), "stdin", script_args);
+    else
+      engine.run_file(args.script[0], script_args);
+  } else if (nothing_else && !prompts) {
+    engine.run_string(read_input(), "stdin");
   }
-  if (args.interactive || (nothing_else && args.script.empty() && !from_input))
-    engine.run_string("require('redco.repl')()", "repl");
+  if (prompts) engine.run_string("require('redco.repl')()", "repl");
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include <redco/error.h>
 
+#include <cmath>
 #include <utility>
 
 namespace redco::lua {
@@ -17,8 +18,12 @@ namespace {
 
 // A number, or a function of the step.
 Schedule check_schedule(lua_State* L, int index, const std::string& what) {
-  if (lua_type(L, index) == LUA_TNUMBER)
-    return Schedule(static_cast<double>(lua_tonumber(L, index)));
+  if (lua_type(L, index) == LUA_TNUMBER) {
+    double value = lua_tonumber(L, index);
+    require(value >= 0 && std::isfinite(value), what, ": must be finite and not below 0, it is ",
+            value);
+    return Schedule(value);
+  }
   require(lua_isfunction(L, index), what, ": expected a number or a function of the step, got ",
           described(L, index));
   return Schedule([function = Ref(L, index), what](int64_t step) {
@@ -63,6 +68,8 @@ std::array<double, 2> betas(NamedArguments& args, std::array<double, 2> fallback
           ": betas: expected a list of two numbers");
   for (size_t i = 0; i < 2; ++i) {
     const Tree& value = given->as<Tree::List>()[i];
+    require(value.is<int64_t>() || value.is<double>(), args.function(),
+            ": betas: expected a list of two numbers, entry ", i + 1, " is a ", value.kind());
     values[i] = value.is<int64_t>() ? static_cast<double>(value.as<int64_t>()) : value.as<double>();
   }
   return values;
@@ -171,7 +178,9 @@ using WarmupSchedule = Schedule (*)(double, double, double, int64_t, int64_t);
 
 template <WarmupSchedule make>
 int warmup_schedule(lua_State* L) {
-  NamedArguments args(L, 1, "redco.optim schedule");
+  NamedArguments args(
+      L, 1,
+      make == linear_schedule ? "redco.optim.linear_schedule" : "redco.optim.cosine_schedule");
   double init = args.get<double>("init_value", 0);
   double peak = args.required<double>("peak_value");
   double end = args.get<double>("end_value", 0);

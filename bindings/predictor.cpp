@@ -22,7 +22,7 @@ PredFn make_pred_fn(const Ref& function) {
     push_tree(L, params);
     push_tree(L, batch);
     call(L, 3, 1);
-    return check_tree(L, lua_gettop(L));
+    return check_tree(L, lua_gettop(L), "what pred_fn returned");
   };
 }
 
@@ -38,7 +38,7 @@ OutputFn make_output_fn(const Ref& function) {
     std::vector<Tree> outputs;
     for (int64_t i = 1; i <= size; ++i) {
       lua_rawgeti(L, -1, static_cast<int>(i));
-      outputs.push_back(check_tree(L, lua_gettop(L)));
+      outputs.push_back(check_tree(L, lua_gettop(L), "what output_fn returned"));
       lua_pop(L, 1);
     }
     return outputs;

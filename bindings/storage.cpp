@@ -44,6 +44,11 @@ int frombuffer(lua_State* L) {
   require(lua_type(L, 1) == LUA_TSTRING && lua_istable(L, 2),
           "torch.frombuffer: expected a string and {dtype, count, offset}, got ", described(L, 1),
           " and ", described(L, 2));
+  for (lua_pushnil(L); lua_next(L, 2) != 0; lua_pop(L, 1)) {
+    std::string key = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "a position";
+    require(key == "dtype" || key == "count" || key == "offset",
+            "torch.frombuffer: the named arguments are dtype, count and offset; got ", key);
+  }
   lua_getfield(L, 2, "dtype");
   c10::ScalarType dtype = check_dtype(L, lua_gettop(L));
   auto length = static_cast<int64_t>(lua_objlen(L, 1));

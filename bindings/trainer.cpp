@@ -125,7 +125,7 @@ TrainStepFn make_train_step_fn(const Ref& function, const Ref& loss_fn, const Re
     call(L, 4, 1);
     require(lua_istable(L, -1), "train_step_fn: expected a table of metrics to be returned, got ",
             described(L, lua_gettop(L)));
-    return check_tree(L, lua_gettop(L));
+    return check_tree(L, lua_gettop(L), "what train_step_fn returned");
   };
 }
 

@@ -76,8 +76,8 @@ std::string join(const std::string& path, const std::string& key) {
   return path.empty() ? key : path + "." + key;
 }
 
-Tree tree_at(lua_State* L, int index, const std::string& path, int depth) {
-  require(depth < 200, "a tree is nested more than 200 deep at '", path,
+Tree tree_at(lua_State* L, int index, const char* what, const std::string& path, int depth) {
+  require(depth < 200, what, " is nested more than 200 deep at '", path,
           "': does a table contain itself?");
   if (at::Tensor* tensor = test_tensor(L, index)) return *tensor;
   switch (lua_type(L, index)) {
@@ -104,29 +104,28 @@ Tree tree_at(lua_State* L, int index, const std::string& path, int depth) {
         Tree::List list;
         for (size_t i = 1; i <= length; ++i) {
           lua_rawgeti(L, table, static_cast<int>(i));
-          list.push_back(tree_at(L, -1, join(path, std::to_string(i)), depth + 1));
+          list.push_back(tree_at(L, -1, what, join(path, std::to_string(i)), depth + 1));
           lua_pop(L, 1);
         }
         size_t keys = 0;
         for (lua_pushnil(L); lua_next(L, table); lua_pop(L, 1)) ++keys;
-        require(keys == length, "the table at '", path,
-                "' of a tree has both list entries and named ones: make it one or the other");
+        require(keys == length, "the table at '", path, "' of ", what,
+                " has both list entries and named ones: make it one or the other");
         return list;
       }
       Tree::Dict dict;
       for (lua_pushnil(L); lua_next(L, table); lua_pop(L, 1)) {
-        require(lua_type(L, -2) == LUA_TSTRING, "the table at '", path,
-                "' of a tree has a key that is ", described(L, -2),
-                ": keys are strings, or 1 to n");
+        require(lua_type(L, -2) == LUA_TSTRING, "the table at '", path, "' of ", what,
+                " has a key that is ", described(L, -2), ": keys are strings, or 1 to n");
         std::string key = lua_tostring(L, -2);
-        dict.emplace(key, tree_at(L, -1, join(path, key), depth + 1));
+        dict.emplace(key, tree_at(L, -1, what, join(path, key), depth + 1));
       }
       return dict;
     }
     default:
       break;
   }
-  fail("expected a tensor, number, string, boolean or table at '", path, "' of a tree, got ",
+  fail("expected a tensor, number, string, boolean or table at '", path, "' of ", what, ", got ",
        describe(L, index));
 }
 
@@ -296,7 +295,9 @@ std::optional<c10::Device> parse_device(const std::string& name) {
   return c10::Device(type->second, static_cast<c10::DeviceIndex>(std::stoi(number)));
 }
 
-Tree check_tree(lua_State* L, int index) { return tree_at(L, index, "", 0); }
+Tree check_tree(lua_State* L, int index, const char* what) {
+  return tree_at(L, index, what, "", 0);
+}
 
 void push_tree(lua_State* L, const Tree& tree) {
   luaL_checkstack(L, 4, "a deeply nested tree");

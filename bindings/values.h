@@ -53,8 +53,8 @@ std::optional<c10::Device> parse_device(const std::string& name);
 
 /// A Lua value as a tree: tables with consecutive integer keys are lists, with string keys
 /// dictionaries. Anything else than tensors, numbers, strings and booleans is an error that names
-/// its path.
-Tree check_tree(lua_State* L, int index);
+/// its path in `what`.
+Tree check_tree(lua_State* L, int index, const char* what = "a tree");
 void push_tree(lua_State* L, const Tree& tree);
 
 /// Prepares what `push_integer` and `test_integer` need for int64 cdata.

@@ -48,7 +48,7 @@ at::Tensor mean_of_squares(const at::Tensor& tensor, int64_t dim) {
 class Adafactor : public Optimizer {
  public:
   explicit Adafactor(AdafactorOptions options) : options_(std::move(options)) {
-    check_learning_rate("adafactor", options_.learning_rate);
+    options_.learning_rate = checked_learning_rate("adafactor", std::move(options_.learning_rate));
     check_at_least("adafactor", "weight_decay", options_.weight_decay, 0);
     require(options_.beta2_decay <= 0, "adafactor: beta2_decay = ", options_.beta2_decay,
             " must not be positive");

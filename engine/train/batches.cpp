@@ -1,5 +1,8 @@
 #include "batches.h"
 
+#include <ATen/ops/eq.h>
+#include <ATen/ops/masked_fill.h>
+
 #include <numeric>
 
 namespace redco {
@@ -18,6 +21,10 @@ Tree to_device(Tree tree, at::Device device) {
   return map_tensors(tree, [&](const std::string&, const at::Tensor& tensor) {
     return tensor.to(device, /*non_blocking=*/device.type() != at::kCPU);
   });
+}
+
+at::Tensor divisor(const at::Tensor& weight_sum) {
+  return weight_sum.masked_fill(weight_sum == 0, 1);
 }
 
 std::vector<int64_t> index_range(int64_t first, int64_t last) {

@@ -19,7 +19,7 @@ template <class Options>
 class WithLearningRate : public Optimizer {
  public:
   WithLearningRate(const char* name, Options options) : options_(std::move(options)) {
-    check_learning_rate(name, options_.learning_rate);
+    options_.learning_rate = checked_learning_rate(name, std::move(options_.learning_rate));
     check_at_least(name, "weight_decay", options_.weight_decay, 0);
   }
   bool updates_params() const override { return true; }

@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <cmath>
 #include <tuple>
 
 namespace redco {
@@ -79,9 +80,15 @@ void check_layout(const Update& update, const ParameterGroup& group) {
   }
 }
 
-void check_learning_rate(const char* optimizer, const Schedule& learning_rate) {
+Schedule checked_learning_rate(const char* optimizer, Schedule learning_rate) {
   require(bool(learning_rate), optimizer,
           ": learning_rate is missing: give a number or a schedule");
+  return [optimizer, learning_rate = std::move(learning_rate)](int64_t step) {
+    double value = learning_rate(step);
+    require(value >= 0 && std::isfinite(value), optimizer, ": learning_rate is ", value,
+            " at step ", step, "; it must be finite and not below 0");
+    return value;
+  };
 }
 
 void check_betas(const char* optimizer, const std::array<double, 2>& betas) {

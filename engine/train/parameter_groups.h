@@ -21,7 +21,9 @@ Tree zero_step(const std::vector<NamedTensor>& params);
 /// Throws Error unless parameters and gradients of a group are dense and laid out alike.
 void check_layout(const Update& update, const ParameterGroup& group);
 
-void check_learning_rate(const char* optimizer, const Schedule& learning_rate);
+/// The schedule, which throws Error for a step at which it is below 0 or not finite. `optimizer` is
+/// kept: a literal.
+Schedule checked_learning_rate(const char* optimizer, Schedule learning_rate);
 void check_betas(const char* optimizer, const std::array<double, 2>& betas);
 void check_at_least(const char* optimizer, const char* option, double value, double least);
 

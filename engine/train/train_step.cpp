@@ -118,6 +118,7 @@ at::Tensor Trainer::accumulate(const Dataset& examples, std::span<const int64_t>
   std::vector<at::Tensor> grads;
   for (const at::Tensor& leaf : leaves_)
     if (leaf.grad().defined()) grads.push_back(leaf.grad());
+  weight_sum = divisor(weight_sum);
   if (!grads.empty()) at::_foreach_div_(grads, weight_sum);
   return loss_sum / weight_sum;
 }

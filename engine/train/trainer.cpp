@@ -255,7 +255,7 @@ double Trainer::eval_loss(const Dataset& examples, int64_t per_device_batch_size
     weight_sum = weight_sum.defined() ? weight_sum + weight : weight;
     progress->advance(int64_t(indices.size()), {});
   }
-  return (loss_sum / weight_sum).item<double>();
+  return (loss_sum / divisor(weight_sum)).item<double>();
 }
 
 void Trainer::evaluate(const FitOptions& options, const std::string& desc) {

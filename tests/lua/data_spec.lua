@@ -39,7 +39,8 @@ test("read takes paths with blanks and quotes, and does not run them", function(
   expect_equal(data.read(path .. ".gz"), "text")
 end)
 
-test("a file that is missing, a folder, and what is no path are errors of the caller's line", function()
+test("a file that is missing, a folder, and what is no path are errors of the caller's line",
+  function()
   for _, name in ipairs { "nowhere.csv", "nowhere.gz" } do
     local path = folder .. "/" .. name
     expect_error(function() data.read(path) end, "data_spec.lua:", path, "No such file")

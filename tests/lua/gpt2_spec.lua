@@ -9,7 +9,8 @@ local expect_close, expect_equal = testing.expect_close, testing.expect_equal
 -- Made by tests/tools/make_nn_cases.py: transformers' model with this configuration.
 local stored = torch.load "nn_cases.safetensors"
 local function tiny(changes)
-  local config = { vocab_size = 19, n_positions = 8, n_embd = 8, n_layer = 2, n_head = 2, n_inner = 12,
+  local config = { vocab_size = 19, n_positions = 8, n_embd = 8, n_layer = 2, n_head = 2,
+    n_inner = 12,
     embd_pdrop = 0, resid_pdrop = 0, attn_pdrop = 0 }
   for key, value in pairs(changes or {}) do config[key] = value end
   return gpt2.from_config(config, torch.Generator(1))
@@ -153,7 +154,8 @@ test("dropout: the same rng gives the same, another another, none without train"
     expect_close(loss, expected, 1e-5)
   end
   local model = tiny { embd_pdrop = 0.1 }
-  expect_error(function() model(model.params, inputs, { train = true }) end, "gpt2_spec.lua:", "rng")
+  expect_error(function() model(model.params, inputs, { train = true }) end,
+    "gpt2_spec.lua:", "rng")
 end)
 
 test("a training run has the same dropout again, and another in each step", function()
@@ -234,7 +236,8 @@ if file then
     local keep = mask:ne(0):unsqueeze(-1)
     expect_close(logits * keep, expected["fwd.logits"] * keep, 1e-4, 2e-4)
     local labels = torch.full_like(expected["batch0.labels"], -100)
-    labels:narrow(1, 0, ids:size(1) - 1):copy_(expected["batch0.labels"]:narrow(1, 1, ids:size(1) - 1))
+    labels:narrow(1, 0, ids:size(1) - 1):copy_(expected["batch0.labels"]:narrow(1, 1,
+      ids:size(1) - 1))
     local loss = model.loss(params, { input_ids = ids, labels = labels })
     loss:backward()
     for name, tensor in pairs(params) do

@@ -44,12 +44,14 @@ end)
 
 test("uniform_", function()
   expect_uniform(init.uniform_(torch.empty { 100, 120 }, { generator = generator() }), 0, 1)
-  expect_uniform(init.uniform_(torch.empty { 12000 }, { a = -3, b = 5, generator = generator() }), -3, 5)
+  expect_uniform(init.uniform_(torch.empty { 12000 }, { a = -3, b = 5, generator = generator() }),
+    -3, 5)
 end)
 
 test("normal_", function()
   expect_normal(init.normal_(torch.empty { 100, 120 }, { generator = generator() }), 0, 1)
-  expect_normal(init.normal_(torch.empty { 12000 }, { mean = 3, std = 0.2, generator = generator() }),
+  expect_normal(init.normal_(torch.empty { 12000 }, { mean = 3, std = 0.2,
+    generator = generator() }),
     3, 0.2)
 end)
 
@@ -67,7 +69,8 @@ test("trunc_normal_ stays inside and has the moments of the cut distribution", f
   local function density(x) return math.exp(-x * x / 2) / math.sqrt(2 * math.pi) end
   local z = 0.9772499 - 0.3085375
   near("mean", t:mean():item(), 1 + 2 * (density(alpha) - density(beta)) / z, 0.03)
-  local small = init.trunc_normal_(torch.empty { 100, 100 }, { std = 0.02, generator = generator() })
+  local small = init.trunc_normal_(torch.empty { 100, 100 }, { std = 0.02,
+    generator = generator() })
   expect_normal(small, 0, 0.02)
   assert(small:isfinite():all():item())
 end)
@@ -78,7 +81,8 @@ test("xavier_uniform_ and xavier_normal_", function()
   expect_uniform(init.xavier_uniform_(t, { generator = generator() }), -a, a)
   expect_uniform(init.xavier_uniform_(t, { gain = 2, generator = generator() }), -2 * a, 2 * a)
   expect_normal(init.xavier_normal_(t, { generator = generator() }), 0, math.sqrt(2 / 200))
-  expect_normal(init.xavier_normal_(t, { gain = 3, generator = generator() }), 0, 3 * math.sqrt(2 / 200))
+  expect_normal(init.xavier_normal_(t, { gain = 3, generator = generator() }), 0,
+    3 * math.sqrt(2 / 200))
   -- A kernel's inputs count once for each of its places.
   t = torch.empty { 40, 20, 3, 5 }
   a = math.sqrt(6 / (20 * 15 + 40 * 15))
@@ -140,14 +144,16 @@ end)
 
 test("a tensor that requires gradients is filled without a history", function()
   local t = torch.empty({ 4, 4 }):requires_grad_()
-  for _, name in ipairs { "zeros_", "normal_", "trunc_normal_", "kaiming_uniform_", "orthogonal_" } do
+  for _, name in ipairs { "zeros_", "normal_", "trunc_normal_", "kaiming_uniform_",
+    "orthogonal_" } do
     init[name](t)
     assert(t.is_leaf and t.requires_grad, name)
   end
 end)
 
 test("other types: float64 and bfloat16", function()
-  for _, name in ipairs { "normal_", "uniform_", "trunc_normal_", "xavier_normal_", "orthogonal_" } do
+  for _, name in ipairs { "normal_", "uniform_", "trunc_normal_", "xavier_normal_",
+    "orthogonal_" } do
     for _, dtype in ipairs { "float64", "bfloat16" } do
       local t = init[name](torch.empty({ 6, 5 }, { dtype = dtype }), { generator = generator() })
       expect_equal(t.dtype, dtype)
@@ -158,7 +164,8 @@ end)
 
 test("what is wrong is said by name", function()
   local vector, t = torch.empty { 5 }, torch.empty { 3, 4 }
-  for _, name in ipairs { "xavier_uniform_", "xavier_normal_", "kaiming_uniform_", "kaiming_normal_",
+  for _, name in ipairs { "xavier_uniform_", "xavier_normal_", "kaiming_uniform_",
+    "kaiming_normal_",
     "orthogonal_" } do
     expect_error(function() init[name](vector) end, "init_spec.lua:", "nn.init." .. name, "[5]")
   end
@@ -174,7 +181,8 @@ test("what is wrong is said by name", function()
   expect_error(function() init.normal_(t, { std = -1 }) end, "init_spec.lua:")
   expect_error(function() init.trunc_normal_(t, { a = 3, b = 2 }) end, "init_spec.lua:")
   expect_error(function() init.normal_(5) end, "init_spec.lua:")
-  expect_error(function() init.normal_(torch.empty({ 2 }, { dtype = "int64" })) end, "init_spec.lua:")
+  expect_error(function() init.normal_(torch.empty({ 2 }, { dtype = "int64" })) end,
+    "init_spec.lua:")
   expect_error(function() init.zeros_() end, "init_spec.lua:")
   expect_error(function() init.constant_(t) end, "init_spec.lua:")
   expect_error(function() init.orthogonal_(torch.empty { 0, 3 }) end, "init_spec.lua:")

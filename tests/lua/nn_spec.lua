@@ -129,7 +129,8 @@ for name, options in pairs(attention_options) do
     for key, value in pairs(options) do
       if key ~= "mask" then o[key] = value end
     end
-    expect_close(nn.attention(i.q, i.k, i.v, o), stored["attention_" .. name .. ".out.y"], 1e-5, 2e-6)
+    expect_close(nn.attention(i.q, i.k, i.v, o), stored["attention_" .. name .. ".out.y"], 1e-5,
+      2e-6)
   end)
 end
 
@@ -213,7 +214,8 @@ test("dropout: the rate, the scale, the mean, the gradient and the generator", f
   assert(rawequal(nn.dropout(x, 0.3), x) and rawequal(nn.dropout(x, 0.3, { train = false }), x))
   assert(rawequal(nn.dropout(x, 0, { train = true }), x))
   expect_error(function() nn.dropout(x, 0.3, { train = true }) end, "nn_spec.lua:", "rng")
-  expect_error(function() nn.dropout(x, 0.3, { training = true }) end, "unknown argument 'training'",
+  expect_error(function() nn.dropout(x, 0.3, { training = true }) end,
+    "unknown argument 'training'",
     "'train'")
 end)
 
@@ -246,7 +248,8 @@ end)
 -- ---- losses ----
 
 local loss_options = {
-  plain = {}, ignored = {}, ignore_index = { ignore_index = 3 }, smoothing = { label_smoothing = 0.2 },
+  plain = {}, ignored = {}, ignore_index = { ignore_index = 3 },
+    smoothing = { label_smoothing = 0.2 },
   smoothing_ignored = { label_smoothing = 0.1 }, bfloat16 = {}, rows = {},
 }
 for name, options in pairs(loss_options) do
@@ -272,7 +275,8 @@ test("cross_entropy and linear_cross_entropy: no label that counts gives 0 and g
     loss:backward()
     expect_close(logits.grad, torch.zeros { 2, 3, 5 })
 
-    local x, weight = torch.randn({ 2, 3, 4 }):requires_grad_(), torch.randn({ 5, 4 }):requires_grad_()
+    local x, weight = torch.randn({ 2, 3, 4 }):requires_grad_(), torch.randn({ 5,
+      4 }):requires_grad_()
     loss, count = nn.linear_cross_entropy(x, weight, labels)
     expect_equal(loss:item(), 0)
     expect_equal(count:item(), 0)
@@ -297,7 +301,8 @@ test("wrong labels and options of the losses are errors of the line that called"
       "nn_spec.lua:", "1.5")
     expect_error(function() call(torch.tensor { 1.0, 2.5 }) end, "nn_spec.lua:")
   end
-  expect_error(function() nn.linear_cross_entropy(x, torch.randn { 5, 3 }, torch.tensor { 1, 2 }) end,
+  expect_error(function() nn.linear_cross_entropy(x, torch.randn { 5, 3 }, torch.tensor { 1,
+    2 }) end,
     "nn_spec.lua:")
 end)
 
@@ -370,11 +375,13 @@ test("linear_cross_entropy where only one side is trained, and where none is", f
   expect_close(loss, expected)
   local trained = weight:clone():requires_grad_()
   local gradient = torch.autograd.grad(nn.linear_cross_entropy(x, trained, labels), { trained })[1]
-  local full = torch.autograd.grad(nn.cross_entropy(torch.linear(x, trained), labels), { trained })[1]
+  local full = torch.autograd.grad(nn.cross_entropy(torch.linear(x, trained), labels),
+    { trained })[1]
   expect_close(gradient, full, 1e-5, 1e-6)
   trained = x:clone():requires_grad_()
   gradient = torch.autograd.grad(nn.linear_cross_entropy(trained, weight, labels), { trained })[1]
-  full = torch.autograd.grad(nn.cross_entropy(torch.linear(trained, weight), labels), { trained })[1]
+  full = torch.autograd.grad(nn.cross_entropy(torch.linear(trained, weight), labels),
+    { trained })[1]
   expect_close(gradient, full, 1e-5, 1e-6)
 end)
 
@@ -454,7 +461,8 @@ for name, maker in pairs(makers) do
   test(name .. " refuses an unknown option with the nearest", function()
     expect_error(function() maker.call { generatr = torch.Generator(1) } end, "nn_spec.lua:",
       ("nn.%s: unknown argument 'generatr'; did you mean 'generator'?"):format(name))
-    expect_error(function() maker.call(5) end, "nn_spec.lua:", "expected a table of named arguments")
+    expect_error(function() maker.call(5) end,
+      "nn_spec.lua:", "expected a table of named arguments")
   end)
 end
 
@@ -466,7 +474,8 @@ test("parameters without bias, grouped kernels, layers of 1 and 0", function()
     expect_equal(params.bias, nil)
     assert(params.weight)
   end
-  for _, params in ipairs { nn.GRUCell(3, 2, { bias = false }), nn.LSTMCell(3, 2, { bias = false }) } do
+  for _, params in ipairs { nn.GRUCell(3, 2, { bias = false }), nn.LSTMCell(3, 2,
+    { bias = false }) } do
     expect_equal(params.bias_ih or params.bias_hh, nil)
   end
   expect_equal(#tree.leaves(nn.MLP({ 2, 3, 4 }, { bias = false })), 2)
@@ -497,11 +506,14 @@ test("wrong shapes are errors with both shapes and this file", function()
   expect_error(function() nn.linear(nn.Linear(4, 2), torch.zeros { 3, 5 }) end, "nn_spec.lua:",
     "5", "4")
   expect_error(function() nn.embedding(nn.Embedding(4, 2), torch.tensor { 4 }) end, "nn_spec.lua:")
-  expect_error(function() nn.embedding(nn.Embedding(4, 2), torch.tensor { 0.5 }) end, "nn_spec.lua:")
-  expect_error(function() nn.gru_cell(nn.GRUCell(4, 2), torch.zeros { 3, 4 }, torch.zeros { 2, 2 }) end,
+  expect_error(function() nn.embedding(nn.Embedding(4, 2), torch.tensor { 0.5 }) end,
+    "nn_spec.lua:")
+  expect_error(function() nn.gru_cell(nn.GRUCell(4, 2), torch.zeros { 3, 4 }, torch.zeros { 2,
+    2 }) end,
     "nn_spec.lua:")
   expect_error(function() nn.layer_norm(nn.LayerNorm(4), torch.zeros { 3, 5 }) end, "nn_spec.lua:")
-  expect_error(function() nn.conv2d(nn.Conv2d(3, 2, 3), torch.zeros { 1, 4, 5, 5 }) end, "nn_spec.lua:")
+  expect_error(function() nn.conv2d(nn.Conv2d(3, 2, 3), torch.zeros { 1, 4, 5, 5 }) end,
+    "nn_spec.lua:")
 end)
 
 test("every stored case of a layer was used", function()

@@ -22,7 +22,8 @@ local function run(optimizer, n_steps, grads_of)
       step = step + 1
       local loss
       for _, name in ipairs(names) do
-        local grad = grads_of and grads_of(name, step) or stored[("optim.grad%d.%s"):format(step, name)]
+        local grad = grads_of and grads_of(name, step) or stored[("optim.grad%d.%s"):format(step,
+          name)]
         local term = (p[name] * grad):sum()
         loss = loss and loss + term or term
       end
@@ -50,7 +51,8 @@ local function no_vectors(_, param) return param:dim() > 1 end
 local cases = {
   adamw = function() return optim.adamw { learning_rate = 0.02 } end,
   adamw_options = function()
-    return optim.adamw { learning_rate = 0.02, betas = { 0.8, 0.95 }, eps = 1e-3, weight_decay = 0.3 }
+    return optim.adamw { learning_rate = 0.02, betas = { 0.8, 0.95 }, eps = 1e-3,
+      weight_decay = 0.3 }
   end,
   adamw_mask = function()
     return optim.adamw { learning_rate = 0.02, weight_decay = 0.5, mask = no_vectors }
@@ -128,7 +130,8 @@ test("a mask keeps the decay, and only that, from a parameter", function()
 end)
 
 test("clip_by_global_norm leaves small gradients and scales large ones together", function()
-  local grads = { a = torch.full({ 4, 3 }, 3), b = torch.full({ 5 }, -4), c = torch.zeros { 2, 3, 4 } }
+  local grads = { a = torch.full({ 4, 3 }, 3), b = torch.full({ 5 }, -4), c = torch.zeros { 2, 3,
+    4 } }
   local norm = math.sqrt(12 * 9 + 5 * 16)
   local function given(name) return grads[name] end
   for _, limit in ipairs { 2, norm + 1 } do
@@ -136,7 +139,8 @@ test("clip_by_global_norm leaves small gradients and scales large ones together"
       optim.sgd { learning_rate = 1 } }, 1, given)
     local scale = math.min(1, limit / norm)
     for _, name in ipairs(names) do
-      expect_close(params[name]:detach(), stored["optim.start." .. name] - grads[name] * scale, 1e-5, 1e-5)
+      expect_close(params[name]:detach(), stored["optim.start." .. name] - grads[name] * scale,
+        1e-5, 1e-5)
     end
   end
 end)
@@ -220,7 +224,8 @@ test("schedules that cannot be are refused", function()
       "a number")
     expect_error(function() make { peak_value = 1, total_steps = 2.5 } end, "total_steps",
       "an integer")
-    expect_error(function() make { peak_value = 1, total_steps = 5 } "x" end, "optim_spec.lua:", "step")
+    expect_error(function() make { peak_value = 1, total_steps = 5 } "x" end,
+      "optim_spec.lua:", "step")
   end
 end)
 
@@ -265,7 +270,8 @@ test("a learning rate below zero, or none at all, is refused", function()
 end)
 
 test("values that cannot be are refused", function()
-  expect_error(function() optim.adamw { learning_rate = 0.1, betas = { 0.9, 1 } } end, "optim_spec.lua:")
+  expect_error(function() optim.adamw { learning_rate = 0.1, betas = { 0.9, 1 } } end,
+    "optim_spec.lua:")
   expect_error(function() optim.adamw { learning_rate = 0.1, eps = -1 } end, "optim_spec.lua:")
   expect_error(function() optim.sgd { learning_rate = 0.1, nesterov = true } end, "optim_spec.lua:",
     "nesterov", "momentum")

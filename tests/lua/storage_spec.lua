@@ -42,8 +42,10 @@ test("a tree of tensors, numbers, texts, booleans, lists and empty tables comes 
   local value = {
     weight = torch.randn { 3, 4 },
     layers = { { b = torch.arange(5) }, { b = torch.tensor { true, false } }, 3.5 },
-    name = "a \"text\" with\nlines and \226\130\172", step = 12, rate = 1e-3, on = true, off = false,
-    empty = {}, nested = { deep = { deeper = torch.tensor(7) } }, ["dotted.key"] = torch.zeros { 2 },
+    name = "a \"text\" with\nlines and \226\130\172", step = 12, rate = 1e-3, on = true,
+      off = false,
+    empty = {}, nested = { deep = { deeper = torch.tensor(7) } },
+      ["dotted.key"] = torch.zeros { 2 },
     [""] = 1, half = torch.randn({ 3 }, { dtype = "bfloat16" }),
   }
   local back = round_trip(value)
@@ -131,7 +133,8 @@ end)
 
 test("files that are none, and paths that cannot be read or written", function()
   for _, bytes in ipairs { "", "text", ("\255"):rep(64), ("\0"):rep(64), foreign("{", ""),
-    foreign("[]", ""), foreign('{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,9]}}', ("x"):rep(9)),
+    foreign("[]", ""), foreign('{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,9]}}',
+      ("x"):rep(9)),
     foreign('{"a":{"dtype":"Q7","shape":[2],"data_offsets":[0,8]}}', ("x"):rep(8)),
     foreign('{"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}}', ("x"):rep(8)) } do
     write(bytes)
@@ -162,7 +165,8 @@ end)
 
 test("frombuffer: types, offset and count", function()
   local bytes = "\1\0\0\0\2\0\0\0\255\255\255\255xyz"
-  expect_close(torch.frombuffer(bytes, { dtype = "int32" }), torch.tensor({ 1, 2, -1 }, { dtype = "int32" }))
+  expect_close(torch.frombuffer(bytes, { dtype = "int32" }), torch.tensor({ 1, 2, -1 },
+    { dtype = "int32" }))
   expect_close(torch.frombuffer(bytes, { dtype = "int32", offset = 4, count = 1 }),
     torch.tensor({ 2 }, { dtype = "int32" }))
   expect_equal(torch.frombuffer(bytes, { dtype = "uint8" }):numel(), 15)
@@ -170,18 +174,92 @@ test("frombuffer: types, offset and count", function()
   expect_close(torch.frombuffer("\0\0\192\63", { dtype = "float32" }), torch.tensor { 1.5 })
   expect_error(function() torch.frombuffer(bytes, { dtype = "uint8", offset = 16 }) end,
     "storage_spec.lua:", "offset 16", "15")
-  expect_error(function() torch.frombuffer(bytes, { dtype = "uint8", offset = -1 }) end, "offset -1")
+  expect_error(function() torch.frombuffer(bytes, { dtype = "uint8", offset = -1 }) end,
+    "offset -1")
   expect_error(function() torch.frombuffer(bytes, { dtype = "int32", count = 4 }) end, "4", "15")
   expect_error(function() torch.frombuffer(bytes, { dtype = "int32", count = -1 }) end,
     "storage_spec.lua:")
   expect_error(function() torch.frombuffer(bytes, {}) end, "storage_spec.lua:")
   expect_error(function() torch.frombuffer(5, { dtype = "int32" }) end, "storage_spec.lua:")
-  expect_error(function() torch.frombuffer(bytes, { dtype = "int33" }) end, "storage_spec.lua:", "int33")
+  expect_error(function() torch.frombuffer(bytes, { dtype = "int33" }) end,
+    "storage_spec.lua:", "int33")
 end)
 
 test("frombuffer refuses a name it does not know", function()
   expect_error(function() torch.frombuffer("abc", { dtype = "int8", ofset = 1 }) end,
     "storage_spec.lua:", "ofset", "offset")
+end)
+
+-- ---- torch.jit.load: the module that tests/tools/make_nn_cases.py wrote ----
+
+local stored = torch.load "nn_cases.safetensors"
+local module_input, module_output = stored["scripted.in.x"], stored["scripted.out.y"]
+
+test("a TorchScript module gives the stored result, and its parameters by name", function()
+  local module = torch.jit.load "script_module.pt"
+  local y, count = module(nil, module_input)
+  expect_close(y, module_output, 1e-6)
+  expect_equal(count, 8)
+  expect_close(module(nil, module_input, 2.5), module_output * 2.5, 1e-6)
+  expect_equal(table.concat(tree.paths(module.params), " "), "linear.bias linear.weight n_calls")
+  expect_close(module.params["linear.weight"], stored["scripted.p.linear.weight"])
+  expect_equal(module.params.n_calls:item(), 7)
+end)
+
+test("other parameters take the module's places, gradients flow, and it is left as it was",
+  function()
+  local module = torch.jit.load "script_module.pt"
+  local weight = stored["scripted.p.linear.weight"]:clone():requires_grad_()
+  local bias = torch.zeros({ 2 }):requires_grad_()
+  local y = module({ ["linear.weight"] = weight, ["linear.bias"] = bias }, module_input)
+  local expected = torch.tanh(torch.linear(module_input, weight, bias))
+  expect_close(y, expected, 1e-6)
+  local from_module = torch.autograd.grad(y:square():sum(), { weight, bias })
+  local from_lua = torch.autograd.grad(expected:square():sum(), { weight, bias })
+  for i = 1, 2 do expect_close(from_module[i], from_lua[i], 1e-5, 1e-6) end
+  expect_close((module(nil, module_input)), module_output, 1e-6)
+  assert(not pcall(module, { ["linear.weight"] = torch.zeros { 5, 5 } }, module_input))
+  expect_close((module(nil, module_input)), module_output, 1e-6)
+end)
+
+test("train and eval switch a module's dropout", function()
+  local module = torch.jit.load "script_module.pt"
+  assert(rawequal(module:train(), module))
+  local zeros = 0
+  for _ = 1, 20 do zeros = zeros + module(nil, module_input):eq(0):sum():item() end
+  assert(zeros > 40 and zeros < 120, zeros .. " zeros")
+  module:eval()
+  expect_close((module(nil, module_input)), module_output, 1e-6)
+end)
+
+test("a whole number goes where a module asks for a float", function()
+  local module = torch.jit.load "script_module.pt"
+  expect_close((module(nil, module_input, 2)), module_output * 2, 1e-6)
+end)
+
+test("files that are no modules, and wrong calls, are errors of the caller's line", function()
+  local module = torch.jit.load "script_module.pt"
+  local function wrong(body, ...) expect_error(body, "storage_spec.lua:", ...) end
+  wrong(function() torch.jit.load(folder .. "/nothing.pt") end, "nothing.pt")
+  write "this is no module"
+  wrong(function() torch.jit.load(path) end, path)
+  write(redco.data.read("script_module.pt"):sub(1, 3000))
+  wrong(function() torch.jit.load(path) end, path)
+  wrong(function() torch.jit.load(5) end, "torch.jit.load")
+  wrong(function() module(nil) end, "forward")
+  wrong(function() module(nil, "text") end, "forward")
+  wrong(function() module(nil, module_input, 1.5, 3) end, "forward")
+  wrong(function() module({ ["linear.wait"] = torch.zeros { 1 } }, module_input) end,
+    "'linear.wait'")
+  wrong(function() module({ ["linar.weight"] = torch.zeros { 1 } }, module_input) end, "linar")
+  wrong(function() module({ 5 }, module_input) end, "params")
+  wrong(function() return module.weights end, "'weights'", "params")
+end)
+
+test("a parameter of a module that is no tensor is refused by its name", function()
+  local module = torch.jit.load "script_module.pt"
+  expect_error(function() module({ ["linear.weight"] = 5 }, module_input) end, "storage_spec.lua:",
+    "linear.weight")
 end)
 
 os.execute(("rm -r '%s'"):format(folder))

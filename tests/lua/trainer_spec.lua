@@ -61,13 +61,16 @@ local function metrics_of(workdir)
   local lines = {}
   for _, line in ipairs(redco.data.lines(workdir .. "/metrics.jsonl")) do
     local entry = {}
-    for key, value in line:gmatch '"([%w_]+)": ?([^,}]+)' do entry[key] = tonumber(value) or value end
+    for key, value in line:gmatch '"([%w_]+)": ?([^,}]+)' do
+      entry[key] = tonumber(value) or value
+    end
     lines[#lines + 1] = entry
   end
   return lines
 end
 
-local function copy(params) return redco.tree.map(function(p) return p:detach():clone() end, params) end
+local function copy(params) return redco.tree.map(function(p) return p:detach():clone() end,
+  params) end
 
 local function expect_same_params(a, b, tolerance)
   for name, tensor in pairs(b) do
@@ -114,7 +117,8 @@ end)
 test("each epoch uses every example once, in another order, the same in each run", function()
   local function orders(seed)
     local seen = {}
-    local trainer = trainer_of { deployer = deployer { seed = seed }, collate_fn = function(examples)
+    local trainer = trainer_of { deployer = deployer { seed = seed },
+      collate_fn = function(examples)
       for _, example in ipairs(examples) do seen[#seen + 1] = example.number end
       return collate(examples)
     end }
@@ -145,9 +149,11 @@ end)
 
 test("max_steps ends within an epoch, and counts from the step it starts with", function()
   local trainer = trainer_of()
-  trainer:fit { train_examples = examples_of(40), per_device_batch_size = 4, n_epochs = 3, max_steps = 13 }
+  trainer:fit { train_examples = examples_of(40), per_device_batch_size = 4, n_epochs = 3,
+    max_steps = 13 }
   expect_equal(trainer.step, 13)
-  trainer:fit { train_examples = examples_of(40), per_device_batch_size = 4, n_epochs = 3, max_steps = 13 }
+  trainer:fit { train_examples = examples_of(40), per_device_batch_size = 4, n_epochs = 3,
+    max_steps = 13 }
   expect_equal(trainer.step, 13)
   trainer:fit { train_examples = examples_of(40), per_device_batch_size = 4, n_epochs = 0 }
   expect_equal(trainer.step, 13)
@@ -174,7 +180,8 @@ end)
 test("loss_fn gets rng, state, params, batch and is_training, and state has apply_fn", function()
   local flags, steps = {}, {}
   local function apply(...) return predict(...) end
-  local trainer = trainer_of { apply_fn = apply, loss_fn = function(rng, state, params, batch, is_training)
+  local trainer = trainer_of { apply_fn = apply, loss_fn = function(rng, state, params, batch,
+    is_training)
     assert(tostring(rng):find "^Generator")
     assert(rawequal(state.apply_fn, apply))
     assert(state.params.w and state.opt_state)
@@ -282,14 +289,16 @@ test("D4: a weight is a number, a tensor of one element, or left out", function(
   local expected = after(nil)
   expect_same_params(after(function(batch) return batch.y:numel() end), expected)
   expect_same_params(after(function(batch) return torch.tensor(batch.y:numel()) end), expected)
-  expect_same_params(after(function(batch) return torch.tensor { batch.y:numel() * 2.0 } end), expected)
+  expect_same_params(after(function(batch) return torch.tensor { batch.y:numel() * 2.0 } end),
+    expected)
   local other = after(function() return 1 end)
   assert((other.w - expected.w):abs():max():item() > 1e-4, "the weight changes nothing")
 end)
 
 test("D5: no metric is read while its own step is the latest", function()
   local workdir, lines = new_workdir(), {}
-  local trainer = trainer_of { deployer = deployer { workdir = workdir }, collate_fn = function(examples)
+  local trainer = trainer_of { deployer = deployer { workdir = workdir },
+    collate_fn = function(examples)
     local file = io.open(workdir .. "/metrics.jsonl")
     local n = 0
     if file then
@@ -307,7 +316,8 @@ end)
 test("D6: float16, which would need loss scaling, is refused by name", function()
   expect_error(function() trainer_of { compute_dtype = "float16" } end, "trainer_spec.lua:",
     "compute_dtype", "float16", "bfloat16")
-  expect_error(function() trainer_of { compute_dtype = "int64" } end, "trainer_spec.lua:", "compute_dtype")
+  expect_error(function() trainer_of { compute_dtype = "int64" } end,
+    "trainer_spec.lua:", "compute_dtype")
   expect_error(function() trainer_of { compute_dtype = "floot" } end, "trainer_spec.lua:",
     "compute_dtype", "floot")
 end)
@@ -322,7 +332,8 @@ test("D7: sets smaller than a batch are used, empty ones are errors that say so"
     trainer:fit { train_examples = {}, per_device_batch_size = 2, n_epochs = 1 }
   end, "trainer_spec.lua:", "empty")
   expect_error(function()
-    trainer:fit { train_examples = function() return {} end, per_device_batch_size = 2, n_epochs = 1 }
+    trainer:fit { train_examples = function() return {} end,
+      per_device_batch_size = 2, n_epochs = 1 }
   end, "trainer_spec.lua:", "empty")
   expect_error(function()
     trainer:fit { train_examples = examples_of(3), eval_examples = {}, per_device_batch_size = 2,
@@ -403,7 +414,8 @@ end)
 test("D16: a frozen parameter needs no gradient and gets no state", function()
   local needs = {}
   local trainer = trainer_of {
-    optimizer = optim.freeze(optim.adamw { learning_rate = 0.1 }, function(name) return name == "w" end),
+    optimizer = optim.freeze(optim.adamw { learning_rate = 0.1 },
+      function(name) return name == "w" end),
     loss_fn = function(rng, state, params, batch)
       needs.w, needs.b = params.w.requires_grad, params.b.requires_grad
       return squared_loss(rng, state, params, batch)
@@ -536,7 +548,8 @@ test("the sanity check finds what is wrong before the first step, and changes no
   local function noise(check)
     local seen, d = {}, deployer()
     local t = trainer_of { deployer = d, loss_fn = function(rng, state, params, batch)
-      if #seen < 3 or not check then seen[#seen + 1] = torch.rand({ 1 }, { generator = rng }):item() end
+      if #seen < 3 or not check then seen[#seen + 1] = torch.rand({ 1 },
+        { generator = rng }):item() end
       return squared_loss(rng, state, params, batch)
     end }
     t:fit { train_examples = examples_of(8), eval_examples = examples_of(4), n_epochs = 1,
@@ -608,7 +621,8 @@ end)
 
 test("get_lr_schedule_fn: cosine, a ratio of warm-up, the ends, and refusals", function()
   local d = deployer()
-  local schedule = d:get_lr_schedule_fn { train_size = 100, per_device_batch_size = 10, n_epochs = 2,
+  local schedule = d:get_lr_schedule_fn { train_size = 100, per_device_batch_size = 10,
+    n_epochs = 2,
     learning_rate = 1, schedule_type = "cosine", warmup_ratio = 0.5, init_learning_rate = 0.2,
     end_learning_rate = 0.1 }
   assert(math.abs(schedule(0) - 0.2) < 1e-9)
@@ -617,7 +631,8 @@ test("get_lr_schedule_fn: cosine, a ratio of warm-up, the ends, and refusals", f
   assert(math.abs(schedule(15) - 0.55) < 1e-9)
   assert(math.abs(schedule(20) - 0.1) < 1e-9)
   local function wrong(changes, ...)
-    local options = { train_size = 100, per_device_batch_size = 10, n_epochs = 2, learning_rate = 1 }
+    local options = { train_size = 100, per_device_batch_size = 10, n_epochs = 2,
+      learning_rate = 1 }
     for key, value in pairs(changes) do options[key] = value end
     expect_error(function() d:get_lr_schedule_fn(options) end, "trainer_spec.lua:", ...)
   end
@@ -627,7 +642,8 @@ test("get_lr_schedule_fn: cosine, a ratio of warm-up, the ends, and refusals", f
   wrong({ learning_rate = 0 }, "learning_rate")
   wrong({ global_batch_size = 15 }, "15", "10", "20")
   wrong({ warmup = 3 }, "'warmup'")
-  expect_equal(d:get_accumulate_grad_batches { global_batch_size = 30, per_device_batch_size = 10 }, 3)
+  expect_equal(d:get_accumulate_grad_batches { global_batch_size = 30, per_device_batch_size = 10 },
+    3)
   local localized, global = d:get_local_global_micro_batch_size { per_device_batch_size = 10 }
   expect_equal(localized, 10)
   expect_equal(global, 10)
@@ -669,7 +685,8 @@ test("set_train_state starts anew", function()
   trainer:set_train_state { params = start() }
   expect_equal(trainer.step, 0)
   expect_close(trainer.params.w:detach(), torch.zeros { 3 })
-  trainer:set_train_state { params = once, step = 5, optimizer = optim.adamw { learning_rate = 0.1 },
+  trainer:set_train_state { params = once, step = 5,
+    optimizer = optim.adamw { learning_rate = 0.1 },
     apply_fn = squared_loss }
   expect_equal(trainer.step, 5)
   assert(rawequal(trainer.state.apply_fn, squared_loss))
@@ -695,7 +712,8 @@ test("an error inside each callback carries that callback's file and line", func
   expect_at(line, function() train { collate_fn = fails } end)
   expect_at(line, function() train { loss_fn = fails } end)
   expect_at(line, function() train { train_step_fn = fails } end)
-  expect_at(line, function() train { apply_fn = fails, loss_fn = function(_, state) return state.apply_fn() end } end)
+  expect_at(line, function() train { apply_fn = fails, loss_fn = function(_,
+    state) return state.apply_fn() end } end)
   expect_at(line, function() train { optimizer = optim.sgd { learning_rate = fails } } end)
   expect_at(line, function()
     trainer_of():fit { train_examples = fails, per_device_batch_size = 2, n_epochs = 1 }
@@ -710,7 +728,8 @@ test("an error inside each callback carries that callback's file and line", func
     return trainer:get_default_predictor(options)
   end
   local function predictions(changes)
-    predictor(changes):predict { examples = examples, per_device_batch_size = 2, params = trainer.params }
+    predictor(changes):predict { examples = examples, per_device_batch_size = 2,
+      params = trainer.params }
   end
   expect_at(line, function() predictions { pred_fn = fails } end)
   expect_at(line, function() predictions { output_fn = fails } end)
@@ -724,8 +743,8 @@ test("an error inside each callback carries that callback's file and line", func
   assert(message:find "^trainer_spec.lua:%d+: " and message:find("matmul", 1, true)
     or message:find("mat1", 1, true) or message:find("size", 1, true), message)
   -- And a Trainer whose callback failed goes on with the next set.
-  local flaky, fail_now = nil, true
-  flaky = trainer_of { loss_fn = function(...)
+  local fail_now = true
+  local flaky = trainer_of { loss_fn = function(...)
     if fail_now then error "mine" end
     return squared_loss(...)
   end }
@@ -738,7 +757,8 @@ end)
 test("a loss that cannot be trained on is refused with what was wrong", function()
   local function train(loss_fn, ...)
     expect_error(function()
-      trainer_of { loss_fn = loss_fn }:train { examples = examples_of(4), per_device_batch_size = 4 }
+      trainer_of { loss_fn = loss_fn }:train { examples = examples_of(4),
+        per_device_batch_size = 4 }
     end, "trainer_spec.lua:", "loss_fn", ...)
   end
   train(function() end, "tensor of one element", "nil")
@@ -752,11 +772,13 @@ end)
 
 test("a loss that is no number stops the run and says where", function()
   local workdir = new_workdir()
-  local trainer = trainer_of { deployer = deployer { workdir = workdir }, loss_fn = function(_, state, params, batch)
+  local trainer = trainer_of { deployer = deployer { workdir = workdir }, loss_fn = function(_,
+    state, params, batch)
     local loss = squared_loss(nil, nil, params, batch)
     return state.step == 2 and loss * (0 / 0) or loss
   end }
-  expect_error(function() trainer:train { examples = examples_of(20), per_device_batch_size = 2 } end,
+  expect_error(function() trainer:train { examples = examples_of(20),
+    per_device_batch_size = 2 } end,
     "trainer_spec.lua:", "step 2", "nan")
   assert(trainer.step <= 4)
   local lines = metrics_of(workdir)
@@ -796,7 +818,8 @@ test("wrong results of the other callbacks are refused by the callback's name", 
   train({ collate_fn = function() return torch.zeros { 2 } end }, "collate_fn", "Tensor float32[2]")
   local trainer = trainer_of()
   local function fit(changes, ...)
-    local options = { train_examples = examples, eval_examples = examples, per_device_batch_size = 2,
+    local options = { train_examples = examples, eval_examples = examples,
+      per_device_batch_size = 2,
       n_epochs = 1, eval_metric_fn = function() return { a = 1 } end,
       eval_predictor = trainer:get_default_predictor { pred_fn = function(_, params, batch)
         return predict(params, batch)
@@ -805,9 +828,11 @@ test("wrong results of the other callbacks are refused by the callback's name", 
     expect_error(function() trainer:fit(options) end, "trainer_spec.lua:", ...)
   end
   fit({ eval_metric_fn = function() return 0.5 end }, "eval_metric_fn", "table of numbers", "0.5")
-  fit({ eval_metric_fn = function() return { rouge = "high" } end }, "eval_metric_fn", "rouge", "high")
+  fit({ eval_metric_fn = function() return { rouge = "high" } end }, "eval_metric_fn", "rouge",
+    "high")
   fit({ eval_metric_fn = function() return { torch.ones { 2 } } end }, "eval_metric_fn")
-  fit({ eval_predictor = trainer:get_default_predictor { pred_fn = function() return nil end } }, "pred_fn")
+  fit({ eval_predictor = trainer:get_default_predictor { pred_fn = function() return nil end } },
+    "pred_fn")
   fit({ train_examples = function() return 5 end }, "train_examples", "a list", "5")
   fit({ train_examples = 5 }, "train_examples", "a list", "5")
   fit({ eval_examples = "all" }, "eval_examples", "a list")
@@ -835,7 +860,8 @@ test("unknown arguments are refused with the nearest, later ones by name and rea
   local trainer = trainer_of()
   local function refused(body, ...) expect_error(body, "trainer_spec.lua:", ...) end
   refused(function() trainer_of { loss_func = 1 } end, "redco.Trainer", "'loss_func'", "'loss_fn'")
-  refused(function() redco.Deployer { seed = 1, wrkdir = "x" } end, "redco.Deployer", "'wrkdir'", "'workdir'")
+  refused(function() redco.Deployer { seed = 1, wrkdir = "x" } end,
+    "redco.Deployer", "'wrkdir'", "'workdir'")
   refused(function() redco.Deployer {} end, "redco.Deployer", "'seed'")
   refused(function() redco.Deployer(42) end, "redco.Deployer", "named arguments")
   refused(function() redco.Deployer { jax_seed = 1, seed = 1 } end, "jax_seed", "seed")
@@ -843,31 +869,39 @@ test("unknown arguments are refused with the nearest, later ones by name and rea
   refused(function() redco.Deployer { seed = 1, n_model_shards = 2 } end, "n_model_shards", "2")
   for _, name in ipairs { "n_processes", "process_id", "host0_address", "host0_port",
     "n_local_devices", "run_tensorboard", "wandb_init_kwargs" } do
-    refused(function() redco.Deployer { seed = 1, [name] = 1 } end, "redco.Deployer: " .. name .. ":")
+    refused(function() redco.Deployer { seed = 1, [name] = 1 } end,
+      "redco.Deployer: " .. name .. ":")
   end
   for _, name in ipairs { "params_sharded", "opt_state_sharded", "params_sharding_rules",
     "last_ckpt_info" } do
     refused(function() trainer_of { [name] = {} } end, "redco.Trainer: " .. name .. ":")
   end
-  for _, name in ipairs { "save_ckpt_every_k_epochs", "save_last_ckpt", "save_argmin_ckpt_by_metrics",
+  for _, name in ipairs { "save_ckpt_every_k_epochs", "save_last_ckpt",
+    "save_argmin_ckpt_by_metrics",
     "save_argmax_ckpt_by_metrics", "save_opt_states", "save_float_dtype" } do
     refused(function()
-      trainer:fit { train_examples = examples, per_device_batch_size = 2, n_epochs = 1, [name] = true }
+      trainer:fit { train_examples = examples, per_device_batch_size = 2, n_epochs = 1,
+        [name] = true }
     end, "Trainer:fit: " .. name .. ":")
   end
   refused(function()
     trainer:fit { train_examples = examples, per_device_batch_size = 2, n_epoch = 1, n_epochs = 1 }
   end, "Trainer:fit", "'n_epoch'", "'n_epochs'")
   refused(function() trainer:fit { per_device_batch_size = 2, n_epochs = 1 } end, "train_examples")
-  refused(function() trainer:fit { train_examples = examples, n_epochs = 1 } end, "per_device_batch_size")
-  refused(function() trainer:fit { train_examples = examples, per_device_batch_size = 2 } end, "n_epochs")
+  refused(function() trainer:fit { train_examples = examples, n_epochs = 1 } end,
+    "per_device_batch_size")
+  refused(function() trainer:fit { train_examples = examples, per_device_batch_size = 2 } end,
+    "n_epochs")
   refused(function() trainer:fit() end, "Trainer:fit")
   refused(function() trainer:train { examples = examples, per_device_batch_size = 0 } end,
     "per_device_batch_size", "0")
-  refused(function() trainer:train { examples = examples, batch_size = 2 } end, "per_device_batch_size")
-  refused(function() trainer:train { examples = examples, per_device_batch_size = 2, description = "x" } end,
+  refused(function() trainer:train { examples = examples, batch_size = 2 } end,
+    "per_device_batch_size")
+  refused(function() trainer:train { examples = examples, per_device_batch_size = 2,
+    description = "x" } end,
     "'description'")
-  refused(function() trainer:eval_loss { examples = examples, per_device_batch_size = 2, dsc = "x" } end,
+  refused(function() trainer:eval_loss { examples = examples, per_device_batch_size = 2,
+    dsc = "x" } end,
     "'dsc'", "'desc'")
   refused(function() trainer:get_default_predictor {} end, "pred_fn")
   refused(function() trainer:get_default_predictor { pred_fn = 5 } end, "pred_fn", "a function")
@@ -875,9 +909,11 @@ test("unknown arguments are refused with the nearest, later ones by name and rea
   refused(function() redco.Predictor { deployer = {}, collate_fn = collate, pred_fn = collate } end,
     "deployer")
   local predictor = trainer:get_default_predictor { pred_fn = collate }
-  refused(function() predictor:predict { examples = examples, per_device_batch_size = 2 } end, "params")
+  refused(function() predictor:predict { examples = examples, per_device_batch_size = 2 } end,
+    "params")
   refused(function()
-    predictor:predict { examples = examples, per_device_batch_size = 2, params = {}, params_replicated = true }
+    predictor:predict { examples = examples, per_device_batch_size = 2, params = {},
+      params_replicated = true }
   end, "params_replicated")
   refused(function() trainer_of { params = {} } end, "nothing to train")
   refused(function() trainer_of { params = 5 } end, "params")
@@ -886,7 +922,8 @@ test("unknown arguments are refused with the nearest, later ones by name and rea
   refused(function() trainer_of { accumulate_grad_batches = 0 } end, "accumulate_grad_batches", "0")
   refused(function() trainer_of { step = -1 } end, "step", "-1")
   refused(function()
-    trainer:fit { train_examples = examples, per_device_batch_size = 4, global_batch_size = 6, n_epochs = 1 }
+    trainer:fit { train_examples = examples, per_device_batch_size = 4, global_batch_size = 6,
+      n_epochs = 1 }
   end, "global_batch_size", "6", "4", "8")
   refused(function()
     trainer:fit { train_examples = examples, per_device_batch_size = 2, n_epochs = 1,
@@ -936,7 +973,8 @@ end
 
 test("1,000 steps with 100,000 examples resident hold the memory flat", function()
   local examples = {}
-  for i = 1, 100000 do examples[i] = { x = { i, i + 1, i + 2 }, y = i % 7, id = "example " .. i } end
+  for i = 1, 100000 do examples[i] = { x = { i, i + 1, i + 2 }, y = i % 7,
+    id = "example " .. i } end
   local generator = { generator = torch.Generator(1) }
   local function epoch(from)
     return function() return { unpack(examples, from, from + 3999) } end
@@ -945,7 +983,8 @@ test("1,000 steps with 100,000 examples resident hold the memory flat", function
     collate_fn = function(batch)
       local x, y = {}, {}
       for i, example in ipairs(batch) do x[i], y[i] = example.x, example.y end
-      return { x = torch.tensor(x):float() / 1e5, y = torch.tensor(y), big = torch.zeros { 250000 } }
+      return { x = torch.tensor(x):float() / 1e5, y = torch.tensor(y),
+        big = torch.zeros { 250000 } }
     end,
     loss_fn = function(_, _, params, batch)
       local loss, count = nn.cross_entropy(nn.mlp(params, batch.x), batch.y)

@@ -66,7 +66,8 @@ test("map keeps the structure, makes a new tree, and takes further trees", funct
 end)
 
 test("tensors are leaves, and count counts their elements", function()
-  local params = { w = torch.zeros { 3, 4 }, layers = { { b = torch.zeros { 5 } }, torch.tensor(1) },
+  local params = { w = torch.zeros { 3, 4 }, layers = { { b = torch.zeros { 5 } },
+    torch.tensor(1) },
     name = "text", flag = true, number = 3 }
   expect_equal(tree.count(params), 18)
   expect_equal(tree.count {}, 0)
@@ -105,7 +106,8 @@ test("keys that are no tree's are refused by name", function()
   expect_error(function() tree.leaves { 1, 2, x = 3 } end, "tree_spec.lua:", "list or a dictionary",
     "'x'")
   expect_error(function() tree.leaves { [1] = 1, [3] = 3 } end, "tree_spec.lua:", "key 3")
-  expect_error(function() tree.leaves { a = { [true] = 1 } } end, "tree_spec.lua:", "true (boolean)")
+  expect_error(function() tree.leaves { a = { [true] = 1 } } end,
+    "tree_spec.lua:", "true (boolean)")
   expect_error(function() tree.leaves { [0] = 1 } end, "key 0")
   expect_error(function() tree.leaves { [1.5] = 1 } end, "1.5")
   expect_error(function() tree.map(print, { 1, x = 2 }) end, "tree_spec.lua:")
@@ -124,7 +126,8 @@ test("map refuses trees of another structure with the place", function()
 end)
 
 test("an error inside the function of map passes, with its line", function()
-  expect_error(function() tree.map(function() error "mine" end, { 1 }) end, "tree_spec.lua:", "mine")
+  expect_error(function() tree.map(function() error "mine" end, { 1 }) end,
+    "tree_spec.lua:", "mine")
 end)
 
 test("a tree deep within itself is walked", function()

@@ -31,18 +31,14 @@ end
 
 program.read = read_all
 
-do
-  local pipe = io.popen "readlink /proc/$PPID/exe"
-  program.path = pipe:read "*l"
-  pipe:close()
-end
+program.path = assert(os.getenv "REDCO_LUA", "REDCO_LUA must name the program to be tested")
 
---- Runs the shell command in the folder, with `redco` standing for this program; returns its exit code, what
---- it wrote on standard output and on standard error.
+--- Runs the shell command in the folder, with `"$REDCO_LUA"` as this program; returns its exit
+--- code, what it wrote on standard output and on standard error.
 function program.shell(command)
   local out, err = program.folder .. "/.stdout", program.folder .. "/.stderr"
-  local shell = ("redco() { %s \"$@\"; }; cd %s; { %s\n} >%s 2>%s"):format(quoted(program.path),
-    quoted(program.folder), command, quoted(out), quoted(err))
+  local shell = ("cd %s; { %s\n} >%s 2>%s"):format(quoted(program.folder), command, quoted(out),
+    quoted(err))
   local status = os.execute(shell)
   return status % 256 == 0 and status / 256 or 128 + status % 128, read_all(out), read_all(err)
 end
@@ -53,7 +49,7 @@ function program.run(args, input)
   for i, word in ipairs(args) do words[i] = quoted(word) end
   local from = "</dev/null"
   if input then from = "<" .. quoted(program.write(".stdin", input)) end
-  return program.shell("redco " .. table.concat(words, " ") .. " " .. from)
+  return program.shell(quoted(program.path) .. " " .. table.concat(words, " ") .. " " .. from)
 end
 
 return program

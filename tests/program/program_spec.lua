@@ -14,7 +14,8 @@ end
 --- Fails unless the run ends with this code and the outputs have the given parts.
 local function expect_run(code, out, err, actual_code, actual_out, actual_err)
   if actual_code ~= code then
-    error(("expected exit code %d, got %d\n%s%s"):format(code, actual_code, actual_out, actual_err), 2)
+    error(("expected exit code %d, got %d\n%s%s"):format(code, actual_code, actual_out, actual_err),
+      2)
   end
   if out then expect_equal(actual_out, out) end
   if err == "" then expect_equal(actual_err, "") elseif err then expect_has(actual_err, err) end
@@ -37,11 +38,17 @@ test("an error in a script ends with 1 and names file and line", function()
   expect_has(err, "stack traceback")
   path = write("fails2.lua", "local t = nil\nlocal function f()\n  return t.x\nend\nprint(f())\n")
   expect_run(1, "", path .. ":3: attempt to index", run { path })
-  path = write("fails3.lua", "local torch = require 'redco.torch'\n\ntorch.zeros { 2 }:matmul(torch.zeros { 3 })\n")
+  path = write("fails3.lua", [[
+local torch = require "redco.torch"
+
+torch.zeros { 2 }:matmul(torch.zeros { 3 })
+]])
   expect_run(1, "", path .. ":3: ", run { path })
   path = write("fails4.lua", "error { code = 5 }\n")
   expect_run(1, "", "table", run { path })
-  path = write("fails5.lua", "error(setmetatable({}, { __tostring = function() return 'as text' end }))\n")
+  path = write("fails5.lua", [[
+error(setmetatable({}, { __tostring = function() return "as text" end }))
+]])
   expect_run(1, "", "as text", run { path })
   path = write("fails6.lua", "error()\n")
   expect_run(1, "", "nil", run { path })
@@ -86,7 +93,7 @@ end)
 test("-l loads a module", function()
   local home = "package.path = '" .. program.folder .. "/?.lua'"
   write("my_module.lua", "print 'loaded' return {}")
-  expect_run(0, "loaded\n", "", shell("LUA_PATH='./?.lua' redco -l my_module </dev/null"))
+  expect_run(0, "loaded\n", "", shell("LUA_PATH='./?.lua' \"$REDCO_LUA\" -l my_module </dev/null"))
   expect_run(0, nil, "", run { "-l", "redco", "-e", home .. " print(package.loaded.redco ~= nil)" })
   local code, out, err = run { "-l", "no_such_module" }
   expect_run(1, "", "no_such_module", code, out, err)
@@ -133,7 +140,11 @@ test("an undeclared global is an error with its name, file and line", function()
   expect_run(1, "", path .. ":3: undeclared global 'undefined_name' is read", run { path })
   path = write("writes.lua", "local function f()\n  counter = 1\nend\nf()\n")
   expect_run(1, "", path .. ":2: undeclared global 'counter' is assigned", run { path })
-  path = write("own.lua", "rawset(_G, 'declared', 3)\ndeclared = declared + 1\nprint(declared, rawget(_G, 'no'))\n")
+  path = write("own.lua", [[
+rawset(_G, "declared", 3)
+declared = declared + 1
+print(declared, rawget(_G, "no"))
+]])
   expect_run(0, "4\tnil\n", "", run { path })
 end)
 
@@ -184,7 +195,7 @@ local function interrupt(script, n_signals)
   local path = write("long.lua", script)
   local _, out, err = shell(([[
 set -m
-redco %s >long.out 2>long.err </dev/null &
+"$REDCO_LUA" %s >long.out 2>long.err </dev/null &
 pid=$!
 for i in $(seq 200); do grep -q started long.out && break; sleep 0.05; done
 sleep 0.2
@@ -242,7 +253,7 @@ end)
 
 test("pcall does not swallow a Ctrl-C of a training for good", function()
   local code = interrupt(training:format [[
-local ok, message = pcall(trainer.fit, trainer, { train_examples = examples, per_device_batch_size = 1, n_epochs = 1 })
+local ok, message = pcall(trainer.train, trainer, { examples = examples, per_device_batch_size = 1 })
 print("caught", ok, message)
 error(message, 0)
 ]])
@@ -251,13 +262,14 @@ end)
 
 test("an output that nobody reads does not hang or crash the program", function()
   local path = write("prints.lua", "for i = 1, 100000 do print('line', i) end")
-  local code, out, err = shell(("redco %s | head -n 1"):format(path))
+  local _
+  local code, out, err = shell(("\"$REDCO_LUA\" %s | head -n 1"):format(path))
   expect_equal(out, "line\t1\n")
   expect_equal(code, 0)
   assert(not err:find "terminate", err)
-  code, _, err = shell(("redco %s >&-"):format(write("one.lua", "print 'x'")))
+  code, _, err = shell(("\"$REDCO_LUA\" %s >&-"):format(write("one.lua", "print 'x'")))
   assert(code < 126, "exit code " .. code .. err)
-  code, _, err = shell "redco -e 'print(1)' >/dev/full"
+  code, _, err = shell [["$REDCO_LUA" -e 'print(1)' >/dev/full]]
   assert(code < 126, "exit code " .. code .. err)
 end)
 
@@ -274,7 +286,7 @@ local trainer = redco.Trainer {
 trainer:fit { train_examples = { 1, 2, 3 }, per_device_batch_size = 1, n_epochs = 1 }
 ]]):format(program.folder .. "/closed"))
   for _, where in ipairs { ">&- 2>&-", ">/dev/full 2>/dev/full" } do
-    local code, _, err = shell(("rm -rf closed; redco %s %s"):format(path, where))
+    local code, _, err = shell(("rm -rf closed; \"$REDCO_LUA\" %s %s"):format(path, where))
     assert(code == 0, where .. ": exit code " .. code .. err)
     local _, n = program.read(program.folder .. "/closed/metrics.jsonl"):gsub("\n", "")
     expect_equal(n, 3)
@@ -306,11 +318,14 @@ d:log_info "nothing" d:log_metrics({ a = 1 }, 1)]] })
 end)
 
 test("backtraces of C++ come only with REDCO_TRACE", function()
-  local path = write("op.lua", "local t = require 'redco.torch'\nt.ones { 2, 3 }:matmul(t.ones { 2, 3 })\n")
+  local path = write("op.lua", [[
+local torch = require "redco.torch"
+torch.ones { 2, 3 }:matmul(torch.ones { 2, 3 })
+]])
   local _, _, err = run { path }
   assert(not err:find("Exception raised from", 1, true) and not err:find("frame #", 1, true), err)
-  _, _, err = shell("REDCO_TRACE=1 redco " .. path)
-  expect_has(err, "frame #")
+  local _, _, traced = shell("REDCO_TRACE=1 \"$REDCO_LUA\" " .. path)
+  expect_has(traced, "frame #")
 end)
 
 program.remove_folder()

@@ -1,5 +1,6 @@
 """Writes tests/lua/nn_cases.safetensors: layers of torch.nn with their inputs, parameters, outputs
-and gradients, and five steps of each optimizer of torch.optim.
+and gradients, and five steps of each optimizer of torch.optim; beside it script_module.pt, a
+TorchScript module.
 
     python tests/tools/make_nn_cases.py tests/lua/nn_cases.safetensors
 
@@ -8,8 +9,11 @@ output is multiplied with before everything is added up to the scalar whose grad
 CASE.g.in.NAME and CASE.g.p.NAME. Needs torch, transformers and safetensors.
 """
 
+import io
 import os
+import pathlib
 import sys
+import zipfile
 
 import torch
 import torch.nn.functional as F
@@ -274,6 +278,37 @@ cases["gpt2.in.input_ids"] = ids
 cases["gpt2.in.labels"] = F.pad(targets, (0, 1), value=-100)[:, 1:].contiguous()
 cases["gpt2.out.logits"] = out.logits.detach().clone()
 cases["gpt2.out.loss"] = out.loss.detach().clone()
+
+# ---- a TorchScript module ----
+
+
+class Scripted(torch.nn.Module):
+    """tanh(x w^T + b) * factor, with dropout in training, and the number of elements."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 2)
+        self.dropout = torch.nn.Dropout(0.5)
+        self.register_buffer("n_calls", torch.tensor(7))
+
+    def forward(self, x, factor: float = 1.0):
+        y = self.dropout(torch.tanh(self.linear(x))) * factor
+        return y, y.numel()
+
+
+scripted = Scripted().eval()
+x = torch.randn(4, 3)
+scripted_outputs = {"in.x": x, "out.y": scripted(x)[0].detach()}
+scripted_outputs |= {f"p.{n}": p.detach().clone() for n, p in scripted.state_dict().items()}
+cases |= {f"scripted.{n}": t.clone() for n, t in scripted_outputs.items()}
+buffer = io.BytesIO()
+torch.jit.save(torch.jit.script(scripted), buffer)
+path = pathlib.Path(sys.argv[1]).parent / "script_module.pt"
+with zipfile.ZipFile(buffer) as made, zipfile.ZipFile(path, "w") as kept:
+    for name in made.namelist():
+        # Of the machine that made it: where its sources lay, and a number of its own.
+        if not name.endswith((".debug_pkl", "serialization_id")):
+            kept.writestr(zipfile.ZipInfo(name), made.read(name))
 
 save_file({k: v.contiguous() for k, v in cases.items()}, sys.argv[1])
 os.chmod(sys.argv[1], 0o644)

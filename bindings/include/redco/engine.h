@@ -54,8 +54,9 @@ class REDCO_API Engine {
   /// in the script's folder.
   void run_file(const std::string& path, const std::vector<std::string>& args = {});
 
-  /// Runs a piece of Lua; `name` stands for the file in error messages.
-  void run_string(const std::string& code, const std::string& name = "string");
+  /// Runs a piece of Lua in the same way; `name` stands for the file, in error messages too.
+  void run_string(const std::string& code, const std::string& name = "string",
+                  const std::vector<std::string>& args = {});
 
   /// Calls a global function, dots reach into tables: `call("model.forward", {x})`.
   std::vector<Tree> call(const std::string& function, const std::vector<Tree>& args);

@@ -41,7 +41,8 @@ local function make_params(c, generator)
     params[name] = nn.init.normal_(torch.empty { ... }, { std = std, generator = generator })
   end
   local function layer_norm(name)
-    params[name .. ".weight"], params[name .. ".bias"] = torch.ones { c.n_embd }, torch.zeros { c.n_embd }
+    params[name .. ".weight"] = torch.ones { c.n_embd }
+    params[name .. ".bias"] = torch.zeros { c.n_embd }
   end
   normal("transformer.wte.weight", c.initializer_range, c.vocab_size, c.n_embd)
   normal("transformer.wpe.weight", c.initializer_range, c.n_positions, c.n_embd)

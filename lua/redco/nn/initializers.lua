@@ -8,7 +8,9 @@ local init = {}
 
 local function define(name, text, f)
   init[name] = registry.define("redco.nn.init." .. name, text, function(t, ...)
-    if not torch.is_tensor(t) then fail("nn.init.%s: expected a tensor, got a %s", name, type(t)) end
+    if not torch.is_tensor(t) then
+      fail("nn.init.%s: expected a tensor, got a %s", name, type(t))
+    end
     local rest = { ... }
     return torch.no_grad(function() return f(t, unpack(rest)) end)
   end)
