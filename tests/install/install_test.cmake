@@ -37,11 +37,18 @@ foreach(binary ${binaries})
   endif()
 endforeach()
 
-run(${CMAKE_COMMAND} -G Ninja -S ${CMAKE_CURRENT_LIST_DIR}/consumer -B ${WORK}/consumer
-  -DCMAKE_PREFIX_PATH=${WORK}/moved -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_CXX_FLAGS=${FLAGS}
-  -DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER})
-run(${CMAKE_COMMAND} --build ${WORK}/consumer)
+# redco::engine by a project of its own, redco::lua by the example.
+function(build_against_it name source)
+  run(${CMAKE_COMMAND} -G Ninja -S ${source} -B ${WORK}/${name}
+    -DCMAKE_PREFIX_PATH=${WORK}/moved -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_CXX_FLAGS=${FLAGS}
+    -DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER})
+  run(${CMAKE_COMMAND} --build ${WORK}/${name})
+endfunction()
+
+build_against_it(consumer ${CMAKE_CURRENT_LIST_DIR}/consumer)
 run(${WORK}/consumer/engine_consumer)
+build_against_it(cpp_embed ${SOURCE}/examples/cpp_embed)
+run(${WORK}/cpp_embed/cpp_embed ${SOURCE}/examples/cpp_embed/model.lua --max-steps=20)
 if(EXISTS ${WORK}/moved/bin/redco-lua)
   run(${WORK}/moved/bin/redco-lua --version)
 endif()
