@@ -81,12 +81,13 @@ bool NamedArguments::has(const char* name) {
 
 template <class T>
 std::optional<T> NamedArguments::optional(const char* name) {
-  StackGuard guard(L_);
-  push(name);
-  if (lua_isnil(L_, -1)) return std::nullopt;
-  T value;
-  read(L_, lua_gettop(L_), function_ + ": " + name, value);
-  return value;
+  return balanced(L_, [&]() -> std::optional<T> {
+    push(name);
+    if (lua_isnil(L_, -1)) return std::nullopt;
+    T value;
+    read(L_, lua_gettop(L_), function_ + ": " + name, value);
+    return value;
+  });
 }
 
 template <class T>

@@ -164,16 +164,17 @@ void Checkpoint::recompute() {
     at::AutoGradMode record(true);
     RunScope scope({shared_from_this(), true});
     lua_State* L = function_.state();
-    StackGuard guard(L);
-    luaL_checkstack(L, static_cast<int>(args_.size()) + 4, "checkpoint");
-    function_.push();
-    for (const Ref& arg : args_) {
-      if (arg)
-        arg.push();
-      else
-        lua_pushnil(L);
-    }
-    call(L, static_cast<int>(args_.size()), 0);
+    return balanced(L, [&] {
+      luaL_checkstack(L, static_cast<int>(args_.size()) + 4, "checkpoint");
+      function_.push();
+      for (const Ref& arg : args_) {
+        if (arg)
+          arg.push();
+        else
+          lua_pushnil(L);
+      }
+      call(L, static_cast<int>(args_.size()), 0);
+    });
   }
   std::string difference = difference_of_runs();
   if (difference.empty()) return;

@@ -47,16 +47,56 @@ void note_error(lua_State* L, ScriptError::Kind kind, std::string traceback) {
   error.traceback = std::move(traceback);
 }
 
+// The error of an interrupt; the request is fulfilled with it.
+void push_interrupted(lua_State* L) {
+  context(L).interrupted = false;
+  lua_sethook(L, nullptr, 0, 0);
+  push_located(L, "interrupted");
+  note_error(L, ScriptError::Kind::interrupted, "");
+}
+
+// Makes `L` the running thread for a scope; errors of Lua unwind it as exceptions do.
+class Running {
+ public:
+  Running(Context& context, lua_State* L) : context_(context), caller_(context.current) {
+    context.current = L;
+  }
+  ~Running() { context_.current = caller_; }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+ private:
+  Context& context_;
+  lua_State* caller_;
+};
+
+// Whether the collector calls `function`: it must not fail, or what it finalizes is never freed.
+bool is_finalizer(lua_State* L, lua_CFunction function) {
+  if (lua_type(L, 1) != LUA_TUSERDATA || !lua_getmetatable(L, 1)) return false;
+  lua_pushliteral(L, "__gc");
+  lua_rawget(L, -2);
+  bool same = lua_tocfunction(L, -1) == function;
+  lua_pop(L, 2);
+  return same;
+}
+
+// Whether this state, or with request_interrupt whatever runs, was asked to stop.
+bool is_interrupted(Context& ctx) {
+  try {
+    check_interrupt();
+  } catch (const Interrupted&) {
+    ctx.interrupted = true;
+  }
+  return ctx.interrupted.load(std::memory_order_relaxed);
+}
+
 // Every C function of the state is called through this one.
 int wrapper(lua_State* L, lua_CFunction function) {
   Context& ctx = context(L);
-  lua_State* caller = ctx.current;
-  ctx.current = L;
+  Running running(ctx, L);
   try {
-    check_interrupt();
-    int results = function(L);
-    ctx.current = caller;
-    return results;
+    if (is_interrupted(ctx) && !is_finalizer(L, function)) throw Interrupted();
+    return function(L);
   } catch (const ScriptError& error) {
     lua_pushlstring(L, error.what(), std::strlen(error.what()));
     note_error(L, error.kind(), error.traceback());
@@ -64,24 +104,14 @@ int wrapper(lua_State* L, lua_CFunction function) {
     push_located(L, text_of(error));
     note_error(L, ScriptError::Kind::usage, "");
   } catch (const Interrupted& error) {
-    lua_sethook(L, nullptr, 0, 0);
-    push_located(L, "interrupted");
-    note_error(L, ScriptError::Kind::interrupted, "");
+    push_interrupted(L);
   } catch (const std::bad_alloc&) {
     push_located(L, "not enough memory");
   } catch (const std::exception& error) {
     push_located(L, text_of(error));
   }
-  // LuaJIT's own errors are no std::exception: they pass, and `current` is set again by the next
-  // function that is called.
-  ctx.current = caller;
+  // LuaJIT's own errors are no std::exception: they pass.
   return lua_error(L);
-}
-
-int close_context(lua_State* L) {
-  using Owner = std::shared_ptr<Context>;
-  static_cast<Owner*>(lua_touserdata(L, 1))->~Owner();
-  return 0;
 }
 
 int with_traceback(lua_State* L) {
@@ -101,41 +131,31 @@ int with_traceback(lua_State* L) {
 
 }  // namespace
 
-void open_context(lua_State* L) {
-  auto owner = std::make_shared<Context>();
-  owner->current = L;
-  new (lua_newuserdata(L, sizeof(owner))) std::shared_ptr<Context>(std::move(owner));
-  lua_newtable(L);
-  lua_pushcfunction(L, close_context);
-  lua_setfield(L, -2, "__gc");
-  lua_setmetatable(L, -2);
+std::shared_ptr<Context> open_context(lua_State* L) {
+  auto made = std::make_shared<Context>();
+  made->current = L;
+  lua_pushlightuserdata(L, made.get());
   lua_rawseti(L, LUA_REGISTRYINDEX, slot_context);
 
   lua_pushlightuserdata(L, reinterpret_cast<void*>(&wrapper));
   luaJIT_setmode(L, -1, LUAJIT_MODE_WRAPCFUNC | LUAJIT_MODE_ON);
   lua_pop(L, 1);
-}
-
-static const std::shared_ptr<Context>& owner(lua_State* L) {
-  lua_rawgeti(L, LUA_REGISTRYINDEX, slot_context);
-  auto* found = static_cast<std::shared_ptr<Context>*>(lua_touserdata(L, -1));
-  lua_pop(L, 1);
-  return *found;
+  return made;
 }
 
 void interrupt_hook(lua_State* L, lua_Debug*) {
   lua_sethook(L, nullptr, 0, 0);
-  try {
-    check_interrupt();
-    return;
-  } catch (const Interrupted&) {
-    push_located(L, "interrupted");
-    note_error(L, ScriptError::Kind::interrupted, "");
-  }
+  if (!is_interrupted(context(L))) return;
+  push_interrupted(L);
   lua_error(L);
 }
 
-Context& context(lua_State* L) { return *owner(L); }
+Context& context(lua_State* L) {
+  lua_rawgeti(L, LUA_REGISTRYINDEX, slot_context);
+  auto* found = static_cast<Context*>(lua_touserdata(L, -1));
+  lua_pop(L, 1);
+  return *found;
+}
 
 void call(lua_State* L, int n_args, int n_results) {
   int handler = lua_gettop(L) - n_args;
@@ -175,7 +195,8 @@ struct Ref::Slot {
 
 Ref::Ref(lua_State* L, int index) {
   lua_pushvalue(L, index);
-  slot_ = std::shared_ptr<Slot>(new Slot{owner(L), luaL_ref(L, LUA_REGISTRYINDEX)});
+  slot_ =
+      std::shared_ptr<Slot>(new Slot{context(L).weak_from_this(), luaL_ref(L, LUA_REGISTRYINDEX)});
 }
 
 lua_State* Ref::state() const {

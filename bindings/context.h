@@ -3,12 +3,15 @@
 #include <redco/engine.h>
 #include <redco/error.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <lua.hpp>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <thread>
+#include <type_traits>
 
 namespace redco {
 class Console;
@@ -16,12 +19,16 @@ class Console;
 
 namespace redco::lua {
 
-/// What the bindings keep for one Lua state.
-struct Context {
+/// What the bindings keep for one Lua state, from its making until after its end.
+struct Context : std::enable_shared_from_this<Context> {
   /// The thread of Lua code that runs now: callbacks from C++ run on it.
   lua_State* current = nullptr;
   /// Where training runs of this state report; may be null.
   std::shared_ptr<Console> console;
+  /// Set by Engine::interrupt, on any thread; cleared when it ends what runs.
+  std::atomic<bool> interrupted = false;
+  /// Which thread runs the engine, or did last.
+  std::atomic<std::thread::id> thread;
   /// Bytes of tensors made since the collector last worked for them.
   int64_t debt = 0;
   /// What is known of the newest error beyond its message: errors stay plain strings for Lua, so
@@ -43,10 +50,10 @@ enum RegistrySlot : int {
   slot_kind_of_cdata = -15,
 };
 
-/// Makes the context of a new state and installs the wrapper that every C function of the state
-/// is called through: C++ exceptions become Lua errors with their text, script file and line, and
-/// a requested interrupt is honoured.
-void open_context(lua_State* L);
+/// Makes the context of a new state, which must live as long as the state, and installs the wrapper
+/// that every C function of the state is called through: C++ exceptions become Lua errors with
+/// their text, script file and line, and a requested interrupt is honoured.
+std::shared_ptr<Context> open_context(lua_State* L);
 
 Context& context(lua_State* L);
 
@@ -80,18 +87,19 @@ class Ref {
   std::shared_ptr<Slot> slot_;
 };
 
-/// Keeps the stack of `L` as high at the end of a scope as it was at its start, also when an
-/// exception passes.
-class StackGuard {
- public:
-  explicit StackGuard(lua_State* L) : L_(L), top_(lua_gettop(L)) {}
-  ~StackGuard() { lua_settop(L_, top_); }
-  StackGuard(const StackGuard&) = delete;
-  StackGuard& operator=(const StackGuard&) = delete;
-
- private:
-  lua_State* L_;
-  int top_;
-};
+/// What `body` returns, with the stack of `L` as high after it as before. Where an error passes the
+/// stack stays as it is: the error of Lua's own that may be passing is its topmost value.
+template <class Body>
+auto balanced(lua_State* L, Body body) {
+  int top = lua_gettop(L);
+  if constexpr (std::is_void_v<decltype(body())>) {
+    body();
+    lua_settop(L, top);
+  } else {
+    auto result = body();
+    lua_settop(L, top);
+    return result;
+  }
+}
 
 }  // namespace redco::lua

@@ -10,28 +10,62 @@
 #include <lua.hpp>
 #include <new>
 #include <sstream>
-#include <string_view>
+#include <thread>
 
 namespace redco {
 
-using lua::StackGuard;
-
 struct Engine::Impl {
   lua_State* L = nullptr;
+  std::shared_ptr<lua::Context> context;
   EngineOptions options;
+  // What set_memory_limit counts with, on top of the state's own allocator.
+  struct Memory {
+    lua_Alloc allocate = nullptr;
+    void* state = nullptr;
+    size_t used = 0;
+    size_t limit = 0;
+  } memory;
   ~Impl() {
-    if (L != nullptr) lua_close(L);
+    if (L == nullptr) return;
+    // The state's own allocator is given back as a whole.
+    if (memory.allocate != nullptr) lua_setallocf(L, memory.allocate, memory.state);
+    lua_close(L);
   }
 };
 
 namespace {
 
+void* allocate_within_limit(void* state, void* block, size_t old_size, size_t new_size) {
+  auto& memory = *static_cast<Engine::Impl::Memory*>(state);
+  if (new_size > old_size && memory.used + (new_size - old_size) > memory.limit) return nullptr;
+  void* result = memory.allocate(memory.state, block, old_size, new_size);
+  if (result != nullptr || new_size == 0) memory.used += new_size - old_size;
+  return result;
+}
+
+// Calls `body` with an empty stack of its own. Every error is a ScriptError, those too that Lua's
+// interface itself raises when memory runs out.
+template <class Body>
+void protect(lua_State* main, Body body) {
+  lua::Context& context = lua::context(main);
+  context.thread = std::this_thread::get_id();
+  lua_State* L = context.current;  // a coroutine, where a host function calls back
+  auto run = [](lua_State* state) {
+    Body& given = *static_cast<Body*>(lua_touserdata(state, 1));
+    lua_settop(state, 0);
+    given(state);
+    return 0;
+  };
+  int status = lua_cpcall(L, run, &body);
+  context.current = L;
+  if (status != 0) throw lua::take_error(L);
+}
+
 using HostFunction = std::function<std::vector<Tree>(const std::vector<Tree>&)>;
 
-int open_all(lua_State* L) {
+void open_all(lua_State* L) {
   luaL_openlibs(L);
   lua::open_modules(L);
-  return 0;
 }
 
 // Pushes the global `path`, dots reaching into tables.
@@ -69,13 +103,14 @@ void load(lua_State* L, const std::string& code, const std::string& chunk) {
 
 // Modules beside a script are found, wherever it is run from.
 void search_beside(lua_State* L, const std::string& script) {
-  StackGuard guard(L);
-  std::string folder = script.substr(0, script.rfind('/') + 1);
-  lua_getfield(L, LUA_GLOBALSINDEX, "package");
-  lua_getfield(L, -1, "path");
-  std::string path = folder + "?.lua;" + folder + "?/init.lua;" + luaL_checkstring(L, -1);
-  lua_pushlstring(L, path.data(), path.size());
-  lua_setfield(L, -3, "path");
+  lua::balanced(L, [&] {
+    std::string folder = script.substr(0, script.rfind('/') + 1);
+    lua_getfield(L, LUA_GLOBALSINDEX, "package");
+    lua_getfield(L, -1, "path");
+    std::string path = folder + "?.lua;" + folder + "?/init.lua;" + luaL_checkstring(L, -1);
+    lua_pushlstring(L, path.data(), path.size());
+    lua_setfield(L, -3, "path");
+  });
 }
 
 // Calls the chunk on top of the stack; `args` are its `...` and, with its name, the table `arg`.
@@ -101,82 +136,103 @@ Engine::Engine(EngineOptions options) : impl_(std::make_unique<Impl>()) {
   impl_->options = std::move(options);
   lua_State* L = impl_->L = luaL_newstate();
   if (L == nullptr) throw std::bad_alloc();
-  lua::open_context(L);
-  lua::context(L).console = impl_->options.console;
-  lua_pushcfunction(L, open_all);
-  lua::call(L, 0, 0);
-  if (impl_->options.strict) lua::forbid_undeclared_globals(L);
+  impl_->context = lua::open_context(L);
+  impl_->context->console = impl_->options.console;
+  protect(L, [&](lua_State* state) {
+    open_all(state);
+    if (impl_->options.strict) lua::forbid_undeclared_globals(state);
+  });
 }
 
 Engine::~Engine() = default;
 
 void Engine::interrupt() noexcept {
-  request_interrupt();
+  impl_->context->interrupted = true;
   // As the stand-alone interpreters do: the hook is all that may be touched in a signal handler.
+  // Another thread may not even touch that.
+  if (impl_->context->thread != std::this_thread::get_id()) return;
   lua_sethook(impl_->L, lua::interrupt_hook, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
+}
+
+void Engine::set_memory_limit(size_t bytes) {
+  auto& memory = impl_->memory;
+  if (memory.allocate == nullptr) {
+    // LuaJIT may loop forever where memory runs out in code that it has compiled.
+    luaJIT_setmode(impl_->L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_OFF);
+    memory.allocate = lua_getallocf(impl_->L, &memory.state);
+    memory.used = static_cast<size_t>(lua_gc(impl_->L, LUA_GCCOUNT, 0)) * 1024 +
+                  static_cast<size_t>(lua_gc(impl_->L, LUA_GCCOUNTB, 0));
+    lua_setallocf(impl_->L, allocate_within_limit, &memory);
+  }
+  memory.limit = bytes;
 }
 
 lua_State* Engine::state() const { return impl_->L; }
 
 void Engine::run_file(const std::string& path, const std::vector<std::string>& args) {
-  lua_State* L = impl_->L;
-  StackGuard guard(L);
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   if (file) text << file.rdbuf();
   if (!file || !text) throw UsageError("cannot read the script " + path);
   std::string code = text.str();
   if (code.starts_with("#")) code.insert(0, "--");  // the line `#!...` of an executable script
-  search_beside(L, path);
-  load(L, code, "@" + path);
-  call_with(L, path, args);
+  protect(impl_->L, [&](lua_State* L) {
+    search_beside(L, path);
+    load(L, code, "@" + path);
+    call_with(L, path, args);
+  });
 }
 
 void Engine::run_string(const std::string& code, const std::string& name,
                         const std::vector<std::string>& args) {
-  lua_State* L = impl_->L;
-  StackGuard guard(L);
-  load(L, code, "=" + name);
-  call_with(L, name, args);
+  protect(impl_->L, [&](lua_State* L) {
+    load(L, code, "=" + name);
+    call_with(L, name, args);
+  });
 }
 
 std::vector<Tree> Engine::call(const std::string& function, const std::vector<Tree>& args) {
-  lua_State* L = impl_->L;
-  StackGuard guard(L);
-  int base = lua_gettop(L);
-  push_global(L, function);
-  require(!lua_isnil(L, -1), "Engine::call: there is no global '", function, "'");
-  for (const Tree& arg : args) lua::push_tree(L, arg);
-  lua::call(L, static_cast<int>(args.size()), LUA_MULTRET);
   std::vector<Tree> results;
-  for (int i = base + 1; i <= lua_gettop(L); ++i) results.push_back(lua::check_tree(L, i));
+  protect(impl_->L, [&](lua_State* L) {
+    push_global(L, function);
+    require(!lua_isnil(L, -1), "Engine::call: there is no global '", function, "'");
+    luaL_checkstack(L, static_cast<int>(args.size()), "arguments of a call");
+    for (const Tree& arg : args) lua::push_tree(L, arg);
+    lua::call(L, static_cast<int>(args.size()), LUA_MULTRET);
+    for (int i = 1; i <= lua_gettop(L); ++i) results.push_back(lua::check_tree(L, i));
+  });
   return results;
 }
 
 Tree Engine::get_global(const std::string& name) {
-  StackGuard guard(impl_->L);
-  push_global(impl_->L, name);
-  return lua::check_tree(impl_->L, -1);
+  Tree value;
+  protect(impl_->L, [&](lua_State* L) {
+    push_global(L, name);
+    value = lua::check_tree(L, -1);
+  });
+  return value;
 }
 
 void Engine::set_global(const std::string& name, const Tree& value) {
-  StackGuard guard(impl_->L);
-  lua_pushlstring(impl_->L, name.data(), name.size());
-  lua::push_tree(impl_->L, value);
-  lua_rawset(impl_->L, LUA_GLOBALSINDEX);
+  protect(impl_->L, [&](lua_State* L) {
+    lua_pushlstring(L, name.data(), name.size());
+    lua::push_tree(L, value);
+    lua_rawset(L, LUA_GLOBALSINDEX);
+  });
 }
 
 void Engine::register_function(const std::string& name, HostFunction function) {
-  lua_State* L = impl_->L;
-  StackGuard guard(L);
-  lua_pushlstring(L, name.data(), name.size());
-  new (lua_newuserdata(L, sizeof(HostFunction))) HostFunction(std::move(function));
-  lua_newtable(L);
-  lua_pushcfunction(L, destroy_host);
-  lua_setfield(L, -2, "__gc");
-  lua_setmetatable(L, -2);
-  lua_pushcclosure(L, call_host, 1);
-  lua_rawset(L, LUA_GLOBALSINDEX);
+  protect(impl_->L, [&](lua_State* L) {
+    lua_pushlstring(L, name.data(), name.size());
+    lua_newtable(L);
+    lua_pushcfunction(L, destroy_host);
+    lua_setfield(L, -2, "__gc");
+    new (lua_newuserdata(L, sizeof(HostFunction))) HostFunction(std::move(function));
+    lua_insert(L, -2);
+    lua_setmetatable(L, -2);
+    lua_pushcclosure(L, call_host, 1);
+    lua_rawset(L, LUA_GLOBALSINDEX);
+  });
 }
 
 }  // namespace redco

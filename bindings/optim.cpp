@@ -28,22 +28,24 @@ Schedule check_schedule(lua_State* L, int index, const std::string& what) {
           described(L, index));
   return Schedule([function = Ref(L, index), what](int64_t step) {
     lua_State* state = function.state();
-    StackGuard guard(state);
-    function.push();
-    push_integer(state, step);
-    call(state, 1, 1);
-    require(lua_type(state, -1) == LUA_TNUMBER, what, ": the schedule returned ",
-            described(state, -1), " for step ", step, ", expected a number");
-    return static_cast<double>(lua_tonumber(state, -1));
+    return balanced(state, [&] {
+      function.push();
+      push_integer(state, step);
+      call(state, 1, 1);
+      require(lua_type(state, -1) == LUA_TNUMBER, what, ": the schedule returned ",
+              described(state, -1), " for step ", step, ", expected a number");
+      return static_cast<double>(lua_tonumber(state, -1));
+    });
   });
 }
 
 Schedule learning_rate(NamedArguments& args) {
   lua_State* L = args.state();
-  StackGuard guard(L);
-  args.push("learning_rate");
-  require(!lua_isnil(L, -1), args.function(), ": the argument 'learning_rate' is missing");
-  return check_schedule(L, lua_gettop(L), args.function() + ": learning_rate");
+  return balanced(L, [&] {
+    args.push("learning_rate");
+    require(!lua_isnil(L, -1), args.function(), ": the argument 'learning_rate' is missing");
+    return check_schedule(L, lua_gettop(L), args.function() + ": learning_rate");
+  });
 }
 
 DecayMask mask(NamedArguments& args) {
@@ -51,12 +53,13 @@ DecayMask mask(NamedArguments& args) {
   if (!function) return {};
   return [function = *function](const std::string& name, const at::Tensor& param) {
     lua_State* L = function.state();
-    StackGuard guard(L);
-    function.push();
-    lua_pushlstring(L, name.data(), name.size());
-    push_tensor(L, param);
-    call(L, 2, 1);
-    return lua_toboolean(L, -1) != 0;
+    return balanced(L, [&] {
+      function.push();
+      lua_pushlstring(L, name.data(), name.size());
+      push_tensor(L, param);
+      call(L, 2, 1);
+      return lua_toboolean(L, -1) != 0;
+    });
   };
 }
 
@@ -160,11 +163,12 @@ int lua_freeze(lua_State* L) {
   return push_optimizer(L,
                         freeze(inner->optimizer, [function = Ref(L, 2)](const std::string& name) {
                           lua_State* state = function.state();
-                          StackGuard guard(state);
-                          function.push();
-                          lua_pushlstring(state, name.data(), name.size());
-                          call(state, 1, 1);
-                          return lua_toboolean(state, -1) != 0;
+                          return balanced(state, [&] {
+                            function.push();
+                            lua_pushlstring(state, name.data(), name.size());
+                            call(state, 1, 1);
+                            return lua_toboolean(state, -1) != 0;
+                          });
                         }));
 }
 
@@ -199,18 +203,20 @@ void push_schedule(lua_State* L, Schedule schedule) {
 }
 
 std::shared_ptr<Optimizer> check_optimizer(NamedArguments& args, const char* name) {
-  StackGuard guard(args.state());
-  args.push(name);
-  return check_object<LuaOptimizer>(args.state(), lua_gettop(args.state()),
-                                    args.function() + ": " + name)
-      ->optimizer;
+  return balanced(args.state(), [&] {
+    args.push(name);
+    return check_object<LuaOptimizer>(args.state(), lua_gettop(args.state()),
+                                      args.function() + ": " + name)
+        ->optimizer;
+  });
 }
 
 Schedule check_schedule_argument(NamedArguments& args, const char* name) {
-  StackGuard guard(args.state());
-  args.push(name);
-  if (lua_isnil(args.state(), -1)) return {};
-  return check_schedule(args.state(), lua_gettop(args.state()), args.function() + ": " + name);
+  return balanced(args.state(), [&]() -> Schedule {
+    args.push(name);
+    if (lua_isnil(args.state(), -1)) return {};
+    return check_schedule(args.state(), lua_gettop(args.state()), args.function() + ": " + name);
+  });
 }
 
 int open_optim(lua_State* L) {

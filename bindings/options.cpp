@@ -22,20 +22,21 @@ struct Script {
 };
 
 Script script_of(lua_State* L) {
-  StackGuard guard(L);
-  Script script;
-  lua_pushliteral(L, "arg");
-  lua_rawget(L, LUA_GLOBALSINDEX);
-  if (!lua_istable(L, -1)) return script;
-  lua_rawgeti(L, -1, 0);
-  if (lua_isstring(L, -1)) script.file = lua_tostring(L, -1);
-  lua_pop(L, 1);
-  for (int i = 1; i <= static_cast<int>(lua_objlen(L, -1)); ++i) {
-    lua_rawgeti(L, -1, i);
-    script.args.push_back(luaL_checkstring(L, -1));
+  return balanced(L, [&] {
+    Script script;
+    lua_pushliteral(L, "arg");
+    lua_rawget(L, LUA_GLOBALSINDEX);
+    if (!lua_istable(L, -1)) return script;
+    lua_rawgeti(L, -1, 0);
+    if (lua_isstring(L, -1)) script.file = lua_tostring(L, -1);
     lua_pop(L, 1);
-  }
-  return script;
+    for (int i = 1; i <= static_cast<int>(lua_objlen(L, -1)); ++i) {
+      lua_rawgeti(L, -1, i);
+      script.args.push_back(luaL_checkstring(L, -1));
+      lua_pop(L, 1);
+    }
+    return script;
+  });
 }
 
 }  // namespace

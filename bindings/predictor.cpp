@@ -15,14 +15,15 @@ namespace {
 PredFn make_pred_fn(const Ref& function) {
   return [function](at::Generator rng, const Tree& params, const Tree& batch) {
     lua_State* L = function.state();
-    StackGuard guard(L);
-    luaL_checkstack(L, 6, "pred_fn");
-    function.push();
-    push_generator(L, std::move(rng));
-    push_tree(L, params);
-    push_tree(L, batch);
-    call(L, 3, 1);
-    return check_tree(L, lua_gettop(L), "what pred_fn returned");
+    return balanced(L, [&] {
+      luaL_checkstack(L, 6, "pred_fn");
+      function.push();
+      push_generator(L, std::move(rng));
+      push_tree(L, params);
+      push_tree(L, batch);
+      call(L, 3, 1);
+      return check_tree(L, lua_gettop(L), "what pred_fn returned");
+    });
   };
 }
 
@@ -30,18 +31,19 @@ OutputFn make_output_fn(const Ref& function) {
   if (!function) return {};
   return [function](const Tree& batch_preds) {
     lua_State* L = function.state();
-    StackGuard guard(L);
-    function.push();
-    push_tree(L, batch_preds);
-    call(L, 1, 1);
-    int64_t size = check_list(L, lua_gettop(L), "output_fn: its result");
-    std::vector<Tree> outputs;
-    for (int64_t i = 1; i <= size; ++i) {
-      lua_rawgeti(L, -1, static_cast<int>(i));
-      outputs.push_back(check_tree(L, lua_gettop(L), "what output_fn returned"));
-      lua_pop(L, 1);
-    }
-    return outputs;
+    return balanced(L, [&] {
+      function.push();
+      push_tree(L, batch_preds);
+      call(L, 1, 1);
+      int64_t size = check_list(L, lua_gettop(L), "output_fn: its result");
+      std::vector<Tree> outputs;
+      for (int64_t i = 1; i <= size; ++i) {
+        lua_rawgeti(L, -1, static_cast<int>(i));
+        outputs.push_back(check_tree(L, lua_gettop(L), "what output_fn returned"));
+        lua_pop(L, 1);
+      }
+      return outputs;
+    });
   };
 }
 

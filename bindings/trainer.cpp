@@ -53,20 +53,21 @@ LossFn make_loss_fn(const Ref& function, const Ref& apply_fn) {
   return [function, apply_fn](at::Generator rng, const TrainState& state, const Tree& params,
                               const Tree& batch, bool is_training) -> Loss {
     lua_State* L = function.state();
-    StackGuard guard(L);
-    luaL_checkstack(L, 10, "loss_fn");
-    function.push();
-    push_generator(L, std::move(rng));
-    push_state(L, state, apply_fn);
-    push_tree(L, params);
-    push_tree(L, batch);
-    lua_pushboolean(L, is_training);
-    call(L, 5, 2);
-    at::Tensor* loss = test_tensor(L, -2);
-    require(loss != nullptr && loss->numel() == 1,
-            "loss_fn: expected a tensor of one element to be returned, got ",
-            described(L, lua_gettop(L) - 1));
-    return {*loss, check_weight(L, lua_gettop(L))};
+    return balanced(L, [&]() -> Loss {
+      luaL_checkstack(L, 10, "loss_fn");
+      function.push();
+      push_generator(L, std::move(rng));
+      push_state(L, state, apply_fn);
+      push_tree(L, params);
+      push_tree(L, batch);
+      lua_pushboolean(L, is_training);
+      call(L, 5, 2);
+      at::Tensor* loss = test_tensor(L, -2);
+      require(loss != nullptr && loss->numel() == 1,
+              "loss_fn: expected a tensor of one element to be returned, got ",
+              described(L, lua_gettop(L) - 1));
+      return {*loss, check_weight(L, lua_gettop(L))};
+    });
   };
 }
 
@@ -78,11 +79,12 @@ int defaults_value_and_grad(lua_State* L) {
   Ref function(L, 1);
   ValueAndGrad result = trainer->value_and_grad([&](const Tree& params) {
     lua_State* state = function.state();
-    StackGuard guard(state);
-    function.push();
-    push_tree(state, params);
-    call(state, 1, 1);
-    return check_tensor(state, lua_gettop(state));
+    return balanced(state, [&] {
+      function.push();
+      push_tree(state, params);
+      call(state, 1, 1);
+      return check_tensor(state, lua_gettop(state));
+    });
   });
   push_tensor(L, result.value);
   push_tree(L, result.grads);
@@ -115,17 +117,18 @@ TrainStepFn make_train_step_fn(const Ref& function, const Ref& loss_fn, const Re
   if (!function) return {};
   return [function, loss_fn, apply_fn](at::Generator rng, Trainer& trainer, const Tree& batch) {
     lua_State* L = function.state();
-    StackGuard guard(L);
-    luaL_checkstack(L, 10, "train_step_fn");
-    function.push();
-    push_generator(L, std::move(rng));
-    push_state(L, trainer.state(), apply_fn);
-    push_tree(L, batch);
-    push_defaults(L, trainer, loss_fn);
-    call(L, 4, 1);
-    require(lua_istable(L, -1), "train_step_fn: expected a table of metrics to be returned, got ",
-            described(L, lua_gettop(L)));
-    return check_tree(L, lua_gettop(L), "what train_step_fn returned");
+    return balanced(L, [&] {
+      luaL_checkstack(L, 10, "train_step_fn");
+      function.push();
+      push_generator(L, std::move(rng));
+      push_state(L, trainer.state(), apply_fn);
+      push_tree(L, batch);
+      push_defaults(L, trainer, loss_fn);
+      call(L, 4, 1);
+      require(lua_istable(L, -1), "train_step_fn: expected a table of metrics to be returned, got ",
+              described(L, lua_gettop(L)));
+      return check_tree(L, lua_gettop(L), "what train_step_fn returned");
+    });
   };
 }
 
@@ -164,63 +167,67 @@ std::shared_ptr<LuaTrainer> self(lua_State* L, const char* method) {
 // The examples of `train_examples`: a list, or a function of the epoch that gives one.
 void read_train_examples(NamedArguments& args, const Ref& collate_fn, FitOptions& options) {
   lua_State* L = args.state();
-  StackGuard guard(L);
-  const std::string name = args.function() + ": train_examples";
-  args.push("train_examples");
-  require(!lua_isnil(L, -1), name, " is missing");
-  if (!lua_isfunction(L, -1)) {
-    check_list(L, lua_gettop(L), name);
-    options.train_examples = make_dataset(Ref(L, -1), collate_fn, name);
-    return;
-  }
-  options.train_examples = [function = Ref(L, -1), collate_fn, name](int64_t epoch_idx) {
-    lua_State* state = function.state();
-    StackGuard scope(state);
-    function.push();
-    push_integer(state, epoch_idx);
-    call(state, 1, 1);
-    return make_dataset(Ref(state, -1), collate_fn, name + ": its result");
-  };
+  return balanced(L, [&] {
+    const std::string name = args.function() + ": train_examples";
+    args.push("train_examples");
+    require(!lua_isnil(L, -1), name, " is missing");
+    if (!lua_isfunction(L, -1)) {
+      check_list(L, lua_gettop(L), name);
+      options.train_examples = make_dataset(Ref(L, -1), collate_fn, name);
+      return;
+    }
+    options.train_examples = [function = Ref(L, -1), collate_fn, name](int64_t epoch_idx) {
+      lua_State* state = function.state();
+      return balanced(state, [&] {
+        function.push();
+        push_integer(state, epoch_idx);
+        call(state, 1, 1);
+        return make_dataset(Ref(state, -1), collate_fn, name + ": its result");
+      });
+    };
+  });
 }
 
 // `eval_predictor` and `eval_metric_fn` together as one function of the set.
 EvalMetricsFn make_eval_metrics(NamedArguments& args, LuaTrainer& trainer, const Ref& eval_examples,
                                 int64_t batch_size) {
   lua_State* L = args.state();
-  StackGuard guard(L);
-  args.push("eval_predictor");
-  bool has_predictor = !lua_isnil(L, -1);
-  Ref metric_fn = args.get<Ref>("eval_metric_fn", {});
-  require(has_predictor == static_cast<bool>(metric_fn), args.function(),
-          ": eval_predictor and eval_metric_fn belong together; only one is given");
-  if (!has_predictor) return {};
-  require(static_cast<bool>(eval_examples), args.function(),
-          ": eval_predictor is given without eval_examples");
-  auto predictor = check_object<LuaPredictor>(L, -1, args.function() + ": eval_predictor");
-  return [predictor, metric_fn, eval_examples, batch_size, &trainer](const Dataset& examples) {
-    Dataset readable = make_dataset(eval_examples, predictor->collate_fn, "eval_examples");
-    readable.size = examples.size;
-    std::vector<Tree> preds =
-        predictor->predictor.predict(readable, batch_size, trainer.trainer->state().params);
-    lua_State* state = metric_fn.state();
-    StackGuard scope(state);
-    luaL_checkstack(state, 8, "eval_metric_fn");
-    metric_fn.push();
-    lua_createtable(state, static_cast<int>(examples.size), 0);
-    eval_examples.push();
-    for (int64_t i = 1; i <= examples.size; ++i) {
-      lua_rawgeti(state, -1, static_cast<int>(i));
-      lua_rawseti(state, -3, static_cast<int>(i));
-    }
-    lua_pop(state, 1);
-    lua_createtable(state, static_cast<int>(preds.size()), 0);
-    for (size_t i = 0; i < preds.size(); ++i) {
-      push_tree(state, preds[i]);
-      lua_rawseti(state, -2, static_cast<int>(i) + 1);
-    }
-    call(state, 2, 1);
-    return check_metrics(state, lua_gettop(state), "eval_metric_fn: its result");
-  };
+  return balanced(L, [&]() -> EvalMetricsFn {
+    args.push("eval_predictor");
+    bool has_predictor = !lua_isnil(L, -1);
+    Ref metric_fn = args.get<Ref>("eval_metric_fn", {});
+    require(has_predictor == static_cast<bool>(metric_fn), args.function(),
+            ": eval_predictor and eval_metric_fn belong together; only one is given");
+    if (!has_predictor) return {};
+    require(static_cast<bool>(eval_examples), args.function(),
+            ": eval_predictor is given without eval_examples");
+    auto predictor = check_object<LuaPredictor>(L, -1, args.function() + ": eval_predictor");
+    return [predictor, metric_fn, eval_examples, batch_size, &trainer](const Dataset& examples) {
+      Dataset readable = make_dataset(eval_examples, predictor->collate_fn, "eval_examples");
+      readable.size = examples.size;
+      std::vector<Tree> preds =
+          predictor->predictor.predict(readable, batch_size, trainer.trainer->state().params);
+      lua_State* state = metric_fn.state();
+      return balanced(state, [&] {
+        luaL_checkstack(state, 8, "eval_metric_fn");
+        metric_fn.push();
+        lua_createtable(state, static_cast<int>(examples.size), 0);
+        eval_examples.push();
+        for (int64_t i = 1; i <= examples.size; ++i) {
+          lua_rawgeti(state, -1, static_cast<int>(i));
+          lua_rawseti(state, -3, static_cast<int>(i));
+        }
+        lua_pop(state, 1);
+        lua_createtable(state, static_cast<int>(preds.size()), 0);
+        for (size_t i = 0; i < preds.size(); ++i) {
+          push_tree(state, preds[i]);
+          lua_rawseti(state, -2, static_cast<int>(i) + 1);
+        }
+        call(state, 2, 1);
+        return check_metrics(state, lua_gettop(state), "eval_metric_fn: its result");
+      });
+    };
+  });
 }
 
 int fit(lua_State* L) {

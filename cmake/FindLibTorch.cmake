@@ -13,6 +13,14 @@ if(NOT _cache)
 endif()
 set(_hints ${_cache}/libtorch-2.11.0/torch)
 
+# What was found is kept: search again when another place is named.
+if(NOT "${LibTorch_PREFIX_PATH}" STREQUAL "${CMAKE_PREFIX_PATH}")
+  foreach(_part INCLUDE_DIR CPU_LIBRARY C10_LIBRARY)
+    unset(LibTorch_${_part} CACHE)
+  endforeach()
+endif()
+set(LibTorch_PREFIX_PATH "${CMAKE_PREFIX_PATH}" CACHE INTERNAL "Where LibTorch was searched")
+
 find_path(LibTorch_INCLUDE_DIR ATen/core/dispatch/Dispatcher.h HINTS ${_hints} PATH_SUFFIXES include)
 find_library(LibTorch_CPU_LIBRARY torch_cpu HINTS ${_hints} PATH_SUFFIXES lib)
 find_library(LibTorch_C10_LIBRARY c10 HINTS ${_hints} PATH_SUFFIXES lib)

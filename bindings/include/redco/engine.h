@@ -68,15 +68,21 @@ class REDCO_API Engine {
   void register_function(const std::string& name,
                          std::function<std::vector<Tree>(const std::vector<Tree>&)> function);
 
-  /// Ends what runs with an error, within one operator. For a signal handler of the thread that
-  /// runs the engine. A loop that LuaJIT has compiled sees it at the next call of the surface.
+  /// Ends what runs, or what is run next, with an error at the next operator or other function of
+  /// the surface. For any thread, and for a signal handler. In a handler on the thread that runs
+  /// the engine, it also ends loops of plain Lua, except those that LuaJIT has compiled.
   void interrupt() noexcept;
+
+  /// How many bytes Lua's own values may take from now on; tensors do not count. What needs more
+  /// ends as a script error, "not enough memory". The first call turns LuaJIT's compiler off.
+  void set_memory_limit(size_t bytes);
 
   /// The state itself, for what this class does not offer.
   lua_State* state() const;
 
- private:
   struct Impl;
+
+ private:
   std::unique_ptr<Impl> impl_;
 };
 
