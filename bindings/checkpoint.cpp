@@ -164,7 +164,7 @@ void Checkpoint::recompute() {
     at::AutoGradMode record(true);
     RunScope scope({shared_from_this(), true});
     lua_State* L = function_.state();
-    return balanced(L, [&] {
+    balanced(L, [&] {
       luaL_checkstack(L, static_cast<int>(args_.size()) + 4, "checkpoint");
       function_.push();
       for (const Ref& arg : args_) {

@@ -55,6 +55,8 @@ class Substitution {
     for (const auto& [name, value] : params.as<Tree::Dict>()) {
       auto [owner, attribute] = find_owner(module, name);
       require(owner.hasattr(attribute), "ScriptModule: params: the module has no '", name, "'");
+      require(value.is_tensor(), "ScriptModule: params: '", name, "': expected a tensor, got a ",
+              value.kind());
       before_.push_back({owner, attribute, owner.attr(attribute).toTensor()});
       owner.setattr(attribute, value.tensor());
     }
@@ -116,12 +118,24 @@ Tree to_tree(const IValue& value) {
   return dict;
 }
 
+// The value of one argument: a whole number in Lua is a float where the module asks for one.
+IValue argument(const Tree& tree, const c10::FunctionSchema& schema, size_t position) {
+  if (!tree.is<int64_t>() || position >= schema.arguments().size()) return to_ivalue(tree);
+  c10::TypePtr type = schema.arguments()[position].type();
+  if (const auto* optional = type->castRaw<c10::OptionalType>()) type = optional->getElementType();
+  return type->kind() == c10::TypeKind::FloatType ? IValue(static_cast<double>(tree.as<int64_t>()))
+                                                  : to_ivalue(tree);
+}
+
 // module(params, ...): what several values mean in TorchScript, a tuple, are several results.
 int forward(lua_State* L) {
   auto self = check_object<LuaModule>(L, 1, "ScriptModule");
   Substitution substitution(self->module, lua_isnil(L, 2) ? Tree(Tree::Dict{}) : check_tree(L, 2));
+  const c10::FunctionSchema& schema =
+      self->module.get_method("forward").function().getSchema();  // its argument 0 is the module
   std::vector<IValue> inputs;
-  for (int i = 3; i <= lua_gettop(L); ++i) inputs.push_back(to_ivalue(check_tree(L, i)));
+  for (int i = 3; i <= lua_gettop(L); ++i)
+    inputs.push_back(argument(check_tree(L, i), schema, static_cast<size_t>(i) - 2));
   IValue result;
   try {
     result = self->module.forward(std::move(inputs));
