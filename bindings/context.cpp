@@ -4,6 +4,8 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <string_view>
+#include <utility>
 
 namespace redco::lua {
 
@@ -26,7 +28,7 @@ namespace {
 void push_located(lua_State* L, const std::string& text) {
   lua_Debug frame;
   bool found = false;
-  for (int level = 1; lua_getstack(L, level, &frame); ++level) {
+  for (int level = 0; lua_getstack(L, level, &frame); ++level) {
     lua_getinfo(L, "Sl", &frame);
     if (frame.currentline <= 0) continue;
     bool is_script = std::strncmp(frame.source, "=redco/", 7) != 0;
@@ -38,6 +40,13 @@ void push_located(lua_State* L, const std::string& text) {
   }
   lua_pushlstring(L, text.data(), text.size());
   if (found) lua_concat(L, 2);
+}
+
+// Whether `message` is the noted error; Lua's own functions, coroutine.wrap among them, may have
+// put a place before it.
+bool is_noted(lua_State* L, std::string_view message) {
+  const auto& error = context(L).error;
+  return !error.message.empty() && message.ends_with(error.message);
 }
 
 void note_error(lua_State* L, ScriptError::Kind kind, std::string traceback) {
@@ -117,10 +126,10 @@ int wrapper(lua_State* L, lua_CFunction function) {
 int with_traceback(lua_State* L) {
   if (!lua_isstring(L, 1)) return 1;
   auto& error = context(L).error;
+  bool noted = is_noted(L, lua_tostring(L, 1));
   // An error that came through C++ has the deeper traceback already.
-  if (error.traceback.empty() || error.message != lua_tostring(L, 1)) {
-    ScriptError::Kind kind =
-        error.message == lua_tostring(L, 1) ? error.kind : ScriptError::Kind::script;
+  if (!noted || error.traceback.empty()) {
+    ScriptError::Kind kind = noted ? error.kind : ScriptError::Kind::script;
     luaL_traceback(L, L, nullptr, 1);
     std::string traceback = lua_tostring(L, -1);
     lua_pop(L, 1);
@@ -172,16 +181,19 @@ ScriptError take_error(lua_State* L) {
   std::string message;
   if (lua_isstring(L, -1)) {
     message = lua_tostring(L, -1);
-  } else if (luaL_callmeta(L, -1, "__tostring")) {
-    message = luaL_checkstring(L, -1);
-    lua_pop(L, 1);
   } else {
     message = std::string("an error that is a ") + luaL_typename(L, -1) + ", not a text";
+    if (luaL_getmetafield(L, -1, "__tostring")) {
+      lua_pushvalue(L, -2);
+      if (lua_pcall(L, 1, 1, 0) == 0 && lua_isstring(L, -1)) message = lua_tostring(L, -1);
+      lua_pop(L, 1);
+    }
   }
   lua_pop(L, 1);
-  const auto& error = context(L).error;
-  if (error.message == message) return ScriptError(message, error.traceback, error.kind);
-  return ScriptError(message, "", ScriptError::Kind::script);
+  bool noted = is_noted(L, message);
+  auto error = std::exchange(context(L).error, {});  // it would explain a later one wrongly
+  if (!noted) return ScriptError(message, "", ScriptError::Kind::script);
+  return ScriptError(message, std::move(error.traceback), error.kind);
 }
 
 struct Ref::Slot {

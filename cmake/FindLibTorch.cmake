@@ -13,17 +13,46 @@ if(NOT _cache)
 endif()
 set(_hints ${_cache}/libtorch-2.11.0/torch)
 
-# What was found is kept: search again when another place is named.
-if(NOT "${LibTorch_PREFIX_PATH}" STREQUAL "${CMAKE_PREFIX_PATH}")
+# What was found is kept: search again when another place is named, or it is there no more.
+if((DEFINED CACHE{LibTorch_PREFIX_PATH} AND NOT "${LibTorch_PREFIX_PATH}" STREQUAL "${CMAKE_PREFIX_PATH}")
+    OR NOT EXISTS "${LibTorch_INCLUDE_DIR}")
   foreach(_part INCLUDE_DIR CPU_LIBRARY C10_LIBRARY)
     unset(LibTorch_${_part} CACHE)
   endforeach()
 endif()
 set(LibTorch_PREFIX_PATH "${CMAKE_PREFIX_PATH}" CACHE INTERNAL "Where LibTorch was searched")
 
-find_path(LibTorch_INCLUDE_DIR ATen/core/dispatch/Dispatcher.h HINTS ${_hints} PATH_SUFFIXES include)
-find_library(LibTorch_CPU_LIBRARY torch_cpu HINTS ${_hints} PATH_SUFFIXES lib)
-find_library(LibTorch_C10_LIBRARY c10 HINTS ${_hints} PATH_SUFFIXES lib)
+# The libraries are those beside the headers: two versions must not mix.
+# PyTorch itself names its folder share/cmake (torch.utils.cmake_prefix_path).
+set(_prefixes ${CMAKE_PREFIX_PATH})
+list(TRANSFORM _prefixes REPLACE "/share/cmake/?$" "")
+find_path(LibTorch_INCLUDE_DIR ATen/core/dispatch/Dispatcher.h
+  HINTS ${_prefixes} ${_hints} PATH_SUFFIXES include)
+get_filename_component(_root "${LibTorch_INCLUDE_DIR}/.." ABSOLUTE)
+foreach(_name torch_cpu:CPU c10:C10)
+  string(REGEX MATCH "(.*):(.*)" _match ${_name})
+  find_library(LibTorch_${CMAKE_MATCH_2}_LIBRARY ${CMAKE_MATCH_1}
+    PATHS ${_root} PATH_SUFFIXES lib NO_DEFAULT_PATH)
+endforeach()
+
+# A folder that was named and is a LibTorch in part is a mistake, not one to pass over.
+set(_incomplete "")
+foreach(_prefix ${_prefixes})
+  set(_missing "")
+  set(_files include/ATen/core/dispatch/Dispatcher.h lib/libtorch_cpu.so lib/libc10.so)
+  foreach(_file ${_files})
+    if(NOT EXISTS ${_prefix}/${_file})
+      list(APPEND _missing ${_file})
+    endif()
+  endforeach()
+  if(_missing AND NOT "${_missing}" STREQUAL "${_files}")
+    list(JOIN _missing ", " _missing)
+    string(APPEND _incomplete "${_prefix} is no whole LibTorch: it lacks ${_missing}. ")
+  endif()
+endforeach()
+if(_incomplete)
+  set(LibTorch_INCLUDE_DIR LibTorch_INCLUDE_DIR-NOTFOUND)
+endif()
 
 if(LibTorch_INCLUDE_DIR)
   foreach(_file torch/headeronly/version.h torch/version.h torch/csrc/api/include/torch/version.h)
@@ -43,12 +72,7 @@ find_package_handle_standard_args(LibTorch
   REQUIRED_VARS LibTorch_CPU_LIBRARY LibTorch_C10_LIBRARY LibTorch_INCLUDE_DIR
   VERSION_VAR LibTorch_VERSION
   REASON_FAILURE_MESSAGE
-    "Run ./bootstrap to fetch LibTorch 2.11.0, or pass -DCMAKE_PREFIX_PATH=/path/to/libtorch.")
-
-if(LibTorch_FOUND AND LibTorch_VERSION VERSION_LESS 2.11)
-  message(FATAL_ERROR "LibTorch ${LibTorch_VERSION} at ${LibTorch_INCLUDE_DIR} is too old: "
-    "redco needs 2.11 or newer. Pass -DCMAKE_PREFIX_PATH=/path/to/libtorch, or run ./bootstrap.")
-endif()
+    "${_incomplete}Run ./bootstrap to fetch LibTorch 2.11.0, or pass -DCMAKE_PREFIX_PATH=/path/to/libtorch.")
 
 if(LibTorch_FOUND AND NOT TARGET LibTorch::LibTorch)
   add_library(LibTorch::c10 SHARED IMPORTED)

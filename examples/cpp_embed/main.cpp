@@ -6,10 +6,13 @@
 
 #include <ATen/ATen.h>
 
+#include <charconv>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <vector>
 
 namespace {
@@ -31,19 +34,23 @@ struct Arguments {
   int64_t global_batch_size = 32;
 };
 
-Arguments parse(int argc, char** argv) {
+// Nothing when the arguments are wrong.
+std::optional<Arguments> parse(int argc, char** argv) {
   Arguments args;
   for (int i = 1; i < argc; ++i) {
-    std::string word = argv[i];
-    auto number = [&](const std::string& flag, int64_t& value) {
-      if (word.rfind(flag + "=", 0) != 0) return false;
-      value = std::atoll(word.c_str() + flag.size() + 1);
-      return true;
+    std::string_view word = argv[i];
+    auto positive = [&](std::string_view flag, int64_t& value) {
+      if (!word.starts_with(flag)) return false;
+      const char* end = word.data() + word.size();
+      auto [rest, error] = std::from_chars(word.data() + flag.size(), end, value);
+      return error == std::errc() && rest == end && value > 0;
     };
-    if (!number("--max-steps", args.max_steps) &&
-        !number("--global-batch-size", args.global_batch_size))
-      args.script = word;
+    if (positive("--max-steps=", args.max_steps)) continue;
+    if (positive("--global-batch-size=", args.global_batch_size)) continue;
+    if (word.starts_with("-") || !args.script.empty()) return std::nullopt;
+    args.script = word;
   }
+  if (args.script.empty()) return std::nullopt;
   return args;
 }
 
@@ -103,9 +110,9 @@ redco::Tree run_script(const std::string& path, const std::shared_ptr<Report>& r
   return params;
 }
 
-// Trains without Lua; returns the share of points that are classified correctly.
-double train(const Arguments& args, const std::shared_ptr<Report>& report, redco::Tree params,
-             const std::vector<Point>& points) {
+// Trains without Lua; returns whether it learned.
+bool train(const Arguments& args, const std::shared_ptr<Report>& report, redco::Tree params,
+           const std::vector<Point>& points) {
   auto deployer = std::make_shared<redco::Deployer>(
       redco::DeployerOptions{.seed = 42, .verbose = true, .console = report});
   redco::Trainer trainer({
@@ -119,10 +126,13 @@ double train(const Arguments& args, const std::shared_ptr<Report>& report, redco
       .optimizer = redco::adamw({.learning_rate = 1e-2}),
   });
   redco::Dataset examples = redco::dataset(points, collate);
+  double loss_before = trainer.eval_loss(examples, 256);
+  int64_t steps_per_epoch = (examples.size + args.global_batch_size - 1) / args.global_batch_size;
   trainer.fit({.train_examples = examples,
                .per_device_batch_size = args.global_batch_size,
-               .n_epochs = 1000,
+               .n_epochs = (args.max_steps + steps_per_epoch - 1) / steps_per_epoch,
                .max_steps = args.max_steps});
+  double loss = trainer.eval_loss(examples, 256);
 
   redco::Predictor predictor = trainer.get_default_predictor(
       [](at::Generator, const redco::Tree& p, const redco::Tree& batch) -> redco::Tree {
@@ -132,14 +142,17 @@ double train(const Arguments& args, const std::shared_ptr<Report>& report, redco
   double right = 0;
   for (size_t i = 0; i < points.size(); ++i)
     right += preds[i].tensor().item<int64_t>() == points[i].label;
-  return right / double(points.size());
+  double accuracy = right / double(points.size());
+  std::printf("loss %.4f, it was %.4f; accuracy %.3f\n", loss, loss_before, accuracy);
+  bool is_short = args.max_steps < 12 * steps_per_epoch;
+  return loss < loss_before && (accuracy > 0.9 || is_short);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  Arguments args = parse(argc, argv);
-  if (args.script.empty()) {
+  std::optional<Arguments> args = parse(argc, argv);
+  if (!args) {
     std::fprintf(stderr, "usage: cpp_embed model.lua [--max-steps=N] [--global-batch-size=N]\n");
     return 2;
   }
@@ -148,15 +161,13 @@ int main(int argc, char** argv) {
     at::manual_seed(0);
     at::Tensor coordinates = at::randn({512, 2});
     at::Tensor labels = at::empty({512}, at::kLong);
-    redco::Tree params = run_script(args.script, report, coordinates, labels);
+    redco::Tree params = run_script(args->script, report, coordinates, labels);
 
     std::vector<Point> points;
     for (int64_t i = 0; i < 512; ++i)
       points.push_back({coordinates[i][0].item<float>(), coordinates[i][1].item<float>(),
                         labels[i].item<int64_t>()});
-    double accuracy = train(args, report, std::move(params), points);
-    std::printf("accuracy %.3f\n", accuracy);
-    return accuracy > 0.9 || args.max_steps < 200 ? 0 : 1;
+    return train(*args, report, std::move(params), points) ? 0 : 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "cpp_embed: %s\n", error.what());
     return 1;

@@ -1,5 +1,5 @@
 -- What the program leaves to a script: the model. The program gives it `log`, and calls `forward`
--- and `loss`.
+-- and `fill_with_labels`.
 local redco = require "redco"
 local torch, nn = redco.torch, redco.nn
 

@@ -1,22 +1,11 @@
 --- Function transformations: gradients over trees, and vectorisation.
+local fail = require "redco.fail"
 local functorch = require "redco.functorch"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 local tree = require "redco.tree"
 
 local transforms = {}
-
---- Raises the error at the line of the script that called into this library, however deep.
-local function fail(message, ...)
-  local level = 2
-  local frame = debug.getinfo(level, "Sl")
-  while frame and (frame.currentline < 1 or frame.short_src:find("^redco/")) do
-    level = level + 1
-    frame = debug.getinfo(level, "Sl")
-  end
-  local place = frame and ("%s:%d: "):format(frame.short_src, frame.currentline) or ""
-  error(place .. message:format(...), 0)
-end
 
 local function pack(...)
   return { n = select("#", ...), ... }
@@ -97,11 +86,12 @@ local function recorded(f, create_graph, params, ...)
       inputs[i] = leaf:detach():requires_grad_()
     end
   end
+  local args = with_leaves(params, inputs)
   local results
   if needs_graph then
-    results = pack(functorch.twice_differentiable(torch.enable_grad, f, with_leaves(params, inputs), ...))
+    results = pack(functorch.twice_differentiable(torch.enable_grad, f, args, ...))
   else
-    results = pack(torch.enable_grad(f, with_leaves(params, inputs), ...))
+    results = pack(torch.enable_grad(f, args, ...))
   end
   check_loss(results[1])
   local gradients = gradients_of(results[1], inputs, needs_graph or false)

@@ -1,4 +1,5 @@
--- Examples per second of a CNN on 28 x 28 images: collation alone, training, prediction. One JSON line.
+-- Examples per second of a CNN on 28 x 28 images: collation alone, training, prediction. One JSON
+-- line.
 local clock = require "clock"
 local redco = require "redco"
 local torch, nn = redco.torch, redco.nn
@@ -64,8 +65,10 @@ local predictor = trainer:get_default_predictor {
   pred_fn = function(rng, p, batch) return forward(p, batch):argmax(-1) end,
 }
 local prediction = rate(o.examples, function()
-  predictor:predict { examples = examples, per_device_batch_size = o.batch, params = trainer.params }
+  predictor:predict {
+    examples = examples, per_device_batch_size = o.batch, params = trainer.params,
+  }
 end)
 print(('{"name": "digits", "collation_examples_per_s": %.0f, "train_examples_per_s": %.0f, '
-  .. '"predict_examples_per_s": %.0f, "peak_rss_mb": %.1f}'):format(collation, clock.median(training),
-  prediction, clock.peak_rss_mb()))
+  .. '"predict_examples_per_s": %.0f, "peak_rss_mb": %.1f}'):format(collation,
+  clock.median(training), prediction, clock.peak_rss_mb()))

@@ -46,8 +46,10 @@ local function read_weights(path)
       set(to .. pair[1] .. ".weight", given[from .. pair[2] .. ".w"])
       set(to .. pair[1] .. ".bias", given[from .. pair[2] .. ".b"])
     end
-    set(to .. "attn.c_attn.weight", given[from .. "q.w"], given[from .. "k.w"], given[from .. "v.w"])
-    set(to .. "attn.c_attn.bias", given[from .. "q.b"], given[from .. "k.b"], given[from .. "v.b"])
+    for name, part in pairs { weight = ".w", bias = ".b" } do
+      set(to .. "attn.c_attn." .. name, given[from .. "q" .. part], given[from .. "k" .. part],
+        given[from .. "v" .. part])
+    end
   end
 end
 

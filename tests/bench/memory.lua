@@ -9,13 +9,14 @@ local o = redco.options { temporaries = 10000, steps = 1000, resident = 100000 }
 local examples = {}
 for i = 1, o.resident do examples[i] = { x = i % 7, y = i % 3 } end
 
-local keep = torch.empty { 262144 }  -- 1 MB
+local keep  -- the newest
 local before, most = clock.rss_mb(), 0
 local start = clock.now()
 for i = 1, o.temporaries do
-  keep = torch.empty { 262144 }:fill_(i)
+  keep = torch.empty { 262144 }:fill_(i)  -- 1 MB
   if i % 100 == 0 then most = math.max(most, clock.rss_mb()) end
 end
+assert(keep:size(0) == 262144)
 local per_temporary = (clock.now() - start) / o.temporaries * 1e6
 
 local rss = {}
@@ -35,6 +36,8 @@ local trainer = redco.Trainer {
   params = nn.MLP { 2, 256, 256, 3 },
   optimizer = redco.optim.adamw { learning_rate = 1e-3 },
 }
-trainer:fit { train_examples = examples, per_device_batch_size = 64, n_epochs = 1, max_steps = o.steps }
+trainer:fit {
+  train_examples = examples, per_device_batch_size = 64, n_epochs = 1, max_steps = o.steps,
+}
 print(('{"name": "memory", "temporaries_rss_growth_mb": %.1f, "us_per_temporary": %.1f, '
   .. '"steps_rss_growth_mb": %.1f}'):format(most - before, per_temporary, rss[#rss] - rss[2]))

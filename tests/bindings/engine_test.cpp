@@ -162,7 +162,8 @@ TEST_CASE("T12: every error through every kind of call") {
        "local loss = redco.checkpoint(once, x)\n"
        "return select(2, pcall(loss.backward, loss))"},
       {"loss_fn",
-       "local trainer = redco.Trainer { deployer = redco.Deployer { seed = 0 }, loss_fn = function() return (f()) end,\n"
+       "local trainer = redco.Trainer { deployer = redco.Deployer { seed = 0 }, loss_fn = "
+       "function() return (f()) end,\n"
        "  collate_fn = function() return {} end, params = { w = torch.ones { 2 } },\n"
        "  optimizer = redco.optim.sgd { learning_rate = 0.1 } }\n"
        "return select(2, pcall(trainer.train, trainer, { examples = { 1 }, per_device_batch_size = "
@@ -173,8 +174,8 @@ TEST_CASE("T12: every error through every kind of call") {
     for (const Way& way : ways) {
       CAPTURE(error.function);
       CAPTURE(way.name);
-      std::string code = "rawset(_G, 'way', function() local f = " + error.function +
-                         "\n" + way.code + " end)";
+      std::string code =
+          "rawset(_G, 'way', function() local f = " + error.function + "\n" + way.code + " end)";
       engine.run_string(code);
       Tree message = engine.call("way", {}).at(0);
       REQUIRE(message.is<std::string>());
@@ -256,55 +257,6 @@ TEST_CASE("T11: whatever allocation fails, it is an error, and the engine goes o
     }
     CHECK(failures > 0);
   }
-}
-
-// ---- T13 ----
-
-double resident_mb() {
-  std::ifstream status("/proc/self/statm");
-  size_t total, resident;
-  status >> total >> resident;
-  return double(resident) * 4096 / 1e6;
-}
-
-TEST_CASE("T13: a closed engine leaves nothing behind") {
-  at::Tensor shared = at::ones({4});
-  {
-    Engine one, two;
-    one.set_global("x", shared);
-    two.set_global("x", shared);
-    one.run_string("rawset(_G, 'y', x:view { 2, 2 }) rawset(_G, 'z', (x:requires_grad_() * 2))");
-    CHECK(shared.use_count() > 2);
-  }
-  CHECK(shared.use_count() == 1);
-  double before = 0;
-  for (int i = 0; i < 30; ++i) {
-    Engine engine;
-    engine.run_string(R"(
-      local redco = require "redco"
-      local torch = redco.torch
-      local keep = torch.randn { 1000, 250 }
-      local trainer = redco.Trainer { deployer = redco.Deployer { seed = 0 },
-        loss_fn = function(rng, state, p, batch) return (p.w * batch.x):sum() end,
-        collate_fn = function(examples) return { x = torch.tensor(examples) } end,
-        params = { w = torch.randn { 1, 250000 } }, optimizer = redco.optim.adamw { learning_rate = 0.1 } }
-      trainer:train { examples = { { 1 }, { 2 } }, per_device_batch_size = 1 }
-      rawset(_G, "kept", { trainer, keep }))");
-    if (i == 9) before = resident_mb();
-  }
-  CHECK(resident_mb() - before < 8);
-}
-
-TEST_CASE("what outlives its engine says so") {
-  std::function<std::vector<Tree>()> late;
-  {
-    Engine engine;
-    at::Tensor kept;
-    engine.run_string("rawset(_G, 't', require('redco.torch').ones { 3 })");
-    kept = engine.get_global("t").tensor();
-    late = [kept] { return std::vector<Tree>{kept + 1}; };
-  }
-  CHECK(late().at(0).tensor()[0].item<float>() == 2);
 }
 
 TEST_CASE("engines on threads of their own do not meet") {

@@ -33,7 +33,7 @@ struct Counted {
 // may be interrupted, and `through(f)`, which calls the global function `f` from C++.
 class Host {
  public:
-  Host() : engine({.strict = false, .console = nullptr}) {
+  Host() : engine({.strict = false}) {
     engine.register_function("started", [this](const std::vector<Tree>&) {
       started = true;
       return std::vector<Tree>{};

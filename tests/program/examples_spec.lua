@@ -10,8 +10,8 @@ local function run(example, arguments)
   local workdir = os.tmpname()
   os.remove(workdir)
   workdir = scratch .. "/" .. workdir:match "[^/]+$"
-  local command = ("'%s' '%s/examples/%s/train.lua' --workdir=%s %s >%s/output 2>&1"):format(program,
-    source, example, workdir, arguments, scratch)
+  local command = ("'%s' '%s/examples/%s/train.lua' --workdir=%s %s >%s/output 2>&1"):format(
+    program, source, example, workdir, arguments, scratch)
   if os.execute(command) ~= 0 then
     error(command .. "\n" .. io.open(scratch .. "/output"):read "*a", 0)
   end
@@ -50,14 +50,15 @@ testing.test("digits: a batch in four pieces gives the same losses", function()
   for i = 1, 10 do
     for _, name in ipairs { "loss", "grad_norm", "lr" } do
       local a, b = whole[i][name], pieces[i][name]
-      assert(math.abs(a - b) <= 2e-5 * math.max(1, math.abs(a)), ("step %d: %s %.8f, %.8f"):format(i,
-        name, a, b))
+      assert(math.abs(a - b) <= 2e-5 * math.max(1, math.abs(a)),
+        ("step %d: %s %.8f, %.8f"):format(i, name, a, b))
     end
   end
 end)
 
 testing.test("language_modeling: it learns, and two runs are the same", function()
-  local options = "--max-steps=40 --n-layer=2 --n-embd=64 --length=64 --dropout=0.1 --n-generated=20 --n-epochs=1"
+  local options = "--max-steps=40 --n-layer=2 --n-embd=64 --length=64 --dropout=0.1 "
+    .. "--n-generated=20 --n-epochs=1"
   local first, evaluations = run("language_modeling", options)
   assert(first[1].loss > 5 and evaluations[1].loss < 3.5, evaluations[1].loss)
   local second = run("language_modeling", options)

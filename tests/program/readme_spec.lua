@@ -36,7 +36,8 @@ local checks = {
   end,
 }
 
-local readmes = io.popen(("cd '%s' && find . -name README.md -not -path './build/*'"):format(source))
+local readmes = io.popen(
+  ("cd '%s' && find . -name README.md -not -path './build/*'"):format(source))
 local n_blocks = 0
 for readme in readmes:lines() do
   local file = assert(io.open(source .. "/" .. readme))

@@ -38,7 +38,7 @@ struct EngineOptions {
   /// An undeclared global is an error, when read and when written.
   bool strict = true;
   /// Where the lines and the progress of training runs go; null: nowhere.
-  std::shared_ptr<Console> console;
+  std::shared_ptr<Console> console = {};
 };
 
 /// A Lua state with the whole Lua surface in it. Several may live in one process, each used by one

@@ -109,8 +109,10 @@ local loss_options = arguments("gpt2.loss",
   { train = false, ignore_index = -100, label_smoothing = 0 }, { "rng" })
 
 gpt2.from_config = registry.define("redco.models.gpt2.from_config", [[
-from_config({vocab_size = 50257, n_positions = 1024, n_embd = 768, n_layer = 12, n_head = 12, n_inner, embd_pdrop = 0.1, resid_pdrop = 0.1, attn_pdrop = 0.1, layer_norm_epsilon = 1e-5, initializer_range = 0.02}, generator) -> model
-A GPT-2 with new weights. `model.params` is a flat table by Hugging Face's names; `model(params,
+from_config(config, generator) -> model
+A GPT-2 with new weights. `config`: vocab_size = 50257, n_positions = 1024, n_embd = 768, n_layer = 12,
+n_head = 12, n_inner = 4 n_embd, embd_pdrop = resid_pdrop = attn_pdrop = 0.1, layer_norm_epsilon = 1e-5,
+initializer_range = 0.02. `model.params` is a flat table by Hugging Face's names; `model(params,
 {input_ids [batch, length]}, {train = false, rng})` gives the logits [batch, length, vocab_size];
 `model.loss(params, {input_ids, labels}, {train, rng, ignore_index = -100, label_smoothing = 0})` the
 mean cross-entropy of the labels, which the collate_fn has shifted, and their number, without holding

@@ -77,7 +77,8 @@ Attention of x to `memory` in num_heads heads: Vaswani et al., 2017. Other argum
       :transpose(1, 2)
   end
   local memory = o.memory or x
-  local y = attention.attention(split("q_proj", x), split("k_proj", memory), split("v_proj", memory),
+  local q, k, v = split("q_proj", x), split("k_proj", memory), split("v_proj", memory)
+  local y = attention.attention(q, k, v,
     { mask = o.mask, causal = o.causal, dropout = o.dropout, train = o.train, rng = o.rng })
   return layers.linear(params.out_proj, y:transpose(1, 2):reshape { batch, length, embed_dim })
 end)

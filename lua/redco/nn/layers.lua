@@ -33,8 +33,10 @@ end)
 local embedding = arguments("nn.Embedding", { std = 1 }, { "generator" })
 define("Embedding", [[
 Embedding(num_embeddings, embedding_dim, {std = 1, generator}) -> params
-{weight [num_embeddings, embedding_dim]}, normal.]], function(num_embeddings, embedding_dim, options)
-  return { weight = init.normal_(torch.empty { num_embeddings, embedding_dim }, embedding(options)) }
+{weight [num_embeddings, embedding_dim]}, normal.]],
+function(num_embeddings, embedding_dim, options)
+  local weight = torch.empty { num_embeddings, embedding_dim }
+  return { weight = init.normal_(weight, embedding(options)) }
 end)
 
 define("embedding", [[
