@@ -90,4 +90,3 @@ end
 
 local written = torch.no_grad(generate, trainer.params, o.prompt, o.n_generated, deployer:gen_rng())
 deployer:log_info(written, { title = "Text that the model writes" })
-print(written)
