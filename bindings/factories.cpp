@@ -136,6 +136,7 @@ Options check_options(lua_State* L, int index) {
 at::Tensor to_tensor(const Nested& nested) {
   bool exact = nested.element == Element::integer || nested.element == Element::boolean;
   at::Tensor result = at::empty(nested.sizes, exact ? c10::kLong : c10::kDouble);
+  if (result.numel() == 0) return result;
   if (exact)
     std::memcpy(result.mutable_data_ptr(), nested.integers.data(),
                 nested.integers.size() * sizeof(int64_t));

@@ -61,7 +61,8 @@ int frombuffer(lua_State* L) {
           dtype_name(dtype), " from byte ", offset, " on are more than the string of ", length,
           " bytes has");
   at::Tensor tensor = at::empty({count}, dtype);
-  std::memcpy(tensor.data_ptr(), lua_tostring(L, 1) + offset, static_cast<size_t>(count * size));
+  if (count > 0)
+    std::memcpy(tensor.data_ptr(), lua_tostring(L, 1) + offset, static_cast<size_t>(count * size));
   push_tensor(L, std::move(tensor));
   return 1;
 }

@@ -320,7 +320,9 @@ test("1,000 steps with 100,000 examples resident hold the memory flat", function
   end
   expect_equal(trainer.step, 1250)
   assert(#examples == 100000)
-  assert(highest - before < 30, ("%.1f MB, then %.1f MB"):format(before, highest))
+  -- A sanitizer keeps freed memory back, and tells of leaks itself.
+  local slack = os.getenv "REDCO_SANITIZE" == "1" and 400 or 30
+  assert(highest - before < slack, ("%.1f MB, then %.1f MB"):format(before, highest))
 end)
 
 regression.finish()
