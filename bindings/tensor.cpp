@@ -89,9 +89,10 @@ void count_tensor_bytes(lua_State* L, int64_t bytes) {
   ctx.debt += bytes;
   if (ctx.debt < quantum) return;
   // A cycle of the collector walks the whole Lua heap. It is spread over an allowance of tensor
-  // bytes: at least 32 MB, and more for a large heap, or walking it would cost more than it frees.
+  // bytes: at least 8 MB, which a cache may hold, and more for a large heap, or walking it would
+  // cost more than it frees.
   int64_t heap_kb = lua_gc(L, LUA_GCCOUNT, 0);
-  int64_t allowance = std::max<int64_t>(int64_t{32} << 20, heap_kb * 1024 * 8);
+  int64_t allowance = std::max<int64_t>(int64_t{8} << 20, heap_kb * 1024 * 8);
   double step_kb = static_cast<double>(heap_kb) *
                    (static_cast<double>(ctx.debt) / static_cast<double>(allowance));
   ctx.debt = 0;
