@@ -65,8 +65,9 @@ TEST_CASE("metrics are one line of JSON each; what is not finite is null") {
   RunLog log(folder.path, true, console);
   log.metrics(3, {{"loss", 1.25}, {"lr", std::numeric_limits<double>::quiet_NaN()}, {"step", 9}});
   log.evaluation(4, {{"accuracy", 0.5}});
-  CHECK(folder.read("metrics.jsonl") ==
-        "{\"step\":3,\"loss\":1.25,\"lr\":null}\n{\"step\":4,\"kind\":\"eval\",\"accuracy\":0.5}\n");
+  CHECK(
+      folder.read("metrics.jsonl") ==
+      "{\"step\":3,\"loss\":1.25,\"lr\":null}\n{\"step\":4,\"kind\":\"eval\",\"accuracy\":0.5}\n");
   REQUIRE(console->lines.size() == 1);
   CHECK(has(console->lines[0], "Evaluation (step 4): accuracy 0.5"));
 }

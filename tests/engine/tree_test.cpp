@@ -37,7 +37,8 @@ TEST_CASE("a missing key is named with the keys there are") {
   CHECK_THROWS_WITH_AS(tree.at("wight"), "no entry 'wight' in a dictionary with the keys: weight",
                        redco::Error);
   CHECK_THROWS_WITH_AS(tree.tensor(),
-                       "expected a tensor in this place of the tree, found a dictionary", redco::Error);
+                       "expected a tensor in this place of the tree, found a dictionary",
+                       redco::Error);
 }
 
 TEST_CASE("nearest finds a misspelt name and not a far one") {
