@@ -48,6 +48,7 @@ enum RegistrySlot : int {
   slot_texts = -13,
   slot_new_int64 = -14,
   slot_kind_of_cdata = -15,
+  slot_size_metatable = -16,
 };
 
 /// Makes the context of a new state, which must live as long as the state, and installs the wrapper

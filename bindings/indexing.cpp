@@ -1,3 +1,4 @@
+#include "context.h"
 #include "tensor.h"
 #include "torch.h"
 #include "values.h"
@@ -7,7 +8,6 @@
 #include <ATen/TensorIndexing.h>
 #include <c10/util/Exception.h>
 
-#include <cstdlib>
 #include <optional>
 #include <string>
 #include <vector>
@@ -129,9 +129,7 @@ auto with_context(const at::Tensor& self, Function function) {
   try {
     return function();
   } catch (const c10::Error& error) {
-    static const bool trace = std::getenv("REDCO_TRACE") != nullptr;
-    fail(trace ? error.what() : error.what_without_backtrace(), "\nindexing a Tensor ",
-         describe(self));
+    fail(text_of(error), "\nindexing a Tensor ", describe(self));
   }
 }
 

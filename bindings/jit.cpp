@@ -140,7 +140,7 @@ int forward(lua_State* L) {
   try {
     result = self->module.forward(std::move(inputs));
   } catch (const c10::Error& error) {
-    fail("ScriptModule: ", error.what_without_backtrace());
+    fail("ScriptModule: ", text_of(error));
   }
   if (!result.isTuple()) {
     push_tree(L, to_tree(result));
@@ -179,7 +179,7 @@ int load(lua_State* L) {
   try {
     push_object(L, std::make_shared<LuaModule>(LuaModule{torch::jit::load(path)}));
   } catch (const c10::Error& error) {
-    fail("torch.jit.load: cannot read ", path, " as TorchScript: ", error.what_without_backtrace());
+    fail("torch.jit.load: cannot read ", path, " as TorchScript: ", text_of(error));
   }
   return 1;
 }

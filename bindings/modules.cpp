@@ -50,6 +50,9 @@ int nearest_name(lua_State* L) {
   return 1;
 }
 
+// What the wrapper makes of the error has the line of the script.
+int fail_at_script(lua_State* L) { throw Error(luaL_checkstring(L, 1)); }
+
 int fused_linear_cross_entropy(lua_State* L) {
   push_tensor(L, linear_cross_entropy(check_tensor(L, 1), check_tensor(L, 2), check_tensor(L, 3),
                                       check_integer(L, 4, "ignore_index"), luaL_checknumber(L, 5)));
@@ -59,6 +62,8 @@ int fused_linear_cross_entropy(lua_State* L) {
 int open_redco(lua_State* L) {
   lua_newtable(L);
   // What Lua files of this library share with the engine; scripts have no use for them.
+  lua_pushcfunction(L, fail_at_script);
+  lua_setfield(L, -2, "fail");
   lua_pushcfunction(L, nearest_name);
   lua_setfield(L, -2, "nearest");
   lua_pushcfunction(L, fused_linear_cross_entropy);

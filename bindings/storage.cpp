@@ -1,7 +1,7 @@
 // torch.save, torch.load, torch.frombuffer.
 #include <redco/safetensors.h>
 
-#include "context.h"
+#include "arguments.h"
 #include "registry.h"
 #include "tensor.h"
 #include "torch.h"
@@ -33,30 +33,19 @@ int load(lua_State* L) {
   return 1;
 }
 
-int64_t option(lua_State* L, const char* name, int64_t fallback) {
-  lua_getfield(L, 2, name);
-  int64_t value = lua_isnil(L, -1) ? fallback : check_integer(L, lua_gettop(L), name);
-  lua_pop(L, 1);
-  return value;
-}
-
 int frombuffer(lua_State* L) {
   require(lua_type(L, 1) == LUA_TSTRING && lua_istable(L, 2),
           "torch.frombuffer: expected a string and {dtype, count, offset}, got ", described(L, 1),
           " and ", described(L, 2));
-  for (lua_pushnil(L); lua_next(L, 2) != 0; lua_pop(L, 1)) {
-    std::string key = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "a position";
-    require(key == "dtype" || key == "count" || key == "offset",
-            "torch.frombuffer: the named arguments are dtype, count and offset; got ", key);
-  }
-  lua_getfield(L, 2, "dtype");
-  c10::ScalarType dtype = check_dtype(L, lua_gettop(L));
+  NamedArguments args(L, 2, "torch.frombuffer");
+  auto dtype = args.required<c10::ScalarType>("dtype");
   auto length = static_cast<int64_t>(lua_objlen(L, 1));
   auto size = static_cast<int64_t>(c10::elementSize(dtype));
-  int64_t offset = option(L, "offset", 0);
+  auto offset = args.get<int64_t>("offset", 0);
   require(offset >= 0 && offset <= length, "torch.frombuffer: offset ", offset,
           " is outside the string of ", length, " bytes");
-  int64_t count = option(L, "count", (length - offset) / size);
+  auto count = args.get<int64_t>("count", (length - offset) / size);
+  args.finish();
   require(count >= 0 && count <= (length - offset) / size, "torch.frombuffer: ", count, " ",
           dtype_name(dtype), " from byte ", offset, " on are more than the string of ", length,
           " bytes has");

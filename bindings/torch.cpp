@@ -72,8 +72,6 @@ int collect_tensor(lua_State* L) {
   return 0;
 }
 
-constexpr const char* size_metatable = "torch.Size";
-
 int size_tostring(lua_State* L) {
   std::string text;
   for (int i = 1; i <= static_cast<int>(lua_objlen(L, 1)); ++i) {
@@ -99,12 +97,12 @@ int size_equal(lua_State* L) {
 
 // A shape is a plain list that can be printed and compared.
 void make_size_type(lua_State* L) {
-  luaL_newmetatable(L, size_metatable);
+  lua_newtable(L);
   lua_pushcfunction(L, size_tostring);
   lua_setfield(L, -2, "__tostring");
   lua_pushcfunction(L, size_equal);
   lua_setfield(L, -2, "__eq");
-  lua_pop(L, 1);
+  lua_rawseti(L, LUA_REGISTRYINDEX, slot_size_metatable);
 }
 
 int shape(lua_State* L) {
@@ -114,7 +112,7 @@ int shape(lua_State* L) {
     push_integer(L, self.size(i));
     lua_rawseti(L, -2, static_cast<int>(i) + 1);
   }
-  luaL_getmetatable(L, size_metatable);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, slot_size_metatable);
   lua_setmetatable(L, -2);
   return 1;
 }

@@ -261,30 +261,36 @@ int fit(lua_State* L) {
   return 0;
 }
 
-int train(lua_State* L) {
-  auto object = self(L, "Trainer:train");
-  NamedArguments args(L, 2, "Trainer:train");
+// The arguments of a pass over one set of examples.
+struct Pass {
+  Dataset examples;
+  int64_t batch_size;
+  std::string desc;
+};
+
+Pass read_pass(lua_State* L, const LuaTrainer& trainer, const char* method, const char* desc) {
+  NamedArguments args(L, 2, method);
   args.push("examples");
   Ref examples(L, -1);
-  int64_t batch_size = args.required<int64_t>("per_device_batch_size");
-  std::string desc = args.get<std::string>("desc", "Training");
+  Pass pass;
+  pass.batch_size = args.required<int64_t>("per_device_batch_size");
+  pass.desc = args.get<std::string>("desc", desc);
   args.finish();
-  object->trainer->train(make_dataset(examples, object->collate_fn, "Trainer:train: examples"),
-                         batch_size, desc);
+  pass.examples = make_dataset(examples, trainer.collate_fn, args.function() + ": examples");
+  return pass;
+}
+
+int train(lua_State* L) {
+  auto object = self(L, "Trainer:train");
+  Pass pass = read_pass(L, *object, "Trainer:train", "Training");
+  object->trainer->train(pass.examples, pass.batch_size, pass.desc);
   return 0;
 }
 
 int eval_loss(lua_State* L) {
   auto object = self(L, "Trainer:eval_loss");
-  NamedArguments args(L, 2, "Trainer:eval_loss");
-  args.push("examples");
-  Ref examples(L, -1);
-  int64_t batch_size = args.required<int64_t>("per_device_batch_size");
-  std::string desc = args.get<std::string>("desc", "Evaluating");
-  args.finish();
-  lua_pushnumber(L, object->trainer->eval_loss(
-                        make_dataset(examples, object->collate_fn, "Trainer:eval_loss: examples"),
-                        batch_size, desc));
+  Pass pass = read_pass(L, *object, "Trainer:eval_loss", "Evaluating");
+  lua_pushnumber(L, object->trainer->eval_loss(pass.examples, pass.batch_size, pass.desc));
   return 1;
 }
 
