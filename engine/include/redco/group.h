@@ -1,0 +1,74 @@
+#pragma once
+
+#include <redco/export.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace redco {
+
+enum class ReduceOp : uint8_t { sum, max, min };
+
+/// A collective under way. Its result may be read, and its input changed, after `wait`.
+class REDCO_API Pending {
+ public:
+  virtual ~Pending() = default;
+  /// Returns the result. Throws Error when a peer failed, strayed or did not answer in time.
+  virtual at::Tensor wait() = 0;
+};
+
+/// Collectives of one kind: how many there were, and the bytes this process sent in them.
+struct Traffic {
+  int64_t count = 0;
+  int64_t bytes = 0;
+};
+
+/// Some of the processes of a run, which call the same collectives in the same order. One process
+/// alone answers at once. Tensors are contiguous and of one shape and type on all ranks.
+class REDCO_API Group {
+ public:
+  enum Kind : uint8_t {
+    all_reduce_kind,
+    all_gather_kind,
+    reduce_scatter_kind,
+    all_to_all_kind,
+    n_kinds
+  };
+  static const char* name(Kind kind);
+
+  virtual ~Group() = default;
+
+  virtual const std::string& name() const = 0;  ///< "dp", "mp" or "world": for messages
+  virtual int64_t rank() const = 0;
+  virtual int64_t size() const = 0;
+
+  /// In place: the sum, maximum or minimum over the ranks. The result is the tensor.
+  virtual std::unique_ptr<Pending> start_all_reduce(at::Tensor tensor, ReduceOp op) = 0;
+  /// [...] of each rank to [size, ...] on all.
+  virtual std::unique_ptr<Pending> start_all_gather(at::Tensor tensor) = 0;
+  /// [size, ...]: row r of every rank, reduced, to rank r: [...].
+  virtual std::unique_ptr<Pending> start_reduce_scatter(at::Tensor tensor, ReduceOp op) = 0;
+  /// [size, ...]: row r goes to rank r; row r of the result came from there.
+  virtual std::unique_ptr<Pending> start_all_to_all(at::Tensor tensor) = 0;
+
+  at::Tensor all_reduce(at::Tensor tensor, ReduceOp op) {
+    return start_all_reduce(std::move(tensor), op)->wait();
+  }
+  at::Tensor all_gather(at::Tensor tensor) { return start_all_gather(std::move(tensor))->wait(); }
+  at::Tensor reduce_scatter(at::Tensor tensor, ReduceOp op) {
+    return start_reduce_scatter(std::move(tensor), op)->wait();
+  }
+  at::Tensor all_to_all(at::Tensor tensor) { return start_all_to_all(std::move(tensor))->wait(); }
+
+  using Counters = std::array<Traffic, n_kinds>;
+  const Counters& counters() const { return counters_; }
+
+ protected:
+  Counters counters_;
+};
+
+}  // namespace redco

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <redco/export.h>
+#include <redco/group.h>
+
+#include <c10/core/Device.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace redco {
+
+/// What a caller says of the processes of a run; what it leaves out is found in the environment.
+struct ProcessOptions {
+  std::optional<int64_t> n_processes = std::nullopt;
+  std::optional<int64_t> process_id = std::nullopt;
+  std::optional<std::string> host0_address = std::nullopt;
+  std::optional<int64_t> host0_port = std::nullopt;
+};
+
+/// Where this process stands among the processes of a run, one for each device.
+struct Processes {
+  int64_t rank = 0;
+  int64_t size = 1;
+  int64_t local_rank = 0;  ///< among those of this host: the device it takes
+  int64_t local_size = 1;
+  std::string store_address = {};  ///< where the store listens; empty: one process needs none
+  int64_t store_port = 0;
+  bool hosts_store = false;            ///< whether this process is the one that opens the store
+  std::string source = "one process";  ///< who said so, for the log
+};
+
+/// Explicit options, else torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
+/// MASTER_ADDR, MASTER_PORT), else one process. Throws UsageError for what does not fit together.
+REDCO_API Processes find_processes(const ProcessOptions& options = {});
+
+struct MeshOptions {
+  Processes processes = {};
+  int64_t n_model_shards = 1;
+  c10::DeviceType device_type = c10::kCPU;
+  /// How long a collective may take.
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);
+};
+
+/// The processes of a run as a grid of two dimensions: dp, over which the batch is split, and mp,
+/// over which parameters are. Neighbouring ranks are on one row of mp.
+class REDCO_API Mesh {
+ public:
+  enum Dim : uint8_t { dp = 0, mp = 1, n_dims = 2 };
+
+  /// Connects the processes; returns when all are there. Throws Error when one does not come, and
+  /// UsageError when n_model_shards does not divide their number.
+  static std::shared_ptr<Mesh> make(const MeshOptions& options);
+
+  virtual ~Mesh() = default;
+  virtual const Processes& processes() const = 0;
+  virtual c10::Device device() const = 0;
+  virtual Group& group(Dim dim) const = 0;
+  virtual Group& world() const = 0;
+
+  int64_t size(Dim dim) const { return group(dim).size(); }
+  int64_t coordinate(Dim dim) const { return group(dim).rank(); }
+};
+
+}  // namespace redco
