@@ -1,0 +1,19 @@
+#include "rules.h"
+
+namespace redco {
+
+Letters letters(int64_t n_dims, int first) {
+  Letters result;
+  for (int64_t dim = 0; dim < n_dims; ++dim) result.push_back(int8_t(first + dim));
+  return result;
+}
+
+Rule find_rule(const std::string& name, const c10::OperatorHandle& handle) {
+  for (const RuleTable* table :
+       {&product_rules(), &reduction_rules(), &view_rules(), &pointwise_rules()})
+    if (auto found = table->find(name); found != table->end()) return found->second;
+  if (handle.hasTag(at::Tag::pointwise)) return pointwise_rules().at("");
+  return {};
+}
+
+}  // namespace redco

@@ -1,0 +1,147 @@
+#include "sharded_tensor.h"
+
+#include <redco/error.h>
+
+#include <algorithm>
+#include <numeric>
+#include <typeinfo>
+
+namespace redco {
+
+namespace {
+
+// LibTorch keeps this functionality key for use outside of it: below autograd, above the backends.
+c10::DispatchKeySet keys_for(const at::Tensor& local) {
+  c10::BackendComponent backend =
+      local.key_set().highestBackendKey() == c10::BackendComponent::InvalidBit
+          ? c10::BackendComponent::CPUBit
+          : local.key_set().highestBackendKey();
+  return c10::DispatchKeySet(c10::DispatchKeySet::RAW, uint64_t{0}) |
+         c10::DispatchKeySet(c10::DispatchKey::Dense) | c10::DispatchKeySet(backend) |
+         c10::DispatchKeySet(c10::DispatchKey::Fake);
+}
+
+}  // namespace
+
+Geometry dense_geometry(at::IntArrayRef sizes, const at::Tensor& local) {
+  Geometry geometry{Sizes(sizes.begin(), sizes.end()), Sizes(sizes.size()), 0};
+  c10::SmallVector<size_t, 6> order(sizes.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  if (!local.is_contiguous()) {
+    at::IntArrayRef strides = local.strides();
+    // From the innermost outwards; a dimension of one element says nothing of its place.
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return strides[a] > strides[b]; });
+  }
+  int64_t stride = 1;
+  for (size_t i = order.size(); i-- > 0;) {
+    geometry.strides[order[i]] = stride;
+    stride *= std::max<int64_t>(sizes[order[i]], 1);
+  }
+  return geometry;
+}
+
+ShardedTensorImpl::ShardedTensorImpl(at::Tensor local, const Placements& placements,
+                                     std::shared_ptr<const Mesh> mesh, const Geometry& geometry)
+    : TensorImpl(keys_for(local), local.dtype(), local.device()),
+      local_(std::move(local)),
+      placements_(placements),
+      mesh_(std::move(mesh)) {
+  set_storage_access_should_throw();
+  set_sizes_and_strides(geometry.sizes, geometry.strides, geometry.offset);
+  if (placements_[Mesh::dp].is_partial() || placements_[Mesh::mp].is_partial())
+    reduced_ = std::make_shared<std::array<bool, Mesh::n_dims>>();
+}
+
+const Placements& ShardedTensorImpl::placements() {
+  if (reduced_)
+    for (size_t dim = 0; dim < Mesh::n_dims; ++dim)
+      if ((*reduced_)[dim] && placements_[dim].is_partial())
+        placements_[dim] = Placement::replicate();
+  return placements_;
+}
+
+bool ShardedTensorImpl::reduce_in_place(Mesh::Dim dim) {
+  if (!local_.is_non_overlapping_and_dense() ||
+      local_.storage().nbytes() != size_t(local_.numel()) * local_.element_size())
+    return false;
+  at::Tensor memory = local_.as_strided({local_.numel()}, {1});
+  mesh_->group(dim).all_reduce(memory, placements_[dim].op);
+  (*reduced_)[dim] = true;
+  return true;
+}
+
+void ShardedTensorImpl::set_local(at::Tensor local, const Geometry& geometry) {
+  local_ = std::move(local);
+  set_sizes_and_strides(geometry.sizes, geometry.strides, geometry.offset);
+}
+
+Geometry ShardedTensorImpl::geometry() const {
+  return {Sizes(sizes().begin(), sizes().end()), Sizes(strides().begin(), strides().end()),
+          storage_offset()};
+}
+
+c10::intrusive_ptr<ShardedTensorImpl> ShardedTensorImpl::detached_copy() const {
+  auto copy = c10::make_intrusive<ShardedTensorImpl>(local_, placements_, mesh_, geometry());
+  copy->reduced_ = reduced_;
+  copy->is_copy_of_view_ = is_copy_of_view_;
+  return copy;
+}
+
+c10::intrusive_ptr<c10::TensorImpl> ShardedTensorImpl::shallow_copy_and_detach(
+    const c10::VariableVersion& version_counter, bool allow_tensor_metadata_change) const {
+  auto copy = detached_copy();
+  copy->set_version_counter(version_counter);
+  copy->set_allow_tensor_metadata_change(allow_tensor_metadata_change);
+  return copy;
+}
+
+c10::intrusive_ptr<c10::TensorImpl> ShardedTensorImpl::shallow_copy_and_detach(
+    c10::VariableVersion&& version_counter, bool allow_tensor_metadata_change) const {
+  auto copy = detached_copy();
+  copy->set_version_counter(std::move(version_counter));
+  copy->set_allow_tensor_metadata_change(allow_tensor_metadata_change);
+  return copy;
+}
+
+void ShardedTensorImpl::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& impl) {
+  auto* source = dynamic_cast<ShardedTensorImpl*>(impl.get());
+  require(source != nullptr,
+          "set_data: a sharded tensor cannot take the data of a plain one; "
+          "shard that first");
+  local_ = source->local_;
+  placements_ = source->placements_;
+  mesh_ = source->mesh_;
+  reduced_ = source->reduced_;
+  is_copy_of_view_ = source->is_copy_of_view_;
+  set_sizes_and_strides(source->sizes(), source->strides(), source->storage_offset());
+}
+
+ShardedTensorImpl* sharded_impl(const at::Tensor& tensor) {
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  // By type: the key alone can be set on others, by `set_data` for one.
+  if (!impl->key_set().has(c10::DispatchKey::Fake) || typeid(*impl) != typeid(ShardedTensorImpl))
+    return nullptr;
+  return static_cast<ShardedTensorImpl*>(impl);
+}
+
+at::Tensor wrap(at::Tensor local, const Placements& placements, std::shared_ptr<const Mesh> mesh,
+                const Geometry& geometry) {
+  return at::detail::make_tensor<ShardedTensorImpl>(std::move(local), placements, std::move(mesh),
+                                                    geometry);
+}
+
+Sizes local_sizes(at::IntArrayRef sizes, const Placements& placements, const Mesh& mesh) {
+  Sizes local(sizes.begin(), sizes.end());
+  for (size_t i = 0; i < Mesh::n_dims; ++i) {
+    if (!placements[i].is_sharded()) continue;
+    const Group& group = mesh.group(Mesh::Dim(i));
+    int64_t& size = local[size_t(placements[i].dim)];
+    size = span_of(size / placements[i].blocks, placements[i].grain, group.size(), group.rank())
+               .length() *
+           placements[i].blocks;
+  }
+  return local;
+}
+
+}  // namespace redco
