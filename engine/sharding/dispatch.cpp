@@ -3,6 +3,7 @@
 // and wraps the results.
 
 #include "plan.h"
+#include "tracer.h"
 
 #include <redco/error.h>
 
@@ -101,9 +102,10 @@ struct KeyHash {
   }
 };
 
-int64_t packed(const Placement& placement) {
-  return int64_t(placement.kind) | int64_t(placement.op) << 2 | int64_t(placement.dim) << 4 |
-         int64_t(placement.blocks) << 12 | int64_t(placement.grain) << 28;
+void append(Key& key, const Placement& placement) {
+  key.push_back(int64_t(placement.kind) | int64_t(placement.op) << 2 | int64_t(placement.dim) << 4);
+  if (placement.is_sharded())
+    key.push_back(int64_t(placement.block) | int64_t(placement.grain) << 32);
 }
 
 void append(Key& key, const c10::IValue& value) {
@@ -138,7 +140,8 @@ void append(Key& key, const c10::IValue& value) {
 Key key_of(const Call& call) {
   Key key;
   key.push_back(reinterpret_cast<int64_t>(&call.op));
-  key.push_back(reinterpret_cast<int64_t>(call.mesh.get()));
+  for (Mesh::Dim dim : {Mesh::dp, Mesh::mp})
+    key.push_back(call.mesh->size(dim) << 32 | call.mesh->coordinate(dim));
   for (const TensorArgument& argument : call.tensors) {
     at::IntArrayRef sizes = argument.sizes();
     key.push_back(int64_t(argument.argument) | int64_t(sizes.size()) << 16 |
@@ -146,7 +149,7 @@ Key key_of(const Call& call) {
                   int64_t(argument.impl != nullptr) << 48);
     key.append(sizes.begin(), sizes.end());
     if (argument.impl)
-      for (const Placement& placement : argument.placements) key.push_back(packed(placement));
+      for (const Placement& placement : argument.placements) append(key, placement);
     if (call.op.is_view || call.op.is_inplace_view) {
       key.append(argument.tensor.strides().begin(), argument.tensor.strides().end());
       key.push_back(argument.tensor.storage_offset());
@@ -337,7 +340,9 @@ void run(Call& call, const Plan& plan, Stack* stack) {
     }
   }
   for (const auto& [index, value] : plan.arguments) local[index] = value;
-  if (plan.run)
+  if (Tracer* tracer = current_tracer())
+    tracer->run(call, plan, local);
+  else if (plan.run)
     plan.run(call.op, local, *call.mesh);
   else
     call.op.handle.callBoxed(&local);
@@ -368,6 +373,7 @@ void run(Call& call, const Plan& plan, Stack* stack) {
     int source = call.op.returned[i];
     wrapped.push_back(source >= 0 ? call.arguments[size_t(source)] : std::move(local[i]));
   }
+  if (Tracer* tracer = current_tracer()) tracer->after(call, plan, wrapped);
   torch::jit::drop(*stack, call.arguments.size());
   for (c10::IValue& value : wrapped) stack->push_back(std::move(value));
 }
@@ -381,6 +387,7 @@ void fallback(const c10::OperatorHandle& handle, Stack* stack) {
     handle.callBoxed(stack);
     return;
   }
+  if (Tracer* tracer = current_tracer()) tracer->before(call);
   run(call, plan_for(call), stack);
 }
 
@@ -455,6 +462,11 @@ int Call::tensor_of(std::string_view name) const {
   for (size_t i = 0; i < tensors.size(); ++i)
     if (int(tensors[i].argument) == index) return int(i);
   return -1;
+}
+
+Tracer*& current_tracer() {
+  thread_local Tracer* tracer = nullptr;
+  return tracer;
 }
 
 ShardingCounters& sharding_counters() {

@@ -143,12 +143,12 @@ double part_bytes(const TensorArgument& argument, const Mesh& mesh) {
 Plan plan_by_factors(const Call& call, const Factors& factors) {
   std::array<Choice, Mesh::n_dims> chosen = {cheapest(call, factors, Mesh::dp),
                                              cheapest(call, factors, Mesh::mp)};
-  // Within a part of a dimension that dp holds, mp can only cut evenly.
+  Sizes sizes = factor_sizes(call, factors);
   if (chosen[0].factor >= 0 && chosen[0].factor == chosen[1].factor &&
-      (chosen[1].placement.blocks > 1 || chosen[1].placement.grain > 1))
+      !can_split_again(sizes[size_t(chosen[0].factor)], chosen[0].placement, chosen[1].placement,
+                       call.mesh->size(Mesh::dp)))
     chosen[Mesh::mp] = {};
 
-  Sizes sizes = factor_sizes(call, factors);
   Plan plan;
   plan.inputs.resize(call.tensors.size());
   for (size_t i = 0; i < plan.inputs.size(); ++i)

@@ -28,7 +28,7 @@ std::string to_string(const Placement& placement) {
       break;
     case Placement::sharded:
       text << "shard(" << placement.dim;
-      if (placement.blocks > 1) text << ", blocks = " << placement.blocks;
+      if (placement.block > 0) text << ", block = " << placement.block;
       text << ")";
       break;
     case Placement::partial:

@@ -21,9 +21,9 @@ namespace {
 class Split {
  public:
   Split(const Placement& placement, int64_t size, int64_t n_ranks)
-      : at(placement.dim + 1), dim_(placement.dim), blocks_(placement.blocks) {
+      : at(placement.dim + 1), dim_(placement.dim), blocks_(placement.n_blocks(size)) {
     for (int64_t rank = 0; rank < n_ranks; ++rank)
-      spans.push_back(span_of(size / blocks_, placement.grain, n_ranks, rank));
+      spans.push_back(span_of(placement.block_length(size), placement.grain, n_ranks, rank));
     for (const Span& span : spans) longest = std::max(longest, span.length());
     is_even = std::all_of(spans.begin(), spans.end(),
                           [&](const Span& span) { return span.length() == longest; });

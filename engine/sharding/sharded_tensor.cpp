@@ -11,13 +11,9 @@ namespace redco {
 namespace {
 
 // LibTorch keeps this functionality key for use outside of it: below autograd, above the backends.
-c10::DispatchKeySet keys_for(const at::Tensor& local) {
-  c10::BackendComponent backend =
-      local.key_set().highestBackendKey() == c10::BackendComponent::InvalidBit
-          ? c10::BackendComponent::CPUBit
-          : local.key_set().highestBackendKey();
-  return c10::DispatchKeySet(c10::DispatchKeySet::RAW, uint64_t{0}) |
-         c10::DispatchKeySet(c10::DispatchKey::Dense) | c10::DispatchKeySet(backend) |
+c10::DispatchKeySet keys_for(c10::Device device) {
+  auto backend = device.is_cuda() ? c10::BackendComponent::CUDABit : c10::BackendComponent::CPUBit;
+  return c10::DispatchKeySet(c10::DispatchKey::Dense) | c10::DispatchKeySet(backend) |
          c10::DispatchKeySet(c10::DispatchKey::Fake);
 }
 
@@ -43,7 +39,7 @@ Geometry dense_geometry(at::IntArrayRef sizes, const at::Tensor& local) {
 
 ShardedTensorImpl::ShardedTensorImpl(at::Tensor local, const Placements& placements,
                                      std::shared_ptr<const Mesh> mesh, const Geometry& geometry)
-    : TensorImpl(keys_for(local), local.dtype(), local.device()),
+    : TensorImpl(keys_for(mesh->device()), local.dtype(), mesh->device()),
       local_(std::move(local)),
       placements_(placements),
       mesh_(std::move(mesh)) {
@@ -131,15 +127,20 @@ at::Tensor wrap(at::Tensor local, const Placements& placements, std::shared_ptr<
                                                     geometry);
 }
 
+bool can_split_again(int64_t size, const Placement& dp, const Placement& mp, int64_t n_dp) {
+  if (dp.block > 0) return false;
+  if (mp.block == 0) return mp.grain == 1;
+  return dp.grain % mp.block == 0 || size % (n_dp * mp.block) == 0;
+}
+
 Sizes local_sizes(at::IntArrayRef sizes, const Placements& placements, const Mesh& mesh) {
   Sizes local(sizes.begin(), sizes.end());
   for (size_t i = 0; i < Mesh::n_dims; ++i) {
     if (!placements[i].is_sharded()) continue;
     const Group& group = mesh.group(Mesh::Dim(i));
     int64_t& size = local[size_t(placements[i].dim)];
-    size = span_of(size / placements[i].blocks, placements[i].grain, group.size(), group.rank())
-               .length() *
-           placements[i].blocks;
+    int64_t length = placements[i].block_length(size), blocks = placements[i].n_blocks(size);
+    size = span_of(length, placements[i].grain, group.size(), group.rank()).length() * blocks;
   }
   return local;
 }

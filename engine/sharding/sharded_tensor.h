@@ -27,6 +27,7 @@ Geometry dense_geometry(at::IntArrayRef sizes, const at::Tensor& local);
 /// them above the dispatch key that brings every one of them to the fallback in dispatch.cpp.
 class ShardedTensorImpl final : public c10::TensorImpl {
  public:
+  /// It says that it is on `mesh`'s device: `local` may be one without values, in a trace.
   ShardedTensorImpl(at::Tensor local, const Placements& placements,
                     std::shared_ptr<const Mesh> mesh, const Geometry& geometry);
 
@@ -73,6 +74,9 @@ ShardedTensorImpl* sharded_impl(const at::Tensor& tensor);
 
 at::Tensor wrap(at::Tensor local, const Placements& placements, std::shared_ptr<const Mesh> mesh,
                 const Geometry& geometry);
+
+/// Whether mp can split a dimension of this size that dp splits too: dp must cut between blocks.
+bool can_split_again(int64_t size, const Placement& dp, const Placement& mp, int64_t n_dp);
 
 /// The sizes of this process' part.
 Sizes local_sizes(at::IntArrayRef sizes, const Placements& placements, const Mesh& mesh);

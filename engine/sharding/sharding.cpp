@@ -25,16 +25,19 @@ Placements effective(const Placements& placements, const Mesh& mesh, at::IntArra
       require(placement.dim >= 0 && placement.dim < n_dims, "placement ", to_string(placement),
               ": a tensor of shape ", sizes, " has no dimension ", placement.dim);
       int64_t size = sizes[size_t(placement.dim)];
-      require(placement.blocks > 0 && size % placement.blocks == 0, "placement ",
-              to_string(placement), ": dimension ", placement.dim, " of shape ", sizes,
-              " is not a multiple of ", placement.blocks);
+      require(placement.block >= 0 && (placement.block == 0 || size % placement.block == 0),
+              "placement ", to_string(placement), ": dimension ", placement.dim, " of shape ",
+              sizes, " is not a multiple of ", placement.block);
       placement.grain = 1;
+      if (placement.block == size) placement.block = 0;
     }
     if (mesh.size(Mesh::Dim(i)) == 1) placement = {};
   }
   const Placement &dp = result[Mesh::dp], &mp = result[Mesh::mp];
-  require(!dp.is_sharded() || !mp.is_sharded() || dp.dim != mp.dim || dp.blocks * mp.blocks == 1,
-          "placements ", to_string(result), ": a dimension split over both cannot have blocks");
+  require(!dp.is_sharded() || !mp.is_sharded() || dp.dim != mp.dim ||
+              can_split_again(sizes[size_t(dp.dim)], dp, mp, mesh.size(Mesh::dp)),
+          "placements ", to_string(result), ": on a tensor of shape ", sizes,
+          " dp does not cut between the blocks that mp splits");
   return result;
 }
 

@@ -198,7 +198,7 @@ std::optional<Plan> split_into(const Call& call, int64_t dim, const std::vector<
   bool in_blocks = false;
   for (const Placement& placement : tensor.placements)
     in_blocks |=
-        placement.is_sharded() && placement.dim == dim && placement.blocks == n && n > 1 && is_even;
+        placement.is_sharded() && placement.dim == dim && placement.block == pieces[0] && is_even;
   in_blocks &= !is_split_by_both(tensor.placements);
   Letters all = letters(n_dims), piece = all;
   if (!in_blocks) {
@@ -211,7 +211,7 @@ std::optional<Plan> split_into(const Call& call, int64_t dim, const std::vector<
   if (!in_blocks) return plan;
   for (OutputPlan& output : plan->outputs)
     for (Placement& placement : output.placements)
-      if (placement.is_sharded() && placement.dim == dim) placement.blocks = 1;
+      if (placement.is_sharded() && placement.dim == dim) placement.block = 0;
   int64_t local = local_sizes(tensor.sizes(), plan->inputs[0], *call.mesh)[size_t(dim)] / n;
   plan->arguments.emplace_back(argument, local_argument(local));
   return plan;
@@ -294,26 +294,28 @@ std::optional<Placement> moved(const Placement& placement, at::IntArrayRef in, a
   if (product(in, 0, in.size()) == 0) return std::nullopt;
   for (const Run& run : matching_runs(in, out)) {
     if (dim < run.in_first || dim >= run.in_last) continue;
-    // The elements of the run are `periods` equal stretches, each cut at the same places.
-    int64_t periods = product(in, run.in_first, dim) * placement.blocks;
+    // The elements of the run are stretches of one length, each cut at the same places.
     int64_t inner = product(in, dim + 1, run.in_last);
+    int64_t block = placement.block_length(in[dim]);
     for (size_t to = run.out_first; to < run.out_last; ++to) {
-      int64_t outer = product(out, run.out_first, to);
       int64_t out_inner = product(out, to + 1, run.out_last);
-      if (out[to] == 1 || outer == 0 || out_inner == 0 || periods % outer != 0) continue;
-      int64_t blocks = periods / outer;
-      if (blocks > placement.blocks || out[to] % blocks != 0) continue;
-      int64_t stretch = out[to] / blocks;  // of the split dimension
+      int64_t out_block = block * inner / out_inner;
+      if (out_block == 0 || out_block * out_inner != block * inner || out[to] % out_block != 0)
+        continue;
+      // Split rows of a matrix are brought together: a product with a weight comes next, and needs
+      // all of them.
+      if (out_block < out[to] && placement.block == 0 && out.size() < 3) continue;
       int64_t grain = std::max<int64_t>(1, placement.grain * inner / out_inner);
-      if (stretch % n_ranks == 0 || stretch % grain != 0) grain = 1;
+      if (out_block % n_ranks == 0 || out_block % grain != 0) grain = 1;
       bool is_same = true;
       for (int64_t rank = 0; rank < n_ranks && is_same; ++rank) {
-        Span before = span_of(in[dim] / placement.blocks, placement.grain, n_ranks, rank);
-        Span after = span_of(stretch, grain, n_ranks, rank);
+        Span before = span_of(block, placement.grain, n_ranks, rank);
+        Span after = span_of(out_block, grain, n_ranks, rank);
         is_same = before.begin * inner == after.begin * out_inner &&
                   before.end * inner == after.end * out_inner;
       }
-      if (is_same) return Placement::shard(int64_t(to), blocks, grain);
+      if (is_same)
+        return Placement::shard(int64_t(to), out_block == out[to] ? 0 : out_block, grain);
     }
   }
   return std::nullopt;
@@ -339,25 +341,26 @@ std::optional<Plan> view(const Call& call) {
   plan.inputs.push_back(tensor.placements);
   OutputPlan output;
   output.placements = tensor.placements;
-  bool is_even = true;
   for (size_t i = 0; i < Mesh::n_dims; ++i) {
     const Placement& placement = tensor.placements[i];
     if (!placement.is_sharded()) continue;
     int64_t n_ranks = call.mesh->size(Mesh::Dim(i));
-    is_even &= in[size_t(placement.dim)] % (placement.blocks * n_ranks) == 0;
     std::optional<Placement> after = moved(placement, in, out, n_ranks);
     if (!after) plan.inputs[0][i] = {};
     output.placements[i] = after.value_or(Placement());
   }
-  if (is_split_by_both(tensor.placements) || is_split_by_both(output.placements)) {
-    const Placement& dp = tensor.placements[Mesh::dp];
-    const Placement& mp = tensor.placements[Mesh::mp];
-    bool is_simple = is_even && is_split_by_both(tensor.placements) &&
-                     is_split_by_both(output.placements) && dp.blocks * mp.blocks == 1 &&
-                     out[size_t(output.placements[Mesh::mp].dim)] %
-                             (call.mesh->size(Mesh::dp) * call.mesh->size(Mesh::mp)) ==
-                         0;
-    if (!is_simple) plan.inputs[0][Mesh::mp] = output.placements[Mesh::mp] = {};
+  bool was = is_split_by_both(tensor.placements), is = is_split_by_both(output.placements);
+  if (was || is) {
+    // Within dp's part, mp's is the same one only if all are even, or if dp cuts between blocks.
+    auto fits = [&](const Placements& placements, at::IntArrayRef sizes) {
+      int64_t size = sizes[size_t(placements[Mesh::mp].dim)];
+      return can_split_again(size, placements[Mesh::dp], placements[Mesh::mp],
+                             call.mesh->size(Mesh::dp)) &&
+             (placements[Mesh::mp].block > 0 ||
+              (was && is && size % (call.mesh->size(Mesh::dp) * call.mesh->size(Mesh::mp)) == 0));
+    };
+    if ((was && !fits(tensor.placements, in)) || (is && !fits(output.placements, out)))
+      plan.inputs[0][Mesh::mp] = output.placements[Mesh::mp] = {};
   }
   std::vector<Geometry> results = logical_results(call);
   bool is_whole =

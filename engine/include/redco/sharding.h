@@ -26,34 +26,37 @@ struct REDCO_API Placement {
   Kind kind = replicated;
   ReduceOp op = ReduceOp::sum;
   int32_t dim = 0;
-  /// The dimension is this many equal blocks, each of which is split: a fused query-key-value
-  /// weight has 3, so that each rank holds its heads of all three.
-  int32_t blocks = 1;
+  /// The dimension is blocks of this length, each of which is split; 0: it is one block. A fused
+  /// query-key-value weight is three blocks, so that each rank holds its heads of all three.
+  int32_t block = 0;
   /// The dimension is cut at multiples of this: two dimensions merged into one are cut between rows
   /// of the former first.
   int32_t grain = 1;
 
   static Placement replicate() { return {}; }
-  static Placement shard(int64_t dim, int64_t blocks = 1, int64_t grain = 1) {
-    return {sharded, ReduceOp::sum, int32_t(dim), int32_t(blocks), int32_t(grain)};
+  static Placement shard(int64_t dim, int64_t block = 0, int64_t grain = 1) {
+    return {sharded, ReduceOp::sum, int32_t(dim), int32_t(block), int32_t(grain)};
   }
   static Placement reduction(ReduceOp op = ReduceOp::sum) { return {partial, op}; }
 
   bool is_replicated() const { return kind == replicated; }
   bool is_sharded() const { return kind == sharded; }
   bool is_partial() const { return kind == partial; }
+  /// Of a dimension of `size`.
+  int64_t n_blocks(int64_t size) const { return block > 0 ? size / block : 1; }
+  int64_t block_length(int64_t size) const { return block > 0 ? block : size; }
   bool operator==(const Placement&) const = default;
 };
 
 /// One for each dimension of the mesh. A tensor dimension split over both is split over dp first.
 using Placements = std::array<Placement, Mesh::n_dims>;
 
-/// "replicate", "shard(0)", "shard(0, blocks = 3)", "partial(sum)".
+/// "replicate", "shard(0)", "shard(0, block = 768)", "partial(sum)".
 REDCO_API std::string to_string(const Placement& placement);
 REDCO_API std::string to_string(const Placements& placements);
 
-/// The part of a dimension of `size` (or of each of its blocks) that a rank holds: [begin, end).
-/// Sizes differ by at most one grain; a rank may hold nothing.
+/// The part of a dimension of `size`, or of a block of that length, that a rank holds: [begin,
+/// end). Sizes differ by at most one grain; a rank may hold nothing.
 struct Span {
   int64_t begin = 0, end = 0;
   int64_t length() const { return end - begin; }
