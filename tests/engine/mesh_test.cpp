@@ -8,6 +8,8 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <functional>
+#include <sstream>
 #include <string>
 #include <thread>
 
@@ -101,4 +103,117 @@ TEST_CASE("a grid: neighbouring ranks share a row of mp") {
     check_collectives(mesh.group(Mesh::mp), at::kFloat);
     check_collectives(mesh.group(Mesh::dp), at::kFloat);
   });
+}
+
+namespace {
+
+// Bytes the kernel has sent over the loopback since it started.
+int64_t loopback_bytes() {
+  std::ifstream file("/proc/net/dev");
+  for (std::string line; std::getline(file, line);) {
+    size_t colon = line.find("lo:");
+    if (colon == std::string::npos) continue;
+    std::istringstream numbers(line.substr(colon + 3));
+    int64_t value = 0;
+    for (int column = 0; column < 9; ++column) numbers >> value;
+    return value;
+  }
+  return -1;
+}
+
+}  // namespace
+
+TEST_CASE("the counters say what the kernel sends") {
+  for (int64_t n : {2, 3}) {
+    in_processes({.n_processes = n}, [&](Mesh& mesh) {
+      Group& group = mesh.world();
+      auto barrier = [&] { mesh.group(Mesh::dp).all_reduce(at::ones(1), ReduceOp::sum); };
+      constexpr int64_t numbers = 4 * 1024 * 1024 / 6 * 6;  // 16 MB
+      at::Tensor flat = at::ones(numbers), rows = at::ones({n, numbers / n});
+      std::function<void()> run[Group::n_kinds] = {
+          [&] { group.all_reduce(flat, ReduceOp::sum); },
+          [&] { group.all_gather(flat); },
+          [&] { group.reduce_scatter(rows, ReduceOp::sum); },
+          [&] { group.all_to_all(rows); },
+      };
+      constexpr int64_t bytes = numbers * sizeof(float);
+      const int64_t expected[Group::n_kinds] = {
+          2 * bytes * (n - 1) / n,
+          bytes * (n - 1),
+          bytes / n * (n - 1),
+          bytes / n * (n - 1),
+      };
+      for (int kind = 0; kind < Group::n_kinds; ++kind) {
+        INFO(std::string(Group::name(Group::Kind(kind))));
+        // Others use the loopback too: the least of some tries is ours.
+        double least = 1e9;
+        for (int i = 0; i < 5; ++i) {
+          auto before = group.counters()[kind];
+          barrier();
+          int64_t from = loopback_bytes();
+          barrier();
+          run[kind]();
+          barrier();
+          int64_t sent = loopback_bytes() - from;
+          barrier();
+          auto after = group.counters()[kind];
+          CHECK(after.count - before.count == 1);
+          CHECK(after.bytes - before.bytes == expected[kind]);
+          least = std::min(least, double(sent) / double(n * expected[kind]));
+        }
+        CHECK(least > 0.99);
+        CHECK(least < 1.1);
+      }
+    });
+  }
+}
+
+TEST_CASE("what cannot be is told") {
+  in_processes({.n_processes = 2}, [](Mesh& mesh) {
+    Group& group = mesh.world();
+    for (auto sizes : {std::vector<int64_t>{0}, {2, 0}, {0, 3}}) {
+      at::Tensor empty = at::zeros(sizes);
+      CHECK(group.all_reduce(empty, ReduceOp::sum).numel() == 0);
+      CHECK(group.all_gather(empty).size(0) == 2);
+    }
+    CHECK(group.all_to_all(at::zeros({2, 0})).sizes() == at::IntArrayRef{2, 0});
+    CHECK(group.reduce_scatter(at::zeros({2, 0, 3}), ReduceOp::sum).sizes() ==
+          at::IntArrayRef{0, 3});
+    CHECK(group.all_gather(at::scalar_tensor(1)).sizes() == at::IntArrayRef{2});
+    CHECK_THROWS_WITH_AS(group.all_to_all(at::zeros({3, 2})),
+                         doctest::Contains("dimension 0 must have 2 rows"), redco::Error);
+    CHECK_THROWS_WITH_AS(group.all_reduce(at::zeros({3, 2}).t(), ReduceOp::sum),
+                         doctest::Contains("contiguous"), redco::Error);
+    CHECK_THROWS_WITH_AS(Mesh::make({.processes = mesh.processes(), .n_model_shards = 3}),
+                         doctest::Contains("must divide the number of processes, 2"),
+                         redco::UsageError);
+  });
+}
+
+TEST_CASE("collectives overlap, and are waited for in any order") {
+  in_processes({.n_processes = 2, .n_model_shards = 2}, [](Mesh& mesh) {
+    std::vector<std::unique_ptr<redco::Pending>> pending;
+    for (int i = 0; i < 50; ++i) {
+      Group& group = i % 2 == 0 ? mesh.group(Mesh::mp) : mesh.world();
+      pending.push_back(group.start_all_reduce(at::full({1 + i * 100}, i), ReduceOp::sum));
+    }
+    for (int i = 49; i >= 0; --i)
+      CHECK(at::equal(pending[i]->wait(), at::full({1 + i * 100}, 2 * i)));
+    auto dropped = mesh.world().start_all_reduce(at::ones(100000), ReduceOp::sum);
+    dropped.reset();
+    check_collectives(mesh.world(), at::kFloat);
+  });
+}
+
+TEST_CASE("processes start and end, forty times") {
+  for (int i = 0; i < 40; ++i) {
+    in_processes({.n_processes = 2, .n_model_shards = 1 + i % 2}, [&](Mesh& mesh) {
+      mesh.world().all_reduce(at::ones(1000 * i), ReduceOp::sum);
+      // A mesh that lives until the end, and one that is dropped while others work.
+      static auto forever = Mesh::make({.processes = mesh.processes()});
+      auto second = Mesh::make({.processes = mesh.processes(), .n_model_shards = 2});
+      second->group(Mesh::mp).all_gather(at::ones(10));
+      if (i % 4 == 3) std::exit(0);
+    });
+  }
 }
