@@ -1,0 +1,20 @@
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace redco {
+
+/// A library that moves the tensors: Gloo or NCCL.
+struct Backend {
+  c10::intrusive_ptr<c10d::Backend> c10d;
+  /// Whether its reduce-scatter moves the least bytes; Gloo's moves as many as an all-reduce.
+  bool has_reduce_scatter = false;
+};
+
+}  // namespace redco

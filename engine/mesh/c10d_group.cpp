@@ -1,0 +1,230 @@
+#include "c10d_group.h"
+
+#include <redco/error.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/amax.h>
+#include <ATen/ops/amin.h>
+#include <ATen/ops/any.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/view_as_real.h>
+
+#include <functional>
+#include <utility>
+
+namespace redco {
+
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+// How long a process waits before it looks around: for an interrupt, and at its peers.
+constexpr milliseconds look_around = milliseconds(200);
+
+// Whether the work has ended, once it has or the time is up. Throws what it failed with.
+bool has_ended(c10d::Work& work, milliseconds time) {
+  try {
+    work.wait(time);
+    return true;
+  } catch (const c10::Error&) {
+    if (!work.isCompleted()) return false;  // only the time was up
+  }
+  work.wait();
+  return true;
+}
+
+// Any tensor as bytes: moving needs no more, and backends lack some types.
+at::Tensor as_bytes(const at::Tensor& tensor) { return tensor.view({-1}).view(at::kByte); }
+
+c10d::ReduceOp to_c10d(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::sum:
+      return c10d::ReduceOp::SUM;
+    case ReduceOp::max:
+      return c10d::ReduceOp::MAX;
+    case ReduceOp::min:
+      return c10d::ReduceOp::MIN;
+  }
+  fail("unknown reduction");
+}
+
+// Over dimension 0. 16-bit floats are summed in 32 bits, and rounded once.
+at::Tensor reduce_rows(const at::Tensor& rows, ReduceOp op) {
+  if (rows.scalar_type() == at::kBool && op == ReduceOp::sum) return at::any(rows, 0);
+  switch (op) {
+    case ReduceOp::sum:
+      return at::sum(rows, {0}, false, rows.scalar_type());
+    case ReduceOp::max:
+      return at::amax(rows, {0});
+    case ReduceOp::min:
+      return at::amin(rows, {0});
+  }
+  fail("unknown reduction");
+}
+
+class C10dGroup : public Group {
+ public:
+  explicit C10dGroup(GroupParts parts) : parts_(std::move(parts)) {}
+
+  const std::string& name() const override { return parts_.name; }
+  int64_t rank() const override { return parts_.rank; }
+  int64_t size() const override { return static_cast<int64_t>(parts_.processes.size()); }
+
+  std::unique_ptr<Pending> start_all_reduce(at::Tensor tensor, ReduceOp op) override;
+  std::unique_ptr<Pending> start_all_gather(at::Tensor tensor) override;
+  std::unique_ptr<Pending> start_reduce_scatter(at::Tensor tensor, ReduceOp op) override;
+  std::unique_ptr<Pending> start_all_to_all(at::Tensor tensor) override;
+
+ private:
+  class Call;
+  using Work = c10::intrusive_ptr<c10d::Work>;
+
+  /// Checks and counts a collective; returns its name for messages.
+  std::string announce(Kind kind, const at::Tensor& tensor);
+  Work exchange_rows(const at::Tensor& tensor, const at::Tensor& result);
+
+  GroupParts parts_;
+};
+
+// One collective, from its start to its wait.
+class C10dGroup::Call : public Pending {
+ public:
+  using Finish = std::function<at::Tensor()>;
+  Call(const C10dGroup& group, std::string what, Work work, Finish finish)
+      : group_(group), what_(std::move(what)), work_(std::move(work)), finish_(std::move(finish)) {}
+
+  at::Tensor wait() override {
+    if (finish_) {
+      if (work_) await();
+      at::NoGradGuard no_grad;
+      result_ = std::exchange(finish_, nullptr)();
+      work_.reset();
+    }
+    return result_;
+  }
+
+ private:
+  void await() {
+    auto from = steady_clock::now();
+    while (!has_ended(*work_, look_around)) {
+      check_interrupt();
+      require(steady_clock::now() - from < group_.parts_.timeout, what_,
+              ": not all processes answered within ",
+              static_cast<double>(group_.parts_.timeout.count()) / 1000, " s");
+    }
+  }
+
+  const C10dGroup& group_;
+  std::string what_;
+  Work work_;  // null: there is nothing to move
+  Finish finish_;
+  at::Tensor result_;
+};
+
+// Bytes a process sends where rings and pairwise exchanges move the least.
+int64_t bytes_sent(Group::Kind kind, int64_t bytes, int64_t n) {
+  switch (kind) {
+    case Group::all_reduce_kind:
+      return 2 * bytes * (n - 1) / n;
+    case Group::all_gather_kind:
+      return bytes * (n - 1);
+    default:
+      return bytes * (n - 1) / n;
+  }
+}
+
+std::string C10dGroup::announce(Kind kind, const at::Tensor& tensor) {
+  std::ostringstream what;
+  what << Group::name(kind) << " of " << tensor.scalar_type() << tensor.sizes() << " over group \""
+       << name() << "\"";
+  require(tensor.is_contiguous(), what.str(), ": the tensor must be contiguous");
+  bool has_rows = kind == reduce_scatter_kind || kind == all_to_all_kind;
+  require(!has_rows || (tensor.dim() > 0 && tensor.size(0) == size()), what.str(),
+          ": dimension 0 must have ", size(), " rows, one for each rank");
+  auto& traffic = counters_[kind];
+  ++traffic.count;
+  traffic.bytes += bytes_sent(kind, static_cast<int64_t>(tensor.nbytes()), size());
+  return what.str();
+}
+
+std::unique_ptr<Pending> C10dGroup::start_all_reduce(at::Tensor tensor, ReduceOp op) {
+  std::string what = announce(all_reduce_kind, tensor);
+  at::NoGradGuard no_grad;
+  // Backends know numbers of 8, 32 and 64 bits and floats; the others take part as those.
+  at::Tensor reduced = tensor;
+  if (tensor.scalar_type() == at::kBool) {
+    reduced = tensor.view(at::kByte);
+    if (op == ReduceOp::sum) op = ReduceOp::max;
+  } else if (tensor.is_complex()) {
+    require(op == ReduceOp::sum, what, ": complex numbers have a sum, but no order");
+    reduced = at::view_as_real(tensor);
+  } else if (tensor.scalar_type() == at::kShort) {
+    reduced = tensor.to(at::kInt);
+  }
+  Work work;
+  if (tensor.numel() > 0) {
+    std::vector<at::Tensor> tensors{reduced};
+    c10d::AllreduceOptions options;
+    options.reduceOp = to_c10d(op);
+    work = parts_.backend.c10d->allreduce(tensors, options);
+  }
+  return std::make_unique<Call>(*this, what, work, [tensor, reduced] {
+    if (tensor.scalar_type() == at::kShort) tensor.copy_(reduced);
+    return tensor;
+  });
+}
+
+std::unique_ptr<Pending> C10dGroup::start_all_gather(at::Tensor tensor) {
+  std::string what = announce(all_gather_kind, tensor);
+  at::NoGradGuard no_grad;
+  std::vector<int64_t> sizes = tensor.sizes().vec();
+  sizes.insert(sizes.begin(), size());
+  at::Tensor result = at::empty(sizes, tensor.options());
+  Work work;
+  if (tensor.numel() > 0) {
+    at::Tensor to = as_bytes(result), from = as_bytes(tensor);
+    work = parts_.backend.c10d->_allgather_base(to, from);
+  }
+  return std::make_unique<Call>(*this, what, work, [result] { return result; });
+}
+
+C10dGroup::Work C10dGroup::exchange_rows(const at::Tensor& tensor, const at::Tensor& result) {
+  if (tensor.numel() == 0) return {};
+  at::Tensor to = as_bytes(result), from = as_bytes(tensor);
+  std::vector<int64_t> equal_rows;
+  return parts_.backend.c10d->alltoall_base(to, from, equal_rows, equal_rows);
+}
+
+std::unique_ptr<Pending> C10dGroup::start_all_to_all(at::Tensor tensor) {
+  std::string what = announce(all_to_all_kind, tensor);
+  at::NoGradGuard no_grad;
+  at::Tensor result = at::empty_like(tensor);
+  return std::make_unique<Call>(*this, what, exchange_rows(tensor, result),
+                                [result] { return result; });
+}
+
+std::unique_ptr<Pending> C10dGroup::start_reduce_scatter(at::Tensor tensor, ReduceOp op) {
+  std::string what = announce(reduce_scatter_kind, tensor);
+  at::NoGradGuard no_grad;
+  if (parts_.backend.has_reduce_scatter && tensor.is_floating_point() && tensor.numel() > 0) {
+    at::Tensor result = at::empty(tensor.sizes().slice(1), tensor.options());
+    c10d::ReduceScatterOptions options;
+    options.reduceOp = to_c10d(op);
+    Work work = parts_.backend.c10d->_reduce_scatter_base(result, tensor, options);
+    return std::make_unique<Call>(*this, what, work, [result] { return result; });
+  }
+  at::Tensor rows = at::empty_like(tensor);
+  return std::make_unique<Call>(*this, what, exchange_rows(tensor, rows),
+                                [rows, op] { return reduce_rows(rows, op); });
+}
+
+}  // namespace
+
+std::unique_ptr<Group> make_c10d_group(GroupParts parts) {
+  return std::make_unique<C10dGroup>(std::move(parts));
+}
+
+}  // namespace redco

@@ -1,0 +1,219 @@
+#include "processes.h"
+
+#include <redco/error.h>
+#include <redco/mesh.h>
+
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <sstream>
+#include <string>
+#include <thread>
+
+using redco::Group;
+using redco::Mesh;
+using redco::Processes;
+using redco::ReduceOp;
+
+namespace {
+
+// Every collective of the group on one type of numbers, with small whole values.
+void check_collectives(Group& group, at::ScalarType type) {
+  CAPTURE(type);
+  int64_t n = group.size(), rank = group.rank();
+  auto of_rank = [&](int64_t r) { return at::arange(6).view({2, 3}).add(r + 1).to(type); };
+  auto equal = [&](const at::Tensor& a, const at::Tensor& b) {
+    return a.scalar_type() == type && at::equal(a, b.to(type));
+  };
+  at::Tensor all = at::stack([&] {
+    std::vector<at::Tensor> each;
+    for (int64_t r = 0; r < n; ++r) each.push_back(of_rank(r));
+    return each;
+  }());
+  CHECK(equal(group.all_gather(of_rank(rank)), all));
+
+  at::Tensor sum = type == at::kBool ? all.any(0) : all.sum(0, false, type);
+  at::Tensor mine = of_rank(rank);
+  CHECK(group.all_reduce(mine, ReduceOp::sum).is_same(mine));
+  CHECK(equal(mine, sum));
+  // Row r of rank q is q * n + r.
+  auto rows = [&](int64_t q) {
+    return at::arange(n).add(q * n).view({n, 1, 1}).expand({n, 2, 1}).contiguous().to(type);
+  };
+  std::vector<at::Tensor> to_me;
+  for (int64_t q = 0; q < n; ++q) to_me.push_back(rows(q)[rank]);
+  at::Tensor arrived = at::stack(to_me);
+  CHECK(equal(group.all_to_all(rows(rank)), arrived));
+  CHECK(equal(group.reduce_scatter(rows(rank), ReduceOp::sum),
+              type == at::kBool ? arrived.any(0) : arrived.sum(0, false, type)));
+  if (at::isComplexType(type)) {
+    if (n > 1) CHECK_THROWS_AS(group.all_reduce(of_rank(rank), ReduceOp::max), redco::Error);
+    return;
+  }
+  CHECK(equal(group.all_reduce(of_rank(rank), ReduceOp::max), all.amax(0)));
+  CHECK(equal(group.all_reduce(of_rank(rank), ReduceOp::min), all.amin(0)));
+  CHECK(equal(group.reduce_scatter(rows(rank), ReduceOp::max), arrived.amax(0)));
+  CHECK(equal(group.reduce_scatter(rows(rank), ReduceOp::min), arrived.amin(0)));
+}
+
+constexpr at::ScalarType types[] = {at::kFloat, at::kDouble, at::kHalf,         at::kBFloat16,
+                                    at::kLong,  at::kInt,    at::kShort,        at::kChar,
+                                    at::kByte,  at::kBool,   at::kComplexFloat, at::kComplexDouble};
+
+}  // namespace
+
+TEST_CASE("one process answers at once, and is counted as nothing") {
+  auto mesh = Mesh::make({});
+  for (Group* group : {&mesh->group(Mesh::dp), &mesh->group(Mesh::mp), &mesh->world()}) {
+    CHECK(group->size() == 1);
+    CHECK(group->rank() == 0);
+    for (auto type : types) check_collectives(*group, type);
+    for (const auto& traffic : group->counters()) CHECK(traffic.count + traffic.bytes == 0);
+  }
+  CHECK_THROWS_AS(Mesh::make({.n_model_shards = 2}), redco::UsageError);
+}
+
+TEST_CASE("every collective on every type, in two, three and four processes") {
+  for (int64_t n : {2, 3, 4}) {
+    in_processes({.n_processes = n}, [&](Mesh& mesh) {
+      CHECK(mesh.size(Mesh::dp) == n);
+      CHECK(mesh.size(Mesh::mp) == 1);
+      CHECK(mesh.coordinate(Mesh::dp) == mesh.processes().rank);
+      for (auto type : types) check_collectives(mesh.group(Mesh::dp), type);
+      check_collectives(mesh.world(), at::kFloat);
+    });
+  }
+}
+
+TEST_CASE("a grid: neighbouring ranks share a row of mp") {
+  in_processes({.n_processes = 4, .n_model_shards = 2}, [](Mesh& mesh) {
+    int64_t rank = mesh.processes().rank;
+    CHECK(mesh.coordinate(Mesh::dp) == rank / 2);
+    CHECK(mesh.coordinate(Mesh::mp) == rank % 2);
+    auto members = [&](Group& group) {
+      return group.all_gather(at::scalar_tensor(rank, at::kLong));
+    };
+    int64_t row = rank / 2 * 2, column = rank % 2;
+    CHECK(at::equal(members(mesh.group(Mesh::mp)), at::tensor({row, row + 1})));
+    CHECK(at::equal(members(mesh.group(Mesh::dp)), at::tensor({column, column + 2})));
+    CHECK(at::equal(members(mesh.world()), at::arange(4)));
+    check_collectives(mesh.group(Mesh::mp), at::kFloat);
+    check_collectives(mesh.group(Mesh::dp), at::kFloat);
+  });
+}
+
+namespace {
+
+// Bytes the kernel has sent over the loopback since it started.
+int64_t loopback_bytes() {
+  std::ifstream file("/proc/net/dev");
+  for (std::string line; std::getline(file, line);) {
+    size_t colon = line.find("lo:");
+    if (colon == std::string::npos) continue;
+    std::istringstream numbers(line.substr(colon + 3));
+    int64_t value = 0;
+    for (int column = 0; column < 9; ++column) numbers >> value;
+    return value;
+  }
+  return -1;
+}
+
+}  // namespace
+
+TEST_CASE("the counters say what the kernel sends") {
+  for (int64_t n : {2, 3}) {
+    in_processes({.n_processes = n}, [&](Mesh& mesh) {
+      Group& group = mesh.world();
+      auto barrier = [&] { mesh.group(Mesh::dp).all_reduce(at::ones(1), ReduceOp::sum); };
+      constexpr int64_t numbers = 4 * 1024 * 1024 / 6 * 6;  // 16 MB
+      at::Tensor flat = at::ones(numbers), rows = at::ones({n, numbers / n});
+      std::function<void()> run[Group::n_kinds] = {
+          [&] { group.all_reduce(flat, ReduceOp::sum); },
+          [&] { group.all_gather(flat); },
+          [&] { group.reduce_scatter(rows, ReduceOp::sum); },
+          [&] { group.all_to_all(rows); },
+      };
+      constexpr int64_t bytes = numbers * sizeof(float);
+      const int64_t expected[Group::n_kinds] = {
+          2 * bytes * (n - 1) / n,
+          bytes * (n - 1),
+          bytes / n * (n - 1),
+          bytes / n * (n - 1),
+      };
+      for (int kind = 0; kind < Group::n_kinds; ++kind) {
+        INFO(std::string(Group::name(Group::Kind(kind))));
+        // Others use the loopback too: the least of some tries is ours.
+        double least = 1e9;
+        for (int i = 0; i < 5; ++i) {
+          auto before = group.counters()[kind];
+          barrier();
+          int64_t from = loopback_bytes();
+          barrier();
+          run[kind]();
+          barrier();
+          int64_t sent = loopback_bytes() - from;
+          barrier();
+          auto after = group.counters()[kind];
+          CHECK(after.count - before.count == 1);
+          CHECK(after.bytes - before.bytes == expected[kind]);
+          least = std::min(least, double(sent) / double(n * expected[kind]));
+        }
+        CHECK(least > 0.99);
+        CHECK(least < 1.1);
+      }
+    });
+  }
+}
+
+TEST_CASE("what cannot be is told") {
+  in_processes({.n_processes = 2}, [](Mesh& mesh) {
+    Group& group = mesh.world();
+    for (auto sizes : {std::vector<int64_t>{0}, {2, 0}, {0, 3}}) {
+      at::Tensor empty = at::zeros(sizes);
+      CHECK(group.all_reduce(empty, ReduceOp::sum).numel() == 0);
+      CHECK(group.all_gather(empty).size(0) == 2);
+    }
+    CHECK(group.all_to_all(at::zeros({2, 0})).sizes() == at::IntArrayRef{2, 0});
+    CHECK(group.reduce_scatter(at::zeros({2, 0, 3}), ReduceOp::sum).sizes() ==
+          at::IntArrayRef{0, 3});
+    CHECK(group.all_gather(at::scalar_tensor(1)).sizes() == at::IntArrayRef{2});
+    CHECK_THROWS_WITH_AS(group.all_to_all(at::zeros({3, 2})),
+                         doctest::Contains("dimension 0 must have 2 rows"), redco::Error);
+    CHECK_THROWS_WITH_AS(group.all_reduce(at::zeros({3, 2}).t(), ReduceOp::sum),
+                         doctest::Contains("contiguous"), redco::Error);
+    CHECK_THROWS_WITH_AS(Mesh::make({.processes = mesh.processes(), .n_model_shards = 3}),
+                         doctest::Contains("must divide the number of processes, 2"),
+                         redco::UsageError);
+  });
+}
+
+TEST_CASE("collectives overlap, and are waited for in any order") {
+  in_processes({.n_processes = 2, .n_model_shards = 2}, [](Mesh& mesh) {
+    std::vector<std::unique_ptr<redco::Pending>> pending;
+    for (int i = 0; i < 50; ++i) {
+      Group& group = i % 2 == 0 ? mesh.group(Mesh::mp) : mesh.world();
+      pending.push_back(group.start_all_reduce(at::full({1 + i * 100}, i), ReduceOp::sum));
+    }
+    for (int i = 49; i >= 0; --i)
+      CHECK(at::equal(pending[i]->wait(), at::full({1 + i * 100}, 2 * i)));
+    auto dropped = mesh.world().start_all_reduce(at::ones(100000), ReduceOp::sum);
+    dropped.reset();
+    check_collectives(mesh.world(), at::kFloat);
+  });
+}
+
+TEST_CASE("processes start and end, forty times") {
+  for (int i = 0; i < 40; ++i) {
+    in_processes({.n_processes = 2, .n_model_shards = 1 + i % 2}, [&](Mesh& mesh) {
+      mesh.world().all_reduce(at::ones(1000 * i), ReduceOp::sum);
+      // A mesh that lives until the end, and one that is dropped while others work.
+      static auto forever = Mesh::make({.processes = mesh.processes()});
+      auto second = Mesh::make({.processes = mesh.processes(), .n_model_shards = 2});
+      second->group(Mesh::mp).all_gather(at::ones(10));
+      if (i % 4 == 3) std::exit(0);
+    });
+  }
+}
