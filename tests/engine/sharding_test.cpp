@@ -1,5 +1,6 @@
 #include <redco/sharding.h>
 
+#include <redco/coalesced.h>
 #include "thread_mesh.h"
 
 #include <doctest/doctest.h>
@@ -75,6 +76,41 @@ TEST_CASE("a block by columns and rows has the whole one's gradients") {
       for (size_t i = 0; i < actual.size(); ++i)
         check_close(full(actual[i]), expected[i], "result " + std::to_string(i));
       CHECK(sharding_counters().gathers.empty());
+    });
+  }
+}
+
+TEST_CASE("many tensors by one collective") {
+  for (auto [dp, mp] : meshes) {
+    if (dp == 1) continue;
+    on_threads(dp, mp, [&](const std::shared_ptr<const Mesh>& mesh) {
+      std::vector<at::Tensor> whole = {
+          at::arange(30, at::kDouble).reshape({5, 6}), at::arange(8, at::kDouble),
+          at::arange(24, at::kDouble).reshape({2, 3, 4}).transpose(0, 2)};
+      Placement r, sum = Placement::reduction(), s0 = Placement::shard(0);
+      struct Change {
+        Placement from, to;
+        Group::Kind kind;
+      };
+      for (const Change& change :
+           {Change{sum, r, Group::all_reduce_kind}, Change{sum, s0, Group::reduce_scatter_kind},
+            Change{s0, r, Group::all_gather_kind}}) {
+        std::vector<at::Tensor> given;
+        for (const at::Tensor& tensor : whole)
+          given.push_back(shard(tensor, mesh, {change.from, r}));
+        auto before = mesh->group(Mesh::dp).counters();
+        auto under_way = start_change(given, {change.to, change.to, change.to}, Mesh::dp);
+        std::vector<at::Tensor> results = under_way.wait();
+        auto after = mesh->group(Mesh::dp).counters();
+        for (int kind = 0; kind < Group::n_kinds; ++kind)
+          if (after[size_t(kind)].count - before[size_t(kind)].count != (kind == change.kind))
+            throw std::runtime_error("another number of collectives");
+        for (size_t i = 0; i < whole.size(); ++i) {
+          if (placements_of(results[i])[Mesh::dp] != change.to)
+            throw std::runtime_error("placement");
+          check_close(full(results[i]), whole[i], "tensor " + std::to_string(i));
+        }
+      }
     });
   }
 }
