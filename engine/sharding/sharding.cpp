@@ -147,6 +147,17 @@ at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const Mesh>
   return wrap(local.detach(), target, mesh, geometry_of(sizes, local, target));
 }
 
+at::Tensor view_of_part(const at::Tensor& tensor, const Placements& placements) {
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  ShardedTensorImpl* impl = sharded_impl(tensor);
+  require(impl != nullptr, "view_of_part: expected a sharded tensor");
+  at::Tensor local = redistribute_local(impl->local(), tensor.sizes(), impl->placements(),
+                                        placements, *impl->mesh());
+  require(local.is_alias_of(impl->local()), "view_of_part: ", to_string(placements),
+          " is no part of ", to_string(impl->placements()));
+  return wrap(local, placements, impl->mesh(), geometry_of(tensor.sizes(), local, placements));
+}
+
 at::Tensor full(const at::Tensor& tensor) {
   return is_sharded(tensor) ? Full::apply(tensor) : tensor;
 }

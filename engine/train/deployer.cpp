@@ -17,21 +17,30 @@ void check_positive(const char* name, int64_t value) {
 // Streams of random numbers that must not meet.
 constexpr uint64_t user_stream = 0, trainer_stream = 1;
 
+std::shared_ptr<Mesh> make_mesh(const DeployerOptions& options) {
+  return Mesh::make(
+      {.processes = find_processes(options.processes), .n_model_shards = options.n_model_shards});
+}
+
+bool is_first(const Mesh& mesh) { return mesh.processes().rank == 0; }
+
 }  // namespace
 
+// One process speaks for all.
 Deployer::Deployer(DeployerOptions options)
     : seed_(options.seed),
+      zero_(options.zero),
+      mesh_(make_mesh(options)),
       workdir_(options.workdir),
-      run_log_(options.workdir, options.verbose, options.console) {
-  require(options.n_model_shards == 1, "Deployer: n_model_shards = ", options.n_model_shards,
-          " needs as many devices, each with a process of its own; this run has one process, so "
-          "it must be 1");
+      run_log_(is_first(*mesh_) ? options.workdir : "", options.verbose,
+               is_first(*mesh_) ? options.console : nullptr) {
+  require(zero_ >= 0 && zero_ <= 3, "Deployer: zero = ", zero_, " must be 0, 1, 2 or 3");
 }
 
 std::pair<int64_t, int64_t> Deployer::get_local_global_micro_batch_size(
     int64_t per_device_batch_size) const {
   check_positive("per_device_batch_size", per_device_batch_size);
-  return {per_device_batch_size, per_device_batch_size};
+  return {per_device_batch_size, per_device_batch_size * mesh_->size(Mesh::dp)};
 }
 
 int64_t Deployer::get_accumulate_grad_batches(int64_t global_batch_size,
@@ -41,7 +50,7 @@ int64_t Deployer::get_accumulate_grad_batches(int64_t global_batch_size,
   require(global_batch_size % micro == 0, "global_batch_size = ", global_batch_size,
           " must be a multiple of the micro-batch of all devices, ", micro,
           " (per_device_batch_size = ", per_device_batch_size, " on ",
-          micro / per_device_batch_size, " device); the nearest are ",
+          micro / per_device_batch_size, " devices); the nearest are ",
           global_batch_size / micro * micro, " and ", (global_batch_size / micro + 1) * micro);
   return global_batch_size / micro;
 }

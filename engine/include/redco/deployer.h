@@ -1,6 +1,7 @@
 #pragma once
 
 #include <redco/export.h>
+#include <redco/mesh.h>
 #include <redco/run_log.h>
 #include <redco/schedule.h>
 
@@ -17,7 +18,12 @@ namespace redco {
 
 struct DeployerOptions {
   int64_t seed = 0;
-  int64_t n_model_shards = 1;  ///< 1 for now: more need more processes
+  /// Ranks that share one copy of the parameters; it divides the number of processes.
+  int64_t n_model_shards = 1;
+  /// What the data-parallel ranks share instead of each holding all of it: 1 optimizer states, 2
+  /// and gradients, 3 and parameters (arXiv 1910.02054).
+  int64_t zero = 0;
+  ProcessOptions processes = {};
   bool verbose = true;
   std::string workdir = {};               ///< logs and metrics go here; empty: nowhere
   std::shared_ptr<Console> console = {};  ///< where lines and progress are shown; null: nowhere
@@ -69,11 +75,15 @@ class REDCO_API Deployer {
   /// A seed for one more Trainer; the n-th call depends on the seed and n alone.
   uint64_t new_trainer_seed();
 
+  const std::shared_ptr<Mesh>& mesh() const { return mesh_; }
+  int64_t zero() const { return zero_; }
   RunLog& run_log() { return run_log_; }
   const std::string& workdir() const { return workdir_; }
 
  private:
   int64_t seed_;
+  int64_t zero_;
+  std::shared_ptr<Mesh> mesh_;
   std::string workdir_;
   RunLog run_log_;
   uint64_t rng_count_ = 0;

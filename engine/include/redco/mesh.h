@@ -29,8 +29,8 @@ struct Processes {
   int64_t local_size = 1;
   std::string store_address = {};  ///< where the store listens; empty: one process needs none
   int64_t store_port = 0;
-  bool hosts_store = false;  ///< whether this process is the one that opens the store
-  int64_t attempt = 0;       ///< how often the run was started again
+  bool hosts_store = false;            ///< whether this process is the one that opens the store
+  int64_t attempt = 0;                 ///< how often the run was started again
   std::string source = "one process";  ///< who said so, for the log
 };
 

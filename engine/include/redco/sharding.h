@@ -78,6 +78,10 @@ REDCO_API at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<c
 /// Differentiable. A tensor that is not sharded counts as replicated and needs `mesh`.
 REDCO_API at::Tensor redistribute(const at::Tensor& tensor, const Placements& placements);
 
+/// The part of a tensor that `placements` give to this process, where they differ from its own only
+/// in that they split what is whole: it shares its memory. Not differentiable.
+REDCO_API at::Tensor view_of_part(const at::Tensor& tensor, const Placements& placements);
+
 REDCO_API bool is_sharded(const at::Tensor& tensor);
 /// All replicated for a tensor that is not sharded.
 REDCO_API Placements placements_of(const at::Tensor& tensor);
