@@ -3,9 +3,11 @@
 // and wraps the results.
 
 #include "plan.h"
+#include "rules.h"
 #include "tracer.h"
 
 #include <redco/error.h>
+#include <redco/parameter_store.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -313,6 +315,44 @@ void check_writable(const Call& call) {
         "or use the operator that returns a new one");
 }
 
+// Whether an operator works on the parts of stored parameters: it writes to one, or works element
+// by element on tensors that all lie alike.
+bool works_on_parts(const Call& call) {
+  for (const TensorArgument& argument : call.tensors)
+    if (argument.is_written && argument.impl && argument.impl->stored()) return true;
+  if (!call.op.handle.hasTag(at::Tag::pointwise)) return false;
+  return std::all_of(call.tensors.begin(), call.tensors.end(), [&](const TensorArgument& argument) {
+    return argument.tensor.dim() == 0 || (argument.placements == call.tensors[0].placements &&
+                                          argument.sizes() == call.tensors[0].sizes());
+  });
+}
+
+void bring_stored(Call& call) {
+  bool any = std::any_of(
+      call.tensors.begin(), call.tensors.end(),
+      [](const TensorArgument& argument) { return argument.impl && argument.impl->stored(); });
+  if (!any || dimension_order(call) || works_on_parts(call)) return;
+  for (TensorArgument& argument : call.tensors) {
+    if (!argument.impl || !argument.impl->stored()) continue;
+    const StoredPart& part = *argument.impl->stored();
+    at::Tensor whole =
+        part.store->gathered(part.param, argument.tensor.scalar_type()).permute(part.order);
+    argument.placements[Mesh::dp] = {};
+    argument.tensor =
+        wrap(whole, argument.placements, call.mesh, dense_geometry(argument.sizes(), whole));
+    argument.impl = sharded_impl(argument.tensor);
+  }
+}
+
+// What is seen otherwise is gathered where the parameter is.
+void pass_storage_on(const Call& call, const c10::SmallVector<c10::IValue, 4>& results) {
+  ShardedTensorImpl* base = call.tensors[0].impl;
+  if (!base || !base->stored() || results.size() != 1 || !results[0].isTensor()) return;
+  ShardedTensorImpl* result = sharded_impl(results[0].toTensor());
+  auto order = dimension_order(call);
+  if (result && result != base && order) result->be_stored_like(*base, *order);
+}
+
 void run(Call& call, const Plan& plan, Stack* stack) {
   if (plan.is_gathered) count_gather(call, plan);
   check_writable(call);
@@ -373,6 +413,7 @@ void run(Call& call, const Plan& plan, Stack* stack) {
     int source = call.op.returned[i];
     wrapped.push_back(source >= 0 ? call.arguments[size_t(source)] : std::move(local[i]));
   }
+  pass_storage_on(call, wrapped);
   if (Tracer* tracer = current_tracer()) tracer->after(call, plan, wrapped);
   torch::jit::drop(*stack, call.arguments.size());
   for (c10::IValue& value : wrapped) stack->push_back(std::move(value));
@@ -387,6 +428,7 @@ void fallback(const c10::OperatorHandle& handle, Stack* stack) {
     handle.callBoxed(stack);
     return;
   }
+  bring_stored(call);
   if (Tracer* tracer = current_tracer()) tracer->before(call);
   run(call, plan_for(call), stack);
 }

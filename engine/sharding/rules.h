@@ -15,6 +15,10 @@ const RuleTable& pointwise_rules();
 const RuleTable& reduction_rules();
 const RuleTable& view_rules();
 
+/// The order in which the results' dimensions are the first argument's, of an operator that does no
+/// more than permute them or convert the values; nothing for others.
+std::optional<std::vector<int64_t>> dimension_order(const Call& call);
+
 /// Letters 0, 1, ... for the dimensions of a tensor.
 Letters letters(int64_t n_dims, int first = 0);
 

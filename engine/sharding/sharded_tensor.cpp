@@ -67,6 +67,19 @@ bool ShardedTensorImpl::reduce_in_place(Mesh::Dim dim) {
   return true;
 }
 
+void ShardedTensorImpl::keep_in(const std::shared_ptr<ParameterStore>& store, size_t param) {
+  Sizes order(size_t(dim()), 0);
+  std::iota(order.begin(), order.end(), int64_t{0});
+  stored_ = std::make_shared<const StoredPart>(StoredPart{store, param, order});
+}
+
+void ShardedTensorImpl::be_stored_like(const ShardedTensorImpl& base, at::IntArrayRef order) {
+  Sizes composed;
+  for (int64_t dim : order) composed.push_back(base.stored_->order[size_t(dim)]);
+  stored_ = std::make_shared<const StoredPart>(
+      StoredPart{base.stored_->store, base.stored_->param, composed});
+}
+
 void ShardedTensorImpl::set_local(at::Tensor local, const Geometry& geometry) {
   local_ = std::move(local);
   set_sizes_and_strides(geometry.sizes, geometry.strides, geometry.offset);
@@ -80,6 +93,7 @@ Geometry ShardedTensorImpl::geometry() const {
 c10::intrusive_ptr<ShardedTensorImpl> ShardedTensorImpl::detached_copy() const {
   auto copy = c10::make_intrusive<ShardedTensorImpl>(local_, placements_, mesh_, geometry());
   copy->reduced_ = reduced_;
+  copy->stored_ = stored_;
   copy->is_copy_of_view_ = is_copy_of_view_;
   return copy;
 }
@@ -109,6 +123,7 @@ void ShardedTensorImpl::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& 
   placements_ = source->placements_;
   mesh_ = source->mesh_;
   reduced_ = source->reduced_;
+  stored_ = source->stored_;
   is_copy_of_view_ = source->is_copy_of_view_;
   set_sizes_and_strides(source->sizes(), source->strides(), source->storage_offset());
 }

@@ -23,6 +23,15 @@ struct Geometry {
 /// The geometry of a tensor of these sizes whose dimensions lie in memory in `local`'s order.
 Geometry dense_geometry(at::IntArrayRef sizes, const at::Tensor& local);
 
+class ParameterStore;
+
+/// Where the whole of a tensor on dp is to be had: a parameter, its dimensions in this order.
+struct StoredPart {
+  std::shared_ptr<ParameterStore> store;
+  size_t param;
+  Sizes order;
+};
+
 /// A tensor of which this process holds a part. Operators see the logical sizes; autograd records
 /// them above the dispatch key that brings every one of them to the fallback in dispatch.cpp.
 class ShardedTensorImpl final : public c10::TensorImpl {
@@ -46,6 +55,12 @@ class ShardedTensorImpl final : public c10::TensorImpl {
   bool is_copy_of_view() const { return is_copy_of_view_; }
   void mark_copy_of_view() { is_copy_of_view_ = true; }
 
+  /// Null, unless a store brings the whole together for operators that read it.
+  const std::shared_ptr<const StoredPart>& stored() const { return stored_; }
+  void keep_in(const std::shared_ptr<ParameterStore>& store, size_t param);
+  /// Its dimensions are those of `base` in this order.
+  void be_stored_like(const ShardedTensorImpl& base, at::IntArrayRef order);
+
   /// The local tensor has been replaced or changed its shape.
   void set_local(at::Tensor local, const Geometry& geometry);
 
@@ -66,6 +81,7 @@ class ShardedTensorImpl final : public c10::TensorImpl {
   std::shared_ptr<const Mesh> mesh_;
   /// Which mesh dimensions the memory has been reduced over; shared by all its views.
   std::shared_ptr<std::array<bool, Mesh::n_dims>> reduced_;
+  std::shared_ptr<const StoredPart> stored_;
   bool is_copy_of_view_ = false;
 };
 

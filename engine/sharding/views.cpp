@@ -68,26 +68,11 @@ std::optional<Plan> same(const Call& call) {
   return view_by_factors(call, {{all}, {all}});
 }
 
-std::optional<Plan> permuted(const Call& call, const std::vector<int64_t>& order) {
+std::optional<Plan> permute(const Call& call) {
+  const std::vector<int64_t> order = *dimension_order(call);
   Letters output;
   for (int64_t dim : order) output.push_back(int8_t(dim));
   return view_by_factors(call, {{letters(call.tensors[0].tensor.dim())}, {output}});
-}
-
-std::optional<Plan> permute(const Call& call) {
-  return permuted(call, *call.dims("dims", call.tensors[0].tensor.dim()));
-}
-
-std::optional<Plan> transpose(const Call& call) {
-  int64_t n_dims = call.tensors[0].tensor.dim();
-  std::vector<int64_t> order(size_t(n_dims), 0);
-  std::iota(order.begin(), order.end(), int64_t{0});
-  if (n_dims > 1) {
-    int64_t a = wrapped(call.integer("dim0", 0), n_dims);
-    int64_t b = wrapped(call.integer("dim1", 1), n_dims);
-    std::swap(order[size_t(a)], order[size_t(b)]);
-  }
-  return permuted(call, order);
 }
 
 std::optional<Plan> unsqueeze(const Call& call) {
@@ -377,13 +362,30 @@ std::optional<Plan> view(const Call& call) {
 
 }  // namespace
 
+std::optional<std::vector<int64_t>> dimension_order(const Call& call) {
+  int64_t n_dims = call.tensors[0].tensor.dim();
+  if (call.op.name == "aten::permute") return call.dims("dims", n_dims);
+  std::vector<int64_t> order(size_t(n_dims), 0);
+  std::iota(order.begin(), order.end(), int64_t{0});
+  if (call.op.name == "aten::t" || call.op.name == "aten::transpose") {
+    if (n_dims < 2) return order;
+    int64_t a = wrapped(call.integer("dim0", 0), n_dims);
+    int64_t b = wrapped(call.integer("dim1", 1), n_dims);
+    std::swap(order[size_t(a)], order[size_t(b)]);
+    return order;
+  }
+  for (const char* name : {"aten::detach", "aten::alias", "aten::_to_copy"})
+    if (call.op.name == name) return order;
+  return std::nullopt;
+}
+
 const RuleTable& view_rules() {
   static const RuleTable table = {
       {"aten::detach", same},
       {"aten::alias", same},
       {"aten::lift_fresh", same},
-      {"aten::t", transpose},
-      {"aten::transpose", transpose},
+      {"aten::t", permute},
+      {"aten::transpose", permute},
       {"aten::permute", permute},
       {"aten::unsqueeze", unsqueeze},
       {"aten::squeeze", squeeze},

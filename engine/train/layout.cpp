@@ -2,6 +2,7 @@
 
 #include <redco/coalesced.h>
 #include <redco/error.h>
+#include <redco/parameter_store.h>
 #include <redco/trainer.h>
 
 #include "batches.h"
@@ -76,6 +77,8 @@ void Trainer::lay_out(const std::function<void(const Tree& params)>& forward) {
     for (const ShardingDecision& decision : decisions) on_mp[decision.name] = decision.placement;
 
     at::NoGradGuard no_grad;
+    std::vector<at::Tensor> stored;
+    std::vector<std::string> stored_names;
     std::map<const void*, at::Tensor> laid_out;  // tied weights stay tied
     state_.params =
         map_tensors(state_.params, [&](const std::string& name, const at::Tensor& whole) {
@@ -99,7 +102,10 @@ void Trainer::prepare_optimizer(std::optional<Tree> opt_state) {
   for (const at::Tensor& leaf : leaves_) {
     updates_.push_back(leaf);
     Placements target = placements_of(leaf);
-    if (deployer_->zero() > 0) {
+    if (deployer_->zero() == 3) {
+      // The optimizer works on the part that is there.
+      if (placements_of(leaf)[Mesh::dp].is_sharded()) updates_.back() = view_of_part(leaf, target);
+    } else if (deployer_->zero() > 0) {
       if (auto part = shared_over_dp(leaf, *mesh)) {
         target[Mesh::dp] = *part;
         at::Tensor own = view_of_part(leaf, target);
@@ -119,7 +125,8 @@ void Trainer::prepare_optimizer(std::optional<Tree> opt_state) {
 
 // Each rank has updated its part of what dp shares.
 void Trainer::refresh_params() {
-  if (deployer_->zero() == 0 || !reducer_) return;
+  if (store_) store_->release();
+  if (deployer_->zero() == 0 || deployer_->zero() == 3 || !reducer_) return;
   std::map<at::ScalarType, std::vector<size_t>> shared;
   for (size_t i = 0; i < leaves_.size(); ++i)
     if (!updates_[i].is_same(leaves_[i])) shared[leaves_[i].scalar_type()].push_back(i);

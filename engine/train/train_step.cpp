@@ -92,6 +92,15 @@ void Trainer::clear_gradients() {
   for (at::Tensor& leaf : leaves_) leaf.mutable_grad().reset();
 }
 
+void Trainer::add_up(std::vector<at::Tensor>& sums, bool is_last) {
+  at::NoGradGuard no_grad;
+  for (size_t i = 0; i < leaves_.size(); ++i) {
+    at::Tensor& grad = leaves_[i].mutable_grad();
+    if (grad.defined()) sums[i] = sums[i].defined() ? sums[i].add_(grad) : grad;
+    grad = is_last ? sums[i] : at::Tensor();
+  }
+}
+
 at::Tensor Trainer::accumulate(const Dataset& examples, std::span<const int64_t> indices,
                                int64_t micro) {
   BackwardOnThisThread on_this_thread;
@@ -99,6 +108,7 @@ at::Tensor Trainer::accumulate(const Dataset& examples, std::span<const int64_t>
   clear_gradients();
   size_t n_batches = (indices.size() + size_t(micro) - 1) / size_t(micro);
   at::Tensor loss_sum, weight_sum;
+  std::vector<at::Tensor> sums(leaves_.size());
   for (size_t i = 0; i < n_batches; ++i) {
     check_interrupt();
     size_t first = i * size_t(micro);
@@ -108,15 +118,18 @@ at::Tensor Trainer::accumulate(const Dataset& examples, std::span<const int64_t>
     check_has_graph(result.loss);
     // Gradients add up in the leaves: the first is taken over as it is, without a zero fill or a
     // copy, and no second set of them is ever held.
-    bool is_last = i + 1 == n_batches;
-    if (is_last && reducer_) reducer_->begin();
+    // Where gradients are shared they are brought to their ranks at once, and added up there.
+    bool is_shared = reducer_ && deployer_->zero() >= 2;
+    bool is_reduced = reducer_ && (is_shared || i + 1 == n_batches);
+    if (is_reduced) reducer_->begin();
     if (n_batches == 1) {
       torch::autograd::backward({result.loss}, {}, false, false, leaves_);
-      if (reducer_) reducer_->finish();
+      if (is_reduced) reducer_->finish();
       return result.loss.detach();
     }
     torch::autograd::backward({result.loss}, {result.weight}, false, false, leaves_);
-    if (is_last && reducer_) reducer_->finish();
+    if (is_reduced) reducer_->finish();
+    if (is_shared) add_up(sums, i + 1 == n_batches);
     at::Tensor weight = for_sums(result.weight), loss = for_sums(result.loss) * weight;
     loss_sum = loss_sum.defined() ? loss_sum + loss : loss;
     weight_sum = weight_sum.defined() ? weight_sum + weight : weight;

@@ -95,6 +95,7 @@ void Trainer::adopt(Tree params, std::optional<Tree> opt_state, int64_t step) {
           "parameters (adamw, sgd, ...)");
   require(step >= 0, "Trainer: step = ", step, " must not be negative");
   reducer_.reset();
+  store_.reset();
   names_.clear();
   leaves_.clear();
   updates_.clear();

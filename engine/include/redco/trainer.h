@@ -22,6 +22,7 @@
 namespace redco {
 
 class GradientReducer;
+class ParameterStore;
 class PendingMetrics;
 class Trainer;
 
@@ -164,6 +165,7 @@ class REDCO_API Trainer {
   Loss loss_of(const Dataset& examples, std::span<const int64_t> indices, const Tree& params,
                uint64_t seed, bool is_training) const;
   void clear_gradients();
+  void add_up(std::vector<at::Tensor>& sums, bool is_last);
   at::Tensor update(std::vector<at::Tensor> grads);
   void finish(PendingMetrics&& pending, std::map<std::string, double>& shown);
   void evaluate(const FitOptions& options, const std::string& desc);
@@ -187,6 +189,7 @@ class REDCO_API Trainer {
   std::vector<at::Tensor> leaves_;   // the trained parameters
   std::vector<at::Tensor> updates_;  // what the optimizer sees of them: all, or this rank's part
   std::unique_ptr<GradientReducer> reducer_;  // null: one process
+  std::shared_ptr<ParameterStore> store_;     // of what dp ranks share; null: nothing
   std::vector<size_t> updated_;               // those of them that `update_` holds
   Update update_;
   at::Device device_ = at::kCPU;
