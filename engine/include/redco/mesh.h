@@ -29,8 +29,8 @@ struct Processes {
   int64_t local_size = 1;
   std::string store_address = {};  ///< where the store listens; empty: one process needs none
   int64_t store_port = 0;
-  bool hosts_store = false;  ///< whether this process is the one that opens the store
-  int64_t attempt = 0;       ///< how often the run was started again
+  bool hosts_store = false;            ///< whether this process is the one that opens the store
+  int64_t attempt = 0;                 ///< how often the run was started again
   std::string source = "one process";  ///< who said so, for the log
 };
 
@@ -65,5 +65,9 @@ class REDCO_API Mesh {
   int64_t size(Dim dim) const { return group(dim).size(); }
   int64_t coordinate(Dim dim) const { return group(dim).rank(); }
 };
+
+/// Tells the other processes of this one's run that it is about to end with an error: those that
+/// wait for it end with an error that has this text. For programs; quick where there are no others.
+REDCO_API void report_failure(const std::string& text);
 
 }  // namespace redco
