@@ -180,7 +180,7 @@ std::unique_ptr<Pending> C10dGroup::started(std::string what, Work work, Call::F
 // A backend's end waits for its work. Work that nobody will take part in any more must not keep
 // this process: then the backend is left as it is, until the process ends.
 C10dGroup::~C10dGroup() {
-  auto until = steady_clock::now() + std::chrono::seconds(1);
+  auto until = steady_clock::now() + milliseconds(500);
   for (const Work& work : in_flight_) {
     while (!work->isCompleted() && steady_clock::now() < until)
       std::this_thread::sleep_for(milliseconds(1));

@@ -48,7 +48,7 @@ void SpmdCheck::compare(Group::Kind kind, const std::string& what, const GroupPa
   Call mine{Group::name(kind) + (" " + group.name), what, call_site() ? call_site()() : ""};
   auto n = static_cast<int64_t>(world_.processes.size());
   at::TensorOptions bytes = at::TensorOptions(at::kByte);
-  at::Tensor own = at::zeros({text_size}, bytes), all = at::zeros({n, text_size}, bytes);
+  at::Tensor own = at::zeros({text_size}, bytes), all = at::zeros({n * text_size}, bytes);
   std::string text = mine.text();
   std::memcpy(own.mutable_data_ptr(), text.data(), std::min<size_t>(text.size(), text_size - 1));
   ++n_calls_;
