@@ -16,8 +16,6 @@ namespace {
 
 constexpr std::chrono::milliseconds round_time = std::chrono::milliseconds(500);
 
-std::string process(int64_t rank) { return "process " + std::to_string(rank); }
-
 }  // namespace
 
 Peers::Peers(const Processes& processes, std::unique_ptr<RunStore> store)
@@ -136,7 +134,8 @@ void Peers::check(const std::string& what, const std::vector<int64_t>& waited_fo
     }
   }
   if (failure_)
-    fail(what, " ended, because ", process(failure_->rank), " failed: ", failure_->text);
+    fail(what, " ended, because process ", failure_->rank,
+         " failed: ", failure_->text.substr(0, failure_->text.find("\nstack traceback")));
 }
 
 void Peers::report_failure(const std::string& text) { store_->note_failure({rank_, text}); }

@@ -17,21 +17,33 @@ void check_positive(const char* name, int64_t value) {
 // Streams of random numbers that must not meet.
 constexpr uint64_t user_stream = 0, trainer_stream = 1;
 
+std::shared_ptr<Mesh> make_mesh(const DeployerOptions& options) {
+  require(options.collective_timeout > 0 && options.collective_timeout <= 1e6,
+          "Deployer: collective_timeout = ", options.collective_timeout,
+          " must be a positive number of seconds");
+  return Mesh::make({.processes = find_processes(options.processes),
+                     .n_model_shards = options.n_model_shards,
+                     .timeout = std::chrono::milliseconds(
+                         static_cast<int64_t>(options.collective_timeout * 1000))});
+}
+
+RunLog make_run_log(const DeployerOptions& options, const Processes& processes) {
+  if (processes.rank != 0) return RunLog({}, false, nullptr);
+  return RunLog(options.workdir, options.verbose, options.console, processes.size);
+}
+
 }  // namespace
 
 Deployer::Deployer(DeployerOptions options)
-    : seed_(options.seed),
+    : mesh_(make_mesh(options)),
+      seed_(options.seed),
       workdir_(options.workdir),
-      run_log_(options.workdir, options.verbose, options.console) {
-  require(options.n_model_shards == 1, "Deployer: n_model_shards = ", options.n_model_shards,
-          " needs as many devices, each with a process of its own; this run has one process, so "
-          "it must be 1");
-}
+      run_log_(make_run_log(options, mesh_->processes())) {}
 
 std::pair<int64_t, int64_t> Deployer::get_local_global_micro_batch_size(
     int64_t per_device_batch_size) const {
   check_positive("per_device_batch_size", per_device_batch_size);
-  return {per_device_batch_size, per_device_batch_size};
+  return {per_device_batch_size, per_device_batch_size * mesh_->size(Mesh::dp)};
 }
 
 int64_t Deployer::get_accumulate_grad_batches(int64_t global_batch_size,
@@ -40,8 +52,8 @@ int64_t Deployer::get_accumulate_grad_batches(int64_t global_batch_size,
   int64_t micro = get_local_global_micro_batch_size(per_device_batch_size).second;
   require(global_batch_size % micro == 0, "global_batch_size = ", global_batch_size,
           " must be a multiple of the micro-batch of all devices, ", micro,
-          " (per_device_batch_size = ", per_device_batch_size, " on ",
-          micro / per_device_batch_size, " device); the nearest are ",
+          " (per_device_batch_size = ", per_device_batch_size, " in each of ",
+          mesh_->size(Mesh::dp), " data-parallel groups); the nearest are ",
           global_batch_size / micro * micro, " and ", (global_batch_size / micro + 1) * micro);
   return global_batch_size / micro;
 }

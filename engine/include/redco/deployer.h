@@ -1,6 +1,7 @@
 #pragma once
 
 #include <redco/export.h>
+#include <redco/mesh.h>
 #include <redco/run_log.h>
 #include <redco/schedule.h>
 
@@ -17,7 +18,11 @@ namespace redco {
 
 struct DeployerOptions {
   int64_t seed = 0;
-  int64_t n_model_shards = 1;  ///< 1 for now: more need more processes
+  int64_t n_model_shards = 1;  ///< how many processes share one copy of the model
+  ProcessOptions processes = {};
+  /// How long a collective may wait for the other processes, in seconds.
+  double collective_timeout = 600;
+  /// Of several processes only number 0 shows and logs.
   bool verbose = true;
   std::string workdir = {};               ///< logs and metrics go here; empty: nowhere
   std::shared_ptr<Console> console = {};  ///< where lines and progress are shown; null: nowhere
@@ -41,9 +46,14 @@ struct LrScheduleOptions {
 /// The processes and devices of a run, its random numbers and its log.
 class REDCO_API Deployer {
  public:
+  /// Meets the other processes of the run, which make their Deployers in the same order. Throws
+  /// UsageError for what does not fit their number, Error when one does not come.
   explicit Deployer(DeployerOptions options);
 
-  /// Examples of a micro-batch: those of this process, and those of all processes.
+  const std::shared_ptr<Mesh>& mesh() const { return mesh_; }
+
+  /// Examples of a micro-batch: those of one device, and those of the whole mesh, in which each
+  /// data-parallel group has its own.
   std::pair<int64_t, int64_t> get_local_global_micro_batch_size(
       int64_t per_device_batch_size) const;
 
@@ -73,6 +83,7 @@ class REDCO_API Deployer {
   const std::string& workdir() const { return workdir_; }
 
  private:
+  std::shared_ptr<Mesh> mesh_;
   int64_t seed_;
   std::string workdir_;
   RunLog run_log_;
