@@ -20,26 +20,27 @@ std::string text_of(const std::exception& error) {
   return error.what();
 }
 
-namespace {
-
-// Prefixes the line of the script that called the failing function, as Lua's own errors have it.
-// A tail call leaves no line of its own: then it is the next one below. Lines of this library's own
-// Lua files ("=redco/...") tell the user nothing: they count only where there is no other.
-void push_located(lua_State* L, const std::string& text) {
+std::string script_line(lua_State* L) {
+  std::string nearest;
   lua_Debug frame;
-  bool found = false;
   for (int level = 0; lua_getstack(L, level, &frame); ++level) {
     lua_getinfo(L, "Sl", &frame);
     if (frame.currentline <= 0) continue;
     bool is_script = std::strncmp(frame.source, "=redco/", 7) != 0;
-    if (found && !is_script) continue;
-    if (found) lua_pop(L, 1);
-    found = true;
-    lua_pushfstring(L, "%s:%d: ", frame.short_src, frame.currentline);
+    if (!is_script && !nearest.empty()) continue;
+    nearest = frame.short_src + (":" + std::to_string(frame.currentline));
     if (is_script) break;
   }
-  lua_pushlstring(L, text.data(), text.size());
-  if (found) lua_concat(L, 2);
+  return nearest;
+}
+
+namespace {
+
+// Prefixes the line of the script that called the failing function, as Lua's own errors have it.
+void push_located(lua_State* L, const std::string& text) {
+  std::string line = script_line(L);
+  std::string whole = line.empty() ? text : line + ": " + text;
+  lua_pushlstring(L, whole.data(), whole.size());
 }
 
 // Whether `message` is the noted error; Lua's own functions, coroutine.wrap among them, may have

@@ -61,6 +61,12 @@ Context& context(lua_State* L);
 /// The message of an error; LibTorch's without its C++ stack unless REDCO_TRACE is set.
 std::string text_of(const std::exception& error);
 
+/// The line of the script that called the running function: "train.lua:12", or "" where no Lua code
+/// runs. A tail call leaves no line of its own: then it is the next one below. Lines of this
+/// library's own Lua files ("=redco/...") tell the user nothing: they count only where there is no
+/// other.
+std::string script_line(lua_State* L);
+
 /// A debug hook that ends the running Lua code as interrupted.
 void interrupt_hook(lua_State* L, lua_Debug* frame);
 

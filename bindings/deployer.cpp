@@ -12,10 +12,16 @@ namespace redco::lua {
 
 namespace {
 
-constexpr const char* later = "comes with runs on several processes; this version runs on one";
-
 std::shared_ptr<Deployer> self(lua_State* L) {
   return check_object<LuaDeployer>(L, 1, "Deployer method")->deployer;
+}
+
+// Where the script of this state is, for as long as the state lives.
+std::function<std::string()> call_site_of(Context& ctx) {
+  return [state = ctx.weak_from_this()]() -> std::string {
+    auto alive = state.lock();
+    return alive ? script_line(alive->current) : "";
+  };
 }
 
 int make(lua_State* L) {
@@ -27,14 +33,19 @@ int make(lua_State* L) {
   options.verbose = args.get<bool>("verbose", true);
   options.workdir = args.get<std::string>("workdir", "");
   options.console = context(L).console;
-  args.refuse({"n_processes", "process_id", "host0_address", "host0_port", "n_local_devices"},
-              later);
+  options.processes.n_processes = args.optional<int64_t>("n_processes");
+  options.processes.process_id = args.optional<int64_t>("process_id");
+  options.processes.host0_address = args.optional<std::string>("host0_address");
+  options.processes.host0_port = args.optional<int64_t>("host0_port");
+  options.collective_timeout = args.get<double>("collective_timeout", options.collective_timeout);
+  args.refuse({"n_local_devices"}, "each process has one device: redco-lua --nproc N starts N");
   args.refuse({"run_tensorboard"},
               "TensorBoard files come with a later version; metrics.jsonl is written");
   args.refuse({"jax_seed"}, "it is called seed here");
   args.refuse({"wandb_init_kwargs"},
               "there is no client for that service; metrics.jsonl is written");
   args.finish();
+  set_call_site(call_site_of(context(L)));
   push_object(L, std::make_shared<LuaDeployer>(
                      LuaDeployer{std::make_shared<Deployer>(std::move(options))}));
   return 1;
@@ -111,6 +122,23 @@ int log_metrics(lua_State* L) {
 int field(lua_State* L) {
   auto deployer = self(L);
   std::string name = luaL_checkstring(L, 2);
+  const Mesh& mesh = *deployer->mesh();
+  if (name == "n_processes") {
+    push_integer(L, mesh.processes().size);
+    return 1;
+  }
+  if (name == "process_id") {
+    push_integer(L, mesh.processes().rank);
+    return 1;
+  }
+  if (name == "mesh") {
+    lua_createtable(L, 0, 2);
+    push_integer(L, mesh.size(Mesh::dp));
+    lua_setfield(L, -2, "dp");
+    push_integer(L, mesh.size(Mesh::mp));
+    lua_setfield(L, -2, "mp");
+    return 1;
+  }
   if (name == "workdir") {
     if (deployer->workdir().empty())
       lua_pushnil(L);
@@ -170,9 +198,16 @@ void add_deployer(lua_State* L) {
   register_functions(
       L, "redco.",
       {{"Deployer", make,
-        "Deployer{seed, n_model_shards = 1, workdir, verbose = true} -> Deployer\n"
+        "Deployer{seed, n_model_shards = 1, workdir, verbose = true, n_processes, process_id, "
+        "host0_address, host0_port = 11111, collective_timeout = 600} -> Deployer\n"
         "The processes and devices of a run, its random numbers and its log. With `workdir` the "
-        "run writes log.txt and metrics.jsonl there. Field: workdir."}});
+        "run writes log.txt and metrics.jsonl there; of several processes only number 0 does. "
+        "`n_model_shards` processes share one copy of the model; the others have copies of their "
+        "own and split the batch. redco-lua --nproc N and torchrun start processes that find each "
+        "other; otherwise `n_processes`, `process_id` and the address of process 0 say it. A "
+        "collective that does not end within `collective_timeout` seconds is an error. Fields: "
+        "workdir, n_processes, process_id, mesh: {dp = copies of the model, mp = shards of "
+        "each}."}});
 }
 
 }  // namespace redco::lua

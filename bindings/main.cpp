@@ -1,7 +1,10 @@
+#include "error_file.h"
+#include "launcher.h"
 #include "terminal.h"
 
 #include <redco/engine.h>
 #include <redco/error.h>
+#include <redco/mesh.h>
 #include <redco/run_log.h>
 #include <redco/version.h>
 
@@ -29,6 +32,7 @@ redco::Engine* running = nullptr;
 // The first Ctrl-C ends the running step; a second one ends the program.
 void on_interrupt(int) {
   std::signal(SIGINT, SIG_DFL);
+  redco::request_interrupt();  // for what waits outside Lua
   running->interrupt();
 }
 
@@ -58,8 +62,37 @@ struct Arguments {
   std::vector<std::string> chunks;
   bool interactive = false;
   bool no_strict = false;
+  int64_t nproc = 1;
   std::vector<std::string> script;  // the file and its arguments
 };
+
+// What starts a worker that does the same as this process without --nproc.
+std::vector<std::string> worker_command(const Arguments& args) {
+  std::vector<std::string> words{"redco-lua"};
+  for (const auto& module : args.modules) words.insert(words.end(), {"-l", module});
+  for (const auto& chunk : args.chunks) words.insert(words.end(), {"-e", chunk});
+  if (args.no_strict) words.push_back("--no-strict");
+  words.insert(words.end(), args.script.begin(), args.script.end());
+  return words;
+}
+
+int run_workers(const Arguments& args) {
+  if (args.interactive || args.script.empty() || args.script[0] == "-")
+    throw redco::UsageError("--nproc needs a FILE: several processes share no input or prompt");
+  if (redco::find_processes().size > 1)
+    throw redco::UsageError(
+        "--nproc starts the processes of a run, but this one is already among "
+        "several: RANK and WORLD_SIZE are set");
+  return redco::launch(args.nproc, worker_command(args));
+}
+
+// Tells everyone who may ask why this process ends.
+void tell(const std::string& message, const std::string& traceback) {
+  std::string text = traceback.empty() ? message : message + "\n" + traceback;
+  std::fprintf(stderr, "redco-lua: %s\n", text.c_str());
+  redco::report_failure(text);
+  redco::write_error_file(message, traceback);
+}
 
 std::string read_input() { return {std::istreambuf_iterator<char>(std::cin), {}}; }
 
@@ -97,6 +130,9 @@ int main(int argc, char** argv) {
       ->allow_extra_args(false);
   app.add_flag("-i", args.interactive, "Go on at a prompt after FILE");
   app.add_flag("--no-strict,--no_strict", args.no_strict, "Let undeclared globals be nil");
+  app.add_option("--nproc", args.nproc, "Run FILE in N processes of this machine, one per device")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t(1), int64_t(1024)));
   app.set_version_flag("--version", "redco-lua " REDCO_VERSION);
   app.prefix_command();
   try {
@@ -111,6 +147,7 @@ int main(int argc, char** argv) {
     return wrong_usage;
   }
   try {
+    if (args.nproc > 1) return run_workers(args);
     auto terminal = redco::make_terminal();
     Warnings warnings(terminal);
     c10::WarningUtils::WarningHandlerGuard guard(&warnings);
@@ -120,7 +157,7 @@ int main(int argc, char** argv) {
     run(engine, args);
     return fine;
   } catch (const redco::ScriptError& error) {
-    std::fprintf(stderr, "redco-lua: %s\n%s\n", error.what(), error.traceback().c_str());
+    tell(error.what(), error.traceback());
     switch (error.kind()) {
       case redco::ScriptError::Kind::usage:
         return wrong_usage;
@@ -130,10 +167,10 @@ int main(int argc, char** argv) {
         break;
     }
   } catch (const redco::UsageError& error) {
-    std::fprintf(stderr, "redco-lua: %s\n", error.what());
+    tell(error.what(), "");
     return wrong_usage;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "redco-lua: %s\n", error.what());
+    tell(error.what(), "");
   }
   return script_failed;
 }

@@ -77,8 +77,12 @@ void ProgressBar::show(bool finished) {
   console_->progress(state_);
 }
 
-RunLog::RunLog(std::string workdir, bool verbose, std::shared_ptr<Console> console)
-    : workdir_(std::move(workdir)), verbose_(verbose), console_(std::move(console)) {
+RunLog::RunLog(std::string workdir, bool verbose, std::shared_ptr<Console> console,
+               int64_t n_processes)
+    : workdir_(std::move(workdir)),
+      verbose_(verbose),
+      console_(std::move(console)),
+      n_processes_(n_processes) {
   if (workdir_.empty()) return;
   std::error_code error;
   std::filesystem::create_directories(workdir_, error);
@@ -113,8 +117,9 @@ void RunLog::info(const std::string& text, const std::string& title, std::option
   localtime_r(&now, &local);
   char stamp[40];
   std::strftime(stamp, sizeof(stamp), "%m/%d/%Y %H:%M:%S", &local);
-  std::string line =
-      std::string("[") + stamp + " - redco - Process Index: 0 (#Processes: 1) - INFO] " + message;
+  std::string line = std::string("[") + stamp +
+                     " - redco - Process Index: 0 (#Processes: " + std::to_string(n_processes_) +
+                     ") - INFO] " + message;
   if (verbose_ && console_) console_->line(line);
   append("log.txt", line + "\n");
 }

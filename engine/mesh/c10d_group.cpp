@@ -1,5 +1,7 @@
 #include "c10d_group.h"
 
+#include "spmd_check.h"
+
 #include <redco/error.h>
 
 #include <ATen/core/grad_mode.h>
@@ -12,6 +14,8 @@
 #include <ATen/ops/view_as_real.h>
 
 #include <functional>
+#include <sstream>
+#include <thread>
 #include <utility>
 
 namespace redco {
@@ -21,19 +25,41 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// How long a process waits before it looks around: for an interrupt, and at its peers.
-constexpr milliseconds look_around = milliseconds(200);
-
 // Whether the work has ended, once it has or the time is up. Throws what it failed with.
 bool has_ended(c10d::Work& work, milliseconds time) {
   try {
     work.wait(time);
     return true;
-  } catch (const c10::Error&) {
+  } catch (const std::exception&) {
     if (!work.isCompleted()) return false;  // only the time was up
   }
   work.wait();
   return true;
+}
+
+std::string seconds(milliseconds time) {
+  std::ostringstream text;
+  text << static_cast<double>(time.count()) / 1000 << " s";
+  return text.str();
+}
+
+// "process 2", "processes 0, 3"
+std::string processes_text(const std::vector<int64_t>& ranks) {
+  std::string text = ranks.size() == 1 ? "process " : "processes ";
+  for (size_t i = 0; i < ranks.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  return text;
+}
+
+// A backend notices first that a connection broke; who failed, and of what, is known soon after.
+[[noreturn]] void explain(const std::string& what, const std::string& cause,
+                          const GroupParts& group) {
+  auto until = steady_clock::now() + Peers::patience + 2 * Peers::look_around;
+  while (steady_clock::now() < until) {
+    check_interrupt();
+    group.peers->check(what, group.processes);
+    std::this_thread::sleep_for(Peers::look_around);
+  }
+  fail(what, " failed: ", cause);
 }
 
 // Any tensor as bytes: moving needs no more, and backends lack some types.
@@ -68,6 +94,7 @@ at::Tensor reduce_rows(const at::Tensor& rows, ReduceOp op) {
 class C10dGroup : public Group {
  public:
   explicit C10dGroup(GroupParts parts) : parts_(std::move(parts)) {}
+  ~C10dGroup() override;
 
   const std::string& name() const override { return parts_.name; }
   int64_t rank() const override { return parts_.rank; }
@@ -85,8 +112,10 @@ class C10dGroup : public Group {
   /// Checks and counts a collective; returns its name for messages.
   std::string announce(Kind kind, const at::Tensor& tensor);
   Work exchange_rows(const at::Tensor& tensor, const at::Tensor& result);
+  std::unique_ptr<Pending> started(std::string what, Work work, std::function<at::Tensor()> finish);
 
   GroupParts parts_;
+  std::vector<Work> in_flight_;  // and some that have landed
 };
 
 // One collective, from its start to its wait.
@@ -98,7 +127,7 @@ class C10dGroup::Call : public Pending {
 
   at::Tensor wait() override {
     if (finish_) {
-      if (work_) await();
+      if (work_) await(*work_, what_, group_.parts_);
       at::NoGradGuard no_grad;
       result_ = std::exchange(finish_, nullptr)();
       work_.reset();
@@ -107,16 +136,6 @@ class C10dGroup::Call : public Pending {
   }
 
  private:
-  void await() {
-    auto from = steady_clock::now();
-    while (!has_ended(*work_, look_around)) {
-      check_interrupt();
-      require(steady_clock::now() - from < group_.parts_.timeout, what_,
-              ": not all processes answered within ",
-              static_cast<double>(group_.parts_.timeout.count()) / 1000, " s");
-    }
-  }
-
   const C10dGroup& group_;
   std::string what_;
   Work work_;  // null: there is nothing to move
@@ -147,7 +166,28 @@ std::string C10dGroup::announce(Kind kind, const at::Tensor& tensor) {
   auto& traffic = counters_[kind];
   ++traffic.count;
   traffic.bytes += bytes_sent(kind, static_cast<int64_t>(tensor.nbytes()), size());
+  if (parts_.check != nullptr) parts_.check->compare(kind, what.str(), parts_);
+  parts_.peers->count(parts_.number);
   return what.str();
+}
+
+std::unique_ptr<Pending> C10dGroup::started(std::string what, Work work, Call::Finish finish) {
+  std::erase_if(in_flight_, [](const Work& each) { return each->isCompleted(); });
+  if (work) in_flight_.push_back(work);
+  return std::make_unique<Call>(*this, std::move(what), std::move(work), std::move(finish));
+}
+
+// A backend's end waits for its work. Work that nobody will take part in any more must not keep
+// this process: then the backend is left as it is, until the process ends.
+C10dGroup::~C10dGroup() {
+  auto until = steady_clock::now() + milliseconds(500);
+  for (const Work& work : in_flight_) {
+    while (!work->isCompleted() && steady_clock::now() < until)
+      std::this_thread::sleep_for(milliseconds(1));
+    if (work->isCompleted()) continue;
+    new Backend(parts_.backend);
+    return;
+  }
 }
 
 std::unique_ptr<Pending> C10dGroup::start_all_reduce(at::Tensor tensor, ReduceOp op) {
@@ -171,7 +211,7 @@ std::unique_ptr<Pending> C10dGroup::start_all_reduce(at::Tensor tensor, ReduceOp
     options.reduceOp = to_c10d(op);
     work = parts_.backend.c10d->allreduce(tensors, options);
   }
-  return std::make_unique<Call>(*this, what, work, [tensor, reduced] {
+  return started(what, work, [tensor, reduced] {
     if (tensor.scalar_type() == at::kShort) tensor.copy_(reduced);
     return tensor;
   });
@@ -188,7 +228,7 @@ std::unique_ptr<Pending> C10dGroup::start_all_gather(at::Tensor tensor) {
     at::Tensor to = as_bytes(result), from = as_bytes(tensor);
     work = parts_.backend.c10d->_allgather_base(to, from);
   }
-  return std::make_unique<Call>(*this, what, work, [result] { return result; });
+  return started(what, work, [result] { return result; });
 }
 
 C10dGroup::Work C10dGroup::exchange_rows(const at::Tensor& tensor, const at::Tensor& result) {
@@ -202,8 +242,7 @@ std::unique_ptr<Pending> C10dGroup::start_all_to_all(at::Tensor tensor) {
   std::string what = announce(all_to_all_kind, tensor);
   at::NoGradGuard no_grad;
   at::Tensor result = at::empty_like(tensor);
-  return std::make_unique<Call>(*this, what, exchange_rows(tensor, result),
-                                [result] { return result; });
+  return started(what, exchange_rows(tensor, result), [result] { return result; });
 }
 
 std::unique_ptr<Pending> C10dGroup::start_reduce_scatter(at::Tensor tensor, ReduceOp op) {
@@ -214,14 +253,34 @@ std::unique_ptr<Pending> C10dGroup::start_reduce_scatter(at::Tensor tensor, Redu
     c10d::ReduceScatterOptions options;
     options.reduceOp = to_c10d(op);
     Work work = parts_.backend.c10d->_reduce_scatter_base(result, tensor, options);
-    return std::make_unique<Call>(*this, what, work, [result] { return result; });
+    return started(what, work, [result] { return result; });
   }
   at::Tensor rows = at::empty_like(tensor);
-  return std::make_unique<Call>(*this, what, exchange_rows(tensor, rows),
-                                [rows, op] { return reduce_rows(rows, op); });
+  return started(what, exchange_rows(tensor, rows), [rows, op] { return reduce_rows(rows, op); });
 }
 
 }  // namespace
+
+void await(c10d::Work& work, const std::string& what, const GroupParts& group) {
+  auto from = steady_clock::now();
+  while (true) {
+    try {
+      if (has_ended(work, Peers::look_around)) return;
+    } catch (const c10::Error& error) {
+      explain(what, error.what_without_backtrace(), group);
+    } catch (const std::exception& error) {
+      explain(what, error.what(), group);
+    }
+    check_interrupt();
+    group.peers->check(what, group.processes);
+    if (steady_clock::now() - from < group.timeout) continue;
+    auto late = group.peers->behind(group.number, group.processes);
+    fail(what, " did not end within ", seconds(group.timeout),
+         late.empty() ? "; all processes have started it"
+                      : "; " + processes_text(late) + (late.size() == 1 ? " has" : " have") +
+                            " not started it");
+  }
+}
 
 std::unique_ptr<Group> make_c10d_group(GroupParts parts) {
   return std::make_unique<C10dGroup>(std::move(parts));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "backend.h"
+#include "peers.h"
 
 #include <redco/group.h>
 
@@ -11,6 +12,8 @@
 
 namespace redco {
 
+class SpmdCheck;
+
 /// What a group of two or more is made of.
 struct GroupParts {
   std::string name;
@@ -18,7 +21,14 @@ struct GroupParts {
   int64_t rank = 0;
   std::vector<int64_t> processes;  ///< the rank in the run of each rank of this group
   std::chrono::milliseconds timeout = {};
+  Peers* peers = nullptr;
+  size_t number = 0;           ///< what `peers` counts its collectives under
+  SpmdCheck* check = nullptr;  ///< where given, it compares every call among the processes
 };
+
+/// Waits for the work of a collective called `what`. Throws Error when a process failed or is gone,
+/// when the time is up, and Interrupted.
+void await(c10d::Work& work, const std::string& what, const GroupParts& group);
 
 /// A group whose collectives run in a backend of c10d.
 std::unique_ptr<Group> make_c10d_group(GroupParts parts);

@@ -2,14 +2,17 @@
 
 #include "c10d_group.h"
 #include "gloo.h"
+#include "peers.h"
 #include "single.h"
+#include "spmd_check.h"
 
 #include <redco/error.h>
+#include <redco/run_store.h>
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include <array>
+#include <cstdlib>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -25,48 +28,64 @@ Store with_prefix(const Store& store, const std::string& prefix) {
   return c10::make_intrusive<c10d::PrefixStore>(prefix, store);
 }
 
-// How this process reaches the others of its run. It lasts as long as the program: other processes
-// may need the store that this one hosts after its last mesh is gone.
+// How this process reaches the others of its run. It is never destroyed: others may need the store
+// that this process hosts after its last mesh is gone. When the program ends only the signs of life
+// are stopped.
 class Connection {
  public:
-  static Connection& of(const MeshOptions& options) {
-    static std::mutex mutex;
-    static auto& all = *new std::map<std::string, Connection>;  // never destroyed, as above
-    std::lock_guard lock(mutex);
-    const Processes& processes = options.processes;
+  static Connection& of(const Processes& processes, std::chrono::milliseconds timeout) {
+    std::lock_guard lock(all().mutex);
     std::string where = processes.store_address + ":" + std::to_string(processes.store_port);
-    return all.try_emplace(where, options).first->second;
+    return all().connections.try_emplace(where, processes, timeout).first->second;
+  }
+  /// Calls `body` for every connection there is.
+  template <class Body>
+  static void for_each(Body body) {
+    std::lock_guard lock(all().mutex);
+    for (auto& [where, connection] : all().connections) body(connection);
   }
 
-  explicit Connection(const MeshOptions& options) {
-    const Processes& processes = options.processes;
-    c10d::TCPStoreOptions store;
-    store.port = static_cast<uint16_t>(processes.store_port);
-    store.isServer = processes.hosts_store;
-    store.waitWorkers = false;
-    store.timeout = options.timeout;
-    try {
-      store_ = with_prefix(c10::make_intrusive<c10d::TCPStore>(processes.store_address, store),
-                           "redco/" + std::to_string(processes.attempt));
-    } catch (const c10::Error& error) {
-      fail("process ", processes.rank, " cannot ", store.isServer ? "open" : "reach",
-           " the store of the run at ", processes.store_address, ":", processes.store_port, ": ",
-           error.what_without_backtrace());
-    }
-  }
+  Connection(const Processes& processes, std::chrono::milliseconds timeout)
+      : store_(RunStore::connect(processes, timeout)),
+        peers_(processes, reach_again(processes, timeout)) {}
 
+  Peers& peers() { return peers_; }
   /// A store of the next mesh alone. All processes make their meshes in the same order.
-  Store next_mesh() { return with_prefix(store_, "mesh" + std::to_string(n_meshes_++)); }
+  Store next_mesh() { return with_prefix(store_->c10d(), "mesh" + std::to_string(n_meshes_++)); }
 
  private:
-  Store store_;
+  struct All {
+    std::mutex mutex;
+    std::map<std::string, Connection> connections;
+  };
+  struct StopAtExit {
+    ~StopAtExit() {
+      for_each([](Connection& connection) { connection.peers_.stop(); });
+    }
+  };
+  static All& all() {
+    static All& made = *new All;
+    static StopAtExit stop;
+    return made;
+  }
+  // A connection of its own: one that waits for something must not hold up the signs of life.
+  static std::unique_ptr<RunStore> reach_again(Processes processes,
+                                               std::chrono::milliseconds timeout) {
+    processes.hosts_store = false;
+    return RunStore::connect(processes, timeout);
+  }
+
+  std::unique_ptr<RunStore> store_;
+  Peers peers_;
   int64_t n_meshes_ = 0;
 };
 
 // Waits until all processes are there.
-void meet(c10d::Store& store, const MeshOptions& options) {
+void meet(c10d::Store& store, Peers& peers, const MeshOptions& options) {
   auto key = [](int64_t rank) { return "joined/" + std::to_string(rank); };
   store.set(key(options.processes.rank), std::vector<uint8_t>{1});
+  constexpr auto sleep = std::chrono::milliseconds(5);
+  int64_t looks = 0;
   auto from = std::chrono::steady_clock::now();
   for (int64_t rank = 0; rank < options.processes.size; ++rank) {
     while (!store.check({key(rank)})) {
@@ -74,7 +93,8 @@ void meet(c10d::Store& store, const MeshOptions& options) {
       require(std::chrono::steady_clock::now() - from < options.timeout, "process ", rank, " of ",
               options.processes.size, " did not come within ",
               static_cast<double>(options.timeout.count()) / 1000, " s");
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      std::this_thread::sleep_for(sleep);
+      if (++looks % (Peers::look_around / sleep) == 0) peers.check("connecting the processes", {});
     }
   }
 }
@@ -88,27 +108,33 @@ class Grid : public Mesh {
       for (const char* name : {"dp", "mp", "world"}) groups_.push_back(make_single(name));
       return;
     }
-    Store store = Connection::of(options).next_mesh();
-    meet(*store, options);
+    Connection& connection = Connection::of(processes_, options.timeout);
+    Store store = connection.next_mesh();
+    meet(*store, connection.peers(), options);
     int64_t dp_index = rank / mp_size, mp_index = rank % mp_size;
-    auto add = [&](const std::string& name, int64_t first, int64_t step, int64_t size) {
-      if (size == 1) {
-        groups_.push_back(make_single(name));
-        return;
-      }
+    auto parts_of = [&](const std::string& name, int64_t first, int64_t step, int64_t size) {
       GroupParts parts;
       parts.name = name;
+      parts.rank = (rank - first) / step;
+      for (int64_t i = 0; i < size; ++i) parts.processes.push_back(first + i * step);
       parts.timeout = options.timeout;
-      for (int64_t i = 0; i < size; ++i) {
-        parts.processes.push_back(first + i * step);
-        if (first + i * step == rank) parts.rank = i;
-      }
-      parts.backend = connect(with_prefix(store, name + std::to_string(first)), parts);
-      groups_.push_back(make_c10d_group(std::move(parts)));
+      parts.peers = &connection.peers();
+      parts.number = parts.peers->add_group();
+      if (size > 1)
+        parts.backend = connect(with_prefix(store, name + std::to_string(first)), parts);
+      return parts;
     };
-    add("dp", mp_index, mp_size, dp_size);
-    add("mp", dp_index * mp_size, 1, mp_size);
-    add("world", 0, 1, n);
+    const char* check = std::getenv("REDCO_CHECK_SPMD");
+    if (check != nullptr && std::strcmp(check, "1") == 0)
+      check_ = std::make_unique<SpmdCheck>(parts_of("check", 0, 1, n));
+    auto add = [&](GroupParts parts) {
+      parts.check = check_.get();
+      groups_.push_back(parts.processes.size() == 1 ? make_single(parts.name)
+                                                    : make_c10d_group(std::move(parts)));
+    };
+    add(parts_of("dp", mp_index, mp_size, dp_size));
+    add(parts_of("mp", dp_index * mp_size, 1, mp_size));
+    add(parts_of("world", 0, 1, n));
   }
 
   const Processes& processes() const override { return processes_; }
@@ -130,6 +156,7 @@ class Grid : public Mesh {
   Processes processes_;
   c10::Device device_;
   std::map<std::vector<int64_t>, Backend> backends_;
+  std::unique_ptr<SpmdCheck> check_;
   std::vector<std::unique_ptr<Group>> groups_;  // dp, mp, world
 };
 
@@ -143,6 +170,23 @@ std::shared_ptr<Mesh> Mesh::make(const MeshOptions& options) {
                      ": one for each device; redco-lua --nproc N starts N of them");
   }
   return std::make_shared<Grid>(options);
+}
+
+void report_failure(const std::string& text) {
+  try {
+    bool reported = false;
+    Connection::for_each([&](Connection& connection) {
+      connection.peers().report_failure(text);
+      reported = true;
+    });
+    if (reported) return;
+    // It failed before it made a mesh: the others may wait for it.
+    Processes processes = find_processes();
+    if (processes.size == 1 || processes.hosts_store) return;
+    RunStore::connect(processes, std::chrono::seconds(2))->note_failure({processes.rank, text});
+  } catch (const std::exception&) {
+    // The others will notice that this process is gone.
+  }
 }
 
 }  // namespace redco

@@ -39,8 +39,8 @@ int64_t variable(const char* name, int64_t otherwise, int64_t least) {
 }
 
 void check(const Processes& processes) {
-  require_usage(processes.rank < processes.size, processes.source, ": process ", processes.rank,
-                " of ", processes.size, ": processes count from 0");
+  require_usage(processes.rank < processes.size, processes.source, ": process (RANK) ",
+                processes.rank, " of ", processes.size, ": processes count from 0");
   require_usage(processes.local_rank < processes.local_size, processes.source,
                 ": LOCAL_RANK = ", processes.local_rank,
                 " with LOCAL_WORLD_SIZE = ", processes.local_size, ": processes count from 0");

@@ -18,22 +18,28 @@ void check_positive(const char* name, int64_t value) {
 constexpr uint64_t user_stream = 0, trainer_stream = 1;
 
 std::shared_ptr<Mesh> make_mesh(const DeployerOptions& options) {
-  return Mesh::make(
-      {.processes = find_processes(options.processes), .n_model_shards = options.n_model_shards});
+  require(options.collective_timeout > 0 && options.collective_timeout <= 1e6,
+          "Deployer: collective_timeout = ", options.collective_timeout,
+          " must be a positive number of seconds");
+  return Mesh::make({.processes = find_processes(options.processes),
+                     .n_model_shards = options.n_model_shards,
+                     .timeout = std::chrono::milliseconds(
+                         static_cast<int64_t>(options.collective_timeout * 1000))});
 }
 
-bool is_first(const Mesh& mesh) { return mesh.processes().rank == 0; }
+RunLog make_run_log(const DeployerOptions& options, const Processes& processes) {
+  if (processes.rank != 0) return RunLog({}, false, nullptr);
+  return RunLog(options.workdir, options.verbose, options.console, processes.size);
+}
 
 }  // namespace
 
-// One process speaks for all.
 Deployer::Deployer(DeployerOptions options)
-    : seed_(options.seed),
+    : mesh_(make_mesh(options)),
+      seed_(options.seed),
       zero_(options.zero),
-      mesh_(make_mesh(options)),
       workdir_(options.workdir),
-      run_log_(is_first(*mesh_) ? options.workdir : "", options.verbose,
-               is_first(*mesh_) ? options.console : nullptr) {
+      run_log_(make_run_log(options, mesh_->processes())) {
   require(zero_ >= 0 && zero_ <= 3, "Deployer: zero = ", zero_, " must be 0, 1, 2 or 3");
 }
 
@@ -49,8 +55,8 @@ int64_t Deployer::get_accumulate_grad_batches(int64_t global_batch_size,
   int64_t micro = get_local_global_micro_batch_size(per_device_batch_size).second;
   require(global_batch_size % micro == 0, "global_batch_size = ", global_batch_size,
           " must be a multiple of the micro-batch of all devices, ", micro,
-          " (per_device_batch_size = ", per_device_batch_size, " on ",
-          micro / per_device_batch_size, " devices); the nearest are ",
+          " (per_device_batch_size = ", per_device_batch_size, " in each of ",
+          mesh_->size(Mesh::dp), " data-parallel groups); the nearest are ",
           global_batch_size / micro * micro, " and ", (global_batch_size / micro + 1) * micro);
   return global_batch_size / micro;
 }

@@ -217,3 +217,159 @@ TEST_CASE("processes start and end, forty times") {
     });
   }
 }
+
+namespace {
+
+std::string error_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const redco::Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+void check_contains(const std::string& text, const std::vector<std::string>& parts) {
+  for (const auto& part : parts) {
+    INFO(text);
+    CHECK_MESSAGE(text.find(part) != std::string::npos, "no \"", part, "\"");
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a collective that one does not join ends with its name when the time is up") {
+  in_bare_processes(
+      {.n_processes = 3, .time_limit = std::chrono::seconds(30)}, [](const Processes& processes) {
+        auto mesh = Mesh::make({.processes = processes, .timeout = std::chrono::seconds(3)});
+        mesh->world().all_reduce(at::ones(1), ReduceOp::sum);
+        if (processes.rank == 1) {
+          std::this_thread::sleep_for(std::chrono::seconds(5));
+          return;
+        }
+        std::string error = error_of([&] {
+          mesh->world().all_reduce(at::ones({2, 3}), ReduceOp::sum);
+        });
+        check_contains(error, {"all_reduce of Float[2, 3] over group \"world\"", "within 3 s",
+                               "process 1 has not started it"});
+      });
+}
+
+TEST_CASE("a failure that is reported ends the others with its text") {
+  in_processes({.n_processes = 3, .time_limit = std::chrono::seconds(30)}, [](Mesh& mesh) {
+    if (mesh.processes().rank == 2) {
+      redco::report_failure("train.lua:7: out of tea");
+      redco::report_failure("not the first");
+      std::this_thread::sleep_for(std::chrono::seconds(2));
+      return;
+    }
+    auto from = std::chrono::steady_clock::now();
+    std::string error = error_of([&] { mesh.world().all_gather(at::ones(2)); });
+    check_contains(error,
+                   {"all_gather of Float[2]", "because process 2 failed: train.lua:7: out of tea"});
+    CHECK(std::chrono::steady_clock::now() - from < std::chrono::seconds(2));
+  });
+}
+
+TEST_CASE("an interrupt ends the wait for the others") {
+  in_processes({.n_processes = 2, .time_limit = std::chrono::seconds(30)}, [](Mesh& mesh) {
+    if (mesh.processes().rank == 0) {
+      redco::request_interrupt();
+      CHECK_THROWS_AS(mesh.world().all_gather(at::ones(2)), redco::Interrupted);
+    }
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+  });
+}
+
+TEST_CASE("REDCO_CHECK_SPMD names both calls of processes that stray") {
+  struct Case {
+    std::function<void(Mesh&)> call[2];
+    std::string text[2];
+  };
+  auto reduce = [](Mesh& mesh) { mesh.world().all_reduce(at::ones(4), ReduceOp::sum); };
+  const Case cases[] = {
+      {{reduce, [](Mesh& mesh) { mesh.world().all_gather(at::ones(4)); }},
+       {"all_reduce of Float[4] over group \"world\"",
+        "all_gather of Float[4] over group \"world\""}},
+      {{reduce, [](Mesh& mesh) { mesh.group(Mesh::mp).all_reduce(at::ones(4), ReduceOp::sum); }},
+       {"all_reduce of Float[4] over group \"world\"", "all_reduce of Float[4] over group \"mp\""}},
+      {{reduce, [](Mesh& mesh) { mesh.world().all_reduce(at::ones(5), ReduceOp::sum); }},
+       {"all_reduce of Float[4]", "all_reduce of Float[5]"}},
+      {{reduce,
+        [](Mesh& mesh) { mesh.world().all_reduce(at::ones(4, at::kDouble), ReduceOp::sum); }},
+       {"all_reduce of Float[4]", "all_reduce of Double[4]"}},
+  };
+  for (const Case& each : cases) {
+    in_bare_processes({.n_processes = 2}, [&](const Processes& processes) {
+      setenv("REDCO_CHECK_SPMD", "1", 1);
+      auto mesh = Mesh::make({.processes = processes, .n_model_shards = 2});
+      mesh->group(Mesh::mp).all_reduce(at::ones(1), ReduceOp::sum);
+      int64_t rank = processes.rank;
+      redco::set_call_site([=] { return "train.lua:" + std::to_string(10 + rank); });
+      std::string error = error_of([&] { each.call[rank](*mesh); });
+      auto story = [&](int64_t r) {
+        return "process " + std::to_string(r) + " calls " + each.text[r];
+      };
+      check_contains(
+          error, {"collective number 2", story(0), story(1), "at train.lua:10", "at train.lua:11"});
+    });
+  }
+}
+
+TEST_CASE("where processes find themselves") {
+  auto clear = [] {
+    for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
+                             "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"})
+      unsetenv(name);
+  };
+  auto usage = [](const redco::ProcessOptions& options, const std::string& part) {
+    CHECK_THROWS_WITH_AS(redco::find_processes(options), doctest::Contains(part.c_str()),
+                         redco::UsageError);
+  };
+  clear();
+  Processes one = redco::find_processes();
+  CHECK(one.size == 1);
+  CHECK(one.store_address.empty());
+
+  Processes second = redco::find_processes(
+      {.n_processes = 2, .process_id = 1, .host0_address = "10.0.0.1", .host0_port = 7});
+  CHECK(second.rank == 1);
+  CHECK(second.size == 2);
+  CHECK(second.store_address == "10.0.0.1");
+  CHECK(second.store_port == 7);
+  CHECK_FALSE(second.hosts_store);
+  CHECK(
+      redco::find_processes({.n_processes = 2, .process_id = 0, .host0_address = "h"}).hosts_store);
+  CHECK(redco::find_processes({.n_processes = 1}).size == 1);
+  usage({.n_processes = 2}, "process_id");
+  usage({.n_processes = 0}, "n_processes = 0");
+  usage({.n_processes = 2, .process_id = 2, .host0_address = "h"}, "count from 0");
+  usage({.n_processes = 2, .process_id = -1, .host0_address = "h"}, "negative");
+  usage({.n_processes = 2, .process_id = 1, .host0_address = "h", .host0_port = 99999}, "port");
+  usage({.process_id = 1}, "n_processes");
+
+  setenv("WORLD_SIZE", "4", 1);
+  usage({}, "RANK");
+  setenv("RANK", "3", 1);
+  setenv("MASTER_ADDR", "node7", 1);
+  setenv("MASTER_PORT", "29500", 1);
+  setenv("LOCAL_RANK", "1", 1);
+  setenv("LOCAL_WORLD_SIZE", "2", 1);
+  Processes last = redco::find_processes();
+  CHECK(last.rank == 3);
+  CHECK(last.local_rank == 1);
+  CHECK(last.local_size == 2);
+  CHECK(last.store_address == "node7");
+  CHECK_FALSE(last.hosts_store);
+  CHECK(redco::find_processes({.n_processes = 4, .process_id = 3, .host0_address = "x"}).rank == 3);
+  usage({.n_processes = 2, .process_id = 1, .host0_address = "x"}, "leave the options out");
+  setenv("RANK", "0", 1);
+  CHECK(redco::find_processes().hosts_store);
+  setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
+  CHECK_FALSE(redco::find_processes().hosts_store);
+  for (const char* wrong : {"4", "-1", "x", "1x"}) {
+    setenv("RANK", wrong, 1);
+    usage({}, "RANK");
+  }
+  clear();
+}

@@ -18,12 +18,15 @@ namespace redco {
 
 struct DeployerOptions {
   int64_t seed = 0;
-  /// Ranks that share one copy of the parameters; it divides the number of processes.
+  /// Processes that share one copy of the parameters; it divides their number.
   int64_t n_model_shards = 1;
   /// What the data-parallel ranks share instead of each holding all of it: 1 optimizer states, 2
   /// and gradients, 3 and parameters (arXiv 1910.02054).
   int64_t zero = 0;
   ProcessOptions processes = {};
+  /// How long a collective may wait for the other processes, in seconds.
+  double collective_timeout = 600;
+  /// Of several processes only number 0 shows and logs.
   bool verbose = true;
   std::string workdir = {};               ///< logs and metrics go here; empty: nowhere
   std::shared_ptr<Console> console = {};  ///< where lines and progress are shown; null: nowhere
@@ -47,9 +50,14 @@ struct LrScheduleOptions {
 /// The processes and devices of a run, its random numbers and its log.
 class REDCO_API Deployer {
  public:
+  /// Meets the other processes of the run, which make their Deployers in the same order. Throws
+  /// UsageError for what does not fit their number, Error when one does not come.
   explicit Deployer(DeployerOptions options);
 
-  /// Examples of a micro-batch: those of this process, and those of all processes.
+  const std::shared_ptr<Mesh>& mesh() const { return mesh_; }
+
+  /// Examples of a micro-batch: those of one device, and those of the whole mesh, in which each
+  /// data-parallel group has its own.
   std::pair<int64_t, int64_t> get_local_global_micro_batch_size(
       int64_t per_device_batch_size) const;
 
@@ -81,9 +89,9 @@ class REDCO_API Deployer {
   const std::string& workdir() const { return workdir_; }
 
  private:
+  std::shared_ptr<Mesh> mesh_;
   int64_t seed_;
   int64_t zero_;
-  std::shared_ptr<Mesh> mesh_;
   std::string workdir_;
   RunLog run_log_;
   uint64_t rng_count_ = 0;

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -70,5 +71,8 @@ class REDCO_API Group {
  protected:
   Counters counters_;
 };
+
+/// Says where the script is, for messages about collectives: `train.lua:12`. The bindings set it.
+REDCO_API void set_call_site(std::function<std::string()> call_site);
 
 }  // namespace redco

@@ -66,4 +66,8 @@ class REDCO_API Mesh {
   int64_t coordinate(Dim dim) const { return group(dim).rank(); }
 };
 
+/// Tells the other processes of this one's run that it is about to end with an error: those that
+/// wait for it end with an error that has this text. For programs; quick where there are no others.
+REDCO_API void report_failure(const std::string& text);
+
 }  // namespace redco

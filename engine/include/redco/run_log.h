@@ -60,8 +60,10 @@ class REDCO_API ProgressBar {
 class REDCO_API RunLog {
  public:
   /// `workdir` is made with its parents; empty: no files. `console` may be null. A log that is not
-  /// `verbose` shows nothing on the console. Throws Error when the folder cannot be written.
-  RunLog(std::string workdir, bool verbose, std::shared_ptr<Console> console);
+  /// `verbose` shows nothing on the console. It is the log of process 0 of `n_processes`. Throws
+  /// Error when the folder cannot be written.
+  RunLog(std::string workdir, bool verbose, std::shared_ptr<Console> console,
+         int64_t n_processes = 1);
 
   /// A message, to the console and to log.txt. With a title it is set off from the lines around.
   void info(const std::string& text, const std::string& title = "",
@@ -83,6 +85,7 @@ class REDCO_API RunLog {
   std::string workdir_;
   bool verbose_;
   std::shared_ptr<Console> console_;
+  int64_t n_processes_;
 };
 
 /// One line of at most `width` characters:

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <redco/mesh.h>
+#include <redco/run_store.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace redco {
+
+/// What this process knows of the others of its run, and they of it. A thread writes a sign of life
+/// into the store twice a second and reads those of the others, and whether one has failed. It
+/// never waits for them: only who waits in a collective asks. It must live until `stop`, and longer
+/// if the store hangs: its thread cannot be taken out of a store that does not answer.
+class Peers {
+ public:
+  Peers(const Processes& processes, std::unique_ptr<RunStore> store);
+  Peers(const Peers&) = delete;
+  Peers& operator=(const Peers&) = delete;
+
+  /// The number of one more group. Processes make their groups in the same order.
+  size_t add_group();
+  /// One more collective of the group is started: the others are told with the next sign.
+  void count(size_t group);
+  /// Those of `among` that have not started as many collectives of the group as this process, as
+  /// far as is known.
+  std::vector<int64_t> behind(size_t group, const std::vector<int64_t>& among);
+
+  /// Throws Error, which begins with `what`, when a process has failed or one of `waited_for` gives
+  /// no sign of life. To be called every `look_around` while waiting.
+  void check(const std::string& what, const std::vector<int64_t>& waited_for);
+
+  /// Ends the signs of life; waits a second at most.
+  void stop();
+
+  /// Tells the others that this process has failed, and why.
+  void report_failure(const std::string& text);
+
+  static constexpr std::chrono::milliseconds look_around = std::chrono::milliseconds(200);
+  /// How long a process may give no sign before it counts as gone.
+  static constexpr std::chrono::milliseconds patience = std::chrono::seconds(5);
+
+ private:
+  void run();
+  void exchange_signs();
+
+  struct Sign {
+    std::string text;             // as read last
+    std::vector<int64_t> counts;  // collectives started, by group
+    int64_t unchanged = 0;        // for so many rounds
+  };
+
+  const int64_t rank_;
+  const std::string where_;
+  std::unique_ptr<RunStore> store_;
+  std::vector<std::string> keys_;
+  bool all_came_ = false;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stop_ = false;
+  bool stopped_ = false;
+  int64_t rounds_ = 0;
+  int64_t looks_since_round_ = 0;
+  std::string lost_;  // why the store cannot be reached
+  std::optional<RunStore::Failure> failure_;
+  std::vector<int64_t> counts_;  // this process's own
+  std::vector<Sign> signs_;
+};
+
+}  // namespace redco

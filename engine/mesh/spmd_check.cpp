@@ -1,0 +1,69 @@
+#include "spmd_check.h"
+
+#include <redco/error.h>
+
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+namespace redco {
+
+namespace {
+
+constexpr int64_t text_size = 512;
+
+std::function<std::string()>& call_site() {
+  static std::function<std::string()> site;
+  return site;
+}
+
+struct Call {
+  std::string kind_and_group;  // the same on all processes
+  std::string what;            // the same on all of the group
+  std::string site;
+
+  std::string text() const { return kind_and_group + '\n' + what + '\n' + site; }
+
+  static Call read(const char* text) {
+    std::string all(text, strnlen(text, text_size));
+    size_t first = all.find('\n'), second = all.find('\n', first + 1);
+    return {all.substr(0, first), all.substr(first + 1, second - first - 1),
+            all.substr(second + 1)};
+  }
+};
+
+std::string story(int64_t process, const Call& call) {
+  return "process " + std::to_string(process) + " calls " + call.what +
+         (call.site.empty() ? "" : " at " + call.site);
+}
+
+}  // namespace
+
+void set_call_site(std::function<std::string()> site) { call_site() = std::move(site); }
+
+void SpmdCheck::compare(Group::Kind kind, const std::string& what, const GroupParts& group) {
+  Call mine{Group::name(kind) + (" " + group.name), what, call_site() ? call_site()() : ""};
+  auto n = static_cast<int64_t>(world_.processes.size());
+  at::TensorOptions bytes = at::TensorOptions(at::kByte);
+  at::Tensor own = at::zeros({text_size}, bytes), all = at::zeros({n * text_size}, bytes);
+  std::string text = mine.text();
+  std::memcpy(own.mutable_data_ptr(), text.data(), std::min<size_t>(text.size(), text_size - 1));
+  ++n_calls_;
+  world_.peers->count(world_.number);
+  auto work = world_.backend.c10d->_allgather_base(all, own);
+  await(*work, what, world_);
+  for (int64_t process = 0; process < n; ++process) {
+    Call other = Call::read(static_cast<const char*>(all.const_data_ptr()) + process * text_size);
+    bool in_group = std::ranges::count(group.processes, process) > 0;
+    if (other.kind_and_group == mine.kind_and_group && (!in_group || other.what == mine.what))
+      continue;
+    fail("the processes stray: as collective number ", n_calls_, " ",
+         story(world_.processes[static_cast<size_t>(world_.rank)], mine), ", but ",
+         story(process, other), "; every process must call the same ones in the same order");
+  }
+}
+
+}  // namespace redco
