@@ -14,6 +14,9 @@ const RuleTable& product_rules();
 const RuleTable& pointwise_rules();
 const RuleTable& reduction_rules();
 const RuleTable& view_rules();
+const RuleTable& softmax_rules();
+const RuleTable& loss_rules();
+const RuleTable& embedding_rules();
 
 /// The order in which the results' dimensions are the first argument's, of an operator that does no
 /// more than permute them or convert the values; nothing for others.
