@@ -85,13 +85,13 @@ class LayoutTracer final : public Tracer {
   void run(const Call& call, const Plan& plan, torch::jit::Stack& local) override {
     if (call.op.name == "aten::_local_scalar_dense") {
       local = {at::Scalar(1)};  // the layout does not hang on it
-    } else if (plan.run) {
-      for (c10::IValue& value : local)
-        if (value.isTensor() && value.toTensor().defined() && !value.toTensor().is_meta())
-          value = value.toTensor().to(at::kMeta);
-      plan.run(call.op, local, *call.mesh);
     } else {
-      call_without_values(call.op.handle, local);
+      call_without_values(local, [&](torch::jit::Stack& stack) {
+        if (plan.run)
+          plan.run(call.op, stack, *call.mesh);
+        else
+          call.op.handle.callBoxed(&stack);
+      });
     }
   }
 

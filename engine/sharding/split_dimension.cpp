@@ -13,7 +13,7 @@ MeshDims splitting(const Placements& placements, int64_t dim) {
 
 bool is_in_blocks(const TensorArgument& argument, int64_t dim) {
   for (const Placement& placement : argument.placements)
-    if (placement.is_sharded() && placement.dim == dim && placement.blocks > 1) return true;
+    if (placement.is_sharded() && placement.dim == dim && placement.block > 0) return true;
   return false;
 }
 

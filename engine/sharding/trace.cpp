@@ -101,21 +101,22 @@ std::shared_ptr<const Mesh> make_imagined_mesh(int64_t n_model_shards, c10::Devi
   return std::make_shared<ImaginedMesh>(n_model_shards, device);
 }
 
-void call_without_values(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+void call_without_values(torch::jit::Stack& stack,
+                         const std::function<void(torch::jit::Stack&)>& function) {
   for (c10::IValue& value : stack)
     map_tensors(value, [](const at::Tensor& tensor) {
       return tensor.defined() && !tensor.is_meta() ? without_values(tensor) : tensor;
     });
   torch::jit::Stack again = stack;
   try {
-    op.callBoxed(&stack);
+    function(stack);
     return;
   } catch (const c10::Error&) {
     // Some operators work out their shapes together with their values.
     stack = std::move(again);
   }
   for (c10::IValue& value : stack) map_tensors(value, with_any_values);
-  op.callBoxed(&stack);
+  function(stack);
   for (c10::IValue& value : stack)
     map_tensors(value, [](const at::Tensor& tensor) {
       return tensor.defined() ? without_values(tensor) : tensor;

@@ -2,9 +2,9 @@
 
 #include <redco/sharding.h>
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
+#include <functional>
 #include <memory>
 
 namespace redco {
@@ -13,7 +13,9 @@ namespace redco {
 /// and return tensors of the right shapes.
 std::shared_ptr<const Mesh> make_imagined_mesh(int64_t n_model_shards, c10::Device device);
 
-/// Calls the operator on the stack with tensors that have shapes and no values.
-void call_without_values(const c10::OperatorHandle& op, torch::jit::Stack& stack);
+/// Calls `function`, which works on the stack as an operator does, with tensors that have shapes
+/// and no values; so are the results.
+void call_without_values(torch::jit::Stack& stack,
+                         const std::function<void(torch::jit::Stack&)>& function);
 
 }  // namespace redco

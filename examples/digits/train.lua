@@ -49,7 +49,9 @@ else
 end
 local side = train[1].image:size(-1)
 
-local deployer = redco.Deployer { seed = o.seed, n_model_shards = o.n_model_shards, zero = o.zero, workdir = o.workdir }
+local deployer = redco.Deployer {
+  seed = o.seed, n_model_shards = o.n_model_shards, zero = o.zero, workdir = o.workdir,
+}
 local new = { generator = deployer:gen_rng() }
 
 local models = {

@@ -83,7 +83,6 @@ class REDCO_API Deployer {
   /// A seed for one more Trainer; the n-th call depends on the seed and n alone.
   uint64_t new_trainer_seed();
 
-  const std::shared_ptr<Mesh>& mesh() const { return mesh_; }
   int64_t zero() const { return zero_; }
   RunLog& run_log() { return run_log_; }
   const std::string& workdir() const { return workdir_; }
