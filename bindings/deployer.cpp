@@ -30,6 +30,7 @@ int make(lua_State* L) {
   options.seed = args.required<int64_t>("seed");
   options.n_model_shards = args.get<int64_t>("n_model_shards", 1);
   options.zero = args.get<int64_t>("zero", 0);
+  options.sequence_parallel = args.get<bool>("sequence_parallel", false);
   options.verbose = args.get<bool>("verbose", true);
   options.workdir = args.get<std::string>("workdir", "");
   options.console = context(L).console;

@@ -11,6 +11,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -252,9 +253,24 @@ class Results {
     Geometry geometry = geometry_of(plan, local);
     Placements placements = plan.placements;
     if (geometry.sizes.empty()) reduce(local, placements);
+    if (is_split_along_sequence(geometry, placements)) {
+      Placements split = placements;
+      split[Mesh::mp] = Placement::shard(1);
+      local = redistribute_local(local, geometry.sizes, placements, split, *call_.mesh);
+      placements = split;
+      geometry = dense_geometry(geometry.sizes, local);
+    }
     at::Tensor result = wrap(std::move(local), placements, call_.mesh, geometry);
     if (call_.op.is_view) be_view(*sharded_impl(result));
     return result;
+  }
+
+  // In backward a gradient stays a sum: that of several products with one activation is reduced
+  // once, where it meets the activation.
+  bool is_split_along_sequence(const Geometry& geometry, const Placements& placements) const {
+    return call_.mesh->sequence_parallel() && placements[Mesh::mp].is_partial() &&
+           geometry.sizes.size() == 3 && geometry.sizes[1] >= call_.mesh->size(Mesh::mp) &&
+           !torch::autograd::get_current_node();
   }
 
   // A number is read by `item`, which one process may call alone.
@@ -267,7 +283,8 @@ class Results {
   void be_view(ShardedTensorImpl& result) {
     ShardedTensorImpl* base = call_.tensors[0].impl;
     if (!base) return;
-    if (base->is_copy_of_view() || plan_.inputs[0] != call_.tensors[0].placements)
+    if (base->is_copy_of_view() || plan_.inputs[0] != call_.tensors[0].placements ||
+        !result.local().is_alias_of(base->local()))
       result.mark_copy_of_view();
     else
       result.be_view_of(*base);

@@ -41,6 +41,7 @@ Deployer::Deployer(DeployerOptions options)
       workdir_(options.workdir),
       run_log_(make_run_log(options, mesh_->processes())) {
   require(zero_ >= 0 && zero_ <= 3, "Deployer: zero = ", zero_, " must be 0, 1, 2 or 3");
+  mesh_->set_sequence_parallel(options.sequence_parallel);
 }
 
 std::pair<int64_t, int64_t> Deployer::get_local_global_micro_batch_size(
@@ -55,9 +56,9 @@ int64_t Deployer::get_accumulate_grad_batches(int64_t global_batch_size,
   int64_t micro = get_local_global_micro_batch_size(per_device_batch_size).second;
   require(global_batch_size % micro == 0, "global_batch_size = ", global_batch_size,
           " must be a multiple of the micro-batch of all devices, ", micro,
-          " (per_device_batch_size = ", per_device_batch_size, " in each of ",
-          mesh_->size(Mesh::dp), " data-parallel groups); the nearest are ",
-          global_batch_size / micro * micro, " and ", (global_batch_size / micro + 1) * micro);
+          " (per_device_batch_size = ", per_device_batch_size, " x ", mesh_->size(Mesh::dp),
+          " data-parallel); the nearest are ", global_batch_size / micro * micro, " and ",
+          (global_batch_size / micro + 1) * micro);
   return global_batch_size / micro;
 }
 

@@ -23,6 +23,8 @@ struct DeployerOptions {
   /// What the data-parallel ranks share instead of each holding all of it: 1 optimizer states, 2
   /// and gradients, 3 and parameters (arXiv 1910.02054).
   int64_t zero = 0;
+  /// Whether the model shards split activations along their sequence between the blocks.
+  bool sequence_parallel = false;
   ProcessOptions processes = {};
   /// How long a collective may wait for the other processes, in seconds.
   double collective_timeout = 600;
