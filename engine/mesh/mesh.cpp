@@ -94,7 +94,7 @@ void meet(c10d::Store& store, Peers& peers, const MeshOptions& options) {
               options.processes.size, " did not come within ",
               static_cast<double>(options.timeout.count()) / 1000, " s");
       std::this_thread::sleep_for(sleep);
-      if (++looks % (Peers::look_around / sleep) == 0) peers.check("connecting the processes", {});
+      if (++looks % (Peers::look_around / sleep) == 0) peers.check("connecting the processes", {rank});
     }
   }
 }
