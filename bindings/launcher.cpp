@@ -32,9 +32,9 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// After the first failure the others have this long to notice it and end by themselves, then as
-// long again to end when asked.
-constexpr milliseconds time_to_notice = milliseconds(1500);
+// After the first failure the others have so long to notice it and end by themselves, then so long
+// to end when asked.
+constexpr milliseconds time_to_notice = milliseconds(1000);
 constexpr milliseconds time_to_end = milliseconds(3000);
 
 struct Worker {

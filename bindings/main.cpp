@@ -77,7 +77,8 @@ std::vector<std::string> worker_command(const Arguments& args) {
 }
 
 int run_workers(const Arguments& args) {
-  if (args.interactive || args.script.empty() || args.script[0] == "-")
+  bool reads_input = args.script.empty() ? args.chunks.empty() : args.script[0] == "-";
+  if (args.interactive || reads_input)
     throw redco::UsageError("--nproc needs a FILE: several processes share no input or prompt");
   if (redco::find_processes().size > 1)
     throw redco::UsageError(

@@ -53,7 +53,7 @@ std::string processes_text(const std::vector<int64_t>& ranks) {
 // A backend notices first that a connection broke; who failed, and of what, is known soon after.
 [[noreturn]] void explain(const std::string& what, const std::string& cause,
                           const GroupParts& group) {
-  auto until = steady_clock::now() + Peers::patience + 2 * Peers::look_around;
+  auto until = steady_clock::now() + Peers::patience + std::chrono::seconds(2);
   while (steady_clock::now() < until) {
     check_interrupt();
     group.peers->check(what, group.processes);

@@ -13,6 +13,8 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <future>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -80,6 +82,8 @@ class Connection {
   int64_t n_meshes_ = 0;
 };
 
+constexpr const char* meeting = "connecting the processes";
+
 // Waits until all processes are there.
 void meet(c10d::Store& store, Peers& peers, const MeshOptions& options) {
   auto key = [](int64_t rank) { return "joined/" + std::to_string(rank); };
@@ -94,9 +98,23 @@ void meet(c10d::Store& store, Peers& peers, const MeshOptions& options) {
               options.processes.size, " did not come within ",
               static_cast<double>(options.timeout.count()) / 1000, " s");
       std::this_thread::sleep_for(sleep);
-      if (++looks % (Peers::look_around / sleep) == 0) peers.check("connecting the processes", {});
+      if (++looks % (Peers::look_around / sleep) == 0) peers.check(meeting, {rank});
     }
   }
+}
+
+// What `connect` returns, which may wait without end for processes that do not come: it runs on a
+// thread that is left behind when one of them fails.
+Backend connect_watched(std::function<Backend()> connect, Peers& peers,
+                        const std::vector<int64_t>& processes) {
+  std::packaged_task<Backend()> task(std::move(connect));
+  auto backend = task.get_future();
+  std::thread(std::move(task)).detach();
+  while (backend.wait_for(Peers::look_around) != std::future_status::ready) {
+    check_interrupt();
+    peers.check(meeting, processes);
+  }
+  return backend.get();
 }
 
 class Grid : public Mesh {
@@ -146,10 +164,15 @@ class Grid : public Mesh {
   // Groups of the same processes share a backend.
   Backend connect(const Store& store, const GroupParts& parts) {
     Backend& backend = backends_[parts.processes];
-    if (!backend.c10d)
-      backend =
-          make_gloo(store, parts.rank, static_cast<int64_t>(parts.processes.size()), parts.timeout,
-                    processes_.store_address, processes_.local_size == processes_.size);
+    if (!backend.c10d) {
+      auto size = static_cast<int64_t>(parts.processes.size());
+      bool one_host = processes_.local_size == processes_.size;
+      backend = connect_watched(
+          [store, rank = parts.rank, size, timeout = parts.timeout,
+           address = processes_.store_address,
+           one_host] { return make_gloo(store, rank, size, timeout, address, one_host); },
+          *parts.peers, parts.processes);
+    }
     return backend;
   }
 

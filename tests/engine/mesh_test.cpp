@@ -6,6 +6,8 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
+#include <signal.h>
+#include <unistd.h>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
@@ -269,6 +271,29 @@ TEST_CASE("a failure that is reported ends the others with its text") {
                    {"all_gather of Float[2]", "because process 2 failed: train.lua:7: out of tea"});
     CHECK(std::chrono::steady_clock::now() - from < std::chrono::seconds(2));
   });
+}
+
+TEST_CASE("a process that is killed or stopped ends the others within ten seconds, with its name") {
+  // In the first case the connection breaks, in the second it only falls silent.
+  for (int signal : {SIGKILL, SIGSTOP}) {
+    in_processes(
+        {.n_processes = 3, .time_limit = std::chrono::seconds(40), .victim = 1}, [&](Mesh& mesh) {
+          Group& world = mesh.world();
+          auto pid = world.all_gather(at::scalar_tensor(getpid(), at::kLong))[1].item<int64_t>();
+          if (mesh.processes().rank == 1) {
+            auto begun = world.start_all_reduce(at::ones(1 << 22), ReduceOp::sum);
+            raise(signal);
+          }
+          auto from = std::chrono::steady_clock::now();
+          std::string error = error_of([&] {
+            for (int i = 0; i < 5; ++i) world.all_reduce(at::ones(1 << 22), ReduceOp::sum);
+          });
+          check_contains(error,
+                         {"all_reduce of Float[4194304]", "because process 1 failed: no sign"});
+          CHECK(std::chrono::steady_clock::now() - from < std::chrono::seconds(10));
+          kill(static_cast<pid_t>(pid), SIGKILL);
+        });
+  }
 }
 
 TEST_CASE("an interrupt ends the wait for the others") {

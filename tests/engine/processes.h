@@ -10,6 +10,7 @@ struct Layout {
   int64_t n_processes = 2;
   int64_t n_model_shards = 1;
   std::chrono::seconds time_limit = std::chrono::seconds(60);
+  int64_t victim = -1;  ///< a process that may end as badly as it likes
 };
 
 /// Runs `body` in several processes at once, each with its mesh; checks that fail in any of them

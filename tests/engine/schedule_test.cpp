@@ -92,12 +92,11 @@ TEST_CASE("batch sizes that do not divide are refused with the nearest that do")
   redco::Deployer deployer({.seed = 1});
   CHECK(deployer.get_local_global_micro_batch_size(8) == std::pair<int64_t, int64_t>(8, 8));
   CHECK(deployer.get_accumulate_grad_batches(32, 8) == 4);
-  CHECK_THROWS_WITH_AS(
-      deployer.get_accumulate_grad_batches(20, 8),
-      "global_batch_size = 20 must be a multiple of the micro-batch of all "
-      "devices, 8 (per_device_batch_size = 8 x 1 data-parallel); the nearest are 16 and "
-      "24",
-      redco::Error);
+  CHECK_THROWS_WITH_AS(deployer.get_accumulate_grad_batches(20, 8),
+                       "global_batch_size = 20 must be a multiple of the micro-batch of all "
+                       "devices, 8 (per_device_batch_size = 8 on 1 device); the nearest are 16 and "
+                       "24",
+                       redco::Error);
   CHECK_THROWS_AS(deployer.get_accumulate_grad_batches(20, 0), redco::Error);
   CHECK_THROWS_WITH_AS(redco::Deployer({.seed = 1, .n_model_shards = 2}),
                        doctest::Contains("n_model_shards = 2"), redco::Error);

@@ -186,8 +186,12 @@ test("unknown arguments are refused with the nearest, later ones by name and rea
   refused(function() redco.Deployer { jax_seed = 1, seed = 1 } end, "jax_seed", "seed")
   refused(function() redco.Deployer { seed = 1.5 } end, "seed", "an integer")
   refused(function() redco.Deployer { seed = 1, n_model_shards = 2 } end, "n_model_shards", "2")
-  for _, name in ipairs { "n_processes", "process_id", "host0_address", "host0_port",
-    "n_local_devices", "run_tensorboard", "wandb_init_kwargs" } do
+  for name, value in pairs { process_id = 1, host0_address = "host", host0_port = 9 } do
+    refused(function() redco.Deployer { seed = 1, [name] = value } end, name, "need n_processes")
+  end
+  refused(function() redco.Deployer { seed = 1, n_processes = 2 } end, "needs process_id")
+  refused(function() redco.Deployer { seed = 1, collective_timeout = 0 } end, "collective_timeout")
+  for _, name in ipairs { "n_local_devices", "run_tensorboard", "wandb_init_kwargs" } do
     refused(function() redco.Deployer { seed = 1, [name] = 1 } end,
       "redco.Deployer: " .. name .. ":")
   end

@@ -1,0 +1,311 @@
+-- redco-lua --nproc: how workers start, show themselves, fail and end.
+local program = require "program"
+local testing = require "testing"
+
+local test, expect_equal = testing.test, testing.expect_equal
+local run, shell, write = program.run, program.shell, program.write
+
+local function expect_has(text, ...)
+  for _, part in ipairs { ... } do
+    if not text:find(part, 1, true) then error(("expected %q in:\n%s"):format(part, text), 2) end
+  end
+end
+
+local function expect_code(code, actual, out, err)
+  if actual ~= code then
+    error(("expected exit code %d, got %d\n%s%s"):format(code, actual, out, err), 2)
+  end
+end
+
+local function sorted_lines(text)
+  local lines = {}
+  for line in text:gmatch "[^\n]*\n" do lines[#lines + 1] = line end
+  table.sort(lines)
+  return table.concat(lines)
+end
+
+local function seconds()
+  local pipe = assert(io.popen "date +%s.%N")
+  local now = tonumber(pipe:read "*l")
+  pipe:close()
+  return now
+end
+
+-- The start of every script here: `d` knows the process.
+local head = "local d = require('redco').Deployer { seed = 1, verbose = false }\n"
+
+test("each worker knows its place, gets the arguments, and has its lines marked", function()
+  local path = write("places.lua", [[
+local redco = require "redco"
+local d = redco.Deployer { seed = 1, n_model_shards = 2, verbose = false }
+print(d.process_id, d.n_processes, d.mesh.dp, d.mesh.mp, ...)
+io.stderr:write("to stderr ", d.process_id)
+local local_size, global = d:get_local_global_micro_batch_size { per_device_batch_size = 3 }
+print(local_size, global)]])
+  local code, out, err = run { "--nproc", "4", path, "a", "--nproc", "7" }
+  expect_code(0, code, out, err)
+  expect_equal(sorted_lines(out), [[
+[0] 0	4	2	2	a	--nproc	7
+[0] 3	6
+[1] 1	4	2	2	a	--nproc	7
+[1] 3	6
+[2] 2	4	2	2	a	--nproc	7
+[2] 3	6
+[3] 3	4	2	2	a	--nproc	7
+[3] 3	6
+]])
+  expect_equal(sorted_lines(err),
+    "[0] to stderr 0\n[1] to stderr 1\n[2] to stderr 2\n[3] to stderr 3\n")
+end)
+
+test("lines come out whole, however they are written; of a redrawn line the last state", function()
+  local path = write("lines.lua", [[
+io.stdout:setvbuf "no"
+for i = 1, 300 do
+  io.write("a", "b", i) io.write("c\n")
+end
+io.write("10%\r20%\r") io.write("30%\r\n", "\n", ("x"):rep(200000), "\nlast")]])
+  local code, out, err = run { "--nproc", "2", path }
+  expect_code(0, code, out, err)
+  local counts = {}
+  for line in out:gmatch "[^\n]*\n" do
+    local rank, rest = line:match "^%[([01])%] (.*)\n$"
+    assert(rank, line)
+    local i = (counts[rank] or 0) + 1
+    counts[rank] = i
+    local expected = i <= 300 and "ab" .. i .. "c"
+      or ({ "30%", "", ("x"):rep(200000), "last" })[i - 300]
+    expect_equal(rest, expected)
+  end
+  expect_equal(counts["0"], 304)
+  expect_equal(counts["1"], 304)
+end)
+
+test("one worker is this process itself", function()
+  local path = write("one.lua", head .. "print(d.n_processes, d.mesh.dp, os.getenv 'RANK')")
+  local code, out, err = run { "--nproc", "1", path }
+  expect_code(0, code, out, err)
+  expect_equal(out, "1\t1\tnil\n")
+  expect_equal(err, "")
+end)
+
+test("wrong values of --nproc, and what several cannot do, are wrong usage", function()
+  local path = write("nothing.lua", "")
+  for _, n in ipairs { "0", "-1", "x", "1.5", "", "5000" } do
+    local code, _, err = run { "--nproc", n, path }
+    expect_equal(code, 2)
+    expect_has(err, "--nproc")
+  end
+  for _, args in ipairs { { "-i", path }, { "-" }, {} } do
+    local code, _, err = run { "--nproc", "2", unpack(args) }
+    expect_equal(code, 2)
+    expect_has(err, "--nproc needs a FILE")
+  end
+  local code, out, err = run { "--nproc", "2", "-e", "print 'piece'" }
+  expect_code(0, code, out, err)
+  expect_equal(sorted_lines(out), "[0] piece\n[1] piece\n")
+  code, out, err = run { "--nproc", "2", "nowhere.lua" }
+  expect_code(2, code, out, err)
+  code, out, err = run { "--nproc", "2", write("shards.lua",
+    "require('redco').Deployer { seed = 1, n_model_shards = 3 }") }
+  expect_code(2, code, out, err)
+  expect_has(err, "n_model_shards = 3 must divide the number of processes, 2")
+end)
+
+test("workers share the cores, unless they are told otherwise", function()
+  local path = write("threads.lua", "print(os.getenv 'OMP_NUM_THREADS')")
+  local _, out = shell(("unset OMP_NUM_THREADS; \"$REDCO_LUA\" --nproc 2 %s"):format(path))
+  local cores = io.popen("nproc"):read "*n"
+  local share = math.max(1, math.floor(cores / 2))
+  expect_equal(sorted_lines(out), ("[0] %d\n[1] %d\n"):format(share, share))
+  _, out = shell(("OMP_NUM_THREADS=3 \"$REDCO_LUA\" --nproc 2 %s"):format(path))
+  expect_equal(sorted_lines(out), "[0] 3\n[1] 3\n")
+end)
+
+test("process 0 alone writes the log", function()
+  local path = write("logs.lua", ([[
+local d = require("redco").Deployer { seed = 1, workdir = %q }
+d:log_info "a line"
+d:log_metrics({ loss = 1 }, 1)]]):format(program.folder .. "/log"))
+  local code, out, err = run { "--nproc", "3", path }
+  expect_code(0, code, out, err)
+  local _, n = err:gsub("a line", "")
+  expect_equal(n, 1)
+  expect_has(err, "[0] [", "Process Index: 0 (#Processes: 3)")
+  _, n = program.read(program.folder .. "/log/log.txt"):gsub("a line", "")
+  expect_equal(n, 1)
+  expect_equal(program.read(program.folder .. "/log/metrics.jsonl"), '{"step":1,"loss":1.0}\n')
+end)
+
+-- The others must be gone, and the error of the first the last thing shown.
+local function expect_failure(n, script, expected_code, ...)
+  local path = write("fails.lua", script)
+  local from = seconds()
+  local code, out, err = run { "--nproc", tostring(n), path }
+  local took = seconds() - from
+  expect_code(expected_code, code, out, err)
+  assert(took < 5, took .. " s")
+  local last = err:match "\n(redco%-lua: process .*)$" or err:match "^(redco%-lua: process .*)$"
+  assert(last, err)
+  expect_has(last, ...)
+  return out, err, path
+end
+
+test("an error in one of three ends all, and is shown last with its traceback", function()
+  local _, err, path = expect_failure(3, head .. [[
+local function loss_fn() error "out of tea" end
+if d.process_id == 1 then loss_fn() end
+require("redco").Deployer { seed = 2 }]], 1,
+    "process 1 of 3 failed first: ", ":2: out of tea", "stack traceback", "in function 'loss_fn'")
+  expect_has(err, "[0] redco-lua: " .. path .. ":4: connecting the processes ended, because " ..
+    "process 1 failed: " .. path .. ":2: out of tea")
+  expect_has(err, "[2] redco-lua: ")
+end)
+
+test("an error before the processes have met, while the others wait", function()
+  expect_failure(2, "if os.getenv 'RANK' == '0' then error 'early' end\n" .. head, 1,
+    "process 0 of 2 failed first: ", ":1: early")
+end)
+
+test("the exit code is that of the first failure", function()
+  expect_failure(3, head .. "if d.process_id == 2 then os.exit(7) end os.execute 'sleep 60'", 7,
+    "process 2 of 3 failed first: ended with exit code 7")
+  expect_failure(2, head .. [[
+if d.process_id == 0 then os.execute "kill -SEGV $PPID" end
+require("redco").Deployer { seed = 2 }]], 139,
+    "process 0 of 2 failed first: was ended by signal 11")
+  expect_failure(2, head .. [[
+if d.process_id == 0 then require("redco").Deployer { seed = 1, n_model_shards = 0 } end
+require("redco").Deployer { seed = 2 }]], 2, "process 0 of 2 failed first: ", "n_model_shards = 0")
+end)
+
+test("a worker that ignores SIGTERM is killed", function()
+  expect_failure(2, head .. [[
+local ffi = require "ffi"
+ffi.cdef "void (*signal(int, void (*)(int)))(int);"
+ffi.C.signal(15, ffi.cast("void (*)(int)", 1))
+if d.process_id == 1 then error "first" end
+os.execute "sleep 60" os.execute "sleep 60"]], 1, "process 1 of 2 failed first: ", ":5: first")
+end)
+
+test("a worker that is killed or stopped ends the others within ten seconds", function()
+  for signal, expected in pairs {
+    KILL = "process 1 of 3 failed first: was ended by signal 9",
+    STOP = "process 1 of 3 failed first: no sign of life for 5 s",
+  } do
+    local path = write("stops.lua", head .. ([[
+if d.process_id == 1 then os.execute "kill -%s $PPID" end
+require("redco").Deployer { seed = 2 }]]):format(signal))
+    local from = seconds()
+    local code, out, err = run { "--nproc", "3", path }
+    local took = seconds() - from
+    expect_code(signal == "KILL" and 137 or 1, code, out, err)
+    assert(took < 10, took .. " s")
+    expect_has(err, expected, "[0] redco-lua: " .. path .. ":3: ")
+  end
+end)
+
+-- Starts three workers that wait, runs the shell command with their pids and the launcher's in
+-- $workers and $launcher, and tells the launcher's exit code and how many workers are left.
+local function with_running(script, command)
+  local path = write("waits.lua", head .. "print 'started' io.flush()\n" .. script)
+  local _, out, err = shell(([[
+set -m
+"$REDCO_LUA" --nproc 3 %s >run.out 2>run.err </dev/null &
+launcher=$!
+for i in $(seq 200); do [ "$(grep -c started run.out)" = 3 ] && break; sleep 0.05; done
+workers=$(cat /proc/$launcher/task/$launcher/children)
+%s
+( sleep 20; kill -KILL $launcher ) 2>/dev/null &
+wait $launcher
+echo "code $?"
+kill %%2 2>/dev/null
+sleep 0.3
+# An orphan that has ended may wait for its new parent as a zombie.
+for each in $workers; do grep -s '^State:' /proc/$each/status | grep -v Z | sed 's/^/left /'; done
+true]]):format(path, command))
+  local code = out:match "code (%d+)"
+  assert(code, out .. err)
+  local _, left = out:gsub("left", "")
+  return tonumber(code), left, program.read(program.folder .. "/run.err")
+end
+
+test("Ctrl-C ends all with 130, SIGTERM with 143, and leaves none", function()
+  for signal, expected in pairs { INT = 130, TERM = 143 } do
+    for _, script in ipairs {
+      "while true do require('redco.torch').ones { 2 } end",
+      "if d.process_id == 0 then require('redco').Deployer { seed = 2 } end\n" ..
+        "while true do require('redco.torch').ones { 2 } end",
+    } do
+      local from = seconds()
+      local code, left, err = with_running(script, "kill -" .. signal .. " $launcher")
+      assert(code == expected, ("%s: exit code %d\n%s"):format(signal, code, err))
+      expect_equal(left, 0)
+      assert(seconds() - from < 8, seconds() - from)
+      assert(not err:find "failed first", err)
+    end
+  end
+end)
+
+test("no worker outlives a launcher that is killed", function()
+  local code, left, err = with_running("os.execute 'sleep 30'", "kill -KILL $launcher")
+  assert(code == 137, err)
+  expect_equal(left, 0)
+end)
+
+test("several Deployers, each with a mesh of its own", function()
+  local path = write("several.lua", [[
+local redco = require "redco"
+for i = 1, 6 do
+  local d = redco.Deployer { seed = i, n_model_shards = i % 2 + 1, verbose = false }
+  assert(d.mesh.mp == i % 2 + 1 and d.n_processes == 2)
+  if i % 3 == 0 then collectgarbage() end
+end
+print "fine"]])
+  local code, out, err = run { "--nproc", "2", path }
+  expect_code(0, code, out, err)
+  expect_equal(sorted_lines(out), "[0] fine\n[1] fine\n")
+end)
+
+test("processes that are told where process 0 is find each other", function()
+  local path = write("told.lua", [[
+local d = require("redco").Deployer { seed = 1, verbose = false, n_processes = 2,
+  process_id = tonumber(arg[1]), host0_address = "127.0.0.1", host0_port = tonumber(arg[2]),
+  collective_timeout = tonumber(arg[3]) }
+print(d.process_id, d.mesh.dp)]])
+  local port = 20000 + tonumber(tostring(os.time()):sub(-4))
+  local code, out, err = shell(([[
+"$REDCO_LUA" %s 0 %d 20 & "$REDCO_LUA" %s 1 %d 20; wait]]):format(path, port, path, port))
+  expect_code(0, code, out, err)
+  expect_equal(sorted_lines(out), "0\t2\n1\t2\n")
+  -- Alone, and at a port that is taken.
+  code, out, err = shell(([[
+"$REDCO_LUA" %s 0 %d 4 2>alone.err & first=$!
+sleep 1.5
+"$REDCO_LUA" %s 0 %d 4; echo $?; wait $first; echo $?]]):format(path, port + 1, path, port + 1))
+  assert(code)
+  expect_equal(out, "1\n1\n")
+  expect_has(err, path .. ":1: ", "cannot open the store of the run at 127.0.0.1:" .. port + 1)
+  expect_has(program.read(program.folder .. "/alone.err"), "process 1 of 2 did not come within 4 s")
+end)
+
+test("torchrun's variables, and the file in which torchrun looks for the error", function()
+  local path = write("fails_for_torchrun.lua", "local function f() error 'for torchrun' end\nf()")
+  local code, out, err = shell(
+    ("TORCHELASTIC_ERROR_FILE=report.json \"$REDCO_LUA\" %s"):format(path))
+  expect_code(1, code, out, err)
+  local report = program.read(program.folder .. "/report.json")
+  expect_has(report, '{"message":{"message":"' .. path .. ':1: for torchrun"', '"extraInfo":{',
+    '"py_callstack":"' .. path .. [[:1: for torchrun\nstack traceback:]], '"timestamp":"')
+  local _
+  code, _, err = shell(("WORLD_SIZE=2 \"$REDCO_LUA\" %s"):format(write("asks.lua", head)))
+  expect_equal(code, 2)
+  expect_has(err, "RANK is not set")
+  code, _, err = shell(("RANK=0 WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=1 " ..
+    "\"$REDCO_LUA\" --nproc 2 %s"):format(path))
+  expect_equal(code, 2)
+  expect_has(err, "already among several")
+end)
+
+program.remove_folder()
+testing.finish()
