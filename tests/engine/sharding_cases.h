@@ -40,4 +40,7 @@ struct Case {
 /// Runs a case on the meshes and throws, naming placements, what differs or was gathered.
 void run_case(const Case& c);
 
+/// Runs all; each that fails fails the test. REDCO_TEST_CASE chooses one by its name.
+void run_all(const std::vector<Case>& cases);
+
 }  // namespace redco::testing
