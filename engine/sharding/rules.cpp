@@ -11,7 +11,8 @@ Letters letters(int64_t n_dims, int first) {
 Rule find_rule(const std::string& name, const c10::OperatorHandle& handle) {
   for (const RuleTable* table :
        {&product_rules(), &reduction_rules(), &view_rules(), &pointwise_rules(), &softmax_rules(),
-        &loss_rules(), &embedding_rules()})
+        &loss_rules(), &embedding_rules(), &normalization_rules(), &batch_norm_rules(),
+        &convolution_rules(), &spatial_rules(), &attention_rules(), &recurrent_rules()})
     if (auto found = table->find(name); found != table->end()) return found->second;
   if (handle.hasTag(at::Tag::pointwise)) return pointwise_rules().at("");
   return {};

@@ -4,6 +4,8 @@
 
 #include <string_view>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 namespace redco {
 
@@ -18,6 +20,13 @@ const RuleTable& softmax_rules();
 const RuleTable& loss_rules();
 const RuleTable& embedding_rules();
 
+const RuleTable& normalization_rules();
+const RuleTable& batch_norm_rules();
+const RuleTable& convolution_rules();
+const RuleTable& spatial_rules();
+const RuleTable& attention_rules();
+const RuleTable& recurrent_rules();
+
 /// The order in which the results' dimensions are the first argument's, of an operator that does no
 /// more than permute them or convert the values; nothing for others.
 std::optional<std::vector<int64_t>> dimension_order(const Call& call);
@@ -31,5 +40,27 @@ std::optional<Factors> pointwise_factors(const Call& call, at::IntArrayRef sizes
 
 /// Whether an output is partial over `dim` because a factor that is reduced is split.
 bool is_reduced_over(const Call& call, const Plan& plan, const OutputPlan& output, Mesh::Dim dim);
+
+/// Factors with the inputs said by the names of their arguments; those that a call leaves out are
+/// skipped. Nothing, where the call has a tensor that is not named or of other dimensions.
+std::optional<Factors> named_factors(
+    const Call& call, const std::vector<std::pair<std::string_view, Letters>>& inputs,
+    std::vector<Letters> outputs);
+
+/// In how many parts the arguments split a factor.
+int64_t parts_of(const Call& call, const Factors& factors, int factor);
+
+/// Whether the parts of a factor are cut at the `n` equal stretches that it consists of, such as
+/// the groups of channels.
+bool splits_evenly(const Call& call, const Factors& factors, int factor, int64_t n);
+
+/// Whether each rank has some of a factor of `size`: kernels that take no empty dimension need it.
+bool all_ranks_hold(const Call& call, const Factors& factors, int factor, int64_t size);
+
+/// An output that every rank has, whatever the factors say of it.
+void make_whole(OutputPlan& output);
+
+/// An argument of this name, if there is one, differs for the local call.
+void set_argument(const Call& call, Plan& plan, std::string_view name, c10::IValue value);
 
 }  // namespace redco
