@@ -295,9 +295,11 @@ void write_back(const TensorArgument& argument, const Placements& worked_on,
     return;
   }
   const at::Tensor& local = argument.impl->local();
-  if (result.is_same(local)) return;
+  const Placements& now = argument.impl->placements();  // a sum may have been reduced where it lies
+  // On the first rank a whole tensor is its own term of a sum.
+  if (result.is_same(local) && worked_on == now) return;
   const_cast<at::Tensor&>(local).copy_(
-      redistribute_local(result, argument.sizes(), worked_on, argument.placements, mesh));
+      redistribute_local(result, argument.sizes(), worked_on, now, mesh));
 }
 
 void check_writable(const Call& call) {
