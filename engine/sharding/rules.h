@@ -14,6 +14,7 @@ const RuleTable& product_rules();
 const RuleTable& pointwise_rules();
 const RuleTable& reduction_rules();
 const RuleTable& view_rules();
+const RuleTable& list_rules();
 
 /// Letters 0, 1, ... for the dimensions of a tensor.
 Letters letters(int64_t n_dims, int first = 0);

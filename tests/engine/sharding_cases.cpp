@@ -1,5 +1,6 @@
 #include "sharding_cases.h"
 
+#include <doctest/doctest.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
@@ -167,6 +168,18 @@ void run_case(const Case& c) {
   run_layouts(c, inputs, expected, 1, 2, sample(all_layouts(inputs, false), 200));
   run_layouts(c, inputs, expected, 1, 4, sample(all_layouts(inputs, false), 8));
   run_layouts(c, inputs, expected, 2, 2, sample(all_layouts(inputs, true), 8));
+}
+
+void run_all(const std::vector<Case>& cases) {
+  const char* only = std::getenv("REDCO_TEST_CASE");
+  for (const Case& c : cases) {
+    if (only && c.name != only) continue;
+    try {
+      run_case(c);
+    } catch (const std::exception& error) {
+      FAIL_CHECK(std::string(error.what()));
+    }
+  }
 }
 
 }  // namespace redco::testing

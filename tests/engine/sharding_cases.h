@@ -40,4 +40,7 @@ struct Case {
 /// Runs a case on the meshes and throws, naming placements, what differs or was gathered.
 void run_case(const Case& c);
 
+/// Runs all of them; one that fails is a failed check. REDCO_TEST_CASE=name runs that one alone.
+void run_all(const std::vector<Case>& cases);
+
 }  // namespace redco::testing

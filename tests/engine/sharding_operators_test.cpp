@@ -2,11 +2,9 @@
 
 #include <doctest/doctest.h>
 
-#include <cstdlib>
-
 using namespace redco;
 using redco::testing::Case;
-using redco::testing::run_case;
+using redco::testing::run_all;
 using redco::testing::Tensors;
 
 namespace {
@@ -308,18 +306,6 @@ const std::vector<Case> views = {
      2,
      "0"},
 };
-
-void run_all(const std::vector<Case>& cases) {
-  const char* only = std::getenv("REDCO_TEST_CASE");
-  for (const Case& c : cases) {
-    if (only && c.name != only) continue;
-    try {
-      run_case(c);
-    } catch (const std::exception& error) {
-      FAIL_CHECK(std::string(error.what()));
-    }
-  }
-}
 
 }  // namespace
 
