@@ -56,6 +56,14 @@ const std::unordered_map<std::string, std::vector<std::string>> unmarked_writes 
     {"aten::miopen_batch_norm", {"running_mean", "running_var"}},
 };
 
+// Gradients that an optimizer unscales on its way: nobody reads them after it, so where they had to
+// be brought elsewhere they are not brought back.
+const std::unordered_map<std::string, std::string> scratch = {
+    {"aten::_fused_adam", "grads"},
+    {"aten::_fused_adamw", "grads"},
+    {"aten::_fused_sgd", "grads"},
+};
+
 Operator describe(const c10::OperatorHandle& handle) {
   const c10::FunctionSchema& schema = handle.schema();
   Operator op{handle, base_name(schema), handle.hasTag(at::Tag::inplace_view), false, {}, {}, {},
@@ -68,6 +76,9 @@ Operator describe(const c10::OperatorHandle& handle) {
     for (size_t i = 0; i < op.is_written.size(); ++i)
       for (const std::string& name : found->second)
         if (schema.arguments()[i].name() == name) op.is_written[i] = true;
+  if (auto found = scratch.find(op.name); found != scratch.end())
+    for (size_t i = 0; i < op.is_written.size(); ++i)
+      if (schema.arguments()[i].name() == found->second) op.is_written[i] = false;
   for (const c10::Argument& result : schema.returns()) {
     int source = -1;
     const c10::AliasInfo* alias = result.alias_info();

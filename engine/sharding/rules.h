@@ -19,13 +19,13 @@ const RuleTable& view_rules();
 const RuleTable& softmax_rules();
 const RuleTable& loss_rules();
 const RuleTable& embedding_rules();
-
 const RuleTable& normalization_rules();
 const RuleTable& batch_norm_rules();
 const RuleTable& convolution_rules();
 const RuleTable& spatial_rules();
 const RuleTable& attention_rules();
 const RuleTable& recurrent_rules();
+const RuleTable& list_rules();
 
 /// The order in which the results' dimensions are the first argument's, of an operator that does no
 /// more than permute them or convert the values; nothing for others.
