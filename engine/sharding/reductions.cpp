@@ -45,7 +45,10 @@ Factors factors_of(const Call& call, const Reduction& reduction, ReduceOp op) {
       output.push_back(-1);
   }
   factors.outputs.push_back(output);
-  for (size_t i = 1; i < call.tensors.size(); ++i) factors.inputs.push_back(output);  // out
+  for (size_t i = 1; i < call.tensors.size(); ++i) {  // out: it lies as the result does
+    factors.inputs.push_back(output);
+    factors.added |= uint64_t{1} << i;
+  }
   return factors;
 }
 

@@ -2,6 +2,7 @@
 
 #include <redco/sharding_rules.h>
 
+#include "rules.h"
 #include "trace.h"
 #include "tracer.h"
 
@@ -229,8 +230,11 @@ class LayoutTracer final : public Tracer {
   // The outputs of these weights are regrouped in a way that their split does not fit.
   void mend(const Call& call, size_t i, const std::set<int>& weights) {
     const TensorArgument& argument = call.tensors[i];
+    int64_t split_dim = argument.placements[mp].dim;
     auto pieces = int64_t(logical_pieces(call));
-    int64_t size = argument.sizes()[size_t(argument.placements[mp].dim)];
+    if (const c10::IValue* sizes = call.find("size"))
+      pieces = fused_parts(argument.sizes(), sizes->toIntVector(), split_dim);
+    int64_t size = argument.sizes()[size_t(split_dim)];
     for (int weight : weights) {
       const Parameter& parameter = parameters_[size_t(weight)];
       if (!parameter.placement || !parameter.placement->is_sharded()) continue;

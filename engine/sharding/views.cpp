@@ -362,6 +362,13 @@ std::optional<Plan> view(const Call& call) {
 
 }  // namespace
 
+int64_t fused_parts(at::IntArrayRef in, at::IntArrayRef out, int64_t dim) {
+  for (const Run& run : matching_runs(in, out))
+    if (run.in_first == size_t(dim) && run.in_last == size_t(dim) + 1)
+      return run.out_last - run.out_first >= 3 ? out[run.out_first] : 0;
+  return 0;
+}
+
 std::optional<std::vector<int64_t>> dimension_order(const Call& call) {
   int64_t n_dims = call.tensors[0].tensor.dim();
   if (call.op.name == "aten::permute") return call.dims("dims", n_dims);

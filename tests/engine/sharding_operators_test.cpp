@@ -1,5 +1,6 @@
 #include "sharding_cases.h"
 
+#include <ATen/core/grad_mode.h>
 #include <doctest/doctest.h>
 
 using namespace redco;
@@ -133,6 +134,16 @@ const std::vector<Case> products = {
      [](const Tensors& t) -> Tensors { return {t[0].matmul(t[1].transpose(1, 2))}; },
      2,
      "012,012"},
+    {"mm, out",
+     {{{3, 4}}, {{4, 5}}},
+     [](const Tensors& t) -> Tensors {
+       c10::NoGradGuard no_grad;
+       at::Tensor out = at::zeros_like(t[0]).mm(at::zeros_like(t[1]));
+       at::mm_out(out, t[0], t[1]);
+       return {out};
+     },
+     0,
+     "01,01"},
     {"mv",
      {{{3, 4}}, {{4}}},
      [](const Tensors& t) -> Tensors { return {t[0].mv(t[1])}; },
