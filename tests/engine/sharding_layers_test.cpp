@@ -55,8 +55,8 @@ Case batch_norm(const char* name, bool is_training, bool has_weights) {
   c.call = [=](const Tensors& t) -> Tensors {
     at::Tensor mean = at::full_like(t[0].select(0, 0).select(1, 0).detach(), 0.5);
     at::Tensor variance = at::full_like(mean, 2);
-    at::Tensor y = at::batch_norm(t[0], opt(t, 1), opt(t, 2), mean, variance, is_training, 0.1,
-                                  1e-5, false);
+    at::Tensor y =
+        at::batch_norm(t[0], opt(t, 1), opt(t, 2), mean, variance, is_training, 0.1, 1e-5, false);
     return {y, mean, variance};
   };
   return c;
@@ -70,8 +70,8 @@ const std::vector<Case> batch_norms = {
      {{{5, 3}}, {{3}}, {{3}}, {{3}}, {{3}}},
      [](const Tensors& t) -> Tensors {
        at::Tensor mean = t[3].detach() * 1, variance = t[4].detach().square() + 1;
-       at::Tensor y = std::get<0>(at::native_batch_norm(t[0], t[1], t[2], mean, variance, true,
-                                                        0.3, 1e-5));
+       at::Tensor y =
+           std::get<0>(at::native_batch_norm(t[0], t[1], t[2], mean, variance, true, 0.3, 1e-5));
        return {y, mean, variance};
      },
      2,
@@ -87,8 +87,8 @@ const std::vector<Case> batch_norms = {
      {{{5, 3, 2}}, {{3}}, {{3}}, {{3}}},
      [](const Tensors& t) -> Tensors {
        at::Tensor mean = t[3].detach() * 1, variance = t[3].detach().square() + 1;
-       auto y = std::get<0>(
-           at::_batch_norm_with_update(t[0], t[1], t[2], mean, variance, 0.1, 1e-5));
+       auto y =
+           std::get<0>(at::_batch_norm_with_update(t[0], t[1], t[2], mean, variance, 0.1, 1e-5));
        return {y, mean, variance};
      },
      2,
@@ -126,8 +126,73 @@ const std::vector<Case> convolutions = {
      "01,01"},
 };
 
+Case image(const char* name, std::function<at::Tensor(const at::Tensor&)> f,
+           const char* free = "01", int order = 2) {
+  return {
+      name, {{{3, 4, 4, 6}}}, [f](const Tensors& t) -> Tensors { return {f(t[0])}; }, order, free};
+}
+
+const std::vector<Case> images = {
+    image("max pool",
+          [](const at::Tensor& x) {
+            return at::max_pool2d(x, {2, 2});
+          }),
+    image("max pool 3d",
+          [](const at::Tensor& x) {
+            return at::max_pool3d(x.unsqueeze(2), {1, 2, 2});
+          }),
+    image("average pool",
+          [](const at::Tensor& x) {
+            return at::avg_pool2d(x, {2, 2}, {1, 1});
+          }),
+    image("adaptive average pool",
+          [](const at::Tensor& x) {
+            return at::adaptive_avg_pool2d(x, {2, 3});
+          }),
+    image("adaptive average pool to one",
+          [](const at::Tensor& x) {
+            return at::adaptive_avg_pool2d(x, {1, 1});
+          }),
+    image("adaptive max pool",
+          [](const at::Tensor& x) {
+            return std::get<0>(at::adaptive_max_pool2d(x, {2, 3}));
+          }),
+    image("nearest",
+          [](const at::Tensor& x) {
+            return at::upsample_nearest2d(x, {8, 12});
+          }),
+    image("bilinear",
+          [](const at::Tensor& x) {
+            return at::upsample_bilinear2d(x, {7, 5}, false);
+          }),
+    image("bicubic",
+          [](const at::Tensor& x) {
+            return at::upsample_bicubic2d(x, {8, 9}, true);
+          }),
+    image("nearest 1d",
+          [](const at::Tensor& x) { return at::upsample_nearest1d(x.flatten(2), {48}); }),
+    image("reflection",
+          [](const at::Tensor& x) {
+            return at::reflection_pad2d(x, {1, 2, 1, 0});
+          }),
+    image("replication",
+          [](const at::Tensor& x) {
+            return at::replication_pad2d(x, {1, 2, 1, 0});
+          }),
+    image(
+        "pixel shuffle", [](const at::Tensor& x) { return at::pixel_shuffle(x, 2); }, "0"),
+    image(
+        "pixel unshuffle", [](const at::Tensor& x) { return at::pixel_unshuffle(x, 2); }, "0"),
+    {"grid sampler",
+     {{{3, 2, 4, 4}}, {{3, 2, 3, 2}}},
+     [](const Tensors& t) -> Tensors { return {at::grid_sampler(t[0], t[1], 0, 0, false)}; },
+     1,
+     "01,0"},
+};
+
 }  // namespace
 
 TEST_CASE("normalization") { run_all(normalization); }
 TEST_CASE("batch normalization") { run_all(batch_norms); }
 TEST_CASE("convolution") { run_all(convolutions); }
+TEST_CASE("images") { run_all(images); }
