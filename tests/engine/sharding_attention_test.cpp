@@ -15,9 +15,8 @@ struct Heads {
 };
 
 Case fused(const char* name, Heads h, const char* free, std::vector<Input> mask = {}) {
-  std::vector<Input> inputs = {{{h.batch, h.query, 3, 4}},
-                               {{h.batch, h.key_value, 5, 4}},
-                               {{h.batch, h.key_value, 5, 4}}};
+  std::vector<Input> inputs = {
+      {{h.batch, h.query, 3, 4}}, {{h.batch, h.key_value, 5, 4}}, {{h.batch, h.key_value, 5, 4}}};
   inputs.insert(inputs.end(), mask.begin(), mask.end());
   return {name, inputs,
           [h](const Tensors& t) -> Tensors {
