@@ -190,9 +190,87 @@ const std::vector<Case> images = {
      "01,0"},
 };
 
+#define UNARY(f, ...)                                                                      \
+  {                                                                                        \
+#f, {{{3, 4 } } },                                                                     \
+         [](const Tensors& t) -> Tensors { return {at::f(t[0], ##__VA_ARGS__)}; }, 2, "01" \
+  }
+
+const std::vector<Case> activations = {
+    UNARY(hardtanh),
+    UNARY(hardswish),
+    UNARY(hardsigmoid),
+    UNARY(softplus),
+    UNARY(elu),
+    UNARY(leaky_relu),
+    UNARY(mish),
+    UNARY(log_sigmoid),
+    UNARY(hardshrink),
+    UNARY(softshrink),
+    UNARY(relu6),
+    UNARY(selu),
+    {"prelu",
+     {{{3, 4}}, {{4}}},
+     [](const Tensors& t) -> Tensors { return {at::prelu(t[0], t[1])}; },
+     2,
+     "01,0"},
+    {"glu",
+     {{{3, 4}}},
+     [](const Tensors& t) -> Tensors {
+       return {at::glu(t[0], 1), at::glu(t[0].t(), 0)};
+     },
+     2,
+     "0"},
+    {"weight norm",
+     {{{3, 4}}, {{3, 1}}},
+     [](const Tensors& t) -> Tensors { return {at::_weight_norm(t[0], t[1], 0)}; },
+     1,
+     "0,0"},
+};
+
+at::Tensor single(std::vector<int64_t> sizes) {
+  return at::randn(sizes, at::detail::createCPUGenerator(7), at::kFloat) * 0.5;
+}
+
+// oneDNN's layer is for single precision alone.
+Case lstm(const char* name, int64_t n_batch, bool is_bidirectional, bool has_biases,
+          at::ScalarType type, const char* free) {
+  Case c{name, {}, nullptr, 1, free, type == at::kFloat ? 1e-4 : 1e-9};
+  int64_t n_directions = is_bidirectional ? 2 : 1;
+  std::vector<std::vector<int64_t>> shapes = {{3, n_batch, 4}, {n_directions, n_batch, 5}};
+  for (int64_t i = 0; i < n_directions; ++i) {
+    shapes.push_back({20, 4});
+    shapes.push_back({20, 5});
+    if (has_biases) shapes.insert(shapes.end(), {{20}, {20}});
+  }
+  for (const auto& shape : shapes)
+    c.inputs.push_back({shape, [shape, type] { return single(shape).to(type); }});
+  c.call = [=](const Tensors& t) -> Tensors {
+    Tensors weights(t.begin() + 2, t.end());
+    auto [y, h, cell] = at::lstm(t[0], {t[1], t[1] * 2}, weights, has_biases, 1, 0.0, true,
+                                 is_bidirectional, false);
+    return {y, h, cell};
+  };
+  return c;
+}
+
+const std::vector<Case> recurrences = {
+    lstm("lstm in single precision", 5, false, true, at::kFloat, "1,1"),
+    lstm("lstm of two directions", 4, true, false, at::kFloat, "1,1"),
+    lstm("lstm of one example", 1, false, true, at::kFloat, ","),
+    lstm("lstm", 5, false, true, at::kDouble, "1,1"),
+    {"gru cell",
+     {{{3, 4}}, {{3, 2}}, {{6, 4}}, {{6, 2}}, {{6}}, {{6}}},
+     [](const Tensors& t) -> Tensors { return {at::gru_cell(t[0], t[1], t[2], t[3], t[4], t[5])}; },
+     2,
+     "0,0"},
+};
+
 }  // namespace
 
 TEST_CASE("normalization") { run_all(normalization); }
 TEST_CASE("batch normalization") { run_all(batch_norms); }
 TEST_CASE("convolution") { run_all(convolutions); }
 TEST_CASE("images") { run_all(images); }
+TEST_CASE("activations") { run_all(activations); }
+TEST_CASE("recurrence") { run_all(recurrences); }
