@@ -94,17 +94,18 @@ std::optional<Plan> group_norm_plan(const Call& call, bool is_backward) {
 std::optional<Plan> weight_norm(const Call& call) {
   auto n_dims = size_t(call.tensors[0].tensor.dim());
   Letters all(n_dims, int8_t(-1));
-  all[size_t(call.dims("dim", int64_t(n_dims))->front())] = 0;
+  auto dim = size_t(call.dims("dim", int64_t(n_dims))->front());
+  all[dim] = 0;
   Factors factors;
   for (const TensorArgument& argument : call.tensors) {
     if (argument.tensor.dim() != int64_t(n_dims)) return std::nullopt;
     factors.inputs.push_back(all);
   }
   factors.outputs = {all, all};
-  if (!all_ranks_hold(call, factors, 0,
-                      call.tensors[0].tensor.size(call.dims("dim", int64_t(n_dims))->front())))
-    factors.whole = 1;
-  return plan_by_factors(call, factors);
+  if (!all_ranks_hold(call, factors, 0, call.tensors[0].sizes()[dim])) factors.whole = 1;
+  Plan plan = plan_by_factors(call, factors);
+  plan.run = run_on_contiguous;
+  return plan;
 }
 
 std::optional<Plan> group_norm(const Call& call) { return group_norm_plan(call, false); }

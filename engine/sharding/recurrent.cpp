@@ -2,6 +2,8 @@
 
 #include "rules.h"
 
+#include <algorithm>
+
 namespace redco {
 
 namespace {
@@ -34,18 +36,32 @@ std::optional<Plan> layer(const Call& call) {
   if (!all_ranks_hold(call, factors, 0, input.sizes()[1])) factors.whole = 1;
   Plan plan = plan_by_factors(call, factors);
   make_whole(plan.outputs[3]);
+  plan.run = run_on_contiguous;
   return plan;
 }
 
-// The gradients of: the input; two weights, two biases; the states.
+// The gradients of: the input; two weights, two biases; the states. What forward kept is of its own
+// parts, so backward takes the same whatever it costs to bring the rest there.
 std::optional<Plan> layer_backward(const Call& call) {
   const TensorArgument& input = call.tensors[size_t(call.tensor_of("input"))];
   const c10::IValue* batch_sizes = call.find("batch_sizes");
   if (input.tensor.dim() != 3 || !batch_sizes->toIntVector().empty()) return std::nullopt;
   Letters sequence = letters_of_example(3), weight = {-1, -1}, bias = {-1};
   Factors factors{inputs_of(call), {sequence, weight, weight, bias, bias, sequence, sequence}};
-  if (!all_ranks_hold(call, factors, 0, input.sizes()[1])) factors.whole = 1;
-  return plan_by_factors(call, factors);
+  const Placements& forward = call.tensors[size_t(call.tensor_of("output"))].placements;
+  Call there = call;
+  for (size_t i = 0; i < there.tensors.size(); ++i) {
+    const Letters& own = factors.inputs[i];
+    for (Mesh::Dim dim : {Mesh::dp, Mesh::mp}) {
+      Placement& placement = there.tensors[i].placements[dim] = forward[dim];
+      auto batch = std::find(own.begin(), own.end(), 0);
+      placement.dim = int32_t(batch - own.begin());
+      if (batch == own.end()) placement = {};
+    }
+  }
+  Plan plan = plan_by_factors(there, factors);
+  plan.run = run_on_contiguous;
+  return plan;
 }
 
 // CUDA's fused cells, with gates and states of [batch, ...]; the first `n_examples` results are

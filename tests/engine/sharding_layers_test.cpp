@@ -199,7 +199,11 @@ const std::vector<Case> images = {
 const std::vector<Case> activations = {
     UNARY(hardtanh),
     UNARY(hardswish),
-    UNARY(hardsigmoid),
+    {"hardsigmoid",
+     {{{3, 4}}},
+     [](const Tensors& t) -> Tensors { return {at::hardsigmoid(t[0])}; },
+     1,
+     "01"},
     UNARY(softplus),
     UNARY(elu),
     UNARY(leaky_relu),
@@ -219,7 +223,7 @@ const std::vector<Case> activations = {
      [](const Tensors& t) -> Tensors {
        return {at::glu(t[0], 1), at::glu(t[0].t(), 0)};
      },
-     2,
+     1,
      "0"},
     {"weight norm",
      {{{3, 4}}, {{3, 1}}},
