@@ -25,14 +25,18 @@ std::vector<Letters> inputs_of(const Call& call) {
   return inputs;
 }
 
+Letters letters_of_state(const Call& call) {
+  return letters_of_example(call.tensors[size_t(call.tensor_of("hx_"))].tensor.dim());
+}
+
 // oneDNN's layer. Sequences: [time, batch, ...]; states: [..., batch, hidden]. What it keeps for
 // backward, its last result, lies as it likes, and is of no use to others.
 std::optional<Plan> layer(const Call& call) {
   const TensorArgument& input = call.tensors[size_t(call.tensor_of("input"))];
   const c10::IValue* batch_sizes = call.find("batch_sizes");
   if (input.tensor.dim() != 3 || !batch_sizes->toIntVector().empty()) return std::nullopt;
-  Letters sequence = letters_of_example(3);
-  Factors factors{inputs_of(call), {sequence, sequence, sequence, {}}};
+  Letters sequence = letters_of_example(3), state = letters_of_state(call);
+  Factors factors{inputs_of(call), {sequence, state, state, {}}};
   if (!all_ranks_hold(call, factors, 0, input.sizes()[1])) factors.whole = 1;
   Plan plan = plan_by_factors(call, factors);
   make_whole(plan.outputs[3]);
@@ -46,8 +50,9 @@ std::optional<Plan> layer_backward(const Call& call) {
   const TensorArgument& input = call.tensors[size_t(call.tensor_of("input"))];
   const c10::IValue* batch_sizes = call.find("batch_sizes");
   if (input.tensor.dim() != 3 || !batch_sizes->toIntVector().empty()) return std::nullopt;
-  Letters sequence = letters_of_example(3), weight = {-1, -1}, bias = {-1};
-  Factors factors{inputs_of(call), {sequence, weight, weight, bias, bias, sequence, sequence}};
+  Letters sequence = letters_of_example(3), state = letters_of_state(call), weight = {-1, -1},
+          bias = {-1};
+  Factors factors{inputs_of(call), {sequence, weight, weight, bias, bias, state, state}};
   const Placements& forward = call.tensors[size_t(call.tensor_of("output"))].placements;
   Call there = call;
   for (size_t i = 0; i < there.tensors.size(); ++i) {
