@@ -98,13 +98,17 @@ void push_nothing(const Operator& op, torch::jit::Stack& stack, const at::Tensor
   }
 }
 
-// How a call runs where a rank may hold nothing, or the heads of keys and values are shared.
+// A rank may hold nothing, or share the heads of keys and values with others.
 struct OnParts {
   size_t query, key, value;  // arguments
   bool is_backward;
   std::optional<SharedHeads> shared = std::nullopt;
 
   void operator()(const Operator& op, torch::jit::Stack& stack, const Mesh&) const {
+    // The kernels read the elements of a head in a row; what was moved may lie otherwise.
+    for (c10::IValue& value : stack)
+      if (value.isTensor() && value.toTensor().dim() == 4 && value.toTensor().stride(3) != 1)
+        value = value.toTensor().contiguous();
     at::Tensor q = stack[query].toTensor(), k = stack[key].toTensor(), v = stack[value].toTensor();
     if (q.numel() == 0) return push_nothing(op, stack, q, k, v, is_backward);
     if (shared) {
@@ -160,9 +164,7 @@ std::optional<Plan> attention(const Call& call) {
   at::Tensor heads = held_heads(call, plan, size_t(query));
   if (is_shared && heads.numel() < sizes[head])
     on_parts.shared.emplace(heads, sizes[head] / n_kv_heads);
-  if (on_parts.shared || !all_ranks_hold(call, factors, batch, sizes[batch]) ||
-      !all_ranks_hold(call, factors, head, sizes[head]))
-    plan.run = on_parts;
+  plan.run = on_parts;
   return plan;
 }
 

@@ -175,7 +175,10 @@ std::optional<Plan> batch_norm(const Call& call) {
       for (size_t i : {1, 2}) make_whole(plan.outputs[i]);  // nothing
     return plan;
   }
-  if (over.empty()) return plan;
+  // What some kernels keep for their backward fits that on the same parts alone.
+  bool keeps =
+      outputs.size() > 3 || call.tensor_of("reserve") >= 0 || call.tensor_of("reserveSpace") >= 0;
+  if (over.empty() && !keeps) return plan;
   int64_t n = input.tensor.numel() / std::max<int64_t>(input.sizes()[channel], 1);
   for (size_t i : {1, 2})
     for (Mesh::Dim dim : over) plan.outputs[i].placements[dim] = {};

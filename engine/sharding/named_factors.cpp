@@ -63,6 +63,12 @@ void make_whole(OutputPlan& output) {
   output.sizes.clear();
 }
 
+void run_on_contiguous(const Operator& op, torch::jit::Stack& stack, const Mesh&) {
+  for (c10::IValue& value : stack)
+    if (value.isTensor() && value.toTensor().defined()) value = value.toTensor().contiguous();
+  op.handle.callBoxed(&stack);
+}
+
 void set_argument(const Call& call, Plan& plan, std::string_view name, c10::IValue value) {
   if (int index = call.index_of(name); index >= 0)
     plan.arguments.emplace_back(size_t(index), std::move(value));

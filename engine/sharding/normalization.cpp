@@ -90,6 +90,24 @@ std::optional<Plan> group_norm_plan(const Call& call, bool is_backward) {
   return plan;
 }
 
+// Weights by their direction and length: each slice of dimension `dim` is on its own.
+std::optional<Plan> weight_norm(const Call& call) {
+  auto n_dims = size_t(call.tensors[0].tensor.dim());
+  Letters all(n_dims, int8_t(-1));
+  auto dim = size_t(call.dims("dim", int64_t(n_dims))->front());
+  all[dim] = 0;
+  Factors factors;
+  for (const TensorArgument& argument : call.tensors) {
+    if (argument.tensor.dim() != int64_t(n_dims)) return std::nullopt;
+    factors.inputs.push_back(all);
+  }
+  factors.outputs = {all, all};
+  if (!all_ranks_hold(call, factors, 0, call.tensors[0].sizes()[dim])) factors.whole = 1;
+  Plan plan = plan_by_factors(call, factors);
+  plan.run = run_on_contiguous;
+  return plan;
+}
+
 std::optional<Plan> group_norm(const Call& call) { return group_norm_plan(call, false); }
 std::optional<Plan> group_norm_backward(const Call& call) { return group_norm_plan(call, true); }
 
@@ -101,6 +119,8 @@ const RuleTable& normalization_rules() {
       {"aten::native_layer_norm_backward", layer_norm_backward},
       {"aten::_fused_rms_norm", layer_norm},
       {"aten::_fused_rms_norm_backward", layer_norm_backward},
+      {"aten::_weight_norm_interface", weight_norm},
+      {"aten::_weight_norm_interface_backward", weight_norm},
       {"aten::native_group_norm", group_norm},
       {"aten::native_group_norm_backward", group_norm_backward},
   };

@@ -56,6 +56,32 @@ const std::unordered_map<std::string_view, std::vector<std::vector<std::string_v
     {"aten::_foreach_copy_", {{"self", "src"}}},
 };
 
+// What LibTorch does not tag as such.
+const char* const untagged[] = {
+    "aten::_to_copy",
+    "aten::copy",
+    "aten::clone",
+    "aten::elu_backward",
+    "aten::floor_divide",
+    "aten::hardshrink_backward",
+    "aten::hardsigmoid_backward",
+    "aten::hardswish",
+    "aten::hardswish_backward",
+    "aten::hardtanh_backward",
+    "aten::leaky_relu",
+    "aten::leaky_relu_backward",
+    "aten::log_sigmoid_forward",
+    "aten::log_sigmoid_backward",
+    "aten::masked_fill",
+    "aten::polar",
+    "aten::complex",
+    "aten::_prelu_kernel",
+    "aten::_prelu_kernel_backward",
+    "aten::rsub",
+    "aten::softplus_backward",
+    "aten::softshrink_backward",
+};
+
 // Their result has the shape of their first argument, and none of its values.
 const std::set<std::string_view> of_shape_alone = {"aten::empty_like", "aten::zeros_like",
                                                    "aten::ones_like",  "aten::full_like",
@@ -96,6 +122,17 @@ std::optional<Plan> pointwise(const Call& call) {
   return plan_by_factors(call, *factors);
 }
 
+// Halves of one dimension, which is whole, are multiplied.
+std::optional<Plan> glu(const Call& call) {
+  const TensorArgument& self = call.tensors[size_t(call.tensor_of("self"))];
+  int64_t n_dims = self.tensor.dim(), dim = call.dims("dim", n_dims)->front();
+  Letters all = letters(n_dims);
+  all[size_t(dim)] = -1;
+  auto factors = named_factors(call, {{"self", all}, {"grad_output", all}}, {all});
+  if (!factors) return std::nullopt;
+  return plan_by_factors(call, *factors);
+}
+
 std::optional<Plan> shape_alone(const Call& call) {
   std::optional<Factors> factors = pointwise_factors(call, call.tensors[0].sizes());
   if (!factors) return std::nullopt;
@@ -132,8 +169,8 @@ const RuleTable& pointwise_rules() {
   static const RuleTable table = [] {
     RuleTable table;
     table[""] = pointwise;  // for all that LibTorch tags as such
-    for (const char* name : {"aten::_to_copy", "aten::copy", "aten::clone"})
-      table[name] = pointwise;
+    for (const char* name : untagged) table[name] = pointwise;
+    for (const char* name : {"aten::glu", "aten::glu_backward"}) table[name] = glu;
     for (std::string_view name : of_shape_alone) table[name] = shape_alone;
     return table;
   }();

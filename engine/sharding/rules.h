@@ -64,6 +64,10 @@ bool all_ranks_hold(const Call& call, const Factors& factors, int factor, int64_
 /// An output that every rank has, whatever the factors say of it.
 void make_whole(OutputPlan& output);
 
+/// Runs an operator whose kernels take nothing else than contiguous tensors, and do not always say
+/// so: what was moved may lie otherwise.
+void run_on_contiguous(const Operator& op, torch::jit::Stack& stack, const Mesh& mesh);
+
 /// An argument of this name, if there is one, differs for the local call.
 void set_argument(const Call& call, Plan& plan, std::string_view name, c10::IValue value);
 
