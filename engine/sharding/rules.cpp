@@ -9,8 +9,8 @@ Letters letters(int64_t n_dims, int first) {
 }
 
 Rule find_rule(const std::string& name, const c10::OperatorHandle& handle) {
-  for (const RuleTable* table :
-       {&product_rules(), &reduction_rules(), &view_rules(), &list_rules(), &pointwise_rules()})
+  for (const RuleTable* table : {&product_rules(), &reduction_rules(), &view_rules(), &list_rules(),
+                                 &storage_rules(), &pointwise_rules()})
     if (auto found = table->find(name); found != table->end()) return found->second;
   constexpr std::string_view list_prefix = "aten::_foreach_";
   if (name.starts_with(list_prefix)) return list_rules().at(list_prefix);

@@ -15,6 +15,7 @@ const RuleTable& pointwise_rules();
 const RuleTable& reduction_rules();
 const RuleTable& view_rules();
 const RuleTable& list_rules();
+const RuleTable& storage_rules();
 
 /// Letters 0, 1, ... for the dimensions of a tensor.
 Letters letters(int64_t n_dims, int first = 0);

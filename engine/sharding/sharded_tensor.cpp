@@ -16,9 +16,12 @@ c10::DispatchKeySet keys_for(const at::Tensor& local) {
       local.key_set().highestBackendKey() == c10::BackendComponent::InvalidBit
           ? c10::BackendComponent::CPUBit
           : local.key_set().highestBackendKey();
+  // Operators ask whether a tensor is to be read conjugated or negated.
+  constexpr c10::DispatchKeySet lazy_bits(
+      {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
   return c10::DispatchKeySet(c10::DispatchKeySet::RAW, uint64_t{0}) |
          c10::DispatchKeySet(c10::DispatchKey::Dense) | c10::DispatchKeySet(backend) |
-         c10::DispatchKeySet(c10::DispatchKey::Fake);
+         c10::DispatchKeySet(c10::DispatchKey::Fake) | (local.key_set() & lazy_bits);
 }
 
 }  // namespace
@@ -71,8 +74,24 @@ bool ShardedTensorImpl::reduce_in_place(Mesh::Dim dim) {
   return true;
 }
 
-void ShardedTensorImpl::set_local(at::Tensor local, const Geometry& geometry) {
+constexpr const char* no_memory =
+    "This tensor is sharded: its memory is spread over the processes. Take the whole tensor with "
+    "full, or this process' part with to_local";
+
+const c10::Storage& ShardedTensorImpl::storage() const { fail(no_memory); }
+
+bool ShardedTensorImpl::has_storage() const {
+  // LibTorch's error about data pointers can be worded for each tensor, but not in its class.
+  if (!extra_meta_)
+    const_cast<ShardedTensorImpl*>(this)->release_storage_and_set_meta_custom_data_ptr_error_msg_(
+        no_memory);
+  return false;
+}
+
+void ShardedTensorImpl::set_local(at::Tensor local, const Placements& placements,
+                                  const Geometry& geometry) {
   local_ = std::move(local);
+  placements_ = placements;
   set_sizes_and_strides(geometry.sizes, geometry.strides, geometry.offset);
 }
 
@@ -91,7 +110,7 @@ c10::intrusive_ptr<ShardedTensorImpl> ShardedTensorImpl::detached_copy() const {
 c10::intrusive_ptr<c10::TensorImpl> ShardedTensorImpl::shallow_copy_and_detach(
     const c10::VariableVersion& version_counter, bool allow_tensor_metadata_change) const {
   auto copy = detached_copy();
-  copy->set_version_counter(version_counter);
+  if (!copy->is_inference()) copy->set_version_counter(version_counter);
   copy->set_allow_tensor_metadata_change(allow_tensor_metadata_change);
   return copy;
 }
@@ -99,7 +118,7 @@ c10::intrusive_ptr<c10::TensorImpl> ShardedTensorImpl::shallow_copy_and_detach(
 c10::intrusive_ptr<c10::TensorImpl> ShardedTensorImpl::shallow_copy_and_detach(
     c10::VariableVersion&& version_counter, bool allow_tensor_metadata_change) const {
   auto copy = detached_copy();
-  copy->set_version_counter(std::move(version_counter));
+  if (!copy->is_inference()) copy->set_version_counter(std::move(version_counter));
   copy->set_allow_tensor_metadata_change(allow_tensor_metadata_change);
   return copy;
 }
