@@ -7,6 +7,7 @@
 #include <redco/error.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
@@ -278,8 +279,12 @@ class Results {
     Geometry geometry = geometry_of(plan, local);
     Placements placements = plan.placements;
     if (geometry.sizes.empty()) reduce(local, placements);
+    if (!call_.op.is_view) return wrap(std::move(local), placements, call_.mesh, geometry);
+    // In inference mode a view of a tensor from outside is none of that mode's.
+    std::optional<c10::InferenceMode> mode;
+    if (c10::InferenceMode::is_enabled()) mode.emplace(call_.tensors[0].tensor.is_inference());
     at::Tensor result = wrap(std::move(local), placements, call_.mesh, geometry);
-    if (call_.op.is_view) be_view(*sharded_impl(result));
+    be_view(*sharded_impl(result));
     return result;
   }
 

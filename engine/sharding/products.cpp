@@ -87,6 +87,7 @@ Rule product(const char* text) {
     for (size_t i = inputs.size(); i < call.tensors.size(); ++i) {  // out
       if (call.tensors[i].tensor.dim() != int64_t(result.size())) return std::nullopt;
       factors.inputs.push_back(result);
+      added |= uint64_t{1} << i;  // where the product is a sum to come, so is what it is written to
     }
     factors.added = added;
     for (size_t i = 0; i < inputs.size(); ++i)

@@ -45,7 +45,10 @@ Factors factors_of(const Call& call, const Reduction& reduction, ReduceOp op) {
       output.push_back(-1);
   }
   factors.outputs.push_back(output);
-  for (size_t i = 1; i < call.tensors.size(); ++i) factors.inputs.push_back(output);  // out
+  for (size_t i = 1; i < call.tensors.size(); ++i) {  // out
+    factors.inputs.push_back(output);
+    factors.added |= uint64_t{1} << i;
+  }
   return factors;
 }
 
@@ -66,7 +69,7 @@ Rule reduced(ReduceOp op) {
   return [op](const Call& call) -> std::optional<Plan> {
     Factors factors = factors_of(call, reduction_of(call), op);
     if (!fits(call, factors)) return std::nullopt;
-    if (op == ReduceOp::sum) factors.linear = {1};
+    if (op == ReduceOp::sum) factors.linear = {1 | factors.added};
     return plan_by_factors(call, factors);
   };
 }

@@ -19,6 +19,7 @@ void ask_for_part(const Call& call, Plan& plan, at::IntArrayRef sizes) {
   const c10::IValue* given = call.find("stride");
   if (!given) return;
   std::vector<int64_t> strides = given->toIntVector();
+  plan.outputs[0].geometry = Geometry{Sizes(sizes), Sizes(strides), 0};
   std::vector<size_t> order(strides.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(),
