@@ -10,6 +10,7 @@
 #include <redco/parameter_store.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/library.h>
@@ -182,13 +183,33 @@ bool is_replicated(const Placements& placements) {
   return placements[Mesh::dp].is_replicated() && placements[Mesh::mp].is_replicated();
 }
 
+bool is_split(const Placements& placements) {
+  return placements[Mesh::dp].is_sharded() || placements[Mesh::mp].is_sharded();
+}
+
+// Whether what the call writes to has the sizes of its results. If not it will be resized.
+bool fits_results(const Call& call, const Plan& plan) {
+  for (size_t i = 0; i < call.op.returned.size() && i < plan.outputs.size(); ++i) {
+    for (const TensorArgument& argument : call.tensors) {
+      if (int(argument.argument) != call.op.returned[i] || argument.element >= 0) continue;
+      const Sizes& sizes = plan.outputs[i].sizes;
+      for (size_t dim = 0; dim < sizes.size(); ++dim)
+        if (sizes.size() != argument.sizes().size() ||
+            (sizes[dim] >= 0 && sizes[dim] != argument.sizes()[dim]))
+          return false;
+    }
+  }
+  return true;
+}
+
 Plan make_plan(const Call& call) {
   ++sharding_counters().plans_made;
   bool is_whole = std::all_of(
       call.tensors.begin(), call.tensors.end(),
       [](const TensorArgument& argument) { return is_replicated(argument.placements); });
   if (!is_whole && call.op.rule)
-    if (std::optional<Plan> plan = call.op.rule(call)) return std::move(*plan);
+    if (std::optional<Plan> plan = call.op.rule(call))
+      if (call.op.is_inplace_view || fits_results(call, *plan)) return std::move(*plan);
   Plan plan = gathered_plan(call);
   plan.is_gathered = !is_whole;
   return plan;
@@ -230,7 +251,7 @@ at::Tensor brought(const TensorArgument& argument, const Placements& target, con
 Geometry geometry_of(const OutputPlan& plan, const at::Tensor& local) {
   if (plan.geometry) return *plan.geometry;
   Sizes sizes(local.sizes().begin(), local.sizes().end());
-  if (is_replicated(plan.placements))
+  if (!is_split(plan.placements))
     return {sizes, Sizes(local.strides().begin(), local.strides().end()), local.storage_offset()};
   for (size_t dim = 0; dim < plan.sizes.size(); ++dim)
     if (plan.sizes[dim] >= 0) sizes[dim] = plan.sizes[dim];
@@ -271,8 +292,12 @@ class Results {
       placements = split;
       geometry = dense_geometry(geometry.sizes, local);
     }
+    if (!call_.op.is_view) return wrap(std::move(local), placements, call_.mesh, geometry);
+    // In inference mode a view of a tensor from outside is none of that mode's.
+    std::optional<c10::InferenceMode> mode;
+    if (c10::InferenceMode::is_enabled()) mode.emplace(call_.tensors[0].tensor.is_inference());
     at::Tensor result = wrap(std::move(local), placements, call_.mesh, geometry);
-    if (call_.op.is_view) be_view(*sharded_impl(result));
+    be_view(*sharded_impl(result));
     return result;
   }
 
@@ -320,6 +345,15 @@ void count_gather(const Call& call, const Plan& plan) {
   gather.bytes += int64_t(bytes);
 }
 
+// An `out` argument that had another size.
+void be_resized(const TensorArgument& argument, const at::Tensor& result) {
+  require(!is_split(argument.placements), "out: a tensor of shape ", argument.sizes(),
+          " laid out as ", to_string(argument.placements), " cannot be resized to ", result.sizes(),
+          ": give one of that shape, or one that is whole");
+  argument.impl->set_local(
+      result, {}, {Sizes(result.sizes()), Sizes(result.strides()), result.storage_offset()});
+}
+
 // Written arguments must keep their placement: what was worked on elsewhere is brought back.
 void write_back(const TensorArgument& argument, const Placements& worked_on,
                 const at::Tensor& result, const Mesh& mesh) {
@@ -327,6 +361,8 @@ void write_back(const TensorArgument& argument, const Placements& worked_on,
     if (!result.is_same(argument.tensor)) argument.tensor.copy_(result);
     return;
   }
+  if (!is_split(worked_on) && result.sizes() != argument.sizes())
+    return be_resized(argument, result);
   const at::Tensor& local = argument.impl->local();
   const Placements& now = argument.impl->placements();  // a sum may have been reduced where it lies
   // On the first rank a whole tensor is its own term of a sum.
@@ -422,13 +458,13 @@ void run(Call& call, const Plan& plan, Stack* stack) {
     if (!argument.is_written) continue;
     if (call.op.is_inplace_view && argument.impl) {
       const OutputPlan output = plan.outputs.empty() ? OutputPlan() : plan.outputs[0];
-      argument.impl->set_local(inputs[i], geometry_of(output, inputs[i]));
+      if (plan.inputs[i] != argument.placements) argument.impl->mark_copy_of_view();
+      argument.impl->set_local(inputs[i], output.placements, geometry_of(output, inputs[i]));
     } else {
       write_back(argument, plan.inputs[i], inputs[i], *call.mesh);
     }
     // Operators on lists leave this to what they call for each tensor.
-    if (argument.impl && argument.element >= 0)
-      argument.tensor.unsafeGetTensorImpl()->bump_version();
+    if (argument.element >= 0) argument.tensor.unsafeGetTensorImpl()->bump_version();
   }
   Results results(call, plan);
   c10::SmallVector<c10::IValue, 4> wrapped;

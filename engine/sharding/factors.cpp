@@ -125,7 +125,8 @@ Sizes factor_sizes(const Call& call, const Factors& factors) {
       int factor = factors.inputs[i][dim];
       if (factor < 0) continue;
       if (sizes.size() <= size_t(factor)) sizes.resize(size_t(factor) + 1, -1);
-      sizes[size_t(factor)] = call.tensors[i].sizes()[dim];
+      int64_t& size = sizes[size_t(factor)];
+      if (size < 0) size = call.tensors[i].sizes()[dim];  // the last are those to be written
     }
   }
   return sizes;

@@ -73,6 +73,8 @@ bool meet(const Placements& from, const Placements& to) {
 
 at::Tensor redistribute_local(at::Tensor local, at::IntArrayRef sizes, const Placements& from,
                               const Placements& to, const Mesh& mesh) {
+  // Collectives read memory, where these are not done yet.
+  if (from != to) local = local.resolve_conj().resolve_neg();
   Placements now = from;
   auto step = [&](Mesh::Dim dim, const Placement& target) {
     Placement& placement = now[dim];

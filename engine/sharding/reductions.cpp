@@ -69,7 +69,7 @@ Rule reduced(ReduceOp op) {
   return [op](const Call& call) -> std::optional<Plan> {
     Factors factors = factors_of(call, reduction_of(call), op);
     if (!fits(call, factors)) return std::nullopt;
-    if (op == ReduceOp::sum) factors.linear = {1};
+    if (op == ReduceOp::sum) factors.linear = {1 | factors.added};
     return plan_by_factors(call, factors);
   };
 }

@@ -13,7 +13,7 @@ Rule find_rule(const std::string& name, const c10::OperatorHandle& handle) {
        {&product_rules(), &reduction_rules(), &view_rules(), &pointwise_rules(), &softmax_rules(),
         &loss_rules(), &embedding_rules(), &normalization_rules(), &batch_norm_rules(),
         &convolution_rules(), &spatial_rules(), &attention_rules(), &recurrent_rules(),
-        &list_rules()})
+        &list_rules(), &storage_rules()})
     if (auto found = table->find(name); found != table->end()) return found->second;
   constexpr std::string_view list_prefix = "aten::_foreach_";
   if (name.starts_with(list_prefix)) return list_rules().at(list_prefix);

@@ -26,6 +26,7 @@ const RuleTable& spatial_rules();
 const RuleTable& attention_rules();
 const RuleTable& recurrent_rules();
 const RuleTable& list_rules();
+const RuleTable& storage_rules();
 
 /// The order in which the results' dimensions are the first argument's, of an operator that does no
 /// more than permute them or convert the values; nothing for others.

@@ -11,10 +11,13 @@ namespace redco {
 namespace {
 
 // LibTorch keeps this functionality key for use outside of it: below autograd, above the backends.
-c10::DispatchKeySet keys_for(c10::Device device) {
+c10::DispatchKeySet keys_for(const at::Tensor& local, c10::Device device) {
   auto backend = device.is_cuda() ? c10::BackendComponent::CUDABit : c10::BackendComponent::CPUBit;
+  // Operators ask whether a tensor is to be read conjugated or negated.
+  constexpr c10::DispatchKeySet lazy_bits(
+      {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
   return c10::DispatchKeySet(c10::DispatchKey::Dense) | c10::DispatchKeySet(backend) |
-         c10::DispatchKeySet(c10::DispatchKey::Fake);
+         c10::DispatchKeySet(c10::DispatchKey::Fake) | (local.key_set() & lazy_bits);
 }
 
 }  // namespace
@@ -39,7 +42,7 @@ Geometry dense_geometry(at::IntArrayRef sizes, const at::Tensor& local) {
 
 ShardedTensorImpl::ShardedTensorImpl(at::Tensor local, const Placements& placements,
                                      std::shared_ptr<const Mesh> mesh, const Geometry& geometry)
-    : TensorImpl(keys_for(mesh->device()), local.dtype(), mesh->device()),
+    : TensorImpl(keys_for(local, mesh->device()), local.dtype(), mesh->device()),
       local_(std::move(local)),
       placements_(placements),
       mesh_(std::move(mesh)) {
@@ -80,8 +83,24 @@ void ShardedTensorImpl::be_stored_like(const ShardedTensorImpl& base, at::IntArr
       StoredPart{base.stored_->store, base.stored_->param, composed});
 }
 
-void ShardedTensorImpl::set_local(at::Tensor local, const Geometry& geometry) {
+constexpr const char* no_memory =
+    "This tensor is sharded: its memory is spread over the processes. Take the whole tensor with "
+    "full, or this process' part with to_local";
+
+const c10::Storage& ShardedTensorImpl::storage() const { fail(no_memory); }
+
+bool ShardedTensorImpl::has_storage() const {
+  // LibTorch's error about data pointers can be worded for each tensor, but not in its class.
+  if (!extra_meta_)
+    const_cast<ShardedTensorImpl*>(this)->release_storage_and_set_meta_custom_data_ptr_error_msg_(
+        no_memory);
+  return false;
+}
+
+void ShardedTensorImpl::set_local(at::Tensor local, const Placements& placements,
+                                  const Geometry& geometry) {
   local_ = std::move(local);
+  placements_ = placements;
   set_sizes_and_strides(geometry.sizes, geometry.strides, geometry.offset);
 }
 
@@ -101,7 +120,7 @@ c10::intrusive_ptr<ShardedTensorImpl> ShardedTensorImpl::detached_copy() const {
 c10::intrusive_ptr<c10::TensorImpl> ShardedTensorImpl::shallow_copy_and_detach(
     const c10::VariableVersion& version_counter, bool allow_tensor_metadata_change) const {
   auto copy = detached_copy();
-  copy->set_version_counter(version_counter);
+  if (!copy->is_inference()) copy->set_version_counter(version_counter);
   copy->set_allow_tensor_metadata_change(allow_tensor_metadata_change);
   return copy;
 }
@@ -109,7 +128,7 @@ c10::intrusive_ptr<c10::TensorImpl> ShardedTensorImpl::shallow_copy_and_detach(
 c10::intrusive_ptr<c10::TensorImpl> ShardedTensorImpl::shallow_copy_and_detach(
     c10::VariableVersion&& version_counter, bool allow_tensor_metadata_change) const {
   auto copy = detached_copy();
-  copy->set_version_counter(std::move(version_counter));
+  if (!copy->is_inference()) copy->set_version_counter(std::move(version_counter));
   copy->set_allow_tensor_metadata_change(allow_tensor_metadata_change);
   return copy;
 }

@@ -61,8 +61,12 @@ class ShardedTensorImpl final : public c10::TensorImpl {
   /// Its dimensions are those of `base` in this order.
   void be_stored_like(const ShardedTensorImpl& base, at::IntArrayRef order);
 
-  /// The local tensor has been replaced or changed its shape.
-  void set_local(at::Tensor local, const Geometry& geometry);
+  /// The local tensor has been replaced or changed its shape, and with it where it lies.
+  void set_local(at::Tensor local, const Placements& placements, const Geometry& geometry);
+
+  /// Refuses, naming what to call instead. Data pointers ask `has_storage` before they refuse.
+  const c10::Storage& storage() const override;
+  bool has_storage() const override;
 
   c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(
       const c10::VariableVersion& version_counter,

@@ -140,7 +140,7 @@ TEST_CASE("what is saved for backward and then written is noticed") {
       }
     }
     at::Tensor plain = at::ones({2, 4}, at::kDouble), x = on(mesh, numbers({2, 4}), rows);
-    at::_foreach_add_({plain}, {x});
+    at::_foreach_add_(at::TensorList(plain), at::TensorList(x));
     CHECK(plain._version() >= 1);
   });
 }
