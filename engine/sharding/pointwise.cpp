@@ -33,6 +33,51 @@ const std::unordered_map<std::string_view, std::vector<std::vector<std::string_v
     {"aten::copy_", {{"self", "src"}}},
 };
 
+// Work element by element, though LibTorch does not tag them, or not those in place, as such.
+constexpr const char* untagged[] = {
+    "aten::_to_copy",
+    "aten::copy",
+    "aten::clone",
+    "aten::masked_fill",
+    "aten::abs",
+    "aten::celu",
+    "aten::complex",
+    "aten::copysign",
+    "aten::elu",
+    "aten::elu_backward",
+    "aten::eq",
+    "aten::floor_divide",
+    "aten::gcd",
+    "aten::ge",
+    "aten::gelu",
+    "aten::gelu_backward",
+    "aten::gt",
+    "aten::hardshrink_backward",
+    "aten::hardsigmoid",
+    "aten::hardsigmoid_backward",
+    "aten::hardswish",
+    "aten::hardswish_backward",
+    "aten::hardtanh",
+    "aten::hardtanh_backward",
+    "aten::heaviside",
+    "aten::lcm",
+    "aten::le",
+    "aten::leaky_relu",
+    "aten::leaky_relu_backward",
+    "aten::lt",
+    "aten::mish",
+    "aten::ne",
+    "aten::polar",
+    "aten::rsub",
+    "aten::softplus_backward",
+    "aten::softshrink_backward",
+    "aten::threshold",
+    "aten::threshold_backward",
+    "aten::xlogy",
+    "aten::_prelu_kernel",
+    "aten::_prelu_kernel_backward",
+};
+
 // Their result has the shape of their first argument, and none of its values.
 const std::set<std::string_view> of_shape_alone = {"aten::empty_like", "aten::zeros_like",
                                                    "aten::ones_like",  "aten::full_like",
@@ -109,8 +154,7 @@ const RuleTable& pointwise_rules() {
   static const RuleTable table = [] {
     RuleTable table;
     table[""] = pointwise;  // for all that LibTorch tags as such
-    for (const char* name : {"aten::_to_copy", "aten::copy", "aten::clone"})
-      table[name] = pointwise;
+    for (const char* name : untagged) table[name] = pointwise;
     for (std::string_view name : of_shape_alone) table[name] = shape_alone;
     return table;
   }();

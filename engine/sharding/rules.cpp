@@ -11,7 +11,9 @@ Letters letters(int64_t n_dims, int first) {
 Rule find_rule(const std::string& name, const c10::OperatorHandle& handle) {
   for (const RuleTable* table :
        {&product_rules(), &reduction_rules(), &view_rules(), &pointwise_rules(), &softmax_rules(),
-        &loss_rules(), &embedding_rules()})
+        &loss_rules(), &embedding_rules(), &indexing_rules(), &advanced_indexing_rules(),
+        &own_dimension_rules(), &joining_rules(), &padding_rules(), &statistics_rules(),
+        &extremes_rules(), &strided_view_rules()})
     if (auto found = table->find(name); found != table->end()) return found->second;
   if (handle.hasTag(at::Tag::pointwise)) return pointwise_rules().at("");
   return {};
