@@ -167,13 +167,18 @@ bool is_replicated(const Placements& placements) {
 
 Plan make_plan(const Call& call) {
   ++sharding_counters().plans_made;
-  bool is_whole = std::all_of(
-      call.tensors.begin(), call.tensors.end(),
-      [](const TensorArgument& argument) { return is_replicated(argument.placements); });
-  if (!is_whole && call.op.rule)
+  auto any = [&](auto is) {
+    return std::any_of(
+        call.tensors.begin(), call.tensors.end(), [&](const TensorArgument& argument) {
+          return is(argument.placements[Mesh::dp]) || is(argument.placements[Mesh::mp]);
+        });
+  };
+  bool is_split = any([](const Placement& placement) { return placement.is_sharded(); });
+  bool is_sum = any([](const Placement& placement) { return placement.is_partial(); });
+  if ((is_split || is_sum) && call.op.rule)
     if (std::optional<Plan> plan = call.op.rule(call)) return std::move(*plan);
   Plan plan = gathered_plan(call);
-  plan.is_gathered = !is_whole;
+  plan.is_gathered = is_split;  // a sum must be made by whoever reads it
   return plan;
 }
 
@@ -291,7 +296,8 @@ void count_gather(const Call& call, const Plan& plan) {
 void write_back(const TensorArgument& argument, const Placements& worked_on,
                 const at::Tensor& result, const Mesh& mesh) {
   if (!argument.impl) {
-    if (!result.is_same(argument.tensor)) argument.tensor.copy_(result);
+    if (!result.is_same(argument.tensor))
+      argument.tensor.copy_(redistribute_local(result, argument.sizes(), worked_on, {}, mesh));
     return;
   }
   const at::Tensor& local = argument.impl->local();
