@@ -25,6 +25,7 @@ const RuleTable& padding_rules();
 const RuleTable& statistics_rules();
 const RuleTable& extremes_rules();
 const RuleTable& strided_view_rules();
+const RuleTable& searching_rules();
 
 /// Letters 0, 1, ... for the dimensions of a tensor.
 Letters letters(int64_t n_dims, int first = 0);

@@ -114,6 +114,7 @@ const RuleTable& statistics_rules() {
       {"aten::prod", product},
       {"aten::logsumexp", logsumexp},
       {"aten::linalg_vector_norm", vector_norm},
+      {"aten::norm", vector_norm},
       {"aten::var", variance(false, false)},
       {"aten::std", variance(true, false)},
       {"aten::var_mean", variance(false, true)},

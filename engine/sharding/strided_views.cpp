@@ -2,6 +2,10 @@
 
 #include "rules.h"
 
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
 namespace redco {
 
 namespace {
@@ -29,12 +33,31 @@ std::optional<Plan> unfold(const Call& call) {
   return view_by_factors(call, {{own}, {result}});
 }
 
+// Of a whole tensor laid out as the logical one is.
+Plan gathered_as_strided(const Call& call) {
+  Plan plan = gathered_plan(call);
+  const at::Tensor& tensor = call.tensors[0].tensor;
+  int64_t extent = tensor.storage_offset() + 1;
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim)
+    extent += (tensor.size(dim) - 1) * tensor.stride(dim);
+  plan.run = [extent, sizes = tensor.sizes().vec(), strides = tensor.strides().vec(),
+              offset = tensor.storage_offset()](const Operator& op, torch::jit::Stack& stack,
+                                                const Mesh&) {
+    at::Tensor whole = stack[0].toTensor();
+    at::Tensor memory = at::zeros({extent}, whole.options());
+    memory.as_strided(sizes, strides, offset).copy_(whole);
+    stack[0] = memory;
+    if (stack[3].isNone()) stack[3] = offset;
+    op.handle.callBoxed(&stack);
+  };
+  return plan;
+}
+
 // The strides and the offset are those of the logical tensor. They are translated where each
 // dimension of the result is a range of one dimension of the tensor and the others are selected
 // from: which it is, the strides say.
-std::optional<Plan> as_strided(const Call& call) {
+std::optional<Plan> as_ranges(const Call& call) {
   const TensorArgument& argument = call.tensors[0];
-  if (call.tensors.size() != 1 || argument.tensor.numel() == 0) return std::nullopt;
   std::vector<int64_t> sizes = call.find("size")->toIntVector();
   std::vector<int64_t> strides = call.find("stride")->toIntVector();
   int64_t offset = call.integer("storage_offset", argument.tensor.storage_offset()) -
@@ -88,6 +111,12 @@ std::optional<Plan> as_strided(const Call& call) {
     stack = {local.as_strided(local_sizes, local_strides, local.storage_offset())};
   };
   return plan;
+}
+
+std::optional<Plan> as_strided(const Call& call) {
+  if (call.tensors.size() != 1 || call.tensors[0].tensor.numel() == 0) return std::nullopt;
+  std::optional<Plan> plan = as_ranges(call);
+  return plan ? plan : gathered_as_strided(call);
 }
 
 }  // namespace
