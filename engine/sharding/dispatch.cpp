@@ -167,19 +167,12 @@ bool is_replicated(const Placements& placements) {
 
 Plan make_plan(const Call& call) {
   ++sharding_counters().plans_made;
-  auto any = [&](auto is) {
-    return std::any_of(
-        call.tensors.begin(), call.tensors.end(), [&](const TensorArgument& argument) {
-          return is(argument.placements[Mesh::dp]) || is(argument.placements[Mesh::mp]);
-        });
-  };
-  bool is_split = any([](const Placement& placement) { return placement.is_sharded(); });
-  bool is_sum = any([](const Placement& placement) { return placement.is_partial(); });
-  if ((is_split || is_sum) && call.op.rule)
+  bool is_whole = std::all_of(
+      call.tensors.begin(), call.tensors.end(),
+      [](const TensorArgument& argument) { return is_replicated(argument.placements); });
+  if (!is_whole && call.op.rule)
     if (std::optional<Plan> plan = call.op.rule(call)) return std::move(*plan);
-  Plan plan = gathered_plan(call);
-  plan.is_gathered = is_split;  // a sum must be made by whoever reads it
-  return plan;
+  return gathered_plan(call);
 }
 
 const Plan& plan_for(const Call& call) {
