@@ -210,9 +210,7 @@ Plan make_plan(const Call& call) {
   if (!is_whole && call.op.rule)
     if (std::optional<Plan> plan = call.op.rule(call))
       if (call.op.is_inplace_view || fits_results(call, *plan)) return std::move(*plan);
-  Plan plan = gathered_plan(call);
-  plan.is_gathered = !is_whole;
-  return plan;
+  return gathered_plan(call);
 }
 
 const Plan& plan_for(const Call& call) {
@@ -358,7 +356,8 @@ void be_resized(const TensorArgument& argument, const at::Tensor& result) {
 void write_back(const TensorArgument& argument, const Placements& worked_on,
                 const at::Tensor& result, const Mesh& mesh) {
   if (!argument.impl) {
-    if (!result.is_same(argument.tensor)) argument.tensor.copy_(result);
+    if (!result.is_same(argument.tensor))
+      argument.tensor.copy_(redistribute_local(result, argument.sizes(), worked_on, {}, mesh));
     return;
   }
   if (!is_split(worked_on) && result.sizes() != argument.sizes())

@@ -2,7 +2,6 @@
 // others: the sum of all is the answer.
 
 #include "rules.h"
-#include "split_dimension.h"
 
 #include <ATen/ops/zeros.h>
 
@@ -21,16 +20,18 @@ std::optional<Plan> embedding(const Call& call) {
   if (is_in_blocks(weight, 0)) factors.whole = 1;
   Plan plan = plan_by_factors(call, factors);
   if (splitting(plan.inputs[0], 0).empty()) return plan;
-  Span rows = own_span(weight.sizes()[0], plan.inputs[0], 0, *call.mesh);
-  plan.run = [rows](const Operator& op, torch::jit::Stack& stack, const Mesh&) {
+  int64_t n_rows = weight.sizes()[0];
+  Span rows = own_span(n_rows, plan.inputs[0], 0, *call.mesh);
+  plan.run = [n_rows, rows](const Operator& op, torch::jit::Stack& stack, const Mesh&) {
     const at::Tensor table = stack[0].toTensor(), ids = stack[1].toTensor();
+    check_range(op, ids, n_rows);
     if (rows.length() == 0) {
       std::vector<int64_t> sizes = ids.sizes().vec();
       sizes.push_back(table.size(1));
       stack = {at::zeros(sizes, table.options())};
       return;
     }
-    at::Tensor elsewhere = ids.lt(rows.begin).logical_or_(ids.ge(rows.end));
+    at::Tensor elsewhere = is_outside(ids, rows);
     stack[1] = (ids - rows.begin).masked_fill_(elsewhere, 0);
     op.handle.callBoxed(&stack);
     stack = {stack[0].toTensor().masked_fill_(elsewhere.unsqueeze(-1), 0)};

@@ -167,7 +167,10 @@ Plan plan_by_factors(const Call& call, const Factors& factors) {
 Plan gathered_plan(const Call& call) {
   Plan plan;
   plan.inputs.resize(call.tensors.size());
-  plan.is_gathered = true;
+  // A sum must be made by whoever reads it: that alone is no gather.
+  for (const TensorArgument& argument : call.tensors)
+    for (const Placement& placement : argument.placements)
+      plan.is_gathered |= placement.is_sharded();
   return plan;
 }
 

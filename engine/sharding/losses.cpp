@@ -2,7 +2,6 @@
 // rows; what all of them add up to is one sum of two numbers.
 
 #include "rules.h"
-#include "split_dimension.h"
 
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/stack.h>
@@ -16,9 +15,7 @@ constexpr int64_t nowhere = -1;
 
 // Targets as places among this rank's classes.
 at::Tensor own_targets(const at::Tensor& target, const Span& classes, int64_t ignore_index) {
-  at::Tensor elsewhere = target.eq(ignore_index)
-                             .logical_or_(target.lt(classes.begin))
-                             .logical_or_(target.ge(classes.end));
+  at::Tensor elsewhere = is_outside(target, classes).logical_or_(target.eq(ignore_index));
   return (target - classes.begin).masked_fill_(elsewhere, nowhere);
 }
 
@@ -52,10 +49,13 @@ std::optional<Factors> factors_of(const Call& call, const Shape& shape) {
   return factors;
 }
 
+int64_t n_classes(const Call& call, const Shape& shape) {
+  return call.tensors[size_t(call.tensor_of("self"))].sizes()[size_t(shape.class_dim)];
+}
+
 Span own_classes(const Call& call, const Plan& plan, const Shape& shape) {
   auto self = size_t(call.tensor_of("self"));
-  return own_span(call.tensors[self].sizes()[size_t(shape.class_dim)], plan.inputs[self],
-                  shape.class_dim, *call.mesh);
+  return own_span(n_classes(call, shape), plan.inputs[self], shape.class_dim, *call.mesh);
 }
 
 std::optional<Plan> nll_loss_forward(const Call& call) {
@@ -72,7 +72,10 @@ std::optional<Plan> nll_loss_forward(const Call& call) {
   for (Mesh::Dim dim : over) plan.outputs[0].placements[dim] = {};
   plan.outputs[1].placements = {};
   Span classes = own_classes(call, plan, shape);
-  plan.run = [=](const Operator& op, torch::jit::Stack& stack, const Mesh& mesh) {
+  plan.run = [=, size = n_classes(call, shape)](const Operator& op, torch::jit::Stack& stack,
+                                                const Mesh& mesh) {
+    at::Tensor target = stack[1].toTensor();
+    check_range(op, target.masked_fill(target.eq(stack[4].toInt()), 0), size);
     stack[1] = own_targets(stack[1].toTensor(), classes, stack[4].toInt());
     stack[4] = nowhere;
     if (reduction == at::Reduction::Mean) stack[3] = int64_t(at::Reduction::Sum);

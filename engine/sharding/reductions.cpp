@@ -2,24 +2,13 @@
 
 #include "rules.h"
 
-#include <ATen/ops/amax.h>
-#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/mean.h>
 #include <ATen/ops/sum.h>
-#include <ATen/ops/var.h>
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 namespace redco {
-
-namespace {
-
-struct Reduction {
-  std::vector<int64_t> dims;  // that go
-  bool keeps = false;         // as dimensions of one element
-};
 
 Reduction reduction_of(const Call& call) {
   int64_t n_dims = call.tensors[0].tensor.dim();
@@ -30,7 +19,8 @@ Reduction reduction_of(const Call& call) {
   return {dims && !dims->empty() ? *dims : all, call.boolean("keepdim", false)};
 }
 
-Factors factors_of(const Call& call, const Reduction& reduction, ReduceOp op) {
+std::optional<Factors> reduction_factors(const Call& call, const Reduction& reduction,
+                                         ReduceOp op) {
   int64_t n_dims = call.tensors[0].tensor.dim();
   Factors factors;
   factors.reduction = op;
@@ -46,11 +36,23 @@ Factors factors_of(const Call& call, const Reduction& reduction, ReduceOp op) {
   }
   factors.outputs.push_back(output);
   for (size_t i = 1; i < call.tensors.size(); ++i) {  // out: it lies as the result does
+    if (call.tensors[i].tensor.dim() != int64_t(output.size())) return std::nullopt;
     factors.inputs.push_back(output);
     factors.added |= uint64_t{1} << i;
   }
   return factors;
 }
+
+MeshDims reduced_over(Plan& plan) {
+  MeshDims over;
+  for (size_t i = 0; i < Mesh::n_dims; ++i)
+    if (plan.outputs[0].placements[i].is_partial()) over.push_back(Mesh::Dim(i));
+  for (OutputPlan& output : plan.outputs)
+    for (Mesh::Dim dim : over) output.placements[dim] = {};
+  return over;
+}
+
+namespace {
 
 int64_t count(const Call& call, const Reduction& reduction) {
   int64_t n = 1;
@@ -58,19 +60,13 @@ int64_t count(const Call& call, const Reduction& reduction) {
   return n;
 }
 
-bool fits(const Call& call, const Factors& factors) {
-  for (size_t i = 0; i < call.tensors.size(); ++i)
-    if (call.tensors[i].tensor.dim() != int64_t(factors.inputs[i].size())) return false;
-  return true;
-}
-
 // Booleans add up to "any" and multiply to "all".
 Rule reduced(ReduceOp op) {
   return [op](const Call& call) -> std::optional<Plan> {
-    Factors factors = factors_of(call, reduction_of(call), op);
-    if (!fits(call, factors)) return std::nullopt;
-    if (op == ReduceOp::sum) factors.linear = {1 | factors.added};
-    return plan_by_factors(call, factors);
+    std::optional<Factors> factors = reduction_factors(call, reduction_of(call), op);
+    if (!factors) return std::nullopt;
+    if (op == ReduceOp::sum) factors->linear = {1 | factors->added};
+    return plan_by_factors(call, *factors);
   };
 }
 
@@ -82,10 +78,10 @@ bool is_reduced(const Call& call, const Plan& plan) {
 
 std::optional<Plan> mean(const Call& call) {
   Reduction reduction = reduction_of(call);
-  Factors factors = factors_of(call, reduction, ReduceOp::sum);
-  if (!fits(call, factors) || call.tensors.size() > 1) return std::nullopt;
-  factors.linear = {1};
-  Plan plan = plan_by_factors(call, factors);
+  std::optional<Factors> factors = reduction_factors(call, reduction, ReduceOp::sum);
+  if (!factors || call.tensors.size() > 1) return std::nullopt;
+  factors->linear = {1};
+  Plan plan = plan_by_factors(call, *factors);
   // The parts may differ in size: their sums add up, their means do not.
   if (is_reduced(call, plan))
     plan.run = [reduction, n = double(count(call, reduction))](
@@ -100,52 +96,6 @@ std::optional<Plan> mean(const Call& call) {
   return plan;
 }
 
-// Those whose parts combine otherwise than by a sum or a maximum of the results. `run` is given the
-// group that splits what is reduced.
-using Combine = std::function<at::Tensor(const Operator&, torch::jit::Stack&, Group&)>;
-
-std::optional<Plan> combined(const Call& call, const Reduction& reduction, Combine combine) {
-  Factors factors = factors_of(call, reduction, ReduceOp::sum);
-  if (!fits(call, factors) || call.tensors.size() > 1) return std::nullopt;
-  Plan plan = plan_by_factors(call, factors);
-  std::vector<Mesh::Dim> over;
-  for (size_t dim = 0; dim < Mesh::n_dims; ++dim)
-    if (plan.outputs[0].placements[dim].is_partial()) over.push_back(Mesh::Dim(dim));
-  if (over.empty()) return plan;
-  if (over.size() > 1) return std::nullopt;
-  plan.outputs[0].placements[over[0]] = {};
-  plan.run = [combine, over](const Operator& op, torch::jit::Stack& stack, const Mesh& mesh) {
-    stack = {combine(op, stack, mesh.group(over[0]))};
-  };
-  return plan;
-}
-
-std::optional<Plan> vector_norm(const Call& call) {
-  const c10::IValue* order = call.find("ord");
-  if (!order) order = call.find("p");
-  double p = order && order->isScalar() ? order->toScalar().toDouble() : 2.0;
-  return combined(call, reduction_of(call),
-                  [p](const Operator& op, torch::jit::Stack& stack, Group& group) {
-                    op.handle.callBoxed(&stack);
-                    at::Tensor norm = stack.back().toTensor();
-                    if (std::isinf(p))
-                      return group.all_reduce(norm, p > 0 ? ReduceOp::max : ReduceOp::min);
-                    if (p == 0) return group.all_reduce(norm, ReduceOp::sum);
-                    return group.all_reduce(norm.pow(p), ReduceOp::sum).pow_(1 / p);
-                  });
-}
-
-std::optional<Plan> logsumexp(const Call& call) {
-  return combined(call, reduction_of(call),
-                  [](const Operator& op, torch::jit::Stack& stack, Group& group) {
-                    op.handle.callBoxed(&stack);
-                    at::Tensor own = stack.back().toTensor();
-                    at::Tensor most = group.all_reduce(own.clone(), ReduceOp::max);
-                    most.masked_fill_(most.isinf(), 0);
-                    return group.all_reduce((own - most).exp_(), ReduceOp::sum).log_().add_(most);
-                  });
-}
-
 }  // namespace
 
 bool is_reduced_over(const Call& call, const Plan& plan, const OutputPlan& output, Mesh::Dim dim) {
@@ -157,10 +107,8 @@ bool is_reduced_over(const Call& call, const Plan& plan, const OutputPlan& outpu
 const RuleTable& reduction_rules() {
   static const RuleTable table = {
       {"aten::sum", reduced(ReduceOp::sum)},           {"aten::nansum", reduced(ReduceOp::sum)},
-      {"aten::amax", reduced(ReduceOp::max)},          {"aten::amin", reduced(ReduceOp::min)},
       {"aten::any", reduced(ReduceOp::max)},           {"aten::all", reduced(ReduceOp::min)},
       {"aten::count_nonzero", reduced(ReduceOp::sum)}, {"aten::mean", mean},
-      {"aten::linalg_vector_norm", vector_norm},       {"aten::logsumexp", logsumexp},
   };
   return table;
 }

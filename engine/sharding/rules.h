@@ -1,6 +1,6 @@
 #pragma once
 
-#include "plan.h"
+#include "split_dimension.h"
 
 #include <string_view>
 #include <unordered_map>
@@ -18,6 +18,7 @@ const RuleTable& reduction_rules();
 const RuleTable& view_rules();
 const RuleTable& softmax_rules();
 const RuleTable& loss_rules();
+const RuleTable& fused_loss_rules();
 const RuleTable& embedding_rules();
 const RuleTable& normalization_rules();
 const RuleTable& batch_norm_rules();
@@ -27,6 +28,15 @@ const RuleTable& attention_rules();
 const RuleTable& recurrent_rules();
 const RuleTable& list_rules();
 const RuleTable& storage_rules();
+const RuleTable& indexing_rules();
+const RuleTable& advanced_indexing_rules();
+const RuleTable& own_dimension_rules();
+const RuleTable& joining_rules();
+const RuleTable& padding_rules();
+const RuleTable& statistics_rules();
+const RuleTable& extremes_rules();
+const RuleTable& strided_view_rules();
+const RuleTable& searching_rules();
 
 /// The order in which the results' dimensions are the first argument's, of an operator that does no
 /// more than permute them or convert the values; nothing for others.
@@ -42,6 +52,24 @@ Letters letters(int64_t n_dims, int first = 0);
 /// Every dimension of the broadcast results is a factor; an argument's dimension of one element
 /// that is broadcast is none. Nothing, where an argument does not broadcast to `sizes`.
 std::optional<Factors> pointwise_factors(const Call& call, at::IntArrayRef sizes);
+
+/// The dimensions that a call reduces over.
+struct Reduction {
+  std::vector<int64_t> dims;  ///< that go
+  bool keeps = false;         ///< as dimensions of one element
+};
+Reduction reduction_of(const Call& call);
+/// Nothing, where an argument for the result has other dimensions than it.
+std::optional<Factors> reduction_factors(const Call& call, const Reduction& reduction, ReduceOp op);
+/// The mesh dimensions over which a plan's results are partial. They are made whole in the plan:
+/// what runs brings the parts together.
+MeshDims reduced_over(Plan& plan);
+
+/// A reduction over a dimension that must be whole.
+std::optional<Plan> reduced_along_dim(const Call& call);
+
+/// A plan that passes sums on, with the strides of the results.
+std::optional<Plan> view_by_factors(const Call& call, Factors factors);
 
 /// Whether an output is partial over `dim` because a factor that is reduced is split.
 bool is_reduced_over(const Call& call, const Plan& plan, const OutputPlan& output, Mesh::Dim dim);

@@ -1,7 +1,6 @@
 // Softmax and its kin. Over a split dimension only one number a row moves.
 
 #include "rules.h"
-#include "split_dimension.h"
 
 namespace redco {
 

@@ -1,5 +1,8 @@
 #include "split_dimension.h"
 
+#include <redco/error.h>
+
+#include <ATen/ops/aminmax.h>
 #include <ATen/ops/logsumexp.h>
 
 namespace redco {
@@ -25,6 +28,18 @@ Span own_span(int64_t size, const Placements& placements, int64_t dim, const Mes
     own = {own.begin + part.begin, own.begin + part.end};
   }
   return own;
+}
+
+at::Tensor is_outside(const at::Tensor& index, const Span& own) {
+  return index.lt(own.begin).logical_or_(index.ge(own.end));
+}
+
+void check_range(const Operator& op, const at::Tensor& index, int64_t size) {
+  if (!index.is_cpu() || index.numel() == 0) return;
+  auto [low, high] = at::aminmax(index);
+  int64_t first = low.item().toLong(), last = high.item().toLong();
+  require(first >= 0 && last < size, op.name, ": index ", first < 0 ? first : last,
+          " is out of range for a dimension of size ", size);
 }
 
 at::Tensor all_reduced(at::Tensor tensor, const MeshDims& over, const Mesh& mesh, ReduceOp op) {

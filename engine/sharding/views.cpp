@@ -46,7 +46,8 @@ std::vector<Geometry> logical_results(const Call& call) {
   return results;
 }
 
-// A plan by factors that passes sums on, with the strides of the results.
+}  // namespace
+
 std::optional<Plan> view_by_factors(const Call& call, Factors factors) {
   factors.linear = {1};
   factors.only_moves = true;
@@ -60,6 +61,8 @@ std::optional<Plan> view_by_factors(const Call& call, Factors factors) {
   }
   return plan;
 }
+
+namespace {
 
 int64_t wrapped(int64_t dim, int64_t n_dims) { return dim < 0 ? dim + n_dims : dim; }
 

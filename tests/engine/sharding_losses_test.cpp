@@ -1,5 +1,7 @@
 #include "sharding_cases.h"
 
+#include <redco/linear_cross_entropy.h>
+
 #include <doctest/doctest.h>
 
 using namespace redco;
@@ -101,6 +103,33 @@ const std::vector<Case> losses = {
      "0123,012"},
 };
 
+at::Tensor fused(const Tensors& t, double smoothing = 0) {
+  return linear_cross_entropy(t[0], t[1], t[2], -100, smoothing);
+}
+
+const std::vector<Case> fused_losses = {
+    {"linear_cross_entropy",
+     {{{5, 3}}, {{7, 3}}, labels},
+     [](const Tensors& t) -> Tensors { return {fused(t)}; },
+     2,
+     "0,0,0"},
+    {"linear_cross_entropy of sequences, smoothed",
+     {{{3, 2, 3}}, {{7, 3}}, longs({3, 0, -100, 6, 2, 1}, {3, 2})},
+     [](const Tensors& t) -> Tensors { return {fused(t, 0.1) / 5}; },
+     2,
+     "0,0,0"},
+    {"linear_cross_entropy, once",
+     {{{3, 2, 3}}, {{7, 3}}, longs({3, 0, -100, 6, 2, 1}, {3, 2})},
+     [](const Tensors& t) -> Tensors { return {fused(t, 0.1) / 5}; },
+     1,
+     "0,0,0"},
+    {"linear_cross_entropy with fewer classes than ranks",
+     {{{3, 3}}, {{3, 3}}, longs({0, 2, 1}, {3})},
+     [](const Tensors& t) -> Tensors { return {fused(t)}; },
+     1,
+     "0,0,0"},
+};
+
 const std::vector<Case> embeddings = {
     {"embedding",
      {{{7, 4}}, longs({3, 0, 6, 3, 5, 1}, {2, 3})},
@@ -128,4 +157,5 @@ const std::vector<Case> embeddings = {
 
 TEST_CASE("softmax") { run_all(softmaxes); }
 TEST_CASE("losses") { run_all(losses); }
+TEST_CASE("fused losses") { run_all(fused_losses); }
 TEST_CASE("embedding") { run_all(embeddings); }
