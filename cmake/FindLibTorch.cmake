@@ -2,7 +2,7 @@
 # toolkit whenever LibTorch was built with CUDA, and a CPU program needs none.
 #
 # Reads CMAKE_PREFIX_PATH, else the folder that ./bootstrap unpacks. Defines the target
-# LibTorch::LibTorch and LibTorch_VERSION.
+# LibTorch::LibTorch, LibTorch_VERSION and LibTorch_CUDA_LIBRARIES.
 set(_cache "$ENV{REDCO_CACHE}")
 if(NOT _cache)
   set(_cache "$ENV{XDG_CACHE_HOME}")
@@ -66,6 +66,14 @@ if(LibTorch_INCLUDE_DIR)
     endif()
   endforeach()
 endif()
+
+# A LibTorch for CPUs alone has none of these.
+set(LibTorch_CUDA_LIBRARIES "")
+foreach(_name torch_cuda c10_cuda)
+  if(EXISTS ${_root}/lib/lib${_name}.so)
+    list(APPEND LibTorch_CUDA_LIBRARIES ${_root}/lib/lib${_name}.so)
+  endif()
+endforeach()
 
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(LibTorch

@@ -17,6 +17,10 @@ set_target_properties(${libraries} PROPERTIES INSTALL_RPATH "$ORIGIN;${torch_lib
 
 install(TARGETS ${libraries} EXPORT redcoTargets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT Runtime NAMELINK_COMPONENT Development)
+if(TARGET redco_nccl)  # redco loads it from its own folder
+  set_target_properties(redco_nccl PROPERTIES INSTALL_RPATH "$ORIGIN;${torch_lib_dir}")
+  install(TARGETS redco_nccl LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT Runtime)
+endif()
 if(TARGET redco_lua_main)
   set_target_properties(redco_lua_main PROPERTIES
     INSTALL_RPATH "$ORIGIN/${bin_to_lib};${torch_lib_dir}")

@@ -15,6 +15,8 @@ struct Backend {
   c10::intrusive_ptr<c10d::Backend> c10d;
   /// Whether its reduce-scatter moves the least bytes; Gloo's moves as many as an all-reduce.
   bool has_reduce_scatter = false;
+  /// Whether its work is queued on the device, where what follows waits for it, and not the host.
+  bool runs_on_stream = false;
 };
 
 }  // namespace redco

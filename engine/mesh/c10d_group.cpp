@@ -262,6 +262,11 @@ std::unique_ptr<Pending> C10dGroup::start_reduce_scatter(at::Tensor tensor, Redu
 }  // namespace
 
 void await(c10d::Work& work, const std::string& what, const GroupParts& group) {
+  if (group.backend.runs_on_stream) {
+    group.peers->check(what, {});
+    work.wait();
+    return;
+  }
   auto from = steady_clock::now();
   while (true) {
     try {

@@ -66,8 +66,10 @@ Backend make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, in
                   bool one_host) {
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
   options->devices.push_back(make_device(store_address, one_host));
-  return {c10::make_intrusive<c10d::ProcessGroupGloo>(store, static_cast<int>(rank),
-                                                      static_cast<int>(size), options)};
+  return {.c10d = c10::make_intrusive<c10d::ProcessGroupGloo>(store, static_cast<int>(rank),
+                                                              static_cast<int>(size), options),
+          .has_reduce_scatter = false,
+          .runs_on_stream = false};
 }
 
 }  // namespace redco

@@ -2,10 +2,12 @@
 
 #include "c10d_group.h"
 #include "gloo.h"
+#include "nccl.h"
 #include "peers.h"
 #include "single.h"
 #include "spmd_check.h"
 
+#include <redco/cuda.h>
 #include <redco/error.h>
 #include <redco/run_store.h>
 
@@ -117,9 +119,16 @@ Backend connect_watched(std::function<Backend()> connect, Peers& peers,
   return backend.get();
 }
 
+c10::Device device_of(const MeshOptions& options) {
+  if (options.device_type == c10::kCPU) return c10::kCPU;
+  load_cuda();
+  return {options.device_type, static_cast<c10::DeviceIndex>(options.processes.local_rank)};
+}
+
 class Grid : public Mesh {
  public:
-  explicit Grid(const MeshOptions& options) : processes_(options.processes), device_(c10::kCPU) {
+  explicit Grid(const MeshOptions& options)
+      : processes_(options.processes), device_(device_of(options)) {
     auto [n, rank] = std::pair(processes_.size, processes_.rank);
     int64_t mp_size = options.n_model_shards, dp_size = n / mp_size;
     if (n == 1) {
@@ -166,12 +175,20 @@ class Grid : public Mesh {
     Backend& backend = backends_[parts.processes];
     if (!backend.c10d) {
       auto size = static_cast<int64_t>(parts.processes.size());
-      bool one_host = processes_.local_size == processes_.size;
-      backend = connect_watched(
-          [store, rank = parts.rank, size, timeout = parts.timeout,
-           address = processes_.store_address,
-           one_host] { return make_gloo(store, rank, size, timeout, address, one_host); },
-          *parts.peers, parts.processes);
+      auto connect = [store, rank = parts.rank, size, timeout = parts.timeout,
+                      processes = processes_, device = device_] {
+        if (device.is_cuda()) return make_nccl({store, rank, size, timeout, device});
+        return make_gloo(store, rank, size, timeout, processes.store_address,
+                         processes.local_size == processes.size);
+      };
+      backend = connect_watched(connect, *parts.peers, parts.processes);
+      // What runs on a GPU waits for its peers without end, and holds up all that follows.
+      if (backend.runs_on_stream) {
+        c10::weak_intrusive_ptr<c10d::Backend> running(backend.c10d);
+        parts.peers->on_failure([running] {
+          if (auto alive = running.lock()) alive->abort();
+        });
+      }
     }
     return backend;
   }

@@ -55,6 +55,12 @@ void Peers::run() {
     ++rounds_;
     looks_since_round_ = 0;
     lost_ = lost;
+    if (failure_) {
+      auto bodies = std::exchange(on_failure_, {});
+      lock.unlock();
+      for (auto& body : bodies) body();
+      lock.lock();
+    }
     changed_.wait_for(lock, round_time, [this] { return stop_; });
   }
   stopped_ = true;
@@ -96,6 +102,11 @@ size_t Peers::add_group() {
   std::lock_guard lock(mutex_);
   counts_.push_back(0);
   return counts_.size() - 1;
+}
+
+void Peers::on_failure(std::function<void()> body) {
+  std::lock_guard lock(mutex_);
+  on_failure_.push_back(std::move(body));
 }
 
 void Peers::count(size_t group) {

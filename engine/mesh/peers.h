@@ -3,9 +3,9 @@
 #include <redco/mesh.h>
 #include <redco/run_store.h>
 
-#include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -35,6 +35,9 @@ class Peers {
   /// Throws Error, which begins with `what`, when a process has failed or one of `waited_for` gives
   /// no sign of life. To be called every `look_around` while waiting.
   void check(const std::string& what, const std::vector<int64_t>& waited_for);
+
+  /// Calls `body`, on the thread of the signs, once a failure is known.
+  void on_failure(std::function<void()> body);
 
   /// Ends the signs of life; waits a second at most.
   void stop();
@@ -72,6 +75,7 @@ class Peers {
   std::optional<RunStore::Failure> failure_;
   std::vector<int64_t> counts_;  // this process's own
   std::vector<Sign> signs_;
+  std::vector<std::function<void()>> on_failure_;
 };
 
 }  // namespace redco

@@ -78,6 +78,18 @@ TEST_CASE("one process answers at once, and is counted as nothing") {
   CHECK_THROWS_AS(Mesh::make({.n_model_shards = 2}), redco::UsageError);
 }
 
+TEST_CASE("a mesh of GPUs is one, or tells what is missing") {
+  std::string error = "none";
+  try {
+    auto mesh = Mesh::make({.device_type = c10::kCUDA});
+    CHECK(mesh->device().is_cuda());
+  } catch (const redco::Error& missing) {
+    error = missing.what();
+  }
+  INFO(error);
+  CHECK((error == "none" || error.find("device \"cuda\"") == 0));
+}
+
 TEST_CASE("every collective on every type, in two, three and four processes") {
   for (int64_t n : {2, 3, 4}) {
     in_processes({.n_processes = n}, [&](Mesh& mesh) {
