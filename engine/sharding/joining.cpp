@@ -39,7 +39,7 @@ std::optional<Plan> cat(const Call& call) {
       if (!placement.is_sharded() || placement.dim != dim) continue;
       ++n_split;
       const Placement& other = argument.placements[1 - i];
-      in_blocks &= placement.blocks == 1 && placement.grain == 1 &&
+      in_blocks &= placement.block == 0 && placement.grain == 1 &&
                    !(other.is_sharded() && other.dim == dim);
     }
     in_blocks &= n_split == 0 || n_split == int(call.tensors.size());
@@ -57,11 +57,11 @@ std::optional<Plan> cat(const Call& call) {
   factors.outputs = {all};
   Plan plan = moved(call, std::move(factors));
   if (!in_blocks) return plan;
-  auto n = int64_t(call.tensors.size());
   OutputPlan& output = plan.outputs[0];
-  output.sizes[size_t(dim)] = call.tensors[0].sizes()[size_t(dim)] * n;
+  int64_t size = call.tensors[0].sizes()[size_t(dim)];
+  output.sizes[size_t(dim)] = size * int64_t(call.tensors.size());
   for (Placement& placement : output.placements)
-    if (placement.is_sharded() && placement.dim == dim) placement.blocks = int32_t(n);
+    if (placement.is_sharded() && placement.dim == dim) placement.block = int32_t(size);
   return plan;
 }
 
