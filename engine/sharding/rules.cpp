@@ -13,7 +13,8 @@ Rule find_rule(const std::string& name, const c10::OperatorHandle& handle) {
        {&product_rules(), &reduction_rules(), &view_rules(), &pointwise_rules(), &softmax_rules(),
         &loss_rules(), &embedding_rules(), &indexing_rules(), &advanced_indexing_rules(),
         &own_dimension_rules(), &joining_rules(), &padding_rules(), &statistics_rules(),
-        &extremes_rules(), &strided_view_rules(), &searching_rules(), &fused_loss_rules()})
+        &extremes_rules(), &strided_view_rules(), &searching_rules(), &fused_loss_rules(),
+        &elementwise_loss_rules()})
     if (auto found = table->find(name); found != table->end()) return found->second;
   if (handle.hasTag(at::Tag::pointwise)) return pointwise_rules().at("");
   return {};
