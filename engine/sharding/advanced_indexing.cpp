@@ -176,7 +176,7 @@ std::optional<Plan> index_put(const Call& call) {
   factors.outputs = {factors.inputs[0]};
   if (call.boolean("accumulate", false)) {
     factors.added = 1;
-    factors.linear = {uint64_t{1} | uint64_t{1} << values};
+    if (is_sum(call.tensors[0])) factors.linear = {uint64_t{1} | uint64_t{1} << values};
   } else {
     for (size_t i = 0; i < indexing->broadcast.size(); ++i)
       factors.whole |= uint64_t{1} << (size_t(indexing->n_dims) + i);

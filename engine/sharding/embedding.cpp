@@ -16,7 +16,6 @@ std::optional<Plan> embedding(const Call& call) {
   Letters ids = letters(indices.tensor.dim(), 2), result = ids;
   result.push_back(1);
   Factors factors{{{0, 1}, ids}, {result}};
-  factors.linear = {1};
   if (is_in_blocks(weight, 0)) factors.whole = 1;
   Plan plan = plan_by_factors(call, factors);
   if (splitting(plan.inputs[0], 0).empty()) return plan;
@@ -44,8 +43,8 @@ std::optional<Plan> embedding_backward(const Call& call) {
   if (call.tensors.size() != 2) return std::nullopt;  // out
   Letters ids = letters(indices.tensor.dim(), 2), grad = ids;
   grad.push_back(1);
+  // Not passed on as a sum: the table has more elements than the gradient of what was looked up.
   Factors factors{{grad, ids}, {{0, 1}}};
-  factors.linear = {1};
   // How often a row is asked for is counted over all indices.
   if (call.boolean("scale_grad_by_freq", false))
     for (int8_t id : ids) factors.whole |= uint64_t{1} << id;

@@ -138,7 +138,7 @@ std::optional<Plan> index_select(const Call& call) {
 }
 
 // Adds up where an index is there twice: any rank may add its share of the indices.
-bool is_sum(const Call& call) {
+bool adds_up(const Call& call) {
   if (call.op.name == "aten::scatter_add" || call.op.name == "aten::index_add") return true;
   const c10::IValue* reduce = call.find("reduce");
   return reduce && (reduce->toStringRef() == "add" || reduce->toStringRef() == "sum") &&
@@ -148,7 +148,8 @@ bool is_sum(const Call& call) {
 void add_up(const Call& call, Factors& factors) {
   factors.added = 1;  // self
   int source = call.tensor_of(call.find("src") ? "src" : "source");
-  if (source >= 0) factors.linear = {uint64_t{1} | uint64_t{1} << source};
+  if (source >= 0 && is_sum(call.tensors[0]))
+    factors.linear = {uint64_t{1} | uint64_t{1} << source};
 }
 
 std::optional<Plan> scatter(const Call& call) {
@@ -161,7 +162,7 @@ std::optional<Plan> scatter(const Call& call) {
   if (factors.inputs.size() == 3 &&
       call.tensors[1].sizes()[size_t(*dim)] != call.tensors[2].sizes()[size_t(*dim)])
     factors.whole |= uint64_t{1} << index_factor(call);
-  if (is_sum(call))
+  if (adds_up(call))
     add_up(call, factors);
   else
     factors.whole |= uint64_t{1} << index_factor(call);
@@ -183,7 +184,7 @@ std::optional<Plan> index_write(const Call& call) {
     }
     factors.inputs.push_back(own);
   }
-  if (is_sum(call))
+  if (adds_up(call))
     add_up(call, factors);
   else
     factors.whole |= uint64_t{1} << index_factor(call);

@@ -95,7 +95,6 @@ std::optional<Plan> nll_loss_backward(const Call& call) {
   std::optional<Factors> factors = factors_of(call, shape);
   if (!factors) return std::nullopt;
   factors->outputs = {shape.scores};
-  factors->linear = {1};  // the gradient
   Plan plan = plan_by_factors(call, *factors);
   Span classes = own_classes(call, plan, shape);
   plan.run = [classes](const Operator& op, torch::jit::Stack& stack, const Mesh&) {

@@ -1,4 +1,5 @@
-// Operators that set a tensor among zeros, repeat it, or cut off a triangle of it.
+// Operators that set a tensor among zeros, repeat it, or cut off a triangle of it. Those that make
+// it larger have sums made first, while there is less to move.
 
 #include "rules.h"
 
@@ -20,9 +21,7 @@ void keep_local_sizes(const Call& call, Plan& plan, const char* argument,
 // in the view. The gradient's letters are those without the dimensions that the view cut.
 std::optional<Plan> among_zeros(const Call& call, const Letters& grad, const Letters& result) {
   if (call.tensors.size() != 1) return std::nullopt;  // out
-  Factors factors{{grad}, {result}};
-  factors.linear = {1};
-  Plan plan = plan_by_factors(call, factors);
+  Plan plan = plan_by_factors(call, {{grad}, {result}});
   keep_local_sizes(call, plan, "input_sizes", call.find("input_sizes")->toIntVector());
   return plan;
 }
@@ -91,10 +90,7 @@ std::optional<Plan> repeat(const Call& call) {
     if (repeats[result.size()] != 1) own[dim] = -1;
     result.push_back(own[dim]);
   }
-  Factors factors{{own}, {result}};
-  factors.linear = {1};
-  factors.only_moves = true;
-  return plan_by_factors(call, factors);
+  return plan_by_factors(call, {{own}, {result}});
 }
 
 // A part's own diagonal is as far from the whole's as the part is from the first row and column.
@@ -125,9 +121,7 @@ std::optional<Plan> diag_embed(const Call& call) {
   int8_t next = 0;
   for (int64_t dim = 0; dim <= n_dims; ++dim)
     result.push_back(dim == a || dim == b ? int8_t(-1) : next++);
-  Factors factors{{own}, {result}};
-  factors.linear = {1};
-  return plan_by_factors(call, factors);
+  return plan_by_factors(call, {{own}, {result}});
 }
 
 // New tensors of given sizes. Of the first argument only the type and the device matter, and its

@@ -33,7 +33,8 @@ Rule find_rule(const std::string& name, const c10::OperatorHandle& handle) {
                                  &extremes_rules(),
                                  &strided_view_rules(),
                                  &searching_rules(),
-                                 &fused_loss_rules()})
+                                 &fused_loss_rules(),
+                                 &elementwise_loss_rules()})
     if (auto found = table->find(name); found != table->end()) return found->second;
   constexpr std::string_view list_prefix = "aten::_foreach_";
   if (name.starts_with(list_prefix)) return list_rules().at(list_prefix);

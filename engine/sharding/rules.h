@@ -18,6 +18,7 @@ const RuleTable& reduction_rules();
 const RuleTable& view_rules();
 const RuleTable& softmax_rules();
 const RuleTable& loss_rules();
+const RuleTable& elementwise_loss_rules();
 const RuleTable& fused_loss_rules();
 const RuleTable& embedding_rules();
 const RuleTable& normalization_rules();

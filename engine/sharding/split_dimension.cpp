@@ -20,6 +20,10 @@ bool is_in_blocks(const TensorArgument& argument, int64_t dim) {
   return false;
 }
 
+bool is_sum(const TensorArgument& argument) {
+  return argument.placements[Mesh::dp].is_partial() || argument.placements[Mesh::mp].is_partial();
+}
+
 Span own_span(int64_t size, const Placements& placements, int64_t dim, const Mesh& mesh) {
   Span own{0, size};
   for (Mesh::Dim mesh_dim : splitting(placements, dim)) {

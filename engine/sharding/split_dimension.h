@@ -12,6 +12,10 @@ MeshDims splitting(const Placements& placements, int64_t dim);
 /// Whether parts of a dimension do not follow one another, so that a rank's elements are no range.
 bool is_in_blocks(const TensorArgument& argument, int64_t dim);
 
+/// Whether a tensor is still to be summed. What is added to one that is not is summed first: it is
+/// often smaller.
+bool is_sum(const TensorArgument& argument);
+
 /// The elements of a dimension of logical `size` that this rank holds, where they are a range.
 Span own_span(int64_t size, const Placements& placements, int64_t dim, const Mesh& mesh);
 

@@ -130,6 +130,33 @@ const std::vector<Case> fused_losses = {
      "0,0,0"},
 };
 
+const std::vector<Case> elementwise_losses = {
+    {"mean squared error",
+     {{{3, 5}}, {{3, 5}}},
+     [](const Tensors& t) -> Tensors {
+       return {at::mse_loss(t[0], t[1]), at::mse_loss(t[0], t[1], at::Reduction::Sum),
+               at::mse_loss(t[0], t[1], at::Reduction::None)};
+     },
+     2,
+     "01,01"},
+    {"huber and smooth",
+     {{{3, 5}}, {{3, 5}}},
+     [](const Tensors& t) -> Tensors {
+       return {at::huber_loss(t[0], t[1]), at::smooth_l1_loss(t[0], t[1])};
+     },
+     2,
+     "01,01"},
+    {"binary cross-entropy",
+     {{{3, 5}}, {{3, 5}}},
+     [](const Tensors& t) -> Tensors {
+       at::Tensor target = t[1].detach().sigmoid();
+       return {at::binary_cross_entropy(t[0].sigmoid(), target),
+               at::binary_cross_entropy_with_logits(t[0], target), (t[1] * 0).sum()};
+     },
+     2,
+     "01,01"},
+};
+
 const std::vector<Case> embeddings = {
     {"embedding",
      {{{7, 4}}, longs({3, 0, 6, 3, 5, 1}, {2, 3})},
@@ -157,5 +184,45 @@ const std::vector<Case> embeddings = {
 
 TEST_CASE("softmax") { run_all(softmaxes); }
 TEST_CASE("losses") { run_all(losses); }
+TEST_CASE("elementwise losses") { run_all(elementwise_losses); }
 TEST_CASE("fused losses") { run_all(fused_losses); }
 TEST_CASE("embedding") { run_all(embeddings); }
+
+TEST_CASE("over a split vocabulary only a few numbers a row move") {
+  constexpr int64_t n_rows = 64, n_classes = 1000, n_in = 8;
+  redco::testing::on_threads(1, 2, [&](const std::shared_ptr<const Mesh>& mesh) {
+    Placement whole, split = Placement::shard(0);
+    at::Tensor table = shard(at::ones({n_classes, n_in}, at::kDouble), mesh, {whole, split});
+    at::Tensor ids = at::arange(n_rows, at::kLong);
+    table.requires_grad_();
+    at::Tensor x = at::embedding(table, ids);
+    auto traffic = [&] {
+      Traffic all;
+      for (const Traffic& kind : mesh->group(Mesh::mp).counters()) {
+        all.count += kind.count;
+        all.bytes += kind.bytes;
+      }
+      return all;
+    };
+    // One sum of the rows, as x is used.
+    linear_cross_entropy(x, table, ids).backward();
+    Traffic fused = traffic();
+    // The rows and their gradient; then one number a row and the loss, alone on a rank.
+    int64_t rows = n_rows * n_in * 8, row = n_rows * 8;
+    int64_t expected = 2 * rows + row + 8;
+    if (fused.count != 4 || fused.bytes != expected)
+      throw std::runtime_error("moved " + std::to_string(fused.bytes) + " bytes in " +
+                               std::to_string(fused.count) + " collectives, expected " +
+                               std::to_string(expected));
+    at::Tensor logits = x.detach().mm(table.detach().t()).requires_grad_();
+    Traffic before = traffic();
+    at::cross_entropy_loss(logits, ids).backward();
+    Traffic after = traffic();
+    // A number a row forward and backward, and one sum of loss and weight.
+    expected = 2 * row + 16;
+    if (after.count - before.count != 3 || after.bytes - before.bytes != expected)
+      throw std::runtime_error("moved " + std::to_string(after.bytes - before.bytes) +
+                               " bytes in " + std::to_string(after.count - before.count) +
+                               " collectives, expected " + std::to_string(expected));
+  });
+}
