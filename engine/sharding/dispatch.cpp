@@ -291,7 +291,8 @@ void count_gather(const Call& call, const Plan& plan) {
 void write_back(const TensorArgument& argument, const Placements& worked_on,
                 const at::Tensor& result, const Mesh& mesh) {
   if (!argument.impl) {
-    if (!result.is_same(argument.tensor)) argument.tensor.copy_(result);
+    at::Tensor whole = redistribute_local(result, argument.sizes(), worked_on, {}, mesh);
+    if (!whole.is_same(argument.tensor)) argument.tensor.copy_(whole);
     return;
   }
   const at::Tensor& local = argument.impl->local();
