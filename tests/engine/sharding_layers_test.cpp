@@ -258,11 +258,26 @@ Case lstm(const char* name, int64_t n_batch, bool is_bidirectional, bool has_bia
   return c;
 }
 
+// Its one call, without what picks and joins the states around it.
+Case lstm_layer() {
+  Case c{"a layer of oneDNN's", {}, nullptr, 1, "1,0", 1e-4};
+  for (std::vector<int64_t> sizes :
+       std::vector<std::vector<int64_t>>{{3, 5, 4}, {5, 2}, {8, 4}, {8, 2}, {8}, {8}})
+    c.inputs.push_back({sizes, [sizes] { return single(sizes); }});
+  c.call = [](const Tensors& t) -> Tensors {
+    auto [y, h, cell, kept] = at::mkldnn_rnn_layer(t[0], t[2], t[3], t[4], t[5], t[1], t[1] * 2,
+                                                   false, {}, 2, 2, 1, true, false, false, true);
+    return {y, h, cell};
+  };
+  return c;
+}
+
 const std::vector<Case> recurrences = {
-    lstm("lstm in single precision", 5, false, true, at::kFloat, "1,1"),
-    lstm("lstm of two directions", 4, true, false, at::kFloat, "1,1"),
+    lstm_layer(),
+    lstm("lstm in single precision", 5, false, true, at::kFloat, ""),
+    lstm("lstm of two directions", 4, true, false, at::kFloat, ""),
     lstm("lstm of one example", 1, false, true, at::kFloat, ","),
-    lstm("lstm", 5, false, true, at::kDouble, "1,1"),
+    lstm("lstm", 5, false, true, at::kDouble, ""),
     {"gru cell",
      {{{3, 4}}, {{3, 2}}, {{6, 4}}, {{6, 2}}, {{6}}, {{6}}},
      [](const Tensors& t) -> Tensors { return {at::gru_cell(t[0], t[1], t[2], t[3], t[4], t[5])}; },

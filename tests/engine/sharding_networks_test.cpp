@@ -73,21 +73,27 @@ void check_close(const at::Tensor& actual, const at::Tensor& expected, const std
 void check(const Network& network) {
   Results expected = run(network, [](const at::Tensor& tensor, auto&) { return tensor; });
   for (auto [n_dp, n_mp] : std::vector<std::pair<int64_t, int64_t>>{{1, 2}, {2, 1}, {2, 2}}) {
-    INFO("on ", n_dp, "x", n_mp);
-    CHECK_NOTHROW(on_threads(n_dp, n_mp, [&](const std::shared_ptr<const Mesh>& mesh) {
-      sharding_counters().gathers.clear();
-      Results actual = run(network, [&](const at::Tensor& tensor, const Placements& placements) {
-        return shard(tensor, mesh, placements);
+    std::string mesh_name = std::to_string(n_dp) + "x" + std::to_string(n_mp);
+    try {
+      on_threads(n_dp, n_mp, [&](const std::shared_ptr<const Mesh>& mesh) {
+        sharding_counters().gathers.clear();
+        Results actual = run(network, [&](const at::Tensor& tensor, const Placements& placements) {
+          return shard(tensor, mesh, placements);
+        });
+        std::string gathered;
+        for (const auto& [name, gather] : sharding_counters().gathers) gathered += " " + name;
+        check_close(actual.loss, expected.loss, "loss");
+        size_t i = 0;
+        for (const auto& [name, parameter] : network.parameters)
+          check_close(actual.grads[i], expected.grads[i], "gradient of " + name), ++i;
+        check_close(actual.grads[i], expected.grads[i], "gradient of x");
+        if (!gathered.empty()) throw std::runtime_error("gathered by" + gathered);
       });
-      std::string gathered;
-      for (const auto& [name, gather] : sharding_counters().gathers) gathered += " " + name;
-      check_close(actual.loss, expected.loss, "loss");
-      size_t i = 0;
-      for (const auto& [name, parameter] : network.parameters)
-        check_close(actual.grads[i], expected.grads[i], "gradient of " + name), ++i;
-      check_close(actual.grads[i], expected.grads[i], "gradient of x");
-      if (!gathered.empty()) throw std::runtime_error("gathered by" + gathered);
-    }));
+    } catch (const std::exception& error) {
+      std::string text = error.what();
+      text = mesh_name + ": " + text.substr(0, text.find("Exception raised from"));
+      FAIL_CHECK(text);
+    }
   }
 }
 
@@ -149,13 +155,14 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight) {
   return x * (x.pow(2).mean(-1, true) + 1e-6).rsqrt() * weight;
 }
 
-// Rotated by position: pairs of halves, without a cat.
+// Rotated by position, two elements at a time.
 at::Tensor rotated(const at::Tensor& x) {
-  int64_t half = x.size(-1) / 2;
-  at::Tensor angle = at::arange(n_time, at::kDouble).unsqueeze(1) *
-                     at::tensor({1.0, 0.1}, at::kDouble).slice(0, 0, half);
-  at::Tensor a = x.slice(-1, 0, half), b = x.slice(-1, half);
-  return at::cat({a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()}, -1);
+  at::Tensor angle =
+      at::arange(n_time, at::kDouble).unsqueeze(1) * at::tensor({1.0, 1.0, 0.1, 0.1}, at::kDouble);
+  at::Tensor turn = at::zeros({4, 4}, at::kDouble);
+  turn[1][0] = turn[3][2] = -1;
+  turn[0][1] = turn[2][3] = 1;
+  return x * angle.cos() + x.matmul(turn) * angle.sin();
 }
 
 // LLaMA's: RMS norm, rotary positions, shared heads of keys and values, SwiGLU.
