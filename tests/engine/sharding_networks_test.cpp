@@ -147,7 +147,7 @@ Network gpt(int n_layers) {
       h = at::layer_norm(x, {n_hidden}, p.at(layer + "ln2.weight"), p.at(layer + "ln2.bias"));
       x = x + linear(p, layer + "down", at::gelu(linear(p, layer + "up", h)));
     }
-    return x;
+    return at::layer_norm(x, {n_hidden});
   };
   return network;
 }
