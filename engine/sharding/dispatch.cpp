@@ -356,8 +356,8 @@ void be_resized(const TensorArgument& argument, const at::Tensor& result) {
 void write_back(const TensorArgument& argument, const Placements& worked_on,
                 const at::Tensor& result, const Mesh& mesh) {
   if (!argument.impl) {
-    if (!result.is_same(argument.tensor))
-      argument.tensor.copy_(redistribute_local(result, argument.sizes(), worked_on, {}, mesh));
+    at::Tensor whole = redistribute_local(result, argument.sizes(), worked_on, {}, mesh);
+    if (!whole.is_same(argument.tensor)) argument.tensor.copy_(whole);
     return;
   }
   if (!is_split(worked_on) && result.sizes() != argument.sizes())

@@ -236,38 +236,41 @@ at::Tensor single(std::vector<int64_t> sizes) {
   return at::randn(sizes, at::detail::createCPUGenerator(7), at::kFloat) * 0.5;
 }
 
-// oneDNN's layer is for single precision alone.
-Case lstm(const char* name, int64_t n_batch, bool is_bidirectional, bool has_biases,
-          at::ScalarType type, const char* free) {
-  Case c{name, {}, nullptr, 1, free, type == at::kFloat ? 1e-4 : 1e-9};
-  int64_t n_directions = is_bidirectional ? 2 : 1;
-  std::vector<std::vector<int64_t>> shapes = {{3, n_batch, 4}, {n_directions, n_batch, 5}};
-  for (int64_t i = 0; i < n_directions; ++i) {
-    shapes.push_back({20, 4});
-    shapes.push_back({20, 5});
-    if (has_biases) shapes.insert(shapes.end(), {{20}, {20}});
-  }
-  for (const auto& shape : shapes)
-    c.inputs.push_back({shape, [shape, type] { return single(shape).to(type); }});
+// oneDNN's layer is for single precision alone. Few inputs: all their placements are combined.
+Case lstm(const char* name, int64_t n_batch, bool is_bidirectional) {
+  Case c{name, {}, nullptr, 1, "", 1e-4};
+  for (std::vector<int64_t> sizes : {std::vector<int64_t>{3, n_batch, 4}, {8, 4}, {8, 2}})
+    c.inputs.push_back({sizes, [sizes] { return single(sizes); }});
   c.call = [=](const Tensors& t) -> Tensors {
-    Tensors weights(t.begin() + 2, t.end());
-    auto [y, h, cell] = at::lstm(t[0], {t[1], t[1] * 2}, weights, has_biases, 1, 0.0, true,
-                                 is_bidirectional, false);
+    Tensors weights = {t[1], t[2]};
+    if (is_bidirectional) weights.insert(weights.end(), {t[1] * 2, t[2]});
+    at::Tensor state = at::ones({is_bidirectional ? 2 : 1, n_batch, 2}, at::kFloat);
+    auto [y, h, cell] =
+        at::lstm(t[0], {state, state * 2}, weights, false, 1, 0.0, true, is_bidirectional, false);
+    return {y, h, cell};
+  };
+  return c;
+}
+
+// Its one call, without what picks and joins the states around it.
+Case lstm_layer() {
+  Case c{"a layer of oneDNN's", {}, nullptr, 1, "1,0,,", 1e-4};
+  for (std::vector<int64_t> sizes : {std::vector<int64_t>{3, 5, 4}, {5, 2}, {8, 4}, {8, 2}})
+    c.inputs.push_back({sizes, [sizes] { return single(sizes); }});
+  c.call = [](const Tensors& t) -> Tensors {
+    at::Tensor bias = at::ones({8}, at::kFloat);
+    auto [y, h, cell, kept] = at::mkldnn_rnn_layer(t[0], t[2], t[3], bias, bias, t[1], t[1] * 2,
+                                                   false, {}, 2, 2, 1, true, false, false, true);
     return {y, h, cell};
   };
   return c;
 }
 
 const std::vector<Case> recurrences = {
-    lstm("lstm in single precision", 5, false, true, at::kFloat, "1,1"),
-    lstm("lstm of two directions", 4, true, false, at::kFloat, "1,1"),
-    lstm("lstm of one example", 1, false, true, at::kFloat, ","),
-    lstm("lstm", 5, false, true, at::kDouble, "1,1"),
-    {"gru cell",
-     {{{3, 4}}, {{3, 2}}, {{6, 4}}, {{6, 2}}, {{6}}, {{6}}},
-     [](const Tensors& t) -> Tensors { return {at::gru_cell(t[0], t[1], t[2], t[3], t[4], t[5])}; },
-     2,
-     "0,0"},
+    lstm_layer(),
+    lstm("lstm in single precision", 5, false),
+    lstm("lstm of two directions", 4, true),
+    lstm("lstm of one example", 1, false),
 };
 
 }  // namespace
