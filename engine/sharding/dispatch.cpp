@@ -298,10 +298,9 @@ class Results {
   void be_view(ShardedTensorImpl& result) {
     ShardedTensorImpl* base = call_.tensors[0].impl;
     if (!base) return;
-    if (base->is_copy_of_view() || plan_.inputs[0] != call_.tensors[0].placements)
-      result.mark_copy_of_view();
-    else
-      result.be_view_of(*base);
+    bool is_view = plan_.inputs[0] == call_.tensors[0].placements;
+    if (is_view) result.be_view_of(*base);
+    if (!is_view || base->is_copy_of_view()) result.mark_copy_of_view();
   }
 
   const Call& call_;
