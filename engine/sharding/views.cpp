@@ -339,12 +339,10 @@ std::optional<Plan> view(const Call& call) {
   plan.inputs.push_back(tensor.placements);
   OutputPlan output;
   output.placements = tensor.placements;
-  bool is_even = true;
   for (size_t i = 0; i < Mesh::n_dims; ++i) {
     const Placement& placement = tensor.placements[i];
     if (!placement.is_sharded()) continue;
     int64_t n_ranks = call.mesh->size(Mesh::Dim(i));
-    is_even &= in[size_t(placement.dim)] % (placement.blocks * n_ranks) == 0;
     std::optional<Placement> after = moved(placement, in, out, n_ranks);
     if (!after) plan.inputs[0][i] = {};
     output.placements[i] = after.value_or(Placement());
@@ -352,11 +350,10 @@ std::optional<Plan> view(const Call& call) {
   if (is_split_by_both(tensor.placements) || is_split_by_both(output.placements)) {
     const Placement& dp = tensor.placements[Mesh::dp];
     const Placement& mp = tensor.placements[Mesh::mp];
-    bool is_simple = is_even && is_split_by_both(tensor.placements) &&
-                     is_split_by_both(output.placements) && dp.blocks * mp.blocks == 1 &&
-                     out[size_t(output.placements[Mesh::mp].dim)] %
-                             (call.mesh->size(Mesh::dp) * call.mesh->size(Mesh::mp)) ==
-                         0;
+    int64_t n_ranks = call.mesh->size(Mesh::dp) * call.mesh->size(Mesh::mp);
+    bool is_simple = is_split_by_both(tensor.placements) && is_split_by_both(output.placements) &&
+                     dp.blocks * mp.blocks == 1 && in[size_t(mp.dim)] % n_ranks == 0 &&
+                     out[size_t(output.placements[Mesh::mp].dim)] % n_ranks == 0;
     if (!is_simple) plan.inputs[0][Mesh::mp] = output.placements[Mesh::mp] = {};
   }
   std::vector<Geometry> results = logical_results(call);
