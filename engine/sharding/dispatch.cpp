@@ -445,6 +445,9 @@ Call::Call(const Operator& op, const Stack& stack)
   auto add = [&](size_t argument, int64_t element, const at::Tensor& tensor) {
     if (!tensor.defined()) return;
     ShardedTensorImpl* impl = sharded_impl(tensor);
+    require(impl || !tensor.key_set().has(c10::DispatchKey::Fake), op.name,
+            ": a plain tensor was given the data of a sharded one by set_data, and holds none; "
+            "replace the tensor instead");
     if (impl && !mesh) mesh = impl->mesh();
     tensors.push_back({argument, element, tensor, impl, impl ? impl->placements() : Placements(),
                        bool(op.is_written[argument])});
