@@ -317,11 +317,10 @@ class Results {
   void be_view(ShardedTensorImpl& result) {
     ShardedTensorImpl* base = call_.tensors[0].impl;
     if (!base) return;
-    if (base->is_copy_of_view() || plan_.inputs[0] != call_.tensors[0].placements ||
-        !result.local().is_alias_of(base->local()))
-      result.mark_copy_of_view();
-    else
-      result.be_view_of(*base);
+    bool is_view = plan_.inputs[0] == call_.tensors[0].placements &&
+                   result.local().is_alias_of(base->local());
+    if (is_view) result.be_view_of(*base);
+    if (!is_view || base->is_copy_of_view()) result.mark_copy_of_view();
   }
 
   const Call& call_;
@@ -511,6 +510,9 @@ Call::Call(const Operator& op, const Stack& stack)
   auto add = [&](size_t argument, int64_t element, const at::Tensor& tensor) {
     if (!tensor.defined()) return;
     ShardedTensorImpl* impl = sharded_impl(tensor);
+    require(impl || !tensor.key_set().has(c10::DispatchKey::Fake), op.name,
+            ": a plain tensor was given the data of a sharded one by set_data, and holds none; "
+            "replace the tensor instead");
     if (impl && !mesh) mesh = impl->mesh();
     tensors.push_back({argument, element, tensor, impl, impl ? impl->placements() : Placements(),
                        bool(op.is_written[argument])});

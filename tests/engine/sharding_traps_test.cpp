@@ -72,6 +72,15 @@ TEST_CASE("writing through a view that had to be gathered is refused") {
   });
 }
 
+TEST_CASE("a sum that is reduced where it lies is reduced for its views, be it a copy itself") {
+  on_threads(2, 2, [](const MeshPointer& mesh) {
+    at::Tensor x = shard(numbers({2, 2, 3}), mesh, {Placement::shard(1), sum}).detach();
+    at::Tensor copy = x.reshape({4, 3}), view = copy[1];
+    copy.cos();
+    same(view, numbers({2, 2, 3}).reshape({4, 3})[1]);
+  });
+}
+
 TEST_CASE("a new tensor like a split one has its sizes and strides") {
   ON_TWO(mesh) {
     for (const Placement& placement : {whole, rows, columns, sum}) {
@@ -94,14 +103,14 @@ TEST_CASE("set_data takes sizes, values and placement") {
     x.set_data(y);
     same(x * 2, numbers({3, 2}) * 10);
     CHECK(placements_of(x) == placements_of(y));
-    refuses([&] { x.set_data(numbers({3, 2})); }, "shard");
+    refuses([&] { x.set_data(numbers({3, 2})); }, "shard that first");
     at::Tensor plain = numbers({2, 4});
     refuses(
         [&] {
           plain.set_data(y);
           plain.add(1);
         },
-        "shard");
+        "by set_data");
   });
 }
 
