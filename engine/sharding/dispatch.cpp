@@ -317,8 +317,8 @@ class Results {
   void be_view(ShardedTensorImpl& result) {
     ShardedTensorImpl* base = call_.tensors[0].impl;
     if (!base) return;
-    bool is_view = plan_.inputs[0] == call_.tensors[0].placements &&
-                   result.local().is_alias_of(base->local());
+    bool is_view =
+        plan_.inputs[0] == call_.tensors[0].placements && result.local().is_alias_of(base->local());
     if (is_view) result.be_view_of(*base);
     if (!is_view || base->is_copy_of_view()) result.mark_copy_of_view();
   }

@@ -39,8 +39,8 @@ std::optional<Plan> cat(const Call& call) {
       if (!placement.is_sharded() || placement.dim != dim) continue;
       ++n_split;
       const Placement& other = argument.placements[1 - i];
-      in_blocks &= placement.block == 0 && placement.grain == 1 &&
-                   !(other.is_sharded() && other.dim == dim);
+      in_blocks &=
+          placement.block == 0 && placement.grain == 1 && !(other.is_sharded() && other.dim == dim);
     }
     in_blocks &= n_split == 0 || n_split == int(call.tensors.size());
   }
@@ -61,7 +61,8 @@ std::optional<Plan> cat(const Call& call) {
   int64_t size = call.tensors[0].sizes()[size_t(dim)];
   output.sizes[size_t(dim)] = size * int64_t(call.tensors.size());
   for (Placement& placement : output.placements)
-    if (placement.is_sharded() && placement.dim == dim) placement.block = int32_t(size);
+    if (placement.is_sharded() && placement.dim == dim)
+      placement.block = call.tensors.size() > 1 ? int32_t(size) : 0;
   return plan;
 }
 

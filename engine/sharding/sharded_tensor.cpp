@@ -1,5 +1,7 @@
 #include "sharded_tensor.h"
 
+#include "tracer.h"
+
 #include <redco/error.h>
 
 #include <algorithm>
@@ -12,12 +14,19 @@ namespace {
 
 // LibTorch keeps this functionality key for use outside of it: below autograd, above the backends.
 c10::DispatchKeySet keys_for(const at::Tensor& local, c10::Device device) {
-  auto backend = device.is_cuda() ? c10::BackendComponent::CUDABit : c10::BackendComponent::CPUBit;
+  c10::BackendComponent backend = local.device() == device ? local.key_set().highestBackendKey()
+                                  : device.is_cuda()       ? c10::BackendComponent::CUDABit
+                                                           : c10::BackendComponent::CPUBit;
   // Operators ask whether a tensor is to be read conjugated or negated.
   constexpr c10::DispatchKeySet lazy_bits(
       {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
   return c10::DispatchKeySet(c10::DispatchKey::Dense) | c10::DispatchKeySet(backend) |
          c10::DispatchKeySet(c10::DispatchKey::Fake) | (local.key_set() & lazy_bits);
+}
+
+// In a trace tensors have no values, and say that they are where they would be.
+c10::Device device_for(const at::Tensor& local, const Mesh& mesh) {
+  return current_tracer() ? mesh.device() : local.device();
 }
 
 }  // namespace
@@ -42,7 +51,8 @@ Geometry dense_geometry(at::IntArrayRef sizes, const at::Tensor& local) {
 
 ShardedTensorImpl::ShardedTensorImpl(at::Tensor local, const Placements& placements,
                                      std::shared_ptr<const Mesh> mesh, const Geometry& geometry)
-    : TensorImpl(keys_for(local, mesh->device()), local.dtype(), mesh->device()),
+    : TensorImpl(keys_for(local, device_for(local, *mesh)), local.dtype(),
+                 device_for(local, *mesh)),
       local_(std::move(local)),
       placements_(placements),
       mesh_(std::move(mesh)) {

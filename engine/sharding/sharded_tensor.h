@@ -36,7 +36,6 @@ struct StoredPart {
 /// them above the dispatch key that brings every one of them to the fallback in dispatch.cpp.
 class ShardedTensorImpl final : public c10::TensorImpl {
  public:
-  /// It says that it is on `mesh`'s device: `local` may be one without values, in a trace.
   ShardedTensorImpl(at::Tensor local, const Placements& placements,
                     std::shared_ptr<const Mesh> mesh, const Geometry& geometry);
 
