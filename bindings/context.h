@@ -15,6 +15,7 @@
 
 namespace redco {
 class Console;
+class Mesh;
 }
 
 namespace redco::lua {
@@ -25,6 +26,8 @@ struct Context : std::enable_shared_from_this<Context> {
   lua_State* current = nullptr;
   /// Where training runs of this state report; may be null.
   std::shared_ptr<Console> console;
+  /// The processes of the newest Deployer: those a script's tensors are laid out over.
+  std::weak_ptr<const Mesh> mesh;
   /// Set by Engine::interrupt, on any thread; cleared when it ends what runs.
   std::atomic<bool> interrupted = false;
   /// Which thread runs the engine, or did last.

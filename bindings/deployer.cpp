@@ -4,6 +4,7 @@
 #include "arguments.h"
 #include "object.h"
 #include "optim.h"
+#include "sharding.h"
 #include "tensor.h"
 #include "training_objects.h"
 #include "values.h"
@@ -29,6 +30,8 @@ int make(lua_State* L) {
   DeployerOptions options;
   options.seed = args.required<int64_t>("seed");
   options.n_model_shards = args.get<int64_t>("n_model_shards", 1);
+  options.zero = args.get<int64_t>("zero", 0);
+  options.sequence_parallel = args.get<bool>("sequence_parallel", false);
   options.verbose = args.get<bool>("verbose", true);
   options.workdir = args.get<std::string>("workdir", "");
   options.console = context(L).console;
@@ -45,8 +48,9 @@ int make(lua_State* L) {
               "there is no client for that service; metrics.jsonl is written");
   args.finish();
   set_call_site(call_site_of(context(L)));
-  push_object(L, std::make_shared<LuaDeployer>(
-                     LuaDeployer{std::make_shared<Deployer>(std::move(options))}));
+  auto deployer = std::make_shared<Deployer>(std::move(options));
+  context(L).mesh = deployer->mesh();
+  push_object(L, std::make_shared<LuaDeployer>(LuaDeployer{std::move(deployer)}));
   return 1;
 }
 
@@ -94,6 +98,28 @@ int get_local_global_micro_batch_size(lua_State* L) {
   push_integer(L, local);
   push_integer(L, global);
   return 2;
+}
+
+int get_sharding_rules(lua_State* L) {
+  auto deployer = self(L);
+  require(lua_istable(L, 2) && lua_isfunction(L, 3),
+          "Deployer:get_sharding_rules: expected params, a table of tensors, and forward, a "
+          "function of such params; got ",
+          described(L, 2), " and ", described(L, 3));
+  std::vector<ShardingRule> rules;
+  if (!lua_isnoneornil(L, 4))
+    rules = check_sharding_rules(L, 4, "Deployer:get_sharding_rules: rules");
+  Ref forward(L, 3);
+  push_decisions(L, decide_sharding(check_tree(L, 2), deployer->mesh()->size(Mesh::mp), rules,
+                                    [&](const Tree& params) {
+                                      lua_State* state = forward.state();
+                                      balanced(state, [&] {
+                                        forward.push();
+                                        push_tree(state, params);
+                                        call(state, 1, 0);
+                                      });
+                                    }));
+  return 1;
 }
 
 int log_info(lua_State* L) {
@@ -189,6 +215,12 @@ void add_deployer(lua_State* L) {
        {"get_local_global_micro_batch_size", get_local_global_micro_batch_size,
         "get_local_global_micro_batch_size(self, {per_device_batch_size}) -> integer, integer\n"
         "Examples of a micro-batch: those of this process, those of all."},
+       {"get_sharding_rules", get_sharding_rules,
+        "get_sharding_rules(self, params, forward, rules) -> list\n"
+        "How the parameters would lie over the model shards: a list of {name, placement, reason = "
+        "...} that can be changed and given to a Trainer as its params_sharding_rules, and that "
+        "tostring shows as a table. `forward(params)` is watched, on tensors that have shapes and "
+        "no values; `rules` are such a list that comes first."},
        {"log_info", log_info,
         "log_info(self, info, {title, step})\nWrites a text to the console and workdir/log.txt."},
        {"log_metrics", log_metrics,

@@ -5,6 +5,7 @@
 #include "optim.h"
 #include "options.h"
 #include "registry.h"
+#include "sharding.h"
 #include "tensor.h"
 #include "torch.h"
 #include "training_objects.h"
@@ -84,6 +85,7 @@ int open_redco(lua_State* L) {
   add_deployer(L);
   add_trainer(L);
   add_predictor(L);
+  add_sharding(L);
   return 1;
 }
 

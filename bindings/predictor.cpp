@@ -54,8 +54,7 @@ int make(lua_State* L) {
   Ref collate_fn = args.required<Ref>("collate_fn");
   Ref pred_fn = args.required<Ref>("pred_fn");
   Ref output_fn = args.get<Ref>("output_fn", {});
-  args.refuse({"params_sharding_rules"},
-              "comes with runs on several processes; this version runs on one");
+  args.refuse({"params_sharding_rules"}, "parameters carry their layout here; leave it out");
   args.finish();
   push_predictor(L, deployer->deployer, collate_fn, pred_fn, output_fn);
   return 1;

@@ -1,6 +1,8 @@
 #include "torch.h"
 #include "values.h"
 
+#include <redco/sharding.h>
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/functorch/BatchedTensorImpl.h>
 #include <ATen/functorch/TensorWrapper.h>
@@ -220,15 +222,24 @@ std::string with_suffixes(std::string text, const std::vector<std::string>& suff
   return text + ")";
 }
 
-// What vmap and grad hand to their function shows the level, and the tensor underneath.
-std::string wrapped_text(const char* kind, int64_t level, std::optional<int64_t> batch_dim,
+// A tensor around another one: what is said of it, and the one underneath.
+std::string wrapped_text(const std::string& kind, const std::string& properties,
                          const at::Tensor& value) {
   std::string inner = format_tensor(value);
   for (size_t at = 0; (at = inner.find('\n', at)) != std::string::npos; at += 5)
     inner.insert(at + 1, 4, ' ');
-  return std::string(kind) + "(lvl=" + std::to_string(level) +
-         (batch_dim ? ", bdim=" + std::to_string(*batch_dim) : "") + ", value=\n    " + inner +
-         "\n)";
+  return kind + "(" + properties + "=\n    " + inner + "\n)";
+}
+
+// Of the parts only that of this process: to print a tensor takes no other process.
+std::string sharded_text(const at::Tensor& tensor) {
+  Placements placements = placements_of(tensor);
+  std::string history = history_text(tensor);
+  return wrapped_text("ShardedTensor",
+                      size_text(tensor) + ", dp=" + to_string(placements[Mesh::dp]) +
+                          ", mp=" + to_string(placements[Mesh::mp]) +
+                          (history.empty() ? "" : ", " + history) + ", part",
+                      to_local(tensor.detach()));
 }
 
 }  // namespace
@@ -236,10 +247,15 @@ std::string wrapped_text(const char* kind, int64_t level, std::optional<int64_t>
 std::string format_tensor(const at::Tensor& tensor) {
   at::NoGradGuard no_grad;
   if (auto* batched = at::functorch::maybeGetBatchedImpl(tensor))
-    return wrapped_text("BatchedTensor", batched->level(), batched->bdim(), batched->value());
+    return wrapped_text("BatchedTensor",
+                        "lvl=" + std::to_string(batched->level()) +
+                            ", bdim=" + std::to_string(batched->bdim()) + ", value",
+                        batched->value());
   if (auto* wrapper = at::functorch::maybeGetTensorWrapper(tensor))
-    return wrapped_text("GradTrackingTensor", wrapper->level().value_or(-1), std::nullopt,
+    return wrapped_text("GradTrackingTensor",
+                        "lvl=" + std::to_string(wrapper->level().value_or(-1)) + ", value",
                         wrapper->value());
+  if (is_sharded(tensor)) return sharded_text(tensor);
   constexpr size_t indent = 7;  // under the bracket after `tensor(`
   c10::ScalarType dtype = tensor.scalar_type();
   std::string text = "tensor(";

@@ -1,6 +1,7 @@
 #include "context.h"
 #include "operators.h"
 #include "registry.h"
+#include "sharding.h"
 #include "tensor.h"
 #include "torch.h"
 #include "values.h"
@@ -44,7 +45,7 @@ void push_nested(lua_State* L, const at::Tensor& tensor, const T* data, int64_t 
 
 template <class T, class Push>
 void push_list(lua_State* L, const at::Tensor& tensor, c10::ScalarType dtype, const Push& push) {
-  at::Tensor values = tensor.detach().resolve_neg().to(c10::kCPU, dtype);
+  at::Tensor values = readable(tensor, "Tensor:tolist").detach().resolve_neg().to(c10::kCPU, dtype);
   const T* data = values.const_data_ptr<T>();
   if (values.dim() == 0)
     push(*data);
@@ -169,7 +170,7 @@ int cast(lua_State* L) {
 }
 
 int address(lua_State* L) {
-  const at::Tensor& self = check_tensor(L, 1);
+  at::Tensor self = readable(check_tensor(L, 1), "Tensor:data_ptr");
   require(
       self.device().is_cpu() && self.is_contiguous(),
       "Tensor:data_ptr: expected a contiguous tensor on the CPU; call :cpu():contiguous() first");

@@ -3,6 +3,7 @@
 #include "context.h"
 #include "operators.h"
 #include "registry.h"
+#include "sharding.h"
 #include "tensor.h"
 #include "values.h"
 
@@ -256,6 +257,7 @@ void make_tensor_type(lua_State* L) {
   lua_newtable(L);  // methods
   add_tensor_methods(L);
   add_backward(L);
+  add_sharding_methods(L);
   lua_pushvalue(L, -1);
   lua_setfield(L, -4, "methods");
   lua_pushcclosure(L, tensor_index, 2);

@@ -5,6 +5,7 @@
 #include "callbacks.h"
 #include "object.h"
 #include "optim.h"
+#include "sharding.h"
 #include "tensor.h"
 #include "training_objects.h"
 #include "values.h"
@@ -17,8 +18,7 @@ namespace {
 
 constexpr const char* with_checkpoints =
     "comes with checkpoints, which this version does not write";
-constexpr const char* with_processes =
-    "comes with runs on several processes; this version runs on one";
+constexpr const char* laid_out_by_trainer = "the Trainer lays out what it is given; leave it out";
 
 // The state as loss_fn and train_step_fn see it.
 void push_state(lua_State* L, const TrainState& state, const Ref& apply_fn) {
@@ -152,7 +152,11 @@ int make(lua_State* L) {
   options.accumulate_grad_batches = args.optional<int64_t>("accumulate_grad_batches");
   options.train_step_fn =
       make_train_step_fn(args.get<Ref>("train_step_fn", {}), loss_fn, object->apply_fn);
-  args.refuse({"params_sharded", "opt_state_sharded", "params_sharding_rules"}, with_processes);
+  args.push("params_sharding_rules");
+  if (!lua_isnil(L, -1))
+    options.params_sharding_rules =
+        check_sharding_rules(L, lua_gettop(L), "redco.Trainer: params_sharding_rules");
+  args.refuse({"params_sharded", "opt_state_sharded"}, laid_out_by_trainer);
   args.refuse({"last_ckpt_info"}, with_checkpoints);
   args.finish();
   object->trainer = std::make_unique<Trainer>(std::move(options));
@@ -294,6 +298,19 @@ int eval_loss(lua_State* L) {
   return 1;
 }
 
+int setup_running_step(lua_State* L) {
+  auto object = self(L, "Trainer:setup_running_step");
+  NamedArguments args(L, 2, "Trainer:setup_running_step");
+  args.push("examples");
+  check_list(L, lua_gettop(L), "Trainer:setup_running_step: examples");
+  Dataset examples =
+      make_dataset(Ref(L, -1), object->collate_fn, "Trainer:setup_running_step: examples");
+  auto batch_size = args.required<int64_t>("per_device_batch_size");
+  args.finish();
+  object->trainer->setup_running_step(examples, batch_size);
+  return 0;
+}
+
 int set_train_state(lua_State* L) {
   auto object = self(L, "Trainer:set_train_state");
   NamedArguments args(L, 2, "Trainer:set_train_state");
@@ -303,7 +320,7 @@ int set_train_state(lua_State* L) {
   options.step = args.get<int64_t>("step", 0);
   if (args.has("optimizer")) options.optimizer = check_optimizer(args, "optimizer");
   if (auto apply_fn = args.optional<Ref>("apply_fn")) object->apply_fn = *apply_fn;
-  args.refuse({"params_sharded", "opt_state_sharded"}, with_processes);
+  args.refuse({"params_sharded", "opt_state_sharded"}, laid_out_by_trainer);
   args.finish();
   object->trainer->set_train_state(std::move(options));
   return 0;
@@ -352,6 +369,10 @@ void add_trainer(lua_State* L) {
        {"eval_loss", eval_loss,
         "eval_loss(self, {examples, per_device_batch_size, desc}) -> number\n"
         "The mean loss over all examples, by weight, with is_training = false."},
+       {"setup_running_step", setup_running_step,
+        "setup_running_step(self, {examples, per_device_batch_size})\n"
+        "Lays the parameters out over the processes, by what loss_fn does with the first batch. "
+        "fit, train and eval_loss do it by themselves."},
        {"set_train_state", set_train_state,
         "set_train_state(self, {params, opt_state, step = 0, optimizer, apply_fn})\n"
         "Starts anew from a copy of `params`."},
@@ -363,7 +384,8 @@ void add_trainer(lua_State* L) {
       L, "redco.",
       {{"Trainer", make,
         "Trainer{deployer, collate_fn, loss_fn, params, optimizer, apply_fn, opt_state, step = 0, "
-        "compute_dtype = \"float32\", lr_schedule_fn, accumulate_grad_batches, train_step_fn} -> "
+        "compute_dtype = \"float32\", lr_schedule_fn, accumulate_grad_batches, train_step_fn, "
+        "params_sharding_rules} -> "
         "Trainer\n"
         "Trains a tree of parameters, in place. `collate_fn(examples)` makes a batch, a table of "
         "tensors, from a list of examples. `loss_fn(rng, state, params, batch, is_training)` "
@@ -371,8 +393,11 @@ void add_trainer(lua_State* L) {
         "left out), by which micro-batches are combined. `state` has apply_fn, params, opt_state "
         "and step, which counts optimizer steps. `train_step_fn(rng, state, batch, defaults)` "
         "replaces the step: it calls defaults.value_and_grad(f) and "
-        "defaults.apply_gradients(grads) and returns a table of metrics. Fields: step, state, "
-        "params."}});
+        "defaults.apply_gradients(grads) and returns a table of metrics. "
+        "`params_sharding_rules` is a list of {pattern, placement} for parameters by dotted name, "
+        "{\"*.q_proj.weight\", 0}: the dimension that is split over the model shards, "
+        "\"replicate\" or {dim = 1, block = 768}; the first that matches counts, and the rest is "
+        "decided by watching loss_fn. Fields: step, state, params."}});
 }
 
 }  // namespace redco::lua

@@ -4,6 +4,7 @@
 #include "tensor.h"
 
 #include <redco/cuda.h>
+#include <redco/sharding.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -139,6 +140,7 @@ std::string describe(const at::Tensor& tensor) {
     text += (i > 0 ? ", " : "") + std::to_string(tensor.size(i));
   text += "]";
   if (!tensor.device().is_cpu()) text += " on " + tensor.device().str();
+  if (is_sharded(tensor)) text += " " + to_string(placements_of(tensor));
   return text;
 }
 

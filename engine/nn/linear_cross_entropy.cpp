@@ -1,10 +1,12 @@
-#include <redco/linear_cross_entropy.h>
+#include "linear_cross_entropy.h"
 
 #include <redco/error.h>
+#include <redco/linear_cross_entropy.h>
 
 #include <ATen/ATen.h>
 #include <ATen/functorch/DynamicLayer.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
 
 #include <algorithm>
 
@@ -20,19 +22,22 @@ using torch::autograd::variable_list;
 constexpr int64_t block_elements = int64_t{1} << 21;
 
 struct Target {
-  at::Tensor labels;   // [rows, 1], 0 where ignored
+  at::Tensor labels;   // [rows, 1], among the classes at hand; 0 where there is none
   at::Tensor ignored;  // [rows, 1]
-  bool some_ignored;
+  at::Tensor missing;  // [rows, 1]: the label is not at hand
+  bool some_ignored, some_missing;
   double smoothing;
-  int64_t n_classes;
+  int64_t n_classes;  // in all
 
   Target rows(int64_t begin, int64_t length) const {
-    return {labels.narrow(0, begin, length), ignored.narrow(0, begin, length), some_ignored,
-            smoothing, n_classes};
+    Target part = *this;
+    for (at::Tensor* column : {&part.labels, &part.ignored, &part.missing})
+      *column = column->narrow(0, begin, length);
+    return part;
   }
 };
 
-Target make_target(const at::Tensor& labels, int64_t n_classes, int64_t ignore_index,
+Target make_target(const at::Tensor& labels, const Classes& classes, int64_t ignore_index,
                    double smoothing) {
   at::Tensor column = labels.reshape({-1, 1});
   at::Tensor ignored = column.eq(ignore_index);
@@ -41,12 +46,18 @@ Target make_target(const at::Tensor& labels, int64_t n_classes, int64_t ignore_i
   if (some_ignored) column = column.masked_fill(ignored, 0);
   if (column.is_cpu() && column.numel() > 0) {
     auto [low, high] = column.aminmax();
-    require(low.item<int64_t>() >= 0 && high.item<int64_t>() < n_classes,
-            "linear_cross_entropy: labels must be in 0..", n_classes - 1, " or ignore_index (",
+    require(low.item<int64_t>() >= 0 && high.item<int64_t>() < classes.n_all,
+            "linear_cross_entropy: labels must be in 0..", classes.n_all - 1, " or ignore_index (",
             ignore_index, "); there is a ",
             low.item<int64_t>() < 0 ? low.item<int64_t>() : high.item<int64_t>());
   }
-  return {column, ignored, some_ignored, smoothing, n_classes};
+  at::Tensor missing = ignored;
+  bool is_part = classes.end - classes.begin < classes.n_all;
+  if (is_part) {
+    missing = column.lt(classes.begin).logical_or_(column.ge(classes.end));
+    column = (column - classes.begin).masked_fill_(missing, 0);
+  }
+  return {column, ignored, missing, some_ignored, is_part, smoothing, classes.n_all};
 }
 
 at::Tensor widened(const at::Tensor& logits) {
@@ -55,17 +66,19 @@ at::Tensor widened(const at::Tensor& logits) {
 
 at::Tensor loss_of(const at::Tensor& log_probs, const Target& target) {
   at::Tensor loss = log_probs.gather(1, target.labels).mul(target.smoothing - 1);
+  if (target.some_missing) loss = loss.masked_fill(target.missing, 0);
   if (target.smoothing > 0)
-    loss = loss - log_probs.sum(1, true).mul(target.smoothing / target.n_classes);
+    loss = loss - log_probs.sum(1, true).mul(target.smoothing / double(target.n_classes));
   if (target.some_ignored) loss = loss.masked_fill(target.ignored, 0);
   return loss.sum();
 }
 
 // What is taken from the probabilities to give the gradient of the logits.
 void subtract_target_(at::Tensor& probs, const Target& target) {
-  if (target.smoothing > 0) probs.sub_(target.smoothing / target.n_classes);
-  probs.scatter_add_(1, target.labels,
-                     at::full_like(target.labels, target.smoothing - 1, probs.options()));
+  if (target.smoothing > 0) probs.sub_(target.smoothing / double(target.n_classes));
+  at::Tensor on_label = at::full_like(target.labels, target.smoothing - 1, probs.options());
+  if (target.some_missing) on_label.masked_fill_(target.missing, 0);
+  probs.scatter_add_(1, target.labels, on_label);
   if (target.some_ignored) probs.masked_fill_(target.ignored, 0);
 }
 
@@ -80,43 +93,34 @@ variable_list differentiable_gradients(const at::Tensor& x, const at::Tensor& we
   return {d_logits.matmul(weight), d_logits.t().matmul(x)};
 }
 
+using Parts = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+
+// The operator that does the work: of tensors that are not sharded.
+Parts whole(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& labels,
+            int64_t ignore_index, double label_smoothing, bool needs_x, bool needs_weight) {
+  int64_t n_classes = weight.size(0);
+  auto log_softmax = [](const at::Tensor& logits) { return logits.log_softmax(1); };
+  return linear_cross_entropy_part(x, weight, labels, ignore_index, label_smoothing, needs_x,
+                                   needs_weight, {0, n_classes, n_classes, n_classes, log_softmax});
+}
+
+TORCH_LIBRARY_FRAGMENT(redco, m) {
+  m.def(
+      "linear_cross_entropy(Tensor x, Tensor weight, Tensor labels, int ignore_index, "
+      "float label_smoothing, bool needs_x, bool needs_weight) -> (Tensor, Tensor, Tensor)",
+      torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, &whole));
+}
+
 class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> {
  public:
   // x [rows, in]
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
                             const at::Tensor& labels, int64_t ignore_index, double smoothing) {
-    const int64_t n_rows = x.size(0);
-    const Target target = make_target(labels, weight.size(0), ignore_index, smoothing);
-    const bool needs_x = x.requires_grad();
-    const bool needs_weight = weight.requires_grad();
-    at::Tensor d_x = needs_x ? at::empty_like(x) : at::Tensor();
-    at::Tensor d_weight;
-    at::Tensor total =
-        at::zeros({}, x.options().dtype(x.element_size() < 4 ? at::kFloat : x.scalar_type()));
-    const int64_t block =
-        std::max<int64_t>(1, block_elements / std::max<int64_t>(1, weight.size(0)));
-    for (int64_t begin = 0; begin < n_rows; begin += block) {
-      const int64_t length = std::min(block, n_rows - begin);
-      at::Tensor rows = x.narrow(0, begin, length);
-      const Target here = target.rows(begin, length);
-      at::Tensor log_probs = widened(rows.matmul(weight.t())).log_softmax(1);
-      total += loss_of(log_probs, here);
-      if (!needs_x && !needs_weight) continue;
-      log_probs.exp_();
-      subtract_target_(log_probs, here);
-      at::Tensor d_logits = log_probs.to(x.scalar_type());
-      if (needs_x) {
-        at::Tensor place = d_x.narrow(0, begin, length);
-        at::mm_out(place, d_logits, weight);
-      }
-      if (!needs_weight) continue;
-      if (!d_weight.defined())
-        d_weight = d_logits.t().mm(rows).to(total.scalar_type());
-      else if (d_weight.scalar_type() == x.scalar_type())
-        d_weight.addmm_(d_logits.t(), rows);
-      else
-        d_weight.add_(d_logits.t().mm(rows));  // blocks of 16 bits add up in 32
-    }
+    static const auto op = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow("redco::linear_cross_entropy", "")
+                               .typed<decltype(whole)>();
+    auto [total, d_x, d_weight] = op.call(x, weight, labels, ignore_index, smoothing,
+                                          x.requires_grad(), weight.requires_grad());
     ctx->save_for_backward({x, weight, labels});
     ctx->saved_data["d_x"] = d_x;
     ctx->saved_data["d_weight"] = d_weight;
@@ -131,9 +135,10 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
     const at::Tensor& weight = saved[1];
     variable_list result(5);
     if (at::GradMode::is_enabled()) {
-      const Target target =
-          make_target(saved[2], weight.size(0), ctx->saved_data["ignore_index"].toInt(),
-                      ctx->saved_data["smoothing"].toDouble());
+      int64_t n_classes = weight.size(0);
+      const Target target = make_target(saved[2], {0, n_classes, n_classes, n_classes, {}},
+                                        ctx->saved_data["ignore_index"].toInt(),
+                                        ctx->saved_data["smoothing"].toDouble());
       variable_list both = differentiable_gradients(x, weight, target, grads[0]);
       std::copy(both.begin(), both.end(), result.begin());
       return result;
@@ -153,6 +158,46 @@ at::Tensor with_all_logits(const at::Tensor& x, const at::Tensor& weight, const 
 }
 
 }  // namespace
+
+Parts linear_cross_entropy_part(const at::Tensor& x, const at::Tensor& weight,
+                                const at::Tensor& labels, int64_t ignore_index,
+                                double label_smoothing, bool needs_x, bool needs_weight,
+                                const Classes& classes) {
+  const int64_t n_rows = x.size(0);
+  const Target target = make_target(labels, classes, ignore_index, label_smoothing);
+  at::Tensor d_x;
+  if (needs_x) d_x = weight.size(0) == 0 ? at::zeros_like(x) : at::empty_like(x);
+  at::Tensor d_weight;
+  at::Tensor total =
+      at::zeros({}, x.options().dtype(x.element_size() < 4 ? at::kFloat : x.scalar_type()));
+  const int64_t block = std::max<int64_t>(1, block_elements / std::max<int64_t>(1, classes.n_most));
+  for (int64_t begin = 0; begin < n_rows; begin += block) {
+    const int64_t length = std::min(block, n_rows - begin);
+    at::Tensor rows = x.narrow(0, begin, length);
+    const Target here = target.rows(begin, length);
+    at::Tensor log_probs = classes.log_softmax(widened(rows.matmul(weight.t())));
+    if (weight.size(0) == 0) continue;
+    total += loss_of(log_probs, here);
+    if (!needs_x && !needs_weight) continue;
+    log_probs.exp_();
+    subtract_target_(log_probs, here);
+    at::Tensor d_logits = log_probs.to(x.scalar_type());
+    if (needs_x) {
+      at::Tensor place = d_x.narrow(0, begin, length);
+      at::mm_out(place, d_logits, weight);
+    }
+    if (!needs_weight) continue;
+    if (!d_weight.defined())
+      d_weight = d_logits.t().mm(rows).to(total.scalar_type());
+    else if (d_weight.scalar_type() == x.scalar_type())
+      d_weight.addmm_(d_logits.t(), rows);
+    else
+      d_weight.add_(d_logits.t().mm(rows));  // blocks of 16 bits add up in 32
+  }
+  if (needs_weight && !d_weight.defined())
+    d_weight = at::zeros(weight.sizes(), weight.options().dtype(total.scalar_type()));
+  return {total, d_x, d_weight};
+}
 
 at::Tensor linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight,
                                 const at::Tensor& labels, int64_t ignore_index,

@@ -1,5 +1,7 @@
 #include "batches.h"
 
+#include <redco/sharding.h>
+
 #include <ATen/ops/eq.h>
 #include <ATen/ops/masked_fill.h>
 
@@ -21,6 +23,19 @@ Tree to_device(Tree tree, at::Device device) {
   return map_tensors(tree, [&](const std::string&, const at::Tensor& tensor) {
     return tensor.to(device, /*non_blocking=*/device.type() != at::kCPU);
   });
+}
+
+Tree split_batch(const Tree& batch, int64_t n_examples, const std::shared_ptr<Mesh>& mesh) {
+  if (mesh->world().size() == 1) return batch;
+  return map_tensors(batch, [&](const std::string&, const at::Tensor& tensor) {
+    bool is_split = tensor.dim() > 0 && tensor.size(0) == n_examples;
+    return shard(tensor, mesh, {is_split ? Placement::shard(0) : Placement(), Placement()});
+  });
+}
+
+Tree gathered(const Tree& tree) {
+  return map_tensors(tree,
+                     [](const std::string&, const at::Tensor& tensor) { return full(tensor); });
 }
 
 at::Tensor divisor(const at::Tensor& weight_sum) {

@@ -37,8 +37,12 @@ RunLog make_run_log(const DeployerOptions& options, const Processes& processes) 
 Deployer::Deployer(DeployerOptions options)
     : mesh_(make_mesh(options)),
       seed_(options.seed),
+      zero_(options.zero),
       workdir_(options.workdir),
-      run_log_(make_run_log(options, mesh_->processes())) {}
+      run_log_(make_run_log(options, mesh_->processes())) {
+  require(zero_ >= 0 && zero_ <= 3, "Deployer: zero = ", zero_, " must be 0, 1, 2 or 3");
+  mesh_->set_sequence_parallel(options.sequence_parallel);
+}
 
 std::pair<int64_t, int64_t> Deployer::get_local_global_micro_batch_size(
     int64_t per_device_batch_size) const {

@@ -1,6 +1,7 @@
 #include "pending_metrics.h"
 
 #include <redco/error.h>
+#include <redco/sharding.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/stack.h>
@@ -18,7 +19,7 @@ PendingMetrics::PendingMetrics(int64_t step, const Tree& metrics) : step_(step) 
     } else {
       require(value.is_tensor() && value.tensor().numel() == 1, "train_step_fn: the metric '", name,
               "' must be a number or a tensor of one element");
-      const at::Tensor& tensor = value.tensor();
+      at::Tensor tensor = full(value.tensor());
       if (tensor.is_cpu()) {
         numbers_[name] = tensor.item<double>();
       } else {

@@ -44,7 +44,7 @@ Predictor::Predictor(PredictorOptions options) : options_(std::move(options)) {
 std::vector<Tree> Predictor::predict(const Dataset& examples, int64_t per_device_batch_size,
                                      const Tree& params, const std::string& desc) const {
   Deployer& deployer = *options_.deployer;
-  int64_t batch_size = deployer.get_local_global_micro_batch_size(per_device_batch_size).first;
+  int64_t batch_size = deployer.get_local_global_micro_batch_size(per_device_batch_size).second;
   std::vector<Tree> outputs;
   if (examples.size == 0) return outputs;
   outputs.reserve(examples.size);
@@ -55,8 +55,9 @@ std::vector<Tree> Predictor::predict(const Dataset& examples, int64_t per_device
   for (int64_t first = 0; first < examples.size; first += batch_size) {
     check_interrupt();
     int64_t last = std::min(first + batch_size, examples.size);
-    Tree batch = to_device(examples.collate(index_range(first, last)), device);
-    Tree preds = to_device(options_.pred_fn(deployer.gen_rng(), params, batch), at::kCPU);
+    Tree batch = split_batch(to_device(examples.collate(index_range(first, last)), device),
+                             last - first, deployer.mesh());
+    Tree preds = to_device(gathered(options_.pred_fn(deployer.gen_rng(), params, batch)), at::kCPU);
     std::vector<Tree> batch_outputs =
         options_.output_fn ? options_.output_fn(preds) : split_examples(preds, last - first);
     require(int64_t(batch_outputs.size()) == last - first, "Predictor: output_fn returned ",

@@ -3,10 +3,12 @@
 #include <redco/trainer.h>
 
 #include "batches.h"
+#include "gradient_reducer.h"
 #include "pending_metrics.h"
 #include "random.h"
 
 #include <redco/error.h>
+#include <redco/sharding.h>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/TensorOperators.h>
@@ -69,8 +71,9 @@ Tree Trainer::compute_params() const {
 
 Loss Trainer::loss_of(const Dataset& examples, std::span<const int64_t> indices, const Tree& params,
                       uint64_t seed, bool is_training) const {
-  Tree batch =
-      to_device(examples.collate(std::vector<int64_t>(indices.begin(), indices.end())), device_);
+  Tree batch = split_batch(
+      to_device(examples.collate(std::vector<int64_t>(indices.begin(), indices.end())), device_),
+      int64_t(indices.size()), deployer_->mesh());
   Loss result =
       loss_fn_(at::make_generator<at::CPUGeneratorImpl>(seed), state_, params, batch, is_training);
   check_loss(result.loss);
@@ -89,6 +92,15 @@ void Trainer::clear_gradients() {
   for (at::Tensor& leaf : leaves_) leaf.mutable_grad().reset();
 }
 
+void Trainer::add_up(std::vector<at::Tensor>& sums, bool is_last) {
+  at::NoGradGuard no_grad;
+  for (size_t i = 0; i < leaves_.size(); ++i) {
+    at::Tensor& grad = leaves_[i].mutable_grad();
+    if (grad.defined()) sums[i] = sums[i].defined() ? sums[i].add_(grad) : grad;
+    grad = is_last ? sums[i] : at::Tensor();
+  }
+}
+
 at::Tensor Trainer::accumulate(const Dataset& examples, std::span<const int64_t> indices,
                                int64_t micro) {
   BackwardOnThisThread on_this_thread;
@@ -96,6 +108,7 @@ at::Tensor Trainer::accumulate(const Dataset& examples, std::span<const int64_t>
   clear_gradients();
   size_t n_batches = (indices.size() + size_t(micro) - 1) / size_t(micro);
   at::Tensor loss_sum, weight_sum;
+  std::vector<at::Tensor> sums(leaves_.size());
   for (size_t i = 0; i < n_batches; ++i) {
     check_interrupt();
     size_t first = i * size_t(micro);
@@ -105,11 +118,18 @@ at::Tensor Trainer::accumulate(const Dataset& examples, std::span<const int64_t>
     check_has_graph(result.loss);
     // Gradients add up in the leaves: the first is taken over as it is, without a zero fill or a
     // copy, and no second set of them is ever held.
+    // Where gradients are shared they are brought to their ranks at once, and added up there.
+    bool is_shared = reducer_ && deployer_->zero() >= 2;
+    bool is_reduced = reducer_ && (is_shared || i + 1 == n_batches);
+    if (is_reduced) reducer_->begin();
     if (n_batches == 1) {
       torch::autograd::backward({result.loss}, {}, false, false, leaves_);
+      if (is_reduced) reducer_->finish();
       return result.loss.detach();
     }
     torch::autograd::backward({result.loss}, {result.weight}, false, false, leaves_);
+    if (is_reduced) reducer_->finish();
+    if (is_shared) add_up(sums, i + 1 == n_batches);
     at::Tensor weight = for_sums(result.weight), loss = for_sums(result.loss) * weight;
     loss_sum = loss_sum.defined() ? loss_sum + loss : loss;
     weight_sum = weight_sum.defined() ? weight_sum + weight : weight;
@@ -136,7 +156,7 @@ at::Tensor Trainer::update(std::vector<at::Tensor> grads) {
     update_ = {};
     for (size_t i : present) {
       update_.names.push_back(names_[i]);
-      update_.params.push_back(leaves_[i]);
+      update_.params.push_back(updates_[i]);
     }
     updated_ = present;
     if (present.size() < leaves_.size()) {
@@ -154,6 +174,7 @@ at::Tensor Trainer::update(std::vector<at::Tensor> grads) {
   at::Tensor norm = update_.global_norm();
   optimizer_->update(update_, state_.opt_state);
   update_.grads.clear();
+  refresh_params();
   ++state_.step;
   return norm;
 }
@@ -167,8 +188,9 @@ PendingMetrics Trainer::run_step(const Dataset& examples, std::span<const int64_
     check_interrupt();
     BackwardOnThisThread on_this_thread;
     at::AutoGradMode with_grad(true);
-    Tree batch =
-        to_device(examples.collate(std::vector<int64_t>(indices.begin(), indices.end())), device_);
+    Tree batch = split_batch(
+        to_device(examples.collate(std::vector<int64_t>(indices.begin(), indices.end())), device_),
+        int64_t(indices.size()), deployer_->mesh());
     at::Generator rng = at::make_generator<at::CPUGeneratorImpl>(
         derive_seed(seed_, {train_stream, uint64_t(step), 0}));
     Tree own = train_step_fn_(std::move(rng), *this, batch);
@@ -222,7 +244,9 @@ at::Tensor Trainer::apply_gradients(const Tree& grads) {
     require(grad.sizes() == leaf.sizes(), "apply_gradients: the gradient of '", names_[i],
             "' has shape ", grad.sizes(), ", the parameter ", leaf.sizes());
     // The optimizers walk gradients and parameters side by side in memory, and clip in place.
-    ordered[i] = at::empty_like(leaf.detach()).copy_(grad);
+    ordered[i] = reducer_ ? redistribute(shard(grad, deployer_->mesh(), placements_of(grad)),
+                                         placements_of(updates_[i]))
+                          : at::empty_like(leaf.detach()).copy_(grad);
   }
   for (const auto& [name, grad] : by_name)
     require(!grad.defined(), "apply_gradients: there is no trained parameter '", name, "'");

@@ -1,6 +1,7 @@
 #include <redco/trainer.h>
 
 #include "batches.h"
+#include "gradient_reducer.h"
 #include "pending_metrics.h"
 #include "random.h"
 
@@ -48,7 +49,8 @@ Trainer::Trainer(TrainerOptions options)
       compute_dtype_(options.compute_dtype),
       lr_schedule_fn_(std::move(options.lr_schedule_fn)),
       accumulate_grad_batches_(options.accumulate_grad_batches),
-      train_step_fn_(std::move(options.train_step_fn)) {
+      train_step_fn_(std::move(options.train_step_fn)),
+      params_sharding_rules_(std::move(options.params_sharding_rules)) {
   require(deployer_ != nullptr, "Trainer: deployer is missing");
   require(bool(loss_fn_), "Trainer: loss_fn is missing");
   require(optimizer_ != nullptr, "Trainer: optimizer is missing");
@@ -92,8 +94,11 @@ void Trainer::adopt(Tree params, std::optional<Tree> opt_state, int64_t step) {
           "Trainer: the optimizer only changes gradients: chain it with one that updates the "
           "parameters (adamw, sgd, ...)");
   require(step >= 0, "Trainer: step = ", step, " must not be negative");
+  reducer_.reset();
+  store_.reset();
   names_.clear();
   leaves_.clear();
+  updates_.clear();
   updated_.clear();
   update_ = {};
   casts_ = false;
@@ -130,10 +135,11 @@ void Trainer::adopt(Tree params, std::optional<Tree> opt_state, int64_t step) {
       !leaves_.empty(),
       "Trainer: nothing to train: params has no floating-point tensor that the optimizer trains");
 
-  std::vector<NamedTensor> trained;
-  for (size_t i = 0; i < leaves_.size(); ++i) trained.emplace_back(names_[i], leaves_[i]);
-  state_.opt_state = opt_state ? std::move(*opt_state) : optimizer_->init(trained);
   state_.step = step;
+  is_laid_out_ = false;
+  given_opt_state_ = std::move(opt_state);
+  // With model shards the first batch says how.
+  if (deployer_->mesh()->size(Mesh::mp) == 1) lay_out({});
 }
 
 Predictor Trainer::get_default_predictor(PredFn pred_fn, OutputFn output_fn) const {
@@ -198,6 +204,7 @@ void Trainer::fit(const FitOptions& options) {
 void Trainer::train_epoch(const Dataset& examples, const Batching& batching, uint64_t epoch,
                           const std::string& desc, std::optional<int64_t> max_steps) {
   check_not_empty("training", examples);
+  setup_running_step(examples, batching.micro / deployer_->mesh()->size(Mesh::dp));
   std::vector<int64_t> order = epoch_order(examples.size, seed_, epoch);
   size_t batch_size = size_t(batching.micro * batching.accumulate);
   auto progress =
@@ -238,7 +245,8 @@ void Trainer::finish(PendingMetrics&& pending, std::map<std::string, double>& sh
 double Trainer::eval_loss(const Dataset& examples, int64_t per_device_batch_size,
                           const std::string& desc) {
   check_not_empty("eval_loss", examples);
-  int64_t batch_size = deployer_->get_local_global_micro_batch_size(per_device_batch_size).first;
+  setup_running_step(examples, per_device_batch_size);
+  int64_t batch_size = deployer_->get_local_global_micro_batch_size(per_device_batch_size).second;
   at::NoGradGuard no_grad;
   Tree params = compute_params();
   at::Tensor loss_sum, weight_sum;

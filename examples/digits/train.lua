@@ -7,6 +7,8 @@ local o = redco.options {
   model = "cnn",
   workdir = "workdir",
   seed = 42,
+  n_model_shards = 1,
+  zero = 0,
   n_epochs = 20,
   max_steps = 0,  -- 0: all epochs
   global_batch_size = 32,
@@ -47,7 +49,9 @@ else
 end
 local side = train[1].image:size(-1)
 
-local deployer = redco.Deployer { seed = o.seed, workdir = o.workdir }
+local deployer = redco.Deployer {
+  seed = o.seed, n_model_shards = o.n_model_shards, zero = o.zero, workdir = o.workdir,
+}
 local new = { generator = deployer:gen_rng() }
 
 local models = {

@@ -6,6 +6,9 @@ local o = redco.options {
   data = "",  -- a text file; "": the corpus beside this script
   workdir = "workdir",
   seed = 42,
+  n_model_shards = 1,
+  zero = 0,
+  sequence_parallel = false,
   n_epochs = 4,
   max_steps = 0,  -- 0: all epochs
   global_batch_size = 8,
@@ -33,7 +36,10 @@ for i = 0, math.floor((#text - 1) / o.length) - 1 do
   set[#set + 1] = text:narrow(0, i * o.length, o.length + 1)
 end
 
-local deployer = redco.Deployer { seed = o.seed, workdir = o.workdir }
+local deployer = redco.Deployer {
+  seed = o.seed, n_model_shards = o.n_model_shards, zero = o.zero,
+  sequence_parallel = o.sequence_parallel, workdir = o.workdir,
+}
 local model = redco.models.gpt2.from_config({
   vocab_size = 256, n_positions = o.length, n_embd = o.n_embd, n_layer = o.n_layer,
   n_head = o.n_head, embd_pdrop = o.dropout, resid_pdrop = o.dropout, attn_pdrop = o.dropout,

@@ -18,7 +18,13 @@ namespace redco {
 
 struct DeployerOptions {
   int64_t seed = 0;
-  int64_t n_model_shards = 1;  ///< how many processes share one copy of the model
+  /// Processes that share one copy of the parameters; it divides their number.
+  int64_t n_model_shards = 1;
+  /// What the data-parallel ranks share instead of each holding all of it: 1 optimizer states, 2
+  /// and gradients, 3 and parameters (arXiv 1910.02054).
+  int64_t zero = 0;
+  /// Whether the model shards split activations along their sequence between the blocks.
+  bool sequence_parallel = false;
   ProcessOptions processes = {};
   /// How long a collective may wait for the other processes, in seconds.
   double collective_timeout = 600;
@@ -79,12 +85,14 @@ class REDCO_API Deployer {
   /// A seed for one more Trainer; the n-th call depends on the seed and n alone.
   uint64_t new_trainer_seed();
 
+  int64_t zero() const { return zero_; }
   RunLog& run_log() { return run_log_; }
   const std::string& workdir() const { return workdir_; }
 
  private:
   std::shared_ptr<Mesh> mesh_;
   int64_t seed_;
+  int64_t zero_;
   std::string workdir_;
   RunLog run_log_;
   uint64_t rng_count_ = 0;

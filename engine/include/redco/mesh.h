@@ -62,8 +62,16 @@ class REDCO_API Mesh {
   virtual Group& group(Dim dim) const = 0;
   virtual Group& world() const = 0;
 
+  /// Whether activations [batch, sequence, features] that are sums over mp are split along their
+  /// sequence instead of made whole (arXiv 2205.05198).
+  bool sequence_parallel() const { return sequence_parallel_; }
+  void set_sequence_parallel(bool is_on) { sequence_parallel_ = is_on; }
+
   int64_t size(Dim dim) const { return group(dim).size(); }
   int64_t coordinate(Dim dim) const { return group(dim).rank(); }
+
+ private:
+  bool sequence_parallel_ = false;
 };
 
 /// Tells the other processes of this one's run that it is about to end with an error: those that

@@ -5,6 +5,7 @@
 #include <redco/export.h>
 #include <redco/optim.h>
 #include <redco/predictor.h>
+#include <redco/sharding_rules.h>
 #include <redco/tree.h>
 
 #include <ATen/core/Generator.h>
@@ -20,6 +21,8 @@
 
 namespace redco {
 
+class GradientReducer;
+class ParameterStore;
 class PendingMetrics;
 class Trainer;
 
@@ -68,6 +71,8 @@ struct TrainerOptions {
   /// Micro-batches of an optimizer step. none: 1, or what a global_batch_size asks for.
   std::optional<int64_t> accumulate_grad_batches = std::nullopt;
   TrainStepFn train_step_fn = {};
+  /// How parameters lie over the model shards, before what watching the first loss decides.
+  std::vector<ShardingRule> params_sharding_rules = {};
 };
 
 struct FitOptions {
@@ -117,6 +122,10 @@ class REDCO_API Trainer {
   double eval_loss(const Dataset& examples, int64_t per_device_batch_size,
                    const std::string& desc = "Evaluating");
 
+  /// Lays the parameters out over the processes, by what the loss of the first `examples` does with
+  /// them. `fit`, `train` and `eval_loss` do so by themselves; one process has nothing to lay out.
+  void setup_running_step(const Dataset& examples, int64_t per_device_batch_size);
+
   /// Starts anew, from `params` as in the constructor: one set of weights can start several runs.
   void set_train_state(SetTrainStateOptions options);
 
@@ -144,6 +153,9 @@ class REDCO_API Trainer {
   };
 
   void adopt(Tree params, std::optional<Tree> opt_state, int64_t step);
+  void lay_out(const std::function<void(const Tree& params)>& forward);
+  void prepare_optimizer(std::optional<Tree> opt_state);
+  void refresh_params();
   Batching batching(int64_t per_device_batch_size, std::optional<int64_t> global_batch_size) const;
   std::string training_desc(const std::string& desc, const Batching& batching) const;
   void train_epoch(const Dataset& examples, const Batching& batching, uint64_t epoch,
@@ -153,6 +165,7 @@ class REDCO_API Trainer {
   Loss loss_of(const Dataset& examples, std::span<const int64_t> indices, const Tree& params,
                uint64_t seed, bool is_training) const;
   void clear_gradients();
+  void add_up(std::vector<at::Tensor>& sums, bool is_last);
   at::Tensor update(std::vector<at::Tensor> grads);
   void finish(PendingMetrics&& pending, std::map<std::string, double>& shown);
   void evaluate(const FitOptions& options, const std::string& desc);
@@ -167,10 +180,17 @@ class REDCO_API Trainer {
   std::optional<int64_t> accumulate_grad_batches_;
   TrainStepFn train_step_fn_;
 
+  std::vector<ShardingRule> params_sharding_rules_;
+  bool is_laid_out_ = false;
+  std::optional<Tree> given_opt_state_;  // until the parameters are laid out
+
   TrainState state_;
-  std::vector<std::string> names_;  // of the trained parameters
-  std::vector<at::Tensor> leaves_;  // the trained parameters
-  std::vector<size_t> updated_;     // those of them that `update_` holds
+  std::vector<std::string> names_;   // of the trained parameters
+  std::vector<at::Tensor> leaves_;   // the trained parameters
+  std::vector<at::Tensor> updates_;  // what the optimizer sees of them: all, or this rank's part
+  std::unique_ptr<GradientReducer> reducer_;  // null: one process
+  std::shared_ptr<ParameterStore> store_;     // of what dp ranks share; null: nothing
+  std::vector<size_t> updated_;               // those of them that `update_` holds
   Update update_;
   at::Device device_ = at::kCPU;
   bool casts_ = false;  // whether any parameter is not in compute_dtype

@@ -1,0 +1,247 @@
+// redco.shard, and the methods of tensors that tell how they lie over the processes.
+#include "sharding.h"
+
+#include "arguments.h"
+#include "context.h"
+#include "registry.h"
+#include "tensor.h"
+#include "values.h"
+
+#include <redco/error.h>
+
+#include <array>
+#include <utility>
+
+namespace redco::lua {
+
+namespace {
+
+constexpr std::array<const char*, Mesh::n_dims> dim_names = {"dp", "mp"};
+
+// A dimension, "replicate", "partial" or {dim, block}; on top of the stack. Negative dimensions
+// count from the end of `n_dims`, where that is known.
+Placement check_placement(lua_State* L, const std::string& what, std::optional<int64_t> n_dims) {
+  auto shard = [&](int64_t dim, int64_t block) {
+    if (n_dims && dim < 0) dim += *n_dims;
+    require(
+        dim >= 0 && (!n_dims || dim < *n_dims), what, ": there is no dimension ",
+        n_dims && dim < 0 ? dim - *n_dims : dim,
+        n_dims ? ", the tensor has " + std::to_string(*n_dims) : "; those of a rule count from 0");
+    return Placement::shard(dim, block);
+  };
+  int index = lua_gettop(L);
+  if (lua_isnil(L, index)) return Placement::replicate();
+  if (auto dim = test_integer(L, index)) return shard(*dim, 0);
+  if (lua_istable(L, index)) {
+    NamedArguments args(L, index, what);
+    auto dim = args.required<int64_t>("dim");
+    auto block = args.get<int64_t>("block", 0);
+    args.finish();
+    return shard(dim, block);
+  }
+  std::string name = lua_type(L, index) == LUA_TSTRING ? lua_tostring(L, index) : "";
+  if (name == "replicate") return Placement::replicate();
+  if (name == "partial") return Placement::reduction();
+  fail(what, ": expected a dimension, \"replicate\", \"partial\" or {dim = 1, block = 768}; got ",
+       describe(L, index));
+}
+
+// The inverse, for a rule.
+void push_rule_placement(lua_State* L, const Placement& placement) {
+  if (!placement.is_sharded()) {
+    lua_pushliteral(L, "replicate");
+  } else if (placement.block == 0) {
+    push_integer(L, placement.dim);
+  } else {
+    lua_createtable(L, 0, 2);
+    push_integer(L, placement.dim);
+    lua_setfield(L, -2, "dim");
+    push_integer(L, placement.block);
+    lua_setfield(L, -2, "block");
+  }
+}
+
+int shard(lua_State* L) {
+  const at::Tensor& tensor = check_tensor(L, 1);
+  std::shared_ptr<const Mesh> mesh = is_sharded(tensor) ? mesh_of(tensor) : current_mesh(L);
+  require(mesh != nullptr,
+          "redco.shard: the processes are not connected: make a redco.Deployer first, and keep it");
+  const char* what = "redco.shard: placement";
+  NamedArguments args(L, 2, what);
+  Placements placements;
+  for (size_t dim = 0; dim < Mesh::n_dims; ++dim) {
+    args.push(dim_names[dim]);
+    placements[dim] = check_placement(L, std::string(what) + "." + dim_names[dim], tensor.dim());
+  }
+  args.finish();
+  push_tensor(L, redco::shard(tensor, mesh, placements));
+  return 1;
+}
+
+int placement(lua_State* L) {
+  Placements placements = placements_of(check_tensor(L, 1));
+  lua_createtable(L, 0, Mesh::n_dims);
+  for (size_t dim = 0; dim < Mesh::n_dims; ++dim) {
+    lua_pushstring(L, to_string(placements[dim]).c_str());
+    lua_setfield(L, -2, dim_names[dim]);
+  }
+  return 1;
+}
+
+int full(lua_State* L) {
+  push_tensor(L, redco::full(check_tensor(L, 1)));
+  return 1;
+}
+
+int to_local(lua_State* L) {
+  push_tensor(L, redco::to_local(check_tensor(L, 1)), 0);
+  return 1;
+}
+
+int is_sharded(lua_State* L) {
+  lua_pushboolean(L, redco::is_sharded(check_tensor(L, 1)));
+  return 1;
+}
+
+void push_traffic(lua_State* L, int64_t count, int64_t bytes) {
+  lua_createtable(L, 0, 2);
+  push_integer(L, count);
+  lua_setfield(L, -2, "count");
+  push_integer(L, bytes);
+  lua_setfield(L, -2, "bytes");
+}
+
+void push_collectives(lua_State* L, const Group& group) {
+  lua_createtable(L, 0, Group::n_kinds);
+  for (uint8_t kind = 0; kind < Group::n_kinds; ++kind) {
+    const Traffic& traffic = group.counters()[kind];
+    push_traffic(L, traffic.count, traffic.bytes);
+    lua_setfield(L, -2, Group::name(Group::Kind(kind)));
+  }
+}
+
+int counters(lua_State* L) {
+  std::shared_ptr<const Mesh> mesh = current_mesh(L);
+  require(mesh != nullptr, "redco.sharding_counters: make a redco.Deployer first, and keep it");
+  lua_createtable(L, 0, 4);
+  lua_createtable(L, 0, Mesh::n_dims);
+  for (size_t dim = 0; dim < Mesh::n_dims; ++dim) {
+    push_collectives(L, mesh->group(Mesh::Dim(dim)));
+    lua_setfield(L, -2, dim_names[dim]);
+  }
+  lua_setfield(L, -2, "collectives");
+  const ShardingCounters& counted = sharding_counters();
+  lua_newtable(L);
+  for (const auto& [name, gather] : counted.gathers) {
+    push_traffic(L, gather.count, gather.bytes);
+    lua_setfield(L, -2, name.c_str());
+  }
+  lua_setfield(L, -2, "gathers");
+  push_integer(L, counted.plans_found);
+  lua_setfield(L, -2, "plans_found");
+  push_integer(L, counted.plans_made);
+  lua_setfield(L, -2, "plans_made");
+  return 1;
+}
+
+}  // namespace
+
+std::shared_ptr<const Mesh> current_mesh(lua_State* L) { return context(L).mesh.lock(); }
+
+at::Tensor readable(const at::Tensor& tensor, const char* function) {
+  if (!redco::is_sharded(tensor)) return tensor;
+  require(placements_of(tensor) == Placements(), function, ": a Tensor ", described(tensor),
+          " lies over several processes: ", to_string(placements_of(tensor)),
+          "; call :full() on every process first, or :to_local() for the part of this one");
+  return redco::to_local(tensor.detach());
+}
+
+std::vector<ShardingRule> check_sharding_rules(lua_State* L, int index, const std::string& what) {
+  return balanced(L, [&] {
+    require(lua_istable(L, index), what, ": expected a list of {pattern, placement}, got ",
+            described(L, index));
+    std::vector<ShardingRule> rules;
+    for (int i = 1; i <= static_cast<int>(lua_objlen(L, index)); ++i) {
+      const std::string entry = what + ": rule " + std::to_string(i);
+      lua_rawgeti(L, index, i);
+      require(lua_istable(L, -1), entry, ": expected {pattern, placement}, got ",
+              described(L, lua_gettop(L)));
+      lua_rawgeti(L, -1, 1);
+      require(lua_type(L, -1) == LUA_TSTRING, entry,
+              ": expected a pattern of parameter names first, got ", described(L, lua_gettop(L)));
+      std::string pattern = lua_tostring(L, -1);
+      lua_rawgeti(L, -2, 2);
+      require(!lua_isnil(L, -1), entry, ", \"", pattern, "\": the placement is missing");
+      Placement placement = check_placement(L, entry + ", \"" + pattern + "\"", std::nullopt);
+      require(!placement.is_partial(), entry, ", \"", pattern, "\": a parameter cannot be partial");
+      rules.push_back({pattern, placement});
+      lua_pop(L, 3);
+    }
+    return rules;
+  });
+}
+
+void push_decisions(lua_State* L, const std::vector<ShardingDecision>& decisions) {
+  lua_createtable(L, static_cast<int>(decisions.size()), 0);
+  for (size_t i = 0; i < decisions.size(); ++i) {
+    lua_createtable(L, 2, 1);
+    lua_pushstring(L, decisions[i].name.c_str());
+    lua_rawseti(L, -2, 1);
+    push_rule_placement(L, decisions[i].placement);
+    lua_rawseti(L, -2, 2);
+    lua_pushstring(L, decisions[i].reason.c_str());
+    lua_setfield(L, -2, "reason");
+    lua_rawseti(L, -2, static_cast<int>(i) + 1);
+  }
+  lua_newtable(L);
+  lua_pushstring(L, to_string(decisions).c_str());
+  lua_pushcclosure(
+      L,
+      [](lua_State* state) {
+        lua_pushvalue(state, lua_upvalueindex(1));
+        return 1;
+      },
+      1);
+  lua_setfield(L, -2, "__tostring");
+  lua_setmetatable(L, -2);
+}
+
+void add_sharding_methods(lua_State* L) {
+  register_functions(
+      L, "Tensor:",
+      {{"placement", placement,
+        "placement(self) -> {dp, mp}\n"
+        "How the tensor lies over the data-parallel and the model-parallel processes: "
+        "\"replicate\", \"shard(0)\", \"partial(sum)\"."},
+       {"full", full,
+        "full(self) -> Tensor\n"
+        "The whole of a sharded tensor as a plain one; every process must call it. Itself if it is "
+        "plain. Gradients flow through it."},
+       {"to_local", to_local,
+        "to_local(self) -> Tensor\n"
+        "This process' part of a sharded tensor as a plain one that shares its memory; itself if "
+        "it is plain. Gradients flow through it."},
+       {"is_sharded", is_sharded,
+        "is_sharded(self) -> boolean\nTrue for a tensor that is laid out over processes."}});
+}
+
+void add_sharding(lua_State* L) {
+  register_functions(
+      L, "redco.",
+      {{"shard", shard,
+        "shard(tensor, {dp, mp}) -> Tensor\n"
+        "Lays out a tensor over the processes of the newest Deployer: each keeps a part of the one "
+        "that all hold, and the result counts as the whole. `dp` and `mp` are the dimension that "
+        "is split over data-parallel and model-parallel processes (from 0; negative ones from the "
+        "end), \"replicate\" (what is left out), \"partial\" (a sum of terms) or {dim = 1, block = "
+        "768} for blocks that are split each. A sharded tensor is moved, by every process "
+        "together. Gradients flow through it."},
+       {"sharding_counters", counters,
+        "sharding_counters() -> table\n"
+        "What sharding did since the start: `collectives.dp` and `collectives.mp`, by kind, and "
+        "`gathers`, by operators that could not work on parts, have `count` and the `bytes` this "
+        "process sent; plans_made and plans_found are calls of operators that were new and "
+        "known."}});
+}
+
+}  // namespace redco::lua

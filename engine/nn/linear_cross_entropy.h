@@ -1,0 +1,27 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <tuple>
+
+namespace redco {
+
+/// The classes that a rank holds the weights of: [begin, end) of all.
+struct Classes {
+  int64_t begin, end;
+  int64_t n_all;
+  int64_t n_most;  ///< that any rank holds: all must work in blocks of as many rows
+  /// [rows, classes at hand] logits to log-probabilities among all classes.
+  std::function<at::Tensor(const at::Tensor& logits)> log_softmax;
+};
+
+/// What a rank contributes to the summed loss and to its gradients: (loss, of x, of weight). The
+/// first two are this rank's terms of sums over the ranks that hold the other classes. Gradients
+/// that are not needed are undefined. Works below autograd.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_part(
+    const at::Tensor& x, const at::Tensor& weight, const at::Tensor& labels, int64_t ignore_index,
+    double label_smoothing, bool needs_x, bool needs_weight, const Classes& classes);
+
+}  // namespace redco

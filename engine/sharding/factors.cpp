@@ -1,0 +1,177 @@
+// From the factors of an operator to the cheapest way to split them.
+
+#include "plan.h"
+
+#include <limits>
+
+namespace redco {
+
+namespace {
+
+// What one mesh dimension splits: a factor, nothing, or the sum that some inputs are still to be.
+struct Choice {
+  int factor = -1;
+  Placement placement = {};  // of the factor; its `dim` is set per tensor
+  uint64_t partial = 0;      // inputs that are partial
+};
+
+int dim_of(const Letters& letters, int factor) {
+  for (size_t dim = 0; dim < letters.size(); ++dim)
+    if (letters[dim] == factor) return int(dim);
+  return -1;
+}
+
+bool has(uint64_t bits, size_t i) { return bits >> i & 1; }
+
+Placement placed(const Choice& choice, const Letters& letters) {
+  int dim = dim_of(letters, choice.factor);
+  if (dim < 0) return {};
+  Placement placement = choice.placement;
+  placement.dim = dim;
+  return placement;
+}
+
+Placement input_placement(const Factors& factors, const Choice& choice, size_t i) {
+  if (choice.partial) return has(choice.partial, i) ? choice.placement : Placement{};
+  if (choice.factor < 0) return {};
+  Placement placement = placed(choice, factors.inputs[i]);
+  // What is added to a sum over the ranks must be added once.
+  if (placement.is_replicated() && has(factors.added, i)) {
+    for (const Letters& letters : factors.outputs)
+      if (dim_of(letters, choice.factor) < 0) return Placement::reduction(factors.reduction);
+  }
+  return placement;
+}
+
+Placement output_placement(const Factors& factors, const Choice& choice, const Letters& letters) {
+  if (choice.partial) return choice.placement;
+  if (choice.factor < 0) return {};
+  Placement placement = placed(choice, letters);
+  return placement.is_replicated() ? Placement::reduction(factors.reduction) : placement;
+}
+
+std::vector<Choice> choices(const Call& call, const Factors& factors, Mesh::Dim mesh_dim) {
+  std::vector<Choice> found;
+  uint64_t summed = 0;
+  for (size_t i = 0; i < call.tensors.size(); ++i) {
+    const Placement& placement = call.tensors[i].placements[mesh_dim];
+    if (placement.is_sharded()) {
+      int factor = factors.inputs[i][size_t(placement.dim)];
+      if (factor >= 0 && !has(factors.whole, size_t(factor)))
+        found.push_back({factor, placement, 0});
+    }
+    if (placement.is_partial()) summed |= uint64_t{1} << i;
+  }
+  found.emplace_back();  // of two ways that cost the same, whole arguments rather than sums to come
+  for (uint64_t set : factors.linear) {
+    if (!(set & summed)) continue;
+    for (size_t i = 0; i < call.tensors.size(); ++i) {
+      if (!has(set & summed, i)) continue;
+      const Placement& placement = call.tensors[i].placements[mesh_dim];
+      if (placement.op != ReduceOp::sum && !factors.only_moves) continue;
+      found.push_back({-1, placement, set});
+      break;
+    }
+  }
+  return found;
+}
+
+// The same tensor given twice moves once.
+bool is_counted(const Call& call, size_t i) {
+  for (size_t j = 0; j < i; ++j)
+    if (call.tensors[j].tensor.is_same(call.tensors[i].tensor)) return true;
+  return false;
+}
+
+double cost(const Call& call, const Factors& factors, const Choice& choice, Mesh::Dim mesh_dim) {
+  // A collective costs about as much as moving this many bytes: of two ways that move the same,
+  // the one with fewer launches wins.
+  constexpr double launch = 1;
+  double total = 0;
+  for (size_t i = 0; i < call.tensors.size(); ++i) {
+    const TensorArgument& argument = call.tensors[i];
+    const Placement& now = argument.placements[mesh_dim];
+    Placement target = input_placement(factors, choice, i);
+    if (now == target || is_counted(call, i)) continue;
+    double bytes = part_bytes(argument, *call.mesh);
+    double moved = redistribution_cost(now, target, bytes, call.mesh->size(mesh_dim));
+    if (argument.is_written) {
+      double back_bytes = bytes;
+      if (now.is_sharded() && !target.is_sharded()) back_bytes *= double(call.mesh->size(mesh_dim));
+      moved += redistribution_cost(target, now, back_bytes, call.mesh->size(mesh_dim)) + launch;
+    }
+    total += moved + (moved > 0 ? launch : 0);
+  }
+  return total;
+}
+
+Choice cheapest(const Call& call, const Factors& factors, Mesh::Dim mesh_dim) {
+  Choice best;
+  if (call.mesh->size(mesh_dim) == 1) return best;
+  double least = std::numeric_limits<double>::infinity();
+  for (const Choice& choice : choices(call, factors, mesh_dim)) {
+    double price = cost(call, factors, choice, mesh_dim);
+    if (price >= least) continue;
+    least = price;
+    best = choice;
+  }
+  return best;
+}
+
+Sizes factor_sizes(const Call& call, const Factors& factors) {
+  Sizes sizes;
+  for (size_t i = 0; i < call.tensors.size(); ++i) {
+    for (size_t dim = 0; dim < factors.inputs[i].size(); ++dim) {
+      int factor = factors.inputs[i][dim];
+      if (factor < 0) continue;
+      if (sizes.size() <= size_t(factor)) sizes.resize(size_t(factor) + 1, -1);
+      int64_t& size = sizes[size_t(factor)];
+      if (size < 0) size = call.tensors[i].sizes()[dim];  // the last are those to be written
+    }
+  }
+  return sizes;
+}
+
+}  // namespace
+
+double part_bytes(const TensorArgument& argument, const Mesh& mesh) {
+  double bytes = double(argument.tensor.numel()) * double(argument.tensor.element_size());
+  for (size_t dim = 0; dim < Mesh::n_dims; ++dim)
+    if (argument.placements[dim].is_sharded()) bytes /= double(mesh.size(Mesh::Dim(dim)));
+  return bytes;
+}
+
+Plan plan_by_factors(const Call& call, const Factors& factors) {
+  std::array<Choice, Mesh::n_dims> chosen = {cheapest(call, factors, Mesh::dp),
+                                             cheapest(call, factors, Mesh::mp)};
+  Sizes sizes = factor_sizes(call, factors);
+  if (chosen[0].factor >= 0 && chosen[0].factor == chosen[1].factor &&
+      !can_split_again(sizes[size_t(chosen[0].factor)], chosen[0].placement, chosen[1].placement,
+                       call.mesh->size(Mesh::dp)))
+    chosen[Mesh::mp] = {};
+
+  Plan plan;
+  plan.inputs.resize(call.tensors.size());
+  for (size_t i = 0; i < plan.inputs.size(); ++i)
+    for (size_t dim = 0; dim < Mesh::n_dims; ++dim)
+      plan.inputs[i][dim] = input_placement(factors, chosen[dim], i);
+  for (const Letters& letters : factors.outputs) {
+    OutputPlan& output = plan.outputs.emplace_back();
+    for (size_t dim = 0; dim < Mesh::n_dims; ++dim)
+      output.placements[dim] = output_placement(factors, chosen[dim], letters);
+    for (int8_t letter : letters) output.sizes.push_back(letter < 0 ? -1 : sizes[size_t(letter)]);
+  }
+  return plan;
+}
+
+Plan gathered_plan(const Call& call) {
+  Plan plan;
+  plan.inputs.resize(call.tensors.size());
+  // A sum must be made by whoever reads it: that alone is no gather.
+  for (const TensorArgument& argument : call.tensors)
+    for (const Placement& placement : argument.placements)
+      plan.is_gathered |= placement.is_sharded();
+  return plan;
+}
+
+}  // namespace redco

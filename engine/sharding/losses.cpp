@@ -1,0 +1,121 @@
+// The negative log-likelihood. Each rank looks up the targets among its own classes and its own
+// rows; what all of them add up to is one sum of two numbers.
+
+#include "rules.h"
+
+#include <ATen/core/Reduction.h>
+#include <ATen/ops/stack.h>
+
+namespace redco {
+
+namespace {
+
+// No class: the local kernels skip it.
+constexpr int64_t nowhere = -1;
+
+// Targets as places among this rank's classes.
+at::Tensor own_targets(const at::Tensor& target, const Span& classes, int64_t ignore_index) {
+  at::Tensor elsewhere = is_outside(target, classes).logical_or_(target.eq(ignore_index));
+  return (target - classes.begin).masked_fill_(elsewhere, nowhere);
+}
+
+// The factors: 0 the class, then those of the target.
+struct Shape {
+  Letters scores, target;
+  int64_t class_dim;
+
+  explicit Shape(int64_t n_dims) : target(letters(n_dims - 1, 1)), class_dim(n_dims == 1 ? 0 : 1) {
+    scores = target;
+    scores.insert(scores.begin() + class_dim, int8_t(0));
+  }
+};
+
+// By name, for an operator's tensors come with or without a weight.
+std::optional<Factors> factors_of(const Call& call, const Shape& shape) {
+  Factors factors;
+  for (const TensorArgument& argument : call.tensors) {
+    if (argument.is_written) return std::nullopt;
+    const std::string& name = call.op.schema().arguments()[argument.argument].name();
+    Letters letters;
+    if (name == "self") letters = shape.scores;
+    if (name == "target") letters = shape.target;
+    if (name == "weight") letters = {0};
+    if (name == "grad_output" && argument.tensor.dim() > 0) letters = shape.target;
+    if (int64_t(letters.size()) != argument.tensor.dim()) return std::nullopt;
+    factors.inputs.push_back(letters);
+  }
+  int self = call.tensor_of("self");
+  if (is_in_blocks(call.tensors[size_t(self)], shape.class_dim)) factors.whole = 1;
+  return factors;
+}
+
+int64_t n_classes(const Call& call, const Shape& shape) {
+  return call.tensors[size_t(call.tensor_of("self"))].sizes()[size_t(shape.class_dim)];
+}
+
+Span own_classes(const Call& call, const Plan& plan, const Shape& shape) {
+  auto self = size_t(call.tensor_of("self"));
+  return own_span(n_classes(call, shape), plan.inputs[self], shape.class_dim, *call.mesh);
+}
+
+std::optional<Plan> nll_loss_forward(const Call& call) {
+  Shape shape(call.tensors[size_t(call.tensor_of("self"))].tensor.dim());
+  std::optional<Factors> factors = factors_of(call, shape);
+  if (!factors) return std::nullopt;
+  int64_t reduction = call.integer("reduction", at::Reduction::Mean);
+  factors->outputs = {reduction == at::Reduction::None ? shape.target : Letters(), {}};
+  Plan plan = plan_by_factors(call, *factors);
+  MeshDims over;
+  for (size_t i = 0; i < Mesh::n_dims; ++i)
+    if (plan.outputs[0].placements[i].is_partial() && reduction != at::Reduction::None)
+      over.push_back(Mesh::Dim(i));
+  for (Mesh::Dim dim : over) plan.outputs[0].placements[dim] = {};
+  plan.outputs[1].placements = {};
+  Span classes = own_classes(call, plan, shape);
+  plan.run = [=, size = n_classes(call, shape)](const Operator& op, torch::jit::Stack& stack,
+                                                const Mesh& mesh) {
+    at::Tensor target = stack[1].toTensor();
+    check_range(op, target.masked_fill(target.eq(stack[4].toInt()), 0), size);
+    stack[1] = own_targets(stack[1].toTensor(), classes, stack[4].toInt());
+    stack[4] = nowhere;
+    if (reduction == at::Reduction::Mean) stack[3] = int64_t(at::Reduction::Sum);
+    op.handle.callBoxed(&stack);
+    if (reduction == at::Reduction::None) return;
+    at::Tensor both = at::stack({stack[0].toTensor(), stack[1].toTensor()});  // loss, weight
+    both = all_reduced(both, over, mesh, ReduceOp::sum);
+    at::Tensor loss = both[0].clone(), weight = both[1].clone();
+    if (reduction == at::Reduction::Mean) loss.div_(weight);
+    stack = {loss, weight};
+  };
+  return plan;
+}
+
+std::optional<Plan> nll_loss_backward(const Call& call) {
+  Shape shape(call.tensors[size_t(call.tensor_of("self"))].tensor.dim());
+  std::optional<Factors> factors = factors_of(call, shape);
+  if (!factors) return std::nullopt;
+  factors->outputs = {shape.scores};
+  factors->linear = {1};  // the gradient
+  Plan plan = plan_by_factors(call, *factors);
+  Span classes = own_classes(call, plan, shape);
+  plan.run = [classes](const Operator& op, torch::jit::Stack& stack, const Mesh&) {
+    stack[2] = own_targets(stack[2].toTensor(), classes, stack[5].toInt());
+    stack[5] = nowhere;
+    op.handle.callBoxed(&stack);
+  };
+  return plan;
+}
+
+}  // namespace
+
+const RuleTable& loss_rules() {
+  static const RuleTable table = {
+      {"aten::nll_loss_forward", nll_loss_forward},
+      {"aten::nll_loss_backward", nll_loss_backward},
+      {"aten::nll_loss2d_forward", nll_loss_forward},
+      {"aten::nll_loss2d_backward", nll_loss_backward},
+  };
+  return table;
+}
+
+}  // namespace redco

@@ -1,0 +1,104 @@
+#include <redco/parameter_store.h>
+
+#include "sharded_tensor.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+
+#include <map>
+#include <sstream>
+
+namespace redco {
+
+std::shared_ptr<ParameterStore> ParameterStore::make(std::vector<at::Tensor> params,
+                                                     std::vector<size_t> blocks) {
+  auto store = std::make_shared<ParameterStore>();
+  for (size_t i = 0; i < params.size(); ++i) {
+    if (blocks[i] >= store->blocks_.size()) store->blocks_.resize(blocks[i] + 1);
+    store->place_of_.push_back(store->blocks_[blocks[i]].members.size());
+    store->blocks_[blocks[i]].members.push_back(i);
+    // Not the parameter itself, which would hold its store, and so itself, alive.
+    ShardedTensorImpl* impl = sharded_impl(params[i]);
+    store->params_.push_back(wrap(impl->local(), impl->placements(), impl->mesh(),
+                                  dense_geometry(params[i].sizes(), impl->local())));
+    impl->keep_in(store, i);
+  }
+  store->block_of_ = std::move(blocks);
+  return store;
+}
+
+void ParameterStore::release() {
+  for (Block& block : blocks_) drop(block);
+  is_recorded_ |= !order_.empty();
+  position_ = 0;
+}
+
+void ParameterStore::drop(Block& block) {
+  // What is under way must arrive before its memory goes.
+  if (block.on_its_way) block.on_its_way->wait();
+  block.on_its_way.reset();
+  block.whole.clear();
+}
+
+void ParameterStore::start(Block& block, at::ScalarType type) {
+  std::vector<at::Tensor> parts;
+  for (size_t member : block.members) parts.push_back(params_[member].to(type));
+  block.type = type;
+  block.on_its_way = start_change(parts, std::vector<Placement>(parts.size()), Mesh::dp);
+}
+
+void ParameterStore::move_to(size_t block, at::ScalarType type) {
+  if (!is_recorded_) {
+    if (!order_.empty() && order_.back() == block) return;
+    if (!order_.empty()) drop(blocks_[order_.back()]);
+    order_.push_back(block);
+    return;
+  }
+  if (order_[position_] != block) {
+    drop(blocks_[order_[position_]]);
+    // Another pass than the recorded one starts somewhere else.
+    size_t next = position_ + 1;
+    while (next < order_.size() && order_[next] != block) ++next;
+    for (size_t i = 0; next == order_.size() && i < order_.size(); ++i)
+      if (order_[i] == block) next = i;
+    if (next == order_.size()) return;
+    position_ = next;
+  }
+  // The next is on its way while this one is used.
+  size_t after = position_ + 1;
+  if (after >= order_.size()) return;
+  Block& next = blocks_[order_[after]];
+  if (order_[after] != block && next.whole.empty() && !next.on_its_way) start(next, type);
+}
+
+at::Tensor ParameterStore::gathered(size_t param, at::ScalarType type) {
+  at::NoGradGuard no_grad;
+  size_t index = block_of_[param];
+  Block& block = blocks_[index];
+  if ((!block.whole.empty() || block.on_its_way) && block.type != type) drop(block);
+  if (block.whole.empty() && !block.on_its_way) start(block, type);
+  move_to(index, type);
+  if (block.on_its_way) {
+    for (const at::Tensor& whole : block.on_its_way->wait())
+      block.whole.push_back(sharded_impl(whole)->local());
+    block.on_its_way.reset();
+  }
+  return block.whole[place_of_[param]];
+}
+
+std::vector<size_t> blocks_by_name(const std::vector<std::string>& names) {
+  std::map<std::string, size_t> known;
+  std::vector<size_t> blocks;
+  for (const std::string& name : names) {
+    std::string block;
+    std::istringstream parts(name);
+    for (std::string part; std::getline(parts, part, '.');) {
+      block += part + ".";
+      if (part.find_first_not_of("0123456789") == std::string::npos) break;
+    }
+    blocks.push_back(known.emplace(block, known.size()).first->second);
+  }
+  return blocks;
+}
+
+}  // namespace redco

@@ -1,0 +1,51 @@
+#include <redco/sharding.h>
+
+#include <sstream>
+
+namespace redco {
+
+namespace {
+
+const char* name(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::sum:
+      return "sum";
+    case ReduceOp::max:
+      return "max";
+    case ReduceOp::min:
+      return "min";
+  }
+  return "?";
+}
+
+}  // namespace
+
+std::string to_string(const Placement& placement) {
+  std::ostringstream text;
+  switch (placement.kind) {
+    case Placement::replicated:
+      text << "replicate";
+      break;
+    case Placement::sharded:
+      text << "shard(" << placement.dim;
+      if (placement.block > 0) text << ", block = " << placement.block;
+      text << ")";
+      break;
+    case Placement::partial:
+      text << "partial(" << name(placement.op) << ")";
+      break;
+  }
+  return text.str();
+}
+
+std::string to_string(const Placements& placements) {
+  return "{dp = " + to_string(placements[Mesh::dp]) + ", mp = " + to_string(placements[Mesh::mp]) +
+         "}";
+}
+
+Span span_of(int64_t size, int64_t grain, int64_t n_ranks, int64_t rank) {
+  int64_t units = size / grain;
+  return {units * rank / n_ranks * grain, units * (rank + 1) / n_ranks * grain};
+}
+
+}  // namespace redco

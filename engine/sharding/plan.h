@@ -1,0 +1,123 @@
+#pragma once
+
+#include "sharded_tensor.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace redco {
+
+class Call;
+struct Plan;
+
+/// Works out how a call runs on parts. Nothing, where it cannot: then the arguments are gathered.
+using Rule = std::function<std::optional<Plan>(const Call&)>;
+
+/// What is known of an operator before any call of it.
+struct Operator {
+  c10::OperatorHandle handle;
+  std::string name;      ///< "aten::add": without overload and without the underscore of in-place
+  bool is_inplace_view;  ///< it changes the sizes of its first argument
+  bool is_view;          ///< its results share the memory of its first argument
+  std::vector<bool> is_keyed;    ///< by argument: whether its value takes part in the plan
+  std::vector<bool> is_written;  ///< by argument
+  std::vector<int> returned;     ///< by result: the written argument it is, or -1
+  Rule rule;                     ///< may be empty
+
+  const c10::FunctionSchema& schema() const { return handle.schema(); }
+};
+
+/// A defined tensor among the arguments of a call.
+struct TensorArgument {
+  size_t argument;
+  int64_t element;  ///< its place in a list, or -1
+  at::Tensor tensor;
+  ShardedTensorImpl* impl;  ///< null: a plain tensor, which counts as replicated
+  Placements placements;
+  bool is_written;
+
+  at::IntArrayRef sizes() const { return tensor.sizes(); }
+  const at::Tensor& local() const { return impl ? impl->local() : tensor; }
+};
+
+/// One call of an operator with a sharded tensor among its arguments.
+class Call {
+ public:
+  Call(const Operator& op, const torch::jit::Stack& stack);
+
+  const Operator& op;
+  c10::ArrayRef<c10::IValue> arguments;
+  c10::SmallVector<TensorArgument, 6> tensors;
+  std::shared_ptr<const Mesh> mesh;
+
+  /// The place of an argument, or -1.
+  int index_of(std::string_view name) const;
+  /// The value of a named argument; null where the overload has none of that name.
+  const c10::IValue* find(std::string_view name) const;
+  int64_t integer(std::string_view name, int64_t otherwise) const;
+  bool boolean(std::string_view name, bool otherwise) const;
+  /// Dimensions by name, wrapped to 0 .. n_dims - 1; an integer counts as a list of one. Nothing
+  /// where the argument is missing or none.
+  std::optional<std::vector<int64_t>> dims(std::string_view name, int64_t n_dims) const;
+  /// The place among `tensors` of the tensor that is this argument, or -1.
+  int tensor_of(std::string_view name) const;
+};
+
+/// How one result lies.
+struct OutputPlan {
+  Placements placements;
+  /// Logical sizes; -1 stands for the local size. Empty: all are the local ones.
+  Sizes sizes;
+  /// Of a view: its strides and offset in the logical tensor.
+  std::optional<Geometry> geometry;
+};
+
+/// How a call runs on the parts: where its arguments are brought, what is called, how the results
+/// lie.
+struct Plan {
+  std::vector<Placements> inputs;   ///< of the call's tensors
+  std::vector<OutputPlan> outputs;  ///< of the tensors it returns, lists taken apart
+  /// Arguments that differ for the local call, such as the sizes of a view.
+  std::vector<std::pair<size_t, c10::IValue>> arguments;
+  /// Runs in place of the operator, where it alone will not do. The stack holds the local
+  /// arguments and takes the local results. `mesh` outlives the call.
+  std::function<void(const Operator&, torch::jit::Stack&, const Mesh&)> run;
+  bool is_gathered = false;  ///< there was no better way: counted
+};
+
+/// The place of a factor in each dimension of a tensor; -1: none, the dimension is whole.
+using Letters = c10::SmallVector<int8_t, 6>;
+
+/// An operator on tensors as in einsum: which dimensions are one and the same. A factor that the
+/// results lack is reduced over.
+struct Factors {
+  std::vector<Letters> inputs;   ///< of the call's tensors
+  std::vector<Letters> outputs;  ///< of the returned tensors
+  uint64_t whole = 0;            ///< factors that must not be split, by bit
+  uint64_t added = 0;            ///< inputs, by bit, that are added to what is summed over a factor
+  ReduceOp reduction = ReduceOp::sum;
+  /// Sets of inputs, by bit, in which the operator is linear: those may be partial sums together.
+  std::vector<uint64_t> linear = {};
+  bool only_moves = false;  ///< values are moved, not changed: partial maxima pass too
+};
+
+/// The bytes of an even part. Not those of this process' own: every process must choose alike.
+double part_bytes(const TensorArgument& argument, const Mesh& mesh);
+
+/// The cheapest way to split an operator's factors, given where its arguments lie.
+Plan plan_by_factors(const Call& call, const Factors& factors);
+
+/// All arguments whole on every process.
+Plan gathered_plan(const Call& call);
+
+/// The rule for an operator of this name ("aten::mm"), or an empty one.
+Rule find_rule(const std::string& name, const c10::OperatorHandle& handle);
+
+}  // namespace redco

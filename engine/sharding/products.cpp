@@ -1,0 +1,110 @@
+// Products, written as in einsum. "+" marks what is added to a product.
+
+#include "rules.h"
+
+#include <string>
+
+namespace redco {
+
+namespace {
+
+struct Row {
+  const char* name;
+  const char* factors;
+};
+
+constexpr Row rows[] = {
+    {"aten::mm", "ik,kj->ij"},
+    {"aten::bmm", "bik,bkj->bij"},
+    {"aten::addmm", "+ij,ik,kj->ij"},
+    {"aten::baddbmm", "+bij,bik,bkj->bij"},
+    {"aten::addbmm", "+ij,bik,bkj->ij"},
+    {"aten::mv", "ik,k->i"},
+    {"aten::addmv", "+i,ik,k->i"},
+    {"aten::dot", "k,k->"},
+    {"aten::vdot", "k,k->"},
+    {"aten::addr", "+ij,i,j->ij"},
+};
+
+struct Term {
+  std::string letters;
+  bool is_added = false;
+};
+
+std::vector<Term> parse(const std::string& text) {
+  std::vector<Term> terms(1);
+  for (char c : text) {
+    if (c == ',')
+      terms.emplace_back();
+    else if (c == '+')
+      terms.back().is_added = true;
+    else
+      terms.back().letters += c;
+  }
+  return terms;
+}
+
+// Aligned at the right, as broadcasting does; a dimension of one element that stands for more is
+// no factor.
+Letters letters_of(const Term& term, at::IntArrayRef sizes, const std::string& all,
+                   const Sizes& factor_sizes) {
+  Letters letters;
+  size_t skipped = term.letters.size() - sizes.size();
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    size_t factor = all.find(term.letters[skipped + i]);
+    letters.push_back(sizes[i] == factor_sizes[factor] ? int8_t(factor) : int8_t(-1));
+  }
+  return letters;
+}
+
+Rule product(const char* text) {
+  std::string spec = text;
+  size_t arrow = spec.find("->");
+  std::vector<Term> inputs = parse(spec.substr(0, arrow));
+  Term output{spec.substr(arrow + 2)};
+  std::string all;
+  for (const Term& term : inputs)
+    for (char letter : term.letters)
+      if (all.find(letter) == std::string::npos) all += letter;
+  return [=](const Call& call) -> std::optional<Plan> {
+    Sizes sizes(all.size(), 1);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      at::IntArrayRef own = call.tensors[i].sizes();
+      if (own.size() > inputs[i].letters.size()) return std::nullopt;
+      if (inputs[i].is_added) continue;
+      for (size_t dim = 0; dim < own.size(); ++dim)
+        sizes[all.find(inputs[i].letters[dim])] = own[dim];
+    }
+    Factors factors;
+    uint64_t added = 0;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      factors.inputs.push_back(letters_of(inputs[i], call.tensors[i].sizes(), all, sizes));
+      if (inputs[i].is_added) added |= uint64_t{1} << i;
+    }
+    Letters result;
+    for (char letter : output.letters) result.push_back(int8_t(all.find(letter)));
+    factors.outputs.push_back(result);
+    for (size_t i = inputs.size(); i < call.tensors.size(); ++i) {  // out
+      if (call.tensors[i].tensor.dim() != int64_t(result.size())) return std::nullopt;
+      factors.inputs.push_back(result);
+      added |= uint64_t{1} << i;  // it lies as the result does
+    }
+    factors.added = added;
+    for (size_t i = 0; i < inputs.size(); ++i)
+      if (!(added >> i & 1)) factors.linear.push_back(uint64_t{1} << i | added);
+    return plan_by_factors(call, factors);
+  };
+}
+
+}  // namespace
+
+const RuleTable& product_rules() {
+  static const RuleTable table = [] {
+    RuleTable table;
+    for (const Row& row : rows) table[row.name] = product(row.factors);
+    return table;
+  }();
+  return table;
+}
+
+}  // namespace redco

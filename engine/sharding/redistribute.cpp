@@ -1,0 +1,112 @@
+// From one placement to another, by the collective that moves the fewest bytes.
+
+#include "sharded_tensor.h"
+#include "split.h"
+
+#include <redco/error.h>
+
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace redco {
+
+namespace {
+
+at::Tensor gather(const at::Tensor& part, const Split& split, Group& group) {
+  return split.joined(group.all_gather(split.padded(part).contiguous()));
+}
+
+at::Tensor reduce_scatter(const at::Tensor& whole, const Split& split, ReduceOp op, Group& group) {
+  return split.unpadded(group.reduce_scatter(split.parts(whole), op), group.rank());
+}
+
+at::Tensor exchange(const at::Tensor& part, const Split& from, const Split& to, Group& group) {
+  // Padded on both dimensions, so that all pieces are alike.
+  at::Tensor received = group.all_to_all(to.parts(from.padded(part)));
+  std::vector<at::Tensor> rows;
+  for (int64_t rank = 0; rank < received.size(0); ++rank)
+    rows.push_back(from.padded(from.unpadded(to.unpadded(received[rank], group.rank()), rank)));
+  return from.joined(at::stack(rows));
+}
+
+// One mesh dimension's change. `sizes` are those that its group splits.
+at::Tensor change(const at::Tensor& local, at::IntArrayRef sizes, const Placement& from,
+                  const Placement& to, Group& group) {
+  auto split = [&](const Placement& placement) {
+    return Split(placement, sizes[size_t(placement.dim)], group.size());
+  };
+  if (from == to) return local;
+  if (from.is_replicated() && to.is_sharded()) return split(to).part(local, group.rank());
+  if (from.is_replicated())
+    return to.op == ReduceOp::sum && group.rank() > 0 ? at::zeros_like(local) : local;
+  if (from.is_partial() && to.is_replicated())
+    return group.all_reduce(local.clone(at::MemoryFormat::Contiguous), from.op);
+  if (from.is_partial() && to.is_sharded()) return reduce_scatter(local, split(to), from.op, group);
+  if (from.is_sharded() && to.is_replicated()) return gather(local, split(from), group);
+  if (from.is_sharded() && to.is_sharded() && from.dim != to.dim)
+    return exchange(local, split(from), split(to), group);
+  at::Tensor whole = change(local, sizes, from, Placement::replicate(), group);
+  return change(whole, sizes, Placement::replicate(), to, group);
+}
+
+// What shrinks comes first, so that less is moved; what grows comes last.
+int growth(const Placement& from, const Placement& to) {
+  if (from == to) return 0;
+  if (from.is_replicated() && to.is_sharded()) return -2;
+  if (from.is_partial() && to.is_sharded()) return -1;
+  return from.is_sharded() && to.is_replicated() ? 2 : 1;
+}
+
+// The dp part of a dimension that mp splits too is cut up by mp: it moves only when whole on mp.
+bool meet(const Placements& from, const Placements& to) {
+  if (from[Mesh::dp] == to[Mesh::dp]) return false;
+  for (const Placement& mp : {from[Mesh::mp], to[Mesh::mp]})
+    for (const Placement& dp : {from[Mesh::dp], to[Mesh::dp]})
+      if (mp.is_sharded() && dp.is_sharded() && mp.dim == dp.dim) return true;
+  return false;
+}
+
+}  // namespace
+
+at::Tensor redistribute_local(at::Tensor local, at::IntArrayRef sizes, const Placements& from,
+                              const Placements& to, const Mesh& mesh) {
+  // Collectives read memory, where these are not done yet.
+  if (from != to) local = local.resolve_conj().resolve_neg();
+  Placements now = from;
+  auto step = [&](Mesh::Dim dim, const Placement& target) {
+    Placement& placement = now[dim];
+    if (placement == target) return;
+    Sizes split_sizes(sizes.begin(), sizes.end());
+    if (dim == Mesh::mp) split_sizes = local_sizes(sizes, {now[Mesh::dp], {}}, mesh);
+    local = change(local, split_sizes, placement, target, mesh.group(dim));
+    placement = target;
+  };
+  if (meet(from, to)) {
+    step(Mesh::mp, Placement::replicate());
+    step(Mesh::dp, to[Mesh::dp]);
+    step(Mesh::mp, to[Mesh::mp]);
+  } else if (growth(from[Mesh::dp], to[Mesh::dp]) <= growth(from[Mesh::mp], to[Mesh::mp])) {
+    step(Mesh::dp, to[Mesh::dp]);
+    step(Mesh::mp, to[Mesh::mp]);
+  } else {
+    step(Mesh::mp, to[Mesh::mp]);
+    step(Mesh::dp, to[Mesh::dp]);
+  }
+  return local;
+}
+
+double redistribution_cost(const Placement& from, const Placement& to, double bytes,
+                           int64_t n_ranks) {
+  auto n = double(n_ranks);
+  if (from == to || from.is_replicated()) return 0;
+  if (from.is_partial() && to.is_replicated()) return 2 * (n - 1) / n * bytes;
+  if (from.is_partial() && to.is_sharded()) return (n - 1) / n * bytes;
+  if (from.is_sharded() && to.is_sharded() && from.dim != to.dim) return (n - 1) / n * bytes;
+  if (from.is_partial()) return 2 * (n - 1) / n * bytes;  // to another reduction
+  return (n - 1) * bytes;                                 // gathered, and cut again
+}
+
+}  // namespace redco

@@ -1,0 +1,44 @@
+#include "rules.h"
+
+namespace redco {
+
+Letters letters(int64_t n_dims, int first) {
+  Letters result;
+  for (int64_t dim = 0; dim < n_dims; ++dim) result.push_back(int8_t(first + dim));
+  return result;
+}
+
+Rule find_rule(const std::string& name, const c10::OperatorHandle& handle) {
+  for (const RuleTable* table : {&product_rules(),
+                                 &reduction_rules(),
+                                 &view_rules(),
+                                 &pointwise_rules(),
+                                 &softmax_rules(),
+                                 &loss_rules(),
+                                 &embedding_rules(),
+                                 &normalization_rules(),
+                                 &batch_norm_rules(),
+                                 &convolution_rules(),
+                                 &spatial_rules(),
+                                 &attention_rules(),
+                                 &recurrent_rules(),
+                                 &list_rules(),
+                                 &storage_rules(),
+                                 &indexing_rules(),
+                                 &advanced_indexing_rules(),
+                                 &own_dimension_rules(),
+                                 &joining_rules(),
+                                 &padding_rules(),
+                                 &statistics_rules(),
+                                 &extremes_rules(),
+                                 &strided_view_rules(),
+                                 &searching_rules(),
+                                 &fused_loss_rules()})
+    if (auto found = table->find(name); found != table->end()) return found->second;
+  constexpr std::string_view list_prefix = "aten::_foreach_";
+  if (name.starts_with(list_prefix)) return list_rules().at(list_prefix);
+  if (handle.hasTag(at::Tag::pointwise)) return pointwise_rules().at("");
+  return {};
+}
+
+}  // namespace redco

@@ -1,0 +1,182 @@
+#include "sharded_tensor.h"
+
+#include <redco/error.h>
+
+#include <algorithm>
+#include <numeric>
+#include <typeinfo>
+
+namespace redco {
+
+namespace {
+
+// LibTorch keeps this functionality key for use outside of it: below autograd, above the backends.
+c10::DispatchKeySet keys_for(const at::Tensor& local, c10::Device device) {
+  auto backend = device.is_cuda() ? c10::BackendComponent::CUDABit : c10::BackendComponent::CPUBit;
+  // Operators ask whether a tensor is to be read conjugated or negated.
+  constexpr c10::DispatchKeySet lazy_bits(
+      {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
+  return c10::DispatchKeySet(c10::DispatchKey::Dense) | c10::DispatchKeySet(backend) |
+         c10::DispatchKeySet(c10::DispatchKey::Fake) | (local.key_set() & lazy_bits);
+}
+
+}  // namespace
+
+Geometry dense_geometry(at::IntArrayRef sizes, const at::Tensor& local) {
+  Geometry geometry{Sizes(sizes.begin(), sizes.end()), Sizes(sizes.size()), 0};
+  c10::SmallVector<size_t, 6> order(sizes.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  if (!local.is_contiguous()) {
+    at::IntArrayRef strides = local.strides();
+    // From the innermost outwards; a dimension of one element says nothing of its place.
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return strides[a] > strides[b]; });
+  }
+  int64_t stride = 1;
+  for (size_t i = order.size(); i-- > 0;) {
+    geometry.strides[order[i]] = stride;
+    stride *= std::max<int64_t>(sizes[order[i]], 1);
+  }
+  return geometry;
+}
+
+ShardedTensorImpl::ShardedTensorImpl(at::Tensor local, const Placements& placements,
+                                     std::shared_ptr<const Mesh> mesh, const Geometry& geometry)
+    : TensorImpl(keys_for(local, mesh->device()), local.dtype(), mesh->device()),
+      local_(std::move(local)),
+      placements_(placements),
+      mesh_(std::move(mesh)) {
+  set_storage_access_should_throw();
+  set_sizes_and_strides(geometry.sizes, geometry.strides, geometry.offset);
+  if (placements_[Mesh::dp].is_partial() || placements_[Mesh::mp].is_partial())
+    reduced_ = std::make_shared<std::array<bool, Mesh::n_dims>>();
+}
+
+const Placements& ShardedTensorImpl::placements() {
+  if (reduced_)
+    for (size_t dim = 0; dim < Mesh::n_dims; ++dim)
+      if ((*reduced_)[dim] && placements_[dim].is_partial())
+        placements_[dim] = Placement::replicate();
+  return placements_;
+}
+
+bool ShardedTensorImpl::reduce_in_place(Mesh::Dim dim) {
+  if (!local_.is_non_overlapping_and_dense() ||
+      local_.storage().nbytes() != size_t(local_.numel()) * local_.element_size())
+    return false;
+  at::Tensor memory = local_.as_strided({local_.numel()}, {1});
+  mesh_->group(dim).all_reduce(memory, placements_[dim].op);
+  (*reduced_)[dim] = true;
+  return true;
+}
+
+void ShardedTensorImpl::keep_in(const std::shared_ptr<ParameterStore>& store, size_t param) {
+  Sizes order(size_t(dim()), 0);
+  std::iota(order.begin(), order.end(), int64_t{0});
+  stored_ = std::make_shared<const StoredPart>(StoredPart{store, param, order});
+}
+
+void ShardedTensorImpl::be_stored_like(const ShardedTensorImpl& base, at::IntArrayRef order) {
+  Sizes composed;
+  for (int64_t dim : order) composed.push_back(base.stored_->order[size_t(dim)]);
+  stored_ = std::make_shared<const StoredPart>(
+      StoredPart{base.stored_->store, base.stored_->param, composed});
+}
+
+constexpr const char* no_memory =
+    "This tensor is sharded: its memory is spread over the processes. Take the whole tensor with "
+    "full, or this process' part with to_local";
+
+const c10::Storage& ShardedTensorImpl::storage() const { fail(no_memory); }
+
+bool ShardedTensorImpl::has_storage() const {
+  // LibTorch's error about data pointers can be worded for each tensor, but not in its class.
+  if (!extra_meta_)
+    const_cast<ShardedTensorImpl*>(this)->release_storage_and_set_meta_custom_data_ptr_error_msg_(
+        no_memory);
+  return false;
+}
+
+void ShardedTensorImpl::set_local(at::Tensor local, const Placements& placements,
+                                  const Geometry& geometry) {
+  local_ = std::move(local);
+  placements_ = placements;
+  set_sizes_and_strides(geometry.sizes, geometry.strides, geometry.offset);
+}
+
+Geometry ShardedTensorImpl::geometry() const {
+  return {Sizes(sizes().begin(), sizes().end()), Sizes(strides().begin(), strides().end()),
+          storage_offset()};
+}
+
+c10::intrusive_ptr<ShardedTensorImpl> ShardedTensorImpl::detached_copy() const {
+  auto copy = c10::make_intrusive<ShardedTensorImpl>(local_, placements_, mesh_, geometry());
+  copy->reduced_ = reduced_;
+  copy->stored_ = stored_;
+  copy->is_copy_of_view_ = is_copy_of_view_;
+  return copy;
+}
+
+c10::intrusive_ptr<c10::TensorImpl> ShardedTensorImpl::shallow_copy_and_detach(
+    const c10::VariableVersion& version_counter, bool allow_tensor_metadata_change) const {
+  auto copy = detached_copy();
+  if (!copy->is_inference()) copy->set_version_counter(version_counter);
+  copy->set_allow_tensor_metadata_change(allow_tensor_metadata_change);
+  return copy;
+}
+
+c10::intrusive_ptr<c10::TensorImpl> ShardedTensorImpl::shallow_copy_and_detach(
+    c10::VariableVersion&& version_counter, bool allow_tensor_metadata_change) const {
+  auto copy = detached_copy();
+  if (!copy->is_inference()) copy->set_version_counter(std::move(version_counter));
+  copy->set_allow_tensor_metadata_change(allow_tensor_metadata_change);
+  return copy;
+}
+
+void ShardedTensorImpl::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& impl) {
+  auto* source = dynamic_cast<ShardedTensorImpl*>(impl.get());
+  require(source != nullptr,
+          "set_data: a sharded tensor cannot take the data of a plain one; "
+          "shard that first");
+  local_ = source->local_;
+  placements_ = source->placements_;
+  mesh_ = source->mesh_;
+  reduced_ = source->reduced_;
+  stored_ = source->stored_;
+  is_copy_of_view_ = source->is_copy_of_view_;
+  set_sizes_and_strides(source->sizes(), source->strides(), source->storage_offset());
+}
+
+ShardedTensorImpl* sharded_impl(const at::Tensor& tensor) {
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  // By type: the key alone can be set on others, by `set_data` for one.
+  if (!impl->key_set().has(c10::DispatchKey::Fake) || typeid(*impl) != typeid(ShardedTensorImpl))
+    return nullptr;
+  return static_cast<ShardedTensorImpl*>(impl);
+}
+
+at::Tensor wrap(at::Tensor local, const Placements& placements, std::shared_ptr<const Mesh> mesh,
+                const Geometry& geometry) {
+  return at::detail::make_tensor<ShardedTensorImpl>(std::move(local), placements, std::move(mesh),
+                                                    geometry);
+}
+
+bool can_split_again(int64_t size, const Placement& dp, const Placement& mp, int64_t n_dp) {
+  if (dp.block > 0) return false;
+  if (mp.block == 0) return mp.grain == 1;
+  return dp.grain % mp.block == 0 || size % (n_dp * mp.block) == 0;
+}
+
+Sizes local_sizes(at::IntArrayRef sizes, const Placements& placements, const Mesh& mesh) {
+  Sizes local(sizes.begin(), sizes.end());
+  for (size_t i = 0; i < Mesh::n_dims; ++i) {
+    if (!placements[i].is_sharded()) continue;
+    const Group& group = mesh.group(Mesh::Dim(i));
+    int64_t& size = local[size_t(placements[i].dim)];
+    int64_t length = placements[i].block_length(size), blocks = placements[i].n_blocks(size);
+    size = span_of(length, placements[i].grain, group.size(), group.rank()).length() * blocks;
+  }
+  return local;
+}
+
+}  // namespace redco

@@ -1,0 +1,169 @@
+// The public functions on sharded tensors.
+
+#include "sharded_tensor.h"
+
+#include <redco/error.h>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/custom_class.h>
+
+namespace redco {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// A mesh dimension of one rank splits nothing.
+Placements effective(const Placements& placements, const Mesh& mesh, at::IntArrayRef sizes) {
+  Placements result = placements;
+  for (size_t i = 0; i < Mesh::n_dims; ++i) {
+    Placement& placement = result[i];
+    if (placement.is_sharded()) {
+      auto n_dims = int64_t(sizes.size());
+      require(placement.dim >= 0 && placement.dim < n_dims, "placement ", to_string(placement),
+              ": a tensor of shape ", sizes, " has no dimension ", placement.dim);
+      int64_t size = sizes[size_t(placement.dim)];
+      require(placement.block >= 0 && (placement.block == 0 || size % placement.block == 0),
+              "placement ", to_string(placement), ": dimension ", placement.dim, " of shape ",
+              sizes, " is not a multiple of ", placement.block);
+      placement.grain = 1;
+      if (placement.block == size) placement.block = 0;
+    }
+    if (mesh.size(Mesh::Dim(i)) == 1) placement = {};
+  }
+  const Placement &dp = result[Mesh::dp], &mp = result[Mesh::mp];
+  require(!dp.is_sharded() || !mp.is_sharded() || dp.dim != mp.dim ||
+              can_split_again(sizes[size_t(dp.dim)], dp, mp, mesh.size(Mesh::dp)),
+          "placements ", to_string(result), ": on a tensor of shape ", sizes,
+          " dp does not cut between the blocks that mp splits");
+  return result;
+}
+
+Geometry geometry_of(at::IntArrayRef sizes, const at::Tensor& local, const Placements& placements) {
+  if (placements[Mesh::dp].is_sharded() || placements[Mesh::mp].is_sharded())
+    return dense_geometry(sizes, local);
+  return {Sizes(sizes.begin(), sizes.end()), Sizes(local.strides().begin(), local.strides().end()),
+          local.storage_offset()};
+}
+
+at::Tensor placed(const at::Tensor& tensor, const std::shared_ptr<const Mesh>& mesh,
+                  const Placements& target) {
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  ShardedTensorImpl* impl = sharded_impl(tensor);
+  at::Tensor source = impl ? impl->local() : tensor;
+  Placements from = impl ? impl->placements() : Placements();
+  at::Tensor local = redistribute_local(source, tensor.sizes(), from, target, *mesh);
+  // A part is memory of its own: the whole need not stay.
+  if (local.is_alias_of(source)) local = from == target ? local.alias() : local.clone();
+  return wrap(local, target, mesh, geometry_of(tensor.sizes(), local, target));
+}
+
+class Redistribute : public torch::autograd::Function<Redistribute> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor,
+                            const std::shared_ptr<const Mesh>& mesh, const Placements& target) {
+    return placed(tensor, mesh, target);
+  }
+  // Any placement of the gradient is right.
+  static variable_list backward(AutogradContext*, const variable_list& grads) {
+    return {grads[0], {}, {}};
+  }
+};
+
+class Full : public torch::autograd::Function<Full> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor) {
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    ShardedTensorImpl* impl = sharded_impl(tensor);
+    Placements from = impl->placements();
+    return redistribute_local(impl->local(), tensor.sizes(), from, {}, *impl->mesh()).alias();
+  }
+  static variable_list backward(AutogradContext*, const variable_list& grads) { return grads; }
+};
+
+struct Layout : torch::CustomClassHolder {
+  Layout(const Placements& placements, std::shared_ptr<const Mesh> mesh)
+      : placements(placements), mesh(std::move(mesh)) {}
+  Placements placements;
+  std::shared_ptr<const Mesh> mesh;
+};
+
+class ToLocal : public torch::autograd::Function<ToLocal> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor) {
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    ShardedTensorImpl* impl = sharded_impl(tensor);
+    ctx->saved_data["layout"] =
+        c10::IValue::make_capsule(c10::make_intrusive<Layout>(impl->placements(), impl->mesh()));
+    ctx->saved_data["sizes"] = tensor.sizes().vec();
+    return impl->local().alias();
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    auto layout = c10::static_intrusive_pointer_cast<Layout>(ctx->saved_data["layout"].toCapsule());
+    // Each term of a sum has the sum's gradient.
+    Placements placements = layout->placements;
+    for (Placement& placement : placements)
+      if (placement.is_partial()) placement = {};
+    return {from_local(grads[0], layout->mesh, placements, ctx->saved_data["sizes"].toIntVector())};
+  }
+};
+
+}  // namespace
+
+bool is_sharded(const at::Tensor& tensor) { return tensor.defined() && sharded_impl(tensor); }
+
+Placements placements_of(const at::Tensor& tensor) {
+  ShardedTensorImpl* impl = sharded_impl(tensor);
+  return impl ? impl->placements() : Placements();
+}
+
+std::shared_ptr<const Mesh> mesh_of(const at::Tensor& tensor) {
+  ShardedTensorImpl* impl = sharded_impl(tensor);
+  return impl ? impl->mesh() : nullptr;
+}
+
+at::Tensor shard(const at::Tensor& tensor, const std::shared_ptr<const Mesh>& mesh,
+                 const Placements& placements) {
+  require(mesh != nullptr, "shard: a mesh is needed");
+  return Redistribute::apply(tensor, mesh, effective(placements, *mesh, tensor.sizes()));
+}
+
+at::Tensor redistribute(const at::Tensor& tensor, const Placements& placements) {
+  std::shared_ptr<const Mesh> mesh = mesh_of(tensor);
+  require(mesh != nullptr, "redistribute: expected a sharded tensor; shard it first");
+  return Redistribute::apply(tensor, mesh, effective(placements, *mesh, tensor.sizes()));
+}
+
+at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const Mesh>& mesh,
+                      const Placements& placements, at::IntArrayRef sizes) {
+  require(mesh != nullptr, "from_local: a mesh is needed");
+  Placements target = effective(placements, *mesh, sizes);
+  Sizes expected = local_sizes(sizes, target, *mesh);
+  require(local.sizes() == expected, "from_local: of a tensor of shape ", sizes,
+          " this process holds ", at::IntArrayRef(expected), " under ", to_string(target),
+          ", the local tensor has ", local.sizes());
+  return wrap(local.detach(), target, mesh, geometry_of(sizes, local, target));
+}
+
+at::Tensor view_of_part(const at::Tensor& tensor, const Placements& placements) {
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  ShardedTensorImpl* impl = sharded_impl(tensor);
+  require(impl != nullptr, "view_of_part: expected a sharded tensor");
+  at::Tensor local = redistribute_local(impl->local(), tensor.sizes(), impl->placements(),
+                                        placements, *impl->mesh());
+  require(local.is_alias_of(impl->local()), "view_of_part: ", to_string(placements),
+          " is no part of ", to_string(impl->placements()));
+  return wrap(local, placements, impl->mesh(), geometry_of(tensor.sizes(), local, placements));
+}
+
+at::Tensor full(const at::Tensor& tensor) {
+  return is_sharded(tensor) ? Full::apply(tensor) : tensor;
+}
+
+at::Tensor to_local(const at::Tensor& tensor) {
+  return is_sharded(tensor) ? ToLocal::apply(tensor) : tensor;
+}
+
+}  // namespace redco

@@ -1,0 +1,70 @@
+#include "split.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/stack.h>
+
+#include <algorithm>
+
+namespace redco {
+
+Split::Split(const Placement& placement, int64_t size, int64_t n_ranks)
+    : dim_(placement.dim), blocks_(placement.n_blocks(size)) {
+  for (int64_t rank = 0; rank < n_ranks; ++rank)
+    spans_.push_back(span_of(placement.block_length(size), placement.grain, n_ranks, rank));
+  for (const Span& span : spans_) longest_ = std::max(longest_, span.length());
+  is_even_ = std::all_of(spans_.begin(), spans_.end(),
+                         [&](const Span& span) { return span.length() == longest_; });
+}
+
+at::Tensor Split::open(const at::Tensor& tensor) const {
+  return tensor.unflatten(dim_, {blocks_, tensor.size(dim_) / blocks_});
+}
+
+at::Tensor Split::close(const at::Tensor& tensor) const { return tensor.flatten(dim_, dim_ + 1); }
+
+at::Tensor Split::padded(const at::Tensor& part) const {
+  int64_t missing = longest_ - part.size(dim_) / blocks_;
+  if (missing == 0) return part;
+  std::vector<int64_t> pad(size_t(2 * (part.dim() - dim_)), 0);
+  pad.back() = missing;
+  return close(at::constant_pad_nd(open(part), pad));
+}
+
+at::Tensor Split::unpadded(const at::Tensor& part, int64_t rank) const {
+  int64_t length = spans_[size_t(rank)].length();
+  return length == longest_ ? part : close(open(part).narrow(dim_ + 1, 0, length));
+}
+
+at::Tensor Split::part(const at::Tensor& whole, int64_t rank) const {
+  const Span& span = spans_[size_t(rank)];
+  if (blocks_ == 1) return whole.narrow(dim_, span.begin, span.length());
+  return close(open(whole).narrow(dim_ + 1, span.begin, span.length()));
+}
+
+at::Tensor Split::parts(const at::Tensor& whole) const {
+  if (is_even_) {
+    // [..., blocks, n, length, ...] to [n, ..., blocks, length, ...]
+    auto n = int64_t(spans_.size());
+    at::Tensor rows = open(whole).unflatten(dim_ + 1, {n, longest_}).movedim(dim_ + 1, 0);
+    return rows.flatten(dim_ + 1, dim_ + 2).contiguous();
+  }
+  std::vector<at::Tensor> rows;
+  for (size_t rank = 0; rank < spans_.size(); ++rank)
+    rows.push_back(padded(part(whole, int64_t(rank))));
+  return at::stack(rows);
+}
+
+at::Tensor Split::joined(const at::Tensor& parts) const {
+  if (is_even_) {
+    // [n, ..., blocks, length, ...] to [..., blocks, n, length, ...]
+    at::Tensor opened = parts.unflatten(dim_ + 1, {blocks_, longest_});
+    return close(opened.movedim(0, dim_ + 1).flatten(dim_ + 1, dim_ + 2));
+  }
+  std::vector<at::Tensor> pieces;
+  for (int64_t rank = 0; rank < parts.size(0); ++rank)
+    pieces.push_back(open(unpadded(parts[rank], rank)));
+  return close(at::cat(pieces, dim_ + 1));
+}
+
+}  // namespace redco

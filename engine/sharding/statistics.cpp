@@ -1,0 +1,126 @@
+// Reductions whose parts combine otherwise than by a sum or a maximum of the results: products,
+// norms, variances. Over a split dimension the ranks' own results are brought together.
+
+#include "rules.h"
+
+#include <ATen/ops/stack.h>
+#include <ATen/ops/sum.h>
+
+#include <cmath>
+
+namespace redco {
+
+namespace {
+
+// Brings a rank's result together with those of a group that splits what is reduced.
+using Combine = std::function<at::Tensor(at::Tensor own, Group& group)>;
+
+std::optional<Plan> combined(const Call& call, Combine combine) {
+  std::optional<Factors> factors = reduction_factors(call, reduction_of(call), ReduceOp::sum);
+  if (!factors || call.tensors.size() > 1) return std::nullopt;
+  Plan plan = plan_by_factors(call, *factors);
+  MeshDims over = reduced_over(plan);
+  if (!over.empty())
+    plan.run = [combine, over](const Operator& op, torch::jit::Stack& stack, const Mesh& mesh) {
+      op.handle.callBoxed(&stack);
+      for (Mesh::Dim dim : over)
+        stack[0] = combine(stack[0].toTensor().contiguous(), mesh.group(dim));
+    };
+  return plan;
+}
+
+std::optional<Plan> product(const Call& call) {
+  return combined(call, [](at::Tensor own, Group& group) {
+    return group.all_gather(own).prod(0, false, own.scalar_type());
+  });
+}
+
+std::optional<Plan> logsumexp(const Call& call) {
+  return combined(call,
+                  [](at::Tensor own, Group& group) { return group.all_gather(own).logsumexp(0); });
+}
+
+std::optional<Plan> vector_norm(const Call& call) {
+  const c10::IValue* order = call.find("ord");
+  if (!order) order = call.find("p");
+  double p = order && order->isScalar() ? order->toScalar().toDouble() : 2.0;
+  // Of nothing there is no largest element.
+  if (std::isinf(p)) {
+    const TensorArgument& argument = call.tensors[0];
+    for (int64_t dim : reduction_of(call).dims)
+      if (argument.sizes()[size_t(dim)] < call.mesh->size(Mesh::dp) * call.mesh->size(Mesh::mp))
+        return std::nullopt;
+  }
+  return combined(call, [p](at::Tensor own, Group& group) {
+    if (std::isinf(p)) return group.all_reduce(own, p > 0 ? ReduceOp::max : ReduceOp::min);
+    if (p == 0) return group.all_reduce(own, ReduceOp::sum);
+    return group.all_reduce(own.pow(p), ReduceOp::sum).pow_(1 / p);
+  });
+}
+
+// How many, their mean and the sum of squares of what differs from it, by Chan's formula.
+struct Moments {
+  at::Tensor count, mean, squares;
+};
+
+Moments moments(const at::Tensor& x, at::IntArrayRef dims) {
+  int64_t n = 1;
+  for (int64_t dim : dims) n *= x.size(dim);
+  at::Tensor mean = at::sum(x, dims, true).div_(double(std::max<int64_t>(n, 1)));
+  return {at::full_like(mean, double(n)), mean, at::sum((x - mean).square_(), dims, true)};
+}
+
+Moments joined(const Moments& own, Group& group) {
+  at::Tensor all = group.all_gather(at::stack({own.count, own.mean, own.squares}));
+  at::Tensor counts = all.select(1, 0), means = all.select(1, 1);
+  at::Tensor count = counts.sum(0);
+  at::Tensor mean = (counts * means).sum(0).div_(count.clamp_min(1));
+  at::Tensor squares = all.select(1, 2).sum(0) + (counts * (means - mean).square_()).sum(0);
+  return {count, mean, squares};
+}
+
+// The variance or its root, and then perhaps the mean.
+Rule variance(bool is_root, bool with_mean) {
+  return [=](const Call& call) -> std::optional<Plan> {
+    Reduction reduction = reduction_of(call);
+    std::optional<Factors> factors = reduction_factors(call, reduction, ReduceOp::sum);
+    if (!factors || call.tensors.size() > 1) return std::nullopt;
+    if (with_mean) factors->outputs.push_back(factors->outputs[0]);
+    Plan plan = plan_by_factors(call, *factors);
+    MeshDims over = reduced_over(plan);
+    if (over.empty()) return plan;
+    auto place = size_t(call.index_of("correction"));
+    plan.run = [=](const Operator&, torch::jit::Stack& stack, const Mesh& mesh) {
+      double correction = 1;
+      if (!stack[place].isNone()) correction = stack[place].toScalar().toDouble();
+      Moments all = moments(stack[0].toTensor(), reduction.dims);
+      for (Mesh::Dim dim : over) all = joined(all, mesh.group(dim));
+      at::Tensor result = all.squares / (all.count - correction).clamp_min_(0);
+      if (is_root) result.sqrt_();
+      auto shaped = [&](const at::Tensor& kept) {
+        return reduction.keeps ? kept : kept.squeeze(reduction.dims);
+      };
+      stack = {shaped(result)};
+      if (with_mean) stack.emplace_back(shaped(all.mean));
+    };
+    return plan;
+  };
+}
+
+}  // namespace
+
+const RuleTable& statistics_rules() {
+  static const RuleTable table = {
+      {"aten::prod", product},
+      {"aten::logsumexp", logsumexp},
+      {"aten::linalg_vector_norm", vector_norm},
+      {"aten::norm", vector_norm},
+      {"aten::var", variance(false, false)},
+      {"aten::std", variance(true, false)},
+      {"aten::var_mean", variance(false, true)},
+      {"aten::std_mean", variance(true, true)},
+  };
+  return table;
+}
+
+}  // namespace redco

@@ -1,0 +1,417 @@
+// Operators that show the same elements in another shape.
+
+#include "rules.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty_strided.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace redco {
+
+namespace {
+
+bool is_split_by_both(const Placements& placements) {
+  return placements[Mesh::dp].is_sharded() && placements[Mesh::mp].is_sharded() &&
+         placements[Mesh::dp].dim == placements[Mesh::mp].dim;
+}
+
+// The same operator on a tensor with the logical geometry and no memory says how the results lie.
+std::vector<Geometry> logical_results(const Call& call) {
+  torch::jit::Stack stack(call.arguments.begin(), call.arguments.end());
+  for (const TensorArgument& argument : call.tensors) {
+    const at::Tensor& tensor = argument.tensor;
+    int64_t extent = 1;
+    for (int64_t dim = 0; dim < tensor.dim(); ++dim)
+      extent += (std::max<int64_t>(tensor.size(dim), 1) - 1) * tensor.stride(dim);
+    at::TensorOptions options = at::TensorOptions(tensor.dtype()).device(at::kMeta);
+    at::Tensor base = at::empty_strided({tensor.storage_offset() + extent}, {1}, options);
+    stack[argument.argument] =
+        base.as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  }
+  call.op.handle.callBoxed(&stack);
+  std::vector<Geometry> results;
+  auto add = [&](const at::Tensor& tensor) {
+    results.push_back({Sizes(tensor.sizes().begin(), tensor.sizes().end()),
+                       Sizes(tensor.strides().begin(), tensor.strides().end()),
+                       tensor.storage_offset()});
+  };
+  for (const c10::IValue& value : stack) {
+    if (value.isTensor())
+      add(value.toTensor());
+    else
+      for (const at::Tensor& tensor : value.toTensorVector()) add(tensor);
+  }
+  return results;
+}
+
+}  // namespace
+
+std::optional<Plan> view_by_factors(const Call& call, Factors factors) {
+  factors.linear = {1};
+  factors.only_moves = true;
+  Plan plan = plan_by_factors(call, factors);
+  std::vector<Geometry> results = logical_results(call);
+  for (size_t i = 0; i < plan.outputs.size(); ++i) {
+    // What is whole has the local tensor's own strides.
+    const Placements& placements = plan.outputs[i].placements;
+    if (placements[Mesh::dp].is_sharded() || placements[Mesh::mp].is_sharded())
+      plan.outputs[i].geometry = results[i];
+  }
+  return plan;
+}
+
+namespace {
+
+int64_t wrapped(int64_t dim, int64_t n_dims) { return dim < 0 ? dim + n_dims : dim; }
+
+std::optional<Plan> same(const Call& call) {
+  Letters all = letters(call.tensors[0].tensor.dim());
+  return view_by_factors(call, {{all}, {all}});
+}
+
+std::optional<Plan> permute(const Call& call) {
+  const std::vector<int64_t> order = *dimension_order(call);
+  Letters output;
+  for (int64_t dim : order) output.push_back(int8_t(dim));
+  return view_by_factors(call, {{letters(call.tensors[0].tensor.dim())}, {output}});
+}
+
+std::optional<Plan> unsqueeze(const Call& call) {
+  int64_t n_dims = call.tensors[0].tensor.dim();
+  Letters output = letters(n_dims);
+  output.insert(output.begin() + wrapped(call.integer("dim", 0), n_dims + 1), int8_t(-1));
+  return view_by_factors(call, {{letters(n_dims)}, {output}});
+}
+
+std::optional<Plan> squeeze(const Call& call) {
+  int64_t n_dims = call.tensors[0].tensor.dim();
+  auto dims = call.dims("dim", n_dims);
+  Factors factors{{letters(n_dims)}, {Letters()}};
+  std::vector<int64_t> going;
+  for (int64_t dim = 0; dim < n_dims; ++dim) {
+    bool is_named = !dims || std::find(dims->begin(), dims->end(), dim) != dims->end();
+    if (is_named && call.tensors[0].sizes()[size_t(dim)] == 1) {
+      going.push_back(dim);
+      factors.whole |= uint64_t{1} << dim;
+    } else {
+      factors.outputs[0].push_back(int8_t(dim));
+    }
+  }
+  std::optional<Plan> plan = view_by_factors(call, std::move(factors));
+  // A part may have one element where the whole has more.
+  plan->run = [going](const Operator& op, torch::jit::Stack& stack, const Mesh&) {
+    at::Tensor local = stack[0].toTensor();
+    if (op.is_inplace_view) {
+      for (size_t i = going.size(); i-- > 0;) local.squeeze_(going[i]);
+      stack = {local};
+    } else {
+      stack = {local.squeeze(going)};
+    }
+  };
+  return plan;
+}
+
+std::optional<Plan> expand(const Call& call) {
+  at::IntArrayRef sizes = call.tensors[0].sizes();
+  std::vector<int64_t> target = call.find("size")->toIntVector();
+  size_t shift = target.size() - sizes.size();
+  Factors factors{{letters(int64_t(sizes.size()))}, {Letters(target.size(), int8_t(-1))}};
+  for (size_t dim = 0; dim < sizes.size(); ++dim) {
+    int64_t& size = target[shift + dim];
+    if (size == sizes[dim] || size == -1) {
+      factors.outputs[0][shift + dim] = int8_t(dim);
+      size = -1;
+    } else {
+      factors.whole |= uint64_t{1} << dim;
+    }
+  }
+  std::optional<Plan> plan = view_by_factors(call, std::move(factors));
+  plan->arguments.emplace_back(call.index_of("size"), target);
+  return plan;
+}
+
+// All dimensions but one may be split.
+Letters all_but(int64_t n_dims, int64_t dim, Factors& factors) {
+  factors.whole |= uint64_t{1} << dim;
+  return letters(n_dims);
+}
+
+std::optional<Plan> select(const Call& call) {
+  int64_t n_dims = call.tensors[0].tensor.dim();
+  int64_t dim = wrapped(call.integer("dim", 0), n_dims);
+  Factors factors;
+  factors.inputs.push_back(all_but(n_dims, dim, factors));
+  Letters output = letters(n_dims);
+  output.erase(output.begin() + dim);
+  factors.outputs.push_back(output);
+  return view_by_factors(call, std::move(factors));
+}
+
+std::optional<Plan> slice(const Call& call) {
+  const TensorArgument& argument = call.tensors[0];
+  int64_t n_dims = argument.tensor.dim();
+  int64_t dim = wrapped(call.integer("dim", 0), n_dims);
+  int64_t size = argument.sizes()[size_t(dim)];
+  int64_t start = call.integer("start", 0), end = call.integer("end", INT64_MAX);
+  if (start < 0) start += size;
+  if (end < 0) end += size;
+  if (start <= 0 && end >= size && call.integer("step", 1) == 1) {
+    Letters all = letters(n_dims);
+    std::optional<Plan> plan = view_by_factors(call, {{all}, {all}});
+    plan->arguments = {{size_t(call.index_of("start")), c10::IValue()},
+                       {size_t(call.index_of("end")), c10::IValue()}};
+    return plan;
+  }
+  Factors factors;
+  factors.inputs.push_back(all_but(n_dims, dim, factors));
+  Letters output = letters(n_dims);
+  output[size_t(dim)] = -1;
+  factors.outputs.push_back(output);
+  return view_by_factors(call, std::move(factors));
+}
+
+// Splits along a dimension, into pieces of these sizes. Where the dimension is split over the mesh
+// in as many blocks as there are pieces, each rank has its part of each piece.
+std::optional<Plan> split_into(const Call& call, int64_t dim, const std::vector<int64_t>& pieces,
+                               std::function<c10::IValue(int64_t local_size)> local_argument,
+                               size_t argument) {
+  const TensorArgument& tensor = call.tensors[0];
+  int64_t n_dims = tensor.tensor.dim();
+  auto n = int64_t(pieces.size());
+  bool is_even =
+      std::all_of(pieces.begin(), pieces.end(), [&](int64_t size) { return size == pieces[0]; });
+  Factors factors;
+  bool in_blocks = false;
+  for (const Placement& placement : tensor.placements)
+    in_blocks |=
+        placement.is_sharded() && placement.dim == dim && placement.block == pieces[0] && is_even;
+  in_blocks &= !is_split_by_both(tensor.placements);
+  Letters all = letters(n_dims), piece = all;
+  if (!in_blocks) {
+    factors.whole = uint64_t{1} << dim;
+    piece[size_t(dim)] = -1;
+  }
+  factors.inputs = {all};
+  factors.outputs.assign(size_t(n), piece);
+  std::optional<Plan> plan = view_by_factors(call, std::move(factors));
+  if (!in_blocks) return plan;
+  for (OutputPlan& output : plan->outputs)
+    for (Placement& placement : output.placements)
+      if (placement.is_sharded() && placement.dim == dim) placement.block = 0;
+  int64_t local = local_sizes(tensor.sizes(), plan->inputs[0], *call.mesh)[size_t(dim)] / n;
+  plan->arguments.emplace_back(argument, local_argument(local));
+  return plan;
+}
+
+std::optional<Plan> split(const Call& call) {
+  const TensorArgument& tensor = call.tensors[0];
+  int64_t dim = wrapped(call.integer("dim", 0), tensor.tensor.dim());
+  int64_t size = tensor.sizes()[size_t(dim)];
+  const c10::IValue* by_size = call.find("split_size");
+  if (!by_size || !by_size->isInt()) return std::nullopt;
+  int64_t length = by_size->toInt();
+  std::vector<int64_t> pieces;
+  for (int64_t begin = 0; begin < size || begin == 0; begin += std::max<int64_t>(length, 1))
+    pieces.push_back(std::min(length, size - begin));
+  return split_into(
+      call, dim, pieces, [](int64_t local) { return c10::IValue(local); },
+      size_t(call.index_of("split_size")));
+}
+
+std::optional<Plan> split_with_sizes(const Call& call) {
+  int64_t dim = wrapped(call.integer("dim", 0), call.tensors[0].tensor.dim());
+  std::vector<int64_t> pieces = call.find("split_sizes")->toIntVector();
+  size_t n = pieces.size();
+  return split_into(
+      call, dim, pieces, [n](int64_t local) { return c10::IValue(std::vector<int64_t>(n, local)); },
+      size_t(call.index_of("split_sizes")));
+}
+
+std::optional<Plan> unbind(const Call& call) {
+  const TensorArgument& tensor = call.tensors[0];
+  int64_t n_dims = tensor.tensor.dim();
+  int64_t dim = wrapped(call.integer("dim", 0), n_dims);
+  Factors factors;
+  factors.inputs.push_back(all_but(n_dims, dim, factors));
+  Letters output = letters(n_dims);
+  output.erase(output.begin() + dim);
+  factors.outputs.assign(size_t(tensor.sizes()[size_t(dim)]), output);
+  return view_by_factors(call, std::move(factors));
+}
+
+// --- view
+// --------------------------------------------------------------------------------------------
+
+// Dimensions [first, last) of each side that hold the same elements.
+struct Run {
+  size_t in_first, in_last, out_first, out_last;
+};
+
+std::vector<Run> matching_runs(at::IntArrayRef in, at::IntArrayRef out) {
+  std::vector<Run> runs;
+  size_t i = 0, j = 0;
+  while (i < in.size() || j < out.size()) {
+    Run run{i, i, j, j};
+    int64_t in_product = i < in.size() ? in[i++] : 1;
+    int64_t out_product = j < out.size() ? out[j++] : 1;
+    while (in_product != out_product)
+      if (in_product < out_product)
+        in_product *= in[i++];
+      else
+        out_product *= out[j++];
+    run.in_last = i;
+    run.out_last = j;
+    runs.push_back(run);
+  }
+  return runs;
+}
+
+int64_t product(at::IntArrayRef sizes, size_t first, size_t last) {
+  int64_t result = 1;
+  for (size_t i = first; i < last; ++i) result *= sizes[i];
+  return result;
+}
+
+// Where a split dimension goes in a view: the same elements on the same ranks. Nothing, where no
+// dimension of the result is split that way.
+std::optional<Placement> moved(const Placement& placement, at::IntArrayRef in, at::IntArrayRef out,
+                               int64_t n_ranks) {
+  auto dim = size_t(placement.dim);
+  if (product(in, 0, in.size()) == 0) return std::nullopt;
+  for (const Run& run : matching_runs(in, out)) {
+    if (dim < run.in_first || dim >= run.in_last) continue;
+    // The elements of the run are stretches of one length, each cut at the same places.
+    int64_t inner = product(in, dim + 1, run.in_last);
+    int64_t block = placement.block_length(in[dim]);
+    for (size_t to = run.out_first; to < run.out_last; ++to) {
+      int64_t out_inner = product(out, to + 1, run.out_last);
+      int64_t out_block = block * inner / out_inner;
+      if (out_block == 0 || out_block * out_inner != block * inner || out[to] % out_block != 0)
+        continue;
+      // Split rows of a matrix are brought together: a product with a weight comes next, and needs
+      // all of them.
+      if (out_block < out[to] && placement.block == 0 && out.size() < 3) continue;
+      int64_t grain = std::max<int64_t>(1, placement.grain * inner / out_inner);
+      if (out_block % n_ranks == 0 || out_block % grain != 0) grain = 1;
+      bool is_same = true;
+      for (int64_t rank = 0; rank < n_ranks && is_same; ++rank) {
+        Span before = span_of(block, placement.grain, n_ranks, rank);
+        Span after = span_of(out_block, grain, n_ranks, rank);
+        is_same = before.begin * inner == after.begin * out_inner &&
+                  before.end * inner == after.end * out_inner;
+      }
+      if (is_same)
+        return Placement::shard(int64_t(to), out_block == out[to] ? 0 : out_block, grain);
+    }
+  }
+  return std::nullopt;
+}
+
+std::vector<int64_t> resolved_sizes(std::vector<int64_t> sizes, int64_t n_elements) {
+  int64_t known = 1;
+  for (int64_t size : sizes)
+    if (size >= 0) known *= size;
+  for (int64_t& size : sizes)
+    if (size < 0) size = known == 0 ? 0 : n_elements / known;
+  return sizes;
+}
+
+std::optional<Plan> view(const Call& call) {
+  const TensorArgument& tensor = call.tensors[0];
+  int size_argument = call.index_of("size");
+  if (size_argument < 0) return same(call);  // view.dtype
+  at::IntArrayRef in = tensor.sizes();
+  std::vector<int64_t> out =
+      resolved_sizes(call.arguments[size_t(size_argument)].toIntVector(), tensor.tensor.numel());
+  Plan plan;
+  plan.inputs.push_back(tensor.placements);
+  OutputPlan output;
+  output.placements = tensor.placements;
+  for (size_t i = 0; i < Mesh::n_dims; ++i) {
+    const Placement& placement = tensor.placements[i];
+    if (!placement.is_sharded()) continue;
+    int64_t n_ranks = call.mesh->size(Mesh::Dim(i));
+    std::optional<Placement> after = moved(placement, in, out, n_ranks);
+    if (!after) plan.inputs[0][i] = {};
+    output.placements[i] = after.value_or(Placement());
+  }
+  bool was = is_split_by_both(tensor.placements), is = is_split_by_both(output.placements);
+  if (was || is) {
+    // Within dp's part, mp's is the same one only if all are even, or if dp cuts between blocks.
+    auto fits = [&](const Placements& placements, at::IntArrayRef sizes) {
+      int64_t size = sizes[size_t(placements[Mesh::mp].dim)];
+      return can_split_again(size, placements[Mesh::dp], placements[Mesh::mp],
+                             call.mesh->size(Mesh::dp)) &&
+             (placements[Mesh::mp].block > 0 ||
+              (was && is && size % (call.mesh->size(Mesh::dp) * call.mesh->size(Mesh::mp)) == 0));
+    };
+    if ((was && !fits(tensor.placements, in)) || (is && !fits(output.placements, out)))
+      plan.inputs[0][Mesh::mp] = output.placements[Mesh::mp] = {};
+  }
+  std::vector<Geometry> results = logical_results(call);
+  bool is_whole =
+      !output.placements[Mesh::dp].is_sharded() && !output.placements[Mesh::mp].is_sharded();
+  if (!is_whole) output.geometry = results[0];
+  Sizes local = local_sizes(out, output.placements, *call.mesh);
+  plan.outputs.push_back(output);
+  plan.run = [local](const Operator&, torch::jit::Stack& stack, const Mesh&) {
+    // A gathered copy need not have the strides that the view was chosen by.
+    stack = {stack[0].toTensor().reshape(local)};
+  };
+  return plan;
+}
+
+}  // namespace
+
+int64_t fused_parts(at::IntArrayRef in, at::IntArrayRef out, int64_t dim) {
+  for (const Run& run : matching_runs(in, out))
+    if (run.in_first == size_t(dim) && run.in_last == size_t(dim) + 1)
+      return run.out_last - run.out_first >= 3 ? out[run.out_first] : 0;
+  return 0;
+}
+
+std::optional<std::vector<int64_t>> dimension_order(const Call& call) {
+  int64_t n_dims = call.tensors[0].tensor.dim();
+  if (call.op.name == "aten::permute") return call.dims("dims", n_dims);
+  std::vector<int64_t> order(size_t(n_dims), 0);
+  std::iota(order.begin(), order.end(), int64_t{0});
+  if (call.op.name == "aten::t" || call.op.name == "aten::transpose") {
+    if (n_dims < 2) return order;
+    int64_t a = wrapped(call.integer("dim0", 0), n_dims);
+    int64_t b = wrapped(call.integer("dim1", 1), n_dims);
+    std::swap(order[size_t(a)], order[size_t(b)]);
+    return order;
+  }
+  for (const char* name : {"aten::detach", "aten::alias", "aten::_to_copy"})
+    if (call.op.name == name) return order;
+  return std::nullopt;
+}
+
+const RuleTable& view_rules() {
+  static const RuleTable table = {
+      {"aten::detach", same},
+      {"aten::alias", same},
+      {"aten::lift_fresh", same},
+      {"aten::t", permute},
+      {"aten::transpose", permute},
+      {"aten::permute", permute},
+      {"aten::unsqueeze", unsqueeze},
+      {"aten::squeeze", squeeze},
+      {"aten::expand", expand},
+      {"aten::select", select},
+      {"aten::slice", slice},
+      {"aten::split", split},
+      {"aten::unsafe_split", split},
+      {"aten::split_with_sizes", split_with_sizes},
+      {"aten::unsafe_split_with_sizes", split_with_sizes},
+      {"aten::unbind", unbind},
+      {"aten::view", view},
+      {"aten::_unsafe_view", view},
+      {"aten::_reshape_alias", view},
+  };
+  return table;
+}
+
+}  // namespace redco

@@ -1,0 +1,55 @@
+#include "sharding_cases.h"
+
+#include <doctest/doctest.h>
+
+using redco::testing::Case;
+using redco::testing::Input;
+using redco::testing::run_all;
+using redco::testing::Tensors;
+
+namespace {
+
+struct Heads {
+  int64_t batch = 2, query = 4, key_value = 4;
+  bool is_causal = false;
+};
+
+Case fused(const char* name, Heads h, const char* free, std::vector<Input> mask = {}) {
+  std::vector<Input> inputs = {
+      {{h.batch, h.query, 3, 4}}, {{h.batch, h.key_value, 5, 4}}, {{h.batch, h.key_value, 5, 4}}};
+  inputs.insert(inputs.end(), mask.begin(), mask.end());
+  return {name, inputs,
+          [h](const Tensors& t) -> Tensors {
+            std::optional<at::Tensor> mask;
+            if (t.size() > 3) mask = t[3];
+            return {at::scaled_dot_product_attention(t[0], t[1], t[2], mask, 0.0, h.is_causal, {},
+                                                     h.query != h.key_value)};
+          },
+          1, free};
+}
+
+Input mask_of(std::vector<int64_t> sizes) {
+  return {sizes, [sizes] {
+            return at::arange(at::IntArrayRef(sizes).empty() ? 1 : c10::multiply_integers(sizes))
+                       .reshape(sizes)
+                       .remainder(4) > 0;
+          }};
+}
+
+const std::vector<Case> on_cpu = {
+    fused("attention", {}, "01,01,01"),
+    fused("attention, causal", {.is_causal = true}, "01,01,01"),
+    fused("attention, uneven", {.batch = 3, .query = 3, .key_value = 3}, "01,01,01"),
+    fused("attention, few", {.batch = 1, .query = 1, .key_value = 1}, "01,01,01"),
+    fused("attention with a mask", {}, "01,01,01,", {mask_of({3, 5})}),
+    fused("attention with a mask of all", {}, "01,01,01,01", {mask_of({2, 4, 3, 5})}),
+    fused("attention with a mask of examples", {}, "01,01,01,0", {mask_of({2, 1, 3, 5})}),
+    fused("attention of shared heads", {.query = 4, .key_value = 2}, "01,0,0"),
+    fused("attention of one shared head", {.query = 4, .key_value = 1}, "01,0,0"),
+    fused("attention of heads shared across ranks", {.query = 6, .key_value = 3}, "01,0,0"),
+    fused("attention of few shared heads", {.batch = 1, .query = 2, .key_value = 1}, "01,0,0"),
+};
+
+}  // namespace
+
+TEST_CASE("attention on the CPU") { run_all(on_cpu); }

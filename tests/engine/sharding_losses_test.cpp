@@ -1,0 +1,161 @@
+#include "sharding_cases.h"
+
+#include <redco/linear_cross_entropy.h>
+
+#include <doctest/doctest.h>
+
+using namespace redco;
+using redco::testing::Case;
+using redco::testing::Input;
+using redco::testing::run_all;
+using redco::testing::Tensors;
+
+namespace {
+
+Input longs(std::vector<int64_t> values, std::vector<int64_t> sizes) {
+  return {{}, [=] { return at::tensor(values, at::kLong).reshape(sizes); }};
+}
+
+const Input labels = longs({3, 0, -100, 6, 2}, {5});
+
+at::Tensor cross_entropy(const Tensors& t, int64_t reduction, double smoothing = 0) {
+  return at::cross_entropy_loss(t[0], t[1], t.size() > 2 ? t[2] : at::Tensor(), reduction, -100,
+                                smoothing);
+}
+
+const std::vector<Case> softmaxes = {
+    {"softmax",
+     {{{3, 5}}},
+     [](const Tensors& t) -> Tensors {
+       return {t[0].softmax(0), t[0].softmax(-1)};
+     },
+     2,
+     "01"},
+    {"log_softmax",
+     {{{3, 5}}},
+     [](const Tensors& t) -> Tensors {
+       return {t[0].log_softmax(0), t[0].log_softmax(-1)};
+     },
+     2,
+     "01"},
+    {"softmax of rows where nothing is allowed",
+     {{{3, 5}}},
+     [](const Tensors& t) -> Tensors {
+       at::Tensor row = at::tensor({0, 1, 0}).eq(1).unsqueeze(1);
+       return {at::_safe_softmax(t[0].masked_fill(row, -INFINITY), 1)};
+     },
+     1,
+     "01"},
+    {"softmax of large numbers, few of them",
+     {{{1, 3}}},
+     [](const Tensors& t) -> Tensors {
+       return {(t[0] * 1000).softmax(1), (t[0] * 1000).log_softmax(1), t[0].softmax(0)};
+     },
+     1,
+     "01"},
+};
+
+const std::vector<Case> losses = {
+    {"cross-entropy, mean",
+     {{{5, 7}}, labels},
+     [](const Tensors& t) -> Tensors { return {cross_entropy(t, at::Reduction::Mean)}; },
+     2,
+     "01,0"},
+    {"cross-entropy, sum, with weights",
+     {{{5, 7}}, labels, {{7}}},
+     [](const Tensors& t) -> Tensors {
+       return {cross_entropy({t[0], t[1], t[2].detach()}, at::Reduction::Sum),
+               cross_entropy({t[0], t[1], t[2].detach()}, at::Reduction::Mean), (t[2] * 0).sum()};
+     },
+     2,
+     "01,0,0"},
+    {"cross-entropy of each",
+     {{{5, 7}}, labels},
+     [](const Tensors& t) -> Tensors { return {cross_entropy(t, at::Reduction::None)}; },
+     2,
+     "01,0"},
+    {"cross-entropy, smoothed",
+     {{{5, 7}}, labels},
+     [](const Tensors& t) -> Tensors { return {cross_entropy(t, at::Reduction::Mean, 0.1)}; },
+     2,
+     "01,0"},
+    {"cross-entropy with fewer classes than ranks",
+     {{{3, 3}}, longs({0, 2, 1}, {3})},
+     [](const Tensors& t) -> Tensors { return {cross_entropy(t, at::Reduction::Mean)}; },
+     2,
+     "01,0"},
+    {"cross-entropy of one example",
+     {{{5}}, longs({3}, {})},
+     [](const Tensors& t) -> Tensors { return {cross_entropy(t, at::Reduction::Mean)}; },
+     2,
+     "0,"},
+    {"cross-entropy of probabilities",
+     {{{5, 7}}, {{5, 7}}},
+     [](const Tensors& t) -> Tensors { return {cross_entropy(t, at::Reduction::Mean, 0.1)}; },
+     2,
+     "01,01"},
+    {"cross-entropy of images",
+     {{{2, 3, 2, 2}}, longs({0, 1, 2, -100, 1, 1, 0, 2}, {2, 2, 2})},
+     [](const Tensors& t) -> Tensors {
+       return {cross_entropy(t, at::Reduction::Mean), cross_entropy(t, at::Reduction::None)};
+     },
+     1,
+     "0123,012"},
+};
+
+at::Tensor fused(const Tensors& t, double smoothing = 0) {
+  return linear_cross_entropy(t[0], t[1], t[2], -100, smoothing);
+}
+
+const std::vector<Case> fused_losses = {
+    {"linear_cross_entropy",
+     {{{5, 3}}, {{7, 3}}, labels},
+     [](const Tensors& t) -> Tensors { return {fused(t)}; },
+     2,
+     "0,0,0"},
+    {"linear_cross_entropy of sequences, smoothed",
+     {{{3, 2, 3}}, {{7, 3}}, longs({3, 0, -100, 6, 2, 1}, {3, 2})},
+     [](const Tensors& t) -> Tensors { return {fused(t, 0.1) / 5}; },
+     2,
+     "0,0,0"},
+    {"linear_cross_entropy, once",
+     {{{3, 2, 3}}, {{7, 3}}, longs({3, 0, -100, 6, 2, 1}, {3, 2})},
+     [](const Tensors& t) -> Tensors { return {fused(t, 0.1) / 5}; },
+     1,
+     "0,0,0"},
+    {"linear_cross_entropy with fewer classes than ranks",
+     {{{3, 3}}, {{3, 3}}, longs({0, 2, 1}, {3})},
+     [](const Tensors& t) -> Tensors { return {fused(t)}; },
+     1,
+     "0,0,0"},
+};
+
+const std::vector<Case> embeddings = {
+    {"embedding",
+     {{{7, 4}}, longs({3, 0, 6, 3, 5, 1}, {2, 3})},
+     [](const Tensors& t) -> Tensors { return {at::embedding(t[0], t[1])}; },
+     2,
+     "01,01"},
+    {"embedding with padding",
+     {{{7, 4}}, longs({3, 0, 6, 3, 5, 1}, {2, 3})},
+     [](const Tensors& t) -> Tensors { return {at::embedding(t[0], t[1], 3)}; },
+     2,
+     "01,01"},
+    {"embedding, scaled by frequency",
+     {{{7, 4}}, longs({3, 0, 6, 3, 5, 1}, {6})},
+     [](const Tensors& t) -> Tensors { return {at::embedding(t[0], t[1], -1, true)}; },
+     1,
+     "01,"},
+    {"embedding with fewer rows than ranks",
+     {{{3, 2}}, longs({2, 0, 2}, {3})},
+     [](const Tensors& t) -> Tensors { return {at::embedding(t[0], t[1])}; },
+     2,
+     "01,0"},
+};
+
+}  // namespace
+
+TEST_CASE("softmax") { run_all(softmaxes); }
+TEST_CASE("losses") { run_all(losses); }
+TEST_CASE("fused losses") { run_all(fused_losses); }
+TEST_CASE("embedding") { run_all(embeddings); }

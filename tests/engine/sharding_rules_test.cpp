@@ -1,0 +1,117 @@
+#include <redco/error.h>
+#include <redco/sharding_rules.h>
+
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+
+#include <map>
+
+using namespace redco;
+
+namespace {
+
+at::Tensor weight(std::vector<int64_t> sizes) { return at::zeros(sizes); }
+
+std::map<std::string, std::string> layout(const Tree& params, int64_t n,
+                                          const std::function<void(const Tree&)>& forward,
+                                          const std::vector<ShardingRule>& rules = {}) {
+  std::map<std::string, std::string> result;
+  for (const ShardingDecision& decision : decide_sharding(params, n, rules, forward)) {
+    MESSAGE(decision.name << " " << to_string(decision.placement) << ": " << decision.reason);
+    result[decision.name] = to_string(decision.placement);
+  }
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("two layers: outputs, then inputs; a bias follows its weight") {
+  Tree params = Tree::Dict{{"a", weight({12, 8})},
+                           {"a_bias", weight({12})},
+                           {"b", weight({8, 12})},
+                           {"b_bias", weight({8})},
+                           {"norm", weight({8})}};
+  auto forward = [](const Tree& p) {
+    at::Tensor x = at::ones({2, 3, 8});
+    at::Tensor h = at::gelu(at::linear(x, p.at("a").tensor(), p.at("a_bias").tensor()));
+    at::layer_norm(at::linear(h, p.at("b").tensor(), p.at("b_bias").tensor()), {8},
+                   p.at("norm").tensor());
+  };
+  auto found = layout(params, 2, forward);
+  CHECK(found["a"] == "shard(0)");
+  CHECK(found["a_bias"] == "shard(0)");
+  CHECK(found["b"] == "shard(1)");
+  CHECK(found["b_bias"] == "replicate");
+  CHECK(found["norm"] == "replicate");
+}
+
+namespace {
+
+Tree attention(int64_t hidden) {
+  return Tree::Dict{{"q", weight({hidden, hidden})},
+                    {"k", weight({hidden, hidden})},
+                    {"v", weight({hidden, hidden})},
+                    {"o", weight({hidden, hidden})}};
+}
+
+void attend(const Tree& p, int64_t n_heads, int64_t hidden) {
+  at::Tensor x = at::ones({2, 5, hidden});
+  auto heads = [&](const char* name) {
+    return at::linear(x, p.at(name).tensor())
+        .view({2, 5, n_heads, hidden / n_heads})
+        .transpose(1, 2);
+  };
+  at::Tensor scores = heads("q").matmul(heads("k").transpose(-1, -2)).exp();
+  at::Tensor y = scores.matmul(heads("v")).transpose(1, 2).reshape({2, 5, hidden});
+  at::linear(y, p.at("o").tensor());
+}
+
+}  // namespace
+
+TEST_CASE("attention: heads, then inputs") {
+  auto found = layout(attention(12), 2, [](const Tree& p) { attend(p, 4, 12); });
+  for (const char* name : {"q", "k", "v"}) CHECK(found[name] == "shard(0)");
+  CHECK(found["o"] == "shard(1)");
+}
+
+TEST_CASE("heads that do not divide stay whole, and what follows is split anew") {
+  auto found = layout(attention(12), 2, [](const Tree& p) { attend(p, 3, 12); });
+  for (const char* name : {"q", "k", "v"}) CHECK(found[name] == "replicate");
+  CHECK(found["o"] == "shard(0)");
+}
+
+TEST_CASE("a fused weight is split part by part") {
+  Tree params =
+      Tree::Dict{{"qkv", weight({8, 24})}, {"qkv_bias", weight({24})}, {"o", weight({8, 8})}};
+  auto found = layout(params, 2, [](const Tree& p) {
+    at::Tensor x = at::ones({2, 5, 8});
+    at::Tensor fused = at::addmm(p.at("qkv_bias").tensor(), x.view({-1, 8}), p.at("qkv").tensor())
+                           .view({2, 5, 24});
+    auto parts = fused.split(8, 2);
+    auto heads = [](const at::Tensor& t) { return t.view({2, 5, 4, 2}).transpose(1, 2); };
+    at::Tensor y =
+        heads(parts[0]).matmul(heads(parts[1]).transpose(-1, -2)).exp().matmul(heads(parts[2]));
+    at::linear(y.transpose(1, 2).reshape({2, 5, 8}), p.at("o").tensor());
+  });
+  CHECK(found["qkv"] == "shard(1, block = 8)");
+  CHECK(found["qkv_bias"] == "shard(0, block = 8)");
+  CHECK(found["o"] == "shard(1)");
+}
+
+TEST_CASE("rules") {
+  Tree params = Tree::Dict{{"model", Tree::Dict{{"a", weight({12, 8})}, {"b", weight({8, 12})}}}};
+  auto forward = [](const Tree& p) {
+    at::Tensor x = at::ones({3, 8});
+    at::linear(at::linear(x, p.at("model").at("a").tensor()).relu(),
+               p.at("model").at("b").tensor());
+  };
+  auto found = layout(params, 2, forward, {{"a", Placement::replicate()}});
+  CHECK(found["model.a"] == "replicate");
+  CHECK(found["model.b"] == "shard(0)");
+  found = layout(params, 2, forward, {{"mod*b", Placement::shard(1)}});
+  CHECK(found["model.a"] == "shard(0)");
+  CHECK_THROWS_WITH_AS(layout(params, 2, forward, {{"c", Placement::shard(0)}}),
+                       doctest::Contains("matches no parameter"), Error);
+  CHECK_THROWS_WITH_AS(layout(params, 2, forward, {{"a", Placement::shard(2)}}),
+                       doctest::Contains("splits dimension 2"), Error);
+}

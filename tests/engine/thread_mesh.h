@@ -1,0 +1,184 @@
+#pragma once
+
+// A mesh of threads: what the sharding does between processes, in one, so that thousands of cases
+// run in seconds and a debugger sees all ranks.
+
+#include <redco/mesh.h>
+
+#include <ATen/ATen.h>
+
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace redco::testing {
+
+// What the ranks of one group share: each lays down a tensor, and reads those of all.
+class Meeting {
+ public:
+  explicit Meeting(int64_t size) : size_(size), tensors_(size_t(size)) {}
+
+  std::vector<at::Tensor> exchange(int64_t rank, const at::Tensor& tensor) {
+    std::unique_lock lock(mutex_);
+    tensors_[size_t(rank)] = tensor.clone();
+    wait(lock);
+    std::vector<at::Tensor> all = tensors_;
+    wait(lock);
+    return all;
+  }
+
+  // Ends all others: a rank failed.
+  void abort() {
+    std::lock_guard lock(mutex_);
+    aborted_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  void wait(std::unique_lock<std::mutex>& lock) {
+    int64_t round = round_;
+    if (++arrived_ == size_) {
+      arrived_ = 0;
+      ++round_;
+      changed_.notify_all();
+    } else if (!changed_.wait_for(lock, std::chrono::seconds(20),
+                                  [&] { return round_ != round || aborted_; })) {
+      throw std::runtime_error("a rank did not come to a collective");
+    }
+    if (aborted_) throw std::runtime_error("another rank failed");
+  }
+
+  int64_t size_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<at::Tensor> tensors_;
+  int64_t arrived_ = 0, round_ = 0;
+  bool aborted_ = false;
+};
+
+class ThreadGroup final : public Group {
+ public:
+  ThreadGroup(std::string name, int64_t rank, int64_t size, std::shared_ptr<Meeting> meeting)
+      : name_(std::move(name)), rank_(rank), size_(size), meeting_(std::move(meeting)) {}
+
+  const std::string& name() const override { return name_; }
+  int64_t rank() const override { return rank_; }
+  int64_t size() const override { return size_; }
+
+  std::unique_ptr<Pending> start_all_reduce(at::Tensor tensor, ReduceOp op) override {
+    count(all_reduce_kind, 2 * tensor.nbytes() * (size_ - 1) / size_);
+    tensor.copy_(reduced(at::stack(meeting_->exchange(rank_, tensor)), op));
+    return done(tensor);
+  }
+  std::unique_ptr<Pending> start_all_gather(at::Tensor tensor) override {
+    count(all_gather_kind, tensor.nbytes() * (size_ - 1));
+    return done(at::stack(meeting_->exchange(rank_, tensor)));
+  }
+  std::unique_ptr<Pending> start_reduce_scatter(at::Tensor tensor, ReduceOp op) override {
+    count(reduce_scatter_kind, tensor.nbytes() * (size_ - 1) / size_);
+    return done(reduced(at::stack(rows_of_mine(tensor)), op));
+  }
+  std::unique_ptr<Pending> start_all_to_all(at::Tensor tensor) override {
+    count(all_to_all_kind, tensor.nbytes() * (size_ - 1) / size_);
+    return done(at::stack(rows_of_mine(tensor)));
+  }
+
+ private:
+  class Done final : public Pending {
+   public:
+    explicit Done(at::Tensor result) : result_(std::move(result)) {}
+    at::Tensor wait() override { return result_; }
+
+   private:
+    at::Tensor result_;
+  };
+
+  static std::unique_ptr<Pending> done(at::Tensor result) {
+    return std::make_unique<Done>(std::move(result));
+  }
+
+  static at::Tensor reduced(const at::Tensor& rows, ReduceOp op) {
+    switch (op) {
+      case ReduceOp::sum:
+        return rows.sum(0, false, rows.scalar_type());
+      case ReduceOp::max:
+        return rows.amax(0);
+      case ReduceOp::min:
+        return rows.amin(0);
+    }
+    return rows;
+  }
+
+  std::vector<at::Tensor> rows_of_mine(const at::Tensor& tensor) {
+    std::vector<at::Tensor> rows;
+    for (const at::Tensor& other : meeting_->exchange(rank_, tensor)) rows.push_back(other[rank_]);
+    return rows;
+  }
+
+  void count(Kind kind, size_t bytes) {
+    ++counters_[kind].count;
+    counters_[kind].bytes += int64_t(bytes);
+  }
+
+  std::string name_;
+  int64_t rank_, size_;
+  std::shared_ptr<Meeting> meeting_;
+};
+
+class ThreadMesh final : public Mesh {
+ public:
+  ThreadMesh(int64_t rank, std::unique_ptr<Group> dp, std::unique_ptr<Group> mp,
+             std::unique_ptr<Group> world)
+      : groups_{std::move(dp), std::move(mp)}, world_(std::move(world)) {
+    processes_.rank = rank;
+    processes_.size = world_->size();
+  }
+  const Processes& processes() const override { return processes_; }
+  c10::Device device() const override { return c10::kCPU; }
+  Group& group(Dim dim) const override { return *groups_[dim]; }
+  Group& world() const override { return *world_; }
+
+ private:
+  Processes processes_;
+  std::array<std::unique_ptr<Group>, n_dims> groups_;
+  std::unique_ptr<Group> world_;
+};
+
+/// Runs `body` on every rank of a (dp, mp) mesh at once. Throws what the first rank to fail threw.
+inline void on_threads(int64_t n_dp, int64_t n_mp,
+                       const std::function<void(const std::shared_ptr<const Mesh>&)>& body) {
+  auto world = std::make_shared<Meeting>(n_dp * n_mp);
+  std::vector<std::shared_ptr<Meeting>> meetings = {world}, dp, mp;
+  for (int64_t i = 0; i < n_mp; ++i) dp.push_back(std::make_shared<Meeting>(n_dp));
+  for (int64_t i = 0; i < n_dp; ++i) mp.push_back(std::make_shared<Meeting>(n_mp));
+  meetings.insert(meetings.end(), dp.begin(), dp.end());
+  meetings.insert(meetings.end(), mp.begin(), mp.end());
+
+  std::mutex mutex;
+  std::exception_ptr first;
+  std::vector<std::thread> threads;
+  for (int64_t rank = 0; rank < n_dp * n_mp; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        int64_t row = rank / n_mp, column = rank % n_mp;
+        body(std::make_shared<ThreadMesh>(
+            rank, std::make_unique<ThreadGroup>("dp", row, n_dp, dp[size_t(column)]),
+            std::make_unique<ThreadGroup>("mp", column, n_mp, mp[size_t(row)]),
+            std::make_unique<ThreadGroup>("world", rank, n_dp * n_mp, world)));
+      } catch (...) {
+        std::lock_guard lock(mutex);
+        if (!first) first = std::current_exception();
+        for (const auto& meeting : meetings) meeting->abort();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (first) std::rethrow_exception(first);
+}
+
+}  // namespace redco::testing
