@@ -51,7 +51,7 @@ local function train(body, environment)
   return code, err, seconds() - from, path
 end
 
-test("a worker that is killed or stopped in any phase ends the others within ten seconds", function()
+test("a worker killed or stopped in any phase ends the others within ten seconds", function()
   for _, where in ipairs { "collate", "forward", "backward", "optimizer" } do
     for signal, expected in pairs { KILL = "was ended by signal 9", STOP = "no sign of life" } do
       local _, err, took = train(([[
