@@ -214,7 +214,7 @@ void add_deployer(lua_State* L) {
         "Micro-batches of one optimizer step; an error unless it is a whole number."},
        {"get_local_global_micro_batch_size", get_local_global_micro_batch_size,
         "get_local_global_micro_batch_size(self, {per_device_batch_size}) -> integer, integer\n"
-        "Examples of a micro-batch: those of this process, those of all."},
+        "Examples of a micro-batch: those of one device, those of the whole mesh."},
        {"get_sharding_rules", get_sharding_rules,
         "get_sharding_rules(self, params, forward, rules) -> list\n"
         "How the parameters would lie over the model shards: a list of {name, placement, reason = "

@@ -52,7 +52,11 @@ int exit_code(int status) {
 std::string describe(int status) {
   if (!WIFSIGNALED(status)) return "ended with exit code " + std::to_string(WEXITSTATUS(status));
   return "was ended by signal " + std::to_string(WTERMSIG(status)) + " (" +
-         strsignal(WTERMSIG(status)) + ")";
+         strsignal(WTERMSIG(status)) + ")" +
+         // Gloo ends a process whose peer sends what another collective would.
+         (WTERMSIG(status) == SIGABRT
+              ? "; if its lines tell of a collective mismatch, REDCO_CHECK_SPMD=1 names the calls"
+              : "");
 }
 
 std::pair<int, int> make_pipe() {

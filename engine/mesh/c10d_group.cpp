@@ -51,15 +51,14 @@ std::string processes_text(const std::vector<int64_t>& ranks) {
 }
 
 // A backend notices first that a connection broke; who failed, and of what, is known soon after.
-[[noreturn]] void explain(const std::string& what, const std::string& cause,
-                          const GroupParts& group) {
+[[noreturn]] void explain(const What& what, const std::string& cause, const GroupParts& group) {
   auto until = steady_clock::now() + Peers::patience + std::chrono::seconds(2);
   while (steady_clock::now() < until) {
     check_interrupt();
     group.peers->check(what, group.processes);
     std::this_thread::sleep_for(Peers::look_around);
   }
-  fail(what, " failed: ", cause);
+  fail(what(), " failed: ", cause);
 }
 
 // Any tensor as bytes: moving needs no more, and backends lack some types.
@@ -91,43 +90,39 @@ at::Tensor reduce_rows(const at::Tensor& rows, ReduceOp op) {
   fail("unknown reduction");
 }
 
-class C10dGroup : public Group {
- public:
-  explicit C10dGroup(GroupParts parts) : parts_(std::move(parts)) {}
-  ~C10dGroup() override;
+// What a collective is called in messages.
+struct Label {
+  Group::Kind kind;
+  at::ScalarType type;
+  std::vector<int64_t> sizes;
 
-  const std::string& name() const override { return parts_.name; }
-  int64_t rank() const override { return parts_.rank; }
-  int64_t size() const override { return static_cast<int64_t>(parts_.processes.size()); }
-
-  std::unique_ptr<Pending> start_all_reduce(at::Tensor tensor, ReduceOp op) override;
-  std::unique_ptr<Pending> start_all_gather(at::Tensor tensor) override;
-  std::unique_ptr<Pending> start_reduce_scatter(at::Tensor tensor, ReduceOp op) override;
-  std::unique_ptr<Pending> start_all_to_all(at::Tensor tensor) override;
-
- private:
-  class Call;
-  using Work = c10::intrusive_ptr<c10d::Work>;
-
-  /// Checks and counts a collective; returns its name for messages.
-  std::string announce(Kind kind, const at::Tensor& tensor);
-  Work exchange_rows(const at::Tensor& tensor, const at::Tensor& result);
-  std::unique_ptr<Pending> started(std::string what, Work work, std::function<at::Tensor()> finish);
-
-  GroupParts parts_;
-  std::vector<Work> in_flight_;  // and some that have landed
+  std::string text(const GroupParts& group) const {
+    std::ostringstream text;
+    text << Group::name(kind) << " of " << type << at::IntArrayRef(sizes) << " over group \""
+         << group.name << "\"";
+    return text.str();
+  }
 };
 
+using Work = c10::intrusive_ptr<c10d::Work>;
+using Finish = std::function<at::Tensor()>;
+
 // One collective, from its start to its wait.
-class C10dGroup::Call : public Pending {
+class Call : public Pending {
  public:
-  using Finish = std::function<at::Tensor()>;
-  Call(const C10dGroup& group, std::string what, Work work, Finish finish)
-      : group_(group), what_(std::move(what)), work_(std::move(work)), finish_(std::move(finish)) {}
+  Call(std::shared_ptr<const GroupParts> group, Label label, int64_t number, Work work,
+       Finish finish)
+      : group_(std::move(group)),
+        label_(std::move(label)),
+        number_(number),
+        work_(std::move(work)),
+        finish_(std::move(finish)) {}
 
   at::Tensor wait() override {
     if (finish_) {
-      if (work_) await(*work_, what_, group_.parts_);
+      if (work_)
+        await(
+            *work_, [this] { return label_.text(*group_); }, number_, *group_);
       at::NoGradGuard no_grad;
       result_ = std::exchange(finish_, nullptr)();
       work_.reset();
@@ -136,11 +131,36 @@ class C10dGroup::Call : public Pending {
   }
 
  private:
-  const C10dGroup& group_;
-  std::string what_;
+  std::shared_ptr<const GroupParts> group_;
+  Label label_;
+  int64_t number_;
   Work work_;  // null: there is nothing to move
   Finish finish_;
   at::Tensor result_;
+};
+
+class C10dGroup : public Group {
+ public:
+  explicit C10dGroup(GroupParts parts) : parts_(std::make_shared<GroupParts>(std::move(parts))) {}
+  ~C10dGroup() override;
+
+  const std::string& name() const override { return parts_->name; }
+  int64_t rank() const override { return parts_->rank; }
+  int64_t size() const override { return static_cast<int64_t>(parts_->processes.size()); }
+
+  std::unique_ptr<Pending> start_all_reduce(at::Tensor tensor, ReduceOp op) override;
+  std::unique_ptr<Pending> start_all_gather(at::Tensor tensor) override;
+  std::unique_ptr<Pending> start_reduce_scatter(at::Tensor tensor, ReduceOp op) override;
+  std::unique_ptr<Pending> start_all_to_all(at::Tensor tensor) override;
+
+ private:
+  // Checks and counts a collective that is about to start.
+  Label announce(Kind kind, const at::Tensor& tensor);
+  std::unique_ptr<Pending> started(Label label, Work work, Finish finish);
+  Work exchange_rows(const at::Tensor& tensor, const at::Tensor& result);
+
+  std::shared_ptr<const GroupParts> parts_;
+  std::vector<Work> in_flight_;  // and some that have landed
 };
 
 // Bytes a process sends where rings and pairwise exchanges move the least.
@@ -155,26 +175,25 @@ int64_t bytes_sent(Group::Kind kind, int64_t bytes, int64_t n) {
   }
 }
 
-std::string C10dGroup::announce(Kind kind, const at::Tensor& tensor) {
-  std::ostringstream what;
-  what << Group::name(kind) << " of " << tensor.scalar_type() << tensor.sizes() << " over group \""
-       << name() << "\"";
-  require(tensor.is_contiguous(), what.str(), ": the tensor must be contiguous");
+Label C10dGroup::announce(Kind kind, const at::Tensor& tensor) {
+  Label label{kind, tensor.scalar_type(), tensor.sizes().vec()};
+  if (!tensor.is_contiguous()) fail(label.text(*parts_), ": the tensor must be contiguous");
   bool has_rows = kind == reduce_scatter_kind || kind == all_to_all_kind;
-  require(!has_rows || (tensor.dim() > 0 && tensor.size(0) == size()), what.str(),
-          ": dimension 0 must have ", size(), " rows, one for each rank");
+  if (has_rows && (tensor.dim() == 0 || tensor.size(0) != size()))
+    fail(label.text(*parts_), ": dimension 0 must have ", size(), " rows, one for each rank");
   auto& traffic = counters_[kind];
   ++traffic.count;
   traffic.bytes += bytes_sent(kind, static_cast<int64_t>(tensor.nbytes()), size());
-  if (parts_.check != nullptr) parts_.check->compare(kind, what.str(), parts_);
-  parts_.peers->count(parts_.number);
-  return what.str();
+  if (parts_->check != nullptr) parts_->check->compare(kind, label.text(*parts_), *parts_);
+  return label;
 }
 
-std::unique_ptr<Pending> C10dGroup::started(std::string what, Work work, Call::Finish finish) {
+std::unique_ptr<Pending> C10dGroup::started(Label label, Work work, Finish finish) {
   std::erase_if(in_flight_, [](const Work& each) { return each->isCompleted(); });
   if (work) in_flight_.push_back(work);
-  return std::make_unique<Call>(*this, std::move(what), std::move(work), std::move(finish));
+  int64_t number = parts_->peers->count(parts_->number);
+  return std::make_unique<Call>(parts_, std::move(label), number, std::move(work),
+                                std::move(finish));
 }
 
 // A backend's end waits for its work. Work that nobody will take part in any more must not keep
@@ -185,13 +204,13 @@ C10dGroup::~C10dGroup() {
     while (!work->isCompleted() && steady_clock::now() < until)
       std::this_thread::sleep_for(milliseconds(1));
     if (work->isCompleted()) continue;
-    new Backend(parts_.backend);
+    new Backend(parts_->backend);
     return;
   }
 }
 
 std::unique_ptr<Pending> C10dGroup::start_all_reduce(at::Tensor tensor, ReduceOp op) {
-  std::string what = announce(all_reduce_kind, tensor);
+  Label label = announce(all_reduce_kind, tensor);
   at::NoGradGuard no_grad;
   // Backends know numbers of 8, 32 and 64 bits and floats; the others take part as those.
   at::Tensor reduced = tensor;
@@ -199,7 +218,8 @@ std::unique_ptr<Pending> C10dGroup::start_all_reduce(at::Tensor tensor, ReduceOp
     reduced = tensor.view(at::kByte);
     if (op == ReduceOp::sum) op = ReduceOp::max;
   } else if (tensor.is_complex()) {
-    require(op == ReduceOp::sum, what, ": complex numbers have a sum, but no order");
+    if (op != ReduceOp::sum)
+      fail(label.text(*parts_), ": complex numbers have a sum, but no order");
     reduced = at::view_as_real(tensor);
   } else if (tensor.scalar_type() == at::kShort) {
     reduced = tensor.to(at::kInt);
@@ -209,16 +229,16 @@ std::unique_ptr<Pending> C10dGroup::start_all_reduce(at::Tensor tensor, ReduceOp
     std::vector<at::Tensor> tensors{reduced};
     c10d::AllreduceOptions options;
     options.reduceOp = to_c10d(op);
-    work = parts_.backend.c10d->allreduce(tensors, options);
+    work = parts_->backend.c10d->allreduce(tensors, options);
   }
-  return started(what, work, [tensor, reduced] {
+  return started(label, work, [tensor, reduced] {
     if (tensor.scalar_type() == at::kShort) tensor.copy_(reduced);
     return tensor;
   });
 }
 
 std::unique_ptr<Pending> C10dGroup::start_all_gather(at::Tensor tensor) {
-  std::string what = announce(all_gather_kind, tensor);
+  Label label = announce(all_gather_kind, tensor);
   at::NoGradGuard no_grad;
   std::vector<int64_t> sizes = tensor.sizes().vec();
   sizes.insert(sizes.begin(), size());
@@ -226,42 +246,42 @@ std::unique_ptr<Pending> C10dGroup::start_all_gather(at::Tensor tensor) {
   Work work;
   if (tensor.numel() > 0) {
     at::Tensor to = as_bytes(result), from = as_bytes(tensor);
-    work = parts_.backend.c10d->_allgather_base(to, from);
+    work = parts_->backend.c10d->_allgather_base(to, from);
   }
-  return started(what, work, [result] { return result; });
+  return started(label, work, [result] { return result; });
 }
 
-C10dGroup::Work C10dGroup::exchange_rows(const at::Tensor& tensor, const at::Tensor& result) {
+Work C10dGroup::exchange_rows(const at::Tensor& tensor, const at::Tensor& result) {
   if (tensor.numel() == 0) return {};
   at::Tensor to = as_bytes(result), from = as_bytes(tensor);
   std::vector<int64_t> equal_rows;
-  return parts_.backend.c10d->alltoall_base(to, from, equal_rows, equal_rows);
+  return parts_->backend.c10d->alltoall_base(to, from, equal_rows, equal_rows);
 }
 
 std::unique_ptr<Pending> C10dGroup::start_all_to_all(at::Tensor tensor) {
-  std::string what = announce(all_to_all_kind, tensor);
+  Label label = announce(all_to_all_kind, tensor);
   at::NoGradGuard no_grad;
   at::Tensor result = at::empty_like(tensor);
-  return started(what, exchange_rows(tensor, result), [result] { return result; });
+  return started(label, exchange_rows(tensor, result), [result] { return result; });
 }
 
 std::unique_ptr<Pending> C10dGroup::start_reduce_scatter(at::Tensor tensor, ReduceOp op) {
-  std::string what = announce(reduce_scatter_kind, tensor);
+  Label label = announce(reduce_scatter_kind, tensor);
   at::NoGradGuard no_grad;
-  if (parts_.backend.has_reduce_scatter && tensor.is_floating_point() && tensor.numel() > 0) {
+  if (parts_->backend.has_reduce_scatter && tensor.is_floating_point() && tensor.numel() > 0) {
     at::Tensor result = at::empty(tensor.sizes().slice(1), tensor.options());
     c10d::ReduceScatterOptions options;
     options.reduceOp = to_c10d(op);
-    Work work = parts_.backend.c10d->_reduce_scatter_base(result, tensor, options);
-    return started(what, work, [result] { return result; });
+    Work work = parts_->backend.c10d->_reduce_scatter_base(result, tensor, options);
+    return started(label, work, [result] { return result; });
   }
   at::Tensor rows = at::empty_like(tensor);
-  return started(what, exchange_rows(tensor, rows), [rows, op] { return reduce_rows(rows, op); });
+  return started(label, exchange_rows(tensor, rows), [rows, op] { return reduce_rows(rows, op); });
 }
 
 }  // namespace
 
-void await(c10d::Work& work, const std::string& what, const GroupParts& group) {
+void await(c10d::Work& work, const What& what, int64_t number, const GroupParts& group) {
   if (group.backend.runs_on_stream) {
     group.peers->check(what, {});
     work.wait();
@@ -279,11 +299,12 @@ void await(c10d::Work& work, const std::string& what, const GroupParts& group) {
     check_interrupt();
     group.peers->check(what, group.processes);
     if (steady_clock::now() - from < group.timeout) continue;
-    auto late = group.peers->behind(group.number, group.processes);
-    fail(what, " did not end within ", seconds(group.timeout),
-         late.empty() ? "; all processes have started it"
-                      : "; " + processes_text(late) + (late.size() == 1 ? " has" : " have") +
-                            " not started it");
+    auto late = group.peers->behind(group.number, number, group.processes);
+    fail(what(), " did not end within ", seconds(group.timeout),
+         late.empty()
+             ? "; all processes have started one, and REDCO_CHECK_SPMD=1 tells if not the same"
+             : "; " + processes_text(late) + (late.size() == 1 ? " has" : " have") +
+                   " not started it");
   }
 }
 

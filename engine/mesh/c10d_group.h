@@ -26,9 +26,9 @@ struct GroupParts {
   SpmdCheck* check = nullptr;  ///< where given, it compares every call among the processes
 };
 
-/// Waits for the work of a collective called `what`. Throws Error when a process failed or is gone,
-/// when the time is up, and Interrupted.
-void await(c10d::Work& work, const std::string& what, const GroupParts& group);
+/// Waits for the work of the group's collective of this number, called `what`. Throws Error when a
+/// process failed or is gone, when the time is up, and Interrupted.
+void await(c10d::Work& work, const What& what, int64_t number, const GroupParts& group);
 
 /// A group whose collectives run in a backend of c10d.
 std::unique_ptr<Group> make_c10d_group(GroupParts parts);

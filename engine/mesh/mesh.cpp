@@ -84,7 +84,7 @@ class Connection {
   int64_t n_meshes_ = 0;
 };
 
-constexpr const char* meeting = "connecting the processes";
+std::string meeting() { return "connecting the processes"; }
 
 // Waits until all processes are there.
 void meet(c10d::Store& store, Peers& peers, const MeshOptions& options) {
@@ -175,8 +175,10 @@ class Grid : public Mesh {
     Backend& backend = backends_[parts.processes];
     if (!backend.c10d) {
       auto size = static_cast<int64_t>(parts.processes.size());
-      auto connect = [store, rank = parts.rank, size, timeout = parts.timeout,
-                      processes = processes_, device = device_] {
+      // The group's own limit comes first: it can say who is missing.
+      auto timeout = parts.timeout + std::chrono::minutes(1);
+      auto connect = [store, rank = parts.rank, size, timeout, processes = processes_,
+                      device = device_] {
         if (device.is_cuda()) return make_nccl({store, rank, size, timeout, device});
         return make_gloo(store, rank, size, timeout, processes.store_address,
                          processes.local_size == processes.size);

@@ -109,30 +109,30 @@ void Peers::on_failure(std::function<void()> body) {
   on_failure_.push_back(std::move(body));
 }
 
-void Peers::count(size_t group) {
+int64_t Peers::count(size_t group) {
   std::lock_guard lock(mutex_);
-  ++counts_[group];
+  return ++counts_[group];
 }
 
-std::vector<int64_t> Peers::behind(size_t group, const std::vector<int64_t>& among) {
+std::vector<int64_t> Peers::behind(size_t group, int64_t number,
+                                   const std::vector<int64_t>& among) {
   std::lock_guard lock(mutex_);
   std::vector<int64_t> found;
   for (int64_t rank : among) {
     const auto& counts = signs_[static_cast<size_t>(rank)].counts;
-    if (rank != rank_ && (group >= counts.size() || counts[group] < counts_[group]))
-      found.push_back(rank);
+    if (rank != rank_ && (group >= counts.size() || counts[group] < number)) found.push_back(rank);
   }
   return found;
 }
 
-void Peers::check(const std::string& what, const std::vector<int64_t>& waited_for) {
+void Peers::check(const What& what, const std::vector<int64_t>& waited_for) {
   std::lock_guard lock(mutex_);
   // Counted, not timed: a process that was stopped itself must not take the others for gone.
   ++looks_since_round_;
-  require(lost_.empty() && looks_since_round_ * look_around < patience, what,
-          " ended: the store of the run at ", where_,
-          " does not answer, so the process that hosts it has ended, failed or was stopped",
-          lost_.empty() ? "" : ": ", lost_);
+  if (!lost_.empty() || looks_since_round_ * look_around >= patience)
+    fail(what(), " ended: the store of the run at ", where_,
+         " does not answer, so the process that hosts it has ended, failed or was stopped",
+         lost_.empty() ? "" : ": ", lost_);
   if (!failure_) {
     for (int64_t rank : waited_for) {
       if (signs_[static_cast<size_t>(rank)].unchanged * round_time < patience) continue;
@@ -145,7 +145,7 @@ void Peers::check(const std::string& what, const std::vector<int64_t>& waited_fo
     }
   }
   if (failure_)
-    fail(what, " ended, because process ", failure_->rank,
+    fail(what(), " ended, because process ", failure_->rank,
          " failed: ", failure_->text.substr(0, failure_->text.find("\nstack traceback")));
 }
 

@@ -14,6 +14,9 @@
 
 namespace redco {
 
+/// Says what a process waits in, once a message is needed: "all_reduce of Float[3] over ...".
+using What = std::function<std::string()>;
+
 /// What this process knows of the others of its run, and they of it. A thread writes a sign of life
 /// into the store twice a second and reads those of the others, and whether one has failed. It
 /// never waits for them: only who waits in a collective asks. It must live until `stop`, and longer
@@ -26,15 +29,16 @@ class Peers {
 
   /// The number of one more group. Processes make their groups in the same order.
   size_t add_group();
-  /// One more collective of the group is started: the others are told with the next sign.
-  void count(size_t group);
-  /// Those of `among` that have not started as many collectives of the group as this process, as
-  /// far as is known.
-  std::vector<int64_t> behind(size_t group, const std::vector<int64_t>& among);
+  /// The number of one more collective that the group starts: the others are told with the next
+  /// sign.
+  int64_t count(size_t group);
+  /// Those of `among` that have not started the group's collective of this number, as far as is
+  /// known.
+  std::vector<int64_t> behind(size_t group, int64_t number, const std::vector<int64_t>& among);
 
   /// Throws Error, which begins with `what`, when a process has failed or one of `waited_for` gives
   /// no sign of life. To be called every `look_around` while waiting.
-  void check(const std::string& what, const std::vector<int64_t>& waited_for);
+  void check(const What& what, const std::vector<int64_t>& waited_for);
 
   /// Calls `body`, on the thread of the signs, once a failure is known.
   void on_failure(std::function<void()> body);

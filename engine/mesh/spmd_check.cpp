@@ -52,9 +52,10 @@ void SpmdCheck::compare(Group::Kind kind, const std::string& what, const GroupPa
   std::string text = mine.text();
   std::memcpy(own.mutable_data_ptr(), text.data(), std::min<size_t>(text.size(), text_size - 1));
   ++n_calls_;
-  world_.peers->count(world_.number);
+  int64_t number = world_.peers->count(world_.number);
   auto work = world_.backend.c10d->_allgather_base(all, own);
-  await(*work, what, world_);
+  await(
+      *work, [&] { return what; }, number, world_);
   for (int64_t process = 0; process < n; ++process) {
     Call other = Call::read(static_cast<const char*>(all.const_data_ptr()) + process * text_size);
     bool in_group = std::ranges::count(group.processes, process) > 0;

@@ -14,11 +14,13 @@ namespace redco {
 
 enum class ReduceOp : uint8_t { sum, max, min };
 
-/// A collective under way. Its result may be read, and its input changed, after `wait`.
+/// A collective under way. Its result may be read, and its input changed, after `wait`. It may
+/// outlive its group.
 class REDCO_API Pending {
  public:
   virtual ~Pending() = default;
-  /// Returns the result. Throws Error when a peer failed, strayed or did not answer in time.
+  /// Returns the result. Throws Error, which names the collective and the process, when one of the
+  /// run failed, is gone, strayed or did not join in time; Interrupted after request_interrupt.
   virtual at::Tensor wait() = 0;
 };
 
@@ -29,7 +31,9 @@ struct Traffic {
 };
 
 /// Some of the processes of a run, which call the same collectives in the same order. One process
-/// alone answers at once. Tensors are contiguous and of one shape and type on all ranks.
+/// alone answers at once. Tensors are contiguous and of one shape and type on all ranks; every type
+/// is moved, and every one is reduced that can be: bools by or (sum, max) and and (min), complex
+/// numbers by sum alone, 16-bit floats in 16 bits by all_reduce and in 32 by reduce_scatter.
 class REDCO_API Group {
  public:
   enum Kind : uint8_t {

@@ -1,0 +1,112 @@
+-- What ends a run of several processes when one of them fails, is gone, or strays.
+local program = require "program"
+local testing = require "testing"
+
+local test, run, shell, write = testing.test, program.run, program.shell, program.write
+
+local function expect_has(text, ...)
+  for _, part in ipairs { ... } do
+    if not text:find(part, 1, true) then error(("expected %q in:\n%s"):format(part, text), 2) end
+  end
+end
+
+local function seconds()
+  local pipe = assert(io.popen "date +%s.%N")
+  local now = tonumber(pipe:read "*l")
+  pipe:close()
+  return now
+end
+
+-- A training run in which `at(where, step)` is called in every phase.
+local training = [[
+local redco = require "redco"
+local torch = redco.torch
+local d = redco.Deployer { seed = 1, verbose = false, collective_timeout = 60 }
+local step = 0
+local function at(where) %s end
+local trainer = redco.Trainer {
+  deployer = d, params = { w = torch.randn { 8, 8 } },
+  collate_fn = function(batch) at "collate" return { x = torch.ones { #batch, 8 } } end,
+  loss_fn = function(_, state, params, batch)
+    step = state.step
+    local phase = "forward"
+    return redco.checkpoint(function(w)  -- called again in backward
+      at(phase)
+      phase = "backward"
+      return batch.x:matmul(w):square():mean()
+    end, params.w)
+  end,
+  optimizer = redco.optim.sgd { learning_rate = function() at "optimizer" return 0.1 end },
+}
+local examples = {}
+for i = 1, 3000 do examples[i] = i end
+trainer:fit { train_examples = examples, per_device_batch_size = 1, n_epochs = 1 }
+]]
+
+local function train(body, environment)
+  local path = write("training.lua", training:format(body))
+  local from = seconds()
+  local code, out, err = shell(("%s \"$REDCO_LUA\" --nproc 3 %s"):format(environment or "", path))
+  assert(code ~= 0, out .. err)
+  return code, err, seconds() - from, path
+end
+
+test("a worker killed or stopped in any phase ends the others within ten seconds", function()
+  for _, where in ipairs { "collate", "forward", "backward", "optimizer" } do
+    for signal, expected in pairs { KILL = "was ended by signal 9", STOP = "no sign of life" } do
+      local _, err, took = train(([[
+if where == %q and step == 3 and d.process_id == 1 then os.execute "kill -%s $PPID" end]]):format(
+        where, signal))
+      expect_has(err, "process 1 of 3 failed first: " .. expected, "[0] redco-lua: ",
+        "because process 1 failed: ")
+      assert(took < 12, where .. ", " .. signal .. ": " .. took .. " s")
+    end
+  end
+end)
+
+test("an error of Lua in any phase ends all within five seconds, told by all", function()
+  for _, where in ipairs { "collate", "forward", "backward", "optimizer" } do
+    local code, err, took, path = train(([[
+if where == %q and step == 3 and d.process_id == 2 then error "out of tea" end]]):format(where))
+    testing.expect_equal(code, 1)
+    local cause = path .. ":5: out of tea"
+    expect_has(err, "process 2 of 3 failed first: ", cause, "because process 2 failed: ",
+      "stack traceback")
+    assert(took < 7, where .. ": " .. took .. " s")
+  end
+end)
+
+test("REDCO_CHECK_SPMD names both calls, and their lines, when a process strays", function()
+  local path = write("strays.lua", [[
+local redco = require "redco"
+local torch = redco.torch
+local d = redco.Deployer { seed = 1, verbose = false }
+local x = redco.shard(torch.ones { 4, 2 }, { dp = 0 })
+if d.process_id == 0 then
+  x:full()
+end
+x:sum():full()]])
+  local code, out, err = shell(("REDCO_CHECK_SPMD=1 \"$REDCO_LUA\" --nproc 2 %s"):format(path))
+  assert(code == 1, out .. err)
+  expect_has(err, "the processes stray", "process 0 calls all_gather", path .. ":6",
+    "process 1 calls all_reduce", path .. ":8")
+end)
+
+test("a process that ends early is missed by name", function()
+  local path = write("leaves.lua", [[
+local redco = require "redco"
+local d = redco.Deployer { seed = 1, verbose = false }
+local x = redco.shard(redco.torch.ones { 4, 2 }, { dp = 0 })
+if d.process_id == 0 then
+  x:full()
+end]])
+  local from = seconds()
+  local code, out, err = run { "--nproc", "2", path }
+  assert(code == 1, out .. err)
+  expect_has(err, path .. ":5: all_gather of Float", "over group \"dp\"",
+    "because process 1 failed: no sign of life for 5 s: it has ended")
+  assert(seconds() - from < 10)
+end)
+
+program.remove_folder()
+testing.finish()
