@@ -174,9 +174,7 @@ std::optional<Plan> slice(const Call& call) {
 
 // Splits along a dimension, into pieces of these sizes. Where the dimension is split over the mesh
 // in as many blocks as there are pieces, each rank has its part of each piece.
-std::optional<Plan> split_into(const Call& call, int64_t dim, const std::vector<int64_t>& pieces,
-                               std::function<c10::IValue(int64_t local_size)> local_argument,
-                               size_t argument) {
+std::optional<Plan> split_into(const Call& call, int64_t dim, const std::vector<int64_t>& pieces) {
   const TensorArgument& tensor = call.tensors[0];
   int64_t n_dims = tensor.tensor.dim();
   auto n = int64_t(pieces.size());
@@ -201,7 +199,10 @@ std::optional<Plan> split_into(const Call& call, int64_t dim, const std::vector<
     for (Placement& placement : output.placements)
       if (placement.is_sharded() && placement.dim == dim) placement.block = 0;
   int64_t local = local_sizes(tensor.sizes(), plan->inputs[0], *call.mesh)[size_t(dim)] / n;
-  plan->arguments.emplace_back(argument, local_argument(local));
+  plan->run = [dim, sizes = std::vector<int64_t>(size_t(n), local)](
+                  const Operator&, torch::jit::Stack& stack, const Mesh&) {
+    stack = {c10::List<at::Tensor>(stack[0].toTensor().split_with_sizes(sizes, dim))};
+  };
   return plan;
 }
 
@@ -215,18 +216,12 @@ std::optional<Plan> split(const Call& call) {
   std::vector<int64_t> pieces;
   for (int64_t begin = 0; begin < size || begin == 0; begin += std::max<int64_t>(length, 1))
     pieces.push_back(std::min(length, size - begin));
-  return split_into(
-      call, dim, pieces, [](int64_t local) { return c10::IValue(local); },
-      size_t(call.index_of("split_size")));
+  return split_into(call, dim, pieces);
 }
 
 std::optional<Plan> split_with_sizes(const Call& call) {
   int64_t dim = wrapped(call.integer("dim", 0), call.tensors[0].tensor.dim());
-  std::vector<int64_t> pieces = call.find("split_sizes")->toIntVector();
-  size_t n = pieces.size();
-  return split_into(
-      call, dim, pieces, [n](int64_t local) { return c10::IValue(std::vector<int64_t>(n, local)); },
-      size_t(call.index_of("split_sizes")));
+  return split_into(call, dim, call.find("split_sizes")->toIntVector());
 }
 
 std::optional<Plan> unbind(const Call& call) {

@@ -195,8 +195,7 @@ test("unknown arguments are refused with the nearest, later ones by name and rea
     refused(function() redco.Deployer { seed = 1, [name] = 1 } end,
       "redco.Deployer: " .. name .. ":")
   end
-  for _, name in ipairs { "params_sharded", "opt_state_sharded", "params_sharding_rules",
-    "last_ckpt_info" } do
+  for _, name in ipairs { "params_sharded", "opt_state_sharded", "last_ckpt_info" } do
     refused(function() trainer_of { [name] = {} } end, "redco.Trainer: " .. name .. ":")
   end
   for _, name in ipairs { "save_ckpt_every_k_epochs", "save_last_ckpt",
