@@ -57,9 +57,8 @@ end
 
 -- The order of an epoch does not matter to a mean.
 local whole_batch = collate(examples)
-local n = tonumber(arg[1])
 
-for _, n_model_shards in ipairs(n == 2 and { 1, 2 } or { 2 }) do
+for _, n_model_shards in ipairs { 1, 2 } do
   local deployer = redco.Deployer { seed = 1, n_model_shards = n_model_shards, verbose = false }
   local layout = (" on %dx%d"):format(deployer.mesh.dp, deployer.mesh.mp)
 
