@@ -78,7 +78,7 @@ end)
 test("data parallel moves each gradient once", function()
   local deployer = redco.Deployer { seed = 1, verbose = false }
   assert(deployer.mesh.dp == 2)
-  local params = nn.MLP { 8, 32, 4 }
+  local params = nn.MLP({ 8, 32, 4 }, { generator = torch.Generator(1) })
   local bytes = 4 * redco.tree.count(params)
   local examples = {}
   for i = 1, 4 do examples[i] = torch.ones { 8 } * i end
