@@ -44,11 +44,11 @@ local function sgd(params, gradients, rate)
 end
 
 --- A Trainer with this step, trained for an epoch of one batch; returns it and the batch.
-local function trained(deployer, step)
+local function trained(deployer, step, optimizer)
   local trainer = redco.Trainer {
     deployer = deployer, params = initial, collate_fn = collate, compute_dtype = "float64",
     loss_fn = function(_, _, params, batch) return loss_of(params, batch) end,
-    optimizer = redco.optim.sgd { learning_rate = 0.1 },
+    optimizer = optimizer or redco.optim.sgd { learning_rate = 0.1 },
     train_step_fn = step,
   }
   trainer:train { examples = examples, per_device_batch_size = 12 / deployer.mesh.dp }
@@ -80,6 +80,19 @@ for _, n_model_shards in ipairs { 1, 2 } do
       return { loss = loss }
     end)
     expect_trees(trainer.params, sgd(initial, redco.grad(loss_of)(initial, whole_batch), 0.2))
+  end)
+
+  test("clipping leaves the script's gradients as they are" .. layout, function()
+    local optimizer = redco.optim.chain {
+      redco.optim.clip_by_global_norm(1e-3), redco.optim.sgd { learning_rate = 0.1 },
+    }
+    trained(deployer, function(_, state, batch, defaults)
+      local loss, gradients = redco.value_and_grad(loss_of)(state.params, batch)
+      local before = tree.map(function(gradient) return gradient:full():clone() end, gradients)
+      assert(defaults.apply_gradients(gradients):item() > 1e-3)
+      expect_trees(gradients, before)
+      return { loss = loss }
+    end, optimizer)
   end)
 
   test("a step that goes along a second derivative" .. layout, function()
