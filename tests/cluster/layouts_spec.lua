@@ -6,7 +6,7 @@ local torch = require "redco.torch"
 local tree = require "redco.tree"
 
 local test = testing.test
-local here = assert(os.getenv "PWD")
+local here = assert(os.getenv "REDCO_SOURCE") .. "/tests/cluster"
 local n_steps = os.getenv "REDCO_TEST_FULL" and 20 or 10
 local micro_batch_size = 4
 
@@ -34,7 +34,7 @@ end
 
 local function expect_near(what, actual, expected, tolerance)
   local off = (actual - expected):abs():max():item() / expected:abs():max():item()
-  if not (off <= tolerance) then
+  if off > tolerance or off ~= off then
     error(("%s: %g off, at most %g is allowed\nexpected %s\ngot %s"):format(what, off, tolerance,
       tostring(expected), tostring(actual)), 2)
   end

@@ -1,5 +1,5 @@
--- A decoder like LLaMA's: RMS norms, rotary positions, gated feed-forward layers, and fewer heads of
--- keys and values than processes that share the model.
+-- A decoder like LLaMA's: RMS norms, rotary positions, gated feed-forward layers, and fewer heads
+-- of keys and values than processes that share the model.
 local redco = require "redco"
 local nn, torch = redco.nn, redco.torch
 

@@ -2,7 +2,7 @@
 local program = require "program"
 local testing = require "testing"
 
-local here = assert(os.getenv "PWD")
+local here = assert(os.getenv "REDCO_SOURCE") .. "/tests/cluster"
 
 for _, run in ipairs {
   { 2, "tensors" }, { 4, "tensors" },

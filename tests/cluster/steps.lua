@@ -1,5 +1,5 @@
--- Steps of one's own, and derivatives of derivatives, on data- and on model-parallel processes: what
--- plain tensors give in the same process is what they must give.
+-- Steps of one's own, and derivatives of derivatives, on data- and on model-parallel processes:
+-- what plain tensors give in the same process is what they must give.
 local redco = require "redco"
 local testing = require "testing"
 

@@ -55,8 +55,8 @@ local function forward(params, batch)
   end
   local function attention(name, x, memory, bias)
     local function heads(part, from)
-      return linear(name .. "." .. part, from):view { from:size(0), from:size(1), n_heads, head_size }
-        :transpose(1, 2)
+      local shape = { from:size(0), from:size(1), n_heads, head_size }
+      return linear(name .. "." .. part, from):view(shape):transpose(1, 2)
     end
     local y = nn.attention(heads("q", x), heads("k", memory), heads("v", memory),
       { mask = bias, scale = 1 })

@@ -1,5 +1,5 @@
--- Trains the models of this folder, one after the other, and writes what came out of each:
--- <workdir>/<name>/ with metrics.jsonl, and result.safetensors with the losses of an evaluation, the
+-- Trains the models of this folder, one after the other, and writes what came out of each to
+-- <workdir>/<name>/: metrics.jsonl, and result.safetensors with the loss of an evaluation, the
 -- predictions and the parameters.
 --
 -- A run is named <model>-<dtype>-zero<0 to 3>, with "-sequence" for sequence parallelism and
@@ -44,7 +44,9 @@ local function train(name)
     train_examples = task.examples, n_epochs = o.n_epochs, per_device_batch_size = batch_size,
     global_batch_size = o.global_batch_size,
   }
-  local evaluated = trainer:eval_loss { examples = task.examples, per_device_batch_size = batch_size }
+  local evaluated = trainer:eval_loss {
+    examples = task.examples, per_device_batch_size = batch_size,
+  }
   local predictor = trainer:get_default_predictor { pred_fn = task.pred_fn }
   local predictions = predictor:predict {
     examples = task.examples, per_device_batch_size = batch_size, params = trainer.state.params,
