@@ -10,15 +10,21 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+
 namespace redco {
 
 const at::Tensor& Update::global_norm() {
   if (!global_norm_.defined()) {
     at::NoGradGuard no_grad;
     // The type is asked for, so that 16-bit gradients add up in float32.
-    global_norm_ = grads.empty() ? at::zeros({})
-                                 : at::linalg_vector_norm(
-                                       at::stack(at::_foreach_norm(grads, 2, at::kFloat)), 2);
+    bool any_double = std::any_of(grads.begin(), grads.end(), [](const at::Tensor& grad) {
+      return grad.scalar_type() == at::kDouble;
+    });
+    at::ScalarType type = any_double ? at::kDouble : at::kFloat;
+    global_norm_ = grads.empty()
+                       ? at::zeros({})
+                       : at::linalg_vector_norm(at::stack(at::_foreach_norm(grads, 2, type)), 2);
   }
   return global_norm_;
 }
@@ -38,7 +44,7 @@ class ClipByGlobalNorm : public Optimizer {
     at::Tensor norm = update.global_norm();
     // In main memory the number is at hand, and most steps need no pass over the gradients. Asked
     // this way round, a norm that is not a number spoils the gradients as it does on a device.
-    if (norm.is_cpu() && norm.item<float>() <= max_norm_) return;
+    if (norm.is_cpu() && norm.item<double>() <= max_norm_) return;
     // The small addend is PyTorch's clip_grad_norm_.
     at::Tensor scale = norm.add(1e-6).reciprocal_().mul_(max_norm_).clamp_max_(1);
     at::_foreach_mul_(update.grads, scale);

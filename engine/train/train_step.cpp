@@ -168,7 +168,12 @@ at::Tensor Trainer::update(std::vector<at::Tensor> grads) {
     }
   }
   update_.grads.clear();
-  for (size_t i : present) update_.grads.push_back(std::move(grads[i]));
+  for (size_t i : present) {
+    at::Tensor& grad = grads[i];
+    // The optimizers walk it beside the parameter; a collective may have left it in another order.
+    if (grad.strides() != updates_[i].strides()) grad = at::empty_like(updates_[i]).copy_(grad);
+    update_.grads.push_back(std::move(grad));
+  }
   update_.step = state_.step;
   update_.grads_changed();
   at::Tensor norm = update_.global_norm();
@@ -244,9 +249,7 @@ at::Tensor Trainer::apply_gradients(const Tree& grads) {
     require(grad.sizes() == leaf.sizes(), "apply_gradients: the gradient of '", names_[i],
             "' has shape ", grad.sizes(), ", the parameter ", leaf.sizes());
     // The optimizers walk gradients and parameters side by side in memory, and clip in place.
-    ordered[i] = reducer_ ? redistribute(shard(grad, deployer_->mesh(), placements_of(grad)),
-                                         placements_of(updates_[i]))
-                          : at::empty_like(leaf.detach()).copy_(grad);
+    ordered[i] = at::empty_like(updates_[i].detach()).copy_(grad);
   }
   for (const auto& [name, grad] : by_name)
     require(!grad.defined(), "apply_gradients: there is no trained parameter '", name, "'");

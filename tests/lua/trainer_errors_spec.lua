@@ -198,6 +198,8 @@ test("unknown arguments are refused with the nearest, later ones by name and rea
   for _, name in ipairs { "params_sharded", "opt_state_sharded", "last_ckpt_info" } do
     refused(function() trainer_of { [name] = {} } end, "redco.Trainer: " .. name .. ":")
   end
+  refused(function() trainer_of { params_sharding_rules = { { "w" } } } end,
+    "params_sharding_rules: rule 1", '"w"', "placement is missing")
   for _, name in ipairs { "save_ckpt_every_k_epochs", "save_last_ckpt",
     "save_argmin_ckpt_by_metrics",
     "save_argmax_ckpt_by_metrics", "save_opt_states", "save_float_dtype" } do

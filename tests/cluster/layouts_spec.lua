@@ -1,0 +1,90 @@
+-- One training script on every layout: the losses, the parameters, the evaluation and the
+-- predictions are those of one process. REDCO_TEST_FULL=1 trains for 20 steps instead of 10.
+local program = require "program"
+local testing = require "testing"
+local torch = require "redco.torch"
+local tree = require "redco.tree"
+
+local test = testing.test
+local here = assert(os.getenv "REDCO_SOURCE") .. "/tests/cluster"
+local n_steps = os.getenv "REDCO_TEST_FULL" and 20 or 10
+local micro_batch_size = 4
+
+--- Trains in `n` processes; returns the folder of what came out.
+local function train(n, n_model_shards, runs)
+  local n_dp = n / n_model_shards
+  local workdir = ("%s/%dx%d"):format(program.folder, n_dp, n_model_shards)
+  local code, out, err = program.run {
+    "--nproc", tostring(n), here .. "/train.lua", "--workdir=" .. workdir,
+    "--n_model_shards=" .. n_model_shards, "--per_device_batch_size=" .. micro_batch_size / n_dp,
+    -- Two epochs, whose last batch has 5 examples instead of 8.
+    "--n_examples=" .. 8 * (n_steps / 2) - 3, "--runs=" .. table.concat(runs, " "),
+  }
+  if code ~= 0 then error(("exit code %d\n%s%s"):format(code, out, err), 2) end
+  return workdir
+end
+
+local function losses_of(folder)
+  local losses = {}
+  for line in program.read(folder .. "/metrics.jsonl"):gmatch "[^\n]+" do
+    losses[#losses + 1] = tonumber(line:match '"loss":([^,}]+)')
+  end
+  return torch.tensor(losses, { dtype = "float64" })
+end
+
+local function expect_near(what, actual, expected, tolerance)
+  local off = (actual - expected):abs():max():item() / expected:abs():max():item()
+  if off > tolerance or off ~= off then
+    error(("%s: %g off, at most %g is allowed\nexpected %s\ngot %s"):format(what, off, tolerance,
+      tostring(expected), tostring(actual)), 2)
+  end
+end
+
+local all = { "gpt-float64-zero0", "llama-float64-zero0", "t5-float64-zero0", "conv-float64-zero0",
+  "gpt-float32-zero0", "gpt-bfloat16-zero0" }
+local shared = { "gpt-float64-zero1", "gpt-float64-zero2", "gpt-float64-zero3" }
+local sequence = { "gpt-float64-zero0-sequence" }
+
+local one = train(1, 1, all)
+
+--- The run of one process that a run must equal.
+local function reference(name) return (name:gsub("zero%d.*$", "zero0")) end
+
+local tolerances = { float64 = 1e-9, float32 = 1e-4, bfloat16 = 0.05 }
+
+local function compare(folder, name)
+  local dtype = name:match "-(%w+)-"
+  local expected_folder, actual_folder = one .. "/" .. reference(name), folder .. "/" .. name
+  local expected_losses = losses_of(expected_folder)
+  assert(expected_losses:numel() == n_steps and expected_losses[-1] < expected_losses[0])
+  expect_near(name .. ": losses", losses_of(actual_folder), expected_losses, tolerances[dtype])
+  local expected = torch.load(expected_folder .. "/result.safetensors")
+  local actual = torch.load(actual_folder .. "/result.safetensors")
+  expect_near(name .. ": eval_loss", actual.evaluated, expected.evaluated, tolerances[dtype])
+  if dtype ~= "float64" then return end
+  expect_near(name .. ": predictions", actual.predictions, expected.predictions, 1e-9)
+  local names, params = tree.paths(expected.params), tree.leaves(actual.params)
+  for i, param in ipairs(tree.leaves(expected.params)) do
+    expect_near(name .. ": " .. names[i], params[i], param, 1e-9)
+  end
+end
+
+for _, layout in ipairs { { 2, 1 }, { 2, 2 }, { 4, 1 }, { 4, 2 }, { 4, 4 } } do
+  local n, n_model_shards = unpack(layout)
+  local runs = { unpack(all) }
+  local function add(more) for _, name in ipairs(more) do runs[#runs + 1] = name end end
+  if n > n_model_shards then add(shared) end
+  if n_model_shards > 1 then add(sequence) end
+  local folder
+  test(("%dx%d trains"):format(n / n_model_shards, n_model_shards), function()
+    folder = train(n, n_model_shards, runs)
+  end)
+  for _, name in ipairs(folder and runs or {}) do
+    test(("%dx%d: %s"):format(n / n_model_shards, n_model_shards, name), function()
+      compare(folder, name)
+    end)
+  end
+end
+
+program.remove_folder()
+testing.finish()

@@ -1,0 +1,22 @@
+-- Runs the scripts of this folder that test themselves, each in several processes.
+local program = require "program"
+local testing = require "testing"
+
+local here = assert(os.getenv "REDCO_SOURCE") .. "/tests/cluster"
+
+for _, run in ipairs {
+  { 2, "tensors" }, { 4, "tensors" },
+  { 2, "steps" }, { 4, "steps" },
+  { 2, "budgets" },
+} do
+  local n, script = unpack(run)
+  testing.test(("%s.lua in %d processes"):format(script, n), function()
+    local code, out, err = program.run {
+      "--nproc", tostring(n), ("%s/%s.lua"):format(here, script), program.folder,
+    }
+    if code ~= 0 then error(("exit code %d\n%s%s"):format(code, out, err)) end
+  end)
+end
+
+program.remove_folder()
+testing.finish()

@@ -1,0 +1,207 @@
+-- Sharded tensors as a script sees them; every process runs it, with two model shards.
+local redco = require "redco"
+local testing = require "testing"
+
+local torch = redco.torch
+local test, expect_close, expect_equal, expect_error =
+  testing.test, testing.expect_close, testing.expect_equal, testing.expect_error
+
+local whole = torch.arange(24, { dtype = "float32" }):view { 4, 6 }
+
+test("without a Deployer there is nothing to lay out over", function()
+  expect_error(function() redco.shard(whole, { mp = 0 }) end, "redco.shard", "redco.Deployer")
+  expect_error(redco.sharding_counters, "redco.Deployer")
+end)
+
+local deployer = redco.Deployer { seed = 1, n_model_shards = 2, verbose = false }
+local rank = deployer.process_id % 2
+local half = whole:narrow(1, rank * 3, 3)
+local halves = redco.shard(whole, { mp = 1 })
+
+--- Bytes and numbers of all collectives so far.
+local function traffic()
+  local text = {}
+  for _, group in ipairs { "dp", "mp" } do
+    local kinds = redco.sharding_counters().collectives[group]
+    for _, kind in ipairs { "all_reduce", "all_gather", "reduce_scatter", "all_to_all" } do
+      text[#text + 1] = kinds[kind].count .. ":" .. kinds[kind].bytes
+    end
+  end
+  return table.concat(text, " ")
+end
+
+test("each process keeps its part, and the tensor counts as the whole", function()
+  expect_equal(halves:is_sharded(), true)
+  expect_equal(halves:placement().mp, "shard(1)")
+  expect_equal(halves:placement().dp, "replicate")
+  expect_equal(tostring(halves.shape), "torch.Size([4, 6])")
+  expect_equal(halves:size(1), 6)
+  expect_equal(halves:numel(), 24)
+  expect_equal(#halves, 4)
+  expect_equal(halves.dtype, "float32")
+  expect_equal(halves.device, "cpu")
+  expect_close(halves:to_local(), half)
+  expect_close(halves:full(), whole)
+  expect_equal(halves:full():is_sharded(), false)
+end)
+
+test("placements: dimensions from the end, blocks, sums and whole tensors", function()
+  expect_equal(redco.shard(whole, { mp = -1 }):placement().mp, "shard(1)")
+  local blocks = redco.shard(whole, { mp = { dim = -1, block = 2 } })
+  expect_equal(blocks:placement().mp, "shard(1, block = 2)")
+  expect_close(blocks:to_local(), whole:index_select(1, torch.tensor { rank, 2 + rank, 4 + rank }))
+  expect_close(blocks:full(), whole)
+  local sum = redco.shard(whole, { dp = "replicate", mp = "partial" })
+  expect_equal(sum:placement().mp, "partial(sum)")
+  expect_close(sum:full(), whole)
+  expect_equal(redco.shard(whole, {}):placement().mp, "replicate")
+  local moved = redco.shard(halves, { mp = 0 })
+  expect_close(moved:to_local(), whole:narrow(0, rank * 2, 2))
+end)
+
+test("what cannot be a placement is an error that says so", function()
+  expect_error(function() redco.shard(whole, { mp = 2 }) end, "placement.mp", "no dimension 2")
+  expect_error(function() redco.shard(whole, { mp = -3 }) end, "no dimension -3")
+  expect_error(function() redco.shard(whole, { mp = "split" }) end, "placement.mp", '"split"')
+  expect_error(function() redco.shard(whole, { tp = 0 }) end, "'tp'", "dp, mp")
+  expect_error(function() redco.shard(whole, { mp = { dim = 1, block = 4 } }) end, "multiple of 4")
+  expect_error(function() redco.shard(whole) end, "redco.shard: placement")
+end)
+
+test("a plain tensor answers the same questions", function()
+  expect_equal(whole:is_sharded(), false)
+  expect_equal(whole:placement().dp, "replicate")
+  expect_equal(whole:full(), whole)
+  expect_equal(whole:to_local(), whole)
+end)
+
+test("gradients flow through shard, full and to_local", function()
+  local x = whole:clone():requires_grad_()
+  local doubled = redco.shard(x, { mp = 1 }) * 2
+  doubled:full():pow(2):sum():backward()
+  expect_close(x.grad:full(), whole * 8)
+  x.grad = nil
+  local part = redco.shard(x, { mp = 1 }):to_local()
+  part:sum():backward()
+  expect_close(x.grad:full(), torch.ones_like(whole))
+end)
+
+test("printing shows this process' part, and asks no other process", function()
+  local before = traffic()
+  if deployer.process_id == 0 then
+    local text = tostring(halves)
+    expect_equal(text, [==[
+ShardedTensor(size=(4, 6), dp=replicate, mp=shard(1), part=
+    tensor([[ 0.,  1.,  2.],
+            [ 6.,  7.,  8.],
+            [12., 13., 14.],
+            [18., 19., 20.]])
+)]==])
+    assert(tostring(redco.shard(whole, { mp = "partial" })):find("mp=partial(sum)", 1, true))
+    assert(tostring((halves * 1):requires_grad_()):find("requires_grad=True", 1, true))
+  end
+  expect_equal(traffic(), before)
+end)
+
+test("a number is whole: one process may read it", function()
+  local sum = halves:sum()
+  if deployer.process_id == 0 then expect_equal(sum:item(), 276) end
+  if deployer.process_id == 0 then expect_equal(sum:tolist(), 276) end
+end)
+
+test("what reads elements refuses parts instead of waiting for the others", function()
+  if deployer.process_id ~= 0 then return end
+  expect_error(function() halves:tolist() end, "Tensor:tolist", "mp = shard(1)", ":full()",
+    ":to_local()")
+  expect_error(function() halves:data_ptr() end, "Tensor:data_ptr", ":to_local()")
+  expect_equal(halves:to_local():data_ptr()[0], 0)
+  expect_equal(redco.shard(whole, {}):data_ptr()[23], 23)
+  expect_equal(redco.shard(whole, {}):tolist()[4][6], 23)
+end)
+
+test("indexing gives sharded tensors of what a plain one gives", function()
+  expect_close(halves[1]:full(), whole[1])
+  expect_close(halves[-1]:full(), whole[-1])
+  expect_close(halves[{ {}, 4 }]:full(), whole[{ {}, 4 }])
+  expect_close(halves[{ { 1, 3 }, { 0, 6, 2 } }]:full(), whole[{ { 1, 3 }, { 0, 6, 2 } }])
+  expect_close(halves[torch.tensor { 2, 0 }]:full(), whole[torch.tensor { 2, 0 }])
+  expect_close(halves[{ "...", 5 }]:full(), whole[{ "...", 5 }])
+  expect_close(halves[whole:gt(7)]:full(), whole[whole:gt(7)])
+  local rows = 0
+  for i = 0, #halves - 1 do rows = rows + halves[i]:sum():item() end
+  expect_equal(rows, 276)
+end)
+
+test("assignment writes to the parts", function()
+  local expected, own = whole:clone(), redco.shard(whole:clone(), { mp = 1 })
+  for _, t in ipairs { expected, own } do
+    t[1] = 5
+    t[{ { 2, 4 } }] = -1
+    t[torch.tensor { 0 }] = 9
+  end
+  expect_close(own:full(), expected)
+  -- A column of a tensor that is split by columns is no view of any part.
+  expect_error(function() own[{ {}, 4 }] = 1 end, "would be lost")
+end)
+
+test("comparison is one of values, by all processes", function()
+  expect_equal(halves == redco.shard(whole, { mp = 0 }), true)
+  expect_equal(halves == whole, true)
+  expect_equal(halves == whole + 1, false)
+end)
+
+test("trees of sharded tensors are walked, counted and saved whole", function()
+  local tree = { a = halves, list = { redco.shard(whole, { mp = 0 }), whole }, n = 3 }
+  expect_equal(redco.tree.count(tree), 72)
+  local doubled = redco.tree.map(function(leaf) return leaf * 2 end, tree)
+  expect_close(doubled.a:full(), whole * 2)
+  local path = arg[1] .. "/tree.safetensors"
+  torch.save(doubled, path)
+  local loaded = torch.load(path)
+  expect_equal(loaded.a:is_sharded(), false)
+  expect_close(loaded.a, whole * 2)
+  expect_close(loaded.list[1], whole * 2)
+  expect_equal(loaded.n, 6)
+end)
+
+test("errors of operators name the placement", function()
+  expect_error(function() return halves:matmul(halves) end, "float32[4, 6]", "mp = shard(1)")
+end)
+
+test("rules are proposed, can be changed and are followed", function()
+  local params = redco.nn.MLP({ 6, 8, 4 }, { generator = torch.Generator(2) })
+  local rules = deployer:get_sharding_rules(params, function(p) return redco.nn.mlp(p, whole) end)
+  expect_equal(rules[2][1], "1.weight")
+  expect_equal(rules[2][2], 0)
+  expect_equal(rules[4][2], 1)
+  assert(#rules[4].reason > 0)
+  assert(tostring(rules):find("on each device", 1, true))
+  rules[4][2] = "replicate"
+  local trainer = redco.Trainer {
+    deployer = deployer, params = params, params_sharding_rules = rules,
+    collate_fn = function(examples) return { x = torch.stack(examples) } end,
+    loss_fn = function(_, _, p, batch) return redco.nn.mlp(p, batch.x):pow(2):mean() end,
+    optimizer = redco.optim.sgd { learning_rate = 0.1 },
+  }
+  trainer:setup_running_step { examples = { whole[0], whole[1] }, per_device_batch_size = 2 }
+  expect_equal(trainer.params[1].weight:placement().mp, "shard(0)")
+  expect_equal(trainer.params[2].weight:placement().mp, "replicate")
+  expect_close(trainer.params[1].weight:full(), params[1].weight)
+end)
+
+test("a rule that fits nothing, or no parameter, is an error", function()
+  local params = redco.nn.MLP { 6, 8, 4 }
+  local function with(rules)
+    return function()
+      deployer:get_sharding_rules(params, function(p) return redco.nn.mlp(p, whole) end, rules)
+    end
+  end
+  expect_error(with { { "q_proj.weight", 0 } }, "q_proj.weight")
+  expect_error(with { { "1.weight", 2 } }, "1.weight", "dimension")
+  expect_error(with { { "1.weight", -1 } }, "rule 1", "from 0")
+  expect_error(with { { "1.weight" } }, "rule 1", "placement is missing")
+  expect_error(with { { "1.weight", "partial" } }, "partial")
+  expect_error(with { "1.weight" }, "rule 1", "{pattern, placement}")
+end)
+
+testing.finish()

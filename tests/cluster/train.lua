@@ -1,0 +1,60 @@
+-- Trains the models of this folder, one after the other, and writes what came out of each to
+-- <workdir>/<name>/: metrics.jsonl, and result.safetensors with the loss of an evaluation, the
+-- predictions and the parameters.
+--
+-- A run is named <model>-<dtype>-zero<0 to 3>, with "-sequence" for sequence parallelism and
+-- "-dropout" where the model drops.
+local redco = require "redco"
+local torch = redco.torch
+
+local o = redco.options {
+  workdir = "", runs = "gpt-float64-zero0", n_model_shards = 1, n_examples = 77, n_epochs = 2,
+  global_batch_size = 8, per_device_batch_size = 2,
+}
+
+local function train(name)
+  local model, dtype, zero, extra = name:match "^(%w+)-(%w+)-zero(%d)(.*)$"
+  local deployer = redco.Deployer {
+    seed = 7, n_model_shards = o.n_model_shards, zero = tonumber(zero), verbose = false,
+    sequence_parallel = extra:find "sequence" ~= nil, workdir = o.workdir .. "/" .. name,
+  }
+  local stored = dtype == "float64" and dtype or "float32"
+  local task = require(model)(torch.Generator(5), {
+    n_examples = o.n_examples, dtype = stored, dropout = extra:find "dropout" and 0.1 or 0,
+  })
+  local params = redco.tree.map(function(param) return param:to(stored) end, task.params)
+  local rate = redco.optim.linear_schedule {
+    peak_value = 0.01, warmup_steps = 3, total_steps = 40,
+  }
+  local adamw = redco.optim.adamw {
+    learning_rate = rate, weight_decay = 0.1,
+    mask = function(_, param) return param:dim() > 1 end,
+  }
+  local optimizer = redco.optim.chain { redco.optim.clip_by_global_norm(1), adamw }
+  if task.is_frozen then optimizer = redco.optim.freeze(optimizer, task.is_frozen) end
+  local trainer = redco.Trainer {
+    deployer = deployer, params = params, collate_fn = task.collate_fn, loss_fn = task.loss_fn,
+    optimizer = optimizer, compute_dtype = dtype,
+  }
+  local batch_size = o.per_device_batch_size
+  if task.accumulate then
+    batch_size = o.global_batch_size / (task.accumulate * deployer.mesh.dp)
+  end
+  trainer:fit {
+    train_examples = task.examples, n_epochs = o.n_epochs, per_device_batch_size = batch_size,
+    global_batch_size = o.global_batch_size,
+  }
+  local evaluated = trainer:eval_loss {
+    examples = task.examples, per_device_batch_size = batch_size,
+  }
+  local predictor = trainer:get_default_predictor { pred_fn = task.pred_fn }
+  local predictions = predictor:predict {
+    examples = task.examples, per_device_batch_size = batch_size, params = trainer.state.params,
+  }
+  torch.save({
+    evaluated = torch.tensor({ evaluated }, { dtype = "float64" }),
+    predictions = torch.stack(predictions), params = trainer.state.params,
+  }, o.workdir .. "/" .. name .. "/result.safetensors")
+end
+
+for name in o.runs:gmatch "%S+" do train(name) end
