@@ -61,9 +61,15 @@ at::Tensor attention(c10::DispatchKeySet keys, const at::Tensor& query, const at
                      const at::Tensor& value, const std::optional<at::Tensor>& mask,
                      double dropout_p, bool is_causal, std::optional<double> scale,
                      bool enable_gqa) {
-  if (dropout_p > 0 && current_rng.defined())
-    return std::get<0>(at::_scaled_dot_product_attention_math(query, key, value, mask, dropout_p,
+  if (dropout_p > 0 && current_rng.defined()) {
+    // The formula adds the mask; a boolean one says where to look.
+    std::optional<at::Tensor> added = mask;
+    if (mask && mask->defined() && mask->scalar_type() == at::kBool)
+      added = at::zeros(mask->sizes(), query.options())
+                  .masked_fill_(mask->logical_not(), -std::numeric_limits<double>::infinity());
+    return std::get<0>(at::_scaled_dot_product_attention_math(query, key, value, added, dropout_p,
                                                               is_causal, {}, scale, enable_gqa));
+  }
   return at::_ops::scaled_dot_product_attention::redispatch(
       keys & below_this, query, key, value, mask, dropout_p, is_causal, scale, enable_gqa);
 }

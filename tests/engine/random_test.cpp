@@ -314,6 +314,7 @@ TEST_CASE("dropout in attention draws from the rng; without dropout attention is
   for (bool masked : {true, false}) {
     at::Tensor sum = at::zeros_like(plain);
     for (int i = 0; i < 2000; ++i) sum += attend(0.2, masked, !masked);
+    CAPTURE(masked);
     CHECK(at::allclose(sum / 2000, plain, 0, 0.15));
   }
   counter_generator(WithRng::current())->set_count(0);
