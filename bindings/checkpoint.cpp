@@ -5,6 +5,7 @@
 #include "values.h"
 
 #include <redco/error.h>
+#include <redco/random.h>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
@@ -64,7 +65,10 @@ struct Meta {
 class Checkpoint : public std::enable_shared_from_this<Checkpoint> {
  public:
   Checkpoint(Ref function, std::vector<Ref> args)
-      : function_(std::move(function)), args_(std::move(args)) {}
+      : function_(std::move(function)), args_(std::move(args)), rng_(WithRng::current()) {
+    met(at::detail::getDefaultCPUGenerator());
+    if (rng_.defined()) met(rng_);
+  }
 
   void met(const at::Generator& generator) {
     for (const auto& known : generators_)
@@ -92,6 +96,7 @@ class Checkpoint : public std::enable_shared_from_this<Checkpoint> {
 
   Ref function_;
   std::vector<Ref> args_;
+  at::Generator rng_;  // what operators without a generator drew from
   std::vector<GeneratorState> generators_;
   std::vector<Meta> saved_;
   std::vector<at::Tensor> recomputed_;
@@ -161,6 +166,7 @@ void Checkpoint::recompute() {
   recomputed_.reserve(saved_.size());
   {
     RewindScope rewind(generators_);
+    WithRng with_rng(rng_);
     at::AutoGradMode record(true);
     RunScope scope({shared_from_this(), true});
     lua_State* L = function_.state();
@@ -219,7 +225,6 @@ int checkpoint(lua_State* L) {
   std::vector<Ref> args;
   for (int i = 2; i <= n_args + 1; ++i) args.push_back(lua_isnil(L, i) ? Ref() : Ref(L, i));
   auto run = std::make_shared<Checkpoint>(Ref(L, 1), std::move(args));
-  run->met(at::detail::getDefaultCPUGenerator());
   RunScope scope({run, false});
   call(L, n_args, LUA_MULTRET);
   return lua_gettop(L);

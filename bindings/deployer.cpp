@@ -200,8 +200,8 @@ void add_deployer(lua_State* L) {
       L,
       {{"gen_rng", gen_rng,
         "gen_rng(self) -> Generator\n"
-        "A source of random numbers of its own, different at each call and the same in each run "
-        "of one seed."},
+        "A source of random numbers of its own, as `redco.Rng`, different at each call and the "
+        "same in each run of one seed."},
        {"get_lr_schedule_fn", get_lr_schedule_fn,
         "get_lr_schedule_fn(self, {train_size, per_device_batch_size, n_epochs, learning_rate, "
         "global_batch_size, accumulate_grad_batches, schedule_type = \"linear\", warmup_ratio = 0, "

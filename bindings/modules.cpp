@@ -82,6 +82,7 @@ int open_redco(lua_State* L) {
         "script's arguments --key=value, --table.key=value, --flag, --no-flag. Values have the "
         "types of the defaults; an unknown key is refused with the nearest one. Where the result "
         "has a `workdir`, it is written to config.toml there."}});
+  add_rng(L);
   add_deployer(L);
   add_trainer(L);
   add_predictor(L);

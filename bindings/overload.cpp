@@ -5,6 +5,7 @@
 #include "values.h"
 
 #include <redco/error.h>
+#include <redco/random.h>
 
 #include <ATen/core/List.h>
 #include <ATen/core/jit_type.h>
@@ -451,6 +452,7 @@ Binding Overload::bind(lua_State* L, const Arguments& arguments, bool gather) co
 int Overload::call(lua_State* L, const Binding& binding) const {
   KeptStack kept;
   torch::jit::Stack& stack = kept.stack;
+  at::Generator rng;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter& parameter = parameters_[i];
     int slot = binding.slots[i];
@@ -461,9 +463,15 @@ int Overload::call(lua_State* L, const Binding& binding) const {
     } else {
       int n_gathered = static_cast<int>(i) == binding.gathering ? binding.n_gathered : 0;
       stack.push_back(read(L, slot, parameter, n_gathered, numbers_are_floats_));
+      if (parameter.kind == ArgKind::generator) rng = *test_generator(L, slot);
     }
   }
-  handle_.callBoxed(stack);
+  if (rng.defined()) {
+    WithRng boxed_calls_need_it(rng);
+    handle_.callBoxed(stack);
+  } else {
+    handle_.callBoxed(stack);
+  }
   int n_results = static_cast<int>(results_.size());
   luaL_checkstack(L, n_results + 2, "the results of an operator");
   for (int i = 0; i < n_results; ++i) {

@@ -10,8 +10,6 @@
 #include <redco/cuda.h>
 #include <redco/error.h>
 
-#include <ATen/CPUGeneratorImpl.h>
-#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -155,18 +153,6 @@ int transposed(lua_State* L) {
   return 1;
 }
 
-// The first generator of a seed gives PyTorch's numbers for that seed.
-int generator(lua_State* L) {
-  push_generator(L, at::make_generator<at::CPUGeneratorImpl>(
-                        static_cast<uint64_t>(check_integer(L, 1, "torch.Generator: seed"))));
-  return 1;
-}
-
-int manual_seed(lua_State* L) {
-  at::manual_seed(static_cast<uint64_t>(check_integer(L, 1, "torch.manual_seed: seed")));
-  return 0;
-}
-
 int set_num_threads(lua_State* L) {
   int64_t n = check_integer(L, 1, "torch.set_num_threads");
   require(n > 0 && n < 4096, "torch.set_num_threads: expected 1 to 4095, got ", n);
@@ -217,28 +203,6 @@ int is_tensor(lua_State* L) {
   return 1;
 }
 
-int generator_tostring(lua_State* L) {
-  lua_pushfstring(L, "Generator(seed = %d)",
-                  static_cast<int>(test_generator(L, 1)->current_seed()));
-  return 1;
-}
-
-int collect_generator(lua_State* L) {
-  if (at::Generator* self = test_generator(L, 1)) *self = at::Generator();
-  return 0;
-}
-
-void make_generator_type(lua_State* L) {
-  lua_newtable(L);
-  lua_pushcfunction(L, generator_tostring);
-  lua_setfield(L, -2, "__tostring");
-  lua_pushcfunction(L, collect_generator);
-  lua_setfield(L, -2, "__gc");
-  lua_pushliteral(L, "Generator");
-  lua_setfield(L, -2, "__name");
-  lua_rawseti(L, LUA_REGISTRYINDEX, slot_generator_metatable);
-}
-
 void make_tensor_type(lua_State* L) {
   lua_newtable(L);  // the metatable
   lua_newtable(L);  // properties
@@ -281,12 +245,7 @@ int open_torch(lua_State* L) {
   lua_newtable(L);
   register_functions(
       L, "torch.",
-      {{"Generator", generator,
-        "Generator(seed) -> Generator\n"
-        "A source of random numbers for the `generator` argument of operators."},
-       {"manual_seed", manual_seed,
-        "manual_seed(seed)\nSeeds the default source of random numbers of every device."},
-       {"set_num_threads", set_num_threads,
+      {{"set_num_threads", set_num_threads,
         "set_num_threads(n)\nHow many threads one operator may use on the CPU."},
        {"get_num_threads", get_num_threads,
         "get_num_threads() -> integer\nHow many threads one operator may use on the CPU."},
@@ -303,6 +262,7 @@ int open_torch(lua_State* L) {
                        "Whether tensors can be on a GPU: CUDA's libraries are installed, and there "
                        "is an NVIDIA GPU with its driver."}});
   lua_setfield(L, -2, "cuda");
+  add_generators(L);
   add_factories(L);
   add_autograd(L);
   add_storage(L);

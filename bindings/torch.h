@@ -11,11 +11,16 @@ namespace redco::lua {
 /// the Tensor and Generator types.
 int open_torch(lua_State* L);
 
+/// `Rng` and `with_rng` in the table of `redco` on top of the stack.
+void add_rng(lua_State* L);
+
 /// The module `redco.functorch`: the levels that vmap and grad run a function on.
 int open_functorch(lua_State* L);
 
 // The parts of `open_torch`, a file each. Those that add functions take the table for them on top
 // of the stack.
+void make_generator_type(lua_State* L);
+void add_generators(lua_State* L);        // torch.Generator, torch.manual_seed
 void add_factories(lua_State* L);         // torch.tensor
 void add_autograd(lua_State* L);          // torch.no_grad, torch.autograd
 void add_backward(lua_State* L);          // Tensor:backward

@@ -9,8 +9,7 @@
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
-
-#include <algorithm>
+#include <c10/core/ScalarType.h>
 
 namespace redco {
 
@@ -18,10 +17,8 @@ const at::Tensor& Update::global_norm() {
   if (!global_norm_.defined()) {
     at::NoGradGuard no_grad;
     // The type is asked for, so that 16-bit gradients add up in float32.
-    bool any_double = std::any_of(grads.begin(), grads.end(), [](const at::Tensor& grad) {
-      return grad.scalar_type() == at::kDouble;
-    });
-    at::ScalarType type = any_double ? at::kDouble : at::kFloat;
+    at::ScalarType type = at::kFloat;
+    for (const at::Tensor& grad : grads) type = c10::promoteTypes(type, grad.scalar_type());
     global_norm_ = grads.empty()
                        ? at::zeros({})
                        : at::linalg_vector_norm(at::stack(at::_foreach_norm(grads, 2, type)), 2);

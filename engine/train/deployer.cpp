@@ -3,8 +3,7 @@
 #include "random.h"
 
 #include <redco/error.h>
-
-#include <ATen/CPUGeneratorImpl.h>
+#include <redco/random.h>
 
 namespace redco {
 
@@ -97,8 +96,7 @@ Schedule Deployer::get_lr_schedule_fn(const LrScheduleOptions& options) const {
 }
 
 at::Generator Deployer::gen_rng() {
-  return at::make_generator<at::CPUGeneratorImpl>(
-      derive_seed(uint64_t(seed_), {user_stream, rng_count_++}));
+  return make_rng(derive_seed(uint64_t(seed_), {user_stream, rng_count_++}));
 }
 
 void Deployer::log_info(const std::string& info, const std::string& title,

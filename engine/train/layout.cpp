@@ -3,12 +3,12 @@
 #include <redco/coalesced.h>
 #include <redco/error.h>
 #include <redco/parameter_store.h>
+#include <redco/random.h>
 #include <redco/trainer.h>
 
 #include "batches.h"
 #include "gradient_reducer.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 
@@ -62,7 +62,7 @@ void Trainer::setup_running_step(const Dataset& examples, int64_t per_device_bat
     Tree cast = map_tensors(params, [&](const std::string&, const at::Tensor& param) {
       return casts_ && param.is_floating_point() ? param.to(compute_dtype_) : param;
     });
-    loss_fn_(at::make_generator<at::CPUGeneratorImpl>(seed_), state_, cast, batch, true);
+    loss_fn_(make_rng(seed_), state_, cast, batch, true);
   });
 }
 

@@ -3,6 +3,7 @@
 #include "batches.h"
 
 #include <redco/error.h>
+#include <redco/random.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/unbind.h>
@@ -50,6 +51,7 @@ std::vector<Tree> Predictor::predict(const Dataset& examples, int64_t per_device
   outputs.reserve(examples.size);
 
   at::NoGradGuard no_grad;
+  uint64_t key = deployer.gen_rng().current_seed();
   at::Device device = device_of(params);
   auto progress = deployer.run_log().progress(desc, examples.size, "examples");
   for (int64_t first = 0; first < examples.size; first += batch_size) {
@@ -57,7 +59,10 @@ std::vector<Tree> Predictor::predict(const Dataset& examples, int64_t per_device
     int64_t last = std::min(first + batch_size, examples.size);
     Tree batch = split_batch(to_device(examples.collate(index_range(first, last)), device),
                              last - first, deployer.mesh());
-    Tree preds = to_device(gathered(options_.pred_fn(deployer.gen_rng(), params, batch)), at::kCPU);
+    at::Generator rng = make_rng(key);
+    counter_generator(rng)->set_batch({first, last - first});
+    WithRng with_rng(rng);
+    Tree preds = to_device(gathered(options_.pred_fn(rng, params, batch)), at::kCPU);
     std::vector<Tree> batch_outputs =
         options_.output_fn ? options_.output_fn(preds) : split_examples(preds, last - first);
     require(int64_t(batch_outputs.size()) == last - first, "Predictor: output_fn returned ",

@@ -8,9 +8,9 @@
 #include "random.h"
 
 #include <redco/error.h>
+#include <redco/random.h>
 #include <redco/sharding.h>
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_div.h>
@@ -69,13 +69,22 @@ Tree Trainer::compute_params() const {
   });
 }
 
+at::Generator Trainer::batch_rng(uint64_t stream, size_t first, size_t size) const {
+  at::Generator rng = make_rng(derive_seed(seed_, {stream, uint64_t(state_.step)}));
+  counter_generator(rng)->set_batch({int64_t(first), int64_t(size)});
+  return rng;
+}
+
 Loss Trainer::loss_of(const Dataset& examples, std::span<const int64_t> indices, const Tree& params,
-                      uint64_t seed, bool is_training) const {
+                      const at::Generator& rng, bool is_training) const {
   Tree batch = split_batch(
       to_device(examples.collate(std::vector<int64_t>(indices.begin(), indices.end())), device_),
       int64_t(indices.size()), deployer_->mesh());
-  Loss result =
-      loss_fn_(at::make_generator<at::CPUGeneratorImpl>(seed), state_, params, batch, is_training);
+  Loss result;
+  {
+    WithRng with_rng(rng);
+    result = loss_fn_(rng, state_, params, batch, is_training);
+  }
   check_loss(result.loss);
   result.loss = result.loss.reshape({});
   if (result.weight.defined()) {
@@ -113,8 +122,8 @@ at::Tensor Trainer::accumulate(const Dataset& examples, std::span<const int64_t>
     check_interrupt();
     size_t first = i * size_t(micro);
     auto batch = indices.subspan(first, std::min(size_t(micro), indices.size() - first));
-    uint64_t seed = derive_seed(seed_, {train_stream, uint64_t(state_.step), i});
-    Loss result = loss_of(examples, batch, compute_params(), seed, /*is_training=*/true);
+    at::Generator rng = batch_rng(train_stream, first, batch.size());
+    Loss result = loss_of(examples, batch, compute_params(), rng, /*is_training=*/true);
     check_has_graph(result.loss);
     // Gradients add up in the leaves: the first is taken over as it is, without a zero fill or a
     // copy, and no second set of them is ever held.
@@ -196,9 +205,9 @@ PendingMetrics Trainer::run_step(const Dataset& examples, std::span<const int64_
     Tree batch = split_batch(
         to_device(examples.collate(std::vector<int64_t>(indices.begin(), indices.end())), device_),
         int64_t(indices.size()), deployer_->mesh());
-    at::Generator rng = at::make_generator<at::CPUGeneratorImpl>(
-        derive_seed(seed_, {train_stream, uint64_t(step), 0}));
-    Tree own = train_step_fn_(std::move(rng), *this, batch);
+    at::Generator rng = batch_rng(train_stream, 0, indices.size());
+    WithRng with_rng(rng);
+    Tree own = train_step_fn_(rng, *this, batch);
     if (!own.is_none()) {
       require(own.is<Tree::Dict>(), "train_step_fn returned a ", own.kind(),
               "; it must return a dictionary of metrics");

@@ -254,9 +254,8 @@ double Trainer::eval_loss(const Dataset& examples, int64_t per_device_batch_size
   for (int64_t first = 0; first < examples.size; first += batch_size) {
     check_interrupt();
     std::vector<int64_t> indices = index_range(first, std::min(first + batch_size, examples.size));
-    uint64_t seed =
-        derive_seed(seed_, {eval_stream, uint64_t(state_.step), uint64_t(first / batch_size)});
-    Loss batch = loss_of(examples, indices, params, seed, /*is_training=*/false);
+    at::Generator rng = batch_rng(eval_stream, size_t(first), indices.size());
+    Loss batch = loss_of(examples, indices, params, rng, /*is_training=*/false);
     at::Tensor weight = batch.weight.to(at::kDouble);
     at::Tensor loss = batch.loss.to(at::kDouble) * weight;
     loss_sum = loss_sum.defined() ? loss_sum + loss : loss;

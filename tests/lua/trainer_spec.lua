@@ -368,16 +368,24 @@ test("the same seed is the same run, dropout included; another seed another", fu
   assert(not torch.equal(a.w, c.w))
 end)
 
-test("each step and each micro-batch draws its own numbers", function()
-  local drawn = {}
+test("each example of each step draws its own numbers; what is no example's is the step's", function()
+  local drawn, shared, calls = {}, {}, 0
   local trainer = trainer_of { accumulate_grad_batches = 2, loss_fn = function(rng, ...)
+    local step = math.floor(calls / 2)
+    calls = calls + 1
+    for _, value in ipairs(torch.rand({ 2 }, { generator = rng }):tolist()) do
+      assert(not drawn[value], "drawn before")
+      drawn[value] = true
+    end
     local value = torch.rand({ 1 }, { generator = rng }):item()
     assert(not drawn[value], "drawn before")
-    drawn[value] = true
+    expect_equal(shared[step] or value, value)
+    shared[step] = value
     return squared_loss(rng, ...)
   end }
   trainer:train { examples = examples_of(12), per_device_batch_size = 2 }
   expect_equal(trainer.step, 3)
+  assert(shared[0] ~= shared[1])
 end)
 
 test("set_train_state starts anew", function()

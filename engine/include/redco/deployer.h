@@ -71,7 +71,7 @@ class REDCO_API Deployer {
   /// ceil(train_size / global batch size): it reaches `end_learning_rate` with the last one.
   Schedule get_lr_schedule_fn(const LrScheduleOptions& options) const;
 
-  /// A CPU generator of its own, different at each call; the n-th call of a run depends on the
+  /// A CounterGenerator of its own, different at each call; the n-th call of a run depends on the
   /// seed and n alone.
   at::Generator gen_rng();
   /// How many calls of gen_rng there were: with the seed, all there is to save of its state.

@@ -14,7 +14,8 @@
 
 namespace redco {
 
-/// A batch's predictions, on the parameters' device; gradients are off.
+/// A batch's predictions, on the parameters' device; gradients are off. `rng` is as a
+/// loss_fn's: an example gets the same numbers in batches of any size.
 using PredFn = std::function<Tree(at::Generator rng, const Tree& params, const Tree& batch)>;
 
 /// A batch's predictions, on the CPU, to one tree per example.

@@ -41,8 +41,9 @@ struct TrainState {
   int64_t step = 0;  ///< optimizer steps done
 };
 
-/// `params` are the state's, in compute_dtype. `rng` is a CPU generator that depends on the seed,
-/// the step and the micro-batch alone.
+/// `params` are the state's, in compute_dtype. `rng` is a CounterGenerator that depends
+/// on the seed and the step alone and knows the micro-batch's place: an example gets the numbers it
+/// has in the whole batch. Operators that are given no generator draw from it too.
 using LossFn = std::function<Loss(at::Generator rng, const TrainState& state, const Tree& params,
                                   const Tree& batch, bool is_training)>;
 
@@ -163,7 +164,9 @@ class REDCO_API Trainer {
   PendingMetrics run_step(const Dataset& examples, std::span<const int64_t> indices, int64_t micro);
   at::Tensor accumulate(const Dataset& examples, std::span<const int64_t> indices, int64_t micro);
   Loss loss_of(const Dataset& examples, std::span<const int64_t> indices, const Tree& params,
-               uint64_t seed, bool is_training) const;
+               const at::Generator& rng, bool is_training) const;
+  // For the examples first .. first + size - 1 of the step's batch, or of an evaluation.
+  at::Generator batch_rng(uint64_t stream, size_t first, size_t size) const;
   void clear_gradients();
   void add_up(std::vector<at::Tensor>& sums, bool is_last);
   at::Tensor update(std::vector<at::Tensor> grads);

@@ -1,0 +1,79 @@
+#include "places.h"
+#include "words.h"
+
+#include <redco/error.h>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/special_ndtri.h>
+
+namespace redco::by_operators {
+
+namespace {
+
+bool is_wide(const at::Tensor& out) { return out.scalar_type() == at::kDouble; }
+
+// The `bits` highest bits of each element's number of 32 or 64 bits, as int64.
+at::Tensor top_bits(const at::Tensor& out, const Stream& stream, bool wide, int bits) {
+  at::Tensor places = Places(out.sizes(), stream).tensor(out.device());
+  if (!wide) return words_at(places, stream.key).bitwise_right_shift(32 - bits);
+  at::Tensor all = wide_words_at(places, stream.key);
+  if (bits == 64) return all;
+  return all.bitwise_right_shift(64 - bits).bitwise_and((int64_t(1) << bits) - 1);
+}
+
+at::Tensor open_unit(const at::Tensor& out, const Stream& stream) {
+  return top_bits(out, stream, true, 52).to(at::kDouble).add_(0.5).mul_(two_to(-52));
+}
+
+int digits_of(at::ScalarType type) {
+  switch (type) {
+    case at::kDouble:
+      return 53;
+    case at::kFloat:
+      return 24;
+    case at::kHalf:
+      return 11;
+    case at::kBFloat16:
+      return 8;
+    default:
+      fail("random numbers: uniform ones are float64, float32, float16 or bfloat16, not ", type);
+  }
+}
+
+}  // namespace
+
+void fill_uniform(at::Tensor out, const Stream& stream, double low, double high) {
+  int digits = digits_of(out.scalar_type());
+  at::Tensor steps = top_bits(out, stream, is_wide(out), digits);
+  out.copy_(steps.to(is_wide(out) ? at::kDouble : at::kFloat)
+                .mul_(two_to(-digits))
+                .mul_(high - low)
+                .add_(low));
+}
+
+void fill_open_uniform(at::Tensor out, const Stream& stream) { out.copy_(open_unit(out, stream)); }
+
+void fill_normal(at::Tensor out, const Stream& stream, double mean, double std) {
+  at::Tensor normal;
+  if (is_wide(out)) {
+    normal = at::special_ndtri(open_unit(out, stream));
+  } else {
+    at::Tensor word = top_bits(out, stream, false, 32);
+    at::Tensor bits = word.bitwise_right_shift(31 - quantile_bits)
+                          .bitwise_and_((int64_t(1) << quantile_bits) - 1);
+    at::Tensor below = at::special_ndtri(bits.to(at::kDouble).add_(0.5).mul_(quantile_step));
+    normal = below.mul_(word.bitwise_right_shift(31).mul_(2).sub_(1));
+  }
+  out.copy_(normal.mul_(std).add_(mean));
+}
+
+void fill_bernoulli(at::Tensor out, const Stream& stream, double p) {
+  out.copy_(top_bits(out, stream, false, 32).lt(bernoulli_bound(p)));
+}
+
+void fill_integers(at::Tensor out, const Stream& stream, int64_t base, uint64_t range) {
+  out.copy_(range == 0 ? top_bits(out, stream, true, 64)
+                       : top_bits(out, stream, true, 63).remainder_(int64_t(range)).add_(base));
+}
+
+}  // namespace redco::by_operators

@@ -1,0 +1,101 @@
+// How random operators come to the current rng. DeferredInit is a dispatch key above autograd that
+// LibTorch keeps for others and registers nothing on: a WithRng includes it, and the operators here
+// give way to it.
+
+#include <redco/error.h>
+#include <redco/random.h>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/_scaled_dot_product_attention_math.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/native_dropout.h>
+#include <ATen/ops/scaled_dot_product_attention_ops.h>
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+#include <limits>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+namespace redco {
+
+namespace {
+
+thread_local at::Generator current_rng;
+
+constexpr c10::DispatchKeySet below_this(c10::DispatchKeySet::FULL_AFTER,
+                                         c10::DispatchKey::DeferredInit);
+
+// Where an operator takes its generator.
+std::optional<size_t> generator_index(const c10::FunctionSchema& schema) {
+  const auto& arguments = schema.arguments();
+  for (size_t i = 0; i < arguments.size(); ++i)
+    if (arguments[i].name() == "generator") return i;
+  return std::nullopt;
+}
+
+// Gives the current rng to an operator that has none. A boxed call does not dispatch on its
+// generator: here that is made good.
+void supply_rng(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  c10::IValue& rng =
+      torch::jit::peek(*stack, *generator_index(op.schema()), op.schema().arguments().size());
+  if (rng.isNone() && current_rng.defined()) rng = current_rng;
+  keys = keys & below_this;
+  if (!rng.isNone() && rng.toGenerator().defined()) keys = keys | rng.toGenerator().key_set();
+  op.redispatchBoxed(keys, stack);
+}
+
+// On a GPU dropout is one kernel, with a generator of its own; here it is its parts, which autograd
+// knows as well.
+std::tuple<at::Tensor, at::Tensor> dropout(const at::Tensor& input, double p,
+                                           std::optional<bool> train) {
+  at::Tensor mask = at::empty_like(input, input.options().dtype(at::kBool));
+  if (!train.value_or(true)) return {input.clone(), mask.fill_(true)};
+  mask.bernoulli_(1 - p);
+  return {input * mask * (p < 1 ? 1 / (1 - p) : 0.0), mask};
+}
+
+// Attention with dropout by LibTorch's plain formula, whose dropout is an operator.
+at::Tensor attention(c10::DispatchKeySet keys, const at::Tensor& query, const at::Tensor& key,
+                     const at::Tensor& value, const std::optional<at::Tensor>& mask,
+                     double dropout_p, bool is_causal, std::optional<double> scale,
+                     bool enable_gqa) {
+  if (dropout_p > 0 && current_rng.defined()) {
+    // The formula adds the mask; a boolean one says where to look.
+    std::optional<at::Tensor> added = mask;
+    if (mask && mask->defined() && mask->scalar_type() == at::kBool)
+      added = at::zeros(mask->sizes(), query.options())
+                  .masked_fill_(mask->logical_not(), -std::numeric_limits<double>::infinity());
+    return std::get<0>(at::_scaled_dot_product_attention_math(query, key, value, added, dropout_p,
+                                                              is_causal, {}, scale, enable_gqa));
+  }
+  return at::_ops::scaled_dot_product_attention::redispatch(
+      keys & below_this, query, key, value, mask, dropout_p, is_causal, scale, enable_gqa);
+}
+
+}  // namespace
+
+WithRng::WithRng(at::Generator rng)
+    : outer_(rng.defined() ? std::exchange(current_rng, std::move(rng)) : current_rng),
+      include_(c10::DispatchKey::DeferredInit) {}
+
+WithRng::~WithRng() { current_rng = std::move(outer_); }
+
+const at::Generator& WithRng::current() { return current_rng; }
+
+TORCH_LIBRARY_IMPL(_, DeferredInit, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
+
+TORCH_LIBRARY_IMPL(aten, DeferredInit, m) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    if (!name.name.starts_with("aten::")) continue;
+    auto op = dispatcher.findSchema(name);
+    if (op && generator_index(op->schema()))
+      m.impl(c10::toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&supply_rng>());
+  }
+  m.impl("native_dropout", dropout);
+  m.impl("scaled_dot_product_attention", attention);
+}
+
+}  // namespace redco

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <redco/export.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace redco {
+
+/// The stream of a key: its words 4 b .. 4 b + 3 are Philox's block b. `words` writes n of them,
+/// from number `first` on.
+REDCO_API void words(uint32_t* out, uint64_t first, int64_t n, uint64_t key);
+
+/// The same numbers by tensor operators, for any device. `places` is int64; so is the result, of
+/// the same shape: word `place`, in 0 .. 2^32 - 1.
+REDCO_API at::Tensor words_at(const at::Tensor& places, uint64_t key);
+
+/// Words 2 `place` (the low half) and 2 `place` + 1 as one number of 64 bits.
+REDCO_API at::Tensor wide_words_at(const at::Tensor& places, uint64_t key);
+
+}  // namespace redco
