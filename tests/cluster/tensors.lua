@@ -164,6 +164,21 @@ test("trees of sharded tensors are walked, counted and saved whole", function()
   expect_equal(loaded.n, 6)
 end)
 
+test("a TorchScript module takes sharded parameters", function()
+  local module = torch.jit.load(os.getenv "REDCO_SOURCE" .. "/tests/lua/script_module.pt")
+  local weight = module.params["linear.weight"]
+  local x = torch.arange(2 * weight:size(1), { dtype = "float32" }):view { 2, -1 } / 10
+  local leaves = {}
+  for i, tensor in ipairs { weight, redco.shard(weight, { mp = 0 }) } do
+    leaves[i] = tensor:detach():requires_grad_()
+    module({ ["linear.weight"] = leaves[i] }, x):square():sum():backward()
+  end
+  expect_close(leaves[2].grad:full(), leaves[1].grad)
+  local y = module({ ["linear.weight"] = leaves[2] }, x)
+  expect_equal(y:is_sharded(), true)
+  expect_close(y:full(), (module(nil, x)))
+end)
+
 test("errors of operators name the placement", function()
   expect_error(function() return halves:matmul(halves) end, "float32[4, 6]", "mp = shard(1)")
 end)
