@@ -8,6 +8,7 @@
 
 #include <redco/error.h>
 #include <redco/parameter_store.h>
+#include <redco/random.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/InferenceMode.h>
@@ -35,7 +36,6 @@ bool is_keyed_type(const c10::TypePtr& type, const std::string& operator_name) {
     case c10::TypeKind::FloatType:
     case c10::TypeKind::NumberType:
       return operator_name.find("norm") != std::string::npos;  // the order of a norm
-    case c10::TypeKind::GeneratorType:
     case c10::TypeKind::DeviceObjType:
       return false;
     default:
@@ -90,6 +90,8 @@ Operator describe(const c10::OperatorHandle& handle) {
     }
     op.returned.push_back(source);
   }
+  for (size_t i = 0; i < schema.arguments().size(); ++i)
+    if (schema.arguments()[i].name() == "generator") op.generator = int(i);
   op.rule = find_rule(op.name, handle);
   return op;
 }
@@ -145,6 +147,8 @@ void append(Key& key, const c10::IValue& value) {
     for (size_t i = 0; i < list.size(); ++i) key.push_back(list.get(i));
   } else if (value.isString()) {
     key.push_back(int64_t(std::hash<std::string>()(value.toStringRef())));
+  } else if (value.isGenerator()) {
+    key.push_back(counter_generator(value.toGenerator()) ? 2 : 1);
   } else if (value.isDoubleList() || value.isScalar()) {
     key.push_back(1);
   } else {
@@ -444,6 +448,11 @@ void run(Call& call, const Plan& plan, Stack* stack) {
     }
   }
   for (const auto& [index, value] : plan.arguments) local[index] = value;
+  // A boxed call does not dispatch on its generator.
+  std::optional<WithRng> with_rng;
+  if (call.op.generator >= 0 && local[size_t(call.op.generator)].isGenerator())
+    if (at::Generator rng = local[size_t(call.op.generator)].toGenerator(); counter_generator(rng))
+      with_rng.emplace(std::move(rng));
   if (Tracer* tracer = current_tracer())
     tracer->run(call, plan, local);
   else if (plan.run)

@@ -30,6 +30,7 @@ struct Operator {
   std::vector<bool> is_written;  ///< by argument
   std::vector<int> returned;     ///< by result: the written argument it is, or -1
   Rule rule;                     ///< may be empty
+  int generator = -1;            ///< the argument that is one, or -1
 
   const c10::FunctionSchema& schema() const { return handle.schema(); }
 };

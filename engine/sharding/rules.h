@@ -28,6 +28,7 @@ const RuleTable& spatial_rules();
 const RuleTable& attention_rules();
 const RuleTable& recurrent_rules();
 const RuleTable& list_rules();
+const RuleTable& random_rules();
 const RuleTable& storage_rules();
 const RuleTable& indexing_rules();
 const RuleTable& advanced_indexing_rules();
