@@ -12,13 +12,17 @@ namespace {
 
 bool is_wide(const at::Tensor& out) { return out.scalar_type() == at::kDouble; }
 
+// The `bits` highest of 64, fewer than all: shifting int64 brings copies of the sign.
+at::Tensor top_bits_of(const at::Tensor& number, int bits) {
+  return number.bitwise_right_shift(64 - bits).bitwise_and_((int64_t(1) << bits) - 1);
+}
+
 // The `bits` highest bits of each element's number of 32 or 64 bits, as int64.
 at::Tensor top_bits(const at::Tensor& out, const Stream& stream, bool wide, int bits) {
   at::Tensor places = Places(out.sizes(), stream).tensor(out.device());
   if (!wide) return words_at(places, stream.key).bitwise_right_shift(32 - bits);
   at::Tensor all = wide_words_at(places, stream.key);
-  if (bits == 64) return all;
-  return all.bitwise_right_shift(64 - bits).bitwise_and((int64_t(1) << bits) - 1);
+  return bits == 64 ? all : top_bits_of(all, bits);
 }
 
 at::Tensor open_unit(const at::Tensor& out, const Stream& stream) {
@@ -72,8 +76,15 @@ void fill_bernoulli(at::Tensor out, const Stream& stream, double p) {
 }
 
 void fill_integers(at::Tensor out, const Stream& stream, int64_t base, uint64_t range) {
-  out.copy_(range == 0 ? top_bits(out, stream, true, 64)
-                       : top_bits(out, stream, true, 63).remainder_(int64_t(range)).add_(base));
+  at::Tensor number = top_bits(out, stream, true, 64);
+  auto divisor = int64_t(range);
+  if (is_short(range)) {
+    at::Tensor low = number.bitwise_and(int64_t(0xFFFFFFFF)).mul_(divisor).bitwise_right_shift(32);
+    number = top_bits_of(number, 32).mul_(divisor).add_(low).bitwise_right_shift(32);
+  } else if (range > 0) {
+    number = top_bits_of(number, 63).remainder_(divisor);
+  }
+  out.copy_(number.add_(base));
 }
 
 }  // namespace redco::by_operators

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "fill.h"
+#include "floats.h"
 
 #include <c10/core/Device.h>
 
@@ -30,19 +31,11 @@ class Places {
   size_t n_outer_ = 0;  // dimensions outside the runs
 };
 
-constexpr double two_to(int exponent) {
-  double result = 1;
-  for (; exponent < 0; ++exponent) result /= 2;
-  for (; exponent > 0; --exponent) result *= 2;
-  return result;
-}
-
-// Normal numbers of float32: bit 31 of a word is the sign; the 24 below it, and a half, choose the
-// quantile from (0, 1/2).
-constexpr int quantile_bits = 24;
-constexpr double quantile_step = two_to(-quantile_bits - 1);
-
 // A word below this gives 1 with probability p.
 inline int64_t bernoulli_bound(double p) { return int64_t(std::ceil(p * two_to(32))); }
+
+/// A range of integers that a number of 64 bits is scaled down to; for a larger one 63 bits are
+/// divided by it, and the remainder taken. Both favour no integer by more than range / 2^63.
+constexpr bool is_short(uint64_t range) { return range > 0 && range < uint64_t(1) << 31; }
 
 }  // namespace redco

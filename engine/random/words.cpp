@@ -13,7 +13,7 @@ namespace redco {
 
 namespace {
 
-constexpr int lanes = 16;
+constexpr int lanes = 64;  // few enough for the first-level cache, too many to be unrolled
 
 // `lanes` blocks from number `first` on, side by side.
 REDCO_VECTORIZE

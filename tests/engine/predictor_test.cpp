@@ -3,7 +3,10 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_unique2.h>
+#include <ATen/ops/rand.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <doctest/doctest.h>
@@ -59,20 +62,22 @@ TEST_CASE_FIXTURE(Fixture, "no examples, no predictions") {
   CHECK(predictor.predict(redco::Dataset{}, 4, params).empty());
 }
 
-TEST_CASE_FIXTURE(Fixture, "each batch has random numbers of its own, the same in each run") {
-  std::vector<uint64_t> seeds[2];
-  for (auto& run : seeds) {
+TEST_CASE_FIXTURE(Fixture, "an example has random numbers of its own, whatever the batch size") {
+  std::vector<at::Tensor> runs;
+  for (int64_t batch_size : {4, 4, 2, 100}) {
     redco::Predictor predictor(
         {std::make_shared<redco::Deployer>(redco::DeployerOptions{.seed = 3}),
-         [&](at::Generator rng, const Tree& params, const Tree& batch) {
-           run.push_back(rng.current_seed());
-           return scaled(rng, params, batch);
+         [](at::Generator rng, const Tree&, const Tree& batch) -> Tree {
+           auto [name, tensor] = redco::named_tensors(batch).front();
+           return at::rand({tensor.size(0)}, rng) + at::rand({tensor.size(0)});
          }});
-    predictor.predict(examples, 4, params);
+    std::vector<at::Tensor> drawn;
+    for (const Tree& pred : predictor.predict(examples, batch_size, params))
+      drawn.push_back(pred.tensor());
+    runs.push_back(at::stack(drawn));
+    CHECK(at::equal(runs.back(), runs.front()));
   }
-  CHECK(seeds[0].size() == 2);
-  CHECK(seeds[0][0] != seeds[0][1]);
-  CHECK(seeds[0] == seeds[1]);
+  CHECK(std::get<0>(at::_unique2(runs[0])).numel() == runs[0].numel());
 }
 
 TEST_CASE_FIXTURE(Fixture, "output_fn makes the outputs") {

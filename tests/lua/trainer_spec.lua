@@ -368,7 +368,7 @@ test("the same seed is the same run, dropout included; another seed another", fu
   assert(not torch.equal(a.w, c.w))
 end)
 
-test("each example of each step draws its own numbers; what is no example's is the step's", function()
+test("each example of each step draws its own numbers, other tensors the step's", function()
   local drawn, shared, calls = {}, {}, 0
   local trainer = trainer_of { accumulate_grad_batches = 2, loss_fn = function(rng, ...)
     local step = math.floor(calls / 2)
