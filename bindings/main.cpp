@@ -8,6 +8,7 @@
 #include <redco/run_log.h>
 #include <redco/version.h>
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <c10/util/Exception.h>
 
 #include <malloc.h>
@@ -16,6 +17,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <functional>
 #include <iostream>
 #include <iterator>
 #include <memory>
@@ -95,6 +97,15 @@ void tell(const std::string& message, const std::string& traceback) {
   redco::write_error_file(message, traceback);
 }
 
+// What is drawn without a seed is the same in all processes of a run, and another in each run.
+void draw_alike() {
+  redco::Processes processes = redco::find_processes();
+  if (processes.size == 1) return;
+  std::string run = processes.store_address + ":" + std::to_string(processes.store_port);
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  generator.set_current_seed(std::hash<std::string>()(run));
+}
+
 std::string read_input() { return {std::istreambuf_iterator<char>(std::cin), {}}; }
 
 void run(redco::Engine& engine, const Arguments& args) {
@@ -149,6 +160,7 @@ int main(int argc, char** argv) {
   }
   try {
     if (args.nproc > 1) return run_workers(args);
+    draw_alike();
     auto terminal = redco::make_terminal();
     Warnings warnings(terminal);
     c10::WarningUtils::WarningHandlerGuard guard(&warnings);

@@ -10,7 +10,8 @@
 #include "gradient_reducer.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty_like.h>
+#include <ATen/ops/abs.h>
+#include <ATen/ops/stack.h>
 
 #include <algorithm>
 #include <map>
@@ -51,6 +52,22 @@ Tree laid_like(const Tree& state, const std::vector<std::string>& names,
   });
 }
 
+// Each process made its parameters itself: unlike ones would train into nonsense without a word.
+void check_alike(const Tree& params, Group& world) {
+  std::vector<NamedTensor> named = named_tensors(params);
+  std::vector<at::Tensor> sums;
+  for (const auto& [name, param] : named) sums.push_back(full(param).to(at::kDouble).abs().sum());
+  if (sums.empty()) return;
+  at::Tensor own = at::stack(sums).cpu();
+  at::Tensor most = world.all_reduce(own.clone(), ReduceOp::max);
+  at::Tensor least = world.all_reduce(own.clone(), ReduceOp::min);
+  at::Tensor differs = (most - least).gt(most * 1e-6);
+  for (size_t i = 0; i < named.size(); ++i)
+    require(!differs[int64_t(i)].item<bool>(), "Trainer: parameter '", named[i].first,
+            "' is not the same on all processes. Make parameters with a generator that is: "
+            "deployer:gen_rng(), or one seeded alike everywhere");
+}
+
 }  // namespace
 
 void Trainer::setup_running_step(const Dataset& examples, int64_t per_device_batch_size) {
@@ -70,6 +87,7 @@ void Trainer::lay_out(const std::function<void(const Tree& params)>& forward) {
   is_laid_out_ = true;
   const std::shared_ptr<Mesh>& mesh = deployer_->mesh();
   if (mesh->world().size() > 1) {
+    check_alike(state_.params, mesh->world());
     std::vector<ShardingDecision> decisions =
         decide_sharding(state_.params, mesh->size(Mesh::mp), params_sharding_rules_, forward);
     if (mesh->size(Mesh::mp) > 1) deployer_->log_info(to_string(decisions), "Sharding");
