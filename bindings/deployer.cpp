@@ -229,12 +229,17 @@ void add_deployer(lua_State* L) {
   register_functions(
       L, "redco.",
       {{"Deployer", make,
-        "Deployer{seed, n_model_shards = 1, workdir, verbose = true, n_processes, process_id, "
-        "host0_address, host0_port = 11111, collective_timeout = 600} -> Deployer\n"
+        "Deployer{seed, n_model_shards = 1, zero = 0, sequence_parallel = false, workdir, verbose "
+        "= "
+        "true, n_processes, process_id, host0_address, host0_port = 11111, collective_timeout = "
+        "600} -> Deployer\n"
         "The processes and devices of a run, its random numbers and its log. With `workdir` the "
         "run writes log.txt and metrics.jsonl there; of several processes only number 0 does. "
         "`n_model_shards` processes share one copy of the model; the others have copies of their "
-        "own and split the batch. redco-lua --nproc N and torchrun start processes that find each "
+        "own and split the batch. `zero`: what those share instead of each holding all of it: 1 "
+        "optimizer states, 2 and gradients, 3 and parameters. With `sequence_parallel` the shards "
+        "of one copy split activations along their sequence between the blocks. redco-lua --nproc "
+        "N and torchrun start processes that find each "
         "other; otherwise `n_processes`, `process_id` and the address of process 0 say it. A "
         "collective that does not end within `collective_timeout` seconds is an error. Fields: "
         "workdir, n_processes, process_id, mesh: {dp = copies of the model, mp = shards of "
