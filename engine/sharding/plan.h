@@ -35,6 +35,8 @@ struct Operator {
   const c10::FunctionSchema& schema() const { return handle.schema(); }
 };
 
+const Operator& known_operator(const c10::OperatorHandle& handle);
+
 /// A defined tensor among the arguments of a call.
 struct TensorArgument {
   size_t argument;
@@ -114,6 +116,9 @@ double part_bytes(const TensorArgument& argument, const Mesh& mesh);
 
 /// The cheapest way to split an operator's factors, given where its arguments lie.
 Plan plan_by_factors(const Call& call, const Factors& factors);
+
+/// The plan of a call, made when the first like it is met.
+const Plan& plan_for(const Call& call);
 
 /// All arguments whole on every process.
 Plan gathered_plan(const Call& call);

@@ -171,6 +171,14 @@ at::Tensor wrap(at::Tensor local, const Placements& placements, std::shared_ptr<
                                                     geometry);
 }
 
+bool is_replicated(const Placements& placements) {
+  return placements[Mesh::dp].is_replicated() && placements[Mesh::mp].is_replicated();
+}
+
+bool is_split(const Placements& placements) {
+  return placements[Mesh::dp].is_sharded() || placements[Mesh::mp].is_sharded();
+}
+
 bool can_split_again(int64_t size, const Placement& dp, const Placement& mp, int64_t n_dp) {
   if (dp.block > 0) return false;
   if (mp.block == 0) return mp.grain == 1;

@@ -94,6 +94,10 @@ ShardedTensorImpl* sharded_impl(const at::Tensor& tensor);
 at::Tensor wrap(at::Tensor local, const Placements& placements, std::shared_ptr<const Mesh> mesh,
                 const Geometry& geometry);
 
+bool is_replicated(const Placements& placements);
+/// Whether some dimension is.
+bool is_split(const Placements& placements);
+
 /// Whether mp can split a dimension of this size that dp splits too: dp must cut between blocks.
 bool can_split_again(int64_t size, const Placement& dp, const Placement& mp, int64_t n_dp);
 

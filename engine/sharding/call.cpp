@@ -1,0 +1,77 @@
+#include "plan.h"
+
+#include <redco/error.h>
+
+namespace redco {
+
+Call::Call(const Operator& op, const torch::jit::Stack& stack)
+    : op(op),
+      arguments(stack.data() + (stack.size() - op.schema().arguments().size()),
+                op.schema().arguments().size()) {
+  auto add = [&](size_t argument, int64_t element, const at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    ShardedTensorImpl* impl = sharded_impl(tensor);
+    require(impl || !tensor.key_set().has(c10::DispatchKey::Fake), op.name,
+            ": a plain tensor was given the data of a sharded one by set_data, and holds none; "
+            "replace the tensor instead");
+    if (impl && !mesh) mesh = impl->mesh();
+    tensors.push_back({argument, element, tensor, impl, impl ? impl->placements() : Placements(),
+                       bool(op.is_written[argument])});
+  };
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const c10::IValue& value = arguments[i];
+    if (value.isTensor()) {
+      add(i, -1, value.toTensor());
+    } else if (value.isTensorList()) {
+      const auto list = value.toTensorList();
+      for (size_t j = 0; j < list.size(); ++j) add(i, int64_t(j), list.get(j));
+    } else if (value.isList()) {
+      const auto list = value.toList();
+      for (size_t j = 0; j < list.size(); ++j) {
+        const c10::IValue element = list.get(j);
+        if (element.isTensor()) add(i, int64_t(j), element.toTensor());
+      }
+    }
+  }
+}
+
+int Call::index_of(std::string_view name) const {
+  const auto& arguments = op.schema().arguments();
+  for (size_t i = 0; i < arguments.size(); ++i)
+    if (arguments[i].name() == name) return int(i);
+  return -1;
+}
+
+const c10::IValue* Call::find(std::string_view name) const {
+  int index = index_of(name);
+  return index < 0 ? nullptr : &arguments[size_t(index)];
+}
+
+int64_t Call::integer(std::string_view name, int64_t otherwise) const {
+  const c10::IValue* value = find(name);
+  return value && value->isInt() ? value->toInt() : otherwise;
+}
+
+bool Call::boolean(std::string_view name, bool otherwise) const {
+  const c10::IValue* value = find(name);
+  return value && value->isBool() ? value->toBool() : otherwise;
+}
+
+std::optional<std::vector<int64_t>> Call::dims(std::string_view name, int64_t n_dims) const {
+  const c10::IValue* value = find(name);
+  if (!value || value->isNone()) return std::nullopt;
+  std::vector<int64_t> dims =
+      value->isInt() ? std::vector<int64_t>{value->toInt()} : value->toIntVector();
+  for (int64_t& dim : dims)
+    if (dim < 0) dim += n_dims;
+  return dims;
+}
+
+int Call::tensor_of(std::string_view name) const {
+  int index = index_of(name);
+  for (size_t i = 0; i < tensors.size(); ++i)
+    if (int(tensors[i].argument) == index) return int(i);
+  return -1;
+}
+
+}  // namespace redco

@@ -1,0 +1,30 @@
+#pragma once
+
+#include "plan.h"
+
+namespace redco {
+
+/// The logical geometry of a result, given its local tensor.
+Geometry geometry_of(const OutputPlan& plan, const at::Tensor& local);
+
+/// The results of one call, wrapped one after the other.
+class Results {
+ public:
+  Results(const Call& call, const Plan& plan) : call_(call), plan_(plan) {}
+
+  c10::IValue wrapped(c10::IValue value);
+  /// A written argument is returned as it was given.
+  void skip(const c10::IValue& written);
+
+ private:
+  at::Tensor wrapped(at::Tensor local);
+  bool is_split_along_sequence(const Geometry& geometry, const Placements& placements) const;
+  void reduce(at::Tensor& local, Placements& placements);
+  void be_view(ShardedTensorImpl& result);
+
+  const Call& call_;
+  const Plan& plan_;
+  size_t next_ = 0;
+};
+
+}  // namespace redco
