@@ -102,7 +102,9 @@ void add_predictor(lua_State* L) {
       L, "redco.",
       {{"Predictor", make,
         "Predictor{deployer, collate_fn, pred_fn, output_fn} -> Predictor\n"
-        "`pred_fn(rng, params, batch)` gives a batch's predictions, a tree of tensors. "
+        "`pred_fn(rng, params, batch)` gives a batch's predictions, a tree of tensors; `rng` is as "
+        "a "
+        "Trainer's. "
         "`output_fn(batch_preds)` makes a list of them, one per example; without it every tensor "
         "is split along its first dimension."}});
 }

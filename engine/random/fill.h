@@ -31,7 +31,8 @@ struct Stream {
 /// Each fills `out`, of any strides, on any device that holds numbers. Floating-point types up to
 /// float32 and `fill_bernoulli` take a word of the stream for an element, the others two.
 
-/// Floating-point numbers in [low, high), in as many steps as the type has digits.
+/// Floating-point numbers low + u (high - low), u in [0, 1), in as many steps as the type has
+/// digits.
 REDCO_API void fill_uniform(at::Tensor out, const Stream& stream, double low, double high);
 
 /// float64 numbers in (0, 1), 2^52 of them, for the inverse of a distribution.

@@ -16,9 +16,6 @@ class REDCO_API LocalRegion {
   LocalRegion(const LocalRegion&) = delete;
   LocalRegion& operator=(const LocalRegion&) = delete;
 
-  /// The innermost one's region; null without any.
-  static const Region* current();
-
  private:
   WithRng with_rng_;
   Region region_;

@@ -302,8 +302,6 @@ LocalRegion::LocalRegion(at::Generator rng, Region region)
 
 LocalRegion::~LocalRegion() { current_region = outer_; }
 
-const Region* LocalRegion::current() { return current_region; }
-
 TORCH_LIBRARY_IMPL(aten, CustomRNGKeyId, m) {
   m.impl("bernoulli_.float", bernoulli_float);
   m.impl("bernoulli_.Tensor", bernoulli_tensor);

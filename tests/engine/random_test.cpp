@@ -8,6 +8,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <doctest/doctest.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/jit.h>
 
 #include <cmath>
 #include <functional>
@@ -322,6 +323,29 @@ TEST_CASE("dropout in attention draws from the rng; without dropout attention is
   CHECK(counter_generator(WithRng::current())->count() == 1);
   counter_generator(WithRng::current())->set_count(0);
   CHECK(at::equal(attend(0.5, false, true), once));
+}
+
+// One draw in each function: between its first run and the later ones TorchScript's optimizer may
+// swap independent operators, with any generator.
+TEST_CASE("TorchScript's operators draw from the rng as well") {
+  auto module = torch::jit::compile(R"(
+    def dropped(x):
+        return torch.dropout(x * 2, 0.5, True)
+    def noise(x):
+        return torch.rand_like(x) * x
+  )");
+  at::Tensor x = at::ones({40}).requires_grad_();
+  for (const char* function : {"dropped", "noise"}) {
+    CAPTURE(std::string(function));
+    std::vector<at::Tensor> drawn;
+    for (uint64_t seed : {1, 1, 2, 1}) {
+      WithRng guard(make_rng(seed));
+      drawn.push_back(module->run_method(function, x).toTensor());
+    }
+    CHECK(at::equal(drawn[0], drawn[1]));
+    CHECK(!at::equal(drawn[0], drawn[2]));
+    CHECK(at::equal(drawn[0], drawn[3]));
+  }
 }
 
 TEST_CASE(

@@ -29,7 +29,8 @@ class REDCO_API CounterGenerator : public c10::GeneratorImpl {
 
   /// From now on a tensor whose first size is a multiple of `size` is taken for a part of the one
   /// that the whole batch gives: its rows get that one's numbers. Other tensors get the same
-  /// numbers in every micro-batch. A size of 0, as at first, ends this.
+  /// numbers in every micro-batch. So where micro-batches have one example every tensor is taken for
+  /// its part. A size of 0, as at first, ends this.
   void set_batch(Batch batch) { batch_ = batch; }
   const Batch& batch() const { return batch_; }
 
