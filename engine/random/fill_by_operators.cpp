@@ -14,7 +14,7 @@ bool is_wide(const at::Tensor& out) { return out.scalar_type() == at::kDouble; }
 
 // The `bits` highest of 64, fewer than all: shifting int64 brings copies of the sign.
 at::Tensor top_bits_of(const at::Tensor& number, int bits) {
-  return number.bitwise_right_shift(64 - bits).bitwise_and_((int64_t(1) << bits) - 1);
+  return number.bitwise_right_shift(64 - bits).bitwise_and_(int64_t(~uint64_t(0) >> (64 - bits)));
 }
 
 // The `bits` highest bits of each element's number of 32 or 64 bits, as int64.
