@@ -31,6 +31,7 @@ int make(lua_State* L) {
   options.seed = args.required<int64_t>("seed");
   options.n_model_shards = args.get<int64_t>("n_model_shards", 1);
   options.zero = args.get<int64_t>("zero", 0);
+  options.zero_min_size = args.get<int64_t>("zero_min_size", options.zero_min_size);
   options.sequence_parallel = args.get<bool>("sequence_parallel", false);
   options.verbose = args.get<bool>("verbose", true);
   options.workdir = args.get<std::string>("workdir", "");
@@ -229,15 +230,15 @@ void add_deployer(lua_State* L) {
   register_functions(
       L, "redco.",
       {{"Deployer", make,
-        "Deployer{seed, n_model_shards = 1, zero = 0, sequence_parallel = false, workdir, verbose "
-        "= "
-        "true, n_processes, process_id, host0_address, host0_port = 11111, collective_timeout = "
-        "600} -> Deployer\n"
+        "Deployer{seed, n_model_shards = 1, zero = 0, zero_min_size = 4096, sequence_parallel = "
+        "false, workdir, verbose = true, n_processes, process_id, host0_address, host0_port = "
+        "11111, collective_timeout = 600} -> Deployer\n"
         "The processes and devices of a run, its random numbers and its log. With `workdir` the "
         "run writes log.txt and metrics.jsonl there; of several processes only number 0 does. "
         "`n_model_shards` processes share one copy of the model; the others have copies of their "
         "own and split the batch. `zero`: what those share instead of each holding all of it: 1 "
-        "optimizer states, 2 and gradients, 3 and parameters. With `sequence_parallel` the shards "
+        "optimizer states, 2 and gradients, 3 and parameters; parameters of fewer than "
+        "`zero_min_size` values stay whole. With `sequence_parallel` the shards "
         "of one copy split activations along their sequence between the blocks. redco-lua --nproc "
         "N and torchrun start processes that find each "
         "other; otherwise `n_processes`, `process_id` and the address of process 0 say it. A "

@@ -37,6 +37,7 @@ Deployer::Deployer(DeployerOptions options)
     : mesh_(make_mesh(options)),
       seed_(options.seed),
       zero_(options.zero),
+      zero_min_size_(options.zero_min_size),
       workdir_(options.workdir),
       run_log_(make_run_log(options, mesh_->processes())) {
   require(zero_ >= 0 && zero_ <= 3, "Deployer: zero = ", zero_, " must be 0, 1, 2 or 3");

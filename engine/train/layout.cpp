@@ -21,13 +21,11 @@ namespace redco {
 
 namespace {
 
-// Splitting a small parameter over dp saves nothing and costs a piece in every collective.
-constexpr int64_t least_split_over_dp = 1 << 12;
-
 // The dimension over which dp shares a parameter: the first that mp leaves whole and that has a row
 // for each rank. Nothing for small ones.
-std::optional<Placement> shared_over_dp(const at::Tensor& param, const Mesh& mesh) {
-  if (mesh.size(Mesh::dp) == 1 || param.numel() < least_split_over_dp) return std::nullopt;
+std::optional<Placement> shared_over_dp(const at::Tensor& param, const Mesh& mesh,
+                                        int64_t min_size) {
+  if (mesh.size(Mesh::dp) == 1 || param.numel() < min_size) return std::nullopt;
   Placement on_mp = placements_of(param)[Mesh::mp];
   for (int64_t dim = 0; dim < param.dim(); ++dim) {
     bool is_taken = on_mp.is_sharded() && on_mp.dim == dim;
@@ -103,11 +101,18 @@ void Trainer::lay_out(const std::function<void(const Tree& params)>& forward) {
           at::Tensor& param = laid_out[whole.unsafeGetTensorImpl()];
           if (!param.defined()) {
             param = shard(whole, mesh, {Placement(), on_mp[name]}).detach();
+            auto part = deployer_->zero() == 3 ? shared_over_dp(param, *mesh, deployer_->zero_min_size()) : std::nullopt;
+            if (part) {
+              param = redistribute(param, {*part, on_mp[name]}).detach();
+              stored.push_back(param);
+              stored_names.push_back(name);
+            }
             if (whole.requires_grad()) param.set_requires_grad(true);
           }
           return param;
         });
     for (at::Tensor& leaf : leaves_) leaf = laid_out.at(leaf.unsafeGetTensorImpl());
+    if (!stored.empty()) store_ = ParameterStore::make(stored, blocks_by_name(stored_names));
   }
   prepare_optimizer(std::exchange(given_opt_state_, std::nullopt));
 }
@@ -124,7 +129,7 @@ void Trainer::prepare_optimizer(std::optional<Tree> opt_state) {
       // The optimizer works on the part that is there.
       if (placements_of(leaf)[Mesh::dp].is_sharded()) updates_.back() = view_of_part(leaf, target);
     } else if (deployer_->zero() > 0) {
-      if (auto part = shared_over_dp(leaf, *mesh)) {
+      if (auto part = shared_over_dp(leaf, *mesh, deployer_->zero_min_size())) {
         target[Mesh::dp] = *part;
         at::Tensor own = view_of_part(leaf, target);
         // The optimizers walk parameters as one piece of memory.

@@ -23,6 +23,9 @@ struct DeployerOptions {
   /// What the data-parallel ranks share instead of each holding all of it: 1 optimizer states, 2
   /// and gradients, 3 and parameters (arXiv 1910.02054).
   int64_t zero = 0;
+  /// Parameters of fewer values stay whole: splitting those saves nothing and costs a piece of every
+  /// collective.
+  int64_t zero_min_size = 4096;
   /// Whether the model shards split activations along their sequence between the blocks.
   bool sequence_parallel = false;
   ProcessOptions processes = {};
@@ -86,6 +89,7 @@ class REDCO_API Deployer {
   uint64_t new_trainer_seed();
 
   int64_t zero() const { return zero_; }
+  int64_t zero_min_size() const { return zero_min_size_; }
   RunLog& run_log() { return run_log_; }
   const std::string& workdir() const { return workdir_; }
 
@@ -93,6 +97,7 @@ class REDCO_API Deployer {
   std::shared_ptr<Mesh> mesh_;
   int64_t seed_;
   int64_t zero_;
+  int64_t zero_min_size_;
   std::string workdir_;
   RunLog run_log_;
   uint64_t rng_count_ = 0;
