@@ -57,8 +57,7 @@ void be_resized(const TensorArgument& argument, const at::Tensor& result) {
   require(!is_split(argument.placements), "out: a tensor of shape ", argument.sizes(),
           " laid out as ", to_string(argument.placements), " cannot be resized to ", result.sizes(),
           ": give one of that shape, or one that is whole");
-  argument.impl->set_local(
-      result, {}, {Sizes(result.sizes()), Sizes(result.strides()), result.storage_offset()});
+  argument.impl->set_local(result, {}, geometry_of(result));
 }
 
 // Written arguments must keep their placement: what was worked on elsewhere is brought back.

@@ -42,7 +42,12 @@ void ParameterStore::drop(Block& block) {
 
 void ParameterStore::start(Block& block, at::ScalarType type) {
   std::vector<at::Tensor> parts;
-  for (size_t member : block.members) parts.push_back(params_[member].to(type));
+  for (size_t member : block.members) {
+    // Below the sharding: of the part, not of the tensor.
+    ShardedTensorImpl* impl = sharded_impl(params_[member]);
+    parts.push_back(wrap(impl->local().to(type), impl->placements(), impl->mesh(),
+                         geometry_of(params_[member])));
+  }
   block.type = type;
   block.on_its_way = start_change(parts, std::vector<Placement>(parts.size()), Mesh::dp);
 }

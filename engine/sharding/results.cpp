@@ -9,12 +9,10 @@ namespace redco {
 
 Geometry geometry_of(const OutputPlan& plan, const at::Tensor& local) {
   if (plan.geometry) return *plan.geometry;
-  Sizes sizes(local.sizes().begin(), local.sizes().end());
-  if (!is_split(plan.placements))
-    return {sizes, Sizes(local.strides().begin(), local.strides().end()), local.storage_offset()};
+  Sizes sizes(local.sizes());
   for (size_t dim = 0; dim < plan.sizes.size(); ++dim)
     if (plan.sizes[dim] >= 0) sizes[dim] = plan.sizes[dim];
-  return dense_geometry(sizes, local);
+  return logical_geometry(sizes, plan.placements, local);
 }
 
 c10::IValue Results::wrapped(c10::IValue value) {

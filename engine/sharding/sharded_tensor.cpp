@@ -31,6 +31,10 @@ c10::Device device_for(const at::Tensor& local, const Mesh& mesh) {
 
 }  // namespace
 
+Geometry geometry_of(const at::Tensor& tensor) {
+  return {Sizes(tensor.sizes()), Sizes(tensor.strides()), tensor.storage_offset()};
+}
+
 Geometry dense_geometry(at::IntArrayRef sizes, const at::Tensor& local) {
   Geometry geometry{Sizes(sizes.begin(), sizes.end()), Sizes(sizes.size()), 0};
   c10::SmallVector<size_t, 6> order(sizes.size());
@@ -47,6 +51,11 @@ Geometry dense_geometry(at::IntArrayRef sizes, const at::Tensor& local) {
     stride *= std::max<int64_t>(sizes[order[i]], 1);
   }
   return geometry;
+}
+
+Geometry logical_geometry(at::IntArrayRef sizes, const Placements& placements,
+                          const at::Tensor& local) {
+  return is_split(placements) ? dense_geometry(sizes, local) : geometry_of(local);
 }
 
 ShardedTensorImpl::ShardedTensorImpl(at::Tensor local, const Placements& placements,
@@ -114,13 +123,9 @@ void ShardedTensorImpl::set_local(at::Tensor local, const Placements& placements
   set_sizes_and_strides(geometry.sizes, geometry.strides, geometry.offset);
 }
 
-Geometry ShardedTensorImpl::geometry() const {
-  return {Sizes(sizes().begin(), sizes().end()), Sizes(strides().begin(), strides().end()),
-          storage_offset()};
-}
-
 c10::intrusive_ptr<ShardedTensorImpl> ShardedTensorImpl::detached_copy() const {
-  auto copy = c10::make_intrusive<ShardedTensorImpl>(local_, placements_, mesh_, geometry());
+  Geometry geometry{Sizes(sizes()), Sizes(strides()), storage_offset()};
+  auto copy = c10::make_intrusive<ShardedTensorImpl>(local_, placements_, mesh_, geometry);
   copy->reduced_ = reduced_;
   copy->stored_ = stored_;
   copy->is_copy_of_view_ = is_copy_of_view_;

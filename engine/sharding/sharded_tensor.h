@@ -20,8 +20,15 @@ struct Geometry {
   int64_t offset = 0;
 };
 
+Geometry geometry_of(const at::Tensor& tensor);
+
 /// The geometry of a tensor of these sizes whose dimensions lie in memory in `local`'s order.
 Geometry dense_geometry(at::IntArrayRef sizes, const at::Tensor& local);
+
+/// The geometry of a tensor of these sizes of which this process holds `local`: that one's own,
+/// where it is no part.
+Geometry logical_geometry(at::IntArrayRef sizes, const Placements& placements,
+                          const at::Tensor& local);
 
 class ParameterStore;
 
@@ -77,7 +84,6 @@ class ShardedTensorImpl final : public c10::TensorImpl {
  private:
   const char* tensorimpl_type_name() const override { return "ShardedTensorImpl"; }
   c10::intrusive_ptr<ShardedTensorImpl> detached_copy() const;
-  Geometry geometry() const;
 
   at::Tensor local_;
   Placements placements_;

@@ -41,13 +41,6 @@ Placements effective(const Placements& placements, const Mesh& mesh, at::IntArra
   return result;
 }
 
-Geometry geometry_of(at::IntArrayRef sizes, const at::Tensor& local, const Placements& placements) {
-  if (placements[Mesh::dp].is_sharded() || placements[Mesh::mp].is_sharded())
-    return dense_geometry(sizes, local);
-  return {Sizes(sizes.begin(), sizes.end()), Sizes(local.strides().begin(), local.strides().end()),
-          local.storage_offset()};
-}
-
 at::Tensor placed(const at::Tensor& tensor, const std::shared_ptr<const Mesh>& mesh,
                   const Placements& target) {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
@@ -57,7 +50,7 @@ at::Tensor placed(const at::Tensor& tensor, const std::shared_ptr<const Mesh>& m
   at::Tensor local = redistribute_local(source, tensor.sizes(), from, target, *mesh);
   // A part is memory of its own: the whole need not stay.
   if (local.is_alias_of(source)) local = from == target ? local.alias() : local.clone();
-  return wrap(local, target, mesh, geometry_of(tensor.sizes(), local, target));
+  return wrap(local, target, mesh, logical_geometry(tensor.sizes(), target, local));
 }
 
 class Redistribute : public torch::autograd::Function<Redistribute> {
@@ -144,7 +137,7 @@ at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const Mesh>
   require(local.sizes() == expected, "from_local: of a tensor of shape ", sizes,
           " this process holds ", at::IntArrayRef(expected), " under ", to_string(target),
           ", the local tensor has ", local.sizes());
-  return wrap(local.detach(), target, mesh, geometry_of(sizes, local, target));
+  return wrap(local.detach(), target, mesh, logical_geometry(sizes, target, local));
 }
 
 at::Tensor view_of_part(const at::Tensor& tensor, const Placements& placements) {
@@ -155,7 +148,7 @@ at::Tensor view_of_part(const at::Tensor& tensor, const Placements& placements) 
                                         placements, *impl->mesh());
   require(local.is_alias_of(impl->local()), "view_of_part: ", to_string(placements),
           " is no part of ", to_string(impl->placements()));
-  return wrap(local, placements, impl->mesh(), geometry_of(tensor.sizes(), local, placements));
+  return wrap(local, placements, impl->mesh(), logical_geometry(tensor.sizes(), placements, local));
 }
 
 at::Tensor full(const at::Tensor& tensor) {

@@ -56,8 +56,7 @@ std::optional<Plan> view_by_factors(const Call& call, Factors factors) {
   for (size_t i = 0; i < plan.outputs.size(); ++i) {
     // What is whole has the local tensor's own strides.
     const Placements& placements = plan.outputs[i].placements;
-    if (placements[Mesh::dp].is_sharded() || placements[Mesh::mp].is_sharded())
-      plan.outputs[i].geometry = results[i];
+    if (is_split(placements)) plan.outputs[i].geometry = results[i];
   }
   return plan;
 }
