@@ -43,8 +43,11 @@ std::optional<Plan> embedding_backward(const Call& call) {
   if (call.tensors.size() != 2) return std::nullopt;  // out
   Letters ids = letters(indices.tensor.dim(), 2), grad = ids;
   grad.push_back(1);
-  // Not passed on as a sum: the table has more elements than the gradient of what was looked up.
   Factors factors{{grad, ids}, {{0, 1}}};
+  // Passed on as a sum, unless the table has more elements than the gradient of what was looked up.
+  const TensorArgument& looked_up = call.tensors[0];
+  if (call.integer("num_weights", 0) * looked_up.sizes().back() <= looked_up.tensor.numel())
+    factors.linear = {1};
   // How often a row is asked for is counted over all indices.
   if (call.boolean("scale_grad_by_freq", false))
     for (int8_t id : ids) factors.whole |= uint64_t{1} << id;

@@ -3,6 +3,8 @@
 
 #include "rules.h"
 
+#include <c10/util/accumulate.h>
+
 namespace redco {
 
 namespace {
@@ -21,8 +23,11 @@ void keep_local_sizes(const Call& call, Plan& plan, const char* argument,
 // in the view. The gradient's letters are those without the dimensions that the view cut.
 std::optional<Plan> among_zeros(const Call& call, const Letters& grad, const Letters& result) {
   if (call.tensors.size() != 1) return std::nullopt;  // out
-  Plan plan = plan_by_factors(call, {{grad}, {result}});
-  keep_local_sizes(call, plan, "input_sizes", call.find("input_sizes")->toIntVector());
+  std::vector<int64_t> sizes = call.find("input_sizes")->toIntVector();
+  Factors factors{{grad}, {result}};
+  if (call.tensors[0].tensor.numel() == c10::multiply_integers(sizes)) factors.linear = {1};
+  Plan plan = plan_by_factors(call, factors);
+  keep_local_sizes(call, plan, "input_sizes", sizes);
   return plan;
 }
 

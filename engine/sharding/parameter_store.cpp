@@ -6,7 +6,6 @@
 #include <ATen/core/grad_mode.h>
 
 #include <map>
-#include <sstream>
 
 namespace redco {
 
@@ -95,11 +94,13 @@ std::vector<size_t> blocks_by_name(const std::vector<std::string>& names) {
   std::map<std::string, size_t> known;
   std::vector<size_t> blocks;
   for (const std::string& name : names) {
-    std::string block;
-    std::istringstream parts(name);
-    for (std::string part; std::getline(parts, part, '.');) {
-      block += part + ".";
-      if (part.find_first_not_of("0123456789") == std::string::npos) break;
+    std::string block = name.substr(0, name.rfind('.'));
+    for (size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
+      end = name.find('.', begin);
+      std::string part = name.substr(begin, end - begin);
+      if (part.find_first_not_of("0123456789") != std::string::npos) continue;
+      block = name.substr(0, end);
+      break;
     }
     blocks.push_back(known.emplace(block, known.size()).first->second);
   }

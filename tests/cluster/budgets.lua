@@ -94,4 +94,80 @@ test("data parallel moves each gradient once", function()
   expect_only(sent("dp", step), { all_reduce = { 2, bytes + 4 } })
 end)
 
+--- Trains a small GPT under one level of zero, all of whose parameters can be shared; returns a
+--- function that makes a step, the trainer and the examples.
+local function gpt(zero)
+  local deployer = redco.Deployer { seed = 1, zero = zero, zero_min_size = 1, verbose = false }
+  local model = redco.models.gpt2.from_config({
+    vocab_size = 32, n_positions = length, n_embd = width, n_layer = 3, n_head = n_heads,
+  }, torch.Generator(1))
+  local examples = {}
+  for i = 1, 4 do examples[i] = torch.arange(length + 1) + i end
+  local trainer = redco.Trainer {
+    deployer = deployer, params = model.params,
+    collate_fn = function(batch)
+      local tokens = torch.stack(batch)
+      return { input_ids = tokens:narrow(1, 0, length), labels = tokens:narrow(1, 1, length) }
+    end,
+    loss_fn = function(rng, _, params, batch, is_training)
+      return model.loss(params, batch, { train = is_training, rng = rng })
+    end,
+    optimizer = redco.optim.adamw { learning_rate = 0.01 },
+  }
+  local function step() trainer:train { examples = examples, per_device_batch_size = 2 } end
+  return step, trainer, examples
+end
+
+--- The bytes of a tree's tensors that this process holds.
+local function held(values)
+  local bytes = 0
+  for _, leaf in ipairs(redco.tree.leaves(values)) do
+    bytes = bytes + leaf:to_local():nbytes()
+  end
+  return bytes
+end
+
+for zero = 0, 3 do
+  test(("zero = %d holds and moves what it promises"):format(zero), function()
+    local step, trainer = gpt(zero)
+    step()
+    step()  -- the first learned the order of the gradients, and of the parameters
+    local whole = 4 * redco.tree.count(trainer.params)
+    expect_equal(held(trainer.params), zero == 3 and whole / 2 or whole)
+    -- Two moments of each parameter, and the count of steps.
+    expect_equal(held(trainer.state.opt_state), (zero > 0 and whole or 2 * whole) + 4)
+    -- The loss and its weight, the loss that is shown; the norms of the parts of 40 gradients.
+    local numbers = zero > 0 and { 3, 3 * 4 + 40 * 4 } or { 2, 3 * 4 }
+    local found = sent("dp", step)
+    if zero == 0 then
+      expect_only(found, { all_reduce = { numbers[1] + 1, numbers[2] + whole } })
+    elseif zero < 3 then
+      expect_only(found, {
+        all_reduce = numbers, reduce_scatter = { 1, whole / 2 }, all_gather = { 1, whole / 2 },
+      })
+    else
+      -- Forward and backward, in six blocks: three layers, the last norm, the two embeddings. That
+      -- of the positions is read in forward alone.
+      local once = held { trainer.params["transformer.wpe.weight"] }
+      expect_only(found, {
+        all_reduce = numbers, reduce_scatter = { 1, whole / 2 },
+        all_gather = { 2 * 6 - 1, whole - once },
+      })
+    end
+  end)
+end
+
+test("zero = 2 holds parts of gradients while they add up, zero = 1 reduces them once", function()
+  for zero = 1, 2 do
+    local _, trainer, examples = gpt(zero)
+    local function step()
+      trainer:fit {
+        train_examples = examples, per_device_batch_size = 1, global_batch_size = 4, n_epochs = 1,
+      }
+    end
+    step()
+    expect_equal(sent("dp", step).reduce_scatter.count, zero)
+  end
+end)
+
 testing.finish()

@@ -53,8 +53,8 @@ class REDCO_API ParameterStore : public std::enable_shared_from_this<ParameterSt
   bool is_recorded_ = false;
 };
 
-/// Blocks by dotted names: what shares its name up to the first number, such as "h.0", is one; each
-/// other parameter is its own.
+/// Blocks by dotted names: what shares its name up to the first number, such as "h.0", is one; of
+/// other names, what shares all but the last part, such as "ln_f".
 REDCO_API std::vector<size_t> blocks_by_name(const std::vector<std::string>& names);
 
 }  // namespace redco
