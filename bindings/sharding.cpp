@@ -78,6 +78,24 @@ int shard(lua_State* L) {
   return 1;
 }
 
+int parameter(lua_State* L) {
+  std::vector<int64_t> sizes;
+  if (auto size = test_integer(L, 1)) {
+    sizes = {*size};
+  } else {
+    require(lua_istable(L, 1), "redco.parameter: expected a list of sizes, got ", described(L, 1));
+    for (size_t i = 1; i <= lua_objlen(L, 1); ++i) {
+      lua_rawgeti(L, 1, int(i));
+      sizes.push_back(check_integer(L, -1, "redco.parameter: a size"));
+      lua_pop(L, 1);
+    }
+  }
+  for (int64_t size : sizes)
+    require(size >= 0, "redco.parameter: the size ", size, " must not be negative");
+  push_tensor(L, empty_spread(sizes, at::kFloat, current_mesh(L)));
+  return 1;
+}
+
 int placement(lua_State* L) {
   Placements placements = placements_of(check_tensor(L, 1));
   lua_createtable(L, 0, Mesh::n_dims);
@@ -236,6 +254,11 @@ void add_sharding(lua_State* L) {
         "end), \"replicate\" (what is left out), \"partial\" (a sum of terms) or {dim = 1, block = "
         "768} for blocks that are split each. A sharded tensor is moved, by every process "
         "together. Gradients flow through it."},
+       {"parameter", parameter,
+        "parameter(sizes) -> Tensor\n"
+        "An uninitialised float32 tensor for a parameter, to be filled by redco.nn.init. Once a "
+        "Deployer has met other processes all share it evenly, so that none holds a whole model; "
+        "a Trainer lays it out. A generator gives it the same values on any number of them."},
        {"sharding_counters", counters,
         "sharding_counters() -> table\n"
         "What sharding did since the start: `collectives.dp` and `collectives.mp`, by kind, and "

@@ -12,7 +12,7 @@ namespace redco::lua {
 
 /// Adds shard, placement and the rest to the table of Tensor's methods on top of the stack.
 void add_sharding_methods(lua_State* L);
-/// Adds redco.shard and redco.sharding_counters to the table on top of the stack.
+/// Adds redco.shard, redco.parameter and redco.sharding_counters to the table on top of the stack.
 void add_sharding(lua_State* L);
 
 /// The mesh of the newest Deployer of this state, or null once that is gone.

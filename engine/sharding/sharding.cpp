@@ -5,8 +5,12 @@
 #include <redco/error.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/accumulate.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
+
+#include <algorithm>
 
 namespace redco {
 
@@ -138,6 +142,19 @@ at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const Mesh>
           " this process holds ", at::IntArrayRef(expected), " under ", to_string(target),
           ", the local tensor has ", local.sizes());
   return wrap(local.detach(), target, mesh, logical_geometry(sizes, target, local));
+}
+
+at::Tensor empty_spread(at::IntArrayRef sizes, at::TensorOptions options,
+                        const std::shared_ptr<const Mesh>& mesh) {
+  constexpr int64_t least = 4096;  // values that are worth a collective
+  if (!mesh || mesh->world().size() == 1 || c10::multiply_integers(sizes) < least)
+    return at::empty(sizes, options);
+  int64_t largest = std::max_element(sizes.begin(), sizes.end()) - sizes.begin();
+  Placements placements;
+  placements.fill(Placement::shard(largest));
+  placements = effective(placements, *mesh, sizes);
+  return from_local(at::empty(local_sizes(sizes, placements, *mesh), options), mesh, placements,
+                    sizes);
 }
 
 at::Tensor view_of_part(const at::Tensor& tensor, const Placements& placements) {

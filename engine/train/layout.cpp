@@ -53,8 +53,9 @@ Tree laid_like(const Tree& state, const std::vector<std::string>& names,
 // Each process made its parameters itself: unlike ones would train into nonsense without a word.
 void check_alike(const Tree& params, Group& world) {
   std::vector<NamedTensor> named = named_tensors(params);
+  std::erase_if(named, [](const NamedTensor& param) { return is_sharded(param.second); });
   std::vector<at::Tensor> sums;
-  for (const auto& [name, param] : named) sums.push_back(full(param).to(at::kDouble).abs().sum());
+  for (const auto& [name, param] : named) sums.push_back(param.to(at::kDouble).abs().sum());
   if (sums.empty()) return;
   at::Tensor own = at::stack(sums).cpu();
   at::Tensor most = world.all_reduce(own.clone(), ReduceOp::max);
@@ -100,8 +101,12 @@ void Trainer::lay_out(const std::function<void(const Tree& params)>& forward) {
         map_tensors(state_.params, [&](const std::string& name, const at::Tensor& whole) {
           at::Tensor& param = laid_out[whole.unsafeGetTensorImpl()];
           if (!param.defined()) {
-            param = shard(whole, mesh, {Placement(), on_mp[name]}).detach();
-            auto part = deployer_->zero() == 3 ? shared_over_dp(param, *mesh, deployer_->zero_min_size()) : std::nullopt;
+            // What another Deployer's processes share is theirs to bring together.
+            at::Tensor source = mesh_of(whole) == mesh ? whole : full(whole);
+            param = shard(source, mesh, {Placement(), on_mp[name]}).detach();
+            auto part = deployer_->zero() == 3
+                            ? shared_over_dp(param, *mesh, deployer_->zero_min_size())
+                            : std::nullopt;
             if (part) {
               param = redistribute(param, {*part, on_mp[name]}).detach();
               stored.push_back(param);

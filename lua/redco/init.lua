@@ -7,6 +7,7 @@ local redco = {
   Trainer = native.Trainer,
   Predictor = native.Predictor,
   shard = native.shard,
+  parameter = native.parameter,
   sharding_counters = native.sharding_counters,
   Rng = native.Rng,
   with_rng = native.with_rng,

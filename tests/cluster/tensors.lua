@@ -204,6 +204,46 @@ test("rules are proposed, can be changed and are followed", function()
   expect_close(trainer.params[1].weight:full(), params[1].weight)
 end)
 
+test("a model is made in parts, of the values that one process would make", function()
+  for _, make_generator in ipairs { torch.Generator, redco.Rng } do
+    local function generator() return make_generator(9) end
+    local params = redco.nn.MLP({ 70, 130, 70 }, { generator = generator() })
+    local values, rng = {}, generator()
+    for i, sizes in ipairs { { 70, 130 }, { 130, 70 } } do
+      local n_in, n_out = unpack(sizes)
+      local bound = 1 / math.sqrt(n_in)
+      values[i] = {
+        weight = torch.empty { n_out, n_in }:uniform_(-bound, bound, { generator = rng }),
+        bias = torch.empty { n_out }:uniform_(-bound, bound, { generator = rng }),
+      }
+    end
+    for i, layer in ipairs(params) do
+      local part = layer.weight:to_local():numel() / layer.weight:numel()
+      assert(math.abs(part - 1 / deployer.n_processes) < 0.02, part)
+      expect_equal(layer.bias:is_sharded(), false)  -- too small to be worth it
+      expect_close(layer.weight:full(), values[i].weight, 0, 0)
+      expect_close(layer.bias, values[i].bias, 0, 0)
+    end
+
+    local function trained(initial)
+      local trainer = redco.Trainer {
+        deployer = deployer, params = initial,
+        collate_fn = function(examples) return { x = torch.stack(examples) } end,
+        loss_fn = function(_, _, p, batch) return redco.nn.mlp(p, batch.x):pow(2):mean() end,
+        optimizer = redco.optim.sgd { learning_rate = 0.1 },
+      }
+      local examples = { torch.ones { 70 }, torch.ones { 70 } / 2 }
+      trainer:train { examples = examples, per_device_batch_size = 2 / deployer.mesh.dp }
+      return trainer.params
+    end
+    local from_parts, from_wholes = trained(params), trained(values)
+    for i, layer in ipairs(from_parts) do
+      expect_equal(layer.weight:placement().mp, from_wholes[i].weight:placement().mp)
+      expect_close(layer.weight:full(), from_wholes[i].weight:full())
+    end
+  end
+end)
+
 test("a rule that fits nothing, or no parameter, is an error", function()
   local params = redco.nn.MLP { 6, 8, 4 }
   local function with(rules)

@@ -5,6 +5,7 @@
 #include <redco/mesh.h>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/TensorOptions.h>
 
 #include <array>
 #include <cstdint>
@@ -73,6 +74,11 @@ REDCO_API at::Tensor shard(const at::Tensor& tensor, const std::shared_ptr<const
 /// they do not fit together.
 REDCO_API at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const Mesh>& mesh,
                                 const Placements& placements, at::IntArrayRef sizes);
+
+/// An uninitialised tensor that all processes share evenly, along its largest dimension: a parameter
+/// before its layout is known. Whole, where it is small or the process alone.
+REDCO_API at::Tensor empty_spread(at::IntArrayRef sizes, at::TensorOptions options,
+                                  const std::shared_ptr<const Mesh>& mesh);
 
 /// The same tensor in other placements, by the collectives that move the fewest bytes.
 /// Differentiable. A tensor that is not sharded counts as replicated and needs `mesh`.

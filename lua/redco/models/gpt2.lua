@@ -6,6 +6,7 @@ local fail = require "redco.fail"
 local nn = require "redco.nn"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
+local parameter = require("redco.native").parameter
 
 local gpt2 = {}
 
@@ -38,7 +39,7 @@ end
 local function make_params(c, generator)
   local params = {}
   local function normal(name, std, ...)
-    params[name] = nn.init.normal_(torch.empty { ... }, { std = std, generator = generator })
+    params[name] = nn.init.normal_(parameter { ... }, { std = std, generator = generator })
   end
   local function layer_norm(name)
     params[name .. ".weight"] = torch.ones { c.n_embd }

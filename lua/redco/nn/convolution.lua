@@ -3,6 +3,7 @@ local arguments = require "redco.arguments"
 local init = require "redco.nn.initializers"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
+local parameter = require("redco.native").parameter
 
 local convolution = {}
 
@@ -25,8 +26,8 @@ local function define(name, n, apply)
     local fan_in = 1
     for i = 2, #shape do fan_in = fan_in * shape[i] end
     local bound = { a = -1 / math.sqrt(fan_in), b = 1 / math.sqrt(fan_in), generator = o.generator }
-    local params = { weight = init.uniform_(torch.empty(shape), bound) }
-    if o.bias then params.bias = init.uniform_(torch.empty { out_channels }, bound) end
+    local params = { weight = init.uniform_(parameter(shape), bound) }
+    if o.bias then params.bias = init.uniform_(parameter { out_channels }, bound) end
     return params
   end)
 

@@ -4,6 +4,7 @@ local fail = require "redco.fail"
 local init = require "redco.nn.initializers"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
+local parameter = require("redco.native").parameter
 
 local layers = {}
 
@@ -19,8 +20,8 @@ function(in_features, out_features, options)
   local o = linear(options)
   local bound = { a = -1 / math.sqrt(in_features), b = 1 / math.sqrt(in_features),
     generator = o.generator }
-  local params = { weight = init.uniform_(torch.empty { out_features, in_features }, bound) }
-  if o.bias then params.bias = init.uniform_(torch.empty { out_features }, bound) end
+  local params = { weight = init.uniform_(parameter { out_features, in_features }, bound) }
+  if o.bias then params.bias = init.uniform_(parameter { out_features }, bound) end
   return params
 end)
 
@@ -35,7 +36,7 @@ define("Embedding", [[
 Embedding(num_embeddings, embedding_dim, {std = 1, generator}) -> params
 {weight [num_embeddings, embedding_dim]}, normal.]],
 function(num_embeddings, embedding_dim, options)
-  local weight = torch.empty { num_embeddings, embedding_dim }
+  local weight = parameter { num_embeddings, embedding_dim }
   return { weight = init.normal_(weight, embedding(options)) }
 end)
 

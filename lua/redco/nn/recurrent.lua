@@ -3,6 +3,7 @@ local arguments = require "redco.arguments"
 local init = require "redco.nn.initializers"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
+local parameter = require("redco.native").parameter
 
 local recurrent = {}
 
@@ -17,7 +18,7 @@ local function define(name, gates, order)
     local o = new(options)
     local bound = { a = -1 / math.sqrt(hidden_size), b = 1 / math.sqrt(hidden_size),
       generator = o.generator }
-    local function uniform(...) return init.uniform_(torch.empty { ... }, bound) end
+    local function uniform(...) return init.uniform_(parameter { ... }, bound) end
     local rows = gates * hidden_size
     local params = { weight_ih = uniform(rows, input_size), weight_hh = uniform(rows, hidden_size) }
     if o.bias then params.bias_ih, params.bias_hh = uniform(rows), uniform(rows) end
