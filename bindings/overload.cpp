@@ -6,6 +6,7 @@
 
 #include <redco/error.h>
 #include <redco/random.h>
+#include <redco/sharding.h>
 
 #include <ATen/core/List.h>
 #include <ATen/core/jit_type.h>
@@ -268,8 +269,9 @@ IValue read(lua_State* L, int index, const Parameter& parameter, int n_gathered,
 void push_value(lua_State* L, IValue value, bool fresh) {
   if (value.isTensor()) {
     at::Tensor tensor = std::move(value).toTensor();
-    int64_t bytes = fresh && tensor.defined() && tensor.has_storage()
-                        ? static_cast<int64_t>(tensor.storage().nbytes())
+    const at::Tensor& memory = memory_of(tensor);
+    int64_t bytes = fresh && memory.defined() && memory.has_storage()
+                        ? static_cast<int64_t>(memory.storage().nbytes())
                         : 0;
     push_tensor(L, std::move(tensor), bytes);
   } else if (value.isNone()) {

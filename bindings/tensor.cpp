@@ -3,6 +3,8 @@
 #include "context.h"
 #include "values.h"
 
+#include <redco/sharding.h>
+
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -60,8 +62,9 @@ void push_tensor(lua_State* L, at::Tensor tensor, int64_t fresh_bytes) {
 
 void push_tensor(lua_State* L, at::Tensor tensor) {
   int64_t bytes = 0;
-  if (tensor.defined() && tensor.has_storage() && tensor.storage().use_count() == 1)
-    bytes = static_cast<int64_t>(tensor.storage().nbytes());
+  const at::Tensor& memory = memory_of(tensor);
+  if (memory.defined() && memory.has_storage() && memory.storage().use_count() == 1)
+    bytes = static_cast<int64_t>(memory.storage().nbytes());
   push_tensor(L, std::move(tensor), bytes);
 }
 

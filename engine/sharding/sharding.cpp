@@ -168,6 +168,11 @@ at::Tensor view_of_part(const at::Tensor& tensor, const Placements& placements) 
   return wrap(local, placements, impl->mesh(), logical_geometry(tensor.sizes(), placements, local));
 }
 
+const at::Tensor& memory_of(const at::Tensor& tensor) {
+  ShardedTensorImpl* impl = tensor.defined() ? sharded_impl(tensor) : nullptr;
+  return impl ? impl->local() : tensor;
+}
+
 at::Tensor full(const at::Tensor& tensor) {
   return is_sharded(tensor) ? Full::apply(tensor) : tensor;
 }

@@ -1,5 +1,5 @@
--- One training step of a small GPT-2, through the Trainer and the model that ships. Prints one JSON
--- line. --data= is a folder with `init.safetensors` and `tokens.npy`, for runs from the weights and
+-- One training step of a small GPT-2, through the Trainer and the model that ships, on any number of
+-- processes. Prints one JSON line. --batch counts the examples of all. --data= is a folder with `init.safetensors` and `tokens.npy`, for runs from the weights and
 -- on the tokens of another program; without it both are drawn here.
 local clock = require "clock"
 local redco = require "redco"
@@ -8,6 +8,7 @@ local torch = redco.torch
 local o = redco.options {
   data = "", steps = 20, warmup = 3, batch = 8, seq = 128, layers = 4, hidden = 256, heads = 8,
   vocab = 8192, lr = 1e-3, weight_decay = 0.01, threads = 2, compute_dtype = "float32",
+  n_model_shards = 1, zero = 0, sequence_parallel = false,
 }
 torch.set_num_threads(o.threads)
 
@@ -24,6 +25,10 @@ local function read_npy(path)
     :view { tonumber(rows), tonumber(columns) }
 end
 
+local deployer = redco.Deployer {
+  seed = 0, n_model_shards = o.n_model_shards, zero = o.zero,
+  sequence_parallel = o.sequence_parallel,
+}
 local model = redco.models.gpt2.from_config {
   vocab_size = o.vocab, n_positions = o.seq, n_embd = o.hidden, n_layer = o.layers,
   n_head = o.heads, embd_pdrop = 0, resid_pdrop = 0, attn_pdrop = 0,
@@ -73,7 +78,6 @@ end
 local examples = {}
 for i = 1, (o.warmup + o.steps) * o.batch do examples[i] = i end
 
-local deployer = redco.Deployer { seed = 0 }
 local trainer = redco.Trainer {
   deployer = deployer,
   collate_fn = collate_fn,
@@ -87,14 +91,18 @@ local trainer = redco.Trainer {
   compute_dtype = o.compute_dtype,
   optimizer = redco.optim.adamw { learning_rate = o.lr, weight_decay = o.weight_decay },
 }
-trainer:fit { train_examples = examples, per_device_batch_size = o.batch, n_epochs = 1 }
+local per_device = o.batch / deployer.mesh.dp
+trainer:setup_running_step { examples = examples, per_device_batch_size = per_device }
+starts, losses = {}, {}
+trainer:fit { train_examples = examples, per_device_batch_size = per_device, n_epochs = 1 }
 starts[#starts + 1] = clock.now()
 
 local times = {}
 for i = o.warmup + 1, o.warmup + o.steps do times[#times + 1] = starts[i + 1] - starts[i] end
 local total = starts[#starts] - starts[o.warmup + 1]
 table.sort(times)
-print(('{"name": "gpt2_step", "tokens_per_s": %.1f, "step_ms_median": %.2f, "peak_rss_mb": %.1f, '
+if deployer.process_id > 0 then return end
+print(('{"name": "gpt2_step", "processes": "%dx%d", "zero": %d, "tokens_per_s": %.1f, "step_ms_median": %.2f, "peak_rss_mb": %.1f, '
   .. '"loss_first": %.5f, "loss_last": %.5f, "threads": %d, "compute_dtype": "%s"}'):format(
-  o.steps * o.batch * o.seq / total, times[math.ceil(#times / 2)] * 1e3, clock.peak_rss_mb(),
+  deployer.mesh.dp, deployer.mesh.mp, o.zero, o.steps * o.batch * o.seq / total, times[math.ceil(#times / 2)] * 1e3, clock.peak_rss_mb(),
   losses[1]:item(), losses[#losses]:item(), o.threads, o.compute_dtype))

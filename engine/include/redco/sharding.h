@@ -99,6 +99,9 @@ REDCO_API std::shared_ptr<const Mesh> mesh_of(const at::Tensor& tensor);
 REDCO_API at::Tensor full(const at::Tensor& tensor);
 /// This process' part as a plain tensor; it shares memory with it. Its gradient is the part's.
 REDCO_API at::Tensor to_local(const at::Tensor& tensor);
+/// The same, or the tensor itself where it is not sharded, for what only asks for its memory: outside
+/// the recorded history.
+REDCO_API const at::Tensor& memory_of(const at::Tensor& tensor);
 
 /// What the sharding did so far on this thread.
 struct ShardingCounters {
