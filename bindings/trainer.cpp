@@ -22,13 +22,21 @@ constexpr const char* laid_out_by_trainer = "the Trainer lays out what it is giv
 
 // The state as loss_fn and train_step_fn see it.
 void push_state(lua_State* L, const TrainState& state, const Ref& apply_fn) {
-  lua_createtable(L, 0, 4);
+  lua_createtable(L, 0, 5);
   push_tree(L, state.params);
   lua_setfield(L, -2, "params");
   push_tree(L, state.opt_state);
   lua_setfield(L, -2, "opt_state");
   push_integer(L, state.step);
   lua_setfield(L, -2, "step");
+  if (state.loss_scale) {
+    lua_createtable(L, 0, 2);
+    lua_pushnumber(L, state.loss_scale->scale);
+    lua_setfield(L, -2, "scale");
+    push_integer(L, state.loss_scale->good_steps);
+    lua_setfield(L, -2, "good_steps");
+    lua_setfield(L, -2, "loss_scale");
+  }
   if (apply_fn) {
     apply_fn.push();
     lua_setfield(L, -2, "apply_fn");
@@ -132,6 +140,21 @@ TrainStepFn make_train_step_fn(const Ref& function, const Ref& loss_fn, const Re
   };
 }
 
+// As `push_state` pushes it; what is missing is as at the start.
+std::optional<LossScale> check_loss_scale_argument(NamedArguments& args) {
+  lua_State* L = args.state();
+  return balanced(L, [&]() -> std::optional<LossScale> {
+    args.push("loss_scale");
+    if (lua_isnil(L, -1)) return std::nullopt;
+    NamedArguments fields(L, lua_gettop(L), args.function() + ": loss_scale");
+    LossScale result;
+    result.scale = fields.get<double>("scale", result.scale);
+    result.good_steps = fields.get<int64_t>("good_steps", result.good_steps);
+    fields.finish();
+    return result;
+  });
+}
+
 int make(lua_State* L) {
   NamedArguments args(L, 1, "redco.Trainer");
   args.push("deployer");
@@ -148,6 +171,7 @@ int make(lua_State* L) {
   options.opt_state = args.optional<Tree>("opt_state");
   options.step = args.get<int64_t>("step", 0);
   options.compute_dtype = args.get<c10::ScalarType>("compute_dtype", at::kFloat);
+  options.loss_scale = check_loss_scale_argument(args);
   options.lr_schedule_fn = check_schedule_argument(args, "lr_schedule_fn");
   options.accumulate_grad_batches = args.optional<int64_t>("accumulate_grad_batches");
   options.train_step_fn =
@@ -318,6 +342,7 @@ int set_train_state(lua_State* L) {
   options.params = args.required<Tree>("params");
   options.opt_state = args.optional<Tree>("opt_state");
   options.step = args.get<int64_t>("step", 0);
+  options.loss_scale = check_loss_scale_argument(args);
   if (args.has("optimizer")) options.optimizer = check_optimizer(args, "optimizer");
   if (auto apply_fn = args.optional<Ref>("apply_fn")) object->apply_fn = *apply_fn;
   args.refuse({"params_sharded", "opt_state_sharded"}, laid_out_by_trainer);
@@ -374,7 +399,7 @@ void add_trainer(lua_State* L) {
         "Lays the parameters out over the processes, by what loss_fn does with the first batch. "
         "fit, train and eval_loss do it by themselves."},
        {"set_train_state", set_train_state,
-        "set_train_state(self, {params, opt_state, step = 0, optimizer, apply_fn})\n"
+        "set_train_state(self, {params, opt_state, step = 0, loss_scale, optimizer, apply_fn})\n"
         "Starts anew from a copy of `params`."},
        {"get_default_predictor", get_default_predictor,
         "get_default_predictor(self, {pred_fn, output_fn}) -> Predictor\n"
@@ -384,8 +409,8 @@ void add_trainer(lua_State* L) {
       L, "redco.",
       {{"Trainer", make,
         "Trainer{deployer, collate_fn, loss_fn, params, optimizer, apply_fn, opt_state, step = 0, "
-        "compute_dtype = \"float32\", lr_schedule_fn, accumulate_grad_batches, train_step_fn, "
-        "params_sharding_rules} -> "
+        "compute_dtype = \"float32\", loss_scale, lr_schedule_fn, accumulate_grad_batches, "
+        "train_step_fn, params_sharding_rules} -> "
         "Trainer\n"
         "Trains a tree of parameters, in place. `collate_fn(examples)` makes a batch, a table of "
         "tensors, from a list of examples. `loss_fn(rng, state, params, batch, is_training)` "
@@ -395,9 +420,16 @@ void add_trainer(lua_State* L) {
         "in the whole batch of the step; operators without a generator, such as torch.dropout, "
         "draw "
         "from it too. `state` has apply_fn, params, opt_state "
-        "and step, which counts optimizer steps. `train_step_fn(rng, state, batch, defaults)` "
+        "and step, which counts optimizer steps. `compute_dtype` is what params are cast to for "
+        "loss_fn: float32, float64, bfloat16 or float16. With float16 the loss is multiplied by a "
+        "scale before backward, and the gradients are divided by it; a step whose gradients are "
+        "not all finite is left out (params, opt_state and step stay) and halves the scale, 2000 "
+        "good ones in a row double it. The metric loss_scale is what a step was done with, and "
+        "state.loss_scale what the next one will be: hand it on as `loss_scale = {scale = 65536, "
+        "good_steps = 0}` to go on from there. `train_step_fn(rng, state, batch, defaults)` "
         "replaces the step: it calls defaults.value_and_grad(f) and "
-        "defaults.apply_gradients(grads) and returns a table of metrics. "
+        "defaults.apply_gradients(grads) and returns a table of metrics; its gradients are without "
+        "the scale. "
         "`params_sharding_rules` is a list of {pattern, placement} for parameters by dotted name, "
         "{\"*.q_proj.weight\", 0}: the dimension that is split over the model shards, "
         "\"replicate\" or {dim = 1, block = 768}; the first that matches counts, and the rest is "
