@@ -161,10 +161,12 @@ int make(lua_State* L) {
   auto deployer = check_object<LuaDeployer>(L, lua_gettop(L), "redco.Trainer: deployer");
   auto object = std::make_shared<LuaTrainer>();
   object->collate_fn = args.required<Ref>("collate_fn");
+  object->collate = check_collate(args);
   object->apply_fn = args.get<Ref>("apply_fn", {});
   Ref loss_fn = args.required<Ref>("loss_fn");
   TrainerOptions options;
   options.deployer = deployer->deployer;
+  options.collate = object->collate;
   options.params = args.required<Tree>("params");
   options.loss_fn = make_loss_fn(loss_fn, object->apply_fn);
   options.optimizer = check_optimizer(args, "optimizer");
@@ -357,7 +359,8 @@ int get_default_predictor(lua_State* L) {
   Ref pred_fn = args.required<Ref>("pred_fn");
   Ref output_fn = args.get<Ref>("output_fn", {});
   args.finish();
-  push_predictor(L, object->trainer->deployer(), object->collate_fn, pred_fn, output_fn);
+  push_predictor(L, object->trainer->deployer(), object->collate_fn, object->collate, pred_fn,
+                 output_fn);
   return 1;
 }
 
@@ -403,17 +406,22 @@ void add_trainer(lua_State* L) {
         "Starts anew from a copy of `params`."},
        {"get_default_predictor", get_default_predictor,
         "get_default_predictor(self, {pred_fn, output_fn}) -> Predictor\n"
-        "A Predictor with the Trainer's deployer and collate_fn."}},
+        "A Predictor with the Trainer's deployer, collate_fn and collate."}},
       field);
   register_functions(
       L, "redco.",
       {{"Trainer", make,
         "Trainer{deployer, collate_fn, loss_fn, params, optimizer, apply_fn, opt_state, step = 0, "
         "compute_dtype = \"float32\", loss_scale, lr_schedule_fn, accumulate_grad_batches, "
-        "train_step_fn, params_sharding_rules} -> "
-        "Trainer\n"
+        "train_step_fn, collate = \"global\", params_sharding_rules} -> Trainer\n"
         "Trains a tree of parameters, in place. `collate_fn(examples)` makes a batch, a table of "
-        "tensors, from a list of examples. `loss_fn(rng, state, params, batch, is_training)` "
+        "tensors, from a list of examples. By default each process collates the whole global batch "
+        "and keeps its rows. With collate = \"local\" it collates only the examples of its rows, "
+        "which gives the same when collate_fn works example by example: tensors whose first "
+        "dimension is the number of examples must agree in the others on all processes (pad to a "
+        "fixed length), all other tensors, numbers and booleans must be the same, and strings may "
+        "differ; a process that a small last batch leaves without examples collates the first one. "
+        "`loss_fn(rng, state, params, batch, is_training)` "
         "returns the mean loss of a batch, and the weight of that mean (its number of examples if "
         "left out), by which micro-batches are combined. `rng` gives each example the numbers it "
         "has "

@@ -70,8 +70,9 @@ void check_alike(const Tree& params, Group& world) {
 
 void Trainer::setup_running_step(const Dataset& examples, int64_t per_device_batch_size) {
   if (is_laid_out_) return;
-  int64_t n = std::min(examples.size,
-                       deployer_->get_local_global_micro_batch_size(per_device_batch_size).second);
+  auto [local, global] = deployer_->get_local_global_micro_batch_size(per_device_batch_size);
+  // The same examples on all processes, so that they come to the same layout.
+  int64_t n = std::min(examples.size, collate_ == Collate::local ? local : global);
   Tree batch = to_device(examples.collate(index_range(0, n)), device_);
   lay_out([&](const Tree& params) {
     Tree cast = map_tensors(params, [&](const std::string&, const at::Tensor& param) {
@@ -101,7 +102,9 @@ void Trainer::lay_out(const std::function<void(const Tree& params)>& forward) {
           at::Tensor& param = laid_out[whole.unsafeGetTensorImpl()];
           if (!param.defined()) {
             param = shard(whole, mesh, {Placement(), on_mp[name]}).detach();
-            auto part = deployer_->zero() == 3 ? shared_over_dp(param, *mesh, deployer_->zero_min_size()) : std::nullopt;
+            auto part = deployer_->zero() == 3
+                            ? shared_over_dp(param, *mesh, deployer_->zero_min_size())
+                            : std::nullopt;
             if (part) {
               param = redistribute(param, {*part, on_mp[name]}).detach();
               stored.push_back(param);

@@ -80,9 +80,7 @@ at::Generator Trainer::batch_rng(uint64_t stream, size_t first, size_t size) con
 
 Loss Trainer::loss_of(const Dataset& examples, std::span<const int64_t> indices, const Tree& params,
                       const at::Generator& rng, bool is_training) const {
-  Tree batch = split_batch(
-      to_device(examples.collate(std::vector<int64_t>(indices.begin(), indices.end())), device_),
-      int64_t(indices.size()), deployer_->mesh());
+  Tree batch = make_batch(examples, indices, collate_, device_, deployer_->mesh());
   Loss result;
   {
     WithRng with_rng(rng);
@@ -215,9 +213,7 @@ PendingMetrics Trainer::run_step(const Dataset& examples, std::span<const int64_
     check_interrupt();
     BackwardOnThisThread on_this_thread;
     at::AutoGradMode with_grad(true);
-    Tree batch = split_batch(
-        to_device(examples.collate(std::vector<int64_t>(indices.begin(), indices.end())), device_),
-        int64_t(indices.size()), deployer_->mesh());
+    Tree batch = make_batch(examples, indices, collate_, device_, deployer_->mesh());
     at::Generator rng = batch_rng(train_stream, 0, indices.size());
     WithRng with_rng(rng);
     Tree own = train_step_fn_(rng, *this, batch);

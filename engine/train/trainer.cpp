@@ -51,6 +51,7 @@ Trainer::Trainer(TrainerOptions options)
       lr_schedule_fn_(std::move(options.lr_schedule_fn)),
       accumulate_grad_batches_(options.accumulate_grad_batches),
       train_step_fn_(std::move(options.train_step_fn)),
+      collate_(options.collate),
       params_sharding_rules_(std::move(options.params_sharding_rules)) {
   require(deployer_ != nullptr, "Trainer: deployer is missing");
   require(bool(loss_fn_), "Trainer: loss_fn is missing");
@@ -150,7 +151,7 @@ void Trainer::adopt(Tree params, std::optional<Tree> opt_state, int64_t step,
 }
 
 Predictor Trainer::get_default_predictor(PredFn pred_fn, OutputFn output_fn) const {
-  return Predictor({deployer_, std::move(pred_fn), std::move(output_fn)});
+  return Predictor({deployer_, std::move(pred_fn), std::move(output_fn), collate_});
 }
 
 std::optional<double> Trainer::learning_rate() const {

@@ -83,6 +83,7 @@ struct TrainerOptions {
   /// Micro-batches of an optimizer step. none: 1, or what a global_batch_size asks for.
   std::optional<int64_t> accumulate_grad_batches = std::nullopt;
   TrainStepFn train_step_fn = {};
+  Collate collate = Collate::global;
   /// How parameters lie over the model shards, before what watching the first loss decides.
   std::vector<ShardingRule> params_sharding_rules = {};
 };
@@ -198,6 +199,7 @@ class REDCO_API Trainer {
   Schedule lr_schedule_fn_;
   std::optional<int64_t> accumulate_grad_batches_;
   TrainStepFn train_step_fn_;
+  Collate collate_;
 
   std::vector<ShardingRule> params_sharding_rules_;
   bool is_laid_out_ = false;
