@@ -106,19 +106,21 @@ for _, n_model_shards in ipairs { 1, 2 } do
       for _, example in ipairs(examples) do seen[#seen + 1] = example.number end
       return collate(examples)
     end)
+    --- The examples that this process collates for an evaluation of `n`.
+    local function seen_of(n)
+      seen = {}
+      trainer:eval_loss { examples = examples_of(n), per_device_batch_size = micro / dp }
+      return table.concat(seen, " ")
+    end
     trainer:setup_running_step { examples = examples_of(1), per_device_batch_size = 1 }
-    seen = {}
-    trainer:eval_loss { examples = examples_of(21), per_device_batch_size = micro / dp }
+    local of_many, of_one = seen_of(21), seen_of(1)
     local expected = {}
     for _, batch in ipairs { { 1, 8 }, { 9, 8 }, { 17, 5 } } do
       for _, number in ipairs(own_numbers(unpack(batch))) do expected[#expected + 1] = number end
     end
-    expect_equal(table.concat(seen, " "), table.concat(expected, " "))
-    if dp == 1 then return end
-    -- One example for all: who has none looks at it, to know what a batch is.
-    seen = {}
-    trainer:eval_loss { examples = examples_of(1), per_device_batch_size = 1 }
-    expect_equal(table.concat(seen, " "), "1")
+    expect_equal(of_many, table.concat(expected, " "))
+    -- Who has none of it looks at the first one, to know what a batch is.
+    expect_equal(of_one, "1")
   end)
 
   -- `change(batch, is_other)` spoils the batch of the processes with or without the first example.
