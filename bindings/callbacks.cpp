@@ -11,6 +11,13 @@ int64_t check_list(lua_State* L, int index, const std::string& what) {
   return static_cast<int64_t>(lua_objlen(L, index));
 }
 
+Collate check_collate(NamedArguments& args) {
+  auto name = args.get<std::string>("collate", "global");
+  require(name == "global" || name == "local", args.function(), ": collate = \"", name,
+          "\" is not one of \"global\" and \"local\"");
+  return name == "local" ? Collate::local : Collate::global;
+}
+
 Dataset make_dataset(const Ref& examples, const Ref& collate_fn, const std::string& name) {
   lua_State* L = examples.state();
   return balanced(L, [&]() -> Dataset {

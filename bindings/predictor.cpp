@@ -52,11 +52,12 @@ int make(lua_State* L) {
   args.push("deployer");
   auto deployer = check_object<LuaDeployer>(L, lua_gettop(L), "redco.Predictor: deployer");
   Ref collate_fn = args.required<Ref>("collate_fn");
+  Collate collate = check_collate(args);
   Ref pred_fn = args.required<Ref>("pred_fn");
   Ref output_fn = args.get<Ref>("output_fn", {});
   args.refuse({"params_sharding_rules"}, "parameters carry their layout here; leave it out");
   args.finish();
-  push_predictor(L, deployer->deployer, collate_fn, pred_fn, output_fn);
+  push_predictor(L, deployer->deployer, collate_fn, collate, pred_fn, output_fn);
   return 1;
 }
 
@@ -86,11 +87,11 @@ int predict(lua_State* L) {
 }  // namespace
 
 void push_predictor(lua_State* L, std::shared_ptr<Deployer> deployer, const Ref& collate_fn,
-                    const Ref& pred_fn, const Ref& output_fn) {
-  push_object(
-      L, std::make_shared<LuaPredictor>(LuaPredictor{
-             Predictor({std::move(deployer), make_pred_fn(pred_fn), make_output_fn(output_fn)}),
-             collate_fn}));
+                    Collate collate, const Ref& pred_fn, const Ref& output_fn) {
+  push_object(L, std::make_shared<LuaPredictor>(
+                     LuaPredictor{Predictor({std::move(deployer), make_pred_fn(pred_fn),
+                                             make_output_fn(output_fn), collate}),
+                                  collate_fn}));
 }
 
 void add_predictor(lua_State* L) {
@@ -101,8 +102,9 @@ void add_predictor(lua_State* L) {
   register_functions(
       L, "redco.",
       {{"Predictor", make,
-        "Predictor{deployer, collate_fn, pred_fn, output_fn} -> Predictor\n"
-        "`pred_fn(rng, params, batch)` gives a batch's predictions, a tree of tensors; `rng` is as "
+        "Predictor{deployer, collate_fn, collate = \"global\", pred_fn, output_fn} -> Predictor\n"
+        "`collate` is as a Trainer's. `pred_fn(rng, params, batch)` gives a batch's predictions, a "
+        "tree of tensors; `rng` is as "
         "a "
         "Trainer's. "
         "`output_fn(batch_preds)` makes a list of them, one per example; without it every tensor "

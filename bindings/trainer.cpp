@@ -22,13 +22,21 @@ constexpr const char* laid_out_by_trainer = "the Trainer lays out what it is giv
 
 // The state as loss_fn and train_step_fn see it.
 void push_state(lua_State* L, const TrainState& state, const Ref& apply_fn) {
-  lua_createtable(L, 0, 4);
+  lua_createtable(L, 0, 5);
   push_tree(L, state.params);
   lua_setfield(L, -2, "params");
   push_tree(L, state.opt_state);
   lua_setfield(L, -2, "opt_state");
   push_integer(L, state.step);
   lua_setfield(L, -2, "step");
+  if (state.loss_scale) {
+    lua_createtable(L, 0, 2);
+    lua_pushnumber(L, state.loss_scale->scale);
+    lua_setfield(L, -2, "scale");
+    push_integer(L, state.loss_scale->good_steps);
+    lua_setfield(L, -2, "good_steps");
+    lua_setfield(L, -2, "loss_scale");
+  }
   if (apply_fn) {
     apply_fn.push();
     lua_setfield(L, -2, "apply_fn");
@@ -132,22 +140,40 @@ TrainStepFn make_train_step_fn(const Ref& function, const Ref& loss_fn, const Re
   };
 }
 
+// As `push_state` pushes it; what is missing is as at the start.
+std::optional<LossScale> check_loss_scale_argument(NamedArguments& args) {
+  lua_State* L = args.state();
+  return balanced(L, [&]() -> std::optional<LossScale> {
+    args.push("loss_scale");
+    if (lua_isnil(L, -1)) return std::nullopt;
+    NamedArguments fields(L, lua_gettop(L), args.function() + ": loss_scale");
+    LossScale result;
+    result.scale = fields.get<double>("scale", result.scale);
+    result.good_steps = fields.get<int64_t>("good_steps", result.good_steps);
+    fields.finish();
+    return result;
+  });
+}
+
 int make(lua_State* L) {
   NamedArguments args(L, 1, "redco.Trainer");
   args.push("deployer");
   auto deployer = check_object<LuaDeployer>(L, lua_gettop(L), "redco.Trainer: deployer");
   auto object = std::make_shared<LuaTrainer>();
   object->collate_fn = args.required<Ref>("collate_fn");
+  object->collate = check_collate(args);
   object->apply_fn = args.get<Ref>("apply_fn", {});
   Ref loss_fn = args.required<Ref>("loss_fn");
   TrainerOptions options;
   options.deployer = deployer->deployer;
+  options.collate = object->collate;
   options.params = args.required<Tree>("params");
   options.loss_fn = make_loss_fn(loss_fn, object->apply_fn);
   options.optimizer = check_optimizer(args, "optimizer");
   options.opt_state = args.optional<Tree>("opt_state");
   options.step = args.get<int64_t>("step", 0);
   options.compute_dtype = args.get<c10::ScalarType>("compute_dtype", at::kFloat);
+  options.loss_scale = check_loss_scale_argument(args);
   options.lr_schedule_fn = check_schedule_argument(args, "lr_schedule_fn");
   options.accumulate_grad_batches = args.optional<int64_t>("accumulate_grad_batches");
   options.train_step_fn =
@@ -318,6 +344,7 @@ int set_train_state(lua_State* L) {
   options.params = args.required<Tree>("params");
   options.opt_state = args.optional<Tree>("opt_state");
   options.step = args.get<int64_t>("step", 0);
+  options.loss_scale = check_loss_scale_argument(args);
   if (args.has("optimizer")) options.optimizer = check_optimizer(args, "optimizer");
   if (auto apply_fn = args.optional<Ref>("apply_fn")) object->apply_fn = *apply_fn;
   args.refuse({"params_sharded", "opt_state_sharded"}, laid_out_by_trainer);
@@ -332,7 +359,8 @@ int get_default_predictor(lua_State* L) {
   Ref pred_fn = args.required<Ref>("pred_fn");
   Ref output_fn = args.get<Ref>("output_fn", {});
   args.finish();
-  push_predictor(L, object->trainer->deployer(), object->collate_fn, pred_fn, output_fn);
+  push_predictor(L, object->trainer->deployer(), object->collate_fn, object->collate, pred_fn,
+                 output_fn);
   return 1;
 }
 
@@ -374,30 +402,42 @@ void add_trainer(lua_State* L) {
         "Lays the parameters out over the processes, by what loss_fn does with the first batch. "
         "fit, train and eval_loss do it by themselves."},
        {"set_train_state", set_train_state,
-        "set_train_state(self, {params, opt_state, step = 0, optimizer, apply_fn})\n"
+        "set_train_state(self, {params, opt_state, step = 0, loss_scale, optimizer, apply_fn})\n"
         "Starts anew from a copy of `params`."},
        {"get_default_predictor", get_default_predictor,
         "get_default_predictor(self, {pred_fn, output_fn}) -> Predictor\n"
-        "A Predictor with the Trainer's deployer and collate_fn."}},
+        "A Predictor with the Trainer's deployer, collate_fn and collate."}},
       field);
   register_functions(
       L, "redco.",
       {{"Trainer", make,
         "Trainer{deployer, collate_fn, loss_fn, params, optimizer, apply_fn, opt_state, step = 0, "
-        "compute_dtype = \"float32\", lr_schedule_fn, accumulate_grad_batches, train_step_fn, "
-        "params_sharding_rules} -> "
-        "Trainer\n"
+        "compute_dtype = \"float32\", loss_scale, lr_schedule_fn, accumulate_grad_batches, "
+        "train_step_fn, collate = \"global\", params_sharding_rules} -> Trainer\n"
         "Trains a tree of parameters, in place. `collate_fn(examples)` makes a batch, a table of "
-        "tensors, from a list of examples. `loss_fn(rng, state, params, batch, is_training)` "
+        "tensors, from a list of examples. By default each process collates the whole global batch "
+        "and keeps its rows. With collate = \"local\" it collates only the examples of its rows, "
+        "which gives the same when collate_fn works example by example: tensors whose first "
+        "dimension is the number of examples must agree in the others on all processes (pad to a "
+        "fixed length), all other tensors, numbers and booleans must be the same, and strings may "
+        "differ; a process that a small last batch leaves without examples collates the first one. "
+        "`loss_fn(rng, state, params, batch, is_training)` "
         "returns the mean loss of a batch, and the weight of that mean (its number of examples if "
         "left out), by which micro-batches are combined. `rng` gives each example the numbers it "
         "has "
         "in the whole batch of the step; operators without a generator, such as torch.dropout, "
         "draw "
         "from it too. `state` has apply_fn, params, opt_state "
-        "and step, which counts optimizer steps. `train_step_fn(rng, state, batch, defaults)` "
+        "and step, which counts optimizer steps. `compute_dtype` is what params are cast to for "
+        "loss_fn: float32, float64, bfloat16 or float16. With float16 the loss is multiplied by a "
+        "scale before backward, and the gradients are divided by it; a step whose gradients are "
+        "not all finite is left out (params, opt_state and step stay) and halves the scale, 2000 "
+        "good ones in a row double it. The metric loss_scale is what a step was done with, and "
+        "state.loss_scale what the next one will be: hand it on as `loss_scale = {scale = 65536, "
+        "good_steps = 0}` to go on from there. `train_step_fn(rng, state, batch, defaults)` "
         "replaces the step: it calls defaults.value_and_grad(f) and "
-        "defaults.apply_gradients(grads) and returns a table of metrics. "
+        "defaults.apply_gradients(grads) and returns a table of metrics; its gradients are without "
+        "the scale. "
         "`params_sharding_rules` is a list of {pattern, placement} for parameters by dotted name, "
         "{\"*.q_proj.weight\", 0}: the dimension that is split over the model shards, "
         "\"replicate\" or {dim = 1, block = 768}; the first that matches counts, and the rest is "

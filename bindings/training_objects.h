@@ -22,6 +22,7 @@ struct LuaTrainer {
   static constexpr const char* lua_name = "Trainer";
   std::unique_ptr<Trainer> trainer;
   Ref collate_fn;
+  Collate collate;
   Ref apply_fn;  // empty when none was given
 };
 
@@ -41,6 +42,6 @@ std::map<std::string, double> check_metrics(lua_State* L, int index, const std::
 
 /// Pushes a Predictor whose functions are `pred_fn` and, unless empty, `output_fn`.
 void push_predictor(lua_State* L, std::shared_ptr<Deployer> deployer, const Ref& collate_fn,
-                    const Ref& pred_fn, const Ref& output_fn);
+                    Collate collate, const Ref& pred_fn, const Ref& output_fn);
 
 }  // namespace redco::lua

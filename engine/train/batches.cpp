@@ -1,5 +1,7 @@
 #include "batches.h"
 
+#include "local_batch.h"
+
 #include <redco/sharding.h>
 
 #include <ATen/ops/eq.h>
@@ -25,10 +27,15 @@ Tree to_device(Tree tree, at::Device device) {
   });
 }
 
-Tree split_batch(const Tree& batch, int64_t n_examples, const std::shared_ptr<Mesh>& mesh) {
+Tree make_batch(const Dataset& examples, std::span<const int64_t> indices, Collate collate,
+                at::Device device, const std::shared_ptr<Mesh>& mesh) {
+  if (collate == Collate::local && mesh->size(Mesh::dp) > 1)
+    return local_batch(examples, indices, device, mesh);
+  Tree batch =
+      to_device(examples.collate(std::vector<int64_t>(indices.begin(), indices.end())), device);
   if (mesh->world().size() == 1) return batch;
   return map_tensors(batch, [&](const std::string&, const at::Tensor& tensor) {
-    bool is_split = tensor.dim() > 0 && tensor.size(0) == n_examples;
+    bool is_split = tensor.dim() > 0 && tensor.size(0) == int64_t(indices.size());
     return shard(tensor, mesh, {is_split ? Placement::shard(0) : Placement(), Placement()});
   });
 }

@@ -1,11 +1,13 @@
 #pragma once
 
+#include <redco/dataset.h>
 #include <redco/mesh.h>
 #include <redco/tree.h>
 
 #include <c10/core/Device.h>
 
 #include <memory>
+#include <span>
 #include <vector>
 
 namespace redco {
@@ -16,8 +18,10 @@ at::Device device_of(const Tree& tree);
 /// The tree with its tensors on `device`; the very same tree where they are there already.
 Tree to_device(Tree tree, at::Device device);
 
-/// A batch with its tensors split over dp, where their first dimension is that of the examples.
-Tree split_batch(const Tree& batch, int64_t n_examples, const std::shared_ptr<Mesh>& mesh);
+/// The batch of the examples with these indices. Its tensors are on `device`, and split over dp
+/// where their first dimension is that of the examples.
+Tree make_batch(const Dataset& examples, std::span<const int64_t> indices, Collate collate,
+                at::Device device, const std::shared_ptr<Mesh>& mesh);
 
 /// The tensors as plain ones, on every process.
 Tree gathered(const Tree& tree);

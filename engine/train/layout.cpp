@@ -57,7 +57,7 @@ void check_alike(const Tree& params, Group& world) {
   std::vector<at::Tensor> sums;
   for (const auto& [name, param] : named) sums.push_back(param.to(at::kDouble).abs().sum());
   if (sums.empty()) return;
-  at::Tensor own = at::stack(sums).cpu();
+  at::Tensor own = at::stack(sums);
   at::Tensor most = world.all_reduce(own.clone(), ReduceOp::max);
   at::Tensor least = world.all_reduce(own.clone(), ReduceOp::min);
   at::Tensor differs = (most - least).gt(most * 1e-6);
@@ -71,8 +71,9 @@ void check_alike(const Tree& params, Group& world) {
 
 void Trainer::setup_running_step(const Dataset& examples, int64_t per_device_batch_size) {
   if (is_laid_out_) return;
-  int64_t n = std::min(examples.size,
-                       deployer_->get_local_global_micro_batch_size(per_device_batch_size).second);
+  auto [local, global] = deployer_->get_local_global_micro_batch_size(per_device_batch_size);
+  // The same examples on all processes, so that they come to the same layout.
+  int64_t n = std::min(examples.size, collate_ == Collate::local ? local : global);
   Tree batch = to_device(examples.collate(index_range(0, n)), device_);
   lay_out([&](const Tree& params) {
     Tree cast = map_tensors(params, [&](const std::string&, const at::Tensor& param) {

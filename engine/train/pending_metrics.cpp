@@ -9,7 +9,8 @@
 
 namespace redco {
 
-PendingMetrics::PendingMetrics(int64_t step, const Tree& metrics) : step_(step) {
+PendingMetrics::PendingMetrics(int64_t step, const Tree& metrics, bool is_left_out)
+    : step_(step), is_left_out_(is_left_out) {
   std::vector<at::Tensor> on_device;
   for (const auto& [name, value] : metrics.as<Tree::Dict>()) {
     if (value.is<int64_t>()) {

@@ -16,13 +16,16 @@ namespace redco {
 class PendingMetrics {
  public:
   /// `metrics`: a dictionary of numbers and of tensors with one element. Throws Error for others.
-  PendingMetrics(int64_t step, const Tree& metrics);
+  /// `is_left_out`: whether the step was, because of its gradients.
+  PendingMetrics(int64_t step, const Tree& metrics, bool is_left_out);
 
   int64_t step() const { return step_; }
+  bool is_left_out() const { return is_left_out_; }
   const std::map<std::string, double>& read();
 
  private:
   int64_t step_;
+  bool is_left_out_;
   std::map<std::string, double> numbers_;
   std::vector<std::string> names_;  // of `copies_`
   at::Tensor copies_;               // on the host

@@ -57,8 +57,8 @@ std::vector<Tree> Predictor::predict(const Dataset& examples, int64_t per_device
   for (int64_t first = 0; first < examples.size; first += batch_size) {
     check_interrupt();
     int64_t last = std::min(first + batch_size, examples.size);
-    Tree batch = split_batch(to_device(examples.collate(index_range(first, last)), device),
-                             last - first, deployer.mesh());
+    Tree batch =
+        make_batch(examples, index_range(first, last), options_.collate, device, deployer.mesh());
     at::Generator rng = make_rng(key);
     counter_generator(rng)->set_batch({first, last - first});
     WithRng with_rng(rng);

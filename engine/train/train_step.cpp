@@ -4,6 +4,7 @@
 
 #include "batches.h"
 #include "gradient_reducer.h"
+#include "loss_scaler.h"
 #include "pending_metrics.h"
 #include "random.h"
 
@@ -15,6 +16,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_div.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <c10/core/AutogradState.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -54,10 +56,11 @@ void check_has_graph(const at::Tensor& loss) {
           "computed from the params it is given, with gradients on");
 }
 
-// At least float32: a mean of many bfloat16 losses in bfloat16 would lose most of its digits.
+// At least float32: a mean of many 16-bit losses in 16 bits would lose most of its digits, and a
+// count of tokens all above 2048 in float16.
 at::Tensor for_sums(const at::Tensor& number) {
   at::Tensor value = number.detach();
-  return value.scalar_type() == at::kBFloat16 ? value.to(at::kFloat) : value;
+  return at::isReducedFloatingType(value.scalar_type()) ? value.to(at::kFloat) : value;
 }
 
 }  // namespace
@@ -77,9 +80,7 @@ at::Generator Trainer::batch_rng(uint64_t stream, size_t first, size_t size) con
 
 Loss Trainer::loss_of(const Dataset& examples, std::span<const int64_t> indices, const Tree& params,
                       const at::Generator& rng, bool is_training) const {
-  Tree batch = split_batch(
-      to_device(examples.collate(std::vector<int64_t>(indices.begin(), indices.end())), device_),
-      int64_t(indices.size()), deployer_->mesh());
+  Tree batch = make_batch(examples, indices, collate_, device_, deployer_->mesh());
   Loss result;
   {
     WithRng with_rng(rng);
@@ -90,9 +91,9 @@ Loss Trainer::loss_of(const Dataset& examples, std::span<const int64_t> indices,
   if (result.weight.defined()) {
     require(result.weight.numel() == 1, "loss_fn returned a weight of shape ",
             result.weight.sizes(), "; it must be one number: the count the loss is a mean over");
-    result.weight = result.weight.detach().reshape({}).to(result.loss.options());
+    result.weight = result.weight.detach().reshape({}).to(for_sums(result.loss).options());
   } else {
-    result.weight = at::scalar_tensor(double(indices.size()), result.loss.options());
+    result.weight = at::scalar_tensor(double(indices.size()), for_sums(result.loss).options());
   }
   return result;
 }
@@ -116,7 +117,7 @@ at::Tensor Trainer::accumulate(const Dataset& examples, std::span<const int64_t>
   at::AutoGradMode with_grad(true);
   clear_gradients();
   size_t n_batches = (indices.size() + size_t(micro) - 1) / size_t(micro);
-  at::Tensor loss_sum, weight_sum;
+  at::Tensor loss_sum, weight_sum, unit;
   std::vector<at::Tensor> sums(leaves_.size());
   for (size_t i = 0; i < n_batches; ++i) {
     check_interrupt();
@@ -131,15 +132,20 @@ at::Tensor Trainer::accumulate(const Dataset& examples, std::span<const int64_t>
     bool is_shared = reducer_ && deployer_->zero() >= 2;
     bool is_reduced = reducer_ && (is_shared || i + 1 == n_batches);
     if (is_reduced) reducer_->begin();
-    if (n_batches == 1) {
-      torch::autograd::backward({result.loss}, {}, false, false, leaves_);
-      if (is_reduced) reducer_->finish();
-      return result.loss.detach();
+    at::Tensor loss = for_sums(result.loss);
+    at::Tensor weight = n_batches == 1 ? at::ones_like(loss) : result.weight;
+    at::Tensor factor = weight;
+    if (state_.loss_scale) {
+      // By the weights' ratio to the first: counts of tokens would be too large for float16.
+      if (!unit.defined()) unit = divisor(weight) / state_.loss_scale->scale;
+      factor = weight / unit;
     }
-    torch::autograd::backward({result.loss}, {result.weight}, false, false, leaves_);
+    torch::autograd::backward({result.loss}, {factor.to(result.loss.scalar_type())}, false, false,
+                              leaves_);
     if (is_reduced) reducer_->finish();
+    if (n_batches == 1 && !state_.loss_scale) return loss;
     if (is_shared) add_up(sums, i + 1 == n_batches);
-    at::Tensor weight = for_sums(result.weight), loss = for_sums(result.loss) * weight;
+    loss = loss * weight;
     loss_sum = loss_sum.defined() ? loss_sum + loss : loss;
     weight_sum = weight_sum.defined() ? weight_sum + weight : weight;
   }
@@ -148,7 +154,7 @@ at::Tensor Trainer::accumulate(const Dataset& examples, std::span<const int64_t>
   for (const at::Tensor& leaf : leaves_)
     if (leaf.grad().defined()) grads.push_back(leaf.grad());
   weight_sum = divisor(weight_sum);
-  if (!grads.empty()) at::_foreach_div_(grads, weight_sum);
+  if (!grads.empty()) at::_foreach_div_(grads, unit.defined() ? weight_sum / unit : weight_sum);
   return loss_sum / weight_sum;
 }
 
@@ -186,25 +192,28 @@ at::Tensor Trainer::update(std::vector<at::Tensor> grads) {
   update_.step = state_.step;
   update_.grads_changed();
   at::Tensor norm = update_.global_norm();
-  optimizer_->update(update_, state_.opt_state);
+  if (!state_.loss_scale || accepts_step(*state_.loss_scale, norm, deployer_->mesh()->world())) {
+    optimizer_->update(update_, state_.opt_state);
+    ++state_.step;
+  } else {
+    ++n_left_out_;
+  }
   update_.grads.clear();
   refresh_params();
-  ++state_.step;
   return norm;
 }
 
 PendingMetrics Trainer::run_step(const Dataset& examples, std::span<const int64_t> indices,
                                  int64_t micro) {
-  int64_t step = state_.step;
+  int64_t step = state_.step, n_left_out = n_left_out_;
   Tree::Dict metrics;
   if (auto rate = learning_rate()) metrics["lr"] = *rate;
+  if (state_.loss_scale) metrics["loss_scale"] = state_.loss_scale->scale;
   if (train_step_fn_) {
     check_interrupt();
     BackwardOnThisThread on_this_thread;
     at::AutoGradMode with_grad(true);
-    Tree batch = split_batch(
-        to_device(examples.collate(std::vector<int64_t>(indices.begin(), indices.end())), device_),
-        int64_t(indices.size()), deployer_->mesh());
+    Tree batch = make_batch(examples, indices, collate_, device_, deployer_->mesh());
     at::Generator rng = batch_rng(train_stream, 0, indices.size());
     WithRng with_rng(rng);
     Tree own = train_step_fn_(rng, *this, batch);
@@ -214,7 +223,7 @@ PendingMetrics Trainer::run_step(const Dataset& examples, std::span<const int64_
       for (auto& [name, value] : own.as<Tree::Dict>()) metrics[name] = value;
     }
     // A call is a step, whether or not it went through the optimizer.
-    if (state_.step == step) ++state_.step;
+    if (state_.step == step && n_left_out_ == n_left_out) ++state_.step;
   } else {
     metrics["loss"] = accumulate(examples, indices, micro);
     std::vector<at::Tensor> grads;
@@ -222,7 +231,7 @@ PendingMetrics Trainer::run_step(const Dataset& examples, std::span<const int64_
     for (at::Tensor& leaf : leaves_) grads.push_back(std::move(leaf.mutable_grad()));
     metrics["grad_norm"] = update(std::move(grads));
   }
-  return PendingMetrics(step, metrics);
+  return PendingMetrics(step, metrics, n_left_out_ > n_left_out);
 }
 
 ValueAndGrad Trainer::value_and_grad(
@@ -232,10 +241,16 @@ ValueAndGrad Trainer::value_and_grad(
   at::Tensor value = function(compute_params());
   check_loss(value);
   check_has_graph(value);
+  std::vector<at::Tensor> factor;
+  if (state_.loss_scale)
+    factor = {(at::ones_like(for_sums(value)) * state_.loss_scale->scale).to(value.scalar_type())};
   auto grads =
-      torch::autograd::grad({value}, leaves_, {}, std::nullopt, false, /*allow_unused=*/true);
+      torch::autograd::grad({value}, leaves_, factor, std::nullopt, false, /*allow_unused=*/true);
   std::map<std::string, at::Tensor> by_name;
-  for (size_t i = 0; i < leaves_.size(); ++i) by_name[names_[i]] = grads[i];
+  for (size_t i = 0; i < leaves_.size(); ++i) {
+    bool is_scaled = state_.loss_scale && grads[i].defined();
+    by_name[names_[i]] = is_scaled ? grads[i] / state_.loss_scale->scale : grads[i];
+  }
   Tree tree = map_tensors(state_.params, [&](const std::string& name, const at::Tensor&) {
     auto found = by_name.find(name);
     return found == by_name.end() ? at::Tensor() : found->second;

@@ -2,6 +2,7 @@
 
 #include "batches.h"
 #include "gradient_reducer.h"
+#include "loss_scaler.h"
 #include "pending_metrics.h"
 #include "random.h"
 
@@ -50,17 +51,15 @@ Trainer::Trainer(TrainerOptions options)
       lr_schedule_fn_(std::move(options.lr_schedule_fn)),
       accumulate_grad_batches_(options.accumulate_grad_batches),
       train_step_fn_(std::move(options.train_step_fn)),
+      collate_(options.collate),
       params_sharding_rules_(std::move(options.params_sharding_rules)) {
   require(deployer_ != nullptr, "Trainer: deployer is missing");
   require(bool(loss_fn_), "Trainer: loss_fn is missing");
   require(optimizer_ != nullptr, "Trainer: optimizer is missing");
-  require(compute_dtype_ != at::kHalf,
-          "Trainer: compute_dtype = float16 would need loss scaling, which is not there: its "
-          "gradients fall below 6e-8 and vanish; use bfloat16, which has the range of float32");
   require(compute_dtype_ == at::kFloat || compute_dtype_ == at::kDouble ||
-              compute_dtype_ == at::kBFloat16,
+              compute_dtype_ == at::kBFloat16 || compute_dtype_ == at::kHalf,
           "Trainer: compute_dtype = ", compute_dtype_,
-          " is not one of float32, float64 and bfloat16");
+          " is not one of float32, float64, bfloat16 and float16");
   require(accumulate_grad_batches_.value_or(1) > 0,
           "Trainer: accumulate_grad_batches = ", accumulate_grad_batches_.value_or(1),
           " must be positive");
@@ -68,7 +67,7 @@ Trainer::Trainer(TrainerOptions options)
           "Trainer: accumulate_grad_batches = ", accumulate_grad_batches_.value_or(1),
           " has no effect on a train_step_fn, which is given the whole batch: accumulate in it");
   seed_ = deployer_->new_trainer_seed();
-  adopt(std::move(options.params), std::move(options.opt_state), options.step);
+  adopt(std::move(options.params), std::move(options.opt_state), options.step, options.loss_scale);
 
   int64_t all = 0, trained = 0;
   std::set<const void*> counted;  // tied weights once
@@ -86,14 +85,19 @@ Trainer::~Trainer() = default;
 
 void Trainer::set_train_state(SetTrainStateOptions options) {
   if (options.optimizer) optimizer_ = std::move(options.optimizer);
-  adopt(std::move(options.params), std::move(options.opt_state), options.step);
+  adopt(std::move(options.params), std::move(options.opt_state), options.step, options.loss_scale);
 }
 
-void Trainer::adopt(Tree params, std::optional<Tree> opt_state, int64_t step) {
+void Trainer::adopt(Tree params, std::optional<Tree> opt_state, int64_t step,
+                    std::optional<LossScale> loss_scale) {
   require(optimizer_->updates_params(),
           "Trainer: the optimizer only changes gradients: chain it with one that updates the "
           "parameters (adamw, sgd, ...)");
   require(step >= 0, "Trainer: step = ", step, " must not be negative");
+  bool is_scaled = compute_dtype_ == at::kHalf;
+  require(is_scaled || !loss_scale, "Trainer: loss_scale is for compute_dtype = float16; ",
+          compute_dtype_, " needs none: leave it out");
+  if (loss_scale) check_loss_scale(*loss_scale);
   reducer_.reset();
   store_.reset();
   names_.clear();
@@ -121,6 +125,9 @@ void Trainer::adopt(Tree params, std::optional<Tree> opt_state, int64_t step) {
       if (optimizer_->trains(name)) {
         require(given.layout() == at::kStrided, "Trainer: parameter '", name, "' is ",
                 given.layout(), "; only dense tensors can be trained");
+        require(!is_scaled || given.scalar_type() != at::kHalf, "Trainer: parameter '", name,
+                "' is float16; its updates would be too small for that: with compute_dtype = "
+                "float16 give float32 params, which are cast for the loss");
         // The optimizers change it in place, and walk it as one piece of memory.
         if (!is_sole_owner || !own.is_non_overlapping_and_dense()) own = own.clone();
         own.set_requires_grad(true);
@@ -136,6 +143,7 @@ void Trainer::adopt(Tree params, std::optional<Tree> opt_state, int64_t step) {
       "Trainer: nothing to train: params has no floating-point tensor that the optimizer trains");
 
   state_.step = step;
+  state_.loss_scale = is_scaled ? loss_scale.value_or(LossScale{}) : loss_scale;
   is_laid_out_ = false;
   given_opt_state_ = std::move(opt_state);
   // With model shards the first batch says how.
@@ -143,7 +151,7 @@ void Trainer::adopt(Tree params, std::optional<Tree> opt_state, int64_t step) {
 }
 
 Predictor Trainer::get_default_predictor(PredFn pred_fn, OutputFn output_fn) const {
-  return Predictor({deployer_, std::move(pred_fn), std::move(output_fn)});
+  return Predictor({deployer_, std::move(pred_fn), std::move(output_fn), collate_});
 }
 
 std::optional<double> Trainer::learning_rate() const {
@@ -236,8 +244,8 @@ void Trainer::finish(PendingMetrics&& pending, std::map<std::string, double>& sh
   shown = pending.read();
   deployer_->log_metrics(shown, pending.step());
   auto loss = shown.find("loss");
-  require(loss == shown.end() || std::isfinite(loss->second), "training: the loss of step ",
-          pending.step(), " is ", loss->second,
+  require(loss == shown.end() || std::isfinite(loss->second) || pending.is_left_out(),
+          "training: the loss of step ", pending.step(), " is ", loss->second,
           ". Look at the batch, for logarithms and divisions by zero in loss_fn, and for a "
           "learning rate that is too high. The parameters have been updated with its gradients");
 }

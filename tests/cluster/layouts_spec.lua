@@ -41,9 +41,10 @@ local function expect_near(what, actual, expected, tolerance)
 end
 
 local all = { "gpt-float64-zero0", "llama-float64-zero0", "t5-float64-zero0", "conv-float64-zero0",
-  "gpt-float32-zero0", "gpt-bfloat16-zero0", "gpt-float64-zero0-dropout" }
+  "gpt-float32-zero0", "gpt-bfloat16-zero0", "gpt-float16-zero0", "gpt-float64-zero0-dropout" }
 local shared = { "gpt-float64-zero1", "gpt-float64-zero2", "gpt-float64-zero3-dropout",
-  "llama-float64-zero3", "t5-float64-zero3", "conv-float64-zero3", "gpt-bfloat16-zero3" }
+  "llama-float64-zero3", "t5-float64-zero3", "conv-float64-zero3", "gpt-bfloat16-zero3",
+  "gpt-float16-zero3" }
 local sequence = { "gpt-float64-zero0-sequence", "gpt-float64-zero0-sequence-dropout" }
 
 local one = train(1, 1, all)
@@ -51,7 +52,7 @@ local one = train(1, 1, all)
 --- The run of one process that a run must equal.
 local function reference(name) return (name:gsub("zero%d", "zero0"):gsub("-sequence", "")) end
 
-local tolerances = { float64 = 1e-9, float32 = 1e-4, bfloat16 = 0.05 }
+local tolerances = { float64 = 1e-9, float32 = 1e-4, bfloat16 = 0.05, float16 = 1e-3 }
 
 local function compare(folder, name)
   local dtype = name:match "-(%w+)-"

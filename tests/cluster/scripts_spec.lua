@@ -7,6 +7,8 @@ local here = assert(os.getenv "REDCO_SOURCE") .. "/tests/cluster"
 for _, run in ipairs {
   { 2, "tensors" }, { 4, "tensors" },
   { 2, "steps" }, { 4, "steps" },
+  { 2, "precision" }, { 4, "precision" },
+  { 2, "collate" }, { 4, "collate" },
   { 2, "budgets" },
 } do
   local n, script = unpack(run)

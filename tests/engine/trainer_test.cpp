@@ -249,10 +249,21 @@ TEST_CASE("D5: the metrics of a step are written when the next one is under way"
   CHECK(folder.metrics().size() == 5);
 }
 
-TEST_CASE("D6: float16 is refused by name") {
-  TrainerOptions half = options();
+TEST_CASE("D6: float16 trains, for its loss is scaled") {
+  Folder folder;
+  Regression regression;
+  TrainerOptions half = options(deployer(folder.path()));
   half.compute_dtype = at::kHalf;
-  CHECK_THROWS_WITH_AS(Trainer{half}, doctest::Contains("compute_dtype = float16"), redco::Error);
+  half.loss_fn = [](at::Generator, const TrainState&, const Tree& params, const Tree& batch,
+                    bool) -> Loss {
+    at::Tensor x = batch.at("x").tensor().to(at::kHalf);
+    at::Tensor y = at::matmul(x, params.at("w").tensor()) + params.at("b").tensor();
+    return {(y.to(at::kFloat) - batch.at("y").tensor()).square().mean()};
+  };
+  Trainer trainer(half);
+  trainer.fit({.train_examples = regression.data(), .per_device_batch_size = 4, .n_epochs = 100});
+  CHECK(trainer.eval_loss(regression.data(), 10) < 1e-3);
+  CHECK(folder.metrics().at(0)["loss_scale"] == 65536);
 }
 
 TEST_CASE("D7: a set smaller than a batch is used, an empty one is an error that says so") {

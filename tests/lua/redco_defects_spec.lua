@@ -106,9 +106,29 @@ test("D5: no metric is read while its own step is the latest", function()
   expect_equal(#metrics_of(workdir), 4)
 end)
 
-test("D6: float16, which would need loss scaling, is refused by name", function()
-  expect_error(function() trainer_of { compute_dtype = "float16" } end, "redco_defects_spec.lua:",
-    "compute_dtype", "float16", "bfloat16")
+test("D6: float16 trains, with a loss that is scaled; other types are refused by name", function()
+  local function half_loss(_, _, params, batch)
+    local prediction = batch.x:half():matmul(params.w) + params.b
+    return (prediction:float() - batch.y):square():mean()
+  end
+  local workdir, examples = new_workdir(), examples_of(64)
+  local trainer = trainer_of { deployer = deployer { workdir = workdir }, loss_fn = half_loss,
+    compute_dtype = "float16" }
+  trainer:fit { train_examples = examples, per_device_batch_size = 8, n_epochs = 20 }
+  expect_close(trainer.params.w:detach(), torch.tensor { 1.0, -2.0, 0.5 }, 0.05, 0.05)
+  local scale = trainer.state.loss_scale
+  expect_equal(scale.good_steps, trainer.step)
+  expect_equal(scale.scale, metrics_of(workdir)[160].loss_scale)
+  -- A run goes on from there, or from a scale of its own.
+  local resumed = trainer_of { loss_fn = half_loss, compute_dtype = "float16", loss_scale = scale }
+  expect_equal(resumed.state.loss_scale.good_steps, trainer.step)
+  resumed:set_train_state { params = start(), loss_scale = { scale = 8 } }
+  expect_equal(resumed.state.loss_scale.scale, 8)
+  expect_error(function()
+    trainer_of { compute_dtype = "float16", loss_scale = { scales = 8 } }
+  end, "redco_defects_spec.lua:", "loss_scale", "'scales'", "scale")
+  expect_error(function() trainer_of { loss_scale = { scale = 8 } } end,
+    "redco_defects_spec.lua:", "loss_scale", "float16")
   expect_error(function() trainer_of { compute_dtype = "int64" } end,
     "redco_defects_spec.lua:", "compute_dtype")
   expect_error(function() trainer_of { compute_dtype = "floot" } end, "redco_defects_spec.lua:",

@@ -19,6 +19,16 @@ struct Dataset {
   std::function<Tree(const std::vector<int64_t>& indices)> collate;
 };
 
+/// What each process collates of a global batch.
+enum class Collate {
+  /// All of it, of which it keeps its part: right for any collate function.
+  global,
+  /// The examples of its own part. The same when the collate function works example by example:
+  /// tensors whose first dimension is the number of examples it is given must agree in the others
+  /// on all processes, and all other tensors, numbers and booleans be the same. Strings may differ.
+  local,
+};
+
 /// Some of the examples of a dataset, by reference: `for (const Example& example : batch)`.
 template <class Example>
 using ExampleBatch = std::vector<std::reference_wrapper<const Example>>;

@@ -26,6 +26,7 @@ struct PredictorOptions {
   PredFn pred_fn;
   /// Empty: every tensor is split along its first dimension, which must be the examples'.
   OutputFn output_fn = {};
+  Collate collate = Collate::global;
 };
 
 class REDCO_API Predictor {

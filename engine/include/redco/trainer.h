@@ -35,10 +35,20 @@ struct Loss {
   at::Tensor weight = {};
 };
 
+/// What a float16 loss is multiplied by before backward, so that small gradients do not vanish: the
+/// gradients are divided by it. A step whose gradients are not all finite is left out, and halves
+/// the scale; many good ones double it.
+struct LossScale {
+  double scale = 65536;
+  int64_t good_steps = 0;  ///< since it last changed
+};
+
 struct TrainState {
   Tree params;  ///< the masters
   Tree opt_state;
-  int64_t step = 0;  ///< optimizer steps done
+  int64_t step = 0;  ///< optimizer steps done; one that is left out is none
+  /// With compute_dtype = float16 alone. Part of what a run goes on from, as opt_state is.
+  std::optional<LossScale> loss_scale = std::nullopt;
 };
 
 /// `params` are the state's, in compute_dtype. `rng` is a CounterGenerator that depends
@@ -65,13 +75,15 @@ struct TrainerOptions {
   std::optional<Tree> opt_state = std::nullopt;  ///< none: the optimizer's first
   int64_t step = 0;
   /// The type floating-point parameters are cast to for the loss; the masters, gradients and
-  /// optimizer state keep theirs. float32, float64 or bfloat16.
+  /// optimizer state keep theirs. float32, float64, bfloat16, or float16, whose loss is scaled.
   at::ScalarType compute_dtype = at::kFloat;
+  std::optional<LossScale> loss_scale = std::nullopt;  ///< none: the first one; float16 alone
   /// Only what the log calls `lr` where the optimizer does not say; it changes no step.
   Schedule lr_schedule_fn = {};
   /// Micro-batches of an optimizer step. none: 1, or what a global_batch_size asks for.
   std::optional<int64_t> accumulate_grad_batches = std::nullopt;
   TrainStepFn train_step_fn = {};
+  Collate collate = Collate::global;
   /// How parameters lie over the model shards, before what watching the first loss decides.
   std::vector<ShardingRule> params_sharding_rules = {};
 };
@@ -95,7 +107,8 @@ struct SetTrainStateOptions {
   Tree params = {};
   std::optional<Tree> opt_state = std::nullopt;  ///< none: the optimizer's first
   int64_t step = 0;
-  std::shared_ptr<Optimizer> optimizer = nullptr;  ///< null: as before
+  std::optional<LossScale> loss_scale = std::nullopt;  ///< none: the first one; float16 alone
+  std::shared_ptr<Optimizer> optimizer = nullptr;      ///< null: as before
 };
 
 struct ValueAndGrad {
@@ -112,7 +125,8 @@ class REDCO_API Trainer {
   Trainer& operator=(const Trainer&) = delete;
 
   /// Epochs of training, each followed by the evaluation. The last, smaller batch of an epoch is
-  /// used. Throws Error for an empty set, and for a loss that is not finite.
+  /// used. Throws Error for an empty set, and for a loss that is not finite, unless its step was
+  /// left out: then when no scale makes its gradients finite.
   void fit(const FitOptions& options);
 
   /// One epoch, in an order of its own.
@@ -141,11 +155,13 @@ class REDCO_API Trainer {
   /// The learning rate of the next update, where it is known.
   std::optional<double> learning_rate() const;
   /// `function` of the parameters in compute_dtype, and its gradients by the masters: undefined for
-  /// what is not trained, and for what it does not depend on.
+  /// what is not trained, and for what it does not depend on. Of a float16 loss they are divided by
+  /// its scale again, and may not be finite.
   ValueAndGrad value_and_grad(const std::function<at::Tensor(const Tree& params)>& function) const;
   /// One optimizer step; `step()` grows by one. Gradients are found by their dotted paths;
   /// parameters without one, or with an undefined one, stay as they are. Returns their global norm
-  /// before any clipping.
+  /// before any clipping. With compute_dtype = float16 a norm that is not finite leaves the step
+  /// out: nothing but the loss scale changes.
   at::Tensor apply_gradients(const Tree& grads);
 
  private:
@@ -153,7 +169,8 @@ class REDCO_API Trainer {
     int64_t micro, accumulate;
   };
 
-  void adopt(Tree params, std::optional<Tree> opt_state, int64_t step);
+  void adopt(Tree params, std::optional<Tree> opt_state, int64_t step,
+             std::optional<LossScale> loss_scale);
   void lay_out(const std::function<void(const Tree& params)>& forward);
   void prepare_optimizer(std::optional<Tree> opt_state);
   void refresh_params();
@@ -182,6 +199,7 @@ class REDCO_API Trainer {
   Schedule lr_schedule_fn_;
   std::optional<int64_t> accumulate_grad_batches_;
   TrainStepFn train_step_fn_;
+  Collate collate_;
 
   std::vector<ShardingRule> params_sharding_rules_;
   bool is_laid_out_ = false;
@@ -196,7 +214,8 @@ class REDCO_API Trainer {
   std::vector<size_t> updated_;               // those of them that `update_` holds
   Update update_;
   at::Device device_ = at::kCPU;
-  bool casts_ = false;  // whether any parameter is not in compute_dtype
+  bool casts_ = false;      // whether any parameter is not in compute_dtype
+  int64_t n_left_out_ = 0;  // steps, because of their gradients
   uint64_t seed_;
   uint64_t epochs_done_ = 0;  // by `train`
 };
