@@ -41,7 +41,8 @@ local function expect_near(what, actual, expected, tolerance)
 end
 
 local all = { "gpt-float64-zero0", "llama-float64-zero0", "t5-float64-zero0", "conv-float64-zero0",
-  "gpt-float32-zero0", "gpt-bfloat16-zero0", "gpt-float64-zero0-dropout" }
+  "gpt-float32-zero0", "gpt-bfloat16-zero0", "gpt-float64-zero0-dropout",
+  "llama-float64-zero0-mqa" }
 local shared = { "gpt-float64-zero1", "gpt-float64-zero2", "gpt-float64-zero3-dropout",
   "llama-float64-zero3", "t5-float64-zero3", "conv-float64-zero3", "gpt-bfloat16-zero3" }
 local sequence = { "gpt-float64-zero0-sequence", "gpt-float64-zero0-sequence-dropout" }
