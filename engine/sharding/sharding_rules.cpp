@@ -340,7 +340,8 @@ Tree with_stand_ins(const Tree& params, LayoutTracer& tracer,
   std::map<int, at::Tensor> made;  // tied weights stay tied
   return map_tensors(params, [&](const std::string&, const at::Tensor& tensor) {
     auto place = places.find(tensor.unsafeGetTensorImpl());
-    if (place == places.end()) return tensor;
+    // Not itself: a forward pass may count its calls in it.
+    if (place == places.end()) return tensor.clone();
     at::Tensor& stand_in = made[place->second];
     if (!stand_in.defined()) stand_in = tracer.stand_in(place->second);
     return stand_in;
