@@ -8,6 +8,7 @@ for _, run in ipairs {
   { 2, "tensors" }, { 4, "tensors" },
   { 2, "steps" }, { 4, "steps" },
   { 2, "budgets" },
+  { 2, "torchscript" }, { 4, "torchscript" },
 } do
   local n, script = unpack(run)
   testing.test(("%s.lua in %d processes"):format(script, n), function()
