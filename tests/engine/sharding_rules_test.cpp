@@ -98,6 +98,20 @@ TEST_CASE("a fused weight is split part by part") {
   CHECK(found["o"] == "shard(1)");
 }
 
+TEST_CASE("parts as wide as the input are fused; others are heads") {
+  for (int64_t n_inputs : {8, 16}) {
+    CAPTURE(n_inputs);
+    Tree params = Tree::Dict{{"qkv", weight({24, n_inputs})}, {"qkv_bias", weight({24})}};
+    auto found = layout(params, 2, [&](const Tree& p) {
+      at::Tensor x = at::ones({2, 5, n_inputs});
+      at::linear(x, p.at("qkv").tensor(), p.at("qkv_bias").tensor()).view({2, 5, 3, 8});
+    });
+    std::string expected = n_inputs == 8 ? "shard(0, block = 8)" : "replicate";
+    CHECK(found["qkv"] == expected);
+    CHECK(found["qkv_bias"] == expected);
+  }
+}
+
 TEST_CASE("rules") {
   Tree params = Tree::Dict{{"model", Tree::Dict{{"a", weight({12, 8})}, {"b", weight({8, 12})}}}};
   auto forward = [](const Tree& p) {
