@@ -112,6 +112,20 @@ TEST_CASE("parts as wide as the input are fused; others are heads") {
   }
 }
 
+TEST_CASE("watching changes no tensor") {
+  at::Tensor mean = at::ones({8}), variance = at::ones({8}), count = at::zeros({}, at::kLong);
+  Tree params = Tree::Dict{{"weight", weight({8, 3, 3, 3})}, {"count", count}};
+  auto found = layout(params, 2, [&](const Tree& p) {
+    p.at("count").tensor().add_(1);
+    at::Tensor y = at::conv2d(at::ones({2, 3, 4, 4}), p.at("weight").tensor());
+    at::batch_norm(y, {}, {}, mean, variance, true, 0.5, 1e-5, false);
+  });
+  CHECK(found["weight"] == "shard(0)");
+  CHECK(mean.equal(at::ones({8})));
+  CHECK(variance.equal(at::ones({8})));
+  CHECK(count.item<int64_t>() == 0);
+}
+
 TEST_CASE("rules") {
   Tree params = Tree::Dict{{"model", Tree::Dict{{"a", weight({12, 8})}, {"b", weight({8, 12})}}}};
   auto forward = [](const Tree& p) {
