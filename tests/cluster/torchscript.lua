@@ -11,24 +11,24 @@ local n_steps, learning_rate, momentum = 8, 0.1, 0.9
 
 local generator = torch.Generator(4)
 
-local function images()
+local function image()
   return {
     x = torch.randn({ 3, 8, 8 }, { generator = generator, dtype = "float64" }),
     y = torch.randint(5, {}, { generator = generator }),
   }
 end
 
-local function sentences()
+local function sentence()
   local tokens = torch.randint(29, { 7 }, { generator = generator })
   return { x = tokens:narrow(0, 0, 6), y = tokens:narrow(0, 1, 6) }
 end
 
 local runs = {
-  { "conv", images, "float64" },
-  { "lstm", sentences, "float64" },
-  { "lstm", sentences, "float32" },  -- another kernel
-  { "encoder", sentences, "float64" },
-  { "decoder", sentences, "float64" },
+  { "conv", image, "float64" },
+  { "lstm", sentence, "float64" },
+  { "lstm", sentence, "float32" },  -- another kernel
+  { "encoder", sentence, "float64" },
+  { "decoder", sentence, "float64" },
 }
 
 local function is_buffer(name)
@@ -41,21 +41,30 @@ local function collate(examples)
   return { x = torch.stack(x), y = torch.stack(y) }
 end
 
+-- The decoder has one tensor under two names.
+local second_name = "unembedding.weight"
+local function tie(params)
+  if params[second_name] then params[second_name] = params["embedding.weight"] end
+  return params
+end
+
 local function copy_of(params, dtype)
-  return tree.map(function(param)
+  return tie(tree.map(function(param)
     return param:is_floating_point() and param:to(dtype):clone() or param:clone()
-  end, params)
+  end, params))
 end
 
 --- The loss of each step, the predictions after the last, and the parameters then.
 local function train_plain(loss_of, predict, params, batch)
   local trained, losses, velocity = {}, {}, {}
   for name, param in pairs(params) do
-    if not is_buffer(name) then trained[name], velocity[name] = param, torch.zeros_like(param) end
+    if not is_buffer(name) and name ~= second_name then
+      trained[name], velocity[name] = param, torch.zeros_like(param)
+    end
   end
   local function loss_of_trained(now)
     for name, param in pairs(now) do params[name] = param end
-    return loss_of(params, batch)
+    return loss_of(tie(params), batch)
   end
   for step = 1, n_steps do
     local loss, gradients = redco.value_and_grad(loss_of_trained)(trained)
@@ -66,6 +75,7 @@ local function train_plain(loss_of, predict, params, batch)
       params[name] = trained[name]
     end
   end
+  tie(params)
   return losses, predict(params, batch), params
 end
 
@@ -104,6 +114,14 @@ local function train_sharded(loss_of, predict, params, examples, dtype, options)
     end
   end
   table.sort(gathered)
+  local is_split = {}
+  for _, param in ipairs(tree.leaves(trainer.params)) do
+    for group, placement in pairs(param:placement()) do
+      if placement ~= "replicate" then is_split[group] = true end
+    end
+  end
+  expect_equal(is_split.mp or false, deployer.mesh.mp > 1)
+  expect_equal(is_split.dp or false, deployer.mesh.dp > 1 and options.zero == 3)
   return losses, torch.stack(predictions), trainer.params, table.concat(gathered, " ")
 end
 
@@ -125,8 +143,7 @@ for _, run in ipairs(runs) do
   for i = 1, 7 do examples[i] = make_example() end  -- not a multiple of the processes
 
   local function loss_of(params, batch)
-    return nn.cross_entropy(module:train()(params, batch.x:to(
-      batch.x:is_floating_point() and dtype or "int64")), batch.y)
+    return nn.cross_entropy(module:train()(params, batch.x), batch.y)
   end
   local function predict(params, batch) return module:eval()(params, batch.x) end
 
@@ -146,8 +163,8 @@ for _, run in ipairs(runs) do
     local what = ("%s %s, %dx%d, zero = %d"):format(name, dtype, n_dp, layout.n_model_shards,
       layout.zero)
     test(what, function()
-      local found, predicted, trained, gathered = train_sharded(loss_of, predict, copy_of(initial, dtype),
-        examples, dtype, layout)
+      local found, predicted, trained, gathered = train_sharded(loss_of, predict,
+        copy_of(initial, dtype), examples, dtype, layout)
       local tolerance = dtype == "float64" and 1e-9 or 1e-4
       expect_close(torch.tensor(found, { dtype = "float64" }),
         torch.tensor(losses, { dtype = "float64" }), tolerance, 0)

@@ -1,9 +1,9 @@
 """Writes the TorchScript modules that tests/cluster/torchscript.lua trains, in float64.
 
-    python tests/tools/make_torchscript_models.py tests/cluster
+    PYTHONHASHSEED=0 python tests/tools/make_torchscript_models.py tests/cluster
 
 script_conv.pt, script_lstm.pt, script_encoder.pt (layers of torch.nn) and script_decoder.pt (blocks
-of its own, with the head tied to the embedding). Needs torch.
+of its own, with one weight for both ends). Needs torch.
 """
 
 import pathlib
@@ -103,14 +103,14 @@ class Decoder(nn.Module):
         self.positions = nn.Embedding(length, width)
         self.blocks = nn.ModuleList([Block(), Block()])
         self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, vocabulary, bias=False)
-        self.head.weight = self.embedding.weight
+        self.unembedding = nn.Linear(width, vocabulary, bias=False)
+        self.unembedding.weight = self.embedding.weight
 
     def forward(self, ids):
         x = self.embedding(ids) + self.positions(torch.arange(ids.size(1), device=ids.device))
         for block in self.blocks:
             x = block(x)
-        return self.head(self.norm(x))
+        return self.unembedding(self.norm(x))
 
 
 folder = pathlib.Path(sys.argv[1])

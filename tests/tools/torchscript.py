@@ -7,7 +7,7 @@ import torch
 
 
 def save(module, path):
-    """Writes the scripted module: a file that is the same whoever makes it."""
+    """Writes the scripted module: where PYTHONHASHSEED=0, the same file whoever makes it."""
     buffer = io.BytesIO()
     torch.jit.save(torch.jit.script(module), buffer)
     with zipfile.ZipFile(buffer) as made, zipfile.ZipFile(path, "w") as kept:
