@@ -13,6 +13,7 @@
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/serialization/import.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -25,9 +26,16 @@ namespace {
 using c10::IValue;
 using torch::jit::Module;
 
+// A tensor's place in a list that is an attribute.
+struct ListPlace {
+  c10::List<IValue> list;
+  size_t index;
+};
+
 struct LuaModule {
   static constexpr const char* lua_name = "ScriptModule";
   Module module;
+  std::multimap<std::string, ListPlace> in_lists;  // where else parameters are, by dotted name
 };
 
 // The module that holds the attribute with this dotted name, and its own name there.
@@ -46,34 +54,65 @@ std::vector<std::pair<std::string, at::Tensor>> tensors_of(const Module& module)
   return all;
 }
 
+bool is_same_memory(const at::Tensor& a, const at::Tensor& b) {
+  return a.is_alias_of(b) && a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes();
+}
+
+// Recurrent layers run on lists of their parameters.
+std::multimap<std::string, ListPlace> places_in_lists(const Module& root) {
+  std::multimap<std::string, ListPlace> places;
+  for (const Module& owner : root.modules()) {
+    for (const IValue& value : owner.attributes(/*recurse=*/false)) {
+      if (!value.isList()) continue;
+      c10::List<IValue> list = value.toList();
+      for (size_t i = 0; i < list.size(); ++i)
+        for (const auto& [name, tensor] : tensors_of(root))
+          if (IValue element = list.get(i);
+              element.isTensor() && is_same_memory(element.toTensor(), tensor))
+            places.emplace(name, ListPlace{list, i});
+    }
+  }
+  return places;
+}
+
 // Other tensors in the module's places, for as long as it lives.
 class Substitution {
  public:
-  Substitution(const Module& module, const Tree& params) {
+  // By way of another constructor, so that what was changed before an error is put back.
+  Substitution(const LuaModule& module, const Tree& params) : Substitution() {
     require(params.is<Tree::Dict>(),
             "ScriptModule: params: expected a table of tensors by dotted name");
     for (const auto& [name, value] : params.as<Tree::Dict>()) {
-      auto [owner, attribute] = find_owner(module, name);
+      auto [owner, attribute] = find_owner(module.module, name);
       require(owner.hasattr(attribute), "ScriptModule: params: the module has no '", name, "'");
       require(value.is_tensor(), "ScriptModule: params: '", name, "': expected a tensor, got a ",
               value.kind());
       before_.push_back({owner, attribute, owner.attr(attribute).toTensor()});
       owner.setattr(attribute, value.tensor());
+      auto [first, last] = module.in_lists.equal_range(name);
+      for (; first != last; ++first) {
+        auto [list, index] = first->second;
+        before_in_lists_.emplace_back(first->second, list.get(index));
+        list.set(index, value.tensor());
+      }
     }
   }
   ~Substitution() {
     for (auto& [owner, attribute, tensor] : before_) owner.setattr(attribute, tensor);
+    for (auto& [place, tensor] : before_in_lists_) place.list.set(place.index, tensor);
   }
   Substitution(const Substitution&) = delete;
   Substitution& operator=(const Substitution&) = delete;
 
  private:
+  Substitution() = default;
   struct Entry {
     Module owner;
     std::string attribute;
     at::Tensor tensor;
   };
   std::vector<Entry> before_;
+  std::vector<std::pair<ListPlace, IValue>> before_in_lists_;
 };
 
 IValue to_ivalue(const Tree& tree) {
@@ -130,7 +169,7 @@ IValue argument(const Tree& tree, const c10::FunctionSchema& schema, size_t posi
 // module(params, ...): what several values mean in TorchScript, a tuple, are several results.
 int forward(lua_State* L) {
   auto self = check_object<LuaModule>(L, 1, "ScriptModule");
-  Substitution substitution(self->module, lua_isnil(L, 2) ? Tree(Tree::Dict{}) : check_tree(L, 2));
+  Substitution substitution(*self, lua_isnil(L, 2) ? Tree(Tree::Dict{}) : check_tree(L, 2));
   const c10::FunctionSchema& schema =
       self->module.get_method("forward").function().getSchema();  // its argument 0 is the module
   std::vector<IValue> inputs;
@@ -177,7 +216,8 @@ int field(lua_State* L) {
 int load(lua_State* L) {
   std::string path = luaL_checkstring(L, 1);
   try {
-    push_object(L, std::make_shared<LuaModule>(LuaModule{torch::jit::load(path)}));
+    Module module = torch::jit::load(path);
+    push_object(L, std::make_shared<LuaModule>(LuaModule{module, places_in_lists(module)}));
   } catch (const c10::Error& error) {
     fail("torch.jit.load: cannot read ", path, " as TorchScript: ", text_of(error));
   }

@@ -191,6 +191,19 @@ std::optional<Plan> choice(const Call& call) {
   return plan;
 }
 
+// A whole layer of torch.nn's encoder, where nothing is differentiated: each example is on its own.
+std::optional<Plan> encoder_layer(const Call& call) {
+  const at::Tensor& src = call.tensors[size_t(call.tensor_of("src"))].tensor;
+  if (src.dim() != 3 || call.tensor_of("mask") >= 0) return std::nullopt;
+  Factors factors{{}, {{batch, -1, -1}}};
+  for (const TensorArgument& argument : call.tensors)
+    factors.inputs.push_back(argument.tensor.is_same(src)
+                                 ? Letters{batch, -1, -1}
+                                 : Letters(size_t(argument.tensor.dim()), int8_t(-1)));
+  if (!all_ranks_hold(call, factors, batch, src.size(0))) factors.whole = 1;
+  return plan_by_factors(call, factors);
+}
+
 }  // namespace
 
 const RuleTable& attention_rules() {
@@ -206,6 +219,7 @@ const RuleTable& attention_rules() {
       {"aten::_scaled_dot_product_fused_attention_overrideable", attention},
       {"aten::_scaled_dot_product_fused_attention_overrideable_backward", attention},
       {"aten::_fused_sdp_choice", choice},
+      {"aten::_transformer_encoder_layer_fwd", encoder_layer},
   };
   return table;
 }

@@ -231,9 +231,16 @@ class LayoutTracer final : public Tracer {
   void mend(const Call& call, size_t i, const std::set<int>& weights) {
     const TensorArgument& argument = call.tensors[i];
     int64_t split_dim = argument.placements[mp].dim;
-    auto pieces = int64_t(logical_pieces(call));
-    if (const c10::IValue* sizes = call.find("size"))
-      pieces = fused_parts(argument.sizes(), sizes->toIntVector(), split_dim);
+    const c10::IValue* regrouped = call.find("size");
+    auto pieces = regrouped ? 0 : int64_t(logical_pieces(call));
+    for (int weight : weights) {
+      const Parameter& parameter = parameters_[size_t(weight)];
+      const at::Tensor& given = parameter.given;
+      if (!regrouped || given.dim() < 2 || !parameter.placement) continue;
+      if (!parameter.placement->is_sharded()) continue;
+      int64_t n_inputs = given.numel() / given.size(parameter.placement->dim);
+      pieces = fused_parts(argument.sizes(), regrouped->toIntVector(), split_dim, n_inputs);
+    }
     int64_t size = argument.sizes()[size_t(split_dim)];
     for (int weight : weights) {
       const Parameter& parameter = parameters_[size_t(weight)];
@@ -340,7 +347,8 @@ Tree with_stand_ins(const Tree& params, LayoutTracer& tracer,
   std::map<int, at::Tensor> made;  // tied weights stay tied
   return map_tensors(params, [&](const std::string&, const at::Tensor& tensor) {
     auto place = places.find(tensor.unsafeGetTensorImpl());
-    if (place == places.end()) return tensor;
+    // Not itself: a forward pass may count its calls in it.
+    if (place == places.end()) return tensor.clone();
     at::Tensor& stand_in = made[place->second];
     if (!stand_in.defined()) stand_in = tracer.stand_in(place->second);
     return stand_in;

@@ -359,10 +359,13 @@ std::optional<Plan> view(const Call& call) {
 
 }  // namespace
 
-int64_t fused_parts(at::IntArrayRef in, at::IntArrayRef out, int64_t dim) {
-  for (const Run& run : matching_runs(in, out))
-    if (run.in_first == size_t(dim) && run.in_last == size_t(dim) + 1)
-      return run.out_last - run.out_first >= 3 ? out[run.out_first] : 0;
+int64_t fused_parts(at::IntArrayRef in, at::IntArrayRef out, int64_t dim, int64_t n_inputs) {
+  for (const Run& run : matching_runs(in, out)) {
+    if (run.in_first != size_t(dim) || run.in_last != size_t(dim) + 1) continue;
+    size_t n_dims = run.out_last - run.out_first;
+    bool is_fused = n_dims >= 3 || (n_dims == 2 && out[run.out_first + 1] == n_inputs);
+    return is_fused ? out[run.out_first] : 0;
+  }
   return 0;
 }
 

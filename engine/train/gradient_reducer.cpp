@@ -56,10 +56,15 @@ void GradientReducer::start(const std::vector<size_t>& members) {
   // Sums to whole tensors and sums to parts are collectives of their own, and so is each type.
   std::map<std::pair<at::ScalarType, bool>, std::vector<size_t>> alike;
   for (size_t leaf : members) {
-    const at::Tensor& grad = leaves_[leaf].grad();
+    at::Tensor& grad = leaves_[leaf].mutable_grad();
     if (!grad.defined() || !is_sharded(grad) || !placements_of(grad)[Mesh::dp].is_partial())
       continue;
-    alike[{grad.scalar_type(), targets_[leaf][Mesh::dp].is_sharded()}].push_back(leaf);
+    const auto& [to_dp, to_mp] = targets_[leaf];
+    auto [on_dp, on_mp] = placements_of(grad);
+    // What mp splits elsewhere than wanted may not be split again by dp.
+    if (to_dp.is_sharded() && on_mp.is_sharded() && to_dp.dim == on_mp.dim)
+      grad = redistribute(grad, {on_dp, to_mp});
+    alike[{grad.scalar_type(), to_dp.is_sharded()}].push_back(leaf);
   }
   for (const auto& [kind, leaves] : alike) {
     std::vector<at::Tensor> grads;

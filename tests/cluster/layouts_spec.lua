@@ -1,5 +1,6 @@
 -- One training script on every layout: the losses, the parameters, the evaluation and the
--- predictions are those of one process. REDCO_TEST_FULL=1 trains for 20 steps instead of 10.
+-- predictions are those of one process. REDCO_TEST_FULL=1 trains for 20 steps instead of 10, and
+-- everything on four processes too.
 local program = require "program"
 local testing = require "testing"
 local torch = require "redco.torch"
@@ -7,7 +8,8 @@ local tree = require "redco.tree"
 
 local test = testing.test
 local here = assert(os.getenv "REDCO_SOURCE") .. "/tests/cluster"
-local n_steps = os.getenv "REDCO_TEST_FULL" and 20 or 10
+local is_full = os.getenv "REDCO_TEST_FULL" ~= nil
+local n_steps = is_full and 20 or 10
 local micro_batch_size = 4
 
 --- Trains in `n` processes; returns the folder of what came out.
@@ -41,11 +43,19 @@ local function expect_near(what, actual, expected, tolerance)
 end
 
 local all = { "gpt-float64-zero0", "llama-float64-zero0", "t5-float64-zero0", "conv-float64-zero0",
-  "gpt-float32-zero0", "gpt-bfloat16-zero0", "gpt-float16-zero0", "gpt-float64-zero0-dropout" }
+  "gpt-float32-zero0", "gpt-bfloat16-zero0", "gpt-float16-zero0", "gpt-float64-zero0-dropout",
+  "llama-float64-zero0-mqa" }
 local shared = { "gpt-float64-zero1", "gpt-float64-zero2", "gpt-float64-zero3-dropout",
   "llama-float64-zero3", "t5-float64-zero3", "conv-float64-zero3", "gpt-bfloat16-zero3",
   "gpt-float16-zero3" }
 local sequence = { "gpt-float64-zero0-sequence", "gpt-float64-zero0-sequence-dropout" }
+-- Those of the other models: always on two processes, on four where all is asked for.
+local more_shared = { "llama-float64-zero1", "llama-float64-zero2", "t5-float64-zero1",
+  "t5-float64-zero2", "conv-float64-zero1", "conv-float64-zero2", "llama-float64-zero3-mqa" }
+local more_sequence = { "llama-float64-zero0-sequence", "t5-float64-zero0-sequence",
+  "conv-float64-zero0-sequence", "llama-float64-zero0-sequence-mqa" }
+local shared_sequence = { "gpt-float64-zero3-sequence-dropout", "llama-float64-zero3-sequence",
+  "t5-float64-zero2-sequence", "conv-float64-zero1-sequence" }
 
 local one = train(1, 1, all)
 
@@ -77,6 +87,9 @@ for _, layout in ipairs { { 2, 1 }, { 2, 2 }, { 4, 1 }, { 4, 2 }, { 4, 4 } } do
   local function add(more) for _, name in ipairs(more) do runs[#runs + 1] = name end end
   if n > n_model_shards then add(shared) end
   if n_model_shards > 1 then add(sequence) end
+  if n > n_model_shards and (is_full or n == 2) then add(more_shared) end
+  if n_model_shards > 1 and (is_full or n == 2) then add(more_sequence) end
+  if n > n_model_shards and n_model_shards > 1 then add(shared_sequence) end
   local folder
   test(("%dx%d trains"):format(n / n_model_shards, n_model_shards), function()
     folder = train(n, n_model_shards, runs)

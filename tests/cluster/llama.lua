@@ -4,10 +4,10 @@ local redco = require "redco"
 local nn, torch = redco.nn, redco.torch
 
 local vocabulary, length, n_layers, width, inner = 33, 6, 2, 16, 24
-local n_heads, n_kv_heads = 4, 2
+local n_heads = 4
 local head_size = width / n_heads
 
-local function make_params(generator)
+local function make_params(generator, n_kv_heads)
   local params = {}
   local function linear(name, n_in, n_out)
     params[name .. ".weight"] = nn.init.normal_(torch.empty { n_out, n_in },
@@ -39,11 +39,11 @@ local function angles(dtype)
 end
 
 local function rotated(x, cos, sin)
-  local first, second = unpack(x:chunk(2, -1))
+  local first, second = x[{ "...", { 0, head_size / 2 } }], x[{ "...", { head_size / 2 } }]
   return x * cos + torch.cat({ -second, first }, -1) * sin
 end
 
-local function logits(params, input_ids)
+local function logits(params, input_ids, n_kv_heads)
   local batch = input_ids:size(0)
   local function linear(name, x) return torch.linear(x, params[name .. ".weight"]) end
   local function norm(name, x)
@@ -72,20 +72,20 @@ local function logits(params, input_ids)
 end
 
 return function(generator, options)
-  local examples = {}
+  local n_kv_heads, examples = options.n_kv_heads, {}
   for i = 1, options.n_examples do
     examples[i] = torch.randint(vocabulary, { length + 1 }, { generator = generator })
   end
   return {
-    params = make_params(generator),
+    params = make_params(generator, n_kv_heads),
     examples = examples,
     collate_fn = function(batch)
       local tokens = torch.stack(batch)
       return { input_ids = tokens:narrow(1, 0, length), labels = tokens:narrow(1, 1, length) }
     end,
     loss_fn = function(_, _, params, batch)
-      return nn.cross_entropy(logits(params, batch.input_ids), batch.labels)
+      return nn.cross_entropy(logits(params, batch.input_ids, n_kv_heads), batch.labels)
     end,
-    pred_fn = function(_, params, batch) return logits(params, batch.input_ids) end,
+    pred_fn = function(_, params, batch) return logits(params, batch.input_ids, n_kv_heads) end,
   }
 end

@@ -120,4 +120,32 @@ for _, n_model_shards in ipairs { 1, 2 } do
   end)
 end
 
+-- Backward leaves the gradient of an embedding that is split by rows split by columns, where the
+-- weight after it is split along its inputs; there dp splits it too.
+for zero = 0, 3 do
+  test("gradients that lie otherwise than their parameters, zero = " .. zero, function()
+    local deployer = redco.Deployer {
+      seed = 1, n_model_shards = 2, zero = zero, zero_min_size = 0, verbose = false,
+    }
+    local function random(sizes)
+      return torch.randn(sizes, { generator = generator, dtype = "float64" })
+    end
+    local params = { embedding = random { 3, 4 }, weight = random { 5, 4 } }
+    local function squares(now, batch)
+      return torch.linear(torch.embedding(now.embedding, batch.ids), now.weight):pow(2):mean()
+    end
+    local ids = { torch.tensor { 0, 2 }, torch.tensor { 2, 1 } }
+    local trainer = redco.Trainer {
+      deployer = deployer, params = params, compute_dtype = "float64",
+      collate_fn = function(batch) return { ids = torch.stack(batch) } end,
+      loss_fn = function(_, _, now, batch) return squares(now, batch) end,
+      optimizer = redco.optim.sgd { learning_rate = 0.1 },
+      params_sharding_rules = { { "embedding", 0 }, { "weight", 1 } },
+    }
+    trainer:train { examples = ids, per_device_batch_size = 2 / deployer.mesh.dp }
+    local gradients = redco.grad(squares)(params, { ids = torch.stack(ids) })
+    expect_trees(trainer.params, sgd(params, gradients, 0.1))
+  end)
+end
+
 testing.finish()

@@ -50,6 +50,34 @@ const std::vector<Case> on_cpu = {
     fused("attention of few shared heads", {.batch = 1, .query = 2, .key_value = 1}, "01,0,0"),
 };
 
+// Few arguments, for all their placements are combined: the other weights are plain.
+Case encoder_layer(const char* name, int64_t n_batch, bool has_mask) {
+  return {name,
+          {{{n_batch, 3, 4}}, {{12, 4}}, {{8, 4}}},
+          [=](const Tensors& t) -> Tensors {
+            auto plain = [](at::IntArrayRef sizes) {
+              return at::linspace(-1, 1, c10::multiply_integers(sizes), at::kDouble).view(sizes);
+            };
+            std::optional<at::Tensor> mask;
+            if (has_mask) mask = at::eye(3, at::kBool);
+            at::Tensor four = plain({4});
+            return {at::_transformer_encoder_layer_fwd(
+                t[0], 4, 2, t[1], plain({12}), plain({4, 4}), four, true, true, 1e-5, four, four,
+                four, four, t[2], plain({8}), plain({4, 8}), four, mask,
+                has_mask ? std::optional<int64_t>(0) : std::nullopt)};
+          },
+          0,
+          has_mask ? "" : "0"};
+}
+
+const std::vector<Case> layers = {
+    encoder_layer("an encoder's layer", 4, false),
+    encoder_layer("an encoder's layer, uneven", 3, false),
+    encoder_layer("an encoder's layer of one example", 1, false),
+    encoder_layer("an encoder's layer with a mask", 4, true),
+};
+
 }  // namespace
 
 TEST_CASE("attention on the CPU") { run_all(on_cpu); }
+TEST_CASE("layers of attention") { run_all(layers); }

@@ -98,6 +98,34 @@ TEST_CASE("a fused weight is split part by part") {
   CHECK(found["o"] == "shard(1)");
 }
 
+TEST_CASE("parts as wide as the input are fused; others are heads") {
+  for (int64_t n_inputs : {8, 16}) {
+    CAPTURE(n_inputs);
+    Tree params = Tree::Dict{{"qkv", weight({24, n_inputs})}, {"qkv_bias", weight({24})}};
+    auto found = layout(params, 2, [&](const Tree& p) {
+      at::Tensor x = at::ones({2, 5, n_inputs});
+      at::linear(x, p.at("qkv").tensor(), p.at("qkv_bias").tensor()).view({2, 5, 3, 8});
+    });
+    std::string expected = n_inputs == 8 ? "shard(0, block = 8)" : "replicate";
+    CHECK(found["qkv"] == expected);
+    CHECK(found["qkv_bias"] == expected);
+  }
+}
+
+TEST_CASE("watching changes no tensor") {
+  at::Tensor mean = at::ones({8}), variance = at::ones({8}), count = at::zeros({}, at::kLong);
+  Tree params = Tree::Dict{{"weight", weight({8, 3, 3, 3})}, {"count", count}};
+  auto found = layout(params, 2, [&](const Tree& p) {
+    p.at("count").tensor().add_(1);
+    at::Tensor y = at::conv2d(at::ones({2, 3, 4, 4}), p.at("weight").tensor());
+    at::batch_norm(y, {}, {}, mean, variance, true, 0.5, 1e-5, false);
+  });
+  CHECK(found["weight"] == "shard(0)");
+  CHECK(mean.equal(at::ones({8})));
+  CHECK(variance.equal(at::ones({8})));
+  CHECK(count.item<int64_t>() == 0);
+}
+
 TEST_CASE("rules") {
   Tree params = Tree::Dict{{"model", Tree::Dict{{"a", weight({12, 8})}, {"b", weight({8, 12})}}}};
   auto forward = [](const Tree& p) {

@@ -220,6 +220,8 @@ test("other parameters take the module's places, gradients flow, and it is left 
   expect_close((module(nil, module_input)), module_output, 1e-6)
   assert(not pcall(module, { ["linear.weight"] = torch.zeros { 5, 5 } }, module_input))
   expect_close((module(nil, module_input)), module_output, 1e-6)
+  assert(not pcall(module, { ["linear.bias"] = bias, ["linear.wait"] = bias }, module_input))
+  expect_close((module(nil, module_input)), module_output, 1e-6)
 end)
 
 test("train and eval switch a module's dropout", function()

@@ -9,14 +9,13 @@ output is multiplied with before everything is added up to the scalar whose grad
 CASE.g.in.NAME and CASE.g.p.NAME. Needs torch, transformers and safetensors.
 """
 
-import io
 import os
 import pathlib
 import sys
-import zipfile
 
 import torch
 import torch.nn.functional as F
+import torchscript
 from safetensors.torch import save_file
 
 torch.manual_seed(20240817)
@@ -301,14 +300,7 @@ x = torch.randn(4, 3)
 scripted_outputs = {"in.x": x, "out.y": scripted(x)[0].detach()}
 scripted_outputs |= {f"p.{n}": p.detach().clone() for n, p in scripted.state_dict().items()}
 cases |= {f"scripted.{n}": t.clone() for n, t in scripted_outputs.items()}
-buffer = io.BytesIO()
-torch.jit.save(torch.jit.script(scripted), buffer)
-path = pathlib.Path(sys.argv[1]).parent / "script_module.pt"
-with zipfile.ZipFile(buffer) as made, zipfile.ZipFile(path, "w") as kept:
-    for name in made.namelist():
-        # Of the machine that made it: where its sources lay, and a number of its own.
-        if not name.endswith((".debug_pkl", "serialization_id")):
-            kept.writestr(zipfile.ZipInfo(name), made.read(name))
+torchscript.save(scripted, pathlib.Path(sys.argv[1]).parent / "script_module.pt")
 
 save_file({k: v.contiguous() for k, v in cases.items()}, sys.argv[1])
 os.chmod(sys.argv[1], 0o644)
