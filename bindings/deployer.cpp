@@ -4,6 +4,7 @@
 #include "arguments.h"
 #include "object.h"
 #include "optim.h"
+#include "run_record.h"
 #include "sharding.h"
 #include "tensor.h"
 #include "training_objects.h"
@@ -51,6 +52,7 @@ int make(lua_State* L) {
   set_call_site(call_site_of(context(L)));
   auto deployer = std::make_shared<Deployer>(std::move(options));
   context(L).mesh = deployer->mesh();
+  if (const auto& record = context(L).record) record->add(deployer->mesh());
   push_object(L, std::make_shared<LuaDeployer>(LuaDeployer{std::move(deployer)}));
   return 1;
 }

@@ -2,6 +2,7 @@
 
 #include <redco/sharding_rules.h>
 
+#include "in_bytes.h"
 #include "rules.h"
 #include "trace.h"
 #include "tracer.h"
@@ -12,7 +13,6 @@
 #include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
-#include <iomanip>
 #include <map>
 #include <optional>
 #include <set>
@@ -420,16 +420,6 @@ std::string with_stars(const std::string& name) {
     result += (result.empty() ? "" : ".") + (is_number ? "*" : part);
   }
   return result;
-}
-
-std::string in_bytes(int64_t bytes) {
-  std::ostringstream text;
-  text << std::fixed << std::setprecision(1);
-  if (bytes >= 1 << 20)
-    text << double(bytes) / (1 << 20) << " MiB";
-  else
-    text << double(bytes) / (1 << 10) << " KiB";
-  return text.str();
 }
 
 }  // namespace
