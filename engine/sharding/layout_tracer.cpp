@@ -53,9 +53,10 @@ size_t logical_pieces(const Call& call) {
         std::all_of(pieces.begin(), pieces.end(), [&](int64_t size) { return size == pieces[0]; });
     return is_even ? pieces.size() : 0;
   }
+  int64_t dim = call.integer("dim", 0);
+  if (call.op.name == "aten::unbind") return size_t(call.tensors[0].tensor.size(dim));
   const c10::IValue* size = call.find("split_size");
   if (!size || !size->isInt() || size->toInt() <= 0) return 0;
-  int64_t dim = call.integer("dim", 0);
   int64_t whole = call.tensors[0].tensor.size(dim);
   return whole % size->toInt() == 0 ? size_t(whole / size->toInt()) : 0;
 }
@@ -111,9 +112,14 @@ void LayoutTracer::after(const Call& call, const Plan& plan, c10::ArrayRef<c10::
   bool is_handed_on = call.op.is_view || handed_on.contains(call.op.name);
   bool is_elementwise = is_handed_on || call.op.handle.hasTag(at::Tag::pointwise);
   std::set<int> sources, sums;
+  bool is_of_whole = comes_of_whole(call);
   for (size_t i = 0; i < call.tensors.size(); ++i) {
     const TensorArgument& argument = call.tensors[i];
     const Placement &now = argument.placements[mp], &target = plan.inputs[i][mp];
+    // A product with a weight is of what that weight is.
+    auto seen = origins_.find(argument.impl);
+    if (seen != origins_.end() && argument.tensor.dim() > 1 && products.contains(call.op.name))
+      is_of_whole = parameters_[size_t(seen->second)].is_mended && now.is_replicated();
     const std::set<int>& own = sources_[argument.impl];
     if (now.is_sharded() && target.is_replicated() && regroups(call.op)) mend(call, i, own);
     if (now.is_partial() && target.is_replicated()) summed_[argument.impl] = own;
@@ -128,8 +134,12 @@ void LayoutTracer::after(const Call& call, const Plan& plan, c10::ArrayRef<c10::
     if (result.isTensor()) {
       note(result.toTensor(), sources, sums,
            is_handed_on && origin != origins_.end() ? origin->second : -1);
+      if (is_of_whole) of_whole_.insert(result.toTensor().unsafeGetTensorImpl());
     } else if (result.isTensorList()) {
-      for (const at::Tensor& tensor : result.toTensorVector()) note(tensor, sources, sums, -1);
+      for (const at::Tensor& tensor : result.toTensorVector()) {
+        note(tensor, sources, sums, -1);
+        if (is_of_whole) of_whole_.insert(tensor.unsafeGetTensorImpl());
+      }
     }
   }
 }
@@ -151,7 +161,7 @@ void LayoutTracer::note(const at::Tensor& tensor, const std::set<int>& sources,
   alive_.push_back(tensor);
   bool is_whole = placements_of(tensor)[mp].is_replicated();
   (is_whole ? summed_ : sources_)[tensor.unsafeGetTensorImpl()] = is_whole ? summed : sources;
-  if (parameter >= 0 && !parameters_[size_t(parameter)].placement) remember(tensor, parameter);
+  if (parameter >= 0) remember(tensor, parameter);
 }
 
 bool LayoutTracer::decide_as(TracedParameter& parameter, const at::Tensor& seen,
@@ -180,9 +190,18 @@ void LayoutTracer::decide(Call& call, size_t i, TracedParameter& parameter) {
     std::string reason = is_weight ? "its input comes split: split along its inputs"
                                    : "follows what it is combined with";
     decide_as(parameter, seen, wanted, std::move(reason));
+  } else if (is_weight && comes_of_whole(call)) {
+    // Splitting it would save no reduction and cost a gather.
+    keep_whole(parameter, "its input comes from outputs that stay whole: whole");
   } else if (is_weight) {
     split_outputs(call, i, parameter);
   }
+}
+
+bool LayoutTracer::comes_of_whole(const Call& call) const {
+  return std::any_of(call.tensors.begin(), call.tensors.end(), [&](const TensorArgument& argument) {
+    return of_whole_.contains(argument.impl);
+  });
 }
 
 // The dimension that the result shows, with nothing else to be moved for it.
@@ -219,8 +238,9 @@ void LayoutTracer::lay_out(Call& call, size_t i, const TracedParameter& paramete
     argument.tensor = wrap(local, placements, mesh_, geometry);
     argument.impl = sharded_impl(argument.tensor);
     argument.placements = placements;
-    alive_.push_back(argument.tensor);
-    sources_[argument.impl] = {int(&parameter - parameters_.data())};
+    int index = int(&parameter - parameters_.data());
+    remember(argument.tensor, index);
+    sources_[argument.impl] = {index};
     return;
   }
 }
@@ -254,7 +274,9 @@ void LayoutTracer::mend(const Call& call, size_t i, const std::set<int>& weights
 }
 
 std::map<int, LayoutTracer::Correction> LayoutTracer::corrections() const {
-  std::map<int, Correction> all = mended_;
+  // What those change may be why a table's sum was needed split.
+  if (!mended_.empty()) return mended_;
+  std::map<int, Correction> all;
   for (int table : needed_split_) {
     const TracedParameter& parameter = parameters_[size_t(table)];
     // A table that is also the head keeps its rows apart: those are the classes.

@@ -20,6 +20,7 @@ struct TracedParameter {
   at::Tensor given;
   std::optional<Placement> placement = {};  ///< on mp; none: undecided
   std::string reason = "not used as the weight of a product or an embedding: whole";
+  bool is_mended = false;      ///< a correction has decided
   bool is_embedding = false;   ///< rows of it are looked up
   bool is_multiplied = false;  ///< it is the weight of a product
 };
@@ -53,6 +54,7 @@ class LayoutTracer final : public Tracer {
   bool decide_as(TracedParameter& parameter, const at::Tensor& seen, Placement placement,
                  std::string reason);
   void decide(Call& call, size_t i, TracedParameter& parameter);
+  bool comes_of_whole(const Call& call) const;
   void split_outputs(Call& call, size_t i, TracedParameter& parameter);
   void lay_out(Call& call, size_t i, const TracedParameter& parameter);
   void mend(const Call& call, size_t i, const std::set<int>& weights);
@@ -64,6 +66,7 @@ class LayoutTracer final : public Tracer {
   std::unordered_map<const void*, int> origins_;  // of views of undecided parameters
   // Whose split a tensor's split comes from, and of one that is whole, whose sum it is.
   std::unordered_map<const void*, std::set<int>> sources_, summed_;
+  std::set<const void*> of_whole_;  // what weights put out that a correction keeps whole
   std::map<int, Correction> mended_;
   std::set<int> needed_split_;     // parameters whose sum was needed split
   std::vector<at::Tensor> alive_;  // what the maps name

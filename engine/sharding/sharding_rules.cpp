@@ -102,6 +102,7 @@ std::vector<ShardingDecision> decide_sharding(
       for (const auto& [index, correction] : corrections) {
         ruled[size_t(index)].placement = correction.placement;
         ruled[size_t(index)].reason = correction.reason;
+        ruled[size_t(index)].is_mended = true;
       }
     }
   }
