@@ -80,6 +80,33 @@ assert(redco.sharding_counters().gathers["aten::linalg_inv_ex"].first_call == ar
   expect_equal(count(err, "sharding over"), 1)
 end)
 
+test("Trainer:memory tells what each level of zero leaves on a device", function()
+  local path = write("memory.lua", ([[
+local redco = require "redco"
+local torch = redco.torch
+for zero = 0, 3 do
+  local deployer = redco.Deployer { seed = 1, zero = zero, zero_min_size = 64, verbose = false }
+  %s
+  local memory = train(64)
+  local text = {}
+  for i, kind in ipairs { "params", "grads", "opt_state" } do
+    text[i] = memory[kind].here .. " of " .. memory[kind].whole
+  end
+  print(zero, table.concat(text, ", "))
+end
+]]):format(trains))
+  local code, out, err = run { "--nproc", "2", path }
+  assert(code == 0, err)
+  local share = "8192 of 16384, 16388 of 32772"  -- adamw counts its steps in 4 bytes
+  for zero, expected in pairs {
+    [0] = "16384 of 16384, 16384 of 16384, 32772 of 32772",
+    [1] = "16384 of 16384, " .. share, [2] = "16384 of 16384, " .. share,
+    [3] = "8192 of 16384, " .. share,
+  } do
+    expect_equal(count(out, "] " .. zero .. "\t" .. expected .. "\n"), 2)
+  end
+end)
+
 test("a script that fails is reported on too, before its error", function()
   local path = write("fails.lua", head .. "error 'out of tea'")
   local err = expect_run(1, { "--nproc", "2", "--report-sharding", path })
