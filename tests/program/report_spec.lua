@@ -17,7 +17,9 @@ local function expect_has(text, ...)
   local from = 1
   for _, part in ipairs { ... } do
     local _, last = text:find(part, from, true)
-    if not last then error(("expected %q, after what came before, in:\n%s"):format(part, text), 2) end
+    if not last then
+      error(("expected %q, after what came before, in:\n%s"):format(part, text), 2)
+    end
     from = last + 1
   end
 end
