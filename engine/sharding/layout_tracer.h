@@ -17,6 +17,7 @@ namespace redco {
 /// A parameter whose layout is being decided.
 struct TracedParameter {
   std::string name;
+  std::vector<std::string> other_names;  ///< of a tied weight
   at::Tensor given;
   std::optional<Placement> placement = {};  ///< on mp; none: undecided
   std::string reason = "not used as the weight of a product or an embedding: whole";

@@ -32,11 +32,17 @@ bool matches_name(const std::string& pattern, const std::string& name) {
   return false;
 }
 
+bool matches_any_name(const std::string& pattern, const TracedParameter& parameter) {
+  return matches_name(pattern, parameter.name) ||
+         std::any_of(parameter.other_names.begin(), parameter.other_names.end(),
+                     [&](const std::string& name) { return matches_name(pattern, name); });
+}
+
 void apply_rules(const std::vector<ShardingRule>& rules, std::vector<TracedParameter>& parameters) {
   for (const ShardingRule& rule : rules) {
     bool matched = false;
     for (TracedParameter& parameter : parameters) {
-      if (!matches_name(rule.pattern, parameter.name)) continue;
+      if (!matches_any_name(rule.pattern, parameter)) continue;
       matched = true;
       if (parameter.placement) continue;  // an earlier rule decided
       const Placement& placement = rule.placement;
@@ -80,8 +86,11 @@ std::vector<ShardingDecision> decide_sharding(
   std::map<const void*, int> places;
   for (const auto& [name, tensor] : named_tensors(params)) {
     if (!tensor.is_floating_point()) continue;
-    if (places.emplace(tensor.unsafeGetTensorImpl(), int(parameters.size())).second)
-      parameters.push_back({name, tensor});
+    auto [place, is_new] = places.emplace(tensor.unsafeGetTensorImpl(), int(parameters.size()));
+    if (is_new)
+      parameters.push_back({name, {}, tensor});
+    else
+      parameters[size_t(place->second)].other_names.push_back(name);
   }
   apply_rules(rules, parameters);
   if (n_model_shards > 1 && forward) {

@@ -109,6 +109,9 @@ TEST_CASE("rules") {
   CHECK(found["model.b"] == "shard(0)");
   found = layout(params, 2, forward, {{"mod*b", Placement::shard(1)}});
   CHECK(found["model.a"] == "shard(0)");
+  params.at("model")["tied"] = params.at("model").at("a");
+  found = layout(params, 2, forward, {{"tied", Placement::replicate()}});
+  CHECK(found["model.a"] == "replicate");
   CHECK_THROWS_WITH_AS(layout(params, 2, forward, {{"c", Placement::shard(0)}}),
                        doctest::Contains("matches no parameter"), Error);
   CHECK_THROWS_WITH_AS(layout(params, 2, forward, {{"a", Placement::shard(2)}}),
