@@ -111,35 +111,32 @@ void LayoutTracer::run(const Call& call, const Plan& plan, torch::jit::Stack& lo
 void LayoutTracer::after(const Call& call, const Plan& plan, c10::ArrayRef<c10::IValue> results) {
   bool is_handed_on = call.op.is_view || handed_on.contains(call.op.name);
   bool is_elementwise = is_handed_on || call.op.handle.hasTag(at::Tag::pointwise);
-  std::set<int> sources, sums;
-  bool is_of_whole = comes_of_whole(call);
+  Lineage made;
+  made.of_whole = comes_of_whole(call);
   for (size_t i = 0; i < call.tensors.size(); ++i) {
     const TensorArgument& argument = call.tensors[i];
     const Placement &now = argument.placements[mp], &target = plan.inputs[i][mp];
     // A product with a weight is of what that weight is.
     auto seen = origins_.find(argument.impl);
     if (seen != origins_.end() && argument.tensor.dim() > 1 && products.contains(call.op.name))
-      is_of_whole = parameters_[size_t(seen->second)].is_mended && now.is_replicated();
-    const std::set<int>& own = sources_[argument.impl];
-    if (now.is_sharded() && target.is_replicated() && regroups(call.op)) mend(call, i, own);
-    if (now.is_partial() && target.is_replicated()) summed_[argument.impl] = own;
-    if (!now.is_replicated() && !target.is_replicated()) sources.insert(own.begin(), own.end());
+      made.of_whole = parameters_[size_t(seen->second)].is_mended && now.is_replicated();
+    Lineage& own = lineages_[argument.impl];
+    if (now.is_sharded() && target.is_replicated() && regroups(call.op)) mend(call, i, own.split);
+    if (now.is_partial() && target.is_replicated()) own.summed = own.split;
+    if (!now.is_replicated() && !target.is_replicated())
+      made.split.insert(own.split.begin(), own.split.end());
     if (now.is_sharded()) continue;
-    const std::set<int>& summed = now.is_partial() ? own : summed_[argument.impl];
+    const std::set<int>& summed = now.is_partial() ? own.split : own.summed;
     if (target.is_sharded()) needed_split_.insert(summed.begin(), summed.end());
-    if (target.is_replicated() && is_elementwise) sums.insert(summed.begin(), summed.end());
+    if (target.is_replicated() && is_elementwise) made.summed.insert(summed.begin(), summed.end());
   }
   auto origin = call.tensors.empty() ? origins_.end() : origins_.find(call.tensors[0].impl);
   for (const c10::IValue& result : results) {
     if (result.isTensor()) {
-      note(result.toTensor(), sources, sums,
-           is_handed_on && origin != origins_.end() ? origin->second : -1);
-      if (is_of_whole) of_whole_.insert(result.toTensor().unsafeGetTensorImpl());
+      note(result.toTensor(), made);
+      if (is_handed_on && origin != origins_.end()) remember(result.toTensor(), origin->second);
     } else if (result.isTensorList()) {
-      for (const at::Tensor& tensor : result.toTensorVector()) {
-        note(tensor, sources, sums, -1);
-        if (is_of_whole) of_whole_.insert(tensor.unsafeGetTensorImpl());
-      }
+      for (const at::Tensor& tensor : result.toTensorVector()) note(tensor, made);
     }
   }
 }
@@ -151,17 +148,18 @@ at::Tensor LayoutTracer::whole_like(const at::Tensor& tensor) {
 }
 
 void LayoutTracer::remember(const at::Tensor& tensor, int parameter) {
+  if (!sharded_impl(tensor)) return;
   origins_[tensor.unsafeGetTensorImpl()] = parameter;
   alive_.push_back(tensor);
 }
 
-void LayoutTracer::note(const at::Tensor& tensor, const std::set<int>& sources,
-                        const std::set<int>& summed, int parameter) {
+void LayoutTracer::note(const at::Tensor& tensor, const Lineage& lineage) {
   if (!tensor.defined() || !sharded_impl(tensor)) return;
   alive_.push_back(tensor);
-  bool is_whole = placements_of(tensor)[mp].is_replicated();
-  (is_whole ? summed_ : sources_)[tensor.unsafeGetTensorImpl()] = is_whole ? summed : sources;
-  if (parameter >= 0) remember(tensor, parameter);
+  Lineage& own = lineages_[tensor.unsafeGetTensorImpl()];
+  own = lineage;
+  // Each says nothing of a tensor that lies otherwise.
+  (placements_of(tensor)[mp].is_replicated() ? own.split : own.summed).clear();
 }
 
 bool LayoutTracer::decide_as(TracedParameter& parameter, const at::Tensor& seen,
@@ -199,8 +197,9 @@ void LayoutTracer::decide(Call& call, size_t i, TracedParameter& parameter) {
 }
 
 bool LayoutTracer::comes_of_whole(const Call& call) const {
-  return std::any_of(call.tensors.begin(), call.tensors.end(), [&](const TensorArgument& argument) {
-    return of_whole_.contains(argument.impl);
+  return std::any_of(call.tensors.begin(), call.tensors.end(), [&](const auto& argument) {
+    auto found = lineages_.find(argument.impl);
+    return found != lineages_.end() && found->second.of_whole;
   });
 }
 
@@ -240,7 +239,7 @@ void LayoutTracer::lay_out(Call& call, size_t i, const TracedParameter& paramete
     argument.placements = placements;
     int index = int(&parameter - parameters_.data());
     remember(argument.tensor, index);
-    sources_[argument.impl] = {index};
+    lineages_[argument.impl].split = {index};
     return;
   }
 }

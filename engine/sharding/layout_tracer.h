@@ -40,18 +40,24 @@ class LayoutTracer final : public Tracer {
   void run(const Call& call, const Plan& plan, torch::jit::Stack& local) override;
   void after(const Call& call, const Plan& plan, c10::ArrayRef<c10::IValue> results) override;
 
-  /// What turned out wrong, by parameter: the forward pass is to be watched again with it.
   struct Correction {
     Placement placement;
     std::string reason;
   };
+  /// What turned out wrong, by parameter: the forward pass is to be watched again with it.
   std::map<int, Correction> corrections() const;
 
  private:
+  // Where a tensor comes from.
+  struct Lineage {
+    std::set<int> split;    // the parameters that its split, or its being a sum, is due to
+    std::set<int> summed;   // of a whole tensor: those whose sum it was
+    bool of_whole = false;  // from the outputs of weights that a correction keeps whole
+  };
+
   at::Tensor whole_like(const at::Tensor& tensor);
   void remember(const at::Tensor& tensor, int parameter);
-  void note(const at::Tensor& tensor, const std::set<int>& sources, const std::set<int>& summed,
-            int parameter);
+  void note(const at::Tensor& tensor, const Lineage& lineage);
   bool decide_as(TracedParameter& parameter, const at::Tensor& seen, Placement placement,
                  std::string reason);
   void decide(Call& call, size_t i, TracedParameter& parameter);
@@ -64,13 +70,11 @@ class LayoutTracer final : public Tracer {
   std::shared_ptr<const Mesh> mesh_;
   int64_t n_;
   Tracer* previous_;
-  std::unordered_map<const void*, int> origins_;  // of views of undecided parameters
-  // Whose split a tensor's split comes from, and of one that is whole, whose sum it is.
-  std::unordered_map<const void*, std::set<int>> sources_, summed_;
-  std::set<const void*> of_whole_;  // what weights put out that a correction keeps whole
+  std::unordered_map<const void*, int> origins_;  // of parameters and their views
+  std::unordered_map<const void*, Lineage> lineages_;
+  std::vector<at::Tensor> alive_;  // what these maps name
   std::map<int, Correction> mended_;
-  std::set<int> needed_split_;     // parameters whose sum was needed split
-  std::vector<at::Tensor> alive_;  // what the maps name
+  std::set<int> needed_split_;  // parameters whose sum was needed split
 };
 
 }  // namespace redco
