@@ -116,6 +116,7 @@ void LayoutTracer::after(const Call& call, const Plan& plan, c10::ArrayRef<c10::
   for (size_t i = 0; i < call.tensors.size(); ++i) {
     const TensorArgument& argument = call.tensors[i];
     const Placement &now = argument.placements[mp], &target = plan.inputs[i][mp];
+    bytes_moved_ += redistribution_cost(now, target, part_bytes(argument, *mesh_), n_);
     // A product with a weight is of what that weight is.
     auto seen = origins_.find(argument.impl);
     if (seen != origins_.end() && argument.tensor.dim() > 1 && products.contains(call.op.name))
@@ -187,13 +188,23 @@ void LayoutTracer::decide(Call& call, size_t i, TracedParameter& parameter) {
   if (wanted.is_sharded()) {
     std::string reason = is_weight ? "its input comes split: split along its inputs"
                                    : "follows what it is combined with";
-    decide_as(parameter, seen, wanted, std::move(reason));
+    if (decide_as(parameter, seen, wanted, std::move(reason)) && is_weight)
+      for (const TensorArgument& input : call.tensors)
+        if (input.placements[mp].is_sharded())
+          readers_[lineages_[input.impl].split].insert(int(&parameter - parameters_.data()));
   } else if (is_weight && comes_of_whole(call)) {
     // Splitting it would save no reduction and cost a gather.
     keep_whole(parameter, "its input comes from outputs that stay whole: whole");
   } else if (is_weight) {
     split_outputs(call, i, parameter);
   }
+}
+
+std::set<std::set<int>> LayoutTracer::shared_sources() const {
+  std::set<std::set<int>> shared;
+  for (const auto& [sources, weights] : readers_)
+    if (weights.size() > 1) shared.insert(sources);
+  return shared;
 }
 
 bool LayoutTracer::comes_of_whole(const Call& call) const {

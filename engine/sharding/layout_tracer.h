@@ -47,6 +47,12 @@ class LayoutTracer final : public Tracer {
   /// What turned out wrong, by parameter: the forward pass is to be watched again with it.
   std::map<int, Correction> corrections() const;
 
+  /// What one rank sends, in bytes.
+  double bytes_moved() const { return bytes_moved_; }
+  /// Parameters whose split outputs several weights take in by their inputs, so that all of those
+  /// put out sums.
+  std::set<std::set<int>> shared_sources() const;
+
  private:
   // Where a tensor comes from.
   struct Lineage {
@@ -74,7 +80,9 @@ class LayoutTracer final : public Tracer {
   std::unordered_map<const void*, Lineage> lineages_;
   std::vector<at::Tensor> alive_;  // what these maps name
   std::map<int, Correction> mended_;
-  std::set<int> needed_split_;  // parameters whose sum was needed split
+  std::set<int> needed_split_;                      // parameters whose sum was needed split
+  std::map<std::set<int>, std::set<int>> readers_;  // weights split along inputs, by their source
+  double bytes_moved_ = 0;
 };
 
 }  // namespace redco

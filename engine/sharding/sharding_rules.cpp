@@ -64,16 +64,85 @@ void apply_rules(const std::vector<ShardingRule>& rules, std::vector<TracedParam
   }
 }
 
-Tree with_stand_ins(const Tree& params, LayoutTracer& tracer,
-                    const std::map<const void*, int>& places) {
-  std::map<int, at::Tensor> made;  // tied weights stay tied
-  return map_tensors(params, [&](const std::string&, const at::Tensor& tensor) {
-    auto place = places.find(tensor.unsafeGetTensorImpl());
-    if (place == places.end()) return tensor;
-    at::Tensor& stand_in = made[place->second];
-    if (!stand_in.defined()) stand_in = tracer.stand_in(place->second);
-    return stand_in;
-  });
+// A forward pass to be watched, as often as it takes.
+class Watched {
+ public:
+  Watched(const Tree& params, std::map<const void*, int> places,
+          const std::function<void(const Tree& params)>& forward, std::shared_ptr<const Mesh> mesh)
+      : params_(params), places_(std::move(places)), forward_(forward), mesh_(std::move(mesh)) {}
+
+  struct Layout {
+    std::vector<TracedParameter> parameters;
+    double bytes_moved = 0;
+    std::set<std::set<int>> shared_sources = {};
+  };
+
+  // What follows from the parameters that are decided already.
+  Layout layout(std::vector<TracedParameter> decided) const {
+    // Each round mends at least one parameter, and none twice to the same.
+    for (size_t round = 0; round <= 2 * decided.size(); ++round) {
+      Layout found{decided};
+      LayoutTracer tracer(found.parameters, mesh_);
+      forward_(with_stand_ins(tracer));
+      const auto corrections = tracer.corrections();
+      if (corrections.empty()) {
+        found.bytes_moved = tracer.bytes_moved();
+        found.shared_sources = tracer.shared_sources();
+        return found;
+      }
+      for (const auto& [index, correction] : corrections) {
+        decided[size_t(index)].placement = correction.placement;
+        decided[size_t(index)].reason = correction.reason;
+        decided[size_t(index)].is_mended = true;
+      }
+    }
+    return {std::move(decided)};
+  }
+
+ private:
+  Tree with_stand_ins(LayoutTracer& tracer) const {
+    std::map<int, at::Tensor> made;  // tied weights stay tied
+    return map_tensors(params_, [&](const std::string&, const at::Tensor& tensor) {
+      auto place = places_.find(tensor.unsafeGetTensorImpl());
+      if (place == places_.end()) return tensor;
+      at::Tensor& stand_in = made[place->second];
+      if (!stand_in.defined()) stand_in = tracer.stand_in(place->second);
+      return stand_in;
+    });
+  }
+
+  const Tree& params_;
+  std::map<const void*, int> places_;
+  const std::function<void(const Tree& params)>& forward_;
+  std::shared_ptr<const Mesh> mesh_;
+};
+
+// Where many weights take in the same split outputs, as those of a projection that all blocks add
+// to, each of them puts out sums. Whole outputs are better if with them half as much moves.
+std::vector<TracedParameter> least_moving(const Watched& watched,
+                                          std::vector<TracedParameter> decided) {
+  Watched::Layout best = watched.layout(decided);
+  std::set<std::set<int>> tried;
+  for (bool is_better = true; is_better;) {
+    is_better = false;
+    for (const std::set<int>& sources : best.shared_sources) {
+      if (!tried.insert(sources).second) continue;
+      std::vector<TracedParameter> changed = decided;
+      for (int source : sources) {
+        if (changed[size_t(source)].placement || !best.parameters[size_t(source)].is_multiplied)
+          continue;
+        changed[size_t(source)].placement = Placement::replicate();
+        changed[size_t(source)].reason = "split outputs would have several weights sum: whole";
+      }
+      Watched::Layout other = watched.layout(changed);
+      is_better = 2 * other.bytes_moved <= best.bytes_moved;
+      if (!is_better) continue;
+      best = std::move(other);
+      decided = std::move(changed);
+      break;
+    }
+  }
+  return std::move(best.parameters);
 }
 
 }  // namespace
@@ -97,23 +166,7 @@ std::vector<ShardingDecision> decide_sharding(
     at::NoGradGuard no_grad;
     std::shared_ptr<const Mesh> mesh = make_imagined_mesh(
         n_model_shards, parameters.empty() ? at::kCPU : parameters[0].given.device());
-    std::vector<TracedParameter> ruled = parameters;
-    // Each round mends at least one parameter, and none twice to the same.
-    for (size_t round = 0; round <= 2 * parameters.size(); ++round) {
-      std::vector<TracedParameter> watched = ruled;
-      LayoutTracer tracer(watched, mesh);
-      forward(with_stand_ins(params, tracer, places));
-      const auto corrections = tracer.corrections();
-      if (corrections.empty()) {
-        parameters = std::move(watched);
-        break;
-      }
-      for (const auto& [index, correction] : corrections) {
-        ruled[size_t(index)].placement = correction.placement;
-        ruled[size_t(index)].reason = correction.reason;
-        ruled[size_t(index)].is_mended = true;
-      }
-    }
+    parameters = least_moving(Watched(params, places, forward, mesh), parameters);
   }
 
   std::vector<ShardingDecision> decisions;

@@ -189,10 +189,15 @@ function models.bart(s)
   end }
 end
 
+-- With `features` it reads vectors of that size instead of tokens.
 function models.llama(s)
   local params, add = collector()
   local kv_width = s.width / s.heads * s.kv_heads
-  add("model.embed_tokens.weight", s.vocabulary, s.width)
+  if s.features then
+    add("model.projection.weight", s.width, s.features)
+  else
+    add("model.embed_tokens.weight", s.vocabulary, s.width)
+  end
   for i = 0, 1 do
     local layer = ("model.layers.%d."):format(i)
     add(layer .. "self_attn.q_proj.weight", s.width, s.width)
@@ -208,7 +213,8 @@ function models.llama(s)
   add("model.norm.weight", s.width)
   add("lm_head.weight", s.vocabulary, s.width)
   return { params = params, forward = function(p)
-    local x = torch.embedding(p["model.embed_tokens.weight"], tokens())
+    local x = s.features and linear(p, "model.projection", torch.zeros { batch, length, s.features })
+      or torch.embedding(p["model.embed_tokens.weight"], tokens())
     for i = 0, 1 do
       local layer = ("model.layers.%d."):format(i)
       local y = rms_norm(p, layer .. "input_layernorm", x)

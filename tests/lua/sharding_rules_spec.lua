@@ -201,6 +201,14 @@ test("heads that do not divide: the attention stays whole, the rest is split as 
   end
 end)
 
+test("a projection that all blocks add to stays whole: split, it would have each of them sum",
+  function()
+    local vectors = { vocabulary = 97, width = 96, heads = 24, kv_heads = 8, features = 32 }
+    local expected = copy(golden.llama, { ["projection.weight"] = "replicate" })
+    expected["embed_tokens.weight"] = nil
+    for _, n in ipairs { 2, 4, 8 } do expect_layout(decide("llama", vectors, n), expected) end
+  end)
+
 test("rules come first, and what is left is decided beside them", function()
   local decisions = decide("llama", sizes, 2,
     { { "lm_head.weight", "replicate" }, { "layers.1.mlp.up_proj.weight", 0 } })
