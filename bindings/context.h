@@ -16,7 +16,7 @@
 namespace redco {
 class Console;
 class Mesh;
-}
+}  // namespace redco
 
 namespace redco::lua {
 

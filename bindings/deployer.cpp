@@ -116,15 +116,15 @@ int get_sharding_rules(lua_State* L) {
                                ? deployer->mesh()->size(Mesh::mp)
                                : check_integer(L, 5, "Deployer:get_sharding_rules: n_model_shards");
   Ref forward(L, 3);
-  push_decisions(L, decide_sharding(check_tree(L, 2), n_model_shards, rules,
-                                    [&](const Tree& params) {
-                                      lua_State* state = forward.state();
-                                      balanced(state, [&] {
-                                        forward.push();
-                                        push_tree(state, params);
-                                        call(state, 1, 0);
-                                      });
-                                    }));
+  push_decisions(L,
+                 decide_sharding(check_tree(L, 2), n_model_shards, rules, [&](const Tree& params) {
+                   lua_State* state = forward.state();
+                   balanced(state, [&] {
+                     forward.push();
+                     push_tree(state, params);
+                     call(state, 1, 0);
+                   });
+                 }));
   return 1;
 }
 

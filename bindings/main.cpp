@@ -184,9 +184,8 @@ int main(int argc, char** argv) {
     auto terminal = redco::make_terminal();
     Warnings warnings(terminal);
     c10::WarningUtils::WarningHandlerGuard guard(&warnings);
-    redco::Engine engine({.strict = !args.no_strict,
-                          .console = terminal,
-                          .records_sharding = args.report_sharding});
+    redco::Engine engine(
+        {.strict = !args.no_strict, .console = terminal, .records_sharding = args.report_sharding});
     std::optional<ReportAtEnd> report;
     if (args.report_sharding) report.emplace(engine, *terminal);
     running = &engine;

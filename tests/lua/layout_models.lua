@@ -213,8 +213,12 @@ function models.llama(s)
   add("model.norm.weight", s.width)
   add("lm_head.weight", s.vocabulary, s.width)
   return { params = params, forward = function(p)
-    local x = s.features and linear(p, "model.projection", torch.zeros { batch, length, s.features })
-      or torch.embedding(p["model.embed_tokens.weight"], tokens())
+    local x
+    if s.features then
+      x = linear(p, "model.projection", torch.zeros { batch, length, s.features })
+    else
+      x = torch.embedding(p["model.embed_tokens.weight"], tokens())
+    end
     for i = 0, 1 do
       local layer = ("model.layers.%d."):format(i)
       local y = rms_norm(p, layer .. "input_layernorm", x)
