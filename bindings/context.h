@@ -16,9 +16,11 @@
 namespace redco {
 class Console;
 class Mesh;
-}
+}  // namespace redco
 
 namespace redco::lua {
+
+class RunRecord;
 
 /// What the bindings keep for one Lua state, from its making until after its end.
 struct Context : std::enable_shared_from_this<Context> {
@@ -28,6 +30,8 @@ struct Context : std::enable_shared_from_this<Context> {
   std::shared_ptr<Console> console;
   /// The processes of the newest Deployer: those a script's tensors are laid out over.
   std::weak_ptr<const Mesh> mesh;
+  /// Null unless EngineOptions ask for it.
+  std::shared_ptr<RunRecord> record;
   /// Set by Engine::interrupt, on any thread; cleared when it ends what runs.
   std::atomic<bool> interrupted = false;
   /// Which thread runs the engine, or did last.

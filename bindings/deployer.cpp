@@ -4,6 +4,7 @@
 #include "arguments.h"
 #include "object.h"
 #include "optim.h"
+#include "run_record.h"
 #include "sharding.h"
 #include "tensor.h"
 #include "training_objects.h"
@@ -51,6 +52,7 @@ int make(lua_State* L) {
   set_call_site(call_site_of(context(L)));
   auto deployer = std::make_shared<Deployer>(std::move(options));
   context(L).mesh = deployer->mesh();
+  if (const auto& record = context(L).record) record->add(deployer->mesh());
   push_object(L, std::make_shared<LuaDeployer>(LuaDeployer{std::move(deployer)}));
   return 1;
 }
@@ -110,16 +112,19 @@ int get_sharding_rules(lua_State* L) {
   std::vector<ShardingRule> rules;
   if (!lua_isnoneornil(L, 4))
     rules = check_sharding_rules(L, 4, "Deployer:get_sharding_rules: rules");
+  int64_t n_model_shards = lua_isnoneornil(L, 5)
+                               ? deployer->mesh()->size(Mesh::mp)
+                               : check_integer(L, 5, "Deployer:get_sharding_rules: n_model_shards");
   Ref forward(L, 3);
-  push_decisions(L, decide_sharding(check_tree(L, 2), deployer->mesh()->size(Mesh::mp), rules,
-                                    [&](const Tree& params) {
-                                      lua_State* state = forward.state();
-                                      balanced(state, [&] {
-                                        forward.push();
-                                        push_tree(state, params);
-                                        call(state, 1, 0);
-                                      });
-                                    }));
+  push_decisions(L,
+                 decide_sharding(check_tree(L, 2), n_model_shards, rules, [&](const Tree& params) {
+                   lua_State* state = forward.state();
+                   balanced(state, [&] {
+                     forward.push();
+                     push_tree(state, params);
+                     call(state, 1, 0);
+                   });
+                 }));
   return 1;
 }
 
@@ -217,11 +222,12 @@ void add_deployer(lua_State* L) {
         "get_local_global_micro_batch_size(self, {per_device_batch_size}) -> integer, integer\n"
         "Examples of a micro-batch: those of one device, those of the whole mesh."},
        {"get_sharding_rules", get_sharding_rules,
-        "get_sharding_rules(self, params, forward, rules) -> list\n"
+        "get_sharding_rules(self, params, forward, rules, n_model_shards) -> list\n"
         "How the parameters would lie over the model shards: a list of {name, placement, reason = "
         "...} that can be changed and given to a Trainer as its params_sharding_rules, and that "
         "tostring shows as a table. `forward(params)` is watched, on tensors that have shapes and "
-        "no values; `rules` are such a list that comes first."},
+        "no values; `rules` are such a list that comes first. `n_model_shards` plans for another "
+        "number of shards than the Deployer's."},
        {"log_info", log_info,
         "log_info(self, info, {title, step})\nWrites a text to the console and workdir/log.txt."},
        {"log_metrics", log_metrics,

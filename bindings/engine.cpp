@@ -2,6 +2,7 @@
 
 #include "context.h"
 #include "modules.h"
+#include "run_record.h"
 #include "values.h"
 
 #include <redco/error.h>
@@ -138,6 +139,7 @@ Engine::Engine(EngineOptions options) : impl_(std::make_unique<Impl>()) {
   if (L == nullptr) throw std::bad_alloc();
   impl_->context = lua::open_context(L);
   impl_->context->console = impl_->options.console;
+  if (impl_->options.records_sharding) impl_->context->record = std::make_shared<lua::RunRecord>();
   protect(L, [&](lua_State* state) {
     open_all(state);
     if (impl_->options.strict) lua::forbid_undeclared_globals(state);
@@ -165,6 +167,12 @@ void Engine::set_memory_limit(size_t bytes) {
     lua_setallocf(impl_->L, allocate_within_limit, &memory);
   }
   memory.limit = bytes;
+}
+
+std::string Engine::sharding_report() const {
+  require(impl_->context->record != nullptr,
+          "Engine::sharding_report: set EngineOptions::records_sharding");
+  return impl_->context->record->report();
 }
 
 lua_State* Engine::state() const { return impl_->L; }

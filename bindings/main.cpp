@@ -21,6 +21,7 @@
 #include <iostream>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -64,6 +65,7 @@ struct Arguments {
   std::vector<std::string> chunks;
   bool interactive = false;
   bool no_strict = false;
+  bool report_sharding = false;
   int64_t nproc = 1;
   std::vector<std::string> script;  // the file and its arguments
 };
@@ -74,6 +76,7 @@ std::vector<std::string> worker_command(const Arguments& args) {
   for (const auto& module : args.modules) words.insert(words.end(), {"-l", module});
   for (const auto& chunk : args.chunks) words.insert(words.end(), {"-e", chunk});
   if (args.no_strict) words.push_back("--no-strict");
+  if (args.report_sharding) words.push_back("--report-sharding");
   words.insert(words.end(), args.script.begin(), args.script.end());
   return words;
 }
@@ -105,6 +108,21 @@ void draw_alike() {
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   generator.set_current_seed(std::hash<std::string>()(run));
 }
+
+// Shows what sharding did when the run ends, well or with an error.
+class ReportAtEnd {
+ public:
+  ReportAtEnd(const redco::Engine& engine, redco::Console& console)
+      : engine_(engine), console_(console) {}
+  ~ReportAtEnd() {
+    std::string report = engine_.sharding_report();
+    if (!report.empty()) console_.line("redco-lua: " + report);
+  }
+
+ private:
+  const redco::Engine& engine_;
+  redco::Console& console_;
+};
 
 std::string read_input() { return {std::istreambuf_iterator<char>(std::cin), {}}; }
 
@@ -145,6 +163,8 @@ int main(int argc, char** argv) {
   app.add_option("--nproc", args.nproc, "Run FILE in N processes of this machine, one per device")
       ->type_name("N")
       ->check(CLI::Range(int64_t(1), int64_t(1024)));
+  app.add_flag("--report-sharding,--report_sharding", args.report_sharding,
+               "Tell at the end what moved between the processes, and how to move less");
   app.set_version_flag("--version", "redco-lua " REDCO_VERSION);
   app.prefix_command();
   try {
@@ -164,7 +184,10 @@ int main(int argc, char** argv) {
     auto terminal = redco::make_terminal();
     Warnings warnings(terminal);
     c10::WarningUtils::WarningHandlerGuard guard(&warnings);
-    redco::Engine engine({.strict = !args.no_strict, .console = terminal});
+    redco::Engine engine(
+        {.strict = !args.no_strict, .console = terminal, .records_sharding = args.report_sharding});
+    std::optional<ReportAtEnd> report;
+    if (args.report_sharding) report.emplace(engine, *terminal);
     running = &engine;
     std::signal(SIGINT, on_interrupt);
     run(engine, args);

@@ -142,16 +142,20 @@ int counters(lua_State* L) {
   std::shared_ptr<const Mesh> mesh = current_mesh(L);
   require(mesh != nullptr, "redco.sharding_counters: make a redco.Deployer first, and keep it");
   lua_createtable(L, 0, 4);
-  lua_createtable(L, 0, Mesh::n_dims);
+  lua_createtable(L, 0, Mesh::n_dims + 1);
   for (size_t dim = 0; dim < Mesh::n_dims; ++dim) {
     push_collectives(L, mesh->group(Mesh::Dim(dim)));
     lua_setfield(L, -2, dim_names[dim]);
   }
+  push_collectives(L, mesh->world());
+  lua_setfield(L, -2, "world");
   lua_setfield(L, -2, "collectives");
   const ShardingCounters& counted = sharding_counters();
   lua_newtable(L);
   for (const auto& [name, gather] : counted.gathers) {
     push_traffic(L, gather.count, gather.bytes);
+    lua_pushstring(L, gather.first_call.c_str());
+    lua_setfield(L, -2, "first_call");
     lua_setfield(L, -2, name.c_str());
   }
   lua_setfield(L, -2, "gathers");
@@ -261,10 +265,10 @@ void add_sharding(lua_State* L) {
         "a Trainer lays it out. A generator gives it the same values on any number of them."},
        {"sharding_counters", counters,
         "sharding_counters() -> table\n"
-        "What sharding did since the start: `collectives.dp` and `collectives.mp`, by kind, and "
+        "What sharding did since the start: `collectives.dp`, `.mp` and `.world`, by kind, and "
         "`gathers`, by operators that could not work on parts, have `count` and the `bytes` this "
-        "process sent; plans_made and plans_found are calls of operators that were new and "
-        "known."}});
+        "process sent, gathers also the line of the `first_call`; plans_made and plans_found are "
+        "calls of operators that were new and known. Trainer:memory() tells the bytes held."}});
 }
 
 }  // namespace redco::lua

@@ -5,6 +5,7 @@
 #include "callbacks.h"
 #include "object.h"
 #include "optim.h"
+#include "run_record.h"
 #include "sharding.h"
 #include "tensor.h"
 #include "training_objects.h"
@@ -185,7 +186,11 @@ int make(lua_State* L) {
   args.refuse({"params_sharded", "opt_state_sharded"}, laid_out_by_trainer);
   args.refuse({"last_ckpt_info"}, with_checkpoints);
   args.finish();
-  object->trainer = std::make_unique<Trainer>(std::move(options));
+  auto trainer = std::make_unique<Trainer>(std::move(options));
+  if (const auto& record = context(L).record)
+    object->trainer = record->watched(std::move(trainer));
+  else
+    object->trainer = std::move(trainer);
   push_object(L, std::move(object));
   return 1;
 }
@@ -364,6 +369,24 @@ int get_default_predictor(lua_State* L) {
   return 1;
 }
 
+void push_held(lua_State* L, const char* name, const HeldBytes& held) {
+  lua_createtable(L, 0, 2);
+  push_integer(L, held.here);
+  lua_setfield(L, -2, "here");
+  push_integer(L, held.whole);
+  lua_setfield(L, -2, "whole");
+  lua_setfield(L, -2, name);
+}
+
+int memory(lua_State* L) {
+  TrainerMemory held = self(L, "Trainer:memory")->trainer->memory();
+  lua_createtable(L, 0, 3);
+  push_held(L, "params", held.params);
+  push_held(L, "grads", held.grads);
+  push_held(L, "opt_state", held.opt_state);
+  return 1;
+}
+
 int field(lua_State* L) {
   auto object = self(L, "Trainer");
   std::string name = luaL_checkstring(L, 2);
@@ -404,6 +427,10 @@ void add_trainer(lua_State* L) {
        {"set_train_state", set_train_state,
         "set_train_state(self, {params, opt_state, step = 0, loss_scale, optimizer, apply_fn})\n"
         "Starts anew from a copy of `params`."},
+       {"memory", memory,
+        "memory(self) -> {params, grads, opt_state}\n"
+        "Bytes of each: `here`, on this device, and `whole`, what one process alone would hold. "
+        "Gradients are those of a step."},
        {"get_default_predictor", get_default_predictor,
         "get_default_predictor(self, {pred_fn, output_fn}) -> Predictor\n"
         "A Predictor with the Trainer's deployer, collate_fn and collate."}},

@@ -20,7 +20,7 @@ struct LuaDeployer {
 
 struct LuaTrainer {
   static constexpr const char* lua_name = "Trainer";
-  std::unique_ptr<Trainer> trainer;
+  std::shared_ptr<Trainer> trainer;
   Ref collate_fn;
   Collate collate;
   Ref apply_fn;  // empty when none was given

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t text_size = 512;
 
-std::function<std::string()>& call_site() {
+std::function<std::string()>& call_site_function() {
   static std::function<std::string()> site;
   return site;
 }
@@ -42,10 +42,12 @@ std::string story(int64_t process, const Call& call) {
 
 }  // namespace
 
-void set_call_site(std::function<std::string()> site) { call_site() = std::move(site); }
+void set_call_site(std::function<std::string()> site) { call_site_function() = std::move(site); }
+
+std::string call_site() { return call_site_function() ? call_site_function()() : ""; }
 
 void SpmdCheck::compare(Group::Kind kind, const std::string& what, const GroupParts& group) {
-  Call mine{Group::name(kind) + (" " + group.name), what, call_site() ? call_site()() : ""};
+  Call mine{Group::name(kind) + (" " + group.name), what, call_site()};
   auto n = static_cast<int64_t>(world_.processes.size());
   at::TensorOptions bytes = at::TensorOptions(at::kByte);
   at::Tensor own = at::zeros({text_size}, bytes), all = at::zeros({n * text_size}, bytes);

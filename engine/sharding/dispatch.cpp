@@ -2,6 +2,8 @@
 // plan of the call, brings the arguments where the plan wants them, runs the operator on the parts
 // and wraps the results.
 
+#include "advice.h"
+#include "in_bytes.h"
 #include "results.h"
 #include "rules.h"
 #include "tracer.h"
@@ -12,10 +14,12 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/Exception.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 namespace redco {
 
@@ -48,8 +52,14 @@ void count_gather(const Call& call, const Plan& plan) {
                                    call.mesh->size(Mesh::Dim(dim)));
   }
   ShardingCounters::Gather& gather = sharding_counters().gathers[call.op.name];
-  ++gather.count;
-  gather.bytes += int64_t(bytes);
+  if (gather.count++ == 0) gather.first_call = call_site();
+  const int64_t before = std::exchange(gather.bytes, gather.bytes + int64_t(bytes));
+  // One warning for each operator, from one process.
+  constexpr int64_t many_bytes = 4 << 20;
+  if (before < many_bytes && gather.bytes >= many_bytes && call.mesh->processes().rank == 0)
+    TORCH_WARN(call.op.name, gather.first_call.empty() ? "" : ", first called at ",
+               gather.first_call, ", cannot work on parts of tensors: ", in_bytes(gather.bytes),
+               " have been sent so far to make its arguments whole. ", advice(call.op.name));
 }
 
 // An `out` argument that had another size.
@@ -128,7 +138,7 @@ void pass_storage_on(const Call& call, const c10::SmallVector<c10::IValue, 4>& r
 }
 
 void run(Call& call, const Plan& plan, Stack* stack) {
-  if (plan.is_gathered) count_gather(call, plan);
+  if (plan.is_gathered && !current_tracer()) count_gather(call, plan);
   check_writable(call);
   reduce_in_place(call, plan);
   Stack local(call.arguments.begin(), call.arguments.end());

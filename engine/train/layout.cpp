@@ -86,10 +86,11 @@ void Trainer::setup_running_step(const Dataset& examples, int64_t per_device_bat
 void Trainer::lay_out(const std::function<void(const Tree& params)>& forward) {
   is_laid_out_ = true;
   const std::shared_ptr<Mesh>& mesh = deployer_->mesh();
+  // On one process it decides nothing, but finds faults of the rules.
+  std::vector<ShardingDecision> decisions =
+      decide_sharding(state_.params, mesh->size(Mesh::mp), params_sharding_rules_, forward);
   if (mesh->world().size() > 1) {
     check_alike(state_.params, mesh->world());
-    std::vector<ShardingDecision> decisions =
-        decide_sharding(state_.params, mesh->size(Mesh::mp), params_sharding_rules_, forward);
     if (mesh->size(Mesh::mp) > 1) deployer_->log_info(to_string(decisions), "Sharding");
     std::map<std::string, Placement> on_mp;
     for (const ShardingDecision& decision : decisions) on_mp[decision.name] = decision.placement;

@@ -74,10 +74,9 @@ TEST_CASE("attention: heads, then inputs") {
   CHECK(found["o"] == "shard(1)");
 }
 
-TEST_CASE("heads that do not divide stay whole, and what follows is split anew") {
+TEST_CASE("heads that do not divide stay whole, and so does what takes them in") {
   auto found = layout(attention(12), 2, [](const Tree& p) { attend(p, 3, 12); });
-  for (const char* name : {"q", "k", "v"}) CHECK(found[name] == "replicate");
-  CHECK(found["o"] == "shard(0)");
+  for (const char* name : {"q", "k", "v", "o"}) CHECK(found[name] == "replicate");
 }
 
 TEST_CASE("a fused weight is split part by part") {
@@ -138,6 +137,9 @@ TEST_CASE("rules") {
   CHECK(found["model.b"] == "shard(0)");
   found = layout(params, 2, forward, {{"mod*b", Placement::shard(1)}});
   CHECK(found["model.a"] == "shard(0)");
+  params.at("model")["tied"] = params.at("model").at("a");
+  found = layout(params, 2, forward, {{"tied", Placement::replicate()}});
+  CHECK(found["model.a"] == "replicate");
   CHECK_THROWS_WITH_AS(layout(params, 2, forward, {{"c", Placement::shard(0)}}),
                        doctest::Contains("matches no parameter"), Error);
   CHECK_THROWS_WITH_AS(layout(params, 2, forward, {{"a", Placement::shard(2)}}),

@@ -200,6 +200,11 @@ test("unknown arguments are refused with the nearest, later ones by name and rea
   end
   refused(function() trainer_of { params_sharding_rules = { { "w" } } } end,
     "params_sharding_rules: rule 1", '"w"', "placement is missing")
+  -- What one process does not need is checked all the same.
+  refused(function() trainer_of { params_sharding_rules = { { "q_proj.weight", 0 } } } end,
+    'sharding rule "q_proj.weight" matches no parameter')
+  refused(function() trainer_of { params_sharding_rules = { { "w", 3 } } } end,
+    'sharding rule "w" splits dimension 3', "which has the shape")
   for _, name in ipairs { "save_ckpt_every_k_epochs", "save_last_ckpt",
     "save_argmin_ckpt_by_metrics",
     "save_argmax_ckpt_by_metrics", "save_opt_states", "save_float_dtype" } do

@@ -113,8 +113,8 @@ test("--version and --help", function()
   assert(out:find "^redco%-lua %d+%.%d+%.%d+\n$", out)
   code, out, err = run { "--help" }
   expect_run(0, nil, "", code, out, err)
-  expect_has(out, "redco-lua", "FILE", "-e", "-l", "-i", "--nproc", "--version", "--no-strict",
-    "--help")
+  expect_has(out, "redco-lua", "FILE", "-e", "-l", "-i", "--nproc", "--report-sharding",
+    "--version", "--no-strict", "--help")
   code, out = run { "-h" }
   expect_run(0, nil, "", code, out, "")
 end)

@@ -39,6 +39,9 @@ struct EngineOptions {
   bool strict = true;
   /// Where the lines and the progress of training runs go; null: nowhere.
   std::shared_ptr<Console> console = {};
+  /// Whether to keep what sharding_report tells. The processes of a run stay connected until the
+  /// engine is destroyed.
+  bool records_sharding = false;
 };
 
 /// A Lua state with the whole Lua surface in it. Several may live in one process, each used by one
@@ -76,6 +79,10 @@ class REDCO_API Engine {
   /// How many bytes Lua's own values may take from now on; tensors do not count. What needs more
   /// ends as a script error, "not enough memory". The first call turns LuaJIT's compiler off.
   void set_memory_limit(size_t bytes);
+
+  /// What the sharding of the runs so far did, and what to do about it: redco::sharding_report.
+  /// Empty on all processes of a run but number 0. Throws Error unless EngineOptions asked for it.
+  std::string sharding_report() const;
 
   /// The state itself, for what this class does not offer.
   lua_State* state() const;

@@ -78,5 +78,7 @@ class REDCO_API Group {
 
 /// Says where the script is, for messages about collectives: `train.lua:12`. The bindings set it.
 REDCO_API void set_call_site(std::function<std::string()> call_site);
+/// What the function that was set last says now; empty without one.
+REDCO_API std::string call_site();
 
 }  // namespace redco

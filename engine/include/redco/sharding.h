@@ -109,9 +109,11 @@ struct ShardingCounters {
   int64_t plans_made = 0;
   struct Gather {
     int64_t count = 0;
-    int64_t bytes = 0;  ///< sent by this process
+    int64_t bytes = 0;       ///< sent by this process
+    std::string first_call;  ///< the script's line, "train.lua:12", or empty
   };
-  /// Operators that had no way to run on parts, and what bringing their arguments together cost.
+  /// Operators that had no way to run on parts, and what bringing their arguments together cost:
+  /// "aten::linalg_qr". Those that are only watched to decide a layout do not count.
   std::map<std::string, Gather> gathers;
 };
 REDCO_API ShardingCounters& sharding_counters();

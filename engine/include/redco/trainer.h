@@ -5,6 +5,7 @@
 #include <redco/export.h>
 #include <redco/optim.h>
 #include <redco/predictor.h>
+#include <redco/sharding_report.h>
 #include <redco/sharding_rules.h>
 #include <redco/tree.h>
 
@@ -146,6 +147,8 @@ class REDCO_API Trainer {
 
   const TrainState& state() const { return state_; }
   int64_t step() const { return state_.step; }
+  /// What is held between two steps, and the gradients that each step makes.
+  TrainerMemory memory() const;
   const std::shared_ptr<Deployer>& deployer() const { return deployer_; }
   Predictor get_default_predictor(PredFn pred_fn, OutputFn output_fn = {}) const;
 

@@ -1,0 +1,28 @@
+#include "run_record.h"
+
+#include <redco/sharding_report.h>
+
+#include <utility>
+
+namespace redco::lua {
+
+std::shared_ptr<Trainer> RunRecord::watched(std::unique_ptr<Trainer> trainer) {
+  auto note_and_delete = [weak = weak_from_this()](Trainer* gone) {
+    if (auto record = weak.lock()) record->of_gone_trainers_.push_back(gone->memory());
+    delete gone;
+  };
+  std::shared_ptr<Trainer> shared(trainer.release(), note_and_delete);
+  trainers_.push_back(shared);
+  return shared;
+}
+
+std::string RunRecord::report() const {
+  int64_t rank = meshes_.empty() ? find_processes().rank : meshes_.back()->processes().rank;
+  if (rank != 0) return "";
+  std::vector<TrainerMemory> memories = of_gone_trainers_;
+  for (const auto& trainer : trainers_)
+    if (auto alive = trainer.lock()) memories.push_back(alive->memory());
+  return sharding_report(meshes_, memories);
+}
+
+}  // namespace redco::lua

@@ -1,0 +1,11 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace redco {
+
+/// An amount for people: "1.5 MiB".
+std::string in_bytes(int64_t bytes);
+
+}  // namespace redco

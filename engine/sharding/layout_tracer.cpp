@@ -1,0 +1,309 @@
+#include "layout_tracer.h"
+
+#include "rules.h"
+
+#include <ATen/ops/empty_strided.h>
+
+#include <algorithm>
+#include <sstream>
+#include <string_view>
+
+namespace redco {
+
+namespace {
+
+constexpr Mesh::Dim mp = Mesh::mp;
+
+// Weights of these are split along what they put out, where their input is whole.
+const std::set<std::string_view> products = {
+    "aten::mm", "aten::addmm", "aten::bmm",         "aten::baddbmm",
+    "aten::mv", "aten::addmv", "aten::convolution", "redco::linear_cross_entropy",
+    "aten::dot"};
+
+// These hand a weight on, seen otherwise or in another type.
+const std::set<std::string_view> handed_on = {"aten::_to_copy", "aten::clone", "aten::detach",
+                                              "aten::alias"};
+
+bool regroups(const Operator& op) {
+  static const std::set<std::string_view> names = {
+      "aten::view",         "aten::_unsafe_view",           "aten::_reshape_alias",
+      "aten::split",        "aten::split_with_sizes",       "aten::unbind",
+      "aten::unsafe_split", "aten::unsafe_split_with_sizes"};
+  return names.contains(op.name);
+}
+
+// The dimension of a parameter that a dimension of its view shows, told by its stride; or -1.
+int dim_of_parameter(const at::Tensor& view, int64_t dim, const at::Tensor& parameter) {
+  for (int64_t i = 0; i < parameter.dim(); ++i)
+    if (parameter.size(i) == view.size(dim) && parameter.stride(i) == view.stride(dim))
+      return int(i);
+  return -1;
+}
+
+void keep_whole(TracedParameter& parameter, std::string reason) {
+  parameter.placement = Placement::replicate();
+  parameter.reason = std::move(reason);
+}
+
+// How many pieces of one size an operator splits its argument into, or 0.
+size_t logical_pieces(const Call& call) {
+  if (const c10::IValue* sizes = call.find("split_sizes")) {
+    std::vector<int64_t> pieces = sizes->toIntVector();
+    bool is_even =
+        std::all_of(pieces.begin(), pieces.end(), [&](int64_t size) { return size == pieces[0]; });
+    return is_even ? pieces.size() : 0;
+  }
+  int64_t dim = call.integer("dim", 0);
+  if (call.op.name == "aten::unbind") return size_t(call.tensors[0].tensor.size(dim));
+  const c10::IValue* size = call.find("split_size");
+  if (!size || !size->isInt() || size->toInt() <= 0) return 0;
+  int64_t whole = call.tensors[0].tensor.size(dim);
+  return whole % size->toInt() == 0 ? size_t(whole / size->toInt()) : 0;
+}
+
+}  // namespace
+
+LayoutTracer::LayoutTracer(std::vector<TracedParameter>& parameters,
+                           std::shared_ptr<const Mesh> mesh)
+    : parameters_(parameters), mesh_(std::move(mesh)), n_(mesh_->size(mp)) {
+  previous_ = std::exchange(current_tracer(), this);
+}
+
+LayoutTracer::~LayoutTracer() { current_tracer() = previous_; }
+
+at::Tensor LayoutTracer::stand_in(int parameter) {
+  at::Tensor tensor = whole_like(parameters_[size_t(parameter)].given);
+  remember(tensor, parameter);
+  return tensor;
+}
+
+void LayoutTracer::before(Call& call) {
+  bool is_handed_on = call.op.is_view || handed_on.contains(call.op.name);
+  // Weights before what is added to their product: a bias follows.
+  for (bool is_weight : {true, false}) {
+    for (size_t i = 0; i < call.tensors.size(); ++i) {
+      auto seen = origins_.find(call.tensors[i].impl);
+      if (seen == origins_.end() || (call.tensors[i].tensor.dim() > 1) != is_weight) continue;
+      TracedParameter& parameter = parameters_[size_t(seen->second)];
+      parameter.is_multiplied |= is_weight && products.contains(call.op.name);
+      if (!parameter.placement) {
+        if (is_handed_on) continue;
+        decide(call, i, parameter);
+      }
+      lay_out(call, i, parameter);
+    }
+  }
+}
+
+void LayoutTracer::run(const Call& call, const Plan& plan, torch::jit::Stack& local) {
+  if (call.op.name == "aten::_local_scalar_dense") {
+    local = {at::Scalar(1)};  // the layout does not hang on it
+  } else {
+    call_without_values(local, [&](torch::jit::Stack& stack) {
+      if (plan.run)
+        plan.run(call.op, stack, *call.mesh);
+      else
+        call.op.handle.callBoxed(&stack);
+    });
+  }
+}
+
+void LayoutTracer::after(const Call& call, const Plan& plan, c10::ArrayRef<c10::IValue> results) {
+  bool is_handed_on = call.op.is_view || handed_on.contains(call.op.name);
+  bool is_elementwise = is_handed_on || call.op.handle.hasTag(at::Tag::pointwise);
+  Lineage made;
+  made.of_whole = comes_of_whole(call);
+  for (size_t i = 0; i < call.tensors.size(); ++i) {
+    const TensorArgument& argument = call.tensors[i];
+    const Placement &now = argument.placements[mp], &target = plan.inputs[i][mp];
+    bytes_moved_ += redistribution_cost(now, target, part_bytes(argument, *mesh_), n_);
+    // A product with a weight is of what that weight is.
+    auto seen = origins_.find(argument.impl);
+    if (seen != origins_.end() && argument.tensor.dim() > 1 && products.contains(call.op.name))
+      made.of_whole = parameters_[size_t(seen->second)].is_mended && now.is_replicated();
+    Lineage& own = lineages_[argument.impl];
+    if (now.is_sharded() && target.is_replicated() && regroups(call.op)) mend(call, i, own.split);
+    if (now.is_partial() && target.is_replicated()) own.summed = own.split;
+    if (!now.is_replicated() && !target.is_replicated())
+      made.split.insert(own.split.begin(), own.split.end());
+    if (now.is_sharded()) continue;
+    const std::set<int>& summed = now.is_partial() ? own.split : own.summed;
+    if (target.is_sharded()) needed_split_.insert(summed.begin(), summed.end());
+    if (target.is_replicated() && is_elementwise) made.summed.insert(summed.begin(), summed.end());
+  }
+  auto origin = call.tensors.empty() ? origins_.end() : origins_.find(call.tensors[0].impl);
+  for (const c10::IValue& result : results) {
+    if (result.isTensor()) {
+      note(result.toTensor(), made);
+      if (is_handed_on && origin != origins_.end()) remember(result.toTensor(), origin->second);
+    } else if (result.isTensorList()) {
+      for (const at::Tensor& tensor : result.toTensorVector()) note(tensor, made);
+    }
+  }
+}
+
+at::Tensor LayoutTracer::whole_like(const at::Tensor& tensor) {
+  at::Tensor local = at::empty_strided(tensor.sizes(), tensor.strides(),
+                                       at::TensorOptions(tensor.dtype()).device(at::kMeta));
+  return wrap(local, {}, mesh_, dense_geometry(tensor.sizes(), local));
+}
+
+void LayoutTracer::remember(const at::Tensor& tensor, int parameter) {
+  if (!sharded_impl(tensor)) return;
+  origins_[tensor.unsafeGetTensorImpl()] = parameter;
+  alive_.push_back(tensor);
+}
+
+void LayoutTracer::note(const at::Tensor& tensor, const Lineage& lineage) {
+  if (!tensor.defined() || !sharded_impl(tensor)) return;
+  alive_.push_back(tensor);
+  Lineage& own = lineages_[tensor.unsafeGetTensorImpl()];
+  own = lineage;
+  // Each says nothing of a tensor that lies otherwise.
+  (placements_of(tensor)[mp].is_replicated() ? own.split : own.summed).clear();
+}
+
+bool LayoutTracer::decide_as(TracedParameter& parameter, const at::Tensor& seen,
+                             Placement placement, std::string reason) {
+  int dim = dim_of_parameter(seen, placement.dim, parameter.given);
+  if (dim < 0 || placement.block_length(parameter.given.size(dim)) < n_) return false;
+  placement.dim = dim;
+  parameter.placement = placement;
+  parameter.reason = std::move(reason);
+  return true;
+}
+
+void LayoutTracer::decide(Call& call, size_t i, TracedParameter& parameter) {
+  const at::Tensor& seen = call.tensors[i].tensor;
+  if (call.op.name == "aten::embedding" && i == 0) {
+    parameter.is_embedding = true;
+    if (!decide_as(parameter, seen, Placement::shard(0), "embedding: split along its rows"))
+      keep_whole(parameter, "an embedding of fewer rows than ranks: whole");
+    return;
+  }
+  std::optional<Plan> plan = call.op.rule ? call.op.rule(call) : std::nullopt;
+  if (!plan) return;
+  const Placement& wanted = plan->inputs[i][mp];
+  bool is_weight = products.contains(call.op.name) && seen.dim() > 1;
+  if (wanted.is_sharded()) {
+    std::string reason = is_weight ? "its input comes split: split along its inputs"
+                                   : "follows what it is combined with";
+    if (decide_as(parameter, seen, wanted, std::move(reason)) && is_weight)
+      for (const TensorArgument& input : call.tensors)
+        if (input.placements[mp].is_sharded())
+          readers_[lineages_[input.impl].split].insert(int(&parameter - parameters_.data()));
+  } else if (is_weight && comes_of_whole(call)) {
+    // Splitting it would save no reduction and cost a gather.
+    keep_whole(parameter, "its input comes from outputs that stay whole: whole");
+  } else if (is_weight) {
+    split_outputs(call, i, parameter);
+  }
+}
+
+std::set<std::set<int>> LayoutTracer::shared_sources() const {
+  std::set<std::set<int>> shared;
+  for (const auto& [sources, weights] : readers_)
+    if (weights.size() > 1) shared.insert(sources);
+  return shared;
+}
+
+bool LayoutTracer::comes_of_whole(const Call& call) const {
+  return std::any_of(call.tensors.begin(), call.tensors.end(), [&](const auto& argument) {
+    auto found = lineages_.find(argument.impl);
+    return found != lineages_.end() && found->second.of_whole;
+  });
+}
+
+// The dimension that the result shows, with nothing else to be moved for it.
+void LayoutTracer::split_outputs(Call& call, size_t i, TracedParameter& parameter) {
+  TensorArgument& argument = call.tensors[i];
+  const Placements before = argument.placements;
+  for (int64_t dim = argument.tensor.dim(); dim-- > 0;) {
+    argument.placements[mp] = Placement::shard(dim);
+    std::optional<Plan> plan = call.op.rule(call);
+    argument.placements = before;
+    if (!plan || !plan->inputs[i][mp].is_sharded() || !plan->outputs[0].placements[mp].is_sharded())
+      continue;
+    if (decide_as(parameter, argument.tensor, Placement::shard(dim),
+                  "its input is whole: split along its outputs"))
+      return;
+  }
+  parameter.reason = "no dimension of its outputs is as large as the number of ranks: whole";
+}
+
+// Gives the call the parameter as it has been decided to lie.
+void LayoutTracer::lay_out(Call& call, size_t i, const TracedParameter& parameter) {
+  TensorArgument& argument = call.tensors[i];
+  if (!parameter.placement || !parameter.placement->is_sharded()) return;
+  if (!argument.placements[mp].is_replicated()) return;
+  Placement placement = *parameter.placement;
+  for (int64_t dim = 0; dim < argument.tensor.dim(); ++dim) {
+    if (dim_of_parameter(argument.tensor, dim, parameter.given) != placement.dim) continue;
+    placement.dim = int32_t(dim);
+    Placements placements = {Placement(), placement};
+    Sizes sizes = local_sizes(argument.sizes(), placements, *mesh_);
+    Geometry order = dense_geometry(sizes, argument.impl->local());
+    at::Tensor local = at::empty_strided(sizes, order.strides, argument.impl->local().options());
+    Geometry geometry = dense_geometry(argument.sizes(), local);
+    argument.tensor = wrap(local, placements, mesh_, geometry);
+    argument.impl = sharded_impl(argument.tensor);
+    argument.placements = placements;
+    int index = int(&parameter - parameters_.data());
+    remember(argument.tensor, index);
+    lineages_[argument.impl].split = {index};
+    return;
+  }
+}
+
+// The outputs of these weights are regrouped in a way that their split does not fit.
+void LayoutTracer::mend(const Call& call, size_t i, const std::set<int>& weights) {
+  const TensorArgument& argument = call.tensors[i];
+  int64_t split_dim = argument.placements[mp].dim;
+  const c10::IValue* regrouped = call.find("size");
+  auto pieces = regrouped ? 0 : int64_t(logical_pieces(call));
+  for (int weight : weights) {
+    const TracedParameter& parameter = parameters_[size_t(weight)];
+    const at::Tensor& given = parameter.given;
+    if (!regrouped || given.dim() < 2 || !parameter.placement) continue;
+    if (!parameter.placement->is_sharded()) continue;
+    int64_t n_inputs = given.numel() / given.size(parameter.placement->dim);
+    pieces = fused_parts(argument.sizes(), regrouped->toIntVector(), split_dim, n_inputs);
+  }
+  int64_t size = argument.sizes()[size_t(split_dim)];
+  for (int weight : weights) {
+    const TracedParameter& parameter = parameters_[size_t(weight)];
+    if (!parameter.placement || !parameter.placement->is_sharded()) continue;
+    Placement placement = *parameter.placement;
+    std::ostringstream reason;
+    if (pieces > 1 && size % pieces == 0 && placement.block == 0 &&
+        parameter.given.size(placement.dim) % pieces == 0) {
+      placement.block = int32_t(parameter.given.size(placement.dim) / pieces);
+      reason << "split along its outputs, each of the " << pieces << " parts fused in it";
+    } else {
+      placement = {};
+      reason << "whole: its outputs, " << argument.sizes() << ", are regrouped";
+      if (const c10::IValue* sizes = call.find("size"))
+        reason << " as " << at::IntArrayRef(sizes->toIntVector());
+      reason << ", which " << n_ << " ranks do not divide";
+    }
+    mended_.emplace(weight, Correction{placement, reason.str()});
+  }
+}
+
+std::map<int, LayoutTracer::Correction> LayoutTracer::corrections() const {
+  // What those change may be why a table's sum was needed split.
+  if (!mended_.empty()) return mended_;
+  std::map<int, Correction> all;
+  for (int table : needed_split_) {
+    const TracedParameter& parameter = parameters_[size_t(table)];
+    // A table that is also the head keeps its rows apart: those are the classes.
+    if (parameter.is_embedding && !parameter.is_multiplied &&
+        parameter.placement == Placement::shard(0) && parameter.given.dim() > 1 &&
+        parameter.given.size(1) >= n_)
+      all.emplace(table, Correction{Placement::shard(1),
+                                    "embedding: split along its columns, as what it meets"});
+  }
+  return all;
+}
+
+}  // namespace redco

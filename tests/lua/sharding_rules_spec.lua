@@ -1,0 +1,220 @@
+-- How known models are laid out: Redco's golden layouts, or better where a comment says so.
+--
+-- Redco's kernels are [in, out], these weights are [out, in] (GPT-2's are [in, out]): its "(-, mp)"
+-- of a kernel is dimension 0 here. What a table does not name is whole.
+local models = require "layout_models"
+local redco = require "redco"
+local testing = require "testing"
+
+local test = testing.test
+local deployer = redco.Deployer { seed = 1, verbose = false }
+
+local function placement_text(placement)
+  if type(placement) ~= "table" then return tostring(placement) end
+  return ("%d in blocks of %d"):format(placement.dim, placement.block)
+end
+
+local function decide(name, sizes, n, rules)
+  local model = models[name](sizes)
+  return deployer:get_sharding_rules(model.params, model.forward, rules or {}, n)
+end
+
+-- The layout with layers of one kind in one entry: { ["h.*.fc.weight"] = "0" }.
+local function layout(decisions)
+  local found = {}
+  for _, decision in ipairs(decisions) do
+    local name = decision[1]:gsub("%.%d+%.", ".*.")
+    local text = placement_text(decision[2])
+    if found[name] and found[name] ~= text then
+      error(("the layers differ in %s: %s and %s"):format(name, found[name], text))
+    end
+    found[name] = text
+  end
+  return found
+end
+
+-- `expected`: the placements of the parameters whose names end so.
+local function expect_layout(decisions, expected)
+  local used, wrong = {}, {}
+  for name, placement in pairs(layout(decisions)) do
+    local wanted, longest = "replicate", 0
+    for ending, each in pairs(expected) do
+      if ("." .. name):sub(-#ending - 1) == "." .. ending then
+        used[ending] = true
+        if #ending > longest then wanted, longest = placement_text(each), #ending end
+      end
+    end
+    if wanted ~= placement then
+      wrong[#wrong + 1] = ("%s: expected %s, got %s"):format(name, wanted, placement)
+    end
+  end
+  for ending in pairs(expected) do
+    if not used[ending] then wrong[#wrong + 1] = "no parameter ends in " .. ending end
+  end
+  table.sort(wrong)
+  if #wrong > 0 then error(table.concat(wrong, "\n") .. "\n" .. tostring(decisions), 2) end
+end
+
+local sizes = { vocabulary = 97, width = 96, heads = 24, kv_heads = 8 }
+
+-- What all transformers share: queries, keys and values by heads, the output by its input; the
+-- feed-forward pair by outputs, then inputs. Biases follow the outputs.
+local golden = {
+  -- Redco: c_attn's heads are torn apart by columns, c_fc row-wise (its kernels are [out, in] but
+  -- not known to be), and the embedding is split by columns where 50257 does not divide. Here the
+  -- parts of c_attn are split each, and 97 rows unevenly. The positions are sliced, not looked up:
+  -- that needs them whole.
+  gpt2 = {
+    ["wte.weight"] = 0,
+    ["c_attn.weight"] = { dim = 1, block = 96 }, ["c_attn.bias"] = { dim = 0, block = 96 },
+    ["attn.c_proj.weight"] = 0,
+    ["c_fc.weight"] = 1, ["c_fc.bias"] = 0,
+    ["mlp.c_proj.weight"] = 0,
+  },
+  -- Redco's; that the head's bias is split with it is ours.
+  gptj = {
+    ["wte.weight"] = 0, ["lm_head.weight"] = 0, ["lm_head.bias"] = 0,
+    ["q_proj.weight"] = 0, ["k_proj.weight"] = 0, ["v_proj.weight"] = 0, ["out_proj.weight"] = 1,
+    ["fc_in.weight"] = 0, ["fc_in.bias"] = 0, ["fc_out.weight"] = 1,
+  },
+  -- Redco's at 2. At 4 it splits both embeddings by columns, for 2050 positions do not divide: the
+  -- head, which is the embedding, then sums over columns all logits. Here rows, unevenly.
+  opt = {
+    ["embed_tokens.weight"] = 0, ["embed_positions.weight"] = 0,
+    ["q_proj.weight"] = 0, ["k_proj.weight"] = 0, ["v_proj.weight"] = 0, ["out_proj.weight"] = 1,
+    ["q_proj.bias"] = 0, ["k_proj.bias"] = 0, ["v_proj.bias"] = 0,
+    ["fc1.weight"] = 0, ["fc1.bias"] = 0, ["fc2.weight"] = 1,
+  },
+  -- Redco's.
+  llama = {
+    ["embed_tokens.weight"] = 0, ["lm_head.weight"] = 0,
+    ["q_proj.weight"] = 0, ["k_proj.weight"] = 0, ["v_proj.weight"] = 0, ["o_proj.weight"] = 1,
+    ["gate_proj.weight"] = 0, ["up_proj.weight"] = 0, ["down_proj.weight"] = 1,
+  },
+  -- Redco's, with the tables of biases by relative position, [buckets, heads], split by heads as
+  -- the scores they are added to. Redco splits all tables alike: by buckets, whose sums would have
+  -- to be made whole.
+  t5 = {
+    ["shared.weight"] = 0, ["lm_head.weight"] = 0, ["relative_attention_bias.weight"] = 1,
+    ["q.weight"] = 0, ["k.weight"] = 0, ["v.weight"] = 0, ["o.weight"] = 1,
+    ["wi_0.weight"] = 0, ["wi_1.weight"] = 0, ["wo.weight"] = 1,
+  },
+  -- Redco's, but for the embedding, which it splits by columns because 50265 is odd.
+  bart = {
+    ["shared.weight"] = 0, ["embed_positions.weight"] = 0, ["final_logits_bias"] = 1,
+    ["q_proj.weight"] = 0, ["k_proj.weight"] = 0, ["v_proj.weight"] = 0, ["out_proj.weight"] = 1,
+    ["q_proj.bias"] = 0, ["k_proj.bias"] = 0, ["v_proj.bias"] = 0,
+    ["fc1.weight"] = 0, ["fc1.bias"] = 0, ["fc2.weight"] = 1,
+  },
+  -- Redco has one rule for all that is called `dense`, so nothing of it is a pair; and splits the
+  -- embeddings by columns because there is one row of token types.
+  roberta = {
+    ["word_embeddings.weight"] = 0, ["position_embeddings.weight"] = 0,
+    ["query.weight"] = 0, ["key.weight"] = 0, ["value.weight"] = 0,
+    ["query.bias"] = 0, ["key.bias"] = 0, ["value.bias"] = 0,
+    ["attention.output.dense.weight"] = 1,
+    ["intermediate.dense.weight"] = 0, ["intermediate.dense.bias"] = 0,
+    ["output.dense.weight"] = 1,
+    ["lm_head.dense.weight"] = 0, ["lm_head.dense.bias"] = 0, ["lm_head.bias"] = 0,
+  },
+  -- What the patches are projected to, and with it the sums between the blocks, lies split along
+  -- its features: each norm gathers and each sum is scattered, as many bytes as one all-reduce.
+  vit = {
+    ["patch_embeddings.projection.weight"] = 0, ["patch_embeddings.projection.bias"] = 0,
+    ["cls_token"] = 2, ["position_embeddings"] = 2,
+    ["query.weight"] = 0, ["key.weight"] = 0, ["value.weight"] = 0,
+    ["query.bias"] = 0, ["key.bias"] = 0, ["value.bias"] = 0,
+    ["attention.output.dense.weight"] = 1,
+    ["intermediate.dense.weight"] = 0, ["intermediate.dense.bias"] = 0,
+    ["output.dense.weight"] = 1,
+    ["classifier.weight"] = 0, ["classifier.bias"] = 0,
+  },
+  -- Redco's.
+  mnist_cnn = {
+    ["conv_0.weight"] = 0, ["conv_0.bias"] = 0, ["conv_1.weight"] = 1,
+    ["dense_0.weight"] = 0, ["dense_0.bias"] = 0, ["dense_1.weight"] = 1,
+  },
+}
+
+for name, expected in pairs(golden) do
+  test(name .. " over 2, 4 and 8", function()
+    for _, n in ipairs { 2, 4, 8 } do expect_layout(decide(name, sizes, n), expected) end
+  end)
+end
+
+test("three shards: nothing has to be a power of two, or divide", function()
+  -- Redco leaves LLaMA whole without a word, and splits the MNIST kernels' 3 x 3 pixels.
+  local thirds = { vocabulary = 97, width = 96, heads = 12, kv_heads = 3 }
+  for name, expected in pairs(golden) do expect_layout(decide(name, thirds, 3), expected) end
+end)
+
+local function reason_of(decisions, ending)
+  for _, decision in ipairs(decisions) do
+    if decision[1]:sub(-#ending) == ending then return decision.reason end
+  end
+  error("no parameter ends in " .. ending)
+end
+
+local function copy(expected, changes)
+  local result = {}
+  for ending, placement in pairs(expected) do result[ending] = placement end
+  for ending, placement in pairs(changes) do result[ending] = placement end
+  return result
+end
+
+test("fewer heads of keys and values than shards: those stay whole, and it is said why", function()
+  -- Redco cuts heads in halves.
+  local few = { vocabulary = 97, width = 96, heads = 24, kv_heads = 2 }
+  local expected = copy(golden.llama,
+    { ["k_proj.weight"] = "replicate", ["v_proj.weight"] = "replicate" })
+  for _, n in ipairs { 4, 8 } do
+    local decisions = decide("llama", few, n)
+    expect_layout(decisions, expected)
+    local reason = reason_of(decisions, "k_proj.weight")
+    assert(reason:find("as [2, 6, 2, 4], which " .. n .. " ranks do not divide", 1, true), reason)
+  end
+end)
+
+test("heads that do not divide: the attention stays whole, the rest is split as ever", function()
+  local twelve = { vocabulary = 97, width = 96, heads = 12, kv_heads = 12 }
+  local function whole(...)
+    local changes = {}
+    for _, ending in ipairs { ... } do changes[ending] = "replicate" end
+    return changes
+  end
+  for name, expected in pairs {
+    gpt2 = copy(golden.gpt2, whole("c_attn.weight", "c_attn.bias", "attn.c_proj.weight")),
+    llama = copy(golden.llama,
+      whole("q_proj.weight", "k_proj.weight", "v_proj.weight", "o_proj.weight")),
+    gptj = copy(golden.gptj,
+      whole("q_proj.weight", "k_proj.weight", "v_proj.weight", "out_proj.weight")),
+    -- The tables of biases are then needed whole: their rows are split, as of any table.
+    t5 = copy(golden.t5, { ["q.weight"] = "replicate", ["k.weight"] = "replicate",
+      ["v.weight"] = "replicate", ["o.weight"] = "replicate",
+      ["relative_attention_bias.weight"] = 0 }),
+  } do
+    local decisions = decide(name, twelve, 8)
+    expect_layout(decisions, expected)
+    local queries = { gpt2 = "c_attn.weight", t5 = "SelfAttention.q.weight" }
+    local reason = reason_of(decisions, queries[name] or "q_proj.weight")
+    assert(reason:find("which 8 ranks do not divide", 1, true), reason)
+  end
+end)
+
+test("a projection that all blocks add to stays whole: split, it would have each of them sum",
+  function()
+    local vectors = { vocabulary = 97, width = 96, heads = 24, kv_heads = 8, features = 32 }
+    local expected = copy(golden.llama, { ["projection.weight"] = "replicate" })
+    expected["embed_tokens.weight"] = nil
+    for _, n in ipairs { 2, 4, 8 } do expect_layout(decide("llama", vectors, n), expected) end
+  end)
+
+test("rules come first, and what is left is decided beside them", function()
+  local decisions = decide("llama", sizes, 2,
+    { { "lm_head.weight", "replicate" }, { "layers.1.mlp.up_proj.weight", 0 } })
+  expect_layout(decisions, copy(golden.llama, { ["lm_head.weight"] = "replicate" }))
+  local reason = reason_of(decisions, "lm_head.weight")
+  assert(reason == 'by the rule "lm_head.weight"', reason)
+end)
+
+testing.finish()
