@@ -34,6 +34,13 @@ int make(lua_State* L) {
   options.zero = args.get<int64_t>("zero", 0);
   options.zero_min_size = args.get<int64_t>("zero_min_size", options.zero_min_size);
   options.sequence_parallel = args.get<bool>("sequence_parallel", false);
+  if (auto device = args.optional<std::string>("device")) {
+    auto parsed = parse_device(*device);
+    require(parsed && !parsed->has_index() && (parsed->is_cpu() || parsed->is_cuda()),
+            "redco.Deployer: device = \"", *device,
+            "\" is not \"cpu\" or \"cuda\"; each process takes the GPU of its number on its host");
+    options.device = parsed->type();
+  }
   options.verbose = args.get<bool>("verbose", true);
   options.workdir = args.get<std::string>("workdir", "");
   options.console = context(L).console;
@@ -237,7 +244,8 @@ void add_deployer(lua_State* L) {
       L, "redco.",
       {{"Deployer", make,
         "Deployer{seed, n_model_shards = 1, zero = 0, zero_min_size = 4096, sequence_parallel = "
-        "false, workdir, verbose = true, n_processes, process_id, host0_address, host0_port = "
+        "false, device, workdir, verbose = true, n_processes, process_id, host0_address, "
+        "host0_port = "
         "11111, collective_timeout = 600} -> Deployer\n"
         "The processes and devices of a run, its random numbers and its log. With `workdir` the "
         "run writes log.txt and metrics.jsonl there; of several processes only number 0 does. "
@@ -245,8 +253,11 @@ void add_deployer(lua_State* L) {
         "own and split the batch. `zero`: what those share instead of each holding all of it: 1 "
         "optimizer states, 2 and gradients, 3 and parameters; parameters of fewer than "
         "`zero_min_size` values stay whole. With `sequence_parallel` the shards "
-        "of one copy split activations along their sequence between the blocks. redco-lua --nproc "
-        "N and torchrun start processes that find each "
+        "of one copy split activations along their sequence between the blocks. `device`, \"cpu\" "
+        "or \"cuda\", is where parameters and batches "
+        "are brought, each process to the GPU of its number on its host; without it they stay "
+        "where "
+        "they are. redco-lua --nproc N and torchrun start processes that find each "
         "other; otherwise `n_processes`, `process_id` and the address of process 0 say it. A "
         "collective that does not end within `collective_timeout` seconds is an error. Fields: "
         "workdir, n_processes, process_id, mesh: {dp = copies of the model, mp = shards of "

@@ -4,6 +4,7 @@
 #include "arguments.h"
 #include "callbacks.h"
 #include "object.h"
+#include "sharding.h"
 #include "tensor.h"
 #include "training_objects.h"
 #include "values.h"
@@ -55,9 +56,10 @@ int make(lua_State* L) {
   Collate collate = check_collate(args);
   Ref pred_fn = args.required<Ref>("pred_fn");
   Ref output_fn = args.get<Ref>("output_fn", {});
-  args.refuse({"params_sharding_rules"}, "parameters carry their layout here; leave it out");
+  PredictorOptions options{.deployer = deployer->deployer, .collate = collate};
+  options.params_sharding_rules = check_sharding_rules(args);
   args.finish();
-  push_predictor(L, deployer->deployer, collate_fn, collate, pred_fn, output_fn);
+  push_predictor(L, collate_fn, pred_fn, output_fn, std::move(options));
   return 1;
 }
 
@@ -86,27 +88,28 @@ int predict(lua_State* L) {
 
 }  // namespace
 
-void push_predictor(lua_State* L, std::shared_ptr<Deployer> deployer, const Ref& collate_fn,
-                    Collate collate, const Ref& pred_fn, const Ref& output_fn) {
-  push_object(L, std::make_shared<LuaPredictor>(
-                     LuaPredictor{Predictor({std::move(deployer), make_pred_fn(pred_fn),
-                                             make_output_fn(output_fn), collate}),
-                                  collate_fn}));
+void push_predictor(lua_State* L, const Ref& collate_fn, const Ref& pred_fn, const Ref& output_fn,
+                    PredictorOptions options) {
+  options.pred_fn = make_pred_fn(pred_fn);
+  options.output_fn = make_output_fn(output_fn);
+  push_object(
+      L, std::make_shared<LuaPredictor>(LuaPredictor{Predictor(std::move(options)), collate_fn}));
 }
 
 void add_predictor(lua_State* L) {
   make_object_type<LuaPredictor>(
-      L, {{"predict", predict,
-           "predict(self, {examples, per_device_batch_size, params, desc}) -> list\n"
-           "One prediction per example, in their order."}});
+      L,
+      {{"predict", predict,
+        "predict(self, {examples, per_device_batch_size, params, desc}) -> list\n"
+        "One prediction per example, in their order. Parameters that no Trainer has laid out over "
+        "the processes are laid out for this call."}});
   register_functions(
       L, "redco.",
       {{"Predictor", make,
-        "Predictor{deployer, collate_fn, collate = \"global\", pred_fn, output_fn} -> Predictor\n"
-        "`collate` is as a Trainer's. `pred_fn(rng, params, batch)` gives a batch's predictions, a "
-        "tree of tensors; `rng` is as "
-        "a "
-        "Trainer's. "
+        "Predictor{deployer, collate_fn, collate = \"global\", pred_fn, output_fn, "
+        "params_sharding_rules} -> Predictor\n"
+        "`collate` and `params_sharding_rules` are as a Trainer's. `pred_fn(rng, params, batch)` "
+        "gives a batch's predictions, a tree of tensors; `rng` is as a Trainer's. "
         "`output_fn(batch_preds)` makes a list of them, one per example; without it every tensor "
         "is split along its first dimension."}});
 }

@@ -92,7 +92,9 @@ int parameter(lua_State* L) {
   }
   for (int64_t size : sizes)
     require(size >= 0, "redco.parameter: the size ", size, " must not be negative");
-  push_tensor(L, empty_spread(sizes, at::kFloat, current_mesh(L)));
+  std::shared_ptr<const Mesh> mesh = current_mesh(L);
+  at::TensorOptions options(at::kFloat);
+  push_tensor(L, empty_spread(sizes, mesh ? options.device(mesh->device()) : options, mesh));
   return 1;
 }
 
@@ -201,6 +203,16 @@ std::vector<ShardingRule> check_sharding_rules(lua_State* L, int index, const st
     }
     return rules;
   });
+}
+
+std::vector<ShardingRule> check_sharding_rules(NamedArguments& args) {
+  lua_State* L = args.state();
+  args.push("params_sharding_rules");
+  std::vector<ShardingRule> rules;
+  if (!lua_isnil(L, -1))
+    rules = check_sharding_rules(L, lua_gettop(L), args.function() + ": params_sharding_rules");
+  lua_pop(L, 1);
+  return rules;
 }
 
 void push_decisions(lua_State* L, const std::vector<ShardingDecision>& decisions) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "arguments.h"
+
 #include <redco/sharding.h>
 #include <redco/sharding_rules.h>
 
@@ -20,6 +22,8 @@ std::shared_ptr<const Mesh> current_mesh(lua_State* L);
 
 /// A list of `{pattern, placement}`; `what` names it in errors.
 std::vector<ShardingRule> check_sharding_rules(lua_State* L, int index, const std::string& what);
+/// The argument `params_sharding_rules`; none where it is missing.
+std::vector<ShardingRule> check_sharding_rules(NamedArguments& args);
 /// The decisions as such a list, each with its `reason`; as a text it is the table of them.
 void push_decisions(lua_State* L, const std::vector<ShardingDecision>& decisions);
 

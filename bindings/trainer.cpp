@@ -179,10 +179,7 @@ int make(lua_State* L) {
   options.accumulate_grad_batches = args.optional<int64_t>("accumulate_grad_batches");
   options.train_step_fn =
       make_train_step_fn(args.get<Ref>("train_step_fn", {}), loss_fn, object->apply_fn);
-  args.push("params_sharding_rules");
-  if (!lua_isnil(L, -1))
-    options.params_sharding_rules =
-        check_sharding_rules(L, lua_gettop(L), "redco.Trainer: params_sharding_rules");
+  options.params_sharding_rules = check_sharding_rules(args);
   args.refuse({"params_sharded", "opt_state_sharded"}, laid_out_by_trainer);
   args.refuse({"last_ckpt_info"}, with_checkpoints);
   args.finish();
@@ -364,8 +361,11 @@ int get_default_predictor(lua_State* L) {
   Ref pred_fn = args.required<Ref>("pred_fn");
   Ref output_fn = args.get<Ref>("output_fn", {});
   args.finish();
-  push_predictor(L, object->trainer->deployer(), object->collate_fn, object->collate, pred_fn,
-                 output_fn);
+  const Trainer& trainer = *object->trainer;
+  push_predictor(L, object->collate_fn, pred_fn, output_fn,
+                 {.deployer = trainer.deployer(),
+                  .collate = object->collate,
+                  .params_sharding_rules = trainer.params_sharding_rules()});
   return 1;
 }
 
@@ -433,7 +433,7 @@ void add_trainer(lua_State* L) {
         "Gradients are those of a step."},
        {"get_default_predictor", get_default_predictor,
         "get_default_predictor(self, {pred_fn, output_fn}) -> Predictor\n"
-        "A Predictor with the Trainer's deployer, collate_fn and collate."}},
+        "A Predictor with the Trainer's deployer, collate_fn, collate and params_sharding_rules."}},
       field);
   register_functions(
       L, "redco.",

@@ -41,7 +41,7 @@ void add_predictor(lua_State* L);
 std::map<std::string, double> check_metrics(lua_State* L, int index, const std::string& what);
 
 /// Pushes a Predictor whose functions are `pred_fn` and, unless empty, `output_fn`.
-void push_predictor(lua_State* L, std::shared_ptr<Deployer> deployer, const Ref& collate_fn,
-                    Collate collate, const Ref& pred_fn, const Ref& output_fn);
+void push_predictor(lua_State* L, const Ref& collate_fn, const Ref& pred_fn, const Ref& output_fn,
+                    PredictorOptions options);
 
 }  // namespace redco::lua

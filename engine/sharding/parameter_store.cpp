@@ -90,6 +90,11 @@ at::Tensor ParameterStore::gathered(size_t param, at::ScalarType type) {
   return block.whole[place_of_[param]];
 }
 
+bool is_stored(const at::Tensor& param) {
+  ShardedTensorImpl* impl = sharded_impl(param);
+  return impl && impl->stored();
+}
+
 std::vector<size_t> blocks_by_name(const std::vector<std::string>& names) {
   std::map<std::string, size_t> known;
   std::vector<size_t> blocks;

@@ -22,6 +22,7 @@ std::shared_ptr<Mesh> make_mesh(const DeployerOptions& options) {
           " must be a positive number of seconds");
   return Mesh::make({.processes = find_processes(options.processes),
                      .n_model_shards = options.n_model_shards,
+                     .device_type = options.device.value_or(c10::kCPU),
                      .timeout = std::chrono::milliseconds(
                          static_cast<int64_t>(options.collective_timeout * 1000))});
 }
@@ -35,6 +36,7 @@ RunLog make_run_log(const DeployerOptions& options, const Processes& processes) 
 
 Deployer::Deployer(DeployerOptions options)
     : mesh_(make_mesh(options)),
+      device_(options.device ? std::optional(mesh_->device()) : std::nullopt),
       seed_(options.seed),
       zero_(options.zero),
       zero_min_size_(options.zero_min_size),

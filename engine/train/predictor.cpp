@@ -1,6 +1,7 @@
 #include <redco/predictor.h>
 
 #include "batches.h"
+#include "params_layout.h"
 
 #include <redco/error.h>
 #include <redco/random.h>
@@ -42,6 +43,17 @@ Predictor::Predictor(PredictorOptions options) : options_(std::move(options)) {
   require(bool(options_.pred_fn), "Predictor: pred_fn is missing");
 }
 
+LaidOut Predictor::on_processes(Tree params, const Dataset& examples, int64_t batch_size) const {
+  const Deployer& deployer = *options_.deployer;
+  if (is_laid_out(params, deployer)) return {std::move(params), {}, nullptr};
+  // The same examples on all processes, so that they come to the same layout.
+  if (options_.collate == Collate::local) batch_size /= deployer.mesh()->size(Mesh::dp);
+  Tree batch = to_device(examples.collate(index_range(0, std::min(examples.size, batch_size))),
+                         device_of(params));
+  return lay_out(params, deployer, options_.params_sharding_rules,
+                 [&](const Tree& stand_ins) { options_.pred_fn(make_rng(0), stand_ins, batch); });
+}
+
 std::vector<Tree> Predictor::predict(const Dataset& examples, int64_t per_device_batch_size,
                                      const Tree& params, const std::string& desc) const {
   Deployer& deployer = *options_.deployer;
@@ -52,7 +64,8 @@ std::vector<Tree> Predictor::predict(const Dataset& examples, int64_t per_device
 
   at::NoGradGuard no_grad;
   uint64_t key = deployer.gen_rng().current_seed();
-  at::Device device = device_of(params);
+  at::Device device = deployer.device().value_or(device_of(params));
+  LaidOut laid_out = on_processes(to_device(params, device), examples, batch_size);
   auto progress = deployer.run_log().progress(desc, examples.size, "examples");
   for (int64_t first = 0; first < examples.size; first += batch_size) {
     check_interrupt();
@@ -62,7 +75,7 @@ std::vector<Tree> Predictor::predict(const Dataset& examples, int64_t per_device
     at::Generator rng = make_rng(key);
     counter_generator(rng)->set_batch({first, last - first});
     WithRng with_rng(rng);
-    Tree preds = to_device(gathered(options_.pred_fn(rng, params, batch)), at::kCPU);
+    Tree preds = to_device(gathered(options_.pred_fn(rng, laid_out.params, batch)), at::kCPU);
     std::vector<Tree> batch_outputs =
         options_.output_fn ? options_.output_fn(preds) : split_examples(preds, last - first);
     require(int64_t(batch_outputs.size()) == last - first, "Predictor: output_fn returned ",

@@ -106,7 +106,12 @@ void Trainer::adopt(Tree params, std::optional<Tree> opt_state, int64_t step,
   updated_.clear();
   update_ = {};
   casts_ = false;
-  device_ = device_of(params);
+  device_ = deployer_->device().value_or(device_of(params));
+  require(deployer_->mesh()->world().size() == 1 ||
+              device_.type() == deployer_->mesh()->device().type(),
+          "Trainer: the parameters are on ", device_, ", and the processes work on ",
+          deployer_->mesh()->device(), ": make the Deployer with device = \"",
+          c10::DeviceTypeName(device_.type(), true), "\"");
 
   // What was given, and what stands for it here, by storage: tied weights stay tied.
   std::multimap<const void*, std::pair<at::Tensor, at::Tensor>> seen;
@@ -120,6 +125,7 @@ void Trainer::adopt(Tree params, std::optional<Tree> opt_state, int64_t step,
     bool is_sole_owner =
         given.use_count() == 1 && given.has_storage() && given.storage().use_count() == 1;
     at::Tensor own = given.detach();
+    if (deployer_->device()) own = own.to(device_);
     if (given.is_floating_point()) {
       casts_ |= given.scalar_type() != compute_dtype_;
       if (optimizer_->trains(name)) {
@@ -129,7 +135,8 @@ void Trainer::adopt(Tree params, std::optional<Tree> opt_state, int64_t step,
                 "' is float16; its updates would be too small for that: with compute_dtype = "
                 "float16 give float32 params, which are cast for the loss");
         // The optimizers change it in place, and walk it as one piece of memory.
-        if (!is_sole_owner || !own.is_non_overlapping_and_dense()) own = own.clone();
+        if ((!is_sole_owner && own.is_alias_of(given)) || !own.is_non_overlapping_and_dense())
+          own = own.clone();
         own.set_requires_grad(true);
         names_.push_back(name);
         leaves_.push_back(own);
@@ -151,7 +158,8 @@ void Trainer::adopt(Tree params, std::optional<Tree> opt_state, int64_t step,
 }
 
 Predictor Trainer::get_default_predictor(PredFn pred_fn, OutputFn output_fn) const {
-  return Predictor({deployer_, std::move(pred_fn), std::move(output_fn), collate_});
+  return Predictor(
+      {deployer_, std::move(pred_fn), std::move(output_fn), collate_, params_sharding_rules_});
 }
 
 std::optional<double> Trainer::learning_rate() const {

@@ -244,6 +244,28 @@ test("a model is made in parts, of the values that one process would make", func
   end
 end)
 
+test("a Predictor lays out parameters that no Trainer has", function()
+  local params = redco.nn.MLP({ 6, 8, 4 }, { generator = torch.Generator(2) })
+  local seen
+  local predictor = redco.Predictor {
+    deployer = deployer,
+    collate_fn = function(examples) return { x = torch.stack(examples) } end,
+    pred_fn = function(_, p, batch)
+      seen = p
+      return redco.nn.mlp(p, batch.x)
+    end,
+    params_sharding_rules = { { "2.bias", 0 } },
+  }
+  local examples = { whole[0], whole[1], whole[2] }
+  local predictions = predictor:predict { examples = examples, per_device_batch_size = 1,
+    params = params }
+  expect_equal(seen[1].weight:placement().mp, "shard(0)")
+  expect_equal(seen[2].weight:placement().mp, "shard(1)")
+  expect_equal(seen[2].bias:placement().mp, "shard(0)")
+  expect_equal(params[1].weight:is_sharded(), false)
+  expect_close(torch.stack(predictions), redco.nn.mlp(params, whole:narrow(0, 0, 3)))
+end)
+
 test("a rule that fits nothing, or no parameter, is an error", function()
   local params = redco.nn.MLP { 6, 8, 4 }
   local function with(rules)

@@ -6,6 +6,7 @@
 #include <redco/schedule.h>
 
 #include <ATen/core/Generator.h>
+#include <c10/core/Device.h>
 
 #include <cstdint>
 #include <map>
@@ -23,11 +24,14 @@ struct DeployerOptions {
   /// What the data-parallel ranks share instead of each holding all of it: 1 optimizer states, 2
   /// and gradients, 3 and parameters (arXiv 1910.02054).
   int64_t zero = 0;
-  /// Parameters of fewer values stay whole: splitting those saves nothing and costs a piece of every
-  /// collective.
+  /// Parameters of fewer values stay whole: splitting those saves nothing and costs a piece of
+  /// every collective.
   int64_t zero_min_size = 4096;
   /// Whether the model shards split activations along their sequence between the blocks.
   bool sequence_parallel = false;
+  /// Where parameters and batches are brought; of several GPUs each process of a host takes the one
+  /// of its number. none: they stay where they are, and several processes work on the CPU.
+  std::optional<c10::DeviceType> device = std::nullopt;
   ProcessOptions processes = {};
   /// How long a collective may wait for the other processes, in seconds.
   double collective_timeout = 600;
@@ -88,6 +92,9 @@ class REDCO_API Deployer {
   /// A seed for one more Trainer; the n-th call depends on the seed and n alone.
   uint64_t new_trainer_seed();
 
+  /// Where parameters and batches are brought; nothing: they stay where they are.
+  std::optional<c10::Device> device() const { return device_; }
+
   int64_t zero() const { return zero_; }
   int64_t zero_min_size() const { return zero_min_size_; }
   RunLog& run_log() { return run_log_; }
@@ -95,6 +102,7 @@ class REDCO_API Deployer {
 
  private:
   std::shared_ptr<Mesh> mesh_;
+  std::optional<c10::Device> device_;
   int64_t seed_;
   int64_t zero_;
   int64_t zero_min_size_;

@@ -53,6 +53,9 @@ class REDCO_API ParameterStore : public std::enable_shared_from_this<ParameterSt
   bool is_recorded_ = false;
 };
 
+/// Whether a store brings this parameter together.
+REDCO_API bool is_stored(const at::Tensor& param);
+
 /// Blocks by dotted names: what shares its name up to the first number, such as "h.0", is one; of
 /// other names, what shares all but the last part, such as "ln_f".
 REDCO_API std::vector<size_t> blocks_by_name(const std::vector<std::string>& names);

@@ -3,6 +3,7 @@
 #include <redco/dataset.h>
 #include <redco/deployer.h>
 #include <redco/export.h>
+#include <redco/sharding_rules.h>
 #include <redco/tree.h>
 
 #include <ATen/core/Generator.h>
@@ -27,18 +28,26 @@ struct PredictorOptions {
   /// Empty: every tensor is split along its first dimension, which must be the examples'.
   OutputFn output_fn = {};
   Collate collate = Collate::global;
+  /// As a Trainer's, for parameters that are not laid out yet.
+  std::vector<ShardingRule> params_sharding_rules = {};
 };
+
+struct LaidOut;
 
 class REDCO_API Predictor {
  public:
   explicit Predictor(PredictorOptions options);
 
-  /// One prediction per example, in the order of the examples; none for no examples. Throws Error
-  /// when a batch gives another number of outputs than it has examples.
+  /// One prediction per example, in the order of the examples; none for no examples. Parameters
+  /// that are not laid out over the processes are, by what pred_fn does with them, for this call:
+  /// those of a Trainer's state are. Throws Error when a batch gives another number of outputs than
+  /// it has examples.
   std::vector<Tree> predict(const Dataset& examples, int64_t per_device_batch_size,
                             const Tree& params, const std::string& desc = "Predicting") const;
 
  private:
+  LaidOut on_processes(Tree params, const Dataset& examples, int64_t batch_size) const;
+
   PredictorOptions options_;
 };
 

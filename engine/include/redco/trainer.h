@@ -150,6 +150,7 @@ class REDCO_API Trainer {
   /// What is held between two steps, and the gradients that each step makes.
   TrainerMemory memory() const;
   const std::shared_ptr<Deployer>& deployer() const { return deployer_; }
+  const std::vector<ShardingRule>& params_sharding_rules() const { return params_sharding_rules_; }
   Predictor get_default_predictor(PredFn pred_fn, OutputFn output_fn = {}) const;
 
   // For a train_step_fn:
