@@ -56,7 +56,9 @@ int make(lua_State* L) {
   Collate collate = check_collate(args);
   Ref pred_fn = args.required<Ref>("pred_fn");
   Ref output_fn = args.get<Ref>("output_fn", {});
-  PredictorOptions options{.deployer = deployer->deployer, .collate = collate};
+  PredictorOptions options;
+  options.deployer = deployer->deployer;
+  options.collate = collate;
   options.params_sharding_rules = check_sharding_rules(args);
   args.finish();
   push_predictor(L, collate_fn, pred_fn, output_fn, std::move(options));

@@ -362,10 +362,11 @@ int get_default_predictor(lua_State* L) {
   Ref output_fn = args.get<Ref>("output_fn", {});
   args.finish();
   const Trainer& trainer = *object->trainer;
-  push_predictor(L, object->collate_fn, pred_fn, output_fn,
-                 {.deployer = trainer.deployer(),
-                  .collate = object->collate,
-                  .params_sharding_rules = trainer.params_sharding_rules()});
+  PredictorOptions options;
+  options.deployer = trainer.deployer();
+  options.collate = object->collate;
+  options.params_sharding_rules = trainer.params_sharding_rules();
+  push_predictor(L, object->collate_fn, pred_fn, output_fn, std::move(options));
   return 1;
 }
 

@@ -214,14 +214,14 @@ bool LayoutTracer::comes_of_whole(const Call& call) const {
   });
 }
 
-// The dimension that the result shows, with nothing else to be moved for it.
-void LayoutTracer::split_outputs(Call& call, size_t i, TracedParameter& parameter) {
+// The dimension that the result shows, with nothing else to be moved for it but sums.
+void LayoutTracer::split_outputs(Call call, size_t i, TracedParameter& parameter) {
+  for (TensorArgument& argument : call.tensors)
+    if (argument.placements[mp].is_partial()) argument.placements[mp] = {};
   TensorArgument& argument = call.tensors[i];
-  const Placements before = argument.placements;
   for (int64_t dim = argument.tensor.dim(); dim-- > 0;) {
     argument.placements[mp] = Placement::shard(dim);
     std::optional<Plan> plan = call.op.rule(call);
-    argument.placements = before;
     if (!plan || !plan->inputs[i][mp].is_sharded() || !plan->outputs[0].placements[mp].is_sharded())
       continue;
     if (decide_as(parameter, argument.tensor, Placement::shard(dim),

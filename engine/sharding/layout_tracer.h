@@ -68,7 +68,7 @@ class LayoutTracer final : public Tracer {
                  std::string reason);
   void decide(Call& call, size_t i, TracedParameter& parameter);
   bool comes_of_whole(const Call& call) const;
-  void split_outputs(Call& call, size_t i, TracedParameter& parameter);
+  void split_outputs(Call call, size_t i, TracedParameter& parameter);
   void lay_out(Call& call, size_t i, const TracedParameter& parameter);
   void mend(const Call& call, size_t i, const std::set<int>& weights);
 

@@ -44,8 +44,8 @@ const RuleTable& searching_rules();
 /// more than permute them or convert the values; nothing for others.
 std::optional<std::vector<int64_t>> dimension_order(const Call& call);
 
-/// Where a dimension, what a weight makes of `n_inputs` values, is seen as [parts, heads, size] or as
-/// [parts, n_inputs], the number of parts: what is fused in it. Else 0.
+/// Where a dimension, what a weight makes of `n_inputs` values, is seen as [parts, heads, size] or
+/// as [parts, n_inputs], the number of parts: what is fused in it. Else 0.
 int64_t fused_parts(at::IntArrayRef in, at::IntArrayRef out, int64_t dim, int64_t n_inputs);
 
 /// Letters 0, 1, ... for the dimensions of a tensor.

@@ -111,6 +111,18 @@ TEST_CASE("parts as wide as the input are fused; others are heads") {
   }
 }
 
+TEST_CASE("what follows a sum without more ado is split along its outputs") {
+  Tree params =
+      Tree::Dict{{"a", weight({12, 8})}, {"b", weight({8, 12})}, {"head", weight({29, 8})}};
+  auto found = layout(params, 2, [](const Tree& p) {
+    at::Tensor x = at::ones({2, 30, 8});
+    x = x + at::linear(at::relu(at::linear(x, p.at("a").tensor())), p.at("b").tensor());
+    at::linear(x, p.at("head").tensor());
+  });
+  CHECK(found["b"] == "shard(1)");
+  CHECK(found["head"] == "shard(0)");
+}
+
 TEST_CASE("watching changes no tensor") {
   at::Tensor mean = at::ones({8}), variance = at::ones({8}), count = at::zeros({}, at::kLong);
   Tree params = Tree::Dict{{"weight", weight({8, 3, 3, 3})}, {"count", count}};
