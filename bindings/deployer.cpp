@@ -35,11 +35,10 @@ int make(lua_State* L) {
   options.zero_min_size = args.get<int64_t>("zero_min_size", options.zero_min_size);
   options.sequence_parallel = args.get<bool>("sequence_parallel", false);
   if (auto device = args.optional<std::string>("device")) {
-    auto parsed = parse_device(*device);
-    require(parsed && !parsed->has_index() && (parsed->is_cpu() || parsed->is_cuda()),
+    require(*device == "cpu" || *device == "cuda",
             "redco.Deployer: device = \"", *device,
             "\" is not \"cpu\" or \"cuda\"; each process takes the GPU of its number on its host");
-    options.device = parsed->type();
+    options.device = *device == "cpu" ? c10::kCPU : c10::kCUDA;
   }
   options.verbose = args.get<bool>("verbose", true);
   options.workdir = args.get<std::string>("workdir", "");

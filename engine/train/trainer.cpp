@@ -125,7 +125,8 @@ void Trainer::adopt(Tree params, std::optional<Tree> opt_state, int64_t step,
     bool is_sole_owner =
         given.use_count() == 1 && given.has_storage() && given.storage().use_count() == 1;
     at::Tensor own = given.detach();
-    if (deployer_->device()) own = own.to(device_);
+    bool is_moved = deployer_->device() && given.device() != device_;
+    if (is_moved) own = own.to(device_);
     if (given.is_floating_point()) {
       casts_ |= given.scalar_type() != compute_dtype_;
       if (optimizer_->trains(name)) {
@@ -135,7 +136,7 @@ void Trainer::adopt(Tree params, std::optional<Tree> opt_state, int64_t step,
                 "' is float16; its updates would be too small for that: with compute_dtype = "
                 "float16 give float32 params, which are cast for the loss");
         // The optimizers change it in place, and walk it as one piece of memory.
-        if ((!is_sole_owner && own.is_alias_of(given)) || !own.is_non_overlapping_and_dense())
+        if (!(is_sole_owner || is_moved) || !own.is_non_overlapping_and_dense())
           own = own.clone();
         own.set_requires_grad(true);
         names_.push_back(name);

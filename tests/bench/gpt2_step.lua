@@ -1,6 +1,7 @@
--- One training step of a small GPT-2, through the Trainer and the model that ships, on any number of
--- processes. Prints one JSON line. --batch counts the examples of all. --data= is a folder with `init.safetensors` and `tokens.npy`, for runs from the weights and
--- on the tokens of another program; without it both are drawn here.
+-- One training step of a small GPT-2, through the Trainer and the model that ships, on any number
+-- of processes. Prints one JSON line. --batch counts the examples of all processes. --data= is a
+-- folder with `init.safetensors` and `tokens.npy`, for runs from the weights and on the tokens of
+-- another program; without it both are drawn here.
 local clock = require "clock"
 local redco = require "redco"
 local torch = redco.torch
@@ -102,7 +103,9 @@ for i = o.warmup + 1, o.warmup + o.steps do times[#times + 1] = starts[i + 1] - 
 local total = starts[#starts] - starts[o.warmup + 1]
 table.sort(times)
 if deployer.process_id > 0 then return end
-print(('{"name": "gpt2_step", "processes": "%dx%d", "zero": %d, "tokens_per_s": %.1f, "step_ms_median": %.2f, "peak_rss_mb": %.1f, '
+print(('{"name": "gpt2_step", "processes": "%dx%d", "zero": %d, "tokens_per_s": %.1f, '
+  .. '"step_ms_median": %.2f, "peak_rss_mb": %.1f, '
   .. '"loss_first": %.5f, "loss_last": %.5f, "threads": %d, "compute_dtype": "%s"}'):format(
-  deployer.mesh.dp, deployer.mesh.mp, o.zero, o.steps * o.batch * o.seq / total, times[math.ceil(#times / 2)] * 1e3, clock.peak_rss_mb(),
+  deployer.mesh.dp, deployer.mesh.mp, o.zero, o.steps * o.batch * o.seq / total,
+  times[math.ceil(#times / 2)] * 1e3, clock.peak_rss_mb(),
   losses[1]:item(), losses[#losses]:item(), o.threads, o.compute_dtype))

@@ -186,7 +186,8 @@ test("unknown arguments are refused with the nearest, later ones by name and rea
   refused(function() redco.Deployer { jax_seed = 1, seed = 1 } end, "jax_seed", "seed")
   refused(function() redco.Deployer { seed = 1.5 } end, "seed", "an integer")
   refused(function() redco.Deployer { seed = 1, n_model_shards = 2 } end, "n_model_shards", "2")
-  refused(function() redco.Deployer { seed = 1, device = "cuda:1" } end, 'device = "cuda:1"', '"cuda"')
+  refused(function() redco.Deployer { seed = 1, device = "cuda:1" } end, 'device = "cuda:1"',
+    '"cuda"')
   refused(function() redco.Deployer { seed = 1, device = "tpu" } end, 'device = "tpu"', '"cpu"')
   for name, value in pairs { process_id = 1, host0_address = "host", host0_port = 9 } do
     refused(function() redco.Deployer { seed = 1, [name] = value } end, name, "need n_processes")
