@@ -21,6 +21,7 @@ struct GroupParts {
   int64_t rank = 0;
   std::vector<int64_t> processes;  ///< the rank in the run of each rank of this group
   std::chrono::milliseconds timeout = {};
+  bool has_core = false;  ///< whether each process of this host has a core of its own
   Peers* peers = nullptr;
   size_t number = 0;           ///< what `peers` counts its collectives under
   SpmdCheck* check = nullptr;  ///< where given, it compares every call among the processes

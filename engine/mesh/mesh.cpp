@@ -145,6 +145,7 @@ class Grid : public Mesh {
       parts.rank = (rank - first) / step;
       for (int64_t i = 0; i < size; ++i) parts.processes.push_back(first + i * step);
       parts.timeout = options.timeout;
+      parts.has_core = processes_.local_size <= int64_t(std::thread::hardware_concurrency());
       parts.peers = &connection.peers();
       parts.number = parts.peers->add_group();
       if (size > 1)
