@@ -14,15 +14,8 @@ namespace {
 // What this process holds of a tensor of these sizes.
 Region region_of(at::IntArrayRef sizes, const Placements& placements, const Mesh& mesh) {
   Region region = Region::whole(sizes);
-  Sizes left(sizes.begin(), sizes.end());  // of what dp leaves to mp
-  for (Mesh::Dim dim : {Mesh::dp, Mesh::mp}) {
-    const Placement& placement = placements[dim];
-    if (!placement.is_sharded()) continue;
-    auto at = size_t(placement.dim);
-    Span span = span_of(left[at], placement.grain, mesh.size(dim), mesh.coordinate(dim));
-    region.starts[at] += span.begin;
-    left[at] = span.length();
-  }
+  for (size_t dim = 0; dim < sizes.size(); ++dim)
+    region.starts[dim] = own_span(sizes[dim], placements, int64_t(dim), mesh).begin;
   return region;
 }
 

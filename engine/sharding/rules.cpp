@@ -9,16 +9,34 @@ Letters letters(int64_t n_dims, int first) {
 }
 
 Rule find_rule(const std::string& name, const c10::OperatorHandle& handle) {
-  for (const RuleTable* table :
-       {&product_rules(),       &reduction_rules(),     &view_rules(),
-        &pointwise_rules(),     &softmax_rules(),       &loss_rules(),
-        &embedding_rules(),     &normalization_rules(), &batch_norm_rules(),
-        &convolution_rules(),   &spatial_rules(),       &attention_rules(),
-        &recurrent_rules(),     &list_rules(),          &random_rules(),
-        &storage_rules(),       &indexing_rules(),      &advanced_indexing_rules(),
-        &own_dimension_rules(), &joining_rules(),       &padding_rules(),
-        &statistics_rules(),    &extremes_rules(),      &strided_view_rules(),
-        &searching_rules(),     &fused_loss_rules(),    &elementwise_loss_rules()})
+  for (const RuleTable* table : {&product_rules(),
+                                 &reduction_rules(),
+                                 &view_rules(),
+                                 &reshaping_rules(),
+                                 &pointwise_rules(),
+                                 &softmax_rules(),
+                                 &loss_rules(),
+                                 &embedding_rules(),
+                                 &normalization_rules(),
+                                 &batch_norm_rules(),
+                                 &convolution_rules(),
+                                 &spatial_rules(),
+                                 &attention_rules(),
+                                 &recurrent_rules(),
+                                 &list_rules(),
+                                 &random_rules(),
+                                 &storage_rules(),
+                                 &indexing_rules(),
+                                 &advanced_indexing_rules(),
+                                 &own_dimension_rules(),
+                                 &joining_rules(),
+                                 &padding_rules(),
+                                 &statistics_rules(),
+                                 &extremes_rules(),
+                                 &strided_view_rules(),
+                                 &searching_rules(),
+                                 &fused_loss_rules(),
+                                 &elementwise_loss_rules()})
     if (auto found = table->find(name); found != table->end()) return found->second;
   constexpr std::string_view list_prefix = "aten::_foreach_";
   if (name.starts_with(list_prefix)) return list_rules().at(list_prefix);

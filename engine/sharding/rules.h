@@ -16,6 +16,7 @@ const RuleTable& product_rules();
 const RuleTable& pointwise_rules();
 const RuleTable& reduction_rules();
 const RuleTable& view_rules();
+const RuleTable& reshaping_rules();
 const RuleTable& softmax_rules();
 const RuleTable& loss_rules();
 const RuleTable& elementwise_loss_rules();
@@ -69,6 +70,9 @@ MeshDims reduced_over(Plan& plan);
 
 /// A reduction over a dimension that must be whole.
 std::optional<Plan> reduced_along_dim(const Call& call);
+
+/// How the results of a view lie in the logical tensor.
+std::vector<Geometry> logical_results(const Call& call);
 
 /// A plan that passes sums on, with the strides of the results.
 std::optional<Plan> view_by_factors(const Call& call, Factors factors);

@@ -184,6 +184,11 @@ bool is_split(const Placements& placements) {
   return placements[Mesh::dp].is_sharded() || placements[Mesh::mp].is_sharded();
 }
 
+bool is_split_by_both(const Placements& placements) {
+  const Placement &dp = placements[Mesh::dp], &mp = placements[Mesh::mp];
+  return dp.is_sharded() && mp.is_sharded() && dp.dim == mp.dim;
+}
+
 bool can_split_again(int64_t size, const Placement& dp, const Placement& mp, int64_t n_dp) {
   if (dp.block > 0) return false;
   if (mp.block == 0) return mp.grain == 1;

@@ -103,6 +103,8 @@ at::Tensor wrap(at::Tensor local, const Placements& placements, std::shared_ptr<
 bool is_replicated(const Placements& placements);
 /// Whether some dimension is.
 bool is_split(const Placements& placements);
+/// Whether both split one dimension of the tensor.
+bool is_split_by_both(const Placements& placements);
 
 /// Whether mp can split a dimension of this size that dp splits too: dp must cut between blocks.
 bool can_split_again(int64_t size, const Placement& dp, const Placement& mp, int64_t n_dp);

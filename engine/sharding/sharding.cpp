@@ -38,7 +38,7 @@ Placements effective(const Placements& placements, const Mesh& mesh, at::IntArra
     if (mesh.size(Mesh::Dim(i)) == 1) placement = {};
   }
   const Placement &dp = result[Mesh::dp], &mp = result[Mesh::mp];
-  require(!dp.is_sharded() || !mp.is_sharded() || dp.dim != mp.dim ||
+  require(!is_split_by_both(result) ||
               can_split_again(sizes[size_t(dp.dim)], dp, mp, mesh.size(Mesh::dp)),
           "placements ", to_string(result), ": on a tensor of shape ", sizes,
           " dp does not cut between the blocks that mp splits");

@@ -21,31 +21,19 @@ class ImaginedGroup final : public Group {
   int64_t size() const override { return size_; }
 
   std::unique_ptr<Pending> start_all_reduce(at::Tensor tensor, ReduceOp) override {
-    return done(tensor);
+    return ended(tensor);
   }
   std::unique_ptr<Pending> start_all_gather(at::Tensor tensor) override {
     std::vector<int64_t> sizes = tensor.sizes().vec();
     sizes.insert(sizes.begin(), size_);
-    return done(tensor.new_empty(sizes));
+    return ended(tensor.new_empty(sizes));
   }
   std::unique_ptr<Pending> start_reduce_scatter(at::Tensor tensor, ReduceOp) override {
-    return done(tensor.select(0, 0));
+    return ended(tensor.select(0, 0));
   }
-  std::unique_ptr<Pending> start_all_to_all(at::Tensor tensor) override { return done(tensor); }
+  std::unique_ptr<Pending> start_all_to_all(at::Tensor tensor) override { return ended(tensor); }
 
  private:
-  class Done final : public Pending {
-   public:
-    explicit Done(at::Tensor result) : result_(std::move(result)) {}
-    at::Tensor wait() override { return result_; }
-
-   private:
-    at::Tensor result_;
-  };
-  static std::unique_ptr<Pending> done(at::Tensor result) {
-    return std::make_unique<Done>(std::move(result));
-  }
-
   std::string name_;
   int64_t size_;
 };

@@ -160,6 +160,10 @@ std::vector<Layout> sample(std::vector<Layout> layouts, size_t n) {
 
 }  // namespace
 
+Input longs(std::vector<int64_t> values, std::vector<int64_t> sizes) {
+  return {{}, [=] { return at::tensor(values, at::kLong).reshape(sizes); }};
+}
+
 void run_case(const Case& c) {
   Tensors inputs;
   for (size_t i = 0; i < c.inputs.size(); ++i)

@@ -25,6 +25,9 @@ struct Input {
   std::function<at::Tensor()> make = {};
 };
 
+/// Integers of this shape.
+Input longs(std::vector<int64_t> values, std::vector<int64_t> sizes);
+
 struct Case {
   std::string name;
   std::vector<Input> inputs;

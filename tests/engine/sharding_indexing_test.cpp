@@ -5,14 +5,11 @@
 using namespace redco;
 using redco::testing::Case;
 using redco::testing::Input;
+using redco::testing::longs;
 using redco::testing::run_all;
 using redco::testing::Tensors;
 
 namespace {
-
-Input longs(std::vector<int64_t> values, std::vector<int64_t> sizes) {
-  return {{}, [=] { return at::tensor(values, at::kLong).reshape(sizes); }};
-}
 
 using Indices = c10::List<std::optional<at::Tensor>>;
 

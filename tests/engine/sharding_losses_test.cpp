@@ -7,14 +7,11 @@
 using namespace redco;
 using redco::testing::Case;
 using redco::testing::Input;
+using redco::testing::longs;
 using redco::testing::run_all;
 using redco::testing::Tensors;
 
 namespace {
-
-Input longs(std::vector<int64_t> values, std::vector<int64_t> sizes) {
-  return {{}, [=] { return at::tensor(values, at::kLong).reshape(sizes); }};
-}
 
 const Input labels = longs({3, 0, -100, 6, 2}, {5});
 

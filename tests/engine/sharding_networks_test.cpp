@@ -99,7 +99,6 @@ void check(const Network& network) {
 }
 
 // --- Transformers
-// ------------------------------------------------------------------------------------
 
 constexpr int64_t n_batch = 3, n_time = 5, n_hidden = 8, n_heads = 4, n_inner = 12;
 
@@ -194,7 +193,6 @@ Network llama(int64_t n_shared_heads) {
 }
 
 // --- Images
-// -------------------------------------------------------------------------------------------
 
 void add_conv(Network& network, const std::string& name, int64_t n_out, int64_t n_in,
               int64_t split) {

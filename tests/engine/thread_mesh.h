@@ -73,35 +73,22 @@ class ThreadGroup final : public Group {
   std::unique_ptr<Pending> start_all_reduce(at::Tensor tensor, ReduceOp op) override {
     count(all_reduce_kind, 2 * tensor.nbytes() * (size_ - 1) / size_);
     tensor.copy_(reduced(at::stack(meeting_->exchange(rank_, tensor)), op));
-    return done(tensor);
+    return ended(tensor);
   }
   std::unique_ptr<Pending> start_all_gather(at::Tensor tensor) override {
     count(all_gather_kind, tensor.nbytes() * (size_ - 1));
-    return done(at::stack(meeting_->exchange(rank_, tensor)));
+    return ended(at::stack(meeting_->exchange(rank_, tensor)));
   }
   std::unique_ptr<Pending> start_reduce_scatter(at::Tensor tensor, ReduceOp op) override {
     count(reduce_scatter_kind, tensor.nbytes() * (size_ - 1) / size_);
-    return done(reduced(at::stack(rows_of_mine(tensor)), op));
+    return ended(reduced(at::stack(rows_of_mine(tensor)), op));
   }
   std::unique_ptr<Pending> start_all_to_all(at::Tensor tensor) override {
     count(all_to_all_kind, tensor.nbytes() * (size_ - 1) / size_);
-    return done(at::stack(rows_of_mine(tensor)));
+    return ended(at::stack(rows_of_mine(tensor)));
   }
 
  private:
-  class Done final : public Pending {
-   public:
-    explicit Done(at::Tensor result) : result_(std::move(result)) {}
-    at::Tensor wait() override { return result_; }
-
-   private:
-    at::Tensor result_;
-  };
-
-  static std::unique_ptr<Pending> done(at::Tensor result) {
-    return std::make_unique<Done>(std::move(result));
-  }
-
   static at::Tensor reduced(const at::Tensor& rows, ReduceOp op) {
     switch (op) {
       case ReduceOp::sum:

@@ -4,12 +4,7 @@ local testing = require "testing"
 
 local test, expect_equal = testing.test, testing.expect_equal
 local run, shell, write = program.run, program.shell, program.write
-
-local function expect_has(text, ...)
-  for _, part in ipairs { ... } do
-    if not text:find(part, 1, true) then error(("expected %q in:\n%s"):format(part, text), 2) end
-  end
-end
+local expect_has, seconds = program.expect_has, program.seconds
 
 local function expect_code(code, actual, out, err)
   if actual ~= code then
@@ -22,13 +17,6 @@ local function sorted_lines(text)
   for line in text:gmatch "[^\n]*\n" do lines[#lines + 1] = line end
   table.sort(lines)
   return table.concat(lines)
-end
-
-local function seconds()
-  local pipe = assert(io.popen "date +%s.%N")
-  local now = tonumber(pipe:read "*l")
-  pipe:close()
-  return now
 end
 
 -- The start of every script here: `d` knows the process.

@@ -52,4 +52,19 @@ function program.run(args, input)
   return program.shell(quoted(program.path) .. " " .. table.concat(words, " ") .. " " .. from)
 end
 
+--- Fails unless the text has all of the parts.
+function program.expect_has(text, ...)
+  for _, part in ipairs { ... } do
+    if not text:find(part, 1, true) then error(("expected %q in:\n%s"):format(part, text), 2) end
+  end
+end
+
+--- The time of day, to measure with.
+function program.seconds()
+  local pipe = assert(io.popen "date +%s.%N")
+  local now = tonumber(pipe:read "*l")
+  pipe:close()
+  return now
+end
+
 return program

@@ -4,12 +4,7 @@ local testing = require "testing"
 
 local test, expect_equal = testing.test, testing.expect_equal
 local run, shell, write = program.run, program.shell, program.write
-
-local function expect_has(text, ...)
-  for _, part in ipairs { ... } do
-    if not text:find(part, 1, true) then error(("expected %q in:\n%s"):format(part, text), 2) end
-  end
-end
+local expect_has = program.expect_has
 
 --- Fails unless the run ends with this code and the outputs have the given parts.
 local function expect_run(code, out, err, actual_code, actual_out, actual_err)

@@ -3,19 +3,7 @@ local program = require "program"
 local testing = require "testing"
 
 local test, run, shell, write = testing.test, program.run, program.shell, program.write
-
-local function expect_has(text, ...)
-  for _, part in ipairs { ... } do
-    if not text:find(part, 1, true) then error(("expected %q in:\n%s"):format(part, text), 2) end
-  end
-end
-
-local function seconds()
-  local pipe = assert(io.popen "date +%s.%N")
-  local now = tonumber(pipe:read "*l")
-  pipe:close()
-  return now
-end
+local expect_has, seconds = program.expect_has, program.seconds
 
 -- A training run in which `at(where, step)` is called in every phase.
 local training = [[

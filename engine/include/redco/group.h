@@ -24,6 +24,9 @@ class REDCO_API Pending {
   virtual at::Tensor wait() = 0;
 };
 
+/// A collective that has ended.
+REDCO_API std::unique_ptr<Pending> ended(at::Tensor result);
+
 /// Collectives of one kind: how many there were, and the bytes this process sent in them.
 struct Traffic {
   int64_t count = 0;
