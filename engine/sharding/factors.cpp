@@ -76,6 +76,40 @@ std::vector<Choice> choices(const Call& call, const Factors& factors, Mesh::Dim 
   return found;
 }
 
+Sizes factor_sizes(const Call& call, const Factors& factors) {
+  Sizes sizes;
+  for (size_t i = 0; i < call.tensors.size(); ++i) {
+    for (size_t dim = 0; dim < factors.inputs[i].size(); ++dim) {
+      int factor = factors.inputs[i][dim];
+      if (factor < 0) continue;
+      if (sizes.size() <= size_t(factor)) sizes.resize(size_t(factor) + 1, -1);
+      int64_t& size = sizes[size_t(factor)];
+      if (size < 0) size = call.tensors[i].sizes()[dim];  // the last are those to be written
+    }
+  }
+  return sizes;
+}
+
+// The bytes of a result in which `mesh_dim` splits nothing; a dimension that no argument has counts
+// as one element.
+double result_bytes(const Call& call, const Factors& factors, const Letters& letters,
+                    Mesh::Dim mesh_dim, const Sizes& sizes) {
+  double bytes = double(call.tensors[0].tensor.element_size());
+  for (int8_t letter : letters) {
+    if (letter < 0 || sizes[size_t(letter)] < 0) continue;
+    bytes *= double(sizes[size_t(letter)]);
+    for (size_t dim = 0; dim < Mesh::n_dims; ++dim) {
+      bool is_split = false;
+      for (size_t i = 0; i < call.tensors.size() && dim != mesh_dim; ++i) {
+        const Placement& placement = call.tensors[i].placements[dim];
+        is_split |= placement.is_sharded() && factors.inputs[i][size_t(placement.dim)] == letter;
+      }
+      if (is_split) bytes /= double(call.mesh->size(Mesh::Dim(dim)));
+    }
+  }
+  return bytes;
+}
+
 // The same tensor given twice moves once.
 bool is_counted(const Call& call, size_t i) {
   for (size_t j = 0; j < i; ++j)
@@ -83,7 +117,8 @@ bool is_counted(const Call& call, size_t i) {
   return false;
 }
 
-double cost(const Call& call, const Factors& factors, const Choice& choice, Mesh::Dim mesh_dim) {
+double cost(const Call& call, const Factors& factors, const Choice& choice, Mesh::Dim mesh_dim,
+            const Sizes& factor_sizes) {
   // A collective costs about as much as moving this many bytes: of two ways that move the same,
   // the one with fewer launches wins.
   constexpr double launch = 1;
@@ -102,34 +137,27 @@ double cost(const Call& call, const Factors& factors, const Choice& choice, Mesh
     }
     total += moved + (moved > 0 ? launch : 0);
   }
+  // A sum that is passed on is owed. Where that alone costs nothing it is, for it may be added to
+  // others before it is made; but nothing is moved to put it off.
+  if (choice.partial && total > 0)
+    for (const Letters& letters : factors.outputs)
+      total += redistribution_cost(choice.placement, {},
+                                   result_bytes(call, factors, letters, mesh_dim, factor_sizes),
+                                   call.mesh->size(mesh_dim));
   return total;
 }
 
-Choice cheapest(const Call& call, const Factors& factors, Mesh::Dim mesh_dim) {
+Choice cheapest(const Call& call, const Factors& factors, Mesh::Dim mesh_dim, const Sizes& sizes) {
   Choice best;
   if (call.mesh->size(mesh_dim) == 1) return best;
   double least = std::numeric_limits<double>::infinity();
   for (const Choice& choice : choices(call, factors, mesh_dim)) {
-    double price = cost(call, factors, choice, mesh_dim);
+    double price = cost(call, factors, choice, mesh_dim, sizes);
     if (price >= least) continue;
     least = price;
     best = choice;
   }
   return best;
-}
-
-Sizes factor_sizes(const Call& call, const Factors& factors) {
-  Sizes sizes;
-  for (size_t i = 0; i < call.tensors.size(); ++i) {
-    for (size_t dim = 0; dim < factors.inputs[i].size(); ++dim) {
-      int factor = factors.inputs[i][dim];
-      if (factor < 0) continue;
-      if (sizes.size() <= size_t(factor)) sizes.resize(size_t(factor) + 1, -1);
-      int64_t& size = sizes[size_t(factor)];
-      if (size < 0) size = call.tensors[i].sizes()[dim];  // the last are those to be written
-    }
-  }
-  return sizes;
 }
 
 }  // namespace
@@ -142,9 +170,9 @@ double part_bytes(const TensorArgument& argument, const Mesh& mesh) {
 }
 
 Plan plan_by_factors(const Call& call, const Factors& factors) {
-  std::array<Choice, Mesh::n_dims> chosen = {cheapest(call, factors, Mesh::dp),
-                                             cheapest(call, factors, Mesh::mp)};
-  Sizes sizes = factor_sizes(call, factors);
+  const Sizes sizes = factor_sizes(call, factors);
+  std::array<Choice, Mesh::n_dims> chosen = {cheapest(call, factors, Mesh::dp, sizes),
+                                             cheapest(call, factors, Mesh::mp, sizes)};
   if (chosen[0].factor >= 0 && chosen[0].factor == chosen[1].factor &&
       !can_split_again(sizes[size_t(chosen[0].factor)], chosen[0].placement, chosen[1].placement,
                        call.mesh->size(Mesh::dp)))
