@@ -120,6 +120,11 @@ std::vector<uint64_t> linear_sets(const Call& call) {
       sets.push_back(set);
     }
   }
+  // The gradient of one that fills in anything: zero, where that was.
+  const c10::IValue* value = call.find("value");
+  if (call.op.name == "aten::masked_fill" && value && value->isScalar() &&
+      value->toScalar().equal(0))
+    sets.push_back(bit(call.tensor_of("self")));
   return sets;
 }
 
