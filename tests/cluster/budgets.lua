@@ -1,38 +1,13 @@
 -- What one step sends: no more than the layout needs. Two processes.
 local redco = require "redco"
 local testing = require "testing"
+local traffic = require "traffic"
 
 local nn, torch = redco.nn, redco.torch
 local test, expect_equal = testing.test, testing.expect_equal
+local sent, expect_only = traffic.sent, traffic.expect_only
 
 local batch_size, length, width, n_heads = 2, 8, 16, 4
-local kinds = { "all_reduce", "all_gather", "reduce_scatter", "all_to_all" }
-
---- What `body` sends on a group, by kind; an error where an operator had to gather its arguments.
-local function sent(group, body)
-  local before = redco.sharding_counters()
-  body()
-  local after, found = redco.sharding_counters(), {}
-  for _, kind in ipairs(kinds) do
-    local a, b = before.collectives[group][kind], after.collectives[group][kind]
-    found[kind] = { count = b.count - a.count, bytes = b.bytes - a.bytes }
-  end
-  for name, gather in pairs(after.gathers) do
-    local was = before.gathers[name] or { count = 0 }
-    if gather.count > was.count then
-      error(("%s was gathered %d times"):format(name, gather.count - was.count))
-    end
-  end
-  return found
-end
-
-local function expect_only(found, expected)
-  for _, kind in ipairs(kinds) do
-    local want = expected[kind] or { 0, 0 }
-    local got = ("%s: %d of %d bytes"):format(kind, found[kind].count, found[kind].bytes)
-    expect_equal(got, ("%s: %d of %d bytes"):format(kind, want[1], want[2]))
-  end
-end
 
 test("a decoder layer on 1x2: two all-reduces forward, two backward", function()
   local deployer = redco.Deployer { seed = 1, n_model_shards = 2, verbose = false }
