@@ -225,6 +225,7 @@ void fallback(const c10::OperatorHandle& handle, Stack* stack) {
     handle.callBoxed(stack);
     return;
   }
+  last_move().drop_unreachable();
   bring_stored(call);
   if (Tracer* tracer = current_tracer()) tracer->before(call);
   run(call, plan_for(call), stack);

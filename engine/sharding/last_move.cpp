@@ -13,6 +13,13 @@ bool takes_a_collective(const Placements& from, const Placements& to) {
   return false;
 }
 
+int64_t version_of(const at::Tensor& local) { return local.is_inference() ? 0 : local._version(); }
+
+// Null for what has no memory of its own, such as a sparse tensor.
+c10::StorageImpl* storage_of(const at::Tensor& local) {
+  return local.has_storage() ? local.storage().unsafeGetStorageImpl() : nullptr;
+}
+
 // The dimension that is number `dim` of the tensor is this one of the view.
 void reorder(Placements& placements, const Sizes& order) {
   for (Placement& placement : placements)
@@ -49,7 +56,9 @@ LastMove::View LastMove::view_of(const TensorArgument& argument, const Placement
 
 at::Tensor LastMove::find(const TensorArgument& argument, const Placements& target) const {
   if (!result_.defined() || !argument.impl) return {};
-  if (memory_._unsafe_get_target() != argument.local().storage().unsafeGetStorageImpl()) return {};
+  const at::Tensor& local = argument.local();
+  if (memory_._unsafe_get_target() != storage_of(local)) return {};
+  if (version_ != version_of(local)) return {};
   View view = view_of(argument, target);
   if (!(view == view_)) return {};
   std::vector<int64_t> back(view.order.size());
@@ -60,19 +69,20 @@ at::Tensor LastMove::find(const TensorArgument& argument, const Placements& targ
 void LastMove::hold(const TensorArgument& argument, const Placements& target,
                     const at::Tensor& result) {
   if (!argument.impl || !takes_a_collective(argument.impl->placements(), target)) return;
+  if (!storage_of(argument.local())) return;
   memory_ = argument.local().storage().getWeakStorageImpl();
+  version_ = version_of(argument.local());
   view_ = view_of(argument, target);
   result_ = result.permute(view_.order);
 }
 
 void LastMove::forget(const at::Tensor& local) {
-  if (result_.defined() && memory_._unsafe_get_target() == local.storage().unsafeGetStorageImpl())
-    result_.reset();
+  if (result_.defined() && memory_._unsafe_get_target() == storage_of(local)) result_.reset();
 }
 
 LastMove& last_move() {
-  thread_local LastMove gather;
-  return gather;
+  thread_local LastMove move;
+  return move;
 }
 
 }  // namespace redco
