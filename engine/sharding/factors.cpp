@@ -76,6 +76,53 @@ std::vector<Choice> choices(const Call& call, const Factors& factors, Mesh::Dim 
   return found;
 }
 
+// The same tensor given twice moves once.
+bool is_counted(const Call& call, size_t i) {
+  for (size_t j = 0; j < i; ++j)
+    if (call.tensors[j].tensor.is_same(call.tensors[i].tensor)) return true;
+  return false;
+}
+
+double cost(const Call& call, const Factors& factors, const Choice& choice, Mesh::Dim mesh_dim) {
+  // A collective costs about as much as moving this many bytes: of two ways that move the same,
+  // the one with fewer launches wins.
+  constexpr double launch = 1;
+  double total = 0, owed = 0;
+  for (size_t i = 0; i < call.tensors.size(); ++i) {
+    const TensorArgument& argument = call.tensors[i];
+    const Placement& now = argument.placements[mesh_dim];
+    Placement target = input_placement(factors, choice, i);
+    if (is_counted(call, i)) continue;
+    double bytes = part_bytes(argument, *call.mesh);
+    if (now.is_partial() && now == target)
+      owed += redistribution_cost(now, {}, bytes, call.mesh->size(mesh_dim));
+    if (now == target) continue;
+    double moved = redistribution_cost(now, target, bytes, call.mesh->size(mesh_dim));
+    if (argument.is_written) {
+      double back_bytes = bytes;
+      if (now.is_sharded() && !target.is_sharded()) back_bytes *= double(call.mesh->size(mesh_dim));
+      moved += redistribution_cost(target, now, back_bytes, call.mesh->size(mesh_dim)) + launch;
+    }
+    total += moved + (moved > 0 ? launch : 0);
+  }
+  // A sum that is passed on is owed all the same. Where that moves nothing it is passed on, for it
+  // may be added to others before it is made; but nothing is moved to put it off.
+  return total > 0 ? total + owed : 0;
+}
+
+Choice cheapest(const Call& call, const Factors& factors, Mesh::Dim mesh_dim) {
+  Choice best;
+  if (call.mesh->size(mesh_dim) == 1) return best;
+  double least = std::numeric_limits<double>::infinity();
+  for (const Choice& choice : choices(call, factors, mesh_dim)) {
+    double price = cost(call, factors, choice, mesh_dim);
+    if (price >= least) continue;
+    least = price;
+    best = choice;
+  }
+  return best;
+}
+
 Sizes factor_sizes(const Call& call, const Factors& factors) {
   Sizes sizes;
   for (size_t i = 0; i < call.tensors.size(); ++i) {
@@ -90,76 +137,6 @@ Sizes factor_sizes(const Call& call, const Factors& factors) {
   return sizes;
 }
 
-// The bytes of a result in which `mesh_dim` splits nothing; a dimension that no argument has counts
-// as one element.
-double result_bytes(const Call& call, const Factors& factors, const Letters& letters,
-                    Mesh::Dim mesh_dim, const Sizes& sizes) {
-  double bytes = double(call.tensors[0].tensor.element_size());
-  for (int8_t letter : letters) {
-    if (letter < 0 || sizes[size_t(letter)] < 0) continue;
-    bytes *= double(sizes[size_t(letter)]);
-    for (size_t dim = 0; dim < Mesh::n_dims; ++dim) {
-      bool is_split = false;
-      for (size_t i = 0; i < call.tensors.size() && dim != mesh_dim; ++i) {
-        const Placement& placement = call.tensors[i].placements[dim];
-        is_split |= placement.is_sharded() && factors.inputs[i][size_t(placement.dim)] == letter;
-      }
-      if (is_split) bytes /= double(call.mesh->size(Mesh::Dim(dim)));
-    }
-  }
-  return bytes;
-}
-
-// The same tensor given twice moves once.
-bool is_counted(const Call& call, size_t i) {
-  for (size_t j = 0; j < i; ++j)
-    if (call.tensors[j].tensor.is_same(call.tensors[i].tensor)) return true;
-  return false;
-}
-
-double cost(const Call& call, const Factors& factors, const Choice& choice, Mesh::Dim mesh_dim,
-            const Sizes& factor_sizes) {
-  // A collective costs about as much as moving this many bytes: of two ways that move the same,
-  // the one with fewer launches wins.
-  constexpr double launch = 1;
-  double total = 0;
-  for (size_t i = 0; i < call.tensors.size(); ++i) {
-    const TensorArgument& argument = call.tensors[i];
-    const Placement& now = argument.placements[mesh_dim];
-    Placement target = input_placement(factors, choice, i);
-    if (now == target || is_counted(call, i)) continue;
-    double bytes = part_bytes(argument, *call.mesh);
-    double moved = redistribution_cost(now, target, bytes, call.mesh->size(mesh_dim));
-    if (argument.is_written) {
-      double back_bytes = bytes;
-      if (now.is_sharded() && !target.is_sharded()) back_bytes *= double(call.mesh->size(mesh_dim));
-      moved += redistribution_cost(target, now, back_bytes, call.mesh->size(mesh_dim)) + launch;
-    }
-    total += moved + (moved > 0 ? launch : 0);
-  }
-  // A sum that is passed on is owed. Where that alone costs nothing it is, for it may be added to
-  // others before it is made; but nothing is moved to put it off.
-  if (choice.partial && total > 0)
-    for (const Letters& letters : factors.outputs)
-      total += redistribution_cost(choice.placement, {},
-                                   result_bytes(call, factors, letters, mesh_dim, factor_sizes),
-                                   call.mesh->size(mesh_dim));
-  return total;
-}
-
-Choice cheapest(const Call& call, const Factors& factors, Mesh::Dim mesh_dim, const Sizes& sizes) {
-  Choice best;
-  if (call.mesh->size(mesh_dim) == 1) return best;
-  double least = std::numeric_limits<double>::infinity();
-  for (const Choice& choice : choices(call, factors, mesh_dim)) {
-    double price = cost(call, factors, choice, mesh_dim, sizes);
-    if (price >= least) continue;
-    least = price;
-    best = choice;
-  }
-  return best;
-}
-
 }  // namespace
 
 double part_bytes(const TensorArgument& argument, const Mesh& mesh) {
@@ -170,9 +147,9 @@ double part_bytes(const TensorArgument& argument, const Mesh& mesh) {
 }
 
 Plan plan_by_factors(const Call& call, const Factors& factors) {
-  const Sizes sizes = factor_sizes(call, factors);
-  std::array<Choice, Mesh::n_dims> chosen = {cheapest(call, factors, Mesh::dp, sizes),
-                                             cheapest(call, factors, Mesh::mp, sizes)};
+  std::array<Choice, Mesh::n_dims> chosen = {cheapest(call, factors, Mesh::dp),
+                                             cheapest(call, factors, Mesh::mp)};
+  Sizes sizes = factor_sizes(call, factors);
   if (chosen[0].factor >= 0 && chosen[0].factor == chosen[1].factor &&
       !can_split_again(sizes[size_t(chosen[0].factor)], chosen[0].placement, chosen[1].placement,
                        call.mesh->size(Mesh::dp)))

@@ -9,8 +9,8 @@ local traffic = require "traffic"
 local test, tree = testing.test, redco.tree
 local number, long = 4, 8  -- bytes
 
--- Fewer rows than features, as wherever the model is worth splitting: with more it sends less to
--- bring weights together than activations.
+-- Fewer tokens than the vocabulary has: with more, the gradient of the table is the smaller sum, and
+-- moves in place of that of what was looked up.
 local batch_size = 2
 
 --- Trains a model of this folder; returns a function that makes a step, and the trainer.
