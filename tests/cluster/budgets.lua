@@ -50,6 +50,42 @@ test("a decoder layer on 1x2: two all-reduces forward, two backward", function()
   end), { all_reduce = { 2, 2 * activation } })
 end)
 
+test("rows that several products read are gathered once, and again once they were written to", function()
+  redco.Deployer { seed = 1, n_model_shards = 2, sequence_parallel = true, verbose = false }
+  local generator = torch.Generator(1)
+  local function random(shape, dim)
+    return redco.shard(torch.randn(shape, { generator = generator }), { mp = dim })
+  end
+  local x, other = random({ 6, 8 }, 0), random({ 6, 8 }, 0)
+  local weights = { random({ 8, 10 }, 1), random({ 8, 10 }, 1), random({ 6, 10 }, 1) }
+  local function expect_gathers(n, body)
+    local y
+    local found = sent("mp", function() y = body() end)
+    expect_only(found, { all_gather = { n, n * 3 * 8 * 4 } })
+    return y
+  end
+  local function expect_product(n)
+    local y = expect_gathers(n, function() return x:mm(weights[1]) end)
+    testing.expect_close(y:full(), x:full():mm(weights[1]:full()), 1e-5)
+  end
+  expect_product(1)
+  expect_gathers(0, function() return x:mm(weights[2]) end)
+  local seen_otherwise = expect_gathers(0, function() return x:t():mm(weights[3]) end)
+  testing.expect_close(seen_otherwise:full(), x:full():t():mm(weights[3]:full()), 1e-5)
+  expect_product(0)
+  for _, write in ipairs {
+    function() x:mul_(2) end,
+    function() x:narrow(1, 2, 3):fill_(7) end,
+    function() x:to_local():add_(1) end,
+  } do
+    write()
+    expect_product(1)
+    expect_product(0)
+  end
+  expect_gathers(1, function() return other:mm(weights[1]) end)
+  expect_product(1)  -- one is held at a time
+end)
+
 test("data parallel moves each gradient once", function()
   local deployer = redco.Deployer { seed = 1, verbose = false }
   assert(deployer.mesh.dp == 2)
