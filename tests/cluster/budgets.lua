@@ -50,7 +50,7 @@ test("a decoder layer on 1x2: two all-reduces forward, two backward", function()
   end), { all_reduce = { 2, 2 * activation } })
 end)
 
-test("rows that several products read are gathered once, and again once they were written to", function()
+test("rows that several products read are gathered once, and again after a write", function()
   redco.Deployer { seed = 1, n_model_shards = 2, sequence_parallel = true, verbose = false }
   local generator = torch.Generator(1)
   local function random(shape, dim)

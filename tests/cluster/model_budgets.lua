@@ -9,8 +9,8 @@ local traffic = require "traffic"
 local test, tree = testing.test, redco.tree
 local number, long = 4, 8  -- bytes
 
--- Fewer tokens than the vocabulary has: with more, the gradient of the table is the smaller sum, and
--- moves in place of that of what was looked up.
+-- Fewer tokens than the vocabulary has: with more, the gradient of the table is the smaller sum,
+-- and moves in place of that of what was looked up.
 local batch_size = 2
 
 --- Trains a model of this folder; returns a function that makes a step, and the trainer.
@@ -220,7 +220,9 @@ local function of_split_batch(name)
 end
 
 --- Whether the gradient of this parameter has still to be reduced after backward.
-local function is_reduced(model, path) return model ~= "conv" or not path:find(".norm.", 1, true) end
+local function is_reduced(model, path)
+  return model ~= "conv" or not path:find(".norm.", 1, true)
+end
 
 for _, name in ipairs { "gpt", "llama", "t5", "conv" } do
   test(name .. " on 2x1", function()
@@ -294,7 +296,9 @@ for _, name in ipairs { "gpt", "llama", "t5", "conv" } do
       end
     end
     rows[#rows + 1] = { "reduce_scatter", 1, scattered, "each gradient, to who updates it" }
-    if n_whole > 0 then rows[#rows + 1] = { "all_reduce", 1, whole, "those of small parameters" } end
+    if n_whole > 0 then
+      rows[#rows + 1] = { "all_reduce", 1, whole, "those of small parameters" }
+    end
     traffic.expect_only(traffic.sent("dp", step),
       total(rows, of_split_batch(name), of_norms(models[name])))
   end)
