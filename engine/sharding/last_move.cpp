@@ -77,7 +77,10 @@ void LastMove::hold(const TensorArgument& argument, const Placements& target,
 }
 
 void LastMove::forget(const at::Tensor& local) {
-  if (result_.defined() && memory_._unsafe_get_target() == storage_of(local)) result_.reset();
+  if (!result_.defined()) return;
+  // Some operators pass the memory they read on as their result, and do not say so.
+  c10::StorageImpl* written = storage_of(local);
+  if (written == memory_._unsafe_get_target() || written == storage_of(result_)) result_.reset();
 }
 
 LastMove& last_move() {

@@ -59,8 +59,8 @@ Letters letters_of(const Term& term, at::IntArrayRef sizes, const std::string& a
 }
 
 // Under sequence parallelism the rows of activations lie apart. Where mp splits the other matrix in
-// another way, which is of no activation or of no sequence, it stays as it is and the rows are
-// brought together: those that are summed over, else those of the first matrix. -1: there are none.
+// another way - a weight, or a gradient by features - that stays as it is, and the rows are brought
+// together: those that are summed over, else those of the first matrix. Which matrix: -1, if none.
 int64_t lying_in_rows(const Call& call, const Factors& factors) {
   c10::SmallVector<std::pair<int64_t, int8_t>, 2> split;  // matrices, and which factor of theirs
   for (size_t i = 0; i < call.tensors.size(); ++i) {
