@@ -4,6 +4,7 @@
 
 #include "advice.h"
 #include "in_bytes.h"
+#include "last_move.h"
 #include "results.h"
 #include "rules.h"
 #include "tracer.h"
@@ -37,9 +38,16 @@ void reduce_in_place(Call& call, const Plan& plan) {
         call.tensors[i].impl->reduce_in_place(Mesh::Dim(dim));
 }
 
-at::Tensor brought(const TensorArgument& argument, const Placements& target, const Mesh& mesh) {
+at::Tensor brought(const Call& call, const TensorArgument& argument, const Placements& target) {
   const Placements now = argument.impl ? argument.impl->placements() : Placements();
-  return redistribute_local(argument.local(), argument.sizes(), now, target, mesh);
+  // What is held for other readers must not be written to, nor be seen by the result.
+  bool is_read = !argument.is_written && !call.op.is_view && !current_tracer() && now != target;
+  if (is_read)
+    if (at::Tensor held = last_move().find(argument, target); held.defined()) return held;
+  at::Tensor result =
+      redistribute_local(argument.local(), argument.sizes(), now, target, *call.mesh);
+  if (is_read) last_move().hold(argument, target, result);
+  return result;
 }
 
 void count_gather(const Call& call, const Plan& plan) {
@@ -146,7 +154,7 @@ void run(Call& call, const Plan& plan, Stack* stack) {
   inputs.reserve(call.tensors.size());
   for (size_t i = 0; i < call.tensors.size(); ++i) {
     TensorArgument& argument = call.tensors[i];
-    inputs.push_back(brought(argument, plan.inputs[i], *call.mesh));
+    inputs.push_back(brought(call, argument, plan.inputs[i]));
     // Others hold the same local tensor: its sizes may not change under them.
     if (call.op.is_inplace_view && argument.is_written) inputs.back() = inputs.back().alias();
     c10::IValue& slot = local[argument.argument];
@@ -178,6 +186,7 @@ void run(Call& call, const Plan& plan, Stack* stack) {
   for (size_t i = 0; i < call.tensors.size(); ++i) {
     TensorArgument& argument = call.tensors[i];
     if (!argument.is_written) continue;
+    last_move().forget(argument.local());
     if (call.op.is_inplace_view && argument.impl) {
       const OutputPlan output = plan.outputs.empty() ? OutputPlan() : plan.outputs[0];
       if (plan.inputs[i] != argument.placements) argument.impl->mark_copy_of_view();
@@ -216,6 +225,7 @@ void fallback(const c10::OperatorHandle& handle, Stack* stack) {
     handle.callBoxed(stack);
     return;
   }
+  last_move().drop_unreachable();
   bring_stored(call);
   if (Tracer* tracer = current_tracer()) tracer->before(call);
   run(call, plan_for(call), stack);

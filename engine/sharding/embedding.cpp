@@ -44,14 +44,19 @@ std::optional<Plan> embedding_backward(const Call& call) {
   Letters ids = letters(indices.tensor.dim(), 2), grad = ids;
   grad.push_back(1);
   Factors factors{{grad, ids}, {{0, 1}}};
-  // Passed on as a sum, unless the table has more elements than the gradient of what was looked up.
-  const TensorArgument& looked_up = call.tensors[0];
+  // Passed on as a sum, unless the table has more elements than the gradient of what was looked up:
+  // then parts of that are no reason for a sum over mp either, which splits the table's rows.
+  Call seen = call;
+  TensorArgument& looked_up = seen.tensors[0];
   if (call.integer("num_weights", 0) * looked_up.sizes().back() <= looked_up.tensor.numel())
     factors.linear = {1};
+  else if (looked_up.placements[Mesh::mp].is_sharded() &&
+           looked_up.placements[Mesh::mp].dim < indices.tensor.dim())
+    looked_up.placements[Mesh::mp] = {};
   // How often a row is asked for is counted over all indices.
   if (call.boolean("scale_grad_by_freq", false))
     for (int8_t id : ids) factors.whole |= uint64_t{1} << id;
-  Plan plan = plan_by_factors(call, factors);
+  Plan plan = plan_by_factors(seen, factors);
   plan.outputs[0].sizes[0] = -1;  // no argument has the rows
   return plan;
 }

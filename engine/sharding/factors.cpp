@@ -87,13 +87,16 @@ double cost(const Call& call, const Factors& factors, const Choice& choice, Mesh
   // A collective costs about as much as moving this many bytes: of two ways that move the same,
   // the one with fewer launches wins.
   constexpr double launch = 1;
-  double total = 0;
+  double total = 0, owed = 0;
   for (size_t i = 0; i < call.tensors.size(); ++i) {
     const TensorArgument& argument = call.tensors[i];
     const Placement& now = argument.placements[mesh_dim];
     Placement target = input_placement(factors, choice, i);
-    if (now == target || is_counted(call, i)) continue;
+    if (is_counted(call, i)) continue;
     double bytes = part_bytes(argument, *call.mesh);
+    if (now.is_partial() && now == target)
+      owed += redistribution_cost(now, {}, bytes, call.mesh->size(mesh_dim));
+    if (now == target) continue;
     double moved = redistribution_cost(now, target, bytes, call.mesh->size(mesh_dim));
     if (argument.is_written) {
       double back_bytes = bytes;
@@ -102,7 +105,9 @@ double cost(const Call& call, const Factors& factors, const Choice& choice, Mesh
     }
     total += moved + (moved > 0 ? launch : 0);
   }
-  return total;
+  // A sum that is passed on is owed all the same. Where that moves nothing it is passed on, for it
+  // may be added to others before it is made; but nothing is moved to put it off.
+  return total > 0 ? total + owed : 0;
 }
 
 Choice cheapest(const Call& call, const Factors& factors, Mesh::Dim mesh_dim) {

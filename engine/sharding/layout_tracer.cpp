@@ -110,7 +110,7 @@ void LayoutTracer::run(const Call& call, const Plan& plan, torch::jit::Stack& lo
 
 void LayoutTracer::after(const Call& call, const Plan& plan, c10::ArrayRef<c10::IValue> results) {
   bool is_handed_on = call.op.is_view || handed_on.contains(call.op.name);
-  bool is_elementwise = is_handed_on || call.op.handle.hasTag(at::Tag::pointwise);
+  bool is_elementwise = is_handed_on || is_pointwise(call.op);
   Lineage made;
   made.of_whole = comes_of_whole(call);
   for (size_t i = 0; i < call.tensors.size(); ++i) {

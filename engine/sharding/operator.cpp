@@ -8,14 +8,19 @@ namespace redco {
 
 namespace {
 
-// These values never bear on where tensors lie, and change from call to call.
+// The order of a norm; whether what fills in is zero.
+bool has_telling_numbers(const std::string& operator_name) {
+  return operator_name.find("norm") != std::string::npos || operator_name == "aten::masked_fill";
+}
+
+// Other numbers never bear on where tensors lie, and change from call to call.
 bool is_keyed_type(const c10::TypePtr& type, const std::string& operator_name) {
   switch (type->kind()) {
     case c10::TypeKind::OptionalType:
       return is_keyed_type(type->castRaw<c10::OptionalType>()->getElementType(), operator_name);
     case c10::TypeKind::FloatType:
     case c10::TypeKind::NumberType:
-      return operator_name.find("norm") != std::string::npos;  // the order of a norm
+      return has_telling_numbers(operator_name);
     case c10::TypeKind::DeviceObjType:
       return false;
     default:

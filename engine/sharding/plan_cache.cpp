@@ -65,6 +65,7 @@ void append(Key& key, const c10::IValue& value) {
 Key key_of(const Call& call) {
   Key key;
   key.push_back(reinterpret_cast<int64_t>(&call.op));
+  key.push_back(call.mesh->sequence_parallel());
   for (Mesh::Dim dim : {Mesh::dp, Mesh::mp})
     key.push_back(call.mesh->size(dim) << 32 | call.mesh->coordinate(dim));
   for (const TensorArgument& argument : call.tensors) {

@@ -120,6 +120,11 @@ std::vector<uint64_t> linear_sets(const Call& call) {
       sets.push_back(set);
     }
   }
+  // The gradient of one that fills in anything: zero, where that was.
+  const c10::IValue* value = call.find("value");
+  if (call.op.name == "aten::masked_fill" && value && value->isScalar() &&
+      value->toScalar().equal(0))
+    sets.push_back(bit(call.tensor_of("self")));
   return sets;
 }
 
@@ -141,6 +146,17 @@ std::optional<Plan> pointwise(const Call& call) {
   if (!factors) return std::nullopt;
   factors->linear = linear_sets(call);
   return plan_by_factors(call, *factors);
+}
+
+// Under sequence parallelism a gradient that is a sum is brought to its parts where it is first
+// multiplied, by whatever: the derivatives of a norm made of single operators then all find those.
+std::optional<Plan> product(const Call& call) {
+  Call split = call;
+  for (TensorArgument& argument : split.tensors)
+    if (!argument.is_written &&
+        is_split_along_sequence(argument.sizes(), argument.placements, *call.mesh))
+      argument.placements[Mesh::mp] = Placement::shard(1);
+  return pointwise(split);
 }
 
 // Halves of one dimension, which is whole, are multiplied.
@@ -186,11 +202,16 @@ std::optional<Factors> pointwise_factors(const Call& call, at::IntArrayRef sizes
   return factors;
 }
 
+bool is_pointwise(const Operator& op) {
+  return op.handle.hasTag(at::Tag::pointwise) || pointwise_rules().contains(op.name);
+}
+
 const RuleTable& pointwise_rules() {
   static const RuleTable table = [] {
     RuleTable table;
     table[""] = pointwise;  // for all that LibTorch tags as such
     for (const char* name : untagged) table[name] = pointwise;
+    table["aten::mul"] = product;
     for (const char* name : {"aten::glu", "aten::glu_backward"}) table[name] = glu;
     for (std::string_view name : of_shape_alone) table[name] = shape_alone;
     return table;

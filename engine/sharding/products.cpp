@@ -2,6 +2,7 @@
 
 #include "rules.h"
 
+#include <algorithm>
 #include <string>
 
 namespace redco {
@@ -57,6 +58,23 @@ Letters letters_of(const Term& term, at::IntArrayRef sizes, const std::string& a
   return letters;
 }
 
+// Under sequence parallelism the rows of activations lie apart. Where mp splits the other matrix in
+// another way - a weight, or a gradient by features - that stays as it is, and the rows are brought
+// together: those that are summed over, else those of the first matrix. Which matrix: -1, if none.
+int64_t lying_in_rows(const Call& call, const Factors& factors) {
+  c10::SmallVector<std::pair<int64_t, int8_t>, 2> split;  // matrices, and which factor of theirs
+  for (size_t i = 0; i < call.tensors.size(); ++i) {
+    const Placement& placement = call.tensors[i].placements[Mesh::mp];
+    if (factors.added >> i & 1 || !placement.is_sharded()) continue;
+    if (factors.inputs[i].size() != 2) return -1;
+    split.emplace_back(int64_t(i), factors.inputs[i][size_t(placement.dim)]);
+  }
+  if (split.size() != 2 || split[0].second == split[1].second) return -1;
+  const Letters& result = factors.outputs[0];
+  bool is_summed = std::find(result.begin(), result.end(), split[1].second) == result.end();
+  return split[is_summed ? 1 : 0].first;
+}
+
 Rule product(const char* text) {
   std::string spec = text;
   size_t arrow = spec.find("->");
@@ -92,7 +110,11 @@ Rule product(const char* text) {
     factors.added = added;
     for (size_t i = 0; i < inputs.size(); ++i)
       if (!(added >> i & 1)) factors.linear.push_back(uint64_t{1} << i | added);
-    return plan_by_factors(call, factors);
+    int64_t rows = call.mesh->sequence_parallel() ? lying_in_rows(call, factors) : -1;
+    if (rows < 0) return plan_by_factors(call, factors);
+    Call together = call;
+    together.tensors[size_t(rows)].placements[Mesh::mp] = {};
+    return plan_by_factors(together, factors);
   };
 }
 

@@ -41,7 +41,7 @@ int64_t product(at::IntArrayRef sizes, size_t first, size_t last) {
 // Where a split dimension goes in a view: the same elements on the same ranks. Nothing, where no
 // dimension of the result is split that way.
 std::optional<Placement> moved(const Placement& placement, at::IntArrayRef in, at::IntArrayRef out,
-                               int64_t n_ranks) {
+                               int64_t n_ranks, bool keeps_rows_apart) {
   auto dim = size_t(placement.dim);
   if (product(in, 0, in.size()) == 0) return std::nullopt;
   for (const Run& run : matching_runs(in, out)) {
@@ -55,8 +55,10 @@ std::optional<Placement> moved(const Placement& placement, at::IntArrayRef in, a
       if (out_block == 0 || out_block * out_inner != block * inner || out[to] % out_block != 0)
         continue;
       // Split rows of a matrix are brought together: a product with a weight comes next, and needs
-      // all of them.
-      if (out_block < out[to] && placement.block == 0 && out.size() < 3) continue;
+      // all of them. Under sequence parallelism they stay apart until then, for that is what
+      // autograd saves.
+      if (out_block < out[to] && placement.block == 0 && out.size() < 3 && !keeps_rows_apart)
+        continue;
       int64_t grain = std::max<int64_t>(1, placement.grain * inner / out_inner);
       if (out_block % n_ranks == 0 || out_block % grain != 0) grain = 1;
       bool is_same = true;
@@ -100,7 +102,8 @@ std::optional<Plan> view(const Call& call) {
     const Placement& placement = tensor.placements[i];
     if (!placement.is_sharded()) continue;
     int64_t n_ranks = call.mesh->size(Mesh::Dim(i));
-    std::optional<Placement> after = moved(placement, in, out, n_ranks);
+    bool keeps_rows_apart = i == Mesh::mp && call.mesh->sequence_parallel();
+    std::optional<Placement> after = moved(placement, in, out, n_ranks, keeps_rows_apart);
     if (!after) plan.inputs[0][i] = {};
     output.placements[i] = after.value_or(Placement());
   }

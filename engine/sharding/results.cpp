@@ -1,5 +1,7 @@
 #include "results.h"
 
+#include "rules.h"
+
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/function.h>
 
@@ -27,6 +29,12 @@ void Results::skip(const c10::IValue& written) {
   next_ += written.isTensorList() ? written.toTensorVector().size() : 1;
 }
 
+bool is_split_along_sequence(at::IntArrayRef sizes, const Placements& placements,
+                             const Mesh& mesh) {
+  return mesh.sequence_parallel() && placements[Mesh::mp].is_partial() && sizes.size() == 3 &&
+         sizes[1] >= mesh.size(Mesh::mp);
+}
+
 at::Tensor Results::wrapped(at::Tensor local) {
   static const OutputPlan whole;
   const OutputPlan& plan = next_ < plan_.outputs.size() ? plan_.outputs[next_] : whole;
@@ -35,7 +43,10 @@ at::Tensor Results::wrapped(at::Tensor local) {
   Geometry geometry = geometry_of(plan, local);
   Placements placements = plan.placements;
   if (geometry.sizes.empty()) reduce(local, placements);
-  if (is_split_along_sequence(geometry, placements)) {
+  // In backward a gradient stays a sum: that of several products with one activation is reduced
+  // once, where it meets the activation.
+  if (is_split_along_sequence(geometry.sizes, placements, *call_.mesh) &&
+      !torch::autograd::get_current_node()) {
     Placements split = placements;
     split[Mesh::mp] = Placement::shard(1);
     local = redistribute_local(local, geometry.sizes, placements, split, *call_.mesh);
@@ -49,15 +60,6 @@ at::Tensor Results::wrapped(at::Tensor local) {
   at::Tensor result = wrap(std::move(local), placements, call_.mesh, geometry);
   be_view(*sharded_impl(result));
   return result;
-}
-
-// In backward a gradient stays a sum: that of several products with one activation is reduced
-// once, where it meets the activation.
-bool Results::is_split_along_sequence(const Geometry& geometry,
-                                      const Placements& placements) const {
-  return call_.mesh->sequence_parallel() && placements[Mesh::mp].is_partial() &&
-         geometry.sizes.size() == 3 && geometry.sizes[1] >= call_.mesh->size(Mesh::mp) &&
-         !torch::autograd::get_current_node();
 }
 
 // A number is read by `item`, which one process may call alone.

@@ -18,7 +18,6 @@ class Results {
 
  private:
   at::Tensor wrapped(at::Tensor local);
-  bool is_split_along_sequence(const Geometry& geometry, const Placements& placements) const;
   void reduce(at::Tensor& local, Placements& placements);
   void be_view(ShardedTensorImpl& result);
 

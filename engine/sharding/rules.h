@@ -52,6 +52,13 @@ int64_t fused_parts(at::IntArrayRef in, at::IntArrayRef out, int64_t dim, int64_
 /// Letters 0, 1, ... for the dimensions of a tensor.
 Letters letters(int64_t n_dims, int first = 0);
 
+/// Whether an operator works element by element.
+bool is_pointwise(const Operator& op);
+
+/// Whether sequence parallelism splits this sum, [batch, sequence, features], instead of making it
+/// whole.
+bool is_split_along_sequence(at::IntArrayRef sizes, const Placements& placements, const Mesh& mesh);
+
 /// Every dimension of the broadcast results is a factor; an argument's dimension of one element
 /// that is broadcast is none. Nothing, where an argument does not broadcast to `sizes`.
 std::optional<Factors> pointwise_factors(const Call& call, at::IntArrayRef sizes);

@@ -8,6 +8,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/accumulate.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/custom_class.h>
 
 #include <algorithm>
@@ -95,7 +96,12 @@ class ToLocal : public torch::autograd::Function<ToLocal> {
     ctx->saved_data["layout"] =
         c10::IValue::make_capsule(c10::make_intrusive<Layout>(impl->placements(), impl->mesh()));
     ctx->saved_data["sizes"] = tensor.sizes().vec();
-    return impl->local().alias();
+    at::Tensor part = impl->local().alias();
+    // What is written to it changes what the tensor's operators read: they must be able to tell.
+    if (!part.is_inference())
+      torch::autograd::impl::set_version_counter(
+          part, torch::autograd::impl::version_counter(impl->local()));
+    return part;
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     auto layout = c10::static_intrusive_pointer_cast<Layout>(ctx->saved_data["layout"].toCapsule());

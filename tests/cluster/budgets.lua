@@ -1,38 +1,13 @@
 -- What one step sends: no more than the layout needs. Two processes.
 local redco = require "redco"
 local testing = require "testing"
+local traffic = require "traffic"
 
 local nn, torch = redco.nn, redco.torch
 local test, expect_equal = testing.test, testing.expect_equal
+local sent, expect_only = traffic.sent, traffic.expect_only
 
 local batch_size, length, width, n_heads = 2, 8, 16, 4
-local kinds = { "all_reduce", "all_gather", "reduce_scatter", "all_to_all" }
-
---- What `body` sends on a group, by kind; an error where an operator had to gather its arguments.
-local function sent(group, body)
-  local before = redco.sharding_counters()
-  body()
-  local after, found = redco.sharding_counters(), {}
-  for _, kind in ipairs(kinds) do
-    local a, b = before.collectives[group][kind], after.collectives[group][kind]
-    found[kind] = { count = b.count - a.count, bytes = b.bytes - a.bytes }
-  end
-  for name, gather in pairs(after.gathers) do
-    local was = before.gathers[name] or { count = 0 }
-    if gather.count > was.count then
-      error(("%s was gathered %d times"):format(name, gather.count - was.count))
-    end
-  end
-  return found
-end
-
-local function expect_only(found, expected)
-  for _, kind in ipairs(kinds) do
-    local want = expected[kind] or { 0, 0 }
-    local got = ("%s: %d of %d bytes"):format(kind, found[kind].count, found[kind].bytes)
-    expect_equal(got, ("%s: %d of %d bytes"):format(kind, want[1], want[2]))
-  end
-end
 
 test("a decoder layer on 1x2: two all-reduces forward, two backward", function()
   local deployer = redco.Deployer { seed = 1, n_model_shards = 2, verbose = false }
@@ -73,6 +48,42 @@ test("a decoder layer on 1x2: two all-reduces forward, two backward", function()
     output:backward(gradient)
     local _ = x.grad * x.grad
   end), { all_reduce = { 2, 2 * activation } })
+end)
+
+test("rows that several products read are gathered once, and again after a write", function()
+  redco.Deployer { seed = 1, n_model_shards = 2, sequence_parallel = true, verbose = false }
+  local generator = torch.Generator(1)
+  local function random(shape, dim)
+    return redco.shard(torch.randn(shape, { generator = generator }), { mp = dim })
+  end
+  local x, other = random({ 6, 8 }, 0), random({ 6, 8 }, 0)
+  local weights = { random({ 8, 10 }, 1), random({ 8, 10 }, 1), random({ 6, 10 }, 1) }
+  local function expect_gathers(n, body)
+    local y
+    local found = sent("mp", function() y = body() end)
+    expect_only(found, { all_gather = { n, n * 3 * 8 * 4 } })
+    return y
+  end
+  local function expect_product(n)
+    local y = expect_gathers(n, function() return x:mm(weights[1]) end)
+    testing.expect_close(y:full(), x:full():mm(weights[1]:full()), 1e-5)
+  end
+  expect_product(1)
+  expect_gathers(0, function() return x:mm(weights[2]) end)
+  local seen_otherwise = expect_gathers(0, function() return x:t():mm(weights[3]) end)
+  testing.expect_close(seen_otherwise:full(), x:full():t():mm(weights[3]:full()), 1e-5)
+  expect_product(0)
+  for _, write in ipairs {
+    function() x:mul_(2) end,
+    function() x:narrow(1, 2, 3):fill_(7) end,
+    function() x:to_local():add_(1) end,
+  } do
+    write()
+    expect_product(1)
+    expect_product(0)
+  end
+  expect_gathers(1, function() return other:mm(weights[1]) end)
+  expect_product(1)  -- one is held at a time
 end)
 
 test("data parallel moves each gradient once", function()

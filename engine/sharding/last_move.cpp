@@ -1,0 +1,91 @@
+#include "last_move.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace redco {
+
+namespace {
+
+bool takes_a_collective(const Placements& from, const Placements& to) {
+  for (size_t dim = 0; dim < Mesh::n_dims; ++dim)
+    if (from[dim] != to[dim] && !from[dim].is_replicated()) return true;
+  return false;
+}
+
+int64_t version_of(const at::Tensor& local) { return local.is_inference() ? 0 : local._version(); }
+
+// Null for what has no memory of its own, such as a sparse tensor.
+c10::StorageImpl* storage_of(const at::Tensor& local) {
+  return local.has_storage() ? local.storage().unsafeGetStorageImpl() : nullptr;
+}
+
+// The dimension that is number `dim` of the tensor is this one of the view.
+void reorder(Placements& placements, const Sizes& order) {
+  for (Placement& placement : placements)
+    if (placement.is_sharded())
+      placement.dim = int32_t(std::find(order.begin(), order.end(), placement.dim) - order.begin());
+}
+
+}  // namespace
+
+bool LastMove::View::operator==(const View& other) const {
+  return sizes == other.sizes && strides == other.strides && offset == other.offset &&
+         from == other.from && to == other.to && type == other.type;
+}
+
+LastMove::View LastMove::view_of(const TensorArgument& argument, const Placements& target) {
+  const at::Tensor& tensor = argument.tensor;
+  View view;
+  view.order.resize(size_t(tensor.dim()));
+  std::iota(view.order.begin(), view.order.end(), int64_t{0});
+  std::stable_sort(view.order.begin(), view.order.end(),
+                   [&](int64_t a, int64_t b) { return tensor.stride(a) > tensor.stride(b); });
+  for (int64_t dim : view.order) {
+    view.sizes.push_back(tensor.size(dim));
+    view.strides.push_back(tensor.stride(dim));
+  }
+  view.offset = tensor.storage_offset();
+  view.from = argument.impl->placements();
+  view.to = target;
+  reorder(view.from, view.order);
+  reorder(view.to, view.order);
+  view.type = tensor.scalar_type();
+  return view;
+}
+
+at::Tensor LastMove::find(const TensorArgument& argument, const Placements& target) const {
+  if (!result_.defined() || !argument.impl) return {};
+  const at::Tensor& local = argument.local();
+  if (memory_._unsafe_get_target() != storage_of(local)) return {};
+  if (version_ != version_of(local)) return {};
+  View view = view_of(argument, target);
+  if (!(view == view_)) return {};
+  std::vector<int64_t> back(view.order.size());
+  for (size_t i = 0; i < back.size(); ++i) back[size_t(view.order[i])] = int64_t(i);
+  return result_.permute(back);
+}
+
+void LastMove::hold(const TensorArgument& argument, const Placements& target,
+                    const at::Tensor& result) {
+  if (!argument.impl || !takes_a_collective(argument.impl->placements(), target)) return;
+  if (!storage_of(argument.local())) return;
+  memory_ = argument.local().storage().getWeakStorageImpl();
+  version_ = version_of(argument.local());
+  view_ = view_of(argument, target);
+  result_ = result.permute(view_.order);
+}
+
+void LastMove::forget(const at::Tensor& local) {
+  if (!result_.defined()) return;
+  // Some operators pass the memory they read on as their result, and do not say so.
+  c10::StorageImpl* written = storage_of(local);
+  if (written == memory_._unsafe_get_target() || written == storage_of(result_)) result_.reset();
+}
+
+LastMove& last_move() {
+  thread_local LastMove move;
+  return move;
+}
+
+}  // namespace redco

@@ -1,0 +1,325 @@
+-- What one training step of each model sends: what Megatron would (arXiv 1909.08053; 2205.05198
+-- under sequence parallelism), and a few numbers. Each row of a budget says what must move and why.
+-- Two processes.
+local redco = require "redco"
+local testing = require "testing"
+local torch = require "redco.torch"
+local traffic = require "traffic"
+
+local test, tree = testing.test, redco.tree
+local number, long = 4, 8  -- bytes
+
+-- Fewer tokens than the vocabulary has: with more, the gradient of the table is the smaller sum,
+-- and moves in place of that of what was looked up.
+local batch_size = 2
+
+--- Trains a model of this folder; returns a function that makes a step, and the trainer.
+local function prepare(name, options, train_step_fn)
+  options.seed, options.verbose = 7, false
+  local deployer = redco.Deployer(options)
+  local task = require(name)(torch.Generator(5), {
+    n_examples = batch_size, dtype = "float32", dropout = 0, n_kv_heads = 2,
+  })
+  local optimizer = redco.optim.chain {
+    redco.optim.clip_by_global_norm(0.01), redco.optim.adamw { learning_rate = 0.01 },
+  }
+  if task.is_frozen then optimizer = redco.optim.freeze(optimizer, task.is_frozen) end
+  local trainer = redco.Trainer {
+    deployer = deployer, params = task.params, collate_fn = task.collate_fn,
+    loss_fn = task.loss_fn, optimizer = optimizer, train_step_fn = train_step_fn,
+  }
+  return function()
+    trainer:train {
+      examples = task.examples, per_device_batch_size = batch_size / deployer.mesh.dp,
+    }
+  end, trainer
+end
+
+--- The rows of budgets, added up by kind.
+local function total(...)
+  local sums = {}
+  for _, rows in ipairs { ... } do
+    for _, row in ipairs(rows) do
+      local kind, count, bytes = unpack(row)
+      local sum = sums[kind] or { 0, 0 }
+      sums[kind] = { sum[1] + count, sum[2] + count * bytes }
+    end
+  end
+  return sums
+end
+
+local n_layers, width = 2, 16
+
+-- Numbers in an activation: whole, and a process' part of its sequence, the longer one.
+local function stream(length)
+  return {
+    whole = batch_size * length * width * number,
+    part = batch_size * math.ceil(length / 2) * width * number,
+  }
+end
+
+local models = {
+  gpt = { n_gradients = 28, n_rows = batch_size * 6, stream(6) },
+  llama = { n_gradients = 21, n_rows = batch_size * 6, stream(6), n_norms = 2 * n_layers + 1 },
+  -- The encoder's stream and the decoder's.
+  t5 = {
+    n_gradients = 47, n_rows = batch_size * 5, stream(7), stream(5),
+    n_norms = 5 * n_layers + 2,
+  },
+  conv = { n_gradients = 14, n_rows = batch_size },
+}
+
+--- Beside what the layers move, of a vocabulary or classes that are split over mp.
+local function of_split_loss(model)
+  local rows = {
+    { "all_gather", 1, model.n_rows * number, "the logarithm of each row's sum over a part" },
+  }
+  if model == models.gpt then  -- whose head and loss are one operator
+    rows[2] = { "all_reduce", 1, number, "the loss" }
+  else
+    rows[2] = { "all_reduce", 1, 2 * number, "the loss and the number of labels" }
+    rows[3] = { "all_reduce", 1, model.n_rows * number, "a sum over each row's gradient" }
+  end
+  return rows
+end
+
+local function of_norms(model)
+  return { { "all_reduce", 1, model.n_gradients * number, "the norms of the gradients' parts" } }
+end
+
+-- An operator's input that several weights read - q, k and v, or gate and up - counts once: its
+-- gradient is added up before it is reduced.
+local tensor_parallel = {
+  gpt = function(x)
+    return {
+      { "all_reduce", 1, x.whole, "rows of the split table" },
+      { "all_reduce", 2 * n_layers, x.whole, "what attention and feed-forward put out" },
+      { "all_reduce", 2 * n_layers, x.whole, "the gradients of what goes into them" },
+      { "all_reduce", 1, x.whole, "the gradient of what goes into the head" },
+    }
+  end,
+  t5 = function(encoder, decoder)
+    return {
+      { "all_reduce", 1, encoder.whole, "rows of the split table" },
+      { "all_reduce", 2 * n_layers, encoder.whole, "self-attention, feed-forward" },
+      { "all_reduce", 2 * n_layers, encoder.whole, "gradients" },
+      { "all_reduce", 1, encoder.whole, "that of what all the keys and values are made of" },
+      { "all_reduce", 1, decoder.whole, "rows of the split table" },
+      { "all_reduce", 3 * n_layers, decoder.whole, "self- and cross-attention, feed-forward" },
+      { "all_reduce", 3 * n_layers, decoder.whole, "gradients" },
+      { "all_reduce", 1, decoder.whole, "the gradient of what goes into the head" },
+    }
+  end,
+  -- Convolutions alternate: `stem`, `second` and the head split their outputs, `first` and `down`
+  -- their inputs.
+  conv = function()
+    local large = batch_size * 8 * 6 * 6 * number
+    local small = batch_size * 16 * 3 * 3 * number
+    return {
+      { "all_reduce", 1, large, "what `first` puts out" },
+      { "all_reduce", 1, small, "what `down` puts out" },
+      { "all_reduce", 1, small, "the gradient of what goes into the head, at the relu before" },
+      { "all_reduce", 1, large, "the gradient of what goes into `second`" },
+    }
+  end,
+}
+tensor_parallel.llama = tensor_parallel.gpt
+
+--- RMS norms are made of single operators, and their weights' gradients of one that is still a sum.
+local function of_norm_weights(model)
+  if not model.n_norms then return {} end
+  return { { "all_reduce", 1, model.n_norms * width * number, "the RMS norms' weights" } }
+end
+
+-- What is split along its sequence is gathered where it is read, and saved split: backward gathers
+-- it again. What is gathered is half of what an all-reduce sends, and so is what is scattered.
+local sequence_parallel = {
+  gpt = function(x)
+    return {
+      { "reduce_scatter", 1, x.part, "rows of the split table" },
+      { "all_gather", 2 * n_layers, x.part, "what goes into attention and feed-forward" },
+      { "reduce_scatter", 2 * n_layers, x.part, "what they put out" },
+      -- Once: GPT-2's gradients are made with the loss, and at LLaMA's it still is what moved last.
+      { "all_gather", 1, x.part, "what goes into the head" },
+      { "reduce_scatter", 1, x.part, "the gradient of that" },
+      { "all_gather", 2 * n_layers, x.part, "gradients of what was put out" },
+      { "all_gather", 2 * n_layers, x.part, "what went in, for the weights' gradients" },
+      { "reduce_scatter", 2 * n_layers, x.part, "gradients of what went in" },
+      { "all_gather", 1, x.part, "for the gradient of the table" },
+    }
+  end,
+  t5 = function(encoder, decoder)
+    return {
+      { "reduce_scatter", 1, encoder.part, "rows of the split table" },
+      { "all_gather", 2 * n_layers, encoder.part, "what goes into the layers" },
+      { "reduce_scatter", 2 * n_layers, encoder.part, "what they put out" },
+      { "all_gather", n_layers, encoder.part, "what keys and values are made of" },
+      { "reduce_scatter", 1, decoder.part, "rows of the split table" },
+      { "all_gather", 3 * n_layers, decoder.part, "what goes into the layers" },
+      { "reduce_scatter", 3 * n_layers, decoder.part, "what they put out" },
+      { "all_gather", 1, decoder.part, "what goes into the head" },
+      { "reduce_scatter", 1, decoder.part, "the gradient of that" },
+      { "all_gather", 3 * n_layers, decoder.part, "gradients of what was put out" },
+      { "all_gather", 3 * n_layers, decoder.part, "what went in" },
+      { "reduce_scatter", 3 * n_layers, decoder.part, "gradients of what went in" },
+      { "all_gather", n_layers, encoder.part, "what keys and values were made of" },
+      { "all_gather", 1, decoder.part, "for the gradient of the table" },
+      { "reduce_scatter", 1, encoder.part, "the gradient of what the decoder reads" },
+      { "all_gather", 2 * n_layers, encoder.part, "gradients of what was put out" },
+      { "all_gather", 2 * n_layers, encoder.part, "what went in" },
+      { "reduce_scatter", 2 * n_layers, encoder.part, "gradients of what went in" },
+      { "all_gather", 1, encoder.part, "for the gradient of the table" },
+    }
+  end,
+  conv = tensor_parallel.conv,  -- there is no sequence
+}
+sequence_parallel.llama = sequence_parallel.gpt
+
+--- Of weights that are whole, while the activations they meet are split along their sequence.
+local function of_whole_weights(name)
+  if name ~= "gpt" then return of_norm_weights(models[name]) end
+  local n_norms = 2 * n_layers + 1
+  return {
+    { "all_reduce", 1, (2 * n_norms + 2 * n_layers) * width * number,
+      "layer norms, and the biases of what is put out" },
+    -- The positions, summed over the batch.
+    { "all_gather", 1, stream(6).part / batch_size, "the gradient of the position table" },
+  }
+end
+
+for _, name in ipairs { "gpt", "llama", "t5", "conv" } do
+  local model = models[name]
+  test(name .. " on 1x2", function()
+    local step = prepare(name, { n_model_shards = 2 })
+    step()  -- lays it out
+    traffic.expect_only(traffic.sent("mp", step), total(tensor_parallel[name](unpack(model)),
+      of_split_loss(model), of_norm_weights(model), of_norms(model)))
+  end)
+  test(name .. " on 1x2, sequence parallel", function()
+    local step = prepare(name, { n_model_shards = 2, sequence_parallel = true })
+    step()
+    traffic.expect_only(traffic.sent("mp", step), total(sequence_parallel[name](unpack(model)),
+      of_split_loss(model), of_whole_weights(name), of_norms(model)))
+  end)
+end
+
+--- What data parallelism adds to the gradients.
+local function of_split_batch(name)
+  local rows = {
+    { "all_reduce", 1, long, "the number of labels, the weight of the loss" },
+    { "all_reduce", 1, (name == "gpt" and 1 or 2) * number, "the loss, and what it is divided by" },
+  }
+  if name ~= "conv" then return rows end
+  -- Batch norm's statistics are those of the global batch: two numbers a channel, in float64.
+  for _, n_channels in ipairs { 8, 8, 8, 16 } do
+    rows[#rows + 1] = { "all_reduce", 1, 2 * n_channels * 2 * number, "mean and variance" }
+    -- Which are the gradients of the weight and the bias: those move no more.
+    rows[#rows + 1] = { "all_reduce", 1, 2 * n_channels * number, "their gradients" }
+  end
+  return rows
+end
+
+--- Whether the gradient of this parameter has still to be reduced after backward.
+local function is_reduced(model, path)
+  return model ~= "conv" or not path:find(".norm.", 1, true)
+end
+
+for _, name in ipairs { "gpt", "llama", "t5", "conv" } do
+  test(name .. " on 2x1", function()
+    local step, trainer = prepare(name, {})
+    step()  -- the first learns the order of the gradients
+    local bytes = 0
+    local params = tree.leaves(trainer.params)
+    for i, path in ipairs(tree.paths(trainer.params)) do
+      if is_reduced(name, path) then bytes = bytes + params[i]:numel() * number end
+    end
+    traffic.expect_only(traffic.sent("dp", step), total(of_split_batch(name),
+      { { "all_reduce", 1, bytes, "each gradient once, all in one piece" } }))
+  end)
+end
+
+-- The blocks that forward reads, in this order, and those that backward reads and does not find
+-- where forward left them.
+local blocks = {
+  gpt = {
+    { "wte", "wpe", "h.0", "h.1", "ln_f", "wte" },  -- the table is the head
+    { "ln_f", "h.1", "h.0" },
+  },
+  llama = { { "embed_tokens", "layers.0", "layers.1", "^norm", "lm_head" },
+    { "^norm", "layers.1", "layers.0" } },
+  t5 = {
+    {
+      "shared", "encoder.relative", "encoder.block.0", "encoder.block.1", "encoder.final",
+      "shared", "decoder.relative", "decoder.block.0", "decoder.block.1", "decoder.final", "shared",
+    },
+    {
+      "decoder.final", "decoder.block.1", "decoder.block.0",
+      "encoder.final", "encoder.block.1", "encoder.block.0",
+    },
+  },
+  conv = { { "stem", "first", "second", "down", "head" }, { "down", "second", "first", "stem" } },
+}
+
+--- The bytes of a process' part, the longest, and whether there are parts.
+local function shared(param)
+  local dim = tostring(param:placement().dp):match "^shard%((%d+)"
+  if not dim then return param:numel() * number, false end
+  local size = param:size(tonumber(dim))
+  return param:numel() / size * math.ceil(size / 2) * number, true
+end
+
+for _, name in ipairs { "gpt", "llama", "t5", "conv" } do
+  test(name .. " on 2x1, zero = 3", function()
+    -- The running statistics of batch norm are written to in forward: better whole.
+    local step, trainer = prepare(name, { zero = 3, zero_min_size = name == "conv" and 64 or 1 })
+    step()
+    step()  -- the first learned the order of the parameters
+    local params, rows, n_whole = tree.leaves(trainer.params), {}, 0
+    local names, scattered, whole = tree.paths(trainer.params), 0, 0
+    for i, path in ipairs(names) do
+      local bytes, is_shared = shared(params[i])
+      if is_shared then
+        scattered = scattered + bytes
+      elseif is_reduced(name, path) then
+        whole, n_whole = whole + bytes, n_whole + 1
+      end
+    end
+    for _, pass in ipairs(blocks[name]) do
+      for _, block in ipairs(pass) do
+        local gathered = 0
+        for i, path in ipairs(names) do
+          local bytes, is_shared = shared(params[i])
+          if is_shared and path:find(block) then gathered = gathered + bytes end
+        end
+        assert(gathered > 0, block)
+        rows[#rows + 1] = { "all_gather", 1, gathered, block }
+      end
+    end
+    rows[#rows + 1] = { "reduce_scatter", 1, scattered, "each gradient, to who updates it" }
+    if n_whole > 0 then
+      rows[#rows + 1] = { "all_reduce", 1, whole, "those of small parameters" }
+    end
+    traffic.expect_only(traffic.sent("dp", step),
+      total(rows, of_split_batch(name), of_norms(models[name])))
+  end)
+end
+
+-- With gradients that lie as the parameters do nothing moves but norms, and those once, for
+-- clipping and for what is shown.
+for _, layout in ipairs {
+  { "1x2", "mp", { n_model_shards = 2 } }, { "zero = 3", "dp", { zero = 3, zero_min_size = 1 } },
+} do
+  local title, group, options = unpack(layout)
+  test("AdamW with clipping, " .. title, function()
+    local found
+    local step = prepare("llama", options, function(_, trainer, _, defaults)
+      local gradients = tree.map(function(param) return param * 0.5 end, trainer.params)
+      found = traffic.sent(group, function() defaults.apply_gradients(gradients) end)
+      return {}
+    end)
+    step()
+    traffic.expect_only(found, total(of_norms(models.llama)))
+  end)
+end
+
+testing.finish()
