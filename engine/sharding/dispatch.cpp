@@ -6,7 +6,7 @@
 #include "in_bytes.h"
 #include "last_move.h"
 #include "results.h"
-#include "rules.h"
+#include "rules/rules.h"
 #include "tracer.h"
 
 #include <redco/error.h>

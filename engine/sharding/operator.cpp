@@ -1,6 +1,6 @@
 // What is known of an operator before any call of it.
 
-#include "rules.h"
+#include "rules/rules.h"
 
 #include <unordered_map>
 

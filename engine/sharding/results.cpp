@@ -1,6 +1,6 @@
 #include "results.h"
 
-#include "rules.h"
+#include "rules/rules.h"
 
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/function.h>

@@ -1,6 +1,6 @@
 // Random operators: every rank draws the numbers of its own part.
 
-#include "../random/local_region.h"
+#include "../../random/local_region.h"
 #include "rules.h"
 
 #include <redco/random.h>

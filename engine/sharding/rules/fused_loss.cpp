@@ -1,7 +1,7 @@
 // The cross-entropy of a product that is never held whole. Rows may be split, and classes too: then
 // one number a row moves, in one collective a block.
 
-#include "../nn/linear_cross_entropy.h"
+#include "../../nn/linear_cross_entropy.h"
 #include "rules.h"
 
 namespace redco {

@@ -1,7 +1,7 @@
 #pragma once
 
+#include "../tracer.h"
 #include "trace.h"
-#include "tracer.h"
 
 #include <map>
 #include <memory>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "plan.h"
+#include "../plan.h"
 
 namespace redco {
 

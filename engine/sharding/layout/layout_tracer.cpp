@@ -1,6 +1,6 @@
 #include "layout_tracer.h"
 
-#include "rules.h"
+#include "../rules/rules.h"
 
 #include <ATen/ops/empty_strided.h>
 
