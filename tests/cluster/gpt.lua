@@ -24,7 +24,9 @@ return function(generator, options)
       return { input_ids = tokens:narrow(1, 0, length), labels = tokens:narrow(1, 1, length) }
     end,
     loss_fn = function(rng, _, params, batch, is_training)
-      return model.loss(params, batch, { train = is_training, rng = rng })
+      local function loss() return model.loss(params, batch, { train = is_training, rng = rng }) end
+      if options.recomputes then return redco.checkpoint(loss) end
+      return loss()
     end,
     pred_fn = function(_, params, batch) return model(params, batch) end,
   }

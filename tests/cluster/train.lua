@@ -2,8 +2,9 @@
 -- <workdir>/<name>/: metrics.jsonl, and result.safetensors with the loss of an evaluation, the
 -- predictions and the parameters.
 --
--- A run is named <model>-<dtype>-zero<0 to 3>, with "-sequence" for sequence parallelism and
--- "-dropout" where the model drops, "-mqa" for one head of keys and values instead of two.
+-- A run is named <model>-<dtype>-zero<0 to 3>, with "-sequence" for sequence parallelism,
+-- "-recompute" for activations that backward computes again, "-dropout" where the model drops and
+-- "-mqa" for one head of keys and values.
 local redco = require "redco"
 local torch = redco.torch
 
@@ -22,7 +23,7 @@ local function train(name)
   local stored = dtype == "float64" and dtype or "float32"
   local task = require(model)(torch.Generator(5), {
     n_examples = o.n_examples, dtype = stored, dropout = extra:find "dropout" and 0.1 or 0,
-    n_kv_heads = extra:find "mqa" and 1 or 2,
+    n_kv_heads = extra:find "mqa" and 1 or 2, recomputes = extra:find "recompute" ~= nil,
   })
   local params = redco.tree.map(function(param) return param:to(stored) end, task.params)
   local rate = redco.optim.linear_schedule {
