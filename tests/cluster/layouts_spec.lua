@@ -1,6 +1,5 @@
 -- One training script on every layout: the losses, the parameters, the evaluation and the
--- predictions are those of one process. REDCO_TEST_FULL=1 trains for 20 steps instead of 10, and
--- everything on four processes too.
+-- predictions are those of one process. REDCO_TEST_FULL=1 trains everything on four processes too.
 local program = require "program"
 local testing = require "testing"
 local torch = require "redco.torch"
@@ -9,7 +8,7 @@ local tree = require "redco.tree"
 local test = testing.test
 local here = assert(os.getenv "REDCO_SOURCE") .. "/tests/cluster"
 local is_full = os.getenv "REDCO_TEST_FULL" ~= nil
-local n_steps = is_full and 20 or 10
+local n_steps = 20
 local micro_batch_size = 4
 
 --- Trains in `n` processes; returns the folder of what came out.
