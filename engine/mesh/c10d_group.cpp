@@ -14,6 +14,7 @@
 #include <ATen/ops/view_as_real.h>
 
 #include <functional>
+#include <mutex>
 #include <sstream>
 #include <thread>
 #include <utility>
@@ -203,15 +204,23 @@ std::unique_ptr<Pending> C10dGroup::started(Label label, Work work, Finish finis
                                 std::move(finish));
 }
 
+// Keeps a backend as it is until the process ends.
+void leave(const Backend& backend) {
+  static std::mutex mutex;
+  static auto& left = *new std::vector<Backend>;
+  std::lock_guard lock(mutex);
+  left.push_back(backend);
+}
+
 // A backend's end waits for its work. Work that nobody will take part in any more must not keep
-// this process: then the backend is left as it is, until the process ends.
+// this process.
 C10dGroup::~C10dGroup() {
   auto until = steady_clock::now() + milliseconds(500);
   for (const Work& work : in_flight_) {
     while (!work->isCompleted() && steady_clock::now() < until)
       std::this_thread::sleep_for(milliseconds(1));
     if (work->isCompleted()) continue;
-    new Backend(parts_->backend);
+    leave(parts_->backend);
     return;
   }
 }
