@@ -9,7 +9,7 @@ local redco = require "redco"
 local torch = redco.torch
 
 local o = redco.options {
-  workdir = "", runs = "gpt-float64-zero0", n_model_shards = 1, n_examples = 77, n_epochs = 2,
+  workdir = "", runs = "gpt-float64-zero0", n_model_shards = 1, n_examples = 37,
   global_batch_size = 8, per_device_batch_size = 2,
 }
 
@@ -44,7 +44,8 @@ local function train(name)
     batch_size = o.global_batch_size / (task.accumulate * deployer.mesh.dp)
   end
   trainer:fit {
-    train_examples = task.examples, n_epochs = o.n_epochs, per_device_batch_size = batch_size,
+    train_examples = task.examples, n_epochs = name:find "^gpt%-float64" and 4 or 2,
+    per_device_batch_size = batch_size,
     global_batch_size = o.global_batch_size,
   }
   local evaluated = trainer:eval_loss {
