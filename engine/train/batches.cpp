@@ -7,6 +7,7 @@
 #include <ATen/ops/eq.h>
 #include <ATen/ops/masked_fill.h>
 
+#include <algorithm>
 #include <numeric>
 
 namespace redco {
@@ -38,6 +39,13 @@ Tree make_batch(const Dataset& examples, std::span<const int64_t> indices, Colla
     bool is_split = tensor.dim() > 0 && tensor.size(0) == int64_t(indices.size());
     return shard(tensor, mesh, {is_split ? Placement::shard(0) : Placement(), Placement()});
   });
+}
+
+Tree layout_batch(const Dataset& examples, int64_t per_device_batch_size, Collate collate,
+                  at::Device device, const Deployer& deployer) {
+  auto [local, global] = deployer.get_local_global_micro_batch_size(per_device_batch_size);
+  int64_t n = std::min(examples.size, collate == Collate::local ? local : global);
+  return to_device(examples.collate(index_range(0, n)), device);
 }
 
 Tree gathered(const Tree& tree) {

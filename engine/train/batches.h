@@ -1,6 +1,7 @@
 #pragma once
 
 #include <redco/dataset.h>
+#include <redco/deployer.h>
 #include <redco/mesh.h>
 #include <redco/tree.h>
 
@@ -22,6 +23,11 @@ Tree to_device(Tree tree, at::Device device);
 /// where their first dimension is that of the examples.
 Tree make_batch(const Dataset& examples, std::span<const int64_t> indices, Collate collate,
                 at::Device device, const std::shared_ptr<Mesh>& mesh);
+
+/// The batch whose way through a model decides how that is laid out: the first examples, the same
+/// on all processes, so that they come to the same layout.
+Tree layout_batch(const Dataset& examples, int64_t per_device_batch_size, Collate collate,
+                  at::Device device, const Deployer& deployer);
 
 /// The tensors as plain ones, on every process.
 Tree gathered(const Tree& tree);

@@ -40,15 +40,9 @@ Tree laid_like(const Tree& state, const std::vector<std::string>& names,
 
 void Trainer::setup_running_step(const Dataset& examples, int64_t per_device_batch_size) {
   if (is_laid_out_) return;
-  auto [local, global] = deployer_->get_local_global_micro_batch_size(per_device_batch_size);
-  // The same examples on all processes, so that they come to the same layout.
-  int64_t n = std::min(examples.size, collate_ == Collate::local ? local : global);
-  Tree batch = to_device(examples.collate(index_range(0, n)), device_);
+  Tree batch = layout_batch(examples, per_device_batch_size, collate_, device_, *deployer_);
   lay_out([&](const Tree& params) {
-    Tree cast = map_tensors(params, [&](const std::string&, const at::Tensor& param) {
-      return casts_ && param.is_floating_point() ? param.to(compute_dtype_) : param;
-    });
-    loss_fn_(make_rng(seed_), state_, cast, batch, true);
+    loss_fn_(make_rng(seed_), state_, in_compute_dtype(params), batch, true);
   });
 }
 
@@ -81,7 +75,7 @@ void Trainer::prepare_optimizer(std::optional<Tree> opt_state) {
         target[Mesh::dp] = *part;
         at::Tensor own = view_of_part(leaf, target);
         // The optimizers walk parameters as one piece of memory.
-        updates_.back() = to_local(own).is_non_overlapping_and_dense() ? own : own.contiguous();
+        updates_.back() = memory_of(own).is_non_overlapping_and_dense() ? own : own.contiguous();
       }
     }
     targets.push_back(target);

@@ -10,7 +10,7 @@ namespace redco {
 namespace {
 
 void add(HeldBytes& held, const at::Tensor& tensor) {
-  held.here += int64_t(to_local(tensor.detach()).nbytes());
+  held.here += int64_t(memory_of(tensor).nbytes());
   held.whole += tensor.numel() * int64_t(tensor.element_size());
 }
 

@@ -32,13 +32,6 @@ void check_alike(const Tree& params, const Mesh& mesh) {
             "deployer:gen_rng(), or one seeded alike everywhere");
 }
 
-// Every process has the whole, or their Deployer's processes share it.
-at::Tensor laid_out_on_mp(const at::Tensor& whole, const std::shared_ptr<Mesh>& mesh,
-                          const Placement& on_mp) {
-  // What another Deployer's processes share is theirs to bring together.
-  return shard(mesh_of(whole) == mesh ? whole : full(whole), mesh, {Placement(), on_mp}).detach();
-}
-
 }  // namespace
 
 LaidOut lay_out(const Tree& params, const Deployer& deployer,
@@ -59,7 +52,9 @@ LaidOut lay_out(const Tree& params, const Deployer& deployer,
   result.params = map_tensors(params, [&](const std::string& name, const at::Tensor& whole) {
     at::Tensor& param = seen[whole.unsafeGetTensorImpl()];
     if (param.defined()) return param;
-    param = laid_out_on_mp(whole, mesh, on_mp[name]);
+    // What another Deployer's processes share is theirs to bring together.
+    at::Tensor source = mesh_of(whole) == mesh ? whole : full(whole);
+    param = shard(source, mesh, {Placement(), on_mp[name]}).detach();
     auto part = deployer.zero() == 3 ? shared_over_dp(param, deployer) : std::nullopt;
     if (part) {
       param = redistribute(param, {*part, on_mp[name]}).detach();

@@ -43,13 +43,12 @@ Predictor::Predictor(PredictorOptions options) : options_(std::move(options)) {
   require(bool(options_.pred_fn), "Predictor: pred_fn is missing");
 }
 
-LaidOut Predictor::on_processes(Tree params, const Dataset& examples, int64_t batch_size) const {
+LaidOut Predictor::on_processes(Tree params, const Dataset& examples,
+                                int64_t per_device_batch_size) const {
   const Deployer& deployer = *options_.deployer;
   if (is_laid_out(params, deployer)) return {std::move(params), {}, nullptr};
-  // The same examples on all processes, so that they come to the same layout.
-  if (options_.collate == Collate::local) batch_size /= deployer.mesh()->size(Mesh::dp);
-  Tree batch = to_device(examples.collate(index_range(0, std::min(examples.size, batch_size))),
-                         device_of(params));
+  Tree batch =
+      layout_batch(examples, per_device_batch_size, options_.collate, device_of(params), deployer);
   return lay_out(params, deployer, options_.params_sharding_rules,
                  [&](const Tree& stand_ins) { options_.pred_fn(make_rng(0), stand_ins, batch); });
 }
@@ -65,7 +64,7 @@ std::vector<Tree> Predictor::predict(const Dataset& examples, int64_t per_device
   at::NoGradGuard no_grad;
   uint64_t key = deployer.gen_rng().current_seed();
   at::Device device = deployer.device().value_or(device_of(params));
-  LaidOut laid_out = on_processes(to_device(params, device), examples, batch_size);
+  LaidOut laid_out = on_processes(to_device(params, device), examples, per_device_batch_size);
   auto progress = deployer.run_log().progress(desc, examples.size, "examples");
   for (int64_t first = 0; first < examples.size; first += batch_size) {
     check_interrupt();

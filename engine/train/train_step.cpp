@@ -65,9 +65,9 @@ at::Tensor for_sums(const at::Tensor& number) {
 
 }  // namespace
 
-Tree Trainer::compute_params() const {
-  if (!casts_) return state_.params;
-  return map_tensors(state_.params, [&](const std::string&, const at::Tensor& param) {
+Tree Trainer::in_compute_dtype(const Tree& params) const {
+  if (!casts_) return params;
+  return map_tensors(params, [&](const std::string&, const at::Tensor& param) {
     return param.is_floating_point() ? param.to(compute_dtype_) : param;
   });
 }
@@ -124,7 +124,8 @@ at::Tensor Trainer::accumulate(const Dataset& examples, std::span<const int64_t>
     size_t first = i * size_t(micro);
     auto batch = indices.subspan(first, std::min(size_t(micro), indices.size() - first));
     at::Generator rng = batch_rng(train_stream, first, batch.size());
-    Loss result = loss_of(examples, batch, compute_params(), rng, /*is_training=*/true);
+    Loss result =
+        loss_of(examples, batch, in_compute_dtype(state_.params), rng, /*is_training=*/true);
     check_has_graph(result.loss);
     // Gradients add up in the leaves: the first is taken over as it is, without a zero fill or a
     // copy, and no second set of them is ever held.
@@ -238,7 +239,7 @@ ValueAndGrad Trainer::value_and_grad(
     const std::function<at::Tensor(const Tree& params)>& function) const {
   BackwardOnThisThread on_this_thread;
   at::AutoGradMode with_grad(true);
-  at::Tensor value = function(compute_params());
+  at::Tensor value = function(in_compute_dtype(state_.params));
   check_loss(value);
   check_has_graph(value);
   std::vector<at::Tensor> factor;

@@ -136,8 +136,7 @@ void Trainer::adopt(Tree params, std::optional<Tree> opt_state, int64_t step,
                 "' is float16; its updates would be too small for that: with compute_dtype = "
                 "float16 give float32 params, which are cast for the loss");
         // The optimizers change it in place, and walk it as one piece of memory.
-        if (!(is_sole_owner || is_moved) || !own.is_non_overlapping_and_dense())
-          own = own.clone();
+        if (!(is_sole_owner || is_moved) || !own.is_non_overlapping_and_dense()) own = own.clone();
         own.set_requires_grad(true);
         names_.push_back(name);
         leaves_.push_back(own);
@@ -265,7 +264,7 @@ double Trainer::eval_loss(const Dataset& examples, int64_t per_device_batch_size
   setup_running_step(examples, per_device_batch_size);
   int64_t batch_size = deployer_->get_local_global_micro_batch_size(per_device_batch_size).second;
   at::NoGradGuard no_grad;
-  Tree params = compute_params();
+  Tree params = in_compute_dtype(state_.params);
   at::Tensor loss_sum, weight_sum;
   auto progress = deployer_->run_log().progress(desc, examples.size, "examples");
   for (int64_t first = 0; first < examples.size; first += batch_size) {

@@ -46,7 +46,7 @@ class REDCO_API Predictor {
                             const Tree& params, const std::string& desc = "Predicting") const;
 
  private:
-  LaidOut on_processes(Tree params, const Dataset& examples, int64_t batch_size) const;
+  LaidOut on_processes(Tree params, const Dataset& examples, int64_t per_device_batch_size) const;
 
   PredictorOptions options_;
 };

@@ -194,7 +194,7 @@ class REDCO_API Trainer {
   void finish(PendingMetrics&& pending, std::map<std::string, double>& shown);
   void evaluate(const FitOptions& options, const std::string& desc);
   void check_evaluation(const FitOptions& options);
-  Tree compute_params() const;
+  Tree in_compute_dtype(const Tree& params) const;
 
   std::shared_ptr<Deployer> deployer_;
   LossFn loss_fn_;

@@ -113,7 +113,7 @@ struct Parts {
   std::array<std::vector<bool>, Mesh::n_dims> is_split;  // by mesh dimension, of each tensor
 };
 
-Parts parts_of(const Call& call) {
+Parts kept_parts(const Call& call) {
   Parts parts;
   for (const TensorArgument& tensor : call.tensors) {
     Placements& kept = parts.plan.inputs.emplace_back(tensor.placements);
@@ -157,7 +157,7 @@ void reduce_numbers(std::vector<at::Tensor>& numbers, const Parts& parts, const 
 std::optional<Plan> number_of_each(const Call& call, const Reduced& how, double of_nothing) {
   for (const TensorArgument& tensor : call.tensors)
     if (tensor.element < 0 || tensor.is_written || tensor.tensor.numel() == 0) return std::nullopt;
-  Parts parts = parts_of(call);
+  Parts parts = kept_parts(call);
   Plan plan = parts.plan;
   if (!any(parts.is_split[Mesh::dp]) && !any(parts.is_split[Mesh::mp])) return plan;
   plan.run = [parts = std::move(parts), how, of_nothing](
@@ -207,7 +207,7 @@ std::optional<Plan> maximum(const Call& call) {
 // Every process must learn of an overflow in any part.
 std::optional<Plan> unscale(const Call& call) {
   if (!call.op.returned.empty()) return std::nullopt;
-  Parts parts = parts_of(call);
+  Parts parts = kept_parts(call);
   Plan plan = parts.plan;
   auto found = size_t(call.index_of("found_inf"));
   std::vector<Mesh::Dim> split;

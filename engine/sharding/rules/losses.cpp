@@ -66,10 +66,7 @@ std::optional<Plan> nll_loss_forward(const Call& call) {
   factors->outputs = {reduction == at::Reduction::None ? shape.target : Letters(), {}};
   Plan plan = plan_by_factors(call, *factors);
   MeshDims over;
-  for (size_t i = 0; i < Mesh::n_dims; ++i)
-    if (plan.outputs[0].placements[i].is_partial() && reduction != at::Reduction::None)
-      over.push_back(Mesh::Dim(i));
-  for (Mesh::Dim dim : over) plan.outputs[0].placements[dim] = {};
+  if (reduction != at::Reduction::None) over = reduced_over(plan);
   plan.outputs[1].placements = {};
   Span classes = own_classes(call, plan, shape);
   plan.run = [=, size = n_classes(call, shape)](const Operator& op, torch::jit::Stack& stack,

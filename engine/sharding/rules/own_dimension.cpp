@@ -33,8 +33,6 @@ constexpr Row rows[] = {
     {"aten::cummin", "dim", Result::same},
     {"aten::_cummax_helper", "dim", Result::same},
     {"aten::_cummin_helper", "dim", Result::same},
-    {"aten::glu", "dim", Result::same},
-    {"aten::glu_backward", "dim", Result::same},
     {"aten::flip", "dims", Result::same, Sums::pass_as_maxima_do},
     {"aten::roll", "dims", Result::same, Sums::pass_as_maxima_do},
     {"aten::select_scatter", "dim", Result::same, Sums::pass_as_maxima_do},

@@ -129,32 +129,6 @@ std::optional<Plan> diag_embed(const Call& call) {
   return plan_by_factors(call, {{own}, {result}});
 }
 
-// New tensors of given sizes. Of the first argument only the type and the device matter, and its
-// placements where the sizes are its own.
-std::optional<Plan> new_of_sizes(const Call& call) {
-  const TensorArgument& argument = call.tensors[0];
-  if (call.find("out")) return std::nullopt;
-  std::vector<int64_t> sizes = call.find("size")->toIntVector();
-  Plan plan;
-  plan.inputs = {argument.placements};
-  OutputPlan& output = plan.outputs.emplace_back();
-  if (at::IntArrayRef(sizes) == argument.sizes()) output.placements = argument.placements;
-  for (Placement& placement : output.placements)
-    if (placement.is_partial()) placement = {};
-  keep_local_sizes(call, plan, "size", sizes);
-  if (call.find("stride")) {
-    plan.run = [](const Operator& op, torch::jit::Stack& stack, const Mesh&) {
-      // The strides were those of the whole: their order is what counts.
-      at::Tensor order = at::empty_strided(stack[1].toIntVector(), stack[2].toIntVector(),
-                                           at::TensorOptions(at::kMeta));
-      Geometry dense = dense_geometry(stack[1].toIntVector(), order);
-      stack[2] = std::vector<int64_t>(dense.strides.begin(), dense.strides.end());
-      op.handle.callBoxed(&stack);
-    };
-  }
-  return plan;
-}
-
 }  // namespace
 
 const RuleTable& padding_rules() {
@@ -168,11 +142,6 @@ const RuleTable& padding_rules() {
       {"aten::tril", triangle},
       {"aten::triu", triangle},
       {"aten::diag_embed", diag_embed},
-      {"aten::new_zeros", new_of_sizes},
-      {"aten::new_ones", new_of_sizes},
-      {"aten::new_full", new_of_sizes},
-      {"aten::new_empty", new_of_sizes},
-      {"aten::new_empty_strided", new_of_sizes},
   };
   return table;
 }

@@ -1,5 +1,7 @@
 #include "rules.h"
 
+#include <redco/error.h>
+
 namespace redco {
 
 Letters letters(int64_t n_dims, int first) {
@@ -8,7 +10,11 @@ Letters letters(int64_t n_dims, int first) {
   return result;
 }
 
-Rule find_rule(const std::string& name, const c10::OperatorHandle& handle) {
+namespace {
+
+// A second rule for an operator would never be asked.
+RuleTable all_rules() {
+  RuleTable all;
   for (const RuleTable* table : {&product_rules(),
                                  &reduction_rules(),
                                  &view_rules(),
@@ -37,10 +43,19 @@ Rule find_rule(const std::string& name, const c10::OperatorHandle& handle) {
                                  &searching_rules(),
                                  &fused_loss_rules(),
                                  &elementwise_loss_rules()})
-    if (auto found = table->find(name); found != table->end()) return found->second;
+    for (const auto& [name, rule] : *table)
+      require(all.emplace(name, rule).second, "two rules for ", name);
+  return all;
+}
+
+}  // namespace
+
+Rule find_rule(const std::string& name, const c10::OperatorHandle& handle) {
+  static const RuleTable all = all_rules();
+  if (auto found = all.find(name); found != all.end()) return found->second;
   constexpr std::string_view list_prefix = "aten::_foreach_";
-  if (name.starts_with(list_prefix)) return list_rules().at(list_prefix);
-  if (handle.hasTag(at::Tag::pointwise)) return pointwise_rules().at("");
+  if (name.starts_with(list_prefix)) return all.at(list_prefix);
+  if (handle.hasTag(at::Tag::pointwise)) return all.at("");
   return {};
 }
 

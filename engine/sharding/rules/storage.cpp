@@ -55,15 +55,13 @@ Rule like(bool is_sum) {
 std::optional<Plan> resize(const Call& call) {
   const TensorArgument& tensor = call.tensors[0];
   std::vector<int64_t> sizes = call.find("size")->toIntVector();
-  bool is_split = std::any_of(tensor.placements.begin(), tensor.placements.end(),
-                              [](const Placement& placement) { return placement.is_sharded(); });
-  require(!is_split || tensor.sizes() == sizes, "resize_: a tensor of shape ", tensor.sizes(),
-          " laid out as ", to_string(tensor.placements), " cannot become ", sizes,
+  require(!is_split(tensor.placements) || tensor.sizes() == sizes, "resize_: a tensor of shape ",
+          tensor.sizes(), " laid out as ", to_string(tensor.placements), " cannot become ", sizes,
           ": its parts would move between the processes. Make a new tensor");
   Plan plan;
   plan.inputs = {tensor.placements};
   plan.outputs.push_back({tensor.placements, Sizes(tensor.sizes()), std::nullopt});
-  if (is_split) ask_for_part(call, plan, sizes);
+  if (is_split(tensor.placements)) ask_for_part(call, plan, sizes);
   return plan;
 }
 
