@@ -2,6 +2,7 @@
 
 #include "checkpoint.h"
 #include "context.h"
+#include "json.h"
 #include "optim.h"
 #include "options.h"
 #include "registry.h"
@@ -82,6 +83,7 @@ int open_redco(lua_State* L) {
         "script's arguments --key=value, --table.key=value, --flag, --no-flag. Values have the "
         "types of the defaults; an unknown key is refused with the nearest one. Where the result "
         "has a `workdir`, it is written to config.toml there."}});
+  add_json(L);
   add_rng(L);
   add_deployer(L);
   add_trainer(L);

@@ -40,10 +40,11 @@ local deployer = redco.Deployer {
   seed = o.seed, n_model_shards = o.n_model_shards, zero = o.zero,
   sequence_parallel = o.sequence_parallel, workdir = o.workdir,
 }
-local model = redco.models.gpt2.from_config({
-  vocab_size = 256, n_positions = o.length, n_embd = o.n_embd, n_layer = o.n_layer,
-  n_head = o.n_head, embd_pdrop = o.dropout, resid_pdrop = o.dropout, attn_pdrop = o.dropout,
-}, deployer:gen_rng())
+local model = redco.models.from_config({
+  model_type = "gpt2", vocab_size = 256, n_positions = o.length,
+  n_embd = o.n_embd, n_layer = o.n_layer, n_head = o.n_head,
+  embd_pdrop = o.dropout, resid_pdrop = o.dropout, attn_pdrop = o.dropout,
+}, { generator = deployer:gen_rng() })
 
 local schedule = deployer:get_lr_schedule_fn {
   train_size = #train, n_epochs = o.n_epochs, learning_rate = o.learning_rate,

@@ -1,5 +1,6 @@
 --- Readers of data files.
 local fail = require "redco.fail"
+local native = require "redco.native"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 
@@ -45,6 +46,25 @@ The lines of a text file, packed or not.]], function(path)
   for line in read_all(path):gmatch "([^\n]*)\n?" do lines[#lines + 1] = (line:gsub("\r$", "")) end
   if lines[#lines] == "" then lines[#lines] = nil end
   return lines
+end)
+
+data.json = registry.define("redco.data.json", [[
+json(path) -> value
+What a JSON file holds, packed or not; null is nil.]], function(path)
+  return native.json_decode(read_all(path), path)
+end)
+
+data.jsonl = registry.define("redco.data.jsonl", [[
+jsonl(path) -> list
+The values of a file with one JSON text on each line; lines that are blank are left out.]],
+function(path)
+  local values = {}
+  for number, line in ipairs(data.lines(path)) do
+    if line:find "%S" then
+      values[#values + 1] = native.json_decode(line, path .. ":" .. number)
+    end
+  end
+  return values
 end)
 
 data.csv = registry.define("redco.data.csv", [[

@@ -30,9 +30,10 @@ local deployer = redco.Deployer {
   seed = 0, n_model_shards = o.n_model_shards, zero = o.zero,
   sequence_parallel = o.sequence_parallel,
 }
-local model = redco.models.gpt2.from_config {
-  vocab_size = o.vocab, n_positions = o.seq, n_embd = o.hidden, n_layer = o.layers,
-  n_head = o.heads, embd_pdrop = 0, resid_pdrop = 0, attn_pdrop = 0,
+local model = redco.models.from_config {
+  model_type = "gpt2", vocab_size = o.vocab, n_positions = o.seq,
+  n_embd = o.hidden, n_layer = o.layers, n_head = o.heads,
+  embd_pdrop = 0, resid_pdrop = 0, attn_pdrop = 0,
 }
 
 -- The names of the shared weights beside Hugging Face's; q, k and v come apart.

@@ -109,9 +109,10 @@ end)
 --- function that makes a step, the trainer and the examples.
 local function gpt(zero)
   local deployer = redco.Deployer { seed = 1, zero = zero, zero_min_size = 1, verbose = false }
-  local model = redco.models.gpt2.from_config({
-    vocab_size = 32, n_positions = length, n_embd = width, n_layer = 3, n_head = n_heads,
-  }, torch.Generator(1))
+  local model = redco.models.from_config({
+    model_type = "gpt2", vocab_size = 32, n_positions = length,
+    n_embd = width, n_layer = 3, n_head = n_heads,
+  }, { generator = torch.Generator(1) })
   local examples = {}
   for i = 1, 4 do examples[i] = torch.arange(length + 1) + i end
   local trainer = redco.Trainer {

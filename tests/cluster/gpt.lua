@@ -5,11 +5,12 @@ local torch = redco.torch
 local vocabulary, length = 37, 6  -- neither is a multiple of the shards
 
 return function(generator, options)
-  local model = redco.models.gpt2.from_config({
-    vocab_size = vocabulary, n_positions = length, n_embd = 16, n_layer = 2, n_head = 4,
+  local model = redco.models.from_config({
+    model_type = "gpt2", vocab_size = vocabulary, n_positions = length,
+    n_embd = 16, n_layer = 2, n_head = 4,
     embd_pdrop = options.dropout, resid_pdrop = options.dropout, attn_pdrop = options.dropout,
     initializer_range = 0.2,
-  }, generator)
+  }, { generator = generator })
 
   local examples = {}
   for i = 1, options.n_examples do

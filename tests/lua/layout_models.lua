@@ -62,8 +62,9 @@ end
 local models = {}
 
 function models.gpt2(s)
-  local model = redco.models.gpt2.from_config {
-    vocab_size = s.vocabulary, n_positions = 8, n_embd = s.width, n_head = s.heads, n_layer = 2,
+  local model = redco.models.from_config {
+    model_type = "gpt2", vocab_size = s.vocabulary, n_positions = 8,
+    n_embd = s.width, n_head = s.heads, n_layer = 2,
   }
   return { params = model.params, forward = function(params)
     model.loss(params, { input_ids = tokens(), labels = tokens() })

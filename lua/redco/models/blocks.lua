@@ -1,0 +1,177 @@
+--- What the families of models share: layers over a flat table of parameters by their dotted names,
+--- masks and positions. Shapes: B batch, T new tokens, S tokens seen so far, H heads, D their size.
+local arguments = require "redco.arguments"
+local fail = require "redco.fail"
+local lora = require "redco.lora"
+local nn = require "redco.nn"
+local torch = require "redco.torch"
+
+local blocks = {}
+
+-- Initial values: each takes a tensor and a generator.
+
+function blocks.normal(std)
+  return function(t, generator) return nn.init.normal_(t, { std = std, generator = generator }) end
+end
+
+function blocks.zeros(t) return nn.init.zeros_(t) end
+
+function blocks.ones(t) return nn.init.ones_(t) end
+
+--- Normal, but for a row of zeros: an embedding with a padding token.
+function blocks.normal_but_row(std, row)
+  local normal = blocks.normal(std)
+  if not row then return normal end
+  return function(t, generator)
+    normal(t, generator)
+    return torch.no_grad(function()
+      t[row]:zero_()
+      return t
+    end)
+  end
+end
+
+-- Names of the parameters of layers: `add(name, sizes, init)` is called for each.
+
+function blocks.add_layer_norm(add, name, size)
+  add(name .. ".weight", { size }, blocks.ones)
+  add(name .. ".bias", { size }, blocks.zeros)
+end
+
+--- A weight [out, in], and a bias unless it is said to be false.
+function blocks.add_linear(add, name, n_in, n_out, init, bias)
+  add(name .. ".weight", { n_out, n_in }, init)
+  if bias ~= false then add(name .. ".bias", { n_out }, blocks.zeros) end
+end
+
+-- Layers.
+
+--- x W^T + b, with what an adapter beside the weight adds.
+function blocks.linear(params, name, x, options)
+  local y = torch.linear(x, params[name .. ".weight"], params[name .. ".bias"])
+  return lora.added(params, name, x, y, options)
+end
+
+--- The same for a weight [in, out].
+function blocks.conv1d(params, name, x, options)
+  local y = torch.linear(x, params[name .. ".weight"]:t(), params[name .. ".bias"])
+  return lora.added(params, name, x, y, options)
+end
+
+function blocks.layer_norm(params, name, x, eps)
+  local weight = params[name .. ".weight"]
+  return torch.layer_norm(x, weight.shape, weight, params[name .. ".bias"], eps)
+end
+
+function blocks.rms_norm(params, name, x, eps)
+  local weight = params[name .. ".weight"]
+  return torch.rms_norm(x, weight.shape, weight, eps)
+end
+
+function blocks.embedding(params, name, ids)
+  return torch.embedding(params[name .. ".weight"], ids)
+end
+
+--- Learned positions [B or 1, T, size]; the first `offset` rows are for others.
+function blocks.position_embedding(params, name, inputs, options, length, offset)
+  local past, weight = blocks.past(options), params[name .. ".weight"]
+  if not inputs.position_ids and not inputs.attention_mask then
+    return weight:narrow(0, past + (offset or 0), length):unsqueeze(0)
+  end
+  return torch.embedding(weight, blocks.position_ids(inputs, options, length) + (offset or 0))
+end
+
+function blocks.dropout(x, p, options)
+  return nn.dropout(x, p, { train = options.train, rng = options.rng })
+end
+
+local function tanh_gelu(x) return torch.gelu(x, { approximate = "tanh" }) end
+
+local activations = {
+  gelu = torch.gelu,
+  gelu_new = tanh_gelu,
+  gelu_fast = tanh_gelu,
+  gelu_pytorch_tanh = tanh_gelu,
+  quick_gelu = function(x) return x * torch.sigmoid(x * 1.702) end,
+  relu = torch.relu,
+  silu = torch.silu,
+  swish = torch.silu,
+  tanh = torch.tanh,
+}
+
+--- An activation by the name that configurations give it.
+function blocks.activation(family, name)
+  return activations[name] or fail("%s: unknown activation '%s'", family, tostring(name))
+end
+
+-- Attention.
+
+--- [B, T, H * D] -> [B, H, T, D]
+function blocks.split_heads(x, n_heads)
+  local batch, length, size = unpack(x.shape)
+  return x:view { batch, length, n_heads, size / n_heads }:transpose(1, 2)
+end
+
+--- [B, H, T, D] -> [B, T, H * D]
+function blocks.merge_heads(x)
+  local batch, n_heads, length, size = unpack(x.shape)
+  return x:transpose(1, 2):reshape { batch, length, n_heads * size }
+end
+
+--- The number of tokens that were seen before these.
+function blocks.past(options)
+  return options.cache and options.cache.length or 0
+end
+
+--- [B, T] or [1, T]: the positions of the new tokens. Where `attention_mask` [B, S] tells tokens
+--- (1) from padding (0), they count the tokens, so that padding on the left moves nothing.
+function blocks.position_ids(inputs, options, length)
+  if inputs.position_ids then return inputs.position_ids end
+  local past = blocks.past(options)
+  if not inputs.attention_mask then return torch.arange(past, past + length):unsqueeze(0) end
+  return inputs.attention_mask:cumsum(1):sub(1):clamp(0):narrow(1, past, length)
+end
+
+-- [B, 1, 1, S]
+local function seen_keys(attention_mask)
+  return attention_mask:ne(0):unsqueeze(1):unsqueeze(1)
+end
+
+-- What is added to scores: 0 where `seen`, else -inf.
+local function additive(seen, dtype)
+  return torch.zeros_like(seen, { dtype = dtype }):masked_fill(seen:logical_not(), -math.huge)
+end
+
+--- How tokens look at themselves and at those before: `{causal = true}` where LibTorch's own mask
+--- will do, else `{mask = [B or 1, 1, T, S]}`, to be added. Padding looks at itself, lest a row see
+--- nothing.
+function blocks.causal_mask(inputs, options, length, dtype)
+  local past, padding = blocks.past(options), inputs.attention_mask
+  if not padding and length == 1 then return {} end
+  if not padding and past == 0 then return { causal = true } end
+  if padding and length == 1 then return { mask = additive(seen_keys(padding), dtype) } end
+  local all = torch.ones({ length, past + length }, { dtype = "bool" })
+  local seen = all:tril(past)
+  if padding then
+    seen = (seen_keys(padding):logical_and(seen)):logical_or(all:triu(past):logical_and(seen))
+  end
+  return { mask = additive(seen, dtype) }
+end
+
+--- How all look at a sequence with padding: nil, or [B, 1, 1, S], to be added.
+function blocks.padding_mask(attention_mask, dtype)
+  return attention_mask and additive(seen_keys(attention_mask), dtype)
+end
+
+local attention = arguments("models.attention", { causal = false, dropout = 0 },
+  { "mask", "scale", "enable_gqa" })
+
+--- softmax(q k^T scale + mask) v, heads put together: [B, T, H * D]. `options` are the model's.
+function blocks.attention(q, k, v, given, options)
+  local o = attention(given)
+  return blocks.merge_heads(nn.attention(q, k, v, { mask = o.mask, causal = o.causal,
+    scale = o.scale, enable_gqa = o.enable_gqa, dropout = o.dropout, train = options.train,
+    rng = options.rng }))
+end
+
+return blocks

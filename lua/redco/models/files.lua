@@ -1,0 +1,125 @@
+--- Folders as Hugging Face's libraries write and read them.
+local data = require "redco.data"
+local fail = require "redco.fail"
+local native = require "redco.native"
+local torch = require "redco.torch"
+
+local files = {}
+
+local function exists(path)
+  local file = io.open(path, "rb")
+  return file ~= nil and (file:close() or true)
+end
+
+--- The value of a JSON file of the folder; nil where there is none.
+function files.json(dir, name)
+  local path = dir .. "/" .. name
+  return exists(path) and data.json(path) or nil
+end
+
+--- A function that makes a parameter of these sizes, not yet filled. Matrices are spread over the
+--- processes, so that none holds a whole model.
+function files.new_parameter(dtype)
+  return function(sizes)
+    return #sizes > 1 and native.parameter(sizes, { dtype = dtype })
+      or torch.empty(sizes, { dtype = dtype })
+  end
+end
+
+-- A weight's name among the parameters `sizes`: as it is, or without what the library puts before
+-- the names of a model with a head.
+local function place_of(family, name, sizes)
+  if sizes[name] then return name end
+  local prefixed = family.base_model_prefix .. "." .. name
+  if sizes[prefixed] then return prefixed end
+end
+
+local function is_ignored(family, config, name)
+  if config.tie_word_embeddings and name == "lm_head.weight" then return true end
+  for _, pattern in ipairs(family.ignored or {}) do
+    if name:find(pattern) then return true end
+  end
+  return false
+end
+
+local function listed(names)
+  table.sort(names)
+  local shown = table.concat(names, ", ", 1, math.min(#names, 4))
+  return #names > 4 and ("%s and %d more"):format(shown, #names - 4) or shown
+end
+
+-- Which tensor of the file each parameter is.
+local function match(family, config, weights, sizes, may_miss)
+  local sources, surplus, missing = {}, {}, {}
+  for _, name in ipairs(weights:keys()) do
+    local place = place_of(family, name, sizes)
+    if place and not (sources[place] and place ~= name) then
+      sources[place] = name
+    elseif not place and not is_ignored(family, config, name) then
+      surplus[#surplus + 1] = name
+    end
+  end
+  for name in pairs(sizes) do
+    if not sources[name] and not may_miss(name) then missing[#missing + 1] = name end
+  end
+  if #missing > 0 then
+    fail("%s: weights of the %s are missing: %s%s", weights.path, family.architecture,
+      listed(missing), #surplus > 0 and "; it has instead: " .. listed(surplus) or "")
+  end
+  if #surplus > 0 then
+    fail("%s: the %s has no place for the weights %s", weights.path, family.architecture,
+      listed(surplus))
+  end
+  return sources
+end
+
+local function check_shape(weights, source, name, sizes)
+  local shape = weights:shape(source)
+  if table.concat(shape, ", ") ~= table.concat(sizes, ", ") then
+    fail("%s: the weight %s is [%s], expected [%s] by the configuration", weights.path, name,
+      table.concat(shape, ", "), table.concat(sizes, ", "))
+  end
+end
+
+--- The parameters of a model of this family from a file or folder of weights. options: dtype (nil:
+--- as they are stored), low_memory, may_miss(name): which may be missing and are then made new, by
+--- `generator`.
+function files.load_params(family, config, weights, options)
+  local names, sizes, inits = {}, {}, {}
+  family.add_parameters(config, function(name, shape, init)
+    names[#names + 1], sizes[name], inits[name] = name, shape, init
+  end)
+  local sources = match(family, config, weights, sizes,
+    options.may_miss or function() return false end)
+  local params = {}
+  for _, name in ipairs(names) do
+    local source = sources[name]
+    if not source then
+      params[name] = inits[name](files.new_parameter(options.dtype)(sizes[name]), options.generator)
+    else
+      check_shape(weights, source, name, sizes[name])
+      local stored = weights:tensor(source)
+      local dtype = options.dtype or stored.dtype
+      if options.low_memory and stored.dtype == dtype then
+        params[name] = stored
+      else
+        params[name] = torch.no_grad(function()
+          return files.new_parameter(dtype)(sizes[name]):copy_(stored)
+        end)
+      end
+    end
+  end
+  return params
+end
+
+--- Writes a model's folder: what `from_pretrained` reads.
+function files.save(dir, model, params, max_shard_size)
+  files.write_json(dir, "config.json", model.config)
+  if model.generation_config then
+    files.write_json(dir, "generation_config.json", model.generation_config)
+  end
+  native.save_weights(dir, params,
+    { max_shard_size = max_shard_size, metadata = { format = "pt" } })
+end
+
+return files

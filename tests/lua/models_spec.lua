@@ -1,0 +1,149 @@
+-- Every family against transformers on the same weights: logits, loss, gradients, five steps of
+-- AdamW, and tokens one at a time with a cache. Bounds are those by which float32 differs from
+-- float64 in the reference itself, with some room.
+local cases = require "model_cases"
+local redco = require "redco"
+local testing = require "testing"
+
+local torch = redco.torch
+local test, expect_close = testing.test, testing.expect_close
+
+local names = {
+  "gpt2",
+}
+
+-- Of the last rows, as many as are expected; of them, the positions that are no padding.
+local function expect_logits(logits, expected, mask)
+  logits = logits:narrow(0, logits:size(0) - expected:size(0), expected:size(0))
+  if mask then
+    local kept = mask:narrow(0, mask:size(0) - expected:size(0), expected:size(0)):ne(0)
+    logits, expected = logits[kept], expected[kept]
+  end
+  expect_close(logits, expected, 0, 2e-4)
+end
+
+local function expect_near(what, actual, expected, relative)
+  if math.abs(actual - expected) > relative * math.abs(expected) then
+    error(("%s is %.9g, expected %.9g"):format(what, actual, expected), 2)
+  end
+end
+
+local function with_gradients(params)
+  local tracked = {}
+  for name, tensor in pairs(params) do tracked[name] = tensor:clone():requires_grad_() end
+  return tracked
+end
+
+local function norm(tensor) return tensor:double():norm():item() end
+
+for _, folder in ipairs(cases.folders) do
+  for _, name in ipairs(names) do
+    local case = cases.open(folder, name)
+    local expected = case.expected
+    local model = redco.models.from_pretrained(case.dir)
+    local is_seq2seq = model.is_encoder_decoder
+    local function check(what, body) test(("%s/%s: %s"):format(folder, name, what), body) end
+
+    check("logits", function()
+      local inputs = cases.inputs(case, "fwd")
+      expect_logits(model(model.params, inputs), case.arrays["fwd.logits"],
+        not is_seq2seq and inputs.attention_mask)
+    end)
+
+    if case.arrays["fwd_left.logits"] then
+      check("logits with padding on the left", function()
+        local inputs = cases.inputs(case, "fwd_left")
+        local logits = case.arrays["fwd_left.logits"]
+        expect_logits(model(model.params, inputs), logits, inputs.attention_mask)
+        inputs.position_ids = nil  -- they follow from the mask
+        expect_logits(model(model.params, inputs), logits, inputs.attention_mask)
+      end)
+    end
+
+    check("tokens one at a time, then some, by a cache", function()
+      local inputs = cases.inputs(case, "fwd_left")
+      local mask = inputs.attention_mask
+      if is_seq2seq then inputs = cases.inputs(case, "fwd") end
+      if not inputs.input_ids and not is_seq2seq then
+        inputs = cases.inputs(case, "fwd")
+        mask = inputs.attention_mask
+      end
+      local ids = is_seq2seq and inputs.decoder_input_ids or inputs.input_ids
+      torch.no_grad(function()
+        local memory = is_seq2seq and model.encode(model.params, inputs) or nil
+        local whole = model(model.params, inputs)
+        local cache, parts, at = redco.models.new_cache(3), {}, 0
+        while at < ids:size(1) do
+          local n = at < 4 and 1 or math.min(3, ids:size(1) - at)
+          local part = ids:narrow(1, at, n)
+          at = at + n
+          parts[#parts + 1] = model(model.params, is_seq2seq
+            and { decoder_input_ids = part, encoder_hidden_states = memory,
+              attention_mask = inputs.attention_mask }
+            or { input_ids = part, attention_mask = mask:narrow(1, 0, at) }, { cache = cache })
+        end
+        assert(cache.length == ids:size(1))
+        expect_logits(torch.cat(parts, 1), whole, not is_seq2seq and mask)
+      end)
+    end)
+
+    check("loss and gradients", function()
+      local params = with_gradients(model.params)
+      local inputs = cases.training_inputs(case, "batch0", is_seq2seq)
+      local loss = model.loss(params, inputs)
+      loss:backward()
+      local training, total = expected.training, 0
+      expect_near("the loss", loss:item(), training.loss_fp64, 1e-5)
+      local tied = {}
+      for parameter, tensor in pairs(params) do
+        local size = training.grad_norms_fp64[parameter]
+        tied[parameter] = true
+        if size and size > 1e-9 then
+          assert(tensor.grad, "no gradient of " .. parameter)
+          expect_near("the gradient of " .. parameter, norm(tensor.grad), size, 1e-4)
+        end
+        if tensor.grad then total = total + norm(tensor.grad) ^ 2 end
+        local whole = case.arrays["grad." .. parameter]
+        if whole then expect_close(tensor.grad, whole, 1e-3, 1e-4 * norm(whole)) end
+      end
+      for parameter in pairs(training.grad_norms_fp64) do
+        assert(tied[parameter], "the model has no " .. parameter)
+      end
+      expect_near("all gradients", math.sqrt(total), training.grad_norm_total_fp64, 1e-4)
+    end)
+
+    check("five steps of AdamW", function()
+      local adamw, losses = expected.training.adamw, {}
+      local trainer = redco.Trainer {
+        deployer = redco.Deployer { seed = 0, verbose = false },
+        params = redco.tree.map(function(t) return t:clone() end, model.params),
+        collate_fn = function(examples)
+          return cases.training_inputs(case, "batch" .. examples[1], is_seq2seq)
+        end,
+        loss_fn = function(_, _, params, batch)
+          local loss, count = model.loss(params, batch)
+          losses[#losses + 1] = loss:item()
+          return loss, count
+        end,
+        optimizer = redco.optim.adamw {
+          learning_rate = adamw.lr, betas = adamw.betas, eps = adamw.eps,
+          weight_decay = adamw.weight_decay,
+        },
+      }
+      for step = 0, adamw.steps - 1 do
+        trainer:train { examples = { step }, per_device_batch_size = 1 }
+      end
+      for step, loss in ipairs(adamw.losses_fp64) do
+        expect_near("the loss of step " .. step, losses[step], loss, 1e-5)
+      end
+      for parameter, tensor in pairs(trainer.params) do
+        local is_key_bias = parameter:find "k_proj%.bias" or parameter:find "c_attn%.bias"
+          or parameter:find "key%.bias"
+        expect_near(parameter, norm(tensor), adamw.param_norms_after_fp64[parameter],
+          is_key_bias and 2e-3 or 1e-5)
+      end
+    end)
+  end
+end
+
+testing.finish()
