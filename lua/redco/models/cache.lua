@@ -34,6 +34,15 @@ function Cache:once(layer, make)
   return unpack(self.fixed[layer])
 end
 
+--- Changes all that is held by a function of tensors [B, ...].
+function Cache:map(f)
+  for _, group in ipairs { self.layers, self.fixed } do
+    for _, held in pairs(group) do
+      for i = 1, #held do held[i] = f(held[i]) end
+    end
+  end
+end
+
 --- Beams: row i goes on from what row index[i] saw. What does not grow stays, for beams of one
 --- example share it.
 function Cache:reorder(index)

@@ -1,6 +1,7 @@
 --- What every model is, whatever its family: a function of its parameters and inputs, its loss, its
 --- generation, and its folder.
 local arguments = require "redco.arguments"
+local generate = require "redco.generation"
 local nn = require "redco.nn"
 local torch = require "redco.torch"
 
@@ -50,6 +51,10 @@ local function new_model(family, config, params)
     end
     return nn.linear_cross_entropy(rows, last, inputs.labels,
       { ignore_index = o.ignore_index, label_smoothing = o.label_smoothing })
+  end
+
+  function model.generate(p, inputs, options)
+    return generate(model, p, inputs, options)
   end
 
   return model

@@ -1,0 +1,80 @@
+--- Beam search as Hugging Face's: of 2 k candidates the k best that go on, and of all that ended the
+--- k best by their score / length^length_penalty.
+local torch = require "redco.torch"
+
+local never = -1e9  -- a score that loses against any other
+
+-- Rows of [batch, n, ...] by index [batch, k].
+local function pick(t, index)
+  local dims = { index:size(0), index:size(1) }
+  for i = 3, t:dim() do
+    index, dims[i] = index:unsqueeze(-1), t:size(i - 1)
+  end
+  return t:gather(1, index:expand(dims))
+end
+
+local function penalty(flags) return flags:float() * never end
+
+--- ids [batch * beams, max_length], `length` of them known. Returns the sequences [batch, beams,
+--- max_length] from the best on, their scores [batch, beams], and the longest one's length.
+return function(decoder, scores, process, ended, ids, length, o)
+  local k, prompt = o.num_beams, length
+  local batch = ids:size(0) / k
+  local n_candidates = math.max(2, 1 + #o.eos) * k
+  local running = ids:view { batch, k, o.max_length }
+  local running_scores = torch.full({ batch, k }, never)
+  running_scores:select(1, 0):zero_()  -- all beams are alike at first
+  local best, best_scores = running:clone(), torch.full({ batch, k }, never)
+  local best_length = torch.full({ batch, k }, length, { dtype = "int64" })
+  local has_ended = torch.zeros({ batch, k }, { dtype = "bool" })
+  local can_improve = torch.ones({ batch, 1 }, { dtype = "bool" })
+  local is_top = torch.arange(n_candidates):lt(k)
+  local first_row = (torch.arange(batch) * k):unsqueeze(1)
+
+  while true do
+    local seen = running:view { batch * k, -1 }:narrow(1, 0, length)
+    local log_probs = process(scores:log_softmax(-1), seen)
+    local vocab_size = log_probs:size(1)
+    local sums = log_probs:full():view { batch, k, vocab_size } + running_scores:unsqueeze(-1)
+    local candidate_scores, places = sums:view { batch, -1 }:topk(n_candidates, 1)
+    local from = places:div(vocab_size, { rounding_mode = "floor" })
+    local candidates = pick(running, from)
+    candidates:select(2, length):copy_(places % vocab_size)
+    length = length + 1
+    local hits = ended(candidates:view { batch * n_candidates, -1 }, length):view { batch, -1 }
+    if length == o.max_length then hits = torch.ones_like(hits) end
+
+    -- Those that go on.
+    local going
+    running_scores, going = (candidate_scores + penalty(hits)):topk(k, 1)
+    running = pick(candidates, going)
+    local parents = pick(from, going)
+
+    -- Those that ended.
+    local just_ended = hits:logical_and(is_top)
+    local lost = just_ended:logical_not():logical_or(can_improve:logical_not())
+    if o.early_stopping == true then
+      lost = lost:logical_or(has_ended:all(1, { keepdim = true }))
+    end
+    local final = candidate_scores / (length - prompt) ^ o.length_penalty + penalty(lost)
+    local all_scores = torch.cat({ best_scores, final }, 1)
+    local chosen
+    best_scores, chosen = all_scores:topk(k, 1)
+    best = pick(torch.cat({ best, candidates }, 1), chosen)
+    local lengths = torch.full({ batch, n_candidates }, length, { dtype = "int64" })
+    best_length = pick(torch.cat({ best_length, lengths }, 1), chosen)
+    has_ended = pick(torch.cat({ has_ended, just_ended }, 1), chosen)
+
+    -- Can what goes on still be better than the worst that ended?
+    local longest = o.early_stopping == "never" and o.length_penalty > 0 and o.max_length or length
+    local hope = running_scores:narrow(1, 0, 1) / (longest - prompt) ^ o.length_penalty
+    local worst = torch.where(has_ended, best_scores:amin(1, { keepdim = true }), never)
+    can_improve = can_improve:logical_and(hope:gt(worst):any(1, { keepdim = true }))
+    if not can_improve:any():item() or hits:all():item()
+      or (o.early_stopping == true and has_ended:all():item()) then
+      return best, best_scores, best_length
+    end
+    decoder:reorder((parents + first_row):view(-1))
+    scores = decoder:step(running:view { batch * k, -1 }:select(1, length - 1))
+  end
+end

@@ -1,0 +1,78 @@
+--- A model that is asked for one token after another: scores of the next token, by a cache.
+local fail = require "redco.fail"
+local new_cache = require "redco.models.cache"
+local torch = require "redco.torch"
+
+local Decoder = {}
+Decoder.__index = Decoder
+
+-- Ones and zeros; nil where all are ones, for attention without a mask is faster.
+local function mask_of(inputs)
+  local mask = inputs.attention_mask
+  if mask and not mask:ne(0):all():item() then return mask end
+end
+
+-- Rows whose padding is on the right, turned so that it is on the left and new tokens follow the
+-- last one.
+local function padded_on_the_left(ids, mask)
+  local length, shift = ids:size(1), mask:ne(0):flip { 1 }:to "int64":argmax(1, { keepdim = true })
+  local places = torch.arange(length):unsqueeze(0):sub(shift):remainder(length)
+  return ids:gather(1, places), mask:gather(1, places)
+end
+
+--- A decoder of `inputs`; `ids` are the tokens it starts from.
+local function new_decoder(model, params, inputs, o)
+  local self = setmetatable({ model = model, params = params }, Decoder)
+  if model.is_encoder_decoder then
+    self.memory = inputs.encoder_hidden_states or model.encode(params, inputs)
+    self.memory_mask = mask_of(inputs)
+    local first = o.decoder_start_token_id
+      or fail "model.generate: decoder_start_token_id is missing"
+    self.ids = inputs.decoder_input_ids
+      or torch.full_like(self.memory:select(-1, 0):narrow(1, 0, 1), first, { dtype = "int64" })
+  else
+    self.ids, self.mask = inputs.input_ids, mask_of(inputs)
+    if self.mask then self.ids, self.mask = padded_on_the_left(self.ids, self.mask) end
+  end
+  return self
+end
+
+-- Scores [rows, vocab_size] after the tokens `ids`, which come after those seen before.
+function Decoder:scores(ids)
+  local seen = self.cache.length + ids:size(1)
+  local inputs = self.memory
+    and { decoder_input_ids = ids, encoder_hidden_states = self.memory,
+      attention_mask = self.memory_mask }
+    or { input_ids = ids, attention_mask = self.mask and self.mask:narrow(1, 0, seen) }
+  local hidden = self.model.hidden_states(self.params, inputs, { cache = self.cache })
+  return self.model.logits(self.params, hidden:select(1, -1)):float()
+end
+
+--- The scores after the prompt. There is room for max_length tokens then.
+function Decoder:start(max_length)
+  self.cache = new_cache(max_length)
+  if self.mask then
+    local new = max_length - self.mask:size(1)
+    self.mask = torch.constant_pad_nd(self.mask, { 0, new }, 1)
+  end
+  return self:scores(self.ids)
+end
+
+--- The scores after one more token for each row: `tokens` [rows], the same on all processes.
+function Decoder:step(tokens)
+  local like = self.ids:narrow(1, 0, 1)
+  return self:scores(torch.empty_like(like):copy_(tokens:unsqueeze(1)))
+end
+
+--- Each row n times, side by side; their scores so far are `scores`.
+function Decoder:expand(n, scores)
+  local function times(t) return t and t:repeat_interleave(n, 0) end
+  self.ids, self.mask = times(self.ids), times(self.mask)
+  self.memory, self.memory_mask = times(self.memory), times(self.memory_mask)
+  self.cache:map(times)
+  return times(scores)
+end
+
+function Decoder:reorder(index) self.cache:reorder(index) end
+
+return new_decoder

@@ -1,0 +1,63 @@
+--- Text and other sequences from models, token by token.
+local beam_search = require "redco.generation.beam_search"
+local generation_options = require "redco.generation.options"
+local new_decoder = require "redco.generation.decoder"
+local new_processor = require "redco.generation.processors"
+local search = require "redco.generation.search"
+local torch = require "redco.torch"
+
+-- A function of ids [rows, max_length] and of how many are known: which rows the last one ends.
+local function end_of_rows(o, prompt_length)
+  local eos = torch.tensor(#o.eos > 0 and o.eos or { -1 }, { dtype = "int64" })
+  local longest = 0
+  for _, stop in ipairs(o.stop_strings) do longest = math.max(longest, #stop) end
+  -- The text of tokens that are enough to hold any of the strings and to end in one.
+  local function is_stopped(row, length)
+    local first = math.max(prompt_length, length - longest - 1)
+    local text = o.tokenizer:decode(row:narrow(0, first, length - first))
+    for _, stop in ipairs(o.stop_strings) do
+      if text:find(stop, 1, true) then return true end
+    end
+    return false
+  end
+  return function(ids, length)
+    local ended = torch.isin(ids:select(1, length - 1), eos)
+    if longest > 0 then
+      for i = 0, ids:size(0) - 1 do
+        if is_stopped(ids[i], length) then ended[i]:fill_(true) end
+      end
+    end
+    return ended
+  end
+end
+
+local function generate(model, params, inputs, options)
+  local prompt = model.is_encoder_decoder and inputs.decoder_input_ids or inputs.input_ids
+  local prompt_length = not model.is_encoder_decoder and prompt:size(1)
+    or inputs.decoder_input_ids and prompt:size(1) or 1
+  local o = generation_options(model, options, prompt_length)
+  o.rng = o.rng or (o.seed and torch.Generator(o.seed))
+  local decoder = new_decoder(model, params, inputs, o)
+  local scores = decoder:start(o.max_length)
+  local n = math.max(o.num_beams, o.num_return_sequences)
+  if n > 1 then scores = decoder:expand(n, scores) end
+
+  local rows = scores:size(0)
+  local ids = torch.full({ rows, o.max_length }, o.pad_token_id, { dtype = "int64" })
+  ids:narrow(1, 0, prompt_length):copy_(decoder.ids:full())
+  local process, ended = new_processor(o), end_of_rows(o, prompt_length)
+  if o.num_beams == 1 then
+    local length = search(decoder, scores, process, ended, ids, prompt_length, o)
+    return ids:narrow(1, 0, length)
+  end
+  local best, best_scores, lengths = beam_search(decoder, scores, process, ended, ids,
+    prompt_length, o)
+  lengths = lengths:narrow(1, 0, o.num_return_sequences)
+  return best:narrow(1, 0, o.num_return_sequences):narrow(2, 0, lengths:max():item())
+    :reshape { -1, lengths:max():item() },
+    best_scores:narrow(1, 0, o.num_return_sequences):reshape { -1 }
+end
+
+return function(model, params, inputs, options)
+  return torch.no_grad(generate, model, params, inputs, options)
+end
