@@ -13,6 +13,7 @@
 #include "values.h"
 
 #include <redco/error.h>
+#include <redco/linear.h>
 #include <redco/linear_cross_entropy.h>
 
 #include <cstring>
@@ -55,6 +56,12 @@ int nearest_name(lua_State* L) {
 // What the wrapper makes of the error has the line of the script.
 int fail_at_script(lua_State* L) { throw Error(luaL_checkstring(L, 1)); }
 
+int linear_layer(lua_State* L) {
+  at::Tensor bias = lua_isnoneornil(L, 3) ? at::Tensor() : check_tensor(L, 3);
+  push_tensor(L, linear(check_tensor(L, 1), check_tensor(L, 2), bias));
+  return 1;
+}
+
 int fused_linear_cross_entropy(lua_State* L) {
   push_tensor(L, linear_cross_entropy(check_tensor(L, 1), check_tensor(L, 2), check_tensor(L, 3),
                                       check_integer(L, 4, "ignore_index"), luaL_checknumber(L, 5)));
@@ -68,6 +75,8 @@ int open_redco(lua_State* L) {
   lua_setfield(L, -2, "fail");
   lua_pushcfunction(L, nearest_name);
   lua_setfield(L, -2, "nearest");
+  lua_pushcfunction(L, linear_layer);
+  lua_setfield(L, -2, "linear");
   lua_pushcfunction(L, fused_linear_cross_entropy);
   lua_setfield(L, -2, "linear_cross_entropy");
   register_functions(

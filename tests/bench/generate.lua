@@ -45,10 +45,11 @@ for i = 1, o.steps do
 end
 local seconds = clock.median(times)
 
+local item_size = ({ float32 = 4, bfloat16 = 2, float16 = 2 })[o.dtype]
 local weights = 0
 for name, tensor in pairs(model.params) do
   -- Of an embedding that is no head, only a few rows are read.
-  if not name:find "wpe" then weights = weights + tensor:numel() * tensor:element_size() end
+  if not name:find "wpe" then weights = weights + tensor:numel() * item_size end
 end
 local read = bandwidth()
 print(('{"name": "generate", "batch": %d, "tokens_per_s": %.2f, "step_ms_median": %.2f, '

@@ -16,6 +16,7 @@ struct Row {
 
 constexpr Row rows[] = {
     {"aten::mm", "ik,kj->ij"},
+    {"redco::linear_few_rows", "ik,jk->ij"},
     {"aten::bmm", "bik,bkj->bij"},
     {"aten::addmm", "+ij,ik,kj->ij"},
     {"aten::baddbmm", "+bij,bik,bkj->bij"},

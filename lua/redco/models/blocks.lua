@@ -2,6 +2,7 @@
 --- masks and positions. Shapes: B batch, T new tokens, S tokens seen so far, H heads, D their size.
 local arguments = require "redco.arguments"
 local fail = require "redco.fail"
+local native = require "redco.native"
 local lora = require "redco.lora"
 local nn = require "redco.nn"
 local torch = require "redco.torch"
@@ -48,13 +49,13 @@ end
 
 --- x W^T + b, with what an adapter beside the weight adds.
 function blocks.linear(params, name, x, options)
-  local y = torch.linear(x, params[name .. ".weight"], params[name .. ".bias"])
+  local y = native.linear(x, params[name .. ".weight"], params[name .. ".bias"])
   return lora.added(params, name, x, y, options)
 end
 
 --- The same for a weight [in, out].
 function blocks.conv1d(params, name, x, options)
-  local y = torch.linear(x, params[name .. ".weight"]:t(), params[name .. ".bias"])
+  local y = native.linear(x, params[name .. ".weight"]:t(), params[name .. ".bias"])
   return lora.added(params, name, x, y, options)
 end
 

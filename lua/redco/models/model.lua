@@ -2,6 +2,7 @@
 --- generation, and its folder.
 local arguments = require "redco.arguments"
 local generate = require "redco.generation"
+local native = require "redco.native"
 local nn = require "redco.nn"
 local torch = require "redco.torch"
 
@@ -37,7 +38,7 @@ local function new_model(family, config, params)
   end
 
   function model.logits(p, hidden)
-    return torch.linear(hidden, p[weight], bias and p[bias])
+    return native.linear(hidden, p[weight], bias and p[bias])
   end
 
   function model.loss(p, inputs, options)
