@@ -2,6 +2,7 @@
 
 #include "checkpoint.h"
 #include "context.h"
+#include "decoders.h"
 #include "optim.h"
 #include "options.h"
 #include "registry.h"
@@ -69,6 +70,7 @@ int open_redco(lua_State* L) {
   lua_setfield(L, -2, "nearest");
   lua_pushcfunction(L, fused_linear_cross_entropy);
   lua_setfield(L, -2, "linear_cross_entropy");
+  add_decoders(L);
   register_functions(
       L, "redco.",
       {{"checkpoint", checkpoint,

@@ -1,5 +1,6 @@
 --- Readers of data files.
 local fail = require "redco.fail"
+local native = require "redco.native"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 
@@ -99,6 +100,19 @@ The format: http://yann.lecun.com/exdb/mnist, "the IDX file format".]], function
       table.concat(shape, ", "), count)
   end
   return torch.frombuffer(bytes, { dtype = dtype, offset = offset }):view(shape)
+end)
+
+data.json = registry.define("redco.data.json", [[
+json(path) -> value
+What a JSON file has: objects and arrays are tables, null is nil.]], function(path)
+  return native.decode_json(path, read_all(path))
+end)
+
+data.image = registry.define("redco.data.image", [[
+image(path) -> Tensor [3, height, width]
+The pixels of a PNG or JPEG file as uint8, in RGB: grey values thrice, without transparency, not
+turned where the metadata asks for it.]], function(path)
+  return native.decode_image(path, read_all(path))
 end)
 
 return data
