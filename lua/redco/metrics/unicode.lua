@@ -26,16 +26,19 @@ end
 local beyond_ascii = "[\194-\244][\128-\191]+"
 
 local capital_sigma, final_sigma = utf8(0x3A3), utf8(0x3C2)
+is_cased[final_sigma] = true
 
 local function is_letter(character)
   return character:find "%a" ~= nil or is_cased[character] == true
 end
 
---- A capital sigma that ends a word has a lower case of its own.
+--- A capital sigma that ends a word has a lower case of its own. The ASCII marks that Unicode wants
+--- skipped beside it are (Case_Ignorable); others are taken for the word's end.
 local function lower_final_sigmas(text)
   return (text:gsub("()" .. capital_sigma .. "()", function(first, past)
-    local before = text:sub(math.max(first - 4, 1), first - 1):match ".[\128-\191]*$" or ""
-    local after = text:match("^.[\128-\191]*", past) or ""
+    local left = text:sub(math.max(first - 8, 1), first - 1):gsub("['.:^`]+$", "")
+    local before = left:match ".[\128-\191]*$" or ""
+    local after = text:match("^['.:^`]*(.[\128-\191]*)", past) or ""
     if is_letter(before) and not is_letter(after) then return final_sigma end
   end))
 end
