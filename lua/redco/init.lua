@@ -25,4 +25,6 @@ local redco = {
   metrics = require "redco.metrics",
 }
 
+redco.data.image_processor = require "redco.image_processor"
+
 return redco
