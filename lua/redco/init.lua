@@ -25,6 +25,4 @@ local redco = {
   metrics = require "redco.metrics",
 }
 
-redco.data.image_processor = require "redco.image_processor"
-
 return redco

@@ -22,10 +22,12 @@ def run_with(name, packages):
         return
     python, done = folder / 'bin' / 'python', folder / 'packages.txt'
     if not (done.exists() and done.read_text() == wanted):
-        venv.create(folder, with_pip=True, clear=True)
-        command = [python, '-m', 'pip', 'install', '--quiet', '--retries', '1', *packages]
-        if subprocess.run(command).returncode != 0:
-            print(f'SKIPPED: pip cannot install {", ".join(packages)}; see its message above')
+        try:
+            venv.create(folder, with_pip=True, clear=True)
+            subprocess.run([python, '-m', 'pip', 'install', '-q', '--retries', '1', *packages],
+                           check=True)
+        except subprocess.CalledProcessError as error:
+            print(f'SKIPPED: cannot install {", ".join(packages)}: {error}')
             sys.exit(SKIPPED)
         done.write_text(wanted)
     os.execv(python, [python, *sys.argv])

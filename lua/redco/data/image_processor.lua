@@ -1,7 +1,7 @@
 --- From images to what a vision model takes, as the image processors of Hugging Face do it with
 --- Pillow: resize, cut out the middle, rescale, normalise.
-local data = require "redco.data"
 local fail = require "redco.fail"
+local readers = require "redco.data.readers"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 
@@ -149,7 +149,7 @@ last bit.]], function(config)
   local where = "image_processor"
   if type(config) == "string" then
     where = config .. "/preprocessor_config.json"
-    config = data.json(where)
+    config = readers.json(where)
   end
   if type(config) ~= "table" then
     fail("%s: expected a folder or a table, got a %s", where, type(config))

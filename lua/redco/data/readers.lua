@@ -4,7 +4,7 @@ local native = require "redco.native"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 
-local data = {}
+local readers = {}
 
 local function output_of(command)
   local pipe, message = io.popen(command, "r")
@@ -35,11 +35,11 @@ local function read_all(path)
   return bytes or fail("cannot read: %s: %s", path, message)
 end
 
-data.read = registry.define("redco.data.read", [[
+readers.read = registry.define("redco.data.read", [[
 read(path) -> string
 The bytes of a file; what `gzip` unpacks where its name ends in `.gz`.]], read_all)
 
-data.lines = registry.define("redco.data.lines", [[
+readers.lines = registry.define("redco.data.lines", [[
 lines(path) -> list of strings
 The lines of a text file, packed or not.]], function(path)
   local lines = {}
@@ -48,12 +48,12 @@ The lines of a text file, packed or not.]], function(path)
   return lines
 end)
 
-data.csv = registry.define("redco.data.csv", [[
+readers.csv = registry.define("redco.data.csv", [[
 csv(path) -> Tensor [rows, columns]
 A file of numbers, separated by commas, as float32; all rows must have as many as the first.]],
 function(path)
   local rows = {}
-  for number, line in ipairs(data.lines(path)) do
+  for number, line in ipairs(readers.lines(path)) do
     local row = {}
     for cell in (line .. ","):gmatch "([^,]*)," do
       row[#row + 1] = tonumber(cell) or fail("%s:%d: '%s' is no number", path, number, cell)
@@ -73,7 +73,7 @@ local idx_types = {
   [0x0C] = { "int32", 4 }, [0x0D] = { "float32", 4 }, [0x0E] = { "float64", 8 },
 }
 
-data.idx = registry.define("redco.data.idx", [[
+readers.idx = registry.define("redco.data.idx", [[
 idx(path) -> Tensor
 An IDX file, as MNIST and its kin come in, packed with gzip or not. Only types of one byte.
 The format: http://yann.lecun.com/exdb/mnist, "the IDX file format".]], function(path)
@@ -102,17 +102,17 @@ The format: http://yann.lecun.com/exdb/mnist, "the IDX file format".]], function
   return torch.frombuffer(bytes, { dtype = dtype, offset = offset }):view(shape)
 end)
 
-data.json = registry.define("redco.data.json", [[
+readers.json = registry.define("redco.data.json", [[
 json(path) -> value
 What a JSON file has: objects and arrays are tables, null is nil.]], function(path)
   return native.decode_json(path, read_all(path))
 end)
 
-data.image = registry.define("redco.data.image", [[
+readers.image = registry.define("redco.data.image", [[
 image(path) -> Tensor [3, height, width]
 The pixels of a PNG or JPEG file as uint8, in RGB: grey values thrice, without transparency, not
 turned where the metadata asks for it.]], function(path)
   return native.decode_image(path, read_all(path))
 end)
 
-return data
+return readers
