@@ -6,8 +6,8 @@
 #include <png.h>
 #include <turbojpeg.h>
 
-#include <algorithm>
 #include <csetjmp>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <vector>

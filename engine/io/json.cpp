@@ -2,7 +2,9 @@
 
 #include "strict_json.h"
 
+#include <cstdint>
 #include <limits>
+#include <utility>
 
 namespace redco {
 

@@ -76,8 +76,9 @@ test("json: values, and what is none", function()
   expect_equal(found.b, nil)
   expect_equal(tostring(found.c), "9007199254740993LL")
   for text, part in pairs { [""] = "not valid JSON", ["{"] = "not valid JSON",
-    ["[1] 2"] = "not valid JSON", ['{"a": 1, "a": 2}'] = "'a' is there twice", ["[1\0]"] = "zero byte",
-    ['"\200"'] = "not valid JSON", [("["):rep(200) .. ("]"):rep(200)] = "nested deeper" } do
+    ["[1] 2"] = "not valid JSON", ['{"a": 1, "a": 2}'] = "'a' is there twice",
+    ["[1\0]"] = "zero byte", ['"\200"'] = "not valid JSON",
+    [("["):rep(200) .. ("]"):rep(200)] = "nested deeper" } do
     expect_error(function() json(text) end, "data_spec.lua:", folder .. "/value.json", part)
   end
 end)

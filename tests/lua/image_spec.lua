@@ -45,7 +45,7 @@ test("files of all kinds have Pillow's pixels", function()
     expect_same(data.image("image_cases/" .. name), pixels)
     n = n + 1
   end
-  expect_equal(n, 11)
+  expect_equal(n, 13)
 end)
 
 local path = os.tmpname()

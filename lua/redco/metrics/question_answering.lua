@@ -10,7 +10,8 @@ local articles = { a = true, an = true, the = true }
 --- The words of an answer: in lower case, without ASCII punctuation and articles.
 local function words_of(answer)
   local text = unicode.plain_blanks((unicode.lower(answer):gsub("%p", "")))
-  -- Marks beyond ASCII stay, and set words apart as blanks do: a zero byte on both sides says so.
+  -- Punctuation beyond ASCII stays, and parts an article from what follows as a blank does: a zero
+  -- byte on both sides says so. (Combining marks, which do the same in Python, are left out.)
   text = text:gsub("[\194-\244][\128-\191]+", function(character)
     local class = unicode.class(character)
     return (class == "P" or class == "S") and "\0" .. character .. "\0" or character
