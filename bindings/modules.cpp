@@ -2,7 +2,7 @@
 
 #include "checkpoint.h"
 #include "context.h"
-#include "json.h"
+#include "decoders.h"
 #include "optim.h"
 #include "options.h"
 #include "registry.h"
@@ -79,6 +79,7 @@ int open_redco(lua_State* L) {
   lua_setfield(L, -2, "linear");
   lua_pushcfunction(L, fused_linear_cross_entropy);
   lua_setfield(L, -2, "linear_cross_entropy");
+  add_decoders(L);
   register_functions(
       L, "redco.",
       {{"checkpoint", checkpoint,
@@ -92,7 +93,6 @@ int open_redco(lua_State* L) {
         "script's arguments --key=value, --table.key=value, --flag, --no-flag. Values have the "
         "types of the defaults; an unknown key is refused with the nearest one. Where the result "
         "has a `workdir`, it is written to config.toml there."}});
-  add_json(L);
   add_rng(L);
   add_deployer(L);
   add_trainer(L);

@@ -22,6 +22,7 @@ local redco = {
   tree = require "redco.tree",
   models = require "redco.models",
   data = require "redco.data",
+  metrics = require "redco.metrics",
 }
 
 return redco

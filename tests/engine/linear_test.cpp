@@ -6,6 +6,9 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
+#include <utility>
+
 namespace redco {
 
 namespace {
@@ -22,7 +25,7 @@ void check(int64_t rows, int64_t n_in, int64_t n_out, bool by_outputs, bool with
       at::linear(x.to(at::kDouble), weight.to(at::kDouble), with_bias ? bias.to(at::kDouble) : bias)
           .to(at::kFloat);
   at::Tensor y = linear(x, weight, bias);
-  CHECK(y.sizes() == expected.sizes());
+  CHECK(y.sizes().equals(expected.sizes()));
   CHECK(at::allclose(y, expected, 1e-5, 1e-5 * std::sqrt(double(n_in))));
   CHECK(at::equal(linear(x.view({1, rows, n_in}), weight, bias)[0], y));
 }
@@ -43,15 +46,15 @@ TEST_CASE("few rows: what the kernel is not for") {
   at::Tensor x = at::randn({2, 6});
   at::Tensor wide = at::randn({8, 12});
   at::Tensor gaps = wide.narrow(1, 0, 6);
-  CHECK(at::allclose(linear(x, gaps, {}), at::linear(x, gaps)));
-  CHECK(linear(at::randn({0, 6}), gaps, {}).sizes() == at::IntArrayRef({0, 8}));
-  CHECK(at::allclose(linear(x[0], gaps, {}), at::linear(x[0], gaps)));
+  CHECK(at::allclose(linear(x, gaps, at::Tensor()), at::linear(x, gaps)));
+  CHECK(linear(at::randn({0, 6}), gaps, at::Tensor()).sizes().equals({0, 8}));
+  CHECK(at::allclose(linear(x[0], gaps, at::Tensor()), at::linear(x[0], gaps)));
   at::Tensor weight = at::randn({8, 6}, at::requires_grad());
-  linear(x, weight, {}).sum().backward();
+  linear(x, weight, at::Tensor()).sum().backward();
   CHECK(at::allclose(weight.grad(), x.sum(0).expand({8, 6})));
-  CHECK(linear(x.to(at::kBFloat16), wide.narrow(1, 0, 6).to(at::kBFloat16), {}).scalar_type() ==
-        at::kBFloat16);
-  CHECK_THROWS(linear(x, at::randn({8, 5}), {}));
+  CHECK((linear(x.to(at::kBFloat16), wide.narrow(1, 0, 6).to(at::kBFloat16), at::Tensor())
+             .scalar_type() == at::kBFloat16));
+  CHECK_THROWS(linear(x, at::randn({8, 5}), at::Tensor()));
 }
 
 }  // namespace redco

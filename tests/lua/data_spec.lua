@@ -67,6 +67,30 @@ test("a packed file that is broken or cut short is an error, not a shorter text"
   expect_error(function() data.lines(path) end, "data_spec.lua:", path)
 end)
 
+test("json: values, and what is none", function()
+  local function json(text) return data.json(write("value.json", text)) end
+  local found = json ' {"a": [1, -2.5e3, "\\u00e9\\n", true, {}], "b": null, "c": 9007199254740993}'
+  expect_equal(table.concat({ found.a[1], found.a[2], found.a[3] }, " "), "1 -2500 é\n")
+  expect_equal(found.a[4], true)
+  expect_equal(next(found.a[5]), nil)
+  expect_equal(found.b, nil)
+  expect_equal(tostring(found.c), "9007199254740993LL")
+  for text, part in pairs { [""] = "not valid JSON", ["{"] = "not valid JSON",
+    ["[1] 2"] = "not valid JSON", ['{"a": 1, "a": 2}'] = "'a' is there twice",
+    ["[1\0]"] = "zero byte", ['"\200"'] = "not valid JSON",
+    [("["):rep(501) .. ("]"):rep(501)] = "nested deeper" } do
+    expect_error(function() json(text) end, "data_spec.lua:", folder .. "/value.json", part)
+  end
+end)
+
+test("jsonl: a value on each line, and the line of one that is none", function()
+  local found = data.jsonl(write("values.jsonl", '{"a": 1}\n\n[2]\n'))
+  expect_equal(#found, 2)
+  expect_equal(found[1].a + found[2][1], 3)
+  expect_error(function() data.jsonl(write("bad.jsonl", "1\n{")) end, "data_spec.lua:",
+    "/bad.jsonl:2: not valid JSON")
+end)
+
 test("lines: ends of lines, the last one without, empty lines", function()
   local function lines(bytes) return table.concat(data.lines(write("lines", bytes)), "|") end
   expect_equal(lines "a\nb\n", "a|b")

@@ -1,5 +1,5 @@
---- Beam search as Hugging Face's: of 2 k candidates the k best that go on, and of all that ended the
---- k best by their score / length^length_penalty.
+--- Beam search as Hugging Face's: of 2 k candidates the k best that go on, and of all that ended
+--- the k best by their score / length^length_penalty.
 local torch = require "redco.torch"
 
 local never = -1e9  -- a score that loses against any other

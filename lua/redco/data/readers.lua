@@ -4,7 +4,7 @@ local native = require "redco.native"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 
-local data = {}
+local readers = {}
 
 local function output_of(command)
   local pipe, message = io.popen(command, "r")
@@ -35,11 +35,11 @@ local function read_all(path)
   return bytes or fail("cannot read: %s: %s", path, message)
 end
 
-data.read = registry.define("redco.data.read", [[
+readers.read = registry.define("redco.data.read", [[
 read(path) -> string
 The bytes of a file; what `gzip` unpacks where its name ends in `.gz`.]], read_all)
 
-data.lines = registry.define("redco.data.lines", [[
+readers.lines = registry.define("redco.data.lines", [[
 lines(path) -> list of strings
 The lines of a text file, packed or not.]], function(path)
   local lines = {}
@@ -48,31 +48,25 @@ The lines of a text file, packed or not.]], function(path)
   return lines
 end)
 
-data.json = registry.define("redco.data.json", [[
-json(path) -> value
-What a JSON file holds, packed or not; null is nil.]], function(path)
-  return native.json_decode(read_all(path), path)
-end)
-
-data.jsonl = registry.define("redco.data.jsonl", [[
+readers.jsonl = registry.define("redco.data.jsonl", [[
 jsonl(path) -> list
 The values of a file with one JSON text on each line; lines that are blank are left out.]],
 function(path)
   local values = {}
-  for number, line in ipairs(data.lines(path)) do
+  for number, line in ipairs(readers.lines(path)) do
     if line:find "%S" then
-      values[#values + 1] = native.json_decode(line, path .. ":" .. number)
+      values[#values + 1] = native.json_decode(path .. ":" .. number, line)
     end
   end
   return values
 end)
 
-data.csv = registry.define("redco.data.csv", [[
+readers.csv = registry.define("redco.data.csv", [[
 csv(path) -> Tensor [rows, columns]
 A file of numbers, separated by commas, as float32; all rows must have as many as the first.]],
 function(path)
   local rows = {}
-  for number, line in ipairs(data.lines(path)) do
+  for number, line in ipairs(readers.lines(path)) do
     local row = {}
     for cell in (line .. ","):gmatch "([^,]*)," do
       row[#row + 1] = tonumber(cell) or fail("%s:%d: '%s' is no number", path, number, cell)
@@ -92,7 +86,7 @@ local idx_types = {
   [0x0C] = { "int32", 4 }, [0x0D] = { "float32", 4 }, [0x0E] = { "float64", 8 },
 }
 
-data.idx = registry.define("redco.data.idx", [[
+readers.idx = registry.define("redco.data.idx", [[
 idx(path) -> Tensor
 An IDX file, as MNIST and its kin come in, packed with gzip or not. Only types of one byte.
 The format: http://yann.lecun.com/exdb/mnist, "the IDX file format".]], function(path)
@@ -121,4 +115,17 @@ The format: http://yann.lecun.com/exdb/mnist, "the IDX file format".]], function
   return torch.frombuffer(bytes, { dtype = dtype, offset = offset }):view(shape)
 end)
 
-return data
+readers.json = registry.define("redco.data.json", [[
+json(path) -> value
+What a JSON file has: objects and arrays are tables, null is nil.]], function(path)
+  return native.json_decode(path, read_all(path))
+end)
+
+readers.image = registry.define("redco.data.image", [[
+image(path) -> Tensor [3, height, width]
+The pixels of a PNG or JPEG file as uint8, in RGB: grey values thrice, without transparency, not
+turned where the metadata asks for it.]], function(path)
+  return native.image_decode(path, read_all(path))
+end)
+
+return readers

@@ -1,0 +1,53 @@
+// What redco.data decodes files with, and JSON for the Lua files of this library.
+#include "decoders.h"
+
+#include "registry.h"
+#include "tensor.h"
+#include "values.h"
+
+#include <redco/image.h>
+#include <redco/json.h>
+
+#include <string>
+#include <string_view>
+
+namespace redco::lua {
+
+namespace {
+
+std::string_view check_bytes(lua_State* L, int index) {
+  size_t size = 0;
+  const char* bytes = luaL_checklstring(L, index, &size);
+  return {bytes, size};
+}
+
+int json_decode(lua_State* L) {
+  push_tree(L, tree_from_json(luaL_checkstring(L, 1) + std::string(": "), check_bytes(L, 2)));
+  return 1;
+}
+
+int json_encode(lua_State* L) {
+  int indent = lua_isnoneornil(L, 3) ? -1 : static_cast<int>(luaL_checkinteger(L, 3));
+  std::string text =
+      json_from_tree(luaL_checkstring(L, 1) + std::string(": "), check_tree(L, 2), indent);
+  lua_pushlstring(L, text.data(), text.size());
+  return 1;
+}
+
+int image_decode(lua_State* L) {
+  push_tensor(L, decode_image(luaL_checkstring(L, 1), check_bytes(L, 2)));
+  return 1;
+}
+
+}  // namespace
+
+void add_decoders(lua_State* L) {
+  lua_pushcfunction(L, json_decode);
+  lua_setfield(L, -2, "json_decode");
+  lua_pushcfunction(L, json_encode);
+  lua_setfield(L, -2, "json_encode");
+  lua_pushcfunction(L, image_decode);
+  lua_setfield(L, -2, "image_decode");
+}
+
+}  // namespace redco::lua

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <redco/export.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <string_view>
+
+namespace redco {
+
+/// The pixels of a PNG or JPEG file, uint8 [3, height, width] in RGB, as Pillow's convert("RGB")
+/// has them: grey values thrice, transparency dropped, of 16 bits the upper 8 (where they are grey,
+/// Pillow cuts instead); an orientation in the metadata is not applied. Throws Error, beginning
+/// with `name`, for any other or broken file, and for more than 178,956,970 pixels (Pillow's
+/// limit), before any is decoded.
+REDCO_API at::Tensor decode_image(const std::string& name, std::string_view bytes);
+
+}  // namespace redco

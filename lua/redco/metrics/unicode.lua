@@ -1,0 +1,104 @@
+--- What the text metrics need of Unicode, on UTF-8 strings: as Python's str has it. Bytes that are
+--- no UTF-8 are characters of their own or part of the one before.
+local tables = require "redco.metrics.unicode_tables"
+
+local unicode = {}
+
+local function utf8(code)
+  if code < 0x800 then return string.char(0xC0 + math.floor(code / 64), 0x80 + code % 64) end
+  local last_two = string.char(0x80 + math.floor(code / 64) % 64, 0x80 + code % 64)
+  if code < 0x10000 then return string.char(0xE0 + math.floor(code / 4096)) .. last_two end
+  return string.char(0xF0 + math.floor(code / 262144), 0x80 + math.floor(code / 4096) % 64)
+    .. last_two
+end
+
+-- From a character beyond ASCII to its lower case; and which have an upper or a lower case.
+local lower_of, is_cased = { [utf8(0x130)] = "i" .. utf8(0x307) }, {}
+for _, run in ipairs(tables.lower) do
+  for code = run[1], run[2], run[3] do
+    local upper = utf8(code)
+    local to = code + run[4]
+    lower_of[upper] = to < 0x80 and string.char(to) or utf8(to)
+    is_cased[upper], is_cased[lower_of[upper]] = true, true
+  end
+end
+
+local beyond_ascii = "[\194-\244][\128-\191]+"
+
+local capital_sigma, final_sigma = utf8(0x3A3), utf8(0x3C2)
+is_cased[final_sigma] = true
+
+local function is_letter(character)
+  return character:find "%a" ~= nil or is_cased[character] == true
+end
+
+--- A capital sigma that ends a word has a lower case of its own. The ASCII marks that Unicode wants
+--- skipped beside it are (Case_Ignorable); others are taken for the word's end.
+local function lower_final_sigmas(text)
+  return (text:gsub("()" .. capital_sigma .. "()", function(first, past)
+    local left = text:sub(math.max(first - 8, 1), first - 1):gsub("['.:^`]+$", "")
+    local before = left:match ".[\128-\191]*$" or ""
+    local after = text:match("^['.:^`]*(.[\128-\191]*)", past) or ""
+    if is_letter(before) and not is_letter(after) then return final_sigma end
+  end))
+end
+
+function unicode.lower(text)
+  if text:find(capital_sigma, 1, true) then text = lower_final_sigmas(text) end
+  text = text:lower()
+  return text:find "[\194-\244]" and (text:gsub(beyond_ascii, lower_of)) or text
+end
+
+function unicode.characters(text)
+  local characters = {}
+  for character in text:gmatch ".[\128-\191]*" do characters[#characters + 1] = character end
+  return characters
+end
+
+local other_blanks = {}
+for _, code in ipairs { 0x85, 0xA0, 0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000 } do
+  other_blanks[utf8(code)] = " "
+end
+for code = 0x2000, 0x200A do other_blanks[utf8(code)] = " " end
+
+--- The text with an ASCII blank for every other one that Python's split takes for white space,
+--- but for those of ASCII.
+function unicode.plain_blanks(text)
+  return text:find "[\194\225\226\227]" and (text:gsub(beyond_ascii, other_blanks)) or text
+end
+
+--- The words between white space of a text whose blanks are plain.
+function unicode.split(text)
+  local words = {}
+  for word in text:gmatch "[^%s\28-\31]+" do words[#words + 1] = word end
+  return words
+end
+
+--- A text whose blanks are plain, without those at its end.
+function unicode.strip_end(text)
+  return text:match "^.*[^%s\28-\31]" or ""
+end
+
+local class_of
+local function read_classes()
+  class_of = {}
+  for letter, ranges in pairs { P = tables.punctuation, S = tables.symbols, N = tables.numbers } do
+    for _, range in ipairs(ranges) do
+      for code = range[1], range[2] do class_of[utf8(code)] = letter end
+    end
+  end
+  for byte = 0, 127 do
+    local character = string.char(byte)
+    class_of[character] = character:find "%d" and "N" or character:find "[$+<=>^`|~]" and "S"
+      or character:find "%p" and "P" or nil
+  end
+end
+
+--- "P" for punctuation, "S" for a symbol, "N" for a number, as Unicode's categories have them, and
+--- "-" for anything else.
+function unicode.class(character)
+  if not class_of then read_classes() end
+  return class_of[character] or "-"
+end
+
+return unicode

@@ -1,0 +1,144 @@
+-- redco.data.image and image_processor against Pillow and Hugging Face's image processors.
+local redco = require "redco"
+local testing = require "testing"
+
+local data, torch = redco.data, redco.torch
+local test, expect_error, expect_equal = testing.test, testing.expect_error, testing.expect_equal
+
+local function expect_same(actual, expected)
+  testing.expect_close(actual, expected, 0, 0)
+  expect_equal(actual.dtype, expected.dtype)
+end
+
+local function check_folder(folder)
+  folder = folder .. "/vit_gpt2"
+  local arrays, expected = torch.load(folder .. "/expected.safetensors"),
+    data.json(folder .. "/expected.json").image_proc
+  local image = arrays["image_proc.input_u8"]:permute { 2, 0, 1 }
+  local vit = data.image_processor(folder)
+  expect_same(vit { image }[0], arrays["image_proc.vit_bilinear"])
+  local clip = data.image_processor {
+    size = { shortest_edge = 32 }, crop_size = { height = 32, width = 32 }, do_center_crop = true,
+    image_mean = expected.clip.image_mean, image_std = expected.clip.image_std,
+    resample = expected.clip.resample,
+  }
+  expect_same(clip(image)[0], arrays["image_proc.clip_bicubic_crop"])
+  local batch = arrays["batch0.images_u8"]:permute { 0, 3, 1, 2 }
+  expect_same(vit(batch), arrays["batch0.pixel_values"])
+end
+
+test("the reference cases", function() check_folder "../cases" end)
+
+local folder = os.getenv "REDCO_CASES"
+if folder then
+  test("the cases in REDCO_CASES", function() check_folder(folder) end)
+else
+  print "REDCO_CASES names no folder: only the cases of the repository are tested"
+end
+
+-- Made by tests/tools/make_image_cases.py.
+local expected = torch.load "image_cases/expected.safetensors"
+
+test("files of all kinds have Pillow's pixels", function()
+  local n = 0
+  for name, pixels in pairs(expected) do
+    expect_same(data.image("image_cases/" .. name), pixels)
+    n = n + 1
+  end
+  expect_equal(n, 13)
+end)
+
+local path = os.tmpname()
+local function write(bytes)
+  os.remove(path)  -- replacing a file's bytes in place makes some file systems wait for the disk
+  local file = assert(io.open(path, "wb"))
+  file:write(bytes)
+  file:close()
+end
+
+local function expect_refused(bytes, ...)
+  write(bytes)
+  return expect_error(function() data.image(path) end, "image_spec.lua:", path, ...)
+end
+
+test("a file cut short anywhere is an error that names it", function()
+  for _, name in ipairs { "rgb.png", "palette_transparent.png", "colour.jpg", "progressive.jpg" } do
+    local bytes = data.read("image_cases/" .. name)
+    for size = 0, #bytes - 1 do
+      expect_refused(bytes:sub(1, size))
+    end
+  end
+end)
+
+test("a changed byte gives an image or an error", function()
+  for name in pairs(expected) do
+    local bytes = data.read("image_cases/" .. name)
+    for at = 1, #bytes, 3 do
+      for _, change in ipairs { 1, 128, 255 } do
+        local byte = string.char((bytes:byte(at) + change) % 256)
+        write(bytes:sub(1, at - 1) .. byte .. bytes:sub(at + 1))
+        local ok, image = pcall(data.image, path)
+        if ok then
+          expect_equal(image:dim(), 3)
+        else
+          assert(tostring(image):find(path, 1, true), image)
+        end
+      end
+    end
+  end
+end)
+
+local function big_endian(n)
+  return string.char(math.floor(n / 2 ^ 24), math.floor(n / 2 ^ 16) % 256,
+    math.floor(n / 256) % 256, n % 256)
+end
+
+test("what is no image, CMYK, too many pixels", function()
+  expect_refused("", "neither a PNG nor a JPEG file")
+  expect_refused("GIF89a", "neither a PNG nor a JPEG file")
+  expect_refused(data.read "image_cases/cmyk.jpg", "CMYK")
+  -- A header, with its checksum, and the beginning of the data.
+  expect_refused("\137PNG\r\n\26\n" .. big_endian(13) .. "IHDR" .. big_endian(100000)
+    .. big_endian(100000) .. "\8\2\0\0\0" .. big_endian(0x27309C9F)
+    .. big_endian(9) .. "IDAT", "100000 x 100000 pixels")
+  expect_error(function() data.image "nowhere.png" end, "image_spec.lua:", "nowhere.png")
+  expect_error(function() data.image "image_cases" end, "image_spec.lua:", "image_cases")
+end)
+
+test("image_processor: sizes as bare numbers, parts left out", function()
+  local image = torch.randint(0, 256, { 3, 20, 31 }):to "uint8"
+  local function shape(config)
+    return table.concat(data.image_processor(config)(image).shape, ",")
+  end
+  expect_equal(shape { size = 8 }, "1,3,8,8")
+  expect_equal(shape { size = 8, crop_size = 8, do_center_crop = true }, "1,3,8,8")
+  expect_equal(shape { size = { shortest_edge = 8 } }, "1,3,8,12")
+  expect_equal(shape { size = { height = 5, width = 9 } }, "1,3,5,9")
+  expect_equal(shape { do_resize = false }, "1,3,20,31")
+  expect_equal(shape { do_resize = false, do_center_crop = true, crop_size = { height = 4,
+    width = 6 } }, "1,3,4,6")
+  local raw = data.image_processor { do_resize = false, do_rescale = false, do_normalize = false }
+  expect_same(raw(image)[0], image:float())
+end)
+
+test("image_processor: misuse", function()
+  local function expect_misuse(config, ...)
+    expect_error(function() data.image_processor(config) end, "image_spec.lua:", ...)
+  end
+  expect_misuse("nowhere", "nowhere/preprocessor_config.json")
+  expect_misuse(3, "number")
+  expect_misuse({ resample = 0 }, "resample", "2 (bilinear)")
+  expect_misuse({ size = { longest_edge = 3 } }, "size", "shortest_edge")
+  expect_misuse({ size = -1 }, "size")
+  expect_misuse({ image_mean = { 1 } }, "image_mean", "got 1")
+  expect_misuse({ do_resize = "yes" }, "do_resize", "boolean")
+  local process = data.image_processor { do_resize = false, do_center_crop = true, crop_size = 30 }
+  local where = "image_spec.lua:"
+  expect_error(function() process(torch.zeros { 3, 8, 8 }) end, where, "uint8", "float32 [3, 8, 8]")
+  expect_error(function() process(torch.zeros({ 3, 8, 9 }, { dtype = "uint8" })) end, where,
+    "9 x 8", "30 x 30")
+  expect_error(function() process {} end, where, "no images")
+  expect_error(function() process { 3 } end, where, "got number")
+end)
+
+testing.finish()

@@ -1,0 +1,218 @@
+-- redco.metrics against rouge_score, sacrebleu and scikit-learn.
+local redco = require "redco"
+local testing = require "testing"
+
+local metrics, torch = redco.metrics, redco.torch
+local test, expect_error, expect_equal = testing.test, testing.expect_error, testing.expect_equal
+
+local function expect_near(actual, expected, what)
+  local off = math.abs(actual - expected)
+  if off > 1e-9 * math.max(1, math.abs(expected)) or off ~= off then
+    error(("%s: expected %.17g, got %.17g"):format(what or "value", expected, actual), 2)
+  end
+end
+
+local function expect_list(actual, expected, what)
+  expect_equal(#actual, #expected)
+  for i, value in ipairs(expected) do expect_near(actual[i], value, what .. " " .. i) end
+end
+
+local function expect_bleu(actual, expected)
+  expect_near(actual.score, expected.score, "score")
+  expect_near(actual.bp, expected.bp, "bp")
+  expect_list(actual.precisions, expected.precisions, "precision")
+  expect_list(actual.counts, expected.counts, "count")
+  expect_list(actual.totals, expected.totals, "total")
+  expect_equal(actual.sys_len, expected.sys_len)
+  expect_equal(actual.ref_len, expected.ref_len)
+end
+
+local function check_folder(folder)
+  local stored = redco.data.json(folder .. "/metrics/metrics.json")
+  local predictions, references = {}, {}
+  for i, case in ipairs(stored.cases) do
+    predictions[i], references[i] = case.hypothesis, case.reference
+  end
+  assert(#predictions >= 40)
+  for _, key in ipairs { "rouge", "rouge_stem" } do
+    local options, sums = { use_stemmer = key == "rouge_stem" }, {}
+    for _, case in ipairs(stored.cases) do
+      local scores = metrics.rouge_score(case.hypothesis, case.reference, options)
+      for name, expected in pairs(case[key]) do
+        local found = scores[name]
+        expect_list({ found.precision, found.recall, found.fmeasure }, expected, name)
+        sums[name] = (sums[name] or 0) + expected[3]
+      end
+    end
+    for name, mean in pairs(metrics.rouge(predictions, references, options)) do
+      expect_near(mean, sums[name] / #predictions, name)
+    end
+  end
+  for _, case in ipairs(stored.cases) do
+    expect_near(metrics.sentence_bleu(case.hypothesis, case.reference).score, case.sentence_bleu)
+  end
+  for name, options in pairs { ["13a"] = {}, ["13a_lower"] = { lowercase = true },
+    none = { tokenize = "none" }, char = { tokenize = "char" } } do
+    expect_bleu(metrics.bleu(predictions, references, options), stored.corpus_bleu[name])
+  end
+  expect_near(metrics.chrf(predictions, references).score, stored.corpus_chrf, "chrF")
+end
+
+test("the reference cases", function() check_folder "../cases" end)
+
+local folder = os.getenv "REDCO_CASES"
+if folder then
+  test("the cases in REDCO_CASES", function() check_folder(folder) end)
+else
+  print "REDCO_CASES names no folder: only the cases of the repository are tested"
+end
+
+-- From here on the figures were copied from the packages; tests/peers compares many more texts.
+
+test("rouge: several references, the best for each type", function()
+  local scores = metrics.rouge({ "the cat sat" }, { { "a cat ran away", "the cat sat down" } })
+  expect_near(scores.rouge1, 6 / 7)
+  expect_near(scores.rougeL, 6 / 7)
+  expect_near(scores.rouge2, 0.8)
+  local only = metrics.rouge({ "a b c" }, { "a b d" }, { rouge_types = { "rouge3", "rouge1" } })
+  expect_near(only.rouge1, 2 / 3)
+  expect_equal(only.rouge3, 0)
+  expect_equal(only.rougeL, nil)
+end)
+
+test("rouge: texts without words, words beyond ASCII", function()
+  for _, pair in ipairs { { "", "a" }, { "a", "" }, { "", "" }, { "...", "日本" } } do
+    for name, score in pairs(metrics.rouge({ pair[1] }, { pair[2] })) do
+      expect_equal(score, 0, name)
+    end
+  end
+  expect_near(metrics.rouge({ "Café \226\132\170g" }, { "caf kg" }).rouge1, 1)
+end)
+
+test("rougeLsum: sentences are lines, and no word counts twice", function()
+  local scores = metrics.rouge_score("a b\nc d", "c d a b\na x")
+  expect_near(scores.rougeLsum.precision, 1)
+  expect_near(scores.rougeLsum.recall, 4 / 6)
+  expect_near(scores.rougeL.precision, 2 / 4)
+end)
+
+test("stems are those of NLTK", function()
+  local stem = require "redco.metrics.porter_stemmer"
+  for word, expected in pairs { caresses = "caress", ponies = "poni", ties = "tie", died = "die",
+    spied = "spi", feed = "feed", agreed = "agre", hopping = "hop", falling = "fall",
+    filing = "file", enjoy = "enjoy", happy = "happi", radically = "radic", geology = "geolog",
+    rational = "ration", vietnamization = "vietnam", adoption = "adopt", controlling = "control",
+    sky = "sky", skies = "sky", hopefully = "hope", yyyy = "yyyi", ["1990s"] = "1990",
+    sensibilities = "sensibl", owed = "owe", as = "as" } do
+    expect_equal(stem(word), expected)
+  end
+end)
+
+test("bleu: several references, and the nearest length, the shorter of two", function()
+  local found = metrics.bleu({ "the cat sat on the mat" },
+    { { "a cat sat on the mat today", "the cat is on the" } })
+  expect_equal(found.ref_len, 5)
+  expect_list(found.counts, { 6, 5, 3, 2 }, "count")
+  expect_near(found.score, 84.08964152537145)
+end)
+
+test("bleu: smoothing", function()
+  local prediction, reference = { "the cat is here today now" }, { "the cat sat on the mat" }
+  for method, expected in pairs { exp = 16.233395773754953, floor = 8.633400213704508,
+    none = 0, ["add-k"] = 27.301208627090666 } do
+    expect_near(metrics.bleu(prediction, reference, { smooth_method = method }).score, expected,
+      method)
+  end
+  expect_near(metrics.bleu(prediction, reference, { smooth_method = "floor", smooth_value = 0.5 })
+    .score, 19.304869754804482)
+  expect_equal(metrics.bleu({ "" }, { "a" }).score, 0)
+  expect_equal(metrics.bleu({ "" }, { "" }).score, 0)
+end)
+
+test("bleu tokenizers", function()
+  local tokenizers = require "redco.metrics.bleu_tokenizers"
+  for _, case in ipairs {
+    { "13a", "&quot;1,000.5&amp;lt;\" he's (so-called) 3-4 e.g. <skipped>x\ny",
+      "\" 1,000.5 < \" he's ( so-called ) 3 - 4 e . g . x y" },
+    { "intl", "„1,000.5“ él—dijo: €5 + 3. ¿Qué?", "„1,000.5 “ él — dijo : € 5 + 3 . ¿ Qué ?" },
+    { "char", "né 日", "n é 日" },
+    { "none", "a,  b\tc", "a, b c" },
+  } do
+    expect_equal(table.concat(tokenizers[case[1]](case[2]), " "), case[3])
+  end
+end)
+
+test("lower case: letters beyond ASCII, the sigma that ends a word", function()
+  local unicode = require "redco.metrics.unicode"
+  for text, expected in pairs { ["ÀÉÎ ŒÑ"] = "àéî œñ", ["ΟΔΟΣ ΣΑΣ Σ"] = "οδος σας σ",
+    ["ΟΣ'Ν ΑΣ."] = "οσ'ν ας.", ["ДОМ"] = "дом", ["\196\176"] = "i\204\135",
+    ["\240\144\144\128"] = "\240\144\144\168",
+    ["\255\200x\200"] = "\255\200x\200", AbC = "abc" } do
+    expect_equal(unicode.lower(text), expected)
+  end
+end)
+
+test("chrF++, and of several references the best", function()
+  local found = metrics.chrf({ "the (cat) sat", "uno" }, { { "a dog", "The cat sat." }, "dos" },
+    { word_order = 2 })
+  expect_near(found.score, 19.323360611927654)
+  expect_equal(found.word_order, 2)
+  expect_equal(metrics.chrf({ "" }, { "" }).score, 0)
+end)
+
+test("exact match, and SQuAD's scores", function()
+  expect_equal(metrics.exact_match({ "a", "B", "c" }, { "a", "b", { "x", "c" } }), 2 / 3)
+  local found = metrics.squad({ "The cat, sat!", "in the “a” b", "nothing" },
+    { { "cat sat", "x" }, "“ ” B c", "at all" })
+  expect_near(found.exact_match, 100 / 3)
+  expect_near(found.f1, (100 + 100 * 0.75 + 0) / 3)
+end)
+
+test("accuracy and F1 of classes, from lists, strings and tensors", function()
+  local predictions, references = { 0, 1, 2, 2, 1, 0, 3 }, { 0, 2, 2, 1, 1, 0, 1 }
+  expect_equal(metrics.accuracy(predictions, references), 4 / 7)
+  expect_equal(metrics.accuracy(torch.tensor(predictions, { dtype = "int64" }),
+    torch.tensor(references, { dtype = "int32" })), 4 / 7)
+  expect_equal(metrics.accuracy({ "a", "b" }, { "a", "c" }), 0.5)
+  for average, expected in pairs { macro = 0.475, weighted = 0.6, micro = 4 / 7 } do
+    expect_near(metrics.f1(predictions, references, { average = average }), expected, average)
+  end
+  expect_near(metrics.f1({ 1, 1, 0, 0 }, { 1, 0, 1, 0 }), 0.5)
+  expect_near(metrics.f1({ "yes", "no" }, { "yes", "yes" }, { pos_label = "yes" }), 2 / 3)
+  expect_equal(metrics.f1({ 0, 0 }, { 0, 0 }), 0)
+end)
+
+test("perplexity, of logits and of the losses of batches", function()
+  local logits = torch.tensor({ { { 1, 2, 3 }, { 0, 0, 0 }, { 5, 1, 1 } } }, { dtype = "float64" })
+  local labels = torch.tensor({ { 2, 0, -100 } }, { dtype = "int64" })
+  local first = math.log(math.exp(-2) + math.exp(-1) + 1)
+  expect_near(metrics.perplexity(logits, labels), math.exp((first + math.log(3)) / 2))
+  expect_near(metrics.perplexity_from_losses({ 1, 2 }, { 3, 1 }), math.exp(5 / 4))
+  expect_error(function() metrics.perplexity(logits, labels:fill_(-100)) end, "ignore_index")
+  expect_error(function() metrics.perplexity_from_losses({ 1 }, { 0 }) end, "counts are 0")
+end)
+
+test("misuse is an error of the caller's line", function()
+  local where = "metrics_spec.lua:"
+  for _, name in ipairs { "rouge", "bleu", "chrf", "exact_match", "squad" } do
+    local score = metrics[name]
+    expect_error(function() score({}, {}) end, where, "metrics." .. name, "at least one, got 0")
+    expect_error(function() score({ "a" }, { "a", "b" }) end, where, "got 1 and 2")
+    expect_error(function() score("a", { "a" }) end, where, "got string and table")
+    expect_error(function() score({ "a" }, { {} }) end, where, "references[1]", "an empty list")
+    expect_error(function() score({ "a" }, { { "a", 3 } }) end, where, "references[1][2]", "number")
+    expect_error(function() score({ 3 }, { "a" }) end, where, "predictions[1]", "number")
+  end
+  expect_error(function() metrics.rouge({ "a" }, { "a" }, { use_stemer = true }) end, where,
+    "did you mean 'use_stemmer'")
+  expect_error(function() metrics.rouge({ "a" }, { "a" }, { rouge_types = { "rouge0" } }) end,
+    where, "rouge0")
+  expect_error(function() metrics.bleu({ "a" }, { "a" }, { tokenize = "zh" }) end, where, "zh")
+  expect_error(function() metrics.bleu({ "a" }, { "a" }, { smooth_method = "x" }) end, where, "x")
+  expect_error(function() metrics.f1({ 0, 1, 2 }, { 0, 1, 2 }) end, where, "takes two classes")
+  expect_error(function() metrics.f1({ 0 }, { 0 }, { average = "x" }) end, where, "macro")
+  expect_error(function() metrics.accuracy({ 0 }, {}) end, where, "got 1 and 0")
+  expect_error(function() metrics.accuracy(3, {}) end, where, "got number")
+end)
+
+testing.finish()

@@ -1,0 +1,45 @@
+-- redco.data.image and image_processor against Pillow itself, on emoji and noise.
+local redco = require "redco"
+local testing = require "testing"
+
+local data, torch, test = redco.data, redco.torch, testing.test
+
+local folder = os.tmpname()
+os.remove(folder)
+assert(os.execute(("mkdir '%s'"):format(folder)) == 0)
+local status = os.execute(("python3 images.py '%s'"):format(folder))
+if status ~= 0 then os.exit(status >= 256 and status / 256 or status) end
+local arrays = torch.load(folder .. "/arrays.safetensors")
+
+local function expect_same(actual, expected, what)
+  local off = actual:double():sub(expected:double()):abs():max():item()
+  if off ~= 0 then error(("%s differs by up to %g"):format(what, off), 2) end
+end
+
+test("files", function()
+  local n = 0
+  for name, pixels in pairs(arrays) do
+    if name:find "^file" then
+      expect_same(data.image(folder .. "/" .. name), pixels, name)
+      n = n + 1
+    end
+  end
+  assert(n == 40, n)
+end)
+
+test("resizing", function()
+  local n = 0
+  for name, expected in pairs(arrays) do
+    local i, resample, width, height = name:match "^to%.(%d+)%.(%d)%.(%d+)%.(%d+)$"
+    if i then
+      local resize = data.image_processor { resample = tonumber(resample), do_rescale = false,
+        do_normalize = false, size = { width = tonumber(width), height = tonumber(height) } }
+      expect_same(resize(arrays["from." .. i])[0], expected, name)
+      n = n + 1
+    end
+  end
+  assert(n >= 200, n)
+end)
+
+os.execute(("rm -r '%s'"):format(folder))
+testing.finish()

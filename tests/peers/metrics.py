@@ -1,0 +1,122 @@
+"""What the reference packages give on real and on random text: metrics.py OUT.json"""
+import json
+import random
+import re
+import string
+import sys
+from collections import Counter
+from pathlib import Path
+
+from environment import run_with
+
+run_with('metrics', ['rouge_score==0.1.2', 'nltk==3.9.1', 'sacrebleu==2.6.0',
+                     'scikit-learn==1.6.1'])
+
+import sacrebleu  # noqa: E402
+import sklearn.metrics  # noqa: E402
+from nltk.stem.porter import PorterStemmer  # noqa: E402
+from rouge_score.rouge_scorer import RougeScorer  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+TYPES = ['rouge1', 'rouge2', 'rouge4', 'rougeL', 'rougeLsum']
+BLEU = [{}, {'lowercase': True}, {'tokenize': 'none'}, {'tokenize': 'char'}, {'tokenize': 'intl'},
+        {'smooth_method': 'floor'}, {'smooth_method': 'floor', 'smooth_value': 0.3},
+        {'smooth_method': 'add-k'}, {'smooth_method': 'none'}, {'use_effective_order': True}]
+CHRF = [{}, {'word_order': 2}, {'lowercase': True}, {'char_order': 4, 'beta': 1}]
+# Blanks, signs and letters that the tokenizers and the lower case treat in their own ways.
+# Not among them: combining marks beside an article, which Python takes for a word's end.
+ALPHABET = list('aaabthe AN  .,-!?\'"$%&<>()[]{}/\\_~+019\t\n\x1cßéÉñÑΣσς日本語„“”’—«»€£°½²٣…¿¡') + [
+    '\xa0', '\u2009', '\u3000', 'K', 'Ω', '😀', '&amp;', '&quot;', '&lt;', '<skipped>', '-\n', ' the ']
+
+rng = random.Random(7)
+
+
+def changed(text):
+    """`text` with words dropped, doubled, swapped, put in upper case; lines with some joined."""
+    words = [w for w in re.split(r'(?<=\s)', text) if rng.random() > 0.2]
+    for _ in range(rng.randrange(4)):
+        if len(words) > 1:
+            i = rng.randrange(len(words) - 1)
+            words[i], words[i + 1] = words[i + 1], rng.choice([words[i], words[i].upper()])
+    return ''.join(words)
+
+
+def corpus():
+    lines = (ROOT / 'examples/language_modeling/data/corpus_pd.txt').read_text().split('\n')
+    starts = rng.sample(range(len(lines) - 6), 250)
+    return ['\n'.join(lines[i:i + rng.randint(1, 6)]) for i in starts]
+
+
+def spanish():
+    cases = json.loads((ROOT / 'tests/cases/metrics/metrics.json').read_text())['cases']
+    return [case['reference'] for case in cases]
+
+
+def noise():
+    return [''.join(rng.choices(ALPHABET, k=rng.randrange(60))) for _ in range(400)]
+
+
+def normalized(text):
+    text = ''.join(c for c in text.lower() if c not in string.punctuation)
+    return re.sub(r'\b(a|an|the)\b', ' ', text).split()
+
+
+def squad(prediction, references):
+    exact, f1 = 0, 0
+    for reference in references:
+        p, r = normalized(prediction), normalized(reference)
+        same = sum((Counter(p) & Counter(r)).values())
+        exact = max(exact, p == r)
+        f1 = max(f1, 2 * same / (len(p) + len(r)) if same else 0)
+    return exact, f1
+
+
+def chrf(predictions, by_place, options):
+    return sacrebleu.CHRF(**options).corpus_score(predictions, by_place).score
+
+
+def bleu(score):
+    names = 'score', 'counts', 'totals', 'precisions', 'bp', 'sys_len', 'ref_len'
+    return {name: getattr(score, name) for name in names}
+
+
+def group(texts):
+    references = [[text, changed(text)] for text in texts]
+    predictions = [changed(text) for text in texts]
+    if len(predictions) > 5:
+        predictions[3], predictions[4] = references[3][0], ''
+    by_place = [list(each) for each in zip(*references)]
+    rouge = {}
+    for name, stemming in ('plain', False), ('stemmed', True):
+        scorer = RougeScorer(TYPES, use_stemmer=stemming)
+        scores = [scorer.score_multi(r, p) for p, r in zip(predictions, references)]
+        rouge[name] = [{t: [s[t].precision, s[t].recall, s[t].fmeasure] for t in TYPES}
+                       for s in scores]
+    answers = [squad(p, r) for p, r in zip(predictions, references)]
+    return {
+        'predictions': predictions, 'references': references, 'types': TYPES, 'rouge': rouge,
+        'bleu': [[options, bleu(sacrebleu.corpus_bleu(predictions, by_place, **options))]
+                 for options in BLEU],
+        'sentence_bleu': [sacrebleu.sentence_bleu(p, r).score
+                          for p, r in zip(predictions, references)],
+        'chrf': [[options, chrf(predictions, by_place, options)] for options in CHRF],
+        'squad': [100 * sum(values) / len(answers) for values in zip(*answers)],
+    }
+
+
+def classes(n):
+    labels, found = rng.choices(range(n), k=200), rng.choices(range(n), k=200)
+    averages = ['macro', 'micro', 'weighted'] + ['binary'] * (n == 2)
+    return {'predictions': found, 'references': labels,
+            'accuracy': sklearn.metrics.accuracy_score(labels, found),
+            'f1': {a: sklearn.metrics.f1_score(labels, found, average=a) for a in averages}}
+
+
+stem = PorterStemmer().stem
+words = set(re.findall('[a-z0-9]{3,}', ' '.join(corpus()).lower()))
+words |= {a + b for a in rng.sample(sorted(words), 300)
+          for b in ['ational', 'logi', 'alli', 'ed', 'ing', 'eed', 'y', 'ies', 'ousness', 'ion']}
+json.dump({
+    'groups': {'corpus': group(corpus()), 'spanish': group(spanish()), 'noise': group(noise())},
+    'classes': [classes(2), classes(5)], 'stems': {word: stem(word) for word in sorted(words)},
+}, open(sys.argv[1], 'w'))

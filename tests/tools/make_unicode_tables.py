@@ -1,0 +1,61 @@
+"""Writes lua/redco/metrics/unicode_tables.lua: make_unicode_tables.py > FILE
+
+What of Unicode the metrics need, from Python's own tables: lower case letters, and which characters
+are punctuation, symbols and numbers.
+"""
+import sys
+import unicodedata
+
+CODES = [c for c in range(0x80, sys.maxunicode + 1) if not 0xD800 <= c < 0xE000]
+
+
+def ranges(letter):
+    found = []
+    for code in CODES:
+        if unicodedata.category(chr(code))[0] != letter:
+            continue
+        if found and found[-1][1] == code - 1:
+            found[-1][1] = code
+        else:
+            found.append([code, code])
+    return found
+
+
+def lower_ranges():
+    """Runs [first, last, step, delta]: every step-th character from first to last is the upper case
+    of that delta after it."""
+    found = []
+    for code in CODES:
+        lower = chr(code).lower()
+        if lower == chr(code) or len(lower) > 1:
+            continue
+        delta = ord(lower) - code
+        if found:
+            first, last, step, known = found[-1]
+            if known == delta and code - last in ((step,) if last > first else (1, 2)):
+                found[-1] = [first, code, code - last, known]
+                continue
+        found.append([code, code, 1, delta])
+    return found
+
+
+def write(name, rows):
+    print(f'  {name} = {{')
+    line = '   '
+    for row in rows:
+        text = ' { ' + ', '.join(map(str, row)) + ' },'
+        if len(line + text) > 100:
+            print(line)
+            line = '   '
+        line += text
+    print(line + '\n  },')
+
+
+print(f'-- Unicode {unicodedata.unidata_version}, beyond ASCII. '
+      'Written by tests/tools/make_unicode_tables.py: do not edit.')
+print('return {\n  -- {first, last, step, from upper to lower case}')
+write('lower', lower_ranges())
+print('  -- {first, last} of the categories P, S and N')
+for table, letter in ('punctuation', 'P'), ('symbols', 'S'), ('numbers', 'N'):
+    write(table, ranges(letter))
+print('}')
