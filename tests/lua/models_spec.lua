@@ -10,6 +10,8 @@ local test, expect_close = testing.test, testing.expect_close
 
 local names = {
   "gpt2",
+  "t5_relu_tied",
+  "t5_gated_untied",
 }
 
 -- Of the last rows, as many as are expected; of them, the positions that are no padding.

@@ -1,6 +1,8 @@
 --- What every model is, whatever its family: a function of its parameters and inputs, its loss, its
 --- generation, and its folder.
 local arguments = require "redco.arguments"
+local blocks = require "redco.models.blocks"
+local fail = require "redco.fail"
 local nn = require "redco.nn"
 local torch = require "redco.torch"
 
@@ -10,6 +12,26 @@ local loss_options = arguments("model.loss",
 
 local Model = {}
 Model.__index = Model
+
+-- Each token's predecessor: what a decoder sees when it is to predict the labels [B, T].
+local function shifted_right(c, labels)
+  local start, padding = c.decoder_start_token_id, c.pad_token_id
+  if not start or not padding then
+    fail("%s: the configuration has no %s, which decoder_input_ids made from labels begin with",
+      c.model_type, start and "pad_token_id" or "decoder_start_token_id")
+  end
+  local first = torch.full_like(labels:narrow(1, 0, 1), start)
+  local shifted = torch.cat({ first, labels:narrow(1, 0, labels:size(1) - 1) }, 1)
+  return shifted:masked_fill(shifted:eq(-100), padding)
+end
+
+local function with_decoder_inputs(c, inputs)
+  if inputs.decoder_input_ids then return inputs end
+  local all = { decoder_input_ids = shifted_right(c, inputs.labels
+    or fail("%s: the inputs have neither decoder_input_ids nor labels", c.model_type)) }
+  for name, value in pairs(inputs) do all[name] = value end
+  return all
+end
 
 --- family: a file of this folder; config: complete; params: a flat table.
 local function new_model(family, config, params)
@@ -23,13 +45,21 @@ local function new_model(family, config, params)
 
   if encode then
     function model.encode(p, inputs, options)
-      return encode(p, inputs, call_options(options))
+      local o = call_options(options)
+      return encode(p, inputs, { train = o.train, rng = o.rng })
     end
+
+    function model.decoder_input_ids(labels) return shifted_right(config, labels) end
   end
 
   function model.hidden_states(p, inputs, options)
-    local o = call_options(options)
-    local memory = encode and (inputs.encoder_hidden_states or encode(p, inputs, o))
+    local o, memory = call_options(options), inputs.encoder_hidden_states
+    if encode then
+      inputs = with_decoder_inputs(config, inputs)
+      memory = memory or blocks.of_memory(o, "encoder_hidden_states", function()
+        return encode(p, inputs, { train = o.train, rng = o.rng })
+      end)
+    end
     local hidden = forward(p, inputs, o, memory)
     if o.cache then o.cache.length = o.cache.length + hidden:size(1) end
     return hidden
