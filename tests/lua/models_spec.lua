@@ -12,6 +12,7 @@ local names = {
   "gpt2",
   "t5_relu_tied",
   "t5_gated_untied",
+  "bart",
 }
 
 -- Of the last rows, as many as are expected; of them, the positions that are no padding.
@@ -106,7 +107,7 @@ for _, folder in ipairs(cases.folders) do
         end
         if tensor.grad then total = total + norm(tensor.grad) ^ 2 end
         local whole = case.arrays["grad." .. parameter]
-        if whole then expect_close(tensor.grad, whole, 1e-3, 1e-4 * norm(whole)) end
+        if whole and size > 1e-9 then expect_close(tensor.grad, whole, 1e-3, 1e-4 * norm(whole)) end
       end
       for parameter in pairs(training.grad_norms_fp64) do
         assert(tied[parameter], "the model has no " .. parameter)
@@ -141,8 +142,9 @@ for _, folder in ipairs(cases.folders) do
       for parameter, tensor in pairs(trainer.params) do
         local is_key_bias = parameter:find "k_proj%.bias" or parameter:find "c_attn%.bias"
           or parameter:find "key%.bias"
-        expect_near(parameter, norm(tensor), adamw.param_norms_after_fp64[parameter],
-          is_key_bias and 2e-3 or 1e-5)
+        -- What the reference does not train stays as it is.
+        local after = adamw.param_norms_after_fp64[parameter] or norm(model.params[parameter])
+        expect_near(parameter, norm(tensor), after, is_key_bias and 2e-3 or 1e-5)
       end
     end)
   end

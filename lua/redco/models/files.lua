@@ -59,8 +59,9 @@ local function match(family, config, weights, sizes, may_miss)
       surplus[#surplus + 1] = name
     end
   end
+  local is_new = family.new_if_missing or {}
   for name in pairs(sizes) do
-    if not sources[name] and not may_miss(name) then missing[#missing + 1] = name end
+    if not sources[name] and not is_new[name] and not may_miss(name) then missing[#missing + 1] = name end
   end
   if #missing > 0 then
     fail("%s: weights of the %s are missing: %s%s", weights.path, family.architecture,

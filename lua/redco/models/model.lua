@@ -36,6 +36,7 @@ end
 --- family: a file of this folder; config: complete; params: a flat table.
 local function new_model(family, config, params)
   local weight, bias = family.head(config)
+  local is_buffer = family.buffers or {}  -- kept with the parameters, not trained
   local model = setmetatable({
     family = family, config = config, params = params,
     is_encoder_decoder = family.new_encoder ~= nil,
@@ -65,17 +66,22 @@ local function new_model(family, config, params)
     return hidden
   end
 
+  local function head(p)
+    local b = bias and p[bias]:reshape { -1 }
+    return p[weight], b and is_buffer[bias] and b:detach() or b
+  end
+
   function model.logits(p, hidden)
-    return torch.linear(hidden, p[weight], bias and p[bias])
+    return torch.linear(hidden, head(p))
   end
 
   function model.loss(p, inputs, options)
     local o = loss_options(options)
     local hidden = model.hidden_states(p, inputs, { train = o.train, rng = o.rng })
-    local last, rows = p[weight], hidden
-    if bias then
+    local rows, last, added = hidden, head(p)
+    if added then
       -- A column of ones takes the bias into the product.
-      last = torch.cat({ last, p[bias]:reshape { -1, 1 } }, 1)
+      last = torch.cat({ last, added:unsqueeze(1) }, 1)
       rows = torch.cat({ hidden, torch.ones_like(hidden:narrow(-1, 0, 1)) }, -1)
     end
     return nn.linear_cross_entropy(rows, last, inputs.labels,
