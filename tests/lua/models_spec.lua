@@ -13,6 +13,7 @@ local names = {
   "t5_relu_tied",
   "t5_gated_untied",
   "bart",
+  "vit_gpt2",
 }
 
 -- Of the last rows, as many as are expected; of them, the positions that are no padding.

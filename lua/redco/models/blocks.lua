@@ -48,6 +48,17 @@ function blocks.add_linear(add, name, n_in, n_out, init, bias)
   if bias ~= false then add(name .. ".bias", { n_out }, blocks.zeros) end
 end
 
+-- A model as a part of another: its names begin with `prefix` there.
+
+function blocks.add_with_prefix(add, prefix)
+  return function(name, ...) add(prefix .. name, ...) end
+end
+
+--- Those of `params` that begin with the prefix, by the rest of their names.
+function blocks.with_prefix(params, prefix)
+  return setmetatable({}, { __index = function(_, name) return params[prefix .. name] end })
+end
+
 -- Layers.
 
 --- x W^T + b, with what an adapter beside the weight adds.

@@ -54,10 +54,10 @@ local function new_model(family, config, params)
   end
 
   function model.hidden_states(p, inputs, options)
-    local o, memory = call_options(options), inputs.encoder_hidden_states
+    local o, memory = call_options(options), nil
     if encode then
       inputs = with_decoder_inputs(config, inputs)
-      memory = memory or blocks.of_memory(o, "encoder_hidden_states", function()
+      memory = inputs.encoder_hidden_states or blocks.of_memory(o, "encoder_hidden_states", function()
         return encode(p, inputs, { train = o.train, rng = o.rng })
       end)
     end
