@@ -24,7 +24,8 @@ local gpt2 = {
     bos_token_id = 50256,
     eos_token_id = 50256,
   },
-  optional = { "n_inner", "is_decoder" },
+  optional = { "n_inner", "is_decoder", "reorder_and_upcast_attn", "summary_activation",
+    "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj" },
   -- What the library offers and this file does not: other values are refused.
   only = { scale_attn_weights = true, scale_attn_by_inverse_layer_idx = false },
   -- Masks that old checkpoints have among the weights.

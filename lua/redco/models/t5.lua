@@ -104,8 +104,9 @@ function t5.head(c) return c.tie_word_embeddings and "shared.weight" or "lm_head
 -- logarithmically up to `max_distance`.
 local function buckets(distance, n, max_distance)
   local n_exact = math.floor(n / 2)
-  local scale = (n - n_exact) / math.log(max_distance / n_exact)
-  local far = (distance:clamp(1):float() / n_exact):log():mul(scale):long():add(n_exact)
+  -- In this order, for a bucket's border must round as it does in the library.
+  local far = (distance:clamp(1):float() / n_exact):log():div(math.log(max_distance / n_exact))
+    :mul(n - n_exact):long():add(n_exact)
   return torch.where(distance:lt(n_exact), distance, far:clamp_max(n - 1))
 end
 
