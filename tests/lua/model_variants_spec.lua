@@ -1,5 +1,5 @@
--- Models of what the reference cases leave out, against transformers: distances beyond T5's buckets,
--- stacks of different sizes, classes of images, parts of different widths. Made by
+-- Models of what the reference cases leave out, against transformers: distances beyond T5's
+-- buckets, stacks of different sizes, classes of images, parts of different widths. Made by
 -- tests/tools/make_model_variants.py.
 local redco = require "redco"
 local testing = require "testing"

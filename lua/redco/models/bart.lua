@@ -106,7 +106,8 @@ local function new_stack(c, side)
 
   local function cross_attention(params, name, x, memory, mask, o)
     local k, v = blocks.of_memory(o, name, function()
-      return heads(params, name .. ".k_proj", memory, o), heads(params, name .. ".v_proj", memory, o)
+      return heads(params, name .. ".k_proj", memory, o),
+        heads(params, name .. ".v_proj", memory, o)
     end)
     return attend(params, name, x, k, v, mask, o)
   end

@@ -44,9 +44,13 @@ folder whose `config.json` is read.
 `model.params` is a flat table by Hugging Face's names, `model.config` the whole configuration.
 `model(params, inputs, {train = false, rng, cache})` gives the logits [batch, length, vocab_size];
 inputs: input_ids [batch, length], attention_mask (1 for tokens, 0 for padding) and position_ids if
-need be. `model.hidden_states` gives what the head sees. `model.loss(params, inputs, {train, rng,
+need be. Encoder-decoders: input_ids (or pixel_values [batch, channels, height, width]) and
+attention_mask are the encoder's; decoder_input_ids, if left out, are `model.decoder_input_ids(
+labels)`, the labels after the start token, with padding for -100; encoder_hidden_states, what
+`model.encode(params, inputs, {train, rng})` gave, saves the encoder's work. Classes of images:
+pixel_values, labels [batch], logits [batch, num_labels]. `model.hidden_states` gives what the head sees. `model.loss(params, inputs, {train, rng,
 ignore_index = -100, label_smoothing = 0})` is the mean cross-entropy of inputs.labels, which the
-collate_fn has shifted, and their number, without holding all logits.]],
+collate_fn has shifted (not for encoder-decoders), and their number, without holding all logits.]],
 function(config, options)
   local o, is_file = new_options(options), type(config) == "string"
   local where = is_file and config .. "/config.json" or "models.from_config"

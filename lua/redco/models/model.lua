@@ -25,6 +25,7 @@ local function shifted_right(c, labels)
   return shifted:masked_fill(shifted:eq(-100), padding)
 end
 
+-- The inputs with decoder_input_ids.
 local function with_decoder_inputs(c, inputs)
   if inputs.decoder_input_ids then return inputs end
   local all = { decoder_input_ids = shifted_right(c, inputs.labels
@@ -53,15 +54,17 @@ local function new_model(family, config, params)
     function model.decoder_input_ids(labels) return shifted_right(config, labels) end
   end
 
+  -- What the decoder looks at.
+  local function memory_of(p, inputs, o)
+    return inputs.encoder_hidden_states or blocks.of_memory(o, "encoder", function()
+      return encode(p, inputs, { train = o.train, rng = o.rng })
+    end)
+  end
+
   function model.hidden_states(p, inputs, options)
-    local o, memory = call_options(options), nil
-    if encode then
-      inputs = with_decoder_inputs(config, inputs)
-      memory = inputs.encoder_hidden_states or blocks.of_memory(o, "encoder_hidden_states", function()
-        return encode(p, inputs, { train = o.train, rng = o.rng })
-      end)
-    end
-    local hidden = forward(p, inputs, o, memory)
+    local o = call_options(options)
+    if encode then inputs = with_decoder_inputs(config, inputs) end
+    local hidden = forward(p, inputs, o, encode and memory_of(p, inputs, o))
     if o.cache then o.cache.length = o.cache.length + hidden:size(1) end
     return hidden
   end

@@ -1,6 +1,6 @@
---- T5 (Raffel et al., 2020), as Hugging Face's `T5ForConditionalGeneration`: attention is not scaled
---- and knows positions only by biases of the distance, which a stack's first layer learns for all.
---- Version 1.1 has gated feed-forward layers and a head of its own.
+--- T5 (Raffel et al., 2020), as Hugging Face's `T5ForConditionalGeneration`: attention is not
+--- scaled and knows positions only by biases of the distance, which a stack's first layer learns
+--- for all. Version 1.1 has gated feed-forward layers and a head of its own.
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
 local torch = require "redco.torch"

@@ -39,11 +39,15 @@ function encoder.check(c)
   end
 end
 
-function encoder.add_parameters(c, add)
-  local size = c.hidden_size
-  local function normal(t, generator)
+-- Cut off at -2 and 2, not at as many deviations: that is how the library does it.
+local function normal_of(c)
+  return function(t, generator)
     return nn.init.trunc_normal_(t, { std = c.initializer_range, generator = generator })
   end
+end
+
+function encoder.add_parameters(c, add)
+  local size, normal = c.hidden_size, normal_of(c)
   local function linear(name, n_in, n_out, bias)
     blocks.add_linear(add, name, n_in, n_out, normal, bias)
   end
@@ -100,7 +104,9 @@ function encoder.new_encoder(c)
     local x = drop(embedded(params, inputs.pixel_values))
     for i = 0, c.num_hidden_layers - 1 do
       local layer = ("encoder.layer.%d."):format(i)
-      local function norm(name) return blocks.layer_norm(params, layer .. name, x, c.layer_norm_eps) end
+      local function norm(name)
+        return blocks.layer_norm(params, layer .. name, x, c.layer_norm_eps)
+      end
       x = x + drop(attention(params, layer .. "attention", norm "layernorm_before", o))
       local inner = blocks.linear(params, layer .. "intermediate.dense", norm "layernorm_after", o)
       x = x + drop(blocks.linear(params, layer .. "output.dense", activation(inner), o))
@@ -128,9 +134,7 @@ end
 
 function vit.add_parameters(c, add)
   encoder.add_parameters(c, blocks.add_with_prefix(add, "vit."))
-  blocks.add_linear(add, "classifier", c.hidden_size, c.num_labels, function(t, generator)
-    return nn.init.trunc_normal_(t, { std = c.initializer_range, generator = generator })
-  end)
+  blocks.add_linear(add, "classifier", c.hidden_size, c.num_labels, normal_of(c))
 end
 
 function vit.head() return "classifier.weight", "classifier.bias" end
