@@ -10,6 +10,11 @@ local test, expect_close = testing.test, testing.expect_close
 
 local names = {
   "gpt2",
+  "gptj",
+  "llama",
+  "llama3",
+  "opt",
+  "opt_350m_style",
 }
 
 -- Of the last rows, as many as are expected; of them, the positions that are no padding.

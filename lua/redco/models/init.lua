@@ -10,7 +10,12 @@ local registry = require "redco.registry"
 local models = { new_cache = require "redco.models.cache" }
 
 local families = {}
-for _, name in ipairs { "gpt2" } do
+for _, name in ipairs {
+  "gpt2",
+  "gptj",
+  "llama",
+  "opt",
+} do
   local family = require("redco.models." .. name)
   families[family.model_type] = family
 end
