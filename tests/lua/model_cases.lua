@@ -62,10 +62,19 @@ end
 
 local function norm(tensor) return tensor:double():norm():item() end
 
+-- In the same order in all processes, as what is collective must be.
+local function names_of(tensors)
+  local names = {}
+  for name in pairs(tensors) do names[#names + 1] = name end
+  table.sort(names)
+  return names
+end
+
 --- The gradients of the loss of batch0.
 function cases.expect_gradients(case, gradients)
   local training, total = case.expected.training, 0
-  for name, tensor in pairs(gradients) do
+  for _, name in ipairs(names_of(gradients)) do
+    local tensor = gradients[name]
     local size = training.grad_norms_fp64[name] or error("no gradient is expected of " .. name)
     total = total + norm(tensor) ^ 2
     if size > 1e-9 then  -- others are 0 but for rounding
@@ -86,11 +95,11 @@ function cases.expect_trained(case, losses, params)
   for step, loss in ipairs(adamw.losses_fp64) do
     cases.expect_near("the loss of step " .. step, losses[step], loss, 1e-5)
   end
-  for name, tensor in pairs(params) do
+  for _, name in ipairs(names_of(params)) do
     local is_key_bias = name:find "k_proj%.bias" or name:find "c_attn%.bias"
       or name:find "key%.bias"
     -- The gradient of a key's bias is 0 but for rounding, of which Adam makes whole steps.
-    cases.expect_near(name, norm(tensor), adamw.param_norms_after_fp64[name],
+    cases.expect_near(name, norm(params[name]), adamw.param_norms_after_fp64[name],
       is_key_bias and 1e-2 or 1e-5)
   end
 end
