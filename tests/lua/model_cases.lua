@@ -4,7 +4,7 @@ local redco = require "redco"
 local testing = require "testing"
 local torch = redco.torch
 
-local cases = { folders = { "../cases" } }
+local cases = { folders = { assert(os.getenv "REDCO_SOURCE") .. "/tests/cases" } }
 
 --- One per family and form of it.
 cases.names = {
