@@ -55,7 +55,8 @@ function cases.training_inputs(case, prefix, is_encoder_decoder)
 end
 
 function cases.expect_near(what, actual, expected, relative)
-  if not (math.abs(actual - expected) <= relative * math.abs(expected)) then
+  local off = math.abs(actual - expected)
+  if off > relative * math.abs(expected) or off ~= off then
     error(("%s is %.9g, expected %.9g"):format(what, actual, expected), 2)
   end
 end

@@ -87,8 +87,10 @@ function llama.new_forward(c)
     local k = rotary.turn_halves(heads(".k_proj", c.num_key_value_heads), cos, sin)
     local v = heads(".v_proj", c.num_key_value_heads)
     if o.cache then k, v = o.cache:extend(name, k, v) end
-    local y = blocks.attention(q, k, v, { mask = mask.mask, causal = mask.causal,
-      dropout = c.attention_dropout, enable_gqa = c.num_key_value_heads < c.num_attention_heads }, o)
+    local y = blocks.attention(q, k, v, {
+      mask = mask.mask, causal = mask.causal, dropout = c.attention_dropout,
+      enable_gqa = c.num_key_value_heads < c.num_attention_heads,
+    }, o)
     return blocks.linear(params, name .. ".o_proj", y, o)
   end
 

@@ -1,6 +1,6 @@
---- Rotary positions (Su et al., 2021): the elements of a head in pairs, each turned by an angle that
---- grows with the token's position, slower from pair to pair. The kinds by which models are made to
---- read longer texts are those of Hugging Face's `rope_type`.
+--- Rotary positions (Su et al., 2021): the elements of a head in pairs, each turned by an angle
+--- that grows with the token's position, slower from pair to pair. The kinds by which models are
+--- made to read longer texts are those of Hugging Face's `rope_type`.
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
 local torch = require "redco.torch"
@@ -42,8 +42,8 @@ kinds.dynamic = { needs = { "factor" }, by_length = true, frequencies = function
   return frequencies(r.size, r.theta * stretch ^ (r.size / (r.size - 2)))
 end }
 
--- Slow pairs, which turn less than low_freq_factor times in the old context, are divided; those that
--- turn more than high_freq_factor times stay.
+-- Slow pairs, which turn less than low_freq_factor times in the old context, are divided; those
+-- that turn more than high_freq_factor times stay.
 kinds.llama3 = {
   needs = { "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings" },
   frequencies = function(r)
@@ -65,7 +65,7 @@ kinds.yarn = { needs = { "factor" }, frequencies = function(r)
   if r.truncate ~= false then first, last = math.floor(first), math.ceil(last) end
   first, last = math.max(first, 0), math.min(last, r.size - 1)
   if first == last then last = last + 0.001 end
-  local function scale(weight) return r.factor > 1 and 0.1 * weight * math.log(r.factor) + 1 or 1 end
+  local function scale(weight) return 1 + 0.1 * weight * math.log(math.max(r.factor, 1)) end
   local list = partly_divided(r, function(i) return 1 - clamp((i - 1 - first) / (last - first)) end)
   if r.attention_factor then return list, r.attention_factor end
   local both = r.mscale and r.mscale_all_dim and r.mscale * r.mscale_all_dim ~= 0
@@ -82,14 +82,14 @@ kinds.longrope = {
     for i, divisor in ipairs(length > context and r.long_factor or r.short_factor) do
       list[i] = list[i] / divisor
     end
-    local factor = r.original_max_position_embeddings and r.max_positions / context or r.factor or 1
+    local factor = r.original_max_position_embeddings and r.max_positions / context or r.factor
     return list, r.attention_factor
-      or (factor > 1 and math.sqrt(1 + math.log(factor) / math.log(context)) or 1)
+      or math.sqrt(1 + math.log(math.max(factor or 1, 1)) / math.log(context))
   end,
 }
 
---- Brings `rope_parameters`, as transformers 5 has them, and the old `type` into the form that both
---- versions read: `rope_theta` and `rope_scaling`.
+--- Brings `rope_parameters`, as transformers 5 has them, and the old `type` into the form that
+--- versions 4 and 5 read: `rope_theta` and `rope_scaling`.
 function rotary.complete(c)
   local given = c.rope_parameters or c.rope_scaling
   if not given then return end
@@ -109,11 +109,11 @@ function rotary.settings(family, c, size)
     or c.original_max_position_embeddings
   local kind = kinds[r.rope_type]
   if not kind then
-    fail("%s: unknown rope_type '%s'; there are default, dynamic, linear, llama3, longrope and yarn",
+    fail("%s: unknown rope_type '%s'; there are default, dynamic, linear, llama3, longrope, yarn",
       family, tostring(r.rope_type))
   end
   for _, key in ipairs(kind.needs) do
-    if r[key] == nil then fail("%s: rope_scaling of type %s has no %s", family, r.rope_type, key) end
+    if not r[key] then fail("%s: rope_scaling of type %s has no %s", family, r.rope_type, key) end
   end
   for _, key in ipairs { "short_factor", "long_factor" } do
     if r[key] and #r[key] ~= size / 2 then
