@@ -16,6 +16,7 @@
 #include <redco/linear_cross_entropy.h>
 
 #include <cstring>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -56,8 +57,11 @@ int nearest_name(lua_State* L) {
 int fail_at_script(lua_State* L) { throw Error(luaL_checkstring(L, 1)); }
 
 int fused_linear_cross_entropy(lua_State* L) {
-  push_tensor(L, linear_cross_entropy(check_tensor(L, 1), check_tensor(L, 2), check_tensor(L, 3),
-                                      check_integer(L, 4, "ignore_index"), luaL_checknumber(L, 5)));
+  std::optional<at::Tensor> bias;
+  if (!lua_isnoneornil(L, 6)) bias = check_tensor(L, 6);
+  push_tensor(
+      L, linear_cross_entropy(check_tensor(L, 1), check_tensor(L, 2), check_tensor(L, 3),
+                              check_integer(L, 4, "ignore_index"), luaL_checknumber(L, 5), bias));
   return 1;
 }
 

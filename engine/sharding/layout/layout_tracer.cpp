@@ -61,6 +61,13 @@ size_t logical_pieces(const Call& call) {
   return whole % size->toInt() == 0 ? size_t(whole / size->toInt()) : 0;
 }
 
+// Whether a result lies split: a product's own, or, of a loss, which is a sum, the gradient that
+// comes with it.
+bool shows_split(const Plan& plan) {
+  return std::any_of(plan.outputs.begin(), plan.outputs.end(),
+                     [](const auto& output) { return output.placements[mp].is_sharded(); });
+}
+
 }  // namespace
 
 LayoutTracer::LayoutTracer(std::vector<TracedParameter>& parameters,
@@ -222,8 +229,7 @@ void LayoutTracer::split_outputs(Call call, size_t i, TracedParameter& parameter
   for (int64_t dim = argument.tensor.dim(); dim-- > 0;) {
     argument.placements[mp] = Placement::shard(dim);
     std::optional<Plan> plan = call.op.rule(call);
-    if (!plan || !plan->inputs[i][mp].is_sharded() || !plan->outputs[0].placements[mp].is_sharded())
-      continue;
+    if (!plan || !plan->inputs[i][mp].is_sharded() || !shows_split(*plan)) continue;
     if (decide_as(parameter, argument.tensor, Placement::shard(dim),
                   "its input is whole: split along its outputs"))
       return;

@@ -10,7 +10,16 @@ local registry = require "redco.registry"
 local models = { new_cache = require "redco.models.cache" }
 
 local families = {}
-for _, name in ipairs { "bart", "gpt2", "t5", "vision_encoder_decoder", "vit" } do
+for _, name in ipairs {
+  "bart",
+  "gpt2",
+  "gptj",
+  "llama",
+  "opt",
+  "t5",
+  "vision_encoder_decoder",
+  "vit",
+} do
   local family = require("redco.models." .. name)
   families[family.model_type] = family
 end

@@ -81,14 +81,10 @@ local function new_model(family, config, params)
   function model.loss(p, inputs, options)
     local o = loss_options(options)
     local hidden = model.hidden_states(p, inputs, { train = o.train, rng = o.rng })
-    local rows, last, added = hidden, head(p)
-    if added then
-      -- A column of ones takes the bias into the product.
-      last = torch.cat({ last, added:unsqueeze(1) }, 1)
-      rows = torch.cat({ hidden, torch.ones_like(hidden:narrow(-1, 0, 1)) }, -1)
-    end
-    return nn.linear_cross_entropy(rows, last, inputs.labels,
-      { ignore_index = o.ignore_index, label_smoothing = o.label_smoothing })
+    local last, added = head(p)
+    return nn.linear_cross_entropy(hidden, last, inputs.labels, {
+      bias = added, ignore_index = o.ignore_index, label_smoothing = o.label_smoothing,
+    })
   end
 
   return model
