@@ -1,9 +1,9 @@
-"""Writes tests/lua/model_variants.json and .safetensors: tiny models of what the reference cases
-leave out, with their parameters, inputs, logits, loss and gradients by transformers.
+"""Writes tests/lua/encoder_decoder_cases.json and .safetensors: tiny encoder-decoders and a ViT of
+forms that the reference cases leave out, and what transformers makes of them.
 
-    python tests/tools/make_model_variants.py tests/lua/model_variants
+    python tests/tools/make_encoder_decoder_cases.py tests/lua/encoder_decoder_cases
 
-Names: VARIANT.p.NAME parameters, VARIANT.in.NAME inputs, VARIANT.out.NAME, VARIANT.g.NAME
+Names: CASE.p.NAME parameters, CASE.in.NAME inputs, CASE.out.NAME logits and loss, CASE.g.NAME
 gradients. Needs torch 2.11 and transformers 4.57.6.
 """
 
@@ -19,7 +19,7 @@ torch.manual_seed(20261121)
 configs, tensors = {}, {}
 
 
-def variant(name, model, inputs, labels):
+def case(name, model, inputs, labels):
     """`inputs` and `labels` as the model's forward takes them; its logits are not shifted."""
     model = model.eval()
     with torch.no_grad():
@@ -59,7 +59,7 @@ t5 = transformers.T5Config(vocab_size=19, d_model=8, d_kv=4, d_ff=12, num_layers
                            num_decoder_layers=2, num_heads=2, relative_attention_num_buckets=8,
                            relative_attention_max_distance=20, feed_forward_proj='gated-silu',
                            decoder_start_token_id=0)
-variant('t5_long', transformers.T5ForConditionalGeneration(t5),
+case('t5_long', transformers.T5ForConditionalGeneration(t5),
         {'input_ids': ids(2, 40), 'attention_mask': mask(2, 40, 31), 'decoder_input_ids': ids(2, 33)},
         ids(2, 33))
 
@@ -70,18 +70,18 @@ bart = transformers.BartConfig(vocab_size=19, d_model=8, max_position_embeddings
 inputs = {'input_ids': ids(2, 9), 'attention_mask': mask(2, 9, 6), 'decoder_input_ids': ids(2, 7)}
 inputs['input_ids'][1, 6:] = 1
 inputs['decoder_input_ids'][1, 5:] = 1
-variant('bart_uneven', transformers.BartForConditionalGeneration(bart), inputs, ids(2, 7))
+case('bart_uneven', transformers.BartForConditionalGeneration(bart), inputs, ids(2, 7))
 
 vit = transformers.ViTConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
                              intermediate_size=12, image_size=8, patch_size=4, num_channels=2,
                              qkv_bias=False, num_labels=3)
-variant('vit', transformers.ViTForImageClassification(vit), {'pixel_values': torch.randn(4, 2, 8, 8)},
+case('vit', transformers.ViTForImageClassification(vit), {'pixel_values': torch.randn(4, 2, 8, 8)},
         torch.tensor([2, 0, 1, 2]))
 
 gpt2 = transformers.GPT2Config(vocab_size=19, n_positions=8, n_embd=12, n_layer=1, n_head=3,
                                bos_token_id=0, eos_token_id=1, tie_word_embeddings=False)
 both = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(vit, gpt2)
-variant('vit_gpt2_projected', transformers.VisionEncoderDecoderModel(both),
+case('vit_gpt2_projected', transformers.VisionEncoderDecoderModel(both),
         {'pixel_values': torch.randn(2, 2, 8, 8), 'decoder_input_ids': ids(2, 6)}, ids(2, 6))
 
 with open(sys.argv[1] + '.json', 'w') as file:
