@@ -17,7 +17,7 @@ Model.__index = Model
 local function shifted_right(c, labels)
   local start, padding = c.decoder_start_token_id, c.pad_token_id
   if not start or not padding then
-    fail("%s: the configuration has no %s, which decoder_input_ids made from labels begin with",
+    fail("%s: the configuration has no %s, which decoder_input_ids made from labels need",
       c.model_type, start and "pad_token_id" or "decoder_start_token_id")
   end
   local first = torch.full_like(labels:narrow(1, 0, 1), start)
