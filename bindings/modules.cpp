@@ -17,6 +17,7 @@
 #include <redco/linear_cross_entropy.h>
 
 #include <cstring>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -63,8 +64,11 @@ int linear_layer(lua_State* L) {
 }
 
 int fused_linear_cross_entropy(lua_State* L) {
-  push_tensor(L, linear_cross_entropy(check_tensor(L, 1), check_tensor(L, 2), check_tensor(L, 3),
-                                      check_integer(L, 4, "ignore_index"), luaL_checknumber(L, 5)));
+  std::optional<at::Tensor> bias;
+  if (!lua_isnoneornil(L, 6)) bias = check_tensor(L, 6);
+  push_tensor(
+      L, linear_cross_entropy(check_tensor(L, 1), check_tensor(L, 2), check_tensor(L, 3),
+                              check_integer(L, 4, "ignore_index"), luaL_checknumber(L, 5), bias));
   return 1;
 }
 

@@ -84,30 +84,34 @@ void subtract_target_(at::Tensor& probs, const Target& target) {
 
 // The same by differentiable operators, for gradients of gradients.
 variable_list differentiable_gradients(const at::Tensor& x, const at::Tensor& weight,
-                                       const Target& target, const at::Tensor& grad) {
-  at::Tensor probs = widened(x.matmul(weight.t())).softmax(1);
+                                       const std::optional<at::Tensor>& bias, const Target& target,
+                                       const at::Tensor& grad) {
+  at::Tensor probs = widened(at::linear(x, weight, bias)).softmax(1);
   at::Tensor one_hot = at::zeros_like(probs, probs.options());
   subtract_target_(one_hot, target);
   if (target.some_ignored) probs = probs.masked_fill(target.ignored, 0);
   at::Tensor d_logits = ((probs + one_hot) * grad).to(x.scalar_type());
-  return {d_logits.matmul(weight), d_logits.t().matmul(x)};
+  return {d_logits.matmul(weight), d_logits.t().matmul(x), bias ? d_logits.sum(0) : at::Tensor()};
 }
 
-using Parts = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+using Parts = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
 // The operator that does the work: of tensors that are not sharded.
-Parts whole(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& labels,
-            int64_t ignore_index, double label_smoothing, bool needs_x, bool needs_weight) {
+Parts whole(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+            const at::Tensor& labels, int64_t ignore_index, double label_smoothing, bool needs_x,
+            bool needs_weight, bool needs_bias) {
   int64_t n_classes = weight.size(0);
   auto log_softmax = [](const at::Tensor& logits) { return logits.log_softmax(1); };
-  return linear_cross_entropy_part(x, weight, labels, ignore_index, label_smoothing, needs_x,
-                                   needs_weight, {0, n_classes, n_classes, n_classes, log_softmax});
+  return linear_cross_entropy_part(x, weight, bias, labels, ignore_index, label_smoothing,
+                                   {needs_x, needs_weight, needs_bias},
+                                   {0, n_classes, n_classes, n_classes, log_softmax});
 }
 
 TORCH_LIBRARY_FRAGMENT(redco, m) {
   m.def(
-      "linear_cross_entropy(Tensor x, Tensor weight, Tensor labels, int ignore_index, "
-      "float label_smoothing, bool needs_x, bool needs_weight) -> (Tensor, Tensor, Tensor)",
+      "linear_cross_entropy(Tensor x, Tensor weight, Tensor? bias, Tensor labels, "
+      "int ignore_index, float label_smoothing, bool needs_x, bool needs_weight, bool needs_bias) "
+      "-> (Tensor, Tensor, Tensor, Tensor)",
       torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, &whole));
 }
 
@@ -115,15 +119,18 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
  public:
   // x [rows, in]
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
-                            const at::Tensor& labels, int64_t ignore_index, double smoothing) {
+                            const std::optional<at::Tensor>& bias, const at::Tensor& labels,
+                            int64_t ignore_index, double smoothing) {
     static const auto op = c10::Dispatcher::singleton()
                                .findSchemaOrThrow("redco::linear_cross_entropy", "")
                                .typed<decltype(whole)>();
-    auto [total, d_x, d_weight] = op.call(x, weight, labels, ignore_index, smoothing,
-                                          x.requires_grad(), weight.requires_grad());
-    ctx->save_for_backward({x, weight, labels});
+    auto [total, d_x, d_weight, d_bias] =
+        op.call(x, weight, bias, labels, ignore_index, smoothing, x.requires_grad(),
+                weight.requires_grad(), bias && bias->requires_grad());
+    ctx->save_for_backward({x, weight, bias.value_or(at::Tensor()), labels});
     ctx->saved_data["d_x"] = d_x;
     ctx->saved_data["d_weight"] = d_weight;
+    ctx->saved_data["d_bias"] = d_bias;
     ctx->saved_data["ignore_index"] = ignore_index;
     ctx->saved_data["smoothing"] = smoothing;
     return total;
@@ -131,62 +138,68 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     variable_list saved = ctx->get_saved_variables();
-    const at::Tensor& x = saved[0];
-    const at::Tensor& weight = saved[1];
-    variable_list result(5);
+    const at::Tensor &x = saved[0], &weight = saved[1], &bias = saved[2];
+    variable_list result(6);
     if (at::GradMode::is_enabled()) {
       int64_t n_classes = weight.size(0);
-      const Target target = make_target(saved[2], {0, n_classes, n_classes, n_classes, {}},
+      const Target target = make_target(saved[3], {0, n_classes, n_classes, n_classes, {}},
                                         ctx->saved_data["ignore_index"].toInt(),
                                         ctx->saved_data["smoothing"].toDouble());
-      variable_list both = differentiable_gradients(x, weight, target, grads[0]);
-      std::copy(both.begin(), both.end(), result.begin());
+      auto given = bias.defined() ? std::optional(bias) : std::nullopt;
+      variable_list all = differentiable_gradients(x, weight, given, target, grads[0]);
+      std::copy(all.begin(), all.end(), result.begin());
       return result;
     }
     const at::Tensor& d_x = ctx->saved_data["d_x"].toTensor();
     const at::Tensor& d_weight = ctx->saved_data["d_weight"].toTensor();
+    const at::Tensor& d_bias = ctx->saved_data["d_bias"].toTensor();
     if (d_x.defined()) result[0] = d_x.mul(grads[0].to(d_x.scalar_type()));
     if (d_weight.defined()) result[1] = d_weight.mul(grads[0]).to(weight.scalar_type());
+    if (d_bias.defined()) result[2] = d_bias.mul(grads[0]).to(bias.scalar_type());
     return result;
   }
 };
 
-at::Tensor with_all_logits(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& labels,
+at::Tensor with_all_logits(const at::Tensor& x, const at::Tensor& weight,
+                           const std::optional<at::Tensor>& bias, const at::Tensor& labels,
                            int64_t ignore_index, double smoothing) {
-  return at::cross_entropy_loss(widened(x.matmul(weight.t())), labels, {}, at::Reduction::Sum,
-                                ignore_index, smoothing);
+  return at::cross_entropy_loss(widened(at::linear(x, weight, bias)), labels, {},
+                                at::Reduction::Sum, ignore_index, smoothing);
 }
 
 }  // namespace
 
 Parts linear_cross_entropy_part(const at::Tensor& x, const at::Tensor& weight,
-                                const at::Tensor& labels, int64_t ignore_index,
-                                double label_smoothing, bool needs_x, bool needs_weight,
+                                const std::optional<at::Tensor>& bias, const at::Tensor& labels,
+                                int64_t ignore_index, double label_smoothing, Needed needed,
                                 const Classes& classes) {
   const int64_t n_rows = x.size(0);
   const Target target = make_target(labels, classes, ignore_index, label_smoothing);
   at::Tensor d_x;
-  if (needs_x) d_x = weight.size(0) == 0 ? at::zeros_like(x) : at::empty_like(x);
+  if (needed.x) d_x = weight.size(0) == 0 ? at::zeros_like(x) : at::empty_like(x);
   at::Tensor d_weight;
   at::Tensor total =
       at::zeros({}, x.options().dtype(x.element_size() < 4 ? at::kFloat : x.scalar_type()));
+  at::Tensor d_bias;
+  if (needed.bias) d_bias = at::zeros({weight.size(0)}, total.options());
   const int64_t block = std::max<int64_t>(1, block_elements / std::max<int64_t>(1, classes.n_most));
   for (int64_t begin = 0; begin < n_rows; begin += block) {
     const int64_t length = std::min(block, n_rows - begin);
     at::Tensor rows = x.narrow(0, begin, length);
     const Target here = target.rows(begin, length);
-    at::Tensor log_probs = classes.log_softmax(widened(rows.matmul(weight.t())));
+    at::Tensor log_probs = classes.log_softmax(widened(at::linear(rows, weight, bias)));
     if (weight.size(0) == 0) continue;
     total += loss_of(log_probs, here);
-    if (!needs_x && !needs_weight) continue;
+    if (!needed.x && !needed.weight && !needed.bias) continue;
     log_probs.exp_();
     subtract_target_(log_probs, here);
+    if (needed.bias) d_bias += log_probs.sum(0);
     at::Tensor d_logits = log_probs.to(x.scalar_type());
-    if (needs_x) {
+    if (needed.x) {
       at::Tensor place = d_x.narrow(0, begin, length);
       at::mm_out(place, d_logits, weight);
     }
-    if (!needs_weight) continue;
+    if (!needed.weight) continue;
     if (!d_weight.defined())
       d_weight = d_logits.t().mm(rows).to(total.scalar_type());
     else if (d_weight.scalar_type() == x.scalar_type())
@@ -194,20 +207,24 @@ Parts linear_cross_entropy_part(const at::Tensor& x, const at::Tensor& weight,
     else
       d_weight.add_(d_logits.t().mm(rows));  // blocks of 16 bits add up in 32
   }
-  if (needs_weight && !d_weight.defined())
+  if (needed.weight && !d_weight.defined())
     d_weight = at::zeros(weight.sizes(), weight.options().dtype(total.scalar_type()));
-  return {total, d_x, d_weight};
+  return {total, d_x, d_weight, d_bias};
 }
 
 at::Tensor linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight,
                                 const at::Tensor& labels, int64_t ignore_index,
-                                double label_smoothing) {
+                                double label_smoothing, const std::optional<at::Tensor>& bias) {
   require(weight.dim() == 2 && x.dim() >= 1 && x.size(-1) == weight.size(1),
           "linear_cross_entropy: expected x [..., in] and weight [classes, in], got x ", x.sizes(),
           " and weight ", weight.sizes());
   require(x.scalar_type() == weight.scalar_type() && x.is_floating_point(),
           "linear_cross_entropy: x and weight must have one floating-point dtype, they have ",
           x.scalar_type(), " and ", weight.scalar_type());
+  require(!bias || (bias->dim() == 1 && bias->size(0) == weight.size(0) &&
+                    bias->scalar_type() == x.scalar_type()),
+          "linear_cross_entropy: expected bias [classes] of x's dtype, got ",
+          bias ? bias->sizes() : at::IntArrayRef());
   require(labels.scalar_type() == at::kLong && labels.sizes() == x.sizes().slice(0, x.dim() - 1),
           "linear_cross_entropy: expected Long labels of shape ", x.sizes().slice(0, x.dim() - 1),
           ", got ", labels.scalar_type(), " ", labels.sizes());
@@ -216,8 +233,8 @@ at::Tensor linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight,
   at::Tensor rows = x.reshape({-1, x.size(-1)});
   at::Tensor column = labels.reshape({-1});
   if (at::functorch::maybeCurrentDynamicLayer())
-    return with_all_logits(rows, weight, column, ignore_index, label_smoothing);
-  return LinearCrossEntropy::apply(rows, weight, column, ignore_index, label_smoothing);
+    return with_all_logits(rows, weight, bias, column, ignore_index, label_smoothing);
+  return LinearCrossEntropy::apply(rows, weight, bias, column, ignore_index, label_smoothing);
 }
 
 }  // namespace redco

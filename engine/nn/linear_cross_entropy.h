@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <tuple>
 
 namespace redco {
@@ -17,11 +18,17 @@ struct Classes {
   std::function<at::Tensor(const at::Tensor& logits)> log_softmax;
 };
 
-/// What a rank contributes to the summed loss and to its gradients: (loss, of x, of weight). The
-/// first two are this rank's terms of sums over the ranks that hold the other classes. Gradients
-/// that are not needed are undefined. Works below autograd.
-std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_part(
-    const at::Tensor& x, const at::Tensor& weight, const at::Tensor& labels, int64_t ignore_index,
-    double label_smoothing, bool needs_x, bool needs_weight, const Classes& classes);
+/// Which gradients are asked for.
+struct Needed {
+  bool x, weight, bias;
+};
+
+/// What a rank contributes to the summed loss and to its gradients: (loss, of x, of weight, of
+/// bias). The first two are this rank's terms of sums over the ranks that hold the other classes.
+/// Gradients that are not needed are undefined. Works below autograd.
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_part(
+    const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+    const at::Tensor& labels, int64_t ignore_index, double label_smoothing, Needed needed,
+    const Classes& classes);
 
 }  // namespace redco

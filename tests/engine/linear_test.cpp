@@ -49,7 +49,7 @@ TEST_CASE("few rows: what the kernel is not for") {
   CHECK(at::allclose(linear(x, gaps, at::Tensor()), at::linear(x, gaps)));
   CHECK(linear(at::randn({0, 6}), gaps, at::Tensor()).sizes().equals({0, 8}));
   CHECK(at::allclose(linear(x[0], gaps, at::Tensor()), at::linear(x[0], gaps)));
-  at::Tensor weight = at::randn({8, 6}, at::requires_grad());
+  at::Tensor weight = at::randn({8, 6}).requires_grad_();
   linear(x, weight, at::Tensor()).sum().backward();
   CHECK(at::allclose(weight.grad(), x.sum(0).expand({8, 6})));
   CHECK((linear(x.to(at::kBFloat16), wide.narrow(1, 0, 6).to(at::kBFloat16), at::Tensor())

@@ -120,6 +120,13 @@ const std::vector<Case> fused_losses = {
      [](const Tensors& t) -> Tensors { return {fused(t, 0.1) / 5}; },
      1,
      "0,0,0"},
+    {"linear_cross_entropy with a bias",
+     {{{5, 3}}, {{7, 3}}, {{7}}, labels},
+     [](const Tensors& t) -> Tensors {
+       return {linear_cross_entropy(t[0], t[1], t[3], -100, 0.1, t[2])};
+     },
+     2,
+     "0,0,0,0"},
     {"linear_cross_entropy with fewer classes than ranks",
      {{{3, 3}}, {{3, 3}}, longs({0, 2, 1}, {3})},
      [](const Tensors& t) -> Tensors { return {fused(t)}; },

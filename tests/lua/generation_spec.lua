@@ -6,7 +6,7 @@ local testing = require "testing"
 local torch = redco.torch
 local test = testing.test
 
-local names = { "gpt2" }
+local names = cases.names
 
 local function shown(rows)
   local lines = {}
@@ -18,7 +18,7 @@ for _, folder in ipairs(cases.folders) do
   for _, name in ipairs(names) do
     local case = cases.open(folder, name)
     local model = redco.models.from_pretrained(case.dir)
-    model.generation_config = nil  -- what a case gives is all that holds
+    model.generation_config = {}  -- what a case gives is all that holds
     local inputs = {}
     for key, rows in pairs(case.expected.generation.inputs) do inputs[key] = torch.tensor(rows) end
     if case.arrays["gen.pixel_values"] then

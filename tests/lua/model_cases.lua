@@ -1,9 +1,25 @@
 --- The reference cases of the model families: tests/cases, and the larger set where REDCO_CASES
 --- names one (tests/cases/README.md).
 local redco = require "redco"
+local testing = require "testing"
 local torch = redco.torch
 
-local cases = { folders = { "../cases" } }
+local cases = { folders = { assert(os.getenv "REDCO_SOURCE") .. "/tests/cases" } }
+
+--- One per family and form of it.
+cases.names = {
+  "gpt2",
+  "gptj",
+  "llama",
+  "llama3",
+  "opt",
+  "opt_350m_style",
+  "t5_relu_tied",
+  "t5_gated_untied",
+  "bart",
+  "vit_gpt2",
+}
+
 if os.getenv "REDCO_CASES" then
   cases.folders[2] = os.getenv "REDCO_CASES"
 else
@@ -40,6 +56,60 @@ function cases.training_inputs(case, prefix, is_encoder_decoder)
   next_ones:narrow(1, 0, length):copy_(inputs.labels:narrow(1, 1, length))
   inputs.labels = next_ones
   return inputs
+end
+
+function cases.expect_near(what, actual, expected, relative)
+  local off = math.abs(actual - expected)
+  if off > relative * math.abs(expected) or off ~= off then
+    error(("%s is %.9g, expected %.9g"):format(what, actual, expected), 2)
+  end
+end
+
+local function norm(tensor) return tensor:double():norm():item() end
+
+-- In the same order in all processes, as what is collective must be.
+local function names_of(tensors)
+  local names = {}
+  for name in pairs(tensors) do names[#names + 1] = name end
+  table.sort(names)
+  return names
+end
+
+--- The gradients of the loss of batch0.
+function cases.expect_gradients(case, gradients)
+  local training, total = case.expected.training, 0
+  for _, name in ipairs(names_of(gradients)) do
+    local tensor = gradients[name]
+    local size = training.grad_norms_fp64[name] or 0
+    assert(training.grad_norms_fp64[name] or norm(tensor) == 0, name .. " is not to be trained")
+    total = total + norm(tensor) ^ 2
+    if size > 1e-9 then  -- others are 0 but for rounding
+      cases.expect_near("the gradient of " .. name, norm(tensor), size, 1e-4)
+      local whole = case.arrays["grad." .. name]
+      if whole then testing.expect_close(tensor:full(), whole, 1e-3, 1e-4 * norm(whole)) end
+    end
+  end
+  for name in pairs(training.grad_norms_fp64) do
+    assert(gradients[name], "the model has no " .. name)
+  end
+  cases.expect_near("all gradients", math.sqrt(total), training.grad_norm_total_fp64, 1e-4)
+end
+
+--- The loss before each step of AdamW, and the parameters after all.
+function cases.expect_trained(case, losses, params)
+  local adamw = case.expected.training.adamw
+  for step, loss in ipairs(adamw.losses_fp64) do
+    cases.expect_near("the loss of step " .. step, losses[step], loss, 1e-5)
+  end
+  local before = torch.load(case.dir .. "/model.safetensors")
+  for _, name in ipairs(names_of(params)) do
+    local after = adamw.param_norms_after_fp64[name] or norm(before[name])  -- it is not trained
+    local is_key_bias = name:find "k_proj%.bias" or name:find "c_attn%.bias"
+      or name:find "key%.bias"
+    -- The gradient of a key's bias is 0 but for rounding, of which Adam makes whole steps.
+    cases.expect_near(name, norm(params[name]), after,
+      is_key_bias and 1e-2 or 1e-5)
+  end
 end
 
 return cases

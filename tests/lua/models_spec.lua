@@ -8,10 +8,6 @@ local testing = require "testing"
 local torch = redco.torch
 local test, expect_close = testing.test, testing.expect_close
 
-local names = {
-  "gpt2",
-}
-
 -- Of the last rows, as many as are expected; of them, the positions that are no padding.
 local function expect_logits(logits, expected, mask)
   logits = logits:narrow(0, logits:size(0) - expected:size(0), expected:size(0))
@@ -22,22 +18,14 @@ local function expect_logits(logits, expected, mask)
   expect_close(logits, expected, 0, 2e-4)
 end
 
-local function expect_near(what, actual, expected, relative)
-  if math.abs(actual - expected) > relative * math.abs(expected) then
-    error(("%s is %.9g, expected %.9g"):format(what, actual, expected), 2)
-  end
-end
-
 local function with_gradients(params)
   local tracked = {}
   for name, tensor in pairs(params) do tracked[name] = tensor:clone():requires_grad_() end
   return tracked
 end
 
-local function norm(tensor) return tensor:double():norm():item() end
-
 for _, folder in ipairs(cases.folders) do
-  for _, name in ipairs(names) do
+  for _, name in ipairs(cases.names) do
     local case = cases.open(folder, name)
     local expected = case.expected
     local model = redco.models.from_pretrained(case.dir)
@@ -92,24 +80,10 @@ for _, folder in ipairs(cases.folders) do
       local inputs = cases.training_inputs(case, "batch0", is_seq2seq)
       local loss = model.loss(params, inputs)
       loss:backward()
-      local training, total = expected.training, 0
-      expect_near("the loss", loss:item(), training.loss_fp64, 1e-5)
-      local tied = {}
-      for parameter, tensor in pairs(params) do
-        local size = training.grad_norms_fp64[parameter]
-        tied[parameter] = true
-        if size and size > 1e-9 then
-          assert(tensor.grad, "no gradient of " .. parameter)
-          expect_near("the gradient of " .. parameter, norm(tensor.grad), size, 1e-4)
-        end
-        if tensor.grad then total = total + norm(tensor.grad) ^ 2 end
-        local whole = case.arrays["grad." .. parameter]
-        if whole then expect_close(tensor.grad, whole, 1e-3, 1e-4 * norm(whole)) end
-      end
-      for parameter in pairs(training.grad_norms_fp64) do
-        assert(tied[parameter], "the model has no " .. parameter)
-      end
-      expect_near("all gradients", math.sqrt(total), training.grad_norm_total_fp64, 1e-4)
+      cases.expect_near("the loss", loss:item(), expected.training.loss_fp64, 1e-5)
+      cases.expect_gradients(case, redco.tree.map(function(tensor)
+        return tensor.grad or torch.zeros_like(tensor)
+      end, params))
     end)
 
     check("five steps of AdamW", function()
@@ -133,15 +107,7 @@ for _, folder in ipairs(cases.folders) do
       for step = 0, adamw.steps - 1 do
         trainer:train { examples = { step }, per_device_batch_size = 1 }
       end
-      for step, loss in ipairs(adamw.losses_fp64) do
-        expect_near("the loss of step " .. step, losses[step], loss, 1e-5)
-      end
-      for parameter, tensor in pairs(trainer.params) do
-        local is_key_bias = parameter:find "k_proj%.bias" or parameter:find "c_attn%.bias"
-          or parameter:find "key%.bias"
-        expect_near(parameter, norm(tensor), adamw.param_norms_after_fp64[parameter],
-          is_key_bias and 2e-3 or 1e-5)
-      end
+      cases.expect_trained(case, losses, trainer.params)
     end)
   end
 end

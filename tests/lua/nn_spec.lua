@@ -304,44 +304,54 @@ test("wrong labels and options of the losses are errors of the line that called"
   expect_error(function() nn.linear_cross_entropy(x, torch.randn { 5, 3 }, torch.tensor { 1,
     2 }) end,
     "nn_spec.lua:")
+  expect_error(function()
+    nn.linear_cross_entropy(x, weight, torch.tensor { 1, 2 }, { bias = torch.ones { 4 } })
+  end, "nn_spec.lua:", "bias", "[4]")
 end)
 
 --- Fails unless linear_cross_entropy and cross_entropy of the full logits agree in value, first
---- and, with `twice`, second gradients.
+--- and, with `twice`, second gradients, without and with a bias.
 local function compare_heads(dtype, sizes, options, tolerance, twice)
   local rng = torch.Generator(11)
   local function draw(...) return torch.randn({ ... }, { generator = rng }) end
-  local first_x = (draw(sizes.rows, sizes.inner) * 0.5):to(dtype)
-  local first_weight = (draw(sizes.classes, sizes.inner) * 0.5):to(dtype)
+  local shapes = { { sizes.rows, sizes.inner }, { sizes.classes, sizes.inner }, { sizes.classes } }
+  local first, probes = {}, {}
+  for i, shape in ipairs(shapes) do
+    first[i], probes[i] = (draw(unpack(shape)) * 0.5):to(dtype), draw(unpack(shape))
+  end
   local labels = draw(sizes.rows):abs():mul(1e6):long():remainder(sizes.classes)
   labels[0] = options.ignore_index or -100
-  local probe_x, probe_weight = draw(sizes.rows, sizes.inner), draw(sizes.classes, sizes.inner)
-  local results = {}
-  for i, head in ipairs {
-    function(x, weight) return nn.linear_cross_entropy(x, weight, labels, options) end,
-    function(x, weight)
-      return nn.cross_entropy(torch.linear(x, weight), labels, options)
-    end,
-  } do
-    local x = first_x:clone():requires_grad_()
-    local weight = first_weight:clone():requires_grad_()
-    local loss, count = head(x, weight)
-    local r = { loss = loss:detach(), count = count }
-    if twice then
-      r.x, r.weight = unpack(torch.autograd.grad(loss, { x, weight }, { create_graph = true }))
-      local probed = (r.x * probe_x):sum() + (r.weight * probe_weight):sum()
-      r.xx, r.ww = unpack(torch.autograd.grad(probed, { x, weight }))
-      r.x, r.weight = r.x:detach(), r.weight:detach()
-    else
-      r.x, r.weight = unpack(torch.autograd.grad(loss, { x, weight }))
-    end
-    results[i] = r
+  local function fused(x, weight, bias)
+    local o = { bias = bias }
+    for key, value in pairs(options) do o[key] = value end
+    return nn.linear_cross_entropy(x, weight, labels, o)
   end
-  for key, expected in pairs(results[2]) do
-    local actual = results[1][key]
-    expect_equal(actual.dtype, expected.dtype)
-    local largest = expected:double():abs():max():item()
-    expect_close(actual, expected, tolerance, tolerance * largest)
+  local function plain(x, weight, bias)
+    return nn.cross_entropy(torch.linear(x, weight, bias), labels, options)
+  end
+  local function results_of(head, n_inputs)
+    local inputs, results = {}, {}
+    for i = 1, n_inputs do inputs[i] = first[i]:clone():requires_grad_() end
+    local loss, count = head(unpack(inputs))
+    results.loss, results.count = loss:detach(), count
+    local gradients = torch.autograd.grad(loss, inputs, { create_graph = twice or false })
+    local probed = 0
+    for i, gradient in ipairs(gradients) do
+      results["gradient " .. i] = gradient:detach()
+      probed = probed + (gradient * probes[i]):sum()
+    end
+    for i, gradient in ipairs(twice and torch.autograd.grad(probed, inputs) or {}) do
+      results["second gradient " .. i] = gradient
+    end
+    return results
+  end
+  for n_inputs = 2, 3 do
+    local actual = results_of(fused, n_inputs)
+    for key, expected in pairs(results_of(plain, n_inputs)) do
+      expect_equal(actual[key].dtype, expected.dtype)
+      local largest = expected:double():abs():max():item()
+      expect_close(actual[key], expected, tolerance, tolerance * largest)
+    end
   end
 end
 

@@ -175,6 +175,16 @@ test("fewer heads of keys and values than shards: those stay whole, and it is sa
   end
 end)
 
+test("one head of keys and values for all stays whole", function()
+  local one = { vocabulary = 97, width = 96, heads = 24, kv_heads = 1 }
+  local decisions = decide("llama", one, 2)
+  expect_layout(decisions, copy(golden.llama,
+    { ["k_proj.weight"] = "replicate", ["v_proj.weight"] = "replicate" }))
+  for _, ending in ipairs { "k_proj.weight", "v_proj.weight" } do
+    assert(reason_of(decisions, ending):find "whole: it makes one head")
+  end
+end)
+
 test("heads that do not divide: the attention stays whole, the rest is split as ever", function()
   local twelve = { vocabulary = 97, width = 96, heads = 12, kv_heads = 12 }
   local function whole(...)

@@ -61,6 +61,20 @@ size_t logical_pieces(const Call& call) {
   return whole % size->toInt() == 0 ? size_t(whole / size->toInt()) : 0;
 }
 
+// A view gives one head the split of what it is made of, which attention can't keep.
+bool splits_a_head(const Call& call, const TensorArgument& argument) {
+  const Placement& now = argument.placements[mp];
+  return call.op.name.starts_with("aten::_scaled_dot_product") && now.is_sharded() &&
+         now.dim + 1 == argument.tensor.dim();
+}
+
+// Whether a result lies split: a product's own, or, of a loss, which is a sum, the gradient that
+// comes with it.
+bool shows_split(const Plan& plan) {
+  return std::any_of(plan.outputs.begin(), plan.outputs.end(),
+                     [](const auto& output) { return output.placements[mp].is_sharded(); });
+}
+
 }  // namespace
 
 LayoutTracer::LayoutTracer(std::vector<TracedParameter>& parameters,
@@ -123,6 +137,9 @@ void LayoutTracer::after(const Call& call, const Plan& plan, c10::ArrayRef<c10::
       made.of_whole = parameters_[size_t(seen->second)].is_mended && now.is_replicated();
     Lineage& own = lineages_[argument.impl];
     if (now.is_sharded() && target.is_replicated() && regroups(call.op)) mend(call, i, own.split);
+    if (splits_a_head(call, argument) && target.is_replicated())
+      for (int weight : own.split)
+        mended_.emplace(weight, Correction{Placement::replicate(), "whole: it makes one head"});
     if (now.is_partial() && target.is_replicated()) own.summed = own.split;
     if (!now.is_replicated() && !target.is_replicated())
       made.split.insert(own.split.begin(), own.split.end());
@@ -222,8 +239,7 @@ void LayoutTracer::split_outputs(Call call, size_t i, TracedParameter& parameter
   for (int64_t dim = argument.tensor.dim(); dim-- > 0;) {
     argument.placements[mp] = Placement::shard(dim);
     std::optional<Plan> plan = call.op.rule(call);
-    if (!plan || !plan->inputs[i][mp].is_sharded() || !plan->outputs[0].placements[mp].is_sharded())
-      continue;
+    if (!plan || !plan->inputs[i][mp].is_sharded() || !shows_split(*plan)) continue;
     if (decide_as(parameter, argument.tensor, Placement::shard(dim),
                   "its input is whole: split along its outputs"))
       return;

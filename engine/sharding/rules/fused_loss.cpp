@@ -10,11 +10,14 @@ namespace {
 
 std::optional<Plan> linear_cross_entropy(const Call& call) {
   enum : int8_t { row, in, label };
-  Factors factors{{{row, in}, {label, in}, {row}}, {{}, {row, in}, {label, in}}};
-  factors.whole = uint64_t{1} << in;
+  auto factors = named_factors(
+      call, {{"x", {row, in}}, {"weight", {label, in}}, {"bias", {label}}, {"labels", {row}}},
+      {{}, {row, in}, {label, in}, {label}});
+  if (!factors) return std::nullopt;
+  factors->whole = uint64_t{1} << in;
   const TensorArgument& weight = call.tensors[1];
-  if (is_in_blocks(weight, 0)) factors.whole |= uint64_t{1} << label;
-  Plan plan = plan_by_factors(call, factors);
+  if (is_in_blocks(weight, 0)) factors->whole |= uint64_t{1} << label;
+  Plan plan = plan_by_factors(call, *factors);
   int64_t n_classes = weight.sizes()[0];
   Span own = own_span(n_classes, plan.inputs[1], 0, *call.mesh);
   MeshDims over = splitting(plan.inputs[1], 0);
@@ -25,11 +28,12 @@ std::optional<Plan> linear_cross_entropy(const Call& call) {
     auto log_softmax = [&](const at::Tensor& logits) {
       return logits - split_logsumexp(logits, 1, over, mesh);
     };
-    auto [total, d_x, d_weight] = linear_cross_entropy_part(
-        stack[0].toTensor(), stack[1].toTensor(), stack[2].toTensor(), stack[3].toInt(),
-        stack[4].toDouble(), stack[5].toBool(), stack[6].toBool(),
+    auto [total, d_x, d_weight, d_bias] = linear_cross_entropy_part(
+        stack[0].toTensor(), stack[1].toTensor(), stack[2].toOptional<at::Tensor>(),
+        stack[3].toTensor(), stack[4].toInt(), stack[5].toDouble(),
+        {stack[6].toBool(), stack[7].toBool(), stack[8].toBool()},
         {own.begin, own.end, n_classes, n_most, log_softmax});
-    stack = {total, d_x, d_weight};
+    stack = {total, d_x, d_weight, d_bias};
   };
   return plan;
 }

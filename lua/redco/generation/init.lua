@@ -43,7 +43,10 @@ local function generate(model, params, inputs, options)
   if n > 1 then scores = decoder:expand(n, scores) end
 
   local rows = scores:size(0)
-  local ids = torch.full({ rows, o.max_length }, o.pad_token_id, { dtype = "int64" })
+  local fill = o.pad_token_id
+  -- Hugging Face's beam search takes a padding token 0 for none.
+  if o.num_beams > 1 and fill == 0 then fill = o.eos[1] or fill end
+  local ids = torch.full({ rows, o.max_length }, fill, { dtype = "int64" })
   ids:narrow(1, 0, prompt_length):copy_(decoder.ids:full())
   local process, ended = new_processor(o), end_of_rows(o, prompt_length)
   if o.num_beams == 1 then

@@ -1,5 +1,5 @@
---- The options of `model.generate`: what a call gives, else the model's generation_config.json,
---- else the ids in its config.json, else these defaults. Names and meanings are Hugging Face's.
+--- The options of `model.generate`: what a call gives, else what the model's files say, else these
+--- defaults. Names and meanings are Hugging Face's.
 local arguments = require "redco.arguments"
 local fail = require "redco.fail"
 
@@ -26,19 +26,11 @@ local optional = {
 
 local complete = arguments("model.generate", defaults, optional)
 
--- Of the files' keys those that are options here; they hold many more.
+-- Of the keys of generation_config.json or, in older folders, of config.json those that are options.
 local function from_files(model)
-  local found = {}
-  local function take(source, key)
-    if found[key] == nil and source then found[key] = source[key] end
-  end
-  local names = {}
-  for key in pairs(defaults) do names[key] = true end
-  for _, key in ipairs(optional) do names[key] = true end
-  for key in pairs(names) do
-    take(model.generation_config, key)
-    if key:find "_token_id$" then take(model.config, key) end
-  end
+  local source, found = model.generation_config or model.config, {}
+  for key in pairs(defaults) do found[key] = source[key] end
+  for _, key in ipairs(optional) do found[key] = source[key] end
   return found
 end
 

@@ -19,6 +19,10 @@ function blocks.zeros(t) return nn.init.zeros_(t) end
 
 function blocks.ones(t) return nn.init.ones_(t) end
 
+function blocks.constant(value)
+  return function(t) return nn.init.constant_(t, value) end
+end
+
 --- Normal, but for a row of zeros: an embedding with a padding token.
 function blocks.normal_but_row(std, row)
   local normal = blocks.normal(std)
@@ -45,6 +49,17 @@ function blocks.add_linear(add, name, n_in, n_out, init, bias)
   if bias ~= false then add(name .. ".bias", { n_out }, blocks.zeros) end
 end
 
+-- A model as a part of another: its names begin with `prefix` there.
+
+function blocks.add_with_prefix(add, prefix)
+  return function(name, ...) add(prefix .. name, ...) end
+end
+
+--- Those of `params` that begin with the prefix, by the rest of their names.
+function blocks.with_prefix(params, prefix)
+  return setmetatable({}, { __index = function(_, name) return params[prefix .. name] end })
+end
+
 -- Layers.
 
 --- x W^T + b, with what an adapter beside the weight adds.
@@ -69,8 +84,9 @@ function blocks.rms_norm(params, name, x, eps)
   return torch.rms_norm(x, weight.shape, weight, eps)
 end
 
-function blocks.embedding(params, name, ids)
-  return torch.embedding(params[name .. ".weight"], ids)
+--- `padding_idx`: a token whose row the look-up does not train.
+function blocks.embedding(params, name, ids, padding_idx)
+  return torch.embedding(params[name .. ".weight"], ids, padding_idx or -1)
 end
 
 --- Learned positions [B or 1, T, size]; the first `offset` rows are for others.
@@ -122,6 +138,12 @@ end
 --- The number of tokens that were seen before these.
 function blocks.past(options)
   return options.cache and options.cache.length or 0
+end
+
+--- The keys and values of a layer that looks at an encoder's output: with a cache, made once.
+function blocks.of_memory(options, layer, make)
+  if options.cache then return options.cache:once(layer, make) end
+  return make()
 end
 
 --- [B, T] or [1, T]: the positions of the new tokens. Where `attention_mask` [B, S] tells tokens

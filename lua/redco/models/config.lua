@@ -53,7 +53,7 @@ local function complete_config(family, given, is_file)
   local c = {}
   for key, value in pairs(family.defaults) do c[key] = value end
   for key, value in pairs(given) do c[key] = value end
-  if family.complete then family.complete(c) end
+  if family.complete then family.complete(c, is_file) end
   check_kinds(family, c)
   c.model_type = family.model_type
   c.architectures = c.architectures or { family.architecture }

@@ -26,12 +26,14 @@ function files.new_parameter(dtype)
   end
 end
 
--- A weight's name among the parameters `sizes`: as it is, or without what the library puts before
--- the names of a model with a head.
+-- A weight's name among the parameters `sizes`: as it is, without or with what the library puts
+-- before the names of a model with a head.
 local function place_of(family, name, sizes)
   if sizes[name] then return name end
-  local prefixed = family.base_model_prefix .. "." .. name
-  if sizes[prefixed] then return prefixed end
+  local prefix = family.base_model_prefix .. "."
+  if sizes[prefix .. name] then return prefix .. name end
+  local rest = name:sub(#prefix + 1)
+  if name:sub(1, #prefix) == prefix and sizes[rest] then return rest end
 end
 
 local function is_ignored(family, config, name)
@@ -49,7 +51,7 @@ local function listed(names)
 end
 
 -- Which tensor of the file each parameter is.
-local function match(family, config, weights, sizes, may_miss)
+local function match(family, config, weights, sizes)
   local sources, surplus, missing = {}, {}, {}
   for _, name in ipairs(weights:keys()) do
     local place = place_of(family, name, sizes)
@@ -59,8 +61,9 @@ local function match(family, config, weights, sizes, may_miss)
       surplus[#surplus + 1] = name
     end
   end
+  local is_new = family.new_if_missing or {}
   for name in pairs(sizes) do
-    if not sources[name] and not may_miss(name) then missing[#missing + 1] = name end
+    if not sources[name] and not is_new[name] then missing[#missing + 1] = name end
   end
   if #missing > 0 then
     fail("%s: weights of the %s are missing: %s%s", weights.path, family.architecture,
@@ -82,20 +85,18 @@ local function check_shape(weights, source, name, sizes)
 end
 
 --- The parameters of a model of this family from a file or folder of weights. options: dtype (nil:
---- as they are stored), low_memory, may_miss(name): which may be missing and are then made new, by
---- `generator`.
+--- as they are stored), low_memory.
 function files.load_params(family, config, weights, options)
   local names, sizes, inits = {}, {}, {}
   family.add_parameters(config, function(name, shape, init)
     names[#names + 1], sizes[name], inits[name] = name, shape, init
   end)
-  local sources = match(family, config, weights, sizes,
-    options.may_miss or function() return false end)
+  local sources = match(family, config, weights, sizes)
   local params = {}
   for _, name in ipairs(names) do
     local source = sources[name]
     if not source then
-      params[name] = inits[name](files.new_parameter(options.dtype)(sizes[name]), options.generator)
+      params[name] = inits[name](files.new_parameter(options.dtype)(sizes[name]))
     else
       check_shape(weights, source, name, sizes[name])
       local stored = weights:tensor(source)

@@ -19,14 +19,15 @@ local gpt2 = {
     attn_pdrop = 0.1,
     layer_norm_epsilon = 1e-5,
     initializer_range = 0.02,
+    add_cross_attention = false,
     tie_word_embeddings = true,
     bos_token_id = 50256,
     eos_token_id = 50256,
   },
-  optional = { "n_inner" },
+  optional = { "n_inner", "is_decoder", "reorder_and_upcast_attn", "summary_activation",
+    "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj" },
   -- What the library offers and this file does not: other values are refused.
-  only = { scale_attn_weights = true, scale_attn_by_inverse_layer_idx = false,
-    add_cross_attention = false },
+  only = { scale_attn_weights = true, scale_attn_by_inverse_layer_idx = false },
   -- Masks that old checkpoints have among the weights.
   ignored = { "%.attn%.bias$", "%.attn%.masked_bias$" },
 }
@@ -53,6 +54,12 @@ function gpt2.add_parameters(c, add)
     blocks.add_layer_norm(add, block .. "ln_1", c.n_embd)
     conv1d(block .. "attn.c_attn", c.n_embd, 3 * c.n_embd, normal)
     conv1d(block .. "attn.c_proj", c.n_embd, c.n_embd, residual)
+    if c.add_cross_attention then
+      blocks.add_layer_norm(add, block .. "ln_cross_attn", c.n_embd)
+      conv1d(block .. "crossattention.q_attn", c.n_embd, c.n_embd, normal)
+      conv1d(block .. "crossattention.c_attn", c.n_embd, 2 * c.n_embd, normal)
+      conv1d(block .. "crossattention.c_proj", c.n_embd, c.n_embd, residual)
+    end
     blocks.add_layer_norm(add, block .. "ln_2", c.n_embd)
     conv1d(block .. "mlp.c_fc", c.n_embd, inner, normal)
     conv1d(block .. "mlp.c_proj", inner, c.n_embd, residual)
@@ -70,15 +77,31 @@ end
 function gpt2.new_forward(c)
   local activation = blocks.activation("gpt2", c.activation_function)
 
-  local function attention(params, name, x, mask, o)
-    local batch, length = x:size(0), x:size(1)
-    local qkv = blocks.conv1d(params, name .. ".c_attn", x, o)
-      :view { batch, length, 3, c.n_head, c.n_embd / c.n_head }
-    local q, k, v = unpack(qkv:transpose(1, 3):unbind(2))
-    if o.cache then k, v = o.cache:extend(name, k, v) end
+  -- What several matrices side by side make of x: [B, H, T, D] each.
+  local function fused(params, name, x, n, o)
+    local y = blocks.conv1d(params, name, x, o)
+      :view { x:size(0), x:size(1), n, c.n_head, c.n_embd / c.n_head }
+    return unpack(y:transpose(1, 3):unbind(2))
+  end
+
+  local function attend(params, name, q, k, v, mask, o)
     local y = blocks.attention(q, k, v,
       { mask = mask.mask, causal = mask.causal, dropout = c.attn_pdrop }, o)
     return blocks.dropout(blocks.conv1d(params, name .. ".c_proj", y, o), c.resid_pdrop, o)
+  end
+
+  local function attention(params, name, x, mask, o)
+    local q, k, v = fused(params, name .. ".c_attn", x, 3, o)
+    if o.cache then k, v = o.cache:extend(name, k, v) end
+    return attend(params, name, q, k, v, mask, o)
+  end
+
+  local function cross_attention(params, name, x, memory, o)
+    local q = fused(params, name .. ".q_attn", x, 1, o)
+    local k, v = blocks.of_memory(o, name, function()
+      return fused(params, name .. ".c_attn", memory, 2, o)
+    end)
+    return attend(params, name, q, k, v, {}, o)
   end
 
   local function mlp(params, name, x, o)
@@ -86,7 +109,7 @@ function gpt2.new_forward(c)
     return blocks.dropout(blocks.conv1d(params, name .. ".c_proj", y, o), c.resid_pdrop, o)
   end
 
-  return function(params, inputs, o)
+  return function(params, inputs, o, memory)
     local input_ids, length = inputs.input_ids, inputs.input_ids:size(1)
     if blocks.past(o) + length > c.n_positions then
       fail("gpt2: %d tokens are more than the model's n_positions, %d", blocks.past(o) + length,
@@ -102,6 +125,9 @@ function gpt2.new_forward(c)
         return blocks.layer_norm(params, block .. name, x, c.layer_norm_epsilon)
       end
       x = x + attention(params, block .. "attn", norm "ln_1", mask, o)
+      if memory then
+        x = x + cross_attention(params, block .. "crossattention", norm "ln_cross_attn", memory, o)
+      end
       x = x + mlp(params, block .. "mlp", norm "ln_2", o)
     end
     return blocks.layer_norm(params, "transformer.ln_f", x, c.layer_norm_epsilon)

@@ -10,7 +10,16 @@ local registry = require "redco.registry"
 local models = { new_cache = require "redco.models.cache" }
 
 local families = {}
-for _, name in ipairs { "gpt2" } do
+for _, name in ipairs {
+  "bart",
+  "gpt2",
+  "gptj",
+  "llama",
+  "opt",
+  "t5",
+  "vision_encoder_decoder",
+  "vit",
+} do
   local family = require("redco.models." .. name)
   families[family.model_type] = family
 end
@@ -26,6 +35,15 @@ local function family_of(config, where)
     table.concat(names, ", "))
 end
 
+local function config_of(dir, where)
+  return files.json(dir, "config.json") or fail("%s: there is no %s/config.json", where,
+    tostring(dir))
+end
+
+local function weights_of(dir)
+  return (native.open_weights or require "redco.models.weights_shim")(dir)
+end
+
 local new_options = arguments("models.from_config", { dtype = "float32" }, { "generator" })
 models.from_config = registry.define("redco.models.from_config", [[
 from_config(config, {generator, dtype = "float32"}) -> model
@@ -35,14 +53,17 @@ folder whose `config.json` is read.
 `model.params` is a flat table by Hugging Face's names, `model.config` the whole configuration.
 `model(params, inputs, {train = false, rng, cache})` gives the logits [batch, length, vocab_size];
 inputs: input_ids [batch, length], attention_mask (1 for tokens, 0 for padding) and position_ids if
-need be. `model.hidden_states` gives what the head sees. `model.loss(params, inputs, {train, rng,
+need be. Encoder-decoders: input_ids (or pixel_values [batch, channels, height, width]) and
+attention_mask are the encoder's; decoder_input_ids, if left out, are `model.decoder_input_ids(
+labels)`, the labels after the start token, with padding for -100; encoder_hidden_states, what
+`model.encode(params, inputs, {train, rng})` gave, saves the encoder's work. Classes of images:
+pixel_values, labels [batch], logits [batch, num_labels]. `model.hidden_states` gives what the head sees. `model.loss(params, inputs, {train, rng,
 ignore_index = -100, label_smoothing = 0})` is the mean cross-entropy of inputs.labels, which the
-collate_fn has shifted, and their number, without holding all logits.]],
+collate_fn has shifted (not for encoder-decoders), and their number, without holding all logits.]],
 function(config, options)
   local o, is_file = new_options(options), type(config) == "string"
   local where = is_file and config .. "/config.json" or "models.from_config"
-  local given = is_file and (files.json(config, "config.json")
-    or fail("models.from_config: there is no %s/config.json", config)) or config
+  local given = is_file and config_of(config, "models.from_config") or config
   local family = family_of(given, where)
   local c = complete_config(family, given, is_file)
   local params, new_parameter = {}, files.new_parameter(o.dtype)
@@ -61,17 +82,43 @@ process reads its part. `low_memory`: weights that have that dtype stay in the m
 where they are used; the files must then stay as they are. Errors name an unknown family and
 weights that are missing, have no place or another shape.]], function(dir, options)
   local o = load_options(options)
-  local given = files.json(dir, "config.json")
-    or fail("models.from_pretrained: there is no %s/config.json", tostring(dir))
+  local given = config_of(dir, "models.from_pretrained")
   local family = family_of(given, dir .. "/config.json")
   local c = complete_config(family, given, true)
-  local weights = (native.open_weights or require "redco.models.weights_shim")(dir)
-  local params = files.load_params(family, c, weights, {
+  local params = files.load_params(family, c, weights_of(dir), {
     dtype = o.dtype ~= "auto" and o.dtype or nil, low_memory = o.low_memory,
   })
   local model = new_model(family, c, params)
   model.generation_config = files.json(dir, "generation_config.json")
   return model
+end)
+
+local part_options = arguments("models.from_encoder_decoder_pretrained", { dtype = "float32" },
+  { "generator" })
+models.from_encoder_decoder_pretrained =
+registry.define("redco.models.from_encoder_decoder_pretrained", [[
+from_encoder_decoder_pretrained(encoder_dir, decoder_dir, {dtype = "float32", generator}) -> model
+Text about images: a vision-encoder-decoder of a ViT's folder and a GPT-2's. The layers by which the
+decoder attends to the encoder's output, which neither has, are new and drawn from `generator`.
+`model.config`'s decoder_start_token_id, eos_token_id and pad_token_id are the decoder's own, its end
+where it has no padding.]], function(encoder_dir, decoder_dir, options)
+  local o, params = part_options(options), {}
+  local given = { model_type = "vision-encoder-decoder" }
+  local family = families[given.model_type]
+  local dirs = { encoder = encoder_dir, decoder = decoder_dir }
+  for _, kind in ipairs { "encoder", "decoder" } do
+    local dir = dirs[kind]
+    given[kind] = config_of(dir, "models.from_encoder_decoder_pretrained")
+    local part = family.part(kind, given[kind])
+    local loaded = files.load_params(part, complete_config(part, given[kind], true),
+      weights_of(dir), { dtype = o.dtype })
+    for name, tensor in pairs(loaded) do params[kind .. "." .. name] = tensor end
+  end
+  local c, new_parameter = complete_config(family, given, true), files.new_parameter(o.dtype)
+  family.add_parameters(c, function(name, sizes, init)
+    params[name] = params[name] or init(new_parameter(sizes), o.generator)
+  end)
+  return new_model(family, c, params)
 end)
 
 return models

@@ -1,6 +1,8 @@
 --- What every model is, whatever its family: a function of its parameters and inputs, its loss, its
 --- generation, and its folder.
 local arguments = require "redco.arguments"
+local blocks = require "redco.models.blocks"
+local fail = require "redco.fail"
 local generate = require "redco.generation"
 local native = require "redco.native"
 local nn = require "redco.nn"
@@ -13,9 +15,31 @@ local loss_options = arguments("model.loss",
 local Model = {}
 Model.__index = Model
 
+-- Each token's predecessor: what a decoder sees when it is to predict the labels [B, T].
+local function shifted_right(c, labels)
+  local start, padding = c.decoder_start_token_id, c.pad_token_id
+  if not start or not padding then
+    fail("%s: the configuration has no %s, which decoder_input_ids made from labels need",
+      c.model_type, start and "pad_token_id" or "decoder_start_token_id")
+  end
+  local first = torch.full_like(labels:narrow(1, 0, 1), start)
+  local shifted = torch.cat({ first, labels:narrow(1, 0, labels:size(1) - 1) }, 1)
+  return shifted:masked_fill(shifted:eq(-100), padding)
+end
+
+-- The inputs with decoder_input_ids.
+local function with_decoder_inputs(c, inputs)
+  if inputs.decoder_input_ids then return inputs end
+  local all = { decoder_input_ids = shifted_right(c, inputs.labels
+    or fail("%s: the inputs have neither decoder_input_ids nor labels", c.model_type)) }
+  for name, value in pairs(inputs) do all[name] = value end
+  return all
+end
+
 --- family: a file of this folder; config: complete; params: a flat table.
 local function new_model(family, config, params)
   local weight, bias = family.head(config)
+  local is_buffer = family.buffers or {}  -- kept with the parameters, not trained
   local model = setmetatable({
     family = family, config = config, params = params,
     is_encoder_decoder = family.new_encoder ~= nil,
@@ -25,33 +49,44 @@ local function new_model(family, config, params)
 
   if encode then
     function model.encode(p, inputs, options)
-      return encode(p, inputs, call_options(options))
+      local o = call_options(options)
+      return encode(p, inputs, { train = o.train, rng = o.rng })
     end
+
+    function model.decoder_input_ids(labels) return shifted_right(config, labels) end
+  end
+
+  -- What the decoder looks at.
+  local function memory_of(p, inputs, o)
+    return inputs.encoder_hidden_states or blocks.of_memory(o, "encoder", function()
+      return encode(p, inputs, { train = o.train, rng = o.rng })
+    end)
   end
 
   function model.hidden_states(p, inputs, options)
     local o = call_options(options)
-    local memory = encode and (inputs.encoder_hidden_states or encode(p, inputs, o))
-    local hidden = forward(p, inputs, o, memory)
+    if encode then inputs = with_decoder_inputs(config, inputs) end
+    local hidden = forward(p, inputs, o, encode and memory_of(p, inputs, o))
     if o.cache then o.cache.length = o.cache.length + hidden:size(1) end
     return hidden
   end
 
+  local function head(p)
+    local b = bias and p[bias]:reshape { -1 }
+    return p[weight], b and is_buffer[bias] and b:detach() or b
+  end
+
   function model.logits(p, hidden)
-    return native.linear(hidden, p[weight], bias and p[bias])
+    return native.linear(hidden, head(p))
   end
 
   function model.loss(p, inputs, options)
     local o = loss_options(options)
     local hidden = model.hidden_states(p, inputs, { train = o.train, rng = o.rng })
-    local last, rows = p[weight], hidden
-    if bias then
-      -- A column of ones takes the bias into the product.
-      last = torch.cat({ last, p[bias]:reshape { -1, 1 } }, 1)
-      rows = torch.cat({ hidden, torch.ones_like(hidden:narrow(-1, 0, 1)) }, -1)
-    end
-    return nn.linear_cross_entropy(rows, last, inputs.labels,
-      { ignore_index = o.ignore_index, label_smoothing = o.label_smoothing })
+    local last, added = head(p)
+    return nn.linear_cross_entropy(hidden, last, inputs.labels, {
+      bias = added, ignore_index = o.ignore_index, label_smoothing = o.label_smoothing,
+    })
   end
 
   function model.generate(p, inputs, options)

@@ -28,14 +28,16 @@ of less than 32 bits are widened first.]], function(logits, labels, options)
   return mean(total, labels, o.ignore_index)
 end)
 
-local fused = arguments("nn.linear_cross_entropy", { ignore_index = -100, label_smoothing = 0 })
+local fused = arguments("nn.linear_cross_entropy",
+  { ignore_index = -100, label_smoothing = 0 }, { "bias" })
 losses.linear_cross_entropy = registry.define("redco.nn.linear_cross_entropy", [[
-linear_cross_entropy(x [..., in], weight [classes, in], labels [...], {ignore_index = -100, label_smoothing = 0}) -> loss, count
-cross_entropy(x weight^T, labels), without ever holding all logits: they are made, used and dropped
+linear_cross_entropy(x [..., in], weight [classes, in], labels [...], {bias [classes], ignore_index = -100, label_smoothing = 0}) -> loss, count
+cross_entropy(x weight^T + bias, labels), without ever holding all logits: they are made, used and dropped
 by blocks of rows. For a language model's head, where they would be the largest tensor by far. Can
 be differentiated twice, then with all logits.]], function(x, weight, labels, options)
   local o = fused(options)
-  local total = native.linear_cross_entropy(x, weight, labels, o.ignore_index, o.label_smoothing)
+  local total = native.linear_cross_entropy(x, weight, labels, o.ignore_index, o.label_smoothing,
+    o.bias)
   return mean(total, labels, o.ignore_index)
 end)
 

@@ -1,0 +1,113 @@
+--- GPT-J (Wang and Komatsuzaki, 2021), as Hugging Face's `GPTJForCausalLM`: one norm for attention
+--- and feed-forward layers, which work side by side, rotary positions in a part of each head, and a
+--- head with a bias.
+local blocks = require "redco.models.blocks"
+local fail = require "redco.fail"
+local rotary = require "redco.models.rotary"
+
+local gptj = {
+  model_type = "gptj",
+  architecture = "GPTJForCausalLM",
+  base_model_prefix = "transformer",
+  defaults = {
+    vocab_size = 50400,
+    n_positions = 2048,
+    n_embd = 4096,
+    n_layer = 28,
+    n_head = 16,
+    rotary_dim = 64,
+    activation_function = "gelu_new",
+    resid_pdrop = 0,
+    embd_pdrop = 0,
+    attn_pdrop = 0,
+    layer_norm_epsilon = 1e-5,
+    initializer_range = 0.02,
+    tie_word_embeddings = false,
+    bos_token_id = 50256,
+    eos_token_id = 50256,
+  },
+  optional = { "n_inner" },
+  -- Masks that old checkpoints have among the weights.
+  ignored = { "%.attn%.bias$", "%.attn%.masked_bias$" },
+}
+
+local function rope(c)
+  return rotary.settings("gptj",
+    { rope_theta = 10000, max_position_embeddings = c.n_positions }, c.rotary_dim)
+end
+
+function gptj.check(c)
+  if c.n_embd % c.n_head ~= 0 then
+    fail("gptj: n_embd (%d) is no multiple of n_head (%d)", c.n_embd, c.n_head)
+  end
+  if c.rotary_dim > c.n_embd / c.n_head then
+    fail("gptj: rotary_dim (%d) is more than a head's n_embd / n_head = %d", c.rotary_dim,
+      c.n_embd / c.n_head)
+  end
+  rope(c)
+end
+
+function gptj.add_parameters(c, add)
+  local normal, width = blocks.normal(c.initializer_range), c.n_embd
+  local inner = c.n_inner or 4 * width
+  add("transformer.wte.weight", { c.vocab_size, width }, normal)
+  for i = 0, c.n_layer - 1 do
+    local block = ("transformer.h.%d."):format(i)
+    blocks.add_layer_norm(add, block .. "ln_1", width)
+    for _, projection in ipairs { "k_proj", "v_proj", "q_proj", "out_proj" } do
+      blocks.add_linear(add, block .. "attn." .. projection, width, width, normal, false)
+    end
+    blocks.add_linear(add, block .. "mlp.fc_in", width, inner, normal)
+    blocks.add_linear(add, block .. "mlp.fc_out", inner, width, normal)
+  end
+  blocks.add_layer_norm(add, "transformer.ln_f", width)
+  if not c.tie_word_embeddings then add("lm_head.weight", { c.vocab_size, width }, normal) end
+  add("lm_head.bias", { c.vocab_size }, blocks.zeros)
+end
+
+function gptj.head(c)
+  return c.tie_word_embeddings and "transformer.wte.weight" or "lm_head.weight", "lm_head.bias"
+end
+
+function gptj.new_forward(c)
+  local activation = blocks.activation("gptj", c.activation_function)
+  local settings = rope(c)
+
+  local function attention(params, name, x, cos, sin, mask, o)
+    local function heads(projection)
+      return blocks.split_heads(blocks.linear(params, name .. projection, x, o), c.n_head)
+    end
+    local q = rotary.turn_neighbours(heads ".q_proj", cos, sin)
+    local k, v = rotary.turn_neighbours(heads ".k_proj", cos, sin), heads ".v_proj"
+    if o.cache then k, v = o.cache:extend(name, k, v) end
+    local y = blocks.attention(q, k, v,
+      { mask = mask.mask, causal = mask.causal, dropout = c.attn_pdrop }, o)
+    return blocks.dropout(blocks.linear(params, name .. ".out_proj", y, o), c.resid_pdrop, o)
+  end
+
+  local function mlp(params, name, x, o)
+    local y = activation(blocks.linear(params, name .. ".fc_in", x, o))
+    return blocks.dropout(blocks.linear(params, name .. ".fc_out", y, o), c.resid_pdrop, o)
+  end
+
+  return function(params, inputs, o)
+    local length = inputs.input_ids:size(1)
+    if blocks.past(o) + length > c.n_positions then
+      fail("gptj: %d tokens are more than the model's n_positions, %d", blocks.past(o) + length,
+        c.n_positions)
+    end
+    local x = blocks.dropout(blocks.embedding(params, "transformer.wte", inputs.input_ids),
+      c.embd_pdrop, o)
+    local cos, sin = rotary.angles(settings, inputs, o, length, x.dtype)
+    local mask = blocks.causal_mask(inputs, o, length, x.dtype)
+    for i = 0, c.n_layer - 1 do
+      local block = ("transformer.h.%d."):format(i)
+      local y = blocks.layer_norm(params, block .. "ln_1", x, c.layer_norm_epsilon)
+      x = x + attention(params, block .. "attn", y, cos, sin, mask, o)
+        + mlp(params, block .. "mlp", y, o)
+    end
+    return blocks.layer_norm(params, "transformer.ln_f", x, c.layer_norm_epsilon)
+  end
+end
+
+return gptj

@@ -1,0 +1,134 @@
+--- OPT (Zhang et al., 2022), as Hugging Face's `OPTForCausalLM`. The 350m model has its norms after
+--- the layers instead of before them, and embeddings of another size than the layers.
+local blocks = require "redco.models.blocks"
+local fail = require "redco.fail"
+
+local opt = {
+  model_type = "opt",
+  architecture = "OPTForCausalLM",
+  base_model_prefix = "model",
+  defaults = {
+    vocab_size = 50272,
+    hidden_size = 768,
+    num_hidden_layers = 12,
+    ffn_dim = 3072,
+    max_position_embeddings = 2048,
+    do_layer_norm_before = true,
+    _remove_final_layer_norm = false,
+    dropout = 0.1,
+    attention_dropout = 0,
+    num_attention_heads = 12,
+    activation_function = "relu",
+    init_std = 0.02,
+    enable_bias = true,
+    tie_word_embeddings = true,
+    pad_token_id = 1,
+    bos_token_id = 2,
+    eos_token_id = 2,
+  },
+  optional = { "word_embed_proj_dim" },
+  only = { layerdrop = 0, layer_norm_elementwise_affine = true },
+}
+
+-- The first rows of the table of positions are no token's.
+local position_offset = 2
+
+function opt.complete(c)
+  c.word_embed_proj_dim = c.word_embed_proj_dim or c.hidden_size
+end
+
+function opt.check(c)
+  if c.hidden_size % c.num_attention_heads ~= 0 then
+    fail("opt: hidden_size (%d) is no multiple of num_attention_heads (%d)", c.hidden_size,
+      c.num_attention_heads)
+  end
+end
+
+local function is_projected(c) return c.word_embed_proj_dim ~= c.hidden_size end
+
+local function has_final_norm(c)
+  return c.do_layer_norm_before and not c._remove_final_layer_norm
+end
+
+function opt.add_parameters(c, add)
+  local normal, width, embed = blocks.normal(c.init_std), c.hidden_size, c.word_embed_proj_dim
+  add("model.decoder.embed_tokens.weight", { c.vocab_size, embed },
+    blocks.normal_but_row(c.init_std, c.pad_token_id))
+  add("model.decoder.embed_positions.weight",
+    { c.max_position_embeddings + position_offset, width }, normal)
+  if is_projected(c) then
+    blocks.add_linear(add, "model.decoder.project_in", embed, width, normal, false)
+    blocks.add_linear(add, "model.decoder.project_out", width, embed, normal, false)
+  end
+  for i = 0, c.num_hidden_layers - 1 do
+    local layer = ("model.decoder.layers.%d."):format(i)
+    for _, projection in ipairs { "k_proj", "v_proj", "q_proj", "out_proj" } do
+      blocks.add_linear(add, layer .. "self_attn." .. projection, width, width, normal,
+        c.enable_bias)
+    end
+    blocks.add_layer_norm(add, layer .. "self_attn_layer_norm", width)
+    blocks.add_linear(add, layer .. "fc1", width, c.ffn_dim, normal, c.enable_bias)
+    blocks.add_linear(add, layer .. "fc2", c.ffn_dim, width, normal, c.enable_bias)
+    blocks.add_layer_norm(add, layer .. "final_layer_norm", width)
+  end
+  if has_final_norm(c) then blocks.add_layer_norm(add, "model.decoder.final_layer_norm", width) end
+  if not c.tie_word_embeddings then add("lm_head.weight", { c.vocab_size, embed }, normal) end
+end
+
+function opt.head(c)
+  return c.tie_word_embeddings and "model.decoder.embed_tokens.weight" or "lm_head.weight"
+end
+
+function opt.new_forward(c)
+  local activation, eps = blocks.activation("opt", c.activation_function), 1e-5
+
+  local function attention(params, name, x, mask, o)
+    local function heads(projection)
+      return blocks.split_heads(blocks.linear(params, name .. projection, x, o),
+        c.num_attention_heads)
+    end
+    local q, k, v = heads ".q_proj", heads ".k_proj", heads ".v_proj"
+    if o.cache then k, v = o.cache:extend(name, k, v) end
+    local y = blocks.attention(q, k, v,
+      { mask = mask.mask, causal = mask.causal, dropout = c.attention_dropout }, o)
+    return blocks.linear(params, name .. ".out_proj", y, o)
+  end
+
+  -- x + f(x), the norm inside or outside.
+  local function residual(params, norm, x, o, f)
+    if c.do_layer_norm_before then
+      return x + blocks.dropout(f(blocks.layer_norm(params, norm, x, eps)), c.dropout, o)
+    end
+    return blocks.layer_norm(params, norm, x + blocks.dropout(f(x), c.dropout, o), eps)
+  end
+
+  return function(params, inputs, o)
+    local length = inputs.input_ids:size(1)
+    if blocks.past(o) + length > c.max_position_embeddings then
+      fail("opt: %d tokens are more than the model's max_position_embeddings, %d",
+        blocks.past(o) + length, c.max_position_embeddings)
+    end
+    local x = blocks.embedding(params, "model.decoder.embed_tokens", inputs.input_ids)
+    if is_projected(c) then x = blocks.linear(params, "model.decoder.project_in", x, o) end
+    x = x + blocks.position_embedding(params, "model.decoder.embed_positions", inputs, o, length,
+      position_offset)
+    local mask = blocks.causal_mask(inputs, o, length, x.dtype)
+    for i = 0, c.num_hidden_layers - 1 do
+      local layer = ("model.decoder.layers.%d."):format(i)
+      x = residual(params, layer .. "self_attn_layer_norm", x, o, function(y)
+        return attention(params, layer .. "self_attn", y, mask, o)
+      end)
+      x = residual(params, layer .. "final_layer_norm", x, o, function(y)
+        return blocks.linear(params, layer .. "fc2",
+          activation(blocks.linear(params, layer .. "fc1", y, o)), o)
+      end)
+    end
+    if has_final_norm(c) then
+      x = blocks.layer_norm(params, "model.decoder.final_layer_norm", x, eps)
+    end
+    if is_projected(c) then x = blocks.linear(params, "model.decoder.project_out", x, o) end
+    return x
+  end
+end
+
+return opt

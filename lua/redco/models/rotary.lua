@@ -1,0 +1,163 @@
+--- Rotary positions (Su et al., 2021): the elements of a head in pairs, each turned by an angle
+--- that grows with the token's position, slower from pair to pair. The kinds by which models are
+--- made to read longer texts are those of Hugging Face's `rope_type`.
+local blocks = require "redco.models.blocks"
+local fail = require "redco.fail"
+local torch = require "redco.torch"
+
+local rotary = {}
+
+-- Radians from one position to the next, for each pair of a head of `size` elements.
+local function frequencies(size, theta)
+  local list = {}
+  for i = 0, size / 2 - 1 do list[i + 1] = theta ^ (-2 * i / size) end
+  return list
+end
+
+local function clamp(x) return math.min(math.max(x, 0), 1) end
+
+-- Of the frequencies, as many as `kept(i, frequency)` in [0, 1] says; the rest are divided.
+local function partly_divided(r, kept)
+  local list = frequencies(r.size, r.theta)
+  for i, frequency in ipairs(list) do
+    local share = kept(i, frequency)
+    list[i] = share * frequency + (1 - share) * frequency / r.factor
+  end
+  return list
+end
+
+-- Of each kind: the settings that it must have; its frequencies for a text of `length` tokens, with
+-- what cos and sin are multiplied by, if anything.
+local kinds = {}
+
+kinds.default = { needs = {}, frequencies = function(r) return frequencies(r.size, r.theta) end }
+
+kinds.linear = { needs = { "factor" }, frequencies = function(r)
+  return partly_divided(r, function() return 0 end)
+end }
+
+-- A larger base as the text becomes longer than those of the training.
+kinds.dynamic = { needs = { "factor" }, by_length = true, frequencies = function(r, length)
+  local stretch = r.factor * math.max(length / r.max_positions, 1) - (r.factor - 1)
+  return frequencies(r.size, r.theta * stretch ^ (r.size / (r.size - 2)))
+end }
+
+-- Slow pairs, which turn less than low_freq_factor times in the old context, are divided; those
+-- that turn more than high_freq_factor times stay.
+kinds.llama3 = {
+  needs = { "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings" },
+  frequencies = function(r)
+    return partly_divided(r, function(_, frequency)
+      local turns = r.original_max_position_embeddings * frequency / (2 * math.pi)
+      return clamp((turns - r.low_freq_factor) / (r.high_freq_factor - r.low_freq_factor))
+    end)
+  end,
+}
+
+-- YaRN (Peng et al., 2023): as before, but by the pair's number between those that turn beta_fast
+-- and beta_slow times.
+kinds.yarn = { needs = { "factor" }, frequencies = function(r)
+  local context = r.original_max_position_embeddings or r.max_positions
+  local function pair_that_turns(n)
+    return r.size * math.log(context / (n * 2 * math.pi)) / (2 * math.log(r.theta))
+  end
+  local first, last = pair_that_turns(r.beta_fast or 32), pair_that_turns(r.beta_slow or 1)
+  if r.truncate ~= false then first, last = math.floor(first), math.ceil(last) end
+  first, last = math.max(first, 0), math.min(last, r.size - 1)
+  if first == last then last = last + 0.001 end
+  local function scale(weight) return 1 + 0.1 * weight * math.log(math.max(r.factor, 1)) end
+  local list = partly_divided(r, function(i) return 1 - clamp((i - 1 - first) / (last - first)) end)
+  if r.attention_factor then return list, r.attention_factor end
+  local both = r.mscale and r.mscale_all_dim and r.mscale * r.mscale_all_dim ~= 0
+  return list, both and scale(r.mscale) / scale(r.mscale_all_dim) or scale(1)
+end }
+
+-- LongRoPE (Ding et al., 2024): a divisor for each pair, one list for texts as long as those of the
+-- training and one for longer ones.
+kinds.longrope = {
+  needs = { "short_factor", "long_factor" }, by_length = true,
+  frequencies = function(r, length)
+    local context = r.original_max_position_embeddings or r.max_positions
+    local list = frequencies(r.size, r.theta)
+    for i, divisor in ipairs(length > context and r.long_factor or r.short_factor) do
+      list[i] = list[i] / divisor
+    end
+    local factor = r.original_max_position_embeddings and r.max_positions / context or r.factor
+    return list, r.attention_factor
+      or math.sqrt(1 + math.log(math.max(factor or 1, 1)) / math.log(context))
+  end,
+}
+
+--- Brings `rope_parameters`, as transformers 5 has them, and the old `type` into the form that
+--- versions 4 and 5 read: `rope_theta` and `rope_scaling`.
+function rotary.complete(c)
+  local given = c.rope_parameters or c.rope_scaling
+  if not given then return end
+  local scaling = {}
+  for key, value in pairs(given) do scaling[key] = value end
+  c.rope_theta, scaling.rope_theta = scaling.rope_theta or c.rope_theta, nil
+  scaling.rope_type, scaling.type = scaling.rope_type or scaling.type or "default", nil
+  c.rope_scaling, c.rope_parameters = scaling.rope_type ~= "default" and scaling or nil, nil
+end
+
+--- The settings of a completed configuration, checked, for heads of `size` elements.
+function rotary.settings(family, c, size)
+  local r = { rope_type = "default" }
+  for key, value in pairs(c.rope_scaling or {}) do r[key] = value end
+  r.size, r.theta, r.max_positions = size, c.rope_theta, c.max_position_embeddings
+  r.original_max_position_embeddings = r.original_max_position_embeddings
+    or c.original_max_position_embeddings
+  local kind = kinds[r.rope_type]
+  if not kind then
+    fail("%s: unknown rope_type '%s'; there are default, dynamic, linear, llama3, longrope, yarn",
+      family, tostring(r.rope_type))
+  end
+  for _, key in ipairs(kind.needs) do
+    if not r[key] then fail("%s: rope_scaling of type %s has no %s", family, r.rope_type, key) end
+  end
+  for _, key in ipairs { "short_factor", "long_factor" } do
+    if r[key] and #r[key] ~= size / 2 then
+      fail("%s: rope_scaling.%s has %d numbers, expected head_dim / 2 = %d", family, key, #r[key],
+        size / 2)
+    end
+  end
+  if size % 2 ~= 0 then fail("%s: heads of %d elements are not pairs", family, size) end
+  return r
+end
+
+--- The frequencies for a text of `length` tokens, and the factor of cos and sin.
+function rotary.frequencies(r, length)
+  local list, factor = kinds[r.rope_type].frequencies(r, length)
+  return list, factor or 1
+end
+
+--- cos and sin of the new tokens' angles, each [B or 1, 1, T, size / 2].
+function rotary.angles(r, inputs, options, length, dtype)
+  local positions = blocks.position_ids(inputs, options, length)
+  local n_tokens = kinds[r.rope_type].by_length and positions:max():item() + 1 or nil
+  local list, factor = rotary.frequencies(r, n_tokens)
+  local angles = (positions:float():unsqueeze(-1) * torch.tensor(list, { dtype = "float32" }))
+    :unsqueeze(1)
+  return (angles:cos() * factor):to(dtype), (angles:sin() * factor):to(dtype)
+end
+
+local function turned(x, y, cos, sin) return x * cos - y * sin, y * cos + x * sin end
+
+--- LLaMA's pairs: an element of the first half of a head and that of the second.
+function rotary.turn_halves(x, cos, sin)
+  local first, second = unpack(x:chunk(2, -1))
+  return torch.cat({ turned(first, second, cos, sin) }, -1)
+end
+
+--- GPT-J's: neighbours, in the first 2 * cos:size(-1) elements of a head.
+function rotary.turn_neighbours(x, cos, sin)
+  local batch, n_heads, length, size = unpack(x.shape)
+  local n_pairs = cos:size(-1)
+  local pairs_of = x:narrow(-1, 0, 2 * n_pairs):view { batch, n_heads, length, n_pairs, 2 }
+  local even, odd = unpack(pairs_of:unbind(-1))
+  local y = torch.stack({ turned(even, odd, cos, sin) }, -1):flatten(-2)
+  if size == 2 * n_pairs then return y end
+  return torch.cat({ y, x:narrow(-1, 2 * n_pairs, size - 2 * n_pairs) }, -1)
+end
+
+return rotary

@@ -1,0 +1,207 @@
+--- T5 (Raffel et al., 2020), as Hugging Face's `T5ForConditionalGeneration`: attention is not
+--- scaled and knows positions only by biases of the distance, which a stack's first layer learns
+--- for all. Version 1.1 has gated feed-forward layers and a head of its own.
+local blocks = require "redco.models.blocks"
+local fail = require "redco.fail"
+local torch = require "redco.torch"
+
+local t5 = {
+  model_type = "t5",
+  architecture = "T5ForConditionalGeneration",
+  base_model_prefix = "transformer",
+  defaults = {
+    vocab_size = 32128,
+    d_model = 512,
+    d_kv = 64,
+    d_ff = 2048,
+    num_layers = 6,
+    num_heads = 8,
+    relative_attention_num_buckets = 32,
+    relative_attention_max_distance = 128,
+    dropout_rate = 0.1,
+    layer_norm_epsilon = 1e-6,
+    initializer_factor = 1.0,
+    feed_forward_proj = "relu",
+    is_encoder_decoder = true,
+    tie_word_embeddings = true,
+    pad_token_id = 0,
+    eos_token_id = 1,
+  },
+  -- The library derives dense_act_fn and is_gated_act from feed_forward_proj.
+  optional = { "num_decoder_layers", "dense_act_fn", "is_gated_act", "classifier_dropout",
+    "scale_decoder_outputs" },
+  ignored = { "^[ed][ne]coder%.embed_tokens%.weight$",
+    "^decoder%.block%.0%.layer%.1%.EncDecAttention%.relative_attention_bias%.weight$" },
+}
+
+function t5.complete(c)
+  c.num_decoder_layers = c.num_decoder_layers or c.num_layers
+  c.decoder_start_token_id = c.decoder_start_token_id or c.pad_token_id
+  -- What version 5 of the library writes: there tie_word_embeddings says nothing.
+  if c.scale_decoder_outputs ~= nil then c.tie_word_embeddings = c.scale_decoder_outputs end
+end
+
+local function feed_forward_of(c)
+  local gate = c.feed_forward_proj:match "^gated%-(.+)$"
+  return gate == "gelu" and "gelu_new" or gate or c.feed_forward_proj, gate ~= nil
+end
+
+function t5.check(c)
+  if c.relative_attention_num_buckets < 4
+    or c.relative_attention_max_distance <= c.relative_attention_num_buckets / 2 then
+    fail("t5: relative_attention_num_buckets (%d) must be 4 or more, and "
+      .. "relative_attention_max_distance (%d) more than half of them",
+      c.relative_attention_num_buckets, c.relative_attention_max_distance)
+  end
+end
+
+function t5.add_parameters(c, add)
+  local d_attention = c.num_heads * c.d_kv
+  local function normal(std) return blocks.normal(c.initializer_factor * std) end
+  local by_model = normal(c.d_model ^ -0.5)
+  local function linear(name, n_in, n_out, init)
+    blocks.add_linear(add, name, n_in, n_out, init, false)
+  end
+  local function norm(name)
+    add(name .. ".weight", { c.d_model }, blocks.constant(c.initializer_factor))
+  end
+  local function attention(layer, kind)
+    local name = layer .. kind
+    linear(name .. ".q", c.d_model, d_attention, normal((c.d_model * c.d_kv) ^ -0.5))
+    linear(name .. ".k", c.d_model, d_attention, by_model)
+    linear(name .. ".v", c.d_model, d_attention, by_model)
+    linear(name .. ".o", d_attention, c.d_model, normal(d_attention ^ -0.5))
+    norm(layer .. "layer_norm")
+  end
+  local function feed_forward(layer)
+    local name, _, is_gated = layer .. "DenseReluDense.", feed_forward_of(c)
+    for _, part in ipairs(is_gated and { "wi_0", "wi_1" } or { "wi" }) do
+      linear(name .. part, c.d_model, c.d_ff, by_model)
+    end
+    linear(name .. "wo", c.d_ff, c.d_model, normal(c.d_ff ^ -0.5))
+    norm(layer .. "layer_norm")
+  end
+  add("shared.weight", { c.vocab_size, c.d_model }, normal(1))
+  for _, stack in ipairs { "encoder", "decoder" } do
+    for i = 0, (stack == "encoder" and c.num_layers or c.num_decoder_layers) - 1 do
+      local layers = ("%s.block.%d.layer."):format(stack, i)
+      attention(layers .. "0.", "SelfAttention")
+      if stack == "decoder" then attention(layers .. "1.", "EncDecAttention") end
+      feed_forward(layers .. (stack == "decoder" and "2." or "1."))
+    end
+    add(stack .. ".block.0.layer.0.SelfAttention.relative_attention_bias.weight",
+      { c.relative_attention_num_buckets, c.num_heads }, by_model)
+    norm(stack .. ".final_layer_norm")
+  end
+  if not c.tie_word_embeddings then
+    add("lm_head.weight", { c.vocab_size, c.d_model }, normal(1))
+  end
+end
+
+function t5.head(c) return c.tie_word_embeddings and "shared.weight" or "lm_head.weight" end
+
+-- The bucket of each distance >= 0: half of `n` are one distance each, the others grow
+-- logarithmically up to `max_distance`.
+local function buckets(distance, n, max_distance)
+  local n_exact = math.floor(n / 2)
+  -- In this order, for a bucket's border must round as it does in the library.
+  local far = (distance:clamp(1):float() / n_exact):log():div(math.log(max_distance / n_exact))
+    :mul(n - n_exact):long():add(n_exact)
+  return torch.where(distance:lt(n_exact), distance, far:clamp_max(n - 1))
+end
+
+-- [1, H, T, S], to be added to scores; a decoder's hides the future.
+local function position_bias(c, params, stack, past, length)
+  local key = torch.arange(past + length)
+  local offset = key:unsqueeze(0) - key:narrow(0, past, length):unsqueeze(1)
+  local n, max = c.relative_attention_num_buckets, c.relative_attention_max_distance
+  local bucket
+  if stack == "decoder" then
+    bucket = buckets((-offset):clamp(0), n, max)
+  else
+    local half = math.floor(n / 2)
+    bucket = buckets(offset:abs(), half, max) + offset:gt(0) * half
+  end
+  local name = stack .. ".block.0.layer.0.SelfAttention.relative_attention_bias"
+  local bias = blocks.embedding(params, name, bucket):permute { 2, 0, 1 }:unsqueeze(0)
+  return stack == "decoder" and bias:masked_fill(offset:gt(0), -math.huge) or bias
+end
+
+-- Either stack: function(params, input_ids, o, padding mask of the encoder's tokens, memory).
+local function new_stack(c, stack, n_layers)
+  local name_of_activation, is_gated = feed_forward_of(c)
+  local activation = blocks.activation("t5", name_of_activation)
+
+  local function drop(x, o) return blocks.dropout(x, c.dropout_rate, o) end
+
+  local function heads(params, name, x, o)
+    return blocks.split_heads(blocks.linear(params, name, x, o), c.num_heads)
+  end
+
+  local function attend(params, name, x, k, v, mask, o)
+    local y = blocks.attention(heads(params, name .. ".q", x, o), k, v,
+      { mask = mask, scale = 1, dropout = c.dropout_rate }, o)
+    return drop(blocks.linear(params, name .. ".o", y, o), o)
+  end
+
+  local function self_attention(params, name, x, bias, o)
+    local k, v = heads(params, name .. ".k", x, o), heads(params, name .. ".v", x, o)
+    if o.cache then k, v = o.cache:extend(name, k, v) end
+    return attend(params, name, x, k, v, bias, o)
+  end
+
+  local function cross_attention(params, name, x, memory, mask, o)
+    local k, v = blocks.of_memory(o, name, function()
+      return heads(params, name .. ".k", memory, o), heads(params, name .. ".v", memory, o)
+    end)
+    return attend(params, name, x, k, v, mask, o)
+  end
+
+  local function feed_forward(params, name, x, o)
+    local function linear(part, y) return blocks.linear(params, name .. part, y, o) end
+    local y = is_gated and activation(linear(".wi_0", x)) * linear(".wi_1", x)
+      or activation(linear(".wi", x))
+    return drop(linear(".wo", drop(y, o)), o)
+  end
+
+  return function(params, input_ids, o, padding, memory)
+    local bias = position_bias(c, params, stack, blocks.past(o), input_ids:size(1))
+    if padding and not memory then bias = bias + padding end
+    local x = drop(blocks.embedding(params, "shared", input_ids), o)
+    for i = 0, n_layers - 1 do
+      local layers = ("%s.block.%d.layer."):format(stack, i)
+      local function norm(layer)
+        return blocks.rms_norm(params, layers .. layer .. ".layer_norm", x, c.layer_norm_epsilon)
+      end
+      x = x + self_attention(params, layers .. "0.SelfAttention", norm(0), bias, o)
+      if memory then
+        x = x + cross_attention(params, layers .. "1.EncDecAttention", norm(1), memory, padding, o)
+      end
+      local last = memory and 2 or 1
+      x = x + feed_forward(params, layers .. last .. ".DenseReluDense", norm(last), o)
+    end
+    return drop(blocks.rms_norm(params, stack .. ".final_layer_norm", x, c.layer_norm_epsilon), o)
+  end
+end
+
+local function padding_mask(params, inputs)
+  return blocks.padding_mask(inputs.attention_mask, params["shared.weight"].dtype)
+end
+
+function t5.new_encoder(c)
+  local encoder = new_stack(c, "encoder", c.num_layers)
+  return function(params, inputs, o)
+    return encoder(params, inputs.input_ids, o, padding_mask(params, inputs))
+  end
+end
+
+function t5.new_forward(c)
+  local decoder = new_stack(c, "decoder", c.num_decoder_layers)
+  return function(params, inputs, o, memory)
+    local x = decoder(params, inputs.decoder_input_ids, o, padding_mask(params, inputs), memory)
+    -- The embedding, as a head, is too large by the square root of its width.
+    return c.tie_word_embeddings and x * c.d_model ^ -0.5 or x
+  end
+end
+
+return t5

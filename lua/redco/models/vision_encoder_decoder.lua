@@ -1,0 +1,77 @@
+--- Text about an image, as Hugging Face's `VisionEncoderDecoderModel`: the decoder of one model
+--- attends to what the encoder of another makes of the image.
+local blocks = require "redco.models.blocks"
+local complete_config = require "redco.models.config"
+local fail = require "redco.fail"
+local gpt2 = require "redco.models.gpt2"
+local nn = require "redco.nn"
+local vit = require "redco.models.vit"
+
+local both = {
+  model_type = "vision-encoder-decoder",
+  architecture = "VisionEncoderDecoderModel",
+  base_model_prefix = "",
+  defaults = {
+    encoder = { model_type = "vit" },
+    decoder = { model_type = "gpt2" },
+    is_encoder_decoder = true,
+    tie_word_embeddings = false,  -- of the encoder to the decoder
+  },
+  only = { tie_word_embeddings = false },
+  ignored = { "^encoder%.pooler%.", "^decoder%.lm_head%.weight$", "%.attn%.bias$",
+    "%.attn%.masked_bias$" },
+}
+
+local parts = { encoder = { vit = vit.encoder }, decoder = { gpt2 = gpt2 } }
+
+--- The family of a part, "encoder" or "decoder", by its configuration.
+function both.part(kind, config)
+  local model_type = type(config) == "table" and config.model_type
+  return parts[kind][model_type] or fail("vision-encoder-decoder: its %s has model_type '%s', only "
+    .. "'%s' is supported", kind, tostring(model_type), next(parts[kind]))
+end
+
+function both.complete(c, is_file)
+  for kind in pairs(parts) do
+    c[kind] = complete_config(both.part(kind, c[kind]), c[kind], is_file)
+  end
+  c.decoder.is_decoder, c.decoder.add_cross_attention = true, true
+  for _, key in ipairs { "eos_token_id", "pad_token_id" } do
+    c[key] = c[key] or c.decoder[key] or c.decoder.eos_token_id
+  end
+  c.decoder_start_token_id = c.decoder_start_token_id or c.decoder.bos_token_id
+end
+
+local function is_projected(c) return c.encoder.hidden_size ~= c.decoder.n_embd end
+
+function both.add_parameters(c, add)
+  vit.encoder.add_parameters(c.encoder, blocks.add_with_prefix(add, "encoder."))
+  gpt2.add_parameters(c.decoder, blocks.add_with_prefix(add, "decoder."))
+  if not is_projected(c) then return end
+  local n_in, n_out = c.encoder.hidden_size, c.decoder.n_embd
+  local function uniform(t, generator)
+    return nn.init.uniform_(t, { a = -n_in ^ -0.5, b = n_in ^ -0.5, generator = generator })
+  end
+  add("enc_to_dec_proj.weight", { n_out, n_in }, uniform)
+  add("enc_to_dec_proj.bias", { n_out }, uniform)
+end
+
+function both.head(c) return "decoder." .. gpt2.head(c.decoder) end
+
+function both.new_encoder(c)
+  local encode = vit.encoder.new_encoder(c.encoder)
+  return function(params, inputs, o)
+    local x = encode(blocks.with_prefix(params, "encoder."), inputs, o)
+    return is_projected(c) and blocks.linear(params, "enc_to_dec_proj", x, o) or x
+  end
+end
+
+function both.new_forward(c)
+  local decode = gpt2.new_forward(c.decoder)
+  return function(params, inputs, o, memory)
+    return decode(blocks.with_prefix(params, "decoder."),
+      { input_ids = inputs.decoder_input_ids }, o, memory)
+  end
+end
+
+return both

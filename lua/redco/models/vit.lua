@@ -1,0 +1,150 @@
+--- ViT (Dosovitskiy et al., 2020), as Hugging Face's `ViTForImageClassification`, and its encoder
+--- alone, `ViTModel` without the pooler, as a part of other models.
+local blocks = require "redco.models.blocks"
+local fail = require "redco.fail"
+local nn = require "redco.nn"
+local torch = require "redco.torch"
+
+local encoder = {
+  model_type = "vit",
+  architecture = "ViTModel",
+  base_model_prefix = "vit",
+  defaults = {
+    hidden_size = 768,
+    num_hidden_layers = 12,
+    num_attention_heads = 12,
+    intermediate_size = 3072,
+    hidden_act = "gelu",
+    hidden_dropout_prob = 0.0,
+    attention_probs_dropout_prob = 0.0,
+    initializer_range = 0.02,
+    layer_norm_eps = 1e-12,
+    image_size = 224,
+    patch_size = 16,
+    num_channels = 3,
+    qkv_bias = true,
+  },
+  optional = { "encoder_stride", "pooler_output_size", "pooler_act", "id2label", "label2id",
+    "num_labels" },
+  ignored = { "^pooler%.", "^vit%.pooler%.", "^classifier%." },
+}
+
+function encoder.check(c)
+  if c.hidden_size % c.num_attention_heads ~= 0 then
+    fail("vit: hidden_size (%d) is no multiple of num_attention_heads (%d)", c.hidden_size,
+      c.num_attention_heads)
+  end
+  if c.image_size % c.patch_size ~= 0 then
+    fail("vit: image_size (%d) is no multiple of patch_size (%d)", c.image_size, c.patch_size)
+  end
+end
+
+-- Cut off at -2 and 2, not at as many deviations: that is how the library does it.
+local function normal_of(c)
+  return function(t, generator)
+    return nn.init.trunc_normal_(t, { std = c.initializer_range, generator = generator })
+  end
+end
+
+function encoder.add_parameters(c, add)
+  local size, normal = c.hidden_size, normal_of(c)
+  local function linear(name, n_in, n_out, bias)
+    blocks.add_linear(add, name, n_in, n_out, normal, bias)
+  end
+  add("embeddings.cls_token", { 1, 1, size }, normal)
+  add("embeddings.position_embeddings", { 1, (c.image_size / c.patch_size) ^ 2 + 1, size }, normal)
+  local patches = "embeddings.patch_embeddings.projection"
+  add(patches .. ".weight", { size, c.num_channels, c.patch_size, c.patch_size }, normal)
+  add(patches .. ".bias", { size }, blocks.zeros)
+  for i = 0, c.num_hidden_layers - 1 do
+    local layer = ("encoder.layer.%d."):format(i)
+    for _, part in ipairs { "query", "key", "value" } do
+      linear(layer .. "attention.attention." .. part, size, size, c.qkv_bias)
+    end
+    linear(layer .. "attention.output.dense", size, size)
+    linear(layer .. "intermediate.dense", size, c.intermediate_size)
+    linear(layer .. "output.dense", c.intermediate_size, size)
+    blocks.add_layer_norm(add, layer .. "layernorm_before", size)
+    blocks.add_layer_norm(add, layer .. "layernorm_after", size)
+  end
+  blocks.add_layer_norm(add, "layernorm", size)
+end
+
+--- function(params, inputs, o) -> [B, 1 + patches, hidden_size]; inputs: pixel_values [B, C, H, W]
+function encoder.new_encoder(c)
+  local activation = blocks.activation("vit", c.hidden_act)
+
+  local function embedded(params, pixel_values)
+    local expected = { c.num_channels, c.image_size, c.image_size }
+    local shape = pixel_values.shape
+    if #shape ~= 4 or table.concat(shape, ", ", 2) ~= table.concat(expected, ", ") then
+      fail("vit: pixel_values are [%s], expected [batch, %s]", table.concat(shape, ", "),
+        table.concat(expected, ", "))
+    end
+    local name = "embeddings.patch_embeddings.projection"
+    local patches = torch.conv2d(pixel_values, params[name .. ".weight"], params[name .. ".bias"],
+      { c.patch_size, c.patch_size })
+    local class = params["embeddings.cls_token"]:expand { shape[1], 1, c.hidden_size }
+    return torch.cat({ class, patches:flatten(2):transpose(1, 2) }, 1)
+      + params["embeddings.position_embeddings"]
+  end
+
+  local function attention(params, name, x, o)
+    local function heads(part)
+      local y = blocks.linear(params, name .. ".attention." .. part, x, o)
+      return blocks.split_heads(y, c.num_attention_heads)
+    end
+    local y = blocks.attention(heads "query", heads "key", heads "value",
+      { dropout = c.attention_probs_dropout_prob }, o)
+    return blocks.linear(params, name .. ".output.dense", y, o)
+  end
+
+  return function(params, inputs, o)
+    local function drop(x) return blocks.dropout(x, c.hidden_dropout_prob, o) end
+    local x = drop(embedded(params, inputs.pixel_values))
+    for i = 0, c.num_hidden_layers - 1 do
+      local layer = ("encoder.layer.%d."):format(i)
+      local function norm(name)
+        return blocks.layer_norm(params, layer .. name, x, c.layer_norm_eps)
+      end
+      x = x + drop(attention(params, layer .. "attention", norm "layernorm_before", o))
+      local inner = blocks.linear(params, layer .. "intermediate.dense", norm "layernorm_after", o)
+      x = x + drop(blocks.linear(params, layer .. "output.dense", activation(inner), o))
+    end
+    return blocks.layer_norm(params, "layernorm", x, c.layer_norm_eps)
+  end
+end
+
+local vit = {
+  model_type = "vit",
+  architecture = "ViTForImageClassification",
+  base_model_prefix = "vit",
+  defaults = encoder.defaults,
+  optional = encoder.optional,
+  ignored = { "^vit%.pooler%." },
+  check = encoder.check,
+  encoder = encoder,
+}
+
+function vit.complete(c)
+  local n_labels = 0
+  for _ in pairs(c.id2label or {}) do n_labels = n_labels + 1 end
+  c.num_labels = c.num_labels or (n_labels > 0 and n_labels or 2)
+end
+
+function vit.add_parameters(c, add)
+  encoder.add_parameters(c, blocks.add_with_prefix(add, "vit."))
+  blocks.add_linear(add, "classifier", c.hidden_size, c.num_labels, normal_of(c))
+end
+
+function vit.head() return "classifier.weight", "classifier.bias" end
+
+--- function(params, inputs, o) -> [B, hidden_size], which the classifier sees.
+function vit.new_forward(c)
+  local encode = encoder.new_encoder(c)
+  return function(params, inputs, o)
+    return encode(blocks.with_prefix(params, "vit."), inputs, o):select(1, 0)
+  end
+end
+
+return vit

@@ -1,0 +1,89 @@
+-- Every family of models, trained on its reference case by processes that share the model, the
+-- batches, or both: the losses, gradients and parameters are those of one process, and no operator
+-- gathers what it is given. Bounds as in tests/lua/models_spec.lua.
+local cases = require "model_cases"
+local redco = require "redco"
+local testing = require "testing"
+
+local torch = redco.torch
+local n_processes = redco.Deployer { seed = 1, verbose = false }.n_processes
+
+--- An example is a row of a batch.
+local function rows_of(inputs)
+  local rows = {}
+  for i = 0, inputs.labels:size(0) - 1 do
+    rows[i + 1] = redco.tree.map(function(tensor) return tensor[i] end, inputs)
+  end
+  return rows
+end
+
+local function collate(rows)
+  local batch = {}
+  for key in pairs(rows[1]) do
+    local tensors = {}
+    for i, row in ipairs(rows) do tensors[i] = row[key] end
+    batch[key] = torch.stack(tensors)
+  end
+  return batch
+end
+
+local function expect_no_gather()
+  for operator, gather in pairs(redco.sharding_counters().gathers) do
+    error(("%s was gathered: %d times, the first at %s"):format(operator, gather.count,
+      gather.first_call))
+  end
+end
+
+--- Batch i of the case is what step i is trained on.
+local function train(deployer, case)
+  local model, adamw = redco.models.from_pretrained(case.dir), case.expected.training.adamw
+  local function loss_fn(params, batch) return (model.loss(params, batch)) end
+  local losses = {}
+  local trainer = redco.Trainer {
+    deployer = deployer, params = model.params, collate_fn = collate,
+    loss_fn = function(_, _, params, batch) return loss_fn(params, batch) end,
+    train_step_fn = function(_, _, batch, defaults)
+      local loss, gradients = defaults.value_and_grad(function(params)
+        return loss_fn(params, batch)
+      end)
+      if #losses == 0 then cases.expect_gradients(case, gradients) end
+      losses[#losses + 1] = loss:item()
+      return { loss = loss, norm = defaults.apply_gradients(gradients) }
+    end,
+    optimizer = redco.optim.adamw {
+      learning_rate = adamw.lr, betas = adamw.betas, eps = adamw.eps,
+      weight_decay = adamw.weight_decay,
+    },
+  }
+  for step = 0, adamw.steps - 1 do
+    local rows = rows_of(cases.training_inputs(case, "batch" .. step, model.is_encoder_decoder))
+    trainer:train {
+      examples = rows, per_device_batch_size = math.ceil(#rows / deployer.mesh.dp),
+    }
+  end
+  cases.expect_trained(case, losses, trainer.params)
+  return trainer
+end
+
+local function test(folder, name, n_model_shards, zero)
+  local deployer = redco.Deployer {
+    seed = 1, n_model_shards = n_model_shards, zero = zero, zero_min_size = 64, verbose = false,
+  }
+  local mesh = deployer.mesh
+  local layout = ("%dx%d, zero = %d"):format(mesh.dp, mesh.mp, zero)
+  testing.test(("%s/%s on %s"):format(folder, name, layout), function()
+    local memory = train(deployer, cases.open(folder, name)):memory()
+    expect_no_gather()
+    -- Norms and some biases stay whole.
+    assert(memory.params.here < 0.55 * memory.params.whole, "the parameters are not split")
+  end)
+end
+
+for _, folder in ipairs(cases.folders) do
+  for _, name in ipairs(cases.names) do
+    test(folder, name, 2, 0)
+    if n_processes == 2 then test(folder, name, 1, 3) end
+  end
+end
+
+testing.finish()

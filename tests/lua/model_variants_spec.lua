@@ -1,0 +1,81 @@
+-- Configurations that the cases of tests/cases lack, against transformers (model_variants.json and
+-- .safetensors, made by tests/tools/make_model_variants.py).
+local redco = require "redco"
+local testing = require "testing"
+
+local stored = redco.torch.load "model_variants.safetensors"
+
+local function named(prefix)
+  local found = {}
+  for name, tensor in pairs(stored) do
+    if name:sub(1, #prefix) == prefix then found[name:sub(#prefix + 1)] = tensor end
+  end
+  return found
+end
+
+for i, config in ipairs(redco.data.json "model_variants.json") do
+  local params = named(("%d.p."):format(i - 1))
+  testing.test(("variant %d, %s"):format(i, config.model_type), function()
+    local model = redco.models.from_config(config)
+    for name in pairs(model.params) do assert(params[name], "transformers has no " .. name) end
+    for name in pairs(params) do assert(model.params[name], "there is no parameter " .. name) end
+    for _, kind in ipairs { "plain", "left" } do
+      local inputs = named(("%d.%s."):format(i - 1, kind))
+      local logits, expected = model(params, inputs), inputs.logits
+      if inputs.attention_mask then
+        local kept = inputs.attention_mask:ne(0)
+        logits, expected = logits[kept], expected[kept]
+      end
+      testing.expect_close(logits, expected, 1e-4, 1e-4)
+    end
+  end)
+end
+
+local tiny = {
+  gptj = { vocab_size = 5, n_positions = 4, n_embd = 8, n_layer = 1, n_head = 2, rotary_dim = 2 },
+  llama = { vocab_size = 5, hidden_size = 8, intermediate_size = 4, num_hidden_layers = 1,
+    num_attention_heads = 2 },
+  opt = { vocab_size = 5, max_position_embeddings = 4, hidden_size = 8, ffn_dim = 4,
+    num_hidden_layers = 1, num_attention_heads = 2 },
+}
+
+local function new(model_type, changes)
+  local config = { model_type = model_type }
+  for _, source in ipairs { tiny[model_type], changes } do
+    for key, value in pairs(source) do config[key] = value end
+  end
+  return redco.models.from_config(config)
+end
+
+testing.test("configurations that make no model are refused", function()
+  for _, case in ipairs {
+    { "gptj", { n_head = 3 }, "n_embd (8)", "n_head (3)" },
+    { "gptj", { rotary_dim = 6 }, "rotary_dim (6)", "4" },
+    { "gptj", { rotary_dim = 3 }, "3 elements" },
+    { "llama", { num_attention_heads = 4, num_key_value_heads = 3 }, "num_attention_heads (4)",
+      "num_key_value_heads (3)" },
+    { "llama", { head_dim = 3 }, "3 elements" },
+    { "llama", { hidden_act = "bent" }, "unknown activation 'bent'" },
+    { "opt", { num_attention_heads = 3 }, "hidden_size (8)", "num_attention_heads (3)" },
+    { "opt", { layerdrop = 0.1 }, "layerdrop = 0.1", "only 0" },
+  } do
+    testing.expect_error(function() new(case[1], case[2]) end, "model_variants_spec.lua:",
+      case[1] .. ": ", unpack(case, 3))
+  end
+end)
+
+testing.test("learned positions and tables of them end; LLaMA's do not", function()
+  local function call(model_type, length)
+    local model = new(model_type, {})
+    local input_ids = redco.torch.zeros({ 1, length }, { dtype = "int64" })
+    return model(model.params, { input_ids = input_ids })
+  end
+  for _, model_type in ipairs { "gptj", "opt" } do
+    testing.expect_equal(call(model_type, 4):size(1), 4)
+    testing.expect_error(function() call(model_type, 5) end, "model_variants_spec.lua:",
+      "5 tokens are more than", "4")
+  end
+  testing.expect_equal(call("llama", 3000):size(1), 3000)
+end)
+
+testing.finish()

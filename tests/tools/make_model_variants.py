@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""Writes tests/lua/model_variants.safetensors and .json: for tiny models whose configurations are
+not those of tests/cases, the parameters and what transformers 4.57.6 makes of them.
+
+    python tests/tools/make_model_variants.py tests/lua/model_variants
+
+In the .json a list of configurations; in the other, for its i-th, `i.p.NAME` the parameters and
+`i.KIND.*` the inputs and `logits`, where KIND is plain (no mask) or left (padded on the left).
+"""
+import json
+import sys
+
+import torch
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+LLAMA = dict(model_type='llama', vocab_size=11, hidden_size=8, intermediate_size=12,
+             num_hidden_layers=2, num_attention_heads=2, max_position_embeddings=8)
+OPT = dict(model_type='opt', vocab_size=11, hidden_size=8, num_hidden_layers=1, ffn_dim=12,
+           num_attention_heads=2, max_position_embeddings=8, dropout=0.0)
+GPTJ = dict(model_type='gptj', vocab_size=11, n_positions=8, n_embd=8, n_layer=1, n_head=2,
+            rotary_dim=2)
+
+CONFIGS = [
+    dict(LLAMA, attention_bias=True, mlp_bias=True, rms_norm_eps=0.1),
+    dict(LLAMA, tie_word_embeddings=True, head_dim=6, hidden_act='gelu', pad_token_id=2),
+    dict(LLAMA, rope_theta=100.0, rope_scaling=dict(rope_type='linear', factor=2.0)),
+    # Shorter than the text, which is what these look at.
+    dict(LLAMA, max_position_embeddings=4, rope_scaling=dict(type='dynamic', factor=2.0)),
+    dict(LLAMA, max_position_embeddings=4, rope_scaling=dict(
+        rope_type='longrope', short_factor=[1.0, 1.5], long_factor=[1.2, 3.0], factor=4.0)),
+    dict(LLAMA, rope_scaling=dict(rope_type='yarn', factor=4.0, beta_fast=2.0,
+                                  original_max_position_embeddings=4)),
+    dict(OPT, _remove_final_layer_norm=True, enable_bias=False),
+    dict(OPT, tie_word_embeddings=False, word_embed_proj_dim=6, activation_function='gelu'),
+    dict(OPT, do_layer_norm_before=False),
+    dict(GPTJ, tie_word_embeddings=True, n_inner=12, activation_function='relu'),
+    dict(GPTJ, rotary_dim=4),
+]
+
+
+def main():
+    tensors = {}
+    generator = torch.Generator().manual_seed(1)
+    for i, config in enumerate(CONFIGS):
+        # It writes into nested tables.
+        kind = AutoConfig.for_model(**json.loads(json.dumps(config)))
+        model = AutoModelForCausalLM.from_config(kind, attn_implementation='eager').eval()
+        for name, parameter in model.named_parameters():
+            values = 0.7 * torch.randn(parameter.shape, generator=generator)
+            parameter.data = values + 1 if 'norm' in name and 'weight' in name else values
+            tensors[f'{i}.p.{name}'] = parameter.data
+        ids = torch.randint(3, 11, (2, 7), generator=generator)
+        mask = torch.ones_like(ids)
+        mask[1, :3] = 0
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)
+        with torch.no_grad():
+            tensors[f'{i}.plain.logits'] = model(ids).logits
+            tensors[f'{i}.left.logits'] = model(ids, attention_mask=mask,
+                                                position_ids=positions).logits
+        tensors[f'{i}.plain.input_ids'] = ids
+        tensors[f'{i}.left.input_ids'] = ids.clone()
+        tensors[f'{i}.left.attention_mask'] = mask
+    with open(sys.argv[1] + '.json', 'w', encoding='utf-8') as f:
+        f.write('[\n' + ',\n'.join(json.dumps(config) for config in CONFIGS) + '\n]\n')
+    save_file(tensors, sys.argv[1] + '.safetensors')
+
+
+main()
