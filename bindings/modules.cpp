@@ -10,6 +10,7 @@
 #include "torch.h"
 #include "training_objects.h"
 #include "values.h"
+#include "weights.h"
 
 #include <redco/error.h>
 #include <redco/linear_cross_entropy.h>
@@ -87,6 +88,7 @@ int open_redco(lua_State* L) {
   add_trainer(L);
   add_predictor(L);
   add_sharding(L);
+  add_weights(L);
   return 1;
 }
 
