@@ -1,4 +1,4 @@
-// Files of weights, for the models: redco.native.open_weights, save_weights.
+// Files of weights, for the models: redco.native.open_weights, save_weights, open_gguf.
 #include "weights.h"
 
 #include "arguments.h"
@@ -10,6 +10,7 @@
 #include "values.h"
 
 #include <redco/error.h>
+#include <redco/gguf.h>
 #include <redco/weights.h>
 
 #include <charconv>
@@ -25,6 +26,11 @@ namespace {
 struct WeightsObject : Weights {
   static constexpr const char* lua_name = "Weights";
   using Weights::Weights;
+};
+
+struct GgufObject : GgufFile {
+  static constexpr const char* lua_name = "GgufFile";
+  using GgufFile::GgufFile;
 };
 
 constexpr std::pair<const char*, double> units[] = {
@@ -120,18 +126,49 @@ int mapped_tensor(lua_State* L) {
   return 1;
 }
 
-int weights_field(lua_State* L) {
-  auto file = check_object<WeightsObject>(L, 1, "Weights");
-  std::string name = luaL_checkstring(L, 2);
-  if (name != "path") return 0;
-  lua_pushstring(L, file->path().c_str());
+int dequantized_tensor(lua_State* L) {
+  auto [file, name] = check_named<GgufObject>(L, "tensor");
+  push_tensor(L,
+              with_memory_retry(L, [&, &file = file, &name = name] { return file->tensor(name); }));
   return 1;
 }
 
-int open_weights(lua_State* L) {
-  require(lua_type(L, 1) == LUA_TSTRING, "open_weights: expected a path, got ", described(L, 1));
-  push_object(L, std::make_shared<WeightsObject>(lua_tostring(L, 1)));
+// The fields that are no methods.
+template <class T>
+int field(lua_State* L) {
+  auto file = check_object<T>(L, 1, T::lua_name);
+  std::string name = luaL_checkstring(L, 2);
+  if (name == "path") {
+    lua_pushstring(L, file->path().c_str());
+    return 1;
+  }
+  if constexpr (std::is_same_v<T, GgufObject>)
+    if (name == "metadata") {
+      push_tree(L, file->metadata());
+      return 1;
+    }
+  return 0;
+}
+
+template <class T>
+int open(lua_State* L) {
+  require(lua_type(L, 1) == LUA_TSTRING, "expected the path of the file, got ", described(L, 1));
+  push_object(L, std::make_shared<T>(lua_tostring(L, 1)));
   return 1;
+}
+
+template <class T>
+void make_reader_type(lua_State* L, lua_CFunction tensor, const char* text) {
+  make_object_type<T>(
+      L,
+      {{"keys", keys<T>,
+        "keys(self) -> table\nThe names of the tensors, in the order of their bytes."},
+       {"shape", shape<T>,
+        "shape(self, name) -> table\nThe sizes of a tensor, without reading it."},
+       {"dtype", dtype<T>,
+        "dtype(self, name) -> string\nThe type of a tensor's elements, \"float32\"."},
+       {"tensor", tensor, text}},
+      field<T>);
 }
 
 int save_weights(lua_State* L) {
@@ -158,25 +195,27 @@ int save_weights(lua_State* L) {
 }  // namespace
 
 void add_weights(lua_State* L) {
-  make_object_type<WeightsObject>(
-      L,
-      {{"keys", keys<WeightsObject>,
-        "keys(self) -> table\nThe names of the tensors, in the order of their bytes."},
-       {"shape", shape<WeightsObject>,
-        "shape(self, name) -> table\nThe sizes of a tensor, without reading it."},
-       {"dtype", dtype<WeightsObject>,
-        "dtype(self, name) -> string\nThe type of a tensor's elements, \"float32\"."},
-       {"tensor", mapped_tensor,
-        "tensor(self, name) -> Tensor\n"
-        "A tensor in the mapped file: what is used of it is read from the disk then. Writing to it "
-        "does not change the file."}},
-      weights_field);
+  make_reader_type<WeightsObject>(
+      L, mapped_tensor,
+      "tensor(self, name) -> Tensor\n"
+      "A tensor in the mapped file: what is used of it is read from the disk then. Writing to it "
+      "does not change the file.");
+  make_reader_type<GgufObject>(L, dequantized_tensor,
+                               "tensor(self, name) -> Tensor\n"
+                               "A tensor as PyTorch has it: float32 where the file has it "
+                               "quantised, mapped where it has the values themselves.");
   register_functions(
       L, "redco.native.",
-      {{"open_weights", open_weights,
+      {{"open_weights", open<WeightsObject>,
         "open_weights(path) -> Weights\n"
         "The weights of a model folder, one `model.safetensors` or the parts that "
         "`model.safetensors.index.json` names; or one such file. `path` is a field of it."},
+       {"open_gguf", open<GgufObject>,
+        "open_gguf(path) -> GgufFile\n"
+        "A model file of llama.cpp: tensors that are F32, F16, BF16, Q8_0, Q4_0 or Q4_1, under its "
+        "names. Its fields are `path` and `metadata`, a table of numbers, texts, booleans and "
+        "lists "
+        "by key."},
        {"save_weights", save_weights,
         "save_weights(folder, params, {max_shard_size = \"5GB\", metadata})\n"
         "Writes a table of tensors by name as a model folder's safetensors, in several files with "

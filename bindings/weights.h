@@ -4,7 +4,7 @@
 
 namespace redco::lua {
 
-/// Adds open_weights and save_weights to the table on top of the stack.
+/// Adds open_weights, save_weights and open_gguf to the table on top of the stack.
 void add_weights(lua_State* L);
 
 }  // namespace redco::lua

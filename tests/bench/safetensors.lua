@@ -1,6 +1,6 @@
 -- Gigabytes a second of loading weights of GPT-2 small into fresh parameters and of saving them.
--- The first load is into memory that the process has never touched; the file stays, so that a second
--- run touches none before. bench_page_cache gives what the machine can do with the same file.
+-- The first load is into memory that the process has never touched; the file stays, so that the
+-- next run has touched none before. bench_page_cache shows what the machine does with the file.
 local clock = require "clock"
 local redco = require "redco"
 local native = require "redco.native"
