@@ -220,9 +220,9 @@ extern "C" EXPORTED int unlink(const char* path) noexcept {
   maybe_die();
   return static_cast<int>(syscall(SYS_unlinkat, AT_FDCWD, path, 0));
 }
-extern "C" EXPORTED int fsync(int descriptor) {
+extern "C" EXPORTED int fsync(int) {  // of a process that dies: nothing is lost
   maybe_die();
-  return static_cast<int>(syscall(SYS_fsync, descriptor));
+  return 0;
 }
 
 TEST_CASE("killed at any moment a save leaves the earlier weights or the new ones, whole") {
