@@ -11,6 +11,7 @@
 #include "torch.h"
 #include "training_objects.h"
 #include "values.h"
+#include "weights.h"
 
 #include <redco/error.h>
 #include <redco/linear.h>
@@ -102,6 +103,7 @@ int open_redco(lua_State* L) {
   add_trainer(L);
   add_predictor(L);
   add_sharding(L);
+  add_weights(L);
   return 1;
 }
 

@@ -92,8 +92,14 @@ int parameter(lua_State* L) {
   }
   for (int64_t size : sizes)
     require(size >= 0, "redco.parameter: the size ", size, " must not be negative");
+  at::ScalarType dtype = at::kFloat;
+  if (!lua_isnoneornil(L, 2)) {
+    NamedArguments args(L, 2, "redco.parameter");
+    dtype = args.get<c10::ScalarType>("dtype", dtype);
+    args.finish();
+  }
   std::shared_ptr<const Mesh> mesh = current_mesh(L);
-  at::TensorOptions options(at::kFloat);
+  at::TensorOptions options(dtype);
   push_tensor(L, empty_spread(sizes, mesh ? options.device(mesh->device()) : options, mesh));
   return 1;
 }
@@ -271,8 +277,8 @@ void add_sharding(lua_State* L) {
         "768} for blocks that are split each. A sharded tensor is moved, by every process "
         "together. Gradients flow through it."},
        {"parameter", parameter,
-        "parameter(sizes) -> Tensor\n"
-        "An uninitialised float32 tensor for a parameter, to be filled by redco.nn.init. Once a "
+        "parameter(sizes, {dtype = \"float32\"}) -> Tensor\n"
+        "An uninitialised tensor for a parameter, to be filled by redco.nn.init. Once a "
         "Deployer has met other processes all share it evenly, so that none holds a whole model; "
         "a Trainer lays it out. A generator gives it the same values on any number of them."},
        {"sharding_counters", counters,

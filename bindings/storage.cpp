@@ -1,6 +1,5 @@
 // torch.save, torch.load, torch.frombuffer.
 #include <redco/safetensors.h>
-#include <redco/sharding.h>
 
 #include "arguments.h"
 #include "registry.h"
@@ -10,9 +9,7 @@
 
 #include <redco/error.h>
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 
 #include <cstring>
 #include <string>
@@ -21,31 +18,11 @@ namespace redco::lua {
 
 namespace {
 
-// Writes a tree with sharded tensors whole: one after the other is brought together, and only the
-// first process keeps it. The others return when the file is there.
-void save_sharded(const std::string& path, const Tree& tree, const Mesh& mesh) {
-  at::NoGradGuard no_grad;
-  bool is_writer = mesh.processes().rank == 0;
-  Tree whole = map_tensors(tree, [&](const std::string&, const at::Tensor& tensor) {
-    at::Tensor all = full(tensor);
-    return is_writer ? all : at::Tensor();
-  });
-  if (is_writer) save_tree(path, whole);
-  mesh.world().all_reduce(at::zeros({1}, at::TensorOptions(mesh.device())), ReduceOp::sum);
-}
-
 int save(lua_State* L) {
   require(lua_type(L, 2) == LUA_TSTRING,
           "torch.save: expected a value and the path of a file, got ", described(L, 1), " and ",
           described(L, 2));
-  Tree tree = check_tree(L, 1);
-  std::shared_ptr<const Mesh> mesh;
-  for (const auto& [name, tensor] : named_tensors(tree))
-    if (is_sharded(tensor)) mesh = mesh_of(tensor);
-  if (mesh)
-    save_sharded(lua_tostring(L, 2), tree, *mesh);
-  else
-    save_tree(lua_tostring(L, 2), tree);
+  save_tree(lua_tostring(L, 2), check_tree(L, 1));
   return 0;
 }
 

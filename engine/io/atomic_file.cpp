@@ -57,10 +57,14 @@ void AtomicFile::write(const void* data, size_t size) {
   }
 }
 
-void AtomicFile::commit() {
+void AtomicFile::finish() {
   if (fsync(descriptor_) != 0) fail_with_errno();
   // A network file system may report a failed write only here.
   if (close(std::exchange(descriptor_, -1)) != 0) fail_with_errno();
+}
+
+void AtomicFile::commit() {
+  if (descriptor_ >= 0) finish();
   if (rename(temporary_.c_str(), path_.c_str()) != 0) fail_with_errno();
   temporary_.clear();
 

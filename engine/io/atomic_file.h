@@ -18,7 +18,9 @@ class AtomicFile {
   AtomicFile& operator=(const AtomicFile&) = delete;
 
   void write(const void* data, size_t size);
-  /// Once, after the last write.
+  /// Once, after the last write: what was written is safe, under the temporary name.
+  void finish();
+  /// Once, after `finish` or instead of it.
   void commit();
 
  private:

@@ -1,23 +1,18 @@
 #include <redco/safetensors.h>
 
-#include "atomic_file.h"
+#include "input_file.h"
+#include "safetensors_format.h"
 #include "strict_json.h"
 
 #include <redco/error.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <c10/core/ScalarType.h>
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 #include <iterator>
 #include <limits>
@@ -29,52 +24,10 @@ namespace redco {
 namespace {
 
 using nlohmann::json;
+using namespace safetensors;
 
 static_assert(std::endian::native == std::endian::little,
               "the data of the format is little-endian");
-
-// The limits of the reference implementation (a header) and of LibTorch (dimensions).
-constexpr uint64_t kMaxHeader = 100'000'000;
-constexpr size_t kMaxDimensions = 64;
-const std::string kMetadata = "__metadata__";
-
-struct DtypeName {
-  at::ScalarType dtype;
-  const char* name;
-};
-
-// In the order in which the reference implementation writes them, widest first, so that every
-// tensor is aligned for its dtype.
-constexpr DtypeName kDtypes[] = {
-    {at::kUInt64, "U64"},
-    {at::kLong, "I64"},
-    {at::kDouble, "F64"},
-    {at::kFloat, "F32"},
-    {at::kUInt32, "U32"},
-    {at::kInt, "I32"},
-    {at::kBFloat16, "BF16"},
-    {at::kHalf, "F16"},
-    {at::kUInt16, "U16"},
-    {at::kShort, "I16"},
-    {at::kFloat8_e5m2fnuz, "F8_E5M2FNUZ"},
-    {at::kFloat8_e4m3fnuz, "F8_E4M3FNUZ"},
-    {at::kFloat8_e8m0fnu, "F8_E8M0"},
-    {at::kFloat8_e4m3fn, "F8_E4M3"},
-    {at::kFloat8_e5m2, "F8_E5M2"},
-    {at::kChar, "I8"},
-    {at::kByte, "U8"},
-    {at::kBool, "BOOL"},
-};
-
-const DtypeName* find_dtype(at::ScalarType dtype) {
-  return std::find_if(std::begin(kDtypes), std::end(kDtypes),
-                      [&](const DtypeName& known) { return known.dtype == dtype; });
-}
-
-const DtypeName* find_dtype(const std::string& name) {
-  return std::find_if(std::begin(kDtypes), std::end(kDtypes),
-                      [&](const DtypeName& known) { return known.name == name; });
-}
 
 // A whole number from 0 to the largest int64; false for any other value.
 bool get_size(const json& value, int64_t& size) {
@@ -95,59 +48,34 @@ std::vector<int64_t> get_sizes(const std::string& where, const char* field, cons
   return sizes;
 }
 
-// Reads `size` bytes at `offset`; a mapping would kill the process where the file ends early.
-void read_at(const std::string& path, int descriptor, void* data, size_t size, off_t offset) {
-  char* next = static_cast<char*>(data);
-  while (size > 0) {
-    ssize_t count = pread(descriptor, next, size, offset);
-    if (count < 0 && errno == EINTR) continue;
-    require(count >= 0, "cannot read ", path, ": ", std::strerror(errno));
-    require(count > 0, path, ": the file was shortened while it was read");
-    next += count;
-    offset += count;
-    size -= static_cast<size_t>(count);
-  }
+// What torch.save writes: a zip archive, or before 1.6 a bare pickle.
+bool is_pytorch(uint64_t first_bytes) {
+  std::string_view bytes(reinterpret_cast<const char*>(&first_bytes), sizeof(first_bytes));
+  return bytes.substr(0, 4) == "PK\3\4" || (bytes[0] == '\x80' && bytes[1] >= 2 && bytes[1] <= 5);
 }
-
-struct Descriptor {
-  int value;
-  ~Descriptor() { close(value); }
-};
 
 }  // namespace
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
-  // O_NONBLOCK: opening a pipe nobody writes to must not hang.
-  Descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
-  require(file.value >= 0, "cannot open ", path, ": ", std::strerror(errno));
-  struct stat status {};
-  require(fstat(file.value, &status) == 0, "cannot read ", path, ": ", std::strerror(errno));
-  require(S_ISREG(status.st_mode), path, ": ",
-          S_ISDIR(status.st_mode) ? "a folder" : "a pipe or device",
-          ", expected a safetensors file");
-
-  auto file_size = static_cast<uint64_t>(status.st_size);
+  InputFile file(path, "a safetensors file");
+  uint64_t file_size = file.size();
   uint64_t header_size = 0;
   require(file_size >= sizeof(header_size), path, ": the file has ", file_size,
           " bytes, expected at least the 8 of the header's length");
-  read_at(path, file.value, &header_size, sizeof(header_size), 0);
+  file.read(&header_size, sizeof(header_size), 0);
   require(header_size >= 2, path, ": the header's length is ", header_size,
           " bytes, expected at least the 2 of {}");
+  if (header_size > kMaxHeader && is_pytorch(header_size)) refuse_pytorch(path);
   require(header_size <= kMaxHeader, path, ": the header's length is ", header_size,
           " bytes, expected at most ", kMaxHeader, "; this is not a safetensors file");
   uint64_t begin = sizeof(header_size) + header_size;
   require(begin <= file_size, path, ": the header's length is ", header_size, " bytes, but only ",
           file_size - sizeof(header_size), " follow: the file is cut short");
   std::string header(header_size, '\0');
-  read_at(path, file.value, header.data(), header.size(), sizeof(header_size));
+  file.read(header.data(), header.size(), sizeof(header_size));
   parse_header(header, file_size - begin);
 
-  // Private and without reserved memory: a page written to is copied, and only then costs memory.
-  void* base =
-      mmap(nullptr, file_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.value, 0);
-  require(base != MAP_FAILED, "cannot map ", path, ": ", std::strerror(errno));
-  std::shared_ptr<std::byte> mapping(static_cast<std::byte*>(base),
-                                     [file_size](std::byte* start) { munmap(start, file_size); });
+  std::shared_ptr<std::byte> mapping = file.map();
   data_ = std::shared_ptr<std::byte>(mapping, mapping.get() + begin);
 }
 
@@ -277,63 +205,6 @@ at::Tensor SafetensorsFile::tensor(const std::string& name) const {
   at::Tensor copy = at::empty(found.shape, options);
   std::memcpy(copy.mutable_data_ptr(), begin, size);
   return copy;
-}
-
-void save_safetensors(const std::string& path, const std::map<std::string, at::Tensor>& tensors,
-                      const std::map<std::string, std::string>& metadata) {
-  using Item = std::pair<const DtypeName*, const std::pair<const std::string, at::Tensor>*>;
-  std::vector<Item> order;
-  for (const auto& item : tensors) {
-    const auto& [name, tensor] = item;
-    auto refuse = [&](const std::string& reason) {
-      fail("cannot write ", path, ": tensor ", in_quotes(name), " ", reason);
-    };
-    if (name == kMetadata) refuse("has the name the format reserves");
-    if (!tensor.defined()) refuse("is undefined");
-    if (tensor.layout() != at::kStrided) refuse("is not dense; make it so with to_dense()");
-    if (tensor.is_meta()) refuse("is on the device meta, which keeps no data");
-    const DtypeName* dtype = find_dtype(tensor.scalar_type());
-    if (dtype == std::end(kDtypes))
-      refuse(std::string("has dtype ") + c10::toString(tensor.scalar_type()) +
-             ", which the format lacks" +
-             (tensor.is_complex() ? "; save view_as_real() of it" : ""));
-    order.emplace_back(dtype, &item);
-  }
-  std::stable_sort(order.begin(), order.end(),
-                   [](const Item& a, const Item& b) { return a.first < b.first; });
-
-  std::string where = "cannot write " + path + ": ";
-  std::string header = "{";
-  if (!metadata.empty()) {
-    header += "\"" + kMetadata + "\":{";
-    for (const auto& [key, value] : metadata)
-      header += json_string(where, key) + ":" + json_string(where, value) + ",";
-    header.back() = '}';
-    header += ",";
-  }
-  size_t offset = 0;
-  for (const auto& [dtype, item] : order) {
-    size_t end = offset + item->second.nbytes();
-    header += json_string(where, item->first) + ":{\"dtype\":\"" + dtype->name +
-              "\",\"shape\":" + json(item->second.sizes().vec()).dump() + ",\"data_offsets\":[" +
-              std::to_string(offset) + "," + std::to_string(end) + "]},";
-    offset = end;
-  }
-  if (header.back() == ',') header.pop_back();
-  header += "}";
-  header.resize((header.size() + 7) / 8 * 8, ' ');
-  uint64_t header_size = header.size();
-  require(header_size <= kMaxHeader, "cannot write ", path, ": the header would have ", header_size,
-          " bytes, expected at most ", kMaxHeader, "; there are too many names or metadata");
-
-  AtomicFile file(path);
-  file.write(&header_size, sizeof(header_size));
-  file.write(header.data(), header.size());
-  for (const auto& [_, item] : order) {
-    at::Tensor data = item->second.detach().to(at::kCPU).resolve_neg().contiguous();
-    file.write(data.const_data_ptr(), data.nbytes());
-  }
-  file.commit();
 }
 
 }  // namespace redco

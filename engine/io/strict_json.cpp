@@ -2,6 +2,7 @@
 
 #include <redco/error.h>
 
+#include <algorithm>
 #include <set>
 #include <vector>
 
@@ -20,6 +21,7 @@ std::string in_quotes(const std::string& text) {
   std::string quoted = "'";
   quoted += excerpt(text);
   quoted += "'";
+  std::replace(quoted.begin(), quoted.end(), '\0', '?');  // would end the message
   return quoted;
 }
 

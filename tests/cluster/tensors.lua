@@ -164,6 +164,24 @@ test("trees of sharded tensors are walked, counted and saved whole", function()
   expect_equal(loaded.n, 6)
 end)
 
+test("weights are saved by the first process, and loaded in parts", function()
+  local native = require "redco.native"
+  local folder = arg[1] .. "/weights"
+  local large = torch.arange(128 * 64, { dtype = "float32" }):view { 128, 64 }
+  native.save_weights(folder, { a = halves, b = redco.shard(large, { dp = 0, mp = 0 }), c = whole },
+    { max_shard_size = 200 })
+  local weights = native.open_weights(folder)
+  expect_close(weights:tensor "a", whole)
+  local part = redco.parameter({ 128, 64 }, { dtype = "float64" })
+  expect_equal(part:is_sharded(), true)
+  local before = traffic()
+  part:copy_(weights:tensor "b")
+  expect_equal(traffic(), before)
+  expect_close(part:full(), large:to "float64")
+  -- Every process learns of what only the first one meets.
+  expect_error(function() native.save_weights("/proc/none", { a = halves }) end, "/proc/none")
+end)
+
 test("a TorchScript module takes sharded parameters", function()
   local module = torch.jit.load(os.getenv "REDCO_SOURCE" .. "/tests/lua/script_module.pt")
   local weight = module.params["linear.weight"]

@@ -1,6 +1,8 @@
 #include <redco/error.h>
 #include <redco/safetensors.h>
 
+#include "files.h"
+
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
@@ -16,9 +18,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <functional>
-#include <iterator>
 #include <limits>
 
 namespace fs = std::filesystem;
@@ -29,49 +28,11 @@ namespace {
 
 using Tensors = std::map<std::string, at::Tensor>;
 
-// A folder of its own that goes with the test.
-struct Folder {
-  fs::path path;
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "redco-safetensors-XXXXXX").string();
-    REQUIRE(mkdtemp(name.data()) != nullptr);
-    path = name;
-  }
-  ~Folder() { fs::remove_all(path); }
-  std::string operator/(const std::string& name) const { return (path / name).string(); }
-  size_t count() const {
-    return static_cast<size_t>(std::distance(fs::directory_iterator(path), {}));
-  }
-};
-
-std::string read_bytes(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-void write_bytes(const std::string& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary) << bytes;
-}
-
 // A file of this header, with its right length, and this much data.
 std::string file_of(const std::string& header, size_t data_size = 0) {
   uint64_t size = header.size();
   return std::string(reinterpret_cast<const char*>(&size), 8) + header +
          std::string(data_size, '\1');
-}
-
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const redco::Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-void check_contains(const std::string& text, const std::string& part) {
-  INFO("message: ", text, "\nexpected part: ", part);
-  CHECK(text.find(part) != std::string::npos);
 }
 
 std::string bytes_of(const at::Tensor& tensor) {

@@ -66,6 +66,9 @@ class REDCO_API SafetensorsFile {
 /// CPU at a time; bytes and order are those of the reference implementation. The file appears
 /// whole or not at all: it is written under another name in the same folder, synced and renamed,
 /// so an earlier file of this name stays as it was until the new one is complete.
+/// Where a tensor is sharded every process must call it: each tensor is brought together in its turn
+/// and dropped after, the first process writes, and the call returns when the file is there, or
+/// throws on every process.
 /// Throws Error for a path that cannot be written (a full disk too), a tensor that is undefined,
 /// not dense or of a dtype the format lacks (complex, quantized), the reserved name
 /// "__metadata__", and text that is not UTF-8.
@@ -75,8 +78,9 @@ REDCO_API void save_safetensors(const std::string& path,
 
 /// Writes a tree as safetensors, readable by any program that reads those. Tensors are named by
 /// their place as in `named_tensors`; where two places read the same ("a.b" and b inside a), the
-/// second gets "#2". The rest of the tree is JSON in the metadata under "redco.tree".
-/// Throws Error as `save_safetensors` does and for a tree nested deeper than 500 levels.
+/// second gets "#2". The rest of the tree is JSON in the metadata under "redco.tree". Sharded tensors
+/// are written as `save_safetensors` does. Throws Error as it does, and for a tree nested deeper
+/// than 500 levels.
 REDCO_API void save_tree(const std::string& path, const Tree& tree);
 
 /// The tree that `save_tree` wrote, the same in every key, kind, number and tensor, except that all

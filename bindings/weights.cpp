@@ -1,0 +1,227 @@
+// Files of weights, for the models: redco.native.open_weights, save_weights, open_gguf.
+#include "weights.h"
+
+#include "arguments.h"
+#include "context.h"
+#include "object.h"
+#include "registry.h"
+#include "sharding.h"
+#include "tensor.h"
+#include "values.h"
+
+#include <redco/error.h>
+#include <redco/gguf.h>
+#include <redco/weights.h>
+
+#include <charconv>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace redco::lua {
+
+namespace {
+
+struct WeightsObject : Weights {
+  static constexpr const char* lua_name = "Weights";
+  using Weights::Weights;
+};
+
+struct GgufObject : GgufFile {
+  static constexpr const char* lua_name = "GgufFile";
+  using GgufFile::GgufFile;
+};
+
+constexpr std::pair<const char*, double> units[] = {
+    {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}};
+
+// "5GB" or a number of bytes. The units are powers of ten, as in transformers.
+int64_t check_bytes(NamedArguments& args, const char* name, int64_t fallback) {
+  lua_State* L = args.state();
+  args.push(name);
+  int64_t bytes = fallback;
+  if (auto number = test_integer(L, -1)) {
+    bytes = *number;
+  } else if (!lua_isnil(L, -1)) {
+    const std::string text = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
+    double count = 0;
+    const char* end = std::from_chars(text.data(), text.data() + text.size(), count).ptr;
+    std::string unit(end, text.data() + text.size());
+    double scale = 0;
+    for (const auto& [known, size] : units)
+      if (unit == known) scale = size;
+    require(scale > 0 && count * scale >= 1 && count * scale < 9e18, args.function(), ": ", name,
+            ": expected a number of bytes or a text like \"5GB\" or \"200MB\", got ",
+            described(L, lua_gettop(L)));
+    bytes = static_cast<int64_t>(std::llround(count * scale));
+  }
+  lua_pop(L, 1);
+  return bytes;
+}
+
+std::map<std::string, at::Tensor> check_tensors(lua_State* L, int index, const char* function) {
+  require(lua_istable(L, index), function, ": expected a table of tensors by name, got ",
+          described(L, index));
+  std::map<std::string, at::Tensor> tensors;
+  for (lua_pushnil(L); lua_next(L, index) != 0; lua_pop(L, 1)) {
+    require(lua_type(L, -2) == LUA_TSTRING, function, ": expected names as keys, got ",
+            described(L, lua_gettop(L) - 1));
+    const at::Tensor* tensor = test_tensor(L, -1);
+    require(tensor != nullptr, function, ": params[\"", lua_tostring(L, -2),
+            "\"]: expected a Tensor, got ", described(L, lua_gettop(L)));
+    size_t length = 0;
+    const char* name = lua_tolstring(L, -2, &length);
+    tensors.emplace(std::string(name, length), *tensor);
+  }
+  return tensors;
+}
+
+template <class T>
+int keys(lua_State* L) {
+  auto file = check_object<T>(L, 1, std::string(T::lua_name) + ":keys");
+  std::vector<std::string> names = file->keys();
+  lua_createtable(L, static_cast<int>(names.size()), 0);
+  for (size_t i = 0; i < names.size(); ++i) {
+    lua_pushlstring(L, names[i].data(), names[i].size());
+    lua_rawseti(L, -2, static_cast<int>(i) + 1);
+  }
+  return 1;
+}
+
+// The object and the name of a tensor that a method was called with.
+template <class T>
+std::pair<std::shared_ptr<T>, std::string> check_named(lua_State* L, const char* method) {
+  std::string what = std::string(T::lua_name) + ":" + method;
+  auto file = check_object<T>(L, 1, what);
+  require(lua_type(L, 2) == LUA_TSTRING, what, ": expected the name of a tensor, got ",
+          described(L, 2));
+  size_t length = 0;
+  const char* name = lua_tolstring(L, 2, &length);
+  return {std::move(file), std::string(name, length)};
+}
+
+template <class T>
+int shape(lua_State* L) {
+  auto [file, name] = check_named<T>(L, "shape");
+  const std::vector<int64_t>& sizes = file->shape(name);
+  lua_createtable(L, static_cast<int>(sizes.size()), 0);
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    push_integer(L, sizes[i]);
+    lua_rawseti(L, -2, static_cast<int>(i) + 1);
+  }
+  return 1;
+}
+
+template <class T>
+int dtype(lua_State* L) {
+  auto [file, name] = check_named<T>(L, "dtype");
+  lua_pushstring(L, dtype_name(file->dtype(name)));
+  return 1;
+}
+
+int mapped_tensor(lua_State* L) {
+  auto [file, name] = check_named<WeightsObject>(L, "tensor");
+  push_tensor(L, file->tensor(name), 0);
+  return 1;
+}
+
+int dequantized_tensor(lua_State* L) {
+  auto [file, name] = check_named<GgufObject>(L, "tensor");
+  push_tensor(L,
+              with_memory_retry(L, [&, &file = file, &name = name] { return file->tensor(name); }));
+  return 1;
+}
+
+// The fields that are no methods.
+template <class T>
+int field(lua_State* L) {
+  auto file = check_object<T>(L, 1, T::lua_name);
+  std::string name = luaL_checkstring(L, 2);
+  if (name == "path") {
+    lua_pushstring(L, file->path().c_str());
+    return 1;
+  }
+  if constexpr (std::is_same_v<T, GgufObject>)
+    if (name == "metadata") {
+      push_tree(L, file->metadata());
+      return 1;
+    }
+  return 0;
+}
+
+template <class T>
+int open(lua_State* L) {
+  require(lua_type(L, 1) == LUA_TSTRING, "expected the path of the file, got ", described(L, 1));
+  push_object(L, std::make_shared<T>(lua_tostring(L, 1)));
+  return 1;
+}
+
+template <class T>
+void make_reader_type(lua_State* L, lua_CFunction tensor, const char* text) {
+  make_object_type<T>(
+      L,
+      {{"keys", keys<T>,
+        "keys(self) -> table\nThe names of the tensors, in the order of their bytes."},
+       {"shape", shape<T>,
+        "shape(self, name) -> table\nThe sizes of a tensor, without reading it."},
+       {"dtype", dtype<T>,
+        "dtype(self, name) -> string\nThe type of a tensor's elements, \"float32\"."},
+       {"tensor", tensor, text}},
+      field<T>);
+}
+
+int save_weights(lua_State* L) {
+  require(lua_type(L, 1) == LUA_TSTRING, "save_weights: expected the path of a folder, got ",
+          described(L, 1));
+  std::map<std::string, at::Tensor> tensors = check_tensors(L, 2, "save_weights");
+  SaveWeightsOptions options;
+  if (!lua_isnoneornil(L, 3)) {
+    NamedArguments args(L, 3, "save_weights");
+    options.max_shard_size = check_bytes(args, "max_shard_size", options.max_shard_size);
+    if (auto metadata = args.optional<Tree>("metadata")) {
+      require(metadata->is<Tree::Dict>(), "save_weights: metadata: expected a table of texts");
+      for (const auto& [key, value] : metadata->as<Tree::Dict>()) {
+        require(value.is<std::string>(), "save_weights: metadata.", key, ": expected a text");
+        options.metadata[key] = value.as<std::string>();
+      }
+    }
+    args.finish();
+  }
+  redco::save_weights(lua_tostring(L, 1), tensors, options, current_mesh(L));
+  return 0;
+}
+
+}  // namespace
+
+void add_weights(lua_State* L) {
+  make_reader_type<WeightsObject>(
+      L, mapped_tensor,
+      "tensor(self, name) -> Tensor\n"
+      "A tensor in the mapped file: what is used of it is read from the disk then. Writing to it "
+      "does not change the file.");
+  make_reader_type<GgufObject>(L, dequantized_tensor,
+                               "tensor(self, name) -> Tensor\n"
+                               "A tensor as PyTorch has it: float32 where the file has it "
+                               "quantised, mapped where it has the values themselves.");
+  register_functions(
+      L, "redco.native.",
+      {{"open_weights", open<WeightsObject>,
+        "open_weights(path) -> Weights\n"
+        "The weights of a model folder, one `model.safetensors` or the parts that "
+        "`model.safetensors.index.json` names; or one such file. `path` is a field of it."},
+       {"open_gguf", open<GgufObject>,
+        "open_gguf(path) -> GgufFile\n"
+        "A model file of llama.cpp: tensors that are F32, F16, BF16, Q8_0, Q4_0 or Q4_1, under its "
+        "names. Its fields are `path` and `metadata`, a table of numbers, texts, booleans and "
+        "lists "
+        "by key."},
+       {"save_weights", save_weights,
+        "save_weights(folder, params, {max_shard_size = \"5GB\", metadata})\n"
+        "Writes a table of tensors by name as a model folder's safetensors, in several files with "
+        "an index above max_shard_size. Sharded tensors are written whole, one after the other by "
+        "the first process; every process must call it. The folder has the earlier weights or the "
+        "new ones at every moment."}});
+}
+
+}  // namespace redco::lua

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace redco {
+
+/// A regular file, open for reading; its descriptor is closed with the object. Every failure is an
+/// Error with the path and the system's reason.
+class InputFile {
+ public:
+  /// `kind` says in errors what was expected: "a safetensors file".
+  InputFile(std::string path, const std::string& kind);
+  ~InputFile();
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+
+  uint64_t size() const { return size_; }
+
+  /// The bytes from `offset` on. A mapping would kill the process where the file was shortened.
+  void read(void* data, size_t size, uint64_t offset) const;
+
+  /// The whole file. A page that is written to is copied, and only then costs memory; the file
+  /// never changes. The mapping outlives this object.
+  std::shared_ptr<std::byte> map() const;
+
+ private:
+  std::string path_;
+  int descriptor_;
+  uint64_t size_;
+};
+
+/// The text of a file of at most `limit` bytes.
+std::string read_text(const std::string& path, const std::string& kind, uint64_t limit);
+
+}  // namespace redco

@@ -1,0 +1,63 @@
+// What the reader and the writer of the format share: its names and limits.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <string>
+
+namespace redco::safetensors {
+
+/// The limits of the reference implementation (a header) and of LibTorch (dimensions).
+constexpr uint64_t kMaxHeader = 100'000'000;
+constexpr size_t kMaxDimensions = 64;
+inline const std::string kMetadata = "__metadata__";
+
+/// The files of a model folder, with Hugging Face's names.
+inline const std::string kSingleFile = "model.safetensors";
+inline const std::string kIndexFile = "model.safetensors.index.json";
+
+struct DtypeName {
+  at::ScalarType dtype;
+  const char* name;
+};
+
+/// In the order in which the reference implementation writes them, widest first, so that every
+/// tensor is aligned for its dtype.
+constexpr DtypeName kDtypes[] = {
+    {at::kUInt64, "U64"},
+    {at::kLong, "I64"},
+    {at::kDouble, "F64"},
+    {at::kFloat, "F32"},
+    {at::kUInt32, "U32"},
+    {at::kInt, "I32"},
+    {at::kBFloat16, "BF16"},
+    {at::kHalf, "F16"},
+    {at::kUInt16, "U16"},
+    {at::kShort, "I16"},
+    {at::kFloat8_e5m2fnuz, "F8_E5M2FNUZ"},
+    {at::kFloat8_e4m3fnuz, "F8_E4M3FNUZ"},
+    {at::kFloat8_e8m0fnu, "F8_E8M0"},
+    {at::kFloat8_e4m3fn, "F8_E4M3"},
+    {at::kFloat8_e5m2, "F8_E5M2"},
+    {at::kChar, "I8"},
+    {at::kByte, "U8"},
+    {at::kBool, "BOOL"},
+};
+
+inline const DtypeName* find_dtype(at::ScalarType dtype) {
+  return std::find_if(std::begin(kDtypes), std::end(kDtypes),
+                      [&](const DtypeName& known) { return known.dtype == dtype; });
+}
+
+inline const DtypeName* find_dtype(const std::string& name) {
+  return std::find_if(std::begin(kDtypes), std::end(kDtypes),
+                      [&](const DtypeName& known) { return known.name == name; });
+}
+
+/// Refuses a file of torch.save, with how to convert it.
+[[noreturn]] void refuse_pytorch(const std::string& path);
+
+}  // namespace redco::safetensors

@@ -1,0 +1,152 @@
+#include "safetensors_writer.h"
+
+#include "safetensors_format.h"
+#include "strict_json.h"
+
+#include <redco/error.h>
+#include <redco/safetensors.h>
+#include <redco/sharding.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace redco::safetensors {
+
+using nlohmann::json;
+
+namespace {
+
+std::string header_of(const std::string& path, const std::vector<const Tensors::value_type*>& items,
+                      const Metadata& metadata) {
+  std::string where = "cannot write " + path + ": ";
+  std::string header = "{";
+  if (!metadata.empty()) {
+    header += "\"" + kMetadata + "\":{";
+    for (const auto& [key, value] : metadata)
+      header += json_string(where, key) + ":" + json_string(where, value) + ",";
+    header.back() = '}';
+    header += ",";
+  }
+  size_t offset = 0;
+  for (const auto* item : items) {
+    const auto& [name, tensor] = *item;
+    size_t end = offset + static_cast<size_t>(tensor.numel()) * tensor.element_size();
+    header += json_string(where, name) + ":{\"dtype\":\"" + find_dtype(tensor.scalar_type())->name +
+              "\",\"shape\":" + json(tensor.sizes().vec()).dump() + ",\"data_offsets\":[" +
+              std::to_string(offset) + "," + std::to_string(end) + "]},";
+    offset = end;
+  }
+  if (header.back() == ',') header.pop_back();
+  header += "}";
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  require(header.size() <= kMaxHeader, where, "the header would have ", header.size(),
+          " bytes, expected at most ", kMaxHeader, "; there are too many names or metadata");
+  return header;
+}
+
+std::string text_of(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const std::exception& error) {
+    return std::string("the first process: ") + error.what();
+  }
+}
+
+}  // namespace
+
+void check_tensor(const std::string& path, const Tensors::value_type& item) {
+  const auto& [name, tensor] = item;
+  auto refuse = [&, &name = name](const std::string& reason) {
+    fail("cannot write ", path, ": tensor ", in_quotes(name), " ", reason);
+  };
+  if (name == kMetadata) refuse("has the name the format reserves");
+  if (!tensor.defined()) refuse("is undefined");
+  if (tensor.layout() != at::kStrided) refuse("is not dense; make it so with to_dense()");
+  if (tensor.is_meta()) refuse("is on the device meta, which keeps no data");
+  if (find_dtype(tensor.scalar_type()) == std::end(kDtypes))
+    refuse(std::string("has dtype ") + c10::toString(tensor.scalar_type()) +
+           ", which the format lacks" + (tensor.is_complex() ? "; save view_as_real() of it" : ""));
+}
+
+Writer::Writer(std::shared_ptr<const Mesh> mesh)
+    : mesh_(std::move(mesh)), is_first_(!mesh_ || mesh_->processes().rank == 0) {}
+
+void Writer::write(const std::string& path, std::vector<const Tensors::value_type*> items,
+                   const Metadata& metadata) {
+  at::NoGradGuard no_grad;
+  std::stable_sort(items.begin(), items.end(), [](const auto* a, const auto* b) {
+    return find_dtype(a->second.scalar_type()) < find_dtype(b->second.scalar_type());
+  });
+  std::string header = header_of(path, items, metadata);
+  on_first([&] {
+    files_.push_back(std::make_unique<AtomicFile>(path));
+    uint64_t size = header.size();
+    files_.back()->write(&size, sizeof(size));
+    files_.back()->write(header.data(), header.size());
+  });
+  for (const auto* item : items) {
+    at::Tensor whole = full(item->second.detach());
+    on_first([&] {
+      at::Tensor data = whole.to(at::kCPU).resolve_neg().contiguous();
+      files_.back()->write(data.const_data_ptr(), data.nbytes());
+    });
+  }
+  on_first([&] { files_.back()->finish(); });
+}
+
+void Writer::on_first(const std::function<void()>& step) {
+  if (!is_first_ || failure_) return;
+  try {
+    step();
+  } catch (const std::exception&) {
+    failure_ = std::current_exception();
+  }
+}
+
+void Writer::commit() {
+  on_first([&] {
+    for (auto& file : files_) file->commit();
+  });
+}
+
+void Writer::agree() {
+  if (mesh_) {
+    std::string text = failure_ ? text_of(failure_) : "";
+    at::Tensor size = at::tensor({static_cast<int64_t>(text.size())}).to(mesh_->device());
+    auto length = mesh_->world().all_reduce(size, ReduceOp::max).item<int64_t>();
+    if (length > 0) {
+      at::Tensor letters = at::zeros({length}, at::kByte);
+      std::memcpy(letters.mutable_data_ptr(), text.data(), text.size());
+      letters = mesh_->world().all_reduce(letters.to(mesh_->device()), ReduceOp::max).cpu();
+      if (!is_first_)
+        fail(std::string(static_cast<const char*>(letters.const_data_ptr()), letters.nbytes()));
+    }
+  }
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+}  // namespace redco::safetensors
+
+namespace redco {
+
+void save_safetensors(const std::string& path, const std::map<std::string, at::Tensor>& tensors,
+                      const std::map<std::string, std::string>& metadata) {
+  std::shared_ptr<const Mesh> mesh;
+  std::vector<const safetensors::Tensors::value_type*> items;
+  for (const auto& item : tensors) {
+    safetensors::check_tensor(path, item);
+    items.push_back(&item);
+    if (!mesh) mesh = mesh_of(item.second);
+  }
+  safetensors::Writer writer(mesh);
+  writer.write(path, items, metadata);
+  writer.commit();
+  writer.agree();
+}
+
+}  // namespace redco

@@ -1,0 +1,163 @@
+#include <redco/weights.h>
+
+#include "input_file.h"
+#include "safetensors_format.h"
+#include "safetensors_writer.h"
+#include "strict_json.h"
+
+#include <redco/error.h>
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <regex>
+#include <set>
+
+namespace redco {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using namespace safetensors;
+
+namespace {
+
+using Items = std::vector<const Tensors::value_type*>;
+
+int64_t bytes_of(const at::Tensor& tensor) {
+  return tensor.numel() * static_cast<int64_t>(tensor.element_size());
+}
+
+// As huggingface_hub splits: in order, a new part where the next tensor would exceed the limit; one
+// that exceeds it alone is a part of its own, and the current part goes on after it.
+std::vector<Items> split(const Tensors& tensors, int64_t max_shard_size) {
+  std::vector<Items> parts;
+  Items current;
+  int64_t size = 0;
+  for (const auto& item : tensors) {
+    int64_t bytes = bytes_of(item.second);
+    if (bytes > max_shard_size) {
+      parts.push_back({&item});
+      continue;
+    }
+    if (size + bytes > max_shard_size) {
+      parts.push_back(std::exchange(current, {}));
+      size = 0;
+    }
+    current.push_back(&item);
+    size += bytes;
+  }
+  if (!current.empty() || parts.empty()) parts.push_back(std::move(current));
+  return parts;
+}
+
+std::string part_name(size_t index, size_t count) {
+  if (count == 1) return kSingleFile;
+  char name[64];
+  std::snprintf(name, sizeof(name), "model-%05zu-of-%05zu.safetensors", index + 1, count);
+  return name;
+}
+
+json index_of(const std::vector<Items>& parts) {
+  int64_t total = 0;
+  json files = json::object();
+  for (size_t i = 0; i < parts.size(); ++i)
+    for (const auto* item : parts[i]) {
+      files[item->first] = part_name(i, parts.size());
+      total += bytes_of(item->second);
+    }
+  return {{"metadata", {{"total_size", total}}}, {"weight_map", std::move(files)}};
+}
+
+void write_index(const fs::path& folder, const json& index) {
+  std::string text = index.dump(2) + "\n";
+  AtomicFile file(folder / kIndexFile);
+  file.write(text.data(), text.size());
+  file.commit();
+}
+
+// Parts of the same names as earlier ones replace them one by one. Until the new index is there,
+// the old one must name the earlier parts: they get second names, which go in the end.
+void keep_earlier(const fs::path& folder, const json& new_index) {
+  if (fs::exists(folder / kSingleFile) || !fs::exists(folder / kIndexFile)) return;
+  json old_index;
+  try {
+    Weights earlier(folder / kIndexFile);
+    old_index = json::parse(read_text(folder / kIndexFile, "an index", kMaxHeader));
+  } catch (const Error&) {
+    return;  // not whole: nothing to keep
+  }
+  std::set<std::string> replaced;
+  for (const auto& file : new_index["weight_map"]) replaced.insert(file.get<std::string>());
+  for (auto& file : old_index["weight_map"]) {
+    auto name = file.get<std::string>();
+    if (replaced.count(name) == 0) continue;
+    std::string second = ".earlier-" + name;
+    unlink((folder / second).c_str());  // of a save that was killed
+    // Without hard links, a kill between the renames leaves a mixture.
+    if (link((folder / name).c_str(), (folder / second).c_str()) != 0) return;
+    file = second;
+  }
+  write_index(folder, old_index);
+}
+
+void remove_file(const fs::path& path) {
+  if (unlink(path.c_str()) != 0) fail("cannot remove ", path.string(), ": ", std::strerror(errno));
+}
+
+// Removes what earlier saves left, whole or killed, but for `kept`.
+void remove_stale(const fs::path& folder, const std::set<std::string>& kept) {
+  static const std::regex ours(
+      "(\\.|\\.earlier-)?model(-\\d{5}-of-\\d{5})?\\.safetensors(\\.index\\.json)?(\\.\\d+-\\d+\\."
+      "tmp)?");
+  // The index first: it must not name what is not there.
+  std::set<std::string> stale;
+  std::error_code ignored;
+  for (const auto& item : fs::directory_iterator(folder, ignored)) {
+    std::string name = item.path().filename();
+    if (std::regex_match(name, ours) && kept.count(name) == 0) stale.insert(name);
+  }
+  if (stale.erase(kIndexFile) == 1) remove_file(folder / kIndexFile);
+  for (const std::string& name : stale) remove_file(folder / name);
+}
+
+}  // namespace
+
+void save_weights(const std::string& folder, const std::map<std::string, at::Tensor>& tensors,
+                  const SaveWeightsOptions& options, const std::shared_ptr<const Mesh>& mesh) {
+  require(options.max_shard_size > 0, "cannot write ", folder, ": max_shard_size is ",
+          options.max_shard_size, ", expected at least one byte");
+  for (const auto& item : tensors) check_tensor(folder, item);
+  Metadata metadata = options.metadata;
+  metadata.emplace("format", "pt");
+
+  std::vector<Items> parts = split(tensors, options.max_shard_size);
+  json index = index_of(parts);
+  Writer writer(mesh);
+  writer.on_first([&] {
+    std::error_code error;
+    fs::create_directories(folder, error);
+    require(!error, "cannot make the folder ", folder, ": ", error.message());
+  });
+  std::set<std::string> kept;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    std::string name = part_name(i, parts.size());
+    kept.insert(name);
+    writer.write(fs::path(folder) / name, parts[i], metadata);
+    writer.agree();
+  }
+  if (parts.size() > 1) {
+    kept.insert(kIndexFile);
+    writer.on_first([&] { keep_earlier(folder, index); });
+  }
+  writer.commit();
+  writer.on_first([&] {
+    if (parts.size() > 1) write_index(folder, index);
+    remove_stale(folder, kept);
+  });
+  writer.agree();
+}
+
+}  // namespace redco
