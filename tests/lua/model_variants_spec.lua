@@ -78,4 +78,27 @@ testing.test("learned positions and tables of them end; LLaMA's do not", functio
   testing.expect_equal(call("llama", 3000):size(1), 3000)
 end)
 
+testing.test("every dropout drops, by the rng, where train is set", function()
+  for model_type, names in pairs {
+    gptj = { "embd_pdrop", "resid_pdrop", "attn_pdrop" },
+    llama = { "attention_dropout" },
+    opt = { "dropout", "attention_dropout" },
+  } do
+    for _, name in ipairs(names) do
+      local rates = {}
+      for _, other in ipairs(names) do rates[other] = other == name and 0.5 or 0 end
+      local model = new(model_type, rates)
+      local inputs = { input_ids = redco.torch.tensor { { 1, 2, 3, 4 } } }
+      local function run(seed)
+        return model(model.params, inputs,
+          { train = seed ~= nil, rng = seed and redco.torch.Generator(seed) })
+      end
+      assert(redco.torch.equal(run(1), run(1)), name)
+      assert(not redco.torch.equal(run(1), run(2)), name)
+      assert(not redco.torch.equal(run(1), run()), name)
+      assert(redco.torch.equal(run(), run()), name)
+    end
+  end
+end)
+
 testing.finish()

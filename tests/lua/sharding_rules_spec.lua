@@ -175,6 +175,18 @@ test("fewer heads of keys and values than shards: those stay whole, and it is sa
   end
 end)
 
+test("a model's own head is split by its classes, and so is its bias", function()
+  local model = redco.models.from_config { model_type = "gptj", vocab_size = 97, n_positions = 8,
+    n_embd = 16, n_layer = 1, n_head = 4, rotary_dim = 2 }
+  local decisions = deployer:get_sharding_rules(model.params, function(params)
+    local ids = redco.torch.zeros({ 2, 8 }, { dtype = "int64" })
+    model.loss(params, { input_ids = ids, labels = ids })
+  end, {}, 2)
+  local found = layout(decisions)
+  testing.expect_equal(found["lm_head.weight"], "0")
+  testing.expect_equal(found["lm_head.bias"], "0")
+end)
+
 test("one head of keys and values for all stays whole", function()
   local one = { vocabulary = 97, width = 96, heads = 24, kv_heads = 1 }
   local decisions = decide("llama", one, 2)
