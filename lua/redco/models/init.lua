@@ -41,7 +41,7 @@ local function config_of(dir, where)
 end
 
 local function weights_of(dir)
-  return (native.open_weights or require "redco.models.weights_shim")(dir)
+  return native.open_weights(dir)
 end
 
 local new_options = arguments("models.from_config", { dtype = "float32" }, { "generator" })
