@@ -7,6 +7,7 @@
 #include "registry.h"
 #include "sharding.h"
 #include "tensor.h"
+#include "tokenizer.h"
 #include "torch.h"
 #include "training_objects.h"
 #include "values.h"
@@ -87,6 +88,7 @@ int open_redco(lua_State* L) {
   add_trainer(L);
   add_predictor(L);
   add_sharding(L);
+  add_tokenizer(L);
   return 1;
 }
 

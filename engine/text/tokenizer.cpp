@@ -300,7 +300,7 @@ BatchEncoding Tokenizer::encode_batch(const std::vector<std::string>& texts,
   size_t length = 0;
   for (const Encoding& row : rows) length = std::max(length, row.ids.size());
   if (options.padding == Padding::max_length) {
-    auto wanted = options.encode.max_length ? options.encode.max_length : model_max_length();
+    auto wanted = options.padded_length ? options.padded_length : model_max_length();
     require(wanted.has_value(),
             "padding to max_length needs max_length: the tokenizer's files name none");
     length = std::max(length, static_cast<size_t>(std::max<int64_t>(*wanted, 0)));

@@ -45,9 +45,11 @@ enum class Padding { none, longest, max_length };
 
 struct BatchOptions {
   EncodeOptions encode;
-  /// With `none` all texts must come out equally long. With `max_length` the length is
-  /// encode.max_length, or where that is unset the tokenizer's `model_max_length`.
+  /// With `none` all texts must come out equally long.
   Padding padding = Padding::none;
+  /// The length of Padding::max_length; longer rows are cut only by encode.max_length. Default: the
+  /// tokenizer's `model_max_length`.
+  std::optional<int64_t> padded_length;
   /// Default: the tokenizer's.
   std::optional<Side> padding_side;
   std::optional<int64_t> pad_to_multiple_of;
@@ -126,7 +128,7 @@ class REDCO_API Tokenizer {
   /// Error for negative ones.
   std::string decode(const std::vector<int64_t>& ids, const DecodeOptions& options = {}) const;
 
-  /// Tokens with those added, the largest number that is a token's plus one at most.
+  /// Tokens of the model and those added.
   int64_t size() const;
   /// Tokens of the model, without those added.
   int64_t vocab_size() const;
