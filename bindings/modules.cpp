@@ -8,6 +8,7 @@
 #include "registry.h"
 #include "sharding.h"
 #include "tensor.h"
+#include "tokenizer.h"
 #include "torch.h"
 #include "training_objects.h"
 #include "values.h"
@@ -104,6 +105,7 @@ int open_redco(lua_State* L) {
   add_predictor(L);
   add_sharding(L);
   add_weights(L);
+  add_tokenizer(L);
   return 1;
 }
 

@@ -77,6 +77,18 @@ std::map<std::string, at::Tensor> check_tensors(lua_State* L, int index, const c
   return tensors;
 }
 
+std::map<std::string, std::string> check_texts(NamedArguments& args, const char* name) {
+  std::map<std::string, std::string> texts;
+  auto given = args.optional<Tree>(name);
+  if (!given) return texts;
+  require(given->is<Tree::Dict>(), args.function(), ": ", name, ": expected a table of texts");
+  for (const auto& [key, value] : given->as<Tree::Dict>()) {
+    require(value.is<std::string>(), args.function(), ": ", name, ".", key, ": expected a text");
+    texts[key] = value.as<std::string>();
+  }
+  return texts;
+}
+
 template <class T>
 int keys(lua_State* L) {
   auto file = check_object<T>(L, 1, std::string(T::lua_name) + ":keys");
@@ -179,13 +191,8 @@ int save_weights(lua_State* L) {
   if (!lua_isnoneornil(L, 3)) {
     NamedArguments args(L, 3, "save_weights");
     options.max_shard_size = check_bytes(args, "max_shard_size", options.max_shard_size);
-    if (auto metadata = args.optional<Tree>("metadata")) {
-      require(metadata->is<Tree::Dict>(), "save_weights: metadata: expected a table of texts");
-      for (const auto& [key, value] : metadata->as<Tree::Dict>()) {
-        require(value.is<std::string>(), "save_weights: metadata.", key, ": expected a text");
-        options.metadata[key] = value.as<std::string>();
-      }
-    }
+    options.metadata = check_texts(args, "metadata");
+    options.texts = check_texts(args, "texts");
     args.finish();
   }
   redco::save_weights(lua_tostring(L, 1), tensors, options, current_mesh(L));
@@ -217,11 +224,11 @@ void add_weights(lua_State* L) {
         "lists "
         "by key."},
        {"save_weights", save_weights,
-        "save_weights(folder, params, {max_shard_size = \"5GB\", metadata})\n"
+        "save_weights(folder, params, {max_shard_size = \"5GB\", metadata, texts})\n"
         "Writes a table of tensors by name as a model folder's safetensors, in several files with "
         "an index above max_shard_size. Sharded tensors are written whole, one after the other by "
         "the first process; every process must call it. The folder has the earlier weights or the "
-        "new ones at every moment."}});
+        "new ones at every moment. `texts` are other files, by their names."}});
 }
 
 }  // namespace redco::lua

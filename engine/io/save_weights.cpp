@@ -156,6 +156,11 @@ void save_weights(const std::string& folder, const std::map<std::string, at::Ten
   writer.on_first([&] {
     if (parts.size() > 1) write_index(folder, index);
     remove_stale(folder, kept);
+    for (const auto& [name, text] : options.texts) {
+      AtomicFile file((fs::path(folder) / name).string());
+      file.write(text.data(), text.size());
+      file.commit();
+    }
   });
   writer.agree();
 }

@@ -10,6 +10,7 @@ local redco = {
   parameter = native.parameter,
   sharding_counters = native.sharding_counters,
   Rng = native.Rng,
+  Tokenizer = native.Tokenizer,
   with_rng = native.with_rng,
   checkpoint = native.checkpoint,
   options = native.options,

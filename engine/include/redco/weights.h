@@ -51,6 +51,8 @@ struct SaveWeightsOptions {
   int64_t max_shard_size = 5'000'000'000;
   /// Noted in every file, beside "format": "pt", which transformers asks for.
   std::map<std::string, std::string> metadata = {};
+  /// Texts by file names, "config.json", written beside the weights in the end.
+  std::map<std::string, std::string> texts = {};
 };
 
 /// Writes weights into a folder, which is made if need be, as one `model.safetensors` or, above

@@ -26,7 +26,7 @@ local optional = {
 
 local complete = arguments("model.generate", defaults, optional)
 
--- Of the keys of generation_config.json or, in older folders, of config.json those that are options.
+-- Of what generation_config.json or, in older folders, config.json has, the options.
 local function from_files(model)
   local source, found = model.generation_config or model.config, {}
   for key in pairs(defaults) do found[key] = source[key] end

@@ -113,14 +113,37 @@ function files.load_params(family, config, weights, options)
   return params
 end
 
---- Writes a model's folder: what `from_pretrained` reads.
-function files.save(dir, model, params, max_shard_size)
-  files.write_json(dir, "config.json", model.config)
-  if model.generation_config then
-    files.write_json(dir, "generation_config.json", model.generation_config)
+-- Throws unless the names are those of the family: what is written must be readable again.
+local function check_names(family, config, params)
+  local rest, missing = {}, {}
+  for name in pairs(params) do rest[name] = true end
+  family.add_parameters(config, function(name)
+    if not rest[name] then missing[#missing + 1] = name end
+    rest[name] = nil
+  end)
+  if #missing > 0 then
+    fail("save_pretrained: the %s has also the weights %s", family.architecture, listed(missing))
   end
-  native.save_weights(dir, params,
-    { max_shard_size = max_shard_size, metadata = { format = "pt" } })
+  local surplus = {}
+  for name in pairs(rest) do surplus[#surplus + 1] = name end
+  if #surplus > 0 then
+    fail("save_pretrained: the %s has no place for the weights %s", family.architecture,
+      listed(surplus))
+  end
+end
+
+--- Writes a model's folder: what `load_params` and `json` read.
+function files.save(dir, model, params, max_shard_size)
+  check_names(model.family, model.config, params)
+  local texts, config = {}, {}
+  for key, value in pairs(model.config) do config[key] = value end
+  config.dtype, config.torch_dtype = nil, select(2, next(params)).dtype
+  texts["config.json"] = native.json_encode("config.json", config, 2) .. "\n"
+  if model.generation_config then
+    texts["generation_config.json"] =
+      native.json_encode("generation_config.json", model.generation_config, 2) .. "\n"
+  end
+  native.save_weights(dir, params, { max_shard_size = max_shard_size, texts = texts })
 end
 
 return files

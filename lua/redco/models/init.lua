@@ -7,7 +7,10 @@ local native = require "redco.native"
 local new_model = require "redco.models.model"
 local registry = require "redco.registry"
 
-local models = { new_cache = require "redco.models.cache" }
+local models = {
+  new_cache = require "redco.models.cache",
+  generate = require "redco.generation",
+}
 
 local families = {}
 for _, name in ipairs {
@@ -40,10 +43,6 @@ local function config_of(dir, where)
     tostring(dir))
 end
 
-local function weights_of(dir)
-  return native.open_weights(dir)
-end
-
 local new_options = arguments("models.from_config", { dtype = "float32" }, { "generator" })
 models.from_config = registry.define("redco.models.from_config", [[
 from_config(config, {generator, dtype = "float32"}) -> model
@@ -57,9 +56,14 @@ need be. Encoder-decoders: input_ids (or pixel_values [batch, channels, height, 
 attention_mask are the encoder's; decoder_input_ids, if left out, are `model.decoder_input_ids(
 labels)`, the labels after the start token, with padding for -100; encoder_hidden_states, what
 `model.encode(params, inputs, {train, rng})` gave, saves the encoder's work. Classes of images:
-pixel_values, labels [batch], logits [batch, num_labels]. `model.hidden_states` gives what the head sees. `model.loss(params, inputs, {train, rng,
-ignore_index = -100, label_smoothing = 0})` is the mean cross-entropy of inputs.labels, which the
-collate_fn has shifted (not for encoder-decoders), and their number, without holding all logits.]],
+pixel_values, labels [batch], logits [batch, num_labels]. `model.hidden_states` gives what the head
+sees. `model.loss(params, inputs, {train, rng, ignore_index = -100, label_smoothing = 0})` is the
+mean cross-entropy of inputs.labels, which the collate_fn has shifted (not for encoder-decoders), and
+their number, without holding all logits.
+`model.generate(params, inputs, options) -> sequences, scores` writes on: see
+`redco.models.generate`. `model.save_pretrained(dir, {params = model.params, max_shard_size =
+"5GB"})` writes the folder that from_pretrained and Hugging Face's library read; every process must
+call it.]],
 function(config, options)
   local o, is_file = new_options(options), type(config) == "string"
   local where = is_file and config .. "/config.json" or "models.from_config"
@@ -85,7 +89,7 @@ weights that are missing, have no place or another shape.]], function(dir, optio
   local given = config_of(dir, "models.from_pretrained")
   local family = family_of(given, dir .. "/config.json")
   local c = complete_config(family, given, true)
-  local params = files.load_params(family, c, weights_of(dir), {
+  local params = files.load_params(family, c, native.open_weights(dir), {
     dtype = o.dtype ~= "auto" and o.dtype or nil, low_memory = o.low_memory,
   })
   local model = new_model(family, c, params)
@@ -111,7 +115,7 @@ where it has no padding.]], function(encoder_dir, decoder_dir, options)
     given[kind] = config_of(dir, "models.from_encoder_decoder_pretrained")
     local part = family.part(kind, given[kind])
     local loaded = files.load_params(part, complete_config(part, given[kind], true),
-      weights_of(dir), { dtype = o.dtype })
+      native.open_weights(dir), { dtype = o.dtype })
     for name, tensor in pairs(loaded) do params[kind .. "." .. name] = tensor end
   end
   local c, new_parameter = complete_config(family, given, true), files.new_parameter(o.dtype)

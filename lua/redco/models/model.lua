@@ -3,6 +3,7 @@
 local arguments = require "redco.arguments"
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
+local files = require "redco.models.files"
 local generate = require "redco.generation"
 local native = require "redco.native"
 local nn = require "redco.nn"
@@ -11,6 +12,8 @@ local torch = require "redco.torch"
 local call_options = arguments("model", { train = false }, { "rng", "cache" })
 local loss_options = arguments("model.loss",
   { train = false, ignore_index = -100, label_smoothing = 0 }, { "rng" })
+
+local save_options = arguments("model.save_pretrained", { max_shard_size = "5GB" }, { "params" })
 
 local Model = {}
 Model.__index = Model
@@ -87,6 +90,11 @@ local function new_model(family, config, params)
     return nn.linear_cross_entropy(hidden, last, inputs.labels, {
       bias = added, ignore_index = o.ignore_index, label_smoothing = o.label_smoothing,
     })
+  end
+
+  function model.save_pretrained(dir, options)
+    local o = save_options(options)
+    files.save(dir, model, o.params or model.params, o.max_shard_size)
   end
 
   function model.generate(p, inputs, options)

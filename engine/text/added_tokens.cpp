@@ -1,0 +1,73 @@
+#include "added_tokens.h"
+
+#include "utf8.h"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+
+namespace redco::text {
+
+namespace {
+
+bool is_word_character(char32_t c) {
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_PC:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool is_inside_word(std::string_view text, Range range) {
+  if (range.begin > 0 &&
+      is_word_character(code_point_at(text, character_before(text, range.begin)).value))
+    return true;
+  return range.end < text.size() && is_word_character(code_point_at(text, range.end).value);
+}
+
+}  // namespace
+
+void AddedTokenFinder::add(const AddedToken& token, std::string_view key) {
+  if (key.empty()) return;
+  starts_[static_cast<unsigned char>(key.front())] = true;
+  trie_.add(key, static_cast<int32_t>(tokens_.size()));
+  tokens_.push_back(token);
+}
+
+void AddedTokenFinder::cut(std::string_view text, const std::function<void(Range)>& between,
+                           const std::function<void(Range, const AddedToken&)>& found) const {
+  size_t done = 0;
+  for (size_t i = 0; i < text.size() && !trie_.empty();) {
+    Range match{i, i};
+    int32_t index = 0;
+    if (starts_[static_cast<unsigned char>(text[i])])
+      trie_.each_prefix(text.substr(i), [&](size_t size, int32_t token) {
+        match.end = i + size;
+        index = token;
+      });
+    i = std::max(match.end, i + 1);
+    if (match.begin == match.end) continue;
+    const AddedToken& token = tokens_[static_cast<size_t>(index)];
+    if (token.single_word && is_inside_word(text, match)) continue;
+    if (token.lstrip) match.begin -= trailing_whitespace(text.substr(done, match.begin - done));
+    if (token.rstrip) match.end += leading_whitespace(text.substr(match.end));
+    if (match.begin > done) between({done, match.begin});
+    found(match, token);
+    done = match.end;
+    i = std::max(i, done);
+  }
+  if (done < text.size()) between({done, text.size()});
+}
+
+}  // namespace redco::text

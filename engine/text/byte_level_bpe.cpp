@@ -1,0 +1,99 @@
+// Byte-level BPE from parts: GPT-2's vocab.json with merges.txt, and what GGUF files carry.
+#include "../io/strict_json.h"
+#include "json_fields.h"
+#include "readers.h"
+
+#include <redco/error.h>
+
+namespace redco::text {
+
+namespace {
+
+// What a line of merges.txt, or an entry of a GGUF file's list, says.
+BpeOptions::Merge parse_merge(const std::string& where, const std::string& line, size_t rank) {
+  size_t blank = line.find(' ');
+  require(blank != line.npos && blank == line.rfind(' ') && blank > 0 && blank + 1 < line.size(),
+          where, "merge ", rank, ": expected two tokens and a blank between them, got ",
+          in_quotes(line));
+  return {line.substr(0, blank), line.substr(blank + 1), static_cast<int32_t>(rank)};
+}
+
+// Words by the names that GGUF files give the ways to cut a text: expressions that are applied one
+// after another.
+struct Words {
+  std::vector<std::string> expressions;
+  bool ignore_merges = false;
+};
+
+const std::map<std::string, Words>& words_by_name() {
+  static const std::string contractions =
+      "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|";
+  static const std::string rest = "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+  static const std::map<std::string, Words> words = {
+      {"gpt-2", {{gpt2_words}}},
+      {"default", {{gpt2_words}}},
+      {"smollm", {{"\\p{N}", gpt2_words}}},
+      {"llama-bpe", {{contractions + "\\p{N}{1,3}" + rest}, true}},
+      {"qwen2", {{contractions + "\\p{N}" + rest}}},
+  };
+  return words;
+}
+
+}  // namespace
+
+Pipeline byte_level_pipeline(std::unique_ptr<Model> model, const std::string& where,
+                             const std::vector<std::string>& words, bool add_prefix_space) {
+  Pipeline pipeline;
+  if (add_prefix_space) pipeline.pre_tokenizers.push_back(prefix_space());
+  for (const std::string& expression : words)
+    pipeline.pre_tokenizers.push_back(
+        split(Pattern::regex(where, expression), Delimiter::isolated, false));
+  pipeline.pre_tokenizers.push_back(bytes_to_characters());
+  pipeline.model = std::move(model);
+  pipeline.decoders = {decode_bytes_of_characters()};
+  return pipeline;
+}
+
+Pipeline read_vocab_and_merges(const std::string& where, std::string_view vocab,
+                               const std::string& merges_where, std::string_view merges,
+                               bool add_prefix_space) {
+  BpeOptions options;
+  nlohmann::json parsed = parse_json(where, vocab, 2);
+  options.vocabulary = read_vocabulary(JsonField(parsed, where));
+  for (size_t begin = 0; begin < merges.size();) {
+    size_t end = std::min(merges.find('\n', begin), merges.size());
+    std::string line(merges.substr(begin, end - begin));
+    if (line.ends_with('\r')) line.pop_back();
+    bool is_header = begin == 0 && line.starts_with("#version");
+    if (!line.empty() && !is_header)
+      options.merges.push_back(parse_merge(merges_where, line, options.merges.size()));
+    begin = end + 1;
+  }
+  return byte_level_pipeline(make_bpe(merges_where, std::move(options)), where, {gpt2_words},
+                             add_prefix_space);
+}
+
+Pipeline byte_level_pipeline(const std::string& where, const TokenizerParts& parts) {
+  const auto& known = words_by_name();
+  auto words = known.find(parts.pre_tokenizer);
+  if (words == known.end()) {
+    std::string names;
+    for (const auto& [name, expressions] : known) names += (names.empty() ? "" : ", ") + name;
+    fail(where, "the pre-tokenizer ", in_quotes(parts.pre_tokenizer),
+         " is not supported; supported are ", names);
+  }
+  BpeOptions options;
+  for (size_t i = 0; i < parts.tokens.size(); ++i) {
+    auto other = options.vocabulary.id(parts.tokens[i]);
+    require(!other, where, "tokens ", other.value_or(0), " and ", i, " are both ",
+            in_quotes(parts.tokens[i]));
+    options.vocabulary.add(parts.tokens[i], static_cast<int64_t>(i));
+  }
+  for (const std::string& merge : parts.merges)
+    options.merges.push_back(parse_merge(where, merge, options.merges.size()));
+  options.ignore_merges = words->second.ignore_merges;
+  return byte_level_pipeline(make_bpe(where, std::move(options)), where, words->second.expressions,
+                             false);
+}
+
+}  // namespace redco::text

@@ -1,0 +1,252 @@
+#include "normalizers.h"
+
+#include "trie.h"
+#include "utf8.h"
+
+#include <redco/error.h>
+
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace redco::text {
+
+namespace {
+
+bool is_ascii(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return (c & 0x80) == 0; });
+}
+
+std::vector<Range> characters(std::string_view text) {
+  std::vector<Range> ranges;
+  for (size_t i = 0; i < text.size(); i += character_size(text[i]))
+    ranges.push_back({i, i + character_size(text[i])});
+  return ranges;
+}
+
+// Adds `replacement` for bytes [begin, end) of `from`: the characters of both correspond in order;
+// what the replacement has beyond them stands for the last one before it.
+void append_replacement(Text& to, const Text& from, Range range, std::string_view replacement) {
+  auto old =
+      characters(std::string_view(from.bytes()).substr(range.begin, range.end - range.begin));
+  auto fresh = characters(replacement);
+  for (size_t i = 0; i < fresh.size(); ++i) {
+    size_t match = range.begin + old[std::min(i, old.size() - 1)].begin;
+    to.append(replacement.substr(fresh[i].begin, fresh[i].end - fresh[i].begin),
+              from.origin(match));
+  }
+}
+
+std::string mapped(std::string_view text, utf8proc_option_t options) {
+  utf8proc_uint8_t* result = nullptr;
+  auto size = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                           static_cast<utf8proc_ssize_t>(text.size()), &result, options);
+  require(size >= 0, "Unicode normalization: ", utf8proc_errmsg(size));
+  std::string copy(reinterpret_cast<const char*>(result), static_cast<size_t>(size));
+  std::free(result);
+  return copy;
+}
+
+// Whether normalization never looks across the border before this character. Hangul's vowels and
+// final consonants join what is before them.
+bool starts_segment(char32_t c) {
+  const auto* property = utf8proc_get_property(static_cast<utf8proc_int32_t>(c));
+  bool jamo = c >= 0x1160 && c <= 0x11FF;
+  return property->combining_class == 0 && !jamo && property->category != UTF8PROC_CATEGORY_MC &&
+         property->category != UTF8PROC_CATEGORY_MN;
+}
+
+size_t grapheme_end(std::string_view text, size_t begin) {
+  CodePoint previous = code_point_at(text, begin);
+  size_t end = begin + previous.size;
+  utf8proc_int32_t state = 0;
+  while (end < text.size()) {
+    CodePoint next = code_point_at(text, end);
+    if (previous.value < 0x80 && next.value < 0x80 && previous.value != '\r') break;
+    if (utf8proc_grapheme_break_stateful(static_cast<utf8proc_int32_t>(previous.value),
+                                         static_cast<utf8proc_int32_t>(next.value), &state))
+      break;
+    end += next.size;
+    previous = next;
+  }
+  return end;
+}
+
+// The rules of SentencePiece's normalizer for one text.
+class SentencePieceNormalizer {
+ public:
+  explicit SentencePieceNormalizer(SentencePieceSpec spec) : spec_(std::move(spec)) {
+    for (const std::string& piece : spec_.user_defined) user_defined_.add(piece, 0);
+  }
+
+  void operator()(Text& text) const {
+    const std::string& bytes = text.bytes();
+    std::string_view space = spec_.escape_whitespaces ? space_symbol : " ";
+    size_t at = 0;
+    while (spec_.remove_extra_whitespaces && at < bytes.size() && next(bytes, at).second == " ")
+      at += next(bytes, at).first;
+    if (at == bytes.size()) {
+      text = Text(text.tracked());
+      return;
+    }
+    Text result(text.tracked());
+    result.reserve(bytes.size() + 3);
+    if (spec_.add_dummy_prefix && !spec_.whitespace_as_suffix)
+      result.append(space, text.origin(at));
+    bool after_space = spec_.remove_extra_whitespaces;
+    while (at < bytes.size()) {
+      auto [size, part] = next(bytes, at);
+      while (after_space && part.starts_with(' ')) part.remove_prefix(1);
+      for (size_t i = 0; i < part.size(); ++i)
+        result.append(part[i] == ' ' ? space : part.substr(i, 1), text.origin(at));
+      if (!part.empty()) after_space = part.back() == ' ';
+      if (!spec_.remove_extra_whitespaces) after_space = false;
+      at += size;
+    }
+    if (spec_.remove_extra_whitespaces) {
+      size_t end = result.size();
+      while (std::string_view(result.bytes()).substr(0, end).ends_with(space)) end -= space.size();
+      if (end < result.size()) result.crop(0, end);
+    }
+    if (spec_.add_dummy_prefix && spec_.whitespace_as_suffix)
+      result.append(space, text.origin(bytes.size() - 1));
+    text = std::move(result);
+  }
+
+ private:
+  // How many bytes the next part of the text has, and what it becomes.
+  std::pair<size_t, std::string_view> next(std::string_view text, size_t at) const {
+    std::string_view rest = text.substr(at);
+    size_t defined = 0;
+    user_defined_.each_prefix(rest, [&](size_t size, int32_t) { defined = size; });
+    if (defined > 0) return {defined, rest.substr(0, defined)};
+    if (spec_.map)
+      if (auto match = spec_.map->longest(rest)) return {match->size, match->replacement};
+    size_t size = character_size(rest[0]);
+    return {size, rest.substr(0, size)};
+  }
+
+  SentencePieceSpec spec_;
+  Trie user_defined_;
+};
+
+}  // namespace
+
+Normalizer prepend(std::string prefix) {
+  return [prefix = std::move(prefix)](Text& text) {
+    if (text.empty()) return;
+    Text result(text.tracked());
+    result.reserve(prefix.size() + text.size());
+    result.append(prefix, text.origin(0));
+    result.append(text, 0, text.size());
+    text = std::move(result);
+  };
+}
+
+Normalizer replace(Pattern pattern, std::string content) {
+  return [pattern = std::move(pattern), content = std::move(content)](Text& text) {
+    Text result(text.tracked());
+    result.reserve(text.size());
+    size_t done = 0;
+    pattern.each_match(text.bytes(), [&](Range match) {
+      result.append(text, done, match.begin);
+      result.append(content, match.end > 0 ? text.origin(match.end - 1) : Span());
+      done = match.end;
+    });
+    if (done == 0 && result.empty()) return;
+    result.append(text, done, text.size());
+    text = std::move(result);
+  };
+}
+
+Normalizer strip(bool left, bool right) {
+  return [left, right](Text& text) {
+    size_t begin = left ? leading_whitespace(text.bytes()) : 0;
+    std::string_view rest = std::string_view(text.bytes()).substr(begin);
+    size_t end = text.size() - (right ? trailing_whitespace(rest) : 0);
+    if (begin > 0 || end < text.size()) text.crop(begin, end);
+  };
+}
+
+Normalizer lowercase() {
+  return [](Text& text) {
+    Text result(text.tracked());
+    result.reserve(text.size());
+    for (size_t i = 0; i < text.size();) {
+      CodePoint c = code_point_at(text.bytes(), i);
+      std::string lower;
+      append_code_point(
+          lower, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c.value))));
+      // The one character whose lower case is two.
+      if (c.value == 0x130) lower = "i\u0307";
+      result.append(lower, text.origin(i));
+      i += c.size;
+    }
+    text = std::move(result);
+  };
+}
+
+Normalizer unicode_normalization(UnicodeForm form) {
+  int options = UTF8PROC_STABLE;
+  bool composed = form == UnicodeForm::nfc || form == UnicodeForm::nfkc;
+  options |= composed ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
+  if (form == UnicodeForm::nfkc || form == UnicodeForm::nfkd) options |= UTF8PROC_COMPAT;
+  return [options](Text& text) {
+    if (is_ascii(text.bytes())) return;
+    Text result(text.tracked());
+    result.reserve(text.size());
+    std::string_view bytes = text.bytes();
+    for (size_t begin = 0; begin < bytes.size();) {
+      size_t end = begin + character_size(bytes[begin]);
+      while (end < bytes.size()) {
+        CodePoint c = code_point_at(bytes, end);
+        if (starts_segment(c.value)) break;
+        end += c.size;
+      }
+      std::string_view segment = bytes.substr(begin, end - begin);
+      if (is_ascii(segment))
+        result.append(text, begin, end);
+      else
+        append_replacement(result, text, {begin, end},
+                           mapped(segment, static_cast<utf8proc_option_t>(options)));
+      begin = end;
+    }
+    text = std::move(result);
+  };
+}
+
+Normalizer precompiled(std::shared_ptr<const CharsMap> map) {
+  constexpr size_t largest_grapheme = 5;
+  return [map = std::move(map)](Text& text) {
+    std::string_view bytes = text.bytes();
+    Text result(text.tracked());
+    result.reserve(bytes.size());
+    for (size_t begin = 0; begin < bytes.size();) {
+      size_t end = grapheme_end(bytes, begin);
+      if (end - begin <= largest_grapheme)
+        if (auto match = map->shortest(bytes.substr(begin, end - begin))) {
+          append_replacement(result, text, {begin, end}, match->replacement);
+          begin = end;
+          continue;
+        }
+      while (begin < end) {
+        size_t size = character_size(bytes[begin]);
+        if (auto match = map->shortest(bytes.substr(begin, size)))
+          append_replacement(result, text, {begin, begin + size}, match->replacement);
+        else
+          result.append(text, begin, begin + size);
+        begin += size;
+      }
+    }
+    text = std::move(result);
+  };
+}
+
+Normalizer sentencepiece_normalization(SentencePieceSpec spec) {
+  // A std::function must be copyable; the tries need not be copied with it.
+  auto normalizer = std::make_shared<const SentencePieceNormalizer>(std::move(spec));
+  return [normalizer](Text& text) { (*normalizer)(text); };
+}
+
+}  // namespace redco::text

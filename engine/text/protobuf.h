@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace redco::text {
+
+/// Walks the fields of one protobuf message
+/// (https://protobuf.dev/programming-guides/encoding): number, wire type, value.
+class ProtobufFields {
+ public:
+  /// `where` begins error messages and must outlive this.
+  ProtobufFields(const std::string& where, std::string_view message)
+      : where_(where), rest_(message) {}
+
+  /// Goes to the next field; false at the end. Throws Error for bytes that are no field.
+  bool next();
+
+  uint64_t number() const { return number_; }
+  /// The value as the type the field has by the message's definition; Error when it has another.
+  std::string_view bytes() const;
+  uint64_t varint() const;
+  bool boolean() const { return varint() != 0; }
+  float float32() const;
+
+ private:
+  enum WireType : uint64_t { is_varint = 0, is_64_bit = 1, is_bytes = 2, is_32_bit = 5 };
+
+  uint64_t read_varint();
+  std::string_view take(uint64_t size);
+  void expect(WireType type) const;
+
+  const std::string& where_;
+  std::string_view rest_;
+  uint64_t number_ = 0;
+  uint64_t type_ = 0;
+  uint64_t integer_ = 0;
+  std::string_view bytes_;
+};
+
+}  // namespace redco::text

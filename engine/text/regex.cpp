@@ -1,0 +1,128 @@
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "regex.h"
+
+#include "utf8.h"
+
+#include <redco/error.h>
+
+#include <pcre2.h>
+
+namespace redco::text {
+
+namespace {
+
+// A limit on backtracking that no tokenizer's expression comes near on text, however long.
+constexpr uint32_t match_limit = 50'000'000;
+constexpr size_t jit_stack_size = 1 << 20;
+
+// PCRE2 counts U+180E among blanks, Unicode and Oniguruma do not: \s is spelled out.
+std::string with_unicode_blanks(const std::string& expression) {
+  constexpr std::string_view blanks = "\\p{Z}\\t-\\r\\x{85}";
+  std::string result;
+  bool in_class = false;
+  for (size_t i = 0; i < expression.size(); ++i) {
+    char c = expression[i];
+    if (c != '\\' || i + 1 == expression.size()) {
+      if (c == '[') in_class = true;
+      if (c == ']') in_class = false;
+      result += c;
+      continue;
+    }
+    char escaped = expression[++i];
+    if (escaped == 's' && in_class)
+      result += blanks;
+    else if (escaped == 's' || (escaped == 'S' && !in_class))
+      result.append(escaped == 's' ? "[" : "[^").append(blanks).append("]");
+    else
+      result.append({c, escaped});
+  }
+  return result;
+}
+
+std::string pcre2_message(int code) {
+  PCRE2_UCHAR message[256];
+  pcre2_get_error_message(code, message, sizeof message);
+  return reinterpret_cast<const char*>(message);
+}
+
+template <auto release>
+struct Release {
+  template <class T>
+  void operator()(T* object) const {
+    release(object);
+  }
+};
+template <class T, auto release>
+using Owned = std::unique_ptr<T, Release<release>>;
+
+// What one thread needs to match any expression; it is the thread's, for matching is never nested.
+struct Matcher {
+  Owned<pcre2_match_context, pcre2_match_context_free> context{pcre2_match_context_create(nullptr)};
+  Owned<pcre2_jit_stack, pcre2_jit_stack_free> stack{
+      pcre2_jit_stack_create(32 * 1024, jit_stack_size, nullptr)};
+  Owned<pcre2_match_data, pcre2_match_data_free> data{pcre2_match_data_create(1, nullptr)};
+
+  Matcher() {
+    require(context && stack && data, "out of memory for regular expressions");
+    pcre2_set_match_limit(context.get(), match_limit);
+    pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
+  }
+};
+
+}  // namespace
+
+struct Pattern::Compiled {
+  Owned<pcre2_code, pcre2_code_free> code;
+};
+
+Pattern Pattern::literal(std::string text) {
+  Pattern pattern;
+  pattern.source_ = std::move(text);
+  return pattern;
+}
+
+Pattern Pattern::regex(const std::string& where, const std::string& expression) {
+  std::string spelled = with_unicode_blanks(expression);
+  int error = 0;
+  size_t position = 0;
+  auto compiled = std::make_shared<Compiled>();
+  compiled->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(spelled.data()), spelled.size(),
+                                     PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error,
+                                     &position, nullptr));
+  require(compiled->code != nullptr, where, "the regular expression '", expression,
+          "' is not understood: ", pcre2_message(error));
+  pcre2_jit_compile(compiled->code.get(), PCRE2_JIT_COMPLETE);  // without it matching is slower
+  Pattern pattern;
+  pattern.source_ = expression;
+  pattern.compiled_ = std::move(compiled);
+  return pattern;
+}
+
+void Pattern::each_match(std::string_view text, const std::function<void(Range)>& found) const {
+  if (!compiled_) {
+    if (source_.empty()) return;
+    for (size_t at = text.find(source_); at != text.npos; at = text.find(source_, at))
+      found({at, at + source_.size()}), at += source_.size();
+    return;
+  }
+  thread_local Matcher matcher;
+  const size_t* match = pcre2_get_ovector_pointer(matcher.data.get());
+  for (size_t start = 0; start <= text.size();) {
+    int result =
+        pcre2_match(compiled_->code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
+                    start, PCRE2_NO_UTF_CHECK, matcher.data.get(), matcher.context.get());
+    if (result == PCRE2_ERROR_NOMATCH) return;
+    require(result >= 0, "the regular expression '", source_, "' gave up on a text of ",
+            text.size(), " bytes: ", pcre2_message(result));
+    Range range{match[0], match[1]};
+    // \K can put a match's start behind its end.
+    require(range.begin <= range.end, "the regular expression '", source_, "' uses \\K");
+    found(range);
+    if (range.end > range.begin)
+      start = range.end;
+    else
+      start = range.end + (range.end < text.size() ? character_size(text[range.end]) : 1);
+  }
+}
+
+}  // namespace redco::text

@@ -1,0 +1,442 @@
+#include "readers.h"
+#include "utf8.h"
+#include "word_cache.h"
+
+#include "../io/atomic_file.h"
+
+#include <redco/error.h>
+#include <redco/tokenizer.h>
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+
+namespace redco {
+
+using namespace text;
+
+namespace {
+
+constexpr std::array roles = {"bos", "eos", "unk", "sep", "cls", "pad", "mask"};
+
+constexpr size_t longest_text = INT32_MAX;
+
+size_t count_characters(std::string_view text) {
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+}
+
+void truncate(Encoding& encoding, size_t length, Side side) {
+  auto cut = [&](auto& list) {
+    if (list.size() <= length) return;
+    auto extra = static_cast<ptrdiff_t>(list.size() - length);
+    if (side == Side::right)
+      list.resize(length);
+    else
+      list.erase(list.begin(), list.begin() + extra);
+  };
+  cut(encoding.ids);
+  cut(encoding.tokens);
+  cut(encoding.offsets);
+}
+
+// Shortens one text, or of two the longer and then both, to `room` tokens together.
+void truncate(std::vector<Encoding>& texts, size_t room, Side side) {
+  if (texts.size() == 1) return truncate(texts[0], room, side);
+  size_t a = texts[0].ids.size(), b = texts[1].ids.size();
+  if (a + b <= room) return;
+  size_t shorter = std::min(a, b);
+  size_t longer = shorter > room ? shorter : std::max(shorter, room - shorter);
+  if (shorter + longer > room) {
+    shorter = room / 2;
+    longer = shorter + room % 2;
+  }
+  truncate(texts[0], a <= b ? shorter : longer, side);
+  truncate(texts[1], a <= b ? longer : shorter, side);
+}
+
+std::string replace_all(std::string text, std::string_view from, std::string_view to) {
+  for (size_t at = text.find(from); at != text.npos; at = text.find(from, at + to.size()))
+    text.replace(at, from.size(), to);
+  return text;
+}
+
+// The spaces that an English text of single words has too many, as `transformers` takes them back.
+std::string without_tokenization_spaces(std::string text) {
+  constexpr std::pair<const char*, const char*> rules[] = {
+      {" .", "."},     {" ?", "?"},   {" !", "!"},   {" ,", ","},     {" ' ", "'"},
+      {" n't", "n't"}, {" 'm", "'m"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+  for (auto [from, to] : rules) text = replace_all(std::move(text), from, to);
+  return text;
+}
+
+}  // namespace
+
+struct Tokenizer::State {
+  Pipeline pipeline;
+  Settings settings;
+  std::map<std::string, std::string> files;
+  AddedTokenFinder in_given, in_normalized;
+  std::unordered_map<std::string, AddedToken, StringHash, std::equal_to<>> added;
+  std::unordered_map<int64_t, std::string> added_by_id;
+  mutable WordCache cache;
+  mutable std::mutex cache_mutex;
+
+  State(Pipeline made, Settings given, std::map<std::string, std::string> read);
+
+  void normalize(Text& text) const {
+    for (const Normalizer& step : pipeline.normalizers) step(text);
+  }
+  void add(const AddedToken& token);
+  Encoding encode_text(std::string_view text, const EncodeOptions& options) const;
+  Encoding encode(std::vector<Encoding> texts, const EncodeOptions& options) const;
+  EncodeOptions internal(EncodeOptions options) const {
+    // Trimming the offsets looks at the tokens.
+    options.with_tokens |= options.with_offsets && !pipeline.post_processor.trims.empty();
+    return options;
+  }
+};
+
+namespace {
+
+// One text on its way to tokens.
+class Encoder {
+ public:
+  Encoder(const Tokenizer::State& state, const EncodeOptions& options, WordCache* cache)
+      : state_(state), options_(options), cache_(cache) {}
+
+  Encoding encode(std::string_view given) {
+    size_t characters = 0, counted = 0;
+    auto character = [&](size_t position) {
+      if (options_.with_offsets)
+        characters += count_characters(given.substr(counted, position - counted));
+      counted = position;
+      return characters;
+    };
+    state_.in_given.cut(
+        given,
+        [&](Range range) {
+          size_t first = character(range.begin);
+          Text text(given.substr(range.begin, range.end - range.begin), first,
+                    options_.with_offsets);
+          state_.normalize(text);
+          add_normalized(std::move(text), range.begin == 0);
+        },
+        [&](Range range, const AddedToken& token) {
+          auto begin = static_cast<uint32_t>(character(range.begin));
+          add(token.id, given.substr(range.begin, range.end - range.begin),
+              {begin, static_cast<uint32_t>(character(range.end))});
+        });
+    return std::move(result_);
+  }
+
+ private:
+  void add(int64_t id, std::string_view token, Span span) {
+    result_.ids.push_back(id);
+    if (options_.with_tokens) result_.tokens.emplace_back(token);
+    if (options_.with_offsets) result_.offsets.emplace_back(span.begin, span.end);
+  }
+
+  void add_normalized(Text text, bool starts_text) {
+    state_.in_normalized.cut(
+        text.bytes(),
+        [&](Range range) {
+          bool whole = range.begin == 0 && range.end == text.size();
+          Text part(text.tracked());
+          if (!whole) part.append(text, range.begin, range.end);
+          add_pieces({whole ? text : std::move(part), {}, starts_text && range.begin == 0});
+        },
+        [&](Range range, const AddedToken& token) {
+          add(token.id, std::string_view(text.bytes()).substr(range.begin, range.end - range.begin),
+              text.origin(range.begin, range.end));
+        });
+  }
+
+  void add_pieces(Pieces pieces) {
+    pieces.ranges = {{0, pieces.text.size()}};
+    for (const PreTokenizer& step : state_.pipeline.pre_tokenizers) step(pieces);
+    const Model& model = *state_.pipeline.model;
+    std::vector<Token> uncached;
+    for (Range range : pieces.ranges) {
+      std::string_view word = pieces.view(range);
+      const std::vector<Token>* tokens = &uncached;
+      if (cache_ != nullptr && word.size() <= WordCache::longest_word) {
+        tokens = &cache_->tokens(word, model);
+      } else {
+        check_interrupt();
+        uncached.clear();
+        model.tokenize(word, uncached);
+      }
+      for (const Token& token : *tokens) add_token(pieces, range, token);
+    }
+  }
+
+  void add_token(const Pieces& pieces, Range word, const Token& token) {
+    const Model& model = *state_.pipeline.model;
+    Range range{word.begin + token.begin, word.begin + token.end};
+    std::string_view text;
+    if (options_.with_tokens) {
+      bool shown = model.shows_unknown_text() && token.id == model.unknown_id();
+      text = shown ? pieces.view(range) : *model.vocabulary().token(token.id);
+    }
+    add(token.id, text, pieces.text.origin(range.begin, range.end));
+  }
+
+  const Tokenizer::State& state_;
+  const EncodeOptions& options_;
+  WordCache* cache_;
+  Encoding result_;
+};
+
+}  // namespace
+
+Tokenizer::State::State(Pipeline made, Settings given, std::map<std::string, std::string> read)
+    : pipeline(std::move(made)), settings(std::move(given)), files(std::move(read)) {
+  if (words_are_independent(pipeline.model->vocabulary()))
+    pipeline.pre_tokenizers.push_back(split_before_space_symbols());
+  for (const AddedToken& token : pipeline.added_tokens) add(token);
+  for (const AddedToken& token : pipeline.normalized_tokens) {
+    in_normalized.add(token, token.content);
+    added.insert_or_assign(token.content, token);
+  }
+  for (const auto& [role, content] : settings.special_tokens) {
+    auto id = pipeline.model->vocabulary().id(content);
+    if (added.find(content) == added.end() && id)
+      add({.content = content, .id = *id, .special = true});
+  }
+}
+
+void Tokenizer::State::add(const AddedToken& token) {
+  if (token.normalized) {
+    Text key(token.content, 0, false);
+    normalize(key);
+    in_normalized.add(token, key.bytes());
+  } else {
+    in_given.add(token, token.content);
+  }
+  added.insert_or_assign(token.content, token);
+  added_by_id.insert_or_assign(token.id, token.content);
+}
+
+Encoding Tokenizer::State::encode_text(std::string_view given, const EncodeOptions& options) const {
+  require(given.size() <= longest_text, "a text of ", given.size(),
+          " bytes is too long for the tokenizer: at most ", longest_text);
+  std::string valid = valid_utf8(given);
+  // A second thread does without the cache rather than wait.
+  std::unique_lock lock(cache_mutex, std::try_to_lock);
+  return Encoder(*this, options, lock.owns_lock() ? &cache : nullptr).encode(valid);
+}
+
+Encoding Tokenizer::State::encode(std::vector<Encoding> texts, const EncodeOptions& options) const {
+  std::vector<Template::Piece> pieces;
+  const auto& around = pipeline.post_processor.around;
+  if (options.add_special_tokens && around)
+    pieces = texts.size() == 1 ? around->single : around->pair;
+  else
+    for (int i = 0; i < static_cast<int>(texts.size()); ++i)
+      pieces.push_back({.is_text = true, .sequence = i, .ids = {}, .tokens = {}, .type_id = i});
+  for (const Template::Piece& piece : pieces)
+    require(!piece.is_text || static_cast<size_t>(piece.sequence) < texts.size(),
+            "the tokenizer's template for one text has a second");
+  if (options.max_length) {
+    auto n_special = static_cast<int64_t>(n_added(pieces));
+    require(*options.max_length >= n_special, "max_length is ", *options.max_length,
+            ", and the tokenizer adds ", n_special, " special tokens");
+    truncate(texts, static_cast<size_t>(*options.max_length - n_special), options.truncation_side);
+  }
+  for (Encoding& text : texts)
+    for (PostProcessor::Trim trim : pipeline.post_processor.trims)
+      trim_offsets(text, trim.add_prefix_space);
+  return fill_template(pieces, texts, options);
+}
+
+Tokenizer text::make_tokenizer(Pipeline pipeline, Settings settings,
+                               std::map<std::string, std::string> files) {
+  return Tokenizer(std::make_unique<Tokenizer::State>(std::move(pipeline), std::move(settings),
+                                                      std::move(files)));
+}
+
+Tokenizer::Tokenizer(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Tokenizer::~Tokenizer() = default;
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
+
+Tokenizer Tokenizer::from_json(const std::string& where, std::string_view tokenizer_json) {
+  return make_tokenizer(read_tokenizer_json(where, tokenizer_json), {});
+}
+
+Tokenizer Tokenizer::from_sentencepiece(const std::string& where, std::string_view model) {
+  return make_tokenizer(sentencepiece_pipeline(where, read_sentencepiece(where, model)), {});
+}
+
+Encoding Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
+  EncodeOptions inner = state_->internal(options);
+  std::vector<Encoding> texts;
+  texts.push_back(state_->encode_text(text, inner));
+  return state_->encode(std::move(texts), inner);
+}
+
+Encoding Tokenizer::encode(std::string_view text, std::string_view pair,
+                           const EncodeOptions& options) const {
+  EncodeOptions inner = state_->internal(options);
+  std::vector<Encoding> texts;
+  texts.push_back(state_->encode_text(text, inner));
+  texts.push_back(state_->encode_text(pair, inner));
+  return state_->encode(std::move(texts), inner);
+}
+
+BatchEncoding Tokenizer::encode_batch(const std::vector<std::string>& texts,
+                                      const BatchOptions& options,
+                                      const std::vector<std::string>& pairs) const {
+  require(pairs.empty() || pairs.size() == texts.size(), "there are ", texts.size(), " texts and ",
+          pairs.size(), " to pair with them");
+  std::vector<Encoding> rows;
+  rows.reserve(texts.size());
+  for (size_t i = 0; i < texts.size(); ++i)
+    rows.push_back(pairs.empty() ? encode(texts[i], options.encode)
+                                 : encode(texts[i], pairs[i], options.encode));
+  size_t length = 0;
+  for (const Encoding& row : rows) length = std::max(length, row.ids.size());
+  if (options.padding == Padding::max_length) {
+    auto wanted = options.padded_length ? options.padded_length : model_max_length();
+    require(wanted.has_value(),
+            "padding to max_length needs max_length: the tokenizer's files name none");
+    length = std::max(length, static_cast<size_t>(std::max<int64_t>(*wanted, 0)));
+  }
+  if (options.pad_to_multiple_of && options.padding != Padding::none) {
+    require(*options.pad_to_multiple_of > 0 && *options.pad_to_multiple_of <= INT32_MAX,
+            "pad_to_multiple_of is ", *options.pad_to_multiple_of, ", expected at least 1");
+    auto multiple = static_cast<size_t>(*options.pad_to_multiple_of);
+    length = (length + multiple - 1) / multiple * multiple;
+  }
+  int64_t pad_id = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].ids.size() == length) continue;
+    require(options.padding != Padding::none, "text ", i + 1, " has ", rows[i].ids.size(),
+            " tokens and the longest ", length,
+            ": rows of a tensor are equally long; use padding = \"longest\" or \"max_length\"");
+    auto pad = special_token_id("pad");
+    require(pad.has_value(),
+            "padding needs a pad token, which the tokenizer's files do not name: "
+            "set pad_token, for instance to the eos token");
+    pad_id = *pad;
+  }
+  auto n_rows = static_cast<int64_t>(rows.size()), n_columns = static_cast<int64_t>(length);
+  auto tensor = [&](at::IntArrayRef sizes) { return at::empty(sizes, at::kLong); };
+  BatchEncoding batch{
+      tensor({n_rows, n_columns}), tensor({n_rows, n_columns}), tensor({n_rows, n_columns}), {}};
+  if (options.encode.with_offsets) batch.offset_mapping = tensor({n_rows, n_columns, 2});
+  Side side = options.padding_side.value_or(padding_side());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const Encoding& row = rows[i];
+    size_t n = row.ids.size(), first = side == Side::left ? length - n : 0;
+    auto fill = [&](const at::Tensor& into, size_t width, int64_t padding, auto value) {
+      int64_t* out = into.data_ptr<int64_t>() + i * length * width;
+      std::fill_n(out, length * width, padding);
+      for (size_t j = 0; j < n * width; ++j) out[first * width + j] = value(j);
+    };
+    fill(batch.input_ids, 1, pad_id, [&](size_t j) { return row.ids[j]; });
+    fill(batch.attention_mask, 1, 0, [](size_t) { return 1; });
+    fill(batch.special_tokens_mask, 1, 1, [&](size_t j) { return row.special_tokens_mask[j]; });
+    if (options.encode.with_offsets)
+      fill(batch.offset_mapping, 2, 0, [&](size_t j) {
+        return j % 2 == 0 ? row.offsets[j / 2].first : row.offsets[j / 2].second;
+      });
+  }
+  return batch;
+}
+
+std::string Tokenizer::decode(const std::vector<int64_t>& ids, const DecodeOptions& options) const {
+  std::vector<std::string> tokens;
+  tokens.reserve(ids.size());
+  for (int64_t id : ids) {
+    require(id >= 0, "the token number ", id,
+            " is negative, as those of padding labels are: "
+            "take them out before decoding");
+    auto token = id_to_token(id);
+    if (token && !(options.skip_special_tokens && is_special(id)))
+      tokens.push_back(std::move(*token));
+  }
+  std::string text;
+  if (state_->pipeline.decoders.empty()) {
+    for (const std::string& token : tokens) text += (text.empty() ? "" : " ") + token;
+  } else {
+    for (const Decoder& step : state_->pipeline.decoders) step(tokens);
+    for (const std::string& token : tokens) text += token;
+  }
+  bool clean =
+      options.clean_up_tokenization_spaces.value_or(state_->settings.clean_up_tokenization_spaces);
+  return clean ? without_tokenization_spaces(std::move(text)) : text;
+}
+
+int64_t Tokenizer::vocab_size() const {
+  return static_cast<int64_t>(state_->pipeline.model->vocabulary().size());
+}
+
+int64_t Tokenizer::size() const {
+  int64_t n = vocab_size();
+  for (const auto& [content, token] : state_->added)
+    n += !state_->pipeline.model->vocabulary().id(content).has_value();
+  return n;
+}
+
+std::optional<int64_t> Tokenizer::token_to_id(std::string_view token) const {
+  auto found = state_->added.find(token);
+  if (found != state_->added.end()) return found->second.id;
+  return state_->pipeline.model->vocabulary().id(token);
+}
+
+std::optional<std::string> Tokenizer::id_to_token(int64_t id) const {
+  auto found = state_->added_by_id.find(id);
+  if (found != state_->added_by_id.end()) return found->second;
+  const std::string* token = state_->pipeline.model->vocabulary().token(id);
+  return token ? std::optional(*token) : std::nullopt;
+}
+
+bool Tokenizer::is_special(int64_t id) const {
+  auto content = state_->added_by_id.find(id);
+  if (content == state_->added_by_id.end()) return false;
+  auto token = state_->added.find(content->second);
+  return token != state_->added.end() && token->second.special;
+}
+
+std::optional<std::string> Tokenizer::special_token(const std::string& role) const {
+  const auto& tokens = state_->settings.special_tokens;
+  auto found = tokens.find(role);
+  return found == tokens.end() ? std::nullopt : std::optional(found->second);
+}
+
+std::optional<int64_t> Tokenizer::special_token_id(const std::string& role) const {
+  auto token = special_token(role);
+  return token ? token_to_id(*token) : std::nullopt;
+}
+
+void Tokenizer::set_special_token(const std::string& role, const std::string& token) {
+  if (std::find(roles.begin(), roles.end(), role) == roles.end())
+    fail("a tokenizer has no special token '", role, "'");
+  auto id = token_to_id(token);
+  require(id.has_value(), "the token '", token, "' is not in the vocabulary: choose one that is");
+  if (!is_special(*id)) state_->add({.content = token, .id = *id, .special = true});
+  state_->settings.special_tokens[role] = token;
+}
+
+Side Tokenizer::padding_side() const { return state_->settings.padding_side; }
+void Tokenizer::set_padding_side(Side side) { state_->settings.padding_side = side; }
+std::optional<int64_t> Tokenizer::model_max_length() const {
+  return state_->settings.model_max_length;
+}
+const std::string& Tokenizer::chat_template() const { return state_->settings.chat_template; }
+
+void Tokenizer::save_pretrained(const std::string& folder) const {
+  require(!state_->files.empty(), "cannot save to ", folder,
+          ": the tokenizer was not read from files of its own");
+  for (const auto& [name, bytes] : state_->files) {
+    AtomicFile file(folder + "/" + name);
+    file.write(bytes.data(), bytes.size());
+    file.commit();
+  }
+}
+
+}  // namespace redco

@@ -1,0 +1,66 @@
+#include "readers.h"
+
+#include <redco/error.h>
+
+namespace redco {
+
+using namespace text;
+
+namespace {
+
+using Parts = TokenizerParts;
+
+Pipeline sentencepiece_from(const std::string& where, const Parts& parts) {
+  SentencePieceModel model;
+  model.model = parts.model;
+  model.pieces = parts.tokens;
+  model.scores = parts.scores;
+  model.types = parts.types;
+  model.charsmap = parts.precompiled_charsmap;
+  model.add_dummy_prefix = parts.add_space_prefix;
+  model.remove_extra_whitespaces = parts.remove_extra_whitespaces;
+  for (int32_t type : parts.types) model.byte_fallback |= type == Parts::byte;
+  return sentencepiece_pipeline(where, model);
+}
+
+}  // namespace
+
+Tokenizer Tokenizer::from_parts(const std::string& where, const Parts& given) {
+  Parts parts = given;
+  size_t n = parts.tokens.size();
+  require(n > 0 && n <= static_cast<size_t>(largest_id), where, "there are ", n, " tokens");
+  if (parts.types.empty()) parts.types.assign(n, Parts::normal);
+  require(parts.types.size() == n, where, "there are ", n, " tokens and ", parts.types.size(),
+          " types of tokens");
+  bool byte_level = parts.model == Parts::Model::byte_level_bpe;
+  require(byte_level || parts.scores.size() == n, where, "there are ", n, " tokens and ",
+          parts.scores.size(), " scores");
+  Pipeline pipeline =
+      byte_level ? byte_level_pipeline(where, parts) : sentencepiece_from(where, parts);
+
+  Settings settings;
+  settings.chat_template = parts.chat_template;
+  auto token = [&](const char* role, std::optional<int64_t> id) {
+    require(*id >= 0 && *id < static_cast<int64_t>(n), where, "the ", role,
+            " token has the number ", *id, ", there are ", n);
+    return AddedToken{
+        .content = parts.tokens[static_cast<size_t>(*id)], .id = *id, .special = true};
+  };
+  for (auto [role, id] : {std::pair("bos", parts.bos_id), std::pair("eos", parts.eos_id),
+                          std::pair("unk", parts.unk_id), std::pair("pad", parts.pad_id)})
+    if (id) settings.special_tokens[role] = token(role, id).content;
+  for (size_t i = 0; i < n; ++i) {
+    bool special = parts.types[i] == Parts::control || parts.types[i] == Parts::unknown;
+    // SentencePiece's user-defined pieces are found already.
+    if (special || (byte_level && parts.types[i] == Parts::user_defined))
+      pipeline.added_tokens.push_back(
+          {.content = parts.tokens[i], .id = static_cast<int64_t>(i), .special = special});
+  }
+  std::vector<AddedToken> before, after;
+  if (parts.add_bos && parts.bos_id) before.push_back(token("bos", parts.bos_id));
+  if (parts.add_eos && parts.eos_id) after.push_back(token("eos", parts.eos_id));
+  if (!before.empty() || !after.empty()) pipeline.post_processor.around = surround(before, after);
+  return make_tokenizer(std::move(pipeline), std::move(settings));
+}
+
+}  // namespace redco

@@ -1,0 +1,118 @@
+#include "model.h"
+#include "trie.h"
+#include "utf8.h"
+
+#include <redco/error.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace redco::text {
+
+namespace {
+
+// What a character that is no piece costs beyond the worst piece, as in SentencePiece.
+constexpr double unknown_penalty = 10;
+
+class Unigram final : public Model {
+ public:
+  Unigram(const std::string& where, UnigramOptions options);
+
+  void tokenize(std::string_view word, std::vector<Token>& tokens) const override;
+  std::optional<int64_t> unknown_id() const override { return unknown_id_; }
+  bool shows_unknown_text() const override { return true; }
+
+ private:
+  // The best way to reach a position: its last piece, and where that begins.
+  struct Step {
+    double score = -std::numeric_limits<double>::infinity();
+    int64_t id = -1;
+    size_t begin = 0;
+    bool reached = false;
+
+    void offer(double offered, int64_t piece, size_t from) {
+      if (!reached || offered > score) *this = {offered, piece, from, true};
+    }
+  };
+
+  std::vector<double> scores_;
+  std::optional<int64_t> unknown_id_;
+  bool byte_fallback_;
+  ByteTokens byte_tokens_;
+  double unknown_score_ = -unknown_penalty;
+  Trie trie_;
+};
+
+Vocabulary vocabulary_of(const std::vector<UnigramOptions::Piece>& pieces) {
+  Vocabulary vocabulary;
+  for (size_t i = 0; i < pieces.size(); ++i)
+    vocabulary.add(pieces[i].text, static_cast<int64_t>(i));
+  return vocabulary;
+}
+
+Unigram::Unigram(const std::string& where, UnigramOptions options)
+    : Model(vocabulary_of(options.pieces)),
+      unknown_id_(options.unknown_id),
+      byte_fallback_(options.byte_fallback) {
+  size_t n = options.pieces.size();
+  require(n > 0, where, "the vocabulary is empty");
+  if (unknown_id_)
+    require(*unknown_id_ >= 0 && *unknown_id_ < static_cast<int64_t>(n), where,
+            "the unknown token has the number ", *unknown_id_, ", there are ", n, " pieces");
+  if (byte_fallback_) byte_tokens_ = ByteTokens(vocabulary_);
+  double lowest = std::numeric_limits<double>::infinity();
+  for (size_t i = 0; i < n; ++i) {
+    const auto& piece = options.pieces[i];
+    require(std::isfinite(piece.score), where, "the score of piece ", i, " is not finite");
+    scores_.push_back(piece.score);
+    if (!piece.in_text) continue;
+    lowest = std::min(lowest, piece.score);
+    trie_.add(piece.text, static_cast<int32_t>(i));
+  }
+  if (std::isfinite(lowest)) unknown_score_ = lowest - unknown_penalty;
+}
+
+void Unigram::tokenize(std::string_view word, std::vector<Token>& tokens) const {
+  std::vector<Step> steps(word.size() + 1);
+  constexpr int64_t unknown = -1;
+  steps[0].score = 0;
+  for (size_t begin = 0; begin < word.size();) {
+    double score = steps[begin].score;
+    size_t size = std::min(character_size(word[begin]), word.size() - begin);
+    bool has_character = false;
+    trie_.each_prefix(word.substr(begin), [&](size_t length, int32_t id) {
+      steps[begin + length].offer(score + scores_[static_cast<size_t>(id)], id, begin);
+      has_character |= length == size;
+    });
+    if (!has_character) steps[begin + size].offer(score + unknown_score_, unknown, begin);
+    begin += size;
+  }
+  size_t first = tokens.size();
+  for (size_t end = word.size(); end > 0; end = steps[end].begin)
+    tokens.push_back({steps[end].id, steps[end].begin, end});
+  std::vector<Token> reversed(tokens.begin() + static_cast<ptrdiff_t>(first), tokens.end());
+  tokens.resize(first);
+  for (size_t i = reversed.size(); i-- > 0;) {
+    Token token = reversed[i];
+    bool is_unknown = token.id == unknown || token.id == unknown_id_;
+    // A run of unknown characters is one unknown token.
+    while (is_unknown && i > 0 &&
+           (reversed[i - 1].id == unknown || reversed[i - 1].id == unknown_id_))
+      token.end = reversed[--i].end;
+    if (is_unknown && byte_fallback_ && byte_tokens_.append(word, token.begin, token.end, tokens))
+      continue;
+    require(!is_unknown || unknown_id_, "the tokenizer has no token for '",
+            word.substr(token.begin, token.end - token.begin), "', and none for the unknown");
+    if (is_unknown) token.id = *unknown_id_;
+    tokens.push_back(token);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Model> make_unigram(const std::string& where, UnigramOptions options) {
+  return std::make_unique<Unigram>(where, std::move(options));
+}
+
+}  // namespace redco::text
