@@ -190,6 +190,7 @@ int save_weights(lua_State* L) {
   SaveWeightsOptions options;
   if (!lua_isnoneornil(L, 3)) {
     NamedArguments args(L, 3, "save_weights");
+    options.stem = args.optional<std::string>("stem").value_or(options.stem);
     options.max_shard_size = check_bytes(args, "max_shard_size", options.max_shard_size);
     options.metadata = check_texts(args, "metadata");
     options.texts = check_texts(args, "texts");
@@ -224,11 +225,13 @@ void add_weights(lua_State* L) {
         "lists "
         "by key."},
        {"save_weights", save_weights,
-        "save_weights(folder, params, {max_shard_size = \"5GB\", metadata, texts})\n"
+        "save_weights(folder, params, {stem = \"model\", max_shard_size = \"5GB\", "
+        "metadata, texts})\n"
         "Writes a table of tensors by name as a model folder's safetensors, in several files with "
         "an index above max_shard_size. Sharded tensors are written whole, one after the other by "
         "the first process; every process must call it. The folder has the earlier weights or the "
-        "new ones at every moment. `texts` are other files, by their names."}});
+        "new ones at every moment. `stem` is what the files' names begin with; `texts` are other "
+        "files, by their names."}});
 }
 
 }  // namespace redco::lua

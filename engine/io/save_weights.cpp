@@ -53,39 +53,44 @@ std::vector<Items> split(const Tensors& tensors, int64_t max_shard_size) {
   return parts;
 }
 
-std::string part_name(size_t index, size_t count) {
-  if (count == 1) return kSingleFile;
-  char name[64];
-  std::snprintf(name, sizeof(name), "model-%05zu-of-%05zu.safetensors", index + 1, count);
-  return name;
+std::string single_file(const std::string& stem) { return stem + ".safetensors"; }
+
+std::string index_file(const std::string& stem) { return single_file(stem) + ".index.json"; }
+
+std::string part_name(const std::string& stem, size_t index, size_t count) {
+  if (count == 1) return single_file(stem);
+  char part[64];
+  std::snprintf(part, sizeof(part), "-%05zu-of-%05zu", index + 1, count);
+  return single_file(stem + part);
 }
 
-json index_of(const std::vector<Items>& parts) {
+json index_of(const std::string& stem, const std::vector<Items>& parts) {
   int64_t total = 0;
   json files = json::object();
   for (size_t i = 0; i < parts.size(); ++i)
     for (const auto* item : parts[i]) {
-      files[item->first] = part_name(i, parts.size());
+      files[item->first] = part_name(stem, i, parts.size());
       total += bytes_of(item->second);
     }
   return {{"metadata", {{"total_size", total}}}, {"weight_map", std::move(files)}};
 }
 
-void write_index(const fs::path& folder, const json& index) {
+void write_index(const fs::path& path, const json& index) {
   std::string text = index.dump(2) + "\n";
-  AtomicFile file(folder / kIndexFile);
+  AtomicFile file(path);
   file.write(text.data(), text.size());
   file.commit();
 }
 
 // Parts of the same names as earlier ones replace them one by one. Until the new index is there,
 // the old one must name the earlier parts: they get second names, which go in the end.
-void keep_earlier(const fs::path& folder, const json& new_index) {
-  if (fs::exists(folder / kSingleFile) || !fs::exists(folder / kIndexFile)) return;
+void keep_earlier(const fs::path& folder, const std::string& stem, const json& new_index) {
+  fs::path index_path = folder / index_file(stem);
+  if (fs::exists(folder / single_file(stem)) || !fs::exists(index_path)) return;
   json old_index;
   try {
-    Weights earlier(folder / kIndexFile);
-    old_index = json::parse(read_text(folder / kIndexFile, "an index", kMaxHeader));
+    Weights earlier(index_path);
+    old_index = json::parse(read_text(index_path, "an index", kMaxHeader));
   } catch (const Error&) {
     return;  // not whole: nothing to keep
   }
@@ -100,7 +105,7 @@ void keep_earlier(const fs::path& folder, const json& new_index) {
     if (link((folder / name).c_str(), (folder / second).c_str()) != 0) return;
     file = second;
   }
-  write_index(folder, old_index);
+  write_index(index_path, old_index);
 }
 
 void remove_file(const fs::path& path) {
@@ -108,10 +113,11 @@ void remove_file(const fs::path& path) {
 }
 
 // Removes what earlier saves left, whole or killed, but for `kept`.
-void remove_stale(const fs::path& folder, const std::set<std::string>& kept) {
-  static const std::regex ours(
-      "(\\.|\\.earlier-)?model(-\\d{5}-of-\\d{5})?\\.safetensors(\\.index\\.json)?(\\.\\d+-\\d+\\."
-      "tmp)?");
+void remove_stale(const fs::path& folder, const std::string& stem,
+                  const std::set<std::string>& kept) {
+  const std::regex ours(
+      "(\\.|\\.earlier-)?" + stem +
+      "(-\\d{5}-of-\\d{5})?\\.safetensors(\\.index\\.json)?(\\.\\d+-\\d+\\.tmp)?");
   // The index first: it must not name what is not there.
   std::set<std::string> stale;
   std::error_code ignored;
@@ -119,7 +125,7 @@ void remove_stale(const fs::path& folder, const std::set<std::string>& kept) {
     std::string name = item.path().filename();
     if (std::regex_match(name, ours) && kept.count(name) == 0) stale.insert(name);
   }
-  if (stale.erase(kIndexFile) == 1) remove_file(folder / kIndexFile);
+  if (stale.erase(index_file(stem)) == 1) remove_file(folder / index_file(stem));
   for (const std::string& name : stale) remove_file(folder / name);
 }
 
@@ -133,8 +139,9 @@ void save_weights(const std::string& folder, const std::map<std::string, at::Ten
   Metadata metadata = options.metadata;
   metadata.emplace("format", "pt");
 
+  const std::string& stem = options.stem;
   std::vector<Items> parts = split(tensors, options.max_shard_size);
-  json index = index_of(parts);
+  json index = index_of(stem, parts);
   Writer writer(mesh);
   writer.on_first([&] {
     std::error_code error;
@@ -143,19 +150,19 @@ void save_weights(const std::string& folder, const std::map<std::string, at::Ten
   });
   std::set<std::string> kept;
   for (size_t i = 0; i < parts.size(); ++i) {
-    std::string name = part_name(i, parts.size());
+    std::string name = part_name(stem, i, parts.size());
     kept.insert(name);
     writer.write(fs::path(folder) / name, parts[i], metadata);
     writer.agree();
   }
   if (parts.size() > 1) {
-    kept.insert(kIndexFile);
-    writer.on_first([&] { keep_earlier(folder, index); });
+    kept.insert(index_file(stem));
+    writer.on_first([&] { keep_earlier(folder, stem, index); });
   }
   writer.commit();
   writer.on_first([&] {
-    if (parts.size() > 1) write_index(folder, index);
-    remove_stale(folder, kept);
+    if (parts.size() > 1) write_index(fs::path(folder) / index_file(stem), index);
+    remove_stale(folder, stem, kept);
     for (const auto& [name, text] : options.texts) {
       AtomicFile file((fs::path(folder) / name).string());
       file.write(text.data(), text.size());

@@ -22,6 +22,7 @@ local redco = {
   optim = require "redco.optim",
   tree = require "redco.tree",
   models = require "redco.models",
+  lora = require "redco.lora",
   data = require "redco.data",
   metrics = require "redco.metrics",
 }

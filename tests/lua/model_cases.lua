@@ -20,20 +20,47 @@ cases.names = {
   "vit_gpt2",
 }
 
+--- Adapters on the model of another case, and its batches.
+cases.lora_names = { "lora_gpt2", "lora_llama" }
+
 if os.getenv "REDCO_CASES" then
   cases.folders[2] = os.getenv "REDCO_CASES"
 else
   print "REDCO_CASES names no larger set of cases: only tests/cases is read"
 end
 
---- Everything of one case: `dir`, `arrays`, `expected` (the JSON).
+--- Everything of one case: `dir`, `arrays`, `expected` (the JSON), `base` (the case whose model an
+--- adapter is for).
 function cases.open(folder, name)
   local dir = folder .. "/" .. name
-  return {
+  local case = {
     dir = dir,
     arrays = torch.load(dir .. "/expected.safetensors"),
     expected = redco.data.json(dir .. "/expected.json"),
   }
+  if case.expected.base then
+    case.base = cases.open(folder, case.expected.base:match "[^/]*$")
+    for key, array in pairs(case.base.arrays) do
+      if key:find "^batch" then case.arrays[key] = array end
+    end
+  end
+  return case
+end
+
+--- What peft calls an adapter's parameter while it trains.
+function cases.peft_name(name)
+  return "base_model.model." .. name:gsub("weight$", "default.weight")
+end
+
+--- The adapters of parameters by those names.
+function cases.adapters(params)
+  local found = {}
+  for name, leaf in pairs(params) do
+    if torch.is_tensor(leaf) and not redco.lora.is_frozen(name) then
+      found[cases.peft_name(name)] = leaf
+    end
+  end
+  return found
 end
 
 --- The inputs whose names begin with `prefix`, as a model takes them.
@@ -101,7 +128,7 @@ function cases.expect_trained(case, losses, params)
   for step, loss in ipairs(adamw.losses_fp64) do
     cases.expect_near("the loss of step " .. step, losses[step], loss, 1e-5)
   end
-  local before = torch.load(case.dir .. "/model.safetensors")
+  local before = case.base and {} or torch.load(case.dir .. "/model.safetensors")
   for _, name in ipairs(names_of(params)) do
     local after = adamw.param_norms_after_fp64[name] or norm(before[name])  -- it is not trained
     local is_key_bias = name:find "k_proj%.bias" or name:find "c_attn%.bias"

@@ -47,6 +47,8 @@ class REDCO_API Weights {
 };
 
 struct SaveWeightsOptions {
+  /// What the files' names begin with: letters, digits and "_".
+  std::string stem = "model";
   /// Bytes of tensors in one file; a tensor that is larger has a file of its own.
   int64_t max_shard_size = 5'000'000'000;
   /// Noted in every file, beside "format": "pt", which transformers asks for.

@@ -202,7 +202,9 @@ void LayoutTracer::decide(Call& call, size_t i, TracedParameter& parameter) {
   if (!plan) return;
   const Placement& wanted = plan->inputs[i][mp];
   bool is_weight = products.contains(call.op.name) && seen.dim() > 1;
-  if (wanted.is_sharded()) {
+  if (is_weight && parameter.beside && (!parameter.beside->is_first || !wanted.is_sharded())) {
+    follow_weight(parameter);
+  } else if (wanted.is_sharded()) {
     std::string reason = is_weight ? "its input comes split: split along its inputs"
                                    : "follows what it is combined with";
     if (decide_as(parameter, seen, wanted, std::move(reason)) && is_weight)
@@ -247,6 +249,22 @@ void LayoutTracer::split_outputs(Call call, size_t i, TracedParameter& parameter
   parameter.reason = "no dimension of its outputs is as large as the number of ranks: whole";
 }
 
+// What an adapter adds must lie as what the weight beside it puts out: split where that is, a sum
+// where that is. The few numbers between its two matrices are never split.
+void LayoutTracer::follow_weight(TracedParameter& parameter) {
+  const TracedParameter::Beside& beside = *parameter.beside;
+  const std::optional<Placement>& weight = parameters_[size_t(beside.weight)].placement;
+  const std::optional<Placement>& first = parameters_[size_t(beside.other)].placement;
+  bool splits_inputs = first && first->is_sharded();
+  if (beside.is_first || splits_inputs || !weight || !weight->is_sharded()) {
+    keep_whole(parameter, "of an adapter: whole");
+    return;
+  }
+  parameter.placement = Placement::shard(0);
+  parameter.placement->block = weight->block;
+  parameter.reason = "of an adapter: split as the outputs of the weight beside it";
+}
+
 // Gives the call the parameter as it has been decided to lie.
 void LayoutTracer::lay_out(Call& call, size_t i, const TracedParameter& parameter) {
   TensorArgument& argument = call.tensors[i];
@@ -266,7 +284,9 @@ void LayoutTracer::lay_out(Call& call, size_t i, const TracedParameter& paramete
     argument.placements = placements;
     int index = int(&parameter - parameters_.data());
     remember(argument.tensor, index);
-    lineages_[argument.impl].split = {index};
+    // An adapter is corrected with the weight that it follows.
+    bool follows = parameter.beside && !parameter.beside->is_first;
+    lineages_[argument.impl].split = {follows ? parameter.beside->weight : index};
     return;
   }
 }

@@ -24,6 +24,13 @@ struct TracedParameter {
   bool is_mended = false;      ///< a correction has decided
   bool is_embedding = false;   ///< rows of it are looked up
   bool is_multiplied = false;  ///< it is the weight of a product
+  /// Of a low-rank adapter's matrices: where the weight is beside which they lie, and the other
+  /// one.
+  struct Beside {
+    bool is_first;  ///< the one that takes in what the weight does
+    int weight, other;
+  };
+  std::optional<Beside> beside = {};
 };
 
 /// Decides how parameters lie over mp while a forward pass runs on stand-ins for them: each where
@@ -69,6 +76,7 @@ class LayoutTracer final : public Tracer {
   void decide(Call& call, size_t i, TracedParameter& parameter);
   bool comes_of_whole(const Call& call) const;
   void split_outputs(Call call, size_t i, TracedParameter& parameter);
+  void follow_weight(TracedParameter& parameter);
   void lay_out(Call& call, size_t i, const TracedParameter& parameter);
   void mend(const Call& call, size_t i, const std::set<int>& weights);
 

@@ -64,6 +64,25 @@ void apply_rules(const std::vector<ShardingRule>& rules, std::vector<TracedParam
   }
 }
 
+// Marks the matrices of low-rank adapters, which peft's names tell: X.lora_A.weight and
+// X.lora_B.weight lie beside X.weight.
+void mark_adapters(std::vector<TracedParameter>& parameters) {
+  std::map<std::string, int> places;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    places[parameters[i].name] = int(i);
+    for (const std::string& name : parameters[i].other_names) places[name] = int(i);
+  }
+  for (const auto& [name, first] : places) {
+    constexpr std::string_view ending = "lora_A.weight";
+    if (!name.ends_with(ending)) continue;
+    std::string stem = name.substr(0, name.size() - ending.size());
+    auto second = places.find(stem + "lora_B.weight"), weight = places.find(stem + "weight");
+    if (second == places.end() || weight == places.end()) continue;
+    parameters[size_t(first)].beside = {true, weight->second, second->second};
+    parameters[size_t(second->second)].beside = {false, weight->second, first};
+  }
+}
+
 // A forward pass to be watched, as often as it takes.
 class Watched {
  public:
@@ -162,6 +181,7 @@ std::vector<ShardingDecision> decide_sharding(
     else
       parameters[size_t(place->second)].other_names.push_back(name);
   }
+  mark_adapters(parameters);
   apply_rules(rules, parameters);
   if (n_model_shards > 1 && forward) {
     at::NoGradGuard no_grad;

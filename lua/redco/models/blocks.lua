@@ -1,9 +1,9 @@
 --- What the families of models share: layers over a flat table of parameters by their dotted names,
 --- masks and positions. Shapes: B batch, T new tokens, S tokens seen so far, H heads, D their size.
+local adapter = require "redco.lora.adapter"
 local arguments = require "redco.arguments"
 local fail = require "redco.fail"
 local native = require "redco.native"
-local lora = require "redco.lora"
 local nn = require "redco.nn"
 local torch = require "redco.torch"
 
@@ -65,13 +65,13 @@ end
 --- x W^T + b, with what an adapter beside the weight adds.
 function blocks.linear(params, name, x, options)
   local y = native.linear(x, params[name .. ".weight"], params[name .. ".bias"])
-  return lora.added(params, name, x, y, options)
+  return adapter.by_name(params, name, x, y, options)
 end
 
 --- The same for a weight [in, out].
 function blocks.conv1d(params, name, x, options)
   local y = native.linear(x, params[name .. ".weight"]:t(), params[name .. ".bias"])
-  return lora.added(params, name, x, y, options)
+  return adapter.by_name(params, name, x, y, options)
 end
 
 function blocks.layer_norm(params, name, x, eps)
@@ -86,11 +86,13 @@ end
 
 --- `padding_idx`: a token whose row the look-up does not train.
 function blocks.embedding(params, name, ids, padding_idx)
+  adapter.refuse(params, name)
   return torch.embedding(params[name .. ".weight"], ids, padding_idx or -1)
 end
 
 --- Learned positions [B or 1, T, size]; the first `offset` rows are for others.
 function blocks.position_embedding(params, name, inputs, options, length, offset)
+  adapter.refuse(params, name)
   local past, weight = blocks.past(options), params[name .. ".weight"]
   if not inputs.position_ids and not inputs.attention_mask then
     return weight:narrow(0, past + (offset or 0), length):unsqueeze(0)

@@ -1,6 +1,7 @@
 --- Folders as Hugging Face's libraries write and read them.
 local data = require "redco.data"
 local fail = require "redco.fail"
+local is_adapter = require("redco.lora.layers").is_adapter
 local native = require "redco.native"
 local torch = require "redco.torch"
 
@@ -125,7 +126,13 @@ local function check_names(family, config, params)
     fail("save_pretrained: the %s has also the weights %s", family.architecture, listed(missing))
   end
   local surplus = {}
-  for name in pairs(rest) do surplus[#surplus + 1] = name end
+  for name in pairs(rest) do
+    if is_adapter(name) then
+      fail("save_pretrained: the parameters have adapters (%s): redco.lora.merge(params) puts them "
+        .. "into the weights, redco.lora.save_pretrained(dir, params) writes them alone", name)
+    end
+    surplus[#surplus + 1] = name
+  end
   if #surplus > 0 then
     fail("save_pretrained: the %s has no place for the weights %s", family.architecture,
       listed(surplus))

@@ -1,5 +1,6 @@
 --- What every model is, whatever its family: a function of its parameters and inputs, its loss, its
 --- generation, and its folder.
+local adapter = require "redco.lora.adapter"
 local arguments = require "redco.arguments"
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
@@ -74,7 +75,9 @@ local function new_model(family, config, params)
     return hidden
   end
 
+  local head_name = weight:gsub("%.weight$", "")
   local function head(p)
+    adapter.refuse(p, head_name)
     local b = bias and p[bias]:reshape { -1 }
     return p[weight], b and is_buffer[bias] and b:detach() or b
   end
@@ -110,8 +113,8 @@ end
 
 function Model:__tostring()
   local n_params, n_tensors = 0, 0
-  for _, tensor in pairs(self.params) do
-    n_params, n_tensors = n_params + tensor:numel(), n_tensors + 1
+  for _, leaf in pairs(self.params) do
+    if torch.is_tensor(leaf) then n_params, n_tensors = n_params + leaf:numel(), n_tensors + 1 end
   end
   return ("%s: %.0f parameters in %d tensors"):format(self.family.architecture, n_params, n_tensors)
 end

@@ -1,5 +1,6 @@
 --- Scaled dot-product attention and the multi-head layer.
 local arguments = require "redco.arguments"
+local dropout = require("redco.nn.dropout").dropout
 local fail = require "redco.fail"
 local layers = require "redco.nn.layers"
 local registry = require "redco.registry"
@@ -33,7 +34,7 @@ local function with_dropout(q, k, v, o)
   end
   -- As LibTorch's attention: 0 for a query that may look at nothing.
   local probs = torch._safe_softmax(scores, -1)
-  return layers.dropout(probs, o.dropout, { train = true, rng = o.rng }):matmul(v)
+  return dropout(probs, o.dropout, { train = true, rng = o.rng }):matmul(v)
 end
 
 attention.attention = registry.define("redco.nn.attention", [[

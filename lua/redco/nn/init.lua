@@ -2,7 +2,7 @@
 --- same name in lower case (`linear`) applies one. Weights are laid out and named as in PyTorch.
 local nn = { init = require "redco.nn.initializers" }
 
-for _, part in ipairs { "layers", "convolution", "attention", "recurrent", "losses" } do
+for _, part in ipairs { "layers", "dropout", "convolution", "attention", "recurrent", "losses" } do
   for name, value in pairs(require("redco.nn." .. part)) do nn[name] = value end
 end
 

@@ -1,4 +1,5 @@
---- Linear, embedding, normalisation, dropout and the MLP.
+--- Linear, embedding, normalisation and the MLP.
+local adapter = require "redco.lora.adapter"
 local arguments = require "redco.arguments"
 local fail = require "redco.fail"
 local init = require "redco.nn.initializers"
@@ -25,10 +26,13 @@ function(in_features, out_features, options)
   return params
 end)
 
+local adapted = arguments("nn.linear", { train = false }, { "rng" })
 define("linear", [[
-linear(params, x [..., in]) -> [..., out]
-x weight^T + bias.]], function(params, x)
-  return torch.linear(x, params.weight, params.bias)
+linear(params, x [..., in], {train = false, rng}) -> [..., out]
+x weight^T + bias, and what an adapter beside the weight adds (`redco.lora.add`), whose dropout needs
+`train` and `rng`.]], function(params, x, options)
+  local y = torch.linear(x, params.weight, params.bias)
+  return params.lora_A and adapter.of_layer(params, x, y, adapted(options)) or y
 end)
 
 local embedding = arguments("nn.Embedding", { std = 1 }, { "generator" })
@@ -43,6 +47,9 @@ end)
 define("embedding", [[
 embedding(params, ids) -> [..., embedding_dim]
 The rows of params.weight at the integers `ids`.]], function(params, ids)
+  if params.lora_A then
+    fail "nn.embedding: the parameters have an adapter, which only linear layers can have"
+  end
   return torch.embedding(params.weight, ids)
 end)
 
@@ -76,20 +83,6 @@ rms_norm(params, x, {eps = 1e-6}) -> like x
 x / sqrt(mean(x^2) + eps) * weight over the last dimensions: Zhang and Sennrich, 2019.]],
 function(params, x, options)
   return torch.rms_norm(x, params.weight.shape, params.weight, rms_norm(options).eps)
-end)
-
-local dropout = arguments("nn.dropout", { train = false }, { "rng" })
-define("dropout", [[
-dropout(x, p, {train = false, rng}) -> like x
-In training sets each element to 0 with probability p and divides the others by 1 - p; `rng`, the
-Generator of loss_fn, draws. Otherwise x itself.]], function(x, p, options)
-  local o = dropout(options)
-  if not o.train or p == 0 then return x end
-  if not o.rng then
-    fail "nn.dropout: with train = true it needs rng, the Generator that loss_fn is given"
-  end
-  local kept = torch.empty_like(x):bernoulli_(1 - p, { generator = o.rng })
-  return x * kept:mul_(p < 1 and 1 / (1 - p) or 0)
 end)
 
 local mlp_params = arguments("nn.MLP", { bias = true }, { "generator" })

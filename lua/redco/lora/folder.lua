@@ -1,0 +1,167 @@
+--- Adapter folders as peft writes and reads them: adapter_config.json, adapter_model.safetensors.
+local data = require "redco.data"
+local fail = require "redco.fail"
+local native = require "redco.native"
+local torch = require "redco.torch"
+
+local folder = {}
+
+local config_file, weights_file = "adapter_config.json", "adapter_model.safetensors"
+local prefix = "base_model.model."
+
+-- What of a configuration is read here, or says nothing about what the adapter computes. All else
+-- must be off.
+local known = {}
+for _, key in ipairs {
+  "alpha_pattern", "auto_mapping", "base_model_name_or_path", "bias", "exclude_modules",
+  "fan_in_fan_out", "inference_mode", "init_lora_weights", "layers_pattern",
+  "layers_to_transform", "lora_alpha", "lora_dropout", "megatron_core", "peft_type",
+  "peft_version", "qalora_group_size", "r", "rank_pattern", "revision", "target_modules",
+  "task_type", "use_rslora",
+} do known[key] = true end
+
+local function is_off(value)
+  return value == false or value == "" or type(value) == "table" and next(value) == nil
+end
+
+-- Ways to initialise that leave the base as it is.
+local harmless = {
+  ["true"] = true, ["false"] = true, gaussian = true, orthogonal = true, eva = true,
+}
+
+local function check(path, config)
+  local function refuse(key, expected)
+    fail("%s: %s = %s is not supported, only %s", path, key, tostring(config[key]), expected)
+  end
+  if config.peft_type ~= "LORA" then refuse("peft_type", '"LORA"') end
+  if (config.bias or "none") ~= "none" then refuse("bias", '"none"') end
+  if not harmless[tostring(config.init_lora_weights == nil or config.init_lora_weights)] then
+    refuse("init_lora_weights", "those that leave the base model as it is")
+  end
+  for key, value in pairs(config) do
+    if not known[key] and not is_off(value) then refuse(key, "without it") end
+  end
+  for _, key in ipairs { "r", "lora_alpha" } do
+    if type(config[key]) ~= "number" then refuse(key, "a number") end
+  end
+end
+
+-- The value of the pattern that a layer's name ends in.
+local function by_pattern(path, patterns, name)
+  for pattern, value in pairs(patterns or {}) do
+    if pattern:find "[^%w_.%-]" then
+      fail("%s: the pattern '%s' is not supported, only the last parts of names", path, pattern)
+    end
+    if name == pattern or name:sub(-#pattern - 1) == "." .. pattern then return value end
+  end
+end
+
+-- A layer's number of inputs and outputs must be the adapter's.
+local function check_shapes(path, layer, a, b, r, fan_in_fan_out)
+  local n_in, n_out = layer:sizes(fan_in_fan_out)
+  if a[1] ~= r or b[2] ~= r or a[2] ~= n_in or b[1] ~= n_out or #a ~= 2 or #b ~= 2 then
+    fail("%s: %s has lora_A [%s] and lora_B [%s], expected [%d, %d] and [%d, %d] beside its weight",
+      path, layer.name, table.concat(a, ", "), table.concat(b, ", "), r, n_in, n_out, r)
+  end
+end
+
+-- {[layer's name] = {lora_A = name in the file, lora_B = ...}}
+local function adapters_in(weights)
+  local found = {}
+  for _, key in ipairs(weights:keys()) do
+    local name, matrix = key:match("^" .. prefix:gsub("%.", "%%.") .. "(.+)%.(lora_[AB])%.weight$")
+    if not name then
+      fail("%s: expected names like %sX.lora_A.weight, got %s", weights.path, prefix, key)
+    end
+    found[name] = found[name] or {}
+    found[name][matrix] = key
+  end
+  return found
+end
+
+--- Puts the adapters of a folder beside the weights of these layers.
+function folder.load(dir, layers)
+  local path = dir .. "/" .. config_file
+  local config, weights = data.json(path), native.open_weights(dir .. "/" .. weights_file)
+  check(path, config)
+  local stored, of_conv1d = adapters_in(weights), false
+  for _, layer in ipairs(layers) do
+    if stored[layer.name] and layer:is_conv1d() then of_conv1d = true end
+  end
+  for _, layer in ipairs(layers) do
+    local keys = stored[layer.name]
+    if keys then
+      stored[layer.name] = nil
+      if not (keys.lora_A and keys.lora_B) then
+        fail("%s: %s has no %s", weights.path, layer.name, keys.lora_A and "lora_B" or "lora_A")
+      end
+      local r = by_pattern(path, config.rank_pattern, layer.name) or config.r
+      local alpha = by_pattern(path, config.alpha_pattern, layer.name) or config.lora_alpha
+      -- In a model of several parts peft's flag is for GPT-2's.
+      local fan_in_fan_out = layer:is_conv1d() or config.fan_in_fan_out and not of_conv1d
+      check_shapes(weights.path, layer, weights:shape(keys.lora_A), weights:shape(keys.lora_B), r,
+        fan_in_fan_out)
+      for matrix, key in pairs(keys) do
+        local tensor = weights:tensor(key)
+        layer:set_matrix(matrix, torch.no_grad(function()
+          return native.parameter(tensor.shape, { dtype = tensor.dtype }):copy_(tensor)
+        end))
+      end
+      layer:set("lora_scaling", alpha / (config.use_rslora and math.sqrt(r) or r))
+      if (config.lora_dropout or 0) > 0 then layer:set("lora_dropout", config.lora_dropout) end
+      if fan_in_fan_out then layer:set("lora_fan_in_fan_out", true) end
+    end
+  end
+  local rest = next(stored)
+  if rest then fail("%s: there is no layer %s in the parameters", weights.path, rest) end
+end
+
+-- The last parts of names where all layers of that name have an adapter, else whole names.
+local function target_modules(layers)
+  local is_whole, names, seen = {}, {}, {}
+  for _, layer in ipairs(layers) do
+    local last = layer.name:match "[^.]*$"
+    is_whole[last] = is_whole[last] ~= false and layer:matrix "lora_A" ~= nil
+  end
+  for _, layer in ipairs(layers) do
+    local last = layer.name:match "[^.]*$"
+    local name = is_whole[last] and last or layer.name
+    if layer:matrix "lora_A" and not seen[name] then names[#names + 1] = name end
+    seen[name] = seen[name] or layer:matrix "lora_A" ~= nil
+  end
+  return names
+end
+
+--- Writes the adapters of these layers.
+function folder.save(dir, layers, options)
+  local config = {
+    peft_type = "LORA", base_model_name_or_path = options.base_model_name_or_path,
+    task_type = options.task_type, target_modules = target_modules(layers), bias = "none",
+    fan_in_fan_out = false, inference_mode = true, use_rslora = false, lora_dropout = 0,
+  }
+  local tensors, ranks, alphas = {}, {}, {}
+  for _, layer in ipairs(layers) do
+    local a = layer:matrix "lora_A"
+    if a then
+      tensors[prefix .. layer.name .. ".lora_A.weight"] = a
+      tensors[prefix .. layer.name .. ".lora_B.weight"] = layer:matrix "lora_B"
+      local r = a:size(0)
+      -- Whatever made the scaling, alpha / r is it.
+      local alpha = layer:get "lora_scaling" * r
+      config.r, config.lora_alpha = config.r or r, config.lora_alpha or alpha
+      if r ~= config.r then ranks[layer.name] = r end
+      if alpha ~= config.lora_alpha then alphas[layer.name] = alpha end
+      config.lora_dropout = layer:get "lora_dropout" or config.lora_dropout
+      config.fan_in_fan_out = layer:get "lora_fan_in_fan_out" or config.fan_in_fan_out
+    end
+  end
+  if not config.r then fail "lora.save_pretrained: there is no adapter in the tree" end
+  config.rank_pattern = next(ranks) and ranks
+  config.alpha_pattern = next(alphas) and alphas
+  native.save_weights(dir, tensors, {
+    stem = "adapter_model",
+    texts = { [config_file] = native.json_encode(config_file, config, 2) .. "\n" },
+  })
+end
+
+return folder

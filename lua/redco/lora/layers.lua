@@ -1,0 +1,78 @@
+--- The layers of a params tree and the adapters beside their weights. To the adapter of a layer
+--- belong the matrices lora_A.weight [r, in] and lora_B.weight [out, r], and the plain values
+--- lora_scaling, lora_dropout (if above 0) and lora_fan_in_fan_out (if the weight is [in, out]).
+local torch = require "redco.torch"
+
+local layers = {}
+
+local parts = {
+  lora_A = true, lora_B = true, lora_scaling = true, lora_dropout = true,
+  lora_fan_in_fan_out = true,
+}
+
+--- Whether an entry of a tree, by its key or dotted name, belongs to an adapter.
+function layers.is_adapter(name)
+  return parts[name:gsub("%.weight$", ""):match "[^.]*$"] == true
+end
+
+local Layer = {}
+Layer.__index = Layer
+
+-- A layer's entries begin with `stem` in `node`: "h.0.attn.c_attn." in a flat table, nothing where
+-- the layer is a table of its own.
+local function collect(node, path, found)
+  for key, value in pairs(node) do
+    local name = path == "" and tostring(key) or path .. "." .. key
+    if type(value) == "table" then
+      collect(value, name, found)
+    elseif torch.is_tensor(value) and type(key) == "string" and key:find "%f[%w_]weight$"
+      and not layers.is_adapter(name) then
+      found[#found + 1] = setmetatable({
+        name = name:sub(1, -8), node = node, stem = key:sub(1, -7),
+      }, Layer)
+    end
+  end
+  return found
+end
+
+--- All layers that have a weight, in the order of their names: {name, ...}.
+function layers.of(params)
+  local found = collect(params, "", {})
+  table.sort(found, function(a, b) return a.name < b.name end)
+  return found
+end
+
+function Layer:get(key) return self.node[self.stem .. key] end
+
+function Layer:set(key, value) self.node[self.stem .. key] = value end
+
+--- lora_A or lora_B, or nil.
+function Layer:matrix(name)
+  if self.stem ~= "" then return self:get(name .. ".weight") end
+  return self.node[name] and self.node[name].weight
+end
+
+function Layer:set_matrix(name, matrix)
+  if self.stem ~= "" then
+    self:set(name .. ".weight", matrix)
+  else
+    self.node[name] = { weight = matrix }
+  end
+end
+
+local gpt2 = { c_attn = true, c_proj = true, c_fc = true, q_attn = true }
+
+--- Whether the name is of one of GPT-2's layers, whose weights are [in, out].
+function Layer:is_conv1d()
+  local name = self.name:match "%f[%w]h%.%d+%.%a+%.([%w_]+)$"
+  return name ~= nil and gpt2[name] == true
+end
+
+--- The numbers of inputs and outputs.
+function Layer:sizes(fan_in_fan_out)
+  local first, second = unpack(self:get("weight").shape)
+  if fan_in_fan_out then return first, second end
+  return second, first
+end
+
+return layers

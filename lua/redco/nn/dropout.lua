@@ -1,0 +1,23 @@
+--- Dropout.
+local arguments = require "redco.arguments"
+local fail = require "redco.fail"
+local registry = require "redco.registry"
+local torch = require "redco.torch"
+
+local dropout = {}
+
+local use = arguments("nn.dropout", { train = false }, { "rng" })
+dropout.dropout = registry.define("redco.nn.dropout", [[
+dropout(x, p, {train = false, rng}) -> like x
+In training sets each element to 0 with probability p and divides the others by 1 - p; `rng`, the
+Generator of loss_fn, draws. Otherwise x itself.]], function(x, p, options)
+  local o = use(options)
+  if not o.train or p == 0 then return x end
+  if not o.rng then
+    fail "nn.dropout: with train = true it needs rng, the Generator that loss_fn is given"
+  end
+  local kept = torch.empty_like(x):bernoulli_(1 - p, { generator = o.rng })
+  return x * kept:mul_(p < 1 and 1 / (1 - p) or 0)
+end)
+
+return dropout

@@ -1,0 +1,355 @@
+-- Low-rank adapters: peft's own on the models, adapters in any tree of layers, folders, errors.
+local cases = require "model_cases"
+local redco = require "redco"
+local testing = require "testing"
+
+local lora, torch, tree = redco.lora, redco.torch, redco.tree
+local test, expect_close, expect_error = testing.test, testing.expect_close, testing.expect_error
+
+local scratch = os.tmpname()
+os.remove(scratch)
+assert(os.execute("mkdir " .. scratch) == 0)
+
+local function expect_same_params(actual, expected)
+  testing.expect_equal(table.concat(tree.paths(actual), " "),
+    table.concat(tree.paths(expected), " "))
+  tree.map(function(a, b)
+    if torch.is_tensor(b) then expect_close(a, b, 0, 0) else testing.expect_equal(a, b) end
+  end, actual, expected)
+end
+
+for _, folder in ipairs(cases.folders) do
+  for _, name in ipairs(cases.lora_names) do
+    local case = cases.open(folder, name)
+    local model = redco.models.from_pretrained(case.base.dir)
+    local params = lora.from_pretrained(case.dir, model.params)
+    local function check(what, body) test(("%s/%s: %s"):format(folder, name, what), body) end
+
+    local function expect_logits(given)
+      local inputs = cases.inputs(case, "fwd")
+      local expected = case.arrays["fwd.logits"]
+      local n = expected:size(0)
+      local kept = inputs.attention_mask:narrow(0, inputs.attention_mask:size(0) - n, n):ne(0)
+      local logits = model(given, inputs)
+      logits = logits:narrow(0, logits:size(0) - n, n)
+      expect_close(logits[kept], expected[kept], 0, 2e-4)
+    end
+
+    check("logits", function() expect_logits(params) end)
+
+    check("merged", function()
+      local merged = lora.merge(params)
+      expect_logits(merged)
+      model.save_pretrained(scratch .. "/merged", { params = merged })
+      expect_logits(redco.models.from_pretrained(scratch .. "/merged").params)
+      for key, tensor in pairs(model.params) do
+        if not params[key:gsub("weight$", "lora_A.weight")] then
+          assert(merged[key] == tensor, key .. " has been copied")
+        end
+      end
+    end)
+
+    check("written and read", function()
+      lora.save_pretrained(scratch .. "/adapter", params)
+      expect_same_params(lora.from_pretrained(scratch .. "/adapter", model.params), params)
+      local ours = redco.data.json(scratch .. "/adapter/adapter_config.json")
+      local theirs = redco.data.json(case.dir .. "/adapter_config.json")
+      for _, key in ipairs { "peft_type", "r", "lora_alpha", "bias", "fan_in_fan_out",
+        "use_rslora", "lora_dropout" } do
+        testing.expect_equal(ours[key], theirs[key])
+      end
+      testing.expect_equal(table.concat(ours.target_modules, " "),
+        table.concat(theirs.target_modules, " "))
+      local read = torch.load(scratch .. "/adapter/adapter_model.safetensors")
+      expect_same_params(read, torch.load(case.dir .. "/adapter_model.safetensors"))
+    end)
+
+    check("gradients, of the adapters alone", function()
+      local tracked = tree.map(function(leaf) return leaf end, params)
+      for key, leaf in pairs(tracked) do
+        if not lora.is_frozen(key) and torch.is_tensor(leaf) then
+          tracked[key] = leaf:clone():requires_grad_()
+        end
+      end
+      local loss = model.loss(tracked, cases.training_inputs(case, "batch0"))
+      loss:backward()
+      cases.expect_near("the loss", loss:item(), case.expected.training.loss_fp64, 1e-5)
+      local gradients = {}
+      for key, leaf in pairs(tracked) do
+        if torch.is_tensor(leaf) and leaf.requires_grad then
+          gradients[cases.peft_name(key)] = leaf.grad
+        else
+          assert(not torch.is_tensor(leaf) or not leaf.grad, key .. " has a gradient")
+        end
+      end
+      cases.expect_gradients(case, gradients)
+    end)
+
+    check("five steps of AdamW", function()
+      local adamw, losses, n_tracked = case.expected.training.adamw, {}, nil
+      local trainer = redco.Trainer {
+        deployer = redco.Deployer { seed = 0, verbose = false },
+        params = params,
+        collate_fn = function(examples)
+          return cases.training_inputs(case, "batch" .. examples[1])
+        end,
+        loss_fn = function(_, _, given, batch)
+          n_tracked = 0
+          for _, leaf in pairs(given) do
+            if torch.is_tensor(leaf) and leaf.requires_grad then
+              n_tracked = n_tracked + leaf:numel()
+            end
+          end
+          local loss, count = model.loss(given, batch)
+          losses[#losses + 1] = loss:item()
+          return loss, count
+        end,
+        optimizer = lora.freeze_base(redco.optim.adamw {
+          learning_rate = adamw.lr, betas = adamw.betas, eps = adamw.eps,
+          weight_decay = adamw.weight_decay,
+        }),
+      }
+      for step = 0, adamw.steps - 1 do
+        trainer:train { examples = { step }, per_device_batch_size = 1 }
+      end
+      cases.expect_trained(case, losses, cases.adapters(trainer.params))
+      for key, tensor in pairs(model.params) do expect_close(trainer.params[key], tensor, 0, 0) end
+      local n_elements = tree.count(cases.adapters(params))
+      local memory = trainer:memory()
+      testing.expect_equal(memory.grads.here, 4 * n_elements)
+      assert(memory.opt_state.here <= 8 * n_elements + 8, "the base has optimizer state")
+      testing.expect_equal(n_tracked, n_elements)
+    end)
+  end
+end
+
+-- Any tree of layers.
+
+local function nested()
+  return {
+    blocks = { { q_proj = redco.nn.Linear(6, 6), up = redco.nn.Linear(6, 10, { bias = false }) },
+      { q_proj = redco.nn.Linear(6, 6), up = redco.nn.Linear(6, 10, { bias = false }) } },
+    norm = redco.nn.LayerNorm(6),
+  }
+end
+
+-- An adapter is nothing at first: gives it values.
+local function shaken(params)
+  for _, path in ipairs(tree.paths(params)) do
+    assert(not path:find "lora_B" or path:find "lora_B%.weight$", path)
+  end
+  local index = 0
+  return tree.map(function(leaf)
+    index = index + 1
+    local name = tree.paths(params)[index]
+    return name:find "lora_B%.weight$" and torch.randn_like(leaf) or leaf
+  end, params)
+end
+
+test("adapters in a tree of tables", function()
+  local base, x = nested(), torch.randn { 3, 6 }
+  local params = lora.add(base, { target_modules = { "q_proj" }, r = 2, lora_alpha = 6 })
+  assert(base.blocks[1].q_proj.lora_A == nil, "the given tree has changed")
+  assert(params.blocks[1].q_proj.weight == base.blocks[1].q_proj.weight)
+  assert(params.blocks[1].up.lora_A == nil)
+  local layer = params.blocks[2].q_proj
+  expect_close(redco.nn.linear(layer, x), redco.nn.linear(base.blocks[2].q_proj, x), 0, 0)
+  params = shaken(params)
+  layer = params.blocks[2].q_proj
+  expect_close(redco.nn.linear(layer, x), torch.linear(x, layer.weight
+    + 3 * layer.lora_B.weight:matmul(layer.lora_A.weight), layer.bias), 1e-5, 1e-5)
+  local merged = lora.merge(params)
+  expect_close(redco.nn.linear(merged.blocks[2].q_proj, x), redco.nn.linear(layer, x), 1e-5, 1e-5)
+  testing.expect_equal(table.concat(tree.paths(merged), " "),
+    table.concat(tree.paths(base), " "))
+  lora.save_pretrained(scratch .. "/nested", params, { task_type = "FEATURE_EXTRACTION" })
+  expect_same_params(lora.from_pretrained(scratch .. "/nested", base), params)
+end)
+
+test("one layer alone", function()
+  local params = shaken(lora.add(redco.nn.Linear(4, 3), { target_modules = ".*", r = 1 }))
+  local x = torch.randn { 2, 4 }
+  expect_close(redco.nn.linear(lora.merge(params), x), redco.nn.linear(params, x), 1e-5, 1e-5)
+end)
+
+test("what is chosen", function()
+  local function names(modules)
+    local found = {}
+    for _, path in ipairs(tree.paths(lora.add(nested(), { target_modules = modules }))) do
+      found[#found + 1] = path:match "^(.*)%.lora_A%.weight$"
+    end
+    return table.concat(found, " ")
+  end
+  testing.expect_equal(names { "up" }, "blocks.1.up blocks.2.up")
+  testing.expect_equal(names { "2.up", "q_proj" }, "blocks.1.q_proj blocks.2.q_proj blocks.2.up")
+  testing.expect_equal(names "blocks%.1%..*", "blocks.1.q_proj blocks.1.up")
+  expect_error(function() names { "proj" } end, "no layer's name ends in 'proj'", "q_proj, up")
+  expect_error(function() names "up" end, "no layer's name matches the pattern 'up'", "q_proj, up")
+end)
+
+test("initial values, rank and scaling", function()
+  local function first(options)
+    options.target_modules, options.generator = { "up" }, torch.Generator(3)
+    return lora.add(nested(), options).blocks[1].up
+  end
+  local layer = first { r = 4 }
+  expect_close(layer.lora_A.weight, first({ r = 4 }).lora_A.weight, 0, 0)
+  testing.expect_equal(table.concat(layer.lora_A.weight.shape, " "), "4 6")
+  testing.expect_equal(table.concat(layer.lora_B.weight.shape, " "), "10 4")
+  local bound = layer.lora_A.weight:abs():max():item()
+  assert(bound <= 1 / math.sqrt(6) and bound > 0.7 / math.sqrt(6), bound)
+  testing.expect_equal(layer.lora_B.weight:abs():max():item(), 0)
+  testing.expect_equal(layer.lora_scaling, 2)
+  testing.expect_equal(first({ r = 4, lora_alpha = 3, use_rslora = true }).lora_scaling, 1.5)
+end)
+
+test("square weights [in, out]", function()
+  -- GPT-2's attn.c_proj is square: only its name tells which way it lies.
+  local weight, x = torch.randn { 5, 5 }, torch.randn { 2, 5 }
+  for name, is_conv1d in pairs {
+    ["transformer.h.0.attn.c_proj"] = true, ["decoder.h.11.mlp.c_fc"] = true,
+    ["attn.c_proj"] = false, ["h.0.attn.q_proj"] = false,
+  } do
+    local params = shaken(lora.add({ [name .. ".weight"] = weight },
+      { target_modules = ".*", r = 2 }))
+    testing.expect_equal(params[name .. ".lora_fan_in_fan_out"] or false, is_conv1d)
+    local blocks = require "redco.models.blocks"
+    local apply = is_conv1d and blocks.conv1d or blocks.linear
+    expect_close(apply(lora.merge(params), name, x, {}), apply(params, name, x, {}), 1e-5, 1e-5)
+  end
+end)
+
+test("dropout", function()
+  local layer = shaken(lora.add(redco.nn.Linear(64, 8, { bias = false }),
+    { target_modules = ".*", r = 8, lora_dropout = 0.5 }))
+  local x = torch.ones { 4, 64 }
+  local plain = redco.nn.linear(layer, x)
+  expect_close(redco.nn.linear(layer, x, { train = false }), plain, 0, 0)
+  local function trained(seed)
+    return redco.nn.linear(layer, x, { train = true, rng = torch.Generator(seed) })
+  end
+  expect_close(trained(1), trained(1), 0, 0)
+  assert((trained(1) - plain):abs():max():item() > 0.1)
+  -- Half of the inputs, twice as large, go through the adapter and only there.
+  local kept = torch.empty_like(x):bernoulli_(0.5, { generator = torch.Generator(1) }) * 2
+  expect_close(trained(1), torch.linear(x, layer.weight) + layer.lora_scaling
+    * torch.linear(torch.linear(x * kept, layer.lora_A.weight), layer.lora_B.weight), 1e-4, 1e-4)
+  expect_error(function() redco.nn.linear(layer, x, { train = true }) end, "needs rng")
+end)
+
+test("a base of 16 bits", function()
+  local base = tree.map(function(t) return t:to "bfloat16" end, redco.nn.Linear(8, 8))
+  local layer = shaken(lora.add(base, { target_modules = ".*" }))
+  testing.expect_equal(layer.lora_A.weight.dtype, "float32")
+  local x = torch.randn({ 2, 8 }):to "bfloat16"
+  local y = redco.nn.linear(layer, x)
+  testing.expect_equal(y.dtype, "bfloat16")
+  local merged = lora.merge(layer)
+  testing.expect_equal(merged.weight.dtype, "bfloat16")
+  expect_close(redco.nn.linear(merged, x):float(), y:float(), 0.05, 0.05)
+end)
+
+test("ranks and scalings of their own", function()
+  local base = nested()
+  local params = lora.add(base, { target_modules = { "q_proj" }, r = 2, lora_alpha = 5 })
+  params = shaken(lora.add(params, { target_modules = { "1.up" }, r = 3, use_rslora = true }))
+  lora.save_pretrained(scratch .. "/ranks", params)
+  local config = redco.data.json(scratch .. "/ranks/adapter_config.json")
+  testing.expect_equal(config.rank_pattern["blocks.1.up"], 3)
+  local read = lora.from_pretrained(scratch .. "/ranks", base)
+  expect_close(read.blocks[1].up.lora_A.weight, params.blocks[1].up.lora_A.weight, 0, 0)
+  assert(math.abs(read.blocks[1].up.lora_scaling - 8 / math.sqrt(3)) < 1e-12)
+  testing.expect_equal(read.blocks[1].q_proj.lora_scaling, 2.5)
+end)
+
+-- What is refused.
+
+test("arguments", function()
+  local function add(options)
+    return function() lora.add(nested(), options) end
+  end
+  expect_error(add {}, "target_modules: expected")
+  expect_error(add { target_modules = { "up" }, r = 0 }, "r = 0 is no rank")
+  expect_error(add { target_modules = { "up" }, lora_dropout = 1 }, "lora_dropout = 1")
+  expect_error(add { target_modules = { "up" }, alpha = 1 }, "unknown argument 'alpha'")
+  expect_error(add { target_modules = { "norm" } }, "the weight of norm is [6]")
+  local params = lora.add(nested(), { target_modules = { "up" } })
+  expect_error(function() lora.add(params, { target_modules = { "up" } }) end,
+    "blocks.1.up has an adapter already")
+  expect_error(function() lora.merge(nested()) end, "there is no adapter")
+  expect_error(function() lora.save_pretrained(scratch .. "/none", nested()) end,
+    "there is no adapter")
+  expect_error(function()
+    lora.add({ ["a.weight"] = torch.zeros { 2, 3 }, ["a.bias"] = torch.zeros { 3 } },
+      { target_modules = { "a" } })
+  end, "a has a weight [2, 3] and a bias [3]", "fan_in_fan_out = true")
+end)
+
+test("layers that are not linear, and the head", function()
+  local model = redco.models.from_config { model_type = "gpt2", n_layer = 1, n_head = 1,
+    n_embd = 4, vocab_size = 8, n_positions = 8 }
+  local ids = { input_ids = torch.zeros({ 1, 2 }, { dtype = "int64" }) }
+  for _, name in ipairs { "wte", "wpe" } do
+    local params = lora.add(model.params, { target_modules = { name } })
+    expect_error(function() model(params, ids) end, "transformer." .. name .. " has an adapter")
+  end
+  local llama = redco.models.from_config { model_type = "llama", num_hidden_layers = 1,
+    num_attention_heads = 1, hidden_size = 4, vocab_size = 8, intermediate_size = 4 }
+  local params = lora.add(llama.params, { target_modules = { "lm_head" } })
+  expect_error(function() llama(params, ids) end, "lm_head has an adapter")
+  expect_error(function()
+    redco.nn.embedding(lora.add(redco.nn.Embedding(4, 4), { target_modules = ".*" }),
+      ids.input_ids)
+  end, "nn.embedding: the parameters have an adapter")
+end)
+
+test("a model with adapters is not written as a model", function()
+  local model = redco.models.from_config { model_type = "gpt2", n_layer = 1, n_head = 1,
+    n_embd = 4, vocab_size = 8, n_positions = 8 }
+  model.params = lora.add(model.params, { target_modules = { "c_attn" } })
+  expect_error(function() model.save_pretrained(scratch .. "/refused") end, "redco.lora.merge",
+    "redco.lora.save_pretrained")
+  assert(tostring(model):find "GPT2LMHeadModel")
+end)
+
+local function write(path, text)
+  local file = assert(io.open(path, "w"))
+  file:write(text)
+  file:close()
+end
+
+test("folders that are not supported", function()
+  local base = { ["a.weight"] = torch.zeros { 3, 4 } }
+  local dir = scratch .. "/bad"
+  lora.save_pretrained(dir, lora.add(base, { target_modules = { "a" }, r = 2 }))
+  local config = redco.data.json(dir .. "/adapter_config.json")
+  local function expect_refused(key, value, ...)
+    local changed = {}
+    for k, v in pairs(config) do changed[k] = v end
+    changed[key] = value
+    write(dir .. "/adapter_config.json",
+      require("redco.native").json_encode("a", changed))
+    expect_error(function() lora.from_pretrained(dir, base) end, "adapter_config.json", ...)
+  end
+  expect_refused("use_dora", true, "use_dora = true is not supported")
+  expect_refused("modules_to_save", { "score" }, "modules_to_save")
+  expect_refused("bias", "all", "bias = all is not supported")
+  expect_refused("peft_type", "LOHA", "peft_type = LOHA")
+  expect_refused("init_lora_weights", "pissa", "init_lora_weights = pissa")
+  expect_refused("something_new", 3, "something_new = 3 is not supported")
+  expect_refused("rank_pattern", { ["a|b"] = 2 }, "the pattern 'a|b'")
+  expect_refused("r", "2", "r = 2 is not supported, only a number")
+  write(dir .. "/adapter_config.json", require("redco.native").json_encode("a", config))
+  expect_error(function() lora.from_pretrained(dir, { ["b.weight"] = base["a.weight"] }) end,
+    "there is no layer a in the parameters")
+  expect_error(function() lora.from_pretrained(dir, { ["a.weight"] = torch.zeros { 4, 3 } }) end,
+    "a has lora_A [2, 4] and lora_B [3, 2], expected [2, 3] and [4, 2]")
+  torch.save({ ["base_model.model.a.lora_A.weight"] = torch.zeros { 2, 4 } },
+    dir .. "/adapter_model.safetensors")
+  expect_error(function() lora.from_pretrained(dir, base) end, "a has no lora_B")
+  torch.save({ ["a.weight"] = torch.zeros { 2, 4 } }, dir .. "/adapter_model.safetensors")
+  expect_error(function() lora.from_pretrained(dir, base) end, "expected names like", "a.weight")
+end)
+
+os.execute("rm -r " .. scratch)
+testing.finish()
