@@ -1,6 +1,6 @@
--- Every family of models, trained on its reference case by processes that share the model, the
--- batches, or both: the losses, gradients and parameters are those of one process, and no operator
--- gathers what it is given. Bounds as in tests/lua/models_spec.lua.
+-- Every family of models, and adapters on some, trained on its reference case by processes that share
+-- the model, the batches, or both: the losses, gradients and parameters are those of one process, and
+-- no operator gathers what it is given. Bounds as in tests/lua/models_spec.lua.
 local cases = require "model_cases"
 local redco = require "redco"
 local testing = require "testing"
@@ -36,24 +36,30 @@ end
 
 --- Batch i of the case is what step i is trained on.
 local function train(deployer, case)
-  local model, adamw = redco.models.from_pretrained(case.dir), case.expected.training.adamw
-  local function loss_fn(params, batch) return (model.loss(params, batch)) end
+  local model, adamw = redco.models.from_pretrained(case.base and case.base.dir or case.dir),
+    case.expected.training.adamw
+  local optimizer = redco.optim.adamw {
+    learning_rate = adamw.lr, betas = adamw.betas, eps = adamw.eps,
+    weight_decay = adamw.weight_decay,
+  }
+  local params = model.params
+  if case.base then
+    params, optimizer = redco.lora.from_pretrained(case.dir, params), redco.lora.freeze_base(optimizer)
+  end
+  local function trained(given) return case.base and cases.adapters(given) or given end
+  local function loss_fn(given, batch) return (model.loss(given, batch)) end
   local losses = {}
   local trainer = redco.Trainer {
-    deployer = deployer, params = model.params, collate_fn = collate,
-    loss_fn = function(_, _, params, batch) return loss_fn(params, batch) end,
+    deployer = deployer, params = params, optimizer = optimizer, collate_fn = collate,
+    loss_fn = function(_, _, given, batch) return loss_fn(given, batch) end,
     train_step_fn = function(_, _, batch, defaults)
-      local loss, gradients = defaults.value_and_grad(function(params)
-        return loss_fn(params, batch)
+      local loss, gradients = defaults.value_and_grad(function(given)
+        return loss_fn(given, batch)
       end)
-      if #losses == 0 then cases.expect_gradients(case, gradients) end
+      if #losses == 0 then cases.expect_gradients(case, trained(gradients)) end
       losses[#losses + 1] = loss:item()
       return { loss = loss, norm = defaults.apply_gradients(gradients) }
     end,
-    optimizer = redco.optim.adamw {
-      learning_rate = adamw.lr, betas = adamw.betas, eps = adamw.eps,
-      weight_decay = adamw.weight_decay,
-    },
   }
   for step = 0, adamw.steps - 1 do
     local rows = rows_of(cases.training_inputs(case, "batch" .. step, model.is_encoder_decoder))
@@ -61,7 +67,7 @@ local function train(deployer, case)
       examples = rows, per_device_batch_size = math.ceil(#rows / deployer.mesh.dp),
     }
   end
-  cases.expect_trained(case, losses, trainer.params)
+  cases.expect_trained(case, losses, trained(trainer.params))
   return trainer
 end
 
@@ -80,7 +86,7 @@ local function test(folder, name, n_model_shards, zero)
 end
 
 for _, folder in ipairs(cases.folders) do
-  for _, name in ipairs(cases.names) do
+  for _, name in ipairs(redco.tree.leaves { cases.names, cases.lora_names }) do
     test(folder, name, 2, 0)
     if n_processes == 2 then test(folder, name, 1, 3) end
   end

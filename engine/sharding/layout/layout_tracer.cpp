@@ -207,7 +207,8 @@ void LayoutTracer::decide(Call& call, size_t i, TracedParameter& parameter) {
   } else if (wanted.is_sharded()) {
     std::string reason = is_weight ? "its input comes split: split along its inputs"
                                    : "follows what it is combined with";
-    if (decide_as(parameter, seen, wanted, std::move(reason)) && is_weight)
+    bool is_own = !parameter.beside;  // an adapter reads what its weight reads
+    if (decide_as(parameter, seen, wanted, std::move(reason)) && is_weight && is_own)
       for (const TensorArgument& input : call.tensors)
         if (input.placements[mp].is_sharded())
           readers_[lineages_[input.impl].split].insert(int(&parameter - parameters_.data()));
