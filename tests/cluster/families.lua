@@ -68,7 +68,10 @@ local function train(deployer, case)
     }
   end
   cases.expect_trained(case, losses, trained(trainer.params))
-  return trainer
+  local memory, n_trained = trainer:memory(), redco.tree.count(trained(trainer.params))
+  testing.expect_equal(memory.grads.whole, 4 * n_trained)
+  testing.expect_equal(memory.opt_state.whole, 8 * n_trained + 4)  -- and the step
+  return memory
 end
 
 local function test(folder, name, n_model_shards, zero)
@@ -78,7 +81,7 @@ local function test(folder, name, n_model_shards, zero)
   local mesh = deployer.mesh
   local layout = ("%dx%d, zero = %d"):format(mesh.dp, mesh.mp, zero)
   testing.test(("%s/%s on %s"):format(folder, name, layout), function()
-    local memory = train(deployer, cases.open(folder, name)):memory()
+    local memory = train(deployer, cases.open(folder, name))
     expect_no_gather()
     -- Norms and some biases stay whole.
     assert(memory.params.here < 0.55 * memory.params.whole, "the parameters are not split")

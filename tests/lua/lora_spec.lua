@@ -262,6 +262,65 @@ test("ranks and scalings of their own", function()
   testing.expect_equal(read.blocks[1].q_proj.lora_scaling, 2.5)
 end)
 
+-- Layouts: an adapter lies as the weight beside it.
+
+local function layout(params, forward)
+  local deployer = redco.Deployer { seed = 1, verbose = false }
+  local found = {}
+  for _, decision in ipairs(deployer:get_sharding_rules(params, forward, {}, 2)) do
+    local placement = decision[2]
+    found[decision[1]] = type(placement) ~= "table" and tostring(placement)
+      or ("%d in blocks of %d"):format(placement.dim, placement.block)
+  end
+  return found
+end
+
+local function expect_layout(config, modules, expected)
+  local model = redco.models.from_config(config)
+  local ids = torch.zeros({ 2, 4 }, { dtype = "int64" })
+  local function forward(params) return model(params, { input_ids = ids }) end
+  local base = layout(model.params, forward)
+  local found = layout(lora.add(model.params, { target_modules = modules, r = 4 }), forward)
+  for name, placement in pairs(base) do testing.expect_equal(found[name], placement) end
+  for ending, placement in pairs(expected) do
+    local n = 0
+    for name, actual in pairs(found) do
+      if name:sub(-#ending) == ending then
+        n = n + 1
+        if actual ~= placement then error(("%s: %s, not %s"):format(name, actual, placement)) end
+      end
+    end
+    assert(n > 0, "no parameter ends in " .. ending)
+  end
+end
+
+test("the layout of GPT-2 with adapters", function()
+  expect_layout({ model_type = "gpt2", n_layer = 2, n_head = 4, n_embd = 32, vocab_size = 64,
+    n_positions = 16 }, { "c_attn", "c_proj", "c_fc" }, {
+      ["attn.c_attn.weight"] = "1 in blocks of 32",
+      ["attn.c_attn.lora_A.weight"] = "replicate",
+      ["attn.c_attn.lora_B.weight"] = "0 in blocks of 32",
+      ["attn.c_proj.lora_A.weight"] = "1",
+      ["attn.c_proj.lora_B.weight"] = "replicate",
+      ["mlp.c_fc.lora_A.weight"] = "replicate",
+      ["mlp.c_fc.lora_B.weight"] = "0",
+      ["mlp.c_proj.lora_A.weight"] = "1",
+      ["mlp.c_proj.lora_B.weight"] = "replicate",
+    })
+end)
+
+test("the layout of LLaMA with adapters, one head of keys and values", function()
+  expect_layout({ model_type = "llama", num_hidden_layers = 2, num_attention_heads = 4,
+    num_key_value_heads = 1, hidden_size = 32, intermediate_size = 48, vocab_size = 64,
+  }, "model%.layers%.%d+%..*_proj", {
+    ["q_proj.lora_A.weight"] = "replicate", ["q_proj.lora_B.weight"] = "0",
+    ["k_proj.weight"] = "replicate", ["k_proj.lora_B.weight"] = "replicate",
+    ["v_proj.lora_A.weight"] = "replicate", ["v_proj.lora_B.weight"] = "replicate",
+    ["o_proj.lora_A.weight"] = "1", ["o_proj.lora_B.weight"] = "replicate",
+    ["up_proj.lora_B.weight"] = "0", ["down_proj.lora_A.weight"] = "1",
+  })
+end)
+
 -- What is refused.
 
 test("arguments", function()
