@@ -295,7 +295,7 @@ at::Tensor GgufFile::tensor(const std::string& name) const {
         begin, found.shape, [owner = data_](void*) {}, options);
   at::Tensor result = at::empty(found.shape, options);
   if (type.dequantize == nullptr) {
-    std::memcpy(result.mutable_data_ptr(), begin, result.nbytes());
+    if (result.nbytes() > 0) std::memcpy(result.mutable_data_ptr(), begin, result.nbytes());
     return result;
   }
   auto* values = result.mutable_data_ptr<float>();

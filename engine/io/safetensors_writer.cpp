@@ -11,6 +11,8 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -95,6 +97,10 @@ void Writer::write(const std::string& path, std::vector<const Tensors::value_typ
       at::Tensor data = whole.to(at::kCPU).resolve_neg().contiguous();
       files_.back()->write(data.const_data_ptr(), data.nbytes());
     });
+    // glibc does not fit an aligned block into the hole that one of its size left: return the pages.
+    bool is_whole = !is_sharded(item->second);
+    whole.reset();
+    if (!is_whole) malloc_trim(0);
   }
   on_first([&] { files_.back()->finish(); });
 }
