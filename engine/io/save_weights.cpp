@@ -14,8 +14,10 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <regex>
 #include <set>
+#include <utility>
 
 namespace redco {
 
