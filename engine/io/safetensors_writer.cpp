@@ -97,10 +97,9 @@ void Writer::write(const std::string& path, std::vector<const Tensors::value_typ
       at::Tensor data = whole.to(at::kCPU).resolve_neg().contiguous();
       files_.back()->write(data.const_data_ptr(), data.nbytes());
     });
-    // glibc does not fit an aligned block into the hole that one of its size left: return the pages.
-    bool is_whole = !is_sharded(item->second);
     whole.reset();
-    if (!is_whole) malloc_trim(0);
+    // glibc does not fit an aligned block into the hole that one of its size left: return the pages.
+    if (is_sharded(item->second)) malloc_trim(0);
   }
   on_first([&] { files_.back()->finish(); });
 }
