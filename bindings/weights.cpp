@@ -15,8 +15,10 @@
 
 #include <charconv>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 namespace redco::lua {

@@ -10,9 +10,11 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 #include <utility>
 
 namespace redco {
@@ -295,7 +297,7 @@ at::Tensor GgufFile::tensor(const std::string& name) const {
         begin, found.shape, [owner = data_](void*) {}, options);
   at::Tensor result = at::empty(found.shape, options);
   if (type.dequantize == nullptr) {
-    std::memcpy(result.mutable_data_ptr(), begin, result.nbytes());
+    if (result.nbytes() > 0) std::memcpy(result.mutable_data_ptr(), begin, result.nbytes());
     return result;
   }
   auto* values = result.mutable_data_ptr<float>();

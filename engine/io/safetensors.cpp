@@ -203,7 +203,7 @@ at::Tensor SafetensorsFile::tensor(const std::string& name) const {
     return at::from_blob(
         begin, found.shape, [owner = data_](void*) {}, options);
   at::Tensor copy = at::empty(found.shape, options);
-  std::memcpy(copy.mutable_data_ptr(), begin, size);
+  if (size > 0) std::memcpy(copy.mutable_data_ptr(), begin, size);
   return copy;
 }
 

@@ -11,6 +11,8 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -95,6 +97,9 @@ void Writer::write(const std::string& path, std::vector<const Tensors::value_typ
       at::Tensor data = whole.to(at::kCPU).resolve_neg().contiguous();
       files_.back()->write(data.const_data_ptr(), data.nbytes());
     });
+    whole.reset();
+    // glibc does not fit an aligned block into the hole that one of its size left: return the pages.
+    if (is_sharded(item->second)) malloc_trim(0);
   }
   on_first([&] { files_.back()->finish(); });
 }

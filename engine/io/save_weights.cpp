@@ -6,6 +6,7 @@
 #include "strict_json.h"
 
 #include <redco/error.h>
+#include <redco/sharding.h>
 
 #include <unistd.h>
 
@@ -13,8 +14,10 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <regex>
 #include <set>
+#include <utility>
 
 namespace redco {
 
@@ -96,14 +99,16 @@ void keep_earlier(const fs::path& folder, const std::string& stem, const json& n
   }
   std::set<std::string> replaced;
   for (const auto& file : new_index["weight_map"]) replaced.insert(file.get<std::string>());
+  std::map<std::string, std::string> second_names;
   for (auto& file : old_index["weight_map"]) {
     auto name = file.get<std::string>();
     if (replaced.count(name) == 0) continue;
-    std::string second = ".earlier-" + name;
-    unlink((folder / second).c_str());  // of a save that was killed
+    auto [second, is_new] = second_names.emplace(name, ".earlier-" + name);
+    file = second->second;
+    if (!is_new) continue;
+    unlink((folder / second->second).c_str());  // of a save that was killed
     // Without hard links, a kill between the renames leaves a mixture.
-    if (link((folder / name).c_str(), (folder / second).c_str()) != 0) return;
-    file = second;
+    if (link((folder / name).c_str(), (folder / second->second).c_str()) != 0) return;
   }
   write_index(index_path, old_index);
 }
@@ -135,14 +140,18 @@ void save_weights(const std::string& folder, const std::map<std::string, at::Ten
                   const SaveWeightsOptions& options, const std::shared_ptr<const Mesh>& mesh) {
   require(options.max_shard_size > 0, "cannot write ", folder, ": max_shard_size is ",
           options.max_shard_size, ", expected at least one byte");
-  for (const auto& item : tensors) check_tensor(folder, item);
+  std::shared_ptr<const Mesh> all = mesh;
+  for (const auto& item : tensors) {
+    check_tensor(folder, item);
+    if (!all) all = mesh_of(item.second);
+  }
   Metadata metadata = options.metadata;
   metadata.emplace("format", "pt");
 
   const std::string& stem = options.stem;
   std::vector<Items> parts = split(tensors, options.max_shard_size);
   json index = index_of(stem, parts);
-  Writer writer(mesh);
+  Writer writer(all);
   writer.on_first([&] {
     std::error_code error;
     fs::create_directories(folder, error);

@@ -11,7 +11,7 @@ local n_processes = redco.Deployer { seed = 1, verbose = false }.n_processes
 --- An example is a row of a batch.
 local function rows_of(inputs)
   local rows = {}
-  for i = 0, inputs.labels:size(0) - 1 do
+  for i = 0, select(2, next(inputs)):size(0) - 1 do
     rows[i + 1] = redco.tree.map(function(tensor) return tensor[i] end, inputs)
   end
   return rows
@@ -44,7 +44,8 @@ local function train(deployer, case)
   }
   local params = model.params
   if case.base then
-    params, optimizer = redco.lora.from_pretrained(case.dir, params), redco.lora.freeze_base(optimizer)
+    params = redco.lora.from_pretrained(case.dir, params)
+    optimizer = redco.lora.freeze_base(optimizer)
   end
   local function trained(given) return case.base and cases.adapters(given) or given end
   local function loss_fn(given, batch) return (model.loss(given, batch)) end
@@ -88,11 +89,45 @@ local function test(folder, name, n_model_shards, zero)
   end)
 end
 
+local searches = { greedy16 = true, greedy_eos = true, beam4_eos_lp1 = true, greedy_reppen = true }
+
+-- The tokens that one process writes, by a Predictor that lays out the parameters itself.
+local function test_generation(folder, name, n_model_shards)
+  local case = cases.open(folder, name)
+  local deployer = redco.Deployer { seed = 1, n_model_shards = n_model_shards, verbose = false }
+  local mesh = deployer.mesh
+  local model, inputs = redco.models.from_pretrained(case.dir), cases.prompts(case)
+  model.generation_config = {}
+  local rows = rows_of(inputs)
+  for _, expected in ipairs(case.expected.generation.cases) do
+    local function body()
+      local predictor = redco.Predictor {
+        deployer = deployer, collate_fn = collate,
+        pred_fn = function(_, params, batch)
+          return (model.generate(params, batch, expected.kwargs))
+        end,
+      }
+      local preds = predictor:predict {
+        examples = rows, params = model.params,
+        per_device_batch_size = math.ceil(#rows / mesh.dp),
+      }
+      for i, row in ipairs(expected.sequences) do
+        testing.expect_equal(table.concat(preds[i]:tolist(), " "), table.concat(row, " "))
+      end
+    end
+    if searches[expected.name] then
+      local layout = ("%dx%d"):format(mesh.dp, mesh.mp)
+      testing.test(("%s/%s: %s on %s"):format(folder, name, expected.name, layout), body)
+    end
+  end
+end
+
 for _, folder in ipairs(cases.folders) do
   for _, name in ipairs(redco.tree.leaves { cases.names, cases.lora_names }) do
     test(folder, name, 2, 0)
     if n_processes == 2 then test(folder, name, 1, 3) end
   end
+  for _, name in ipairs(cases.names) do test_generation(folder, name, 2) end
 end
 
 testing.finish()

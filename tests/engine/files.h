@@ -4,6 +4,7 @@
 #include <redco/error.h>
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 
 #include <cstdint>
 #include <cstdlib>
@@ -51,4 +52,11 @@ std::string message_of(const Call& call) {
 inline void check_contains(const std::string& text, const std::string& part) {
   INFO("message: ", text, "\nexpected part: ", part);
   CHECK(text.find(part) != std::string::npos);
+}
+
+/// The most memory this process has had.
+inline size_t peak_memory() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<size_t>(usage.ru_maxrss) * 1024;
 }

@@ -17,6 +17,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <limits>
 
@@ -311,12 +312,21 @@ const Malformed kMalformed[] = {
 
 }  // namespace
 
-TEST_CASE("a malformed file is an Error that says what is wrong") {
+TEST_CASE("a malformed file is an Error that says what is wrong, soon and in little memory") {
+#ifdef __SANITIZE_ADDRESS__
+  constexpr double longest = 1;
+#else
+  constexpr double longest = 0.1;
+#endif
   Folder folder;
   for (const Malformed& malformed : kMalformed) {
     CAPTURE(std::string(malformed.what));
     write_bytes(folder / "bad", malformed.bytes);
+    size_t memory = peak_memory();
+    std::clock_t start = std::clock();
     std::string text = message_of([&] { SafetensorsFile file(folder / "bad"); });
+    CHECK(double(std::clock() - start) / CLOCKS_PER_SEC < longest);
+    CHECK(peak_memory() - memory < 64 << 20);
     check_contains(text, malformed.message);
     check_contains(text, folder / "bad");
     CHECK(text.size() < 600);

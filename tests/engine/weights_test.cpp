@@ -318,12 +318,6 @@ size_t resident(const std::string& path) {
   return bytes;
 }
 
-size_t peak_memory() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<size_t>(usage.ru_maxrss) * 1024;
-}
-
 }  // namespace
 
 TEST_CASE("a process reads only its part of the file into a spread parameter") {
@@ -348,5 +342,23 @@ TEST_CASE("a process reads only its part of the file into a spread parameter") {
       CHECK(resident(file) >= 16 << 20);
       CHECK(resident(file) < 20 << 20);  // the system maps in pieces of up to 2 MB
     }
+  });
+}
+
+TEST_CASE("a save brings together one tensor at a time") {
+  Folder folder;
+  setenv("REDCO_TEST_SAVED", folder.path.c_str(), 0);
+  in_processes({.n_processes = 2, .n_model_shards = 2}, [&](redco::Mesh& mesh) {
+    std::shared_ptr<const redco::Mesh> shared(&mesh, [](const redco::Mesh*) {});
+    Tensors tensors;  // 16 of 8 MB, half of them on each process
+    for (char name = 'a'; name < 'q'; ++name) {
+      tensors[std::string(1, name)] = redco::empty_spread({2048, 1024}, at::kFloat, shared);
+      tensors[std::string(1, name)].fill_(name);
+    }
+    std::string target = std::getenv("REDCO_TEST_SAVED");
+    size_t before = peak_memory();
+    redco::save_weights(target, tensors, {.max_shard_size = 50'000'000}, shared);
+    CHECK(peak_memory() - before < 64 << 20);  // of 128 MB
+    CHECK(Weights(target).tensor("p")[2047][1023].item<float>() == 'p');
   });
 }

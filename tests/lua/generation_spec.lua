@@ -19,11 +19,7 @@ for _, folder in ipairs(cases.folders) do
     local case = cases.open(folder, name)
     local model = redco.models.from_pretrained(case.dir)
     model.generation_config = {}  -- what a case gives is all that holds
-    local inputs = {}
-    for key, rows in pairs(case.expected.generation.inputs) do inputs[key] = torch.tensor(rows) end
-    if case.arrays["gen.pixel_values"] then
-      inputs.pixel_values = case.arrays["gen.pixel_values"]
-    end
+    local inputs = cases.prompts(case)
     for _, expected in ipairs(case.expected.generation.cases) do
       test(("%s/%s: %s"):format(folder, name, expected.name), function()
         local sequences, scores = model.generate(model.params, inputs, expected.kwargs)
@@ -35,5 +31,133 @@ for _, folder in ipairs(cases.folders) do
     end
   end
 end
+
+-- What the reference cases leave out, on one of them.
+local case = cases.open(cases.folders[1], "gpt2")
+local model = redco.models.from_pretrained(case.dir)
+model.generation_config = {}
+local prompts = cases.prompts(case)
+
+local function generate(options, inputs)
+  local all = { max_new_tokens = 12, pad_token_id = 767 }
+  for key, value in pairs(options or {}) do all[key] = value end
+  return model.generate(model.params, inputs or prompts, all)
+end
+
+test("prompts padded on the right are turned: padding comes first", function()
+  local right = {}
+  for key, tensor in pairs(prompts) do right[key] = tensor:clone() end
+  -- The last row of the case is padded on the left by two.
+  for key in pairs(right) do
+    local row = prompts[key][2]
+    right[key][2]:copy_(torch.cat { row:narrow(0, 2, 5), row:narrow(0, 0, 2) })
+  end
+  testing.expect_equal(shown(generate({}, right):tolist()), shown(generate():tolist()))
+end)
+
+test("no mask: all are tokens; one row alone gives what it gives among others", function()
+  local first = { input_ids = prompts.input_ids:narrow(0, 0, 1) }
+  testing.expect_equal(shown(generate({}, first):tolist()),
+    shown(generate():narrow(0, 0, 1):tolist()))
+end)
+
+test("sampling: a seed says what is drawn; few choices are greedy search", function()
+  local function drawn(options)
+    options.do_sample = true
+    return shown(generate(options):tolist())
+  end
+  local a = drawn { seed = 1 }
+  testing.expect_equal(drawn { seed = 1 }, a)
+  testing.expect_equal(drawn { rng = torch.Generator(1) }, a)
+  assert(drawn { seed = 2 } ~= a)
+  local greedy = shown(generate():tolist())
+  testing.expect_equal(drawn { seed = 1, top_k = 1 }, greedy)
+  testing.expect_equal(drawn { seed = 1, top_k = 0, top_p = 1e-6 }, greedy)
+  testing.expect_equal(drawn { seed = 1, top_k = 0, temperature = 1e-4 }, greedy)
+  testing.expect_equal(#generate({ do_sample = true, num_return_sequences = 3, seed = 1 }), 9)
+end)
+
+-- How often each token is drawn for the first place is what the processed probabilities say.
+test("sampling: temperature, top_k and top_p change the probabilities as they should", function()
+  local one = { input_ids = prompts.input_ids:narrow(0, 0, 1) }
+  local n, logits = 4000, torch.no_grad(function()
+    return model(model.params, one)[{ 0, -1 }]
+  end)
+  local function expected(options)
+    local scores = logits / (options.temperature or 1)
+    local sorted, places = scores:sort(0, true)
+    local probs = sorted:softmax(0)
+    if options.top_k > 0 then probs = probs:narrow(0, 0, options.top_k) end
+    probs = probs / probs:sum()
+    if options.top_p then
+      -- A token stays while those before it have not made up top_p.
+      probs = probs * (probs:cumsum(0) - probs):lt(options.top_p)
+    end
+    return torch.zeros(768):index_copy(0, places:narrow(0, 0, probs:size(0)), probs / probs:sum())
+  end
+  for _, options in ipairs { { top_k = 0 }, { top_k = 5 }, { top_k = 0, top_p = 0.6 },
+    { top_k = 20, top_p = 0.8, temperature = 0.7 } } do
+    local probs = expected(options)
+    options.do_sample, options.max_new_tokens, options.seed = true, 1, 3
+    options.num_return_sequences = n
+    local counts = torch.bincount(generate(options, one):select(1, -1), { minlength = 768 })
+    testing.expect_equal(counts[probs:eq(0)]:sum():item(), 0)
+    local off = (counts / n - probs):abs():sum():item()
+    -- The sum of the absolute errors of shares is near sum(sqrt(2 p (1 - p) / (pi n))).
+    local usual = (probs * (1 - probs) * 2 / (math.pi * n)):sqrt():sum():item()
+    assert(off < 1.5 * usual, ("shares are off by %g, usual is %g"):format(off, usual))
+  end
+end)
+
+test("several end tokens; min_length; max_length", function()
+  local plain = generate({ eos_token_id = false })
+  local row = plain[0]:tolist()
+  local stop = row[10]  -- the third new token of the first row
+  local ended = generate({ eos_token_id = { 5, stop } })
+  for i = 11, ended:size(1) do
+    testing.expect_equal(ended[{ 0, i - 1 }]:item(), 767)
+  end
+  testing.expect_equal(ended[{ 0, 9 }]:item(), stop)
+  local longer = generate({ eos_token_id = { 5, stop }, min_new_tokens = 6 })
+  for i = 7, 12 do assert(longer[{ 0, i }]:item() ~= stop) end
+  testing.expect_equal(generate({ max_new_tokens = false, max_length = 9 }):size(1), 9)
+end)
+
+test("stop strings end a row when its new text has one", function()
+  local tokenizer = redco.Tokenizer.from_pretrained(case.dir)
+  local whole = tokenizer:decode(generate({ eos_token_id = false })[0]:narrow(0, 7, 12))
+  local stop = whole:sub(5, 7)
+  local rows = generate({ eos_token_id = false, stop_strings = { "never there", stop },
+    tokenizer = tokenizer })
+  local text = tokenizer:decode(rows[0]:narrow(0, 7, rows:size(1) - 7),
+    { skip_special_tokens = true })
+  assert(text:find(stop, 1, true) and #text < #whole, text)
+  testing.expect_error(function() generate { stop_strings = "x" } end, "tokenizer")
+end)
+
+test("a streamer sees every step's tokens", function()
+  local steps = {}
+  local rows = generate { streamer = function(tokens) steps[#steps + 1] = tokens end }
+  testing.expect_equal(shown(torch.stack(steps, 1):tolist()),
+    shown(rows:narrow(1, 7, #steps):tolist()))
+end)
+
+test("what is wrong is said by name and line", function()
+  for _, wrong in ipairs {
+    { { max_tokens = 3 }, "unknown argument 'max_tokens'", "max_" },
+    { { max_new_tokens = false, max_length = 5 }, "max_length is 5", "7 tokens" },
+    { { temperature = 0, do_sample = true }, "temperature is 0", "more than 0" },
+    { { top_p = 1.5 }, "top_p is 1.5" },
+    { { num_beams = 0 }, "num_beams is 0" },
+    { { num_return_sequences = 2 }, "num_return_sequences is 2", "num_beams, 1" },
+    { { num_beams = 2, do_sample = true }, "do_sample with num_beams" },
+    { { num_beams = 2, early_stopping = "sometimes" }, "early_stopping is sometimes" },
+  } do
+    testing.expect_error(function() generate(wrong[1]) end, "generation_spec.lua:", wrong[2],
+      wrong[3] or "")
+  end
+  testing.expect_error(function() model.generate(model.params, {}) end, "generation_spec.lua:",
+    "input_ids")
+end)
 
 testing.finish()

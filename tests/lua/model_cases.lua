@@ -73,7 +73,15 @@ function cases.inputs(case, prefix)
   return inputs
 end
 
---- The same with `labels` as a loss takes them: a decoder-only model's position predicts the next
+--- What its `generation.cases` start from.
+function cases.prompts(case)
+  local inputs = {}
+  for key, rows in pairs(case.expected.generation.inputs) do inputs[key] = torch.tensor(rows) end
+  inputs.pixel_values = case.arrays["gen.pixel_values"]
+  return inputs
+end
+
+--- Inputs with `labels` as a loss takes them: a decoder-only model's position predicts the next
 --- token, which the library's own losses see to.
 function cases.training_inputs(case, prefix, is_encoder_decoder)
   local inputs = cases.inputs(case, prefix)

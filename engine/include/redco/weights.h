@@ -62,8 +62,9 @@ struct SaveWeightsOptions {
 /// (https://huggingface.co/docs/safetensors, and `save_pretrained` of transformers). Tensors are
 /// taken in the order of their names.
 ///
-/// Given a `mesh` every process must call it with the same names: each tensor is brought together
-/// in its turn and dropped after, the first process writes, and a failure is an Error on all.
+/// Given a `mesh`, or a tensor that is sharded, every process must call it with the same names: each
+/// tensor is brought together in its turn and dropped after, the first process writes, and a
+/// failure is an Error on all.
 ///
 /// The folder has the earlier weights or the new ones at every moment, whole: a program that is
 /// killed leaves no mixture (where the file system has hard links, if both have as many parts).

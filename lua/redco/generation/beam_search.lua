@@ -29,7 +29,6 @@ return function(decoder, scores, process, ended, ids, length, o)
   local has_ended = torch.zeros({ batch, k }, { dtype = "bool" })
   local can_improve = torch.ones({ batch, 1 }, { dtype = "bool" })
   local is_top = torch.arange(n_candidates):lt(k)
-  local first_row = (torch.arange(batch) * k):unsqueeze(1)
 
   while true do
     local seen = running:view { batch * k, -1 }:narrow(1, 0, length)
@@ -74,7 +73,7 @@ return function(decoder, scores, process, ended, ids, length, o)
       or (o.early_stopping == true and has_ended:all():item()) then
       return best, best_scores, best_length
     end
-    decoder:reorder((parents + first_row):view(-1))
+    decoder.cache:reorder(parents)
     scores = decoder:step(running:view { batch * k, -1 }:select(1, length - 1))
   end
 end

@@ -73,6 +73,4 @@ function Decoder:expand(n, scores)
   return times(scores)
 end
 
-function Decoder:reorder(index) self.cache:reorder(index) end
-
 return new_decoder

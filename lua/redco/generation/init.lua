@@ -1,5 +1,6 @@
 --- Text and other sequences from models, token by token.
 local beam_search = require "redco.generation.beam_search"
+local fail = require "redco.fail"
 local generation_options = require "redco.generation.options"
 local new_decoder = require "redco.generation.decoder"
 local new_processor = require "redco.generation.processors"
@@ -33,9 +34,11 @@ local function end_of_rows(o, prompt_length)
 end
 
 local function generate(model, params, inputs, options)
-  local prompt = model.is_encoder_decoder and inputs.decoder_input_ids or inputs.input_ids
-  local prompt_length = not model.is_encoder_decoder and prompt:size(1)
-    or inputs.decoder_input_ids and prompt:size(1) or 1
+  local prompt = inputs[model.is_encoder_decoder and "decoder_input_ids" or "input_ids"]
+  if not prompt and not model.is_encoder_decoder then
+    fail "model.generate: the inputs have no input_ids"
+  end
+  local prompt_length = prompt and prompt:size(1) or 1
   local o = generation_options(model, options, prompt_length)
   o.rng = o.rng or (o.seed and torch.Generator(o.seed))
   local decoder = new_decoder(model, params, inputs, o)
@@ -44,6 +47,11 @@ local function generate(model, params, inputs, options)
   if n > 1 then scores = decoder:expand(n, scores) end
 
   local rows = scores:size(0)
+  if scores:to_local().device == "meta" then
+    -- Only watched, for a layout of the parameters: what follows hangs on values.
+    return torch.empty({ rows * o.num_return_sequences / n, o.max_length },
+      { dtype = "int64", device = "meta" })
+  end
   local fill = o.pad_token_id
   -- Hugging Face's beam search takes a padding token 0 for none.
   if o.num_beams > 1 and fill == 0 then fill = o.eos[1] or fill end

@@ -17,7 +17,7 @@ function Cache:extend(layer, k, v)
   if not held then
     local capacity = math.max(length, self.capacity)
     held = { with_room(k, capacity), with_room(v, capacity) }
-    self.layers[layer] = held
+    self:add(self.layers, layer, held)
   elseif held[1]:size(2) < length then
     for i = 1, 2 do held[i] = with_room(held[i], 2 * length) end
   end
@@ -30,27 +30,43 @@ end
 
 --- What does not grow, as the keys and values of an encoder: made at the first call.
 function Cache:once(layer, make)
-  if not self.fixed[layer] then self.fixed[layer] = { make() } end
+  if not self.fixed[layer] then self:add(self.fixed, layer, { make() }) end
   return unpack(self.fixed[layer])
+end
+
+-- All that is held, in the order in which it came: processes must walk it alike.
+function Cache:add(group, layer, held)
+  group[layer] = held
+  group[#group + 1] = held
 end
 
 --- Changes all that is held by a function of tensors [B, ...].
 function Cache:map(f)
   for _, group in ipairs { self.layers, self.fixed } do
-    for _, held in pairs(group) do
+    for _, held in ipairs(group) do
       for i = 1, #held do held[i] = f(held[i]) end
     end
   end
 end
 
---- Beams: row i goes on from what row index[i] saw. What does not grow stays, for beams of one
---- example share it.
-function Cache:reorder(index)
-  for _, held in pairs(self.layers) do
-    for i = 1, 2 do
-      local seen = held[i]:narrow(2, 0, self.length)
-      seen:copy_(seen:index_select(0, index))
-    end
+-- Row i of each example becomes what its row parents[i] was. A process has whole examples: sharded
+-- rows stay where they are.
+local function reordered(t, parents)
+  local batch, beams = parents:size(0), parents:size(1)
+  if not t:is_sharded() then
+    local first = (torch.arange(batch) * beams):unsqueeze(1)
+    return t:index_select(0, (parents + first):view(-1))
+  end
+  local _, heads, length, size = unpack(t.shape)
+  local index = parents:view { batch, beams, 1, 1, 1 }:expand { batch, beams, heads, length, size }
+  return t:view { batch, beams, heads, length, size }:gather(1, index):view(t.shape)
+end
+
+--- Beams: row i of an example goes on from what its row parents[i] saw; parents [batch, beams].
+--- What does not grow stays, for beams of one example share it.
+function Cache:reorder(parents)
+  for _, held in ipairs(self.layers) do
+    for i = 1, 2 do held[i] = reordered(held[i], parents) end
   end
 end
 
