@@ -24,9 +24,12 @@ if [ ! -e "$environment/complete" ]; then
   log=$environment.log
   python3 -m venv --clear "$environment" >"$log" 2>&1 ||
     skip "python3 -m venv does not work: $(tail -n 1 "$log")"
+  # LibTorch's wheel, which the build has fetched, is also the package.
+  mkdir -p "$cache/wheels"
   # shellcheck disable=SC2086 # a list of packages
-  timeout 600 "$environment/bin/pip" install --disable-pip-version-check --retries 1 $packages \
-    >"$log" 2>&1 || skip "pip cannot install $packages: $(tail -n 1 "$log")"
+  timeout 900 "$environment/bin/pip" install --disable-pip-version-check --retries 1 \
+    --find-links "$cache/wheels" $packages >"$log" 2>&1 ||
+    skip "pip cannot install $packages: $(tail -n 1 "$log")"
   touch "$environment/complete"
 fi
 exec "$environment/bin/python" "$script" "$@"

@@ -3,13 +3,9 @@ import random
 import sys
 from pathlib import Path
 
-from environment import run_with
-
-run_with('images', ['pillow==11.3.0', 'numpy==2.2.6', 'safetensors==0.5.3'])
-
-import numpy as np  # noqa: E402
-from PIL import Image  # noqa: E402
-from safetensors.numpy import save_file  # noqa: E402
+import numpy as np
+from PIL import Image
+from safetensors.numpy import save_file
 
 FOLDER = Path(sys.argv[1])
 SHEET = Path(__file__).resolve().parents[2] / 'examples/image_to_text/data/emoji.png'

@@ -7,7 +7,8 @@ local data, torch, test = redco.data, redco.torch, testing.test
 local folder = os.tmpname()
 os.remove(folder)
 assert(os.execute(("mkdir '%s'"):format(folder)) == 0)
-local status = os.execute(("python3 images.py '%s'"):format(folder))
+local packages = "pillow==11.3.0 numpy==2.2.6 safetensors==0.5.3"
+local status = os.execute(("./environment.sh images.py '%s' '%s'"):format(packages, folder))
 if status ~= 0 then os.exit(status >= 256 and status / 256 or status) end
 local arrays = torch.load(folder .. "/arrays.safetensors")
 

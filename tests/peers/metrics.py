@@ -7,15 +7,10 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from environment import run_with
-
-run_with('metrics', ['rouge_score==0.1.2', 'nltk==3.9.1', 'sacrebleu==2.6.0',
-                     'scikit-learn==1.6.1'])
-
-import sacrebleu  # noqa: E402
-import sklearn.metrics  # noqa: E402
-from nltk.stem.porter import PorterStemmer  # noqa: E402
-from rouge_score.rouge_scorer import RougeScorer  # noqa: E402
+import sacrebleu
+import sklearn.metrics
+from nltk.stem.porter import PorterStemmer
+from rouge_score.rouge_scorer import RougeScorer
 
 ROOT = Path(__file__).resolve().parents[2]
 TYPES = ['rouge1', 'rouge2', 'rouge4', 'rougeL', 'rougeLsum']

@@ -5,7 +5,8 @@ local testing = require "testing"
 local metrics, test = redco.metrics, testing.test
 
 local path = os.tmpname()
-local status = os.execute(("python3 metrics.py '%s'"):format(path))
+local packages = "rouge_score==0.1.2 nltk==3.9.1 sacrebleu==2.6.0 scikit-learn==1.6.1"
+local status = os.execute(("./environment.sh metrics.py '%s' '%s'"):format(packages, path))
 if status ~= 0 then os.exit(status >= 256 and status / 256 or status) end
 local peer = redco.data.json(path)
 os.remove(path)
