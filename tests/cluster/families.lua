@@ -1,6 +1,6 @@
--- Every family of models, and adapters on some, trained on its reference case by processes that share
--- the model, the batches, or both: the losses, gradients and parameters are those of one process, and
--- no operator gathers what it is given. Bounds as in tests/lua/models_spec.lua.
+-- Every family of models, and adapters on some, trained on its reference case by processes that
+-- share the model, the batches, or both: the losses, gradients and parameters are those of one
+-- process, and no operator gathers what it is given. Bounds as in tests/lua/models_spec.lua.
 local cases = require "model_cases"
 local redco = require "redco"
 local testing = require "testing"

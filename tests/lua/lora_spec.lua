@@ -49,6 +49,15 @@ for _, folder in ipairs(cases.folders) do
       end
     end)
 
+    check("generation", function()
+      local ids = { input_ids = case.arrays["fwd.input_ids"]:narrow(0, 0, 1):narrow(1, 0, 4) }
+      local function tokens(given)
+        return table.concat(model.generate(given, ids, { max_new_tokens = 6 }):tolist()[1], " ")
+      end
+      testing.expect_equal(tokens(params), tokens(lora.merge(params)))
+      assert(tokens(params) ~= tokens(model.params), "the adapters change nothing")
+    end)
+
     check("written and read", function()
       lora.save_pretrained(scratch .. "/adapter", params)
       expect_same_params(lora.from_pretrained(scratch .. "/adapter", model.params), params)
@@ -113,7 +122,9 @@ for _, folder in ipairs(cases.folders) do
         trainer:train { examples = { step }, per_device_batch_size = 1 }
       end
       cases.expect_trained(case, losses, cases.adapters(trainer.params))
-      for key, tensor in pairs(model.params) do expect_close(trainer.params[key], tensor, 0, 0) end
+      for key, tensor in pairs(model.params) do
+        assert(trainer.params[key]:data_ptr() == tensor:data_ptr(), key .. " has been copied")
+      end
       local n_elements = tree.count(cases.adapters(params))
       local memory = trainer:memory()
       testing.expect_equal(memory.grads.here, 4 * n_elements)
@@ -235,6 +246,29 @@ test("dropout", function()
   expect_close(trained(1), torch.linear(x, layer.weight) + layer.lora_scaling
     * torch.linear(torch.linear(x * kept, layer.lora_A.weight), layer.lora_B.weight), 1e-4, 1e-4)
   expect_error(function() redco.nn.linear(layer, x, { train = true }) end, "needs rng")
+end)
+
+test("dropout of adapters inside other layers", function()
+  local options = { target_modules = ".*", r = 2, lora_dropout = 0.5 }
+  local x = torch.randn { 2, 3, 8 }
+  local mlp = shaken(lora.add(redco.nn.MLP { 8, 8, 8 }, options))
+  local attention = shaken(lora.add(redco.nn.MultiheadAttention(8), options))
+  local function expect_dropout(apply)
+    local plain, dropped = apply {}, apply { train = true, rng = torch.Generator(1) }
+    assert((plain - dropped):abs():max():item() > 1e-3)
+    expect_close(apply { train = true, rng = torch.Generator(1) }, dropped, 0, 0)
+  end
+  expect_dropout(function(o) return redco.nn.mlp(mlp, x, o) end)
+  expect_dropout(function(o)
+    o.num_heads = 2
+    return redco.nn.multihead_attention(attention, x, o)
+  end)
+  local model = redco.models.from_config { model_type = "llama", num_hidden_layers = 1,
+    num_attention_heads = 1, hidden_size = 8, vocab_size = 8, intermediate_size = 4 }
+  options.target_modules = { "down_proj" }
+  local params = shaken(lora.add(model.params, options))
+  local ids = torch.zeros({ 1, 2 }, { dtype = "int64" })
+  expect_dropout(function(o) return model(params, { input_ids = ids }, o) end)
 end)
 
 test("a base of 16 bits", function()

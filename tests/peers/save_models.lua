@@ -1,5 +1,5 @@
--- save_models.lua OUT: writes model folders and adapters, and what they compute on the inputs of the
--- reference cases: OUT/NAME, OUT/NAME.logits.safetensors. models_peer.py reads both.
+-- save_models.lua OUT: writes model folders and adapters, and what they compute on the inputs of
+-- the reference cases: OUT/NAME, OUT/NAME.logits.safetensors. models_peer.py reads both.
 local cases = require "model_cases"
 local redco = require "redco"
 

@@ -73,15 +73,18 @@ Attention of x to `memory` in num_heads heads: Vaswani et al., 2017. Other argum
   local o = use(options)
   local heads = o.num_heads or fail "nn.multihead_attention: num_heads is missing"
   local batch, length, embed_dim = unpack(x.shape)
+  local function project(name, from)
+    return layers.linear(params[name], from, { train = o.train, rng = o.rng })
+  end
   local function split(name, from)
-    return layers.linear(params[name], from):view { batch, from:size(1), heads, embed_dim / heads }
+    return project(name, from):view { batch, from:size(1), heads, embed_dim / heads }
       :transpose(1, 2)
   end
   local memory = o.memory or x
   local q, k, v = split("q_proj", x), split("k_proj", memory), split("v_proj", memory)
   local y = attention.attention(q, k, v,
     { mask = o.mask, causal = o.causal, dropout = o.dropout, train = o.train, rng = o.rng })
-  return layers.linear(params.out_proj, y:transpose(1, 2):reshape { batch, length, embed_dim })
+  return project("out_proj", y:transpose(1, 2):reshape { batch, length, embed_dim })
 end)
 
 return attention

@@ -94,14 +94,15 @@ A list of Linear params: MLP{784, 256, 10} has two.]], function(sizes, options)
   return params
 end)
 
-local mlp = arguments("nn.mlp", { activation = torch.relu })
+local mlp = arguments("nn.mlp", { activation = torch.relu, train = false }, { "rng" })
 define("mlp", [[
-mlp(params, x, {activation = torch.relu}) -> [..., last size]
-Linear layers with the activation between them.]], function(params, x, options)
-  local activation = mlp(options).activation
+mlp(params, x, {activation = torch.relu, train = false, rng}) -> [..., last size]
+Linear layers with the activation between them; `train` and `rng` as in `nn.linear`.]],
+function(params, x, options)
+  local o = mlp(options)
   for i, layer in ipairs(params) do
-    if i > 1 then x = activation(x) end
-    x = layers.linear(layer, x)
+    if i > 1 then x = o.activation(x) end
+    x = layers.linear(layer, x, { train = o.train, rng = o.rng })
   end
   return x
 end)
