@@ -34,6 +34,22 @@ local function expect_no_gather()
   end
 end
 
+--- What is merged, and what is written and read again, does what the sharded adapters do.
+local function check_adapters(case, model, params)
+  local folder = assert(arg[1], "expected a folder to write to") .. "/adapters"
+  redco.lora.save_pretrained(folder, params)
+  local batch = cases.training_inputs(case, "batch1")
+  torch.no_grad(function()
+    local loss = model.loss(params, batch):item()
+    local function expect_same(what, given)
+      cases.expect_near("the loss of what was " .. what, model.loss(given, batch):item(), loss,
+        1e-5)
+    end
+    expect_same("merged", redco.lora.merge(params))
+    expect_same("read", redco.lora.from_pretrained(folder, model.params))
+  end)
+end
+
 --- Batch i of the case is what step i is trained on.
 local function train(deployer, case)
   local model, adamw = redco.models.from_pretrained(case.base and case.base.dir or case.dir),
@@ -69,6 +85,7 @@ local function train(deployer, case)
     }
   end
   cases.expect_trained(case, losses, trained(trainer.params))
+  if case.base then check_adapters(case, model, trainer.params) end
   local memory, n_trained = trainer:memory(), redco.tree.count(trained(trainer.params))
   testing.expect_equal(memory.grads.whole, 4 * n_trained)
   testing.expect_equal(memory.opt_state.whole, 8 * n_trained + 4)  -- and the step

@@ -101,8 +101,8 @@ function folder.load(dir, layers)
       local fan_in_fan_out = layer:is_conv1d() or config.fan_in_fan_out and not of_conv1d
       check_shapes(weights.path, layer, weights:shape(keys.lora_A), weights:shape(keys.lora_B), r,
         fan_in_fan_out)
-      for matrix, key in pairs(keys) do
-        local tensor = weights:tensor(key)
+      for _, matrix in ipairs { "lora_A", "lora_B" } do
+        local tensor = weights:tensor(keys[matrix])
         layer:set_matrix(matrix, torch.no_grad(function()
           return native.parameter(tensor.shape, { dtype = tensor.dtype }):copy_(tensor)
         end))
