@@ -26,13 +26,13 @@ function(in_features, out_features, options)
   return params
 end)
 
-local adapted = arguments("nn.linear", { train = false }, { "rng" })
+local use = arguments("nn.linear", { train = false }, { "rng" })
 define("linear", [[
 linear(params, x [..., in], {train = false, rng}) -> [..., out]
 x weight^T + bias, and what an adapter beside the weight adds (`redco.lora.add`), whose dropout needs
 `train` and `rng`.]], function(params, x, options)
-  local y = torch.linear(x, params.weight, params.bias)
-  return params.lora_A and adapter.of_layer(params, x, y, adapted(options)) or y
+  local o, y = use(options), torch.linear(x, params.weight, params.bias)
+  return params.lora_A and adapter.of_layer(params, x, y, o) or y
 end)
 
 local embedding = arguments("nn.Embedding", { std = 1 }, { "generator" })
