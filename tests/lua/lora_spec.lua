@@ -432,11 +432,19 @@ test("folders that are not supported", function()
   expect_refused("something_new", 3, "something_new = 3 is not supported")
   expect_refused("rank_pattern", { ["a|b"] = 2 }, "the pattern 'a|b'")
   expect_refused("r", "2", "r = 2 is not supported, only a number")
+  expect_refused("r", nil, "r is missing")
+  expect_refused("alpha_pattern", "a", "alpha_pattern = a is not supported, only a table")
+  expect_refused("alpha_pattern", { a = "x" }, "expected a number for the pattern 'a'")
+  expect_refused("lora_dropout", 1, "lora_dropout = 1 is not supported")
+  write(dir .. "/adapter_config.json", "3")
+  expect_error(function() lora.from_pretrained(dir, base) end, "expected an object")
   write(dir .. "/adapter_config.json", require("redco.native").json_encode("a", config))
   expect_error(function() lora.from_pretrained(dir, { ["b.weight"] = base["a.weight"] }) end,
     "there is no layer a in the parameters")
   expect_error(function() lora.from_pretrained(dir, { ["a.weight"] = torch.zeros { 4, 3 } }) end,
     "a has lora_A [2, 4] and lora_B [3, 2], expected [2, 3] and [4, 2]")
+  expect_error(function() lora.from_pretrained(dir, { ["a.weight"] = torch.zeros { 4 } }) end,
+    "the weight of a is [4]")
   torch.save({ ["base_model.model.a.lora_A.weight"] = torch.zeros { 2, 4 } },
     dir .. "/adapter_model.safetensors")
   expect_error(function() lora.from_pretrained(dir, base) end, "a has no lora_B")

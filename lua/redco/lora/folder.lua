@@ -9,15 +9,19 @@ local folder = {}
 local config_file, weights_file = "adapter_config.json", "adapter_model.safetensors"
 local prefix = "base_model.model."
 
--- What of a configuration is read here, or says nothing about what the adapter computes. All else
--- must be off.
+-- What of a configuration is read here, and its types.
+local types = {
+  alpha_pattern = "table", fan_in_fan_out = "boolean", lora_alpha = "number",
+  lora_dropout = "number", r = "number", rank_pattern = "table", use_rslora = "boolean",
+}
+
+-- What `check` looks at, or what says nothing about what the adapter computes. All else must be
+-- off.
 local known = {}
 for _, key in ipairs {
-  "alpha_pattern", "auto_mapping", "base_model_name_or_path", "bias", "exclude_modules",
-  "fan_in_fan_out", "inference_mode", "init_lora_weights", "layers_pattern",
-  "layers_to_transform", "lora_alpha", "lora_dropout", "megatron_core", "peft_type",
-  "peft_version", "qalora_group_size", "r", "rank_pattern", "revision", "target_modules",
-  "task_type", "use_rslora",
+  "auto_mapping", "base_model_name_or_path", "bias", "exclude_modules", "inference_mode",
+  "init_lora_weights", "layers_pattern", "layers_to_transform", "megatron_core", "peft_type",
+  "peft_version", "qalora_group_size", "revision", "target_modules", "task_type",
 } do known[key] = true end
 
 local function is_off(value)
@@ -30,6 +34,7 @@ local harmless = {
 }
 
 local function check(path, config)
+  if type(config) ~= "table" then fail("%s: expected an object", path) end
   local function refuse(key, expected)
     fail("%s: %s = %s is not supported, only %s", path, key, tostring(config[key]), expected)
   end
@@ -39,18 +44,26 @@ local function check(path, config)
     refuse("init_lora_weights", "those that leave the base model as it is")
   end
   for key, value in pairs(config) do
-    if not known[key] and not is_off(value) then refuse(key, "without it") end
+    local expected = types[key]
+    if expected and type(value) ~= expected then refuse(key, "a " .. expected) end
+    if not expected and not known[key] and not is_off(value) then refuse(key, "without it") end
   end
   for _, key in ipairs { "r", "lora_alpha" } do
-    if type(config[key]) ~= "number" then refuse(key, "a number") end
+    if not config[key] then fail("%s: %s is missing", path, key) end
   end
+  local dropout = config.lora_dropout or 0
+  if dropout < 0 or dropout >= 1 then refuse("lora_dropout", "numbers in [0, 1)") end
 end
 
 -- The value of the pattern that a layer's name ends in.
 local function by_pattern(path, patterns, name)
   for pattern, value in pairs(patterns or {}) do
+    pattern = tostring(pattern)
     if pattern:find "[^%w_.%-]" then
       fail("%s: the pattern '%s' is not supported, only the last parts of names", path, pattern)
+    end
+    if type(value) ~= "number" then
+      fail("%s: expected a number for the pattern '%s', got %s", path, pattern, tostring(value))
     end
     if name == pattern or name:sub(-#pattern - 1) == "." .. pattern then return value end
   end
@@ -79,6 +92,26 @@ local function adapters_in(weights)
   return found
 end
 
+-- Puts the adapter whose matrices are the tensors `keys` beside the weight of the layer.
+local function place(layer, keys, fan_in_fan_out, path, config, weights)
+  if not (keys.lora_A and keys.lora_B) then
+    fail("%s: %s has no %s", weights.path, layer.name, keys.lora_A and "lora_B" or "lora_A")
+  end
+  local r = by_pattern(path, config.rank_pattern, layer.name) or config.r
+  local alpha = by_pattern(path, config.alpha_pattern, layer.name) or config.lora_alpha
+  check_shapes(weights.path, layer, weights:shape(keys.lora_A), weights:shape(keys.lora_B), r,
+    fan_in_fan_out)
+  for _, matrix in ipairs { "lora_A", "lora_B" } do
+    local tensor = weights:tensor(keys[matrix])
+    layer:set_matrix(matrix, torch.no_grad(function()
+      return native.parameter(tensor.shape, { dtype = tensor.dtype }):copy_(tensor)
+    end))
+  end
+  layer:set("lora_scaling", alpha / (config.use_rslora and math.sqrt(r) or r))
+  if (config.lora_dropout or 0) > 0 then layer:set("lora_dropout", config.lora_dropout) end
+  if fan_in_fan_out then layer:set("lora_fan_in_fan_out", true) end
+end
+
 --- Puts the adapters of a folder beside the weights of these layers.
 function folder.load(dir, layers)
   local path = dir .. "/" .. config_file
@@ -86,31 +119,14 @@ function folder.load(dir, layers)
   check(path, config)
   local stored, of_conv1d = adapters_in(weights), false
   for _, layer in ipairs(layers) do
-    if stored[layer.name] and layer:is_conv1d() then of_conv1d = true end
+    of_conv1d = of_conv1d or stored[layer.name] ~= nil and layer:is_conv1d()
   end
+  -- In a model of several parts peft's flag is for GPT-2's.
+  local others = config.fan_in_fan_out and not of_conv1d
   for _, layer in ipairs(layers) do
     local keys = stored[layer.name]
-    if keys then
-      stored[layer.name] = nil
-      if not (keys.lora_A and keys.lora_B) then
-        fail("%s: %s has no %s", weights.path, layer.name, keys.lora_A and "lora_B" or "lora_A")
-      end
-      local r = by_pattern(path, config.rank_pattern, layer.name) or config.r
-      local alpha = by_pattern(path, config.alpha_pattern, layer.name) or config.lora_alpha
-      -- In a model of several parts peft's flag is for GPT-2's.
-      local fan_in_fan_out = layer:is_conv1d() or config.fan_in_fan_out and not of_conv1d
-      check_shapes(weights.path, layer, weights:shape(keys.lora_A), weights:shape(keys.lora_B), r,
-        fan_in_fan_out)
-      for _, matrix in ipairs { "lora_A", "lora_B" } do
-        local tensor = weights:tensor(keys[matrix])
-        layer:set_matrix(matrix, torch.no_grad(function()
-          return native.parameter(tensor.shape, { dtype = tensor.dtype }):copy_(tensor)
-        end))
-      end
-      layer:set("lora_scaling", alpha / (config.use_rslora and math.sqrt(r) or r))
-      if (config.lora_dropout or 0) > 0 then layer:set("lora_dropout", config.lora_dropout) end
-      if fan_in_fan_out then layer:set("lora_fan_in_fan_out", true) end
-    end
+    stored[layer.name] = nil
+    if keys then place(layer, keys, layer:is_conv1d() or others, path, config, weights) end
   end
   local rest = next(stored)
   if rest then fail("%s: there is no layer %s in the parameters", weights.path, rest) end

@@ -70,10 +70,6 @@ end
 -- The numbers of inputs and outputs of a layer that an adapter can lie beside.
 local function checked_sizes(layer, fan_in_fan_out)
   local weight, bias = layer:get "weight", layer:get "bias"
-  if weight:dim() ~= 2 then
-    fail("lora.add: the weight of %s is [%s]; adapters are for linear layers", layer.name,
-      table.concat(weight.shape, ", "))
-  end
   local n_in, n_out = layer:sizes(fan_in_fan_out)
   if bias and bias:numel() ~= n_out then
     fail("lora.add: %s has a weight [%s] and a bias [%d]; is the weight [in, out]? Say "

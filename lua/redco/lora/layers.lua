@@ -1,6 +1,7 @@
 --- The layers of a params tree and the adapters beside their weights. To the adapter of a layer
 --- belong the matrices lora_A.weight [r, in] and lora_B.weight [out, r], and the plain values
 --- lora_scaling, lora_dropout (if above 0) and lora_fan_in_fan_out (if the weight is [in, out]).
+local fail = require "redco.fail"
 local torch = require "redco.torch"
 
 local layers = {}
@@ -68,11 +69,15 @@ function Layer:is_conv1d()
   return name ~= nil and gpt2[name] == true
 end
 
---- The numbers of inputs and outputs.
+--- The numbers of inputs and outputs; an error for a weight that is no matrix.
 function Layer:sizes(fan_in_fan_out)
-  local first, second = unpack(self:get("weight").shape)
-  if fan_in_fan_out then return first, second end
-  return second, first
+  local shape = self:get("weight").shape
+  if #shape ~= 2 then
+    fail("the weight of %s is [%s]; adapters are for linear layers", self.name,
+      table.concat(shape, ", "))
+  end
+  if fan_in_fan_out then return shape[1], shape[2] end
+  return shape[2], shape[1]
 end
 
 return layers
