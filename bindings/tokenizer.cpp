@@ -412,9 +412,9 @@ void add_tokenizer(lua_State* L) {
         "Writes the files the tokenizer was read from into a folder that exists, byte for byte."}},
       field);
   luaL_getmetatable(L, LuaTokenizer::lua_name);
-  for (auto [name, function] :
-       {std::pair("__call", call_tokenizer), std::pair("__len", count_tokens),
-        std::pair("__newindex", set_field)}) {
+  const std::pair<const char*, lua_CFunction> metamethods[] = {
+      {"__call", call_tokenizer}, {"__len", count_tokens}, {"__newindex", set_field}};
+  for (auto [name, function] : metamethods) {
     lua_pushcfunction(L, function);
     lua_setfield(L, -2, name);
   }
