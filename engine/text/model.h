@@ -32,10 +32,17 @@ class Model {
   /// Whether the unknown token is written as the text it was, not by its name.
   virtual bool shows_unknown_text() const = 0;
 
+  /// True when a text can be cut before each space symbol that follows another character, and the
+  /// parts be tokenized one by one.
+  virtual bool has_independent_words() const { return no_token_joins_words(); }
+
   const Vocabulary& vocabulary() const { return vocabulary_; }
 
  protected:
   explicit Model(Vocabulary vocabulary) : vocabulary_(std::move(vocabulary)) {}
+
+  /// Whether no token has a space symbol after another character.
+  bool no_token_joins_words() const;
 
   Vocabulary vocabulary_;
 };
@@ -89,12 +96,11 @@ struct UnigramOptions {
   std::vector<Piece> pieces;
   std::optional<int64_t> unknown_id;
   bool byte_fallback = false;
+  /// Sums scores in single precision over the whole text, as the sentencepiece library does: it
+  /// decides between ways of nearly the same score.
+  bool single_precision = false;
 };
 
 std::unique_ptr<Model> make_unigram(const std::string& where, UnigramOptions options);
-
-/// True when no token that a text can become has a space symbol after another character: then
-/// words can be cut before the space symbol and encoded one by one.
-bool words_are_independent(const Vocabulary& vocabulary);
 
 }  // namespace redco::text

@@ -194,7 +194,7 @@ class Encoder {
 
 Tokenizer::State::State(Pipeline made, Settings given, std::map<std::string, std::string> read)
     : pipeline(std::move(made)), settings(std::move(given)), files(std::move(read)) {
-  if (words_are_independent(pipeline.model->vocabulary()))
+  if (pipeline.model->has_independent_words())
     pipeline.pre_tokenizers.push_back(split_before_space_symbols());
   for (const AddedToken& token : pipeline.added_tokens) add(token);
   for (const AddedToken& token : pipeline.normalized_tokens) {
