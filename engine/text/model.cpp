@@ -29,7 +29,7 @@ std::optional<unsigned char> byte_of_token(std::string_view token) {
   return byte;
 }
 
-bool Model::no_token_joins_words() const {
+bool Model::has_independent_words() const {
   if (!vocabulary_.id(space_symbol)) return false;
   for (const auto& [token, id] : vocabulary_.ids()) {
     size_t i = 0;

@@ -32,17 +32,14 @@ class Model {
   /// Whether the unknown token is written as the text it was, not by its name.
   virtual bool shows_unknown_text() const = 0;
 
-  /// True when a text can be cut before each space symbol that follows another character, and the
-  /// parts be tokenized one by one.
-  virtual bool has_independent_words() const { return no_token_joins_words(); }
+  /// True when no token has a space symbol after another character: then a text can be cut before
+  /// such space symbols, and the parts be tokenized one by one.
+  bool has_independent_words() const;
 
   const Vocabulary& vocabulary() const { return vocabulary_; }
 
  protected:
   explicit Model(Vocabulary vocabulary) : vocabulary_(std::move(vocabulary)) {}
-
-  /// Whether no token has a space symbol after another character.
-  bool no_token_joins_words() const;
 
   Vocabulary vocabulary_;
 };
@@ -96,9 +93,6 @@ struct UnigramOptions {
   std::vector<Piece> pieces;
   std::optional<int64_t> unknown_id;
   bool byte_fallback = false;
-  /// Sums scores in single precision over the whole text, as the sentencepiece library does: it
-  /// decides between ways of nearly the same score.
-  bool single_precision = false;
 };
 
 std::unique_ptr<Model> make_unigram(const std::string& where, UnigramOptions options);

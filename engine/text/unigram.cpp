@@ -22,9 +22,6 @@ class Unigram final : public Model {
   void tokenize(std::string_view word, std::vector<Token>& tokens) const override;
   std::optional<int64_t> unknown_id() const override { return unknown_id_; }
   bool shows_unknown_text() const override { return true; }
-  bool has_independent_words() const override {
-    return !single_precision_ && no_token_joins_words();
-  }
 
  private:
   // The best way to reach a position: its last piece, and where that begins.
@@ -35,14 +32,9 @@ class Unigram final : public Model {
     bool reached = false;
   };
 
-  double rounded(double score) const {
-    return single_precision_ ? static_cast<double>(static_cast<float>(score)) : score;
-  }
-
   std::vector<double> scores_;
   std::optional<int64_t> unknown_id_;
   bool byte_fallback_;
-  bool single_precision_;
   ByteTokens byte_tokens_;
   double unknown_score_ = -unknown_penalty;
   Trie trie_;
@@ -58,8 +50,7 @@ Vocabulary vocabulary_of(const std::vector<UnigramOptions::Piece>& pieces) {
 Unigram::Unigram(const std::string& where, UnigramOptions options)
     : Model(vocabulary_of(options.pieces)),
       unknown_id_(options.unknown_id),
-      byte_fallback_(options.byte_fallback),
-      single_precision_(options.single_precision) {
+      byte_fallback_(options.byte_fallback) {
   size_t n = options.pieces.size();
   require(n > 0, where, "the vocabulary is empty");
   if (unknown_id_)
@@ -88,14 +79,13 @@ void Unigram::tokenize(std::string_view word, std::vector<Token>& tokens) const 
     bool has_character = false;
     auto offer = [&](size_t length, double offered, int64_t id) {
       Step& step = steps[begin + length];
-      // The library compares before it rounds.
-      if (!step.reached || offered > step.score) step = {rounded(offered), id, begin, true};
+      if (!step.reached || offered > step.score) step = {offered, id, begin, true};
     };
     trie_.each_prefix(word.substr(begin), [&](size_t length, int32_t id) {
       offer(length, score + scores_[static_cast<size_t>(id)], id);
       has_character |= length == size;
     });
-    if (!has_character) offer(size, rounded(score + unknown_score_), unknown);
+    if (!has_character) offer(size, score + unknown_score_, unknown);
     begin += size;
   }
   size_t first = tokens.size();
