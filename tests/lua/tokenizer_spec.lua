@@ -40,8 +40,8 @@ test("a batch is two tensors of int64", function()
     { { 1, 429, 291, 635, 495, 334 }, { 0, 0, 0, 1, 345, 638 } })
   testing.expect_close(batch.attention_mask, { { 1, 1, 1, 1, 1, 1 }, { 0, 0, 0, 1, 1, 1 } })
   expect_equal(batch.offset_mapping, nil)
-  local right = tok({ "Hi", "Hi" }, { padding = "max_length", max_length = 5, padding_side = "right",
-    return_offsets_mapping = true, return_special_tokens_mask = true })
+  local right = tok({ "Hi", "Hi" }, { padding = "max_length", max_length = 5,
+    padding_side = "right", return_offsets_mapping = true, return_special_tokens_mask = true })
   testing.expect_close(right.input_ids, { { 1, 345, 638, 0, 0 }, { 1, 345, 638, 0, 0 } })
   testing.expect_close(right.special_tokens_mask, { { 1, 0, 0, 1, 1 }, { 1, 0, 0, 1, 1 } })
   expect_equal(list(right.offset_mapping[0][2]:tolist()), "1,2")
