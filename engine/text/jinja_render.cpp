@@ -19,6 +19,15 @@ class Renderer {
     for (const auto& [name, value] : variables) scopes_[0][name] = value;
   }
 
+  // Namespaces may hold one another.
+  ~Renderer() {
+    for (const Value& made : namespaces_) made.dict()->clear();
+  }
+  Renderer(const Renderer&) = delete;
+  Renderer& operator=(const Renderer&) = delete;
+
+  int line() const { return line_; }
+
   std::string render(const std::vector<Node>& nodes) {
     run_all(nodes);
     return std::move(out_);
@@ -86,7 +95,9 @@ class Renderer {
     }
     Value owner = look_up(node.names[0]);
     Value::Dict* members = owner.dict();
-    require(members != nullptr, "'", node.names[0], "' is no namespace, so '", node.names[1],
+    bool is_namespace = std::any_of(namespaces_.begin(), namespaces_.end(),
+                                    [&](const Value& made) { return made.dict() == members; });
+    require(is_namespace, "'", node.names[0], "' is no namespace, so '", node.names[1],
             "' of it cannot be set");
     for (auto& [name, member] : *members)
       if (name == node.names[1]) {
@@ -274,7 +285,10 @@ class Renderer {
     if (callee.text == "raise_exception")
       fail("the template refuses these messages: ",
            given.positional.empty() ? "" : to_text(given.positional[0]));
-    if (callee.text == "namespace") return make_dict({given.named.begin(), given.named.end()});
+    if (callee.text == "namespace") {
+      namespaces_.push_back(make_dict({given.named.begin(), given.named.end()}));
+      return namespaces_.back();
+    }
     require(callee.text == "range", "the function '", callee.text,
             "' is not supported; supported are namespace, raise_exception, range");
     return range(given);
@@ -300,11 +314,8 @@ class Renderer {
     return make_list(std::move(list));
   }
 
- public:
-  int line() const { return line_; }
-
- private:
   std::vector<std::map<std::string, Value>> scopes_;
+  std::vector<Value> namespaces_;
   std::string out_;
   int64_t steps_ = 0;
   int line_ = 1;
