@@ -94,4 +94,29 @@ test("a stream shows whole characters", function()
   for _, part in ipairs(shown) do assert(not part:find "\239\191\189", part) end
 end)
 
+test("a conversation goes through the chat template", function()
+  local folder = os.tmpname()
+  os.remove(folder)
+  assert(os.execute("mkdir " .. folder .. " && cp ../cases/gpt2/tokenizer.json " .. folder) == 0)
+  local file = assert(io.open(folder .. "/tokenizer_config.json", "w"))
+  file:write [[{"chat_template": "{% for m in messages %}{{ m.role ~ ':' ~ m.content ~ sep }}]]
+  file:write [[{% endfor %}{% if add_generation_prompt %}A:{% endif %}"}]]
+  file:close()
+  local tok = redco.Tokenizer.from_pretrained(folder)
+  local messages = { { role = "user", content = "hi" } }
+  expect_equal(tok:apply_chat_template(messages, { tokenize = false, variables = { sep = "|" } }),
+    "user:hi|")
+  expect_equal(list(tok:apply_chat_template(messages, { add_generation_prompt = true })),
+    list(tok:encode "user:hiA:"))
+  expect_error(function() read "gpt2":apply_chat_template(messages) end, "chat_template")
+  expect_error(function() tok:apply_chat_template "hi" end, "messages")
+  local copy = folder .. "/copy"
+  assert(os.execute("mkdir " .. copy) == 0)
+  tok:save_pretrained(copy)
+  for _, name in ipairs { "tokenizer.json", "tokenizer_config.json" } do
+    expect_equal(redco.data.read(copy .. "/" .. name), redco.data.read(folder .. "/" .. name))
+  end
+  os.execute("rm -r " .. folder)
+end)
+
 testing.finish()
