@@ -289,6 +289,28 @@ int save_pretrained(lua_State* L) {
   return 0;
 }
 
+int apply_chat_template(lua_State* L) {
+  Tokenizer& tokenizer = self(L);
+  require(lua_istable(L, 2), "Tokenizer:apply_chat_template: expected a list of messages, got ",
+          described(L, 2));
+  Tree messages = check_tree(L, 2, "messages");
+  NamedArguments args = named(L, 3, "Tokenizer:apply_chat_template");
+  bool prompt = args.get<bool>("add_generation_prompt", false);
+  bool tokenize = args.get<bool>("tokenize", true);
+  auto variables = args.optional<Tree>("variables");
+  args.finish();
+  std::string text = tokenizer.apply_chat_template(
+      messages, prompt, variables ? variables->as<Tree::Dict>() : Tree::Dict());
+  if (!tokenize) {
+    push_text(L, text);
+    return 1;
+  }
+  EncodeOptions options;
+  options.add_special_tokens = false;  // the template writes them
+  push_list(L, tokenizer.encode(text, options).ids, push_integer);
+  return 1;
+}
+
 int decode_stream(lua_State* L) {
   auto object = check_object<LuaTokenizer>(L, 1, "Tokenizer:decode_stream");
   NamedArguments args = named(L, 2, "Tokenizer:decode_stream");
@@ -407,14 +429,20 @@ void add_tokenizer(lua_State* L) {
         "decode_stream(self, {skip_special_tokens = false}) -> DecodeStream\n"
         "Turns ids into text one by one: `stream:step(id)` returns what can be shown more, "
         "`stream:finish()` the rest."},
+       {"apply_chat_template", apply_chat_template,
+        "apply_chat_template(self, messages, {add_generation_prompt = false, tokenize = true, "
+        "variables}) -> list of integers or string\n"
+        "A conversation, {{role = \"user\", content = \"...\"}, ...}, as the model was trained to "
+        "see it: its token ids, or with tokenize = false its text. `variables` is a table of what "
+        "else the template asks for."},
        {"save_pretrained", save_pretrained,
         "save_pretrained(self, folder)\n"
         "Writes the files the tokenizer was read from into a folder that exists, byte for byte."}},
       field);
   luaL_getmetatable(L, LuaTokenizer::lua_name);
-  using Named = std::pair<const char*, lua_CFunction>;
-  for (auto [name, function] : {Named("__call", call_tokenizer), Named("__len", count_tokens),
-                                Named("__newindex", set_field)}) {
+  const std::pair<const char*, lua_CFunction> metamethods[] = {
+      {"__call", call_tokenizer}, {"__len", count_tokens}, {"__newindex", set_field}};
+  for (auto [name, function] : metamethods) {
     lua_pushcfunction(L, function);
     lua_setfield(L, -2, name);
   }

@@ -19,7 +19,10 @@ std::string DecodeStream::decoded(size_t end) const {
 std::string DecodeStream::step(int64_t id) {
   ids_.push_back(id);
   std::string before = decoded(shown_), now = decoded(ids_.size());
-  if (now.size() <= before.size() || now.ends_with(text::replacement_character)) return "";
+  if (now.size() <= before.size()) return "";
+  // A character has at most four bytes, so that more tokens than that do not complete it.
+  bool is_incomplete = now.ends_with(text::replacement_character) && ids_.size() - shown_ <= 4;
+  if (is_incomplete) return "";
   std::string fresh = now.substr(before.size());
   // The tokens just shown are the context of the next ones.
   ids_.erase(ids_.begin(), ids_.begin() + static_cast<ptrdiff_t>(shown_));

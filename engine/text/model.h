@@ -32,6 +32,10 @@ class Model {
   /// Whether the unknown token is written as the text it was, not by its name.
   virtual bool shows_unknown_text() const = 0;
 
+  /// True when no token has a space symbol after another character: then a text can be cut before
+  /// such space symbols, and the parts be tokenized one by one.
+  bool has_independent_words() const;
+
   const Vocabulary& vocabulary() const { return vocabulary_; }
 
  protected:
@@ -92,9 +96,5 @@ struct UnigramOptions {
 };
 
 std::unique_ptr<Model> make_unigram(const std::string& where, UnigramOptions options);
-
-/// True when no token that a text can become has a space symbol after another character: then
-/// words can be cut before the space symbol and encoded one by one.
-bool words_are_independent(const Vocabulary& vocabulary);
 
 }  // namespace redco::text

@@ -18,25 +18,54 @@ bool is_ascii(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return (c & 0x80) == 0; });
 }
 
-std::vector<Range> characters(std::string_view text) {
-  std::vector<Range> ranges;
-  for (size_t i = 0; i < text.size(); i += character_size(text[i]))
-    ranges.push_back({i, i + character_size(text[i])});
-  return ranges;
+size_t count_characters(std::string_view text) {
+  size_t n = 0;
+  for (size_t i = 0; i < text.size(); i += character_size(text[i])) ++n;
+  return n;
 }
 
-// Adds `replacement` for bytes [begin, end) of `from`: the characters of both correspond in order;
-// what the replacement has beyond them stands for the last one before it.
-void append_replacement(Text& to, const Text& from, Range range, std::string_view replacement) {
-  auto old =
-      characters(std::string_view(from.bytes()).substr(range.begin, range.end - range.begin));
-  auto fresh = characters(replacement);
-  for (size_t i = 0; i < fresh.size(); ++i) {
-    size_t match = range.begin + old[std::min(i, old.size() - 1)].begin;
-    to.append(replacement.substr(fresh[i].begin, fresh[i].end - fresh[i].begin),
-              from.origin(match));
+// A text that is made of another one, character by character. Each new character takes the place of
+// the next of the old (0), comes besides (1), or also stands for n more that go (-n).
+class Transformation {
+ public:
+  explicit Transformation(const Text& from) : from_(from) { bytes_.reserve(from.size()); }
+
+  /// `replacement` for `n_old` characters. Those that go with nothing in their place go with the
+  /// character before; at the start, as in `tokenizers`, they are not counted.
+  void append(size_t n_old, std::string_view replacement) {
+    bytes_ += replacement;
+    if (!from_.tracked()) return;
+    auto more = static_cast<ptrdiff_t>(count_characters(replacement));
+    changes_.insert(changes_.end(), static_cast<size_t>(more), 0);
+    more -= static_cast<ptrdiff_t>(n_old);
+    if (more > 0) std::fill(changes_.end() - more, changes_.end(), 1);
+    if (more < 0 && !changes_.empty()) changes_.back() += more;
   }
-}
+
+  Text result() const {
+    Text text(from_.tracked());
+    if (!from_.tracked()) {
+      text.append(bytes_, {});
+      return text;
+    }
+    text.reserve(bytes_.size());
+    size_t at = 0, i = 0;
+    for (ptrdiff_t change : changes_) {
+      size_t size = character_size(bytes_[i]);
+      Span none;
+      Span origin = change <= 0 ? from_.origin(at) : at > 0 ? from_.origin(at - 1) : none;
+      text.append(std::string_view(bytes_).substr(i, size), origin);
+      i += size;
+      for (; change <= 0 && at < from_.size(); ++change) at += character_size(from_.bytes()[at]);
+    }
+    return text;
+  }
+
+ private:
+  const Text& from_;
+  std::string bytes_;
+  std::vector<ptrdiff_t> changes_;  ///< of each new character; empty where none is tracked
+};
 
 std::string mapped(std::string_view text, utf8proc_option_t options) {
   utf8proc_uint8_t* result = nullptr;
@@ -194,8 +223,7 @@ Normalizer unicode_normalization(UnicodeForm form) {
   if (form == UnicodeForm::nfkc || form == UnicodeForm::nfkd) options |= UTF8PROC_COMPAT;
   return [options](Text& text) {
     if (is_ascii(text.bytes())) return;
-    Text result(text.tracked());
-    result.reserve(text.size());
+    Transformation result(text);
     std::string_view bytes = text.bytes();
     for (size_t begin = 0; begin < bytes.size();) {
       size_t end = begin + character_size(bytes[begin]);
@@ -205,41 +233,36 @@ Normalizer unicode_normalization(UnicodeForm form) {
         end += c.size;
       }
       std::string_view segment = bytes.substr(begin, end - begin);
-      if (is_ascii(segment))
-        result.append(text, begin, end);
-      else
-        append_replacement(result, text, {begin, end},
-                           mapped(segment, static_cast<utf8proc_option_t>(options)));
+      result.append(count_characters(segment),
+                    is_ascii(segment) ? std::string(segment)
+                                      : mapped(segment, static_cast<utf8proc_option_t>(options)));
       begin = end;
     }
-    text = std::move(result);
+    text = result.result();
   };
 }
 
 Normalizer precompiled(std::shared_ptr<const CharsMap> map) {
   constexpr size_t largest_grapheme = 5;
   return [map = std::move(map)](Text& text) {
+    Transformation result(text);
     std::string_view bytes = text.bytes();
-    Text result(text.tracked());
-    result.reserve(bytes.size());
     for (size_t begin = 0; begin < bytes.size();) {
       size_t end = grapheme_end(bytes, begin);
-      if (end - begin <= largest_grapheme)
-        if (auto match = map->shortest(bytes.substr(begin, end - begin))) {
-          append_replacement(result, text, {begin, end}, match->replacement);
-          begin = end;
+      std::string_view grapheme = bytes.substr(begin, end - begin);
+      begin = end;
+      if (grapheme.size() <= largest_grapheme)
+        if (auto match = map->shortest(grapheme)) {
+          result.append(count_characters(grapheme), match->replacement);
           continue;
         }
-      while (begin < end) {
-        size_t size = character_size(bytes[begin]);
-        if (auto match = map->shortest(bytes.substr(begin, size)))
-          append_replacement(result, text, {begin, begin + size}, match->replacement);
-        else
-          result.append(text, begin, begin + size);
-        begin += size;
+      for (size_t i = 0, size = 0; i < grapheme.size(); i += size) {
+        size = character_size(grapheme[i]);
+        auto match = map->shortest(grapheme.substr(i, size));
+        result.append(1, match ? match->replacement : grapheme.substr(i, size));
       }
     }
-    text = std::move(result);
+    text = result.result();
   };
 }
 

@@ -29,7 +29,7 @@ extern const char* const gpt2_words;
 enum class PrependScheme { always, first, never };
 PreTokenizer metaspace(std::string symbol, PrependScheme scheme, bool split);
 
-/// Cuts before each run of space symbols: see `words_are_independent`.
+/// Cuts before each run of space symbols: see `Model::has_independent_words`.
 PreTokenizer split_before_space_symbols();
 
 }  // namespace redco::text

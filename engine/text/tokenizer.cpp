@@ -57,10 +57,12 @@ void truncate(std::vector<Encoding>& texts, size_t room, Side side) {
   truncate(texts[1], a <= b ? longer : shorter, side);
 }
 
-std::string replace_all(std::string text, std::string_view from, std::string_view to) {
-  for (size_t at = text.find(from); at != text.npos; at = text.find(from, at + to.size()))
-    text.replace(at, from.size(), to);
-  return text;
+std::string replace_all(const std::string& text, std::string_view from, std::string_view to) {
+  std::string result;
+  size_t done = 0;
+  for (size_t at = 0; (at = text.find(from, done)) != text.npos; done = at + from.size())
+    result.append(text, done, at - done).append(to);
+  return result.append(text, done);
 }
 
 // The spaces that an English text of single words has too many, as `transformers` takes them back.
@@ -68,7 +70,7 @@ std::string without_tokenization_spaces(std::string text) {
   constexpr std::pair<const char*, const char*> rules[] = {
       {" .", "."},     {" ?", "?"},   {" !", "!"},   {" ,", ","},     {" ' ", "'"},
       {" n't", "n't"}, {" 'm", "'m"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
-  for (auto [from, to] : rules) text = replace_all(std::move(text), from, to);
+  for (auto [from, to] : rules) text = replace_all(text, from, to);
   return text;
 }
 
@@ -194,7 +196,7 @@ class Encoder {
 
 Tokenizer::State::State(Pipeline made, Settings given, std::map<std::string, std::string> read)
     : pipeline(std::move(made)), settings(std::move(given)), files(std::move(read)) {
-  if (words_are_independent(pipeline.model->vocabulary()))
+  if (pipeline.model->has_independent_words())
     pipeline.pre_tokenizers.push_back(split_before_space_symbols());
   for (const AddedToken& token : pipeline.added_tokens) add(token);
   for (const AddedToken& token : pipeline.normalized_tokens) {

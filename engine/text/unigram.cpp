@@ -30,10 +30,6 @@ class Unigram final : public Model {
     int64_t id = -1;
     size_t begin = 0;
     bool reached = false;
-
-    void offer(double offered, int64_t piece, size_t from) {
-      if (!reached || offered > score) *this = {offered, piece, from, true};
-    }
   };
 
   std::vector<double> scores_;
@@ -81,11 +77,15 @@ void Unigram::tokenize(std::string_view word, std::vector<Token>& tokens) const 
     double score = steps[begin].score;
     size_t size = std::min(character_size(word[begin]), word.size() - begin);
     bool has_character = false;
+    auto offer = [&](size_t length, double offered, int64_t id) {
+      Step& step = steps[begin + length];
+      if (!step.reached || offered > step.score) step = {offered, id, begin, true};
+    };
     trie_.each_prefix(word.substr(begin), [&](size_t length, int32_t id) {
-      steps[begin + length].offer(score + scores_[static_cast<size_t>(id)], id, begin);
+      offer(length, score + scores_[static_cast<size_t>(id)], id);
       has_character |= length == size;
     });
-    if (!has_character) steps[begin + size].offer(score + unknown_score_, unknown, begin);
+    if (!has_character) offer(size, score + unknown_score_, unknown);
     begin += size;
   }
   size_t first = tokens.size();

@@ -4,6 +4,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/abs.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/stack.h>
 
 #include <algorithm>
@@ -15,12 +16,20 @@ namespace redco {
 
 namespace {
 
+// The sum of some values: of a tensor that lies in a mapped file little else is read.
+at::Tensor sum_of_ends(const at::Tensor& param) {
+  at::Tensor values = param.detach().reshape({-1});
+  int64_t count = std::min<int64_t>(256, values.numel());
+  at::Tensor ends = at::cat({values.slice(0, 0, count), values.slice(0, -count)});
+  return ends.to(at::kDouble).abs().sum();
+}
+
 // Each process made its parameters itself: unlike ones would train into nonsense without a word.
 void check_alike(const Tree& params, const Mesh& mesh) {
   std::vector<NamedTensor> named = named_tensors(params);
   std::erase_if(named, [](const NamedTensor& param) { return is_sharded(param.second); });
   std::vector<at::Tensor> sums;
-  for (const auto& [name, param] : named) sums.push_back(param.to(at::kDouble).abs().sum());
+  for (const auto& [name, param] : named) sums.push_back(sum_of_ends(param));
   if (sums.empty()) return;
   at::Tensor own = at::stack(sums).to(mesh.device());
   at::Tensor most = mesh.world().all_reduce(own.clone(), ReduceOp::max);
@@ -30,6 +39,14 @@ void check_alike(const Tree& params, const Mesh& mesh) {
     require(!differs[int64_t(i)].item<bool>(), "Parameter '", named[i].first,
             "' is not the same on all processes. Make parameters with a generator that is: "
             "deployer:gen_rng(), or one seeded alike everywhere");
+}
+
+// The same, in memory that nothing else uses and that has room for nothing else.
+at::Tensor with_own_memory(const at::Tensor& param) {
+  at::Tensor local = to_local(param);
+  bool is_own = local.storage().use_count() == 1 && local.nbytes() == local.storage().nbytes();
+  if (is_own) return param;
+  return from_local(local.clone(), mesh_of(param), placements_of(param), param.sizes());
 }
 
 }  // namespace
@@ -56,12 +73,13 @@ LaidOut lay_out(const Tree& params, const Deployer& deployer,
     at::Tensor source = mesh_of(whole) == mesh ? whole : full(whole);
     param = shard(source, mesh, {Placement(), on_mp[name]}).detach();
     auto part = deployer.zero() == 3 ? shared_over_dp(param, deployer) : std::nullopt;
+    if (part) param = redistribute(param, {*part, on_mp[name]}).detach();
+    // What is trained changes in place.
+    if (whole.requires_grad()) param = with_own_memory(param).set_requires_grad(true);
     if (part) {
-      param = redistribute(param, {*part, on_mp[name]}).detach();
       stored.push_back(param);
       stored_names.push_back(name);
     }
-    if (whole.requires_grad()) param.set_requires_grad(true);
     return param;
   });
   if (!stored.empty()) result.store = ParameterStore::make(stored, blocks_by_name(stored_names));

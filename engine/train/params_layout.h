@@ -14,7 +14,9 @@ namespace redco {
 
 /// Parameters laid out over the processes.
 struct LaidOut {
-  Tree params;  ///< tied weights stay tied; gradients are asked of what they were asked of
+  /// Tied weights stay tied; gradients are asked of what they were asked of, and that has memory of
+  /// its own.
+  Tree params;
   std::vector<ShardingDecision> decisions;
   /// Of what dp ranks share under zero = 3; null: nothing.
   std::shared_ptr<ParameterStore> store;

@@ -135,8 +135,10 @@ void Trainer::adopt(Tree params, std::optional<Tree> opt_state, int64_t step,
         require(!is_scaled || given.scalar_type() != at::kHalf, "Trainer: parameter '", name,
                 "' is float16; its updates would be too small for that: with compute_dtype = "
                 "float16 give float32 params, which are cast for the loss");
-        // The optimizers change it in place, and walk it as one piece of memory.
-        if (!(is_sole_owner || is_moved) || !own.is_non_overlapping_and_dense()) own = own.clone();
+        // The optimizers change it in place, and walk it as one piece of memory. Of several
+        // processes each copies its part when that is known.
+        bool is_own = is_sole_owner || is_moved || deployer_->mesh()->world().size() > 1;
+        if (!is_own || !own.is_non_overlapping_and_dense()) own = own.clone();
         own.set_requires_grad(true);
         names_.push_back(name);
         leaves_.push_back(own);

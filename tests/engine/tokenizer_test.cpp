@@ -6,7 +6,8 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include <chrono>
+#include <atomic>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -287,13 +288,13 @@ TEST_CASE("a million equal letters are encoded in seconds") {
   for (const char* name : {"gpt2", "llama", "t5_relu_tied", "llama3", "bart"}) {
     CAPTURE(name);
     Tokenizer tokenizer = read_case(name);
-    for (const std::string& letter : {"a", " ", "\u2581", "\n", "1", "!", "\xFF"}) {
+    for (const char* letter : {"a", " ", "\u2581", "\n", "1", "!", "\xFF"}) {
       std::string text;
       while (text.size() < 1'000'000) text += letter;
-      auto start = std::chrono::steady_clock::now();
+      std::clock_t start = std::clock();  // of this process: others may keep the machine busy
       tokenizer.encode(text);
-      std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-      CHECK_MESSAGE(seconds.count() < 5, letter, " took ", seconds.count());
+      double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+      CHECK_MESSAGE(seconds < 5, letter, " took ", seconds);
     }
   }
 }

@@ -61,6 +61,7 @@ local function make_objects()
   return {
     Tensor = torch.zeros { 1 }, Deployer = deployer, Trainer = trainer, Optimizer = optimizer,
     Predictor = trainer:get_default_predictor { pred_fn = function() end },
+    Tokenizer = redco.Tokenizer.from_pretrained "../cases/gpt2",
     Generator = torch.Generator(1), ScriptModule = torch.jit.load "script_module.pt",
   }
 end
@@ -86,7 +87,7 @@ end
 test("functions and methods were found at all", function()
   assert(n_functions > 80, "only " .. n_functions)
   for name, least in pairs { Tensor = 25, Deployer = 6, Trainer = 5, Predictor = 1,
-    ScriptModule = 2 } do
+    ScriptModule = 2, Tokenizer = 9 } do
     assert(n_methods[name] >= least, ("%s has %d"):format(name, n_methods[name]))
   end
 end)

@@ -64,7 +64,7 @@ test("angles are positions times frequencies; kinds by length count tokens", fun
     rope_scaling = { rope_type = "dynamic", factor = 2 } }
   local r = settings_of(config)
   local function expect_angles(inputs, options, length, n_tokens, positions)
-    local cos, sin = rotary.angles(r, inputs, options, length, "float32")
+    local cos, sin = rotary.angles(r, inputs, options, torch.ones { 2, length, 8 })
     local angles = torch.tensor(positions):float():unsqueeze(-1)
       * torch.tensor((rotary.frequencies(r, n_tokens)))
     expect_close(cos, angles:cos():unsqueeze(1), 1e-5, 1e-6)
@@ -82,14 +82,14 @@ end)
 test("yarn's attention factor multiplies cos and sin", function()
   local r = settings_of { hidden_size = 8, num_attention_heads = 2, max_position_embeddings = 64,
     rope_scaling = { rope_type = "yarn", factor = 4, attention_factor = 3 } }
-  local cos, sin = rotary.angles(r, {}, {}, 5, "float64")
+  local cos, sin = rotary.angles(r, {}, {}, torch.ones({ 1, 5 }, { dtype = "float64" }))
   expect_equal(cos.dtype, "float64")
   expect_close(cos:pow(2) + sin:pow(2), torch.full_like(cos, 9), 1e-5)
 end)
 
 test("neighbours and halves are the same pairs in another order; the rest stays", function()
   local r = settings_of { head_dim = 6, max_position_embeddings = 16 }
-  local cos, sin = rotary.angles(r, {}, {}, 4, "float64")
+  local cos, sin = rotary.angles(r, {}, {}, torch.ones({ 1, 4 }, { dtype = "float64" }))
   local x = torch.randn({ 2, 3, 4, 10 }, { dtype = "float64", generator = torch.Generator(1) })
   local y = rotary.turn_neighbours(x, cos, sin)
   local interleaved = torch.tensor { 0, 2, 4, 1, 3, 5 }

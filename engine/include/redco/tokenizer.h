@@ -1,6 +1,7 @@
 #pragma once
 
 #include <redco/export.h>
+#include <redco/tree.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -149,6 +150,13 @@ class REDCO_API Tokenizer {
   std::optional<int64_t> model_max_length() const;
   /// Jinja; "" when there is none.
   const std::string& chat_template() const;
+
+  /// The text of a conversation by the chat template, a list of dictionaries with "role" and
+  /// "content" mostly; `variables` are what else the template knows, such as tools. What of Jinja
+  /// is understood is in engine/text/jinja.h; Error for the rest, and for what the template
+  /// refuses.
+  std::string apply_chat_template(const Tree& messages, bool add_generation_prompt = false,
+                                  const Tree::Dict& variables = {}) const;
 
   /// Writes the files the tokenizer was read from, byte for byte, into a folder that exists.
   /// Throws Error where it was read from none.

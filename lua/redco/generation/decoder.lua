@@ -16,7 +16,8 @@ end
 -- last one.
 local function padded_on_the_left(ids, mask)
   local length, shift = ids:size(1), mask:ne(0):flip { 1 }:to "int64":argmax(1, { keepdim = true })
-  local places = torch.arange(length):unsqueeze(0):sub(shift):remainder(length)
+  local places = torch.arange(length, { device = ids.device }):unsqueeze(0):sub(shift)
+    :remainder(length)
   return ids:gather(1, places), mask:gather(1, places)
 end
 
@@ -45,7 +46,9 @@ function Decoder:scores(ids)
       attention_mask = self.memory_mask }
     or { input_ids = ids, attention_mask = self.mask and self.mask:narrow(1, 0, seen) }
   local hidden = self.model.hidden_states(self.params, inputs, { cache = self.cache })
-  return self.model.logits(self.params, hidden:select(1, -1)):float()
+  local scores = self.model.logits(self.params, hidden:select(1, -1)):float()
+  -- Whatever computes them, they are searched on the CPU.
+  return scores.device == "cpu" and scores or scores:full():cpu()
 end
 
 --- The scores after the prompt. There is room for max_length tokens then.

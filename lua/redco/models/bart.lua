@@ -126,10 +126,10 @@ local function new_stack(c, side)
     end
     local function norm(name, x) return blocks.layer_norm(params, name, x, 1e-5) end
     local x = blocks.embedding(params, "model.shared", input_ids, c.pad_token_id) * scale
-      + blocks.position_embedding(params, stack .. "embed_positions", {}, o, length,
+      + blocks.position_embedding(params, stack .. "embed_positions", {}, o, input_ids,
         position_offset)
     local memory_mask = { mask = padding }
-    local mask = memory and blocks.causal_mask({}, o, length, x.dtype) or memory_mask
+    local mask = memory and blocks.causal_mask({}, o, x) or memory_mask
     x = drop(norm(stack .. "layernorm_embedding", x), o)
     for i = 0, c[side .. "_layers"] - 1 do
       local layer = ("%slayers.%d."):format(stack, i)

@@ -90,14 +90,15 @@ function blocks.embedding(params, name, ids, padding_idx)
   return torch.embedding(params[name .. ".weight"], ids, padding_idx or -1)
 end
 
---- Learned positions [B or 1, T, size]; the first `offset` rows are for others.
-function blocks.position_embedding(params, name, inputs, options, length, offset)
+--- Learned positions [B or 1, T, size] of the tokens `ids` [B, T]; the first `offset` rows are for
+--- others.
+function blocks.position_embedding(params, name, inputs, options, ids, offset)
   adapter.refuse(params, name)
   local past, weight = blocks.past(options), params[name .. ".weight"]
   if not inputs.position_ids and not inputs.attention_mask then
-    return weight:narrow(0, past + (offset or 0), length):unsqueeze(0)
+    return weight:narrow(0, past + (offset or 0), ids:size(1)):unsqueeze(0)
   end
-  return torch.embedding(weight, blocks.position_ids(inputs, options, length) + (offset or 0))
+  return torch.embedding(weight, blocks.position_ids(inputs, options, ids) + (offset or 0))
 end
 
 function blocks.dropout(x, p, options)
@@ -148,12 +149,15 @@ function blocks.of_memory(options, layer, make)
   return make()
 end
 
---- [B, T] or [1, T]: the positions of the new tokens. Where `attention_mask` [B, S] tells tokens
---- (1) from padding (0), they count the tokens, so that padding on the left moves nothing.
-function blocks.position_ids(inputs, options, length)
+--- [B, T] or [1, T]: the positions of the new tokens, of which x [B, T, ...] is made. Where
+--- `attention_mask` [B, S] tells tokens (1) from padding (0), they count the tokens: padding on the
+--- left moves nothing.
+function blocks.position_ids(inputs, options, x)
   if inputs.position_ids then return inputs.position_ids end
-  local past = blocks.past(options)
-  if not inputs.attention_mask then return torch.arange(past, past + length):unsqueeze(0) end
+  local past, length = blocks.past(options), x:size(1)
+  if not inputs.attention_mask then
+    return torch.arange(past, past + length, { device = x.device }):unsqueeze(0)
+  end
   return inputs.attention_mask:cumsum(1):sub(1):clamp(0):narrow(1, past, length)
 end
 
@@ -167,15 +171,17 @@ local function additive(seen, dtype)
   return torch.zeros_like(seen, { dtype = dtype }):masked_fill(seen:logical_not(), -math.huge)
 end
 
---- How tokens look at themselves and at those before: `{causal = true}` where LibTorch's own mask
---- will do, else `{mask = [B or 1, 1, T, S]}`, to be added. Padding looks at itself, lest a row see
---- nothing.
-function blocks.causal_mask(inputs, options, length, dtype)
+--- How the new tokens x [B, T, ...] look at themselves and at those before: `{causal = true}`
+--- where LibTorch's own mask will do, else `{mask = [B or 1, 1, T, S]}`, to be added. Padding looks
+--- at itself, lest a row see nothing.
+function blocks.causal_mask(inputs, options, x)
   local past, padding = blocks.past(options), inputs.attention_mask
+  local length, dtype = x:size(1), x.dtype
   if not padding and length == 1 then return {} end
   if not padding and past == 0 then return { causal = true } end
   if padding and length == 1 then return { mask = additive(seen_keys(padding), dtype) } end
-  local all = torch.ones({ length, past + length }, { dtype = "bool" })
+  local all = torch.ones({ length, past + length },
+    { dtype = "bool", device = x.device })
   local seen = all:tril(past)
   if padding then
     seen = (seen_keys(padding):logical_and(seen)):logical_or(all:triu(past):logical_and(seen))

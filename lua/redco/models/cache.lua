@@ -55,10 +55,11 @@ local function reordered(t, parents)
   local batch, beams = parents:size(0), parents:size(1)
   if not t:is_sharded() then
     local first = (torch.arange(batch) * beams):unsqueeze(1)
-    return t:index_select(0, (parents + first):view(-1))
+    return t:index_select(0, (parents + first):view(-1):to(t.device))
   end
   local _, heads, length, size = unpack(t.shape)
-  local index = parents:view { batch, beams, 1, 1, 1 }:expand { batch, beams, heads, length, size }
+  local index = parents:to(t.device):view { batch, beams, 1, 1, 1 }
+    :expand { batch, beams, heads, length, size }
   return t:view { batch, beams, heads, length, size }:gather(1, index):view(t.shape)
 end
 

@@ -116,8 +116,8 @@ function gpt2.new_forward(c)
         c.n_positions)
     end
     local x = blocks.embedding(params, "transformer.wte", input_ids)
-      + blocks.position_embedding(params, "transformer.wpe", inputs, o, length)
-    local mask = blocks.causal_mask(inputs, o, length, x.dtype)
+      + blocks.position_embedding(params, "transformer.wpe", inputs, o, input_ids)
+    local mask = blocks.causal_mask(inputs, o, x)
     x = blocks.dropout(x, c.embd_pdrop, o)
     for i = 0, c.n_layer - 1 do
       local block = ("transformer.h.%d."):format(i)

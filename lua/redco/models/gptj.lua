@@ -98,8 +98,8 @@ function gptj.new_forward(c)
     end
     local x = blocks.dropout(blocks.embedding(params, "transformer.wte", inputs.input_ids),
       c.embd_pdrop, o)
-    local cos, sin = rotary.angles(settings, inputs, o, length, x.dtype)
-    local mask = blocks.causal_mask(inputs, o, length, x.dtype)
+    local cos, sin = rotary.angles(settings, inputs, o, x)
+    local mask = blocks.causal_mask(inputs, o, x)
     for i = 0, c.n_layer - 1 do
       local block = ("transformer.h.%d."):format(i)
       local y = blocks.layer_norm(params, block .. "ln_1", x, c.layer_norm_epsilon)

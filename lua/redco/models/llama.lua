@@ -101,10 +101,9 @@ function llama.new_forward(c)
   end
 
   return function(params, inputs, o)
-    local length = inputs.input_ids:size(1)
     local x = blocks.embedding(params, "model.embed_tokens", inputs.input_ids)
-    local cos, sin = rotary.angles(rope, inputs, o, length, x.dtype)
-    local mask = blocks.causal_mask(inputs, o, length, x.dtype)
+    local cos, sin = rotary.angles(rope, inputs, o, x)
+    local mask = blocks.causal_mask(inputs, o, x)
     for i = 0, c.num_hidden_layers - 1 do
       local layer = ("model.layers.%d."):format(i)
       local function norm(name)

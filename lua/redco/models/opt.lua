@@ -110,9 +110,9 @@ function opt.new_forward(c)
     end
     local x = blocks.embedding(params, "model.decoder.embed_tokens", inputs.input_ids)
     if is_projected(c) then x = blocks.linear(params, "model.decoder.project_in", x, o) end
-    x = x + blocks.position_embedding(params, "model.decoder.embed_positions", inputs, o, length,
-      position_offset)
-    local mask = blocks.causal_mask(inputs, o, length, x.dtype)
+    x = x + blocks.position_embedding(params, "model.decoder.embed_positions", inputs, o,
+      inputs.input_ids, position_offset)
+    local mask = blocks.causal_mask(inputs, o, x)
     for i = 0, c.num_hidden_layers - 1 do
       local layer = ("model.decoder.layers.%d."):format(i)
       x = residual(params, layer .. "self_attn_layer_norm", x, o, function(y)

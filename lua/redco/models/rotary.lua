@@ -131,14 +131,14 @@ function rotary.frequencies(r, length)
   return list, factor or 1
 end
 
---- cos and sin of the new tokens' angles, each [B or 1, 1, T, size / 2].
-function rotary.angles(r, inputs, options, length, dtype)
-  local positions = blocks.position_ids(inputs, options, length)
+--- cos and sin of the angles of the new tokens x [B, T, ...], each [B or 1, 1, T, size / 2].
+function rotary.angles(r, inputs, options, x)
+  local positions = blocks.position_ids(inputs, options, x)
   local n_tokens = kinds[r.rope_type].by_length and positions:max():item() + 1 or nil
   local list, factor = rotary.frequencies(r, n_tokens)
-  local angles = (positions:float():unsqueeze(-1) * torch.tensor(list, { dtype = "float32" }))
-    :unsqueeze(1)
-  return (angles:cos() * factor):to(dtype), (angles:sin() * factor):to(dtype)
+  local steps = torch.tensor(list, { dtype = "float32", device = positions.device })
+  local angles = (positions:float():unsqueeze(-1) * steps):unsqueeze(1)
+  return (angles:cos() * factor):to(x.dtype), (angles:sin() * factor):to(x.dtype)
 end
 
 local function turned(x, y, cos, sin) return x * cos - y * sin, y * cos + x * sin end

@@ -112,7 +112,7 @@ end
 
 -- [1, H, T, S], to be added to scores; a decoder's hides the future.
 local function position_bias(c, params, stack, past, length)
-  local key = torch.arange(past + length)
+  local key = torch.arange(past + length, { device = params["shared.weight"].device })
   local offset = key:unsqueeze(0) - key:narrow(0, past, length):unsqueeze(1)
   local n, max = c.relative_attention_num_buckets, c.relative_attention_max_distance
   local bucket

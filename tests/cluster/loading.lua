@@ -1,0 +1,69 @@
+-- What a process needs to load a model of which it keeps a part: its part and a largest tensor,
+-- and of the mapped file about the pages of its part.
+local redco = require "redco"
+local testing = require "testing"
+
+local torch = redco.torch
+local folder = arg[1] .. "/large_llama"
+
+local deployer = redco.Deployer { seed = 1, n_model_shards = 2, verbose = false }
+
+local function smaps(path, field, mapping)
+  local total, counts = 0, mapping == nil
+  for line in io.lines(path) do
+    if mapping and line:find "^%x+%-%x+ " then counts = line:find(mapping, 1, true) ~= nil end
+    local kb = counts and line:match("^" .. field .. ":%s+(%d+)")
+    if kb then total = total + kb * 1024 end
+  end
+  return total
+end
+
+local config = {
+  model_type = "llama", vocab_size = 6000, hidden_size = 1024, intermediate_size = 3072,
+  num_hidden_layers = 2, num_attention_heads = 8, num_key_value_heads = 4,
+}
+
+local function laid_out(options)
+  local model = redco.models.from_pretrained(folder, options)
+  local trainer = redco.Trainer {
+    deployer = deployer, params = model.params,
+    collate_fn = function(rows)
+      local ids = torch.stack(rows)
+      return { input_ids = ids, labels = ids }
+    end,
+    loss_fn = function(_, _, params, batch) return model.loss(params, batch) end,
+    optimizer = redco.optim.sgd { learning_rate = 0.1 },
+  }
+  local rows = { torch.arange(8), torch.arange(8) }
+  trainer:setup_running_step { examples = rows, per_device_batch_size = 2 }
+  return trainer, model
+end
+
+redco.models.from_config(config, { generator = torch.Generator(1) }).save_pretrained(folder)
+local size = torch.load(folder .. "/model.safetensors")["lm_head.weight"]:numel() * 4
+collectgarbage()
+collectgarbage()
+
+testing.test("low_memory: a process's part, and no more than a largest tensor beside it", function()
+  local before = smaps("/proc/self/smaps_rollup", "Anonymous")
+  local trainer = laid_out { low_memory = true }
+  local taken = smaps("/proc/self/smaps_rollup", "Anonymous") - before
+  local params = trainer:memory().params
+  assert(params.here < 0.51 * params.whole)
+  local slack = 2 ^ 22  -- the program's own: Lua, caches of plans
+  assert(taken < params.here + size + slack, ("%.0f bytes, of which %.0f are parameters"):format(
+    taken, params.here))
+  local mapped = smaps("/proc/self/smaps", "Rss", folder)
+  -- Rows are pages of their own; the parts of columns share theirs.
+  assert(mapped < 0.75 * params.whole, ("%.2f of the file was read"):format(mapped / params.whole))
+end)
+
+testing.test("the parameters are the same in memory or mapped", function()
+  local a, b = laid_out { low_memory = true }, laid_out {}
+  redco.tree.map(function(x, y)
+    assert(torch.equal(x:full(), y:full()))
+    return x
+  end, a.params, b.params)
+end)
+
+testing.finish()

@@ -1,0 +1,122 @@
+-- redco.Tokenizer: what Lua adds. Ids, tokens and texts of all cases are tested in C++.
+local redco = require "redco"
+local testing = require "testing"
+
+local torch = redco.torch
+local test, expect_equal, expect_error = testing.test, testing.expect_equal, testing.expect_error
+
+local function read(name) return redco.Tokenizer.from_pretrained("../cases/" .. name) end
+
+local function list(values) return table.concat(values, ",") end
+
+test("a text goes to ids and back", function()
+  local tok = read "llama"
+  local ids = tok:encode "Hello world"
+  expect_equal(list(ids), "1,429,291,635,495,334")
+  expect_equal(list(tok:encode("Hello world", { add_special_tokens = false })),
+    "429,291,635,495,334")
+  expect_equal(list(tok:encode("Hello world", { truncation = true, max_length = 3 })), "1,429,291")
+  expect_equal(tok:decode(ids), "<s> Hello world")
+  expect_equal(tok:decode(ids, { skip_special_tokens = true }), "Hello world")
+  expect_equal(tok:decode(torch.tensor(ids)), "<s> Hello world")
+  expect_equal(list(tok:tokenize "Hello world"), "▁He,ll,o,▁wor,ld")
+  expect_equal(list(tok:convert_ids_to_tokens { 429, 291 }), "▁He,ll")
+  expect_equal(tok:convert_ids_to_tokens(429), "▁He")
+  expect_equal(list(tok:convert_tokens_to_ids { "▁He", "ll" }), "429,291")
+  expect_equal(tok:convert_tokens_to_ids "nowhere", tok.unk_token_id)
+end)
+
+test("bytes that are not UTF-8, and zeros, pass through", function()
+  local tok = read "gpt2"
+  expect_equal(tok:decode(tok:encode "a\0b"), "a\0b")
+  expect_equal(tok:decode(tok:encode "a\255b"), "a\239\191\189b")
+end)
+
+test("a batch is two tensors of int64", function()
+  local tok = read "llama"
+  local batch = tok({ "Hello world", "Hi" }, { padding = "longest" })
+  expect_equal(batch.input_ids.dtype, "int64")
+  testing.expect_close(batch.input_ids,
+    { { 1, 429, 291, 635, 495, 334 }, { 0, 0, 0, 1, 345, 638 } })
+  testing.expect_close(batch.attention_mask, { { 1, 1, 1, 1, 1, 1 }, { 0, 0, 0, 1, 1, 1 } })
+  expect_equal(batch.offset_mapping, nil)
+  local right = tok({ "Hi", "Hi" }, { padding = "max_length", max_length = 5,
+    padding_side = "right", return_offsets_mapping = true, return_special_tokens_mask = true })
+  testing.expect_close(right.input_ids, { { 1, 345, 638, 0, 0 }, { 1, 345, 638, 0, 0 } })
+  testing.expect_close(right.special_tokens_mask, { { 1, 0, 0, 1, 1 }, { 1, 0, 0, 1, 1 } })
+  expect_equal(list(right.offset_mapping[0][2]:tolist()), "1,2")
+  expect_equal(list(tok:batch_decode(batch.input_ids, { skip_special_tokens = true })),
+    "Hello world,Hi")
+  expect_equal(list(tok:batch_decode { { 429, 291 }, {} }), "Hell,")
+  expect_equal(list(tok("Hi").input_ids.shape), "1,3")
+end)
+
+test("fields have Hugging Face's names", function()
+  local tok = read "llama"
+  expect_equal(tok.vocab_size, 700)
+  expect_equal(#tok, 700)
+  expect_equal(tok.bos_token, "<s>")
+  expect_equal(tok.eos_token_id, 2)
+  expect_equal(tok.mask_token_id, nil)
+  expect_equal(tok.padding_side, "left")
+  expect_equal(tok.model_max_length, 64)
+  expect_equal(tok.chat_template, nil)
+  tok.padding_side = "right"
+  tok.pad_token = "</s>"
+  expect_equal(tok.pad_token_id, 2)
+  expect_error(function() tok.pad_token = "nowhere" end, "nowhere", "vocabulary")
+  expect_error(function() tok.padding_side = "up" end, "left")
+  expect_error(function() tok.vocab_size = 1 end, "cannot be set")
+  expect_error(function() return tok.nothing end, "nothing")
+end)
+
+test("errors say what to do", function()
+  local tok = read "gpt2"
+  expect_error(function() return tok { "a", "a b c d" } end, "padding")
+  expect_error(function() return tok({ "a", "a b c d" }, { padding = true }) end, "pad_token")
+  expect_error(function() return tok("a", { paddin = true }) end, "padding")
+  expect_error(function() return tok("a", { max_length = 3 }) end, "truncation")
+  expect_error(function() return tok("a", { padding = "most" }) end, "longest")
+  expect_error(function() return tok { 1 } end, "entry 1", "string")
+  expect_error(function() return tok:decode { -100 } end, "-100")
+  expect_error(function() return tok:decode { 1.5 } end, "entry 1")
+  expect_error(function() return tok:decode(torch.zeros { 2 }) end, "integers")
+  expect_error(function() return tok:convert_ids_to_tokens(100000) end, "100000")
+  expect_error(function() redco.Tokenizer.from_pretrained "nowhere" end, "nowhere")
+  expect_error(function() redco.Tokenizer.from_pretrained "../cases/metrics" end, "tokenizer.json")
+end)
+
+test("a stream shows whole characters", function()
+  local tok = read "gpt2"
+  local stream, shown = tok:decode_stream(), {}
+  for _, id in ipairs(tok:encode "né 😀!") do shown[#shown + 1] = stream:step(id) end
+  expect_equal(table.concat(shown) .. stream:finish(), "né 😀!")
+  for _, part in ipairs(shown) do assert(not part:find "\239\191\189", part) end
+end)
+
+test("a conversation goes through the chat template", function()
+  local folder = os.tmpname()
+  os.remove(folder)
+  assert(os.execute("mkdir " .. folder .. " && cp ../cases/gpt2/tokenizer.json " .. folder) == 0)
+  local file = assert(io.open(folder .. "/tokenizer_config.json", "w"))
+  file:write [[{"chat_template": "{% for m in messages %}{{ m.role ~ ':' ~ m.content ~ sep }}]]
+  file:write [[{% endfor %}{% if add_generation_prompt %}A:{% endif %}"}]]
+  file:close()
+  local tok = redco.Tokenizer.from_pretrained(folder)
+  local messages = { { role = "user", content = "hi" } }
+  expect_equal(tok:apply_chat_template(messages, { tokenize = false, variables = { sep = "|" } }),
+    "user:hi|")
+  expect_equal(list(tok:apply_chat_template(messages, { add_generation_prompt = true })),
+    list(tok:encode "user:hiA:"))
+  expect_error(function() read "gpt2":apply_chat_template(messages) end, "chat_template")
+  expect_error(function() tok:apply_chat_template "hi" end, "messages")
+  local copy = folder .. "/copy"
+  assert(os.execute("mkdir " .. copy) == 0)
+  tok:save_pretrained(copy)
+  for _, name in ipairs { "tokenizer.json", "tokenizer_config.json" } do
+    expect_equal(redco.data.read(copy .. "/" .. name), redco.data.read(folder .. "/" .. name))
+  end
+  os.execute("rm -r " .. folder)
+end)
+
+testing.finish()
