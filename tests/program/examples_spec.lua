@@ -125,7 +125,9 @@ for example, o in pairs(smoke) do
     train("--model-dir=" .. train(o.new) .. "/model")
   end)
   for i, folder in ipairs(o.folders) do
-    testing.test(("%s: a folder is trained on, %d"):format(example, i), function() train(folder) end)
+    testing.test(("%s: a folder is trained on, %d"):format(example, i), function()
+      train(folder)
+    end)
   end
 end
 
@@ -138,7 +140,8 @@ testing.test("language_modeling: it learns, two runs are the same, and the model
   for i = 1, 40 do testing.expect_equal(second[i].loss, first[i].loss) end
 
   local generate, prompt = "language_modeling/generate.lua", "In the beginning"
-  local arguments = ("--model-dir=%s/model --max-new-tokens=20 --prompt='%s'"):format(workdir, prompt)
+  local arguments = ("--model-dir=%s/model --max-new-tokens=20 --prompt='%s'"):format(workdir,
+    prompt)
   local written = execute(1, generate, arguments)
   testing.expect_equal(written:sub(1, #prompt), prompt)
   assert(#written > #prompt + 15, written)
