@@ -46,6 +46,7 @@ config = {
     "tokenizer_class": "PreTrainedTokenizerFast",
     "pad_token": special[0],
     "eos_token": special[-1],
+    "model_input_names": ["input_ids", "attention_mask"],
     "clean_up_tokenization_spaces": False,
 }
 (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")

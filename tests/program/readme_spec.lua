@@ -35,7 +35,7 @@ local checks = {
   lua = function(block)
     local path = scratch .. "/block.lua"
     local file = assert(io.open(path, "w"))
-    file:write(block)
+    file:write((block:gsub('"workdir/', '"' .. scratch .. "/workdir/")))
     file:close()
     run(("'%s' %s"):format(program, path))
   end,
