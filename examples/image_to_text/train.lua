@@ -20,7 +20,7 @@ local o = redco.options {
   max_tgt_len = 24,
   num_beams = 4,
   compute_dtype = "float32",
-  learning_rate = 1e-3,
+  learning_rate = 0,  -- 0: 1e-3 for a new model, 5e-5 for one from folders
   warmup_ratio = 0.1,
   weight_decay = 0.01,
   grad_norm_clip = 1.0,
@@ -53,11 +53,12 @@ local deployer = redco.Deployer {
   seed = o.seed, n_model_shards = o.n_model_shards, zero = o.zero, workdir = o.workdir,
 }
 
--- Where the images' and the texts' preparation is described.
-local image_dir, text_dir = here .. "data/processor", here .. "data/processor"
-if o.model_dir ~= "" then
-  image_dir, text_dir = o.model_dir, o.model_dir
-elseif o.encoder_dir ~= "" then
+-- The folders that say how images and texts are prepared.
+local is_new = o.model_dir == "" and o.encoder_dir == ""
+local image_dir, text_dir = o.model_dir, o.model_dir
+if is_new then
+  image_dir, text_dir = here .. "data/processor", here .. "data/processor"
+elseif o.model_dir == "" then
   image_dir, text_dir = o.encoder_dir, o.decoder_dir
 end
 local process_images = redco.data.image_processor(image_dir)
@@ -82,15 +83,10 @@ local function new_model()
   }, { generator = deployer:gen_rng() })
 end
 
-local model
-if o.model_dir ~= "" then
-  model = redco.models.from_pretrained(o.model_dir)
-elseif o.encoder_dir ~= "" then
-  model = redco.models.from_encoder_decoder_pretrained(o.encoder_dir, o.decoder_dir,
+local model = is_new and new_model()
+  or o.model_dir ~= "" and redco.models.from_pretrained(o.model_dir)
+  or redco.models.from_encoder_decoder_pretrained(o.encoder_dir, o.decoder_dir,
     { generator = deployer:gen_rng() })
-else
-  model = new_model()
-end
 
 local function collate_fn(examples)
   local images, captions = {}, {}
@@ -128,7 +124,8 @@ local function eval_metric_fn(examples, preds)
 end
 
 local schedule = deployer:get_lr_schedule_fn {
-  train_size = #train, n_epochs = o.n_epochs, learning_rate = o.learning_rate,
+  train_size = #train, n_epochs = o.n_epochs,
+  learning_rate = o.learning_rate > 0 and o.learning_rate or is_new and 1e-3 or 5e-5,
   global_batch_size = o.global_batch_size, per_device_batch_size = o.per_device_batch_size,
   warmup_ratio = o.warmup_ratio,
 }

@@ -16,7 +16,7 @@ local o = redco.options {
   per_device_batch_size = 4,
   context_length = 256,
   compute_dtype = "float32",
-  learning_rate = 4e-3,
+  learning_rate = 0,  -- 0: 4e-3 for a new model, 5e-5 for one from a folder
   warmup_ratio = 0.05,
   weight_decay = 0.1,
   grad_norm_clip = 1.0,
@@ -68,7 +68,8 @@ for i = 0, math.floor((#tokens - 1) / o.context_length) - 1 do
 end
 
 local schedule = deployer:get_lr_schedule_fn {
-  train_size = #train, n_epochs = o.n_epochs, learning_rate = o.learning_rate,
+  train_size = #train, n_epochs = o.n_epochs,
+  learning_rate = o.learning_rate > 0 and o.learning_rate or is_new and 4e-3 or 5e-5,
   global_batch_size = o.global_batch_size, per_device_batch_size = o.per_device_batch_size,
   schedule_type = "cosine", warmup_ratio = o.warmup_ratio,
 }

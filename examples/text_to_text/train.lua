@@ -22,7 +22,7 @@ local o = redco.options {
   max_tgt_len = 64,
   num_beams = 4,
   compute_dtype = "float32",
-  learning_rate = 3e-2,  -- relative to each parameter's size: Adafactor
+  learning_rate = 0,  -- of Adafactor; 0: 3e-2 for a new model, 1e-3 for one from a folder
   warmup_ratio = 0.03,
   weight_decay = 0,
   grad_norm_clip = 1.0,
@@ -40,6 +40,9 @@ local train, held_out = {}, {}
 local all = redco.data.jsonl(o.data ~= "" and o.data or here .. "data/verses.jsonl")
 local every = math.max(math.floor(#all / o.n_eval), 2)
 for i, pair in ipairs(all) do
+  if not (pair[o.src_key] and pair[o.tgt_key]) then
+    error(("pair %d lacks '%s' or '%s'"):format(i, o.src_key, o.tgt_key), 0)
+  end
   local set = i % every == 0 and #held_out < o.n_eval and held_out or train
   set[#set + 1] = { source = pair[o.src_key], target = pair[o.tgt_key] }
 end
@@ -59,6 +62,7 @@ local function new_model()
   }, { generator = deployer:gen_rng() })
 end
 local model = is_new and new_model() or redco.models.from_pretrained(o.model_dir)
+if not model.is_encoder_decoder then error(o.model_dir .. " is no encoder-decoder", 0) end
 
 local function tokenize(examples, key, max_length)
   local texts = {}
@@ -94,7 +98,8 @@ local function eval_metric_fn(examples, preds)
 end
 
 local schedule = deployer:get_lr_schedule_fn {
-  train_size = #train, n_epochs = o.n_epochs, learning_rate = o.learning_rate,
+  train_size = #train, n_epochs = o.n_epochs,
+  learning_rate = o.learning_rate > 0 and o.learning_rate or is_new and 3e-2 or 1e-3,
   global_batch_size = o.global_batch_size, per_device_batch_size = o.per_device_batch_size,
   warmup_ratio = o.warmup_ratio,
 }
