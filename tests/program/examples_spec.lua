@@ -77,6 +77,15 @@ local function first_lines(path, n)
   return part
 end
 
+-- A ViT's folder.
+local vit = scratch .. "/vit"
+redco.models.from_config {
+  model_type = "vit", image_size = 32, patch_size = 8, hidden_size = 32, intermediate_size = 64,
+  num_hidden_layers = 1, num_attention_heads = 2,
+}.save_pretrained(vit)
+write(vit .. "/preprocessor_config.json",
+  redco.data.read(source .. "/tests/cases/vit_gpt2/preprocessor_config.json"))
+
 -- Of each example of a model: options that make it small and for its smallest new model, folders it
 -- can go on from, and what its evaluations tell.
 local smoke = {
@@ -99,7 +108,7 @@ local smoke = {
     all = "--max-tgt-len=8 --num-beams=2",
     new = "--hidden-size=32 --num-hidden-layers=1 --num-attention-heads=2",
     folders = { ("--model-dir=%s/tests/cases/vit_gpt2 --tokenizer-dir=%s/tests/cases/gpt2"):format(
-      source, source) },
+      source, source), ("--encoder-dir=%s --decoder-dir=%s/tests/cases/gpt2"):format(vit, source) },
     metrics = { "loss", "bleu", "rouge1", "rougeL" },
   },
 }
