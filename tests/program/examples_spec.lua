@@ -90,8 +90,9 @@ write(vit .. "/preprocessor_config.json",
 -- can go on from, and what its evaluations tell.
 local smoke = {
   text_to_text = {
-    all = "--n-eval=4 --max-tgt-len=8 --num-beams=2 --global-batch-size=8 "
+    all = "--n-eval=5 --max-tgt-len=8 --num-beams=2 --global-batch-size=8 "
       .. "--per-device-batch-size=8 --data=" .. first_lines("text_to_text/data/verses.jsonl", 24),
+    half = 4,  -- of the batch
     new = "--d-model=32 --d-ff=64 --num-layers=1 --num-heads=2",
     folders = { "--model-dir=" .. source .. "/tests/cases/t5_gated_untied",
       "--model-dir=" .. source .. "/tests/cases/bart" },
@@ -100,12 +101,14 @@ local smoke = {
   language_modeling = {
     all = "--context-length=32 --max-new-tokens=8 --data="
       .. first_lines("language_modeling/data/corpus_pd.txt", 120),
+    half = 2,
     new = "--model-type=llama --n-layer=1 --n-embd=32 --n-head=2",
     folders = { "--model-dir=" .. source .. "/tests/cases/llama" },
     metrics = { "loss" },
   },
   image_to_text = {
     all = "--max-tgt-len=8 --num-beams=2",
+    half = 16,
     new = "--hidden-size=32 --num-hidden-layers=1 --num-attention-heads=2",
     folders = { ("--model-dir=%s/tests/cases/vit_gpt2 --tokenizer-dir=%s/tests/cases/gpt2"):format(
       source, source), ("--encoder-dir=%s --decoder-dir=%s/tests/cases/gpt2"):format(vit, source) },
@@ -114,28 +117,32 @@ local smoke = {
 }
 
 for example, o in pairs(smoke) do
-  -- On one process and on two that share the model: the same losses. Returns the workdir.
-  local function train(arguments)
+  -- On one process, and on two in each of the ways given: the same losses. Returns the workdir.
+  local function train(arguments, ...)
     arguments = ("%s %s --n-epochs=1 --max-steps=2"):format(o.all, arguments)
     local steps, evaluations, workdir = run(example, arguments)
+    testing.expect_equal(#steps, 2)
     for _, name in ipairs(o.metrics) do
       assert(evaluations[1][name], "no " .. name .. " in the evaluation")
     end
-    local shared = run(example, arguments .. " --n_model_shards=2", 2)
-    assert(#steps == 2 and #shared == 2)
-    for i = 1, 2 do
-      assert(math.abs(steps[i].loss - shared[i].loss) <= 1e-4 * steps[i].loss,
-        ("step %d: loss %.6f, on two processes %.6f"):format(i, steps[i].loss, shared[i].loss))
+    for _, layout in ipairs { ... } do
+      local shared, shared_evaluations = run(example, arguments .. layout, 2)
+      for i, expected in ipairs { steps[1].loss, steps[2].loss, evaluations[1].loss } do
+        local loss = (shared[i] or shared_evaluations[1]).loss
+        assert(math.abs(loss - expected) <= 1e-4 * expected,
+          ("with%s: loss %d is %.6f, on one process %.6f"):format(layout, i, loss, expected))
+      end
     end
     return workdir
   end
+  local model_split, batch_split = " --n-model-shards=2", " --per-device-batch-size=" .. o.half
 
   testing.test(example .. ": a new model is trained, and trained on", function()
-    train("--model-dir=" .. train(o.new) .. "/model")
+    train("--model-dir=" .. train(o.new, model_split, batch_split) .. "/model", model_split)
   end)
   for i, folder in ipairs(o.folders) do
     testing.test(("%s: a folder is trained on, %d"):format(example, i), function()
-      train(folder)
+      train(folder, model_split)
     end)
   end
 end
