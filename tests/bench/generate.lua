@@ -55,5 +55,5 @@ local read = bandwidth()
 print(('{"name": "generate", "batch": %d, "tokens_per_s": %.2f, "step_ms_median": %.2f, '
   .. '"weights_gb_per_s": %.2f, "memory_gb_per_s": %.2f, "peak_rss_mb": %.1f, "threads": %d, '
   .. '"dtype": "%s", "last_ids": "%s"}'):format(o.batch, o.batch * o.new / seconds,
-  seconds / o.new * 1e3, weights * o.new / seconds / 1e9, read / 1e9, clock.peak_rss_mb(), o.threads,
-  o.dtype, table.concat(ids[0]:narrow(0, o.prompt, 8):tolist(), " ")))
+  seconds / o.new * 1e3, weights * o.new / seconds / 1e9, read / 1e9, clock.peak_rss_mb(),
+  o.threads, o.dtype, table.concat(ids[0]:narrow(0, o.prompt, 8):tolist(), " ")))
