@@ -95,10 +95,11 @@ int open_redco(lua_State* L) {
         "same both times."},
        {"options", options,
         "options(defaults) -> table\n"
-        "The defaults, changed by `config.toml` beside the script (or --config=FILE) and by the "
-        "script's arguments --key=value, --table.key=value, --flag, --no-flag. Values have the "
-        "types of the defaults; an unknown key is refused with the nearest one. Where the result "
-        "has a `workdir`, it is written to config.toml there."}});
+        "The defaults, changed by a file beside the script - NAME.toml for NAME.lua, else "
+        "config.toml, or what --config=FILE names - and by the script's arguments --key=value, "
+        "--table.key=value, --flag, --no-flag. Values have the types of the defaults; an unknown "
+        "key is refused with the nearest one. Where the result has a `workdir`, it is "
+        "written to config.toml there."}});
   add_rng(L);
   add_deployer(L);
   add_trainer(L);

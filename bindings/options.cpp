@@ -39,20 +39,29 @@ Script script_of(lua_State* L) {
   });
 }
 
+// The script's own file of options, or that of its folder; "" where there is neither.
+std::string file_beside(const std::filesystem::path& script) {
+  if (script.empty()) return "";
+  std::filesystem::path own = script, shared = script.parent_path() / "config.toml";
+  own.replace_extension(".toml");
+  std::error_code ignored;
+  for (const auto& file : {own, shared})
+    if (std::filesystem::exists(file, ignored)) return file.string();
+  return "";
+}
+
 }  // namespace
 
 int options(lua_State* L) {
   require(lua_istable(L, 1), "redco.options: expected a table of defaults, got ", described(L, 1));
   Script script = script_of(L);
-  std::filesystem::path beside = std::filesystem::path(script.file).parent_path() / "config.toml";
-  std::error_code ignored;
-  bool has_file = !script.file.empty() && std::filesystem::exists(beside, ignored);
-  Tree resolved = resolve_options(check_tree(L, 1), has_file ? beside.string() : "", script.args);
+  Tree resolved = resolve_options(check_tree(L, 1), file_beside(script.file), script.args);
   const auto& values = resolved.as<Tree::Dict>();
   auto workdir = values.find("workdir");
   if (workdir != values.end() && workdir->second.is<std::string>() &&
       !workdir->second.as<std::string>().empty()) {
     const std::string& folder = workdir->second.as<std::string>();
+    std::error_code ignored;
     std::filesystem::create_directories(folder, ignored);
     write_toml(folder + "/config.toml", resolved);
   }

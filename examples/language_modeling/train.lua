@@ -1,9 +1,10 @@
--- A small GPT, byte by byte, from scratch; then text that it writes.
+-- Language modelling: a GPT-2 or a LLaMA learns to write on, from scratch or from a model's folder.
 local redco = require "redco"
-local torch = redco.torch
 
 local o = redco.options {
   data = "",  -- a text file; "": the corpus beside this script
+  model_dir = "",  -- a folder to go on from; "": a new model of the shape below
+  tokenizer_dir = "",  -- "": the model's own, or, for a new one, the bytes as they are
   workdir = "workdir",
   seed = 42,
   n_model_shards = 1,
@@ -11,52 +12,75 @@ local o = redco.options {
   sequence_parallel = false,
   n_epochs = 4,
   max_steps = 0,  -- 0: all epochs
-  global_batch_size = 8,
-  per_device_batch_size = 8,
+  global_batch_size = 4,
+  per_device_batch_size = 4,
+  context_length = 256,
   compute_dtype = "float32",
-  learning_rate = 4e-3,
+  learning_rate = 0,  -- 0: 4e-3 for a new model, 5e-5 for one from a folder
+  warmup_ratio = 0.05,
   weight_decay = 0.1,
-  length = 128,
+  grad_norm_clip = 1.0,
+  model_type = "gpt2",  -- or "llama"
   n_embd = 128,
   n_layer = 4,
   n_head = 4,
-  dropout = 0.0,
+  dropout = 0.0,  -- gpt2 only
   prompt = "LOVE, n.",
-  n_generated = 300,
+  max_new_tokens = 240,
   temperature = 0.7,
 }
-
-local path = o.data ~= "" and o.data or (arg[0]:match "^(.*/)" or "./") .. "data/corpus_pd.txt"
-local text = torch.frombuffer(redco.data.read(path), { dtype = "uint8" })
-
--- An example is `length` bytes and the byte that follows each; every twentieth is held out.
-local train, test = {}, {}
-for i = 0, math.floor((#text - 1) / o.length) - 1 do
-  local set = i % 20 == 19 and test or train
-  set[#set + 1] = text:narrow(0, i * o.length, o.length + 1)
-end
+local here = arg[0]:match "^(.*/)" or "./"
+local is_new = o.model_dir == ""
 
 local deployer = redco.Deployer {
   seed = o.seed, n_model_shards = o.n_model_shards, zero = o.zero,
   sequence_parallel = o.sequence_parallel, workdir = o.workdir,
 }
-local model = redco.models.from_config({
-  model_type = "gpt2", vocab_size = 256, n_positions = o.length,
-  n_embd = o.n_embd, n_layer = o.n_layer, n_head = o.n_head,
-  embd_pdrop = o.dropout, resid_pdrop = o.dropout, attn_pdrop = o.dropout,
-}, { generator = deployer:gen_rng() })
+local tokenizer = redco.Tokenizer.from_pretrained(o.tokenizer_dir ~= "" and o.tokenizer_dir
+  or is_new and here .. "data/tokenizer" or o.model_dir)
+
+local configs = {
+  gpt2 = {
+    n_positions = o.context_length, n_embd = o.n_embd, n_layer = o.n_layer, n_head = o.n_head,
+    embd_pdrop = o.dropout, resid_pdrop = o.dropout, attn_pdrop = o.dropout,
+  },
+  llama = {
+    max_position_embeddings = o.context_length, hidden_size = o.n_embd,
+    intermediate_size = 3 * o.n_embd, num_hidden_layers = o.n_layer, num_attention_heads = o.n_head,
+  },
+}
+local function new_model()
+  local config = configs[o.model_type]
+    or error("--model-type is gpt2 or llama, got " .. o.model_type)
+  config.model_type, config.vocab_size = o.model_type, #tokenizer
+  config.bos_token_id, config.eos_token_id = tokenizer.bos_token_id, tokenizer.eos_token_id
+  return redco.models.from_config(config, { generator = deployer:gen_rng() })
+end
+local model = is_new and new_model() or redco.models.from_pretrained(o.model_dir)
+
+-- An example is `context_length` tokens and the one that follows each; every twentieth is held out.
+local text = redco.data.read(o.data ~= "" and o.data or here .. "data/corpus_pd.txt")
+local tokens = tokenizer({ text }, { add_special_tokens = false }).input_ids[0]
+local train, held_out = {}, {}
+for i = 0, math.floor((#tokens - 1) / o.context_length) - 1 do
+  local set = i % 20 == 19 and held_out or train
+  set[#set + 1] = tokens:narrow(0, i * o.context_length, o.context_length + 1)
+end
 
 local schedule = deployer:get_lr_schedule_fn {
-  train_size = #train, n_epochs = o.n_epochs, learning_rate = o.learning_rate,
+  train_size = #train, n_epochs = o.n_epochs,
+  learning_rate = o.learning_rate > 0 and o.learning_rate or is_new and 4e-3 or 5e-5,
   global_batch_size = o.global_batch_size, per_device_batch_size = o.per_device_batch_size,
-  schedule_type = "cosine", warmup_ratio = 0.05,
+  schedule_type = "cosine", warmup_ratio = o.warmup_ratio,
 }
-
 local trainer = redco.Trainer {
   deployer = deployer,
   collate_fn = function(examples)
-    local rows = torch.stack(examples):long()
-    return { input_ids = rows:narrow(1, 0, o.length), labels = rows:narrow(1, 1, o.length) }
+    local rows = redco.torch.stack(examples)
+    return {
+      input_ids = rows:narrow(1, 0, o.context_length),
+      labels = rows:narrow(1, 1, o.context_length),
+    }
   end,
   loss_fn = function(rng, state, params, batch, is_training)
     return model.loss(params, batch, { train = is_training, rng = rng })
@@ -64,7 +88,7 @@ local trainer = redco.Trainer {
   params = model.params,
   compute_dtype = o.compute_dtype,
   optimizer = redco.optim.chain {
-    redco.optim.clip_by_global_norm(1.0),
+    redco.optim.clip_by_global_norm(o.grad_norm_clip),
     redco.optim.adamw {
       learning_rate = schedule, betas = { 0.9, 0.95 }, weight_decay = o.weight_decay,
       mask = function(_, param) return param:dim() > 1 end,
@@ -75,25 +99,21 @@ local trainer = redco.Trainer {
 
 trainer:fit {
   train_examples = train,
-  eval_examples = test,
+  eval_examples = held_out,
   n_epochs = o.n_epochs,
   max_steps = o.max_steps > 0 and o.max_steps or nil,
   global_batch_size = o.global_batch_size,
   per_device_batch_size = o.per_device_batch_size,
 }
 
--- Draws one byte after another from what the model expects.
-local function generate(params, prompt, n, rng)
-  local bytes = { prompt:byte(1, -1) }
-  for _ = 1, n do
-    local first = math.max(1, #bytes - o.length + 1)
-    local input_ids = torch.tensor({ { unpack(bytes, first) } })
-    local logits = model(params, { input_ids = input_ids })[{ 0, -1 }]
-    local probs = (logits / o.temperature):softmax(-1)
-    bytes[#bytes + 1] = probs:multinomial(1, { generator = rng }):item()
-  end
-  return string.char(unpack(bytes))
-end
+local written = model.generate(trainer.params, tokenizer { o.prompt }, {
+  max_new_tokens = o.max_new_tokens, do_sample = true, temperature = o.temperature,
+  rng = deployer:gen_rng(),
+})
+deployer:log_info(tokenizer:decode(written[0], { skip_special_tokens = true }),
+  { title = "Text that the model writes" })
 
-local written = torch.no_grad(generate, trainer.params, o.prompt, o.n_generated, deployer:gen_rng())
-deployer:log_info(written, { title = "Text that the model writes" })
+local folder = o.workdir .. "/model"
+model.save_pretrained(folder, { params = trainer.params })
+if deployer.process_id == 0 then tokenizer:save_pretrained(folder) end
+deployer:log_info("the model is in " .. folder)

@@ -1,20 +1,28 @@
 -- The examples learn what their READMEs say, and give the same numbers however a batch is cut.
+local redco = require "redco"
 local testing = require "testing"
 
 local program, source, scratch = os.getenv "REDCO_LUA", os.getenv "REDCO_SOURCE", os.tmpname()
 os.remove(scratch)
 os.execute("mkdir " .. scratch)
 
--- Runs an example; returns the lines of its metrics.jsonl: of steps, and of evaluations.
-local function run(example, arguments)
+-- Runs a script with arguments; returns what it prints.
+local function execute(n_processes, script, arguments)
+  local command = ("'%s' --nproc %d '%s/examples/%s' %s >%s/output 2>&1 </dev/null"):format(program,
+    n_processes, source, script, arguments, scratch)
+  local status = os.execute(command)
+  local output = io.open(scratch .. "/output"):read "*a"
+  if status ~= 0 then error(command .. "\n" .. output, 0) end
+  return output
+end
+
+-- Runs an example on one process or more; returns the lines of its metrics.jsonl: of steps, and of
+-- evaluations; and its workdir.
+local function run(example, arguments, n_processes)
   local workdir = os.tmpname()
   os.remove(workdir)
   workdir = scratch .. "/" .. workdir:match "[^/]+$"
-  local command = ("'%s' '%s/examples/%s/train.lua' --workdir=%s %s >%s/output 2>&1"):format(
-    program, source, example, workdir, arguments, scratch)
-  if os.execute(command) ~= 0 then
-    error(command .. "\n" .. io.open(scratch .. "/output"):read "*a", 0)
-  end
+  execute(n_processes or 1, example .. "/train.lua", ("--workdir=%s %s"):format(workdir, arguments))
   local steps, evaluations = {}, {}
   for line in io.lines(workdir .. "/metrics.jsonl") do
     local list = line:find '"kind":"eval"' and evaluations or steps
@@ -22,7 +30,7 @@ local function run(example, arguments)
     for name, value in line:gmatch '"([%w_]+)":([-%d.e+]+)' do metrics[name] = tonumber(value) end
     list[#list + 1] = metrics
   end
-  return steps, evaluations
+  return steps, evaluations, workdir
 end
 
 for model, least in pairs { cnn = 0.98, mlp = 0.97 } do
@@ -56,13 +64,135 @@ testing.test("digits: a batch in four pieces gives the same losses", function()
   end
 end)
 
-testing.test("language_modeling: it learns, and two runs are the same", function()
-  local options = "--max-steps=40 --n-layer=2 --n-embd=64 --length=64 --dropout=0.1 "
-    .. "--n-generated=20 --n-epochs=1"
-  local first, evaluations = run("language_modeling", options)
+local function write(path, text)
+  local file = assert(io.open(path, "w"))
+  file:write(text)
+  file:close()
+end
+
+-- The first lines of an example's data, as a file of their own.
+local function first_lines(path, n)
+  local part = scratch .. "/" .. path:match "[^/]+$"
+  write(part, table.concat(redco.data.lines(source .. "/examples/" .. path), "\n", 1, n))
+  return part
+end
+
+-- A ViT's folder.
+local vit = scratch .. "/vit"
+redco.models.from_config {
+  model_type = "vit", image_size = 32, patch_size = 8, hidden_size = 32, intermediate_size = 64,
+  num_hidden_layers = 1, num_attention_heads = 2,
+}.save_pretrained(vit)
+write(vit .. "/preprocessor_config.json",
+  redco.data.read(source .. "/tests/cases/vit_gpt2/preprocessor_config.json"))
+
+-- Of each example of a model: options that make it small and for its smallest new model, folders it
+-- can go on from, and what its evaluations tell.
+local smoke = {
+  text_to_text = {
+    all = "--n-eval=5 --max-tgt-len=8 --num-beams=2 --global-batch-size=8 "
+      .. "--per-device-batch-size=8 --data=" .. first_lines("text_to_text/data/verses.jsonl", 24),
+    half = 4,  -- of the batch
+    new = "--d-model=32 --d-ff=64 --num-layers=1 --num-heads=2",
+    folders = { "--model-dir=" .. source .. "/tests/cases/t5_gated_untied",
+      "--model-dir=" .. source .. "/tests/cases/bart" },
+    metrics = { "loss", "bleu", "rouge1", "rougeL" },
+  },
+  language_modeling = {
+    all = "--context-length=32 --max-new-tokens=8 --data="
+      .. first_lines("language_modeling/data/corpus_pd.txt", 120),
+    half = 2,
+    new = "--model-type=llama --n-layer=1 --n-embd=32 --n-head=2",
+    folders = { "--model-dir=" .. source .. "/tests/cases/llama" },
+    metrics = { "loss" },
+  },
+  image_to_text = {
+    all = "--max-tgt-len=8 --num-beams=2",
+    half = 16,
+    new = "--hidden-size=32 --num-hidden-layers=1 --num-attention-heads=2",
+    folders = { ("--model-dir=%s/tests/cases/vit_gpt2 --tokenizer-dir=%s/tests/cases/gpt2"):format(
+      source, source), ("--encoder-dir=%s --decoder-dir=%s/tests/cases/gpt2"):format(vit, source) },
+    metrics = { "loss", "bleu", "rouge1", "rougeL" },
+  },
+}
+
+for example, o in pairs(smoke) do
+  -- On one process, and on two in each of the ways given: the same losses. Returns the workdir.
+  local function train(arguments, ...)
+    arguments = ("%s %s --n-epochs=1 --max-steps=2"):format(o.all, arguments)
+    local steps, evaluations, workdir = run(example, arguments)
+    testing.expect_equal(#steps, 2)
+    for _, name in ipairs(o.metrics) do
+      assert(evaluations[1][name], "no " .. name .. " in the evaluation")
+    end
+    for _, layout in ipairs { ... } do
+      local shared, shared_evaluations = run(example, arguments .. layout, 2)
+      for i, expected in ipairs { steps[1].loss, steps[2].loss, evaluations[1].loss } do
+        local loss = (shared[i] or shared_evaluations[1]).loss
+        assert(math.abs(loss - expected) <= 1e-4 * expected,
+          ("with%s: loss %d is %.6f, on one process %.6f"):format(layout, i, loss, expected))
+      end
+    end
+    return workdir
+  end
+  local model_split, batch_split = " --n-model-shards=2", " --per-device-batch-size=" .. o.half
+
+  testing.test(example .. ": a new model is trained, and trained on", function()
+    train("--model-dir=" .. train(o.new, model_split, batch_split) .. "/model", model_split)
+  end)
+  for i, folder in ipairs(o.folders) do
+    testing.test(("%s: a folder is trained on, %d"):format(example, i), function()
+      train(folder, model_split)
+    end)
+  end
+end
+
+testing.test("language_modeling: it learns, two runs are the same, and the model writes", function()
+  local options = "--max-steps=40 --n-layer=2 --n-embd=64 --context-length=64 --dropout=0.1 "
+    .. "--global-batch-size=8 --per-device-batch-size=8 --max-new-tokens=20 --n-epochs=1"
+  local first, evaluations, workdir = run("language_modeling", options)
   assert(first[1].loss > 5 and evaluations[1].loss < 3.5, evaluations[1].loss)
   local second = run("language_modeling", options)
   for i = 1, 40 do testing.expect_equal(second[i].loss, first[i].loss) end
+
+  local generate, prompt = "language_modeling/generate.lua", "In the beginning"
+  local arguments = ("--model-dir=%s/model --max-new-tokens=20 --prompt='%s'"):format(workdir,
+    prompt)
+  local written = execute(1, generate, arguments)
+  testing.expect_equal(written:sub(1, #prompt), prompt)
+  assert(#written > #prompt + 15, written)
+  for _, n_model_shards in ipairs { 1, 2 } do
+    local shared = execute(2, generate, arguments .. " --n-model-shards=" .. n_model_shards)
+    testing.expect_equal(shared:gsub("%[0%] ", ""), written)
+  end
+end)
+
+testing.test("text_to_text: pairs come from Debian's descriptions", function()
+  local lists = scratch .. "/lists"
+  os.execute("mkdir " .. lists)
+  write(lists .. "/host_main_i18n_Translation-en", [[
+Package: a
+Description-md5: 0123
+Description-en: one "line"
+ What it is, at
+ length.
+ .
+ More of it.
+
+Package: b
+Description-en: no more than a line
+]])
+  if not io.open "/usr/lib/apt/apt-helper" then
+    print "absent, so not tried: Debian's apt"
+    return
+  end
+  local out = scratch .. "/made.jsonl"
+  execute(1, "text_to_text/data/make_summarization_pairs.lua",
+    ("--lists=%s --out=%s"):format(lists, out))
+  local made = redco.data.jsonl(out)
+  testing.expect_equal(#made, 1)
+  testing.expect_equal(made[1].source, "What it is, at length. More of it.")
+  testing.expect_equal(made[1].target, 'one "line"')
 end)
 
 os.execute("rm -r " .. scratch)

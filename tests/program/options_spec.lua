@@ -144,7 +144,7 @@ test("a wrong file is refused with 2, its name and line", function()
   expect_misuse({ "--config=nowhere.toml" }, "nowhere.toml")
 end)
 
-test("config.toml beside the script is read, --config= replaces it", function()
+test("config.toml beside the script is read, script.toml or --config= replaces it", function()
   local folder = program.folder .. "/beside"
   assert(os.execute(("mkdir -p '%s' && cp '%s' '%s'"):format(folder, script, folder)) == 0)
   write("beside/config.toml", "name = \"beside\"\nquiet = true\n")
@@ -155,6 +155,10 @@ test("config.toml beside the script is read, --config= replaces it", function()
   code, out = run { folder .. "/script.lua", "--config=" .. other }
   expect_equal(code, 0)
   expect_equal(out, changed { n_epochs = "1" } .. "\n")
+  write("beside/script.toml", "name = \"own\"\n")
+  code, out = run { folder .. "/script.lua", "--rate=5" }
+  expect_equal(code, 0)
+  expect_equal(out, changed { name = "own", rate = "5" } .. "\n")
 end)
 
 test("what was resolved is written to the workdir, and reads back as the same", function()

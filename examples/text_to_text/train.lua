@@ -1,0 +1,145 @@
+-- Text to text: a T5-like model that learns to translate, or whatever its pairs of texts show it.
+local redco = require "redco"
+local metrics = redco.metrics
+
+local o = redco.options {
+  data = "",  -- a JSONL file of pairs; "": the verses beside this script
+  src_key = "source",
+  tgt_key = "target",
+  model_dir = "",  -- a folder to go on from; "": a new model of the shape below
+  tokenizer_dir = "",  -- "": the model's own, else the one beside this script
+  workdir = "workdir",
+  seed = 42,
+  n_model_shards = 1,
+  zero = 0,
+  n_epochs = 10,
+  max_steps = 0,  -- 0: all epochs
+  global_batch_size = 16,
+  per_device_batch_size = 16,
+  eval_per_device_batch_size = 64,
+  n_eval = 128,  -- how many pairs are held out
+  max_src_len = 512,
+  max_tgt_len = 64,
+  num_beams = 4,
+  compute_dtype = "float32",
+  learning_rate = 0,  -- of Adafactor; 0: 3e-2 for a new model, 1e-3 for one from a folder
+  warmup_ratio = 0.03,
+  weight_decay = 0,
+  grad_norm_clip = 1.0,
+  d_model = 128,
+  d_ff = 512,
+  num_layers = 2,
+  num_heads = 4,
+  dropout_rate = 0.1,
+}
+local here = arg[0]:match "^(.*/)" or "./"
+local is_new = o.model_dir == ""
+
+-- The held-out pairs lie evenly among the others.
+local train, held_out = {}, {}
+local all = redco.data.jsonl(o.data ~= "" and o.data or here .. "data/verses.jsonl")
+local every = math.max(math.floor(#all / o.n_eval), 2)
+for i, pair in ipairs(all) do
+  if not (pair[o.src_key] and pair[o.tgt_key]) then
+    error(("pair %d lacks '%s' or '%s'"):format(i, o.src_key, o.tgt_key), 0)
+  end
+  local set = i % every == 0 and #held_out < o.n_eval and held_out or train
+  set[#set + 1] = { source = pair[o.src_key], target = pair[o.tgt_key] }
+end
+
+local deployer = redco.Deployer {
+  seed = o.seed, n_model_shards = o.n_model_shards, zero = o.zero, workdir = o.workdir,
+}
+local tokenizer = redco.Tokenizer.from_pretrained(o.tokenizer_dir ~= "" and o.tokenizer_dir
+  or is_new and here .. "data/tokenizer" or o.model_dir)
+
+local function new_model()
+  return redco.models.from_config({
+    model_type = "t5", feed_forward_proj = "gated-gelu", vocab_size = #tokenizer,
+    pad_token_id = tokenizer.pad_token_id, eos_token_id = tokenizer.eos_token_id,
+    d_model = o.d_model, d_kv = o.d_model / o.num_heads, d_ff = o.d_ff,
+    num_layers = o.num_layers, num_heads = o.num_heads, dropout_rate = o.dropout_rate,
+  }, { generator = deployer:gen_rng() })
+end
+local model = is_new and new_model() or redco.models.from_pretrained(o.model_dir)
+if not model.is_encoder_decoder then error(o.model_dir .. " is no encoder-decoder", 0) end
+
+local function tokenize(examples, key, max_length)
+  local texts = {}
+  for i, example in ipairs(examples) do texts[i] = example[key] end
+  return tokenizer(texts, { padding = true, truncation = true, max_length = max_length })
+end
+
+local function collate_fn(examples)
+  local batch = tokenize(examples, "source", o.max_src_len)
+  local targets = tokenize(examples, "target", o.max_tgt_len)
+  batch.labels = targets.input_ids:masked_fill(targets.attention_mask:eq(0), -100)
+  return batch
+end
+
+local function loss_fn(rng, state, params, batch, is_training)
+  return model.loss(params, batch, { train = is_training, rng = rng })
+end
+
+local function pred_fn(rng, params, batch)
+  return model.generate(params, batch, { max_length = o.max_tgt_len, num_beams = o.num_beams })
+end
+
+local function output_fn(sequences)
+  return tokenizer:batch_decode(sequences, { skip_special_tokens = true })
+end
+
+local function eval_metric_fn(examples, preds)
+  local targets = {}
+  for i, example in ipairs(examples) do targets[i] = example.target end
+  local scores = metrics.rouge(preds, targets)
+  scores.bleu = metrics.bleu(preds, targets).score
+  return scores
+end
+
+local schedule = deployer:get_lr_schedule_fn {
+  train_size = #train, n_epochs = o.n_epochs,
+  learning_rate = o.learning_rate > 0 and o.learning_rate or is_new and 3e-2 or 1e-3,
+  global_batch_size = o.global_batch_size, per_device_batch_size = o.per_device_batch_size,
+  warmup_ratio = o.warmup_ratio,
+}
+local trainer = redco.Trainer {
+  deployer = deployer,
+  collate_fn = collate_fn,
+  loss_fn = loss_fn,
+  params = model.params,
+  compute_dtype = o.compute_dtype,
+  optimizer = redco.optim.chain {
+    redco.optim.clip_by_global_norm(o.grad_norm_clip),
+    redco.optim.adafactor { learning_rate = schedule, weight_decay = o.weight_decay },
+  },
+  lr_schedule_fn = schedule,
+}
+local predictor = trainer:get_default_predictor { pred_fn = pred_fn, output_fn = output_fn }
+
+trainer:fit {
+  train_examples = train,
+  eval_examples = held_out,
+  n_epochs = o.n_epochs,
+  max_steps = o.max_steps > 0 and o.max_steps or nil,
+  global_batch_size = o.global_batch_size,
+  per_device_batch_size = o.per_device_batch_size,
+  eval_per_device_batch_size = o.eval_per_device_batch_size,
+  eval_predictor = predictor,
+  eval_metric_fn = eval_metric_fn,
+}
+
+local samples = { unpack(held_out, 1, 5) }
+local texts = predictor:predict {
+  examples = samples, params = trainer.params,
+  per_device_batch_size = o.eval_per_device_batch_size,
+}
+for i, sample in ipairs(samples) do
+  texts[i] = ("source: %s\ntarget: %s\noutput: %s"):format(sample.source, sample.target, texts[i])
+end
+deployer:log_info(table.concat(texts, "\n\n"), { title = "Held-out pairs" })
+
+local folder = o.workdir .. "/model"
+model.save_pretrained(folder, { params = trainer.params })
+if deployer.process_id == 0 then tokenizer:save_pretrained(folder) end
+deployer:log_info("the model is in " .. folder)
