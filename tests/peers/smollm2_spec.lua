@@ -1,5 +1,5 @@
--- Real weights: SmolLM2-135M-Instruct from the GGUF file that examples/chat fetches gives the tokens,
--- losses and logits that transformers gives (tests/cases/smollm2).
+-- Real weights: SmolLM2-135M-Instruct from the GGUF file that examples/chat fetches gives the
+-- tokens, losses and logits that transformers gives (tests/cases/smollm2).
 local redco = require "redco"
 local testing = require "testing"
 
@@ -29,7 +29,7 @@ end
 
 local function expect_near(what, actual, wanted, tolerance)
   local off = math.abs(actual - wanted)
-  if not (off <= tolerance) then
+  if off > tolerance or off ~= off then
     error(("%s is %.9g, expected %.9g"):format(what, actual, wanted), 2)
   end
 end
@@ -75,7 +75,9 @@ end
 
 test("perplexity of all prompts", function()
   local wanted, n = 0, 0
-  for i, case in ipairs(expected.cases) do wanted, n = wanted + case.loss * counts[i], n + counts[i] end
+  for i, case in ipairs(expected.cases) do
+    wanted, n = wanted + case.loss * counts[i], n + counts[i]
+  end
   local perplexity = redco.metrics.perplexity_from_losses(losses, counts)
   print(("perplexity: %.4f"):format(perplexity))
   expect_near("the perplexity", perplexity, math.exp(wanted / n), 1e-2)

@@ -35,8 +35,8 @@ end
 
 -- The files have the pairs that rotary positions turn side by side, Hugging Face's models the first
 -- elements of all pairs of a head and then the second ones.
-local function in_halves(rows, n_heads)
-  return rows:view { n_heads, rows:size(0) / n_heads / 2, 2, -1 }:transpose(1, 2):reshape(rows.shape)
+local function in_halves(t, n_heads)
+  return t:view { n_heads, t:size(0) / n_heads / 2, 2, -1 }:transpose(1, 2):reshape(t.shape)
 end
 
 -- What the reader of a model folder's weights has: `path`, keys, shape, tensor.
@@ -60,7 +60,8 @@ function Weights:keys() return self.names end
 function Weights:shape(name) return self.file:shape(self.sources[name]) end
 
 function Weights:tensor(name)
-  local tensor, n_heads = self.file:tensor(self.sources[name]), self.n_heads[name:match "([kq]_proj)"]
+  local tensor = self.file:tensor(self.sources[name])
+  local n_heads = self.n_heads[name:match "([kq]_proj)"]
   return n_heads and in_halves(tensor, n_heads) or tensor
 end
 
@@ -97,7 +98,9 @@ end
 -- How models are made to read longer texts, by the files' names for it.
 local scalings = {
   none = function() end,
-  linear = function(number) return { rope_type = "linear", factor = number "rope.scaling.factor" } end,
+  linear = function(number)
+    return { rope_type = "linear", factor = number "rope.scaling.factor" }
+  end,
   yarn = function(number)
     return { rope_type = "yarn", factor = number "rope.scaling.factor",
       original_max_position_embeddings = number "rope.scaling.original_context_length" }
@@ -136,7 +139,8 @@ local function config_of(file)
   end
   local n_layers, n_tensors = count "block_count", #file:keys()
   if n_layers > n_tensors then
-    fail("%s: llama.block_count is %d, and there are only %d tensors", file.path, n_layers, n_tensors)
+    fail("%s: llama.block_count is %d, and there are only %d tensors", file.path, n_layers,
+      n_tensors)
   end
   return {
     model_type = "llama",

@@ -89,7 +89,8 @@ weights that are missing, have no place or another shape.
 Instead of a folder, a GGUF file (`model.gguf`) of the LLaMA architecture, made for llama.cpp: what
 is quantised there becomes float32. `redco.Tokenizer.from_pretrained` reads its tokenizer.]],
 function(dir, options)
-  local o, given, weights = load_options(options), nil, nil
+  local o = load_options(options)
+  local given, weights
   if gguf.is_named(dir) then
     given, weights = gguf.open(dir)
   else
