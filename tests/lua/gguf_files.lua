@@ -162,7 +162,9 @@ function gguf_files.add_byte_level(metadata, dir)
     { "tokenizer.ggml.eos_token_id", "u32", 701 },
     { "tokenizer.ggml.padding_token_id", "u32", 702 },
     { "tokenizer.ggml.add_bos_token", "bool", true },
-    { "tokenizer.chat_template", "string", "{{ messages }}" },
+    { "tokenizer.chat_template", "string", "{% for message in messages %}<|start_header_id|>"
+      .. "{{ message['role'] }}<|end_header_id|>{{ message['content'] }}<|eot_id|>{% endfor %}"
+      .. "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>{% endif %}" },
   })
 end
 
