@@ -160,6 +160,7 @@ function gguf_files.add_byte_level(metadata, dir)
     { "tokenizer.ggml.merges", "string[]", merges },
     { "tokenizer.ggml.bos_token_id", "u32", 700 },
     { "tokenizer.ggml.eos_token_id", "u32", 701 },
+    { "tokenizer.ggml.eot_token_id", "u32", 705 },
     { "tokenizer.ggml.padding_token_id", "u32", 702 },
     { "tokenizer.ggml.add_bos_token", "bool", true },
     { "tokenizer.chat_template", "string", "{% for message in messages %}<|start_header_id|>"

@@ -126,6 +126,13 @@ end
 -- The decimal that was meant by a number in single precision.
 local function decimal(x) return tonumber(("%.7g"):format(x)) end
 
+-- The tokens that end a text: that of all texts, and that of a turn in a conversation.
+local function ends_of(metadata)
+  local eos = metadata["tokenizer.ggml.eos_token_id"]
+  local eot = metadata["tokenizer.ggml.eot_token_id"]
+  return eos and eot and eot ~= eos and { eos, eot } or eos or eot
+end
+
 local function config_of(file)
   local metadata = file.metadata
   local number, count = readers(file)
@@ -159,7 +166,7 @@ local function config_of(file)
     mlp_bias = has(file, "blk.0.ffn_up.bias"),
     tie_word_embeddings = not has(file, "output.weight"),
     bos_token_id = metadata["tokenizer.ggml.bos_token_id"],
-    eos_token_id = metadata["tokenizer.ggml.eos_token_id"],
+    eos_token_id = ends_of(metadata),
     pad_token_id = metadata["tokenizer.ggml.padding_token_id"],
   }
 end
