@@ -103,7 +103,7 @@ function llama.new_forward(c)
   return function(params, inputs, o)
     local length = inputs.input_ids:size(1)
     local x = blocks.embedding(params, "model.embed_tokens", inputs.input_ids)
-    local cos, sin = rotary.angles(rope, inputs, o, length, x.dtype)
+    local cos, sin = rotary.of_halves(rotary.angles(rope, inputs, o, length, x.dtype))
     local mask = blocks.causal_mask(inputs, o, length, x.dtype)
     for i = 0, c.num_hidden_layers - 1 do
       local layer = ("model.layers.%d."):format(i)
