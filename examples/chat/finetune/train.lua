@@ -15,7 +15,7 @@ local o = redco.options {
   per_device_batch_size = 8,
   compute_dtype = "float32",
   learning_rate = 1e-3,
-  max_length = 96,  -- of tokens; what is beyond is cut off
+  max_length = 64,  -- of tokens; longer conversations are left out
   target_modules = { "q_proj", "v_proj" },
   r = 8,
   lora_alpha = 16,
@@ -48,16 +48,16 @@ for i, pair in ipairs(pairs_of) do
   local ids = tokenizer:apply_chat_template {
     { role = "user", content = pair.question }, { role = "assistant", content = pair.answer },
   }
-  local set = i % 20 == 0 and test or train
-  set[#set + 1] = { ids = ids, n_prompt = #prompt_of(pair), pair = pair }
+  if #ids <= o.max_length then
+    local set = i % 20 == 0 and test or train
+    set[#set + 1] = { ids = ids, n_prompt = #prompt_of(pair), question = pair.question }
+  end
 end
 
 -- Each position's label is the token after it, where that is the answer's.
 local function collate(examples)
   local length = 0
-  for _, example in ipairs(examples) do
-    length = math.max(length, math.min(#example.ids - 1, o.max_length))
-  end
+  for _, example in ipairs(examples) do length = math.max(length, #example.ids - 1) end
   local input_ids, labels = {}, {}
   for i, example in ipairs(examples) do
     local ids = example.ids
@@ -110,9 +110,9 @@ trainer:fit {
 redco.lora.save_pretrained(o.workdir .. "/adapter", trainer.params, { task_type = "CAUSAL_LM" })
 
 for i = 1, math.min(o.n_samples, #test) do
-  local prompt = torch.tensor({ prompt_of(test[i].pair) }, { dtype = "int64" })
+  local prompt = torch.tensor({ prompt_of(test[i]) }, { dtype = "int64" })
   local ids = model.generate(trainer.params, { input_ids = prompt }, { max_new_tokens = 60 })
   local answer = ids[0]:narrow(0, prompt:size(1), ids:size(1) - prompt:size(1))
   deployer:log_info(tokenizer:decode(answer, { skip_special_tokens = true }),
-    { title = test[i].pair.question })
+    { title = test[i].question })
 end
