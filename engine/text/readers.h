@@ -3,6 +3,8 @@
 #include "json_fields.h"
 #include "pipeline.h"
 
+#include <redco/tree.h>
+
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -57,6 +59,9 @@ Pipeline byte_level_pipeline(std::unique_ptr<Model> model, const std::string& wh
 
 /// The same from TokenizerParts.
 Pipeline byte_level_pipeline(const std::string& where, const TokenizerParts& parts);
+
+/// What the metadata of a GGUF file say of its tokenizer.
+TokenizerParts read_gguf_tokenizer(const std::string& where, const Tree::Dict& metadata);
 
 /// A JSON object of tokens and their numbers.
 Vocabulary read_vocabulary(const JsonField& field);

@@ -4,6 +4,7 @@
 #include "readers.h"
 
 #include <redco/error.h>
+#include <redco/gguf.h>
 #include <redco/tokenizer.h>
 
 #include <cerrno>
@@ -270,12 +271,15 @@ Tokenizer Tokenizer::from_pretrained(const std::string& path) {
   fs::path given(path);
   if (fs::is_directory(given)) return Folder(given).tokenizer();
   require(fs::exists(given), "there is no ", path, ": expected a tokenizer's folder or file");
-  std::string where = path + ": ", bytes = read_file(given);
+  std::string where = path + ": ";
+  if (given.extension() == ".gguf")
+    return from_parts(where, read_gguf_tokenizer(where, GgufFile(path).metadata()));
+  std::string bytes = read_file(given);
   Files files = {{given.filename().string(), bytes}};
   if (given.extension() == ".json")
     return make_tokenizer(read_tokenizer_json(where, bytes), {}, std::move(files));
   require(given.extension() == ".model", where,
-          "expected a folder, a tokenizer.json or a SentencePiece .model");
+          "expected a folder, a tokenizer.json, a SentencePiece .model or a .gguf");
   return make_tokenizer(sentencepiece_pipeline(where, read_sentencepiece(where, bytes)), {},
                         std::move(files));
 }

@@ -19,6 +19,10 @@ Pipeline sentencepiece_from(const std::string& where, const Parts& parts) {
   model.charsmap = parts.precompiled_charsmap;
   model.add_dummy_prefix = parts.add_space_prefix;
   model.remove_extra_whitespaces = parts.remove_extra_whitespaces;
+  // As Hugging Face's tokenizers of the same models write it.
+  if (parts.unk_id && *parts.unk_id >= 0 &&
+      *parts.unk_id < static_cast<int64_t>(parts.tokens.size()))
+    model.unknown_surface = parts.tokens[static_cast<size_t>(*parts.unk_id)];
   for (int32_t type : parts.types) model.byte_fallback |= type == Parts::byte;
   return sentencepiece_pipeline(where, model);
 }

@@ -1,4 +1,5 @@
 -- The examples learn what their READMEs say, and give the same numbers however a batch is cut.
+local gguf_files = require "gguf_files"
 local redco = require "redco"
 local testing = require "testing"
 
@@ -193,6 +194,25 @@ Description-en: no more than a line
   testing.expect_equal(#made, 1)
   testing.expect_equal(made[1].source, "What it is, at length. More of it.")
   testing.expect_equal(made[1].target, 'one "line"')
+end)
+
+-- With a model of random weights: that it learns says that the answers are where they are sought.
+testing.test("chat: adapters learn answers, and chat.lua takes them", function()
+  local case, model = source .. "/tests/cases/llama3", scratch .. "/model.gguf"
+  gguf_files.write(model, gguf_files.add_byte_level(gguf_files.metadata(case), case),
+    gguf_files.tensors(case, "F32"))
+  local data = assert(io.open(scratch .. "/answers.jsonl", "w"))
+  for i = 1, 40 do data:write(('{"question": "What is %d?", "answer": "the sea"}\n'):format(i)) end
+  data:close()
+  local steps, evaluations = run("chat/finetune", ("--model=%s --data=%s/answers.jsonl "
+    .. "--n-epochs=12 --learning-rate=0.05 --n-samples=1"):format(model, scratch))
+  assert(steps[1].loss > 4 and evaluations[#evaluations].loss < 0.1,
+    steps[1].loss .. " " .. evaluations[#evaluations].loss)
+  local pipe = io.popen(("'%s' '%s/examples/chat/chat.lua' --temperature=0 --model=%s "
+    .. "--adapter=$(echo %s/*/adapter) --prompt='What is 77?'"):format(program, source, model,
+    scratch))
+  testing.expect_equal(pipe:read "*a", "the sea\n")
+  pipe:close()
 end)
 
 os.execute("rm -r " .. scratch)

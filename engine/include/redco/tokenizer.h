@@ -103,7 +103,8 @@ struct TokenizerParts {
 class REDCO_API Tokenizer {
  public:
   /// Reads a folder - tokenizer.json, else spiece.model or tokenizer.model, else vocab.json with
-  /// merges.txt; tokenizer_config.json and special_tokens_map.json beside them - or one such file.
+  /// merges.txt; tokenizer_config.json and special_tokens_map.json beside them - or one such file,
+  /// or the tokenizer in a GGUF file.
   /// Throws Error, with the file and the key, for what is damaged or not supported.
   static Tokenizer from_pretrained(const std::string& path);
 

@@ -43,17 +43,13 @@ local function generate(model, params, inputs, options)
   o.rng = o.rng or (o.seed and torch.Generator(o.seed))
   local decoder = new_decoder(model, params, inputs, o)
   local scores = decoder:start(o.max_length)
-  -- Only watched, to decide how the parameters lie: the prompt has shown every layer.
+  -- Only watched, to decide how the parameters lie: the prompt has shown every layer, and what
+  -- follows hangs on values.
   if scores:to_local().device == "meta" then return scores:argmax(-1, true) end
   local n = math.max(o.num_beams, o.num_return_sequences)
   if n > 1 then scores = decoder:expand(n, scores) end
 
   local rows = scores:size(0)
-  if scores:to_local().device == "meta" then
-    -- Only watched, for a layout of the parameters: what follows hangs on values.
-    return torch.empty({ rows * o.num_return_sequences / n, o.max_length },
-      { dtype = "int64", device = "meta" })
-  end
   local fill = o.pad_token_id
   -- Hugging Face's beam search takes a padding token 0 for none.
   if o.num_beams > 1 and fill == 0 then fill = o.eos[1] or fill end

@@ -3,6 +3,7 @@ local arguments = require "redco.arguments"
 local complete_config = require "redco.models.config"
 local fail = require "redco.fail"
 local files = require "redco.models.files"
+local gguf = require "redco.models.gguf"
 local native = require "redco.native"
 local new_model = require "redco.models.model"
 local registry = require "redco.registry"
@@ -84,12 +85,20 @@ The model in a folder of Hugging Face's: `config.json` and `model.safetensors`, 
 `model.safetensors.index.json` lists. `dtype`: of the parameters, "auto" for what the files have. Each
 process reads its part. `low_memory`: weights that have that dtype stay in the mapped files, read
 where they are used; the files must then stay as they are. Errors name an unknown family and
-weights that are missing, have no place or another shape.]], function(dir, options)
+weights that are missing, have no place or another shape.
+Instead of a folder, a GGUF file (`model.gguf`) of the LLaMA architecture, made for llama.cpp: what
+is quantised there becomes float32. `redco.Tokenizer.from_pretrained` reads its tokenizer.]],
+function(dir, options)
   local o = load_options(options)
-  local given = config_of(dir, "models.from_pretrained")
+  local given, weights
+  if gguf.is_named(dir) then
+    given, weights = gguf.open(dir)
+  else
+    given = config_of(dir, "models.from_pretrained")
+  end
   local family = family_of(given, dir .. "/config.json")
   local c = complete_config(family, given, true)
-  local params = files.load_params(family, c, native.open_weights(dir), {
+  local params = files.load_params(family, c, weights or native.open_weights(dir), {
     dtype = o.dtype ~= "auto" and o.dtype or nil, low_memory = o.low_memory,
   })
   local model = new_model(family, c, params)

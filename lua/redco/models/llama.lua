@@ -102,7 +102,7 @@ function llama.new_forward(c)
 
   return function(params, inputs, o)
     local x = blocks.embedding(params, "model.embed_tokens", inputs.input_ids)
-    local cos, sin = rotary.angles(rope, inputs, o, x)
+    local cos, sin = rotary.of_halves(rotary.angles(rope, inputs, o, x))
     local mask = blocks.causal_mask(inputs, o, x)
     for i = 0, c.num_hidden_layers - 1 do
       local layer = ("model.layers.%d."):format(i)

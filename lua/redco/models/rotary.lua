@@ -141,12 +141,16 @@ function rotary.angles(r, inputs, options, x)
   return (angles:cos() * factor):to(x.dtype), (angles:sin() * factor):to(x.dtype)
 end
 
-local function turned(x, y, cos, sin) return x * cos - y * sin, y * cos + x * sin end
+--- The angles as turn_halves takes them: cos and -sin of the first half of a head, cos and sin of
+--- the second.
+function rotary.of_halves(cos, sin)
+  return torch.cat({ cos, cos }, -1), torch.cat({ -sin, sin }, -1)
+end
 
 --- LLaMA's pairs: an element of the first half of a head and that of the second.
 function rotary.turn_halves(x, cos, sin)
   local first, second = unpack(x:chunk(2, -1))
-  return torch.cat({ turned(first, second, cos, sin) }, -1)
+  return torch.addcmul(x * cos, torch.cat({ second, first }, -1), sin)
 end
 
 --- GPT-J's: neighbours, in the first 2 * cos:size(-1) elements of a head.
@@ -155,7 +159,7 @@ function rotary.turn_neighbours(x, cos, sin)
   local n_pairs = cos:size(-1)
   local pairs_of = x:narrow(-1, 0, 2 * n_pairs):view { batch, n_heads, length, n_pairs, 2 }
   local even, odd = unpack(pairs_of:unbind(-1))
-  local y = torch.stack({ turned(even, odd, cos, sin) }, -1):flatten(-2)
+  local y = torch.stack({ even * cos - odd * sin, odd * cos + even * sin }, -1):flatten(-2)
   if size == 2 * n_pairs then return y end
   return torch.cat({ y, x:narrow(-1, 2 * n_pairs, size - 2 * n_pairs) }, -1)
 end

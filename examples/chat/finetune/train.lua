@@ -1,0 +1,118 @@
+-- Teaches a chat model to answer as others did, by low-rank adapters: all else stays as it is.
+local redco = require "redco"
+local torch = redco.torch
+
+local o = redco.options {
+  model = "",  -- a GGUF file or a model folder; "": SmolLM2-135M-Instruct, fetched the first time
+  data = "",  -- JSON lines with "question" and "answer"; "": The Devil's Dictionary, beside this
+  workdir = "workdir",
+  seed = 42,
+  n_model_shards = 1,
+  zero = 0,
+  n_epochs = 1,
+  max_steps = 0,  -- 0: all epochs
+  global_batch_size = 8,
+  per_device_batch_size = 8,
+  compute_dtype = "float32",
+  learning_rate = 1e-3,
+  max_length = 64,  -- of tokens; longer conversations are left out
+  target_modules = { "q_proj", "v_proj" },
+  r = 8,
+  lora_alpha = 16,
+  lora_dropout = 0.05,
+  n_samples = 3,  -- held-out questions to answer at the end
+}
+
+local here = arg[0]:match "^(.*/)" or "./"
+local path = o.model ~= "" and o.model
+  or assert(io.popen("'" .. here .. "../fetch.sh'"):read "*l", "fetch.sh found no model")
+local tokenizer = redco.Tokenizer.from_pretrained(path)
+
+local pairs_of = o.data ~= "" and redco.data.jsonl(o.data) or {}
+if o.data == "" then
+  for i, entry in ipairs(redco.data.jsonl(here .. "data/devil.jsonl")) do
+    pairs_of[i] = { question = ("Define: %s, %s"):format(entry.word, entry.pos),
+      answer = entry.definition }
+  end
+end
+
+local function prompt_of(pair)
+  return tokenizer:apply_chat_template({ { role = "user", content = pair.question } },
+    { add_generation_prompt = true })
+end
+
+-- An example is the tokens of a conversation, and how many of them are the question's. Every
+-- twentieth is held out.
+local train, test = {}, {}
+for i, pair in ipairs(pairs_of) do
+  local ids = tokenizer:apply_chat_template {
+    { role = "user", content = pair.question }, { role = "assistant", content = pair.answer },
+  }
+  if #ids <= o.max_length then
+    local set = i % 20 == 0 and test or train
+    set[#set + 1] = { ids = ids, n_prompt = #prompt_of(pair), question = pair.question }
+  end
+end
+
+-- Each position's label is the token after it, where that is the answer's.
+local function collate(examples)
+  local length = 0
+  for _, example in ipairs(examples) do length = math.max(length, #example.ids - 1) end
+  local input_ids, labels = {}, {}
+  for i, example in ipairs(examples) do
+    local ids = example.ids
+    input_ids[i], labels[i] = {}, {}
+    for t = 1, length do
+      input_ids[i][t] = ids[t] or tokenizer.pad_token_id
+      labels[i][t] = t >= example.n_prompt and ids[t + 1] or -100
+    end
+  end
+  return {
+    input_ids = torch.tensor(input_ids, { dtype = "int64" }),
+    labels = torch.tensor(labels, { dtype = "int64" }),
+  }
+end
+
+local deployer = redco.Deployer {
+  seed = o.seed, n_model_shards = o.n_model_shards, zero = o.zero, workdir = o.workdir,
+}
+local model = redco.models.from_pretrained(path)
+local params = redco.lora.add(model.params, {
+  target_modules = o.target_modules, r = o.r, lora_alpha = o.lora_alpha,
+  lora_dropout = o.lora_dropout, generator = deployer:gen_rng(),
+})
+
+local schedule = deployer:get_lr_schedule_fn {
+  train_size = #train, n_epochs = o.n_epochs, learning_rate = o.learning_rate,
+  global_batch_size = o.global_batch_size, per_device_batch_size = o.per_device_batch_size,
+  schedule_type = "linear", warmup_ratio = 0.1,
+}
+local trainer = redco.Trainer {
+  deployer = deployer,
+  collate_fn = collate,
+  loss_fn = function(rng, state, tree, batch, is_training)
+    return model.loss(tree, batch, { train = is_training, rng = rng })
+  end,
+  params = params,
+  compute_dtype = o.compute_dtype,
+  optimizer = redco.lora.freeze_base(redco.optim.adamw { learning_rate = schedule }),
+  lr_schedule_fn = schedule,
+}
+
+trainer:fit {
+  train_examples = train,
+  eval_examples = test,
+  n_epochs = o.n_epochs,
+  max_steps = o.max_steps > 0 and o.max_steps or nil,
+  global_batch_size = o.global_batch_size,
+  per_device_batch_size = o.per_device_batch_size,
+}
+redco.lora.save_pretrained(o.workdir .. "/adapter", trainer.params, { task_type = "CAUSAL_LM" })
+
+for i = 1, math.min(o.n_samples, #test) do
+  local prompt = torch.tensor({ prompt_of(test[i]) }, { dtype = "int64" })
+  local ids = model.generate(trainer.params, { input_ids = prompt }, { max_new_tokens = 60 })
+  local answer = ids[0]:narrow(0, prompt:size(1), ids:size(1) - prompt:size(1))
+  deployer:log_info(tokenizer:decode(answer, { skip_special_tokens = true }),
+    { title = test[i].question })
+end
