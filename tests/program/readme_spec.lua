@@ -1,5 +1,6 @@
 -- Every block of Lua in a README is a script that runs, every shell command is one that works.
 -- Commands that train stop after two steps, and write to a folder of their own.
+local gguf_files = require "gguf_files"
 local testing = require "testing"
 
 local program, source, scratch = os.getenv "REDCO_LUA", os.getenv "REDCO_SOURCE", os.tmpname()
@@ -15,11 +16,20 @@ local function run(command)
   end
 end
 
+-- In place of the model that examples/chat fetches.
+local case, model = source .. "/tests/cases/llama3", scratch .. "/model.gguf"
+gguf_files.write(model, gguf_files.add_byte_level(gguf_files.metadata(case), case),
+  gguf_files.tensors(case, "F32"))
+
 -- What a command of a README stands for here; an unknown one is an error.
 local function stand_in(command)
   if command == "./bootstrap test" then return "true" end  -- what runs this very file
   local script = command:match "^%./bootstrap run (.+)$"
   assert(script, "no test runs this command of a README: " .. command)
+  if script:find "examples/chat/" then
+    script = script:gsub("workdir/", scratch .. "/workdir/") .. " --model=" .. model
+  end
+  if script:find "chat%.lua" then return ("'%s' %s"):format(program, script) end
   local workdir, short = scratch .. "/workdir", nil
   if script:find "train%.lua" then
     short = "--max-steps=2 --workdir=" .. workdir

@@ -29,7 +29,7 @@ local frequency_divisors = "rope_freqs.weight"
 -- Hugging Face's name; a tensor that has none keeps its own.
 local function name_of(tensor)
   local layer, part, kind = tensor:match "^blk%.(%d+)%.([%w_]+)%.(%a+)$"
-  if of_layer[part] then return ("model.layers.%d.%s.%s"):format(layer, of_layer[part], kind) end
+  if of_layer[part] then return ("model.layers.%s.%s.%s"):format(layer, of_layer[part], kind) end
   return others[tensor] or tensor
 end
 
