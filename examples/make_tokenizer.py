@@ -46,6 +46,7 @@ config = {
     "tokenizer_class": "PreTrainedTokenizerFast",
     "pad_token": special[0],
     "eos_token": special[-1],
+    "add_prefix_space": is_t5,  # transformers goes by this one
     "model_input_names": ["input_ids", "attention_mask"],
     "clean_up_tokenization_spaces": False,
 }
