@@ -22,6 +22,8 @@ struct Value {
   std::variant<Undefined, None, bool, int64_t, double, std::string, std::shared_ptr<List>,
                std::shared_ptr<Dict>>
       data;
+  int depth = 0;     ///< of lists and dictionaries in one another
+  int64_t size = 0;  ///< the entries of a list or dictionary, with those of its entries
 
   template <class T>
   const T* get() const {
@@ -33,6 +35,7 @@ struct Value {
   const Value* find(std::string_view key) const;
 };
 
+/// Both throw Error for what is too deep or too large to be walked.
 Value make_list(Value::List list);
 Value make_dict(Value::Dict dict);
 
@@ -58,6 +61,7 @@ struct Expression {
   Value value;
   std::vector<std::unique_ptr<Expression>> parts;
   std::vector<std::string> names;
+  int height = 1;  ///< of the tree
 };
 using ExpressionPtr = std::unique_ptr<Expression>;
 

@@ -12,6 +12,7 @@ namespace redco::text::jinja {
 namespace {
 
 constexpr int max_depth = 100;
+constexpr int max_height = 500;  // of an expression: 1 + 1 + 1 is nested, too
 
 bool is_blank(char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; }
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
@@ -125,12 +126,17 @@ class ExpressionParser {
   using Level = ExpressionPtr (ExpressionParser::*)();
 
   template <class... Parts>
-  static ExpressionPtr make(Expression::Kind kind, std::string text, Parts... parts) {
+  ExpressionPtr make(Expression::Kind kind, std::string text, Parts... parts) const {
     auto result = std::make_unique<Expression>();
     result->kind = kind;
     result->text = std::move(text);
-    (result->parts.push_back(std::move(parts)), ...);
+    (add(*result, std::move(parts)), ...);
     return result;
+  }
+  void add(Expression& whole, ExpressionPtr part) const {
+    if (part) whole.height = std::max(whole.height, part->height + 1);
+    if (whole.height > max_height) fail_at(line_, "an expression has too many operations");
+    whole.parts.push_back(std::move(part));
   }
 
   const Lexeme& peek(size_t ahead = 0) const {
@@ -223,7 +229,7 @@ class ExpressionParser {
       } else if (!call.names.empty()) {
         unexpected("a named argument");
       }
-      call.parts.push_back(expression());
+      add(call, expression());
       if (!take_symbol(",") && peek().text != ")") unexpected("',' or ')'");
     }
   }
@@ -306,7 +312,7 @@ class ExpressionParser {
   ExpressionPtr parenthesis(std::string_view close, bool is_list) {
     ExpressionPtr result = make(Expression::list, "");
     while (!take_symbol(close)) {
-      result->parts.push_back(expression());
+      add(*result, expression());
       if (take_symbol(","))
         is_list = true;
       else if (peek().text != close)
@@ -319,9 +325,9 @@ class ExpressionParser {
   ExpressionPtr dictionary() {
     ExpressionPtr result = make(Expression::dict, "");
     while (!take_symbol("}")) {
-      result->parts.push_back(expression());
+      add(*result, expression());
       expect_symbol(":");
-      result->parts.push_back(expression());
+      add(*result, expression());
       if (!take_symbol(",") && peek().text != "}") unexpected("',' or '}'");
     }
     return result;
@@ -355,7 +361,7 @@ size_t tag_end(const std::string& source, size_t begin, std::string_view close, 
 std::vector<Part> split(std::string source) {
   if (source.ends_with('\n')) source.pop_back();
   std::vector<Part> parts;
-  size_t done = 0;
+  size_t done = 0, counted = 0;
   int line = 1;
   auto add_text = [&](std::string text) {
     if (!text.empty()) parts.push_back({Part::text, std::move(text), line});
@@ -366,8 +372,9 @@ std::vector<Part> split(std::string source) {
       ++at;
       continue;
     }
-    line = 1 + static_cast<int>(
-                   std::count(source.begin(), source.begin() + static_cast<ptrdiff_t>(at), '\n'));
+    line += static_cast<int>(std::count(source.begin() + static_cast<ptrdiff_t>(counted),
+                                        source.begin() + static_cast<ptrdiff_t>(at), '\n'));
+    counted = at;
     std::string close = kind == '{' ? "}}" : std::string(1, kind) + "}";
     size_t begin = at + 2;
     bool strips_before = begin < source.size() && source[begin] == '-';

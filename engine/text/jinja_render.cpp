@@ -12,6 +12,7 @@ namespace {
 constexpr size_t longest_output = 1 << 26;
 constexpr int64_t most_steps = 5'000'000;
 constexpr int64_t longest_range = 100'000;
+constexpr int64_t largest_bound = int64_t{1} << 53;
 
 class Renderer {
  public:
@@ -46,7 +47,7 @@ class Renderer {
   }
 
   Flow run(const Node& node) {
-    count_step();
+    count_steps();
     switch (node.kind) {
       case Node::text:
         write(node.content);
@@ -78,9 +79,10 @@ class Renderer {
     return Flow::on;
   }
 
-  void count_step() {
-    require(++steps_ < most_steps, "it takes more than ", most_steps, " steps");
-    if (steps_ % 4096 == 0) check_interrupt();
+  void count_steps(int64_t n = 1) {
+    if (steps_ / 4096 != (steps_ + n) / 4096) check_interrupt();
+    steps_ += n;
+    require(steps_ < most_steps, "it takes more than ", most_steps, " steps");
   }
 
   void write(const std::string& text) {
@@ -126,6 +128,7 @@ class Renderer {
 
   Flow loop(const Node& node) {
     Value::List items = items_of(evaluate(*node.expression));
+    count_steps(static_cast<int64_t>(items.size()));
     if (node.condition)
       std::erase_if(items, [&](const Value& item) {
         scopes_.emplace_back();
@@ -137,7 +140,7 @@ class Renderer {
     if (items.empty()) return run_all(node.other);
     auto count = static_cast<int64_t>(items.size());
     for (int64_t i = 0; i < count; ++i) {
-      count_step();
+      count_steps();
       auto at = [&](int64_t k) {
         return k >= 0 && k < count ? items[static_cast<size_t>(k)]
                                    : Value{Value::Undefined{"loop"}};
@@ -182,7 +185,18 @@ class Renderer {
   }
 
   Value evaluate(const Expression& e) {
-    count_step();
+    Value value = value_of(e);
+    // Texts are copied, lists are shared where they have a name, yet an operator may walk them.
+    bool has_name = e.kind == Expression::name || e.kind == Expression::attribute ||
+                    e.kind == Expression::subscript;
+    const std::string* text = value.get<std::string>();
+    count_steps(1 + (text       ? static_cast<int64_t>(text->size()) / 256
+                     : has_name ? value.size / 64
+                                : value.size));
+    return value;
+  }
+
+  Value value_of(const Expression& e) {
     switch (e.kind) {
       case Expression::literal:
         return e.value;
@@ -297,8 +311,10 @@ class Renderer {
   Value range(const Arguments& given) {
     std::vector<int64_t> numbers;
     for (const Value& value : given.positional) {
-      require(value.get<int64_t>() != nullptr, "range of ", kind_of(value));
-      numbers.push_back(*value.get<int64_t>());
+      const int64_t* number = value.get<int64_t>();
+      require(number != nullptr, "range of ", kind_of(value));
+      require(*number > -largest_bound && *number < largest_bound, "range of ", *number);
+      numbers.push_back(*number);
     }
     require(!numbers.empty() && numbers.size() <= 3, "range takes one to three integers");
     int64_t begin = numbers.size() > 1 ? numbers[0] : 0;

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 namespace redco::text::jinja {
 
@@ -15,6 +16,8 @@ namespace {
 
 // The longest text or list that a template may make.
 constexpr size_t longest = 1 << 26;
+constexpr int64_t most_entries = 1'000'000;
+constexpr int deepest = 100;
 
 template <class T>
 std::string names_of(const std::map<std::string, T>& table) {
@@ -58,6 +61,16 @@ std::string text_argument(const Arguments& arguments, size_t index, const char* 
 
 // ---- strings ----
 
+void check_length(size_t size) {
+  require(size <= longest, "a text grows beyond ", longest, " bytes");
+}
+
+// As text.find(part, begin), in linear time.
+size_t position_of(const std::string& text, const std::string& part, size_t begin) {
+  const void* found = memmem(text.data() + begin, text.size() - begin, part.data(), part.size());
+  return found ? static_cast<size_t>(static_cast<const char*>(found) - text.data()) : text.npos;
+}
+
 std::string stripped(const std::string& text, const Arguments& arguments, bool left, bool right) {
   const Value* given = argument(arguments, 0, "chars");
   std::string_view rest = text;
@@ -89,15 +102,19 @@ std::string replaced(const std::string& text, const Arguments& arguments) {
   require(!from.empty(), "replace: the text to replace is empty");
   std::string result;
   size_t done = 0;
-  for (size_t at = 0; (at = text.find(from, done)) != text.npos; done = at + from.size()) {
+  for (size_t at = 0; (at = position_of(text, from, done)) != text.npos; done = at + from.size()) {
     result.append(text, done, at - done).append(to);
-    require(result.size() <= longest, "a text grows beyond ", longest, " bytes");
+    check_length(result.size());
   }
   return result.append(text, done);
 }
 
 Value split(const std::string& text, const Arguments& arguments) {
   Value::List parts;
+  auto add_part = [&](std::string part) {
+    require(parts.size() < most_entries, "split: more than ", most_entries, " parts");
+    parts.push_back({std::move(part)});
+  };
   const Value* separator = argument(arguments, 0, "sep");
   if (separator == nullptr) {
     std::string word;
@@ -105,7 +122,7 @@ Value split(const std::string& text, const Arguments& arguments) {
       if (!is_whitespace(static_cast<unsigned char>(c))) {
         word += c;
       } else if (!word.empty()) {
-        parts.push_back({word});
+        add_part(word);
         word.clear();
       }
     }
@@ -114,9 +131,9 @@ Value split(const std::string& text, const Arguments& arguments) {
   const std::string& by = text_of(*separator);
   require(!by.empty(), "split: the separator is empty");
   size_t done = 0;
-  for (size_t at = 0; (at = text.find(by, done)) != text.npos; done = at + by.size())
-    parts.push_back({text.substr(done, at - done)});
-  parts.push_back({text.substr(done)});
+  for (size_t at = 0; (at = position_of(text, by, done)) != text.npos; done = at + by.size())
+    add_part(text.substr(done, at - done));
+  add_part(text.substr(done));
   return make_list(std::move(parts));
 }
 
@@ -142,7 +159,10 @@ Value join(const Value& value, const Arguments& arguments) {
   const Value::List* list = value.list();
   require(list != nullptr, "join: expected a list, got ", kind_of(value));
   std::string between = arguments.positional.empty() ? "" : text_argument(arguments, 0, "d"), text;
-  for (size_t i = 0; i < list->size(); ++i) text += (i ? between : "") + to_text((*list)[i]);
+  for (size_t i = 0; i < list->size(); ++i) {
+    text += (i ? between : "") + to_text((*list)[i]);
+    check_length(text.size());
+  }
   return {text};
 }
 
@@ -259,7 +279,7 @@ bool contains(const Value& whole, const Value& part) {
     return std::any_of(list->begin(), list->end(),
                        [&](const Value& entry) { return is_equal(entry, part); });
   if (whole.dict()) return part.get<std::string>() && whole.find(*part.get<std::string>());
-  return text_of(whole).find(text_of(part)) != std::string::npos;
+  return position_of(text_of(whole), text_of(part), 0) != std::string::npos;
 }
 
 Value arithmetic(const std::string& name, const Value& a, const Value& b) {
@@ -289,8 +309,16 @@ Value arithmetic(const std::string& name, const Value& a, const Value& b) {
   return {static_cast<int64_t>(result)};
 }
 
+void count_entry(Value& whole, const Value& entry) {
+  whole.depth = std::max(whole.depth, entry.depth + 1);
+  whole.size += 1 + entry.size;
+  require(whole.depth <= deepest, "lists are nested more than ", deepest, " levels deep");
+  require(whole.size <= most_entries, "a list has more than ", most_entries,
+          " entries, with those of its entries");
+}
+
 void write_json(std::string& out, const Value& value, int indent, int depth) {
-  require(depth < 100, "tojson: nested too deep");
+  require(depth <= deepest, "tojson: nested too deep");
   require(out.size() <= longest, "tojson: longer than ", longest, " bytes");
   auto line = [&](int at) {
     if (indent < 0) return;
@@ -345,8 +373,19 @@ const Value* Value::find(std::string_view key) const {
   return nullptr;
 }
 
-Value make_list(Value::List list) { return {std::make_shared<Value::List>(std::move(list))}; }
-Value make_dict(Value::Dict dict) { return {std::make_shared<Value::Dict>(std::move(dict))}; }
+Value make_list(Value::List list) {
+  Value whole;
+  for (const Value& entry : list) count_entry(whole, entry);
+  whole.data = std::make_shared<Value::List>(std::move(list));
+  return whole;
+}
+
+Value make_dict(Value::Dict dict) {
+  Value whole;
+  for (const auto& [name, member] : dict) count_entry(whole, member);
+  whole.data = std::make_shared<Value::Dict>(std::move(dict));
+  return whole;
+}
 
 std::string kind_of(const Value& value) {
   if (auto missing = value.get<Value::Undefined>())
@@ -395,15 +434,14 @@ Value apply_operator(const std::string& name, const Value& a, const Value& b) {
   if (name == "==") return {is_equal(a, b)};
   if (name == "!=") return {!is_equal(a, b)};
   if (name == "in") return {contains(b, a)};
-  if (name == "~") return {to_text(a) + to_text(b)};
+  if (name == "~") return apply_operator("+", {to_text(a)}, {to_text(b)});
   const std::string *s = a.get<std::string>(), *t = b.get<std::string>();
   if (name == "+" && s && t) {
-    require(s->size() + t->size() <= longest, "a text grows beyond ", longest, " bytes");
+    check_length(s->size() + t->size());
     return {*s + *t};
   }
   if (name == "+" && a.list() && b.list()) {
     Value::List joined = *a.list();
-    require(joined.size() + b.list()->size() <= longest / sizeof(Value), "a list grows too long");
     joined.insert(joined.end(), b.list()->begin(), b.list()->end());
     return make_list(std::move(joined));
   }

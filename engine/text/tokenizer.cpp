@@ -23,6 +23,11 @@ constexpr std::array roles = {"bos", "eos", "unk", "sep", "cls", "pad", "mask"};
 
 constexpr size_t longest_text = INT32_MAX;
 
+// Steps of a damaged file may each replace what the one before put in.
+void check_growth(size_t given, size_t made) {
+  require(made <= 1'000'000 + 1000 * given, "the tokenizer makes ", made, " bytes of ", given);
+}
+
 size_t count_characters(std::string_view text) {
   return static_cast<size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
@@ -89,7 +94,11 @@ struct Tokenizer::State {
   State(Pipeline made, Settings given, std::map<std::string, std::string> read);
 
   void normalize(Text& text) const {
-    for (const Normalizer& step : pipeline.normalizers) step(text);
+    size_t given = text.size();
+    for (const Normalizer& step : pipeline.normalizers) {
+      step(text);
+      check_growth(given, text.size());
+    }
   }
   void add(const AddedToken& token);
   Encoding encode_text(std::string_view text, const EncodeOptions& options) const;
@@ -365,7 +374,16 @@ std::string Tokenizer::decode(const std::vector<int64_t>& ids, const DecodeOptio
   if (state_->pipeline.decoders.empty()) {
     for (const std::string& token : tokens) text += (text.empty() ? "" : " ") + token;
   } else {
-    for (const Decoder& step : state_->pipeline.decoders) step(tokens);
+    auto size = [&] {
+      size_t n = 0;
+      for (const std::string& token : tokens) n += token.size();
+      return n;
+    };
+    size_t given = size();
+    for (const Decoder& step : state_->pipeline.decoders) {
+      step(tokens);
+      check_growth(given, size());
+    }
     for (const std::string& token : tokens) text += token;
   }
   bool clean =

@@ -42,6 +42,25 @@ void read_steps(const std::optional<JsonField>& field, const char* list_key,
   for (T& step : read_by_type(*field, readers)) steps.push_back(std::move(step));
 }
 
+// One character, where the library has one.
+std::string read_character(const JsonField& field) {
+  std::string text = field.text();
+  if (text.empty() || text.size() != character_size(text[0])) field.fail_expecting("a character");
+  return text;
+}
+
+std::string read_space_symbol(const JsonField& field) {
+  auto symbol = field.find("replacement");
+  return symbol ? read_character(*symbol) : std::string(space_symbol);
+}
+
+// What takes the place of each match: text must not grow beyond all measure.
+std::string read_replacement(const JsonField& field) {
+  JsonField content = field.at("content");
+  if (content.text().size() > 1000) content.fail_expecting("at most 1000 bytes");
+  return content.text();
+}
+
 Pattern read_pattern(const JsonField& field) {
   if (auto text = field.find("String")) return Pattern::literal(text->text());
   JsonField regex = field.at("Regex");
@@ -67,7 +86,7 @@ const Readers<Normalizers> normalizer_readers = {
      [](const JsonField& field) { return Normalizers{prepend(field.at("prepend").text())}; }},
     {"Replace",
      [](const JsonField& field) {
-       return Normalizers{replace(read_pattern(field.at("pattern")), field.at("content").text())};
+       return Normalizers{replace(read_pattern(field.at("pattern")), read_replacement(field))};
      }},
     {"Strip",
      [](const JsonField& field) {
@@ -153,8 +172,8 @@ const Readers<PreTokenizers> pre_tokenizer_readers = {
      [](const JsonField& field) { return regex_split(field, "\\s+", Delimiter::removed); }},
     {"Metaspace",
      [](const JsonField& field) {
-       return PreTokenizers{metaspace(field.text("replacement", std::string(space_symbol)),
-                                      read_prepend_scheme(field), field.boolean("split", true))};
+       return PreTokenizers{metaspace(read_space_symbol(field), read_prepend_scheme(field),
+                                      field.boolean("split", true))};
      }},
 };
 
@@ -309,20 +328,19 @@ const Readers<Decoders> decoder_readers = {
     {"ByteLevel", [](const JsonField&) { return Decoders{decode_bytes_of_characters()}; }},
     {"Metaspace",
      [](const JsonField& field) {
-       return Decoders{decode_metaspace(field.text("replacement", std::string(space_symbol)),
+       return Decoders{decode_metaspace(read_space_symbol(field),
                                         read_prepend_scheme(field) == PrependScheme::never)};
      }},
     {"Replace",
      [](const JsonField& field) {
-       return Decoders{
-           decode_replace(read_pattern(field.at("pattern")), field.at("content").text())};
+       return Decoders{decode_replace(read_pattern(field.at("pattern")), read_replacement(field))};
      }},
     {"ByteFallback", [](const JsonField&) { return Decoders{decode_byte_fallback()}; }},
     {"Fuse", [](const JsonField&) { return Decoders{decode_fuse()}; }},
     {"Strip",
      [](const JsonField& field) {
-       return Decoders{decode_strip(field.at("content").text(), read_count(field.at("start")),
-                                    read_count(field.at("stop")))};
+       return Decoders{decode_strip(read_character(field.at("content")),
+                                    read_count(field.at("start")), read_count(field.at("stop")))};
      }},
     {"BPEDecoder",
      [](const JsonField& field) { return Decoders{decode_suffix(field.text("suffix", "</w>"))}; }},

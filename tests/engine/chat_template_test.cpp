@@ -27,8 +27,8 @@ void check_error(const std::string& chat_template, std::initializer_list<const c
     render(chat_template);
   } catch (const redco::Error& error) {
     for (const char* part : parts)
-      CHECK_MESSAGE(std::string(error.what()).find(part) != std::string::npos, error.what(),
-                    " has no ", part);
+      CHECK_MESSAGE(std::string(error.what()).find(part) != std::string::npos,
+                    std::string(error.what()), " has no ", std::string(part));
     return;
   }
   FAIL_CHECK("expected an error: ", chat_template.substr(0, 80));
@@ -85,4 +85,27 @@ TEST_CASE("a hostile template ends with an error") {
       "{% set ns.a = ns.a + ns.a %}{% endfor %}",
       {"grows"});
   check_error("{% set ns = namespace() %}{% set ns.a = ns %}{{ ns | tojson }}", {"nested"});
+  for (const char* chain : {"+ 1", "| trim", " is none", ".a", "[0]", "()"})
+    check_error("{{ x " + repeated(chain, 100'000) + "}}", {"too many operations"});
+  const std::string loop = "{% set n = namespace(a='aaaa', b='aaaa', l=[1], m=[1]) %}{% for i in ";
+  for (auto [body, error] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"range(99999) %}{% set n.l = [n.l] %}", "nested"},
+           {"range(99) %}{% set n.l = [n.l, n.l] %}", "entries"},
+           {"range(99999) %}{% set n.l = n.l + [range(99999)] %}", "steps"},
+           {"range(99) %}{% set n.a = n.a ~ n.a %}", "grows"},
+           {"range(99) %}{% set n.a = [n.a, n.a] | join(n.a) %}", "grows"},
+           {"range(22) %}{% set n.a = n.a + n.a %}{{ n.a | replace('aa', 'b') | length }}"
+            "{{ n.a.split('a') | length }}",
+            "parts"},
+           {"range(99999) %}{{ range(99999) | length }}", "steps"},
+           {"range(99999) %}{% for j in n.l %}{% set n.l = range(99999) %}{% break %}{% endfor %}",
+            "steps"},
+           {"range(17) %}{% set n.l = [n.l, n.l] %}{% set n.m = [n.m, n.m] %}{% endfor %}"
+            "{% for i in range(99999) %}{% if n.l == n.m %}{% endif %}",
+            "steps"},
+           {"range(22) %}{% set n.a = n.a + n.a %}{% set n.b = n.b + n.b %}{% endfor %}"
+            "{% for i in range(99999) %}{% if n.a + 'b' in n.b %}{% endif %}",
+            "steps"}})
+    check_error(loop + body + "{% endfor %}", {error});
+  check_error("{{ range(1, 9223372036854775807, 9000000000000000000) }}", {"range of 9"});
 }

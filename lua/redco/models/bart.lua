@@ -60,7 +60,7 @@ function bart.add_parameters(c, add)
     norm(name .. "_layer_norm")
   end
   add("model.shared.weight", { c.vocab_size, c.d_model },
-    blocks.normal_but_row(c.init_std, c.pad_token_id))
+    blocks.normal_but_padding(c, c.init_std))
   for _, side in ipairs { "encoder", "decoder" } do
     local stack, inner = ("model.%s."):format(side), c[side .. "_ffn_dim"]
     add(stack .. "embed_positions.weight",

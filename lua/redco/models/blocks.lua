@@ -23,10 +23,13 @@ function blocks.constant(value)
   return function(t) return nn.init.constant_(t, value) end
 end
 
---- Normal, but for a row of zeros: an embedding with a padding token.
-function blocks.normal_but_row(std, row)
-  local normal = blocks.normal(std)
+--- For an embedding: normal, but for a row of zeros, the padding token's if there is one.
+function blocks.normal_but_padding(c, std)
+  local normal, row = blocks.normal(std), c.pad_token_id
   if not row then return normal end
+  if row >= c.vocab_size then
+    fail("%s: pad_token_id (%d) must be below vocab_size (%d)", c.model_type, row, c.vocab_size)
+  end
   return function(t, generator)
     normal(t, generator)
     return torch.no_grad(function()

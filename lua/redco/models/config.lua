@@ -31,13 +31,47 @@ local function refuse_unknown(family, given)
   end
 end
 
+-- Keys that count something, or measure a tensor.
+local sizes = { "size$", "_dim$", "layers?$", "heads?$", "^n_", "^num_", "^d_", "positions$",
+  "position_embeddings$", "buckets$", "distance$" }
+
+local function is_size(key)
+  for _, pattern in ipairs(sizes) do
+    if key:find(pattern) then return true end
+  end
+  return false
+end
+
+local largest = 2 ^ 31 - 1
+
+-- What a value must be, in words, if it is not.
+local function mismatch(key, value, default)
+  local is_number = type(value) == "number"
+  if is_size(key) then
+    local fits = is_number and value >= 1 and value <= largest and value % 1 == 0
+    return not fits and ("a whole number from 1 to %d"):format(largest)
+  elseif default ~= nil and type(value) ~= type(default) then
+    return "a " .. type(default)
+  elseif is_number and key:find "_token_id$" then
+    return (value < -1 or value > largest or value % 1 ~= 0) and "the number of a token"
+  elseif is_number then
+    return not (value >= 0 and value < math.huge) and "a number that is not negative"
+  end
+end
+
 local function check_kinds(family, c)
-  for key, default in pairs(family.defaults) do
-    if type(c[key]) ~= type(default) then
-      fail("%s: the configuration's %s is %s, expected a %s", family.model_type, key,
-        tostring(c[key]), type(default))
+  local function check(key, default)
+    local expected = mismatch(key, c[key], default)
+    if expected then
+      fail("%s: the configuration's %s is %s, expected %s", family.model_type, key,
+        tostring(c[key]), expected)
     end
   end
+  for key, default in pairs(family.defaults) do check(key, default) end
+  for _, key in ipairs(family.optional or {}) do
+    if c[key] ~= nil then check(key) end
+  end
+  if c.pad_token_id ~= nil then check("pad_token_id", 0) end
   for key, value in pairs(family.only or {}) do
     if c[key] ~= nil and c[key] ~= value then
       fail("%s: %s = %s is not supported, only %s", family.model_type, key, tostring(c[key]),
@@ -46,19 +80,38 @@ local function check_kinds(family, c)
   end
 end
 
+-- The number of parameters, before any is made.
+local function count_parameters(family, c)
+  local n_tensors, n_elements = 0, 0
+  family.add_parameters(c, function(_, shape)
+    local n = 1
+    for _, size in ipairs(shape) do n = n * size end
+    n_tensors, n_elements = n_tensors + 1, n_elements + n
+    if n_tensors > 100000 or n_elements > 1e13 then
+      fail("%s: the configuration makes more than %s", family.model_type,
+        n_tensors > 100000 and "100,000 tensors" or "10,000,000,000,000 parameters")
+    end
+  end)
+  return n_elements
+end
+
 --- The configuration of a model of this family. A script's (`is_file` is false) must have no key
---- that means nothing; a file's may, and they are kept, to be saved again.
+--- that means nothing; a file's may, and they are kept, to be saved again. Then the number of
+--- parameters.
 local function complete_config(family, given, is_file)
   if not is_file then refuse_unknown(family, given) end
   local c = {}
   for key, value in pairs(family.defaults) do c[key] = value end
   for key, value in pairs(given) do c[key] = value end
-  if family.complete then family.complete(c, is_file) end
   check_kinds(family, c)
+  if family.complete then
+    family.complete(c, is_file)
+    check_kinds(family, c)
+  end
   c.model_type = family.model_type
   c.architectures = c.architectures or { family.architecture }
   if family.check then family.check(c) end
-  return c
+  return c, count_parameters(family, c)
 end
 
 return complete_config

@@ -27,6 +27,21 @@ function files.new_parameter(dtype)
   end
 end
 
+--- Throws where the processes together have no memory for so many new parameters.
+function files.check_memory(family, n_parameters, dtype)
+  local n = 4096
+  local part = native.parameter({ n, 1 }, { dtype = dtype }):to_local()
+  if part.device ~= "cpu" then return end
+  local needed = n_parameters / n * part:nbytes()
+  for line in io.lines "/proc/meminfo" do
+    local available = tonumber(line:match "^MemAvailable:%s+(%d+) kB")
+    if available and needed > available * 1024 then
+      fail("%s: %.0f new parameters need %.1f GB in each process, and %.1f GB are free",
+        family.model_type, n_parameters, needed / 1e9, available * 1024 / 1e9)
+    end
+  end
+end
+
 -- A weight's name among the parameters `sizes`: as it is, without or with what the library puts
 -- before the names of a model with a head.
 local function place_of(family, name, sizes)

@@ -29,6 +29,9 @@ for _, name in ipairs {
 end
 
 local function family_of(config, where)
+  if type(config) ~= "table" then
+    fail("%s: %s, expected a table", where, tostring(config))
+  end
   local family = families[config.model_type]
   if family then return family end
   local names = {}
@@ -70,7 +73,8 @@ function(config, options)
   local where = is_file and config .. "/config.json" or "models.from_config"
   local given = is_file and config_of(config, "models.from_config") or config
   local family = family_of(given, where)
-  local c = complete_config(family, given, is_file)
+  local c, n_parameters = complete_config(family, given, is_file)
+  files.check_memory(family, n_parameters, o.dtype)
   local params, new_parameter = {}, files.new_parameter(o.dtype)
   family.add_parameters(c, function(name, sizes, init)
     params[name] = init(new_parameter(sizes), o.generator)

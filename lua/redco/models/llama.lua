@@ -51,7 +51,7 @@ function llama.add_parameters(c, add)
   local q_size = c.num_attention_heads * c.head_dim
   local kv_size = c.num_key_value_heads * c.head_dim
   add("model.embed_tokens.weight", { c.vocab_size, width },
-    blocks.normal_but_row(c.initializer_range, c.pad_token_id))
+    blocks.normal_but_padding(c, c.initializer_range))
   for i = 0, c.num_hidden_layers - 1 do
     local layer = ("model.layers.%d."):format(i)
     local function linear(name, n_in, n_out, bias)

@@ -53,7 +53,7 @@ end
 function opt.add_parameters(c, add)
   local normal, width, embed = blocks.normal(c.init_std), c.hidden_size, c.word_embed_proj_dim
   add("model.decoder.embed_tokens.weight", { c.vocab_size, embed },
-    blocks.normal_but_row(c.init_std, c.pad_token_id))
+    blocks.normal_but_padding(c, c.init_std))
   add("model.decoder.embed_positions.weight",
     { c.max_position_embeddings + position_offset, width }, normal)
   if is_projected(c) then

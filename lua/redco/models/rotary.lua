@@ -93,11 +93,41 @@ kinds.longrope = {
 function rotary.complete(c)
   local given = c.rope_parameters or c.rope_scaling
   if not given then return end
+  if type(given) ~= "table" then
+    fail("%s: %s is %s, expected a table", c.model_type,
+      c.rope_parameters and "rope_parameters" or "rope_scaling", tostring(given))
+  end
   local scaling = {}
   for key, value in pairs(given) do scaling[key] = value end
   c.rope_theta, scaling.rope_theta = scaling.rope_theta or c.rope_theta, nil
   scaling.rope_type, scaling.type = scaling.rope_type or scaling.type or "default", nil
   c.rope_scaling, c.rope_parameters = scaling.rope_type ~= "default" and scaling or nil, nil
+end
+
+local function is_positive(value)
+  return type(value) == "number" and value > 0 and value < math.huge
+end
+
+local function check_numbers(family, r, size)
+  for _, key in ipairs { "factor", "low_freq_factor", "high_freq_factor", "attention_factor",
+    "original_max_position_embeddings", "beta_fast", "beta_slow", "mscale", "mscale_all_dim" } do
+    if r[key] and not is_positive(r[key]) and not (key:find "mscale" and r[key] == 0) then
+      fail("%s: rope_scaling.%s is %s, expected a positive number", family, key, tostring(r[key]))
+    end
+  end
+  for _, key in ipairs { "short_factor", "long_factor" } do
+    local list = r[key] or {}
+    if type(list) ~= "table" or (r[key] and #list ~= size / 2) then
+      fail("%s: rope_scaling.%s has %s numbers, expected head_dim / 2 = %d", family, key,
+        type(list) == "table" and #list or "no", size / 2)
+    end
+    for i, value in ipairs(list) do
+      if not is_positive(value) then
+        fail("%s: rope_scaling.%s[%d] is %s, expected a positive number", family, key, i,
+          tostring(value))
+      end
+    end
+  end
 end
 
 --- The settings of a completed configuration, checked, for heads of `size` elements.
@@ -115,12 +145,7 @@ function rotary.settings(family, c, size)
   for _, key in ipairs(kind.needs) do
     if not r[key] then fail("%s: rope_scaling of type %s has no %s", family, r.rope_type, key) end
   end
-  for _, key in ipairs { "short_factor", "long_factor" } do
-    if r[key] and #r[key] ~= size / 2 then
-      fail("%s: rope_scaling.%s has %d numbers, expected head_dim / 2 = %d", family, key, #r[key],
-        size / 2)
-    end
-  end
+  check_numbers(family, r, size)
   if size % 2 ~= 0 then fail("%s: heads of %d elements are not pairs", family, size) end
   return r
 end

@@ -128,6 +128,9 @@ local vit = {
 
 function vit.complete(c)
   local n_labels = 0
+  if type(c.id2label or {}) ~= "table" then
+    fail("vit: id2label is %s, expected a table", tostring(c.id2label))
+  end
   for _ in pairs(c.id2label or {}) do n_labels = n_labels + 1 end
   c.num_labels = c.num_labels or (n_labels > 0 and n_labels or 2)
 end
