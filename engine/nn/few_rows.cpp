@@ -34,6 +34,9 @@ inline __attribute__((always_inline)) float sum(const Lanes& lanes) {
   return (b[0] + b[2]) + (b[1] + b[3]);
 }
 
+// With several rows there is so much to compute that the processor does not ask for what comes next
+// in time: it is fetched ahead. With one row that is in the way.
+
 // Outputs from `out` on, kOut at a time for kRows rows: as many sums as there are registers for.
 // Returns the first that is left.
 template <int kRows, int kOut>
@@ -45,7 +48,11 @@ inline __attribute__((always_inline)) int64_t dots(const float* x, const float* 
     int64_t i = 0;
     for (; i + kLanes <= n_in; i += kLanes) {
       Lanes weights[kOut];
-      for (int o = 0; o < kOut; ++o) load(weights[o], w + (out + o) * n_in + i);
+      for (int o = 0; o < kOut; ++o) {
+        const float* row = w + (out + o) * n_in + i;
+        load(weights[o], row);
+        if constexpr (kRows > 1) __builtin_prefetch(row + kOut * n_in);
+      }
       for (int r = 0; r < kRows; ++r) {
         Lanes values;
         load(values, x + r * n_in + i);
@@ -81,7 +88,11 @@ inline __attribute__((always_inline)) void sums_of_rows(const float* x, const fl
       int64_t column = 0;
       for (; column + kLanes <= width; column += kLanes) {
         Lanes weights[kInputs];
-        for (int k = 0; k < kInputs; ++k) load(weights[k], from + k * n_out + column);
+        for (int k = 0; k < kInputs; ++k) {
+          const float* piece = from + k * n_out + column;
+          load(weights[k], piece);
+          if constexpr (kRows > 1) __builtin_prefetch(piece + kInputs * n_out);
+        }
         for (int r = 0; r < kRows; ++r) {
           Lanes total;
           load(total, sums[r] + column);
