@@ -52,11 +52,13 @@ local shared = { "gpt-float64-zero1", "gpt-float64-zero2", "gpt-float64-zero3-dr
   "gpt-float16-zero3" }
 local sequence = { "gpt-float64-zero0-sequence", "gpt-float64-zero0-sequence-dropout",
   "gpt-float64-zero0-sequence-recompute-dropout" }
--- Those of the other models: always on two processes, on four where all is asked for.
-local more_shared = { "llama-float64-zero1", "llama-float64-zero2", "t5-float64-zero1",
+-- What other models add to these; families.lua trains more of them. All where all is asked for.
+local more_shared = is_full and { "llama-float64-zero1", "llama-float64-zero2", "t5-float64-zero1",
   "t5-float64-zero2", "conv-float64-zero1", "conv-float64-zero2", "llama-float64-zero3-mqa" }
-local more_sequence = { "llama-float64-zero0-sequence", "t5-float64-zero0-sequence",
+  or { "t5-float64-zero1", "conv-float64-zero2" }
+local more_sequence = is_full and { "llama-float64-zero0-sequence", "t5-float64-zero0-sequence",
   "conv-float64-zero0-sequence", "llama-float64-zero0-sequence-mqa" }
+  or { "t5-float64-zero0-sequence", "llama-float64-zero0-sequence-mqa" }
 local shared_sequence = { "gpt-float64-zero3-sequence-dropout", "llama-float64-zero3-sequence",
   "t5-float64-zero2-sequence", "conv-float64-zero1-sequence" }
 
