@@ -3,9 +3,11 @@
 
 #include "arguments.h"
 #include "object.h"
+#include "sharding.h"
 #include "tensor.h"
 
 #include <map>
+#include <memory>
 
 namespace redco::lua {
 
@@ -285,7 +287,9 @@ int convert_ids_to_tokens(lua_State* L) {
 }
 
 int save_pretrained(lua_State* L) {
-  self(L).save_pretrained(check_text(L, 2, "Tokenizer:save_pretrained: folder"));
+  std::string folder = check_text(L, 2, "Tokenizer:save_pretrained: folder");
+  std::shared_ptr<const Mesh> mesh = current_mesh(L);
+  if (!mesh || mesh->processes().rank == 0) self(L).save_pretrained(folder);
   return 0;
 }
 
@@ -437,7 +441,9 @@ void add_tokenizer(lua_State* L) {
         "else the template asks for."},
        {"save_pretrained", save_pretrained,
         "save_pretrained(self, folder)\n"
-        "Writes the files the tokenizer was read from into a folder that exists, byte for byte."}},
+        "Writes the files the tokenizer was read from into a folder, which is made if need be, "
+        "byte "
+        "for byte. Of several processes the first writes."}},
       field);
   luaL_getmetatable(L, LuaTokenizer::lua_name);
   const std::pair<const char*, lua_CFunction> metamethods[] = {

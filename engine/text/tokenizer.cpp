@@ -11,7 +11,9 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <mutex>
+#include <system_error>
 
 namespace redco {
 
@@ -452,6 +454,9 @@ const std::string& Tokenizer::chat_template() const { return state_->settings.ch
 void Tokenizer::save_pretrained(const std::string& folder) const {
   require(!state_->files.empty(), "cannot save to ", folder,
           ": the tokenizer was not read from files of its own");
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  require(!error, "cannot make the folder ", folder, ": ", error.message());
   for (const auto& [name, bytes] : state_->files) {
     AtomicFile file(folder + "/" + name);
     file.write(bytes.data(), bytes.size());

@@ -165,8 +165,8 @@ deployer:log_info(table.concat(texts, "\n"), { title = "Held-out captions, and t
 
 local folder = o.workdir .. "/model"
 model.save_pretrained(folder, { params = trainer.params })
+tokenizer:save_pretrained(folder)
 if deployer.process_id == 0 then
-  tokenizer:save_pretrained(folder)
   local name = "/preprocessor_config.json"
   local file = assert(io.open(folder .. name, "w"))
   file:write(redco.data.read(image_dir .. name))

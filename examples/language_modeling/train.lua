@@ -115,5 +115,5 @@ deployer:log_info(tokenizer:decode(written[0], { skip_special_tokens = true }),
 
 local folder = o.workdir .. "/model"
 model.save_pretrained(folder, { params = trainer.params })
-if deployer.process_id == 0 then tokenizer:save_pretrained(folder) end
+tokenizer:save_pretrained(folder)
 deployer:log_info("the model is in " .. folder)

@@ -159,7 +159,8 @@ class REDCO_API Tokenizer {
   std::string apply_chat_template(const Tree& messages, bool add_generation_prompt = false,
                                   const Tree::Dict& variables = {}) const;
 
-  /// Writes the files the tokenizer was read from, byte for byte, into a folder that exists.
+  /// Writes the files the tokenizer was read from, byte for byte, into a folder, which is made if
+  /// need be.
   /// Throws Error where it was read from none.
   void save_pretrained(const std::string& folder) const;
 
