@@ -358,7 +358,9 @@ TEST_CASE("a save brings together one tensor at a time") {
     std::string target = std::getenv("REDCO_TEST_SAVED");
     size_t before = peak_memory();
     redco::save_weights(target, tensors, {.max_shard_size = 50'000'000}, shared);
+#ifndef __SANITIZE_ADDRESS__                   // which keeps freed memory for a while
     CHECK(peak_memory() - before < 64 << 20);  // of 128 MB
+#endif
     CHECK(Weights(target).tensor("p")[2047][1023].item<float>() == 'p');
   });
 }
