@@ -88,7 +88,8 @@ from_pretrained(dir, {dtype = "float32", low_memory = false}) -> model
 The model in a folder of Hugging Face's: `config.json` and `model.safetensors`, or the parts that
 `model.safetensors.index.json` lists. `dtype`: of the parameters, "auto" for what the files have. Each
 process reads its part. `low_memory`: weights that have that dtype stay in the mapped files, read
-where they are used; the files must then stay as they are. Errors name an unknown family and
+where they are used, so that a process that trains a part of the model needs memory for that part
+alone; the files must then stay as they are. Errors name an unknown family and
 weights that are missing, have no place or another shape.
 Instead of a folder, a GGUF file (`model.gguf`) of the LLaMA architecture, made for llama.cpp: what
 is quantised there becomes float32. `redco.Tokenizer.from_pretrained` reads its tokenizer.]],
