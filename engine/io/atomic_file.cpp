@@ -78,4 +78,10 @@ void AtomicFile::commit() {
   if (result != 0 && cause != EINVAL) fail_with_errno();
 }
 
+void write_file(const std::string& path, std::string_view bytes) {
+  AtomicFile file(path);
+  file.write(bytes.data(), bytes.size());
+  file.commit();
+}
+
 }  // namespace redco

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 
 namespace redco {
 
@@ -31,5 +32,8 @@ class AtomicFile {
   std::string temporary_;  ///< empty once there is none
   int descriptor_ = -1;
 };
+
+/// The same for what is at hand as a whole.
+void write_file(const std::string& path, std::string_view bytes);
 
 }  // namespace redco

@@ -234,9 +234,7 @@ Tree resolve_options(const Tree& defaults, const std::string& file,
 void write_toml(const std::string& path, const Tree& values) {
   std::ostringstream text;
   write_table(text, values, "");
-  AtomicFile file(path);
-  file.write(text.view().data(), text.view().size());
-  file.commit();
+  write_file(path, text.view());
 }
 
 }  // namespace redco

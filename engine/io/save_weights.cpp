@@ -79,10 +79,7 @@ json index_of(const std::string& stem, const std::vector<Items>& parts) {
 }
 
 void write_index(const fs::path& path, const json& index) {
-  std::string text = index.dump(2) + "\n";
-  AtomicFile file(path);
-  file.write(text.data(), text.size());
-  file.commit();
+  write_file(path, index.dump(2) + "\n");
 }
 
 // Parts of the same names as earlier ones replace them one by one. Until the new index is there,
@@ -172,11 +169,7 @@ void save_weights(const std::string& folder, const std::map<std::string, at::Ten
   writer.on_first([&] {
     if (parts.size() > 1) write_index(fs::path(folder) / index_file(stem), index);
     remove_stale(folder, stem, kept);
-    for (const auto& [name, text] : options.texts) {
-      AtomicFile file((fs::path(folder) / name).string());
-      file.write(text.data(), text.size());
-      file.commit();
-    }
+    for (const auto& [name, text] : options.texts) write_file(fs::path(folder) / name, text);
   });
   writer.agree();
 }

@@ -36,6 +36,10 @@ inline __attribute__((always_inline)) float sum(const Lanes& lanes) {
 
 // With several rows there is so much to compute that the processor does not ask for what comes next
 // in time: it is fetched ahead. With one row that is in the way.
+template <int kRows>
+inline __attribute__((always_inline)) void fetch_ahead(const float* from) {
+  if constexpr (kRows > 1) __builtin_prefetch(from);
+}
 
 // Outputs from `out` on, kOut at a time for kRows rows: as many sums as there are registers for.
 // Returns the first that is left.
@@ -51,7 +55,7 @@ inline __attribute__((always_inline)) int64_t dots(const float* x, const float* 
       for (int o = 0; o < kOut; ++o) {
         const float* row = w + (out + o) * n_in + i;
         load(weights[o], row);
-        if constexpr (kRows > 1) __builtin_prefetch(row + kOut * n_in);
+        fetch_ahead<kRows>(row + kOut * n_in);
       }
       for (int r = 0; r < kRows; ++r) {
         Lanes values;
@@ -91,7 +95,7 @@ inline __attribute__((always_inline)) void sums_of_rows(const float* x, const fl
         for (int k = 0; k < kInputs; ++k) {
           const float* piece = from + k * n_out + column;
           load(weights[k], piece);
-          if constexpr (kRows > 1) __builtin_prefetch(piece + kInputs * n_out);
+          fetch_ahead<kRows>(piece + kInputs * n_out);
         }
         for (int r = 0; r < kRows; ++r) {
           Lanes total;

@@ -457,11 +457,7 @@ void Tokenizer::save_pretrained(const std::string& folder) const {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   require(!error, "cannot make the folder ", folder, ": ", error.message());
-  for (const auto& [name, bytes] : state_->files) {
-    AtomicFile file(folder + "/" + name);
-    file.write(bytes.data(), bytes.size());
-    file.commit();
-  }
+  for (const auto& [name, bytes] : state_->files) write_file(folder + "/" + name, bytes);
 }
 
 }  // namespace redco

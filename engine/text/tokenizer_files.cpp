@@ -1,4 +1,5 @@
 // A tokenizer's folder: which files there are, and what tokenizer_config.json says beside them.
+#include "../io/input_file.h"
 #include "../io/strict_json.h"
 #include "json_fields.h"
 #include "readers.h"
@@ -7,11 +8,8 @@
 #include <redco/gguf.h>
 #include <redco/tokenizer.h>
 
-#include <cerrno>
-#include <cstring>
+#include <cstdint>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
 namespace redco {
 
@@ -25,10 +23,7 @@ constexpr int max_depth = 64;
 using Files = std::map<std::string, std::string>;
 
 std::string read_file(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string bytes{std::istreambuf_iterator<char>(file), {}};
-  require(file.is_open() && !file.bad(), "cannot read ", path.string(), ": ", std::strerror(errno));
-  return bytes;
+  return read_text(path, "a tokenizer's file", INT32_MAX);
 }
 
 // Which tokens a class of `transformers` puts around a text when its files hold no template.

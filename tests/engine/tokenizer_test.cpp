@@ -6,6 +6,8 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
+#include <sys/stat.h>
+
 #include <atomic>
 #include <ctime>
 #include <filesystem>
@@ -249,6 +251,14 @@ TEST_CASE("what is wrong in tokenizer.json is named") {
 }
 
 // Files damaged in a thousand ways: an Error, or a tokenizer that works.
+TEST_CASE("a pipe is refused, not waited for") {
+  Folder folder;
+  fs::path pipe = folder.path / "tokenizer.model";
+  REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+  check_error([&] { Tokenizer::from_pretrained(pipe.string()); },
+              {"tokenizer.model", "a pipe or device", "expected a tokenizer's file"});
+}
+
 TEST_CASE("damaged files neither crash nor hang") {
   std::mt19937 random(1);
   auto damage = [&](std::string bytes) {

@@ -72,8 +72,10 @@ function Decoder:expand(n, scores)
   local function times(t) return t and t:repeat_interleave(n, 0) end
   self.ids, self.mask = times(self.ids), times(self.mask)
   self.memory, self.memory_mask = times(self.memory), times(self.memory_mask)
-  -- Copies, for the cache is written to, and what had to be gathered for a view may not be.
-  self.cache:map(function(t) return times(t):clone() end)
+  self.cache:map(function(t)
+    -- A copy, for the cache is written to, and what had to be gathered for a view may not be.
+    return t:is_sharded() and times(t):clone() or times(t)
+  end)
   return times(scores)
 end
 

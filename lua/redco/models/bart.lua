@@ -1,7 +1,6 @@
 --- BART (Lewis et al., 2019), as Hugging Face's `BartForConditionalGeneration`: each branch is
 --- normalised after it has been added, one embedding serves both stacks and the head.
 local blocks = require "redco.models.blocks"
-local fail = require "redco.fail"
 
 local bart = {
   model_type = "bart",
@@ -43,9 +42,7 @@ local position_offset = 2
 
 function bart.check(c)
   for _, key in ipairs { "encoder_attention_heads", "decoder_attention_heads" } do
-    if c.d_model % c[key] ~= 0 then
-      fail("bart: d_model (%d) is no multiple of %s (%d)", c.d_model, key, c[key])
-    end
+    blocks.check_multiple(c, "d_model", key)
   end
 end
 
@@ -82,35 +79,13 @@ function bart.head() return "model.shared.weight", "final_logits_bias" end
 
 -- Either stack: function(params, input_ids, o, padding mask of the encoder's tokens, memory).
 local function new_stack(c, side)
-  local n_heads, stack = c[side .. "_attention_heads"], ("model.%s."):format(side)
+  local stack = ("model.%s."):format(side)
+  local attention = blocks.new_attention(c[side .. "_attention_heads"],
+    { q = ".q_proj", k = ".k_proj", v = ".v_proj", out = ".out_proj" }, c.attention_dropout)
   local activation = blocks.activation("bart", c.activation_function)
   local scale = c.scale_embedding and math.sqrt(c.d_model) or 1
 
   local function drop(x, o) return blocks.dropout(x, c.dropout, o) end
-
-  local function heads(params, name, x, o)
-    return blocks.split_heads(blocks.linear(params, name, x, o), n_heads)
-  end
-
-  local function attend(params, name, x, k, v, mask, o)
-    local y = blocks.attention(heads(params, name .. ".q_proj", x, o), k, v,
-      { mask = mask.mask, causal = mask.causal, dropout = c.attention_dropout }, o)
-    return drop(blocks.linear(params, name .. ".out_proj", y, o), o)
-  end
-
-  local function self_attention(params, name, x, mask, o)
-    local k, v = heads(params, name .. ".k_proj", x, o), heads(params, name .. ".v_proj", x, o)
-    if o.cache then k, v = o.cache:extend(name, k, v) end
-    return attend(params, name, x, k, v, mask, o)
-  end
-
-  local function cross_attention(params, name, x, memory, mask, o)
-    local k, v = blocks.of_memory(o, name, function()
-      return heads(params, name .. ".k_proj", memory, o),
-        heads(params, name .. ".v_proj", memory, o)
-    end)
-    return attend(params, name, x, k, v, mask, o)
-  end
 
   local function feed_forward(params, layer, x, o)
     local y = activation(blocks.linear(params, layer .. "fc1", x, o))
@@ -119,11 +94,7 @@ local function new_stack(c, side)
   end
 
   return function(params, input_ids, o, padding, memory)
-    local length = input_ids:size(1)
-    if blocks.past(o) + length > c.max_position_embeddings then
-      fail("bart: %d tokens are more than the model's max_position_embeddings, %d",
-        blocks.past(o) + length, c.max_position_embeddings)
-    end
+    blocks.check_length(c, "max_position_embeddings", o, input_ids)
     local function norm(name, x) return blocks.layer_norm(params, name, x, 1e-5) end
     local x = blocks.embedding(params, "model.shared", input_ids, c.pad_token_id) * scale
       + blocks.position_embedding(params, stack .. "embed_positions", {}, o, input_ids,
@@ -134,10 +105,11 @@ local function new_stack(c, side)
     for i = 0, c[side .. "_layers"] - 1 do
       local layer = ("%slayers.%d."):format(stack, i)
       x = norm(layer .. "self_attn_layer_norm",
-        x + self_attention(params, layer .. "self_attn", x, mask, o))
+        x + drop(attention.to_itself(params, layer .. "self_attn", x, mask, o), o))
       if memory then
         x = norm(layer .. "encoder_attn_layer_norm",
-          x + cross_attention(params, layer .. "encoder_attn", x, memory, memory_mask, o))
+          x + drop(attention.to_memory(params, layer .. "encoder_attn", x, memory, memory_mask, o),
+            o))
       end
       x = norm(layer .. "final_layer_norm", x + feed_forward(params, layer, x, o))
     end

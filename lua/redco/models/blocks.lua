@@ -1,7 +1,6 @@
 --- What the families of models share: layers over a flat table of parameters by their dotted names,
 --- masks and positions. Shapes: B batch, T new tokens, S tokens seen so far, H heads, D their size.
 local adapter = require "redco.lora.adapter"
-local arguments = require "redco.arguments"
 local fail = require "redco.fail"
 local native = require "redco.native"
 local nn = require "redco.nn"
@@ -50,6 +49,13 @@ end
 function blocks.add_linear(add, name, n_in, n_out, init, bias)
   add(name .. ".weight", { n_out, n_in }, init)
   if bias ~= false then add(name .. ".bias", { n_out }, blocks.zeros) end
+end
+
+--- Refuses a configuration whose `key` cannot be cut into as many parts as its `parts` says.
+function blocks.check_multiple(c, key, parts)
+  if c[key] % c[parts] ~= 0 then
+    fail("%s: %s (%d) is no multiple of %s (%d)", c.model_type, key, c[key], parts, c[parts])
+  end
 end
 
 -- A model as a part of another: its names begin with `prefix` there.
@@ -146,6 +152,15 @@ function blocks.past(options)
   return options.cache and options.cache.length or 0
 end
 
+--- Refuses more tokens than the configuration's `key` says there are positions for; `ids` [B, T]
+--- are the new ones.
+function blocks.check_length(c, key, options, ids)
+  local length = blocks.past(options) + ids:size(1)
+  if length > c[key] then
+    fail("%s: %d tokens are more than the model's %s, %d", c.model_type, length, key, c[key])
+  end
+end
+
 --- The keys and values of a layer that looks at an encoder's output: with a cache, made once.
 function blocks.of_memory(options, layer, make)
   if options.cache then return options.cache:once(layer, make) end
@@ -197,15 +212,45 @@ function blocks.padding_mask(attention_mask, dtype)
   return attention_mask and additive(seen_keys(attention_mask), dtype)
 end
 
-local attention = arguments("models.attention", { causal = false, dropout = 0 },
-  { "mask", "scale", "enable_gqa" })
-
---- softmax(q k^T scale + mask) v, heads put together: [B, T, H * D]. `options` are the model's.
+--- softmax(q k^T scale + mask) v, heads put together: [B, T, H * D]. `given`: mask, causal, scale,
+--- enable_gqa and dropout, as nn.attention takes them. `options` are the model's.
 function blocks.attention(q, k, v, given, options)
-  local o = attention(given)
-  return blocks.merge_heads(nn.attention(q, k, v, { mask = o.mask, causal = o.causal,
-    scale = o.scale, enable_gqa = o.enable_gqa, dropout = o.dropout, train = options.train,
-    rng = options.rng }))
+  return blocks.merge_heads(nn.attention(q, k, v, { mask = given.mask, causal = given.causal,
+    scale = given.scale, enable_gqa = given.enable_gqa, dropout = given.dropout,
+    train = options.train, rng = options.rng }))
+end
+
+--- An attention layer without rotary positions, with as many heads for k and v as for q:
+--- `layer.to_itself(params, name, x, mask, o)` and `layer.to_memory(params, name, x, memory, mask,
+--- o)`. Masks are as causal_mask gives them; `names` are the ends of the names of q, k, v and out.
+function blocks.new_attention(n_heads, names, dropout, scale)
+  local function heads(params, name, x, o)
+    return blocks.split_heads(blocks.linear(params, name, x, o), n_heads)
+  end
+
+  local function keys_and_values(params, name, x, o)
+    return heads(params, name .. names.k, x, o), heads(params, name .. names.v, x, o)
+  end
+
+  local function attend(params, name, x, k, v, mask, o)
+    local y = blocks.attention(heads(params, name .. names.q, x, o), k, v,
+      { mask = mask.mask, causal = mask.causal, dropout = dropout, scale = scale }, o)
+    return blocks.linear(params, name .. names.out, y, o)
+  end
+
+  return {
+    to_itself = function(params, name, x, mask, o)
+      local k, v = keys_and_values(params, name, x, o)
+      if o.cache then k, v = o.cache:extend(name, k, v) end
+      return attend(params, name, x, k, v, mask, o)
+    end,
+    to_memory = function(params, name, x, memory, mask, o)
+      local k, v = blocks.of_memory(o, name, function()
+        return keys_and_values(params, name, memory, o)
+      end)
+      return attend(params, name, x, k, v, mask, o)
+    end,
+  }
 end
 
 return blocks

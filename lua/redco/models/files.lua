@@ -18,13 +18,19 @@ function files.json(dir, name)
   return exists(path) and data.json(path) or nil
 end
 
---- A function that makes a parameter of these sizes, not yet filled. Matrices are spread over the
---- processes, so that none holds a whole model.
-function files.new_parameter(dtype)
-  return function(sizes)
-    return #sizes > 1 and native.parameter(sizes, { dtype = dtype })
-      or torch.empty(sizes, { dtype = dtype })
-  end
+-- A parameter of these sizes, not yet filled. Matrices are spread over the processes, so that none
+-- holds a whole model.
+local function new_parameter(sizes, dtype)
+  return #sizes > 1 and native.parameter(sizes, { dtype = dtype })
+    or torch.empty(sizes, { dtype = dtype })
+end
+
+--- Adds to `params` what they lack of a model of this family, as a new one has it; returns them.
+function files.add_new(params, family, config, dtype, generator)
+  family.add_parameters(config, function(name, sizes, init)
+    params[name] = params[name] or init(new_parameter(sizes, dtype), generator)
+  end)
+  return params
 end
 
 --- Throws where the processes together have no memory for so many new parameters.
@@ -103,17 +109,15 @@ end
 --- The parameters of a model of this family from a file or folder of weights. options: dtype (nil:
 --- as they are stored), low_memory.
 function files.load_params(family, config, weights, options)
-  local names, sizes, inits = {}, {}, {}
-  family.add_parameters(config, function(name, shape, init)
-    names[#names + 1], sizes[name], inits[name] = name, shape, init
+  local names, sizes = {}, {}
+  family.add_parameters(config, function(name, shape)
+    names[#names + 1], sizes[name] = name, shape
   end)
   local sources = match(family, config, weights, sizes)
   local params = {}
   for _, name in ipairs(names) do
     local source = sources[name]
-    if not source then
-      params[name] = inits[name](files.new_parameter(options.dtype)(sizes[name]))
-    else
+    if source then
       check_shape(weights, source, name, sizes[name])
       local stored = weights:tensor(source)
       local dtype = options.dtype or stored.dtype
@@ -121,12 +125,12 @@ function files.load_params(family, config, weights, options)
         params[name] = stored
       else
         params[name] = torch.no_grad(function()
-          return files.new_parameter(dtype)(sizes[name]):copy_(stored)
+          return new_parameter(sizes[name], dtype):copy_(stored)
         end)
       end
     end
   end
-  return params
+  return files.add_new(params, family, config, options.dtype)
 end
 
 -- Throws unless the names are those of the family: what is written must be readable again.

@@ -1,7 +1,6 @@
 --- GPT-2 (Radford et al., 2019), as Hugging Face's `GPT2LMHeadModel`: the matrices of the blocks
 --- are [in, out], the head is the embedding.
 local blocks = require "redco.models.blocks"
-local fail = require "redco.fail"
 
 local gpt2 = {
   model_type = "gpt2",
@@ -33,9 +32,7 @@ local gpt2 = {
 }
 
 function gpt2.check(c)
-  if c.n_embd % c.n_head ~= 0 then
-    fail("gpt2: n_embd (%d) is no multiple of n_head (%d)", c.n_embd, c.n_head)
-  end
+  blocks.check_multiple(c, "n_embd", "n_head")
 end
 
 function gpt2.add_parameters(c, add)
@@ -110,11 +107,8 @@ function gpt2.new_forward(c)
   end
 
   return function(params, inputs, o, memory)
-    local input_ids, length = inputs.input_ids, inputs.input_ids:size(1)
-    if blocks.past(o) + length > c.n_positions then
-      fail("gpt2: %d tokens are more than the model's n_positions, %d", blocks.past(o) + length,
-        c.n_positions)
-    end
+    local input_ids = inputs.input_ids
+    blocks.check_length(c, "n_positions", o, input_ids)
     local x = blocks.embedding(params, "transformer.wte", input_ids)
       + blocks.position_embedding(params, "transformer.wpe", inputs, o, input_ids)
     local mask = blocks.causal_mask(inputs, o, x)

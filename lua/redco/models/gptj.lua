@@ -37,9 +37,7 @@ local function rope(c)
 end
 
 function gptj.check(c)
-  if c.n_embd % c.n_head ~= 0 then
-    fail("gptj: n_embd (%d) is no multiple of n_head (%d)", c.n_embd, c.n_head)
-  end
+  blocks.check_multiple(c, "n_embd", "n_head")
   if c.rotary_dim > c.n_embd / c.n_head then
     fail("gptj: rotary_dim (%d) is more than a head's n_embd / n_head = %d", c.rotary_dim,
       c.n_embd / c.n_head)
@@ -91,11 +89,7 @@ function gptj.new_forward(c)
   end
 
   return function(params, inputs, o)
-    local length = inputs.input_ids:size(1)
-    if blocks.past(o) + length > c.n_positions then
-      fail("gptj: %d tokens are more than the model's n_positions, %d", blocks.past(o) + length,
-        c.n_positions)
-    end
+    blocks.check_length(c, "n_positions", o, inputs.input_ids)
     local x = blocks.dropout(blocks.embedding(params, "transformer.wte", inputs.input_ids),
       c.embd_pdrop, o)
     local cos, sin = rotary.angles(settings, inputs, o, x)

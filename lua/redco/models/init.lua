@@ -75,11 +75,7 @@ function(config, options)
   local family = family_of(given, where)
   local c, n_parameters = complete_config(family, given, is_file)
   files.check_memory(family, n_parameters, o.dtype)
-  local params, new_parameter = {}, files.new_parameter(o.dtype)
-  family.add_parameters(c, function(name, sizes, init)
-    params[name] = init(new_parameter(sizes), o.generator)
-  end)
-  return new_model(family, c, params)
+  return new_model(family, c, files.add_new({}, family, c, o.dtype, o.generator))
 end)
 
 local load_options = arguments("models.from_pretrained", { dtype = "float32", low_memory = false })
@@ -132,11 +128,8 @@ where it has no padding.]], function(encoder_dir, decoder_dir, options)
       native.open_weights(dir), { dtype = o.dtype })
     for name, tensor in pairs(loaded) do params[kind .. "." .. name] = tensor end
   end
-  local c, new_parameter = complete_config(family, given, true), files.new_parameter(o.dtype)
-  family.add_parameters(c, function(name, sizes, init)
-    params[name] = params[name] or init(new_parameter(sizes), o.generator)
-  end)
-  return new_model(family, c, params)
+  local c = complete_config(family, given, true)
+  return new_model(family, c, files.add_new(params, family, c, o.dtype, o.generator))
 end)
 
 return models

@@ -1,7 +1,6 @@
 --- LLaMA (Touvron et al., 2023), as Hugging Face's `LlamaForCausalLM`: RMS norms, rotary positions,
 --- gated feed-forward layers, and groups of heads that share keys and values.
 local blocks = require "redco.models.blocks"
-local fail = require "redco.fail"
 local rotary = require "redco.models.rotary"
 
 local llama = {
@@ -38,10 +37,7 @@ function llama.complete(c)
 end
 
 function llama.check(c)
-  if c.num_attention_heads % c.num_key_value_heads ~= 0 then
-    fail("llama: num_attention_heads (%d) is no multiple of num_key_value_heads (%d)",
-      c.num_attention_heads, c.num_key_value_heads)
-  end
+  blocks.check_multiple(c, "num_attention_heads", "num_key_value_heads")
   rotary.settings("llama", c, c.head_dim)
 end
 

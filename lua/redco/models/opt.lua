@@ -1,7 +1,6 @@
 --- OPT (Zhang et al., 2022), as Hugging Face's `OPTForCausalLM`. The 350m model has its norms after
 --- the layers instead of before them, and embeddings of another size than the layers.
 local blocks = require "redco.models.blocks"
-local fail = require "redco.fail"
 
 local opt = {
   model_type = "opt",
@@ -38,10 +37,7 @@ function opt.complete(c)
 end
 
 function opt.check(c)
-  if c.hidden_size % c.num_attention_heads ~= 0 then
-    fail("opt: hidden_size (%d) is no multiple of num_attention_heads (%d)", c.hidden_size,
-      c.num_attention_heads)
-  end
+  blocks.check_multiple(c, "hidden_size", "num_attention_heads")
 end
 
 local function is_projected(c) return c.word_embed_proj_dim ~= c.hidden_size end
@@ -81,18 +77,8 @@ end
 
 function opt.new_forward(c)
   local activation, eps = blocks.activation("opt", c.activation_function), 1e-5
-
-  local function attention(params, name, x, mask, o)
-    local function heads(projection)
-      return blocks.split_heads(blocks.linear(params, name .. projection, x, o),
-        c.num_attention_heads)
-    end
-    local q, k, v = heads ".q_proj", heads ".k_proj", heads ".v_proj"
-    if o.cache then k, v = o.cache:extend(name, k, v) end
-    local y = blocks.attention(q, k, v,
-      { mask = mask.mask, causal = mask.causal, dropout = c.attention_dropout }, o)
-    return blocks.linear(params, name .. ".out_proj", y, o)
-  end
+  local attention = blocks.new_attention(c.num_attention_heads,
+    { q = ".q_proj", k = ".k_proj", v = ".v_proj", out = ".out_proj" }, c.attention_dropout)
 
   -- x + f(x), the norm inside or outside.
   local function residual(params, norm, x, o, f)
@@ -103,11 +89,7 @@ function opt.new_forward(c)
   end
 
   return function(params, inputs, o)
-    local length = inputs.input_ids:size(1)
-    if blocks.past(o) + length > c.max_position_embeddings then
-      fail("opt: %d tokens are more than the model's max_position_embeddings, %d",
-        blocks.past(o) + length, c.max_position_embeddings)
-    end
+    blocks.check_length(c, "max_position_embeddings", o, inputs.input_ids)
     local x = blocks.embedding(params, "model.decoder.embed_tokens", inputs.input_ids)
     if is_projected(c) then x = blocks.linear(params, "model.decoder.project_in", x, o) end
     x = x + blocks.position_embedding(params, "model.decoder.embed_positions", inputs, o,
@@ -116,7 +98,7 @@ function opt.new_forward(c)
     for i = 0, c.num_hidden_layers - 1 do
       local layer = ("model.decoder.layers.%d."):format(i)
       x = residual(params, layer .. "self_attn_layer_norm", x, o, function(y)
-        return attention(params, layer .. "self_attn", y, mask, o)
+        return attention.to_itself(params, layer .. "self_attn", y, mask, o)
       end)
       x = residual(params, layer .. "final_layer_norm", x, o, function(y)
         return blocks.linear(params, layer .. "fc2",

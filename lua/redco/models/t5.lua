@@ -131,31 +131,10 @@ end
 local function new_stack(c, stack, n_layers)
   local name_of_activation, is_gated = feed_forward_of(c)
   local activation = blocks.activation("t5", name_of_activation)
+  local attention = blocks.new_attention(c.num_heads, { q = ".q", k = ".k", v = ".v", out = ".o" },
+    c.dropout_rate, 1)
 
   local function drop(x, o) return blocks.dropout(x, c.dropout_rate, o) end
-
-  local function heads(params, name, x, o)
-    return blocks.split_heads(blocks.linear(params, name, x, o), c.num_heads)
-  end
-
-  local function attend(params, name, x, k, v, mask, o)
-    local y = blocks.attention(heads(params, name .. ".q", x, o), k, v,
-      { mask = mask, scale = 1, dropout = c.dropout_rate }, o)
-    return drop(blocks.linear(params, name .. ".o", y, o), o)
-  end
-
-  local function self_attention(params, name, x, bias, o)
-    local k, v = heads(params, name .. ".k", x, o), heads(params, name .. ".v", x, o)
-    if o.cache then k, v = o.cache:extend(name, k, v) end
-    return attend(params, name, x, k, v, bias, o)
-  end
-
-  local function cross_attention(params, name, x, memory, mask, o)
-    local k, v = blocks.of_memory(o, name, function()
-      return heads(params, name .. ".k", memory, o), heads(params, name .. ".v", memory, o)
-    end)
-    return attend(params, name, x, k, v, mask, o)
-  end
 
   local function feed_forward(params, name, x, o)
     local function linear(part, y) return blocks.linear(params, name .. part, y, o) end
@@ -167,15 +146,18 @@ local function new_stack(c, stack, n_layers)
   return function(params, input_ids, o, padding, memory)
     local bias = position_bias(c, params, stack, blocks.past(o), input_ids:size(1))
     if padding and not memory then bias = bias + padding end
+    local mask, memory_mask = { mask = bias }, { mask = padding }
     local x = drop(blocks.embedding(params, "shared", input_ids), o)
     for i = 0, n_layers - 1 do
       local layers = ("%s.block.%d.layer."):format(stack, i)
       local function norm(layer)
         return blocks.rms_norm(params, layers .. layer .. ".layer_norm", x, c.layer_norm_epsilon)
       end
-      x = x + self_attention(params, layers .. "0.SelfAttention", norm(0), bias, o)
+      x = x + drop(attention.to_itself(params, layers .. "0.SelfAttention", norm(0), mask, o), o)
       if memory then
-        x = x + cross_attention(params, layers .. "1.EncDecAttention", norm(1), memory, padding, o)
+        local seen = attention.to_memory(params, layers .. "1.EncDecAttention", norm(1), memory,
+          memory_mask, o)
+        x = x + drop(seen, o)
       end
       local last = memory and 2 or 1
       x = x + feed_forward(params, layers .. last .. ".DenseReluDense", norm(last), o)

@@ -30,13 +30,8 @@ local encoder = {
 }
 
 function encoder.check(c)
-  if c.hidden_size % c.num_attention_heads ~= 0 then
-    fail("vit: hidden_size (%d) is no multiple of num_attention_heads (%d)", c.hidden_size,
-      c.num_attention_heads)
-  end
-  if c.image_size % c.patch_size ~= 0 then
-    fail("vit: image_size (%d) is no multiple of patch_size (%d)", c.image_size, c.patch_size)
-  end
+  blocks.check_multiple(c, "hidden_size", "num_attention_heads")
+  blocks.check_multiple(c, "image_size", "patch_size")
 end
 
 -- Cut off at -2 and 2, not at as many deviations: that is how the library does it.
@@ -88,16 +83,9 @@ function encoder.new_encoder(c)
     return torch.cat({ class, patches:flatten(2):transpose(1, 2) }, 1)
       + params["embeddings.position_embeddings"]
   end
-
-  local function attention(params, name, x, o)
-    local function heads(part)
-      local y = blocks.linear(params, name .. ".attention." .. part, x, o)
-      return blocks.split_heads(y, c.num_attention_heads)
-    end
-    local y = blocks.attention(heads "query", heads "key", heads "value",
-      { dropout = c.attention_probs_dropout_prob }, o)
-    return blocks.linear(params, name .. ".output.dense", y, o)
-  end
+  local attention = blocks.new_attention(c.num_attention_heads, { q = ".attention.query",
+    k = ".attention.key", v = ".attention.value", out = ".output.dense" },
+    c.attention_probs_dropout_prob)
 
   return function(params, inputs, o)
     local function drop(x) return blocks.dropout(x, c.hidden_dropout_prob, o) end
@@ -107,7 +95,8 @@ function encoder.new_encoder(c)
       local function norm(name)
         return blocks.layer_norm(params, layer .. name, x, c.layer_norm_eps)
       end
-      x = x + drop(attention(params, layer .. "attention", norm "layernorm_before", o))
+      local seen = attention.to_itself(params, layer .. "attention", norm "layernorm_before", {}, o)
+      x = x + drop(seen)
       local inner = blocks.linear(params, layer .. "intermediate.dense", norm "layernorm_after", o)
       x = x + drop(blocks.linear(params, layer .. "output.dense", activation(inner), o))
     end
