@@ -2,6 +2,7 @@
 
 #include <redco/engine.h>
 #include <redco/error.h>
+#include <redco/tree.h>
 
 #include <atomic>
 #include <cstdint>
@@ -30,6 +31,8 @@ struct Context : std::enable_shared_from_this<Context> {
   std::shared_ptr<Console> console;
   /// The processes of the newest Deployer: those a script's tensors are laid out over.
   std::weak_ptr<const Mesh> mesh;
+  /// What redco.options last resolved: checkpoints keep it.
+  Tree config = Tree::Dict{};
   /// Null unless EngineOptions ask for it.
   std::shared_ptr<RunRecord> record;
   /// Set by Engine::interrupt, on any thread; cleared when it ends what runs.
@@ -44,6 +47,7 @@ struct Context : std::enable_shared_from_this<Context> {
     std::string message;
     std::string traceback;
     ScriptError::Kind kind = ScriptError::Kind::script;
+    int signal = 0;
   } error;
 };
 

@@ -35,8 +35,7 @@ int make(lua_State* L) {
   options.zero_min_size = args.get<int64_t>("zero_min_size", options.zero_min_size);
   options.sequence_parallel = args.get<bool>("sequence_parallel", false);
   if (auto device = args.optional<std::string>("device")) {
-    require(*device == "cpu" || *device == "cuda",
-            "redco.Deployer: device = \"", *device,
+    require(*device == "cpu" || *device == "cuda", "redco.Deployer: device = \"", *device,
             "\" is not \"cpu\" or \"cuda\"; each process takes the GPU of its number on its host");
     options.device = *device == "cpu" ? c10::kCPU : c10::kCUDA;
   }
@@ -58,6 +57,7 @@ int make(lua_State* L) {
   set_call_site(call_site_of(context(L)));
   auto deployer = std::make_shared<Deployer>(std::move(options));
   context(L).mesh = deployer->mesh();
+  deployer->set_config(context(L).config);
   if (const auto& record = context(L).record) record->add(deployer->mesh());
   push_object(L, std::make_shared<LuaDeployer>(LuaDeployer{std::move(deployer)}));
   return 1;
@@ -156,6 +156,78 @@ int log_metrics(lua_State* L) {
   return 0;
 }
 
+int save_ckpt(lua_State* L) {
+  auto deployer = self(L);
+  NamedArguments args(L, 2, "Deployer:save_ckpt");
+  auto ckpt_dir = args.required<std::string>("ckpt_dir");
+  Checkpoint checkpoint;
+  checkpoint.params = args.required<Tree>("params");
+  checkpoint.opt_state = args.get<Tree>("opt_state", {});
+  checkpoint.info = args.get<Tree>("info", Tree::Dict{});
+  SaveCheckpointOptions options;
+  options.float_dtype = args.optional<c10::ScalarType>("float_dtype");
+  options.max_shard_size = args.get<int64_t>("max_shard_size", options.max_shard_size);
+  args.finish();
+  deployer->save_ckpt(ckpt_dir, std::move(checkpoint), options);
+  return 0;
+}
+
+LoadCheckpointOptions read_loading(NamedArguments& args) {
+  LoadCheckpointOptions options;
+  options.params = args.get<bool>("load_params", true);
+  options.opt_state = args.get<bool>("load_opt_state", true);
+  options.float_dtype = args.optional<c10::ScalarType>("float_dtype");
+  args.refuse({"optimizer"}, "the checkpoint says what its optimizer's state is; leave it out");
+  args.refuse({"params_sharding_rules"},
+              "the Trainer or Predictor lays out what it is given; give them to it");
+  return options;
+}
+
+int push_ckpt(lua_State* L, Checkpoint checkpoint) {
+  lua_createtable(L, 0, 2);
+  push_tree(L, checkpoint.params);
+  lua_setfield(L, -2, "params");
+  push_tree(L, checkpoint.opt_state);
+  lua_setfield(L, -2, "opt_state");
+  push_tree(L, checkpoint.info);
+  return 2;
+}
+
+int load_ckpt(lua_State* L) {
+  auto deployer = self(L);
+  NamedArguments args(L, 2, "Deployer:load_ckpt");
+  auto ckpt_dir = args.required<std::string>("ckpt_dir");
+  LoadCheckpointOptions options = read_loading(args);
+  bool update_rng = args.get<bool>("update_rng", false);
+  args.finish();
+  return push_ckpt(L, deployer->load_ckpt(ckpt_dir, options, update_rng));
+}
+
+int load_last_ckpt(lua_State* L) {
+  auto deployer = self(L);
+  if (lua_isnoneornil(L, 2)) {
+    lua_settop(L, 1);
+    lua_newtable(L);
+  }
+  NamedArguments args(L, 2, "Deployer:load_last_ckpt");
+  LoadCheckpointOptions options = read_loading(args);
+  bool update_rng = args.get<bool>("update_rng", true);
+  args.finish();
+  auto checkpoint = deployer->load_last_ckpt(options, update_rng);
+  if (checkpoint) return push_ckpt(L, *std::move(checkpoint));
+  lua_pushnil(L);
+  lua_pushnil(L);
+  return 2;
+}
+
+int load_params_shape(lua_State* L) {
+  self(L);
+  require(lua_type(L, 2) == LUA_TSTRING,
+          "Deployer:load_params_shape: expected the folder of a checkpoint, got ", described(L, 2));
+  push_tree(L, redco::load_params_shape(lua_tostring(L, 2)));
+  return 1;
+}
+
 int field(lua_State* L) {
   auto deployer = self(L);
   std::string name = luaL_checkstring(L, 2);
@@ -234,6 +306,24 @@ void add_deployer(lua_State* L) {
         "tostring shows as a table. `forward(params)` is watched, on tensors that have shapes and "
         "no values; `rules` are such a list that comes first. `n_model_shards` plans for another "
         "number of shards than the Deployer's."},
+       {"save_ckpt", save_ckpt,
+        "save_ckpt(self, {ckpt_dir, params, opt_state, info, float_dtype, max_shard_size = 5e9})\n"
+        "Writes a checkpoint and waits for it: a folder of safetensors files with whole tensors, "
+        "whatever layout they have here, and info.json with the fields of `info`. The folder "
+        "appears whole or not at all, and replaces an earlier checkpoint of its name."},
+       {"load_ckpt", load_ckpt,
+        "load_ckpt(self, {ckpt_dir, load_params = true, load_opt_state = true, float_dtype, "
+        "update_rng = false}) -> {params, opt_state}, info\n"
+        "A checkpoint that any layout wrote; every file is checked. `float_dtype` is what "
+        "floating-point tensors are converted to. With `update_rng` random numbers go on where "
+        "they were. `info` is for a Trainer's last_ckpt_info."},
+       {"load_last_ckpt", load_last_ckpt,
+        "load_last_ckpt(self, {load_params = true, load_opt_state = true, float_dtype, update_rng "
+        "= true}) -> {params, opt_state}, info\n"
+        "The newest checkpoint of the work folder; nil, nil where there is none yet."},
+       {"load_params_shape", load_params_shape,
+        "load_params_shape(self, ckpt_dir) -> table\n"
+        "The params of a checkpoint without their values: tensors on the device meta."},
        {"log_info", log_info,
         "log_info(self, info, {title, step})\nWrites a text to the console and workdir/log.txt."},
        {"log_metrics", log_metrics,

@@ -6,6 +6,7 @@
 #include <redco/error.h>
 #include <redco/mesh.h>
 #include <redco/run_log.h>
+#include <redco/stop.h>
 #include <redco/version.h>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -37,6 +38,13 @@ void on_interrupt(int) {
   std::signal(SIGINT, SIG_DFL);
   redco::request_interrupt();  // for what waits outside Lua
   running->interrupt();
+}
+
+// A training run saves itself and ends; nothing else would end by being asked.
+void on_stop(int signal) {
+  if (redco::request_stop(signal)) return;
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
 }
 
 // Tensors come and go in sizes of megabytes: with glibc's defaults each costs a system call and
@@ -190,9 +198,14 @@ int main(int argc, char** argv) {
     if (args.report_sharding) report.emplace(engine, *terminal);
     running = &engine;
     std::signal(SIGINT, on_interrupt);
+    for (int signal : {SIGTERM, SIGUSR1}) std::signal(signal, on_stop);
     run(engine, args);
     return fine;
   } catch (const redco::ScriptError& error) {
+    if (error.kind() == redco::ScriptError::Kind::stopped) {
+      std::fprintf(stderr, "redco-lua: %s\n", error.what());
+      return 128 + error.signal();
+    }
     tell(error.what(), error.traceback());
     switch (error.kind()) {
       case redco::ScriptError::Kind::usage:
@@ -200,6 +213,7 @@ int main(int argc, char** argv) {
       case redco::ScriptError::Kind::interrupted:
         return interrupted;
       case redco::ScriptError::Kind::script:
+      case redco::ScriptError::Kind::stopped:
         break;
     }
   } catch (const redco::UsageError& error) {

@@ -37,6 +37,10 @@ void add_deployer(lua_State* L);
 void add_trainer(lua_State* L);
 void add_predictor(lua_State* L);
 
+/// Trainer:fit and its text.
+int fit(lua_State* L);
+extern const char* const fit_text;
+
 /// A table of numbers, or of tensors with one element, as metrics.
 std::map<std::string, double> check_metrics(lua_State* L, int index, const std::string& what);
 

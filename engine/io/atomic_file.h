@@ -1,6 +1,9 @@
 #pragma once
 
+#include "output_file.h"
+
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -25,12 +28,9 @@ class AtomicFile {
   void commit();
 
  private:
-  [[noreturn]] void fail_with_errno() const;
-
   std::string path_;
   std::string folder_;
-  std::string temporary_;  ///< empty once there is none
-  int descriptor_ = -1;
+  std::unique_ptr<OutputFile> file_;  ///< under the temporary name; null once it has its own
 };
 
 /// The same for what is at hand as a whole.

@@ -41,7 +41,8 @@ Deployer::Deployer(DeployerOptions options)
       zero_(options.zero),
       zero_min_size_(options.zero_min_size),
       workdir_(options.workdir),
-      run_log_(make_run_log(options, mesh_->processes())) {
+      run_log_(make_run_log(options, mesh_->processes())),
+      checkpoints_(mesh_) {
   require(zero_ >= 0 && zero_ <= 3, "Deployer: zero = ", zero_, " must be 0, 1, 2 or 3");
   mesh_->set_sequence_parallel(options.sequence_parallel);
 }

@@ -22,6 +22,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace redco {
 
@@ -54,6 +55,11 @@ void check_has_graph(const at::Tensor& loss) {
   require(loss.requires_grad(),
           "loss_fn returned a loss that does not depend on any trained parameter: it must be "
           "computed from the params it is given, with gradients on");
+}
+
+// Waits for the device.
+bool is_finite(const at::Tensor& number) {
+  return !number.defined() || std::isfinite(full(number).item<double>());
 }
 
 // At least float32: a mean of many 16-bit losses in 16 bits would lose most of its digits, and a
@@ -159,7 +165,7 @@ at::Tensor Trainer::accumulate(const Dataset& examples, std::span<const int64_t>
   return loss_sum / weight_sum;
 }
 
-at::Tensor Trainer::update(std::vector<at::Tensor> grads) {
+at::Tensor Trainer::update(std::vector<at::Tensor> grads, const at::Tensor& loss) {
   at::NoGradGuard no_grad;
   std::vector<size_t> present;
   present.reserve(grads.size());
@@ -193,7 +199,10 @@ at::Tensor Trainer::update(std::vector<at::Tensor> grads) {
   update_.step = state_.step;
   update_.grads_changed();
   at::Tensor norm = update_.global_norm();
-  if (!state_.loss_scale || accepts_step(*state_.loss_scale, norm, deployer_->mesh()->world())) {
+  bool is_accepted = state_.loss_scale
+                         ? accepts_step(*state_.loss_scale, norm, deployer_->mesh()->world())
+                         : !leaves_out_nonfinite_ || (is_finite(norm) && is_finite(loss));
+  if (is_accepted) {
     optimizer_->update(update_, state_.opt_state);
     ++state_.step;
   } else {
@@ -226,11 +235,12 @@ PendingMetrics Trainer::run_step(const Dataset& examples, std::span<const int64_
     // A call is a step, whether or not it went through the optimizer.
     if (state_.step == step && n_left_out_ == n_left_out) ++state_.step;
   } else {
-    metrics["loss"] = accumulate(examples, indices, micro);
+    at::Tensor loss = accumulate(examples, indices, micro);
+    metrics["loss"] = loss;
     std::vector<at::Tensor> grads;
     grads.reserve(leaves_.size());
     for (at::Tensor& leaf : leaves_) grads.push_back(std::move(leaf.mutable_grad()));
-    metrics["grad_norm"] = update(std::move(grads));
+    metrics["grad_norm"] = update(std::move(grads), loss);
   }
   return PendingMetrics(step, metrics, n_left_out_ > n_left_out);
 }
@@ -278,7 +288,7 @@ at::Tensor Trainer::apply_gradients(const Tree& grads) {
   }
   for (const auto& [name, grad] : by_name)
     require(!grad.defined(), "apply_gradients: there is no trained parameter '", name, "'");
-  return update(std::move(ordered));
+  return update(std::move(ordered), {});
 }
 
 }  // namespace redco
