@@ -5,6 +5,7 @@
 #include "callbacks.h"
 #include "object.h"
 #include "optim.h"
+#include "plain_tree.h"
 #include "run_record.h"
 #include "sharding.h"
 #include "tensor.h"
@@ -220,6 +221,18 @@ void read_train_examples(NamedArguments& args, const Ref& collate_fn, FitOptions
   });
 }
 
+// {example = ..., pred = ...} of each of two lists of one length.
+Tree paired_outputs(lua_State* L, int examples, int preds) {
+  Tree::List outputs;
+  for (int i = 1; i <= static_cast<int>(lua_objlen(L, examples)); ++i) {
+    lua_rawgeti(L, examples, i);
+    lua_rawgeti(L, preds, i);
+    outputs.push_back(Tree::Dict{{"example", plain_tree(L, -2)}, {"pred", plain_tree(L, -1)}});
+    lua_pop(L, 2);
+  }
+  return outputs;
+}
+
 // `eval_predictor` and `eval_metric_fn` together as one function of the set.
 EvalMetricsFn make_eval_metrics(NamedArguments& args, LuaTrainer& trainer, const Ref& eval_examples,
                                 int64_t batch_size) {
@@ -241,8 +254,7 @@ EvalMetricsFn make_eval_metrics(NamedArguments& args, LuaTrainer& trainer, const
           predictor->predictor.predict(readable, batch_size, trainer.trainer->state().params);
       lua_State* state = metric_fn.state();
       return balanced(state, [&] {
-        luaL_checkstack(state, 8, "eval_metric_fn");
-        metric_fn.push();
+        luaL_checkstack(state, 12, "eval_metric_fn");
         lua_createtable(state, static_cast<int>(examples.size), 0);
         eval_examples.push();
         for (int64_t i = 1; i <= examples.size; ++i) {
@@ -255,8 +267,16 @@ EvalMetricsFn make_eval_metrics(NamedArguments& args, LuaTrainer& trainer, const
           push_tree(state, preds[i]);
           lua_rawseti(state, -2, static_cast<int>(i) + 1);
         }
+        int preds_list = lua_gettop(state), examples_list = preds_list - 1;
+        metric_fn.push();
+        lua_pushvalue(state, examples_list);
+        lua_pushvalue(state, preds_list);
         call(state, 2, 1);
-        return check_metrics(state, lua_gettop(state), "eval_metric_fn: its result");
+        EvalResults results;
+        results.metrics = check_metrics(state, lua_gettop(state), "eval_metric_fn: its result");
+        if (trainer.trainer->deployer()->run_log().writes_files())
+          results.outputs = paired_outputs(state, examples_list, preds_list);
+        return results;
       });
     };
   });

@@ -62,8 +62,14 @@ using LossFn = std::function<Loss(at::Generator rng, const TrainState& state, co
 /// dictionary of metrics: numbers and tensors of one element.
 using TrainStepFn = std::function<Tree(at::Generator rng, Trainer& trainer, const Tree& batch)>;
 
+struct EvalResults {
+  std::map<std::string, double> metrics;
+  /// For `outputs_NAME.json`: a list of what was predicted of each example. none: no such file.
+  Tree outputs = {};
+};
+
 /// Metrics of a set of examples: the evaluation set, or in the sanity check its first batch.
-using EvalMetricsFn = std::function<std::map<std::string, double>(const Dataset& eval_examples)>;
+using EvalMetricsFn = std::function<EvalResults(const Dataset& eval_examples)>;
 
 struct TrainerOptions {
   std::shared_ptr<Deployer> deployer;
@@ -192,7 +198,7 @@ class REDCO_API Trainer {
   void add_up(std::vector<at::Tensor>& sums, bool is_last);
   at::Tensor update(std::vector<at::Tensor> grads);
   void finish(PendingMetrics&& pending, std::map<std::string, double>& shown);
-  void evaluate(const FitOptions& options, const std::string& desc);
+  void evaluate(const FitOptions& options, const std::string& desc, const std::string& name);
   void check_evaluation(const FitOptions& options);
   Tree in_compute_dtype(const Tree& params) const;
 
