@@ -282,6 +282,26 @@ EvalMetricsFn make_eval_metrics(NamedArguments& args, LuaTrainer& trainer, const
   });
 }
 
+// {steps = {10, 12}}
+std::optional<ProfileOptions> check_profile(NamedArguments& args) {
+  lua_State* L = args.state();
+  return balanced(L, [&]() -> std::optional<ProfileOptions> {
+    const std::string what = args.function() + ": profile";
+    args.push("profile");
+    if (lua_isnil(L, -1)) return std::nullopt;
+    NamedArguments fields(L, lua_gettop(L), what);
+    fields.push("steps");
+    int steps = lua_gettop(L);
+    fields.finish();
+    require(lua_istable(L, steps) && lua_objlen(L, steps) == 2, what,
+            ": steps are the first and the last one to watch, {10, 12}; got ", described(L, steps));
+    lua_rawgeti(L, steps, 1);
+    lua_rawgeti(L, steps, 2);
+    return ProfileOptions{check_integer(L, -2, (what + ": the first step").c_str()),
+                          check_integer(L, -1, (what + ": the last step").c_str())};
+  });
+}
+
 int fit(lua_State* L) {
   auto object = self(L, "Trainer:fit");
   NamedArguments args(L, 2, "Trainer:fit");
@@ -294,6 +314,7 @@ int fit(lua_State* L) {
   options.eval_per_device_batch_size = args.optional<int64_t>("eval_per_device_batch_size");
   options.eval_loss = args.get<bool>("eval_loss", true);
   options.eval_sanity_check = args.get<bool>("eval_sanity_check", true);
+  options.profile = check_profile(args);
   Ref eval_examples;
   args.push("eval_examples");
   if (!lua_isnil(L, -1)) {
@@ -431,11 +452,15 @@ void add_trainer(lua_State* L) {
       {{"fit", fit,
         "fit(self, {train_examples, per_device_batch_size, n_epochs, global_batch_size, max_steps, "
         "eval_examples, eval_per_device_batch_size, eval_loss = true, eval_predictor, "
-        "eval_metric_fn, eval_sanity_check = true})\n"
+        "eval_metric_fn, eval_sanity_check = true, profile = {steps = {10, 12}}})\n"
         "Trains for n_epochs, or until `step` reaches max_steps, and evaluates after each epoch. "
         "`train_examples` is a list, or a function of epoch_idx (from 0) that returns one. "
         "`eval_metric_fn(examples, preds)` returns a table of numbers from what `eval_predictor` "
-        "predicts."},
+        "predicts. The step metrics in metrics.jsonl tell its time, the time until its batch was "
+        "there and in collectives, examples and tokens (elements of a batch's input_ids) a second, "
+        "memory in bytes, and mfu, how much of the device's speed in matrix products the model "
+        "uses. `profile` writes a trace of the steps 10 to 12 to workdir/profile_step10-12.json, "
+        "for ui.perfetto.dev or chrome://tracing."},
        {"train", train,
         "train(self, {examples, per_device_batch_size, desc})\nTrains for one epoch."},
        {"eval_loss", eval_loss,

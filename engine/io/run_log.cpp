@@ -84,6 +84,12 @@ void ProgressBar::show(bool finished) {
   state_.rate = elapsed.count() > 0 ? static_cast<double>(state_.done) / elapsed.count() : 0;
   state_.eta_seconds =
       state_.rate > 0 ? static_cast<double>(state_.total - state_.done) / state_.rate : 0;
+  if (part_of_run_ && state_.total > 0) {
+    auto [begin, end] = *part_of_run_;
+    double here = (end - begin) * static_cast<double>(state_.done) / double(state_.total);
+    state_.run_done = begin + here;
+    state_.run_eta_seconds = here > 0 ? elapsed.count() * (1 - *state_.run_done) / here : 0;
+  }
   state_.finished = finished;
   console_->progress(state_);
 }
@@ -191,6 +197,9 @@ std::string format_progress(const ProgressState& state, size_t width) {
   text += " " + rate_text(state.rate) + " " + state.unit + "/s ";
   text += state.finished ? "in " + clock_text(state.elapsed_seconds)
                          : "ETA " + clock_text(state.eta_seconds);
+  if (state.run_done)
+    text += short_number(" (run %.0f%%", 100 * *state.run_done) +
+            (state.finished ? ")" : " ETA " + clock_text(state.run_eta_seconds) + ")");
   if (text.size() > width) text = text.substr(0, width);
   return text;
 }

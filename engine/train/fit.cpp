@@ -4,6 +4,8 @@
 
 #include "batches.h"
 #include "pending_metrics.h"
+#include "step_meter.h"
+#include "step_profile.h"
 
 #include <redco/error.h>
 
@@ -32,7 +34,8 @@ void check_not_empty(const char* what, const Dataset& examples) {
 
 void Trainer::train(const Dataset& examples, int64_t per_device_batch_size,
                     const std::string& desc) {
-  train_epoch(examples, batching(per_device_batch_size, {}), epochs_done_++, desc, {});
+  StepProfile none({}, device_.type(), {}, deployer_->run_log());
+  train_epoch(examples, batching(per_device_batch_size, {}), epochs_done_++, desc, {}, {}, none);
 }
 
 void Trainer::fit(const FitOptions& options) {
@@ -43,6 +46,7 @@ void Trainer::fit(const FitOptions& options) {
   Batching batches = batching(options.per_device_batch_size, options.global_batch_size);
   auto is_done = [&] { return options.max_steps && state_.step >= *options.max_steps; };
 
+  StepProfile profile(options.profile, device_.type(), deployer_->workdir(), deployer_->run_log());
   if (options.eval_examples && options.eval_sanity_check) check_evaluation(options);
   for (int64_t epoch = 0; epoch < options.n_epochs && !is_done(); ++epoch) {
     const auto* each = std::get_if<std::function<Dataset(int64_t)>>(&options.train_examples);
@@ -50,26 +54,32 @@ void Trainer::fit(const FitOptions& options) {
     Dataset examples = each ? (*each)(epoch) : std::get<Dataset>(options.train_examples);
     std::string place =
         "(epoch " + std::to_string(epoch) + " / " + std::to_string(options.n_epochs) + ")";
-    train_epoch(examples, batches, uint64_t(epoch), "Training " + place, options.max_steps);
+    train_epoch(examples, batches, uint64_t(epoch), "Training " + place, options.max_steps,
+                options.n_epochs, profile);
     if (options.eval_examples)
       evaluate(options, "Evaluating " + place, "epoch" + std::to_string(epoch));
   }
 }
 
 void Trainer::train_epoch(const Dataset& examples, const Batching& batching, uint64_t epoch,
-                          const std::string& desc, std::optional<int64_t> max_steps) {
+                          const std::string& desc, std::optional<int64_t> max_steps,
+                          std::optional<int64_t> n_epochs, StepProfile& profile) {
   check_not_empty("training", examples);
   setup_running_step(examples, batching.micro / deployer_->mesh()->size(Mesh::dp));
   std::vector<int64_t> order = epoch_order(examples.size, seed_, epoch);
   size_t batch_size = size_t(batching.micro * batching.accumulate);
   auto progress =
       deployer_->run_log().progress(training_desc(desc, batching), examples.size, "examples");
+  if (n_epochs)
+    progress->set_part_of_run(double(epoch) / double(*n_epochs),
+                              double(epoch + 1) / double(*n_epochs));
   std::map<std::string, double> shown;
   std::optional<PendingMetrics> previous;
   try {
     for (size_t first = 0; first < order.size(); first += batch_size) {
       if (max_steps && state_.step >= *max_steps) break;
       auto indices = std::span(order).subspan(first, std::min(batch_size, order.size() - first));
+      StepProfile::Step profiled(profile, state_.step);
       PendingMetrics current = run_step(examples, indices, batching.micro);
       // Read now that the next step is under way: nothing waits for the one just issued.
       if (previous) finish(*std::exchange(previous, std::nullopt), shown);
@@ -89,7 +99,7 @@ void Trainer::train_epoch(const Dataset& examples, const Batching& batching, uin
 
 void Trainer::finish(PendingMetrics&& pending, std::map<std::string, double>& shown) {
   shown = pending.read();
-  deployer_->log_metrics(shown, pending.step());
+  deployer_->log_metrics(meter_->with_measured(shown, pending.step()), pending.step());
   auto loss = shown.find("loss");
   require(loss == shown.end() || std::isfinite(loss->second) || pending.is_left_out(),
           "training: the loss of step ", pending.step(), " is ", loss->second,

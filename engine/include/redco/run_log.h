@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace redco {
 
@@ -26,6 +27,8 @@ struct ProgressState {
   std::string unit;
   double elapsed_seconds = 0;
   double eta_seconds = 0;
+  std::optional<double> run_done = std::nullopt;  ///< of the whole run that this is a part of: 0..1
+  double run_eta_seconds = 0;
   bool finished = false;
   std::map<std::string, double> postfix;
 };
@@ -48,6 +51,10 @@ class REDCO_API ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
+  /// The part of a run that this loop is, from `begin` to `end` of 0..1: the bar also tells how far
+  /// the run is.
+  void set_part_of_run(double begin, double end) { part_of_run_ = {begin, end}; }
+
   /// `n` more units are done; `postfix` are the numbers to show beside.
   void advance(int64_t n, const std::map<std::string, double>& postfix = {});
 
@@ -56,6 +63,7 @@ class REDCO_API ProgressBar {
 
   std::shared_ptr<Console> console_;
   ProgressState state_;
+  std::optional<std::pair<double, double>> part_of_run_;
   std::chrono::steady_clock::time_point start_;
   std::chrono::steady_clock::time_point shown_;
 };

@@ -25,6 +25,8 @@ namespace redco {
 class GradientReducer;
 class ParameterStore;
 class PendingMetrics;
+class StepMeter;
+class StepProfile;
 class Trainer;
 
 /// What a loss_fn returns: the mean loss of a batch, one number, and the weight of that mean, by
@@ -95,6 +97,12 @@ struct TrainerOptions {
   std::vector<ShardingRule> params_sharding_rules = {};
 };
 
+/// Which steps to watch: the first and the last of them.
+struct ProfileOptions {
+  int64_t first = 0;
+  int64_t last = 0;
+};
+
 struct FitOptions {
   /// A set for all epochs, or one for each.
   std::variant<Dataset, std::function<Dataset(int64_t epoch_idx)>> train_examples = {};
@@ -108,6 +116,9 @@ struct FitOptions {
   EvalMetricsFn eval_metrics = {};
   /// One batch through the evaluation before training, so that its faults show at once.
   bool eval_sanity_check = true;
+  /// Writes a trace of these steps of process 0 to `profile_stepFIRST-LAST.json` in the work
+  /// folder, for Perfetto or chrome://tracing.
+  std::optional<ProfileOptions> profile = std::nullopt;
 };
 
 struct SetTrainStateOptions {
@@ -187,9 +198,11 @@ class REDCO_API Trainer {
   Batching batching(int64_t per_device_batch_size, std::optional<int64_t> global_batch_size) const;
   std::string training_desc(const std::string& desc, const Batching& batching) const;
   void train_epoch(const Dataset& examples, const Batching& batching, uint64_t epoch,
-                   const std::string& desc, std::optional<int64_t> max_steps);
+                   const std::string& desc, std::optional<int64_t> max_steps,
+                   std::optional<int64_t> n_epochs, StepProfile& profile);
   PendingMetrics run_step(const Dataset& examples, std::span<const int64_t> indices, int64_t micro);
   at::Tensor accumulate(const Dataset& examples, std::span<const int64_t> indices, int64_t micro);
+  Tree batch_of(const Dataset& examples, std::span<const int64_t> indices) const;
   Loss loss_of(const Dataset& examples, std::span<const int64_t> indices, const Tree& params,
                const at::Generator& rng, bool is_training) const;
   // For the examples first .. first + size - 1 of the step's batch, or of an evaluation.
@@ -224,6 +237,7 @@ class REDCO_API Trainer {
   std::vector<size_t> updated_;               // those of them that `update_` holds
   Update update_;
   at::Device device_ = at::kCPU;
+  std::unique_ptr<StepMeter> meter_;
   bool casts_ = false;      // whether any parameter is not in compute_dtype
   int64_t n_left_out_ = 0;  // steps, because of their gradients
   uint64_t seed_;
