@@ -129,13 +129,17 @@ FlopCounter::FlopCounter(double& count)
     : total_(count),
       n_exceptions_(std::uncaught_exceptions()),
       outer_(std::exchange(current, this)) {
-  handle_ = at::addThreadLocalCallback(
-      at::RecordFunctionCallback(on_call).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
+  if (outer_ == nullptr)
+    handle_ = at::addThreadLocalCallback(
+        at::RecordFunctionCallback(on_call).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
 }
 
 FlopCounter::~FlopCounter() {
-  at::removeCallback(handle_);
   current = outer_;
+  if (outer_ == nullptr)
+    at::removeCallback(handle_);
+  else
+    outer_->count_ += count_;
   if (std::uncaught_exceptions() == n_exceptions_) total_ += count_;
 }
 

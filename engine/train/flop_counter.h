@@ -1,5 +1,7 @@
 #pragma once
 
+#include <redco/export.h>
+
 #include <ATen/record_function.h>
 
 #include <memory>
@@ -12,7 +14,7 @@ namespace redco {
 /// torch.utils.flop_counter, but for what a backward computes a second time (attention's scores,
 /// checkpointed functions): that is no work of the model (arXiv 2204.02311, appendix B). Of sharded
 /// tensors only this process's part counts.
-class FlopCounter {
+class REDCO_API FlopCounter {
  public:
   /// Adds to `count`, unless its scope is left by an exception.
   explicit FlopCounter(double& count);
@@ -27,7 +29,7 @@ class FlopCounter {
   double count_ = 0;
   int n_exceptions_;
   FlopCounter* outer_;
-  at::CallbackHandle handle_;
+  at::CallbackHandle handle_ = 0;
 };
 
 }  // namespace redco

@@ -6,9 +6,12 @@
 
 #include <c10/core/CachingDeviceAllocator.h>
 
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
-#include <fstream>
+
+#include <algorithm>
+#include <cstdio>
 
 namespace redco {
 
@@ -16,8 +19,12 @@ namespace {
 
 // The second number of /proc/self/statm counts the pages in memory.
 double resident_bytes() {
-  int64_t size = 0, resident = 0;
-  std::ifstream("/proc/self/statm") >> size >> resident;
+  char text[200] = "";
+  int file = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  if (file < 0) return 0;
+  long size = 0, resident = 0;
+  if (read(file, text, sizeof(text) - 1) > 0) std::sscanf(text, "%ld %ld", &size, &resident);
+  close(file);
   return double(resident) * double(sysconf(_SC_PAGESIZE));
 }
 
@@ -78,8 +85,10 @@ void StepMeter::count_tokens(const Tree& batch) {
 
 void StepMeter::add_memory() {
   if (device_.is_cpu()) {
-    metrics_["memory_bytes"] = resident_bytes();
-    metrics_["peak_memory_bytes"] = peak_resident_bytes();
+    double resident = resident_bytes();
+    metrics_["memory_bytes"] = resident;
+    // The system's two counts are not of the same moment.
+    metrics_["peak_memory_bytes"] = std::max(resident, peak_resident_bytes());
     return;
   }
   auto bytes = c10::getDeviceAllocator(device_.type())

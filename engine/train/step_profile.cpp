@@ -4,6 +4,7 @@
 
 #include <torch/csrc/autograd/profiler_kineto.h>
 
+#include <cstdlib>
 #include <set>
 #include <utility>
 
@@ -31,7 +32,11 @@ void StepProfile::start() {
   impl::ProfilerConfig config(impl::ProfilerState::KINETO, /*report_input_shapes=*/true);
   std::set<impl::ActivityType> activities{impl::ActivityType::CPU};
   if (device_ == c10::kCUDA) activities.insert(impl::ActivityType::CUDA);
+  // The profiler's library tells of itself on standard error unless it finds this when it starts.
+  bool is_set = std::getenv("KINETO_LOG_LEVEL") != nullptr;
+  if (!is_set) setenv("KINETO_LOG_LEVEL", "99", 0);
   profiler::prepareProfiler(config, activities);
+  if (!is_set) unsetenv("KINETO_LOG_LEVEL");
   profiler::enableProfiler(config, activities);
   is_running_ = true;
 }
