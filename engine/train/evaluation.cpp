@@ -43,14 +43,18 @@ double Trainer::eval_loss(const Dataset& examples, int64_t per_device_batch_size
   return (loss_sum / divisor(weight_sum)).item<double>();
 }
 
-std::map<std::string, double> Trainer::evaluate(const FitOptions& options,
-                                                const std::string& desc) {
+std::map<std::string, double> Trainer::evaluate(const FitOptions& options, const std::string& desc,
+                                                const std::string& name) {
   const Dataset& examples = *options.eval_examples;
   int64_t batch_size = options.eval_per_device_batch_size.value_or(options.per_device_batch_size);
   std::map<std::string, double> results;
   if (options.eval_loss) results["loss"] = eval_loss(examples, batch_size, desc);
-  if (options.eval_metrics) results.merge(options.eval_metrics(examples));
-  if (!results.empty()) deployer_->run_log().evaluation(state_.step, results);
+  if (options.eval_metrics) {
+    EvalResults found = options.eval_metrics(examples);
+    results.merge(found.metrics);
+    if (!found.outputs.is_none()) deployer_->save_outputs(found.outputs, name, state_.step);
+  }
+  if (!results.empty()) deployer_->run_log().evaluation(state_.step, name, results);
   return results;
 }
 

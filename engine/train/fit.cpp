@@ -5,6 +5,8 @@
 #include "batches.h"
 #include "pending_metrics.h"
 #include "run_state.h"
+#include "step_meter.h"
+#include "step_profile.h"
 #include "stopping.h"
 
 #include <redco/error.h>
@@ -52,7 +54,9 @@ class Trainer::Fit {
         run_(*trainer.run_),
         deployer_(*trainer.deployer_),
         batching_(trainer.batching(options.per_device_batch_size, options.global_batch_size)),
-        stopping_(deployer_.mesh(), options.max_seconds) {}
+        stopping_(deployer_.mesh(), options.max_seconds),
+        profile_(options.profile, trainer.device_.type(), deployer_.workdir(),
+                 deployer_.run_log()) {}
 
   void run();
   // One pass over the examples; false when it ended early.
@@ -74,6 +78,7 @@ class Trainer::Fit {
   };
 
   void train_step(const Dataset& examples, std::span<const int64_t> indices);
+  void log(PendingMetrics& metrics);
   void finish_step(const Dataset& examples);
   void after_step(const Dataset& examples);
   void handle_left_out(const Dataset& examples, Running& left_out);
@@ -92,6 +97,7 @@ class Trainer::Fit {
   Deployer& deployer_;
   Batching batching_;
   Stopping stopping_;
+  StepProfile profile_;
   std::optional<Running> running_;
   std::map<std::string, double> shown_;
   std::string last_saved_;    // the newest checkpoint of this run
@@ -199,6 +205,9 @@ bool Trainer::Fit::train_epoch(const Dataset& examples, const std::string& desc)
   int64_t batch_size = batching_.micro * batching_.accumulate;
   auto progress = deployer_.run_log().progress(trainer_.training_desc(desc, batching_),
                                                examples.size, "examples");
+  if (options_.n_epochs > 1)
+    progress->set_part_of_run(double(run_.epoch_idx) / double(options_.n_epochs),
+                              double(run_.epoch_idx + 1) / double(options_.n_epochs));
   progress->advance(run_.n_examples);
   try {
     while (run_.n_examples < examples.size && !is_done() && !is_restored_) {
@@ -221,6 +230,7 @@ bool Trainer::Fit::train_epoch(const Dataset& examples, const std::string& desc)
 }
 
 void Trainer::Fit::train_step(const Dataset& examples, std::span<const int64_t> indices) {
+  StepProfile::Step profiled(profile_, trainer_.state_.step);
   Running now{trainer_.run_step(examples, indices, batching_.micro),
               {indices.begin(), indices.end()}};
   // Read now that the next step is under way: nothing waits for the one just issued.
@@ -233,11 +243,15 @@ void Trainer::Fit::train_step(const Dataset& examples, std::span<const int64_t> 
   }
 }
 
+void Trainer::Fit::log(PendingMetrics& metrics) {
+  shown_ = metrics.read();
+  deployer_.log_metrics(trainer_.meter_->with_measured(shown_, metrics.step()), metrics.step());
+}
+
 void Trainer::Fit::finish_step(const Dataset& examples) {
   if (!running_) return;
   Running done = *std::exchange(running_, std::nullopt);
-  shown_ = done.metrics.read();
-  deployer_.log_metrics(shown_, done.metrics.step());
+  log(done.metrics);
   if (done.metrics.is_left_out()) return;
   for (const char* name : {"loss", "grad_norm"}) {
     auto found = shown_.find(name);
@@ -273,9 +287,8 @@ void Trainer::Fit::after_step(const Dataset& examples) {
 }
 
 void Trainer::Fit::handle_left_out(const Dataset& examples, Running& left_out) {
-  shown_ = left_out.metrics.read();
   int64_t step = left_out.metrics.step();
-  deployer_.log_metrics(shown_, step);
+  log(left_out.metrics);
   keep_batch(examples, left_out);
   if (options_.on_nonfinite == OnNonfinite::restore) return restore();
   deployer_.log_info("The loss or the gradients are not finite: the batch is skipped", "", step);
@@ -324,7 +337,10 @@ void Trainer::Fit::evaluate_and_save(std::vector<std::string> names, bool is_epo
   if (options_.eval_examples) {
     std::string desc = "Evaluating (epoch " + std::to_string(run_.epoch_idx) + " / " +
                        std::to_string(options_.n_epochs) + ")";
-    run_.metrics = trainer_.evaluate(options_, desc);
+    bool is_epoch = run_.n_examples >= run_.epoch_size;
+    run_.metrics = trainer_.evaluate(options_, desc,
+                                     is_epoch ? "epoch" + std::to_string(run_.epoch_idx)
+                                              : "step" + std::to_string(trainer_.state_.step));
     std::vector<std::string> best = note_best(run_.metrics);
     names.insert(names.begin(), best.begin(), best.end());
     if (options_.early_stopping) note_for_early_stopping(run_.metrics);

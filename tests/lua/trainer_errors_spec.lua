@@ -194,7 +194,7 @@ test("unknown arguments are refused with the nearest, later ones by name and rea
   end
   refused(function() redco.Deployer { seed = 1, n_processes = 2 } end, "needs process_id")
   refused(function() redco.Deployer { seed = 1, collective_timeout = 0 } end, "collective_timeout")
-  for _, name in ipairs { "n_local_devices", "run_tensorboard", "wandb_init_kwargs" } do
+  for _, name in ipairs { "n_local_devices", "wandb_init_kwargs" } do
     refused(function() redco.Deployer { seed = 1, [name] = 1 } end,
       "redco.Deployer: " .. name .. ":")
   end

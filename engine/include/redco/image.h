@@ -16,4 +16,9 @@ namespace redco {
 /// limit), before any is decoded.
 REDCO_API at::Tensor decode_image(const std::string& name, std::string_view bytes);
 
+/// A PNG file of pixels: [height, width] of grey ones or [channels, height, width], with 1 channel,
+/// 3 (RGB) or 4 (and opacity), as uint8 or as floating-point numbers from 0 to 1. Throws Error,
+/// beginning with `name`, for anything else.
+REDCO_API std::string encode_png(const std::string& name, const at::Tensor& pixels);
+
 }  // namespace redco
