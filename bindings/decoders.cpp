@@ -39,6 +39,12 @@ int image_decode(lua_State* L) {
   return 1;
 }
 
+int png_encode(lua_State* L) {
+  std::string png = encode_png(luaL_checkstring(L, 1), check_tensor(L, 2));
+  lua_pushlstring(L, png.data(), png.size());
+  return 1;
+}
+
 }  // namespace
 
 void add_decoders(lua_State* L) {
@@ -48,6 +54,8 @@ void add_decoders(lua_State* L) {
   lua_setfield(L, -2, "json_encode");
   lua_pushcfunction(L, image_decode);
   lua_setfield(L, -2, "image_decode");
+  lua_pushcfunction(L, png_encode);
+  lua_setfield(L, -2, "png_encode");
 }
 
 }  // namespace redco::lua

@@ -1,5 +1,6 @@
 #include "error_file.h"
 #include "launcher.h"
+#include "plot_command.h"
 #include "terminal.h"
 
 #include <redco/engine.h>
@@ -173,6 +174,8 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(int64_t(1), int64_t(1024)));
   app.add_flag("--report-sharding,--report_sharding", args.report_sharding,
                "Tell at the end what moved between the processes, and how to move less");
+  redco::PlotCommand plot;
+  plot.add_to(app);
   app.set_version_flag("--version", "redco-lua " REDCO_VERSION);
   app.prefix_command();
   try {
@@ -199,7 +202,10 @@ int main(int argc, char** argv) {
     running = &engine;
     std::signal(SIGINT, on_interrupt);
     for (int signal : {SIGTERM, SIGUSR1}) std::signal(signal, on_stop);
-    run(engine, args);
+    if (!plot.workdir.empty())
+      plot.run(engine);
+    else
+      run(engine, args);
     return fine;
   } catch (const redco::ScriptError& error) {
     if (error.kind() == redco::ScriptError::Kind::stopped) {

@@ -1,10 +1,9 @@
 #include "flop_counter.h"
 
+#include <redco/recomputing.h>
 #include <redco/sharding.h>
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/grad_mode.h>
-#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 #include <exception>
@@ -107,20 +106,23 @@ const std::unordered_map<std::string_view, Formula> formulas = {
     {"aten::_scaled_dot_product_cudnn_attention_backward", attention<1, 2>},
 };
 
-bool is_recomputed() {
-  return torch::autograd::get_current_graph_task_id() >= 0 && at::GradMode::is_enabled();
+// Of a sharded tensor the parts come by in calls of their own, and so does what functorch wraps.
+bool is_wrapper(const at::Tensor& tensor) {
+  return is_sharded(tensor) ||
+         tensor.key_set().has_any(c10::DispatchKeySet(
+             {c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper}));
 }
 
 thread_local FlopCounter* current = nullptr;
+thread_local bool is_recomputing = false;
 
 }  // namespace
 
 std::unique_ptr<at::ObserverContext> FlopCounter::on_call(const at::RecordFunction& call) {
   auto formula = formulas.find(call.name());
-  if (formula == formulas.end() || is_recomputed()) return nullptr;
-  // Of a sharded tensor the parts come by in calls of their own.
+  if (formula == formulas.end() || is_recomputing) return nullptr;
   for (const c10::IValue& input : call.inputs())
-    if (input.isTensor() && is_sharded(input.toTensor())) return nullptr;
+    if (input.isTensor() && is_wrapper(input.toTensor())) return nullptr;
   current->count_ += formula->second(call.inputs());
   return nullptr;
 }
@@ -142,5 +144,8 @@ FlopCounter::~FlopCounter() {
     outer_->count_ += count_;
   if (std::uncaught_exceptions() == n_exceptions_) total_ += count_;
 }
+
+Recomputing::Recomputing() : outer_(std::exchange(is_recomputing, true)) {}
+Recomputing::~Recomputing() { is_recomputing = outer_; }
 
 }  // namespace redco

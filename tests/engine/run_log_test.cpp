@@ -243,6 +243,7 @@ TEST_CASE("a bar that ends says so, with what was shown last") {
   RunLog log({.console = console});
   {
     auto bar = log.progress("Training", 4, "examples");
+    bar->set_part_of_run(0.25, 0.5);
     bar->advance(2, {{"loss", 3.0}});
     bar->advance(2, {{"loss", 2.0}});
   }
@@ -250,6 +251,7 @@ TEST_CASE("a bar that ends says so, with what was shown last") {
   const ProgressState& last = console->states.back();
   CHECK(last.finished);
   CHECK(last.done == 4);
+  CHECK(last.run_done == 0.5);
   CHECK(last.postfix.at("loss") == 2.0);
 }
 
@@ -265,8 +267,11 @@ TEST_CASE("the text of a bar") {
   state.postfix = {{"loss", 2.34567}};
   CHECK(format_progress(state, 200) == "Training 25% 30/120 loss 2.346 1.23k tokens/s ETA 1:13");
   CHECK(format_progress(state, 10) == "Training 2");
+  state.run_done = 0.5;
+  state.run_eta_seconds = 61;
+  CHECK(has(format_progress(state, 200), "tokens/s ETA 1:13 (run 50% ETA 1:01)"));
   state.finished = true;
-  CHECK(has(format_progress(state, 200), "in 1:06:40"));
+  CHECK(has(format_progress(state, 200), "in 1:06:40 (run 50%)"));
   state.total = 0;
   CHECK(has(format_progress(state, 200), "Training 0% 30/0"));
 }

@@ -110,6 +110,28 @@ test("a step tells what it cost", function()
   expect_near(steps[3].mfu * steps[3].step_seconds * 2, steps[1].mfu * steps[1].step_seconds)
 end)
 
+-- The floating-point operations of a step of a loss, in those of another: of one process the same
+-- peak counts for both.
+local function flops_of(loss)
+  local step = steps_of({
+    params = { w = torch.ones { 3, 3 }, v = torch.ones { 3, 1 } },
+    loss_fn = function(_, _, params, batch) return loss(params, batch.x):mean() end,
+  }, 4)[1]
+  return step.mfu * step.step_seconds
+end
+
+test("each product of the model counts once", function()
+  local function hidden(params, x) return x:matmul(params.w):tanh() end
+  local function plain(params, x) return hidden(params, x):matmul(params.v) end
+  local expected = flops_of(plain)
+  expect_near(flops_of(function(params, x)
+    return redco.checkpoint(hidden, params, x):matmul(params.v)
+  end), expected)
+  expect_near(flops_of(function(params, x)
+    return redco.vmap(plain, { in_dims = { false, 0 } })(params, x:unsqueeze(1))
+  end), expected)
+end)
+
 test("what is not known of a step is left out, and its own metrics come first", function()
   local steps = steps_of({
     params = { w = torch.zeros { 3 } },
