@@ -54,8 +54,8 @@ RunStore::RunStore(const std::string& host, const Processes& processes,
   try {
     auto store = c10::make_intrusive<c10d::TCPStore>(host, options);
     port_ = store->getPort();
-    store_ = c10::make_intrusive<c10d::PrefixStore>("redco" + std::to_string(processes.attempt),
-                                                    std::move(store));
+    store_ = c10::make_intrusive<c10d::PrefixStore>(
+        "redco/" + processes.run + "/" + std::to_string(processes.attempt), std::move(store));
   } catch (const c10::Error& error) {
     fail("process ", processes.rank, " cannot ", options.isServer ? "open" : "reach",
          " the store of the run at ", host, ":", options.port, ": ",
