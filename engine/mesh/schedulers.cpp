@@ -45,6 +45,7 @@ bool in_torchrun() {
 }
 
 void complete_torchrun(Processes& found, const ProcessOptions&) {
+  found.is_worker = true;
   found.store_address = text_of("MASTER_ADDR");
   found.store_port = variable("MASTER_PORT", 0, 1);
   found.run = text_of("TORCHELASTIC_RUN_ID");

@@ -32,6 +32,7 @@ struct Processes {
   bool hosts_store = false;            ///< whether this process is the one that opens the store
   int64_t attempt = 0;                 ///< how often the run was started again
   std::string run = {};                ///< differs between runs that may meet at one store
+  bool is_worker = false;              ///< whether torchrun, or redco-lua's launcher, started it
   std::string source = "one process";  ///< who said so, for the log
 };
 
