@@ -202,9 +202,10 @@ void Hosts::start(std::unique_ptr<RunStore> store, std::chrono::seconds limit) {
 }
 
 Hosts::~Hosts() {
+  bool is_lost = !news().lost.empty();
   link_->tell([](Link& link) { link.leaves = true; });
   std::unique_lock lock(link_->mutex);
-  if (link_->answered)
+  if (link_->answered && !is_lost)
     link_->changed.wait_for(lock, place_.rank == 0 ? farewell : short_farewell,
                             [this] { return link_->has_left || !link_->news.lost.empty(); });
   close(descriptor_);

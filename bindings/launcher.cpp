@@ -241,10 +241,10 @@ void Launch::conclude(const Hosts::News& news) {
     auto culprit = std::ranges::find(failed_, rank, &Workers::Ended::rank);
     if (culprit != failed_.end() && !culprit->was_asked) own = &*culprit;
   } else if (!news.lost.empty()) {
-    say("the store of the run at ", hosts_->address(), ":", hosts_->port(),
-        " is lost: the launcher of host 0 has ended, or its host cannot be reached: ", news.lost);
+    say("the store of the run at ", hosts_->address(), ":", hosts_->port(), " is lost (", news.lost,
+        "): the launcher of host 0 has ended, or its host cannot be reached");
   }
-  int code = own == nullptr ? 1 : exit_code(own->status);
+  int code = own == nullptr || own->was_asked ? 1 : exit_code(own->status);
   if (is_elsewhere && news.end) code = news.end->code;
   if (news.end || restarts_.max == 0 || (own != nullptr && is_final(*own))) {
     hosts_->end({code, ""});

@@ -10,6 +10,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <c10/util/Exception.h>
+#include <c10/util/Logging.h>
 
 #include <malloc.h>
 #include <unistd.h>
@@ -47,6 +48,11 @@ void keep_freed_memory() {
   constexpr int two_gigabytes = 0x7fffffff;
   mallopt(M_MMAP_THRESHOLD, two_gigabytes);
   mallopt(M_TRIM_THRESHOLD, two_gigabytes);
+}
+
+// LibTorch's lines about connections that come and go; its errors are thrown too.
+void silence_log() {
+  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = 3;  // fatal
 }
 
 // LibTorch's warnings, each once: the defaults tell C++ lines, and every call anew.
@@ -108,7 +114,10 @@ int run_workers(const Arguments& args) {
     throw redco::UsageError(
         "--nproc starts the processes of a run, and --max-restarts starts them again, but this "
         "one is already among several: RANK and WORLD_SIZE are set, and what set them restarts");
-  return redco::launch(place, args.nproc, args.restarts, worker_command(args));
+  redco::Restarts restarts = args.restarts;
+  if (const char* seconds = std::getenv("REDCO_MEETING_TIMEOUT"))
+    restarts.first_meeting = restarts.next_meeting = std::chrono::seconds(std::atol(seconds));
+  return redco::launch(place, args.nproc, restarts, worker_command(args));
 }
 
 // Tells everyone who may ask why this process ends.
@@ -166,6 +175,7 @@ void run(redco::Engine& engine, const Arguments& args) {
 
 int main(int argc, char** argv) {
   keep_freed_memory();
+  silence_log();
   CLI::App app(
       "Runs a Lua script that trains or runs models: redco-lua [OPTIONS] [FILE [ARGS]]\n"
       "FILE - is the standard input; flags after FILE are the script's own.",

@@ -1,5 +1,5 @@
 -- Trains the GPT of this folder as train.lua does. In the first attempt the process `rank` sends
--- itself a signal in a phase of the third step, or of the evaluation after it. Each step takes
+-- itself a signal in a phase of the third step, or of the evaluation after it, and each step takes
 -- `pause` seconds more, so that there is time for what comes from outside.
 local redco = require "redco"
 local torch = redco.torch
@@ -20,8 +20,8 @@ local o = redco.options {
 local deployer = redco.Deployer {
   seed = 7, verbose = false, workdir = o.workdir .. "/gpt-float64-zero0",
 }
-local is_victim = deployer.process_id == o.rank
-  and (os.getenv "TORCHELASTIC_RESTART_COUNT" or "0") == "0"
+local is_first = (os.getenv "TORCHELASTIC_RESTART_COUNT" or "0") == "0"
+local is_victim = is_first and deployer.process_id == o.rank
 
 -- Appends what happened, and when, to a file.
 local function note(what)
@@ -60,7 +60,7 @@ local trainer = redco.Trainer {
   deployer = deployer, loss_fn = loss_fn, compute_dtype = "float64",
   params = redco.tree.map(function(param) return param:to "float64" end, task.params),
   collate_fn = function(examples)
-    ffi.C.usleep(o.pause * 1e6)
+    if is_first then ffi.C.usleep(o.pause * 1e6) end
     reached("collate", 3)
     return task.collate_fn(examples)
   end,

@@ -34,7 +34,7 @@ function training.expect_done(workdir)
   end
   local actual = losses(workdir)
   local off = (actual - expected):abs():max():item() / expected:abs():max():item()
-  if not (off < 1e-9) then
+  if off > 1e-9 or off ~= off then
     error(("losses are %g off\nexpected %s\ngot %s"):format(off, tostring(expected),
       tostring(actual)), 2)
   end
