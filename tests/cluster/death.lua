@@ -20,7 +20,8 @@ local o = redco.options {
 local deployer = redco.Deployer {
   seed = 7, verbose = false, workdir = o.workdir .. "/gpt-float64-zero0",
 }
-local is_first = (os.getenv "TORCHELASTIC_RESTART_COUNT" or "0") == "0"
+local n_restarts = os.getenv "TORCHELASTIC_RESTART_COUNT" or os.getenv "SLURM_RESTART_COUNT"
+local is_first = (n_restarts or "0") == "0"
 local is_victim = is_first and deployer.process_id == o.rank
 
 -- Appends what happened, and when, to a file.

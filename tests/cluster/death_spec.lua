@@ -34,7 +34,7 @@ mkdir %s
       local out = read(path .. "/out")
       if tonumber(read(path .. "/code")) ~= 0 then error(out) end
       local told = out:match("\n([%d.]+) redco%-lua: process 1 of 4 failed first: " .. case.cause)
-      program.expect_has(out, " redco-lua: restart 1 of 2, with processes 0 to 3 of 4 on this host\n")
+      program.expect_has(out, " redco-lua: restart 1 of 2, with processes 0 to 3 of 4 on this host")
       assert(told and not out:find("restart 2", 1, true), out)
       local took = told - read(path .. "/notes"):match "\ndied ([%d.]+)\n"
       assert(took < 10, took .. " s until all had ended")
