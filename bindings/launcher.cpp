@@ -1,13 +1,11 @@
 #include "launcher.h"
 
-#include "worker_output.h"
+#include "hosts.h"
+#include "workers.h"
 
 #include <redco/error.h>
-#include <redco/run_store.h>
 
-#include <fcntl.h>
 #include <poll.h>
-#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,13 +15,11 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <map>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <thread>
-#include <utility>
 
 namespace redco {
 
@@ -36,172 +32,94 @@ using std::chrono::steady_clock;
 // to end when asked.
 constexpr milliseconds time_to_notice = milliseconds(1000);
 constexpr milliseconds time_to_end = milliseconds(3000);
+// The longest sleep: some things happen without a sound.
+constexpr milliseconds look_around = milliseconds(500);
 
-struct Worker {
-  int64_t rank = 0;
-  pid_t process = 0;
-  std::vector<std::unique_ptr<WorkerOutput>> outputs;
-  std::optional<int> status = std::nullopt;  // how it ended
-  bool asked = false;                        // whether it was asked to end before it had
-};
-
-int exit_code(int status) {
-  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+template <class... Args>
+void say(const Args&... args) {
+  std::ostringstream text;
+  (text << ... << args);
+  std::fprintf(stderr, "redco-lua: %s\n", text.str().c_str());
 }
 
-std::string describe(int status) {
-  if (!WIFSIGNALED(status)) return "ended with exit code " + std::to_string(WEXITSTATUS(status));
-  return "was ended by signal " + std::to_string(WTERMSIG(status)) + " (" +
-         strsignal(WTERMSIG(status)) + ")" +
-         // Gloo ends a process whose peer sends what another collective would.
-         (WTERMSIG(status) == SIGABRT
-              ? "; if its lines tell of a collective mismatch, REDCO_CHECK_SPMD=1 names the calls"
-              : "");
-}
-
-std::pair<int, int> make_pipe() {
-  int ends[2];
-  require(pipe2(ends, O_CLOEXEC) == 0, "cannot make a pipe: ", std::strerror(errno));
-  return {ends[0], ends[1]};
+// What another start would not change: wrong usage, and the end that a signal asked it for.
+bool is_final(const Workers::Ended& worker) {
+  if (!WIFEXITED(worker.status) || worker.was_asked) return false;
+  int code = WEXITSTATUS(worker.status);
+  return code == 2 || (code > 128 && code <= 128 + SIGRTMAX);
 }
 
 class Launch {
  public:
-  Launch(int64_t n_workers, const std::vector<std::string>& command);
+  Launch(const Processes& place, int64_t n_workers, const Restarts& restarts,
+         const std::vector<std::string>& command);
   int run();
 
  private:
-  void start(Worker& worker);
   void wait_for_something();
   void on_signals();
-  void on_exits();
+  void meet(const Hosts::News& news);
+  void start();
+  void on_ended();
+  void follow(const Hosts::News& news);
   void stop_in_time();
-  void send(int signal);
-  void pump();
-  bool all_ended() const;
-  int report() const;
+  void conclude(const Hosts::News& news);
+  std::vector<Workers::Variables> variables() const;
 
+  const Processes place_;
+  const int64_t n_workers_;
+  const Restarts restarts_;
   const std::vector<std::string>& command_;
   sigset_t signals_;
   int signal_source_ = -1;
-  std::unique_ptr<RunStore> store_;
-  std::vector<Worker> workers_;
-  const Worker* first_failed_ = nullptr;
-  int forwarded_ = 0;    // the signal that asked this process to end
-  int next_signal_ = 0;  // once one has failed, what the others will get, and when
+  std::unique_ptr<Hosts> hosts_;
+  std::optional<int> result_;
+  int forwarded_ = 0;  // the signal that asked the run to end
+
+  // Of the running attempt.
+  Hosts::Attempt attempt_;
+  std::unique_ptr<Workers> workers_;    // null between attempts
+  std::vector<Workers::Ended> failed_;  // in the order of their ends
+  int next_signal_ = 0;                 // once one has failed, what the others will get, and when
   steady_clock::time_point when_;
 };
 
-Launch::Launch(int64_t n_workers, const std::vector<std::string>& command)
-    : command_(command), workers_(static_cast<size_t>(n_workers)) {
+Launch::Launch(const Processes& place, int64_t n_workers, const Restarts& restarts,
+               const std::vector<std::string>& command)
+    : place_(place), n_workers_(n_workers), restarts_(restarts), command_(command) {
   // Before any thread starts: none of them shall take a signal.
   sigemptyset(&signals_);
-  for (int each : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) sigaddset(&signals_, each);
+  for (int each : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1}) sigaddset(&signals_, each);
   sigprocmask(SIG_BLOCK, &signals_, nullptr);
   signal_source_ = signalfd(-1, &signals_, SFD_CLOEXEC | SFD_NONBLOCK);
   require(signal_source_ >= 0, "cannot receive signals: ", std::strerror(errno));
-  store_ = RunStore::open();
-  for (size_t rank = 0; rank < workers_.size(); ++rank) {
-    workers_[rank].rank = static_cast<int64_t>(rank);
-    start(workers_[rank]);
-  }
-}
-
-// This process's environment with what a worker needs.
-std::vector<std::string> environment(int64_t rank, int64_t size, int64_t port) {
-  auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
-  std::map<std::string, std::string> variables = {
-      {"RANK", std::to_string(rank)},
-      {"LOCAL_RANK", std::to_string(rank)},
-      {"WORLD_SIZE", std::to_string(size)},
-      {"LOCAL_WORLD_SIZE", std::to_string(size)},
-      {"MASTER_ADDR", "127.0.0.1"},
-      {"MASTER_PORT", std::to_string(port)},
-      {"TORCHELASTIC_USE_AGENT_STORE", "True"},
-  };
-  if (std::getenv("OMP_NUM_THREADS") == nullptr)
-    variables["OMP_NUM_THREADS"] = std::to_string(std::max<int64_t>(1, cores / size));
-  std::vector<std::string> entries;
-  for (char** each = environ; *each != nullptr; ++each) {
-    std::string entry = *each;
-    if (!variables.contains(entry.substr(0, entry.find('=')))) entries.push_back(entry);
-  }
-  for (const auto& [name, value] : variables) entries.push_back(name + "=" + value);
-  return entries;
-}
-
-std::vector<char*> pointers(std::vector<std::string>& words) {
-  std::vector<char*> result;
-  for (auto& word : words) result.push_back(word.data());
-  result.push_back(nullptr);
-  return result;
-}
-
-void Launch::start(Worker& worker) {
-  auto variables = environment(worker.rank, static_cast<int64_t>(workers_.size()), store_->port());
-  auto words = command_;
-  auto args = pointers(words), env = pointers(variables);
-  auto [out, to_out] = make_pipe();
-  auto [err, to_err] = make_pipe();
-  pid_t launcher = getpid();
-  pid_t process = fork();
-  require(process >= 0, "cannot start a process: ", std::strerror(errno));
-  if (process == 0) {
-    // Only what is safe in a copy of a process with threads.
-    setpgid(0, 0);  // the terminal's signals go to the launcher alone, which hands them on
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != launcher) _exit(127);
-    int nothing = open("/dev/null", O_RDONLY);
-    dup2(nothing, STDIN_FILENO);
-    dup2(to_out, STDOUT_FILENO);
-    dup2(to_err, STDERR_FILENO);
-    sigprocmask(SIG_UNBLOCK, &signals_, nullptr);
-    execve("/proc/self/exe", args.data(), env.data());
-    _exit(127);
-  }
-  setpgid(process, process);
-  worker.process = process;
-  close(to_out);
-  close(to_err);
-  std::string prefix = "[" + std::to_string(worker.rank) + "] ";
-  for (auto [from, to] : {std::pair(out, STDOUT_FILENO), std::pair(err, STDERR_FILENO)}) {
-    fcntl(from, F_SETFL, O_NONBLOCK);
-    worker.outputs.push_back(std::make_unique<WorkerOutput>(from, to, prefix));
-  }
+  hosts_ = std::make_unique<Hosts>(place_, n_workers_, restarts_);
 }
 
 int Launch::run() {
-  while (!all_ended()) {
+  hosts_->join();
+  while (!result_) {
     wait_for_something();
     on_signals();
-    pump();
-    on_exits();
-    stop_in_time();
+    auto news = hosts_->news();
+    if (workers_) {
+      on_ended();
+      follow(news);
+      stop_in_time();
+    } else {
+      meet(news);
+    }
   }
-  pump();
-  for (auto& worker : workers_) worker.outputs.clear();
-  return report();
-}
-
-bool Launch::all_ended() const {
-  return std::ranges::all_of(workers_, [](const Worker& w) { return w.status.has_value(); });
+  return *result_;
 }
 
 void Launch::wait_for_something() {
-  std::vector<pollfd> sources{{signal_source_, POLLIN, 0}};
-  for (auto& worker : workers_)
-    for (auto& output : worker.outputs) sources.push_back({output->descriptor(), POLLIN, 0});
-  int time = -1;
-  if (next_signal_ != 0) {
-    auto left = std::chrono::ceil<milliseconds>(when_ - steady_clock::now()).count();
-    time = static_cast<int>(std::max<int64_t>(0, left));
-  }
-  poll(sources.data(), sources.size(), time);
-}
-
-void Launch::pump() {
-  for (auto& worker : workers_)
-    std::erase_if(worker.outputs, [](auto& output) { return !output->pump(); });
+  std::vector<pollfd> sources{{signal_source_, POLLIN, 0}, {hosts_->descriptor(), POLLIN, 0}};
+  if (workers_) workers_->add_sources(sources);
+  auto time = look_around;
+  if (next_signal_ != 0)
+    time = std::min(time, std::chrono::ceil<milliseconds>(when_ - steady_clock::now()));
+  poll(sources.data(), sources.size(), static_cast<int>(std::max<int64_t>(0, time.count())));
 }
 
 void Launch::on_signals() {
@@ -209,55 +127,142 @@ void Launch::on_signals() {
   while (read(signal_source_, &info, sizeof(info)) == sizeof(info)) {
     if (info.ssi_signo == SIGCHLD) continue;
     forwarded_ = static_cast<int>(info.ssi_signo);
-    send(forwarded_);
+    if (workers_) workers_->send(forwarded_);
+    hosts_->end({128 + forwarded_, ""});
   }
 }
 
-void Launch::on_exits() {
-  for (auto& worker : workers_) {
-    int status = 0;
-    if (worker.status || waitpid(worker.process, &status, WNOHANG) <= 0) continue;
-    worker.status = status;
-    kill(-worker.process, SIGKILL);  // what it started itself
-    if (status == 0 || first_failed_ != nullptr) continue;
-    first_failed_ = &worker;
-    store_->note_failure({worker.rank, describe(status)});
+void Launch::meet(const Hosts::News& news) {
+  if (forwarded_ != 0) {
+    result_ = 128 + forwarded_;
+  } else if (news.end) {
+    if (!news.end->text.empty()) say(news.end->text);
+    result_ = news.end->code;
+  } else if (!news.lost.empty()) {
+    say(news.lost);
+    result_ = 1;
+  } else if (news.attempt) {
+    attempt_ = *news.attempt;
+    start();
+  }
+}
+
+void Launch::start() {
+  std::ostringstream ranks;
+  ranks << attempt_.first_rank << " to " << attempt_.first_rank + n_workers_ - 1 << " of "
+        << attempt_.size;
+  if (attempt_.number > 0)
+    say("restart ", attempt_.number, " of ", restarts_.max, ", with processes ", ranks.str(),
+        " on this host");
+  else if (place_.size > 1)
+    say("host ", place_.rank, " of ", place_.size, ", as ", place_.source, " say, runs processes ",
+        ranks.str(), ", which meet at ", hosts_->address(), ":", hosts_->port());
+  workers_ = std::make_unique<Workers>(command_, variables(), signals_);
+}
+
+std::vector<Workers::Variables> Launch::variables() const {
+  int64_t local_size = place_.local_size * n_workers_;
+  auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
+  Workers::Variables all = {
+      {"WORLD_SIZE", std::to_string(attempt_.size)},
+      {"LOCAL_WORLD_SIZE", std::to_string(local_size)},
+      {"MASTER_ADDR", hosts_->address()},
+      {"MASTER_PORT", std::to_string(hosts_->port())},
+      {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+      {"TORCHELASTIC_RUN_ID", attempt_.run},
+      {"TORCHELASTIC_RESTART_COUNT", std::to_string(attempt_.number)},
+  };
+  // What told this launcher its place is not for its workers.
+  for (const char* name :
+       {"REDCO_N_PROCESSES", "REDCO_PROCESS_ID", "REDCO_HOST0_ADDRESS", "REDCO_HOST0_PORT"})
+    all[name] = "";
+  if (std::getenv("OMP_NUM_THREADS") == nullptr)
+    all["OMP_NUM_THREADS"] = std::to_string(std::max<int64_t>(1, cores / local_size));
+  std::vector<Workers::Variables> each(static_cast<size_t>(n_workers_), all);
+  for (int64_t i = 0; i < n_workers_; ++i) {
+    auto& variables = each[static_cast<size_t>(i)];
+    variables["RANK"] = std::to_string(attempt_.first_rank + i);
+    variables["LOCAL_RANK"] = std::to_string(place_.local_rank * n_workers_ + i);
+  }
+  return each;
+}
+
+void Launch::on_ended() {
+  workers_->pump();
+  for (const auto& worker : workers_->take_ended()) {
+    if (worker.status == 0) continue;
+    failed_.push_back(worker);
+    hosts_->note_failure({worker.rank, describe_end(worker.status)});
+  }
+}
+
+void Launch::follow(const Hosts::News& news) {
+  if (news.end && news.end->code > 128 && forwarded_ == 0) {
+    forwarded_ = news.end->code - 128;
+    workers_->send(forwarded_);
+  }
+  bool ends = news.failure || !news.lost.empty() || (news.end && news.end->code != 0);
+  // Who was asked to save and end may take the time that takes.
+  bool may_wait = forwarded_ != 0 && forwarded_ != SIGINT;
+  if (ends && !may_wait && next_signal_ == 0) {
     next_signal_ = SIGTERM;
     when_ = steady_clock::now() + time_to_notice;
+  }
+  if (!workers_->all_ended()) return;
+  workers_->pump();
+  if (forwarded_ != 0) {
+    result_ = failed_.empty() ? 0 : 128 + forwarded_;
+  } else if (ends) {
+    conclude(news);
+  } else if (failed_.empty()) {
+    hosts_->finish();
+    if (news.end) result_ = 0;
   }
 }
 
 void Launch::stop_in_time() {
-  if (next_signal_ == 0 || steady_clock::now() < when_) return;
-  for (auto& worker : workers_) worker.asked = worker.asked || !worker.status;
-  send(next_signal_);
-  send(SIGCONT);  // a stopped process ends only when it goes on
+  if (next_signal_ == 0 || steady_clock::now() < when_ || !workers_) return;
+  workers_->send(next_signal_);
+  workers_->send(SIGCONT);  // a stopped process ends only when it goes on
   next_signal_ = SIGKILL;
   when_ = steady_clock::now() + time_to_end;
 }
 
-void Launch::send(int signal) {
-  for (auto& worker : workers_)
-    if (!worker.status) kill(-worker.process, signal);
-}
-
 // Who failed first is what the store says: a worker notes its own failure, or that of one it
 // misses, before it ends.
-int Launch::report() const {
-  if (first_failed_ == nullptr) return 0;
-  if (forwarded_ != 0) return 128 + forwarded_;
-  RunStore::Failure failure = store_->failure().value();
-  const Worker& culprit = workers_[static_cast<size_t>(failure.rank)];
-  int own = exit_code(*culprit.status);
-  std::fprintf(stderr, "redco-lua: process %ld of %zu failed first: %s\n", failure.rank,
-               workers_.size(), failure.text.c_str());
-  return own != 0 && !culprit.asked ? own : exit_code(*first_failed_->status);
+void Launch::conclude(const Hosts::News& news) {
+  workers_.reset();  // their last lines
+  const Workers::Ended* own = failed_.empty() ? nullptr : &failed_.front();
+  bool is_elsewhere = false;
+  if (news.failure) {
+    auto rank = news.failure->rank;
+    say("process ", rank, " of ", attempt_.size, " failed first: ", news.failure->text);
+    is_elsewhere = rank < attempt_.first_rank || rank >= attempt_.first_rank + n_workers_;
+    auto culprit = std::ranges::find(failed_, rank, &Workers::Ended::rank);
+    if (culprit != failed_.end() && !culprit->was_asked) own = &*culprit;
+  } else if (!news.lost.empty()) {
+    say("the store of the run at ", hosts_->address(), ":", hosts_->port(), " is lost (", news.lost,
+        "): the launcher of host 0 has ended, or its host cannot be reached");
+  }
+  int code = own == nullptr || own->was_asked ? 1 : exit_code(own->status);
+  if (is_elsewhere && news.end) code = news.end->code;
+  if (news.end || restarts_.max == 0 || (own != nullptr && is_final(*own))) {
+    hosts_->end({code, ""});
+    result_ = code;
+    return;
+  }
+  failed_.clear();
+  next_signal_ = 0;
+  if (!news.lost.empty()) hosts_->reach_again();
+  hosts_->join();
 }
 
 }  // namespace
 
-int launch(int64_t n_workers, const std::vector<std::string>& command) {
-  return Launch(n_workers, command).run();
+int launch(const Processes& place, int64_t n_workers, const Restarts& restarts,
+           const std::vector<std::string>& command) {
+  Launch running(place, n_workers, restarts, command);
+  return running.run();
 }
 
 }  // namespace redco

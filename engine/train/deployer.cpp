@@ -53,6 +53,11 @@ Deployer::Deployer(DeployerOptions options)
       checkpoints_(mesh_) {
   require(zero_ >= 0 && zero_ <= 3, "Deployer: zero = ", zero_, " must be 0, 1, 2 or 3");
   mesh_->set_sequence_parallel(options.sequence_parallel);
+  const Processes& processes = mesh_->processes();
+  if (processes.size > 1)
+    log_info(std::to_string(processes.size) + " processes, as " + processes.source +
+             " say, have met at " + processes.store_address + ":" +
+             std::to_string(processes.store_port));
 }
 
 std::pair<int64_t, int64_t> Deployer::get_local_global_micro_batch_size(

@@ -32,6 +32,8 @@ class REDCO_API RunStore {
   static std::unique_ptr<RunStore> connect(const Processes& processes,
                                            std::chrono::milliseconds timeout);
   ~RunStore();
+  /// The part of the same store that another attempt, or run, has for itself.
+  std::unique_ptr<RunStore> part(const std::string& run, int64_t attempt) const;
 
   int64_t port() const;
   const c10::intrusive_ptr<c10d::Store>& c10d() const { return store_; }
@@ -43,8 +45,10 @@ class REDCO_API RunStore {
  private:
   RunStore(const std::string& host, const Processes& processes, std::chrono::milliseconds timeout,
            bool is_local);
+  RunStore(const RunStore& whole, const std::string& run, int64_t attempt);
 
-  c10::intrusive_ptr<c10d::Store> store_;
+  c10::intrusive_ptr<c10d::Store> whole_;
+  c10::intrusive_ptr<c10d::Store> store_;  // this run's part
   int64_t port_ = 0;
 };
 
