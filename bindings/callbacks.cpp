@@ -4,6 +4,8 @@
 
 #include <redco/error.h>
 
+#include <numeric>
+
 namespace redco::lua {
 
 int64_t check_list(lua_State* L, int index, const std::string& what) {
@@ -18,31 +20,74 @@ Collate check_collate(NamedArguments& args) {
   return name == "local" ? Collate::local : Collate::global;
 }
 
-Dataset make_dataset(const Ref& examples, const Ref& collate_fn, const std::string& name) {
-  lua_State* L = examples.state();
-  return balanced(L, [&]() -> Dataset {
-    examples.push();
-    int64_t size = check_list(L, lua_gettop(L), name);
-    return {size, [examples, collate_fn](const std::vector<int64_t>& indices) {
-              lua_State* state = examples.state();
-              return balanced(state, [&] {
-                luaL_checkstack(state, 6, "collate_fn");
-                collate_fn.push();
-                lua_createtable(state, static_cast<int>(indices.size()), 0);
-                examples.push();
-                for (size_t i = 0; i < indices.size(); ++i) {
-                  lua_rawgeti(state, -1, static_cast<int>(indices[i]) + 1);
-                  lua_rawseti(state, -3, static_cast<int>(i) + 1);
-                }
-                lua_pop(state, 1);
-                call(state, 1, 1);
-                require(lua_istable(state, -1),
-                        "collate_fn: expected a table of tensors to be returned, got ",
-                        described(state, -1));
-                return check_tree(state, lua_gettop(state), "what collate_fn returned");
-              });
-            }};
+namespace {
+
+int get_example(lua_State* L) {
+  lua_gettable(L, 1);
+  return 1;
+}
+
+}  // namespace
+
+Examples::Examples(lua_State* L, int index, const std::string& name) : value_(L, index) {
+  balanced(L, [&] {
+    value_.push();
+    int value = lua_gettop(L);
+    is_list_ = !luaL_getmetafield(L, value, "__len");
+    if (is_list_) {
+      require(lua_istable(L, value), name, ": expected a list or a data set, got ",
+              described(L, value));
+      size_ = static_cast<int64_t>(lua_objlen(L, value));
+    } else {
+      lua_pushvalue(L, value);
+      call(L, 1, 1);
+      size_ = check_integer(L, -1, (name + ": its length").c_str());
+      require(size_ >= 0, name, ": its length is ", size_);
+    }
   });
+}
+
+void Examples::push(const std::vector<int64_t>& indices) const {
+  lua_State* L = value_.state();
+  luaL_checkstack(L, 8, "examples");
+  lua_createtable(L, static_cast<int>(indices.size()), 0);
+  int list = lua_gettop(L);
+  value_.push();
+  for (size_t i = 0; i < indices.size(); ++i) {
+    if (is_list_) {
+      lua_rawgeti(L, list + 1, static_cast<int>(indices[i]) + 1);
+    } else {
+      lua_pushcfunction(L, get_example);
+      lua_pushvalue(L, list + 1);
+      push_integer(L, indices[i] + 1);
+      call(L, 2, 1);
+    }
+    lua_rawseti(L, list, static_cast<int>(i) + 1);
+  }
+  lua_settop(L, list);
+}
+
+void Examples::push_head(int64_t size) const {
+  if (size == size_) return value_.push();
+  std::vector<int64_t> indices(static_cast<size_t>(size));
+  std::iota(indices.begin(), indices.end(), 0);
+  push(indices);
+}
+
+Dataset make_dataset(const Examples& examples, const Ref& collate_fn) {
+  return {examples.size(), [examples, collate_fn](const std::vector<int64_t>& indices) {
+            lua_State* L = collate_fn.state();
+            return balanced(L, [&] {
+              luaL_checkstack(L, 6, "collate_fn");
+              collate_fn.push();
+              examples.push(indices);
+              call(L, 1, 1);
+              require(lua_istable(L, -1),
+                      "collate_fn: expected a table of tensors to be returned, got ",
+                      described(L, -1));
+              return check_tree(L, lua_gettop(L), "what collate_fn returned");
+            });
+          }};
 }
 
 }  // namespace redco::lua

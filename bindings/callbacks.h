@@ -8,13 +8,35 @@
 
 #include <ATen/core/Generator.h>
 
+#include <cstdint>
 #include <lua.hpp>
+#include <string>
+#include <vector>
 
 namespace redco::lua {
 
-/// A list of examples on the Lua side as the engine sees it: `collate_fn` is called with the list
-/// of the examples of a batch. `name` says in errors which list it is.
-Dataset make_dataset(const Ref& examples, const Ref& collate_fn, const std::string& name);
+/// Examples on the Lua side: a list, or what has a length and examples by number from 1 on by its
+/// metatable's __len and __index, as redco.data's sets have.
+class Examples {
+ public:
+  /// `name` says in errors which examples they are.
+  Examples(lua_State* L, int index, const std::string& name);
+
+  int64_t size() const { return size_; }
+
+  /// Pushes a list of the examples with these indices, counted from 0.
+  void push(const std::vector<int64_t>& indices) const;
+  /// Pushes what holds the first `size` examples: all of them as they were given.
+  void push_head(int64_t size) const;
+
+ private:
+  Ref value_;
+  int64_t size_;
+  bool is_list_;
+};
+
+/// Examples as the engine sees them: `collate_fn` is called with the list of those of a batch.
+Dataset make_dataset(const Examples& examples, const Ref& collate_fn);
 
 /// The argument `collate`.
 Collate check_collate(NamedArguments& args);

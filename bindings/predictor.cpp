@@ -69,17 +69,15 @@ int predict(lua_State* L) {
   auto self = check_object<LuaPredictor>(L, 1, "Predictor:predict");
   NamedArguments args(L, 2, "Predictor:predict");
   args.push("examples");
-  check_list(L, lua_gettop(L), "Predictor:predict: examples");
-  Ref examples(L, lua_gettop(L));
+  Examples examples(L, lua_gettop(L), "Predictor:predict: examples");
   int64_t batch_size = args.required<int64_t>("per_device_batch_size");
   Tree params = args.required<Tree>("params");
   std::string desc = args.get<std::string>("desc", "Predicting");
   args.refuse({"params_replicated", "params_sharded"},
               "parameters carry their layout here; leave it out");
   args.finish();
-  std::vector<Tree> preds = self->predictor.predict(
-      make_dataset(examples, self->collate_fn, "Predictor:predict: examples"), batch_size, params,
-      desc);
+  std::vector<Tree> preds =
+      self->predictor.predict(make_dataset(examples, self->collate_fn), batch_size, params, desc);
   lua_createtable(L, static_cast<int>(preds.size()), 0);
   for (size_t i = 0; i < preds.size(); ++i) {
     push_tree(L, preds[i]);
@@ -100,11 +98,11 @@ void push_predictor(lua_State* L, const Ref& collate_fn, const Ref& pred_fn, con
 
 void add_predictor(lua_State* L) {
   make_object_type<LuaPredictor>(
-      L,
-      {{"predict", predict,
-        "predict(self, {examples, per_device_batch_size, params, desc}) -> list\n"
-        "One prediction per example, in their order. Parameters that no Trainer has laid out over "
-        "the processes are laid out for this call."}});
+      L, {{"predict", predict,
+           "predict(self, {examples, per_device_batch_size, params, desc}) -> list\n"
+           "One prediction per example, in their order; `examples` is a list or a data set. "
+           "Parameters that no Trainer has laid out over "
+           "the processes are laid out for this call."}});
   register_functions(
       L, "redco.",
       {{"Predictor", make,

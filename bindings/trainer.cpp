@@ -204,8 +204,7 @@ void read_train_examples(NamedArguments& args, const Ref& collate_fn, FitOptions
     args.push("train_examples");
     require(!lua_isnil(L, -1), name, " is missing");
     if (!lua_isfunction(L, -1)) {
-      check_list(L, lua_gettop(L), name);
-      options.train_examples = make_dataset(Ref(L, -1), collate_fn, name);
+      options.train_examples = make_dataset(Examples(L, -1, name), collate_fn);
       return;
     }
     options.train_examples = [function = Ref(L, -1), collate_fn, name](int64_t epoch_idx) {
@@ -214,15 +213,15 @@ void read_train_examples(NamedArguments& args, const Ref& collate_fn, FitOptions
         function.push();
         push_integer(state, epoch_idx);
         call(state, 1, 1);
-        return make_dataset(Ref(state, -1), collate_fn, name + ": its result");
+        return make_dataset(Examples(state, -1, name + ": its result"), collate_fn);
       });
     };
   });
 }
 
 // `eval_predictor` and `eval_metric_fn` together as one function of the set.
-EvalMetricsFn make_eval_metrics(NamedArguments& args, LuaTrainer& trainer, const Ref& eval_examples,
-                                int64_t batch_size) {
+EvalMetricsFn make_eval_metrics(NamedArguments& args, LuaTrainer& trainer,
+                                const std::optional<Examples>& eval_examples, int64_t batch_size) {
   lua_State* L = args.state();
   return balanced(L, [&]() -> EvalMetricsFn {
     args.push("eval_predictor");
@@ -231,25 +230,19 @@ EvalMetricsFn make_eval_metrics(NamedArguments& args, LuaTrainer& trainer, const
     require(has_predictor == static_cast<bool>(metric_fn), args.function(),
             ": eval_predictor and eval_metric_fn belong together; only one is given");
     if (!has_predictor) return {};
-    require(static_cast<bool>(eval_examples), args.function(),
+    require(eval_examples.has_value(), args.function(),
             ": eval_predictor is given without eval_examples");
     auto predictor = check_object<LuaPredictor>(L, -1, args.function() + ": eval_predictor");
-    return [predictor, metric_fn, eval_examples, batch_size, &trainer](const Dataset& examples) {
-      Dataset readable = make_dataset(eval_examples, predictor->collate_fn, "eval_examples");
-      readable.size = examples.size;
+    return [predictor, metric_fn, all = *eval_examples, batch_size,
+            &trainer](const Dataset& examples) {
+      Dataset readable = head(make_dataset(all, predictor->collate_fn), examples.size);
       std::vector<Tree> preds =
           predictor->predictor.predict(readable, batch_size, trainer.trainer->state().params);
       lua_State* state = metric_fn.state();
       return balanced(state, [&] {
         luaL_checkstack(state, 8, "eval_metric_fn");
         metric_fn.push();
-        lua_createtable(state, static_cast<int>(examples.size), 0);
-        eval_examples.push();
-        for (int64_t i = 1; i <= examples.size; ++i) {
-          lua_rawgeti(state, -1, static_cast<int>(i));
-          lua_rawseti(state, -3, static_cast<int>(i));
-        }
-        lua_pop(state, 1);
+        all.push_head(examples.size);
         lua_createtable(state, static_cast<int>(preds.size()), 0);
         for (size_t i = 0; i < preds.size(); ++i) {
           push_tree(state, preds[i]);
@@ -274,13 +267,11 @@ int fit(lua_State* L) {
   options.eval_per_device_batch_size = args.optional<int64_t>("eval_per_device_batch_size");
   options.eval_loss = args.get<bool>("eval_loss", true);
   options.eval_sanity_check = args.get<bool>("eval_sanity_check", true);
-  Ref eval_examples;
+  std::optional<Examples> eval_examples;
   args.push("eval_examples");
   if (!lua_isnil(L, -1)) {
-    check_list(L, lua_gettop(L), "Trainer:fit: eval_examples");
-    eval_examples = Ref(L, -1);
-    options.eval_examples =
-        make_dataset(eval_examples, object->collate_fn, "Trainer:fit: eval_examples");
+    eval_examples.emplace(L, -1, "Trainer:fit: eval_examples");
+    options.eval_examples = make_dataset(*eval_examples, object->collate_fn);
   }
   options.eval_metrics =
       make_eval_metrics(args, *object, eval_examples,
@@ -303,12 +294,12 @@ struct Pass {
 Pass read_pass(lua_State* L, const LuaTrainer& trainer, const char* method, const char* desc) {
   NamedArguments args(L, 2, method);
   args.push("examples");
-  Ref examples(L, -1);
+  Examples examples(L, -1, args.function() + ": examples");
   Pass pass;
   pass.batch_size = args.required<int64_t>("per_device_batch_size");
   pass.desc = args.get<std::string>("desc", desc);
   args.finish();
-  pass.examples = make_dataset(examples, trainer.collate_fn, args.function() + ": examples");
+  pass.examples = make_dataset(examples, trainer.collate_fn);
   return pass;
 }
 
@@ -330,9 +321,8 @@ int setup_running_step(lua_State* L) {
   auto object = self(L, "Trainer:setup_running_step");
   NamedArguments args(L, 2, "Trainer:setup_running_step");
   args.push("examples");
-  check_list(L, lua_gettop(L), "Trainer:setup_running_step: examples");
   Dataset examples =
-      make_dataset(Ref(L, -1), object->collate_fn, "Trainer:setup_running_step: examples");
+      make_dataset(Examples(L, -1, args.function() + ": examples"), object->collate_fn);
   auto batch_size = args.required<int64_t>("per_device_batch_size");
   args.finish();
   object->trainer->setup_running_step(examples, batch_size);
@@ -413,7 +403,8 @@ void add_trainer(lua_State* L) {
         "eval_examples, eval_per_device_batch_size, eval_loss = true, eval_predictor, "
         "eval_metric_fn, eval_sanity_check = true})\n"
         "Trains for n_epochs, or until `step` reaches max_steps, and evaluates after each epoch. "
-        "`train_examples` is a list, or a function of epoch_idx (from 0) that returns one. "
+        "`train_examples` is a list, a data set (redco.data.dataset), or a function of epoch_idx "
+        "(from 0) that returns one of these. "
         "`eval_metric_fn(examples, preds)` returns a table of numbers from what `eval_predictor` "
         "predicts."},
        {"train", train,

@@ -39,7 +39,7 @@ local is_new = o.model_dir == ""
 local train, held_out = {}, {}
 local all = redco.data.jsonl(o.data ~= "" and o.data or here .. "data/verses.jsonl")
 local every = math.max(math.floor(#all / o.n_eval), 2)
-for i, pair in ipairs(all) do
+for i, pair in all:ipairs() do
   if not (pair[o.src_key] and pair[o.tgt_key]) then
     error(("pair %d lacks '%s' or '%s'"):format(i, o.src_key, o.tgt_key), 0)
   end

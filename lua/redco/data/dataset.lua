@@ -66,8 +66,10 @@ methods.slice = registry.define("Dataset:slice", [[
 slice(self, first, last = #self) -> Dataset
 The examples first to last.]], function(self, first, last)
   last = last or #self
-  if first < 1 or first % 1 ~= 0 or last > #self or last % 1 ~= 0 then
-    fail("Dataset:slice: %s to %s; the examples are 1 to %.0f", first, last, #self)
+  if type(first) ~= "number" or first < 1 or first % 1 ~= 0
+    or type(last) ~= "number" or last > #self or last % 1 ~= 0 then
+    fail("Dataset:slice: %s to %s; the examples are 1 to %.0f", tostring(first), tostring(last),
+      #self)
   end
   return new_dataset(math.max(0, last - first + 1), function(i) return self[first + i - 1] end)
 end)
