@@ -211,10 +211,9 @@ test("a data set larger than memory trains", function()
     local torch = redco.torch
     local path, size = arg[1], 2^30
     local file = assert(io.open(path, "wb"))
-    local line = '{"x": 1}' .. (" "):rep(2^20 - 9) .. "\n"
     for i = 0, 15 do
       file:seek("set", i * size / 16)
-      file:write(line)
+      file:write(i, "\n")  -- they differ, for Lua holds equal strings once
     end
     file:seek("set", size)
     file:write "\n"
