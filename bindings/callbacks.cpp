@@ -1,9 +1,12 @@
 #include "callbacks.h"
 
+#include "collate_workers.h"
 #include "values.h"
 
 #include <redco/error.h>
+#include <redco/random.h>
 
+#include <algorithm>
 #include <numeric>
 
 namespace redco::lua {
@@ -26,6 +29,39 @@ int get_example(lua_State* L) {
   lua_gettable(L, 1);
   return 1;
 }
+
+// While it lives math.random draws numbers of the current rng, if there is one; then it goes on as
+// before.
+class MathRandom {
+ public:
+  explicit MathRandom(lua_State* L) {
+    if (!WithRng::current().defined()) return;
+    lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
+    lua_getfield(L, -1, LUA_MATHLIBNAME);
+    lua_getfield(L, -1, "randomseed");
+    // LuaJIT keeps the generator's state in a userdata that its functions share.
+    if (lua_iscfunction(L, -1) && lua_getupvalue(L, -1, 1)) {
+      state_ = static_cast<char*>(lua_touserdata(L, -1));
+      if (state_) before_.assign(state_, state_ + lua_objlen(L, -1));
+      lua_pop(L, 1);
+    }
+    // 2^53 seeds; each micro-batch of a step has its own.
+    auto first = counter_generator(WithRng::current())->batch().first;
+    auto seed = fold_in(WithRng::current(), static_cast<uint64_t>(first)).current_seed();
+    lua_pushnumber(L, static_cast<double>(seed >> 11));
+    lua_call(L, 1, 0);
+    lua_pop(L, 2);
+  }
+  ~MathRandom() {
+    if (state_) std::copy(before_.begin(), before_.end(), state_);
+  }
+  MathRandom(const MathRandom&) = delete;
+  MathRandom& operator=(const MathRandom&) = delete;
+
+ private:
+  char* state_ = nullptr;
+  std::vector<char> before_;
+};
 
 }  // namespace
 
@@ -78,6 +114,7 @@ Dataset make_dataset(const Examples& examples, const Ref& collate_fn) {
   return {examples.size(), [examples, collate_fn](const std::vector<int64_t>& indices) {
             lua_State* L = collate_fn.state();
             return balanced(L, [&] {
+              MathRandom math_random(L);
               luaL_checkstack(L, 6, "collate_fn");
               collate_fn.push();
               examples.push(indices);
@@ -88,6 +125,25 @@ Dataset make_dataset(const Examples& examples, const Ref& collate_fn) {
               return check_tree(L, lua_gettop(L), "what collate_fn returned");
             });
           }};
+}
+
+Collator check_collator(NamedArguments& args) {
+  Collator collator{args.required<Ref>("collate_fn"), nullptr};
+  auto num_workers = args.get<int64_t>("num_workers", 0);
+  auto prefetch_factor = args.get<int64_t>("prefetch_factor", 2);
+  require(num_workers >= 0 && num_workers <= 1024, args.function(), ": num_workers = ", num_workers,
+          " is not from 0 to 1024");
+  require(prefetch_factor > 0, args.function(), ": prefetch_factor = ", prefetch_factor,
+          " must be positive");
+  if (num_workers > 0)
+    collator.workers = std::make_shared<CollateWorkers>(collator.function, num_workers,
+                                                        prefetch_factor, args.function());
+  return collator;
+}
+
+Dataset make_dataset(const Examples& examples, const Collator& collator) {
+  return collator.workers ? collator.workers->dataset(examples)
+                          : make_dataset(examples, collator.function);
 }
 
 }  // namespace redco::lua

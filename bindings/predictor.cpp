@@ -52,7 +52,7 @@ int make(lua_State* L) {
   NamedArguments args(L, 1, "redco.Predictor");
   args.push("deployer");
   auto deployer = check_object<LuaDeployer>(L, lua_gettop(L), "redco.Predictor: deployer");
-  Ref collate_fn = args.required<Ref>("collate_fn");
+  Collator collator = check_collator(args);
   Collate collate = check_collate(args);
   Ref pred_fn = args.required<Ref>("pred_fn");
   Ref output_fn = args.get<Ref>("output_fn", {});
@@ -61,7 +61,7 @@ int make(lua_State* L) {
   options.collate = collate;
   options.params_sharding_rules = check_sharding_rules(args);
   args.finish();
-  push_predictor(L, collate_fn, pred_fn, output_fn, std::move(options));
+  push_predictor(L, collator, pred_fn, output_fn, std::move(options));
   return 1;
 }
 
@@ -77,7 +77,7 @@ int predict(lua_State* L) {
               "parameters carry their layout here; leave it out");
   args.finish();
   std::vector<Tree> preds =
-      self->predictor.predict(make_dataset(examples, self->collate_fn), batch_size, params, desc);
+      self->predictor.predict(make_dataset(examples, self->collator), batch_size, params, desc);
   lua_createtable(L, static_cast<int>(preds.size()), 0);
   for (size_t i = 0; i < preds.size(); ++i) {
     push_tree(L, preds[i]);
@@ -88,12 +88,12 @@ int predict(lua_State* L) {
 
 }  // namespace
 
-void push_predictor(lua_State* L, const Ref& collate_fn, const Ref& pred_fn, const Ref& output_fn,
-                    PredictorOptions options) {
+void push_predictor(lua_State* L, const Collator& collator, const Ref& pred_fn,
+                    const Ref& output_fn, PredictorOptions options) {
   options.pred_fn = make_pred_fn(pred_fn);
   options.output_fn = make_output_fn(output_fn);
   push_object(
-      L, std::make_shared<LuaPredictor>(LuaPredictor{Predictor(std::move(options)), collate_fn}));
+      L, std::make_shared<LuaPredictor>(LuaPredictor{Predictor(std::move(options)), collator}));
 }
 
 void add_predictor(lua_State* L) {
@@ -107,8 +107,9 @@ void add_predictor(lua_State* L) {
       L, "redco.",
       {{"Predictor", make,
         "Predictor{deployer, collate_fn, collate = \"global\", pred_fn, output_fn, "
-        "params_sharding_rules} -> Predictor\n"
-        "`collate` and `params_sharding_rules` are as a Trainer's. `pred_fn(rng, params, batch)` "
+        "params_sharding_rules, num_workers = 0, prefetch_factor = 2} -> Predictor\n"
+        "`collate`, `params_sharding_rules`, `num_workers` and `prefetch_factor` are as a "
+        "Trainer's. `pred_fn(rng, params, batch)` "
         "gives a batch's predictions, a tree of tensors; `rng` is as a Trainer's. "
         "`output_fn(batch_preds)` makes a list of them, one per example; without it every tensor "
         "is split along its first dimension."}});

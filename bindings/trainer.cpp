@@ -161,7 +161,7 @@ int make(lua_State* L) {
   args.push("deployer");
   auto deployer = check_object<LuaDeployer>(L, lua_gettop(L), "redco.Trainer: deployer");
   auto object = std::make_shared<LuaTrainer>();
-  object->collate_fn = args.required<Ref>("collate_fn");
+  object->collator = check_collator(args);
   object->collate = check_collate(args);
   object->apply_fn = args.get<Ref>("apply_fn", {});
   Ref loss_fn = args.required<Ref>("loss_fn");
@@ -197,23 +197,23 @@ std::shared_ptr<LuaTrainer> self(lua_State* L, const char* method) {
 }
 
 // The examples of `train_examples`: a list, or a function of the epoch that gives one.
-void read_train_examples(NamedArguments& args, const Ref& collate_fn, FitOptions& options) {
+void read_train_examples(NamedArguments& args, const Collator& collator, FitOptions& options) {
   lua_State* L = args.state();
   return balanced(L, [&] {
     const std::string name = args.function() + ": train_examples";
     args.push("train_examples");
     require(!lua_isnil(L, -1), name, " is missing");
     if (!lua_isfunction(L, -1)) {
-      options.train_examples = make_dataset(Examples(L, -1, name), collate_fn);
+      options.train_examples = make_dataset(Examples(L, -1, name), collator);
       return;
     }
-    options.train_examples = [function = Ref(L, -1), collate_fn, name](int64_t epoch_idx) {
+    options.train_examples = [function = Ref(L, -1), collator, name](int64_t epoch_idx) {
       lua_State* state = function.state();
       return balanced(state, [&] {
         function.push();
         push_integer(state, epoch_idx);
         call(state, 1, 1);
-        return make_dataset(Examples(state, -1, name + ": its result"), collate_fn);
+        return make_dataset(Examples(state, -1, name + ": its result"), collator);
       });
     };
   });
@@ -235,7 +235,7 @@ EvalMetricsFn make_eval_metrics(NamedArguments& args, LuaTrainer& trainer,
     auto predictor = check_object<LuaPredictor>(L, -1, args.function() + ": eval_predictor");
     return [predictor, metric_fn, all = *eval_examples, batch_size,
             &trainer](const Dataset& examples) {
-      Dataset readable = head(make_dataset(all, predictor->collate_fn), examples.size);
+      Dataset readable = head(make_dataset(all, predictor->collator), examples.size);
       std::vector<Tree> preds =
           predictor->predictor.predict(readable, batch_size, trainer.trainer->state().params);
       lua_State* state = metric_fn.state();
@@ -259,7 +259,7 @@ int fit(lua_State* L) {
   auto object = self(L, "Trainer:fit");
   NamedArguments args(L, 2, "Trainer:fit");
   FitOptions options;
-  read_train_examples(args, object->collate_fn, options);
+  read_train_examples(args, object->collator, options);
   options.per_device_batch_size = args.required<int64_t>("per_device_batch_size");
   options.n_epochs = args.required<int64_t>("n_epochs");
   options.global_batch_size = args.optional<int64_t>("global_batch_size");
@@ -271,7 +271,7 @@ int fit(lua_State* L) {
   args.push("eval_examples");
   if (!lua_isnil(L, -1)) {
     eval_examples.emplace(L, -1, "Trainer:fit: eval_examples");
-    options.eval_examples = make_dataset(*eval_examples, object->collate_fn);
+    options.eval_examples = make_dataset(*eval_examples, object->collator);
   }
   options.eval_metrics =
       make_eval_metrics(args, *object, eval_examples,
@@ -299,7 +299,7 @@ Pass read_pass(lua_State* L, const LuaTrainer& trainer, const char* method, cons
   pass.batch_size = args.required<int64_t>("per_device_batch_size");
   pass.desc = args.get<std::string>("desc", desc);
   args.finish();
-  pass.examples = make_dataset(examples, trainer.collate_fn);
+  pass.examples = make_dataset(examples, trainer.collator);
   return pass;
 }
 
@@ -322,7 +322,7 @@ int setup_running_step(lua_State* L) {
   NamedArguments args(L, 2, "Trainer:setup_running_step");
   args.push("examples");
   Dataset examples =
-      make_dataset(Examples(L, -1, args.function() + ": examples"), object->collate_fn);
+      make_dataset(Examples(L, -1, args.function() + ": examples"), object->collator);
   auto batch_size = args.required<int64_t>("per_device_batch_size");
   args.finish();
   object->trainer->setup_running_step(examples, batch_size);
@@ -356,7 +356,7 @@ int get_default_predictor(lua_State* L) {
   options.deployer = trainer.deployer();
   options.collate = object->collate;
   options.params_sharding_rules = trainer.params_sharding_rules();
-  push_predictor(L, object->collate_fn, pred_fn, output_fn, std::move(options));
+  push_predictor(L, object->collator, pred_fn, output_fn, std::move(options));
   return 1;
 }
 
@@ -425,14 +425,16 @@ void add_trainer(lua_State* L) {
         "Gradients are those of a step."},
        {"get_default_predictor", get_default_predictor,
         "get_default_predictor(self, {pred_fn, output_fn}) -> Predictor\n"
-        "A Predictor with the Trainer's deployer, collate_fn, collate and params_sharding_rules."}},
+        "A Predictor with the Trainer's deployer, collate_fn and its workers, collate and "
+        "params_sharding_rules."}},
       field);
   register_functions(
       L, "redco.",
       {{"Trainer", make,
         "Trainer{deployer, collate_fn, loss_fn, params, optimizer, apply_fn, opt_state, step = 0, "
         "compute_dtype = \"float32\", loss_scale, lr_schedule_fn, accumulate_grad_batches, "
-        "train_step_fn, collate = \"global\", params_sharding_rules} -> Trainer\n"
+        "train_step_fn, collate = \"global\", params_sharding_rules, num_workers = 0, "
+        "prefetch_factor = 2} -> Trainer\n"
         "Trains a tree of parameters, in place. `collate_fn(examples)` makes a batch, a table of "
         "tensors, from a list of examples. By default each process collates the whole global batch "
         "and keeps its rows. With collate = \"local\" it collates only the examples of its rows, "
@@ -440,6 +442,16 @@ void add_trainer(lua_State* L) {
         "dimension is the number of examples must agree in the others on all processes (pad to a "
         "fixed length), all other tensors, numbers and booleans must be the same, and strings may "
         "differ; a process that a small last batch leaves without examples collates the first one. "
+        "With num_workers > 0 so many threads call collate_fn ahead of the steps, prefetch_factor "
+        "batches each at most. Each has a Lua state of its own, to which collate_fn and the "
+        "examples are copied - collate_fn now, the examples when a run first asks for them: a "
+        "later "
+        "change of a variable is not seen. They may use numbers, strings, booleans, tables, "
+        "functions, modules by `require`, the standard globals, and, not copied but shared, "
+        "tensors, tokenizers and data sets; anything else is an error that names it. A list of "
+        "examples is copied to each worker, a data set reads its files there. Random numbers of "
+        "collate_fn, math.random's too, depend on the seed, the epoch and the step alone, and are "
+        "the same for any num_workers. "
         "`loss_fn(rng, state, params, batch, is_training)` "
         "returns the mean loss of a batch, and the weight of that mean (its number of examples if "
         "left out), by which micro-batches are combined. `rng` gives each example the numbers it "

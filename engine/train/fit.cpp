@@ -3,7 +3,9 @@
 #include <redco/trainer.h>
 
 #include "batches.h"
+#include "lookahead.h"
 #include "pending_metrics.h"
+#include "random.h"
 
 #include <redco/error.h>
 
@@ -21,7 +23,7 @@ namespace redco {
 namespace {
 
 // Streams of a Trainer's random numbers that must not meet; `train_step.cpp` has its own.
-constexpr uint64_t eval_stream = 2;
+constexpr uint64_t eval_stream = 2, collate_stream = 3, eval_collate_stream = 4;
 
 void check_not_empty(const char* what, const Dataset& examples) {
   require(examples.size > 0, what, ": the set of examples is empty");
@@ -61,6 +63,13 @@ void Trainer::train_epoch(const Dataset& examples, const Batching& batching, uin
   setup_running_step(examples, batching.micro / deployer_->mesh()->size(Mesh::dp));
   std::vector<int64_t> order = epoch_order(examples.size, seed_, epoch);
   size_t batch_size = size_t(batching.micro * batching.accumulate);
+  Dataset ahead = with_lookahead(examples,
+                                 {.order = order,
+                                  .batch_size = batching.micro,
+                                  .batches_per_step = batching.accumulate,
+                                  .seed = derive_seed(seed_, {collate_stream, epoch}),
+                                  .collate = collate_},
+                                 deployer_->mesh());
   auto progress =
       deployer_->run_log().progress(training_desc(desc, batching), examples.size, "examples");
   std::map<std::string, double> shown;
@@ -69,7 +78,7 @@ void Trainer::train_epoch(const Dataset& examples, const Batching& batching, uin
     for (size_t first = 0; first < order.size(); first += batch_size) {
       if (max_steps && state_.step >= *max_steps) break;
       auto indices = std::span(order).subspan(first, std::min(batch_size, order.size() - first));
-      PendingMetrics current = run_step(examples, indices, batching.micro);
+      PendingMetrics current = run_step(ahead, indices, batching.micro);
       // Read now that the next step is under way: nothing waits for the one just issued.
       if (previous) finish(*std::exchange(previous, std::nullopt), shown);
       previous.emplace(std::move(current));
@@ -104,12 +113,20 @@ double Trainer::eval_loss(const Dataset& examples, int64_t per_device_batch_size
   at::NoGradGuard no_grad;
   Tree params = in_compute_dtype(state_.params);
   at::Tensor loss_sum, weight_sum;
+  std::vector<int64_t> order = index_range(0, examples.size);
+  Dataset ahead = with_lookahead(examples,
+                                 {.order = order,
+                                  .batch_size = batch_size,
+                                  .seed = derive_seed(seed_, {eval_collate_stream}),
+                                  .collate = collate_},
+                                 deployer_->mesh());
   auto progress = deployer_->run_log().progress(desc, examples.size, "examples");
   for (int64_t first = 0; first < examples.size; first += batch_size) {
     check_interrupt();
-    std::vector<int64_t> indices = index_range(first, std::min(first + batch_size, examples.size));
+    auto indices = std::span(order).subspan(size_t(first),
+                                            size_t(std::min(batch_size, examples.size - first)));
     at::Generator rng = batch_rng(eval_stream, size_t(first), indices.size());
-    Loss batch = loss_of(examples, indices, params, rng, /*is_training=*/false);
+    Loss batch = loss_of(ahead, indices, params, rng, /*is_training=*/false);
     at::Tensor weight = batch.weight.to(at::kDouble);
     at::Tensor loss = batch.loss.to(at::kDouble) * weight;
     loss_sum = loss_sum.defined() ? loss_sum + loss : loss;
