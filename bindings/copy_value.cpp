@@ -159,9 +159,11 @@ class Copier {
     lua_pushlstring(to_, names[0].data(), names[0].size());
     call(to_, 1, 1);
     for (size_t i = 1; i < names.size(); ++i) {
-      if (!lua_istable(to_, -1)) refuse("is not in the module '" + names[0] + "' of a worker");
       lua_getfield(to_, -1, names[i].c_str());
       lua_remove(to_, -2);
+      if (lua_isnil(to_, -1))
+        refuse("is '" + names[i] + "' of the module '" + names[0] +
+               "', which does not have it where it is loaded anew");
     }
   }
 
