@@ -4,6 +4,8 @@ local dataset = require "redco.data.dataset"
 local data = {
   dataset = dataset.dataset,
   concat = dataset.concat,
+  default_collate = require "redco.data.default_collate",
+  pack = require "redco.data.pack",
   image_processor = require "redco.data.image_processor",
 }
 
