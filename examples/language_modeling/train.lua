@@ -2,7 +2,9 @@
 local redco = require "redco"
 
 local o = redco.options {
-  data = "",  -- a text file; "": the corpus beside this script
+  data = "",  -- a text file, or NAME.bin of its tokens; "": the corpus beside this script
+  packing = "wrapped",  -- or "bfd": each paragraph by itself
+  num_workers = 2,
   model_dir = "",  -- a folder to go on from; "": a new model of the shape below
   tokenizer_dir = "",  -- "": the model's own, or, for a new one, the bytes as they are
   workdir = "workdir",
@@ -58,14 +60,29 @@ local function new_model()
 end
 local model = is_new and new_model() or redco.models.from_pretrained(o.model_dir)
 
--- An example is `context_length` tokens and the one that follows each; every twentieth is held out.
-local text = redco.data.read(o.data ~= "" and o.data or here .. "data/corpus_pd.txt")
-local tokens = tokenizer({ text }, { add_special_tokens = false }).input_ids[0]
-local train, held_out = {}, {}
-for i = 0, math.floor((#tokens - 1) / o.context_length) - 1 do
-  local set = i % 20 == 19 and held_out or train
-  set[#set + 1] = tokens:narrow(0, i * o.context_length, o.context_length + 1)
+-- An example is `context_length` tokens and the one that follows each. A text is read by paragraphs
+-- that are put together to rows; of a file of tokens rows are read. Neither is held in memory.
+local function new_rows(path)
+  if path:match "%.bin$" then
+    return redco.data.tokens(path, { seq_len = o.context_length }):map(function(row)
+      return { input_ids = row:narrow(0, 0, o.context_length),
+        labels = row:narrow(0, 1, o.context_length) }
+    end)
+  end
+  local paragraphs = redco.data.paragraphs(path):map(function(text)
+    return tokenizer:encode(text .. "\n\n", { add_special_tokens = false })
+  end)
+  return redco.data.pack(paragraphs, { seq_len = o.context_length, strategy = o.packing })
 end
+
+-- Every twentieth is held out.
+local rows = new_rows(o.data ~= "" and o.data or here .. "data/corpus_pd.txt")
+local train, held_out = {}, {}
+for i = 1, #rows do
+  local set = i % 20 == 0 and held_out or train
+  set[#set + 1] = i
+end
+train, held_out = rows:select(train), rows:select(held_out)
 
 local schedule = deployer:get_lr_schedule_fn {
   train_size = #train, n_epochs = o.n_epochs,
@@ -75,13 +92,8 @@ local schedule = deployer:get_lr_schedule_fn {
 }
 local trainer = redco.Trainer {
   deployer = deployer,
-  collate_fn = function(examples)
-    local rows = redco.torch.stack(examples)
-    return {
-      input_ids = rows:narrow(1, 0, o.context_length),
-      labels = rows:narrow(1, 1, o.context_length),
-    }
-  end,
+  collate_fn = redco.data.default_collate,
+  num_workers = o.num_workers,
   loss_fn = function(rng, state, params, batch, is_training)
     return model.loss(params, batch, { train = is_training, rng = rng })
   end,
