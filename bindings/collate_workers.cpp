@@ -30,9 +30,11 @@ struct CollateWorkers::Batch {
 };
 
 struct CollateWorkers::Worker {
-  explicit Worker(bool is_strict) : engine({.strict = is_strict}) {}
+  explicit Worker(bool is_strict)
+      : engine({.strict = is_strict}), context(lua::context(engine.state())) {
+    context.is_worker = true;
+  }
   lua_State* state() const { return engine.state(); }
-  Context& context() const { return lua::context(state()); }
 
   // Calls `body(to)` with a copy of the value on top of this state's stack.
   template <class Body>
@@ -52,6 +54,7 @@ struct CollateWorkers::Worker {
   }
 
   Engine engine;
+  Context& context;                            // for other threads too: `interrupted`
   Ref collate_fn;                              // in this state
   std::map<const Batches*, Dataset> datasets;  // of examples in this state
   const Batches* running = nullptr;            // whose batch it makes
@@ -70,9 +73,9 @@ class CollateWorkers::Batches {
       std::lock_guard lock(all.mutex_);
       std::erase_if(all.waiting_, [&](const auto& batch) { return batch->owner == this; });
       for (auto& worker : all.workers_)
-        if (worker->running == this) worker->context().interrupted = true;
+        if (worker->running == this) worker->context.interrupted = true;
     }
-    if (is_copied_) all.while_idle([&](Worker& worker) { worker.datasets.erase(this); });
+    all.while_idle([&](Worker& worker) { worker.datasets.erase(this); });
   }
 
   void prefetch(const std::vector<int64_t>& indices) {
@@ -157,7 +160,6 @@ CollateWorkers::CollateWorkers(const Ref& collate_fn, int64_t num_workers, int64
   lua_State* L = collate_fn.state();
   for (int64_t i = 0; i < num_workers; ++i) {
     auto worker = std::make_unique<Worker>(context(L).is_strict);
-    worker->context().is_worker = true;
     protect(worker->state(), [&](lua_State* to) { copy_paths(L, to); });
     worker->copy(collate_fn, what_ + ": collate_fn",
                  [&](lua_State* to) { worker->collate_fn = Ref(to, -1); });
@@ -252,7 +254,7 @@ void CollateWorkers::run(Worker& worker) {
     batch->error = std::move(error);
     batch->is_done = true;
     worker.running = nullptr;
-    worker.context().interrupted = false;
+    worker.context.interrupted = false;
     --n_running_;
     from_workers_.notify_all();
   }
