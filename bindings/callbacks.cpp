@@ -1,6 +1,7 @@
 #include "callbacks.h"
 
 #include "collate_workers.h"
+#include "tensor.h"
 #include "values.h"
 
 #include <redco/error.h>
@@ -36,21 +37,22 @@ class MathRandom {
  public:
   explicit MathRandom(lua_State* L) {
     if (!WithRng::current().defined()) return;
+    int top = lua_gettop(L);
     lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
     lua_getfield(L, -1, LUA_MATHLIBNAME);
     lua_getfield(L, -1, "randomseed");
     // LuaJIT keeps the generator's state in a userdata that its functions share.
-    if (lua_iscfunction(L, -1) && lua_getupvalue(L, -1, 1)) {
+    if (lua_iscfunction(L, -1) && lua_getupvalue(L, -1, 1) && lua_isuserdata(L, -1)) {
       state_ = static_cast<char*>(lua_touserdata(L, -1));
-      if (state_) before_.assign(state_, state_ + lua_objlen(L, -1));
+      before_.assign(state_, state_ + lua_objlen(L, -1));
       lua_pop(L, 1);
+      // 2^53 seeds; each micro-batch of a step has its own.
+      auto first = counter_generator(WithRng::current())->batch().first;
+      auto seed = fold_in(WithRng::current(), static_cast<uint64_t>(first)).current_seed();
+      lua_pushnumber(L, static_cast<double>(seed >> 11));
+      lua_call(L, 1, 0);
     }
-    // 2^53 seeds; each micro-batch of a step has its own.
-    auto first = counter_generator(WithRng::current())->batch().first;
-    auto seed = fold_in(WithRng::current(), static_cast<uint64_t>(first)).current_seed();
-    lua_pushnumber(L, static_cast<double>(seed >> 11));
-    lua_call(L, 1, 0);
-    lua_pop(L, 2);
+    lua_settop(L, top);
   }
   ~MathRandom() {
     if (state_) std::copy(before_.begin(), before_.end(), state_);
@@ -70,6 +72,7 @@ Examples::Examples(lua_State* L, int index, const std::string& name) : value_(L,
     value_.push();
     int value = lua_gettop(L);
     is_list_ = !luaL_getmetafield(L, value, "__len");
+    if (test_tensor(L, value)) first_ = 0;
     if (is_list_) {
       require(lua_istable(L, value), name, ": expected a list or a data set, got ",
               described(L, value));
@@ -95,7 +98,7 @@ void Examples::push(const std::vector<int64_t>& indices) const {
     } else {
       lua_pushcfunction(L, get_example);
       lua_pushvalue(L, list + 1);
-      push_integer(L, indices[i] + 1);
+      push_integer(L, indices[i] + first_);
       call(L, 2, 1);
     }
     lua_rawseti(L, list, static_cast<int>(i) + 1);

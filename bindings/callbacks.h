@@ -19,7 +19,7 @@ namespace redco::lua {
 class CollateWorkers;
 
 /// Examples on the Lua side: a list, or what has a length and examples by number from 1 on by its
-/// metatable's __len and __index, as redco.data's sets have.
+/// metatable's __len and __index, as redco.data's sets have. A tensor's are its rows.
 class Examples {
  public:
   /// `name` says in errors which examples they are.
@@ -37,6 +37,7 @@ class Examples {
   Ref value_;
   int64_t size_;
   bool is_list_;
+  int64_t first_ = 1;  // the number of the first one, in Lua
 };
 
 /// Examples as the engine sees them: `collate_fn` is called with the list of those of a batch. What

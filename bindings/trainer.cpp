@@ -403,8 +403,9 @@ void add_trainer(lua_State* L) {
         "eval_examples, eval_per_device_batch_size, eval_loss = true, eval_predictor, "
         "eval_metric_fn, eval_sanity_check = true})\n"
         "Trains for n_epochs, or until `step` reaches max_steps, and evaluates after each epoch. "
-        "`train_examples` is a list, a data set (redco.data.dataset), or a function of epoch_idx "
-        "(from 0) that returns one of these. "
+        "`train_examples` is a list, a data set (redco.data.dataset), a tensor of rows, or a "
+        "function "
+        "of epoch_idx (from 0) that returns one of these. "
         "`eval_metric_fn(examples, preds)` returns a table of numbers from what `eval_predictor` "
         "predicts."},
        {"train", train,
@@ -447,8 +448,9 @@ void add_trainer(lua_State* L) {
         "examples are copied - collate_fn now, the examples when a run first asks for them: a "
         "later "
         "change of a variable is not seen. They may use numbers, strings, booleans, tables, "
-        "functions, modules by `require`, the standard globals, and, not copied but shared, "
-        "tensors, tokenizers and data sets; anything else is an error that names it. A list of "
+        "functions, modules (which are loaded anew), the standard globals, and, not copied but "
+        "shared, tensors, tokenizers and data sets; anything else is an error that names it. A "
+        "list of "
         "examples is copied to each worker, a data set reads its files there. Random numbers of "
         "collate_fn, math.random's too, depend on the seed, the epoch and the step alone, and are "
         "the same for any num_workers. "
