@@ -3,6 +3,8 @@
 #include <redco/trainer.h>
 
 #include "batches.h"
+#include "lookahead.h"
+#include "random.h"
 
 #include <redco/error.h>
 
@@ -10,13 +12,15 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <span>
+#include <vector>
 
 namespace redco {
 
 namespace {
 
 // Streams of a Trainer's random numbers that must not meet; `train_step.cpp` has its own.
-constexpr uint64_t eval_stream = 2;
+constexpr uint64_t eval_stream = 2, eval_collate_stream = 4;
 
 }  // namespace
 
@@ -28,12 +32,20 @@ double Trainer::eval_loss(const Dataset& examples, int64_t per_device_batch_size
   at::NoGradGuard no_grad;
   Tree params = in_compute_dtype(state_.params);
   at::Tensor loss_sum, weight_sum;
+  std::vector<int64_t> order = index_range(0, examples.size);
+  Dataset ahead = with_lookahead(examples,
+                                 {.order = order,
+                                  .batch_size = batch_size,
+                                  .seed = derive_seed(seed_, {eval_collate_stream}),
+                                  .collate = collate_},
+                                 deployer_->mesh());
   auto progress = deployer_->run_log().progress(desc, examples.size, "examples");
   for (int64_t first = 0; first < examples.size; first += batch_size) {
     check_interrupt();
-    std::vector<int64_t> indices = index_range(first, std::min(first + batch_size, examples.size));
+    auto indices = std::span(order).subspan(size_t(first),
+                                            size_t(std::min(batch_size, examples.size - first)));
     at::Generator rng = batch_rng(eval_stream, size_t(first), indices.size());
-    Loss batch = loss_of(examples, indices, params, rng, /*is_training=*/false);
+    Loss batch = loss_of(ahead, indices, params, rng, /*is_training=*/false);
     at::Tensor weight = batch.weight.to(at::kDouble);
     at::Tensor loss = batch.loss.to(at::kDouble) * weight;
     loss_sum = loss_sum.defined() ? loss_sum + loss : loss;

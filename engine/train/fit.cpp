@@ -3,7 +3,9 @@
 #include <redco/trainer.h>
 
 #include "batches.h"
+#include "lookahead.h"
 #include "pending_metrics.h"
+#include "random.h"
 #include "run_state.h"
 #include "step_meter.h"
 #include "step_profile.h"
@@ -26,6 +28,8 @@ namespace redco {
 
 namespace {
 
+// A stream of the Trainer's random numbers; `train_step.cpp` and `evaluation.cpp` have theirs.
+constexpr uint64_t collate_stream = 3;
 constexpr int64_t most_skipped_in_a_row = 10;
 constexpr int64_t most_restores = 2;
 
@@ -77,6 +81,7 @@ class Trainer::Fit {
     std::vector<int64_t> indices;
   };
 
+  Dataset from_here(const Dataset& examples, std::span<const int64_t> order) const;
   void train_step(const Dataset& examples, std::span<const int64_t> indices);
   void log(PendingMetrics& metrics);
   void finish_step(const Dataset& examples);
@@ -202,6 +207,7 @@ bool Trainer::Fit::train_epoch(const Dataset& examples, const std::string& desc)
           " now: go on with the same examples, or from a checkpoint at the end of an epoch");
   run_.epoch_size = examples.size;
   std::vector<int64_t> order = epoch_order(examples.size, trainer_.seed_, uint64_t(run_.epoch_idx));
+  Dataset ahead = from_here(examples, order);
   int64_t batch_size = batching_.micro * batching_.accumulate;
   auto progress = deployer_.run_log().progress(trainer_.training_desc(desc, batching_),
                                                examples.size, "examples");
@@ -212,10 +218,11 @@ bool Trainer::Fit::train_epoch(const Dataset& examples, const std::string& desc)
   try {
     while (run_.n_examples < examples.size && !is_done() && !is_restored_) {
       int64_t first = run_.n_examples, n = std::min(batch_size, examples.size - first);
-      if (!run_.left_out_batches.contains({run_.epoch_idx, first}))
-        train_step(examples, std::span(order).subspan(size_t(first), size_t(n)));
+      bool is_left_out = run_.left_out_batches.contains({run_.epoch_idx, first});
+      if (!is_left_out) train_step(ahead, std::span(order).subspan(size_t(first), size_t(n)));
       if (is_restored_) break;
       run_.n_examples = first + n;
+      if (is_left_out) ahead = from_here(examples, order);
       after_step(examples);
       progress->advance(n, shown_);
     }
@@ -227,6 +234,22 @@ bool Trainer::Fit::train_epoch(const Dataset& examples, const std::string& desc)
     throw;
   }
   return run_.n_examples >= examples.size && !is_restored_;
+}
+
+// The rest of an epoch.
+Dataset Trainer::Fit::from_here(const Dataset& examples, std::span<const int64_t> order) const {
+  uint64_t seed = derive_seed(trainer_.seed_, {collate_stream, uint64_t(run_.epoch_idx)});
+  Pass pass{.order = order,
+            .batch_size = batching_.micro,
+            .batches_per_step = batching_.accumulate,
+            .seed = seed,
+            .collate = trainer_.collate_};
+  // A run that goes on with batches of another size may be between two of them.
+  if (run_.n_examples % (batching_.micro * batching_.accumulate) == 0)
+    pass.first_batch = run_.n_examples / batching_.micro;
+  else
+    pass.order = order.subspan(size_t(run_.n_examples));
+  return with_lookahead(examples, pass, deployer_.mesh());
 }
 
 void Trainer::Fit::train_step(const Dataset& examples, std::span<const int64_t> indices) {
@@ -412,6 +435,8 @@ void Trainer::Fit::save(const std::vector<std::string>& names, bool is_epoch_don
   options.pointer = ckpts + "/last_ckpt.txt";
   for (size_t i = 0; i + 1 < names.size(); ++i) options.also.push_back(ckpts + "/" + names[i]);
   options.keep_last_k = options_.keep_last_k_ckpts;
+  // By itself: a failure of the one before must not keep some processes from this one.
+  writing([&] { deployer_.checkpoints().wait(); });
   writing([&] {
     deployer_.save_ckpt(ckpts + "/" + names.back(),
                         trainer_.checkpoint(options_.save_opt_states, is_epoch_done), options);

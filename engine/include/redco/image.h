@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -20,5 +21,13 @@ REDCO_API at::Tensor decode_image(const std::string& name, std::string_view byte
 /// 3 (RGB) or 4 (and opacity), as uint8 or as floating-point numbers from 0 to 1. Throws Error,
 /// beginning with `name`, for anything else.
 REDCO_API std::string encode_png(const std::string& name, const at::Tensor& pixels);
+
+/// Filters by Pillow's numbers for them.
+enum class Resample { lanczos = 1, bilinear = 2, bicubic = 3 };
+
+/// An image, uint8 [channels, height, width] on the CPU, in another size: what Pillow's `resize`
+/// gives, to the last bit.
+REDCO_API at::Tensor resize_image(const at::Tensor& image, int64_t height, int64_t width,
+                                  Resample resample);
 
 }  // namespace redco
