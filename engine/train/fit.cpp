@@ -70,9 +70,11 @@ void Trainer::train_epoch(const Dataset& examples, const Batching& batching, uin
   size_t batch_size = size_t(batching.micro * batching.accumulate);
   auto progress =
       deployer_->run_log().progress(training_desc(desc, batching), examples.size, "examples");
-  if (n_epochs)
-    progress->set_part_of_run(double(epoch) / double(*n_epochs),
-                              double(epoch + 1) / double(*n_epochs));
+  if (n_epochs) {
+    double n_steps = std::ceil(double(order.size()) / double(batch_size));
+    double n = max_steps ? std::min(double(*n_epochs), double(*max_steps) / n_steps) : *n_epochs;
+    progress->set_part_of_run(double(epoch) / n, double(epoch + 1) / n);
+  }
   std::map<std::string, double> shown;
   std::optional<PendingMetrics> previous;
   try {
