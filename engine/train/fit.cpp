@@ -211,9 +211,12 @@ bool Trainer::Fit::train_epoch(const Dataset& examples, const std::string& desc)
   int64_t batch_size = batching_.micro * batching_.accumulate;
   auto progress = deployer_.run_log().progress(trainer_.training_desc(desc, batching_),
                                                examples.size, "examples");
-  if (options_.n_epochs > 1)
-    progress->set_part_of_run(double(run_.epoch_idx) / double(options_.n_epochs),
-                              double(run_.epoch_idx + 1) / double(options_.n_epochs));
+  if (options_.n_epochs > 1 || options_.max_steps) {
+    double n = double(options_.n_epochs);
+    double n_steps = std::ceil(double(examples.size) / double(batch_size));
+    if (options_.max_steps) n = std::min(n, double(*options_.max_steps) / n_steps);
+    progress->set_part_of_run(double(run_.epoch_idx) / n, double(run_.epoch_idx + 1) / n);
+  }
   progress->advance(run_.n_examples);
   try {
     while (run_.n_examples < examples.size && !is_done() && !is_restored_) {
