@@ -49,13 +49,19 @@ local addresses = { ipv4 = "10.77.0.1", name = "host1" }
 if os.execute(hosts.on(1) .. "ip -6 address | grep -q fd77") == 0 then
   addresses.ipv6 = "fd77::1"
 end
+local all = {}
+for name, address in pairs(addresses) do
+  all[#all + 1] = start(name, ("--host0-address %s --host0-port %d %s"):format(address, 3000 + #all,
+    training.words(4, name)))
+end
+for name in pairs(addresses) do all[#all + 1] = wait(name) end
+program.shell(table.concat(all, "\n"))
+
 for name, address in pairs(addresses) do
   test("two processes on each of two hosts train: " .. name, function()
-    program.shell(start(name, ("--host0-address %s %s"):format(address, training.words(4, name)))
-      .. wait(name))
     local _, second = expect_code(name, 0)
     expect_has(second, "host 1 of 2, as REDCO_N_PROCESSES and REDCO_PROCESS_ID say, runs " ..
-      "processes 2 to 3 of 4, which meet at " .. address .. ":11111")
+      "processes 2 to 3 of 4, which meet at " .. address .. ":300")
     training.expect_done(name)
   end)
 end
