@@ -381,7 +381,7 @@ void add_deployer(lua_State* L) {
         "or \"cuda\", is where parameters and batches "
         "are brought, each process to the GPU of its number on its host; without it they stay "
         "where "
-        "they are. redco-lua --nproc N and torchrun start processes that find each "
+        "they are. redco-lua --nproc N, torchrun, srun and mpirun start processes that find each "
         "other; otherwise `n_processes`, `process_id` and the address of process 0 say it. A "
         "collective that does not end within `collective_timeout` seconds is an error. Fields: "
         "workdir, n_processes, process_id, mesh: {dp = copies of the model, mp = shards of "

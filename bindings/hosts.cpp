@@ -2,6 +2,8 @@
 
 #include <redco/error.h>
 
+#include <c10/util/Exception.h>
+
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -22,8 +24,10 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds round_time(250);
 // How long the store may take to answer.
 constexpr std::chrono::seconds patience(5);
-// How long a host waits at its end: the first one for the others, those for the store.
-constexpr std::chrono::seconds farewell(10), short_farewell(2);
+// How long a host waits at its end: the first one for the others, who may be writing a checkpoint;
+// those for the store.
+constexpr std::chrono::minutes farewell(10);
+constexpr std::chrono::seconds short_farewell(2);
 
 }  // namespace
 
@@ -53,7 +57,7 @@ struct Hosts::Link {
   std::optional<HostBoard::End> end;
   // By the thread.
   News news;
-  bool has_left = false;
+  bool has_ended = false;
   std::optional<Clock::time_point> answered;  // when the store did last
 };
 
@@ -70,9 +74,17 @@ class Hosts::Talk {
       board_.emplace(std::move(store), place_.size);
       if (place_.rank == 0) lead_.emplace(*board_, restarts_);
       while (round()) wait();
+    } catch (const c10::Error& error) {
+      publish([&](News& news) { news.lost = error.what_without_backtrace(); });
     } catch (const std::exception& error) {
       publish([&](News& news) { news.lost = error.what(); });
     }
+    part_.reset();
+    lead_.reset();
+    board_.reset();
+    std::lock_guard lock(link_->mutex);
+    link_->has_ended = true;
+    link_->changed.notify_all();
   }
 
  private:
@@ -159,11 +171,7 @@ class Hosts::Talk {
 
   bool leave() {
     board_->set_left(place_.rank);
-    if (lead_ && !lead_->all_left()) return false;
-    std::lock_guard lock(link_->mutex);
-    link_->has_left = true;
-    link_->changed.notify_all();
-    return true;
+    return !lead_ || lead_->all_left();
   }
 
   std::shared_ptr<Link> link_;
@@ -206,8 +214,9 @@ Hosts::~Hosts() {
   link_->tell([](Link& link) { link.leaves = true; });
   std::unique_lock lock(link_->mutex);
   if (link_->answered && !is_lost)
-    link_->changed.wait_for(lock, place_.rank == 0 ? farewell : short_farewell,
-                            [this] { return link_->has_left || !link_->news.lost.empty(); });
+    link_->changed.wait_for(lock,
+                            place_.rank == 0 ? std::chrono::seconds(farewell) : short_farewell,
+                            [this] { return link_->has_ended; });
   close(descriptor_);
 }
 

@@ -7,16 +7,17 @@ local training = require "training"
 local test, expect_equal = testing.test, testing.expect_equal
 local expect_has = program.expect_has
 
--- Starts the words of redco-lua on both hosts, two processes on each, beside what runs already; a
--- shell command. `$NAME0` and `$NAME1` are the launchers.
+-- A shell command that starts the words of redco-lua on a host, 0 or 1, with two processes, beside
+-- what runs already. `$NAME0` and `$NAME1` are the launchers.
+local function start_one(name, i, words)
+  return ([[
+%s"$REDCO_LUA" --n-processes 2 --process-id %d --nproc 2 %s >>%s%d.out 2>&1 &
+%s%d=$!
+]]):format(hosts.on(i + 1), i, words, name, i, name, i)
+end
+
 local function start(name, words)
-  local lines = {}
-  for i = 0, 1 do
-    lines[i + 1] = ([[
-%s"$REDCO_LUA" --n-processes 2 --process-id %d --nproc 2 %s >%s%d.out 2>&1 &
-%s%d=$!]]):format(hosts.on(i + 1), i, words, name, i, name, i)
-  end
-  return table.concat(lines, "\n") .. "\n"
+  return start_one(name, 0, words) .. start_one(name, 1, words)
 end
 
 -- A shell command that waits for their ends, and notes how and when they came.
@@ -49,13 +50,19 @@ local addresses = { ipv4 = "10.77.0.1", name = "host1" }
 if os.execute(hosts.on(1) .. "ip -6 address | grep -q fd77") == 0 then
   addresses.ipv6 = "fd77::1"
 end
+local all = {}
+for name, address in pairs(addresses) do
+  all[#all + 1] = start(name, ("--host0-address %s --host0-port %d %s"):format(address, 3000 + #all,
+    training.words(4, name)))
+end
+for name in pairs(addresses) do all[#all + 1] = wait(name) end
+program.shell(table.concat(all, "\n"))
+
 for name, address in pairs(addresses) do
   test("two processes on each of two hosts train: " .. name, function()
-    program.shell(start(name, ("--host0-address %s %s"):format(address, training.words(4, name)))
-      .. wait(name))
     local _, second = expect_code(name, 0)
     expect_has(second, "host 1 of 2, as REDCO_N_PROCESSES and REDCO_PROCESS_ID say, runs " ..
-      "processes 2 to 3 of 4, which meet at " .. address .. ":11111")
+      "processes 2 to 3 of 4, which meet at " .. address .. ":300")
     training.expect_done(name)
   end)
 end
@@ -103,22 +110,32 @@ test("or without it", function()
   expect_none_left()
 end)
 
--- Four runs that something ends. The folder is there once process 0 trains.
+-- Four runs, in the middle of which something happens.
 local ended = {}
 for i, each in ipairs {
   { "lost", "kill -KILL $lost0" },
   { "term", "kill -TERM $term1" },
   { "usr1", "kill -USR1 $usr10" },
+  { "anew", "kill -KILL $anew1" },
 } do
   local name, command = unpack(each)
+  local words = ("--host0-address 10.77.0.1 --host0-port %d %s %s --pause=0.3"):format(5000 + i,
+    name == "anew" and "--max-restarts 1" or "", training.words(4, name, "death.lua"))
   ended[#ended + 1] = "mkdir " .. name
-  ended[#ended + 1] = start(name, ("--host0-address 10.77.0.1 --host0-port %d %s --pause=0.3")
-    :format(5000 + i, training.words(4, name, "death.lua")))
-  ended[#ended + 1] = ("{ until [ -e %s/notes ]; do sleep 0.1; done; sleep 0.5; %s; }"):format(name,
+  ended[#ended + 1] = start(name, words)
+  ended[#ended + 1] = ("until [ -e %s/notes ]; do sleep 0.1; done; sleep 0.5; %s"):format(name,
     command)
+  if name == "anew" then ended[#ended + 1] = "wait $anew1; " .. start_one(name, 1, words) end
 end
-ended[#ended + 1] = wait "lost" .. wait "term" .. wait "usr1"
+ended[#ended + 1] = wait "lost" .. wait "term" .. wait "usr1" .. wait "anew"
 program.shell(table.concat(ended, "\n"))
+
+test("a launcher that was killed is started anew", function()
+  local first, second = expect_code("anew", 0)
+  expect_has(first, "process 2 of 4 failed first: its host lost the connection, and has come back")
+  expect_has(second, "restart 1 of 1, with processes 2 to 3 of 4 on this host")
+  training.expect_done "anew"
+end)
 
 test("without the launcher of host 0 the others end, and say so", function()
   expect_equal(tonumber(read "lost0.code"), 137)

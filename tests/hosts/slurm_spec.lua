@@ -66,10 +66,13 @@ testing.test("a task on each of two nodes", function()
   program.expect_has(log, "2 processes, as Slurm's variables say, have met at host1:")
 end)
 
-testing.test("a launcher on each", function()
-  local _, err = shell('srun -N 2 -n 2 "$REDCO_LUA" --nproc 2 ' .. training.words(4, "launchers"))
+testing.test("a launcher on each, which starts again after a death", function()
+  local _, err = shell(('mkdir %s/launchers; srun -N 2 -n 2 "$REDCO_LUA" --nproc 2 ' ..
+    "--max-restarts 1 %s --phase=backward"):format(program.folder,
+    training.words(4, "launchers", "death.lua")))
   training.expect_done "launchers"
-  program.expect_has(err, "host 1 of 2, as Slurm's variables say, runs processes 2 to 3 of 4")
+  program.expect_has(err, "host 1 of 2, as Slurm's variables say, runs processes 2 to 3 of 4",
+    "restart 1 of 1, with processes 2 to 3 of 4 on this host")
 end)
 
 testing.test("the script of a batch job is no task", function()
