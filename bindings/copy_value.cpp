@@ -172,11 +172,16 @@ class Copier {
     remember(identity);
     for (lua_pushnil(from_); lua_next(from_, index); lua_pop(from_, 1)) {
       int value = lua_gettop(from_);
-      at(field_name(value - 1), [&] {
+      auto copy_field = [&] {
         copy(value - 1);
         copy(value);
         lua_rawset(to_, -3);
-      });
+      };
+      // Most fields are plain, and need no name for errors.
+      if (lua_type(from_, value - 1) <= LUA_TSTRING && lua_type(from_, value) <= LUA_TSTRING)
+        copy_field();
+      else
+        at(field_name(value - 1), copy_field);
     }
     copy_metatable(index);
   }

@@ -1,7 +1,7 @@
 -- Examples per second of the data path, with workers, beside PyTorch's DataLoader with as many in
 -- interleaved runs: JSONL read, tokenized and padded; JPEG files decoded, resized and normalized.
--- Prints one JSON line. --python= names a Python with torch, tokenizers and Pillow, which also
--- makes the data.
+-- And how much of the collation is hidden behind steps that take as long. Prints one JSON line.
+-- --python= names a Python with torch, tokenizers and Pillow, which also makes the data.
 local clock = require "clock"
 local redco = require "redco"
 
@@ -56,25 +56,59 @@ local tasks = {
   },
 }
 
+--- Seconds of a pass over the examples.
+local function new_pass(examples, collate_fn, num_workers, look)
+  local trainer = redco.Trainer {
+    deployer = deployer, params = { w = torch.zeros { 1 } }, collate_fn = collate_fn,
+    num_workers = num_workers, optimizer = redco.optim.sgd { learning_rate = 1 },
+    loss_fn = function(_, _, params, batch)
+      look(batch)
+      return params.w:sum()
+    end,
+  }
+  return function()
+    local start = clock.now()
+    trainer:eval_loss { examples = examples, per_device_batch_size = o.batch_size }
+    return clock.now() - start
+  end
+end
+
+local function no_collate() return { x = torch.zeros { 1 } } end
+
+--- The part of the collation that does not show beside steps that take as long.
+local function hidden(task)
+  local examples = redco.data.dataset(40 * o.batch_size, function(i)
+    return task.examples[(i - 1) % #task.examples + 1]
+  end)
+  local alone = new_pass(examples, task.collate_fn, 0, function() end)
+  alone()
+  local step_time = alone() / 40
+  local function step()
+    local start = clock.now()
+    repeat until clock.now() - start > step_time
+  end
+  local passes = {
+    new_pass(examples, task.collate_fn, 0, step),
+    new_pass(examples, task.collate_fn, o.num_workers, step),
+    new_pass(redco.data.dataset(#examples, function() return 0 end), no_collate, 0, step),
+  }
+  local parts = {}
+  for run = 1, o.runs do
+    local in_turn, ahead, steps = passes[1](), passes[2](), passes[3]()
+    parts[run] = (in_turn - ahead) / (in_turn - steps)
+  end
+  return clock.median(parts)
+end
+
 local results = {}
 for i, task in ipairs(tasks) do
   local total
-  local function new_trainer(loss_fn, num_workers)
-    return redco.Trainer {
-      deployer = deployer, params = { w = torch.zeros { 1 } }, collate_fn = task.collate_fn,
-      num_workers = num_workers, loss_fn = loss_fn,
-      optimizer = redco.optim.sgd { learning_rate = 1 },
-    }
-  end
-  local trainer = new_trainer(function(_, _, params, batch)
+  local pass = new_pass(task.examples, task.collate_fn, o.num_workers, function(batch)
     total = total + batch[task.key]:double():sum():item()
-    return params.w:sum()
-  end, o.num_workers)
+  end)
   local function run_ours()
     total = 0
-    local start = clock.now()
-    trainer:eval_loss { examples = task.examples, per_device_batch_size = o.batch_size }
-    return clock.now() - start
+    return pass()
   end
   run_ours()
   local mine, peers, ratios = {}, {}, {}
@@ -86,9 +120,9 @@ for i, task in ipairs(tasks) do
     assert(math.abs(total - their_total) < 1e-3 * math.abs(total) + 1, ("%s: %g, the peer has %g")
       :format(task.name, total, their_total))
   end
-  results[i] = ('"%s": {"examples_per_s": %.0f, "peer_examples_per_s": %.0f, "ratio": %.2f}')
-    :format(task.name, #task.examples / clock.median(mine), #task.examples / clock.median(peers),
-      clock.median(ratios))
+  results[i] = ('"%s": {"examples_per_s": %.0f, "peer_examples_per_s": %.0f, "ratio": %.2f, '
+    .. '"hidden": %.2f}'):format(task.name, #task.examples / clock.median(mine),
+    #task.examples / clock.median(peers), clock.median(ratios), hidden(task))
 end
 print('{"name": "data", ' .. table.concat(results, ", ") .. "}")
 ask:close()

@@ -80,7 +80,7 @@ def collate_images(images):
     for image in images:
         resized = image.resize((side, side), Image.BILINEAR)
         bytes_ = torch.frombuffer(bytearray(resized.tobytes()), dtype=torch.uint8)
-        pixels.append(bytes_.view(side, side, 3).permute(2, 0, 1).float().div(255))
+        pixels.append(bytes_.view(side, side, 3).permute(2, 0, 1).contiguous().float().div(255))
     return {'pixel_values': (torch.stack(pixels) - 0.5) / 0.5}
 
 
