@@ -196,10 +196,8 @@ struct Part {
     nlohmann::json weight_map = nlohmann::json::object();
     for (const FilePlan& file : files)
       for (const std::string& name : file.tensors) weight_map[name] = file.name;
-    nlohmann::json index = {
-        {"metadata",
-         {{"total_size", total}, {kTree, nlohmann::json::parse(described.description)}}},
-        {"weight_map", std::move(weight_map)}};
+    nlohmann::json index = {{"metadata", {{"total_size", total}, {kTree, described.description}}},
+                            {"weight_map", std::move(weight_map)}};
     return index.dump(2) + "\n";
   }
 
