@@ -6,11 +6,16 @@ local runs = {}
 
 local script = assert(os.getenv "REDCO_SOURCE") .. "/tests/cluster/train.lua"
 
---- Runs it in `n` processes with the options; returns as program.run.
-function runs.train(n, n_model_shards, options)
-  local words = { "--nproc", tostring(n), script, "--n_model_shards=" .. n_model_shards }
-  for name, value in pairs(options) do words[#words + 1] = ("--%s=%s"):format(name, value) end
-  return program.run(words)
+--- Runs it in `n` processes with the options, and the variables if any; returns as program.run.
+function runs.train(n, n_model_shards, options, environment)
+  local words = {}
+  for name, value in pairs(environment or {}) do
+    words[#words + 1] = ("%s='%s'"):format(name, value)
+  end
+  words[#words + 1] = ("\"$REDCO_LUA\" --nproc %d '%s' --n_model_shards=%d"):format(n, script,
+    n_model_shards)
+  for name, value in pairs(options) do words[#words + 1] = ("'--%s=%s'"):format(name, value) end
+  return program.shell(table.concat(words, " ") .. " </dev/null")
 end
 
 --- The losses of a run's steps, from its folder. A step that was done again counts as it was then.

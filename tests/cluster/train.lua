@@ -14,6 +14,7 @@ local torch = redco.torch
 local o = redco.options {
   workdir = "", runs = "gpt-float64-zero0", n_model_shards = 1, n_examples = 37,
   global_batch_size = 8, per_device_batch_size = 2, save_every = 0, max_steps = 1000,
+  save_in_background = true, on_save_error = "stop",
   signal = "KILL", signal_at = -1, signal_rank = 0,
 }
 
@@ -61,7 +62,8 @@ local function train(name)
     per_device_batch_size = batch_size,
     global_batch_size = o.global_batch_size, max_steps = o.max_steps,
     save_ckpt_every_k_steps = o.save_every > 0 and o.save_every or nil,
-    save_last_ckpt = o.save_every > 0,
+    save_last_ckpt = o.save_every > 0, save_in_background = o.save_in_background,
+    on_save_error = o.on_save_error,
   }
   local evaluated = trainer:eval_loss {
     examples = task.examples, per_device_batch_size = batch_size,
