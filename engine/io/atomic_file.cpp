@@ -34,6 +34,14 @@ AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
   file_ = std::make_unique<OutputFile>(std::move(temporary), path_);
 }
 
+bool AtomicFile::is_temporary(const std::string& name) {
+  if (!name.starts_with('.') || !name.ends_with(".tmp")) return false;
+  std::string rest = name.substr(0, name.size() - 4);
+  size_t dot = rest.rfind('.'), dash = rest.rfind('-');
+  return dot > 0 && dash != rest.npos && dot + 1 < dash && dash + 1 < rest.size() &&
+         rest.find_first_not_of("0123456789-", dot + 1) == rest.npos;
+}
+
 AtomicFile::~AtomicFile() {
   if (file_) unlink(file_->path().c_str());
 }

@@ -21,6 +21,9 @@ class AtomicFile {
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
+  /// Whether a file's name is one that a killed process may have left.
+  static bool is_temporary(const std::string& name);
+
   void write(const void* data, size_t size);
   /// Once, after the last write: what was written is safe, under the temporary name.
   void finish();

@@ -78,11 +78,11 @@ void check_files(const Info& info, const Processes& processes) {
 // What an index says of the shape of the tree.
 std::string description_of(const std::string& path) {
   std::string text = read_text(path, "an index of safetensors files", safetensors::kMaxHeader);
-  nlohmann::json index = parse_json(path + ": ", text, 1100);
+  nlohmann::json index = parse_json(path + ": ", text, 8);
   require(index.is_object() && index.contains("metadata") && index["metadata"].is_object() &&
-              index["metadata"].contains(kTree),
-          path, ": metadata has no ", kTree);
-  return index["metadata"][kTree].dump();
+              index["metadata"].contains(kTree) && index["metadata"][kTree].is_string(),
+          path, ": metadata has no text ", kTree);
+  return index["metadata"][kTree].get<std::string>();
 }
 
 Tree read_part(const Info& info, const std::string& stem,

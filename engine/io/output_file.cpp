@@ -15,9 +15,22 @@ void fail_to_write(const std::string& path) {
   fail("cannot write ", path, ": ", std::strerror(errno));
 }
 
+namespace {
+
+// A signal may end a call that waits, on a network file system.
+template <class Call>
+auto uninterrupted(const Call& call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
+}  // namespace
+
 OutputFile::OutputFile(std::string path, std::string shown)
     : path_(std::move(path)), shown_(shown.empty() ? path_ : std::move(shown)) {
-  descriptor_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  descriptor_ = uninterrupted(
+      [&] { return open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); });
   if (descriptor_ < 0) fail_to_write(shown_);
 }
 
@@ -28,8 +41,7 @@ OutputFile::~OutputFile() {
 void OutputFile::write(const void* data, size_t size) {
   const char* next = static_cast<const char*>(data);
   while (size > 0) {
-    ssize_t written = ::write(descriptor_, next, size);
-    if (written < 0 && errno == EINTR) continue;
+    ssize_t written = uninterrupted([&] { return ::write(descriptor_, next, size); });
     if (written == 0) errno = ENOSPC;
     if (written <= 0) fail_to_write(shown_);
     next += written;
@@ -38,7 +50,7 @@ void OutputFile::write(const void* data, size_t size) {
 }
 
 void OutputFile::finish() {
-  if (fsync(descriptor_) != 0) fail_to_write(shown_);
+  if (uninterrupted([&] { return fsync(descriptor_); }) != 0) fail_to_write(shown_);
   // A network file system may report a failed write only here.
   if (close(std::exchange(descriptor_, -1)) != 0) fail_to_write(shown_);
 }
@@ -46,7 +58,7 @@ void OutputFile::finish() {
 void sync_file(const std::string& path) {
   int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) fail_to_write(path);
-  int result = fsync(descriptor);
+  int result = uninterrupted([&] { return fsync(descriptor); });
   int cause = errno;
   close(descriptor);
   errno = cause;

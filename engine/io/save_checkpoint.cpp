@@ -196,10 +196,8 @@ struct Part {
     nlohmann::json weight_map = nlohmann::json::object();
     for (const FilePlan& file : files)
       for (const std::string& name : file.tensors) weight_map[name] = file.name;
-    nlohmann::json index = {
-        {"metadata",
-         {{"total_size", total}, {kTree, nlohmann::json::parse(described.description)}}},
-        {"weight_map", std::move(weight_map)}};
+    nlohmann::json index = {{"metadata", {{"total_size", total}, {kTree, described.description}}},
+                            {"weight_map", std::move(weight_map)}};
     return index.dump(2) + "\n";
   }
 
@@ -359,8 +357,9 @@ class CheckpointWriter::Save {
     info_["files"] = tree_of(sums);
     write_small(saving_ + "/" + kInfo, json_from_tree(folder_ + ": info: ", info_, 2) + "\n");
     sync_folder(saving_);
+    // Before its own name: what goes on from there finds them no older than it says.
+    for (const std::string& each : options_.also) write_again(saving_, each);
     take_name(saving_, folder_);
-    for (const std::string& each : options_.also) write_again(folder_, each);
     if (!options_.pointer.empty())
       write_file(options_.pointer, fs::path(folder_).filename().string() + "\n");
     if (!options_.keep_last_k) return;
@@ -410,8 +409,12 @@ void CheckpointWriter::wait() {
 void clean_checkpoints(const std::string& folder) {
   std::error_code ignored;
   std::vector<std::string> names;
-  for (const auto& item : fs::directory_iterator(folder, ignored))
-    if (item.is_directory(ignored)) names.push_back(item.path().filename());
+  for (const auto& item : fs::directory_iterator(folder, ignored)) {
+    if (item.is_directory(ignored))
+      names.push_back(item.path().filename());
+    else if (AtomicFile::is_temporary(item.path().filename()))
+      fs::remove(item.path(), ignored);
+  }
   for (const std::string& name : names) {
     bool is_saving = name.starts_with(".") && name.ends_with(".saving");
     if (!name.starts_with(".") || !(is_saving || name.ends_with(".earlier"))) continue;

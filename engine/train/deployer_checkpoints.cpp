@@ -47,6 +47,7 @@ Checkpoint Deployer::load_ckpt(const std::string& ckpt_dir, const LoadCheckpoint
 
 std::optional<Checkpoint> Deployer::load_last_ckpt(const LoadCheckpointOptions& options,
                                                    bool update_rng) {
+  checkpoints_.wait();
   std::string pointer = ckpts_dir() + "/last_ckpt.txt", name;
   std::exception_ptr failure;
   try {
