@@ -1,27 +1,19 @@
 // The loop over epochs and steps, and what happens between them.
 
-#include <redco/trainer.h>
+#include "fit.h"
 
 #include "batches.h"
 #include "lookahead.h"
-#include "pending_metrics.h"
 #include "random.h"
-#include "run_state.h"
 #include "step_meter.h"
-#include "step_profile.h"
-#include "stopping.h"
 
 #include <redco/error.h>
 #include <redco/safetensors.h>
-#include <redco/stop.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <exception>
-#include <functional>
 #include <span>
-#include <sstream>
 #include <utility>
 
 namespace redco {
@@ -31,17 +23,6 @@ namespace {
 // A stream of the Trainer's random numbers; `train_step.cpp` and `evaluation.cpp` have theirs.
 constexpr uint64_t collate_stream = 3;
 constexpr int64_t most_skipped_in_a_row = 10;
-constexpr int64_t most_restores = 2;
-
-[[noreturn]] void fail_without(const std::string& metric,
-                               const std::map<std::string, double>& results) {
-  std::vector<std::string> names;
-  for (const auto& [name, value] : results) names.push_back(name);
-  std::string near = nearest(metric, names), all;
-  for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
-  fail("fit: the evaluation has no metric '", metric, "'; it has ", all,
-       near.empty() ? "" : ": did you mean " + near + "?");
-}
 
 void check_positive(const char* name, const std::optional<int64_t>& value) {
   require(value.value_or(1) > 0, "fit: ", name, " = ", value.value_or(1), " must be positive");
@@ -49,83 +30,32 @@ void check_positive(const char* name, const std::optional<int64_t>& value) {
 
 }  // namespace
 
-// One call of `fit`. What it is in the midst of is the Trainer's RunState.
-class Trainer::Fit {
- public:
-  Fit(Trainer& trainer, const FitOptions& options)
-      : trainer_(trainer),
-        options_(options),
-        run_(*trainer.run_),
-        deployer_(*trainer.deployer_),
-        batching_(trainer.batching(options.per_device_batch_size, options.global_batch_size)),
-        stopping_(deployer_.mesh(), options.max_seconds),
-        profile_(options.profile, trainer.device_.type(), deployer_.workdir(),
-                 deployer_.run_log()) {}
-
-  void run();
-  // One pass over the examples; false when it ended early.
-  bool train_epoch(const Dataset& examples, const std::string& desc);
-
- private:
-  void check_options() const;
-  bool saves() const;
-  Dataset examples_of_epoch() const;
-  bool is_done() const { return is_over_ || is_at_last_step(); }
-  bool is_at_last_step() const {
-    return options_.max_steps && trainer_.state_.step >= *options_.max_steps;
-  }
-
-  // A step whose metrics are on their way, and the examples it was about.
-  struct Running {
-    PendingMetrics metrics;
-    std::vector<int64_t> indices;
-  };
-
-  Dataset from_here(const Dataset& examples, std::span<const int64_t> order) const;
-  void train_step(const Dataset& examples, std::span<const int64_t> indices);
-  void log(PendingMetrics& metrics);
-  void finish_step(const Dataset& examples);
-  void after_step(const Dataset& examples);
-  void handle_left_out(const Dataset& examples, Running& left_out);
-  void keep_batch(const Dataset& examples, const Running& running);
-  void restore();
-  void evaluate_and_save(std::vector<std::string> names, bool is_epoch_done);
-  std::vector<std::string> note_best(const std::map<std::string, double>& results);
-  void note_for_early_stopping(const std::map<std::string, double>& results);
-  void stop(const Stopping::Reason& reason);
-  void save(const std::vector<std::string>& names, bool is_epoch_done, bool in_background);
-  void writing(const std::function<void()>& write);
-
-  Trainer& trainer_;
-  const FitOptions& options_;
-  RunState& run_;
-  Deployer& deployer_;
-  Batching batching_;
-  Stopping stopping_;
-  StepProfile profile_;
-  std::optional<Running> running_;
-  std::map<std::string, double> shown_;
-  std::string last_saved_;    // the newest checkpoint of this run
-  int64_t n_restores_ = 0;    // since it
-  int64_t n_skipped_ = 0;     // in a row
-  int64_t handled_step_ = 0;  // the last that was followed by what is to be done each k steps
-  bool is_over_ = false;      // the time is, or it no longer gets better
-  bool is_restored_ = false;  // it goes on elsewhere
-};
-
 void Trainer::fit(const FitOptions& options) {
+  if (!std::exchange(goes_on_, false)) *run_ = {};
   Fit(*this, options).run();
-  *run_ = {};  // a next call begins anew
 }
 
 void Trainer::train(const Dataset& examples, int64_t per_device_batch_size,
                     const std::string& desc) {
   FitOptions options;
   options.per_device_batch_size = per_device_batch_size;
+  if (!std::exchange(goes_on_, false)) run_->n_examples = 0;
   Fit(*this, options).train_epoch(examples, desc);
-  int64_t next = run_->epoch_idx + 1;
-  *run_ = {};
-  run_->epoch_idx = next;
+  ++run_->epoch_idx;
+  run_->n_examples = 0;
+}
+
+Trainer::Fit::Fit(Trainer& trainer, const FitOptions& options)
+    : trainer_(trainer),
+      options_(options),
+      run_(*trainer.run_),
+      deployer_(*trainer.deployer_),
+      batching_(trainer.batching(options.per_device_batch_size, options.global_batch_size)),
+      stopping_(deployer_.mesh(), options.max_seconds),
+      profile_(options.profile, trainer.device_.type(), deployer_.workdir(), deployer_.run_log()),
+      handled_step_(trainer.state_.step) {
+  trainer_.leaves_out_nonfinite_ =
+      options_.on_nonfinite != OnNonfinite::stop && !trainer_.state_.loss_scale;
 }
 
 void Trainer::Fit::check_options() const {
@@ -170,9 +100,6 @@ Dataset Trainer::Fit::examples_of_epoch() const {
 
 void Trainer::Fit::run() {
   check_options();
-  trainer_.leaves_out_nonfinite_ =
-      options_.on_nonfinite != OnNonfinite::stop && !trainer_.state_.loss_scale;
-  handled_step_ = trainer_.state_.step;
   if (saves() && deployer_.mesh()->world().rank() == 0) clean_checkpoints(deployer_.ckpts_dir());
   if (options_.eval_examples && options_.eval_sanity_check) trainer_.check_evaluation(options_);
   while (run_.epoch_idx < options_.n_epochs && !is_done()) {
@@ -339,125 +266,6 @@ void Trainer::Fit::keep_batch(const Dataset& examples, const Running& running) {
     throw;
   } catch (const std::exception& error) {
     deployer_.log_info(std::string("The batch could not be kept: ") + error.what(), "", step);
-  }
-}
-
-void Trainer::Fit::restore() {
-  require(!last_saved_.empty(), "training: the loss or the gradients of step ",
-          trainer_.state_.step,
-          " are not finite, and this run has not written a checkpoint yet to go back to");
-  require(n_restores_++ < most_restores, "training: the loss or the gradients of step ",
-          trainer_.state_.step, " are not finite, after the run went back to the checkpoint ",
-          last_saved_, " ", most_restores, " times");
-  auto left_out = run_.left_out_batches;
-  left_out.emplace(run_.epoch_idx, run_.n_examples);
-  auto checkpoint = deployer_.load_last_ckpt();
-  require(checkpoint.has_value(), "training: the checkpoint ", last_saved_, " is gone");
-  trainer_.restore(*checkpoint);
-  run_.left_out_batches = left_out;
-  handled_step_ = trainer_.state_.step;
-  is_restored_ = true;
-}
-
-void Trainer::Fit::evaluate_and_save(std::vector<std::string> names, bool is_epoch_done) {
-  if (options_.eval_examples) {
-    std::string desc = "Evaluating (epoch " + std::to_string(run_.epoch_idx) + " / " +
-                       std::to_string(options_.n_epochs) + ")";
-    bool is_epoch = run_.n_examples >= run_.epoch_size;
-    run_.metrics = trainer_.evaluate(options_, desc,
-                                     is_epoch ? "epoch" + std::to_string(run_.epoch_idx)
-                                              : "step" + std::to_string(trainer_.state_.step));
-    std::vector<std::string> best = note_best(run_.metrics);
-    names.insert(names.begin(), best.begin(), best.end());
-    if (options_.early_stopping) note_for_early_stopping(run_.metrics);
-  }
-  save(names, is_epoch_done, options_.save_in_background);
-}
-
-// The checkpoints that these results are worth.
-std::vector<std::string> Trainer::Fit::note_best(const std::map<std::string, double>& results) {
-  std::vector<std::string> names;
-  auto note = [&](const std::vector<std::string>& metrics, std::map<std::string, double>& best,
-                  const std::string& kind, auto is_better) {
-    for (const std::string& metric : metrics) {
-      auto found = results.find(metric);
-      if (found == results.end()) fail_without(metric, results);
-      auto [place, is_first] = best.try_emplace(metric, found->second);
-      if (std::isnan(found->second)) {
-        if (is_first) best.erase(place);  // any number is better
-        continue;
-      }
-      if (!is_first && !is_better(found->second, place->second)) continue;
-      place->second = found->second;
-      names.push_back(kind + metric);
-    }
-  };
-  note(options_.save_argmin_ckpt_by_metrics, run_.min_metrics, "min_", std::less());
-  note(options_.save_argmax_ckpt_by_metrics, run_.max_metrics, "max_", std::greater());
-  return names;
-}
-
-void Trainer::Fit::note_for_early_stopping(const std::map<std::string, double>& results) {
-  const EarlyStopping& rule = *options_.early_stopping;
-  auto found = results.find(rule.metric);
-  if (found == results.end()) fail_without(rule.metric, results);
-  double value = found->second, sign = rule.maximize ? -1 : 1;
-  auto& best = run_.early_stopping_best;
-  if (std::isfinite(value) && (!best || sign * (*best - value) > rule.min_delta)) {
-    best = value;
-    run_.n_without_improvement = 0;
-  } else if (++run_.n_without_improvement >= rule.patience) {
-    is_over_ = true;
-    std::ostringstream text;
-    text << "Ended early: " << rule.metric << " has not got better than " << best.value_or(value)
-         << " in " << run_.n_without_improvement << " evaluations";
-    deployer_.log_info(text.str(), "", trainer_.state_.step);
-  }
-}
-
-void Trainer::Fit::stop(const Stopping::Reason& reason) {
-  std::string step = std::to_string(trainer_.state_.step);
-  is_over_ = true;
-  if (reason.signal == 0) return deployer_.log_info("The time is over at step " + step);
-  std::string text = std::string("ended after step ") + step + " by signal " +
-                     std::to_string(reason.signal) + " (" + strsignal(reason.signal) + ")";
-  if (!deployer_.workdir().empty()) {
-    save({"last"}, false, false);
-    text += "; " + deployer_.ckpts_dir() + "/last is where it goes on";
-  }
-  throw Stopped(reason.signal, text);
-}
-
-void Trainer::Fit::save(const std::vector<std::string>& names, bool is_epoch_done,
-                        bool in_background) {
-  if (names.empty()) return;
-  std::string ckpts = deployer_.ckpts_dir();
-  SaveCheckpointOptions options;
-  options.float_dtype = options_.save_float_dtype;
-  options.in_background = in_background;
-  options.pointer = ckpts + "/last_ckpt.txt";
-  for (size_t i = 0; i + 1 < names.size(); ++i) options.also.push_back(ckpts + "/" + names[i]);
-  options.keep_last_k = options_.keep_last_k_ckpts;
-  // By itself: a failure of the one before must not keep some processes from this one.
-  writing([&] { deployer_.checkpoints().wait(); });
-  writing([&] {
-    deployer_.save_ckpt(ckpts + "/" + names.back(),
-                        trainer_.checkpoint(options_.save_opt_states, is_epoch_done), options);
-    last_saved_ = names.back();
-    n_restores_ = 0;
-  });
-}
-
-void Trainer::Fit::writing(const std::function<void()>& write) {
-  if (options_.on_save_error == OnSaveError::stop) return write();
-  try {
-    write();
-  } catch (const Interrupted&) {
-    throw;
-  } catch (const Error& error) {
-    deployer_.log_info(
-        std::string("No checkpoint was written, and training goes on: ") + error.what(), "",
-        trainer_.state_.step);
   }
 }
 

@@ -304,6 +304,7 @@ class REDCO_API Trainer {
   bool leaves_out_nonfinite_ = false;
   uint64_t seed_;
   std::unique_ptr<RunState> run_;
+  bool goes_on_ = false;  // the next pass over examples, where `run_` says
 };
 
 }  // namespace redco
