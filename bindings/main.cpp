@@ -115,8 +115,8 @@ int run_workers(const Arguments& args) {
         "--nproc starts the processes of a run, and --max-restarts starts them again, but this "
         "one is already among several: RANK and WORLD_SIZE are set, and what set them restarts");
   redco::Restarts restarts = args.restarts;
-  if (const char* seconds = std::getenv("REDCO_MEETING_TIMEOUT"))
-    restarts.first_meeting = restarts.next_meeting = std::chrono::seconds(std::atol(seconds));
+  if (const char* seconds = std::getenv("REDCO_REJOIN_TIMEOUT"))
+    restarts.next_meeting = std::chrono::seconds(std::atol(seconds));
   return redco::launch(place, args.nproc, restarts, worker_command(args));
 }
 
