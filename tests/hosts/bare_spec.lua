@@ -73,11 +73,10 @@ local cut = {}
 for i, each in ipairs {
   { "ends", "" },
   { "waits", "--max-restarts 2" },
-  { "halves", "--max-restarts 1 --min-processes 1" },
+  { "halves", "--max-restarts 1 --min-processes 1 --rejoin-timeout 2" },
 } do
   local name, restarts = unpack(each)
-  cut[#cut + 1] = ("mkdir -p %s; export REDCO_REJOIN_TIMEOUT=%d"):format(name,
-    name == "halves" and 2 or 30)
+  cut[#cut + 1] = "mkdir -p " .. name
   cut[#cut + 1] = start(name, ("--host0-address 10.77.0.1 --host0-port %d %s %s --pause=0.3")
     :format(4000 + i, restarts, training.words(4, name, "death.lua")))
 end
