@@ -1,5 +1,7 @@
 #include "context.h"
 
+#include <redco/stop.h>
+
 #include <c10/util/Exception.h>
 
 #include <cstdlib>
@@ -50,11 +52,12 @@ bool is_noted(lua_State* L, std::string_view message) {
   return !error.message.empty() && message.ends_with(error.message);
 }
 
-void note_error(lua_State* L, ScriptError::Kind kind, std::string traceback) {
+void note_error(lua_State* L, ScriptError::Kind kind, std::string traceback, int signal = 0) {
   auto& error = context(L).error;
   error.message = lua_tostring(L, -1);
   error.kind = kind;
   error.traceback = std::move(traceback);
+  error.signal = signal;
 }
 
 // The error of an interrupt; the request is fulfilled with it.
@@ -93,7 +96,7 @@ bool is_finalizer(lua_State* L, lua_CFunction function) {
 // Whether this state, or with request_interrupt whatever runs, was asked to stop.
 bool is_interrupted(Context& ctx) {
   try {
-    check_interrupt();
+    if (!ctx.is_worker) check_interrupt();
   } catch (const Interrupted&) {
     ctx.interrupted = true;
   }
@@ -109,10 +112,13 @@ int wrapper(lua_State* L, lua_CFunction function) {
     return function(L);
   } catch (const ScriptError& error) {
     lua_pushlstring(L, error.what(), std::strlen(error.what()));
-    note_error(L, error.kind(), error.traceback());
+    note_error(L, error.kind(), error.traceback(), error.signal());
   } catch (const UsageError& error) {
     push_located(L, text_of(error));
     note_error(L, ScriptError::Kind::usage, "");
+  } catch (const Stopped& error) {
+    push_located(L, error.what());
+    note_error(L, ScriptError::Kind::stopped, "", error.signal());
   } catch (const Interrupted& error) {
     push_interrupted(L);
   } catch (const std::bad_alloc&) {
@@ -134,7 +140,7 @@ int with_traceback(lua_State* L) {
     luaL_traceback(L, L, nullptr, 1);
     std::string traceback = lua_tostring(L, -1);
     lua_pop(L, 1);
-    note_error(L, kind, std::move(traceback));
+    note_error(L, kind, std::move(traceback), error.signal);
   }
   return 1;
 }
@@ -194,7 +200,7 @@ ScriptError take_error(lua_State* L) {
   bool noted = is_noted(L, message);
   auto error = std::exchange(context(L).error, {});  // it would explain a later one wrongly
   if (!noted) return ScriptError(message, "", ScriptError::Kind::script);
-  return ScriptError(message, std::move(error.traceback), error.kind);
+  return ScriptError(message, std::move(error.traceback), error.kind, error.signal);
 }
 
 struct Ref::Slot {

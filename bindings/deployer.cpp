@@ -2,8 +2,10 @@
 #include <redco/deployer.h>
 
 #include "arguments.h"
+#include "callbacks.h"
 #include "object.h"
 #include "optim.h"
+#include "plain_tree.h"
 #include "run_record.h"
 #include "sharding.h"
 #include "tensor.h"
@@ -35,13 +37,14 @@ int make(lua_State* L) {
   options.zero_min_size = args.get<int64_t>("zero_min_size", options.zero_min_size);
   options.sequence_parallel = args.get<bool>("sequence_parallel", false);
   if (auto device = args.optional<std::string>("device")) {
-    require(*device == "cpu" || *device == "cuda",
-            "redco.Deployer: device = \"", *device,
+    require(*device == "cpu" || *device == "cuda", "redco.Deployer: device = \"", *device,
             "\" is not \"cpu\" or \"cuda\"; each process takes the GPU of its number on its host");
     options.device = *device == "cpu" ? c10::kCPU : c10::kCUDA;
   }
   options.verbose = args.get<bool>("verbose", true);
   options.workdir = args.get<std::string>("workdir", "");
+  options.log_all_processes = args.get<bool>("log_all_processes", false);
+  options.run_tensorboard = args.get<bool>("run_tensorboard", false);
   options.console = context(L).console;
   options.processes.n_processes = args.optional<int64_t>("n_processes");
   options.processes.process_id = args.optional<int64_t>("process_id");
@@ -49,8 +52,6 @@ int make(lua_State* L) {
   options.processes.host0_port = args.optional<int64_t>("host0_port");
   options.collective_timeout = args.get<double>("collective_timeout", options.collective_timeout);
   args.refuse({"n_local_devices"}, "each process has one device: redco-lua --nproc N starts N");
-  args.refuse({"run_tensorboard"},
-              "TensorBoard files come with a later version; metrics.jsonl is written");
   args.refuse({"jax_seed"}, "it is called seed here");
   args.refuse({"wandb_init_kwargs"},
               "there is no client for that service; metrics.jsonl is written");
@@ -58,6 +59,7 @@ int make(lua_State* L) {
   set_call_site(call_site_of(context(L)));
   auto deployer = std::make_shared<Deployer>(std::move(options));
   context(L).mesh = deployer->mesh();
+  deployer->set_config(context(L).config);
   if (const auto& record = context(L).record) record->add(deployer->mesh());
   push_object(L, std::make_shared<LuaDeployer>(LuaDeployer{std::move(deployer)}));
   return 1;
@@ -156,6 +158,96 @@ int log_metrics(lua_State* L) {
   return 0;
 }
 
+int save_ckpt(lua_State* L) {
+  auto deployer = self(L);
+  NamedArguments args(L, 2, "Deployer:save_ckpt");
+  auto ckpt_dir = args.required<std::string>("ckpt_dir");
+  Checkpoint checkpoint;
+  checkpoint.params = args.required<Tree>("params");
+  checkpoint.opt_state = args.get<Tree>("opt_state", {});
+  checkpoint.info = args.get<Tree>("info", Tree::Dict{});
+  SaveCheckpointOptions options;
+  options.float_dtype = args.optional<c10::ScalarType>("float_dtype");
+  options.max_shard_size = args.get<int64_t>("max_shard_size", options.max_shard_size);
+  args.finish();
+  deployer->save_ckpt(ckpt_dir, std::move(checkpoint), options);
+  return 0;
+}
+
+LoadCheckpointOptions read_loading(NamedArguments& args) {
+  LoadCheckpointOptions options;
+  options.params = args.get<bool>("load_params", true);
+  options.opt_state = args.get<bool>("load_opt_state", true);
+  options.float_dtype = args.optional<c10::ScalarType>("float_dtype");
+  args.refuse({"optimizer"}, "the checkpoint says what its optimizer's state is; leave it out");
+  args.refuse({"params_sharding_rules"},
+              "the Trainer or Predictor lays out what it is given; give them to it");
+  return options;
+}
+
+int push_ckpt(lua_State* L, Checkpoint checkpoint) {
+  lua_createtable(L, 0, 2);
+  push_tree(L, checkpoint.params);
+  lua_setfield(L, -2, "params");
+  push_tree(L, checkpoint.opt_state);
+  lua_setfield(L, -2, "opt_state");
+  push_tree(L, checkpoint.info);
+  return 2;
+}
+
+int load_ckpt(lua_State* L) {
+  auto deployer = self(L);
+  NamedArguments args(L, 2, "Deployer:load_ckpt");
+  auto ckpt_dir = args.required<std::string>("ckpt_dir");
+  LoadCheckpointOptions options = read_loading(args);
+  bool update_rng = args.get<bool>("update_rng", false);
+  args.finish();
+  return push_ckpt(L, deployer->load_ckpt(ckpt_dir, options, update_rng));
+}
+
+int load_last_ckpt(lua_State* L) {
+  auto deployer = self(L);
+  if (lua_isnoneornil(L, 2)) {
+    lua_settop(L, 1);
+    lua_newtable(L);
+  }
+  NamedArguments args(L, 2, "Deployer:load_last_ckpt");
+  LoadCheckpointOptions options = read_loading(args);
+  bool update_rng = args.get<bool>("update_rng", true);
+  args.finish();
+  auto checkpoint = deployer->load_last_ckpt(options, update_rng);
+  if (checkpoint) return push_ckpt(L, *std::move(checkpoint));
+  lua_pushnil(L);
+  lua_pushnil(L);
+  return 2;
+}
+
+int load_params_shape(lua_State* L) {
+  self(L);
+  require(lua_type(L, 2) == LUA_TSTRING,
+          "Deployer:load_params_shape: expected the folder of a checkpoint, got ", described(L, 2));
+  push_tree(L, redco::load_params_shape(lua_tostring(L, 2)));
+  return 1;
+}
+
+int log_image(lua_State* L) {
+  auto deployer = self(L);
+  deployer->log_image(luaL_checkstring(L, 2), check_tensor(L, 3),
+                      check_integer(L, 4, "Deployer:log_image: step"));
+  return 0;
+}
+
+int save_outputs(lua_State* L) {
+  auto deployer = self(L);
+  check_list(L, 2, "Deployer:save_outputs: outputs");
+  NamedArguments args(L, 3, "Deployer:save_outputs");
+  auto desc = args.required<std::string>("desc");
+  auto step = args.required<int64_t>("step");
+  args.finish();
+  deployer->save_outputs(plain_tree(L, 2), desc, step);
+  return 0;
+}
+
 int field(lua_State* L) {
   auto deployer = self(L);
   std::string name = luaL_checkstring(L, 2);
@@ -234,20 +326,53 @@ void add_deployer(lua_State* L) {
         "tostring shows as a table. `forward(params)` is watched, on tensors that have shapes and "
         "no values; `rules` are such a list that comes first. `n_model_shards` plans for another "
         "number of shards than the Deployer's."},
+       {"save_ckpt", save_ckpt,
+        "save_ckpt(self, {ckpt_dir, params, opt_state, info, float_dtype, max_shard_size = 5e9})\n"
+        "Writes a checkpoint and waits for it: a folder of safetensors files with whole tensors, "
+        "whatever layout they have here, and info.json with the fields of `info`. The folder "
+        "appears whole or not at all, and replaces an earlier checkpoint of its name."},
+       {"load_ckpt", load_ckpt,
+        "load_ckpt(self, {ckpt_dir, load_params = true, load_opt_state = true, float_dtype, "
+        "update_rng = false}) -> {params, opt_state}, info\n"
+        "A checkpoint that any layout wrote; every file is checked. `float_dtype` is what "
+        "floating-point tensors are converted to. With `update_rng` random numbers go on where "
+        "they were. `info` is for a Trainer's last_ckpt_info."},
+       {"load_last_ckpt", load_last_ckpt,
+        "load_last_ckpt(self, {load_params = true, load_opt_state = true, float_dtype, update_rng "
+        "= true}) -> {params, opt_state}, info\n"
+        "The newest checkpoint of the work folder; nil, nil where there is none yet."},
+       {"load_params_shape", load_params_shape,
+        "load_params_shape(self, ckpt_dir) -> table\n"
+        "The params of a checkpoint without their values: tensors on the device meta."},
        {"log_info", log_info,
-        "log_info(self, info, {title, step})\nWrites a text to the console and workdir/log.txt."},
+        "log_info(self, info, {title, step})\n"
+        "Writes a text to the console and workdir/log.txt; TensorBoard has those with a title."},
        {"log_metrics", log_metrics,
-        "log_metrics(self, metrics, step)\nWrites numbers to workdir/metrics.jsonl."}},
+        "log_metrics(self, metrics, step)\n"
+        "Writes numbers to workdir/metrics.jsonl, and to TensorBoard."},
+       {"log_image", log_image,
+        "log_image(self, name, pixels, step)\n"
+        "Writes an image to TensorBoard: a tensor [height, width] or [channels, height, width] "
+        "with 1, 3 or 4 channels, of uint8 or of floating-point numbers from 0 to 1."},
+       {"save_outputs", save_outputs,
+        "save_outputs(self, outputs, {desc, step})\n"
+        "Writes a list to workdir/outputs_DESC.json, and its first ten entries to TensorBoard. "
+        "What JSON has no form for is there as tostring says it, and of a tensor with more than "
+        "1000 elements only its type and shape. fit does so with {example = ..., pred = ...} of "
+        "each example after an evaluation with an eval_predictor."}},
       field);
   register_functions(
       L, "redco.",
       {{"Deployer", make,
         "Deployer{seed, n_model_shards = 1, zero = 0, zero_min_size = 4096, sequence_parallel = "
-        "false, device, workdir, verbose = true, n_processes, process_id, host0_address, "
+        "false, device, workdir, run_tensorboard = false, log_all_processes = false, verbose = "
+        "true, n_processes, process_id, host0_address, "
         "host0_port = "
         "11111, collective_timeout = 600} -> Deployer\n"
         "The processes and devices of a run, its random numbers and its log. With `workdir` the "
-        "run writes log.txt and metrics.jsonl there; of several processes only number 0 does. "
+        "run writes log.txt and metrics.jsonl there, what it predicts and finds in evaluations, "
+        "and with `run_tensorboard` an event file for TensorBoard; of several processes only "
+        "number 0 does. With `log_all_processes` the others write log_RANK.txt. "
         "`n_model_shards` processes share one copy of the model; the others have copies of their "
         "own and split the batch. `zero`: what those share instead of each holding all of it: 1 "
         "optimizer states, 2 and gradients, 3 and parameters; parameters of fewer than "

@@ -9,6 +9,7 @@
 
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace redco::lua {
@@ -66,6 +67,7 @@ int options(lua_State* L) {
     write_toml(folder + "/config.toml", resolved);
   }
   push_tree(L, resolved);
+  context(L).config = std::move(resolved);
   return 1;
 }
 

@@ -5,6 +5,7 @@
 #include "callbacks.h"
 #include "object.h"
 #include "optim.h"
+#include "plain_tree.h"
 #include "run_record.h"
 #include "sharding.h"
 #include "tensor.h"
@@ -17,8 +18,6 @@ namespace redco::lua {
 
 namespace {
 
-constexpr const char* with_checkpoints =
-    "comes with checkpoints, which this version does not write";
 constexpr const char* laid_out_by_trainer = "the Trainer lays out what it is given; leave it out";
 
 // The state as loss_fn and train_step_fn see it.
@@ -161,7 +160,7 @@ int make(lua_State* L) {
   args.push("deployer");
   auto deployer = check_object<LuaDeployer>(L, lua_gettop(L), "redco.Trainer: deployer");
   auto object = std::make_shared<LuaTrainer>();
-  object->collate_fn = args.required<Ref>("collate_fn");
+  object->collator = check_collator(args);
   object->collate = check_collate(args);
   object->apply_fn = args.get<Ref>("apply_fn", {});
   Ref loss_fn = args.required<Ref>("loss_fn");
@@ -181,7 +180,7 @@ int make(lua_State* L) {
       make_train_step_fn(args.get<Ref>("train_step_fn", {}), loss_fn, object->apply_fn);
   options.params_sharding_rules = check_sharding_rules(args);
   args.refuse({"params_sharded", "opt_state_sharded"}, laid_out_by_trainer);
-  args.refuse({"last_ckpt_info"}, with_checkpoints);
+  if (auto info = args.optional<Tree>("last_ckpt_info")) options.last_ckpt_info = *info;
   args.finish();
   auto trainer = std::make_unique<Trainer>(std::move(options));
   if (const auto& record = context(L).record)
@@ -196,103 +195,6 @@ std::shared_ptr<LuaTrainer> self(lua_State* L, const char* method) {
   return check_object<LuaTrainer>(L, 1, method);
 }
 
-// The examples of `train_examples`: a list, or a function of the epoch that gives one.
-void read_train_examples(NamedArguments& args, const Ref& collate_fn, FitOptions& options) {
-  lua_State* L = args.state();
-  return balanced(L, [&] {
-    const std::string name = args.function() + ": train_examples";
-    args.push("train_examples");
-    require(!lua_isnil(L, -1), name, " is missing");
-    if (!lua_isfunction(L, -1)) {
-      check_list(L, lua_gettop(L), name);
-      options.train_examples = make_dataset(Ref(L, -1), collate_fn, name);
-      return;
-    }
-    options.train_examples = [function = Ref(L, -1), collate_fn, name](int64_t epoch_idx) {
-      lua_State* state = function.state();
-      return balanced(state, [&] {
-        function.push();
-        push_integer(state, epoch_idx);
-        call(state, 1, 1);
-        return make_dataset(Ref(state, -1), collate_fn, name + ": its result");
-      });
-    };
-  });
-}
-
-// `eval_predictor` and `eval_metric_fn` together as one function of the set.
-EvalMetricsFn make_eval_metrics(NamedArguments& args, LuaTrainer& trainer, const Ref& eval_examples,
-                                int64_t batch_size) {
-  lua_State* L = args.state();
-  return balanced(L, [&]() -> EvalMetricsFn {
-    args.push("eval_predictor");
-    bool has_predictor = !lua_isnil(L, -1);
-    Ref metric_fn = args.get<Ref>("eval_metric_fn", {});
-    require(has_predictor == static_cast<bool>(metric_fn), args.function(),
-            ": eval_predictor and eval_metric_fn belong together; only one is given");
-    if (!has_predictor) return {};
-    require(static_cast<bool>(eval_examples), args.function(),
-            ": eval_predictor is given without eval_examples");
-    auto predictor = check_object<LuaPredictor>(L, -1, args.function() + ": eval_predictor");
-    return [predictor, metric_fn, eval_examples, batch_size, &trainer](const Dataset& examples) {
-      Dataset readable = make_dataset(eval_examples, predictor->collate_fn, "eval_examples");
-      readable.size = examples.size;
-      std::vector<Tree> preds =
-          predictor->predictor.predict(readable, batch_size, trainer.trainer->state().params);
-      lua_State* state = metric_fn.state();
-      return balanced(state, [&] {
-        luaL_checkstack(state, 8, "eval_metric_fn");
-        metric_fn.push();
-        lua_createtable(state, static_cast<int>(examples.size), 0);
-        eval_examples.push();
-        for (int64_t i = 1; i <= examples.size; ++i) {
-          lua_rawgeti(state, -1, static_cast<int>(i));
-          lua_rawseti(state, -3, static_cast<int>(i));
-        }
-        lua_pop(state, 1);
-        lua_createtable(state, static_cast<int>(preds.size()), 0);
-        for (size_t i = 0; i < preds.size(); ++i) {
-          push_tree(state, preds[i]);
-          lua_rawseti(state, -2, static_cast<int>(i) + 1);
-        }
-        call(state, 2, 1);
-        return check_metrics(state, lua_gettop(state), "eval_metric_fn: its result");
-      });
-    };
-  });
-}
-
-int fit(lua_State* L) {
-  auto object = self(L, "Trainer:fit");
-  NamedArguments args(L, 2, "Trainer:fit");
-  FitOptions options;
-  read_train_examples(args, object->collate_fn, options);
-  options.per_device_batch_size = args.required<int64_t>("per_device_batch_size");
-  options.n_epochs = args.required<int64_t>("n_epochs");
-  options.global_batch_size = args.optional<int64_t>("global_batch_size");
-  options.max_steps = args.optional<int64_t>("max_steps");
-  options.eval_per_device_batch_size = args.optional<int64_t>("eval_per_device_batch_size");
-  options.eval_loss = args.get<bool>("eval_loss", true);
-  options.eval_sanity_check = args.get<bool>("eval_sanity_check", true);
-  Ref eval_examples;
-  args.push("eval_examples");
-  if (!lua_isnil(L, -1)) {
-    check_list(L, lua_gettop(L), "Trainer:fit: eval_examples");
-    eval_examples = Ref(L, -1);
-    options.eval_examples =
-        make_dataset(eval_examples, object->collate_fn, "Trainer:fit: eval_examples");
-  }
-  options.eval_metrics =
-      make_eval_metrics(args, *object, eval_examples,
-                        options.eval_per_device_batch_size.value_or(options.per_device_batch_size));
-  args.refuse({"save_ckpt_every_k_epochs", "save_last_ckpt", "save_argmin_ckpt_by_metrics",
-               "save_argmax_ckpt_by_metrics", "save_opt_states", "save_float_dtype"},
-              with_checkpoints);
-  args.finish();
-  object->trainer->fit(options);
-  return 0;
-}
-
 // The arguments of a pass over one set of examples.
 struct Pass {
   Dataset examples;
@@ -303,12 +205,12 @@ struct Pass {
 Pass read_pass(lua_State* L, const LuaTrainer& trainer, const char* method, const char* desc) {
   NamedArguments args(L, 2, method);
   args.push("examples");
-  Ref examples(L, -1);
+  Examples examples(L, -1, args.function() + ": examples");
   Pass pass;
   pass.batch_size = args.required<int64_t>("per_device_batch_size");
   pass.desc = args.get<std::string>("desc", desc);
   args.finish();
-  pass.examples = make_dataset(examples, trainer.collate_fn, args.function() + ": examples");
+  pass.examples = make_dataset(examples, trainer.collator);
   return pass;
 }
 
@@ -330,9 +232,8 @@ int setup_running_step(lua_State* L) {
   auto object = self(L, "Trainer:setup_running_step");
   NamedArguments args(L, 2, "Trainer:setup_running_step");
   args.push("examples");
-  check_list(L, lua_gettop(L), "Trainer:setup_running_step: examples");
   Dataset examples =
-      make_dataset(Ref(L, -1), object->collate_fn, "Trainer:setup_running_step: examples");
+      make_dataset(Examples(L, -1, args.function() + ": examples"), object->collator);
   auto batch_size = args.required<int64_t>("per_device_batch_size");
   args.finish();
   object->trainer->setup_running_step(examples, batch_size);
@@ -355,6 +256,19 @@ int set_train_state(lua_State* L) {
   return 0;
 }
 
+int save_ckpt(lua_State* L) {
+  auto object = self(L, "Trainer:save_ckpt");
+  NamedArguments args(L, 2, "Trainer:save_ckpt");
+  auto name = args.required<std::string>("ckpt_name");
+  auto epoch_idx = args.optional<int64_t>("epoch_idx");
+  SaveCkptOptions options;
+  options.save_opt_state = args.get<bool>("save_opt_state", true);
+  options.float_dtype = args.optional<c10::ScalarType>("float_dtype");
+  args.finish();
+  object->trainer->save_ckpt(name, epoch_idx, options);
+  return 0;
+}
+
 int get_default_predictor(lua_State* L) {
   auto object = self(L, "Trainer:get_default_predictor");
   NamedArguments args(L, 2, "Trainer:get_default_predictor");
@@ -366,7 +280,7 @@ int get_default_predictor(lua_State* L) {
   options.deployer = trainer.deployer();
   options.collate = object->collate;
   options.params_sharding_rules = trainer.params_sharding_rules();
-  push_predictor(L, object->collate_fn, pred_fn, output_fn, std::move(options));
+  push_predictor(L, object->collator, pred_fn, output_fn, std::move(options));
   return 1;
 }
 
@@ -408,19 +322,16 @@ int field(lua_State* L) {
 void add_trainer(lua_State* L) {
   make_object_type<LuaTrainer>(
       L,
-      {{"fit", fit,
-        "fit(self, {train_examples, per_device_batch_size, n_epochs, global_batch_size, max_steps, "
-        "eval_examples, eval_per_device_batch_size, eval_loss = true, eval_predictor, "
-        "eval_metric_fn, eval_sanity_check = true})\n"
-        "Trains for n_epochs, or until `step` reaches max_steps, and evaluates after each epoch. "
-        "`train_examples` is a list, or a function of epoch_idx (from 0) that returns one. "
-        "`eval_metric_fn(examples, preds)` returns a table of numbers from what `eval_predictor` "
-        "predicts."},
+      {{"fit", fit, fit_text},
        {"train", train,
         "train(self, {examples, per_device_batch_size, desc})\nTrains for one epoch."},
        {"eval_loss", eval_loss,
         "eval_loss(self, {examples, per_device_batch_size, desc}) -> number\n"
         "The mean loss over all examples, by weight, with is_training = false."},
+       {"save_ckpt", save_ckpt,
+        "save_ckpt(self, {ckpt_name, epoch_idx, save_opt_state = true, float_dtype})\n"
+        "Writes workdir/ckpts/ckpt_name, from which a run can go on, and waits for it. `epoch_idx` "
+        "is an epoch that is done."},
        {"setup_running_step", setup_running_step,
         "setup_running_step(self, {examples, per_device_batch_size})\n"
         "Lays the parameters out over the processes, by what loss_fn does with the first batch. "
@@ -434,14 +345,17 @@ void add_trainer(lua_State* L) {
         "Gradients are those of a step."},
        {"get_default_predictor", get_default_predictor,
         "get_default_predictor(self, {pred_fn, output_fn}) -> Predictor\n"
-        "A Predictor with the Trainer's deployer, collate_fn, collate and params_sharding_rules."}},
+        "A Predictor with the Trainer's deployer, collate_fn and its workers, collate and "
+        "params_sharding_rules."}},
       field);
   register_functions(
       L, "redco.",
       {{"Trainer", make,
         "Trainer{deployer, collate_fn, loss_fn, params, optimizer, apply_fn, opt_state, step = 0, "
+        "last_ckpt_info, "
         "compute_dtype = \"float32\", loss_scale, lr_schedule_fn, accumulate_grad_batches, "
-        "train_step_fn, collate = \"global\", params_sharding_rules} -> Trainer\n"
+        "train_step_fn, collate = \"global\", params_sharding_rules, num_workers = 0, "
+        "prefetch_factor = 2} -> Trainer\n"
         "Trains a tree of parameters, in place. `collate_fn(examples)` makes a batch, a table of "
         "tensors, from a list of examples. By default each process collates the whole global batch "
         "and keeps its rows. With collate = \"local\" it collates only the examples of its rows, "
@@ -449,6 +363,17 @@ void add_trainer(lua_State* L) {
         "dimension is the number of examples must agree in the others on all processes (pad to a "
         "fixed length), all other tensors, numbers and booleans must be the same, and strings may "
         "differ; a process that a small last batch leaves without examples collates the first one. "
+        "With num_workers > 0 so many threads call collate_fn ahead of the steps, prefetch_factor "
+        "batches each at most. Each has a Lua state of its own, to which collate_fn and the "
+        "examples are copied - collate_fn now, the examples when a run first asks for them: a "
+        "later "
+        "change of a variable is not seen. They may use numbers, strings, booleans, tables, "
+        "functions, modules (which are loaded anew), the standard globals, and, not copied but "
+        "shared, tensors, tokenizers and data sets; anything else is an error that names it. A "
+        "list of "
+        "examples is copied to each worker, a data set reads its files there. Random numbers of "
+        "collate_fn, math.random's too, depend on the seed, the epoch and the step alone, and are "
+        "the same for any num_workers. "
         "`loss_fn(rng, state, params, batch, is_training)` "
         "returns the mean loss of a batch, and the weight of that mean (its number of examples if "
         "left out), by which micro-batches are combined. `rng` gives each example the numbers it "
@@ -466,6 +391,8 @@ void add_trainer(lua_State* L) {
         "replaces the step: it calls defaults.value_and_grad(f) and "
         "defaults.apply_gradients(grads) and returns a table of metrics; its gradients are without "
         "the scale. "
+        "`last_ckpt_info` is what load_ckpt and load_last_ckpt return beside a checkpoint: with "
+        "its params and opt_state the run goes on at its step, and its epoch where it was. "
         "`params_sharding_rules` is a list of {pattern, placement} for parameters by dotted name, "
         "{\"*.q_proj.weight\", 0}: the dimension that is split over the model shards, "
         "\"replicate\" or {dim = 1, block = 768}; the first that matches counts, and the rest is "

@@ -97,4 +97,15 @@ Tree with_tensors(const Tree& tree, const std::vector<at::Tensor>& tensors) {
   return result;
 }
 
+bool is_same_tensor(const at::Tensor& a, const at::Tensor& b) {
+  return a.is_same(b) || (a.has_storage() && b.has_storage() && a.is_alias_of(b) &&
+                          a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
+                          a.strides() == b.strides() && a.dtype() == b.dtype() && a.numel() > 0);
+}
+
+const void* memory_key(const at::Tensor& tensor) {
+  return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl()
+                              : static_cast<const void*>(tensor.unsafeGetTensorImpl());
+}
+
 }  // namespace redco

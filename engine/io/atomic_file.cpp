@@ -2,13 +2,11 @@
 
 #include <redco/error.h>
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <cerrno>
-#include <cstring>
+#include <cstdio>
 #include <utility>
 
 namespace redco {
@@ -28,54 +26,35 @@ AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
   // Hidden, so that no pattern such as *.safetensors takes a half-written file for a whole one;
   // cut, so that a long name does not become too long. Names left by a killed process are skipped.
   static std::atomic<unsigned> counter{0};
-  while (descriptor_ < 0) {
-    temporary_ = folder_ + "/." + name.substr(0, 200) + "." + std::to_string(getpid()) + "-" +
-                 std::to_string(counter++) + ".tmp";
-    descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (descriptor_ < 0 && errno != EEXIST) fail_with_errno();
-  }
+  std::string temporary;
+  do {
+    temporary = folder_ + "/." + name.substr(0, 200) + "." + std::to_string(getpid()) + "-" +
+                std::to_string(counter++) + ".tmp";
+  } while (access(temporary.c_str(), F_OK) == 0);
+  file_ = std::make_unique<OutputFile>(std::move(temporary), path_);
+}
+
+bool AtomicFile::is_temporary(const std::string& name) {
+  if (!name.starts_with('.') || !name.ends_with(".tmp")) return false;
+  std::string rest = name.substr(0, name.size() - 4);
+  size_t dot = rest.rfind('.'), dash = rest.rfind('-');
+  return dot > 0 && dash != rest.npos && dot + 1 < dash && dash + 1 < rest.size() &&
+         rest.find_first_not_of("0123456789-", dot + 1) == rest.npos;
 }
 
 AtomicFile::~AtomicFile() {
-  if (descriptor_ >= 0) close(descriptor_);
-  if (!temporary_.empty()) unlink(temporary_.c_str());
+  if (file_) unlink(file_->path().c_str());
 }
 
-void AtomicFile::fail_with_errno() const {
-  fail("cannot write ", path_, ": ", std::strerror(errno));
-}
+void AtomicFile::write(const void* data, size_t size) { file_->write(data, size); }
 
-void AtomicFile::write(const void* data, size_t size) {
-  const char* next = static_cast<const char*>(data);
-  while (size > 0) {
-    ssize_t written = ::write(descriptor_, next, size);
-    if (written < 0 && errno == EINTR) continue;
-    if (written == 0) errno = ENOSPC;
-    if (written <= 0) fail_with_errno();
-    next += written;
-    size -= static_cast<size_t>(written);
-  }
-}
-
-void AtomicFile::finish() {
-  if (fsync(descriptor_) != 0) fail_with_errno();
-  // A network file system may report a failed write only here.
-  if (close(std::exchange(descriptor_, -1)) != 0) fail_with_errno();
-}
+void AtomicFile::finish() { file_->finish(); }
 
 void AtomicFile::commit() {
-  if (descriptor_ >= 0) finish();
-  if (rename(temporary_.c_str(), path_.c_str()) != 0) fail_with_errno();
-  temporary_.clear();
-
-  // The new name itself is safe once the folder is synced; some file systems cannot and say EINVAL.
-  int folder = open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (folder < 0) fail_with_errno();
-  int result = fsync(folder);
-  int cause = errno;
-  close(folder);
-  errno = cause;
-  if (result != 0 && cause != EINVAL) fail_with_errno();
+  if (!file_->is_finished()) finish();
+  if (std::rename(file_->path().c_str(), path_.c_str()) != 0) fail_to_write(path_);
+  file_.reset();
+  sync_folder(folder_);  // the new name itself
 }
 
 void write_file(const std::string& path, std::string_view bytes) {

@@ -1,6 +1,9 @@
 #pragma once
 
+#include "output_file.h"
+
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -18,6 +21,9 @@ class AtomicFile {
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
+  /// Whether a file's name is one that a killed process may have left.
+  static bool is_temporary(const std::string& name);
+
   void write(const void* data, size_t size);
   /// Once, after the last write: what was written is safe, under the temporary name.
   void finish();
@@ -25,12 +31,9 @@ class AtomicFile {
   void commit();
 
  private:
-  [[noreturn]] void fail_with_errno() const;
-
   std::string path_;
   std::string folder_;
-  std::string temporary_;  ///< empty once there is none
-  int descriptor_ = -1;
+  std::unique_ptr<OutputFile> file_;  ///< under the temporary name; null once it has its own
 };
 
 /// The same for what is at hand as a whole.

@@ -1,6 +1,7 @@
 #include "safetensors_writer.h"
 
 #include "safetensors_format.h"
+#include "../mesh/agreement.h"
 #include "strict_json.h"
 
 #include <redco/error.h>
@@ -8,20 +9,21 @@
 #include <redco/sharding.h>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/tensor.h>
-#include <ATen/ops/zeros.h>
 
 #include <malloc.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 namespace redco::safetensors {
 
 using nlohmann::json;
 
-namespace {
+void sort_by_dtype(std::vector<const Tensors::value_type*>& items) {
+  std::stable_sort(items.begin(), items.end(), [](const auto* a, const auto* b) {
+    return find_dtype(a->second.scalar_type()) < find_dtype(b->second.scalar_type());
+  });
+}
 
 std::string header_of(const std::string& path, const std::vector<const Tensors::value_type*>& items,
                       const Metadata& metadata) {
@@ -48,18 +50,9 @@ std::string header_of(const std::string& path, const std::vector<const Tensors::
   header.resize((header.size() + 7) / 8 * 8, ' ');
   require(header.size() <= kMaxHeader, where, "the header would have ", header.size(),
           " bytes, expected at most ", kMaxHeader, "; there are too many names or metadata");
-  return header;
+  uint64_t size = header.size();
+  return std::string(reinterpret_cast<const char*>(&size), sizeof(size)) + header;
 }
-
-std::string text_of(const std::exception_ptr& failure) {
-  try {
-    std::rethrow_exception(failure);
-  } catch (const std::exception& error) {
-    return std::string("the first process: ") + error.what();
-  }
-}
-
-}  // namespace
 
 void check_tensor(const std::string& path, const Tensors::value_type& item) {
   const auto& [name, tensor] = item;
@@ -81,14 +74,10 @@ Writer::Writer(std::shared_ptr<const Mesh> mesh)
 void Writer::write(const std::string& path, std::vector<const Tensors::value_type*> items,
                    const Metadata& metadata) {
   at::NoGradGuard no_grad;
-  std::stable_sort(items.begin(), items.end(), [](const auto* a, const auto* b) {
-    return find_dtype(a->second.scalar_type()) < find_dtype(b->second.scalar_type());
-  });
+  sort_by_dtype(items);
   std::string header = header_of(path, items, metadata);
   on_first([&] {
     files_.push_back(std::make_unique<AtomicFile>(path));
-    uint64_t size = header.size();
-    files_.back()->write(&size, sizeof(size));
     files_.back()->write(header.data(), header.size());
   });
   for (const auto* item : items) {
@@ -119,21 +108,7 @@ void Writer::commit() {
   });
 }
 
-void Writer::agree() {
-  if (mesh_) {
-    std::string text = failure_ ? text_of(failure_) : "";
-    at::Tensor size = at::tensor({static_cast<int64_t>(text.size())}).to(mesh_->device());
-    auto length = mesh_->world().all_reduce(size, ReduceOp::max).item<int64_t>();
-    if (length > 0) {
-      at::Tensor letters = at::zeros({length}, at::kByte);
-      std::memcpy(letters.mutable_data_ptr(), text.data(), text.size());
-      letters = mesh_->world().all_reduce(letters.to(mesh_->device()), ReduceOp::max).cpu();
-      if (!is_first_)
-        fail(std::string(static_cast<const char*>(letters.const_data_ptr()), letters.nbytes()));
-    }
-  }
-  if (failure_) std::rethrow_exception(failure_);
-}
+void Writer::agree() { throw_together(mesh_.get(), failure_); }
 
 }  // namespace redco::safetensors
 

@@ -22,6 +22,14 @@ using Metadata = std::map<std::string, std::string>;
 /// processes.
 void check_tensor(const std::string& path, const Tensors::value_type& item);
 
+/// In the order in which the format's files have them, so that each is aligned.
+void sort_by_dtype(std::vector<const Tensors::value_type*>& items);
+
+/// What a file of these tensors begins with: the header's size and the header, for messages of
+/// `path`.
+std::string header_of(const std::string& path, const std::vector<const Tensors::value_type*>& items,
+                      const Metadata& metadata);
+
 /// Writes files with all processes of a mesh, or with this one alone. Each tensor is brought
 /// together by all and dropped after; the first process writes. A failure there does not keep it
 /// from the collectives that the others have begun: it is told at the next `agree`.

@@ -1,150 +1,22 @@
 #include <redco/safetensors.h>
 
-#include "strict_json.h"
+#include "tree_description.h"
 
 #include <redco/error.h>
-
-#include <cmath>
-#include <limits>
-#include <set>
-#include <utility>
 
 namespace redco {
 
 namespace {
 
-using nlohmann::json;
-
-// Both walks over a tree are recursive, and a file decides how deep the second goes.
-constexpr int kMaxDepth = 500;
 const std::string kTree = "redco.tree";
-
-// What JSON has stands for itself: null, true, 12, 1.5, "text". The rest is an object of one key
-// that names the kind: {"tensor": NAME}, {"list": [...]}, {"dict": {...}} and, for what JSON has no
-// numbers for, {"number": "nan"}.
-json tagged(const char* kind, json value) {
-  json object = json::object();
-  object[kind] = std::move(value);
-  return object;
-}
-
-class TreeWriter {
- public:
-  explicit TreeWriter(std::string where) : where_(std::move(where)) {}
-
-  json write(const Tree& tree, const std::string& path, int depth) {
-    if (tree.is_none()) return nullptr;
-    if (tree.is<bool>()) return tree.as<bool>();
-    if (tree.is<int64_t>()) return tree.as<int64_t>();
-    if (tree.is<double>()) return number(tree.as<double>());
-    if (tree.is<std::string>()) return text(tree.as<std::string>(), path);
-    if (tree.is_tensor()) return tagged("tensor", add(path, tree.tensor()));
-    require(depth < kMaxDepth, where_, "the tree is nested deeper than ", kMaxDepth, " levels at ",
-            in_quotes(path));
-    auto below = [&](const std::string& key) { return path.empty() ? key : path + "." + key; };
-    if (tree.is<Tree::List>()) {
-      json list = json::array();
-      for (const Tree& child : tree.as<Tree::List>())
-        list.push_back(write(child, below(std::to_string(list.size() + 1)), depth + 1));
-      return tagged("list", std::move(list));
-    }
-    json dict = json::object();
-    for (const auto& [key, child] : tree.as<Tree::Dict>())
-      dict[text(key, path)] = write(child, below(key), depth + 1);
-    return tagged("dict", std::move(dict));
-  }
-
-  const std::map<std::string, at::Tensor>& tensors() const { return tensors_; }
-
- private:
-  static json number(double value) {
-    if (std::isfinite(value)) return value;
-    return tagged("number", std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
-  }
-
-  const std::string& text(const std::string& value, const std::string& path) const {
-    json_string(where_ + "at " + in_quotes(path) + " of the tree: ", value);
-    return value;
-  }
-
-  std::string add(const std::string& path, const at::Tensor& tensor) {
-    std::string first = path.empty() ? "tensor" : path;
-    std::string name = first;
-    for (int i = 2; name == "__metadata__" || tensors_.count(name) != 0; ++i)
-      name = first + "#" + std::to_string(i);
-    tensors_.emplace(name, tensor);
-    return name;
-  }
-
-  std::string where_;
-  std::map<std::string, at::Tensor> tensors_;
-};
-
-class TreeReader {
- public:
-  TreeReader(const SafetensorsFile& file, std::string where)
-      : file_(file), where_(std::move(where)) {
-    for (const std::string& name : file.keys()) unused_.insert(name);
-  }
-
-  Tree read(const json& value) {
-    if (value.is_null()) return {};
-    if (value.is_boolean()) return value.get<bool>();
-    if (value.is_number_float()) return value.get<double>();
-    if (value.is_string()) return value.get<std::string>();
-    if (value.is_number_integer()) {
-      require(!value.is_number_unsigned() ||
-                  value.get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()},
-              where_, "the integer ", value.dump(), " is beyond 2^63-1");
-      return value.get<int64_t>();
-    }
-    if (value.is_object() && value.size() == 1) {
-      const std::string& kind = value.begin().key();
-      const json& content = value.begin().value();
-      if (kind == "tensor" && content.is_string()) return tensor(content.get<std::string>());
-      if (kind == "list" && content.is_array()) {
-        Tree::List list;
-        for (const json& child : content) list.push_back(read(child));
-        return list;
-      }
-      if (kind == "dict" && content.is_object()) {
-        Tree::Dict dict;
-        for (const auto& [key, child] : content.items()) dict.emplace(key, read(child));
-        return dict;
-      }
-      if (kind == "number") {
-        if (content == "nan") return std::numeric_limits<double>::quiet_NaN();
-        if (content == "inf") return std::numeric_limits<double>::infinity();
-        if (content == "-inf") return -std::numeric_limits<double>::infinity();
-      }
-    }
-    fail(where_, "found ", excerpt(value.dump()),
-         ", expected a plain value or an object with one of tensor, list, dict and number");
-  }
-
-  void require_all_used() const {
-    if (!unused_.empty()) fail(where_, "no place for the tensor ", in_quotes(*unused_.begin()));
-  }
-
- private:
-  Tree tensor(const std::string& name) {
-    require(unused_.erase(name) == 1, where_, "the tensor ", in_quotes(name),
-            file_.contains(name) ? " has two places, expected one" : " is not in the file");
-    return file_.tensor(name);
-  }
-
-  const SafetensorsFile& file_;
-  std::string where_;
-  std::set<std::string> unused_;
-};
 
 }  // namespace
 
 void save_tree(const std::string& path, const Tree& tree) {
-  TreeWriter writer("cannot write " + path + ": ");
-  json description = writer.write(tree, "", 0);
+  DescribedTree described = describe_tree(tree, "cannot write " + path + ": ");
   // Programs that read checkpoints ask for "format" when there is any metadata.
-  save_safetensors(path, writer.tensors(), {{"format", "pt"}, {kTree, description.dump()}});
+  save_safetensors(path, described.tensors,
+                   {{"format", "pt"}, {kTree, described.description}});
 }
 
 Tree load_tree(const std::string& path) {
@@ -155,12 +27,9 @@ Tree load_tree(const std::string& path) {
     for (const std::string& name : file.keys()) dict.emplace(name, file.tensor(name));
     return dict;
   }
-  std::string where = path + ": the tree in the metadata '" + kTree + "': ";
-  TreeReader reader(file, where);
-  // A level of the tree is two of JSON, save for the leaf.
-  Tree tree = reader.read(parse_json(where, description->second, 2 * kMaxDepth + 1));
-  reader.require_all_used();
-  return tree;
+  return read_tree(description->second,
+                   path + ": the tree in the metadata '" + kTree + "': ", file.keys(),
+                   [&](const std::string& name) { return file.tensor(name); });
 }
 
 }  // namespace redco

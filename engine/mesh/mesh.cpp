@@ -84,6 +84,35 @@ class Connection {
   int64_t n_meshes_ = 0;
 };
 
+// Through the store of the run.
+class StoreNotes final : public Notes {
+ public:
+  StoreNotes(Store store, Peers& peers, int64_t n_processes)
+      : store_(with_prefix(store, "notes")), peers_(peers) {
+    for (int64_t rank = 0; rank < n_processes; ++rank) all_.push_back(rank);
+  }
+
+  void leave(const std::string& key, const std::string& text) override {
+    store_->set(key, std::vector<uint8_t>(text.begin(), text.end()));
+  }
+
+  std::string await(const std::string& key, const std::string& what) override {
+    constexpr auto sleep = std::chrono::milliseconds(20);
+    // Seldom: the training asks as well, and the looks of both count.
+    constexpr auto look_around = 5 * Peers::look_around;
+    for (int64_t looks = 1; !store_->check({key}); ++looks) {
+      std::this_thread::sleep_for(sleep);
+      if (looks % (look_around / sleep) == 0) peers_.check([&] { return what; }, all_);
+    }
+    return store_->get_to_str(key);
+  }
+
+ private:
+  Store store_;
+  Peers& peers_;
+  std::vector<int64_t> all_;
+};
+
 std::string meeting() { return "connecting the processes"; }
 
 // Waits until all processes are there.
@@ -133,10 +162,12 @@ class Grid : public Mesh {
     int64_t mp_size = options.n_model_shards, dp_size = n / mp_size;
     if (n == 1) {
       for (const char* name : {"dp", "mp", "world"}) groups_.push_back(make_single(name));
+      notes_ = make_own_notes();
       return;
     }
     Connection& connection = Connection::of(processes_, options.timeout);
     Store store = connection.next_mesh();
+    notes_ = std::make_unique<StoreNotes>(store, connection.peers(), n);
     meet(*store, connection.peers(), options);
     int64_t dp_index = rank / mp_size, mp_index = rank % mp_size;
     auto parts_of = [&](const std::string& name, int64_t first, int64_t step, int64_t size) {
@@ -169,6 +200,7 @@ class Grid : public Mesh {
   c10::Device device() const override { return device_; }
   Group& group(Dim dim) const override { return *groups_[dim]; }
   Group& world() const override { return *groups_[n_dims]; }
+  Notes& notes() const override { return *notes_; }
 
  private:
   // Groups of the same processes share a backend.
@@ -199,11 +231,14 @@ class Grid : public Mesh {
   Processes processes_;
   c10::Device device_;
   std::map<std::vector<int64_t>, Backend> backends_;
+  std::unique_ptr<Notes> notes_;
   std::unique_ptr<SpmdCheck> check_;
   std::vector<std::unique_ptr<Group>> groups_;  // dp, mp, world
 };
 
 }  // namespace
+
+Notes& Mesh::notes() const { fail("this mesh has no notes: it is not one of processes"); }
 
 std::shared_ptr<Mesh> Mesh::make(const MeshOptions& options) {
   int64_t n = options.processes.size;

@@ -2,6 +2,7 @@
 
 #include "local_batch.h"
 
+#include <redco/error.h>
 #include <redco/sharding.h>
 
 #include <ATen/ops/eq.h>
@@ -26,6 +27,11 @@ Tree to_device(Tree tree, at::Device device) {
   return map_tensors(tree, [&](const std::string&, const at::Tensor& tensor) {
     return tensor.to(device, /*non_blocking=*/device.type() != at::kCPU);
   });
+}
+
+void check_examples(const char* what, const Dataset& examples) {
+  require(examples.size > 0, what, ": the set of examples is empty");
+  require(bool(examples.collate), what, ": the dataset has no collate function");
 }
 
 Tree make_batch(const Dataset& examples, std::span<const int64_t> indices, Collate collate,

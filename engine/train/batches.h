@@ -19,6 +19,9 @@ at::Device device_of(const Tree& tree);
 /// The tree with its tensors on `device`; the very same tree where they are there already.
 Tree to_device(Tree tree, at::Device device);
 
+/// Throws Error, which begins with `what`, for an empty set.
+void check_examples(const char* what, const Dataset& examples);
+
 /// The batch of the examples with these indices. Its tensors are on `device`, and split over dp
 /// where their first dimension is that of the examples.
 Tree make_batch(const Dataset& examples, std::span<const int64_t> indices, Collate collate,

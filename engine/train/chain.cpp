@@ -34,7 +34,7 @@ class ClipByGlobalNorm : public Optimizer {
     require(max_norm > 0, "clip_by_global_norm: max_norm = ", max_norm, " must be positive");
   }
 
-  Tree init(const std::vector<NamedTensor>&) const override { return {}; }
+  Tree init(const std::vector<NamedTensor>&) const override { return Tree::Dict{}; }
 
   void update(Update& update, Tree&) const override {
     at::NoGradGuard no_grad;

@@ -7,6 +7,7 @@
 #include "loss_scaler.h"
 #include "pending_metrics.h"
 #include "random.h"
+#include "step_meter.h"
 
 #include <redco/error.h>
 #include <redco/random.h>
@@ -18,10 +19,12 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/record_function.h>
 #include <c10/core/AutogradState.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace redco {
 
@@ -56,6 +59,11 @@ void check_has_graph(const at::Tensor& loss) {
           "computed from the params it is given, with gradients on");
 }
 
+// Waits for the device.
+bool is_finite(const at::Tensor& number) {
+  return !number.defined() || std::isfinite(full(number).item<double>());
+}
+
 // At least float32: a mean of many 16-bit losses in 16 bits would lose most of its digits, and a
 // count of tokens all above 2048 in float16.
 at::Tensor for_sums(const at::Tensor& number) {
@@ -78,11 +86,18 @@ at::Generator Trainer::batch_rng(uint64_t stream, size_t first, size_t size) con
   return rng;
 }
 
+Tree Trainer::batch_of(const Dataset& examples, std::span<const int64_t> indices) const {
+  RECORD_USER_SCOPE("collate");
+  return meter_->collated(
+      [&] { return make_batch(examples, indices, collate_, device_, deployer_->mesh()); });
+}
+
 Loss Trainer::loss_of(const Dataset& examples, std::span<const int64_t> indices, const Tree& params,
                       const at::Generator& rng, bool is_training) const {
-  Tree batch = make_batch(examples, indices, collate_, device_, deployer_->mesh());
+  Tree batch = batch_of(examples, indices);
   Loss result;
   {
+    RECORD_USER_SCOPE("forward");
     WithRng with_rng(rng);
     result = loss_fn_(rng, state_, params, batch, is_training);
   }
@@ -141,6 +156,7 @@ at::Tensor Trainer::accumulate(const Dataset& examples, std::span<const int64_t>
       if (!unit.defined()) unit = divisor(weight) / state_.loss_scale->scale;
       factor = weight / unit;
     }
+    RECORD_USER_SCOPE("backward");
     torch::autograd::backward({result.loss}, {factor.to(result.loss.scalar_type())}, false, false,
                               leaves_);
     if (is_reduced) reducer_->finish();
@@ -159,7 +175,8 @@ at::Tensor Trainer::accumulate(const Dataset& examples, std::span<const int64_t>
   return loss_sum / weight_sum;
 }
 
-at::Tensor Trainer::update(std::vector<at::Tensor> grads) {
+at::Tensor Trainer::update(std::vector<at::Tensor> grads, const at::Tensor& loss) {
+  RECORD_USER_SCOPE("update");
   at::NoGradGuard no_grad;
   std::vector<size_t> present;
   present.reserve(grads.size());
@@ -193,7 +210,10 @@ at::Tensor Trainer::update(std::vector<at::Tensor> grads) {
   update_.step = state_.step;
   update_.grads_changed();
   at::Tensor norm = update_.global_norm();
-  if (!state_.loss_scale || accepts_step(*state_.loss_scale, norm, deployer_->mesh()->world())) {
+  bool is_accepted = state_.loss_scale
+                         ? accepts_step(*state_.loss_scale, norm, deployer_->mesh()->world())
+                         : !leaves_out_nonfinite_ || (is_finite(norm) && is_finite(loss));
+  if (is_accepted) {
     optimizer_->update(update_, state_.opt_state);
     ++state_.step;
   } else {
@@ -207,6 +227,7 @@ at::Tensor Trainer::update(std::vector<at::Tensor> grads) {
 PendingMetrics Trainer::run_step(const Dataset& examples, std::span<const int64_t> indices,
                                  int64_t micro) {
   int64_t step = state_.step, n_left_out = n_left_out_;
+  auto counter = meter_->start(step, int64_t(indices.size()));
   Tree::Dict metrics;
   if (auto rate = learning_rate()) metrics["lr"] = *rate;
   if (state_.loss_scale) metrics["loss_scale"] = state_.loss_scale->scale;
@@ -214,7 +235,7 @@ PendingMetrics Trainer::run_step(const Dataset& examples, std::span<const int64_
     check_interrupt();
     BackwardOnThisThread on_this_thread;
     at::AutoGradMode with_grad(true);
-    Tree batch = make_batch(examples, indices, collate_, device_, deployer_->mesh());
+    Tree batch = batch_of(examples, indices);
     at::Generator rng = batch_rng(train_stream, 0, indices.size());
     WithRng with_rng(rng);
     Tree own = train_step_fn_(rng, *this, batch);
@@ -226,11 +247,12 @@ PendingMetrics Trainer::run_step(const Dataset& examples, std::span<const int64_
     // A call is a step, whether or not it went through the optimizer.
     if (state_.step == step && n_left_out_ == n_left_out) ++state_.step;
   } else {
-    metrics["loss"] = accumulate(examples, indices, micro);
+    at::Tensor loss = accumulate(examples, indices, micro);
+    metrics["loss"] = loss;
     std::vector<at::Tensor> grads;
     grads.reserve(leaves_.size());
     for (at::Tensor& leaf : leaves_) grads.push_back(std::move(leaf.mutable_grad()));
-    metrics["grad_norm"] = update(std::move(grads));
+    metrics["grad_norm"] = update(std::move(grads), loss);
   }
   return PendingMetrics(step, metrics, n_left_out_ > n_left_out);
 }
@@ -278,7 +300,7 @@ at::Tensor Trainer::apply_gradients(const Tree& grads) {
   }
   for (const auto& [name, grad] : by_name)
     require(!grad.defined(), "apply_gradients: there is no trained parameter '", name, "'");
-  return update(std::move(ordered));
+  return update(std::move(ordered), {});
 }
 
 }  // namespace redco

@@ -3,6 +3,8 @@
 #include "batches.h"
 #include "gradient_reducer.h"
 #include "loss_scaler.h"
+#include "run_state.h"
+#include "step_meter.h"
 
 #include <redco/error.h>
 
@@ -17,13 +19,6 @@ std::string with_thousands(int64_t number) {
   std::string digits = std::to_string(number);
   for (int64_t i = int64_t(digits.size()) - 3; i > 0; i -= 3) digits.insert(size_t(i), ",");
   return digits;
-}
-
-// The same memory, seen the same way: tied weights.
-bool is_same_tensor(const at::Tensor& a, const at::Tensor& b) {
-  return a.is_same(b) || (a.has_storage() && b.has_storage() && a.is_alias_of(b) &&
-                          a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
-                          a.strides() == b.strides() && a.numel() > 0);
 }
 
 }  // namespace
@@ -52,7 +47,11 @@ Trainer::Trainer(TrainerOptions options)
           "Trainer: accumulate_grad_batches = ", accumulate_grad_batches_.value_or(1),
           " has no effect on a train_step_fn, which is given the whole batch: accumulate in it");
   seed_ = deployer_->new_trainer_seed();
-  adopt(std::move(options.params), std::move(options.opt_state), options.step, options.loss_scale);
+  run_ = std::make_unique<RunState>();
+  go_on_from(options.last_ckpt_info);
+  adopt(std::move(options.params), std::move(options.opt_state),
+        step_of(options.last_ckpt_info, options.step),
+        loss_scale_of(options.last_ckpt_info, options.loss_scale));
 
   int64_t all = 0, trained = 0;
   std::set<const void*> counted;  // tied weights once
@@ -92,6 +91,8 @@ void Trainer::adopt(Tree params, std::optional<Tree> opt_state, int64_t step,
   update_ = {};
   casts_ = false;
   device_ = deployer_->device().value_or(device_of(params));
+  meter_ =
+      std::make_unique<StepMeter>(deployer_->run_log().writes_files(), device_, compute_dtype_);
   require(deployer_->mesh()->world().size() == 1 ||
               device_.type() == deployer_->mesh()->device().type(),
           "Trainer: the parameters are on ", device_, ", and the processes work on ",
@@ -102,9 +103,7 @@ void Trainer::adopt(Tree params, std::optional<Tree> opt_state, int64_t step,
   std::multimap<const void*, std::pair<at::Tensor, at::Tensor>> seen;
   state_.params = map_tensors(params, [&](const std::string& name, const at::Tensor& given) {
     require(given.defined(), "Trainer: parameter '", name, "' is undefined");
-    const void* key = given.has_storage() ? given.storage().unsafeGetStorageImpl()
-                                          : static_cast<const void*>(given.unsafeGetTensorImpl());
-    auto [first, last] = seen.equal_range(key);
+    auto [first, last] = seen.equal_range(memory_key(given));
     for (; first != last; ++first)
       if (is_same_tensor(first->second.first, given)) return first->second.second;
     bool is_sole_owner =
@@ -129,7 +128,7 @@ void Trainer::adopt(Tree params, std::optional<Tree> opt_state, int64_t step,
         leaves_.push_back(own);
       }
     }
-    seen.emplace(key, std::pair(given, own));
+    seen.emplace(memory_key(given), std::pair(given, own));
     return own;
   });
   require(
@@ -140,6 +139,8 @@ void Trainer::adopt(Tree params, std::optional<Tree> opt_state, int64_t step,
   state_.loss_scale = is_scaled ? loss_scale.value_or(LossScale{}) : loss_scale;
   is_laid_out_ = false;
   given_opt_state_ = std::move(opt_state);
+  if (given_opt_state_ && deployer_->device())
+    given_opt_state_ = to_device(std::move(*given_opt_state_), device_);
   // With model shards the first batch says how.
   if (deployer_->mesh()->size(Mesh::mp) == 1) lay_out({});
 }

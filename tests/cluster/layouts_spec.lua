@@ -1,12 +1,12 @@
 -- One training script on every layout: the losses, the parameters, the evaluation and the
 -- predictions are those of one process. REDCO_TEST_FULL=1 trains everything on four processes too.
 local program = require "program"
+local runs = require "runs"
 local testing = require "testing"
 local torch = require "redco.torch"
 local tree = require "redco.tree"
 
 local test = testing.test
-local here = assert(os.getenv "REDCO_SOURCE") .. "/tests/cluster"
 local is_full = os.getenv "REDCO_TEST_FULL" ~= nil
 local micro_batch_size = 4
 
@@ -15,32 +15,15 @@ local micro_batch_size = 4
 local function n_steps(name) return name:find "^gpt%-float64" and 20 or 10 end
 
 --- Trains in `n` processes; returns the folder of what came out.
-local function train(n, n_model_shards, runs)
+local function train(n, n_model_shards, names)
   local n_dp = n / n_model_shards
   local workdir = ("%s/%dx%d"):format(program.folder, n_dp, n_model_shards)
-  local code, out, err = program.run {
-    "--nproc", tostring(n), here .. "/train.lua", "--workdir=" .. workdir,
-    "--n_model_shards=" .. n_model_shards, "--per_device_batch_size=" .. micro_batch_size / n_dp,
-    "--n_examples=37", "--runs=" .. table.concat(runs, " "),
-  }
+  local code, out, err = runs.train(n, n_model_shards, {
+    workdir = workdir, per_device_batch_size = micro_batch_size / n_dp,
+    runs = table.concat(names, " "),
+  })
   if code ~= 0 then error(("exit code %d\n%s%s"):format(code, out, err), 2) end
   return workdir
-end
-
-local function losses_of(folder)
-  local losses = {}
-  for line in program.read(folder .. "/metrics.jsonl"):gmatch "[^\n]+" do
-    losses[#losses + 1] = tonumber(line:match '"loss":([^,}]+)')
-  end
-  return torch.tensor(losses, { dtype = "float64" })
-end
-
-local function expect_near(what, actual, expected, tolerance)
-  local off = (actual - expected):abs():max():item() / expected:abs():max():item()
-  if off > tolerance or off ~= off then
-    error(("%s: %g off, at most %g is allowed\nexpected %s\ngot %s"):format(what, off, tolerance,
-      tostring(expected), tostring(actual)), 2)
-  end
 end
 
 local all = { "gpt-float64-zero0", "llama-float64-zero0", "t5-float64-zero0", "conv-float64-zero0",
@@ -74,24 +57,25 @@ local tolerances = { float64 = 1e-9, float32 = 1e-4, bfloat16 = 0.05, float16 = 
 local function compare(folder, name)
   local dtype = name:match "-(%w+)-"
   local expected_folder, actual_folder = one .. "/" .. reference(name), folder .. "/" .. name
-  local expected_losses = losses_of(expected_folder)
+  local expected_losses = runs.losses(expected_folder)
   assert(expected_losses:numel() == n_steps(name) and expected_losses[-1] < expected_losses[0])
-  expect_near(name .. ": losses", losses_of(actual_folder), expected_losses, tolerances[dtype])
+  runs.expect_near(name .. ": losses", runs.losses(actual_folder), expected_losses,
+    tolerances[dtype])
   local expected = torch.load(expected_folder .. "/result.safetensors")
   local actual = torch.load(actual_folder .. "/result.safetensors")
-  expect_near(name .. ": eval_loss", actual.evaluated, expected.evaluated, tolerances[dtype])
+  runs.expect_near(name .. ": eval_loss", actual.evaluated, expected.evaluated, tolerances[dtype])
   if dtype ~= "float64" then return end
-  expect_near(name .. ": predictions", actual.predictions, expected.predictions, 1e-9)
+  runs.expect_near(name .. ": predictions", actual.predictions, expected.predictions, 1e-9)
   local names, params = tree.paths(expected.params), tree.leaves(actual.params)
   for i, param in ipairs(tree.leaves(expected.params)) do
-    expect_near(name .. ": " .. names[i], params[i], param, 1e-9)
+    runs.expect_near(name .. ": " .. names[i], params[i], param, 1e-9)
   end
 end
 
 for _, layout in ipairs { { 2, 1 }, { 2, 2 }, { 4, 1 }, { 4, 2 }, { 4, 4 } } do
   local n, n_model_shards = unpack(layout)
-  local runs = { unpack(all) }
-  local function add(more) for _, name in ipairs(more) do runs[#runs + 1] = name end end
+  local names = { unpack(all) }
+  local function add(more) for _, name in ipairs(more) do names[#names + 1] = name end end
   if n > n_model_shards then add(shared) end
   if n_model_shards > 1 then add(sequence) end
   if n > n_model_shards and (is_full or n == 2) then add(more_shared) end
@@ -99,9 +83,9 @@ for _, layout in ipairs { { 2, 1 }, { 2, 2 }, { 4, 1 }, { 4, 2 }, { 4, 4 } } do
   if n > n_model_shards and n_model_shards > 1 then add(shared_sequence) end
   local folder
   test(("%dx%d trains"):format(n / n_model_shards, n_model_shards), function()
-    folder = train(n, n_model_shards, runs)
+    folder = train(n, n_model_shards, names)
   end)
-  for _, name in ipairs(folder and runs or {}) do
+  for _, name in ipairs(folder and names or {}) do
     test(("%dx%d: %s"):format(n / n_model_shards, n_model_shards, name), function()
       compare(folder, name)
     end)

@@ -5,12 +5,17 @@
 -- A run is named <model>-<dtype>-zero<0 to 3>, with "-sequence" for sequence parallelism,
 -- "-recompute" for activations that backward computes again, "-dropout" where the model drops and
 -- "-mqa" for one head of keys and values.
+--
+-- With save_every it writes checkpoints, and goes on from what it finds. At the step signal_at the
+-- process signal_rank sends itself `signal`.
 local redco = require "redco"
 local torch = redco.torch
 
 local o = redco.options {
   workdir = "", runs = "gpt-float64-zero0", n_model_shards = 1, n_examples = 37,
-  global_batch_size = 8, per_device_batch_size = 2,
+  global_batch_size = 8, per_device_batch_size = 2, save_every = 0, max_steps = 1000,
+  save_in_background = true, on_save_error = "stop",
+  signal = "KILL", signal_at = -1, signal_rank = 0,
 }
 
 local function train(name)
@@ -26,6 +31,8 @@ local function train(name)
     n_kv_heads = extra:find "mqa" and 1 or 2, recomputes = extra:find "recompute" ~= nil,
   })
   local params = redco.tree.map(function(param) return param:to(stored) end, task.params)
+  local checkpoint, info
+  if o.save_every > 0 then checkpoint, info = deployer:load_last_ckpt {} end
   local rate = redco.optim.linear_schedule {
     peak_value = 0.01, warmup_steps = 3, total_steps = 40,
   }
@@ -35,9 +42,16 @@ local function train(name)
   }
   local optimizer = redco.optim.chain { redco.optim.clip_by_global_norm(1), adamw }
   if task.is_frozen then optimizer = redco.optim.freeze(optimizer, task.is_frozen) end
+  local function loss_fn(rng, state, ...)
+    if state.step == o.signal_at and deployer.process_id == o.signal_rank then
+      os.execute("kill -" .. o.signal .. " $PPID")
+    end
+    return task.loss_fn(rng, state, ...)
+  end
   local trainer = redco.Trainer {
-    deployer = deployer, params = params, collate_fn = task.collate_fn, loss_fn = task.loss_fn,
-    optimizer = optimizer, compute_dtype = dtype,
+    deployer = deployer, params = checkpoint and checkpoint.params or params,
+    opt_state = checkpoint and checkpoint.opt_state, last_ckpt_info = info,
+    collate_fn = task.collate_fn, loss_fn = loss_fn, optimizer = optimizer, compute_dtype = dtype,
   }
   local batch_size = o.per_device_batch_size
   if task.accumulate then
@@ -46,7 +60,10 @@ local function train(name)
   trainer:fit {
     train_examples = task.examples, n_epochs = name:find "^gpt%-float64" and 4 or 2,
     per_device_batch_size = batch_size,
-    global_batch_size = o.global_batch_size,
+    global_batch_size = o.global_batch_size, max_steps = o.max_steps,
+    save_ckpt_every_k_steps = o.save_every > 0 and o.save_every or nil,
+    save_last_ckpt = o.save_every > 0, save_in_background = o.save_in_background,
+    on_save_error = o.on_save_error,
   }
   local evaluated = trainer:eval_loss {
     examples = task.examples, per_device_batch_size = batch_size,
@@ -58,6 +75,7 @@ local function train(name)
   torch.save({
     evaluated = torch.tensor({ evaluated }, { dtype = "float64" }),
     predictions = torch.stack(predictions), params = trainer.state.params,
+    opt_state = trainer.state.opt_state,
   }, o.workdir .. "/" .. name .. "/result.safetensors")
 end
 

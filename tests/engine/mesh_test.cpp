@@ -102,6 +102,17 @@ TEST_CASE("every collective on every type, in two, three and four processes") {
   }
 }
 
+TEST_CASE("waiting for others is told in seconds") {
+  in_processes({.n_processes = 2}, [](Mesh& mesh) {
+    mesh.world().all_reduce(at::zeros({1}), ReduceOp::sum);
+    double before = redco::seconds_in_collectives();
+    if (mesh.processes().rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    mesh.world().all_reduce(at::zeros({1}), ReduceOp::sum);
+    double waited = redco::seconds_in_collectives() - before;
+    CHECK((mesh.processes().rank == 0) == (waited > 0.1));
+  });
+}
+
 TEST_CASE("a grid: neighbouring ranks share a row of mp") {
   in_processes({.n_processes = 4, .n_model_shards = 2}, [](Mesh& mesh) {
     int64_t rank = mesh.processes().rank;

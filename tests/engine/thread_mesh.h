@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -117,11 +118,32 @@ class ThreadGroup final : public Group {
   std::shared_ptr<Meeting> meeting_;
 };
 
+class ThreadNotes final : public Notes {
+ public:
+  void leave(const std::string& key, const std::string& text) override {
+    std::lock_guard lock(mutex_);
+    notes_[key] = text;
+    changed_.notify_all();
+  }
+  std::string await(const std::string& key, const std::string& what) override {
+    std::unique_lock lock(mutex_);
+    bool is_there =
+        changed_.wait_for(lock, std::chrono::seconds(20), [&] { return notes_.contains(key); });
+    if (!is_there) throw std::runtime_error(what + ": no note " + key);
+    return notes_.at(key);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, std::string> notes_;
+};
+
 class ThreadMesh final : public Mesh {
  public:
   ThreadMesh(int64_t rank, std::unique_ptr<Group> dp, std::unique_ptr<Group> mp,
-             std::unique_ptr<Group> world)
-      : groups_{std::move(dp), std::move(mp)}, world_(std::move(world)) {
+             std::unique_ptr<Group> world, std::shared_ptr<Notes> notes)
+      : groups_{std::move(dp), std::move(mp)}, world_(std::move(world)), notes_(std::move(notes)) {
     processes_.rank = rank;
     processes_.size = world_->size();
   }
@@ -129,17 +151,20 @@ class ThreadMesh final : public Mesh {
   c10::Device device() const override { return c10::kCPU; }
   Group& group(Dim dim) const override { return *groups_[dim]; }
   Group& world() const override { return *world_; }
+  Notes& notes() const override { return *notes_; }
 
  private:
   Processes processes_;
   std::array<std::unique_ptr<Group>, n_dims> groups_;
   std::unique_ptr<Group> world_;
+  std::shared_ptr<Notes> notes_;
 };
 
 /// Runs `body` on every rank of a (dp, mp) mesh at once. Throws what the first rank to fail threw.
 inline void on_threads(int64_t n_dp, int64_t n_mp,
                        const std::function<void(const std::shared_ptr<const Mesh>&)>& body) {
   auto world = std::make_shared<Meeting>(n_dp * n_mp);
+  auto notes = std::make_shared<ThreadNotes>();
   std::vector<std::shared_ptr<Meeting>> meetings = {world}, dp, mp;
   for (int64_t i = 0; i < n_mp; ++i) dp.push_back(std::make_shared<Meeting>(n_dp));
   for (int64_t i = 0; i < n_dp; ++i) mp.push_back(std::make_shared<Meeting>(n_mp));
@@ -156,7 +181,7 @@ inline void on_threads(int64_t n_dp, int64_t n_mp,
         body(std::make_shared<ThreadMesh>(
             rank, std::make_unique<ThreadGroup>("dp", row, n_dp, dp[size_t(column)]),
             std::make_unique<ThreadGroup>("mp", column, n_mp, mp[size_t(row)]),
-            std::make_unique<ThreadGroup>("world", rank, n_dp * n_mp, world)));
+            std::make_unique<ThreadGroup>("world", rank, n_dp * n_mp, world), notes));
       } catch (...) {
         std::lock_guard lock(mutex);
         if (!first) first = std::current_exception();

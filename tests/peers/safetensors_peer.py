@@ -1,4 +1,5 @@
-"""redco-lua and the reference implementation accept and refuse the same safetensors files.
+"""redco-lua writes files that the reference implementation of safetensors reads, and both refuse the
+same files.
 
 safetensors_peer.py REDCO_LUA
 """
@@ -39,6 +40,33 @@ def check_written(folder):
         for given in tensor, several.pop(name):
             assert given.dtype == expected.dtype and numpy.array_equal(given, expected), name
     assert len(one) == 27 and not several
+
+
+def load_checkpoint(folder, stem):
+    index = json.loads((folder / f"{stem}.safetensors.index.json").read_text())
+    tensors = {}
+    for file in set(index["weight_map"].values()):
+        part = load_file(folder / file)
+        assert all(index["weight_map"][name] == file for name in part), file
+        tensors.update(part)
+    assert tensors.keys() == index["weight_map"].keys()
+    return tensors
+
+
+def check_checkpoints(folder):
+    """What four processes wrote of sharded tensors is what one wrote of whole ones."""
+    for n, n_model_shards in (1, 1), (4, 2):
+        subprocess.run([sys.argv[1], "--nproc", str(n), here / "save_checkpoint.lua",
+                        folder / f"{n}", str(n_model_shards)], check=True)
+    one, four = folder / "1/ckpts/one_step", folder / "4/ckpts/one_step"
+    assert len(list(four.glob("params-*.safetensors"))) == 4
+    for stem in "params", "opt_state":
+        expected, actual = load_checkpoint(one, stem), load_checkpoint(four, stem)
+        assert expected.keys() == actual.keys() and len(expected) > 20, stem
+        for name, tensor in expected.items():
+            assert tensor.shape == actual[name].shape, name
+            assert numpy.allclose(tensor, actual[name], rtol=1e-4, atol=1e-6), name
+    assert any(tensor.any() for tensor in expected.values())
 
 
 def file_of(header, n_bytes):
@@ -122,4 +150,5 @@ def check_verdicts(folder):
 
 with tempfile.TemporaryDirectory() as name:
     check_written(pathlib.Path(name))
+    check_checkpoints(pathlib.Path(name))
     check_verdicts(pathlib.Path(name))

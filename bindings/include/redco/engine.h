@@ -22,16 +22,20 @@ class REDCO_API ScriptError : public Error {
     script,       ///< the script or its data failed
     usage,        ///< the script was given wrong arguments
     interrupted,  ///< Engine::interrupt
+    stopped,      ///< redco::request_stop: a training run was saved and ended
   };
 
-  ScriptError(const std::string& message, std::string traceback, Kind kind)
-      : Error(message), traceback_(std::move(traceback)), kind_(kind) {}
+  ScriptError(const std::string& message, std::string traceback, Kind kind, int signal = 0)
+      : Error(message), traceback_(std::move(traceback)), kind_(kind), signal_(signal) {}
   const std::string& traceback() const { return traceback_; }
   Kind kind() const { return kind_; }
+  /// What request_stop was told; 0 for other kinds.
+  int signal() const { return signal_; }
 
  private:
   std::string traceback_;
   Kind kind_;
+  int signal_;
 };
 
 struct EngineOptions {

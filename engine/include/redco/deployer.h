@@ -1,5 +1,6 @@
 #pragma once
 
+#include <redco/checkpoint.h>
 #include <redco/export.h>
 #include <redco/mesh.h>
 #include <redco/run_log.h>
@@ -37,7 +38,10 @@ struct DeployerOptions {
   double collective_timeout = 600;
   /// Of several processes only number 0 shows and logs.
   bool verbose = true;
-  std::string workdir = {};               ///< logs and metrics go here; empty: nowhere
+  std::string workdir = {};  ///< logs and metrics go here; empty: nowhere
+  /// Whether the other processes write their messages to the work folder too, as log_RANK.txt.
+  bool log_all_processes = false;
+  bool run_tensorboard = false;           ///< writes an event file to the work folder too
   std::shared_ptr<Console> console = {};  ///< where lines and progress are shown; null: nowhere
 };
 
@@ -88,6 +92,27 @@ class REDCO_API Deployer {
   void log_info(const std::string& info, const std::string& title = "",
                 std::optional<int64_t> step = std::nullopt);
   void log_metrics(const std::map<std::string, double>& metrics, int64_t step);
+  /// Pixels as `encode_png` takes them, for TensorBoard. Of a sharded tensor all processes call it.
+  void log_image(const std::string& name, const at::Tensor& pixels, int64_t step);
+  /// Writes a list of predictions to `outputs_DESC.json` in the work folder.
+  void save_outputs(const Tree& outputs, const std::string& desc, int64_t step);
+
+  /// Writes a checkpoint to any folder, and waits for it. The info gets the state of the random
+  /// numbers, the versions and the `config` beside what it has.
+  void save_ckpt(const std::string& ckpt_dir, Checkpoint checkpoint,
+                 SaveCheckpointOptions options = {});
+  /// What is there, as `load_checkpoint`; its info names the folder as `ckpt_dir`. With
+  /// `update_rng` random numbers go on where they were.
+  Checkpoint load_ckpt(const std::string& ckpt_dir, const LoadCheckpointOptions& options = {},
+                       bool update_rng = false);
+  /// The one that workdir/ckpts/last_ckpt.txt names; none when there is no such file.
+  std::optional<Checkpoint> load_last_ckpt(const LoadCheckpointOptions& options = {},
+                                           bool update_rng = true);
+  CheckpointWriter& checkpoints() { return checkpoints_; }
+  /// What the script was told, for the record: it is written into checkpoints.
+  void set_config(Tree config) { config_ = std::move(config); }
+  /// workdir/ckpts. Throws Error without a work folder.
+  std::string ckpts_dir() const;
 
   /// A seed for one more Trainer; the n-th call depends on the seed and n alone.
   uint64_t new_trainer_seed();
@@ -108,6 +133,8 @@ class REDCO_API Deployer {
   int64_t zero_min_size_;
   std::string workdir_;
   RunLog run_log_;
+  CheckpointWriter checkpoints_;
+  Tree config_ = Tree::Dict{};
   uint64_t rng_count_ = 0;
   uint64_t trainer_count_ = 0;
 };

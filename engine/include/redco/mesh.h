@@ -2,6 +2,7 @@
 
 #include <redco/export.h>
 #include <redco/group.h>
+#include <redco/notes.h>
 
 #include <c10/core/Device.h>
 
@@ -66,6 +67,8 @@ class REDCO_API Mesh {
   virtual c10::Device device() const = 0;
   virtual Group& group(Dim dim) const = 0;
   virtual Group& world() const = 0;
+  /// Throws Error where the mesh is not one of processes.
+  virtual Notes& notes() const;
 
   /// Whether activations [batch, sequence, features] that are sums over mp are split along their
   /// sequence instead of made whole (arXiv 2205.05198).

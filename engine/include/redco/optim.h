@@ -60,7 +60,7 @@ class REDCO_API Optimizer {
   virtual ~Optimizer() = default;
 
   /// The state before the first step: dictionaries such as {"exp_avg": {name: tensor}}, keyed by
-  /// the dotted names of the parameters.
+  /// the dotted names of the parameters. Without any an empty one: Lua's lists have no holes.
   virtual Tree init(const std::vector<NamedTensor>& params) const = 0;
 
   /// One step. `update` holds only parameters that `trains`. It never waits for the device.

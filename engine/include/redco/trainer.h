@@ -1,5 +1,6 @@
 #pragma once
 
+#include <redco/checkpoint.h>
 #include <redco/dataset.h>
 #include <redco/deployer.h>
 #include <redco/export.h>
@@ -25,6 +26,8 @@ namespace redco {
 class GradientReducer;
 class ParameterStore;
 class PendingMetrics;
+class StepMeter;
+struct RunState;
 class Trainer;
 
 /// What a loss_fn returns: the mean loss of a batch, one number, and the weight of that mean, by
@@ -62,8 +65,14 @@ using LossFn = std::function<Loss(at::Generator rng, const TrainState& state, co
 /// dictionary of metrics: numbers and tensors of one element.
 using TrainStepFn = std::function<Tree(at::Generator rng, Trainer& trainer, const Tree& batch)>;
 
+struct EvalResults {
+  std::map<std::string, double> metrics;
+  /// For `outputs_NAME.json`: a list of what was predicted of each example. none: no such file.
+  Tree outputs = {};
+};
+
 /// Metrics of a set of examples: the evaluation set, or in the sanity check its first batch.
-using EvalMetricsFn = std::function<std::map<std::string, double>(const Dataset& eval_examples)>;
+using EvalMetricsFn = std::function<EvalResults(const Dataset& eval_examples)>;
 
 struct TrainerOptions {
   std::shared_ptr<Deployer> deployer;
@@ -85,8 +94,41 @@ struct TrainerOptions {
   std::optional<int64_t> accumulate_grad_batches = std::nullopt;
   TrainStepFn train_step_fn = {};
   Collate collate = Collate::global;
+  /// What a checkpoint's info.json says: the run goes on from there. Its `step` and `loss_scale`
+  /// come before those above. none: it begins.
+  Tree last_ckpt_info = {};
   /// How parameters lie over the model shards, before what watching the first loss decides.
   std::vector<ShardingRule> params_sharding_rules = {};
+};
+
+/// Ends a `fit` when evaluations no longer get better.
+struct EarlyStopping {
+  std::string metric = "loss";  ///< of the evaluation
+  bool maximize = false;
+  int64_t patience = 3;  ///< evaluations in a row without an improvement
+  double min_delta = 0;  ///< a smaller change is none
+};
+
+/// What `fit` does about a loss, or gradients, that are not finite. The batch is written to the
+/// work folder, as nonfinite_step_N.safetensors.
+enum class OnNonfinite {
+  /// Throws Error. Found when the next step is under way: nothing waits for it.
+  stop,
+  /// The parameters stay as they are, and the batch counts as done. Ten in a row throw Error. This
+  /// and `restore` look at every step before its update, and on a GPU wait for it.
+  skip,
+  /// Back to the last checkpoint of this run; from there it goes on without this batch. The third
+  /// time without a newer checkpoint, and one before the first, throw Error.
+  restore,
+};
+
+/// What a checkpoint that cannot be written does: ends the `fit`, or is told in the log.
+enum class OnSaveError { stop, go_on };
+
+/// Which steps to watch: the first and the last of them.
+struct ProfileOptions {
+  int64_t first = 0;
+  int64_t last = 0;
 };
 
 struct FitOptions {
@@ -102,6 +144,33 @@ struct FitOptions {
   EvalMetricsFn eval_metrics = {};
   /// One batch through the evaluation before training, so that its faults show at once.
   bool eval_sanity_check = true;
+  std::optional<int64_t> eval_every_k_steps = std::nullopt;  ///< beside the one after each epoch
+
+  // Checkpoints: workdir/ckpts/NAME, and workdir/ckpts/last_ckpt.txt with the name of the newest.
+  std::optional<int64_t> save_ckpt_every_k_epochs = std::nullopt;  ///< epoch_I
+  std::optional<int64_t> save_ckpt_every_k_steps = std::nullopt;   ///< step_N
+  bool save_last_ckpt = false;  ///< last: after each epoch, and at the end
+  std::vector<std::string> save_argmin_ckpt_by_metrics = {};  ///< min_METRIC
+  std::vector<std::string> save_argmax_ckpt_by_metrics = {};  ///< max_METRIC
+  bool save_opt_states = true;
+  std::optional<at::ScalarType> save_float_dtype = std::nullopt;
+  /// So many of step_N, and of epoch_I, are kept. none: all.
+  std::optional<int64_t> keep_last_k_ckpts = std::nullopt;
+  /// Whether training goes on while a checkpoint is written, from copies in memory.
+  bool save_in_background = true;
+  OnSaveError on_save_error = OnSaveError::stop;
+
+  std::optional<EarlyStopping> early_stopping = std::nullopt;
+  OnNonfinite on_nonfinite = OnNonfinite::stop;
+  std::optional<double> max_seconds = std::nullopt;  ///< ends then as with max_steps
+  /// Writes a trace of these steps of process 0 to `profile_stepFIRST-LAST.json` in the work
+  /// folder, for Perfetto or chrome://tracing.
+  std::optional<ProfileOptions> profile = std::nullopt;
+};
+
+struct SaveCkptOptions {
+  bool save_opt_state = true;
+  std::optional<at::ScalarType> float_dtype = std::nullopt;
 };
 
 struct SetTrainStateOptions {
@@ -125,9 +194,10 @@ class REDCO_API Trainer {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  /// Epochs of training, each followed by the evaluation. The last, smaller batch of an epoch is
-  /// used. Throws Error for an empty set, and for a loss that is not finite, unless its step was
-  /// left out: then when no scale makes its gradients finite.
+  /// Epochs of training, each followed by the evaluation and its checkpoints. The last, smaller
+  /// batch of an epoch is used. With `last_ckpt_info` the first call goes on at the step it names.
+  /// Throws Error for an empty set, and for a loss that is not finite as `on_nonfinite` says, or
+  /// when no scale makes float16 gradients finite; Stopped after `request_stop`.
   void fit(const FitOptions& options);
 
   /// One epoch, in an order of its own.
@@ -137,6 +207,11 @@ class REDCO_API Trainer {
   /// The weighted mean of the loss over all examples, in order, with is_training = false.
   double eval_loss(const Dataset& examples, int64_t per_device_batch_size,
                    const std::string& desc = "Evaluating");
+
+  /// Writes workdir/ckpts/`ckpt_name`, from which a run can go on, and waits for it. `epoch_idx`
+  /// is an epoch that is done; none: the place where `fit` is. Throws Error without a work folder.
+  void save_ckpt(const std::string& ckpt_name, std::optional<int64_t> epoch_idx = std::nullopt,
+                 const SaveCkptOptions& options = {});
 
   /// Lays the parameters out over the processes, by what the loss of the first `examples` does with
   /// them. `fit`, `train` and `eval_loss` do so by themselves; one process has nothing to lay out.
@@ -180,20 +255,25 @@ class REDCO_API Trainer {
   void refresh_params();
   Batching batching(int64_t per_device_batch_size, std::optional<int64_t> global_batch_size) const;
   std::string training_desc(const std::string& desc, const Batching& batching) const;
-  void train_epoch(const Dataset& examples, const Batching& batching, uint64_t epoch,
-                   const std::string& desc, std::optional<int64_t> max_steps);
+  class Fit;
   PendingMetrics run_step(const Dataset& examples, std::span<const int64_t> indices, int64_t micro);
   at::Tensor accumulate(const Dataset& examples, std::span<const int64_t> indices, int64_t micro);
+  Tree batch_of(const Dataset& examples, std::span<const int64_t> indices) const;
   Loss loss_of(const Dataset& examples, std::span<const int64_t> indices, const Tree& params,
                const at::Generator& rng, bool is_training) const;
   // For the examples first .. first + size - 1 of the step's batch, or of an evaluation.
   at::Generator batch_rng(uint64_t stream, size_t first, size_t size) const;
   void clear_gradients();
   void add_up(std::vector<at::Tensor>& sums, bool is_last);
-  at::Tensor update(std::vector<at::Tensor> grads);
-  void finish(PendingMetrics&& pending, std::map<std::string, double>& shown);
-  void evaluate(const FitOptions& options, const std::string& desc);
+  // `loss` may be undefined; it is only looked at.
+  at::Tensor update(std::vector<at::Tensor> grads, const at::Tensor& loss);
+  std::map<std::string, double> evaluate(const FitOptions& options, const std::string& desc,
+                                         const std::string& name);
   void check_evaluation(const FitOptions& options);
+  Checkpoint checkpoint(bool with_opt_state, bool is_epoch_done) const;
+  // Takes over values for the parameters and states there are, and the rest of `last_ckpt_info`.
+  void restore(const Checkpoint& checkpoint);
+  void go_on_from(const Tree& last_ckpt_info);
   Tree in_compute_dtype(const Tree& params) const;
 
   std::shared_ptr<Deployer> deployer_;
@@ -218,10 +298,12 @@ class REDCO_API Trainer {
   std::vector<size_t> updated_;               // those of them that `update_` holds
   Update update_;
   at::Device device_ = at::kCPU;
+  std::unique_ptr<StepMeter> meter_;
   bool casts_ = false;      // whether any parameter is not in compute_dtype
   int64_t n_left_out_ = 0;  // steps, because of their gradients
+  bool leaves_out_nonfinite_ = false;
   uint64_t seed_;
-  uint64_t epochs_done_ = 0;  // by `train`
+  std::unique_ptr<RunState> run_;
 };
 
 }  // namespace redco

@@ -82,6 +82,11 @@ REDCO_API Tree
 map_tensors(const Tree& tree,
             const std::function<at::Tensor(const std::string& path, const at::Tensor&)>& function);
 
+/// Whether both are the same memory, seen the same way, as tied weights are. Those have one
+/// `memory_key`.
+REDCO_API bool is_same_tensor(const at::Tensor& a, const at::Tensor& b);
+REDCO_API const void* memory_key(const at::Tensor& tensor);
+
 /// The same tree with its tensors taken from `tensors`, in order. Throws Error when there are
 /// more or fewer of them than the tree has.
 REDCO_API Tree with_tensors(const Tree& tree, const std::vector<at::Tensor>& tensors);

@@ -1,11 +1,13 @@
 #include "error_file.h"
 #include "launcher.h"
+#include "plot_command.h"
 #include "terminal.h"
 
 #include <redco/engine.h>
 #include <redco/error.h>
 #include <redco/mesh.h>
 #include <redco/run_log.h>
+#include <redco/stop.h>
 #include <redco/version.h>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -40,6 +42,13 @@ void on_interrupt(int) {
   std::signal(SIGINT, SIG_DFL);
   redco::request_interrupt();  // for what waits outside Lua
   running->interrupt();
+}
+
+// A training run saves itself and ends; nothing else would end by being asked.
+void on_stop(int signal) {
+  if (redco::request_stop(signal)) return;
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
 }
 
 // Tensors come and go in sizes of megabytes: with glibc's defaults each costs a system call and
@@ -212,6 +221,8 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(int64_t(1), int64_t(1000000)));
   app.add_flag("--report-sharding,--report_sharding", args.report_sharding,
                "Tell at the end what moved between the processes, and how to move less");
+  redco::PlotCommand plot;
+  plot.add_to(app);
   app.set_version_flag("--version", "redco-lua " REDCO_VERSION);
   app.prefix_command();
   try {
@@ -237,9 +248,17 @@ int main(int argc, char** argv) {
     if (args.report_sharding) report.emplace(engine, *terminal);
     running = &engine;
     std::signal(SIGINT, on_interrupt);
-    run(engine, args);
+    for (int signal : {SIGTERM, SIGUSR1}) std::signal(signal, on_stop);
+    if (!plot.workdir.empty())
+      plot.run(engine);
+    else
+      run(engine, args);
     return fine;
   } catch (const redco::ScriptError& error) {
+    if (error.kind() == redco::ScriptError::Kind::stopped) {
+      std::fprintf(stderr, "redco-lua: %s\n", error.what());
+      return 128 + error.signal();
+    }
     tell(error.what(), error.traceback());
     switch (error.kind()) {
       case redco::ScriptError::Kind::usage:
@@ -247,6 +266,7 @@ int main(int argc, char** argv) {
       case redco::ScriptError::Kind::interrupted:
         return interrupted;
       case redco::ScriptError::Kind::script:
+      case redco::ScriptError::Kind::stopped:
         break;
     }
   } catch (const redco::UsageError& error) {

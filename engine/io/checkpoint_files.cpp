@@ -1,0 +1,133 @@
+#include "checkpoint_files.h"
+
+#include "input_file.h"
+#include "strict_json.h"
+
+#include <redco/error.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <utility>
+
+namespace redco::checkpoint {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string beside(const std::string& folder, const std::string& suffix) {
+  fs::path path(folder);
+  return (path.parent_path() / ("." + path.filename().string() + suffix)).string();
+}
+
+}  // namespace
+
+std::string index_name(const std::string& stem) { return stem + ".safetensors.index.json"; }
+
+std::string saving_name(const std::string& folder) { return beside(folder, ".saving"); }
+
+std::string earlier_name(const std::string& folder) { return beside(folder, ".earlier"); }
+
+struct Checksum::State {
+  XXH3_state_t xxh3;
+};
+
+Checksum::Checksum() : state_(std::make_unique<State>()) { XXH3_64bits_reset(&state_->xxh3); }
+
+Checksum::~Checksum() = default;
+
+void Checksum::add(const void* data, size_t size) {
+  XXH3_64bits_update(&state_->xxh3, data, size);
+  bytes_ += static_cast<int64_t>(size);
+}
+
+std::string Checksum::hex() const {
+  char text[17];
+  std::snprintf(text, sizeof(text), "%016llx",
+                static_cast<unsigned long long>(XXH3_64bits_digest(&state_->xxh3)));
+  return text;
+}
+
+Tree tree_of(const FileSums& sums) {
+  Tree::Dict files;
+  for (const auto& [name, sum] : sums)
+    files[name] = Tree::Dict{{"bytes", sum.bytes}, {"xxh3", sum.xxh3}};
+  return files;
+}
+
+FileSums sums_of(const std::string& where, const Tree& tree) {
+  FileSums sums;
+  require(tree.is<Tree::Dict>(), where, "it is a ", tree.kind(), ", expected an object");
+  for (const auto& [name, value] : tree.as<Tree::Dict>()) {
+    bool is_name = !name.empty() && name.find('/') == std::string::npos && name[0] != '.';
+    require(is_name, where, in_quotes(name), " is not the name of a file in the same folder");
+    const auto* fields = value.is<Tree::Dict>() ? &value.as<Tree::Dict>() : nullptr;
+    bool is_sum = fields != nullptr && fields->count("bytes") == 1 && fields->count("xxh3") == 1 &&
+                  fields->at("bytes").is<int64_t>() && fields->at("xxh3").is<std::string>();
+    require(is_sum, where, in_quotes(name), " has no bytes and xxh3");
+    sums[name] = {fields->at("bytes").as<int64_t>(), fields->at("xxh3").as<std::string>()};
+  }
+  return sums;
+}
+
+void check_file(const std::string& folder, const std::string& name, const FileSum& sum) {
+  std::string path = folder + "/" + name;
+  InputFile file(path, "a file of a checkpoint");
+  auto size = static_cast<int64_t>(file.size());
+  require(size == sum.bytes, path, ": it has ", size, " bytes, expected ", sum.bytes,
+          ": the checkpoint is not whole");
+  constexpr int64_t piece = 4 << 20;
+  std::vector<char> buffer(static_cast<size_t>(std::min(piece, std::max<int64_t>(size, 1))));
+  Checksum checksum;
+  for (int64_t at = 0; at < size; at += piece) {
+    auto n = static_cast<size_t>(std::min(piece, size - at));
+    file.read(buffer.data(), n, static_cast<uint64_t>(at));
+    checksum.add(buffer.data(), n);
+  }
+  require(checksum.hex() == sum.xxh3, path, ": its XXH3-64 is ", checksum.hex(), ", expected ",
+          sum.xxh3, ": the file is damaged");
+}
+
+std::vector<FilePlan> plan_files(const std::string& stem,
+                                 const std::map<std::string, int64_t>& bytes,
+                                 int64_t max_shard_size, std::vector<int64_t>& loads) {
+  // The largest first, each to who has the least to do.
+  std::vector<const std::pair<const std::string, int64_t>*> by_size;
+  for (const auto& item : bytes) by_size.push_back(&item);
+  std::ranges::stable_sort(by_size, [](auto* a, auto* b) { return a->second > b->second; });
+  std::map<std::string, size_t> writer_of;
+  for (const auto* item : by_size) {
+    auto least = std::ranges::min_element(loads);
+    *least += item->second;
+    writer_of[item->first] = static_cast<size_t>(least - loads.begin());
+  }
+
+  std::vector<FilePlan> files;
+  for (size_t writer = 0; writer < loads.size(); ++writer) {
+    int64_t size = 0;
+    bool is_open = false;
+    for (const auto& [name, n] : bytes) {
+      if (writer_of[name] != writer) continue;
+      if (!is_open || size + n > max_shard_size) {
+        files.push_back({"", static_cast<int64_t>(writer), {}});
+        is_open = true;
+        size = 0;
+      }
+      files.back().tensors.push_back(name);
+      size += n;
+    }
+  }
+  if (files.empty()) files.push_back({});
+  for (size_t i = 0; i < files.size(); ++i) {
+    char part[64] = "";
+    if (files.size() > 1) std::snprintf(part, sizeof(part), "-%05zu-of-%05zu", i + 1, files.size());
+    files[i].name = stem + part + ".safetensors";
+  }
+  return files;
+}
+
+}  // namespace redco::checkpoint

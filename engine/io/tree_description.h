@@ -1,0 +1,32 @@
+#pragma once
+
+#include <redco/tree.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace redco {
+
+/// A tree as text, and its tensors by the names that the text gives them: their places as in
+/// `named_tensors`; where two places read the same ("a.b" and b inside a), the second gets "#2". A
+/// tensor that stands in two places has one name.
+struct DescribedTree {
+  std::string description;  ///< JSON
+  std::map<std::string, at::Tensor> tensors;
+};
+
+/// Throws Error, beginning with `where`, for text that is not UTF-8 and a tree nested deeper than
+/// 500 levels.
+DescribedTree describe_tree(const Tree& tree, const std::string& where);
+
+/// The tree again, with `tensor_of(name)` for each of `names`. Throws Error, beginning with
+/// `where`, for a description that is none, and unless it has a place for every name and no other.
+Tree read_tree(const std::string& description, const std::string& where,
+               const std::vector<std::string>& names,
+               const std::function<at::Tensor(const std::string& name)>& tensor_of);
+
+}  // namespace redco

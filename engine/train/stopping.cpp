@@ -1,0 +1,59 @@
+#include "stopping.h"
+
+#include <redco/stop.h>
+
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+namespace redco {
+
+namespace {
+
+std::atomic<int> n_listening = 0;
+std::atomic<int> requested = 0;  // the signal
+static_assert(std::atomic<int>::is_always_lock_free, "used inside a signal handler");
+
+}  // namespace
+
+bool request_stop(int signal) noexcept {
+  if (n_listening == 0) return false;
+  requested = signal;
+  return true;
+}
+
+Stopping::Stopping(std::shared_ptr<const Mesh> mesh, std::optional<double> max_seconds)
+    : mesh_(std::move(mesh)), max_seconds_(max_seconds), start_(Clock::now()), agreed_(start_) {
+  if (n_listening++ == 0) requested = 0;
+}
+
+Stopping::~Stopping() { --n_listening; }
+
+std::optional<Stopping::Reason> Stopping::after_step() {
+  auto now = Clock::now();
+  int signal = requested;
+  bool is_over =
+      max_seconds_ && std::chrono::duration<double>(now - start_).count() >= *max_seconds_;
+  Group& world = mesh_->world();
+  if (world.size() > 1) {
+    if (++steps_since_ < steps_between_) return std::nullopt;
+    double elapsed = std::chrono::duration<double>(now - agreed_).count();
+    // The slowest process proposes the fewest steps; they are counted alike on all.
+    auto proposal = static_cast<int64_t>(double(steps_since_) / std::clamp(elapsed, 1e-3, 1e3));
+    at::Tensor told =
+        at::tensor({int64_t(signal), int64_t(is_over), -proposal}, at::kLong).to(mesh_->device());
+    told = world.all_reduce(told, ReduceOp::max).cpu();
+    signal = static_cast<int>(told[0].item<int64_t>());
+    is_over = told[1].item<int64_t>() != 0;
+    steps_between_ = std::clamp<int64_t>(-told[2].item<int64_t>(), 1, 2 * steps_between_);
+    steps_since_ = 0;
+    agreed_ = now;
+  }
+  if (signal != 0) return Reason{signal};
+  if (is_over) return Reason{0};
+  return std::nullopt;
+}
+
+}  // namespace redco

@@ -1,0 +1,105 @@
+-- Runs that were killed or asked to stop go on from their checkpoints to what an uninterrupted run
+-- comes to: to the bit on the same layout, and to rounding on another.
+local program = require "program"
+local runs = require "runs"
+local testing = require "testing"
+local torch = require "redco.torch"
+
+local test, expect_equal = testing.test, testing.expect_equal
+local save_every = 3
+
+local function train(n, n_model_shards, workdir, names, options)
+  local all = {
+    workdir = program.folder .. "/" .. workdir, runs = names,
+    per_device_batch_size = 4 * n_model_shards / n,
+  }
+  for name, value in pairs(options or {}) do all[name] = value end
+  return runs.train(n, n_model_shards, all)
+end
+
+local function expect_code(expected, code, out, err)
+  if code ~= expected then
+    error(("expected exit code %d, got %d\n%s%s"):format(expected, code, out, err), 2)
+  end
+end
+
+local function exists(path)
+  local file = io.open(program.folder .. "/" .. path)
+  if file then file:close() end
+  return file ~= nil
+end
+
+--- Losses, an evaluation, predictions, parameters and optimizer states, all to the bit.
+local function expect_same(actual, expected, name)
+  actual = ("%s/%s/%s"):format(program.folder, actual, name)
+  expected = ("%s/%s/%s"):format(program.folder, expected, name)
+  assert(torch.equal(runs.losses(actual), runs.losses(expected)), "the losses differ")
+  local file = "/result.safetensors"
+  assert(program.read(actual .. file) == program.read(expected .. file), "the results differ")
+end
+
+-- 10 steps, 5 an epoch; killed in the second epoch, where no checkpoint is.
+for _, case in ipairs {
+  { 1, 1, "gpt-float32-zero0-dropout" }, { 1, 1, "gpt-float16-zero0-dropout" },
+  { 1, 1, "conv-bfloat16-zero0" },
+  { 2, 1, "gpt-float32-zero0-dropout" }, { 2, 1, "gpt-float32-zero3-dropout" },
+  { 2, 2, "gpt-float32-zero0-dropout" }, { 4, 2, "gpt-float32-zero2-dropout" },
+} do
+  local n, n_model_shards, name = unpack(case)
+  test(("%s on %dx%d, killed"):format(name, n / n_model_shards, n_model_shards), function()
+    local whole, killed = ("whole_%d_%d"):format(n, n_model_shards), ("killed_%d_%d"):format(n,
+      n_model_shards)
+    expect_code(0, train(n, n_model_shards, whole, name))
+    local code = train(n, n_model_shards, killed, name, {
+      save_every = save_every, signal_at = 7, signal_rank = n - 1,
+    })
+    assert(code ~= 0 and not exists(("%s/%s/result.safetensors"):format(killed, name)))
+    expect_code(0, train(n, n_model_shards, killed, name, { save_every = save_every }))
+    expect_same(killed, whole, name)
+    assert(not exists(("%s/%s/ckpts/.step_6.saving"):format(killed, name)))
+  end)
+end
+
+test("on other layouts", function()
+  local names = {}
+  for zero = 0, 3 do names[zero + 1] = ("gpt-float32-zero%d-dropout"):format(zero) end
+  names[5] = "gpt-float64-zero3-dropout"
+  local all = table.concat(names, " ")
+  expect_code(0, train(1, 1, "one", "gpt-float32-zero0-dropout gpt-float64-zero0-dropout"))
+  expect_code(0, train(4, 2, "saved", all, { save_every = save_every, max_steps = 7 }))
+  for _, layout in ipairs { { 1, 1 }, { 4, 1 }, { 4, 4 }, { 4, 2 } } do
+    local n, n_model_shards = unpack(layout)
+    local workdir = ("resumed_%d_%d"):format(n, n_model_shards)
+    expect_code(0, program.shell(("cp -r saved %s"):format(workdir)))
+    expect_code(0, train(n, n_model_shards, workdir, all, { save_every = save_every }))
+    for _, name in ipairs(names) do
+      local dtype = name:match "-(%w+)-"
+      local expected = runs.losses(("%s/one/gpt-%s-zero0-dropout"):format(program.folder, dtype))
+      runs.expect_near(("%s, %s: losses"):format(workdir, name),
+        runs.losses(("%s/%s/%s"):format(program.folder, workdir, name)), expected,
+        dtype == "float64" and 1e-9 or 1e-5)
+    end
+  end
+end)
+
+for _, case in ipairs { { "TERM", 143, 2 }, { "USR1", 138, 1 } } do
+  local signal, code, n = unpack(case)
+  test(("SIG%s on %d processes"):format(signal, n), function()
+    local name = "gpt-float64-zero0-dropout"  -- 20 steps
+    local whole, stopped = "whole_" .. n, "stopped_" .. n
+    expect_code(0, train(n, 1, whole, name))
+    local actual, out, err = train(n, 1, stopped, name, {
+      save_every = 100, signal_at = 2, signal = signal,
+    })
+    expect_code(code, actual, out, err)
+    program.expect_has(err, "ckpts/last is where it goes on")
+    expect_equal(program.read(("%s/%s/%s/ckpts/last_ckpt.txt"):format(program.folder, stopped,
+      name)), "last\n")
+    assert(not exists(("%s/%s/result.safetensors"):format(stopped, name)))
+    expect_code(0, train(n, 1, stopped, name, { save_every = 100 }))
+    expect_same(stopped, whole, name)
+  end)
+end
+
+program.remove_folder()
+testing.finish()
