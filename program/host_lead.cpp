@@ -59,9 +59,8 @@ void HostLead::meet() {
   auto limit = attempt_ == 0 ? restarts_.first_meeting : restarts_.next_meeting;
   bool is_late = Clock::now() - opened_ > limit;
   int64_t enough = is_late && restarts_.min_hosts > 0 ? restarts_.min_hosts : all;
-  // Without its own workers this host would be the only one to know the end.
-  bool has_own = n > 0 && members.front().host == 0;
-  if (has_own && n >= enough) {
+  bool is_here = n > 0 && members.front().host == 0;  // its last workers may still be ending
+  if (is_here && n >= enough) {
     plan_ = {random_name(), members};
     part_ = board_.part(attempt_, plan_);
     board_.set_plan(attempt_, plan_);

@@ -13,9 +13,9 @@ namespace redco {
 /// How often a run starts again after a failure, and with how many hosts.
 struct Restarts {
   int64_t max = 0;
-  int64_t min_hosts = 0;               ///< 0: all
-  std::chrono::seconds first_meeting;  ///< how long hosts may take to come at the start,
-  std::chrono::seconds next_meeting;   ///< and after a failure
+  int64_t min_hosts = 0;                    ///< 0: all
+  std::chrono::seconds first_meeting{600};  ///< how long hosts may take to come at the start,
+  std::chrono::seconds next_meeting{60};    ///< and after a failure
 };
 
 /// What the first host's launcher decides for all: who takes part in an attempt, whether there is

@@ -152,7 +152,6 @@ class Hosts::Talk {
         takes_part = true;
         attempt.first_rank = attempt.size;
       }
-      ++attempt.n_hosts;
       attempt.size += n_workers;
     }
     if (!takes_part || *open == attempt_) return;
@@ -198,6 +197,7 @@ Hosts::Hosts(const Processes& place, int64_t n_workers, const Restarts& restarts
     place_.store_address = "127.0.0.1";
     place_.store_port = store->port();
   }
+  RunStore::require_address(place_);
   start(std::move(store), restarts_.first_meeting);
 }
 

@@ -23,7 +23,6 @@ class Hosts {
   struct Attempt {
     int64_t number = 0;
     std::string run;  ///< what its workers call it
-    int64_t n_hosts = 0;
     int64_t first_rank = 0;  ///< of this host's workers
     int64_t size = 0;        ///< workers of all hosts
   };
@@ -35,7 +34,7 @@ class Hosts {
   };
 
   /// `place` tells the launchers' own numbers and where their store is; of one host it is where
-  /// only its own processes reach it.
+  /// only its own processes reach it. Throws UsageError when it does not tell.
   Hosts(const Processes& place, int64_t n_workers, const Restarts& restarts);
   /// Tells the others that this host leaves. The first one waits until they have, some seconds at
   /// most: they may still want to read why the run has ended.

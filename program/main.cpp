@@ -84,8 +84,8 @@ struct Arguments {
   bool no_strict = false;
   bool report_sharding = false;
   int64_t nproc = 1;
-  redco::Restarts restarts = {.first_meeting = std::chrono::minutes(10),
-                              .next_meeting = std::chrono::minutes(1)};
+  redco::Restarts restarts;
+  int64_t rejoin_timeout = 60;      // seconds
   std::vector<std::string> script;  // the file and its arguments
 };
 
@@ -124,8 +124,7 @@ int run_workers(const Arguments& args) {
         "--nproc starts the processes of a run, and --max-restarts starts them again, but this "
         "one is already among several: RANK and WORLD_SIZE are set, and what set them restarts");
   redco::Restarts restarts = args.restarts;
-  if (const char* seconds = std::getenv("REDCO_MEETING_TIMEOUT"))
-    restarts.first_meeting = restarts.next_meeting = std::chrono::seconds(std::atol(seconds));
+  restarts.next_meeting = std::chrono::seconds(args.rejoin_timeout);
   return redco::launch(place, args.nproc, restarts, worker_command(args));
 }
 
@@ -141,7 +140,8 @@ void tell(const std::string& message, const std::string& traceback) {
 void draw_alike() {
   redco::Processes processes = redco::find_processes();
   if (processes.size == 1) return;
-  std::string run = processes.store_address + ":" + std::to_string(processes.store_port);
+  std::string run =
+      processes.store_address + ":" + std::to_string(processes.store_port) + " " + processes.run;
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   generator.set_current_seed(std::hash<std::string>()(run));
 }
@@ -214,6 +214,10 @@ int main(int argc, char** argv) {
   app.add_option("--min-processes,--min_processes", args.restarts.min_hosts,
                  "Do that on N machines where others do not come back")
       ->type_name("N")
+      ->check(CLI::Range(int64_t(1), int64_t(1000000)));
+  app.add_option("--rejoin-timeout,--rejoin_timeout", args.rejoin_timeout,
+                 "And how long to wait for those: 60 unless said")
+      ->type_name("SECONDS")
       ->check(CLI::Range(int64_t(1), int64_t(1000000)));
   app.add_flag("--report-sharding,--report_sharding", args.report_sharding,
                "Tell at the end what moved between the processes, and how to move less");

@@ -16,9 +16,6 @@ Processes checked(const Processes& found) {
                 " of ", found.local_size, " on its host: processes count from 0");
   require_usage(found.store_port >= 0 && found.store_port < 65536, found.source,
                 ": there is no port ", found.store_port);
-  require_usage(found.size == 1 || !found.store_address.empty(), found.source,
-                " do not tell where process 0 is: host0_address (--host0-address, "
-                "REDCO_HOST0_ADDRESS) must, as the others reach it");
   return found;
 }
 

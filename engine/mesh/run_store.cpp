@@ -86,7 +86,15 @@ std::unique_ptr<RunStore> RunStore::open() {
 
 std::unique_ptr<RunStore> RunStore::connect(const Processes& processes,
                                             std::chrono::milliseconds timeout) {
+  require_address(processes);
   return opened(new RunStore(processes.store_address, processes, timeout, false));
+}
+
+void RunStore::require_address(const Processes& processes) {
+  if (processes.store_address.empty())
+    throw UsageError(processes.source +
+                     " do not tell where process 0 is: host0_address (--host0-address, "
+                     "REDCO_HOST0_ADDRESS) must, as the others reach it");
 }
 
 int64_t RunStore::port() const { return port_; }

@@ -130,9 +130,8 @@ struct Scheduler {
   const char* name;
   bool (*is_here)();
   const char *size, *rank, *local_size, *local_rank;
-  void (*complete)(
-      Processes&,
-      const ProcessOptions& stated);  // adds the store, and what has no variable of its own
+  // Adds the store, and what has no variable of its own.
+  void (*complete)(Processes&, const ProcessOptions& stated);
 };
 
 // Of those that are inside one another the inner comes first.

@@ -66,7 +66,10 @@ TEST_CASE("options") {
   CHECK(find_processes({.n_processes = 2, .process_id = 0, .host0_address = "h"}).hosts_store);
   CHECK(find_processes({.n_processes = 1}).size == 1);
   check_usage({.n_processes = 2}, {"process_id"});
-  check_usage({.n_processes = 2, .process_id = 1}, {"host0_address"});
+  CHECK(find_processes({.n_processes = 2, .process_id = 1}).store_address.empty());
+  CHECK_THROWS_WITH_AS(
+      redco::Mesh::make({.processes = find_processes({.n_processes = 2, .process_id = 1})}),
+      doctest::Contains("do not tell where process 0 is: host0_address"), redco::UsageError);
   check_usage({.n_processes = 0}, {"n_processes = 0"});
   check_usage({.n_processes = 2, .process_id = 2, .host0_address = "h"}, {"count from 0"});
   check_usage({.n_processes = 2, .process_id = -1, .host0_address = "h"}, {"negative"});
@@ -187,7 +190,7 @@ TEST_CASE("Open MPI") {
   check_place(find_processes(), 3, 4, 1, 2, "10.0.0.1");
   // Process 0 on another host than mpirun.
   variables.set("OMPI_COMM_WORLD_RANK", "0");
-  check_usage({}, {"Open MPI's variables do not tell where process 0 is", "--host0-address"});
+  CHECK(find_processes().store_address.empty());
   CHECK(find_processes({.host0_address = "h"}).store_address == "h");
   variables.set("OMPI_MCA_orte_local_daemon_uri", std::getenv("OMPI_MCA_orte_hnp_uri"));
   check_place(find_processes(), 0, 4, 1, 2, "10.0.0.1");
@@ -199,7 +202,7 @@ TEST_CASE("an mpirun of MPICH's kind") {
   check_place(find_processes(), 2, 4, 2, 4, "127.0.0.1");
   variables.set("MPI_LOCALNRANKS", "2");
   variables.set("MPI_LOCALRANKID", "0");
-  check_usage({}, {"MPI's variables do not tell where process 0 is"});
+  CHECK(find_processes().store_address.empty());
   check_place(find_processes({.host0_address = "h"}), 2, 4, 0, 2, "h");
   Variables step{{"SLURM_STEP_ID", "0"},           {"SLURM_PROCID", "2"},
                  {"SLURM_LOCALID", "0"},           {"SLURM_NODEID", "1"},
@@ -207,5 +210,5 @@ TEST_CASE("an mpirun of MPICH's kind") {
                  {"SLURM_STEP_NODELIST", "n[1-2]"}};
   check_place(find_processes(), 2, 4, 0, 2, "n1");  // srun --mpi=pmi2
   step.set("SLURM_STEP_NUM_TASKS", "2");            // mpirun in a job
-  check_usage({}, {"MPI's variables"});
+  CHECK(find_processes().source == "MPI's variables");
 }

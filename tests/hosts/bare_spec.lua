@@ -73,11 +73,10 @@ local cut = {}
 for i, each in ipairs {
   { "ends", "" },
   { "waits", "--max-restarts 2" },
-  { "halves", "--max-restarts 1 --min-processes 1" },
+  { "halves", "--max-restarts 1 --min-processes 1 --rejoin-timeout 2" },
 } do
   local name, restarts = unpack(each)
-  cut[#cut + 1] = ("mkdir -p %s; export REDCO_MEETING_TIMEOUT=%d"):format(name,
-    name == "halves" and 2 or 30)
+  cut[#cut + 1] = "mkdir -p " .. name
   cut[#cut + 1] = start(name, ("--host0-address 10.77.0.1 --host0-port %d %s %s --pause=0.3")
     :format(4000 + i, restarts, training.words(4, name, "death.lua")))
 end
@@ -110,12 +109,13 @@ test("or without it", function()
   expect_none_left()
 end)
 
--- Four runs, in the middle of which something happens.
+-- Runs, in the middle of which something happens.
 local ended = {}
 for i, each in ipairs {
   { "lost", "kill -KILL $lost0" },
   { "term", "kill -TERM $term1" },
   { "usr1", "kill -USR1 $usr10" },
+  { "stopped", "kill -STOP $stopped1" },
   { "anew", "kill -KILL $anew1" },
 } do
   local name, command = unpack(each)
@@ -127,7 +127,8 @@ for i, each in ipairs {
     command)
   if name == "anew" then ended[#ended + 1] = "wait $anew1; " .. start_one(name, 1, words) end
 end
-ended[#ended + 1] = wait "lost" .. wait "term" .. wait "usr1" .. wait "anew"
+ended[#ended + 1] = "wait $stopped0; kill -KILL $stopped1"
+ended[#ended + 1] = wait "stopped" .. wait "lost" .. wait "term" .. wait "usr1" .. wait "anew"
 program.shell(table.concat(ended, "\n"))
 
 test("a launcher that was killed is started anew", function()
@@ -142,6 +143,11 @@ test("without the launcher of host 0 the others end, and say so", function()
   expect_equal(tonumber(read "lost1.code"), 1)
   expect_has(read "lost1.out", "the store of the run at 10.77.0.1:5001 is lost",
     "the launcher of host 0 has ended")
+end)
+
+test("a launcher that is stopped counts as gone", function()
+  expect_equal(tonumber(read "stopped0.code"), 1)
+  expect_has(read "stopped0.out", "process 2 of 4 failed first: no sign of life of host 1 for 5 s")
 end)
 
 test("a signal to one launcher ends all hosts", function()

@@ -28,10 +28,13 @@ class REDCO_API RunStore {
 
   /// Opens a store at a free port of this host, for processes on this host.
   static std::unique_ptr<RunStore> open();
-  /// Opens or reaches the one that `processes` names. Throws Error when that takes too long.
+  /// Opens or reaches the one that `processes` names. Throws Error when that takes too long,
+  /// UsageError when they name none.
   static std::unique_ptr<RunStore> connect(const Processes& processes,
                                            std::chrono::milliseconds timeout);
   ~RunStore();
+  /// Throws UsageError when `processes` do not tell where their store is.
+  static void require_address(const Processes& processes);
   /// The part of the same store that another attempt, or run, has for itself.
   std::unique_ptr<RunStore> part(const std::string& run, int64_t attempt) const;
 
