@@ -113,6 +113,33 @@ test("what is drawn differs by step and epoch, not by micro-batch sizes", functi
   end
 end)
 
+--- The parameters at the end of a run of 3 epochs whose example number 13 of 40 spoils a batch.
+local function run_restored(num_workers, name, max_steps)
+  local deployer = redco.Deployer { seed = 3, verbose = false, workdir = folder .. "/" .. name }
+  local ckpt, info = deployer:load_last_ckpt {}
+  local trainer = redco.Trainer {
+    deployer = deployer, params = ckpt and ckpt.params or { w = torch.zeros { 1 } },
+    opt_state = ckpt and ckpt.opt_state, last_ckpt_info = info, num_workers = num_workers,
+    optimizer = redco.optim.adamw { learning_rate = 0.01 },
+    collate_fn = function(batch)
+      local x = torch.rand { #batch } * math.random()
+      for i, number in ipairs(batch) do if number == 13 then x[i - 1] = 0 / 0 end end
+      return { x = x }
+    end,
+    loss_fn = function(_, _, params, batch) return (params.w * batch.x - 2):pow(2):mean() end,
+  }
+  trainer:fit { train_examples = numbers(40), n_epochs = 3, per_device_batch_size = 4,
+    save_ckpt_every_k_steps = 3, max_steps = max_steps, on_nonfinite = "restore" }
+  return trainer.params.w:item()
+end
+
+test("the same numbers in a run that leaves out batches, and in one that is resumed", function()
+  local expected = run_restored(0, "in_turn")
+  expect_equal(run_restored(2, "ahead"), expected)
+  run_restored(2, "resumed", 13)
+  expect_equal(run_restored(3, "resumed"), expected)
+end)
+
 test("math.random of the script goes on undisturbed", function()
   local function draws(n)
     math.randomseed(7)
