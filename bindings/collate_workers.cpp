@@ -9,6 +9,7 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <latch>
@@ -23,7 +24,9 @@ namespace redco::lua {
 struct CollateWorkers::Batch {
   const Batches* owner;
   std::vector<int64_t> indices;
-  at::Generator rng;  // undefined: none
+  at::Generator rng;  // undefined: none; the worker draws from it
+  uint64_t key = 0;   // what it was made of
+  CounterGenerator::Batch place;
   bool is_done = false;
   Tree tree;
   std::exception_ptr error;
@@ -84,8 +87,10 @@ class CollateWorkers::Batches {
     batch->owner = this;
     batch->indices = indices;
     if (const at::Generator& rng = WithRng::current(); rng.defined()) {
-      batch->rng = make_rng(rng.current_seed());
-      counter_generator(batch->rng)->set_batch(counter_generator(rng)->batch());
+      batch->key = rng.current_seed();
+      batch->place = counter_generator(rng)->batch();
+      batch->rng = make_rng(batch->key);
+      counter_generator(batch->rng)->set_batch(batch->place);
     }
     ahead_.push_back(batch);
     std::lock_guard lock(workers_->mutex_);
@@ -94,12 +99,7 @@ class CollateWorkers::Batches {
   }
 
   Tree collate(const std::vector<int64_t>& indices) {
-    if (ahead_.empty() || ahead_.front()->indices != indices) {
-      prefetch(indices);  // out of turn
-      std::rotate(ahead_.begin(), ahead_.end() - 1, ahead_.end());
-    }
-    std::shared_ptr<Batch> batch = std::move(ahead_.front());
-    ahead_.pop_front();
+    std::shared_ptr<Batch> batch = take(indices);
     wait_for(*batch);
     if (batch->error) std::rethrow_exception(batch->error);
     // The worker's collector has counted its memory; here it is garbage once more.
@@ -111,6 +111,28 @@ class CollateWorkers::Batches {
   }
 
  private:
+  // That of the next ones which is asked for. What was to come before it no longer comes.
+  std::shared_ptr<Batch> take(const std::vector<int64_t>& indices) {
+    const at::Generator& rng = WithRng::current();
+    auto found = std::find_if(ahead_.begin(), ahead_.end(), [&](const auto& batch) {
+      if (batch->indices != indices || batch->rng.defined() != rng.defined()) return false;
+      if (!rng.defined()) return true;
+      const auto& place = counter_generator(rng)->batch();
+      return batch->key == rng.current_seed() && batch->place.first == place.first &&
+             batch->place.size == place.size;
+    });
+    std::shared_ptr<Batch> batch;
+    if (found == ahead_.end()) {  // one that nothing was told of, as when it is looked at again
+      prefetch(indices);
+      batch = std::move(ahead_.back());
+      ahead_.pop_back();
+    } else {
+      batch = std::move(*found);
+      ahead_.erase(ahead_.begin(), found + 1);
+    }
+    return batch;
+  }
+
   void copy_examples() {
     workers_->while_idle([&](Worker& worker) {
       worker.copy(examples_.value(), workers_->what_ + ": the examples", [&](lua_State* to) {

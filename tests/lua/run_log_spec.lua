@@ -73,7 +73,7 @@ local function steps_of(changes, per_device_batch_size)
   regression.trainer_of(changes):fit { train_examples = regression.examples_of(10), n_epochs = 1,
     per_device_batch_size = per_device_batch_size, global_batch_size = 4 }
   local steps = {}
-  for i, line in ipairs(redco.data.jsonl(workdir .. "/metrics.jsonl")) do steps[i] = line end
+  for i, line in redco.data.jsonl(workdir .. "/metrics.jsonl"):ipairs() do steps[i] = line end
   expect_equal(#steps, 3)
   return steps
 end
