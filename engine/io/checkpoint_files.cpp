@@ -74,20 +74,33 @@ FileSums sums_of(const std::string& where, const Tree& tree) {
   return sums;
 }
 
-void check_file(const std::string& folder, const std::string& name, const FileSum& sum) {
+void check_file(const std::string& folder, const std::string& name, const FileSum& sum,
+                const ReadInto& into) {
   std::string path = folder + "/" + name;
   InputFile file(path, "a file of a checkpoint");
   auto size = static_cast<int64_t>(file.size());
   require(size == sum.bytes, path, ": it has ", size, " bytes, expected ", sum.bytes,
           ": the checkpoint is not whole");
-  constexpr int64_t piece = 4 << 20;
-  std::vector<char> buffer(static_cast<size_t>(std::min(piece, std::max<int64_t>(size, 1))));
+  constexpr int64_t piece = 1 << 20;  // is still in the cache when its sum is taken
+  std::vector<char> passed_by(static_cast<size_t>(std::min(piece, std::max<int64_t>(size, 1))));
   Checksum checksum;
-  for (int64_t at = 0; at < size; at += piece) {
-    auto n = static_cast<size_t>(std::min(piece, size - at));
-    file.read(buffer.data(), n, static_cast<uint64_t>(at));
-    checksum.add(buffer.data(), n);
+  int64_t at = 0;
+  auto read_until = [&](int64_t end, char* to) {
+    while (at < end) {
+      auto n = static_cast<size_t>(std::min(piece, end - at));
+      char* next = to == nullptr ? passed_by.data() : to;
+      file.read(next, n, static_cast<uint64_t>(at));
+      checksum.add(next, n);
+      at += static_cast<int64_t>(n);
+      if (to != nullptr) to += n;
+    }
+  };
+  for (const auto& [first, tensor] : into) {
+    read_until(first, nullptr);
+    auto n = static_cast<int64_t>(tensor.nbytes());
+    read_until(first + n, static_cast<char*>(tensor.mutable_data_ptr()));
   }
+  read_until(size, nullptr);
   require(checksum.hex() == sum.xxh3, path, ": its XXH3-64 is ", checksum.hex(), ", expected ",
           sum.xxh3, ": the file is damaged");
 }

@@ -3,6 +3,8 @@
 
 #include <redco/tree.h>
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -49,8 +51,12 @@ Tree tree_of(const FileSums& sums);
 /// Throws Error, beginning with `where`, for what is none.
 FileSums sums_of(const std::string& where, const Tree& tree);
 
+/// Parts of a file by their first bytes, and the tensors of that size which they are read into.
+using ReadInto = std::map<int64_t, at::Tensor>;
+
 /// Throws Error unless the file is what its sum says.
-void check_file(const std::string& folder, const std::string& name, const FileSum& sum);
+void check_file(const std::string& folder, const std::string& name, const FileSum& sum,
+                const ReadInto& into);
 
 /// Which tensors are in one file, and who writes it.
 struct FilePlan {

@@ -9,6 +9,7 @@
 
 #include <redco/error.h>
 #include <redco/json.h>
+#include <redco/safetensors.h>
 #include <redco/sharding.h>
 #include <redco/weights.h>
 
@@ -17,6 +18,9 @@
 #include <atomic>
 #include <exception>
 #include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -50,15 +54,20 @@ Info read_info(const std::string& folder) {
   return info;
 }
 
-// Every n-th file, on the cores that are this process's.
-void check_files(const Info& info, const Processes& processes) {
-  std::vector<std::pair<std::string, FileSum>> files(info.sums.begin(), info.sums.end());
+// Every n-th file that has a part of what is asked for, on the cores that are this process's.
+void check_files(const Info& info, const std::map<std::string, ReadInto>& into,
+                 const LoadCheckpointOptions& options, const Processes& processes) {
+  std::vector<std::string> files;
+  for (const auto& [name, sum] : info.sums)
+    if (name.starts_with(kOptState) ? options.opt_state : options.params) files.push_back(name);
   std::vector<std::exception_ptr> failures(files.size());
   std::atomic<size_t> next = static_cast<size_t>(processes.rank);
   auto work = [&] {
     for (size_t i; (i = next.fetch_add(static_cast<size_t>(processes.size))) < files.size();) {
       try {
-        check_file(info.folder, files[i].first, files[i].second);
+        auto own = into.find(files[i]);
+        check_file(info.folder, files[i], info.sums.at(files[i]),
+                   own == into.end() ? ReadInto() : own->second);
       } catch (const std::exception&) {
         failures[i] = std::current_exception();
       }
@@ -75,6 +84,35 @@ void check_files(const Info& info, const Processes& processes) {
     if (failure) std::rethrow_exception(failure);
 }
 
+// One process has use for all of a file, so that its larger tensors are read while it is checked.
+struct OwnTensors {
+  OwnTensors(const Info& info, const LoadCheckpointOptions& options,
+             const std::shared_ptr<const Mesh>& mesh) {
+    for (const auto& [name, sum] : info.sums) {
+      bool is_opt_state = name.starts_with(kOptState);
+      bool is_asked = is_opt_state ? options.opt_state : options.params;
+      if (!is_asked || !name.ends_with(".safetensors")) continue;
+      try {
+        SafetensorsFile file(info.folder + "/" + name);
+        for (const std::string& key : file.keys()) {
+          at::ScalarType type = file.dtype(key);
+          if (!at::isFloatingType(type) || options.float_dtype.value_or(type) != type) continue;
+          int64_t n = c10::multiply_integers(file.shape(key));
+          if (n < 1 << 12) continue;
+          at::Tensor own = empty_spread(file.shape(key), type, mesh);
+          into[name][static_cast<int64_t>(file.offset(key))] = own;
+          tensors[(is_opt_state ? kOptState : kParams) + "/" + key] = own;
+        }
+      } catch (const Error&) {
+        into.erase(name);  // the check tells what is wrong with it
+      }
+    }
+  }
+
+  std::map<std::string, ReadInto> into;       ///< by file
+  std::map<std::string, at::Tensor> tensors;  ///< by "params/NAME"
+};
+
 // What an index says of the shape of the tree.
 std::string description_of(const std::string& path) {
   std::string text = read_text(path, "an index of safetensors files", safetensors::kMaxHeader);
@@ -86,12 +124,13 @@ std::string description_of(const std::string& path) {
 }
 
 Tree read_part(const Info& info, const std::string& stem,
-               const std::function<at::Tensor(const Weights&, const std::string&)>& tensor_of) {
+               const std::function<at::Tensor(const std::string& stem, const Weights&,
+                                              const std::string& name)>& tensor_of) {
   std::string path = info.folder + "/" + index_name(stem);
   require(info.sums.count(index_name(stem)) != 0, info.folder, ": there is no ", stem, " in it");
   Weights weights(path);
   return read_tree(description_of(path), path + ": ", weights.keys(),
-                   [&](const std::string& name) { return tensor_of(weights, name); });
+                   [&](const std::string& name) { return tensor_of(stem, weights, name); });
 }
 
 }  // namespace
@@ -99,7 +138,10 @@ Tree read_part(const Info& info, const std::string& stem,
 Checkpoint load_checkpoint(const std::string& folder, const std::shared_ptr<const Mesh>& mesh,
                            const LoadCheckpointOptions& options) {
   Group& world = mesh->world();
-  auto tensor_of = [&](const Weights& weights, const std::string& name) {
+  std::map<std::string, at::Tensor> read;
+  auto tensor_of = [&](const std::string& stem, const Weights& weights, const std::string& name) {
+    auto found = read.find(stem + "/" + name);
+    if (found != read.end()) return found->second;
     at::Tensor mapped = weights.tensor(name);
     auto type = mapped.is_floating_point() ? options.float_dtype.value_or(mapped.scalar_type())
                                            : mapped.scalar_type();
@@ -114,7 +156,11 @@ Checkpoint load_checkpoint(const std::string& folder, const std::shared_ptr<cons
   std::exception_ptr failure;
   try {
     info = read_info(folder);
-    check_files(info, mesh->processes());
+    std::optional<OwnTensors> own;
+    if (world.size() == 1) own.emplace(info, options, mesh);
+    check_files(info, own ? own->into : std::map<std::string, ReadInto>(), options,
+                mesh->processes());
+    if (own) read = std::move(own->tensors);
   } catch (const std::exception&) {
     failure = std::current_exception();
   }
@@ -132,9 +178,10 @@ Checkpoint load_checkpoint(const std::string& folder, const std::shared_ptr<cons
 }
 
 Tree load_params_shape(const std::string& folder) {
-  return read_part(read_info(folder), kParams, [](const Weights& weights, const std::string& name) {
+  auto on_meta = [](const std::string&, const Weights& weights, const std::string& name) {
     return at::empty(weights.shape(name), at::TensorOptions(weights.dtype(name)).device(at::kMeta));
-  });
+  };
+  return read_part(read_info(folder), kParams, on_meta);
 }
 
 }  // namespace redco

@@ -75,6 +75,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
   file.read(header.data(), header.size(), sizeof(header_size));
   parse_header(header, file_size - begin);
 
+  data_begin_ = begin;
   std::shared_ptr<std::byte> mapping = file.map();
   data_ = std::shared_ptr<std::byte>(mapping, mapping.get() + begin);
 }

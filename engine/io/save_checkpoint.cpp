@@ -24,6 +24,7 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <thread>
 #include <utility>
@@ -142,13 +143,21 @@ struct Part {
                                       : tensor.scalar_type();
   }
 
-  // Brings the tensors together one by one; who writes one keeps it.
+  // Brings the tensors together one by one; who writes one keeps it. The largest first: what that
+  // takes beside is then needed while little is kept.
   void collect(const SaveCheckpointOptions& options, int64_t rank) {
     at::NoGradGuard no_grad;
     std::map<std::string, int64_t> writer_of;
     for (const FilePlan& file : files)
       for (const std::string& name : file.tensors) writer_of[name] = file.writer;
-    for (auto& [name, tensor] : described.tensors) {
+    std::vector<std::pair<const std::string, at::Tensor>*> by_size;
+    for (auto& item : described.tensors) by_size.push_back(&item);
+    std::ranges::stable_sort(by_size, std::ranges::greater(),
+                             [](auto* item) { return item->second.numel(); });
+    size_t freed = 0;
+    for (auto* item : by_size) {
+      auto& [name, tensor] = *item;
+      if (is_sharded(tensor)) freed += tensor.nbytes();
       at::Tensor whole = full(tensor.detach());
       if (writer_of[name] == rank) {
         at::Tensor own = whole.to(at::kCPU, type_of(tensor, options)).resolve_neg().contiguous();
@@ -159,6 +168,9 @@ struct Part {
         tensor.reset();
       }
       whole.reset();
+      // Its pieces lie between what is kept, where those of the next one do not fit.
+      if (freed < (16 << 20) && item != by_size.back()) continue;
+      if (std::exchange(freed, 0) > 0) malloc_trim(0);
     }
   }
 
@@ -250,7 +262,6 @@ class CheckpointWriter::Save {
     }
     throw_together(mesh_.get(), failure);
     for (Part& part : parts_) part.collect(options_, rank());
-    malloc_trim(0);  // of the tensors that were brought together for others
   }
 
   ~Save() {

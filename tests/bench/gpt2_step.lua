@@ -1,7 +1,8 @@
 -- One training step of a small GPT-2, through the Trainer and the model that ships, on any number
 -- of processes. Prints one JSON line. --batch counts the examples of all processes. --data= is a
 -- folder with `init.safetensors` and `tokens.npy`, for runs from the weights and on the tokens of
--- another program; without it both are drawn here.
+-- another program; without it both are drawn here. --save_every=10 --workdir=/folder saves in the
+-- background, and tells what a save costs: what its steps take more than the median.
 local clock = require "clock"
 local redco = require "redco"
 local torch = redco.torch
@@ -9,7 +10,7 @@ local torch = redco.torch
 local o = redco.options {
   data = "", steps = 20, warmup = 3, batch = 8, seq = 128, layers = 4, hidden = 256, heads = 8,
   vocab = 8192, lr = 1e-3, weight_decay = 0.01, threads = 2, compute_dtype = "float32",
-  n_model_shards = 1, zero = 0, sequence_parallel = false,
+  n_model_shards = 1, zero = 0, sequence_parallel = false, workdir = "", save_every = 0,
 }
 torch.set_num_threads(o.threads)
 
@@ -28,7 +29,7 @@ end
 
 local deployer = redco.Deployer {
   seed = 0, n_model_shards = o.n_model_shards, zero = o.zero,
-  sequence_parallel = o.sequence_parallel,
+  sequence_parallel = o.sequence_parallel, workdir = o.workdir ~= "" and o.workdir or nil,
 }
 local model = redco.models.from_config {
   model_type = "gpt2", vocab_size = o.vocab, n_positions = o.seq,
@@ -96,7 +97,10 @@ local trainer = redco.Trainer {
 local per_device = o.batch / deployer.mesh.dp
 trainer:setup_running_step { examples = examples, per_device_batch_size = per_device }
 starts, losses = {}, {}
-trainer:fit { train_examples = examples, per_device_batch_size = per_device, n_epochs = 1 }
+trainer:fit {
+  train_examples = examples, per_device_batch_size = per_device, n_epochs = 1,
+  save_ckpt_every_k_steps = o.save_every > 0 and o.save_every or nil, keep_last_k_ckpts = 1,
+}
 starts[#starts + 1] = clock.now()
 
 local times = {}
@@ -104,9 +108,13 @@ for i = o.warmup + 1, o.warmup + o.steps do times[#times + 1] = starts[i + 1] - 
 local total = starts[#starts] - starts[o.warmup + 1]
 table.sort(times)
 if deployer.process_id > 0 then return end
+local median = times[math.ceil(#times / 2)]
+local n_saves = o.save_every > 0 and math.floor((o.warmup + o.steps) / o.save_every) or 0
 print(('{"name": "gpt2_step", "processes": "%dx%d", "zero": %d, "tokens_per_s": %.1f, '
   .. '"step_ms_median": %.2f, "peak_rss_mb": %.1f, '
-  .. '"loss_first": %.5f, "loss_last": %.5f, "threads": %d, "compute_dtype": "%s"}'):format(
+  .. '"loss_first": %.5f, "loss_last": %.5f, "threads": %d, "compute_dtype": "%s", '
+  .. '"seconds_per_save": %.2f}'):format(
   deployer.mesh.dp, deployer.mesh.mp, o.zero, o.steps * o.batch * o.seq / total,
-  times[math.ceil(#times / 2)] * 1e3, clock.peak_rss_mb(),
-  losses[1]:item(), losses[#losses]:item(), o.threads, o.compute_dtype))
+  median * 1e3, clock.peak_rss_mb(),
+  losses[1]:item(), losses[#losses]:item(), o.threads, o.compute_dtype,
+  n_saves > 0 and (total - #times * median) / n_saves or 0))

@@ -38,6 +38,9 @@ class REDCO_API SafetensorsFile {
   at::ScalarType dtype(const std::string& name) const { return entry(name).dtype; }
   const std::vector<int64_t>& shape(const std::string& name) const { return entry(name).shape; }
 
+  /// Its first byte in the file.
+  size_t offset(const std::string& name) const { return data_begin_ + entry(name).begin; }
+
   /// The tensor, on the CPU and contiguous. It lies in the mapped file, which it keeps alive, and
   /// is copied only where the file does not align it for its dtype. Writing to it is allowed and
   /// never changes the file, but shows in other tensors this object gave out under the same name.
@@ -59,18 +62,19 @@ class REDCO_API SafetensorsFile {
   std::string path_;
   std::map<std::string, Entry> entries_;
   std::map<std::string, std::string> metadata_;
-  std::shared_ptr<std::byte> data_;  ///< the first byte after the header; owns the mapping
+  size_t data_begin_ = 0;            ///< the bytes of the header, its length included
+  std::shared_ptr<std::byte> data_;  ///< the first byte after them; owns the mapping
 };
 
 /// Writes tensors of any device, layout in memory and dtype the format knows, one copied to the
 /// CPU at a time; bytes and order are those of the reference implementation. The file appears
 /// whole or not at all: it is written under another name in the same folder, synced and renamed,
 /// so an earlier file of this name stays as it was until the new one is complete.
-/// Where a tensor is sharded every process must call it: each tensor is brought together in its turn
-/// and dropped after, the first process writes, and the call returns when the file is there, or
-/// throws on every process.
-/// Throws Error for a path that cannot be written (a full disk too), a tensor that is undefined,
-/// not dense or of a dtype the format lacks (complex, quantized), the reserved name
+/// Where a tensor is sharded every process must call it: each tensor is brought together in its
+/// turn and dropped after, the first process writes, and the call returns when the file is there,
+/// or throws on every process. Throws Error for a path that cannot be written (a full disk too), a
+/// tensor that is undefined, not dense or of a dtype the format lacks (complex, quantized), the
+/// reserved name
 /// "__metadata__", and text that is not UTF-8.
 REDCO_API void save_safetensors(const std::string& path,
                                 const std::map<std::string, at::Tensor>& tensors,
@@ -78,9 +82,9 @@ REDCO_API void save_safetensors(const std::string& path,
 
 /// Writes a tree as safetensors, readable by any program that reads those. Tensors are named by
 /// their place as in `named_tensors`; where two places read the same ("a.b" and b inside a), the
-/// second gets "#2". The rest of the tree is JSON in the metadata under "redco.tree". Sharded tensors
-/// are written as `save_safetensors` does. Throws Error as it does, and for a tree nested deeper
-/// than 500 levels.
+/// second gets "#2". The rest of the tree is JSON in the metadata under "redco.tree". Sharded
+/// tensors are written as `save_safetensors` does. Throws Error as it does, and for a tree nested
+/// deeper than 500 levels.
 REDCO_API void save_tree(const std::string& path, const Tree& tree);
 
 /// The tree that `save_tree` wrote, the same in every key, kind, number and tensor, except that all
