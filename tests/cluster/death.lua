@@ -1,6 +1,7 @@
--- Trains the GPT of this folder as train.lua does. In the first attempt the process `rank` sends
--- itself a signal in a phase of the third step, or of the evaluation after it, and each step takes
--- `pause` seconds more, so that there is time for what comes from outside.
+-- Trains the GPT of this folder as train.lua does, with a checkpoint after each step. In the first
+-- attempt the process `rank` sends itself a signal in a phase of the third step, or of the
+-- evaluation after the training, and each step takes `pause` seconds more, so that there is time
+-- for what comes from outside.
 local redco = require "redco"
 local torch = redco.torch
 local ffi = require "ffi"
@@ -33,7 +34,10 @@ local function note(what)
   file:close()
 end
 
-if deployer.process_id == 0 then note "started" end
+local checkpoint, info = deployer:load_last_ckpt {}
+if deployer.process_id == 0 then
+  note("started at " .. (info and tostring(info.step) or "0"))
+end
 
 local calls = {}
 local function reached(phase, call)
@@ -59,7 +63,9 @@ end
 
 local trainer = redco.Trainer {
   deployer = deployer, loss_fn = loss_fn, compute_dtype = "float64",
-  params = redco.tree.map(function(param) return param:to "float64" end, task.params),
+  params = checkpoint and checkpoint.params
+    or redco.tree.map(function(param) return param:to "float64" end, task.params),
+  opt_state = checkpoint and checkpoint.opt_state, last_ckpt_info = info,
   collate_fn = function(examples)
     if is_first then ffi.C.usleep(o.pause * 1e6) end
     reached("collate", 3)
@@ -79,5 +85,7 @@ local trainer = redco.Trainer {
 trainer:fit {
   train_examples = task.examples, n_epochs = 4, global_batch_size = 8,
   per_device_batch_size = o.per_device_batch_size,
+  save_ckpt_every_k_steps = 1, keep_last_k_ckpts = 2, save_last_ckpt = true,
+  save_in_background = false,
 }
 trainer:eval_loss { examples = task.examples, per_device_batch_size = o.per_device_batch_size }

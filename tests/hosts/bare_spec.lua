@@ -1,8 +1,8 @@
 -- Two hosts that only know an address of the first.
 local hosts = require "hosts"
 local program = require "program"
+local runs = require "runs"
 local testing = require "testing"
-local training = require "training"
 
 local test, expect_equal = testing.test, testing.expect_equal
 local expect_has = program.expect_has
@@ -53,7 +53,7 @@ end
 local all = {}
 for name, address in pairs(addresses) do
   all[#all + 1] = start(name, ("--host0-address %s --host0-port %d %s"):format(address, 3000 + #all,
-    training.words(4, name)))
+    runs.words(4, name)))
 end
 for name in pairs(addresses) do all[#all + 1] = wait(name) end
 program.shell(table.concat(all, "\n"))
@@ -63,7 +63,7 @@ for name, address in pairs(addresses) do
     local _, second = expect_code(name, 0)
     expect_has(second, "host 1 of 2, as REDCO_N_PROCESSES and REDCO_PROCESS_ID say, runs " ..
       "processes 2 to 3 of 4, which meet at " .. address .. ":300")
-    training.expect_done(name)
+    runs.expect_as_alone(name)
   end)
 end
 
@@ -78,7 +78,7 @@ for i, each in ipairs {
   local name, restarts = unpack(each)
   cut[#cut + 1] = "mkdir -p " .. name
   cut[#cut + 1] = start(name, ("--host0-address 10.77.0.1 --host0-port %d %s %s --pause=0.3")
-    :format(4000 + i, restarts, training.words(4, name, "death.lua")))
+    :format(4000 + i, restarts, runs.words(4, name, "death.lua")))
 end
 cut[#cut + 1] = "for i in $(seq 200); do ls */notes | wc -l | grep -q 3 && break; sleep 0.1; done"
 cut[#cut + 1] = "sleep 1; date +%s.%N >cut"
@@ -99,13 +99,13 @@ test("when it is back the run goes on", function()
   local first = expect_code("waits", 0)
   assert(first:find "redco%-lua: process [23] of 4 failed first: no sign of life", first)
   expect_has(first, "redco-lua: restart 1 of 2, with processes 0 to 1 of 4 on this host\n")
-  training.expect_done "waits"
+  runs.expect_as_alone "waits"
 end)
 
 test("or without it", function()
   local first = expect_code("halves", 0)
   expect_has(first, "redco-lua: restart 1 of 1, with processes 0 to 1 of 2 on this host\n")
-  training.expect_done "halves"
+  runs.expect_as_alone "halves"
   expect_none_left()
 end)
 
@@ -120,7 +120,7 @@ for i, each in ipairs {
 } do
   local name, command = unpack(each)
   local words = ("--host0-address 10.77.0.1 --host0-port %d %s %s --pause=0.3"):format(5000 + i,
-    name == "anew" and "--max-restarts 1" or "", training.words(4, name, "death.lua"))
+    name == "anew" and "--max-restarts 1" or "", runs.words(4, name, "death.lua"))
   ended[#ended + 1] = "mkdir " .. name
   ended[#ended + 1] = start(name, words)
   ended[#ended + 1] = ("until [ -e %s/notes ]; do sleep 0.1; done; sleep 0.5; %s"):format(name,
@@ -135,7 +135,7 @@ test("a launcher that was killed is started anew", function()
   local first, second = expect_code("anew", 0)
   expect_has(first, "process 2 of 4 failed first: its host lost the connection, and has come back")
   expect_has(second, "restart 1 of 1, with processes 2 to 3 of 4 on this host")
-  training.expect_done "anew"
+  runs.expect_as_alone "anew"
 end)
 
 test("without the launcher of host 0 the others end, and say so", function()

@@ -1,8 +1,8 @@
 -- A Slurm of two nodes, the two hosts, starts the processes.
 local hosts = require "hosts"
 local program = require "program"
+local runs = require "runs"
 local testing = require "testing"
-local training = require "training"
 
 hosts.need("slurmctld", "slurmd", "srun", "munged")
 
@@ -60,8 +60,8 @@ if not ok then
 end
 
 testing.test("a task on each of two nodes", function()
-  shell('srun -N 2 -n 2 "$REDCO_LUA" ' .. training.words(2, "tasks"))
-  training.expect_done "tasks"
+  shell('srun -N 2 -n 2 "$REDCO_LUA" ' .. runs.words(2, "tasks"))
+  runs.expect_as_alone "tasks"
   local log = program.read(program.folder .. "/tasks/gpt-float64-zero0/log.txt")
   program.expect_has(log, "2 processes, as Slurm's variables say, have met at host1:")
 end)
@@ -69,8 +69,8 @@ end)
 testing.test("a launcher on each, which starts again after a death", function()
   local _, err = shell(('mkdir %s/launchers; srun -N 2 -n 2 "$REDCO_LUA" --nproc 2 ' ..
     "--max-restarts 1 %s --phase=backward"):format(program.folder,
-    training.words(4, "launchers", "death.lua")))
-  training.expect_done "launchers"
+    runs.words(4, "launchers", "death.lua")))
+  runs.expect_as_alone "launchers"
   program.expect_has(err, "host 1 of 2, as Slurm's variables say, runs processes 2 to 3 of 4",
     "restart 1 of 1, with processes 2 to 3 of 4 on this host")
 end)
@@ -94,10 +94,10 @@ for i in $(seq 300); do
   sleep 0.1
 done
 scontrol show job $job; cat %s/out; exit 1]]):format(folder, folder, script,
-    training.words(4, "again", "death.lua"), folder, folder))
+    runs.words(4, "again", "death.lua"), folder, folder))
   local _, n = program.read(folder .. "/notes"):gsub("started", "")
   testing.expect_equal(n, 2)
-  training.expect_done "again"
+  runs.expect_as_alone "again"
 end)
 
 program.remove_folder()

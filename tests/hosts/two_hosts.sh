@@ -22,22 +22,23 @@ if [ "$1" != --inside ]; then
 fi
 shift
 
-mount -t tmpfs tmpfs /run || skip "nothing can be mounted here"
-mkdir /run/netns
-hostname host1
-ip link set lo up
-for i in 1 2; do
-  ip netns add host$i || skip "no network namespace can be made here"
-  ip -n host$i link set lo up
-done
-ip link add cable1 netns host1 type veth peer name cable2 netns host2 ||
-  skip "the kernel has no veth"
-for i in 1 2; do
-  ip -n host$i address add 10.77.0.$i/24 dev cable$i
-  # IPv6 may be off.
-  ip -n host$i address add fd77::$i/64 dev cable$i nodad 2>/dev/null || true
-  ip -n host$i link set cable$i up
-done
-printf '%s\n' '127.0.0.1 localhost' '10.77.0.1 host1' '10.77.0.2 host2' >/run/hosts
-mount --bind /run/hosts /etc/hosts
+set_up() {
+  mount -t tmpfs tmpfs /run &&
+    mkdir /run/netns &&
+    hostname host1 &&
+    ip link set lo up || return
+  for i in 1 2; do
+    ip netns add host$i && ip -n host$i link set lo up || return
+  done
+  ip link add cable1 netns host1 type veth peer name cable2 netns host2 || return
+  for i in 1 2; do
+    ip -n host$i address add 10.77.0.$i/24 dev cable$i || return
+    # IPv6 may be off.
+    ip -n host$i address add fd77::$i/64 dev cable$i nodad 2>/dev/null || true
+    ip -n host$i link set cable$i up || return
+  done
+  printf '%s\n' '127.0.0.1 localhost' '10.77.0.1 host1' '10.77.0.2 host2' >/run/hosts &&
+    mount --bind /run/hosts /etc/hosts
+}
+reason=$(set_up 2>&1) || skip "two hosts cannot be made here: $reason"
 "$@"
