@@ -115,9 +115,9 @@ class StoreNotes final : public Notes {
 
 std::string meeting() { return "connecting the processes"; }
 
-// Waits until all processes are there.
-void meet(c10d::Store& store, Peers& peers, const MeshOptions& options) {
-  auto key = [](int64_t rank) { return "joined/" + std::to_string(rank); };
+// Waits until all processes are at the `place`.
+void meet(const std::string& place, c10d::Store& store, Peers& peers, const MeshOptions& options) {
+  auto key = [&](int64_t rank) { return place + "/" + std::to_string(rank); };
   store.set(key(options.processes.rank), std::vector<uint8_t>{1});
   constexpr auto sleep = std::chrono::milliseconds(5);
   int64_t looks = 0;
@@ -168,7 +168,7 @@ class Grid : public Mesh {
     Connection& connection = Connection::of(processes_, options.timeout);
     Store store = connection.next_mesh();
     notes_ = std::make_unique<StoreNotes>(store, connection.peers(), n);
-    meet(*store, connection.peers(), options);
+    meet("joined", *store, connection.peers(), options);
     int64_t dp_index = rank / mp_size, mp_index = rank % mp_size;
     auto parts_of = [&](const std::string& name, int64_t first, int64_t step, int64_t size) {
       GroupParts parts;
@@ -194,6 +194,8 @@ class Grid : public Mesh {
     add(parts_of("dp", mp_index, mp_size, dp_size));
     add(parts_of("mp", dp_index * mp_size, 1, mp_size));
     add(parts_of("world", 0, 1, n));
+    // One that went on, and ended, would close connections which others are about to make.
+    meet("connected", *store, connection.peers(), options);
   }
 
   const Processes& processes() const override { return processes_; }
