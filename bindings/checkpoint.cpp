@@ -6,6 +6,7 @@
 
 #include <redco/error.h>
 #include <redco/random.h>
+#include <redco/recomputing.h>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
@@ -168,6 +169,7 @@ void Checkpoint::recompute() {
     RewindScope rewind(generators_);
     WithRng with_rng(rng_);
     at::AutoGradMode record(true);
+    Recomputing recomputing;
     RunScope scope({shared_from_this(), true});
     lua_State* L = function_.state();
     balanced(L, [&] {

@@ -96,7 +96,7 @@ bool is_finalizer(lua_State* L, lua_CFunction function) {
 // Whether this state, or with request_interrupt whatever runs, was asked to stop.
 bool is_interrupted(Context& ctx) {
   try {
-    check_interrupt();
+    if (!ctx.is_worker) check_interrupt();
   } catch (const Interrupted&) {
     ctx.interrupted = true;
   }

@@ -33,6 +33,9 @@ struct Context : std::enable_shared_from_this<Context> {
   std::weak_ptr<const Mesh> mesh;
   /// What redco.options last resolved: checkpoints keep it.
   Tree config = Tree::Dict{};
+  bool is_strict = false;
+  /// Whether the state is that of a worker: what asks a run to stop is for the main thread alone.
+  bool is_worker = false;
   /// Null unless EngineOptions ask for it.
   std::shared_ptr<RunRecord> record;
   /// Set by Engine::interrupt, on any thread; cleared when it ends what runs.
@@ -87,6 +90,25 @@ void call(lua_State* L, int n_args, int n_results);
 
 /// Turns the error value on top of the stack into a ScriptError and pops it.
 ScriptError take_error(lua_State* L);
+
+/// Calls `body(L)` with an empty stack of its own, on the thread that runs the state `main` from
+/// now on. Every error is a ScriptError, those too that Lua's interface itself raises when memory
+/// runs out.
+template <class Body>
+void protect(lua_State* main, Body body) {
+  Context& ctx = context(main);
+  ctx.thread = std::this_thread::get_id();
+  lua_State* L = ctx.current;  // a coroutine, where a host function calls back
+  auto run = [](lua_State* state) {
+    Body& given = *static_cast<Body*>(lua_touserdata(state, 1));
+    lua_settop(state, 0);
+    given(state);
+    return 0;
+  };
+  int status = lua_cpcall(L, run, &body);
+  ctx.current = L;
+  if (status != 0) throw take_error(L);
+}
 
 /// A Lua value held by C++: copies share it, and it is released with the last copy or the state.
 class Ref {

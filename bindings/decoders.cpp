@@ -39,6 +39,18 @@ int image_decode(lua_State* L) {
   return 1;
 }
 
+int png_encode(lua_State* L) {
+  std::string png = encode_png(luaL_checkstring(L, 1), check_tensor(L, 2));
+  lua_pushlstring(L, png.data(), png.size());
+  return 1;
+}
+
+int image_resize(lua_State* L) {
+  push_tensor(L, resize_image(check_tensor(L, 1), luaL_checkinteger(L, 2), luaL_checkinteger(L, 3),
+                              static_cast<Resample>(luaL_checkinteger(L, 4))));
+  return 1;
+}
+
 }  // namespace
 
 void add_decoders(lua_State* L) {
@@ -48,6 +60,10 @@ void add_decoders(lua_State* L) {
   lua_setfield(L, -2, "json_encode");
   lua_pushcfunction(L, image_decode);
   lua_setfield(L, -2, "image_decode");
+  lua_pushcfunction(L, png_encode);
+  lua_setfield(L, -2, "png_encode");
+  lua_pushcfunction(L, image_resize);
+  lua_setfield(L, -2, "image_resize");
 }
 
 }  // namespace redco::lua

@@ -2,8 +2,10 @@
 #include <redco/deployer.h>
 
 #include "arguments.h"
+#include "callbacks.h"
 #include "object.h"
 #include "optim.h"
+#include "plain_tree.h"
 #include "run_record.h"
 #include "sharding.h"
 #include "tensor.h"
@@ -41,6 +43,8 @@ int make(lua_State* L) {
   }
   options.verbose = args.get<bool>("verbose", true);
   options.workdir = args.get<std::string>("workdir", "");
+  options.log_all_processes = args.get<bool>("log_all_processes", false);
+  options.run_tensorboard = args.get<bool>("run_tensorboard", false);
   options.console = context(L).console;
   options.processes.n_processes = args.optional<int64_t>("n_processes");
   options.processes.process_id = args.optional<int64_t>("process_id");
@@ -48,8 +52,6 @@ int make(lua_State* L) {
   options.processes.host0_port = args.optional<int64_t>("host0_port");
   options.collective_timeout = args.get<double>("collective_timeout", options.collective_timeout);
   args.refuse({"n_local_devices"}, "each process has one device: redco-lua --nproc N starts N");
-  args.refuse({"run_tensorboard"},
-              "TensorBoard files come with a later version; metrics.jsonl is written");
   args.refuse({"jax_seed"}, "it is called seed here");
   args.refuse({"wandb_init_kwargs"},
               "there is no client for that service; metrics.jsonl is written");
@@ -228,6 +230,24 @@ int load_params_shape(lua_State* L) {
   return 1;
 }
 
+int log_image(lua_State* L) {
+  auto deployer = self(L);
+  deployer->log_image(luaL_checkstring(L, 2), check_tensor(L, 3),
+                      check_integer(L, 4, "Deployer:log_image: step"));
+  return 0;
+}
+
+int save_outputs(lua_State* L) {
+  auto deployer = self(L);
+  check_list(L, 2, "Deployer:save_outputs: outputs");
+  NamedArguments args(L, 3, "Deployer:save_outputs");
+  auto desc = args.required<std::string>("desc");
+  auto step = args.required<int64_t>("step");
+  args.finish();
+  deployer->save_outputs(plain_tree(L, 2), desc, step);
+  return 0;
+}
+
 int field(lua_State* L) {
   auto deployer = self(L);
   std::string name = luaL_checkstring(L, 2);
@@ -325,19 +345,34 @@ void add_deployer(lua_State* L) {
         "load_params_shape(self, ckpt_dir) -> table\n"
         "The params of a checkpoint without their values: tensors on the device meta."},
        {"log_info", log_info,
-        "log_info(self, info, {title, step})\nWrites a text to the console and workdir/log.txt."},
+        "log_info(self, info, {title, step})\n"
+        "Writes a text to the console and workdir/log.txt; TensorBoard has those with a title."},
        {"log_metrics", log_metrics,
-        "log_metrics(self, metrics, step)\nWrites numbers to workdir/metrics.jsonl."}},
+        "log_metrics(self, metrics, step)\n"
+        "Writes numbers to workdir/metrics.jsonl, and to TensorBoard."},
+       {"log_image", log_image,
+        "log_image(self, name, pixels, step)\n"
+        "Writes an image to TensorBoard: a tensor [height, width] or [channels, height, width] "
+        "with 1, 3 or 4 channels, of uint8 or of floating-point numbers from 0 to 1."},
+       {"save_outputs", save_outputs,
+        "save_outputs(self, outputs, {desc, step})\n"
+        "Writes a list to workdir/outputs_DESC.json, and its first ten entries to TensorBoard. "
+        "What JSON has no form for is there as tostring says it, and of a tensor with more than "
+        "1000 elements only its type and shape. fit does so with {example = ..., pred = ...} of "
+        "each example after an evaluation with an eval_predictor."}},
       field);
   register_functions(
       L, "redco.",
       {{"Deployer", make,
         "Deployer{seed, n_model_shards = 1, zero = 0, zero_min_size = 4096, sequence_parallel = "
-        "false, device, workdir, verbose = true, n_processes, process_id, host0_address, "
+        "false, device, workdir, run_tensorboard = false, log_all_processes = false, verbose = "
+        "true, n_processes, process_id, host0_address, "
         "host0_port = "
         "11111, collective_timeout = 600} -> Deployer\n"
         "The processes and devices of a run, its random numbers and its log. With `workdir` the "
-        "run writes log.txt and metrics.jsonl there; of several processes only number 0 does. "
+        "run writes log.txt and metrics.jsonl there, what it predicts and finds in evaluations, "
+        "and with `run_tensorboard` an event file for TensorBoard; of several processes only "
+        "number 0 does. With `log_all_processes` the others write log_RANK.txt. "
         "`n_model_shards` processes share one copy of the model; the others have copies of their "
         "own and split the batch. `zero`: what those share instead of each holding all of it: 1 "
         "optimizer states, 2 and gradients, 3 and parameters; parameters of fewer than "
@@ -346,7 +381,7 @@ void add_deployer(lua_State* L) {
         "or \"cuda\", is where parameters and batches "
         "are brought, each process to the GPU of its number on its host; without it they stay "
         "where "
-        "they are. redco-lua --nproc N and torchrun start processes that find each "
+        "they are. redco-lua --nproc N, torchrun, srun and mpirun start processes that find each "
         "other; otherwise `n_processes`, `process_id` and the address of process 0 say it. A "
         "collective that does not end within `collective_timeout` seconds is an error. Fields: "
         "workdir, n_processes, process_id, mesh: {dp = copies of the model, mp = shards of "

@@ -44,24 +44,6 @@ void* allocate_within_limit(void* state, void* block, size_t old_size, size_t ne
   return result;
 }
 
-// Calls `body` with an empty stack of its own. Every error is a ScriptError, those too that Lua's
-// interface itself raises when memory runs out.
-template <class Body>
-void protect(lua_State* main, Body body) {
-  lua::Context& context = lua::context(main);
-  context.thread = std::this_thread::get_id();
-  lua_State* L = context.current;  // a coroutine, where a host function calls back
-  auto run = [](lua_State* state) {
-    Body& given = *static_cast<Body*>(lua_touserdata(state, 1));
-    lua_settop(state, 0);
-    given(state);
-    return 0;
-  };
-  int status = lua_cpcall(L, run, &body);
-  context.current = L;
-  if (status != 0) throw lua::take_error(L);
-}
-
 using HostFunction = std::function<std::vector<Tree>(const std::vector<Tree>&)>;
 
 void open_all(lua_State* L) {
@@ -139,8 +121,9 @@ Engine::Engine(EngineOptions options) : impl_(std::make_unique<Impl>()) {
   if (L == nullptr) throw std::bad_alloc();
   impl_->context = lua::open_context(L);
   impl_->context->console = impl_->options.console;
+  impl_->context->is_strict = impl_->options.strict;
   if (impl_->options.records_sharding) impl_->context->record = std::make_shared<lua::RunRecord>();
-  protect(L, [&](lua_State* state) {
+  lua::protect(L, [&](lua_State* state) {
     open_all(state);
     if (impl_->options.strict) lua::forbid_undeclared_globals(state);
   });
@@ -184,7 +167,7 @@ void Engine::run_file(const std::string& path, const std::vector<std::string>& a
   if (!file || !text) throw UsageError("cannot read the script " + path);
   std::string code = text.str();
   if (code.starts_with("#")) code.insert(0, "--");  // the line `#!...` of an executable script
-  protect(impl_->L, [&](lua_State* L) {
+  lua::protect(impl_->L, [&](lua_State* L) {
     search_beside(L, path);
     load(L, code, "@" + path);
     call_with(L, path, args);
@@ -193,7 +176,7 @@ void Engine::run_file(const std::string& path, const std::vector<std::string>& a
 
 void Engine::run_string(const std::string& code, const std::string& name,
                         const std::vector<std::string>& args) {
-  protect(impl_->L, [&](lua_State* L) {
+  lua::protect(impl_->L, [&](lua_State* L) {
     load(L, code, "=" + name);
     call_with(L, name, args);
   });
@@ -201,7 +184,7 @@ void Engine::run_string(const std::string& code, const std::string& name,
 
 std::vector<Tree> Engine::call(const std::string& function, const std::vector<Tree>& args) {
   std::vector<Tree> results;
-  protect(impl_->L, [&](lua_State* L) {
+  lua::protect(impl_->L, [&](lua_State* L) {
     push_global(L, function);
     require(!lua_isnil(L, -1), "Engine::call: there is no global '", function, "'");
     luaL_checkstack(L, static_cast<int>(args.size()), "arguments of a call");
@@ -214,7 +197,7 @@ std::vector<Tree> Engine::call(const std::string& function, const std::vector<Tr
 
 Tree Engine::get_global(const std::string& name) {
   Tree value;
-  protect(impl_->L, [&](lua_State* L) {
+  lua::protect(impl_->L, [&](lua_State* L) {
     push_global(L, name);
     value = lua::check_tree(L, -1);
   });
@@ -222,7 +205,7 @@ Tree Engine::get_global(const std::string& name) {
 }
 
 void Engine::set_global(const std::string& name, const Tree& value) {
-  protect(impl_->L, [&](lua_State* L) {
+  lua::protect(impl_->L, [&](lua_State* L) {
     lua_pushlstring(L, name.data(), name.size());
     lua::push_tree(L, value);
     lua_rawset(L, LUA_GLOBALSINDEX);
@@ -230,7 +213,7 @@ void Engine::set_global(const std::string& name, const Tree& value) {
 }
 
 void Engine::register_function(const std::string& name, HostFunction function) {
-  protect(impl_->L, [&](lua_State* L) {
+  lua::protect(impl_->L, [&](lua_State* L) {
     lua_pushlstring(L, name.data(), name.size());
     lua_newtable(L);
     lua_pushcfunction(L, destroy_host);

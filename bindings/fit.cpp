@@ -4,6 +4,7 @@
 #include "arguments.h"
 #include "callbacks.h"
 #include "object.h"
+#include "plain_tree.h"
 #include "training_objects.h"
 #include "values.h"
 
@@ -18,32 +19,44 @@ namespace redco::lua {
 namespace {
 
 // The examples of `train_examples`: a list, or a function of the epoch that gives one.
-void read_train_examples(NamedArguments& args, const Ref& collate_fn, FitOptions& options) {
+void read_train_examples(NamedArguments& args, const Collator& collator, FitOptions& options) {
   lua_State* L = args.state();
   return balanced(L, [&] {
     const std::string name = args.function() + ": train_examples";
     args.push("train_examples");
     require(!lua_isnil(L, -1), name, " is missing");
     if (!lua_isfunction(L, -1)) {
-      check_list(L, lua_gettop(L), name);
-      options.train_examples = make_dataset(Ref(L, -1), collate_fn, name);
+      options.train_examples = make_dataset(Examples(L, -1, name), collator);
       return;
     }
-    options.train_examples = [function = Ref(L, -1), collate_fn, name](int64_t epoch_idx) {
+    options.train_examples = [function = Ref(L, -1), collator, name](int64_t epoch_idx) {
       lua_State* state = function.state();
       return balanced(state, [&] {
         function.push();
         push_integer(state, epoch_idx);
         call(state, 1, 1);
-        return make_dataset(Ref(state, -1), collate_fn, name + ": its result");
+        return make_dataset(Examples(state, -1, name + ": its result"), collator);
       });
     };
   });
 }
 
+// {example = ..., pred = ...} of each example and its prediction.
+Tree paired_outputs(lua_State* L, const Examples& examples, int preds) {
+  Tree::List outputs;
+  for (int64_t i = 0; i < static_cast<int64_t>(lua_objlen(L, preds)); ++i) {
+    examples.push({i});
+    lua_rawgeti(L, -1, 1);
+    lua_rawgeti(L, preds, static_cast<int>(i) + 1);
+    outputs.push_back(Tree::Dict{{"example", plain_tree(L, -2)}, {"pred", plain_tree(L, -1)}});
+    lua_pop(L, 3);
+  }
+  return outputs;
+}
+
 // `eval_predictor` and `eval_metric_fn` together as one function of the set.
-EvalMetricsFn make_eval_metrics(NamedArguments& args, LuaTrainer& trainer, const Ref& eval_examples,
-                                int64_t batch_size) {
+EvalMetricsFn make_eval_metrics(NamedArguments& args, LuaTrainer& trainer,
+                                const std::optional<Examples>& eval_examples, int64_t batch_size) {
   lua_State* L = args.state();
   return balanced(L, [&]() -> EvalMetricsFn {
     args.push("eval_predictor");
@@ -52,34 +65,54 @@ EvalMetricsFn make_eval_metrics(NamedArguments& args, LuaTrainer& trainer, const
     require(has_predictor == static_cast<bool>(metric_fn), args.function(),
             ": eval_predictor and eval_metric_fn belong together; only one is given");
     if (!has_predictor) return {};
-    require(static_cast<bool>(eval_examples), args.function(),
+    require(eval_examples.has_value(), args.function(),
             ": eval_predictor is given without eval_examples");
     auto predictor = check_object<LuaPredictor>(L, -1, args.function() + ": eval_predictor");
-    return [predictor, metric_fn, eval_examples, batch_size, &trainer](const Dataset& examples) {
-      Dataset readable = make_dataset(eval_examples, predictor->collate_fn, "eval_examples");
-      readable.size = examples.size;
+    return [predictor, metric_fn, all = *eval_examples, batch_size,
+            &trainer](const Dataset& examples) {
+      Dataset readable = head(make_dataset(all, predictor->collator), examples.size);
       std::vector<Tree> preds =
           predictor->predictor.predict(readable, batch_size, trainer.trainer->state().params);
       lua_State* state = metric_fn.state();
       return balanced(state, [&] {
-        luaL_checkstack(state, 8, "eval_metric_fn");
-        metric_fn.push();
-        lua_createtable(state, static_cast<int>(examples.size), 0);
-        eval_examples.push();
-        for (int64_t i = 1; i <= examples.size; ++i) {
-          lua_rawgeti(state, -1, static_cast<int>(i));
-          lua_rawseti(state, -3, static_cast<int>(i));
-        }
-        lua_pop(state, 1);
+        luaL_checkstack(state, 12, "eval_metric_fn");
         lua_createtable(state, static_cast<int>(preds.size()), 0);
         for (size_t i = 0; i < preds.size(); ++i) {
           push_tree(state, preds[i]);
           lua_rawseti(state, -2, static_cast<int>(i) + 1);
         }
+        int preds_list = lua_gettop(state);
+        metric_fn.push();
+        all.push_head(examples.size);
+        lua_pushvalue(state, preds_list);
         call(state, 2, 1);
-        return check_metrics(state, lua_gettop(state), "eval_metric_fn: its result");
+        EvalResults results;
+        results.metrics = check_metrics(state, lua_gettop(state), "eval_metric_fn: its result");
+        if (trainer.trainer->deployer()->run_log().writes_files())
+          results.outputs = paired_outputs(state, all, preds_list);
+        return results;
       });
     };
+  });
+}
+
+// {steps = {10, 12}}
+std::optional<ProfileOptions> check_profile(NamedArguments& args) {
+  lua_State* L = args.state();
+  return balanced(L, [&]() -> std::optional<ProfileOptions> {
+    const std::string what = args.function() + ": profile";
+    args.push("profile");
+    if (lua_isnil(L, -1)) return std::nullopt;
+    NamedArguments fields(L, lua_gettop(L), what);
+    fields.push("steps");
+    int steps = lua_gettop(L);
+    fields.finish();
+    require(lua_istable(L, steps) && lua_objlen(L, steps) == 2, what,
+            ": steps are the first and the last one to watch, {10, 12}; got ", described(L, steps));
+    lua_rawgeti(L, steps, 1);
+    lua_rawgeti(L, steps, 2);
+    return ProfileOptions{check_integer(L, -2, (what + ": the first step").c_str()),
+                          check_integer(L, -1, (what + ": the last step").c_str())};
   });
 }
 
@@ -97,17 +130,21 @@ Choice check_choice(NamedArguments& args, const char* name,
 }
 
 std::vector<std::string> check_names(NamedArguments& args, const char* name) {
-  std::vector<std::string> names;
-  auto given = args.optional<Tree>(name);
-  if (!given || (given->is<Tree::Dict>() && given->as<Tree::Dict>().empty())) return names;
-  require(given->is<Tree::List>(), args.function(), ": ", name,
-          ": expected a list of names, got a ", given->kind());
-  for (const Tree& each : given->as<Tree::List>()) {
-    require(each.is<std::string>(), args.function(), ": ", name,
-            ": expected a list of names, found a ", each.kind(), " in it");
-    names.push_back(each.as<std::string>());
-  }
-  return names;
+  lua_State* L = args.state();
+  return balanced(L, [&] {
+    std::vector<std::string> names;
+    args.push(name);
+    if (lua_isnil(L, -1)) return names;
+    std::string what = args.function() + ": " + name + ": expected a list of names, got ";
+    require(lua_istable(L, -1), what, described(L, lua_gettop(L)));
+    for (int i = 1; i <= static_cast<int>(lua_objlen(L, -1)); ++i) {
+      lua_rawgeti(L, -1, i);
+      require(lua_type(L, -1) == LUA_TSTRING, what, described(L, lua_gettop(L)), " in it");
+      names.push_back(lua_tostring(L, -1));
+      lua_pop(L, 1);
+    }
+    return names;
+  });
 }
 
 std::optional<EarlyStopping> check_early_stopping(NamedArguments& args) {
@@ -149,30 +186,34 @@ const char* const fit_text =
     "save_ckpt_every_k_steps, save_last_ckpt = false, save_argmin_ckpt_by_metrics, "
     "save_argmax_ckpt_by_metrics, save_opt_states = true, save_float_dtype, keep_last_k_ckpts, "
     "save_in_background = true, on_save_error = \"stop\", early_stopping, on_nonfinite = "
-    "\"stop\"})\n"
-    "Trains for n_epochs, or until `step` reaches max_steps or max_seconds are over, and evaluates "
-    "after each epoch and every eval_every_k_steps. `train_examples` is a list, or a function of "
-    "epoch_idx (from 0) that returns one. `eval_metric_fn(examples, preds)` returns a table of "
-    "numbers from what `eval_predictor` predicts.\n"
-    "Checkpoints are folders of workdir/ckpts: epoch_I, step_N, last (after each epoch and at the "
-    "end), min_METRIC and max_METRIC (of the evaluations, where the metric has never been better); "
-    "the newest keep_last_k_ckpts of epoch_I and of step_N stay. They are written while training "
-    "goes on, from copies in memory, one at a time. One that cannot be written ends the run, or "
-    "with "
-    "on_save_error = \"continue\" is told in the log. SIGTERM and SIGUSR1 end the run after its "
-    "step, "
-    "with the checkpoint last.\n"
-    "`early_stopping = {metric = \"loss\", mode = \"min\", patience = 3, min_delta = 0}` ends the "
-    "run after so many evaluations without an improvement. A loss or gradients that are not finite "
-    "end it too, or with on_nonfinite = \"skip\" leave the batch out, or with \"restore\" go back "
-    "to "
-    "the last checkpoint and on without the batch, which is written to workdir in each case.";
+    "\"stop\", profile})\n"
+    "Trains for n_epochs, or until `step` reaches max_steps or max_seconds are over, and "
+    "evaluates after each epoch and every eval_every_k_steps. `train_examples` is a list, a data "
+    "set (redco.data.dataset), a tensor of rows, or a function of epoch_idx (from 0) that "
+    "returns one of these. `eval_metric_fn(examples, preds)` returns a table of numbers from "
+    "what `eval_predictor` predicts.\n"
+    "Checkpoints are folders of workdir/ckpts: epoch_I, step_N, last (after each epoch and at "
+    "the end), min_METRIC and max_METRIC (of the evaluations, where the metric has never been "
+    "better); the newest keep_last_k_ckpts of epoch_I and of step_N stay. They are written "
+    "while training goes on, from copies in memory, one at a time. One that cannot be written "
+    "ends the run, or with on_save_error = \"continue\" is told in the log. SIGTERM and SIGUSR1 "
+    "end the run after its step, with the checkpoint last.\n"
+    "`early_stopping = {metric = \"loss\", mode = \"min\", patience = 3, min_delta = 0}` ends "
+    "the run after so many evaluations without an improvement. A loss or gradients that are not "
+    "finite end it too, or with on_nonfinite = \"skip\" leave the batch out, or with "
+    "\"restore\" go back to the last checkpoint and on without the batch, which is written to "
+    "workdir in each case.\n"
+    "The step metrics in metrics.jsonl tell its time, the time until its batch was there and in "
+    "collectives, examples and tokens (elements of a batch's input_ids) a second, memory in "
+    "bytes, and mfu, how much of the device's speed in matrix products the model uses. `profile "
+    "= {steps = {10, 12}}` writes a trace of these steps to workdir/profile_step10-12.json, for "
+    "ui.perfetto.dev or chrome://tracing.";
 
 int fit(lua_State* L) {
   auto object = check_object<LuaTrainer>(L, 1, "Trainer:fit");
   NamedArguments args(L, 2, "Trainer:fit");
   FitOptions options;
-  read_train_examples(args, object->collate_fn, options);
+  read_train_examples(args, object->collator, options);
   options.per_device_batch_size = args.required<int64_t>("per_device_batch_size");
   options.n_epochs = args.required<int64_t>("n_epochs");
   options.global_batch_size = args.optional<int64_t>("global_batch_size");
@@ -181,13 +222,12 @@ int fit(lua_State* L) {
   options.eval_loss = args.get<bool>("eval_loss", true);
   options.eval_sanity_check = args.get<bool>("eval_sanity_check", true);
   options.eval_every_k_steps = args.optional<int64_t>("eval_every_k_steps");
-  Ref eval_examples;
+  options.profile = check_profile(args);
+  std::optional<Examples> eval_examples;
   args.push("eval_examples");
   if (!lua_isnil(L, -1)) {
-    check_list(L, lua_gettop(L), "Trainer:fit: eval_examples");
-    eval_examples = Ref(L, -1);
-    options.eval_examples =
-        make_dataset(eval_examples, object->collate_fn, "Trainer:fit: eval_examples");
+    eval_examples.emplace(L, -1, "Trainer:fit: eval_examples");
+    options.eval_examples = make_dataset(*eval_examples, object->collator);
   }
   options.eval_metrics =
       make_eval_metrics(args, *object, eval_examples,

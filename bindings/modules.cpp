@@ -2,6 +2,7 @@
 
 #include "checkpoint.h"
 #include "context.h"
+#include "data_files.h"
 #include "decoders.h"
 #include "optim.h"
 #include "options.h"
@@ -86,6 +87,7 @@ int open_redco(lua_State* L) {
   lua_pushcfunction(L, fused_linear_cross_entropy);
   lua_setfield(L, -2, "linear_cross_entropy");
   add_decoders(L);
+  add_data_files(L);
   register_functions(
       L, "redco.",
       {{"checkpoint", checkpoint,

@@ -13,7 +13,8 @@
 
 namespace redco::lua {
 
-/// A C++ object as a Lua value with methods. `T::lua_name` is its name, "Trainer".
+/// A C++ object as a Lua value with methods. `T::lua_name` is its name, "Trainer"; one whose
+/// `T::is_thread_safe` is true can be given to other states.
 template <class T>
 void push_object(lua_State* L, std::shared_ptr<T> object) {
   new (lua_newuserdata(L, sizeof(std::shared_ptr<T>))) std::shared_ptr<T>(std::move(object));
@@ -38,6 +39,10 @@ std::shared_ptr<T> check_object(lua_State* L, int index, const std::string& what
           index == 1 ? "; methods are called with a colon" : "");
   return object;
 }
+
+/// Pushes on `to` the object at `index` of `from`: what the metatable of a type that is thread-safe
+/// has as `__share`.
+using ShareObject = void (*)(lua_State* from, int index, lua_State* to);
 
 /// Makes the type of T: its methods, and `index` for fields that are none.
 template <class T>
@@ -77,6 +82,13 @@ void make_object_type(lua_State* L, std::initializer_list<Function> methods,
     return 1;
   });
   lua_setfield(L, -2, "__tostring");
+  if constexpr (requires { T::is_thread_safe; }) {
+    ShareObject share = [](lua_State* from, int object, lua_State* to) {
+      push_object(to, test_object<T>(from, object));
+    };
+    lua_pushlightuserdata(L, reinterpret_cast<void*>(share));
+    lua_setfield(L, -2, "__share");
+  }
   lua_pop(L, 1);
 }
 

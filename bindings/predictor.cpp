@@ -52,7 +52,7 @@ int make(lua_State* L) {
   NamedArguments args(L, 1, "redco.Predictor");
   args.push("deployer");
   auto deployer = check_object<LuaDeployer>(L, lua_gettop(L), "redco.Predictor: deployer");
-  Ref collate_fn = args.required<Ref>("collate_fn");
+  Collator collator = check_collator(args);
   Collate collate = check_collate(args);
   Ref pred_fn = args.required<Ref>("pred_fn");
   Ref output_fn = args.get<Ref>("output_fn", {});
@@ -61,7 +61,7 @@ int make(lua_State* L) {
   options.collate = collate;
   options.params_sharding_rules = check_sharding_rules(args);
   args.finish();
-  push_predictor(L, collate_fn, pred_fn, output_fn, std::move(options));
+  push_predictor(L, collator, pred_fn, output_fn, std::move(options));
   return 1;
 }
 
@@ -69,17 +69,15 @@ int predict(lua_State* L) {
   auto self = check_object<LuaPredictor>(L, 1, "Predictor:predict");
   NamedArguments args(L, 2, "Predictor:predict");
   args.push("examples");
-  check_list(L, lua_gettop(L), "Predictor:predict: examples");
-  Ref examples(L, lua_gettop(L));
+  Examples examples(L, lua_gettop(L), "Predictor:predict: examples");
   int64_t batch_size = args.required<int64_t>("per_device_batch_size");
   Tree params = args.required<Tree>("params");
   std::string desc = args.get<std::string>("desc", "Predicting");
   args.refuse({"params_replicated", "params_sharded"},
               "parameters carry their layout here; leave it out");
   args.finish();
-  std::vector<Tree> preds = self->predictor.predict(
-      make_dataset(examples, self->collate_fn, "Predictor:predict: examples"), batch_size, params,
-      desc);
+  std::vector<Tree> preds =
+      self->predictor.predict(make_dataset(examples, self->collator), batch_size, params, desc);
   lua_createtable(L, static_cast<int>(preds.size()), 0);
   for (size_t i = 0; i < preds.size(); ++i) {
     push_tree(L, preds[i]);
@@ -90,27 +88,28 @@ int predict(lua_State* L) {
 
 }  // namespace
 
-void push_predictor(lua_State* L, const Ref& collate_fn, const Ref& pred_fn, const Ref& output_fn,
-                    PredictorOptions options) {
+void push_predictor(lua_State* L, const Collator& collator, const Ref& pred_fn,
+                    const Ref& output_fn, PredictorOptions options) {
   options.pred_fn = make_pred_fn(pred_fn);
   options.output_fn = make_output_fn(output_fn);
   push_object(
-      L, std::make_shared<LuaPredictor>(LuaPredictor{Predictor(std::move(options)), collate_fn}));
+      L, std::make_shared<LuaPredictor>(LuaPredictor{Predictor(std::move(options)), collator}));
 }
 
 void add_predictor(lua_State* L) {
   make_object_type<LuaPredictor>(
-      L,
-      {{"predict", predict,
-        "predict(self, {examples, per_device_batch_size, params, desc}) -> list\n"
-        "One prediction per example, in their order. Parameters that no Trainer has laid out over "
-        "the processes are laid out for this call."}});
+      L, {{"predict", predict,
+           "predict(self, {examples, per_device_batch_size, params, desc}) -> list\n"
+           "One prediction per example, in their order; `examples` is a list or a data set. "
+           "Parameters that no Trainer has laid out over "
+           "the processes are laid out for this call."}});
   register_functions(
       L, "redco.",
       {{"Predictor", make,
         "Predictor{deployer, collate_fn, collate = \"global\", pred_fn, output_fn, "
-        "params_sharding_rules} -> Predictor\n"
-        "`collate` and `params_sharding_rules` are as a Trainer's. `pred_fn(rng, params, batch)` "
+        "params_sharding_rules, num_workers = 0, prefetch_factor = 2} -> Predictor\n"
+        "`collate`, `params_sharding_rules`, `num_workers` and `prefetch_factor` are as a "
+        "Trainer's. `pred_fn(rng, params, batch)` "
         "gives a batch's predictions, a tree of tensors; `rng` is as a Trainer's. "
         "`output_fn(batch_preds)` makes a list of them, one per example; without it every tensor "
         "is split along its first dimension."}});

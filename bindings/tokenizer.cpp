@@ -15,6 +15,7 @@ namespace {
 
 struct LuaTokenizer {
   static constexpr const char* lua_name = "Tokenizer";
+  static constexpr bool is_thread_safe = true;
   Tokenizer tokenizer;
 };
 

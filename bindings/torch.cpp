@@ -41,6 +41,15 @@ int torch_index(lua_State* L) {
   return 1;
 }
 
+// A method that no tensor was asked for yet.
+int method_index(lua_State* L) {
+  if (lua_type(L, 2) != LUA_TSTRING || !push_operator(L, lua_tostring(L, 2), true)) return 0;
+  lua_pushvalue(L, 2);
+  lua_pushvalue(L, -2);
+  lua_rawset(L, 1);
+  return 1;
+}
+
 // Upvalues: properties, methods.
 int tensor_index(lua_State* L) {
   if (lua_type(L, 2) != LUA_TSTRING || std::strcmp(lua_tostring(L, 2), "...") == 0)
@@ -222,6 +231,10 @@ void make_tensor_type(lua_State* L) {
   add_tensor_methods(L);
   add_backward(L);
   add_sharding_methods(L);
+  lua_newtable(L);
+  lua_pushcfunction(L, method_index);
+  lua_setfield(L, -2, "__index");
+  lua_setmetatable(L, -2);
   lua_pushvalue(L, -1);
   lua_setfield(L, -4, "methods");
   lua_pushcclosure(L, tensor_index, 2);

@@ -5,6 +5,7 @@
 #include "callbacks.h"
 #include "object.h"
 #include "optim.h"
+#include "plain_tree.h"
 #include "run_record.h"
 #include "sharding.h"
 #include "tensor.h"
@@ -159,7 +160,7 @@ int make(lua_State* L) {
   args.push("deployer");
   auto deployer = check_object<LuaDeployer>(L, lua_gettop(L), "redco.Trainer: deployer");
   auto object = std::make_shared<LuaTrainer>();
-  object->collate_fn = args.required<Ref>("collate_fn");
+  object->collator = check_collator(args);
   object->collate = check_collate(args);
   object->apply_fn = args.get<Ref>("apply_fn", {});
   Ref loss_fn = args.required<Ref>("loss_fn");
@@ -204,12 +205,12 @@ struct Pass {
 Pass read_pass(lua_State* L, const LuaTrainer& trainer, const char* method, const char* desc) {
   NamedArguments args(L, 2, method);
   args.push("examples");
-  Ref examples(L, -1);
+  Examples examples(L, -1, args.function() + ": examples");
   Pass pass;
   pass.batch_size = args.required<int64_t>("per_device_batch_size");
   pass.desc = args.get<std::string>("desc", desc);
   args.finish();
-  pass.examples = make_dataset(examples, trainer.collate_fn, args.function() + ": examples");
+  pass.examples = make_dataset(examples, trainer.collator);
   return pass;
 }
 
@@ -231,9 +232,8 @@ int setup_running_step(lua_State* L) {
   auto object = self(L, "Trainer:setup_running_step");
   NamedArguments args(L, 2, "Trainer:setup_running_step");
   args.push("examples");
-  check_list(L, lua_gettop(L), "Trainer:setup_running_step: examples");
   Dataset examples =
-      make_dataset(Ref(L, -1), object->collate_fn, "Trainer:setup_running_step: examples");
+      make_dataset(Examples(L, -1, args.function() + ": examples"), object->collator);
   auto batch_size = args.required<int64_t>("per_device_batch_size");
   args.finish();
   object->trainer->setup_running_step(examples, batch_size);
@@ -280,7 +280,7 @@ int get_default_predictor(lua_State* L) {
   options.deployer = trainer.deployer();
   options.collate = object->collate;
   options.params_sharding_rules = trainer.params_sharding_rules();
-  push_predictor(L, object->collate_fn, pred_fn, output_fn, std::move(options));
+  push_predictor(L, object->collator, pred_fn, output_fn, std::move(options));
   return 1;
 }
 
@@ -345,7 +345,8 @@ void add_trainer(lua_State* L) {
         "Gradients are those of a step."},
        {"get_default_predictor", get_default_predictor,
         "get_default_predictor(self, {pred_fn, output_fn}) -> Predictor\n"
-        "A Predictor with the Trainer's deployer, collate_fn, collate and params_sharding_rules."}},
+        "A Predictor with the Trainer's deployer, collate_fn and its workers, collate and "
+        "params_sharding_rules."}},
       field);
   register_functions(
       L, "redco.",
@@ -353,7 +354,8 @@ void add_trainer(lua_State* L) {
         "Trainer{deployer, collate_fn, loss_fn, params, optimizer, apply_fn, opt_state, step = 0, "
         "last_ckpt_info, "
         "compute_dtype = \"float32\", loss_scale, lr_schedule_fn, accumulate_grad_batches, "
-        "train_step_fn, collate = \"global\", params_sharding_rules} -> Trainer\n"
+        "train_step_fn, collate = \"global\", params_sharding_rules, num_workers = 0, "
+        "prefetch_factor = 2} -> Trainer\n"
         "Trains a tree of parameters, in place. `collate_fn(examples)` makes a batch, a table of "
         "tensors, from a list of examples. By default each process collates the whole global batch "
         "and keeps its rows. With collate = \"local\" it collates only the examples of its rows, "
@@ -361,6 +363,17 @@ void add_trainer(lua_State* L) {
         "dimension is the number of examples must agree in the others on all processes (pad to a "
         "fixed length), all other tensors, numbers and booleans must be the same, and strings may "
         "differ; a process that a small last batch leaves without examples collates the first one. "
+        "With num_workers > 0 so many threads call collate_fn ahead of the steps, prefetch_factor "
+        "batches each at most. Each has a Lua state of its own, to which collate_fn and the "
+        "examples are copied - collate_fn now, the examples when a run first asks for them: a "
+        "later "
+        "change of a variable is not seen. They may use numbers, strings, booleans, tables, "
+        "functions, modules (which are loaded anew), the standard globals, and, not copied but "
+        "shared, tensors, tokenizers and data sets; anything else is an error that names it. A "
+        "list of "
+        "examples is copied to each worker, a data set reads its files there. Random numbers of "
+        "collate_fn, math.random's too, depend on the seed, the epoch and the step alone, and are "
+        "the same for any num_workers. "
         "`loss_fn(rng, state, params, batch, is_training)` "
         "returns the mean loss of a batch, and the weight of that mean (its number of examples if "
         "left out), by which micro-batches are combined. `rng` gives each example the numbers it "

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "callbacks.h"
 #include "context.h"
 
 #include <redco/deployer.h>
@@ -21,7 +22,7 @@ struct LuaDeployer {
 struct LuaTrainer {
   static constexpr const char* lua_name = "Trainer";
   std::shared_ptr<Trainer> trainer;
-  Ref collate_fn;
+  Collator collator;
   Collate collate;
   Ref apply_fn;  // empty when none was given
 };
@@ -29,7 +30,7 @@ struct LuaTrainer {
 struct LuaPredictor {
   static constexpr const char* lua_name = "Predictor";
   Predictor predictor;
-  Ref collate_fn;
+  Collator collator;
 };
 
 // The classes' parts of `add_training`.
@@ -45,7 +46,7 @@ extern const char* const fit_text;
 std::map<std::string, double> check_metrics(lua_State* L, int index, const std::string& what);
 
 /// Pushes a Predictor whose functions are `pred_fn` and, unless empty, `output_fn`.
-void push_predictor(lua_State* L, const Ref& collate_fn, const Ref& pred_fn, const Ref& output_fn,
-                    PredictorOptions options);
+void push_predictor(lua_State* L, const Collator& collator, const Ref& pred_fn,
+                    const Ref& output_fn, PredictorOptions options);
 
 }  // namespace redco::lua

@@ -24,4 +24,18 @@ void load_cuda() {
   loaded = true;
 }
 
+std::string cuda_device_name(int number) {
+  // The driver's own library, which a program that works on a GPU has loaded.
+  void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  if (driver == nullptr) return "";
+  auto get = reinterpret_cast<int (*)(int*, int)>(dlsym(driver, "cuDeviceGet"));
+  auto get_name = reinterpret_cast<int (*)(char*, int, int)>(dlsym(driver, "cuDeviceGetName"));
+  int device = 0;
+  char name[256] = "";
+  bool is_known = get != nullptr && get_name != nullptr && get(&device, number) == 0 &&
+                  get_name(name, sizeof(name), device) == 0;
+  dlclose(driver);
+  return is_known ? name : "";
+}
+
 }  // namespace redco

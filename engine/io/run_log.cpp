@@ -1,16 +1,18 @@
 #include <redco/run_log.h>
 
-#include <redco/error.h>
+#include "append_file.h"
+#include "atomic_file.h"
+#include "outputs_json.h"
+#include "tensorboard.h"
 
-#include <fcntl.h>
-#include <unistd.h>
+#include <redco/error.h>
+#include <redco/image.h>
+
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <system_error>
@@ -40,6 +42,15 @@ std::string rate_text(double rate) {
   if (rate >= 1e6) return short_number("%.3gM", rate / 1e6);
   if (rate >= 1e3) return short_number("%.3gk", rate / 1e3);
   return short_number("%.3g", rate);
+}
+
+// JSON has no numbers that are not finite.
+nlohmann::ordered_json json_number(double value) {
+  return std::isfinite(value) ? nlohmann::ordered_json(value) : nullptr;
+}
+
+std::string dump(const nlohmann::ordered_json& json, int indent = -1) {
+  return json.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 }  // namespace
@@ -73,39 +84,34 @@ void ProgressBar::show(bool finished) {
   state_.rate = elapsed.count() > 0 ? static_cast<double>(state_.done) / elapsed.count() : 0;
   state_.eta_seconds =
       state_.rate > 0 ? static_cast<double>(state_.total - state_.done) / state_.rate : 0;
+  if (part_of_run_ && state_.total > 0) {
+    auto [begin, end] = *part_of_run_;
+    double here = (end - begin) * static_cast<double>(state_.done) / double(state_.total);
+    state_.run_done = begin + here;
+    state_.run_eta_seconds = here > 0 ? elapsed.count() * (1 - *state_.run_done) / here : 0;
+  }
   state_.finished = finished;
   console_->progress(state_);
 }
 
-RunLog::RunLog(std::string workdir, bool verbose, std::shared_ptr<Console> console,
-               int64_t n_processes)
-    : workdir_(std::move(workdir)),
-      verbose_(verbose),
-      console_(std::move(console)),
-      n_processes_(n_processes) {
-  if (workdir_.empty()) return;
+RunLog::RunLog(RunLogOptions options) : options_(std::move(options)) {
+  bool is_silent = options_.process_id != 0 && !options_.log_all_processes;
+  if (is_silent) options_.workdir.clear();
+  if (options_.process_id != 0 || !options_.verbose) options_.console = nullptr;
+  if (options_.workdir.empty()) return;
   std::error_code error;
-  std::filesystem::create_directories(workdir_, error);
-  require(!error, "cannot make the work folder ", workdir_, ": ", error.message());
+  std::filesystem::create_directories(options_.workdir, error);
+  require(!error, "cannot make the work folder ", options_.workdir, ": ", error.message());
+  if (options_.run_tensorboard && options_.process_id == 0)
+    events_ = std::make_unique<EventFile>(options_.workdir);
 }
 
-void RunLog::append(const std::string& file, const std::string& text) const {
-  if (workdir_.empty()) return;
-  std::string path = workdir_ + "/" + file;
-  int descriptor = open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-  require(descriptor >= 0, "cannot write ", path, ": ", std::strerror(errno));
-  off_t before = lseek(descriptor, 0, SEEK_END);
-  // One write: lines of several logs of one folder do not mix.
-  ssize_t written = write(descriptor, text.data(), text.size());
-  int cause = written < 0 ? errno : ENOSPC;
-  bool whole = written == static_cast<ssize_t>(text.size());
-  // Half a line would spoil the file for its readers.
-  if (!whole && written > 0 && ftruncate(descriptor, before) != 0) cause = errno;
-  close(descriptor);
-  require(whole, "cannot write ", path, ": ", std::strerror(cause));
-}
+RunLog::~RunLog() = default;
+
+std::string RunLog::path(const std::string& file) const { return options_.workdir + "/" + file; }
 
 void RunLog::info(const std::string& text, const std::string& title, std::optional<int64_t> step) {
+  if (!options_.console && options_.workdir.empty()) return;
   std::string message = text;
   if (!title.empty()) {
     std::string head = "### " + title + (step ? " (step " + std::to_string(*step) + ")" : "");
@@ -117,39 +123,67 @@ void RunLog::info(const std::string& text, const std::string& title, std::option
   localtime_r(&now, &local);
   char stamp[40];
   std::strftime(stamp, sizeof(stamp), "%m/%d/%Y %H:%M:%S", &local);
-  std::string line = std::string("[") + stamp +
-                     " - redco - Process Index: 0 (#Processes: " + std::to_string(n_processes_) +
-                     ") - INFO] " + message;
-  if (verbose_ && console_) console_->line(line);
-  append("log.txt", line + "\n");
+  std::string rank = std::to_string(options_.process_id);
+  std::string line = std::string("[") + stamp + " - redco - Process Index: " + rank +
+                     " (#Processes: " + std::to_string(options_.n_processes) + ") - INFO] " +
+                     message;
+  if (options_.console) options_.console->line(line);
+  if (options_.workdir.empty()) return;
+  append_to_file(path(options_.process_id == 0 ? "log.txt" : "log_" + rank + ".txt"), line + "\n");
+  if (!events_ || title.empty()) return;
+  if (step)
+    events_->text(*step, title, text);
+  else
+    events_->text(title, text);
 }
 
 void RunLog::append_metrics(int64_t step, const char* kind,
                             const std::map<std::string, double>& values) {
-  if (workdir_.empty()) return;
   nlohmann::ordered_json line;
   line["step"] = step;
   if (kind != nullptr) line["kind"] = kind;
   for (const auto& [name, value] : values)
-    if (name != "step") line[name] = std::isfinite(value) ? nlohmann::ordered_json(value) : nullptr;
-  append("metrics.jsonl",
-         line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+    if (name != "step") line[name] = json_number(value);
+  append_to_file(path("metrics.jsonl"), dump(line) + "\n");
 }
 
 void RunLog::metrics(int64_t step, const std::map<std::string, double>& values) {
+  if (!writes_files()) return;
   append_metrics(step, nullptr, values);
+  if (events_) events_->scalars(step, "", values);
 }
 
-void RunLog::evaluation(int64_t step, const std::map<std::string, double>& values) {
+void RunLog::evaluation(int64_t step, const std::string& name,
+                        const std::map<std::string, double>& values) {
+  nlohmann::ordered_json results = nlohmann::ordered_json::object();
+  for (const auto& [key, value] : values) results[key] = json_number(value);
+  std::string text = dump(results, 4);
+  info(text, "Eval results", step);
+  if (!writes_files()) return;
   append_metrics(step, "eval", values);
-  std::string line = "Evaluation (step " + std::to_string(step) + "):";
-  for (const auto& [name, value] : values) line += " " + name + " " + short_number("%.4g", value);
-  info(line);
+  if (events_) events_->scalars(step, "eval_", values);
+  write_file(path("eval_results_" + name + ".json"), text + "\n");
+}
+
+void RunLog::outputs(int64_t step, const std::string& name, const Tree& outputs) {
+  if (!writes_files()) return;
+  require(name.find('/') == std::string::npos, "outputs: desc = \"", name,
+          "\" is part of a file's name: leave out the /");
+  write_file(path("outputs_" + name + ".json"), outputs_json(outputs) + "\n");
+  if (events_) events_->text(step, "Output Samples", outputs_json(outputs, 10));
+}
+
+void RunLog::image(int64_t step, const std::string& name, const at::Tensor& pixels) {
+  if (options_.process_id != 0) return;
+  std::string png = encode_png("log_image: " + name, pixels);
+  if (events_)
+    events_->image(
+        step, name,
+        {std::move(png), pixels.size(-2), pixels.size(-1), pixels.dim() == 2 ? 1 : pixels.size(0)});
 }
 
 std::unique_ptr<ProgressBar> RunLog::progress(std::string desc, int64_t total, std::string unit) {
-  return std::make_unique<ProgressBar>(verbose_ ? console_ : nullptr, std::move(desc), total,
-                                       std::move(unit));
+  return std::make_unique<ProgressBar>(options_.console, std::move(desc), total, std::move(unit));
 }
 
 std::string format_progress(const ProgressState& state, size_t width) {
@@ -163,6 +197,9 @@ std::string format_progress(const ProgressState& state, size_t width) {
   text += " " + rate_text(state.rate) + " " + state.unit + "/s ";
   text += state.finished ? "in " + clock_text(state.elapsed_seconds)
                          : "ETA " + clock_text(state.eta_seconds);
+  if (state.run_done)
+    text += short_number(" (run %.0f%%", 100 * *state.run_done) +
+            (state.finished ? ")" : " ETA " + clock_text(state.run_eta_seconds) + ")");
   if (text.size() > width) text = text.substr(0, width);
   return text;
 }

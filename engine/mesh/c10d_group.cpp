@@ -12,6 +12,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/view_as_real.h>
+#include <ATen/record_function.h>
 
 #include <functional>
 #include <mutex>
@@ -112,6 +113,14 @@ struct Label {
   }
 };
 
+thread_local steady_clock::duration time_in_collectives{};
+
+// Adds the time it lives.
+struct InCollective {
+  steady_clock::time_point from = steady_clock::now();
+  ~InCollective() { time_in_collectives += steady_clock::now() - from; }
+};
+
 using Work = c10::intrusive_ptr<c10d::Work>;
 using Finish = std::function<at::Tensor()>;
 
@@ -128,6 +137,7 @@ class Call : public Pending {
 
   at::Tensor wait() override {
     if (finish_) {
+      RECORD_USER_SCOPE(Group::name(label_.kind));
       if (work_)
         await(
             *work_, [this] { return label_.text(*group_); }, number_, *group_);
@@ -297,13 +307,17 @@ std::unique_ptr<Pending> C10dGroup::start_reduce_scatter(at::Tensor tensor, Redu
 
 }  // namespace
 
+double seconds_in_collectives() {
+  return std::chrono::duration<double>(time_in_collectives).count();
+}
+
 void await(c10d::Work& work, const What& what, int64_t number, const GroupParts& group) {
   if (group.backend.runs_on_stream) {
     group.peers->check(what, {});
     work.wait();
     return;
   }
-  auto from = steady_clock::now();
+  InCollective in_collective;
   if (group.has_core) look_for_end(work);
   while (true) {
     try {
@@ -315,7 +329,7 @@ void await(c10d::Work& work, const What& what, int64_t number, const GroupParts&
     }
     check_interrupt();
     group.peers->check(what, group.processes);
-    if (steady_clock::now() - from < group.timeout) continue;
+    if (steady_clock::now() - in_collective.from < group.timeout) continue;
     auto late = group.peers->behind(group.number, number, group.processes);
     fail(what(), " did not end within ", seconds(group.timeout),
          late.empty()

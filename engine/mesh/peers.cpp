@@ -2,6 +2,7 @@
 
 #include <redco/error.h>
 
+#include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <pthread.h>
@@ -48,6 +49,8 @@ void Peers::run() {
     std::string lost;
     try {
       exchange_signs();
+    } catch (const c10::Error& error) {
+      lost = error.what_without_backtrace();
     } catch (const std::exception& error) {
       lost = error.what();
     }

@@ -41,6 +41,12 @@ std::pair<int, uint16_t> listen_on_loopback() {
 
 std::unique_ptr<RunStore> opened(RunStore* store) { return std::unique_ptr<RunStore>(store); }
 
+c10::intrusive_ptr<c10d::Store> part_of(const c10::intrusive_ptr<c10d::Store>& whole,
+                                        const std::string& run, int64_t attempt) {
+  return c10::make_intrusive<c10d::PrefixStore>("redco/" + run + "/" + std::to_string(attempt),
+                                                whole);
+}
+
 }  // namespace
 
 RunStore::RunStore(const std::string& host, const Processes& processes,
@@ -54,8 +60,8 @@ RunStore::RunStore(const std::string& host, const Processes& processes,
   try {
     auto store = c10::make_intrusive<c10d::TCPStore>(host, options);
     port_ = store->getPort();
-    store_ = c10::make_intrusive<c10d::PrefixStore>("redco" + std::to_string(processes.attempt),
-                                                    std::move(store));
+    whole_ = std::move(store);
+    store_ = part_of(whole_, processes.run, processes.attempt);
   } catch (const c10::Error& error) {
     fail("process ", processes.rank, " cannot ", options.isServer ? "open" : "reach",
          " the store of the run at ", host, ":", options.port, ": ",
@@ -63,7 +69,14 @@ RunStore::RunStore(const std::string& host, const Processes& processes,
   }
 }
 
+RunStore::RunStore(const RunStore& whole, const std::string& run, int64_t attempt)
+    : whole_(whole.whole_), store_(part_of(whole_, run, attempt)), port_(whole.port_) {}
+
 RunStore::~RunStore() = default;
+
+std::unique_ptr<RunStore> RunStore::part(const std::string& run, int64_t attempt) const {
+  return opened(new RunStore(*this, run, attempt));
+}
 
 std::unique_ptr<RunStore> RunStore::open() {
   Processes processes;
@@ -73,7 +86,15 @@ std::unique_ptr<RunStore> RunStore::open() {
 
 std::unique_ptr<RunStore> RunStore::connect(const Processes& processes,
                                             std::chrono::milliseconds timeout) {
+  require_address(processes);
   return opened(new RunStore(processes.store_address, processes, timeout, false));
+}
+
+void RunStore::require_address(const Processes& processes) {
+  if (processes.store_address.empty())
+    throw UsageError(processes.source +
+                     " do not tell where process 0 is: host0_address (--host0-address, "
+                     "REDCO_HOST0_ADDRESS) must, as the others reach it");
 }
 
 int64_t RunStore::port() const { return port_; }

@@ -8,7 +8,9 @@
 namespace redco {
 
 Dataset head(const Dataset& dataset, int64_t size) {
-  return {std::min(dataset.size, size), dataset.collate};
+  Dataset result = dataset;
+  result.size = std::min(dataset.size, size);
+  return result;
 }
 
 std::vector<int64_t> epoch_order(int64_t size, uint64_t seed, uint64_t epoch) {

@@ -4,6 +4,7 @@
 
 #include <redco/error.h>
 #include <redco/random.h>
+#include <redco/sharding.h>
 
 namespace redco {
 
@@ -28,8 +29,15 @@ std::shared_ptr<Mesh> make_mesh(const DeployerOptions& options) {
 }
 
 RunLog make_run_log(const DeployerOptions& options, const Processes& processes) {
-  if (processes.rank != 0) return RunLog({}, false, nullptr);
-  return RunLog(options.workdir, options.verbose, options.console, processes.size);
+  require(!options.run_tensorboard || !options.workdir.empty(),
+          "Deployer: run_tensorboard = true writes to the work folder: give a workdir");
+  return RunLog({.workdir = options.workdir,
+                 .verbose = options.verbose,
+                 .console = options.console,
+                 .process_id = processes.rank,
+                 .n_processes = processes.size,
+                 .log_all_processes = options.log_all_processes,
+                 .run_tensorboard = options.run_tensorboard});
 }
 
 }  // namespace
@@ -45,6 +53,11 @@ Deployer::Deployer(DeployerOptions options)
       checkpoints_(mesh_) {
   require(zero_ >= 0 && zero_ <= 3, "Deployer: zero = ", zero_, " must be 0, 1, 2 or 3");
   mesh_->set_sequence_parallel(options.sequence_parallel);
+  const Processes& processes = mesh_->processes();
+  if (processes.size > 1)
+    log_info(std::to_string(processes.size) + " processes, as " + processes.source +
+             " say, have met at " + processes.store_address + ":" +
+             std::to_string(processes.store_port));
 }
 
 std::pair<int64_t, int64_t> Deployer::get_local_global_micro_batch_size(
@@ -110,6 +123,14 @@ void Deployer::log_info(const std::string& info, const std::string& title,
 
 void Deployer::log_metrics(const std::map<std::string, double>& metrics, int64_t step) {
   run_log_.metrics(step, metrics);
+}
+
+void Deployer::log_image(const std::string& name, const at::Tensor& pixels, int64_t step) {
+  run_log_.image(step, name, full(pixels));
+}
+
+void Deployer::save_outputs(const Tree& outputs, const std::string& desc, int64_t step) {
+  run_log_.outputs(step, desc, outputs);
 }
 
 uint64_t Deployer::new_trainer_seed() {

@@ -3,6 +3,8 @@
 #include <redco/trainer.h>
 
 #include "batches.h"
+#include "lookahead.h"
+#include "random.h"
 
 #include <redco/error.h>
 
@@ -10,13 +12,15 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <span>
+#include <vector>
 
 namespace redco {
 
 namespace {
 
 // Streams of a Trainer's random numbers that must not meet; `train_step.cpp` has its own.
-constexpr uint64_t eval_stream = 2;
+constexpr uint64_t eval_stream = 2, eval_collate_stream = 4;
 
 }  // namespace
 
@@ -28,12 +32,20 @@ double Trainer::eval_loss(const Dataset& examples, int64_t per_device_batch_size
   at::NoGradGuard no_grad;
   Tree params = in_compute_dtype(state_.params);
   at::Tensor loss_sum, weight_sum;
+  std::vector<int64_t> order = index_range(0, examples.size);
+  Dataset ahead = with_lookahead(examples,
+                                 {.order = order,
+                                  .batch_size = batch_size,
+                                  .seed = derive_seed(seed_, {eval_collate_stream}),
+                                  .collate = collate_},
+                                 deployer_->mesh());
   auto progress = deployer_->run_log().progress(desc, examples.size, "examples");
   for (int64_t first = 0; first < examples.size; first += batch_size) {
     check_interrupt();
-    std::vector<int64_t> indices = index_range(first, std::min(first + batch_size, examples.size));
+    auto indices = std::span(order).subspan(size_t(first),
+                                            size_t(std::min(batch_size, examples.size - first)));
     at::Generator rng = batch_rng(eval_stream, size_t(first), indices.size());
-    Loss batch = loss_of(examples, indices, params, rng, /*is_training=*/false);
+    Loss batch = loss_of(ahead, indices, params, rng, /*is_training=*/false);
     at::Tensor weight = batch.weight.to(at::kDouble);
     at::Tensor loss = batch.loss.to(at::kDouble) * weight;
     loss_sum = loss_sum.defined() ? loss_sum + loss : loss;
@@ -43,14 +55,18 @@ double Trainer::eval_loss(const Dataset& examples, int64_t per_device_batch_size
   return (loss_sum / divisor(weight_sum)).item<double>();
 }
 
-std::map<std::string, double> Trainer::evaluate(const FitOptions& options,
-                                                const std::string& desc) {
+std::map<std::string, double> Trainer::evaluate(const FitOptions& options, const std::string& desc,
+                                                const std::string& name) {
   const Dataset& examples = *options.eval_examples;
   int64_t batch_size = options.eval_per_device_batch_size.value_or(options.per_device_batch_size);
   std::map<std::string, double> results;
   if (options.eval_loss) results["loss"] = eval_loss(examples, batch_size, desc);
-  if (options.eval_metrics) results.merge(options.eval_metrics(examples));
-  if (!results.empty()) deployer_->run_log().evaluation(state_.step, results);
+  if (options.eval_metrics) {
+    EvalResults found = options.eval_metrics(examples);
+    results.merge(found.metrics);
+    if (!found.outputs.is_none()) deployer_->save_outputs(found.outputs, name, state_.step);
+  }
+  if (!results.empty()) deployer_->run_log().evaluation(state_.step, name, results);
   return results;
 }
 

@@ -158,14 +158,23 @@ std::set<std::string> paths_of_rows(const Tree& batch, int64_t n_examples, const
   return paths;
 }
 
+Span own_rows(int64_t n_examples, const Mesh& mesh) {
+  return span_of(n_examples, 1, mesh.size(Mesh::dp), mesh.coordinate(Mesh::dp));
+}
+
 }  // namespace
+
+std::span<const int64_t> local_part(std::span<const int64_t> indices, const Mesh& mesh) {
+  Span own = own_rows(int64_t(indices.size()), mesh);
+  return own.length() > 0 ? indices.subspan(size_t(own.begin), size_t(own.length()))
+                          : indices.first(1);
+}
 
 Tree local_batch(const Dataset& examples, std::span<const int64_t> indices, at::Device device,
                  const std::shared_ptr<Mesh>& mesh) {
   int64_t n_examples = int64_t(indices.size());
-  Span own = span_of(n_examples, 1, mesh->size(Mesh::dp), mesh->coordinate(Mesh::dp));
-  auto collated = own.length() > 0 ? indices.subspan(size_t(own.begin), size_t(own.length()))
-                                   : indices.first(1);
+  Span own = own_rows(n_examples, *mesh);
+  auto collated = local_part(indices, *mesh);
   Tree batch = examples.collate(std::vector<int64_t>(collated.begin(), collated.end()));
   std::set<std::string> rows = paths_of_rows(batch, int64_t(collated.size()), *mesh);
   return map_tensors(to_device(std::move(batch), device),

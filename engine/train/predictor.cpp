@@ -1,7 +1,9 @@
 #include <redco/predictor.h>
 
 #include "batches.h"
+#include "lookahead.h"
 #include "params_layout.h"
+#include "random.h"
 
 #include <redco/error.h>
 #include <redco/random.h>
@@ -14,6 +16,8 @@
 namespace redco {
 
 namespace {
+
+constexpr uint64_t collate_stream = 1;
 
 // One tree per example: the n-th rows of all tensors.
 std::vector<Tree> split_examples(const Tree& batch_preds, int64_t n_examples) {
@@ -65,12 +69,19 @@ std::vector<Tree> Predictor::predict(const Dataset& examples, int64_t per_device
   uint64_t key = deployer.gen_rng().current_seed();
   at::Device device = deployer.device().value_or(device_of(params));
   LaidOut laid_out = on_processes(to_device(params, device), examples, per_device_batch_size);
+  std::vector<int64_t> order = index_range(0, examples.size);
+  Dataset ahead = with_lookahead(examples,
+                                 {.order = order,
+                                  .batch_size = batch_size,
+                                  .seed = derive_seed(key, {collate_stream}),
+                                  .collate = options_.collate},
+                                 deployer.mesh());
   auto progress = deployer.run_log().progress(desc, examples.size, "examples");
   for (int64_t first = 0; first < examples.size; first += batch_size) {
     check_interrupt();
     int64_t last = std::min(first + batch_size, examples.size);
-    Tree batch =
-        make_batch(examples, index_range(first, last), options_.collate, device, deployer.mesh());
+    Tree batch = make_batch(ahead, std::span(order).subspan(size_t(first), size_t(last - first)),
+                            options_.collate, device, deployer.mesh());
     at::Generator rng = make_rng(key);
     counter_generator(rng)->set_batch({first, last - first});
     WithRng with_rng(rng);

@@ -7,6 +7,7 @@
 #include "loss_scaler.h"
 #include "pending_metrics.h"
 #include "random.h"
+#include "step_meter.h"
 
 #include <redco/error.h>
 #include <redco/random.h>
@@ -18,6 +19,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/record_function.h>
 #include <c10/core/AutogradState.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -84,11 +86,18 @@ at::Generator Trainer::batch_rng(uint64_t stream, size_t first, size_t size) con
   return rng;
 }
 
+Tree Trainer::batch_of(const Dataset& examples, std::span<const int64_t> indices) const {
+  RECORD_USER_SCOPE("collate");
+  return meter_->collated(
+      [&] { return make_batch(examples, indices, collate_, device_, deployer_->mesh()); });
+}
+
 Loss Trainer::loss_of(const Dataset& examples, std::span<const int64_t> indices, const Tree& params,
                       const at::Generator& rng, bool is_training) const {
-  Tree batch = make_batch(examples, indices, collate_, device_, deployer_->mesh());
+  Tree batch = batch_of(examples, indices);
   Loss result;
   {
+    RECORD_USER_SCOPE("forward");
     WithRng with_rng(rng);
     result = loss_fn_(rng, state_, params, batch, is_training);
   }
@@ -147,6 +156,7 @@ at::Tensor Trainer::accumulate(const Dataset& examples, std::span<const int64_t>
       if (!unit.defined()) unit = divisor(weight) / state_.loss_scale->scale;
       factor = weight / unit;
     }
+    RECORD_USER_SCOPE("backward");
     torch::autograd::backward({result.loss}, {factor.to(result.loss.scalar_type())}, false, false,
                               leaves_);
     if (is_reduced) reducer_->finish();
@@ -166,6 +176,7 @@ at::Tensor Trainer::accumulate(const Dataset& examples, std::span<const int64_t>
 }
 
 at::Tensor Trainer::update(std::vector<at::Tensor> grads, const at::Tensor& loss) {
+  RECORD_USER_SCOPE("update");
   at::NoGradGuard no_grad;
   std::vector<size_t> present;
   present.reserve(grads.size());
@@ -216,6 +227,7 @@ at::Tensor Trainer::update(std::vector<at::Tensor> grads, const at::Tensor& loss
 PendingMetrics Trainer::run_step(const Dataset& examples, std::span<const int64_t> indices,
                                  int64_t micro) {
   int64_t step = state_.step, n_left_out = n_left_out_;
+  auto counter = meter_->start(step, int64_t(indices.size()));
   Tree::Dict metrics;
   if (auto rate = learning_rate()) metrics["lr"] = *rate;
   if (state_.loss_scale) metrics["loss_scale"] = state_.loss_scale->scale;
@@ -223,7 +235,7 @@ PendingMetrics Trainer::run_step(const Dataset& examples, std::span<const int64_
     check_interrupt();
     BackwardOnThisThread on_this_thread;
     at::AutoGradMode with_grad(true);
-    Tree batch = make_batch(examples, indices, collate_, device_, deployer_->mesh());
+    Tree batch = batch_of(examples, indices);
     at::Generator rng = batch_rng(train_stream, 0, indices.size());
     WithRng with_rng(rng);
     Tree own = train_step_fn_(rng, *this, batch);

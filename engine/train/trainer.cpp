@@ -4,6 +4,7 @@
 #include "gradient_reducer.h"
 #include "loss_scaler.h"
 #include "run_state.h"
+#include "step_meter.h"
 
 #include <redco/error.h>
 
@@ -90,6 +91,8 @@ void Trainer::adopt(Tree params, std::optional<Tree> opt_state, int64_t step,
   update_ = {};
   casts_ = false;
   device_ = deployer_->device().value_or(device_of(params));
+  meter_ =
+      std::make_unique<StepMeter>(deployer_->run_log().writes_files(), device_, compute_dtype_);
   require(deployer_->mesh()->world().size() == 1 ||
               device_.type() == deployer_->mesh()->device().type(),
           "Trainer: the parameters are on ", device_, ", and the processes work on ",

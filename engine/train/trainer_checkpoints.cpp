@@ -59,7 +59,8 @@ void Trainer::save_ckpt(const std::string& ckpt_name, std::optional<int64_t> epo
 
 void Trainer::go_on_from(const Tree& last_ckpt_info) {
   *run_ = run_state_of(last_ckpt_info);
-  if (!last_ckpt_info.is<Tree::Dict>()) return;
+  if (last_ckpt_info.is_none()) return;
+  goes_on_ = true;
   const auto& info = last_ckpt_info.as<Tree::Dict>();
   auto seed = info.find("trainer_seed");
   if (seed != info.end()) seed_ = uint64_t(seed->second.as<int64_t>());

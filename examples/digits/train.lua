@@ -28,7 +28,7 @@ end
 
 local function load_embedded_digits()
   local folder = arg[0]:match "^(.*/)" or "./"
-  local rows = redco.data.csv(folder .. "data/digits.csv")
+  local rows = redco.data.loadtxt(folder .. "data/digits.csv")
   local images, labels = rows:narrow(1, 0, 64):view { -1, 8, 8 } / 16, rows:select(1, 64):long()
   -- Every fifth digit is held out.
   local held_out = torch.arange(rows:size(0)):remainder(5):eq(0)

@@ -36,7 +36,7 @@ local here = arg[0]:match "^(.*/)" or "./"
 local function load_emoji()
   local sheet, examples = redco.data.image(here .. "data/emoji.png"), {}
   local tiles = sheet:view { 3, 38, 32, 37, 32 }:permute { 1, 3, 0, 2, 4 }:reshape { -1, 3, 32, 32 }
-  for i, caption in ipairs(redco.data.lines(here .. "data/captions.txt")) do
+  for i, caption in redco.data.lines(here .. "data/captions.txt"):ipairs() do
     examples[i] = { image = tiles[i - 1], caption = caption }
   end
   return examples
@@ -44,7 +44,7 @@ end
 
 -- Every twentieth is held out.
 local train, held_out = {}, {}
-for i, example in ipairs(o.data ~= "" and redco.data.jsonl(o.data) or load_emoji()) do
+for i, example in ipairs(o.data ~= "" and redco.data.jsonl(o.data):tolist() or load_emoji()) do
   local set = i % 20 == 0 and held_out or train
   set[#set + 1] = example
 end

@@ -2,16 +2,20 @@
 local redco = require "redco"
 
 local o = redco.options {
-  data = "",  -- a text file; "": the corpus beside this script
+  data = "",  -- a text file, or NAME.bin of its tokens; "": the corpus beside this script
+  packing = "wrapped",  -- or "bfd": each paragraph by itself
+  num_workers = 2,
   model_dir = "",  -- a folder to go on from; "": a new model of the shape below
   tokenizer_dir = "",  -- "": the model's own, or, for a new one, the bytes as they are
   workdir = "workdir",
+  resume = false,  -- go on at the newest checkpoint of workdir, if it has one
   seed = 42,
   n_model_shards = 1,
   zero = 0,
   sequence_parallel = false,
   n_epochs = 4,
   max_steps = 0,  -- 0: all epochs
+  save_ckpt_every_k_steps = 0,  -- 0: after each epoch alone
   global_batch_size = 4,
   per_device_batch_size = 4,
   context_length = 256,
@@ -58,14 +62,29 @@ local function new_model()
 end
 local model = is_new and new_model() or redco.models.from_pretrained(o.model_dir)
 
--- An example is `context_length` tokens and the one that follows each; every twentieth is held out.
-local text = redco.data.read(o.data ~= "" and o.data or here .. "data/corpus_pd.txt")
-local tokens = tokenizer({ text }, { add_special_tokens = false }).input_ids[0]
-local train, held_out = {}, {}
-for i = 0, math.floor((#tokens - 1) / o.context_length) - 1 do
-  local set = i % 20 == 19 and held_out or train
-  set[#set + 1] = tokens:narrow(0, i * o.context_length, o.context_length + 1)
+-- An example is `context_length` tokens and the one that follows each. A text is read by paragraphs
+-- that are put together to rows; of a file of tokens rows are read. Neither is held in memory.
+local function new_rows(path)
+  if path:match "%.bin$" then
+    return redco.data.tokens(path, { seq_len = o.context_length }):map(function(row)
+      return { input_ids = row:narrow(0, 0, o.context_length),
+        labels = row:narrow(0, 1, o.context_length) }
+    end)
+  end
+  local paragraphs = redco.data.paragraphs(path):map(function(text)
+    return tokenizer:encode(text .. "\n\n", { add_special_tokens = false })
+  end)
+  return redco.data.pack(paragraphs, { seq_len = o.context_length, strategy = o.packing })
 end
+
+-- Every twentieth is held out.
+local rows = new_rows(o.data ~= "" and o.data or here .. "data/corpus_pd.txt")
+local train, held_out = {}, {}
+for i = 1, #rows do
+  local set = i % 20 == 0 and held_out or train
+  set[#set + 1] = i
+end
+train, held_out = rows:select(train), rows:select(held_out)
 
 local schedule = deployer:get_lr_schedule_fn {
   train_size = #train, n_epochs = o.n_epochs,
@@ -73,19 +92,19 @@ local schedule = deployer:get_lr_schedule_fn {
   global_batch_size = o.global_batch_size, per_device_batch_size = o.per_device_batch_size,
   schedule_type = "cosine", warmup_ratio = o.warmup_ratio,
 }
+local ckpt, info
+if o.resume then ckpt, info = deployer:load_last_ckpt() end
+
 local trainer = redco.Trainer {
   deployer = deployer,
-  collate_fn = function(examples)
-    local rows = redco.torch.stack(examples)
-    return {
-      input_ids = rows:narrow(1, 0, o.context_length),
-      labels = rows:narrow(1, 1, o.context_length),
-    }
-  end,
+  collate_fn = redco.data.default_collate,
+  num_workers = o.num_workers,
   loss_fn = function(rng, state, params, batch, is_training)
     return model.loss(params, batch, { train = is_training, rng = rng })
   end,
-  params = model.params,
+  params = ckpt and ckpt.params or model.params,
+  opt_state = ckpt and ckpt.opt_state,
+  last_ckpt_info = info,
   compute_dtype = o.compute_dtype,
   optimizer = redco.optim.chain {
     redco.optim.clip_by_global_norm(o.grad_norm_clip),
@@ -104,6 +123,10 @@ trainer:fit {
   max_steps = o.max_steps > 0 and o.max_steps or nil,
   global_batch_size = o.global_batch_size,
   per_device_batch_size = o.per_device_batch_size,
+  save_ckpt_every_k_steps = o.save_ckpt_every_k_steps > 0 and o.save_ckpt_every_k_steps or nil,
+  keep_last_k_ckpts = 2,
+  save_argmin_ckpt_by_metrics = { "loss" },
+  save_last_ckpt = true,
 }
 
 local written = model.generate(trainer.params, tokenizer { o.prompt }, {

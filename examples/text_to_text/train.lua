@@ -39,7 +39,7 @@ local is_new = o.model_dir == ""
 local train, held_out = {}, {}
 local all = redco.data.jsonl(o.data ~= "" and o.data or here .. "data/verses.jsonl")
 local every = math.max(math.floor(#all / o.n_eval), 2)
-for i, pair in ipairs(all) do
+for i, pair in all:ipairs() do
   if not (pair[o.src_key] and pair[o.tgt_key]) then
     error(("pair %d lacks '%s' or '%s'"):format(i, o.src_key, o.tgt_key), 0)
   end
@@ -127,6 +127,7 @@ trainer:fit {
   eval_per_device_batch_size = o.eval_per_device_batch_size,
   eval_predictor = predictor,
   eval_metric_fn = eval_metric_fn,
+  save_argmax_ckpt_by_metrics = { "bleu" },
 }
 
 local samples = { unpack(held_out, 1, 5) }

@@ -36,4 +36,30 @@ function runs.expect_near(what, actual, expected, tolerance)
   end
 end
 
+--- The words of a command that trains in `n` processes together, 20 steps on batches of 8, in a
+--- folder of the test's; with train.lua, or with death.lua.
+function runs.words(n, folder, name)
+  return ("%s/tests/cluster/%s --workdir=%s/%s --per_device_batch_size=%d"):format(
+    os.getenv "REDCO_SOURCE", name or "train.lua", program.folder, folder, 8 / n)
+end
+
+local function losses_in(folder)
+  return runs.losses(("%s/%s/gpt-float64-zero0"):format(program.folder, folder))
+end
+
+local alone
+
+--- Fails unless that went as it goes in one process.
+function runs.expect_as_alone(folder)
+  if not alone then
+    local code, _, err = program.shell('"$REDCO_LUA" ' .. runs.words(1, "alone"))
+    assert(code == 0, err)
+    alone = losses_in "alone"
+    assert(alone:numel() == 20 and alone[-1] < alone[0])
+  end
+  local losses = losses_in(folder)
+  assert(losses:numel() == 20, losses:numel() .. " steps")
+  runs.expect_near("losses", losses, alone, 1e-9)
+end
+
 return runs

@@ -102,6 +102,17 @@ TEST_CASE("every collective on every type, in two, three and four processes") {
   }
 }
 
+TEST_CASE("waiting for others is told in seconds") {
+  in_processes({.n_processes = 2}, [](Mesh& mesh) {
+    mesh.world().all_reduce(at::zeros({1}), ReduceOp::sum);
+    double before = redco::seconds_in_collectives();
+    if (mesh.processes().rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    mesh.world().all_reduce(at::zeros({1}), ReduceOp::sum);
+    double waited = redco::seconds_in_collectives() - before;
+    CHECK((mesh.processes().rank == 0) == (waited > 0.1));
+  });
+}
+
 TEST_CASE("a grid: neighbouring ranks share a row of mp") {
   in_processes({.n_processes = 4, .n_model_shards = 2}, [](Mesh& mesh) {
     int64_t rank = mesh.processes().rank;
@@ -351,62 +362,4 @@ TEST_CASE("REDCO_CHECK_SPMD names both calls of processes that stray") {
           error, {"collective number 2", story(0), story(1), "at train.lua:10", "at train.lua:11"});
     });
   }
-}
-
-TEST_CASE("where processes find themselves") {
-  auto clear = [] {
-    for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
-                             "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"})
-      unsetenv(name);
-  };
-  auto usage = [](const redco::ProcessOptions& options, const std::string& part) {
-    CHECK_THROWS_WITH_AS(redco::find_processes(options), doctest::Contains(part.c_str()),
-                         redco::UsageError);
-  };
-  clear();
-  Processes one = redco::find_processes();
-  CHECK(one.size == 1);
-  CHECK(one.store_address.empty());
-
-  Processes second = redco::find_processes(
-      {.n_processes = 2, .process_id = 1, .host0_address = "10.0.0.1", .host0_port = 7});
-  CHECK(second.rank == 1);
-  CHECK(second.size == 2);
-  CHECK(second.store_address == "10.0.0.1");
-  CHECK(second.store_port == 7);
-  CHECK_FALSE(second.hosts_store);
-  CHECK(
-      redco::find_processes({.n_processes = 2, .process_id = 0, .host0_address = "h"}).hosts_store);
-  CHECK(redco::find_processes({.n_processes = 1}).size == 1);
-  usage({.n_processes = 2}, "process_id");
-  usage({.n_processes = 0}, "n_processes = 0");
-  usage({.n_processes = 2, .process_id = 2, .host0_address = "h"}, "count from 0");
-  usage({.n_processes = 2, .process_id = -1, .host0_address = "h"}, "negative");
-  usage({.n_processes = 2, .process_id = 1, .host0_address = "h", .host0_port = 99999}, "port");
-  usage({.process_id = 1}, "n_processes");
-
-  setenv("WORLD_SIZE", "4", 1);
-  usage({}, "RANK");
-  setenv("RANK", "3", 1);
-  setenv("MASTER_ADDR", "node7", 1);
-  setenv("MASTER_PORT", "29500", 1);
-  setenv("LOCAL_RANK", "1", 1);
-  setenv("LOCAL_WORLD_SIZE", "2", 1);
-  Processes last = redco::find_processes();
-  CHECK(last.rank == 3);
-  CHECK(last.local_rank == 1);
-  CHECK(last.local_size == 2);
-  CHECK(last.store_address == "node7");
-  CHECK_FALSE(last.hosts_store);
-  CHECK(redco::find_processes({.n_processes = 4, .process_id = 3, .host0_address = "x"}).rank == 3);
-  usage({.n_processes = 2, .process_id = 1, .host0_address = "x"}, "leave the options out");
-  setenv("RANK", "0", 1);
-  CHECK(redco::find_processes().hosts_store);
-  setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
-  CHECK_FALSE(redco::find_processes().hosts_store);
-  for (const char* wrong : {"4", "-1", "x", "1x"}) {
-    setenv("RANK", wrong, 1);
-    usage({}, "RANK");
-  }
-  clear();
 }

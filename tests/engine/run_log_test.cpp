@@ -1,9 +1,18 @@
 #include <redco/error.h>
+#include <redco/image.h>
 #include <redco/run_log.h>
 
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/linspace.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -12,6 +21,8 @@
 
 namespace redco {
 namespace {
+
+using namespace nlohmann::literals;
 
 class Recorder : public Console {
  public:
@@ -43,7 +54,7 @@ bool has(const std::string& text, const std::string& part) {
 TEST_CASE("messages go to the console and to log.txt") {
   Folder folder;
   auto console = std::make_shared<Recorder>();
-  RunLog log(folder.path + "/a/b", true, console);
+  RunLog log({.workdir = folder.path + "/a/b", .console = console});
   log.info("hello");
   log.info("body", "Title", 7);
   REQUIRE(console->lines.size() == 2);
@@ -51,7 +62,7 @@ TEST_CASE("messages go to the console and to log.txt") {
   CHECK(has(console->lines[1], "### Title (step 7)\n"));
   CHECK(folder.read("a/b/log.txt") == console->lines[0] + "\n" + console->lines[1] + "\n");
 
-  RunLog quiet(folder.path, false, console);
+  RunLog quiet({.workdir = folder.path, .verbose = false, .console = console});
   quiet.info("unseen");
   quiet.progress("Training", 3, "examples")->advance(3);
   CHECK(console->lines.size() == 2);
@@ -62,22 +73,159 @@ TEST_CASE("messages go to the console and to log.txt") {
 TEST_CASE("metrics are one line of JSON each; what is not finite is null") {
   Folder folder;
   auto console = std::make_shared<Recorder>();
-  RunLog log(folder.path, true, console);
+  RunLog log({.workdir = folder.path, .console = console});
   log.metrics(3, {{"loss", 1.25}, {"lr", std::numeric_limits<double>::quiet_NaN()}, {"step", 9}});
-  log.evaluation(4, {{"accuracy", 0.5}});
+  log.evaluation(4, "epoch0", {{"accuracy", 0.5}});
   CHECK(
       folder.read("metrics.jsonl") ==
       "{\"step\":3,\"loss\":1.25,\"lr\":null}\n{\"step\":4,\"kind\":\"eval\",\"accuracy\":0.5}\n");
   REQUIRE(console->lines.size() == 1);
-  CHECK(has(console->lines[0], "Evaluation (step 4): accuracy 0.5"));
+  CHECK(has(console->lines[0], "### Eval results (step 4)\n"));
+  CHECK(folder.read("eval_results_epoch0.json") == "{\n    \"accuracy\": 0.5\n}\n");
+}
+
+TEST_CASE("outputs are JSON for a reader") {
+  Folder folder;
+  RunLog log({.workdir = folder.path});
+  log.outputs(2, "epoch0",
+              Tree::List{Tree::Dict{{"pred", at::tensor({0.1f, std::nanf("")})},
+                                    {"flags", at::tensor({1, 0}).to(at::kBool)}},
+                         at::zeros({2, 501}), "caf\xE9", Tree(), 3, INFINITY});
+  nlohmann::json written = nlohmann::json::parse(folder.read("outputs_epoch0.json"));
+  CHECK(
+      written.dump() ==
+      R"([{"flags":[true,false],"pred":[0.1,"nan"]},"Float[2, 501]","caf\uFFFD",null,3,"inf"])"_json
+          .dump());
+  CHECK_THROWS_WITH_AS(log.outputs(2, "a/b", {}), doctest::Contains("desc = \"a/b\""), Error);
+}
+
+TEST_CASE("processes other than the first write what they are asked for") {
+  Folder folder;
+  auto console = std::make_shared<Recorder>();
+  auto run = [&](bool log_all_processes) {
+    RunLog log({.workdir = folder.path,
+                .console = console,
+                .process_id = 2,
+                .n_processes = 4,
+                .log_all_processes = log_all_processes,
+                .run_tensorboard = true});
+    log.info("hello", "Title", 1);
+    log.metrics(1, {{"loss", 1}});
+    log.evaluation(1, "epoch0", {{"loss", 1}});
+    log.outputs(1, "epoch0", Tree::List{});
+    log.progress("Training", 1, "examples")->advance(1);
+  };
+  run(false);
+  CHECK(std::filesystem::is_empty(folder.path));
+  run(true);
+  CHECK(console->lines.empty());
+  CHECK(console->states.empty());
+  CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 1);
+  CHECK(has(folder.read("log_2.txt"), "Process Index: 2 (#Processes: 4) - INFO] \n====="));
+}
+
+// ---- TensorBoard ----
+
+uint32_t masked_crc32c(std::string_view bytes) {
+  uint32_t crc = ~0u;
+  for (char byte : bytes) {
+    crc ^= static_cast<uint8_t>(byte);
+    for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ (crc & 1 ? 0x82F63B78u : 0);
+  }
+  crc = ~crc;
+  return (crc >> 15 | crc << 17) + 0xA282EAD8u;
+}
+
+std::string hex(std::string_view bytes) {
+  std::string text;
+  char digits[3];
+  for (char byte : bytes) {
+    std::snprintf(digits, sizeof(digits), "%02x", static_cast<uint8_t>(byte));
+    text += digits;
+  }
+  return text;
+}
+
+template <class T>
+T take(std::string_view& bytes) {
+  REQUIRE(bytes.size() >= sizeof(T));
+  T value;
+  std::memcpy(&value, bytes.data(), sizeof(T));
+  bytes.remove_prefix(sizeof(T));
+  return value;
+}
+
+// The records' bytes, whose checksums hold.
+std::vector<std::string> records(std::string_view file) {
+  std::vector<std::string> found;
+  while (!file.empty()) {
+    std::string_view head = file.substr(0, 8);
+    auto size = take<uint64_t>(file);
+    CHECK(take<uint32_t>(file) == masked_crc32c(head));
+    REQUIRE(file.size() >= size);
+    found.emplace_back(file.substr(0, size));
+    file.remove_prefix(size);
+    CHECK(take<uint32_t>(file) == masked_crc32c(found.back()));
+  }
+  return found;
+}
+
+std::string event_file(const Folder& folder) {
+  std::string found;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path))
+    if (has(entry.path().filename().string(), "events.out.tfevents.")) {
+      CHECK(found.empty());
+      found = folder.read(entry.path().filename().string());
+    }
+  return found;
+}
+
+// The bytes that the Python package `tensorboard` writes for the same events.
+TEST_CASE("TensorBoard's event file") {
+  // A whole record first: that the checksums above are right.
+  CHECK(records(std::string("\x0f\0\0\0\0\0\0\0\x6d\x53\x2b\x09\x1a\x0d"
+                            "brain.Event:2\xfc\x98\x51\x29",
+                            31))
+            .size() == 1);
+  Folder folder;
+  RunLog log({.workdir = folder.path, .run_tensorboard = true});
+  log.info("body", "Title");
+  log.info("without a title");
+  CHECK(event_file(folder).empty());  // it begins where the run does
+  log.metrics(7, {{"loss", 1.25}, {"lr", 300}});
+  std::vector<std::string> found = records(event_file(folder));
+  REQUIRE(found.size() == 4);
+  for (std::string& each : found) std::fill(&each[1], &each[9], '\0');  // the time
+  CHECK(hex(found[0]) == "0900000000000000001a0d627261696e2e4576656e743a32");
+  CHECK(hex(found[1]) == "09000000000000000010083a020801");
+  CHECK(hex(found[2]) ==
+        "09000000000000000010072a230a210a055469746c65420e08071204120208014204626f64794a080a060a04"
+        "74657874");
+  CHECK(hex(found[3]) ==
+        "09000000000000000010072a180a0b0a046c6f7373150000a03f0a090a026c721500009643");
+
+  CHECK_THROWS_WITH_AS(log.image(7, "digits", at::zeros({2, 8, 8})),
+                       doctest::Contains("log_image: digits: an image is [height, width] or"),
+                       Error);
+  CHECK_THROWS_WITH_AS(log.image(7, "digits", at::full({8, 8}, 1.5)),
+                       doctest::Contains("from 0 to 1, these from 1.5 to 1.5"), Error);
+  CHECK_THROWS_WITH_AS(log.image(7, "digits", at::full({8, 8}, 3, at::kLong)),
+                       doctest::Contains("got Long"), Error);
+  log.image(8, "digits", at::linspace(0, 1, 48).view({3, 4, 4}));
+  found = records(event_file(folder));
+  REQUIRE(found.size() == 5);
+  size_t png = found[4].find("\x89PNG");
+  REQUIRE(png != std::string::npos);
+  at::Tensor pixels = decode_image("it", std::string_view(found[4]).substr(png));
+  CHECK(at::equal(pixels, at::linspace(0, 1, 48).view({3, 4, 4}).mul(255).round().to(at::kByte)));
 }
 
 TEST_CASE("a work folder that cannot be written is an error that names it") {
   Folder folder;
   std::ofstream(folder.path + "/file") << "x";
-  CHECK_THROWS_WITH_AS(RunLog(folder.path + "/file/below", true, nullptr),
+  CHECK_THROWS_WITH_AS(RunLog({.workdir = folder.path + "/file/below"}),
                        doctest::Contains("/file/below"), Error);
-  RunLog log(folder.path + "/gone", true, nullptr);
+  RunLog log({.workdir = folder.path + "/gone"});
   std::filesystem::remove_all(folder.path + "/gone");
   CHECK_THROWS_WITH_AS(log.metrics(1, {}), doctest::Contains("/gone/metrics.jsonl"), Error);
 }
@@ -85,16 +233,17 @@ TEST_CASE("a work folder that cannot be written is an error that names it") {
 TEST_CASE("a full disk leaves the lines before whole") {
   if (!std::filesystem::exists("/dev/full")) return;
   Folder folder;
-  RunLog log(folder.path, true, nullptr);
+  RunLog log({.workdir = folder.path});
   std::filesystem::create_symlink("/dev/full", folder.path + "/metrics.jsonl");
   CHECK_THROWS_WITH_AS(log.metrics(1, {{"loss", 1}}), doctest::Contains("No space left"), Error);
 }
 
 TEST_CASE("a bar that ends says so, with what was shown last") {
   auto console = std::make_shared<Recorder>();
-  RunLog log("", true, console);
+  RunLog log({.console = console});
   {
     auto bar = log.progress("Training", 4, "examples");
+    bar->set_part_of_run(0.25, 0.5);
     bar->advance(2, {{"loss", 3.0}});
     bar->advance(2, {{"loss", 2.0}});
   }
@@ -102,6 +251,7 @@ TEST_CASE("a bar that ends says so, with what was shown last") {
   const ProgressState& last = console->states.back();
   CHECK(last.finished);
   CHECK(last.done == 4);
+  CHECK(last.run_done == 0.5);
   CHECK(last.postfix.at("loss") == 2.0);
 }
 
@@ -117,8 +267,11 @@ TEST_CASE("the text of a bar") {
   state.postfix = {{"loss", 2.34567}};
   CHECK(format_progress(state, 200) == "Training 25% 30/120 loss 2.346 1.23k tokens/s ETA 1:13");
   CHECK(format_progress(state, 10) == "Training 2");
+  state.run_done = 0.5;
+  state.run_eta_seconds = 61;
+  CHECK(has(format_progress(state, 200), "tokens/s ETA 1:13 (run 50% ETA 1:01)"));
   state.finished = true;
-  CHECK(has(format_progress(state, 200), "in 1:06:40"));
+  CHECK(has(format_progress(state, 200), "in 1:06:40 (run 50%)"));
   state.total = 0;
   CHECK(has(format_progress(state, 200), "Training 0% 30/0"));
 }

@@ -408,7 +408,7 @@ TEST_CASE("fit: a set for each epoch, max_steps, evaluation and its sanity check
   fit.eval_metrics = [&](const Dataset& examples) {
     evaluated.push_back(examples.size);
     at_step.push_back(trainer.step());
-    return std::map<std::string, double>{{"accuracy", 0.25}};
+    return redco::EvalResults{{{"accuracy", 0.25}}};
   };
   trainer.fit(fit);
   CHECK(trainer.step() == 5);
@@ -419,7 +419,7 @@ TEST_CASE("fit: a set for each epoch, max_steps, evaluation and its sanity check
   for (const auto& line : folder.metrics()) text += line.dump() + "\n";
   CHECK(text.find("accuracy\":0.25") != std::string::npos);
 
-  fit.eval_metrics = [](const Dataset&) -> std::map<std::string, double> {
+  fit.eval_metrics = [](const Dataset&) -> redco::EvalResults {
     redco::fail("a fault in eval code");
   };
   fit.max_steps.reset();

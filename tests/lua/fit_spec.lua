@@ -17,7 +17,7 @@ local function names_in(folder)
   return table.concat(names, " ")
 end
 
-local function text_of(path) return table.concat(redco.data.lines(path), "\n") end
+local function text_of(path) return table.concat(redco.data.lines(path):tolist(), "\n") end
 
 local function expect_same(a, b)
   local leaves, others = tree.leaves(a), tree.leaves(b)

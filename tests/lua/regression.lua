@@ -59,7 +59,7 @@ end
 
 local function metrics_of(workdir)
   local lines = {}
-  for _, line in ipairs(redco.data.lines(workdir .. "/metrics.jsonl")) do
+  for _, line in redco.data.lines(workdir .. "/metrics.jsonl"):ipairs() do
     local entry = {}
     for key, value in line:gmatch '"([%w_]+)": ?([^,}]+)' do
       entry[key] = tonumber(value) or value

@@ -194,13 +194,14 @@ test("unknown arguments are refused with the nearest, later ones by name and rea
   end
   refused(function() redco.Deployer { seed = 1, n_processes = 2 } end, "needs process_id")
   refused(function() redco.Deployer { seed = 1, collective_timeout = 0 } end, "collective_timeout")
-  for _, name in ipairs { "n_local_devices", "run_tensorboard", "wandb_init_kwargs" } do
+  for _, name in ipairs { "n_local_devices", "wandb_init_kwargs" } do
     refused(function() redco.Deployer { seed = 1, [name] = 1 } end,
       "redco.Deployer: " .. name .. ":")
   end
-  for _, name in ipairs { "params_sharded", "opt_state_sharded", "last_ckpt_info" } do
+  for _, name in ipairs { "params_sharded", "opt_state_sharded" } do
     refused(function() trainer_of { [name] = {} } end, "redco.Trainer: " .. name .. ":")
   end
+  refused(function() trainer_of { last_ckpt_info = { step = "3" } } end, "last_ckpt_info", "step")
   refused(function() trainer_of { params_sharding_rules = { { "w" } } } end,
     "params_sharding_rules: rule 1", '"w"', "placement is missing")
   -- What one process does not need is checked all the same.
@@ -208,14 +209,23 @@ test("unknown arguments are refused with the nearest, later ones by name and rea
     'sharding rule "q_proj.weight" matches no parameter')
   refused(function() trainer_of { params_sharding_rules = { { "w", 3 } } } end,
     'sharding rule "w" splits dimension 3', "which has the shape")
-  for _, name in ipairs { "save_ckpt_every_k_epochs", "save_last_ckpt",
-    "save_argmin_ckpt_by_metrics",
-    "save_argmax_ckpt_by_metrics", "save_opt_states", "save_float_dtype" } do
-    refused(function()
-      trainer:fit { train_examples = examples, per_device_batch_size = 2, n_epochs = 1,
-        [name] = true }
-    end, "Trainer:fit: " .. name .. ":")
+  local function fit_refused(arguments, ...)
+    local all = { train_examples = examples, per_device_batch_size = 2, n_epochs = 1 }
+    for name, value in pairs(arguments) do all[name] = value end
+    refused(function() trainer:fit(all) end, ...)
   end
+  fit_refused({ save_last_ckpt = true }, "checkpoints need a folder", "workdir")
+  fit_refused({ save_ckpt_every_k_epochs = 0 }, "save_ckpt_every_k_epochs = 0 must be positive")
+  fit_refused({ save_ckpt_every_k_steps = true }, "Trainer:fit: save_ckpt_every_k_steps")
+  fit_refused({ save_argmin_ckpt_by_metrics = "loss" }, "save_argmin_ckpt_by_metrics",
+    "a list of names")
+  fit_refused({ save_argmax_ckpt_by_metrics = { "loss" } }, "save_argmax_ckpt_by_metrics",
+    "needs eval_examples")
+  fit_refused({ on_nonfinite = "ignore" }, 'on_nonfinite = "ignore"', '"skip"')
+  fit_refused({ on_nonfinite = "restore" }, 'on_nonfinite = "restore"', "save_ckpt_every_k_steps")
+  fit_refused({ early_stopping = {} }, "early_stopping needs eval_examples")
+  fit_refused({ early_stopping = { metrc = "loss" } }, "early_stopping", "'metrc'", "'metric'")
+  fit_refused({ max_seconds = 0 }, "max_seconds = 0 must be positive")
   refused(function()
     trainer:fit { train_examples = examples, per_device_batch_size = 2, n_epoch = 1, n_epochs = 1 }
   end, "Trainer:fit", "'n_epoch'", "'n_epochs'")

@@ -74,7 +74,7 @@ end
 -- The first lines of an example's data, as a file of their own.
 local function first_lines(path, n)
   local part = scratch .. "/" .. path:match "[^/]+$"
-  write(part, table.concat(redco.data.lines(source .. "/examples/" .. path), "\n", 1, n))
+  write(part, table.concat(redco.data.lines(source .. "/examples/" .. path):tolist(), "\n", 1, n))
   return part
 end
 

@@ -15,8 +15,14 @@ namespace redco {
 struct Dataset {
   int64_t size = 0;
   /// The examples with these indices, each in [0, size), as one batch: a tree of tensors. Called
-  /// on the thread that trains, with the indices in the order of the batch.
+  /// on the thread that trains, with the indices in the order of the batch. In a pass over the
+  /// dataset operators that are given no generator draw from one of the batch.
   std::function<Tree(const std::vector<int64_t>& indices)> collate;
+  /// Optional: told, in the same way, of the next `n_ahead` calls of `collate` before they come, in
+  /// their order, so that their batches can be made on other threads. A pass may end before it has
+  /// called for all.
+  std::function<void(const std::vector<int64_t>& indices)> prefetch = {};
+  int64_t n_ahead = 0;
 };
 
 /// What each process collates of a global batch.

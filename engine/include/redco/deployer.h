@@ -38,7 +38,10 @@ struct DeployerOptions {
   double collective_timeout = 600;
   /// Of several processes only number 0 shows and logs.
   bool verbose = true;
-  std::string workdir = {};               ///< logs and metrics go here; empty: nowhere
+  std::string workdir = {};  ///< logs and metrics go here; empty: nowhere
+  /// Whether the other processes write their messages to the work folder too, as log_RANK.txt.
+  bool log_all_processes = false;
+  bool run_tensorboard = false;           ///< writes an event file to the work folder too
   std::shared_ptr<Console> console = {};  ///< where lines and progress are shown; null: nowhere
 };
 
@@ -89,6 +92,10 @@ class REDCO_API Deployer {
   void log_info(const std::string& info, const std::string& title = "",
                 std::optional<int64_t> step = std::nullopt);
   void log_metrics(const std::map<std::string, double>& metrics, int64_t step);
+  /// Pixels as `encode_png` takes them, for TensorBoard. Of a sharded tensor all processes call it.
+  void log_image(const std::string& name, const at::Tensor& pixels, int64_t step);
+  /// Writes a list of predictions to `outputs_DESC.json` in the work folder.
+  void save_outputs(const Tree& outputs, const std::string& desc, int64_t step);
 
   /// Writes a checkpoint to any folder, and waits for it. The info gets the state of the random
   /// numbers, the versions and the `config` beside what it has.

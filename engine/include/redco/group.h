@@ -79,6 +79,10 @@ class REDCO_API Group {
   Counters counters_;
 };
 
+/// For how many seconds this thread has waited for collectives so far. Those on a GPU's stream are
+/// not waited for.
+REDCO_API double seconds_in_collectives();
+
 /// Says where the script is, for messages about collectives: `train.lua:12`. The bindings set it.
 REDCO_API void set_call_site(std::function<std::string()> call_site);
 /// What the function that was set last says now; empty without one.

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -15,5 +16,18 @@ namespace redco {
 /// with `name`, for any other or broken file, and for more than 178,956,970 pixels (Pillow's
 /// limit), before any is decoded.
 REDCO_API at::Tensor decode_image(const std::string& name, std::string_view bytes);
+
+/// A PNG file of pixels: [height, width] of grey ones or [channels, height, width], with 1 channel,
+/// 3 (RGB) or 4 (and opacity), as uint8 or as floating-point numbers from 0 to 1. Throws Error,
+/// beginning with `name`, for anything else.
+REDCO_API std::string encode_png(const std::string& name, const at::Tensor& pixels);
+
+/// Filters by Pillow's numbers for them.
+enum class Resample { lanczos = 1, bilinear = 2, bicubic = 3 };
+
+/// An image, uint8 [channels, height, width] on the CPU, in another size: what Pillow's `resize`
+/// gives, to the last bit.
+REDCO_API at::Tensor resize_image(const at::Tensor& image, int64_t height, int64_t width,
+                                  Resample resample);
 
 }  // namespace redco

@@ -32,11 +32,16 @@ struct Processes {
   int64_t store_port = 0;
   bool hosts_store = false;            ///< whether this process is the one that opens the store
   int64_t attempt = 0;                 ///< how often the run was started again
+  std::string run = {};                ///< differs between runs that may meet at one store
+  bool is_worker = false;              ///< whether torchrun, or redco-lua's launcher, started it
   std::string source = "one process";  ///< who said so, for the log
 };
 
-/// Explicit options, else torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
-/// MASTER_ADDR, MASTER_PORT), else one process. Throws UsageError for what does not fit together.
+/// By the variables of torchrun (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR,
+/// MASTER_PORT), of Open MPI's mpirun, of a Slurm step, of an mpirun of MPICH's kind; else by the
+/// options; else by REDCO_N_PROCESSES, REDCO_PROCESS_ID, REDCO_HOST0_ADDRESS and REDCO_HOST0_PORT,
+/// which mean what the options mean; else one process. Throws UsageError for what does not fit
+/// together, and where two of these contradict each other.
 REDCO_API Processes find_processes(const ProcessOptions& options = {});
 
 struct MeshOptions {

@@ -1,6 +1,9 @@
 #pragma once
 
 #include <redco/export.h>
+#include <redco/tree.h>
+
+#include <ATen/core/Tensor.h>
 
 #include <chrono>
 #include <cstdint>
@@ -9,8 +12,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace redco {
+
+class EventFile;
 
 /// How far a long loop is.
 struct ProgressState {
@@ -21,6 +27,8 @@ struct ProgressState {
   std::string unit;
   double elapsed_seconds = 0;
   double eta_seconds = 0;
+  std::optional<double> run_done = std::nullopt;  ///< of the whole run that this is a part of: 0..1
+  double run_eta_seconds = 0;
   bool finished = false;
   std::map<std::string, double> postfix;
 };
@@ -43,6 +51,10 @@ class REDCO_API ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
+  /// The part of a run that this loop is, from `begin` to `end` of 0..1: the bar also tells how far
+  /// the run is.
+  void set_part_of_run(double begin, double end) { part_of_run_ = {begin, end}; }
+
   /// `n` more units are done; `postfix` are the numbers to show beside.
   void advance(int64_t n, const std::map<std::string, double>& postfix = {});
 
@@ -51,21 +63,32 @@ class REDCO_API ProgressBar {
 
   std::shared_ptr<Console> console_;
   ProgressState state_;
+  std::optional<std::pair<double, double>> part_of_run_;
   std::chrono::steady_clock::time_point start_;
   std::chrono::steady_clock::time_point shown_;
 };
 
-/// The log of a run: `log.txt` and `metrics.jsonl` in its work folder, lines and progress on its
-/// console.
+struct RunLogOptions {
+  std::string workdir = {};  ///< made with its parents; empty: no files
+  bool verbose = true;       ///< whether the console is shown anything
+  std::shared_ptr<Console> console = {};
+  int64_t process_id = 0;
+  int64_t n_processes = 1;
+  /// Whether processes other than 0, which show and write nothing else, have a log_RANK.txt each.
+  bool log_all_processes = false;
+  bool run_tensorboard = false;
+};
+
+/// The log of a run: `log.txt`, `metrics.jsonl`, TensorBoard's event file and what predictions are
+/// saved in its work folder, lines and progress on its console.
 class REDCO_API RunLog {
  public:
-  /// `workdir` is made with its parents; empty: no files. `console` may be null. A log that is not
-  /// `verbose` shows nothing on the console. It is the log of process 0 of `n_processes`. Throws
-  /// Error when the folder cannot be written.
-  RunLog(std::string workdir, bool verbose, std::shared_ptr<Console> console,
-         int64_t n_processes = 1);
+  /// Throws Error when the folder cannot be written.
+  explicit RunLog(RunLogOptions options);
+  ~RunLog();
 
-  /// A message, to the console and to log.txt. With a title it is set off from the lines around.
+  /// A message, to the console and to log.txt. With a title it is set off from the lines around,
+  /// and is a text of TensorBoard's.
   void info(const std::string& text, const std::string& title = "",
             std::optional<int64_t> step = std::nullopt);
 
@@ -73,19 +96,29 @@ class REDCO_API RunLog {
   /// Throws Error when the file cannot be written; what was written before stays whole.
   void metrics(int64_t step, const std::map<std::string, double>& values);
 
-  /// The same for an evaluation: its line has `"kind":"eval"`. Also a message.
-  void evaluation(int64_t step, const std::map<std::string, double>& values);
+  /// The same for an evaluation: its line has `"kind":"eval"`, TensorBoard's names begin with
+  /// `eval_`. Also a message, and `eval_results_NAME.json`.
+  void evaluation(int64_t step, const std::string& name,
+                  const std::map<std::string, double>& values);
+
+  /// `outputs_NAME.json`: a list of trees, in which a tensor of more than 1000 elements is only
+  /// named by its type and shape. The first ten are also a text of TensorBoard's.
+  void outputs(int64_t step, const std::string& name, const Tree& outputs);
+
+  /// For TensorBoard alone: pixels as `encode_png` takes them.
+  void image(int64_t step, const std::string& name, const at::Tensor& pixels);
+
+  /// Whether anything but messages is written: by process 0 of a run with a work folder.
+  bool writes_files() const { return options_.process_id == 0 && !options_.workdir.empty(); }
 
   std::unique_ptr<ProgressBar> progress(std::string desc, int64_t total, std::string unit);
 
  private:
-  void append(const std::string& file, const std::string& text) const;
+  std::string path(const std::string& file) const;
   void append_metrics(int64_t step, const char* kind, const std::map<std::string, double>& values);
 
-  std::string workdir_;
-  bool verbose_;
-  std::shared_ptr<Console> console_;
-  int64_t n_processes_;
+  RunLogOptions options_;
+  std::unique_ptr<EventFile> events_;  // null: none
 };
 
 /// One line of at most `width` characters:

@@ -28,10 +28,15 @@ class REDCO_API RunStore {
 
   /// Opens a store at a free port of this host, for processes on this host.
   static std::unique_ptr<RunStore> open();
-  /// Opens or reaches the one that `processes` names. Throws Error when that takes too long.
+  /// Opens or reaches the one that `processes` names. Throws Error when that takes too long,
+  /// UsageError when they name none.
   static std::unique_ptr<RunStore> connect(const Processes& processes,
                                            std::chrono::milliseconds timeout);
   ~RunStore();
+  /// Throws UsageError when `processes` do not tell where their store is.
+  static void require_address(const Processes& processes);
+  /// The part of the same store that another attempt, or run, has for itself.
+  std::unique_ptr<RunStore> part(const std::string& run, int64_t attempt) const;
 
   int64_t port() const;
   const c10::intrusive_ptr<c10d::Store>& c10d() const { return store_; }
@@ -43,8 +48,10 @@ class REDCO_API RunStore {
  private:
   RunStore(const std::string& host, const Processes& processes, std::chrono::milliseconds timeout,
            bool is_local);
+  RunStore(const RunStore& whole, const std::string& run, int64_t attempt);
 
-  c10::intrusive_ptr<c10d::Store> store_;
+  c10::intrusive_ptr<c10d::Store> whole_;
+  c10::intrusive_ptr<c10d::Store> store_;  // this run's part
   int64_t port_ = 0;
 };
 

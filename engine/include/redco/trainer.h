@@ -26,6 +26,7 @@ namespace redco {
 class GradientReducer;
 class ParameterStore;
 class PendingMetrics;
+class StepMeter;
 struct RunState;
 class Trainer;
 
@@ -64,8 +65,14 @@ using LossFn = std::function<Loss(at::Generator rng, const TrainState& state, co
 /// dictionary of metrics: numbers and tensors of one element.
 using TrainStepFn = std::function<Tree(at::Generator rng, Trainer& trainer, const Tree& batch)>;
 
+struct EvalResults {
+  std::map<std::string, double> metrics;
+  /// For `outputs_NAME.json`: a list of what was predicted of each example. none: no such file.
+  Tree outputs = {};
+};
+
 /// Metrics of a set of examples: the evaluation set, or in the sanity check its first batch.
-using EvalMetricsFn = std::function<std::map<std::string, double>(const Dataset& eval_examples)>;
+using EvalMetricsFn = std::function<EvalResults(const Dataset& eval_examples)>;
 
 struct TrainerOptions {
   std::shared_ptr<Deployer> deployer;
@@ -118,6 +125,12 @@ enum class OnNonfinite {
 /// What a checkpoint that cannot be written does: ends the `fit`, or is told in the log.
 enum class OnSaveError { stop, go_on };
 
+/// Which steps to watch: the first and the last of them.
+struct ProfileOptions {
+  int64_t first = 0;
+  int64_t last = 0;
+};
+
 struct FitOptions {
   /// A set for all epochs, or one for each.
   std::variant<Dataset, std::function<Dataset(int64_t epoch_idx)>> train_examples = {};
@@ -150,6 +163,9 @@ struct FitOptions {
   std::optional<EarlyStopping> early_stopping = std::nullopt;
   OnNonfinite on_nonfinite = OnNonfinite::stop;
   std::optional<double> max_seconds = std::nullopt;  ///< ends then as with max_steps
+  /// Writes a trace of these steps of process 0 to `profile_stepFIRST-LAST.json` in the work
+  /// folder, for Perfetto or chrome://tracing.
+  std::optional<ProfileOptions> profile = std::nullopt;
 };
 
 struct SaveCkptOptions {
@@ -242,6 +258,7 @@ class REDCO_API Trainer {
   class Fit;
   PendingMetrics run_step(const Dataset& examples, std::span<const int64_t> indices, int64_t micro);
   at::Tensor accumulate(const Dataset& examples, std::span<const int64_t> indices, int64_t micro);
+  Tree batch_of(const Dataset& examples, std::span<const int64_t> indices) const;
   Loss loss_of(const Dataset& examples, std::span<const int64_t> indices, const Tree& params,
                const at::Generator& rng, bool is_training) const;
   // For the examples first .. first + size - 1 of the step's batch, or of an evaluation.
@@ -250,7 +267,8 @@ class REDCO_API Trainer {
   void add_up(std::vector<at::Tensor>& sums, bool is_last);
   // `loss` may be undefined; it is only looked at.
   at::Tensor update(std::vector<at::Tensor> grads, const at::Tensor& loss);
-  std::map<std::string, double> evaluate(const FitOptions& options, const std::string& desc);
+  std::map<std::string, double> evaluate(const FitOptions& options, const std::string& desc,
+                                         const std::string& name);
   void check_evaluation(const FitOptions& options);
   Checkpoint checkpoint(bool with_opt_state, bool is_epoch_done) const;
   // Takes over values for the parameters and states there are, and the rest of `last_ckpt_info`.
@@ -280,11 +298,13 @@ class REDCO_API Trainer {
   std::vector<size_t> updated_;               // those of them that `update_` holds
   Update update_;
   at::Device device_ = at::kCPU;
+  std::unique_ptr<StepMeter> meter_;
   bool casts_ = false;      // whether any parameter is not in compute_dtype
   int64_t n_left_out_ = 0;  // steps, because of their gradients
   bool leaves_out_nonfinite_ = false;
   uint64_t seed_;
   std::unique_ptr<RunState> run_;
+  bool goes_on_ = false;  // the next pass over examples, where `run_` says
 };
 
 }  // namespace redco

@@ -28,13 +28,11 @@ local path = o.model ~= "" and o.model
   or assert(io.popen("'" .. here .. "../fetch.sh'"):read "*l", "fetch.sh found no model")
 local tokenizer = redco.Tokenizer.from_pretrained(path)
 
-local pairs_of = o.data ~= "" and redco.data.jsonl(o.data) or {}
-if o.data == "" then
-  for i, entry in ipairs(redco.data.jsonl(here .. "data/devil.jsonl")) do
-    pairs_of[i] = { question = ("Define: %s, %s"):format(entry.word, entry.pos),
+local pairs_of = o.data ~= "" and redco.data.jsonl(o.data)
+  or redco.data.jsonl(here .. "data/devil.jsonl"):map(function(entry)
+    return { question = ("Define: %s, %s"):format(entry.word, entry.pos),
       answer = entry.definition }
-  end
-end
+  end)
 
 local function prompt_of(pair)
   return tokenizer:apply_chat_template({ { role = "user", content = pair.question } },
@@ -44,7 +42,7 @@ end
 -- An example is the tokens of a conversation, and how many of them are the question's. Every
 -- twentieth is held out.
 local train, test = {}, {}
-for i, pair in ipairs(pairs_of) do
+for i, pair in pairs_of:ipairs() do
   local ids = tokenizer:apply_chat_template {
     { role = "user", content = pair.question }, { role = "assistant", content = pair.answer },
   }

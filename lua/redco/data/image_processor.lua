@@ -1,64 +1,12 @@
 --- From images to what a vision model takes, as the image processors of Hugging Face do it with
 --- Pillow: resize, cut out the middle, rescale, normalise.
 local fail = require "redco.fail"
+local native = require "redco.native"
 local readers = require "redco.data.readers"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 
-local function cubic(x)  -- with a = -1/2
-  x = math.abs(x)
-  if x < 1 then return (1.5 * x - 2.5) * x * x + 1 end
-  return x < 2 and (((x - 5) * x + 8) * x - 4) * -0.5 or 0
-end
-
-local function sinc(x) return x == 0 and 1 or math.sin(math.pi * x) / (math.pi * x) end
-
--- Pillow's numbers for the filters: how far one reaches, and its weight at a distance.
-local filters = {
-  [1] = { 3, function(x) return math.abs(x) < 3 and sinc(x) * sinc(x / 3) or 0 end },  -- Lanczos
-  [2] = { 1, function(x) return math.max(1 - math.abs(x), 0) end },                    -- bilinear
-  [3] = { 2, cubic },                                                                  -- bicubic
-}
-
--- Pillow's weights are integers: multiples of 2^-22.
-local precision = 2 ^ 22
-
---- The weights [to, from] that resize a line of `from` pixels to `to`: where it shrinks, the filter
---- is as much wider. Products and sums of such integers are exact in float64.
-local function resize_weights(from, to, filter)
-  local weights = torch.zeros({ to, from }, { dtype = "float64" })
-  local reach, weight_at = unpack(filter)
-  local ratio = from / to
-  local stretch = math.max(ratio, 1)
-  local values = weights:data_ptr()
-  for i = 0, to - 1 do
-    local centre = (i + 0.5) * ratio
-    local first = math.max(math.floor(centre - reach * stretch + 0.5), 0)
-    local last = math.min(math.floor(centre + reach * stretch + 0.5), from) - 1
-    local sum, row = 0, i * from
-    for j = first, last do
-      values[row + j] = weight_at((j - centre + 0.5) * (1 / stretch))
-      sum = sum + values[row + j]
-    end
-    for j = first, last do
-      local weight = values[row + j] / sum * precision
-      values[row + j] = weight < 0 and math.ceil(weight - 0.5) or math.floor(weight + 0.5)
-    end
-  end
-  return weights
-end
-
---- Weighted sums of pixels, rounded and cut to what a uint8 holds.
-local function to_pixels(sums)
-  return ((sums + precision / 2) / precision):floor():clamp(0, 255)
-end
-
---- uint8 [3, height, width] resized, as float64; `weights(from, to)` are those of resize_weights.
-local function resize(image, height, width, weights)
-  local _, from_height, from_width = unpack(image.shape)
-  local rows = to_pixels(torch.matmul(image:double(), weights(from_width, width):t()))
-  return to_pixels(torch.matmul(weights(from_height, height), rows))
-end
+local filters = { [1] = "Lanczos", [2] = "bilinear", [3] = "bicubic" }  -- Pillow's numbers
 
 local function centre_crop(image, height, width)
   local _, from_height, from_width = unpack(image.shape)
@@ -158,18 +106,11 @@ last bit.]], function(config)
   local mean = torch.tensor(o.image_mean, { dtype = "float32" }):view { 3, 1, 1 }
   local std = torch.tensor(o.image_std, { dtype = "float32" }):view { 3, 1, 1 }
 
-  local known = {}  -- weights by both sizes: images of a set are often of one
-  local function weights(from, to)
-    local key = from .. " " .. to
-    known[key] = known[key] or resize_weights(from, to, filters[o.resample])
-    return known[key]
-  end
-
   local function prepared(image)
     check_image(image)
     if o.do_resize then
       local height, width = target_size(o.size, image:size(1), image:size(2))
-      image = resize(image, height, width, weights)
+      image = native.image_resize(image:cpu(), height, width, o.resample)
     end
     if o.do_center_crop then image = centre_crop(image, o.crop_size.height, o.crop_size.width) end
     if o.do_rescale then image = image:double() * o.rescale_factor end

@@ -1,5 +1,13 @@
---- Readers of data files, and what prepares images.
-local data = { image_processor = require "redco.data.image_processor" }
+--- Sets of examples, readers of data files, and what prepares images.
+local dataset = require "redco.data.dataset"
+
+local data = {
+  dataset = dataset.dataset,
+  concat = dataset.concat,
+  default_collate = require "redco.data.default_collate",
+  pack = require "redco.data.pack",
+  image_processor = require "redco.data.image_processor",
+}
 
 for name, value in pairs(require "redco.data.readers") do data[name] = value end
 

@@ -1,4 +1,7 @@
 --- Readers of data files.
+local arguments = require "redco.arguments"
+local csv_fields = require "redco.data.csv_fields"
+local dataset = require "redco.data.dataset"
 local fail = require "redco.fail"
 local native = require "redco.native"
 local registry = require "redco.registry"
@@ -39,34 +42,100 @@ readers.read = registry.define("redco.data.read", [[
 read(path) -> string
 The bytes of a file; what `gzip` unpacks where its name ends in `.gz`.]], read_all)
 
+-- The records of a text file, packed or not.
+local function records_of(path, kind)
+  if type(path) ~= "string" then fail("cannot read: expected a path, got a %s", type(path)) end
+  return native.record_file(path, kind, path:find "%.gz$" and read_all(path) or nil)
+end
+
+-- Several files are one set.
+local function over_files(paths, open)
+  if type(paths) ~= "table" then return open(paths) end
+  local sets = {}
+  for i, path in ipairs(paths) do sets[i] = open(path) end
+  return dataset.concat(sets)
+end
+
+local function text_reader(kind)
+  return function(paths)
+    return over_files(paths, function(path)
+      local file = records_of(path, kind)
+      return dataset.new(#file, function(i) return file:record(i) end)
+    end)
+  end
+end
+
 readers.lines = registry.define("redco.data.lines", [[
-lines(path) -> list of strings
-The lines of a text file, packed or not.]], function(path)
-  local lines = {}
-  for line in read_all(path):gmatch "([^\n]*)\n?" do lines[#lines + 1] = (line:gsub("\r$", "")) end
-  if lines[#lines] == "" then lines[#lines] = nil end
-  return lines
-end)
+lines(path) -> Dataset of strings
+The lines of a text file, or of a list of files. Of each only where its lines start is held in
+memory, and a line is read when it is asked for; of one whose name ends in `.gz` all is held. So it
+is with `paragraphs`, `jsonl` and `csv`.]], text_reader "line")
+
+readers.paragraphs = registry.define("redco.data.paragraphs", [[
+paragraphs(path) -> Dataset of strings
+The paragraphs of a text file, or of several: lines with no blank one between them.]],
+  text_reader "paragraph")
 
 readers.jsonl = registry.define("redco.data.jsonl", [[
-jsonl(path) -> list
-The values of a file with one JSON text on each line; lines that are blank are left out.]],
-function(path)
-  local values = {}
-  for number, line in ipairs(readers.lines(path)) do
-    if line:find "%S" then
-      values[#values + 1] = native.json_decode(path .. ":" .. number, line)
-    end
-  end
-  return values
+jsonl(path) -> Dataset
+The values of a file, or of several, with one JSON text on each line; lines that are blank are left
+out. An example is decoded when it is asked for: a line that is not JSON is an error then, with its
+number.]], function(paths)
+  return over_files(paths, function(path)
+    local file = records_of(path, "full_line")
+    return dataset.new(#file, function(i)
+      local text = file:record(i)
+      local ok, value = pcall(native.json_decode, path, text)
+      -- Lines are counted only for an error.
+      return ok and value or native.json_decode(path .. ":" .. file:line_number(i), text)
+    end)
+  end)
 end)
 
+local csv_options = arguments("csv", { header = true }, { "delimiter" })
+
 readers.csv = registry.define("redco.data.csv", [[
-csv(path) -> Tensor [rows, columns]
+csv(path, {header = true, delimiter}) -> Dataset
+The records of a file, or of several, of comma-separated values (RFC 4180: a value in quotes may
+have delimiters, line breaks and doubled quotes), each a table of strings by the names in the first
+record, or with header = false a list of strings. The delimiter is "," or, of a file whose name
+ends in `.tsv`, a tab. A record with another number of values than the first is an error, with its
+line, when it is asked for. A table of numbers as a tensor: `loadtxt`.]], function(paths, options)
+  local o = csv_options(options)
+  if o.delimiter and #o.delimiter ~= 1 then
+    fail("csv: delimiter: expected one character, got '%s'", o.delimiter)
+  end
+  return over_files(paths, function(path)
+    local file = records_of(path, "csv")
+    local delimiter = o.delimiter or path:gsub("%.gz$", ""):sub(-4) == ".tsv" and "\t" or ","
+    local function fields(i)
+      return csv_fields(file:record(i), delimiter, function(message, ...)
+        fail("%s:%d: " .. message, path, tonumber(file:line_number(i)), ...)
+      end)
+    end
+    if #file == 0 then return dataset.new(0) end
+    local names = fields(1)
+    local skipped = o.header and 1 or 0
+    return dataset.new(#file - skipped, function(i)
+      local values = fields(i + skipped)
+      if #values ~= #names then
+        fail("%s:%d: %d values, the first record has %d", path, file:line_number(i + skipped),
+          #values, #names)
+      end
+      if not o.header then return values end
+      local record = {}
+      for j, name in ipairs(names) do record[name] = values[j] end
+      return record
+    end)
+  end)
+end)
+
+readers.loadtxt = registry.define("redco.data.loadtxt", [[
+loadtxt(path) -> Tensor [rows, columns]
 A file of numbers, separated by commas, as float32; all rows must have as many as the first.]],
 function(path)
   local rows = {}
-  for number, line in ipairs(readers.lines(path)) do
+  for number, line in readers.lines(path):ipairs() do
     local row = {}
     for cell in (line .. ","):gmatch "([^,]*)," do
       row[#row + 1] = tonumber(cell) or fail("%s:%d: '%s' is no number", path, number, cell)
@@ -126,6 +195,64 @@ image(path) -> Tensor [3, height, width]
 The pixels of a PNG or JPEG file as uint8, in RGB: grey values thrice, without transparency, not
 turned where the metadata asks for it.]], function(path)
   return native.image_decode(path, read_all(path))
+end)
+
+readers.image_folder = registry.define("redco.data.image_folder", [[
+image_folder(folder) -> Dataset
+The PNG and JPEG files below a folder, by their paths' order. An example has the `path` and the
+`image`, as `image` reads it, when it is asked for. Where they are in sub-folders, these are their
+classes: `label` is the class's number, from 0, and the set's `classes` are all names, sorted.]],
+function(folder)
+  if type(folder) ~= "string" then
+    fail("image_folder: expected a path, got a %s", type(folder))
+  end
+  local paths, classes, label_of = {}, {}, {}
+  for _, path in ipairs(native.list_files(folder)) do
+    local ending = path:lower():match "%.(%w+)$"
+    if ending == "png" or ending == "jpg" or ending == "jpeg" then
+      paths[#paths + 1] = path
+      local class = path:match "^(.-)/"
+      if class and not label_of[class] then
+        classes[#classes + 1], label_of[class] = class, #classes
+      end
+    end
+  end
+  if #paths == 0 then fail("image_folder: there are no PNG or JPEG files in %s", folder) end
+  return dataset.new(#paths, function(i)
+    local path = folder .. "/" .. paths[i]
+    return { path = path, image = readers.image(path), label = label_of[paths[i]:match "^(.-)/"] }
+  end, { classes = classes })
+end)
+
+local token_options = arguments("tokens", { dtype = "uint16" }, { "seq_len" })
+
+readers.tokens = registry.define("redco.data.tokens", [[
+tokens(path, {seq_len, dtype = "uint16"}) -> Dataset of Tensors [seq_len + 1]
+The rows of a file of token ids, or of several: row i has the seq_len tokens from (i - 1) * seq_len
+on and the one after them, so that inputs and labels are its first and its last seq_len; what is
+left over at the end of a file is left out. A file has its tokens one after another in 2 or 4 bytes
+each, as `dtype` says, or as its header does where it has llm.c's.]], function(paths, options)
+  local o = token_options(options)
+  local seq_len = o.seq_len
+  if type(seq_len) ~= "number" or seq_len < 1 or seq_len % 1 ~= 0 then
+    fail("tokens: seq_len: expected a positive integer, got %s", tostring(seq_len))
+  end
+  return over_files(paths, function(path)
+    local file = native.token_file(path, o.dtype)
+    return dataset.new(math.max(0, math.floor((#file - 1) / seq_len)), function(i)
+      return file:tokens((i - 1) * seq_len, seq_len + 1)
+    end)
+  end)
+end)
+
+local write_options = arguments("write_tokens", { dtype = "uint16" })
+
+readers.write_tokens = registry.define("redco.data.write_tokens", [[
+write_tokens(path, tokens, {dtype = "uint16"})
+Writes a file that `tokens` reads: llm.c's header of 256 int32 - 20240520 and 1 (for uint32
+20240801 and 7), the number of tokens, zeros - and the tokens, a tensor of integers.]],
+function(path, tokens, options)
+  native.write_tokens(path, tokens, write_options(options).dtype)
 end)
 
 return readers

@@ -189,10 +189,23 @@ local function additive(seen, dtype)
   return torch.zeros_like(seen, { dtype = dtype }):masked_fill(seen:logical_not(), -math.huge)
 end
 
+local function segments_mask(inputs, options, x)
+  local segments, length = inputs.segment_ids, x:size(1)
+  if options.cache then fail("segment_ids: rows of several sequences have no cache") end
+  if not inputs.position_ids then
+    fail("segment_ids: they need position_ids, which count from 0 in each sequence")
+  end
+  local same = segments:unsqueeze(-1):eq(segments:unsqueeze(1)):unsqueeze(1)
+  local before = torch.ones({ length, length }, { dtype = "bool", device = x.device }):tril()
+  return { mask = additive(same:logical_and(before), x.dtype) }
+end
+
 --- How the new tokens x [B, T, ...] look at themselves and at those before: `{causal = true}`
 --- where LibTorch's own mask will do, else `{mask = [B or 1, 1, T, S]}`, to be added. Padding looks
---- at itself, lest a row see nothing.
+--- at itself, lest a row see nothing. Each sequence of a row, as `segment_ids` [B, T] number them,
+--- sees itself alone.
 function blocks.causal_mask(inputs, options, x)
+  if inputs.segment_ids then return segments_mask(inputs, options, x) end
   local past, padding = blocks.past(options), inputs.attention_mask
   local length, dtype = x:size(1), x.dtype
   if not padding and length == 1 then return {} end

@@ -56,7 +56,8 @@ folder whose `config.json` is read.
 `model.params` is a flat table by Hugging Face's names, `model.config` the whole configuration.
 `model(params, inputs, {train = false, rng, cache})` gives the logits [batch, length, vocab_size];
 inputs: input_ids [batch, length], attention_mask (1 for tokens, 0 for padding) and position_ids if
-need be. Encoder-decoders: input_ids (or pixel_values [batch, channels, height, width]) and
+need be, or, for rows of several sequences, segment_ids and position_ids as redco.data.pack gives
+them. Encoder-decoders: input_ids (or pixel_values [batch, channels, height, width]) and
 attention_mask are the encoder's; decoder_input_ids, if left out, are `model.decoder_input_ids(
 labels)`, the labels after the start token, with padding for -100; encoder_hidden_states, what
 `model.encode(params, inputs, {train, rng})` gave, saves the encoder's work. Classes of images:

@@ -1,5 +1,6 @@
 #include "error_file.h"
 #include "launcher.h"
+#include "plot_command.h"
 #include "terminal.h"
 
 #include <redco/engine.h>
@@ -11,13 +12,16 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <c10/util/Exception.h>
+#include <c10/util/Logging.h>
 
 #include <malloc.h>
 #include <unistd.h>
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <iostream>
 #include <iterator>
@@ -55,6 +59,11 @@ void keep_freed_memory() {
   mallopt(M_TRIM_THRESHOLD, two_gigabytes);
 }
 
+// LibTorch's lines about connections that come and go; its errors are thrown too.
+void silence_log() {
+  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = 3;  // fatal
+}
+
 // LibTorch's warnings, each once: the defaults tell C++ lines, and every call anew.
 class Warnings : public c10::WarningHandler {
  public:
@@ -75,7 +84,21 @@ struct Arguments {
   bool no_strict = false;
   bool report_sharding = false;
   int64_t nproc = 1;
+  redco::Restarts restarts;
+  int64_t rejoin_timeout = 60;      // seconds
   std::vector<std::string> script;  // the file and its arguments
+};
+
+// Which of several machines this is: --nproc tells its processes.
+struct Place {
+  const char *flag, *variable, *type, *help;
+};
+constexpr Place places[] = {
+    {"--n-processes,--n_processes", "REDCO_N_PROCESSES", "N", "Run FILE on N machines together"},
+    {"--process-id,--process_id", "REDCO_PROCESS_ID", "I", "The number of this one, from 0"},
+    {"--host0-address,--host0_address", "REDCO_HOST0_ADDRESS", "ADDRESS",
+     "Where they reach number 0"},
+    {"--host0-port,--host0_port", "REDCO_HOST0_PORT", "PORT", "And there: 11111 unless said"},
 };
 
 // What starts a worker that does the same as this process without --nproc.
@@ -92,12 +115,17 @@ std::vector<std::string> worker_command(const Arguments& args) {
 int run_workers(const Arguments& args) {
   bool reads_input = args.script.empty() ? args.chunks.empty() : args.script[0] == "-";
   if (args.interactive || reads_input)
-    throw redco::UsageError("--nproc needs a FILE: several processes share no input or prompt");
-  if (redco::find_processes().size > 1)
     throw redco::UsageError(
-        "--nproc starts the processes of a run, but this one is already among "
-        "several: RANK and WORLD_SIZE are set");
-  return redco::launch(args.nproc, worker_command(args));
+        "--nproc needs a FILE, and so does --max-restarts: several processes share no input or "
+        "prompt");
+  redco::Processes place = redco::find_processes();
+  if (place.is_worker)
+    throw redco::UsageError(
+        "--nproc starts the processes of a run, and --max-restarts starts them again, but this "
+        "one is already among several: RANK and WORLD_SIZE are set, and what set them restarts");
+  redco::Restarts restarts = args.restarts;
+  restarts.next_meeting = std::chrono::seconds(args.rejoin_timeout);
+  return redco::launch(place, args.nproc, restarts, worker_command(args));
 }
 
 // Tells everyone who may ask why this process ends.
@@ -112,7 +140,8 @@ void tell(const std::string& message, const std::string& traceback) {
 void draw_alike() {
   redco::Processes processes = redco::find_processes();
   if (processes.size == 1) return;
-  std::string run = processes.store_address + ":" + std::to_string(processes.store_port);
+  std::string run =
+      processes.store_address + ":" + std::to_string(processes.store_port) + " " + processes.run;
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   generator.set_current_seed(std::hash<std::string>()(run));
 }
@@ -155,6 +184,7 @@ void run(redco::Engine& engine, const Arguments& args) {
 
 int main(int argc, char** argv) {
   keep_freed_memory();
+  silence_log();
   CLI::App app(
       "Runs a Lua script that trains or runs models: redco-lua [OPTIONS] [FILE [ARGS]]\n"
       "FILE - is the standard input; flags after FILE are the script's own.",
@@ -171,8 +201,28 @@ int main(int argc, char** argv) {
   app.add_option("--nproc", args.nproc, "Run FILE in N processes of this machine, one per device")
       ->type_name("N")
       ->check(CLI::Range(int64_t(1), int64_t(1024)));
+  // Variables of the same meaning tell what these do not.
+  for (const Place& each : places)
+    app.add_option_function<std::string>(
+           each.flag, [each](const std::string& value) { setenv(each.variable, value.c_str(), 1); },
+           each.help)
+        ->type_name(each.type);
+  app.add_option("--max-restarts,--max_restarts", args.restarts.max,
+                 "Run FILE again after a failure, this often at most")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t(0), int64_t(1000000)));
+  app.add_option("--min-processes,--min_processes", args.restarts.min_hosts,
+                 "Do that on N machines where others do not come back")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t(1), int64_t(1000000)));
+  app.add_option("--rejoin-timeout,--rejoin_timeout", args.rejoin_timeout,
+                 "And how long to wait for those: 60 unless said")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(int64_t(1), int64_t(1000000)));
   app.add_flag("--report-sharding,--report_sharding", args.report_sharding,
                "Tell at the end what moved between the processes, and how to move less");
+  redco::PlotCommand plot;
+  plot.add_to(app);
   app.set_version_flag("--version", "redco-lua " REDCO_VERSION);
   app.prefix_command();
   try {
@@ -187,7 +237,7 @@ int main(int argc, char** argv) {
     return wrong_usage;
   }
   try {
-    if (args.nproc > 1) return run_workers(args);
+    if (args.nproc > 1 || args.restarts.max > 0) return run_workers(args);
     draw_alike();
     auto terminal = redco::make_terminal();
     Warnings warnings(terminal);
@@ -199,7 +249,10 @@ int main(int argc, char** argv) {
     running = &engine;
     std::signal(SIGINT, on_interrupt);
     for (int signal : {SIGTERM, SIGUSR1}) std::signal(signal, on_stop);
-    run(engine, args);
+    if (!plot.workdir.empty())
+      plot.run(engine);
+    else
+      run(engine, args);
     return fine;
   } catch (const redco::ScriptError& error) {
     if (error.kind() == redco::ScriptError::Kind::stopped) {

@@ -20,7 +20,9 @@ class Terminal : public Console {
 
   void progress(const ProgressState& state) override {
     if (is_terminal_) {
-      std::fprintf(stderr, "\r\033[K%s%s", format_progress(state, width()).c_str(),
+      size_t width = terminal_width(STDERR_FILENO);
+      std::fprintf(stderr, "\r\033[K%s%s",
+                   format_progress(state, width > 1 ? width - 1 : 79).c_str(),
                    state.finished ? "\n" : "");
       has_bar_ = !state.finished;
       return;
@@ -32,11 +34,6 @@ class Terminal : public Console {
   }
 
  private:
-  static size_t width() {
-    winsize size;
-    return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1u : 79;
-  }
-
   void clear_bar() {
     if (has_bar_) std::fputs("\r\033[K", stderr);
     has_bar_ = false;
@@ -48,6 +45,13 @@ class Terminal : public Console {
 };
 
 }  // namespace
+
+size_t terminal_width(int descriptor) {
+  if (!isatty(descriptor)) return 0;
+  winsize size;
+  bool is_known = ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return is_known ? size.ws_col : 80;
+}
 
 std::shared_ptr<Console> make_terminal() { return std::make_shared<Terminal>(); }
 

@@ -1,0 +1,26 @@
+#include "append_file.h"
+
+#include <redco/error.h>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace redco {
+
+void append_to_file(const std::string& path, std::string_view bytes) {
+  int descriptor = open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+  require(descriptor >= 0, "cannot write ", path, ": ", std::strerror(errno));
+  off_t before = lseek(descriptor, 0, SEEK_END);
+  ssize_t written = write(descriptor, bytes.data(), bytes.size());
+  int cause = written < 0 ? errno : ENOSPC;
+  bool whole = written == static_cast<ssize_t>(bytes.size());
+  // Half a piece would spoil the file for its readers.
+  if (!whole && written > 0 && ftruncate(descriptor, before) != 0) cause = errno;
+  close(descriptor);
+  require(whole, "cannot write ", path, ": ", std::strerror(cause));
+}
+
+}  // namespace redco

@@ -1,0 +1,132 @@
+#include <redco/record_file.h>
+
+#include "input_file.h"
+
+#include <redco/error.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+
+namespace redco {
+
+namespace {
+
+constexpr size_t chunk_size = 1 << 20;
+
+bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
+
+// Goes through a text in pieces and notes where its records start.
+class Scan {
+ public:
+  Scan(RecordKind kind, uint64_t start, std::vector<uint64_t>& starts)
+      : kind_(kind), line_start_(start), starts_(starts) {}
+
+  // `offset` is that of the piece in the text.
+  void add(std::string_view piece, uint64_t offset) {
+    for (size_t begin = 0; begin < piece.size();) {
+      const void* found = std::memchr(piece.data() + begin, '\n', piece.size() - begin);
+      size_t end = found ? size_t(static_cast<const char*>(found) - piece.data()) : piece.size();
+      look_at(piece.substr(begin, end - begin));
+      begin = end + 1;
+      if (found) end_line(offset + begin);
+    }
+  }
+
+  // The last line may lack its end.
+  void finish(uint64_t size) {
+    if (line_start_ < size) end_line(size);
+  }
+
+ private:
+  void look_at(std::string_view part_of_line) {
+    if (kind_ == RecordKind::line) return;
+    if (is_empty_) is_empty_ = std::all_of(part_of_line.begin(), part_of_line.end(), is_blank);
+    if (kind_ == RecordKind::csv)
+      is_quoted_ ^= std::count(part_of_line.begin(), part_of_line.end(), '"') % 2 != 0;
+  }
+
+  void end_line(uint64_t next) {
+    // A line of a paragraph or of a quoted field goes on with a record.
+    if (kind_ == RecordKind::line || (!is_empty_ && !goes_on_)) starts_.push_back(line_start_);
+    if (kind_ == RecordKind::paragraph) goes_on_ = !is_empty_;
+    if (kind_ == RecordKind::csv) goes_on_ = is_quoted_;
+    line_start_ = next;
+    is_empty_ = true;
+  }
+
+  RecordKind kind_;
+  uint64_t line_start_;
+  std::vector<uint64_t>& starts_;
+  bool is_empty_ = true, is_quoted_ = false, goes_on_ = false;
+};
+
+}  // namespace
+
+RecordFile::RecordFile(RecordKind kind) : kind_(kind) {}
+RecordFile::RecordFile(RecordFile&&) noexcept = default;
+RecordFile::~RecordFile() = default;
+
+RecordFile::RecordFile(const std::string& path, RecordKind kind)
+    : kind_(kind), file_(std::make_unique<InputFile>(path, "a text file")), size_(file_->size()) {
+  find_records();
+}
+
+RecordFile RecordFile::of_text(std::string text, RecordKind kind) {
+  RecordFile records(kind);
+  records.text_ = std::move(text);
+  records.size_ = records.text_.size();
+  records.find_records();
+  return records;
+}
+
+void RecordFile::read_bytes(char* data, size_t size, uint64_t offset) const {
+  if (file_)
+    file_->read(data, size, offset);
+  else
+    std::memcpy(data, text_.data() + offset, size);
+}
+
+void RecordFile::find_records() {
+  constexpr std::string_view mark = "\xEF\xBB\xBF";
+  std::string chunk(size_t(std::min<uint64_t>(size_, mark.size())), '\0');
+  read_bytes(chunk.data(), chunk.size(), 0);
+  uint64_t offset = chunk == mark ? mark.size() : 0;
+  for (Scan scan(kind_, offset, starts_);; offset += chunk.size()) {
+    check_interrupt();
+    if (offset == size_) return scan.finish(size_);
+    chunk.resize(size_t(std::min<uint64_t>(size_ - offset, chunk_size)));
+    read_bytes(chunk.data(), chunk.size(), offset);
+    scan.add(chunk, offset);
+  }
+}
+
+std::string RecordFile::read(int64_t index) const {
+  require(index >= 0 && index < size(), "there is no record ", index, " among ", size());
+  uint64_t start = starts_[size_t(index)];
+  uint64_t end = index + 1 < size() ? starts_[size_t(index) + 1] : size_;
+  std::string record(size_t(end - start), '\0');
+  read_bytes(record.data(), record.size(), start);
+  if (kind_ == RecordKind::line) {
+    if (record.ends_with('\n')) record.pop_back();
+    if (record.ends_with('\r')) record.pop_back();
+  } else {
+    while (!record.empty() && is_blank(record.back())) record.pop_back();
+  }
+  return record;
+}
+
+int64_t RecordFile::line_number(int64_t index) const {
+  require(index >= 0 && index < size(), "there is no record ", index, " among ", size());
+  uint64_t start = starts_[size_t(index)];
+  int64_t number = 1;
+  std::string chunk;
+  for (uint64_t offset = 0; offset < start; offset += chunk.size()) {
+    chunk.resize(size_t(std::min<uint64_t>(start - offset, chunk_size)));
+    read_bytes(chunk.data(), chunk.size(), offset);
+    number += std::count(chunk.begin(), chunk.end(), '\n');
+  }
+  return number;
+}
+
+}  // namespace redco

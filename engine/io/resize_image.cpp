@@ -1,0 +1,154 @@
+// Pillow's resampling (src/libImaging/Resample.c): every row, then every column, by weights that
+// are integers.
+
+#include <redco/error.h>
+#include <redco/image.h>
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <vector>
+
+namespace redco {
+
+namespace {
+
+constexpr int precision = 22;  // weights are multiples of 2^-22
+
+struct Filter {
+  double reach;
+  double (*weight_at)(double distance);
+};
+
+double bilinear(double x) { return std::max(1 - std::abs(x), 0.0); }
+
+double bicubic(double x) {  // with a = -1/2
+  x = std::abs(x);
+  if (x < 1) return (1.5 * x - 2.5) * x * x + 1;
+  return x < 2 ? (((x - 5) * x + 8) * x - 4) * -0.5 : 0;
+}
+
+double sinc(double x) {
+  return x == 0 ? 1 : std::sin(std::numbers::pi * x) / (std::numbers::pi * x);
+}
+
+double lanczos(double x) { return std::abs(x) < 3 ? sinc(x) * sinc(x / 3) : 0; }
+
+Filter filter_of(Resample resample) {
+  switch (resample) {
+    case Resample::lanczos:
+      return {3, lanczos};
+    case Resample::bilinear:
+      return {1, bilinear};
+    case Resample::bicubic:
+      return {2, bicubic};
+  }
+  fail("resize_image: there is no such filter");
+}
+
+// The weighted sums that a line of pixels is made from another by: place i of the result is made of
+// `count` pixels from first[i] on.
+struct Sums {
+  int64_t count = 0;
+  std::vector<int64_t> first;
+  std::vector<int32_t> weights;  // [places, count]
+};
+
+// Those that resize a line of `from` pixels to `to`; where it shrinks the filter is as much wider.
+Sums sums_of(int64_t from, int64_t to, const Filter& filter) {
+  double ratio = double(from) / double(to), stretch = std::max(ratio, 1.0);
+  double reach = filter.reach * stretch;
+  Sums sums;
+  // All of one length, which costs less than knowing each; what is not needed weighs nothing.
+  sums.count = std::min(from, int64_t(std::ceil(reach)) * 2 + 1);
+  sums.weights.resize(size_t(to * sums.count));
+  for (int64_t i = 0; i < to; ++i) {
+    double centre = (double(i) + 0.5) * ratio;
+    int64_t begin = std::max<int64_t>(int64_t(centre - reach + 0.5), 0);
+    int64_t end = std::min<int64_t>(int64_t(centre + reach + 0.5), from);
+    std::vector<double> weights;
+    double total = 0;
+    for (int64_t j = begin; j < end; ++j) {
+      weights.push_back(filter.weight_at((double(j) - centre + 0.5) * (1 / stretch)));
+      total += weights.back();
+    }
+    sums.first.push_back(std::min(begin, from - sums.count));
+    int32_t* out = &sums.weights[size_t(i * sums.count + begin - sums.first.back())];
+    for (double weight : weights) {
+      double scaled = weight / total * (1 << precision);
+      *out++ = int32_t(scaled < 0 ? scaled - 0.5 : scaled + 0.5);
+    }
+  }
+  return sums;
+}
+
+constexpr int32_t half = 1 << (precision - 1);
+
+uint8_t pixel_of(int32_t sum) { return uint8_t(std::clamp(sum >> precision, 0, 255)); }
+
+// [n_rows, from] -> [n_rows, to], four rows at a time where there are so many: a processor sums
+// them side by side.
+template <int n>
+void resize_rows(const uint8_t* in, uint8_t* out, int64_t from, const Sums& sums) {
+  int64_t to = int64_t(sums.first.size());
+  for (int64_t i = 0; i < to; ++i) {
+    const uint8_t* pixels = in + sums.first[size_t(i)];
+    const int32_t* weights = &sums.weights[size_t(i * sums.count)];
+    int32_t row_sums[n];
+    std::fill_n(row_sums, n, half);
+    for (int64_t j = 0; j < sums.count; ++j)
+      for (int row = 0; row < n; ++row) row_sums[row] += weights[j] * pixels[row * from + j];
+    for (int row = 0; row < n; ++row) out[row * to + i] = pixel_of(row_sums[row]);
+  }
+}
+
+void resize_rows(const uint8_t* in, uint8_t* out, int64_t n_rows, int64_t from, const Sums& sums) {
+  int64_t to = int64_t(sums.first.size()), row = 0;
+  for (; row + 4 <= n_rows; row += 4) resize_rows<4>(in + row * from, out + row * to, from, sums);
+  for (; row < n_rows; ++row) resize_rows<1>(in + row * from, out + row * to, from, sums);
+}
+
+// [from, width] -> [to, width]
+void resize_columns(const uint8_t* in, uint8_t* out, int64_t width, const Sums& sums) {
+  std::vector<int32_t> row_sums(static_cast<size_t>(width));
+  for (size_t i = 0; i < sums.first.size(); ++i) {
+    std::fill(row_sums.begin(), row_sums.end(), half);
+    const uint8_t* row = in + sums.first[i] * width;
+    const int32_t* weights = &sums.weights[i * size_t(sums.count)];
+    for (int64_t j = 0; j < sums.count; ++j, row += width)
+      for (int64_t x = 0; x < width; ++x) row_sums[size_t(x)] += weights[j] * row[x];
+    for (int32_t sum : row_sums) *out++ = pixel_of(sum);
+  }
+}
+
+}  // namespace
+
+at::Tensor resize_image(const at::Tensor& image, int64_t height, int64_t width, Resample resample) {
+  require(image.dim() == 3 && image.scalar_type() == at::kByte && image.numel() > 0,
+          "resize_image: expected uint8 [channels, height, width], got ", image.scalar_type(), " ",
+          image.sizes());
+  require(height > 0 && width > 0, "resize_image: ", height, " x ", width, " is no size");
+  Filter filter = filter_of(resample);
+  int64_t n_channels = image.size(0), from_height = image.size(1), from_width = image.size(2);
+  at::Tensor result = image.contiguous();
+  // As Pillow: what stays as long is not gone over.
+  if (width != from_width) {
+    at::Tensor wide = at::empty({n_channels, from_height, width}, at::kByte);
+    resize_rows(result.const_data_ptr<uint8_t>(), wide.mutable_data_ptr<uint8_t>(),
+                n_channels * from_height, from_width, sums_of(from_width, width, filter));
+    result = wide;
+  }
+  if (height != from_height) {
+    at::Tensor high = at::empty({n_channels, height, width}, at::kByte);
+    Sums sums = sums_of(from_height, height, filter);
+    for (int64_t c = 0; c < n_channels; ++c)
+      resize_columns(result.const_data_ptr<uint8_t>() + c * from_height * width,
+                     high.mutable_data_ptr<uint8_t>() + c * height * width, width, sums);
+    result = high;
+  }
+  return result;
+}
+
+}  // namespace redco

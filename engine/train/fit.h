@@ -1,0 +1,76 @@
+#pragma once
+
+#include "pending_metrics.h"
+#include "run_state.h"
+#include "step_profile.h"
+#include "stopping.h"
+
+#include <redco/trainer.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace redco {
+
+// One call of `fit`. What it is in the midst of is the Trainer's RunState.
+class Trainer::Fit {
+ public:
+  Fit(Trainer& trainer, const FitOptions& options);
+
+  void run();
+  // One pass over the examples; false when it ended early.
+  bool train_epoch(const Dataset& examples, const std::string& desc);
+
+ private:
+  void check_options() const;
+  bool saves() const;
+  Dataset examples_of_epoch() const;
+  bool is_done() const { return is_over_ || is_at_last_step(); }
+  bool is_at_last_step() const {
+    return options_.max_steps && trainer_.state_.step >= *options_.max_steps;
+  }
+
+  // A step whose metrics are on their way, and the examples it was about.
+  struct Running {
+    PendingMetrics metrics;
+    std::vector<int64_t> indices;
+  };
+
+  Dataset from_here(const Dataset& examples, std::span<const int64_t> order) const;
+  void train_step(const Dataset& examples, std::span<const int64_t> indices);
+  void log(PendingMetrics& metrics);
+  void finish_step(const Dataset& examples);
+  void after_step(const Dataset& examples);
+  void handle_left_out(const Dataset& examples, Running& left_out);
+  void keep_batch(const Dataset& examples, const Running& running);
+  void restore();
+  void evaluate_and_save(std::vector<std::string> names, bool is_epoch_done);
+  std::vector<std::string> note_best(const std::map<std::string, double>& results);
+  void note_for_early_stopping(const std::map<std::string, double>& results);
+  void stop(const Stopping::Reason& reason);
+  void save(const std::vector<std::string>& names, bool is_epoch_done, bool in_background);
+  void writing(const std::function<void()>& write);
+
+  Trainer& trainer_;
+  const FitOptions& options_;
+  RunState& run_;
+  Deployer& deployer_;
+  Batching batching_;
+  Stopping stopping_;
+  StepProfile profile_;
+  std::optional<Running> running_;
+  std::map<std::string, double> shown_;
+  std::string last_saved_;    // the newest checkpoint of this run
+  int64_t n_restores_ = 0;    // since it
+  int64_t n_skipped_ = 0;     // in a row
+  int64_t handled_step_;      // the last that was followed by what is to be done each k steps
+  bool is_over_ = false;      // the time is, or it no longer gets better
+  bool is_restored_ = false;  // it goes on elsewhere
+};
+
+}  // namespace redco

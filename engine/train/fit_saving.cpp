@@ -1,0 +1,153 @@
+// What `fit` keeps of a run: the checkpoints that an evaluation, a step or a signal asks for, and
+// the way back to them.
+
+#include "fit.h"
+
+#include <redco/error.h>
+#include <redco/stop.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <sstream>
+#include <utility>
+
+namespace redco {
+
+namespace {
+
+constexpr int64_t most_restores = 2;
+
+[[noreturn]] void fail_without(const std::string& metric,
+                               const std::map<std::string, double>& results) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : results) names.push_back(name);
+  std::string near = nearest(metric, names), all;
+  for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
+  fail("fit: the evaluation has no metric '", metric, "'; it has ", all,
+       near.empty() ? "" : ": did you mean " + near + "?");
+}
+
+}  // namespace
+
+void Trainer::Fit::restore() {
+  require(!last_saved_.empty(), "training: the loss or the gradients of step ",
+          trainer_.state_.step,
+          " are not finite, and this run has not written a checkpoint yet to go back to");
+  require(n_restores_++ < most_restores, "training: the loss or the gradients of step ",
+          trainer_.state_.step, " are not finite, after the run went back to the checkpoint ",
+          last_saved_, " ", most_restores, " times");
+  auto left_out = run_.left_out_batches;
+  left_out.emplace(run_.epoch_idx, run_.n_examples);
+  auto checkpoint = deployer_.load_last_ckpt();
+  require(checkpoint.has_value(), "training: the checkpoint ", last_saved_, " is gone");
+  trainer_.restore(*checkpoint);
+  trainer_.goes_on_ = false;  // this very pass does
+  run_.left_out_batches = left_out;
+  handled_step_ = trainer_.state_.step;
+  is_restored_ = true;
+}
+
+void Trainer::Fit::evaluate_and_save(std::vector<std::string> names, bool is_epoch_done) {
+  if (options_.eval_examples) {
+    std::string desc = "Evaluating (epoch " + std::to_string(run_.epoch_idx) + " / " +
+                       std::to_string(options_.n_epochs) + ")";
+    bool is_epoch = run_.n_examples >= run_.epoch_size;
+    run_.metrics = trainer_.evaluate(options_, desc,
+                                     is_epoch ? "epoch" + std::to_string(run_.epoch_idx)
+                                              : "step" + std::to_string(trainer_.state_.step));
+    std::vector<std::string> best = note_best(run_.metrics);
+    names.insert(names.begin(), best.begin(), best.end());
+    if (options_.early_stopping) note_for_early_stopping(run_.metrics);
+  }
+  save(names, is_epoch_done, options_.save_in_background);
+}
+
+// The checkpoints that these results are worth.
+std::vector<std::string> Trainer::Fit::note_best(const std::map<std::string, double>& results) {
+  std::vector<std::string> names;
+  auto note = [&](const std::vector<std::string>& metrics, std::map<std::string, double>& best,
+                  const std::string& kind, auto is_better) {
+    for (const std::string& metric : metrics) {
+      auto found = results.find(metric);
+      if (found == results.end()) fail_without(metric, results);
+      auto [place, is_first] = best.try_emplace(metric, found->second);
+      if (std::isnan(found->second)) {
+        if (is_first) best.erase(place);  // any number is better
+        continue;
+      }
+      if (!is_first && !is_better(found->second, place->second)) continue;
+      place->second = found->second;
+      names.push_back(kind + metric);
+    }
+  };
+  note(options_.save_argmin_ckpt_by_metrics, run_.min_metrics, "min_", std::less());
+  note(options_.save_argmax_ckpt_by_metrics, run_.max_metrics, "max_", std::greater());
+  return names;
+}
+
+void Trainer::Fit::note_for_early_stopping(const std::map<std::string, double>& results) {
+  const EarlyStopping& rule = *options_.early_stopping;
+  auto found = results.find(rule.metric);
+  if (found == results.end()) fail_without(rule.metric, results);
+  double value = found->second, sign = rule.maximize ? -1 : 1;
+  auto& best = run_.early_stopping_best;
+  if (std::isfinite(value) && (!best || sign * (*best - value) > rule.min_delta)) {
+    best = value;
+    run_.n_without_improvement = 0;
+  } else if (++run_.n_without_improvement >= rule.patience) {
+    is_over_ = true;
+    std::ostringstream text;
+    text << "Ended early: " << rule.metric << " has not got better than " << best.value_or(value)
+         << " in " << run_.n_without_improvement << " evaluations";
+    deployer_.log_info(text.str(), "", trainer_.state_.step);
+  }
+}
+
+void Trainer::Fit::stop(const Stopping::Reason& reason) {
+  std::string step = std::to_string(trainer_.state_.step);
+  is_over_ = true;
+  if (reason.signal == 0) return deployer_.log_info("The time is over at step " + step);
+  std::string text = std::string("ended after step ") + step + " by signal " +
+                     std::to_string(reason.signal) + " (" + strsignal(reason.signal) + ")";
+  if (!deployer_.workdir().empty()) {
+    save({"last"}, false, false);
+    text += "; " + deployer_.ckpts_dir() + "/last is where it goes on";
+  }
+  throw Stopped(reason.signal, text);
+}
+
+void Trainer::Fit::save(const std::vector<std::string>& names, bool is_epoch_done,
+                        bool in_background) {
+  if (names.empty()) return;
+  std::string ckpts = deployer_.ckpts_dir();
+  SaveCheckpointOptions options;
+  options.float_dtype = options_.save_float_dtype;
+  options.in_background = in_background;
+  options.pointer = ckpts + "/last_ckpt.txt";
+  for (size_t i = 0; i + 1 < names.size(); ++i) options.also.push_back(ckpts + "/" + names[i]);
+  options.keep_last_k = options_.keep_last_k_ckpts;
+  // By itself: a failure of the one before must not keep some processes from this one.
+  writing([&] { deployer_.checkpoints().wait(); });
+  writing([&] {
+    deployer_.save_ckpt(ckpts + "/" + names.back(),
+                        trainer_.checkpoint(options_.save_opt_states, is_epoch_done), options);
+    last_saved_ = names.back();
+    n_restores_ = 0;
+  });
+}
+
+void Trainer::Fit::writing(const std::function<void()>& write) {
+  if (options_.on_save_error == OnSaveError::stop) return write();
+  try {
+    write();
+  } catch (const Interrupted&) {
+    throw;
+  } catch (const Error& error) {
+    deployer_.log_info(
+        std::string("No checkpoint was written, and training goes on: ") + error.what(), "",
+        trainer_.state_.step);
+  }
+}
+
+}  // namespace redco

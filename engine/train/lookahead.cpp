@@ -1,0 +1,80 @@
+#include "lookahead.h"
+
+#include "local_batch.h"
+#include "random.h"
+
+#include <redco/random.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace redco {
+
+namespace {
+
+class Lookahead {
+ public:
+  Lookahead(const Dataset& examples, const Pass& pass, std::shared_ptr<Mesh> mesh)
+      : examples_(examples),
+        pass_(pass),
+        mesh_(std::move(mesh)),
+        n_batches_((int64_t(pass.order.size()) + pass.batch_size - 1) / pass.batch_size),
+        next_(pass.first_batch),
+        announced_(pass.first_batch) {}
+
+  Tree collate(const std::vector<int64_t>& indices) {
+    auto expected = next_ < n_batches_ ? examples_of(next_) : std::span<const int64_t>();
+    if (!std::equal(indices.begin(), indices.end(), expected.begin(), expected.end()))
+      return examples_.collate(indices);  // out of turn: one that is looked at again
+    announce(next_ + examples_.n_ahead);
+    Tree batch = [&] {
+      WithRng with_rng(rng_of(next_));
+      return examples_.collate(indices);
+    }();
+    announce(++next_ + examples_.n_ahead);
+    return batch;
+  }
+
+ private:
+  // Those of batch k that this process collates.
+  std::span<const int64_t> examples_of(int64_t k) const {
+    size_t first = size_t(k * pass_.batch_size), size = size_t(pass_.batch_size);
+    auto batch = pass_.order.subspan(first, std::min(size, pass_.order.size() - first));
+    return pass_.collate == Collate::local ? local_part(batch, *mesh_) : batch;
+  }
+
+  at::Generator rng_of(int64_t k) const {
+    int64_t step = k / pass_.batches_per_step;
+    at::Generator rng = make_rng(derive_seed(pass_.seed, {uint64_t(step)}));
+    auto examples = examples_of(k);
+    int64_t first_of_step = step * pass_.batches_per_step * pass_.batch_size;
+    counter_generator(rng)->set_batch(
+        {examples.data() - pass_.order.data() - first_of_step, int64_t(examples.size())});
+    return rng;
+  }
+
+  void announce(int64_t end) {
+    if (!examples_.prefetch) return;
+    for (; announced_ < std::min(end, n_batches_); ++announced_) {
+      WithRng with_rng(rng_of(announced_));
+      auto examples = examples_of(announced_);
+      examples_.prefetch({examples.begin(), examples.end()});
+    }
+  }
+
+  Dataset examples_;
+  Pass pass_;
+  std::shared_ptr<Mesh> mesh_;
+  int64_t n_batches_, next_, announced_;
+};
+
+}  // namespace
+
+Dataset with_lookahead(const Dataset& examples, const Pass& pass,
+                       const std::shared_ptr<Mesh>& mesh) {
+  auto lookahead = std::make_shared<Lookahead>(examples, pass, mesh);
+  return {examples.size,
+          [lookahead](const std::vector<int64_t>& indices) { return lookahead->collate(indices); }};
+}
+
+}  // namespace redco

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <redco/run_log.h>
+#include <redco/trainer.h>
+
+#include <ATen/record_function.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace redco {
+
+/// A trace of some steps by LibTorch's profiler, for Perfetto (ui.perfetto.dev) or
+/// chrome://tracing: operators with their shapes, collectives, and the parts of a step by their
+/// names. It is written after the last of them, or when the steps end before.
+class StepProfile {
+ public:
+  /// Without `steps` it does nothing. The log says where the trace is. Throws Error for steps
+  /// that are none.
+  StepProfile(const std::optional<ProfileOptions>& steps, c10::DeviceType device,
+              const std::string& workdir, RunLog& log);
+  ~StepProfile();
+  StepProfile(const StepProfile&) = delete;
+  StepProfile& operator=(const StepProfile&) = delete;
+
+  /// What happens while it lives is the step.
+  class Step {
+   public:
+    Step(StepProfile& profile, int64_t number);
+    ~Step();
+    Step(const Step&) = delete;
+    Step& operator=(const Step&) = delete;
+
+   private:
+    StepProfile& profile_;
+    int64_t number_;
+    std::optional<at::RecordFunction> range_;
+  };
+
+ private:
+  void start();
+  void finish();
+
+  std::optional<ProfileOptions> steps_;
+  c10::DeviceType device_;
+  std::string path_;
+  RunLog& log_;
+  bool is_running_ = false;
+};
+
+}  // namespace redco

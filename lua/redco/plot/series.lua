@@ -1,0 +1,100 @@
+--- The series of numbers in a metrics.jsonl.
+local native = require "redco.native"
+
+local series = {}
+
+--- What a step costs is drawn when it is asked for.
+local costs = {}
+for _, name in ipairs { "collate_seconds", "collective_seconds", "examples_per_second",
+  "memory_bytes", "mfu", "peak_memory_bytes", "step_seconds", "tokens_per_second" } do
+  costs[name] = true
+end
+
+local function numbers(by_name, line, path)
+  -- The last line of a killed run may be torn.
+  local ok, entry = pcall(native.json_decode, path, line)
+  if not ok or type(entry) ~= "table" or type(entry.step) ~= "number" then return end
+  for name, value in pairs(entry) do
+    if type(value) == "number" and name ~= "step" then
+      if entry.kind then name = entry.kind .. "_" .. name end
+      by_name[name] = by_name[name] or {}
+      -- A run that went on from a checkpoint repeats steps.
+      by_name[name][entry.step] = value
+    end
+  end
+end
+
+--- All series of a work folder by name: `loss`, of evaluations `eval_loss`. Each is {name, steps,
+--- values}, in the order of the steps.
+function series.read(workdir)
+  local path = workdir .. "/metrics.jsonl"
+  local file, message = io.open(path, "rb")
+  if not file then
+    error(("plot: cannot read %s: WORKDIR is the work folder of a run, the workdir of its Deployer")
+      :format(message), 0)
+  end
+  local by_name = {}
+  for line in file:lines() do numbers(by_name, line, path) end
+  file:close()
+  local all = {}
+  for name, by_step in pairs(by_name) do
+    local steps, values = {}, {}
+    for step in pairs(by_step) do steps[#steps + 1] = step end
+    table.sort(steps)
+    for i, step in ipairs(steps) do values[i] = by_step[step] end
+    all[name] = { name = name, steps = steps, values = values }
+  end
+  if not next(all) then error(("plot: %s has no metrics yet"):format(path), 0) end
+  return all
+end
+
+local function sorted_names(all)
+  local function rank(name)
+    return name == "loss" and 1 or name:find "^eval_" and 2 or 3
+  end
+  local names = {}
+  for name in pairs(all) do names[#names + 1] = name end
+  table.sort(names, function(a, b)
+    if rank(a) ~= rank(b) then return rank(a) < rank(b) end
+    return a < b
+  end)
+  return names
+end
+
+--- The list of the series to draw: those of the given names, or all but the costs of steps.
+function series.chosen(all, names, workdir)
+  local chosen = {}
+  for _, name in ipairs(names) do
+    if not all[name] then
+      error(("plot: %s/metrics.jsonl has no metric '%s'; there are: %s"):format(workdir, name,
+        table.concat(sorted_names(all), ", ")), 0)
+    end
+    chosen[#chosen + 1] = all[name]
+  end
+  if #names > 0 then return chosen end
+  for _, name in ipairs(sorted_names(all)) do
+    if not costs[name] then chosen[#chosen + 1] = all[name] end
+  end
+  return chosen
+end
+
+--- At most about `most` points of a series, of which every peak is one: from each stretch of steps
+--- the least and the greatest value.
+function series.thinned(steps, values, most)
+  if #steps <= most then return steps, values end
+  local length = math.ceil(2 * #steps / most)
+  local few_steps, few_values = {}, {}
+  for first = 1, #steps, length do
+    local low, high = first, first
+    for i = first, math.min(first + length - 1, #steps) do
+      if values[i] < values[low] then low = i end
+      if values[i] > values[high] then high = i end
+    end
+    for _, i in ipairs { math.min(low, high), low ~= high and math.max(low, high) or nil } do
+      few_steps[#few_steps + 1], few_values[#few_values + 1] = steps[i], values[i]
+    end
+  end
+  return few_steps, few_values
+end
+
+return series

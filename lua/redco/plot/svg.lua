@@ -1,0 +1,40 @@
+--- A canvas (charts.lua) that becomes an SVG file.
+local Svg = {}
+Svg.__index = Svg
+
+local function escaped(text)
+  return (text:gsub("[&<>]", { ["&"] = "&amp;", ["<"] = "&lt;", [">"] = "&gt;" })
+    :gsub("[%z\1-\31]", "?"))
+end
+
+function Svg:add(format, ...)
+  self.parts[#self.parts + 1] = format:format(...)
+end
+
+function Svg:line(x1, y1, x2, y2, colour)
+  self:add('<line x1="%.2f" y1="%.2f" x2="%.2f" y2="%.2f" stroke="%s"/>', x1, y1, x2, y2, colour)
+end
+
+function Svg:curve(points, colour)
+  local places = {}
+  for i, point in ipairs(points) do places[i] = ("%.2f,%.2f"):format(point[1], point[2]) end
+  self:add('<polyline points="%s" fill="none" stroke="%s" stroke-width="1.5"/>',
+    table.concat(places, " "), colour)
+end
+
+function Svg:text(x, y, text, anchor)
+  self:add('<text x="%.2f" y="%.2f" text-anchor="%s">%s</text>', x, y, anchor, escaped(text))
+end
+
+function Svg:bytes()
+  self:add "</svg>\n"
+  return table.concat(self.parts, "\n")
+end
+
+return function(width, height)
+  local svg = setmetatable({ parts = {} }, Svg)
+  svg:add('<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" '
+    .. 'font-family="sans-serif" font-size="12">', width, height, width, height)
+  svg:add '<rect width="100%%" height="100%%" fill="white"/>'
+  return svg
+end

@@ -1,0 +1,261 @@
+#include "hosts.h"
+
+#include <redco/error.h>
+
+#include <c10/util/Exception.h>
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace redco {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds round_time(250);
+// How long the store may take to answer.
+constexpr std::chrono::seconds patience(5);
+// How long a host waits at its end: the first one for the others, who may be writing a checkpoint;
+// those for the store.
+constexpr std::chrono::minutes farewell(10);
+constexpr std::chrono::seconds short_farewell(2);
+
+}  // namespace
+
+// What the launcher and the thread that talks to the store tell each other. The thread is left
+// behind where the store does not answer.
+struct Hosts::Link {
+  explicit Link(int descriptor) : descriptor(dup(descriptor)) {}
+  ~Link() { close(descriptor); }
+  template <class Change>
+  void tell(Change change) {
+    std::lock_guard lock(mutex);
+    change(*this);
+    is_told = true;
+    changed.notify_all();
+  }
+
+  const int descriptor;
+  std::mutex mutex;
+  std::condition_variable changed;
+  // By the launcher.
+  bool is_told = false;  // something of these is new
+  bool joins = false;
+  bool finishes = false;
+  bool leaves = false;
+  bool is_abandoned = false;
+  std::optional<RunStore::Failure> failure;
+  std::optional<HostBoard::End> end;
+  // By the thread.
+  News news;
+  bool has_ended = false;
+  std::optional<Clock::time_point> answered;  // when the store did last
+};
+
+// The thread.
+class Hosts::Talk {
+ public:
+  Talk(std::shared_ptr<Link> link, const Processes& place, int64_t n_workers,
+       const Restarts& restarts)
+      : link_(std::move(link)), place_(place), n_workers_(n_workers), restarts_(restarts) {}
+
+  void run(std::unique_ptr<RunStore> store, std::chrono::seconds limit) {
+    try {
+      if (!store) store = RunStore::connect(place_, limit);
+      board_.emplace(std::move(store), place_.size);
+      if (place_.rank == 0) lead_.emplace(*board_, restarts_);
+      while (round()) wait();
+    } catch (const c10::Error& error) {
+      publish([&](News& news) { news.lost = error.what_without_backtrace(); });
+    } catch (const std::exception& error) {
+      publish([&](News& news) { news.lost = error.what(); });
+    }
+    part_.reset();
+    lead_.reset();
+    board_.reset();
+    std::lock_guard lock(link_->mutex);
+    link_->has_ended = true;
+    link_->changed.notify_all();
+  }
+
+ private:
+  template <class Change>
+  void publish(Change change) {
+    std::lock_guard lock(link_->mutex);
+    change(link_->news);
+    eventfd_write(link_->descriptor, 1);
+  }
+
+  void wait() {
+    std::unique_lock lock(link_->mutex);
+    link_->answered = Clock::now();
+    link_->changed.wait_for(lock, round_time, [this] { return link_->is_told; });
+    link_->is_told = false;
+  }
+
+  // Whether there is another.
+  bool round() {
+    board_->set_sign(place_.rank, std::to_string(++n_rounds_));
+    if (lead_) lead_->round();
+    bool joins, finishes, leaves, is_abandoned;
+    std::optional<RunStore::Failure> failure;
+    std::optional<HostBoard::End> end;
+    {
+      std::lock_guard lock(link_->mutex);
+      joins = link_->joins;
+      finishes = link_->finishes;
+      leaves = link_->leaves;
+      is_abandoned = link_->is_abandoned;
+      failure = std::exchange(link_->failure, std::nullopt);
+      end = link_->end;
+    }
+    if (is_abandoned) return false;
+    if (end) board_->set_end(*end);
+    if (failure && part_) part_->note_failure(*failure);
+    if (finishes) board_->set_done(attempt_, place_.rank);
+    if (joins) take_part();
+    // In this order: an end may follow from a failure, and the two are told together.
+    auto last = board_->end();
+    auto first = part_ ? part_->failure() : std::nullopt;
+    if (first || last)
+      publish([&](News& news) {
+        if (!link_->joins) news.failure = first;
+        news.end = last;
+      });
+    return !leaves || !leave();
+  }
+
+  // Joins the attempt that is open, or starts with the one it has joined.
+  void take_part() {
+    auto open = board_->attempt();
+    if (!open) return;
+    auto plan = board_->plan(*open);
+    bool has_joined = joined_ == *open;
+    if (!plan && !has_joined) {
+      board_->join(*open, {place_.rank, n_workers_});
+      joined_ = *open;
+    }
+    if (!plan) return;
+    Attempt attempt{.number = *open, .run = plan->run};
+    bool takes_part = false;
+    for (const auto& [host, n_workers] : plan->members) {
+      if (host == place_.rank) {
+        takes_part = true;
+        attempt.first_rank = attempt.size;
+      }
+      attempt.size += n_workers;
+    }
+    if (!takes_part || *open == attempt_) return;
+    auto part = board_->part(*open, *plan);
+    if (!has_joined) {
+      part->note_failure({attempt.first_rank, "its host lost the connection, and has come back"});
+      return;
+    }
+    part_ = std::move(part);
+    attempt_ = *open;
+    std::lock_guard lock(link_->mutex);
+    link_->joins = false;
+    link_->news.attempt = attempt;
+    eventfd_write(link_->descriptor, 1);
+  }
+
+  bool leave() {
+    board_->set_left(place_.rank);
+    return !lead_ || lead_->all_left();
+  }
+
+  std::shared_ptr<Link> link_;
+  const Processes place_;
+  const int64_t n_workers_;
+  const Restarts restarts_;
+  std::optional<HostBoard> board_;
+  std::optional<HostLead> lead_;
+  std::unique_ptr<RunStore> part_;  // of the attempt that this host takes or took part in
+  int64_t attempt_ = -1;
+  int64_t joined_ = -1;
+  int64_t n_rounds_ = 0;
+};
+
+Hosts::Hosts(const Processes& place, int64_t n_workers, const Restarts& restarts)
+    : place_(place),
+      n_workers_(n_workers),
+      restarts_(restarts),
+      descriptor_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  require(descriptor_ >= 0, "cannot make an event: ", std::strerror(errno));
+  std::unique_ptr<RunStore> store;
+  if (place_.size == 1) {
+    store = RunStore::open();
+    place_.store_address = "127.0.0.1";
+    place_.store_port = store->port();
+  }
+  RunStore::require_address(place_);
+  start(std::move(store), restarts_.first_meeting);
+}
+
+void Hosts::start(std::unique_ptr<RunStore> store, std::chrono::seconds limit) {
+  link_ = std::make_shared<Link>(descriptor_);
+  Talk talk(link_, place_, n_workers_, restarts_);
+  std::thread([talk = std::move(talk), store = std::move(store), limit]() mutable {
+    talk.run(std::move(store), limit);
+  }).detach();
+}
+
+Hosts::~Hosts() {
+  bool is_lost = !news().lost.empty();
+  link_->tell([](Link& link) { link.leaves = true; });
+  std::unique_lock lock(link_->mutex);
+  if (link_->answered && !is_lost)
+    link_->changed.wait_for(lock,
+                            place_.rank == 0 ? std::chrono::seconds(farewell) : short_farewell,
+                            [this] { return link_->has_ended; });
+  close(descriptor_);
+}
+
+Hosts::News Hosts::news() {
+  eventfd_t count;
+  eventfd_read(descriptor_, &count);
+  std::lock_guard lock(link_->mutex);
+  News news = link_->news;
+  bool is_own = place_.rank == 0;
+  if (!is_own && news.lost.empty() && link_->answered && Clock::now() - *link_->answered > patience)
+    news.lost = "it does not answer";
+  return news;
+}
+
+void Hosts::join() {
+  link_->tell([](Link& link) {
+    link.joins = true;
+    link.finishes = false;
+    link.failure.reset();
+    link.news.attempt.reset();
+    link.news.failure.reset();
+  });
+}
+
+void Hosts::note_failure(const RunStore::Failure& failure) {
+  link_->tell([&](Link& link) { link.failure = failure; });
+}
+
+void Hosts::finish() {
+  link_->tell([](Link& link) { link.finishes = true; });
+}
+
+void Hosts::end(const HostBoard::End& end) {
+  link_->tell([&](Link& link) { link.end = end; });
+}
+
+void Hosts::reach_again() {
+  link_->tell([](Link& link) { link.is_abandoned = true; });
+  start(nullptr, restarts_.next_meeting);
+}
+
+}  // namespace redco

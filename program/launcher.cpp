@@ -1,0 +1,268 @@
+#include "launcher.h"
+
+#include "hosts.h"
+#include "workers.h"
+
+#include <redco/error.h>
+
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+namespace redco {
+
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+// After the first failure the others have so long to notice it and end by themselves, then so long
+// to end when asked.
+constexpr milliseconds time_to_notice = milliseconds(1000);
+constexpr milliseconds time_to_end = milliseconds(3000);
+// The longest sleep: some things happen without a sound.
+constexpr milliseconds look_around = milliseconds(500);
+
+template <class... Args>
+void say(const Args&... args) {
+  std::ostringstream text;
+  (text << ... << args);
+  std::fprintf(stderr, "redco-lua: %s\n", text.str().c_str());
+}
+
+// What another start would not change: wrong usage, and the end that a signal asked it for.
+bool is_final(const Workers::Ended& worker) {
+  if (!WIFEXITED(worker.status) || worker.was_asked) return false;
+  int code = WEXITSTATUS(worker.status);
+  return code == 2 || (code > 128 && code <= 128 + SIGRTMAX);
+}
+
+class Launch {
+ public:
+  Launch(const Processes& place, int64_t n_workers, const Restarts& restarts,
+         const std::vector<std::string>& command);
+  int run();
+
+ private:
+  void wait_for_something();
+  void on_signals();
+  void meet(const Hosts::News& news);
+  void start();
+  void on_ended();
+  void follow(const Hosts::News& news);
+  void stop_in_time();
+  void conclude(const Hosts::News& news);
+  std::vector<Workers::Variables> variables() const;
+
+  const Processes place_;
+  const int64_t n_workers_;
+  const Restarts restarts_;
+  const std::vector<std::string>& command_;
+  sigset_t signals_;
+  int signal_source_ = -1;
+  std::unique_ptr<Hosts> hosts_;
+  std::optional<int> result_;
+  int forwarded_ = 0;  // the signal that asked the run to end
+
+  // Of the running attempt.
+  Hosts::Attempt attempt_;
+  std::unique_ptr<Workers> workers_;    // null between attempts
+  std::vector<Workers::Ended> failed_;  // in the order of their ends
+  int next_signal_ = 0;                 // once one has failed, what the others will get, and when
+  steady_clock::time_point when_;
+};
+
+Launch::Launch(const Processes& place, int64_t n_workers, const Restarts& restarts,
+               const std::vector<std::string>& command)
+    : place_(place), n_workers_(n_workers), restarts_(restarts), command_(command) {
+  // Before any thread starts: none of them shall take a signal.
+  sigemptyset(&signals_);
+  for (int each : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1}) sigaddset(&signals_, each);
+  sigprocmask(SIG_BLOCK, &signals_, nullptr);
+  signal_source_ = signalfd(-1, &signals_, SFD_CLOEXEC | SFD_NONBLOCK);
+  require(signal_source_ >= 0, "cannot receive signals: ", std::strerror(errno));
+  hosts_ = std::make_unique<Hosts>(place_, n_workers_, restarts_);
+}
+
+int Launch::run() {
+  hosts_->join();
+  while (!result_) {
+    wait_for_something();
+    on_signals();
+    auto news = hosts_->news();
+    if (workers_) {
+      on_ended();
+      follow(news);
+      stop_in_time();
+    } else {
+      meet(news);
+    }
+  }
+  return *result_;
+}
+
+void Launch::wait_for_something() {
+  std::vector<pollfd> sources{{signal_source_, POLLIN, 0}, {hosts_->descriptor(), POLLIN, 0}};
+  if (workers_) workers_->add_sources(sources);
+  auto time = look_around;
+  if (next_signal_ != 0)
+    time = std::min(time, std::chrono::ceil<milliseconds>(when_ - steady_clock::now()));
+  poll(sources.data(), sources.size(), static_cast<int>(std::max<int64_t>(0, time.count())));
+}
+
+void Launch::on_signals() {
+  signalfd_siginfo info;
+  while (read(signal_source_, &info, sizeof(info)) == sizeof(info)) {
+    if (info.ssi_signo == SIGCHLD) continue;
+    forwarded_ = static_cast<int>(info.ssi_signo);
+    if (workers_) workers_->send(forwarded_);
+    hosts_->end({128 + forwarded_, ""});
+  }
+}
+
+void Launch::meet(const Hosts::News& news) {
+  if (forwarded_ != 0) {
+    result_ = 128 + forwarded_;
+  } else if (news.end) {
+    if (!news.end->text.empty()) say(news.end->text);
+    result_ = news.end->code;
+  } else if (!news.lost.empty()) {
+    say(news.lost);
+    result_ = 1;
+  } else if (news.attempt) {
+    attempt_ = *news.attempt;
+    start();
+  }
+}
+
+void Launch::start() {
+  std::ostringstream ranks;
+  ranks << attempt_.first_rank << " to " << attempt_.first_rank + n_workers_ - 1 << " of "
+        << attempt_.size;
+  if (attempt_.number > 0)
+    say("restart ", attempt_.number, " of ", restarts_.max, ", with processes ", ranks.str(),
+        " on this host");
+  else if (place_.size > 1)
+    say("host ", place_.rank, " of ", place_.size, ", as ", place_.source, " say, runs processes ",
+        ranks.str(), ", which meet at ", hosts_->address(), ":", hosts_->port());
+  workers_ = std::make_unique<Workers>(command_, variables(), signals_);
+}
+
+std::vector<Workers::Variables> Launch::variables() const {
+  int64_t local_size = place_.local_size * n_workers_;
+  auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
+  Workers::Variables all = {
+      {"WORLD_SIZE", std::to_string(attempt_.size)},
+      {"LOCAL_WORLD_SIZE", std::to_string(local_size)},
+      {"MASTER_ADDR", hosts_->address()},
+      {"MASTER_PORT", std::to_string(hosts_->port())},
+      {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+      {"TORCHELASTIC_RUN_ID", attempt_.run},
+      {"TORCHELASTIC_RESTART_COUNT", std::to_string(attempt_.number)},
+  };
+  // What told this launcher its place is not for its workers.
+  for (const char* name :
+       {"REDCO_N_PROCESSES", "REDCO_PROCESS_ID", "REDCO_HOST0_ADDRESS", "REDCO_HOST0_PORT"})
+    all[name] = "";
+  if (std::getenv("OMP_NUM_THREADS") == nullptr)
+    all["OMP_NUM_THREADS"] = std::to_string(std::max<int64_t>(1, cores / local_size));
+  std::vector<Workers::Variables> each(static_cast<size_t>(n_workers_), all);
+  for (int64_t i = 0; i < n_workers_; ++i) {
+    auto& variables = each[static_cast<size_t>(i)];
+    variables["RANK"] = std::to_string(attempt_.first_rank + i);
+    variables["LOCAL_RANK"] = std::to_string(place_.local_rank * n_workers_ + i);
+  }
+  return each;
+}
+
+void Launch::on_ended() {
+  workers_->pump();
+  for (const auto& worker : workers_->take_ended()) {
+    if (worker.status == 0) continue;
+    failed_.push_back(worker);
+    hosts_->note_failure({worker.rank, describe_end(worker.status)});
+  }
+}
+
+void Launch::follow(const Hosts::News& news) {
+  if (news.end && news.end->code > 128 && forwarded_ == 0) {
+    forwarded_ = news.end->code - 128;
+    workers_->send(forwarded_);
+  }
+  bool ends = news.failure || !news.lost.empty() || (news.end && news.end->code != 0);
+  // Who was asked to save and end may take the time that takes.
+  bool may_wait = forwarded_ != 0 && forwarded_ != SIGINT;
+  if (ends && !may_wait && next_signal_ == 0) {
+    next_signal_ = SIGTERM;
+    when_ = steady_clock::now() + time_to_notice;
+  }
+  if (!workers_->all_ended()) return;
+  workers_->pump();
+  if (forwarded_ != 0) {
+    result_ = failed_.empty() ? 0 : 128 + forwarded_;
+  } else if (ends) {
+    conclude(news);
+  } else if (failed_.empty()) {
+    hosts_->finish();
+    if (news.end) result_ = 0;
+  }
+}
+
+void Launch::stop_in_time() {
+  if (next_signal_ == 0 || steady_clock::now() < when_ || !workers_) return;
+  workers_->send(next_signal_);
+  workers_->send(SIGCONT);  // a stopped process ends only when it goes on
+  next_signal_ = SIGKILL;
+  when_ = steady_clock::now() + time_to_end;
+}
+
+// Who failed first is what the store says: a worker notes its own failure, or that of one it
+// misses, before it ends.
+void Launch::conclude(const Hosts::News& news) {
+  workers_.reset();  // their last lines
+  const Workers::Ended* own = failed_.empty() ? nullptr : &failed_.front();
+  bool is_elsewhere = false;
+  if (news.failure) {
+    auto rank = news.failure->rank;
+    say("process ", rank, " of ", attempt_.size, " failed first: ", news.failure->text);
+    is_elsewhere = rank < attempt_.first_rank || rank >= attempt_.first_rank + n_workers_;
+    auto culprit = std::ranges::find(failed_, rank, &Workers::Ended::rank);
+    if (culprit != failed_.end() && !culprit->was_asked) own = &*culprit;
+  } else if (!news.lost.empty()) {
+    say("the store of the run at ", hosts_->address(), ":", hosts_->port(), " is lost (", news.lost,
+        "): the launcher of host 0 has ended, or its host cannot be reached");
+  }
+  int code = own == nullptr || own->was_asked ? 1 : exit_code(own->status);
+  if (is_elsewhere && news.end) code = news.end->code;
+  if (news.end || restarts_.max == 0 || (own != nullptr && is_final(*own))) {
+    hosts_->end({code, ""});
+    result_ = code;
+    return;
+  }
+  failed_.clear();
+  next_signal_ = 0;
+  if (!news.lost.empty()) hosts_->reach_again();
+  hosts_->join();
+}
+
+}  // namespace
+
+int launch(const Processes& place, int64_t n_workers, const Restarts& restarts,
+           const std::vector<std::string>& command) {
+  Launch running(place, n_workers, restarts, command);
+  return running.run();
+}
+
+}  // namespace redco

@@ -1,0 +1,155 @@
+-- `redco-lua plot` draws what a run has logged.
+local data = require "redco.data"
+local program = require "program"
+local testing = require "testing"
+
+local test, expect_equal = testing.test, testing.expect_equal
+local expect_has = program.expect_has
+
+local function plot(...)
+  return program.run { "plot", program.folder, ... }
+end
+
+local function expect_drawn(...)
+  local code, out, err = plot(...)
+  if code ~= 0 then error(("exit code %d: %s"):format(code, err), 2) end
+  return out
+end
+
+local function log(lines)
+  program.write("metrics.jsonl", table.concat(lines, "\n"))
+end
+
+-- Steps 0 to 4, of which 2 and 3 were done twice; the last line is torn.
+log {
+  '{"step":0,"loss":4,"lr":0.5,"mfu":0.25}', '{"step":1,"loss":3,"lr":0.5,"mfu":0.25}',
+  '{"step":2,"loss":9,"lr":0.5,"mfu":0.25}', '{"step":3,"loss":null,"lr":0.5,"mfu":0.25}',
+  '{"step":2,"kind":"eval","loss":2.5}',
+  '{"step":2,"loss":2,"lr":0.5,"mfu":0.25}', '{"step":3,"loss":1,"lr":0.5,"mfu":0.25}',
+  '{"step":4,"kind":"eval","loss":1.5}',
+  '{"step":4,"loss":0,"lr":0.5,"mfu":0.25}', '{"step":5,"lo',
+}
+
+test("as text, where there is no terminal", function()
+  expect_equal(expect_drawn("--metric", "loss", "--metric", "eval_loss"), [[
+loss: 0 at step 4
+        4 +*****
+          |     ********
+          |             *********
+          |                      ********
+          |                              *************
+          |                                           *************
+          |                                                        ********
+        0 +                                                                *****
+           0                                                                   4
+
+eval_loss: 1.5 at step 4
+      2.5 +*****
+          |     **********
+          |               **********
+          |                         *********
+          |                                  **********
+          |                                            **********
+          |                                                      **********
+      1.5 +                                                                *****
+           2                                                                   4
+]])
+end)
+
+test("all but what a step costs, unless it is asked for", function()
+  local out = expect_drawn()
+  expect_has(out, "loss: 0 at step 4", "eval_loss: 1.5", "lr: 0.5 at step 4")
+  assert(not out:find("mfu", 1, true))
+  expect_has(expect_drawn("--metric", "mfu"), "mfu: 0.25 at step 4")
+end)
+
+test("in dots, on a terminal of that width", function()
+  local code, out = program.shell(("script -qec 'stty cols 40; exec %s plot . --metric=loss' "
+    .. "/dev/null </dev/null"):format(program.path))
+  if code == 127 then return print "no program `script`: skipped" end
+  expect_equal(code, 0)
+  expect_equal((out:gsub("\r", "")), [[
+loss: 0 at step 4
+        4 ┤⠑⠢⢄⡀
+          │   ⠈⠒⠤⣀
+          │       ⠑⠢⢄⡀
+          │          ⠈⠑⠢⢄⡀
+          │              ⠈⠒⠤⣀
+          │                  ⠉⠒⠤⣀
+          │                      ⠉⠒⠤⡀
+        0 ┤                         ⠈⠑⠢⢄
+           0                           4
+]])
+end)
+
+test("as SVG, with a point for each step", function()
+  local path = program.folder .. "/charts.svg"
+  expect_equal(expect_drawn("--out", path), "")
+  local svg = program.read(path)
+  local names, points = {}, {}
+  for name in svg:gmatch 'text%-anchor="start">([^<]*)<' do names[#names + 1] = name end
+  expect_equal(table.concat(names, " "), "loss eval_loss lr")
+  for list in svg:gmatch '<polyline points="([^"]*)"' do points[#points + 1] = list end
+  -- Of 300 by 166 units, 64 from the left and 34 from the top.
+  expect_equal(points[1], "64.00,34.00 139.00,75.50 214.00,117.00 289.00,158.50 364.00,200.00")
+  expect_equal(points[2], "444.00,34.00 744.00,200.00")
+  local depth = 0
+  for close, rest in svg:gmatch "<(/?)([^>]*)>" do
+    if close == "/" then depth = depth - 1 elseif rest:sub(-1) ~= "/" then depth = depth + 1 end
+  end
+  expect_equal(depth, 0)
+end)
+
+test("as PNG", function()
+  local path = program.folder .. "/charts.png"
+  expect_drawn("--out", path, "--metric", "loss")
+  local pixels = data.image(path)
+  expect_equal(table.concat(pixels.shape, " "), "3 460 760")
+  local function colour(x, y)
+    local p = pixels:select(2, x):select(1, y)
+    return ("%d %d %d"):format(p[0]:item(), p[1]:item(), p[2]:item())
+  end
+  expect_equal(colour(0, 0), "255 255 255")
+  expect_equal(colour(2 * 214, 2 * 117), "31 111 180")  -- the point of step 2
+  expect_equal(colour(2 * 214, 2 * 60), "255 255 255")
+end)
+
+test("a long run keeps its peaks", function()
+  local lines = {}
+  for step = 1, 20000 do
+    lines[step] = ('{"step":%d,"loss":%d}'):format(step, step == 7777 and 1000 or step % 2)
+  end
+  log(lines)
+  local path = program.folder .. "/long.svg"
+  expect_drawn("--out", path)
+  local points = program.read(path):match '<polyline points="([^"]*)"'
+  local _, n = points:gsub(",", "")
+  assert(n <= 1000, n)
+  assert(points:find(",34.00", 1, true), "the peak is gone")
+end)
+
+test("errors tell what to do", function()
+  log { "no JSON" }
+  local code, _, err = plot()
+  expect_equal(code, 1)
+  expect_equal(err, ("redco-lua: plot: %s/metrics.jsonl has no metrics yet\n")
+    :format(program.folder))
+  log { '{"step":1,"loss":1}' }
+  expect_has(expect_drawn(), "loss: 1 at step 1")
+  code, _, err = plot("--metric", "los")
+  expect_equal(code, 1)
+  expect_has(err, "no metric 'los'; there are: loss")
+  code, _, err = plot("--out", "charts.gif")
+  expect_equal(code, 2)
+  expect_has(err, ".svg or .png", "charts.gif")
+  code, _, err = plot("--out", program.folder .. "/nowhere/charts.svg")
+  expect_equal(code, 1)
+  expect_has(err, "plot: cannot write", "/nowhere/charts.svg")
+  expect_equal((program.run { "plot" }), 2)
+  code, _, err = program.run { "plot", program.folder .. "/nowhere" }
+  expect_equal(code, 1)
+  expect_has(err, "/nowhere/metrics.jsonl", "WORKDIR is the work folder of a run")
+end)
+
+program.remove_folder()
+testing.finish()
