@@ -81,7 +81,7 @@ void check_file(const std::string& folder, const std::string& name, const FileSu
   auto size = static_cast<int64_t>(file.size());
   require(size == sum.bytes, path, ": it has ", size, " bytes, expected ", sum.bytes,
           ": the checkpoint is not whole");
-  constexpr int64_t piece = 1 << 20;  // is still in the cache when its sum is taken
+  constexpr int64_t piece = 1 << 18;  // is still in the cache when its sum is taken
   std::vector<char> passed_by(static_cast<size_t>(std::min(piece, std::max<int64_t>(size, 1))));
   Checksum checksum;
   int64_t at = 0;
