@@ -12,7 +12,7 @@ local micro_batch_size = 4
 
 --- Two epochs of five steps, the last with 5 examples instead of 8; twice as many where the script
 --- can be compared most closely.
-local function n_steps(name) return name:find "^gpt%-float64" and 20 or 10 end
+local n_epochs, n_steps = is_full and 4 or 2, is_full and 20 or 10
 
 --- Trains in `n` processes; returns the folder of what came out.
 local function train(n, n_model_shards, names)
@@ -20,7 +20,7 @@ local function train(n, n_model_shards, names)
   local workdir = ("%s/%dx%d"):format(program.folder, n_dp, n_model_shards)
   local code, out, err = runs.train(n, n_model_shards, {
     workdir = workdir, per_device_batch_size = micro_batch_size / n_dp,
-    runs = table.concat(names, " "),
+    runs = table.concat(names, " "), n_epochs = n_epochs,
   })
   if code ~= 0 then error(("exit code %d\n%s%s"):format(code, out, err), 2) end
   return workdir
@@ -58,7 +58,7 @@ local function compare(folder, name)
   local dtype = name:match "-(%w+)-"
   local expected_folder, actual_folder = one .. "/" .. reference(name), folder .. "/" .. name
   local expected_losses = runs.losses(expected_folder)
-  assert(expected_losses:numel() == n_steps(name) and expected_losses[-1] < expected_losses[0])
+  assert(expected_losses:numel() == n_steps and expected_losses[-1] < expected_losses[0])
   runs.expect_near(name .. ": losses", runs.losses(actual_folder), expected_losses,
     tolerances[dtype])
   local expected = torch.load(expected_folder .. "/result.safetensors")

@@ -15,6 +15,7 @@ local o = redco.options {
   workdir = "", runs = "gpt-float64-zero0", n_model_shards = 1, n_examples = 37,
   global_batch_size = 8, per_device_batch_size = 2, save_every = 0, max_steps = 1000,
   save_in_background = true, on_save_error = "stop",
+  n_epochs = 0,  -- 0: 4 of the GPT in float64, 2 of all others
   signal = "KILL", signal_at = -1, signal_rank = 0,
 }
 
@@ -58,7 +59,7 @@ local function train(name)
     batch_size = o.global_batch_size / (task.accumulate * deployer.mesh.dp)
   end
   trainer:fit {
-    train_examples = task.examples, n_epochs = name:find "^gpt%-float64" and 4 or 2,
+    train_examples = task.examples, n_epochs = o.n_epochs > 0 and o.n_epochs or name:find "^gpt%-float64" and 4 or 2,
     per_device_batch_size = batch_size,
     global_batch_size = o.global_batch_size, max_steps = o.max_steps,
     save_ckpt_every_k_steps = o.save_every > 0 and o.save_every or nil,

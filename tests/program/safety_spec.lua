@@ -39,19 +39,6 @@ local function train(body, environment)
   return code, err, seconds() - from, path
 end
 
-test("a worker killed or stopped in any phase ends the others within ten seconds", function()
-  for _, where in ipairs { "collate", "forward", "backward", "optimizer" } do
-    for signal, expected in pairs { KILL = "was ended by signal 9", STOP = "no sign of life" } do
-      local _, err, took = train(([[
-if where == %q and step == 3 and d.process_id == 1 then os.execute "kill -%s $PPID" end]]):format(
-        where, signal))
-      expect_has(err, "process 1 of 3 failed first: " .. expected, "[0] redco-lua: ",
-        "because process 1 failed: ")
-      assert(took < 12, where .. ", " .. signal .. ": " .. took .. " s")
-    end
-  end
-end)
-
 test("an error of Lua in any phase ends all within five seconds, told by all", function()
   for _, where in ipairs { "collate", "forward", "backward", "optimizer" } do
     local code, err, took, path = train(([[
