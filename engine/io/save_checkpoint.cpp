@@ -16,6 +16,7 @@
 #include <fcntl.h>
 #include <malloc.h>
 #include <pthread.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
@@ -275,7 +276,10 @@ class CheckpointWriter::Save {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    thread_ = std::thread([this] { run(); });
+    thread_ = std::thread([this] {
+      setpriority(PRIO_PROCESS, 0, 19);  // of this thread alone: the training comes first
+      run();
+    });
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 

@@ -59,7 +59,8 @@ local function train(name)
     batch_size = o.global_batch_size / (task.accumulate * deployer.mesh.dp)
   end
   trainer:fit {
-    train_examples = task.examples, n_epochs = o.n_epochs > 0 and o.n_epochs or name:find "^gpt%-float64" and 4 or 2,
+    train_examples = task.examples,
+    n_epochs = o.n_epochs > 0 and o.n_epochs or name:find "^gpt%-float64" and 4 or 2,
     per_device_batch_size = batch_size,
     global_batch_size = o.global_batch_size, max_steps = o.max_steps,
     save_ckpt_every_k_steps = o.save_every > 0 and o.save_every or nil,
