@@ -16,7 +16,6 @@
 #include <fcntl.h>
 #include <malloc.h>
 #include <pthread.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
@@ -276,10 +275,7 @@ class CheckpointWriter::Save {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    thread_ = std::thread([this] {
-      setpriority(PRIO_PROCESS, 0, 19);  // of this thread alone: the training comes first
-      run();
-    });
+    thread_ = std::thread([this] { run(); });
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 

@@ -68,7 +68,8 @@ test("on other layouts", function()
     return names
   end
   expect_code(0, train(1, 1, "one", "gpt-float32-zero0-dropout gpt-float64-zero0-dropout"))
-  expect_code(0, train(4, 2, "saved", table.concat(names_of(0, 1, 2, 3), " "), { save_every = save_every, max_steps = 7 }))
+  local all = table.concat(names_of(0, 1, 2, 3), " ")
+  expect_code(0, train(4, 2, "saved", all, { save_every = save_every, max_steps = 7 }))
   -- `zero` says nothing where there is one copy of the model.
   for _, layout in ipairs {
     { 1, 1, names_of(0, 2) }, { 4, 1, names_of(0, 1, 2, 3) }, { 4, 4, names_of(1, 3) },
