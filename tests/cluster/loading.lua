@@ -51,7 +51,7 @@ testing.test("low_memory: a process's part, and no more than a largest tensor be
   local params = trainer:memory().params
   assert(params.here < 0.51 * params.whole)
   -- The program's own: Lua, caches of plans. A sanitizer keeps freed memory for a while.
-  local slack = os.getenv "REDCO_SANITIZE" == "1" and 2 ^ 30 or 2 ^ 23
+  local slack = os.getenv "REDCO_SANITIZE" == "1" and 2 ^ 30 or 2 ^ 22
   assert(taken < params.here + size + slack, ("%.0f bytes, of which %.0f are parameters"):format(
     taken, params.here))
   local mapped = smaps("/proc/self/smaps", "Rss", folder)
