@@ -1,5 +1,6 @@
 #include <redco/checkpoint.h>
 
+#include "../core/thread_without_signals.h"
 #include "../mesh/agreement.h"
 #include "atomic_file.h"
 #include "checkpoint_files.h"
@@ -15,12 +16,10 @@
 
 #include <fcntl.h>
 #include <malloc.h>
-#include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
@@ -228,14 +227,6 @@ FileSum write_small(const std::string& path, const std::string& text) {
   return {checksum.bytes(), checksum.hex()};
 }
 
-std::string text_of(const std::exception_ptr& failure) {
-  try {
-    std::rethrow_exception(failure);
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-}
-
 }  // namespace
 
 // One checkpoint on its way to the disk.
@@ -271,12 +262,7 @@ class CheckpointWriter::Save {
   Save& operator=(const Save&) = delete;
 
   void start() {
-    // Signals are for the threads of the program.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    thread_ = std::thread([this] { run(); });
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    thread_ = thread_without_signals([this] { run(); });
   }
 
   bool has_ended() const { return has_ended_; }

@@ -10,8 +10,6 @@
 
 namespace redco {
 
-namespace {
-
 std::string text_of(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
@@ -19,8 +17,6 @@ std::string text_of(const std::exception_ptr& failure) {
     return error.what();
   }
 }
-
-}  // namespace
 
 std::string text_of_process(const Mesh& mesh, int64_t process, const std::string& text) {
   Group& world = mesh.world();

@@ -7,6 +7,9 @@
 
 namespace redco {
 
+/// What a failure says of itself.
+std::string text_of(const std::exception_ptr& failure);
+
 /// Throws on every process of the mesh, which all call it, if anything failed on any: on one that
 /// failed its own failure, on the others that of the first of them. One process needs no mesh.
 void throw_together(const Mesh* mesh, const std::exception_ptr& failure);

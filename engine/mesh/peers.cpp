@@ -1,12 +1,12 @@
 #include "peers.h"
 
+#include "../core/thread_without_signals.h"
+
 #include <redco/error.h>
 
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include <pthread.h>
-#include <csignal>
 #include <sstream>
 #include <thread>
 #include <utility>
@@ -27,12 +27,7 @@ Peers::Peers(const Processes& processes, std::unique_ptr<RunStore> store)
   for (int64_t rank = 0; rank < processes.size; ++rank)
     keys_.push_back("alive/" + std::to_string(rank));
   store_->c10d()->set(keys_[static_cast<size_t>(rank_)], std::vector<uint8_t>{'0'});
-  // Signals are for the threads of the program.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread([this] { run(); }).detach();
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_without_signals([this] { run(); }).detach();
 }
 
 void Peers::stop() {

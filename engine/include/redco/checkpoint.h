@@ -16,11 +16,11 @@ namespace redco {
 
 /// A checkpoint is a folder:
 ///
-///   params.safetensors            tensors by their dotted paths, whole, whatever layout wrote
-///   them; params-00001-of-00003...      several files where they are large or several processes
-///   wrote params.safetensors.index.json which tensor is in which file, and the shape of the tree
-///   opt_state...                  the same of the optimizer's state, where that was saved
-///   info.json                     plain values, and the size and XXH3-64 of every other file
+/// - params.safetensors: tensors by their dotted paths, whole, whatever layout wrote them; or
+///   params-00001-of-00003.safetensors ... where they are large or several processes wrote.
+/// - params.safetensors.index.json: which tensor is in which file, and the shape of the tree.
+/// - opt_state...: the same of the optimizer's state, where that was saved.
+/// - info.json: plain values, and the size and XXH3-64 of every other file.
 ///
 /// It appears whole or not at all: it is written as ".NAME.saving" beside, synced, and renamed.
 struct Checkpoint {
