@@ -12,12 +12,16 @@
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <map>
 #include <set>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace fs = std::filesystem;
@@ -57,7 +61,8 @@ redco::Checkpoint checkpoint_of(int64_t step) {
   return {params, opt_state, Tree::Dict{{"step", step}}};
 }
 
-void save(const Folder& folder, int64_t step, const Way& way) {
+void save_on(const std::shared_ptr<const redco::Mesh>& mesh, const Folder& folder, int64_t step,
+             const Way& way) {
   redco::SaveCheckpointOptions options{.max_shard_size = way.n_processes == 1 ? 200 : 1000,
                                        .in_background = way.in_background,
                                        .also = {folder / "min_loss"},
@@ -67,15 +72,68 @@ void save(const Folder& folder, int64_t step, const Way& way) {
     name = "step_" + std::to_string(step);
     options.keep_last_k = 1;
   }
+  redco::CheckpointWriter writer(mesh);
+  writer.save(folder / name, checkpoint_of(step), options);
+  writer.wait();
+}
+
+// Several processes are threads of this one here.
+void save(const Folder& folder, int64_t step, const Way& way) {
   auto body = [&](const std::shared_ptr<const redco::Mesh>& mesh) {
-    redco::CheckpointWriter writer(mesh);
-    writer.save(folder / name, checkpoint_of(step), options);
-    writer.wait();
+    save_on(mesh, folder, step, way);
   };
   if (way.n_processes == 1)
     body(one_process());
   else
     redco::testing::on_threads(way.n_processes, 1, body);
+}
+
+// Saves in processes of their own, with faults in one of them; returns how that one ended. The
+// others go on for a moment without it: then a launcher ends them.
+int save_in_processes(const Folder& folder, int64_t step, const Way& way, int64_t victim,
+                      const Plan& faults) {
+  int port_of_store[2];
+  REQUIRE(pipe(port_of_store) == 0);
+  std::map<int64_t, pid_t> others;
+  pid_t faulty = 0;
+  for (int64_t rank = 0; rank < way.n_processes; ++rank) {
+    pid_t process = fork();
+    (rank == victim ? faulty : others[rank]) = process;
+    if (process != 0) continue;
+    plan_faults(folder, rank == victim ? faults : Plan());
+    std::string text = message_of([&] {
+      redco::Processes place{.rank = rank,
+                             .size = way.n_processes,
+                             .local_rank = rank,
+                             .local_size = way.n_processes,
+                             .store_address = "127.0.0.1"};
+      REQUIRE(read(port_of_store[0], &place.store_port, sizeof(place.store_port)) > 0);
+      auto mesh = redco::Mesh::make({.processes = place, .timeout = std::chrono::seconds(60)});
+      save_on(mesh, folder, step, way);
+    });
+    _exit(text == "no error" ? 0 : 1);
+  }
+  // Now that there are all processes: they would have no more than the locks of its thread.
+  c10d::TCPStoreOptions options;
+  options.port = 0;
+  options.isServer = true;
+  options.waitWorkers = false;
+  c10d::TCPStore store("127.0.0.1", options);
+  int64_t port = store.getPort();
+  for (int64_t i = 0; i < way.n_processes; ++i)
+    REQUIRE(write(port_of_store[1], &port, sizeof(port)) == sizeof(port));
+  int faultys_end = 0, status = 0;
+  REQUIRE(waitpid(faulty, &faultys_end, 0) == faulty);
+  if (faultys_end != 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    for (auto [rank, process] : others) kill(process, SIGKILL);
+  }
+  for (auto [rank, process] : others) {
+    REQUIRE(waitpid(process, &status, 0) == process);
+    if (faultys_end == 0) CHECK(status == 0);
+  }
+  for (int end : port_of_store) close(end);
+  return faultys_end;
 }
 
 int64_t checked_step(const std::string& folder) {
@@ -160,6 +218,29 @@ TEST_CASE("killed at any call, a save leaves the earlier checkpoint or the new o
     CHECK(kill_sweep(way, {}, true) == std::set<int64_t>{1, 2});
     CHECK(kill_sweep(way, {}, false) == std::set<int64_t>{0, 2});
   }
+}
+
+TEST_CASE("one process of four is killed at its calls, and the others are not") {
+  for (Way way : {Way{4, false, false}, Way{4, true, true}})
+    for (int64_t victim : {0, 1}) {  // the others do what number 1 does
+      CAPTURE(way);
+      CAPTURE(victim);
+      std::set<int64_t> found;
+      // Half of the calls each: all four died at each of them above.
+      for (int call = way.in_background, status = SIGKILL; status == SIGKILL; call += 2) {
+        CAPTURE(call);
+        Folder folder;
+        plan_faults(folder, {});
+        save(folder, 1, way);
+        Plan faults{{"CALL", std::to_string(call)}, {"ACT", "kill_before"}};
+        status = save_in_processes(folder, 2, way, victim, faults);
+        REQUIRE((status == 0 || status == SIGKILL));
+        found.insert(step_in(folder));
+        if (status == 0) CHECK(step_in(folder) == 2);
+        check_goes_on(folder, way);
+      }
+      CHECK(found == std::set<int64_t>{1, 2});
+    }
 }
 
 TEST_CASE("the same where two names cannot be exchanged") {
