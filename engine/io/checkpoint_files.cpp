@@ -1,6 +1,7 @@
 #include "checkpoint_files.h"
 
 #include "input_file.h"
+#include "safetensors_format.h"
 #include "strict_json.h"
 
 #include <redco/error.h>
@@ -25,8 +26,6 @@ std::string beside(const std::string& folder, const std::string& suffix) {
 }
 
 }  // namespace
-
-std::string index_name(const std::string& stem) { return stem + ".safetensors.index.json"; }
 
 std::string saving_name(const std::string& folder) { return beside(folder, ".saving"); }
 
@@ -135,11 +134,8 @@ std::vector<FilePlan> plan_files(const std::string& stem,
     }
   }
   if (files.empty()) files.push_back({});
-  for (size_t i = 0; i < files.size(); ++i) {
-    char part[64] = "";
-    if (files.size() > 1) std::snprintf(part, sizeof(part), "-%05zu-of-%05zu", i + 1, files.size());
-    files[i].name = stem + part + ".safetensors";
-  }
+  for (size_t i = 0; i < files.size(); ++i)
+    files[i].name = safetensors::file_name(stem, i, files.size());
   return files;
 }
 

@@ -18,9 +18,6 @@ inline const std::string kOptState = "opt_state";
 inline const std::string kInfo = "info.json";
 inline const std::string kTree = "redco.tree";
 
-/// "params.safetensors.index.json"
-std::string index_name(const std::string& stem);
-
 /// What a folder is called until it is whole, and an earlier one where two cannot be exchanged:
 /// beside it, hidden.
 std::string saving_name(const std::string& folder);

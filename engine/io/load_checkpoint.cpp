@@ -126,8 +126,9 @@ std::string description_of(const std::string& path) {
 Tree read_part(const Info& info, const std::string& stem,
                const std::function<at::Tensor(const std::string& stem, const Weights&,
                                               const std::string& name)>& tensor_of) {
-  std::string path = info.folder + "/" + index_name(stem);
-  require(info.sums.count(index_name(stem)) != 0, info.folder, ": there is no ", stem, " in it");
+  std::string path = info.folder + "/" + safetensors::index_name(stem);
+  require(info.sums.count(safetensors::index_name(stem)) != 0, info.folder, ": there is no ", stem,
+          " in it");
   Weights weights(path);
   return read_tree(description_of(path), path + ": ", weights.keys(),
                    [&](const std::string& name) { return tensor_of(stem, weights, name); });
@@ -167,7 +168,7 @@ Checkpoint load_checkpoint(const std::string& folder, const std::shared_ptr<cons
   throw_together(mesh.get(), failure);
   try {
     if (options.params) checkpoint.params = read_part(info, kParams, tensor_of);
-    if (options.opt_state && info.sums.count(index_name(kOptState)) != 0)
+    if (options.opt_state && info.sums.count(safetensors::index_name(kOptState)) != 0)
       checkpoint.opt_state = read_part(info, kOptState, tensor_of);
   } catch (const std::exception&) {
     failure = std::current_exception();

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <iterator>
 #include <string>
 
@@ -15,9 +16,18 @@ constexpr uint64_t kMaxHeader = 100'000'000;
 constexpr size_t kMaxDimensions = 64;
 inline const std::string kMetadata = "__metadata__";
 
-/// The files of a model folder, with Hugging Face's names.
-inline const std::string kSingleFile = "model.safetensors";
-inline const std::string kIndexFile = "model.safetensors.index.json";
+/// Names as Hugging Face's: "model.safetensors", or of the first of three files
+/// "model-00001-of-00003.safetensors", and "model.safetensors.index.json".
+inline std::string file_name(const std::string& stem, size_t index = 0, size_t count = 1) {
+  char part[64] = "";
+  if (count > 1) std::snprintf(part, sizeof(part), "-%05zu-of-%05zu", index + 1, count);
+  return stem + part + ".safetensors";
+}
+inline std::string index_name(const std::string& stem) { return file_name(stem) + ".index.json"; }
+
+/// The files of a model folder.
+inline const std::string kSingleFile = file_name("model");
+inline const std::string kIndexFile = index_name("model");
 
 struct DtypeName {
   at::ScalarType dtype;

@@ -4,6 +4,7 @@
 #include "../mesh/agreement.h"
 #include "atomic_file.h"
 #include "checkpoint_files.h"
+#include "safetensors_format.h"
 #include "safetensors_writer.h"
 #include "strict_json.h"
 #include "tree_description.h"
@@ -348,7 +349,7 @@ class CheckpointWriter::Save {
 
   void complete(FileSums sums) {
     for (const Part& part : parts_) {
-      std::string name = index_name(part.stem);
+      std::string name = safetensors::index_name(part.stem);
       sums[name] = write_small(saving_ + "/" + name, part.index());
     }
     info_["files"] = tree_of(sums);

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -56,23 +55,12 @@ std::vector<Items> split(const Tensors& tensors, int64_t max_shard_size) {
   return parts;
 }
 
-std::string single_file(const std::string& stem) { return stem + ".safetensors"; }
-
-std::string index_file(const std::string& stem) { return single_file(stem) + ".index.json"; }
-
-std::string part_name(const std::string& stem, size_t index, size_t count) {
-  if (count == 1) return single_file(stem);
-  char part[64];
-  std::snprintf(part, sizeof(part), "-%05zu-of-%05zu", index + 1, count);
-  return single_file(stem + part);
-}
-
 json index_of(const std::string& stem, const std::vector<Items>& parts) {
   int64_t total = 0;
   json files = json::object();
   for (size_t i = 0; i < parts.size(); ++i)
     for (const auto* item : parts[i]) {
-      files[item->first] = part_name(stem, i, parts.size());
+      files[item->first] = file_name(stem, i, parts.size());
       total += bytes_of(item->second);
     }
   return {{"metadata", {{"total_size", total}}}, {"weight_map", std::move(files)}};
@@ -85,8 +73,8 @@ void write_index(const fs::path& path, const json& index) {
 // Parts of the same names as earlier ones replace them one by one. Until the new index is there,
 // the old one must name the earlier parts: they get second names, which go in the end.
 void keep_earlier(const fs::path& folder, const std::string& stem, const json& new_index) {
-  fs::path index_path = folder / index_file(stem);
-  if (fs::exists(folder / single_file(stem)) || !fs::exists(index_path)) return;
+  fs::path index_path = folder / index_name(stem);
+  if (fs::exists(folder / file_name(stem)) || !fs::exists(index_path)) return;
   json old_index;
   try {
     Weights earlier(index_path);
@@ -127,7 +115,7 @@ void remove_stale(const fs::path& folder, const std::string& stem,
     std::string name = item.path().filename();
     if (std::regex_match(name, ours) && kept.count(name) == 0) stale.insert(name);
   }
-  if (stale.erase(index_file(stem)) == 1) remove_file(folder / index_file(stem));
+  if (stale.erase(index_name(stem)) == 1) remove_file(folder / index_name(stem));
   for (const std::string& name : stale) remove_file(folder / name);
 }
 
@@ -156,18 +144,18 @@ void save_weights(const std::string& folder, const std::map<std::string, at::Ten
   });
   std::set<std::string> kept;
   for (size_t i = 0; i < parts.size(); ++i) {
-    std::string name = part_name(stem, i, parts.size());
+    std::string name = file_name(stem, i, parts.size());
     kept.insert(name);
     writer.write(fs::path(folder) / name, parts[i], metadata);
     writer.agree();
   }
   if (parts.size() > 1) {
-    kept.insert(index_file(stem));
+    kept.insert(index_name(stem));
     writer.on_first([&] { keep_earlier(folder, stem, index); });
   }
   writer.commit();
   writer.on_first([&] {
-    if (parts.size() > 1) write_index(fs::path(folder) / index_file(stem), index);
+    if (parts.size() > 1) write_index(fs::path(folder) / index_name(stem), index);
     remove_stale(folder, stem, kept);
     for (const auto& [name, text] : options.texts) write_file(fs::path(folder) / name, text);
   });
