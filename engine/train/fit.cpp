@@ -153,10 +153,10 @@ bool Trainer::Fit::train_epoch(const Dataset& examples, const std::string& desc)
       if (is_restored_) break;
       run_.n_examples = first + n;
       if (is_left_out) ahead = from_here(examples, order);
-      after_step(examples);
+      after_step(ahead);
       progress->advance(n, shown_);
     }
-    finish_step(examples);
+    finish_step(ahead);
     progress->advance(0, shown_);
   } catch (...) {
     // The log ends with the last step that was done, whatever stopped the next one.

@@ -3,6 +3,7 @@
 #include "local_batch.h"
 #include "random.h"
 
+#include <redco/error.h>
 #include <redco/random.h>
 
 #include <algorithm>
@@ -25,10 +26,10 @@ class Lookahead {
   Tree collate(const std::vector<int64_t>& indices) {
     auto expected = next_ < n_batches_ ? examples_of(next_) : std::span<const int64_t>();
     if (!std::equal(indices.begin(), indices.end(), expected.begin(), expected.end()))
-      return examples_.collate(indices);  // out of turn: one that is looked at again
+      return collate_again(indices);
     announce(next_ + examples_.n_ahead);
     Tree batch = [&] {
-      WithRng with_rng(rng_of(next_));
+      WithRng with_rng(rng_of(expected));
       return examples_.collate(indices);
     }();
     announce(++next_ + examples_.n_ahead);
@@ -43,21 +44,28 @@ class Lookahead {
     return pass_.collate == Collate::local ? local_part(batch, *mesh_) : batch;
   }
 
-  at::Generator rng_of(int64_t k) const {
-    int64_t step = k / pass_.batches_per_step;
-    at::Generator rng = make_rng(derive_seed(pass_.seed, {uint64_t(step)}));
-    auto examples = examples_of(k);
-    int64_t first_of_step = step * pass_.batches_per_step * pass_.batch_size;
-    counter_generator(rng)->set_batch(
-        {examples.data() - pass_.order.data() - first_of_step, int64_t(examples.size())});
+  // A part of the order that lies in one step.
+  at::Generator rng_of(std::span<const int64_t> examples) const {
+    int64_t place = examples.data() - pass_.order.data();
+    int64_t per_step = pass_.batches_per_step * pass_.batch_size;
+    at::Generator rng = make_rng(derive_seed(pass_.seed, {uint64_t(place / per_step)}));
+    counter_generator(rng)->set_batch({place % per_step, int64_t(examples.size())});
     return rng;
+  }
+
+  // Out of turn: a batch that is looked at again, or all of a step's.
+  Tree collate_again(const std::vector<int64_t>& indices) {
+    auto found = std::ranges::search(pass_.order, indices);
+    require(!found.empty(), "a batch of ", indices.size(), " examples is not one of this pass");
+    WithRng with_rng(rng_of({found.begin(), found.end()}));
+    return examples_.collate(indices);
   }
 
   void announce(int64_t end) {
     if (!examples_.prefetch) return;
     for (; announced_ < std::min(end, n_batches_); ++announced_) {
-      WithRng with_rng(rng_of(announced_));
       auto examples = examples_of(announced_);
+      WithRng with_rng(rng_of(examples));
       examples_.prefetch({examples.begin(), examples.end()});
     }
   }

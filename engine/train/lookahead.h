@@ -21,7 +21,8 @@ struct Pass {
 
 /// The dataset for one pass, in which `make_batch` asks for the batches in their order: `prefetch`
 /// is told what comes, and each batch has a generator of its own, that of its step, whose numbers
-/// depend neither on threads nor on the micro-batches. `order` must live as long.
+/// depend neither on threads nor on the micro-batches; a batch that is asked for again draws the
+/// same. `order` must live as long.
 Dataset with_lookahead(const Dataset& examples, const Pass& pass,
                        const std::shared_ptr<Mesh>& mesh);
 

@@ -23,18 +23,20 @@ double number(const std::string& name, const Tree& value) {
   return value.as<double>();
 }
 
+// What the info of a checkpoint says, which must live for longer.
 class Fields {
  public:
   explicit Fields(const Tree& info) {
     if (info.is_none()) return;
     require(info.is<Tree::Dict>(), "last_ckpt_info: ", info.kind(),
             " where a dictionary was expected");
-    dict_ = info.as<Tree::Dict>();
+    dict_ = &info.as<Tree::Dict>();
   }
 
   const Tree* find(const std::string& name) const {
-    auto found = dict_.find(name);
-    return found == dict_.end() || found->second.is_none() ? nullptr : &found->second;
+    if (dict_ == nullptr) return nullptr;
+    auto found = dict_->find(name);
+    return found == dict_->end() || found->second.is_none() ? nullptr : &found->second;
   }
   int64_t integer(const std::string& name) const {
     const Tree* value = find(name);
@@ -54,7 +56,7 @@ class Fields {
   }
 
  private:
-  Tree::Dict dict_;
+  const Tree::Dict* dict_ = nullptr;  ///< null: there is no info
 };
 
 }  // namespace

@@ -270,6 +270,29 @@ test("on_nonfinite = stop ends the run, and keeps the batch", function()
   assert(batch.factor:isnan():item() and batch.x:dim() == 2)
 end)
 
+test("the batch that is kept is the one that was, its random numbers too", function()
+  for _, accumulate in ipairs { 1, 2 } do
+    local workdir, drawn = new_workdir(), {}
+    local options = spoilt(nan, { accumulate_grad_batches = accumulate })
+    local collate, loss = options.collate_fn, options.loss_fn
+    options.collate_fn = function(examples)
+      local batch = collate(examples)
+      batch.noise = torch.rand { #examples }
+      return batch
+    end
+    options.loss_fn = function(rng, state, params, batch)
+      drawn[state.step] = drawn[state.step] or {}
+      table.insert(drawn[state.step], batch.noise)
+      return loss(rng, state, params, batch)
+    end
+    expect_error(function() fit(resumed(workdir, options)) end, "the loss of step")
+    local name, step = names_in(workdir):match "(nonfinite_step_(%d+)%.safetensors)"
+    local noise = torch.cat(drawn[tonumber(step)])
+    expect_equal(#drawn[tonumber(step)], accumulate)
+    assert(torch.equal(torch.load(workdir .. "/" .. name).noise, noise))
+  end
+end)
+
 test("on_nonfinite = skip goes on as if the batch had no gradient", function()
   for _, optimizer in ipairs { "sgd", "adamw" } do
     local function options(factor)
@@ -335,4 +358,4 @@ test("on_save_error: stop and continue, in the background and not", function()
   end
 end)
 
-regression.finish()
+testing.finish()
