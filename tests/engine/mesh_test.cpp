@@ -283,7 +283,7 @@ TEST_CASE("a collective that one does not join ends with its name when the time 
 TEST_CASE("a failure that is reported ends the others with its text") {
   in_processes({.n_processes = 3, .time_limit = std::chrono::seconds(30)}, [](Mesh& mesh) {
     if (mesh.processes().rank == 2) {
-      redco::report_failure("train.lua:7: out of tea");
+      redco::report_failure("train.lua:7: out of tea", 2);
       redco::report_failure("not the first");
       std::this_thread::sleep_for(std::chrono::seconds(2));
       return;

@@ -6,18 +6,9 @@ local data, torch = redco.data, redco.torch
 local test, expect_error = testing.test, testing.expect_error
 local expect_close, expect_equal = testing.expect_close, testing.expect_equal
 
-local folder = os.tmpname()
-os.remove(folder)
-assert(os.execute(("mkdir -p '%s'"):format(folder)) == 0)
+local folder = testing.folder()
 
-local function write(name, bytes)
-  local path = folder .. "/" .. name
-  local file = assert(io.open(path, "wb"))
-  file:write(bytes)
-  file:close()
-  return path
-end
-
+local write = testing.write
 local function joined(set) return table.concat(set:tolist(), " ") end
 
 local function squares(n)
@@ -250,5 +241,4 @@ test("a data set larger than memory trains", function()
   expect_equal(out, "129\t129\n")
 end)
 
-os.execute(("rm -r '%s'"):format(folder))
 testing.finish()

@@ -6,18 +6,9 @@ local data, torch = redco.data, redco.torch
 local test, expect_error = testing.test, testing.expect_error
 local expect_close, expect_equal = testing.expect_close, testing.expect_equal
 
-local folder = os.tmpname()
-os.remove(folder)
-assert(os.execute(("mkdir -p '%s'"):format(folder)) == 0)
+local folder = testing.folder()
 
-local function write(name, bytes)
-  local path = folder .. "/" .. name
-  local file = assert(io.open(path, "wb"))
-  file:write(bytes)
-  file:close()
-  return path
-end
-
+local write = testing.write
 local function packed(name, bytes)
   local path = write(name, bytes)
   assert(os.execute(("gzip -f '%s'"):format(path)) == 0)
@@ -172,5 +163,4 @@ test("idx: what is wrong is said with the file", function()
   expect(idx(0x0D, { 1 }, "1234"), "float32", "one byte")
 end)
 
-os.execute(("rm -r '%s'"):format(folder))
 testing.finish()

@@ -48,12 +48,10 @@ test("files of all kinds have Pillow's pixels", function()
   expect_equal(n, 13)
 end)
 
-local path = os.tmpname()
+local path = testing.folder() .. "/image"
 local function write(bytes)
   os.remove(path)  -- replacing a file's bytes in place makes some file systems wait for the disk
-  local file = assert(io.open(path, "wb"))
-  file:write(bytes)
-  file:close()
+  return testing.write(path, bytes)
 end
 
 local function expect_refused(bytes, ...)

@@ -6,9 +6,7 @@ local testing = require "testing"
 local lora, torch, tree = redco.lora, redco.torch, redco.tree
 local test, expect_close, expect_error = testing.test, testing.expect_close, testing.expect_error
 
-local scratch = os.tmpname()
-os.remove(scratch)
-assert(os.execute("mkdir " .. scratch) == 0)
+local scratch = testing.folder()
 
 local function expect_same_params(actual, expected)
   testing.expect_equal(table.concat(tree.paths(actual), " "),
@@ -405,11 +403,7 @@ test("a model with adapters is not written as a model", function()
   assert(tostring(model):find "GPT2LMHeadModel")
 end)
 
-local function write(path, text)
-  local file = assert(io.open(path, "w"))
-  file:write(text)
-  file:close()
-end
+local write = testing.write
 
 test("folders that are not supported", function()
   local base = { ["a.weight"] = torch.zeros { 3, 4 } }
@@ -452,5 +446,4 @@ test("folders that are not supported", function()
   expect_error(function() lora.from_pretrained(dir, base) end, "expected names like", "a.weight")
 end)
 
-os.execute("rm -r " .. scratch)
 testing.finish()

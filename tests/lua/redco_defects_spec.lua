@@ -242,4 +242,4 @@ test("D16: a frozen parameter needs no gradient and gets no state", function()
   end
 end)
 
-regression.finish()
+testing.finish()

@@ -1,14 +1,12 @@
 --- What the specs of the Trainer train: a line through points, w [3] and b, and a classifier whose
---- labels count unevenly. Runs have work folders, which `regression.finish()` removes.
+--- labels count unevenly. Runs have work folders of their own.
 local redco = require "redco"
 local testing = require "testing"
 
 local torch, nn, optim = redco.torch, redco.nn, redco.optim
 local expect_close = testing.expect_close
 
-local folder = os.tmpname()
-os.remove(folder)
-assert(os.execute(("mkdir -p '%s'"):format(folder)) == 0)
+local folder = testing.folder()
 local n_workdirs = 0
 local function new_workdir()
   n_workdirs = n_workdirs + 1
@@ -109,10 +107,5 @@ local regression = {
   expect_same_params = expect_same_params, weighted_examples = weighted_examples,
   weighted_trainer = weighted_trainer,
 }
-
-function regression.finish()
-  os.execute(("rm -r '%s'"):format(folder))
-  testing.finish()
-end
 
 return regression

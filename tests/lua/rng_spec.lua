@@ -222,4 +222,4 @@ test("a Predictor's batch size changes no number", function()
   same(predict(10), predict(1))
 end)
 
-regression.finish()
+testing.finish()

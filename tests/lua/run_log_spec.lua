@@ -182,4 +182,4 @@ test("a profile is a trace of the steps, their parts and operators", function()
   end, "give the Deployer a workdir")
 end)
 
-regression.finish()
+testing.finish()

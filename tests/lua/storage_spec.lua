@@ -6,16 +6,10 @@ local torch, tree = redco.torch, redco.tree
 local test, expect_error = testing.test, testing.expect_error
 local expect_close, expect_equal = testing.expect_close, testing.expect_equal
 
-local folder = os.tmpname()
-os.remove(folder)
-assert(os.execute(("mkdir -p '%s'"):format(folder)) == 0)
+local folder = testing.folder()
 local path = folder .. "/file.safetensors"
 
-local function write(bytes)
-  local file = assert(io.open(path, "wb"))
-  file:write(bytes)
-  file:close()
-end
+local function write(bytes) return testing.write(path, bytes) end
 
 local function round_trip(value)
   torch.save(value, path)
@@ -264,5 +258,4 @@ test("a parameter of a module that is no tensor is refused by its name", functio
     "linear.weight")
 end)
 
-os.execute(("rm -r '%s'"):format(folder))
 testing.finish()

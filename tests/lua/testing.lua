@@ -14,6 +14,25 @@ function testing.test(name, body)
   end
 end
 
+--- A folder for files, which goes when the tests are finished.
+function testing.folder()
+  if not testing.own_folder then
+    testing.own_folder = os.tmpname()
+    os.remove(testing.own_folder)
+    assert(os.execute(("mkdir -p '%s'"):format(testing.own_folder)) == 0)
+  end
+  return testing.own_folder
+end
+
+--- Writes a file, into that folder unless `path` names another; returns its path.
+function testing.write(path, bytes)
+  if path:sub(1, 1) ~= "/" then path = testing.folder() .. "/" .. path end
+  local file = assert(io.open(path, "wb"))
+  file:write(bytes)
+  file:close()
+  return path
+end
+
 --- Fails unless `body` raises an error whose text has every given part (plain text, no pattern).
 function testing.expect_error(body, ...)
   local ok, message = pcall(body)
@@ -52,6 +71,7 @@ function testing.expect_equal(actual, expected)
 end
 
 function testing.finish()
+  if testing.own_folder then os.execute(("rm -rf '%s'"):format(testing.own_folder)) end
   print(("%d passed, %d failed"):format(testing.passed, testing.failed))
   if testing.failed > 0 then os.exit(1) end
   assert(testing.passed > 0, "the file has no test")

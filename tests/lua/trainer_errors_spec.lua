@@ -348,4 +348,4 @@ test("1,000 steps with 100,000 examples resident hold the memory flat", function
   assert(highest - before < slack, ("%.1f MB, then %.1f MB"):format(before, highest))
 end)
 
-regression.finish()
+testing.finish()

@@ -403,4 +403,4 @@ test("set_train_state starts anew", function()
   expect_same_params(trainer.params, once, 0)
 end)
 
-regression.finish()
+testing.finish()

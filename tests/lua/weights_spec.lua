@@ -7,8 +7,7 @@ local torch = redco.torch
 local test, expect_close, expect_equal, expect_error =
   testing.test, testing.expect_close, testing.expect_equal, testing.expect_error
 
-local folder = os.tmpname()
-os.remove(folder)
+local folder = testing.folder()
 local params = { ["a.weight"] = torch.arange(6, { dtype = "float32" }):view { 2, 3 },
   ["a.bias"] = torch.ones({ 2 }, { dtype = "bfloat16" }), step = torch.tensor(7) }
 
@@ -64,5 +63,4 @@ test("what is wrong is said with the line of the script", function()
   expect_equal(weights.nothing, nil)
 end)
 
-os.execute(("rm -r '%s'"):format(folder))
 testing.finish()

@@ -6,18 +6,9 @@ local data, torch = redco.data, redco.torch
 local test, expect_error = testing.test, testing.expect_error
 local expect_close, expect_equal = testing.expect_close, testing.expect_equal
 
-local folder = os.tmpname()
-os.remove(folder)
-assert(os.execute(("mkdir -p '%s'"):format(folder)) == 0)
+local folder = testing.folder()
 
-local function write(name, text)
-  local path = folder .. "/" .. name
-  local file = assert(io.open(path, "wb"))
-  file:write(text)
-  file:close()
-  return path
-end
-
+local write = testing.write
 local function new_trainer(options)
   return redco.Trainer {
     deployer = redco.Deployer { seed = 3, verbose = false },
@@ -414,5 +405,4 @@ test("workers end with their Trainer", function()
   expect_equal(n_threads(), before)
 end)
 
-os.execute(("rm -r '%s'"):format(folder))
 testing.finish()

@@ -4,9 +4,7 @@ local testing = require "testing"
 
 local data, torch, test = redco.data, redco.torch, testing.test
 
-local folder = os.tmpname()
-os.remove(folder)
-assert(os.execute(("mkdir '%s'"):format(folder)) == 0)
+local folder = testing.folder()
 local packages = "pillow==11.3.0 numpy==2.2.6 safetensors==0.5.3"
 local status = os.execute(("./environment.sh images.py '%s' '%s'"):format(packages, folder))
 if status ~= 0 then os.exit(status >= 256 and status / 256 or status) end
@@ -42,5 +40,4 @@ test("resizing", function()
   assert(n >= 200, n)
 end)
 
-os.execute(("rm -r '%s'"):format(folder))
 testing.finish()
