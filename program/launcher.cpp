@@ -43,10 +43,9 @@ void say(const Args&... args) {
 }
 
 // What another start would not change: wrong usage, and the end that a signal asked it for.
-bool is_final(const Workers::Ended& worker) {
-  if (!WIFEXITED(worker.status) || worker.was_asked) return false;
-  int code = WEXITSTATUS(worker.status);
-  return code == 2 || (code > 128 && code <= 128 + SIGRTMAX);
+bool is_final(const Workers::Ended& worker, int code) {
+  bool was_saved = WIFEXITED(worker.status) && !worker.was_asked && code > 128;
+  return code == 2 || (was_saved && code <= 128 + SIGRTMAX);
 }
 
 class Launch {
@@ -192,7 +191,7 @@ void Launch::on_ended() {
   for (const auto& worker : workers_->take_ended()) {
     if (worker.status == 0) continue;
     failed_.push_back(worker);
-    hosts_->note_failure({worker.rank, describe_end(worker.status)});
+    hosts_->note_failure({worker.rank, describe_end(worker.status), exit_code(worker.status)});
   }
 }
 
@@ -244,9 +243,11 @@ void Launch::conclude(const Hosts::News& news) {
     say("the store of the run at ", hosts_->address(), ":", hosts_->port(), " is lost (", news.lost,
         "): the launcher of host 0 has ended, or its host cannot be reached");
   }
-  int code = own == nullptr || own->was_asked ? 1 : exit_code(own->status);
+  int code = own != nullptr && !own->was_asked ? exit_code(own->status)
+             : news.failure                    ? news.failure->exit_code
+                                               : 1;
   if (is_elsewhere && news.end) code = news.end->code;
-  if (news.end || restarts_.max == 0 || (own != nullptr && is_final(*own))) {
+  if (news.end || restarts_.max == 0 || (own != nullptr && is_final(*own, code))) {
     hosts_->end({code, ""});
     result_ = code;
     return;

@@ -128,12 +128,26 @@ int run_workers(const Arguments& args) {
   return redco::launch(place, args.nproc, restarts, worker_command(args));
 }
 
-// Tells everyone who may ask why this process ends.
-void tell(const std::string& message, const std::string& traceback) {
+// Tells everyone who may ask why this process ends; returns what it ends with.
+int tell(ExitCode code, const std::string& message, const std::string& traceback = "") {
   std::string text = traceback.empty() ? message : message + "\n" + traceback;
   std::fprintf(stderr, "redco-lua: %s\n", text.c_str());
-  redco::report_failure(text);
+  redco::report_failure(text, code);
   redco::write_error_file(message, traceback);
+  return code;
+}
+
+ExitCode code_of(redco::ScriptError::Kind kind) {
+  switch (kind) {
+    case redco::ScriptError::Kind::usage:
+      return wrong_usage;
+    case redco::ScriptError::Kind::interrupted:
+      return interrupted;
+    case redco::ScriptError::Kind::script:
+    case redco::ScriptError::Kind::stopped:
+      break;
+  }
+  return script_failed;
 }
 
 // What is drawn without a seed is the same in all processes of a run, and another in each run.
@@ -259,21 +273,10 @@ int main(int argc, char** argv) {
       std::fprintf(stderr, "redco-lua: %s\n", error.what());
       return 128 + error.signal();
     }
-    tell(error.what(), error.traceback());
-    switch (error.kind()) {
-      case redco::ScriptError::Kind::usage:
-        return wrong_usage;
-      case redco::ScriptError::Kind::interrupted:
-        return interrupted;
-      case redco::ScriptError::Kind::script:
-      case redco::ScriptError::Kind::stopped:
-        break;
-    }
+    return tell(code_of(error.kind()), error.what(), error.traceback());
   } catch (const redco::UsageError& error) {
-    tell(error.what(), "");
-    return wrong_usage;
+    return tell(wrong_usage, error.what());
   } catch (const std::exception& error) {
-    tell(error.what(), "");
+    return tell(script_failed, error.what());
   }
-  return script_failed;
 }

@@ -252,18 +252,19 @@ std::shared_ptr<Mesh> Mesh::make(const MeshOptions& options) {
   return std::make_shared<Grid>(options);
 }
 
-void report_failure(const std::string& text) {
+void report_failure(const std::string& text, int exit_code) {
   try {
     bool reported = false;
     Connection::for_each([&](Connection& connection) {
-      connection.peers().report_failure(text);
+      connection.peers().report_failure(text, exit_code);
       reported = true;
     });
     if (reported) return;
     // It failed before it made a mesh: the others may wait for it.
     Processes processes = find_processes();
     if (processes.size == 1 || processes.hosts_store) return;
-    RunStore::connect(processes, std::chrono::seconds(2))->note_failure({processes.rank, text});
+    RunStore::connect(processes, std::chrono::seconds(2))
+        ->note_failure({processes.rank, text, exit_code});
   } catch (const std::exception&) {
     // The others will notice that this process is gone.
   }

@@ -147,6 +147,8 @@ void Peers::check(const What& what, const std::vector<int64_t>& waited_for) {
          " failed: ", failure_->text.substr(0, failure_->text.find("\nstack traceback")));
 }
 
-void Peers::report_failure(const std::string& text) { store_->note_failure({rank_, text}); }
+void Peers::report_failure(const std::string& text, int exit_code) {
+  store_->note_failure({rank_, text, exit_code});
+}
 
 }  // namespace redco

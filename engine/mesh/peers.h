@@ -46,8 +46,8 @@ class Peers {
   /// Ends the signs of life; waits a second at most.
   void stop();
 
-  /// Tells the others that this process has failed, and why.
-  void report_failure(const std::string& text);
+  /// Tells the others that this process has failed, why, and what it ends with.
+  void report_failure(const std::string& text, int exit_code);
 
   static constexpr std::chrono::milliseconds look_around = std::chrono::milliseconds(200);
   /// How long a process may give no sign before it counts as gone.

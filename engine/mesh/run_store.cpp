@@ -100,7 +100,8 @@ void RunStore::require_address(const Processes& processes) {
 int64_t RunStore::port() const { return port_; }
 
 void RunStore::note_failure(const Failure& failure) {
-  std::string text = std::to_string(failure.rank) + "\n" + failure.text;
+  std::string text =
+      std::to_string(failure.rank) + " " + std::to_string(failure.exit_code) + "\n" + failure.text;
   store_->compareSet(failure_key, std::vector<uint8_t>(),
                      std::vector<uint8_t>(text.begin(), text.end()));
 }
@@ -108,8 +109,9 @@ void RunStore::note_failure(const Failure& failure) {
 std::optional<RunStore::Failure> RunStore::failure() {
   if (!store_->check({failure_key})) return std::nullopt;
   std::string text = store_->get_to_str(failure_key);
-  size_t end = text.find('\n');
-  return Failure{std::stoll(text.substr(0, end)), text.substr(end + 1)};
+  size_t space = text.find(' '), end = text.find('\n');
+  return Failure{std::stoll(text.substr(0, space)), text.substr(end + 1),
+                 std::stoi(text.substr(space + 1, end))};
 }
 
 }  // namespace redco

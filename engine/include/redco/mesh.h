@@ -83,7 +83,8 @@ class REDCO_API Mesh {
 };
 
 /// Tells the other processes of this one's run that it is about to end with an error: those that
-/// wait for it end with an error that has this text. For programs; quick where there are no others.
-REDCO_API void report_failure(const std::string& text);
+/// wait for it end with an error that has this text, and a launcher with this exit code. For
+/// programs; quick where there are no others.
+REDCO_API void report_failure(const std::string& text, int exit_code = 1);
 
 }  // namespace redco

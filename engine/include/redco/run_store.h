@@ -24,6 +24,7 @@ class REDCO_API RunStore {
   struct Failure {
     int64_t rank = 0;
     std::string text;
+    int exit_code = 1;  ///< what the process ends with
   };
 
   /// Opens a store at a free port of this host, for processes on this host.
