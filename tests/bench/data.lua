@@ -37,7 +37,7 @@ local prepare = redco.data.image_processor {
 
 local tasks = {
   {
-    name = "text", key = "attention_mask",
+    name = "text", key = "attention_mask", n_batches = 1000,
     examples = redco.data.jsonl(folder .. "/texts.jsonl"),
     collate_fn = function(examples)
       local texts = {}
@@ -46,7 +46,7 @@ local tasks = {
     end,
   },
   {
-    name = "image", key = "pixel_values",
+    name = "image", key = "pixel_values", n_batches = 40,
     examples = redco.data.image_folder(folder .. "/images"),
     collate_fn = function(examples)
       local images = {}
@@ -75,14 +75,16 @@ end
 
 local function no_collate() return { x = torch.zeros { 1 } } end
 
---- The part of the collation that does not show beside steps that take as long.
+--- The part of the collation that does not show beside steps that take as long, in passes of some
+--- seconds, beside which the start of the workers is short.
 local function hidden(task)
-  local examples = redco.data.dataset(40 * o.batch_size, function(i)
+  local n_batches = task.n_batches
+  local examples = redco.data.dataset(n_batches * o.batch_size, function(i)
     return task.examples[(i - 1) % #task.examples + 1]
   end)
   local alone = new_pass(examples, task.collate_fn, 0, function() end)
   alone()
-  local step_time = alone() / 40
+  local step_time = alone() / n_batches
   local function step()
     local start = clock.now()
     repeat until clock.now() - start > step_time
