@@ -1,5 +1,6 @@
 --- What a script can reach, as the registry knows it: modules and classes with their members, and
 --- the page of the reference that each is on.
+local redco = require "redco"  -- which defines all of it
 local registry = require "redco.registry"
 local signature = require "redco.reference.signature"
 local types = require "redco.reference.types"
@@ -91,7 +92,7 @@ function surface.modules()
       if type(inner) == "table" and registry.text(inner) then visit(inner) end
     end
   end
-  visit(require "redco")
+  visit(redco)
   return found
 end
 
