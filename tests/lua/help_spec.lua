@@ -40,6 +40,7 @@ test("an operator by value, as a function, as a method and by its bare name", fu
     "the tensor before the colon")
   expect_equal(help.text(torch.zeros { 1 }.sum), method)
   expect_equal(help.text "Tensor.sum", method)
+  assert(not text:find "out: Tensor", "calls that are given their results")
 end)
 
 test("a method of a class, and words that several have", function()
@@ -104,6 +105,7 @@ test("the names of named arguments", function()
   local names = " " .. table.concat(help.arguments(torch.sum), " ") .. " "
   for _, name in ipairs { "dim", "keepdim", "dtype", "out" } do
     assert(names:find(" " .. name .. " ", 1, true), names)
+    expect_equal(select(2, names:gsub(" " .. name .. " ", "")), 1)
   end
 end)
 
