@@ -388,10 +388,7 @@ void add_deployer(lua_State* L) {
         "1000 elements only its type and shape. fit does so with {example = ..., pred = ...} of "
         "each example after an evaluation with an eval_predictor."}},
       field);
-  register_functions(
-      L, "redco.",
-      {{"Deployer", make,
-        deployer_text}});
+  register_functions(L, "redco.", {{"Deployer", make, deployer_text}});
 }
 
 }  // namespace redco::lua

@@ -108,17 +108,13 @@ Predicts from a list or a data set of examples, a batch at a time.
 
 void add_predictor(lua_State* L) {
   make_object_type<LuaPredictor>(
-      L,
-      "Predictor {}\nPredicts from examples, batch by batch.",
+      L, "Predictor {}\nPredicts from examples, batch by batch.",
       {{"predict", predict,
-           "predict(self, {examples, per_device_batch_size, params, desc = \"Predicting\"}) -> list\n"
-           "One prediction per example, in their order; `examples` is a list or a data set. "
-           "Parameters that no Trainer has laid out over "
-           "the processes are laid out for this call."}});
-  register_functions(
-      L, "redco.",
-      {{"Predictor", make,
-        predictor_text}});
+        "predict(self, {examples, per_device_batch_size, params, desc = \"Predicting\"}) -> list\n"
+        "One prediction per example, in their order; `examples` is a list or a data set. "
+        "Parameters that no Trainer has laid out over "
+        "the processes are laid out for this call."}});
+  register_functions(L, "redco.", {{"Predictor", make, predictor_text}});
 }
 
 }  // namespace redco::lua

@@ -309,9 +309,11 @@ void add_tensor_methods(lua_State* L) {
         "The elements; a number for a tensor with no dimensions. int64 values beyond 2^53 come as "
         "LuaJIT's 64-bit integers."},
        {"size", size,
-        "size(self, dim = nil) -> integer or list of integers\nThe size of a dimension (from 0); without `dim` the shape."},
+        "size(self, dim = nil) -> integer or list of integers\nThe size of a dimension (from 0); "
+        "without `dim` the shape."},
        {"stride", stride,
-        "stride(self, dim = nil) -> integer or list of integers\nThe stride of a dimension; without `dim` a list of all."},
+        "stride(self, dim = nil) -> integer or list of integers\nThe stride of a dimension; "
+        "without `dim` a list of all."},
        {"dim", dim, "dim(self) -> integer\nThe number of dimensions."},
        {"numel", numel, "numel(self) -> integer\nThe number of elements."},
        {"nbytes", nbytes, "nbytes(self) -> integer\nThe bytes of the elements."},

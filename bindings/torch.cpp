@@ -231,11 +231,12 @@ void make_tensor_type(lua_State* L) {
        {"ndim", ndim, "ndim: integer\nThe number of dimensions."},
        {"T", transposed, "T: Tensor\nThe transpose of a tensor of at most two dimensions."}});
   lua_newtable(L);  // methods
-  register_value(L, "Tensor",
-                 "Tensor {}\n"
-                 "An array of numbers on a device, as in PyTorch. Dimensions and indices count from "
-                 "0: t[0] is the first row, t[{0, {1, 3}}] a range of it, t[mask] what a boolean "
-                 "tensor selects. Every operator of ATen is a method too: x:sum(0), x:matmul(y).");
+  register_value(
+      L, "Tensor",
+      "Tensor {}\n"
+      "An array of numbers on a device, as in PyTorch. Dimensions and indices count from "
+      "0: t[0] is the first row, t[{0, {1, 3}}] a range of it, t[mask] what a boolean "
+      "tensor selects. Every operator of ATen is a method too: x:sum(0), x:matmul(y).");
   add_tensor_methods(L);
   add_backward(L);
   add_sharding_methods(L);

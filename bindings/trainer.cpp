@@ -319,7 +319,8 @@ int field(lua_State* L) {
 
 }  // namespace
 
-constexpr const char* trainer_text = R"text(Trainer{deployer, collate_fn, loss_fn, params, optimizer,
+constexpr const char* trainer_text =
+    R"text(Trainer{deployer, collate_fn, loss_fn, params, optimizer,
   apply_fn, opt_state, step = 0, last_ckpt_info, compute_dtype = "float32", loss_scale,
   lr_schedule_fn, accumulate_grad_batches, train_step_fn, collate = "global",
   params_sharding_rules, num_workers = 0, prefetch_factor = 2} -> Trainer
@@ -398,10 +399,7 @@ void add_trainer(lua_State* L) {
         "A Predictor with the Trainer's deployer, collate_fn and its workers, collate and "
         "params_sharding_rules."}},
       field);
-  register_functions(
-      L, "redco.",
-      {{"Trainer", make,
-        trainer_text}});
+  register_functions(L, "redco.", {{"Trainer", make, trainer_text}});
 }
 
 }  // namespace redco::lua

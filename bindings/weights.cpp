@@ -172,8 +172,7 @@ int open(lua_State* L) {
 }
 
 template <class T>
-void make_reader_type(lua_State* L, const char* type_text, lua_CFunction tensor,
-                      const char* text) {
+void make_reader_type(lua_State* L, const char* type_text, lua_CFunction tensor, const char* text) {
   make_object_type<T>(
       L, type_text,
       {{"keys", keys<T>,
@@ -211,8 +210,8 @@ void add_weights(lua_State* L) {
       "tensor(self, name) -> Tensor\n"
       "A tensor in the mapped file: what is used of it is read from the disk then. Writing to it "
       "does not change the file.");
-  make_reader_type<GgufObject>(
-      L, "GgufFile {path, metadata}\nA model file of llama.cpp.", dequantized_tensor,
+  make_reader_type<GgufObject>(L, "GgufFile {path, metadata}\nA model file of llama.cpp.",
+                               dequantized_tensor,
                                "tensor(self, name) -> Tensor\n"
                                "A tensor as PyTorch has it: float32 where the file has it "
                                "quantised, mapped where it has the values themselves.");
