@@ -334,7 +334,8 @@ void add_deployer(lua_State* L) {
         "A source of random numbers of its own, as `redco.Rng`, different at each call and the "
         "same in each run of one seed."},
        {"get_lr_schedule_fn", get_lr_schedule_fn,
-        "get_lr_schedule_fn(self, {train_size, per_device_batch_size, n_epochs, learning_rate, "
+        "get_lr_schedule_fn(self, {train_size, per_device_batch_size, n_epochs, learning_rate: "
+        "number, "
         "global_batch_size, accumulate_grad_batches, schedule_type = \"linear\", warmup_ratio = 0, "
         "warmup_steps, init_learning_rate = 0, end_learning_rate = 0}) -> function(step) -> "
         "number\n"

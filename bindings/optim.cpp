@@ -256,7 +256,7 @@ int open_optim(lua_State* L) {
         "Adafactor (arXiv 1804.04235) as torch.optim.Adafactor: factored second moments, no first "
         "moment."},
        {"chain", lua_chain,
-        "chain{first, second, ...} -> Optimizer\n"
+        "chain{first: Optimizer, second, ...} -> Optimizer\n"
         "One after the other: any that change gradients, then one that updates parameters."},
        {"clip_by_global_norm", lua_clip,
         "clip_by_global_norm(max_norm) -> Optimizer\n"

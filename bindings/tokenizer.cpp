@@ -441,11 +441,13 @@ void add_tokenizer(lua_State* L) {
         "clean_up_tokenization_spaces}) -> list of strings\n"
         "The texts of a list of lists, or of a tensor [batch, length]."},
        {"convert_tokens_to_ids", convert_tokens_to_ids,
-        "convert_tokens_to_ids(self, tokens) -> integer or list of integers\n"
+        "convert_tokens_to_ids(self, tokens: string or list of strings) -> integer or list of "
+        "integers\n"
         "The number of one token, or of each of a list. A token that is not in the vocabulary has "
         "that of unk_token; an error where there is none."},
        {"convert_ids_to_tokens", convert_ids_to_tokens,
-        "convert_ids_to_tokens(self, ids) -> string or list of strings\n"
+        "convert_ids_to_tokens(self, ids: integer or list of integers or Tensor) -> string or list "
+        "of strings\n"
         "The token of one number, or of each of a list or tensor."},
        {"decode_stream", decode_stream,
         "decode_stream(self, {skip_special_tokens = false}) -> DecodeStream\n"

@@ -1,5 +1,5 @@
--- Milliseconds of a question to `help`: the first one of a process, about a whole module, which loads
--- and reads all texts; then over all names, and of named arguments. One JSON line.
+-- Milliseconds of a question to `help`: the first one of a process, about a whole module, which
+-- loads and reads all texts; then over all names, and of named arguments. One JSON line.
 local clock = require "clock"
 local redco = require "redco"
 local registry = require "redco.registry"

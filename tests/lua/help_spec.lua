@@ -44,17 +44,18 @@ test("an operator by value, as a function, as a method and by its bare name", fu
 end)
 
 test("a method of a class, and words that several have", function()
-  expect_text("fit", "Trainer:fit(self, {train_examples", "early_stopping: {metric")
+  expect_text("fit", "Trainer:fit({train_examples", "early_stopping: {metric")
   expect_text("dtype", "Tensor.dtype: string", "See also")
   expect_text("linear", "redco.nn.linear(", "the operator torch.linear")
 end)
 
 test("objects: their class with its methods", function()
-  expect_text(torch.zeros { 1 }, "Tensor\n", "backward(self, gradient, {...})", "shape: list of")
+  expect_text(torch.zeros { 1 }, "Tensor\n", "backward(gradient, {...})", "shape: list of")
   expect_text(torch.Tensor, "Tensor\n")
   local deployer = redco.Deployer { seed = 1, verbose = false }
   expect_text(deployer, "Made by redco.Deployer", "log_metrics(")
-  expect_text(redco.data.dataset(1, print), "Dataset", "slice(self, first, last)")
+  expect_text(redco.data.dataset(1, print), "Dataset", "slice(first, last)")
+  expect_text("Tokenizer", "tokenizer(texts, {...})")
   local model = redco.models.from_pretrained "../cases/gpt2"
   expect_text(model, "Model {params", "generate(params, inputs, {...})")
   expect_text(model.generate, "Model.generate(", "num_beams = 1")

@@ -69,7 +69,7 @@ local function generate(model, params, inputs, options)
 end
 
 return registry.define("redco.models.generate", [[
-generate(model, params, inputs, options) -> sequences [rows, length], scores [rows] (beam search)
+generate(model, params, inputs, options = nil) -> sequences [rows, length], scores [rows] (beam search)
 Tokens after a prompt: `Model.generate` has the options.]],
 function(model, params, inputs, options)
   return torch.no_grad(generate, model, params, inputs, options)

@@ -87,14 +87,6 @@ local function add_prose(lines, read, context)
   end
 end
 
--- A signature as code, broken between arguments.
-local function add_signature(lines, full_name, read)
-  local prefix = surface.owner(full_name) .. full_name:match "([.:])[^.:]+$"
-  lines[#lines + 1] = "\n```lua"
-  wrap(lines, width, prefix .. read.head, "", "    ")
-  lines[#lines + 1] = "```"
-end
-
 -- The types of arguments or fields, and in a table what there is to say of them.
 local function add_arguments(lines, read, context)
   local rows, words, is_described = {}, {}, false
@@ -109,9 +101,9 @@ local function add_arguments(lines, read, context)
   end
   if #rows == 0 then return end
   lines[#lines + 1] = ""
-  if not is_described then return wrap(lines, width, table.concat(words, "; ")) end
-  lines[#lines + 1] = ("| %s | type | |\n| --- | --- | --- |"):format(
-    read.kind == "class" and "field" or "argument")
+  local title = read.kind == "class" and "Fields" or "Arguments"
+  if not is_described then return wrap(lines, width, title .. ": " .. table.concat(words, "; ")) end
+  lines[#lines + 1] = ("| %s | type | |\n| --- | --- | --- |"):format(title)
   for _, row in ipairs(rows) do lines[#lines + 1] = row end
 end
 
@@ -122,7 +114,9 @@ local function add_entry(lines, full_name)
     lines[#lines + 1] = "\nA field: " .. read.type .. "."
     add_prose(lines, read, full_name)
   else
-    add_signature(lines, full_name, read)
+    lines[#lines + 1] = "\n```lua"
+    wrap(lines, width, surface.signature(full_name), "", "    ")
+    lines[#lines + 1] = "```"
     add_prose(lines, read, full_name)
     add_arguments(lines, read, full_name)
   end

@@ -1,6 +1,5 @@
 --- Texts as `help` prints them, in lines of at most 80 columns.
 local operators = require "redco.reference.operators"
-local signature = require "redco.reference.signature"
 local surface = require "redco.reference.surface"
 local wrap_lines = require "redco.reference.wrap"
 
@@ -13,16 +12,14 @@ end
 -- A line for what each member of a group is called with, and its first sentence.
 local function add_members(lines, group)
   for _, full_name in ipairs(surface.members(group)) do
-    local read = surface.read(full_name)
-    wrap(lines, signature.short(read), "  ", "      ")
-    wrap(lines, surface.summary(read), "    ", "    ")
+    wrap(lines, surface.short(full_name), "  ", "      ")
+    wrap(lines, surface.summary(surface.read(full_name)), "    ", "    ")
   end
 end
 
 local function add_own(lines, full_name)
   local read = surface.read(full_name)
-  local prefix = read.kind ~= "module" and full_name:match "^(.*[.:])[^.:]+$" or ""
-  wrap(lines, prefix .. read.head:gsub(" {}$", ""), "", "    ")
+  wrap(lines, surface.signature(full_name), "", "    ")
   for i, paragraph in ipairs(read.paragraphs) do
     if i > 1 then lines[#lines + 1] = "" end
     wrap(lines, paragraph)

@@ -96,6 +96,26 @@ function surface.modules()
   return found
 end
 
+-- A method without `self`, and the call of an object by the name of its class.
+local function as_called(text, full_name)
+  local class = full_name:match "^(.*):"
+  if not class then return text end
+  return (text:gsub("%(self,? ?", "(", 1):gsub("^__call", class:lower()))
+end
+
+--- How a function is called, with all that its signature has: "Trainer:fit({train_examples, ...})".
+function surface.signature(full_name)
+  local read = surface.read(full_name)
+  local head = read.head:gsub(" {}$", "")
+  local prefix = read.kind ~= "module" and full_name:match "^(.*[.:])[^.:]+$" or ""
+  return (full_name:find ":__call$" and "" or prefix) .. as_called(head, full_name)
+end
+
+--- The same with names alone, as in a list of what a module or class has: "fit({...})".
+function surface.short(full_name)
+  return as_called(signature.short(surface.read(full_name)), full_name)
+end
+
 --- What a text says in its first sentence.
 function surface.summary(read)
   local first = (read.paragraphs[1] or ""):gsub("\n", " ")

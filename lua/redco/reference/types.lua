@@ -26,7 +26,7 @@ local words_by_type = {
     process_id r save_ckpt_every_k_epochs save_ckpt_every_k_steps seed sep_token_id seq_len size step
     top_k total_steps train_size unk_token_id vocab_size warmup_steps word_order zero
     zero_min_size dim]],
-  number = [[a b eps1 init_value learning_rate max_norm max_seconds p peak_value pos_label scale
+  number = [[a b eps1 init_value max_norm max_seconds p peak_value pos_label scale
     smooth_value]],
   string = [[base_model_name_or_path bos_token chat_template ckpt_dir ckpt_name cls_token compute_dtype
     decoder_dir delimiter desc device dir dtype encoder_dir eos_token float_dtype folder full_name
@@ -34,9 +34,9 @@ local words_by_type = {
     sep_token stem string task_type text text_pair title truncation_side unk_token workdir]],
   table = [[config defaults early_stopping info inputs last_ckpt_info loss_scale metadata metrics opt_state options
     outputs params profile rules structure texts tree variables]],
-  ["function"] = [[activation apply_fn body collate_fn eval_metric_fn f forward frozen get loss_fn
+  ["function"] = [[activation body collate_fn eval_metric_fn f forward frozen get loss_fn
     lr_schedule_fn output_fn pred_fn streamer train_step_fn]],
-  Tensor = [[c gradient h hidden_states k logits loss mask memory pixels q scores sequences tensor v
+  Tensor = [[c gradient h hidden_states k logits loss mask memory pixels q scores tensor v
     x]],
   Dataset = "", Cache = "cache", Deployer = "deployer", Generator = "generator rng",
   Model = "model", Optimizer = "optimizer second", Predictor = "eval_predictor",
@@ -47,6 +47,8 @@ local words_by_type = {
   ["integer or string or table"] = "dp mp",
   ["integer or string"] = "max_shard_size",
   ["string or function"] = "operator",
+  ["number or function"] = "learning_rate",
+  ["function or Model"] = "apply_fn",
   ["list of integers"] = "indices sizes",
   ["list of integers or Tensor"] = "ids",
   ["list of numbers"] = "betas counts losses",
@@ -54,7 +56,9 @@ local words_by_type = {
   ["list of strings"] = [[rouge_types save_argmax_ckpt_by_metrics save_argmin_ckpt_by_metrics
     stop_strings]],
   ["list of tables"] = "messages params_sharding_rules",
-  ["list or Dataset or Tensor"] = "eval_examples examples sets train_examples",
+  ["list or Dataset or Tensor"] = "eval_examples examples sets",
+  ["list or Dataset or Tensor or function"] = "train_examples",
+  ["list or Dataset"] = "sequences",
   ["list or Tensor"] = "predictions references tokens",
   ["list of strings or string"] = "reference target_modules",
   ["table or Tensor"] = "batch",
@@ -88,7 +92,7 @@ local primitives = {
 -- One alternative of a type in words.
 local function one_annotation(words, class)
   local plain = words:gsub("%s*%b()$", ""):gsub("%s*%b[]$", "")
-  if words:find "^%[" or words:find "^like " then return types.classes.Tensor end
+  if words:find "^[%w_]*%s?%[" or words:find "^like " then return types.classes.Tensor end
   if words:find "^function%(" then return "function" end
   if plain == "self" then return class end
   local element = plain:match "^list of (.*)s$"
