@@ -10,28 +10,30 @@
 --- property is `Name {field, field: its type}` or `name: type`, a module its full name alone.
 local signature = {}
 
+-- The text with blanks for what is in quotes.
+local function unquoted(text)
+  return (text:gsub('"[^"]*"', function(quoted) return (" "):rep(#quoted) end))
+end
+
 --- The parts of a text between commas that are in no brackets or quotes.
-local function split(text)
-  local parts, depth, start, quoted = {}, 0, 1, false
-  for i = 1, #text do
-    local c = text:sub(i, i)
-    if c == '"' then
-      quoted = not quoted
-    elseif quoted then  -- luacheck: ignore
-    elseif c:find "[({[]" then
-      depth = depth + 1
-    elseif c:find "[)}%]]" then
-      depth = depth - 1
-    elseif c == "," and depth == 0 then
-      parts[#parts + 1] = text:sub(start, i - 1):match "^%s*(.-)%s*$"
-      start = i + 1
+function signature.split(text)
+  local parts, depth, start = {}, 0, 1
+  for i, c in unquoted(text):gmatch "()([%(%){}%[%],])" do
+    if c == "," then
+      if depth == 0 then
+        parts[#parts + 1] = text:sub(start, i - 1):match "^%s*(.-)%s*$"
+        start = i + 1
+      end
+    else
+      depth = depth + (c:find "[({[]" and 1 or -1)
     end
   end
   local last = text:sub(start):match "^%s*(.-)%s*$"
   if last ~= "" then parts[#parts + 1] = last end
   return parts
 end
-signature.split = split
+
+local split = signature.split
 
 local function read_argument(text)
   local name, rest = text:match "^([%w_]+)(.*)$"
@@ -47,7 +49,7 @@ end
 local function split_head(text)
   local head, rest = text:match "^([^\n]*)\n?(.*)$"
   local function is_open()
-    local plain = head:gsub('"[^"]*"', "")
+    local plain = unquoted(head)
     local _, opened = plain:gsub("[({[]", "")
     local _, closed = plain:gsub("[)}%]]", "")
     return opened > closed or plain:find "%->%s*$"
@@ -59,31 +61,23 @@ local function split_head(text)
   return head, rest
 end
 
--- The prose, as paragraphs, and the texts of the arguments by name, in their order.
+-- The prose, as paragraphs, and what is said of arguments: a list of {names, text}.
 local function read_body(body)
-  local paragraphs, described, item = {}, {}, nil
-  local open = false
+  local paragraphs, described = {}, {}
+  local is_open = false  -- whether a line goes on with the last paragraph
   for line in (body .. "\n"):gmatch "([^\n]*)\n" do
-    local names, text = line:match "^  ([%w_.][%w_., ]*):%s+(.*)$"
+    local names, text = line:match "^  (%w[%w_, ]*): (.*)$"
+    local more = #described > 0 and line:match "^    (.*)$"
     if names then
-      item = { names = names, text = text }
-      described[#described + 1] = item
-      for _, name in ipairs(split(names)) do described[name] = text end
-      open = false
-    elseif item and line:find "^    " then
-      local more = " " .. line:match "^%s*(.*)$"
-      item.text = item.text .. more
-      for _, name in ipairs(split(item.names)) do described[name] = item.text end
-    elseif line == "" then
-      open = false
-    else
-      if open then
-        paragraphs[#paragraphs] = paragraphs[#paragraphs] .. "\n" .. line
-      else
-        paragraphs[#paragraphs + 1] = line
-      end
-      open, item = true, nil
+      described[#described + 1] = { names = names, text = text }
+    elseif more then
+      described[#described].text = described[#described].text .. " " .. more
+    elseif is_open and line ~= "" then
+      paragraphs[#paragraphs] = paragraphs[#paragraphs] .. "\n" .. line
+    elseif line ~= "" then
+      paragraphs[#paragraphs + 1] = line
     end
+    is_open = line ~= "" and not names and not more
   end
   return paragraphs, described
 end
@@ -102,36 +96,49 @@ local function read_arguments(inside, is_named, all)
   return all
 end
 
---- What a text says: `head` (the signature on one line), `kind` ("function", "class", "property"
---- or "module"), `arguments` (name, type, default, shape, is_named, text; a class' fields),
---- `is_list` (called with a list), `results` (texts), `paragraphs` and `described` (the lines of
---- arguments).
+-- A function that is returned has results of its own, with commas.
+local function read_results(after)
+  local results = after:match "^%s*%->%s*(.*)$"
+  if not results then return {} end
+  return results:find "^function%(" and { results } or split(results)
+end
+
+local function text_of(name, described)
+  for _, item in ipairs(described) do
+    for _, each in ipairs(split(item.names)) do
+      if each == name then return item.text end
+    end
+  end
+end
+
+--- What a text says: `head` (the signature on one line), its `name`, `kind` ("function", "class",
+--- "property" or "module"), `paragraphs`, and `described`, what is said of arguments. Functions and
+--- classes have `arguments` (name, type, default, shape, is_named, text), which are a
+--- class' fields; functions `results` (texts), and whether they are called with braces alone
+--- (`is_braced`), and then with a list (`is_list`); properties have a `type`.
 function signature.read(text)
   local head, body = split_head(text)
   local paragraphs, described = read_body(body)
-  local read = { head = head, paragraphs = paragraphs, described = described, arguments = {},
-    results = {} }
-  local name, brackets, after = head:match "^([%w_.]+)%s*(%b())(.*)$"
-  if not name then name, brackets, after = head:match "^([%w_.]+)(%b{})(.*)$" end
-  local fields = head:match "^[%w_]+ (%b{})$"
-  read.name = name or head:match "^[%w_.]+"
-  if fields then
-    read.kind, brackets = "class", fields
-  elseif brackets then
-    read.kind = "function"
-    local results = after:match "^%s*%->%s*(.*)$"
-    -- A function that is returned has results of its own, with commas.
-    read.results = not results and {} or results:find "^function%(" and { results }
-      or split(results)
-  else
-    read.type = head:match "^[%w_]+:%s*(.+)$"
-    read.kind = read.type and "property" or "module"
-    return read
+  local read = { head = head, name = head:match "^[%w_.]+", paragraphs = paragraphs,
+    described = described, arguments = {}, results = {} }
+  local list, after = head:match "^[%w_.]+(%b())(.*)$"
+  if not list then
+    list, after = head:match "^[%w_.]+(%b{})(.*)$"
+    read.is_braced = list ~= nil
   end
-  read_arguments(brackets:sub(2, -2), brackets:sub(1, 1) == "{" and not fields, read.arguments)
+  local fields = head:match "^%w+ (%b{})$"
+  if list then
+    read.kind, read.results = "function", read_results(after)
+  elseif fields then
+    read.kind = "class"
+  else
+    read.type = head:match "^[%w_]+: (.+)$"
+    read.kind = read.type and "property" or "module"
+  end
+  read_arguments((list or fields or ""):sub(2, -2), read.is_braced, read.arguments)
   local last = read.arguments[#read.arguments]
-  read.is_list = brackets:sub(1, 1) == "{" and last ~= nil and last.name == "..."
-  for _, argument in ipairs(read.arguments) do argument.text = described[argument.name] end
+  read.is_list = read.is_braced and last ~= nil and last.name == "..."
+  for _, argument in ipairs(read.arguments) do argument.text = text_of(argument.name, described) end
   return read
 end
 
@@ -143,9 +150,8 @@ function signature.short(read)
     if not argument.is_named then names[#names + 1] = argument.name end
     has_named = has_named or argument.is_named
   end
-  local only_named = read.head:find "^[%w_.]+{"
-  if has_named and not only_named then names[#names + 1] = "{...}" end
-  return read.name .. (only_named and "{...}" or "(" .. table.concat(names, ", ") .. ")")
+  if has_named and not read.is_braced then names[#names + 1] = "{...}" end
+  return read.name .. (read.is_braced and "{...}" or "(" .. table.concat(names, ", ") .. ")")
     .. (#read.results > 0 and " -> " .. table.concat(read.results, ", ") or "")
 end
 

@@ -1,15 +1,10 @@
 --- Stubs for the lua-language-server: files that declare, and never run, the whole surface.
-local operators = require "redco.reference.operators"
+local operator_stubs = require "redco.reference.operator_stubs"
 local registry = require "redco.registry"
 local surface = require "redco.reference.surface"
-local torch = require "redco.torch"
 local types = require "redco.reference.types"
 
 local stubs = {}
-
-local keywords = {}
-for word in ([[and break do else elseif end false for function goto if in local nil not or repeat
-  return then true until while]]):gmatch "%a+" do keywords[word] = true end
 
 -- What objects can do besides their methods.
 local abilities = {
@@ -83,8 +78,7 @@ local function parameters(read, named, class)
     -- Nothing but named arguments: they must be given. `...` can only be the last.
     local place = names[#names] == "..." and #names or #names + 1
     table.insert(names, place, "arguments")
-    local is_needed = read.head:find "^[%w_.]+{" ~= nil
-    table.insert(all, place, { "arguments" .. (is_needed and "" or "?"), named, "" })
+    table.insert(all, place, { "arguments" .. (read.is_braced and "" or "?"), named, "" })
   end
   return names, all
 end
@@ -180,88 +174,6 @@ local function declare_group(group, modules)
   return ("%s%slocal %s = {}\n\n%s"):format(before, head, variable, table.concat(functions, "\n"))
 end
 
-local function type_of_operators(words)
-  return types.annotation(words) or "any"
-end
-
--- One way to call an overload: arguments that have defaults by name, or by their places.
-local function operator_overload(overload_read, by_place)
-  local positional, named, returned = {}, {}, {}
-  for _, argument in ipairs(overload_read.arguments) do
-    local is_named = argument.is_named and not (by_place and argument.can_be_positional)
-    local list = is_named and named or positional
-    list[#list + 1] = argument.name .. (argument.is_optional and "?" or "") .. ": "
-      .. type_of_operators(argument.type)
-  end
-  if not overload_read.is_out and overload_read.has_out then named[#named + 1] = "out?: any" end
-  if #named > 0 then
-    positional[#positional + 1] = "named?: {" .. table.concat(named, ", ") .. "}"
-  end
-  for i, words in ipairs(overload_read.results) do returned[i] = type_of_operators(words) end
-  return ("---@overload fun(%s)%s\n"):format(table.concat(positional, ", "),
-    #returned > 0 and ": " .. table.concat(returned, ", ") or "")
-end
-
--- An operator as a function and, where an argument is `self`, as a method.
-local function declare_operator(name)
-  local operator = operators.read(name)
-  local lines, is_method, self_first, has_out = {}, false, true, false
-  for _, each in ipairs(operator.overloads) do has_out = has_out or each.is_out end
-  for _, each in ipairs(operators.plain(operator)) do
-    each.has_out = has_out
-    local can_be_positional = false
-    for i, argument in ipairs(each.arguments) do
-      can_be_positional = can_be_positional or argument.can_be_positional
-      is_method = is_method or argument.name == "self"
-      if argument.name == "self" and i > 1 then self_first = false end
-    end
-    lines[#lines + 1] = operator_overload(each, false)
-    if can_be_positional then lines[#lines + 1] = operator_overload(each, true) end
-  end
-  local index = keywords[name] and ('["%s"]'):format(name) or "." .. name
-  local own_function = registry.text("torch." .. name)
-  local own_method = registry.text("Tensor:" .. name) or registry.text("Tensor." .. name)
-  local text = not own_function
-    and ("%storch%s = function(...) end\n"):format(table.concat(lines), index) or ""
-  if is_method and not own_method then
-    text = text .. (self_first and not own_function and "Tensor%s = torch%s\n"
-      or "Tensor%s = function(...) end\n"):format(index, index)
-  end
-  return text
-end
-
--- The language server reads no file of more than 500 kB.
-local most_bytes = 300e3
-
-local operators_head = [[
----@meta _
--- ATen's operators, from their schemas.
-
----@class torch
-local torch = {}
----@class torch.Tensor
-local Tensor = {}
-
-]]
-
-local function add_operators(files)
-  local parts, size = {}, 0
-  local function finish()
-    files[("redco/operators_%d.lua"):format(files.n_operators or 1)] =
-      operators_head .. table.concat(parts)
-    files.n_operators = (files.n_operators or 1) + 1
-    parts, size = {}, 0
-  end
-  for _, name in ipairs(torch.operators()) do
-    local text = declare_operator(name)
-    if size + #text > most_bytes then finish() end
-    parts[#parts + 1] = text
-    size = size + #text
-  end
-  finish()
-  files.n_operators = nil
-end
-
 --- All files, text by path: `require "redco.nn"` finds redco/nn.lua.
 function stubs.files()
   local files, modules = {}, surface.modules()
@@ -272,7 +184,7 @@ function stubs.files()
     local path = page[1] == "redco" and "redco.lua" or "redco/" .. page[1] .. ".lua"
     files[path] = ("---@meta %s\n\n%s"):format(module or "_", table.concat(parts, "\n"))
   end
-  add_operators(files)
+  for path, text in pairs(operator_stubs()) do files[path] = text end
   return files
 end
 
