@@ -73,7 +73,8 @@ end)
 
 test("no text for anything else", function()
   for _, x in ipairs { "nothing_like_it", "", ":", "torch.", "torch.nothing", 1, true,
-    print, {}, setmetatable({}, { __name = "nothing" }), io.stdout } do
+    print, {}, setmetatable({}, { __name = "nothing" }), io.stdout, 1LL,
+    coroutine.create(print), function() end } do
     expect_equal(help.text(x), nil)
     expect_equal(#help.arguments(x), 0)
     assert(printed(x):find "^help knows nothing of ", printed(x))

@@ -114,6 +114,18 @@ test("every module and class is on a page, or internal", function()
   expect_none(wrong)
 end)
 
+test("every table of functions in a module has a text", function()
+  local wrong = {}
+  for name, module in pairs(surface.modules()) do
+    for key, value in pairs(module) do
+      if type(value) == "table" and not registry.text(value) then
+        wrong[#wrong + 1] = name .. "." .. key
+      end
+    end
+  end
+  expect_none(wrong)
+end)
+
 test("objects have the name of their class, which has a text", function()
   for class in pairs(reachable.n_methods) do
     assert(types.classes[class] and surface.read(class).kind == "class", class)

@@ -87,6 +87,7 @@ local function results(read, class)
   local all = {}
   for i, words in ipairs(read.results) do
     local type = types.annotation(words, class) or "any"
+    if words:find "^what " then type = "any ..." end  -- of a function that is called
     all[i] = { type, type == words and "" or " # " .. words }
   end
   return all
