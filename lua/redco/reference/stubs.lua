@@ -68,10 +68,9 @@ local function parameters(read, named, class)
   for _, argument in ipairs(read.arguments) do
     if not argument.is_named and argument.name ~= "self" then
       names[#names + 1] = argument.name
-      local shape = argument.shape and " " .. argument.shape or ""
       all[#all + 1] = { argument.name .. (argument.default and "?" or ""),
         argument.name == "..." and "any" or annotation(argument, class),
-        remark(argument.text or argument.shape and shape:sub(2)) }
+        remark(argument.text or argument.shape) }
     end
   end
   if named then
@@ -81,16 +80,6 @@ local function parameters(read, named, class)
     table.insert(all, place, { "arguments" .. (read.is_braced and "" or "?"), named, "" })
   end
   return names, all
-end
-
-local function results(read, class)
-  local all = {}
-  for i, words in ipairs(read.results) do
-    local type = types.annotation(words, class) or "any"
-    if words:find "^what " then type = "any ..." end  -- of a function that is called
-    all[i] = { type, type == words and "" or " # " .. words }
-  end
-  return all
 end
 
 -- The declaration of a function or a method, `variable` being what it is in.
@@ -103,8 +92,11 @@ local function declare(full_name, variable)
   for _, parameter in ipairs(all) do
     lines[#lines + 1] = ("---@param %s %s%s\n"):format(unpack(parameter))
   end
-  for _, result in ipairs(results(read, class)) do
-    lines[#lines + 1] = ("---@return %s%s\n"):format(unpack(result))
+  for _, words in ipairs(read.results) do
+    local type = types.annotation(words, class) or "any"
+    local rest = words:find "^what " and " ..." or ""  -- all that another function returns
+    lines[#lines + 1] = ("---@return %s%s%s\n"):format(type, rest,
+      type == words and "" or " # " .. words)
   end
   lines[#lines + 1] = ("function %s%s(%s) end\n"):format(variable, full_name:match "[.:][^.:]+$",
     table.concat(names, ", "))
@@ -118,7 +110,7 @@ local function overload(full_name)
   local _, all = parameters(read, named)
   local listed, returned = {}, {}
   for i, parameter in ipairs(all) do listed[i] = parameter[1] .. ": " .. parameter[2] end
-  for i, result in ipairs(results(read)) do returned[i] = result[1] end
+  for i, words in ipairs(read.results) do returned[i] = types.annotation(words) or "any" end
   return before, ("---@overload fun(%s): %s\n"):format(table.concat(listed, ", "),
     table.concat(returned, ", "))
 end
