@@ -60,6 +60,24 @@ int nearest_name(lua_State* L) {
 // What the wrapper makes of the error has the line of the script.
 int fail_at_script(lua_State* L) { throw Error(luaL_checkstring(L, 1)); }
 
+// try(f, ...) -> true, results, or false, message, traceback. A pcall knows nothing of the
+// functions that an error passed on its way through C++.
+int try_call(lua_State* L) {
+  try {
+    call(L, lua_gettop(L) - 1, LUA_MULTRET);
+    lua_pushboolean(L, 1);
+    lua_insert(L, 1);
+    return lua_gettop(L);
+  } catch (const ScriptError& error) {
+    if (error.kind() == ScriptError::Kind::stopped) throw;
+    lua_settop(L, 0);
+    lua_pushboolean(L, 0);
+    lua_pushstring(L, error.what());
+    lua_pushstring(L, error.traceback().c_str());
+    return 3;
+  }
+}
+
 int linear_layer(lua_State* L) {
   at::Tensor bias = lua_isnoneornil(L, 3) ? at::Tensor() : check_tensor(L, 3);
   push_tensor(L, linear(check_tensor(L, 1), check_tensor(L, 2), bias));
@@ -82,6 +100,8 @@ int open_redco(lua_State* L) {
   lua_setfield(L, -2, "fail");
   lua_pushcfunction(L, nearest_name);
   lua_setfield(L, -2, "nearest");
+  lua_pushcfunction(L, try_call);
+  lua_setfield(L, -2, "try");
   lua_pushcfunction(L, linear_layer);
   lua_setfield(L, -2, "linear");
   lua_pushcfunction(L, fused_linear_cross_entropy);
