@@ -38,6 +38,8 @@ int load_embedded(lua_State* L) {
   std::string chunk = std::string("=") + file->path;
   if (luaL_loadbufferx(L, file->text, std::strlen(file->text), chunk.c_str(), "t") != 0)
     throw take_error(L);
+  lua_pushvalue(L, LUA_ENVIRONINDEX);
+  lua_setfenv(L, -2);
   lua_pushstring(L, file->name);
   lua_call(L, 1, 1);
   return 1;
@@ -149,10 +151,24 @@ constexpr NativeModule native_modules[] = {
     {"redco.optim", open_optim},
 };
 
+// A copy of the globals for this library's Lua files: a script or a prompt may use `type` and
+// `table` as names of its own.
+void push_own_globals(lua_State* L) {
+  lua_newtable(L);
+  lua_pushvalue(L, -1);
+  lua_rawseti(L, LUA_REGISTRYINDEX, slot_own_globals);
+  for (lua_pushnil(L); lua_next(L, LUA_GLOBALSINDEX) != 0;) {
+    lua_pushvalue(L, -2);
+    lua_insert(L, -2);
+    lua_rawset(L, -4);
+  }
+}
+
 }  // namespace
 
 void open_modules(lua_State* L) {
   open_values(L);
+  push_own_globals(L);
   lua_getglobal(L, "package");
   lua_getfield(L, -1, "preload");
   for (const NativeModule& module : native_modules) {
@@ -162,9 +178,11 @@ void open_modules(lua_State* L) {
   for (int i = 0; i < n_embedded_files; ++i) {
     lua_pushlightuserdata(L, const_cast<EmbeddedFile*>(&embedded_files[i]));
     lua_pushcclosure(L, load_embedded, 1);
+    lua_pushvalue(L, -4);  // the copy
+    lua_setfenv(L, -2);
     lua_setfield(L, -2, embedded_files[i].name);
   }
-  lua_pop(L, 2);
+  lua_pop(L, 3);
 }
 
 void forbid_undeclared_globals(lua_State* L) {

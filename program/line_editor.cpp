@@ -4,6 +4,7 @@
 
 #include <histedit.h>
 #include <langinfo.h>
+#include <termios.h>
 #include <unistd.h>
 #include <algorithm>
 #include <array>
@@ -11,6 +12,7 @@
 #include <clocale>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <cwchar>
 #include <string_view>
@@ -26,6 +28,8 @@ constexpr size_t max_shown = 100;  // choices
 // The last signal that came while a line was read.
 volatile std::sig_atomic_t noticed = 0;
 void notice(int signal) { noticed = signal; }
+
+termios terminal_before;
 
 // While a line is read, signals interrupt the reading: it puts the terminal right.
 class NoticedSignals {
@@ -151,9 +155,9 @@ struct LineEditor::Impl {
     const LineInfo* line = el_line(editor);
     el_cursor(editor, static_cast<int>(line->lastchar - line->cursor));
     el_insertstr(editor, "^C");
-    el_set(editor, EL_REFRESH);
+    el_push(editor, "\n");
     of(editor).is_cleared = true;
-    return CC_NEWLINE;
+    return CC_REFRESH;
   }
 
   static unsigned char suspend(EditLine* editor, int) {
@@ -218,8 +222,12 @@ LineEditor::LineEditor(const std::string& history_path, Complete complete)
   el_set(editor, EL_EDITOR, "emacs");
   el_set(editor, EL_HIST, ::history, history);
   el_set(editor, EL_GETCFN, &Impl::read_character);
-  // Their keys are functions of this file: the terminal shall make no signals of them.
+  // Ctrl-C and Ctrl-Z are functions of this file: the terminal shall make no signals of them.
   el_set(editor, EL_SETTY, "-d", "-isig", nullptr);
+  // And while a chunk runs it shall write no ^C into a progress bar.
+  tcgetattr(STDIN_FILENO, &terminal_before);
+  std::atexit(+[] { tcsetattr(STDIN_FILENO, TCSADRAIN, &terminal_before); });  // of os.exit too
+  el_set(editor, EL_SETTY, "-x", "-echoctl", nullptr);
   el_set(editor, EL_ADDFN, "redco-clear", "Drops what was typed", &Impl::clear);
   el_set(editor, EL_ADDFN, "redco-suspend", "Stops the program", &Impl::suspend);
   el_set(editor, EL_ADDFN, "redco-complete", "Completes a name", &Impl::complete_word);
@@ -254,7 +262,7 @@ Input LineEditor::read(const char* prompt) {
     tell_terminal(paste_off);
     is_stopped = noticed != 0;
   }
-  if (impl_->is_cleared || line == nullptr) std::putchar('\n');
+  if (line == nullptr) std::putchar('\n');
   if (impl_->is_cleared) return {Input::Kind::cleared};
   if (is_stopped) std::raise(SIGTERM);  // the terminal is as it was before
   if (line == nullptr) return {Input::Kind::end};

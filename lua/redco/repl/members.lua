@@ -12,11 +12,10 @@ local function is_native(f)
   return type(f) == "function" and debug.getinfo(f, "S").what == "C"
 end
 
---- Calls visit(table) for a table and for those that stand in for its missing fields.
+--- Calls visit(table) for a table and for those that stand in for a value's missing fields.
 local function each_table(value, visit)
-  for _ = 1, 10 do  -- of a chain that may be a ring
-    if type(value) ~= "table" then return end
-    visit(value)
+  for i = 1, 10 do  -- of a chain that may be a ring
+    if type(value) == "table" then visit(value) elseif i > 1 then return end
     local meta = debug.getmetatable(value)
     value = meta and rawget(meta, "__index")
   end
@@ -26,20 +25,20 @@ end
 function members.class(value)
   if torch.is_tensor(value) then return "Tensor" end
   local meta = type(value) == "userdata" and debug.getmetatable(value)
-  if meta and is_native(rawget(meta, "__tostring")) then return tostring(value):match "^%a+" end
+  if meta and is_native(rawget(meta, "__index")) and is_native(rawget(meta, "__tostring")) then
+    return tostring(value):match "^%a+"
+  end
 end
 
 --- The field or method of a value, or nil.
 function members.get(value, key)
   if members.class(value) then
-    local index = rawget(debug.getmetatable(value), "__index")
-    if type(index) == "table" then return rawget(index, key) end
-    local ok, found = pcall(index, value, key)
+    local ok, found = pcall(rawget(debug.getmetatable(value), "__index"), value, key)
     return ok and found or nil
   end
   if value == torch and is_operator[key] then return torch[key] end
   local found
-  each_table(type(value) == "string" and string or value, function(t)
+  each_table(value, function(t)
     if found == nil then found = rawget(t, key) end
   end)
   return found
@@ -92,7 +91,7 @@ function members.names(value, separator, prefix)
   local class = members.class(value)
   if class then return members.of_class(class, separator, prefix) end
   local found = {}
-  each_table(type(value) == "string" and string or value, function(t)
+  each_table(value, function(t)
     for key, field in next, t do
       if type(key) == "string" and key:sub(1, #prefix) == prefix
         and (separator == "." or type(field) == "function") then

@@ -3,13 +3,9 @@ local pretty = require "redco.repl.pretty"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 
-local standard = {}
-local names = [[
-_ _G _VERSION arg assert bit collectgarbage coroutine debug dofile error ffi gcinfo getfenv
-getmetatable help io ipairs jit load loadfile loadstring math module newproxy next os package pairs
-pcall print rawequal rawget rawlen rawset redco require select setfenv setmetatable string table
-tonumber torch tostring type unpack who xpcall]]
-for name in names:gmatch "%S+" do standard[name] = true end
+-- Lua's own are those that this library was given before any script ran.
+local at_start = getfenv(1)
+local of_prompt = { _ = true, arg = true, help = true, redco = true, torch = true, who = true }
 
 -- How many entries a table has, and how many tensors of how many bytes are in it.
 local function count(root)
@@ -29,24 +25,22 @@ local function count(root)
   return entries, tensors, bytes
 end
 
-local function megabytes(bytes)
+local function size_text(bytes)
   if bytes < 1000 then return bytes .. " bytes" end
   if bytes < 1e6 then return ("%.1f kB"):format(bytes / 1e3) end
   return bytes < 1e9 and ("%.1f MB"):format(bytes / 1e6) or ("%.2f GB"):format(bytes / 1e9)
 end
 
-local function plural(n, word) return ("%d %s%s"):format(n, word, n == 1 and "" or "s") end
-
 local function described(value)
   if torch.is_tensor(value) then
-    return "Tensor", pretty.tensor_kind(value) .. "  " .. megabytes(value:to_local():nbytes())
+    return "Tensor", pretty.tensor_kind(value) .. "  " .. size_text(value:to_local():nbytes())
   end
   local kind = type(value)
   if kind == "table" then
     local entries, tensors, bytes = count(value)
     local text = entries == 1 and "1 entry" or entries .. " entries"
     return kind, tensors == 0 and text
-      or ("%s, %s, %s"):format(text, plural(tensors, "tensor"), megabytes(bytes))
+      or ("%s, %d tensor%s, %s"):format(text, tensors, tensors == 1 and "" or "s", size_text(bytes))
   end
   if kind == "function" then return kind, pretty.signature(value) end
   if kind == "userdata" then return tostring(value), "" end
@@ -61,7 +55,7 @@ its shape, its placement where it is sharded, and the bytes in this process; of 
 and their bytes.]], function()
   local rows, widths = {}, { 0, 0 }
   for name, value in next, _G do
-    if type(name) == "string" and not standard[name] then
+    if type(name) == "string" and not of_prompt[name] and at_start[name] ~= value then
       local row = { name, described(value) }
       rows[#rows + 1] = row
       for i = 1, 2 do widths[i] = math.max(widths[i], #row[i]) end
