@@ -116,7 +116,11 @@ function Session:answer(chunk, ok, ...)
   if n > 0 and (...) ~= nil then rawset(_G, "_", (...)) end
   if n == 0 or chunk:find ";%s*$" then return { hint = self:hint(chunk) } end
   local texts = {}
-  for i = 1, n do texts[i] = pretty.answer((select(i, ...)), self.options) end
+  for i = 1, n do
+    local is_shown, text, traceback = native.try(pretty.answer, (select(i, ...)), self.options)
+    if not is_shown then return { message = text, traceback = user_frames(traceback) } end
+    texts[i] = text
+  end
   return { text = table.concat(texts, "\n") }
 end
 
