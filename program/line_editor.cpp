@@ -112,6 +112,7 @@ struct LineEditor::Impl {
   std::string newest;  // entry
   const char* prompt = "";
   bool is_cleared = false;
+  int ending = 0;  // the signal that ends the program
 
   static Impl& of(EditLine* editor) {
     void* impl = nullptr;
@@ -144,8 +145,10 @@ struct LineEditor::Impl {
           of(editor).is_cleared = true;
           return 0;
         case SIGTERM:
+          of(editor).ending = SIGTERM;
+          return 0;
         case SIGHUP:
-          noticed = 1;
+          of(editor).ending = SIGHUP;
           return 0;
       }
     }
@@ -253,18 +256,17 @@ Input LineEditor::read(const char* prompt) {
   impl_->prompt = prompt;
   impl_->is_cleared = false;
   const char* line = nullptr;
-  bool is_stopped = false;
   {
     NoticedSignals signals;
+    el_set(impl_->editor, EL_PREP_TERM, 1);  // before the prompt is seen, and something typed
     tell_terminal(paste_on);
     int size = 0;
     line = el_gets(impl_->editor, &size);
     tell_terminal(paste_off);
-    is_stopped = noticed != 0;
   }
   if (line == nullptr) std::putchar('\n');
   if (impl_->is_cleared) return {Input::Kind::cleared};
-  if (is_stopped) std::raise(SIGTERM);  // the terminal is as it was before
+  if (impl_->ending != 0) std::raise(impl_->ending);  // the terminal is as it was before
   if (line == nullptr) return {Input::Kind::end};
   std::string text = line;
   if (text.ends_with('\n')) text.pop_back();

@@ -127,8 +127,8 @@ class PromptLoop {
         sign = ">> ";
         continue;
       }
-      if (editor_) editor_->remember(fed.chunk.empty() ? input.text : fed.chunk);
       if (fed.status == Prompt::Status::quit) return;
+      if (editor_) editor_->remember(fed.chunk);
       run(fed.chunk);
     }
     // What lacks its end is an error of syntax.

@@ -91,6 +91,8 @@ end)
 test("an error has its place, and the user's frames where there are several", function()
   expect_equal(expect_message("stdin:1: mine", "error 'mine'"), nil)
   expect_equal(expect_message("stdin:2: mine", "do", "error 'mine' end"), nil)
+  expect_message("stdin:1: a Tensor has no 'nothing'", "torch.ones{2}.nothing")
+  expect_message("stdin:1: mine", "error 'mine' -- with a comment")
   expect_equal(expect_message("stdin:1: '=' expected near 'y'", "x y"), nil)
   expect_equal(expect_message("stdin:1: unfinished string near ''abc'", "'abc"), nil)
   answer "function inner() error 'deep' end"

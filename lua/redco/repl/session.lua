@@ -35,8 +35,10 @@ local function load_chunk(text)
   local chunk, message = loadstring("return " .. expression .. "\n", "=stdin")
   -- A call behind `return` would leave no frame, and so errors no place, of the chunk.
   if chunk then
-    local called = ("return (...)(%s\n)"):format(expression:gsub(";%s*$", ""))
-    return loadstring(called, "=stdin") or chunk
+    local values = expression:gsub(";%s*$", "")
+    return loadstring("return (...)(" .. values .. ")", "=stdin")
+      or loadstring("return (...)(" .. values .. "\n)", "=stdin")  -- behind a comment
+      or chunk
   end
   local is_incomplete = lacks_end(message)
   chunk, message = loadstring(text .. "\n", "=stdin")
