@@ -137,6 +137,7 @@ struct LineEditor::Impl {
           el_resize(editor);
           break;
         case SIGCONT:  // the shell had the terminal meanwhile
+          el_set(editor, EL_PREP_TERM, 0);
           el_set(editor, EL_PREP_TERM, 1);
           tell_terminal(paste_on);
           el_set(editor, EL_REFRESH);

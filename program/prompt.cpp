@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -87,6 +88,7 @@ Input read_plain(const char* prompt, bool is_typed) {
   size_t capacity = 0;
   errno = 0;
   ssize_t size = getline(&line, &capacity, stdin);
+  if (size < 0 && is_typed) std::putchar('\n');
   std::string text(line, size > 0 ? static_cast<size_t>(size) : 0);
   std::free(line);
   if (size < 0 && errno == EINTR) {
