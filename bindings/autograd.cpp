@@ -155,10 +155,13 @@ void add_autograd(lua_State* L) {
        {"set_grad_enabled", set_grad_enabled,
         "set_grad_enabled(enabled)\nSwitches recording on or off until it is called again."}});
   lua_newtable(L);
+  register_value(L, "torch.autograd", "torch.autograd\nGradients of recorded operators.");
   register_functions(
       L, "torch.autograd.",
       {{"grad", grad,
-        "grad(outputs, inputs, {grad_outputs, retain_graph, create_graph, allow_unused}) -> list\n"
+        "grad(outputs: Tensor or list of Tensors, inputs: Tensor or list of Tensors, "
+        "{grad_outputs: "
+        "list of Tensors, retain_graph, create_graph, allow_unused}) -> list of Tensors\n"
         "The gradients of the sum of `outputs`, weighted by `grad_outputs`, for each input. With "
         "`allow_unused` an input that took no part gives false; without, an error."}});
   lua_setfield(L, -2, "autograd");
@@ -168,7 +171,7 @@ void add_backward(lua_State* L) {
   register_functions(
       L, "Tensor:",
       {{"backward", backward,
-        "backward(self, gradient, {retain_graph, create_graph})\n"
+        "backward(self, gradient = nil, {retain_graph, create_graph})\n"
         "Adds the gradient of this tensor into `grad` of every leaf tensor that requires one. "
         "`gradient` has the shape of the tensor and may be left out for one element."}});
 }

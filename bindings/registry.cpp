@@ -4,6 +4,9 @@
 
 #include <redco/error.h>
 
+#include <algorithm>
+#include <vector>
+
 namespace redco::lua {
 
 namespace {
@@ -14,6 +17,10 @@ void push_texts(lua_State* L) {
   if (!lua_isnil(L, -1)) return;
   lua_pop(L, 1);
   lua_newtable(L);
+  lua_newtable(L);
+  lua_pushliteral(L, "k");  // functions that an object has of its own go with it
+  lua_setfield(L, -2, "__mode");
+  lua_setmetatable(L, -2);
   lua_pushvalue(L, -1);
   lua_rawseti(L, LUA_REGISTRYINDEX, slot_texts);
 }
@@ -21,7 +28,6 @@ void push_texts(lua_State* L) {
 int define(lua_State* L) {
   const char* name = luaL_checkstring(L, 1);
   const char* text = luaL_checkstring(L, 2);
-  luaL_checkany(L, 3);
   lua_settop(L, 3);
   register_value(L, name, text);
   return 1;
@@ -44,19 +50,15 @@ int text(lua_State* L) {
 
 int names(lua_State* L) {
   push_texts(L);
-  int texts = lua_gettop(L);
-  lua_newtable(L);
-  int n = 0;
-  for (lua_pushnil(L); lua_next(L, texts); lua_pop(L, 1)) {
-    if (lua_type(L, -2) != LUA_TSTRING) continue;
-    lua_pushvalue(L, -2);
-    lua_rawseti(L, -4, ++n);
+  std::vector<std::string> found;
+  for (lua_pushnil(L); lua_next(L, -2); lua_pop(L, 1))
+    if (lua_type(L, -2) == LUA_TSTRING) found.emplace_back(lua_tostring(L, -2));
+  std::sort(found.begin(), found.end());
+  lua_createtable(L, static_cast<int>(found.size()), 0);
+  for (size_t i = 0; i < found.size(); ++i) {
+    lua_pushlstring(L, found[i].data(), found[i].size());
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
   }
-  lua_getglobal(L, "table");
-  lua_getfield(L, -1, "sort");
-  lua_pushvalue(L, -3);
-  lua_call(L, 1, 0);
-  lua_pop(L, 1);
   return 1;
 }
 
@@ -66,9 +68,11 @@ void register_value(lua_State* L, const std::string& full_name, const std::strin
   push_texts(L);
   lua_pushlstring(L, text.data(), text.size());
   lua_setfield(L, -2, full_name.c_str());
-  lua_pushvalue(L, -2);
-  lua_pushlstring(L, full_name.data(), full_name.size());
-  lua_rawset(L, -3);
+  if (!lua_isnil(L, -2)) {
+    lua_pushvalue(L, -2);
+    lua_pushlstring(L, full_name.data(), full_name.size());
+    lua_rawset(L, -3);
+  }
   lua_pop(L, 1);
 }
 
@@ -83,16 +87,18 @@ void register_functions(lua_State* L, const std::string& prefix,
 
 int open_registry(lua_State* L) {
   lua_newtable(L);
-  register_functions(L, "redco.registry.",
-                     {{"define", define,
-                       "define(full_name, text, value) -> value\n"
-                       "Keeps the help text of a function or class and returns it."},
-                      {"text", text,
-                       "text(name_or_value) -> text or nil, full_name\n"
-                       "The help text of a registered function, by value or by full name."},
-                      {"names", names,
-                       "names() -> list of strings\n"
-                       "The full names of all that is registered, sorted."}});
+  register_functions(
+      L, "redco.registry.",
+      {{"define", define,
+        "define(full_name, text, value = nil) -> value\n"
+        "Keeps the help text of a function, class or module and returns the value. Values "
+        "that each object has anew may come later, with the same name."},
+       {"text", text,
+        "text(name_or_value) -> text or nil, full_name\n"
+        "The help text of a registered function, by value or by full name."},
+       {"names", names,
+        "names() -> list of strings\n"
+        "The full names of all that is registered, sorted."}});
   return 1;
 }
 

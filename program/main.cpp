@@ -1,6 +1,7 @@
 #include "error_file.h"
 #include "launcher.h"
 #include "plot_command.h"
+#include "prompt.h"
 #include "terminal.h"
 
 #include <redco/engine.h>
@@ -87,6 +88,10 @@ struct Arguments {
   redco::Restarts restarts;
   int64_t rejoin_timeout = 60;      // seconds
   std::vector<std::string> script;  // the file and its arguments
+
+  bool has_prompt() const {
+    return interactive || (modules.empty() && chunks.empty() && script.empty());
+  }
 };
 
 // Which of several machines this is: --nproc tells its processes.
@@ -177,21 +182,26 @@ class ReportAtEnd {
 
 std::string read_input() { return {std::istreambuf_iterator<char>(std::cin), {}}; }
 
-void run(redco::Engine& engine, const Arguments& args) {
+void run_script(redco::Engine& engine, const Arguments& args) {
   for (const auto& module : args.modules) engine.run_string("require '" + module + "'", "-l");
   for (const auto& chunk : args.chunks) engine.run_string(chunk, "-e");
-  bool nothing_else = args.modules.empty() && args.chunks.empty() && args.script.empty();
-  bool prompts = args.interactive || (nothing_else && isatty(STDIN_FILENO));
-  if (!args.script.empty()) {
-    std::vector<std::string> script_args(args.script.begin() + 1, args.script.end());
-    if (args.script[0] == "-")
-      engine.run_string(read_input(), "stdin", script_args);
-    else
-      engine.run_file(args.script[0], script_args);
-  } else if (nothing_else && !prompts) {
-    engine.run_string(read_input(), "stdin");
+  if (args.script.empty()) return;
+  std::vector<std::string> script_args(args.script.begin() + 1, args.script.end());
+  if (args.script[0] == "-")
+    engine.run_string(read_input(), "stdin", script_args);
+  else
+    engine.run_file(args.script[0], script_args);
+}
+
+// A prompt also follows an error: to look what it was.
+void run(redco::Engine& engine, redco::Console& console, const Arguments& args) {
+  try {
+    run_script(engine, args);
+  } catch (const redco::ScriptError& error) {
+    if (!args.interactive || error.kind() == redco::ScriptError::Kind::stopped) throw;
+    tell(error.what(), error.traceback());
   }
-  if (prompts) engine.run_string("require('redco.repl')()", "repl");
+  if (args.has_prompt()) redco::run_prompt(engine, console);
 }
 
 }  // namespace
@@ -201,7 +211,9 @@ int main(int argc, char** argv) {
   silence_log();
   CLI::App app(
       "Runs a Lua script that trains or runs models: redco-lua [OPTIONS] [FILE [ARGS]]\n"
-      "FILE - is the standard input; flags after FILE are the script's own.",
+      "Without FILE it is a prompt. FILE - is the standard input; flags after FILE are the "
+      "script's "
+      "own.",
       "redco-lua");
   Arguments args;
   app.add_option("-e", args.chunks, "Run this piece of Lua")
@@ -210,7 +222,7 @@ int main(int argc, char** argv) {
   app.add_option("-l", args.modules, "Load this module")
       ->type_name("MODULE")
       ->allow_extra_args(false);
-  app.add_flag("-i", args.interactive, "Go on at a prompt after FILE");
+  app.add_flag("-i", args.interactive, "Go on at a prompt after FILE, with its globals");
   app.add_flag("--no-strict,--no_strict", args.no_strict, "Let undeclared globals be nil");
   app.add_option("--nproc", args.nproc, "Run FILE in N processes of this machine, one per device")
       ->type_name("N")
@@ -256,8 +268,9 @@ int main(int argc, char** argv) {
     auto terminal = redco::make_terminal();
     Warnings warnings(terminal);
     c10::WarningUtils::WarningHandlerGuard guard(&warnings);
-    redco::Engine engine(
-        {.strict = !args.no_strict, .console = terminal, .records_sharding = args.report_sharding});
+    redco::Engine engine({.strict = !args.no_strict && !args.has_prompt(),
+                          .console = terminal,
+                          .records_sharding = args.report_sharding});
     std::optional<ReportAtEnd> report;
     if (args.report_sharding) report.emplace(engine, *terminal);
     running = &engine;
@@ -266,7 +279,7 @@ int main(int argc, char** argv) {
     if (!plot.workdir.empty())
       plot.run(engine);
     else
-      run(engine, args);
+      run(engine, *terminal, args);
     return fine;
   } catch (const redco::ScriptError& error) {
     if (error.kind() == redco::ScriptError::Kind::stopped) {

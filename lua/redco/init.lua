@@ -1,5 +1,6 @@
 --- redco: train and run models on any number of devices with three functions.
 local native = require "redco.native"
+local registry = require "redco.registry"
 local transforms = require "redco.transforms"
 
 local redco = {
@@ -25,6 +26,11 @@ local redco = {
   lora = require "redco.lora",
   data = require "redco.data",
   metrics = require "redco.metrics",
+  help = require "redco.help",
 }
 
-return redco
+return registry.define("redco", [[
+redco
+Trains and runs models on any number of devices. A script writes three functions, collate_fn,
+loss_fn and pred_fn, and hands them to three classes: `redco.Deployer`, `redco.Trainer` and
+`redco.Predictor`.]], redco)

@@ -16,6 +16,10 @@ if(EXISTS ${WORK}/first/include OR NOT EXISTS ${WORK}/first/share/doc/redco/LICE
 endif()
 run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/first --component Development)
 
+if(EXISTS ${WORK}/first/bin/redco-lua AND NOT EXISTS ${WORK}/first/share/redco/stubs/redco.lua)
+  message(FATAL_ERROR "the stubs for editors are not installed")
+endif()
+
 file(RENAME ${WORK}/first ${WORK}/moved)
 file(GLOB_RECURSE scripts ${WORK}/moved/*.cmake)
 foreach(script ${scripts})

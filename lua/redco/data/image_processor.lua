@@ -90,7 +90,7 @@ local function list_of(images)
 end
 
 return registry.define("redco.data.image_processor", [[
-image_processor(config) -> function(images) -> Tensor [batch, 3, height, width]
+image_processor(config: string or table) -> function(images) -> Tensor [batch, 3, height, width]
 What prepares images (uint8 [3, height, width], a list or a batch of them) for a model, as float32:
 that of a folder with a preprocessor_config.json, or of a table like it. It follows Pillow to the
 last bit.]], function(config)

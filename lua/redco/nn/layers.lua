@@ -45,7 +45,7 @@ function(num_embeddings, embedding_dim, options)
 end)
 
 define("embedding", [[
-embedding(params, ids) -> [..., embedding_dim]
+embedding(params, ids [...]) -> [..., embedding_dim]
 The rows of params.weight at the integers `ids`.]], function(params, ids)
   if params.lora_A then
     fail "nn.embedding: the parameters have an adapter, which only linear layers can have"
