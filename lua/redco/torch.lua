@@ -12,6 +12,9 @@ local element_types = {
   uint8 = "uint8_t*", bool = "bool*",
 }
 
+-- A dtype is its name, so that `torch.float32` is one as well.
+for name in pairs(element_types) do torch[name] = name end
+
 torch.Tensor.data_ptr = registry.define("Tensor:data_ptr", [[
 data_ptr(self) -> FFI pointer
 Where the elements of a contiguous CPU tensor lie, as a pointer to their C type (uint16_t for types

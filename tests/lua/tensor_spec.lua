@@ -48,6 +48,13 @@ test("torch.tensor infers the dtype as PyTorch does", function()
   end
 end)
 
+test("a dtype is its name", function()
+  for _, name in ipairs { "float32", "bfloat16", "int64", "bool" } do
+    expect_equal(torch[name], name)
+    expect_equal(torch.zeros({ 2 }, { dtype = torch[name] }).dtype, torch[name])
+  end
+end)
+
 test("torch.tensor takes its shape from the nesting", function()
   expect_equal(shape_of(torch.tensor(5)), "[]")
   expect_equal(shape_of(torch.tensor {}), "[0]")
