@@ -155,6 +155,7 @@ void add_autograd(lua_State* L) {
        {"set_grad_enabled", set_grad_enabled,
         "set_grad_enabled(enabled)\nSwitches recording on or off until it is called again."}});
   lua_newtable(L);
+  register_value(L, "torch.autograd", "torch.autograd\nGradients of recorded operators.");
   register_functions(
       L, "torch.autograd.",
       {{"grad", grad,
@@ -168,7 +169,7 @@ void add_backward(lua_State* L) {
   register_functions(
       L, "Tensor:",
       {{"backward", backward,
-        "backward(self, gradient, {retain_graph, create_graph})\n"
+        "backward(self, gradient = nil, {retain_graph, create_graph})\n"
         "Adds the gradient of this tensor into `grad` of every leaf tensor that requires one. "
         "`gradient` has the shape of the tensor and may be left out for one element."}});
 }

@@ -111,11 +111,12 @@ int list_files(lua_State* L) {
 
 void add_data_files(lua_State* L) {
   make_object_type<LuaRecordFile>(
-      L, {{"record", record, "record(self, i) -> string\nThe text of record i, from 1 on."},
+      L, "RecordFile {}\nA text file whose records are read when they are asked for; #file counts them.",
+      {{"record", record, "record(self, i) -> string\nThe text of record i, from 1 on."},
           {"line_number", line_number,
            "line_number(self, i) -> integer\nThe line of the file that record i starts with."}});
   add_length<LuaRecordFile>(L);
-  make_object_type<LuaTokenFile>(L, {{"tokens", tokens,
+  make_object_type<LuaTokenFile>(L, "TokenFile {}\nA file of token ids, mapped; #file counts them.", {{"tokens", tokens,
                                       "tokens(self, first, count) -> Tensor [count]\n"
                                       "`count` tokens from `first` on, counted from 0."}});
   add_length<LuaTokenFile>(L);

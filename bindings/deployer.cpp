@@ -299,9 +299,37 @@ std::map<std::string, double> check_metrics(lua_State* L, int index, const std::
   return metrics;
 }
 
+constexpr const char* deployer_text = R"text(Deployer{seed, n_model_shards = 1, zero = 0,
+  zero_min_size = 4096, sequence_parallel = false, device, workdir, run_tensorboard = false,
+  log_all_processes = false, verbose = true, n_processes, process_id, host0_address,
+  host0_port = 11111, collective_timeout = 600} -> Deployer
+The processes and devices of a run, its random numbers and its log. redco-lua --nproc N, torchrun,
+srun and mpirun start processes that find each other; otherwise n_processes, process_id and
+host0_address say it.
+  n_model_shards: so many processes share one copy of the model; the others have copies of their
+    own and split the batch
+  zero: what the copies of the model share instead of each holding all of it: 1 optimizer states,
+    2 and gradients, 3 and parameters
+  zero_min_size: parameters of fewer values stay whole
+  sequence_parallel: the shards of one copy split activations along their sequence between the
+    blocks
+  device: "cpu" or "cuda", where parameters and batches are brought, each process to the GPU of its
+    number on its host; without it they stay where they are
+  workdir: the folder in which the run writes log.txt, metrics.jsonl, what it predicts and finds in
+    evaluations, and checkpoints; of several processes only number 0 logs
+  run_tensorboard: an event file for TensorBoard as well
+  log_all_processes: the other processes write log_RANK.txt
+  verbose: the log is shown on the console too
+  host0_address: where process 0 is to be found, at host0_port
+  collective_timeout: seconds after which a collective that has not ended is an error)text";
+
 void add_deployer(lua_State* L) {
   make_object_type<LuaDeployer>(
       L,
+      "Deployer {workdir, n_processes, process_id, mesh: table}\n"
+      "The processes and devices of a run, its random numbers and its log, made by "
+      "`redco.Deployer`.\n"
+      "  mesh: {dp = copies of the model, mp = shards of each}",
       {{"gen_rng", gen_rng,
         "gen_rng(self) -> Generator\n"
         "A source of random numbers of its own, as `redco.Rng`, different at each call and the "
@@ -320,7 +348,7 @@ void add_deployer(lua_State* L) {
         "get_local_global_micro_batch_size(self, {per_device_batch_size}) -> integer, integer\n"
         "Examples of a micro-batch: those of one device, those of the whole mesh."},
        {"get_sharding_rules", get_sharding_rules,
-        "get_sharding_rules(self, params, forward, rules, n_model_shards) -> list\n"
+        "get_sharding_rules(self, params, forward, rules = nil, n_model_shards = nil) -> list\n"
         "How the parameters would lie over the model shards: a list of {name, placement, reason = "
         "...} that can be changed and given to a Trainer as its params_sharding_rules, and that "
         "tostring shows as a table. `forward(params)` is watched, on tensors that have shapes and "
@@ -345,13 +373,13 @@ void add_deployer(lua_State* L) {
         "load_params_shape(self, ckpt_dir) -> table\n"
         "The params of a checkpoint without their values: tensors on the device meta."},
        {"log_info", log_info,
-        "log_info(self, info, {title, step})\n"
+        "log_info(self, info: string, {title, step})\n"
         "Writes a text to the console and workdir/log.txt; TensorBoard has those with a title."},
        {"log_metrics", log_metrics,
-        "log_metrics(self, metrics, step)\n"
+        "log_metrics(self, metrics, step = nil)\n"
         "Writes numbers to workdir/metrics.jsonl, and to TensorBoard."},
        {"log_image", log_image,
-        "log_image(self, name, pixels, step)\n"
+        "log_image(self, name, pixels, step = nil)\n"
         "Writes an image to TensorBoard: a tensor [height, width] or [channels, height, width] "
         "with 1, 3 or 4 channels, of uint8 or of floating-point numbers from 0 to 1."},
        {"save_outputs", save_outputs,
@@ -364,28 +392,7 @@ void add_deployer(lua_State* L) {
   register_functions(
       L, "redco.",
       {{"Deployer", make,
-        "Deployer{seed, n_model_shards = 1, zero = 0, zero_min_size = 4096, sequence_parallel = "
-        "false, device, workdir, run_tensorboard = false, log_all_processes = false, verbose = "
-        "true, n_processes, process_id, host0_address, "
-        "host0_port = "
-        "11111, collective_timeout = 600} -> Deployer\n"
-        "The processes and devices of a run, its random numbers and its log. With `workdir` the "
-        "run writes log.txt and metrics.jsonl there, what it predicts and finds in evaluations, "
-        "and with `run_tensorboard` an event file for TensorBoard; of several processes only "
-        "number 0 does. With `log_all_processes` the others write log_RANK.txt. "
-        "`n_model_shards` processes share one copy of the model; the others have copies of their "
-        "own and split the batch. `zero`: what those share instead of each holding all of it: 1 "
-        "optimizer states, 2 and gradients, 3 and parameters; parameters of fewer than "
-        "`zero_min_size` values stay whole. With `sequence_parallel` the shards "
-        "of one copy split activations along their sequence between the blocks. `device`, \"cpu\" "
-        "or \"cuda\", is where parameters and batches "
-        "are brought, each process to the GPU of its number on its host; without it they stay "
-        "where "
-        "they are. redco-lua --nproc N, torchrun, srun and mpirun start processes that find each "
-        "other; otherwise `n_processes`, `process_id` and the address of process 0 say it. A "
-        "collective that does not end within `collective_timeout` seconds is an error. Fields: "
-        "workdir, n_processes, process_id, mesh: {dp = copies of the model, mp = shards of "
-        "each}."}});
+        deployer_text}});
 }
 
 }  // namespace redco::lua

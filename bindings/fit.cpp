@@ -180,34 +180,44 @@ void read_saving(NamedArguments& args, FitOptions& options) {
 }  // namespace
 
 const char* const fit_text =
-    "fit(self, {train_examples, per_device_batch_size, n_epochs, global_batch_size, max_steps, "
-    "max_seconds, eval_examples, eval_per_device_batch_size, eval_loss = true, eval_predictor, "
-    "eval_metric_fn, eval_sanity_check = true, eval_every_k_steps, save_ckpt_every_k_epochs, "
-    "save_ckpt_every_k_steps, save_last_ckpt = false, save_argmin_ckpt_by_metrics, "
-    "save_argmax_ckpt_by_metrics, save_opt_states = true, save_float_dtype, keep_last_k_ckpts, "
-    "save_in_background = true, on_save_error = \"stop\", early_stopping, on_nonfinite = "
-    "\"stop\", profile})\n"
-    "Trains for n_epochs, or until `step` reaches max_steps or max_seconds are over, and "
-    "evaluates after each epoch and every eval_every_k_steps. `train_examples` is a list, a data "
-    "set (redco.data.dataset), a tensor of rows, or a function of epoch_idx (from 0) that "
-    "returns one of these. `eval_metric_fn(examples, preds)` returns a table of numbers from "
-    "what `eval_predictor` predicts.\n"
-    "Checkpoints are folders of workdir/ckpts: epoch_I, step_N, last (after each epoch and at "
-    "the end), min_METRIC and max_METRIC (of the evaluations, where the metric has never been "
-    "better); the newest keep_last_k_ckpts of epoch_I and of step_N stay. They are written "
-    "while training goes on, from copies in memory, one at a time. One that cannot be written "
-    "ends the run, or with on_save_error = \"continue\" is told in the log. SIGTERM and SIGUSR1 "
-    "end the run after its step, with the checkpoint last.\n"
-    "`early_stopping = {metric = \"loss\", mode = \"min\", patience = 3, min_delta = 0}` ends "
-    "the run after so many evaluations without an improvement. A loss or gradients that are not "
-    "finite end it too, or with on_nonfinite = \"skip\" leave the batch out, or with "
-    "\"restore\" go back to the last checkpoint and on without the batch, which is written to "
-    "workdir in each case.\n"
-    "The step metrics in metrics.jsonl tell its time, the time until its batch was there and in "
-    "collectives, examples and tokens (elements of a batch's input_ids) a second, memory in "
-    "bytes, and mfu, how much of the device's speed in matrix products the model uses. `profile "
-    "= {steps = {10, 12}}` writes a trace of these steps to workdir/profile_step10-12.json, for "
-    "ui.perfetto.dev or chrome://tracing.";
+    R"text(fit(self, {train_examples, per_device_batch_size, n_epochs, global_batch_size, max_steps,
+  max_seconds, eval_examples, eval_per_device_batch_size, eval_loss = true, eval_predictor,
+  eval_metric_fn, eval_sanity_check = true, eval_every_k_steps, save_ckpt_every_k_epochs,
+  save_ckpt_every_k_steps, save_last_ckpt = false, save_argmin_ckpt_by_metrics,
+  save_argmax_ckpt_by_metrics, save_opt_states = true, save_float_dtype, keep_last_k_ckpts,
+  save_in_background = true, on_save_error = "stop", early_stopping, on_nonfinite = "stop",
+  profile})
+Trains for n_epochs, or until `step` reaches max_steps or max_seconds are over, and evaluates after
+each epoch and every eval_every_k_steps. SIGTERM and SIGUSR1 end the run after its step, with the
+checkpoint `last`.
+
+Checkpoints are folders of workdir/ckpts: epoch_I, step_N, last (after each epoch and at the end),
+min_METRIC and max_METRIC (of the evaluations, where the metric has never been better). They are
+written while training goes on, from copies in memory, one at a time.
+
+The step metrics in metrics.jsonl tell its time, the time until its batch was there and in
+collectives, examples and tokens (elements of a batch's input_ids) a second, memory in bytes, and
+mfu, how much of the device's speed in matrix products the model uses.
+  train_examples: a list, a data set (redco.data.dataset), a tensor of rows, or a function of
+    epoch_idx (from 0) that returns one of these
+  global_batch_size: examples of one optimizer step; per_device_batch_size on each if left out
+  eval_metric_fn: eval_metric_fn(examples, preds) returns a table of numbers from what
+    eval_predictor predicts
+  eval_sanity_check: evaluates a few examples before the first epoch
+  save_argmin_ckpt_by_metrics: names of the metrics whose lowest value saves min_METRIC
+  save_argmax_ckpt_by_metrics: names of the metrics whose highest value saves max_METRIC
+  save_opt_states: without them a checkpoint is half the size, and no run goes on from it
+  save_float_dtype: what floating-point parameters are converted to in checkpoints
+  keep_last_k_ckpts: the newest so many of epoch_I and of step_N stay
+  on_save_error: what a checkpoint that cannot be written does: "stop" ends the run, "continue"
+    tells it in the log
+  early_stopping: {metric = "loss", mode = "min", patience = 3, min_delta = 0} ends the run after
+    so many evaluations without an improvement
+  on_nonfinite: what a loss or gradients that are not finite do: "stop" ends the run, "skip" leaves
+    the batch out, "restore" goes back to the last checkpoint and on without the batch, which is
+    written to workdir in each case
+  profile: {steps = {10, 12}} writes a trace of these steps to workdir/profile_step10-12.json, for
+    ui.perfetto.dev or chrome://tracing)text";
 
 int fit(lua_State* L) {
   auto object = check_object<LuaTrainer>(L, 1, "Trainer:fit");

@@ -125,6 +125,9 @@ void make_generator_type(lua_State* L) {
   lua_pushliteral(L, "Generator");
   lua_setfield(L, -2, "__name");
   lua_newtable(L);
+  register_value(L, "Generator",
+                 "Generator {}\nA source of random numbers, for the `generator` argument of operators: "
+                 "`redco.Rng`, `torch.Generator`, or what a loss_fn gets as `rng`.");
   register_functions(
       L, "Generator:",
       {{"seed", seed, "seed(self) -> integer\nWhat it was made from: all there is of a new one."},

@@ -229,15 +229,21 @@ int load(lua_State* L) {
 void add_jit(lua_State* L) {
   make_object_type<LuaModule>(
       L,
+      "ScriptModule {params}\nA TorchScript module, read by `torch.jit.load`.\n"
+      "  params: its parameters and buffers by dotted name",
       {{"train", train,
         "train(self, mode = true) -> self\nSwitches dropout and batch statistics on or off."},
        {"eval", eval, "eval(self) -> self\nSwitches to evaluation, as train(false)."}},
       field);
   luaL_getmetatable(L, LuaModule::lua_name);
-  lua_pushcfunction(L, forward);
-  lua_setfield(L, -2, "__call");
+  register_functions(L, "ScriptModule:",
+                     {{"__call", forward,
+                       "__call(self, params, ...) -> what forward returns\n"
+                       "Calls forward(...) with `params` in the places of the module's own (nil: "
+                       "these), so that gradients flow to them."}});
   lua_pop(L, 1);
   lua_newtable(L);
+  register_value(L, "torch.jit", "torch.jit\nTorchScript modules, as PyTorch's torch.jit.save writes them.");
   register_functions(
       L, "torch.jit.",
       {{"load", load,

@@ -44,12 +44,15 @@ std::shared_ptr<T> check_object(lua_State* L, int index, const std::string& what
 /// has as `__share`.
 using ShareObject = void (*)(lua_State* from, int index, lua_State* to);
 
-/// Makes the type of T: its methods, and `index` for fields that are none.
+/// Makes the type of T: its text, its methods, and `field` for fields that are none.
 template <class T>
-void make_object_type(lua_State* L, std::initializer_list<Function> methods,
+void make_object_type(lua_State* L, const char* text, std::initializer_list<Function> methods,
                       lua_CFunction field = nullptr) {
   luaL_newmetatable(L, T::lua_name);
+  lua_pushstring(L, T::lua_name);
+  lua_setfield(L, -2, "__name");
   lua_newtable(L);
+  register_value(L, T::lua_name, text);
   register_functions(L, std::string(T::lua_name) + ":", methods);
   if (field != nullptr) {
     lua_newtable(L);

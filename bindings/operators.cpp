@@ -200,6 +200,16 @@ bool push_operator(lua_State* L, const std::string& name, bool is_method) {
   return true;
 }
 
+const Operator* test_operator(lua_State* L, int index, bool& is_method) {
+  lua_CFunction function = lua_tocfunction(L, index);
+  is_method = function == operator_function<true>;
+  if (!is_method && function != operator_function<false>) return nullptr;
+  lua_getupvalue(L, index, 1);
+  const auto* op = static_cast<const Operator*>(lua_touserdata(L, -1));
+  lua_pop(L, 1);
+  return op;
+}
+
 int call_operator(lua_State* L, const Operator& op, bool is_method) {
   int n_args = lua_gettop(L);
   Arguments arguments;

@@ -25,6 +25,10 @@ const std::vector<std::string>& operator_names();
 /// nothing pushed when there is no such operator.
 bool push_operator(lua_State* L, const std::string& name, bool is_method);
 
+/// The operator that the value at `index` is, as `push_operator` made it, or null; `is_method` says
+/// whether as a method.
+const Operator* test_operator(lua_State* L, int index, bool& is_method);
+
 /// Calls `op` with the arguments on the stack; pushes its results and returns how many.
 int call_operator(lua_State* L, const Operator& op, bool is_method);
 

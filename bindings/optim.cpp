@@ -220,29 +220,38 @@ Schedule check_schedule_argument(NamedArguments& args, const char* name) {
 }
 
 int open_optim(lua_State* L) {
-  make_object_type<LuaOptimizer>(L, {});
-  make_object_type<LuaSchedule>(L, {});
+  make_object_type<LuaOptimizer>(
+      L,
+      "Optimizer {}\nHow gradients change parameters: what a function of redco.optim returns, for a "
+      "Trainer.",
+      {});
+  make_object_type<LuaSchedule>(
+      L, "Schedule {}\nA number for each step: called as a function, schedule(step) -> number.", {});
   lua_newtable(L);
+  register_value(L, "redco.optim",
+                 "redco.optim\n"
+                 "Optimizers, by the names and defaults of torch.optim, chains of them as in Optax, and "
+                 "schedules of the learning rate.");
   register_functions(
       L, "redco.optim.",
       {{"adamw", lua_adamw,
-        "adamw{learning_rate, betas = {0.9, 0.999}, eps = 1e-8, weight_decay = 0.01, mask} -> "
+        "adamw{learning_rate, betas = {0.9, 0.999}, eps = 1e-8, weight_decay = 0.01, mask: function} -> "
         "Optimizer\n"
         "Adam with decoupled weight decay (arXiv 1711.05101). `learning_rate` is a number or a "
         "function of the step. `mask(name, param)` says which parameters decay; without it, all."},
        {"adam", lua_adam,
-        "adam{learning_rate, betas = {0.9, 0.999}, eps = 1e-8, weight_decay = 0, mask} -> "
+        "adam{learning_rate, betas = {0.9, 0.999}, eps = 1e-8, weight_decay = 0, mask: function} -> "
         "Optimizer\n"
         "Adam (arXiv 1412.6980); weight decay is added to the gradient, as in torch.optim.Adam."},
        {"sgd", lua_sgd,
-        "sgd{learning_rate, momentum = 0, dampening = 0, nesterov = false, weight_decay = 0, mask} "
+        "sgd{learning_rate, momentum = 0, dampening = 0, nesterov = false, weight_decay = 0, mask: function} "
         "-> Optimizer\nStochastic gradient descent as torch.optim.SGD."},
        {"lion", lua_lion,
-        "lion{learning_rate, betas = {0.9, 0.99}, weight_decay = 0, mask} -> Optimizer\n"
+        "lion{learning_rate, betas = {0.9, 0.99}, weight_decay = 0, mask: function} -> Optimizer\n"
         "Lion (arXiv 2302.06675): steps by the sign of the momentum."},
        {"adafactor", lua_adafactor,
         "adafactor{learning_rate, beta2_decay = -0.8, eps1, eps2 = 1e-3, d = 1, weight_decay = 0, "
-        "mask} -> Optimizer\n"
+        "mask: function} -> Optimizer\n"
         "Adafactor (arXiv 1804.04235) as torch.optim.Adafactor: factored second moments, no first "
         "moment."},
        {"chain", lua_chain,

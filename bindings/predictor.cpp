@@ -96,23 +96,30 @@ void push_predictor(lua_State* L, const Collator& collator, const Ref& pred_fn,
       L, std::make_shared<LuaPredictor>(LuaPredictor{Predictor(std::move(options)), collator}));
 }
 
+constexpr const char* predictor_text = R"text(Predictor{deployer, collate_fn, pred_fn, output_fn,
+  collate = "global", params_sharding_rules, num_workers = 0, prefetch_factor = 2} -> Predictor
+Predicts from a list or a data set of examples, a batch at a time.
+  collate_fn: collate_fn(examples) makes a batch, a table of tensors; it, collate, num_workers,
+    prefetch_factor and params_sharding_rules are as a Trainer's
+  pred_fn: pred_fn(rng, params, batch) gives a batch's predictions, a tree of tensors; `rng` is as a
+    Trainer's
+  output_fn: output_fn(batch_preds) makes a list of them, one per example; without it every tensor
+    is split along its first dimension)text";
+
 void add_predictor(lua_State* L) {
   make_object_type<LuaPredictor>(
-      L, {{"predict", predict,
-           "predict(self, {examples, per_device_batch_size, params, desc}) -> list\n"
+      L,
+      "Predictor {}\nPredicts batch by batch, made by `redco.Predictor` or "
+      "`Trainer:get_default_predictor`.",
+      {{"predict", predict,
+           "predict(self, {examples, per_device_batch_size, params, desc = \"Predicting\"}) -> list\n"
            "One prediction per example, in their order; `examples` is a list or a data set. "
            "Parameters that no Trainer has laid out over "
            "the processes are laid out for this call."}});
   register_functions(
       L, "redco.",
       {{"Predictor", make,
-        "Predictor{deployer, collate_fn, collate = \"global\", pred_fn, output_fn, "
-        "params_sharding_rules, num_workers = 0, prefetch_factor = 2} -> Predictor\n"
-        "`collate`, `params_sharding_rules`, `num_workers` and `prefetch_factor` are as a "
-        "Trainer's. `pred_fn(rng, params, batch)` "
-        "gives a batch's predictions, a tree of tensors; `rng` is as a Trainer's. "
-        "`output_fn(batch_preds)` makes a list of them, one per example; without it every tensor "
-        "is split along its first dimension."}});
+        predictor_text}});
 }
 
 }  // namespace redco::lua

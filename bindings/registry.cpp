@@ -14,6 +14,10 @@ void push_texts(lua_State* L) {
   if (!lua_isnil(L, -1)) return;
   lua_pop(L, 1);
   lua_newtable(L);
+  lua_newtable(L);
+  lua_pushliteral(L, "k");  // functions that an object has of its own go with it
+  lua_setfield(L, -2, "__mode");
+  lua_setmetatable(L, -2);
   lua_pushvalue(L, -1);
   lua_rawseti(L, LUA_REGISTRYINDEX, slot_texts);
 }
@@ -21,7 +25,6 @@ void push_texts(lua_State* L) {
 int define(lua_State* L) {
   const char* name = luaL_checkstring(L, 1);
   const char* text = luaL_checkstring(L, 2);
-  luaL_checkany(L, 3);
   lua_settop(L, 3);
   register_value(L, name, text);
   return 1;
@@ -66,9 +69,11 @@ void register_value(lua_State* L, const std::string& full_name, const std::strin
   push_texts(L);
   lua_pushlstring(L, text.data(), text.size());
   lua_setfield(L, -2, full_name.c_str());
-  lua_pushvalue(L, -2);
-  lua_pushlstring(L, full_name.data(), full_name.size());
-  lua_rawset(L, -3);
+  if (!lua_isnil(L, -2)) {
+    lua_pushvalue(L, -2);
+    lua_pushlstring(L, full_name.data(), full_name.size());
+    lua_rawset(L, -3);
+  }
   lua_pop(L, 1);
 }
 
@@ -85,8 +90,9 @@ int open_registry(lua_State* L) {
   lua_newtable(L);
   register_functions(L, "redco.registry.",
                      {{"define", define,
-                       "define(full_name, text, value) -> value\n"
-                       "Keeps the help text of a function or class and returns it."},
+                       "define(full_name, text, value = nil) -> value\n"
+                       "Keeps the help text of a function, class or module and returns the value. Values "
+                       "that each object has anew may come later, with the same name."},
                       {"text", text,
                        "text(name_or_value) -> text or nil, full_name\n"
                        "The help text of a registered function, by value or by full name."},

@@ -309,16 +309,16 @@ void add_tensor_methods(lua_State* L) {
         "The elements; a number for a tensor with no dimensions. int64 values beyond 2^53 come as "
         "LuaJIT's 64-bit integers."},
        {"size", size,
-        "size(self, dim) -> integer\nThe size of a dimension (from 0); without `dim` the shape."},
+        "size(self, dim = nil) -> integer or list of integers\nThe size of a dimension (from 0); without `dim` the shape."},
        {"stride", stride,
-        "stride(self, dim) -> integer\nThe stride of a dimension; without `dim` a list of all."},
+        "stride(self, dim = nil) -> integer or list of integers\nThe stride of a dimension; without `dim` a list of all."},
        {"dim", dim, "dim(self) -> integer\nThe number of dimensions."},
        {"numel", numel, "numel(self) -> integer\nThe number of elements."},
        {"nbytes", nbytes, "nbytes(self) -> integer\nThe bytes of the elements."},
        {"is_contiguous", is_contiguous,
         "is_contiguous(self) -> boolean\nTrue when the elements lie in row-major order."},
        {"to", to,
-        "to(self, dtype_or_device_or_tensor, {dtype, device, copy, non_blocking}) -> Tensor\n"
+        "to(self, dtype_or_device_or_tensor = nil, {dtype, device, copy, non_blocking}) -> Tensor\n"
         "The tensor with another element type or on another device; itself when nothing changes."},
        {"cpu", move<cpu>, "cpu(self) -> Tensor\nIn the CPU's memory; itself if it is there."},
        {"cuda", move<cuda>, "cuda(self) -> Tensor\nOn the GPU; itself if it is there."},

@@ -404,23 +404,38 @@ void push_tokenizer(lua_State* L, Tokenizer tokenizer) {
   push_object(L, std::make_shared<LuaTokenizer>(LuaTokenizer{std::move(tokenizer)}));
 }
 
+constexpr const char* tokenizer_text = R"text(Tokenizer {vocab_size, model_max_length, chat_template,
+  padding_side, bos_token, eos_token, unk_token, sep_token, cls_token, pad_token, mask_token,
+  bos_token_id, eos_token_id, unk_token_id, sep_token_id, cls_token_id, pad_token_id, mask_token_id}
+Text to token ids and back, read by `redco.Tokenizer.from_pretrained`. It is called for batches:
+`tok(texts, {...})`. The special tokens and padding_side can be set, and #tok counts all tokens.)text";
+
+constexpr const char* call_text = R"text(__call(self, texts: string or list of strings, {padding = false,
+  truncation = false, max_length, padding_side, truncation_side, pad_to_multiple_of,
+  add_special_tokens = true, return_offsets_mapping = false, return_special_tokens_mask = false,
+  text_pair: string or list of strings}) -> {input_ids, attention_mask, ...}
+A batch: int64 tensors [batch, length] for a model.
+  padding: "longest" (or true) or "max_length"
+  return_offsets_mapping: adds offset_mapping [batch, length, 2], characters of each text)text";
+
 void add_tokenizer(lua_State* L) {
   make_object_type<LuaTokenizer>(
-      L,
+      L, tokenizer_text,
       {{"encode", encode,
         "encode(self, text, {add_special_tokens = true, truncation = false, max_length, "
         "truncation_side = \"right\", text_pair}) -> list of integers\n"
         "The text's token ids. Text is UTF-8; bytes that are not count as U+FFFD. For batches as "
         "tensors call the tokenizer itself: tok(texts, {...})."},
        {"tokenize", tokenize,
-        "tokenize(self, text, {add_special_tokens = false, text_pair, ...}) -> list of strings\n"
-        "The text's tokens as the vocabulary writes them."},
+        "tokenize(self, text, {add_special_tokens = false, truncation = false, max_length, "
+        "truncation_side = \"right\", text_pair}) -> list of strings\n"
+        "The text's tokens as the vocabulary writes them; arguments as `encode`'s."},
        {"decode", decode,
         "decode(self, ids, {skip_special_tokens = false, clean_up_tokenization_spaces}) -> string\n"
         "The text of a list or tensor of ids. Numbers beyond the vocabulary become nothing; "
         "negative ones are an error."},
        {"batch_decode", batch_decode,
-        "batch_decode(self, sequences, {skip_special_tokens = false, "
+        "batch_decode(self, sequences: table or Tensor, {skip_special_tokens = false, "
         "clean_up_tokenization_spaces}) -> list of strings\n"
         "The texts of a list of lists, or of a tensor [batch, length]."},
        {"convert_tokens_to_ids", convert_tokens_to_ids,
@@ -447,15 +462,17 @@ void add_tokenizer(lua_State* L) {
         "for byte. Of several processes the first writes."}},
       field);
   luaL_getmetatable(L, LuaTokenizer::lua_name);
-  const std::pair<const char*, lua_CFunction> metamethods[] = {
-      {"__call", call_tokenizer}, {"__len", count_tokens}, {"__newindex", set_field}};
+  register_functions(L, "Tokenizer:", {{"__call", call_tokenizer, call_text}});
+  const std::pair<const char*, lua_CFunction> metamethods[] = {{"__len", count_tokens},
+                                                               {"__newindex", set_field}};
   for (auto [name, function] : metamethods) {
     lua_pushcfunction(L, function);
     lua_setfield(L, -2, name);
   }
   lua_pop(L, 1);
   make_object_type<LuaDecodeStream>(
-      L, {{"step", stream_step,
+      L, "DecodeStream {}\nText from ids, one by one, made by `Tokenizer:decode_stream`.",
+      {{"step", stream_step,
            "step(self, id) -> string\n"
            "The text that this token adds; \"\" while a character is not complete."},
           {"finish", stream_finish,
@@ -467,15 +484,9 @@ void add_tokenizer(lua_State* L) {
         "from_pretrained(path) -> Tokenizer\n"
         "Reads a folder - tokenizer.json, else spiece.model or tokenizer.model, else vocab.json "
         "with merges.txt, and the tokenizer_config.json beside them - or one tokenizer.json or "
-        ".model file, or what a .gguf file has of one. The tokenizer is called for batches: "
-        "tok(texts, {padding = false, "
-        "truncation = false, max_length, padding_side, truncation_side, pad_to_multiple_of, "
-        "add_special_tokens = true, return_offsets_mapping = false, return_special_tokens_mask = "
-        "false, text_pair}) -> {input_ids, attention_mask, ...}, int64 tensors [batch, length]; "
-        "`padding` is \"longest\" (or true) or \"max_length\"; offset_mapping is [batch, length, "
-        "2], characters of each text. Fields: vocab_size, model_max_length, chat_template, "
-        "bos_token, eos_token, unk_token, sep_token, cls_token, pad_token, mask_token and the same "
-        "with _id; the tokens and padding_side can be set. #tok counts all tokens."}});
+        ".model file, or what a .gguf file has of one."}});
+  register_value(L, "redco.Tokenizer",
+                 "redco.Tokenizer\nMakes `Tokenizer`s from the files of Hugging Face's models.");
   lua_setfield(L, -2, "Tokenizer");
 }
 

@@ -185,7 +185,9 @@ int operators(lua_State* L) {
 }
 
 int schemas(lua_State* L) {
-  const Operator* op = find_operator(luaL_checkstring(L, 1));
+  bool is_method = false;
+  const Operator* op = lua_type(L, 1) == LUA_TSTRING ? find_operator(lua_tostring(L, 1))
+                                                     : test_operator(L, 1, is_method);
   if (op == nullptr) return 0;
   lua_newtable(L);
   int n = 0;
@@ -194,7 +196,8 @@ int schemas(lua_State* L) {
     lua_pushstring(L, overload.text().c_str());
     lua_rawseti(L, -2, ++n);
   }
-  return 1;
+  lua_pushstring(L, ((is_method ? "Tensor:" : "torch.") + op->name).c_str());
+  return 2;
 }
 
 int cuda_is_available(lua_State* L) {
@@ -228,6 +231,11 @@ void make_tensor_type(lua_State* L) {
        {"ndim", ndim, "ndim: integer\nThe number of dimensions."},
        {"T", transposed, "T: Tensor\nThe transpose of a tensor of at most two dimensions."}});
   lua_newtable(L);  // methods
+  register_value(L, "Tensor",
+                 "Tensor {}\n"
+                 "An array of numbers on a device, as in PyTorch. Dimensions and indices count from "
+                 "0: t[0] is the first row, t[{0, {1, 3}}] a range of it, t[mask] what a boolean "
+                 "tensor selects. Every operator of ATen is a method too: x:sum(0), x:matmul(y).");
   add_tensor_methods(L);
   add_backward(L);
   add_sharding_methods(L);
@@ -266,9 +274,11 @@ int open_torch(lua_State* L) {
        {"operators", operators,
         "operators() -> list of strings\nThe names of all ATen operators, sorted."},
        {"schemas", schemas,
-        "schemas(name) -> list of strings or nil\n"
-        "The overloads of an ATen operator as LibTorch declares them."}});
+        "schemas(operator) -> list of strings or nil, full_name\n"
+        "The overloads of an ATen operator as LibTorch declares them; it is given by its name or "
+        "as the function: torch.schemas(torch.sum)."}});
   lua_newtable(L);
+  register_value(L, "torch.cuda", "torch.cuda\nThe GPUs of this machine.");
   register_functions(L, "torch.cuda.",
                      {{"is_available", cuda_is_available,
                        "is_available() -> boolean\n"

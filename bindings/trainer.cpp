@@ -319,9 +319,59 @@ int field(lua_State* L) {
 
 }  // namespace
 
+constexpr const char* trainer_text = R"text(Trainer{deployer, collate_fn, loss_fn, params, optimizer,
+  apply_fn, opt_state, step = 0, last_ckpt_info, compute_dtype = "float32", loss_scale,
+  lr_schedule_fn, accumulate_grad_batches, train_step_fn, collate = "global",
+  params_sharding_rules, num_workers = 0, prefetch_factor = 2} -> Trainer
+Trains a tree of parameters, in place.
+  collate_fn: collate_fn(examples) makes a batch, a table of tensors, from a list of examples
+  loss_fn: loss_fn(rng, state, params, batch, is_training) returns the mean loss of a batch, and the
+    weight of that mean (its number of examples if left out), by which micro-batches are combined.
+    `rng` gives each example the numbers it has in the whole batch of the step; operators without
+    a generator, such as torch.dropout, draw from it too. `state` has apply_fn, params, opt_state
+    and step, which counts optimizer steps
+  apply_fn: what loss_fn finds as state.apply_fn, a model
+  last_ckpt_info: what load_ckpt and load_last_ckpt return beside a checkpoint: with its params and
+    opt_state the run goes on at its step, and its epoch where it was
+  compute_dtype: what params are cast to for loss_fn: float32, float64, bfloat16 or float16. With
+    float16 the loss is multiplied by a scale before backward, and the gradients are divided by it;
+    a step whose gradients are not all finite is left out (params, opt_state and step stay) and
+    halves the scale, 2000 good ones in a row double it
+  loss_scale: {scale = 65536, good_steps = 0}, the scale to begin with. The metric loss_scale is
+    what a step was done with, and state.loss_scale what the next one will be
+  lr_schedule_fn: the learning rate of a step, as Deployer:get_lr_schedule_fn returns it, for the
+    metrics
+  accumulate_grad_batches: micro-batches of one optimizer step; else fit's sizes tell it
+  train_step_fn: train_step_fn(rng, state, batch, defaults) replaces the step: it calls
+    defaults.value_and_grad(f) and defaults.apply_gradients(grads) and returns a table of metrics;
+    its gradients are without the scale
+  collate: by "global" each process collates the whole batch of all and keeps its rows. By "local"
+    it collates only the examples of its rows, which gives the same when collate_fn works example
+    by example: tensors whose first dimension is the number of examples must agree in the others
+    on all processes (pad to a fixed length), all other tensors, numbers and booleans must be the
+    same, and strings may differ; a process that a small last batch leaves without examples
+    collates the first one
+  params_sharding_rules: a list of {pattern, placement} for parameters by dotted name,
+    {"*.q_proj.weight", 0}: the dimension that is split over the model shards, "replicate" or
+    {dim = 1, block = 768}; the first that matches counts, and the rest is decided by watching
+    loss_fn
+  num_workers: so many threads call collate_fn ahead of the steps. Each has a Lua state of its own,
+    to which collate_fn and the examples are copied - collate_fn now, the examples when a run first
+    asks for them: a later change of a variable is not seen. They may use numbers, strings,
+    booleans, tables, functions, modules (which are loaded anew), the standard globals, and, not
+    copied but shared, tensors, tokenizers and data sets; anything else is an error that names it.
+    A list of examples is copied to each worker, a data set reads its files there. Random numbers
+    of collate_fn, math.random's too, depend on the seed, the epoch and the step alone, and are the
+    same for any num_workers
+  prefetch_factor: batches that each of these threads is ahead at most)text";
+
 void add_trainer(lua_State* L) {
   make_object_type<LuaTrainer>(
       L,
+      "Trainer {params, state: table, step}\n"
+      "A run of training, made by `redco.Trainer`: its methods train, evaluate and save.\n"
+      "  state: what loss_fn gets: apply_fn, params, opt_state and step\n"
+      "  step: optimizer steps done",
       {{"fit", fit, fit_text},
        {"train", train,
         "train(self, {examples, per_device_batch_size, desc})\nTrains for one epoch."},
@@ -351,52 +401,7 @@ void add_trainer(lua_State* L) {
   register_functions(
       L, "redco.",
       {{"Trainer", make,
-        "Trainer{deployer, collate_fn, loss_fn, params, optimizer, apply_fn, opt_state, step = 0, "
-        "last_ckpt_info, "
-        "compute_dtype = \"float32\", loss_scale, lr_schedule_fn, accumulate_grad_batches, "
-        "train_step_fn, collate = \"global\", params_sharding_rules, num_workers = 0, "
-        "prefetch_factor = 2} -> Trainer\n"
-        "Trains a tree of parameters, in place. `collate_fn(examples)` makes a batch, a table of "
-        "tensors, from a list of examples. By default each process collates the whole global batch "
-        "and keeps its rows. With collate = \"local\" it collates only the examples of its rows, "
-        "which gives the same when collate_fn works example by example: tensors whose first "
-        "dimension is the number of examples must agree in the others on all processes (pad to a "
-        "fixed length), all other tensors, numbers and booleans must be the same, and strings may "
-        "differ; a process that a small last batch leaves without examples collates the first one. "
-        "With num_workers > 0 so many threads call collate_fn ahead of the steps, prefetch_factor "
-        "batches each at most. Each has a Lua state of its own, to which collate_fn and the "
-        "examples are copied - collate_fn now, the examples when a run first asks for them: a "
-        "later "
-        "change of a variable is not seen. They may use numbers, strings, booleans, tables, "
-        "functions, modules (which are loaded anew), the standard globals, and, not copied but "
-        "shared, tensors, tokenizers and data sets; anything else is an error that names it. A "
-        "list of "
-        "examples is copied to each worker, a data set reads its files there. Random numbers of "
-        "collate_fn, math.random's too, depend on the seed, the epoch and the step alone, and are "
-        "the same for any num_workers. "
-        "`loss_fn(rng, state, params, batch, is_training)` "
-        "returns the mean loss of a batch, and the weight of that mean (its number of examples if "
-        "left out), by which micro-batches are combined. `rng` gives each example the numbers it "
-        "has "
-        "in the whole batch of the step; operators without a generator, such as torch.dropout, "
-        "draw "
-        "from it too. `state` has apply_fn, params, opt_state "
-        "and step, which counts optimizer steps. `compute_dtype` is what params are cast to for "
-        "loss_fn: float32, float64, bfloat16 or float16. With float16 the loss is multiplied by a "
-        "scale before backward, and the gradients are divided by it; a step whose gradients are "
-        "not all finite is left out (params, opt_state and step stay) and halves the scale, 2000 "
-        "good ones in a row double it. The metric loss_scale is what a step was done with, and "
-        "state.loss_scale what the next one will be: hand it on as `loss_scale = {scale = 65536, "
-        "good_steps = 0}` to go on from there. `train_step_fn(rng, state, batch, defaults)` "
-        "replaces the step: it calls defaults.value_and_grad(f) and "
-        "defaults.apply_gradients(grads) and returns a table of metrics; its gradients are without "
-        "the scale. "
-        "`last_ckpt_info` is what load_ckpt and load_last_ckpt return beside a checkpoint: with "
-        "its params and opt_state the run goes on at its step, and its epoch where it was. "
-        "`params_sharding_rules` is a list of {pattern, placement} for parameters by dotted name, "
-        "{\"*.q_proj.weight\", 0}: the dimension that is split over the model shards, "
-        "\"replicate\" or {dim = 1, block = 768}; the first that matches counts, and the rest is "
-        "decided by watching loss_fn. Fields: step, state, params."}});
+        trainer_text}});
 }
 
 }  // namespace redco::lua

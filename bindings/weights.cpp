@@ -172,13 +172,14 @@ int open(lua_State* L) {
 }
 
 template <class T>
-void make_reader_type(lua_State* L, lua_CFunction tensor, const char* text) {
+void make_reader_type(lua_State* L, const char* type_text, lua_CFunction tensor,
+                      const char* text) {
   make_object_type<T>(
-      L,
+      L, type_text,
       {{"keys", keys<T>,
-        "keys(self) -> table\nThe names of the tensors, in the order of their bytes."},
+        "keys(self) -> list of strings\nThe names of the tensors, in the order of their bytes."},
        {"shape", shape<T>,
-        "shape(self, name) -> table\nThe sizes of a tensor, without reading it."},
+        "shape(self, name) -> list of integers\nThe sizes of a tensor, without reading it."},
        {"dtype", dtype<T>,
         "dtype(self, name) -> string\nThe type of a tensor's elements, \"float32\"."},
        {"tensor", tensor, text}},
@@ -206,11 +207,12 @@ int save_weights(lua_State* L) {
 
 void add_weights(lua_State* L) {
   make_reader_type<WeightsObject>(
-      L, mapped_tensor,
+      L, "Weights {path}\nThe weights of a model folder, by their names.", mapped_tensor,
       "tensor(self, name) -> Tensor\n"
       "A tensor in the mapped file: what is used of it is read from the disk then. Writing to it "
       "does not change the file.");
-  make_reader_type<GgufObject>(L, dequantized_tensor,
+  make_reader_type<GgufObject>(
+      L, "GgufFile {path, metadata}\nA model file of llama.cpp.", dequantized_tensor,
                                "tensor(self, name) -> Tensor\n"
                                "A tensor as PyTorch has it: float32 where the file has it "
                                "quantised, mapped where it has the values themselves.");

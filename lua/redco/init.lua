@@ -1,5 +1,6 @@
 --- redco: train and run models on any number of devices with three functions.
 local native = require "redco.native"
+local registry = require "redco.registry"
 local transforms = require "redco.transforms"
 
 local redco = {
@@ -27,4 +28,7 @@ local redco = {
   metrics = require "redco.metrics",
 }
 
-return redco
+return registry.define("redco", [[
+redco
+Trains and runs models on any number of devices with three functions: collate_fn, loss_fn and
+pred_fn, handed to a Deployer, a Trainer and a Predictor.]], redco)

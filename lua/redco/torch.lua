@@ -25,4 +25,8 @@ the tensor must be kept while the pointer is used.]], function(self)
   return ffi.cast(element_type, self:address())
 end)
 
-return torch
+return registry.define("torch", [[
+torch
+Tensors and ATen's operators, under PyTorch's names: `torch.matmul(a, b)` or `a:matmul(b)`. The last
+argument may be a table of named ones, `x:sum({0}, {keepdim = true})`. `help "torch.sum"` shows an
+operator's schemas. Dimensions and indices count from 0.]], torch)

@@ -148,4 +148,8 @@ function(root)
   return n
 end)
 
-return tree
+return registry.define("redco.tree", [[
+redco.tree
+Trees: nested tables with tensors and plain values as leaves. A table with keys 1..n is a list and is
+walked in its order; the keys of any other table are strings and are walked in the order of their
+bytes, so every process walks a tree in the same order.]], tree)

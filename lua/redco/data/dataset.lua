@@ -2,7 +2,9 @@
 local fail = require "redco.fail"
 local registry = require "redco.registry"
 
-local methods = {}
+local methods = registry.define("Dataset", [[
+Dataset {}
+Examples by number, set[1] to set[#set], each made when it is asked for.]], {})
 
 local function check_size(what, size)
   if type(size) ~= "number" or size < 0 or size % 1 ~= 0 then
@@ -15,6 +17,8 @@ end
 local function new_dataset(size, get, fields)
   local set = newproxy(true)
   local meta = getmetatable(set)
+
+  meta.__name = "Dataset"
 
   function meta.__len() return size end
 

@@ -1,5 +1,6 @@
 --- Sets of examples, readers of data files, and what prepares images.
 local dataset = require "redco.data.dataset"
+local registry = require "redco.registry"
 
 local data = {
   dataset = dataset.dataset,
@@ -11,4 +12,7 @@ local data = {
 
 for name, value in pairs(require "redco.data.readers") do data[name] = value end
 
-return data
+return registry.define("redco.data", [[
+redco.data
+Sets of examples, readers of data files, and what prepares images. Examples are a list or a
+`Dataset`, each read when it is asked for.]], data)

@@ -66,18 +66,18 @@ local function text_reader(kind)
 end
 
 readers.lines = registry.define("redco.data.lines", [[
-lines(path) -> Dataset of strings
+lines(path: string or list of strings) -> Dataset of strings
 The lines of a text file, or of a list of files. Of each only where its lines start is held in
 memory, and a line is read when it is asked for; of one whose name ends in `.gz` all is held. So it
 is with `paragraphs`, `jsonl` and `csv`.]], text_reader "line")
 
 readers.paragraphs = registry.define("redco.data.paragraphs", [[
-paragraphs(path) -> Dataset of strings
+paragraphs(path: string or list of strings) -> Dataset of strings
 The paragraphs of a text file, or of several: lines with no blank one between them.]],
   text_reader "paragraph")
 
 readers.jsonl = registry.define("redco.data.jsonl", [[
-jsonl(path) -> Dataset
+jsonl(path: string or list of strings) -> Dataset
 The values of a file, or of several, with one JSON text on each line; lines that are blank are left
 out. An example is decoded when it is asked for: a line that is not JSON is an error then, with its
 number.]], function(paths)
@@ -95,7 +95,7 @@ end)
 local csv_options = arguments("csv", { header = true }, { "delimiter" })
 
 readers.csv = registry.define("redco.data.csv", [[
-csv(path, {header = true, delimiter}) -> Dataset
+csv(path: string or list of strings, {header = true, delimiter}) -> Dataset
 The records of a file, or of several, of comma-separated values (RFC 4180: a value in quotes may
 have delimiters, line breaks and doubled quotes), each a table of strings by the names in the first
 record, or with header = false a list of strings. The delimiter is "," or, of a file whose name
@@ -227,7 +227,7 @@ end)
 local token_options = arguments("tokens", { dtype = "uint16" }, { "seq_len" })
 
 readers.tokens = registry.define("redco.data.tokens", [[
-tokens(path, {seq_len, dtype = "uint16"}) -> Dataset of Tensors [seq_len + 1]
+tokens(path: string or list of strings, {seq_len, dtype = "uint16"}) -> Dataset of Tensors [seq_len + 1]
 The rows of a file of token ids, or of several: row i has the seq_len tokens from (i - 1) * seq_len
 on and the one after them, so that inputs and labels are its first and its last seq_len; what is
 left over at the end of a file is left out. A file has its tokens one after another in 2 or 4 bytes
@@ -248,11 +248,11 @@ end)
 local write_options = arguments("write_tokens", { dtype = "uint16" })
 
 readers.write_tokens = registry.define("redco.data.write_tokens", [[
-write_tokens(path, tokens, {dtype = "uint16"})
+write_tokens(path, tokens [count], {dtype = "uint16"})
 Writes a file that `tokens` reads: llm.c's header of 256 int32 - 20240520 and 1 (for uint32
 20240801 and 7), the number of tokens, zeros - and the tokens, a tensor of integers.]],
 function(path, tokens, options)
-  native.write_tokens(path, tokens, write_options(options).dtype)
+  native.write_tokens(path, tokens [count], write_options(options).dtype)
 end)
 
 return readers

@@ -70,20 +70,7 @@ end
 
 return registry.define("redco.models.generate", [[
 generate(model, params, inputs, options) -> sequences [rows, length], scores [rows] (beam search)
-Tokens after a prompt, as `model.generate(params, inputs, options)`. inputs: those of the model;
-prompts may be padded on either side, and come back padded on the left. Options, by Hugging Face's
-names, with the model's generation_config.json before these defaults:
-  max_length = 20 or max_new_tokens; min_length = 0 or min_new_tokens
-  do_sample = false, temperature = 1, top_k = 50, top_p = 1, seed or rng (a Generator)
-  repetition_penalty = 1, no_repeat_ngram_size = 0
-  num_beams = 1, length_penalty = 1, early_stopping = false (or true, "never")
-  num_return_sequences = 1: rows of one prompt lie side by side
-  eos_token_id (a number or a list), pad_token_id, decoder_start_token_id
-  forced_bos_token_id, forced_eos_token_id
-  stop_strings (a list) with tokenizer: a row ends when its text has one of them
-  streamer: called after each step with the new tokens [rows], and which rows were still open
-Greedy and beam search give the tokens that Hugging Face's library gives. On several processes all
-must call it, with the same options.]],
+Tokens after a prompt: `Model.generate` has the options.]],
 function(model, params, inputs, options)
   return torch.no_grad(generate, model, params, inputs, options)
 end)

@@ -187,4 +187,7 @@ supported is refused by its name.]], function(dir, params)
   return result
 end)
 
-return lora
+return registry.define("redco.lora", [[
+redco.lora
+Low-rank adapters (Hu et al., 2021): beside the weight of a layer, which stays as it is, lie two small
+matrices that are trained, and the layer adds scaling * B A x to what it puts out.]], lora)

@@ -1,4 +1,6 @@
 --- Scores of predictions against references, with the figures of the packages that papers report.
+local registry = require "redco.registry"
+
 local metrics = {}
 
 for _, part in ipairs { "rouge", "bleu", "chrf", "question_answering", "classification",
@@ -6,4 +8,7 @@ for _, part in ipairs { "rouge", "bleu", "chrf", "question_answering", "classifi
   for name, value in pairs(require("redco.metrics." .. part)) do metrics[name] = value end
 end
 
-return metrics
+return registry.define("redco.metrics", [[
+redco.metrics
+Scores of predictions against references, with the figures of the packages that papers report.]],
+  metrics)

@@ -2,8 +2,12 @@
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 
-local Cache = {}
+local Cache = { __name = "Cache" }
 Cache.__index = Cache
+registry.define("Cache", [[
+Cache {length}
+Keys and values of the tokens that a model has seen, made by `redco.models.new_cache`.
+  length: the tokens seen]], Cache)
 
 -- `t` [B, H, n, D] with room for `capacity` tokens. Padding keeps how it lies over the processes.
 local function with_room(t, capacity)

@@ -49,26 +49,10 @@ end
 
 local new_options = arguments("models.from_config", { dtype = "float32" }, { "generator" })
 models.from_config = registry.define("redco.models.from_config", [[
-from_config(config, {generator, dtype = "float32"}) -> model
+from_config(config: table or string, {generator, dtype = "float32"}) -> model
 A model with new weights, as its family initialises them. `config` has the keys of Hugging Face's
 configuration, `model_type` among them; what is left out has the family's defaults. A string is a
-folder whose `config.json` is read.
-`model.params` is a flat table by Hugging Face's names, `model.config` the whole configuration.
-`model(params, inputs, {train = false, rng, cache})` gives the logits [batch, length, vocab_size];
-inputs: input_ids [batch, length], attention_mask (1 for tokens, 0 for padding) and position_ids if
-need be, or, for rows of several sequences, segment_ids and position_ids as redco.data.pack gives
-them. Encoder-decoders: input_ids (or pixel_values [batch, channels, height, width]) and
-attention_mask are the encoder's; decoder_input_ids, if left out, are `model.decoder_input_ids(
-labels)`, the labels after the start token, with padding for -100; encoder_hidden_states, what
-`model.encode(params, inputs, {train, rng})` gave, saves the encoder's work. Classes of images:
-pixel_values, labels [batch], logits [batch, num_labels]. `model.hidden_states` gives what the head
-sees. `model.loss(params, inputs, {train, rng, ignore_index = -100, label_smoothing = 0})` is the
-mean cross-entropy of inputs.labels, which the collate_fn has shifted (not for encoder-decoders), and
-their number, without holding all logits.
-`model.generate(params, inputs, options) -> sequences, scores` writes on: see
-`redco.models.generate`. `model.save_pretrained(dir, {params = model.params, max_shard_size =
-"5GB"})` writes the folder that from_pretrained and Hugging Face's library read; every process must
-call it.]],
+folder whose `config.json` is read.]],
 function(config, options)
   local o, is_file = new_options(options), type(config) == "string"
   local where = is_file and config .. "/config.json" or "models.from_config"
@@ -88,6 +72,7 @@ process reads its part. `low_memory`: weights that have that dtype stay in the m
 where they are used, so that a process that trains a part of the model needs memory for that part
 alone; the files must then stay as they are. Errors name an unknown family and
 weights that are missing, have no place or another shape.
+
 Instead of a folder, a GGUF file (`model.gguf`) of the LLaMA architecture, made for llama.cpp: what
 is quantised there becomes float32. `redco.Tokenizer.from_pretrained` reads its tokenizer.]],
 function(dir, options)
@@ -133,4 +118,6 @@ where it has no padding.]], function(encoder_dir, decoder_dir, options)
   return new_model(family, c, files.add_new(params, family, c, o.dtype, o.generator))
 end)
 
-return models
+return registry.define("redco.models", [[
+redco.models
+Model families under the names of Hugging Face, which reads and writes the same folders.]], models)

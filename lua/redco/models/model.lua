@@ -8,6 +8,7 @@ local files = require "redco.models.files"
 local generate = require "redco.generation"
 local native = require "redco.native"
 local nn = require "redco.nn"
+local set_texts = require "redco.models.texts"
 local torch = require "redco.torch"
 
 local call_options = arguments("model", { train = false }, { "rng", "cache" })
@@ -16,7 +17,7 @@ local loss_options = arguments("model.loss",
 
 local save_options = arguments("model.save_pretrained", { max_shard_size = "5GB" }, { "params" })
 
-local Model = {}
+local Model = { __name = "Model" }
 Model.__index = Model
 
 -- Each token's predecessor: what a decoder sees when it is to predict the labels [B, T].
@@ -104,6 +105,7 @@ local function new_model(family, config, params)
     return generate(model, p, inputs, options)
   end
 
+  set_texts(model)
   return model
 end
 

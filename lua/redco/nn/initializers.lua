@@ -157,4 +157,6 @@ function(t, options)
   return t:copy_(q:reshape(t.shape)):mul_(o.gain)
 end)
 
-return init
+return registry.define("redco.nn.init", [[
+redco.nn.init
+Initial values, as in torch.nn.init: each function fills its tensor in place and returns it.]], init)

@@ -1,0 +1,121 @@
+--- The types of arguments, fields and results. A name means one thing in the whole library, so most
+--- signatures need not say it: what they say comes first, then these words, then the default.
+local types = {}
+
+--- The classes, by the name that an object's metatable has as `__name`.
+types.classes = {
+  Cache = "redco.Cache", Dataset = "redco.Dataset", DecodeStream = "redco.DecodeStream",
+  Deployer = "redco.Deployer", Generator = "torch.Generator", Model = "redco.Model",
+  Optimizer = "redco.Optimizer", Predictor = "redco.Predictor", Schedule = "redco.Schedule",
+  ScriptModule = "torch.ScriptModule", Tensor = "torch.Tensor", Tokenizer = "redco.Tokenizer",
+  Trainer = "redco.Trainer",
+}
+
+local words_by_type = {
+  any = "data value name_or_value dtype_or_device_or_tensor",
+  boolean = [[allow_unused clean_up_tokenization_spaces copy create_graph enabled fan_in_fan_out
+    is_encoder_decoder non_blocking requires_grad retain_graph return_offsets_mapping]],
+  integer = [[accumulate_grad_batches batch_size bos_token_id capacity char_order cls_token_id count
+    decoder_start_token_id draws embed_dim embedding_dim epoch_idx eval_every_k_steps
+    eval_per_device_batch_size first forced_bos_token_id forced_eos_token_id global_batch_size
+    groups hidden_size host0_port i id ignore_index in_channels in_features input_size keep_last_k_ckpts
+    last length level mask_token_id max_length max_new_tokens max_steps min_length min_new_tokens
+    model_max_length n n_epochs n_model_shards n_processes no_repeat_ngram_size num_beams
+    num_embeddings num_heads num_return_sequences num_workers number offset out_channels out_dim
+    out_dims out_features pad_to_multiple_of pad_token_id per_device_batch_size prefetch_factor
+    process_id r save_ckpt_every_k_epochs save_ckpt_every_k_steps seed sep_token_id seq_len size step
+    top_k total_steps train_size unk_token_id vocab_size warmup_steps word_order zero
+    zero_min_size dim]],
+  number = [[a b eps1 init_value learning_rate max_norm max_seconds p peak_value pos_label scale
+    smooth_value]],
+  string = [[base_model_name_or_path bos_token chat_template ckpt_dir ckpt_name cls_token compute_dtype
+    decoder_dir delimiter desc device dir dtype encoder_dir eos_token float_dtype folder full_name
+    host0_address mask_token name pad_token padding_side path prediction randomness save_float_dtype
+    sep_token stem string task_type text text_pair title truncation_side unk_token workdir]],
+  table = [[config info inputs metadata metrics options opt_state outputs params profile rules
+    structure texts tree variables]],
+  ["function"] = [[activation apply_fn body collate_fn eval_metric_fn f forward frozen get loss_fn
+    output_fn pred_fn streamer train_step_fn]],
+  Tensor = [[grad_outputs gradient hidden_states k loss mask memory pixels q scores sequences tensor v
+    x]],
+  Dataset = "", Cache = "cache", Deployer = "deployer", Generator = "generator rng",
+  Model = "model", Optimizer = "optimizer second", Predictor = "eval_predictor",
+  Tokenizer = "tokenizer",
+  ["boolean or string"] = "early_stopping padding",
+  ["function or Schedule"] = "lr_schedule_fn",
+  ["integer or list of integers"] = [[dilation eos_token_id eos_token_id kernel_size normalized_shape
+    stride in_dims]],
+  ["integer or string or table"] = "dp mp",
+  ["integer or string"] = "max_shard_size",
+  ["list of integers"] = "indices sizes",
+  ["list of integers or Tensor"] = "ids",
+  ["list of numbers"] = "betas counts losses",
+  ["list of strings"] = [[rouge_types save_argmax_ckpt_by_metrics save_argmin_ckpt_by_metrics
+    stop_strings]],
+  ["list of tables"] = "messages params_sharding_rules",
+  ["list or Dataset or Tensor"] = "eval_examples examples sets train_examples",
+  ["list or Dataset"] = "leaves",
+  ["list or Tensor"] = "predictions references tokens",
+  ["list of strings or string"] = "reference target_modules",
+  ["table or Tensor"] = "batch",
+}
+
+local by_word = {}
+for type, words in pairs(words_by_type) do
+  for word in words:gmatch "%S+" do by_word[word] = type end
+end
+
+local function of_default(default)
+  if default == "true" or default == "false" then return "boolean" end
+  if tonumber(default) then return "number" end
+  if default:find '^"' then return "string" end
+  if default:find "^{" then return "table" end
+end
+
+--- The type of an argument or field that `signature.read` gave, in words; nil if nothing tells it.
+function types.of_argument(argument)
+  return argument.type or argument.shape and "Tensor" or by_word[argument.name]
+    or argument.default and of_default(argument.default)
+end
+
+local primitives = {
+  any = "any", boolean = "boolean", integer = "integer", number = "number", string = "string",
+  table = "table", list = "any[]", ["function"] = "function", ["nil"] = "nil", tree = "table",
+  value = "any", int64 = "integer", iterator = "function", ["nested tables"] = "table",
+  ["FFI pointer"] = "ffi.cdata*", ["light userdata"] = "lightuserdata", ["..."] = "any",
+}
+
+-- One alternative of a type in words.
+local function one_annotation(words, class)
+  local plain = words:gsub("%s*%b()$", ""):gsub("%s*%b[]$", "")
+  if words:find "^%[" or words:find "^like " then return types.classes.Tensor end
+  if words:find "^function%(" then return "function" end
+  if plain == "self" then return class end
+  local element = plain:match "^list of (.*)s$"
+  if element then
+    element = one_annotation(element)
+    return element and element .. "[]"
+  end
+  if words:find "^what " then return "any" end
+  plain = plain:gsub("^(Dataset) of .*", "%1")
+  local fields = words:match "^{(.*)}$"
+  if fields then return "table" end
+  return primitives[plain] or types.classes[plain]
+end
+
+--- A type in words as the lua-language-server writes it, "list of integers or nil" as
+--- "integer[]|nil"; nil if a part is not known. `class` is what `self` is.
+function types.annotation(words, class)
+  if words:find "^function%(" then return "function" end
+  local all = {}
+  for alternative in (words:gsub(" or ", "\n") .. "\n"):gmatch "(.-)\n" do
+    local name = alternative:match "^[%w_]+"
+    local one = one_annotation(alternative, class)
+      or by_word[name] and types.annotation(by_word[name], class)
+    if not one then return nil end
+    all[#all + 1] = one
+  end
+  return table.concat(all, "|")
+end
+
+return types
