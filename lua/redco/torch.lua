@@ -15,6 +15,13 @@ local element_types = {
 -- A dtype is its name, so that `torch.float32` is one as well.
 for name in pairs(element_types) do torch[name] = name end
 
+-- torch.linalg.inv is ATen's linalg_inv.
+for _, module in ipairs { "fft", "linalg", "special" } do
+  torch[module] = setmetatable({}, {
+    __index = function(_, name) return torch[module .. "_" .. name] end,
+  })
+end
+
 torch.Tensor.data_ptr = registry.define("Tensor:data_ptr", [[
 data_ptr(self) -> FFI pointer
 Where the elements of a contiguous CPU tensor lie, as a pointer to their C type (uint16_t for types

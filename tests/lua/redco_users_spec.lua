@@ -4,12 +4,11 @@ local redco = require "redco"
 local registry = require "redco.registry"
 local testing = require "testing"
 
--- The names of a function's arguments, from the call in the first line of its text, and of the
--- fields that the end of its text lists.
+-- The names in the call, or the fields, that a text begins with.
 local function names_in(text)
   local names = {}
-  local lists = text:match "^[^\n]*" .. "\n" .. (text:match "Fields: ([^\n]*)$" or "")
-  for name in lists:gsub("%->.*\n", "\n"):gmatch "[%a_][%w_]*" do names[name] = true end
+  local list = text and (text:match "^[%w_.:]*(%b())" or text:match "^[%w_.:]* ?(%b{})") or ""
+  for name in list:gmatch "[%a_][%w_]*" do names[name] = true end
   return names
 end
 
@@ -21,7 +20,9 @@ local function resolves(name, owner)
   if at then return true end
   local text = owner and registry.text(owner)
   if not text then return false end
-  return names_in(text)[name] or name:find "[({]" and text:find(name, 1, true)
+  local class = registry.text(owner:match "[^.]+$")
+  return names_in(text)[name] or names_in(class)[name]
+    or name:find "[({]" and text:gsub("%s+", " "):find(name, 1, true)
 end
 
 local file = assert(io.open(os.getenv "REDCO_SOURCE" .. "/docs/for_redco_users.md"))
