@@ -113,7 +113,7 @@ end
 
 local function check_links(file, text)
   local folder = file:match "^(.*/)" or ""
-  for path in text:gmatch "%]%(([^)#]+)" do
+  for path in text:gsub("```.-```", ""):gsub("`[^`]*`", ""):gmatch "%]%(([^)#]+)" do
     local is_there = path:find "^https?://"
       or os.execute(("test -e '%s/%s%s'"):format(source, folder, path)) == 0
     assert(is_there, "a link leads nowhere: " .. path)
