@@ -159,7 +159,8 @@ void add_autograd(lua_State* L) {
   register_functions(
       L, "torch.autograd.",
       {{"grad", grad,
-        "grad(outputs, inputs, {grad_outputs, retain_graph, create_graph, allow_unused}) -> list\n"
+        "grad(outputs: Tensor or list of Tensors, inputs: Tensor or list of Tensors, {grad_outputs: "
+        "list of Tensors, retain_graph, create_graph, allow_unused}) -> list of Tensors\n"
         "The gradients of the sum of `outputs`, weighted by `grad_outputs`, for each input. With "
         "`allow_unused` an input that took no part gives false; without, an error."}});
   lua_setfield(L, -2, "autograd");

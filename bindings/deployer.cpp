@@ -327,8 +327,7 @@ void add_deployer(lua_State* L) {
   make_object_type<LuaDeployer>(
       L,
       "Deployer {workdir, n_processes, process_id, mesh: table}\n"
-      "The processes and devices of a run, its random numbers and its log, made by "
-      "`redco.Deployer`.\n"
+      "The processes, random numbers and log of a run.\n"
       "  mesh: {dp = copies of the model, mp = shards of each}",
       {{"gen_rng", gen_rng,
         "gen_rng(self) -> Generator\n"

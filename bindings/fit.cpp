@@ -200,13 +200,14 @@ collectives, examples and tokens (elements of a batch's input_ids) a second, mem
 mfu, how much of the device's speed in matrix products the model uses.
   train_examples: a list, a data set (redco.data.dataset), a tensor of rows, or a function of
     epoch_idx (from 0) that returns one of these
-  global_batch_size: examples of one optimizer step; per_device_batch_size on each if left out
+  global_batch_size: examples of one optimizer step; else those of a micro-batch, times the Trainer's
+    accumulate_grad_batches
   eval_metric_fn: eval_metric_fn(examples, preds) returns a table of numbers from what
     eval_predictor predicts
-  eval_sanity_check: evaluates a few examples before the first epoch
+  eval_sanity_check: evaluates the first batch before the first epoch
   save_argmin_ckpt_by_metrics: names of the metrics whose lowest value saves min_METRIC
   save_argmax_ckpt_by_metrics: names of the metrics whose highest value saves max_METRIC
-  save_opt_states: without them a checkpoint is half the size, and no run goes on from it
+  save_opt_states: what a run needs to go on from a checkpoint
   save_float_dtype: what floating-point parameters are converted to in checkpoints
   keep_last_k_ckpts: the newest so many of epoch_I and of step_N stay
   on_save_error: what a checkpoint that cannot be written does: "stop" ends the run, "continue"

@@ -126,8 +126,8 @@ void make_generator_type(lua_State* L) {
   lua_setfield(L, -2, "__name");
   lua_newtable(L);
   register_value(L, "Generator",
-                 "Generator {}\nA source of random numbers, for the `generator` argument of operators: "
-                 "`redco.Rng`, `torch.Generator`, or what a loss_fn gets as `rng`.");
+                 "Generator {}\nA source of random numbers. It is the `generator` argument of operators, and "
+                 "what a loss_fn gets as `rng`.");
   register_functions(
       L, "Generator:",
       {{"seed", seed, "seed(self) -> integer\nWhat it was made from: all there is of a new one."},

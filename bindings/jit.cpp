@@ -243,7 +243,7 @@ void add_jit(lua_State* L) {
                        "these), so that gradients flow to them."}});
   lua_pop(L, 1);
   lua_newtable(L);
-  register_value(L, "torch.jit", "torch.jit\nTorchScript modules, as PyTorch's torch.jit.save writes them.");
+  register_value(L, "torch.jit", "torch.jit\nModules that PyTorch's torch.jit.save wrote.");
   register_functions(
       L, "torch.jit.",
       {{"load", load,

@@ -222,16 +222,15 @@ Schedule check_schedule_argument(NamedArguments& args, const char* name) {
 int open_optim(lua_State* L) {
   make_object_type<LuaOptimizer>(
       L,
-      "Optimizer {}\nHow gradients change parameters: what a function of redco.optim returns, for a "
-      "Trainer.",
+      "Optimizer {}\nHow gradients change parameters, for a Trainer.",
       {});
   make_object_type<LuaSchedule>(
-      L, "Schedule {}\nA number for each step: called as a function, schedule(step) -> number.", {});
+      L, "Schedule {}\nA number for each step. It is called as a function, schedule(step) -> number.", {});
   lua_newtable(L);
   register_value(L, "redco.optim",
                  "redco.optim\n"
-                 "Optimizers, by the names and defaults of torch.optim, chains of them as in Optax, and "
-                 "schedules of the learning rate.");
+                 "Optimizers and schedules of the learning rate. Optimizers have the names and defaults "
+                 "of torch.optim, and are chained as in Optax.");
   register_functions(
       L, "redco.optim.",
       {{"adamw", lua_adamw,

@@ -109,8 +109,7 @@ Predicts from a list or a data set of examples, a batch at a time.
 void add_predictor(lua_State* L) {
   make_object_type<LuaPredictor>(
       L,
-      "Predictor {}\nPredicts batch by batch, made by `redco.Predictor` or "
-      "`Trainer:get_default_predictor`.",
+      "Predictor {}\nPredicts from examples, batch by batch.",
       {{"predict", predict,
            "predict(self, {examples, per_device_batch_size, params, desc = \"Predicting\"}) -> list\n"
            "One prediction per example, in their order; `examples` is a list or a data set. "

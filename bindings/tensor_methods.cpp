@@ -302,7 +302,7 @@ void add_tensor_methods(lua_State* L) {
   register_functions(
       L, "Tensor:",
       {{"item", item,
-        "item(self) -> number, boolean or int64\n"
+        "item(self) -> number or boolean or int64\n"
         "The only element. int64 values beyond 2^53 come as LuaJIT's 64-bit integers."},
        {"tolist", tolist,
         "tolist(self) -> nested tables\n"

@@ -407,10 +407,10 @@ void push_tokenizer(lua_State* L, Tokenizer tokenizer) {
 constexpr const char* tokenizer_text = R"text(Tokenizer {vocab_size, model_max_length, chat_template,
   padding_side, bos_token, eos_token, unk_token, sep_token, cls_token, pad_token, mask_token,
   bos_token_id, eos_token_id, unk_token_id, sep_token_id, cls_token_id, pad_token_id, mask_token_id}
-Text to token ids and back, read by `redco.Tokenizer.from_pretrained`. It is called for batches:
+Text to token ids and back. It is called for batches:
 `tok(texts, {...})`. The special tokens and padding_side can be set, and #tok counts all tokens.)text";
 
-constexpr const char* call_text = R"text(__call(self, texts: string or list of strings, {padding = false,
+constexpr const char* call_text = R"text(__call(self, texts: string or list of strings, {padding: boolean or string = false,
   truncation = false, max_length, padding_side, truncation_side, pad_to_multiple_of,
   add_special_tokens = true, return_offsets_mapping = false, return_special_tokens_mask = false,
   text_pair: string or list of strings}) -> {input_ids, attention_mask, ...}
@@ -471,7 +471,7 @@ void add_tokenizer(lua_State* L) {
   }
   lua_pop(L, 1);
   make_object_type<LuaDecodeStream>(
-      L, "DecodeStream {}\nText from ids, one by one, made by `Tokenizer:decode_stream`.",
+      L, "DecodeStream {}\nText from token ids, one by one.",
       {{"step", stream_step,
            "step(self, id) -> string\n"
            "The text that this token adds; \"\" while a character is not complete."},

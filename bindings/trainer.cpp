@@ -339,9 +339,9 @@ Trains a tree of parameters, in place.
     halves the scale, 2000 good ones in a row double it
   loss_scale: {scale = 65536, good_steps = 0}, the scale to begin with. The metric loss_scale is
     what a step was done with, and state.loss_scale what the next one will be
-  lr_schedule_fn: the learning rate of a step, as Deployer:get_lr_schedule_fn returns it, for the
-    metrics
-  accumulate_grad_batches: micro-batches of one optimizer step; else fit's sizes tell it
+  lr_schedule_fn: what the log calls lr where the optimizer does not say; it changes no step
+  accumulate_grad_batches: micro-batches of one optimizer step; else 1, or what fit's
+    global_batch_size asks for
   train_step_fn: train_step_fn(rng, state, batch, defaults) replaces the step: it calls
     defaults.value_and_grad(f) and defaults.apply_gradients(grads) and returns a table of metrics;
     its gradients are without the scale
@@ -369,7 +369,7 @@ void add_trainer(lua_State* L) {
   make_object_type<LuaTrainer>(
       L,
       "Trainer {params, state: table, step}\n"
-      "A run of training, made by `redco.Trainer`: its methods train, evaluate and save.\n"
+      "Trains parameters, evaluates and saves them.\n"
       "  state: what loss_fn gets: apply_fn, params, opt_state and step\n"
       "  step: optimizer steps done",
       {{"fit", fit, fit_text},

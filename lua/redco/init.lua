@@ -26,9 +26,10 @@ local redco = {
   lora = require "redco.lora",
   data = require "redco.data",
   metrics = require "redco.metrics",
+  help = require "redco.help",
 }
 
 return registry.define("redco", [[
 redco
-Trains and runs models on any number of devices with three functions: collate_fn, loss_fn and
-pred_fn, handed to a Deployer, a Trainer and a Predictor.]], redco)
+Trains and runs models on any number of devices. A script writes three functions, collate_fn, loss_fn
+and pred_fn, and hands them to three classes: Deployer, Trainer and Predictor.]], redco)

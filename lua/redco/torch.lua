@@ -34,6 +34,7 @@ end)
 
 return registry.define("torch", [[
 torch
-Tensors and ATen's operators, under PyTorch's names: `torch.matmul(a, b)` or `a:matmul(b)`. The last
-argument may be a table of named ones, `x:sum({0}, {keepdim = true})`. `help "torch.sum"` shows an
-operator's schemas. Dimensions and indices count from 0.]], torch)
+Tensors and ATen's operators, under PyTorch's names. An operator is a function and a method,
+`torch.matmul(a, b)` and `a:matmul(b)`. The last argument may be a table of named ones,
+`x:sum({0}, {keepdim = true})`. `help "torch.sum"` shows an operator's schemas. Dimensions and indices
+count from 0.]], torch)

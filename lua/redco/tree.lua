@@ -73,7 +73,7 @@ local function map_nodes(f, first, others, path)
 end
 
 tree.map = registry.define("redco.tree.map", [[
-tree.map(f, tree, ...) -> tree
+map(f, tree, ...) -> tree
 A tree of the same structure with f(leaf, ...) in place of each leaf; further trees must have the
 structure of the first, and give f's further arguments. In walking order.]],
 function(f, first, ...)
@@ -81,7 +81,7 @@ function(f, first, ...)
 end)
 
 tree.leaves = registry.define("redco.tree.leaves", [[
-tree.leaves(tree) -> list
+leaves(tree) -> list
 The leaves, in walking order.]],
 function(root)
   local leaves = {}
@@ -90,7 +90,7 @@ function(root)
 end)
 
 tree.paths = registry.define("redco.tree.paths", [[
-tree.paths(tree) -> list of strings
+paths(tree) -> list of strings
 The place of each leaf, in walking order: keys and positions joined by dots.]],
 function(root)
   local paths = {}
@@ -107,14 +107,14 @@ local function structure_of(node)
 end
 
 tree.flatten = registry.define("redco.tree.flatten", [[
-tree.flatten(tree) -> leaves, structure
+flatten(tree) -> leaves, structure
 The leaves in walking order, and what tree.unflatten needs to put them back.]],
 function(root)
   return tree.leaves(root), structure_of(root)
 end)
 
 tree.unflatten = registry.define("redco.tree.unflatten", [[
-tree.unflatten(structure, leaves) -> tree
+unflatten(structure, leaves) -> tree
 The tree that tree.flatten took apart, with these leaves. An error when there are more or fewer.]],
 function(structure, leaves)
   local used = 0
@@ -138,7 +138,7 @@ function(structure, leaves)
 end)
 
 tree.count = registry.define("redco.tree.count", [[
-tree.count(tree) -> number
+count(tree) -> number
 The number of elements of all tensors of a tree: its parameters.]],
 function(root)
   local n = 0

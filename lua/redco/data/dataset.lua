@@ -4,7 +4,7 @@ local registry = require "redco.registry"
 
 local methods = registry.define("Dataset", [[
 Dataset {}
-Examples by number, set[1] to set[#set], each made when it is asked for.]], {})
+Examples by number, each made when it is asked for. They are set[1] to set[#set].]], {})
 
 local function check_size(what, size)
   if type(size) ~= "number" or size < 0 or size % 1 ~= 0 then

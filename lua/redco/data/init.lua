@@ -14,5 +14,5 @@ for name, value in pairs(require "redco.data.readers") do data[name] = value end
 
 return registry.define("redco.data", [[
 redco.data
-Sets of examples, readers of data files, and what prepares images. Examples are a list or a
+Readers of data files, sets of examples, images. Examples are a list or a
 `Dataset`, each read when it is asked for.]], data)

@@ -10,5 +10,5 @@ end
 
 return registry.define("redco.metrics", [[
 redco.metrics
-Scores of predictions against references, with the figures of the packages that papers report.]],
+Scores of predictions. They are those of the packages whose figures papers report.]],
   metrics)

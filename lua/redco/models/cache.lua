@@ -6,7 +6,7 @@ local Cache = { __name = "Cache" }
 Cache.__index = Cache
 registry.define("Cache", [[
 Cache {length}
-Keys and values of the tokens that a model has seen, made by `redco.models.new_cache`.
+Keys and values of the tokens that a model has seen.
   length: the tokens seen]], Cache)
 
 -- `t` [B, H, n, D] with room for `capacity` tokens. Padding keeps how it lies over the processes.

@@ -123,4 +123,5 @@ end)
 
 return registry.define("redco.models", [[
 redco.models
-Model families under the names of Hugging Face, which reads and writes the same folders.]], models)
+Models in the folders of Hugging Face. The families are BART, GPT-2, GPT-J, LLaMA, OPT, T5, ViT and
+image captioners of two of them.]], models)

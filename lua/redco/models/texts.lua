@@ -4,7 +4,7 @@ local registry = require "redco.registry"
 local texts = {
   ["Model"] = [[
 Model {params, config: table, generation_config: table, is_encoder_decoder: boolean}
-A function of its parameters and inputs, its loss, its generation and its folder. What it has besides
+A function of parameters and inputs. It has a loss, generation and a folder. What it has besides
 itself is called with a dot: `model.loss(params, batch)`. Made by `redco.models.from_pretrained`,
 `redco.models.from_config` and `redco.models.from_encoder_decoder_pretrained`.
   params: a flat table by Hugging Face's names
@@ -32,7 +32,7 @@ and their number, without holding all logits.]],
   ["Model.generate"] = [[
 generate(params, inputs, {max_length = 20, max_new_tokens, min_length = 0, min_new_tokens,
   do_sample = false, temperature = 1, top_k = 50, top_p = 1, seed, rng, repetition_penalty = 1,
-  no_repeat_ngram_size = 0, num_beams = 1, length_penalty = 1, early_stopping = false,
+  no_repeat_ngram_size = 0, num_beams = 1, length_penalty = 1, early_stopping: boolean or string = false,
   num_return_sequences = 1, eos_token_id, pad_token_id, bos_token_id, decoder_start_token_id,
   forced_bos_token_id, forced_eos_token_id, stop_strings, tokenizer,
   streamer}) -> sequences [rows, length], scores [rows] (beam search)

@@ -10,5 +10,5 @@ end
 
 return registry.define("redco.nn", [[
 redco.nn
-Layers without hidden state: a name with a capital (`Linear`) makes a table of parameters, the same
+Layers without hidden state. A name with a capital (`Linear`) makes a table of parameters, the same
 name in lower case (`linear`) applies one. Weights are laid out and named as in PyTorch.]], nn)

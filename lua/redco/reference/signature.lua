@@ -135,4 +135,18 @@ function signature.read(text)
   return read
 end
 
+--- The signature of what `signature.read` gave, with the names alone: "fit(self, {...})".
+function signature.short(read)
+  if read.kind ~= "function" then return read.head end
+  local names, has_named = {}, false
+  for _, argument in ipairs(read.arguments) do
+    if not argument.is_named then names[#names + 1] = argument.name end
+    has_named = has_named or argument.is_named
+  end
+  local only_named = read.head:find "^[%w_.]+{"
+  if has_named and not only_named then names[#names + 1] = "{...}" end
+  return read.name .. (only_named and "{...}" or "(" .. table.concat(names, ", ") .. ")")
+    .. (#read.results > 0 and " -> " .. table.concat(read.results, ", ") or "")
+end
+
 return signature

@@ -32,29 +32,30 @@ local words_by_type = {
     decoder_dir delimiter desc device dir dtype encoder_dir eos_token float_dtype folder full_name
     host0_address mask_token name pad_token padding_side path prediction randomness save_float_dtype
     sep_token stem string task_type text text_pair title truncation_side unk_token workdir]],
-  table = [[config info inputs metadata metrics options opt_state outputs params profile rules
-    structure texts tree variables]],
+  table = [[config defaults early_stopping info inputs last_ckpt_info loss_scale metadata metrics opt_state options
+    outputs params profile rules structure texts tree variables]],
   ["function"] = [[activation apply_fn body collate_fn eval_metric_fn f forward frozen get loss_fn
     output_fn pred_fn streamer train_step_fn]],
-  Tensor = [[grad_outputs gradient hidden_states k loss mask memory pixels q scores sequences tensor v
+  Tensor = [[c gradient h hidden_states k logits loss mask memory pixels q scores sequences tensor v
     x]],
   Dataset = "", Cache = "cache", Deployer = "deployer", Generator = "generator rng",
   Model = "model", Optimizer = "optimizer second", Predictor = "eval_predictor",
   Tokenizer = "tokenizer",
-  ["boolean or string"] = "early_stopping padding",
   ["function or Schedule"] = "lr_schedule_fn",
-  ["integer or list of integers"] = [[dilation eos_token_id eos_token_id kernel_size normalized_shape
-    stride in_dims]],
+  ["integer or list of integers"] = [[dilation eos_token_id kernel_size normalized_shape stride]],
+  ["integer or boolean or list"] = "in_dims",
+  ["integer or string or list of integers"] = "padding",
   ["integer or string or table"] = "dp mp",
   ["integer or string"] = "max_shard_size",
+  ["string or function"] = "operator",
   ["list of integers"] = "indices sizes",
   ["list of integers or Tensor"] = "ids",
   ["list of numbers"] = "betas counts losses",
+  list = "leaves",
   ["list of strings"] = [[rouge_types save_argmax_ckpt_by_metrics save_argmin_ckpt_by_metrics
     stop_strings]],
   ["list of tables"] = "messages params_sharding_rules",
   ["list or Dataset or Tensor"] = "eval_examples examples sets train_examples",
-  ["list or Dataset"] = "leaves",
   ["list or Tensor"] = "predictions references tokens",
   ["list of strings or string"] = "reference target_modules",
   ["table or Tensor"] = "batch",

@@ -1,0 +1,110 @@
+--- What there is to know of a function, a class, a module, an object or an operator. What it needs is
+--- loaded at the first question: no script waits for it.
+local registry = require "redco.registry"
+
+local help = {}
+
+--- The full name in the registry that a value has, or the class of an object.
+local function name_of_value(x)
+  local _, name = registry.text(x)
+  if type(name) == "string" then return name end
+  local meta = type(x) ~= "string" and getmetatable(x)
+  local class = type(meta) == "table" and rawget(meta, "__name")
+  return type(class) == "string" and registry.text(class) and class or nil
+end
+
+--- The names in the registry that end in a part of a name, "nn.linear" or "fit"; public ones first.
+local function names_ending_in(part)
+  local surface = require "redco.reference.surface"
+  local public, internal = {}, {}
+  for _, name in ipairs(registry.names()) do
+    if name:sub(-#part) == part and (#name == #part or name:sub(-#part - 1, -#part - 1):find "[.:]")
+    then
+      local list = surface.page(name) and public or internal
+      list[#list + 1] = name
+    end
+  end
+  for _, name in ipairs(internal) do public[#public + 1] = name end
+  return public
+end
+
+--- What a question is about: full names in the registry, the best first, and an operator.
+local function find(x)
+  local operators = require "redco.reference.operators"
+  if type(x) ~= "string" then
+    local name = name_of_value(x)
+    return name and { name } or {}, type(x) == "function" and not name and operators.read(x) or nil
+  end
+  local owner, name = x:match "^(%a+)[.:]([%w_]+)$"
+  if owner ~= "torch" and owner ~= "Tensor" then name = not x:find "[.:]" and x or nil end
+  local operator = name and operators.read(name)
+  if operator and owner == "Tensor" then operator.full_name = "Tensor:" .. name end
+  if registry.text(x) then return { x }, operator end
+  return names_ending_in(x), operator
+end
+
+--- The text about a value, or about a name: "torch.matmul", "Tensor:sum", "redco.Trainer", "fit". nil
+--- where there is none.
+help.text = registry.define("redco.help.text", [[
+text(value) -> string or nil
+What `help` prints about a value or a name; nil for what it does not know.]], function(x)
+  local names, operator = find(x)
+  return require "redco.reference.screen".text(names, operator)
+end)
+
+help.arguments = registry.define("redco.help.arguments", [[
+arguments(value) -> list of strings
+The names of the named arguments of a function or an operator, given as for `help`; {} where it has
+none.]], function(x)
+  local names, operator = find(x)
+  local found, seen = {}, {}
+  local function add(arguments, all)
+    for _, argument in ipairs(arguments) do
+      local name = argument.name
+      if (all or argument.is_named) and name ~= "..." and name ~= "self" and not seen[name] then
+        seen[name] = true
+        found[#found + 1] = name
+      end
+    end
+  end
+  if names[1] then
+    add(require "redco.reference.surface".read(names[1]).arguments)
+  elseif operator then
+    for _, overload in ipairs(operator.overloads) do add(overload.arguments, true) end
+  end
+  return found
+end)
+
+local function near(x)
+  local candidates, seen, containing = require("redco.torch").operators(), {}, {}
+  for _, name in ipairs(registry.names()) do
+    candidates[#candidates + 1] = name
+    candidates[#candidates + 1] = name:match "[^.:]+$"
+  end
+  for _, name in ipairs(candidates) do
+    if name:lower():find(x:lower(), 1, true) and not seen[name] and #containing < 8 then
+      seen[name] = true
+      containing[#containing + 1] = name
+    end
+  end
+  local nearest = require("redco.native").nearest(x, candidates)
+  if nearest and not seen[nearest] then table.insert(containing, 1, nearest) end
+  return #containing > 0 and "; near are: " .. table.concat(containing, ", ") or ""
+end
+
+local function print_help(...)
+  if select("#", ...) == 0 then return print(require "redco.reference.screen".overview()) end
+  local x = ...
+  local text = help.text(x)
+  if text then return print(text) end
+  print(("help knows nothing of %s%s"):format(type(x) == "string" and "'" .. x .. "'" or tostring(x),
+    type(x) == "string" and near(x) or ""))
+end
+
+setmetatable(help, { __call = function(_, ...) return print_help(...) end })
+
+return registry.define("redco.help", [[
+redco.help
+Prints what there is to know of a value or a name. `help(redco.nn.linear)`, `help(x)` of any
+object, `help "torch.matmul"`, `help "Tensor:sum"`, `help "fit"`; of ATen's operators it prints the schemas
+and how they are called from Lua. `help()` lists what there is.]], help)

@@ -1,0 +1,88 @@
+--- Texts as `help` prints them, in lines of at most 80 columns.
+local operators = require "redco.reference.operators"
+local signature = require "redco.reference.signature"
+local surface = require "redco.reference.surface"
+local wrap_lines = require "redco.reference.wrap"
+
+local screen = {}
+
+local function wrap(lines, text, first, hanging)
+  wrap_lines(lines, 80, text, first, hanging)
+end
+
+-- A line for what each member of a group is called with, and its first sentence.
+local function add_members(lines, group)
+  for _, full_name in ipairs(surface.members(group)) do
+    local read = surface.read(full_name)
+    wrap(lines, signature.short(read), "  ", "      ")
+    wrap(lines, surface.summary(read), "    ", "    ")
+  end
+end
+
+local function add_own(lines, full_name)
+  local read = surface.read(full_name)
+  local prefix = read.kind ~= "module" and full_name:match "^(.*[.:])[^.:]+$" or ""
+  wrap(lines, prefix .. read.head:gsub(" {}$", ""), "", "    ")
+  for i, paragraph in ipairs(read.paragraphs) do
+    if i > 1 then lines[#lines + 1] = "" end
+    wrap(lines, paragraph)
+  end
+  for _, item in ipairs(read.described) do
+    wrap(lines, item.names .. ": " .. item.text, "  ", "    ")
+  end
+  local constructor = surface.constructor(full_name)
+  if constructor then wrap(lines, "Made by " .. constructor .. ".") end
+  if surface.is_group(full_name) then
+    lines[#lines + 1] = ""
+    add_members(lines, full_name)
+  end
+end
+
+local function add_operator(lines, operator)
+  local is_method = operator.full_name:find "^Tensor:" ~= nil
+  lines[#lines + 1] = operator.full_name .. ": an operator of ATen, as in PyTorch. Calls:"
+  for _, overload in ipairs(operators.plain(operator)) do
+    wrap(lines, operators.call(operator, overload), "  ", "      ")
+  end
+  wrap(lines, "Arguments go by their places, or by name in a table that comes last; of those in "
+    .. "braces none is needed. " .. (is_method and "`self` is the tensor before the colon. " or "")
+    .. "`out` takes tensors that get the results.")
+  lines[#lines + 1] = "Schemas:"
+  for _, overload in ipairs(operator.overloads) do wrap(lines, overload.schema, "  ", "      ") end
+end
+
+--- What is known of full names, the best first, and of an operator; nil where there are none.
+function screen.text(names, operator)
+  local lines = {}
+  if names[1] then
+    add_own(lines, names[1])
+  elseif operator then
+    add_operator(lines, operator)
+  else
+    return nil
+  end
+  local others = { unpack(names, 2) }
+  if names[1] and operator then others[#others + 1] = "the operator " .. operator.full_name end
+  if #others > 0 then
+    lines[#lines + 1] = ""
+    wrap(lines, "See also " .. table.concat(others, ", ") .. ".")
+  end
+  return table.concat(lines, "\n")
+end
+
+--- What there is: modules and classes, a line each.
+function screen.overview()
+  local lines = { "help(x) tells of a function, a module, an object or a name: help \"torch.matmul\".",
+    "Modules and classes:" }
+  for _, page in ipairs(surface.pages) do
+    for i = 2, #page do
+      wrap(lines, surface.summary(surface.read(page[i])), ("  %-18s"):format(page[i]),
+        (" "):rep(20))
+    end
+  end
+  wrap(lines, ("And ATen's %d operators, as torch.NAME(...) or tensor:NAME(...).")
+    :format(#require "redco.torch".operators()))
+  return table.concat(lines, "\n")
+end
+
+return screen

@@ -1,0 +1,277 @@
+--- Stubs for the lua-language-server: files that declare, and never run, the whole surface.
+local operators = require "redco.reference.operators"
+local registry = require "redco.registry"
+local surface = require "redco.reference.surface"
+local torch = require "redco.torch"
+local types = require "redco.reference.types"
+
+local stubs = {}
+
+local keywords = {}
+for word in ([[and break do else elseif end false for function goto if in local nil not or repeat
+  return then true until while]]):gmatch "%a+" do keywords[word] = true end
+
+-- What objects can do besides their methods.
+local abilities = {
+  Tensor = [[
+---@operator add(torch.Tensor|number): torch.Tensor
+---@operator sub(torch.Tensor|number): torch.Tensor
+---@operator mul(torch.Tensor|number): torch.Tensor
+---@operator div(torch.Tensor|number): torch.Tensor
+---@operator mod(torch.Tensor|number): torch.Tensor
+---@operator pow(torch.Tensor|number): torch.Tensor
+---@operator unm: torch.Tensor
+---@operator len: integer
+---@field [integer|table|torch.Tensor] torch.Tensor
+]],
+  Dataset = "---@operator len: integer\n---@field [integer] any\n",
+  Tokenizer = "---@operator len: integer\n",
+  ["redco.help"] = "---@overload fun(value?: any)\n",
+}
+
+local is_class = {}
+for _, name in pairs(types.classes) do is_class[name] = true end
+
+-- The name of a module's or class' type. A module may have the name of its class.
+local function type_name(group)
+  return types.classes[group] or is_class[group] and group .. ".static" or group
+end
+
+-- A text as comment lines.
+local function comment(text)
+  return (text:gsub("[^\n]+", "---%0"):gsub("\n\n", "\n---\n")) .. "\n"
+end
+
+local function annotation(argument, class)
+  local words = types.of_argument(argument)
+  return words and types.annotation(words, class) or "any"
+end
+
+local function remark(text)
+  return text and " " .. text:gsub("\n", " ") or ""
+end
+
+--- The declaration of the table that a function takes as `arguments`, with its type's name; "" and
+--- nil where it takes none.
+local function named_arguments(full_name, read)
+  if read.is_list then return "", annotation(read.arguments[1]) .. "[]" end
+  local fields = {}
+  for _, argument in ipairs(read.arguments) do
+    if argument.is_named then
+      fields[#fields + 1] = ("---@field %s? %s%s\n"):format(argument.name, annotation(argument),
+        remark(argument.text))
+    end
+  end
+  if #fields == 0 then return "" end
+  local name = full_name:gsub(":", ".") .. ".arguments"
+  return ("---@class (exact) %s\n%s\n"):format(name, table.concat(fields)), name
+end
+
+-- The parameters of a function: their names, and a list of {name, type, remark}.
+local function parameters(read, named, class)
+  local names, all = {}, {}
+  for _, argument in ipairs(read.arguments) do
+    if not argument.is_named and argument.name ~= "self" then
+      names[#names + 1] = argument.name
+      local shape = argument.shape and " " .. argument.shape or ""
+      all[#all + 1] = { argument.name .. (argument.default and "?" or ""),
+        argument.name == "..." and "any" or annotation(argument, class),
+        remark(argument.text or argument.shape and shape:sub(2)) }
+    end
+  end
+  if named then
+    -- Nothing but named arguments: they must be given. `...` can only be the last.
+    local place = names[#names] == "..." and #names or #names + 1
+    table.insert(names, place, "arguments")
+    local is_needed = read.head:find "^[%w_.]+{" ~= nil
+    table.insert(all, place, { "arguments" .. (is_needed and "" or "?"), named, "" })
+  end
+  return names, all
+end
+
+local function results(read, class)
+  local all = {}
+  for i, words in ipairs(read.results) do
+    local type = types.annotation(words, class) or "any"
+    all[i] = { type, type == words and "" or " # " .. words }
+  end
+  return all
+end
+
+-- The declaration of a function or a method, `variable` being what it is in.
+local function declare(full_name, variable)
+  local read, owner = surface.read(full_name), surface.owner(full_name)
+  local class = type_name(owner)
+  local before, named = named_arguments(full_name, read)
+  local names, all = parameters(read, named, class)
+  local lines = { before, comment(table.concat(read.paragraphs, "\n\n")) }
+  for _, parameter in ipairs(all) do
+    lines[#lines + 1] = ("---@param %s %s%s\n"):format(unpack(parameter))
+  end
+  for _, result in ipairs(results(read, class)) do
+    lines[#lines + 1] = ("---@return %s%s\n"):format(unpack(result))
+  end
+  lines[#lines + 1] = ("function %s%s(%s) end\n"):format(variable, full_name:match "[.:][^.:]+$",
+    table.concat(names, ", "))
+  return table.concat(lines)
+end
+
+-- What calling an object itself does.
+local function overload(full_name)
+  local read = surface.read(full_name)
+  local before, named = named_arguments(full_name, read)
+  local _, all = parameters(read, named)
+  local listed, returned = {}, {}
+  for i, parameter in ipairs(all) do listed[i] = parameter[1] .. ": " .. parameter[2] end
+  for i, result in ipairs(results(read)) do returned[i] = result[1] end
+  return before, ("---@overload fun(%s): %s\n"):format(table.concat(listed, ", "),
+    table.concat(returned, ", "))
+end
+
+local function variable_of(group)
+  return group:match "[^.]+$"
+end
+
+local function fields_of(group, modules)
+  local read, fields = surface.read(group), {}
+  for _, field in ipairs(read.kind == "class" and read.arguments or {}) do
+    fields[#fields + 1] = ("---@field %s %s%s\n"):format(field.name, annotation(field),
+      remark(field.text))
+  end
+  for _, full_name in ipairs(surface.members(group)) do
+    local property = surface.read(full_name)
+    if property.kind == "property" then
+      fields[#fields + 1] = ("---@field %s %s %s\n"):format(property.name,
+        types.annotation(property.type), surface.summary(property))
+    end
+  end
+  local inner = {}
+  for key, value in pairs(modules[group] or {}) do
+    local _, name = registry.text(value)
+    if type(value) == "table" and name and surface.is_group(name) then
+      inner[#inner + 1] = ("---@field %s %s\n"):format(key, type_name(name))
+    end
+  end
+  table.sort(inner)
+  return table.concat(fields) .. table.concat(inner)
+end
+
+local function declare_group(group, modules)
+  local read, variable = surface.read(group), variable_of(group)
+  if is_class[group] then variable = variable .. "Static" end
+  local before, call, functions = "", "", {}
+  for _, full_name in ipairs(surface.members(group)) do
+    if full_name:find "__call$" then
+      before, call = overload(full_name)
+    elseif surface.read(full_name).kind == "function" then
+      functions[#functions + 1] = declare(full_name, variable)
+    end
+  end
+  local head = comment(table.concat(read.paragraphs, "\n\n")) .. "---@class " .. type_name(group)
+    .. "\n" .. fields_of(group, modules) .. (abilities[group] or "") .. call
+  return ("%s%slocal %s = {}\n\n%s"):format(before, head, variable, table.concat(functions, "\n")),
+    variable
+end
+
+local function type_of_operators(words)
+  return types.annotation(words) or "any"
+end
+
+-- One way to call an overload: arguments that have defaults by name, or by their places.
+local function operator_overload(overload_read, by_place)
+  local positional, named, returned = {}, {}, {}
+  for _, argument in ipairs(overload_read.arguments) do
+    local is_named = argument.is_named and not (by_place and argument.can_be_positional)
+    local list = is_named and named or positional
+    list[#list + 1] = argument.name .. (argument.is_optional and "?" or "") .. ": "
+      .. type_of_operators(argument.type)
+  end
+  if not overload_read.is_out and overload_read.has_out then named[#named + 1] = "out?: any" end
+  if #named > 0 then positional[#positional + 1] = "named?: {" .. table.concat(named, ", ") .. "}" end
+  for i, words in ipairs(overload_read.results) do returned[i] = type_of_operators(words) end
+  return ("---@overload fun(%s)%s\n"):format(table.concat(positional, ", "),
+    #returned > 0 and ": " .. table.concat(returned, ", ") or "")
+end
+
+-- An operator as a function and, where an argument is `self`, as a method.
+local function declare_operator(name)
+  local operator = operators.read(name)
+  local lines, is_method, self_first, has_out = {}, false, true, false
+  for _, each in ipairs(operator.overloads) do has_out = has_out or each.is_out end
+  for _, each in ipairs(operators.plain(operator)) do
+    each.has_out = has_out
+    local can_be_positional = false
+    for i, argument in ipairs(each.arguments) do
+      can_be_positional = can_be_positional or argument.can_be_positional
+      is_method = is_method or argument.name == "self"
+      if argument.name == "self" and i > 1 then self_first = false end
+    end
+    lines[#lines + 1] = operator_overload(each, false)
+    if can_be_positional then lines[#lines + 1] = operator_overload(each, true) end
+  end
+  local index = keywords[name] and ('["%s"]'):format(name) or "." .. name
+  local own_function = registry.text("torch." .. name)
+  local own_method = registry.text("Tensor:" .. name) or registry.text("Tensor." .. name)
+  local text = not own_function
+    and ("%storch%s = function(...) end\n"):format(table.concat(lines), index) or ""
+  if is_method and not own_method then
+    text = text .. (self_first and not own_function and "Tensor%s = torch%s\n"
+      or "Tensor%s = function(...) end\n"):format(index, index)
+  end
+  return text
+end
+
+-- The language server reads no file of more than 500 kB.
+local most_bytes = 300e3
+
+local operators_head = [[
+---@meta _
+-- ATen's operators, from their schemas.
+
+---@class torch
+local torch = {}
+---@class torch.Tensor
+local Tensor = {}
+
+]]
+
+local function add_operators(files)
+  local parts, size = {}, 0
+  local function finish()
+    files[("redco/operators_%d.lua"):format(files.n_operators or 1)] =
+      operators_head .. table.concat(parts)
+    files.n_operators = (files.n_operators or 1) + 1
+    parts, size = {}, 0
+  end
+  for _, name in ipairs(torch.operators()) do
+    local text = declare_operator(name)
+    if size + #text > most_bytes then finish() end
+    parts[#parts + 1] = text
+    size = size + #text
+  end
+  finish()
+  files.n_operators = nil
+end
+
+--- All files, text by path: `require "redco.nn"` finds redco/nn.lua.
+function stubs.files()
+  local files, modules = {}, surface.modules()
+  for _, page in ipairs(surface.pages) do
+    local parts, module, returned = {}, "_", nil
+    for i = 2, #page do
+      local text, variable = declare_group(page[i], modules)
+      parts[#parts + 1] = text
+      if i == 2 and modules[page[i]] then
+        module = page[i] == "torch" and "redco.torch" or page[i]
+        returned = variable
+      end
+    end
+    local path = page[1] == "redco" and "redco.lua" or "redco/" .. page[1] .. ".lua"
+    files[path] = ("---@meta %s\n\n%s%s"):format(module, table.concat(parts, "\n"),
+      returned and "\nreturn " .. returned .. "\n" or "")
+  end
+  add_operators(files)
+  return files
+end
+
+return stubs
