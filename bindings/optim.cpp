@@ -225,7 +225,7 @@ int open_optim(lua_State* L) {
       "Optimizer {}\nHow gradients change parameters, for a Trainer.",
       {});
   make_object_type<LuaSchedule>(
-      L, "Schedule {}\nA number for each step. It is called as a function, schedule(step) -> number.", {});
+      L, "Schedule {}\nA number for each step, inside the function that a script has.", {});
   lua_newtable(L);
   register_value(L, "redco.optim",
                  "redco.optim\n"

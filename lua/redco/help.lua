@@ -1,5 +1,5 @@
---- What there is to know of a function, a class, a module, an object or an operator. What it needs is
---- loaded at the first question: no script waits for it.
+--- What there is to know of a function, a class, a module, an object or an operator. What it needs
+--- is loaded at the first question: no script waits for it.
 local registry = require "redco.registry"
 
 local help = {}
@@ -43,8 +43,8 @@ local function find(x)
   return names_ending_in(x), operator
 end
 
---- The text about a value, or about a name: "torch.matmul", "Tensor:sum", "redco.Trainer", "fit". nil
---- where there is none.
+--- The text about a value, or about a name: "torch.matmul", "Tensor:sum", "redco.Trainer", "fit";
+--- nil where there is none.
 help.text = registry.define("redco.help.text", [[
 text(value) -> string or nil
 What `help` prints about a value or a name; nil for what it does not know.]], function(x)
@@ -68,7 +68,8 @@ none.]], function(x)
     end
   end
   if names[1] then
-    add(require "redco.reference.surface".read(names[1]).arguments)
+    local read = require "redco.reference.surface".read(names[1])
+    if not read.is_list then add(read.arguments) end
   elseif operator then
     for _, overload in ipairs(operator.overloads) do add(overload.arguments, true) end
   end
@@ -97,8 +98,8 @@ local function print_help(...)
   local x = ...
   local text = help.text(x)
   if text then return print(text) end
-  print(("help knows nothing of %s%s"):format(type(x) == "string" and "'" .. x .. "'" or tostring(x),
-    type(x) == "string" and near(x) or ""))
+  local is_name = type(x) == "string"
+  print("help knows nothing of " .. (is_name and ("'%s'%s"):format(x, near(x)) or tostring(x)))
 end
 
 setmetatable(help, { __call = function(_, ...) return print_help(...) end })
@@ -106,5 +107,5 @@ setmetatable(help, { __call = function(_, ...) return print_help(...) end })
 return registry.define("redco.help", [[
 redco.help
 Prints what there is to know of a value or a name. `help(redco.nn.linear)`, `help(x)` of any
-object, `help "torch.matmul"`, `help "Tensor:sum"`, `help "fit"`; of ATen's operators it prints the schemas
-and how they are called from Lua. `help()` lists what there is.]], help)
+object, `help "torch.matmul"`, `help "Tensor:sum"`, `help "fit"`; of ATen's operators it prints the
+schemas and how they are called from Lua. `help()` lists what there is.]], help)

@@ -252,7 +252,7 @@ write_tokens(path, tokens [count], {dtype = "uint16"})
 Writes a file that `tokens` reads: llm.c's header of 256 int32 - 20240520 and 1 (for uint32
 20240801 and 7), the number of tokens, zeros - and the tokens, a tensor of integers.]],
 function(path, tokens, options)
-  native.write_tokens(path, tokens [count], write_options(options).dtype)
+  native.write_tokens(path, tokens, write_options(options).dtype)
 end)
 
 return readers

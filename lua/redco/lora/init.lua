@@ -190,4 +190,5 @@ end)
 return registry.define("redco.lora", [[
 redco.lora
 Low-rank adapters for fine-tuning: Hu et al., 2021. Beside the weight of a layer, which stays as it
-is, lie two small matrices that are trained, and the layer adds scaling * B A x to what it puts out.]], lora)
+is, lie two small matrices that are trained, and the layer adds scaling * B A x to what it puts
+out.]], lora)

@@ -159,4 +159,5 @@ end)
 
 return registry.define("redco.nn.init", [[
 redco.nn.init
-Initial values, as in torch.nn.init. Each function fills its tensor in place and returns it.]], init)
+Initial values, as in torch.nn.init. Each function fills its tensor in place and returns it.]],
+  init)

@@ -53,8 +53,8 @@ local function read_overload(text)
 end
 
 --- The operator of a name, or of a function of it: `name`, `full_name` ("Tensor:sum" for a method)
---- and `overloads`, each with its `schema`, `arguments` as `signature.read` has them, `results`, and
---- whether it `is_out`, with tensors that take the results. nil for anything else.
+--- and `overloads`, each with its `schema`, `arguments` as `signature.read` has them, `results`,
+--- and whether it `is_out`, with tensors that take the results. nil for anything else.
 function operators.read(name_or_function)
   local schemas, full_name = torch.schemas(name_or_function)
   if not schemas then return nil end

@@ -8,8 +8,9 @@ local pages = {}
 
 local width = 100
 
-local generated = "<!-- Generated from the texts in bindings/ and lua/redco: change those, then run "
-  .. "`cmake --build build/release --target reference`. -->"
+local generated = [[
+<!-- Generated from the texts in bindings/ and lua/redco. Change those, then run
+     cmake --build build/release --target reference -->]]
 
 local function link(text, page, anchor)
   return ("[%s](%s.md%s)"):format(text, page, anchor and "#" .. anchor or "")
@@ -94,19 +95,23 @@ local function add_signature(lines, full_name, read)
   lines[#lines + 1] = "```"
 end
 
+-- The types of arguments or fields, and in a table what there is to say of them.
 local function add_arguments(lines, read, context)
-  local rows = {}
+  local rows, words, is_described = {}, {}, false
   for _, argument in ipairs(read.arguments) do
     if argument.name ~= "self" and argument.name ~= "..." then
-      rows[#rows + 1] = ("| `%s` | %s%s | %s | %s |"):format(argument.name,
-        types.of_argument(argument), argument.shape and " " .. argument.shape or "",
-        argument.default and "`" .. argument.default .. "`" or "",
-        linked((argument.text or ""):gsub("\n", " "), context))
+      local type = types.of_argument(argument) .. (argument.shape and " " .. argument.shape or "")
+      words[#words + 1] = ("`%s`: %s"):format(argument.name, type)
+      rows[#rows + 1] = ("| `%s` | %s | %s |"):format(argument.name, type,
+        linked(argument.text or "", context))
+      is_described = is_described or argument.text ~= nil
     end
   end
   if #rows == 0 then return end
-  lines[#lines + 1] = read.kind == "class" and "\n| field | type | | |" or "\n| argument | type | default | |"
-  lines[#lines + 1] = "| --- | --- | --- | --- |"
+  lines[#lines + 1] = ""
+  if not is_described then return wrap(lines, width, table.concat(words, "; ")) end
+  lines[#lines + 1] = ("| %s | type | |\n| --- | --- | --- |"):format(
+    read.kind == "class" and "field" or "argument")
   for _, row in ipairs(rows) do lines[#lines + 1] = row end
 end
 

@@ -40,7 +40,7 @@ end
 
 local function add_operator(lines, operator)
   local is_method = operator.full_name:find "^Tensor:" ~= nil
-  lines[#lines + 1] = operator.full_name .. ": an operator of ATen, as in PyTorch. Calls:"
+  wrap(lines, operator.full_name .. ": an operator of ATen, as in PyTorch. Calls:")
   for _, overload in ipairs(operators.plain(operator)) do
     wrap(lines, operators.call(operator, overload), "  ", "      ")
   end
@@ -72,8 +72,10 @@ end
 
 --- What there is: modules and classes, a line each.
 function screen.overview()
-  local lines = { "help(x) tells of a function, a module, an object or a name: help \"torch.matmul\".",
-    "Modules and classes:" }
+  local lines = {
+    'help(x) tells of a function, a module, an object or a name: help "torch.matmul".',
+    "Modules and classes:",
+  }
   for _, page in ipairs(surface.pages) do
     for i = 2, #page do
       wrap(lines, surface.summary(surface.read(page[i])), ("  %-18s"):format(page[i]),

@@ -129,7 +129,16 @@ local function overload(full_name)
 end
 
 local function variable_of(group)
-  return group:match "[^.]+$"
+  return group:match "[^.]+$" .. (is_class[group] and "Static" or "")
+end
+
+-- The name by which `require` finds a module, if it is not just a part of another.
+local function required_name(module)
+  for name, value in pairs(package.loaded) do
+    if rawequal(value, module) and name:find "^redco" and name ~= "redco.torch.native" then
+      return name
+    end
+  end
 end
 
 local function fields_of(group, modules)
@@ -158,7 +167,6 @@ end
 
 local function declare_group(group, modules)
   local read, variable = surface.read(group), variable_of(group)
-  if is_class[group] then variable = variable .. "Static" end
   local before, call, functions = "", "", {}
   for _, full_name in ipairs(surface.members(group)) do
     if full_name:find "__call$" then
@@ -169,8 +177,7 @@ local function declare_group(group, modules)
   end
   local head = comment(table.concat(read.paragraphs, "\n\n")) .. "---@class " .. type_name(group)
     .. "\n" .. fields_of(group, modules) .. (abilities[group] or "") .. call
-  return ("%s%slocal %s = {}\n\n%s"):format(before, head, variable, table.concat(functions, "\n")),
-    variable
+  return ("%s%slocal %s = {}\n\n%s"):format(before, head, variable, table.concat(functions, "\n"))
 end
 
 local function type_of_operators(words)
@@ -187,7 +194,9 @@ local function operator_overload(overload_read, by_place)
       .. type_of_operators(argument.type)
   end
   if not overload_read.is_out and overload_read.has_out then named[#named + 1] = "out?: any" end
-  if #named > 0 then positional[#positional + 1] = "named?: {" .. table.concat(named, ", ") .. "}" end
+  if #named > 0 then
+    positional[#positional + 1] = "named?: {" .. table.concat(named, ", ") .. "}"
+  end
   for i, words in ipairs(overload_read.results) do returned[i] = type_of_operators(words) end
   return ("---@overload fun(%s)%s\n"):format(table.concat(positional, ", "),
     #returned > 0 and ": " .. table.concat(returned, ", ") or "")
@@ -257,18 +266,11 @@ end
 function stubs.files()
   local files, modules = {}, surface.modules()
   for _, page in ipairs(surface.pages) do
-    local parts, module, returned = {}, "_", nil
-    for i = 2, #page do
-      local text, variable = declare_group(page[i], modules)
-      parts[#parts + 1] = text
-      if i == 2 and modules[page[i]] then
-        module = page[i] == "torch" and "redco.torch" or page[i]
-        returned = variable
-      end
-    end
+    local parts, module = {}, modules[page[2]] and required_name(modules[page[2]])
+    for i = 2, #page do parts[#parts + 1] = declare_group(page[i], modules) end
+    if module then parts[#parts + 1] = "return " .. variable_of(page[2]) .. "\n" end
     local path = page[1] == "redco" and "redco.lua" or "redco/" .. page[1] .. ".lua"
-    files[path] = ("---@meta %s\n\n%s%s"):format(module, table.concat(parts, "\n"),
-      returned and "\nreturn " .. returned .. "\n" or "")
+    files[path] = ("---@meta %s\n\n%s"):format(module or "_", table.concat(parts, "\n"))
   end
   add_operators(files)
   return files

@@ -6,7 +6,7 @@ local types = {}
 types.classes = {
   Cache = "redco.Cache", Dataset = "redco.Dataset", DecodeStream = "redco.DecodeStream",
   Deployer = "redco.Deployer", Generator = "torch.Generator", Model = "redco.Model",
-  Optimizer = "redco.Optimizer", Predictor = "redco.Predictor", Schedule = "redco.Schedule",
+  Optimizer = "redco.Optimizer", Predictor = "redco.Predictor",
   ScriptModule = "torch.ScriptModule", Tensor = "torch.Tensor", Tokenizer = "redco.Tokenizer",
   Trainer = "redco.Trainer",
 }
@@ -35,13 +35,12 @@ local words_by_type = {
   table = [[config defaults early_stopping info inputs last_ckpt_info loss_scale metadata metrics opt_state options
     outputs params profile rules structure texts tree variables]],
   ["function"] = [[activation apply_fn body collate_fn eval_metric_fn f forward frozen get loss_fn
-    output_fn pred_fn streamer train_step_fn]],
+    lr_schedule_fn output_fn pred_fn streamer train_step_fn]],
   Tensor = [[c gradient h hidden_states k logits loss mask memory pixels q scores sequences tensor v
     x]],
   Dataset = "", Cache = "cache", Deployer = "deployer", Generator = "generator rng",
   Model = "model", Optimizer = "optimizer second", Predictor = "eval_predictor",
   Tokenizer = "tokenizer",
-  ["function or Schedule"] = "lr_schedule_fn",
   ["integer or list of integers"] = [[dilation eos_token_id kernel_size normalized_shape stride]],
   ["integer or boolean or list"] = "in_dims",
   ["integer or string or list of integers"] = "padding",

@@ -1,0 +1,61 @@
+-- The named arguments that texts list are those which the functions in Lua take.
+local taken = {}  -- by function, as errors name it: the defaults and the other names
+
+-- Before anything else loads it.
+local arguments = require "redco.arguments"
+package.loaded["redco.arguments"] = function(where, defaults, optional)
+  taken[#taken + 1] = { where = where, defaults = defaults, optional = optional or {} }
+  return arguments(where, defaults, optional)
+end
+
+require "redco"
+local registry = require "redco.registry"
+local surface = require "redco.reference.surface"
+local testing = require "testing"
+
+-- Errors leave out "redco.", have the variable that an object is in, or stand for two functions.
+local others = {
+  ["nn.init.xavier"] = "redco.nn.init.xavier_uniform_",
+  ["nn.init.kaiming"] = "redco.nn.init.kaiming_uniform_",
+  model = "Model:__call", ["model.loss"] = "Model.loss", ["model.generate"] = "Model.generate",
+  ["model.save_pretrained"] = "Model.save_pretrained",
+}
+
+local function full_name(where)
+  for _, prefix in ipairs { "", "redco.", "redco.data.", "redco.metrics.", "redco.nn.init." } do
+    if registry.text(prefix .. where) then return prefix .. where end
+  end
+  return others[where]
+end
+
+testing.test("each function's text lists its named arguments and their defaults", function()
+  local wrong, n = {}, 0
+  for _, each in ipairs(taken) do
+    local name = full_name(each.where)
+    local listed = {}
+    for _, argument in ipairs(name and surface.read(name).arguments or {}) do
+      if argument.is_named then listed[argument.name] = argument end
+    end
+    if not name then wrong[#wrong + 1] = each.where .. ": no text has this name" end
+    for key, default in pairs(each.defaults) do
+      local shown = listed[key] and listed[key].default
+      n = n + 1
+      if type(default) ~= "table" and type(default) ~= "function" and (not shown
+        or tostring(loadstring("return " .. shown)()) ~= tostring(default)) then
+        wrong[#wrong + 1] = ("%s: %s = %s"):format(each.where, key, tostring(default))
+      end
+      listed[key] = nil
+    end
+    for _, key in ipairs(each.optional) do
+      if not listed[key] then wrong[#wrong + 1] = ("%s: %s"):format(each.where, key) end
+      listed[key] = nil
+    end
+    for key in pairs(listed) do
+      wrong[#wrong + 1] = ("%s does not take %s"):format(each.where, key)
+    end
+  end
+  assert(n > 40, n)
+  assert(#wrong == 0, table.concat(wrong, "\n"))
+end)
+
+testing.finish()
