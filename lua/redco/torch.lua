@@ -37,4 +37,5 @@ torch
 Tensors and ATen's operators, under PyTorch's names. An operator is a function and a method,
 `torch.matmul(a, b)` and `a:matmul(b)`. The last argument may be a table of named ones,
 `x:sum({0}, {keepdim = true})`. `help "torch.sum"` shows an operator's schemas. Dimensions and indices
-count from 0.]], torch)
+count from 0. A dtype is its name: `torch.float32` is "float32". `torch.linalg.inv` is the operator
+`linalg_inv`, and so it is with `fft` and `special`.]], torch)
