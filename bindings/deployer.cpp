@@ -31,6 +31,7 @@ std::function<std::string()> call_site_of(Context& ctx) {
 int make(lua_State* L) {
   NamedArguments args(L, 1, "redco.Deployer");
   DeployerOptions options;
+  args.refuse({"jax_seed"}, "it is called seed here");
   options.seed = args.required<int64_t>("seed");
   options.n_model_shards = args.get<int64_t>("n_model_shards", 1);
   options.zero = args.get<int64_t>("zero", 0);
@@ -52,7 +53,6 @@ int make(lua_State* L) {
   options.processes.host0_port = args.optional<int64_t>("host0_port");
   options.collective_timeout = args.get<double>("collective_timeout", options.collective_timeout);
   args.refuse({"n_local_devices"}, "each process has one device: redco-lua --nproc N starts N");
-  args.refuse({"jax_seed"}, "it is called seed here");
   args.refuse({"wandb_init_kwargs"},
               "there is no client for that service; metrics.jsonl is written");
   args.finish();

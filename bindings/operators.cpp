@@ -94,6 +94,17 @@ std::string given_arguments(lua_State* L, const Arguments& arguments) {
   return "(" + text + ")";
 }
 
+// Whether a value is a table with positions and names.
+bool is_mixed(lua_State* L, int index) {
+  if (!lua_istable(L, index) || lua_objlen(L, index) == 0) return false;
+  for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1)) {
+    if (lua_type(L, -2) != LUA_TSTRING) continue;
+    lua_pop(L, 2);
+    return true;
+  }
+  return false;
+}
+
 [[noreturn]] void fail_no_overload(lua_State* L, const Operator& op, const Arguments& arguments) {
   std::string text = (arguments.is_method ? "Tensor:" : "torch.") + op.name +
                      ": no overload takes " + given_arguments(L, arguments);
@@ -108,6 +119,8 @@ std::string given_arguments(lua_State* L, const Arguments& arguments) {
   }
   if (arguments.is_method && (arguments.n_positional == 0 || test_tensor(L, 1) == nullptr))
     text += "; a method is called with a colon: tensor:" + op.name + "(...)";
+  if (arguments.n_positional > 0 && is_mixed(L, arguments.n_positional))
+    text += "; a list and named arguments are two tables: {0}, {keepdim = true}";
   text += "\ncandidates:";
   for (const Overload& overload : op.overloads)
     if (overload.callable()) text += "\n  " + overload.text();

@@ -103,6 +103,13 @@ int size_equal(lua_State* L) {
   return 1;
 }
 
+// After the last position there is nil, as in any list; shape[0] is a slip of PyTorch's users.
+int size_index(lua_State* L) {
+  require(lua_type(L, 2) != LUA_TNUMBER || lua_tonumber(L, 2) >= 1, "a shape is a list, which ",
+          "counts from 1, got ", lua_tonumber(L, 2), "; tensor:size(dim) counts dimensions from 0");
+  return 0;
+}
+
 // A shape is a plain list that can be printed and compared.
 void make_size_type(lua_State* L) {
   lua_newtable(L);
@@ -110,6 +117,8 @@ void make_size_type(lua_State* L) {
   lua_setfield(L, -2, "__tostring");
   lua_pushcfunction(L, size_equal);
   lua_setfield(L, -2, "__eq");
+  lua_pushcfunction(L, size_index);
+  lua_setfield(L, -2, "__index");
   lua_rawseti(L, LUA_REGISTRYINDEX, slot_size_metatable);
 }
 

@@ -12,6 +12,16 @@ local element_types = {
   uint8 = "uint8_t*", bool = "bool*",
 }
 
+-- A dtype is its name, so that `torch.float32` is one as well.
+for name in pairs(element_types) do torch[name] = name end
+
+-- torch.linalg.inv is ATen's linalg_inv.
+for _, module in ipairs { "fft", "linalg", "special" } do
+  torch[module] = setmetatable({}, {
+    __index = function(_, name) return torch[module .. "_" .. name] end,
+  })
+end
+
 torch.Tensor.data_ptr = registry.define("Tensor:data_ptr", [[
 data_ptr(self) -> FFI pointer
 Where the elements of a contiguous CPU tensor lie, as a pointer to their C type (uint16_t for types
@@ -27,4 +37,5 @@ torch
 Tensors and ATen's operators, under PyTorch's names. An operator is a function and a method,
 `torch.matmul(a, b)` and `a:matmul(b)`. The last argument may be a table of named ones,
 `x:sum({0}, {keepdim = true})`. `help "torch.sum"` shows an operator's schemas. Dimensions and indices
-count from 0.]], torch)
+count from 0. A dtype is its name: `torch.float32` is "float32". `torch.linalg.inv` is the operator
+`linalg_inv`, and so it is with `fft` and `special`.]], torch)

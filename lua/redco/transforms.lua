@@ -24,10 +24,14 @@ local function is_differentiable(leaf)
     or leaf.dtype:find("^complex")) ~= nil
 end
 
-local function tensor_leaves(t)
+local function differentiable_leaves(t)
   local found = {}
   for _, leaf in ipairs(tree.leaves(t)) do
     if is_differentiable(leaf) then found[#found + 1] = leaf end
+  end
+  if #found == 0 then
+    fail("redco.grad: the first argument has no floating-point tensor; torch.tensor makes int64 of "
+      .. "numbers that are all whole: give it { dtype = \"float32\" }")
   end
   return found
 end
@@ -76,7 +80,7 @@ end
 local function recorded(f, create_graph, params, ...)
   local needs_graph = create_graph
   local inputs = {}
-  for i, leaf in ipairs(tensor_leaves(params)) do
+  for i, leaf in ipairs(differentiable_leaves(params)) do
     -- A new node for each leaf: the gradient counts what goes through the argument only, and an
     -- outer gradient still flows to where the leaf came from.
     if leaf.requires_grad and torch.is_grad_enabled() then
@@ -105,7 +109,7 @@ local function on_level(f, params, ...)
   local args = pack(...)
   return functorch.with_grad(function(level)
     local inputs = {}
-    for i, leaf in ipairs(tensor_leaves(params)) do
+    for i, leaf in ipairs(differentiable_leaves(params)) do
       inputs[i] = functorch.wrap_grad(leaf, level):requires_grad_()
     end
     local results = pack(f(with_leaves(params, inputs), unpack(args, 1, args.n)))

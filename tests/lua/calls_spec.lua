@@ -54,7 +54,8 @@ test("wrong elements of a list are refused", function()
 end)
 
 test("a list that also has named entries is refused", function()
-  expect_error(function() torch.sum(a, { 1, keepdim = true }) end, "keepdim")
+  expect_error(function() torch.sum(a, { 1, keepdim = true }) end, "{1, keepdim = true}",
+    "a list and named arguments are two tables")
 end)
 
 test("a missing argument is refused with the candidates", function()

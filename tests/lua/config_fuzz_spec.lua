@@ -96,6 +96,7 @@ test("what a number must be is said", function()
   expect_error(function() from_config { model_type = "opt", pad_token_id = 50272 } end,
     "opt", "pad_token_id", "vocab_size")
   expect_error(function() from_config(5) end, "expected a table")
+  expect_error(function() redco.models.from_pretrained() end, "expected a model's folder, got nil")
 end)
 
 testing.finish()

@@ -48,6 +48,27 @@ test("torch.tensor infers the dtype as PyTorch does", function()
   end
 end)
 
+test("a dtype is its name", function()
+  for _, name in ipairs { "float32", "bfloat16", "int64", "bool" } do
+    expect_equal(torch[name], name)
+    expect_equal(torch.zeros({ 2 }, { dtype = torch[name] }).dtype, torch[name])
+  end
+end)
+
+test("a shape counts from 1, and says so", function()
+  local shape = torch.zeros({ 2, 3 }).shape
+  expect_equal(shape[1] * 10 + shape[2], 23)
+  assert(shape[3] == nil and shape.name == nil)
+  expect_error(function() return shape[0] end, "tensor_spec.lua:", "counts from 1, got 0")
+  expect_error(function() return shape[-1] end, "tensor:size(dim)")
+end)
+
+test("operators of PyTorch's modules are found there", function()
+  expect_close(torch.linalg.inv(torch.eye(2) * 2), torch.eye(2) / 2)
+  expect_equal(torch.fft.rfft(torch.ones { 4 }).dtype, "complex64")
+  expect_error(function() return torch.linalg.in_v end, "torch has no 'linalg_in_v'", "linalg_inv")
+end)
+
 test("torch.tensor takes its shape from the nesting", function()
   expect_equal(shape_of(torch.tensor(5)), "[]")
   expect_equal(shape_of(torch.tensor {}), "[0]")

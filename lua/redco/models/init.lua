@@ -77,6 +77,9 @@ Instead of a folder, a GGUF file (`model.gguf`) of the LLaMA architecture, made 
 is quantised there becomes float32. `redco.Tokenizer.from_pretrained` reads its tokenizer.]],
 function(dir, options)
   local o = load_options(options)
+  if type(dir) ~= "string" then
+    fail("models.from_pretrained: expected a model's folder, got %s", tostring(dir))
+  end
   local given, weights
   if gguf.is_named(dir) then
     given, weights = gguf.open(dir)

@@ -22,6 +22,7 @@ local abilities = {
   Dataset = "---@operator len: integer\n---@field [integer] any\n",
   Tokenizer = "---@operator len: integer\n",
   ["redco.help"] = "---@overload fun(value?: any)\n",
+  torch = "---@field fft table\n---@field linalg table\n---@field special table\n",
 }
 
 local is_class = {}
@@ -146,6 +147,8 @@ local function fields_of(group, modules)
     local _, name = registry.text(value)
     if type(value) == "table" and name and surface.is_group(name) then
       inner[#inner + 1] = ("---@field %s %s\n"):format(key, type_name(name))
+    elseif type(value) == "string" then
+      inner[#inner + 1] = ("---@field %s string\n"):format(key)
     end
   end
   table.sort(inner)

@@ -1,0 +1,148 @@
+-- What the READMEs and the pages of docs/ show is so. Of the blocks of a file
+-- - lua: one that requires "redco" begins a script, those after it go on with it. What it prints
+--   stands in it after -->, all of that or nothing. A script whose first line is `-- NAME.lua` is
+--   that file, and is run by the block of commands after it;
+-- - sh: each line is a command. Those of ./bootstrap that train stop after two steps;
+-- - text: what the commands above it write;
+-- others are not run. In what is shown "..." stands for anything, and blanks are all the same.
+local gguf_files = require "gguf_files"
+local program = require "program"
+local testing = require "testing"
+
+local source = os.getenv "REDCO_SOURCE"
+
+-- Commands and scripts run in a folder that is like the repository's, where `redco-lua` is this
+-- program.
+assert(os.execute(("cd '%s' && mkdir bin && ln -s '%s' bin/redco-lua && ln -s '%s'/examples "
+  .. "'%s'/tests ."):format(program.folder, program.path, source, source)) == 0)
+
+-- In place of the model that examples/chat fetches.
+local case, model = source .. "/tests/cases/llama3", program.folder .. "/model.gguf"
+gguf_files.write(model, gguf_files.add_byte_level(gguf_files.metadata(case), case),
+  gguf_files.tensors(case, "F32"))
+
+-- What a command of a page stands for here; an unknown one is an error.
+local function stand_in(command)
+  if command:find "^redco%-lua " then return command end
+  if command == "./bootstrap test" then return "true" end  -- what runs this very file
+  local script = command:match "^%./bootstrap run (.+)$"
+  assert(script, "no test runs this command of a page: " .. command)
+  local short
+  if script:find "examples/chat/" then short = "--model=" .. model end
+  if script:find "train%.lua" then
+    short = (short or "") .. " --max-steps=2"
+    if script:find "_to_text" then short = short .. " --max-tgt-len=8 --num-beams=1" end
+  elseif script:find "generate%.lua" then
+    short = "--max-new-tokens=2 --model-dir=workdir/model"
+  end
+  assert(short, "no test makes this script short: " .. script)
+  return ("redco-lua %s %s"):format(script, short)
+end
+
+-- Returns what a command writes, errors included.
+local function run(command)
+  local status, output = program.shell("PATH=$PWD/bin:$PATH " .. command .. " 2>&1 </dev/null")
+  if status ~= 0 then error(("%s\nfailed with %d:\n%s"):format(command, status, output), 0) end
+  return output
+end
+
+local function without_blanks(text)
+  return (text:gsub("[ \t]+", " "):gsub(" ?\n ?", "\n"):match "^%s*(.-)%s*$")
+end
+
+local function expect_output(actual, shown)
+  local pattern = without_blanks(shown):gsub("%p", "%%%0"):gsub("%%%.%%%.%%%.", ".-")
+  if not without_blanks(actual):find("^" .. pattern .. "$") then
+    error(("the page shows\n%s\nbut there is\n%s"):format(shown, actual), 0)
+  end
+end
+
+-- The blocks of a file with a language: {language, text, line}.
+local function blocks_of(file)
+  local text, blocks, position = "\n" .. program.read(source .. "/" .. file), {}, 1
+  while true do
+    local first, last, language, block = text:find("\n```(%w*)\n(.-)\n```", position)
+    if not first then return blocks, text end
+    position = last
+    local _, line = text:sub(1, first):gsub("\n", "")
+    blocks[#blocks + 1] = { language = language, text = block .. "\n", line = line }
+  end
+end
+
+-- Puts together what is run at once: {line, lua or sh, shown}.
+local function runs_of(blocks)
+  local runs = {}
+  for _, block in ipairs(blocks) do
+    local last = runs[#runs]
+    if block.language == "sh" then
+      runs[#runs + 1] = { line = block.line, sh = block.text }
+    elseif block.language == "text" then
+      assert(last and last.sh, block.line .. ": no command before what it writes")
+      last.shown = block.text
+    elseif block.language == "lua" and block.text:find 'require "redco"' then
+      runs[#runs + 1] = { line = block.line, lua = block.text }
+    elseif block.language == "lua" then
+      local script = #runs
+      while script > 0 and not runs[script].lua do script = script - 1 end
+      assert(script > 0, block.line .. ': no script that begins with require "redco"')
+      runs[script].lua = runs[script].lua .. block.text
+    end
+  end
+  return runs
+end
+
+local function shown_by(lua)
+  local lines = {}
+  for line in lua:gmatch "%-%->([^\n]*)" do lines[#lines + 1] = line end
+  return #lines > 0 and table.concat(lines, "\n") or nil
+end
+
+local function run_script(lua)
+  program.write("page.lua", lua)
+  local status, output, errors = program.shell "bin/redco-lua page.lua </dev/null"
+  if status ~= 0 then error(errors, 0) end
+  local shown = shown_by(lua)
+  if shown then expect_output(output, shown) end
+end
+
+local function run_commands(commands, shown)
+  local output = {}
+  for command in commands:gmatch "[^\n]+" do output[#output + 1] = run(stand_in(command)) end
+  if shown then expect_output(table.concat(output), shown) end
+end
+
+local function check_links(file, text)
+  local folder = file:match "^(.*/)" or ""
+  for path in text:gsub("```.-```", ""):gsub("`[^`]*`", ""):gmatch "%]%(([^)#]+)" do
+    local is_there = path:find "^https?://"
+      or os.execute(("test -e '%s/%s%s'"):format(source, folder, path)) == 0
+    assert(is_there, "a link leads nowhere: " .. path)
+  end
+end
+
+local files = io.popen(("cd '%s' && find . -name README.md -not -path './build/*' -not -path "
+  .. "'./docs/reference/*' && ls docs/*.md"):format(source))
+local n_runs = 0
+for file in files:lines() do
+  local blocks, text = blocks_of(file)
+  testing.test(file .. ": links lead somewhere", function() check_links(file, text) end)
+  local runs = runs_of(blocks)
+  for i, entry in ipairs(runs) do
+    n_runs = n_runs + 1
+    testing.test(("%s:%d"):format(file, entry.line), function()
+      local name = entry.lua and entry.lua:match "^%-%- ([%w_]+%.lua)\n"
+      if name then
+        program.write(name, entry.lua)
+        local next_run = runs[i + 1] and runs[i + 1].sh or ""
+        assert(next_run:find(name, 1, true), "no command after it runs " .. name)
+      elseif entry.lua then
+        run_script(entry.lua)
+      else
+        run_commands(entry.sh, entry.shown)
+      end
+    end)
+  end
+end
+testing.test("there are blocks", function() assert(n_runs >= 20, n_runs) end)
+program.remove_folder()
+testing.finish()
