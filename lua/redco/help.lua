@@ -94,6 +94,7 @@ local function near(x)
 end
 
 local function print_help(...)
+  local print = _G.print  -- which a host may have replaced
   if select("#", ...) == 0 then return print(require "redco.reference.screen".overview()) end
   local x = ...
   local text = help.text(x)
