@@ -15,11 +15,13 @@ local element_types = {
 -- A dtype is its name, so that `torch.float32` is one as well.
 for name in pairs(element_types) do torch[name] = name end
 
--- torch.linalg.inv is ATen's linalg_inv.
-for _, module in ipairs { "fft", "linalg", "special" } do
-  torch[module] = setmetatable({}, {
-    __index = function(_, name) return torch[module .. "_" .. name] end,
-  })
+for _, family in ipairs { "fft", "linalg", "special" } do
+  torch[family] = registry.define("torch." .. family, ([[
+torch.%s
+ATen's operators of this family: `torch.%s.NAME` is `torch.%s_NAME`.]]):format(family, family,
+    family), setmetatable({}, {
+      __index = function(_, name) return torch[family .. "_" .. name] end,
+    }))
 end
 
 torch.Tensor.data_ptr = registry.define("Tensor:data_ptr", [[
@@ -37,5 +39,4 @@ torch
 Tensors and ATen's operators, under PyTorch's names. An operator is a function and a method,
 `torch.matmul(a, b)` and `a:matmul(b)`. The last argument may be a table of named ones,
 `x:sum({0}, {keepdim = true})`. `help "torch.sum"` shows an operator's schemas. Dimensions and indices
-count from 0. A dtype is its name: `torch.float32` is "float32". `torch.linalg.inv` is the operator
-`linalg_inv`, and so it is with `fft` and `special`.]], torch)
+count from 0. A dtype is its name: `torch.float32` is "float32".]], torch)

@@ -22,7 +22,6 @@ local abilities = {
   Dataset = "---@operator len: integer\n---@field [integer] any\n",
   Tokenizer = "---@operator len: integer\n",
   ["redco.help"] = "---@overload fun(value?: any)\n",
-  torch = "---@field fft table\n---@field linalg table\n---@field special table\n",
 }
 
 local is_class = {}

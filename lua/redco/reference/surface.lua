@@ -21,7 +21,8 @@ surface.pages = {
   { "data", "redco.data", "Dataset" },
   { "metrics", "redco.metrics" },
   { "tree", "redco.tree" },
-  { "torch", "torch", "torch.autograd", "torch.cuda", "torch.jit", "Generator", "ScriptModule" },
+  { "torch", "torch", "torch.autograd", "torch.cuda", "torch.fft", "torch.jit", "torch.linalg",
+    "torch.special", "Generator", "ScriptModule" },
   { "Tensor", "Tensor" },
   { "help", "redco.help" },
 }
