@@ -55,7 +55,7 @@ local function callee(text)
   return text:match "([%a_][%w_.:]*)%s*$"
 end
 
---- The function whose named arguments stand in the innermost braces, and whether a key is next.
+--- The function whose named arguments stand in the innermost braces, where a key may be next.
 local function called(text, open, word_start)
   local innermost, outer = open[#open], open[#open - 1]
   if not innermost or innermost[1] ~= "{" then return end

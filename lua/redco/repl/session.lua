@@ -154,7 +154,7 @@ function session.new(options)
   setmetatable(_G, nil)
   for name, value in pairs { redco = require "redco", torch = require "redco.torch",
     help = help, who = who } do
-    rawset(_G, name, value)
+    if rawget(_G, name) == nil then rawset(_G, name, value) end
   end
   return setmetatable({ options = options }, Session)
 end
