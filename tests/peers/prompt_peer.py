@@ -45,7 +45,8 @@ class Terminal:
         except pexpect.EOF:
             return False
         self.raw += data
-        self.stream.feed(data)
+        # The echo of Ctrl-C is nothing to see; pyte drops the text behind it too.
+        self.stream.feed(data.replace(b"\x03", b""))
         return True
 
     def wait(self, condition, what):
