@@ -8,6 +8,7 @@ local max_depth = 4       -- of tables in tables
 local max_entries = 100   -- of one table
 local max_total = 1000    -- of all
 local max_string = 200    -- bytes of a string in a table
+local max_signature = 100
 
 local styles = { dim = 2, string = 32, tensor = 36, callable = 35 }
 
@@ -64,11 +65,13 @@ local function parameters(f)
   return table.concat(names, ", ")
 end
 
---- The first line of a function's text, its schema, or what Lua knows of it.
+--- The call that a function's text begins with, its schema, or what Lua knows of it.
 function pretty.signature(f)
   local text, full_name = registry.text(f)
   if text then
-    return (text:match "^[^\n]*":gsub("^[%w_.:]*", (full_name:gsub("%%", "%%%%")), 1))
+    local call = text:match "^[%w_.:]*%b()[^\n]*" or text:match "^[%w_.:]*%b{}[^\n]*"
+      or text:match "^[^\n]*"
+    return full_name .. call:gsub("^[%w_.:]*", ""):gsub("%s*\n%s*", " ")
   end
   local operator = name_of_operator(f)
   local schemas = operator and torch.schemas(operator)
@@ -165,7 +168,9 @@ function Writer:leaf(value)
   local kind = type(value)
   if kind == "string" then return self:paint("string", quoted(value)) end
   if kind == "function" then
-    return self:paint("callable", "function " .. pretty.signature(value))
+    local text = pretty.signature(value)
+    local shown = #text > max_signature and text:sub(1, max_signature) .. "..." or text
+    return self:paint("callable", "function " .. shown)
   end
   if not torch.is_tensor(value) then return tostring(value) end
   if value:dim() == 0 and not value:is_sharded() then
@@ -198,6 +203,9 @@ end
 -- As the answer of a prompt: strings as they are, tensors with their elements.
 function Writer:answer(value)
   if type(value) == "string" then return value end
+  if type(value) == "function" then
+    return self:paint("callable", "function " .. pretty.signature(value))
+  end
   if torch.is_tensor(value) then
     return tostring(value) .. "\n" .. self:paint("dim", "[" .. pretty.tensor_kind(value) .. "]")
   end
