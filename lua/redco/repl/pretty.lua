@@ -163,15 +163,17 @@ function Writer:joined(entries, indent, is_flat, is_list)
   return text:gsub(" \n", "\n") .. "\n" .. (" "):rep(indent) .. "}"
 end
 
+function Writer:callable(f, max_bytes)
+  local text = pretty.signature(f)
+  if #text > max_bytes then text = text:sub(1, max_bytes) .. "..." end
+  return self:paint("callable", "function " .. text)
+end
+
 --- A value that is no table, on one line.
 function Writer:leaf(value)
   local kind = type(value)
   if kind == "string" then return self:paint("string", quoted(value)) end
-  if kind == "function" then
-    local text = pretty.signature(value)
-    local shown = #text > max_signature and text:sub(1, max_signature) .. "..." or text
-    return self:paint("callable", "function " .. shown)
-  end
+  if kind == "function" then return self:callable(value, max_signature) end
   if not torch.is_tensor(value) then return tostring(value) end
   if value:dim() == 0 and not value:is_sharded() then
     return self:paint("tensor", (tostring(value):gsub("%s*\n%s*", " ")))
@@ -203,9 +205,7 @@ end
 -- As the answer of a prompt: strings as they are, tensors with their elements.
 function Writer:answer(value)
   if type(value) == "string" then return value end
-  if type(value) == "function" then
-    return self:paint("callable", "function " .. pretty.signature(value))
-  end
+  if type(value) == "function" then return self:callable(value, math.huge) end
   if torch.is_tensor(value) then
     return tostring(value) .. "\n" .. self:paint("dim", "[" .. pretty.tensor_kind(value) .. "]")
   end
