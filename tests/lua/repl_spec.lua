@@ -242,7 +242,10 @@ test("keys of named arguments are completed inside of a call's last table", func
   session:forget()
 end)
 
-test("modules and files are completed in strings, comments are left alone", function()
+test("keys, modules and files are completed in strings, comments are left alone", function()
+  answer "params = { ['h.0.attn.weight'] = 1, ['h.0.mlp.weight'] = 2, lm_head = 3 }"
+  expect_equal(completed('x = params["h.0.', "h.0."), "h.0.attn.weight h.0.mlp.weight")
+  expect_equal(completed("params['l", "l"), "lm_head")
   assert(completed('require "redco.op', "redco.op"):find "redco.optim")
   assert(completed("require('redco.op", "redco.op"):find "redco.optim")
   local start, found, file = session:complete('torch.load("dir/fi', 18)
