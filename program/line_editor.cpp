@@ -4,6 +4,7 @@
 
 #include <histedit.h>
 #include <langinfo.h>
+#include <poll.h>
 #include <termios.h>
 #include <unistd.h>
 #include <algorithm>
@@ -30,6 +31,7 @@ volatile std::sig_atomic_t noticed = 0;
 void notice(int signal) { noticed = signal; }
 
 termios terminal_before;
+void restore_terminal() { tcsetattr(STDIN_FILENO, TCSADRAIN, &terminal_before); }
 
 // While a line is read, signals interrupt the reading: it puts the terminal right.
 class NoticedSignals {
@@ -131,6 +133,11 @@ struct LineEditor::Impl {
         if (used <= 1) return 1;
         continue;
       }
+      if (n < 0 && errno == EAGAIN) {  // a program that a chunk ran has left the terminal so
+        pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+        poll(&input, 1, -1);
+        continue;
+      }
       if (n == 0 || errno != EINTR) return 0;
       switch (std::exchange(noticed, 0)) {
         case SIGWINCH:
@@ -230,7 +237,7 @@ LineEditor::LineEditor(const std::string& history_path, Complete complete)
   el_set(editor, EL_SETTY, "-d", "-isig", nullptr);
   // And while a chunk runs it shall write no ^C into a progress bar.
   tcgetattr(STDIN_FILENO, &terminal_before);
-  std::atexit(+[] { tcsetattr(STDIN_FILENO, TCSADRAIN, &terminal_before); });  // of os.exit too
+  std::atexit(restore_terminal);  // that of os.exit too
   el_set(editor, EL_SETTY, "-x", "-echoctl", nullptr);
   el_set(editor, EL_ADDFN, "redco-clear", "Drops what was typed", &Impl::clear);
   el_set(editor, EL_ADDFN, "redco-suspend", "Stops the program", &Impl::suspend);
@@ -267,7 +274,10 @@ Input LineEditor::read(const char* prompt) {
   }
   if (line == nullptr) std::putchar('\n');
   if (impl_->is_cleared) return {Input::Kind::cleared};
-  if (impl_->ending != 0) std::raise(impl_->ending);  // the terminal is as it was before
+  if (impl_->ending != 0) {
+    restore_terminal();
+    std::raise(impl_->ending);
+  }
   if (line == nullptr) return {Input::Kind::end};
   std::string text = line;
   if (text.ends_with('\n')) text.pop_back();

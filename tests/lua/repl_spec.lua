@@ -164,6 +164,11 @@ test("functions show their signatures, objects their methods, others their own t
   expect_text("function redco.tree.count(tree) -> number", "redco.tree.count")
   assert(answer("torch.mm").text:find("^function torch%.mm%(Tensor self, Tensor mat2%) %-> Tensor"))
   expect_text("{ function (a, b, ...) stdin:1 }", "{ function(a, b, ...) end }")
+  local define = require "redco.registry".define
+  _G.of_many = define("spec.of_many", "of_many{a,\n    b = 1} -> c\nDoes nothing.", function() end)
+  expect_text("function spec.of_many{a, b = 1} -> c", "of_many")
+  _G.long = define("spec.long", "long(" .. ("x"):rep(200) .. ")\nDoes nothing.", function() end)
+  expect_text("{\n  function spec.long(" .. ("x"):rep(90) .. "...\n}", "{ long }")
   expect_text("torch.Size([2, 3])", "torch.zeros{2, 3}.shape")
   answer "deployer = redco.Deployer { seed = 1, verbose = false }"
   assert(answer("deployer").text:find "^Deployer :gen_rng ")
@@ -237,7 +242,10 @@ test("keys of named arguments are completed inside of a call's last table", func
   session:forget()
 end)
 
-test("modules and files are completed in strings, comments are left alone", function()
+test("keys, modules and files are completed in strings, comments are left alone", function()
+  answer "params = { ['h.0.attn.weight'] = 1, ['h.0.mlp.weight'] = 2, lm_head = 3 }"
+  expect_equal(completed('x = params["h.0.', "h.0."), "h.0.attn.weight h.0.mlp.weight")
+  expect_equal(completed("params['l", "l"), "lm_head")
   assert(completed('require "redco.op', "redco.op"):find "redco.optim")
   assert(completed("require('redco.op", "redco.op"):find "redco.optim")
   local start, found, file = session:complete('torch.load("dir/fi', 18)

@@ -55,7 +55,7 @@ local function callee(text)
   return text:match "([%a_][%w_.:]*)%s*$"
 end
 
---- The function whose named arguments stand in the innermost braces, and whether a key is next.
+--- The function whose named arguments stand in the innermost braces, where a key may be next.
 local function called(text, open, word_start)
   local innermost, outer = open[#open], open[#open - 1]
   if not innermost or innermost[1] ~= "{" then return end
@@ -128,10 +128,15 @@ local function complete(line, cursor, pending)
   local open, quote = scan(text)
   if quote == "text" then return cursor + 1, {} end
   if quote then
-    local prefix = text:sub(quote + 1)
+    local prefix, before = text:sub(quote + 1), text:sub(1, quote - 1)
     local start = cursor + 1 - #prefix
-    if text:sub(1, quote - 1):find "%f[%w_]require%s*%(?%s*$" then
+    if before:find "%f[%w_]require%s*%(?%s*$" then
       return start, sorted_once(module_names(prefix), prefix)
+    end
+    local owner = before:match "([%a_][%w_.]*)%[$"
+    local value = owner and members.resolve(owner)
+    if type(value) == "table" then
+      return start, sorted_once(members.names(value, ".", prefix), prefix)
     end
     return start, {}, prefix
   end

@@ -8,6 +8,7 @@ local max_depth = 4       -- of tables in tables
 local max_entries = 100   -- of one table
 local max_total = 1000    -- of all
 local max_string = 200    -- bytes of a string in a table
+local max_signature = 100
 
 local styles = { dim = 2, string = 32, tensor = 36, callable = 35 }
 
@@ -64,11 +65,13 @@ local function parameters(f)
   return table.concat(names, ", ")
 end
 
---- The first line of a function's text, its schema, or what Lua knows of it.
+--- The call that a function's text begins with, its schema, or what Lua knows of it.
 function pretty.signature(f)
   local text, full_name = registry.text(f)
   if text then
-    return (text:match "^[^\n]*":gsub("^[%w_.:]*", (full_name:gsub("%%", "%%%%")), 1))
+    local call = text:match "^[%w_.:]*%b()[^\n]*" or text:match "^[%w_.:]*%b{}[^\n]*"
+      or text:match "^[^\n]*"
+    return full_name .. call:gsub("^[%w_.:]*", ""):gsub("%s*\n%s*", " ")
   end
   local operator = name_of_operator(f)
   local schemas = operator and torch.schemas(operator)
@@ -160,13 +163,17 @@ function Writer:joined(entries, indent, is_flat, is_list)
   return text:gsub(" \n", "\n") .. "\n" .. (" "):rep(indent) .. "}"
 end
 
+function Writer:callable(f, max_bytes)
+  local text = pretty.signature(f)
+  if #text > max_bytes then text = text:sub(1, max_bytes) .. "..." end
+  return self:paint("callable", "function " .. text)
+end
+
 --- A value that is no table, on one line.
 function Writer:leaf(value)
   local kind = type(value)
   if kind == "string" then return self:paint("string", quoted(value)) end
-  if kind == "function" then
-    return self:paint("callable", "function " .. pretty.signature(value))
-  end
+  if kind == "function" then return self:callable(value, max_signature) end
   if not torch.is_tensor(value) then return tostring(value) end
   if value:dim() == 0 and not value:is_sharded() then
     return self:paint("tensor", (tostring(value):gsub("%s*\n%s*", " ")))
@@ -198,6 +205,7 @@ end
 -- As the answer of a prompt: strings as they are, tensors with their elements.
 function Writer:answer(value)
   if type(value) == "string" then return value end
+  if type(value) == "function" then return self:callable(value, math.huge) end
   if torch.is_tensor(value) then
     return tostring(value) .. "\n" .. self:paint("dim", "[" .. pretty.tensor_kind(value) .. "]")
   end

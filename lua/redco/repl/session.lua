@@ -17,7 +17,7 @@ who()     your globals
 _         the last value
 x = 1     keeps a value; `local x = 1` ends with its chunk
 f(x);     a `;` at the end shows no value
-TAB       completes names, fields, methods, named arguments, modules and files
+TAB       completes names, fields, methods, named arguments, keys, modules and files
 Ctrl-C    ends what runs, or clears the line
 :q        ends the prompt, as Ctrl-D does]]
 
@@ -154,7 +154,7 @@ function session.new(options)
   setmetatable(_G, nil)
   for name, value in pairs { redco = require "redco", torch = require "redco.torch",
     help = help, who = who } do
-    rawset(_G, name, value)
+    if rawget(_G, name) == nil then rawset(_G, name, value) end
   end
   return setmetatable({ options = options }, Session)
 end
