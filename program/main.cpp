@@ -199,7 +199,7 @@ void run(redco::Engine& engine, redco::Console& console, const Arguments& args) 
     run_script(engine, args);
   } catch (const redco::ScriptError& error) {
     if (!args.interactive || error.kind() == redco::ScriptError::Kind::stopped) throw;
-    tell(error.what(), error.traceback());
+    tell(code_of(error.kind()), error.what(), error.traceback());
   }
   if (args.has_prompt()) redco::run_prompt(engine, console);
 }
