@@ -60,12 +60,32 @@ void note_error(lua_State* L, ScriptError::Kind kind, std::string traceback, int
   error.signal = signal;
 }
 
+// Counts `quantum` instructions of Lua at a time. What the limit ended it ends again and again: the
+// script cannot catch it and go on.
+constexpr int quantum = 1000;
+
+void count_hook(lua_State* L, lua_Debug*);
+
+void watch_steps(lua_State* L) {
+  const auto& steps = context(L).steps;
+  if (steps.limit == 0)
+    lua_sethook(L, nullptr, 0, 0);
+  else
+    lua_sethook(L, count_hook, LUA_MASKCOUNT, steps.left > 0 ? quantum : 1);
+}
+
 // The error of an interrupt; the request is fulfilled with it.
 void push_interrupted(lua_State* L) {
   context(L).interrupted = false;
-  lua_sethook(L, nullptr, 0, 0);
+  watch_steps(L);
   push_located(L, "interrupted");
   note_error(L, ScriptError::Kind::interrupted, "");
+}
+
+void push_out_of_steps(lua_State* L) {
+  push_located(L, "the limit of " + std::to_string(context(L).steps.limit) +
+                      " steps is reached, see Engine::set_step_limit");
+  note_error(L, ScriptError::Kind::out_of_steps, "");
 }
 
 // Makes `L` the running thread for a scope; errors of Lua unwind it as exceptions do.
@@ -159,8 +179,31 @@ std::shared_ptr<Context> open_context(lua_State* L) {
   return made;
 }
 
+namespace {
+
+void count_hook(lua_State* L, lua_Debug*) {
+  Context& ctx = context(L);
+  ctx.steps.left -= quantum;
+  if (is_interrupted(ctx)) {
+    push_interrupted(L);
+  } else {
+    if (ctx.steps.left > 0) return;
+    watch_steps(L);
+    push_out_of_steps(L);
+  }
+  lua_error(L);
+}
+
+}  // namespace
+
+void start_counting_steps(lua_State* L) {
+  auto& steps = context(L).steps;
+  steps.left = steps.limit;
+  watch_steps(L);
+}
+
 void interrupt_hook(lua_State* L, lua_Debug*) {
-  lua_sethook(L, nullptr, 0, 0);
+  watch_steps(L);
   if (!is_interrupted(context(L))) return;
   push_interrupted(L);
   lua_error(L);

@@ -18,6 +18,7 @@
 #include <redco/error.h>
 #include <redco/linear.h>
 #include <redco/linear_cross_entropy.h>
+#include <redco/run_log.h>
 
 #include <cstring>
 #include <optional>
@@ -38,6 +39,8 @@ int load_embedded(lua_State* L) {
   std::string chunk = std::string("=") + file->path;
   if (luaL_loadbufferx(L, file->text, std::strlen(file->text), chunk.c_str(), "t") != 0)
     throw take_error(L);
+  lua_pushvalue(L, LUA_ENVIRONINDEX);  // in a restricted engine scripts have less
+  lua_setfenv(L, -2);
   lua_pushstring(L, file->name);
   lua_call(L, 1, 1);
   return 1;
@@ -122,6 +125,13 @@ int undeclared_write(lua_State* L) {
        "' is assigned; declare it with `local`, or run with --no-strict");
 }
 
+int show_line(lua_State* L) {
+  size_t size;
+  const char* text = luaL_checklstring(L, 1, &size);
+  if (const auto& console = context(L).console) console->line({text, size});
+  return 0;
+}
+
 // What Lua files build on. Modules in Lua of the same family are among the embedded files.
 constexpr NativeModule native_modules[] = {
     {"redco.registry", open_registry},   {"redco.torch.native", open_torch},
@@ -145,6 +155,16 @@ void open_modules(lua_State* L) {
     lua_setfield(L, -2, embedded_files[i].name);
   }
   lua_pop(L, 2);
+}
+
+void restrict_globals(lua_State* L) {
+  context(L).is_restricted = true;
+  lua_getglobal(L, "require");
+  lua_pushliteral(L, "redco.restricted");
+  lua_call(L, 1, 1);
+  lua_pushcfunction(L, show_line);
+  lua_call(L, 1, 1);
+  lua_replace(L, LUA_GLOBALSINDEX);
 }
 
 void forbid_undeclared_globals(lua_State* L) {
