@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <string_view>
 #include <utility>
 
@@ -60,8 +61,8 @@ void note_error(lua_State* L, ScriptError::Kind kind, std::string traceback, int
   error.signal = signal;
 }
 
-// Counts `quantum` instructions of Lua at a time. What the limit ended it ends again and again: the
-// script cannot catch it and go on.
+// Instructions of Lua are counted by this many at a time. What the limit ended it ends again at the
+// next instruction: a script cannot catch that and go on.
 constexpr int quantum = 1000;
 
 void count_hook(lua_State* L, lua_Debug*);
@@ -82,10 +83,11 @@ void push_interrupted(lua_State* L) {
   note_error(L, ScriptError::Kind::interrupted, "");
 }
 
-void push_out_of_steps(lua_State* L) {
+int fail_out_of_steps(lua_State* L) {
   push_located(L, "the limit of " + std::to_string(context(L).steps.limit) +
                       " steps is reached, see Engine::set_step_limit");
   note_error(L, ScriptError::Kind::out_of_steps, "");
+  return lua_error(L);
 }
 
 // Makes `L` the running thread for a scope; errors of Lua unwind it as exceptions do.
@@ -123,8 +125,17 @@ bool is_interrupted(Context& ctx) {
   return ctx.interrupted.load(std::memory_order_relaxed);
 }
 
+// Ends the context with the state that holds it. Nothing of this library is left then: finalizers
+// run in the reverse order of making, and those of others need no wrapper.
+int close_context(lua_State* L) {
+  luaJIT_setmode(L, 0, LUAJIT_MODE_WRAPCFUNC | LUAJIT_MODE_OFF);
+  static_cast<std::shared_ptr<Context>*>(lua_touserdata(L, 1))->~shared_ptr();
+  return 0;
+}
+
 // Every C function of the state is called through this one.
 int wrapper(lua_State* L, lua_CFunction function) {
+  if (function == close_context) return function(L);
   Context& ctx = context(L);
   Running running(ctx, L);
   try {
@@ -179,6 +190,22 @@ std::shared_ptr<Context> open_context(lua_State* L) {
   return made;
 }
 
+void open_context_of_others(lua_State* L, std::shared_ptr<Console> console) {
+  lua_rawgeti(L, LUA_REGISTRYINDEX, slot_context);
+  bool is_open = !lua_isnil(L, -1);
+  lua_pop(L, 1);
+  if (is_open) return;
+  lua_newtable(L);
+  lua_pushcfunction(L, close_context);
+  lua_setfield(L, -2, "__gc");
+  auto* held = new (lua_newuserdata(L, sizeof(std::shared_ptr<Context>))) std::shared_ptr<Context>;
+  lua_insert(L, -2);
+  lua_setmetatable(L, -2);
+  luaL_ref(L, LUA_REGISTRYINDEX);
+  *held = open_context(L);
+  (*held)->console = std::move(console);
+}
+
 namespace {
 
 void count_hook(lua_State* L, lua_Debug*) {
@@ -186,12 +213,11 @@ void count_hook(lua_State* L, lua_Debug*) {
   ctx.steps.left -= quantum;
   if (is_interrupted(ctx)) {
     push_interrupted(L);
-  } else {
-    if (ctx.steps.left > 0) return;
-    watch_steps(L);
-    push_out_of_steps(L);
+    lua_error(L);
   }
-  lua_error(L);
+  if (ctx.steps.left > 0) return;
+  watch_steps(L);
+  fail_out_of_steps(L);
 }
 
 }  // namespace
@@ -200,6 +226,13 @@ void start_counting_steps(lua_State* L) {
   auto& steps = context(L).steps;
   steps.left = steps.limit;
   watch_steps(L);
+}
+
+int take_steps(lua_State* L) {
+  auto& steps = context(L).steps;
+  if (steps.limit == 0) return 0;
+  steps.left -= 100;
+  return steps.left > 0 ? 0 : fail_out_of_steps(L);
 }
 
 void interrupt_hook(lua_State* L, lua_Debug*) {

@@ -86,6 +86,9 @@ std::shared_ptr<Context> open_context(lua_State* L);
 
 Context& context(lua_State* L);
 
+/// The same for a state that others made and will close; once for each.
+void open_context_of_others(lua_State* L, std::shared_ptr<Console> console);
+
 /// The message of an error; LibTorch's without its C++ stack unless REDCO_TRACE is set.
 std::string text_of(const std::exception& error);
 
@@ -100,6 +103,9 @@ void interrupt_hook(lua_State* L, lua_Debug* frame);
 
 /// A run begins: all steps are left again.
 void start_counting_steps(lua_State* L);
+
+/// A function for Lua that takes a hundred of the steps that are left.
+int take_steps(lua_State* L);
 
 /// Calls the function below its `n_args` arguments on the stack. A Lua error becomes a
 /// ScriptError.

@@ -20,6 +20,7 @@
 #include <set>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 namespace redco {
 
@@ -53,6 +54,7 @@ struct Engine::Impl {
     void* state = nullptr;
     size_t used = 0;
     size_t limit = 0;
+    bool ran_out = false;
   } memory;
   ~Impl() {
     if (L == nullptr) return;
@@ -66,7 +68,10 @@ namespace {
 
 void* allocate_within_limit(void* state, void* block, size_t old_size, size_t new_size) {
   auto& memory = *static_cast<Engine::Impl::Memory*>(state);
-  if (new_size > old_size && memory.used + (new_size - old_size) > memory.limit) return nullptr;
+  if (new_size > old_size && memory.used + (new_size - old_size) > memory.limit) {
+    memory.ran_out = true;
+    return nullptr;
+  }
   void* result = memory.allocate(memory.state, block, old_size, new_size);
   if (result != nullptr || new_size == 0) memory.used += new_size - old_size;
   return result;
@@ -80,6 +85,7 @@ class Entry {
     std::thread::id none, self = std::this_thread::get_id();
     if (impl_->user.compare_exchange_strong(none, self)) {
       is_outermost_ = true;
+      collect_what_ran_out();
       lua::start_counting_steps(impl_->L);
       if (impl_->warnings) guard_.emplace(&*impl_->warnings);
     } else if (none != self) {
@@ -99,6 +105,15 @@ class Entry {
   }
 
  private:
+  // Lua's interface does not collect where memory runs out, and the next run could not even begin.
+  void collect_what_ran_out() {
+    if (!std::exchange(impl_->memory.ran_out, false)) return;
+    try {
+      lua_gc(impl_->L, LUA_GCCOLLECT, 0);
+    } catch (...) {  // of a finalizer that a script made: nobody's error now
+    }
+  }
+
   std::shared_ptr<Engine::Impl> impl_;
   std::optional<c10::WarningUtils::WarningHandlerGuard> guard_;
   bool is_outermost_ = false;
@@ -330,6 +345,11 @@ void Engine::register_function(const std::string& name, HostFunction function) {
     lua_pushcclosure(L, call_host, 1);
     lua_rawset(L, LUA_GLOBALSINDEX);
   });
+}
+
+void open_modules(lua_State* L, std::shared_ptr<Console> console) {
+  lua::open_context_of_others(L, std::move(console));
+  lua::open_modules(L);
 }
 
 void host::make_type(Engine& engine, const std::string& name, std::type_index type) {

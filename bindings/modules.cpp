@@ -163,7 +163,8 @@ void restrict_globals(lua_State* L) {
   lua_pushliteral(L, "redco.restricted");
   lua_call(L, 1, 1);
   lua_pushcfunction(L, show_line);
-  lua_call(L, 1, 1);
+  lua_pushcfunction(L, take_steps);
+  lua_call(L, 2, 1);
   lua_replace(L, LUA_GLOBALSINDEX);
 }
 

@@ -93,8 +93,19 @@ local function script_getmetatable(value)
   return made[debug.getmetatable(value)] and getmetatable(value) or nil
 end
 
---- Returns the globals of a restricted engine; `show` takes the lines that scripts print.
-return function(show)
+-- Where the stack is full, LuaJIT raises that error instead of calling the hook that counts steps,
+-- and who catches it could go on for ever. So the calls that catch are counted themselves, outside
+-- of what they catch.
+local function counted(catch, count)
+  return function(...)
+    count()
+    return catch(...)
+  end
+end
+
+--- Returns the globals of a restricted engine. `show` takes the lines that scripts print; `count`
+--- takes some of the steps that are left, or ends the script.
+return function(show, count)
   -- Methods are found without the tables above.
   string.dump = nil
   for name in pairs(set_of(absent[torch.Tensor])) do
@@ -113,6 +124,8 @@ return function(show)
   end
   globals._G = globals
   globals.require = require_module
+  globals.pcall = counted(pcall, count)
+  globals.xpcall = counted(xpcall, count)
   globals.setmetatable = script_setmetatable
   globals.getmetatable = script_getmetatable
   function globals.print(...)

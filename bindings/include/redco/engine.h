@@ -121,7 +121,8 @@ class REDCO_API Engine {
 
   /// How many instructions of Lua one run_file, run_string or call may take from now on, in
   /// thousands rounded up; 0: any number. What needs more ends as a script error of the kind
-  /// out_of_steps. The first call turns LuaJIT's compiler off.
+  /// out_of_steps. The first call turns LuaJIT's compiler off. An engine that is not restricted can
+  /// be held up nevertheless, by a script that fills the stack and catches that error for ever.
   void set_step_limit(int64_t instructions);
 
   /// What the sharding of the runs so far did, and what to do about it: redco::sharding_report.
@@ -141,5 +142,10 @@ class REDCO_API Engine {
 
   std::shared_ptr<Impl> impl_;
 };
+
+/// Gives a LuaJIT state of the program's own, until its end, what an Engine's has: there
+/// `require "redco"` works from here on. Every C function of the state then goes through a wrapper
+/// that turns C++ exceptions into Lua errors. Once for a state is enough; `console` may be null.
+REDCO_API void open_modules(lua_State* L, std::shared_ptr<Console> console);
 
 }  // namespace redco
