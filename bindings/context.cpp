@@ -95,8 +95,12 @@ class Running {
  public:
   Running(Context& context, lua_State* L) : context_(context), caller_(context.current) {
     context.current = L;
+    ++context.depth;
   }
-  ~Running() { context_.current = caller_; }
+  ~Running() {
+    context_.current = caller_;
+    --context_.depth;
+  }
   Running(const Running&) = delete;
   Running& operator=(const Running&) = delete;
 
@@ -133,6 +137,9 @@ int close_context(lua_State* L) {
   return 0;
 }
 
+// What LuaJIT does not limit, and the stack of a thread allows: as in other implementations of Lua.
+constexpr int max_depth = 200;
+
 // Every C function of the state is called through this one.
 int wrapper(lua_State* L, lua_CFunction function) {
   if (function == close_context) return function(L);
@@ -140,6 +147,8 @@ int wrapper(lua_State* L, lua_CFunction function) {
   Running running(ctx, L);
   try {
     if (is_interrupted(ctx) && !is_finalizer(L, function)) throw Interrupted();
+    if (ctx.depth > max_depth && !is_finalizer(L, function))
+      fail("stack overflow: functions of Lua and of C++ call each other without end");
     return function(L);
   } catch (const ScriptError& error) {
     lua_pushlstring(L, error.what(), std::strlen(error.what()));

@@ -30,6 +30,8 @@ class RunRecord;
 struct Context : std::enable_shared_from_this<Context> {
   /// The thread of Lua code that runs now: callbacks from C++ run on it.
   lua_State* current = nullptr;
+  /// How many functions of C and C++ run, each called by the Lua code that the one before called.
+  int depth = 0;
   /// Where training runs of this state report; may be null.
   std::shared_ptr<Console> console;
   /// The processes of the newest Deployer: those a script's tensors are laid out over.

@@ -211,9 +211,7 @@ std::string HostCall::where(int index) const {
 void HostCall::expect_arguments(int n) const {
   int own = has_self_ ? 1 : 0;
   int given = lua_gettop(L_);
-  if (given >= own && given <= n) return;  // one that is missing is told by its type
-  // Without an object all numbers would be wrong.
-  require(given > 0, function_, ": methods are called with a colon");
+  if (given <= n) return;  // one that is missing is told by its type
   fail(function_, " takes ", n - own, n - own == 1 ? " argument" : " arguments", ", not ",
        given - own);
 }

@@ -39,7 +39,7 @@ int load_embedded(lua_State* L) {
   std::string chunk = std::string("=") + file->path;
   if (luaL_loadbufferx(L, file->text, std::strlen(file->text), chunk.c_str(), "t") != 0)
     throw take_error(L);
-  lua_pushvalue(L, LUA_ENVIRONINDEX);  // in a restricted engine scripts have less
+  lua_pushvalue(L, LUA_ENVIRONINDEX);
   lua_setfenv(L, -2);
   lua_pushstring(L, file->name);
   lua_call(L, 1, 1);
@@ -152,6 +152,9 @@ void open_modules(lua_State* L) {
   for (int i = 0; i < n_embedded_files; ++i) {
     lua_pushlightuserdata(L, const_cast<EmbeddedFile*>(&embedded_files[i]));
     lua_pushcclosure(L, load_embedded, 1);
+    // The globals of these files: in a restricted engine scripts have less.
+    lua_pushvalue(L, LUA_GLOBALSINDEX);
+    lua_setfenv(L, -2);
     lua_setfield(L, -2, embedded_files[i].name);
   }
   lua_pop(L, 2);

@@ -103,6 +103,30 @@ local function counted(catch, count)
   end
 end
 
+-- LuaJIT does not limit how deep coroutines run in each other, and the stack of a thread does.
+local depth = 0
+
+local function left(...)
+  depth = depth - 1
+  return ...
+end
+
+local function limited_resume(co, ...)
+  if depth >= 100 then fail("coroutine.resume: stack overflow") end
+  depth = depth + 1
+  return left(coroutine.resume(co, ...))
+end
+
+local function results(ok, ...)
+  if not ok then error(..., 0) end
+  return ...
+end
+
+local function limited_wrap(f)
+  local co = coroutine.create(f)
+  return function(...) return results(limited_resume(co, ...)) end
+end
+
 --- Returns the globals of a restricted engine. `show` takes the lines that scripts print; `count`
 --- takes some of the steps that are left, or ends the script.
 return function(show, count)
@@ -116,6 +140,7 @@ return function(show, count)
   for name, names in pairs(libraries) do
     local source, library = _G[name], {}
     for each in pairs(set_of(names)) do library[each] = source[each] end
+    if name == "coroutine" then library.resume, library.wrap = limited_resume, limited_wrap end
     if name == "_G" then
       for each, value in pairs(library) do globals[each] = value end
     else

@@ -60,7 +60,7 @@ TEST_CASE("what is done again takes no more memory") {
       params = model, optimizer = redco.optim.adamw { learning_rate = 0.1 } })");
   const std::string pieces[] = {
       "local y = x * 2 return y:sum():item()",
-      "local y = x:clone() y.grad = x:clone() y:requires_grad_() (y * y):sum():backward()",
+      "local y = x:clone() y.grad = x:clone() y:requires_grad_(); (y * y):sum():backward()",
       "return redco.value_and_grad(function(p) return nn.mlp(p, x):sum() end)(model)",
       "return redco.vmap(function(row) return row * 2 end)(x)",
       "return redco.checkpoint(function(v) return (v * v):sum() end, x:clone():requires_grad_())"

@@ -273,6 +273,20 @@ TEST_CASE("a step limit ends what runs too long, whatever it catches, and the en
   }
 }
 
+TEST_CASE("coroutines in each other end before the stack does") {
+  Engine engine({.restricted = true});
+  for (const std::string code : {"local function f() coroutine.wrap(f)() end f()",
+                                 "local function f() assert(coroutine.resume(coroutine.create(f))) "
+                                 "end f()"})
+    for (int i = 0; i < 3; ++i) CHECK(has(failure(engine, code), "stack overflow"));
+  engine.run_string(R"(
+    for i = 1, 300 do pcall(coroutine.wrap(error)) end
+    local co = coroutine.wrap(function(a, b) return a + b, coroutine.yield(a) end)
+    assert(co(1, 2) == 1 and select("#", co(5)) == 2 and not pcall(co))
+    local _, e = coroutine.resume(coroutine.create(error), { 7 })
+    assert(e[1] == 7))");
+}
+
 TEST_CASE("calls back from the program have the steps of the run that called it") {
   Engine engine({.restricted = true});
   engine.set_step_limit(100000);

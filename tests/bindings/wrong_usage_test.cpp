@@ -92,6 +92,14 @@ const Wrong wrong[] = {
        e.call("f", {});
      },
      "overflow"},
+    {"an endless call of Lua and C++",
+     [](Engine& e) {
+       e.run_string(
+           "f = function() return require('redco.torch').no_grad(f) end local ok, e = pcall(f) "
+           "f = function() return (('x'):gsub('.', f)) end local ok2, e2 = pcall(f) "
+           "error(e .. e2)");
+     },
+     "stack overflow"},
     {"a host that changes what runs",
      [](Engine& e) {
        e.register_function("f", [&e](const Trees&) {
