@@ -129,6 +129,21 @@ bool is_interrupted(Context& ctx) {
   return ctx.interrupted.load(std::memory_order_relaxed);
 }
 
+int with_traceback(lua_State* L) {
+  if (!lua_isstring(L, 1)) return 1;
+  auto& error = context(L).error;
+  bool noted = is_noted(L, lua_tostring(L, 1));
+  // An error that came through C++ has the deeper traceback already.
+  if (!noted || error.traceback.empty()) {
+    ScriptError::Kind kind = noted ? error.kind : ScriptError::Kind::script;
+    luaL_traceback(L, L, nullptr, 1);
+    std::string traceback = lua_tostring(L, -1);
+    lua_pop(L, 1);
+    note_error(L, kind, std::move(traceback), error.signal);
+  }
+  return 1;
+}
+
 // Ends the context with the state that holds it. Nothing of this library is left then: finalizers
 // run in the reverse order of making, and those of others need no wrapper.
 int close_context(lua_State* L) {
@@ -147,7 +162,7 @@ int wrapper(lua_State* L, lua_CFunction function) {
   Running running(ctx, L);
   try {
     if (is_interrupted(ctx) && !is_finalizer(L, function)) throw Interrupted();
-    if (ctx.depth > max_depth && !is_finalizer(L, function))
+    if (ctx.depth > max_depth && function != with_traceback && !is_finalizer(L, function))
       fail("stack overflow: functions of Lua and of C++ call each other without end");
     return function(L);
   } catch (const ScriptError& error) {
@@ -168,21 +183,6 @@ int wrapper(lua_State* L, lua_CFunction function) {
   }
   // LuaJIT's own errors are no std::exception: they pass.
   return lua_error(L);
-}
-
-int with_traceback(lua_State* L) {
-  if (!lua_isstring(L, 1)) return 1;
-  auto& error = context(L).error;
-  bool noted = is_noted(L, lua_tostring(L, 1));
-  // An error that came through C++ has the deeper traceback already.
-  if (!noted || error.traceback.empty()) {
-    ScriptError::Kind kind = noted ? error.kind : ScriptError::Kind::script;
-    luaL_traceback(L, L, nullptr, 1);
-    std::string traceback = lua_tostring(L, -1);
-    lua_pop(L, 1);
-    note_error(L, kind, std::move(traceback), error.signal);
-  }
-  return 1;
 }
 
 }  // namespace

@@ -365,8 +365,9 @@ void host::make_type(Engine& engine, const std::string& name, std::type_index ty
 void host::add_member(Engine& engine, std::type_index type, Member kind, const std::string& name,
                       Function function) {
   if (kind != Member::constructor) check_name("register_type", name);
-  Entry(engine.impl_).protect(
-      [&](lua_State* L) { lua::add_host_member(L, type, kind, name, std::move(function)); });
+  Entry(engine.impl_).protect([&](lua_State* L) {
+    lua::add_host_member(L, type, kind, name, std::move(function));
+  });
 }
 
 void host::set_global(Engine& engine, const std::string& name, std::shared_ptr<void> object,

@@ -132,6 +132,21 @@ int show_line(lua_State* L) {
   return 0;
 }
 
+int call_upvalue(lua_State* L) {
+  lua_pushvalue(L, lua_upvalueindex(1));
+  lua_insert(L, 1);
+  lua_call(L, lua_gettop(L) - 1, LUA_MULTRET);
+  return lua_gettop(L);
+}
+
+// LuaJIT's own functions are not called through the wrapper: these are.
+int counted_call(lua_State* L) {
+  luaL_checktype(L, 1, LUA_TFUNCTION);
+  lua_settop(L, 1);
+  lua_pushcclosure(L, call_upvalue, 1);
+  return 1;
+}
+
 // What Lua files build on. Modules in Lua of the same family are among the embedded files.
 constexpr NativeModule native_modules[] = {
     {"redco.registry", open_registry},   {"redco.torch.native", open_torch},
@@ -167,7 +182,8 @@ void restrict_globals(lua_State* L) {
   lua_call(L, 1, 1);
   lua_pushcfunction(L, show_line);
   lua_pushcfunction(L, take_steps);
-  lua_call(L, 2, 1);
+  lua_pushcfunction(L, counted_call);
+  lua_call(L, 3, 1);
   lua_replace(L, LUA_GLOBALSINDEX);
 }
 

@@ -103,35 +103,18 @@ local function counted(catch, count)
   end
 end
 
--- LuaJIT does not limit how deep coroutines run in each other, and the stack of a thread does.
-local depth = 0
-
-local function left(...)
-  depth = depth - 1
-  return ...
-end
-
-local function limited_resume(co, ...)
-  if depth >= 100 then fail("coroutine.resume: stack overflow") end
-  depth = depth + 1
-  return left(coroutine.resume(co, ...))
-end
-
-local function results(ok, ...)
-  if not ok then error(..., 0) end
-  return ...
-end
-
-local function limited_wrap(f)
-  local co = coroutine.create(f)
-  return function(...) return results(limited_resume(co, ...)) end
-end
-
 --- Returns the globals of a restricted engine. `show` takes the lines that scripts print; `count`
---- takes some of the steps that are left, or ends the script.
-return function(show, count)
-  -- Methods are found without the tables above.
+--- takes some of the steps that are left, or ends the script; `counted_call` makes of a function
+--- one that counts among those of C++, whose calls of each other are limited.
+return function(show, count, counted_call)
+  -- Methods are found without the tables above. LuaJIT does not limit how deep the calls below run
+  -- in each other, and the stack of a thread does.
   string.dump = nil
+  string.gsub = counted_call(string.gsub)
+  local limited = {
+    resume = counted_call(coroutine.resume),
+    wrap = function(f) return counted_call(coroutine.wrap(f)) end,
+  }
   for name in pairs(set_of(absent[torch.Tensor])) do
     torch.Tensor[name] = function() fail("Tensor:%s is not there in a restricted engine", name) end
   end
@@ -139,8 +122,7 @@ return function(show, count)
   local globals = {}
   for name, names in pairs(libraries) do
     local source, library = _G[name], {}
-    for each in pairs(set_of(names)) do library[each] = source[each] end
-    if name == "coroutine" then library.resume, library.wrap = limited_resume, limited_wrap end
+    for each in pairs(set_of(names)) do library[each] = limited[each] or source[each] end
     if name == "_G" then
       for each, value in pairs(library) do globals[each] = value end
     else

@@ -89,7 +89,9 @@ std::string state_of_process() {
   sigset_t mask;
   pthread_sigmask(SIG_SETMASK, nullptr, &mask);
   for (int signal = 1; signal < 65; ++signal) text << sigismember(&mask, signal);
-  text << "\n" << std::setlocale(LC_ALL, nullptr) << "\n" << std::filesystem::current_path() << "\n";
+  text << "\n"
+       << std::setlocale(LC_ALL, nullptr) << "\n"
+       << std::filesystem::current_path() << "\n";
   for (char** variable = environ; *variable != nullptr; ++variable) text << *variable << "\n";
   mode_t mode = umask(0);
   umask(mode);

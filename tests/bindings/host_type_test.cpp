@@ -27,9 +27,7 @@ class Camera : public Named {
   Camera(const Camera&) = delete;
   Camera& operator=(const Camera&) = delete;
 
-  at::Tensor shoot(int width, int64_t height) const {
-    return at::full({height, width}, exposure_);
-  }
+  at::Tensor shoot(int width, int64_t height) const { return at::full({height, width}, exposure_); }
   double exposure() const { return exposure_; }
   void set_exposure(double seconds) {
     if (seconds <= 0) throw std::invalid_argument("no exposure of " + std::to_string(seconds));
@@ -38,9 +36,7 @@ class Camera : public Named {
   void pair_with(const std::shared_ptr<Camera>& other) { other_ = other; }
   std::shared_ptr<Camera> other() const { return other_.lock(); }
   bool is_brighter(const Camera& than) const { return exposure_ > than.exposure_; }
-  Tree settings(const Tree& more) const {
-    return Tree::Dict{{"name", name}, {"more", more}};
-  }
+  Tree settings(const Tree& more) const { return Tree::Dict{{"name", name}, {"more", more}}; }
 
   uint8_t gain = 1;
   const int serial = 7;

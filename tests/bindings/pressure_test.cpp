@@ -46,7 +46,7 @@ TEST_CASE("10,000 temporaries of 1 MB never take 64 MB") {
   CHECK(before > 0);
 }
 
-// Pieces of the surface, each done fifty times after it was done twenty times.
+// Pieces of the surface, each done hundreds of times. Some round adds nothing, unless each leaks.
 TEST_CASE("what is done again takes no more memory") {
   Engine engine({.strict = false});
   engine.run_string(R"(
@@ -80,12 +80,15 @@ TEST_CASE("what is done again takes no more memory") {
       engine.run_string("collectgarbage() collectgarbage()");
       return resident_mb();
     };
-    double before = done(20), after = done(50);
-    // Each makes a megabyte or more.
+    double before = done(50), least = 1e9;
+    for (int round = 0; round < 3; ++round) {
+      double after = done(50);
+      least = std::min(least, after - before);
+      before = after;
+    }
 #ifndef __SANITIZE_ADDRESS__
-    CHECK(after - before < 16);
+    CHECK(least < 8);  // each makes a megabyte or more
 #endif
-    CHECK(after > 0);
     CHECK(before > 0);
   }
 }

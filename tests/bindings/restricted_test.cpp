@@ -248,7 +248,8 @@ TEST_CASE("a step limit ends what runs too long, whatever it catches, and the en
              "local function f() while true do pcall(f) end end f()",
              "local function f() xpcall(f, f) return f() end f()",
              "local function f() while true do coroutine.resume(coroutine.create(f)) end end f()",
-             "local n = 0 local function f() n = n + 1 if n < 5000 then return 1 + f() end while true "
+             "local n = 0 local function f() n = n + 1 if n < 5000 then return 1 + f() end while "
+             "true "
              "do pcall(f) end end while true do n = 0 pcall(f) end",
              "while true do coroutine.wrap(function() while true do end end)() end",
              "while true do pcall(coroutine.wrap(function() while true do end end)) end",
@@ -273,9 +274,12 @@ TEST_CASE("a step limit ends what runs too long, whatever it catches, and the en
   }
 }
 
-TEST_CASE("coroutines in each other end before the stack does") {
+TEST_CASE("calls in each other end before the stack does") {
   Engine engine({.restricted = true});
   for (const std::string code : {"local function f() coroutine.wrap(f)() end f()",
+                                 "local function f() return (('x'):gsub('.', f)) end f()",
+                                 "local function f() return (string.gsub('x', '.', f)) end f()",
+                                 "local function f() table.sort({ 1, 2 }, f) end f()",
                                  "local function f() assert(coroutine.resume(coroutine.create(f))) "
                                  "end f()"})
     for (int i = 0; i < 3; ++i) CHECK(has(failure(engine, code), "stack overflow"));
@@ -290,9 +294,8 @@ TEST_CASE("coroutines in each other end before the stack does") {
 TEST_CASE("calls back from the program have the steps of the run that called it") {
   Engine engine({.restricted = true});
   engine.set_step_limit(100000);
-  engine.register_function("back", [&](const std::vector<Tree>&) {
-    return engine.call("work", {});
-  });
+  engine.register_function("back",
+                           [&](const std::vector<Tree>&) { return engine.call("work", {}); });
   engine.run_string("rawset(_G, 'work', function() for i = 1, 10000 do end return true end)");
   CHECK(has(failure(engine, "while true do back() end", out_of_steps), "100000 steps"));
   CHECK(engine.call("work", {}).at(0).as<bool>());

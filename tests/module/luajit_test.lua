@@ -10,7 +10,7 @@ assert(x.grad:sum():item() == 6 and torch.arange(3):data_ptr()[2] == 2)
 
 -- Errors of C++ have their text, and the line of the script.
 local ok, message = pcall(function() return torch.ones { 2 } + torch.ones { 3 } end)
-assert(not ok and message:find("luajit_test.lua:13: ", 1, true) and message:find "size", message)
+assert(not ok and message:find("luajit_test.lua:12: ", 1, true) and message:find "size", message)
 ok, message = pcall(string.rep)
 assert(not ok and message:find "string expected")
 assert(select(2, coroutine.resume(coroutine.create(function() torch.nothing() end))):find "nothing")

@@ -48,12 +48,12 @@ struct EngineOptions {
   /// Where the lines and the progress of training runs go, on the thread that runs the engine, and
   /// LibTorch's warnings, each once. Null: nowhere, and warnings where the program has them go.
   std::shared_ptr<Console> console = {};
-  /// Scripts get tensors and what computes with them - torch, nn, optim, tree, metrics, grad, vmap -
-  /// and of Lua what neither reads nor writes anything but values. There is no io, package, debug,
-  /// ffi, jit or load, no os but its clocks, no file or connection of this library's; modules are
-  /// read-only, `print` writes to the console, and nothing is found by `require` but those modules.
-  /// The compiler is off. lua/redco/restricted.lua is the list. What else a script may do is what
-  /// the program registers. Set both limits too: neither is set here.
+  /// Scripts get tensors and what computes with them - torch, nn, optim, tree, metrics, grad, vmap
+  /// - and of Lua what neither reads nor writes anything but values. There is no io, package,
+  /// debug, ffi, jit or load, no os but its clocks, no file or connection of this library's;
+  /// modules are read-only, `print` writes to the console, and nothing is found by `require` but
+  /// those modules. The compiler is off. lua/redco/restricted.lua is the list. What else a script
+  /// may do is what the program registers. Set both limits too: neither is set here.
   ///
   /// This confines mistakes, and scripts that go where they should not; it is no wall against an
   /// attacker, who needs one error in LuaJIT or in any of LibTorch's operators: for that run the
@@ -66,9 +66,10 @@ struct EngineOptions {
 };
 
 /// A Lua state with the whole Lua surface in it. Several may live in one process, each used by one
-/// thread at a time. Errors are thrown as Error, those of scripts as ScriptError. Names of globals have no dots but where they reach into tables. The library prints
-/// nothing, ends no process, and leaves signal handlers and the locale alone; what LibTorch logs
-/// about connections its TORCH_CPP_LOG_LEVEL rules.
+/// thread at a time. Errors are thrown as Error, those of scripts as ScriptError. Names of globals
+/// have no dots but where they reach into tables. The library prints nothing, ends no process, and
+/// leaves signal handlers and the locale alone; what LibTorch logs about connections its
+/// TORCH_CPP_LOG_LEVEL rules.
 class REDCO_API Engine {
  public:
   explicit Engine(EngineOptions options = {});
@@ -111,8 +112,8 @@ class REDCO_API Engine {
 
   /// Ends what runs, or what is run next, with an error at the next operator or other function of
   /// the surface. For any thread, and for a signal handler. In a handler on the thread that runs
-  /// the engine, it also ends loops of plain Lua, except those that LuaJIT has compiled. With a step
-  /// limit it ends all loops.
+  /// the engine, it also ends loops of plain Lua, except those that LuaJIT has compiled. With a
+  /// step limit it ends all loops.
   void interrupt() noexcept;
 
   /// How many bytes Lua's own values may take from now on; tensors do not count. What needs more

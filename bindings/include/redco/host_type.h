@@ -10,6 +10,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <typeindex>
 #include <utility>
@@ -111,15 +112,19 @@ struct Parameters {
   static void call(HostCall& call, int first, F&& function, Before&&... before) {
     call.expect_arguments(first - 1 + static_cast<int>(sizeof...(A)));
     [&]<size_t... I>(std::index_sequence<I...>) {
+      // Braces read the arguments in their order: the first that is wrong is told.
+      std::tuple<decltype(argument<A>(call, 0))...> arguments{
+          argument<A>(call, first + static_cast<int>(I))...};
       auto run = [&]() -> decltype(auto) {
         return std::invoke(function, std::forward<Before>(before)...,
-                           argument<A>(call, first + static_cast<int>(I))...);
+                           std::get<I>(std::move(arguments))...);
       };
       if constexpr (std::is_void_v<decltype(run())>)
         run();
       else
         give(call, run());
-    }(std::index_sequence_for<A...>());
+    }
+    (std::index_sequence_for<A...>());
   }
 };
 
@@ -170,11 +175,9 @@ class HostType {
   }
   /// The same by a function that returns a shared_ptr.
   template <class F>
-    requires(!std::is_void_v<typename host::Signature<F>::type>)
-  HostType& constructor(F make) {
-    return add(host::Member::constructor, "", [make](HostCall& call) {
-      host::Signature<F>::type::call(call, 1, make);
-    });
+  requires(!std::is_void_v<typename host::Signature<F>::type>) HostType& constructor(F make) {
+    return add(host::Member::constructor, "",
+               [make](HostCall& call) { host::Signature<F>::type::call(call, 1, make); });
   }
 
   template <class F>
@@ -189,9 +192,8 @@ class HostType {
       using V = std::remove_cvref_t<decltype(std::declval<T&>().*get)>;
       add(host::Member::getter, name, with_self([get](T& self) -> V { return self.*get; }));
       if constexpr (std::is_assignable_v<decltype(std::declval<T&>().*get), V>)
-        add(host::Member::setter, name, with_self([get](T& self, V value) {
-              self.*get = std::move(value);
-            }));
+        add(host::Member::setter, name,
+            with_self([get](T& self, V value) { self.*get = std::move(value); }));
       return *this;
     } else {
       return add(host::Member::getter, name, with_self(std::move(get)));
