@@ -231,10 +231,14 @@ void count_hook(lua_State* L, lua_Debug*) {
 
 }  // namespace
 
-void start_counting_steps(lua_State* L) {
-  auto& steps = context(L).steps;
-  steps.left = steps.limit;
+void limit_steps(lua_State* L, int64_t limit) {
+  context(L).steps = {limit, limit};
   watch_steps(L);
+}
+
+void start_counting_steps(lua_State* L) {
+  // Without a limit a hook is not ours: an interrupt's, or a script's own.
+  if (int64_t limit = context(L).steps.limit; limit != 0) limit_steps(L, limit);
 }
 
 int take_steps(lua_State* L) {

@@ -103,6 +103,9 @@ std::string script_line(lua_State* L);
 /// A debug hook that ends the running Lua code as interrupted.
 void interrupt_hook(lua_State* L, lua_Debug* frame);
 
+/// From now on a run may take this many steps; 0: any number.
+void limit_steps(lua_State* L, int64_t limit);
+
 /// A run begins: all steps are left again.
 void start_counting_steps(lua_State* L);
 

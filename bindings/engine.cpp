@@ -31,7 +31,7 @@ class Warnings : public c10::WarningHandler {
  public:
   explicit Warnings(std::shared_ptr<Console> console) : console_(std::move(console)) {}
   void process(const c10::Warning& warning) override {
-    if (seen_.insert(warning.msg()).second) console_->line("warning: " + warning.msg());
+    if (console_ && seen_.insert(warning.msg()).second) console_->line("warning: " + warning.msg());
   }
 
  private:
@@ -42,12 +42,14 @@ class Warnings : public c10::WarningHandler {
 }  // namespace
 
 struct Engine::Impl {
+  explicit Impl(EngineOptions given) : options(std::move(given)), warnings(options.console) {}
+
+  EngineOptions options;
   lua_State* L = nullptr;
-  std::optional<Warnings> warnings;
+  Warnings warnings;
   // Which thread runs the engine now; none is the default.
   std::atomic<std::thread::id> user;
   std::shared_ptr<lua::Context> context;
-  EngineOptions options;
   // What set_memory_limit counts with, on top of the state's own allocator.
   struct Memory {
     lua_Alloc allocate = nullptr;
@@ -87,7 +89,7 @@ class Entry {
       is_outermost_ = true;
       collect_what_ran_out();
       lua::start_counting_steps(impl_->L);
-      if (impl_->warnings) guard_.emplace(&*impl_->warnings);
+      guard_.emplace(&impl_->warnings);
     } else if (none != self) {
       throw UsageError(
           "an Engine is used by two threads at once: give each its own, or let them take turns");
@@ -211,15 +213,13 @@ void call_with(lua_State* L, const std::string& name, const std::vector<std::str
 
 }  // namespace
 
-Engine::Engine(EngineOptions options) : impl_(std::make_shared<Impl>()) {
-  impl_->options = std::move(options);
+Engine::Engine(EngineOptions options) : impl_(std::make_shared<Impl>(std::move(options))) {
   lua_State* L = impl_->L = luaL_newstate();
   if (L == nullptr) throw std::bad_alloc();
   impl_->context = lua::open_context(L);
   impl_->context->console = impl_->options.console;
   impl_->context->is_strict = impl_->options.strict;
   if (impl_->options.records_sharding) impl_->context->record = std::make_shared<lua::RunRecord>();
-  if (impl_->options.console) impl_->warnings.emplace(impl_->options.console);
   Entry(impl_).protect([&](lua_State* state) {
     open_all(state);
     if (impl_->options.restricted) {
@@ -263,8 +263,7 @@ void Engine::set_step_limit(int64_t instructions) {
     throw UsageError("set_step_limit: expected 0 or more, got " + std::to_string(instructions));
   Entry entry(impl_);
   turn_compiler_off(impl_->L);
-  impl_->context->steps.limit = instructions;
-  lua::start_counting_steps(impl_->L);
+  lua::limit_steps(impl_->L, instructions);
 }
 
 std::string Engine::sharding_report() const {

@@ -8,7 +8,6 @@
 
 #include <cxxabi.h>
 
-#include <cmath>
 #include <exception>
 #include <new>
 #include <utility>
@@ -141,7 +140,8 @@ void rethrow_known(const std::string& function) {
 }
 
 void make_host_type(lua_State* L, const std::string& name, std::type_index type) {
-  if (!context(L).host_types.emplace(type, name).second)
+  auto& types = context(L).host_types;
+  if (types.contains(type))
     throw UsageError("register_type: '" + name + "': this engine has a type of that class: '" +
                      type_name(L, type) + "'");
   lua_newtable(L);
@@ -169,6 +169,7 @@ void make_host_type(lua_State* L, const std::string& name, std::type_index type)
   lua_setfield(L, metatable, "__metatable");  // a script that called __gc would free twice
   lua_settop(L, metatable);
   lua_setfield(L, LUA_REGISTRYINDEX, ("redco.host." + name).c_str());
+  types.emplace(type, name);
 }
 
 void add_host_member(lua_State* L, std::type_index type, host::Member kind, const std::string& name,

@@ -2,6 +2,7 @@
 // process, and leaves handlers of signals, the locale, files and threads as they were.
 #include <redco/engine.h>
 #include <redco/error.h>
+#include <redco/run_log.h>
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
@@ -15,6 +16,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -33,6 +35,11 @@ constexpr const char* training = R"(
     collate_fn = function(examples) return { x = torch.tensor(examples) } end,
     params = { w = torch.ones { 1000 } }, optimizer = redco.optim.adamw { learning_rate = 0.1 } }
   trainer:fit { train_examples = { 1, 2, 3 }, per_device_batch_size = 1, n_epochs = 2 })";
+
+// LibTorch warns of it each time.
+constexpr const char* warning = R"(
+  local torch = require "redco.torch"
+  torch.add(torch.ones(3), torch.ones(3), { out = torch.ones(2) }))";
 
 // Scripts as a program may meet them.
 const char* const bad_scripts[] = {
@@ -148,12 +155,26 @@ TEST_CASE("bad scripts on two threads change nothing of the process, and print n
         if (limited) engine.set_memory_limit(size_t{64} << 20);
         run_bad_scripts(engine);
         engine.run_string(training);
+        engine.run_string(warning);
         run_bad_scripts(engine);
       });
     for (auto& thread : threads) thread.join();
   });
   CHECK(text == "");
   CHECK(state_of_process() == before);
+}
+
+TEST_CASE("LibTorch's warnings are the console's, each once") {
+  struct Lines : Console {
+    void line(std::string_view text) override { lines.emplace_back(text); }
+    void progress(const ProgressState&) override {}
+    std::vector<std::string> lines;
+  };
+  auto console = std::make_shared<Lines>();
+  Engine engine({.console = console});
+  for (int i = 0; i < 3; ++i) engine.run_string(warning);
+  REQUIRE(console->lines.size() == 1);
+  CHECK(console->lines[0].starts_with("warning: An output with one or more elements was resized"));
 }
 
 TEST_CASE("a script cannot end the process but by os.exit, which a restricted one has not") {

@@ -45,15 +45,15 @@ class REDCO_API ScriptError : public Error {
 struct EngineOptions {
   /// An undeclared global is an error, when read and when written.
   bool strict = true;
-  /// Where the lines and the progress of training runs go, on the thread that runs the engine, and
-  /// LibTorch's warnings, each once. Null: nowhere, and warnings where the program has them go.
+  /// Where the lines and the progress of training runs go, and LibTorch's warnings, each once: on
+  /// the thread that runs the engine. Null: nowhere.
   std::shared_ptr<Console> console = {};
-  /// Scripts get tensors and what computes with them - torch, nn, optim, tree, metrics, grad, vmap
-  /// - and of Lua what neither reads nor writes anything but values. There is no io, package,
-  /// debug, ffi, jit or load, no os but its clocks, no file or connection of this library's;
-  /// modules are read-only, `print` writes to the console, and nothing is found by `require` but
-  /// those modules. The compiler is off. lua/redco/restricted.lua is the list. What else a script
-  /// may do is what the program registers. Set both limits too: neither is set here.
+  /// Scripts get tensors and what computes with them (torch, nn, optim, tree, metrics, grad, vmap),
+  /// and of Lua what reads and writes nothing but values. There is no io, package, debug, ffi, jit
+  /// or load, no os but its clocks, no file or connection of this library's. Modules are read-only,
+  /// `print` writes to the console, `require` finds those modules and nothing else, and LuaJIT's
+  /// compiler is off. lua/redco/restricted.lua is the list. What else a script may do is what the
+  /// program registers. Set both limits too: neither is set here.
   ///
   /// This confines mistakes, and scripts that go where they should not; it is no wall against an
   /// attacker, who needs one error in LuaJIT or in any of LibTorch's operators: for that run the
