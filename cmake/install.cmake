@@ -26,6 +26,13 @@ if(TARGET redco_lua_main)
     INSTALL_RPATH "$ORIGIN/${bin_to_lib};${torch_lib_dir}")
   install(TARGETS redco_lua_main RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT Runtime)
 endif()
+if(TARGET redco_module)  # `require "redco"` in luajit, whose path of C modules has this folder
+  set(module_dir ${CMAKE_INSTALL_LIBDIR}/lua/5.1)
+  file(RELATIVE_PATH module_to_lib ${CMAKE_INSTALL_PREFIX}/${module_dir} ${CMAKE_INSTALL_FULL_LIBDIR})
+  set_target_properties(redco_module PROPERTIES
+    INSTALL_RPATH "$ORIGIN/${module_to_lib};${torch_lib_dir}")
+  install(TARGETS redco_module LIBRARY DESTINATION ${module_dir} COMPONENT Runtime)
+endif()
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT Runtime)
 
 install(DIRECTORY ${header_dirs} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT Development

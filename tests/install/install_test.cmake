@@ -33,7 +33,8 @@ foreach(script ${scripts})
 endforeach()
 
 # Whoever opens them, also a program that knows nothing of LibTorch.
-file(GLOB_RECURSE binaries ${WORK}/moved/lib*.so ${WORK}/moved/redco-lua)
+file(GLOB_RECURSE binaries ${WORK}/moved/lib*.so ${WORK}/moved/redco.so
+  ${WORK}/moved/redco-lua)
 # The plug-in for GPUs is opened where there is one, and CUDA with it.
 list(FILTER binaries EXCLUDE REGEX "libredco_nccl")
 foreach(binary ${binaries})
@@ -54,7 +55,14 @@ endfunction()
 build_against_it(consumer ${CMAKE_CURRENT_LIST_DIR}/consumer)
 run(${WORK}/consumer/engine_consumer)
 build_against_it(cpp_embed ${SOURCE}/examples/cpp_embed)
-run(${WORK}/cpp_embed/cpp_embed ${SOURCE}/examples/cpp_embed/model.lua --max-steps=20)
+run(${CMAKE_CTEST_COMMAND} --test-dir ${WORK}/cpp_embed --output-on-failure)
+find_program(LUAJIT luajit)
+if(LUAJIT AND NOT FLAGS)  # luajit itself has no sanitizers
+  file(GLOB_RECURSE module ${WORK}/moved/redco.so)
+  cmake_path(REPLACE_FILENAME module "?.so")
+  run(${CMAKE_COMMAND} -E env LUA_CPATH=${module}
+    ${LUAJIT} -e "assert(require('redco').torch.ones({ 2 }):sum():item() == 2)")
+endif()
 if(EXISTS ${WORK}/moved/bin/redco-lua)
   run(${WORK}/moved/bin/redco-lua --version)
 endif()
