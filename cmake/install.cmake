@@ -34,6 +34,14 @@ install(CODE "
     file(MAKE_DIRECTORY \"\${folder}\")
     file(CREATE_LINK \"${torch_root}\" \"\${link}\" SYMBOLIC)
   endif()" COMPONENT Runtime)
+set(manual ${PROJECT_BINARY_DIR}/manual)
+install(FILES ${manual}/redco-lua.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT Runtime)
+install(FILES ${manual}/redco-lua.bash RENAME redco-lua
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions COMPONENT Runtime)
+install(FILES ${manual}/redco-lua.zsh RENAME _redco-lua
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions COMPONENT Runtime)
+install(FILES ${manual}/redco-lua.fish
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d COMPONENT Runtime)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT Runtime)
 install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DATADIR}/redco COMPONENT Runtime
   PATTERN workdir EXCLUDE)

@@ -228,6 +228,9 @@ int main(int argc, char** argv) {
   app.add_option("--completion", shell, "Print what makes this shell complete the command line")
       ->type_name("SHELL")
       ->check(CLI::IsMember(redco::completed_shells()));
+  app.footer(
+      "Exit codes: 0, 1 (the script or its data failed), 2 (wrong usage), 130 (interrupted), 128 + "
+      "another signal.");
   app.set_version_flag("--version", "redco-lua " REDCO_VERSION);
   app.prefix_command();
   try {
