@@ -46,8 +46,7 @@ Value value_of(const std::string& type) {
 Flag flag_of(const CLI::Option& option) {
   Flag flag;
   for (const auto& name : option.get_snames()) flag.names.push_back("-" + name);
-  // --no_strict is --no-strict, which is offered alone: two that are one stop a completion half
-  // way.
+  // Of --no-strict and --no_strict only the first: both would stop a completion half way.
   for (const auto& name : option.get_lnames())
     if (name.find('_') == std::string::npos) flag.names.push_back("--" + name);
   flag.description = option.get_description();

@@ -1,6 +1,6 @@
 # Installs the build, moves what was installed, and builds and runs a separate project against it.
 #   cmake -D BUILD=<build tree> -D SOURCE=<source tree> -D WORK=<folder> -D CXX=<compiler>
-#         [-D FLAGS=<its flags>] [-D LAUNCHER=<its launcher>] -P install_test.cmake
+#         -D VERSION=<of the project> [-D FLAGS=<its flags>] [-D LAUNCHER=<its launcher>] -P install_test.cmake
 cmake_minimum_required(VERSION 3.25)
 
 function(run)
@@ -29,7 +29,7 @@ foreach(script ${scripts})
 endforeach()
 
 # Whoever opens them, also a program that knows nothing of LibTorch.
-file(GLOB_RECURSE binaries ${WORK}/moved/lib*.so ${WORK}/moved/redco-lua)
+file(GLOB_RECURSE binaries ${WORK}/moved/lib*.so ${WORK}/moved/bin/redco-lua)
 # The plug-in for GPUs is opened where there is one, and CUDA with it.
 list(FILTER binaries EXCLUDE REGEX "libredco_nccl")
 foreach(binary ${binaries})
@@ -53,6 +53,23 @@ build_against_it(cpp_embed ${SOURCE}/examples/cpp_embed)
 run(${WORK}/cpp_embed/cpp_embed ${SOURCE}/examples/cpp_embed/model.lua --max-steps=20)
 run(${WORK}/moved/bin/redco-lua ${WORK}/moved/share/redco/examples/digits/train.lua
   --max-steps=2 --workdir=${WORK}/workdir)
+
+# One version, in all that tells one.
+function(expect_version file text)
+  file(READ ${file} words)
+  string(FIND "${words}" "${text}" position)
+  if(position EQUAL -1)
+    message(FATAL_ERROR "${file} does not have ${text}")
+  endif()
+endfunction()
+execute_process(COMMAND ${WORK}/moved/bin/redco-lua --version OUTPUT_FILE ${WORK}/version)
+expect_version(${WORK}/version "redco-lua ${VERSION}\n")
+expect_version(${WORK}/moved/share/man/man1/redco-lua.1 "redco\\-lua ${VERSION}")
+expect_version(${WORK}/moved/lib/pkgconfig/redco.pc "Version: ${VERSION}\n")
+expect_version(${WORK}/moved/lib/cmake/redco/redcoConfigVersion.cmake
+  "set(PACKAGE_VERSION \"${VERSION}\")")
+expect_version(${WORK}/moved/include/redco/version.h "REDCO_VERSION \"${VERSION}\"")
+expect_version(${SOURCE}/CHANGELOG.md "\n## [${VERSION}]")
 
 # redco::engine by pkg-config, with nothing but what it prints.
 find_program(PKG_CONFIG pkg-config)

@@ -22,7 +22,7 @@ mirror=$(apt-get indextargets --format '$(CODENAME) $(COMPONENT) $(REPO_URI)' 'C
 
 rm -rf "$work"
 mkdir -p "$work/deb"
-trap 'rm -rf "$root"' EXIT
+trap 'rm -rf "$work"' EXIT
 apt-config dump Acquire::http Acquire::https >"$work/apt.conf"
 mmdebstrap --quiet --variant=minbase --aptopt="$work/apt.conf" bookworm "$root" "$mirror" ||
   skip "no bare Debian could be made: is there a network?"
