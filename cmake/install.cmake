@@ -26,6 +26,21 @@ endif()
 set_target_properties(redco_lua_main PROPERTIES
   INSTALL_RPATH "$ORIGIN/${bin_to_lib};$ORIGIN/${bin_to_lib}/redco/torch/lib")
 install(TARGETS redco_lua_main RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT Runtime)
+
+# `require "redco"` from any LuaJIT.
+set(REDCO_LUA_DIR ${CMAKE_INSTALL_LIBDIR}/lua/5.1 CACHE STRING "Where LuaJIT looks for modules")
+if(TARGET redco_lua_module)
+  if(IS_ABSOLUTE ${REDCO_LUA_DIR})
+    set(module_to_lib ${CMAKE_INSTALL_FULL_LIBDIR})
+  else()
+    cmake_path(RELATIVE_PATH CMAKE_INSTALL_FULL_LIBDIR
+      BASE_DIRECTORY ${CMAKE_INSTALL_PREFIX}/${REDCO_LUA_DIR} OUTPUT_VARIABLE module_to_lib)
+    string(PREPEND module_to_lib $ORIGIN/)
+  endif()
+  set_target_properties(redco_lua_module PROPERTIES INSTALL_RPATH ${module_to_lib})
+  install(TARGETS redco_lua_module LIBRARY DESTINATION ${REDCO_LUA_DIR} COMPONENT Runtime)
+endif()
+
 install(CODE "
   set(link \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${torch_dir}\")
   if(IS_SYMLINK \"\${link}\" OR NOT EXISTS \"\${link}\")
@@ -64,9 +79,8 @@ install(FILES
   DESTINATION ${package_dir} COMPONENT Development)
 
 set(pkgconfig_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
-file(RELATIVE_PATH pkgconfig_to_prefix
-  ${CMAKE_INSTALL_PREFIX}/${pkgconfig_dir} ${CMAKE_INSTALL_PREFIX})
-string(REGEX REPLACE "/$" "" pkgconfig_to_prefix ${pkgconfig_to_prefix})
+cmake_path(RELATIVE_PATH CMAKE_INSTALL_PREFIX
+  BASE_DIRECTORY ${CMAKE_INSTALL_PREFIX}/${pkgconfig_dir} OUTPUT_VARIABLE pkgconfig_to_prefix)
 foreach(name redco redco-lua)
   configure_file(cmake/${name}.pc.in ${PROJECT_BINARY_DIR}/${name}.pc @ONLY)
   install(FILES ${PROJECT_BINARY_DIR}/${name}.pc

@@ -37,8 +37,12 @@ ${LibTorch_VERSION}, and files for CMake and pkg-config.")
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
   "redco-lua (= ${PROJECT_VERSION}), libluajit-5.1-dev")
 
-# Where Debian's zsh looks.
+# Where Debian's zsh and LuaJIT look.
 install(FILES ${manual}/redco-lua.zsh RENAME _redco-lua
   DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions COMPONENT Debian EXCLUDE_FROM_ALL)
+if(TARGET redco_lua_module)
+  install(TARGETS redco_lua_module LIBRARY
+    DESTINATION lib/${CMAKE_LIBRARY_ARCHITECTURE}/lua/5.1 COMPONENT Debian EXCLUDE_FROM_ALL)
+endif()
 
 include(CPack)

@@ -30,8 +30,6 @@ endforeach()
 
 # Whoever opens them, also a program that knows nothing of LibTorch.
 file(GLOB_RECURSE binaries ${WORK}/moved/lib*.so ${WORK}/moved/bin/redco-lua)
-# The plug-in for GPUs is opened where there is one, and CUDA with it.
-list(FILTER binaries EXCLUDE REGEX "libredco_nccl")
 foreach(binary ${binaries})
   execute_process(COMMAND ldd ${binary} OUTPUT_VARIABLE needs COMMAND_ERROR_IS_FATAL ANY)
   if(needs MATCHES "[^\n]*not found" OR needs MATCHES "=> ${BUILD}/lib[^\n]*")
