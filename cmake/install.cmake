@@ -29,7 +29,7 @@ install(TARGETS redco_lua_main RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPO
 
 # `require "redco"` from any LuaJIT.
 set(REDCO_LUA_DIR ${CMAKE_INSTALL_LIBDIR}/lua/5.1 CACHE STRING "Where LuaJIT looks for modules")
-if(TARGET redco_lua_module)
+if(TARGET redco_module)
   if(IS_ABSOLUTE ${REDCO_LUA_DIR})
     set(module_to_lib ${CMAKE_INSTALL_FULL_LIBDIR})
   else()
@@ -37,8 +37,9 @@ if(TARGET redco_lua_module)
       BASE_DIRECTORY ${CMAKE_INSTALL_PREFIX}/${REDCO_LUA_DIR} OUTPUT_VARIABLE module_to_lib)
     string(PREPEND module_to_lib $ORIGIN/)
   endif()
-  set_target_properties(redco_lua_module PROPERTIES INSTALL_RPATH ${module_to_lib})
-  install(TARGETS redco_lua_module LIBRARY DESTINATION ${REDCO_LUA_DIR} COMPONENT Runtime)
+  set_target_properties(redco_module PROPERTIES
+    INSTALL_RPATH "${module_to_lib};${module_to_lib}/redco/torch/lib")
+  install(TARGETS redco_module LIBRARY DESTINATION ${REDCO_LUA_DIR} COMPONENT Runtime)
 endif()
 
 install(CODE "
