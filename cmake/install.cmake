@@ -50,7 +50,7 @@ install(CODE "
     file(MAKE_DIRECTORY \"\${folder}\")
     file(CREATE_LINK \"${torch_root}\" \"\${link}\" SYMBOLIC)
   endif()" COMPONENT Runtime)
-set(manual ${PROJECT_BINARY_DIR}/manual)
+
 install(FILES ${manual}/redco-lua.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT Runtime)
 install(FILES ${manual}/redco-lua.bash RENAME redco-lua
   DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions COMPONENT Runtime)

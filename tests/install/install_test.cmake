@@ -1,6 +1,7 @@
 # Installs the build, moves what was installed, and builds and runs a separate project against it.
 #   cmake -D BUILD=<build tree> -D SOURCE=<source tree> -D WORK=<folder> -D CXX=<compiler>
-#         -D VERSION=<of the project> [-D FLAGS=<its flags>] [-D LAUNCHER=<its launcher>] -P install_test.cmake
+#         -D VERSION=<of the project> [-D FLAGS=<its flags>] [-D LAUNCHER=<its launcher>]
+#         -P install_test.cmake
 cmake_minimum_required(VERSION 3.25)
 
 function(run)
@@ -37,18 +38,7 @@ foreach(binary ${binaries})
   endif()
 endforeach()
 
-# redco::engine by a project of its own, redco::lua by the example.
-function(build_against_it name source)
-  run(${CMAKE_COMMAND} -G Ninja -S ${source} -B ${WORK}/${name}
-    -DCMAKE_PREFIX_PATH=${WORK}/moved -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_CXX_FLAGS=${FLAGS}
-    -DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER})
-  run(${CMAKE_COMMAND} --build ${WORK}/${name})
-endfunction()
-
-build_against_it(consumer ${CMAKE_CURRENT_LIST_DIR}/consumer)
-run(${WORK}/consumer/engine_consumer)
-build_against_it(cpp_embed ${SOURCE}/examples/cpp_embed)
-run(${WORK}/cpp_embed/cpp_embed ${SOURCE}/examples/cpp_embed/model.lua --max-steps=20)
+# The program works, and so does an example.
 run(${WORK}/moved/bin/redco-lua ${WORK}/moved/share/redco/examples/digits/train.lua
   --max-steps=2 --workdir=${WORK}/workdir)
 
@@ -86,4 +76,20 @@ if(PKG_CONFIG)
   endif()
 else()
   message(STATUS "no pkg-config: redco.pc was not tried")
+endif()
+
+# redco::engine by a project of its own, redco::lua by the example.
+function(build_against_it name source)
+  run(${CMAKE_COMMAND} -G Ninja -S ${source} -B ${WORK}/${name}
+    -DCMAKE_PREFIX_PATH=${WORK}/moved -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_CXX_FLAGS=${FLAGS}
+    -DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER})
+  run(${CMAKE_COMMAND} --build ${WORK}/${name})
+endfunction()
+
+build_against_it(consumer ${CMAKE_CURRENT_LIST_DIR}/consumer)
+run(${WORK}/consumer/engine_consumer)
+build_against_it(cpp_embed ${SOURCE}/examples/cpp_embed)
+run(${WORK}/cpp_embed/cpp_embed ${SOURCE}/examples/cpp_embed/model.lua --max-steps=20)
+if(EXISTS ${WORK}/moved/bin/redco-lua)
+  run(${WORK}/moved/bin/redco-lua --version)
 endif()
