@@ -29,18 +29,16 @@ install(TARGETS redco_lua_main RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPO
 
 # `require "redco"` from any LuaJIT.
 set(REDCO_LUA_DIR ${CMAKE_INSTALL_LIBDIR}/lua/5.1 CACHE STRING "Where LuaJIT looks for modules")
-if(TARGET redco_module)
-  if(IS_ABSOLUTE ${REDCO_LUA_DIR})
-    set(module_to_lib ${CMAKE_INSTALL_FULL_LIBDIR})
-  else()
-    cmake_path(RELATIVE_PATH CMAKE_INSTALL_FULL_LIBDIR
-      BASE_DIRECTORY ${CMAKE_INSTALL_PREFIX}/${REDCO_LUA_DIR} OUTPUT_VARIABLE module_to_lib)
-    string(PREPEND module_to_lib $ORIGIN/)
-  endif()
-  set_target_properties(redco_module PROPERTIES
-    INSTALL_RPATH "${module_to_lib};${module_to_lib}/redco/torch/lib")
-  install(TARGETS redco_module LIBRARY DESTINATION ${REDCO_LUA_DIR} COMPONENT Runtime)
+if(IS_ABSOLUTE ${REDCO_LUA_DIR})
+  set(module_to_lib ${CMAKE_INSTALL_FULL_LIBDIR})
+else()
+  cmake_path(RELATIVE_PATH CMAKE_INSTALL_FULL_LIBDIR
+    BASE_DIRECTORY ${CMAKE_INSTALL_PREFIX}/${REDCO_LUA_DIR} OUTPUT_VARIABLE module_to_lib)
+  string(PREPEND module_to_lib $ORIGIN/)
 endif()
+set_target_properties(redco_module PROPERTIES
+  INSTALL_RPATH "${module_to_lib};${module_to_lib}/redco/torch/lib")
+install(TARGETS redco_module LIBRARY DESTINATION ${REDCO_LUA_DIR} COMPONENT Runtime)
 
 install(CODE "
   set(link \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${torch_dir}\")

@@ -40,9 +40,7 @@ set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
 # Where Debian's zsh and LuaJIT look.
 install(FILES ${manual}/redco-lua.zsh RENAME _redco-lua
   DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions COMPONENT Debian EXCLUDE_FROM_ALL)
-if(TARGET redco_module)
-  install(TARGETS redco_module LIBRARY
-    DESTINATION lib/${CMAKE_LIBRARY_ARCHITECTURE}/lua/5.1 COMPONENT Debian EXCLUDE_FROM_ALL)
-endif()
+install(TARGETS redco_module LIBRARY
+  DESTINATION lib/${CMAKE_LIBRARY_ARCHITECTURE}/lua/5.1 COMPONENT Debian EXCLUDE_FROM_ALL)
 
 include(CPack)

@@ -42,6 +42,13 @@ endforeach()
 run(${WORK}/moved/bin/redco-lua ${WORK}/moved/share/redco/examples/digits/train.lua
   --max-steps=2 --workdir=${WORK}/workdir)
 
+# `require "redco"` from Debian's luajit.
+find_program(LUAJIT luajit)
+if(LUAJIT AND NOT FLAGS)  # luajit itself is not built with sanitizers
+  set(ENV{LUA_CPATH} ${WORK}/moved/lib/lua/5.1/?.so)
+  run(${LUAJIT} -e "assert(require('redco').torch.ones({ 2 }):sum():item() == 2)")
+endif()
+
 # One version, in all that tells one.
 function(expect_version file text)
   file(READ ${file} words)

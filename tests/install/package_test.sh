@@ -50,6 +50,9 @@ user redco-lua --nproc 2 $examples/digits/train.lua --model=mlp --n_model_shards
   --workdir=/tmp/digits
 [ -s digits/metrics.jsonl ]
 
+apt-get -q -y --no-install-recommends install luajit
+user luajit -e 'assert(require("redco").torch.ones({ 2 }):sum():item() == 2)'
+
 apt-get -q -y --no-install-recommends install ./redco-lua-dev_VERSION_*.deb g++ make cmake pkg-config
 g++ consumer/main.cpp -o by_pkg_config $(pkg-config --cflags --libs redco)
 user ./by_pkg_config
