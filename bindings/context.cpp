@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <string_view>
 #include <utility>
 
@@ -60,12 +61,33 @@ void note_error(lua_State* L, ScriptError::Kind kind, std::string traceback, int
   error.signal = signal;
 }
 
+// Instructions of Lua are counted by this many at a time. What the limit ended it ends again at the
+// next instruction: a script cannot catch that and go on.
+constexpr int quantum = 1000;
+
+void count_hook(lua_State* L, lua_Debug*);
+
+void watch_steps(lua_State* L) {
+  const auto& steps = context(L).steps;
+  if (steps.limit == 0)
+    lua_sethook(L, nullptr, 0, 0);
+  else
+    lua_sethook(L, count_hook, LUA_MASKCOUNT, steps.left > 0 ? quantum : 1);
+}
+
 // The error of an interrupt; the request is fulfilled with it.
 void push_interrupted(lua_State* L) {
   context(L).interrupted = false;
-  lua_sethook(L, nullptr, 0, 0);
+  watch_steps(L);
   push_located(L, "interrupted");
   note_error(L, ScriptError::Kind::interrupted, "");
+}
+
+int fail_out_of_steps(lua_State* L) {
+  push_located(L, "the limit of " + std::to_string(context(L).steps.limit) +
+                      " steps is reached, see Engine::set_step_limit");
+  note_error(L, ScriptError::Kind::out_of_steps, "");
+  return lua_error(L);
 }
 
 // Makes `L` the running thread for a scope; errors of Lua unwind it as exceptions do.
@@ -73,8 +95,12 @@ class Running {
  public:
   Running(Context& context, lua_State* L) : context_(context), caller_(context.current) {
     context.current = L;
+    ++context.depth;
   }
-  ~Running() { context_.current = caller_; }
+  ~Running() {
+    context_.current = caller_;
+    --context_.depth;
+  }
   Running(const Running&) = delete;
   Running& operator=(const Running&) = delete;
 
@@ -103,12 +129,41 @@ bool is_interrupted(Context& ctx) {
   return ctx.interrupted.load(std::memory_order_relaxed);
 }
 
+int with_traceback(lua_State* L) {
+  if (!lua_isstring(L, 1)) return 1;
+  auto& error = context(L).error;
+  bool noted = is_noted(L, lua_tostring(L, 1));
+  // An error that came through C++ has the deeper traceback already.
+  if (!noted || error.traceback.empty()) {
+    ScriptError::Kind kind = noted ? error.kind : ScriptError::Kind::script;
+    luaL_traceback(L, L, nullptr, 1);
+    std::string traceback = lua_tostring(L, -1);
+    lua_pop(L, 1);
+    note_error(L, kind, std::move(traceback), error.signal);
+  }
+  return 1;
+}
+
+// Ends the context with the state that holds it. Nothing of this library is left then: finalizers
+// run in the reverse order of making, and those of others need no wrapper.
+int close_context(lua_State* L) {
+  luaJIT_setmode(L, 0, LUAJIT_MODE_WRAPCFUNC | LUAJIT_MODE_OFF);
+  static_cast<std::shared_ptr<Context>*>(lua_touserdata(L, 1))->~shared_ptr();
+  return 0;
+}
+
+// What LuaJIT does not limit, and the stack of a thread allows: as in other implementations of Lua.
+constexpr int max_depth = 200;
+
 // Every C function of the state is called through this one.
 int wrapper(lua_State* L, lua_CFunction function) {
+  if (function == close_context) return function(L);
   Context& ctx = context(L);
   Running running(ctx, L);
   try {
     if (is_interrupted(ctx) && !is_finalizer(L, function)) throw Interrupted();
+    if (ctx.depth > max_depth && function != with_traceback && !is_finalizer(L, function))
+      fail("stack overflow: functions of Lua and of C++ call each other without end");
     return function(L);
   } catch (const ScriptError& error) {
     lua_pushlstring(L, error.what(), std::strlen(error.what()));
@@ -130,21 +185,6 @@ int wrapper(lua_State* L, lua_CFunction function) {
   return lua_error(L);
 }
 
-int with_traceback(lua_State* L) {
-  if (!lua_isstring(L, 1)) return 1;
-  auto& error = context(L).error;
-  bool noted = is_noted(L, lua_tostring(L, 1));
-  // An error that came through C++ has the deeper traceback already.
-  if (!noted || error.traceback.empty()) {
-    ScriptError::Kind kind = noted ? error.kind : ScriptError::Kind::script;
-    luaL_traceback(L, L, nullptr, 1);
-    std::string traceback = lua_tostring(L, -1);
-    lua_pop(L, 1);
-    note_error(L, kind, std::move(traceback), error.signal);
-  }
-  return 1;
-}
-
 }  // namespace
 
 std::shared_ptr<Context> open_context(lua_State* L) {
@@ -159,8 +199,57 @@ std::shared_ptr<Context> open_context(lua_State* L) {
   return made;
 }
 
+void open_context_of_others(lua_State* L, std::shared_ptr<Console> console) {
+  lua_rawgeti(L, LUA_REGISTRYINDEX, slot_context);
+  bool is_open = !lua_isnil(L, -1);
+  lua_pop(L, 1);
+  if (is_open) return;
+  lua_newtable(L);
+  lua_pushcfunction(L, close_context);
+  lua_setfield(L, -2, "__gc");
+  auto* held = new (lua_newuserdata(L, sizeof(std::shared_ptr<Context>))) std::shared_ptr<Context>;
+  lua_insert(L, -2);
+  lua_setmetatable(L, -2);
+  luaL_ref(L, LUA_REGISTRYINDEX);
+  *held = open_context(L);
+  (*held)->console = std::move(console);
+}
+
+namespace {
+
+void count_hook(lua_State* L, lua_Debug*) {
+  Context& ctx = context(L);
+  ctx.steps.left -= quantum;
+  if (is_interrupted(ctx)) {
+    push_interrupted(L);
+    lua_error(L);
+  }
+  if (ctx.steps.left > 0) return;
+  watch_steps(L);
+  fail_out_of_steps(L);
+}
+
+}  // namespace
+
+void limit_steps(lua_State* L, int64_t limit) {
+  context(L).steps = {limit, limit};
+  watch_steps(L);
+}
+
+void start_counting_steps(lua_State* L) {
+  // Without a limit a hook is not ours: an interrupt's, or a script's own.
+  if (int64_t limit = context(L).steps.limit; limit != 0) limit_steps(L, limit);
+}
+
+int take_steps(lua_State* L) {
+  auto& steps = context(L).steps;
+  if (steps.limit == 0) return 0;
+  steps.left -= 100;
+  return steps.left > 0 ? 0 : fail_out_of_steps(L);
+}
+
 void interrupt_hook(lua_State* L, lua_Debug*) {
-  lua_sethook(L, nullptr, 0, 0);
+  watch_steps(L);
   if (!is_interrupted(context(L))) return;
   push_interrupted(L);
   lua_error(L);

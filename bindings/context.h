@@ -2,17 +2,20 @@
 
 #include <redco/engine.h>
 #include <redco/error.h>
+#include <redco/stop.h>
 #include <redco/tree.h>
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <lua.hpp>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <type_traits>
+#include <typeindex>
 
 namespace redco {
 class Console;
@@ -27,6 +30,8 @@ class RunRecord;
 struct Context : std::enable_shared_from_this<Context> {
   /// The thread of Lua code that runs now: callbacks from C++ run on it.
   lua_State* current = nullptr;
+  /// How many functions of C and C++ run, each called by the Lua code that the one before called.
+  int depth = 0;
   /// Where training runs of this state report; may be null.
   std::shared_ptr<Console> console;
   /// The processes of the newest Deployer: those a script's tensors are laid out over.
@@ -36,6 +41,17 @@ struct Context : std::enable_shared_from_this<Context> {
   bool is_strict = false;
   /// Whether the state is that of a worker: what asks a run to stop is for the main thread alone.
   bool is_worker = false;
+  /// Whether scripts see what restricted.lua lists, and no more.
+  bool is_restricted = false;
+  /// What ends a training run of this state alone.
+  std::shared_ptr<StopRequest> stop = std::make_shared<StopRequest>();
+  /// Instructions of Lua: how many a run may take, and how many are left of it. No limit is 0.
+  struct {
+    int64_t limit = 0;
+    int64_t left = 0;
+  } steps;
+  /// The classes of the program that are types of this state, and their names there.
+  std::map<std::type_index, std::string> host_types;
   /// Null unless EngineOptions ask for it.
   std::shared_ptr<RunRecord> record;
   /// Set by Engine::interrupt, on any thread; cleared when it ends what runs.
@@ -72,6 +88,9 @@ std::shared_ptr<Context> open_context(lua_State* L);
 
 Context& context(lua_State* L);
 
+/// The same for a state that others made and will close; once for each.
+void open_context_of_others(lua_State* L, std::shared_ptr<Console> console);
+
 /// The message of an error; LibTorch's without its C++ stack unless REDCO_TRACE is set.
 std::string text_of(const std::exception& error);
 
@@ -83,6 +102,15 @@ std::string script_line(lua_State* L);
 
 /// A debug hook that ends the running Lua code as interrupted.
 void interrupt_hook(lua_State* L, lua_Debug* frame);
+
+/// From now on a run may take this many steps; 0: any number.
+void limit_steps(lua_State* L, int64_t limit);
+
+/// A run begins: all steps are left again.
+void start_counting_steps(lua_State* L);
+
+/// A function for Lua that takes a hundred of the steps that are left.
+int take_steps(lua_State* L);
 
 /// Calls the function below its `n_args` arguments on the stack. A Lua error becomes a
 /// ScriptError.

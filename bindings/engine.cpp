@@ -1,30 +1,62 @@
 #include <redco/engine.h>
 
 #include "context.h"
+#include "host_type.h"
 #include "modules.h"
 #include "run_record.h"
 #include "values.h"
 
 #include <redco/error.h>
+#include <redco/run_log.h>
 
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <atomic>
 #include <fstream>
 #include <lua.hpp>
 #include <new>
+#include <optional>
+#include <set>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 namespace redco {
 
+namespace {
+
+// LibTorch's warnings, each once: the defaults tell C++ lines, and every call anew.
+class Warnings : public c10::WarningHandler {
+ public:
+  explicit Warnings(std::shared_ptr<Console> console) : console_(std::move(console)) {}
+  void process(const c10::Warning& warning) override {
+    if (console_ && seen_.insert(warning.msg()).second) console_->line("warning: " + warning.msg());
+  }
+
+ private:
+  std::shared_ptr<Console> console_;
+  std::set<std::string> seen_;
+};
+
+}  // namespace
+
 struct Engine::Impl {
-  lua_State* L = nullptr;
-  std::shared_ptr<lua::Context> context;
+  explicit Impl(EngineOptions given) : options(std::move(given)), warnings(options.console) {}
+
   EngineOptions options;
+  lua_State* L = nullptr;
+  Warnings warnings;
+  // Which thread runs the engine now; none is the default.
+  std::atomic<std::thread::id> user;
+  std::shared_ptr<lua::Context> context;
   // What set_memory_limit counts with, on top of the state's own allocator.
   struct Memory {
     lua_Alloc allocate = nullptr;
     void* state = nullptr;
     size_t used = 0;
     size_t limit = 0;
+    bool ran_out = false;
   } memory;
   ~Impl() {
     if (L == nullptr) return;
@@ -38,13 +70,70 @@ namespace {
 
 void* allocate_within_limit(void* state, void* block, size_t old_size, size_t new_size) {
   auto& memory = *static_cast<Engine::Impl::Memory*>(state);
-  if (new_size > old_size && memory.used + (new_size - old_size) > memory.limit) return nullptr;
+  if (new_size > old_size && memory.used + (new_size - old_size) > memory.limit) {
+    memory.ran_out = true;
+    return nullptr;
+  }
   void* result = memory.allocate(memory.state, block, old_size, new_size);
   if (result != nullptr || new_size == 0) memory.used += new_size - old_size;
   return result;
 }
 
+// The way in for a thread: all that uses the state goes through it. It keeps the state alive, which
+// a function of the program may destroy while it is called.
+class Entry {
+ public:
+  explicit Entry(std::shared_ptr<Engine::Impl> impl) : impl_(std::move(impl)) {
+    std::thread::id none, self = std::this_thread::get_id();
+    if (impl_->user.compare_exchange_strong(none, self)) {
+      is_outermost_ = true;
+      collect_what_ran_out();
+      lua::start_counting_steps(impl_->L);
+      guard_.emplace(&impl_->warnings);
+    } else if (none != self) {
+      throw UsageError(
+          "an Engine is used by two threads at once: give each its own, or let them take turns");
+    }
+  }
+  ~Entry() {
+    if (is_outermost_) impl_->user = std::thread::id();
+  }
+  Entry(const Entry&) = delete;
+  Entry& operator=(const Entry&) = delete;
+
+  template <class Body>
+  void protect(Body body) {
+    lua::protect(impl_->L, std::move(body));
+  }
+
+ private:
+  // Lua's interface does not collect where memory runs out, and the next run could not even begin.
+  void collect_what_ran_out() {
+    if (!std::exchange(impl_->memory.ran_out, false)) return;
+    try {
+      lua_gc(impl_->L, LUA_GCCOLLECT, 0);
+    } catch (...) {  // of a finalizer that a script made: nobody's error now
+    }
+  }
+
+  std::shared_ptr<Engine::Impl> impl_;
+  std::optional<c10::WarningUtils::WarningHandlerGuard> guard_;
+  bool is_outermost_ = false;
+};
+
+void check_name(const char* function, const std::string& name) {
+  if (name.empty() || name.find('.') != std::string::npos)
+    throw UsageError(std::string(function) + ": '" + name +
+                     "' is no name of a global: it needs at least a letter, and has no dots");
+}
+
 using HostFunction = std::function<std::vector<Tree>(const std::vector<Tree>&)>;
+
+// A compiled loop never calls a hook, and where memory runs out in one LuaJIT may loop forever.
+void turn_compiler_off(lua_State* L) {
+  luaJIT_setmode(L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_OFF);
+  luaJIT_setmode(L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_FLUSH);
+}
 
 void open_all(lua_State* L) {
   luaL_openlibs(L);
@@ -64,17 +153,26 @@ void push_global(lua_State* L, const std::string& path) {
   }
 }
 
+struct NamedFunction {
+  std::string name;
+  HostFunction function;
+};
+
 int call_host(lua_State* L) {
-  auto& function = *static_cast<HostFunction*>(lua_touserdata(L, lua_upvalueindex(1)));
-  std::vector<Tree> args;
-  for (int i = 1; i <= lua_gettop(L); ++i) args.push_back(lua::check_tree(L, i));
-  std::vector<Tree> results = function(args);
+  auto& host = *static_cast<NamedFunction*>(lua_touserdata(L, lua_upvalueindex(1)));
+  std::vector<Tree> args, results;
+  for (int i = 1; i <= lua_gettop(L); ++i) {
+    std::string what = host.name + ": argument " + std::to_string(i);
+    args.push_back(lua::check_tree(L, i, what.c_str()));
+  }
+  lua::call_program(host.name, [&] { results = host.function(args); });
+  luaL_checkstack(L, static_cast<int>(results.size()), "results of a call");
   for (const Tree& result : results) lua::push_tree(L, result);
   return static_cast<int>(results.size());
 }
 
 int destroy_host(lua_State* L) {
-  static_cast<HostFunction*>(lua_touserdata(L, 1))->~HostFunction();
+  static_cast<NamedFunction*>(lua_touserdata(L, 1))->~NamedFunction();
   return 0;
 }
 
@@ -115,21 +213,29 @@ void call_with(lua_State* L, const std::string& name, const std::vector<std::str
 
 }  // namespace
 
-Engine::Engine(EngineOptions options) : impl_(std::make_unique<Impl>()) {
-  impl_->options = std::move(options);
+Engine::Engine(EngineOptions options) : impl_(std::make_shared<Impl>(std::move(options))) {
   lua_State* L = impl_->L = luaL_newstate();
   if (L == nullptr) throw std::bad_alloc();
   impl_->context = lua::open_context(L);
   impl_->context->console = impl_->options.console;
   impl_->context->is_strict = impl_->options.strict;
   if (impl_->options.records_sharding) impl_->context->record = std::make_shared<lua::RunRecord>();
-  lua::protect(L, [&](lua_State* state) {
+  Entry(impl_).protect([&](lua_State* state) {
     open_all(state);
+    if (impl_->options.restricted) {
+      turn_compiler_off(state);
+      lua::restrict_globals(state);
+    }
     if (impl_->options.strict) lua::forbid_undeclared_globals(state);
   });
 }
 
-Engine::~Engine() = default;
+Engine::~Engine() {
+  // What runs, if it is a function of the program that destroys the engine, ends soon.
+  if (impl_->user.load() != std::thread::id()) impl_->context->interrupted = true;
+}
+
+bool Engine::request_stop(int signal) noexcept { return impl_->context->stop->make(signal); }
 
 void Engine::interrupt() noexcept {
   impl_->context->interrupted = true;
@@ -140,16 +246,24 @@ void Engine::interrupt() noexcept {
 }
 
 void Engine::set_memory_limit(size_t bytes) {
+  Entry entry(impl_);
   auto& memory = impl_->memory;
   if (memory.allocate == nullptr) {
-    // LuaJIT may loop forever where memory runs out in code that it has compiled.
-    luaJIT_setmode(impl_->L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_OFF);
+    turn_compiler_off(impl_->L);
     memory.allocate = lua_getallocf(impl_->L, &memory.state);
     memory.used = static_cast<size_t>(lua_gc(impl_->L, LUA_GCCOUNT, 0)) * 1024 +
                   static_cast<size_t>(lua_gc(impl_->L, LUA_GCCOUNTB, 0));
     lua_setallocf(impl_->L, allocate_within_limit, &memory);
   }
   memory.limit = bytes;
+}
+
+void Engine::set_step_limit(int64_t instructions) {
+  if (instructions < 0)
+    throw UsageError("set_step_limit: expected 0 or more, got " + std::to_string(instructions));
+  Entry entry(impl_);
+  turn_compiler_off(impl_->L);
+  lua::limit_steps(impl_->L, instructions);
 }
 
 std::string Engine::sharding_report() const {
@@ -167,8 +281,8 @@ void Engine::run_file(const std::string& path, const std::vector<std::string>& a
   if (!file || !text) throw UsageError("cannot read the script " + path);
   std::string code = text.str();
   if (code.starts_with("#")) code.insert(0, "--");  // the line `#!...` of an executable script
-  lua::protect(impl_->L, [&](lua_State* L) {
-    search_beside(L, path);
+  Entry(impl_).protect([&](lua_State* L) {
+    if (!impl_->options.restricted) search_beside(L, path);
     load(L, code, "@" + path);
     call_with(L, path, args);
   });
@@ -176,7 +290,7 @@ void Engine::run_file(const std::string& path, const std::vector<std::string>& a
 
 void Engine::run_string(const std::string& code, const std::string& name,
                         const std::vector<std::string>& args) {
-  lua::protect(impl_->L, [&](lua_State* L) {
+  Entry(impl_).protect([&](lua_State* L) {
     load(L, code, "=" + name);
     call_with(L, name, args);
   });
@@ -184,9 +298,12 @@ void Engine::run_string(const std::string& code, const std::string& name,
 
 std::vector<Tree> Engine::call(const std::string& function, const std::vector<Tree>& args) {
   std::vector<Tree> results;
-  lua::protect(impl_->L, [&](lua_State* L) {
+  Entry(impl_).protect([&](lua_State* L) {
     push_global(L, function);
     require(!lua_isnil(L, -1), "Engine::call: there is no global '", function, "'");
+    require(lua_isfunction(L, -1) || luaL_getmetafield(L, -1, "__call"), "Engine::call: '",
+            function, "' is no function but ", lua::described(L, -1));
+    lua_settop(L, 1);
     luaL_checkstack(L, static_cast<int>(args.size()), "arguments of a call");
     for (const Tree& arg : args) lua::push_tree(L, arg);
     lua::call(L, static_cast<int>(args.size()), LUA_MULTRET);
@@ -197,7 +314,7 @@ std::vector<Tree> Engine::call(const std::string& function, const std::vector<Tr
 
 Tree Engine::get_global(const std::string& name) {
   Tree value;
-  lua::protect(impl_->L, [&](lua_State* L) {
+  Entry(impl_).protect([&](lua_State* L) {
     push_global(L, name);
     value = lua::check_tree(L, -1);
   });
@@ -205,7 +322,8 @@ Tree Engine::get_global(const std::string& name) {
 }
 
 void Engine::set_global(const std::string& name, const Tree& value) {
-  lua::protect(impl_->L, [&](lua_State* L) {
+  check_name("set_global", name);
+  Entry(impl_).protect([&](lua_State* L) {
     lua_pushlstring(L, name.data(), name.size());
     lua::push_tree(L, value);
     lua_rawset(L, LUA_GLOBALSINDEX);
@@ -213,15 +331,50 @@ void Engine::set_global(const std::string& name, const Tree& value) {
 }
 
 void Engine::register_function(const std::string& name, HostFunction function) {
-  lua::protect(impl_->L, [&](lua_State* L) {
+  check_name("register_function", name);
+  if (!function) throw UsageError("register_function: '" + name + "': the function is empty");
+  Entry(impl_).protect([&](lua_State* L) {
     lua_pushlstring(L, name.data(), name.size());
     lua_newtable(L);
     lua_pushcfunction(L, destroy_host);
     lua_setfield(L, -2, "__gc");
-    new (lua_newuserdata(L, sizeof(HostFunction))) HostFunction(std::move(function));
+    new (lua_newuserdata(L, sizeof(NamedFunction))) NamedFunction{name, std::move(function)};
     lua_insert(L, -2);
     lua_setmetatable(L, -2);
     lua_pushcclosure(L, call_host, 1);
+    lua_rawset(L, LUA_GLOBALSINDEX);
+  });
+}
+
+void open_modules(lua_State* L, std::shared_ptr<Console> console) {
+  lua::open_context_of_others(L, std::move(console));
+  lua::open_modules(L);
+}
+
+void host::make_type(Engine& engine, const std::string& name, std::type_index type) {
+  check_name("register_type", name);
+  Entry(engine.impl_).protect([&](lua_State* L) {
+    const auto& types = engine.impl_->context->host_types;
+    if (std::any_of(types.begin(), types.end(), [&](auto& each) { return each.second == name; }))
+      throw UsageError("register_type: there is a type '" + name + "' already");
+    lua::make_host_type(L, name, type);
+  });
+}
+
+void host::add_member(Engine& engine, std::type_index type, Member kind, const std::string& name,
+                      Function function) {
+  if (kind != Member::constructor) check_name("register_type", name);
+  Entry(engine.impl_).protect([&](lua_State* L) {
+    lua::add_host_member(L, type, kind, name, std::move(function));
+  });
+}
+
+void host::set_global(Engine& engine, const std::string& name, std::shared_ptr<void> object,
+                      std::type_index type) {
+  check_name("set_global", name);
+  Entry(engine.impl_).protect([&](lua_State* L) {
+    lua_pushlstring(L, name.data(), name.size());
+    lua::push_host_object(L, std::move(object), type);
     lua_rawset(L, LUA_GLOBALSINDEX);
   });
 }

@@ -235,6 +235,7 @@ int fit(lua_State* L) {
   read_saving(args, options);
   options.early_stopping = check_early_stopping(args);
   options.max_seconds = args.optional<double>("max_seconds");
+  options.stop = context(L).stop;
   options.on_nonfinite = check_choice<OnNonfinite>(args, "on_nonfinite",
                                                    {{"stop", OnNonfinite::stop},
                                                     {"skip", OnNonfinite::skip},

@@ -18,6 +18,7 @@
 #include <redco/error.h>
 #include <redco/linear.h>
 #include <redco/linear_cross_entropy.h>
+#include <redco/run_log.h>
 
 #include <cstring>
 #include <optional>
@@ -38,6 +39,8 @@ int load_embedded(lua_State* L) {
   std::string chunk = std::string("=") + file->path;
   if (luaL_loadbufferx(L, file->text, std::strlen(file->text), chunk.c_str(), "t") != 0)
     throw take_error(L);
+  lua_pushvalue(L, LUA_ENVIRONINDEX);
+  lua_setfenv(L, -2);
   lua_pushstring(L, file->name);
   lua_call(L, 1, 1);
   return 1;
@@ -122,6 +125,28 @@ int undeclared_write(lua_State* L) {
        "' is assigned; declare it with `local`, or run with --no-strict");
 }
 
+int show_line(lua_State* L) {
+  size_t size;
+  const char* text = luaL_checklstring(L, 1, &size);
+  if (const auto& console = context(L).console) console->line({text, size});
+  return 0;
+}
+
+int call_upvalue(lua_State* L) {
+  lua_pushvalue(L, lua_upvalueindex(1));
+  lua_insert(L, 1);
+  lua_call(L, lua_gettop(L) - 1, LUA_MULTRET);
+  return lua_gettop(L);
+}
+
+// LuaJIT's own functions are not called through the wrapper: these are.
+int counted_call(lua_State* L) {
+  luaL_checktype(L, 1, LUA_TFUNCTION);
+  lua_settop(L, 1);
+  lua_pushcclosure(L, call_upvalue, 1);
+  return 1;
+}
+
 // What Lua files build on. Modules in Lua of the same family are among the embedded files.
 constexpr NativeModule native_modules[] = {
     {"redco.registry", open_registry},   {"redco.torch.native", open_torch},
@@ -142,9 +167,24 @@ void open_modules(lua_State* L) {
   for (int i = 0; i < n_embedded_files; ++i) {
     lua_pushlightuserdata(L, const_cast<EmbeddedFile*>(&embedded_files[i]));
     lua_pushcclosure(L, load_embedded, 1);
+    // The globals of these files: in a restricted engine scripts have less.
+    lua_pushvalue(L, LUA_GLOBALSINDEX);
+    lua_setfenv(L, -2);
     lua_setfield(L, -2, embedded_files[i].name);
   }
   lua_pop(L, 2);
+}
+
+void restrict_globals(lua_State* L) {
+  context(L).is_restricted = true;
+  lua_getglobal(L, "require");
+  lua_pushliteral(L, "redco.restricted");
+  lua_call(L, 1, 1);
+  lua_pushcfunction(L, show_line);
+  lua_pushcfunction(L, take_steps);
+  lua_pushcfunction(L, counted_call);
+  lua_call(L, 3, 1);
+  lua_replace(L, LUA_GLOBALSINDEX);
 }
 
 void forbid_undeclared_globals(lua_State* L) {

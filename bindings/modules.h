@@ -11,6 +11,10 @@ void open_modules(lua_State* L);
 /// From here on a global that does not exist is an error, when read and when written.
 void forbid_undeclared_globals(lua_State* L);
 
+/// Gives the scripts that are loaded from here on the globals of a restricted engine, as
+/// lua/redco/restricted.lua lists them. The library's own Lua files keep all.
+void restrict_globals(lua_State* L);
+
 /// A Lua file that the library carries: `name` as for `require`, and its text.
 struct EmbeddedFile {
   const char* name;

@@ -193,6 +193,8 @@ const Operator* find_operator(const std::string& name) {
 const std::vector<std::string>& operator_names() { return table().sorted; }
 
 bool push_operator(lua_State* L, const std::string& name, bool is_method) {
+  // Internal operators trust their arguments; of those that are no methods restricted.lua tells.
+  if (is_method && name.starts_with('_') && context(L).is_restricted) return false;
   const Operator* op = find_operator(name);
   if (op == nullptr) return false;
   lua_pushlightuserdata(L, const_cast<Operator*>(op));

@@ -194,8 +194,12 @@ std::string describe(lua_State* L, int index) {
     case type_cdata:
       if (auto integer = test_int64_cdata(L, index)) return "int64 " + std::to_string(*integer);
       return "cdata";
-    default:
-      return luaL_typename(L, index);
+    default: {
+      bool is_named = luaL_getmetafield(L, index, "__name") != 0;
+      std::string text = is_named ? lua_tostring(L, -1) : luaL_typename(L, index);
+      lua_pop(L, is_named ? 1 : 0);
+      return text;
+    }
   }
 }
 

@@ -12,7 +12,6 @@
 #include <redco/version.h>
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <c10/util/Exception.h>
 #include <c10/util/Logging.h>
 
 #include <malloc.h>
@@ -28,7 +27,6 @@
 #include <iterator>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -64,19 +62,6 @@ void keep_freed_memory() {
 void silence_log() {
   if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = 3;  // fatal
 }
-
-// LibTorch's warnings, each once: the defaults tell C++ lines, and every call anew.
-class Warnings : public c10::WarningHandler {
- public:
-  explicit Warnings(std::shared_ptr<redco::Console> console) : console_(std::move(console)) {}
-  void process(const c10::Warning& warning) override {
-    if (seen_.insert(warning.msg()).second) console_->line("redco-lua: warning: " + warning.msg());
-  }
-
- private:
-  std::shared_ptr<redco::Console> console_;
-  std::set<std::string> seen_;
-};
 
 struct Arguments {
   std::vector<std::string> modules;
@@ -252,8 +237,6 @@ int main(int argc, char** argv) {
     if (args.nproc > 1 || args.restarts.max > 0) return run_workers(args);
     draw_alike();
     auto terminal = redco::make_terminal();
-    Warnings warnings(terminal);
-    c10::WarningUtils::WarningHandlerGuard guard(&warnings);
     redco::Engine engine(
         {.strict = !args.no_strict, .console = terminal, .records_sharding = args.report_sharding});
     std::optional<ReportAtEnd> report;
@@ -279,6 +262,7 @@ int main(int argc, char** argv) {
         return interrupted;
       case redco::ScriptError::Kind::script:
       case redco::ScriptError::Kind::stopped:
+      case redco::ScriptError::Kind::out_of_steps:
         break;
     }
   } catch (const redco::UsageError& error) {

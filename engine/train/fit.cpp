@@ -51,7 +51,7 @@ Trainer::Fit::Fit(Trainer& trainer, const FitOptions& options)
       run_(*trainer.run_),
       deployer_(*trainer.deployer_),
       batching_(trainer.batching(options.per_device_batch_size, options.global_batch_size)),
-      stopping_(deployer_.mesh(), options.max_seconds),
+      stopping_(deployer_.mesh(), options.max_seconds, options.stop),
       profile_(options.profile, trainer.device_.type(), deployer_.workdir(), deployer_.run_log()),
       handled_step_(trainer.state_.step) {
   trainer_.leaves_out_nonfinite_ =

@@ -1,7 +1,5 @@
 #include "stopping.h"
 
-#include <redco/stop.h>
-
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
@@ -12,28 +10,39 @@ namespace redco {
 
 namespace {
 
-std::atomic<int> n_listening = 0;
-std::atomic<int> requested = 0;  // the signal
+StopRequest of_process;
 static_assert(std::atomic<int>::is_always_lock_free, "used inside a signal handler");
 
 }  // namespace
 
-bool request_stop(int signal) noexcept {
-  if (n_listening == 0) return false;
-  requested = signal;
+bool StopRequest::make(int signal) noexcept {
+  if (n_listening_ == 0) return false;
+  signal_ = signal;
   return true;
 }
 
-Stopping::Stopping(std::shared_ptr<const Mesh> mesh, std::optional<double> max_seconds)
-    : mesh_(std::move(mesh)), max_seconds_(max_seconds), start_(Clock::now()), agreed_(start_) {
-  if (n_listening++ == 0) requested = 0;
+bool request_stop(int signal) noexcept { return of_process.make(signal); }
+
+Stopping::Stopping(std::shared_ptr<const Mesh> mesh, std::optional<double> max_seconds,
+                   std::shared_ptr<StopRequest> request)
+    : mesh_(std::move(mesh)),
+      max_seconds_(max_seconds),
+      request_(std::move(request)),
+      start_(Clock::now()),
+      agreed_(start_) {
+  for (StopRequest* each : {&of_process, request_.get()})
+    if (each != nullptr && each->n_listening_++ == 0) each->signal_ = 0;
 }
 
-Stopping::~Stopping() { --n_listening; }
+Stopping::~Stopping() {
+  for (StopRequest* each : {&of_process, request_.get()})
+    if (each != nullptr) --each->n_listening_;
+}
 
 std::optional<Stopping::Reason> Stopping::after_step() {
   auto now = Clock::now();
-  int signal = requested;
+  int signal = of_process.signal_;
+  if (signal == 0 && request_ != nullptr) signal = request_->signal_;
   bool is_over =
       max_seconds_ && std::chrono::duration<double>(now - start_).count() >= *max_seconds_;
   Group& world = mesh_->world();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <redco/mesh.h>
+#include <redco/stop.h>
 
 #include <chrono>
 #include <cstdint>
@@ -18,8 +19,9 @@ class Stopping {
     int signal = 0;  ///< 0: the time is over
   };
 
-  /// From its making until its end `request_stop` is heard.
-  Stopping(std::shared_ptr<const Mesh> mesh, std::optional<double> max_seconds);
+  /// From its making until its end `request_stop` is heard, and `request`, which may be null.
+  Stopping(std::shared_ptr<const Mesh> mesh, std::optional<double> max_seconds,
+           std::shared_ptr<StopRequest> request);
   ~Stopping();
   Stopping(const Stopping&) = delete;
   Stopping& operator=(const Stopping&) = delete;
@@ -32,6 +34,7 @@ class Stopping {
 
   std::shared_ptr<const Mesh> mesh_;
   std::optional<double> max_seconds_;
+  std::shared_ptr<StopRequest> request_;
   Clock::time_point start_;
   Clock::time_point agreed_;
   int64_t steps_since_ = 0;

@@ -1,173 +1,179 @@
-// The engine inside a C++ program: first with a script for the model, then with no Lua at all.
+// A small server. Requests are lines of the standard input, answers lines of the standard output;
+// the model is written in Lua, and is fine-tuned in a thread of its own while it answers.
 #include <redco/engine.h>
-#include <redco/predictor.h>
 #include <redco/run_log.h>
-#include <redco/trainer.h>
+#include <redco/safetensors.h>
 
 #include <ATen/ATen.h>
 
-#include <charconv>
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
+#include <filesystem>
+#include <future>
+#include <iostream>
 #include <memory>
-#include <optional>
+#include <sstream>
 #include <string>
-#include <string_view>
-#include <system_error>
+#include <utility>
 #include <vector>
 
 namespace {
 
-// Where the engine reports: here a line now and then on the standard output.
-class Report : public redco::Console {
+using redco::Tree;
+
+// Where a training tells how far it is: the thread that trains calls it.
+class Progress : public redco::Console {
  public:
   void line(std::string_view text) override {
-    std::printf("%.*s\n", int(text.size()), text.data());
+    std::fprintf(stderr, "%.*s\n", int(text.size()), text.data());
   }
   void progress(const redco::ProgressState& state) override {
-    if (state.finished) line(redco::format_progress(state, 120));
+    if (state.finished) line(redco::format_progress(state, 79));
   }
 };
 
-struct Arguments {
-  std::string script;
-  int64_t max_steps = 300;
-  int64_t global_batch_size = 32;
+Tree copy_of(const Tree& params) {
+  return redco::map_tensors(
+      params, [](const std::string&, const at::Tensor& t) { return t.detach().clone(); });
+}
+
+// A training that runs, in an engine that nothing else uses.
+class Training {
+ public:
+  Training(const std::string& script, const Tree& params, Tree examples, int64_t n_epochs) {
+    engine_.run_file(script);
+    result_ = std::async(std::launch::async, [this, params = copy_of(params),
+                                              examples = std::move(examples), n_epochs] {
+      try {
+        engine_.call("train", {params, examples, n_epochs});
+      } catch (const redco::ScriptError& error) {
+        if (error.kind() != redco::ScriptError::Kind::stopped) throw;
+      }
+      return copy_of(engine_.call("learned", {}).at(0));
+    });
+  }
+  ~Training() { stop(); }
+
+  bool is_over(std::chrono::milliseconds wait = {}) const {
+    return result_.wait_for(wait) == std::future_status::ready;
+  }
+  // Ends it after its step; it cannot be asked before it has begun.
+  void stop() {
+    while (result_.valid() && !is_over(std::chrono::milliseconds(10))) engine_.request_stop();
+  }
+  /// The new parameters; throws what went wrong.
+  Tree result() { return result_.get(); }
+
+ private:
+  redco::Engine engine_{{.console = std::make_shared<Progress>()}};
+  std::future<Tree> result_;
 };
 
-// Nothing when the arguments are wrong.
-std::optional<Arguments> parse(int argc, char** argv) {
-  Arguments args;
-  for (int i = 1; i < argc; ++i) {
-    std::string_view word = argv[i];
-    auto positive = [&](std::string_view flag, int64_t& value) {
-      if (!word.starts_with(flag)) return false;
-      const char* end = word.data() + word.size();
-      auto [rest, error] = std::from_chars(word.data() + flag.size(), end, value);
-      return error == std::errc() && rest == end && value > 0;
-    };
-    if (positive("--max-steps=", args.max_steps)) continue;
-    if (positive("--global-batch-size=", args.global_batch_size)) continue;
-    if (word.starts_with("-") || !args.script.empty()) return std::nullopt;
-    args.script = word;
+class Server {
+ public:
+  Server(std::string script, std::string weights)
+      : script_(std::move(script)), weights_(std::move(weights)) {
+    // Requests are of strangers: what they can reach computes, and for a while only.
+    engine_.set_memory_limit(size_t{256} << 20);
+    engine_.set_step_limit(10'000'000);
+    engine_.run_file(script_);
+    params_ = engine_.call("new_params", {}).at(0);
+    if (!std::filesystem::exists(weights_)) return;
+    Tree saved = redco::load_tree(weights_);
+    params_ = saved.at("params");
+    for (const Tree& label : saved.at("labels").as<Tree::List>())
+      labels_.push_back(label.as<std::string>());
   }
-  if (args.script.empty()) return std::nullopt;
-  return args;
-}
 
-struct Point {
-  float x, y;
-  int64_t label;  // whether it lies outside the unit circle
+  std::string answer(const std::string& request) {
+    std::istringstream words(request);
+    std::string verb, label, rest;
+    words >> verb;
+    if (verb == "teach") words >> label;
+    std::getline(words >> std::ws, rest);
+    if (verb == "classify") return classify(rest);
+    if (verb == "teach") return teach(label, rest);
+    if (verb == "train") return train(rest.empty() ? 20 : std::stoll(rest));
+    if (verb == "stop" || verb == "wait") return finish(verb == "stop");
+    return "error: classify TEXT, teach LABEL TEXT, train [EPOCHS], stop, wait";
+  }
+
+  // Takes over what a training that is over has learned; to be called between two requests.
+  std::string take_over() {
+    if (!training_ || !training_->is_over()) return "";
+    auto training = std::move(training_);
+    params_ = training->result();
+    if (!weights_.empty()) {
+      Tree::List labels(labels_.begin(), labels_.end());
+      redco::save_tree(weights_, Tree::Dict{{"params", params_}, {"labels", labels}});
+    }
+    return "trained";
+  }
+
+ private:
+  std::string classify(const std::string& text) {
+    at::Tensor probabilities = engine_.call("classify", {params_, text}).at(0).tensor();
+    auto known = probabilities.slice(0, 0, int64_t(labels_.size()));
+    if (labels_.empty()) return "error: teach me first";
+    auto best = known.argmax().item<int64_t>();
+    std::ostringstream answer;
+    answer.precision(2);
+    answer << labels_[best] << " " << std::fixed << known[best].item<double>();
+    return answer.str();
+  }
+
+  std::string teach(const std::string& label, const std::string& text) {
+    if (text.empty()) return "error: teach LABEL TEXT";
+    auto place = std::find(labels_.begin(), labels_.end(), label) - labels_.begin();
+    if (place == 16) return "error: 16 labels are all";
+    if (place == int64_t(labels_.size())) labels_.push_back(label);
+    examples_.push_back(Tree::Dict{{"text", text}, {"label", int64_t(place)}});
+    return std::to_string(examples_.size()) + " examples";
+  }
+
+  std::string train(int64_t n_epochs) {
+    if (training_) return "error: a training runs";
+    if (examples_.empty()) return "error: teach me first";
+    training_ = std::make_unique<Training>(script_, params_, examples_, n_epochs);
+    return "training";
+  }
+
+  std::string finish(bool now) {
+    if (!training_) return "error: no training runs";
+    if (now) training_->stop();
+    while (!training_->is_over(std::chrono::milliseconds(100))) continue;
+    return take_over();
+  }
+
+  redco::Engine engine_{{.restricted = true}};
+  std::string script_, weights_;
+  Tree params_;
+  std::vector<std::string> labels_;
+  Tree::List examples_;
+  std::unique_ptr<Training> training_;
 };
-
-at::Tensor coordinates(const redco::ExampleBatch<Point>& points) {
-  at::Tensor result = at::empty({int64_t(points.size()), 2});
-  auto to = result.accessor<float, 2>();
-  for (size_t i = 0; i < points.size(); ++i) {
-    to[int64_t(i)][0] = points[i].get().x;
-    to[int64_t(i)][1] = points[i].get().y;
-  }
-  return result;
-}
-
-redco::Tree collate(const redco::ExampleBatch<Point>& points) {
-  at::Tensor labels = at::empty({int64_t(points.size())}, at::kLong);
-  for (size_t i = 0; i < points.size(); ++i) labels[int64_t(i)] = points[i].get().label;
-  return redco::Tree::Dict{{"points", coordinates(points)}, {"labels", labels}};
-}
-
-at::Tensor forward(const redco::Tree& params, const at::Tensor& points) {
-  const auto& layers = params.as<redco::Tree::List>();
-  auto linear = [](const redco::Tree& layer, const at::Tensor& x) {
-    return at::linear(x, layer.at("weight").tensor(), layer.at("bias").tensor());
-  };
-  return linear(layers[1], linear(layers[0], points).tanh());
-}
-
-// Runs the script; returns the parameters it made, and the labels it gave the points.
-redco::Tree run_script(const std::string& path, const std::shared_ptr<Report>& report,
-                       const at::Tensor& points, const at::Tensor& labels) {
-  redco::Engine engine({.console = report});
-  engine.register_function("log", [&](const std::vector<redco::Tree>& args) {
-    report->line("the script says: " + args.at(0).as<std::string>());
-    return std::vector<redco::Tree>{};
-  });
-  engine.run_file(path);
-
-  // Tensors are shared, not copied: the script writes into the program's own.
-  engine.call("fill_with_labels", {points, labels});
-
-  redco::Tree params = engine.get_global("params");
-  at::Tensor by_script = engine.call("forward", {params, points}).at(0).tensor();
-  if (!at::allclose(by_script, forward(params, points), 1e-5, 1e-6))
-    throw redco::Error("the script and the program disagree");
-
-  // What goes wrong in a script arrives with its file and line.
-  try {
-    engine.call("forward", {params, at::zeros({4, 3})});
-  } catch (const redco::ScriptError& error) {
-    report->line(std::string("as expected: ") + error.what());
-  }
-  return params;
-}
-
-// Trains without Lua; returns whether it learned.
-bool train(const Arguments& args, const std::shared_ptr<Report>& report, redco::Tree params,
-           const std::vector<Point>& points) {
-  auto deployer = std::make_shared<redco::Deployer>(
-      redco::DeployerOptions{.seed = 42, .verbose = true, .console = report});
-  redco::Trainer trainer({
-      .deployer = deployer,
-      .params = std::move(params),
-      .loss_fn = [](at::Generator, const redco::TrainState&, const redco::Tree& p,
-                    const redco::Tree& batch, bool) -> redco::Loss {
-        at::Tensor logits = forward(p, batch.at("points").tensor());
-        return {at::cross_entropy_loss(logits, batch.at("labels").tensor())};
-      },
-      .optimizer = redco::adamw({.learning_rate = 1e-2}),
-  });
-  redco::Dataset examples = redco::dataset(points, collate);
-  double loss_before = trainer.eval_loss(examples, 256);
-  int64_t steps_per_epoch = (examples.size + args.global_batch_size - 1) / args.global_batch_size;
-  trainer.fit({.train_examples = examples,
-               .per_device_batch_size = args.global_batch_size,
-               .n_epochs = (args.max_steps + steps_per_epoch - 1) / steps_per_epoch,
-               .max_steps = args.max_steps});
-  double loss = trainer.eval_loss(examples, 256);
-
-  redco::Predictor predictor = trainer.get_default_predictor(
-      [](at::Generator, const redco::Tree& p, const redco::Tree& batch) -> redco::Tree {
-        return forward(p, batch.at("points").tensor()).argmax(-1);
-      });
-  std::vector<redco::Tree> preds = predictor.predict(examples, 256, trainer.state().params);
-  double right = 0;
-  for (size_t i = 0; i < points.size(); ++i)
-    right += preds[i].tensor().item<int64_t>() == points[i].label;
-  double accuracy = right / double(points.size());
-  std::printf("loss %.4f, it was %.4f; accuracy %.3f\n", loss, loss_before, accuracy);
-  bool is_short = args.max_steps < 12 * steps_per_epoch;
-  return loss < loss_before && (accuracy > 0.9 || is_short);
-}
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::optional<Arguments> args = parse(argc, argv);
-  if (!args) {
-    std::fprintf(stderr, "usage: cpp_embed model.lua [--max-steps=N] [--global-batch-size=N]\n");
+  if (argc < 2 || argc > 3) {
+    std::fprintf(stderr, "usage: cpp_embed model.lua [WEIGHTS.safetensors]\n");
     return 2;
   }
   try {
-    auto report = std::make_shared<Report>();
-    at::manual_seed(0);
-    at::Tensor coordinates = at::randn({512, 2});
-    at::Tensor labels = at::empty({512}, at::kLong);
-    redco::Tree params = run_script(args->script, report, coordinates, labels);
-
-    std::vector<Point> points;
-    for (int64_t i = 0; i < 512; ++i)
-      points.push_back({coordinates[i][0].item<float>(), coordinates[i][1].item<float>(),
-                        labels[i].item<int64_t>()});
-    return train(*args, report, std::move(params), points) ? 0 : 1;
+    Server server(argv[1], argc > 2 ? argv[2] : "");
+    for (std::string request; std::getline(std::cin, request);) {
+      // A script's mistake is the answer to one request, and no more.
+      try {
+        std::string news = server.take_over();
+        if (!news.empty()) std::cout << news << "\n";
+        std::cout << server.answer(request) << std::endl;
+      } catch (const std::exception& error) {
+        std::cout << "error: " << error.what() << std::endl;
+      }
+    }
+    return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "cpp_embed: %s\n", error.what());
     return 1;

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <new>
 #include <string>
 #include <thread>
@@ -209,6 +210,15 @@ TEST_CASE("T11: whatever allocation fails, it is an error, and the engine goes o
   Engine engine({.strict = false});
   engine.set_memory_limit(size_t{1} << 40);
   engine.run_string("redco = require 'redco' torch = redco.torch nn = redco.nn");
+  engine.register_function("host", [](const std::vector<Tree>& args) { return args; });
+  struct Thing {
+    double value;
+    at::Tensor add(const at::Tensor& x) const { return x + value; }
+  };
+  engine.register_type<Thing>("Thing")
+      .constructor([](double value) { return std::make_shared<Thing>(Thing{value}); })
+      .method("add", &Thing::add)
+      .property("value", &Thing::value);
   const char* pieces[] = {
       "local t = torch.tensor { { 1, 2 }, { 3, 4 } } return (t + 1):tolist()",
       "return tostring(torch.randn { 3, 3 })",
@@ -220,6 +230,15 @@ TEST_CASE("T11: whatever allocation fails, it is an error, and the engine goes o
       "return redco.vmap(function(x) return x * 2 end)(torch.ones { 3, 2 })",
       "return (select(2, pcall(torch.zeros, { 1, 'x' }))):rep(100)",
       "local s = ('x'):rep(1000) return { s, s .. s }",
+      "return redco.checkpoint(function(v) return (v * v):sum() end, torch.ones({ 3 }, "
+      "{ requires_grad = true })):backward()",
+      "return redco.with_rng(redco.Rng(1), function() return torch.randn { 2 } end)",
+      "return redco.metrics.rouge({ 'a b c' }, { 'a c' })",
+      "return redco.tree.leaves { a = torch.ones(1), b = { 1, 'x' } }",
+      "local x = torch.zeros { 2, 2 } x[0] = 1 return x[0][1]:item() + x:sum(-1).shape[1]",
+      "local co = coroutine.wrap(function(x) coroutine.yield(x * 2) end) return co(torch.ones(2))",
+      "return host({ x = torch.ones(2), y = { 1, 'two' } })",
+      "local thing = Thing(3) thing.value = thing.value + 1 return thing:add(torch.ones(2))",
       "local trainer = redco.Trainer { deployer = redco.Deployer { seed = 0 },"
       "  loss_fn = function(rng, state, p, batch) return nn.cross_entropy(p.w:expand(2, 2), "
       "batch.y) end,"
@@ -292,6 +311,32 @@ TEST_CASE("an interrupt ends a loop of operators, and the engine goes on") {
   CHECK(error.kind() == ScriptError::Kind::interrupted);
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::milliseconds(1200));
   engine.run_string("assert(1 + 1 == 2)");
+}
+
+TEST_CASE("a request to stop ends the training of one engine, at a step") {
+  constexpr const char* training = R"(
+    local redco = require "redco"
+    local torch = redco.torch
+    trainer = redco.Trainer { deployer = redco.Deployer { seed = 0 },
+      loss_fn = function(rng, state, p, batch) return (p.w * batch.x):pow(2):sum() end,
+      collate_fn = function(examples) return { x = torch.tensor(examples) } end,
+      params = { w = torch.ones { 1 } }, optimizer = redco.optim.sgd { learning_rate = 0 } }
+    trainer:fit { train_examples = { 1, 2 }, per_device_batch_size = 1, n_epochs = n_epochs })";
+  Engine stopped({.strict = false}), other({.strict = false});
+  CHECK_FALSE(stopped.request_stop());
+  stopped.set_global("n_epochs", 1000000);
+  other.set_global("n_epochs", 50);
+  std::thread beside([&] {
+    while (!stopped.request_stop()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  });
+  std::thread trains_too([&] { other.run_string(training); });
+  ScriptError error = failure(stopped, training);
+  beside.join();
+  trains_too.join();
+  CHECK(error.kind() == ScriptError::Kind::stopped);
+  CHECK(error.signal() == SIGTERM);
+  stopped.run_string("assert(trainer.step > 0 and trainer.step < 2000000)");
+  other.run_string("assert(trainer.step == 100)");
 }
 
 TEST_CASE("what a run tells goes to the host's console") {

@@ -30,7 +30,8 @@ foreach(script ${scripts})
 endforeach()
 
 # Whoever opens them, also a program that knows nothing of LibTorch.
-file(GLOB_RECURSE binaries ${WORK}/moved/lib*.so ${WORK}/moved/bin/redco-lua)
+file(GLOB_RECURSE binaries
+  ${WORK}/moved/lib*.so ${WORK}/moved/redco.so ${WORK}/moved/bin/redco-lua)
 foreach(binary ${binaries})
   execute_process(COMMAND ldd ${binary} OUTPUT_VARIABLE needs COMMAND_ERROR_IS_FATAL ANY)
   if(needs MATCHES "[^\n]*not found" OR needs MATCHES "=> ${BUILD}/lib[^\n]*")
@@ -41,13 +42,6 @@ endforeach()
 # The program works, and so does an example.
 run(${WORK}/moved/bin/redco-lua ${WORK}/moved/share/redco/examples/digits/train.lua
   --max-steps=2 --workdir=${WORK}/workdir)
-
-# `require "redco"` from Debian's luajit.
-find_program(LUAJIT luajit)
-if(LUAJIT AND NOT FLAGS)  # luajit itself is not built with sanitizers
-  set(ENV{LUA_CPATH} ${WORK}/moved/lib/lua/5.1/?.so)
-  run(${LUAJIT} -e "assert(require('redco').torch.ones({ 2 }):sum():item() == 2)")
-endif()
 
 # One version, in all that tells one.
 function(expect_version file text)
@@ -96,7 +90,14 @@ endfunction()
 build_against_it(consumer ${CMAKE_CURRENT_LIST_DIR}/consumer)
 run(${WORK}/consumer/engine_consumer)
 build_against_it(cpp_embed ${SOURCE}/examples/cpp_embed)
-run(${WORK}/cpp_embed/cpp_embed ${SOURCE}/examples/cpp_embed/model.lua --max-steps=20)
+run(${CMAKE_CTEST_COMMAND} --test-dir ${WORK}/cpp_embed --output-on-failure)
+find_program(LUAJIT luajit)
+if(LUAJIT AND NOT FLAGS)  # luajit itself has no sanitizers
+  file(GLOB_RECURSE module ${WORK}/moved/redco.so)
+  cmake_path(REPLACE_FILENAME module "?.so")
+  run(${CMAKE_COMMAND} -E env LUA_CPATH=${module}
+    ${LUAJIT} -e "assert(require('redco').torch.ones({ 2 }):sum():item() == 2)")
+endif()
 if(EXISTS ${WORK}/moved/bin/redco-lua)
   run(${WORK}/moved/bin/redco-lua --version)
 endif()

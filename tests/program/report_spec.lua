@@ -134,7 +134,7 @@ for i = 1, 4 do torch.nonzero(redco.shard(large, { mp = 0 })) end
 ]])
   local err = expect_run(0, { "--nproc", "2", path })
   expect_equal(count(err, "\n"), 1)
-  expect_has(err, "[0] redco-lua: warning: aten::nonzero, first called at " .. path .. ":5, " ..
+  expect_has(err, "[0] warning: aten::nonzero, first called at " .. path .. ":5, " ..
     "cannot work on parts of tensors", "MiB", "torch.where")
 end)
 

@@ -2,8 +2,11 @@
 
 #include <redco/error.h>
 #include <redco/export.h>
+#include <redco/host_type.h>
 #include <redco/tree.h>
 
+#include <csignal>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -22,7 +25,8 @@ class REDCO_API ScriptError : public Error {
     script,       ///< the script or its data failed
     usage,        ///< the script was given wrong arguments
     interrupted,  ///< Engine::interrupt
-    stopped,      ///< redco::request_stop: a training run was saved and ended
+    stopped,      ///< request_stop: a training run was saved and ended
+    out_of_steps  ///< Engine::set_step_limit
   };
 
   ScriptError(const std::string& message, std::string traceback, Kind kind, int signal = 0)
@@ -41,15 +45,31 @@ class REDCO_API ScriptError : public Error {
 struct EngineOptions {
   /// An undeclared global is an error, when read and when written.
   bool strict = true;
-  /// Where the lines and the progress of training runs go; null: nowhere.
+  /// Where the lines and the progress of training runs go, and LibTorch's warnings, each once: on
+  /// the thread that runs the engine. Null: nowhere.
   std::shared_ptr<Console> console = {};
+  /// Scripts get tensors and what computes with them (torch, nn, optim, tree, metrics, grad, vmap),
+  /// and of Lua what reads and writes nothing but values. There is no io, package, debug, ffi, jit
+  /// or load, no os but its clocks, no file or connection of this library's. Modules are read-only,
+  /// `print` writes to the console, `require` finds those modules and nothing else, and LuaJIT's
+  /// compiler is off. lua/redco/restricted.lua is the list. What else a script may do is what the
+  /// program registers. Set both limits too: neither is set here.
+  ///
+  /// This confines mistakes, and scripts that go where they should not; it is no wall against an
+  /// attacker, who needs one error in LuaJIT or in any of LibTorch's operators: for that run the
+  /// engine in a process without rights. Not limited are the memory of tensors, and time inside one
+  /// operator, or one function of Lua such as string.find.
+  bool restricted = false;
   /// Whether to keep what sharding_report tells. The processes of a run stay connected until the
   /// engine is destroyed.
   bool records_sharding = false;
 };
 
 /// A Lua state with the whole Lua surface in it. Several may live in one process, each used by one
-/// thread at a time. Errors of scripts are thrown as ScriptError.
+/// thread at a time. Errors are thrown as Error, those of scripts as ScriptError. Names of globals
+/// have no dots but where they reach into tables. The library prints nothing, ends no process, and
+/// leaves signal handlers and the locale alone; what LibTorch logs about connections its
+/// TORCH_CPP_LOG_LEVEL rules.
 class REDCO_API Engine {
  public:
   explicit Engine(EngineOptions options = {});
@@ -71,18 +91,40 @@ class REDCO_API Engine {
   Tree get_global(const std::string& name);
   void set_global(const std::string& name, const Tree& value);
 
+  /// A C++ class for Lua, with what is then said of it: see HostType. `name` is that of the type.
+  template <class T>
+  HostType<T> register_type(const std::string& name) {
+    return HostType<T>(*this, name);
+  }
+
+  /// An object of a registered class; Lua shares it.
+  template <class T>
+  void set_global(const std::string& name, std::shared_ptr<T> object) {
+    host::set_global(*this, name, std::move(object), typeid(T));
+  }
+
   /// A C++ function for Lua, as a global. What it throws is a Lua error.
   void register_function(const std::string& name,
                          std::function<std::vector<Tree>(const std::vector<Tree>&)> function);
 
+  /// Asks the training runs of this engine to save and end: redco::request_stop for it alone.
+  bool request_stop(int signal = SIGTERM) noexcept;
+
   /// Ends what runs, or what is run next, with an error at the next operator or other function of
   /// the surface. For any thread, and for a signal handler. In a handler on the thread that runs
-  /// the engine, it also ends loops of plain Lua, except those that LuaJIT has compiled.
+  /// the engine, it also ends loops of plain Lua, except those that LuaJIT has compiled. With a
+  /// step limit it ends all loops.
   void interrupt() noexcept;
 
   /// How many bytes Lua's own values may take from now on; tensors do not count. What needs more
   /// ends as a script error, "not enough memory". The first call turns LuaJIT's compiler off.
   void set_memory_limit(size_t bytes);
+
+  /// How many instructions of Lua one run_file, run_string or call may take from now on, in
+  /// thousands rounded up; 0: any number. What needs more ends as a script error of the kind
+  /// out_of_steps. The first call turns LuaJIT's compiler off. An engine that is not restricted can
+  /// be held up nevertheless, by a script that fills the stack and catches that error for ever.
+  void set_step_limit(int64_t instructions);
 
   /// What the sharding of the runs so far did, and what to do about it: redco::sharding_report.
   /// Empty on all processes of a run but number 0. Throws Error unless EngineOptions asked for it.
@@ -94,7 +136,17 @@ class REDCO_API Engine {
   struct Impl;
 
  private:
-  std::unique_ptr<Impl> impl_;
+  friend void host::make_type(Engine&, const std::string&, std::type_index);
+  friend void host::add_member(Engine&, std::type_index, host::Member, const std::string&,
+                               host::Function);
+  friend void host::set_global(Engine&, const std::string&, std::shared_ptr<void>, std::type_index);
+
+  std::shared_ptr<Impl> impl_;
 };
+
+/// Gives a LuaJIT state of the program's own, until its end, what an Engine's has: there
+/// `require "redco"` works from here on. Every C function of the state then goes through a wrapper
+/// that turns C++ exceptions into Lua errors. Once for a state is enough; `console` may be null.
+REDCO_API void open_modules(lua_State* L, std::shared_ptr<Console> console);
 
 }  // namespace redco

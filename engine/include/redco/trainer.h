@@ -8,6 +8,7 @@
 #include <redco/predictor.h>
 #include <redco/sharding_report.h>
 #include <redco/sharding_rules.h>
+#include <redco/stop.h>
 #include <redco/tree.h>
 
 #include <ATen/core/Generator.h>
@@ -163,6 +164,7 @@ struct FitOptions {
   std::optional<EarlyStopping> early_stopping = std::nullopt;
   OnNonfinite on_nonfinite = OnNonfinite::stop;
   std::optional<double> max_seconds = std::nullopt;  ///< ends then as with max_steps
+  std::shared_ptr<StopRequest> stop = {};            ///< ends this run alone, as request_stop does
   /// Writes a trace of these steps of process 0 to `profile_stepFIRST-LAST.json` in the work
   /// folder, for Perfetto or chrome://tracing.
   std::optional<ProfileOptions> profile = std::nullopt;

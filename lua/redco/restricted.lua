@@ -1,0 +1,144 @@
+--- What a restricted engine shows its scripts: the tables below say all of it.
+local fail = require "redco.fail"
+local torch = require "redco.torch"
+
+-- Of Lua. Without those that read or run anything else (require is our own, print too), that leave
+-- the tables of facts (getfenv, setfenv, newproxy), and collectgarbage, one call of which may run
+-- for as long as it likes.
+local libraries = {
+  _G = "assert error ipairs next pairs pcall rawequal rawget rawset select tonumber tostring type "
+    .. "unpack xpcall _VERSION",
+  bit = "arshift band bnot bor bswap bxor lshift rol ror rshift tobit tohex",
+  coroutine = "create isyieldable resume running status wrap yield",
+  math = "abs acos asin atan atan2 ceil cos cosh deg exp floor fmod frexp huge ldexp log log10 max "
+    .. "min modf pi pow rad random randomseed sin sinh sqrt tan tanh",
+  os = "clock date difftime time",
+  string = "byte char find format gmatch gsub len lower match rep reverse sub upper",
+  table = "concat insert maxn remove sort",
+}
+
+-- Of this library, by what `require` calls it; "*": all. What is not here reads or writes files,
+-- opens connections or starts threads: Deployer, Trainer and Predictor, Tokenizer, checkpoints,
+-- redco.data, models, lora, plot, options, the prompt.
+local modules = {
+  ["redco"] = "Rng checkpoint grad metrics nn optim torch tree value_and_grad vmap with_rng",
+  ["redco.metrics"] = "*",
+  ["redco.nn"] = "*",
+  ["redco.optim"] = "*",
+  ["redco.torch"] = "*",
+  ["redco.tree"] = "*",
+}
+
+-- Of these, what touches files, memory by its address, or the process.
+local absent = {
+  [torch] = "from_file jit load save set_num_threads",
+  [torch.Tensor] = "address data_ptr",
+}
+
+local function set_of(names)
+  local set = {}
+  for name in names:gmatch "%S+" do set[name] = true end
+  return set
+end
+
+local function is_internal(name) return type(name) == "string" and name:sub(1, 1) == "_" end
+
+local views = setmetatable({}, { __mode = "k" })
+
+-- What a script sees of a table of this library: no table, so that no function of Lua can write to
+-- it. Operators whose names begin with `_` trust their arguments.
+local function read_only(source, name, shown)
+  if views[source] then return views[source] end
+  local hidden = set_of(absent[source] or "")
+  local view = newproxy(true)
+  views[source] = view
+  local meta = getmetatable(view)
+  meta.__metatable = false
+  function meta.__index(_, key)
+    if hidden[key] or is_internal(key) or shown and not shown[key] then
+      fail("%s.%s is not there in a restricted engine", name, tostring(key))
+    end
+    local value = source[key]
+    return type(value) == "table" and read_only(value, name .. "." .. key) or value
+  end
+  function meta.__newindex() fail("%s is read-only in a restricted engine", name) end
+  function meta.__tostring() return name end
+  return view
+end
+
+local function require_module(name)
+  local shown = modules[name]
+  if not shown then
+    local names = {}
+    for each in pairs(modules) do names[#names + 1] = each end
+    table.sort(names)
+    fail("require: a restricted engine has no module '%s'; there are: %s", tostring(name),
+      table.concat(names, ", "))
+  end
+  return read_only(require(name), name, shown ~= "*" and set_of(shown) or nil)
+end
+
+-- Metatables that scripts made; all others are this library's.
+local made = setmetatable({}, { __mode = "k" })
+
+local function script_setmetatable(value, meta)
+  local old = debug.getmetatable(value)
+  if old and not made[old] then fail("setmetatable: this metatable is protected") end
+  setmetatable(value, meta)
+  if meta then made[meta] = true end
+  return value
+end
+
+local function script_getmetatable(value)
+  return made[debug.getmetatable(value)] and getmetatable(value) or nil
+end
+
+-- Where the stack is full, LuaJIT raises that error instead of calling the hook that counts steps,
+-- and who catches it could go on for ever. So the calls that catch are counted themselves, outside
+-- of what they catch.
+local function counted(catch, count)
+  return function(...)
+    count()
+    return catch(...)
+  end
+end
+
+--- Returns the globals of a restricted engine. `show` takes the lines that scripts print; `count`
+--- takes some of the steps that are left, or ends the script; `counted_call` makes of a function
+--- one that counts among those of C++, whose calls of each other are limited.
+return function(show, count, counted_call)
+  -- Methods are found without the tables above. LuaJIT does not limit how deep the calls below run
+  -- in each other, and the stack of a thread does.
+  string.dump = nil
+  string.gsub = counted_call(string.gsub)
+  local limited = {
+    resume = counted_call(coroutine.resume),
+    wrap = function(f) return counted_call(coroutine.wrap(f)) end,
+  }
+  for name in pairs(set_of(absent[torch.Tensor])) do
+    torch.Tensor[name] = function() fail("Tensor:%s is not there in a restricted engine", name) end
+  end
+
+  local globals = {}
+  for name, names in pairs(libraries) do
+    local source, library = _G[name], {}
+    for each in pairs(set_of(names)) do library[each] = limited[each] or source[each] end
+    if name == "_G" then
+      for each, value in pairs(library) do globals[each] = value end
+    else
+      globals[name] = read_only(library, name)
+    end
+  end
+  globals._G = globals
+  globals.require = require_module
+  globals.pcall = counted(pcall, count)
+  globals.xpcall = counted(xpcall, count)
+  globals.setmetatable = script_setmetatable
+  globals.getmetatable = script_getmetatable
+  function globals.print(...)
+    local words = { ... }
+    for i = 1, select("#", ...) do words[i] = tostring(words[i]) end
+    show(table.concat(words, "\t"))
+  end
+  return globals
+end

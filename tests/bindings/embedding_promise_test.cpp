@@ -1,0 +1,236 @@
+// T15: what the library promises to the program that it is a part of: it prints nothing, ends no
+// process, and leaves handlers of signals, the locale, files and threads as they were.
+#include <redco/engine.h>
+#include <redco/error.h>
+#include <redco/run_log.h>
+
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <clocale>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+extern char** environ;
+
+namespace redco {
+namespace {
+
+constexpr const char* training = R"(
+  local redco = require "redco"
+  local torch = redco.torch
+  local trainer = redco.Trainer { deployer = redco.Deployer { seed = 0 },
+    loss_fn = function(rng, state, p, batch) return (p.w * batch.x):pow(2):sum() end,
+    collate_fn = function(examples) return { x = torch.tensor(examples) } end,
+    params = { w = torch.ones { 1000 } }, optimizer = redco.optim.adamw { learning_rate = 0.1 } }
+  trainer:fit { train_examples = { 1, 2, 3 }, per_device_batch_size = 1, n_epochs = 2 })";
+
+// LibTorch warns of it each time.
+constexpr const char* warning = R"(
+  local torch = require "redco.torch"
+  torch.add(torch.ones(3), torch.ones(3), { out = torch.ones(2) }))";
+
+// Scripts as a program may meet them.
+const char* const bad_scripts[] = {
+    "error('as it should')",
+    "error({})",
+    "error()",
+    "local = 1",
+    "x = = 2",
+    "return nothing.at.all",
+    "undeclared = 1",
+    "local function f() return f() + 1 end f()",
+    "string.rep('x', -1)()",
+    "setmetatable({}, { __index = function(t, k) return t[k] end }).x()",
+    "coroutine.yield()",
+    "coroutine.wrap(error)('in a coroutine')",
+    "table.sort({ 3, 1, 2 }, function() return true end) error 'order'",
+    "require 'nothing'",
+    "require('redco.torch').ones({ 2 }):view { 3 }",
+    "require('redco.torch').ones(-1)",
+    "require('redco.torch').ones { 2 ^ 40, 2 ^ 20 }",
+    "require('redco.torch').nothing()",
+    "require('redco.torch').ones({ 2 }):backward()",
+    "require('redco.torch').load('/nowhere')",
+    "require('redco.torch').jit.load('/proc/self/exe')",
+    "require('redco').models.from_pretrained('/nowhere')",
+    "require('redco').Deployer { seeed = 1 }",
+    "require('redco').Deployer { seed = 1, workdir = '/proc/nowhere' }",
+    "require('redco').Trainer {}",
+    "require('redco').grad(function(x) return x end)({ require('redco.torch').ones { 2 } })",
+    "require('redco').vmap(error)(require('redco.torch').ones { 2 })",
+    "require('redco').Rng('seed')",
+    "require('redco').checkpoint(error, 'in what is run again')",
+    "newproxy(true).x = 1",
+    "debug.sethook(function() error('hook') end, '', 1) for i = 1, 10 do end",
+};
+
+void run_bad_scripts(Engine& engine) {
+  for (const char* script : bad_scripts) {
+    CAPTURE(std::string(script));
+    CHECK_THROWS_AS(engine.run_string(script, "bad"), ScriptError);
+    engine.run_string("debug.sethook() assert(1 + 1 == 2)");
+  }
+}
+
+// What belongs to the process, as a text that can be compared.
+std::string state_of_process() {
+  std::ostringstream text;
+  for (int signal = 1; signal < 65; ++signal) {
+    struct sigaction action = {};
+    if (sigaction(signal, nullptr, &action) != 0) continue;
+    text << signal << " " << reinterpret_cast<void*>(action.sa_handler) << " " << action.sa_flags
+         << "\n";
+  }
+  sigset_t mask;
+  pthread_sigmask(SIG_SETMASK, nullptr, &mask);
+  for (int signal = 1; signal < 65; ++signal) text << sigismember(&mask, signal);
+  text << "\n"
+       << std::setlocale(LC_ALL, nullptr) << "\n"
+       << std::filesystem::current_path() << "\n";
+  for (char** variable = environ; *variable != nullptr; ++variable) text << *variable << "\n";
+  mode_t mode = umask(0);
+  umask(mode);
+  text << mode;
+  return text.str();
+}
+
+// What the process writes to its standard output and error meanwhile.
+template <class Body>
+std::string printed(Body body) {
+  std::string path = (std::filesystem::temp_directory_path() / "printedXXXXXX").string();
+  int file = mkstemp(path.data());
+  REQUIRE(file >= 0);
+  std::array<int, 2> saved = {dup(1), dup(2)};
+  std::fflush(nullptr);
+  dup2(file, 1);
+  dup2(file, 2);
+  body();
+  std::fflush(nullptr);
+  for (int i : {0, 1}) {
+    dup2(saved[i], i + 1);
+    close(saved[i]);
+  }
+  close(file);
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  std::filesystem::remove(path);
+  return text.str();
+}
+
+size_t count_entries(const char* folder) {
+  size_t n = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder)) ++n;
+  return n;
+}
+
+double resident_mb() {
+  std::ifstream status("/proc/self/statm");
+  size_t total, resident;
+  status >> total >> resident;
+  return static_cast<double>(resident) * 4096 / 1e6;
+}
+
+TEST_CASE("bad scripts on two threads change nothing of the process, and print nothing") {
+  std::setlocale(LC_ALL, "C.UTF-8");  // not the one it starts with
+  signal(SIGUSR2, [](int) {});
+  { Engine engine; }
+  std::string before = state_of_process();
+  std::string text = printed([] {
+    std::vector<std::thread> threads;
+    for (bool limited : {false, true})
+      threads.emplace_back([limited] {
+        Engine engine;
+        if (limited) engine.set_memory_limit(size_t{64} << 20);
+        run_bad_scripts(engine);
+        engine.run_string(training);
+        engine.run_string(warning);
+        run_bad_scripts(engine);
+      });
+    for (auto& thread : threads) thread.join();
+  });
+  CHECK(text == "");
+  CHECK(state_of_process() == before);
+}
+
+TEST_CASE("LibTorch's warnings are the console's, each once") {
+  struct Lines : Console {
+    void line(std::string_view text) override { lines.emplace_back(text); }
+    void progress(const ProgressState&) override {}
+    std::vector<std::string> lines;
+  };
+  auto console = std::make_shared<Lines>();
+  Engine engine({.console = console});
+  for (int i = 0; i < 3; ++i) engine.run_string(warning);
+  REQUIRE(console->lines.size() == 1);
+  CHECK(console->lines[0].starts_with("warning: An output with one or more elements was resized"));
+}
+
+TEST_CASE("a script cannot end the process but by os.exit, which a restricted one has not") {
+  Engine engine({.restricted = true});
+  CHECK_THROWS_AS(engine.run_string("os.exit(0)"), ScriptError);
+}
+
+#ifdef __SANITIZE_ADDRESS__
+constexpr double slack_mb = 400;  // freed memory is kept back; the sanitizer itself tells of leaks
+#else
+constexpr double slack_mb = 8;
+#endif
+
+TEST_CASE("1000 engines are created and destroyed without growth") {
+  double memory = 0;
+  size_t files = 0, threads = 0;
+  for (int i = 0; i < 1000; ++i) {
+    Engine engine({.restricted = i % 2 == 0});
+    if (i % 3 == 0) engine.set_memory_limit(size_t{64} << 20);
+    if (i % 5 == 0) engine.set_step_limit(1000000);
+    engine.register_function("host", [](const std::vector<Tree>& args) { return args; });
+    engine.set_global("x", at::ones({16}));
+    engine.run_string(i % 10 != 0 ? "rawset(_G, 'kept', { host(x), x * 2 })" : R"(
+      local redco = require "redco"
+      local loss, grads = redco.value_and_grad(function(p) return (p * x):sum() end)(x * 2)
+      rawset(_G, "kept", { host(loss), coroutine.wrap(function() coroutine.yield() end) }))");
+    CHECK_THROWS_AS(engine.run_string("error('bad')"), ScriptError);
+    if (i == 99) {
+      memory = resident_mb();
+      files = count_entries("/proc/self/fd");
+      threads = count_entries("/proc/self/task");
+    }
+  }
+  CHECK(resident_mb() - memory < slack_mb);
+  CHECK(count_entries("/proc/self/fd") == files);
+  CHECK(count_entries("/proc/self/task") == threads);
+}
+
+TEST_CASE("engines come and go on two threads at once") {
+  std::vector<std::thread> threads;
+  std::array<std::string, 2> errors;
+  for (size_t i = 0; i < 2; ++i)
+    threads.emplace_back([&, i] {
+      try {
+        for (int n = 0; n < 100; ++n) {
+          Engine engine({.restricted = n % 2 == 0});
+          engine.run_string("assert(require('redco.torch').ones({ 8 }):sum():item() == 8)");
+        }
+      } catch (const std::exception& error) {
+        errors[i] = error.what();
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  CHECK(errors[0] == "");
+  CHECK(errors[1] == "");
+}
+
+}  // namespace
+}  // namespace redco
