@@ -1,3 +1,4 @@
+#include "completion.h"
 #include "error_file.h"
 #include "launcher.h"
 #include "plot_command.h"
@@ -234,12 +235,23 @@ int main(int argc, char** argv) {
                "Tell at the end what moved between the processes, and how to move less");
   redco::PlotCommand plot;
   plot.add_to(app);
+  std::string shell;
+  app.add_option("--completion", shell, "Print what makes this shell complete the command line")
+      ->type_name("SHELL")
+      ->check(CLI::IsMember(redco::completed_shells()));
+  app.footer(
+      "Exit codes: 0, 1 (the script or its data failed), 2 (wrong usage), 130 (interrupted), 128 + "
+      "another signal.");
   app.set_version_flag("--version", "redco-lua " REDCO_VERSION);
   app.prefix_command();
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? fine : wrong_usage;
+  }
+  if (!shell.empty()) {
+    std::cout << redco::completion(app, shell);
+    return fine;
   }
   args.script = app.remaining();
   if (!args.script.empty() && args.script[0].size() > 1 && args.script[0][0] == '-') {

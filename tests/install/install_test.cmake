@@ -1,6 +1,7 @@
 # Installs the build, moves what was installed, and builds and runs a separate project against it.
 #   cmake -D BUILD=<build tree> -D SOURCE=<source tree> -D WORK=<folder> -D CXX=<compiler>
-#         [-D FLAGS=<its flags>] [-D LAUNCHER=<its launcher>] -P install_test.cmake
+#         -D VERSION=<of the project> [-D FLAGS=<its flags>] [-D LAUNCHER=<its launcher>]
+#         -P install_test.cmake
 cmake_minimum_required(VERSION 3.25)
 
 function(run)
@@ -21,7 +22,7 @@ if(EXISTS ${WORK}/first/bin/redco-lua AND NOT EXISTS ${WORK}/first/share/redco/s
 endif()
 
 file(RENAME ${WORK}/first ${WORK}/moved)
-file(GLOB_RECURSE scripts ${WORK}/moved/*.cmake)
+file(GLOB_RECURSE scripts ${WORK}/moved/*.cmake ${WORK}/moved/*.pc)
 foreach(script ${scripts})
   file(READ ${script} text)
   foreach(folder ${BUILD} ${SOURCE}/engine ${SOURCE}/bindings ${WORK}/first)
@@ -33,16 +34,54 @@ foreach(script ${scripts})
 endforeach()
 
 # Whoever opens them, also a program that knows nothing of LibTorch.
-file(GLOB_RECURSE binaries ${WORK}/moved/lib*.so ${WORK}/moved/redco.so
-  ${WORK}/moved/redco-lua)
-# The plug-in for GPUs is opened where there is one, and CUDA with it.
-list(FILTER binaries EXCLUDE REGEX "libredco_nccl")
+file(GLOB_RECURSE binaries
+  ${WORK}/moved/lib*.so ${WORK}/moved/redco.so ${WORK}/moved/bin/redco-lua)
 foreach(binary ${binaries})
   execute_process(COMMAND ldd ${binary} OUTPUT_VARIABLE needs COMMAND_ERROR_IS_FATAL ANY)
   if(needs MATCHES "[^\n]*not found" OR needs MATCHES "=> ${BUILD}/lib[^\n]*")
     message(FATAL_ERROR "${binary} does not find what it needs: ${CMAKE_MATCH_0}")
   endif()
 endforeach()
+
+# The program works, and so does an example.
+run(${WORK}/moved/bin/redco-lua ${WORK}/moved/share/redco/examples/digits/train.lua
+  --max-steps=2 --workdir=${WORK}/workdir)
+
+# One version, in all that tells one.
+function(expect_version file text)
+  file(READ ${file} words)
+  string(FIND "${words}" "${text}" position)
+  if(position EQUAL -1)
+    message(FATAL_ERROR "${file} does not have ${text}")
+  endif()
+endfunction()
+execute_process(COMMAND ${WORK}/moved/bin/redco-lua --version OUTPUT_FILE ${WORK}/version)
+expect_version(${WORK}/version "redco-lua ${VERSION}\n")
+expect_version(${WORK}/moved/share/man/man1/redco-lua.1 "redco\\-lua ${VERSION}")
+expect_version(${WORK}/moved/lib/pkgconfig/redco.pc "Version: ${VERSION}\n")
+expect_version(${WORK}/moved/lib/cmake/redco/redcoConfigVersion.cmake
+  "set(PACKAGE_VERSION \"${VERSION}\")")
+expect_version(${WORK}/moved/include/redco/version.h "REDCO_VERSION \"${VERSION}\"")
+expect_version(${SOURCE}/CHANGELOG.md "\n## [${VERSION}]")
+
+# redco::engine by pkg-config, with nothing but what it prints.
+find_program(PKG_CONFIG pkg-config)
+if(PKG_CONFIG)
+  set(ENV{PKG_CONFIG_PATH} ${WORK}/moved/lib/pkgconfig)
+  foreach(name redco redco-lua)
+    execute_process(COMMAND ${PKG_CONFIG} --cflags --libs ${name}
+      OUTPUT_VARIABLE ${name}_flags COMMAND_ERROR_IS_FATAL ANY)
+    separate_arguments(${name}_flags UNIX_COMMAND "${${name}_flags}")
+  endforeach()
+  run(${LAUNCHER} ${CXX} ${FLAGS} ${CMAKE_CURRENT_LIST_DIR}/consumer/main.cpp
+    -o ${WORK}/by_pkg_config ${redco_flags})
+  run(${WORK}/by_pkg_config)
+  if(NOT "-lredco_lua" IN_LIST redco-lua_flags OR NOT "-lredco" IN_LIST redco-lua_flags)
+    message(FATAL_ERROR "pkg-config redco-lua gives ${redco-lua_flags}")
+  endif()
+else()
+  message(STATUS "no pkg-config: redco.pc was not tried")
+endif()
 
 # redco::engine by a project of its own, redco::lua by the example.
 function(build_against_it name source)
