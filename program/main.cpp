@@ -1,6 +1,7 @@
 #include "error_file.h"
 #include "launcher.h"
 #include "plot_command.h"
+#include "shared_prompt.h"
 #include "terminal.h"
 
 #include <redco/engine.h>
@@ -25,6 +26,7 @@
 #include <functional>
 #include <iostream>
 #include <iterator>
+#include <lua.hpp>
 #include <memory>
 #include <optional>
 #include <set>
@@ -39,7 +41,7 @@ redco::Engine* running = nullptr;
 
 // The first Ctrl-C ends the running step; a second one ends the program.
 void on_interrupt(int) {
-  std::signal(SIGINT, SIG_DFL);
+  if (!redco::shares_prompt()) std::signal(SIGINT, SIG_DFL);
   redco::request_interrupt();  // for what waits outside Lua
   running->interrupt();
 }
@@ -113,19 +115,22 @@ std::vector<std::string> worker_command(const Arguments& args) {
 }
 
 int run_workers(const Arguments& args) {
-  bool reads_input = args.script.empty() ? args.chunks.empty() : args.script[0] == "-";
-  if (args.interactive || reads_input)
-    throw redco::UsageError(
-        "--nproc needs a FILE, and so does --max-restarts: several processes share no input or "
-        "prompt");
+  bool nothing_else = args.modules.empty() && args.chunks.empty() && args.script.empty();
+  bool share_prompt = args.interactive || nothing_else;
+  if (!args.script.empty() && args.script[0] == "-")
+    throw redco::UsageError("--nproc needs a FILE: several processes do not share their input");
   redco::Processes place = redco::find_processes();
   if (place.is_worker)
     throw redco::UsageError(
         "--nproc starts the processes of a run, and --max-restarts starts them again, but this "
         "one is already among several: RANK and WORLD_SIZE are set, and what set them restarts");
+  if (share_prompt && (args.restarts.max > 0 || place.size > 1))
+    throw redco::UsageError(
+        "--max-restarts needs a FILE, and so do several machines: a prompt is not started again, "
+        "and its processes are on one machine");
   redco::Restarts restarts = args.restarts;
   restarts.next_meeting = std::chrono::seconds(args.rejoin_timeout);
-  return redco::launch(place, args.nproc, restarts, worker_command(args));
+  return redco::launch(place, args.nproc, restarts, worker_command(args), share_prompt);
 }
 
 // Tells everyone who may ask why this process ends.
@@ -161,6 +166,44 @@ class ReportAtEnd {
   redco::Console& console_;
 };
 
+// One of several processes with one prompt.
+void share_prompt(redco::Engine& engine) {
+  engine.run_string(R"(jit.off() setmetatable(_G, nil)
+    redco, torch = require "redco", require "redco.torch")",
+                    "prompt");
+  lua_State* L = engine.state();
+  auto loads = [L](const std::string& text, std::string* message = nullptr) {
+    bool is_fine = luaL_loadbuffer(L, text.data(), text.size(), "=stdin") == 0;
+    if (!is_fine && message != nullptr) *message = lua_tostring(L, -1);
+    lua_pop(L, 1);
+    return is_fine;
+  };
+  bool prompts = isatty(STDIN_FILENO);
+  redco::SharedPrompt prompt;
+  prompt.read = [&]() -> std::optional<std::string> {
+    std::string text, line, message;
+    while (true) {
+      if (prompts) (std::cerr << (text.empty() ? "> " : ">> ")).flush();
+      if (!std::getline(std::cin, line) || line == ":q") return std::nullopt;
+      text += text.empty() ? line : "\n" + line;
+      if (loads("return " + text) || loads(text, &message) || !message.ends_with("'<eof>'"))
+        return text;
+    }
+  };
+  prompt.run = [&](const std::string& chunk) {
+    std::string show = "(function(...) if select('#', ...) > 0 then print(...) end end)(";
+    engine.run_string(loads("return " + chunk) ? show + chunk + "\n)" : chunk, "stdin");
+  };
+  prompt.calm = [&] {
+    try {
+      engine.run_string("", "prompt");
+    } catch (const redco::ScriptError&) {
+      // It was interrupted.
+    }
+  };
+  redco::run_prompt(prompt);
+}
+
 std::string read_input() { return {std::istreambuf_iterator<char>(std::cin), {}}; }
 
 void run(redco::Engine& engine, const Arguments& args) {
@@ -174,10 +217,13 @@ void run(redco::Engine& engine, const Arguments& args) {
       engine.run_string(read_input(), "stdin", script_args);
     else
       engine.run_file(args.script[0], script_args);
-  } else if (nothing_else && !prompts) {
+  } else if (nothing_else && !prompts && !redco::shares_prompt()) {
     engine.run_string(read_input(), "stdin");
   }
-  if (prompts) engine.run_string("require('redco.repl')()", "repl");
+  if (redco::shares_prompt())
+    share_prompt(engine);
+  else if (prompts)
+    engine.run_string("require('redco.repl')()", "repl");
 }
 
 }  // namespace
@@ -198,7 +244,8 @@ int main(int argc, char** argv) {
       ->allow_extra_args(false);
   app.add_flag("-i", args.interactive, "Go on at a prompt after FILE");
   app.add_flag("--no-strict,--no_strict", args.no_strict, "Let undeclared globals be nil");
-  app.add_option("--nproc", args.nproc, "Run FILE in N processes of this machine, one per device")
+  app.add_option("--nproc", args.nproc,
+                 "Run FILE, or a prompt, in N processes of this machine, one per device")
       ->type_name("N")
       ->check(CLI::Range(int64_t(1), int64_t(1024)));
   // Variables of the same meaning tell what these do not.
