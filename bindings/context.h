@@ -63,6 +63,7 @@ enum RegistrySlot : int {
   slot_new_int64 = -14,
   slot_kind_of_cdata = -15,
   slot_size_metatable = -16,
+  slot_own_globals = -17,
 };
 
 /// Makes the context of a new state, which must live as long as the state, and installs the wrapper

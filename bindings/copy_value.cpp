@@ -226,10 +226,16 @@ class Copier {
     }
   }
 
-  // The globals of one state stand for those of the other.
+  // The globals of one state stand for those of the other, and so do those of this library's files.
   void copy_environment(int index) {
     lua_getfenv(from_, index);
-    if (!lua_rawequal(from_, -1, LUA_GLOBALSINDEX)) {
+    lua_rawgeti(from_, LUA_REGISTRYINDEX, slot_own_globals);
+    bool is_own = lua_rawequal(from_, -1, -2);
+    lua_pop(from_, 1);
+    if (is_own) {
+      lua_rawgeti(to_, LUA_REGISTRYINDEX, slot_own_globals);
+      lua_setfenv(to_, -2);
+    } else if (!lua_rawequal(from_, -1, LUA_GLOBALSINDEX)) {
       at("environment", [&] { copy(lua_gettop(from_)); });
       lua_setfenv(to_, -2);
     }

@@ -38,6 +38,8 @@ int load_embedded(lua_State* L) {
   std::string chunk = std::string("=") + file->path;
   if (luaL_loadbufferx(L, file->text, std::strlen(file->text), chunk.c_str(), "t") != 0)
     throw take_error(L);
+  lua_pushvalue(L, LUA_ENVIRONINDEX);
+  lua_setfenv(L, -2);
   lua_pushstring(L, file->name);
   lua_call(L, 1, 1);
   return 1;
@@ -59,6 +61,24 @@ int nearest_name(lua_State* L) {
 
 // What the wrapper makes of the error has the line of the script.
 int fail_at_script(lua_State* L) { throw Error(luaL_checkstring(L, 1)); }
+
+// try(f, ...) -> true, results, or false, message, traceback. A pcall knows nothing of the
+// functions that an error passed on its way through C++.
+int try_call(lua_State* L) {
+  try {
+    call(L, lua_gettop(L) - 1, LUA_MULTRET);
+    lua_pushboolean(L, 1);
+    lua_insert(L, 1);
+    return lua_gettop(L);
+  } catch (const ScriptError& error) {
+    if (error.kind() == ScriptError::Kind::stopped) throw;
+    lua_settop(L, 0);
+    lua_pushboolean(L, 0);
+    lua_pushstring(L, error.what());
+    lua_pushstring(L, error.traceback().c_str());
+    return 3;
+  }
+}
 
 int linear_layer(lua_State* L) {
   at::Tensor bias = lua_isnoneornil(L, 3) ? at::Tensor() : check_tensor(L, 3);
@@ -82,6 +102,8 @@ int open_redco(lua_State* L) {
   lua_setfield(L, -2, "fail");
   lua_pushcfunction(L, nearest_name);
   lua_setfield(L, -2, "nearest");
+  lua_pushcfunction(L, try_call);
+  lua_setfield(L, -2, "try");
   lua_pushcfunction(L, linear_layer);
   lua_setfield(L, -2, "linear");
   lua_pushcfunction(L, fused_linear_cross_entropy);
@@ -129,10 +151,24 @@ constexpr NativeModule native_modules[] = {
     {"redco.optim", open_optim},
 };
 
+// A copy of the globals for this library's Lua files: a script or a prompt may use `type` and
+// `table` as names of its own.
+void push_own_globals(lua_State* L) {
+  lua_newtable(L);
+  lua_pushvalue(L, -1);
+  lua_rawseti(L, LUA_REGISTRYINDEX, slot_own_globals);
+  for (lua_pushnil(L); lua_next(L, LUA_GLOBALSINDEX) != 0;) {
+    lua_pushvalue(L, -2);
+    lua_insert(L, -2);
+    lua_rawset(L, -4);
+  }
+}
+
 }  // namespace
 
 void open_modules(lua_State* L) {
   open_values(L);
+  push_own_globals(L);
   lua_getglobal(L, "package");
   lua_getfield(L, -1, "preload");
   for (const NativeModule& module : native_modules) {
@@ -142,9 +178,11 @@ void open_modules(lua_State* L) {
   for (int i = 0; i < n_embedded_files; ++i) {
     lua_pushlightuserdata(L, const_cast<EmbeddedFile*>(&embedded_files[i]));
     lua_pushcclosure(L, load_embedded, 1);
+    lua_pushvalue(L, -4);  // the copy
+    lua_setfenv(L, -2);
     lua_setfield(L, -2, embedded_files[i].name);
   }
-  lua_pop(L, 2);
+  lua_pop(L, 3);
 }
 
 void forbid_undeclared_globals(lua_State* L) {

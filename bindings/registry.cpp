@@ -4,6 +4,9 @@
 
 #include <redco/error.h>
 
+#include <algorithm>
+#include <vector>
+
 namespace redco::lua {
 
 namespace {
@@ -44,19 +47,15 @@ int text(lua_State* L) {
 
 int names(lua_State* L) {
   push_texts(L);
-  int texts = lua_gettop(L);
-  lua_newtable(L);
-  int n = 0;
-  for (lua_pushnil(L); lua_next(L, texts); lua_pop(L, 1)) {
-    if (lua_type(L, -2) != LUA_TSTRING) continue;
-    lua_pushvalue(L, -2);
-    lua_rawseti(L, -4, ++n);
+  std::vector<std::string> found;
+  for (lua_pushnil(L); lua_next(L, -2); lua_pop(L, 1))
+    if (lua_type(L, -2) == LUA_TSTRING) found.emplace_back(lua_tostring(L, -2));
+  std::sort(found.begin(), found.end());
+  lua_createtable(L, static_cast<int>(found.size()), 0);
+  for (size_t i = 0; i < found.size(); ++i) {
+    lua_pushlstring(L, found[i].data(), found[i].size());
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
   }
-  lua_getglobal(L, "table");
-  lua_getfield(L, -1, "sort");
-  lua_pushvalue(L, -3);
-  lua_call(L, 1, 0);
-  lua_pop(L, 1);
   return 1;
 }
 

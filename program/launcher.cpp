@@ -1,6 +1,8 @@
 #include "launcher.h"
 
 #include "hosts.h"
+#include "shared_prompt.h"
+#include "terminal.h"
 #include "workers.h"
 
 #include <redco/error.h>
@@ -189,7 +191,7 @@ std::vector<Workers::Variables> Launch::variables() const {
   for (const char* name :
        {"REDCO_N_PROCESSES", "REDCO_PROCESS_ID", "REDCO_HOST0_ADDRESS", "REDCO_HOST0_PORT"})
     all[name] = "";
-  if (share_prompt_) all["REDCO_PROMPT"] = "shared";
+  if (share_prompt_) all[prompt_variable] = std::to_string(terminal_width(STDOUT_FILENO));
   if (std::getenv("OMP_NUM_THREADS") == nullptr)
     all["OMP_NUM_THREADS"] = std::to_string(std::max<int64_t>(1, cores / local_size));
   std::vector<Workers::Variables> each(static_cast<size_t>(n_workers_), all);

@@ -18,8 +18,7 @@ namespace redco {
 /// SIGTERM, SIGUSR1, SIGHUP and SIGINT go on to the workers of all hosts, and end the run; only
 /// after SIGINT are those that take their time killed.
 ///
-/// Where they share a prompt the first one has this process's standard input and the variable
-/// REDCO_PROMPT, which all others have too; SIGINT then ends what they do, and not them.
+/// Where they share a prompt SIGINT ends what they do at it, and not them.
 ///
 /// Returns the exit code of the run: that of the first worker that failed, 128 + the signal for one
 /// that a signal ended. No worker outlives this process. Throws Error when workers cannot be

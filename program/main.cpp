@@ -1,6 +1,7 @@
 #include "error_file.h"
 #include "launcher.h"
 #include "plot_command.h"
+#include "prompt.h"
 #include "shared_prompt.h"
 #include "terminal.h"
 
@@ -26,7 +27,6 @@
 #include <functional>
 #include <iostream>
 #include <iterator>
-#include <lua.hpp>
 #include <memory>
 #include <optional>
 #include <set>
@@ -41,7 +41,7 @@ redco::Engine* running = nullptr;
 
 // The first Ctrl-C ends the running step; a second one ends the program.
 void on_interrupt(int) {
-  if (!redco::shares_prompt()) std::signal(SIGINT, SIG_DFL);
+  std::signal(SIGINT, SIG_DFL);
   redco::request_interrupt();  // for what waits outside Lua
   running->interrupt();
 }
@@ -89,6 +89,10 @@ struct Arguments {
   redco::Restarts restarts;
   int64_t rejoin_timeout = 60;      // seconds
   std::vector<std::string> script;  // the file and its arguments
+
+  bool has_prompt() const {
+    return interactive || (modules.empty() && chunks.empty() && script.empty());
+  }
 };
 
 // Which of several machines this is: --nproc tells its processes.
@@ -110,13 +114,13 @@ std::vector<std::string> worker_command(const Arguments& args) {
   for (const auto& chunk : args.chunks) words.insert(words.end(), {"-e", chunk});
   if (args.no_strict) words.push_back("--no-strict");
   if (args.report_sharding) words.push_back("--report-sharding");
+  if (args.interactive) words.push_back("-i");
   words.insert(words.end(), args.script.begin(), args.script.end());
   return words;
 }
 
 int run_workers(const Arguments& args) {
-  bool nothing_else = args.modules.empty() && args.chunks.empty() && args.script.empty();
-  bool share_prompt = args.interactive || nothing_else;
+  bool share_prompt = args.has_prompt();
   if (!args.script.empty() && args.script[0] == "-")
     throw redco::UsageError("--nproc needs a FILE: several processes do not share their input");
   redco::Processes place = redco::find_processes();
@@ -166,64 +170,31 @@ class ReportAtEnd {
   redco::Console& console_;
 };
 
-// One of several processes with one prompt.
-void share_prompt(redco::Engine& engine) {
-  engine.run_string(R"(jit.off() setmetatable(_G, nil)
-    redco, torch = require "redco", require "redco.torch")",
-                    "prompt");
-  lua_State* L = engine.state();
-  auto loads = [L](const std::string& text, std::string* message = nullptr) {
-    bool is_fine = luaL_loadbuffer(L, text.data(), text.size(), "=stdin") == 0;
-    if (!is_fine && message != nullptr) *message = lua_tostring(L, -1);
-    lua_pop(L, 1);
-    return is_fine;
-  };
-  bool prompts = isatty(STDIN_FILENO);
-  redco::SharedPrompt prompt;
-  prompt.read = [&]() -> std::optional<std::string> {
-    std::string text, line, message;
-    while (true) {
-      if (prompts) (std::cerr << (text.empty() ? "> " : ">> ")).flush();
-      if (!std::getline(std::cin, line) || line == ":q") return std::nullopt;
-      text += text.empty() ? line : "\n" + line;
-      if (loads("return " + text) || loads(text, &message) || !message.ends_with("'<eof>'"))
-        return text;
-    }
-  };
-  prompt.run = [&](const std::string& chunk) {
-    std::string show = "(function(...) if select('#', ...) > 0 then print(...) end end)(";
-    engine.run_string(loads("return " + chunk) ? show + chunk + "\n)" : chunk, "stdin");
-  };
-  prompt.calm = [&] {
-    try {
-      engine.run_string("", "prompt");
-    } catch (const redco::ScriptError&) {
-      // It was interrupted.
-    }
-  };
-  redco::run_prompt(prompt);
-}
-
 std::string read_input() { return {std::istreambuf_iterator<char>(std::cin), {}}; }
 
-void run(redco::Engine& engine, const Arguments& args) {
+void run_script(redco::Engine& engine, const Arguments& args) {
   for (const auto& module : args.modules) engine.run_string("require '" + module + "'", "-l");
   for (const auto& chunk : args.chunks) engine.run_string(chunk, "-e");
-  bool nothing_else = args.modules.empty() && args.chunks.empty() && args.script.empty();
-  bool prompts = args.interactive || (nothing_else && isatty(STDIN_FILENO));
-  if (!args.script.empty()) {
-    std::vector<std::string> script_args(args.script.begin() + 1, args.script.end());
-    if (args.script[0] == "-")
-      engine.run_string(read_input(), "stdin", script_args);
-    else
-      engine.run_file(args.script[0], script_args);
-  } else if (nothing_else && !prompts && !redco::shares_prompt()) {
-    engine.run_string(read_input(), "stdin");
+  if (args.script.empty()) return;
+  std::vector<std::string> script_args(args.script.begin() + 1, args.script.end());
+  if (args.script[0] == "-")
+    engine.run_string(read_input(), "stdin", script_args);
+  else
+    engine.run_file(args.script[0], script_args);
+}
+
+// A prompt also follows an error: to look what it was.
+void run(redco::Engine& engine, redco::Console& console, const Arguments& args) {
+  try {
+    run_script(engine, args);
+  } catch (const redco::ScriptError& error) {
+    // Of several processes the others may wait for this one.
+    if (!args.interactive || redco::shares_prompt() ||
+        error.kind() == redco::ScriptError::Kind::stopped)
+      throw;
+    tell(error.what(), error.traceback());
   }
-  if (redco::shares_prompt())
-    share_prompt(engine);
-  else if (prompts)
-    engine.run_string("require('redco.repl')()", "repl");
+  if (args.has_prompt()) redco::run_prompt(engine, console);
 }
 
 }  // namespace
@@ -242,7 +213,7 @@ int main(int argc, char** argv) {
   app.add_option("-l", args.modules, "Load this module")
       ->type_name("MODULE")
       ->allow_extra_args(false);
-  app.add_flag("-i", args.interactive, "Go on at a prompt after FILE");
+  app.add_flag("-i", args.interactive, "Go on at a prompt after FILE, with its globals");
   app.add_flag("--no-strict,--no_strict", args.no_strict, "Let undeclared globals be nil");
   app.add_option("--nproc", args.nproc,
                  "Run FILE, or a prompt, in N processes of this machine, one per device")
@@ -289,8 +260,9 @@ int main(int argc, char** argv) {
     auto terminal = redco::make_terminal();
     Warnings warnings(terminal);
     c10::WarningUtils::WarningHandlerGuard guard(&warnings);
-    redco::Engine engine(
-        {.strict = !args.no_strict, .console = terminal, .records_sharding = args.report_sharding});
+    redco::Engine engine({.strict = !args.no_strict && !args.has_prompt(),
+                          .console = terminal,
+                          .records_sharding = args.report_sharding});
     std::optional<ReportAtEnd> report;
     if (args.report_sharding) report.emplace(engine, *terminal);
     running = &engine;
@@ -299,7 +271,7 @@ int main(int argc, char** argv) {
     if (!plot.workdir.empty())
       plot.run(engine);
     else
-      run(engine, args);
+      run(engine, *terminal, args);
     return fine;
   } catch (const redco::ScriptError& error) {
     if (error.kind() == redco::ScriptError::Kind::stopped) {

@@ -2,11 +2,14 @@
 
 #include "workers.h"
 
-#include <redco/engine.h>
+#include <redco/error.h>
 
 #include <pthread.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -15,6 +18,8 @@ namespace redco {
 
 namespace {
 
+constexpr size_t rank_columns = 6;  // "[all] "
+
 // Waits until the launcher has handed on what the processes have written.
 void await_output() {
   char byte = 0;
@@ -22,43 +27,40 @@ void await_output() {
     while (recv(Workers::prompt_descriptor, &byte, 1, 0) < 0 && errno == EINTR) continue;
 }
 
-// What several processes may say alike.
-std::string message_of(const ScriptError& error) {
-  return error.kind() == ScriptError::Kind::interrupted ? "interrupted" : error.what();
-}
-
 }  // namespace
 
-bool shares_prompt() { return std::getenv("REDCO_PROMPT") != nullptr; }
+bool shares_prompt() { return std::getenv(prompt_variable) != nullptr; }
 
-void run_prompt(const SharedPrompt& prompt) {
-  Processes processes = find_processes();
-  Turns turns(processes);
-  while (true) {
-    std::optional<std::string> chunk;
-    if (processes.rank == 0) {
-      await_output();
-      chunk = prompt.read();
-      turns.give(chunk);
-    } else {
-      chunk = turns.take();
-    }
-    if (!chunk) return;
-    prompt.calm();
-    turns.begin([main = pthread_self()] { pthread_kill(main, SIGINT); });
-    try {
-      prompt.run(*chunk);
-    } catch (const ScriptError& error) {
-      std::string message = message_of(error);
-      if (turns.fail(message).text == message) {
-        bool is_short = error.kind() == ScriptError::Kind::interrupted || error.traceback().empty();
-        std::fprintf(stderr, "%s\n",
-                     (is_short ? message : message + "\n" + error.traceback()).c_str());
-      }
-    }
-    std::fflush(nullptr);
-    turns.end();
+SharedPrompt::SharedPrompt()
+    : processes_(find_processes()),
+      turns_(processes_),
+      width_(std::strtoul(std::getenv(prompt_variable), nullptr, 10)) {
+  if (width_ > 0) width_ = std::max(width_, 2 * rank_columns) - rank_columns;
+}
+
+void SharedPrompt::turn(const std::function<std::string()>& body,
+                        const std::function<void()>& show) {
+  turns_.begin([main = pthread_self()] { pthread_kill(main, SIGINT); });
+  std::string message = body();
+  if (!message.empty()) {
+    // It has another place on each process.
+    if (message.ends_with("interrupted")) message = "interrupted";
+    if (turns_.fail(message).text == message) show();
   }
+  std::fflush(nullptr);
+  turns_.end();
+}
+
+SharedPrompt::AtTerminal::AtTerminal() {
+  await_output();
+  output_ = dup(STDOUT_FILENO);
+  dup2(STDIN_FILENO, STDOUT_FILENO);
+}
+
+SharedPrompt::AtTerminal::~AtTerminal() {
+  std::fflush(stdout);
+  dup2(output_, STDOUT_FILENO);
+  close(output_);
 }
 
 }  // namespace redco

@@ -2,27 +2,51 @@
 
 #include <redco/turns.h>
 
+#include <cstddef>
 #include <functional>
 #include <optional>
 #include <string>
 
 namespace redco {
 
-/// Whether the launcher has started this process as one of several that share a prompt.
+/// The variable by which the launcher tells processes that they share a prompt, and the columns of
+/// the terminal that shows what they write; 0: it is none.
+constexpr const char* prompt_variable = "REDCO_PROMPT";
 bool shares_prompt();
 
-/// What the processes that share a prompt do; errors are thrown as ScriptError.
-struct SharedPrompt {
-  /// Reads what is typed, on process 0: a whole chunk, nothing at its end.
-  std::function<std::optional<std::string>()> read;
-  /// Runs it, on all.
-  std::function<void(const std::string& chunk)> run;
-  /// Forgets an interrupt that came too late.
-  std::function<void()> calm;
-};
+/// The prompt that this process shares with the others of its run: number 0 has it.
+class SharedPrompt {
+ public:
+  SharedPrompt();
+  bool is_here() const { return processes_.rank == 0; }
+  /// Columns that are left for values beside the ranks; 0 where no terminal shows them.
+  size_t width() const { return width_; }
 
-/// Reads and runs chunks until there are no more. An error of one process, or Ctrl-C, ends the
-/// chunk on all; those that failed first, and alike, show it. Throws Error when a process is gone.
-void run_prompt(const SharedPrompt& prompt);
+  /// As in Turns.
+  void give(const std::optional<std::string>& chunk) { turns_.give(chunk); }
+  std::optional<std::string> take() { return turns_.take(); }
+
+  /// Runs `body` as one turn. It returns the message of its error, or nothing, and `show` is called
+  /// where that is the first of the turn: on one process, or those that failed alike.
+  void turn(const std::function<std::string()>& body, const std::function<void()>& show);
+
+  /// While it lives what is written goes to the terminal as it is: for the prompt itself. All that
+  /// the processes have written before is there.
+  class AtTerminal {
+   public:
+    AtTerminal();
+    ~AtTerminal();
+    AtTerminal(const AtTerminal&) = delete;
+    AtTerminal& operator=(const AtTerminal&) = delete;
+
+   private:
+    int output_;
+  };
+
+ private:
+  Processes processes_;
+  Turns turns_;
+  size_t width_;
+};
 
 }  // namespace redco

@@ -94,7 +94,7 @@ test("-l loads a module", function()
   expect_run(1, "", "no_such_module", code, out, err)
 end)
 
-test("- and no file at all read the script from the standard input", function()
+test("- reads the script from the standard input, no file at all reads chunks", function()
   expect_run(0, "in\tx\n", "", run({ "-", "x" }, "print('in', ...)"))
   expect_run(0, "in\n", "", run({}, "print 'in'"))
   expect_run(0, "2\n", "", run({ "-" }, "print(#arg + 2)"))
@@ -165,8 +165,7 @@ redco.nn ~= nil
 "after"
 ]])
   expect_equal(code, 0)
-  expect_has(out, "> 2\n", "10\ttwo\n", ">> ", "line\t1\nline\t2\n", "tensor([1., 1.])\n", "true\n",
-    "after\n")
+  expect_has(out, "2\n10\ntwo\n", "line\t1\nline\t2\n", "tensor([1., 1.])\n", "true\n", "after\n")
   expect_has(err, "an error", "stdin:1:")
   local path = write("before.lua", "rawset(_G, 'made', 'by the file')")
   code, out = run({ "-i", path }, "made\n")
@@ -174,7 +173,7 @@ redco.nn ~= nil
   expect_has(out, "by the file\n")
   code, out = run({ "-i", "-e", "rawset(_G, 'made', 7)" }, "made\n")
   expect_equal(code, 0)
-  expect_has(out, "> 7\n")
+  expect_equal(out, "7\n")
   code, out = run({ "-i" }, "os.exit(3)\n")
   expect_equal(code, 3)
   assert(out)

@@ -1,0 +1,152 @@
+--- What a user may want to write at the cursor.
+local help = require "redco.help"
+local members = require "redco.repl.members"
+
+local keywords = [[and break do else elseif end false for function goto if in local nil not or repeat
+return then true until while]]
+
+local function end_of_string(text, at)
+  local quote = text:sub(at, at)
+  local i = at + 1
+  while i <= #text do
+    local c = text:sub(i, i)
+    if c == quote then return i end
+    i = i + (c == "\\" and 2 or 1)
+  end
+end
+
+local function end_of_long(text, level, from)
+  local _, last = text:find("]" .. level .. "]", from, true)
+  return last
+end
+
+--- The brackets that are open at the end of a text, innermost last, each { bracket, position }; or
+--- nil and the position of the quote of a string that it ends in, or "text" where it ends in a
+--- comment or a long string.
+local function scan(text)
+  local open, i = {}, 1
+  while i <= #text do
+    local from = text:find("[%-%[\"'(){}%]]", i)
+    if not from then break end
+    local c = text:sub(from, from)
+    local dashes, level, body = text:match("^(%-?%-?)%[(=*)%[()", from)
+    local last = from
+    if level and #dashes ~= 1 then
+      last = end_of_long(text, level, body)
+      if not last then return nil, "text" end
+    elseif text:find("^%-%-", from) then
+      last = text:find("\n", from, true)
+      if not last then return nil, "text" end
+    elseif c == '"' or c == "'" then
+      last = end_of_string(text, from)
+      if not last then return nil, from end
+    elseif c:find "[({%[]" then
+      open[#open + 1] = { c, from }
+    elseif c ~= "-" then
+      open[#open] = nil
+    end
+    i = last + 1
+  end
+  return open
+end
+
+-- The name that the text ends with, "redco.optim.adamw" or "x:sum".
+local function callee(text)
+  return text:match "([%a_][%w_.:]*)%s*$"
+end
+
+--- The function whose named arguments stand in the innermost braces, and whether a key is next.
+local function called(text, open, word_start)
+  local innermost, outer = open[#open], open[#open - 1]
+  if not innermost or innermost[1] ~= "{" then return end
+  if not text:sub(1, word_start - 1):find "[{,;]%s*$" then return end
+  local before = text:sub(1, innermost[2] - 1)
+  if callee(before) then return callee(before) end
+  if outer and outer[1] == "(" and before:find "[(,]%s*$" then
+    return callee(text:sub(1, outer[2] - 1))
+  end
+end
+
+local function beginning_with(prefix, names, suffix)
+  local found = {}
+  for _, name in ipairs(names) do
+    if name:sub(1, #prefix) == prefix then found[#found + 1] = name .. (suffix or "") end
+  end
+  return found
+end
+
+local function module_names(prefix)
+  local names = {}
+  for _, loaders in ipairs { package.preload, package.loaded } do
+    for name in next, loaders do
+      if type(name) == "string" then names[#names + 1] = name end
+    end
+  end
+  return beginning_with(prefix, names)
+end
+
+local function globals(prefix)
+  local found = members.names(_G, ".", prefix)
+  for word in keywords:gmatch "%S+" do
+    if word:sub(1, #prefix) == prefix then found[#found + 1] = word end
+  end
+  return found
+end
+
+-- What has a name, after the owner before it.
+local function names(text)
+  local path = text:match "[%w_.:]*$"
+  local owner, separator, prefix = path:match "^(.*)([.:])([%w_]*)$"
+  if not owner then
+    if path:find "^%d" then return {}, path end
+    return globals(path), path
+  end
+  if owner == "" then
+    -- What a call returned is not known; mostly it is a tensor.
+    local is_result = separator == ":" and text:sub(1, -#path - 1):find "[)}%]]%s*$"
+    return is_result and members.of_class("Tensor", ":", prefix) or {}, prefix
+  end
+  local value = members.resolve(owner)
+  return value ~= nil and members.names(value, separator, prefix) or {}, prefix
+end
+
+-- Names with an underscore before them are for those who ask.
+local function sorted_once(list, prefix)
+  table.sort(list)
+  local found = {}
+  for _, name in ipairs(list) do
+    local is_private = name:find "^_" and not prefix:find "^_"
+    if not is_private and name ~= found[#found] then found[#found + 1] = name end
+  end
+  return found
+end
+
+--- Returns the position in `line` from which on each of the candidates, sorted, may replace what
+--- stands before the byte `cursor`. A third result is the beginning of a file's name: those who
+--- can look for files have to. `pending` are lines before this one.
+local function complete(line, cursor, pending)
+  local lines = pending and pending .. "\n" or ""
+  local text = lines .. line:sub(1, cursor)
+  local open, quote = scan(text)
+  if quote == "text" then return cursor + 1, {} end
+  if quote then
+    local prefix = text:sub(quote + 1)
+    local start = cursor + 1 - #prefix
+    if text:sub(1, quote - 1):find "%f[%w_]require%s*%(?%s*$" then
+      return start, sorted_once(module_names(prefix), prefix)
+    end
+    return start, {}, prefix
+  end
+  local word = text:match "[%w_]*$"
+  local fn = called(text, open, #text + 1 - #word)
+  if fn then
+    for _, subject in ipairs(members.subjects(fn)) do
+      local keys = beginning_with(word, help.arguments(subject), " = ")
+      if #keys > 0 then return cursor + 1 - #word, sorted_once(keys, word) end
+    end
+  end
+  local found, prefix = names(text)
+  return cursor + 1 - #prefix, sorted_once(found, prefix)
+end
+
+return complete

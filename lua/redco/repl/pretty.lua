@@ -1,0 +1,212 @@
+--- Values as text for a reader: tensors with what they are, tables as indented trees, functions by
+--- their signatures. No text reads another process.
+local members = require "redco.repl.members"
+local registry = require "redco.registry"
+local torch = require "redco.torch"
+
+local max_depth = 4       -- of tables in tables
+local max_entries = 100   -- of one table
+local max_total = 1000    -- of all
+local max_string = 200    -- bytes of a string in a table
+
+local styles = { dim = 2, string = 32, tensor = 36, callable = 35 }
+
+local pretty = {}
+
+local Writer = {}
+Writer.__index = Writer
+
+function Writer:paint(style, text)
+  if not self.colors then return text end
+  return ("\27[%dm%s\27[0m"):format(styles[style], text)
+end
+
+-- Columns that a text without newlines takes.
+local function columns(text)
+  return #text:gsub("\27%[%d+m", ""):gsub("[\128-\191]", "")
+end
+
+local escapes = { ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t", ['"'] = '\\"', ["\\"] = "\\\\" }
+
+local function quoted(text)
+  local cut = #text > max_string
+  local shown = (cut and text:sub(1, max_string) or text)
+    :gsub('[\r\n\t"\\]', escapes)
+    :gsub("%c", function(c) return ("\\%03d"):format(c:byte()) end)
+  return '"' .. shown .. '"' .. (cut and ("... (%d bytes)"):format(#text) or "")
+end
+
+--- "float32 [2, 3]", and what else is not as usual: device, placement, requires_grad.
+function pretty.tensor_kind(t)
+  local parts = { ("%s [%s]"):format(t.dtype, table.concat(t.shape, ", ")) }
+  if t.device ~= "cpu" then parts[#parts + 1] = t.device end
+  if t:is_sharded() then
+    local placement = t:placement()
+    parts[#parts + 1] = ("dp %s, mp %s"):format(placement.dp, placement.mp)
+  end
+  if t.requires_grad then parts[#parts + 1] = "requires_grad" end
+  return table.concat(parts, ", ")
+end
+
+local function name_of_operator(f)
+  for _, methods in ipairs { torch, torch.Tensor } do
+    for name, value in next, methods do
+      if value == f then return name end
+    end
+  end
+end
+
+local function parameters(f)
+  local names = {}
+  local info = debug.getinfo(f, "u")
+  for i = 1, info.nparams or 0 do names[i] = debug.getlocal(f, i) end
+  if info.isvararg then names[#names + 1] = "..." end
+  return table.concat(names, ", ")
+end
+
+--- The first line of a function's text, its schema, or what Lua knows of it.
+function pretty.signature(f)
+  local text, full_name = registry.text(f)
+  if text then
+    return (text:match "^[^\n]*":gsub("^[%w_.:]*", (full_name:gsub("%%", "%%%%")), 1))
+  end
+  local operator = name_of_operator(f)
+  local schemas = operator and torch.schemas(operator)
+  if schemas then
+    local more = #schemas > 1 and (" and %d more"):format(#schemas - 1) or ""
+    return "torch." .. schemas[1] .. more
+  end
+  local info = debug.getinfo(f, "S")
+  if info.what == "C" then return "built in" end
+  return ("(%s) %s:%d"):format(parameters(f), info.short_src, info.linedefined)
+end
+
+local rank = { number = 1, string = 2 }
+
+local function before(a, b)
+  local rank_a, rank_b = rank[type(a)] or 3, rank[type(b)] or 3
+  if rank_a ~= rank_b then return rank_a < rank_b end
+  if rank_a == 3 then return tostring(a) < tostring(b) end
+  return a < b
+end
+
+-- The keys behind the list 1..n of a table.
+local function other_keys(t, n)
+  local keys = {}
+  for key in next, t do
+    if not (type(key) == "number" and key >= 1 and key <= n and key % 1 == 0) then
+      keys[#keys + 1] = key
+    end
+  end
+  table.sort(keys, before)
+  return keys
+end
+
+function Writer:key(key)
+  if type(key) ~= "string" then return "[" .. self:leaf(key) .. "]" end
+  if key:find "^[%a_][%w_]*$" and loadstring("local " .. key) then return key end
+  return "[" .. quoted(key) .. "]"
+end
+
+-- One or more lines; all but the first are indented by `indent`.
+function Writer:tree(t, indent, depth)
+  if self.open[t] then return self:paint("dim", "<cycle>") end
+  if next(t) == nil then return "{}" end
+  local n = #t
+  local keys = other_keys(t, n)
+  if depth > max_depth then
+    return self:paint("dim", ("{ ... %d }"):format(n + #keys))
+  end
+  self.open[t] = true
+  local entries, is_flat = {}, true
+  local function add(key_text, value)
+    local text = key_text .. self:value(value, indent + 2, depth + 1)
+    is_flat = is_flat and not text:find("\n", 1, true)
+    entries[#entries + 1] = text
+    self.total = self.total + 1
+  end
+  local function is_full() return #entries >= max_entries or self.total >= max_total end
+  for i = 1, n do
+    if is_full() then break end
+    add("", rawget(t, i))
+  end
+  for _, key in ipairs(keys) do
+    if is_full() then break end
+    add(self:key(key) .. " = ", rawget(t, key))
+  end
+  self.open[t] = nil
+  if #entries < n + #keys then
+    entries[#entries + 1] = self:paint("dim", ("... %d more"):format(n + #keys - #entries))
+  end
+  return self:joined(entries, indent, is_flat, #keys == 0)
+end
+
+-- On one line where they fit, else one line each, or as many on a line as fit for a list.
+function Writer:joined(entries, indent, is_flat, is_list)
+  local line = "{ " .. table.concat(entries, ", ") .. " }"
+  if is_flat and columns(line) <= self.width - indent then return line end
+  local margin = "\n" .. (" "):rep(indent + 2)
+  if not (is_flat and is_list) then
+    return "{" .. margin .. table.concat(entries, "," .. margin) .. "\n" .. (" "):rep(indent) .. "}"
+  end
+  local text, column = "{" .. margin, indent + 2
+  for i, entry in ipairs(entries) do
+    local size = columns(entry) + 2
+    if i > 1 and column + size > self.width then
+      text, column = text .. margin, indent + 2
+    end
+    text, column = text .. entry .. (i < #entries and ", " or ""), column + size
+  end
+  return text:gsub(" \n", "\n") .. "\n" .. (" "):rep(indent) .. "}"
+end
+
+--- A value that is no table, on one line.
+function Writer:leaf(value)
+  local kind = type(value)
+  if kind == "string" then return self:paint("string", quoted(value)) end
+  if kind == "function" then return self:paint("callable", "function " .. pretty.signature(value)) end
+  if not torch.is_tensor(value) then return tostring(value) end
+  if value:dim() == 0 and not value:is_sharded() then
+    return self:paint("tensor", (tostring(value):gsub("%s*\n%s*", " ")))
+  end
+  return self:paint("tensor", pretty.tensor_kind(value))
+end
+
+function Writer:value(value, indent, depth)
+  if type(value) ~= "table" then return self:leaf(value) end
+  local meta = debug.getmetatable(value)
+  if meta and meta.__tostring then
+    return (tostring(value):gsub("\n", "\n" .. (" "):rep(indent)))
+  end
+  return self:tree(value, indent, depth)
+end
+
+function Writer:methods(class)
+  local names = members.of_class(class, ":", "")
+  local text, column = class, #class
+  for _, name in ipairs(names) do
+    if column + #name + 2 > self.width then
+      text, column = text .. "\n ", 1
+    end
+    text, column = text .. self:paint("dim", " :" .. name), column + #name + 2
+  end
+  return text
+end
+
+-- As the answer of a prompt: strings as they are, tensors with their elements.
+function Writer:answer(value)
+  if type(value) == "string" then return value end
+  if torch.is_tensor(value) then
+    return tostring(value) .. "\n" .. self:paint("dim", "[" .. pretty.tensor_kind(value) .. "]")
+  end
+  local class = members.class(value)
+  return class and self:methods(class) or self:value(value, 0, 1)
+end
+
+--- The text of a value that was asked for. `options`: `width` in columns, `colors`.
+function pretty.answer(value, options)
+  local writer = { open = {}, total = 0, width = options.width, colors = options.colors }
+  return setmetatable(writer, Writer):answer(value)
+end
+
+return pretty

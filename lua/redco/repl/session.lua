@@ -1,0 +1,156 @@
+--- A prompt without a terminal: takes lines, says when they are a whole chunk, runs chunks, and
+--- answers with text. It reads and writes nothing, so a terminal, a pipe or another program can be
+--- around it.
+local completion = require "redco.repl.completion"
+local help = require "redco.help"
+local members = require "redco.repl.members"
+local native = require "redco.native"
+local pretty = require "redco.repl.pretty"
+local who = require "redco.repl.who"
+
+local Session = {}
+Session.__index = Session
+
+local commands = [[
+?NAME     what it is: ?torch.matmul, ?Tensor:sum, ?redco.Trainer; the same as help(NAME)
+who()     your globals
+_         the last value
+x = 1     keeps a value; `local x = 1` ends with its chunk
+f(x);     a `;` at the end shows no value
+TAB       completes names, fields, methods, named arguments, modules and files
+Ctrl-C    ends what runs, or clears the line
+:q        ends the prompt, as Ctrl-D does]]
+
+-- An end that is missing, and nothing else wrong: the error is met at the end of the text.
+local function lacks_end(message)
+  return message:find("near '<eof>'", 1, true) ~= nil
+end
+
+local function itself(...) return ... end
+
+--- The function of a chunk, to be called with `itself`; or nil, the message, and whether more lines
+--- may complete it.
+local function load_chunk(text)
+  local expression = text:gsub("^%s*=", "", 1)
+  local chunk, message = loadstring("return " .. expression .. "\n", "=stdin")
+  -- A call behind `return` would leave no frame, and so errors no place, of the chunk.
+  if chunk then
+    local called = ("return (...)(%s\n)"):format(expression:gsub(";%s*$", ""))
+    return loadstring(called, "=stdin") or chunk
+  end
+  local is_incomplete = lacks_end(message)
+  chunk, message = loadstring(text .. "\n", "=stdin")
+  return chunk, message, not chunk and (is_incomplete or lacks_end(message))
+end
+
+--- Takes one more line, or several. Returns
+---   "more"         the chunk lacks its end
+---   "chunk", text  it is whole: `run` it
+---   "quit"         the user asked to end
+function Session:feed(line)
+  local text = self.pending and self.pending .. "\n" .. line or line
+  local command = not self.pending and line:match "^%s*([:?].*)$"
+  if command then
+    if command:find "^:q%s*$" then return "quit" end
+    return "chunk", command
+  end
+  local _, _, is_incomplete = load_chunk(text)
+  if is_incomplete then
+    self.pending = text
+    return "more"
+  end
+  self.pending = nil
+  return "chunk", text
+end
+
+--- Forgets the lines of a chunk that lacks its end, and returns them, or nil.
+function Session:forget()
+  local text = self.pending
+  self.pending = nil
+  return text
+end
+
+-- The lines of the user's own functions, from the newest on.
+local function user_frames(traceback)
+  local frames = {}
+  for line in traceback:gmatch "[^\n]+" do
+    if line:find "^%s*redco/repl/session" then break end
+    local is_ours = line:find "^%s*%[C%]" or line:find "^%s*%[builtin" or line:find "^%s*redco/"
+      or line:find "^stack traceback"
+    if not is_ours then
+      frames[#frames + 1] = (line:gsub("in function <stdin:0>", "in main chunk"))
+    end
+  end
+  -- The message itself has the place of a chunk that called nothing.
+  return #frames > 1 and table.concat(frames, "\n") or nil
+end
+
+local function answer_command(command)
+  local name = command:match "^%?%s*(.-)%s*$"
+  if not name then
+    local is_help = command:find "^:h%s*$"
+    return { text = is_help and commands or nil,
+      message = not is_help and command .. ": there are :h and :q" or nil }
+  end
+  if name == "" then return { text = commands } end
+  local text
+  for _, subject in ipairs(members.subjects(name)) do text = text or help.text(subject) end
+  return { text = text, message = not text and "there is no help for " .. name or nil }
+end
+
+-- Once: what was given to a local is gone when its chunk has ended.
+function Session:hint(chunk)
+  local name = not chunk:find "[;\n]" and chunk:match "^%s*local%s+([%a_][%w_]*)"
+  if not name or self.has_hinted then return end
+  self.has_hinted = true
+  if name == "function" then name = chunk:match "function%s+([%a_][%w_]*)" end
+  return ("%s is gone: a local ends with its chunk; without `local` it stays"):format(name)
+end
+
+function Session:answer(chunk, ok, ...)
+  if not ok then
+    local message, traceback = ...
+    return { message = message, traceback = user_frames(traceback) }
+  end
+  local n = select("#", ...)
+  if n > 0 and (...) ~= nil then rawset(_G, "_", (...)) end
+  if n == 0 or chunk:find ";%s*$" then return { hint = self:hint(chunk) } end
+  local texts = {}
+  for i = 1, n do texts[i] = pretty.answer((select(i, ...)), self.options) end
+  return { text = table.concat(texts, "\n") }
+end
+
+--- Runs a whole chunk. Returns a table that has what there is of
+---   text       the values
+---   message    of the error, with its place, and `traceback`, the user's frames
+---   hint       advice
+function Session:run(chunk)
+  if chunk:find "^[:?]" then return answer_command(chunk) end
+  local body, message = load_chunk(chunk)
+  if not body then return { message = message } end
+  return self:answer(chunk, native.try(body, itself))
+end
+
+--- What may stand at the byte `cursor` of the line, after the lines that were fed: see
+--- redco.repl.completion.
+function Session:complete(line, cursor)
+  return completion(line, cursor, self.pending)
+end
+
+local session = {}
+
+--- Makes a prompt: `options` are the `width` of lines in columns, and `colors`, whether values have
+--- them. From now on globals are free, and `redco`, `torch`, `help` and `who` are there.
+function session.new(options)
+  -- Compiled loops cannot be interrupted.
+  jit.off()
+  jit.flush()
+  setmetatable(_G, nil)
+  for name, value in pairs { redco = require "redco", torch = require "redco.torch",
+    help = help, who = who } do
+    rawset(_G, name, value)
+  end
+  return setmetatable({ options = options }, Session)
+end
+
+return session

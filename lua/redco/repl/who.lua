@@ -1,0 +1,70 @@
+--- The globals that the user made.
+local pretty = require "redco.repl.pretty"
+local registry = require "redco.registry"
+local torch = require "redco.torch"
+
+-- Lua's own are those that this library was given before any script ran.
+local at_start = getfenv(1)
+local of_prompt = { _ = true, arg = true, help = true, redco = true, torch = true, who = true }
+
+-- How many entries a table has, and how many tensors of how many bytes are in it.
+local function count(root)
+  local entries, tensors, bytes, seen = 0, 0, 0, {}
+  local function walk(t)
+    seen[t] = true
+    for _, value in next, t do
+      if t == root then entries = entries + 1 end
+      if torch.is_tensor(value) then
+        tensors, bytes = tensors + 1, bytes + value:to_local():nbytes()
+      elseif type(value) == "table" and not seen[value] then
+        walk(value)
+      end
+    end
+  end
+  walk(root)
+  return entries, tensors, bytes
+end
+
+local function size_text(bytes)
+  if bytes < 1000 then return bytes .. " bytes" end
+  if bytes < 1e6 then return ("%.1f kB"):format(bytes / 1e3) end
+  return bytes < 1e9 and ("%.1f MB"):format(bytes / 1e6) or ("%.2f GB"):format(bytes / 1e9)
+end
+
+local function described(value)
+  if torch.is_tensor(value) then
+    return "Tensor", pretty.tensor_kind(value) .. "  " .. size_text(value:to_local():nbytes())
+  end
+  local kind = type(value)
+  if kind == "table" then
+    local entries, tensors, bytes = count(value)
+    local text = entries == 1 and "1 entry" or entries .. " entries"
+    return kind, tensors == 0 and text
+      or ("%s, %d tensor%s, %s"):format(text, tensors, tensors == 1 and "" or "s", size_text(bytes))
+  end
+  if kind == "function" then return kind, pretty.signature(value) end
+  if kind == "userdata" then return tostring(value), "" end
+  local text = kind == "string" and ("%q"):format(value):gsub("\\\n", "\\n") or tostring(value)
+  return kind, #text > 50 and text:sub(1, 47) .. "..." or text
+end
+
+return registry.define("who", [[
+who() -> string
+The globals you made, a line each: name, type, and what it is: of a tensor the type of its elements,
+its shape, its placement where it is sharded, and the bytes in this process; of a table its tensors
+and their bytes.]], function()
+  local rows, widths = {}, { 0, 0 }
+  for name, value in next, _G do
+    if type(name) == "string" and not of_prompt[name] and at_start[name] ~= value then
+      local row = { name, described(value) }
+      rows[#rows + 1] = row
+      for i = 1, 2 do widths[i] = math.max(widths[i], #row[i]) end
+    end
+  end
+  table.sort(rows, function(a, b) return a[1] < b[1] end)
+  for i, row in ipairs(rows) do
+    rows[i] = ("%-" .. widths[1] .. "s  %-" .. widths[2] .. "s  %s"):format(unpack(row))
+      :gsub("%s+$", "")
+  end
+  return #rows > 0 and table.concat(rows, "\n") or "no globals of yours yet: x = 1 makes one"
+end)

@@ -1,0 +1,282 @@
+#include "line_editor.h"
+
+#include "terminal.h"
+
+#include <histedit.h>
+#include <langinfo.h>
+#include <termios.h>
+#include <unistd.h>
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <clocale>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <cwchar>
+#include <string_view>
+#include <utility>
+
+namespace redco {
+
+namespace {
+
+constexpr int history_size = 10000;
+constexpr size_t max_shown = 100;  // choices
+
+// The last signal that came while a line was read.
+volatile std::sig_atomic_t noticed = 0;
+void notice(int signal) { noticed = signal; }
+
+termios terminal_before;
+
+// While a line is read, signals interrupt the reading: it puts the terminal right.
+class NoticedSignals {
+ public:
+  NoticedSignals() {
+    noticed = 0;
+    for (size_t i = 0; i < signals.size(); ++i) {
+      struct sigaction action = {};
+      action.sa_handler = notice;
+      sigaction(signals[i], &action, &before_[i]);
+    }
+  }
+  ~NoticedSignals() {
+    for (size_t i = 0; i < signals.size(); ++i) sigaction(signals[i], &before_[i], nullptr);
+  }
+  NoticedSignals(const NoticedSignals&) = delete;
+  NoticedSignals& operator=(const NoticedSignals&) = delete;
+
+ private:
+  static constexpr std::array<int, 5> signals = {SIGINT, SIGTERM, SIGHUP, SIGWINCH, SIGCONT};
+  std::array<struct sigaction, signals.size()> before_;
+};
+
+// Typed text is UTF-8 also where no locale says so.
+void use_utf8() {
+  std::setlocale(LC_CTYPE, "");
+  if (std::string_view(nl_langinfo(CODESET)) != "UTF-8") std::setlocale(LC_CTYPE, "C.UTF-8");
+}
+
+// With bracketed paste a terminal says where pasted text begins and ends.
+constexpr const char* paste_on = "\033[?2004h";
+constexpr const char* paste_off = "\033[?2004l";
+constexpr const char* paste_begin = "\033[200~";
+constexpr const wchar_t* paste_end = L"\033[201~";
+
+void tell_terminal(const char* escape) {
+  std::fputs(escape, stdout);
+  std::fflush(stdout);
+}
+
+// Below the line, in columns.
+void list(const std::vector<std::string>& texts) {
+  size_t n = std::min(texts.size(), max_shown);
+  size_t widest = 0;
+  for (size_t i = 0; i < n; ++i) widest = std::max(widest, texts[i].size());
+  size_t columns = std::max<size_t>(1, terminal_width(STDOUT_FILENO) / (widest + 2));
+  size_t rows = (n + columns - 1) / columns;
+  std::string text;
+  for (size_t row = 0; row < rows; ++row) {
+    text += '\n';
+    for (size_t i = row; i < n; i += rows) {
+      text += texts[i];
+      if (i + rows < n) text.append(widest + 2 - texts[i].size(), ' ');
+    }
+  }
+  if (texts.size() > n) text += "\n... " + std::to_string(texts.size() - n) + " more";
+  text += '\n';
+  std::fputs(text.c_str(), stdout);
+}
+
+std::string common_beginning(const std::vector<std::string>& texts) {
+  std::string common = texts.front();
+  for (const std::string& text : texts) {
+    auto end = std::mismatch(common.begin(), common.end(), text.begin(), text.end()).first;
+    common.erase(end, common.end());
+  }
+  return common;
+}
+
+}  // namespace
+
+struct LineEditor::Impl {
+  Impl(const std::string& history_path, Complete complete)
+      : file(history_path), complete(std::move(complete)) {}
+
+  HistoryFile file;
+  Complete complete;
+  EditLine* editor = nullptr;
+  History* history = nullptr;
+  std::string newest;  // entry
+  const char* prompt = "";
+  bool is_cleared = false;
+
+  static Impl& of(EditLine* editor) {
+    void* impl = nullptr;
+    el_get(editor, EL_CLIENTDATA, &impl);
+    return *static_cast<Impl*>(impl);
+  }
+
+  static int read_character(EditLine* editor, wchar_t* character) {
+    std::mbstate_t state = {};
+    while (true) {
+      char byte;
+      ssize_t n = ::read(STDIN_FILENO, &byte, 1);
+      if (n == 1) {
+        size_t used = std::mbrtowc(character, &byte, 1, &state);
+        if (used == static_cast<size_t>(-1)) state = {};  // bytes that are no UTF-8 are passed over
+        if (used <= 1) return 1;
+        continue;
+      }
+      if (n == 0 || errno != EINTR) return 0;
+      switch (std::exchange(noticed, 0)) {
+        case SIGWINCH:
+          el_resize(editor);
+          break;
+        case SIGCONT:  // the shell had the terminal meanwhile
+          el_set(editor, EL_PREP_TERM, 1);
+          tell_terminal(paste_on);
+          el_set(editor, EL_REFRESH);
+          break;
+        case SIGINT:
+          of(editor).is_cleared = true;
+          return 0;
+        case SIGTERM:
+        case SIGHUP:
+          noticed = 1;
+          return 0;
+      }
+    }
+  }
+
+  static unsigned char clear(EditLine* editor, int) {
+    const LineInfo* line = el_line(editor);
+    el_cursor(editor, static_cast<int>(line->lastchar - line->cursor));
+    el_insertstr(editor, "^C");
+    el_push(editor, "\n");
+    of(editor).is_cleared = true;
+    return CC_REFRESH;
+  }
+
+  static unsigned char suspend(EditLine* editor, int) {
+    tell_terminal(paste_off);
+    el_set(editor, EL_PREP_TERM, 0);
+    std::raise(SIGTSTP);  // until the shell continues this process
+    noticed = 0;
+    el_set(editor, EL_PREP_TERM, 1);
+    tell_terminal(paste_on);
+    return CC_REDISPLAY;
+  }
+
+  // Pasted lines stay together, as one chunk, and wait for Enter.
+  static unsigned char paste(EditLine* editor, int) {
+    std::wstring text;
+    wchar_t character;
+    while (!text.ends_with(paste_end)) {
+      if (read_character(editor, &character) != 1) return CC_EOF;
+      text += character == L'\r' ? L'\n' : character;
+    }
+    text.erase(text.size() - std::wcslen(paste_end));
+    if (text.ends_with(L'\n')) text.pop_back();
+    return el_winsertstr(editor, text.c_str()) == 0 ? CC_REFRESH : CC_ERROR;
+  }
+
+  static unsigned char complete_word(EditLine* editor, int) {
+    const LineInfo* line = el_line(editor);
+    std::string text(line->buffer, line->lastchar);
+    auto cursor = static_cast<size_t>(line->cursor - line->buffer);
+    size_t indent = text.find_first_not_of(" \t\n");
+    if (cursor <= std::min(indent, text.size())) {
+      el_insertstr(editor, "  ");
+      return CC_REFRESH;
+    }
+    Choices choices = of(editor).complete(text, cursor);
+    if (choices.texts.empty()) return CC_REFRESH_BEEP;
+    std::string common = common_beginning(choices.texts);
+    size_t typed = cursor - choices.start;
+    if (common.size() > typed) {
+      el_insertstr(editor, common.c_str() + typed);
+      return CC_REFRESH;
+    }
+    if (choices.texts.size() == 1) return CC_REFRESH;
+    list(choices.texts);
+    return CC_REDISPLAY;
+  }
+};
+
+LineEditor::LineEditor(const std::string& history_path, Complete complete)
+    : impl_(std::make_unique<Impl>(history_path, std::move(complete))) {
+  use_utf8();
+  History* history = impl_->history = history_init();
+  HistEvent event;
+  ::history(history, &event, H_SETSIZE, history_size);
+  for (const std::string& entry : impl_->file.read())
+    ::history(history, &event, H_ENTER, entry.c_str());
+
+  EditLine* editor = impl_->editor = el_init("redco-lua", stdin, stdout, stderr);
+  el_set(editor, EL_CLIENTDATA, impl_.get());
+  el_set(
+      editor, EL_PROMPT, +[](EditLine* e) { return const_cast<char*>(Impl::of(e).prompt); });
+  el_set(editor, EL_EDITOR, "emacs");
+  el_set(editor, EL_HIST, ::history, history);
+  el_set(editor, EL_GETCFN, &Impl::read_character);
+  // Ctrl-C and Ctrl-Z are functions of this file: the terminal shall make no signals of them.
+  el_set(editor, EL_SETTY, "-d", "-isig", nullptr);
+  // And while a chunk runs it shall write no ^C into a progress bar.
+  tcgetattr(STDIN_FILENO, &terminal_before);
+  std::atexit(+[] { tcsetattr(STDIN_FILENO, TCSADRAIN, &terminal_before); });  // of os.exit too
+  el_set(editor, EL_SETTY, "-x", "-echoctl", nullptr);
+  el_set(editor, EL_ADDFN, "redco-clear", "Drops what was typed", &Impl::clear);
+  el_set(editor, EL_ADDFN, "redco-suspend", "Stops the program", &Impl::suspend);
+  el_set(editor, EL_ADDFN, "redco-complete", "Completes a name", &Impl::complete_word);
+  el_set(editor, EL_ADDFN, "redco-paste", "Takes pasted lines", &Impl::paste);
+  constexpr const char* keys[][2] = {
+      {"^I", "redco-complete"},      {"^C", "redco-clear"},
+      {"^Z", "redco-suspend"},       {"^R", "em-inc-search-prev"},
+      {paste_begin, "redco-paste"},  {"\033[3~", "ed-delete-next-char"},
+      {"\033[H", "ed-move-to-beg"},  {"\033[F", "ed-move-to-end"},
+      {"\033[1~", "ed-move-to-beg"}, {"\033[4~", "ed-move-to-end"},
+      {"\033[1;5C", "em-next-word"}, {"\033[1;5D", "ed-prev-word"},
+  };
+  el_source(editor, nullptr);  // ~/.editrc, before the keys that must be these
+  for (const auto& key : keys) el_set(editor, EL_BIND, key[0], key[1], nullptr);
+}
+
+LineEditor::~LineEditor() {
+  el_end(impl_->editor);
+  history_end(impl_->history);
+}
+
+Input LineEditor::read(const char* prompt) {
+  impl_->prompt = prompt;
+  impl_->is_cleared = false;
+  const char* line = nullptr;
+  bool is_stopped = false;
+  {
+    NoticedSignals signals;
+    tell_terminal(paste_on);
+    int size = 0;
+    line = el_gets(impl_->editor, &size);
+    tell_terminal(paste_off);
+    is_stopped = noticed != 0;
+  }
+  if (line == nullptr) std::putchar('\n');
+  if (impl_->is_cleared) return {Input::Kind::cleared};
+  if (is_stopped) std::raise(SIGTERM);  // the terminal is as it was before
+  if (line == nullptr) return {Input::Kind::end};
+  std::string text = line;
+  if (text.ends_with('\n')) text.pop_back();
+  return {Input::Kind::line, text};
+}
+
+void LineEditor::remember(const std::string& entry) {
+  if (entry.find_first_not_of(" \t\n") == std::string::npos || entry == impl_->newest) return;
+  impl_->newest = entry;
+  HistEvent event;
+  ::history(impl_->history, &event, H_ENTER, entry.c_str());
+  impl_->file.append(entry);
+}
+
+}  // namespace redco

@@ -1,0 +1,271 @@
+#include "prompt.h"
+
+#include "history_file.h"
+#include "line_editor.h"
+#include "shared_prompt.h"
+#include "terminal.h"
+
+#include <redco/engine.h>
+#include <redco/prompt.h>
+#include <redco/run_log.h>
+#include <redco/version.h>
+
+#include <unistd.h>
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <system_error>
+
+namespace redco {
+
+namespace {
+
+// Faster chunks show no time.
+constexpr double shown_seconds = 0.1;
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// What Ctrl-C ends; null while nothing runs.
+std::atomic<Engine*> running = nullptr;
+// And whether a turn has not ended on all processes.
+std::atomic<bool> in_turn = false;
+
+void on_interrupt(int) {
+  Engine* engine = running;
+  if (engine != nullptr || in_turn) request_interrupt();  // for what waits outside Lua
+  if (engine != nullptr) engine->interrupt();
+}
+
+enum class Style { error, dim };
+
+std::string painted(Style style, const std::string& text) {
+  return (style == Style::error ? "\033[31m" : "\033[2m") + text + "\033[0m";
+}
+
+// Names of files that begin so; a folder's ends in a slash.
+std::vector<std::string> files_beginning(const std::string& beginning) {
+  size_t slash = beginning.rfind('/') + 1;  // 0 where there is none
+  std::string folder = beginning.substr(0, slash);
+  std::string name = beginning.substr(slash);
+  std::vector<std::string> found;
+  std::error_code error;
+  std::filesystem::directory_iterator entries(folder.empty() ? "." : folder, error);
+  for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
+    std::string entry = entries->path().filename().string();
+    bool is_hidden = entry.starts_with('.') && !name.starts_with('.');
+    std::error_code ignored;
+    if (entry.starts_with(name) && !is_hidden)
+      found.push_back(folder + entry + (entries->is_directory(ignored) ? "/" : ""));
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+Choices choices_of(const Prompt& prompt, const std::string& line, size_t cursor) {
+  try {
+    Prompt::Completion found = prompt.complete(line, cursor);
+    if (found.is_file)
+      return {found.start, files_beginning(line.substr(found.start, cursor - found.start))};
+    return {found.start, found.candidates};
+  } catch (const ScriptError&) {  // no memory, say
+    return {cursor, {}};
+  }
+}
+
+// Lines that nobody edits: of a pipe, or a terminal that can't.
+Input read_plain(const char* prompt, bool is_typed) {
+  if (is_typed) std::fputs(prompt, stdout);
+  std::fflush(stdout);
+  char* line = nullptr;
+  size_t capacity = 0;
+  errno = 0;
+  ssize_t size = getline(&line, &capacity, stdin);
+  std::string text(line, size > 0 ? static_cast<size_t>(size) : 0);
+  std::free(line);
+  if (size < 0 && errno == EINTR) {
+    std::clearerr(stdin);
+    return {Input::Kind::cleared};
+  }
+  if (size < 0) return {Input::Kind::end};
+  if (text.ends_with('\n')) text.pop_back();
+  return {Input::Kind::line, text};
+}
+
+class PromptLoop {
+ public:
+  PromptLoop(Engine& engine, Console& console)
+      : engine_(engine),
+        console_(console),
+        shared_(shares_prompt() ? std::make_unique<SharedPrompt>() : nullptr),
+        has_colors_(is_shown() && is_capable_ && variable("NO_COLOR").empty()),
+        prompt_(engine, {.width = width(), .colors = has_colors_}) {}
+
+  void run() {
+    turn([this] { return run_start_up_file(); });
+    if (shared_ && !shared_->is_here()) {
+      while (auto chunk = shared_->take()) run(*chunk);
+      return;
+    }
+    {
+      auto at_terminal = this->at_terminal();
+      if (is_typed_ && is_shown() && is_capable_)
+        editor_.emplace(HistoryFile::default_path(),
+                        [this](const std::string& line, size_t cursor) {
+                          return choices_of(prompt_, line, cursor);
+                        });
+      if (is_typed_) std::printf("redco-lua " REDCO_VERSION "; :h for help, :q or Ctrl-D to end\n");
+    }
+    read_and_run();
+    if (shared_) shared_->give(std::nullopt);
+  }
+
+ private:
+  void read_and_run() {
+    const char* sign = "> ";
+    while (true) {
+      Input input = read(sign);
+      sign = "> ";
+      if (input.kind == Input::Kind::end) break;
+      if (input.kind == Input::Kind::cleared) {
+        prompt_.forget();
+        continue;
+      }
+      Prompt::Fed fed = prompt_.feed(input.text);
+      if (fed.status == Prompt::Status::more) {
+        sign = ">> ";
+        continue;
+      }
+      if (editor_) editor_->remember(fed.chunk.empty() ? input.text : fed.chunk);
+      if (fed.status == Prompt::Status::quit) return;
+      give_and_run(fed.chunk);
+    }
+    // What lacks its end is an error of syntax.
+    std::string unfinished = prompt_.forget();
+    if (!unfinished.empty() && !is_typed_) give_and_run(unfinished);
+  }
+
+  Input read(const char* sign) {
+    auto at_terminal = this->at_terminal();
+    return editor_ ? editor_->read(sign) : read_plain(sign, is_typed_);
+  }
+
+  // Where what is written goes through the launcher, for what belongs to the prompt itself.
+  std::unique_ptr<SharedPrompt::AtTerminal> at_terminal() const {
+    bool is_apart = shared_ && is_typed_;
+    return is_apart ? std::make_unique<SharedPrompt::AtTerminal>() : nullptr;
+  }
+
+  bool is_shown() const { return shared_ ? shared_->width() > 0 : isatty(STDOUT_FILENO); }
+
+  size_t width() const {
+    size_t columns = shared_ ? shared_->width() : terminal_width(STDOUT_FILENO);
+    return columns == 0 ? 80 : columns;
+  }
+
+  // What `body` runs may be ended by Ctrl-C; of several processes, by an error of another too.
+  void turn(const std::function<Prompt::Answer()>& body) {
+    Prompt::Answer answer;
+    auto run_body = [&] {
+      running = &engine_;
+      answer = body();
+      running = nullptr;
+      if (!answer.text.empty()) show(answer.text);
+      std::fflush(stdout);
+      return answer.message;
+    };
+    if (shared_) {
+      in_turn = true;
+      shared_->turn(run_body, [&] { show_error(answer); });
+      in_turn = false;
+    } else if (!run_body().empty()) {
+      show_error(answer);
+    }
+    if (answer.hint.empty() || !is_typed_) return;
+    auto at_terminal = this->at_terminal();
+    show(dim(answer.hint));
+  }
+
+  void give_and_run(const std::string& chunk) {
+    if (shared_) shared_->give(chunk);
+    run(chunk);
+  }
+
+  void run(const std::string& chunk) {
+    prompt_.set_width(width());
+    auto start = std::chrono::steady_clock::now();
+    turn([&] { return prompt_.run(chunk); });
+    double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (seconds < shown_seconds || !is_typed_) return;
+    char text[40];
+    std::snprintf(text, sizeof(text), "[%.2f s]", seconds);
+    auto at_terminal = this->at_terminal();
+    show(dim(text));
+    std::fflush(stdout);
+  }
+
+  static void show(const std::string& text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::putchar('\n');
+  }
+
+  std::string dim(const std::string& text) const {
+    return has_colors_ ? painted(Style::dim, text) : text;
+  }
+
+  void show_error(const Prompt::Answer& answer) {
+    bool has_colors = has_colors_ && (shared_ || isatty(STDERR_FILENO));
+    console_.line(has_colors ? painted(Style::error, answer.message) : answer.message);
+    if (answer.traceback.empty()) return;
+    console_.line(has_colors ? painted(Style::dim, answer.traceback) : answer.traceback);
+  }
+
+  // What the user always wants to have at a prompt.
+  Prompt::Answer run_start_up_file() {
+    std::string path = variable("REDCO_INIT");
+    if (path.empty()) {
+      std::string config = variable("XDG_CONFIG_HOME");
+      if (!config.starts_with('/')) config = variable("HOME") + "/.config";
+      path = config + "/redco/init.lua";
+      std::error_code ignored;
+      if (!std::filesystem::exists(path, ignored)) return {};
+    }
+    try {
+      engine_.run_file(path);
+      return {};
+    } catch (const Error& error) {
+      return {.text = "", .message = error.what(), .traceback = "", .hint = ""};
+    }
+  }
+
+  Engine& engine_;
+  Console& console_;
+  bool is_typed_ = isatty(STDIN_FILENO);
+  bool is_capable_ = !variable("TERM").empty() && variable("TERM") != "dumb";
+  std::unique_ptr<SharedPrompt> shared_;  // null where this process is alone
+  bool has_colors_;
+  Prompt prompt_;
+  std::optional<LineEditor> editor_;
+};
+
+}  // namespace
+
+void run_prompt(Engine& engine, Console& console) {
+  struct sigaction action = {};
+  action.sa_handler = on_interrupt;  // and no restart: reading ends with it
+  sigaction(SIGINT, &action, nullptr);
+  PromptLoop(engine, console).run();
+}
+
+}  // namespace redco
