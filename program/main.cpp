@@ -140,7 +140,8 @@ int run_workers(const Arguments& args) {
 // Tells everyone who may ask why this process ends.
 void tell(const std::string& message, const std::string& traceback) {
   std::string text = traceback.empty() ? message : message + "\n" + traceback;
-  std::fprintf(stderr, "redco-lua: %s\n", text.c_str());
+  // What ends a shared prompt the launcher shows, once.
+  if (!redco::shares_prompt()) std::fprintf(stderr, "redco-lua: %s\n", text.c_str());
   redco::report_failure(text);
   redco::write_error_file(message, traceback);
 }

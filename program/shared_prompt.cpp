@@ -49,10 +49,10 @@ void SharedPrompt::turn(const std::function<std::string()>& body,
   }
   std::fflush(nullptr);
   turns_.end();
+  if (is_here()) await_output();
 }
 
 SharedPrompt::AtTerminal::AtTerminal() {
-  await_output();
   output_ = dup(STDOUT_FILENO);
   dup2(STDIN_FILENO, STDOUT_FILENO);
 }

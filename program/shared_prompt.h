@@ -27,11 +27,11 @@ class SharedPrompt {
   std::optional<std::string> take() { return turns_.take(); }
 
   /// Runs `body` as one turn. It returns the message of its error, or nothing, and `show` is called
-  /// where that is the first of the turn: on one process, or those that failed alike.
+  /// where that is the first of the turn: on one process, or those that failed alike. What all have
+  /// written has come out when it returns where the prompt is.
   void turn(const std::function<std::string()>& body, const std::function<void()>& show);
 
-  /// While it lives what is written goes to the terminal as it is: for the prompt itself. All that
-  /// the processes have written before is there.
+  /// While it lives what is written goes to the terminal as it is: for the prompt itself.
   class AtTerminal {
    public:
     AtTerminal();

@@ -63,7 +63,8 @@ void Turns::begin(std::function<void()> leave) {
 RunStore::Failure Turns::fail(const std::string& text) {
   failed_ = true;
   turn_->note_failure({processes_.rank, text});
-  return *turn_->failure();
+  auto of_run = store_->failure();
+  return of_run ? *of_run : *turn_->failure();
 }
 
 void Turns::end() {
@@ -76,14 +77,19 @@ void Turns::end() {
     keys.push_back(key("ended/" + std::to_string(rank)));
   }
   store.set(keys[static_cast<size_t>(processes_.rank)], std::vector<uint8_t>{failed_});
-  while (!await_keys(store, keys, Peers::look_around)) {
+  auto is_interrupted = [] {
     try {
       check_interrupt();
-    } catch (const Interrupted& error) {
-      turn_->note_failure({processes_.rank, error.what()});
+      return false;
+    } catch (const Interrupted&) {
+      return true;
     }
+  };
+  while (!await_keys(store, keys, Peers::look_around)) {
+    if (is_interrupted()) turn_->note_failure({processes_.rank, "interrupted"});
     connection_.peers().check([] { return std::string("waiting for the other processes"); }, all);
   }
+  is_interrupted();  // too late
   bool any_failed = false;
   for (const auto& ended : store.multiGet(keys)) any_failed |= ended != std::vector<uint8_t>{0};
   if (any_failed) connection_.disconnect();

@@ -39,10 +39,11 @@ class REDCO_API Turns {
   /// On all, before they do it. When another process fails in the turn `leave` is called, on
   /// another thread.
   void begin(std::function<void()> leave);
-  /// This process has failed. Returns the first failure of the turn, which may be another's.
+  /// This process has failed. Returns the first failure of the turn, or of the run if there is one,
+  /// which may be another's.
   RunStore::Failure fail(const std::string& text);
   /// Waits until all processes have ended the turn. An interrupt meanwhile makes those that have
-  /// not leave it. Throws Error when a process of the run is gone.
+  /// not leave it, and nothing else. Throws Error when a process of the run is gone.
   void end();
 
  private:
