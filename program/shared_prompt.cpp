@@ -4,6 +4,9 @@
 
 #include <redco/error.h>
 
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/empty.h>
+
 #include <pthread.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -13,6 +16,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 namespace redco {
 
@@ -48,8 +52,23 @@ void SharedPrompt::turn(const std::function<std::string()>& body,
     if (turns_.fail(message).text == message) show();
   }
   std::fflush(nullptr);
-  turns_.end();
+  if (!turns_.end()) draw_alike();
   if (is_here()) await_output();
+}
+
+// In a turn that failed some processes may have drawn more random numbers than others.
+void SharedPrompt::draw_alike() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  if (is_here()) {
+    at::Tensor state = generator.get_state();
+    give(std::string(static_cast<const char*>(state.const_data_ptr()), state.nbytes()));
+  } else if (auto bytes = take()) {
+    at::Tensor state = at::empty({static_cast<int64_t>(bytes->size())}, at::kByte);
+    std::memcpy(state.mutable_data_ptr(), bytes->data(), bytes->size());
+    generator.set_state(state);
+  }
+  turns_.begin([] {});
+  turns_.end();
 }
 
 SharedPrompt::AtTerminal::AtTerminal() {

@@ -44,6 +44,8 @@ class SharedPrompt {
   };
 
  private:
+  void draw_alike();
+
   Processes processes_;
   Turns turns_;
   size_t width_;

@@ -161,6 +161,9 @@ class Grid : public Mesh, Connection::Lines {
   Group& group(Dim dim) const override { return *groups_[dim]; }
   Group& world() const override { return *groups_[n_dims]; }
   Notes& notes() const override { return *notes_; }
+  int64_t generation() const override {
+    return connection_ == nullptr ? 0 : connection_->generation();
+  }
 
  private:
   void connect(GroupParts& parts) {

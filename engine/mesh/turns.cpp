@@ -67,7 +67,7 @@ RunStore::Failure Turns::fail(const std::string& text) {
   return of_run ? *of_run : *turn_->failure();
 }
 
-void Turns::end() {
+bool Turns::end() {
   connection_.peers().end_turn();
   auto& store = *store_->c10d();
   std::vector<std::string> keys;
@@ -94,6 +94,7 @@ void Turns::end() {
   for (const auto& ended : store.multiGet(keys)) any_failed |= ended != std::vector<uint8_t>{0};
   if (any_failed) connection_.disconnect();
   ++number_;
+  return !any_failed;
 }
 
 }  // namespace redco

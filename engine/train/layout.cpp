@@ -11,6 +11,7 @@
 #include "params_layout.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <map>
@@ -86,6 +87,21 @@ void Trainer::prepare_optimizer(std::optional<Tree> opt_state) {
   if (mesh->world().size() == 1) return;
   state_.opt_state = laid_like(state_.opt_state, names_, updates_);
   reducer_ = std::make_unique<GradientReducer>(leaves_, targets);
+  generation_ = mesh->generation();
+}
+
+// A step that failed on one process may have ended at another place on each.
+void Trainer::rejoin() {
+  Mesh& mesh = *deployer_->mesh();
+  if (!reducer_ || std::exchange(generation_, mesh.generation()) == mesh.generation()) return;
+  at::Tensor steps = at::tensor({state_.step, -state_.step}, at::kLong).to(mesh.device());
+  steps = mesh.world().all_reduce(steps, ReduceOp::max).cpu();
+  auto newest = steps[0].item<int64_t>(), oldest = -steps[1].item<int64_t>();
+  require(newest == oldest, "the processes were interrupted between steps: some are at step ",
+          oldest, ", some at ", newest,
+          "; give the Trainer a state they share, such as that of a checkpoint");
+  reducer_->forget_plan();
+  refresh_params();
 }
 
 // Each rank has updated its part of what dp shares.

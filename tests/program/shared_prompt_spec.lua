@@ -13,7 +13,8 @@ r = tonumber(os.getenv "RANK" or 0); n = tonumber(os.getenv "WORLD_SIZE" or 1)
 function ctrl_c() os.execute("(sleep 0.5; kill -INT " .. ffi.C.getppid() .. ") &") end
 function clock() local p = io.popen "date +%s.%N"; local t = p:read "*n"; p:close(); return t end
 function took() if r == 0 then print(clock() - from < limit and "soon" or clock() - from) end end
-d = redco.Deployer { seed = 1, n_model_shards = n == 4 and 2 or 1, verbose = false }
+mp = n == 4 and 2 or 1; zero = tonumber(os.getenv "ZERO" or 0)
+d = redco.Deployer { seed = 1, n_model_shards = mp, zero = zero, zero_min_size = 1, verbose = false }
 function weight(i) return torch.linspace(-1, i, 64, { dtype = "float64" }):reshape { 8, 8 } end
 function collate_fn(rows) return { x = torch.tensor(rows, { dtype = "float64" }) } end
 function apply(p, x) return x:matmul(p["l1.weight"]:t()):tanh():matmul(p["l2.weight"]:t()) end
@@ -135,13 +136,28 @@ test("they are with REDCO_CHECK_SPMD too", function()
 end)
 
 test("what was made before an error is used after it", function()
-  local code, out, err = session { "step()", "function total() return ('%.6f'):format(" ..
-    "apply(trainer.state.params, weight(3)):sum():item()) end", "before = total()",
-    "function in_loss() if r == 3 then error 'late' end end fit(1)", "before == total()",
-    "y = redco.grad(function(p) return apply(p, weight(1)):sum() end)(trainer.state.params)",
-    "y['l1.weight']:isfinite():all():item()" }
+  local _, out = session({ "step()", "step()", "step()" }, {})
+  local expected = out:gsub("[^\n]+", "[all] %0") .. "[all] true\n[all] true\n[all] 2\n"
+  local stray = "function in_loss() if r == 1 then error('astray', 0) end end fit(1)"
+  write("chunks", prelude .. table.concat({ stray, "step()", "step()", stray, "step()",
+    "sum = function(p) return apply(p, weight(1)):sum() end; params = trainer.state.params;",
+    "before = ('%.9f'):format(sum(params):item()); kept = torch.ones({ 2 })", stray,
+    "before == ('%.9f'):format(sum(params):item())",
+    "redco.grad(sum)(params)['l1.weight']:isfinite():all():item()", "kept:sum():item()" }, "\n"))
+  for _, zero in ipairs { 0, 1, 3 } do
+    local code, err
+    code, out, err = program.shell(("ZERO=%d \"$REDCO_LUA\" --nproc 4 < chunks"):format(zero))
+    expect_code(0, code, out, err)
+    expect_equal(out, expected)
+  end
+end)
+
+test("random numbers are the same on all again", function()
+  local code, out, err = session { "x = torch.rand({ 1 }); if r == 1 then error 'early' end " ..
+    "x = torch.rand({ 1 }); rng = d:gen_rng()", "('%.6f'):format(torch.rand({ 1 }):item())",
+    "('%.6f'):format(torch.rand({ 1 }, { generator = d:gen_rng() }):item())" }
   expect_code(0, code, out, err)
-  expect_has(out, "[all] true\n[all] true\n")
+  assert(out:find "^%[all%] 0%.%d+\n%[all%] 0%.%d+\n$", out)
 end)
 
 test("the death of one ends all with its cause", function()

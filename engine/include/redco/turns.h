@@ -42,9 +42,10 @@ class REDCO_API Turns {
   /// This process has failed. Returns the first failure of the turn, or of the run if there is one,
   /// which may be another's.
   RunStore::Failure fail(const std::string& text);
-  /// Waits until all processes have ended the turn. An interrupt meanwhile makes those that have
-  /// not leave it, and nothing else. Throws Error when a process of the run is gone.
-  void end();
+  /// Waits until all processes have ended the turn; false where any has failed. An interrupt
+  /// meanwhile makes those that have not leave it, and nothing else. Throws Error when a process of
+  /// the run is gone.
+  bool end();
 
  private:
   std::string key(const std::string& name) const;
