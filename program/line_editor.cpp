@@ -4,6 +4,7 @@
 
 #include <histedit.h>
 #include <langinfo.h>
+#include <poll.h>
 #include <termios.h>
 #include <unistd.h>
 #include <algorithm>
@@ -30,6 +31,7 @@ volatile std::sig_atomic_t noticed = 0;
 void notice(int signal) { noticed = signal; }
 
 termios terminal_before;
+void restore_terminal() { tcsetattr(STDIN_FILENO, TCSADRAIN, &terminal_before); }
 
 // While a line is read, signals interrupt the reading: it puts the terminal right.
 class NoticedSignals {
@@ -112,6 +114,7 @@ struct LineEditor::Impl {
   std::string newest;  // entry
   const char* prompt = "";
   bool is_cleared = false;
+  int ending = 0;  // the signal that ends the program
 
   static Impl& of(EditLine* editor) {
     void* impl = nullptr;
@@ -130,12 +133,18 @@ struct LineEditor::Impl {
         if (used <= 1) return 1;
         continue;
       }
+      if (n < 0 && errno == EAGAIN) {  // a program that a chunk ran has left the terminal so
+        pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+        poll(&input, 1, -1);
+        continue;
+      }
       if (n == 0 || errno != EINTR) return 0;
       switch (std::exchange(noticed, 0)) {
         case SIGWINCH:
           el_resize(editor);
           break;
         case SIGCONT:  // the shell had the terminal meanwhile
+          el_set(editor, EL_PREP_TERM, 0);
           el_set(editor, EL_PREP_TERM, 1);
           tell_terminal(paste_on);
           el_set(editor, EL_REFRESH);
@@ -144,8 +153,10 @@ struct LineEditor::Impl {
           of(editor).is_cleared = true;
           return 0;
         case SIGTERM:
+          of(editor).ending = SIGTERM;
+          return 0;
         case SIGHUP:
-          noticed = 1;
+          of(editor).ending = SIGHUP;
           return 0;
       }
     }
@@ -226,7 +237,7 @@ LineEditor::LineEditor(const std::string& history_path, Complete complete)
   el_set(editor, EL_SETTY, "-d", "-isig", nullptr);
   // And while a chunk runs it shall write no ^C into a progress bar.
   tcgetattr(STDIN_FILENO, &terminal_before);
-  std::atexit(+[] { tcsetattr(STDIN_FILENO, TCSADRAIN, &terminal_before); });  // of os.exit too
+  std::atexit(restore_terminal);  // that of os.exit too
   el_set(editor, EL_SETTY, "-x", "-echoctl", nullptr);
   el_set(editor, EL_ADDFN, "redco-clear", "Drops what was typed", &Impl::clear);
   el_set(editor, EL_ADDFN, "redco-suspend", "Stops the program", &Impl::suspend);
@@ -253,18 +264,20 @@ Input LineEditor::read(const char* prompt) {
   impl_->prompt = prompt;
   impl_->is_cleared = false;
   const char* line = nullptr;
-  bool is_stopped = false;
   {
     NoticedSignals signals;
+    el_set(impl_->editor, EL_PREP_TERM, 1);  // before the prompt is seen, and something typed
     tell_terminal(paste_on);
     int size = 0;
     line = el_gets(impl_->editor, &size);
     tell_terminal(paste_off);
-    is_stopped = noticed != 0;
   }
   if (line == nullptr) std::putchar('\n');
   if (impl_->is_cleared) return {Input::Kind::cleared};
-  if (is_stopped) std::raise(SIGTERM);  // the terminal is as it was before
+  if (impl_->ending != 0) {
+    restore_terminal();
+    std::raise(impl_->ending);
+  }
   if (line == nullptr) return {Input::Kind::end};
   std::string text = line;
   if (text.ends_with('\n')) text.pop_back();

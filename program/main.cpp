@@ -205,7 +205,8 @@ int main(int argc, char** argv) {
   silence_log();
   CLI::App app(
       "Runs a Lua script that trains or runs models: redco-lua [OPTIONS] [FILE [ARGS]]\n"
-      "FILE - is the standard input; flags after FILE are the script's own.",
+      "Without FILE it is a prompt. FILE - is the standard input.\n"
+      "Flags after FILE are the script's own.",
       "redco-lua");
   Arguments args;
   app.add_option("-e", args.chunks, "Run this piece of Lua")

@@ -13,6 +13,7 @@
 #include <unistd.h>
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -91,6 +92,7 @@ Input read_plain(const char* prompt, bool is_typed) {
   size_t capacity = 0;
   errno = 0;
   ssize_t size = getline(&line, &capacity, stdin);
+  if (size < 0 && is_typed) std::putchar('\n');
   std::string text(line, size > 0 ? static_cast<size_t>(size) : 0);
   std::free(line);
   if (size < 0 && errno == EINTR) {
@@ -146,8 +148,8 @@ class PromptLoop {
         sign = ">> ";
         continue;
       }
-      if (editor_) editor_->remember(fed.chunk.empty() ? input.text : fed.chunk);
       if (fed.status == Prompt::Status::quit) return;
+      if (editor_) editor_->remember(fed.chunk);
       give_and_run(fed.chunk);
     }
     // What lacks its end is an error of syntax.

@@ -7,6 +7,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -33,13 +34,19 @@ void await_output() {
 
 }  // namespace
 
-bool shares_prompt() { return std::getenv(prompt_variable) != nullptr; }
+bool shares_prompt() {
+  static const bool known = std::getenv(prompt_variable) != nullptr;
+  return known;
+}
 
 SharedPrompt::SharedPrompt()
     : processes_(find_processes()),
       turns_(processes_),
       width_(std::strtoul(std::getenv(prompt_variable), nullptr, 10)) {
   if (width_ > 0) width_ = std::max(width_, 2 * rank_columns) - rank_columns;
+  // What is started from the prompt has no part in it.
+  unsetenv(prompt_variable);
+  if (is_here()) fcntl(Workers::prompt_descriptor, F_SETFD, FD_CLOEXEC);
 }
 
 void SharedPrompt::turn(const std::function<std::string()>& body,

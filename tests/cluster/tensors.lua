@@ -299,4 +299,21 @@ test("a rule that fits nothing, or no parameter, is an error", function()
   expect_error(with { "1.weight" }, "rule 1", "{pattern, placement}")
 end)
 
+test("a prompt of one process shows sharded tensors without the others", function()
+  if deployer.process_id ~= 0 then return end  -- to wait for them would never end
+  local pretty = require "redco.repl.pretty"
+  local before = traffic()
+  local text = pretty.answer({ w = halves }, { width = 80 })
+  expect_equal(text, "{ w = float32 [4, 6], dp replicate, mp shard(1) }")
+  text = pretty.answer(halves, { width = 80 })
+  assert(text:find "^ShardedTensor%(size=%(4, 6%)", text)
+  assert(text:find("\n[float32 [4, 6], dp replicate, mp shard(1)]", 1, true), text)
+  rawset(_G, "halves", halves)
+  text = require "redco.repl.who" ()
+  rawset(_G, "halves", nil)
+  assert(text:find("halves  Tensor  float32 [4, 6], dp replicate, mp shard(1)  48 bytes", 1, true),
+    text)
+  expect_equal(traffic(), before)
+end)
+
 testing.finish()

@@ -55,7 +55,7 @@ local function callee(text)
   return text:match "([%a_][%w_.:]*)%s*$"
 end
 
---- The function whose named arguments stand in the innermost braces, and whether a key is next.
+--- The function whose named arguments stand in the innermost braces, where a key may be next.
 local function called(text, open, word_start)
   local innermost, outer = open[#open], open[#open - 1]
   if not innermost or innermost[1] ~= "{" then return end
@@ -96,11 +96,9 @@ end
 -- What has a name, after the owner before it.
 local function names(text)
   local path = text:match "[%w_.:]*$"
+  if path:find "^%d" then return {}, path end
   local owner, separator, prefix = path:match "^(.*)([.:])([%w_]*)$"
-  if not owner then
-    if path:find "^%d" then return {}, path end
-    return globals(path), path
-  end
+  if not owner then return globals(path), path end
   if owner == "" then
     -- What a call returned is not known; mostly it is a tensor.
     local is_result = separator == ":" and text:sub(1, -#path - 1):find "[)}%]]%s*$"

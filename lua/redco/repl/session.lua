@@ -35,8 +35,10 @@ local function load_chunk(text)
   local chunk, message = loadstring("return " .. expression .. "\n", "=stdin")
   -- A call behind `return` would leave no frame, and so errors no place, of the chunk.
   if chunk then
-    local called = ("return (...)(%s\n)"):format(expression:gsub(";%s*$", ""))
-    return loadstring(called, "=stdin") or chunk
+    local values = expression:gsub(";%s*$", "")
+    return loadstring("return (...)(" .. values .. ")", "=stdin")
+      or loadstring("return (...)(" .. values .. "\n)", "=stdin")  -- behind a comment
+      or chunk
   end
   local is_incomplete = lacks_end(message)
   chunk, message = loadstring(text .. "\n", "=stdin")
@@ -116,7 +118,11 @@ function Session:answer(chunk, ok, ...)
   if n > 0 and (...) ~= nil then rawset(_G, "_", (...)) end
   if n == 0 or chunk:find ";%s*$" then return { hint = self:hint(chunk) } end
   local texts = {}
-  for i = 1, n do texts[i] = pretty.answer((select(i, ...)), self.options) end
+  for i = 1, n do
+    local is_shown, text, traceback = native.try(pretty.answer, (select(i, ...)), self.options)
+    if not is_shown then return { message = text, traceback = user_frames(traceback) } end
+    texts[i] = text
+  end
   return { text = table.concat(texts, "\n") }
 end
 
@@ -148,7 +154,7 @@ function session.new(options)
   setmetatable(_G, nil)
   for name, value in pairs { redco = require "redco", torch = require "redco.torch",
     help = help, who = who } do
-    rawset(_G, name, value)
+    if rawget(_G, name) == nil then rawset(_G, name, value) end
   end
   return setmetatable({ options = options }, Session)
 end

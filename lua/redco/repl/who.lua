@@ -25,6 +25,8 @@ local function count(root)
   return entries, tensors, bytes
 end
 
+local max_columns = 56  -- of what a value is
+
 local function size_text(bytes)
   if bytes < 1000 then return bytes .. " bytes" end
   if bytes < 1e6 then return ("%.1f kB"):format(bytes / 1e3) end
@@ -45,7 +47,7 @@ local function described(value)
   if kind == "function" then return kind, pretty.signature(value) end
   if kind == "userdata" then return tostring(value), "" end
   local text = kind == "string" and ("%q"):format(value):gsub("\\\n", "\\n") or tostring(value)
-  return kind, #text > 50 and text:sub(1, 47) .. "..." or text
+  return kind, text
 end
 
 return registry.define("who", [[
@@ -57,6 +59,7 @@ and their bytes.]], function()
   for name, value in next, _G do
     if type(name) == "string" and not of_prompt[name] and at_start[name] ~= value then
       local row = { name, described(value) }
+      if #row[3] > max_columns then row[3] = row[3]:sub(1, max_columns - 3) .. "..." end
       rows[#rows + 1] = row
       for i = 1, 2 do widths[i] = math.max(widths[i], #row[i]) end
     end

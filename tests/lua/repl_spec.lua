@@ -1,0 +1,269 @@
+-- The prompt's core: what is a chunk, how values look, what may be typed next. It does no I/O, and
+-- is called here as by a terminal.
+local session = require("redco.repl.session").new { width = 80 }
+local testing = require "testing"
+
+local test, expect_equal = testing.test, testing.expect_equal
+
+--- What a prompt answers to these lines: all but the last must leave the chunk incomplete.
+local function answer(...)
+  local lines = { ... }
+  for i = 1, #lines - 1 do expect_equal(session:feed(lines[i]), "more") end
+  local status, chunk = session:feed(lines[#lines])
+  expect_equal(status, "chunk")
+  return session:run(chunk)
+end
+
+local function expect_text(text, ...)
+  local given = answer(...)
+  expect_equal(given.message, nil)
+  expect_equal(given.text, text)
+end
+
+local function expect_message(message, ...)
+  local given = answer(...)
+  expect_equal(given.message, message)
+  expect_equal(given.text, nil)
+  return given.traceback
+end
+
+local function completed(line, prefix)
+  local start, found = session:complete(line, #line)
+  expect_equal(line:sub(start), prefix)
+  return table.concat(found, " ")
+end
+
+test("values of expressions are answers, also with = before them, not with ; behind", function()
+  expect_text("2", "1 + 1")
+  expect_text("2", "=1 + 1")
+  expect_text("2", "return 1 + 1")
+  expect_text("1\ntwo\nnil", "1, 'two', nil")
+  expect_text(nil, "1 + 1;")
+  expect_text(nil, "x = 5")
+  expect_text("5", "x")
+  expect_text("nil", "undeclared")
+  expect_text(nil, "(function() end)()")
+  expect_text(nil, "-- nothing")
+  expect_text(nil, "")
+  expect_text("a\nb", "'a\\nb'")
+end)
+
+test("_ is the last value", function()
+  answer "6 * 7"
+  expect_text("43", "_ + 1")
+  answer "x = 1"
+  expect_text("43", "_")
+end)
+
+test("a chunk goes on until it is complete", function()
+  expect_text("6", "1 +", "2 +", "3")
+  expect_text("{ 1, 2 }", "{", "1,", "2 }")
+  expect_text("a\nb", "[[a", "b]]")
+  expect_text("1", "1 --[[ a", "comment ]]")
+end)
+
+test("what was fed of a chunk can be forgotten", function()
+  expect_equal(session:feed "for i = 1, 2 do", "more")
+  expect_equal(session:feed "  print(i)", "more")
+  expect_equal(session:forget(), "for i = 1, 2 do\n  print(i)")
+  expect_equal(session:forget(), nil)
+  expect_text("1", "1")
+end)
+
+test("several lines at once are one chunk", function()
+  expect_text("10", "local a = 5\nlocal b = 2\nreturn a * b")
+end)
+
+test(":q ends, commands are none inside of a chunk", function()
+  expect_equal(session:feed ":q", "quit")
+  expect_equal(session:feed "t = {", "more")
+  expect_equal(session:feed ":q", "chunk")  -- and an error of syntax
+  assert(answer(":h").text:find ":q +ends the prompt")
+  expect_message(":x: there are :h and :q", ":x")
+end)
+
+test("a local is gone after its chunk, which is said once", function()
+  assert(answer("local gone = 1").hint:find "^gone is gone")
+  expect_equal(answer("local gone = 1").hint, nil)
+  expect_text("nil", "gone")
+end)
+
+test("an error has its place, and the user's frames where there are several", function()
+  expect_equal(expect_message("stdin:1: mine", "error 'mine'"), nil)
+  expect_equal(expect_message("stdin:2: mine", "do", "error 'mine' end"), nil)
+  expect_message("stdin:1: a Tensor has no 'nothing'", "torch.ones{2}.nothing")
+  expect_message("stdin:1: mine", "error 'mine' -- with a comment")
+  expect_equal(expect_message("stdin:1: '=' expected near 'y'", "x y"), nil)
+  expect_equal(expect_message("stdin:1: unfinished string near ''abc'", "'abc"), nil)
+  answer "function inner() error 'deep' end"
+  answer "function outer() inner() end"
+  expect_equal(expect_message("stdin:1: deep", "outer()"),
+    "\tstdin:1: in function 'inner'\n\tstdin:1: in function 'outer'\n\tstdin:1: in main chunk")
+  local traceback = expect_message("stdin:1: in it",
+    "redco.checkpoint(function() error 'in it' end)")
+  assert(traceback:find "stdin:1: in function" and not traceback:find "%[C%]", traceback)
+  traceback = expect_message("stdin:1: in it",
+    "redco.tree.map(function() error 'in it' end, { 1 })")
+  assert(traceback and not traceback:find "redco/", traceback)
+  assert(answer("torch.zeros{2}:matmul(torch.zeros{3})").message:find "^stdin:1: Tensor:matmul")
+  expect_message("an error that is a table, not a text", "error {}")
+end)
+
+test("globals named as Lua's own break nothing but the user's", function()
+  local names = { "type", "table", "string", "next", "tostring", "setmetatable", "print" }
+  local before = {}
+  for _, name in ipairs(names) do before[name] = _G[name] end
+  answer(table.concat(names, ", ") .. " = 1")
+  local given = {}
+  for i, line in ipairs { "{ a = 1 }", "type(1)", "who()", "?redco.nn.linear" } do
+    given[i] = answer(line)
+  end
+  for name, value in pairs(before) do rawset(_G, name, value) end
+  expect_equal(given[1].text, "{ a = 1 }")
+  expect_equal(given[2].message, "stdin:1: attempt to call global 'type' (a number value)")
+  assert(given[3].text:find "type +number +1", given[3].text)
+  assert(given[4].text:find "linear%(", given[4].text)
+end)
+
+test("tensors are shown with their elements and what they are", function()
+  expect_text("tensor([[0, 1, 2],\n        [3, 4, 5]])\n[int64 [2, 3]]",
+    "torch.arange(6):view{2, 3}")
+  expect_text("tensor([1., 1.], requires_grad=True)\n[float32 [2], requires_grad]",
+    "torch.ones{2}:requires_grad_()")
+  expect_text("{ loss = tensor(0.5000), x = float64 [2, 0] }",
+    "{ x = torch.zeros({2, 0}, { dtype = 'float64' }), loss = torch.tensor(0.5) }")
+end)
+
+test("tables are trees with sorted keys that know their limits", function()
+  expect_text("{}", "{}")
+  expect_text('{ 1, 2, [2.5] = true, a = "x\\ny", ["b c"] = "\\"", ["end"] = 2 }',
+    [[{ 1, 2, a = "x\ny", ["b c"] = '"', ["end"] = 2, [2.5] = true }]])
+  expect_text('{\n  long = "' .. ("x"):rep(80) .. '",\n  lower = { a = { b = { { ... 2 } } } }\n}',
+    "{ lower = { a = { b = { { c = 1, 2 } } } }, long = ('x'):rep(80) }")
+end)
+
+test("long lists fill lines, long tables are cut", function()
+  answer "ids = {} for i = 1, 150 do ids[i] = i * 1000 end"
+  local text = answer("ids").text
+  assert(text:find "^{\n  1000, 2000, 3000, ", text)
+  assert(text:find "100000,\n  %.%.%. 50 more\n}$", text)
+  for line in text:gmatch "[^\n]+" do assert(#line <= 80, line) end
+  expect_text('{\n  "' .. ("x"):rep(200) .. '"... (500 bytes)\n}', "{ ('x'):rep(500) }")
+  answer "deep = {} for i = 1, 100 do deep[i] = {} for j = 1, 100 do deep[i][j] = { j } end end"
+  local _, n = answer("deep").text:gsub("\n", "\n")
+  assert(n < 1500, n)
+end)
+
+test("cycles end, shared tables do not", function()
+  answer "ring = { name = 'a' } ring.ring = { ring }"
+  expect_text('{ name = "a", ring = { <cycle> } }', "ring")
+  expect_text("{ a = { 1 }, b = { 1 } }", "(function(t) return { a = t, b = t } end) { 1 }")
+end)
+
+test("functions show their signatures, objects their methods, others their own text", function()
+  expect_text("function redco.tree.count(tree) -> number", "redco.tree.count")
+  assert(answer("torch.mm").text:find("^function torch%.mm%(Tensor self, Tensor mat2%) %-> Tensor"))
+  expect_text("{ function (a, b, ...) stdin:1 }", "{ function(a, b, ...) end }")
+  expect_text("torch.Size([2, 3])", "torch.zeros{2, 3}.shape")
+  answer "deployer = redco.Deployer { seed = 1, verbose = false }"
+  assert(answer("deployer").text:find "^Deployer :gen_rng ")
+  expect_text("{ Deployer }", "{ deployer }")
+  expect_text("{ mine }", "{ setmetatable({}, { __tostring = function() return 'mine' end }) }")
+  expect_message("stdin:1: no text",
+    "setmetatable({}, { __tostring = function() error 'no text' end })")
+end)
+
+test("who lists the user's globals", function()
+  for name in ("\n" .. answer("who()").text):gmatch "\n(%S+)" do _G[name] = nil end
+  expect_text("no globals of yours yet: x = 1 makes one", "who()")
+  answer "w = torch.zeros({10, 100}, { dtype = 'float64' })"
+  answer "tree = { w = w, more = { w, w:float() }, 5 }"
+  answer "function f(a, b) end name = 'a name'"
+  expect_text(table.concat({
+    "f     function  (a, b) stdin:1",
+    'name  string    "a name"',
+    "tree  table     3 entries, 3 tensors, 20.0 kB",
+    "w     Tensor    float64 [10, 100]  8.0 kB",
+  }, "\n"), "who()")
+end)
+
+test("? finds values, names, and methods of a value's class", function()
+  assert(answer("?redco.nn.linear").text:find "linear%(")
+  assert(answer("? torch.matmul ").text:find "matmul%(")
+  answer "some = torch.ones{2}"
+  assert(answer("?some:sum").text:find "sum%(")
+  assert(answer("?some:item").text:find "item%(")
+  assert(answer("?").text:find "?NAME", 1, true)
+  expect_message("there is no help for nothing.at_all", "?nothing.at_all")
+end)
+
+test("names are completed: globals, fields, methods, operators", function()
+  answer "x = torch.ones{2} params = { wte = { weight = x, ['not a name'] = 1 } }"
+  expect_equal(completed("tor", "tor"), "torch")
+  expect_equal(completed("print(tor", "tor"), "torch")
+  expect_equal(completed("whi", "whi"), "while")
+  expect_equal(completed("y = torch.matm", "matm"), "matmul matmul_backward")
+  expect_equal(completed("redco.optim.adam", "adam"), "adam adamw")
+  expect_equal(completed("params.wte.w", "w"), "weight")
+  expect_equal(completed("params.wte.weight:to", "to"),
+    "to to_dense to_local to_mkldnn to_padded_tensor to_sparse to_sparse_bsc to_sparse_bsr "
+      .. "to_sparse_csc to_sparse_csr tolist topk")
+  expect_equal(completed("x:su", "su"), "sub sub_ subtract subtract_ sum sum_to_size")
+  expect_equal(completed("x.sha", "sha"), "shape")
+  expect_equal(completed("x:float():mea", "mea"), "mean")
+  expect_equal(completed("?torch.mat", "mat"):match "^%w+", "matmul")
+  expect_equal(completed("deployer:log_in", "log_in"), "")
+  answer "deployer = redco.Deployer { seed = 1, verbose = false }"
+  expect_equal(completed("deployer:log_in", "log_in"), "log_info")
+  expect_equal(completed("string.re", "re"), "rep reverse")
+  expect_equal(completed("io.stdout:fl", "fl"), "flush")
+  expect_equal(completed("1.", "1."), "")
+  expect_equal(completed("nothing.at.all", "all"), "")
+  expect_equal(completed("torch._weight_n", "_weight_n"),
+    "_weight_norm _weight_norm_differentiable_backward _weight_norm_interface "
+      .. "_weight_norm_interface_backward")
+  assert(not (" " .. completed("torch.", "")):find " _", "private names unasked")
+end)
+
+test("keys of named arguments are completed inside of a call's last table", function()
+  expect_equal(completed("redco.optim.adamw{ learn", "learn"), "learning_rate = ")
+  expect_equal(completed("redco.optim.adamw({ eps = 1, wei", "wei"), "weight_decay = ")
+  expect_equal(completed("x:sum({0}, { keep", "keep"), "keepdim = ")
+  expect_equal(completed("f(redco.optim.adamw{ mas", "mas"), "mask = ")
+  expect_equal(completed("redco.optim.adamw{ eps = learn", "learn"), "")
+  expect_equal(completed("redco.optim.adamw{ eps = 'a}', learn", "learn"), "learning_rate = ")
+  session:feed "redco.optim.adamw {"
+  expect_equal(completed("  learn", "learn"), "learning_rate = ")
+  session:forget()
+end)
+
+test("modules and files are completed in strings, comments are left alone", function()
+  assert(completed('require "redco.op', "redco.op"):find "redco.optim")
+  assert(completed("require('redco.op", "redco.op"):find "redco.optim")
+  local start, found, file = session:complete('torch.load("dir/fi', 18)
+  expect_equal(start, 13)
+  expect_equal(#found, 0)
+  expect_equal(file, "dir/fi")
+  expect_equal(select(3, session:complete("torch", 5)), nil)
+  expect_equal(completed("-- tor", ""), "")
+  expect_equal(completed("[[ tor", ""), "")
+  expect_equal(completed("'a' .. \"b\" .. tor", "tor"), "torch")
+end)
+
+test("to complete runs nothing of the user's", function()
+  answer [[
+calls = 0
+local function called() calls = calls + 1 error "called" end
+evil = setmetatable({ own = 1 }, { __index = called, __tostring = called, __call = called,
+  __pairs = called, __len = called, __eq = called })
+proxy = newproxy(true)
+for _, name in ipairs { "__index", "__tostring" } do getmetatable(proxy)[name] = called end]]
+  expect_equal(completed("evil.", ""), "own")
+  for _, line in ipairs { "evil.a", "evil.a.b", "evil:a", "evil{ a", "proxy.a", "proxy:a" } do
+    completed(line, line:match "%w$")
+  end
+  expect_text("0", "calls")
+  answer "proxy = nil"
+end)
+
+testing.finish()
