@@ -290,9 +290,12 @@ class TerminalState {
 
 int launch(const Processes& place, int64_t n_workers, const Restarts& restarts,
            const std::vector<std::string>& command, bool share_prompt) {
-  // Ctrl-Z would stop some processes of a run that wait for each other.
-  if (share_prompt) std::signal(SIGTSTP, SIG_IGN);
-  TerminalState kept;
+  std::optional<TerminalState> kept;
+  if (share_prompt) {
+    kept.emplace();
+    // Ctrl-Z would stop some of the processes, and the others would take them for gone.
+    std::signal(SIGTSTP, SIG_IGN);
+  }
   Launch running(place, n_workers, restarts, command, share_prompt);
   return running.run();
 }
