@@ -48,7 +48,6 @@ void Trainer::setup_running_step(const Dataset& examples, int64_t per_device_bat
 }
 
 void Trainer::lay_out(const std::function<void(const Tree& params)>& forward) {
-  is_laid_out_ = true;
   LaidOut laid_out = redco::lay_out(state_.params, *deployer_, params_sharding_rules_, forward);
   const Mesh& mesh = *deployer_->mesh();
   if (mesh.size(Mesh::mp) > 1) deployer_->log_info(to_string(laid_out.decisions), "Sharding");
@@ -58,6 +57,7 @@ void Trainer::lay_out(const std::function<void(const Tree& params)>& forward) {
   std::map<std::string, at::Tensor> by_name(params.begin(), params.end());
   for (size_t i = 0; i < leaves_.size(); ++i) leaves_[i] = by_name.at(names_[i]);
   prepare_optimizer(std::exchange(given_opt_state_, std::nullopt));
+  is_laid_out_ = true;  // not before: what failed so far, a loss_fn say, may be put right
 }
 
 void Trainer::prepare_optimizer(std::optional<Tree> opt_state) {
