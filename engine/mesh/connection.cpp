@@ -50,6 +50,14 @@ std::unique_ptr<RunStore> Connection::another_client() const {
   return RunStore::connect(client, timeout_);
 }
 
+std::shared_ptr<RunStore> Connection::client_for_connecting() {
+  if (!goes_on_) return store_;
+  // One that is in use was left behind. To reach a store may take seconds, where names of addresses
+  // are looked up.
+  if (!connecting_ || connecting_.use_count() > 1) connecting_ = another_client();
+  return connecting_;
+}
+
 std::string Connection::next_mesh() {
   return "generation" + std::to_string(generation_) + "/mesh" + std::to_string(n_meshes_++);
 }

@@ -38,9 +38,13 @@ class Connection {
   static void for_each(const std::function<void(Connection&)>& body);
 
   Peers& peers() { return peers_; }
-  /// One that waits in its store holds up all that use the same client.
+  /// What waits in the store holds up all that use the same client.
   std::unique_ptr<RunStore> another_client() const;
   const c10::intrusive_ptr<c10d::Store>& store() const { return store_->c10d(); }
+  /// From now on this process goes on after failures.
+  void go_on_after_failures() { goes_on_ = true; }
+  /// A client for what connects the processes, and may be left behind with it when that fails.
+  std::shared_ptr<RunStore> client_for_connecting();
   /// What keys of the next mesh begin with. All processes make their meshes in the same order.
   std::string next_mesh();
 
@@ -58,8 +62,10 @@ class Connection {
 
   const Processes processes_;
   const std::chrono::milliseconds timeout_;
-  std::unique_ptr<RunStore> store_;
+  std::shared_ptr<RunStore> store_;
   Peers peers_;
+  bool goes_on_ = false;
+  std::shared_ptr<RunStore> connecting_;
   int64_t n_meshes_ = 0;
   std::atomic<int64_t> generation_ = 0;
   std::mutex mutex_;

@@ -176,21 +176,21 @@ class Grid : public Mesh, Connection::Lines {
   }
 
   Backend make_backend(const GroupParts& parts) {
-    // With a client of its own: a thread that is left behind holds up no other.
-    std::shared_ptr<RunStore> client = connection_->another_client();
+    auto client = connection_->client_for_connecting();
     Store store =
         with_prefix(client->c10d(), name_ + "/" + std::to_string(connection_->generation()) + "/" +
                                         parts.name + std::to_string(parts.processes.front()));
     auto size = static_cast<int64_t>(parts.processes.size());
     // The group's own limit comes first: it can say who is missing.
     auto timeout = parts.timeout + std::chrono::minutes(1);
-    auto connect = [client, store, rank = parts.rank, size, timeout, processes = processes_,
-                    device = device_] {
+    auto connect = [client = std::move(client), store, rank = parts.rank, size, timeout,
+                    processes = processes_, device = device_]() mutable {
+      auto used = std::move(client);  // until it is done, and no longer
       if (device.is_cuda()) return make_nccl({store, rank, size, timeout, device});
       return make_gloo(store, rank, size, timeout, processes.store_address,
                        processes.local_size == processes.size);
     };
-    Backend backend = connect_watched(connect, *parts.peers, parts.processes);
+    Backend backend = connect_watched(std::move(connect), *parts.peers, parts.processes);
     // What runs on a GPU waits for its peers without end, and holds up all that follows.
     if (backend.runs_on_stream) {
       c10::weak_intrusive_ptr<c10d::Backend> running(backend.c10d);

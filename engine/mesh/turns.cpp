@@ -32,7 +32,9 @@ bool await_keys(c10d::Store& store, const std::vector<std::string>& keys,
 Turns::Turns(const Processes& processes)
     : processes_(processes),
       connection_(Connection::of(processes, MeshOptions().timeout)),
-      store_(connection_.another_client()) {}
+      store_(connection_.another_client()) {
+  connection_.go_on_after_failures();
+}
 
 Turns::~Turns() = default;
 
