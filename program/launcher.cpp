@@ -1,6 +1,8 @@
 #include "launcher.h"
 
 #include "hosts.h"
+#include "shared_prompt.h"
+#include "terminal.h"
 #include "workers.h"
 
 #include <redco/error.h>
@@ -8,6 +10,7 @@
 #include <poll.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -51,7 +54,7 @@ bool is_final(const Workers::Ended& worker, int code) {
 class Launch {
  public:
   Launch(const Processes& place, int64_t n_workers, const Restarts& restarts,
-         const std::vector<std::string>& command);
+         const std::vector<std::string>& command, bool share_prompt);
   int run();
 
  private:
@@ -69,6 +72,7 @@ class Launch {
   const int64_t n_workers_;
   const Restarts restarts_;
   const std::vector<std::string>& command_;
+  const bool share_prompt_;
   sigset_t signals_;
   int signal_source_ = -1;
   std::unique_ptr<Hosts> hosts_;
@@ -84,8 +88,12 @@ class Launch {
 };
 
 Launch::Launch(const Processes& place, int64_t n_workers, const Restarts& restarts,
-               const std::vector<std::string>& command)
-    : place_(place), n_workers_(n_workers), restarts_(restarts), command_(command) {
+               const std::vector<std::string>& command, bool share_prompt)
+    : place_(place),
+      n_workers_(n_workers),
+      restarts_(restarts),
+      command_(command),
+      share_prompt_(share_prompt) {
   // Before any thread starts: none of them shall take a signal.
   sigemptyset(&signals_);
   for (int each : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1}) sigaddset(&signals_, each);
@@ -116,8 +124,11 @@ void Launch::wait_for_something() {
   std::vector<pollfd> sources{{signal_source_, POLLIN, 0}, {hosts_->descriptor(), POLLIN, 0}};
   if (workers_) workers_->add_sources(sources);
   auto time = look_around;
-  if (next_signal_ != 0)
-    time = std::min(time, std::chrono::ceil<milliseconds>(when_ - steady_clock::now()));
+  auto until = [&](steady_clock::time_point when) {
+    time = std::min(time, std::chrono::ceil<milliseconds>(when - steady_clock::now()));
+  };
+  if (next_signal_ != 0) until(when_);
+  if (auto due = workers_ ? workers_->due() : std::nullopt) until(*due);
   poll(sources.data(), sources.size(), static_cast<int>(std::max<int64_t>(0, time.count())));
 }
 
@@ -125,6 +136,10 @@ void Launch::on_signals() {
   signalfd_siginfo info;
   while (read(signal_source_, &info, sizeof(info)) == sizeof(info)) {
     if (info.ssi_signo == SIGCHLD) continue;
+    if (info.ssi_signo == SIGINT && share_prompt_ && workers_) {
+      workers_->interrupt();
+      continue;
+    }
     forwarded_ = static_cast<int>(info.ssi_signo);
     if (workers_) workers_->send(forwarded_);
     hosts_->end({128 + forwarded_, ""});
@@ -156,7 +171,7 @@ void Launch::start() {
   else if (place_.size > 1)
     say("host ", place_.rank, " of ", place_.size, ", as ", place_.source, " say, runs processes ",
         ranks.str(), ", which meet at ", hosts_->address(), ":", hosts_->port());
-  workers_ = std::make_unique<Workers>(command_, variables(), signals_);
+  workers_ = std::make_unique<Workers>(command_, variables(), signals_, share_prompt_);
 }
 
 std::vector<Workers::Variables> Launch::variables() const {
@@ -175,6 +190,7 @@ std::vector<Workers::Variables> Launch::variables() const {
   for (const char* name :
        {"REDCO_N_PROCESSES", "REDCO_PROCESS_ID", "REDCO_HOST0_ADDRESS", "REDCO_HOST0_PORT"})
     all[name] = "";
+  if (share_prompt_) all[prompt_variable] = std::to_string(terminal_width(STDOUT_FILENO));
   if (std::getenv("OMP_NUM_THREADS") == nullptr)
     all["OMP_NUM_THREADS"] = std::to_string(std::max<int64_t>(1, cores / local_size));
   std::vector<Workers::Variables> each(static_cast<size_t>(n_workers_), all);
@@ -258,11 +274,30 @@ void Launch::conclude(const Hosts::News& news) {
   hosts_->join();
 }
 
+// Gives the terminal back as it was: a worker that edits lines there may be killed.
+class TerminalState {
+ public:
+  TerminalState() : is_terminal_(tcgetattr(STDIN_FILENO, &state_) == 0) {}
+  ~TerminalState() {
+    if (is_terminal_) tcsetattr(STDIN_FILENO, TCSADRAIN, &state_);
+  }
+
+ private:
+  termios state_;
+  bool is_terminal_;
+};
+
 }  // namespace
 
 int launch(const Processes& place, int64_t n_workers, const Restarts& restarts,
-           const std::vector<std::string>& command) {
-  Launch running(place, n_workers, restarts, command);
+           const std::vector<std::string>& command, bool share_prompt) {
+  std::optional<TerminalState> kept;
+  if (share_prompt) {
+    kept.emplace();
+    // Ctrl-Z would stop some of the processes, and the others would take them for gone.
+    std::signal(SIGTSTP, SIG_IGN);
+  }
+  Launch running(place, n_workers, restarts, command, share_prompt);
   return running.run();
 }
 

@@ -3,6 +3,7 @@
 #include "launcher.h"
 #include "plot_command.h"
 #include "prompt.h"
+#include "shared_prompt.h"
 #include "terminal.h"
 
 #include <redco/engine.h>
@@ -99,30 +100,34 @@ std::vector<std::string> worker_command(const Arguments& args) {
   for (const auto& chunk : args.chunks) words.insert(words.end(), {"-e", chunk});
   if (args.no_strict) words.push_back("--no-strict");
   if (args.report_sharding) words.push_back("--report-sharding");
+  if (args.interactive) words.push_back("-i");
   words.insert(words.end(), args.script.begin(), args.script.end());
   return words;
 }
 
 int run_workers(const Arguments& args) {
-  bool reads_input = args.script.empty() ? args.chunks.empty() : args.script[0] == "-";
-  if (args.interactive || reads_input)
-    throw redco::UsageError(
-        "--nproc needs a FILE, and so does --max-restarts: several processes share no input or "
-        "prompt");
+  bool share_prompt = args.has_prompt();
+  if (!args.script.empty() && args.script[0] == "-")
+    throw redco::UsageError("--nproc needs a FILE: several processes do not share their input");
   redco::Processes place = redco::find_processes();
   if (place.is_worker)
     throw redco::UsageError(
         "--nproc starts the processes of a run, and --max-restarts starts them again, but this "
         "one is already among several: RANK and WORLD_SIZE are set, and what set them restarts");
+  if (share_prompt && (args.restarts.max > 0 || place.size > 1))
+    throw redco::UsageError(
+        "--max-restarts needs a FILE, and so do several machines: a prompt is not started again, "
+        "and its processes are on one machine");
   redco::Restarts restarts = args.restarts;
   restarts.next_meeting = std::chrono::seconds(args.rejoin_timeout);
-  return redco::launch(place, args.nproc, restarts, worker_command(args));
+  return redco::launch(place, args.nproc, restarts, worker_command(args), share_prompt);
 }
 
 // Tells everyone who may ask why this process ends; returns what it ends with.
 int tell(ExitCode code, const std::string& message, const std::string& traceback = "") {
   std::string text = traceback.empty() ? message : message + "\n" + traceback;
-  std::fprintf(stderr, "redco-lua: %s\n", text.c_str());
+  // What ends a shared prompt the launcher shows, once.
+  if (!redco::shares_prompt()) std::fprintf(stderr, "redco-lua: %s\n", text.c_str());
   redco::report_failure(text, code);
   redco::write_error_file(message, traceback);
   return code;
@@ -185,7 +190,10 @@ void run(redco::Engine& engine, redco::Console& console, const Arguments& args) 
   try {
     run_script(engine, args);
   } catch (const redco::ScriptError& error) {
-    if (!args.interactive || error.kind() == redco::ScriptError::Kind::stopped) throw;
+    // Of several processes the others may wait for this one.
+    if (!args.interactive || redco::shares_prompt() ||
+        error.kind() == redco::ScriptError::Kind::stopped)
+      throw;
     tell(code_of(error.kind()), error.what(), error.traceback());
   }
   if (args.has_prompt()) redco::run_prompt(engine, console);
@@ -210,7 +218,8 @@ int main(int argc, char** argv) {
       ->allow_extra_args(false);
   app.add_flag("-i", args.interactive, "Go on at a prompt after FILE, with its globals");
   app.add_flag("--no-strict,--no_strict", args.no_strict, "Let undeclared globals be nil");
-  app.add_option("--nproc", args.nproc, "Run FILE in N processes of this machine, one per device")
+  app.add_option("--nproc", args.nproc,
+                 "Run FILE, or a prompt, in N processes of this machine, one per device")
       ->type_name("N")
       ->check(CLI::Range(int64_t(1), int64_t(1024)));
   // Variables of the same meaning tell what these do not.

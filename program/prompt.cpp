@@ -2,6 +2,7 @@
 
 #include "history_file.h"
 #include "line_editor.h"
+#include "shared_prompt.h"
 #include "terminal.h"
 
 #include <redco/engine.h>
@@ -18,6 +19,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -36,12 +39,13 @@ std::string variable(const char* name) {
 
 // What Ctrl-C ends; null while nothing runs.
 std::atomic<Engine*> running = nullptr;
+// And whether a turn has not ended on all processes.
+std::atomic<bool> in_turn = false;
 
 void on_interrupt(int) {
   Engine* engine = running;
-  if (engine == nullptr) return;
-  request_interrupt();  // for what waits outside Lua
-  engine->interrupt();
+  if (engine != nullptr || in_turn) request_interrupt();  // for what waits outside Lua
+  if (engine != nullptr) engine->interrupt();
 }
 
 enum class Style { error, dim };
@@ -105,19 +109,34 @@ class PromptLoop {
   PromptLoop(Engine& engine, Console& console)
       : engine_(engine),
         console_(console),
-        has_colors_(is_shown_ && is_capable_ && variable("NO_COLOR").empty()),
+        shared_(shares_prompt() ? std::make_unique<SharedPrompt>() : nullptr),
+        has_colors_(is_shown() && is_capable_ && variable("NO_COLOR").empty()),
         prompt_(engine, {.width = width(), .colors = has_colors_}) {}
 
   void run() {
-    run_start_up_file();
-    if (is_typed_ && is_shown_ && is_capable_)
-      editor_.emplace(HistoryFile::default_path(), [this](const std::string& line, size_t cursor) {
-        return choices_of(prompt_, line, cursor);
-      });
-    if (is_typed_) std::printf("redco-lua " REDCO_VERSION "; :h for help, :q or Ctrl-D to end\n");
+    turn([this] { return run_start_up_file(); });
+    if (shared_ && !shared_->is_here()) {
+      while (auto chunk = shared_->take()) run(*chunk);
+      return;
+    }
+    {
+      auto at_terminal = this->at_terminal();
+      if (is_typed_ && is_shown() && is_capable_)
+        editor_.emplace(HistoryFile::default_path(),
+                        [this](const std::string& line, size_t cursor) {
+                          return choices_of(prompt_, line, cursor);
+                        });
+      if (is_typed_) std::printf("redco-lua " REDCO_VERSION "; :h for help, :q or Ctrl-D to end\n");
+    }
+    read_and_run();
+    if (shared_) shared_->give(std::nullopt);
+  }
+
+ private:
+  void read_and_run() {
     const char* sign = "> ";
     while (true) {
-      Input input = editor_ ? editor_->read(sign) : read_plain(sign, is_typed_);
+      Input input = read(sign);
       sign = "> ";
       if (input.kind == Input::Kind::end) break;
       if (input.kind == Input::Kind::cleared) {
@@ -131,36 +150,70 @@ class PromptLoop {
       }
       if (fed.status == Prompt::Status::quit) return;
       if (editor_) editor_->remember(fed.chunk);
-      run(fed.chunk);
+      give_and_run(fed.chunk);
     }
     // What lacks its end is an error of syntax.
     std::string unfinished = prompt_.forget();
-    if (!unfinished.empty() && !is_typed_) run(unfinished);
+    if (!unfinished.empty() && !is_typed_) give_and_run(unfinished);
   }
 
- private:
-  static size_t width() {
-    size_t columns = terminal_width(STDOUT_FILENO);
+  Input read(const char* sign) {
+    auto at_terminal = this->at_terminal();
+    return editor_ ? editor_->read(sign) : read_plain(sign, is_typed_);
+  }
+
+  // Where what is written goes through the launcher, for what belongs to the prompt itself.
+  std::unique_ptr<SharedPrompt::AtTerminal> at_terminal() const {
+    bool is_apart = shared_ && is_typed_;
+    return is_apart ? std::make_unique<SharedPrompt::AtTerminal>() : nullptr;
+  }
+
+  bool is_shown() const { return shared_ ? shared_->width() > 0 : isatty(STDOUT_FILENO); }
+
+  size_t width() const {
+    size_t columns = shared_ ? shared_->width() : terminal_width(STDOUT_FILENO);
     return columns == 0 ? 80 : columns;
+  }
+
+  // What `body` runs may be ended by Ctrl-C; of several processes, by an error of another too.
+  void turn(const std::function<Prompt::Answer()>& body) {
+    Prompt::Answer answer;
+    auto run_body = [&] {
+      running = &engine_;
+      answer = body();
+      running = nullptr;
+      if (!answer.text.empty()) show(answer.text);
+      std::fflush(stdout);
+      return answer.message;
+    };
+    if (shared_) {
+      in_turn = true;
+      shared_->turn(run_body, [&] { show_error(answer); });
+      in_turn = false;
+    } else if (!run_body().empty()) {
+      show_error(answer);
+    }
+    if (answer.hint.empty() || !is_typed_) return;
+    auto at_terminal = this->at_terminal();
+    show(dim(answer.hint));
+  }
+
+  void give_and_run(const std::string& chunk) {
+    if (shared_) shared_->give(chunk);
+    run(chunk);
   }
 
   void run(const std::string& chunk) {
     prompt_.set_width(width());
     auto start = std::chrono::steady_clock::now();
-    running = &engine_;
-    Prompt::Answer answer = prompt_.run(chunk);
-    running = nullptr;
+    turn([&] { return prompt_.run(chunk); });
     double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    if (!answer.text.empty()) show(answer.text);
-    std::fflush(stdout);
-    if (!answer.message.empty()) show_error(answer);
-    if (!answer.hint.empty() && is_typed_) show(dim(answer.hint));
-    if (seconds >= shown_seconds && is_typed_) {
-      char text[40];
-      std::snprintf(text, sizeof(text), "[%.2f s]", seconds);
-      show(dim(text));
-    }
+    if (seconds < shown_seconds || !is_typed_) return;
+    char text[40];
+    std::snprintf(text, sizeof(text), "[%.2f s]", seconds);
+    auto at_terminal = this->at_terminal();
+    show(dim(text));
     std::fflush(stdout);
   }
 
@@ -174,36 +227,35 @@ class PromptLoop {
   }
 
   void show_error(const Prompt::Answer& answer) {
-    bool has_colors = has_colors_ && isatty(STDERR_FILENO);
+    bool has_colors = has_colors_ && (shared_ || isatty(STDERR_FILENO));
     console_.line(has_colors ? painted(Style::error, answer.message) : answer.message);
     if (answer.traceback.empty()) return;
     console_.line(has_colors ? painted(Style::dim, answer.traceback) : answer.traceback);
   }
 
   // What the user always wants to have at a prompt.
-  void run_start_up_file() {
+  Prompt::Answer run_start_up_file() {
     std::string path = variable("REDCO_INIT");
     if (path.empty()) {
       std::string config = variable("XDG_CONFIG_HOME");
       if (!config.starts_with('/')) config = variable("HOME") + "/.config";
       path = config + "/redco/init.lua";
       std::error_code ignored;
-      if (!std::filesystem::exists(path, ignored)) return;
+      if (!std::filesystem::exists(path, ignored)) return {};
     }
     try {
-      running = &engine_;
       engine_.run_file(path);
+      return {};
     } catch (const Error& error) {
-      show_error({.text = "", .message = error.what(), .traceback = "", .hint = ""});
+      return {.text = "", .message = error.what(), .traceback = "", .hint = ""};
     }
-    running = nullptr;
   }
 
   Engine& engine_;
   Console& console_;
   bool is_typed_ = isatty(STDIN_FILENO);
-  bool is_shown_ = isatty(STDOUT_FILENO);
   bool is_capable_ = !variable("TERM").empty() && variable("TERM") != "dumb";
+  std::unique_ptr<SharedPrompt> shared_;  // null where this process is alone
   bool has_colors_;
   Prompt prompt_;
   std::optional<LineEditor> editor_;

@@ -11,11 +11,10 @@ namespace {
 constexpr size_t longest_line = size_t(1) << 20;
 }
 
-WorkerOutput::WorkerOutput(int from, int to, std::string prefix)
-    : from_(from), to_(to), prefix_(std::move(prefix)) {}
+WorkerOutput::WorkerOutput(int from, Take take) : from_(from), take_(std::move(take)) {}
 
 WorkerOutput::~WorkerOutput() {
-  if (!buffer_.empty()) write_line(buffer_);
+  end_line();
   close(from_);
 }
 
@@ -27,28 +26,29 @@ bool WorkerOutput::pump() {
     if (n < 0 && errno == EAGAIN) return true;
     if (n <= 0) return false;
     buffer_.append(bytes, static_cast<size_t>(n));
-    hand_on();
+    size_t from = 0;
+    for (size_t end; (end = buffer_.find('\n', from)) != std::string::npos; from = end + 1)
+      hand_on(std::string_view(buffer_).substr(from, end - from));
+    buffer_.erase(0, from);
+    if (buffer_.size() >= longest_line) end_line();
   }
 }
 
-void WorkerOutput::hand_on() {
-  size_t from = 0;
-  for (size_t end; (end = buffer_.find('\n', from)) != std::string::npos; from = end + 1)
-    write_line(std::string_view(buffer_).substr(from, end - from));
-  buffer_.erase(0, from);
-  if (buffer_.size() < longest_line) return;
-  write_line(buffer_);
+void WorkerOutput::end_line() {
+  if (!buffer_.empty()) hand_on(buffer_);
   buffer_.clear();
 }
 
-void WorkerOutput::write_line(std::string_view line) const {
+void WorkerOutput::hand_on(std::string_view line) const {
   if (line.ends_with('\r')) line.remove_suffix(1);
   line.remove_prefix(line.rfind('\r') + 1);  // npos + 1 is 0
-  std::string text = prefix_;
-  (text += line) += '\n';
-  // In one piece: lines of several programs on one terminal do not mix.
-  for (size_t done = 0; done < text.size();) {
-    ssize_t n = write(to_, text.data() + done, text.size() - done);
+  take_(line);
+}
+
+void write_line(int to, std::string line) {
+  line += '\n';
+  for (size_t done = 0; done < line.size();) {
+    ssize_t n = write(to, line.data() + done, line.size() - done);
     if (n < 0 && errno != EINTR) return;  // nobody reads it
     if (n > 0) done += static_cast<size_t>(n);
   }

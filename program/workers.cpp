@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,6 +21,14 @@ std::pair<int, int> make_pipe() {
   int ends[2];
   require(pipe2(ends, O_CLOEXEC) == 0, "cannot make a pipe: ", std::strerror(errno));
   return {ends[0], ends[1]};
+}
+
+// Where nobody reads it any more that shows elsewhere.
+void send_byte(int to) { (void)send(to, "", 1, MSG_NOSIGNAL); }
+
+// To a process and, where it leads a group, what it has started.
+void signal_all(pid_t process, bool leads_group, int signal) {
+  kill(leads_group ? -process : process, signal);
 }
 
 // This process's environment with what is added.
@@ -57,7 +66,9 @@ std::string describe_end(int status) {
 }
 
 Workers::Workers(const std::vector<std::string>& command, const std::vector<Variables>& variables,
-                 const sigset_t& blocked) {
+                 const sigset_t& blocked, bool share_prompt)
+    : share_prompt_(share_prompt) {
+  for (int to : {STDOUT_FILENO, STDERR_FILENO}) joined_.emplace_back(to, variables.size());
   for (const auto& each : variables) start(command, each, blocked);
 }
 
@@ -65,6 +76,9 @@ Workers::~Workers() {
   send(SIGKILL);
   for (auto& worker : workers_)
     if (!worker.has_ended) waitpid(worker.process, nullptr, 0);
+  for (auto& worker : workers_) worker.outputs.clear();
+  for (auto& each : joined_) each.flush();
+  if (prompt_ >= 0) close(prompt_);
 }
 
 void Workers::start(const std::vector<std::string>& command, const Variables& variables,
@@ -74,43 +88,88 @@ void Workers::start(const std::vector<std::string>& command, const Variables& va
   auto args = pointers(words), env = pointers(entries);
   auto [out, to_out] = make_pipe();
   auto [err, to_err] = make_pipe();
+  bool has_prompt = share_prompt_ && workers_.empty();
+  int prompt[2] = {-1, -1};
+  require(!has_prompt || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, prompt) == 0,
+          "cannot make a pair of sockets: ", std::strerror(errno));
   pid_t launcher = getpid();
   pid_t process = fork();
   require(process >= 0, "cannot start a process: ", std::strerror(errno));
   if (process == 0) {
     // Only what is safe in a copy of a process with threads.
-    setpgid(0, 0);  // the terminal's signals go to the launcher alone, which hands them on
+    // The terminal's signals go to the launcher, which hands them on.
+    if (!has_prompt) setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != launcher) _exit(127);
-    int nothing = open("/dev/null", O_RDONLY);
-    dup2(nothing, STDIN_FILENO);
+    if (has_prompt)
+      dup2(prompt[1], prompt_descriptor);
+    else
+      dup2(open("/dev/null", O_RDONLY), STDIN_FILENO);
     dup2(to_out, STDOUT_FILENO);
     dup2(to_err, STDERR_FILENO);
     sigprocmask(SIG_UNBLOCK, &blocked, nullptr);
     execve("/proc/self/exe", args.data(), env.data());
     _exit(127);
   }
-  setpgid(process, process);
+  if (has_prompt) {
+    prompt_ = prompt[0];
+    fcntl(prompt_, F_SETFL, O_NONBLOCK);
+    close(prompt[1]);
+  } else {
+    setpgid(process, process);
+  }
   close(to_out);
   close(to_err);
+  size_t index = workers_.size();
   Worker& worker = workers_.emplace_back();
   worker.rank = std::stoll(variables.at("RANK"));
   worker.process = process;
+  worker.leads_group = !has_prompt;
   std::string prefix = "[" + variables.at("RANK") + "] ";
   for (auto [from, to] : {std::pair(out, STDOUT_FILENO), std::pair(err, STDERR_FILENO)}) {
     fcntl(from, F_SETFL, O_NONBLOCK);
-    worker.outputs.push_back(std::make_unique<WorkerOutput>(from, to, prefix));
+    WorkerOutput::Take take = [to, prefix](std::string_view line) {
+      write_line(to, prefix + std::string(line));
+    };
+    if (share_prompt_)
+      take = [&joined = joined_[to == STDERR_FILENO], index](std::string_view line) {
+        joined.add(index, line);
+      };
+    worker.outputs.push_back(std::make_unique<WorkerOutput>(from, std::move(take)));
   }
 }
 
 void Workers::add_sources(std::vector<pollfd>& sources) const {
   for (const auto& worker : workers_)
     for (const auto& output : worker.outputs) sources.push_back({output->descriptor(), POLLIN, 0});
+  if (prompt_ >= 0) sources.push_back({prompt_, POLLIN, 0});
+}
+
+// Whether the worker with the prompt waits for an answer.
+bool Workers::is_asked() {
+  char question;
+  ssize_t n = prompt_ < 0 ? -1 : read(prompt_, &question, 1);
+  if (n == 0) close(std::exchange(prompt_, -1));  // it has ended
+  return n == 1;
 }
 
 void Workers::pump() {
+  // Before what was written is read: all of it had been when it was asked for.
+  bool is_asked = this->is_asked();
   for (auto& worker : workers_)
     std::erase_if(worker.outputs, [](auto& output) { return !output->pump(); });
+  if (is_asked)
+    for (auto& worker : workers_)
+      for (auto& output : worker.outputs) output->end_line();
+  auto now = JoinedOutput::Clock::now();
+  for (auto& each : joined_)
+    if (is_asked || (each.due() && *each.due() <= now)) each.flush();
+  if (is_asked) send_byte(prompt_);
+}
+
+std::optional<JoinedOutput::Clock::time_point> Workers::due() const {
+  auto out = joined_[0].due(), err = joined_[1].due();
+  return out && err ? std::min(out, err) : out ? out : err;
 }
 
 std::vector<Workers::Ended> Workers::take_ended() {
@@ -119,7 +178,7 @@ std::vector<Workers::Ended> Workers::take_ended() {
     int status = 0;
     if (worker.has_ended || waitpid(worker.process, &status, WNOHANG) <= 0) continue;
     worker.has_ended = true;
-    kill(-worker.process, SIGKILL);  // what it started itself
+    if (worker.leads_group) kill(-worker.process, SIGKILL);  // what it started itself
     ended.push_back({worker.rank, status, worker.was_asked});
   }
   return ended;
@@ -133,8 +192,13 @@ void Workers::send(int signal) {
   for (auto& worker : workers_) {
     if (worker.has_ended) continue;
     worker.was_asked = true;
-    kill(-worker.process, signal);
+    signal_all(worker.process, worker.leads_group, signal);
   }
+}
+
+void Workers::interrupt() {
+  for (const auto& worker : workers_)
+    if (!worker.has_ended) signal_all(worker.process, worker.leads_group, SIGINT);
 }
 
 }  // namespace redco

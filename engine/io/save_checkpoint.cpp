@@ -233,10 +233,10 @@ FileSum write_small(const std::string& path, const std::string& text) {
 // One checkpoint on its way to the disk.
 class CheckpointWriter::Save {
  public:
-  Save(std::shared_ptr<const Mesh> mesh, int64_t number, std::string folder,
-       const Checkpoint& checkpoint, SaveCheckpointOptions options)
+  Save(std::shared_ptr<const Mesh> mesh, std::string folder, const Checkpoint& checkpoint,
+       SaveCheckpointOptions options)
       : mesh_(std::move(mesh)),
-        key_("checkpoint/" + std::to_string(number) + "/"),
+        key_("checkpoint/" + mesh_->notes().next_exchange()),
         folder_(std::move(folder)),
         saving_(saving_name(folder_)),
         options_(std::move(options)),
@@ -389,7 +389,7 @@ void CheckpointWriter::save(const std::string& folder, const Checkpoint& checkpo
   if (!path.has_filename()) path = path.parent_path();  // of a trailing slash
   require(path.has_filename(), "cannot write '", folder, "': the path ends without a name");
   wait();
-  running_ = std::make_unique<Save>(mesh_, count_++, path.string(), checkpoint, options);
+  running_ = std::make_unique<Save>(mesh_, path.string(), checkpoint, options);
   if (options.in_background)
     running_->start();
   else

@@ -1,5 +1,6 @@
 #include "c10d_group.h"
 
+#include "../core/thread_without_signals.h"
 #include "spmd_check.h"
 
 #include <redco/error.h>
@@ -159,12 +160,12 @@ class Call : public Pending {
 
 class C10dGroup : public Group {
  public:
-  explicit C10dGroup(GroupParts parts) : parts_(std::make_shared<GroupParts>(std::move(parts))) {}
-  ~C10dGroup() override;
+  explicit C10dGroup(std::shared_ptr<GroupLine> line)
+      : line_(std::move(line)), parts_(line_->unconnected()) {}
 
-  const std::string& name() const override { return parts_->name; }
-  int64_t rank() const override { return parts_->rank; }
-  int64_t size() const override { return static_cast<int64_t>(parts_->processes.size()); }
+  const std::string& name() const override { return parts_.name; }
+  int64_t rank() const override { return parts_.rank; }
+  int64_t size() const override { return static_cast<int64_t>(parts_.processes.size()); }
 
   std::unique_ptr<Pending> start_all_reduce(at::Tensor tensor, ReduceOp op) override;
   std::unique_ptr<Pending> start_all_gather(at::Tensor tensor) override;
@@ -176,9 +177,10 @@ class C10dGroup : public Group {
   Label announce(Kind kind, const at::Tensor& tensor);
   std::unique_ptr<Pending> started(Label label, Work work, Finish finish);
   Work exchange_rows(const at::Tensor& tensor, const at::Tensor& result);
+  const Backend& backend() { return line_->parts()->backend; }
 
-  std::shared_ptr<const GroupParts> parts_;
-  std::vector<Work> in_flight_;  // and some that have landed
+  std::shared_ptr<GroupLine> line_;
+  const GroupParts& parts_;  // unconnected
 };
 
 // Bytes a process sends where rings and pairwise exchanges move the least.
@@ -195,22 +197,22 @@ int64_t bytes_sent(Group::Kind kind, int64_t bytes, int64_t n) {
 
 Label C10dGroup::announce(Kind kind, const at::Tensor& tensor) {
   Label label{kind, tensor.scalar_type(), tensor.sizes().vec()};
-  if (!tensor.is_contiguous()) fail(label.text(*parts_), ": the tensor must be contiguous");
+  if (!tensor.is_contiguous()) fail(label.text(parts_), ": the tensor must be contiguous");
   bool has_rows = kind == reduce_scatter_kind || kind == all_to_all_kind;
   if (has_rows && (tensor.dim() == 0 || tensor.size(0) != size()))
-    fail(label.text(*parts_), ": dimension 0 must have ", size(), " rows, one for each rank");
+    fail(label.text(parts_), ": dimension 0 must have ", size(), " rows, one for each rank");
   auto& traffic = counters_[kind];
   ++traffic.count;
   traffic.bytes += bytes_sent(kind, static_cast<int64_t>(tensor.nbytes()), size());
-  if (parts_->check != nullptr) parts_->check->compare(kind, label.text(*parts_), *parts_);
+  if (parts_.check != nullptr) parts_.check->compare(kind, label.text(parts_), parts_);
   return label;
 }
 
 std::unique_ptr<Pending> C10dGroup::started(Label label, Work work, Finish finish) {
-  std::erase_if(in_flight_, [](const Work& each) { return each->isCompleted(); });
-  if (work) in_flight_.push_back(work);
-  int64_t number = parts_->peers->count(parts_->number);
-  return std::make_unique<Call>(parts_, std::move(label), number, std::move(work),
+  auto parts = line_->parts();
+  if (work) line_->add(work);
+  int64_t number = parts->peers->count(parts->number);
+  return std::make_unique<Call>(std::move(parts), std::move(label), number, std::move(work),
                                 std::move(finish));
 }
 
@@ -222,19 +224,6 @@ void leave(const Backend& backend) {
   left.push_back(backend);
 }
 
-// A backend's end waits for its work. Work that nobody will take part in any more must not keep
-// this process.
-C10dGroup::~C10dGroup() {
-  auto until = steady_clock::now() + milliseconds(500);
-  for (const Work& work : in_flight_) {
-    while (!work->isCompleted() && steady_clock::now() < until)
-      std::this_thread::sleep_for(milliseconds(1));
-    if (work->isCompleted()) continue;
-    leave(parts_->backend);
-    return;
-  }
-}
-
 std::unique_ptr<Pending> C10dGroup::start_all_reduce(at::Tensor tensor, ReduceOp op) {
   Label label = announce(all_reduce_kind, tensor);
   at::NoGradGuard no_grad;
@@ -244,8 +233,7 @@ std::unique_ptr<Pending> C10dGroup::start_all_reduce(at::Tensor tensor, ReduceOp
     reduced = tensor.view(at::kByte);
     if (op == ReduceOp::sum) op = ReduceOp::max;
   } else if (tensor.is_complex()) {
-    if (op != ReduceOp::sum)
-      fail(label.text(*parts_), ": complex numbers have a sum, but no order");
+    if (op != ReduceOp::sum) fail(label.text(parts_), ": complex numbers have a sum, but no order");
     reduced = at::view_as_real(tensor);
   } else if (tensor.scalar_type() == at::kShort) {
     reduced = tensor.to(at::kInt);
@@ -255,7 +243,7 @@ std::unique_ptr<Pending> C10dGroup::start_all_reduce(at::Tensor tensor, ReduceOp
     std::vector<at::Tensor> tensors{reduced};
     c10d::AllreduceOptions options;
     options.reduceOp = to_c10d(op);
-    work = parts_->backend.c10d->allreduce(tensors, options);
+    work = backend().c10d->allreduce(tensors, options);
   }
   return started(label, work, [tensor, reduced] {
     if (tensor.scalar_type() == at::kShort) tensor.copy_(reduced);
@@ -272,7 +260,7 @@ std::unique_ptr<Pending> C10dGroup::start_all_gather(at::Tensor tensor) {
   Work work;
   if (tensor.numel() > 0) {
     at::Tensor to = as_bytes(result), from = as_bytes(tensor);
-    work = parts_->backend.c10d->_allgather_base(to, from);
+    work = backend().c10d->_allgather_base(to, from);
   }
   return started(label, work, [result] { return result; });
 }
@@ -281,7 +269,7 @@ Work C10dGroup::exchange_rows(const at::Tensor& tensor, const at::Tensor& result
   if (tensor.numel() == 0) return {};
   at::Tensor to = as_bytes(result), from = as_bytes(tensor);
   std::vector<int64_t> equal_rows;
-  return parts_->backend.c10d->alltoall_base(to, from, equal_rows, equal_rows);
+  return backend().c10d->alltoall_base(to, from, equal_rows, equal_rows);
 }
 
 std::unique_ptr<Pending> C10dGroup::start_all_to_all(at::Tensor tensor) {
@@ -294,11 +282,11 @@ std::unique_ptr<Pending> C10dGroup::start_all_to_all(at::Tensor tensor) {
 std::unique_ptr<Pending> C10dGroup::start_reduce_scatter(at::Tensor tensor, ReduceOp op) {
   Label label = announce(reduce_scatter_kind, tensor);
   at::NoGradGuard no_grad;
-  if (parts_->backend.has_reduce_scatter && tensor.is_floating_point() && tensor.numel() > 0) {
+  if (backend().has_reduce_scatter && tensor.is_floating_point() && tensor.numel() > 0) {
     at::Tensor result = at::empty(tensor.sizes().slice(1), tensor.options());
     c10d::ReduceScatterOptions options;
     options.reduceOp = to_c10d(op);
-    Work work = parts_->backend.c10d->_reduce_scatter_base(result, tensor, options);
+    Work work = backend().c10d->_reduce_scatter_base(result, tensor, options);
     return started(label, work, [result] { return result; });
   }
   at::Tensor rows = at::empty_like(tensor);
@@ -339,8 +327,44 @@ void await(c10d::Work& work, const What& what, int64_t number, const GroupParts&
   }
 }
 
-std::unique_ptr<Group> make_c10d_group(GroupParts parts) {
-  return std::make_unique<C10dGroup>(std::move(parts));
+std::shared_ptr<const GroupParts> GroupLine::parts() {
+  std::lock_guard lock(mutex_);
+  if (!connected_) {
+    auto parts = std::make_shared<GroupParts>(unconnected_);
+    connect_(*parts);
+    connected_ = std::move(parts);
+  }
+  return connected_;
+}
+
+void GroupLine::add(const Work& work) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(in_flight_, [](const Work& each) { return each->isCompleted(); });
+  in_flight_.push_back(work);
+}
+
+void GroupLine::disconnect() {
+  std::lock_guard lock(mutex_);
+  in_flight_.clear();
+  // A backend's end waits for its work, which may wait for processes that have yet to get here.
+  if (connected_) thread_without_signals([old = std::exchange(connected_, nullptr)] {}).detach();
+}
+
+// A backend's end waits for its work. Work that nobody will take part in any more must not keep
+// this process.
+GroupLine::~GroupLine() {
+  auto until = steady_clock::now() + milliseconds(500);
+  for (const Work& work : in_flight_) {
+    while (!work->isCompleted() && steady_clock::now() < until)
+      std::this_thread::sleep_for(milliseconds(1));
+    if (work->isCompleted()) continue;
+    leave(connected_->backend);
+    return;
+  }
+}
+
+std::unique_ptr<Group> make_c10d_group(std::shared_ptr<GroupLine> line) {
+  return std::make_unique<C10dGroup>(std::move(line));
 }
 
 }  // namespace redco

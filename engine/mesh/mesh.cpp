@@ -1,6 +1,7 @@
 #include <redco/mesh.h>
 
 #include "c10d_group.h"
+#include "connection.h"
 #include "gloo.h"
 #include "nccl.h"
 #include "peers.h"
@@ -10,8 +11,6 @@
 #include <redco/cuda.h>
 #include <redco/error.h>
 #include <redco/run_store.h>
-
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <cstdlib>
 #include <cstring>
@@ -28,67 +27,11 @@ namespace {
 
 using Store = c10::intrusive_ptr<c10d::Store>;
 
-Store with_prefix(const Store& store, const std::string& prefix) {
-  return c10::make_intrusive<c10d::PrefixStore>(prefix, store);
-}
-
-// How this process reaches the others of its run. It is never destroyed: others may need the store
-// that this process hosts after its last mesh is gone. When the program ends only the signs of life
-// are stopped.
-class Connection {
- public:
-  static Connection& of(const Processes& processes, std::chrono::milliseconds timeout) {
-    std::lock_guard lock(all().mutex);
-    std::string where = processes.store_address + ":" + std::to_string(processes.store_port);
-    return all().connections.try_emplace(where, processes, timeout).first->second;
-  }
-  /// Calls `body` for every connection there is.
-  template <class Body>
-  static void for_each(Body body) {
-    std::lock_guard lock(all().mutex);
-    for (auto& [where, connection] : all().connections) body(connection);
-  }
-
-  Connection(const Processes& processes, std::chrono::milliseconds timeout)
-      : store_(RunStore::connect(processes, timeout)),
-        peers_(processes, reach_again(processes, timeout)) {}
-
-  Peers& peers() { return peers_; }
-  /// A store of the next mesh alone. All processes make their meshes in the same order.
-  Store next_mesh() { return with_prefix(store_->c10d(), "mesh" + std::to_string(n_meshes_++)); }
-
- private:
-  struct All {
-    std::mutex mutex;
-    std::map<std::string, Connection> connections;
-  };
-  struct StopAtExit {
-    ~StopAtExit() {
-      for_each([](Connection& connection) { connection.peers_.stop(); });
-    }
-  };
-  static All& all() {
-    static All& made = *new All;
-    static StopAtExit stop;
-    return made;
-  }
-  // A connection of its own: one that waits for something must not hold up the signs of life.
-  static std::unique_ptr<RunStore> reach_again(Processes processes,
-                                               std::chrono::milliseconds timeout) {
-    processes.hosts_store = false;
-    return RunStore::connect(processes, timeout);
-  }
-
-  std::unique_ptr<RunStore> store_;
-  Peers peers_;
-  int64_t n_meshes_ = 0;
-};
-
 // Through the store of the run.
 class StoreNotes final : public Notes {
  public:
-  StoreNotes(Store store, Peers& peers, int64_t n_processes)
-      : store_(with_prefix(store, "notes")), peers_(peers) {
+  StoreNotes(const Store& store, const Connection& connection, Peers& peers, int64_t n_processes)
+      : store_(with_prefix(store, "notes")), connection_(connection), peers_(peers) {
     for (int64_t rank = 0; rank < n_processes; ++rank) all_.push_back(rank);
   }
 
@@ -107,10 +50,20 @@ class StoreNotes final : public Notes {
     return store_->get_to_str(key);
   }
 
+  std::string next_exchange() override {
+    // Some processes may have begun more of them than others in a turn that failed.
+    if (std::exchange(generation_, connection_.generation()) != connection_.generation())
+      n_exchanges_ = 0;
+    return std::to_string(generation_) + "/" + std::to_string(n_exchanges_++) + "/";
+  }
+
  private:
   Store store_;
+  const Connection& connection_;
   Peers& peers_;
   std::vector<int64_t> all_;
+  int64_t generation_ = 0;
+  int64_t n_exchanges_ = 0;
 };
 
 std::string meeting() { return "connecting the processes"; }
@@ -154,7 +107,7 @@ c10::Device device_of(const MeshOptions& options) {
   return {options.device_type, static_cast<c10::DeviceIndex>(options.processes.local_rank)};
 }
 
-class Grid : public Mesh {
+class Grid : public Mesh, Connection::Lines {
  public:
   explicit Grid(const MeshOptions& options)
       : processes_(options.processes), device_(device_of(options)) {
@@ -165,37 +118,42 @@ class Grid : public Mesh {
       notes_ = make_own_notes();
       return;
     }
-    Connection& connection = Connection::of(processes_, options.timeout);
-    Store store = connection.next_mesh();
-    notes_ = std::make_unique<StoreNotes>(store, connection.peers(), n);
-    meet("joined", *store, connection.peers(), options);
+    connection_ = &Connection::of(processes_, options.timeout);
+    Peers& peers = connection_->peers();
+    name_ = connection_->next_mesh();
+    Store store = with_prefix(connection_->store(), name_);
+    notes_ = std::make_unique<StoreNotes>(store, *connection_, peers, n);
+    meet("joined", *store, peers, options);
     int64_t dp_index = rank / mp_size, mp_index = rank % mp_size;
-    auto parts_of = [&](const std::string& name, int64_t first, int64_t step, int64_t size) {
+    auto add_line = [&](const std::string& name, int64_t first, int64_t step, int64_t size) {
       GroupParts parts;
       parts.name = name;
       parts.rank = (rank - first) / step;
       for (int64_t i = 0; i < size; ++i) parts.processes.push_back(first + i * step);
       parts.timeout = options.timeout;
       parts.has_core = processes_.local_size <= int64_t(std::thread::hardware_concurrency());
-      parts.peers = &connection.peers();
-      parts.number = parts.peers->add_group();
-      if (size > 1)
-        parts.backend = connect(with_prefix(store, name + std::to_string(first)), parts);
-      return parts;
+      parts.peers = &peers;
+      parts.check = check_.get();
+      auto connect = [this](GroupParts& unconnected) { this->connect(unconnected); };
+      return lines_.emplace_back(std::make_shared<GroupLine>(std::move(parts), connect));
     };
     const char* check = std::getenv("REDCO_CHECK_SPMD");
     if (check != nullptr && std::strcmp(check, "1") == 0)
-      check_ = std::make_unique<SpmdCheck>(parts_of("check", 0, 1, n));
-    auto add = [&](GroupParts parts) {
-      parts.check = check_.get();
-      groups_.push_back(parts.processes.size() == 1 ? make_single(parts.name)
-                                                    : make_c10d_group(std::move(parts)));
+      check_ = std::make_unique<SpmdCheck>(add_line("check", 0, 1, n));
+    auto add = [&](const std::string& name, int64_t first, int64_t step, int64_t size) {
+      groups_.push_back(size == 1 ? make_single(name)
+                                  : make_c10d_group(add_line(name, first, step, size)));
     };
-    add(parts_of("dp", mp_index, mp_size, dp_size));
-    add(parts_of("mp", dp_index * mp_size, 1, mp_size));
-    add(parts_of("world", 0, 1, n));
+    add("dp", mp_index, mp_size, dp_size);
+    add("mp", dp_index * mp_size, 1, mp_size);
+    add("world", 0, 1, n);
+    for (const auto& line : lines_) line->parts();
     // One that went on, and ended, would close connections which others are about to make.
-    meet("connected", *store, connection.peers(), options);
+    meet("connected", *store, peers, options);
+    connection_->add(this);
+  }
+  ~Grid() override {
+    if (connection_ != nullptr) connection_->remove(this);
   }
 
   const Processes& processes() const override { return processes_; }
@@ -203,37 +161,62 @@ class Grid : public Mesh {
   Group& group(Dim dim) const override { return *groups_[dim]; }
   Group& world() const override { return *groups_[n_dims]; }
   Notes& notes() const override { return *notes_; }
+  int64_t generation() const override {
+    return connection_ == nullptr ? 0 : connection_->generation();
+  }
 
  private:
-  // Groups of the same processes share a backend.
-  Backend connect(const Store& store, const GroupParts& parts) {
+  void connect(GroupParts& parts) {
+    std::lock_guard lock(mutex_);
+    parts.number = parts.peers->add_group();
+    // Groups of the same processes share a backend.
     Backend& backend = backends_[parts.processes];
-    if (!backend.c10d) {
-      auto size = static_cast<int64_t>(parts.processes.size());
-      // The group's own limit comes first: it can say who is missing.
-      auto timeout = parts.timeout + std::chrono::minutes(1);
-      auto connect = [store, rank = parts.rank, size, timeout, processes = processes_,
-                      device = device_] {
-        if (device.is_cuda()) return make_nccl({store, rank, size, timeout, device});
-        return make_gloo(store, rank, size, timeout, processes.store_address,
-                         processes.local_size == processes.size);
-      };
-      backend = connect_watched(connect, *parts.peers, parts.processes);
-      // What runs on a GPU waits for its peers without end, and holds up all that follows.
-      if (backend.runs_on_stream) {
-        c10::weak_intrusive_ptr<c10d::Backend> running(backend.c10d);
-        parts.peers->on_failure([running] {
-          if (auto alive = running.lock()) alive->abort();
-        });
-      }
+    if (!backend.c10d) backend = make_backend(parts);
+    parts.backend = backend;
+  }
+
+  Backend make_backend(const GroupParts& parts) {
+    auto client = connection_->client_for_connecting();
+    Store store =
+        with_prefix(client->c10d(), name_ + "/" + std::to_string(connection_->generation()) + "/" +
+                                        parts.name + std::to_string(parts.processes.front()));
+    auto size = static_cast<int64_t>(parts.processes.size());
+    // The group's own limit comes first: it can say who is missing.
+    auto timeout = parts.timeout + std::chrono::minutes(1);
+    auto connect = [client = std::move(client), store, rank = parts.rank, size, timeout,
+                    processes = processes_, device = device_]() mutable {
+      auto used = std::move(client);  // until it is done, and no longer
+      if (device.is_cuda()) return make_nccl({store, rank, size, timeout, device});
+      return make_gloo(store, rank, size, timeout, processes.store_address,
+                       processes.local_size == processes.size);
+    };
+    Backend backend = connect_watched(std::move(connect), *parts.peers, parts.processes);
+    // What runs on a GPU waits for its peers without end, and holds up all that follows.
+    if (backend.runs_on_stream) {
+      c10::weak_intrusive_ptr<c10d::Backend> running(backend.c10d);
+      parts.peers->on_failure([running] {
+        if (auto alive = running.lock()) alive->abort();
+      });
     }
     return backend;
   }
 
+  void disconnect() override {
+    {
+      std::lock_guard lock(mutex_);
+      backends_.clear();
+    }
+    for (const auto& line : lines_) line->disconnect();
+  }
+
   Processes processes_;
   c10::Device device_;
+  Connection* connection_ = nullptr;  // null: one process needs none
+  std::string name_;                  // of its part of the store
+  std::mutex mutex_;
   std::map<std::vector<int64_t>, Backend> backends_;
   std::unique_ptr<Notes> notes_;
+  std::vector<std::shared_ptr<GroupLine>> lines_;
   std::unique_ptr<SpmdCheck> check_;
   std::vector<std::unique_ptr<Group>> groups_;  // dp, mp, world
 };

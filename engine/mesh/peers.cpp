@@ -53,7 +53,9 @@ void Peers::run() {
     ++rounds_;
     looks_since_round_ = 0;
     lost_ = lost;
-    if (failure_) {
+    if (failure()) {
+      // Not without the lock: once the turn has ended there is nothing to leave.
+      if (auto leave = std::exchange(leave_turn_, nullptr)) leave();
       auto bodies = std::exchange(on_failure_, {});
       lock.unlock();
       for (auto& body : bodies) body();
@@ -67,8 +69,10 @@ void Peers::run() {
 
 void Peers::exchange_signs() {
   std::ostringstream mine;
+  std::shared_ptr<RunStore> turn;
   {
     std::lock_guard lock(mutex_);
+    turn = turn_;
     mine << rounds_ + 1;
     for (int64_t count : counts_) mine << ' ' << count;
   }
@@ -76,12 +80,14 @@ void Peers::exchange_signs() {
   auto& store = *store_->c10d();
   store.set(keys_[static_cast<size_t>(rank_)], std::vector<uint8_t>(text.begin(), text.end()));
   auto failure = store_->failure();
+  auto turn_failure = turn ? turn->failure() : std::nullopt;
   // Those that have not come yet have no key, for which multiGet would wait.
   if (!all_came_) all_came_ = store.check(keys_);
   std::vector<std::vector<uint8_t>> read;
   if (all_came_) read = store.multiGet(keys_);
   std::lock_guard lock(mutex_);
   failure_ = failure;
+  if (turn == turn_) turn_failure_ = turn_failure;
   for (size_t rank = 0; rank < read.size(); ++rank) {
     Sign& sign = signs_[rank];
     std::string now(read[rank].begin(), read[rank].end());
@@ -100,6 +106,11 @@ size_t Peers::add_group() {
   std::lock_guard lock(mutex_);
   counts_.push_back(0);
   return counts_.size() - 1;
+}
+
+void Peers::forget_groups() {
+  std::lock_guard lock(mutex_);
+  counts_.clear();
 }
 
 void Peers::on_failure(std::function<void()> body) {
@@ -142,9 +153,26 @@ void Peers::check(const What& what, const std::vector<int64_t>& waited_for) {
       break;
     }
   }
-  if (failure_)
-    fail(what(), " ended, because process ", failure_->rank,
-         " failed: ", failure_->text.substr(0, failure_->text.find("\nstack traceback")));
+  if (const auto& known = failure())
+    fail(what(), " ended, because process ", known->rank,
+         " failed: ", known->text.substr(0, known->text.find("\nstack traceback")));
+}
+
+const std::optional<RunStore::Failure>& Peers::failure() const {
+  return failure_ ? failure_ : turn_failure_;
+}
+
+void Peers::begin_turn(std::shared_ptr<RunStore> turn, std::function<void()> leave) {
+  std::lock_guard lock(mutex_);
+  turn_ = std::move(turn);
+  leave_turn_ = std::move(leave);
+}
+
+void Peers::end_turn() {
+  std::lock_guard lock(mutex_);
+  turn_.reset();
+  turn_failure_.reset();
+  leave_turn_ = nullptr;
 }
 
 void Peers::report_failure(const std::string& text, int exit_code) {

@@ -29,6 +29,8 @@ class Peers {
 
   /// The number of one more group. Processes make their groups in the same order.
   size_t add_group();
+  /// Groups are numbered from 0 again.
+  void forget_groups();
   /// The number of one more collective that the group starts: the others are told with the next
   /// sign.
   int64_t count(size_t group);
@@ -49,6 +51,12 @@ class Peers {
   /// Tells the others that this process has failed, why, and what it ends with.
   void report_failure(const std::string& text, int exit_code);
 
+  /// From now on failures that stand in `turn`, a part of the run's store, count as well. Once one
+  /// is known `leave` is called, on the thread of the signs.
+  void begin_turn(std::shared_ptr<RunStore> turn, std::function<void()> leave);
+  /// Those count no more.
+  void end_turn();
+
   static constexpr std::chrono::milliseconds look_around = std::chrono::milliseconds(200);
   /// How long a process may give no sign before it counts as gone.
   static constexpr std::chrono::milliseconds patience = std::chrono::seconds(5);
@@ -56,6 +64,7 @@ class Peers {
  private:
   void run();
   void exchange_signs();
+  const std::optional<RunStore::Failure>& failure() const;
 
   struct Sign {
     std::string text;             // as read last
@@ -77,6 +86,9 @@ class Peers {
   int64_t looks_since_round_ = 0;
   std::string lost_;  // why the store cannot be reached
   std::optional<RunStore::Failure> failure_;
+  std::shared_ptr<RunStore> turn_;  // null between turns
+  std::optional<RunStore::Failure> turn_failure_;
+  std::function<void()> leave_turn_;
   std::vector<int64_t> counts_;  // this process's own
   std::vector<Sign> signs_;
   std::vector<std::function<void()>> on_failure_;

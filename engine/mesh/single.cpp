@@ -36,6 +36,7 @@ class Single : public Group {
 
 class OwnNotes final : public Notes {
  public:
+  std::string next_exchange() override { return std::to_string(n_exchanges_++) + "/"; }
   void leave(const std::string& key, const std::string& text) override {
     std::lock_guard lock(mutex_);
     notes_[key] = text;
@@ -48,6 +49,7 @@ class OwnNotes final : public Notes {
   }
 
  private:
+  int64_t n_exchanges_ = 0;
   std::mutex mutex_;
   std::map<std::string, std::string> notes_;
 };

@@ -48,23 +48,24 @@ std::string call_site() { return call_site_function() ? call_site_function()() :
 
 void SpmdCheck::compare(Group::Kind kind, const std::string& what, const GroupParts& group) {
   Call mine{Group::name(kind) + (" " + group.name), what, call_site()};
-  auto n = static_cast<int64_t>(world_.processes.size());
+  auto world = line_->parts();
+  auto n = static_cast<int64_t>(world->processes.size());
   at::TensorOptions bytes = at::TensorOptions(at::kByte);
   at::Tensor own = at::zeros({text_size}, bytes), all = at::zeros({n * text_size}, bytes);
   std::string text = mine.text();
   std::memcpy(own.mutable_data_ptr(), text.data(), std::min<size_t>(text.size(), text_size - 1));
   ++n_calls_;
-  int64_t number = world_.peers->count(world_.number);
-  auto work = world_.backend.c10d->_allgather_base(all, own);
+  int64_t number = world->peers->count(world->number);
+  auto work = world->backend.c10d->_allgather_base(all, own);
   await(
-      *work, [&] { return what; }, number, world_);
+      *work, [&] { return what; }, number, *world);
   for (int64_t process = 0; process < n; ++process) {
     Call other = Call::read(static_cast<const char*>(all.const_data_ptr()) + process * text_size);
     bool in_group = std::ranges::count(group.processes, process) > 0;
     if (other.kind_and_group == mine.kind_and_group && (!in_group || other.what == mine.what))
       continue;
     fail("the processes stray: as collective number ", n_calls_, " ",
-         story(world_.processes[static_cast<size_t>(world_.rank)], mine), ", but ",
+         story(world->processes[static_cast<size_t>(world->rank)], mine), ", but ",
          story(process, other), "; every process must call the same ones in the same order");
   }
 }

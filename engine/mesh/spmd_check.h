@@ -2,6 +2,7 @@
 
 #include "c10d_group.h"
 
+#include <memory>
 #include <string>
 
 namespace redco {
@@ -10,15 +11,15 @@ namespace redco {
 /// process that strays gets an error instead of a wait without end.
 class SpmdCheck {
  public:
-  /// `world` has all processes of the mesh.
-  explicit SpmdCheck(GroupParts world) : world_(std::move(world)) {}
+  /// `line` is one of all processes of the mesh.
+  explicit SpmdCheck(std::shared_ptr<GroupLine> line) : line_(std::move(line)) {}
 
   /// Throws Error unless all processes are about to call the same kind of collective over the group
   /// of this name, and those of this very group with the same `what`: type and shape.
   void compare(Group::Kind kind, const std::string& what, const GroupParts& group);
 
  private:
-  GroupParts world_;
+  std::shared_ptr<GroupLine> line_;
   int64_t n_calls_ = 0;
 };
 

@@ -6,6 +6,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <map>
+#include <utility>
 
 namespace redco {
 
@@ -26,7 +27,22 @@ std::shared_ptr<ParameterStore> ParameterStore::make(std::vector<at::Tensor> par
   return store;
 }
 
+// What is here of a pass that failed on one process differs among them.
+void ParameterStore::rejoin() {
+  if (params_.empty()) return;
+  int64_t now = sharded_impl(params_.front())->mesh()->generation();
+  if (std::exchange(generation_, now) == now) return;
+  for (Block& block : blocks_) {
+    block.on_its_way.reset();
+    block.whole.clear();
+  }
+  order_.clear();
+  position_ = 0;
+  is_recorded_ = false;
+}
+
 void ParameterStore::release() {
+  rejoin();
   for (Block& block : blocks_) drop(block);
   is_recorded_ |= !order_.empty();
   position_ = 0;
@@ -77,6 +93,7 @@ void ParameterStore::move_to(size_t block, at::ScalarType type) {
 
 at::Tensor ParameterStore::gathered(size_t param, at::ScalarType type) {
   at::NoGradGuard no_grad;
+  rejoin();
   size_t index = block_of_[param];
   Block& block = blocks_[index];
   if ((!block.whole.empty() || block.on_its_way) && block.type != type) drop(block);

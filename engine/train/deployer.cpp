@@ -112,8 +112,14 @@ Schedule Deployer::get_lr_schedule_fn(const LrScheduleOptions& options) const {
                       warmup, total);
 }
 
+// The next number of a stream. In a turn that failed some processes may have taken more of them.
+uint64_t Deployer::take(uint64_t& count) const {
+  count = std::max(count, static_cast<uint64_t>(mesh_->generation()) << 32);
+  return count++;
+}
+
 at::Generator Deployer::gen_rng() {
-  return make_rng(derive_seed(uint64_t(seed_), {user_stream, rng_count_++}));
+  return make_rng(derive_seed(uint64_t(seed_), {user_stream, take(rng_count_)}));
 }
 
 void Deployer::log_info(const std::string& info, const std::string& title,
@@ -134,7 +140,7 @@ void Deployer::save_outputs(const Tree& outputs, const std::string& desc, int64_
 }
 
 uint64_t Deployer::new_trainer_seed() {
-  return derive_seed(uint64_t(seed_), {trainer_stream, trainer_count_++});
+  return derive_seed(uint64_t(seed_), {trainer_stream, take(trainer_count_)});
 }
 
 }  // namespace redco

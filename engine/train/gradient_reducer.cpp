@@ -91,6 +91,16 @@ void GradientReducer::finish() {
   bring_the_rest();
 }
 
+void GradientReducer::abandon() {
+  is_active_ = false;
+  under_way_.clear();
+}
+
+void GradientReducer::forget_plan() {
+  buckets_.clear();
+  bucket_of_.clear();
+}
+
 void GradientReducer::plan_buckets() {
   bucket_of_.assign(leaves_.size(), no_bucket);
   size_t bytes = bucket_bytes;

@@ -24,6 +24,10 @@ class GradientReducer {
   void begin();
   /// Returns when every gradient lies at its target.
   void finish();
+  /// Drops what is under way: the backward, or `finish`, failed.
+  void abandon();
+  /// Buckets are planned anew: processes may have got to that, or not.
+  void forget_plan();
 
  private:
   class Hook;

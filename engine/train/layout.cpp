@@ -11,6 +11,7 @@
 #include "params_layout.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <map>
@@ -47,7 +48,6 @@ void Trainer::setup_running_step(const Dataset& examples, int64_t per_device_bat
 }
 
 void Trainer::lay_out(const std::function<void(const Tree& params)>& forward) {
-  is_laid_out_ = true;
   LaidOut laid_out = redco::lay_out(state_.params, *deployer_, params_sharding_rules_, forward);
   const Mesh& mesh = *deployer_->mesh();
   if (mesh.size(Mesh::mp) > 1) deployer_->log_info(to_string(laid_out.decisions), "Sharding");
@@ -57,6 +57,7 @@ void Trainer::lay_out(const std::function<void(const Tree& params)>& forward) {
   std::map<std::string, at::Tensor> by_name(params.begin(), params.end());
   for (size_t i = 0; i < leaves_.size(); ++i) leaves_[i] = by_name.at(names_[i]);
   prepare_optimizer(std::exchange(given_opt_state_, std::nullopt));
+  is_laid_out_ = true;  // not before: what failed so far, a loss_fn say, may be put right
 }
 
 void Trainer::prepare_optimizer(std::optional<Tree> opt_state) {
@@ -86,6 +87,21 @@ void Trainer::prepare_optimizer(std::optional<Tree> opt_state) {
   if (mesh->world().size() == 1) return;
   state_.opt_state = laid_like(state_.opt_state, names_, updates_);
   reducer_ = std::make_unique<GradientReducer>(leaves_, targets);
+  generation_ = mesh->generation();
+}
+
+// A step that failed on one process may have ended at another place on each.
+void Trainer::rejoin() {
+  Mesh& mesh = *deployer_->mesh();
+  if (!reducer_ || std::exchange(generation_, mesh.generation()) == mesh.generation()) return;
+  at::Tensor steps = at::tensor({state_.step, -state_.step}, at::kLong).to(mesh.device());
+  steps = mesh.world().all_reduce(steps, ReduceOp::max).cpu();
+  auto newest = steps[0].item<int64_t>(), oldest = -steps[1].item<int64_t>();
+  require(newest == oldest, "the processes were interrupted between steps: some are at step ",
+          oldest, ", some at ", newest,
+          "; give the Trainer a state they share, such as that of a checkpoint");
+  reducer_->forget_plan();
+  refresh_params();
 }
 
 // Each rank has updated its part of what dp shares.

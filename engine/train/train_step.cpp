@@ -21,6 +21,7 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/record_function.h>
 #include <c10/core/AutogradState.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
@@ -130,6 +131,9 @@ at::Tensor Trainer::accumulate(const Dataset& examples, std::span<const int64_t>
                                int64_t micro) {
   BackwardOnThisThread on_this_thread;
   at::AutoGradMode with_grad(true);
+  auto abandon_at_error = c10::make_scope_exit([this] {
+    if (reducer_) reducer_->abandon();
+  });
   clear_gradients();
   size_t n_batches = (indices.size() + size_t(micro) - 1) / size_t(micro);
   at::Tensor loss_sum, weight_sum, unit;
@@ -226,6 +230,7 @@ at::Tensor Trainer::update(std::vector<at::Tensor> grads, const at::Tensor& loss
 
 PendingMetrics Trainer::run_step(const Dataset& examples, std::span<const int64_t> indices,
                                  int64_t micro) {
+  rejoin();
   int64_t step = state_.step, n_left_out = n_left_out_;
   auto counter = meter_->start(step, int64_t(indices.size()));
   Tree::Dict metrics;

@@ -120,6 +120,10 @@ class ThreadGroup final : public Group {
 
 class ThreadNotes final : public Notes {
  public:
+  std::string next_exchange() override {
+    std::lock_guard lock(mutex_);
+    return std::to_string(n_exchanges_[std::this_thread::get_id()]++) + "/";
+  }
   void leave(const std::string& key, const std::string& text) override {
     std::lock_guard lock(mutex_);
     notes_[key] = text;
@@ -137,6 +141,7 @@ class ThreadNotes final : public Notes {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::string, std::string> notes_;
+  std::map<std::thread::id, int64_t> n_exchanges_;
 };
 
 class ThreadMesh final : public Mesh {

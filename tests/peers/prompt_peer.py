@@ -435,6 +435,66 @@ bbbbb = 2, c = 3 }
 >""")
 
 
+def test_several_processes():
+    terminal = Terminal("--nproc", "4").prompt()
+    terminal.enter("1 + 1", "r = tonumber(os.getenv 'RANK')", "r", "for i = 1, 2 do",
+                   "  print(i * r)", "end", "'no ' .. 'tag'", "if r == 2 then error 'astray' end",
+                   "error 'alike'", "os.execute 'sleep 0.2'")
+    see(terminal, """
+redco-lua VERSION; :h for help, :q or Ctrl-D to end
+> 1 + 1
+[all] 2
+> r = tonumber(os.getenv 'RANK')
+> r
+[0] 0
+[1] 1
+[2] 2
+[3] 3
+> for i = 1, 2 do
+>>   print(i * r)
+>> end
+[0] 0
+[0] 0
+[1] 1
+[1] 2
+[2] 2
+[2] 4
+[3] 3
+[3] 6
+> 'no ' .. 'tag'
+[all] no tag
+> if r == 2 then error 'astray' end
+[2] stdin:1: astray
+> error 'alike'
+[all] stdin:1: alike
+> os.execute 'sleep 0.2'
+[all] 0
+[TIME]
+>""")
+    terminal.keys("r + \t", "> r +")
+    terminal.keys("\x03", ">")
+    for chunk in "while true do end", "while r == 3 do end":
+        terminal.child.send(chunk + "\r")
+        time.sleep(0.5)
+        start = time.time()
+        terminal.child.send("\x03")
+        terminal.prompt()
+        assert time.time() - start < 2
+    terminal.keys("\x1a", ">")
+    terminal.enter("redco.Depl\t.name")
+    terminal.child.send("\x04")
+    expect(terminal.ended(), (0, None))
+
+
+def test_terminal_after_a_death():
+    command = f'"{PROGRAM}" --nproc 2; code=$?; stty -a; exit $code'
+    terminal = Terminal("-c", command, command="/bin/sh").prompt()
+    terminal.child.send("if os.getenv 'RANK' == '0' then os.execute 'kill -9 $PPID' end\r")
+    expect(terminal.ended(), (137, None))
+    assert "failed first: was ended by signal 9" in terminal.text()
+    assert {"echo", "icanon", "isig", "echoctl"} <= set(terminal.text().split())
+
+
 def main():
     failed = 0
     tests = [(name, body) for name, body in globals().items() if name.startswith("test_")]

@@ -66,7 +66,6 @@ class REDCO_API CheckpointWriter {
  private:
   class Save;
   std::shared_ptr<const Mesh> mesh_;
-  int64_t count_ = 0;
   std::unique_ptr<Save> running_;
 };
 

@@ -135,6 +135,8 @@ class REDCO_API Deployer {
   RunLog run_log_;
   CheckpointWriter checkpoints_;
   Tree config_ = Tree::Dict{};
+  uint64_t take(uint64_t& count) const;
+
   uint64_t rng_count_ = 0;
   uint64_t trainer_count_ = 0;
 };

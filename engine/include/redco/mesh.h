@@ -69,6 +69,9 @@ class REDCO_API Mesh {
   virtual Group& world() const = 0;
   /// Throws Error where the mesh is not one of processes.
   virtual Notes& notes() const;
+  /// How often its processes have connected anew, after turns that failed (redco/turns.h). What
+  /// was under way between them, or recorded of their common order, then holds no more.
+  virtual int64_t generation() const { return 0; }
 
   /// Whether activations [batch, sequence, features] that are sums over mp are split along their
   /// sequence instead of made whole (arXiv 2205.05198).

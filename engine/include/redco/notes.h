@@ -12,6 +12,8 @@ class REDCO_API Notes {
  public:
   virtual ~Notes() = default;
 
+  /// What the keys of one exchange begin with: all processes call it before each.
+  virtual std::string next_exchange() = 0;
   /// Each key once.
   virtual void leave(const std::string& key, const std::string& text) = 0;
   /// Waits until it is there. Throws Error, which begins with `what`, when a process of the run

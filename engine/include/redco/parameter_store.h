@@ -41,6 +41,7 @@ class REDCO_API ParameterStore : public std::enable_shared_from_this<ParameterSt
     at::ScalarType type = at::kFloat;
   };
 
+  void rejoin();
   void start(Block& block, at::ScalarType type);
   void move_to(size_t block, at::ScalarType type);
   void drop(Block& block);
@@ -51,6 +52,7 @@ class REDCO_API ParameterStore : public std::enable_shared_from_this<ParameterSt
   std::vector<size_t> order_;  // of the blocks' uses, while it is recorded and after
   size_t position_ = 0;        // in it
   bool is_recorded_ = false;
+  int64_t generation_ = 0;  // of the mesh
 };
 
 /// Whether a store brings this parameter together.

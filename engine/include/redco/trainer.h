@@ -255,6 +255,7 @@ class REDCO_API Trainer {
   void lay_out(const std::function<void(const Tree& params)>& forward);
   void prepare_optimizer(std::optional<Tree> opt_state);
   void refresh_params();
+  void rejoin();
   Batching batching(int64_t per_device_batch_size, std::optional<int64_t> global_batch_size) const;
   std::string training_desc(const std::string& desc, const Batching& batching) const;
   class Fit;
@@ -306,7 +307,8 @@ class REDCO_API Trainer {
   bool leaves_out_nonfinite_ = false;
   uint64_t seed_;
   std::unique_ptr<RunState> run_;
-  bool goes_on_ = false;  // the next pass over examples, where `run_` says
+  int64_t generation_ = 0;  // of the mesh
+  bool goes_on_ = false;    // the next pass over examples, where `run_` says
 };
 
 }  // namespace redco

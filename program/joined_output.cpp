@@ -1,0 +1,36 @@
+#include "joined_output.h"
+
+#include "worker_output.h"
+
+#include <algorithm>
+
+namespace redco {
+
+namespace {
+constexpr auto patience = std::chrono::milliseconds(200);
+}
+
+bool JoinedOutput::are_alike() const {
+  return std::ranges::all_of(lines_, [this](const auto& own) {
+    return !own.empty() && own.front() == lines_.front().front();
+  });
+}
+
+void JoinedOutput::add(size_t rank, std::string_view line) {
+  lines_[rank].emplace_back(line);
+  if (!due_) due_ = Clock::now() + patience;
+}
+
+void JoinedOutput::flush() {
+  due_.reset();
+  while (are_alike()) {
+    write_line(to_, "[all] " + lines_.front().front());
+    for (auto& own : lines_) own.pop_front();
+  }
+  for (size_t rank = 0; rank < lines_.size(); ++rank) {
+    for (const auto& line : lines_[rank]) write_line(to_, "[" + std::to_string(rank) + "] " + line);
+    lines_[rank].clear();
+  }
+}
+
+}  // namespace redco
