@@ -120,7 +120,7 @@ const char* const escapes[] = {
     "load('return 1')()",
     "loadstring('return 1')()",
     "loadstring('\\27LJ\\2')()",
-    "string.dump(function() end)",
+    "local s = string.dump(function() end)",
     "(''):dump()",
     "('').dump(print)",
     "debug.getregistry()",
@@ -144,7 +144,7 @@ const char* const escapes[] = {
     "getmetatable('').__index.rep = nil",
     "getmetatable('').__index = nil",
     "getmetatable(string).__index = nil",
-    "getmetatable(require('redco.torch').ones { 1 }).__gc(1)",
+    "getmetatable(require('redco.torch').ones { 1 }).__name = 1",
     "setmetatable(require('redco.torch').ones { 1 }, {})",
     "setmetatable(require('redco.torch').ones { 1 }.shape, {})",
     "getmetatable(require('redco').Rng(1)).__index = nil",
@@ -171,34 +171,35 @@ const char* const escapes[] = {
     "require('redco.torch').save({}, '/tmp/x')",
     "require('redco.torch').load('/tmp/x')",
     "require('redco.torch').jit.load('/tmp/x')",
-    "require('redco.torch').from_file('/etc/passwd', false, 8)",
+    "require('redco.torch').from_file('/etc/passwd', false, 8, { dtype = 'uint8' })",
     "require('redco.torch').ones({ 1 }):from_file(false, 8)",
     "require('redco.torch').set_num_threads(1)",
     "require('redco.torch').ones({ 1 }):data_ptr()",
     "require('redco.torch').ones({ 1 }):address()",
     "require('redco.torch').Tensor.data_ptr(1)",
-    "require('redco.torch')._foobar()",
+    "require('redco.torch')._shape_as_tensor(require('redco.torch').ones { 1 })",
     "require('redco.torch')._sparse_coo_tensor_unsafe",
-    "require('redco.torch').ones({ 1 }):_values()",
-    "require('redco.torch').Tensor._values(require('redco.torch').ones({ 1 }))",
+    "require('redco.torch').ones({ 1 }):_shape_as_tensor()",
+    "require('redco.torch').Tensor._shape_as_tensor(require('redco.torch').ones { 1 })",
 };
 
 TEST_CASE("T15: no way out of the list works") {
   for (bool strict : {true, false}) {
-    Engine engine({.strict = strict, .restricted = true});
     for (const std::string escape : escapes) {
       CAPTURE(escape);
+      // One that works could break what all others need.
+      Engine engine({.strict = strict, .restricted = true});
       // As a statement, or where it is none, as an expression.
       std::string message = failure(engine, escape);
       if (has(message, "'=' expected") || has(message, "syntax error"))
         message = failure(engine, "return " + escape + " .x");
       CHECK(message != "");
       CHECK_FALSE(has(message, "expected near"));
+      // Nothing of it has left a mark.
+      CHECK(failure(engine, R"(
+        assert(("%d"):format(3) == "3" and string.new == nil and math.pi > 3.1)
+        assert(require("redco.torch").ones({ 2 }):sum():item() == 2))") == "");
     }
-    // Nothing of it has left a mark.
-    engine.run_string(R"(
-      assert(("%d"):format(3) == "3" and string.new == nil and math.pi > 3.1)
-      assert(require("redco.torch").ones({ 2 }):sum():item() == 2))");
   }
 }
 
