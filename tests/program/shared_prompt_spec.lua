@@ -191,10 +191,10 @@ kill $feeder; exit $code]]
 end)
 
 test("a FILE, then a prompt with its globals", function()
-  local path = write("file.lua", "value = tonumber(os.getenv 'RANK') * 2\nprint 'file'")
+  local path = write("file.lua", "value = tonumber(os.getenv 'RANK') * 2")
   local code, out, err = session({ "value" }, { "-i", "--nproc", "2", path }, "")
   expect_code(0, code, out, err)
-  expect_equal(out, "[all] file\n[0] 0\n[1] 2\n")
+  expect_equal(out, "[0] 0\n[1] 2\n")
   code, out, err = session({ "1" }, { "-i", "--nproc", "2", write("fails.lua", "error 'early'") },
     "")
   expect_code(1, code, out, err)
