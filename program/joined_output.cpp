@@ -7,7 +7,8 @@
 namespace redco {
 
 namespace {
-constexpr auto patience = std::chrono::milliseconds(200);
+// Busy machines run some processes later than others.
+constexpr auto patience = std::chrono::seconds(1);
 }
 
 bool JoinedOutput::are_alike() const {

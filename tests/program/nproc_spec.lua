@@ -85,7 +85,7 @@ test("wrong values of --nproc, and what several cannot do, are wrong usage", fun
     expect_has(err, "--nproc")
   end
   local code, out, err = run { "--nproc", "2", "-" }
-  expect_equal(code, 2)
+  expect_code(2, code, out, err)
   expect_has(err, "--nproc needs a FILE")
   code, out, err = run { "--nproc", "2", "-e", "print 'piece'" }
   expect_code(0, code, out, err)
