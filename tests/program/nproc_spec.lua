@@ -157,9 +157,9 @@ test("the exit code is that of the first failure", function()
   expect_failure(3, head .. "if d.process_id == 2 then os.exit(7) end os.execute 'sleep 60'", 7,
     "process 2 of 3 failed first: ended with exit code 7")
   expect_failure(2, head .. [[
-if d.process_id == 0 then os.execute "kill -SEGV $PPID" end
-require("redco").Deployer { seed = 2 }]], 139,
-    "process 0 of 2 failed first: was ended by signal 11")
+if d.process_id == 0 then os.execute "kill -ABRT $PPID" end
+require("redco").Deployer { seed = 2 }]], 134,
+    "process 0 of 2 failed first: was ended by signal 6")
   expect_failure(2, head .. [[
 if d.process_id == 0 then require("redco").Deployer { seed = 1, n_model_shards = 0 } end
 require("redco").Deployer { seed = 2 }]], 2, "process 0 of 2 failed first: ", "n_model_shards = 0")

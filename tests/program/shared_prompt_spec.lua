@@ -168,8 +168,8 @@ test("the death of one ends all with its cause", function()
     { "if r == 1 then os.exit(3) end", 3, "process 1 of 4 failed first: ended with exit code 3" },
     { "if r == 2 then ffi.C.kill(ffi.C.getpid(), 9) end fit(3)", 137,
       "process 2 of 4 failed first: was ended by signal 9" },
-    { "if r == 0 then ffi.C.kill(ffi.C.getpid(), 11) end", 139,
-      "process 0 of 4 failed first: was ended by signal 11" },
+    { "if r == 0 then ffi.C.kill(ffi.C.getpid(), 6) end", 134,
+      "process 0 of 4 failed first: was ended by signal 6" },
     { "if r == 1 then os.exit(0) end", 1, "process 1 of 4 failed first: no sign of life" },
   }
   for _, death in ipairs(deaths) do
