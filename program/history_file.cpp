@@ -1,5 +1,7 @@
 #include "history_file.h"
 
+#include "user_folder.h"
+
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -62,18 +64,11 @@ std::string unescaped(const std::string& line) {
   return entry;
 }
 
-std::string folder_from(const char* variable, const char* below_home) {
-  const char* folder = std::getenv(variable);
-  if (folder != nullptr && folder[0] == '/') return folder;
-  const char* home = std::getenv("HOME");
-  return home == nullptr ? "" : std::string(home) + below_home;
-}
-
 }  // namespace
 
 std::string HistoryFile::default_path() {
   if (const char* path = std::getenv("REDCO_HISTORY")) return path;
-  std::string state = folder_from("XDG_STATE_HOME", "/.local/state");
+  std::string state = user_folder("XDG_STATE_HOME", "/.local/state");
   return state.empty() ? "" : state + "/redco/history";
 }
 

@@ -4,6 +4,7 @@
 #include "line_editor.h"
 #include "shared_prompt.h"
 #include "terminal.h"
+#include "user_folder.h"
 
 #include <redco/engine.h>
 #include <redco/prompt.h>
@@ -237,9 +238,7 @@ class PromptLoop {
   Prompt::Answer run_start_up_file() {
     std::string path = variable("REDCO_INIT");
     if (path.empty()) {
-      std::string config = variable("XDG_CONFIG_HOME");
-      if (!config.starts_with('/')) config = variable("HOME") + "/.config";
-      path = config + "/redco/init.lua";
+      path = user_folder("XDG_CONFIG_HOME", "/.config") + "/redco/init.lua";
       std::error_code ignored;
       if (!std::filesystem::exists(path, ignored)) return {};
     }
