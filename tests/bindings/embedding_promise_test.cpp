@@ -2,7 +2,9 @@
 // process, and leaves handlers of signals, the locale, files and threads as they were.
 #include <redco/engine.h>
 #include <redco/error.h>
-#include <redco/run_log.h>
+
+#include "collected_lines.h"
+#include "resident_memory.h"
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
@@ -135,13 +137,6 @@ size_t count_entries(const char* folder) {
   return n;
 }
 
-double resident_mb() {
-  std::ifstream status("/proc/self/statm");
-  size_t total, resident;
-  status >> total >> resident;
-  return static_cast<double>(resident) * 4096 / 1e6;
-}
-
 TEST_CASE("bad scripts on two threads change nothing of the process, and print nothing") {
   std::setlocale(LC_ALL, "C.UTF-8");  // not the one it starts with
   signal(SIGUSR2, [](int) {});
@@ -165,12 +160,7 @@ TEST_CASE("bad scripts on two threads change nothing of the process, and print n
 }
 
 TEST_CASE("LibTorch's warnings are the console's, each once") {
-  struct Lines : Console {
-    void line(std::string_view text) override { lines.emplace_back(text); }
-    void progress(const ProgressState&) override {}
-    std::vector<std::string> lines;
-  };
-  auto console = std::make_shared<Lines>();
+  auto console = std::make_shared<CollectedLines>();
   Engine engine({.console = console});
   for (int i = 0; i < 3; ++i) engine.run_string(warning);
   REQUIRE(console->lines.size() == 1);
@@ -181,12 +171,6 @@ TEST_CASE("a script cannot end the process but by os.exit, which a restricted on
   Engine engine({.restricted = true});
   CHECK_THROWS_AS(engine.run_string("os.exit(0)"), ScriptError);
 }
-
-#ifdef __SANITIZE_ADDRESS__
-constexpr double slack_mb = 400;  // freed memory is kept back; the sanitizer itself tells of leaks
-#else
-constexpr double slack_mb = 8;
-#endif
 
 TEST_CASE("1000 engines are created and destroyed without growth") {
   double memory = 0;

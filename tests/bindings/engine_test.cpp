@@ -1,6 +1,7 @@
 #include <redco/engine.h>
 #include <redco/error.h>
-#include <redco/run_log.h>
+
+#include "collected_lines.h"
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
@@ -340,12 +341,7 @@ TEST_CASE("a request to stop ends the training of one engine, at a step") {
 }
 
 TEST_CASE("what a run tells goes to the host's console") {
-  struct Lines : Console {
-    void line(std::string_view text) override { lines.emplace_back(text); }
-    void progress(const ProgressState&) override {}
-    std::vector<std::string> lines;
-  };
-  auto console = std::make_shared<Lines>();
+  auto console = std::make_shared<CollectedLines>();
   Engine engine({.console = console});
   engine.run_string("require('redco').Deployer { seed = 0 }:log_info('hello')");
   REQUIRE(console->lines.size() == 1);

@@ -3,9 +3,10 @@
 #include <redco/engine.h>
 #include <redco/error.h>
 
+#include "resident_memory.h"
+
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
-#include <fstream>
 #include <functional>
 #include <string>
 #include <thread>
@@ -170,19 +171,6 @@ TEST_CASE("an engine may move from one thread to another, and be closed there") 
     engine.reset();
   }).join();
 }
-
-double resident_mb() {
-  std::ifstream status("/proc/self/statm");
-  size_t total, resident;
-  status >> total >> resident;
-  return static_cast<double>(resident) * 4096 / 1e6;
-}
-
-#ifdef __SANITIZE_ADDRESS__
-constexpr double slack_mb = 400;  // freed memory is kept back; the sanitizer itself tells of leaks
-#else
-constexpr double slack_mb = 8;
-#endif
 
 TEST_CASE("T13: 200 engines, each with a training, leave nothing behind") {
   double before = 0;

@@ -3,23 +3,17 @@
 #include <redco/engine.h>
 #include <redco/error.h>
 
+#include "resident_memory.h"
+
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <fstream>
 #include <string>
 #include <vector>
 
 namespace redco {
 namespace {
-
-double resident_mb() {
-  std::ifstream status("/proc/self/statm");
-  size_t total, resident;
-  status >> total >> resident;
-  return static_cast<double>(resident) * 4096 / 1e6;
-}
 
 TEST_CASE("10,000 temporaries of 1 MB never take 64 MB") {
   Engine engine;
