@@ -4,11 +4,11 @@
 
 #include <redco/error.h>
 
-#include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -16,15 +16,17 @@ namespace redco {
 
 namespace {
 
-// Waits until all are there, or `time` has passed.
+// Whether all are there before `time` has passed. Asks again and again: a wait of the store that ends
+// for lack of time is a warning in its log, with the names of both ends looked up.
 bool await_keys(c10d::Store& store, const std::vector<std::string>& keys,
                 std::chrono::milliseconds time) {
-  try {
-    store.wait(keys, time);
-    return true;
-  } catch (const c10::Error&) {
-    return store.check(keys);  // throws what is more than a lack of time
+  constexpr auto sleep = std::chrono::milliseconds(10);
+  auto until = std::chrono::steady_clock::now() + time;
+  while (!store.check(keys)) {
+    if (std::chrono::steady_clock::now() >= until) return false;
+    std::this_thread::sleep_for(sleep);
   }
+  return true;
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 -- Trains the GPT of this folder as train.lua does, with a checkpoint after each step. In the first
 -- attempt the process `rank` sends itself a signal in a phase of the third step, or of the
--- evaluation after the training, and each step takes `pause` seconds more, so that there is time
--- for what comes from outside.
+-- evaluation after the training. In the first `slow_attempts` each step takes `pause` seconds more,
+-- so that there is time for what comes from outside.
 local redco = require "redco"
 local torch = redco.torch
 local ffi = require "ffi"
@@ -15,15 +15,16 @@ int usleep(unsigned microseconds);
 ]]
 
 local o = redco.options {
-  workdir = "", phase = "", rank = 1, signal = 9, pause = 0.0, per_device_batch_size = 2,
+  workdir = "", phase = "", rank = 1, signal = 9, pause = 0.0, slow_attempts = 1,
+  per_device_batch_size = 2,
 }
 
 local deployer = redco.Deployer {
   seed = 7, verbose = false, workdir = o.workdir .. "/gpt-float64-zero0",
 }
 local n_restarts = os.getenv "TORCHELASTIC_RESTART_COUNT" or os.getenv "SLURM_RESTART_COUNT"
-local is_first = (n_restarts or "0") == "0"
-local is_victim = is_first and deployer.process_id == o.rank
+n_restarts = tonumber(n_restarts or 0)
+local is_victim = n_restarts == 0 and deployer.process_id == o.rank
 
 -- Appends what happened, and when, to a file.
 local function note(what)
@@ -67,7 +68,7 @@ local trainer = redco.Trainer {
     or redco.tree.map(function(param) return param:to "float64" end, task.params),
   opt_state = checkpoint and checkpoint.opt_state, last_ckpt_info = info,
   collate_fn = function(examples)
-    if is_first then ffi.C.usleep(o.pause * 1e6) end
+    if n_restarts < o.slow_attempts then ffi.C.usleep(o.pause * 1e6) end
     reached("collate", 3)
     return task.collate_fn(examples)
   end,

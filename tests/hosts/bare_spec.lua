@@ -67,24 +67,28 @@ for name, address in pairs(addresses) do
   end)
 end
 
--- Three runs side by side, with slow steps, when the cable is cut for eight seconds: one that ends,
--- one that waits for the other host and one that goes on without.
+-- Three runs side by side, with slow steps, when the cable is cut: one that ends, one that waits for
+-- the other host and one that goes on without. Once the first and the last have done so it is back.
 local cut = {}
 for i, each in ipairs {
-  { "ends", "" },
+  { "ends" },
   { "waits", "--max-restarts 2" },
-  { "halves", "--max-restarts 1 --min-processes 1 --rejoin-timeout 2" },
+  { "halves", "--max-restarts 1 --min-processes 1", "--rejoin-timeout 2", "--slow_attempts=2" },
 } do
-  local name, restarts = unpack(each)
+  local name, restarts, of_first, slow = unpack(each)
+  local words = ("--host0-address 10.77.0.1 --host0-port %d %s %s --pause=0.5 %s"):format(4000 + i,
+    restarts or "", runs.words(4, name, "death.lua"), slow or "")
   cut[#cut + 1] = "mkdir -p " .. name
-  cut[#cut + 1] = start(name, ("--host0-address 10.77.0.1 --host0-port %d %s %s --pause=0.3")
-    :format(4000 + i, restarts, runs.words(4, name, "death.lua")))
+  cut[#cut + 1] = start_one(name, 0, (of_first or "") .. " " .. words)
+  cut[#cut + 1] = start_one(name, 1, words)
 end
 cut[#cut + 1] = "for i in $(seq 200); do ls */notes | wc -l | grep -q 3 && break; sleep 0.1; done"
 cut[#cut + 1] = "sleep 1; date +%s.%N >cut"
 cut[#cut + 1] = hosts.on(2) .. "ip link set cable2 down"
-cut[#cut + 1] = "( sleep 8; " .. hosts.on(2) .. "ip link set cable2 up ) &"
-cut[#cut + 1] = wait "ends" .. wait "waits" .. wait "halves"
+cut[#cut + 1] = wait "ends"
+cut[#cut + 1] = "for i in $(seq 200); do grep -q 'restart 1' halves0.out && break; sleep 0.1; done"
+cut[#cut + 1] = hosts.on(2) .. "ip link set cable2 up"
+cut[#cut + 1] = wait "waits" .. wait "halves"
 program.shell(table.concat(cut, "\n"))
 
 test("a host that is cut off is missed", function()

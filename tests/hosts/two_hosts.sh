@@ -2,9 +2,9 @@
 # Runs a command beside two hosts of its own, host1 and host2, which a cable connects:
 #   two_hosts.sh COMMAND [ARGUMENT...]
 # They are network namespaces with the addresses 10.77.0.1 and 2, fd77::1 and 2; on.sh runs commands
-# there. All else is shared, but /run is empty and goes with the command, as do all processes that
-# it leaves. Where the rights for that are missing the exit code is 77, which the tests count as
-# skipped.
+# there. Their names are in /etc/hosts; the name server, 10.77.0.3, never answers. All else is
+# shared, but /run is empty and goes with the command, as do all processes that it leaves. Where the
+# rights for that are missing the exit code is 77, which the tests count as skipped.
 set -eu
 
 skip() {
@@ -35,10 +35,14 @@ set_up() {
     ip -n host$i address add 10.77.0.$i/24 dev cable$i || return
     # IPv6 may be off.
     ip -n host$i address add fd77::$i/64 dev cable$i nodad 2>/dev/null || true
-    ip -n host$i link set cable$i up || return
+    ip -n host$i link set cable$i up &&
+      ip -n host$i neighbour add 10.77.0.3 lladdr 02:00:00:00:00:03 dev cable$i || return
   done
   printf '%s\n' '127.0.0.1 localhost' '10.77.0.1 host1' '10.77.0.2 host2' >/run/hosts &&
-    mount --bind /run/hosts /etc/hosts
+    mount --bind /run/hosts /etc/hosts &&
+    echo 'nameserver 10.77.0.3' >/run/resolv.conf || return
+  # It may be a link into what /run was.
+  [ ! -e /etc/resolv.conf ] || mount --bind /run/resolv.conf /etc/resolv.conf
 }
 reason=$(set_up 2>&1) || skip "two hosts cannot be made here: $reason"
 "$@"
