@@ -6,6 +6,7 @@
 #include <redco/engine.h>
 #include <redco/error.h>
 #include <redco/random.h>
+#include <redco/thread_without_signals.h>
 
 #include <ATen/Parallel.h>
 
@@ -199,7 +200,7 @@ void CollateWorkers::start() {
   std::latch started(static_cast<ptrdiff_t>(workers_.size()));
   try {
     for (auto& worker : workers_)
-      worker->thread = std::thread([this, &started, own = worker.get()] {
+      worker->thread = thread_without_signals([this, &started, own = worker.get()] {
         at::set_num_threads(1);
         started.count_down();
         run(*own);

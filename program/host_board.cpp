@@ -33,6 +33,14 @@ std::optional<std::string> HostBoard::find(const std::string& key) {
   return hosts_->c10d()->get_to_str(key);
 }
 
+std::string HostBoard::claim(int64_t host, const std::string& launcher) {
+  auto now = hosts_->c10d()->compareSet(numbered("launcher", host), {}, bytes(launcher));
+  return {now.begin(), now.end()};
+}
+void HostBoard::take_over(int64_t host, const std::string& launcher) {
+  set(numbered("launcher", host), launcher);
+}
+
 void HostBoard::set_sign(int64_t host, const std::string& sign) {
   set(numbered("sign", host), sign);
 }

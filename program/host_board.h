@@ -32,6 +32,10 @@ class HostBoard {
   int64_t n_hosts() const { return n_hosts_; }
   int64_t port() const { return store_->port(); }
 
+  /// Which launcher is the host's: that one, unless there has been another.
+  std::string claim(int64_t host, const std::string& launcher);
+  /// That one from now on.
+  void take_over(int64_t host, const std::string& launcher);
   /// A sign of life: another text each time.
   void set_sign(int64_t host, const std::string& sign);
   std::string sign(int64_t host);

@@ -28,6 +28,15 @@ constexpr std::chrono::seconds patience(5);
 // those for the store.
 constexpr std::chrono::minutes farewell(10);
 constexpr std::chrono::seconds short_farewell(2);
+// In which a launcher that takes part has given a sign.
+constexpr std::chrono::milliseconds time_to_be_heard(2000);
+
+// This launcher, for others and for people.
+std::string own_name() {
+  char host[256] = {};
+  gethostname(host, sizeof(host) - 1);
+  return "process " + std::to_string(getpid()) + " of " + host;
+}
 
 }  // namespace
 
@@ -73,7 +82,8 @@ class Hosts::Talk {
       if (!store) store = RunStore::connect(place_, limit);
       board_.emplace(std::move(store), place_.size);
       if (place_.rank == 0) lead_.emplace(*board_, restarts_);
-      while (round()) wait();
+      if (is_only_one())
+        while (round()) wait();
     } catch (const c10::Error& error) {
       publish([&](News& news) { news.lost = error.what_without_backtrace(); });
     } catch (const std::exception& error) {
@@ -100,6 +110,25 @@ class Hosts::Talk {
     link_->answered = Clock::now();
     link_->changed.wait_for(lock, round_time, [this] { return link_->is_told; });
     link_->is_told = false;
+  }
+
+  // Whether no other launcher with this one's number takes part.
+  bool is_only_one() {
+    std::string own = own_name(), first = board_->claim(place_.rank, own);
+    if (first == own) return true;
+    // It may have ended, and this one be started in its place.
+    std::string sign = board_->sign(place_.rank);
+    for (auto waited = round_time; waited <= time_to_be_heard; waited += round_time) {
+      std::this_thread::sleep_for(round_time);
+      if (board_->sign(place_.rank) == sign) continue;
+      std::string text = "the launcher of host " + std::to_string(place_.rank) + " is " + first +
+                         " already, and this is " + own +
+                         ": each host needs a number of its own (--process-id, REDCO_PROCESS_ID)";
+      publish([&](News& news) { news.end = {2, text}; });
+      return false;
+    }
+    board_->take_over(place_.rank, own);
+    return true;
   }
 
   // Whether there is another.

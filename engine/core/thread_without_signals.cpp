@@ -1,4 +1,4 @@
-#include "thread_without_signals.h"
+#include <redco/thread_without_signals.h>
 
 #include <csignal>
 #include <utility>
@@ -7,12 +7,16 @@ namespace redco {
 
 std::thread thread_without_signals(std::function<void()> body) {
   // A thread begins with what is blocked where it is started.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(std::move(body));
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
+  struct Blocked {
+    Blocked() {
+      sigset_t all;
+      sigfillset(&all);
+      pthread_sigmask(SIG_SETMASK, &all, &before);
+    }
+    ~Blocked() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
+    sigset_t before;
+  } blocked;
+  return std::thread(std::move(body));
 }
 
 }  // namespace redco

@@ -11,16 +11,19 @@
 #include <redco/json.h>
 #include <redco/safetensors.h>
 #include <redco/sharding.h>
+#include <redco/thread_without_signals.h>
 #include <redco/weights.h>
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <atomic>
 #include <exception>
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -74,10 +77,14 @@ void check_files(const Info& info, const std::map<std::string, ReadInto>& into,
     }
   };
   std::vector<std::thread> threads;
-  int64_t n_cores = std::thread::hardware_concurrency();
-  for (int64_t i = processes.local_size; i + processes.local_size <= n_cores;
-       i += processes.local_size)
-    threads.emplace_back(work);
+  auto n_threads = std::min<size_t>(
+      std::thread::hardware_concurrency() / static_cast<size_t>(processes.local_size),
+      files.size());
+  try {
+    while (threads.size() + 1 < n_threads) threads.push_back(thread_without_signals(work));
+  } catch (const std::system_error&) {
+    // Those that there are do it.
+  }
   work();
   for (std::thread& thread : threads) thread.join();
   for (const auto& failure : failures)

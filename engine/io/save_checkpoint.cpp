@@ -1,6 +1,5 @@
 #include <redco/checkpoint.h>
 
-#include "../core/thread_without_signals.h"
 #include "../mesh/agreement.h"
 #include "atomic_file.h"
 #include "checkpoint_files.h"
@@ -12,6 +11,7 @@
 #include <redco/error.h>
 #include <redco/json.h>
 #include <redco/sharding.h>
+#include <redco/thread_without_signals.h>
 
 #include <ATen/core/grad_mode.h>
 

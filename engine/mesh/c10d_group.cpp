@@ -1,9 +1,9 @@
 #include "c10d_group.h"
 
-#include "../core/thread_without_signals.h"
 #include "spmd_check.h"
 
 #include <redco/error.h>
+#include <redco/thread_without_signals.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/amax.h>

@@ -11,6 +11,7 @@
 #include <redco/cuda.h>
 #include <redco/error.h>
 #include <redco/run_store.h>
+#include <redco/thread_without_signals.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -91,9 +92,9 @@ void meet(const std::string& place, c10d::Store& store, Peers& peers, const Mesh
 // thread that is left behind when one of them fails.
 Backend connect_watched(std::function<Backend()> connect, Peers& peers,
                         const std::vector<int64_t>& processes) {
-  std::packaged_task<Backend()> task(std::move(connect));
-  auto backend = task.get_future();
-  std::thread(std::move(task)).detach();
+  auto task = std::make_shared<std::packaged_task<Backend()>>(std::move(connect));
+  auto backend = task->get_future();
+  thread_without_signals([task] { (*task)(); }).detach();
   while (backend.wait_for(Peers::look_around) != std::future_status::ready) {
     check_interrupt();
     peers.check(meeting, processes);

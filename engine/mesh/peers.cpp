@@ -1,8 +1,7 @@
 #include "peers.h"
 
-#include "../core/thread_without_signals.h"
-
 #include <redco/error.h>
+#include <redco/thread_without_signals.h>
 
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>

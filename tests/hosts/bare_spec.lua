@@ -67,8 +67,9 @@ for name, address in pairs(addresses) do
   end)
 end
 
--- Three runs side by side, with slow steps, when the cable is cut: one that ends, one that waits for
--- the other host and one that goes on without. Once the first and the last have done so it is back.
+-- Three runs side by side, with slow steps, when the cable is cut: one that ends, one that waits
+-- for the other host and one that goes on without. Once the first and the last have done so it is
+-- back.
 local cut = {}
 for i, each in ipairs {
   { "ends" },
@@ -121,6 +122,7 @@ for i, each in ipairs {
   { "usr1", "kill -USR1 $usr10" },
   { "stopped", "kill -STOP $stopped1" },
   { "anew", "kill -KILL $anew1" },
+  { "twin" },
 } do
   local name, command = unpack(each)
   local words = ("--host0-address 10.77.0.1 --host0-port %d %s %s --pause=0.3"):format(5000 + i,
@@ -128,11 +130,16 @@ for i, each in ipairs {
   ended[#ended + 1] = "mkdir " .. name
   ended[#ended + 1] = start(name, words)
   ended[#ended + 1] = ("until [ -e %s/notes ]; do sleep 0.1; done; sleep 0.5; %s"):format(name,
-    command)
+    command or "")
   if name == "anew" then ended[#ended + 1] = "wait $anew1; " .. start_one(name, 1, words) end
+  if name == "twin" then
+    ended[#ended + 1] = hosts.on(2) .. '"$REDCO_LUA" --n-processes 2 --process-id 1 --nproc 2 '
+      .. words .. " >twin.out 2>&1; echo $? >twin.code"
+  end
 end
 ended[#ended + 1] = "wait $stopped0; kill -KILL $stopped1"
 ended[#ended + 1] = wait "stopped" .. wait "lost" .. wait "term" .. wait "usr1" .. wait "anew"
+  .. wait "twin"
 program.shell(table.concat(ended, "\n"))
 
 test("a launcher that was killed is started anew", function()
@@ -140,6 +147,14 @@ test("a launcher that was killed is started anew", function()
   expect_has(first, "process 2 of 4 failed first: its host lost the connection, and has come back")
   expect_has(second, "restart 1 of 1, with processes 2 to 3 of 4 on this host")
   runs.expect_as_alone "anew"
+end)
+
+test("a second launcher with a number that is taken is refused", function()
+  expect_equal(tonumber(read "twin.code"), 2)
+  expect_has(read "twin.out", "redco-lua: the launcher of host 1 is process ",
+    "each host needs a number of its own (--process-id, REDCO_PROCESS_ID)\n")
+  expect_code("twin", 0)
+  runs.expect_as_alone "twin"
 end)
 
 test("without the launcher of host 0 the others end, and say so", function()

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <redco/export.h>
+
+#include <functional>
+#include <thread>
+
+namespace redco {
+
+/// A thread that takes no signals: those are for the threads of the program. Throws
+/// std::system_error where there can be no more threads.
+REDCO_API std::thread thread_without_signals(std::function<void()> body);
+
+}  // namespace redco
