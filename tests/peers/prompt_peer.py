@@ -33,7 +33,7 @@ class Terminal:
         self.screen = pyte.Screen(columns, rows)
         self.stream = pyte.ByteStream(self.screen)
         self.raw = b""
-        self.lines_read = 0
+        self.prompts_seen = 0
         Terminal.newest = self
 
     def read(self):
@@ -69,22 +69,25 @@ class Terminal:
     def row(self):
         return self.screen.display[self.screen.cursor.y].rstrip()
 
+    def send(self, keys):
+        self.prompts_seen = self.raw.count(PASTE_ON)
+        self.child.send(keys)
+
     def prompt(self):
-        """Waits until the next line can be typed."""
-        self.lines_read += 1
-        self.wait(lambda: self.raw.count(PASTE_ON) >= self.lines_read
+        """Waits for a prompt that was not there when keys were last sent."""
+        self.wait(lambda: self.raw.count(PASTE_ON) > self.prompts_seen
                   and self.row() in (">", ">>"), "prompt")
         return self
 
     def enter(self, *lines):
         for line in lines:
-            self.child.send(line + "\r")
+            self.send(line + "\r")
             self.prompt()
         return self
 
     def keys(self, keys, row):
         """Types, and waits until the row of the cursor is this."""
-        self.child.send(keys)
+        self.send(keys)
         self.wait(lambda: self.row() == row, repr(row))
         return self
 
@@ -146,7 +149,7 @@ x  Tensor  int64 [2, 3]  48 bytes
 > ?redco.tree.count
 """ + help_screen("redco.tree.count") + ">")
     assert not re.search(rb"\x1b\[\d*m", terminal.raw), "colours in spite of NO_COLOR"
-    terminal.child.send(":q\r")
+    terminal.send(":q\r")
     expect(terminal.ended(), (0, None))
 
 
@@ -191,7 +194,7 @@ def test_colours():
     expect((cells[4][0].fg, cells[4][2].fg), ("default", "green"))
     terminal = Terminal(TERM="dumb", NO_COLOR=None)
     for line in "1 + 1\n", "error 'mine'\n", ":q\n":
-        terminal.child.send(line)
+        terminal.send(line)
     expect(terminal.ended(), (0, None))
     assert b"\x1b" not in terminal.raw, terminal.raw
 
@@ -214,7 +217,7 @@ def test_completion():
     terminal.keys("x:su\t", "> x:su")
     terminal.wait(lambda: terminal.screen.display[terminal.screen.cursor.y - 1].strip(), "list")
     terminal.keys("m\x01y = \x05()", "> y = x:sum()")
-    terminal.child.send("\r")
+    terminal.send("\r")
     terminal.prompt().enter("y")
     see(terminal, """
 redco-lua VERSION; :h for help, :q or Ctrl-D to end
@@ -247,9 +250,9 @@ def test_history():
     third.keys("\x1b[A", "a = a + i end")
     third.keys("\x1b[A", "> a = 1")
     third.keys("\x1b[B", "a = a + i end")
-    third.child.send("\r")
+    third.send("\r")
     third.prompt()
-    third.child.send("\x12b =")
+    third.send("\x12b =")
     third.wait(lambda: third.text().endswith("> b = 'back\\\\slash'\nbck:b ="), "found line")
     with open(path, "w") as file:
         file.writelines(f"x = {i}\n" for i in range(25000))
@@ -266,7 +269,7 @@ def test_history():
 def test_paste():
     terminal = Terminal().prompt()
     terminal.keys("\x1b[200~local a = 2\rlocal b = 3\rprint(a * b)\r\x1b[201~", "print(a * b)")
-    terminal.child.send("\r")
+    terminal.send("\r")
     terminal.prompt().enter("'é' .. 'ü'")
     see(terminal, """
 redco-lua VERSION; :h for help, :q or Ctrl-D to end
@@ -303,12 +306,12 @@ def make_script(terminal_home, text):
 
 def interrupted(terminal, line):
     """Seconds from Ctrl-C to the next prompt."""
-    terminal.child.send(line + "\r")
+    terminal.send(line + "\r")
     end = time.time() + 1
     while time.time() < end:
         terminal.read()
     start = time.time()
-    terminal.child.send("\x03")
+    terminal.send("\x03")
     terminal.prompt()
     return time.time() - start
 
@@ -386,11 +389,11 @@ before
 def test_ends():
     """However it ends, the terminal is as before."""
     terminal = Terminal().prompt()
-    terminal.child.send("\x04")
+    terminal.send("\x04")
     expect(terminal.ended(), (0, None))
 
     def type_line(line):
-        return lambda terminal: terminal.child.send(line + "\r")
+        return lambda terminal: terminal.send(line + "\r")
 
     def send(number):
         def kill(terminal):
@@ -472,24 +475,25 @@ redco-lua VERSION; :h for help, :q or Ctrl-D to end
 [TIME]
 >""")
     terminal.keys("r + \t", "> r +")
-    terminal.keys("\x03", ">")
+    terminal.keys("\x03", ">").prompt()
     for chunk in "while true do end", "while r == 3 do end":
-        terminal.child.send(chunk + "\r")
+        terminal.send(chunk + "\r")
         time.sleep(0.5)
         start = time.time()
-        terminal.child.send("\x03")
+        terminal.send("\x03")
         terminal.prompt()
         assert time.time() - start < 2
-    terminal.keys("\x1a", ">")
+    terminal.send("\x1a")
+    terminal.prompt()
     terminal.enter("redco.Depl\t.name")
-    terminal.child.send("\x04")
+    terminal.send("\x04")
     expect(terminal.ended(), (0, None))
 
 
 def test_terminal_after_a_death():
     command = f'"{PROGRAM}" --nproc 2; code=$?; stty -a; exit $code'
     terminal = Terminal("-c", command, command="/bin/sh").prompt()
-    terminal.child.send("if os.getenv 'RANK' == '0' then os.execute 'kill -9 $PPID' end\r")
+    terminal.send("if os.getenv 'RANK' == '0' then os.execute 'kill -9 $PPID' end\r")
     expect(terminal.ended(), (137, None))
     assert "failed first: was ended by signal 9" in terminal.text()
     assert {"echo", "icanon", "isig", "echoctl"} <= set(terminal.text().split())
