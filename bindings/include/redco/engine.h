@@ -68,8 +68,9 @@ struct EngineOptions {
 /// A Lua state with the whole Lua surface in it. Several may live in one process, each used by one
 /// thread at a time. Errors are thrown as Error, those of scripts as ScriptError. Names of globals
 /// have no dots but where they reach into tables. The library prints nothing, ends no process, and
-/// leaves signal handlers and the locale alone; what LibTorch logs about connections its
-/// TORCH_CPP_LOG_LEVEL rules.
+/// leaves signal handlers and the locale alone. What LibTorch logs about connections its
+/// TORCH_CPP_LOG_LEVEL rules; for that log it looks up the names of addresses, which takes seconds
+/// where no name server answers: program/numeric_addresses.cpp is what a program can do about it.
 class REDCO_API Engine {
  public:
   explicit Engine(EngineOptions options = {});
