@@ -1,5 +1,6 @@
 #include "context.h"
 
+#include <redco/group.h>
 #include <redco/stop.h>
 
 #include <c10/util/Exception.h>
@@ -90,14 +91,18 @@ int fail_out_of_steps(lua_State* L) {
   return lua_error(L);
 }
 
-// Makes `L` the running thread for a scope; errors of Lua unwind it as exceptions do.
+thread_local Context* running_here = nullptr;
+
+// Makes `L` the running thread of Lua for a scope; errors of Lua unwind it as exceptions do.
 class Running {
  public:
-  Running(Context& context, lua_State* L) : context_(context), caller_(context.current) {
+  Running(Context& context, lua_State* L)
+      : context_(context), caller_(context.current), outer_(std::exchange(running_here, &context)) {
     context.current = L;
     ++context.depth;
   }
   ~Running() {
+    running_here = outer_;
     context_.current = caller_;
     --context_.depth;
   }
@@ -107,7 +112,12 @@ class Running {
  private:
   Context& context_;
   lua_State* caller_;
+  Context* outer_;
 };
+
+std::string line_running_here() {
+  return running_here != nullptr ? script_line(running_here->current) : "";
+}
 
 // Whether the collector calls `function`: it must not fail, or what it finalizes is never freed.
 bool is_finalizer(lua_State* L, lua_CFunction function) {
@@ -188,6 +198,7 @@ int wrapper(lua_State* L, lua_CFunction function) {
 }  // namespace
 
 std::shared_ptr<Context> open_context(lua_State* L) {
+  set_call_site(line_running_here);
   auto made = std::make_shared<Context>();
   made->current = L;
   lua_pushlightuserdata(L, made.get());

@@ -20,14 +20,6 @@ std::shared_ptr<Deployer> self(lua_State* L) {
   return check_object<LuaDeployer>(L, 1, "Deployer method")->deployer;
 }
 
-// Where the script of this state is, for as long as the state lives.
-std::function<std::string()> call_site_of(Context& ctx) {
-  return [state = ctx.weak_from_this()]() -> std::string {
-    auto alive = state.lock();
-    return alive ? script_line(alive->current) : "";
-  };
-}
-
 int make(lua_State* L) {
   NamedArguments args(L, 1, "redco.Deployer");
   DeployerOptions options;
@@ -56,7 +48,6 @@ int make(lua_State* L) {
   args.refuse({"wandb_init_kwargs"},
               "there is no client for that service; metrics.jsonl is written");
   args.finish();
-  set_call_site(call_site_of(context(L)));
   auto deployer = std::make_shared<Deployer>(std::move(options));
   context(L).mesh = deployer->mesh();
   deployer->set_config(context(L).config);

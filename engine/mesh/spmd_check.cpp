@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -15,10 +16,7 @@ namespace {
 
 constexpr int64_t text_size = 512;
 
-std::function<std::string()>& call_site_function() {
-  static std::function<std::string()> site;
-  return site;
-}
+std::atomic<std::string (*)()> call_site_function = nullptr;
 
 struct Call {
   std::string kind_and_group;  // the same on all processes
@@ -42,9 +40,12 @@ std::string story(int64_t process, const Call& call) {
 
 }  // namespace
 
-void set_call_site(std::function<std::string()> site) { call_site_function() = std::move(site); }
+void set_call_site(std::string (*site)()) { call_site_function = site; }
 
-std::string call_site() { return call_site_function() ? call_site_function()() : ""; }
+std::string call_site() {
+  auto* site = call_site_function.load();
+  return site != nullptr ? site() : "";
+}
 
 void SpmdCheck::compare(Group::Kind kind, const std::string& what, const GroupParts& group) {
   Call mine{Group::name(kind) + (" " + group.name), what, call_site()};

@@ -28,7 +28,10 @@ end
 local function export(name, f) rawset(_G, name, f) end
 
 export("new_params", function()
-  return { embedding = nn.Embedding(n_rows, width), head = nn.Linear(width, n_labels) }
+  local options = { generator = torch.Generator(1) }
+  return {
+    embedding = nn.Embedding(n_rows, width, options), head = nn.Linear(width, n_labels, options),
+  }
 end)
 
 export("classify", function(params, text)

@@ -345,7 +345,8 @@ TEST_CASE("REDCO_CHECK_SPMD names both calls of processes that stray") {
       auto mesh = Mesh::make({.processes = processes, .n_model_shards = 2});
       mesh->group(Mesh::mp).all_reduce(at::ones(1), ReduceOp::sum);
       int64_t rank = processes.rank;
-      redco::set_call_site([=] { return "train.lua:" + std::to_string(10 + rank); });
+      redco::set_call_site(rank == 0 ? [] { return std::string("train.lua:10"); }
+                                     : [] { return std::string("train.lua:11"); });
       std::string error = error_of([&] { each.call[rank](*mesh); });
       auto story = [&](int64_t r) {
         return "process " + std::to_string(r) + " calls " + each.text[r];

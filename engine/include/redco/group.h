@@ -6,7 +6,6 @@
 
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -83,9 +82,10 @@ class REDCO_API Group {
 /// not waited for.
 REDCO_API double seconds_in_collectives();
 
-/// Says where the script is, for messages about collectives: `train.lua:12`. The bindings set it.
-REDCO_API void set_call_site(std::function<std::string()> call_site);
-/// What the function that was set last says now; empty without one.
+/// Tells where the script is that runs on this thread, for messages about collectives:
+/// `train.lua:12`, or "". The bindings set it.
+REDCO_API void set_call_site(std::string (*call_site)());
+/// What the function that was set last tells now; empty without one.
 REDCO_API std::string call_site();
 
 }  // namespace redco
