@@ -7,7 +7,7 @@
 
 // As REDCO_VECTORIZE, with multiplication and addition in one: see this file's compile options.
 #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && \
-    !defined(__SANITIZE_ADDRESS__)
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define REDCO_FUSED __attribute__((target_clones("avx512f", "arch=haswell", "default")))
 #else
 #define REDCO_FUSED
