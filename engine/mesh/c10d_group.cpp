@@ -40,10 +40,11 @@ bool has_ended(c10d::Work& work, milliseconds time) {
   return true;
 }
 
-// Falling asleep and waking up take longer than a small collective: for a while its end is looked
-// for without.
+// Falling asleep and waking up take longer than a small collective: for as long as one takes its
+// end is looked for without. Not longer, for that keeps the cores from the threads that send and
+// receive.
 void look_for_end(c10d::Work& work) {
-  auto until = steady_clock::now() + milliseconds(20);
+  auto until = steady_clock::now() + std::chrono::microseconds(200);
   while (!work.isCompleted() && steady_clock::now() < until) std::this_thread::yield();
 }
 
