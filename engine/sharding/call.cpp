@@ -1,4 +1,4 @@
-#include "plan.h"
+#include "gathered_view.h"
 
 #include <redco/error.h>
 
@@ -14,6 +14,7 @@ Call::Call(const Operator& op, const torch::jit::Stack& stack)
     require(impl || !tensor.key_set().has(c10::DispatchKey::Fake), op.name,
             ": a plain tensor was given the data of a sharded one by set_data, and holds none; "
             "replace the tensor instead");
+    if (impl && impl->gathered_view()) refresh(*impl);
     if (impl && !mesh) mesh = impl->mesh();
     tensors.push_back({argument, element, tensor, impl, impl ? impl->placements() : Placements(),
                        bool(op.is_written[argument])});
@@ -44,7 +45,9 @@ int Call::index_of(std::string_view name) const {
 
 const c10::IValue* Call::find(std::string_view name) const {
   int index = index_of(name);
-  return index < 0 ? nullptr : &arguments[size_t(index)];
+  if (index < 0) return nullptr;
+  read |= uint64_t{1} << index;
+  return &arguments[size_t(index)];
 }
 
 int64_t Call::integer(std::string_view name, int64_t otherwise) const {
@@ -72,6 +75,25 @@ int Call::tensor_of(std::string_view name) const {
   for (size_t i = 0; i < tensors.size(); ++i)
     if (int(tensors[i].argument) == index) return int(i);
   return -1;
+}
+
+void set_tensors(const Call& call, const std::vector<at::Tensor>& tensors,
+                 torch::jit::Stack& arguments) {
+  for (size_t i = 0; i < call.tensors.size(); ++i) {
+    const TensorArgument& argument = call.tensors[i];
+    c10::IValue& slot = arguments[argument.argument];
+    // A list is shared by its owners: the first of its elements copies it.
+    bool is_first = i == 0 || call.tensors[i - 1].argument != argument.argument;
+    if (argument.element < 0) {
+      slot = tensors[i];
+    } else if (slot.isTensorList()) {
+      if (is_first) slot = slot.toTensorList().copy();
+      slot.toTensorList().set(size_t(argument.element), tensors[i]);
+    } else {
+      if (is_first) slot = slot.toList().copy();
+      slot.toList().set(size_t(argument.element), tensors[i]);
+    }
+  }
 }
 
 }  // namespace redco

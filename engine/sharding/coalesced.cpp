@@ -84,8 +84,8 @@ std::vector<at::Tensor> CoalescedChange::wait() {
       local = next(sizes).view(sizes);
     }
     placements[dim_] = targets_[i];
-    results.push_back(
-        wrap(local, placements, impl->mesh(), dense_geometry(tensors_[i].sizes(), local)));
+    Geometry geometry = contiguous_geometry(tensors_[i].sizes());
+    results.push_back(wrap(laid_out(local, geometry), placements, impl->mesh(), geometry));
   }
   return results;
 }

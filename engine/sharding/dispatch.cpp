@@ -3,6 +3,7 @@
 // and wraps the results.
 
 #include "advice.h"
+#include "gathered_view.h"
 #include "in_bytes.h"
 #include "last_move.h"
 #include "results.h"
@@ -19,6 +20,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -41,11 +43,12 @@ void reduce_in_place(Call& call, const Plan& plan) {
 at::Tensor brought(const Call& call, const TensorArgument& argument, const Placements& target) {
   const Placements now = argument.impl ? argument.impl->placements() : Placements();
   // What is held for other readers must not be written to, nor be seen by the result.
-  bool is_read = !argument.is_written && !call.op.is_view && !current_tracer() && now != target;
+  bool is_read = !argument.is_written && !call.op.is_view && !current_tracer() && now != target &&
+                 LastMove::may_hold(argument);
   if (is_read)
     if (at::Tensor held = last_move().find(argument, target); held.defined()) return held;
-  at::Tensor result =
-      redistribute_local(argument.local(), argument.sizes(), now, target, *call.mesh);
+  at::Tensor result = redistribute_local(argument.local(), argument.sizes(),
+                                         argument.tensor.strides(), now, target, *call.mesh);
   if (is_read) last_move().hold(argument, target, result);
   return result;
 }
@@ -83,7 +86,8 @@ void write_back(const TensorArgument& argument, const Placements& worked_on,
                 const at::Tensor& result, const Mesh& mesh) {
   if (!argument.impl) {
     if (current_tracer()) return;  // what is only watched changes nothing outside
-    at::Tensor whole = redistribute_local(result, argument.sizes(), worked_on, {}, mesh);
+    at::Tensor whole = redistribute_local(result, argument.sizes(), argument.tensor.strides(),
+                                          worked_on, {}, mesh);
     if (!whole.is_same(argument.tensor)) argument.tensor.copy_(whole);
     return;
   }
@@ -93,18 +97,8 @@ void write_back(const TensorArgument& argument, const Placements& worked_on,
   const Placements& now = argument.impl->placements();  // a sum may have been reduced where it lies
   // On the first rank a whole tensor is its own term of a sum.
   if (result.is_same(local) && worked_on == now) return;
-  const_cast<at::Tensor&>(local).copy_(
-      redistribute_local(result, argument.sizes(), worked_on, now, mesh));
-}
-
-void check_writable(const Call& call) {
-  for (const TensorArgument& argument : call.tensors)
-    require(
-        !argument.is_written || !argument.impl || !argument.impl->is_copy_of_view(), call.op.name,
-        ": this tensor of shape ", argument.sizes(),
-        " was to be a view of a sharded one, but "
-        "had to be gathered, so what is written to it would be lost. Write to the whole tensor, "
-        "or use the operator that returns a new one");
+  const_cast<at::Tensor&>(local).copy_(redistribute_local(
+      result, argument.sizes(), argument.tensor.strides(), worked_on, now, mesh));
 }
 
 // Whether an operator works on the parts of stored parameters: it writes to one, or works element
@@ -130,8 +124,9 @@ void bring_stored(Call& call) {
     at::Tensor whole =
         part.store->gathered(part.param, argument.tensor.scalar_type()).permute(part.order);
     argument.placements[Mesh::dp] = {};
-    argument.tensor =
-        wrap(whole, argument.placements, call.mesh, dense_geometry(argument.sizes(), whole));
+    argument.stored = std::exchange(
+        argument.tensor, wrap(whole, argument.placements, call.mesh,
+                              dense_geometry(argument.sizes(), argument.tensor.strides())));
     argument.impl = sharded_impl(argument.tensor);
   }
 }
@@ -145,9 +140,17 @@ void pass_storage_on(const Call& call, const c10::SmallVector<c10::IValue, 4>& r
   if (result && result != base && order) result->be_stored_like(*base, *order);
 }
 
+// The tensor is another view of its memory from now on.
+void change_view(const Call& call, const Plan& plan, const TensorArgument& argument,
+                 const at::Tensor& local) {
+  const OutputPlan output = plan.outputs.empty() ? OutputPlan() : plan.outputs[0];
+  if (plan.inputs[0] != argument.placements || argument.impl->gathered_view())
+    argument.impl->set_gathered_view(std::make_shared<GatheredView>(call, 0, plan.inputs[0]));
+  argument.impl->set_local(local, output.placements, geometry_of(output, local, *call.mesh));
+}
+
 void run(Call& call, const Plan& plan, Stack* stack) {
   if (plan.is_gathered && !current_tracer()) count_gather(call, plan);
-  check_writable(call);
   reduce_in_place(call, plan);
   Stack local(call.arguments.begin(), call.arguments.end());
   std::vector<at::Tensor> inputs;
@@ -156,20 +159,9 @@ void run(Call& call, const Plan& plan, Stack* stack) {
     TensorArgument& argument = call.tensors[i];
     inputs.push_back(brought(call, argument, plan.inputs[i]));
     // Others hold the same local tensor: its sizes may not change under them.
-    if (call.op.is_inplace_view && argument.is_written) inputs.back() = inputs.back().alias();
-    c10::IValue& slot = local[argument.argument];
-    if (argument.element < 0) {
-      slot = inputs.back();
-    } else if (slot.isTensorList()) {
-      // A list is shared by its owners: the first of its elements copies it.
-      if (i == 0 || call.tensors[i - 1].argument != argument.argument)
-        slot = slot.toTensorList().copy();
-      slot.toTensorList().set(size_t(argument.element), inputs.back());
-    } else {
-      if (i == 0 || call.tensors[i - 1].argument != argument.argument) slot = slot.toList().copy();
-      slot.toList().set(size_t(argument.element), inputs.back());
-    }
+    if (call.op.is_inplace_view && argument.is_written) inputs.back() = alias_of(inputs.back());
   }
+  set_tensors(call, inputs, local);
   for (const auto& [index, value] : plan.arguments) local[index] = value;
   // A boxed call does not dispatch on its generator.
   std::optional<WithRng> with_rng;
@@ -186,14 +178,13 @@ void run(Call& call, const Plan& plan, Stack* stack) {
   for (size_t i = 0; i < call.tensors.size(); ++i) {
     TensorArgument& argument = call.tensors[i];
     if (!argument.is_written) continue;
-    last_move().forget(argument.local());
     if (call.op.is_inplace_view && argument.impl) {
-      const OutputPlan output = plan.outputs.empty() ? OutputPlan() : plan.outputs[0];
-      if (plan.inputs[i] != argument.placements) argument.impl->mark_copy_of_view();
-      argument.impl->set_local(inputs[i], output.placements, geometry_of(output, inputs[i]));
-    } else {
-      write_back(argument, plan.inputs[i], inputs[i], *call.mesh);
+      change_view(call, plan, argument, inputs[i]);
+      continue;
     }
+    last_move().forget(argument.local());
+    write_back(argument, plan.inputs[i], inputs[i], *call.mesh);
+    if (argument.impl && !current_tracer()) note_write(*argument.impl);
     // Operators on lists leave this to what they call for each tensor.
     if (argument.element >= 0) argument.tensor.unsafeGetTensorImpl()->bump_version();
   }
@@ -219,8 +210,17 @@ void run(Call& call, const Plan& plan, Stack* stack) {
 void fallback(const c10::OperatorHandle& handle, Stack* stack) {
   c10::impl::ExcludeDispatchKeyGuard once(c10::DispatchKey::Fake);
   at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const Operator& op = known_operator(handle);
-  Call call(op, *stack);
+  run_sharded(handle, stack);
+}
+
+TORCH_LIBRARY_IMPL(_, Fake, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
+}
+
+}  // namespace
+
+void run_sharded(const c10::OperatorHandle& handle, Stack* stack) {
+  Call call(known_operator(handle), *stack);
   if (!call.mesh) {
     handle.callBoxed(stack);
     return;
@@ -230,12 +230,6 @@ void fallback(const c10::OperatorHandle& handle, Stack* stack) {
   if (Tracer* tracer = current_tracer()) tracer->before(call);
   run(call, plan_for(call), stack);
 }
-
-TORCH_LIBRARY_IMPL(_, Fake, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
-}
-
-}  // namespace
 
 Tracer*& current_tracer() {
   thread_local Tracer* tracer = nullptr;

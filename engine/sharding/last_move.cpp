@@ -1,5 +1,7 @@
 #include "last_move.h"
 
+#include <torch/csrc/autograd/function.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -52,6 +54,10 @@ LastMove::View LastMove::view_of(const TensorArgument& argument, const Placement
   reorder(view.to, view.order);
   view.type = tensor.scalar_type();
   return view;
+}
+
+bool LastMove::may_hold(const TensorArgument& argument) {
+  return argument.tensor.requires_grad() || torch::autograd::get_current_node();
 }
 
 at::Tensor LastMove::find(const TensorArgument& argument, const Placements& target) const {

@@ -14,6 +14,10 @@ namespace redco {
 /// memory, seen in which order -, so that all find it or none does.
 class LastMove {
  public:
+  /// Whether what `argument` is brought to may be held: in the recorded history, where its memory
+  /// is not written to between two readers. `to_local` hands out other memory, and what one process
+  /// writes to that alone the others cannot know of.
+  static bool may_hold(const TensorArgument& argument);
   /// `argument` brought to `target`: undefined, if that is not what is held.
   at::Tensor find(const TensorArgument& argument, const Placements& target) const;
   /// `result` is `argument` brought to `target`, by a collective.

@@ -2,6 +2,8 @@
 
 #include "rules/rules.h"
 
+#include <set>
+#include <string_view>
 #include <unordered_map>
 
 namespace redco {
@@ -42,6 +44,10 @@ const std::unordered_map<std::string, std::vector<std::string>> unmarked_writes 
     {"aten::miopen_batch_norm", {"running_mean", "running_var"}},
 };
 
+// Operators whose results share the memory of their argument, which their schemas do not say.
+const std::set<std::string_view> unmarked_views = {"aten::unsafe_split",
+                                                   "aten::unsafe_split_with_sizes"};
+
 // Gradients that an optimizer unscales on its way: nobody reads them after it, so where they had to
 // be brought elsewhere they are not brought back.
 const std::unordered_map<std::string, std::string> scratch = {
@@ -54,6 +60,7 @@ Operator describe(const c10::OperatorHandle& handle) {
   const c10::FunctionSchema& schema = handle.schema();
   Operator op{handle, base_name(schema), handle.hasTag(at::Tag::inplace_view), false, {}, {}, {},
               {}};
+  op.is_view = unmarked_views.contains(op.name);
   for (const c10::Argument& argument : schema.arguments()) {
     op.is_keyed.push_back(is_keyed_type(argument.type(), op.name));
     op.is_written.push_back(argument.alias_info() && argument.alias_info()->isWrite());

@@ -20,7 +20,7 @@ std::shared_ptr<ParameterStore> ParameterStore::make(std::vector<at::Tensor> par
     // Not the parameter itself, which would hold its store, and so itself, alive.
     ShardedTensorImpl* impl = sharded_impl(params[i]);
     store->params_.push_back(wrap(impl->local(), impl->placements(), impl->mesh(),
-                                  dense_geometry(params[i].sizes(), impl->local())));
+                                  dense_geometry(params[i].sizes(), params[i].strides())));
     impl->keep_in(store, i);
   }
   store->block_of_ = std::move(blocks);

@@ -45,6 +45,7 @@ struct TensorArgument {
   ShardedTensorImpl* impl;  ///< null: a plain tensor, which counts as replicated
   Placements placements;
   bool is_written;
+  at::Tensor stored = {};  ///< the parameter, if `tensor` is what its store gathered
 
   at::IntArrayRef sizes() const { return tensor.sizes(); }
   const at::Tensor& local() const { return impl ? impl->local() : tensor; }
@@ -71,15 +72,25 @@ class Call {
   std::optional<std::vector<int64_t>> dims(std::string_view name, int64_t n_dims) const;
   /// The place among `tensors` of the tensor that is this argument, or -1.
   int tensor_of(std::string_view name) const;
+
+  /// Arguments whose value was asked for, by bit: plans may depend on those that are keyed alone.
+  mutable uint64_t read = 0;
 };
+
+/// Puts others in the place of a call's tensors, one for each, into its arguments.
+void set_tensors(const Call& call, const std::vector<at::Tensor>& tensors,
+                 torch::jit::Stack& arguments);
 
 /// How one result lies.
 struct OutputPlan {
   Placements placements;
   /// Logical sizes; -1 stands for the local size. Empty: all are the local ones.
   Sizes sizes;
-  /// Of a view: its strides and offset in the logical tensor.
+  /// That of one process' result, where it is known before the call.
   std::optional<Geometry> geometry;
+  /// If the geometry is not known and the memory order of the parts may differ between processes:
+  /// the geometry of the first argument, whose order a result of its sizes has. Others are row-major.
+  std::optional<Geometry> first = std::nullopt;
 };
 
 /// How a call runs on the parts: where its arguments are brought, what is called, how the results

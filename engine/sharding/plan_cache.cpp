@@ -1,11 +1,17 @@
 // Plans, kept by all that they depend on.
 
-#include "plan.h"
+#include "logical_results.h"
+#include "results.h"
+#include "rules/rules.h"
 
+#include <redco/error.h>
 #include <redco/random.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <sstream>
+#include <string_view>
 #include <unordered_map>
 
 namespace redco {
@@ -31,6 +37,12 @@ void append(Key& key, const Placement& placement) {
     key.push_back(int64_t(placement.block) | int64_t(placement.grain) << 32);
 }
 
+void append(Key& key, double number) {
+  int64_t bits;
+  std::memcpy(&bits, &number, sizeof bits);
+  key.push_back(bits);
+}
+
 void append(Key& key, const c10::IValue& value) {
   if (value.isInt()) {
     key.push_back(value.toInt());
@@ -39,10 +51,7 @@ void append(Key& key, const c10::IValue& value) {
   } else if (value.isNone()) {
     key.push_back(INT64_MIN);
   } else if (value.isDouble()) {
-    int64_t bits;
-    double number = value.toDouble();
-    std::memcpy(&bits, &number, sizeof bits);
-    key.push_back(bits);
+    append(key, value.toDouble());
   } else if (value.isIntList()) {
     auto list = value.toIntVector();
     key.push_back(int64_t(list.size()));
@@ -55,8 +64,13 @@ void append(Key& key, const c10::IValue& value) {
     key.push_back(int64_t(std::hash<std::string>()(value.toStringRef())));
   } else if (value.isGenerator()) {
     key.push_back(counter_generator(value.toGenerator()) ? 2 : 1);
-  } else if (value.isDoubleList() || value.isScalar()) {
-    key.push_back(1);
+  } else if (value.isComplexDouble()) {
+    append(key, value.toComplexDouble().real());
+    append(key, value.toComplexDouble().imag());
+  } else if (value.isDoubleList()) {
+    auto list = value.toDoubleVector();
+    key.push_back(int64_t(list.size()));
+    for (double number : list) append(key, number);
   } else {
     key.push_back(0);
   }
@@ -73,13 +87,13 @@ Key key_of(const Call& call) {
     key.push_back(int64_t(argument.argument) | int64_t(sizes.size()) << 16 |
                   int64_t(argument.tensor.scalar_type()) << 32 |
                   int64_t(argument.impl != nullptr) << 48);
+    key.push_back(argument.element);
     key.append(sizes.begin(), sizes.end());
+    key.append(argument.tensor.strides().begin(), argument.tensor.strides().end());
     if (argument.impl)
       for (const Placement& placement : argument.placements) append(key, placement);
-    if (call.op.is_view || call.op.is_inplace_view) {
-      key.append(argument.tensor.strides().begin(), argument.tensor.strides().end());
-      key.push_back(argument.tensor.storage_offset());
-    }
+    // Others read no offset, which differs from call to call.
+    if (call.op.is_view || call.op.is_inplace_view) key.push_back(argument.tensor.storage_offset());
   }
   for (size_t i = 0; i < call.arguments.size(); ++i)
     if (call.op.is_keyed[i] && !call.arguments[i].isTensor() && !call.arguments[i].isTensorList())
@@ -102,15 +116,72 @@ bool fits_results(const Call& call, const Plan& plan) {
   return true;
 }
 
+// The results have the geometry that they have on one process. Without parts and sums they have it
+// by themselves, except for views, whose offset depends on where the memory is.
+void set_geometries(const Call& call, bool is_whole, Plan& plan) {
+  bool is_view = call.op.is_view || call.op.is_inplace_view;
+  if (is_whole && !is_view) return;
+  std::vector<std::optional<Geometry>> results = logical_results(call);
+  if (plan.outputs.size() < results.size()) plan.outputs.resize(results.size());
+  for (size_t i = 0; i < results.size(); ++i)
+    if (!plan.outputs[i].geometry) plan.outputs[i].geometry = results[i];
+  bool is_thin = false;
+  for (size_t i = 0; i < call.tensors.size(); ++i)
+    is_thin |= has_thin_parts(call.tensors[i].sizes(), plan.inputs[i], *call.mesh);
+  for (size_t i = 0; i < plan.outputs.size() && is_thin; ++i)
+    if (!plan.outputs[i].geometry) plan.outputs[i].first = geometry_of(call.tensors[0].tensor);
+}
+
+// REDCO_CHECK_PLANS=1: each plan that was kept is made anew and compared.
+bool are_checked() {
+  static const bool is_set = [] {
+    const char* value = std::getenv("REDCO_CHECK_PLANS");
+    return value && std::string_view(value) == "1";
+  }();
+  return is_set;
+}
+
+void check_arguments_read(const Call& call) {
+  for (size_t i = 0; i < call.arguments.size(); ++i)
+    require(call.op.is_keyed[i] || !(call.read >> i & 1), call.op.name, ": its plan depends on \"",
+            call.op.schema().arguments()[i].name(),
+            "\", which is not kept with it. Please report this");
+}
+
 Plan make_plan(const Call& call) {
   ++sharding_counters().plans_made;
   bool is_whole = std::all_of(
       call.tensors.begin(), call.tensors.end(),
       [](const TensorArgument& argument) { return is_replicated(argument.placements); });
-  if (!is_whole && call.op.rule)
-    if (std::optional<Plan> plan = call.op.rule(call))
-      if (call.op.is_inplace_view || fits_results(call, *plan)) return std::move(*plan);
-  return gathered_plan(call);
+  std::optional<Plan> plan;
+  if (call.op.rule && (!is_whole || takes_strides(call.op))) plan = call.op.rule(call);
+  if (plan && !call.op.is_inplace_view && !fits_results(call, *plan)) plan.reset();
+  if (!plan) plan = gathered_plan(call);
+  if (are_checked()) check_arguments_read(call);
+  set_geometries(call, is_whole, *plan);
+  return *std::move(plan);
+}
+
+std::string text_of(const Plan& plan) {
+  std::ostringstream text;
+  for (const Placements& input : plan.inputs) text << " takes " << to_string(input);
+  for (const OutputPlan& output : plan.outputs) {
+    text << " gives " << to_string(output.placements) << at::IntArrayRef(output.sizes);
+    if (output.geometry)
+      text << at::IntArrayRef(output.geometry->sizes) << at::IntArrayRef(output.geometry->strides)
+           << output.geometry->offset;
+  }
+  for (const auto& [index, value] : plan.arguments) text << " argument " << index << ": " << value;
+  text << (plan.is_gathered ? " gathered" : "") << (plan.run ? " run by " : "")
+       << (plan.run ? plan.run.target_type().name() : "");
+  return text.str();
+}
+
+void check(const Call& call, const Plan& kept) {
+  std::string was = text_of(kept), is = text_of(make_plan(call));
+  --sharding_counters().plans_made;
+  require(was == is, call.op.name, ": the plan kept for this call is not the one made for it:", was,
+          " instead of", is, ". Please report this");
 }
 
 }  // namespace
@@ -122,10 +193,12 @@ const Plan& plan_for(const Call& call) {
   Key key = key_of(call);
   auto found = plans.find(key);
   if (found == plans.end()) {
+    Plan plan = make_plan(call);
     if (plans.size() >= most_plans) plans.clear();
-    found = plans.emplace(std::move(key), make_plan(call)).first;
+    found = plans.emplace(std::move(key), std::move(plan)).first;
   } else {
     ++sharding_counters().plans_found;
+    if (are_checked()) check(call, found->second);
   }
   return found->second;
 }

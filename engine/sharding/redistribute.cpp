@@ -6,7 +6,7 @@
 #include <redco/error.h>
 
 #include <ATen/ops/stack.h>
-#include <ATen/ops/zeros_like.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <vector>
@@ -41,7 +41,8 @@ at::Tensor change(const at::Tensor& local, at::IntArrayRef sizes, const Placemen
   if (from == to) return local;
   if (from.is_replicated() && to.is_sharded()) return split(to).part(local, group.rank());
   if (from.is_replicated())
-    return to.op == ReduceOp::sum && group.rank() > 0 ? at::zeros_like(local) : local;
+    return to.op == ReduceOp::sum && group.rank() > 0 ? at::zeros(local.sizes(), local.options())
+                                                      : local;
   if (from.is_partial() && to.is_replicated())
     return group.all_reduce(local.clone(at::MemoryFormat::Contiguous), from.op);
   if (from.is_partial() && to.is_sharded()) return reduce_scatter(local, split(to), from.op, group);
@@ -69,12 +70,9 @@ bool meet(const Placements& from, const Placements& to) {
   return false;
 }
 
-}  // namespace
-
-at::Tensor redistribute_local(at::Tensor local, at::IntArrayRef sizes, const Placements& from,
-                              const Placements& to, const Mesh& mesh) {
-  // Collectives read memory, where these are not done yet.
-  if (from != to) local = local.resolve_conj().resolve_neg();
+// A row-major tensor.
+at::Tensor redistribute(at::Tensor local, at::IntArrayRef sizes, const Placements& from,
+                        const Placements& to, const Mesh& mesh) {
   Placements now = from;
   auto step = [&](Mesh::Dim dim, const Placement& target) {
     Placement& placement = now[dim];
@@ -96,6 +94,42 @@ at::Tensor redistribute_local(at::Tensor local, at::IntArrayRef sizes, const Pla
     step(Mesh::dp, to[Mesh::dp]);
   }
   return local;
+}
+
+bool splits(const Placements& placements, int64_t dim) {
+  return std::any_of(placements.begin(), placements.end(), [&](const Placement& placement) {
+    return placement.is_sharded() && placement.dim == dim;
+  });
+}
+
+Placements in_order(Placements placements, const Sizes& order) {
+  for (Placement& placement : placements)
+    if (placement.is_sharded())
+      placement.dim = int32_t(std::find(order.begin(), order.end(), placement.dim) - order.begin());
+  return placements;
+}
+
+}  // namespace
+
+at::Tensor redistribute_local(at::Tensor local, at::IntArrayRef sizes, at::IntArrayRef strides,
+                              const Placements& from, const Placements& to, const Mesh& mesh) {
+  if (from == to) return local;
+  // Collectives read memory, where these are not done yet.
+  local = local.resolve_conj().resolve_neg();
+  Sizes order = memory_order(strides), moved_sizes, back(order.size());
+  for (size_t i = 0; i < order.size(); ++i) back[size_t(order[i])] = int64_t(i);
+  bool is_expanded = false;
+  for (int64_t dim : order) {
+    bool is_one = strides[size_t(dim)] == 0 && sizes[size_t(dim)] > 1 && !splits(from, dim) &&
+                  !splits(to, dim);
+    if (is_one) local = local.narrow(dim, 0, 1);
+    is_expanded |= is_one;
+    moved_sizes.push_back(is_one ? 1 : sizes[size_t(dim)]);
+  }
+  local = redistribute(local.permute(order), moved_sizes, in_order(from, order),
+                       in_order(to, order), mesh)
+              .permute(back);
+  return is_expanded ? local.expand(local_sizes(sizes, to, mesh)) : local;
 }
 
 double redistribution_cost(const Placement& from, const Placement& to, double bytes,

@@ -1,20 +1,55 @@
 #include "results.h"
 
+#include "gathered_view.h"
 #include "rules/rules.h"
 
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/function.h>
 
+#include <algorithm>
+#include <memory>
 #include <optional>
 
 namespace redco {
 
-Geometry geometry_of(const OutputPlan& plan, const at::Tensor& local) {
-  if (plan.geometry) return *plan.geometry;
+namespace {
+
+// An operator may return other sizes than its plan foresaw, such as a placeholder without elements.
+bool fits(const Geometry& geometry, const Placements& placements, const at::Tensor& local) {
+  if (int64_t(geometry.sizes.size()) != local.dim()) return false;
+  for (int64_t dim = 0; dim < local.dim(); ++dim)
+    if (splitting(placements, dim).empty() && geometry.sizes[size_t(dim)] != local.size(dim))
+      return false;
+  return true;
+}
+
+}  // namespace
+
+bool has_thin_parts(at::IntArrayRef sizes, const Placements& placements, const Mesh& mesh) {
+  Sizes least(sizes);
+  for (size_t i = 0; i < Mesh::n_dims; ++i) {
+    const Placement& placement = placements[i];
+    if (!placement.is_sharded()) continue;
+    int64_t& size = least[size_t(placement.dim)];
+    int64_t n_ranks = mesh.size(Mesh::Dim(i)), n_blocks = placement.n_blocks(size);
+    int64_t length = placement.block_length(size), shortest = length;
+    for (int64_t rank = 0; rank < n_ranks; ++rank)
+      shortest = std::min(shortest, span_of(length, placement.grain, n_ranks, rank).length());
+    size = shortest * n_blocks;
+    if (size < 2) return true;
+  }
+  return false;
+}
+
+Geometry geometry_of(const OutputPlan& plan, const at::Tensor& local, const Mesh& mesh) {
+  if (plan.geometry && fits(*plan.geometry, plan.placements, local)) return *plan.geometry;
   Sizes sizes(local.sizes());
   for (size_t dim = 0; dim < plan.sizes.size(); ++dim)
     if (plan.sizes[dim] >= 0) sizes[dim] = plan.sizes[dim];
-  return logical_geometry(sizes, plan.placements, local);
+  if (is_replicated(plan.placements)) return geometry_of(local);
+  if (plan.first && plan.first->sizes == sizes) return dense_geometry(sizes, plan.first->strides);
+  if (plan.first || has_thin_parts(sizes, plan.placements, mesh)) return contiguous_geometry(sizes);
+  return dense_geometry(sizes, local.strides());
 }
 
 c10::IValue Results::wrapped(c10::IValue value) {
@@ -40,7 +75,7 @@ at::Tensor Results::wrapped(at::Tensor local) {
   const OutputPlan& plan = next_ < plan_.outputs.size() ? plan_.outputs[next_] : whole;
   ++next_;
   if (!local.defined()) return local;
-  Geometry geometry = geometry_of(plan, local);
+  Geometry geometry = geometry_of(plan, local, *call_.mesh);
   Placements placements = plan.placements;
   if (geometry.sizes.empty()) reduce(local, placements);
   // In backward a gradient stays a sum: that of several products with one activation is reduced
@@ -49,33 +84,48 @@ at::Tensor Results::wrapped(at::Tensor local) {
       !torch::autograd::get_current_node()) {
     Placements split = placements;
     split[Mesh::mp] = Placement::shard(1);
-    local = redistribute_local(local, geometry.sizes, placements, split, *call_.mesh);
+    local =
+        redistribute_local(local, geometry.sizes, geometry.strides, placements, split, *call_.mesh);
     placements = split;
-    geometry = dense_geometry(geometry.sizes, local);
   }
-  if (!call_.op.is_view) return wrap(std::move(local), placements, call_.mesh, geometry);
+  if (!call_.op.is_view) {
+    if (plan.geometry || !is_replicated(placements)) local = laid_out(local, geometry);
+    at::Tensor result = wrap(std::move(local), placements, call_.mesh, geometry);
+    share_memory(*sharded_impl(result));
+    return result;
+  }
   // In inference mode a view of a tensor from outside is none of that mode's.
   std::optional<c10::InferenceMode> mode;
   if (c10::InferenceMode::is_enabled()) mode.emplace(call_.tensors[0].tensor.is_inference());
   at::Tensor result = wrap(std::move(local), placements, call_.mesh, geometry);
-  be_view(*sharded_impl(result));
+  const TensorArgument& base = call_.tensors[0];
+  if (!base.impl) return result;
+  ShardedTensorImpl& view = *sharded_impl(result);
+  bool is_view = plan_.inputs[0] == base.placements && view.local().is_alias_of(base.impl->local());
+  if (is_view) view.share_memory_of(*base.impl);
+  if (!is_view || base.impl->gathered_view() || base.stored.defined()) {
+    Placements worked_on = plan_.inputs[0];
+    for (Placement& placement : worked_on)
+      if (placement.is_partial() && geometry.sizes.empty()) placement = {};
+    view.set_gathered_view(std::make_shared<GatheredView>(call_, next_ - 1, worked_on));
+  }
   return result;
 }
 
 // A number is read by `item`, which one process may call alone.
 void Results::reduce(at::Tensor& local, Placements& placements) {
   if (is_replicated(placements)) return;
-  local = redistribute_local(local, {}, placements, {}, *call_.mesh);
+  local = redistribute_local(local, {}, {}, placements, {}, *call_.mesh);
   placements = {};
 }
 
-void Results::be_view(ShardedTensorImpl& result) {
-  ShardedTensorImpl* base = call_.tensors[0].impl;
-  if (!base) return;
-  bool is_view =
-      plan_.inputs[0] == call_.tensors[0].placements && result.local().is_alias_of(base->local());
-  if (is_view) result.be_view_of(*base);
-  if (!is_view || base->is_copy_of_view()) result.mark_copy_of_view();
+// Some operators return the memory that they read, and their schemas do not say so.
+void Results::share_memory(ShardedTensorImpl& result) {
+  if (!result.local().has_storage()) return;
+  for (const TensorArgument& argument : call_.tensors)
+    if (argument.impl && argument.local().has_storage() &&
+        result.local().is_alias_of(argument.local()))
+      return result.share_memory_of(*argument.impl);
 }
 
 }  // namespace redco

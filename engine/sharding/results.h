@@ -5,7 +5,11 @@
 namespace redco {
 
 /// The logical geometry of a result, given its local tensor.
-Geometry geometry_of(const OutputPlan& plan, const at::Tensor& local);
+Geometry geometry_of(const OutputPlan& plan, const at::Tensor& local, const Mesh& mesh);
+
+/// Whether some process holds less than two elements along a dimension that is split: then the
+/// strides of its part do not say where that dimension stands in memory.
+bool has_thin_parts(at::IntArrayRef sizes, const Placements& placements, const Mesh& mesh);
 
 /// The results of one call, wrapped one after the other.
 class Results {
@@ -19,7 +23,7 @@ class Results {
  private:
   at::Tensor wrapped(at::Tensor local);
   void reduce(at::Tensor& local, Placements& placements);
-  void be_view(ShardedTensorImpl& result);
+  void share_memory(ShardedTensorImpl& result);
 
   const Call& call_;
   const Plan& plan_;

@@ -4,6 +4,9 @@
 
 #include <redco/error.h>
 
+#include <ATen/ops/empty_strided.h>
+#include <torch/csrc/autograd/variable.h>
+
 #include <algorithm>
 #include <numeric>
 #include <typeinfo>
@@ -24,6 +27,12 @@ c10::DispatchKeySet keys_for(const at::Tensor& local, c10::Device device) {
          c10::DispatchKeySet(c10::DispatchKey::Fake) | (local.key_set() & lazy_bits);
 }
 
+// What is made below autograd counts its own writes, though it shares memory.
+void count_writes_of(const at::Tensor& base, const at::Tensor& alias) {
+  if (base.is_inference() || alias.is_inference()) return;
+  torch::autograd::impl::set_version_counter(alias, torch::autograd::impl::version_counter(base));
+}
+
 // In a trace tensors have no values, and say that they are where they would be.
 c10::Device device_for(const at::Tensor& local, const Mesh& mesh) {
   return current_tracer() ? mesh.device() : local.device();
@@ -35,27 +44,49 @@ Geometry geometry_of(const at::Tensor& tensor) {
   return {Sizes(tensor.sizes()), Sizes(tensor.strides()), tensor.storage_offset()};
 }
 
-Geometry dense_geometry(at::IntArrayRef sizes, const at::Tensor& local) {
-  Geometry geometry{Sizes(sizes.begin(), sizes.end()), Sizes(sizes.size()), 0};
-  c10::SmallVector<size_t, 6> order(sizes.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  if (!local.is_contiguous()) {
-    at::IntArrayRef strides = local.strides();
-    // From the innermost outwards; a dimension of one element says nothing of its place.
-    std::stable_sort(order.begin(), order.end(),
-                     [&](size_t a, size_t b) { return strides[a] > strides[b]; });
-  }
+Sizes memory_order(at::IntArrayRef strides) {
+  Sizes order(strides.size());
+  std::iota(order.begin(), order.end(), int64_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return strides[size_t(a)] > strides[size_t(b)]; });
+  return order;
+}
+
+Geometry dense_geometry(at::IntArrayRef sizes, at::IntArrayRef strides) {
+  Geometry geometry{Sizes(sizes), Sizes(sizes.size()), 0};
+  Sizes order = memory_order(strides);
   int64_t stride = 1;
   for (size_t i = order.size(); i-- > 0;) {
-    geometry.strides[order[i]] = stride;
-    stride *= std::max<int64_t>(sizes[order[i]], 1);
+    geometry.strides[size_t(order[i])] = stride;
+    stride *= std::max<int64_t>(sizes[size_t(order[i])], 1);
   }
   return geometry;
 }
 
-Geometry logical_geometry(at::IntArrayRef sizes, const Placements& placements,
-                          const at::Tensor& local) {
-  return is_split(placements) ? dense_geometry(sizes, local) : geometry_of(local);
+Geometry contiguous_geometry(at::IntArrayRef sizes) {
+  Geometry geometry{Sizes(sizes), Sizes(sizes.size()), 0};
+  int64_t stride = 1;
+  for (size_t dim = sizes.size(); dim-- > 0;) {
+    geometry.strides[dim] = stride;
+    stride *= std::max<int64_t>(sizes[dim], 1);
+  }
+  return geometry;
+}
+
+at::Tensor laid_out(const at::Tensor& local, const Geometry& geometry) {
+  Sizes order = memory_order(geometry.strides);
+  int64_t stride = 1;
+  bool is_dense = true;
+  for (size_t i = order.size(); i-- > 0 && is_dense;) {
+    int64_t dim = order[i];
+    if (local.size(dim) == 1 || geometry.strides[size_t(dim)] == 0) continue;
+    is_dense = local.stride(dim) == stride;
+    stride *= local.size(dim);
+  }
+  if (is_dense || local.numel() == 0) return local;
+  at::Tensor copy = at::empty_strided(
+      local.sizes(), dense_geometry(local.sizes(), geometry.strides).strides, local.options());
+  return copy.copy_(local);
 }
 
 ShardedTensorImpl::ShardedTensorImpl(at::Tensor local, const Placements& placements,
@@ -67,26 +98,31 @@ ShardedTensorImpl::ShardedTensorImpl(at::Tensor local, const Placements& placeme
       mesh_(std::move(mesh)) {
   set_storage_access_should_throw();
   set_sizes_and_strides(geometry.sizes, geometry.strides, geometry.offset);
-  if (placements_[Mesh::dp].is_partial() || placements_[Mesh::mp].is_partial())
-    reduced_ = std::make_shared<std::array<bool, Mesh::n_dims>>();
+  if (is_partial(placements_)) terms_ = std::make_shared<Terms>(Terms{numel()});
 }
 
 const Placements& ShardedTensorImpl::placements() {
-  if (reduced_)
+  if (terms_)
     for (size_t dim = 0; dim < Mesh::n_dims; ++dim)
-      if ((*reduced_)[dim] && placements_[dim].is_partial())
+      if (terms_->is_reduced[dim] && placements_[dim].is_partial())
         placements_[dim] = Placement::replicate();
   return placements_;
 }
 
+// Decided by what is logical: the memory around a part differs between processes.
 bool ShardedTensorImpl::reduce_in_place(Mesh::Dim dim) {
-  if (!local_.is_non_overlapping_and_dense() ||
-      local_.storage().nbytes() != size_t(local_.numel()) * local_.element_size())
-    return false;
-  at::Tensor memory = local_.as_strided({local_.numel()}, {1});
-  mesh_->group(dim).all_reduce(memory, placements_[dim].op);
-  (*reduced_)[dim] = true;
+  if (numel() != terms_->numel || !is_non_overlapping_and_dense()) return false;
+  Sizes order = memory_order(strides());
+  at::Tensor terms = local_.permute(order);
+  at::Tensor reduced = mesh_->group(dim).all_reduce(terms.contiguous(), placements_[dim].op);
+  if (!reduced.is_alias_of(local_)) terms.copy_(reduced);
+  terms_->is_reduced[dim] = true;
   return true;
+}
+
+void ShardedTensorImpl::share_memory_of(const ShardedTensorImpl& base) {
+  if (base.terms_) terms_ = base.terms_;
+  count_writes_of(base.local_, local_);
 }
 
 void ShardedTensorImpl::keep_in(const std::shared_ptr<ParameterStore>& store, size_t param) {
@@ -126,9 +162,9 @@ void ShardedTensorImpl::set_local(at::Tensor local, const Placements& placements
 c10::intrusive_ptr<ShardedTensorImpl> ShardedTensorImpl::detached_copy() const {
   Geometry geometry{Sizes(sizes()), Sizes(strides()), storage_offset()};
   auto copy = c10::make_intrusive<ShardedTensorImpl>(local_, placements_, mesh_, geometry);
-  copy->reduced_ = reduced_;
+  copy->terms_ = terms_;
   copy->stored_ = stored_;
-  copy->is_copy_of_view_ = is_copy_of_view_;
+  copy->gathered_view_ = gathered_view_;
   return copy;
 }
 
@@ -156,10 +192,16 @@ void ShardedTensorImpl::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& 
   local_ = source->local_;
   placements_ = source->placements_;
   mesh_ = source->mesh_;
-  reduced_ = source->reduced_;
+  terms_ = source->terms_;
   stored_ = source->stored_;
-  is_copy_of_view_ = source->is_copy_of_view_;
+  gathered_view_ = source->gathered_view_;
   set_sizes_and_strides(source->sizes(), source->strides(), source->storage_offset());
+}
+
+at::Tensor alias_of(const at::Tensor& local) {
+  at::Tensor alias = local.alias();
+  count_writes_of(local, alias);
+  return alias;
 }
 
 ShardedTensorImpl* sharded_impl(const at::Tensor& tensor) {
@@ -178,6 +220,10 @@ at::Tensor wrap(at::Tensor local, const Placements& placements, std::shared_ptr<
 
 bool is_replicated(const Placements& placements) {
   return placements[Mesh::dp].is_replicated() && placements[Mesh::mp].is_replicated();
+}
+
+bool is_partial(const Placements& placements) {
+  return placements[Mesh::dp].is_partial() || placements[Mesh::mp].is_partial();
 }
 
 bool is_split(const Placements& placements) {

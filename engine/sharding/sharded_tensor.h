@@ -12,8 +12,9 @@ namespace redco {
 
 using Sizes = c10::SmallVector<int64_t, 6>;
 
-/// Sizes, strides and offset of the logical tensor. What composite operators decide by them must
-/// hold for the local tensor too, so they mirror its order.
+/// Sizes, strides and offset of the logical tensor: the same on all processes, whatever part each
+/// holds. Composite operators decide by them, so every process decides alike; for their decisions
+/// to hold for the local tensor, its dimensions have the same order in memory.
 struct Geometry {
   Sizes sizes;
   Sizes strides;
@@ -22,14 +23,21 @@ struct Geometry {
 
 Geometry geometry_of(const at::Tensor& tensor);
 
-/// The geometry of a tensor of these sizes whose dimensions lie in memory in `local`'s order.
-Geometry dense_geometry(at::IntArrayRef sizes, const at::Tensor& local);
+/// The dimensions from the outermost in memory to the innermost.
+Sizes memory_order(at::IntArrayRef strides);
 
-/// The geometry of a tensor of these sizes of which this process holds `local`: that one's own,
-/// where it is no part.
-Geometry logical_geometry(at::IntArrayRef sizes, const Placements& placements,
-                          const at::Tensor& local);
+/// The geometry of a dense tensor of these sizes whose dimensions have the memory order of
+/// `strides`.
+Geometry dense_geometry(at::IntArrayRef sizes, at::IntArrayRef strides);
 
+/// The geometry of a row-major tensor.
+Geometry contiguous_geometry(at::IntArrayRef sizes);
+
+/// `local`, dense in the memory order of the geometry: a copy, unless it is already. Dimensions
+/// that the geometry expands (stride 0) are left as they are.
+at::Tensor laid_out(const at::Tensor& local, const Geometry& geometry);
+
+class GatheredView;
 class ParameterStore;
 
 /// Where the whole of a tensor on dp is to be had: a parameter, its dimensions in this order.
@@ -51,15 +59,18 @@ class ShardedTensorImpl final : public c10::TensorImpl {
   const Placements& placements();
 
   /// Reduces what is partial on `dim`, in place: the value stays, and views of the same memory see
-  /// it reduced too. False, and nothing done, where the tensor is not all of its memory.
+  /// it reduced too. False, and nothing done, if the tensor is not all of its memory.
   bool reduce_in_place(Mesh::Dim dim);
 
-  /// Shares the memory of `base`, of which it is a view: what is reduced there is reduced here.
-  void be_view_of(ShardedTensorImpl& base) { reduced_ = base.reduced_; }
+  /// Shares the memory of `base`: a sum reduced there is reduced here, and both count the same
+  /// writes.
+  void share_memory_of(const ShardedTensorImpl& base);
 
-  /// Where the plain operator would have made a view this is a copy: writing to it would be lost.
-  bool is_copy_of_view() const { return is_copy_of_view_; }
-  void mark_copy_of_view() { is_copy_of_view_ = true; }
+  /// Set if this is a copy where the plain operator would have made a view.
+  const std::shared_ptr<const GatheredView>& gathered_view() const { return gathered_view_; }
+  void set_gathered_view(std::shared_ptr<const GatheredView> view) {
+    gathered_view_ = std::move(view);
+  }
 
   /// Null, unless a store brings the whole together for operators that read it.
   const std::shared_ptr<const StoredPart>& stored() const { return stored_; }
@@ -88,11 +99,18 @@ class ShardedTensorImpl final : public c10::TensorImpl {
   at::Tensor local_;
   Placements placements_;
   std::shared_ptr<const Mesh> mesh_;
-  /// Which mesh dimensions the memory has been reduced over; shared by all its views.
-  std::shared_ptr<std::array<bool, Mesh::n_dims>> reduced_;
+  /// Memory that holds this process' terms of a sum; shared by all its views.
+  struct Terms {
+    int64_t numel;                                ///< of the logical tensor that fills the memory
+    std::array<bool, Mesh::n_dims> is_reduced{};  ///< over which mesh dimensions
+  };
+  std::shared_ptr<Terms> terms_;
   std::shared_ptr<const StoredPart> stored_;
-  bool is_copy_of_view_ = false;
+  std::shared_ptr<const GatheredView> gathered_view_;
 };
+
+/// The same memory, whose writes count for `local` too.
+at::Tensor alias_of(const at::Tensor& local);
 
 /// Null for a plain tensor.
 ShardedTensorImpl* sharded_impl(const at::Tensor& tensor);
@@ -101,6 +119,8 @@ at::Tensor wrap(at::Tensor local, const Placements& placements, std::shared_ptr<
                 const Geometry& geometry);
 
 bool is_replicated(const Placements& placements);
+/// Whether it is a sum or an extreme that is still to be reduced, over some mesh dimension.
+bool is_partial(const Placements& placements);
 /// Whether some dimension is.
 bool is_split(const Placements& placements);
 /// Whether both split one dimension of the tensor.
@@ -112,9 +132,11 @@ bool can_split_again(int64_t size, const Placement& dp, const Placement& mp, int
 /// The sizes of this process' part.
 Sizes local_sizes(at::IntArrayRef sizes, const Placements& placements, const Mesh& mesh);
 
-/// `local`, of a tensor of logical `sizes`, in other placements. Works below autograd.
-at::Tensor redistribute_local(at::Tensor local, at::IntArrayRef sizes, const Placements& from,
-                              const Placements& to, const Mesh& mesh);
+/// `local`, of a tensor of these logical sizes and strides, in other placements. What is moved is
+/// moved in the logical memory order, so that the processes' terms and parts meet element by
+/// element; an expanded dimension that is not split moves as one element. Works below autograd.
+at::Tensor redistribute_local(at::Tensor local, at::IntArrayRef sizes, at::IntArrayRef strides,
+                              const Placements& from, const Placements& to, const Mesh& mesh);
 
 /// Bytes this process sends for one mesh dimension's change of a local tensor of `bytes`.
 double redistribution_cost(const Placement& from, const Placement& to, double bytes,

@@ -1,5 +1,6 @@
 // The public functions on sharded tensors.
 
+#include "gathered_view.h"
 #include "sharded_tensor.h"
 
 #include <redco/error.h>
@@ -48,16 +49,28 @@ Placements effective(const Placements& placements, const Mesh& mesh, at::IntArra
   return result;
 }
 
+ShardedTensorImpl* fresh_impl(const at::Tensor& tensor) {
+  ShardedTensorImpl* impl = sharded_impl(tensor);
+  if (impl) refresh(*impl);
+  return impl;
+}
+
 at::Tensor placed(const at::Tensor& tensor, const std::shared_ptr<const Mesh>& mesh,
                   const Placements& target) {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
-  ShardedTensorImpl* impl = sharded_impl(tensor);
+  ShardedTensorImpl* impl = fresh_impl(tensor);
   at::Tensor source = impl ? impl->local() : tensor;
   Placements from = impl ? impl->placements() : Placements();
-  at::Tensor local = redistribute_local(source, tensor.sizes(), from, target, *mesh);
+  if (from == target) {
+    at::Tensor same = wrap(alias_of(source), target, mesh, geometry_of(tensor));
+    if (impl) sharded_impl(same)->share_memory_of(*impl);
+    return same;
+  }
+  Geometry geometry = dense_geometry(tensor.sizes(), tensor.strides());
+  at::Tensor local = laid_out(
+      redistribute_local(source, tensor.sizes(), tensor.strides(), from, target, *mesh), geometry);
   // A part is memory of its own: the whole need not stay.
-  if (local.is_alias_of(source)) local = from == target ? local.alias() : local.clone();
-  return wrap(local, target, mesh, logical_geometry(tensor.sizes(), target, local));
+  return wrap(local.is_alias_of(source) ? local.clone() : local, target, mesh, geometry);
 }
 
 class Redistribute : public torch::autograd::Function<Redistribute> {
@@ -76,9 +89,11 @@ class Full : public torch::autograd::Function<Full> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor) {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
-    ShardedTensorImpl* impl = sharded_impl(tensor);
+    ShardedTensorImpl* impl = fresh_impl(tensor);
     Placements from = impl->placements();
-    return redistribute_local(impl->local(), tensor.sizes(), from, {}, *impl->mesh()).alias();
+    return redistribute_local(impl->local(), tensor.sizes(), tensor.strides(), from, {},
+                              *impl->mesh())
+        .alias();
   }
   static variable_list backward(AutogradContext*, const variable_list& grads) { return grads; }
 };
@@ -106,16 +121,12 @@ class ToLocal : public torch::autograd::Function<ToLocal> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor) {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
-    ShardedTensorImpl* impl = sharded_impl(tensor);
+    ShardedTensorImpl* impl = fresh_impl(tensor);
     ctx->saved_data["layout"] =
         c10::IValue::make_capsule(c10::make_intrusive<Layout>(impl->placements(), impl->mesh()));
     ctx->saved_data["sizes"] = tensor.sizes().vec();
-    at::Tensor part = impl->local().alias();
-    // What is written to it changes what the tensor's operators read: they must be able to tell.
-    if (!part.is_inference())
-      torch::autograd::impl::set_version_counter(
-          part, torch::autograd::impl::version_counter(impl->local()));
-    return part;
+    // A term of a sum becomes the sum in place when the sum is read.
+    return is_partial(impl->placements()) ? impl->local().clone() : alias_of(impl->local());
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     auto layout = c10::static_intrusive_pointer_cast<Layout>(ctx->saved_data["layout"].toCapsule());
@@ -161,7 +172,10 @@ at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const Mesh>
   require(local.sizes() == expected, "from_local: of a tensor of shape ", sizes,
           " this process holds ", at::IntArrayRef(expected), " under ", to_string(target),
           ", the local tensor has ", local.sizes());
-  return wrap(local.detach(), target, mesh, logical_geometry(sizes, target, local));
+  // Row-major, since strides of parts may differ between processes. A term is summed in place.
+  at::Tensor part =
+      is_partial(target) ? local.clone(at::MemoryFormat::Contiguous) : local.detach().contiguous();
+  return wrap(part, target, mesh, contiguous_geometry(sizes));
 }
 
 at::Tensor empty_spread(at::IntArrayRef sizes, at::TensorOptions options,
@@ -179,17 +193,20 @@ at::Tensor empty_spread(at::IntArrayRef sizes, at::TensorOptions options,
 
 at::Tensor view_of_part(const at::Tensor& tensor, const Placements& placements) {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
-  ShardedTensorImpl* impl = sharded_impl(tensor);
+  ShardedTensorImpl* impl = fresh_impl(tensor);
   require(impl != nullptr, "view_of_part: expected a sharded tensor");
-  at::Tensor local = redistribute_local(impl->local(), tensor.sizes(), impl->placements(),
-                                        placements, *impl->mesh());
+  at::Tensor local = redistribute_local(impl->local(), tensor.sizes(), tensor.strides(),
+                                        impl->placements(), placements, *impl->mesh());
   require(local.is_alias_of(impl->local()), "view_of_part: ", to_string(placements),
           " is no part of ", to_string(impl->placements()));
-  return wrap(local, placements, impl->mesh(), logical_geometry(tensor.sizes(), placements, local));
+  at::Tensor part =
+      wrap(local, placements, impl->mesh(), dense_geometry(tensor.sizes(), tensor.strides()));
+  sharded_impl(part)->share_memory_of(*impl);
+  return part;
 }
 
 const at::Tensor& memory_of(const at::Tensor& tensor) {
-  ShardedTensorImpl* impl = tensor.defined() ? sharded_impl(tensor) : nullptr;
+  ShardedTensorImpl* impl = tensor.defined() ? fresh_impl(tensor) : nullptr;
   return impl ? impl->local() : tensor;
 }
 

@@ -113,7 +113,7 @@ void LayoutTracer::run(const Call& call, const Plan& plan, torch::jit::Stack& lo
   if (call.op.name == "aten::_local_scalar_dense") {
     local = {at::Scalar(1)};  // the layout does not hang on it
   } else {
-    call_without_values(local, [&](torch::jit::Stack& stack) {
+    call_without_values(call.op, local, [&](torch::jit::Stack& stack) {
       if (plan.run)
         plan.run(call.op, stack, *call.mesh);
       else
@@ -162,7 +162,7 @@ void LayoutTracer::after(const Call& call, const Plan& plan, c10::ArrayRef<c10::
 at::Tensor LayoutTracer::whole_like(const at::Tensor& tensor) {
   at::Tensor local = at::empty_strided(tensor.sizes(), tensor.strides(),
                                        at::TensorOptions(tensor.dtype()).device(at::kMeta));
-  return wrap(local, {}, mesh_, dense_geometry(tensor.sizes(), local));
+  return wrap(local, {}, mesh_, dense_geometry(tensor.sizes(), tensor.strides()));
 }
 
 void LayoutTracer::remember(const at::Tensor& tensor, int parameter) {
@@ -277,9 +277,10 @@ void LayoutTracer::lay_out(Call& call, size_t i, const TracedParameter& paramete
     placement.dim = int32_t(dim);
     Placements placements = {Placement(), placement};
     Sizes sizes = local_sizes(argument.sizes(), placements, *mesh_);
-    Geometry order = dense_geometry(sizes, argument.impl->local());
-    at::Tensor local = at::empty_strided(sizes, order.strides, argument.impl->local().options());
-    Geometry geometry = dense_geometry(argument.sizes(), local);
+    at::IntArrayRef strides = argument.tensor.strides();
+    at::Tensor local = at::empty_strided(sizes, dense_geometry(sizes, strides).strides,
+                                         argument.impl->local().options());
+    Geometry geometry = dense_geometry(argument.sizes(), strides);
     argument.tensor = wrap(local, placements, mesh_, geometry);
     argument.impl = sharded_impl(argument.tensor);
     argument.placements = placements;

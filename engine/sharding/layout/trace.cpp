@@ -59,10 +59,12 @@ at::Tensor without_values(const at::Tensor& tensor) {
   return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
 }
 
-// Any values will do, and one element stands for all.
-at::Tensor with_any_values(const at::Tensor& tensor) {
+// Any values will do, and one element stands for all, unless they are written to.
+at::Tensor with_any_values(const at::Tensor& tensor, bool is_written) {
   if (!tensor.defined() || !tensor.is_meta()) return tensor;
-  return at::zeros({}, tensor.options().device(at::kCPU)).expand(tensor.sizes());
+  at::TensorOptions options = tensor.options().device(at::kCPU);
+  if (is_written) return at::zeros(tensor.sizes(), options);
+  return at::zeros({}, options).expand(tensor.sizes());
 }
 
 template <class Function>
@@ -89,7 +91,7 @@ std::shared_ptr<const Mesh> make_imagined_mesh(int64_t n_model_shards, c10::Devi
   return std::make_shared<ImaginedMesh>(n_model_shards, device);
 }
 
-void call_without_values(torch::jit::Stack& stack,
+void call_without_values(const Operator& op, torch::jit::Stack& stack,
                          const std::function<void(torch::jit::Stack&)>& function) {
   for (c10::IValue& value : stack)
     map_tensors(value, [](const at::Tensor& tensor) {
@@ -103,7 +105,10 @@ void call_without_values(torch::jit::Stack& stack,
     // Some operators work out their shapes together with their values.
     stack = std::move(again);
   }
-  for (c10::IValue& value : stack) map_tensors(value, with_any_values);
+  for (size_t i = 0; i < stack.size(); ++i)
+    map_tensors(stack[i], [&](const at::Tensor& tensor) {
+      return with_any_values(tensor, op.is_written[i]);
+    });
   function(stack);
   for (c10::IValue& value : stack)
     map_tensors(value, [](const at::Tensor& tensor) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "../plan.h"
+
 #include <redco/sharding.h>
 
 #include <ATen/core/stack.h>
@@ -13,9 +15,9 @@ namespace redco {
 /// and return tensors of the right shapes.
 std::shared_ptr<const Mesh> make_imagined_mesh(int64_t n_model_shards, c10::Device device);
 
-/// Calls `function`, which works on the stack as an operator does, with tensors that have shapes
-/// and no values; so are the results.
-void call_without_values(torch::jit::Stack& stack,
+/// Calls `function`, which works on the stack as `op` does, with tensors that have shapes and no
+/// values; so are the results.
+void call_without_values(const Operator& op, torch::jit::Stack& stack,
                          const std::function<void(torch::jit::Stack&)>& function);
 
 }  // namespace redco

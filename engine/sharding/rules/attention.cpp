@@ -76,7 +76,7 @@ at::Tensor held_heads(const Call& call, const Plan& plan, size_t query) {
     if (placement.dim != head) placement = {};
     placement.dim = 0;
   }
-  return redistribute_local(at::arange(n, at::kLong), {n}, {}, placements, *call.mesh);
+  return redistribute_local(at::arange(n, at::kLong), {n}, {1}, {}, placements, *call.mesh);
 }
 
 // The kernels take no tensors without heads or examples; nothing comes of those.

@@ -121,9 +121,9 @@ std::vector<uint64_t> linear_sets(const Call& call) {
     }
   }
   // The gradient of one that fills in anything: zero, where that was.
+  if (call.op.name != "aten::masked_fill") return sets;
   const c10::IValue* value = call.find("value");
-  if (call.op.name == "aten::masked_fill" && value && value->isScalar() &&
-      value->toScalar().equal(0))
+  if (value && value->isScalar() && value->toScalar().equal(0))
     sets.push_back(bit(call.tensor_of("self")));
   return sets;
 }

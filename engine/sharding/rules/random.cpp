@@ -40,7 +40,8 @@ std::optional<Plan> drawn_everywhere(const Call& call, Plan plan, const Sizes& s
     at::Tensor local = stack[0].toTensor();
     stack[0] = at::empty(sizes, local.options());
     op.handle.callBoxed(&stack);
-    local.copy_(redistribute_local(stack[0].toTensor(), sizes, {}, placements, mesh));
+    at::Tensor drawn = stack[0].toTensor();
+    local.copy_(redistribute_local(drawn, sizes, drawn.strides(), {}, placements, mesh));
     stack = {local};
   };
   return plan;

@@ -13,9 +13,17 @@ struct Run {
   size_t in_first, in_last, out_first, out_last;
 };
 
+int64_t product(at::IntArrayRef sizes, size_t first, size_t last) {
+  int64_t result = 1;
+  for (size_t i = first; i < last; ++i) result *= sizes[i];
+  return result;
+}
+
+// None for tensors without elements.
 std::vector<Run> matching_runs(at::IntArrayRef in, at::IntArrayRef out) {
   std::vector<Run> runs;
   size_t i = 0, j = 0;
+  if (product(in, 0, in.size()) == 0) return runs;
   while (i < in.size() || j < out.size()) {
     Run run{i, i, j, j};
     int64_t in_product = i < in.size() ? in[i++] : 1;
@@ -32,18 +40,11 @@ std::vector<Run> matching_runs(at::IntArrayRef in, at::IntArrayRef out) {
   return runs;
 }
 
-int64_t product(at::IntArrayRef sizes, size_t first, size_t last) {
-  int64_t result = 1;
-  for (size_t i = first; i < last; ++i) result *= sizes[i];
-  return result;
-}
-
 // Where a split dimension goes in a view: the same elements on the same ranks. Nothing, where no
 // dimension of the result is split that way.
 std::optional<Placement> moved(const Placement& placement, at::IntArrayRef in, at::IntArrayRef out,
                                int64_t n_ranks, bool keeps_rows_apart) {
   auto dim = size_t(placement.dim);
-  if (product(in, 0, in.size()) == 0) return std::nullopt;
   for (const Run& run : matching_runs(in, out)) {
     if (dim < run.in_first || dim >= run.in_last) continue;
     // The elements of the run are stretches of one length, each cut at the same places.
@@ -84,16 +85,25 @@ std::vector<int64_t> resolved_sizes(std::vector<int64_t> sizes, int64_t n_elemen
   return sizes;
 }
 
+// The bytes of a sum are not the sum of its terms' bytes. Where the types differ in size, the last
+// dimension is regrouped.
+std::optional<Plan> view_as_type(const Call& call) {
+  const at::Tensor& tensor = call.tensors[0].tensor;
+  auto type = at::ScalarType(call.integer("dtype", 0));
+  Letters all = letters(tensor.dim());
+  if (c10::elementSize(type) != c10::elementSize(tensor.scalar_type())) all.back() = -1;
+  return plan_by_factors(call, {{all}, {all}});
+}
+
 std::optional<Plan> view(const Call& call) {
   const TensorArgument& tensor = call.tensors[0];
   int size_argument = call.index_of("size");
-  if (size_argument < 0) {  // view.dtype
-    Letters all = letters(tensor.tensor.dim());
-    return view_by_factors(call, {{all}, {all}});
-  }
+  if (size_argument < 0) return view_as_type(call);
   at::IntArrayRef in = tensor.sizes();
   std::vector<int64_t> out =
       resolved_sizes(call.arguments[size_t(size_argument)].toIntVector(), tensor.tensor.numel());
+  // The operator itself says what is wrong with these.
+  if (product(out, 0, out.size()) != tensor.tensor.numel()) return std::nullopt;
   Plan plan;
   plan.inputs.push_back(tensor.placements);
   OutputPlan output;
@@ -120,7 +130,6 @@ std::optional<Plan> view(const Call& call) {
     if ((was && !fits(tensor.placements, in)) || (is && !fits(output.placements, out)))
       plan.inputs[0][Mesh::mp] = output.placements[Mesh::mp] = {};
   }
-  if (is_split(output.placements)) output.geometry = logical_results(call)[0];
   Sizes local = local_sizes(out, output.placements, *call.mesh);
   plan.outputs.push_back(output);
   plan.run = [local](const Operator&, torch::jit::Stack& stack, const Mesh&) {

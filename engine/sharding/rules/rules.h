@@ -52,6 +52,10 @@ int64_t fused_parts(at::IntArrayRef in, at::IntArrayRef out, int64_t dim, int64_
 /// Letters 0, 1, ... for the dimensions of a tensor.
 Letters letters(int64_t n_dims, int first = 0);
 
+/// Whether an operator is told strides, which are those of the logical tensor: its rule is asked
+/// even if nothing is split.
+bool takes_strides(const Operator& op);
+
 /// Whether an operator works element by element.
 bool is_pointwise(const Operator& op);
 
@@ -78,10 +82,7 @@ MeshDims reduced_over(Plan& plan);
 /// A reduction over a dimension that must be whole.
 std::optional<Plan> reduced_along_dim(const Call& call);
 
-/// How the results of a view lie in the logical tensor.
-std::vector<Geometry> logical_results(const Call& call);
-
-/// A plan that passes sums on, with the strides of the results.
+/// A plan that passes sums on.
 std::optional<Plan> view_by_factors(const Call& call, Factors factors);
 
 /// Whether an output is partial over `dim` because a factor that is reduced is split.

@@ -20,9 +20,7 @@ bool is_in_blocks(const TensorArgument& argument, int64_t dim) {
   return false;
 }
 
-bool is_sum(const TensorArgument& argument) {
-  return argument.placements[Mesh::dp].is_partial() || argument.placements[Mesh::mp].is_partial();
-}
+bool is_sum(const TensorArgument& argument) { return is_partial(argument.placements); }
 
 Span own_span(int64_t size, const Placements& placements, int64_t dim, const Mesh& mesh) {
   Span own{0, size};
@@ -35,7 +33,7 @@ Span own_span(int64_t size, const Placements& placements, int64_t dim, const Mes
 }
 
 at::Tensor is_outside(const at::Tensor& index, const Span& own) {
-  return index.lt(own.begin).logical_or_(index.ge(own.end));
+  return index.lt(own.begin).bitwise_or_(index.ge(own.end));
 }
 
 void check_range(const Operator& op, const at::Tensor& index, int64_t size) {

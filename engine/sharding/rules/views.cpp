@@ -2,50 +2,15 @@
 
 #include "rules.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/ops/empty_strided.h>
-
 #include <algorithm>
 #include <numeric>
 
 namespace redco {
 
-// The same operator on a tensor with the logical geometry and no memory says so.
-std::vector<Geometry> logical_results(const Call& call) {
-  torch::jit::Stack stack(call.arguments.begin(), call.arguments.end());
-  for (const TensorArgument& argument : call.tensors) {
-    const at::Tensor& tensor = argument.tensor;
-    int64_t extent = 1;
-    for (int64_t dim = 0; dim < tensor.dim(); ++dim)
-      extent += (std::max<int64_t>(tensor.size(dim), 1) - 1) * tensor.stride(dim);
-    at::TensorOptions options = at::TensorOptions(tensor.dtype()).device(at::kMeta);
-    at::Tensor base = at::empty_strided({tensor.storage_offset() + extent}, {1}, options);
-    stack[argument.argument] =
-        base.as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset());
-  }
-  call.op.handle.callBoxed(&stack);
-  std::vector<Geometry> results;
-  for (const c10::IValue& value : stack) {
-    if (value.isTensor())
-      results.push_back(geometry_of(value.toTensor()));
-    else
-      for (const at::Tensor& tensor : value.toTensorVector())
-        results.push_back(geometry_of(tensor));
-  }
-  return results;
-}
-
 std::optional<Plan> view_by_factors(const Call& call, Factors factors) {
   factors.linear = {1};
   factors.only_moves = true;
-  Plan plan = plan_by_factors(call, factors);
-  std::vector<Geometry> results = logical_results(call);
-  for (size_t i = 0; i < plan.outputs.size(); ++i) {
-    // What is whole has the local tensor's own strides.
-    const Placements& placements = plan.outputs[i].placements;
-    if (is_split(placements)) plan.outputs[i].geometry = results[i];
-  }
-  return plan;
+  return plan_by_factors(call, factors);
 }
 
 namespace {

@@ -1,0 +1,108 @@
+#include "gathered_view.h"
+
+#include <redco/error.h>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty_strided.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <utility>
+
+namespace redco {
+
+namespace {
+
+int64_t version_of(const at::Tensor& base) {
+  const at::Tensor& local = sharded_impl(base)->local();
+  return local.is_inference() ? -1 : local._version();
+}
+
+// The same part without a history: what an operator does to its sizes stays with it.
+at::Tensor another(const at::Tensor& tensor) {
+  return at::Tensor(tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(
+      c10::VariableVersion(/*version=*/0), /*allow_tensor_metadata_change=*/true));
+}
+
+}  // namespace
+
+GatheredView::GatheredView(const Call& call, size_t result, const Placements& worked_on)
+    : base_(another(call.tensors[0].stored.defined() ? call.tensors[0].stored
+                                                     : call.tensors[0].tensor)),
+      worked_on_(worked_on),
+      op_(call.op.handle),
+      arguments_(call.arguments.begin(), call.arguments.end()),
+      result_(result),
+      version_(version_of(base_)) {
+  arguments_[0] = c10::IValue();
+}
+
+bool GatheredView::is_stale() const {
+  const auto& source = sharded_impl(base_)->gathered_view();
+  return version_ < 0 || version_ != version_of(base_) || (source && source->is_stale());
+}
+
+at::Tensor GatheredView::taken_anew() const { return view_of(another(base_)); }
+
+at::Tensor GatheredView::view_of(at::Tensor base) const {
+  torch::jit::Stack stack = arguments_;
+  stack[0] = std::move(base);
+  run_sharded(op_, &stack);
+  size_t next = 0;
+  for (const c10::IValue& value : stack) {
+    if (value.isTensor()) {
+      if (next++ == result_) return value.toTensor();
+      continue;
+    }
+    const auto list = value.toTensorVector();
+    if (result_ < next + list.size()) return list[result_ - next];
+    next += list.size();
+  }
+  fail("a view has lost a result. Please report this");
+}
+
+std::shared_ptr<const GatheredView> GatheredView::written(ShardedTensorImpl& view) const {
+  ShardedTensorImpl& base = *sharded_impl(base_);
+  refresh(base);
+  const Mesh& mesh = *base.mesh();
+  Geometry geometry = geometry_of(base_);
+  Sizes sizes = local_sizes(geometry.sizes, worked_on_, mesh);
+  at::Tensor memory = at::empty_strided(sizes, dense_geometry(sizes, geometry.strides).strides,
+                                        base.local().options());
+  memory.copy_(redistribute_local(base.local(), geometry.sizes, geometry.strides, base.placements(),
+                                  worked_on_, mesh));
+  at::Tensor same = view_of(wrap(memory, worked_on_, base.mesh(), geometry));
+  ShardedTensorImpl& target = *sharded_impl(same);
+  require(target.local().is_alias_of(memory), op_.schema().name(),
+          ": what is written to this view of a gathered tensor cannot be written to the tensor; "
+          "write to the tensor itself");
+  const_cast<at::Tensor&>(target.local())
+      .copy_(redistribute_local(view.local(), view.sizes(), view.strides(), view.placements(),
+                                target.placements(), mesh));
+  const_cast<at::Tensor&>(base.local())
+      .copy_(redistribute_local(memory, geometry.sizes, geometry.strides, worked_on_,
+                                base.placements(), mesh));
+  note_write(base);
+  auto after = std::make_shared<GatheredView>(*this);
+  after->version_ = version_of(base_);
+  return after;
+}
+
+void refresh(ShardedTensorImpl& impl) {
+  const std::shared_ptr<const GatheredView> view = impl.gathered_view();
+  if (!view || !view->is_stale()) return;
+  c10::impl::ExcludeDispatchKeyGuard once(c10::DispatchKey::Fake);
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  at::Tensor anew = view->taken_anew();
+  ShardedTensorImpl& now = *sharded_impl(anew);
+  impl.set_local(now.local(), now.placements(),
+                 {Sizes(impl.sizes()), Sizes(impl.strides()), impl.storage_offset()});
+  impl.set_gathered_view(now.gathered_view());
+}
+
+void note_write(ShardedTensorImpl& impl) {
+  if (!impl.local().is_inference()) impl.local().unsafeGetTensorImpl()->bump_version();
+  if (const std::shared_ptr<const GatheredView> view = impl.gathered_view())
+    impl.set_gathered_view(view->written(impl));
+}
+
+}  // namespace redco

@@ -1,0 +1,50 @@
+#pragma once
+
+#include "plan.h"
+
+#include <cstdint>
+#include <memory>
+
+namespace redco {
+
+/// Remembers the base of a view that had to be gathered, and so holds a copy: no write is lost.
+/// Once the base has been written to, the view is taken anew before it is read; what is written to
+/// the view is written to the base too. Both are collectives.
+class GatheredView {
+ public:
+  /// Result number `result` of a call of a view operator, lists taken apart, which worked on the
+  /// base in these placements.
+  GatheredView(const Call& call, size_t result, const Placements& worked_on);
+
+  /// Whether the base has been written to since. Tensors made in inference mode do not count
+  /// writes: always, then.
+  bool is_stale() const;
+
+  /// The view of the base as it is now.
+  at::Tensor taken_anew() const;
+
+  /// Writes the values of the view to the base. Returns what the view remembers from now on.
+  std::shared_ptr<const GatheredView> written(ShardedTensorImpl& view) const;
+
+ private:
+  at::Tensor view_of(at::Tensor base) const;
+
+  at::Tensor base_;
+  Placements worked_on_;
+  c10::OperatorHandle op_;
+  torch::jit::Stack arguments_;
+  size_t result_;
+  int64_t version_;  ///< the base's when both had the same values
+};
+
+/// Takes a gathered view anew if its base has been written to. All that reads a part calls this.
+void refresh(ShardedTensorImpl& impl);
+
+/// The memory of a tensor has been written to: counts that, and writes through to the base of a
+/// gathered view.
+void note_write(ShardedTensorImpl& impl);
+
+/// Runs an operator on sharded tensors, below autograd and with the sharding's key excluded.
+void run_sharded(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+
+}  // namespace redco

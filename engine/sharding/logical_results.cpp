@@ -1,0 +1,74 @@
+#include "logical_results.h"
+
+#include <ATen/ops/empty_strided.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+namespace redco {
+
+namespace {
+
+at::Tensor without_memory(const at::Tensor& tensor) {
+  int64_t extent = 1;
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim)
+    extent += (std::max<int64_t>(tensor.size(dim), 1) - 1) * tensor.stride(dim);
+  at::TensorOptions options = at::TensorOptions(tensor.dtype()).device(at::kMeta);
+  at::Tensor memory = at::empty_strided({tensor.storage_offset() + extent}, {1}, options);
+  at::Tensor result = memory.as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  result._set_conj(tensor.is_conj());
+  result._set_neg(tensor.is_neg());
+  return result;
+}
+
+// Operators without a kernel for tensors that have no memory, found out at their first call.
+std::unordered_set<const Operator*>& without_kernel() {
+  thread_local std::unordered_set<const Operator*> operators;
+  return operators;
+}
+
+bool shares_elements(const at::Tensor& tensor) {
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim)
+    if (tensor.stride(dim) == 0 && tensor.size(dim) > 1) return true;
+  return false;
+}
+
+}  // namespace
+
+std::vector<std::optional<Geometry>> logical_results(const Call& call) {
+  // A run for the sizes alone must draw no numbers.
+  bool is_random = call.op.handle.hasTag(at::Tag::nondeterministic_seeded);
+  if (is_random || without_kernel().contains(&call.op)) return {};
+  torch::jit::Stack stack(call.arguments.begin(), call.arguments.end());
+  std::vector<at::Tensor> tensors;
+  for (const TensorArgument& argument : call.tensors)
+    tensors.push_back(without_memory(argument.tensor));
+  set_tensors(call, tensors, stack);
+  try {
+    call.op.handle.callBoxed(&stack);
+  } catch (const c10::NotImplementedError&) {
+    without_kernel().insert(&call.op);
+    return {};
+  } catch (const c10::Error&) {
+    if (call.op.is_view || call.op.is_inplace_view) throw;
+    for (const TensorArgument& argument : call.tensors)
+      if (argument.is_written && shares_elements(argument.tensor)) throw;
+    return {};
+  }
+  std::vector<std::optional<Geometry>> results;
+  auto add = [&](const at::Tensor& tensor) {
+    results.push_back(tensor.defined() ? std::optional(geometry_of(tensor)) : std::nullopt);
+  };
+  for (const c10::IValue& value : stack) {
+    if (value.isTensor())
+      add(value.toTensor());
+    else if (value.isTensorList())
+      for (const at::Tensor& tensor : value.toTensorVector()) add(tensor);
+    else
+      results.push_back(std::nullopt);
+  }
+  return results;
+}
+
+}  // namespace redco
