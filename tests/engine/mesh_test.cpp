@@ -11,9 +11,11 @@
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <string>
 #include <thread>
 
@@ -100,6 +102,36 @@ TEST_CASE("every collective on every type, in two, three and four processes") {
       CHECK(mesh.coordinate(Mesh::dp) == mesh.processes().rank);
       for (auto type : types) check_collectives(mesh.group(Mesh::dp), type);
       check_collectives(mesh.world(), at::kFloat);
+    });
+  }
+}
+
+TEST_CASE("collectives keep a NaN, order infinities and zeros, and round 16-bit floats once") {
+  for (int64_t n : {2, 3, 4}) {
+    in_processes({.n_processes = n}, [&](Mesh& mesh) {
+      Group& group = mesh.world();
+      int64_t rank = group.rank();
+      constexpr double inf = std::numeric_limits<double>::infinity(), nan = NAN;
+      for (auto type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
+        CAPTURE(type);
+        // Each rank has each of them in turn.
+        at::Tensor all = at::tensor({nan, inf, -inf, -1.5, 0.25, -nan}, at::kDouble).to(type);
+        at::Tensor mine = all.roll(rank);
+        at::Tensor rows = mine.expand({n, 6}).contiguous();
+        at::Tensor each = group.all_gather(mine);
+        for (ReduceOp op : {ReduceOp::max, ReduceOp::min}) {
+          at::Tensor expected = op == ReduceOp::max ? each.amax(0) : each.amin(0);
+          CHECK(at::allclose(group.all_reduce(mine.clone(), op), expected, 0, 0, true));
+          CHECK(at::allclose(group.reduce_scatter(rows, op), expected, 0, 0, true));
+        }
+        // Each other rank adds a quarter of the last digit of the first one's number.
+        double large = type == at::kHalf ? 4096 : 512;
+        at::Tensor number = at::full({3}, rank == 0 ? large : 1, at::kDouble).to(type);
+        at::Tensor sum = at::full({3}, large + double(n - 1), at::kDouble).to(type);
+        CHECK(at::equal(group.all_reduce(number.clone(), ReduceOp::sum), sum));
+        CHECK(at::equal(group.reduce_scatter(number.expand({n, 3}).contiguous(), ReduceOp::sum),
+                        sum));
+      }
     });
   }
 }
