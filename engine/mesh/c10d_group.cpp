@@ -74,8 +74,11 @@ std::string processes_text(const std::vector<int64_t>& ranks) {
   fail(what(), " failed: ", cause);
 }
 
-// Any tensor as bytes: moving needs no more, and backends lack some types.
-at::Tensor as_bytes(const at::Tensor& tensor) { return tensor.view({-1}).view(at::kByte); }
+// Any contiguous tensor as bytes: moving needs no more, and backends lack some types. One of a
+// single element may have any stride, which a view keeps.
+at::Tensor as_bytes(const at::Tensor& tensor) {
+  return tensor.as_strided({tensor.numel()}, {1}).view(at::kByte);
+}
 
 c10d::ReduceOp to_c10d(ReduceOp op) {
   switch (op) {
