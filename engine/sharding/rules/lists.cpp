@@ -60,6 +60,7 @@ std::optional<Plan> zeroed(const Call& call) {
     plan.inputs.push_back(tensor.placements);
     for (Placement& placement : plan.inputs.back())
       if (placement.is_partial() && placement.op != ReduceOp::sum) return std::nullopt;
+    plan.outputs.push_back({tensor.placements, Sizes(tensor.sizes()), std::nullopt});
   }
   return plan;
 }

@@ -110,7 +110,8 @@ Rule product(const char* text) {
     }
     factors.added = added;
     for (size_t i = 0; i < inputs.size(); ++i)
-      if (!(added >> i & 1)) factors.linear.push_back(uint64_t{1} << i | added);
+      if (!(added >> i & 1) && !may_overflow(call.tensors[i].tensor.scalar_type()))
+        factors.linear.push_back(uint64_t{1} << i | added);
     int64_t rows = call.mesh->sequence_parallel() ? lying_in_rows(call, factors) : -1;
     if (rows < 0) return plan_by_factors(call, factors);
     Call together = call;
