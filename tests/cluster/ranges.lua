@@ -139,4 +139,22 @@ testing.test("a sum to come is made before its values are looked at", function()
   testing.expect_equal(sum:nansum():item(), whole:nansum():item())
 end)
 
+-- A term times the factor is beyond what float16 holds, the sum's value is not.
+testing.test("what is computed with a sum to come of float16 does not overflow", function()
+  local terms = torch.full({ 3, 2 }, 60)
+  terms:narrow(1, 1, 1):fill_(-59)
+  local sum = torch.linear(redco.shard(torch.ones({ 3, 2 }, { dtype = "float16" }), { mp = 1 }),
+    redco.shard(terms:to "float16", { mp = 1 }))
+  testing.expect_equal(sum:placement().mp, "partial(sum)")
+  for _, f in ipairs {
+    function(x) return x * 2000 end,
+    function(x) return x / 0.0005 end,
+    function(x) return torch.matmul(x, torch.full({ 3, 1 }, 500, { dtype = "float16" })) end,
+    function(x) return (x * 2000):cumsum(0) end,
+    function(x) return torch.stack(torch._foreach_mul({ x, x }, 2000)) end,
+  } do
+    testing.expect_close(f(sum):full(), f(sum:full()))
+  end
+end)
+
 testing.finish()
