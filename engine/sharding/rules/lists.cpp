@@ -139,11 +139,10 @@ struct Reduced {
   std::function<at::Tensor(at::Tensor)> into, out_of;
 };
 
-// All numbers in one collective for each mesh dimension that splits any of the tensors; in double,
-// for powers of what float32 holds may be more than it does.
+// All numbers in one collective for each mesh dimension that splits any of the tensors.
 void reduce_numbers(std::vector<at::Tensor>& numbers, const Parts& parts, const Reduced& how,
                     const Mesh& mesh) {
-  at::Tensor together = how.into(at::stack(numbers).to(at::kDouble));
+  at::Tensor together = how.into(at::stack(numbers));
   for (size_t dim = 0; dim < Mesh::n_dims; ++dim) {
     if (!any(parts.is_split[dim])) continue;
     Group& group = mesh.group(Mesh::Dim(dim));
