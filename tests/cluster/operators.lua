@@ -7,7 +7,7 @@ local testing = require "testing"
 local torch = redco.torch
 local options = redco.options { seed = 1, count = 1, only = "" }
 local deployer = redco.Deployer { seed = 1, n_model_shards = 2, verbose = false }
-assert(deployer.mesh.mp == 2)
+assert(deployer.mesh.mp == 2)  -- and dp is 1 or 2
 local random = torch.Generator(options.seed)
 
 -- Refusals that are documented: they are errors, not wrong values.
@@ -39,19 +39,24 @@ local function map(value, f)
   return copy
 end
 
--- Split along any of its dimensions, a sum to come, or whole.
+-- Split along any of its dimensions, a sum to come, or whole: on each dimension of the mesh.
 local function placed(tensor)
-  local n = tensor:dim()
-  local choice = below(n + 2)
-  if choice < n then return redco.shard(tensor, { mp = choice }) end
-  local may_be_sum = choice == n and tensor.dtype:match "^float"
-  return redco.shard(tensor, { mp = may_be_sum and "partial" or "replicate" })
+  local n, placement = tensor:dim(), {}
+  for _, axis in ipairs { "dp", "mp" } do
+    local choice = below(n + 2)
+    local may_be_sum = choice == n and tensor.dtype:match "^float"
+    placement[axis] = choice < n and choice or may_be_sum and "partial" or "replicate"
+  end
+  return redco.shard(tensor, placement)
 end
 
 local function describe(value)
   local text = {}
   map(value, function(tensor)
-    local placement = tensor:is_sharded() and tensor:placement().mp or "plain"
+    local placement = "plain"
+    if tensor:is_sharded() then
+      placement = tensor:placement().dp .. ", " .. tensor:placement().mp
+    end
     local shape = table.concat(tensor.shape, ", ")
     text[#text + 1] = ("%s[%s] %s"):format(tensor.dtype, shape, placement)
   end)
