@@ -44,6 +44,11 @@ local reductions = {
   median = function(x) return x:median() end,
   topk = function(x) return (x:topk(2, 0)) end,
   cummax = function(x) return (x:cummax(0)) end,
+  dot = function(x) return torch.dot(x:reshape { -1 }, x:reshape { -1 } * 1e-4) end,
+  ["dot with ones"] = function(x)
+    local flat = x:reshape { -1 }
+    return torch.dot(flat, torch.ones_like(flat))
+  end,
   cumsum = function(x) return x:cumsum(0):narrow(0, -1, 1) end,
   batch_norm = function(x)
     return torch.batch_norm(x, nil, nil, nil, nil, true, 0.1, 1e-5, false):amax { 0 }
