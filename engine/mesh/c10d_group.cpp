@@ -13,8 +13,10 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/view_as_real.h>
+#include <ATen/ops/where.h>
 #include <ATen/record_function.h>
 
+#include <cstdint>
 #include <functional>
 #include <mutex>
 #include <sstream>
@@ -72,8 +74,11 @@ std::string processes_text(const std::vector<int64_t>& ranks) {
   fail(what(), " failed: ", cause);
 }
 
-// Any tensor as bytes: moving needs no more, and backends lack some types.
-at::Tensor as_bytes(const at::Tensor& tensor) { return tensor.view({-1}).view(at::kByte); }
+// Any contiguous tensor as bytes: moving needs no more, and backends lack some types. One of a
+// single element may have any stride, which a view keeps.
+at::Tensor as_bytes(const at::Tensor& tensor) {
+  return tensor.as_strided({tensor.numel()}, {1}).view(at::kByte);
+}
 
 c10d::ReduceOp to_c10d(ReduceOp op) {
   switch (op) {
@@ -99,6 +104,26 @@ at::Tensor reduce_rows(const at::Tensor& rows, ReduceOp op) {
       return at::amin(rows, {0});
   }
   fail("unknown reduction");
+}
+
+// The bits of floats and whole numbers in the same order; the function is its own inverse.
+at::Tensor in_order(const at::Tensor& bits) {
+  int64_t most = bits.scalar_type() == at::kInt ? INT32_MAX : INT64_MAX;
+  return at::where(bits.lt(0), bits.bitwise_xor(most), bits);
+}
+
+// Backends may drop a NaN when they compare floats. Whole numbers they compare alike: floats take
+// part as those, a NaN as the one that wins.
+at::Tensor to_ordered(const at::Tensor& floats, ReduceOp op) {
+  at::Tensor wide = floats.element_size() < 4 ? floats.to(at::kFloat) : floats;
+  bool is_double = wide.scalar_type() == at::kDouble;
+  int64_t most = is_double ? INT64_MAX : INT32_MAX;
+  return in_order(wide.view(is_double ? at::kLong : at::kInt))
+      .masked_fill_(wide.isnan(), op == ReduceOp::max ? most : -most - 1);
+}
+
+at::Tensor from_ordered(const at::Tensor& ordered) {
+  return in_order(ordered).view(ordered.scalar_type() == at::kLong ? at::kDouble : at::kFloat);
 }
 
 // What a collective is called in messages.
@@ -174,8 +199,9 @@ class C10dGroup : public Group {
   std::unique_ptr<Pending> start_all_to_all(at::Tensor tensor) override;
 
  private:
-  // Checks and counts a collective that is about to start.
-  Label announce(Kind kind, const at::Tensor& tensor);
+  // Checks and counts a collective that is about to start; `sent` is what takes part in it.
+  Label announce(Kind kind, const at::Tensor& tensor, const at::Tensor& sent);
+  Label announce(Kind kind, const at::Tensor& tensor) { return announce(kind, tensor, tensor); }
   std::unique_ptr<Pending> started(Label label, Work work, Finish finish);
   Work exchange_rows(const at::Tensor& tensor, const at::Tensor& result);
   const Backend& backend() { return line_->parts()->backend; }
@@ -196,7 +222,7 @@ int64_t bytes_sent(Group::Kind kind, int64_t bytes, int64_t n) {
   }
 }
 
-Label C10dGroup::announce(Kind kind, const at::Tensor& tensor) {
+Label C10dGroup::announce(Kind kind, const at::Tensor& tensor, const at::Tensor& sent) {
   Label label{kind, tensor.scalar_type(), tensor.sizes().vec()};
   if (!tensor.is_contiguous()) fail(label.text(parts_), ": the tensor must be contiguous");
   bool has_rows = kind == reduce_scatter_kind || kind == all_to_all_kind;
@@ -204,7 +230,7 @@ Label C10dGroup::announce(Kind kind, const at::Tensor& tensor) {
     fail(label.text(parts_), ": dimension 0 must have ", size(), " rows, one for each rank");
   auto& traffic = counters_[kind];
   ++traffic.count;
-  traffic.bytes += bytes_sent(kind, static_cast<int64_t>(tensor.nbytes()), size());
+  traffic.bytes += bytes_sent(kind, static_cast<int64_t>(sent.nbytes()), size());
   if (parts_.check != nullptr) parts_.check->compare(kind, label.text(parts_), parts_);
   return label;
 }
@@ -226,28 +252,39 @@ void leave(const Backend& backend) {
 }
 
 std::unique_ptr<Pending> C10dGroup::start_all_reduce(at::Tensor tensor, ReduceOp op) {
-  Label label = announce(all_reduce_kind, tensor);
   at::NoGradGuard no_grad;
-  // Backends know numbers of 8, 32 and 64 bits and floats; the others take part as those.
+  // Backends know numbers of 8, 32 and 64 bits and floats; the others take part as those, and are
+  // copied back where they do not share their memory.
   at::Tensor reduced = tensor;
+  ReduceOp backend_op = op;
+  bool is_ordered = tensor.is_floating_point() && op != ReduceOp::sum;
   if (tensor.scalar_type() == at::kBool) {
     reduced = tensor.view(at::kByte);
-    if (op == ReduceOp::sum) op = ReduceOp::max;
-  } else if (tensor.is_complex()) {
-    if (op != ReduceOp::sum) fail(label.text(parts_), ": complex numbers have a sum, but no order");
+    if (op == ReduceOp::sum) backend_op = ReduceOp::max;
+  } else if (tensor.is_complex() && op == ReduceOp::sum) {
     reduced = at::view_as_real(tensor);
   } else if (tensor.scalar_type() == at::kShort) {
     reduced = tensor.to(at::kInt);
+  } else if (is_ordered) {
+    reduced = to_ordered(tensor, op);
+  } else if (at::isReducedFloatingType(tensor.scalar_type()) && size() > 2) {
+    reduced = tensor.to(at::kFloat);  // two are added and rounded once as they are
   }
+  Label label = announce(all_reduce_kind, tensor, reduced);
+  if (tensor.is_complex() && op != ReduceOp::sum)
+    fail(label.text(parts_), ": complex numbers have a sum, but no order");
   Work work;
   if (tensor.numel() > 0) {
     std::vector<at::Tensor> tensors{reduced};
     c10d::AllreduceOptions options;
-    options.reduceOp = to_c10d(op);
+    options.reduceOp = to_c10d(backend_op);
     work = backend().c10d->allreduce(tensors, options);
   }
-  return started(label, work, [tensor, reduced] {
-    if (tensor.scalar_type() == at::kShort) tensor.copy_(reduced);
+  return started(label, work, [tensor, reduced, is_ordered] {
+    if (is_ordered)
+      tensor.copy_(from_ordered(reduced));
+    else if (!reduced.is_alias_of(tensor))
+      tensor.copy_(reduced);
     return tensor;
   });
 }
@@ -283,7 +320,10 @@ std::unique_ptr<Pending> C10dGroup::start_all_to_all(at::Tensor tensor) {
 std::unique_ptr<Pending> C10dGroup::start_reduce_scatter(at::Tensor tensor, ReduceOp op) {
   Label label = announce(reduce_scatter_kind, tensor);
   at::NoGradGuard no_grad;
-  if (backend().has_reduce_scatter && tensor.is_floating_point() && tensor.numel() > 0) {
+  // Else each rank reduces what the others send it, which is as many bytes: a NaN stays one, and
+  // 16-bit floats are rounded once.
+  bool is_exact = tensor.is_floating_point() && tensor.element_size() >= 4 && op == ReduceOp::sum;
+  if (backend().has_reduce_scatter && is_exact && tensor.numel() > 0) {
     at::Tensor result = at::empty(tensor.sizes().slice(1), tensor.options());
     c10d::ReduceScatterOptions options;
     options.reduceOp = to_c10d(op);

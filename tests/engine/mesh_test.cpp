@@ -11,9 +11,11 @@
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <string>
 #include <thread>
 
@@ -63,6 +65,29 @@ void check_collectives(Group& group, at::ScalarType type) {
   CHECK(equal(group.reduce_scatter(rows(rank), ReduceOp::min), arrived.amin(0)));
 }
 
+// Each rank has a NaN, infinities and numbers in another order; and one large number is added to by
+// others that a sum in 16 bits would lose one by one.
+void check_floats(Group& group, at::ScalarType type) {
+  CAPTURE(type);
+  int64_t n = group.size(), rank = group.rank();
+  constexpr double inf = std::numeric_limits<double>::infinity(), nan = NAN;
+  at::Tensor mine = at::tensor({nan, inf, -inf, -1.5, 0.25, -nan}, at::kDouble).to(type).roll(rank);
+  at::Tensor rows = mine.expand({n, 6}).contiguous(), all = group.all_gather(mine);
+  for (ReduceOp op : {ReduceOp::max, ReduceOp::min}) {
+    at::Tensor expected = op == ReduceOp::max ? all.amax(0) : all.amin(0);
+    CHECK(at::allclose(group.all_reduce(mine.clone(), op), expected, 0, 0, true));
+    CHECK(at::allclose(group.reduce_scatter(rows, op), expected, 0, 0, true));
+  }
+  double large = type == at::kHalf ? 4096 : 512;  // the last digit is 4 in 16 bits
+  at::Tensor number = at::full({3}, rank == 0 ? large : 1, at::kDouble).to(type);
+  at::Tensor sum = at::full({3}, large + double(n - 1), at::kDouble).to(type);
+  CHECK(at::equal(group.all_reduce(number.clone(), ReduceOp::sum), sum));
+  CHECK(at::equal(group.reduce_scatter(number.expand({n, 3}).contiguous(), ReduceOp::sum), sum));
+  // One element, whatever its strides.
+  at::Tensor one = number.as_strided({1, 1}, {7, 5});
+  CHECK(group.all_gather(one).sizes() == at::IntArrayRef({n, 1, 1}));
+}
+
 constexpr at::ScalarType types[] = {at::kFloat, at::kDouble, at::kHalf,         at::kBFloat16,
                                     at::kLong,  at::kInt,    at::kShort,        at::kChar,
                                     at::kByte,  at::kBool,   at::kComplexFloat, at::kComplexDouble};
@@ -100,6 +125,8 @@ TEST_CASE("every collective on every type, in two, three and four processes") {
       CHECK(mesh.coordinate(Mesh::dp) == mesh.processes().rank);
       for (auto type : types) check_collectives(mesh.group(Mesh::dp), type);
       check_collectives(mesh.world(), at::kFloat);
+      for (auto type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16})
+        check_floats(mesh.world(), type);
     });
   }
 }

@@ -40,6 +40,11 @@ struct Case {
   double tolerance = 1e-9;  ///< relative
 };
 
+/// A tensor in these placements. Where it is a sum to come the terms are noise that cancels to the
+/// value: an operator that takes them for values gives other results.
+at::Tensor placed(const at::Tensor& tensor, const std::shared_ptr<const Mesh>& mesh,
+                  const Placements& placements);
+
 /// Runs a case on the meshes and throws, naming placements, what differs or was gathered.
 void run_case(const Case& c);
 

@@ -35,7 +35,8 @@ struct Traffic {
 /// Some of the processes of a run, which call the same collectives in the same order. One process
 /// alone answers at once. Tensors are contiguous and of one shape and type on all ranks; every type
 /// is moved, and every one is reduced that can be: bools by or (sum, max) and and (min), complex
-/// numbers by sum alone, 16-bit floats in 16 bits by all_reduce and in 32 by reduce_scatter.
+/// numbers by sum alone. 16-bit floats are added in 32 bits and rounded once; a NaN in a maximum or
+/// a minimum stays one.
 class REDCO_API Group {
  public:
   enum Kind : uint8_t {

@@ -2,7 +2,9 @@
 
 #include "rules.h"
 
+#include <ATen/OpMathType.h>
 #include <ATen/core/Reduction.h>
+#include <c10/util/accumulate.h>
 
 namespace redco {
 
@@ -16,37 +18,52 @@ Sizes sizes_of_all(const Call& call) {
   return sizes;
 }
 
-int64_t product(const Sizes& sizes) {
-  int64_t n = 1;
-  for (int64_t size : sizes) n *= size;
-  return n;
-}
+int64_t reduction_in(const Call& call) { return call.integer("reduction", at::Reduction::Mean); }
 
-// Parts differ in size: their sums are what adds up.
-std::optional<Plan> summed(const Call& call, bool is_backward) {
+// Each element's loss as one process has it; these are added up in a wider type than 16 bits, and
+// divided by how many all ranks have. One number is brought together at once.
+std::optional<Plan> forward(const Call& call) {
   Sizes sizes = sizes_of_all(call);
   std::optional<Factors> factors = pointwise_factors(call, sizes);
-  if (!factors || call.find("out") || call.find("grad_input")) return std::nullopt;
-  bool is_each = call.integer("reduction", at::Reduction::Mean) == at::Reduction::None;
-  if (is_backward)
-    factors->linear = {1};  // the gradient
-  else if (!is_each)
-    factors->outputs[0].clear();
+  if (!factors || call.find("out")) return std::nullopt;
+  int64_t reduction = reduction_in(call);
+  if (reduction == at::Reduction::None) return plan_by_factors(call, *factors);
+  factors->outputs[0].clear();
   Plan plan = plan_by_factors(call, *factors);
-  if (call.integer("reduction", at::Reduction::Mean) != at::Reduction::Mean) return plan;
-  auto place = size_t(call.index_of("reduction"));
-  plan.run = [=, n = double(product(sizes))](const Operator& op, torch::jit::Stack& stack,
-                                             const Mesh&) {
-    stack[place] = int64_t(at::Reduction::Sum);
-    if (is_backward) stack[0] = stack[0].toTensor() / n;
+  MeshDims over = reduced_over(plan);
+  if (over.empty()) return plan;
+  double n = reduction == at::Reduction::Mean ? double(c10::multiply_integers(sizes)) : 1;
+  plan.run = [over, n, place = size_t(call.index_of("reduction"))](
+                 const Operator& op, torch::jit::Stack& stack, const Mesh& mesh) {
+    stack[place] = int64_t(at::Reduction::None);
     op.handle.callBoxed(&stack);
-    if (!is_backward) stack = {stack[0].toTensor() / n};
+    at::Tensor losses = stack[0].toTensor();
+    at::Tensor sum = losses.sum(at::toOpMathType(losses.scalar_type()));
+    stack = {all_reduced(sum, over, mesh, ReduceOp::sum).div_(n).to(losses.scalar_type())};
   };
   return plan;
 }
 
-std::optional<Plan> forward(const Call& call) { return summed(call, false); }
-std::optional<Plan> backward(const Call& call) { return summed(call, true); }
+// The kernels divide by the number of elements that they see. A gradient divided by that of all
+// could be too small for 16 bits.
+std::optional<Plan> backward(const Call& call) {
+  std::optional<Factors> factors = pointwise_factors(call, sizes_of_all(call));
+  if (!factors || call.find("grad_input")) return std::nullopt;
+  factors->linear = {1};  // the gradient
+  Plan plan = plan_by_factors(call, *factors);
+  int self = call.tensor_of("self");
+  if (reduction_in(call) != at::Reduction::Mean || self < 0) return plan;
+  const TensorArgument& argument = call.tensors[size_t(self)];
+  auto n = double(argument.tensor.numel());
+  auto own = double(
+      c10::multiply_integers(local_sizes(argument.sizes(), plan.inputs[size_t(self)], *call.mesh)));
+  if (own == n) return plan;
+  plan.run = [share = own / n](const Operator& op, torch::jit::Stack& stack, const Mesh&) {
+    stack[0] = stack[0].toTensor() * share;
+    op.handle.callBoxed(&stack);
+  };
+  return plan;
+}
 
 }  // namespace
 

@@ -49,7 +49,7 @@ std::optional<Plan> embedding_backward(const Call& call) {
   Call seen = call;
   TensorArgument& looked_up = seen.tensors[0];
   if (call.integer("num_weights", 0) * looked_up.sizes().back() <= looked_up.tensor.numel())
-    factors.linear = {1};
+    factors.linear = {may_overflow(looked_up.tensor.scalar_type()) ? uint64_t{0} : uint64_t{1}};
   else if (looked_up.placements[Mesh::mp].is_sharded() &&
            looked_up.placements[Mesh::mp].dim < indices.tensor.dim())
     looked_up.placements[Mesh::mp] = {};

@@ -5,6 +5,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/stack.h>
+#include <c10/core/ScalarType.h>
 
 #include <algorithm>
 #include <cmath>
@@ -59,6 +60,7 @@ std::optional<Plan> zeroed(const Call& call) {
     plan.inputs.push_back(tensor.placements);
     for (Placement& placement : plan.inputs.back())
       if (placement.is_partial() && placement.op != ReduceOp::sum) return std::nullopt;
+    plan.outputs.push_back({tensor.placements, Sizes(tensor.sizes()), std::nullopt});
   }
   return plan;
 }
@@ -150,8 +152,7 @@ void reduce_numbers(std::vector<at::Tensor>& numbers, const Parts& parts, const 
         if (!parts.is_split[dim][i]) together[int64_t(i)].fill_(how.neutral);
     group.all_reduce(together, how.op);
   }
-  std::vector<at::Tensor> all = how.out_of(together).unbind();
-  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = all[i].to(numbers[i].scalar_type());
+  numbers = how.out_of(together).unbind();
 }
 
 std::optional<Plan> number_of_each(const Call& call, const Reduced& how, double of_nothing) {
@@ -160,15 +161,24 @@ std::optional<Plan> number_of_each(const Call& call, const Reduced& how, double 
   Parts parts = kept_parts(call);
   Plan plan = parts.plan;
   if (!any(parts.is_split[Mesh::dp]) && !any(parts.is_split[Mesh::mp])) return plan;
-  plan.run = [parts = std::move(parts), how, of_nothing](
+  // By one process a narrow tensor's number is rounded once: here where all parts are together.
+  plan.run = [parts = std::move(parts), how, of_nothing, dtype = call.index_of("dtype")](
                  const Operator& op, torch::jit::Stack& stack, const Mesh& mesh) {
     std::vector<at::Tensor> tensors = stack[0].toTensorVector();
-    for (at::Tensor& tensor : tensors)
+    std::vector<at::ScalarType> types;
+    for (at::Tensor& tensor : tensors) {
+      at::ScalarType type = tensor.scalar_type();
+      if (dtype >= 0 && !stack[size_t(dtype)].isNone()) type = stack[size_t(dtype)].toScalarType();
+      types.push_back(c10::toRealValueType(type));
+      if (is_narrow(type)) tensor = widened(tensor.to(type));
       if (tensor.numel() == 0) tensor = at::full({1}, of_nothing, tensor.options());
+    }
+    if (dtype >= 0 && is_narrow(types[0])) stack[size_t(dtype)] = c10::IValue();
     stack[0] = tensors;
     op.handle.callBoxed(&stack);
     std::vector<at::Tensor> numbers = stack[0].toTensorVector();
     reduce_numbers(numbers, parts, how, mesh);
+    for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = numbers[i].to(types[i]);
     stack = {numbers};
   };
   return plan;

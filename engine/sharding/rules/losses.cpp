@@ -3,6 +3,7 @@
 
 #include "rules.h"
 
+#include <ATen/OpMathType.h>
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/stack.h>
 
@@ -17,6 +18,15 @@ constexpr int64_t nowhere = -1;
 at::Tensor own_targets(const at::Tensor& target, const Span& classes, int64_t ignore_index) {
   at::Tensor elsewhere = is_outside(target, classes).logical_or_(target.eq(ignore_index));
   return (target - classes.begin).masked_fill_(elsewhere, nowhere);
+}
+
+// Of all targets that this rank has.
+at::Tensor total_weight(const at::Tensor& own, const at::Tensor& weight,
+                        const at::TensorOptions& options) {
+  at::Tensor is_own = own.ne(nowhere);
+  if (!weight.defined() || weight.numel() == 0) return is_own.sum().to(options.dtype());
+  at::Tensor each = weight.index_select(0, own.clamp_min(0).reshape({-1}));
+  return each.to(options.dtype()).mul_(is_own.reshape({-1})).sum();
 }
 
 // The factors: 0 the class, then those of the target.
@@ -73,16 +83,23 @@ std::optional<Plan> nll_loss_forward(const Call& call) {
                                                 const Mesh& mesh) {
     at::Tensor target = stack[1].toTensor();
     check_range(op, target.masked_fill(target.eq(stack[4].toInt()), 0), size);
-    stack[1] = own_targets(stack[1].toTensor(), classes, stack[4].toInt());
+    at::Tensor own = own_targets(target, classes, stack[4].toInt());
+    at::Tensor weight = stack[2].isTensor() ? stack[2].toTensor() : at::Tensor();
+    stack[1] = own;
     stack[4] = nowhere;
-    if (reduction == at::Reduction::Mean) stack[3] = int64_t(at::Reduction::Sum);
+    // Each row's loss, to be added up in a wider type than 16 bits.
+    stack[3] = int64_t(at::Reduction::None);
     op.handle.callBoxed(&stack);
     if (reduction == at::Reduction::None) return;
-    at::Tensor both = at::stack({stack[0].toTensor(), stack[1].toTensor()});  // loss, weight
+    at::Tensor losses = stack[0].toTensor();
+    at::ScalarType wide = at::toOpMathType(losses.scalar_type());
+    at::Tensor both =
+        at::stack({losses.sum(wide), total_weight(own, weight, losses.options().dtype(wide))});
     both = all_reduced(both, over, mesh, ReduceOp::sum);
-    at::Tensor loss = both[0].clone(), weight = both[1].clone();
-    if (reduction == at::Reduction::Mean) loss.div_(weight);
-    stack = {loss, weight};
+    at::Tensor loss = both[0], total = both[1].clone();
+    if (reduction == at::Reduction::Mean) loss = loss / total;
+    stack = {loss.to(losses.scalar_type(), /*non_blocking=*/false, /*copy=*/true),
+             total.to(losses.scalar_type())};
   };
   return plan;
 }

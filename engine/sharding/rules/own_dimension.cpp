@@ -62,6 +62,17 @@ std::optional<Letters> letters_of(int64_t n_dims, int64_t n_own_dims,
   return result;
 }
 
+// Whether terms of a sum may be worked on: all are of the type of the result, which, unless they
+// are only moved, is not one that they would be rounded or overflow in.
+bool keeps_terms(const Call& call, bool only_moves) {
+  at::ScalarType type = call.tensors[0].tensor.scalar_type();
+  const c10::IValue* dtype = call.find("dtype");
+  if (dtype && !dtype->isNone() && dtype->toScalarType() != type) return false;
+  for (const TensorArgument& argument : call.tensors)
+    if (argument.tensor.scalar_type() != type) return false;
+  return only_moves || (!is_narrow(type) && !at::isIntegralType(type, /*includeBool=*/true));
+}
+
 std::optional<Plan> along(const Call& call, const Row& row) {
   int64_t n_dims = call.tensors[0].tensor.dim();
   std::optional<std::vector<int64_t>> own = call.dims(row.dims, n_dims);
@@ -78,8 +89,9 @@ std::optional<Plan> along(const Call& call, const Row& row) {
     result.push_back(is_own ? int8_t(-1) : int8_t(dim));
   }
   factors.outputs.assign(call.op.returned.size(), result);
-  if (row.sums != Sums::are_reduced) factors.linear = {(uint64_t{1} << call.tensors.size()) - 1};
   factors.only_moves = row.sums == Sums::pass_as_maxima_do;
+  if (row.sums != Sums::are_reduced && keeps_terms(call, factors.only_moves))
+    factors.linear = {(uint64_t{1} << call.tensors.size()) - 1};
   return plan_by_factors(call, factors);
 }
 

@@ -2,6 +2,8 @@
 
 #include "rules.h"
 
+#include <ATen/native/TypeProperties.h>
+
 #include <algorithm>
 #include <set>
 #include <string>
@@ -108,6 +110,35 @@ const std::set<std::string_view> of_shape_alone = {"aten::empty_like", "aten::ze
                                                    "aten::ones_like",  "aten::full_like",
                                                    "aten::zero",       "aten::fill"};
 
+// These change no term but in its sign.
+const std::set<std::string_view> keeps_size = {"aten::clone",         "aten::copy",
+                                               "aten::neg",           "aten::masked_fill",
+                                               "aten::_foreach_copy", "aten::_foreach_neg"};
+
+at::ScalarType result_type(const Call& call) {
+  at::native::ResultTypeState state = {};
+  for (const TensorArgument& argument : call.tensors) {
+    if (argument.is_written) return argument.tensor.scalar_type();
+    state = at::native::update_result_type_state(argument.tensor, state);
+  }
+  return at::native::result_type(state);
+}
+
+// Whether the terms of the sums among these arguments may take part in place of their values:
+// converted they must add up to the same, and whole numbers may become any other by a product.
+bool terms_take_part(const Call& call, uint64_t set) {
+  at::ScalarType to = result_type(call);
+  bool is_kept = keeps_size.contains(call.op.name);
+  for (size_t i = 0; i < call.tensors.size(); ++i) {
+    if (!(set >> i & 1) || !is_sum(call.tensors[i])) continue;
+    at::ScalarType from = call.tensors[i].tensor.scalar_type();
+    if (!adds_up_in(from, to)) return false;
+    if (!is_kept && (at::isIntegralType(from, /*includeBool=*/true) || may_overflow(from)))
+      return false;
+  }
+  return true;
+}
+
 std::vector<uint64_t> linear_sets(const Call& call) {
   const c10::FunctionSchema& schema = call.op.schema();
   std::string name = schema.name();
@@ -125,6 +156,7 @@ std::vector<uint64_t> linear_sets(const Call& call) {
   const c10::IValue* value = call.find("value");
   if (value && value->isScalar() && value->toScalar().equal(0))
     sets.push_back(bit(call.tensor_of("self")));
+  std::erase_if(sets, [&](uint64_t set) { return !terms_take_part(call, set); });
   return sets;
 }
 

@@ -76,6 +76,21 @@ int64_t lying_in_rows(const Call& call, const Factors& factors) {
   return split[is_summed ? 1 : 0].first;
 }
 
+// One number over parts of 16-bit vectors: its terms are kept wide, and rounded once they are
+// added.
+std::optional<Plan> dot(const Call& call, const Factors& factors) {
+  Plan plan = plan_by_factors(call, factors);
+  MeshDims over = reduced_over(plan);
+  if (over.empty()) return plan;
+  plan.run = [over](const Operator& op, torch::jit::Stack& stack, const Mesh& mesh) {
+    at::ScalarType type = stack[0].toTensor().scalar_type();
+    for (c10::IValue& value : stack) value = widened(value.toTensor());
+    op.handle.callBoxed(&stack);
+    stack = {all_reduced(stack[0].toTensor(), over, mesh, ReduceOp::sum).to(type)};
+  };
+  return plan;
+}
+
 Rule product(const char* text) {
   std::string spec = text;
   size_t arrow = spec.find("->");
@@ -110,7 +125,11 @@ Rule product(const char* text) {
     }
     factors.added = added;
     for (size_t i = 0; i < inputs.size(); ++i)
-      if (!(added >> i & 1)) factors.linear.push_back(uint64_t{1} << i | added);
+      if (!(added >> i & 1) && !may_overflow(call.tensors[i].tensor.scalar_type()))
+        factors.linear.push_back(uint64_t{1} << i | added);
+    if (result.empty() && call.tensors.size() == 2 &&
+        is_narrow(call.tensors[0].tensor.scalar_type()))
+      return dot(call, factors);
     int64_t rows = call.mesh->sequence_parallel() ? lying_in_rows(call, factors) : -1;
     if (rows < 0) return plan_by_factors(call, factors);
     Call together = call;

@@ -2,8 +2,9 @@
 
 #include "rules.h"
 
-#include <ATen/ops/mean.h>
+#include <ATen/OpMathType.h>
 #include <ATen/ops/sum.h>
+#include <c10/core/ScalarType.h>
 
 #include <algorithm>
 #include <numeric>
@@ -60,43 +61,78 @@ int64_t count(const Call& call, const Reduction& reduction) {
   return n;
 }
 
-// Booleans add up to "any" and multiply to "all".
-Rule reduced(ReduceOp op) {
-  return [op](const Call& call) -> std::optional<Plan> {
-    std::optional<Factors> factors = reduction_factors(call, reduction_of(call), op);
-    if (!factors) return std::nullopt;
-    if (op == ReduceOp::sum) factors->linear = {1 | factors->added};
-    return plan_by_factors(call, *factors);
-  };
-}
-
 bool is_reduced(const Call& call, const Plan& plan) {
   for (size_t dim = 0; dim < Mesh::n_dims; ++dim)
     if (is_reduced_over(call, plan, plan.outputs[0], Mesh::Dim(dim))) return true;
   return false;
 }
 
-std::optional<Plan> mean(const Call& call) {
+at::ScalarType type_of_sum(const Call& call) {
+  const c10::IValue* dtype = call.find("dtype");
+  if (dtype && !dtype->isNone()) return dtype->toScalarType();
+  at::ScalarType own = call.tensors[0].tensor.scalar_type();
+  return at::isIntegralType(own, /*includeBool=*/true) ? at::kLong : own;
+}
+
+using Run = std::function<void(const Operator&, torch::jit::Stack&, const Mesh&)>;
+
+// Terms of 16 bits would each be rounded, or overflow where their sum does not: they are kept wide,
+// and brought together at once.
+Run reduced_wide(at::ScalarType type, size_t dtype, const MeshDims& over, const Run& term) {
+  return [=](const Operator& op, torch::jit::Stack& stack, const Mesh& mesh) {
+    stack[0] = stack[0].toTensor().to(type);
+    stack[dtype] = at::toOpMathType(type);
+    if (term)
+      term(op, stack, mesh);
+    else
+      op.handle.callBoxed(&stack);
+    stack = {all_reduced(stack[0].toTensor(), over, mesh, ReduceOp::sum).to(type)};
+  };
+}
+
+// A sum or a mean. `is_linear`: in its argument, which may then be a sum to come.
+std::optional<Plan> added_up(const Call& call, bool is_linear, bool is_mean) {
   Reduction reduction = reduction_of(call);
   std::optional<Factors> factors = reduction_factors(call, reduction, ReduceOp::sum);
-  if (!factors || call.tensors.size() > 1) return std::nullopt;
-  factors->linear = {1};
+  at::ScalarType type = type_of_sum(call);
+  if (!factors || (call.tensors.size() > 1 && (is_mean || is_narrow(type)))) return std::nullopt;
+  if (is_linear && adds_up_in(call.tensors[0].tensor.scalar_type(), type))
+    factors->linear = {1 | factors->added};
   Plan plan = plan_by_factors(call, *factors);
   // The parts may differ in size: their sums add up, their means do not.
-  if (is_reduced(call, plan))
-    plan.run = [reduction, n = double(count(call, reduction))](
-                   const Operator& op, torch::jit::Stack& stack, const Mesh&) {
-      std::optional<at::ScalarType> dtype;
-      for (size_t i = 0; i < stack.size(); ++i)
-        if (op.schema().arguments()[i].name() == "dtype")
-          dtype = stack[i].toOptional<at::ScalarType>();
-      at::Tensor sum = at::sum(stack[0].toTensor(), reduction.dims, reduction.keeps, dtype);
+  if (is_mean && is_reduced(call, plan))
+    plan.run = [reduction, n = double(count(call, reduction)), dtype = call.index_of("dtype")](
+                   const Operator&, torch::jit::Stack& stack, const Mesh&) {
+      at::Tensor sum = at::sum(stack[0].toTensor(), reduction.dims, reduction.keeps,
+                               stack[size_t(dtype)].toOptional<at::ScalarType>());
       stack = {sum.div_(n)};
     };
+  if (!is_narrow(type)) return plan;
+  MeshDims over = reduced_over(plan);
+  if (!over.empty()) plan.run = reduced_wide(type, size_t(call.index_of("dtype")), over, plan.run);
   return plan;
 }
 
+std::optional<Plan> sum(const Call& call) { return added_up(call, true, false); }
+std::optional<Plan> nansum(const Call& call) { return added_up(call, false, false); }
+std::optional<Plan> mean(const Call& call) { return added_up(call, true, true); }
+
+// Booleans add up to "any" and multiply to "all". Of a sum to come they ask for the value.
+Rule reduced(ReduceOp op) {
+  return [op](const Call& call) -> std::optional<Plan> {
+    std::optional<Factors> factors = reduction_factors(call, reduction_of(call), op);
+    if (!factors) return std::nullopt;
+    return plan_by_factors(call, *factors);
+  };
+}
+
 }  // namespace
+
+bool adds_up_in(at::ScalarType from, at::ScalarType to) {
+  bool is_wider_float =
+      (at::isFloatingType(from) || at::isComplexType(from)) && c10::promoteTypes(from, to) == to;
+  return from == to || is_wider_float;
+}
 
 bool is_reduced_over(const Call& call, const Plan& plan, const OutputPlan& output, Mesh::Dim dim) {
   if (!output.placements[dim].is_partial()) return false;
@@ -106,9 +142,12 @@ bool is_reduced_over(const Call& call, const Plan& plan, const OutputPlan& outpu
 
 const RuleTable& reduction_rules() {
   static const RuleTable table = {
-      {"aten::sum", reduced(ReduceOp::sum)},           {"aten::nansum", reduced(ReduceOp::sum)},
-      {"aten::any", reduced(ReduceOp::max)},           {"aten::all", reduced(ReduceOp::min)},
-      {"aten::count_nonzero", reduced(ReduceOp::sum)}, {"aten::mean", mean},
+      {"aten::sum", sum},
+      {"aten::nansum", nansum},
+      {"aten::mean", mean},
+      {"aten::count_nonzero", reduced(ReduceOp::sum)},
+      {"aten::any", reduced(ReduceOp::max)},
+      {"aten::all", reduced(ReduceOp::min)},
   };
   return table;
 }

@@ -79,6 +79,14 @@ std::optional<Factors> reduction_factors(const Call& call, const Reduction& redu
 /// what runs brings the parts together.
 MeshDims reduced_over(Plan& plan);
 
+/// Whether the terms of a sum of one type may be converted to another before they are added: those
+/// of whole numbers that become floats, or of floats that lose digits, may not.
+bool adds_up_in(at::ScalarType from, at::ScalarType to);
+
+/// Whether numbers of this type have so little range that what is computed with the terms of a sum
+/// may well overflow where the sum does not: it is made first.
+inline bool may_overflow(at::ScalarType type) { return type == at::kHalf; }
+
 /// A reduction over a dimension that must be whole.
 std::optional<Plan> reduced_along_dim(const Call& call);
 

@@ -2,6 +2,8 @@
 
 #include "rules.h"
 
+#include <limits>
+
 namespace redco {
 
 namespace {
@@ -10,31 +12,36 @@ namespace {
 using OverParts = at::Tensor (*)(const torch::jit::Stack& arguments, int64_t dim,
                                  const MeshDims& over, const Mesh& mesh);
 
-at::Tensor widened(const at::Tensor& x) { return x.element_size() < 4 ? x.to(at::kFloat) : x; }
-
 at::ScalarType forward_type(const torch::jit::Stack& arguments) {
   const c10::IValue& wanted = arguments[2];  // half_to_float, or a dtype
   if (wanted.isInt()) return wanted.toScalarType();
   return wanted.isBool() && wanted.toBool() ? at::kFloat : arguments[0].toTensor().scalar_type();
 }
 
+// The logarithm of a row's sum of exponentials. One process subtracts the largest element first: a
+// row with an infinite one becomes NaN.
+at::Tensor normalizer(const at::Tensor& x, int64_t dim, const MeshDims& over, const Mesh& mesh) {
+  at::Tensor result = split_logsumexp(x, dim, over, mesh);
+  return result.masked_fill(result.isposinf(), std::numeric_limits<double>::quiet_NaN());
+}
+
 at::Tensor log_softmax(const torch::jit::Stack& arguments, int64_t dim, const MeshDims& over,
                        const Mesh& mesh) {
   at::Tensor x = widened(arguments[0].toTensor());
-  return (x - split_logsumexp(x, dim, over, mesh)).to(forward_type(arguments));
+  return (x - normalizer(x, dim, over, mesh)).to(forward_type(arguments));
 }
 
 at::Tensor softmax(const torch::jit::Stack& arguments, int64_t dim, const MeshDims& over,
                    const Mesh& mesh) {
   at::Tensor x = widened(arguments[0].toTensor());
-  return (x - split_logsumexp(x, dim, over, mesh)).exp_().to(forward_type(arguments));
+  return (x - normalizer(x, dim, over, mesh)).exp_().to(forward_type(arguments));
 }
 
 // Zeros for a row in which nothing is allowed.
 at::Tensor safe_softmax(const torch::jit::Stack& arguments, int64_t dim, const MeshDims& over,
                         const Mesh& mesh) {
   at::Tensor x = widened(arguments[0].toTensor());
-  at::Tensor most = split_logsumexp(x, dim, over, mesh);
+  at::Tensor most = normalizer(x, dim, over, mesh);
   most = most.masked_fill(most.isneginf(), 0);
   return (x - most).exp_().to(forward_type(arguments));
 }

@@ -2,6 +2,7 @@
 
 #include <redco/error.h>
 
+#include <ATen/OpMathType.h>
 #include <ATen/ops/aminmax.h>
 #include <ATen/ops/logsumexp.h>
 
@@ -44,6 +45,10 @@ void check_range(const Operator& op, const at::Tensor& index, int64_t size) {
           " is out of range for a dimension of size ", size);
 }
 
+bool is_narrow(at::ScalarType type) { return at::toOpMathType(type) != type; }
+
+at::Tensor widened(const at::Tensor& x) { return x.to(at::toOpMathType(x.scalar_type())); }
+
 at::Tensor all_reduced(at::Tensor tensor, const MeshDims& over, const Mesh& mesh, ReduceOp op) {
   for (Mesh::Dim dim : over) tensor = mesh.group(dim).all_reduce(tensor.contiguous(), op);
   return tensor;
@@ -53,7 +58,7 @@ at::Tensor all_reduced(at::Tensor tensor, const MeshDims& over, const Mesh& mesh
 // and then the sum, and half the launches.
 at::Tensor split_logsumexp(const at::Tensor& x, int64_t dim, const MeshDims& over,
                            const Mesh& mesh) {
-  at::Tensor result = x.logsumexp(dim, true);  // -inf where this rank holds nothing
+  at::Tensor result = widened(x).logsumexp(dim, true);  // -inf where this rank holds nothing
   for (Mesh::Dim mesh_dim : over)
     result = mesh.group(mesh_dim).all_gather(result.contiguous()).logsumexp(0);
   return result;

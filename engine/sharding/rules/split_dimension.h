@@ -26,10 +26,18 @@ at::Tensor is_outside(const at::Tensor& index, const Span& own);
 /// looking would stall, it reads as a zero and writes nothing.
 void check_range(const Operator& op, const at::Tensor& index, int64_t size);
 
+/// Whether one process adds numbers of this type up in a wider one, at::toOpMathType, and rounds
+/// once: what ranks add up must be brought together in that too.
+bool is_narrow(at::ScalarType type);
+
+/// The same numbers in the type that they are added up in.
+at::Tensor widened(const at::Tensor& x);
+
 /// In place: the reduction over all ranks that split a dimension.
 at::Tensor all_reduced(at::Tensor tensor, const MeshDims& over, const Mesh& mesh, ReduceOp op);
 
-/// log(sum(exp(x))) over a dimension that ranks split; the dimension stays, with one element.
+/// log(sum(exp(x))) over a dimension that ranks split, widened; the dimension stays, with one
+/// element.
 at::Tensor split_logsumexp(const at::Tensor& x, int64_t dim, const MeshDims& over,
                            const Mesh& mesh);
 

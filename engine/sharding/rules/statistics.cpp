@@ -5,6 +5,8 @@
 
 #include <ATen/ops/stack.h>
 #include <ATen/ops/sum.h>
+#include <ATen/ops/var_mean.h>
+#include <c10/core/ScalarType.h>
 
 #include <cmath>
 
@@ -15,17 +17,27 @@ namespace {
 // Brings a rank's result together with those of a group that splits what is reduced.
 using Combine = std::function<at::Tensor(at::Tensor own, Group& group)>;
 
+// What is narrow is worked on and brought together wide, and rounded once.
 std::optional<Plan> combined(const Call& call, Combine combine) {
   std::optional<Factors> factors = reduction_factors(call, reduction_of(call), ReduceOp::sum);
   if (!factors || call.tensors.size() > 1) return std::nullopt;
   Plan plan = plan_by_factors(call, *factors);
   MeshDims over = reduced_over(plan);
-  if (!over.empty())
-    plan.run = [combine, over](const Operator& op, torch::jit::Stack& stack, const Mesh& mesh) {
-      op.handle.callBoxed(&stack);
-      for (Mesh::Dim dim : over)
-        stack[0] = combine(stack[0].toTensor().contiguous(), mesh.group(dim));
-    };
+  if (over.empty()) return plan;
+  plan.run = [combine, over, dtype = call.index_of("dtype")](
+                 const Operator& op, torch::jit::Stack& stack, const Mesh& mesh) {
+    at::Tensor x = stack[0].toTensor();
+    at::ScalarType type = x.scalar_type();
+    if (dtype >= 0 && !stack[size_t(dtype)].isNone()) type = stack[size_t(dtype)].toScalarType();
+    if (is_narrow(type)) {
+      stack[0] = widened(x.to(type));
+      if (dtype >= 0) stack[size_t(dtype)] = c10::IValue();
+    }
+    op.handle.callBoxed(&stack);
+    at::Tensor result = stack[0].toTensor();
+    for (Mesh::Dim dim : over) result = combine(result.contiguous(), mesh.group(dim));
+    stack = {is_narrow(type) ? result.to(c10::toRealValueType(type)) : result};
+  };
   return plan;
 }
 
@@ -54,11 +66,14 @@ std::optional<Plan> vector_norm(const Call& call) {
   return combined(call, [p](at::Tensor own, Group& group) {
     if (std::isinf(p)) return group.all_reduce(own, p > 0 ? ReduceOp::max : ReduceOp::min);
     if (p == 0) return group.all_reduce(own, ReduceOp::sum);
-    return group.all_reduce(own.pow(p), ReduceOp::sum).pow_(1 / p);
+    // Powers in double: a norm that float32 holds may have one that it does not.
+    at::Tensor powers = group.all_reduce(own.to(at::kDouble).pow(p), ReduceOp::sum);
+    return powers.pow_(1 / p).to(own.scalar_type());
   });
 }
 
-// How many, their mean and the sum of squares of what differs from it, by Chan's formula.
+// How many, their mean and the sum of squares of what differs from it, by Chan's formula. In
+// double, as one process adds them up.
 struct Moments {
   at::Tensor count, mean, squares;
 };
@@ -66,8 +81,13 @@ struct Moments {
 Moments moments(const at::Tensor& x, at::IntArrayRef dims) {
   int64_t n = 1;
   for (int64_t dim : dims) n *= x.size(dim);
-  at::Tensor mean = at::sum(x, dims, true).div_(double(std::max<int64_t>(n, 1)));
-  return {at::full_like(mean, double(n)), mean, at::sum((x - mean).square_(), dims, true)};
+  if (n == 0) {
+    at::Tensor none = at::sum(x.to(at::kDouble), dims, true);
+    return {none, none, none};
+  }
+  auto [variance, mean] = at::var_mean(widened(x), dims, /*correction=*/0, /*keepdim=*/true);
+  mean = mean.to(at::kDouble);
+  return {at::full_like(mean, double(n)), mean, variance.to(at::kDouble).mul_(double(n))};
 }
 
 Moments joined(const Moments& own, Group& group) {
@@ -84,21 +104,24 @@ Rule variance(bool is_root, bool with_mean) {
   return [=](const Call& call) -> std::optional<Plan> {
     Reduction reduction = reduction_of(call);
     std::optional<Factors> factors = reduction_factors(call, reduction, ReduceOp::sum);
-    if (!factors || call.tensors.size() > 1) return std::nullopt;
+    auto place = call.index_of("correction");
+    at::ScalarType type = call.tensors[0].tensor.scalar_type();
+    if (!factors || call.tensors.size() > 1 || place < 0 || !at::isFloatingType(type))
+      return std::nullopt;
     if (with_mean) factors->outputs.push_back(factors->outputs[0]);
     Plan plan = plan_by_factors(call, *factors);
     MeshDims over = reduced_over(plan);
     if (over.empty()) return plan;
-    auto place = size_t(call.index_of("correction"));
     plan.run = [=](const Operator&, torch::jit::Stack& stack, const Mesh& mesh) {
       double correction = 1;
-      if (!stack[place].isNone()) correction = stack[place].toScalar().toDouble();
+      const c10::IValue& given = stack[size_t(place)];
+      if (!given.isNone()) correction = given.toScalar().toDouble();
       Moments all = moments(stack[0].toTensor(), reduction.dims);
       for (Mesh::Dim dim : over) all = joined(all, mesh.group(dim));
       at::Tensor result = all.squares / (all.count - correction).clamp_min_(0);
       if (is_root) result.sqrt_();
       auto shaped = [&](const at::Tensor& kept) {
-        return reduction.keeps ? kept : kept.squeeze(reduction.dims);
+        return (reduction.keeps ? kept : kept.squeeze(reduction.dims)).to(type);
       };
       stack = {shaped(result)};
       if (with_mean) stack.emplace_back(shaped(all.mean));

@@ -31,10 +31,8 @@ function blocks.normal_but_padding(c, std)
   end
   return function(t, generator)
     normal(t, generator)
-    return torch.no_grad(function()
-      t[row]:zero_()
-      return t
-    end)
+    -- No view of the row: the table may be split by rows.
+    return torch.no_grad(function() return t:index_fill_(0, torch.tensor { row }, 0) end)
   end
 end
 
