@@ -1,6 +1,6 @@
 #include "c10d_group.h"
 
-#include "spmd_check.h"
+#include "spmd_log.h"
 
 #include <redco/error.h>
 #include <redco/thread_without_signals.h>
@@ -62,11 +62,13 @@ std::string processes_text(const std::vector<int64_t>& ranks) {
 }
 
 // A backend notices first that a connection broke; who failed, and of what, is known soon after.
-[[noreturn]] void explain(const What& what, const std::string& cause, const GroupParts& group) {
+[[noreturn]] void explain(const What& what, const std::string& cause, int64_t number,
+                          const GroupParts& group) {
   auto until = steady_clock::now() + Peers::patience + std::chrono::seconds(2);
   while (steady_clock::now() < until) {
     check_interrupt();
     group.peers->check(what, group.processes);
+    group.peers->check_started(what, group.number, number, group.processes);
     std::this_thread::sleep_for(Peers::look_around);
   }
   fail(what(), " failed: ", cause);
@@ -108,10 +110,9 @@ struct Label {
   std::vector<int64_t> sizes;
 
   std::string text(const GroupParts& group) const {
-    std::ostringstream text;
-    text << Group::name(kind) << " of " << type << at::IntArrayRef(sizes) << " over group \""
-         << group.name << "\"";
-    return text.str();
+    std::string text = Group::name(kind);
+    append_type(text += " of ", type, sizes);
+    return text.append(" over group \"").append(group.name).append("\"");
   }
 };
 
@@ -174,8 +175,9 @@ class C10dGroup : public Group {
   std::unique_ptr<Pending> start_all_to_all(at::Tensor tensor) override;
 
  private:
-  // Checks and counts a collective that is about to start.
-  Label announce(Kind kind, const at::Tensor& tensor);
+  // Checks, counts and records a collective that is about to start.
+  Label announce(Kind kind, const at::Tensor& tensor, ReduceOp op = ReduceOp::sum);
+  void record(const Label& label, ReduceOp op);
   std::unique_ptr<Pending> started(Label label, Work work, Finish finish);
   Work exchange_rows(const at::Tensor& tensor, const at::Tensor& result);
   const Backend& backend() { return line_->parts()->backend; }
@@ -196,7 +198,26 @@ int64_t bytes_sent(Group::Kind kind, int64_t bytes, int64_t n) {
   }
 }
 
-Label C10dGroup::announce(Kind kind, const at::Tensor& tensor) {
+void C10dGroup::record(const Label& label, ReduceOp op) {
+  std::string_view operator_name = current_operator();
+  std::string text = "calls " + label.text(parts_);
+  if (op != ReduceOp::sum) text += op == ReduceOp::max ? " by max" : " by min";
+  if (!operator_name.empty()) text.append(" for ").append(operator_name);
+  uint64_t alike = Digest()
+                       .add(uint64_t(label.kind))
+                       .add(uint64_t(op))
+                       .add(parts_.name)
+                       .add(operator_name)
+                       .value();
+  uint64_t in_group = Digest().add(uint64_t(label.type)).add(label.sizes).value();
+  uint64_t digest =
+      SpmdLog::get().add_collective(std::move(text), alike, parts_.processes.front(), in_group);
+  // Not before: the group may have to connect, and whoever diverged does not come.
+  const Backend& backend = line_->parts()->backend;
+  if (backend.expect) backend.expect(digest);
+}
+
+Label C10dGroup::announce(Kind kind, const at::Tensor& tensor, ReduceOp op) {
   Label label{kind, tensor.scalar_type(), tensor.sizes().vec()};
   if (!tensor.is_contiguous()) fail(label.text(parts_), ": the tensor must be contiguous");
   bool has_rows = kind == reduce_scatter_kind || kind == all_to_all_kind;
@@ -205,7 +226,7 @@ Label C10dGroup::announce(Kind kind, const at::Tensor& tensor) {
   auto& traffic = counters_[kind];
   ++traffic.count;
   traffic.bytes += bytes_sent(kind, static_cast<int64_t>(tensor.nbytes()), size());
-  if (parts_.check != nullptr) parts_.check->compare(kind, label.text(parts_), parts_);
+  record(label, op);
   return label;
 }
 
@@ -226,7 +247,7 @@ void leave(const Backend& backend) {
 }
 
 std::unique_ptr<Pending> C10dGroup::start_all_reduce(at::Tensor tensor, ReduceOp op) {
-  Label label = announce(all_reduce_kind, tensor);
+  Label label = announce(all_reduce_kind, tensor, op);
   at::NoGradGuard no_grad;
   // Backends know numbers of 8, 32 and 64 bits and floats; the others take part as those.
   at::Tensor reduced = tensor;
@@ -281,7 +302,7 @@ std::unique_ptr<Pending> C10dGroup::start_all_to_all(at::Tensor tensor) {
 }
 
 std::unique_ptr<Pending> C10dGroup::start_reduce_scatter(at::Tensor tensor, ReduceOp op) {
-  Label label = announce(reduce_scatter_kind, tensor);
+  Label label = announce(reduce_scatter_kind, tensor, op);
   at::NoGradGuard no_grad;
   if (backend().has_reduce_scatter && tensor.is_floating_point() && tensor.numel() > 0) {
     at::Tensor result = at::empty(tensor.sizes().slice(1), tensor.options());
@@ -308,21 +329,29 @@ void await(c10d::Work& work, const What& what, int64_t number, const GroupParts&
   }
   InCollective in_collective;
   if (group.has_core) look_for_end(work);
+  auto until_suspicion = milliseconds(1000);
   while (true) {
     try {
       if (has_ended(work, Peers::look_around)) return;
     } catch (const c10::Error& error) {
-      explain(what, error.what_without_backtrace(), group);
+      explain(what, error.what_without_backtrace(), number, group);
     } catch (const std::exception& error) {
-      explain(what, error.what(), group);
+      explain(what, error.what(), number, group);
     }
     check_interrupt();
     group.peers->check(what, group.processes);
-    if (steady_clock::now() - in_collective.from < group.timeout) continue;
+    group.peers->check_started(what, group.number, number, group.processes);
+    auto waited = steady_clock::now() - in_collective.from;
+    if (waited >= milliseconds(300) && waited < milliseconds(1500)) group.peers->exchange_now();
+    if (waited >= until_suspicion) {
+      group.peers->compare_logs();
+      until_suspicion *= 2;
+    }
+    if (waited < group.timeout) continue;
     auto late = group.peers->behind(group.number, number, group.processes);
     fail(what(), " did not end within ", seconds(group.timeout),
          late.empty()
-             ? "; all processes have started one, and REDCO_CHECK_SPMD=1 tells if not the same"
+             ? "; all processes have started it"
              : "; " + processes_text(late) + (late.size() == 1 ? " has" : " have") +
                    " not started it");
   }
@@ -344,24 +373,32 @@ void GroupLine::add(const Work& work) {
   in_flight_.push_back(work);
 }
 
-void GroupLine::disconnect() {
-  std::lock_guard lock(mutex_);
-  in_flight_.clear();
-  // A backend's end waits for its work, which may wait for processes that have yet to get here.
-  if (connected_) thread_without_signals([old = std::exchange(connected_, nullptr)] {}).detach();
-}
-
 // A backend's end waits for its work. Work that nobody will take part in any more must not keep
-// this process.
-GroupLine::~GroupLine() {
-  auto until = steady_clock::now() + milliseconds(500);
-  for (const Work& work : in_flight_) {
+// this process: then the backend stays as it is.
+void end_or_leave(const Backend& backend, const std::vector<Work>& in_flight, milliseconds time) {
+  auto until = steady_clock::now() + time;
+  for (const Work& work : in_flight) {
     while (!work->isCompleted() && steady_clock::now() < until)
       std::this_thread::sleep_for(milliseconds(1));
     if (work->isCompleted()) continue;
-    leave(connected_->backend);
+    leave(backend);
     return;
   }
+}
+
+void GroupLine::disconnect() {
+  std::lock_guard lock(mutex_);
+  // Work may wait for processes that have yet to get here, or for none after they diverged.
+  if (connected_)
+    thread_without_signals([old = std::exchange(connected_, nullptr),
+                            in_flight = std::exchange(in_flight_, {})]() mutable {
+      end_or_leave(old->backend, in_flight, std::chrono::seconds(2));
+      in_flight.clear();
+    }).detach();
+}
+
+GroupLine::~GroupLine() {
+  if (connected_) end_or_leave(connected_->backend, in_flight_, milliseconds(500));
 }
 
 std::unique_ptr<Group> make_c10d_group(std::shared_ptr<GroupLine> line) {

@@ -15,8 +15,6 @@
 
 namespace redco {
 
-class SpmdCheck;
-
 /// What a group of two or more is made of while its processes are connected.
 struct GroupParts {
   std::string name;
@@ -26,8 +24,7 @@ struct GroupParts {
   std::chrono::milliseconds timeout = {};
   bool has_core = false;  ///< whether each process of this host has a core of its own
   Peers* peers = nullptr;
-  size_t number = 0;           ///< what `peers` counts its collectives under
-  SpmdCheck* check = nullptr;  ///< where given, it compares every call among the processes
+  size_t number = 0;  ///< what `peers` counts its collectives under
 };
 
 /// A group's connection, made when it is first used and anew after `disconnect`.
