@@ -3,7 +3,6 @@
 #include "spmd_log.h"
 
 #include <redco/error.h>
-#include <redco/thread_without_signals.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/amax.h>
@@ -373,32 +372,26 @@ void GroupLine::add(const Work& work) {
   in_flight_.push_back(work);
 }
 
+void GroupLine::disconnect() {
+  std::lock_guard lock(mutex_);
+  in_flight_.clear();
+  // Its work may wait for processes that have yet to get here, or for none after they diverged; and
+  // Gloo closes sockets of the connection that is made meanwhile when an old one ends.
+  if (connected_) leave(connected_->backend);
+  connected_ = nullptr;
+}
+
 // A backend's end waits for its work. Work that nobody will take part in any more must not keep
-// this process: then the backend stays as it is.
-void end_or_leave(const Backend& backend, const std::vector<Work>& in_flight, milliseconds time) {
-  auto until = steady_clock::now() + time;
-  for (const Work& work : in_flight) {
+// this process.
+GroupLine::~GroupLine() {
+  auto until = steady_clock::now() + milliseconds(500);
+  for (const Work& work : in_flight_) {
     while (!work->isCompleted() && steady_clock::now() < until)
       std::this_thread::sleep_for(milliseconds(1));
     if (work->isCompleted()) continue;
-    leave(backend);
+    leave(connected_->backend);
     return;
   }
-}
-
-void GroupLine::disconnect() {
-  std::lock_guard lock(mutex_);
-  // Work may wait for processes that have yet to get here, or for none after they diverged.
-  if (connected_)
-    thread_without_signals([old = std::exchange(connected_, nullptr),
-                            in_flight = std::exchange(in_flight_, {})]() mutable {
-      end_or_leave(old->backend, in_flight, std::chrono::seconds(2));
-      in_flight.clear();
-    }).detach();
-}
-
-GroupLine::~GroupLine() {
-  if (connected_) end_or_leave(connected_->backend, in_flight_, milliseconds(500));
 }
 
 std::unique_ptr<Group> make_c10d_group(std::shared_ptr<GroupLine> line) {

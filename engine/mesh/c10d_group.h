@@ -40,7 +40,7 @@ class GroupLine {
   std::shared_ptr<const GroupParts> parts();
   /// Remembers what runs over the connection.
   void add(const c10::intrusive_ptr<c10d::Work>& work);
-  /// Drops the connection with what still runs over it, which then fails on the other processes.
+  /// Leaves the connection as it is, with what still runs over it, until the process ends.
   void disconnect();
 
  private:
