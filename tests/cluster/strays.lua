@@ -154,7 +154,7 @@ end, { "has 5 parameters", "has 4 parameters" })
 case("steps", function(is_stray)
   train {}
   if is_stray then train {} end
-end, { "diverged" })
+end, { "diverged" }, { no_line = true })
 case("error", function(is_stray)
   train { in_loss = function() if is_stray then error "out of tea" end end }
 end, { "out of tea" })
