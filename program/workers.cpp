@@ -58,11 +58,7 @@ int exit_code(int status) {
 std::string describe_end(int status) {
   if (!WIFSIGNALED(status)) return "ended with exit code " + std::to_string(WEXITSTATUS(status));
   return "was ended by signal " + std::to_string(WTERMSIG(status)) + " (" +
-         strsignal(WTERMSIG(status)) + ")" +
-         // Gloo ends a process whose peer sends what another collective would.
-         (WTERMSIG(status) == SIGABRT
-              ? "; if its lines tell of a collective mismatch, REDCO_CHECK_SPMD=1 names the calls"
-              : "");
+         strsignal(WTERMSIG(status)) + ")";
 }
 
 Workers::Workers(const std::vector<std::string>& command, const std::vector<Variables>& variables,

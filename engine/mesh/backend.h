@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 namespace redco {
@@ -17,6 +18,9 @@ struct Backend {
   bool has_reduce_scatter = false;
   /// Whether its work is queued on the device, where what follows waits for it, and not the host.
   bool runs_on_stream = false;
+  /// The next collective meets only those of other processes that were given the same digest; it
+  /// waits for one otherwise. Empty where the library cannot.
+  std::function<void(uint64_t digest)> expect = {};
 };
 
 }  // namespace redco

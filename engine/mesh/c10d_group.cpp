@@ -1,9 +1,8 @@
 #include "c10d_group.h"
 
-#include "spmd_check.h"
+#include "spmd_log.h"
 
 #include <redco/error.h>
-#include <redco/thread_without_signals.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/amax.h>
@@ -64,11 +63,13 @@ std::string processes_text(const std::vector<int64_t>& ranks) {
 }
 
 // A backend notices first that a connection broke; who failed, and of what, is known soon after.
-[[noreturn]] void explain(const What& what, const std::string& cause, const GroupParts& group) {
+[[noreturn]] void explain(const What& what, const std::string& cause, int64_t number,
+                          const GroupParts& group) {
   auto until = steady_clock::now() + Peers::patience + std::chrono::seconds(2);
   while (steady_clock::now() < until) {
     check_interrupt();
     group.peers->check(what, group.processes);
+    group.peers->check_started(what, group.number, number, group.processes);
     std::this_thread::sleep_for(Peers::look_around);
   }
   fail(what(), " failed: ", cause);
@@ -133,10 +134,9 @@ struct Label {
   std::vector<int64_t> sizes;
 
   std::string text(const GroupParts& group) const {
-    std::ostringstream text;
-    text << Group::name(kind) << " of " << type << at::IntArrayRef(sizes) << " over group \""
-         << group.name << "\"";
-    return text.str();
+    std::string text = Group::name(kind);
+    append_type(text += " of ", type, sizes);
+    return text.append(" over group \"").append(group.name).append("\"");
   }
 };
 
@@ -199,9 +199,14 @@ class C10dGroup : public Group {
   std::unique_ptr<Pending> start_all_to_all(at::Tensor tensor) override;
 
  private:
-  // Checks and counts a collective that is about to start; `sent` is what takes part in it.
-  Label announce(Kind kind, const at::Tensor& tensor, const at::Tensor& sent);
-  Label announce(Kind kind, const at::Tensor& tensor) { return announce(kind, tensor, tensor); }
+  // Checks, counts and records a collective that is about to start; `sent` is what takes part in
+  // it.
+  Label announce(Kind kind, const at::Tensor& tensor, const at::Tensor& sent,
+                 ReduceOp op = ReduceOp::sum);
+  Label announce(Kind kind, const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) {
+    return announce(kind, tensor, tensor, op);
+  }
+  void record(const Label& label, ReduceOp op);
   std::unique_ptr<Pending> started(Label label, Work work, Finish finish);
   Work exchange_rows(const at::Tensor& tensor, const at::Tensor& result);
   const Backend& backend() { return line_->parts()->backend; }
@@ -222,7 +227,27 @@ int64_t bytes_sent(Group::Kind kind, int64_t bytes, int64_t n) {
   }
 }
 
-Label C10dGroup::announce(Kind kind, const at::Tensor& tensor, const at::Tensor& sent) {
+void C10dGroup::record(const Label& label, ReduceOp op) {
+  std::string_view operator_name = current_operator();
+  std::string text = "calls " + label.text(parts_);
+  if (op != ReduceOp::sum) text += op == ReduceOp::max ? " by max" : " by min";
+  if (!operator_name.empty()) text.append(" for ").append(operator_name);
+  uint64_t alike = Digest()
+                       .add(uint64_t(label.kind))
+                       .add(uint64_t(op))
+                       .add(parts_.name)
+                       .add(operator_name)
+                       .value();
+  uint64_t in_group = Digest().add(uint64_t(label.type)).add(label.sizes).value();
+  uint64_t digest =
+      SpmdLog::get().add_collective(std::move(text), alike, parts_.processes.front(), in_group);
+  // Not before: the group may have to connect, and whoever diverged does not come.
+  const Backend& backend = line_->parts()->backend;
+  if (backend.expect) backend.expect(digest);
+}
+
+Label C10dGroup::announce(Kind kind, const at::Tensor& tensor, const at::Tensor& sent,
+                          ReduceOp op) {
   Label label{kind, tensor.scalar_type(), tensor.sizes().vec()};
   if (!tensor.is_contiguous()) fail(label.text(parts_), ": the tensor must be contiguous");
   bool has_rows = kind == reduce_scatter_kind || kind == all_to_all_kind;
@@ -231,7 +256,7 @@ Label C10dGroup::announce(Kind kind, const at::Tensor& tensor, const at::Tensor&
   auto& traffic = counters_[kind];
   ++traffic.count;
   traffic.bytes += bytes_sent(kind, static_cast<int64_t>(sent.nbytes()), size());
-  if (parts_.check != nullptr) parts_.check->compare(kind, label.text(parts_), parts_);
+  record(label, op);
   return label;
 }
 
@@ -270,7 +295,7 @@ std::unique_ptr<Pending> C10dGroup::start_all_reduce(at::Tensor tensor, ReduceOp
   } else if (at::isReducedFloatingType(tensor.scalar_type()) && size() > 2) {
     reduced = tensor.to(at::kFloat);  // two are added and rounded once as they are
   }
-  Label label = announce(all_reduce_kind, tensor, reduced);
+  Label label = announce(all_reduce_kind, tensor, reduced, op);
   if (tensor.is_complex() && op != ReduceOp::sum)
     fail(label.text(parts_), ": complex numbers have a sum, but no order");
   Work work;
@@ -318,7 +343,7 @@ std::unique_ptr<Pending> C10dGroup::start_all_to_all(at::Tensor tensor) {
 }
 
 std::unique_ptr<Pending> C10dGroup::start_reduce_scatter(at::Tensor tensor, ReduceOp op) {
-  Label label = announce(reduce_scatter_kind, tensor);
+  Label label = announce(reduce_scatter_kind, tensor, op);
   at::NoGradGuard no_grad;
   // Else each rank reduces what the others send it, which is as many bytes: a NaN stays one, and
   // 16-bit floats are rounded once.
@@ -348,21 +373,29 @@ void await(c10d::Work& work, const What& what, int64_t number, const GroupParts&
   }
   InCollective in_collective;
   if (group.has_core) look_for_end(work);
+  auto until_suspicion = milliseconds(1000);
   while (true) {
     try {
       if (has_ended(work, Peers::look_around)) return;
     } catch (const c10::Error& error) {
-      explain(what, error.what_without_backtrace(), group);
+      explain(what, error.what_without_backtrace(), number, group);
     } catch (const std::exception& error) {
-      explain(what, error.what(), group);
+      explain(what, error.what(), number, group);
     }
     check_interrupt();
     group.peers->check(what, group.processes);
-    if (steady_clock::now() - in_collective.from < group.timeout) continue;
+    group.peers->check_started(what, group.number, number, group.processes);
+    auto waited = steady_clock::now() - in_collective.from;
+    if (waited >= milliseconds(300) && waited < milliseconds(1500)) group.peers->exchange_now();
+    if (waited >= until_suspicion) {
+      group.peers->compare_logs();
+      until_suspicion *= 2;
+    }
+    if (waited < group.timeout) continue;
     auto late = group.peers->behind(group.number, number, group.processes);
     fail(what(), " did not end within ", seconds(group.timeout),
          late.empty()
-             ? "; all processes have started one, and REDCO_CHECK_SPMD=1 tells if not the same"
+             ? "; all processes have started it"
              : "; " + processes_text(late) + (late.size() == 1 ? " has" : " have") +
                    " not started it");
   }
@@ -387,8 +420,10 @@ void GroupLine::add(const Work& work) {
 void GroupLine::disconnect() {
   std::lock_guard lock(mutex_);
   in_flight_.clear();
-  // A backend's end waits for its work, which may wait for processes that have yet to get here.
-  if (connected_) thread_without_signals([old = std::exchange(connected_, nullptr)] {}).detach();
+  // Its work may wait for processes that have yet to get here, or for none after they diverged; and
+  // Gloo closes sockets of the connection that is made meanwhile when an old one ends.
+  if (connected_) leave(connected_->backend);
+  connected_ = nullptr;
 }
 
 // A backend's end waits for its work. Work that nobody will take part in any more must not keep

@@ -15,8 +15,6 @@
 
 namespace redco {
 
-class SpmdCheck;
-
 /// What a group of two or more is made of while its processes are connected.
 struct GroupParts {
   std::string name;
@@ -26,8 +24,7 @@ struct GroupParts {
   std::chrono::milliseconds timeout = {};
   bool has_core = false;  ///< whether each process of this host has a core of its own
   Peers* peers = nullptr;
-  size_t number = 0;           ///< what `peers` counts its collectives under
-  SpmdCheck* check = nullptr;  ///< where given, it compares every call among the processes
+  size_t number = 0;  ///< what `peers` counts its collectives under
 };
 
 /// A group's connection, made when it is first used and anew after `disconnect`.
@@ -43,7 +40,7 @@ class GroupLine {
   std::shared_ptr<const GroupParts> parts();
   /// Remembers what runs over the connection.
   void add(const c10::intrusive_ptr<c10d::Work>& work);
-  /// Drops the connection with what still runs over it, which then fails on the other processes.
+  /// Leaves the connection as it is, with what still runs over it, until the process ends.
   void disconnect();
 
  private:

@@ -59,6 +59,24 @@ std::shared_ptr<::gloo::transport::Device> make_device(const std::string& store_
   return c10d::ProcessGroupGloo::createDeviceForHostname(own);
 }
 
+// Gloo ends the whole program when a peer sends more bytes than it expects. A message finds its
+// collective by a tag; here the tag has a digest of the collective, so that one of another kind or
+// size is never taken for it.
+class MatchingGloo final : public c10d::ProcessGroupGloo {
+ public:
+  using ProcessGroupGloo::ProcessGroupGloo;
+
+  void expect(uint64_t digest) {
+    // More collectives than are ever under way together.
+    constexpr uint32_t number_bits = 10, digest_bits = 32 - number_bits;
+    number_ = (number_ + 1) % (1U << number_bits);
+    collectiveCounter_ = number_ << digest_bits | uint32_t(digest % (1U << digest_bits));
+  }
+
+ private:
+  uint32_t number_ = 0;
+};
+
 }  // namespace
 
 Backend make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, int64_t size,
@@ -66,10 +84,15 @@ Backend make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, in
                   bool one_host) {
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
   options->devices.push_back(make_device(store_address, one_host));
-  return {.c10d = c10::make_intrusive<c10d::ProcessGroupGloo>(store, static_cast<int>(rank),
-                                                              static_cast<int>(size), options),
+  auto gloo = c10::make_intrusive<MatchingGloo>(store, static_cast<int>(rank),
+                                                static_cast<int>(size), options);
+  // Work that waits in vain must never fail by itself: who waits for it has a limit of its own, and
+  // Gloo would close the connections of others with those of its own.
+  gloo->setTimeout(std::chrono::hours(24 * 365));
+  return {.c10d = gloo,
           .has_reduce_scatter = false,
-          .runs_on_stream = false};
+          .runs_on_stream = false,
+          .expect = [gloo](uint64_t digest) { gloo->expect(digest); }};
 }
 
 }  // namespace redco

@@ -6,15 +6,13 @@
 #include "nccl.h"
 #include "peers.h"
 #include "single.h"
-#include "spmd_check.h"
+#include "spmd_log.h"
 
 #include <redco/cuda.h>
 #include <redco/error.h>
 #include <redco/run_store.h>
 #include <redco/thread_without_signals.h>
 
-#include <cstdlib>
-#include <cstring>
 #include <functional>
 #include <future>
 #include <map>
@@ -122,6 +120,8 @@ class Grid : public Mesh, Connection::Lines {
     connection_ = &Connection::of(processes_, options.timeout);
     Peers& peers = connection_->peers();
     name_ = connection_->next_mesh();
+    SpmdLog::get().turn_on();
+    SpmdLog::get().add("makes a mesh with n_model_shards = " + std::to_string(mp_size));
     Store store = with_prefix(connection_->store(), name_);
     notes_ = std::make_unique<StoreNotes>(store, *connection_, peers, n);
     meet("joined", *store, peers, options);
@@ -134,13 +134,9 @@ class Grid : public Mesh, Connection::Lines {
       parts.timeout = options.timeout;
       parts.has_core = processes_.local_size <= int64_t(std::thread::hardware_concurrency());
       parts.peers = &peers;
-      parts.check = check_.get();
       auto connect = [this](GroupParts& unconnected) { this->connect(unconnected); };
       return lines_.emplace_back(std::make_shared<GroupLine>(std::move(parts), connect));
     };
-    const char* check = std::getenv("REDCO_CHECK_SPMD");
-    if (check != nullptr && std::strcmp(check, "1") == 0)
-      check_ = std::make_unique<SpmdCheck>(add_line("check", 0, 1, n));
     auto add = [&](const std::string& name, int64_t first, int64_t step, int64_t size) {
       groups_.push_back(size == 1 ? make_single(name)
                                   : make_c10d_group(add_line(name, first, step, size)));
@@ -218,7 +214,6 @@ class Grid : public Mesh, Connection::Lines {
   std::map<std::vector<int64_t>, Backend> backends_;
   std::unique_ptr<Notes> notes_;
   std::vector<std::shared_ptr<GroupLine>> lines_;
-  std::unique_ptr<SpmdCheck> check_;
   std::vector<std::unique_ptr<Group>> groups_;  // dp, mp, world
 };
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "spmd_log.h"
+
 #include <redco/mesh.h>
 #include <redco/run_store.h>
 
@@ -42,10 +44,20 @@ class Peers {
   /// no sign of life. To be called every `look_around` while waiting.
   void check(const What& what, const std::vector<int64_t>& waited_for);
 
+  /// Throws Error when one of `among` has ended without the group's collective of this number.
+  void check_started(const What& what, size_t group, int64_t number,
+                     const std::vector<int64_t>& among);
+
+  /// To be called while a collective takes longer than most: exchanges signs at once, which shows
+  /// most divergences of the processes. What they find, `check` throws.
+  void exchange_now();
+  /// To be called while a collective takes seconds: has the processes compare their logs.
+  void compare_logs();
+
   /// Calls `body`, on the thread of the signs, once a failure is known.
   void on_failure(std::function<void()> body);
 
-  /// Ends the signs of life; waits a second at most.
+  /// This process's script has ended. Ends the signs of life; waits a second at most.
   void stop();
 
   /// Tells the others that this process has failed, why, and what it ends with.
@@ -62,15 +74,25 @@ class Peers {
   static constexpr std::chrono::milliseconds patience = std::chrono::seconds(5);
 
  private:
+  struct Sign {
+    std::string text;  // as read last
+    int64_t generation = 0;
+    SpmdLog::Mark mark;           // of the log of what must be alike
+    int64_t asked = 0;            // the newest comparison of logs that it knows of
+    int64_t n_ended = 0;          // turns that it has ended; its script is one more
+    int64_t times_read = 0;       // with this number
+    std::vector<int64_t> counts;  // collectives started, by group
+    std::chrono::milliseconds unchanged = {};  // by the length of the rounds
+  };
+
   void run();
+  std::string own_sign() const;
   void exchange_signs();
+  void read_signs(const std::vector<std::vector<uint8_t>>& texts);
+  bool strays(const Sign& sign) const;
+  void exchange_logs();
   const std::optional<RunStore::Failure>& failure() const;
 
-  struct Sign {
-    std::string text;             // as read last
-    std::vector<int64_t> counts;  // collectives started, by group
-    int64_t unchanged = 0;        // for so many rounds
-  };
 
   const int64_t rank_;
   const std::string where_;
@@ -83,13 +105,23 @@ class Peers {
   bool stop_ = false;
   bool stopped_ = false;
   int64_t rounds_ = 0;
+  std::chrono::milliseconds round_time_ = {};  // of the last one
   int64_t looks_since_round_ = 0;
   std::string lost_;  // why the store cannot be reached
   std::optional<RunStore::Failure> failure_;
+  int64_t n_ended_ = 0;
+  bool has_turns_ = false;
   std::shared_ptr<RunStore> turn_;  // null between turns
   std::optional<RunStore::Failure> turn_failure_;
   std::function<void()> leave_turn_;
   std::vector<int64_t> counts_;  // this process's own
+  int64_t generation_ = 0;       // how often groups and logs have begun anew
+  // Comparisons of logs are numbered. Each process writes its log for one that another asks for;
+  // the one that asks reads them all.
+  bool hurries_ = false, suspects_ = false;
+  int64_t asked_ = 0, asked_here_ = 0, answered_ = 0;
+  int64_t rounds_since_asked_ = 0;
+  std::string stray_;  // what they found; empty: nothing
   std::vector<Sign> signs_;
   std::vector<std::function<void()>> on_failure_;
 };

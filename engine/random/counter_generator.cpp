@@ -1,5 +1,7 @@
 #include "philox.h"
 
+#include "../mesh/spmd_log.h"
+
 #include <redco/error.h>
 #include <redco/random.h>
 
@@ -37,6 +39,7 @@ CounterGenerator::CounterGenerator(uint64_t key)
       key_(key) {}
 
 uint64_t CounterGenerator::next_key() {
+  record_draw(key_, count_);
   return philox::derive(key_, philox::Purpose::draw, count_++);
 }
 

@@ -3,6 +3,7 @@
 // and wraps the results.
 
 #include "advice.h"
+#include "check_calls.h"
 #include "gathered_view.h"
 #include "in_bytes.h"
 #include "last_move.h"
@@ -225,6 +226,7 @@ void run_sharded(const c10::OperatorHandle& handle, Stack* stack) {
     handle.callBoxed(stack);
     return;
   }
+  InCall in_call(call);
   last_move().drop_unreachable();
   bring_stored(call);
   if (Tracer* tracer = current_tracer()) tracer->before(call);

@@ -1,4 +1,5 @@
 #include "parameter_groups.h"
+#include "record_alike.h"
 
 #include <redco/error.h>
 
@@ -78,6 +79,12 @@ class Adafactor : public Optimizer {
   void update(Update& update, Tree& state) const override {
     at::NoGradGuard no_grad;
     double learning_rate = options_.learning_rate(update.step);
+    record_settings("adafactor", {{"learning_rate", learning_rate},
+                                  {"weight_decay", options_.weight_decay},
+                                  {"beta2_decay", options_.beta2_decay},
+                                  {"eps[1]", options_.eps[0].value_or(-1)},
+                                  {"eps[2]", options_.eps[1].value_or(1e-3)},
+                                  {"d", options_.d}});
     at::Tensor step = state.at("step").tensor();
     step.add_(1);
     at::Tensor weight = step.pow(options_.beta2_decay);       // 1 - beta2 at this step

@@ -1,6 +1,7 @@
 #include "batches.h"
 
 #include "local_batch.h"
+#include "record_alike.h"
 
 #include <redco/error.h>
 #include <redco/sharding.h>
@@ -38,8 +39,9 @@ Tree make_batch(const Dataset& examples, std::span<const int64_t> indices, Colla
                 at::Device device, const std::shared_ptr<Mesh>& mesh) {
   if (collate == Collate::local && mesh->size(Mesh::dp) > 1)
     return local_batch(examples, indices, device, mesh);
-  Tree batch =
-      to_device(examples.collate(std::vector<int64_t>(indices.begin(), indices.end())), device);
+  Tree batch = examples.collate(std::vector<int64_t>(indices.begin(), indices.end()));
+  if (mesh->world().size() > 1) record_batch(batch);
+  batch = to_device(std::move(batch), device);
   if (mesh->world().size() == 1) return batch;
   return map_tensors(batch, [&](const std::string&, const at::Tensor& tensor) {
     bool is_split = tensor.dim() > 0 && tensor.size(0) == int64_t(indices.size());

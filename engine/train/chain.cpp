@@ -1,3 +1,5 @@
+#include "record_alike.h"
+
 #include <redco/error.h>
 #include <redco/optim.h>
 
@@ -38,6 +40,7 @@ class ClipByGlobalNorm : public Optimizer {
 
   void update(Update& update, Tree&) const override {
     at::NoGradGuard no_grad;
+    record_settings("clip_by_global_norm", {{"max_norm", max_norm_}});
     at::Tensor norm = update.global_norm();
     // In main memory the number is at hand, and most steps need no pass over the gradients. Asked
     // this way round, a norm that is not a number spoils the gradients as it does on a device.

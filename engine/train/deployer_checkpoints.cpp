@@ -4,6 +4,7 @@
 
 #include "../io/input_file.h"
 #include "../mesh/agreement.h"
+#include "../mesh/spmd_log.h"
 
 #include <redco/error.h>
 #include <redco/version.h>
@@ -18,6 +19,16 @@ namespace redco {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+// Hosts may have their own folders; the name is the same.
+void record_checkpoint(const char* what, const std::string& ckpt_dir) {
+  SpmdLog::get().add(std::string(what) + " the checkpoint \"" +
+                     fs::path(ckpt_dir).filename().string() + "\"");
+}
+
+}  // namespace
+
 std::string Deployer::ckpts_dir() const {
   require(!workdir_.empty(), "checkpoints need a folder: make the Deployer with workdir");
   return workdir_ + "/ckpts";
@@ -25,6 +36,7 @@ std::string Deployer::ckpts_dir() const {
 
 void Deployer::save_ckpt(const std::string& ckpt_dir, Checkpoint checkpoint,
                          SaveCheckpointOptions options) {
+  record_checkpoint("saves", ckpt_dir);
   Tree& info = checkpoint.info;
   info["seed"] = seed_;
   info["rng_count"] = int64_t(rng_count_);
@@ -35,6 +47,7 @@ void Deployer::save_ckpt(const std::string& ckpt_dir, Checkpoint checkpoint,
 
 Checkpoint Deployer::load_ckpt(const std::string& ckpt_dir, const LoadCheckpointOptions& options,
                                bool update_rng) {
+  record_checkpoint("loads", ckpt_dir);
   checkpoints_.wait();
   Checkpoint checkpoint = load_checkpoint(ckpt_dir, mesh_, options);
   const auto& info = checkpoint.info.as<Tree::Dict>();

@@ -5,6 +5,7 @@
 #include "batches.h"
 #include "lookahead.h"
 #include "random.h"
+#include "record_alike.h"
 
 #include <redco/error.h>
 
@@ -27,6 +28,7 @@ constexpr uint64_t eval_stream = 2, eval_collate_stream = 4;
 double Trainer::eval_loss(const Dataset& examples, int64_t per_device_batch_size,
                           const std::string& desc) {
   check_examples("eval_loss", examples);
+  record("evaluates the loss of", examples.size, "examples");
   setup_running_step(examples, per_device_batch_size);
   int64_t batch_size = deployer_->get_local_global_micro_batch_size(per_device_batch_size).second;
   at::NoGradGuard no_grad;

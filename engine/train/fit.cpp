@@ -5,6 +5,7 @@
 #include "batches.h"
 #include "lookahead.h"
 #include "random.h"
+#include "record_alike.h"
 #include "step_meter.h"
 
 #include <redco/error.h>
@@ -126,6 +127,7 @@ void Trainer::Fit::run() {
 
 bool Trainer::Fit::train_epoch(const Dataset& examples, const std::string& desc) {
   check_examples("training", examples);
+  record("trains on", examples.size, "examples");
   int64_t dp = deployer_.mesh()->size(Mesh::dp);
   trainer_.setup_running_step(examples, batching_.micro / dp);
   require(run_.n_examples == 0 || run_.epoch_size == examples.size,

@@ -1,4 +1,5 @@
 #include "parameter_groups.h"
+#include "record_alike.h"
 
 #include <redco/error.h>
 
@@ -18,7 +19,7 @@ namespace {
 template <class Options>
 class WithLearningRate : public Optimizer {
  public:
-  WithLearningRate(const char* name, Options options) : options_(std::move(options)) {
+  WithLearningRate(const char* name, Options options) : name_(name), options_(std::move(options)) {
     options_.learning_rate = checked_learning_rate(name, std::move(options_.learning_rate));
     check_at_least(name, "weight_decay", options_.weight_decay, 0);
   }
@@ -32,6 +33,7 @@ class WithLearningRate : public Optimizer {
     return update.groups(*this, options_.weight_decay, options_.mask);
   }
 
+  const char* name_;  // a literal
   Options options_;
 };
 
@@ -54,6 +56,11 @@ class Adam : public WithLearningRate<Options> {
     at::NoGradGuard no_grad;
     const Options& options = this->options_;
     double learning_rate = options.learning_rate(update.step);
+    record_settings(this->name_, {{"learning_rate", learning_rate},
+                                  {"weight_decay", options.weight_decay},
+                                  {"betas[1]", options.betas[0]},
+                                  {"betas[2]", options.betas[1]},
+                                  {"eps", options.eps}});
     at::Tensor step = state.at("step").tensor();
     step.add_(1);  // the operator reads it, once per parameter, and does not count it up
     for (const ParameterGroup& group : this->groups(update)) {
@@ -99,6 +106,11 @@ class SGD : public WithLearningRate<SGDOptions> {
   void update(Update& update, Tree& state) const override {
     at::NoGradGuard no_grad;
     double learning_rate = options_.learning_rate(update.step);
+    record_settings(name_, {{"learning_rate", learning_rate},
+                            {"weight_decay", options_.weight_decay},
+                            {"momentum", options_.momentum},
+                            {"dampening", options_.dampening},
+                            {"nesterov", double(options_.nesterov)}});
     for (const ParameterGroup& group : groups(update)) {
       check_layout(update, group);
       Tensors buffers;
@@ -123,6 +135,10 @@ class Lion : public WithLearningRate<LionOptions> {
   void update(Update& update, Tree& state) const override {
     at::NoGradGuard no_grad;
     double learning_rate = options_.learning_rate(update.step);
+    record_settings(name_, {{"learning_rate", learning_rate},
+                            {"weight_decay", options_.weight_decay},
+                            {"betas[1]", options_.betas[0]},
+                            {"betas[2]", options_.betas[1]}});
     for (const ParameterGroup& group : groups(update)) {
       Tensors params = select(update.params, group);
       Tensors grads = select(update.grads, group);

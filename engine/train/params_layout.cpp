@@ -1,5 +1,7 @@
 #include "params_layout.h"
 
+#include "record_alike.h"
+
 #include <redco/error.h>
 
 #include <ATen/core/grad_mode.h>
@@ -57,6 +59,7 @@ LaidOut lay_out(const Tree& params, const Deployer& deployer,
   const std::shared_ptr<Mesh>& mesh = deployer.mesh();
   LaidOut result{params, decide_sharding(params, mesh->size(Mesh::mp), rules, forward), nullptr};
   if (mesh->world().size() == 1) return result;
+  record_params(named_tensors(params));
   check_alike(params, *mesh);
   std::map<std::string, Placement> on_mp;
   for (const ShardingDecision& decision : result.decisions)

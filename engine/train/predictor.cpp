@@ -4,6 +4,9 @@
 #include "lookahead.h"
 #include "params_layout.h"
 #include "random.h"
+#include "record_alike.h"
+
+#include "../mesh/spmd_log.h"
 
 #include <redco/error.h>
 #include <redco/random.h>
@@ -60,6 +63,7 @@ LaidOut Predictor::on_processes(Tree params, const Dataset& examples,
 std::vector<Tree> Predictor::predict(const Dataset& examples, int64_t per_device_batch_size,
                                      const Tree& params, const std::string& desc) const {
   Deployer& deployer = *options_.deployer;
+  record("predicts", examples.size, "examples");
   int64_t batch_size = deployer.get_local_global_micro_batch_size(per_device_batch_size).second;
   std::vector<Tree> outputs;
   if (examples.size == 0) return outputs;
@@ -85,6 +89,7 @@ std::vector<Tree> Predictor::predict(const Dataset& examples, int64_t per_device
     at::Generator rng = make_rng(key);
     counter_generator(rng)->set_batch({first, last - first});
     WithRng with_rng(rng);
+    RecordDraws record_draws;
     Tree preds = to_device(gathered(options_.pred_fn(rng, laid_out.params, batch)), at::kCPU);
     std::vector<Tree> batch_outputs =
         options_.output_fn ? options_.output_fn(preds) : split_examples(preds, last - first);

@@ -7,7 +7,10 @@
 #include "loss_scaler.h"
 #include "pending_metrics.h"
 #include "random.h"
+#include "record_alike.h"
 #include "step_meter.h"
+
+#include "../mesh/spmd_log.h"
 
 #include <redco/error.h>
 #include <redco/random.h>
@@ -100,6 +103,7 @@ Loss Trainer::loss_of(const Dataset& examples, std::span<const int64_t> indices,
   {
     RECORD_USER_SCOPE("forward");
     WithRng with_rng(rng);
+    RecordDraws record_draws;
     result = loss_fn_(rng, state_, params, batch, is_training);
   }
   check_loss(result.loss);
@@ -232,6 +236,7 @@ PendingMetrics Trainer::run_step(const Dataset& examples, std::span<const int64_
                                  int64_t micro) {
   rejoin();
   int64_t step = state_.step, n_left_out = n_left_out_;
+  record("begins step", step, "of a training");
   auto counter = meter_->start(step, int64_t(indices.size()));
   Tree::Dict metrics;
   if (auto rate = learning_rate()) metrics["lr"] = *rate;
@@ -243,6 +248,7 @@ PendingMetrics Trainer::run_step(const Dataset& examples, std::span<const int64_
     Tree batch = batch_of(examples, indices);
     at::Generator rng = batch_rng(train_stream, 0, indices.size());
     WithRng with_rng(rng);
+    RecordDraws record_draws;
     Tree own = train_step_fn_(rng, *this, batch);
     if (!own.is_none()) {
       require(own.is<Tree::Dict>(), "train_step_fn returned a ", own.kind(),

@@ -348,7 +348,7 @@ TEST_CASE("an interrupt ends the wait for the others") {
   });
 }
 
-TEST_CASE("REDCO_CHECK_SPMD names both calls of processes that stray") {
+TEST_CASE("both calls of processes that diverge are named") {
   struct Case {
     std::function<void(Mesh&)> call[2];
     std::string text[2];
@@ -361,14 +361,15 @@ TEST_CASE("REDCO_CHECK_SPMD names both calls of processes that stray") {
       {{reduce, [](Mesh& mesh) { mesh.group(Mesh::mp).all_reduce(at::ones(4), ReduceOp::sum); }},
        {"all_reduce of Float[4] over group \"world\"", "all_reduce of Float[4] over group \"mp\""}},
       {{reduce, [](Mesh& mesh) { mesh.world().all_reduce(at::ones(5), ReduceOp::sum); }},
-       {"all_reduce of Float[4]", "all_reduce of Float[5]"}},
+       {"all_reduce of Float[4] over group \"world\"",
+        "all_reduce of Float[5] over group \"world\""}},
       {{reduce,
         [](Mesh& mesh) { mesh.world().all_reduce(at::ones(4, at::kDouble), ReduceOp::sum); }},
-       {"all_reduce of Float[4]", "all_reduce of Double[4]"}},
+       {"all_reduce of Float[4] over group \"world\"",
+        "all_reduce of Double[4] over group \"world\""}},
   };
   for (const Case& each : cases) {
     in_bare_processes({.n_processes = 2}, [&](const Processes& processes) {
-      setenv("REDCO_CHECK_SPMD", "1", 1);
       auto mesh = Mesh::make({.processes = processes, .n_model_shards = 2});
       mesh->group(Mesh::mp).all_reduce(at::ones(1), ReduceOp::sum);
       int64_t rank = processes.rank;
@@ -379,7 +380,8 @@ TEST_CASE("REDCO_CHECK_SPMD names both calls of processes that stray") {
         return "process " + std::to_string(r) + " calls " + each.text[r];
       };
       check_contains(
-          error, {"collective number 2", story(0), story(1), "at train.lua:10", "at train.lua:11"});
+          error, {"the processes diverged", story(0) + " at train.lua:10",
+                  story(1) + " at train.lua:11"});
     });
   }
 }

@@ -1,0 +1,110 @@
+#pragma once
+
+#include <c10/util/ArrayRef.h>
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace redco {
+
+/// A hash that is the same on every machine.
+class Digest {
+ public:
+  Digest& add(uint64_t word) {
+    value_ = (value_ ^ word) * 0x9E3779B97F4A7C15;
+    value_ ^= value_ >> 29;
+    return *this;
+  }
+  Digest& add(std::string_view text);
+  Digest& add(c10::IntArrayRef numbers);
+  uint64_t value() const { return value_; }
+
+ private:
+  uint64_t value_ = 0xCBF29CE484222325;
+};
+
+/// What this process does that every process of the run must do in the same order: the collectives
+/// it starts, and what decides later results, such as the batch, the optimizer's settings and each
+/// draw of a loss_fn. A running digest of it must be alike on all processes. The processes compare
+/// it without a message of its own (`GroupParts::expect`, `Peers`); the entries are exchanged once it
+/// differs, to name the first difference. Thread-safe.
+class SpmdLog {
+ public:
+  static SpmdLog& get();
+
+  /// Off, as in a run of one process, nothing is recorded.
+  bool is_on() const { return is_on_.load(std::memory_order_relaxed); }
+  void turn_on() { is_on_ = true; }
+  /// Starts again with an empty log; all processes do so at the same place.
+  void clear();
+
+  /// `text` is what the process does, for messages: `trains on 8 examples`. What must be alike is
+  /// the `digest`; without one, the text.
+  void add(std::string text) { add(std::move(text), 0); }
+  void add(std::string text, uint64_t digest);
+
+  /// A collective: `digest` must be alike on all processes, `digest_in_group` on those of its group,
+  /// which begins with process `group`. Returns a digest of both and of all that came before.
+  uint64_t add_collective(std::string text, uint64_t digest, int64_t group,
+                          uint64_t digest_in_group);
+
+  /// How many entries there have been, and their running digest.
+  struct Mark {
+    int64_t count = 0;
+    uint64_t digest = 0;
+  };
+  Mark mark() const;
+  /// The running digest after so many entries; none where that is unknown.
+  std::optional<uint64_t> digest_after(int64_t count) const;
+
+  /// The newest entries, for another process to read.
+  std::string packed() const;
+  /// The first entry in which the processes differ, as an error text. `logs`: by rank, packed.
+  static std::optional<std::string> first_difference(const std::vector<std::string>& logs);
+
+ private:
+  struct Entry {
+    int64_t index = 0;
+    uint64_t digest = 0;  // of this entry
+    uint64_t after = 0;   // running, after it
+    int64_t group = -1;    // its first process; -1: no collective
+    uint64_t digest_in_group = 0;
+    std::string site;
+    std::string text;
+  };
+  static std::vector<Entry> unpacked(const std::string& packed);
+  const Entry& append(Entry entry);
+
+  std::atomic<bool> is_on_ = false;
+  mutable std::mutex mutex_;
+  Mark mark_;
+  std::vector<Entry> newest_;  // a ring
+};
+
+/// "Float[4, 8]"
+void append_type(std::string& text, at::ScalarType type, c10::IntArrayRef sizes);
+
+/// While it lives, each draw of a CounterGenerator on this thread is recorded.
+class RecordDraws {
+ public:
+  RecordDraws();
+  ~RecordDraws();
+  RecordDraws(const RecordDraws&) = delete;
+  RecordDraws& operator=(const RecordDraws&) = delete;
+
+ private:
+  bool outer_;
+};
+/// Called for each draw, the `count`-th of the generator with this key.
+void record_draw(uint64_t key, uint64_t count);
+
+/// The operator that works on sharded tensors on this thread now; empty outside of any.
+std::string_view& current_operator();
+
+}  // namespace redco
