@@ -219,6 +219,8 @@ void run(Call& call, const Plan& plan, Stack* stack) {
 void fallback(const c10::OperatorHandle& handle, Stack* stack) {
   c10::impl::ExcludeDispatchKeyGuard once(c10::DispatchKey::Fake);
   at::AutoDispatchBelowADInplaceOrView below_autograd;
+  // What a rule calls runs in the types that it gives.
+  c10::impl::ExcludeDispatchKeyGuard below_autocast(c10::autocast_dispatch_keyset);
   const Operator& op = known_operator(handle);
   Call call(op, *stack);
   if (!call.mesh) {

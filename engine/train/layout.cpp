@@ -41,8 +41,10 @@ Tree laid_like(const Tree& state, const std::vector<std::string>& names,
 
 void Trainer::setup_running_step(const Dataset& examples, int64_t per_device_batch_size) {
   if (is_laid_out_) return;
-  Tree batch = layout_batch(examples, per_device_batch_size, collate_, device_, *deployer_);
+  Tree batch = in_dtype(
+      layout_batch(examples, per_device_batch_size, collate_, device_, *deployer_), compute_dtype_);
   lay_out([&](const Tree& params) {
+    Autocast region = autocast();
     loss_fn_(make_rng(seed_), state_, in_compute_dtype(params), batch, true);
   });
 }
