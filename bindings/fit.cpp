@@ -197,7 +197,9 @@ written while training goes on, from copies in memory, one at a time.
 
 The step metrics in metrics.jsonl tell its time, the time until its batch was there and in
 collectives, examples and tokens (elements of a batch's input_ids) a second, memory in bytes, and
-mfu, how much of the device's speed in matrix products the model uses.
+mfu, how much of the device's speed in matrix products the model uses. On several processes
+gathered_bytes is what process 0 sent in the step because operators had to gather their arguments;
+redco-lua --report-sharding names them.
   train_examples: a list, a data set (redco.data.dataset), a tensor of rows, or a function of
     epoch_idx (from 0) that returns one of these
   global_batch_size: examples of one optimizer step; else those of a micro-batch, times the Trainer's

@@ -3,6 +3,7 @@
 #include "spmd_check.h"
 
 #include <redco/error.h>
+#include <redco/moves.h>
 #include <redco/thread_without_signals.h>
 
 #include <ATen/core/grad_mode.h>
@@ -204,7 +205,9 @@ Label C10dGroup::announce(Kind kind, const at::Tensor& tensor) {
     fail(label.text(parts_), ": dimension 0 must have ", size(), " rows, one for each rank");
   auto& traffic = counters_[kind];
   ++traffic.count;
-  traffic.bytes += bytes_sent(kind, static_cast<int64_t>(tensor.nbytes()), size());
+  const int64_t bytes = bytes_sent(kind, static_cast<int64_t>(tensor.nbytes()), size());
+  traffic.bytes += bytes;
+  count_move(name(), kind, bytes);
   if (parts_.check != nullptr) parts_.check->compare(kind, label.text(parts_), parts_);
   return label;
 }

@@ -1,3 +1,4 @@
+#include <redco/moves.h>
 #include <redco/parameter_store.h>
 
 #include "sharded_tensor.h"
@@ -93,6 +94,7 @@ void ParameterStore::move_to(size_t block, at::ScalarType type) {
 
 at::Tensor ParameterStore::gathered(size_t param, at::ScalarType type) {
   at::NoGradGuard no_grad;
+  Moving moving(Move::parameters, "zero");
   rejoin();
   size_t index = block_of_[param];
   Block& block = blocks_[index];

@@ -3,6 +3,7 @@
 #include "sharded_tensor.h"
 
 #include <redco/error.h>
+#include <redco/moves.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
@@ -52,6 +53,7 @@ at::Tensor placed(const at::Tensor& tensor, const std::shared_ptr<const Mesh>& m
                   const Placements& target) {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   ShardedTensorImpl* impl = sharded_impl(tensor);
+  Moving moving(Move::request, "redistribute");
   at::Tensor source = impl ? impl->local() : tensor;
   Placements from = impl ? impl->placements() : Placements();
   at::Tensor local = redistribute_local(source, tensor.sizes(), from, target, *mesh);
@@ -78,6 +80,7 @@ class Full : public torch::autograd::Function<Full> {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     ShardedTensorImpl* impl = sharded_impl(tensor);
     Placements from = impl->placements();
+    Moving moving(Move::request, "full");
     return redistribute_local(impl->local(), tensor.sizes(), from, {}, *impl->mesh()).alias();
   }
   static variable_list backward(AutogradContext*, const variable_list& grads) { return grads; }

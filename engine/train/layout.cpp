@@ -2,6 +2,7 @@
 
 #include <redco/coalesced.h>
 #include <redco/error.h>
+#include <redco/moves.h>
 #include <redco/parameter_store.h>
 #include <redco/random.h>
 #include <redco/trainer.h>
@@ -110,6 +111,7 @@ void Trainer::rejoin() {
 void Trainer::refresh_params() {
   if (store_) store_->release();
   if (deployer_->zero() == 0 || deployer_->zero() == 3 || !reducer_) return;
+  Moving moving(Move::parameters, "zero");
   std::map<at::ScalarType, std::vector<size_t>> shared;
   for (size_t i = 0; i < leaves_.size(); ++i)
     if (!updates_[i].is_same(leaves_[i])) shared[leaves_[i].scalar_type()].push_back(i);

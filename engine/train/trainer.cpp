@@ -100,7 +100,8 @@ void Trainer::adopt(Tree params, std::optional<Tree> opt_state, int64_t step,
   casts_ = false;
   device_ = deployer_->device().value_or(device_of(params));
   meter_ = std::make_unique<StepMeter>(deployer_->run_log().writes_files(), device_,
-                                       autocast_dtype_.value_or(compute_dtype_));
+                                       autocast_dtype_.value_or(compute_dtype_),
+                                       deployer_->mesh()->world().size() == 1);
   require(deployer_->mesh()->world().size() == 1 ||
               device_.type() == deployer_->mesh()->device().type(),
           "Trainer: the parameters are on ", device_, ", and the processes work on ",

@@ -126,19 +126,18 @@ void run_layouts(const Case& c, const Tensors& inputs, const Results& expected, 
     for (const Layout& layout : layouts) {
       std::string where =
           c.name + " on " + std::to_string(n_dp) + "x" + std::to_string(n_mp) + described(layout);
-      ShardingCounters& counters = sharding_counters();
       Tensors placed;
       for (size_t i = 0; i < inputs.size(); ++i)
         placed.push_back(shard(inputs[i], mesh, layout[i]));
-      counters.gathers.clear();
+      move_counters().moves.clear();
       try {
         Results actual = evaluate(c, placed);
-        auto gathers = counters.gathers;
+        std::string gathered = gathered_without_rule();
         compare(actual.outputs, expected.outputs, c.tolerance, "output");
         compare(actual.grads, expected.grads, c.tolerance, "gradient");
         compare(actual.second, expected.second, c.tolerance, "second gradient");
-        if (is_free(c, layout) && !gathers.empty())
-          throw std::runtime_error("gathered by " + gathers.begin()->first);
+        if (is_free(c, layout) && !gathered.empty())
+          throw std::runtime_error("gathered by" + gathered);
       } catch (const std::exception& error) {
         std::string text = error.what();
         throw std::runtime_error(where + ": " + text.substr(0, text.find("Exception raised from")));
