@@ -176,8 +176,8 @@ void add_autograd(lua_State* L) {
        {"autocast", with_autocast,
         "autocast(device, {dtype, enabled = true}, f, ...) -> what f returns\n"
         "Calls f(...) in mixed precision: on tensors of `device`, \"cpu\" or \"cuda\", products, "
-        "convolutions and attention run in `dtype`, \"bfloat16\" (left out, on a CPU) or "
-        "\"float16\" (left out, on a GPU); norms, softmax, losses, exponents, logarithms, powers "
+        "convolutions and attention run in `dtype`, \"bfloat16\" (the default on a CPU) or "
+        "\"float16\" (the default on a GPU); norms, softmax, losses, exponents, logarithms, powers "
         "and sums run in float32; all else runs in the dtype of its arguments. float64 tensors "
         "stay float64. The policy is that of PyTorch on GPUs, on both devices. Call backward "
         "outside of f. `enabled = false` switches it off for f. A Trainer does this with "
