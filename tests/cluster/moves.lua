@@ -201,6 +201,43 @@ test("what a script asks for is no operator's", function()
   assert(is_backward[1] == false and is_backward[#is_backward] == true)
 end)
 
+test("under autocast shared parameters are gathered once, as without it", function()
+  local function gathered(compute_dtype)
+    local own = redco.Deployer { seed = 1, zero = 3, zero_min_size = 1, verbose = false }
+    local model = redco.models.from_config({ model_type = "gpt2", vocab_size = 20,
+      n_positions = 6, n_embd = 8, n_layer = 3, n_head = 2 }, { generator = own:gen_rng() })
+    local trainer = redco.Trainer {
+      deployer = own, params = model.params, compute_dtype = compute_dtype,
+      optimizer = redco.optim.adamw { learning_rate = 0.1 },
+      collate_fn = function(examples)
+        local tokens = torch.stack(examples)
+        return { input_ids = tokens, labels = tokens }
+      end,
+      loss_fn = function(_, _, p, batch) return model.loss(p, batch) end,
+    }
+    local examples = {}
+    for i = 1, 8 do examples[i] = torch.full({ 6 }, i, { dtype = "int64" }) end
+    local function train() trainer:train { examples = examples, per_device_batch_size = 2 } end
+    train()  -- the first pass finds out which types a block is read in
+    local found = { collectives = 0, bytes = 0 }
+    for _, move in ipairs((moves_of(train))) do
+      if move.cause == "parameters" then
+        found.collectives = found.collectives + move.collectives
+        found.bytes = found.bytes + move.bytes
+      end
+    end
+    return found
+  end
+  local plain = gathered "float32"
+  assert(plain.collectives > 0)
+  for _, case in ipairs { { "bfloat16", 0.5 }, { "autocast:bfloat16", 1 } } do
+    local compute_dtype, share = unpack(case)
+    local found = gathered(compute_dtype)
+    expect_equal(found.collectives, plain.collectives)
+    expect_equal(found.bytes, share * plain.bytes)
+  end
+end)
+
 test("metrics.jsonl has the bytes that each step gathered", function()
   local workdir = arg[1] .. "/gathered"
   local own = redco.Deployer { seed = 1, verbose = false, workdir = workdir }
