@@ -61,7 +61,9 @@ void count_move(const std::string& group, Group::Kind kind, int64_t bytes) {
   }
   MoveCounters& counters = move_counters();
   Moved& moved = counters.moves[move];
-  if (!current || !std::exchange(current->is_counted_, true)) ++moved.calls;
+  const int bit = kind + Group::n_kinds * (group == "dp" ? 0 : group == "mp" ? 1 : 2);
+  if (!current || !(current->counted_ >> bit & 1)) ++moved.calls;
+  if (current) current->counted_ |= uint16_t(1 << bit);
   ++moved.collectives;
   moved.bytes += bytes;
   if (!move.is_gather()) return;

@@ -191,6 +191,12 @@ test("what a script asks for is no operator's", function()
   moves = moves_of(function() return (part:sum()) end)
   expect_equal(#moves, 1)
   assert(moves[1].what == "aten::sum" and moves[1].kind == "all_reduce" and not moves[1].is_gather)
+  local sum = redco.shard(x, { mp = "partial" })
+  moves = moves_of(function() return (torch.cdist(sum, part)) end)
+  expect_equal(#moves, 2)
+  for _, move in ipairs(moves) do
+    assert(move.calls == 1 and move.is_gather == (move.kind == "all_gather"))
+  end
   local gradient = redco.shard(x, { mp = 0 }):requires_grad_()
   moves = moves_of(function() (gradient:cumsum(0) * gradient):sum():backward() end)
   local is_backward = {}

@@ -73,7 +73,7 @@ class REDCO_API Moving {
   Move::Cause cause_;
   std::string_view what_;
   bool warns_;  // of many bytes
-  bool is_counted_ = false;
+  uint16_t counted_ = 0;  // the groups and kinds, by bit, in which it is a call already
 };
 
 /// What to do about an operator, "aten::cumsum", whose arguments had to be gathered. Code in it
