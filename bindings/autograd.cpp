@@ -1,9 +1,11 @@
+#include "arguments.h"
 #include "context.h"
 #include "registry.h"
 #include "tensor.h"
 #include "torch.h"
 #include "values.h"
 
+#include <redco/autocast.h>
 #include <redco/error.h>
 
 #include <ATen/core/grad_mode.h>
@@ -128,6 +130,27 @@ int with_grad_mode(lua_State* L) {
   return lua_gettop(L);
 }
 
+// torch.autocast(device, {dtype, enabled}, f, ...)
+int with_autocast(lua_State* L) {
+  const char* name = "torch.autocast";
+  require(lua_type(L, 1) == LUA_TSTRING, name, ": expected the name of a device first, got ",
+          described(L, 1));
+  const std::string given = lua_tostring(L, 1);
+  require(given == "cpu" || given == "cuda", name, ": the device \"", given,
+          "\" is not one of \"cpu\" and \"cuda\"");
+  const at::DeviceType device = given == "cpu" ? at::kCPU : at::kCUDA;
+  NamedArguments args(L, 2, name);
+  auto dtype = args.get<c10::ScalarType>("dtype", device == at::kCPU ? at::kBFloat16 : at::kHalf);
+  bool enabled = args.get<bool>("enabled", true);
+  args.finish();
+  require(dtype == at::kHalf || dtype == at::kBFloat16, name, ": dtype = \"", dtype_name(dtype),
+          "\" is not one of \"float16\" and \"bfloat16\"");
+  require(lua_isfunction(L, 3), name, ": expected a function to call, got ", described(L, 3));
+  Autocast region(device, enabled ? std::optional(dtype) : std::nullopt);
+  call(L, lua_gettop(L) - 3, LUA_MULTRET);
+  return lua_gettop(L) - 2;
+}
+
 int is_grad_enabled(lua_State* L) {
   lua_pushboolean(L, at::GradMode::is_enabled());
   return 1;
@@ -150,6 +173,15 @@ void add_autograd(lua_State* L) {
        {"enable_grad", with_grad_mode<true>,
         "enable_grad(f, ...) -> what f returns\n"
         "Calls f(...) with operators recorded, also inside `no_grad`."},
+       {"autocast", with_autocast,
+        "autocast(device, {dtype, enabled = true}, f, ...) -> what f returns\n"
+        "Calls f(...) in mixed precision: on tensors of `device`, \"cpu\" or \"cuda\", products, "
+        "convolutions and attention run in `dtype`, \"bfloat16\" (the default on a CPU) or "
+        "\"float16\" (the default on a GPU); norms, softmax, losses, exponents, logarithms, powers "
+        "and sums run in float32; all else runs in the dtype of its arguments. float64 tensors "
+        "stay float64. The policy is that of PyTorch on GPUs, on both devices. Call backward "
+        "outside of f. `enabled = false` switches it off for f. A Trainer does this with "
+        "compute_dtype = \"autocast:bfloat16\"."},
        {"is_grad_enabled", is_grad_enabled,
         "is_grad_enabled() -> boolean\nTrue when operators are recorded for gradients."},
        {"set_grad_enabled", set_grad_enabled,

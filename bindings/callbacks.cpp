@@ -107,7 +107,7 @@ void Examples::push(const std::vector<int64_t>& indices) const {
 }
 
 void Examples::push_head(int64_t size) const {
-  if (size == size_) return value_.push();
+  if (is_list_ && size == size_) return value_.push();
   std::vector<int64_t> indices(static_cast<size_t>(size));
   std::iota(indices.begin(), indices.end(), 0);
   push(indices);

@@ -30,7 +30,7 @@ class Examples {
 
   /// Pushes a list of the examples with these indices, counted from 0.
   void push(const std::vector<int64_t>& indices) const;
-  /// Pushes what holds the first `size` examples: all of them as they were given.
+  /// Pushes a list of the first `size` examples: the given one, where it is a list of so many.
   void push_head(int64_t size) const;
 
  private:

@@ -4,6 +4,7 @@
 #include "tensor.h"
 #include "values.h"
 
+#include <redco/autocast.h>
 #include <redco/error.h>
 #include <redco/random.h>
 #include <redco/recomputing.h>
@@ -15,6 +16,7 @@
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -98,6 +100,9 @@ class Checkpoint : public std::enable_shared_from_this<Checkpoint> {
   Ref function_;
   std::vector<Ref> args_;
   at::Generator rng_;  // what operators without a generator drew from
+  // Of autocast, in the first run.
+  std::optional<at::ScalarType> cpu_dtype_ = autocast_dtype(at::kCPU);
+  std::optional<at::ScalarType> gpu_dtype_ = autocast_dtype(at::kCUDA);
   std::vector<GeneratorState> generators_;
   std::vector<Meta> saved_;
   std::vector<at::Tensor> recomputed_;
@@ -168,6 +173,7 @@ void Checkpoint::recompute() {
   {
     RewindScope rewind(generators_);
     WithRng with_rng(rng_);
+    Autocast on_cpu(at::kCPU, cpu_dtype_), on_gpu(at::kCUDA, gpu_dtype_);
     at::AutoGradMode record(true);
     Recomputing recomputing;
     RunScope scope({shared_from_this(), true});

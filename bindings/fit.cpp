@@ -197,13 +197,16 @@ written while training goes on, from copies in memory, one at a time.
 
 The step metrics in metrics.jsonl tell its time, the time until its batch was there and in
 collectives, examples and tokens (elements of a batch's input_ids) a second, memory in bytes, and
-mfu, how much of the device's speed in matrix products the model uses.
+mfu, how much of the device's speed in matrix products the model uses. On several processes
+gathered_bytes is what process 0 sent in the step because operators had to gather their arguments;
+redco-lua --report-sharding names them.
   train_examples: a list, a data set (redco.data.dataset), a tensor of rows, or a function of
     epoch_idx (from 0) that returns one of these
   global_batch_size: examples of one optimizer step; else those of a micro-batch, times the Trainer's
     accumulate_grad_batches
-  eval_metric_fn: eval_metric_fn(examples, preds) returns a table of numbers from what
-    eval_predictor predicts
+  eval_metric_fn: eval_metric_fn(examples, preds) returns a table of numbers. Both arguments are
+    lists: the examples, also where eval_examples is a data set, and eval_predictor's prediction
+    for each of them
   eval_sanity_check: evaluates the first batch before the first epoch
   save_argmin_ckpt_by_metrics: names of the metrics whose lowest value saves min_METRIC
   save_argmax_ckpt_by_metrics: names of the metrics whose highest value saves max_METRIC

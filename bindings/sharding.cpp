@@ -8,8 +8,11 @@
 #include "values.h"
 
 #include <redco/error.h>
+#include <redco/moves.h>
 
 #include <array>
+#include <map>
+#include <string>
 #include <utility>
 
 namespace redco::lua {
@@ -137,6 +140,36 @@ void push_traffic(lua_State* L, int64_t count, int64_t bytes) {
   lua_setfield(L, -2, "bytes");
 }
 
+void push_moves(lua_State* L, const std::map<Move, Moved>& moves) {
+  lua_createtable(L, static_cast<int>(moves.size()), 0);
+  int place = 0;
+  for (const auto& [move, moved] : moves) {
+    lua_createtable(L, 0, 11);
+    for (const auto& [name, text] :
+         {std::pair("cause", std::string(Move::name(move.cause))), std::pair("what", move.what),
+          std::pair("line", move.line), std::pair("group", move.group),
+          std::pair("kind", std::string(Group::name(move.kind)))}) {
+      lua_pushstring(L, text.c_str());
+      lua_setfield(L, -2, name);
+    }
+    for (const auto& [name, number] :
+         {std::pair("calls", moved.calls), std::pair("collectives", moved.collectives),
+          std::pair("bytes", moved.bytes)}) {
+      push_integer(L, number);
+      lua_setfield(L, -2, name);
+    }
+    lua_pushboolean(L, move.is_backward);
+    lua_setfield(L, -2, "is_backward");
+    lua_pushboolean(L, move.is_gather());
+    lua_setfield(L, -2, "is_gather");
+    if (move.is_gather()) {
+      lua_pushstring(L, advice(move.what).c_str());
+      lua_setfield(L, -2, "advice");
+    }
+    lua_rawseti(L, -2, ++place);
+  }
+}
+
 void push_collectives(lua_State* L, const Group& group) {
   lua_createtable(L, 0, Group::n_kinds);
   for (uint8_t kind = 0; kind < Group::n_kinds; ++kind) {
@@ -159,14 +192,10 @@ int counters(lua_State* L) {
   lua_setfield(L, -2, "world");
   lua_setfield(L, -2, "collectives");
   const ShardingCounters& counted = sharding_counters();
-  lua_newtable(L);
-  for (const auto& [name, gather] : counted.gathers) {
-    push_traffic(L, gather.count, gather.bytes);
-    lua_pushstring(L, gather.first_call.c_str());
-    lua_setfield(L, -2, "first_call");
-    lua_setfield(L, -2, name.c_str());
-  }
-  lua_setfield(L, -2, "gathers");
+  push_moves(L, move_counters().moves);
+  lua_setfield(L, -2, "moves");
+  push_integer(L, move_counters().gathered_bytes);
+  lua_setfield(L, -2, "gathered_bytes");
   push_integer(L, counted.plans_found);
   lua_setfield(L, -2, "plans_found");
   push_integer(L, counted.plans_made);
@@ -283,10 +312,19 @@ void add_sharding(lua_State* L) {
         "a Trainer lays it out. A generator gives it the same values on any number of them."},
        {"sharding_counters", counters,
         "sharding_counters() -> table\n"
-        "What sharding did since the start: `collectives.dp`, `.mp` and `.world`, by kind, and "
-        "`gathers`, by operators that could not work on parts, have `count` and the `bytes` this "
-        "process sent, gathers also the line of the `first_call`; plans_made and plans_found are "
-        "calls of operators that were new and known. Trainer:memory() tells the bytes held."}});
+        "What sharding did on this process since the start.\n"
+        "`collectives.dp`, `.mp` and `.world` have, by kind (all_reduce, all_gather, "
+        "reduce_scatter, all_to_all), a `count` and the `bytes` that this process sent.\n"
+        "`moves` is a list of what they were called for, with the same bytes in all: `what` (an "
+        "operator, \"aten::cumsum\", or a function), `line` of the script, `is_backward`, `group`, "
+        "`kind`, `calls`, `collectives`, `bytes`, and the `cause`: \"operator\" (its arguments "
+        "were brought to where it works), \"operator without rule\" (one that works on whole "
+        "tensors alone), \"within operator\" (sums of what parts gave), \"request\" (shard, "
+        "full), \"parameters\" (of zero), \"gradients\", \"checkpoint\" or \"other\". "
+        "`is_gather` is true where an operator had arguments gathered or split otherwise; "
+        "`advice` says then what to do. `gathered_bytes` is the sum of those.\n"
+        "`plans_made` and `plans_found` are calls of operators that were new and known. "
+        "Trainer:memory() returns the bytes held."}});
 }
 
 }  // namespace redco::lua

@@ -14,6 +14,11 @@
 
 #include <ATen/ops/scalar_tensor.h>
 
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+
 namespace redco::lua {
 
 namespace {
@@ -155,6 +160,22 @@ std::optional<LossScale> check_loss_scale_argument(NamedArguments& args) {
   });
 }
 
+// "bfloat16", or "autocast:bfloat16": the dtype of params and batch, and that of autocast.
+std::pair<at::ScalarType, std::optional<at::ScalarType>> check_compute_dtype(NamedArguments& args) {
+  const std::string prefix = "autocast:";
+  const auto given = args.get<std::string>("compute_dtype", "float32");
+  bool is_autocast = given.starts_with(prefix);
+  auto dtype = parse_dtype(is_autocast ? given.substr(prefix.size()) : given);
+  bool is_known = dtype && (at::isReducedFloatingType(*dtype)
+                                ? *dtype == at::kHalf || *dtype == at::kBFloat16
+                                : !is_autocast && (*dtype == at::kFloat || *dtype == at::kDouble));
+  require(is_known, args.function(), ": compute_dtype = \"", given,
+          "\" is not one of \"float32\", \"float64\", \"bfloat16\", \"float16\", "
+          "\"autocast:bfloat16\" and \"autocast:float16\"");
+  if (is_autocast) return {at::kFloat, dtype};
+  return {*dtype, std::nullopt};
+}
+
 int make(lua_State* L) {
   NamedArguments args(L, 1, "redco.Trainer");
   args.push("deployer");
@@ -172,7 +193,7 @@ int make(lua_State* L) {
   options.optimizer = check_optimizer(args, "optimizer");
   options.opt_state = args.optional<Tree>("opt_state");
   options.step = args.get<int64_t>("step", 0);
-  options.compute_dtype = args.get<c10::ScalarType>("compute_dtype", at::kFloat);
+  std::tie(options.compute_dtype, options.autocast_dtype) = check_compute_dtype(args);
   options.loss_scale = check_loss_scale_argument(args);
   options.lr_schedule_fn = check_schedule_argument(args, "lr_schedule_fn");
   options.accumulate_grad_batches = args.optional<int64_t>("accumulate_grad_batches");
@@ -279,6 +300,8 @@ int get_default_predictor(lua_State* L) {
   PredictorOptions options;
   options.deployer = trainer.deployer();
   options.collate = object->collate;
+  options.compute_dtype = trainer.compute_dtype();
+  options.autocast_dtype = trainer.autocast_dtype();
   options.params_sharding_rules = trainer.params_sharding_rules();
   push_predictor(L, object->collator, pred_fn, output_fn, std::move(options));
   return 1;
@@ -334,10 +357,17 @@ Trains a tree of parameters, in place.
   apply_fn: what loss_fn finds as state.apply_fn, a model
   last_ckpt_info: what load_ckpt and load_last_ckpt return beside a checkpoint: with its params and
     opt_state the run goes on at its step, and its epoch where it was
-  compute_dtype: what params are cast to for loss_fn: float32, float64, bfloat16 or float16. With
-    float16 the loss is multiplied by a scale before backward, and the gradients are divided by it;
-    a step whose gradients are not all finite is left out (params, opt_state and step stay) and
-    halves the scale, 2000 good ones in a row double it
+  compute_dtype: the dtype that floating-point params and floating-point tensors of the batch are
+    cast to for loss_fn, train_step_fn and the pred_fn of the default predictor: "float32",
+    "float64", "bfloat16" or "float16". Tensors of float16, bfloat16, float32 and float64 are all
+    cast; integers, booleans and complex numbers stay. The params trained, their gradients and
+    opt_state keep their own dtype.
+    "autocast:bfloat16" and "autocast:float16" cast to float32 and run loss_fn under
+    torch.autocast, which computes products, convolutions and attention in 16 bits, and norms,
+    softmax, losses, exponents, logarithms, powers and sums in float32.
+    With float16 the loss is multiplied by a scale before backward, and the gradients are divided
+    by it; a step whose gradients are not all finite is left out (params, opt_state and step stay)
+    and halves the scale, 2000 good ones in a row double it
   loss_scale: {scale = 65536, good_steps = 0}, the scale to begin with. The metric loss_scale is
     what a step was done with, and state.loss_scale what the next one will be
   lr_schedule_fn: what the log calls lr where the optimizer does not say; it changes no step
@@ -396,8 +426,9 @@ void add_trainer(lua_State* L) {
         "Gradients are those of a step."},
        {"get_default_predictor", get_default_predictor,
         "get_default_predictor(self, {pred_fn, output_fn}) -> Predictor\n"
-        "A Predictor with the Trainer's deployer, collate_fn and its workers, collate and "
-        "params_sharding_rules."}},
+        "A Predictor with the Trainer's deployer, collate_fn and its workers, collate, "
+        "compute_dtype and params_sharding_rules. With compute_dtype = \"bfloat16\" what pred_fn "
+        "returns is bfloat16, if it does not cast."}},
       field);
   register_functions(L, "redco.", {{"Trainer", make, trainer_text}});
 }

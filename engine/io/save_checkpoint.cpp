@@ -10,6 +10,7 @@
 
 #include <redco/error.h>
 #include <redco/json.h>
+#include <redco/moves.h>
 #include <redco/sharding.h>
 #include <redco/thread_without_signals.h>
 
@@ -147,6 +148,7 @@ struct Part {
   // takes beside is then needed while little is kept.
   void collect(const SaveCheckpointOptions& options, int64_t rank) {
     at::NoGradGuard no_grad;
+    Moving moving(Move::checkpoint, "save");
     std::map<std::string, int64_t> writer_of;
     for (const FilePlan& file : files)
       for (const std::string& name : file.tensors) writer_of[name] = file.writer;

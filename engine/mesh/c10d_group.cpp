@@ -3,6 +3,7 @@
 #include "spmd_log.h"
 
 #include <redco/error.h>
+#include <redco/moves.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/amax.h>
@@ -255,7 +256,9 @@ Label C10dGroup::announce(Kind kind, const at::Tensor& tensor, const at::Tensor&
     fail(label.text(parts_), ": dimension 0 must have ", size(), " rows, one for each rank");
   auto& traffic = counters_[kind];
   ++traffic.count;
-  traffic.bytes += bytes_sent(kind, static_cast<int64_t>(sent.nbytes()), size());
+  const int64_t bytes = bytes_sent(kind, static_cast<int64_t>(sent.nbytes()), size());
+  traffic.bytes += bytes;
+  count_move(name(), kind, bytes);
   record(label, op);
   return label;
 }
@@ -394,10 +397,9 @@ void await(c10d::Work& work, const What& what, int64_t number, const GroupParts&
     if (waited < group.timeout) continue;
     auto late = group.peers->behind(group.number, number, group.processes);
     fail(what(), " did not end within ", seconds(group.timeout),
-         late.empty()
-             ? "; all processes have started it"
-             : "; " + processes_text(late) + (late.size() == 1 ? " has" : " have") +
-                   " not started it");
+         late.empty() ? "; all processes have started it"
+                      : "; " + processes_text(late) + (late.size() == 1 ? " has" : " have") +
+                            " not started it");
   }
 }
 

@@ -1,5 +1,6 @@
 #include "linear_cross_entropy.h"
 
+#include <redco/autocast.h>
 #include <redco/error.h>
 #include <redco/linear_cross_entropy.h>
 
@@ -224,6 +225,14 @@ Parts linear_cross_entropy_part(const at::Tensor& x, const at::Tensor& weight,
 at::Tensor linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight,
                                 const at::Tensor& labels, int64_t ignore_index,
                                 double label_smoothing, const std::optional<at::Tensor>& bias) {
+  const at::DeviceType device = x.device().type();
+  if (auto dtype = autocast_dtype(device); dtype && x.scalar_type() != at::kDouble) {
+    // The logits are a product; what is made of them is in float32 anyway.
+    auto given = bias ? std::optional(bias->to(*dtype)) : std::nullopt;
+    at::Tensor rows = x.to(*dtype), classes = weight.to(*dtype);
+    Autocast off(device, std::nullopt);
+    return linear_cross_entropy(rows, classes, labels, ignore_index, label_smoothing, given);
+  }
   require(weight.dim() == 2 && x.dim() >= 1 && x.size(-1) == weight.size(1),
           "linear_cross_entropy: expected x [..., in] and weight [classes, in], got x ", x.sizes(),
           " and weight ", weight.sizes());

@@ -2,22 +2,20 @@
 // plan of the call, brings the arguments where the plan wants them, runs the operator on the parts
 // and wraps the results.
 
-#include "advice.h"
 #include "check_calls.h"
 #include "gathered_view.h"
-#include "in_bytes.h"
 #include "last_move.h"
 #include "results.h"
 #include "rules/rules.h"
 #include "tracer.h"
 
 #include <redco/error.h>
+#include <redco/moves.h>
 #include <redco/parameter_store.h>
 #include <redco/random.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/util/Exception.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -52,26 +50,6 @@ at::Tensor brought(const Call& call, const TensorArgument& argument, const Place
                                          argument.tensor.strides(), now, target, *call.mesh);
   if (is_read) last_move().hold(argument, target, result);
   return result;
-}
-
-void count_gather(const Call& call, const Plan& plan) {
-  double bytes = 0;
-  for (size_t i = 0; i < call.tensors.size(); ++i) {
-    const TensorArgument& argument = call.tensors[i];
-    double local_bytes = part_bytes(argument, *call.mesh);
-    for (size_t dim = 0; dim < Mesh::n_dims; ++dim)
-      bytes += redistribution_cost(argument.placements[dim], plan.inputs[i][dim], local_bytes,
-                                   call.mesh->size(Mesh::Dim(dim)));
-  }
-  ShardingCounters::Gather& gather = sharding_counters().gathers[call.op.name];
-  if (gather.count++ == 0) gather.first_call = call_site();
-  const int64_t before = std::exchange(gather.bytes, gather.bytes + int64_t(bytes));
-  // One warning for each operator, from one process.
-  constexpr int64_t many_bytes = 4 << 20;
-  if (before < many_bytes && gather.bytes >= many_bytes && call.mesh->processes().rank == 0)
-    TORCH_WARN(call.op.name, gather.first_call.empty() ? "" : ", first called at ",
-               gather.first_call, ", cannot work on parts of tensors: ", in_bytes(gather.bytes),
-               " have been sent so far to make its arguments whole. ", advice(call.op.name));
 }
 
 // An `out` argument that had another size.
@@ -150,8 +128,16 @@ void change_view(const Call& call, const Plan& plan, const TensorArgument& argum
   argument.impl->set_local(local, output.placements, geometry_of(output, local, *call.mesh));
 }
 
+void run_on_parts(const Call& call, const Plan& plan, Stack& local) {
+  if (!plan.run) return call.op.handle.callBoxed(&local);
+  Moving moving(Move::within_operator, call.op.name);
+  plan.run(call.op, local, *call.mesh);
+}
+
 void run(Call& call, const Plan& plan, Stack* stack) {
-  if (plan.is_gathered && !current_tracer()) count_gather(call, plan);
+  // Products gather what sequence parallelism has split: nothing to warn of.
+  Moving moving(plan.is_gathered ? Move::without_rule : Move::operator_cause, call.op.name,
+                call.mesh->processes().rank == 0 && !call.mesh->sequence_parallel());
   reduce_in_place(call, plan);
   Stack local(call.arguments.begin(), call.arguments.end());
   std::vector<at::Tensor> inputs;
@@ -171,10 +157,8 @@ void run(Call& call, const Plan& plan, Stack* stack) {
       with_rng.emplace(std::move(rng));
   if (Tracer* tracer = current_tracer())
     tracer->run(call, plan, local);
-  else if (plan.run)
-    plan.run(call.op, local, *call.mesh);
   else
-    call.op.handle.callBoxed(&local);
+    run_on_parts(call, plan, local);
 
   for (size_t i = 0; i < call.tensors.size(); ++i) {
     TensorArgument& argument = call.tensors[i];
@@ -211,6 +195,8 @@ void run(Call& call, const Plan& plan, Stack* stack) {
 void fallback(const c10::OperatorHandle& handle, Stack* stack) {
   c10::impl::ExcludeDispatchKeyGuard once(c10::DispatchKey::Fake);
   at::AutoDispatchBelowADInplaceOrView below_autograd;
+  // What a rule calls runs in the types that it gives.
+  c10::impl::ExcludeDispatchKeyGuard below_autocast(c10::autocast_dispatch_keyset);
   run_sharded(handle, stack);
 }
 

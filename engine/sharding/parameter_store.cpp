@@ -1,9 +1,11 @@
+#include <redco/moves.h>
 #include <redco/parameter_store.h>
 
 #include "sharded_tensor.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/ScalarType.h>
 
 #include <map>
 #include <utility>
@@ -35,6 +37,7 @@ void ParameterStore::rejoin() {
   for (Block& block : blocks_) {
     block.on_its_way.reset();
     block.whole.clear();
+    block.wanted = block.wanted_before = std::nullopt;
   }
   order_.clear();
   position_ = 0;
@@ -43,7 +46,10 @@ void ParameterStore::rejoin() {
 
 void ParameterStore::release() {
   rejoin();
-  for (Block& block : blocks_) drop(block);
+  for (Block& block : blocks_) {
+    drop(block);
+    if (block.wanted) block.wanted_before = std::exchange(block.wanted, std::nullopt);
+  }
   is_recorded_ |= !order_.empty();
   position_ = 0;
 }
@@ -53,6 +59,12 @@ void ParameterStore::drop(Block& block) {
   if (block.on_its_way) block.on_its_way->wait();
   block.on_its_way.reset();
   block.whole.clear();
+}
+
+at::ScalarType ParameterStore::type_of(const Block& block, at::ScalarType otherwise) {
+  if (!block.wanted || !block.wanted_before)
+    return block.wanted ? *block.wanted : block.wanted_before.value_or(otherwise);
+  return c10::promoteTypes(*block.wanted, *block.wanted_before);
 }
 
 void ParameterStore::start(Block& block, at::ScalarType type) {
@@ -88,23 +100,28 @@ void ParameterStore::move_to(size_t block, at::ScalarType type) {
   size_t after = position_ + 1;
   if (after >= order_.size()) return;
   Block& next = blocks_[order_[after]];
-  if (order_[after] != block && next.whole.empty() && !next.on_its_way) start(next, type);
+  if (order_[after] != block && next.whole.empty() && !next.on_its_way)
+    start(next, type_of(next, type));
 }
 
 at::Tensor ParameterStore::gathered(size_t param, at::ScalarType type) {
   at::NoGradGuard no_grad;
+  Moving moving(Move::parameters, "zero");
   rejoin();
   size_t index = block_of_[param];
   Block& block = blocks_[index];
-  if ((!block.whole.empty() || block.on_its_way) && block.type != type) drop(block);
-  if (block.whole.empty() && !block.on_its_way) start(block, type);
+  block.wanted = c10::promoteTypes(type, block.wanted.value_or(type));
+  if ((!block.whole.empty() || block.on_its_way) &&
+      c10::promoteTypes(block.type, type) != block.type)
+    drop(block);
+  if (block.whole.empty() && !block.on_its_way) start(block, type_of(block, type));
   move_to(index, type);
   if (block.on_its_way) {
     for (const at::Tensor& whole : block.on_its_way->wait())
       block.whole.push_back(sharded_impl(whole)->local());
     block.on_its_way.reset();
   }
-  return block.whole[place_of_[param]];
+  return block.whole[place_of_[param]].to(type);
 }
 
 bool is_stored(const at::Tensor& param) {

@@ -1,13 +1,18 @@
 #include <redco/sharding_report.h>
 
-#include "advice.h"
 #include "in_bytes.h"
 
+#include <redco/moves.h>
 #include <redco/sharding.h>
 
 #include <algorithm>
+#include <functional>
 #include <iomanip>
+#include <set>
 #include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace redco {
 
@@ -39,22 +44,90 @@ void tell_collectives(std::ostream& text, const std::vector<std::shared_ptr<cons
   if (!any) text << "  none\n";
 }
 
-void tell_gathers(std::ostream& text, const ShardingCounters& counters) {
-  if (counters.gathers.empty()) {
-    text << "All operators worked on parts.\n";
-    return;
+std::string in_calls(int64_t calls) {
+  return std::to_string(calls) + (calls == 1 ? " call, " : " calls, ");
+}
+
+// What one line of the script had moved: over all groups and kinds of collectives.
+struct Line {
+  std::string what, place, how;
+  int64_t calls = 0, bytes = 0;
+};
+
+std::vector<Line> lines_of(const MoveCounters& counters,
+                           const std::function<bool(const Move&)>& counts) {
+  std::vector<Line> lines;
+  for (const auto& [move, moved] : counters.moves) {
+    if (!counts(move)) continue;
+    std::string place = move.line.empty() ? "" : " at " + move.line;
+    if (move.is_backward) place += " in backward";
+    auto line = std::find_if(lines.begin(), lines.end(), [&](const Line& other) {
+      return other.what == move.what && other.place == place;
+    });
+    if (line == lines.end()) line = lines.insert(lines.end(), {move.what, place, "", 0, 0});
+    line->calls = std::max(line->calls, moved.calls);  // one call may take several collectives
+    line->bytes += moved.bytes;
+    line->how +=
+        (line->how.empty() ? "" : ", ") + std::string(Group::name(move.kind)) + " on " + move.group;
   }
-  text
-      << "Operators that cannot work on parts, and the bytes sent to make their arguments whole:\n";
-  using Entry = std::pair<std::string, ShardingCounters::Gather>;
-  std::vector<Entry> gathers(counters.gathers.begin(), counters.gathers.end());
-  std::stable_sort(gathers.begin(), gathers.end(),
-                   [](const Entry& a, const Entry& b) { return a.second.bytes > b.second.bytes; });
-  for (const auto& [name, gather] : gathers) {
-    text << "  " << name << ": " << gather.count << (gather.count == 1 ? " call, " : " calls, ")
-         << in_bytes(gather.bytes);
-    if (!gather.first_call.empty()) text << "; the first at " << gather.first_call;
-    text << "\n    " << advice(name) << "\n";
+  std::stable_sort(lines.begin(), lines.end(),
+                   [](const Line& a, const Line& b) { return a.bytes > b.bytes; });
+  return lines;
+}
+
+// The lines that move the most, and what the others add up to.
+void tell_lines(std::ostream& text, const std::vector<Line>& lines, bool with_advice) {
+  constexpr size_t most_lines = 20;
+  std::set<std::string> advised;
+  for (size_t i = 0; i < std::min(lines.size(), most_lines); ++i) {
+    const Line& line = lines[i];
+    text << "  " << line.what << line.place << ": " << in_calls(line.calls) << in_bytes(line.bytes)
+         << " (" << line.how << ")\n";
+    if (with_advice && advised.insert(line.what).second)
+      text << "    " << advice(line.what) << "\n";
+  }
+  if (lines.size() <= most_lines) return;
+  int64_t bytes = 0;
+  for (size_t i = most_lines; i < lines.size(); ++i) bytes += lines[i].bytes;
+  text << "  and " << lines.size() - most_lines << " more lines: " << in_bytes(bytes) << "\n";
+}
+
+bool is_of_operator(const Move& move) {
+  return move.cause == Move::operator_cause || move.cause == Move::without_rule ||
+         move.cause == Move::within_operator;
+}
+
+void tell_moves(std::ostream& text, const MoveCounters& counters) {
+  auto gathers = lines_of(counters, [](const Move& move) { return move.is_gather(); });
+  if (gathers.empty()) {
+    text << "All operators worked on parts.\n";
+  } else {
+    text << "Operators whose arguments had to be gathered or split otherwise, "
+         << in_bytes(counters.gathered_bytes) << " in all:\n";
+    tell_lines(text, gathers, true);
+  }
+  auto asked = lines_of(counters, [](const Move& move) { return move.cause == Move::request; });
+  if (!asked.empty()) text << "Gathered or redistributed as the script asks:\n";
+  tell_lines(text, asked, false);
+  const std::pair<const char*, std::function<bool(const Move&)>> totals[] = {
+      {"sums for operators",
+       [](const Move& move) { return is_of_operator(move) && !move.is_gather(); }},
+      {"shared parameters", [](const Move& move) { return move.cause == Move::parameters; }},
+      {"gradients", [](const Move& move) { return move.cause == Move::gradients; }},
+      {"checkpoints", [](const Move& move) { return move.cause == Move::checkpoint; }},
+      {"agreement", [](const Move& move) { return move.cause == Move::other_cause; }}};
+  bool is_first = true;
+  for (const auto& [name, counts] : totals) {
+    Moved all;
+    for (const auto& [move, moved] : counters.moves) {
+      if (!counts(move)) continue;
+      all.collectives += moved.collectives;
+      all.bytes += moved.bytes;
+    }
+    if (all.collectives == 0) continue;
+    if (std::exchange(is_first, false)) text << "Sent besides:\n";
+    text << "  " << std::left << std::setw(19) << name << std::right << std::setw(8)
+         << all.collectives << std::setw(13) << in_bytes(all.bytes) << "\n";
   }
 }
 
@@ -94,7 +167,7 @@ std::string sharding_report(const std::vector<std::shared_ptr<const Mesh>>& mesh
        << " saw it\n";
   tell_collectives(text, meshes);
   const ShardingCounters& counters = sharding_counters();
-  tell_gathers(text, counters);
+  tell_moves(text, move_counters());
   tell_memory(text, trainers);
   text << "Plans of calls: " << counters.plans_found << " found, " << counters.plans_made
        << " made";

@@ -4,6 +4,7 @@
 #include "sharded_tensor.h"
 
 #include <redco/error.h>
+#include <redco/moves.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
@@ -59,6 +60,7 @@ at::Tensor placed(const at::Tensor& tensor, const std::shared_ptr<const Mesh>& m
                   const Placements& target) {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   ShardedTensorImpl* impl = fresh_impl(tensor);
+  Moving moving(Move::request, "redistribute");
   at::Tensor source = impl ? impl->local() : tensor;
   Placements from = impl ? impl->placements() : Placements();
   if (from == target) {
@@ -91,6 +93,7 @@ class Full : public torch::autograd::Function<Full> {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     ShardedTensorImpl* impl = fresh_impl(tensor);
     Placements from = impl->placements();
+    Moving moving(Move::request, "full");
     return redistribute_local(impl->local(), tensor.sizes(), tensor.strides(), from, {},
                               *impl->mesh())
         .alias();

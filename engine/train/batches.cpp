@@ -30,6 +30,18 @@ Tree to_device(Tree tree, at::Device device) {
   });
 }
 
+Tree in_dtype(const Tree& tree, at::ScalarType dtype) {
+  bool is_so = true;
+  for_each_leaf(tree, [&](const std::string&, const Tree& leaf) {
+    is_so &= !leaf.is_tensor() || !leaf.tensor().is_floating_point() ||
+             leaf.tensor().scalar_type() == dtype;
+  });
+  if (is_so) return tree;
+  return map_tensors(tree, [&](const std::string&, const at::Tensor& tensor) {
+    return tensor.is_floating_point() ? tensor.to(dtype) : tensor;
+  });
+}
+
 void check_examples(const char* what, const Dataset& examples) {
   require(examples.size > 0, what, ": the set of examples is empty");
   require(bool(examples.collate), what, ": the dataset has no collate function");

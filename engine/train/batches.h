@@ -19,6 +19,9 @@ at::Device device_of(const Tree& tree);
 /// The tree with its tensors on `device`; the very same tree where they are there already.
 Tree to_device(Tree tree, at::Device device);
 
+/// The tree with its floating-point tensors in `dtype`: real ones, of any other such type.
+Tree in_dtype(const Tree& tree, at::ScalarType dtype);
+
 /// Throws Error, which begins with `what`, for an empty set.
 void check_examples(const char* what, const Dataset& examples);
 

@@ -1,5 +1,7 @@
 #include "gradient_reducer.h"
 
+#include <redco/moves.h>
+
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
@@ -53,6 +55,7 @@ void GradientReducer::on_gradient(size_t leaf) {
 
 void GradientReducer::start(const std::vector<size_t>& members) {
   at::NoGradGuard no_grad;
+  Moving moving(Move::gradients, "reduce");
   // Sums to whole tensors and sums to parts are collectives of their own, and so is each type.
   std::map<std::pair<at::ScalarType, bool>, std::vector<size_t>> alike;
   for (size_t leaf : members) {
@@ -125,6 +128,7 @@ void GradientReducer::plan_buckets() {
 // What is partial on mp, in one piece; and what lies otherwise, each on its own.
 void GradientReducer::bring_the_rest() {
   at::NoGradGuard no_grad;
+  Moving moving(Move::gradients, "reduce");
   std::map<at::ScalarType, std::vector<size_t>> partial;
   for (size_t leaf = 0; leaf < leaves_.size(); ++leaf) {
     at::Tensor& grad = leaves_[leaf].mutable_grad();

@@ -2,6 +2,7 @@
 
 #include <redco/coalesced.h>
 #include <redco/error.h>
+#include <redco/moves.h>
 #include <redco/parameter_store.h>
 #include <redco/random.h>
 #include <redco/trainer.h>
@@ -41,8 +42,10 @@ Tree laid_like(const Tree& state, const std::vector<std::string>& names,
 
 void Trainer::setup_running_step(const Dataset& examples, int64_t per_device_batch_size) {
   if (is_laid_out_) return;
-  Tree batch = layout_batch(examples, per_device_batch_size, collate_, device_, *deployer_);
+  Tree batch = in_dtype(
+      layout_batch(examples, per_device_batch_size, collate_, device_, *deployer_), compute_dtype_);
   lay_out([&](const Tree& params) {
+    Autocast region = autocast();
     loss_fn_(make_rng(seed_), state_, in_compute_dtype(params), batch, true);
   });
 }
@@ -108,6 +111,7 @@ void Trainer::rejoin() {
 void Trainer::refresh_params() {
   if (store_) store_->release();
   if (deployer_->zero() == 0 || deployer_->zero() == 3 || !reducer_) return;
+  Moving moving(Move::parameters, "zero");
   std::map<at::ScalarType, std::vector<size_t>> shared;
   for (size_t i = 0; i < leaves_.size(); ++i)
     if (!updates_[i].is_same(leaves_[i])) shared[leaves_[i].scalar_type()].push_back(i);

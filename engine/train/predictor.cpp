@@ -8,6 +8,7 @@
 
 #include "../mesh/spmd_log.h"
 
+#include <redco/autocast.h>
 #include <redco/error.h>
 #include <redco/random.h>
 
@@ -50,14 +51,27 @@ Predictor::Predictor(PredictorOptions options) : options_(std::move(options)) {
   require(bool(options_.pred_fn), "Predictor: pred_fn is missing");
 }
 
+Tree Predictor::in_compute_dtype(const Tree& tree) const {
+  return options_.compute_dtype ? in_dtype(tree, *options_.compute_dtype) : tree;
+}
+
+// `params` are in compute_dtype already: they are cast once for all batches.
+Tree Predictor::call(const at::Generator& rng, const Tree& params, const Tree& batch) const {
+  c10::DeviceType device = device_of(params).type();
+  Autocast region(device,
+                  options_.autocast_dtype ? options_.autocast_dtype : autocast_dtype(device));
+  return options_.pred_fn(rng, params, in_compute_dtype(batch));
+}
+
 LaidOut Predictor::on_processes(Tree params, const Dataset& examples,
                                 int64_t per_device_batch_size) const {
   const Deployer& deployer = *options_.deployer;
   if (is_laid_out(params, deployer)) return {std::move(params), {}, nullptr};
   Tree batch =
       layout_batch(examples, per_device_batch_size, options_.collate, device_of(params), deployer);
-  return lay_out(params, deployer, options_.params_sharding_rules,
-                 [&](const Tree& stand_ins) { options_.pred_fn(make_rng(0), stand_ins, batch); });
+  return lay_out(params, deployer, options_.params_sharding_rules, [&](const Tree& stand_ins) {
+    call(make_rng(0), in_compute_dtype(stand_ins), batch);
+  });
 }
 
 std::vector<Tree> Predictor::predict(const Dataset& examples, int64_t per_device_batch_size,
@@ -73,6 +87,7 @@ std::vector<Tree> Predictor::predict(const Dataset& examples, int64_t per_device
   uint64_t key = deployer.gen_rng().current_seed();
   at::Device device = deployer.device().value_or(device_of(params));
   LaidOut laid_out = on_processes(to_device(params, device), examples, per_device_batch_size);
+  Tree computed = in_compute_dtype(laid_out.params);
   std::vector<int64_t> order = index_range(0, examples.size);
   Dataset ahead = with_lookahead(examples,
                                  {.order = order,
@@ -90,7 +105,7 @@ std::vector<Tree> Predictor::predict(const Dataset& examples, int64_t per_device
     counter_generator(rng)->set_batch({first, last - first});
     WithRng with_rng(rng);
     RecordDraws record_draws;
-    Tree preds = to_device(gathered(options_.pred_fn(rng, laid_out.params, batch)), at::kCPU);
+    Tree preds = to_device(gathered(call(rng, computed, batch)), at::kCPU);
     std::vector<Tree> batch_outputs =
         options_.output_fn ? options_.output_fn(preds) : split_examples(preds, last - first);
     require(int64_t(batch_outputs.size()) == last - first, "Predictor: output_fn returned ",

@@ -3,6 +3,7 @@
 #include "peak_flops.h"
 
 #include <redco/group.h>
+#include <redco/moves.h>
 
 #include <c10/core/CachingDeviceAllocator.h>
 
@@ -36,8 +37,8 @@ double peak_resident_bytes() {
 
 }  // namespace
 
-StepMeter::StepMeter(bool enabled, c10::Device device, c10::ScalarType dtype)
-    : enabled_(enabled), device_(device), dtype_(dtype) {}
+StepMeter::StepMeter(bool enabled, c10::Device device, c10::ScalarType dtype, bool is_alone)
+    : enabled_(enabled), device_(device), dtype_(dtype), is_alone_(is_alone) {}
 
 std::unique_ptr<FlopCounter> StepMeter::start(int64_t step, int64_t n_examples) {
   if (!enabled_) return nullptr;
@@ -47,6 +48,7 @@ std::unique_ptr<FlopCounter> StepMeter::start(int64_t step, int64_t n_examples) 
   n_tokens_ = 0;
   collate_ = {};
   in_collectives_ = seconds_in_collectives();
+  gathered_bytes_ = move_counters().gathered_bytes;
   start_ = clock::now();
   return flops_per_unit_ ? nullptr : std::make_unique<FlopCounter>(flops_);
 }
@@ -72,6 +74,8 @@ void StepMeter::end() {
               {"collate_seconds", seconds(collate_).count()}};
   if (n_tokens_ > 0) metrics_["tokens_per_second"] = double(n_tokens_) / time;
   if (device_.is_cpu()) metrics_["collective_seconds"] = seconds_in_collectives() - in_collectives_;
+  if (!is_alone_)
+    metrics_["gathered_bytes"] = double(move_counters().gathered_bytes - gathered_bytes_);
   if (peak_) metrics_["mfu"] = *flops_per_unit_ * units / (time * *peak_);
   add_memory();
 }

@@ -26,11 +26,14 @@ namespace redco {
 ///   collate_seconds: until batches were there      collective_seconds: see group.h; none on a GPU
 ///   mfu: model FLOPs utilization (arXiv 2204.02311): what this process did of the model's
 ///     floating-point operations, counted in the first step, by what its device could have done
+///   gathered_bytes: what this process sent because operators had their arguments gathered
+///     (moves.h); none where it is alone
 ///   memory_bytes, peak_memory_bytes: of the process; of a GPU's allocator
 class StepMeter {
  public:
-  /// The device that trains, and the type in which it does. One that is not `enabled` does nothing.
-  StepMeter(bool enabled, c10::Device device, c10::ScalarType dtype);
+  /// The device that trains, the type in which it does, and whether no other process does. One that
+  /// is not `enabled` does nothing.
+  StepMeter(bool enabled, c10::Device device, c10::ScalarType dtype, bool is_alone);
 
   /// The step of this number, of so many examples, starts, and the one before ends. What is
   /// returned lives as long as this process works on it.
@@ -60,11 +63,13 @@ class StepMeter {
   bool enabled_;
   c10::Device device_;
   c10::ScalarType dtype_;
+  bool is_alone_;
 
   std::optional<int64_t> running_;  // the step
   clock::time_point start_;
   clock::duration collate_{};
-  double in_collectives_ = 0;  // at the start
+  double in_collectives_ = 0;   // at the start
+  int64_t gathered_bytes_ = 0;  // at the start
   int64_t n_examples_ = 0;
   int64_t n_tokens_ = 0;
 

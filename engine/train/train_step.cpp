@@ -22,6 +22,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/where.h>
 #include <ATen/record_function.h>
 #include <c10/core/AutogradState.h>
 #include <c10/util/ScopeExit.h>
@@ -75,13 +76,31 @@ at::Tensor for_sums(const at::Tensor& number) {
   return at::isReducedFloatingType(value.scalar_type()) ? value.to(at::kFloat) : value;
 }
 
+// What a loss_fn writes to parameters that are not trained, such as running statistics, it has
+// written to cast copies.
+void take_back(const Tree& masters, const Tree& copies) {
+  at::NoGradGuard no_grad;
+  auto kept = named_tensors(masters), written = named_tensors(copies);
+  for (size_t i = 0; i < kept.size(); ++i) {
+    at::Tensor &master = kept[i].second, &copy = written[i].second;
+    if (master.requires_grad() || !master.is_floating_point() || copy.is_same(master)) continue;
+    // Batch normalization does not count its writes as versions: those of vectors are looked for.
+    // Elements that are as they were keep all their digits.
+    if (copy._version() > 0 || master.dim() <= 1)
+      master.copy_(
+          at::where(copy.eq(master.to(copy.scalar_type())), master, copy.to(master.scalar_type())));
+  }
+}
+
 }  // namespace
 
 Tree Trainer::in_compute_dtype(const Tree& params) const {
-  if (!casts_) return params;
-  return map_tensors(params, [&](const std::string&, const at::Tensor& param) {
-    return param.is_floating_point() ? param.to(compute_dtype_) : param;
-  });
+  return casts_ ? in_dtype(params, compute_dtype_) : params;
+}
+
+Autocast Trainer::autocast() const {
+  c10::DeviceType device = device_.type();
+  return Autocast(device, autocast_dtype_ ? autocast_dtype_ : redco::autocast_dtype(device));
 }
 
 at::Generator Trainer::batch_rng(uint64_t stream, size_t first, size_t size) const {
@@ -92,8 +111,10 @@ at::Generator Trainer::batch_rng(uint64_t stream, size_t first, size_t size) con
 
 Tree Trainer::batch_of(const Dataset& examples, std::span<const int64_t> indices) const {
   RECORD_USER_SCOPE("collate");
-  return meter_->collated(
-      [&] { return make_batch(examples, indices, collate_, device_, deployer_->mesh()); });
+  return meter_->collated([&] {
+    return in_dtype(make_batch(examples, indices, collate_, device_, deployer_->mesh()),
+                    compute_dtype_);
+  });
 }
 
 Loss Trainer::loss_of(const Dataset& examples, std::span<const int64_t> indices, const Tree& params,
@@ -104,8 +125,10 @@ Loss Trainer::loss_of(const Dataset& examples, std::span<const int64_t> indices,
     RECORD_USER_SCOPE("forward");
     WithRng with_rng(rng);
     RecordDraws record_draws;
+    Autocast region = autocast();
     result = loss_fn_(rng, state_, params, batch, is_training);
   }
+  if (is_training && casts_) take_back(state_.params, params);
   check_loss(result.loss);
   result.loss = result.loss.reshape({});
   if (result.weight.defined()) {
@@ -249,6 +272,7 @@ PendingMetrics Trainer::run_step(const Dataset& examples, std::span<const int64_
     at::Generator rng = batch_rng(train_stream, 0, indices.size());
     WithRng with_rng(rng);
     RecordDraws record_draws;
+    Autocast region = autocast();
     Tree own = train_step_fn_(rng, *this, batch);
     if (!own.is_none()) {
       require(own.is<Tree::Dict>(), "train_step_fn returned a ", own.kind(),
@@ -272,7 +296,15 @@ ValueAndGrad Trainer::value_and_grad(
     const std::function<at::Tensor(const Tree& params)>& function) const {
   BackwardOnThisThread on_this_thread;
   at::AutoGradMode with_grad(true);
-  at::Tensor value = function(in_compute_dtype(state_.params));
+  at::Tensor value;
+  {
+    Autocast region = autocast();
+    Tree params = in_compute_dtype(state_.params);
+    value = function(params);
+    if (casts_) take_back(state_.params, params);
+  }
+  // As for a loss_fn, gradients are computed in the types of what they are of.
+  Autocast off(device_.type(), std::nullopt);
   check_loss(value);
   check_has_graph(value);
   std::vector<at::Tensor> factor;
@@ -294,6 +326,7 @@ ValueAndGrad Trainer::value_and_grad(
 
 at::Tensor Trainer::apply_gradients(const Tree& grads) {
   at::NoGradGuard no_grad;
+  Autocast off(device_.type(), std::nullopt);  // a train_step_fn is under it
   auto given = named_tensors(grads);
   std::map<std::string, at::Tensor> by_name(given.begin(), given.end());
   std::vector<at::Tensor> ordered(leaves_.size());

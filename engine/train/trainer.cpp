@@ -28,6 +28,7 @@ Trainer::Trainer(TrainerOptions options)
       loss_fn_(std::move(options.loss_fn)),
       optimizer_(std::move(options.optimizer)),
       compute_dtype_(options.compute_dtype),
+      autocast_dtype_(options.autocast_dtype),
       lr_schedule_fn_(std::move(options.lr_schedule_fn)),
       accumulate_grad_batches_(options.accumulate_grad_batches),
       train_step_fn_(std::move(options.train_step_fn)),
@@ -40,6 +41,12 @@ Trainer::Trainer(TrainerOptions options)
               compute_dtype_ == at::kBFloat16 || compute_dtype_ == at::kHalf,
           "Trainer: compute_dtype = ", compute_dtype_,
           " is not one of float32, float64, bfloat16 and float16");
+  require(!autocast_dtype_ || compute_dtype_ == at::kFloat,
+          "Trainer: autocast_dtype = ", autocast_dtype_.value_or(at::kFloat),
+          " is for compute_dtype = float32, not ", compute_dtype_);
+  require(!autocast_dtype_ || at::isReducedFloatingType(*autocast_dtype_),
+          "Trainer: autocast_dtype = ", autocast_dtype_.value_or(at::kFloat),
+          " is not one of bfloat16 and float16");
   require(accumulate_grad_batches_.value_or(1) > 0,
           "Trainer: accumulate_grad_batches = ", accumulate_grad_batches_.value_or(1),
           " must be positive");
@@ -67,6 +74,8 @@ Trainer::Trainer(TrainerOptions options)
 
 Trainer::~Trainer() = default;
 
+bool Trainer::is_scaled() const { return autocast_dtype_.value_or(compute_dtype_) == at::kHalf; }
+
 void Trainer::set_train_state(SetTrainStateOptions options) {
   if (options.optimizer) optimizer_ = std::move(options.optimizer);
   adopt(std::move(options.params), std::move(options.opt_state), options.step, options.loss_scale);
@@ -78,9 +87,8 @@ void Trainer::adopt(Tree params, std::optional<Tree> opt_state, int64_t step,
           "Trainer: the optimizer only changes gradients: chain it with one that updates the "
           "parameters (adamw, sgd, ...)");
   require(step >= 0, "Trainer: step = ", step, " must not be negative");
-  bool is_scaled = compute_dtype_ == at::kHalf;
-  require(is_scaled || !loss_scale, "Trainer: loss_scale is for compute_dtype = float16; ",
-          compute_dtype_, " needs none: leave it out");
+  require(is_scaled() || !loss_scale, "Trainer: loss_scale is for compute_dtype = float16; ",
+          autocast_dtype_.value_or(compute_dtype_), " needs none: leave it out");
   if (loss_scale) check_loss_scale(*loss_scale);
   reducer_.reset();
   store_.reset();
@@ -91,8 +99,9 @@ void Trainer::adopt(Tree params, std::optional<Tree> opt_state, int64_t step,
   update_ = {};
   casts_ = false;
   device_ = deployer_->device().value_or(device_of(params));
-  meter_ =
-      std::make_unique<StepMeter>(deployer_->run_log().writes_files(), device_, compute_dtype_);
+  meter_ = std::make_unique<StepMeter>(deployer_->run_log().writes_files(), device_,
+                                       autocast_dtype_.value_or(compute_dtype_),
+                                       deployer_->mesh()->world().size() == 1);
   require(deployer_->mesh()->world().size() == 1 ||
               device_.type() == deployer_->mesh()->device().type(),
           "Trainer: the parameters are on ", device_, ", and the processes work on ",
@@ -116,7 +125,7 @@ void Trainer::adopt(Tree params, std::optional<Tree> opt_state, int64_t step,
       if (optimizer_->trains(name)) {
         require(given.layout() == at::kStrided, "Trainer: parameter '", name, "' is ",
                 given.layout(), "; only dense tensors can be trained");
-        require(!is_scaled || given.scalar_type() != at::kHalf, "Trainer: parameter '", name,
+        require(!is_scaled() || given.scalar_type() != at::kHalf, "Trainer: parameter '", name,
                 "' is float16; its updates would be too small for that: with compute_dtype = "
                 "float16 give float32 params, which are cast for the loss");
         // The optimizers change it in place, and walk it as one piece of memory. Of several
@@ -136,7 +145,7 @@ void Trainer::adopt(Tree params, std::optional<Tree> opt_state, int64_t step,
       "Trainer: nothing to train: params has no floating-point tensor that the optimizer trains");
 
   state_.step = step;
-  state_.loss_scale = is_scaled ? loss_scale.value_or(LossScale{}) : loss_scale;
+  state_.loss_scale = is_scaled() ? loss_scale.value_or(LossScale{}) : loss_scale;
   is_laid_out_ = false;
   given_opt_state_ = std::move(opt_state);
   if (given_opt_state_ && deployer_->device())
@@ -146,8 +155,8 @@ void Trainer::adopt(Tree params, std::optional<Tree> opt_state, int64_t step,
 }
 
 Predictor Trainer::get_default_predictor(PredFn pred_fn, OutputFn output_fn) const {
-  return Predictor(
-      {deployer_, std::move(pred_fn), std::move(output_fn), collate_, params_sharding_rules_});
+  return Predictor({deployer_, std::move(pred_fn), std::move(output_fn), collate_, compute_dtype_,
+                    autocast_dtype_, params_sharding_rules_});
 }
 
 std::optional<double> Trainer::learning_rate() const {

@@ -4,6 +4,7 @@
 local cases = require "model_cases"
 local redco = require "redco"
 local testing = require "testing"
+local traffic = require "traffic"
 
 local torch = redco.torch
 local n_processes = redco.Deployer { seed = 1, verbose = false }.n_processes
@@ -28,9 +29,8 @@ local function collate(rows)
 end
 
 local function expect_no_gather()
-  for operator, gather in pairs(redco.sharding_counters().gathers) do
-    error(("%s was gathered: %d times, the first at %s"):format(operator, gather.count,
-      gather.first_call))
+  for operator, calls in pairs(traffic.gathered_without_rule()) do
+    error(("%s was gathered %d times"):format(operator, calls))
   end
 end
 

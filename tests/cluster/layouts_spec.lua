@@ -28,11 +28,14 @@ end
 
 local all = { "gpt-float64-zero0", "llama-float64-zero0", "t5-float64-zero0", "conv-float64-zero0",
   "gpt-float32-zero0", "gpt-bfloat16-zero0", "gpt-float16-zero0", "gpt-float64-zero0-dropout",
-  "llama-float64-zero0-mqa" }
+  "llama-float64-zero0-mqa", "conv-bfloat16-zero0", "conv-float16-zero0",
+  "conv-autocast:bfloat16-zero0", "conv-autocast:float16-zero0",
+  "gpt-autocast:bfloat16-zero0-dropout" }
 local shared = { "gpt-float64-zero1", "gpt-float64-zero2", "gpt-float64-zero3-dropout",
   "gpt-float64-zero3-recompute-dropout",
   "llama-float64-zero3", "t5-float64-zero3", "conv-float64-zero3", "gpt-bfloat16-zero3",
-  "gpt-float16-zero3" }
+  "gpt-float16-zero3", "conv-autocast:bfloat16-zero3",
+  "gpt-autocast:bfloat16-zero3-recompute-dropout" }
 local sequence = { "gpt-float64-zero0-sequence", "gpt-float64-zero0-sequence-dropout",
   "gpt-float64-zero0-sequence-recompute-dropout" }
 -- What other models add to these; families.lua trains more of them. All where all is asked for.
@@ -52,10 +55,11 @@ local function reference(name)
   return (name:gsub("zero%d", "zero0"):gsub("-sequence", ""):gsub("-recompute", ""))
 end
 
-local tolerances = { float64 = 1e-9, float32 = 1e-4, bfloat16 = 0.05, float16 = 1e-3 }
+local tolerances = { float64 = 1e-9, float32 = 1e-4, bfloat16 = 0.05, float16 = 1e-3,
+  ["autocast:bfloat16"] = 0.05, ["autocast:float16"] = 1e-3 }
 
 local function compare(folder, name)
-  local dtype = name:match "-(%w+)-"
+  local dtype = name:match "-([%w:]+)-"
   local expected_folder, actual_folder = one .. "/" .. reference(name), folder .. "/" .. name
   local expected_losses = runs.losses(expected_folder)
   assert(expected_losses:numel() == n_steps and expected_losses[-1] < expected_losses[0])

@@ -10,7 +10,7 @@ for _, run in ipairs {
   { 2, "precision" }, { 4, "precision" },
   { 2, "ranges" }, { 4, "ranges" }, { 2, "operators" },
   { 2, "collate" }, { 4, "collate" }, { 2, "data" }, { 4, "data" },
-  { 2, "budgets" }, { 2, "model_budgets" },
+  { 2, "budgets" }, { 2, "model_budgets" }, { 2, "moves" },
   { 2, "families" }, { 4, "families" }, { 2, "loading" }, { 4, "saving" },
   { 2, "torchscript" }, { 4, "torchscript" },
 } do

@@ -2,6 +2,7 @@
 -- of what they run is gathered. tests/tools/make_torchscript_models.py wrote the modules.
 local redco = require "redco"
 local testing = require "testing"
+local traffic = require "traffic"
 
 local nn, torch, tree = redco.nn, redco.torch, redco.tree
 local test, expect_close, expect_equal = testing.test, testing.expect_close, testing.expect_equal
@@ -86,7 +87,7 @@ local function train_sharded(loss_of, predict, params, examples, dtype, options)
     zero = options.zero,
   }
   local loss
-  local before = redco.sharding_counters().gathers
+  local before = traffic.gathered_without_rule()
   local trainer = redco.Trainer {
     deployer = deployer, params = params, collate_fn = collate, compute_dtype = dtype,
     loss_fn = function(_, _, now, batch)
@@ -108,10 +109,8 @@ local function train_sharded(loss_of, predict, params, examples, dtype, options)
     examples = examples, per_device_batch_size = per_device, params = trainer.state.params,
   }
   local gathered = {}
-  for name, gather in pairs(redco.sharding_counters().gathers) do
-    if gather.count > (before[name] and before[name].count or 0) then
-      gathered[#gathered + 1] = name
-    end
+  for name, calls in pairs(traffic.gathered_without_rule()) do
+    if calls > (before[name] or 0) then gathered[#gathered + 1] = name end
   end
   table.sort(gathered)
   local is_split = {}

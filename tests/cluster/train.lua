@@ -20,7 +20,7 @@ local o = redco.options {
 }
 
 local function train(name)
-  local model, dtype, zero, extra = name:match "^(%w+)-(%w+)-zero(%d)(.*)$"
+  local model, dtype, zero, extra = name:match "^(%w+)-([%w:]+)-zero(%d)(.*)$"
   local deployer = redco.Deployer {
     seed = 7, n_model_shards = o.n_model_shards, zero = tonumber(zero), verbose = false,
     zero_min_size = 64,  -- the tests' models are small

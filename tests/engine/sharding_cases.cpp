@@ -151,19 +151,18 @@ void run_layouts(const Case& c, const Tensors& inputs, const Results& expected, 
     for (const Layout& layout : layouts) {
       std::string where =
           c.name + " on " + std::to_string(n_dp) + "x" + std::to_string(n_mp) + described(layout);
-      ShardingCounters& counters = sharding_counters();
       Tensors on_parts;
       for (size_t i = 0; i < inputs.size(); ++i)
         on_parts.push_back(placed(inputs[i], mesh, layout[i]));
-      counters.gathers.clear();
+      move_counters().moves.clear();
       try {
         Results actual = evaluate(c, on_parts);
-        auto gathers = counters.gathers;
+        std::string gathered = gathered_without_rule();
         compare(actual.outputs, expected.outputs, c.tolerance, "output");
         compare(actual.grads, expected.grads, c.tolerance, "gradient");
         compare(actual.second, expected.second, c.tolerance, "second gradient");
-        if (is_free(c, layout) && !gathers.empty())
-          throw std::runtime_error("gathered by " + gathers.begin()->first);
+        if (is_free(c, layout) && !gathered.empty())
+          throw std::runtime_error("gathered by" + gathered);
       } catch (const std::exception& error) {
         std::string text = error.what();
         throw std::runtime_error(where + ": " + text.substr(0, text.find("Exception raised from")));

@@ -77,12 +77,11 @@ void check(const Network& network) {
     std::string mesh_name = std::to_string(n_dp) + "x" + std::to_string(n_mp);
     try {
       on_threads(n_dp, n_mp, [&](const std::shared_ptr<const Mesh>& mesh) {
-        sharding_counters().gathers.clear();
+        move_counters().moves.clear();
         Results actual = run(network, [&](const at::Tensor& tensor, const Placements& placements) {
           return shard(tensor, mesh, placements);
         });
-        std::string gathered;
-        for (const auto& [name, gather] : sharding_counters().gathers) gathered += " " + name;
+        std::string gathered = redco::testing::gathered_without_rule();
         check_close(actual.loss, expected.loss, "loss");
         size_t i = 0;
         for (const auto& [name, parameter] : network.parameters)

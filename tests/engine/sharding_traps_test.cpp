@@ -218,7 +218,7 @@ TEST_CASE("gradients accumulate whatever way") {
         }
       }
     }
-    CHECK(sharding_counters().gathers.empty());
+    CHECK(redco::testing::gathered_without_rule().empty());
   });
 }
 

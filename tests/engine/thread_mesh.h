@@ -4,6 +4,7 @@
 // run in seconds and a debugger sees all ranks.
 
 #include <redco/mesh.h>
+#include <redco/moves.h>
 
 #include <ATen/ATen.h>
 
@@ -72,20 +73,20 @@ class ThreadGroup final : public Group {
   int64_t size() const override { return size_; }
 
   std::unique_ptr<Pending> start_all_reduce(at::Tensor tensor, ReduceOp op) override {
-    count(all_reduce_kind, 2 * tensor.nbytes() * (size_ - 1) / size_);
+    count(all_reduce_kind, 2 * int64_t(tensor.nbytes()) * (size_ - 1) / size_);
     tensor.copy_(reduced(at::stack(meeting_->exchange(rank_, tensor)), op));
     return ended(tensor);
   }
   std::unique_ptr<Pending> start_all_gather(at::Tensor tensor) override {
-    count(all_gather_kind, tensor.nbytes() * (size_ - 1));
+    count(all_gather_kind, int64_t(tensor.nbytes()) * (size_ - 1));
     return ended(at::stack(meeting_->exchange(rank_, tensor)));
   }
   std::unique_ptr<Pending> start_reduce_scatter(at::Tensor tensor, ReduceOp op) override {
-    count(reduce_scatter_kind, tensor.nbytes() * (size_ - 1) / size_);
+    count(reduce_scatter_kind, int64_t(tensor.nbytes()) * (size_ - 1) / size_);
     return ended(reduced(at::stack(rows_of_mine(tensor)), op));
   }
   std::unique_ptr<Pending> start_all_to_all(at::Tensor tensor) override {
-    count(all_to_all_kind, tensor.nbytes() * (size_ - 1) / size_);
+    count(all_to_all_kind, int64_t(tensor.nbytes()) * (size_ - 1) / size_);
     return ended(at::stack(rows_of_mine(tensor)));
   }
 
@@ -108,9 +109,10 @@ class ThreadGroup final : public Group {
     return rows;
   }
 
-  void count(Kind kind, size_t bytes) {
+  void count(Kind kind, int64_t bytes) {
     ++counters_[kind].count;
-    counters_[kind].bytes += int64_t(bytes);
+    counters_[kind].bytes += bytes;
+    count_move(name_, kind, bytes);
   }
 
   std::string name_;
@@ -164,6 +166,15 @@ class ThreadMesh final : public Mesh {
   std::unique_ptr<Group> world_;
   std::shared_ptr<Notes> notes_;
 };
+
+/// The operators of this thread that gathered their arguments because they have no rule, or it none
+/// for these.
+inline std::string gathered_without_rule() {
+  std::string names;
+  for (const auto& [move, moved] : move_counters().moves)
+    if (move.cause == Move::without_rule && move.is_gather()) names += " " + move.what;
+  return names;
+}
 
 /// Runs `body` on every rank of a (dp, mp) mesh at once. Throws what the first rank to fail threw.
 inline void on_threads(int64_t n_dp, int64_t n_mp,

@@ -315,7 +315,7 @@ TEST_CASE("D13: a second Deployer doubles no lines") {
   CHECK(console->lines.size() == 2);
 }
 
-TEST_CASE("D15: bfloat16 casts floating-point parameters and nothing else") {
+TEST_CASE("D15: bfloat16 casts floating-point tensors of params and batch, and nothing else") {
   Regression regression;
   TrainerOptions mixed = options();
   mixed.compute_dtype = at::kBFloat16;
@@ -328,10 +328,10 @@ TEST_CASE("D15: bfloat16 casts floating-point parameters and nothing else") {
     CHECK((params.at("positions").tensor().scalar_type() == at::kLong));
     CHECK(at::equal(params.at("positions").tensor(), at::arange(3)));
     CHECK(params.at("scale").as<double>() == 2);
-    CHECK((batch.at("x").tensor().scalar_type() == at::kFloat));
+    CHECK((batch.at("x").tensor().scalar_type() == at::kBFloat16));
     CHECK((state.params.at("w").tensor().scalar_type() == at::kFloat));
-    at::Tensor x = batch.at("x").tensor().to(at::kBFloat16);
-    at::Tensor y = at::matmul(x, params.at("w").tensor()) + params.at("b").tensor();
+    at::Tensor y =
+        at::matmul(batch.at("x").tensor(), params.at("w").tensor()) + params.at("b").tensor();
     return {(y.to(at::kFloat) - batch.at("y").tensor()).square().mean()};
   };
   mixed.accumulate_grad_batches = 2;

@@ -165,6 +165,10 @@ test("fit, eval_loss and predict take a set where they take a list", function()
     trainer:fit {
       train_examples = examples, eval_examples = examples, per_device_batch_size = 8, n_epochs = 2,
       eval_predictor = predictor, eval_metric_fn = function(given, preds)
+        -- A list in the sanity check and after each epoch, whatever eval_examples is.
+        assert(type(given) == "table" and not getmetatable(given))
+        expect_equal(#given, #preds)
+        for i, example in ipairs(given) do expect_equal(example.x, list[i].x) end
         local sum = 0
         for i = 1, #preds do sum = sum + preds[i]:item() * given[i].x end
         return { sum = sum }

@@ -193,7 +193,7 @@ test("one head of keys and values for all stays whole", function()
   expect_layout(decisions, copy(golden.llama,
     { ["k_proj.weight"] = "replicate", ["v_proj.weight"] = "replicate" }))
   for _, ending in ipairs { "k_proj.weight", "v_proj.weight" } do
-    assert(reason_of(decisions, ending):find "whole: it makes one head")
+    assert(reason_of(decisions, ending):find "parts of attention heads")
   end
 end)
 
@@ -230,6 +230,53 @@ test("a projection that all blocks add to stays whole: split, it would have each
     expected["embed_tokens.weight"] = nil
     for _, n in ipairs { 2, 4, 8 } do expect_layout(decide("llama", vectors, n), expected) end
   end)
+
+test("the reason for what stays whole is the one that holds", function()
+  local torch, nn = redco.torch, redco.nn
+  local x = torch.randn { 2, 8, 16 }
+  local ids = torch.tensor { 0, 0 }
+  for _, case in ipairs {
+    -- Phi-3's queries, keys and values: 2 ranks divide each of them.
+    { torch.zeros { 32, 16 }, "[2, 8, 32], are split into pieces of several lengths", function(w)
+      return torch.linear(x, w):split_with_sizes({ 16, 8, 8 }, -1)
+    end },
+    { torch.zeros { 3 * 16, 16 }, "each of the 3 parts fused in it", function(w)
+      return torch.linear(x, w):split(16, -1)
+    end },
+    { torch.zeros { 16, 16 }, "are unbound along", function(w)
+      return torch.linear(x, w):unbind(-1)
+    end },
+    { torch.zeros { 12, 16 }, "as [2, 8, 3, 4], which 2 ranks do not divide", function(w)
+      return torch.linear(x, w):view { 2, 8, 3, 4 }
+    end },
+    { torch.zeros { 16, 16 }, "as [2, 128], where the dimension that would be split stands behind",
+      function(w) return torch.linear(x, w):view { 2, 128 } end },
+    { torch.zeros { 1, 16 }, "dimension 0 is shorter than the 2 ranks", function(w)
+      return torch.linear(x, w)
+    end },
+    { torch.zeros { 1, 16 }, "dimension 0 is shorter than the 2 ranks", function(w)
+      return torch.embedding(w, ids)
+    end },
+    { torch.zeros { 16 }, "used with what is whole", function(w)
+      return torch.layer_norm(x, { 16 }, w)
+    end },
+    { torch.eye(16), "aten::linalg_inv_ex works on the whole", function(w)
+      return torch.linalg_inv(w)
+    end },
+    { torch.zeros { 16, 16 }, "does not use it", function() end },
+    { torch.zeros { 16, 16 }, "its input is whole: split along its outputs", function(w)
+      return nn.linear({ weight = w }, x)
+    end },
+  } do
+    local weight, expected, forward = unpack(case)
+    local decisions = deployer:get_sharding_rules({ weight = weight },
+      function(params) forward(params.weight) end, {}, 2)
+    local reason = decisions[1].reason
+    if not reason:find(expected, 1, true) then
+      error(("expected a reason with %q, got %q"):format(expected, reason))
+    end
+  end
+end)
 
 test("rules come first, and what is left is decided beside them", function()
   local decisions = decide("llama", sizes, 2,

@@ -68,18 +68,44 @@ assert(memory.params.here == 8192 and memory.params.whole == 16384)
 collectgarbage()
 local halves = redco.shard(torch.eye(64), { mp = 0 })
 for i = 1, 3 do torch.linalg_inv(halves) end
-assert(redco.sharding_counters().gathers["aten::linalg_inv_ex"].first_call == arg[0] .. ":27")
+local found
+for _, move in ipairs(redco.sharding_counters().moves) do
+  if move.what == "aten::linalg_inv_ex" then found = move end
+end
+assert(found.line == arg[0] .. ":27" and found.cause == "operator without rule")
 ]])
   local err = expect_run(0, { "--nproc", "2", "--report-sharding", path })
   expect_has(err, "[0] redco-lua: sharding over 2 processes (dp = 1, mp = 2), as process 0 saw it",
     "Collectives", "mp    all_reduce", "world all_reduce",
-    "cannot work on parts", "aten::linalg_inv_ex: 3 calls, ", "the first at " .. path .. ":27",
-    "whole matrix", '"replicate"}',
+    -- The second and the third call find what the first has gathered.
+    "had to be gathered", "aten::linalg_inv_ex at " .. path .. ":27: 1 call, 8.0 KiB",
+    "(all_gather on mp)", "whole matrix", '"replicate" } }', "Sent besides", "sums for operators",
     "Held on this device by the largest of 2 Trainers",
     "parameters", "8.0 KiB of 16.0 KiB", "gradients", "8.0 KiB of 16.0 KiB",
     "optimizer states", "16.0 KiB of 32.0 KiB",
     "Plans of calls: ", " found, ", " made")
   expect_equal(count(err, "sharding over"), 1)
+end)
+
+test("operators that have a rule, and gather for it, are named with their lines", function()
+  local path = write("rules.lua", head .. [[
+local x, y = redco.shard(torch.randn { 6, 8 }, { mp = 0 }), torch.randn { 3, 8 }
+local kept = {
+  x:narrow(0, 1, 4),
+  torch.glu(x:mul(1), 0),
+  x:mul(2):sort(0),
+  x:mul(3):cumsum(0),
+  torch.cat({ x:mul(4), y }, 0),
+  x:mul(5):max(0),
+}
+redco.shard(x, { mp = 1 })
+]])
+  local err = expect_run(0, { "--nproc", "2", "--report-sharding", path })
+  for i, name in ipairs { "slice", "glu", "sort", "cumsum", "cat", "max" } do
+    expect_has(err, ("aten::%s at %s:%d: 1 call, "):format(name, path, 5 + i))
+  end
+  expect_has(err, "576 B in all", "params_sharding_rules", "as the script asks:\n",
+    "redistribute at " .. path .. ":13: 1 call, 48 B (all_to_all on mp)")
 end)
 
 test("Trainer:memory tells what each level of zero leaves on a device", function()
@@ -134,8 +160,8 @@ for i = 1, 4 do torch.nonzero(redco.shard(large, { mp = 0 })) end
 ]])
   local err = expect_run(0, { "--nproc", "2", path })
   expect_equal(count(err, "\n"), 1)
-  expect_has(err, "[0] warning: aten::nonzero, first called at " .. path .. ":5, " ..
-    "cannot work on parts of tensors", "MiB", "torch.where")
+  expect_has(err, "[0] warning: aten::nonzero, called at " .. path .. ":6, " ..
+    "works on whole tensors", "MiB", "torch.where")
 end)
 
 program.remove_folder()

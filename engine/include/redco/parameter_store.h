@@ -39,9 +39,13 @@ class REDCO_API ParameterStore : public std::enable_shared_from_this<ParameterSt
     std::optional<CoalescedChange> on_its_way;
     std::vector<at::Tensor> whole;  // of the members; empty: not gathered
     at::ScalarType type = at::kFloat;
+    // The widest type asked for since the last release, and between the two before: what reads a
+    // block in two types, as under autocast, gathers it once.
+    std::optional<at::ScalarType> wanted, wanted_before;
   };
 
   void rejoin();
+  static at::ScalarType type_of(const Block& block, at::ScalarType otherwise);
   void start(Block& block, at::ScalarType type);
   void move_to(size_t block, at::ScalarType type);
   void drop(Block& block);

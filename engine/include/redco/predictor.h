@@ -10,6 +10,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,11 @@ struct PredictorOptions {
   /// Empty: every tensor is split along its first dimension, which must be the examples'.
   OutputFn output_fn = {};
   Collate collate = Collate::global;
+  /// What floating-point parameters and tensors of a batch are cast to for pred_fn; none: they stay
+  /// as they are.
+  std::optional<at::ScalarType> compute_dtype = std::nullopt;
+  /// pred_fn runs under Autocast of this type; none: autocast is as it is for the caller.
+  std::optional<at::ScalarType> autocast_dtype = std::nullopt;
   /// As a Trainer's, for parameters that are not laid out yet.
   std::vector<ShardingRule> params_sharding_rules = {};
 };
@@ -46,6 +52,8 @@ class REDCO_API Predictor {
                             const Tree& params, const std::string& desc = "Predicting") const;
 
  private:
+  Tree in_compute_dtype(const Tree& tree) const;
+  Tree call(const at::Generator& rng, const Tree& params, const Tree& batch) const;
   LaidOut on_processes(Tree params, const Dataset& examples, int64_t per_device_batch_size) const;
 
   PredictorOptions options_;

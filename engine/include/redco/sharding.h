@@ -10,7 +10,6 @@
 #include <array>
 #include <cstdint>
 #include <iosfwd>
-#include <map>
 #include <memory>
 #include <string>
 
@@ -103,18 +102,10 @@ REDCO_API at::Tensor to_local(const at::Tensor& tensor);
 /// the recorded history.
 REDCO_API const at::Tensor& memory_of(const at::Tensor& tensor);
 
-/// What the sharding did so far on this thread.
+/// What the sharding did so far on this thread; moves.h has what it sent.
 struct ShardingCounters {
   int64_t plans_found = 0;  ///< calls of operators whose plan was at hand
   int64_t plans_made = 0;
-  struct Gather {
-    int64_t count = 0;
-    int64_t bytes = 0;       ///< sent by this process
-    std::string first_call;  ///< the script's line, "train.lua:12", or empty
-  };
-  /// Operators that had no way to run on parts, and what bringing their arguments together cost:
-  /// "aten::linalg_qr". Those that are only watched to decide a layout do not count.
-  std::map<std::string, Gather> gathers;
 };
 REDCO_API ShardingCounters& sharding_counters();
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <redco/autocast.h>
 #include <redco/checkpoint.h>
 #include <redco/dataset.h>
 #include <redco/deployer.h>
@@ -56,9 +57,10 @@ struct TrainState {
   std::optional<LossScale> loss_scale = std::nullopt;
 };
 
-/// `params` are the state's, in compute_dtype. `rng` is a CounterGenerator that depends
-/// on the seed and the step alone and knows the micro-batch's place: an example gets the numbers it
-/// has in the whole batch. Operators that are given no generator draw from it too.
+/// `params` are the state's, and the batch's floating-point tensors, in compute_dtype. `rng` is a
+/// CounterGenerator that depends on the seed and the step alone and knows the micro-batch's place:
+/// an example gets the numbers it has in the whole batch. Operators that are given no generator
+/// draw from it too.
 using LossFn = std::function<Loss(at::Generator rng, const TrainState& state, const Tree& params,
                                   const Tree& batch, bool is_training)>;
 
@@ -85,9 +87,13 @@ struct TrainerOptions {
   std::shared_ptr<Optimizer> optimizer;
   std::optional<Tree> opt_state = std::nullopt;  ///< none: the optimizer's first
   int64_t step = 0;
-  /// The type floating-point parameters are cast to for the loss; the masters, gradients and
-  /// optimizer state keep theirs. float32, float64, bfloat16, or float16, whose loss is scaled.
+  /// The type that floating-point parameters and tensors of a batch are cast to for the loss; the
+  /// masters, gradients and optimizer state keep theirs. float32, float64, bfloat16, or float16,
+  /// whose loss is scaled.
   at::ScalarType compute_dtype = at::kFloat;
+  /// The loss is computed under Autocast of this type, float16 or bfloat16; for compute_dtype =
+  /// float32. With float16 the loss is scaled. none: autocast is as it is for the caller.
+  std::optional<at::ScalarType> autocast_dtype = std::nullopt;
   std::optional<LossScale> loss_scale = std::nullopt;  ///< none: the first one; float16 alone
   /// Only what the log calls `lr` where the optimizer does not say; it changes no step.
   Schedule lr_schedule_fn = {};
@@ -228,6 +234,9 @@ class REDCO_API Trainer {
   TrainerMemory memory() const;
   const std::shared_ptr<Deployer>& deployer() const { return deployer_; }
   const std::vector<ShardingRule>& params_sharding_rules() const { return params_sharding_rules_; }
+  at::ScalarType compute_dtype() const { return compute_dtype_; }
+  std::optional<at::ScalarType> autocast_dtype() const { return autocast_dtype_; }
+  /// It computes in the Trainer's types.
   Predictor get_default_predictor(PredFn pred_fn, OutputFn output_fn = {}) const;
 
   // For a train_step_fn:
@@ -278,11 +287,15 @@ class REDCO_API Trainer {
   void restore(const Checkpoint& checkpoint);
   void go_on_from(const Tree& last_ckpt_info);
   Tree in_compute_dtype(const Tree& params) const;
+  Autocast autocast() const;
+  // float16 has a range that small gradients leave.
+  bool is_scaled() const;
 
   std::shared_ptr<Deployer> deployer_;
   LossFn loss_fn_;
   std::shared_ptr<Optimizer> optimizer_;
   at::ScalarType compute_dtype_;
+  std::optional<at::ScalarType> autocast_dtype_;
   Schedule lr_schedule_fn_;
   std::optional<int64_t> accumulate_grad_batches_;
   TrainStepFn train_step_fn_;

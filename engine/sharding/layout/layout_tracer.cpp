@@ -75,6 +75,38 @@ bool shows_split(const Plan& plan) {
                      [](const auto& output) { return output.placements[mp].is_sharded(); });
 }
 
+// Whether a result is a sum over the ranks.
+bool sums(const Plan& plan) {
+  return std::any_of(plan.outputs.begin(), plan.outputs.end(),
+                     [](const auto& output) { return output.placements[mp].is_partial(); });
+}
+
+// What is done to a tensor that is split along `dim`, so that its parts will not do.
+std::string why_gathered(const Call& call, at::IntArrayRef sizes, int64_t dim, int64_t n_ranks) {
+  std::ostringstream text;
+  if (call.op.name == "aten::unbind") {
+    text << "unbound along the dimension that would be split";
+  } else if (const c10::IValue* size = call.find("size")) {
+    std::vector<int64_t> out = size->toIntVector();
+    text << "regrouped as " << at::IntArrayRef(out) << ", ";
+    // The dimension that begins where the split one did.
+    int64_t before = c10::multiply_integers(sizes.slice(0, size_t(dim))), n = 1;
+    size_t to = 0;
+    while (to < out.size() && n < before) n *= out[to++];
+    if (n != before || to == out.size())
+      text << "where the dimension that would be split stands behind others in one";
+    else if (out[to] % n_ranks != 0)
+      text << "which " << n_ranks << " ranks do not divide";
+    else
+      text << "which cuts through the parts";
+  } else if (logical_pieces(call) == 0) {
+    text << "split into pieces of several lengths: a parameter for each could be split";
+  } else {
+    text << "split into " << logical_pieces(call) << " pieces, which cuts through the parts";
+  }
+  return text.str();
+}
+
 }  // namespace
 
 LayoutTracer::LayoutTracer(std::vector<TracedParameter>& parameters,
@@ -139,7 +171,8 @@ void LayoutTracer::after(const Call& call, const Plan& plan, c10::ArrayRef<c10::
     if (now.is_sharded() && target.is_replicated() && regroups(call.op)) mend(call, i, own.split);
     if (splits_a_head(call, argument) && target.is_replicated())
       for (int weight : own.split)
-        mended_.emplace(weight, Correction{Placement::replicate(), "whole: it makes one head"});
+        mended_.emplace(weight, Correction{Placement::replicate(),
+                                           "whole: its parts would be parts of attention heads"});
     if (now.is_partial() && target.is_replicated()) own.summed = own.split;
     if (!now.is_replicated() && !target.is_replicated())
       made.split.insert(own.split.begin(), own.split.end());
@@ -183,7 +216,15 @@ void LayoutTracer::note(const at::Tensor& tensor, const Lineage& lineage) {
 bool LayoutTracer::decide_as(TracedParameter& parameter, const at::Tensor& seen,
                              Placement placement, std::string reason) {
   int dim = dim_of_parameter(seen, placement.dim, parameter.given);
-  if (dim < 0 || placement.block_length(parameter.given.size(dim)) < n_) return false;
+  if (dim < 0) {
+    parameter.reason = "used reshaped, so that a split has no dimension of its own: whole";
+    return false;
+  }
+  if (placement.block_length(parameter.given.size(dim)) < n_) {
+    parameter.reason = "its dimension " + std::to_string(dim) + " is shorter than the " +
+                       std::to_string(n_) + " ranks: whole";
+    return false;
+  }
   placement.dim = dim;
   parameter.placement = placement;
   parameter.reason = std::move(reason);
@@ -195,18 +236,21 @@ void LayoutTracer::decide(Call& call, size_t i, TracedParameter& parameter) {
   if (call.op.name == "aten::embedding" && i == 0) {
     parameter.is_embedding = true;
     if (!decide_as(parameter, seen, Placement::shard(0), "embedding: split along its rows"))
-      keep_whole(parameter, "an embedding of fewer rows than ranks: whole");
+      parameter.placement = Placement::replicate();
     return;
   }
   std::optional<Plan> plan = call.op.rule ? call.op.rule(call) : std::nullopt;
-  if (!plan) return;
+  if (!plan) {
+    parameter.reason = call.op.name + " works on the whole of it: whole";
+    return;
+  }
   const Placement& wanted = plan->inputs[i][mp];
   bool is_weight = products.contains(call.op.name) && seen.dim() > 1;
   if (is_weight && parameter.beside && (!parameter.beside->is_first || !wanted.is_sharded())) {
     follow_weight(parameter);
   } else if (wanted.is_sharded()) {
-    std::string reason = is_weight ? "its input comes split: split along its inputs"
-                                   : "follows what it is combined with";
+    std::string reason = is_weight && sums(*plan) ? "its input comes split: split along its inputs"
+                                                  : "follows what it is combined with";
     bool is_own = !parameter.beside;  // an adapter reads what its weight reads
     if (decide_as(parameter, seen, wanted, std::move(reason)) && is_weight && is_own)
       for (const TensorArgument& input : call.tensors)
@@ -217,6 +261,10 @@ void LayoutTracer::decide(Call& call, size_t i, TracedParameter& parameter) {
     keep_whole(parameter, "its input comes from outputs that stay whole: whole");
   } else if (is_weight) {
     split_outputs(call, i, parameter);
+  } else {
+    parameter.reason =
+        "not the weight of a product or an embedding, and used with what is whole: "
+        "whole";
   }
 }
 
@@ -236,6 +284,7 @@ bool LayoutTracer::comes_of_whole(const Call& call) const {
 
 // The dimension that the result shows, with nothing else to be moved for it but sums.
 void LayoutTracer::split_outputs(Call call, size_t i, TracedParameter& parameter) {
+  parameter.reason = call.op.name + " gives no dimension of it to split: whole";
   for (TensorArgument& argument : call.tensors)
     if (argument.placements[mp].is_partial()) argument.placements[mp] = {};
   TensorArgument& argument = call.tensors[i];
@@ -247,7 +296,6 @@ void LayoutTracer::split_outputs(Call call, size_t i, TracedParameter& parameter
                   "its input is whole: split along its outputs"))
       return;
   }
-  parameter.reason = "no dimension of its outputs is as large as the number of ranks: whole";
 }
 
 // What an adapter adds must lie as what the weight beside it puts out: split where that is, a sum
@@ -319,10 +367,8 @@ void LayoutTracer::mend(const Call& call, size_t i, const std::set<int>& weights
       reason << "split along its outputs, each of the " << pieces << " parts fused in it";
     } else {
       placement = {};
-      reason << "whole: its outputs, " << argument.sizes() << ", are regrouped";
-      if (const c10::IValue* sizes = call.find("size"))
-        reason << " as " << at::IntArrayRef(sizes->toIntVector());
-      reason << ", which " << n_ << " ranks do not divide";
+      reason << "whole: its outputs, " << argument.sizes() << ", are "
+             << why_gathered(call, argument.sizes(), split_dim, n_);
     }
     mended_.emplace(weight, Correction{placement, reason.str()});
   }

@@ -20,7 +20,7 @@ struct TracedParameter {
   std::vector<std::string> other_names;  ///< of a tied weight
   at::Tensor given;
   std::optional<Placement> placement = {};  ///< on mp; none: undecided
-  std::string reason = "not used as the weight of a product or an embedding: whole";
+  std::string reason = "the function that was watched does not use it: whole";
   bool is_mended = false;      ///< a correction has decided
   bool is_embedding = false;   ///< rows of it are looked up
   bool is_multiplied = false;  ///< it is the weight of a product

@@ -88,16 +88,22 @@ auto normalize_over(int64_t n, const MeshDims& over) {
     at::Tensor input = tensor_in(op, stack, {"input"});
     double momentum = number_in(op, stack, {"momentum", "exponential_average_factor"});
     double eps = number_in(op, stack, {"eps", "epsilon"});
-    auto [mean, variance] = statistics(input, n, over, mesh);
+    Statistics now = statistics(input, n, over, mesh);
+    const at::Tensor &mean = now.mean, &variance = now.variance;
     update(tensor_in(op, stack, {"running_mean"}), mean, momentum);
     update(tensor_in(op, stack, {"running_var"}),
            variance * (double(n) / double(std::max<int64_t>(n - 1, 1))), momentum);
     at::Tensor scale = (variance + eps).rsqrt_();
+    // The kernels want all that is by channel in one type.
+    auto like_statistics = [&](std::string_view name) {
+      at::Tensor values = tensor_in(op, stack, {name});
+      return values.defined() ? values.to(mean.scalar_type()) : values;
+    };
     at::Tensor output = at::empty_like(input);
     if (input.numel() > 0)
-      output = std::get<0>(at::native_batch_norm(input, tensor_in(op, stack, {"weight"}),
-                                                 tensor_in(op, stack, {"bias"}), mean, variance,
-                                                 false, 0, eps));
+      output = std::get<0>(at::native_batch_norm(input, like_statistics("weight"),
+                                                 like_statistics("bias"), mean, variance, false, 0,
+                                                 eps));
     stack = {output, mean, scale};
     // What cuDNN keeps for its own backward.
     if (op.returned.size() > 3) stack.push_back(at::empty({0}, input.options().dtype(at::kByte)));

@@ -1,0 +1,74 @@
+#include <redco/moves.h>
+
+#include "in_bytes.h"
+
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <set>
+#include <utility>
+
+namespace redco {
+
+namespace {
+
+thread_local Moving* current = nullptr;
+
+// One warning for each operator.
+void warn(const Move& move, const Moved& moved) {
+  constexpr int64_t many_bytes = 4 << 20;
+  thread_local std::set<std::string> warned;
+  if (moved.bytes < many_bytes || !warned.insert(move.what).second) return;
+  TORCH_WARN(move.what, move.line.empty() ? "" : ", called at ", move.line,
+             move.is_backward ? " in backward" : "",
+             ", works on whole tensors: ", in_bytes(moved.bytes),
+             " have been sent so far to make its arguments whole. ", advice(move.what));
+}
+
+}  // namespace
+
+const char* Move::name(Cause cause) {
+  static constexpr const char* names[] = {"other",           "operator",  "operator without rule",
+                                          "within operator", "request",   "parameters",
+                                          "gradients",       "checkpoint"};
+  return names[cause];
+}
+
+Moving::Moving(Move::Cause cause, std::string_view what, bool warns)
+    : outer_(std::exchange(current, this)), cause_(cause), what_(what), warns_(warns) {
+  if (cause == Move::request && outer_) {
+    cause_ = outer_->cause_;
+    what_ = outer_->what_;
+  }
+}
+
+Moving::~Moving() { current = outer_; }
+
+MoveCounters& move_counters() {
+  thread_local MoveCounters counters;
+  return counters;
+}
+
+void count_move(const std::string& group, Group::Kind kind, int64_t bytes) {
+  Move move;
+  move.line = call_site();
+  move.is_backward = torch::autograd::get_current_node() != nullptr;
+  move.group = group;
+  move.kind = kind;
+  if (current) {
+    move.cause = current->cause_;
+    move.what = current->what_;
+  }
+  MoveCounters& counters = move_counters();
+  Moved& moved = counters.moves[move];
+  const int bit = kind + Group::n_kinds * (group == "dp" ? 0 : group == "mp" ? 1 : 2);
+  if (!current || !(current->counted_ >> bit & 1)) ++moved.calls;
+  if (current) current->counted_ |= uint16_t(1 << bit);
+  ++moved.collectives;
+  moved.bytes += bytes;
+  if (!move.is_gather()) return;
+  counters.gathered_bytes += bytes;
+  if (current->warns_) warn(move, moved);
+}
+
+}  // namespace redco
