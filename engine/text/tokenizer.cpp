@@ -257,7 +257,8 @@ Encoding Tokenizer::State::encode(std::vector<Encoding> texts, const EncodeOptio
     auto n_special = static_cast<int64_t>(n_added(pieces));
     require(*options.max_length >= n_special, "max_length is ", *options.max_length,
             ", and the tokenizer adds ", n_special, " special tokens");
-    truncate(texts, static_cast<size_t>(*options.max_length - n_special), options.truncation_side);
+    truncate(texts, static_cast<size_t>(*options.max_length - n_special),
+             options.truncation_side.value_or(settings.truncation_side));
   }
   for (Encoding& text : texts)
     for (PostProcessor::Trim trim : pipeline.post_processor.trims)
@@ -277,7 +278,9 @@ Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 
 Tokenizer Tokenizer::from_json(const std::string& where, std::string_view tokenizer_json) {
-  return make_tokenizer(read_tokenizer_json(where, tokenizer_json), {});
+  Settings settings;
+  Pipeline pipeline = read_tokenizer_json(where, tokenizer_json, settings);
+  return make_tokenizer(std::move(pipeline), std::move(settings));
 }
 
 Tokenizer Tokenizer::from_sentencepiece(const std::string& where, std::string_view model) {
@@ -361,7 +364,8 @@ BatchEncoding Tokenizer::encode_batch(const std::vector<std::string>& texts,
   return batch;
 }
 
-std::string Tokenizer::decode(const std::vector<int64_t>& ids, const DecodeOptions& options) const {
+std::vector<std::string> Tokenizer::tokens_of(const std::vector<int64_t>& ids,
+                                              bool skip_special_tokens) const {
   std::vector<std::string> tokens;
   tokens.reserve(ids.size());
   for (int64_t id : ids) {
@@ -369,9 +373,25 @@ std::string Tokenizer::decode(const std::vector<int64_t>& ids, const DecodeOptio
             " is negative, as those of padding labels are: "
             "take them out before decoding");
     auto token = id_to_token(id);
-    if (token && !(options.skip_special_tokens && is_special(id)))
-      tokens.push_back(std::move(*token));
+    if (token && !(skip_special_tokens && is_special(id))) tokens.push_back(std::move(*token));
   }
+  return tokens;
+}
+
+bool Tokenizer::ends_inside_character(const std::vector<int64_t>& ids,
+                                      const DecodeOptions& options) const {
+  const auto& decoders = state_->pipeline.decoders;
+  auto reader = std::find_if(decoders.begin(), decoders.end(),
+                             [](const Decoder& step) { return step.bytes_of != nullptr; });
+  if (reader == decoders.end()) return false;
+  std::string bytes;
+  for (const std::string& token : tokens_of(ids, options.skip_special_tokens))
+    bytes += reader->bytes_of(token);
+  return ends_with_part_of_character(bytes);
+}
+
+std::string Tokenizer::decode(const std::vector<int64_t>& ids, const DecodeOptions& options) const {
+  std::vector<std::string> tokens = tokens_of(ids, options.skip_special_tokens);
   std::string text;
   if (state_->pipeline.decoders.empty()) {
     for (const std::string& token : tokens) text += (text.empty() ? "" : " ") + token;
@@ -383,7 +403,7 @@ std::string Tokenizer::decode(const std::vector<int64_t>& ids, const DecodeOptio
     };
     size_t given = size();
     for (const Decoder& step : state_->pipeline.decoders) {
-      step(tokens);
+      step.apply(tokens);
       check_growth(given, size());
     }
     for (const std::string& token : tokens) text += token;
@@ -444,8 +464,12 @@ void Tokenizer::set_special_token(const std::string& role, const std::string& to
   state_->settings.special_tokens[role] = token;
 }
 
+const Settings& Tokenizer::settings() const { return state_->settings; }
+
 Side Tokenizer::padding_side() const { return state_->settings.padding_side; }
 void Tokenizer::set_padding_side(Side side) { state_->settings.padding_side = side; }
+Side Tokenizer::truncation_side() const { return state_->settings.truncation_side; }
+void Tokenizer::set_truncation_side(Side side) { state_->settings.truncation_side = side; }
 std::optional<int64_t> Tokenizer::model_max_length() const {
   return state_->settings.model_max_length;
 }

@@ -356,6 +356,13 @@ AddedToken read_added_token(const JsonField& field) {
   return token;
 }
 
+// The sides that `transformers` takes where tokenizer_config.json names none.
+void read_side(const std::optional<JsonField>& part, Side& side) {
+  static const std::map<std::string, Side> sides = {{"Left", Side::left}, {"Right", Side::right}};
+  if (!part) return;
+  if (auto direction = part->find("direction")) side = one_of(*direction, sides);
+}
+
 }  // namespace
 
 Vocabulary read_vocabulary(const JsonField& field) {
@@ -374,7 +381,7 @@ Vocabulary read_vocabulary(const JsonField& field) {
   return vocabulary;
 }
 
-Pipeline read_tokenizer_json(const std::string& where, std::string_view text) {
+Pipeline read_tokenizer_json(const std::string& where, std::string_view text, Settings& settings) {
   nlohmann::json parsed = parse_json(where, text, max_depth);
   JsonField file(parsed, where);
   Pipeline pipeline;
@@ -387,6 +394,11 @@ Pipeline read_tokenizer_json(const std::string& where, std::string_view text) {
   if (auto added = file.find("added_tokens"))
     for (const JsonField& item : added->items())
       pipeline.added_tokens.push_back(read_added_token(item));
+  read_side(file.find("truncation"), settings.truncation_side);
+  auto padding = file.find("padding");
+  read_side(padding, settings.padding_side);
+  if (padding)
+    if (auto token = padding->find("pad_token")) settings.special_tokens["pad"] = token->text();
   return pipeline;
 }
 

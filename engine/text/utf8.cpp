@@ -67,6 +67,17 @@ std::string valid_utf8(std::string_view bytes) {
   return valid;
 }
 
+bool ends_with_part_of_character(std::string_view text) {
+  if (text.empty()) return false;
+  size_t begin = character_before(text, text.size());
+  CodePoint last = code_point_at(text, begin);
+  auto lead = static_cast<unsigned char>(text[begin]);
+  bool is_lead = lead >= 0xC2 && lead <= 0xF4;
+  // What is a part of a character has no byte that such a character cannot have.
+  return is_lead && last.value == 0xFFFD && begin + last.size == text.size() &&
+         last.size < character_size(text[begin]);
+}
+
 size_t character_before(std::string_view text, size_t end) {
   do --end;
   while (end > 0 && is_continuation(byte_at(text, end)));

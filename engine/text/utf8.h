@@ -33,6 +33,9 @@ void append_code_point(std::string& text, char32_t value);
 /// with errors="replace".
 std::string valid_utf8(std::string_view bytes);
 
+/// Whether the text ends with the first bytes of a character whose others may follow.
+bool ends_with_part_of_character(std::string_view text);
+
 /// Where the character that ends at `end` begins; `end` must not be 0.
 size_t character_before(std::string_view text, size_t end);
 

@@ -4,13 +4,14 @@
 
 #include <doctest/doctest.h>
 
+using redco::Json;
 using redco::Tokenizer;
-using redco::Tree;
+
 
 namespace {
 
-Tree message(const char* role, const char* content) {
-  return Tree::Dict{{"role", role}, {"content", content}};
+Json message(const char* role, const char* content) {
+  return Json::Object{{"role", role}, {"content", content}};
 }
 
 std::string render(const std::string& chat_template, bool prompt = false) {
@@ -19,7 +20,7 @@ std::string render(const std::string& chat_template, bool prompt = false) {
   parts.eos_id = 0;
   parts.chat_template = chat_template;
   return Tokenizer::from_parts("parts: ", parts)
-      .apply_chat_template(Tree::List{message("system", "S"), message("user", " hi ")}, prompt);
+      .apply_chat_template(Json::List{message("system", "S"), message("user", " hi ")}, prompt);
 }
 
 void check_error(const std::string& chat_template, std::initializer_list<const char*> parts) {
