@@ -191,11 +191,13 @@ class Renderer {
     require(out_.size() <= longest_text, "it writes more than ", longest_text, " bytes");
   }
 
-  // What the nodes write.
+  // What the nodes write; the variables that they set end with them.
   std::string written(const std::vector<Node>& nodes) {
     std::string before = std::move(out_);
     out_.clear();
+    scopes_.push_back(std::make_shared<Scope>());
     run_all(nodes);
+    scopes_.pop_back();
     std::swap(out_, before);
     return before;
   }
@@ -251,7 +253,6 @@ class Renderer {
       });
     bool is_complete = false;  // of an iteration
     auto changed_from = std::make_shared<Value>();
-    ++loop_depth_;
     for (size_t i = 0; i < items.size(); ++i) {
       count_steps();
       scopes_.push_back(std::make_shared<Scope>());
@@ -262,7 +263,6 @@ class Renderer {
       is_complete |= flow == Flow::on;
       if (flow == Flow::stop) break;
     }
-    --loop_depth_;
     if (is_complete) return Flow::on;
     // Jinja's `else` also follows iterations of which none came to its end.
     scopes_.push_back(std::make_shared<Scope>());
@@ -291,8 +291,8 @@ class Renderer {
                       {"first", {at == 0}},
                       {"last", {at + 1 == count}},
                       {"length", {count}},
-                      {"depth", {int64_t{loop_depth_}}},
-                      {"depth0", {int64_t{loop_depth_ - 1}}},
+                      {"depth", {int64_t{1}}},
+                      {"depth0", {int64_t{0}}},
                       {"previtem", i > 0 ? items[i - 1] : none},
                       {"nextitem", i + 1 < items.size() ? items[i + 1] : none},
                       {"cycle", make_function(cycle)},
@@ -490,7 +490,6 @@ class Renderer {
   int64_t steps_ = 0;
   int line_ = 1;
   int depth_ = 0;
-  int loop_depth_ = 0;
 };
 
 }  // namespace

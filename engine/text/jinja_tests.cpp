@@ -61,7 +61,10 @@ const std::map<std::string, Test>& tests() {
          return has_items(v) && v.kind != Value::Kind::generator;
        }},
       {"iterable", [](const Value& v, const Arguments&) { return has_items(v); }},
-      {"callable", [](const Value& v, const Arguments&) { return v.function() != nullptr; }},
+      {"callable",
+       [](const Value& v, const Arguments&) {
+         return v.function() != nullptr || v.get<Value::Undefined>() != nullptr;
+       }},
       {"boolean", [](const Value& v, const Arguments&) { return v.get<bool>() != nullptr; }},
       {"integer", [](const Value& v, const Arguments&) { return v.get<int64_t>() != nullptr; }},
       {"float", [](const Value& v, const Arguments&) { return v.get<double>() != nullptr; }},

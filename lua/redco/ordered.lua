@@ -7,10 +7,10 @@ local ordered = {}
 
 ordered.table = registry.define("redco.ordered_table", [[
 ordered_table(entries: list = {}) -> table
-A table that remembers the order of its keys. `entries` is a list of {key, value}; an entry without a
-value is a JSON null. Keys that are set later come last. Tables that are read from JSON files remember
-their order, too; `redco.ordered_pairs` walks it, and chat templates and JSON files keep it. `pairs`
-and `redco.tree` don't.]], function(entries)
+A table that remembers the order of its keys. `entries` is a list of {key, value}; an entry without
+a value is a JSON null. Keys that are set later come last. Tables that are read from JSON files
+remember their order, too; `redco.ordered_pairs` walks it, and chat templates and JSON files keep
+it. `pairs` and `redco.tree` don't.]], function(entries)
   local result = native.ordered_table()
   for i, entry in ipairs(entries or {}) do
     if type(entry) ~= "table" or type(entry[1]) ~= "string" then
@@ -30,10 +30,10 @@ and `redco.tree` don't.]], function(entries)
 end)
 
 ordered.pairs = registry.define("redco.ordered_pairs", [[
-ordered_pairs(table) -> function
-Iterates over keys and values, `for key, value in redco.ordered_pairs(t) do`, in the order of a
-table's keys. The keys of a plain table are sorted by their bytes. Keys must be strings. Entries that
-are null in JSON are left out, as `pairs` leaves them out.]], function(object)
+ordered_pairs(object: table) -> function
+Iterates over keys and values, `for key, value in redco.ordered_pairs(object) do`, in the order of
+a table's keys. The keys of a plain table are sorted by their bytes. Keys must be strings. Entries
+that are null in JSON are left out, as `pairs` leaves them out.]], function(object)
   if type(object) ~= "table" then
     fail("ordered_pairs: expected a table, got %s", tostring(object))
   end

@@ -73,7 +73,7 @@ class Programs:
     def variables(self):
         result = {'messages': [self.message() for _ in range(self.rng.randrange(1, 5))],
                   'add_generation_prompt': self.chance(0.5), 'bos_token': '<s>', 'eos_token': '</s>',
-                  's': self.word(), 'n': self.rng.randrange(-3, 12), 'f': self.rng.choice([0.5, -2.0, 1e16]),
+                  's': self.word(), 'n': self.rng.randrange(-3, 12), 'f': self.rng.choice([0.5, -2.0, 1e16, 1e15, 123456.75, 0.0001, 1e-5]),
                   'l': [self.word() for _ in range(self.rng.randrange(5))],
                   'numbers': [self.rng.randrange(-5, 9) for _ in range(self.rng.randrange(5))],
                   'd': {key: self.value(1) for key in self.rng.sample(KEYS, self.rng.randrange(5))},
