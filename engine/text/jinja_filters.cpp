@@ -1,5 +1,6 @@
 #include "jinja_text.h"
 #include "jinja_values.h"
+#include "utf8.h"
 
 #include <algorithm>
 #include <charconv>

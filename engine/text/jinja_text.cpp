@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 
@@ -90,10 +91,27 @@ std::string repr_of_text(std::string_view text) {
   return result + quote;
 }
 
+// The shortest digits that give the number back, as Python writes them.
 std::string text_of_real(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
-  return nlohmann::json(value).dump();
+  std::array<char, 32> written;
+  auto end = std::to_chars(written.data(), written.data() + written.size(), value,
+                           std::chars_format::scientific);
+  std::string digits(written.data(), end.ptr);
+  size_t e = digits.find('e');
+  int exponent = std::stoi(digits.substr(e + 1));
+  if (exponent < -4 || exponent >= 16) return digits;
+  std::string sign = value < 0 || digits[0] == '-' ? "-" : "";
+  digits = digits.substr(sign.size(), e - sign.size());
+  std::erase(digits, '.');
+  auto size = static_cast<int>(digits.size());
+  if (exponent < 0)
+    return sign + "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
+  if (size <= exponent + 1)
+    return sign + digits + std::string(static_cast<size_t>(exponent + 1 - size), '0') + ".0";
+  auto point = static_cast<size_t>(exponent) + 1;
+  return sign + digits.substr(0, point) + "." + digits.substr(point);
 }
 
 // repr(value) is added to `out`.
@@ -315,11 +333,6 @@ std::vector<std::string> characters(std::string_view text) {
     i += size;
   }
   return result;
-}
-
-size_t count_characters(std::string_view text) {
-  return static_cast<size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
 std::vector<std::string> lines_of(std::string_view text, bool keep_ends) {

@@ -28,7 +28,6 @@ std::string format_fields(const std::string& text, const Arguments& arguments);
 
 /// The characters of a text.
 std::vector<std::string> characters(std::string_view text);
-size_t count_characters(std::string_view text);
 /// The lines of a text as Python's splitlines cuts it.
 std::vector<std::string> lines_of(std::string_view text, bool keep_ends = false);
 

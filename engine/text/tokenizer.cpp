@@ -30,11 +30,6 @@ void check_growth(size_t given, size_t made) {
   require(made <= 1'000'000 + 1000 * given, "the tokenizer makes ", made, " bytes of ", given);
 }
 
-size_t count_characters(std::string_view text) {
-  return static_cast<size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
-}
-
 void truncate(Encoding& encoding, size_t length, Side side) {
   auto cut = [&](auto& list) {
     if (list.size() <= length) return;
@@ -118,13 +113,15 @@ namespace {
 class Encoder {
  public:
   Encoder(const Tokenizer::State& state, const EncodeOptions& options, WordCache* cache)
-      : state_(state), options_(options), cache_(cache) {}
+      : state_(state),
+        options_(options),
+        tracks_(options.with_offsets || state.pipeline.needs_origins),
+        cache_(cache) {}
 
   Encoding encode(std::string_view given) {
     size_t characters = 0, counted = 0;
     auto character = [&](size_t position) {
-      if (options_.with_offsets)
-        characters += count_characters(given.substr(counted, position - counted));
+      if (tracks_) characters += count_characters(given.substr(counted, position - counted));
       counted = position;
       return characters;
     };
@@ -132,8 +129,7 @@ class Encoder {
         given,
         [&](Range range) {
           size_t first = character(range.begin);
-          Text text(given.substr(range.begin, range.end - range.begin), first,
-                    options_.with_offsets);
+          Text text(given.substr(range.begin, range.end - range.begin), first, tracks_);
           state_.normalize(text);
           add_normalized(std::move(text), range.begin == 0);
         },
@@ -199,6 +195,7 @@ class Encoder {
 
   const Tokenizer::State& state_;
   const EncodeOptions& options_;
+  bool tracks_;
   WordCache* cache_;
   Encoding result_;
 };
@@ -209,7 +206,9 @@ Tokenizer::State::State(Pipeline made, Settings given, std::map<std::string, std
     : pipeline(std::move(made)), settings(std::move(given)), files(std::move(read)) {
   if (pipeline.model->has_independent_words())
     pipeline.pre_tokenizers.push_back(split_before_space_symbols());
-  for (const AddedToken& token : pipeline.added_tokens) add(token);
+  for (bool special : {true, false})
+    for (const AddedToken& token : pipeline.added_tokens)
+      if (token.special == special) add(token);
   for (const AddedToken& token : pipeline.normalized_tokens) {
     in_normalized.add(token, token.content);
     added.insert_or_assign(token.content, token);
@@ -438,9 +437,10 @@ std::optional<std::string> Tokenizer::id_to_token(int64_t id) const {
 }
 
 bool Tokenizer::is_special(int64_t id) const {
-  auto content = state_->added_by_id.find(id);
-  if (content == state_->added_by_id.end()) return false;
-  auto token = state_->added.find(content->second);
+  // By its text, as in `tokenizers`: a vocabulary may have a token twice.
+  auto content = id_to_token(id);
+  if (!content) return false;
+  auto token = state_->added.find(*content);
   return token != state_->added.end() && token->second.special;
 }
 

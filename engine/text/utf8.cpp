@@ -1,5 +1,7 @@
 #include "utf8.h"
 
+#include <algorithm>
+
 namespace redco::text {
 
 namespace {
@@ -31,6 +33,11 @@ CodePoint code_point_at(std::string_view text, size_t position) {
     value = value << 6 | (next & 0x3Fu);
   }
   return {value, size};
+}
+
+size_t count_characters(std::string_view text) {
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
 void append_code_point(std::string& text, char32_t value) {

@@ -27,6 +27,8 @@ inline size_t character_size(char lead) {
   return byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
 }
 
+size_t count_characters(std::string_view text);
+
 void append_code_point(std::string& text, char32_t value);
 
 /// The text with U+FFFD for each maximal subpart of bytes that are not UTF-8, as Python decodes

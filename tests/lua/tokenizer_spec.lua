@@ -170,6 +170,26 @@ test("texts are truncated at the side that the files name, or the call", functio
   expect_equal(folder_with([[{"truncation_side": "right"}]], sides).truncation_side, "right")
 end)
 
+-- Normal forms and their offsets, classes of characters, unknown runs, added tokens that look alike,
+-- ties: as `tokenizers` 0.22.2 has them. tests/peers compares random ones.
+test("steps of tokenizers", function()
+  local native = require "redco.native"
+  for i, made in ipairs(redco.data.json "../cases/tokenizer_steps.json") do
+    local tok = folder_with("{}", function()
+      return native.json_encode("", made.tokenizer)
+    end)
+    for _, case in ipairs(made.cases) do
+      local what = ("tokenizer %d, %q: "):format(i, case.text)
+      expect_equal(what .. list(tok:encode(case.text)), what .. list(case.ids))
+      expect_equal(what .. list(tok:tokenize(case.text)), what .. list(case.tokens))
+      local offsets = tok(case.text, { return_offsets_mapping = true }).offset_mapping[0]:tolist()
+      for j, pair in ipairs(case.offsets) do
+        expect_equal(what .. j .. ": " .. list(offsets[j]), what .. j .. ": " .. list(pair))
+      end
+    end
+  end
+end)
+
 test("chat templates see the keys of tools in their order", function()
   local tok = folder_with [[{"chat_template": [
     {"name": "default", "template": "{{ tools is none }}"},

@@ -17,7 +17,7 @@ class RandomTokenizer:
 
     def __init__(self, rng, make_text, charsmap):
         self.rng, self.make_text, self.charsmap = rng, make_text, charsmap
-        self.corpus = [make_text(rng) for _ in range(30)]
+        self.corpus = [make_text(rng) for _ in range(30)] + ['a']
         self.file = None
 
     def chance(self, p):
@@ -90,12 +90,10 @@ class RandomTokenizer:
         model = self.trained(models.BPE(unk_token='<unk>' if special else None), trainer, pre_tokenizer)
         model['ignore_merges'] = self.chance(0.3)
         model['fuse_unk'] = self.chance(0.5)
-        if not alphabet and self.chance(0.5):
+        if not alphabet and not prefix and not suffix and self.chance(0.5):
             model['byte_fallback'] = True
             for token in BYTES:
                 model['vocab'].setdefault(token, len(model['vocab']))
-        if not alphabet and self.chance(0.2):
-            model['unk_token'] = None
         return model
 
     def unigram(self):

@@ -92,11 +92,11 @@ def ours(program, dump, path, texts, folder):
         return [json.loads(line) for line in file]
 
 
-def compare(name, texts, got, expect, is_tie):
+def compare(name, texts, got, expect):
     wrong = 0
     for text, row in zip(texts, got, strict=True):
         for key, value in expect(text.decode('utf-8', 'replace')).items():
-            if row[key] != value and not (key == 'ids' and is_tie(row[key], value)):
+            if row[key] != value:
                 wrong += 1
                 if wrong <= 5:
                     print(f'{name}: {key} of {text!r}\n  expected {value}\n  got      {row[key]}')
@@ -113,7 +113,7 @@ def expected_of_tokenizers(path):
         full = tokenizer.encode(text)
         return dict(ids=full.ids, offsets=[list(pair) for pair in full.offsets],
                     decoded=tokenizer.decode(full.ids, skip_special_tokens=False))
-    return expect, lambda ids, expected: False
+    return expect
 
 
 def expected_of_sentencepiece(path):
@@ -126,17 +126,18 @@ def expected_of_sentencepiece(path):
         ids = processor.encode(text)
         return dict(ids=ids, decoded=processor.decode(ids))
 
-    # Of ways with the same score rounding decides, and it sums in single precision.
-    def is_tie(ids, expected):
-        def total(pieces):
-            return sum(processor.get_score(piece) for piece in pieces)
-        return len(ids) == len(expected) and \
-                abs(total(ids) - total(expected)) <= 1e-6 * abs(total(expected))
-    return expect, is_tie
+    return expect
+
+
+def is_stable(character):
+    """Whether the character is what it was in Unicode 3.2: some libraries' tables are that old."""
+    old = unicodedata.ucd_3_2_0.category(character)
+    return old != 'Cn' and old == unicodedata.category(character)
 
 
 def valid_text(rng):
-    return random_text(rng).decode('utf-8', 'replace')
+    text = random_text(rng).decode('utf-8', 'replace')
+    return ''.join(c for c in text if is_stable(c) or any(c in word for word in WORDS))
 
 
 def random_tokenizers(options, folder):
@@ -206,8 +207,9 @@ def compare_random(options, folder):
                 n_jobs += 1
                 try:
                     expected = expected_of_job(tokenizer, job)
-                except Exception as error:  # pylint: disable=broad-except
-                    if 'error' not in got:
+                except BaseException as error:  # pylint: disable=broad-except
+                    # What makes theirs panic has no right answer.
+                    if 'error' not in got and isinstance(error, Exception):
                         print(f'tokenizer {i}: {job}: tokenizers raises {error}')
                         n_wrong += 1
                     continue
@@ -245,7 +247,7 @@ def main():
                 path = case.parent / file
                 if path.exists():
                     got = ours(program, dump, path, texts, folder)
-                    wrong += compare(f'{case.parent.name}/{file}', texts, got, *expected(path))
+                    wrong += compare(f'{case.parent.name}/{file}', texts, got, expected(path))
         wrong += compare_random(options, folder)
     sys.exit(1 if wrong else 0)
 
