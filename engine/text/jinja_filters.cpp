@@ -308,6 +308,8 @@ Value map(const Value& value, const Arguments& arguments) {
     name = text_of(arguments.positional[0]);
     rest.positional.erase(rest.positional.begin());
   }
+  // As in Jinja none, 0 and the like have no items here.
+  if (!is_true(value)) return generator({});
   for (const Value& item : items_of(value, "map")) {
     result.push_back(name.empty() ? at_path(item, to_text(*path), fallback)
                                   : apply_filter(name, item, rest));
@@ -328,6 +330,8 @@ Value select(const Value& value, const Arguments& arguments) {
   std::string path = of_attribute ? to_text(take()) : "";
   std::string test = rest.positional.empty() ? "" : text_of(take());
   Value::List kept;
+  // As in Jinja none, 0 and the like have no items here.
+  if (!is_true(value)) return generator({});
   for (const Value& item : items_of(value, "select")) {
     Value looked_at = of_attribute ? at_path(item, path) : item;
     bool holds = test.empty() ? is_true(looked_at) : apply_test(test, looked_at, rest);

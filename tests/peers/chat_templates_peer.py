@@ -154,7 +154,7 @@ def main():
     parser.add_argument('program')
     parser.add_argument('tests')
     parser.add_argument('--seed', default='0')
-    parser.add_argument('--count', type=int, default=500)
+    parser.add_argument('--count', type=int, default=200)
     options = parser.parse_args()
     cases = list(fixed_cases())
     n_fixed = len(cases)

@@ -92,11 +92,11 @@ def ours(program, dump, path, texts, folder):
         return [json.loads(line) for line in file]
 
 
-def compare(name, texts, got, expect):
+def compare(name, texts, got, expect, is_tie):
     wrong = 0
     for text, row in zip(texts, got, strict=True):
         for key, value in expect(text.decode('utf-8', 'replace')).items():
-            if row[key] != value:
+            if row[key] != value and not (key == 'ids' and is_tie(row[key], value)):
                 wrong += 1
                 if wrong <= 5:
                     print(f'{name}: {key} of {text!r}\n  expected {value}\n  got      {row[key]}')
@@ -113,7 +113,7 @@ def expected_of_tokenizers(path):
         full = tokenizer.encode(text)
         return dict(ids=full.ids, offsets=[list(pair) for pair in full.offsets],
                     decoded=tokenizer.decode(full.ids, skip_special_tokens=False))
-    return expect
+    return expect, lambda ids, expected: False
 
 
 def expected_of_sentencepiece(path):
@@ -126,7 +126,13 @@ def expected_of_sentencepiece(path):
         ids = processor.encode(text)
         return dict(ids=ids, decoded=processor.decode(ids))
 
-    return expect
+    # Over a paragraph the float32 sums may still round differently: equal scores are no difference.
+    def is_tie(ids, expected):
+        def total(pieces):
+            return sum(processor.get_score(piece) for piece in pieces)
+        return len(ids) == len(expected) and \
+            abs(total(ids) - total(expected)) <= 1e-6 * abs(total(expected))
+    return expect, is_tie
 
 
 def is_stable(character):
@@ -247,7 +253,7 @@ def main():
                 path = case.parent / file
                 if path.exists():
                     got = ours(program, dump, path, texts, folder)
-                    wrong += compare(f'{case.parent.name}/{file}', texts, got, expected(path))
+                    wrong += compare(f'{case.parent.name}/{file}', texts, got, *expected(path))
         wrong += compare_random(options, folder)
     sys.exit(1 if wrong else 0)
 
