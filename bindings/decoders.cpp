@@ -1,6 +1,7 @@
 // What redco.data decodes files with, and JSON for the Lua files of this library.
 #include "decoders.h"
 
+#include "json_values.h"
 #include "registry.h"
 #include "tensor.h"
 #include "values.h"
@@ -22,14 +23,14 @@ std::string_view check_bytes(lua_State* L, int index) {
 }
 
 int json_decode(lua_State* L) {
-  push_tree(L, tree_from_json(luaL_checkstring(L, 1) + std::string(": "), check_bytes(L, 2)));
+  push_json(L, read_json(luaL_checkstring(L, 1) + std::string(": "), check_bytes(L, 2)));
   return 1;
 }
 
 int json_encode(lua_State* L) {
   int indent = lua_isnoneornil(L, 3) ? -1 : static_cast<int>(luaL_checkinteger(L, 3));
-  std::string text =
-      json_from_tree(luaL_checkstring(L, 1) + std::string(": "), check_tree(L, 2), indent);
+  std::string text = write_json(luaL_checkstring(L, 1) + std::string(": "),
+                                check_json(L, 2, "a JSON value"), indent);
   lua_pushlstring(L, text.data(), text.size());
   return 1;
 }

@@ -4,6 +4,7 @@
 #include "context.h"
 #include "data_files.h"
 #include "decoders.h"
+#include "json_values.h"
 #include "optim.h"
 #include "options.h"
 #include "registry.h"
@@ -110,6 +111,7 @@ int open_redco(lua_State* L) {
   lua_pushcfunction(L, fused_linear_cross_entropy);
   lua_setfield(L, -2, "linear_cross_entropy");
   add_decoders(L);
+  add_ordered_tables(L);
   add_data_files(L);
   register_functions(
       L, "redco.",

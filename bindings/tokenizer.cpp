@@ -2,6 +2,7 @@
 #include "tokenizer.h"
 
 #include "arguments.h"
+#include "json_values.h"
 #include "object.h"
 #include "sharding.h"
 #include "tensor.h"
@@ -294,18 +295,30 @@ int save_pretrained(lua_State* L) {
   return 0;
 }
 
+Json::Object template_variables(NamedArguments& args) {
+  lua_State* L = args.state();
+  return balanced(L, [&]() -> Json::Object {
+    args.push("variables");
+    if (lua_isnil(L, -1)) return {};
+    Json variables = check_json(L, -1, "variables");
+    auto members = variables.get<Json::Object>();
+    require(members != nullptr, args.function(), ": variables: expected a table of names, got ",
+            described(L, -1));
+    return *members;
+  });
+}
+
 int apply_chat_template(lua_State* L) {
   Tokenizer& tokenizer = self(L);
   require(lua_istable(L, 2), "Tokenizer:apply_chat_template: expected a list of messages, got ",
           described(L, 2));
-  Tree messages = check_tree(L, 2, "messages");
+  Json messages = check_json(L, 2, "messages");
   NamedArguments args = named(L, 3, "Tokenizer:apply_chat_template");
   bool prompt = args.get<bool>("add_generation_prompt", false);
   bool tokenize = args.get<bool>("tokenize", true);
-  auto variables = args.optional<Tree>("variables");
+  Json::Object variables = template_variables(args);
   args.finish();
-  std::string text = tokenizer.apply_chat_template(
-      messages, prompt, variables ? variables->as<Tree::Dict>() : Tree::Dict());
+  std::string text = tokenizer.apply_chat_template(messages, prompt, variables);
   if (!tokenize) {
     push_text(L, text);
     return 1;
@@ -367,8 +380,9 @@ int field(lua_State* L) {
   if (name == "vocab_size")
     return push_optional(std::optional(tokenizer.vocab_size()), push_integer);
   if (name == "model_max_length") return push_optional(tokenizer.model_max_length(), push_integer);
-  if (name == "padding_side") {
-    lua_pushstring(L, tokenizer.padding_side() == Side::left ? "left" : "right");
+  if (name == "padding_side" || name == "truncation_side") {
+    Side side = name == "padding_side" ? tokenizer.padding_side() : tokenizer.truncation_side();
+    lua_pushstring(L, side == Side::left ? "left" : "right");
     return 1;
   }
   if (name == "chat_template") {
@@ -381,15 +395,19 @@ int field(lua_State* L) {
 int set_field(lua_State* L) {
   Tokenizer& tokenizer = self(L);
   std::string name = luaL_checkstring(L, 2);
-  if (std::string role = role_of(name, "_token"); !role.empty())
+  if (std::string role = role_of(name, "_token"); !role.empty()) {
     tokenizer.set_special_token(role, check_text(L, 3, "Tokenizer: " + name));
-  else if (name == "padding_side")
-    tokenizer.set_padding_side(
-        check_side("Tokenizer: padding_side", check_text(L, 3, "Tokenizer: padding_side")));
-  else
+  } else if (name == "padding_side" || name == "truncation_side") {
+    std::string what = "Tokenizer: " + name;
+    Side side = check_side(what, check_text(L, 3, what));
+    if (name == "padding_side")
+      tokenizer.set_padding_side(side);
+    else
+      tokenizer.set_truncation_side(side);
+  } else {
     fail("a Tokenizer's '", name,
-         "' cannot be set; special tokens such as pad_token can, and "
-         "padding_side");
+         "' cannot be set; special tokens such as pad_token, padding_side and truncation_side can");
+  }
   return 0;
 }
 
@@ -406,10 +424,12 @@ void push_tokenizer(lua_State* L, Tokenizer tokenizer) {
 
 constexpr const char* tokenizer_text =
     R"text(Tokenizer {vocab_size, model_max_length, chat_template,
-  padding_side, bos_token, eos_token, unk_token, sep_token, cls_token, pad_token, mask_token,
-  bos_token_id, eos_token_id, unk_token_id, sep_token_id, cls_token_id, pad_token_id, mask_token_id}
-Text to token ids and back. It is called for batches:
-`tok(texts, {...})`. The special tokens and padding_side can be set, and #tok counts all tokens.)text";
+  padding_side, truncation_side,
+  bos_token, eos_token, unk_token, sep_token, cls_token, pad_token, mask_token, bos_token_id,
+  eos_token_id, unk_token_id, sep_token_id, cls_token_id, pad_token_id, mask_token_id}
+Text to token ids and back. It is called for batches: `tok(texts, {...})`. The special tokens,
+padding_side and truncation_side can be set, and #tok counts all tokens. The sides are those of
+tokenizer_config.json, else of tokenizer.json, else "right".)text";
 
 constexpr const char* call_text =
     R"text(__call(self, texts: string or list of strings, {padding: boolean or string = false,
@@ -425,12 +445,12 @@ void add_tokenizer(lua_State* L) {
       L, tokenizer_text,
       {{"encode", encode,
         "encode(self, text, {add_special_tokens = true, truncation = false, max_length, "
-        "truncation_side = \"right\", text_pair}) -> list of integers\n"
+        "truncation_side, text_pair}) -> list of integers\n"
         "The text's token ids. Text is UTF-8; bytes that are not count as U+FFFD. For batches as "
         "tensors call the tokenizer itself: tok(texts, {...})."},
        {"tokenize", tokenize,
         "tokenize(self, text, {add_special_tokens = false, truncation = false, max_length, "
-        "truncation_side = \"right\", text_pair}) -> list of strings\n"
+        "truncation_side, text_pair}) -> list of strings\n"
         "The text's tokens as the vocabulary writes them; arguments as `encode`'s."},
        {"decode", decode,
         "decode(self, ids, {skip_special_tokens = false, clean_up_tokenization_spaces}) -> string\n"
@@ -458,7 +478,10 @@ void add_tokenizer(lua_State* L) {
         "variables}) -> list of integers or string\n"
         "A conversation, {{role = \"user\", content = \"...\"}, ...}, as the model was trained to "
         "see it: its token ids, or with tokenize = false its text. `variables` is a table of what "
-        "else the template asks for."},
+        "else the template asks for, such as `tools`. Templates see the keys of tables that were "
+        "read "
+        "from JSON, and of `redco.ordered_table`, in their order, and those of other tables "
+        "sorted."},
        {"save_pretrained", save_pretrained,
         "save_pretrained(self, folder)\n"
         "Writes the files the tokenizer was read from into a folder, which is made if need be, "

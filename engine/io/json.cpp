@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <limits>
+#include <set>
 #include <utility>
 
 namespace redco {
@@ -16,65 +17,191 @@ using nlohmann::json;
 
 constexpr int kMaxDepth = 500;
 
-Tree tree_of(const json& value) {
-  if (value.is_boolean()) return value.get<bool>();
-  if (value.is_string()) return value.get<std::string>();
-  if (value.is_number_unsigned() &&
-      value.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()})
-    return value.get<double>();
-  if (value.is_number_integer()) return value.get<int64_t>();
-  if (value.is_number()) return value.get<double>();
-  if (value.is_array()) {
-    Tree::List list;
-    for (const json& child : value) list.push_back(tree_of(child));
-    return list;
+// Builds a Json from the parser's events. The parser's own values would sort the keys.
+class JsonBuilder final : public nlohmann::json_sax<json> {
+ public:
+  explicit JsonBuilder(const std::string& where) : where_(where) {}
+
+  Json take() { return std::move(root_); }
+
+  bool null() override { return add({}); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(number_integer_t value) override { return add(value); }
+  bool number_unsigned(number_unsigned_t value) override {
+    if (value > uint64_t{std::numeric_limits<int64_t>::max()})
+      return add(static_cast<double>(value));
+    return add(static_cast<int64_t>(value));
   }
-  if (value.is_object()) {
-    Tree::Dict dict;
-    for (const auto& [key, child] : value.items()) dict.emplace(key, tree_of(child));
-    return dict;
+  bool number_float(number_float_t value, const string_t&) override { return add(value); }
+  bool string(string_t& value) override { return add(std::move(value)); }
+  bool binary(binary_t&) override { return false; }
+
+  bool start_object(size_t) override { return open(Json(Json::Object())); }
+  bool key(string_t& name) override {
+    require(open_.back().keys.insert(name).second, where_, "the key ", in_quotes(name),
+            " is there twice, expected once");
+    open_.back().key = std::move(name);
+    return true;
   }
+  bool end_object() override { return close(); }
+  bool start_array(size_t) override { return open(Json(Json::List())); }
+  bool end_array() override { return close(); }
+
+  bool parse_error(size_t, const std::string&, const json::exception& error) override {
+    fail(where_, "not valid JSON: ", excerpt(error.what(), 200));
+  }
+
+ private:
+  // A list or object whose end has not come.
+  struct Open {
+    Json value;
+    std::string key;             ///< of the next entry
+    std::set<std::string> keys;  ///< those there were
+  };
+
+  bool open(Json value) {
+    require(open_.size() < kMaxDepth, where_, "nested deeper than the ", kMaxDepth,
+            " levels expected");
+    open_.push_back({std::move(value), {}, {}});
+    return true;
+  }
+
+  bool close() {
+    Json value = std::move(open_.back().value);
+    open_.pop_back();
+    return add(std::move(value));
+  }
+
+  bool add(Json value) {
+    if (open_.empty())
+      root_ = std::move(value);
+    else if (auto* list = std::get_if<Json::List>(&open_.back().value.value))
+      list->push_back(std::move(value));
+    else
+      std::get<Json::Object>(open_.back().value.value)
+          .emplace_back(std::move(open_.back().key), std::move(value));
+    return true;
+  }
+
+  const std::string& where_;
+  std::vector<Open> open_;
+  Json root_;
+};
+
+class JsonWriter {
+ public:
+  JsonWriter(const std::string& where, int indent) : where_(where), indent_(indent) {}
+
+  void write(const Json& value, int depth = 0) {
+    require(depth <= kMaxDepth, where_, "nested deeper than ", kMaxDepth, " levels");
+    if (auto list = value.get<Json::List>()) {
+      write_all(*list, '[', ']', depth, [&](const Json& entry) { write(entry, depth + 1); });
+    } else if (auto object = value.get<Json::Object>()) {
+      write_all(*object, '{', '}', depth, [&](const auto& entry) {
+        text_ += json_string(where_, entry.first) + (indent_ < 0 ? ":" : ": ");
+        write(entry.second, depth + 1);
+      });
+    } else if (auto text = value.get<std::string>()) {
+      text_ += json_string(where_, *text);
+    } else if (auto real = value.get<double>()) {
+      require(std::isfinite(*real), where_, "JSON has no number for ", *real);
+      text_ += json(*real).dump();
+    } else if (auto integer = value.get<int64_t>()) {
+      text_ += std::to_string(*integer);
+    } else {
+      auto boolean = value.get<bool>();
+      text_ += boolean == nullptr ? "null" : *boolean ? "true" : "false";
+    }
+  }
+
+  std::string take() { return std::move(text_); }
+
+ private:
+  template <class Entries, class Write>
+  void write_all(const Entries& entries, char begin, char end, int depth, Write write_entry) {
+    text_ += begin;
+    bool is_first = true;
+    for (const auto& entry : entries) {
+      if (!is_first) text_ += ',';
+      is_first = false;
+      break_line(depth + 1);
+      write_entry(entry);
+    }
+    if (!entries.empty()) break_line(depth);
+    text_ += end;
+  }
+
+  void break_line(int depth) {
+    if (indent_ < 0) return;
+    text_ += '\n';
+    text_.append(static_cast<size_t>(indent_) * static_cast<size_t>(depth), ' ');
+  }
+
+  const std::string& where_;
+  int indent_;
+  std::string text_;
+};
+
+Tree tree_of(Json value) {
+  if (auto list = std::get_if<Json::List>(&value.value)) {
+    Tree::List entries;
+    for (Json& entry : *list) entries.push_back(tree_of(std::move(entry)));
+    return entries;
+  }
+  if (auto object = std::get_if<Json::Object>(&value.value)) {
+    Tree::Dict entries;
+    for (auto& [key, entry] : *object) entries.emplace(key, tree_of(std::move(entry)));
+    return entries;
+  }
+  if (auto text = std::get_if<std::string>(&value.value)) return std::move(*text);
+  if (auto real = value.get<double>()) return *real;
+  if (auto integer = value.get<int64_t>()) return *integer;
+  if (auto boolean = value.get<bool>()) return *boolean;
   return {};
 }
 
-json json_of(const std::string& where, const Tree& tree, int depth) {
+Json json_of(const std::string& where, const Tree& tree, int depth) {
   require(depth <= kMaxDepth, where, "nested deeper than ", kMaxDepth, " levels");
+  require(!tree.is_tensor(), where, "JSON has no tensors");
   if (tree.is<bool>()) return tree.as<bool>();
   if (tree.is<int64_t>()) return tree.as<int64_t>();
-  if (tree.is<double>()) {
-    require(std::isfinite(tree.as<double>()), where, "JSON has no number for ", tree.as<double>());
-    return tree.as<double>();
-  }
-  if (tree.is<std::string>()) {
-    json_string(where, tree.as<std::string>());
-    return tree.as<std::string>();
-  }
-  require(!tree.is_tensor(), where, "JSON has no tensors");
+  if (tree.is<double>()) return tree.as<double>();
+  if (tree.is<std::string>()) return tree.as<std::string>();
+  if (tree.is_none()) return {};
   if (tree.is<Tree::List>() && !tree.as<Tree::List>().empty()) {
-    json list = json::array();
-    for (const Tree& child : tree.as<Tree::List>())
-      list.push_back(json_of(where, child, depth + 1));
+    Json::List list;
+    for (const Tree& entry : tree.as<Tree::List>())
+      list.push_back(json_of(where, entry, depth + 1));
     return list;
   }
-  if (tree.is_none()) return nullptr;
-  json object = json::object();
-  if (tree.is<Tree::Dict>()) {
-    for (const auto& [key, child] : tree.as<Tree::Dict>()) {
-      json_string(where, key);
-      object[key] = json_of(where, child, depth + 1);
-    }
-  }
+  Json::Object object;
+  if (tree.is<Tree::Dict>())
+    for (const auto& [key, entry] : tree.as<Tree::Dict>())
+      object.emplace_back(key, json_of(where, entry, depth + 1));
   return object;
 }
 
 }  // namespace
 
+Json read_json(const std::string& where, std::string_view text) {
+  check_no_zero_byte(where, text);
+  JsonBuilder builder(where);
+  json::sax_parse(text.begin(), text.end(), &builder);
+  return builder.take();
+}
+
+std::string write_json(const std::string& where, const Json& value, int indent) {
+  JsonWriter writer(where, indent);
+  writer.write(value);
+  return writer.take();
+}
+
 Tree tree_from_json(const std::string& where, std::string_view text) {
-  return tree_of(parse_json(where, text, kMaxDepth));
+  return tree_of(read_json(where, text));
 }
 
 std::string json_from_tree(const std::string& where, const Tree& tree, int indent) {
-  return json_of(where, tree, 0).dump(indent);
+  return write_json(where, json_of(where, tree, 0), indent);
 }
 
 }  // namespace redco

@@ -25,6 +25,11 @@ std::string in_quotes(const std::string& text) {
   return quoted;
 }
 
+void check_no_zero_byte(const std::string& where, std::string_view text) {
+  size_t zero = text.find('\0');
+  require(zero == text.npos, where, "not valid JSON: a zero byte at ", zero);
+}
+
 json parse_json(const std::string& where, std::string_view text, int max_depth,
                 const JsonHook& hook) {
   using Event = json::parse_event_t;
@@ -39,9 +44,7 @@ json parse_json(const std::string& where, std::string_view text, int max_depth,
               in_quotes(value.get<std::string>()), " is there twice, expected once");
     return hook ? hook(depth, event, value) : true;
   };
-  // The parser takes a zero byte for the end of the text and would not see what follows.
-  size_t zero = text.find('\0');
-  require(zero == text.npos, where, "not valid JSON: a zero byte at ", zero);
+  check_no_zero_byte(where, text);
   try {
     return json::parse(text.begin(), text.end(), check);
   } catch (const json::exception& error) {

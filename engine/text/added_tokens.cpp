@@ -10,7 +10,12 @@ namespace redco::text {
 
 namespace {
 
+// Rust's \w: of the alphabetic characters those too that are symbols, circled letters, and joiners.
 bool is_word_character(char32_t c) {
+  if (c == 0x200C || c == 0x200D || (c >= 0x24B6 && c <= 0x24E9) ||
+      (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) ||
+      (c >= 0x1F170 && c <= 0x1F189))
+    return true;
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
     case UTF8PROC_CATEGORY_LU:
     case UTF8PROC_CATEGORY_LL:
@@ -40,6 +45,10 @@ bool is_inside_word(std::string_view text, Range range) {
 
 void AddedTokenFinder::add(const AddedToken& token, std::string_view key) {
   if (key.empty()) return;
+  // Of tokens that look alike the first is found, as in `tokenizers`.
+  bool is_known = false;
+  trie_.each_prefix(key, [&](size_t size, int32_t) { is_known |= size == key.size(); });
+  if (is_known) return;
   starts_[static_cast<unsigned char>(key.front())] = true;
   trie_.add(key, static_cast<int32_t>(tokens_.size()));
   tokens_.push_back(token);

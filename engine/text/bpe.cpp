@@ -48,6 +48,7 @@ class Bpe final : public Model {
   void tokenize(std::string_view word, std::vector<Token>& tokens) const override;
   std::optional<int64_t> unknown_id() const override { return unknown_id_; }
   bool shows_unknown_text() const override { return options_.shows_unknown_text; }
+  bool has_independent_words() const override;
 
  private:
   void characters(std::string_view word, std::vector<Token>& tokens) const;
@@ -86,6 +87,19 @@ Bpe::Bpe(const std::string& where, BpeOptions options)
     merges_.insert_or_assign(pair_key(left, right), Merge{merge.rank, id});
   }
   options_.merges = {};
+}
+
+// No token has a space symbol after another character, nor depends on where a word begins and ends.
+bool Bpe::has_independent_words() const {
+  bool depends_on_ends =
+      !options_.continuing_prefix.empty() || !options_.end_suffix.empty() || options_.ignore_merges;
+  if (depends_on_ends || !vocabulary_.id(space_symbol)) return false;
+  for (const auto& [token, id] : vocabulary_.ids()) {
+    size_t i = 0;
+    while (std::string_view(token).substr(i).starts_with(space_symbol)) i += space_symbol.size();
+    if (token.find(space_symbol, i) != token.npos) return false;
+  }
+  return true;
 }
 
 // The word's characters as tokens, before any merge.

@@ -1,4 +1,5 @@
 #include "jinja.h"
+#include "readers.h"
 
 #include <redco/error.h>
 #include <redco/tokenizer.h>
@@ -9,38 +10,50 @@ namespace {
 
 using text::jinja::Value;
 
-Value to_value(const Tree& tree) {
-  if (tree.is<bool>()) return {tree.as<bool>()};
-  if (tree.is<int64_t>()) return {tree.as<int64_t>()};
-  if (tree.is<double>()) return {tree.as<double>()};
-  if (tree.is<std::string>()) return {tree.as<std::string>()};
-  if (tree.is<Tree::List>()) {
+Value to_value(const Json& json) {
+  if (auto boolean = json.get<bool>()) return {*boolean};
+  if (auto integer = json.get<int64_t>()) return {*integer};
+  if (auto real = json.get<double>()) return {*real};
+  if (auto text = json.get<std::string>()) return {*text};
+  if (auto entries = json.get<Json::List>()) {
     Value::List list;
-    for (const Tree& entry : tree.as<Tree::List>()) list.push_back(to_value(entry));
+    for (const Json& entry : *entries) list.push_back(to_value(entry));
     return text::jinja::make_list(std::move(list));
   }
-  if (tree.is<Tree::Dict>()) {
+  if (auto entries = json.get<Json::Object>()) {
     Value::Dict dict;
-    for (const auto& [key, entry] : tree.as<Tree::Dict>()) dict.emplace_back(key, to_value(entry));
+    for (const auto& [key, entry] : *entries) dict.emplace_back(key, to_value(entry));
     return text::jinja::make_dict(std::move(dict));
   }
-  require(tree.is_none(), "apply_chat_template: a message holds a ", tree.kind());
   return {Value::None()};
 }
 
 }  // namespace
 
-std::string Tokenizer::apply_chat_template(const Tree& messages, bool add_generation_prompt,
-                                           const Tree::Dict& variables) const {
-  require(!chat_template().empty(),
-          "apply_chat_template: the tokenizer's files hold no chat_template");
+std::string Tokenizer::apply_chat_template(const Json& messages, bool add_generation_prompt,
+                                           const Json::Object& variables) const {
+  // As `transformers` does: there are tools and documents in every conversation, if only none.
   Value::Dict given = {{"messages", to_value(messages)},
+                       {"tools", {Value::None()}},
+                       {"documents", {Value::None()}},
                        {"add_generation_prompt", {add_generation_prompt}}};
-  for (const char* role : {"bos", "eos", "unk", "pad"})
-    if (auto token = special_token(role))
-      given.emplace_back(std::string(role) + "_token", Value{*token});
-  for (const auto& [name, value] : variables) given.emplace_back(name, to_value(value));
-  return text::jinja::render(text::jinja::parse(chat_template()), given);
+  const text::Settings& settings = this->settings();
+  for (const auto& [role, token] : settings.special_tokens)
+    given.emplace_back(role + "_token", Value{token});
+  if (!settings.additional_special_tokens.empty()) {
+    Value::List tokens;
+    for (const std::string& token : settings.additional_special_tokens) tokens.push_back({token});
+    given.emplace_back("additional_special_tokens", text::jinja::make_list(std::move(tokens)));
+  }
+  bool has_tools = false;
+  for (const auto& [name, value] : variables) {
+    has_tools |= name == "tools" && !value.get<std::monostate>();
+    given.emplace_back(name, to_value(value));
+  }
+  const std::string& chosen =
+      has_tools && !settings.tool_template.empty() ? settings.tool_template : chat_template();
+  require(!chosen.empty(), "apply_chat_template: the tokenizer's files hold no chat_template");
+  return text::jinja::render(text::jinja::parse(chosen), given);
 }
 
 }  // namespace redco

@@ -18,6 +18,12 @@ std::string replaced(const Pattern& pattern, const std::string& content, std::st
   return result.append(text, done, text.npos);
 }
 
+// The byte of a token such as <0xE2>, or another token's text.
+std::string byte_or_text(const std::string& token) {
+  auto byte = byte_of_token(token);
+  return byte ? std::string(1, static_cast<char>(*byte)) : token;
+}
+
 // Calls `write(bytes)` for each run of byte tokens and `keep(token)` for the others.
 template <class Write, class Keep>
 void each_byte_run(std::vector<std::string>& tokens, Write write, Keep keep) {
@@ -40,29 +46,33 @@ void each_byte_run(std::vector<std::string>& tokens, Write write, Keep keep) {
 }  // namespace
 
 Decoder decode_bytes_of_characters() {
-  return [](std::vector<std::string>& tokens) {
+  constexpr auto bytes_of = [](const std::string& token) {
+    return bytes_of_characters(token).value_or(token);
+  };
+  auto apply = [bytes_of](std::vector<std::string>& tokens) {
     std::string bytes;
-    for (const std::string& token : tokens) bytes += bytes_of_characters(token).value_or(token);
+    for (const std::string& token : tokens) bytes += bytes_of(token);
     tokens = {valid_utf8(bytes)};
   };
+  return {apply, bytes_of};
 }
 
 Decoder decode_metaspace(std::string symbol, bool keeps_first) {
   Pattern pattern = Pattern::literal(std::move(symbol));
-  return [pattern, keeps_first](std::vector<std::string>& tokens) {
+  return {[pattern, keeps_first](std::vector<std::string>& tokens) {
     for (size_t i = 0; i < tokens.size(); ++i)
       tokens[i] = replaced(pattern, i > 0 || keeps_first ? " " : "", tokens[i]);
-  };
+  }};
 }
 
 Decoder decode_replace(Pattern pattern, std::string content) {
-  return [pattern = std::move(pattern), content = std::move(content)](auto& tokens) {
+  return {[pattern = std::move(pattern), content = std::move(content)](auto& tokens) {
     for (std::string& token : tokens) token = replaced(pattern, content, token);
-  };
+  }};
 }
 
 Decoder decode_byte_fallback() {
-  return [](std::vector<std::string>& tokens) {
+  auto apply = [](std::vector<std::string>& tokens) {
     std::vector<std::string> result;
     each_byte_run(
         tokens,
@@ -75,18 +85,19 @@ Decoder decode_byte_fallback() {
         [&](std::string& token) { result.push_back(std::move(token)); });
     tokens = std::move(result);
   };
+  return {apply, byte_or_text};
 }
 
 Decoder decode_fuse() {
-  return [](std::vector<std::string>& tokens) {
+  return {[](std::vector<std::string>& tokens) {
     std::string all;
     for (const std::string& token : tokens) all += token;
     tokens = {all};
-  };
+  }};
 }
 
 Decoder decode_strip(std::string character, size_t start, size_t stop) {
-  return [character = std::move(character), start, stop](std::vector<std::string>& tokens) {
+  return {[character = std::move(character), start, stop](std::vector<std::string>& tokens) {
     for (std::string& token : tokens) {
       std::string_view rest = token;
       for (size_t i = 0; i < start && rest.starts_with(character); ++i)
@@ -95,20 +106,20 @@ Decoder decode_strip(std::string character, size_t start, size_t stop) {
         rest.remove_suffix(character.size());
       token = std::string(rest);
     }
-  };
+  }};
 }
 
 Decoder decode_suffix(std::string suffix) {
   Pattern pattern = Pattern::literal(std::move(suffix));
-  return [pattern](std::vector<std::string>& tokens) {
+  return {[pattern](std::vector<std::string>& tokens) {
     for (size_t i = 0; i < tokens.size(); ++i)
       tokens[i] = replaced(pattern, i + 1 < tokens.size() ? " " : "", tokens[i]);
-  };
+  }};
 }
 
 Decoder decode_sentencepiece(SentencePieceSurface surface) {
   Pattern symbol = Pattern::literal(std::string(space_symbol));
-  return [surface = std::move(surface), symbol](std::vector<std::string>& tokens) {
+  auto apply = [surface = std::move(surface), symbol](std::vector<std::string>& tokens) {
     std::string text;
     bool at_start = surface.strips_first_space;
     each_byte_run(
@@ -137,6 +148,7 @@ Decoder decode_sentencepiece(SentencePieceSurface surface) {
         });
     tokens = {text};
   };
+  return {apply, byte_or_text};
 }
 
 }  // namespace redco::text

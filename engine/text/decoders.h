@@ -10,7 +10,11 @@ namespace redco::text {
 
 /// One step from tokens to text: changes the tokens' texts, or joins some. What is left at the end
 /// is the text, one after another.
-using Decoder = std::function<void(std::vector<std::string>&)>;
+struct Decoder {
+  std::function<void(std::vector<std::string>&)> apply;
+  /// For a step that reads tokens as bytes of UTF-8: the bytes of one token.
+  std::string (*bytes_of)(const std::string& token) = nullptr;
+};
 
 Decoder decode_bytes_of_characters();
 /// `keeps_first`: the symbol in front of the first token is a space too.

@@ -1,28 +1,108 @@
+#include "jinja_text.h"
 #include "jinja_values.h"
 
 #include <redco/error.h>
 
 #include <algorithm>
+#include <array>
+#include <ctime>
 #include <map>
 
 namespace redco::text::jinja {
 
 namespace {
 
-constexpr size_t longest_output = 1 << 26;
 constexpr int64_t most_steps = 5'000'000;
 constexpr int64_t longest_range = 100'000;
 constexpr int64_t largest_bound = int64_t{1} << 53;
+constexpr int deepest_evaluation = 700;  // of expressions and calls of macros: the stack is limited
+
+Value range(const Arguments& given) {
+  std::vector<int64_t> numbers;
+  for (const Value& value : given.positional) {
+    auto number = integer_of(value);
+    require(number.has_value(), "range of ", kind_of(value));
+    require(*number > -largest_bound && *number < largest_bound, "range of ", *number);
+    numbers.push_back(*number);
+  }
+  require(!numbers.empty() && numbers.size() <= 3, "range takes one to three integers");
+  int64_t begin = numbers.size() > 1 ? numbers[0] : 0;
+  int64_t end = numbers.size() > 1 ? numbers[1] : numbers[0];
+  int64_t step = numbers.size() > 2 ? numbers[2] : 1;
+  require(step != 0, "range: the step is 0");
+  Value::List list;
+  for (int64_t i = begin; step > 0 ? i < end : i > end; i += step) {
+    list.push_back({i});
+    require(static_cast<int64_t>(list.size()) <= longest_range, "range: more than ", longest_range);
+  }
+  return make_list(std::move(list), Value::Kind::range);
+}
+
+void set_member(Value::Dict& members, const std::string& name, Value value) {
+  for (auto& [key, member] : members)
+    if (key == name) {
+      member = std::move(value);
+      return;
+    }
+  members.emplace_back(name, std::move(value));
+}
+
+// A dictionary of the members of another, or of pairs, and of the named arguments.
+Value::Dict dict_of(const Arguments& given) {
+  Value::Dict members;
+  require(given.positional.size() <= 1, "dict takes one dictionary or list of pairs");
+  if (!given.positional.empty()) {
+    const Value& from = given.positional[0];
+    if (const Value::Dict* dict = from.dict()) {
+      members = *dict;
+    } else {
+      for (const Value& pair : items_of(from, "dict")) {
+        require(pair.list() && pair.list()->size() == 2, "dict: expected pairs, got ",
+                kind_of(pair));
+        set_member(members, text_of((*pair.list())[0]), (*pair.list())[1]);
+      }
+    }
+  }
+  for (const auto& [name, value] : given.named) set_member(members, name, value);
+  return members;
+}
+
+Value raise_exception(const Arguments& given) {
+  fail("the template refuses these messages: ",
+       given.positional.empty() ? "" : to_text(given.positional[0]));
+}
+
+Value strftime_now(const Arguments& given) {
+  std::string format = text_argument(given, 0, "format");
+  std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  std::array<char, 4096> text;
+  size_t size = std::strftime(text.data(), text.size(), format.c_str(), &local);
+  require(size > 0 || format.empty(), "strftime_now: the text of '", format, "' is too long");
+  return {std::string(text.data(), size)};
+}
 
 class Renderer {
  public:
-  explicit Renderer(const Value::Dict& variables) : scopes_(1) {
-    for (const auto& [name, value] : variables) scopes_[0][name] = value;
+  explicit Renderer(const Value::Dict& variables) : scopes_{globals_} {
+    Scope& globals = *globals_;
+    globals["range"] = make_function(range);
+    globals["dict"] =
+        make_function([](const Arguments& given) { return make_dict(dict_of(given)); });
+    globals["namespace"] = make_function([this](const Arguments& given) {
+      namespaces_.push_back(make_dict(dict_of(given), Value::Kind::name_space));
+      return namespaces_.back();
+    });
+    globals["raise_exception"] = make_function(raise_exception);
+    globals["strftime_now"] = make_function(strftime_now);
+    for (const auto& [name, value] : variables) globals[name] = value;
   }
 
-  // Namespaces may hold one another.
+  // Namespaces may hold one another, and macros hold the variables that hold them.
   ~Renderer() {
     for (const Value& made : namespaces_) made.dict()->clear();
+    globals_->clear();
   }
   Renderer(const Renderer&) = delete;
   Renderer& operator=(const Renderer&) = delete;
@@ -36,6 +116,22 @@ class Renderer {
 
  private:
   enum class Flow { on, stop, next };
+  using Scope = std::map<std::string, Value>;
+  using Scopes = std::vector<std::shared_ptr<Scope>>;
+
+  // Counts what is on the stack.
+  class Deeper {
+   public:
+    explicit Deeper(int& depth) : depth_(depth) {
+      require(++depth_ <= deepest_evaluation, "expressions and macros are nested too deep");
+    }
+    ~Deeper() { --depth_; }
+    Deeper(const Deeper&) = delete;
+    Deeper& operator=(const Deeper&) = delete;
+
+   private:
+    int& depth_;
+  };
 
   Flow run_all(const std::vector<Node>& nodes) {
     for (const Node& node : nodes) {
@@ -60,17 +156,22 @@ class Renderer {
       case Node::branch:
         return run_all(is_true(evaluate(*node.condition)) ? node.body : node.other);
       case Node::set:
-        assign(node, evaluate(*node.expression));
+        assign(node.names, evaluate(*node.expression));
         break;
-      case Node::set_body: {
-        std::string before = std::move(out_);
-        out_.clear();
-        run_all(node.body);
-        std::string made = std::move(out_);
-        out_ = std::move(before);
-        assign(node, {made});
+      case Node::set_body:
+        assign(node.names, filtered_body(node));
         break;
-      }
+      case Node::filtered:
+        write(to_text(filtered_body(node)));
+        break;
+      case Node::macro:
+        (*scopes_.back())[node.content] = macro(node);
+        break;
+      case Node::call:
+        write(to_text(call(*node.expression, macro(node))));
+        break;
+      case Node::scope:
+        return scope(node);
       case Node::stop:
         return Flow::stop;
       case Node::next:
@@ -87,86 +188,162 @@ class Renderer {
 
   void write(const std::string& text) {
     out_ += text;
-    require(out_.size() <= longest_output, "it writes more than ", longest_output, " bytes");
+    require(out_.size() <= longest_text, "it writes more than ", longest_text, " bytes");
   }
 
-  void assign(const Node& node, Value value) {
-    if (node.names.size() == 1) {
-      scopes_.back()[node.names[0]] = std::move(value);
+  // What the nodes write; the variables that they set end with them.
+  std::string written(const std::vector<Node>& nodes) {
+    std::string before = std::move(out_);
+    out_.clear();
+    scopes_.push_back(std::make_shared<Scope>());
+    run_all(nodes);
+    scopes_.pop_back();
+    std::swap(out_, before);
+    return before;
+  }
+
+  Value filtered_body(const Node& node) {
+    Value text{written(node.body)};
+    scopes_.push_back(std::make_shared<Scope>(Scope{{body_variable, text}}));
+    Value value = evaluate(*node.expression);
+    scopes_.pop_back();
+    return value;
+  }
+
+  Flow scope(const Node& node) {
+    auto inner = std::make_shared<Scope>();
+    for (size_t i = 0; i < node.names.size(); ++i)
+      (*inner)[node.names[i]] = evaluate(*node.defaults[i]);
+    scopes_.push_back(std::move(inner));
+    Flow flow = run_all(node.body);
+    scopes_.pop_back();
+    return flow;
+  }
+
+  void assign(const std::vector<std::string>& names, const Value& value) {
+    if (names.size() == 1) return assign(names[0], value);
+    Value::List parts = items_of(value, "unpacking");
+    require(parts.size() == names.size(), names.size(), " names get ", parts.size(), " values");
+    for (size_t i = 0; i < names.size(); ++i) assign(names[i], parts[i]);
+  }
+
+  void assign(const std::string& name, const Value& value) {
+    size_t dot = name.find('.');
+    if (dot == name.npos) {
+      (*scopes_.back())[name] = value;
       return;
     }
-    Value owner = look_up(node.names[0]);
-    Value::Dict* members = owner.dict();
-    bool is_namespace = std::any_of(namespaces_.begin(), namespaces_.end(),
-                                    [&](const Value& made) { return made.dict() == members; });
-    require(is_namespace, "'", node.names[0], "' is no namespace, so '", node.names[1],
+    std::string owner = name.substr(0, dot), member = name.substr(dot + 1);
+    Value found = look_up_variable(owner);
+    require(found.kind == Value::Kind::name_space, "'", owner, "' is no namespace, so '", member,
             "' of it cannot be set");
-    for (auto& [name, member] : *members)
-      if (name == node.names[1]) {
-        member = std::move(value);
-        return;
-      }
-    members->emplace_back(node.names[1], std::move(value));
-  }
-
-  void bind(const Node& node, const Value& item) {
-    if (node.names.size() == 1) {
-      scopes_.back()[node.names[0]] = item;
-      return;
-    }
-    const Value::List* parts = item.list();
-    require(parts && parts->size() == node.names.size(), "a loop over ", node.names.size(),
-            " names got ", kind_of(item));
-    for (size_t i = 0; i < node.names.size(); ++i) scopes_.back()[node.names[i]] = (*parts)[i];
-  }
-
-  Value::List items_of(const Value& value) {
-    if (const Value::List* list = value.list()) return *list;
-    require(value.dict() != nullptr, "a loop over ", kind_of(value), ", expected a list");
-    return *call_method("keys", value, {}).list();
+    set_member(*found.dict(), member, value);
   }
 
   Flow loop(const Node& node) {
-    Value::List items = items_of(evaluate(*node.expression));
+    Value::List items = items_of(evaluate(*node.expression), "a loop");
     count_steps(static_cast<int64_t>(items.size()));
     if (node.condition)
       std::erase_if(items, [&](const Value& item) {
-        scopes_.emplace_back();
-        bind(node, item);
+        scopes_.push_back(std::make_shared<Scope>());
+        assign(node.names, item);
         bool kept = is_true(evaluate(*node.condition));
         scopes_.pop_back();
         return !kept;
       });
-    if (items.empty()) return run_all(node.other);
-    auto count = static_cast<int64_t>(items.size());
-    for (int64_t i = 0; i < count; ++i) {
+    bool is_complete = false;  // of an iteration
+    auto changed_from = std::make_shared<Value>();
+    for (size_t i = 0; i < items.size(); ++i) {
       count_steps();
-      auto at = [&](int64_t k) {
-        return k >= 0 && k < count ? items[static_cast<size_t>(k)]
-                                   : Value{Value::Undefined{"loop"}};
-      };
-      scopes_.emplace_back();
-      scopes_.back()["loop"] = make_dict({{"index", {i + 1}},
-                                          {"index0", {i}},
-                                          {"revindex", {count - i}},
-                                          {"revindex0", {count - i - 1}},
-                                          {"first", {i == 0}},
-                                          {"last", {i + 1 == count}},
-                                          {"length", {count}},
-                                          {"previtem", at(i - 1)},
-                                          {"nextitem", at(i + 1)}});
-      bind(node, items[static_cast<size_t>(i)]);
+      scopes_.push_back(std::make_shared<Scope>());
+      (*scopes_.back())["loop"] = loop_variable(items, i, changed_from);
+      assign(node.names, items[i]);
       Flow flow = run_all(node.body);
       scopes_.pop_back();
+      is_complete |= flow == Flow::on;
       if (flow == Flow::stop) break;
     }
-    return Flow::on;
+    if (is_complete) return Flow::on;
+    // Jinja's `else` also follows iterations of which none came to its end.
+    scopes_.push_back(std::make_shared<Scope>());
+    Flow flow = run_all(node.other);
+    scopes_.pop_back();
+    return flow;
   }
 
-  Value look_up(const std::string& name) const {
+  Value loop_variable(const Value::List& items, size_t i, const std::shared_ptr<Value>& last) {
+    auto at = static_cast<int64_t>(i), count = static_cast<int64_t>(items.size());
+    Value none{Value::Undefined{"loop"}};
+    auto cycle = [i](const Arguments& given) {
+      require(!given.positional.empty(), "cycle: there are no values");
+      return given.positional[i % given.positional.size()];
+    };
+    auto changed = [last](const Arguments& given) {
+      Value now = make_list(given.positional);
+      bool is_new = !is_equal(*last, now);
+      *last = now;
+      return Value{is_new};
+    };
+    return make_dict({{"index", {at + 1}},
+                      {"index0", {at}},
+                      {"revindex", {count - at}},
+                      {"revindex0", {count - at - 1}},
+                      {"first", {at == 0}},
+                      {"last", {at + 1 == count}},
+                      {"length", {count}},
+                      {"depth", {int64_t{1}}},
+                      {"depth0", {int64_t{0}}},
+                      {"previtem", i > 0 ? items[i - 1] : none},
+                      {"nextitem", i + 1 < items.size() ? items[i + 1] : none},
+                      {"cycle", make_function(cycle)},
+                      {"changed", make_function(changed)}},
+                     Value::Kind::loop);
+  }
+
+  // A macro sees its arguments, the variables around it, and those of the whole template.
+  Value macro(const Node& node) {
+    Scopes around(scopes_.begin(), scopes_.end());
+    // Those of loops and the like are as they are now; the cycle through a macro's own name is
+    // none.
+    for (size_t i = 1; i < around.size(); ++i) around[i] = std::make_shared<Scope>(*around[i]);
+    return make_function([this, &node, around](const Arguments& given) -> Value {
+      Deeper deeper(depth_);
+      int line = line_;
+      Scopes outer = std::move(scopes_);
+      scopes_ = around;
+      scopes_.push_back(std::make_shared<Scope>());
+      bind(node, given);
+      std::string text = written(node.body);
+      scopes_ = std::move(outer);
+      line_ = line;
+      return {text};
+    });
+  }
+
+  void bind(const Node& node, const Arguments& given) {
+    Scope& scope = *scopes_.back();
+    require(given.positional.size() <= node.names.size(), node.content, " takes ",
+            node.names.size(), " arguments, got ", given.positional.size());
+    for (const auto& [name, value] : given.named) {
+      bool is_known = name == "caller" ||
+                      std::find(node.names.begin(), node.names.end(), name) != node.names.end();
+      require(is_known, node.content, " has no argument '", name, "'");
+      scope[name] = value;
+    }
+    for (size_t i = 0; i < node.names.size(); ++i) {
+      const std::string& name = node.names[i];
+      if (i < given.positional.size())
+        scope[name] = given.positional[i];
+      else if (scope.count(name) == 0)
+        scope[name] =
+            node.defaults[i] ? evaluate(*node.defaults[i]) : Value{Value::Undefined{name}};
+    }
+  }
+
+  Value look_up_variable(const std::string& name) const {
     for (size_t i = scopes_.size(); i-- > 0;) {
-      auto found = scopes_[i].find(name);
-      if (found != scopes_[i].end()) return found->second;
+      auto found = scopes_[i]->find(name);
+      if (found != scopes_[i]->end()) return found->second;
     }
     return {Value::Undefined{name}};
   }
@@ -176,15 +353,24 @@ class Renderer {
     size_t n_positional = call.parts.size() - 1 - call.names.size();
     for (size_t i = 1; i < call.parts.size(); ++i) {
       Value value = evaluate(*call.parts[i]);
-      if (i <= n_positional)
+      std::string name = i <= n_positional ? "" : call.names[i - 1 - n_positional];
+      if (name.empty()) {
         result.positional.push_back(std::move(value));
-      else
-        result.named[call.names[i - 1 - n_positional]] = std::move(value);
+      } else if (name == "*") {
+        for (Value& item : items_of(value, "unpacking"))
+          result.positional.push_back(std::move(item));
+      } else if (name == "**") {
+        require(value.dict() != nullptr, "unpacking with ** of ", kind_of(value));
+        for (const auto& [key, member] : *value.dict()) set_member(result.named, key, member);
+      } else {
+        set_member(result.named, name, std::move(value));
+      }
     }
     return result;
   }
 
   Value evaluate(const Expression& e) {
+    Deeper deeper(depth_);
     Value value = value_of(e);
     // Texts are copied, lists are shared where they have a name, yet an operator may walk them.
     bool has_name = e.kind == Expression::name || e.kind == Expression::attribute ||
@@ -201,42 +387,60 @@ class Renderer {
       case Expression::literal:
         return e.value;
       case Expression::name:
-        return look_up(e.text);
-      case Expression::list: {
-        Value::List list;
-        for (const auto& part : e.parts) list.push_back(evaluate(*part));
-        return make_list(std::move(list));
-      }
-      case Expression::dict: {
-        Value::Dict dict;
-        for (size_t i = 0; i + 1 < e.parts.size(); i += 2)
-          dict.emplace_back(to_text(evaluate(*e.parts[i])), evaluate(*e.parts[i + 1]));
-        return make_dict(std::move(dict));
-      }
+        return look_up_variable(e.text);
+      case Expression::list:
+      case Expression::tuple:
+        return list(e);
+      case Expression::dict:
+        return dict(e);
       case Expression::attribute:
-        return member(evaluate(*e.parts[0]), {e.text});
+        return attribute(evaluate(*e.parts[0]), e.text);
       case Expression::subscript:
         return member(evaluate(*e.parts[0]), evaluate(*e.parts[1]));
       case Expression::slice:
         return slice(e);
       case Expression::call:
-        return call(e);
+        return call(e, std::nullopt);
       case Expression::filter:
         return apply_filter(e.text, evaluate(*e.parts[0]), arguments(e));
       case Expression::test:
         return {apply_test(e.text, evaluate(*e.parts[0]), arguments(e))};
-      case Expression::unary: {
-        Value value = evaluate(*e.parts[0]);
-        return e.text == "not" ? Value{!is_true(value)} : apply_operator("-", {int64_t{0}}, value);
-      }
+      case Expression::unary:
+        return unary(e);
       case Expression::binary:
         return binary(e);
-      case Expression::choice: {
+      case Expression::comparison:
+        return {comparison(e)};
+      case Expression::choice:
         if (is_true(evaluate(*e.parts[1]))) return evaluate(*e.parts[0]);
         return e.parts[2] ? evaluate(*e.parts[2]) : Value{Value::Undefined{"else"}};
-      }
     }
     fail("an expression of an unknown kind");
+  }
+
+  Value list(const Expression& e) {
+    Value::List list;
+    for (const auto& part : e.parts) list.push_back(evaluate(*part));
+    bool is_tuple = e.kind == Expression::tuple;
+    return make_list(std::move(list), is_tuple ? Value::Kind::tuple : Value::Kind::plain);
+  }
+
+  Value dict(const Expression& e) {
+    Value::Dict dict;
+    for (size_t i = 0; i + 1 < e.parts.size(); i += 2) {
+      Value key = evaluate(*e.parts[i]);
+      require(key.get<std::string>(), "a dictionary's key is ", kind_of(key),
+              ", only strings are supported");
+      set_member(dict, text_of(key), evaluate(*e.parts[i + 1]));
+    }
+    return make_dict(std::move(dict));
+  }
+
+  Value unary(const Expression& e) {
+    Value value = evaluate(*e.parts[0]);
+    if (e.text == "not") return {!is_true(value)};
+    if (value.get<double>()) return {e.text == "-" ? -*value.get<double>() : *value.get<double>()};
+    return apply_operator(e.text, {int64_t{0}}, value);
   }
 
   Value binary(const Expression& e) {
@@ -246,95 +450,46 @@ class Renderer {
     return apply_operator(e.text, left, evaluate(*e.parts[1]));
   }
 
-  Value member(const Value& owner, const Value& key) {
-    require(!owner.get<Value::Undefined>(), kind_of(owner), ", has no members");
-    if (const int64_t* index = key.get<int64_t>()) {
-      const Value::List* list = owner.list();
-      require(list != nullptr, "entry ", *index, " of ", kind_of(owner));
-      auto size = static_cast<int64_t>(list->size());
-      int64_t at = *index < 0 ? *index + size : *index;
-      if (at < 0 || at >= size) return {Value::Undefined{"[" + std::to_string(*index) + "]"}};
-      return (*list)[static_cast<size_t>(at)];
+  // As in Python a < b < c is a < b and b < c.
+  bool comparison(const Expression& e) {
+    Value left = evaluate(*e.parts[0]);
+    for (size_t i = 0; i < e.names.size(); ++i) {
+      Value right = evaluate(*e.parts[i + 1]);
+      if (!is_true(apply_operator(e.names[i], left, right))) return false;
+      left = std::move(right);
     }
-    const std::string* name = key.get<std::string>();
-    require(name != nullptr, "a member is named by a string or an integer, got ", kind_of(key));
-    const Value* found = owner.find(*name);
-    return found ? *found : Value{Value::Undefined{*name}};
+    return true;
   }
 
   Value slice(const Expression& e) {
     Value whole = evaluate(*e.parts[0]);
-    const Value::List* list = whole.list();
-    const std::string* text = whole.get<std::string>();
-    require(list || text, "a slice of ", kind_of(whole));
-    auto bound = [&](size_t i, int64_t fallback) {
-      if (!e.parts[i]) return fallback;
-      Value value = evaluate(*e.parts[i]);
-      if (value.get<Value::None>()) return fallback;
-      const int64_t* integer = value.get<int64_t>();
-      require(integer != nullptr, "a slice's bound is ", kind_of(value));
-      return *integer;
-    };
-    int64_t step = bound(3, 1);
-    require(step == 1 || (step == -1 && !e.parts[1] && !e.parts[2] && list),
-            "a slice's step is only 1, or -1 of a whole list");
-    if (step == -1) return make_list({list->rbegin(), list->rend()});
-    auto size = static_cast<int64_t>(list ? list->size() : text->size());
-    auto clamp = [&](int64_t at) { return std::clamp<int64_t>(at < 0 ? at + size : at, 0, size); };
-    int64_t begin = clamp(bound(1, 0)), end = std::max(begin, clamp(bound(2, size)));
-    if (list) return make_list({list->begin() + begin, list->begin() + end});
-    require(std::all_of(text->begin(), text->end(), [](char c) { return (c & 0x80) == 0; }),
-            "a slice of a text that is not ASCII is not supported");
-    return {text->substr(static_cast<size_t>(begin), static_cast<size_t>(end - begin))};
+    std::optional<int64_t> bounds[3];
+    for (size_t i = 0; i < 3; ++i) {
+      if (!e.parts[i + 1]) continue;
+      Value value = evaluate(*e.parts[i + 1]);
+      if (value.get<Value::None>()) continue;
+      bounds[i] = integer_of(value);
+      require(bounds[i].has_value(), "a slice's bound is ", kind_of(value));
+    }
+    count_steps(whole.size);
+    return jinja::slice(whole, bounds[0], bounds[1], bounds[2]);
   }
 
-  Value call(const Expression& e) {
-    const Expression& callee = *e.parts[0];
-    if (callee.kind == Expression::attribute) {
-      Value owner = evaluate(*callee.parts[0]);
-      return call_method(callee.text, owner, arguments(e));
-    }
-    require(callee.kind == Expression::name, "what is called is no function");
+  Value call(const Expression& e, std::optional<Value> caller) {
+    Value callee = evaluate(*e.parts[0]);
     Arguments given = arguments(e);
-    if (callee.text == "raise_exception")
-      fail("the template refuses these messages: ",
-           given.positional.empty() ? "" : to_text(given.positional[0]));
-    if (callee.text == "namespace") {
-      namespaces_.push_back(make_dict({given.named.begin(), given.named.end()}));
-      return namespaces_.back();
-    }
-    require(callee.text == "range", "the function '", callee.text,
-            "' is not supported; supported are namespace, raise_exception, range");
-    return range(given);
+    if (caller) set_member(given.named, "caller", std::move(*caller));
+    require(callee.function() != nullptr, "what is called is no function, but ", kind_of(callee));
+    return (*callee.function())(given);
   }
 
-  Value range(const Arguments& given) {
-    std::vector<int64_t> numbers;
-    for (const Value& value : given.positional) {
-      const int64_t* number = value.get<int64_t>();
-      require(number != nullptr, "range of ", kind_of(value));
-      require(*number > -largest_bound && *number < largest_bound, "range of ", *number);
-      numbers.push_back(*number);
-    }
-    require(!numbers.empty() && numbers.size() <= 3, "range takes one to three integers");
-    int64_t begin = numbers.size() > 1 ? numbers[0] : 0;
-    int64_t end = numbers.size() > 1 ? numbers[1] : numbers[0];
-    int64_t step = numbers.size() > 2 ? numbers[2] : 1;
-    require(step != 0, "range: the step is 0");
-    Value::List list;
-    for (int64_t i = begin; step > 0 ? i < end : i > end; i += step) {
-      list.push_back({i});
-      require(static_cast<int64_t>(list.size()) <= longest_range, "range: more than ",
-              longest_range);
-    }
-    return make_list(std::move(list));
-  }
-
-  std::vector<std::map<std::string, Value>> scopes_;
+  std::shared_ptr<Scope> globals_ = std::make_shared<Scope>();
+  Scopes scopes_;
   std::vector<Value> namespaces_;
   std::string out_;
   int64_t steps_ = 0;
   int line_ = 1;
+  int depth_ = 0;
 };
 
 }  // namespace

@@ -1,12 +1,11 @@
 #include "jinja_values.h"
 
-#include "utf8.h"
+#include "jinja_text.h"
 
 #include <redco/error.h>
 
-#include <nlohmann/json.hpp>
-
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 
@@ -14,300 +13,7 @@ namespace redco::text::jinja {
 
 namespace {
 
-// The longest text or list that a template may make.
-constexpr size_t longest = 1 << 26;
-constexpr int64_t most_entries = 1'000'000;
 constexpr int deepest = 100;
-
-template <class T>
-std::string names_of(const std::map<std::string, T>& table) {
-  std::string names;
-  for (const auto& [name, entry] : table) names += (names.empty() ? "" : ", ") + name;
-  return names;
-}
-
-template <class T>
-const T& look_up(const std::map<std::string, T>& table, const char* what, const std::string& name) {
-  auto found = table.find(name);
-  require(found != table.end(), "the ", what, " '", name, "' is not supported; supported are ",
-          names_of(table));
-  return found->second;
-}
-
-const std::string& text_of(const Value& value) {
-  const std::string* text = value.get<std::string>();
-  require(text != nullptr, "expected a string, got ", kind_of(value));
-  return *text;
-}
-
-std::optional<double> number_of(const Value& value) {
-  if (const bool* boolean = value.get<bool>()) return *boolean;
-  if (const int64_t* integer = value.get<int64_t>()) return static_cast<double>(*integer);
-  if (const double* real = value.get<double>()) return *real;
-  return std::nullopt;
-}
-
-const Value* argument(const Arguments& arguments, size_t index, const char* name) {
-  if (index < arguments.positional.size()) return &arguments.positional[index];
-  auto found = arguments.named.find(name);
-  return found == arguments.named.end() ? nullptr : &found->second;
-}
-
-std::string text_argument(const Arguments& arguments, size_t index, const char* name) {
-  const Value* value = argument(arguments, index, name);
-  require(value != nullptr, "the argument ", index + 1, ", ", name, ", is missing");
-  return text_of(*value);
-}
-
-// ---- strings ----
-
-void check_length(size_t size) {
-  require(size <= longest, "a text grows beyond ", longest, " bytes");
-}
-
-// As text.find(part, begin), in linear time.
-size_t position_of(const std::string& text, const std::string& part, size_t begin) {
-  const void* found = memmem(text.data() + begin, text.size() - begin, part.data(), part.size());
-  return found ? static_cast<size_t>(static_cast<const char*>(found) - text.data()) : text.npos;
-}
-
-std::string stripped(const std::string& text, const Arguments& arguments, bool left, bool right) {
-  const Value* given = argument(arguments, 0, "chars");
-  std::string_view rest = text;
-  if (given == nullptr) {
-    if (left) rest.remove_prefix(leading_whitespace(rest));
-    if (right) rest.remove_suffix(trailing_whitespace(rest));
-  } else {
-    const std::string& set = text_of(*given);
-    while (left && !rest.empty() && set.find(rest.front()) != set.npos) rest.remove_prefix(1);
-    while (right && !rest.empty() && set.find(rest.back()) != set.npos) rest.remove_suffix(1);
-  }
-  return std::string(rest);
-}
-
-template <int (*change)(int)>
-std::string in_case(std::string text) {
-  for (char& c : text)
-    if ((c & 0x80) == 0) c = static_cast<char>(change(c));
-  return text;
-}
-
-std::string capitalized(const std::string& text) {
-  std::string result = in_case<std::tolower>(text);
-  return text.empty() ? text : in_case<std::toupper>(result.substr(0, 1)) + result.substr(1);
-}
-
-std::string replaced(const std::string& text, const Arguments& arguments) {
-  std::string from = text_argument(arguments, 0, "old"), to = text_argument(arguments, 1, "new");
-  require(!from.empty(), "replace: the text to replace is empty");
-  std::string result;
-  size_t done = 0;
-  for (size_t at = 0; (at = position_of(text, from, done)) != text.npos; done = at + from.size()) {
-    result.append(text, done, at - done).append(to);
-    check_length(result.size());
-  }
-  return result.append(text, done);
-}
-
-Value split(const std::string& text, const Arguments& arguments) {
-  Value::List parts;
-  auto add_part = [&](std::string part) {
-    require(parts.size() < most_entries, "split: more than ", most_entries, " parts");
-    parts.push_back({std::move(part)});
-  };
-  const Value* separator = argument(arguments, 0, "sep");
-  if (separator == nullptr) {
-    std::string word;
-    for (char c : text + " ") {
-      if (!is_whitespace(static_cast<unsigned char>(c))) {
-        word += c;
-      } else if (!word.empty()) {
-        add_part(word);
-        word.clear();
-      }
-    }
-    return make_list(std::move(parts));
-  }
-  const std::string& by = text_of(*separator);
-  require(!by.empty(), "split: the separator is empty");
-  size_t done = 0;
-  for (size_t at = 0; (at = position_of(text, by, done)) != text.npos; done = at + by.size())
-    add_part(text.substr(done, at - done));
-  add_part(text.substr(done));
-  return make_list(std::move(parts));
-}
-
-// ---- lists and dictionaries ----
-
-Value items(const Value& value) {
-  const Value::Dict* dict = value.dict();
-  require(dict != nullptr, "items: expected a dictionary, got ", kind_of(value));
-  Value::List pairs;
-  for (const auto& [key, member] : *dict) pairs.push_back(make_list({{key}, member}));
-  return make_list(std::move(pairs));
-}
-
-Value length(const Value& value) {
-  if (const Value::List* list = value.list()) return {static_cast<int64_t>(list->size())};
-  if (const Value::Dict* dict = value.dict()) return {static_cast<int64_t>(dict->size())};
-  const std::string& text = text_of(value);
-  return {static_cast<int64_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }))};
-}
-
-Value join(const Value& value, const Arguments& arguments) {
-  const Value::List* list = value.list();
-  require(list != nullptr, "join: expected a list, got ", kind_of(value));
-  std::string between = arguments.positional.empty() ? "" : text_argument(arguments, 0, "d"), text;
-  for (size_t i = 0; i < list->size(); ++i) {
-    text += (i ? between : "") + to_text((*list)[i]);
-    check_length(text.size());
-  }
-  return {text};
-}
-
-Value end_of_list(const Value& value, bool first) {
-  const Value::List* list = value.list();
-  require(list != nullptr, "expected a list, got ", kind_of(value));
-  if (list->empty()) return {Value::Undefined{first ? "first" : "last"}};
-  return first ? list->front() : list->back();
-}
-
-using Filter = Value (*)(const Value&, const Arguments&);
-const std::map<std::string, Filter>& filters() {
-  static const std::map<std::string, Filter> table = {
-      {"trim", [](const Value& v,
-                  const Arguments& a) { return Value{stripped(text_of(v), a, true, true)}; }},
-      {"upper",
-       [](const Value& v, const Arguments&) { return Value{in_case<std::toupper>(text_of(v))}; }},
-      {"lower",
-       [](const Value& v, const Arguments&) { return Value{in_case<std::tolower>(text_of(v))}; }},
-      {"capitalize",
-       [](const Value& v, const Arguments&) { return Value{capitalized(text_of(v))}; }},
-      {"replace",
-       [](const Value& v, const Arguments& a) { return Value{replaced(text_of(v), a)}; }},
-      {"length", [](const Value& v, const Arguments&) { return length(v); }},
-      {"count", [](const Value& v, const Arguments&) { return length(v); }},
-      {"join", join},
-      {"items", [](const Value& v, const Arguments&) { return items(v); }},
-      {"first", [](const Value& v, const Arguments&) { return end_of_list(v, true); }},
-      {"last", [](const Value& v, const Arguments&) { return end_of_list(v, false); }},
-      {"string", [](const Value& v, const Arguments&) { return Value{to_text(v)}; }},
-      {"safe", [](const Value& v, const Arguments&) { return v; }},
-      {"list",
-       [](const Value& v, const Arguments&) {
-         require(v.list() != nullptr, "list: expected a list, got ", kind_of(v));
-         return make_list(*v.list());
-       }},
-      {"default",
-       [](const Value& v, const Arguments& a) {
-         const Value* fallback = argument(a, 0, "default_value");
-         const Value* also_false = argument(a, 1, "boolean");
-         bool missing =
-             v.get<Value::Undefined>() || (also_false && is_true(*also_false) && !is_true(v));
-         return !missing ? v : fallback ? *fallback : Value{std::string()};
-       }},
-      {"tojson",
-       [](const Value& v, const Arguments& a) {
-         const Value* indent = argument(a, 0, "indent");
-         const int64_t* n = indent ? indent->get<int64_t>() : nullptr;
-         require(!n || (*n >= 0 && *n <= 16), "tojson: indent is out of range");
-         return Value{to_json(v, n ? static_cast<int>(*n) : -1)};
-       }},
-  };
-  return table;
-}
-
-using Method = Value (*)(const std::string&, const Arguments&);
-const std::map<std::string, Method>& string_methods() {
-  static const std::map<std::string, Method> table = {
-      {"strip",
-       [](const std::string& s, const Arguments& a) { return Value{stripped(s, a, true, true)}; }},
-      {"lstrip",
-       [](const std::string& s, const Arguments& a) { return Value{stripped(s, a, true, false)}; }},
-      {"rstrip",
-       [](const std::string& s, const Arguments& a) { return Value{stripped(s, a, false, true)}; }},
-      {"upper",
-       [](const std::string& s, const Arguments&) { return Value{in_case<std::toupper>(s)}; }},
-      {"lower",
-       [](const std::string& s, const Arguments&) { return Value{in_case<std::tolower>(s)}; }},
-      {"capitalize", [](const std::string& s, const Arguments&) { return Value{capitalized(s)}; }},
-      {"replace", [](const std::string& s, const Arguments& a) { return Value{replaced(s, a)}; }},
-      {"split", split},
-      {"startswith",
-       [](const std::string& s, const Arguments& a) {
-         return Value{s.starts_with(text_argument(a, 0, "prefix"))};
-       }},
-      {"endswith",
-       [](const std::string& s, const Arguments& a) {
-         return Value{s.ends_with(text_argument(a, 0, "suffix"))};
-       }},
-  };
-  return table;
-}
-
-using Test = bool (*)(const Value&, const Arguments&);
-const std::map<std::string, Test>& tests() {
-  static const std::map<std::string, Test> table = {
-      {"defined", [](const Value& v, const Arguments&) { return !v.get<Value::Undefined>(); }},
-      {"undefined",
-       [](const Value& v, const Arguments&) { return v.get<Value::Undefined>() != nullptr; }},
-      {"none", [](const Value& v, const Arguments&) { return v.get<Value::None>() != nullptr; }},
-      {"string", [](const Value& v, const Arguments&) { return v.get<std::string>() != nullptr; }},
-      {"mapping", [](const Value& v, const Arguments&) { return v.dict() != nullptr; }},
-      {"sequence", [](const Value& v,
-                      const Arguments&) { return v.list() || v.dict() || v.get<std::string>(); }},
-      {"iterable", [](const Value& v,
-                      const Arguments&) { return v.list() || v.dict() || v.get<std::string>(); }},
-      {"boolean", [](const Value& v, const Arguments&) { return v.get<bool>() != nullptr; }},
-      {"integer", [](const Value& v, const Arguments&) { return v.get<int64_t>() != nullptr; }},
-      {"float", [](const Value& v, const Arguments&) { return v.get<double>() != nullptr; }},
-      {"number",
-       [](const Value& v, const Arguments&) { return v.get<int64_t>() || v.get<double>(); }},
-      {"true", [](const Value& v, const Arguments&) { return v.get<bool>() && *v.get<bool>(); }},
-      {"false", [](const Value& v, const Arguments&) { return v.get<bool>() && !*v.get<bool>(); }},
-      {"equalto",
-       [](const Value& v, const Arguments& a) {
-         return !a.positional.empty() && is_equal(v, a.positional[0]);
-       }},
-  };
-  return table;
-}
-
-bool contains(const Value& whole, const Value& part) {
-  if (const Value::List* list = whole.list())
-    return std::any_of(list->begin(), list->end(),
-                       [&](const Value& entry) { return is_equal(entry, part); });
-  if (whole.dict()) return part.get<std::string>() && whole.find(*part.get<std::string>());
-  return position_of(text_of(whole), text_of(part), 0) != std::string::npos;
-}
-
-Value arithmetic(const std::string& name, const Value& a, const Value& b) {
-  auto x = number_of(a), y = number_of(b);
-  require(x && y, "'", name, "' of ", kind_of(a), " and ", kind_of(b));
-  require(*y != 0 || (name != "/" && name != "//" && name != "%"), "division by zero");
-  double result = 0;
-  switch (name[0]) {
-    case '+':
-      result = *x + *y;
-      break;
-    case '-':
-      result = *x - *y;
-      break;
-    case '*':
-      result = *x * *y;
-      break;
-    case '/':
-      result = name == "/" ? *x / *y : std::floor(*x / *y);
-      break;
-    default:
-      result = *x - *y * std::floor(*x / *y);
-  }
-  bool is_integer = !a.get<double>() && !b.get<double>() && name != "/";
-  if (!is_integer) return {result};
-  require(std::abs(result) < 9e15, "the integer ", result, " is too large");
-  return {static_cast<int64_t>(result)};
-}
 
 void count_entry(Value& whole, const Value& entry) {
   whole.depth = std::max(whole.depth, entry.depth + 1);
@@ -317,41 +23,90 @@ void count_entry(Value& whole, const Value& entry) {
           " entries, with those of its entries");
 }
 
-void write_json(std::string& out, const Value& value, int indent, int depth) {
-  require(depth <= deepest, "tojson: nested too deep");
-  require(out.size() <= longest, "tojson: longer than ", longest, " bytes");
-  auto line = [&](int at) {
-    if (indent < 0) return;
-    out += '\n';
-    out.append(static_cast<size_t>(at * indent), ' ');
-  };
-  const Value::List* list = value.list();
-  const Value::Dict* dict = value.dict();
-  if (!list && !dict) {
-    require(!value.get<Value::Undefined>(), "tojson of '",
-            value.get<Value::Undefined>() ? value.get<Value::Undefined>()->name : "",
-            "', which is not defined");
-    if (const std::string* text = value.get<std::string>())
-      out += nlohmann::json(*text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-    else if (const bool* boolean = value.get<bool>())
-      out += *boolean ? "true" : "false";
-    else
-      out += value.get<Value::None>() ? "null" : to_text(value);
-    return;
+bool is_equal_dict(const Value::Dict& a, const Value& b) {
+  return a.size() == b.dict()->size() && std::all_of(a.begin(), a.end(), [&](const auto& entry) {
+           const Value* other = b.find(entry.first);
+           return other != nullptr && is_equal(entry.second, *other);
+         });
+}
+
+// Integers as Python computes them; Error where the result is beyond 64 bits.
+Value integer_arithmetic(const std::string& name, int64_t a, int64_t b) {
+  int64_t result = 0;
+  bool overflows = false;
+  if (name == "+") {
+    overflows = __builtin_add_overflow(a, b, &result);
+  } else if (name == "-") {
+    overflows = __builtin_sub_overflow(a, b, &result);
+  } else if (name == "*") {
+    overflows = __builtin_mul_overflow(a, b, &result);
+  } else if (name == "**") {
+    result = 1;
+    // Powers of 0 and of 1 need no more than two steps.
+    int64_t n = a >= -1 && a <= 1 ? (b > 0 ? 2 - b % 2 : 0) : b;
+    for (; n > 0 && !overflows; --n) overflows = __builtin_mul_overflow(result, a, &result);
+  } else {
+    require(b != 0, "division by zero");
+    overflows = b == -1 && a == INT64_MIN;
+    int64_t quotient = overflows ? 0 : a / b, rest = overflows ? 0 : a % b;
+    bool rounds = rest != 0 && (rest < 0) != (b < 0);
+    result = name == "//" ? quotient - rounds : rounds ? rest + b : rest;
   }
-  size_t size = list ? list->size() : dict->size();
-  out += list ? '[' : '{';
-  for (size_t i = 0; i < size; ++i) {
-    if (i > 0) out += indent < 0 ? ", " : ",";
-    line(depth + 1);
-    if (dict) {
-      write_json(out, {(*dict)[i].first}, indent, depth + 1);
-      out += ": ";
-    }
-    write_json(out, list ? (*list)[i] : (*dict)[i].second, indent, depth + 1);
+  require(!overflows, "the integer ", a, " ", name, " ", b, " is too large");
+  return {result};
+}
+
+Value arithmetic(const std::string& name, const Value& a, const Value& b) {
+  auto x = number_of(a), y = number_of(b);
+  require(x && y, "'", name, "' of ", kind_of(a), " and ", kind_of(b));
+  auto m = integer_of(a), n = integer_of(b);
+  if (m && n && name != "/" && (name != "**" || *n >= 0)) return integer_arithmetic(name, *m, *n);
+  require(*y != 0 || (name != "/" && name != "//" && name != "%"), "division by zero");
+  if (name == "+") return {*x + *y};
+  if (name == "-") return {*x - *y};
+  if (name == "*") return {*x * *y};
+  if (name == "/") return {*x / *y};
+  if (name == "//") return {std::floor(*x / *y)};
+  if (name == "**") return {std::pow(*x, *y)};
+  double rest = std::fmod(*x, *y);
+  return {rest != 0 && (rest < 0) != (*y < 0) ? rest + *y : rest};
+}
+
+// A string or list `n` times.
+Value repeated(const Value& value, int64_t n) {
+  n = std::max<int64_t>(n, 0);
+  if (const std::string* text = value.get<std::string>()) {
+    if (!text->empty()) check_length(static_cast<size_t>(std::min<int64_t>(n, INT32_MAX)));
+    check_length(text->size() * static_cast<size_t>(text->empty() ? 0 : n));
+    std::string result;
+    for (int64_t i = 0; i < n && !text->empty(); ++i) result += *text;
+    return {result};
   }
-  if (size > 0) line(depth);
-  out += list ? ']' : '}';
+  Value::List list;
+  const Value::List& once = *value.list();
+  require(once.empty() || n <= most_entries / static_cast<int64_t>(once.size()),
+          "a list has more than ", most_entries, " entries");
+  for (int64_t i = 0; i < n && !once.empty(); ++i)
+    list.insert(list.end(), once.begin(), once.end());
+  return make_list(std::move(list), value.kind);
+}
+
+Value joined(const Value& a, const Value& b) {
+  const std::string *s = a.get<std::string>(), *t = b.get<std::string>();
+  if (s && t) {
+    check_length(s->size() + t->size());
+    return {*s + *t};
+  }
+  require(is_list_or_tuple(a) && is_list_or_tuple(b) && a.kind == b.kind, "'+' of ", kind_of(a),
+          " and ", kind_of(b));
+  Value::List list = *a.list();
+  list.insert(list.end(), b.list()->begin(), b.list()->end());
+  return make_list(std::move(list), a.kind);
+}
+
+bool has_items(const Value& value) {
+  return value.list() || value.get<std::string>() ||
+         (value.dict() && value.kind == Value::Kind::plain);
 }
 
 }  // namespace
@@ -366,6 +121,11 @@ Value::Dict* Value::dict() const {
   return held ? held->get() : nullptr;
 }
 
+const Value::Function* Value::function() const {
+  auto held = get<std::shared_ptr<Function>>();
+  return held ? held->get() : nullptr;
+}
+
 const Value* Value::find(std::string_view key) const {
   if (const Dict* members = dict())
     for (const auto& [name, value] : *members)
@@ -373,113 +133,252 @@ const Value* Value::find(std::string_view key) const {
   return nullptr;
 }
 
-Value make_list(Value::List list) {
+Value make_list(Value::List list, Value::Kind kind) {
   Value whole;
+  whole.kind = kind;
   for (const Value& entry : list) count_entry(whole, entry);
   whole.data = std::make_shared<Value::List>(std::move(list));
   return whole;
 }
 
-Value make_dict(Value::Dict dict) {
+Value make_dict(Value::Dict dict, Value::Kind kind) {
   Value whole;
+  whole.kind = kind;
   for (const auto& [name, member] : dict) count_entry(whole, member);
   whole.data = std::make_shared<Value::Dict>(std::move(dict));
   return whole;
 }
 
+Value make_function(Value::Function function) {
+  return {std::make_shared<Value::Function>(std::move(function))};
+}
+
 std::string kind_of(const Value& value) {
   if (auto missing = value.get<Value::Undefined>())
     return "'" + missing->name + "', which is not defined";
-  constexpr const char* names[] = {"",       "none",     "a boolean", "an integer",
-                                   "a real", "a string", "a list",    "a dictionary"};
+  if (value.kind == Value::Kind::tuple) return "a tuple";
+  if (value.kind == Value::Kind::generator) return "a generator";
+  if (value.kind == Value::Kind::range) return "a range";
+  if (value.kind == Value::Kind::name_space) return "a namespace";
+  if (value.kind == Value::Kind::loop) return "the loop";
+  constexpr const char* names[] = {"",         "none",   "a boolean",    "an integer", "a real",
+                                   "a string", "a list", "a dictionary", "a function"};
   return names[value.data.index()];
 }
 
+std::optional<double> number_of(const Value& value) {
+  if (const bool* boolean = value.get<bool>()) return *boolean;
+  if (const int64_t* integer = value.get<int64_t>()) return static_cast<double>(*integer);
+  if (const double* real = value.get<double>()) return *real;
+  return std::nullopt;
+}
+
+std::optional<int64_t> integer_of(const Value& value) {
+  if (const bool* boolean = value.get<bool>()) return *boolean;
+  if (const int64_t* integer = value.get<int64_t>()) return *integer;
+  return std::nullopt;
+}
+
+bool is_list_or_tuple(const Value& value) {
+  return value.list() && (value.kind == Value::Kind::plain || value.kind == Value::Kind::tuple);
+}
+
 bool is_true(const Value& value) {
+  if (value.kind == Value::Kind::generator || value.kind == Value::Kind::name_space ||
+      value.kind == Value::Kind::loop)
+    return true;
   if (const bool* boolean = value.get<bool>()) return *boolean;
   if (const std::string* text = value.get<std::string>()) return !text->empty();
   if (const Value::List* list = value.list()) return !list->empty();
   if (const Value::Dict* dict = value.dict()) return !dict->empty();
+  if (value.function()) return true;
   auto number = number_of(value);
   return number && *number != 0;
 }
 
 bool is_equal(const Value& a, const Value& b) {
+  auto m = integer_of(a), n = integer_of(b);
+  if (m && n) return *m == *n;
   auto x = number_of(a), y = number_of(b);
   if (x && y) return *x == *y;
-  if (a.data.index() != b.data.index()) return false;
+  if (a.data.index() != b.data.index() || a.kind != b.kind) return false;
   if (const std::string* text = a.get<std::string>()) return *text == *b.get<std::string>();
   if (const Value::List* list = a.list())
-    return std::equal(list->begin(), list->end(), b.list()->begin(), b.list()->end(), is_equal);
-  return a.get<Value::None>() || (a.dict() && a.dict() == b.dict());
+    return list == b.list() ||
+           std::equal(list->begin(), list->end(), b.list()->begin(), b.list()->end(), is_equal);
+  if (const Value::Dict* dict = a.dict())
+    return dict == b.dict() || (a.kind == Value::Kind::plain && is_equal_dict(*dict, b));
+  if (a.function()) return a.function() == b.function();
+  return true;  // both are none, or not defined
 }
 
-std::string to_text(const Value& value) {
-  if (const std::string* text = value.get<std::string>()) return *text;
-  if (value.get<Value::Undefined>()) return "";
-  if (value.get<Value::None>()) return "None";
-  if (const bool* boolean = value.get<bool>()) return *boolean ? "True" : "False";
-  if (const int64_t* integer = value.get<int64_t>()) return std::to_string(*integer);
-  if (const double* real = value.get<double>()) return nlohmann::json(*real).dump();
-  fail(kind_of(value), " is written as text: use join or tojson");
+int compare(const Value& a, const Value& b) {
+  auto m = integer_of(a), n = integer_of(b);
+  if (m && n) return *m < *n ? -1 : *m > *n;
+  auto x = number_of(a), y = number_of(b);
+  if (x && y) return *x < *y ? -1 : *x > *y;
+  const std::string *s = a.get<std::string>(), *t = b.get<std::string>();
+  if (s && t) return s->compare(*t);
+  const Value::List *left = a.list(), *right = b.list();
+  require(left && right && a.kind == b.kind, kind_of(a), " and ", kind_of(b),
+          " have no order: '<' of both");
+  for (size_t i = 0; i < std::min(left->size(), right->size()); ++i)
+    if (!is_equal((*left)[i], (*right)[i])) return compare((*left)[i], (*right)[i]);
+  return left->size() < right->size() ? -1 : left->size() > right->size();
 }
 
-std::string to_json(const Value& value, int indent) {
-  std::string out;
-  write_json(out, value, indent, 0);
-  return out;
+bool contains(const Value& whole, const Value& part) {
+  if (whole.get<Value::Undefined>()) return false;
+  if (const Value::List* list = whole.list())
+    return std::any_of(list->begin(), list->end(),
+                       [&](const Value& entry) { return is_equal(entry, part); });
+  if (whole.dict() && whole.kind == Value::Kind::plain)
+    return part.get<std::string>() && whole.find(*part.get<std::string>());
+  require(whole.get<std::string>(), "'in' of ", kind_of(whole));
+  const std::string &text = text_of(whole), &looked_for = text_of(part);
+  return memmem(text.data(), text.size(), looked_for.data(), looked_for.size()) != nullptr;
+}
+
+Value::List items_of(const Value& value, const char* what) {
+  if (value.get<Value::Undefined>()) return {};
+  require(has_items(value), what, " over ", kind_of(value), ", expected a list");
+  if (const Value::List* list = value.list()) return *list;
+  Value::List items;
+  if (const Value::Dict* dict = value.dict())
+    for (const auto& [key, member] : *dict) items.push_back({key});
+  else
+    for (std::string& character : characters(text_of(value)))
+      items.push_back({std::move(character)});
+  return items;
+}
+
+Value attribute(const Value& owner, const std::string& name) {
+  require(!owner.get<Value::Undefined>(), kind_of(owner), ", has no members");
+  // In Python methods come before the members of a dictionary.
+  if (owner.kind == Value::Kind::plain || owner.kind == Value::Kind::tuple)
+    if (auto method = find_method(owner, name)) return *method;
+  const Value* found = owner.find(name);
+  return found ? *found : Value{Value::Undefined{name}};
+}
+
+Value member(const Value& owner, const Value& key) {
+  require(!owner.get<Value::Undefined>(), kind_of(owner), ", has no members");
+  if (auto index = integer_of(key)) {
+    const Value::List* list = owner.list();
+    const std::string* text = owner.get<std::string>();
+    Value::List letters;
+    if (text) letters = items_of(owner, "");
+    if (text) list = &letters;
+    auto size = list ? static_cast<int64_t>(list->size()) : 0;
+    int64_t at = *index < 0 ? *index + size : *index;
+    if (at < 0 || at >= size) return {Value::Undefined{"[" + std::to_string(*index) + "]"}};
+    return (*list)[static_cast<size_t>(at)];
+  }
+  const std::string* name = key.get<std::string>();
+  if (name == nullptr) return {Value::Undefined{"[" + kind_of(key) + "]"}};
+  const Value* found = owner.find(*name);
+  return found ? *found : attribute(owner, *name);
+}
+
+Value at_path(const Value& owner, std::string_view path, const Value* fallback) {
+  Value value = owner;
+  while (true) {
+    size_t dot = path.find('.');
+    std::string part(path.substr(0, dot));
+    int64_t index = 0;
+    auto parsed = std::from_chars(part.data(), part.data() + part.size(), index);
+    bool is_index = parsed.ec == std::errc() && parsed.ptr == part.data() + part.size();
+    value = is_index ? member(value, {index}) : member(value, {part});
+    if (fallback && value.get<Value::Undefined>()) value = *fallback;
+    if (dot == path.npos) return value;
+    path.remove_prefix(dot + 1);
+  }
+}
+
+Value slice(const Value& whole, std::optional<int64_t> begin, std::optional<int64_t> end,
+            std::optional<int64_t> step) {
+  const Value::List* list = whole.list();
+  require((list || whole.get<std::string>()) && whole.kind != Value::Kind::generator, "a slice of ",
+          kind_of(whole));
+  Value::List letters;
+  if (!list) letters = items_of(whole, "");
+  const Value::List& all = list ? *list : letters;
+  auto size = static_cast<int64_t>(all.size());
+  int64_t by = step.value_or(1);
+  require(by != 0, "a slice's step is 0");
+  int64_t lowest = by > 0 ? 0 : -1, highest = by > 0 ? size : size - 1;
+  auto clamp = [&](int64_t at) {
+    return std::clamp<int64_t>(at < 0 ? std::max(at, -size - 1) + size : at, lowest, highest);
+  };
+  int64_t first = begin ? clamp(*begin) : by > 0 ? lowest : highest;
+  int64_t last = end ? clamp(*end) : by > 0 ? highest : lowest;
+  Value::List chosen;
+  by = std::clamp<int64_t>(by, -size - 1, size + 1);
+  for (int64_t i = first; by > 0 ? i < last : i > last; i += by)
+    chosen.push_back(all[static_cast<size_t>(i)]);
+  if (list) return make_list(std::move(chosen), whole.kind);
+  std::string text;
+  for (const Value& letter : chosen) text += text_of(letter);
+  return {text};
 }
 
 Value apply_operator(const std::string& name, const Value& a, const Value& b) {
   if (name == "==") return {is_equal(a, b)};
   if (name == "!=") return {!is_equal(a, b)};
   if (name == "in") return {contains(b, a)};
-  if (name == "~") return apply_operator("+", {to_text(a)}, {to_text(b)});
-  const std::string *s = a.get<std::string>(), *t = b.get<std::string>();
-  if (name == "+" && s && t) {
-    check_length(s->size() + t->size());
-    return {*s + *t};
-  }
-  if (name == "+" && a.list() && b.list()) {
-    Value::List joined = *a.list();
-    joined.insert(joined.end(), b.list()->begin(), b.list()->end());
-    return make_list(std::move(joined));
-  }
-  if (name[0] != '<' && name[0] != '>') return arithmetic(name, a, b);
-  auto x = number_of(a), y = number_of(b);
-  require((x && y) || (s && t), "'", name, "' of ", kind_of(a), " and ", kind_of(b));
-  int order = s && t ? s->compare(*t) : *x < *y ? -1 : *x > *y;
-  bool holds = name == "<"    ? order < 0
-               : name == ">"  ? order > 0
-               : name == "<=" ? order <= 0
-                              : order >= 0;
-  return {holds};
+  if (name == "not in") return {!contains(b, a)};
+  if (name == "<") return {compare(a, b) < 0};
+  if (name == ">") return {compare(a, b) > 0};
+  if (name == "<=") return {compare(a, b) <= 0};
+  if (name == ">=") return {compare(a, b) >= 0};
+  if (name == "~") return joined({to_text(a)}, {to_text(b)});
+  auto is_text_or_list = [](const Value& value) {
+    return value.get<std::string>() || is_list_or_tuple(value);
+  };
+  if (name == "+" && (is_text_or_list(a) || is_text_or_list(b))) return joined(a, b);
+  if (name == "*" && is_text_or_list(a) && integer_of(b)) return repeated(a, *integer_of(b));
+  if (name == "*" && is_text_or_list(b) && integer_of(a)) return repeated(b, *integer_of(a));
+  if (name == "%" && a.get<std::string>())
+    return {formatted(text_of(a), b.kind == Value::Kind::tuple ? *b.list() : Value::List{b})};
+  return arithmetic(name, a, b);
 }
 
-Value apply_filter(const std::string& name, const Value& value, const Arguments& arguments) {
-  return look_up(filters(), "filter", name)(value, arguments);
+const Value* argument(const Arguments& arguments, size_t index, std::string_view name) {
+  if (index < arguments.positional.size()) return &arguments.positional[index];
+  for (const auto& [given, value] : arguments.named)
+    if (given == name) return &value;
+  return nullptr;
 }
 
-bool apply_test(const std::string& name, const Value& value, const Arguments& arguments) {
-  return look_up(tests(), "test", name)(value, arguments);
+const std::string& text_of(const Value& value) {
+  const std::string* text = value.get<std::string>();
+  require(text != nullptr, "expected a string, got ", kind_of(value));
+  return *text;
 }
 
-Value call_method(const std::string& name, const Value& value, const Arguments& arguments) {
-  if (const std::string* text = value.get<std::string>())
-    return look_up(string_methods(), "method", name)(*text, arguments);
-  const Value::Dict* dict = value.dict();
-  require(dict != nullptr, "the method '", name, "' of ", kind_of(value));
-  if (name == "items") return items(value);
-  if (name == "get") {
-    const Value* member = value.find(text_argument(arguments, 0, "key"));
-    const Value* fallback = argument(arguments, 1, "default");
-    return member ? *member : fallback ? *fallback : Value{Value::None()};
-  }
-  require(name == "keys" || name == "values", "the method '", name,
-          "' of a dictionary is not supported; supported are get, items, keys, values");
-  Value::List list;
-  for (const auto& [key, member] : *dict) list.push_back(name == "keys" ? Value{key} : member);
-  return make_list(std::move(list));
+std::string text_argument(const Arguments& arguments, size_t index, std::string_view name) {
+  const Value* value = argument(arguments, index, name);
+  require(value != nullptr, "the argument ", index + 1, ", ", name, ", is missing");
+  return text_of(*value);
+}
+
+std::optional<int64_t> integer_argument(const Arguments& arguments, size_t index,
+                                        std::string_view name) {
+  const Value* value = argument(arguments, index, name);
+  if (value == nullptr || value->get<Value::None>()) return std::nullopt;
+  auto integer = integer_of(*value);
+  require(integer.has_value(), "the argument ", name, ": expected an integer, got ",
+          kind_of(*value));
+  return integer;
+}
+
+bool flag_argument(const Arguments& arguments, size_t index, std::string_view name) {
+  const Value* value = argument(arguments, index, name);
+  return value != nullptr && is_true(*value);
+}
+
+void check_length(size_t size) {
+  require(size <= longest_text, "a text grows beyond ", longest_text, " bytes");
 }
 
 }  // namespace redco::text::jinja

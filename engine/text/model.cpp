@@ -29,14 +29,4 @@ std::optional<unsigned char> byte_of_token(std::string_view token) {
   return byte;
 }
 
-bool Model::has_independent_words() const {
-  if (!vocabulary_.id(space_symbol)) return false;
-  for (const auto& [token, id] : vocabulary_.ids()) {
-    size_t i = 0;
-    while (std::string_view(token).substr(i).starts_with(space_symbol)) i += space_symbol.size();
-    if (token.find(space_symbol, i) != token.npos) return false;
-  }
-  return true;
-}
-
 }  // namespace redco::text

@@ -32,9 +32,9 @@ class Model {
   /// Whether the unknown token is written as the text it was, not by its name.
   virtual bool shows_unknown_text() const = 0;
 
-  /// True when no token has a space symbol after another character: then a text can be cut before
-  /// such space symbols, and the parts be tokenized one by one.
-  bool has_independent_words() const;
+  /// Whether a text can be cut before space symbols that follow another character, and the parts be
+  /// tokenized one by one, with the same tokens.
+  virtual bool has_independent_words() const { return false; }
 
   const Vocabulary& vocabulary() const { return vocabulary_; }
 
@@ -93,6 +93,9 @@ struct UnigramOptions {
   std::vector<Piece> pieces;
   std::optional<int64_t> unknown_id;
   bool byte_fallback = false;
+  /// Whether scores are summed in float32, as the sentencepiece library does: of nearly equal sums
+  /// rounding decides.
+  bool in_float32 = false;
 };
 
 std::unique_ptr<Model> make_unigram(const std::string& where, UnigramOptions options);

@@ -1,5 +1,6 @@
 #include "normalizers.h"
 
+#include "transformation.h"
 #include "trie.h"
 #include "utf8.h"
 
@@ -13,78 +14,6 @@
 namespace redco::text {
 
 namespace {
-
-bool is_ascii(std::string_view text) {
-  return std::all_of(text.begin(), text.end(), [](char c) { return (c & 0x80) == 0; });
-}
-
-size_t count_characters(std::string_view text) {
-  size_t n = 0;
-  for (size_t i = 0; i < text.size(); i += character_size(text[i])) ++n;
-  return n;
-}
-
-// A text that is made of another one, character by character. Each new character takes the place of
-// the next of the old (0), comes besides (1), or also stands for n more that go (-n).
-class Transformation {
- public:
-  explicit Transformation(const Text& from) : from_(from) { bytes_.reserve(from.size()); }
-
-  /// `replacement` for `n_old` characters. Those that go with nothing in their place go with the
-  /// character before; at the start, as in `tokenizers`, they are not counted.
-  void append(size_t n_old, std::string_view replacement) {
-    bytes_ += replacement;
-    if (!from_.tracked()) return;
-    auto more = static_cast<ptrdiff_t>(count_characters(replacement));
-    changes_.insert(changes_.end(), static_cast<size_t>(more), 0);
-    more -= static_cast<ptrdiff_t>(n_old);
-    if (more > 0) std::fill(changes_.end() - more, changes_.end(), 1);
-    if (more < 0 && !changes_.empty()) changes_.back() += more;
-  }
-
-  Text result() const {
-    Text text(from_.tracked());
-    if (!from_.tracked()) {
-      text.append(bytes_, {});
-      return text;
-    }
-    text.reserve(bytes_.size());
-    size_t at = 0, i = 0;
-    for (ptrdiff_t change : changes_) {
-      size_t size = character_size(bytes_[i]);
-      Span none;
-      Span origin = change <= 0 ? from_.origin(at) : at > 0 ? from_.origin(at - 1) : none;
-      text.append(std::string_view(bytes_).substr(i, size), origin);
-      i += size;
-      for (; change <= 0 && at < from_.size(); ++change) at += character_size(from_.bytes()[at]);
-    }
-    return text;
-  }
-
- private:
-  const Text& from_;
-  std::string bytes_;
-  std::vector<ptrdiff_t> changes_;  ///< of each new character; empty where none is tracked
-};
-
-std::string mapped(std::string_view text, utf8proc_option_t options) {
-  utf8proc_uint8_t* result = nullptr;
-  auto size = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                           static_cast<utf8proc_ssize_t>(text.size()), &result, options);
-  require(size >= 0, "Unicode normalization: ", utf8proc_errmsg(size));
-  std::string copy(reinterpret_cast<const char*>(result), static_cast<size_t>(size));
-  std::free(result);
-  return copy;
-}
-
-// Whether normalization never looks across the border before this character. Hangul's vowels and
-// final consonants join what is before them.
-bool starts_segment(char32_t c) {
-  const auto* property = utf8proc_get_property(static_cast<utf8proc_int32_t>(c));
-  bool jamo = c >= 0x1160 && c <= 0x11FF;
-  return property->combining_class == 0 && !jamo && property->category != UTF8PROC_CATEGORY_MC &&
-         property->category != UTF8PROC_CATEGORY_MN;
-}
 
 size_t grapheme_end(std::string_view text, size_t begin) {
   CodePoint previous = code_point_at(text, begin);
@@ -213,32 +142,6 @@ Normalizer lowercase() {
       i += c.size;
     }
     text = std::move(result);
-  };
-}
-
-Normalizer unicode_normalization(UnicodeForm form) {
-  int options = UTF8PROC_STABLE;
-  bool composed = form == UnicodeForm::nfc || form == UnicodeForm::nfkc;
-  options |= composed ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
-  if (form == UnicodeForm::nfkc || form == UnicodeForm::nfkd) options |= UTF8PROC_COMPAT;
-  return [options](Text& text) {
-    if (is_ascii(text.bytes())) return;
-    Transformation result(text);
-    std::string_view bytes = text.bytes();
-    for (size_t begin = 0; begin < bytes.size();) {
-      size_t end = begin + character_size(bytes[begin]);
-      while (end < bytes.size()) {
-        CodePoint c = code_point_at(bytes, end);
-        if (starts_segment(c.value)) break;
-        end += c.size;
-      }
-      std::string_view segment = bytes.substr(begin, end - begin);
-      result.append(count_characters(segment),
-                    is_ascii(segment) ? std::string(segment)
-                                      : mapped(segment, static_cast<utf8proc_option_t>(options)));
-      begin = end;
-    }
-    text = result.result();
   };
 }
 

@@ -39,6 +39,8 @@ struct PostProcessor {
 
 /// What every reader of tokenizer files builds.
 struct Pipeline {
+  /// Whether tokens depend on which characters of the given text they stand for.
+  bool needs_origins = false;
   std::vector<Normalizer> normalizers;
   std::vector<PreTokenizer> pre_tokenizers;
   std::unique_ptr<Model> model;

@@ -99,8 +99,10 @@ PreTokenizer metaspace(std::string symbol, PrependScheme scheme, bool splits) {
   return [symbol = std::move(symbol), scheme, splits, cut](Pieces& pieces) {
     rewrite(pieces, [&](Text& text, Range range) {
       std::string_view piece = pieces.view(range);
-      bool wanted = scheme == PrependScheme::always ||
-                    (scheme == PrependScheme::first && pieces.starts_text && range.begin == 0);
+      // The first piece is, as in `tokenizers`, what stands for the first character.
+      bool is_first = pieces.text.tracked() ? pieces.text.origin(range.begin).begin == 0
+                                            : pieces.starts_text && range.begin == 0;
+      bool wanted = scheme == PrependScheme::always || (scheme == PrependScheme::first && is_first);
       if (wanted && piece.front() != ' ' && !piece.starts_with(symbol))
         text.append(symbol, pieces.text.origin(range.begin));
       size_t done = range.begin;

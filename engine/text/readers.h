@@ -16,10 +16,13 @@ namespace redco::text {
 /// What files beside the vocabulary say of a tokenizer.
 struct Settings {
   std::map<std::string, std::string> special_tokens;  ///< by role: "bos", "eos", ...
+  std::vector<std::string> additional_special_tokens;
   Side padding_side = Side::right;
+  Side truncation_side = Side::right;
   std::optional<int64_t> model_max_length;
   bool clean_up_tokenization_spaces = false;
   std::string chat_template;
+  std::string tool_template;  ///< for conversations with tools; empty: the same
 };
 
 /// The greatest number a token may have.
@@ -29,7 +32,8 @@ inline constexpr int64_t largest_id = INT32_MAX - 1;
 Tokenizer make_tokenizer(Pipeline pipeline, Settings settings,
                          std::map<std::string, std::string> files = {});
 
-Pipeline read_tokenizer_json(const std::string& where, std::string_view text);
+/// `settings` gets what the file says of truncation and padding.
+Pipeline read_tokenizer_json(const std::string& where, std::string_view text, Settings& settings);
 
 /// GPT-2's vocab.json and merges.txt.
 Pipeline read_vocab_and_merges(const std::string& where, std::string_view vocab,

@@ -7,6 +7,8 @@
 
 #include <pcre2.h>
 
+#include <cctype>
+
 namespace redco::text {
 
 namespace {
@@ -15,9 +17,16 @@ namespace {
 constexpr uint32_t match_limit = 50'000'000;
 constexpr size_t jit_stack_size = 1 << 20;
 
-// PCRE2 counts U+180E among blanks, Unicode and Oniguruma do not: \s is spelled out.
-std::string with_unicode_blanks(const std::string& expression) {
-  constexpr std::string_view blanks = "\\p{Z}\\t-\\r\\x{85}";
+// Where PCRE2's classes are not those of Oniguruma and of Rust's regular expressions, they are
+// spelled out: PCRE2 counts U+180E among blanks, and no marks among the characters of words.
+struct CharacterClass {
+  char letter;
+  std::string_view members;
+};
+constexpr CharacterClass character_classes[] = {{'s', "\\p{Z}\\t-\\r\\x{85}"},
+                                                {'w', "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"}};
+
+std::string with_unicode_classes(const std::string& expression) {
   std::string result;
   bool in_class = false;
   for (size_t i = 0; i < expression.size(); ++i) {
@@ -29,12 +38,20 @@ std::string with_unicode_blanks(const std::string& expression) {
       continue;
     }
     char escaped = expression[++i];
-    if (escaped == 's' && in_class)
-      result += blanks;
-    else if (escaped == 's' || (escaped == 'S' && !in_class))
-      result.append(escaped == 's' ? "[" : "[^").append(blanks).append("]");
-    else
+    const CharacterClass* found = nullptr;
+    bool is_negated = false;
+    for (const CharacterClass& each : character_classes) {
+      bool negated = escaped == std::toupper(static_cast<unsigned char>(each.letter));
+      if (escaped != each.letter && (!negated || in_class)) continue;
+      found = &each;
+      is_negated = negated;
+    }
+    if (found == nullptr)
       result.append({c, escaped});
+    else if (in_class)
+      result += found->members;
+    else
+      result.append(is_negated ? "[^" : "[").append(found->members).append("]");
   }
   return result;
 }
@@ -82,7 +99,7 @@ Pattern Pattern::literal(std::string text) {
 }
 
 Pattern Pattern::regex(const std::string& where, const std::string& expression) {
-  std::string spelled = with_unicode_blanks(expression);
+  std::string spelled = with_unicode_classes(expression);
   int error = 0;
   size_t position = 0;
   auto compiled = std::make_shared<Compiled>();

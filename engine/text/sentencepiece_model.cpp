@@ -99,6 +99,7 @@ std::unique_ptr<Model> make_model(const std::string& where, const SentencePieceM
       options.pieces.push_back({model.pieces[i], model.scores[i], is_in_text(model.types[i])});
     options.unknown_id = unknown;
     options.byte_fallback = model.byte_fallback;
+    options.in_float32 = true;
     return make_unigram(where, std::move(options));
   }
   BpeOptions options;

@@ -30,11 +30,6 @@ void check_growth(size_t given, size_t made) {
   require(made <= 1'000'000 + 1000 * given, "the tokenizer makes ", made, " bytes of ", given);
 }
 
-size_t count_characters(std::string_view text) {
-  return static_cast<size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
-}
-
 void truncate(Encoding& encoding, size_t length, Side side) {
   auto cut = [&](auto& list) {
     if (list.size() <= length) return;
@@ -118,13 +113,15 @@ namespace {
 class Encoder {
  public:
   Encoder(const Tokenizer::State& state, const EncodeOptions& options, WordCache* cache)
-      : state_(state), options_(options), cache_(cache) {}
+      : state_(state),
+        options_(options),
+        tracks_(options.with_offsets || state.pipeline.needs_origins),
+        cache_(cache) {}
 
   Encoding encode(std::string_view given) {
     size_t characters = 0, counted = 0;
     auto character = [&](size_t position) {
-      if (options_.with_offsets)
-        characters += count_characters(given.substr(counted, position - counted));
+      if (tracks_) characters += count_characters(given.substr(counted, position - counted));
       counted = position;
       return characters;
     };
@@ -132,8 +129,7 @@ class Encoder {
         given,
         [&](Range range) {
           size_t first = character(range.begin);
-          Text text(given.substr(range.begin, range.end - range.begin), first,
-                    options_.with_offsets);
+          Text text(given.substr(range.begin, range.end - range.begin), first, tracks_);
           state_.normalize(text);
           add_normalized(std::move(text), range.begin == 0);
         },
@@ -199,6 +195,7 @@ class Encoder {
 
   const Tokenizer::State& state_;
   const EncodeOptions& options_;
+  bool tracks_;
   WordCache* cache_;
   Encoding result_;
 };
@@ -209,7 +206,9 @@ Tokenizer::State::State(Pipeline made, Settings given, std::map<std::string, std
     : pipeline(std::move(made)), settings(std::move(given)), files(std::move(read)) {
   if (pipeline.model->has_independent_words())
     pipeline.pre_tokenizers.push_back(split_before_space_symbols());
-  for (const AddedToken& token : pipeline.added_tokens) add(token);
+  for (bool special : {true, false})
+    for (const AddedToken& token : pipeline.added_tokens)
+      if (token.special == special) add(token);
   for (const AddedToken& token : pipeline.normalized_tokens) {
     in_normalized.add(token, token.content);
     added.insert_or_assign(token.content, token);
@@ -257,7 +256,8 @@ Encoding Tokenizer::State::encode(std::vector<Encoding> texts, const EncodeOptio
     auto n_special = static_cast<int64_t>(n_added(pieces));
     require(*options.max_length >= n_special, "max_length is ", *options.max_length,
             ", and the tokenizer adds ", n_special, " special tokens");
-    truncate(texts, static_cast<size_t>(*options.max_length - n_special), options.truncation_side);
+    truncate(texts, static_cast<size_t>(*options.max_length - n_special),
+             options.truncation_side.value_or(settings.truncation_side));
   }
   for (Encoding& text : texts)
     for (PostProcessor::Trim trim : pipeline.post_processor.trims)
@@ -277,7 +277,9 @@ Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 
 Tokenizer Tokenizer::from_json(const std::string& where, std::string_view tokenizer_json) {
-  return make_tokenizer(read_tokenizer_json(where, tokenizer_json), {});
+  Settings settings;
+  Pipeline pipeline = read_tokenizer_json(where, tokenizer_json, settings);
+  return make_tokenizer(std::move(pipeline), std::move(settings));
 }
 
 Tokenizer Tokenizer::from_sentencepiece(const std::string& where, std::string_view model) {
@@ -361,7 +363,8 @@ BatchEncoding Tokenizer::encode_batch(const std::vector<std::string>& texts,
   return batch;
 }
 
-std::string Tokenizer::decode(const std::vector<int64_t>& ids, const DecodeOptions& options) const {
+std::vector<std::string> Tokenizer::tokens_of(const std::vector<int64_t>& ids,
+                                              bool skip_special_tokens) const {
   std::vector<std::string> tokens;
   tokens.reserve(ids.size());
   for (int64_t id : ids) {
@@ -369,9 +372,25 @@ std::string Tokenizer::decode(const std::vector<int64_t>& ids, const DecodeOptio
             " is negative, as those of padding labels are: "
             "take them out before decoding");
     auto token = id_to_token(id);
-    if (token && !(options.skip_special_tokens && is_special(id)))
-      tokens.push_back(std::move(*token));
+    if (token && !(skip_special_tokens && is_special(id))) tokens.push_back(std::move(*token));
   }
+  return tokens;
+}
+
+bool Tokenizer::ends_inside_character(const std::vector<int64_t>& ids,
+                                      const DecodeOptions& options) const {
+  const auto& decoders = state_->pipeline.decoders;
+  auto reader = std::find_if(decoders.begin(), decoders.end(),
+                             [](const Decoder& step) { return step.bytes_of != nullptr; });
+  if (reader == decoders.end()) return false;
+  std::string bytes;
+  for (const std::string& token : tokens_of(ids, options.skip_special_tokens))
+    bytes += reader->bytes_of(token);
+  return ends_with_part_of_character(bytes);
+}
+
+std::string Tokenizer::decode(const std::vector<int64_t>& ids, const DecodeOptions& options) const {
+  std::vector<std::string> tokens = tokens_of(ids, options.skip_special_tokens);
   std::string text;
   if (state_->pipeline.decoders.empty()) {
     for (const std::string& token : tokens) text += (text.empty() ? "" : " ") + token;
@@ -383,7 +402,7 @@ std::string Tokenizer::decode(const std::vector<int64_t>& ids, const DecodeOptio
     };
     size_t given = size();
     for (const Decoder& step : state_->pipeline.decoders) {
-      step(tokens);
+      step.apply(tokens);
       check_growth(given, size());
     }
     for (const std::string& token : tokens) text += token;
@@ -418,9 +437,10 @@ std::optional<std::string> Tokenizer::id_to_token(int64_t id) const {
 }
 
 bool Tokenizer::is_special(int64_t id) const {
-  auto content = state_->added_by_id.find(id);
-  if (content == state_->added_by_id.end()) return false;
-  auto token = state_->added.find(content->second);
+  // By its text, as in `tokenizers`: a vocabulary may have a token twice.
+  auto content = id_to_token(id);
+  if (!content) return false;
+  auto token = state_->added.find(*content);
   return token != state_->added.end() && token->second.special;
 }
 
@@ -444,8 +464,12 @@ void Tokenizer::set_special_token(const std::string& role, const std::string& to
   state_->settings.special_tokens[role] = token;
 }
 
+const Settings& Tokenizer::settings() const { return state_->settings; }
+
 Side Tokenizer::padding_side() const { return state_->settings.padding_side; }
 void Tokenizer::set_padding_side(Side side) { state_->settings.padding_side = side; }
+Side Tokenizer::truncation_side() const { return state_->settings.truncation_side; }
+void Tokenizer::set_truncation_side(Side side) { state_->settings.truncation_side = side; }
 std::optional<int64_t> Tokenizer::model_max_length() const {
   return state_->settings.model_max_length;
 }

@@ -92,10 +92,22 @@ std::string token_content(const JsonField& field) {
   return field.json().is_object() ? field.at("content").text() : field.text();
 }
 
+void read_side(const std::optional<JsonField>& field, Side& side) {
+  if (!field) return;
+  std::string name = field->text();
+  if (name != "left" && name != "right") field->fail_expecting("left or right");
+  side = name == "left" ? Side::left : Side::right;
+}
+
 void Folder::read_special_tokens(const JsonField& field) {
   for (const char* role : {"bos", "eos", "unk", "sep", "cls", "pad", "mask"})
     if (auto token = field.find(std::string(role) + "_token"))
       settings_.special_tokens[role] = token_content(*token);
+  if (auto more = field.find("additional_special_tokens")) {
+    settings_.additional_special_tokens.clear();
+    for (const JsonField& token : more->items())
+      settings_.additional_special_tokens.push_back(token_content(token));
+  }
 }
 
 void Folder::read_template(const JsonField& field) {
@@ -103,8 +115,11 @@ void Folder::read_template(const JsonField& field) {
     settings_.chat_template = field.text();
     return;
   }
-  for (const JsonField& item : field.items())
-    if (item.at("name").text() == "default") settings_.chat_template = item.at("template").text();
+  for (const JsonField& item : field.items()) {
+    std::string name = item.at("name").text();
+    if (name == "default") settings_.chat_template = item.at("template").text();
+    if (name == "tool_use") settings_.tool_template = item.at("template").text();
+  }
 }
 
 void Folder::read_config() {
@@ -114,11 +129,8 @@ void Folder::read_config() {
   if (auto config = parsed("tokenizer_config.json")) config_ = std::move(*config);
   JsonField config(config_, where("tokenizer_config.json"));
   read_special_tokens(config);
-  if (auto side = config.find("padding_side")) {
-    std::string name = side->text();
-    if (name != "left" && name != "right") side->fail_expecting("left or right");
-    settings_.padding_side = name == "left" ? Side::left : Side::right;
-  }
+  read_side(config.find("padding_side"), settings_.padding_side);
+  read_side(config.find("truncation_side"), settings_.truncation_side);
   if (auto length = config.find("model_max_length")) {
     // A number beyond all lengths stands for none.
     double value = length->number();
@@ -242,10 +254,12 @@ Pipeline Folder::vocab_and_merges() const {
 }
 
 Tokenizer Folder::tokenizer() {
-  read_config();
   Pipeline pipeline;
+  // Before the configuration, whose settings come first.
+  if (has("tokenizer.json"))
+    pipeline = read_tokenizer_json(where("tokenizer.json"), files_.at("tokenizer.json"), settings_);
+  read_config();
   if (has("tokenizer.json")) {
-    pipeline = read_tokenizer_json(where("tokenizer.json"), files_.at("tokenizer.json"));
     add_listed_tokens(pipeline);
   } else if (has("spiece.model")) {
     pipeline = sentencepiece("spiece.model");
@@ -271,8 +285,11 @@ Tokenizer Tokenizer::from_pretrained(const std::string& path) {
     return from_parts(where, read_gguf_tokenizer(where, GgufFile(path).metadata()));
   std::string bytes = read_file(given);
   Files files = {{given.filename().string(), bytes}};
-  if (given.extension() == ".json")
-    return make_tokenizer(read_tokenizer_json(where, bytes), {}, std::move(files));
+  if (given.extension() == ".json") {
+    Settings settings;
+    Pipeline pipeline = read_tokenizer_json(where, bytes, settings);
+    return make_tokenizer(std::move(pipeline), std::move(settings), std::move(files));
+  }
   require(given.extension() == ".model", where,
           "expected a folder, a tokenizer.json, a SentencePiece .model or a .gguf");
   return make_tokenizer(sentencepiece_pipeline(where, read_sentencepiece(where, bytes)), {},

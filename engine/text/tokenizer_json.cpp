@@ -7,6 +7,8 @@
 
 #include <redco/error.h>
 
+#include <algorithm>
+
 namespace redco::text {
 
 namespace {
@@ -136,6 +138,9 @@ PrependScheme read_prepend_scheme(const JsonField& field) {
   return field.boolean("add_prefix_space", true) ? PrependScheme::always : PrependScheme::never;
 }
 
+// Unlike Oniguruma's \w that of Rust has the joiners.
+constexpr const char* whitespace_words = "[\\w\\p{Join_Control}]+|[^\\w\\s\\p{Join_Control}]+";
+
 const Readers<PreTokenizers> pre_tokenizer_readers = {
     {"ByteLevel",
      [](const JsonField& field) {
@@ -166,7 +171,7 @@ const Readers<PreTokenizers> pre_tokenizer_readers = {
     {"Whitespace",
      [](const JsonField& field) {
        return PreTokenizers{
-           split(Pattern::regex(field.where(), "\\w+|[^\\w\\s]+"), Delimiter::removed, true)};
+           split(Pattern::regex(field.where(), whitespace_words), Delimiter::removed, true)};
      }},
     {"WhitespaceSplit",
      [](const JsonField& field) { return regex_split(field, "\\s+", Delimiter::removed); }},
@@ -356,6 +361,24 @@ AddedToken read_added_token(const JsonField& field) {
   return token;
 }
 
+// The sides that `transformers` takes where tokenizer_config.json names none.
+void read_side(const std::optional<JsonField>& part, Side& side) {
+  static const std::map<std::string, Side> sides = {{"Left", Side::left}, {"Right", Side::right}};
+  if (!part) return;
+  if (auto direction = part->find("direction")) side = one_of(*direction, sides);
+}
+
+// Whether a step puts its symbol before what stands for the first character alone.
+bool prepends_to_first(const std::optional<JsonField>& field) {
+  if (!field) return false;
+  std::string type = field->at("type").text();
+  if (type == "Metaspace") return read_prepend_scheme(*field) == PrependScheme::first;
+  if (type != "Sequence") return false;
+  auto steps = field->at("pretokenizers").items();
+  return std::any_of(steps.begin(), steps.end(),
+                     [](const JsonField& step) { return prepends_to_first(step); });
+}
+
 }  // namespace
 
 Vocabulary read_vocabulary(const JsonField& field) {
@@ -374,19 +397,27 @@ Vocabulary read_vocabulary(const JsonField& field) {
   return vocabulary;
 }
 
-Pipeline read_tokenizer_json(const std::string& where, std::string_view text) {
+Pipeline read_tokenizer_json(const std::string& where, std::string_view text, Settings& settings) {
   nlohmann::json parsed = parse_json(where, text, max_depth);
   JsonField file(parsed, where);
   Pipeline pipeline;
   read_steps(file.find("normalizer"), "normalizers", normalizer_readers, pipeline.normalizers);
   read_steps(file.find("pre_tokenizer"), "pretokenizers", pre_tokenizer_readers,
              pipeline.pre_tokenizers);
+  // Without other steps the first piece is known by its place.
+  pipeline.needs_origins = prepends_to_first(file.find("pre_tokenizer")) &&
+                           (file.find("normalizer") || pipeline.pre_tokenizers.size() > 1);
   pipeline.model = read_model(file.at("model"));
   read_post_processor(file.find("post_processor"), pipeline.post_processor);
   read_steps(file.find("decoder"), "decoders", decoder_readers, pipeline.decoders);
   if (auto added = file.find("added_tokens"))
     for (const JsonField& item : added->items())
       pipeline.added_tokens.push_back(read_added_token(item));
+  read_side(file.find("truncation"), settings.truncation_side);
+  auto padding = file.find("padding");
+  read_side(padding, settings.padding_side);
+  if (padding)
+    if (auto token = padding->find("pad_token")) settings.special_tokens["pad"] = token->text();
   return pipeline;
 }
 

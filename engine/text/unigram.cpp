@@ -34,7 +34,12 @@ class Unigram final : public Model {
 
   std::vector<double> scores_;
   std::optional<int64_t> unknown_id_;
+  double sum(double a, double b) const {
+    return in_float32_ ? static_cast<float>(a) + static_cast<float>(b) : a + b;
+  }
+
   bool byte_fallback_;
+  bool in_float32_;
   ByteTokens byte_tokens_;
   double unknown_score_ = -unknown_penalty;
   Trie trie_;
@@ -50,7 +55,8 @@ Vocabulary vocabulary_of(const std::vector<UnigramOptions::Piece>& pieces) {
 Unigram::Unigram(const std::string& where, UnigramOptions options)
     : Model(vocabulary_of(options.pieces)),
       unknown_id_(options.unknown_id),
-      byte_fallback_(options.byte_fallback) {
+      byte_fallback_(options.byte_fallback),
+      in_float32_(options.in_float32) {
   size_t n = options.pieces.size();
   require(n > 0, where, "the vocabulary is empty");
   if (unknown_id_)
@@ -66,7 +72,7 @@ Unigram::Unigram(const std::string& where, UnigramOptions options)
     lowest = std::min(lowest, piece.score);
     trie_.add(piece.text, static_cast<int32_t>(i));
   }
-  if (std::isfinite(lowest)) unknown_score_ = lowest - unknown_penalty;
+  if (std::isfinite(lowest)) unknown_score_ = sum(lowest, -unknown_penalty);
 }
 
 void Unigram::tokenize(std::string_view word, std::vector<Token>& tokens) const {
@@ -82,10 +88,10 @@ void Unigram::tokenize(std::string_view word, std::vector<Token>& tokens) const 
       if (!step.reached || offered > step.score) step = {offered, id, begin, true};
     };
     trie_.each_prefix(word.substr(begin), [&](size_t length, int32_t id) {
-      offer(length, score + scores_[static_cast<size_t>(id)], id);
+      offer(length, sum(score, scores_[static_cast<size_t>(id)]), id);
       has_character |= length == size;
     });
-    if (!has_character) offer(size, score + unknown_score_, unknown);
+    if (!has_character) offer(size, sum(score, unknown_score_), unknown);
     begin += size;
   }
   size_t first = tokens.size();
@@ -100,8 +106,24 @@ void Unigram::tokenize(std::string_view word, std::vector<Token>& tokens) const 
     while (is_unknown && i > 0 &&
            (reversed[i - 1].id == unknown || reversed[i - 1].id == unknown_id_))
       token.end = reversed[--i].end;
-    if (is_unknown && byte_fallback_ && byte_tokens_.append(word, token.begin, token.end, tokens))
+    // A run that is a piece as a whole, the unknown piece's own name, is that one.
+    std::optional<int64_t> whole;
+    if (is_unknown)
+      trie_.each_prefix(word.substr(token.begin, token.end - token.begin),
+                        [&](size_t length, int32_t id) {
+                          if (length == token.end - token.begin) whole = id;
+                        });
+    if (whole) {
+      tokens.push_back({*whole, token.begin, token.end});
       continue;
+    }
+    size_t n_before = tokens.size();
+    if (is_unknown && byte_fallback_ && byte_tokens_.append(word, token.begin, token.end, tokens)) {
+      // Each of the bytes stands for the run.
+      for (size_t k = n_before; k < tokens.size(); ++k)
+        tokens[k] = {tokens[k].id, token.begin, token.end};
+      continue;
+    }
     require(!is_unknown || unknown_id_, "the tokenizer has no token for '",
             word.substr(token.begin, token.end - token.begin), "', and none for the unknown");
     if (is_unknown) token.id = *unknown_id_;

@@ -1,5 +1,7 @@
 #include "utf8.h"
 
+#include <algorithm>
+
 namespace redco::text {
 
 namespace {
@@ -31,6 +33,11 @@ CodePoint code_point_at(std::string_view text, size_t position) {
     value = value << 6 | (next & 0x3Fu);
   }
   return {value, size};
+}
+
+size_t count_characters(std::string_view text) {
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
 void append_code_point(std::string& text, char32_t value) {
@@ -65,6 +72,17 @@ std::string valid_utf8(std::string_view bytes) {
     i += next.size;
   }
   return valid;
+}
+
+bool ends_with_part_of_character(std::string_view text) {
+  if (text.empty()) return false;
+  size_t begin = character_before(text, text.size());
+  CodePoint last = code_point_at(text, begin);
+  auto lead = static_cast<unsigned char>(text[begin]);
+  bool is_lead = lead >= 0xC2 && lead <= 0xF4;
+  // What is a part of a character has no byte that such a character cannot have.
+  return is_lead && last.value == 0xFFFD && begin + last.size == text.size() &&
+         last.size < character_size(text[begin]);
 }
 
 size_t character_before(std::string_view text, size_t end) {

@@ -27,11 +27,16 @@ inline size_t character_size(char lead) {
   return byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
 }
 
+size_t count_characters(std::string_view text);
+
 void append_code_point(std::string& text, char32_t value);
 
 /// The text with U+FFFD for each maximal subpart of bytes that are not UTF-8, as Python decodes
 /// with errors="replace".
 std::string valid_utf8(std::string_view bytes);
+
+/// Whether the text ends with the first bytes of a character whose others may follow.
+bool ends_with_part_of_character(std::string_view text);
 
 /// Where the character that ends at `end` begins; `end` must not be 0.
 size_t character_before(std::string_view text, size_t end);

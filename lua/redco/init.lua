@@ -1,5 +1,6 @@
 --- redco: train and run models on any number of devices with three functions.
 local native = require "redco.native"
+local ordered = require "redco.ordered"
 local registry = require "redco.registry"
 local transforms = require "redco.transforms"
 
@@ -18,6 +19,8 @@ local redco = {
   grad = transforms.grad,
   value_and_grad = transforms.value_and_grad,
   vmap = transforms.vmap,
+  ordered_table = ordered.table,
+  ordered_pairs = ordered.pairs,
   torch = require "redco.torch",
   nn = require "redco.nn",
   optim = require "redco.optim",

@@ -405,6 +405,33 @@ end)
 
 local write = testing.write
 
+test("of patterns that a name matches the first in the file counts", function()
+  local function linear() return { weight = torch.zeros { 3, 4 } } end
+  local base = { q = linear(), block = { q = linear(), inner = { q = linear() } } }
+  local dir = scratch .. "/patterns"
+  lora.save_pretrained(dir, lora.add(base, { target_modules = { "q" }, r = 1, lora_alpha = 1 }))
+  local text = redco.data.read(dir .. "/adapter_config.json")
+  local function scalings(patterns)
+    write(dir .. "/adapter_config.json",
+      (text:gsub("}%s*$", ', "alpha_pattern": ' .. patterns .. "}")))
+    local params = lora.from_pretrained(dir, base)
+    return ("%g %g %g"):format(params.q.lora_scaling, params.block.q.lora_scaling,
+      params.block.inner.q.lora_scaling)
+  end
+  testing.expect_equal(scalings [[{"q": 2, "block.q": 3, "inner.q": 4}]], "2 2 2")
+  testing.expect_equal(scalings [[{"inner.q": 4, "block.q": 3, "q": 2}]], "2 3 4")
+  testing.expect_equal(scalings [[{"block.q": 3, "q": 2, "inner.q": 4}]], "2 3 2")
+  testing.expect_equal(scalings [[{"^q": 5, "^block\\.q": 6}]], "5 6 1")
+  testing.expect_equal(scalings [[{"block.inner.q": 7}]], "1 1 7")
+  -- What is written is read again, though one name ends in another.
+  local params = lora.from_pretrained(dir, base)
+  params.q.lora_scaling, params.block.q.lora_scaling = 8, 9
+  lora.save_pretrained(dir, params)
+  local again = lora.from_pretrained(dir, base)
+  testing.expect_equal(("%g %g %g"):format(again.q.lora_scaling, again.block.q.lora_scaling,
+    again.block.inner.q.lora_scaling), "8 9 7")
+end)
+
 test("folders that are not supported", function()
   local base = { ["a.weight"] = torch.zeros { 3, 4 } }
   local dir = scratch .. "/bad"

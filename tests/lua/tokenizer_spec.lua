@@ -94,6 +94,127 @@ test("a stream shows whole characters", function()
   for _, part in ipairs(shown) do assert(not part:find "\239\191\189", part) end
 end)
 
+test("a stream gives what decode gives, whatever the text", function()
+  local fffd = "\239\191\189"
+  for _, name in ipairs { "gpt2", "llama", "t5_gated_untied" } do
+    local tok = read(name)
+    local random = 7
+    local function pick(parts)
+      random = (random * 16807) % 2147483647
+      return parts[random % #parts + 1]
+    end
+    for _ = 1, 200 do
+      local text = ""
+      for _ = 1, 6 do
+        text = text .. pick { fffd, "a", " ", "é", "日本", "😀", fffd .. "\212\147!", "x y",
+          "\226\128" }
+      end
+      local ids = tok:encode(text, { add_special_tokens = false })
+      local stream, shown = tok:decode_stream(), {}
+      for i, id in ipairs(ids) do shown[i] = stream:step(id) end
+      expect_equal(table.concat(shown) .. stream:finish(), tok:decode(ids))
+    end
+  end
+end)
+
+local function folder_with(config, tokenizer)
+  local folder = os.tmpname()
+  os.remove(folder)
+  assert(os.execute("mkdir " .. folder) == 0)
+  local text = redco.data.read "../cases/gpt2/tokenizer.json"
+  for name, bytes in pairs {
+    ["tokenizer_config.json"] = config, ["tokenizer.json"] = tokenizer and tokenizer(text) or text,
+  } do
+    local file = assert(io.open(folder .. "/" .. name, "wb"))
+    file:write(bytes)
+    file:close()
+  end
+  local tok = redco.Tokenizer.from_pretrained(folder)
+  os.execute("rm -r " .. folder)
+  return tok
+end
+
+test("texts are truncated at the side that the files name, or the call", function()
+  local text, pair = "one two three four five six", "seven eight nine ten"
+  local left, right = folder_with [[{"truncation_side": "left"}]], folder_with "{}"
+  local all = left:encode(text)
+  local function last(n) return list { unpack(all, #all - n + 1) } end
+  local function first(n) return list { unpack(all, 1, n) } end
+  local function ids(tok, options)
+    options.truncation, options.max_length = true, 4
+    return list(tok:encode(text, options))
+  end
+  expect_equal(left.truncation_side, "left")
+  expect_equal(right.truncation_side, "right")
+  expect_equal(ids(left, {}), last(4))
+  expect_equal(ids(right, {}), first(4))
+  expect_equal(ids(left, { truncation_side = "right" }), first(4))
+  expect_equal(ids(right, { truncation_side = "left" }), last(4))
+  -- Of a pair both texts lose their beginnings.
+  local second = left:encode(pair)
+  expect_equal(ids(left, { text_pair = pair }),
+    list { all[#all - 1], all[#all], second[#second - 1], second[#second] })
+  local batch = left({ text }, { truncation = true, max_length = 3 })
+  expect_equal(list(batch.input_ids[0]:tolist()), last(3))
+  right.truncation_side = "left"
+  expect_equal(ids(right, {}), last(4))
+  expect_error(function() right.truncation_side = "up" end, "left")
+  expect_error(function() folder_with [[{"truncation_side": "up"}]] end, "truncation_side")
+  -- Without a word in the configuration tokenizer.json says it.
+  local function sides(json)
+    return json:gsub('"truncation"%s*:%s*null', '"truncation": {"direction": "Left"}', 1)
+      :gsub('"padding"%s*:%s*null', '"padding": {"direction": "Left", "pad_token": "a"}', 1)
+  end
+  local both = folder_with("{}", sides)
+  expect_equal(both.truncation_side .. both.padding_side .. both.pad_token, "leftlefta")
+  expect_equal(folder_with([[{"truncation_side": "right"}]], sides).truncation_side, "right")
+end)
+
+-- Normal forms and their offsets, classes of characters, unknown runs, added tokens that look alike,
+-- ties: as `tokenizers` 0.22.2 has them. tests/peers compares random ones.
+test("steps of tokenizers", function()
+  local native = require "redco.native"
+  for i, made in ipairs(redco.data.json "../cases/tokenizer_steps.json") do
+    local tok = folder_with("{}", function()
+      return native.json_encode("", made.tokenizer)
+    end)
+    for _, case in ipairs(made.cases) do
+      local what = ("tokenizer %d, %q: "):format(i, case.text)
+      expect_equal(what .. list(tok:encode(case.text)), what .. list(case.ids))
+      expect_equal(what .. list(tok:tokenize(case.text)), what .. list(case.tokens))
+      local offsets = tok(case.text, { return_offsets_mapping = true }).offset_mapping[0]:tolist()
+      for j, pair in ipairs(case.offsets) do
+        expect_equal(what .. j .. ": " .. list(offsets[j]), what .. j .. ": " .. list(pair))
+      end
+    end
+  end
+end)
+
+test("chat templates see the keys of tools in their order", function()
+  local tok = folder_with [[{"chat_template": [
+    {"name": "default", "template": "{{ tools is none }}"},
+    {"name": "tool_use", "template": "{{ tools | tojson }}"}]}]]
+  local function rendered(tools)
+    return tok:apply_chat_template({}, { tokenize = false, variables = { tools = tools } })
+  end
+  expect_equal(rendered(nil), "True")
+  local read_from_json = redco.data.json "../cases/ordered.json"
+  local text = redco.data.read("../cases/ordered.json"):gsub("\n$", "")
+  expect_equal(rendered(read_from_json), text)
+  local parameters = redco.ordered_table { { "type", "object" }, { "a", 1 }, { "none" } }
+  parameters.Z, parameters.a = 2, nil
+  parameters.a = 3
+  expect_equal(rendered { redco.ordered_table { { "name", "f" }, { "args", parameters } } },
+    '[{"name": "f", "args": {"type": "object", "none": null, "Z": 2, "a": 3}}]')
+  expect_equal(rendered { { name = "f", args = 1 } }, '[{"args": 1, "name": "f"}]')
+  local keys = {}
+  for key in redco.ordered_pairs(parameters) do keys[#keys + 1] = key end
+  expect_equal(list(keys), "type,Z,a")
+  expect_error(function() redco.ordered_table { { 1, 2 } } end, "entry 1", "string")
+  expect_error(function() redco.ordered_table { { "a", 1 }, { "a", 2 } } end, "'a'", "twice")
+  expect_error(function() rendered { print } end, "variables", "tools.1")
+end)
+
 test("a conversation goes through the chat template", function()
   local folder = os.tmpname()
   os.remove(folder)

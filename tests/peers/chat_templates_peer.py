@@ -1,13 +1,23 @@
-"""Our reading of chat templates beside jinja2's: chat_templates_peer.py REDCO_LUA TESTS"""
+"""Our reading of chat templates beside jinja2's.
+
+chat_templates_peer.py REDCO_LUA TESTS [--seed N] [--count N]
+
+Renders the templates below and `count` random ones, each from its own seed, as `transformers` sets
+jinja2 up: what jinja2 renders must come out the same, and what it refuses must be refused.
+"""
+import argparse
 import json
-import shutil
+import random
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from jinja2.ext import loopcontrols
+from jinja2 import TemplateSyntaxError, nodes
+from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from chat_template_programs import Programs
 
 USER, SYSTEM = {'role': 'user', 'content': ' Hi,\nyou '}, {'role': 'system', 'content': 'Be "brief".'}
 ANSWER = {'role': 'assistant', 'content': 'Hello 😀\n'}
@@ -56,7 +66,7 @@ none
     """{# what #}{% set d = {'a': 1, 'b': [1, 2.5, true, none, 'x']} %}
 {% for k, v in d.items() %}{{ k }}={{ v | tojson }};{% endfor %}
 {{ d | tojson(indent=2) }}
-{{ messages[-1].content.split(',')[0] }}|{{ messages | map_free if false else messages | length }}
+{{ messages[-1].content.split(',')[0] }}|{{ messages | length }}
 {{ ['a', 'b'] | join('-') }} {{ 'abc'[1:] }} {{ (messages[::-1] | first).role }} {{ 7 // 2 }} {{ -7 % 3 }} {{ 1 / 2 }}
 {{ 'ab' in 'cabd' and not 'x' in ['y'] }} {{ 'a' not in d }} {{ "it's" | replace("'", '"') }}
 {%- for i in range(5) %}{% if i == 1 %}{% continue %}{% endif %}{% if i == 3 %}{% break %}{% endif %} {{ i }}{% endfor %}
@@ -68,57 +78,99 @@ end
 ]
 
 
-def to_lua(value):
-    if isinstance(value, dict):
-        return '{' + ','.join(f'[{to_lua(k)}]={to_lua(v)}' for k, v in value.items()) + '}'
-    if isinstance(value, list):
-        return '{' + ','.join(map(to_lua, value)) + '}'
-    if isinstance(value, str):
-        return '"' + ''.join(f'\\{byte:03d}' for byte in value.encode()) + '"'
-    return str(value).lower()
+class Generation(Extension):
+    """The block that marks what a model says."""
+    tags = {'generation'}
+
+    def parse(self, parser):
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(['name:endgeneration'], drop_needle=True)
+        return nodes.CallBlock(self.call_method('_body'), [], [], body).set_lineno(line)
+
+    def _body(self, caller):
+        return caller()
 
 
-def expected(template, messages, prompt):
+def environment():
     def refuse(text):
         raise ValueError(text)
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
-                                                extensions=[loopcontrols])
-    environment.filters['tojson'] = lambda value, indent=None: json.dumps(
-        value, ensure_ascii=False, indent=indent)
-    environment.filters['map_free'] = len
-    environment.globals['raise_exception'] = refuse
-    try:
-        return environment.from_string(template).render(
-            messages=messages, add_generation_prompt=prompt, bos_token='<|endoftext|>',
-            eos_token='<|endoftext|>')
-    except ValueError as error:
-        return f'error: {error}'
+
+    def tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
+        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators,
+                          sort_keys=sort_keys)
+    result = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
+                                           extensions=[loopcontrols, Generation])
+    result.filters['tojson'] = tojson
+    result.globals['raise_exception'] = refuse
+    return result
 
 
-def main(program, tests):
-    tests, wrong, count = Path(tests), 0, 0
+def fixed_cases():
+    for template in TEMPLATES:
+        for messages in CONVERSATIONS:
+            for prompt in (False, True):
+                yield template, dict(messages=messages, add_generation_prompt=prompt,
+                                     bos_token='<s>', eos_token='</s>')
+
+
+def random_cases(seed, count):
+    for i in range(count):
+        programs = Programs(random.Random(f'{seed}.{i}'))
+        yield programs.template(), programs.variables()
+
+
+def render(program, tests, cases):
+    """{'text': ...} or {'error': ...} for each case."""
     with tempfile.TemporaryDirectory() as folder:
-        shutil.copy(tests / 'cases/gpt2/tokenizer.json', folder)
-        for template in TEMPLATES:
-            Path(folder, 'tokenizer_config.json').write_text(json.dumps(
-                dict(chat_template=template, bos_token='<|endoftext|>', eos_token='<|endoftext|>')))
-            for messages in CONVERSATIONS:
-                for prompt in (False, True):
-                    script = Path(folder, 'render.lua')
-                    script.write_text(f'''
-                        local tok = require("redco").Tokenizer.from_pretrained({to_lua(folder)})
-                        local ok, text = pcall(tok.apply_chat_template, tok, {to_lua(messages)},
-                          {{ add_generation_prompt = {to_lua(prompt)}, tokenize = false }})
-                        io.write(ok and text or "error: " .. text:match "messages: (.*)$")''')
-                    got = subprocess.run([program, str(script)], check=True,
-                                         capture_output=True).stdout.decode()
-                    count += 1
-                    if got != expected(template, messages, prompt):
-                        wrong += 1
-                        print(f'expected {expected(template, messages, prompt)!r}\ngot      {got!r}')
-    print(f'{count} conversations, {wrong} differences')
+        # All that templates need of a tokenizer is one.
+        Path(folder, 'tokenizer.json').write_text(json.dumps(
+            {'model': {'type': 'BPE', 'vocab': {'a': 0}, 'merges': []}}))
+        lines = [json.dumps({'template': template, 'messages': variables['messages'],
+                             'variables': {k: v for k, v in variables.items() if k != 'messages'}})
+                 for template, variables in cases]
+        Path(folder, 'cases').write_text('\n'.join(lines) + '\n')
+        subprocess.run([program, str(Path(tests, 'peers', 'chat_templates.lua')), folder,
+                        f'{folder}/cases', f'{folder}/out'], check=True)
+        return [json.loads(line) for line in Path(folder, 'out').read_text().splitlines()]
+
+
+def difference(env, template, variables, got):
+    """What is wrong, or None."""
+    try:
+        expected = env.from_string(template).render(tools=variables.get('tools'), documents=None, **{
+            k: v for k, v in variables.items() if k != 'tools'})
+    except TemplateSyntaxError:
+        return None  # what we read in more places than jinja2 does is no harm
+    except Exception as error:  # pylint: disable=broad-except
+        return None if 'error' in got else f'expected {error!r}\ngot      {got["text"]!r}'
+    # Python's names of functions, ranges and generators, with their addresses, are not ours.
+    if 'written as text' in got.get('error', '') or got.get('text') == expected:
+        return None
+    return f'expected {expected!r}\ngot      {got!r}'
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument('program')
+    parser.add_argument('tests')
+    parser.add_argument('--seed', default='0')
+    parser.add_argument('--count', type=int, default=200)
+    options = parser.parse_args()
+    cases = list(fixed_cases())
+    n_fixed = len(cases)
+    cases += random_cases(options.seed, options.count)
+    wrong, env = 0, environment()
+    for i, ((template, variables), got) in enumerate(
+            zip(cases, render(options.program, options.tests, cases), strict=True)):
+        told = difference(env, template, variables, got)
+        if told:
+            wrong += 1
+            if wrong <= 10:
+                print(f'random template {i - n_fixed}:' if i >= n_fixed else 'template:')
+                print(template, json.dumps(variables, ensure_ascii=False), told, sep='\n')
+    print(f'{len(cases)} templates, seed {options.seed}: {wrong} differences')
     sys.exit(1 if wrong else 0)
 
 
 if __name__ == '__main__':
-    main(*sys.argv[1:])
+    main()

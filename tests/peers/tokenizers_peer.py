@@ -1,10 +1,13 @@
 """Our tokenizers beside `tokenizers` and `sentencepiece`: the same ids, offsets and decoded texts.
 
-tokenizers_peer.py REDCO_LUA TESTS CORPUS [SEED]
+tokenizers_peer.py REDCO_LUA TESTS CORPUS [--seed N] [--count N]
 
-The texts are the strings of the cases, the corpus by paragraphs and random ones. tokenizer_dump.lua
-encodes them with our tokenizer and writes what it got, a line for each text; lines are compared.
+The tokenizers of the cases encode the strings of the cases, the corpus by paragraphs and 10 * count
+random texts: tokenizer_dump.lua writes a line for each text, which is compared. Then `count` random
+tokenizers, each from its own seed, encode random texts and pairs, truncated and not, and decode them
+whole and one by one: tokenizer_jobs.lua.
 """
+import argparse
 import json
 import os
 import random
@@ -17,8 +20,11 @@ from pathlib import Path
 
 import sentencepiece
 import tokenizers
+from tokenizers.decoders import DecodeStream
 
-N_RANDOM = 10_000
+from random_tokenizers import RandomTokenizer
+
+N_JOBS = 30
 WORDS = ["the", "don't", "we'll", "I'M", "  ", " ", "\n", "\r\n", "\t", "é", "e\u0301", "한국어",
          "日本語", "ไทย", "हिन्दी", "👩\u200d👩\u200d👧", "🇪🇸", "👍🏽", "3.14", "12345", "--", "...",
          "<s>", "</s>", "<pad>", "<unk>", "<mask>", "<|endoftext|>", "<extra_id_3>", "▁", "\u00a0",
@@ -69,11 +75,11 @@ def random_text(rng):
     return text
 
 
-def all_texts(cases, corpus, seed):
+def all_texts(cases, corpus, seed, n_random):
     rng = random.Random(seed)
     texts = [case['text'].encode() for case in cases]
     texts += Path(corpus).read_bytes().split(b'\n\n')
-    return texts + [random_text(rng) for _ in range(N_RANDOM)]
+    return texts + [random_text(rng) for _ in range(n_random)]
 
 
 def ours(program, dump, path, texts, folder):
@@ -120,24 +126,127 @@ def expected_of_sentencepiece(path):
         ids = processor.encode(text)
         return dict(ids=ids, decoded=processor.decode(ids))
 
-    # Of ways with the same score rounding decides, and it sums in single precision.
+    # Over a paragraph the float32 sums may still round differently: equal scores are no difference.
     def is_tie(ids, expected):
         def total(pieces):
             return sum(processor.get_score(piece) for piece in pieces)
         return len(ids) == len(expected) and \
-                abs(total(ids) - total(expected)) <= 1e-6 * abs(total(expected))
+            abs(total(ids) - total(expected)) <= 1e-6 * abs(total(expected))
     return expect, is_tie
 
 
-def main(program, tests, corpus, seed='0'):
+def is_stable(character):
+    """Whether the character is what it was in Unicode 3.2: some libraries' tables are that old."""
+    old = unicodedata.ucd_3_2_0.category(character)
+    return old != 'Cn' and old == unicodedata.category(character)
+
+
+def valid_text(rng):
+    text = random_text(rng).decode('utf-8', 'replace')
+    return ''.join(c for c in text if is_stable(c) or any(c in word for word in WORDS))
+
+
+def random_tokenizers(options, folder):
+    """The texts of the tokenizer.json and the jobs for each."""
+    charsmap = None
+    for path in Path(options.tests, 'cases').glob('t5*/tokenizer.json'):
+        charsmap = (json.loads(path.read_text())['normalizer'] or {}).get('precompiled_charsmap')
+    for i in range(options.count):
+        made = RandomTokenizer(random.Random(f'{options.seed}.{i}'), valid_text, charsmap)
+        text = made.make()
+        path = Path(folder, f'tokenizer{i}.json')
+        path.write_text(text)
+        yield path, [made.job() for _ in range(N_JOBS)]
+
+
+def expected_of_job(tokenizer, job):
+    tokenizer.no_truncation()
+    if 'max_length' in job:
+        tokenizer.enable_truncation(job['max_length'], direction=job['truncation_side'])
+    full = tokenizer.encode(job['text'], job.get('text_pair'),
+                            add_special_tokens=job['add_special_tokens'])
+    stream, parts = DecodeStream(skip_special_tokens=job['skip_special_tokens']), []
+    for number in full.ids:
+        try:
+            parts.append(stream.step(tokenizer, number) or '')
+        except Exception:  # pylint: disable=broad-except
+            parts = None
+            break
+    return dict(ids=full.ids, tokens=full.tokens, offsets=[list(pair) for pair in full.offsets],
+                special=full.special_tokens_mask, stream=parts,
+                decoded=tokenizer.decode(full.ids, job['skip_special_tokens']))
+
+
+def differences(job, got, expected):
+    if 'error' in got:
+        return [('error', got['error'], '')]
+    # An empty list is an object in our JSON.
+    told = [(key, got[key] or [], expected[key]) for key in ('ids', 'tokens', 'offsets', 'special')
+            if (got[key] or []) != expected[key]]
+    if got['decoded'] != expected['decoded']:
+        told.append(('decoded', got['decoded'], expected['decoded']))
+    # U+FFFD of the text makes their stream wait, or fail; ours gives what decode gives.
+    if '\ufffd' not in expected['decoded']:
+        if ''.join(got['stream']) != expected['decoded']:
+            told.append(('all of the stream', got['stream'], expected['decoded']))
+        elif expected['stream'] is not None and ''.join(expected['stream']) == expected['decoded'] and \
+                got['stream'][:-1] != expected['stream']:
+            told.append(('stream', got['stream'], expected['stream']))
+    return told
+
+
+def compare_random(options, folder):
+    tokenizers_and_jobs = list(random_tokenizers(options, folder))
+    with open(f'{folder}/jobs', 'w', encoding='utf-8') as file:
+        for path, jobs in tokenizers_and_jobs:
+            for line in [{'tokenizer': str(path)}, *jobs]:
+                file.write(json.dumps(line) + '\n')
+    subprocess.run([options.program, f'{options.tests}/peers/tokenizer_jobs.lua', f'{folder}/jobs',
+                    f'{folder}/out'], check=True)
+    wrong, n_jobs = 0, 0
+    with open(f'{folder}/out', encoding='utf-8') as file:
+        for i, (path, jobs) in enumerate(tokenizers_and_jobs):
+            tokenizer = tokenizers.Tokenizer.from_file(str(path))
+            n_wrong = 0
+            for job in jobs:
+                got = json.loads(next(file))
+                n_jobs += 1
+                try:
+                    expected = expected_of_job(tokenizer, job)
+                except BaseException as error:  # pylint: disable=broad-except
+                    # What makes theirs panic has no right answer.
+                    if 'error' not in got and isinstance(error, Exception):
+                        print(f'tokenizer {i}: {job}: tokenizers raises {error}')
+                        n_wrong += 1
+                    continue
+                for key, ours_is, theirs in differences(job, got, expected):
+                    n_wrong += 1
+                    if n_wrong <= 2 and wrong <= 20:
+                        shown = {k: v for k, v in json.loads(path.read_text()).items() if k != 'model'}
+                        print(f'tokenizer {i} {shown}\n  {key} of {job}\n  expected {theirs}\n'
+                              f'  got      {ours_is}')
+            wrong += n_wrong
+    print(f'{len(tokenizers_and_jobs)} random tokenizers, seed {options.seed}: {n_jobs} texts, '
+          f'{wrong} differences')
+    return wrong
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument('program')
+    parser.add_argument('tests')
+    parser.add_argument('corpus')
+    parser.add_argument('--seed', default='0')
+    parser.add_argument('--count', type=int, default=60)
+    options = parser.parse_args()
     os.environ['TOKENIZERS_PARALLELISM'] = 'false'
-    tests = Path(tests)
+    tests, program = Path(options.tests), options.program
     dump = str(tests / 'peers' / 'tokenizer_dump.lua')
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:
         for case in sorted((tests / 'cases').glob('*/tokenizer_cases.json')):
             cases = json.loads(case.read_text())['cases']
-            texts = all_texts(cases, corpus, int(seed))
+            texts = all_texts(cases, options.corpus, options.seed, 10 * options.count)
             for file, expected in [('tokenizer.json', expected_of_tokenizers),
                                    ('spiece.model', expected_of_sentencepiece),
                                    ('tokenizer.model', expected_of_sentencepiece)]:
@@ -145,8 +254,9 @@ def main(program, tests, corpus, seed='0'):
                 if path.exists():
                     got = ours(program, dump, path, texts, folder)
                     wrong += compare(f'{case.parent.name}/{file}', texts, got, *expected(path))
+        wrong += compare_random(options, folder)
     sys.exit(1 if wrong else 0)
 
 
 if __name__ == '__main__':
-    main(*sys.argv[1:])
+    main()

@@ -3,19 +3,52 @@
 #include <redco/export.h>
 #include <redco/tree.h>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
 
 namespace redco {
 
-/// The value of a JSON text: null is none, whole numbers are integers where int64 holds them.
-/// Throws Error, its text beginning with `where`, for anything else, a key that is there twice and
-/// more than 500 levels.
-REDCO_API Tree tree_from_json(const std::string& where, std::string_view text);
+/// A JSON value. Objects keep their keys in order.
+struct Json {
+  using List = std::vector<Json>;
+  using Object = std::vector<std::pair<std::string, Json>>;
 
-/// The inverse, indented by `indent` spaces a level or, where it is negative, on one line. An
-/// empty tree of either kind is an object. Throws Error, beginning with `where`, for tensors,
-/// numbers that are not finite and text that is not UTF-8.
+  std::variant<std::monostate, bool, int64_t, double, std::string, List, Object> value;
+
+  Json() = default;  ///< null
+  Json(bool given) : value(given) {}
+  Json(int given) : value(int64_t{given}) {}
+  Json(int64_t given) : value(given) {}
+  Json(double given) : value(given) {}
+  Json(const char* given) : value(std::string(given)) {}
+  Json(std::string given) : value(std::move(given)) {}
+  Json(List given) : value(std::move(given)) {}
+  Json(Object given) : value(std::move(given)) {}
+
+  /// Null for another type.
+  template <class T>
+  const T* get() const {
+    return std::get_if<T>(&value);
+  }
+};
+
+/// The value of a JSON text: whole numbers are integers where int64 holds them. Throws Error, its
+/// text beginning with `where`, for anything else, a key that is there twice and more than 500
+/// levels.
+REDCO_API Json read_json(const std::string& where, std::string_view text);
+
+/// The inverse, indented by `indent` spaces a level or, where it is negative, on one line. Throws
+/// Error, beginning with `where`, for numbers that are not finite, text that is not UTF-8 and more
+/// than 500 levels.
+REDCO_API std::string write_json(const std::string& where, const Json& value, int indent = -1);
+
+/// The same for trees, whose keys are sorted: null is none. An empty tree of either kind is written
+/// as an object, and a tensor is an error.
+REDCO_API Tree tree_from_json(const std::string& where, std::string_view text);
 REDCO_API std::string json_from_tree(const std::string& where, const Tree& tree, int indent = -1);
 
 }  // namespace redco

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <redco/export.h>
-#include <redco/tree.h>
+#include <redco/json.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -15,6 +15,10 @@
 #include <vector>
 
 namespace redco {
+
+namespace text {
+struct Settings;
+}
 
 /// A text as tokens. All lists have the same length.
 struct Encoding {
@@ -37,7 +41,8 @@ struct EncodeOptions {
   bool add_special_tokens = true;
   /// Truncate to so many tokens, those of the template included; of a pair the longer text first.
   std::optional<int64_t> max_length;
-  Side truncation_side = Side::right;
+  /// Default: the tokenizer's.
+  std::optional<Side> truncation_side;
   bool with_tokens = false;
   bool with_offsets = false;
 };
@@ -147,17 +152,20 @@ class REDCO_API Tokenizer {
 
   Side padding_side() const;
   void set_padding_side(Side side);
+  /// The end at which texts are truncated.
+  Side truncation_side() const;
+  void set_truncation_side(Side side);
   /// Tokens the model takes; nothing when the files do not say.
   std::optional<int64_t> model_max_length() const;
   /// Jinja; "" when there is none.
   const std::string& chat_template() const;
 
-  /// The text of a conversation by the chat template, a list of dictionaries with "role" and
-  /// "content" mostly; `variables` are what else the template knows, such as tools. What of Jinja
-  /// is understood is in engine/text/jinja.h; Error for the rest, and for what the template
-  /// refuses.
-  std::string apply_chat_template(const Tree& messages, bool add_generation_prompt = false,
-                                  const Tree::Dict& variables = {}) const;
+  /// Renders a conversation, a list of objects with mostly "role" and "content", with the chat
+  /// template. `variables` are the template's other variables, such as tools; with tools the
+  /// template named "tool_use" is taken where the files have one. engine/text/jinja.h lists what of
+  /// Jinja is supported. Throws Error for the rest and for raise_exception.
+  std::string apply_chat_template(const Json& messages, bool add_generation_prompt = false,
+                                  const Json::Object& variables = {}) const;
 
   /// Writes the files the tokenizer was read from, byte for byte, into a folder, which is made if
   /// need be.
@@ -168,11 +176,20 @@ class REDCO_API Tokenizer {
   explicit Tokenizer(std::unique_ptr<State> state);
 
  private:
+  friend class DecodeStream;
+
+  const text::Settings& settings() const;
+  // Without numbers that are no token's.
+  std::vector<std::string> tokens_of(const std::vector<int64_t>& ids,
+                                     bool skip_special_tokens) const;
+  // Whether the bytes of these tokens end inside a character, which further tokens may complete.
+  bool ends_inside_character(const std::vector<int64_t>& ids, const DecodeOptions& options) const;
+
   std::unique_ptr<State> state_;
 };
 
-/// Tokens to text one by one, as a model generates them: a character that takes several tokens is
-/// held back until it is whole.
+/// Tokens to text one by one, as a model generates them. A character that takes several tokens is
+/// held back until it is complete; text that was returned is never taken back.
 class REDCO_API DecodeStream {
  public:
   explicit DecodeStream(std::shared_ptr<const Tokenizer> tokenizer, DecodeOptions options = {});
@@ -183,7 +200,7 @@ class REDCO_API DecodeStream {
   std::string finish();
 
  private:
-  std::string decoded(size_t end) const;
+  std::string fresh() const;
 
   std::shared_ptr<const Tokenizer> tokenizer_;
   DecodeOptions options_;

@@ -186,7 +186,8 @@ end)
 
 readers.json = registry.define("redco.data.json", [[
 json(path) -> value
-What a JSON file has: objects and arrays are tables, null is nil.]], function(path)
+What a JSON file has: objects and arrays are tables, null is nil. Tables of objects remember the
+order of their keys; `redco.ordered_pairs` walks it.]], function(path)
   return native.json_decode(path, read_all(path))
 end)
 

@@ -2,6 +2,7 @@
 local data = require "redco.data"
 local fail = require "redco.fail"
 local native = require "redco.native"
+local ordered = require "redco.ordered"
 local torch = require "redco.torch"
 
 local folder = {}
@@ -55,18 +56,48 @@ local function check(path, config)
   if dropout < 0 or dropout >= 1 then refuse("lora_dropout", "numbers in [0, 1)") end
 end
 
--- The value of the pattern that a layer's name ends in.
+-- A pattern of peft's, a regular expression of names' last parts, as one of Lua's and whether it is
+-- one of whole names.
+local function lua_pattern(path, pattern)
+  local is_whole = pattern:sub(1, 1) == "^"
+  local rest = is_whole and pattern:sub(2) or pattern
+  local plain = rest:gsub("\\%.", "")
+  if plain:find "[^%w_.%-]" then
+    fail("%s: the pattern '%s' is not supported, only the last parts of names, with . and \\., and "
+      .. "^ in front of whole names", path, pattern)
+  end
+  return rest:gsub("%-", "%%-"):gsub("\\%.", "%%."), is_whole
+end
+
+-- The value of the first pattern, in the file's order, that a layer's name ends in.
 local function by_pattern(path, patterns, name)
-  for pattern, value in pairs(patterns or {}) do
-    pattern = tostring(pattern)
-    if pattern:find "[^%w_.%-]" then
-      fail("%s: the pattern '%s' is not supported, only the last parts of names", path, pattern)
-    end
+  for pattern, value in ordered.pairs(patterns or {}) do
     if type(value) ~= "number" then
       fail("%s: expected a number for the pattern '%s', got %s", path, pattern, tostring(value))
     end
-    if name == pattern or name:sub(-#pattern - 1) == "." .. pattern then return value end
+    local expression, is_whole = lua_pattern(path, pattern)
+    local is_match = name:find("^" .. expression .. "$")
+      or not is_whole and name:find("%." .. expression .. "$")
+    if is_match then return value end
   end
+end
+
+-- The values of layers, by their names, that are not the usual one, for a file; nil if there are
+-- none. The first match counts, so a name comes before those that it ends in, also with the usual
+-- value.
+local function patterns_of(values, usual)
+  local names, needed, result = {}, {}, ordered.table()
+  for name, value in pairs(values) do
+    names[#names + 1] = name
+    if value ~= usual then needed[#needed + 1] = name end
+  end
+  table.sort(names, function(a, b) return #a ~= #b and #a > #b or #a == #b and a < b end)
+  for _, name in ipairs(names) do
+    for _, other in ipairs(needed) do
+      if name == other or name:sub(-#other - 1) == "." .. other then result[name] = values[name] end
+    end
+  end
+  return needed[1] and result
 end
 
 -- A layer's number of inputs and outputs must be the adapter's.
@@ -165,15 +196,14 @@ function folder.save(dir, layers, options)
       -- Whatever made the scaling, alpha / r is it.
       local alpha = layer:get "lora_scaling" * r
       config.r, config.lora_alpha = config.r or r, config.lora_alpha or alpha
-      if r ~= config.r then ranks[layer.name] = r end
-      if alpha ~= config.lora_alpha then alphas[layer.name] = alpha end
+      ranks[layer.name], alphas[layer.name] = r, alpha
       config.lora_dropout = layer:get "lora_dropout" or config.lora_dropout
       config.fan_in_fan_out = layer:get "lora_fan_in_fan_out" or config.fan_in_fan_out
     end
   end
   if not config.r then fail "lora.save_pretrained: there is no adapter in the tree" end
-  config.rank_pattern = next(ranks) and ranks
-  config.alpha_pattern = next(alphas) and alphas
+  config.rank_pattern = patterns_of(ranks, config.r)
+  config.alpha_pattern = patterns_of(alphas, config.lora_alpha)
   native.save_weights(dir, tensors, {
     stem = "adapter_model",
     texts = { [config_file] = native.json_encode(config_file, config, 2) .. "\n" },
