@@ -22,18 +22,26 @@ function blocks.constant(value)
   return function(t) return nn.init.constant_(t, value) end
 end
 
---- For an embedding: normal, but for a row of zeros, the padding token's if there is one.
-function blocks.normal_but_padding(c, std)
-  local normal, row = blocks.normal(std), c.pad_token_id
-  if not row then return normal end
-  if row >= c.vocab_size then
+--- The row of the padding token in an embedding, as `torch.nn.Embedding(padding_idx)` counts: a
+--- negative token counts from the end. nil without a padding token.
+function blocks.padding_row(c)
+  local row = c.pad_token_id
+  if row and row >= c.vocab_size then
     fail("%s: pad_token_id (%d) must be below vocab_size (%d)", c.model_type, row, c.vocab_size)
   end
+  return row and row % c.vocab_size
+end
+
+--- For an embedding: normal, with zeros in the row of the padding token.
+function blocks.normal_but_padding(c, std)
+  local normal, row = blocks.normal(std), blocks.padding_row(c)
+  if not row then return normal end
   return function(t, generator)
     normal(t, generator)
     return torch.no_grad(function()
-      t[row]:zero_()
-      return t
+      -- Elementwise: `t[row]` of an embedding split by rows is a copy, which cannot be written to.
+      local is_padding = torch.arange(c.vocab_size, { device = t.device }):eq(row)
+      return t:masked_fill_(is_padding:unsqueeze(1), 0)
     end)
   end
 end
@@ -93,7 +101,7 @@ function blocks.rms_norm(params, name, x, eps)
   return torch.rms_norm(x, weight.shape, weight, eps)
 end
 
---- `padding_idx`: a token whose row the look-up does not train.
+--- `padding_idx`: a row that gets no gradient from the lookup.
 function blocks.embedding(params, name, ids, padding_idx)
   adapter.refuse(params, name)
   return torch.embedding(params[name .. ".weight"], ids, padding_idx or -1)

@@ -25,6 +25,8 @@ local llama = {
   },
   optional = { "num_key_value_heads", "head_dim", "rope_scaling", "rope_parameters",
     "original_max_position_embeddings", "pretraining_tp" },
+  -- transformers reads it and turns whole heads all the same: other values fail there.
+  only = { partial_rotary_factor = 1 },
   -- What old checkpoints have among the weights.
   ignored = { "%.rotary_emb%.inv_freq$" },
 }
@@ -74,6 +76,7 @@ end
 function llama.new_forward(c)
   local activation = blocks.activation("llama", c.hidden_act)
   local rope = rotary.settings("llama", c, c.head_dim)
+  local padding_row = blocks.padding_row(c)
 
   local function attention(params, name, x, cos, sin, mask, o)
     local function heads(projection, n)
@@ -97,7 +100,7 @@ function llama.new_forward(c)
   end
 
   return function(params, inputs, o)
-    local x = blocks.embedding(params, "model.embed_tokens", inputs.input_ids)
+    local x = blocks.embedding(params, "model.embed_tokens", inputs.input_ids, padding_row)
     local cos, sin = rotary.of_halves(rotary.angles(rope, inputs, o, x))
     local mask = blocks.causal_mask(inputs, o, x)
     for i = 0, c.num_hidden_layers - 1 do
