@@ -10,11 +10,36 @@ for _, key in ipairs {
   "pad_token_id", "tie_word_embeddings", "torch_dtype", "transformers_version", "use_cache",
 } do common[key] = true end
 
+-- Keys that transformers reads for any family and that are not supported, with the value that has no
+-- effect; `false` where every value has one.
+local unsupported = {
+  attention_chunk_size = false,
+  layer_types = false,
+  quantization_config = false,
+  sliding_window = false,
+  tie_encoder_decoder = false,
+}
+
+local function refuse_unsupported(family, c)
+  for key, neutral in pairs(unsupported) do
+    if c[key] ~= nil and c[key] ~= neutral then
+      local value = type(c[key]) == "table" and "" or " = " .. tostring(c[key])
+      fail("%s: the configuration has %s%s, which is not supported%s", family.model_type, key,
+        value, key == "quantization_config" and ": give the folder of the model before quantization"
+        or "")
+    end
+  end
+  if type(c.pruned_heads) == "table" and next(c.pruned_heads) ~= nil then
+    fail("%s: the configuration has pruned_heads, which are not supported", family.model_type)
+  end
+end
+
 local function known_names(family)
   local names = {}
   for name in pairs(common) do names[#names + 1] = name end
   for name in pairs(family.defaults) do names[#names + 1] = name end
   for name in pairs(family.only or {}) do names[#names + 1] = name end
+  for name in pairs(family.aliases or {}) do names[#names + 1] = name end
   for _, name in ipairs(family.optional or {}) do names[#names + 1] = name end
   return names
 end
@@ -103,6 +128,10 @@ local function complete_config(family, given, is_file)
   local c = {}
   for key, value in pairs(family.defaults) do c[key] = value end
   for key, value in pairs(given) do c[key] = value end
+  for alias, name in pairs(family.aliases or {}) do
+    if c[alias] ~= nil then c[name], c[alias] = c[alias], nil end
+  end
+  refuse_unsupported(family, c)
   check_kinds(family, c)
   if family.complete then
     family.complete(c, is_file)

@@ -18,6 +18,17 @@ function files.json(dir, name)
   return exists(path) and data.json(path) or nil
 end
 
+--- The folder's generation_config.json; nil without one.
+function files.generation_config(dir)
+  local config = files.json(dir, "generation_config.json")
+  -- null is nil, for which the default would be taken; transformers switches the option off.
+  if config and config.top_k == nil and data.read(dir .. "/generation_config.json")
+    :find '"top_k"%s*:%s*null' then
+    config.top_k = 0
+  end
+  return config
+end
+
 -- A parameter of these sizes, not yet filled. Matrices are spread over the processes, so that none
 -- holds a whole model.
 local function new_parameter(sizes, dtype)

@@ -92,7 +92,7 @@ function(dir, options)
     dtype = o.dtype ~= "auto" and o.dtype or nil, low_memory = o.low_memory,
   })
   local model = new_model(family, c, params)
-  model.generation_config = files.json(dir, "generation_config.json")
+  model.generation_config = files.generation_config(dir)
   return model
 end)
 
