@@ -169,7 +169,7 @@ test("what is wrong is said by name and line", function()
     "input_ids")
 end)
 
-test("options of transformers that are not supported are refused, neutral values are not", function()
+test("options that are not supported are refused, neutral values are not", function()
   local function expect_refused(name, value)
     testing.expect_error(function() generate { [name] = value } end, "generation_spec.lua:",
       name .. " = ", "not supported")

@@ -59,7 +59,8 @@ test("the configurations of transformers 5 mean the same, and are saved as versi
     expect_equal(new.rope_parameters, nil)
     expect_equal(new.rope_theta, old.rope_theta)
     for key, value in pairs(old.rope_scaling or {}) do
-      local is_unread = key == "original_max_position_embeddings" and scaling.rope_type == "longrope"
+      local is_unread = scaling.rope_type == "longrope"
+        and key == "original_max_position_embeddings"
       if not is_unread then expect_equal(new.rope_scaling[key], value) end
     end
     expect_equal(new.rope_scaling == nil, old.rope_scaling == nil)

@@ -137,8 +137,9 @@ def opt(draw):
 def bart(draw):
     config = common(draw)
     n_heads, width = heads(draw, 3)
+    n_layers = draw.randint(1, 3)
     config.update(
-        d_model=width, encoder_layers=draw.randint(1, 2), decoder_layers=draw.randint(1, 3),
+        d_model=width, encoder_layers=n_layers, decoder_layers=draw.randint(1, n_layers),
         encoder_attention_heads=n_heads, decoder_attention_heads=draw.choice([1, n_heads]),
         encoder_ffn_dim=draw.randint(3, 30), decoder_ffn_dim=draw.randint(3, 30), dropout=0.0,
         max_position_embeddings=draw.randint(20, 40), activation_function=draw.choice(ACTIVATIONS),
@@ -160,7 +161,8 @@ def t5(draw):
         tie_word_embeddings=draw.maybe(), decoder_start_token_id=draw.token(config["vocab_size"]))
     config.setdefault("pad_token_id", 0)
     if draw.maybe():
-        config["num_decoder_layers"] = draw.randint(1, 3)
+        # With more than in the encoder, the library's cache is too short.
+        config["num_decoder_layers"] = draw.randint(1, config["num_layers"])
     return config
 
 

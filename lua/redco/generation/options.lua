@@ -24,7 +24,9 @@ local share = { "a number from 0 to 1", is_share }
 local positive = { "a number greater than 0", is_positive }
 local boolean = { "true or false", function(v) return type(v) == "boolean" end }
 local number = { "a number", function(v) return type(v) == "number" end }
-local token = { "a token, a whole number", function(v) return type(v) == "number" and v % 1 == 0 end }
+local token = { "a token, a whole number", function(v)
+  return type(v) == "number" and v % 1 == 0
+end }
 local some_tokens = { "a token or a list of tokens", function(v)
   return token[2](v) or is_list(v, token[2])
 end }
@@ -155,7 +157,8 @@ local function check(o)
   end
   if o.encoder_repetition_penalty ~= 1 and math.max(o.num_beams, o.num_return_sequences) > 1 then
     -- transformers applies it to the first rows only, with the prompts of other rows.
-    fail "model.generate: encoder_repetition_penalty needs num_beams = 1 and num_return_sequences = 1"
+    fail("model.generate: encoder_repetition_penalty needs num_beams = 1 and "
+      .. "num_return_sequences = 1")
   end
   if o.exponential_decay_length_penalty and #o.eos == 0 then
     fail "model.generate: exponential_decay_length_penalty needs an eos_token_id"

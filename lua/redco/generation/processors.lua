@@ -240,7 +240,9 @@ end
 -- Hewitt et al., 2022: epsilon sampling, and eta sampling.
 define(function(o) return o.do_sample and o.epsilon_cutoff > 0 and o.epsilon_cutoff < 1 end,
   function(o)
-    return function(scores) return without_improbable(scores, scores:softmax(-1), o.epsilon_cutoff) end
+    return function(scores)
+      return without_improbable(scores, scores:softmax(-1), o.epsilon_cutoff)
+    end
   end)
 
 define(function(o) return o.do_sample and o.eta_cutoff > 0 and o.eta_cutoff < 1 end, function(o)

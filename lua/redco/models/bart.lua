@@ -31,7 +31,8 @@ local bart = {
   },
   -- Other names of the same settings (attribute_map of transformers).
   aliases = { hidden_size = "d_model", num_attention_heads = "encoder_attention_heads" },
-  optional = { "force_bos_token_to_be_generated", "num_hidden_layers", "classifier_dropout", "id2label", "label2id", "num_labels" },
+  optional = { "force_bos_token_to_be_generated", "num_hidden_layers", "classifier_dropout",
+    "id2label", "label2id", "num_labels" },
   only = { tie_word_embeddings = true, encoder_layerdrop = 0, decoder_layerdrop = 0,
     normalize_embedding = true, normalize_before = false, add_final_layer_norm = false },
   ignored = { "[ed][ne]coder%.embed_tokens%.weight$", "^lm_head%.weight$", "coder%.version$" },

@@ -10,8 +10,8 @@ for _, key in ipairs {
   "pad_token_id", "tie_word_embeddings", "torch_dtype", "transformers_version", "use_cache",
 } do common[key] = true end
 
--- Keys that transformers reads for any family and that are not supported, with the value that has no
--- effect; `false` where every value has one.
+-- Keys that transformers reads for any family and that are not supported, with the value that has
+-- no effect; `false` also stands for keys whose every value has an effect.
 local unsupported = {
   attention_chunk_size = false,
   layer_types = false,

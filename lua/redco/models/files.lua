@@ -1,4 +1,5 @@
 --- Folders as Hugging Face's libraries write and read them.
+local checks = require "redco.models.checks"
 local data = require "redco.data"
 local fail = require "redco.fail"
 local is_adapter = require("redco.lora.layers").is_adapter
@@ -125,12 +126,13 @@ function files.load_params(family, config, weights, options)
     names[#names + 1], sizes[name] = name, shape
   end)
   local sources = match(family, config, weights, sizes)
-  local params = {}
+  local params, copied = {}, {}
   for _, name in ipairs(names) do
     local source = sources[name]
     if source then
       check_shape(weights, source, name, sizes[name])
       local stored = weights:tensor(source)
+      checks.dtype(weights.path, name, stored.dtype)
       local dtype = options.dtype or stored.dtype
       if options.low_memory and stored.dtype == dtype then
         params[name] = stored
@@ -138,9 +140,11 @@ function files.load_params(family, config, weights, options)
         params[name] = torch.no_grad(function()
           return new_parameter(sizes[name], dtype):copy_(stored)
         end)
+        copied[#copied + 1] = name
       end
     end
   end
+  checks.finite(weights.path, copied, params, family.buffers)
   return files.add_new(params, family, config, options.dtype)
 end
 

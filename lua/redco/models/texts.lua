@@ -46,14 +46,16 @@ generation_config.json of the model's folder comes before these defaults. Greedy
 the tokens that transformers gives. Other options of transformers are refused, in the call and in the
 file, unless their value has no effect. On several processes all must call it, with the same
 arguments.
+
+Without inputs.attention_mask, tokens that equal pad_token_id are padding, unless it is an end token
+too. inputs.decoder_input_ids get decoder_start_token_id as their first token, if no row has it.
+
   max_length: with the prompt; by default, up to 20 new tokens
   max_new_tokens, min_new_tokens: without the prompt, instead of max_length and min_length
   sequence_bias: a list of {tokens, number}; the number is added to the score of the last token of
     `tokens` after the others
   bad_words_ids: a list of lists of tokens
   exponential_decay_length_penalty: {start, factor}
-  inputs.attention_mask: without it, pad_token_id marks padding, unless it is an end token too
-  inputs.decoder_input_ids: begin with decoder_start_token_id, which is added where no row has it
   seed, rng: what sampling draws from
   early_stopping: false, true or "never"
   num_return_sequences: rows of one prompt lie side by side
