@@ -89,6 +89,32 @@ testing.test("other names of a setting count, as in transformers", function()
   testing.expect_equal(model.config.hidden_size, nil)
 end)
 
+testing.test("a token that is null has no default, and is written as null", function()
+  local folder = testing.folder() .. "/null"
+  local config = redco.data.json "../cases/bart/config.json"
+  config.forced_eos_token_id, config.pad_token_id, config.scale_embedding = nil, nil, nil
+  local text = require("redco.native").json_encode("config.json", config, 2)
+  assert(os.execute("mkdir -p " .. folder) == 0)
+  testing.write(folder .. "/config.json", (text:gsub("^{", [[{ "forced_eos_token_id": null,
+    "pad_token_id" :null, "prefix": "a null \"null", "scale_embedding": null,]], 1)))
+  local function check(given)
+    testing.expect_equal(given.forced_eos_token_id, nil)
+    testing.expect_equal(given.pad_token_id, nil)
+    testing.expect_equal(given.prefix, 'a null "null')
+    testing.expect_equal(given.scale_embedding, false)
+    testing.expect_equal(given.eos_token_id, config.eos_token_id)
+  end
+  local model = redco.models.from_config(folder)
+  check(model.config)
+  model.save_pretrained(folder .. "/saved")
+  assert(redco.data.read(folder .. "/saved/config.json"):find '"forced_eos_token_id": null')
+  check(redco.models.from_pretrained(folder .. "/saved").config)
+  testing.expect_equal(new("opt", { pad_token_id = false }).config.pad_token_id, nil)
+  testing.write(folder .. "/config.json", '{ "model_type": "gptj", "rotary_dim": null }')
+  testing.expect_error(function() redco.models.from_config(folder) end, "gptj", "rotary_dim",
+    "null")
+end)
+
 testing.test("inputs that are not supported are refused", function()
   local model = new("llama", {})
   local ids = redco.torch.zeros({ 1, 2 }, { dtype = "int64" })

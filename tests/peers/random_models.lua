@@ -72,6 +72,19 @@ local function run(folder)
       result["scores." .. i - 1] = processed(model, inputs, i - 1, generation)
     end
   end
+  -- The same weights with other configurations: what is refused leaves nothing.
+  for i = 0, case.changes - 1 do
+    pcall(function()
+      local changed = redco.models.from_pretrained(("%s/changed-%d"):format(folder, i))
+      local prefix = ("changed.%d."):format(i)
+      torch.no_grad(function()
+        local logits = changed(changed.params, batch)
+        local tokens = next(prompts) and changed.generate(changed.params, prompts,
+          { max_new_tokens = 4 })
+        result[prefix .. "logits"], result[prefix .. "tokens"] = logits, tokens or nil
+      end)
+    end)
+  end
   local params = train(model, batch, result)
   for name in pairs(model.family.buffers or {}) do
     result["grad." .. name], result["after." .. name] = nil, nil

@@ -3,7 +3,9 @@ random_models.lua, and the comparison with what it wrote.
 
 A case is a folder: the model's (config.json, model.safetensors), `case.json` with the options of its
 generations, `inputs.safetensors`. Tensors of expected.safetensors and result.safetensors have the
-same names: logits, loss, grad.NAME, after.NAME (three steps of AdamW), tokens.I, scores.I.
+same names: logits, loss, grad.NAME, after.NAME (three steps of AdamW), tokens.I, scores.I,
+changed.I.logits and changed.I.tokens: the same weights with one key of the configuration changed,
+which redco-lua may also refuse.
 """
 import json
 import random
@@ -16,7 +18,8 @@ from transformers import AutoConfig, GenerationConfig
 ACTIVATIONS = ["gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "quick_gelu", "relu", "silu",
                "swish", "tanh"]
 STEPS = 3
-ORDER = ["logits", "loss", "tokens", "scores", "grad", "after"]  # of what is told first
+CHANGES = 4  # of the configuration, for each model
+ORDER = ["logits", "loss", "tokens", "scores", "grad", "after", "changed"]  # of what is told first
 ADAMW = dict(lr=0.02, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.1)
 
 
@@ -31,9 +34,6 @@ class Draw(random.Random):
 
     def token(self, vocab_size):
         return self.randrange(vocab_size)
-
-    def padding(self, vocab_size):
-        return self.choice([0, 1, self.token(vocab_size), vocab_size - 1])
 
 
 def rope_scaling(draw, pairs):
@@ -66,7 +66,8 @@ def rope_scaling(draw, pairs):
 def common(draw, padding=True):
     config = dict(vocab_size=draw.randint(12, 40))
     if padding and draw.maybe(0.7):
-        config["pad_token_id"] = draw.padding(config["vocab_size"])
+        config["pad_token_id"] = draw.choice([0, 1, config["vocab_size"] - 1,
+                                              draw.token(config["vocab_size"])])
     return config
 
 
@@ -356,7 +357,7 @@ def processed(model, options, prompt, scores, ids, encoder_ids):
     return model._get_logits_processor(config, prompt, encoder_ids, device="cpu")(ids, scores)
 
 
-def prompts_of(inputs, is_encoder_decoder):
+def prompts_of(inputs, is_encoder_decoder, pad_token_id):
     prompts = {key: value.clone() for key, value in inputs.items()
                if key in ("input_ids", "attention_mask", "pixel_values")}
     if is_encoder_decoder:
@@ -368,6 +369,8 @@ def prompts_of(inputs, is_encoder_decoder):
         for row, n in zip(prompts["attention_mask"], lengths):
             row[:] = 0
             row[len(row) - n:] = 1
+    else:  # a padding token at the end would be padding on the right
+        prompts["input_ids"][:, -1] = 4 if pad_token_id == 5 else 5
     return prompts
 
 
@@ -377,14 +380,17 @@ def used(model):
             if "pooler" not in name]
 
 
+def with_positions(inputs, model, family):
+    """The inputs with the positions that redco-lua counts in a mask; OPT does it by itself."""
+    mask = inputs.get("attention_mask")
+    if mask is None or model.config.is_encoder_decoder or family == "opt":
+        return dict(inputs)
+    return dict(inputs, position_ids=(mask.cumsum(1) - 1).clamp(min=0))
+
+
 def reference(model, inputs, family):
     """Everything that is compared, and the generations."""
-    is_encoder_decoder = model.config.is_encoder_decoder
-    known = dict(inputs)
-    mask = inputs.get("attention_mask")
-    if mask is not None and not is_encoder_decoder and family != "opt":
-        known["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
-    found = {}
+    known, found = with_positions(inputs, model, family), {}
     optimizer = torch.optim.AdamW(model.parameters(), **ADAMW)
     for step in range(STEPS):
         out = model(**known)
@@ -406,14 +412,81 @@ def reference(model, inputs, family):
     return found
 
 
+# Keys that config.json may have besides those that transformers writes.
+MORE_KEYS = dict(
+    attention_chunk_size=2, chunk_size_feed_forward=2, cross_attention_hidden_size=4,
+    decoder_layerdrop=0.5, dense_act_fn="tanh", head_dim=4, hidden_size=8, is_decoder=True,
+    is_gated_act=True, layer_norm_elementwise_affine=False, layer_types=["full_attention"],
+    layerdrop=0.5, n_ctx=4, normalize_before=True, num_attention_heads=1, num_hidden_layers=1,
+    num_labels=5, original_max_position_embeddings=4, partial_rotary_factor=0.5, pretraining_tp=2,
+    problem_type="regression", pruned_heads={"0": [0]}, quantization_config=dict(
+        quant_method="bitsandbytes", load_in_8bit=True),
+    rope_theta=77.0, rotary_pct=0.5, scale_attn_by_inverse_layer_idx=True,
+    scale_attn_weights=False, scale_embedding=True, sliding_window=2, static_position_embeddings=True,
+    tie_encoder_decoder=True, tie_word_embeddings=False, torchscript=True)
+SETTLED = {"architectures", "dtype", "model_type", "transformers_version", "id2label", "label2id"}
+
+
+def changed(draw, config):
+    """The configuration with one other value, at any depth."""
+    config = json.loads(json.dumps(config))
+    parts = [config] + [part for part in config.values()
+                        if isinstance(part, dict) and "model_type" in part]
+    part = draw.choice(parts)
+    if draw.maybe(0.4):
+        key = draw.choice(sorted(MORE_KEYS))
+        part[key] = MORE_KEYS[key]
+        return config
+    key = draw.choice(sorted(set(part) - SETTLED))
+    value = part[key]
+    if isinstance(value, dict) and value:
+        inner = draw.choice(sorted(value))
+        part, key, value = value, inner, value[inner]
+    if isinstance(value, bool):
+        part[key] = not value
+    elif isinstance(value, (int, float)):
+        part[key] = draw.choice([value + 1, value * 2, value / 2, 0.25, 1, 2])
+        if isinstance(value, int):
+            part[key] = int(part[key])
+    elif isinstance(value, str):
+        part[key] = draw.choice(ACTIVATIONS)
+    else:
+        part[key] = draw.choice([1, 2, True, "gelu"])
+    return config
+
+
+def write_changed(draw, folder, i, family, inputs, prompts):
+    """A folder with the weights of another one, and what transformers makes of it; {} where it
+    fails or has no such weights."""
+    place = folder / f"changed-{i}"
+    place.mkdir()
+    config = changed(draw, json.loads((folder / "config.json").read_text()))
+    (place / "config.json").write_text(json.dumps(config))
+    (place / "model.safetensors").symlink_to(folder / "model.safetensors")
+    try:
+        model, info = getattr(transformers, FAMILIES[family][1]).from_pretrained(
+            place, output_loading_info=True)
+        if any("pooler" not in key for key in info["missing_keys"]) or info["mismatched_keys"]:
+            return {}
+        found = {}
+        with torch.no_grad():
+            found[f"changed.{i}.logits"] = model.eval()(**inputs).logits
+            if family != "vit":
+                found[f"changed.{i}.tokens"] = model.generate(**prompts, max_new_tokens=4)
+        return found
+    except Exception:  # whatever it is: there is nothing to compare with
+        return {}
+
+
 def write_case(folder, seed, family):
     draw = Draw(f"{seed} {family}")
     config, model, vocab_size = new_model(draw, family)
     inputs = new_inputs(draw, config, vocab_size, family)
     model.save_pretrained(folder)
-    expected, case = {}, dict(family=family, generations=[])
+    expected, case = {}, dict(family=family, generations=[], changes=CHANGES)
     if family != "vit":
-        prompts = prompts_of(inputs, model.config.is_encoder_decoder)
+        prompts = prompts_of(inputs, model.config.is_encoder_decoder,
+                             config.get("pad_token_id"))
         encoder_ids = prompts.get("input_ids", prompts.get("pixel_values"))
         own_ids = inputs.get("decoder_input_ids") if model.config.is_encoder_decoder else encoder_ids
         prompt = own_ids.shape[1] if own_ids is not None else 1
@@ -438,6 +511,14 @@ def write_case(folder, seed, family):
         inputs.update({"prompt." + key: value.clone() for key, value in prompts.items()})
     expected.update(reference(model, {key: value for key, value in inputs.items()
                                       if "." not in key}, family))
+    known = {key: value for key, value in with_positions(inputs, model, family).items()
+             if "." not in key and key != "labels"}
+    if model.config.is_encoder_decoder and "decoder_input_ids" not in known:
+        known["labels"] = inputs["labels"]
+    prompts = {key.removeprefix("prompt."): value for key, value in inputs.items()
+               if key.startswith("prompt.")}
+    for i in range(CHANGES):
+        expected.update(write_changed(draw, folder, i, family, known, prompts))
     save_file({key: value.contiguous() for key, value in inputs.items()},
               folder / "inputs.safetensors")
     save_file({key: value.contiguous() for key, value in expected.items()},
@@ -461,9 +542,9 @@ def difference(name, ours, theirs, inputs, case):
     """How far they are apart, relative to the largest element; None where they agree."""
     if ours.shape != theirs.shape:
         return f"has the shape {list(ours.shape)}, expected {list(theirs.shape)}"
-    if name.startswith("tokens"):
+    if name.startswith("tokens") or name.endswith(".tokens"):
         return None if torch.equal(ours, theirs) else f"{ours.tolist()}, expected {theirs.tolist()}"
-    if name == "logits":  # what stands on padding is arbitrary
+    if name.endswith("logits"):  # what stands on padding is arbitrary
         decoder = "decoder_attention_mask" in inputs or case["family"] in ("bart", "t5")
         mask = inputs.get("decoder_attention_mask" if decoder else "attention_mask")
         if mask is not None:
@@ -479,6 +560,11 @@ def difference(name, ours, theirs, inputs, case):
     return f"differs by up to {most:.2g}; the largest is {scale:.2g}"
 
 
+def difference_of(before, after):
+    return {key: (before.get(key), after.get(key)) for key in {*before, *after}
+            if before.get(key) != after.get(key)}
+
+
 def wrong(folder):
     """What differs in one case, in words."""
     case = json.loads((folder / "case.json").read_text())
@@ -492,6 +578,8 @@ def wrong(folder):
                    if key.startswith("grad.")], default=1)
     messages = []
     for name in sorted(named, key=lambda name: (ORDER.index(name.split(".")[0]), name)):
+        if name.startswith("changed.") and not (name in expected and name in found):
+            continue  # one of them refused it
         if name not in expected or name not in found:
             where = "transformers" if name not in found else "redco-lua"
             messages.append(f"{name}: only {where} has it")
@@ -501,6 +589,10 @@ def wrong(folder):
             # Of what is zero except for rounding.
             if (found[name] - expected[name]).abs().max() <= 1e-5 * largest:
                 continue
+        if message and name.startswith("changed."):
+            place = folder / f"changed-{name.split('.')[1]}" / "config.json"
+            before = json.loads((folder / "config.json").read_text())
+            message += f"\n    {difference_of(before, json.loads(place.read_text()))}"
         if message and name.startswith(("tokens.", "scores.")):
             message += f"\n    {case['generations'][int(name.split('.')[1])]['options']}"
         if message:

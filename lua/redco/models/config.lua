@@ -1,6 +1,7 @@
 --- Configurations: what a script gives or a `config.json` has, completed and checked.
 local fail = require "redco.fail"
 local native = require "redco.native"
+local nulls = require "redco.models.nulls"
 
 -- What Hugging Face writes into the configuration of any family.
 local common = {}
@@ -92,7 +93,11 @@ local function check_kinds(family, c)
         tostring(c[key]), expected)
     end
   end
-  for key, default in pairs(family.defaults) do check(key, default) end
+  for key, default in pairs(family.defaults) do
+    local is_none = c[key] == nil and key:find "_token_id$"
+    local is_list = key == "eos_token_id" and type(c[key]) == "table"
+    if not is_none and not is_list then check(key, default) end
+  end
   for _, key in ipairs(family.optional or {}) do
     if c[key] ~= nil then check(key) end
   end
@@ -120,6 +125,26 @@ local function count_parameters(family, c)
   return n_elements
 end
 
+-- A token that is null, or false in a script, is none; a switch that is null is off.
+local function remove_nulls(family, given, c)
+  local keys = {}
+  for key in pairs(nulls.keys(given)) do keys[key] = true end
+  for key, value in pairs(given) do
+    if value == false and key:find "_token_id$" then keys[key] = true end
+  end
+  for key in pairs(keys) do
+    local default = family.defaults[key]
+    if type(default) == "boolean" then
+      c[key] = false
+    elseif default == nil or key:find "_token_id$" then
+      nulls.set(c, key)
+    else
+      fail("%s: the configuration's %s is null, expected a %s", family.model_type, key,
+        type(default))
+    end
+  end
+end
+
 --- The configuration of a model of this family. A script's (`is_file` is false) must have no key
 --- that means nothing; a file's may, and they are kept, to be saved again. Then the number of
 --- parameters.
@@ -128,6 +153,7 @@ local function complete_config(family, given, is_file)
   local c = {}
   for key, value in pairs(family.defaults) do c[key] = value end
   for key, value in pairs(given) do c[key] = value end
+  remove_nulls(family, given, c)
   for alias, name in pairs(family.aliases or {}) do
     if c[alias] ~= nil then c[name], c[alias] = c[alias], nil end
   end

@@ -4,6 +4,7 @@ local data = require "redco.data"
 local fail = require "redco.fail"
 local is_adapter = require("redco.lora.layers").is_adapter
 local native = require "redco.native"
+local nulls = require "redco.models.nulls"
 local torch = require "redco.torch"
 
 local files = {}
@@ -16,17 +17,14 @@ end
 --- The value of a JSON file of the folder; nil where there is none.
 function files.json(dir, name)
   local path = dir .. "/" .. name
-  return exists(path) and data.json(path) or nil
+  return exists(path) and nulls.decode(path, data.read(path)) or nil
 end
 
 --- The folder's generation_config.json; nil without one.
 function files.generation_config(dir)
   local config = files.json(dir, "generation_config.json")
-  -- null is nil, for which the default would be taken; transformers switches the option off.
-  if config and config.top_k == nil and data.read(dir .. "/generation_config.json")
-    :find '"top_k"%s*:%s*null' then
-    config.top_k = 0
-  end
+  -- null switches an option off. Of those whose default has an effect, only this one may be null.
+  if config and nulls.keys(config).top_k then config.top_k = 0 end
   return config
 end
 
@@ -178,11 +176,14 @@ function files.save(dir, model, params, max_shard_size)
   check_names(model.family, model.config, params)
   local texts, config = {}, {}
   for key, value in pairs(model.config) do config[key] = value end
+  for key in pairs(nulls.keys(model.config)) do
+    if config[key] == nil then nulls.set(config, key) end
+  end
   config.dtype, config.torch_dtype = nil, select(2, next(params)).dtype
-  texts["config.json"] = native.json_encode("config.json", config, 2) .. "\n"
+  texts["config.json"] = nulls.encode("config.json", config, 2) .. "\n"
   if model.generation_config then
     texts["generation_config.json"] =
-      native.json_encode("generation_config.json", model.generation_config, 2) .. "\n"
+      nulls.encode("generation_config.json", model.generation_config, 2) .. "\n"
   end
   native.save_weights(dir, params, { max_shard_size = max_shard_size, texts = texts })
 end

@@ -22,6 +22,8 @@ local llama = {
     attention_dropout = 0,
     mlp_bias = false,
     tie_word_embeddings = false,
+    bos_token_id = 1,
+    eos_token_id = 2,
   },
   optional = { "num_key_value_heads", "head_dim", "rope_scaling", "rope_parameters",
     "original_max_position_embeddings", "pretraining_tp" },
@@ -35,7 +37,6 @@ function llama.complete(c)
   rotary.complete(c)
   c.num_key_value_heads = c.num_key_value_heads or c.num_attention_heads
   c.head_dim = c.head_dim or math.floor(c.hidden_size / c.num_attention_heads)
-  c.bos_token_id, c.eos_token_id = c.bos_token_id or 1, c.eos_token_id or 2
 end
 
 function llama.check(c)
