@@ -482,6 +482,8 @@ def write_case(folder, seed, family):
     draw = Draw(f"{seed} {family}")
     config, model, vocab_size = new_model(draw, family)
     inputs = new_inputs(draw, config, vocab_size, family)
+    if config.get("pad_token_id") == -1:  # which counts from the end; no option of generate does
+        model.generation_config.pad_token_id = None
     model.save_pretrained(folder)
     expected, case = {}, dict(family=family, generations=[], changes=CHANGES)
     if family != "vit":
