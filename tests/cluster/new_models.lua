@@ -1,5 +1,5 @@
--- New models of every family, large enough that the processes share each embedding: their weights
--- and gradients are those of tensors that every process has whole.
+-- New models of every family, large enough that the processes share each embedding: their weights,
+-- gradients and generated tokens are those of tensors that every process has whole.
 local redco = require "redco"
 local testing = require "testing"
 
@@ -81,8 +81,44 @@ local function check(model_type, changes, padding)
   end
 end
 
+-- Each option of generation that changes scores, in one of these calls.
+local generations = {
+  { sequence_bias = { { { 5 }, 3 }, { { 7, 6 }, 4 } }, repetition_penalty = 1.3,
+    no_repeat_ngram_size = 2, bad_words_ids = { { 9 }, { 4, 3 } }, min_new_tokens = 3 },
+  { encoder_repetition_penalty = 1.5, encoder_no_repeat_ngram_size = 2,
+    suppress_tokens = { 6, 128 }, begin_suppress_tokens = { 70 }, forced_eos_token_id = { 8, 9 },
+    remove_invalid_values = true },
+  { exponential_decay_length_penalty = { 1, 1.1 }, renormalize_logits = true, num_beams = 3,
+    num_return_sequences = 2, forced_bos_token_id = 12 },
+  { do_sample = true, seed = 5, temperature = 0.8, top_k = 20, top_p = 0.9, min_p = 0.01 },
+  { do_sample = true, seed = 6, typical_p = 0.7, epsilon_cutoff = 0.002, eta_cutoff = 0.01 },
+}
+
+local function check_generation(model_type)
+  local changes = model_type == "gpt2" and { initializer_range = 0.5 }
+    or { decoder_start_token_id = 0 }
+  local model = redco.models.from_config(config_of(model_type, changes),
+    { generator = torch.Generator(3) })
+  local whole = {}
+  for name, tensor in pairs(model.params) do whole[name] = tensor end
+  model.family.add_parameters(model.config, function(name)
+    whole[name] = model.params[name]:full()
+  end)
+  local inputs = { input_ids = torch.tensor { { 5, 4, 7, 6, 128, 9 }, { 3, 6, 6, 3, 4, 70 } } }
+  for _, options in ipairs(generations) do
+    options.max_new_tokens, options.eos_token_id, options.pad_token_id = 6, 11, 0
+    local expected = model.generate(whole, inputs, options)
+    local actual = model.generate(model.params, inputs, options)
+    testing.expect_close(actual:full(), expected:full(), 0, 0)
+  end
+end
+
 for _, n_model_shards in ipairs { 1, 2 } do
   local deployer = redco.Deployer { seed = 1, n_model_shards = n_model_shards, verbose = false }
+  for _, model_type in ipairs { "gpt2", "t5" } do
+    testing.test(("%s generates on %dx%d"):format(model_type, deployer.mesh.dp, deployer.mesh.mp),
+      function() check_generation(model_type) end)
+  end
   -- In the same order in all processes.
   for _, model_type in ipairs { "bart", "gpt2", "gptj", "llama", "opt", "t5" } do
     for _, pad_token_id in ipairs(padded[model_type] and { 1, vocab_size - 1, -1 } or { 1 }) do
