@@ -29,6 +29,18 @@ end
 
 local cases = redco.data.json "rope_cases.json"
 
+test("frequencies without scaling are those of transformers to the last bit", function()
+  local n = 0
+  for _, case in ipairs(cases) do
+    if not case.config.rope_scaling then
+      local list = rotary.frequencies(settings_of(case.config))
+      expect_close(torch.tensor(list, { dtype = "float32" }), case.inverse_frequencies, 0, 0)
+      n = n + 1
+    end
+  end
+  assert(n > 0)
+end)
+
 test("frequencies and attention factors of every kind", function()
   local kinds = {}
   for _, case in ipairs(cases) do

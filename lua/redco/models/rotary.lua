@@ -7,18 +7,24 @@ local torch = require "redco.torch"
 
 local rotary = {}
 
--- Radians from one position to the next, for each pair of a head of `size` elements.
+-- Radians from one position to the next, for each pair of a head of `size` elements. In float32, as
+-- transformers computes them: at position 8000, a rounding is half a thousandth of a radian.
 local function frequencies(size, theta)
-  local list = {}
-  for i = 0, size / 2 - 1 do list[i + 1] = theta ^ (-2 * i / size) end
-  return list
+  local exponents = torch.arange(0, size, 2):float() / size
+  return torch.pow(theta, exponents):reciprocal():tolist()
+end
+
+-- Those without scaling, computed once.
+local function unscaled(r)
+  r.unscaled = r.unscaled or frequencies(r.size, r.theta)
+  return { unpack(r.unscaled) }
 end
 
 local function clamp(x) return math.min(math.max(x, 0), 1) end
 
 -- Of the frequencies, as many as `kept(i, frequency)` in [0, 1] says; the rest are divided.
 local function partly_divided(r, kept)
-  local list = frequencies(r.size, r.theta)
+  local list = unscaled(r)
   for i, frequency in ipairs(list) do
     local share = kept(i, frequency)
     list[i] = share * frequency + (1 - share) * frequency / r.factor
@@ -30,7 +36,7 @@ end
 -- what cos and sin are multiplied by, if anything.
 local kinds = {}
 
-kinds.default = { needs = {}, frequencies = function(r) return frequencies(r.size, r.theta) end }
+kinds.default = { needs = {}, frequencies = unscaled }
 
 kinds.linear = { needs = { "factor" }, frequencies = function(r)
   return partly_divided(r, function() return 0 end)
@@ -78,7 +84,7 @@ kinds.longrope = {
   needs = { "short_factor", "long_factor" }, by_length = true,
   frequencies = function(r, length)
     local context = r.model_context or r.max_positions
-    local list = frequencies(r.size, r.theta)
+    local list = unscaled(r)
     for i, divisor in ipairs(length > context and r.long_factor or r.short_factor) do
       list[i] = list[i] / divisor
     end
