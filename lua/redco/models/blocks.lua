@@ -209,9 +209,10 @@ local function segments_mask(inputs, options, x)
 end
 
 --- How the new tokens x [B, T, ...] look at themselves and at those before: `{causal = true}`
---- where LibTorch's own mask will do, else `{mask = [B or 1, 1, T, S]}`, to be added. Padding looks
---- at itself, lest a row see nothing. Each sequence of a row, as `segment_ids` [B, T] number them,
---- sees itself alone.
+--- where LibTorch's own mask will do, else `{mask = [B or 1, 1, T, S]}`, to be added. Padding
+--- before the first token looks at itself, because a row must see something; padding after it the
+--- tokens, as in transformers. Each sequence of a row, as `segment_ids` [B, T] number them, sees
+--- itself alone.
 function blocks.causal_mask(inputs, options, x)
   if inputs.segment_ids then return segments_mask(inputs, options, x) end
   local past, padding = blocks.past(options), inputs.attention_mask
@@ -223,7 +224,10 @@ function blocks.causal_mask(inputs, options, x)
     { dtype = "bool", device = x.device })
   local seen = all:tril(past)
   if padding then
-    seen = (seen_keys(padding):logical_and(seen)):logical_or(all:triu(past):logical_and(seen))
+    local is_leading = padding:ne(0):cumsum(1):eq(0):narrow(1, past, length)
+    local itself = all:triu(past):logical_and(seen)
+      :logical_and(is_leading:unsqueeze(1):unsqueeze(-1))
+    seen = seen_keys(padding):logical_and(seen):logical_or(itself)
   end
   return { mask = additive(seen, dtype) }
 end
