@@ -15,7 +15,6 @@ for _, key in ipairs {
 -- no effect; `false` also stands for keys whose every value has an effect.
 local unsupported = {
   attention_chunk_size = false,
-  layer_types = false,
   quantization_config = false,
   sliding_window = false,
   tie_encoder_decoder = false,
@@ -28,6 +27,12 @@ local function refuse_unsupported(family, c)
       fail("%s: the configuration has %s%s, which is not supported%s", family.model_type, key,
         value, key == "quantization_config" and ": give the folder of the model before quantization"
         or "")
+    end
+  end
+  for _, kind in ipairs(type(c.layer_types) == "table" and c.layer_types or {}) do
+    if kind ~= "full_attention" then
+      fail("%s: the configuration's layer_types have %s, which is not supported, only "
+        .. "full_attention", family.model_type, tostring(kind))
     end
   end
   if type(c.pruned_heads) == "table" and next(c.pruned_heads) ~= nil then
@@ -80,6 +85,8 @@ local function mismatch(key, value, default)
     return "a " .. type(default)
   elseif is_number and key:find "_token_id$" then
     return (value < -1 or value > largest or value % 1 ~= 0) and "the number of a token"
+  elseif is_number and key:find "drop" then
+    return not (value >= 0 and value <= 1) and "a probability, from 0 to 1"
   elseif is_number then
     return not (value >= 0 and value < math.huge) and "a number that is not negative"
   end

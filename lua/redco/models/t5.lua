@@ -30,6 +30,7 @@ local t5 = {
   -- Other names of the same settings (attribute_map of transformers).
   aliases = { head_dim = "d_kv", hidden_size = "d_model", num_attention_heads = "num_heads",
     num_hidden_layers = "num_layers" },
+  only = { is_encoder_decoder = true },
   optional = { "num_decoder_layers", "dense_act_fn", "is_gated_act", "classifier_dropout",
     "scale_decoder_outputs" },
   ignored = { "^[ed][ne]coder%.embed_tokens%.weight$",

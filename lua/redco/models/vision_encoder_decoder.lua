@@ -18,7 +18,7 @@ local both = {
     is_encoder_decoder = true,
     tie_word_embeddings = false,  -- of the encoder to the decoder
   },
-  only = { tie_word_embeddings = false },
+  only = { is_encoder_decoder = true, tie_word_embeddings = false },
   ignored = { "^encoder%.pooler%.", "^decoder%.lm_head%.weight$", "%.attn%.bias$",
     "%.attn%.masked_bias$" },
 }
