@@ -1,8 +1,8 @@
 """Models of random configurations, made by transformers, and what they compute: the references of
 random_models.lua, and the comparison with what it wrote.
 
-A case is a folder: the model's (config.json, model.safetensors), `case.json` with the options of its
-generations, `inputs.safetensors`. Tensors of expected.safetensors and result.safetensors have the
+A case is a folder: the model's (config.json, model.safetensors), `case.json` with the options of
+its generations, `inputs.safetensors`. Tensors of expected.safetensors and result.safetensors have the
 same names: logits, loss, grad.NAME, after.NAME (three steps of AdamW), tokens.I, scores.I,
 changed.I.logits and changed.I.tokens: the same weights with one key of the configuration changed,
 which redco-lua may also refuse.
@@ -187,6 +187,7 @@ def labelled_vit(draw):
 def captioner(draw):
     encoder, decoder = vit(draw), gpt2(draw, padding=False)
     decoder.update(add_cross_attention=True, is_decoder=True, tie_word_embeddings=True)
+    decoder["n_positions"] += 20  # the library does not know where its positions end
     if draw.maybe():  # then there is no projection between them
         encoder["hidden_size"] = decoder["n_embd"]
         encoder["num_attention_heads"] = decoder["n_head"]
@@ -376,7 +377,8 @@ def prompts_of(inputs, is_encoder_decoder, pad_token_id):
 
 
 def used(model):
-    """The parameters, without those that the library makes with every ViT and captions don't use."""
+    """The parameters, without those that the library makes with every ViT and that captions don't
+    use."""
     return [(name, parameter) for name, parameter in model.named_parameters()
             if "pooler" not in name]
 
@@ -435,7 +437,8 @@ MORE_KEYS = dict(
     problem_type="regression", pruned_heads={"0": [0]}, quantization_config=dict(
         quant_method="bitsandbytes", load_in_8bit=True),
     rope_theta=77.0, rotary_pct=0.5, scale_attn_by_inverse_layer_idx=True,
-    scale_attn_weights=False, scale_embedding=True, sliding_window=2, static_position_embeddings=True,
+    scale_attn_weights=False, scale_embedding=True, sliding_window=2,
+    static_position_embeddings=True,
     tie_encoder_decoder=True, tie_word_embeddings=False, torchscript=True)
 SETTLED = {"architectures", "dtype", "model_type", "transformers_version", "id2label", "label2id"}
 
@@ -503,7 +506,8 @@ def write_case(folder, seed, family):
         prompts = prompts_of(inputs, model.config.is_encoder_decoder,
                              config.get("pad_token_id"))
         encoder_ids = prompts.get("input_ids", prompts.get("pixel_values"))
-        own_ids = inputs.get("decoder_input_ids") if model.config.is_encoder_decoder else encoder_ids
+        own_ids = (inputs.get("decoder_input_ids") if model.config.is_encoder_decoder
+                   else encoder_ids)
         prompt = own_ids.shape[1] if own_ids is not None else 1
         for i, (kind, options) in enumerate(
                 new_generations(draw, vocab_size, prompt, "input_ids" in prompts)):

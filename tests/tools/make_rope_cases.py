@@ -41,8 +41,8 @@ CASES = [
     ({}, dict(LONG, attention_factor=1.125, factor=4.0), [300]),
     (dict(original_max_position_embeddings=64), LONG, [64, 65]),
     # Each kind reads the length of the training texts in one place, and no kind in both.
-    (dict(original_max_position_embeddings=64), dict(LONG, factor=3.0,
-                                                     original_max_position_embeddings=32), [33, 65]),
+    (dict(original_max_position_embeddings=64),
+     dict(LONG, factor=3.0, original_max_position_embeddings=32), [33, 65]),
     ({}, dict(LONG, factor=3.0, original_max_position_embeddings=32), [33, 257]),
     (dict(original_max_position_embeddings=32), dict(rope_type='yarn', factor=8.0), [None]),
     (dict(original_max_position_embeddings=32),
