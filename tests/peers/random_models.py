@@ -2,10 +2,10 @@
 random_models.lua, and the comparison with what it wrote.
 
 A case is a folder: the model's (config.json, model.safetensors), `case.json` with the options of
-its generations, `inputs.safetensors`. Tensors of expected.safetensors and result.safetensors have the
-same names: logits, loss, grad.NAME, after.NAME (three steps of AdamW), tokens.I, scores.I,
+its generations, `inputs.safetensors`. Tensors of expected.safetensors and result.safetensors have
+the same names: logits, loss, grad.NAME, after.NAME (three steps of AdamW), tokens.I, scores.I,
 changed.I.logits and changed.I.tokens: the same weights with one key of the configuration changed,
-which redco-lua may also refuse.
+which redco-lua may also refuse. noise.safetensors has them as a float64 run gives them.
 """
 import copy
 import json
