@@ -12,6 +12,7 @@ for _, run in ipairs {
   { 2, "collate" }, { 4, "collate" }, { 2, "data" }, { 4, "data" },
   { 2, "budgets" }, { 2, "model_budgets" }, { 2, "moves" },
   { 2, "families" }, { 4, "families" }, { 2, "loading" }, { 4, "saving" },
+  { 2, "new_models" },
   { 2, "torchscript" }, { 4, "torchscript" },
 } do
   local n, script = unpack(run)

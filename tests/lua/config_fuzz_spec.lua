@@ -90,7 +90,11 @@ test("what a number must be is said", function()
       "gpt2", key, "whole number from 1")
   end
   expect_error(function() from_config { model_type = "gpt2", attn_pdrop = 0 / 0 } end,
-    "attn_pdrop", "not negative")
+    "attn_pdrop", "probability")
+  expect_error(function() from_config { model_type = "llama", attention_dropout = 2 } end,
+    "attention_dropout is 2", "from 0 to 1")
+  expect_error(function() from_config { model_type = "t5", is_encoder_decoder = false } end,
+    "is_encoder_decoder = false", "only true")
   expect_error(function() from_config { model_type = "gpt2", eos_token_id = 1.5 } end,
     "eos_token_id", "token")
   expect_error(function() from_config { model_type = "opt", pad_token_id = 50272 } end,

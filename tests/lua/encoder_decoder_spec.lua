@@ -258,4 +258,43 @@ test("what is wrong is said by name and line", function()
   end, here, "pixel_values are [1, 8, 8, 3], expected [batch, 3, 8, 8]")
 end)
 
+test("generate puts the start token before decoder inputs of which no row has it", function()
+  for _, name in ipairs { "bart", "t5_gated_untied", "vit_gpt2" } do
+    local model = redco.models.from_pretrained(cases .. "/" .. name)
+    local start = model.generation_config.decoder_start_token_id
+    local given = name == "vit_gpt2" and { pixel_values = torch.randn { 2, 3, 32, 32 } }
+      or { input_ids = torch.tensor { { 5, 6, 7 }, { 8, 9, 10 } } }
+    local function rows(ids, mask)
+      given.decoder_input_ids, given.decoder_attention_mask = torch.tensor(ids),
+        mask and torch.tensor(mask)
+      local tokens = model.generate(model.params, given,
+        { max_new_tokens = 4, eos_token_id = false })
+      local lines = {}
+      for i, row in ipairs(tokens:tolist()) do lines[i] = table.concat(row, " ") end
+      return table.concat(lines, "\n")
+    end
+    local with_start = rows { { start, 11, 12 }, { start, 13, 14 } }
+    expect_equal(rows { { 11, 12 }, { 13, 14 } }, with_start)
+    expect_equal(rows({ { 11, 12 }, { 13, 14 } }, { { 1, 1 }, { 1, 1 } }), with_start)
+    assert(rows({ { 11, 12 }, { 13, 14 } }, { { 0, 1 }, { 0, 1 } }) ~= with_start)
+    -- One row that has it, and all stay as they are.
+    expect_equal(#rows { { start, 12 }, { 13, 14 } } < #with_start, true)
+  end
+end)
+
+test("decoder tokens that the mask hides change nothing", function()
+  for _, name in ipairs { "bart", "t5_relu_tied" } do
+    local model = redco.models.from_pretrained(cases .. "/" .. name)
+    local given = { input_ids = torch.tensor { { 5, 6, 7 } } }
+    local function logits(ids)
+      given.decoder_input_ids = torch.tensor { ids }
+      given.decoder_attention_mask = torch.tensor { { 1, 0, 1, 1 } }
+      return model(model.params, given)
+    end
+    local a, b = logits { 3, 4, 5, 6 }, logits { 3, 9, 5, 6 }
+    expect_close(a:narrow(1, 2, 2), b:narrow(1, 2, 2), 0, 0)
+    assert(not torch.equal(a, b))
+  end
+end)
+
 testing.finish()

@@ -146,18 +146,75 @@ test("what is wrong is said by name and line", function()
   for _, wrong in ipairs {
     { { max_tokens = 3 }, "unknown argument 'max_tokens'", "max_" },
     { { max_new_tokens = false, max_length = 5 }, "max_length is 5", "7 tokens" },
-    { { temperature = 0, do_sample = true }, "temperature is 0", "more than 0" },
+    { { temperature = 0, do_sample = true }, "temperature is 0", "greater than 0" },
     { { top_p = 1.5 }, "top_p is 1.5" },
     { { num_beams = 0 }, "num_beams is 0" },
     { { num_return_sequences = 2 }, "num_return_sequences is 2", "num_beams, 1" },
     { { num_beams = 2, do_sample = true }, "do_sample with num_beams" },
     { { num_beams = 2, early_stopping = "sometimes" }, "early_stopping is sometimes" },
+    { { min_p = 2 }, "min_p is 2", "from 0 to 1" },
+    { { top_k = 1.5 }, "top_k is 1.5", "whole number" },
+    { { suppress_tokens = 3 }, "suppress_tokens is 3", "list of tokens" },
+    { { bad_words_ids = { 3 } }, "bad_words_ids is table", "list of lists" },
+    { { bad_words_ids = { { 768 } } }, "bad_words_ids has the token 768", "768" },
+    { { sequence_bias = { { { 3, 4 } } } }, "sequence_bias", "list of {tokens, bias}" },
+    { { forced_eos_token_id = 999 }, "forced_eos_token_id has the token 999" },
+    { { encoder_repetition_penalty = 2, num_beams = 2 }, "encoder_repetition_penalty" },
+    { { exponential_decay_length_penalty = { 1, 2 }, eos_token_id = false }, "eos_token_id" },
   } do
     testing.expect_error(function() generate(wrong[1]) end, "generation_spec.lua:", wrong[2],
       wrong[3] or "")
   end
   testing.expect_error(function() model.generate(model.params, {}) end, "generation_spec.lua:",
     "input_ids")
+end)
+
+test("options that are not supported are refused, neutral values are not", function()
+  local function expect_refused(name, value)
+    testing.expect_error(function() generate { [name] = value } end, "generation_spec.lua:",
+      name .. " = ", "not supported")
+    model.generation_config = { [name] = value }
+    testing.expect_error(function() generate {} end, "generation_spec.lua:", name .. " = ",
+      "not supported")
+    model.generation_config = {}
+  end
+  for name, value in pairs { guidance_scale = 1.5, penalty_alpha = 0.6, num_beam_groups = 2,
+    diversity_penalty = 0.5, token_healing = true, max_time = 3, prompt_lookup_num_tokens = 2,
+    dola_layers = "high", force_words_ids = { { 1 } }, watermarking_config = { bias = 1 },
+    constraints = {}, assistant_early_exit = 1 } do
+    expect_refused(name, value)
+  end
+  local plain = shown(generate():tolist())
+  model.generation_config = { guidance_scale = 1, penalty_alpha = 0, num_beam_groups = 1,
+    diversity_penalty = 0, token_healing = false, use_cache = true, output_scores = true,
+    transformers_version = "4.57.6" }
+  testing.expect_equal(shown(generate():tolist()), plain)
+  model.generation_config = { suppress_tokens = { generate()[{ 0, 7 }]:item() } }
+  assert(shown(generate():tolist()) ~= plain)
+  model.generation_config = {}
+end)
+
+test("without lengths there are 20 new tokens, at most as many as positions", function()
+  local function new_tokens(options) return generate(options):size(1) - 7 end
+  testing.expect_equal(new_tokens { max_new_tokens = false, eos_token_id = false }, 20)
+  model.generation_config = { max_length = 20 }  -- what transformers writes for no value
+  testing.expect_equal(new_tokens { max_new_tokens = false, eos_token_id = false }, 20)
+  testing.expect_equal(new_tokens { max_new_tokens = false, max_length = 20, eos_token_id = false },
+    13)
+  model.generation_config = {}
+end)
+
+test("padding tokens mark padding where there is no mask, unless they end a text", function()
+  local ids = prompts.input_ids:clone()
+  ids:narrow(1, 0, 2):fill_(700)
+  local function tokens(inputs, eos)
+    return shown(generate({ pad_token_id = 700, eos_token_id = eos }, inputs):tolist())
+  end
+  local masked = { input_ids = ids, attention_mask = ids:ne(700):to "int64" }
+  local whole = { input_ids = ids, attention_mask = torch.ones_like(ids) }
+  testing.expect_equal(tokens({ input_ids = ids }, 767), tokens(masked, 767))
+  testing.expect_equal(tokens({ input_ids = ids }, 700), tokens(whole, 700))
+  assert(tokens(masked, 767) ~= tokens(whole, 767))
 end)
 
 testing.finish()

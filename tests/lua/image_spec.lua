@@ -119,6 +119,47 @@ test("image_processor: sizes as bare numbers, parts left out", function()
   expect_same(raw(image)[0], image:float())
 end)
 
+test("image_processor: the processors of transformers by their names", function()
+  local image = torch.randint(0, 256, { 3, 20, 31 }):to "uint8"
+  local function made(config) return data.image_processor(config)(image)[0] end
+  local box = { height = 12, width = 12 }
+  for _, pair in ipairs {
+    { { image_processor_type = "ViTImageProcessor", size = 12 }, { size = box } },
+    { { feature_extractor_type = "ViTFeatureExtractor", size = { 12, 9 } },
+      { size = { height = 12, width = 9 } } },
+    { { image_processor_type = "ViTImageProcessorFast", size = 12, crop_size = 3,
+      do_convert_rgb = true, do_pad = false }, { size = box } },
+    -- A number is a square there, cut out or not.
+    { { image_processor_type = "DeiTImageProcessor", size = 12, crop_size = 9 },
+      { size = box, resample = 3, do_center_crop = true, crop_size = 9 } },
+    { { image_processor_type = "CLIPImageProcessor", size = 12, crop_size = 9 },
+      { size = { shortest_edge = 12 }, resample = 3, do_center_crop = true, crop_size = 9,
+        image_mean = { 0.48145466, 0.4578275, 0.40821073 },
+        image_std = { 0.26862954, 0.26130258, 0.27577711 } } },
+  } do
+    expect_same(made(pair[1]), made(pair[2]))
+  end
+end)
+
+test("image_processor: other processors and steps are refused", function()
+  local function expect_unsupported(config, ...)
+    expect_error(function() data.image_processor(config) end, "image_spec.lua:", ...)
+  end
+  for _, kind in ipairs { "ConvNextImageProcessor", "ConvNextFeatureExtractor",
+    "BitImageProcessor", "EfficientNetImageProcessor", "ViTHybridImageProcessor" } do
+    expect_unsupported({ image_processor_type = kind }, kind, "CLIPImageProcessor")
+  end
+  expect_unsupported({ crop_pct = 0.875, size = 224 }, "crop_pct")
+  expect_unsupported({ image_processor_type = "ViTImageProcessor", do_pad = true }, "do_pad")
+  expect_unsupported({ image_processor_type = "ViTImageProcessor", do_center_crop = true },
+    "do_center_crop")
+  for _, kind in ipairs { "ViTImageProcessor", "DeiTImageProcessor" } do
+    expect_unsupported({ image_processor_type = kind, size = { shortest_edge = 224 } }, "size",
+      "{height, width}")
+  end
+  expect_unsupported({ size = { shortest_edge = 224, longest_edge = 300 } }, "size")
+end)
+
 test("image_processor: misuse", function()
   local function expect_misuse(config, ...)
     expect_error(function() data.image_processor(config) end, "image_spec.lua:", ...)

@@ -64,6 +64,100 @@ testing.test("configurations that make no model are refused", function()
   end
 end)
 
+testing.test("keys that change the numbers and are not supported are refused", function()
+  for key, value in pairs { quantization_config = { quant_method = "gptq" }, sliding_window = 4,
+    attention_chunk_size = 2, layer_types = { "sliding_attention" }, tie_encoder_decoder = true,
+    pruned_heads = { ["0"] = { 1 } } } do
+    for model_type in pairs(tiny) do
+      local folder = testing.folder()
+      local config = { model_type = model_type, [key] = value }
+      for name, size in pairs(tiny[model_type]) do config[name] = size end
+      local native = require "redco.native"
+      testing.write(folder .. "/config.json", native.json_encode("config.json", config, 2))
+      testing.expect_error(function() redco.models.from_config(folder) end,
+        "model_variants_spec.lua:", model_type .. ": ", key, "not supported")
+    end
+  end
+end)
+
+testing.test("other names of a setting count, as in transformers", function()
+  local model = redco.models.from_config { model_type = "gptj", vocab_size = 5,
+    max_position_embeddings = 4, hidden_size = 8, num_hidden_layers = 1, num_attention_heads = 2,
+    rotary_dim = 2 }
+  testing.expect_equal(model.config.n_embd, 8)
+  testing.expect_equal(model.config.n_layer, 1)
+  testing.expect_equal(model.config.hidden_size, nil)
+end)
+
+testing.test("a token that is null has no default, and is written as null", function()
+  local folder = testing.folder() .. "/null"
+  local config = redco.data.json "../cases/bart/config.json"
+  config.forced_eos_token_id, config.pad_token_id, config.scale_embedding = nil, nil, nil
+  local text = require("redco.native").json_encode("config.json", config, 2)
+  assert(os.execute("mkdir -p " .. folder) == 0)
+  testing.write(folder .. "/config.json", (text:gsub("^{", [[{ "forced_eos_token_id": null,
+    "pad_token_id" :null, "prefix": "a null \"null", "scale_embedding": null,]], 1)))
+  local function check(given)
+    testing.expect_equal(given.forced_eos_token_id, nil)
+    testing.expect_equal(given.pad_token_id, nil)
+    testing.expect_equal(given.prefix, 'a null "null')
+    testing.expect_equal(given.scale_embedding, false)
+    testing.expect_equal(given.eos_token_id, config.eos_token_id)
+  end
+  local model = redco.models.from_config(folder)
+  check(model.config)
+  model.save_pretrained(folder .. "/saved")
+  assert(redco.data.read(folder .. "/saved/config.json"):find '"forced_eos_token_id": null')
+  check(redco.models.from_pretrained(folder .. "/saved").config)
+  testing.expect_equal(new("opt", { pad_token_id = false }).config.pad_token_id, nil)
+  testing.write(folder .. "/config.json", '{ "model_type": "gptj", "rotary_dim": null }')
+  testing.expect_error(function() redco.models.from_config(folder) end, "gptj", "rotary_dim",
+    "null")
+end)
+
+testing.test("inputs that are not supported are refused", function()
+  local model = new("llama", {})
+  local ids = redco.torch.zeros({ 1, 2 }, { dtype = "int64" })
+  for _, name in ipairs { "token_type_ids", "inputs_embeds", "head_mask" } do
+    testing.expect_error(function()
+      model(model.params, { input_ids = ids, [name] = ids })
+    end, "model_variants_spec.lua:", "llama: inputs." .. name)
+  end
+end)
+
+testing.test("weights that are no numbers are refused by name", function()
+  local torch = redco.torch
+  local folder, model = testing.folder() .. "/weights", new("opt", {})
+  model.save_pretrained(folder)
+  local name = "model.decoder.layers.0.fc1.weight"
+  local function load(change, options)
+    local params = torch.load(folder .. "/model.safetensors")
+    params[name] = change(params[name])
+    torch.save(params, folder .. "/model.safetensors")
+    local ok, message = pcall(redco.models.from_pretrained, folder, options)
+    model.save_pretrained(folder)
+    return ok, tostring(message)
+  end
+  local function with(value)
+    return function(weight)
+      weight[1][2] = value
+      return weight
+    end
+  end
+  for _, case in ipairs {
+    { with(0 / 0), "has NaN" },
+    { with(math.huge), "has infinity" },
+    { with(-math.huge), "has infinity" },
+    { function(weight) return weight:to "int8" end, "int8" },
+    { function(weight) return weight:to "int64" end, "int64" },
+  } do
+    local ok, message = load(case[1])
+    assert(not ok and message:find(name, 1, true) and message:find(case[2], 1, true), message)
+  end
+  -- Its sum overflows, and every number is one.
+  assert(load(function(weight) return weight:fill_(6e4):to "float16" end, { dtype = "auto" }))
+end)
+
 testing.test("learned positions and tables of them end; LLaMA's do not", function()
   local function call(model_type, length)
     local model = new(model_type, {})

@@ -29,6 +29,18 @@ end
 
 local cases = redco.data.json "rope_cases.json"
 
+test("frequencies without scaling are those of transformers to the last bit", function()
+  local n = 0
+  for _, case in ipairs(cases) do
+    if not case.config.rope_scaling then
+      local list = rotary.frequencies(settings_of(case.config))
+      expect_close(torch.tensor(list, { dtype = "float32" }), case.inverse_frequencies, 0, 0)
+      n = n + 1
+    end
+  end
+  assert(n > 0)
+end)
+
 test("frequencies and attention factors of every kind", function()
   local kinds = {}
   for _, case in ipairs(cases) do
@@ -44,16 +56,24 @@ end)
 test("the configurations of transformers 5 mean the same, and are saved as version 4's", function()
   for _, case in ipairs(cases) do
     local config = copy(case.config)
-    config.rope_parameters = copy(config.rope_scaling or { rope_type = "default" })
-    config.rope_parameters.rope_theta = config.rope_theta or 10000
-    config.rope_scaling, config.rope_theta = nil, nil
+    -- Version 5 has everything in one table.
+    local scaling = copy(config.rope_scaling or { rope_type = "default" })
+    scaling.rope_type, scaling.type = scaling.type or scaling.rope_type, nil
+    if scaling.rope_type == "longrope" then
+      scaling.original_max_position_embeddings = config.original_max_position_embeddings
+      config.original_max_position_embeddings = nil
+    end
+    scaling.rope_theta = config.rope_theta or 10000
+    config.rope_parameters, config.rope_scaling, config.rope_theta = scaling, nil, nil
     expect_case(case, config)
     local _, old = settings_of(case.config)
     local _, new = settings_of(config)
     expect_equal(new.rope_parameters, nil)
     expect_equal(new.rope_theta, old.rope_theta)
     for key, value in pairs(old.rope_scaling or {}) do
-      expect_equal(new.rope_scaling[key], value)
+      local is_unread = scaling.rope_type == "longrope"
+        and key == "original_max_position_embeddings"
+      if not is_unread then expect_equal(new.rope_scaling[key], value) end
     end
     expect_equal(new.rope_scaling == nil, old.rope_scaling == nil)
   end
@@ -111,6 +131,10 @@ test("what is wrong in rope_scaling is said", function()
   end
   refused({ rope_type = "bent" }, "rope_type 'bent'", "longrope")
   refused({ rope_type = "linear" }, "linear has no factor")
+  expect_error(function()
+    redco.models.from_config { model_type = "llama", hidden_size = 8, num_attention_heads = 2,
+      num_hidden_layers = 1, intermediate_size = 4, vocab_size = 5, partial_rotary_factor = 0.5 }
+  end, "rotary_spec.lua:", "llama: partial_rotary_factor = 0.5", "only 1")
   refused({ rope_type = "longrope", short_factor = { 1 }, long_factor = { 1, 1 } },
     "short_factor has 1 numbers", "2")
 end)

@@ -1,7 +1,11 @@
-"""transformers and peft open what redco-lua saves, and compute the same.
+"""transformers and peft open what redco-lua saves, and compute the same; redco-lua computes what
+transformers does of models with random configurations.
 
-models_peer.py REDCO_LUA SOURCE
+models_peer.py REDCO_LUA SOURCE [--seed N] [--count N] [--keep FOLDER]
+    --seed, --count: of the random models: the first, and how many; then nothing else is tested
+    --keep: where the random models stay
 """
+import argparse
 import os
 import pathlib
 import subprocess
@@ -14,7 +18,17 @@ import transformers
 from peft import PeftModel
 from safetensors.torch import load_file
 
-program, source = sys.argv[1], pathlib.Path(sys.argv[2])
+sys.dont_write_bytecode = True  # the tests leave nothing in the source tree
+import random_models  # noqa: E402
+
+parser = argparse.ArgumentParser()
+parser.add_argument("program")
+parser.add_argument("source", type=pathlib.Path)
+parser.add_argument("--seed", type=int, default=1)
+parser.add_argument("--count", type=int)
+parser.add_argument("--keep", type=pathlib.Path)
+given = parser.parse_args()
+program, source = given.program, given.source
 cases = source / "tests/cases"
 # What says where a configuration comes from, not what the model is.
 incidental = {"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version"}
@@ -66,9 +80,13 @@ def check_adapter(name, folder, case, ours):
     same_logits(name, model, case, ours)
 
 
-with tempfile.TemporaryDirectory() as out:
-    subprocess.run([program, source / "tests/peers/save_models.lua", out], check=True, env={
+def run(script, *arguments):
+    subprocess.run([program, source / "tests/peers" / script, *arguments], check=True, env={
         **os.environ, "REDCO_SOURCE": str(source), "LUA_PATH": f"{source}/tests/lua/?.lua;;"})
+
+
+def check_saved(out):
+    run("save_models.lua", out)
     folders = sorted(path for path in pathlib.Path(out).iterdir() if path.is_dir())
     for folder in folders:
         ours = load_file(f"{folder}.logits.safetensors")["logits"]
@@ -79,3 +97,26 @@ with tempfile.TemporaryDirectory() as out:
             check_model(folder.name, folder, case, ours)
     assert len(list(pathlib.Path(out, "llama").glob("model-*.safetensors"))) > 3
     print(f"{len(folders)} folders")
+
+
+def check_random(out, seed, count):
+    """Prints what differs, with the arguments that repeat it; returns how many cases do."""
+    n_wrong = 0
+    folders = random_models.write_cases(pathlib.Path(out), seed, count)
+    run("random_models.lua", *folders)
+    for folder in folders:
+        messages = random_models.wrong(folder)
+        if messages:
+            n_wrong += 1
+            print(f"--seed {folder.name.split('-')[0]} --count 1: {folder.name}")
+            print("\n".join("  " + message for message in messages))
+    print(f"{count} random models, {n_wrong} of them differ")
+    return n_wrong
+
+
+with tempfile.TemporaryDirectory() as out:
+    if given.count is None:
+        check_saved(out)
+    kept = given.keep or pathlib.Path(out, "random")
+    if check_random(kept, given.seed, given.count or len(random_models.FAMILIES)):
+        raise SystemExit(1)

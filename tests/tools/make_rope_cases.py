@@ -40,6 +40,21 @@ CASES = [
     ({}, dict(LONG, factor=0.5), [5]),
     ({}, dict(LONG, attention_factor=1.125, factor=4.0), [300]),
     (dict(original_max_position_embeddings=64), LONG, [64, 65]),
+    # Each kind reads the length of the training texts in one place, and no kind in both.
+    (dict(original_max_position_embeddings=64),
+     dict(LONG, factor=3.0, original_max_position_embeddings=32), [33, 65]),
+    ({}, dict(LONG, factor=3.0, original_max_position_embeddings=32), [33, 257]),
+    (dict(original_max_position_embeddings=32), dict(rope_type='yarn', factor=8.0), [None]),
+    (dict(original_max_position_embeddings=32),
+     dict(rope_type='yarn', factor=8.0, original_max_position_embeddings=64), [None]),
+    (dict(original_max_position_embeddings=32), LLAMA3, [None]),
+    (dict(original_max_position_embeddings=32),
+     dict(rope_type='dynamic', factor=2.0, original_max_position_embeddings=64), [100, 300]),
+    (dict(original_max_position_embeddings=32), dict(rope_type='linear', factor=2.0), [None]),
+    ({}, dict(rope_type='yarn', factor=4.0, mscale=0.7), [None]),
+    ({}, dict(rope_type='yarn', factor=4.0, mscale=0.0, mscale_all_dim=1.3), [None]),
+    ({}, dict(rope_type='yarn', factor=0.5), [None]),
+    ({}, dict(rope_type='llama3', type='linear', factor=2.0), [None]),
 ]
 
 

@@ -27,42 +27,101 @@ local function target_size(size, height, width)
   return new_long, size.shortest_edge
 end
 
+local half = { 0.5, 0.5, 0.5 }
 local defaults = {
   do_resize = true, resample = 2, do_center_crop = false, do_rescale = true,
-  rescale_factor = 1 / 255, do_normalize = true, image_mean = { 0.5, 0.5, 0.5 },
-  image_std = { 0.5, 0.5, 0.5 },
+  rescale_factor = 1 / 255, do_normalize = true, image_mean = half, image_std = half,
+  size = 224, crop_size = 224,
 }
 
-local function is_size(size)
-  local function is_count(n) return type(n) == "number" and n >= 1 and n % 1 == 0 end
-  return type(size) == "table"
-    and (is_count(size.shortest_edge) or (is_count(size.height) and is_count(size.width)))
+-- The processors of transformers that do these steps in this order: whether they cut out the middle
+-- and scale the shorter side, and the defaults that differ.
+local processors = {
+  ViTImageProcessor = { crops = false, defaults = {} },
+  DeiTImageProcessor = { crops = true, defaults = { size = 256, resample = 3,
+    do_center_crop = true } },
+  CLIPImageProcessor = { crops = true, scales_shorter_side = true,
+    defaults = { resample = 3, do_center_crop = true,
+      image_mean = { 0.48145466, 0.4578275, 0.40821073 },
+      image_std = { 0.26862954, 0.26130258, 0.27577711 } } },
+}
+
+-- Keys that don't change an image.
+local harmless = { "_valid_processor_keys", "auto_map", "data_format", "device", "disable_grouping",
+  "do_convert_rgb", "feature_extractor_type", "image_processor_type", "input_data_format",
+  "processor_class", "return_tensors" }
+
+local function processor_of(where, config)
+  local kind = config.image_processor_type or config.feature_extractor_type
+  if kind == nil then return nil end
+  local name = tostring(kind):gsub("FeatureExtractor$", "ImageProcessor"):gsub("Fast$", "")
+  local names = {}
+  for known in pairs(processors) do names[#names + 1] = known end
+  table.sort(names)
+  return processors[name] or fail("%s: the processor %s is not supported, only %s", where,
+    tostring(kind), table.concat(names, ", "))
 end
 
---- The options of a preprocessor_config.json; it has others, which change nothing here.
+-- A key that isn't known may stand for a step that would be missing.
+local function refuse_unknown(where, config)
+  local known = {}
+  for key in pairs(defaults) do known[key] = true end
+  for _, key in ipairs(harmless) do known[key] = true end
+  for key, value in pairs(config) do
+    if not known[key] and value ~= false then
+      fail("%s: %s is not supported", where, tostring(key))
+    end
+  end
+end
+
+local function is_count(n) return type(n) == "number" and n >= 1 and n % 1 == 0 end
+
+-- {height, width} or {shortest_edge} of a size: a number, as older files have it, a list of two, or
+-- such a table.
+local function size_of(where, key, size, allows_shortest, number_is_shortest)
+  local found = size
+  if type(size) == "number" then
+    found = number_is_shortest and { shortest_edge = size } or { height = size, width = size }
+  elseif type(size) == "table" and #size == 2 then
+    found = { height = size[1], width = size[2] }
+  end
+  local is_known = type(found) == "table"
+  if is_known then
+    for name in pairs(found) do
+      is_known = is_known and (name == "height" or name == "width" or name == "shortest_edge")
+    end
+    local is_box = is_count(found.height) and is_count(found.width) and not found.shortest_edge
+    local is_shortest = allows_shortest and is_count(found.shortest_edge)
+      and not (found.height or found.width)
+    is_known = is_known and (is_box or is_shortest)
+  end
+  return is_known and found or fail("%s: %s: expected {height, width}%s in pixels", where, key,
+    allows_shortest and " or {shortest_edge}" or "")
+end
+
+--- The options of a preprocessor_config.json.
 local function read_config(where, config)
-  local o = {}
+  local processor = processor_of(where, config)
+  refuse_unknown(where, config)
+  local own, o = processor and processor.defaults or {}, {}
   for key, default in pairs(defaults) do
+    if own[key] ~= nil then default = own[key] end
     o[key] = config[key]
     if o[key] == nil then o[key] = default end
-    if type(o[key]) ~= type(default) then
+    if key ~= "size" and key ~= "crop_size" and type(o[key]) ~= type(default) then
       fail("%s: %s: expected a %s, got a %s", where, key, type(default), type(o[key]))
     end
   end
-  -- A bare number is what older files have: a square, or the shorter side where one is cut out.
-  o.size, o.crop_size = config.size or 224, config.crop_size or 224
-  if type(o.size) == "number" then
-    o.size = o.do_center_crop and { shortest_edge = o.size } or { height = o.size, width = o.size }
+  if processor and o.do_center_crop and not processor.crops then
+    fail("%s: do_center_crop: a %s cuts nothing out", where,
+      tostring(config.image_processor_type or config.feature_extractor_type))
   end
-  if type(o.crop_size) == "number" then
-    o.crop_size = { height = o.crop_size, width = o.crop_size }
-  end
-  for _, key in ipairs { "size", "crop_size" } do
-    if not is_size(o[key]) or (key == "crop_size" and not o[key].height) then
-      fail("%s: %s: expected {height, width}%s in pixels", where, key,
-        key == "size" and " or {shortest_edge}" or "")
-    end
-  end
+  -- Without a processor's name, a number is the shorter side where the middle is cut out.
+  local is_shortest = o.do_center_crop
+  if processor then is_shortest = processor.scales_shorter_side end
+  o.size = size_of(where, "size", o.size, not processor or processor.scales_shorter_side,
+    is_shortest)
+  o.crop_size = size_of(where, "crop_size", o.crop_size, false, false)
   if not filters[o.resample] then
     fail("%s: resample: there is no filter %s, only 1 (Lanczos), 2 (bilinear), 3 (bicubic)", where,
       tostring(o.resample))
@@ -92,8 +151,10 @@ end
 return registry.define("redco.data.image_processor", [[
 image_processor(config: string or table) -> function(images) -> Tensor [batch, 3, height, width]
 What prepares images (uint8 [3, height, width], a list or a batch of them) for a model, as float32:
-that of a folder with a preprocessor_config.json, or of a table like it. It follows Pillow to the
-last bit.]], function(config)
+that of a folder with a preprocessor_config.json, or of a table like it. Of the processors of
+transformers, ViTImageProcessor, DeiTImageProcessor and CLIPImageProcessor are supported; others, and
+keys that stand for other steps, raise an error. Images are those of Pillow to the last bit: of a
+processor whose name ends in Fast, those of the one without.]], function(config)
   local where = "image_processor"
   if type(config) == "string" then
     where = config .. "/preprocessor_config.json"

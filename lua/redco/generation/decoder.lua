@@ -6,10 +6,22 @@ local torch = require "redco.torch"
 local Decoder = {}
 Decoder.__index = Decoder
 
--- Ones and zeros; nil where all are ones, for attention without a mask is faster.
-local function mask_of(inputs)
-  local mask = inputs.attention_mask
+-- Ones and zeros; nil where all are ones: attention without a mask is faster.
+local function unless_all_ones(mask)
   if mask and not mask:ne(0):all():item() then return mask end
+end
+
+-- The mask of the prompt. Without one, padding tokens are padding unless they also end a text.
+local function mask_of(inputs, o)
+  local ids = inputs.input_ids
+  if inputs.attention_mask or inputs.encoder_hidden_states or not ids or not o.has_padding
+    or ids:to_local().device == "meta" then
+    return unless_all_ones(inputs.attention_mask)
+  end
+  for _, token in ipairs(o.eos) do
+    if token == o.pad_token_id then return end
+  end
+  return unless_all_ones(ids:ne(o.pad_token_id):to "int64")
 end
 
 -- Rows whose padding is on the right, turned so that it is on the left and new tokens follow the
@@ -21,30 +33,48 @@ local function padded_on_the_left(ids, mask)
   return ids:gather(1, places), mask:gather(1, places)
 end
 
+-- Decoder inputs that begin with the start token: it comes before those of which no row has it.
+local function with_start(inputs, start)
+  local ids, mask = inputs.decoder_input_ids, inputs.decoder_attention_mask
+  if ids:to_local().device == "meta" or ids:select(1, 0):eq(start):any():item() then
+    return ids, mask
+  end
+  ids = torch.cat({ torch.full_like(ids:narrow(1, 0, 1), start), ids }, 1)
+  return ids, mask and torch.cat({ torch.ones_like(mask:narrow(1, 0, 1)), mask }, 1)
+end
+
 --- A decoder of `inputs`; `ids` are the tokens it starts from.
 local function new_decoder(model, params, inputs, o)
   local self = setmetatable({ model = model, params = params }, Decoder)
   if model.is_encoder_decoder then
-    self.memory = inputs.encoder_hidden_states or model.encode(params, inputs)
-    self.memory_mask = mask_of(inputs)
-    local first = o.decoder_start_token_id
-      or fail "model.generate: decoder_start_token_id is missing"
-    self.ids = inputs.decoder_input_ids
-      or torch.full_like(self.memory:select(-1, 0):narrow(1, 0, 1), first, { dtype = "int64" })
+    local start = o.decoder_start_token_id
+      or fail "model.generate: decoder_start_token_id and bos_token_id are missing"
+    self.memory_mask = mask_of(inputs, o)
+    self.memory = inputs.encoder_hidden_states
+      or model.encode(params, { input_ids = inputs.input_ids, pixel_values = inputs.pixel_values,
+        attention_mask = self.memory_mask })
+    if inputs.decoder_input_ids then
+      self.ids, self.mask = with_start(inputs, start)
+      self.mask = unless_all_ones(self.mask)
+    else
+      self.ids = torch.full_like(self.memory:select(-1, 0):narrow(1, 0, 1), start,
+        { dtype = "int64" })
+    end
   else
-    self.ids, self.mask = inputs.input_ids, mask_of(inputs)
+    self.ids, self.mask = inputs.input_ids, mask_of(inputs, o)
     if self.mask then self.ids, self.mask = padded_on_the_left(self.ids, self.mask) end
   end
+  self.prompt = not model.is_encoder_decoder and self.ids or inputs.input_ids
   return self
 end
 
 -- Scores [rows, vocab_size] after the tokens `ids`, which come after those seen before.
 function Decoder:scores(ids)
-  local seen = self.cache.length + ids:size(1)
+  local mask = self.mask and self.mask:narrow(1, 0, self.cache.length + ids:size(1))
   local inputs = self.memory
-    and { decoder_input_ids = ids, encoder_hidden_states = self.memory,
-      attention_mask = self.memory_mask }
-    or { input_ids = ids, attention_mask = self.mask and self.mask:narrow(1, 0, seen) }
+    and { decoder_input_ids = ids, decoder_attention_mask = mask,
+      encoder_hidden_states = self.memory, attention_mask = self.memory_mask }
+    or { input_ids = ids, attention_mask = mask }
   local hidden = self.model.hidden_states(self.params, inputs, { cache = self.cache })
   local scores = self.model.logits(self.params, hidden:select(1, -1)):float()
   -- Whatever computes them, they are searched on the CPU.

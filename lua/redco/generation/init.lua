@@ -34,14 +34,14 @@ local function end_of_rows(o, prompt_length)
 end
 
 local function generate(model, params, inputs, options)
-  local prompt = inputs[model.is_encoder_decoder and "decoder_input_ids" or "input_ids"]
-  if not prompt and not model.is_encoder_decoder then
+  if not model.is_encoder_decoder and not inputs.input_ids then
     fail "model.generate: the inputs have no input_ids"
   end
-  local prompt_length = prompt and prompt:size(1) or 1
-  local o = generation_options(model, options, prompt_length)
+  local o = generation_options.read(model, options)
   o.rng = o.rng or (o.seed and torch.Generator(o.seed))
   local decoder = new_decoder(model, params, inputs, o)
+  local prompt_length = decoder.ids:size(1)
+  generation_options.set_lengths(o, model, prompt_length)
   local scores = decoder:start(o.max_length)
   -- Only watched, to decide how the parameters lie: the prompt has shown every layer, and what
   -- follows hangs on values.
@@ -55,6 +55,8 @@ local function generate(model, params, inputs, options)
   if o.num_beams > 1 and fill == 0 then fill = o.eos[1] or fill end
   local ids = torch.full({ rows, o.max_length }, fill, { dtype = "int64" })
   ids:narrow(1, 0, prompt_length):copy_(decoder.ids:full())
+  o.prompt_length = prompt_length
+  o.encoder_ids = decoder.prompt and decoder.prompt:full():cpu()
   local process, ended = new_processor(o), end_of_rows(o, prompt_length)
   if o.num_beams == 1 then
     local length = search(decoder, scores, process, ended, ids, prompt_length, o)

@@ -1,95 +1,274 @@
 --- What changes the scores of the next token: functions of scores [rows, vocab_size] and of the
---- tokens so far, ids [rows, length]. They run in the order of this file, which is Hugging Face's.
+--- tokens so far, ids [rows, length]. They run in the order of this file, which is that of
+--- transformers.
+local fail = require "redco.fail"
 local torch = require "redco.torch"
 
 local processors = {}
 
-local function define(applies, process)
-  processors[#processors + 1] = { applies = applies, process = process }
+-- applies(o): whether the options ask for it; make(o): the function of scores and ids.
+local function define(applies, make)
+  processors[#processors + 1] = { applies = applies, make = make }
 end
 
--- -inf for the tokens of a list.
-local function without(scores, tokens)
-  return scores:index_fill(1, torch.tensor(tokens, { dtype = "int64" }), -math.huge)
-end
+local function token_tensor(tokens) return torch.tensor(tokens, { dtype = "int64" }) end
 
--- 0 for one token and -inf for all others.
-local function only(scores, token)
-  local all = torch.full_like(scores, -math.huge)
-  all:narrow(1, token, 1):zero_()
-  return all
-end
-
--- Keskar et al., 2019: what is there already counts less.
-define(function(o) return o.repetition_penalty ~= 1 end, function(scores, ids, o)
-  local seen = scores:gather(1, ids)
-  local less = torch.where(seen:lt(0), seen * o.repetition_penalty, seen / o.repetition_penalty)
-  return scores:scatter(1, ids, less)
-end)
-
--- The tokens that would end an n-gram which the row has already.
-local function repeating(row, n)
-  local last = table.concat(row, ",", #row - n + 2, #row)
-  local tokens = {}
-  for i = 1, #row - n + 1 do
-    if table.concat(row, ",", i, i + n - 2) == last then tokens[#tokens + 1] = row[i + n - 1] end
-  end
-  return tokens
-end
-
-define(function(o) return o.no_repeat_ngram_size > 0 end, function(scores, ids, o)
-  local n = o.no_repeat_ngram_size
-  if ids:size(1) < n then return scores end
-  local banned = torch.zeros(scores.shape, { dtype = "bool" })
-  for i, row in ipairs(ids:tolist()) do
-    local tokens = repeating(row, n)
-    if #tokens > 0 then
-      banned[i - 1]:index_fill_(0, torch.tensor(tokens, { dtype = "int64" }), true)
+local function check_tokens(tokens, scores, name)
+  for _, token in ipairs(tokens) do
+    if token < 0 or token >= scores:size(1) then
+      fail("model.generate: %s has the token %d, but the vocabulary has %d", name, token,
+        scores:size(1))
     end
   end
-  return scores:masked_fill(banned, -math.huge)
+end
+
+-- -inf for the tokens of a list; those outside the vocabulary have no score.
+local function without(scores, tokens)
+  local known = {}
+  for _, token in ipairs(tokens) do
+    if token >= 0 and token < scores:size(1) then known[#known + 1] = token end
+  end
+  return #known == 0 and scores or scores:index_fill(1, token_tensor(known), -math.huge)
+end
+
+-- 0 for the tokens of a list and -inf for all others.
+local function only(scores, tokens, name)
+  check_tokens(tokens, scores, name)
+  return torch.full_like(scores, -math.huge):index_fill(1, token_tensor(tokens), 0)
+end
+
+-- Adds a number to the score of the last token of each sequence where the rest of it is what a row
+-- ends with. `biases` is a list of {tokens, number}.
+local function add_biases(biases, name)
+  local by_sequence, sequences = {}, {}  -- of equal sequences, the last counts
+  for _, entry in ipairs(biases) do
+    local key = table.concat(entry[1], ",")
+    if not by_sequence[key] then sequences[#sequences + 1] = key end
+    by_sequence[key] = entry
+  end
+  return function(scores, ids)
+    local bias, length = torch.zeros(scores.shape, { dtype = scores.dtype }), ids:size(1)
+    for _, key in ipairs(sequences) do
+      local tokens, number = unpack(by_sequence[key])
+      check_tokens(tokens, scores, name)
+      local column = bias:select(1, tokens[#tokens])
+      if #tokens == 1 then
+        column:add_(number)
+      elseif #tokens <= length then
+        local start = token_tensor { unpack(tokens, 1, #tokens - 1) }
+        local matches = ids:narrow(1, length - #tokens + 1, #tokens - 1):eq(start):all(1)
+        column:add_(torch.zeros_like(column):masked_fill(matches, number))
+      end
+    end
+    return scores + bias
+  end
+end
+
+define(function(o) return o.sequence_bias end, function(o)
+  return add_biases(o.sequence_bias, "sequence_bias")
 end)
 
-define(function(o) return o.min_length > 0 and #o.eos > 0 end, function(scores, ids, o)
-  if ids:size(1) >= o.min_length then return scores end
-  return without(scores, o.eos)
+local function penalized(scores, ids, penalty)
+  local seen = scores:gather(1, ids)
+  return scores:scatter(1, ids, torch.where(seen:lt(0), seen * penalty, seen / penalty))
+end
+
+local function encoder_ids(o, name)
+  return o.encoder_ids or fail("model.generate: %s needs inputs.input_ids", name)
+end
+
+-- The tokens of the prompt count more.
+define(function(o) return o.encoder_repetition_penalty ~= 1 end, function(o)
+  local prompt = encoder_ids(o, "encoder_repetition_penalty")
+  return function(scores) return penalized(scores, prompt, 1 / o.encoder_repetition_penalty) end
 end)
 
-define(function(o) return o.forced_bos_token_id end, function(scores, ids, o)
-  if ids:size(1) > 1 then return scores end
-  return only(scores, o.forced_bos_token_id)
+-- Keskar et al., 2019: what is there already counts less.
+define(function(o) return o.repetition_penalty ~= 1 end, function(o)
+  return function(scores, ids) return penalized(scores, ids, o.repetition_penalty) end
 end)
 
-define(function(o) return o.forced_eos_token_id end, function(scores, ids, o)
-  if ids:size(1) < o.max_length - 1 then return scores end
-  return only(scores, o.forced_eos_token_id)
+-- The tokens that would end an n-gram of `text` after the end of `row`.
+local function repeating(text, row, n)
+  local last = table.concat(row, ",", #row - n + 2, #row)
+  local found = {}
+  for i = 1, #text - n + 1 do
+    if table.concat(text, ",", i, i + n - 2) == last then found[#found + 1] = text[i + n - 1] end
+  end
+  return found
+end
+
+-- Forbids n-grams of text_of(i, row) in row i.
+local function without_ngrams(n, text_of)
+  return function(scores, ids)
+    if ids:size(1) + 1 < n then return scores end
+    local banned = torch.zeros(scores.shape, { dtype = "bool" })
+    for i, row in ipairs(ids:tolist()) do
+      local tokens = repeating(text_of(i, row), row, n)
+      if #tokens > 0 then banned[i - 1]:index_fill_(0, token_tensor(tokens), true) end
+    end
+    return scores:masked_fill(banned, -math.huge)
+  end
+end
+
+define(function(o) return o.no_repeat_ngram_size > 0 end, function(o)
+  return without_ngrams(o.no_repeat_ngram_size, function(_, row) return row end)
 end)
 
-define(function(o) return o.do_sample and o.temperature ~= 1 end, function(scores, _, o)
-  return scores / o.temperature
+define(function(o) return o.encoder_no_repeat_ngram_size > 0 end, function(o)
+  local prompts = encoder_ids(o, "encoder_no_repeat_ngram_size"):tolist()
+  local n_rows_each = math.max(o.num_beams, o.num_return_sequences)
+  return without_ngrams(o.encoder_no_repeat_ngram_size, function(i)
+    return prompts[math.floor((i - 1) / n_rows_each) + 1]
+  end)
 end)
 
-define(function(o) return o.do_sample and o.top_k > 0 end, function(scores, _, o)
-  local best = scores:topk(math.min(o.top_k, scores:size(1)), 1)
-  return scores:masked_fill(scores:lt(best:narrow(1, -1, 1)), -math.huge)
+-- A bad word that is an end token stays possible.
+define(function(o) return o.bad_words_ids end, function(o)
+  local is_end, biases = {}, {}
+  for _, token in ipairs(o.eos) do is_end[token] = true end
+  for _, tokens in ipairs(o.bad_words_ids) do
+    if #tokens > 1 or not is_end[tokens[1]] then biases[#biases + 1] = { tokens, -math.huge } end
+  end
+  return add_biases(biases, "bad_words_ids")
+end)
+
+define(function(o) return o.min_length > 0 and #o.eos > 0 end, function(o)
+  return function(scores, ids)
+    return ids:size(1) >= o.min_length and scores or without(scores, o.eos)
+  end
+end)
+
+define(function(o) return o.forced_bos_token_id end, function(o)
+  return function(scores, ids)
+    if ids:size(1) > 1 then return scores end
+    return only(scores, { o.forced_bos_token_id }, "forced_bos_token_id")
+  end
+end)
+
+define(function(o) return #o.forced_eos > 0 end, function(o)
+  return function(scores, ids)
+    if ids:size(1) < o.max_length - 1 then return scores end
+    return only(scores, o.forced_eos, "forced_eos_token_id")
+  end
+end)
+
+local largest = 3.4028234663852886e38  -- of float32
+
+define(function(o) return o.remove_invalid_values end, function()
+  return function(scores)
+    return scores:nan_to_num { nan = 0, posinf = largest, neginf = -largest }
+  end
+end)
+
+-- End tokens count more with every token after `start` new ones.
+define(function(o) return o.exponential_decay_length_penalty end, function(o)
+  local start, factor = unpack(o.exponential_decay_length_penalty)
+  local eos = token_tensor(o.eos)
+  return function(scores, ids)
+    local n = ids:size(1) - start - o.prompt_length
+    if n <= 0 then return scores end
+    local now = scores:index_select(1, eos)
+    return scores:index_copy(1, eos, now + now:abs() * (factor ^ n - 1))
+  end
+end)
+
+define(function(o) return o.suppress_tokens end, function(o)
+  return function(scores) return without(scores, o.suppress_tokens) end
+end)
+
+define(function(o) return o.begin_suppress_tokens end, function(o)
+  local first = o.prompt_length
+  if first == 1 and o.forced_bos_token_id then first = 2 end
+  return function(scores, ids)
+    return ids:size(1) == first and without(scores, o.begin_suppress_tokens) or scores
+  end
+end)
+
+-- What follows changes what is drawn.
+
+define(function(o) return o.do_sample and o.temperature ~= 1 end, function(o)
+  return function(scores) return scores / o.temperature end
+end)
+
+define(function(o) return o.do_sample and o.top_k > 0 end, function(o)
+  return function(scores)
+    local best = scores:topk(math.min(o.top_k, scores:size(1)), 1)
+    return scores:masked_fill(scores:lt(best:narrow(1, -1, 1)), -math.huge)
+  end
 end)
 
 -- Holtzman et al., 2019: the fewest tokens whose probabilities make up top_p.
-define(function(o) return o.do_sample and o.top_p < 1 end, function(scores, _, o)
-  local sorted, places = scores:sort(1)
-  local rest = sorted:softmax(-1):cumsum(-1):le(1 - o.top_p)
-  rest:narrow(1, -1, 1):fill_(false)
-  return scores:masked_fill(torch.zeros_like(rest):scatter(1, places, rest), -math.huge)
+define(function(o) return o.do_sample and o.top_p < 1 end, function(o)
+  return function(scores)
+    local sorted, places = scores:sort(1)
+    local rest = sorted:softmax(-1):cumsum(-1):le(1 - o.top_p)
+    rest:narrow(1, -1, 1):fill_(false)
+    return scores:masked_fill(torch.zeros_like(rest):scatter(1, places, rest), -math.huge)
+  end
 end)
 
---- The function of scores and ids that a call's options ask for.
+-- Nguyen et al., 2024: tokens at least min_p times as probable as the first one.
+define(function(o) return o.do_sample and o.min_p end, function(o)
+  return function(scores)
+    local probs = scores:softmax(-1)
+    local is_rest = probs:lt(probs:amax(-1, true) * o.min_p)
+    return scores:masked_fill(is_rest, -math.huge)
+  end
+end)
+
+-- Meister et al., 2022: tokens whose information is nearest to the expected one.
+define(function(o) return o.do_sample and o.typical_p < 1 end, function(o)
+  return function(scores)
+    local log_probs = scores:log_softmax(-1)
+    local entropy = (log_probs * log_probs:exp()):nansum({ -1 }, true):neg()
+    local sorted, places = (log_probs:neg() - entropy):abs():sort(1)
+    local mass = scores:gather(1, places):softmax(-1):cumsum(-1)
+    local last = mass:lt(o.typical_p):sum(1, true):clamp_max(sorted:size(1) - 1)
+    local rest = sorted:gt(sorted:gather(1, last))
+    rest:narrow(1, 0, 1):fill_(false)
+    return scores:masked_fill(torch.zeros_like(rest):scatter(1, places, rest), -math.huge)
+  end
+end)
+
+-- Tokens less probable than `cutoff`, except the first one.
+local function without_improbable(scores, probs, cutoff)
+  local best = scores:amax(-1, true)
+  return scores:masked_fill(probs:lt(cutoff):logical_and(scores:lt(best)), -math.huge)
+end
+
+-- Hewitt et al., 2022: epsilon sampling, and eta sampling.
+define(function(o) return o.do_sample and o.epsilon_cutoff > 0 and o.epsilon_cutoff < 1 end,
+  function(o)
+    return function(scores)
+      return without_improbable(scores, scores:softmax(-1), o.epsilon_cutoff)
+    end
+  end)
+
+define(function(o) return o.do_sample and o.eta_cutoff > 0 and o.eta_cutoff < 1 end, function(o)
+  local epsilon = torch.tensor(o.eta_cutoff, { dtype = "float32" })
+  return function(scores)
+    local log_probs, probs = scores:log_softmax(-1), scores:softmax(-1)
+    local entropy = (log_probs:clamp(-largest) * probs):sum(-1, true):neg()
+    return without_improbable(scores, probs,
+      torch.minimum(epsilon, epsilon:sqrt() * entropy:neg():exp()))
+  end
+end)
+
+define(function(o) return o.renormalize_logits end, function()
+  return function(scores) return scores:log_softmax(-1) end
+end)
+
+--- The function of scores and ids that a call's options ask for. Besides them, `o.prompt_length`
+--- and `o.encoder_ids` [prompts, length] are read.
 return function(o)
   local used = {}
   for _, processor in ipairs(processors) do
-    if processor.applies(o) then used[#used + 1] = processor.process end
+    if processor.applies(o) then used[#used + 1] = processor.make(o) end
   end
   return function(scores, ids)
-    for _, process in ipairs(used) do scores = process(scores, ids, o) end
+    if #used > 0 then scores = scores:full() end
+    for _, process in ipairs(used) do scores = process(scores, ids) end
     return scores
   end
 end

@@ -1,4 +1,5 @@
 --- Adapter folders as peft writes and reads them: adapter_config.json, adapter_model.safetensors.
+local checks = require "redco.models.checks"
 local data = require "redco.data"
 local fail = require "redco.fail"
 local native = require "redco.native"
@@ -133,10 +134,14 @@ local function place(layer, keys, fan_in_fan_out, path, config, weights)
   check_shapes(weights.path, layer, weights:shape(keys.lora_A), weights:shape(keys.lora_B), r,
     fan_in_fan_out)
   for _, matrix in ipairs { "lora_A", "lora_B" } do
-    local tensor = weights:tensor(keys[matrix])
-    layer:set_matrix(matrix, torch.no_grad(function()
+    local name = keys[matrix]
+    local tensor = weights:tensor(name)
+    checks.dtype(weights.path, name, tensor.dtype)
+    local parameter = torch.no_grad(function()
       return native.parameter(tensor.shape, { dtype = tensor.dtype }):copy_(tensor)
-    end))
+    end)
+    checks.finite(weights.path, { name }, { [name] = parameter })
+    layer:set_matrix(matrix, parameter)
   end
   layer:set("lora_scaling", alpha / (config.use_rslora and math.sqrt(r) or r))
   if (config.lora_dropout or 0) > 0 then layer:set("lora_dropout", config.lora_dropout) end

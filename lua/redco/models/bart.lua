@@ -29,9 +29,13 @@ local bart = {
     decoder_start_token_id = 2,
     forced_eos_token_id = 2,
   },
-  optional = { "num_hidden_layers", "classifier_dropout", "id2label", "label2id", "num_labels" },
-  only = { tie_word_embeddings = true, encoder_layerdrop = 0, decoder_layerdrop = 0,
-    normalize_embedding = true, normalize_before = false, add_final_layer_norm = false },
+  -- Other names of the same settings (attribute_map of transformers).
+  aliases = { hidden_size = "d_model", num_attention_heads = "encoder_attention_heads" },
+  optional = { "force_bos_token_to_be_generated", "num_hidden_layers", "classifier_dropout",
+    "id2label", "label2id", "num_labels" },
+  only = { is_encoder_decoder = true, tie_word_embeddings = true, encoder_layerdrop = 0,
+    decoder_layerdrop = 0, normalize_embedding = true, normalize_before = false,
+    add_final_layer_norm = false },
   ignored = { "[ed][ne]coder%.embed_tokens%.weight$", "^lm_head%.weight$", "coder%.version$" },
   buffers = { final_logits_bias = true },
   new_if_missing = { final_logits_bias = true },
@@ -39,6 +43,13 @@ local bart = {
 
 -- The first positions are for others.
 local position_offset = 2
+
+function bart.complete(c)
+  -- What old configurations have for forced_bos_token_id.
+  if c.force_bos_token_to_be_generated then
+    c.forced_bos_token_id = c.forced_bos_token_id or c.bos_token_id
+  end
+end
 
 function bart.check(c)
   for _, key in ipairs { "encoder_attention_heads", "decoder_attention_heads" } do
@@ -77,13 +88,15 @@ end
 
 function bart.head() return "model.shared.weight", "final_logits_bias" end
 
--- Either stack: function(params, input_ids, o, padding mask of the encoder's tokens, memory).
+-- Either stack: function(params, input_ids, o, padding mask of the encoder's tokens, memory,
+-- attention_mask of the decoder's tokens).
 local function new_stack(c, side)
   local stack = ("model.%s."):format(side)
   local attention = blocks.new_attention(c[side .. "_attention_heads"],
     { q = ".q_proj", k = ".k_proj", v = ".v_proj", out = ".out_proj" }, c.attention_dropout)
   local activation = blocks.activation("bart", c.activation_function)
   local scale = c.scale_embedding and math.sqrt(c.d_model) or 1
+  local padding_row = blocks.padding_row(c)
 
   local function drop(x, o) return blocks.dropout(x, c.dropout, o) end
 
@@ -93,14 +106,15 @@ local function new_stack(c, side)
     return drop(blocks.linear(params, layer .. "fc2", y, o), o)
   end
 
-  return function(params, input_ids, o, padding, memory)
+  return function(params, input_ids, o, padding, memory, own_padding)
     blocks.check_length(c, "max_position_embeddings", o, input_ids)
     local function norm(name, x) return blocks.layer_norm(params, name, x, 1e-5) end
-    local x = blocks.embedding(params, "model.shared", input_ids, c.pad_token_id) * scale
+    local x = blocks.embedding(params, "model.shared", input_ids, padding_row) * scale
       + blocks.position_embedding(params, stack .. "embed_positions", {}, o, input_ids,
         position_offset)
     local memory_mask = { mask = padding }
-    local mask = memory and blocks.causal_mask({}, o, x) or memory_mask
+    local mask = memory and blocks.causal_mask({ attention_mask = own_padding }, o, x)
+      or memory_mask
     x = drop(norm(stack .. "layernorm_embedding", x), o)
     for i = 0, c[side .. "_layers"] - 1 do
       local layer = ("%slayers.%d."):format(stack, i)
@@ -131,7 +145,8 @@ end
 function bart.new_forward(c)
   local decoder = new_stack(c, "decoder")
   return function(params, inputs, o, memory)
-    return decoder(params, inputs.decoder_input_ids, o, padding_mask(params, inputs), memory)
+    return decoder(params, inputs.decoder_input_ids, o, padding_mask(params, inputs), memory,
+      inputs.decoder_attention_mask)
   end
 end
 

@@ -22,13 +22,20 @@ function blocks.constant(value)
   return function(t) return nn.init.constant_(t, value) end
 end
 
---- For an embedding: normal, but for a row of zeros, the padding token's if there is one.
-function blocks.normal_but_padding(c, std)
-  local normal, row = blocks.normal(std), c.pad_token_id
-  if not row then return normal end
-  if row >= c.vocab_size then
+--- The row of the padding token in an embedding, as `torch.nn.Embedding(padding_idx)` counts: a
+--- negative token counts from the end. nil without a padding token.
+function blocks.padding_row(c)
+  local row = c.pad_token_id
+  if row and row >= c.vocab_size then
     fail("%s: pad_token_id (%d) must be below vocab_size (%d)", c.model_type, row, c.vocab_size)
   end
+  return row and row % c.vocab_size
+end
+
+--- For an embedding: normal, with zeros in the row of the padding token.
+function blocks.normal_but_padding(c, std)
+  local normal, row = blocks.normal(std), blocks.padding_row(c)
+  if not row then return normal end
   return function(t, generator)
     normal(t, generator)
     -- No view of the row: the table may be split by rows.
@@ -91,7 +98,7 @@ function blocks.rms_norm(params, name, x, eps)
   return torch.rms_norm(x, weight.shape, weight, eps)
 end
 
---- `padding_idx`: a token whose row the look-up does not train.
+--- `padding_idx`: a row that gets no gradient from the lookup.
 function blocks.embedding(params, name, ids, padding_idx)
   adapter.refuse(params, name)
   return torch.embedding(params[name .. ".weight"], ids, padding_idx or -1)
@@ -199,9 +206,10 @@ local function segments_mask(inputs, options, x)
 end
 
 --- How the new tokens x [B, T, ...] look at themselves and at those before: `{causal = true}`
---- where LibTorch's own mask will do, else `{mask = [B or 1, 1, T, S]}`, to be added. Padding looks
---- at itself, lest a row see nothing. Each sequence of a row, as `segment_ids` [B, T] number them,
---- sees itself alone.
+--- where LibTorch's own mask will do, else `{mask = [B or 1, 1, T, S]}`, to be added. Padding
+--- before the first token looks at itself, because a row must see something; padding after it the
+--- tokens, as in transformers. Each sequence of a row, as `segment_ids` [B, T] number them, sees
+--- itself alone.
 function blocks.causal_mask(inputs, options, x)
   if inputs.segment_ids then return segments_mask(inputs, options, x) end
   local past, padding = blocks.past(options), inputs.attention_mask
@@ -213,7 +221,10 @@ function blocks.causal_mask(inputs, options, x)
     { dtype = "bool", device = x.device })
   local seen = all:tril(past)
   if padding then
-    seen = (seen_keys(padding):logical_and(seen)):logical_or(all:triu(past):logical_and(seen))
+    local is_leading = padding:ne(0):cumsum(1):eq(0):narrow(1, past, length)
+    local itself = all:triu(past):logical_and(seen)
+      :logical_and(is_leading:unsqueeze(1):unsqueeze(-1))
+    seen = seen_keys(padding):logical_and(seen):logical_or(itself)
   end
   return { mask = additive(seen, dtype) }
 end

@@ -1,6 +1,7 @@
 --- Configurations: what a script gives or a `config.json` has, completed and checked.
 local fail = require "redco.fail"
 local native = require "redco.native"
+local nulls = require "redco.models.nulls"
 
 -- What Hugging Face writes into the configuration of any family.
 local common = {}
@@ -10,11 +11,41 @@ for _, key in ipairs {
   "pad_token_id", "tie_word_embeddings", "torch_dtype", "transformers_version", "use_cache",
 } do common[key] = true end
 
+-- Keys that transformers reads for any family and that are not supported, with the value that has
+-- no effect; `false` also stands for keys whose every value has an effect.
+local unsupported = {
+  attention_chunk_size = false,
+  quantization_config = false,
+  sliding_window = false,
+  tie_encoder_decoder = false,
+}
+
+local function refuse_unsupported(family, c)
+  for key, neutral in pairs(unsupported) do
+    if c[key] ~= nil and c[key] ~= neutral then
+      local value = type(c[key]) == "table" and "" or " = " .. tostring(c[key])
+      fail("%s: the configuration has %s%s, which is not supported%s", family.model_type, key,
+        value, key == "quantization_config" and ": give the folder of the model before quantization"
+        or "")
+    end
+  end
+  for _, kind in ipairs(type(c.layer_types) == "table" and c.layer_types or {}) do
+    if kind ~= "full_attention" then
+      fail("%s: the configuration's layer_types have %s, which is not supported, only "
+        .. "full_attention", family.model_type, tostring(kind))
+    end
+  end
+  if type(c.pruned_heads) == "table" and next(c.pruned_heads) ~= nil then
+    fail("%s: the configuration has pruned_heads, which are not supported", family.model_type)
+  end
+end
+
 local function known_names(family)
   local names = {}
   for name in pairs(common) do names[#names + 1] = name end
   for name in pairs(family.defaults) do names[#names + 1] = name end
   for name in pairs(family.only or {}) do names[#names + 1] = name end
+  for name in pairs(family.aliases or {}) do names[#names + 1] = name end
   for _, name in ipairs(family.optional or {}) do names[#names + 1] = name end
   return names
 end
@@ -54,6 +85,8 @@ local function mismatch(key, value, default)
     return "a " .. type(default)
   elseif is_number and key:find "_token_id$" then
     return (value < -1 or value > largest or value % 1 ~= 0) and "the number of a token"
+  elseif is_number and key:find "drop" then
+    return not (value >= 0 and value <= 1) and "a probability, from 0 to 1"
   elseif is_number then
     return not (value >= 0 and value < math.huge) and "a number that is not negative"
   end
@@ -67,7 +100,11 @@ local function check_kinds(family, c)
         tostring(c[key]), expected)
     end
   end
-  for key, default in pairs(family.defaults) do check(key, default) end
+  for key, default in pairs(family.defaults) do
+    local is_none = c[key] == nil and key:find "_token_id$"
+    local is_list = key == "eos_token_id" and type(c[key]) == "table"
+    if not is_none and not is_list then check(key, default) end
+  end
   for _, key in ipairs(family.optional or {}) do
     if c[key] ~= nil then check(key) end
   end
@@ -95,6 +132,26 @@ local function count_parameters(family, c)
   return n_elements
 end
 
+-- A token that is null, or false in a script, is none; a switch that is null is off.
+local function remove_nulls(family, given, c)
+  local keys = {}
+  for key in pairs(nulls.keys(given)) do keys[key] = true end
+  for key, value in pairs(given) do
+    if value == false and key:find "_token_id$" then keys[key] = true end
+  end
+  for key in pairs(keys) do
+    local default = family.defaults[key]
+    if type(default) == "boolean" then
+      c[key] = false
+    elseif default == nil or key:find "_token_id$" then
+      nulls.set(c, key)
+    else
+      fail("%s: the configuration's %s is null, expected a %s", family.model_type, key,
+        type(default))
+    end
+  end
+end
+
 --- The configuration of a model of this family. A script's (`is_file` is false) must have no key
 --- that means nothing; a file's may, and they are kept, to be saved again. Then the number of
 --- parameters.
@@ -103,6 +160,11 @@ local function complete_config(family, given, is_file)
   local c = {}
   for key, value in pairs(family.defaults) do c[key] = value end
   for key, value in pairs(given) do c[key] = value end
+  remove_nulls(family, given, c)
+  for alias, name in pairs(family.aliases or {}) do
+    if c[alias] ~= nil then c[name], c[alias] = c[alias], nil end
+  end
+  refuse_unsupported(family, c)
   check_kinds(family, c)
   if family.complete then
     family.complete(c, is_file)

@@ -1,8 +1,10 @@
 --- Folders as Hugging Face's libraries write and read them.
+local checks = require "redco.models.checks"
 local data = require "redco.data"
 local fail = require "redco.fail"
 local is_adapter = require("redco.lora.layers").is_adapter
 local native = require "redco.native"
+local nulls = require "redco.models.nulls"
 local torch = require "redco.torch"
 
 local files = {}
@@ -15,7 +17,15 @@ end
 --- The value of a JSON file of the folder; nil where there is none.
 function files.json(dir, name)
   local path = dir .. "/" .. name
-  return exists(path) and data.json(path) or nil
+  return exists(path) and nulls.decode(path, data.read(path)) or nil
+end
+
+--- The folder's generation_config.json; nil without one.
+function files.generation_config(dir)
+  local config = files.json(dir, "generation_config.json")
+  -- null switches an option off. Of those whose default has an effect, only this one may be null.
+  if config and nulls.keys(config).top_k then config.top_k = 0 end
+  return config
 end
 
 -- A parameter of these sizes, not yet filled. Matrices are spread over the processes, so that none
@@ -114,12 +124,13 @@ function files.load_params(family, config, weights, options)
     names[#names + 1], sizes[name] = name, shape
   end)
   local sources = match(family, config, weights, sizes)
-  local params = {}
+  local params, copied = {}, {}
   for _, name in ipairs(names) do
     local source = sources[name]
     if source then
       check_shape(weights, source, name, sizes[name])
       local stored = weights:tensor(source)
+      checks.dtype(weights.path, name, stored.dtype)
       local dtype = options.dtype or stored.dtype
       if options.low_memory and stored.dtype == dtype then
         params[name] = stored
@@ -127,9 +138,11 @@ function files.load_params(family, config, weights, options)
         params[name] = torch.no_grad(function()
           return new_parameter(sizes[name], dtype):copy_(stored)
         end)
+        copied[#copied + 1] = name
       end
     end
   end
+  checks.finite(weights.path, copied, params, family.buffers)
   return files.add_new(params, family, config, options.dtype)
 end
 
@@ -163,11 +176,14 @@ function files.save(dir, model, params, max_shard_size)
   check_names(model.family, model.config, params)
   local texts, config = {}, {}
   for key, value in pairs(model.config) do config[key] = value end
+  for key in pairs(nulls.keys(model.config)) do
+    if config[key] == nil then nulls.set(config, key) end
+  end
   config.dtype, config.torch_dtype = nil, select(2, next(params)).dtype
-  texts["config.json"] = native.json_encode("config.json", config, 2) .. "\n"
+  texts["config.json"] = nulls.encode("config.json", config, 2) .. "\n"
   if model.generation_config then
     texts["generation_config.json"] =
-      native.json_encode("generation_config.json", model.generation_config, 2) .. "\n"
+      nulls.encode("generation_config.json", model.generation_config, 2) .. "\n"
   end
   native.save_weights(dir, params, { max_shard_size = max_shard_size, texts = texts })
 end

@@ -23,6 +23,9 @@ local gpt2 = {
     bos_token_id = 50256,
     eos_token_id = 50256,
   },
+  -- Other names of the same settings (attribute_map of transformers).
+  aliases = { hidden_size = "n_embd", max_position_embeddings = "n_positions",
+    num_attention_heads = "n_head", num_hidden_layers = "n_layer" },
   optional = { "n_inner", "is_decoder", "reorder_and_upcast_attn", "summary_activation",
     "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj" },
   -- What the library offers and this file does not: other values are refused.

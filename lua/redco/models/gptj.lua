@@ -26,6 +26,9 @@ local gptj = {
     bos_token_id = 50256,
     eos_token_id = 50256,
   },
+  -- Other names of the same settings (attribute_map of transformers).
+  aliases = { hidden_size = "n_embd", max_position_embeddings = "n_positions",
+    num_attention_heads = "n_head", num_hidden_layers = "n_layer" },
   optional = { "n_inner" },
   -- Masks that old checkpoints have among the weights.
   ignored = { "%.attn%.bias$", "%.attn%.masked_bias$" },

@@ -70,8 +70,9 @@ The model in a folder of Hugging Face's: `config.json` and `model.safetensors`, 
 `model.safetensors.index.json` lists. `dtype`: of the parameters, "auto" for what the files have. Each
 process reads its part. `low_memory`: weights that have that dtype stay in the mapped files, read
 where they are used, so that a process that trains a part of the model needs memory for that part
-alone; the files must then stay as they are. Errors name an unknown family and
-weights that are missing, have no place or another shape.
+alone; the files must then stay as they are. Errors name an unknown family, a part of the
+configuration that is not supported, and weights that are missing, have no place, another shape or no
+floating-point numbers. So do NaN and infinity, except in weights that stay in the mapped files.
 
 Instead of a folder, a GGUF file (`model.gguf`) of the LLaMA architecture, made for llama.cpp: what
 is quantised there becomes float32. `redco.Tokenizer.from_pretrained` reads its tokenizer.]],
@@ -92,7 +93,7 @@ function(dir, options)
     dtype = o.dtype ~= "auto" and o.dtype or nil, low_memory = o.low_memory,
   })
   local model = new_model(family, c, params)
-  model.generation_config = files.json(dir, "generation_config.json")
+  model.generation_config = files.generation_config(dir)
   return model
 end)
 

@@ -22,9 +22,13 @@ local llama = {
     attention_dropout = 0,
     mlp_bias = false,
     tie_word_embeddings = false,
+    bos_token_id = 1,
+    eos_token_id = 2,
   },
   optional = { "num_key_value_heads", "head_dim", "rope_scaling", "rope_parameters",
     "original_max_position_embeddings", "pretraining_tp" },
+  -- transformers reads it and turns whole heads all the same: other values fail there.
+  only = { partial_rotary_factor = 1 },
   -- What old checkpoints have among the weights.
   ignored = { "%.rotary_emb%.inv_freq$" },
 }
@@ -33,7 +37,6 @@ function llama.complete(c)
   rotary.complete(c)
   c.num_key_value_heads = c.num_key_value_heads or c.num_attention_heads
   c.head_dim = c.head_dim or math.floor(c.hidden_size / c.num_attention_heads)
-  c.bos_token_id, c.eos_token_id = c.bos_token_id or 1, c.eos_token_id or 2
 end
 
 function llama.check(c)
@@ -74,6 +77,7 @@ end
 function llama.new_forward(c)
   local activation = blocks.activation("llama", c.hidden_act)
   local rope = rotary.settings("llama", c, c.head_dim)
+  local padding_row = blocks.padding_row(c)
 
   local function attention(params, name, x, cos, sin, mask, o)
     local function heads(projection, n)
@@ -97,7 +101,7 @@ function llama.new_forward(c)
   end
 
   return function(params, inputs, o)
-    local x = blocks.embedding(params, "model.embed_tokens", inputs.input_ids)
+    local x = blocks.embedding(params, "model.embed_tokens", inputs.input_ids, padding_row)
     local cos, sin = rotary.of_halves(rotary.angles(rope, inputs, o, x))
     local mask = blocks.causal_mask(inputs, o, x)
     for i = 0, c.num_hidden_layers - 1 do

@@ -32,6 +32,19 @@ local function shifted_right(c, labels)
   return shifted:masked_fill(shifted:eq(-100), padding)
 end
 
+-- Inputs of transformers' models that have an effect there and are not supported.
+local unsupported = { "bool_masked_pos", "cross_attn_head_mask", "decoder_head_mask",
+  "decoder_inputs_embeds", "encoder_outputs", "head_mask", "inputs_embeds", "past_key_values",
+  "token_type_ids" }
+
+local function refuse_unsupported(c, inputs)
+  for _, name in ipairs(unsupported) do
+    if inputs[name] ~= nil then
+      fail("%s: inputs.%s is not supported", c.model_type, name)
+    end
+  end
+end
+
 -- The inputs with decoder_input_ids.
 local function with_decoder_inputs(c, inputs)
   if inputs.decoder_input_ids then return inputs end
@@ -70,6 +83,7 @@ local function new_model(family, config, params)
 
   function model.hidden_states(p, inputs, options)
     local o = call_options(options)
+    refuse_unsupported(config, inputs)
     if encode then inputs = with_decoder_inputs(config, inputs) end
     local hidden = forward(p, inputs, o, encode and memory_of(p, inputs, o))
     if o.cache then o.cache.length = o.cache.length + hidden:size(1) end

@@ -77,6 +77,7 @@ end
 
 function opt.new_forward(c)
   local activation, eps = blocks.activation("opt", c.activation_function), 1e-5
+  local padding_row = blocks.padding_row(c)
   local attention = blocks.new_attention(c.num_attention_heads,
     { q = ".q_proj", k = ".k_proj", v = ".v_proj", out = ".out_proj" }, c.attention_dropout)
 
@@ -90,7 +91,7 @@ function opt.new_forward(c)
 
   return function(params, inputs, o)
     blocks.check_length(c, "max_position_embeddings", o, inputs.input_ids)
-    local x = blocks.embedding(params, "model.decoder.embed_tokens", inputs.input_ids)
+    local x = blocks.embedding(params, "model.decoder.embed_tokens", inputs.input_ids, padding_row)
     if is_projected(c) then x = blocks.linear(params, "model.decoder.project_in", x, o) end
     x = x + blocks.position_embedding(params, "model.decoder.embed_positions", inputs, o,
       inputs.input_ids, position_offset)

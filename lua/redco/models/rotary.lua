@@ -7,18 +7,24 @@ local torch = require "redco.torch"
 
 local rotary = {}
 
--- Radians from one position to the next, for each pair of a head of `size` elements.
+-- Radians from one position to the next, for each pair of a head of `size` elements. In float32, as
+-- transformers computes them: at position 8000, a rounding is half a thousandth of a radian.
 local function frequencies(size, theta)
-  local list = {}
-  for i = 0, size / 2 - 1 do list[i + 1] = theta ^ (-2 * i / size) end
-  return list
+  local exponents = torch.arange(0, size, 2):float() / size
+  return torch.pow(theta, exponents):reciprocal():tolist()
+end
+
+-- Those without scaling, computed once.
+local function unscaled(r)
+  r.unscaled = r.unscaled or frequencies(r.size, r.theta)
+  return { unpack(r.unscaled) }
 end
 
 local function clamp(x) return math.min(math.max(x, 0), 1) end
 
 -- Of the frequencies, as many as `kept(i, frequency)` in [0, 1] says; the rest are divided.
 local function partly_divided(r, kept)
-  local list = frequencies(r.size, r.theta)
+  local list = unscaled(r)
   for i, frequency in ipairs(list) do
     local share = kept(i, frequency)
     list[i] = share * frequency + (1 - share) * frequency / r.factor
@@ -30,7 +36,7 @@ end
 -- what cos and sin are multiplied by, if anything.
 local kinds = {}
 
-kinds.default = { needs = {}, frequencies = function(r) return frequencies(r.size, r.theta) end }
+kinds.default = { needs = {}, frequencies = unscaled }
 
 kinds.linear = { needs = { "factor" }, frequencies = function(r)
   return partly_divided(r, function() return 0 end)
@@ -77,19 +83,20 @@ end }
 kinds.longrope = {
   needs = { "short_factor", "long_factor" }, by_length = true,
   frequencies = function(r, length)
-    local context = r.original_max_position_embeddings or r.max_positions
-    local list = frequencies(r.size, r.theta)
+    local context = r.model_context or r.max_positions
+    local list = unscaled(r)
     for i, divisor in ipairs(length > context and r.long_factor or r.short_factor) do
       list[i] = list[i] / divisor
     end
-    local factor = r.original_max_position_embeddings and r.max_positions / context or r.factor
+    local factor = r.model_context and r.max_positions / context or r.factor
     return list, r.attention_factor
       or math.sqrt(1 + math.log(math.max(factor or 1, 1)) / math.log(context))
   end,
 }
 
---- Brings `rope_parameters`, as transformers 5 has them, and the old `type` into the form that
---- versions 4 and 5 read: `rope_theta` and `rope_scaling`.
+--- Converts `rope_parameters`, the format of transformers 5, and the old `type` to the format that
+--- versions 4 and 5 read: `rope_theta` and `rope_scaling`. Version 5 has all settings in
+--- `rope_parameters`; version 4 keeps some beside `rope_scaling`.
 function rotary.complete(c)
   local given = c.rope_parameters or c.rope_scaling
   if not given then return end
@@ -99,8 +106,19 @@ function rotary.complete(c)
   end
   local scaling = {}
   for key, value in pairs(given) do scaling[key] = value end
-  c.rope_theta, scaling.rope_theta = scaling.rope_theta or c.rope_theta, nil
-  scaling.rope_type, scaling.type = scaling.rope_type or scaling.type or "default", nil
+  if c.rope_parameters then
+    c.rope_theta, scaling.rope_theta = scaling.rope_theta or c.rope_theta, nil
+    c.partial_rotary_factor = scaling.partial_rotary_factor or c.partial_rotary_factor
+    scaling.partial_rotary_factor = nil
+    scaling.rope_type, scaling.type = scaling.rope_type or scaling.type or "default", nil
+    if scaling.rope_type == "longrope" then
+      c.original_max_position_embeddings = scaling.original_max_position_embeddings
+        or c.original_max_position_embeddings
+      scaling.original_max_position_embeddings = nil
+    end
+  else
+    scaling.rope_type, scaling.type = scaling.type or scaling.rope_type or "default", nil
+  end
   c.rope_scaling, c.rope_parameters = scaling.rope_type ~= "default" and scaling or nil, nil
 end
 
@@ -114,6 +132,10 @@ local function check_numbers(family, r, size)
     if r[key] and not is_positive(r[key]) and not (key:find "mscale" and r[key] == 0) then
       fail("%s: rope_scaling.%s is %s, expected a positive number", family, key, tostring(r[key]))
     end
+  end
+  if r.model_context and not is_positive(r.model_context) then
+    fail("%s: original_max_position_embeddings is %s, expected a positive number", family,
+      tostring(r.model_context))
   end
   for _, key in ipairs { "short_factor", "long_factor" } do
     local list = r[key] or {}
@@ -135,8 +157,9 @@ function rotary.settings(family, c, size)
   local r = { rope_type = "default" }
   for key, value in pairs(c.rope_scaling or {}) do r[key] = value end
   r.size, r.theta, r.max_positions = size, c.rope_theta, c.max_position_embeddings
-  r.original_max_position_embeddings = r.original_max_position_embeddings
-    or c.original_max_position_embeddings
+  -- transformers reads the length of the training texts in two places: longrope in the
+  -- configuration itself, the other kinds in rope_scaling.
+  r.model_context = c.original_max_position_embeddings
   local kind = kinds[r.rope_type]
   if not kind then
     fail("%s: unknown rope_type '%s'; there are default, dynamic, linear, llama3, longrope, yarn",

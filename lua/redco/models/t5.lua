@@ -27,7 +27,10 @@ local t5 = {
     pad_token_id = 0,
     eos_token_id = 1,
   },
-  -- The library derives dense_act_fn and is_gated_act from feed_forward_proj.
+  -- Other names of the same settings (attribute_map of transformers).
+  aliases = { head_dim = "d_kv", hidden_size = "d_model", num_attention_heads = "num_heads",
+    num_hidden_layers = "num_layers" },
+  only = { is_encoder_decoder = true },
   optional = { "num_decoder_layers", "dense_act_fn", "is_gated_act", "classifier_dropout",
     "scale_decoder_outputs" },
   ignored = { "^[ed][ne]coder%.embed_tokens%.weight$",
@@ -41,9 +44,14 @@ function t5.complete(c)
   if c.scale_decoder_outputs ~= nil then c.tie_word_embeddings = c.scale_decoder_outputs end
 end
 
+-- The activation, and whether it is gated: derived from feed_forward_proj, unless the configuration
+-- also has what is derived.
 local function feed_forward_of(c)
   local gate = c.feed_forward_proj:match "^gated%-(.+)$"
-  return gate == "gelu" and "gelu_new" or gate or c.feed_forward_proj, gate ~= nil
+  local activation = c.dense_act_fn
+    or gate == "gelu" and "gelu_new" or gate or c.feed_forward_proj
+  if c.is_gated_act ~= nil then return activation, c.is_gated_act end
+  return activation, gate ~= nil
 end
 
 function t5.check(c)
@@ -127,7 +135,8 @@ local function position_bias(c, params, stack, past, length)
   return stack == "decoder" and bias:masked_fill(offset:gt(0), -math.huge) or bias
 end
 
--- Either stack: function(params, input_ids, o, padding mask of the encoder's tokens, memory).
+-- Either stack: function(params, input_ids, o, padding mask of the encoder's tokens, memory,
+-- attention_mask of the decoder's tokens).
 local function new_stack(c, stack, n_layers)
   local name_of_activation, is_gated = feed_forward_of(c)
   local activation = blocks.activation("t5", name_of_activation)
@@ -143,11 +152,14 @@ local function new_stack(c, stack, n_layers)
     return drop(linear(".wo", drop(y, o)), o)
   end
 
-  return function(params, input_ids, o, padding, memory)
+  return function(params, input_ids, o, padding, memory, own_padding)
     local bias = position_bias(c, params, stack, blocks.past(o), input_ids:size(1))
     if padding and not memory then bias = bias + padding end
-    local mask, memory_mask = { mask = bias }, { mask = padding }
     local x = drop(blocks.embedding(params, "shared", input_ids), o)
+    if own_padding then
+      bias = bias + blocks.causal_mask({ attention_mask = own_padding }, o, x).mask
+    end
+    local mask, memory_mask = { mask = bias }, { mask = padding }
     for i = 0, n_layers - 1 do
       local layers = ("%s.block.%d.layer."):format(stack, i)
       local function norm(layer)
@@ -180,7 +192,8 @@ end
 function t5.new_forward(c)
   local decoder = new_stack(c, "decoder", c.num_decoder_layers)
   return function(params, inputs, o, memory)
-    local x = decoder(params, inputs.decoder_input_ids, o, padding_mask(params, inputs), memory)
+    local x = decoder(params, inputs.decoder_input_ids, o, padding_mask(params, inputs), memory,
+      inputs.decoder_attention_mask)
     -- The embedding, as a head, is too large by the square root of its width.
     return c.tie_word_embeddings and x * c.d_model ^ -0.5 or x
   end

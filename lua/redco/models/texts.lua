@@ -19,7 +19,8 @@ redco.data.pack gives them.
 
 Encoder-decoders: input_ids (or pixel_values [batch, channels, height, width]) and attention_mask are
 the encoder's; decoder_input_ids, if left out, are made of inputs.labels by
-`Model.decoder_input_ids`; encoder_hidden_states, what `Model.encode` gave, saves the encoder's work.
+`Model.decoder_input_ids`; decoder_attention_mask marks their padding; encoder_hidden_states, what
+`Model.encode` gave, saves the encoder's work.
 
 Classes of images: pixel_values, labels [batch], logits [batch, num_labels].
   cache: of `redco.models.new_cache`; the inputs are then only the new tokens]],
@@ -30,17 +31,31 @@ The mean cross-entropy of inputs.labels, which the collate_fn has shifted (not f
 and their number, without holding all logits.]],
 
   ["Model.generate"] = [[
-generate(params, inputs, {max_length = 20, max_new_tokens, min_length = 0, min_new_tokens,
-  do_sample = false, temperature = 1, top_k = 50, top_p = 1, seed, rng, repetition_penalty = 1,
-  no_repeat_ngram_size = 0, num_beams = 1, length_penalty = 1, early_stopping: boolean or string = false,
-  num_return_sequences = 1, eos_token_id, pad_token_id, bos_token_id, decoder_start_token_id,
-  forced_bos_token_id, forced_eos_token_id, stop_strings, tokenizer,
-  streamer}) -> sequences [rows, length], scores [rows] (beam search)
+generate(params, inputs, {max_length, max_new_tokens, min_length = 0, min_new_tokens,
+  do_sample = false, temperature = 1, top_k = 50, top_p = 1, min_p, typical_p = 1, epsilon_cutoff = 0,
+  eta_cutoff = 0, seed, rng, repetition_penalty = 1, encoder_repetition_penalty = 1,
+  no_repeat_ngram_size = 0, encoder_no_repeat_ngram_size = 0, sequence_bias, bad_words_ids,
+  suppress_tokens, begin_suppress_tokens, remove_invalid_values = false, renormalize_logits = false,
+  exponential_decay_length_penalty, num_beams = 1, length_penalty = 1,
+  early_stopping: boolean or string = false, num_return_sequences = 1, eos_token_id, pad_token_id,
+  bos_token_id, decoder_start_token_id, forced_bos_token_id, forced_eos_token_id, stop_strings,
+  tokenizer, streamer}) -> sequences [rows, length], scores [rows] (beam search)
 Tokens after a prompt. inputs are those of the model; prompts may be padded on either side, and come
-back padded on the left. Arguments have Hugging Face's names, and generation_config.json of the
-model's folder comes before these defaults. Greedy and beam search give the tokens that Hugging
-Face's library gives. On several processes all must call it, with the same arguments.
+back padded on the left. Arguments have the names and meanings of transformers 4.57, and
+generation_config.json of the model's folder comes before these defaults. Greedy and beam search give
+the tokens that transformers gives. Other options of transformers are refused, in the call and in the
+file, unless their value has no effect. On several processes all must call it, with the same
+arguments.
+
+Without inputs.attention_mask, tokens that equal pad_token_id are padding, unless it is an end token
+too. inputs.decoder_input_ids get decoder_start_token_id as their first token, if no row has it.
+
+  max_length: with the prompt; by default, up to 20 new tokens
   max_new_tokens, min_new_tokens: without the prompt, instead of max_length and min_length
+  sequence_bias: a list of {tokens, number}; the number is added to the score of the last token of
+    `tokens` after the others
+  bad_words_ids: a list of lists of tokens
+  exponential_decay_length_penalty: {start, factor}
   seed, rng: what sampling draws from
   early_stopping: false, true or "never"
   num_return_sequences: rows of one prompt lie side by side

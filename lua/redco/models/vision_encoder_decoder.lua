@@ -5,6 +5,7 @@ local complete_config = require "redco.models.config"
 local fail = require "redco.fail"
 local gpt2 = require "redco.models.gpt2"
 local nn = require "redco.nn"
+local torch = require "redco.torch"
 local vit = require "redco.models.vit"
 
 local both = {
@@ -17,7 +18,7 @@ local both = {
     is_encoder_decoder = true,
     tie_word_embeddings = false,  -- of the encoder to the decoder
   },
-  only = { tie_word_embeddings = false },
+  only = { is_encoder_decoder = true, tie_word_embeddings = false },
   ignored = { "^encoder%.pooler%.", "^decoder%.lm_head%.weight$", "%.attn%.bias$",
     "%.attn%.masked_bias$" },
 }
@@ -34,6 +35,11 @@ end
 function both.complete(c, is_file)
   for kind in pairs(parts) do
     c[kind] = complete_config(both.part(kind, c[kind]), c[kind], is_file)
+  end
+  for _, part in ipairs { c, c.encoder, c.decoder } do
+    if part.cross_attention_hidden_size ~= nil then
+      fail("%s: cross_attention_hidden_size is not supported", both.model_type)
+    end
   end
   c.decoder.is_decoder, c.decoder.add_cross_attention = true, true
   for _, key in ipairs { "eos_token_id", "pad_token_id" } do
@@ -69,8 +75,13 @@ end
 function both.new_forward(c)
   local decode = gpt2.new_forward(c.decoder)
   return function(params, inputs, o, memory)
+    local ids, mask = inputs.decoder_input_ids, inputs.decoder_attention_mask
+    local past = blocks.past(o)
+    -- transformers counts padding as positions here.
+    local positions = mask and torch.arange(past, past + ids:size(1), { device = ids.device })
+      :unsqueeze(0)
     return decode(blocks.with_prefix(params, "decoder."),
-      { input_ids = inputs.decoder_input_ids }, o, memory)
+      { input_ids = ids, attention_mask = mask, position_ids = positions }, o, memory)
   end
 end
 

@@ -110,10 +110,18 @@ local vit = {
   base_model_prefix = "vit",
   defaults = encoder.defaults,
   optional = encoder.optional,
+  -- Others choose another loss.
+  only = { problem_type = "single_label_classification" },
   ignored = { "^vit%.pooler%." },
-  check = encoder.check,
   encoder = encoder,
 }
+
+function vit.check(c)
+  encoder.check(c)
+  if c.num_labels == 1 then
+    fail "vit: num_labels = 1 makes a regression, which is not supported: give at least 2 classes"
+  end
+end
 
 function vit.complete(c)
   local n_labels = 0
@@ -121,7 +129,7 @@ function vit.complete(c)
     fail("vit: id2label is %s, expected a table", tostring(c.id2label))
   end
   for _ in pairs(c.id2label or {}) do n_labels = n_labels + 1 end
-  c.num_labels = c.num_labels or (n_labels > 0 and n_labels or 2)
+  c.num_labels = n_labels > 0 and n_labels or c.num_labels or 2
 end
 
 function vit.add_parameters(c, add)

@@ -16,8 +16,8 @@ local words_by_type = {
   boolean = [[allow_unused clean_up_tokenization_spaces copy create_graph enabled fan_in_fan_out
     is_encoder_decoder non_blocking requires_grad retain_graph return_offsets_mapping]],
   integer = [[accumulate_grad_batches batch_size bos_token_id capacity char_order cls_token_id count
-    decoder_start_token_id draws embed_dim embedding_dim epoch_idx eval_every_k_steps
-    eval_per_device_batch_size first forced_bos_token_id forced_eos_token_id global_batch_size
+    decoder_start_token_id draws embed_dim embedding_dim encoder_no_repeat_ngram_size epoch_idx
+    eval_every_k_steps eval_per_device_batch_size first forced_bos_token_id global_batch_size
     groups hidden_size host0_port i id ignore_index in_channels in_features input_size keep_last_k_ckpts
     last length level mask_token_id max_length max_new_tokens max_steps min_length min_new_tokens
     model_max_length n n_epochs n_model_shards n_processes no_repeat_ngram_size num_beams
@@ -26,7 +26,7 @@ local words_by_type = {
     process_id r save_ckpt_every_k_epochs save_ckpt_every_k_steps seed sep_token_id seq_len size step
     top_k total_steps train_size unk_token_id vocab_size warmup_steps word_order zero
     zero_min_size dim]],
-  number = [[a b eps1 init_value max_norm max_seconds p peak_value pos_label scale
+  number = [[a b eps1 init_value min_p max_norm max_seconds p peak_value pos_label scale
     smooth_value]],
   string = [[base_model_name_or_path bos_token chat_template ckpt_dir ckpt_name cls_token compute_dtype
     decoder_dir delimiter desc device dir dtype encoder_dir eos_token float_dtype folder full_name
@@ -41,7 +41,8 @@ local words_by_type = {
   Dataset = "", Cache = "cache", Deployer = "deployer", Generator = "generator rng",
   Model = "model", Optimizer = "optimizer second", Predictor = "eval_predictor",
   Tokenizer = "tokenizer",
-  ["integer or list of integers"] = [[dilation eos_token_id kernel_size normalized_shape stride]],
+  ["integer or list of integers"] = [[dilation eos_token_id forced_eos_token_id kernel_size
+    normalized_shape stride]],
   ["integer or boolean or list"] = "in_dims",
   ["integer or string or list of integers"] = "padding",
   ["integer or string or table"] = "dp mp",
@@ -49,10 +50,10 @@ local words_by_type = {
   ["string or function"] = "operator",
   ["number or function"] = "learning_rate",
   ["function or Model"] = "apply_fn",
-  ["list of integers"] = "indices sizes",
+  ["list of integers"] = "begin_suppress_tokens indices sizes suppress_tokens",
   ["list of integers or Tensor"] = "ids",
-  ["list of numbers"] = "betas counts losses",
-  list = "leaves",
+  ["list of numbers"] = "betas counts exponential_decay_length_penalty losses",
+  list = "bad_words_ids leaves sequence_bias",
   ["list of strings"] = [[rouge_types save_argmax_ckpt_by_metrics save_argmin_ckpt_by_metrics
     stop_strings]],
   ["list of tables"] = "messages params_sharding_rules",

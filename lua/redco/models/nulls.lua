@@ -1,0 +1,67 @@
+--- JSON whose nulls are not lost. In Lua null is nil, so a key that is null would get the default
+--- of a missing one; in a configuration it has no value.
+local native = require "redco.native"
+
+local nulls = {}
+
+local mark = "redco: null"
+local keys_of = setmetatable({}, { __mode = "k" })  -- by table: the keys that are null
+
+--- The set of a table's keys that are null.
+function nulls.keys(t) return keys_of[t] or {} end
+
+--- Says that a key of a table is null.
+function nulls.set(t, key)
+  keys_of[t] = keys_of[t] or {}
+  keys_of[t][key], t[key] = true, nil
+end
+
+-- The text with a string in the place of each null that is not in a string.
+local function marked(text)
+  local parts, at = {}, 1
+  while true do
+    local opening = text:find('"', at, true)
+    parts[#parts + 1] = text:sub(at, (opening or #text + 1) - 1):gsub("null", '"' .. mark .. '"')
+    if not opening then return table.concat(parts) end
+    local closing = opening + 1
+    while text:sub(closing, closing) ~= '"' do
+      closing = closing + (text:sub(closing, closing) == "\\" and 2 or 1)
+    end
+    parts[#parts + 1] = text:sub(opening, closing)
+    at = closing + 1
+  end
+end
+
+local function unmarked(value)
+  if type(value) ~= "table" then return value end
+  local keys = {}
+  for key, entry in pairs(value) do
+    if entry == mark then keys[#keys + 1] = key else unmarked(entry) end
+  end
+  for _, key in ipairs(keys) do nulls.set(value, key) end
+  return value
+end
+
+--- The value of a JSON text; `name` is the file's, for errors.
+function nulls.decode(name, text)
+  native.json_decode(name, text)  -- the errors of the text as it is
+  return unmarked(native.json_decode(name, marked(text)))
+end
+
+local function with_marks(value)
+  if type(value) ~= "table" then return value end
+  local copy = {}
+  for key, entry in pairs(value) do copy[key] = with_marks(entry) end
+  for key in pairs(nulls.keys(value)) do
+    if copy[key] == nil then copy[key] = mark end
+  end
+  return copy
+end
+
+--- The text of a value, as native.json_encode writes it, with its nulls.
+function nulls.encode(name, value, indent)
+  local text = native.json_encode(name, with_marks(value), indent)
+  return (text:gsub(('"%s"'):format(mark), "null"))
+end
+
+return nulls

@@ -1,0 +1,640 @@
+"""Models of random configurations, made by transformers, and what they compute: the references of
+random_models.lua, and the comparison with what it wrote.
+
+A case is a folder: the model's (config.json, model.safetensors), `case.json` with the options of
+its generations, `inputs.safetensors`. Tensors of expected.safetensors and result.safetensors have
+the same names: logits, loss, grad.NAME, after.NAME (three steps of AdamW), tokens.I, scores.I,
+changed.I.logits and changed.I.tokens: the same weights with one key of the configuration changed,
+which redco-lua may also refuse. noise.safetensors has them as a float64 run gives them.
+"""
+import copy
+import json
+import random
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, GenerationConfig
+
+ACTIVATIONS = ["gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "quick_gelu", "relu", "silu",
+               "swish", "tanh"]
+STEPS = 3
+CHANGES = 4  # of the configuration, for each model
+ORDER = ["logits", "loss", "tokens", "scores", "grad", "after", "changed"]  # of what is told first
+ADAMW = dict(lr=0.02, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.1)
+
+
+class Draw(random.Random):
+    """Random choices of one case."""
+
+    def maybe(self, share=0.5):
+        return self.random() < share
+
+    def number(self, low, high):
+        return round(self.uniform(low, high), 3)
+
+    def token(self, vocab_size):
+        return self.randrange(vocab_size)
+
+
+def rope_scaling(draw, pairs):
+    kind = draw.choice(["default", "linear", "dynamic", "llama3", "yarn", "longrope"])
+    scaling = {draw.choice(["type", "rope_type"]): kind}
+    if kind == "default":
+        return draw.choice([None, scaling])
+    if kind != "longrope" or draw.maybe(0.8):
+        scaling["factor"] = draw.number(1, 8)
+    if kind == "llama3":
+        scaling.update(low_freq_factor=draw.number(0.5, 1.5), high_freq_factor=draw.number(2, 5),
+                       original_max_position_embeddings=draw.randint(4, 64))
+    elif kind == "yarn":
+        for key, value in dict(attention_factor=draw.number(0.5, 2), beta_fast=draw.number(2, 40),
+                               beta_slow=draw.number(0.5, 1.5), mscale=draw.number(0, 2),
+                               mscale_all_dim=draw.number(0.1, 2), truncate=draw.maybe(),
+                               original_max_position_embeddings=draw.randint(4, 64)).items():
+            if draw.maybe(0.4):
+                scaling[key] = value
+    elif kind == "longrope":
+        for key in ("short_factor", "long_factor"):
+            scaling[key] = [draw.number(1, 5) for _ in range(pairs)]
+        if "factor" not in scaling or draw.maybe(0.3):
+            scaling["attention_factor"] = draw.number(0.5, 2)
+        if draw.maybe(0.3):
+            scaling["original_max_position_embeddings"] = draw.randint(2, 16)
+    return scaling
+
+
+def common(draw, padding=True):
+    config = dict(vocab_size=draw.randint(12, 40))
+    if padding and draw.maybe(0.7):
+        config["pad_token_id"] = draw.choice([0, 1, config["vocab_size"] - 1,
+                                              draw.token(config["vocab_size"])])
+    return config
+
+
+def heads(draw, most=4):
+    n = draw.randint(1, most)
+    return n, n * 2 * draw.randint(1, 4)
+
+
+def llama(draw):
+    config = common(draw)
+    n_kv = draw.randint(1, 2)
+    n_heads = n_kv * draw.randint(1, 3)
+    size = 2 * draw.randint(2, 5)
+    config.update(
+        hidden_size=n_heads * size, intermediate_size=draw.randint(3, 40),
+        num_hidden_layers=draw.randint(1, 3), num_attention_heads=n_heads,
+        num_key_value_heads=n_kv, hidden_act=draw.choice(ACTIVATIONS),
+        max_position_embeddings=draw.randint(4, 32), rms_norm_eps=draw.choice([1e-6, 1e-5, 0.1]),
+        rope_theta=draw.choice([100.0, 10000.0, 500000.0]), attention_bias=draw.maybe(),
+        mlp_bias=draw.maybe(), tie_word_embeddings=draw.maybe())
+    if draw.maybe(0.3):
+        size = 2 * draw.randint(2, 5)
+        config.update(head_dim=size)
+        if draw.maybe():
+            config.update(hidden_size=draw.randint(3, 30))
+    config["rope_scaling"] = rope_scaling(draw, size // 2)
+    if draw.maybe(0.3):
+        config["original_max_position_embeddings"] = draw.randint(2, 16)
+    if config.get("pad_token_id") is not None and draw.maybe(0.2):
+        config["pad_token_id"] = -1
+    return config
+
+
+def gpt2(draw, padding=True):
+    config = common(draw, padding)
+    n_heads, width = heads(draw)
+    config.update(
+        n_positions=draw.randint(20, 40), n_embd=width, n_head=n_heads, n_layer=draw.randint(1, 3),
+        n_inner=draw.choice([None, draw.randint(3, 40)]), tie_word_embeddings=draw.maybe(0.8),
+        activation_function=draw.choice(ACTIVATIONS), embd_pdrop=0.0, resid_pdrop=0.0,
+        attn_pdrop=0.0, layer_norm_epsilon=draw.choice([1e-5, 1e-3, 0.1]),
+        reorder_and_upcast_attn=draw.maybe(0.3))
+    return config
+
+
+def gptj(draw):
+    config = gpt2(draw)
+    del config["reorder_and_upcast_attn"]
+    config["rotary_dim"] = 2 * draw.randint(1, config["n_embd"] // config["n_head"] // 2)
+    config["tie_word_embeddings"] = draw.maybe(0.3)
+    return config
+
+
+def opt(draw):
+    config = common(draw)
+    n_heads, width = heads(draw)
+    config.update(
+        hidden_size=width, num_hidden_layers=draw.randint(1, 3), ffn_dim=draw.randint(3, 40),
+        max_position_embeddings=draw.randint(20, 40), do_layer_norm_before=draw.maybe(0.7),
+        _remove_final_layer_norm=draw.maybe(0.2), dropout=0.0, num_attention_heads=n_heads,
+        activation_function=draw.choice(ACTIVATIONS), enable_bias=draw.maybe(0.8),
+        tie_word_embeddings=draw.maybe(0.7))
+    if draw.maybe(0.3):
+        config["word_embed_proj_dim"] = draw.randint(3, 20)
+    return config
+
+
+def bart(draw):
+    config = common(draw)
+    n_heads, width = heads(draw, 3)
+    n_layers = draw.randint(1, 3)
+    config.update(
+        d_model=width, encoder_layers=n_layers, decoder_layers=draw.randint(1, n_layers),
+        encoder_attention_heads=n_heads, decoder_attention_heads=draw.choice([1, n_heads]),
+        encoder_ffn_dim=draw.randint(3, 30), decoder_ffn_dim=draw.randint(3, 30), dropout=0.0,
+        max_position_embeddings=draw.randint(20, 40), activation_function=draw.choice(ACTIVATIONS),
+        scale_embedding=draw.maybe(), decoder_start_token_id=draw.token(config["vocab_size"]),
+        forced_eos_token_id=draw.choice([None, 2]))
+    return config
+
+
+def t5(draw):
+    config = common(draw)
+    gate = draw.choice(["", "gated-"])
+    config.update(
+        d_model=draw.randint(3, 20), d_kv=draw.randint(1, 8), d_ff=draw.randint(3, 30),
+        num_layers=draw.randint(1, 3), num_heads=draw.randint(1, 4), dropout_rate=0.0,
+        relative_attention_num_buckets=2 * draw.randint(2, 8),
+        relative_attention_max_distance=draw.randint(17, 64),
+        layer_norm_epsilon=draw.choice([1e-6, 1e-3, 0.1]),
+        feed_forward_proj=gate + draw.choice(["relu", "gelu", "silu", "tanh"]),
+        tie_word_embeddings=draw.maybe(), decoder_start_token_id=draw.token(config["vocab_size"]))
+    config.setdefault("pad_token_id", 0)
+    if draw.maybe():
+        # With more than in the encoder, the library's cache is too short.
+        config["num_decoder_layers"] = draw.randint(1, config["num_layers"])
+    return config
+
+
+def vit(draw):
+    n_heads, width = heads(draw)
+    patch = draw.randint(2, 4)
+    return dict(
+        hidden_size=width, num_hidden_layers=draw.randint(1, 3), num_attention_heads=n_heads,
+        intermediate_size=draw.randint(3, 30), hidden_act=draw.choice(ACTIVATIONS),
+        layer_norm_eps=draw.choice([1e-12, 1e-3, 0.1]), image_size=patch * draw.randint(1, 4),
+        patch_size=patch, num_channels=draw.choice([1, 3]), qkv_bias=draw.maybe(0.7))
+
+
+def labelled_vit(draw):
+    config = vit(draw)
+    config["id2label"] = {i: f"class {i}" for i in range(draw.randint(2, 7))}
+    return config
+
+
+def captioner(draw):
+    encoder, decoder = vit(draw), gpt2(draw, padding=False)
+    decoder.update(add_cross_attention=True, is_decoder=True, tie_word_embeddings=True)
+    decoder["n_positions"] += 20  # the library does not know where its positions end
+    if draw.maybe():  # then there is no projection between them
+        encoder["hidden_size"] = decoder["n_embd"]
+        encoder["num_attention_heads"] = decoder["n_head"]
+    return dict(encoder=dict(encoder, model_type="vit"), decoder=dict(decoder, model_type="gpt2"),
+                tie_word_embeddings=False, pad_token_id=draw.token(decoder["vocab_size"]),
+                decoder_start_token_id=draw.token(decoder["vocab_size"]))
+
+
+FAMILIES = {
+    "llama": (llama, "LlamaForCausalLM"), "gpt2": (gpt2, "GPT2LMHeadModel"),
+    "gptj": (gptj, "GPTJForCausalLM"), "opt": (opt, "OPTForCausalLM"),
+    "bart": (bart, "BartForConditionalGeneration"), "t5": (t5, "T5ForConditionalGeneration"),
+    "vit": (labelled_vit, "ViTForImageClassification"),
+    "vision-encoder-decoder": (captioner, "VisionEncoderDecoderModel"),
+}
+
+
+def new_model(draw, family):
+    config = FAMILIES[family][0](draw)
+    vocab_size = config.get("vocab_size") or config.get("decoder", {}).get("vocab_size")
+    if vocab_size:
+        config["eos_token_id"] = draw.token(vocab_size)
+        config["bos_token_id"] = draw.token(vocab_size)
+        if "decoder" in config:
+            config["decoder"].update(eos_token_id=config["eos_token_id"],
+                                     bos_token_id=config["bos_token_id"])
+    given = json.loads(json.dumps(config))  # what makes them writes into nested tables
+    if family == "vision-encoder-decoder":
+        parts = {kind: AutoConfig.for_model(**given.pop(kind)) for kind in ("encoder", "decoder")}
+        made = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(
+            parts["encoder"], parts["decoder"], **given)
+    else:
+        made = AutoConfig.for_model(family, **given)
+    model = getattr(transformers, FAMILIES[family][1])(made)
+    generator = torch.Generator().manual_seed(draw.randrange(2 ** 31))
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if not tensor.is_floating_point() or "inv_freq" in name:
+            continue
+        values = torch.randn(tensor.shape, generator=generator)
+        is_norm = "norm" in name or "ln_" in name
+        tensor.data.copy_(values * 0.2 + 1 if is_norm and name.endswith("weight") else values * 0.4)
+    return config, model.eval(), vocab_size
+
+
+def mask_of(draw, rows, length, side):
+    mask = torch.ones(rows, length, dtype=torch.int64)
+    for row in mask:
+        n = draw.randint(0, (length - 1) // 3)  # the middle is always a token
+        if n and side == "left":
+            row[:n] = 0
+        elif n:
+            row[length - n:] = 0
+    return mask
+
+
+def new_inputs(draw, config, vocab_size, family):
+    rows, length = draw.randint(1, 3), draw.randint(3, 9)
+    generator = torch.Generator().manual_seed(draw.randrange(2 ** 31))
+
+    def tokens(*shape):
+        ids = torch.randint(vocab_size, shape, generator=generator)
+        pad = config.get("pad_token_id")
+        if pad is not None and draw.maybe():
+            ids[torch.rand(shape, generator=generator) < 0.3] = pad % vocab_size
+        return ids
+
+    def some_labels(*shape):
+        labels = tokens(*shape)
+        labels[torch.rand(shape, generator=generator) < 0.2] = -100
+        labels[:, shape[1] // 2] = 3
+        return labels
+
+    inputs = {}
+    if family in ("vit", "vision-encoder-decoder"):
+        image = config if family == "vit" else config["encoder"]
+        inputs["pixel_values"] = torch.randn(rows, image["num_channels"], image["image_size"],
+                                             image["image_size"], generator=generator)
+        if family == "vit":
+            inputs["labels"] = torch.randint(len(config["id2label"]), (rows,), generator=generator)
+            return inputs
+    else:
+        inputs["input_ids"] = tokens(rows, length)
+        if draw.maybe(0.6):
+            inputs["attention_mask"] = mask_of(draw, rows, length, draw.choice(["left", "right"]))
+    if family in ("bart", "t5", "vision-encoder-decoder"):
+        inputs["labels"] = some_labels(rows, draw.randint(2, 7))
+        if draw.maybe(0.4):
+            inputs["decoder_input_ids"] = tokens(*inputs["labels"].shape)
+            if draw.maybe(0.6):
+                inputs["decoder_attention_mask"] = mask_of(draw, *inputs["labels"].shape,
+                                                           draw.choice(["left", "right"]))
+    else:
+        inputs["labels"] = some_labels(rows, length)
+    # What stands on padding, and what it predicts, is arbitrary.
+    mask = inputs.get("attention_mask" if "decoder_input_ids" not in inputs
+                      else "decoder_attention_mask")
+    if mask is not None and mask.shape == inputs["labels"].shape:
+        is_padding = mask == 0
+        if family not in ("bart", "t5", "vision-encoder-decoder"):
+            is_padding[:, 1:] |= mask[:, :-1] == 0
+        inputs["labels"][is_padding] = -100
+    return inputs
+
+
+def some_processors(draw, vocab_size, prompt, is_text, is_beam):
+    """Options that change scores; None where transformers has nothing."""
+    def some_tokens(n):
+        return [draw.token(vocab_size) for _ in range(draw.randint(1, n))]
+
+    options = dict(
+        sequence_bias=[[[draw.randint(1, vocab_size - 1) for _ in range(draw.randint(1, 2))],
+                        draw.number(-5, 5)] for _ in range(6)],
+        repetition_penalty=draw.number(0.5, 2), no_repeat_ngram_size=draw.randint(1, 3),
+        bad_words_ids=[some_tokens(2) for _ in range(6)], min_length=prompt + draw.randint(0, 4),
+        min_new_tokens=draw.randint(0, 4), forced_bos_token_id=draw.token(vocab_size),
+        forced_eos_token_id=draw.choice([draw.token(vocab_size), some_tokens(2)]),
+        remove_invalid_values=draw.maybe(), suppress_tokens=some_tokens(4) + [vocab_size + 3],
+        begin_suppress_tokens=some_tokens(4), renormalize_logits=draw.maybe(),
+        exponential_decay_length_penalty=[draw.randint(0, 3), draw.number(1, 1.5)])
+    if is_text:
+        options["encoder_no_repeat_ngram_size"] = draw.randint(1, 3)
+        if not is_beam:
+            options["encoder_repetition_penalty"] = draw.number(0.5, 2)
+    chosen = {key: options[key] for key in draw.sample(sorted(options), draw.randint(0, 4))}
+    if any(key in chosen for key in ("min_length", "min_new_tokens", "bad_words_ids",
+                                     "no_repeat_ngram_size", "encoder_no_repeat_ngram_size",
+                                     "suppress_tokens", "forced_bos_token_id",
+                                     "forced_eos_token_id", "begin_suppress_tokens")):
+        chosen.pop("exponential_decay_length_penalty", None)  # -inf + inf
+    return chosen
+
+
+def some_warpers(draw):
+    options = dict(temperature=draw.number(0.3, 3), top_k=draw.choice([0, 1, 5, 100]),
+                   top_p=draw.number(0.05, 1), min_p=draw.number(0, 1),
+                   typical_p=draw.number(0.05, 1), epsilon_cutoff=draw.number(0, 0.2),
+                   eta_cutoff=draw.number(0, 0.2))
+    chosen = draw.sample(sorted(options), draw.randint(1, 3))
+    return dict({key: options[key] for key in chosen}, do_sample=True)
+
+
+def new_generations(draw, vocab_size, prompt, is_text):
+    """(how it is compared, options) of each."""
+    found = []
+    for is_beam in (False, True):
+        options = some_processors(draw, vocab_size, prompt, is_text, is_beam)
+        if draw.maybe(0.8):
+            options["max_new_tokens"] = draw.randint(1, 8)
+        if is_beam:
+            options.update(num_beams=draw.randint(2, 3), length_penalty=draw.number(-1, 2),
+                           early_stopping=draw.choice([True, False, "never"]))
+            options["num_return_sequences"] = draw.randint(1, options["num_beams"])
+        if draw.maybe(0.3):
+            options["eos_token_id"] = [draw.token(vocab_size) for _ in range(draw.randint(1, 2))]
+        found.append(("tokens", options))
+    for _ in range(2):
+        options = some_processors(draw, vocab_size, prompt, is_text, False)
+        options.update(some_warpers(draw), max_new_tokens=4)
+        found.append(("scores", options))
+    return found
+
+
+def processed(model, options, prompt, scores, ids, encoder_ids):
+    """What transformers' processors make of the scores of the next token."""
+    config, _ = model._prepare_generation_config(None, **options)
+    model._prepare_special_tokens(config, device="cpu")
+    config = model._prepare_generated_length(config, True, "min_length" not in options, "input_ids",
+                                             prompt, ids)
+    return model._get_logits_processor(config, prompt, encoder_ids, device="cpu")(ids, scores)
+
+
+def prompts_of(inputs, is_encoder_decoder, pad_token_id):
+    prompts = {key: value.clone() for key, value in inputs.items()
+               if key in ("input_ids", "attention_mask", "pixel_values")}
+    if is_encoder_decoder:
+        for key in ("decoder_input_ids", "decoder_attention_mask"):
+            if key in inputs:
+                prompts[key] = inputs[key]
+    elif "attention_mask" in prompts:  # that of a prompt is on the left
+        lengths = prompts["attention_mask"].sum(1)
+        for row, n in zip(prompts["attention_mask"], lengths):
+            row[:] = 0
+            row[len(row) - n:] = 1
+    else:  # a padding token at the end would be padding on the right
+        prompts["input_ids"][:, -1] = 4 if pad_token_id == 5 else 5
+    return prompts
+
+
+def used(model):
+    """The parameters, without those that the library makes with every ViT and that captions don't
+    use."""
+    return [(name, parameter) for name, parameter in model.named_parameters()
+            if "pooler" not in name]
+
+
+def with_positions(inputs, model, family):
+    """The inputs with the positions that redco-lua counts in a mask; OPT does it by itself."""
+    mask = inputs.get("attention_mask")
+    if mask is None or model.config.is_encoder_decoder or family == "opt":
+        return dict(inputs)
+    return dict(inputs, position_ids=(mask.cumsum(1) - 1).clamp(min=0))
+
+
+def in_double(inputs):
+    return {key: value.double() if value.is_floating_point() else value
+            for key, value in inputs.items()}
+
+
+def generated(model, prompts, options, is_double=False):
+    """The tokens, by a copy: rope_type "dynamic" remembers the longest text."""
+    own = copy.deepcopy(model)
+    with torch.no_grad():
+        return (own.double() if is_double else own).generate(**prompts, **options)
+
+
+def reference(model, inputs, family):
+    """Everything that is compared, and the generations."""
+    known, found = with_positions(inputs, model, family), {}
+    optimizer = torch.optim.AdamW(model.parameters(), **ADAMW)
+    for step in range(STEPS):
+        out = model(**known)
+        loss = out.loss
+        if family == "vision-encoder-decoder":  # transformers 4.57 shifts these labels twice
+            loss = torch.nn.functional.cross_entropy(out.logits.flatten(0, 1),
+                                                     inputs["labels"].flatten())
+        model.zero_grad()
+        loss.backward()
+        if step == 0:
+            found["logits"], found["loss"] = out.logits.detach().clone(), loss.detach().clone()
+            for name, parameter in used(model):
+                grad = parameter.grad
+                found["grad." + name] = (torch.zeros_like(parameter) if grad is None
+                                         else grad.clone())
+        optimizer.step()
+    for name, parameter in used(model):
+        found["after." + name] = parameter.detach().clone()
+    return found
+
+
+# Keys that config.json may have besides those that transformers writes.
+MORE_KEYS = dict(
+    attention_chunk_size=2, chunk_size_feed_forward=2, cross_attention_hidden_size=4,
+    decoder_layerdrop=0.5, dense_act_fn="tanh", head_dim=4, hidden_size=8, is_decoder=True,
+    is_gated_act=True, layer_norm_elementwise_affine=False, layer_types=["full_attention"],
+    layerdrop=0.5, n_ctx=4, normalize_before=True, num_attention_heads=1, num_hidden_layers=1,
+    num_labels=5, original_max_position_embeddings=4, partial_rotary_factor=0.5, pretraining_tp=2,
+    problem_type="regression", pruned_heads={"0": [0]}, quantization_config=dict(
+        quant_method="bitsandbytes", load_in_8bit=True),
+    rope_theta=77.0, rotary_pct=0.5, scale_attn_by_inverse_layer_idx=True,
+    scale_attn_weights=False, scale_embedding=True, sliding_window=2,
+    static_position_embeddings=True,
+    tie_encoder_decoder=True, tie_word_embeddings=False, torchscript=True)
+SETTLED = {"architectures", "dtype", "model_type", "transformers_version", "id2label", "label2id"}
+
+
+def changed(draw, config):
+    """The configuration with one other value, at any depth."""
+    config = json.loads(json.dumps(config))
+    parts = [config] + [part for part in config.values()
+                        if isinstance(part, dict) and "model_type" in part]
+    part = draw.choice(parts)
+    if draw.maybe(0.4):
+        key = draw.choice(sorted(MORE_KEYS))
+        part[key] = MORE_KEYS[key]
+        return config
+    key = draw.choice(sorted(set(part) - SETTLED))
+    value = part[key]
+    if isinstance(value, dict) and value:
+        inner = draw.choice(sorted(value))
+        part, key, value = value, inner, value[inner]
+    if isinstance(value, bool):
+        part[key] = not value
+    elif isinstance(value, (int, float)):
+        part[key] = draw.choice([value + 1, value * 2, value / 2, 0.25, 1, 2])
+        if isinstance(value, int):
+            part[key] = int(part[key])
+    elif isinstance(value, str):
+        part[key] = draw.choice(ACTIVATIONS)
+    else:
+        part[key] = draw.choice([1, 2, True, "gelu"])
+    return config
+
+
+def write_changed(draw, folder, i, family, inputs, prompts):
+    """A folder with the weights of another one, and what transformers makes of it; {} where it
+    fails or has no such weights."""
+    place = folder / f"changed-{i}"
+    place.mkdir()
+    config = changed(draw, json.loads((folder / "config.json").read_text()))
+    (place / "config.json").write_text(json.dumps(config))
+    (place / "model.safetensors").symlink_to(folder / "model.safetensors")
+    try:
+        model, info = getattr(transformers, FAMILIES[family][1]).from_pretrained(
+            place, output_loading_info=True)
+        if any("pooler" not in key for key in info["missing_keys"]) or info["mismatched_keys"]:
+            return {}
+        found = {}
+        with torch.no_grad():
+            found[f"changed.{i}.logits"] = model.eval()(**inputs).logits
+            if family != "vit":
+                found[f"changed.{i}.tokens"] = model.generate(**prompts, max_new_tokens=4)
+        return found
+    except Exception:  # whatever it is: there is nothing to compare with
+        return {}
+
+
+def write_case(folder, seed, family):
+    draw = Draw(f"{seed} {family}")
+    config, model, vocab_size = new_model(draw, family)
+    inputs = new_inputs(draw, config, vocab_size, family)
+    if config.get("pad_token_id") == -1:  # which counts from the end; no option of generate does
+        model.generation_config.pad_token_id = None
+    model.save_pretrained(folder)
+    expected, noise, case = {}, {}, dict(family=family, generations=[], changes=CHANGES)
+    if family != "vit":
+        prompts = prompts_of(inputs, model.config.is_encoder_decoder,
+                             config.get("pad_token_id"))
+        encoder_ids = prompts.get("input_ids", prompts.get("pixel_values"))
+        own_ids = (inputs.get("decoder_input_ids") if model.config.is_encoder_decoder
+                   else encoder_ids)
+        prompt = own_ids.shape[1] if own_ids is not None else 1
+        for i, (kind, options) in enumerate(
+                new_generations(draw, vocab_size, prompt, "input_ids" in prompts)):
+            case["generations"].append(dict(kind=kind, options=options, prompt_length=prompt))
+            if kind == "tokens":
+                try:
+                    expected[f"tokens.{i}"] = generated(model, prompts, options)
+                    noise[f"tokens.{i}"] = generated(model, in_double(prompts), options, True)
+                except ValueError:  # both must refuse it
+                    pass
+                continue
+            rows = encoder_ids.shape[0]
+            length = prompt + draw.randint(0, 3)
+            ids = torch.randint(vocab_size, (rows, length))
+            scores = 3 * torch.randn(rows, vocab_size)
+            if draw.maybe(0.2):
+                scores[:, draw.token(vocab_size)] = -float("inf")
+            inputs[f"ids.{i}"], inputs[f"scores.{i}"] = ids, scores
+            expected[f"scores.{i}"] = processed(model, options, prompt, scores, ids, encoder_ids)
+        inputs.update({"prompt." + key: value.clone() for key, value in prompts.items()})
+    batch = {key: value for key, value in inputs.items() if "." not in key}
+    expected.update(reference(copy.deepcopy(model), batch, family))
+    noise.update(reference(copy.deepcopy(model).double(), in_double(batch), family))
+    known = {key: value for key, value in with_positions(inputs, model, family).items()
+             if "." not in key and key != "labels"}
+    if model.config.is_encoder_decoder and "decoder_input_ids" not in known:
+        known["labels"] = inputs["labels"]
+    prompts = {key.removeprefix("prompt."): value for key, value in inputs.items()
+               if key.startswith("prompt.")}
+    for i in range(CHANGES):
+        expected.update(write_changed(draw, folder, i, family, known, prompts))
+    save_file({key: value.contiguous() for key, value in inputs.items()},
+              folder / "inputs.safetensors")
+    for name, arrays in dict(expected=expected, noise=noise).items():
+        save_file({key: value.contiguous() for key, value in arrays.items()},
+                  folder / f"{name}.safetensors")
+    (folder / "case.json").write_text(json.dumps(case))
+
+
+def write_cases(folder, seed, count):
+    """`count` cases; the families take turns. Returns their folders."""
+    transformers.logging.set_verbosity_error()
+    torch.manual_seed(seed)
+    folders = []
+    for i in range(count):
+        family = list(FAMILIES)[(seed + i) % len(FAMILIES)]
+        folders.append(folder / f"{seed + i}-{family}")
+        write_case(folders[-1], seed + i, family)
+    return folders
+
+
+def difference(name, ours, theirs, in_double, inputs, case):
+    """How far they are apart, in words; None where they agree as well as transformers does with
+    itself in float64."""
+    if ours.shape != theirs.shape:
+        return f"has the shape {list(ours.shape)}, expected {list(theirs.shape)}"
+    if name.startswith("tokens") or name.endswith(".tokens"):
+        is_close_call = in_double is not None and not torch.equal(in_double, theirs)
+        if is_close_call or torch.equal(ours, theirs):
+            return None
+        return f"{ours.tolist()}, expected {theirs.tolist()}"
+    if name.endswith("logits"):  # what stands on padding is arbitrary
+        decoder = "decoder_attention_mask" in inputs or case["family"] in ("bart", "t5")
+        mask = inputs.get("decoder_attention_mask" if decoder else "attention_mask")
+        if mask is not None:
+            ours, theirs = ours[mask.bool()], theirs[mask.bool()]
+            in_double = in_double[mask.bool()] if in_double is not None else None
+    same = (ours == theirs) | (ours.isnan() & theirs.isnan())
+    apart = (ours - theirs).abs().masked_fill(same, 0)
+    finite = theirs[theirs.isfinite()]
+    scale = finite.abs().max().item() if finite.numel() else 1
+    most = apart.max().item() if apart.numel() else 0
+    bound = 1e-6 if name.startswith("scores") else 5e-4 if name.startswith("grad") else 2e-4
+    if name.startswith("after"):  # of parameters near 1, and of biases that begin at 0.4 or less
+        scale = max(scale, 1)
+    noise = 0 if in_double is None else (in_double - theirs).abs().max().item()
+    if most <= bound * max(scale, 1e-3) + 10 * noise:
+        return None
+    return f"differs by up to {most:.2g}; the largest is {scale:.2g}"
+
+
+def difference_of(before, after):
+    return {key: (before.get(key), after.get(key)) for key in {*before, *after}
+            if before.get(key) != after.get(key)}
+
+
+def wrong(folder):
+    """What differs in one case, in words."""
+    case = json.loads((folder / "case.json").read_text())
+    if (folder / "error.txt").exists():
+        return [(folder / "error.txt").read_text().strip()]
+    expected, found = load_file(folder / "expected.safetensors"), load_file(
+        folder / "result.safetensors")
+    inputs = load_file(folder / "inputs.safetensors")
+    noise = load_file(folder / "noise.safetensors")
+    named = {**expected, **found}
+    largest = max([value.abs().max().item() for key, value in expected.items()
+                   if key.startswith("grad.")], default=1)
+    messages = []
+    for name in sorted(named, key=lambda name: (ORDER.index(name.split(".")[0]), name)):
+        if name.startswith("changed.") and not (name in expected and name in found):
+            continue  # one of them refused it
+        if name not in expected or name not in found:
+            where = "transformers" if name not in found else "redco-lua"
+            messages.append(f"{name}: only {where} has it")
+            continue
+        message = difference(name, found[name], expected[name], noise.get(name), inputs, case)
+        if message and name.startswith("grad."):
+            # Of what is zero except for rounding.
+            if (found[name] - expected[name]).abs().max() <= 1e-5 * largest:
+                continue
+        if message and name.startswith("changed."):
+            place = folder / f"changed-{name.split('.')[1]}" / "config.json"
+            before = json.loads((folder / "config.json").read_text())
+            message += f"\n    {difference_of(before, json.loads(place.read_text()))}"
+        if message and name.startswith(("tokens.", "scores.")):
+            message += f"\n    {case['generations'][int(name.split('.')[1])]['options']}"
+        if message:
+            messages.append(f"{name}: {message}")
+    try:
+        reloaded = getattr(transformers, FAMILIES[case["family"]][1]).from_pretrained(
+            folder / "saved").eval()
+        state = dict(reloaded.named_parameters())
+        for name, value in found.items():
+            if name.startswith("after.") and not torch.equal(
+                    state[name.removeprefix("after.")], value):
+                messages.append(f"saved: {name} differs")
+    except Exception as error:  # any of them is a difference
+        messages.append(f"saved: {error}")
+    return messages[:6] + [f"and {len(messages) - 6} more"] if len(messages) > 7 else messages
