@@ -1,0 +1,109 @@
+-- Random programs on sharded tensors, against the same on plain ones. Run it in several processes:
+--   redco-lua --nproc 2 programs.lua --n_model_shards=2 --seed=1 --count=1000
+-- A failure prints the seed and a small program that fails alike. With --log=FILE the number of the
+-- seed that runs is in that file; --lines=FILE runs the program in a file; --prefixes runs the first
+-- line of each program, the first two, ... until one fails. Exit code 1: programs failed; 3: the
+-- processes went apart, so that no other program could be run.
+local folder = debug.getinfo(1, "S").source:match "^@(.*/)" or "./"
+package.path = folder .. "?.lua;" .. package.path
+
+local redco = require "redco"
+local Compare = require "programs.compare"
+local draw = require "programs.draw"
+local found = require "programs.found"
+local minimize = require "programs.minimize"
+
+local options = redco.options { n_model_shards = 1, zero = 0, seed = 1, count = 100, log = "", lines = "",
+  found = false, minimize = true, prefixes = false, print = false, timeout = 20 }
+local deployer = redco.Deployer { seed = 1, n_model_shards = options.n_model_shards,
+  zero = options.zero, zero_min_size = 1, verbose = false, collective_timeout = options.timeout }
+local layout = ("%dx%d"):format(deployer.mesh.dp, deployer.mesh.mp)
+  .. (options.zero > 0 and "-zero" .. options.zero or "")
+local is_first = deployer.process_id == 0
+local log = is_first and options.log ~= "" and assert(io.open(options.log, "w"))
+local compare = Compare.new(deployer)
+local n_failed = 0
+
+local function note(seed)
+  if not log then return end
+  log:seek "set"
+  log:write(("%-12s\n"):format(seed))
+  log:flush()
+end
+
+local function indented(text) return "--   " .. tostring(text):gsub("\n%s*$", ""):gsub("\n", "\n--   ") .. "\n" end
+
+local function report(name, failure, lines)
+  local text = { ("-- %s on %s: %s%s\n"):format(name, layout, failure.kind, failure.name and " of " .. failure.name or "") }
+  if failure.text then text[#text + 1] = indented("at " .. failure.text) end
+  text[#text + 1] = indented(failure.message)
+  if failure.details then text[#text + 1] = indented(failure.details) end
+  if failure.actual and failure.actual:numel() <= 24 then
+    text[#text + 1] = indented("expected " .. tostring(failure.expected:detach()))
+    text[#text + 1] = indented("got      " .. tostring(failure.actual))
+  end
+  io.write(table.concat(text), table.concat(lines, "\n"), "\n-- end\n")
+  io.flush()
+end
+
+local function verdict_of(program)
+  local ok, failure, lines = pcall(compare.run, compare, program)
+  if ok then return failure, lines end
+  return { kind = "apart", message = failure, fatal = true }, program
+end
+
+local function run(name, program)
+  note(name)
+  if options.print and is_first then
+    io.write("-- ", name, "\n", table.concat(program, "\n"), "\n")
+    io.flush()
+  end
+  local failure, lines
+  for n = options.prefixes and 1 or #program, #program do
+    failure, lines = verdict_of { unpack(program, 1, n) }
+    if failure then break end
+  end
+  if not failure then return end
+  n_failed = n_failed + 1
+  if failure.fatal then
+    if options.prefixes then lines = minimize.slice(lines) end
+    report(name, failure, lines)
+    os.exit(3)
+  end
+  if options.minimize then
+    lines = minimize.lines(lines, function(candidate)
+      local verdict = compare:run_once(candidate)
+      if verdict and verdict.fatal then
+        report(name, verdict, candidate)
+        os.exit(3)
+      end
+      return verdict and verdict.kind == failure.kind
+    end)
+    failure = compare:run(lines) or failure
+  end
+  if is_first then report(name, failure, lines) end
+end
+
+local started, n_run = os.clock(), 0
+if options.lines ~= "" then
+  local lines = {}
+  for line in io.lines(options.lines) do lines[#lines + 1] = line end
+  run("program", lines)
+  options.count = 0
+end
+if options.found then
+  for i, program in ipairs(found) do
+    local lines = {}
+    for line in program:gmatch "[^\n]+" do lines[#lines + 1] = line end
+    run("found program " .. i, lines)
+  end
+end
+for seed = options.seed, options.seed + options.count - 1 do
+  run("seed " .. seed, draw(seed).steps)
+  n_run = n_run + 1
+end
+if is_first then
+  print(("%s: %d programs from seed %d, %d failed; %d refused lines, %d near misses, %.1f s"):format(layout,
+    n_run, options.seed, n_failed, compare.n_refused, compare.n_suspected, os.clock() - started))
+end
+os.exit(n_failed > 0 and 1 or 0)

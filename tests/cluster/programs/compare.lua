@@ -1,0 +1,309 @@
+--- Runs a program on plain and on sharded tensors and finds out whether they differ. Every process
+--- runs it alike, and comes to the same verdict.
+local redco = require "redco"
+local environment = require "programs.environment"
+local torch = require "redco.torch"
+local bit = require "bit"
+
+local Compare = {}
+Compare.__index = Compare
+
+--- What redco documents that it refuses on sharded tensors alone.
+local refusals = {
+  "was to be a view of a sharded one",
+}
+
+local function is_refusal(message)
+  for _, text in ipairs(refusals) do if message:find(text, 1, true) then return true end end
+  return false
+end
+
+--- How far values may be off where rounding explains no more, relative to the largest one.
+local tolerance = { float64 = 1e-9, float32 = 1e-5, float16 = 4e-3, bfloat16 = 3e-2,
+  complex128 = 1e-9, complex64 = 1e-5 }
+
+function Compare.new(deployer)
+  local n = deployer.n_processes
+  return setmetatable({ deployer = deployer, mesh = deployer.mesh, n = n, n_refused = 0, n_suspected = 0 }, Compare)
+end
+
+-- Agreement -------------------------------------------------------------------------------------
+
+--- What each process has for the list of numbers: a list of such lists, by process.
+function Compare:everyone(numbers)
+  local row = torch.tensor(numbers, { dtype = "float64" }):unsqueeze(0)
+  local rows = redco.shard(row:expand { self.n, #numbers }, { dp = 0, mp = 0 })
+  return rows:full():tolist()
+end
+
+local function hash(text)
+  local h = 5381
+  for i = 1, #text do h = bit.bxor(bit.tobit(h * 33), text:byte(i)) end
+  return h
+end
+
+-- Running ---------------------------------------------------------------------------------------
+
+local function compiled(steps)
+  local chunks = {}
+  for i, line in ipairs(steps) do chunks[i] = assert(loadstring(line, "=line " .. i)) end
+  return chunks
+end
+
+--- Runs every line; one that fails is left out. Returns the messages by line.
+local function run_plain(steps, env)
+  local errors = {}
+  for i, chunk in ipairs(compiled(steps)) do
+    local ok, message = pcall(setfenv(chunk, env))
+    if not ok then errors[i] = tostring(message) end
+  end
+  return errors
+end
+
+--- Runs as plain tensors did; ends at the first line that fails where they do not, or the other way
+--- round. Returns the kind and the place of that, or nothing, and the message.
+local function run_sharded(steps, env, errors)
+  for i, chunk in ipairs(compiled(steps)) do
+    local ok, message = pcall(setfenv(chunk, env))
+    if ok and errors[i] then return "no error", i, errors[i] end
+    if not ok and not errors[i] then
+      return is_refusal(tostring(message)) and "refused" or "error", i, tostring(message)
+    end
+  end
+end
+
+-- Comparing -------------------------------------------------------------------------------------
+
+--- The tensors that the plain run has, by name, in the order of their names.
+local function results_of(env)
+  local names = {}
+  for name, value in pairs(env) do
+    if torch.is_tensor(value) or value == false then names[#names + 1] = name end
+  end
+  table.sort(names)
+  return names
+end
+
+local function words(t) return table.concat(t.shape, ",") .. " " .. t.dtype end
+
+--- As words() without sizes of the part, for what must be alike everywhere.
+local function metadata(t)
+  if not torch.is_tensor(t) then return tostring(t) end
+  local place = t:placement()
+  return ("%s / %s / %s %s"):format(words(t), table.concat(t:stride(), ","), place.dp, place.mp)
+end
+
+--- Collectives, gathers and calls of operators since the start.
+local function counts()
+  local counters, collectives, gathers = redco.sharding_counters(), 0, 0
+  for _, kinds in pairs(counters.collectives) do
+    for _, traffic in pairs(kinds) do collectives = collectives + traffic.count end
+  end
+  for _, gather in pairs(counters.gathers) do gathers = gathers + gather.count end
+  return { collectives, gathers, counters.plans_made + counters.plans_found }
+end
+
+local function placement_of(word)
+  if word == "replicate" then return nil end
+  local dim, block = word:match "^shard%((%d+), block = (%d+)%)$"
+  if dim then return { dim = tonumber(dim), block = tonumber(block) } end
+  return tonumber(word:match "^shard%((%d+)%)$") or false
+end
+
+--- Equal, or near enough for rounding.
+local function is_close(a, b)
+  if words(a) ~= words(b) then return false end
+  a, b = a:detach(), b:detach()
+  if a.dtype:find "complex" then
+    if a:is_conj() then a = a:resolve_conj() end
+    if b:is_conj() then b = b:resolve_conj() end
+    a, b = torch.view_as_real(a), torch.view_as_real(b)
+  end
+  -- LibTorch's equal fails for some strides.
+  a, b = a:contiguous(), b:contiguous()
+  if torch.equal(a, b) then return true end
+  local allowed = tolerance[a.dtype]
+  if not allowed then return false end
+  a, b = a:double(), b:double()
+  local top = b:nan_to_num(0, 0, 0):abs():max():item()
+  return torch.allclose(a, b, { rtol = 0, atol = allowed * math.max(top, 1), equal_nan = true })
+end
+
+--- Whether the own part is that of the plain tensor. A sum to come is made whole for it.
+local function is_part_close(actual, plain)
+  if not actual:is_sharded() then return is_close(actual, plain) end
+  local place = actual:placement()
+  local dp, mp = placement_of(place.dp), placement_of(place.mp)
+  if dp == false or mp == false then return is_close(actual:full(), plain) end
+  local ok, expected = pcall(redco.shard, plain:detach(), { dp = dp, mp = mp })
+  return ok and is_close(actual:detach():to_local(), expected:to_local())
+end
+
+--- Numbers of float64 for what is compared by its size.
+local function as_numbers(t)
+  t = t:detach()
+  if t.dtype:find "complex" then t = torch.view_as_real(t:resolve_conj()) end
+  return t:double()
+end
+
+--- The largest difference; infinite where one alone is NaN or infinite.
+local function off_by(a, b)
+  if a:numel() == 0 then return 0 end
+  a, b = as_numbers(a), as_numbers(b)
+  local off = torch.where(a:eq(b):logical_or(a:isnan():logical_and(b:isnan())), 0, (a - b):abs())
+  return off:nan_to_num(math.huge, math.huge, math.huge):max():item()
+end
+
+--- How far the plain values may be off from what they should be: their distance from those in
+--- float64, and from those of inputs that differ by a rounding. Large where a program jumps.
+local function sensitivities(steps, plain, names)
+  local allowed = {}
+  for _, name in ipairs(names) do allowed[name] = 0 end
+  for seed = 0, 5 do
+    local env = seed == 0 and environment.exact() or environment.noisy(seed)
+    run_plain(steps, env)
+    for _, name in ipairs(names) do
+      local value, other = plain[name], env[name]
+      if torch.is_tensor(value) and torch.is_tensor(other) then
+        if table.concat(value.shape, ",") ~= table.concat(other.shape, ",") then
+          allowed[name] = math.huge
+        else
+          allowed[name] = math.max(allowed[name], 4 * off_by(value, other))
+        end
+      end
+    end
+  end
+  return allowed
+end
+
+--- The program's verdict, without the lines that sharded tensors refuse; and the lines that ran.
+function Compare:run(lines)
+  for _ = 1, 4 do
+    local verdict = self:run_once(lines)
+    if not verdict or verdict.kind ~= "refused" then return verdict, lines end
+    self.n_refused = self.n_refused + 1
+    local rest = { unpack(lines) }
+    table.remove(rest, verdict.line)
+    lines = rest
+  end
+  return nil, lines
+end
+
+--- The verdict of one run: nil, or { kind, name or line, message }.
+function Compare:run_once(steps)
+  local plain = environment.plain()
+  local errors = run_plain(steps, plain)
+  local env = environment.sharded(self.mesh)
+  local before = counts()
+  local kind, line, message = run_sharded(steps, env, errors)
+  local names = results_of(plain)
+  local text = { tostring(kind), tostring(line) }
+  local complete = true
+  for _, name in ipairs(names) do
+    local value = rawget(env, name)
+    if value == nil then complete = false end
+    text[#text + 1] = name .. " " .. metadata(value)
+  end
+  local own = table.concat(text, "\n")
+  local after = counts()
+  for i = 1, #after do after[i] = after[i] - before[i] end
+  local kinds = { ["nil"] = 0, refused = 1, error = 2, ["no error"] = 3 }
+  local rows = self:everyone { kinds[tostring(kind)], line or 0, hash(own), hash(table.concat(after, " ")),
+    unpack(after) }
+  for _, row in ipairs(rows) do
+    for i = 1, 2 do
+      if row[i] ~= rows[1][i] then
+        return { kind = "apart", line = math.max(row[2], rows[1][2]), fatal = true,
+          message = "some processes fail here: " .. tostring(message) }
+      end
+    end
+  end
+  if kind then
+    return { kind = kind, line = line, message = message, text = steps[line] }
+  end
+  for i, what in ipairs { "metadata", "counters" } do
+    for _, row in ipairs(rows) do
+      if row[2 + i] ~= rows[1][2 + i] then
+        local text = ("collectives, gathers and calls: %s; and %s"):format(
+          table.concat(rows[1], " ", 5), table.concat(row, " ", 5))
+        return { kind = what, message = "not the same on all processes",
+          details = i == 1 and self:differing(names, env) or text }
+      end
+    end
+  end
+  if not complete then return { kind = "missing", message = "a variable has no value" } end
+  -- Sizes, dtypes and strides are the same everywhere from here on.
+  for _, name in ipairs(names) do
+    local a, b = env[name], plain[name]
+    if torch.is_tensor(a) ~= torch.is_tensor(b) then return { kind = "presence", name = name } end
+    if a and words(a) ~= words(b) then
+      return { kind = "shape or dtype", name = name, message = words(a) .. ", expected " .. words(b) }
+    end
+  end
+  local bad = 0
+  for i, name in ipairs(names) do
+    local a = env[name]
+    if a and not is_part_close(a, plain[name]) then bad = bad == 0 and i or bad end
+  end
+  local suspected = false
+  for _, row in ipairs(self:everyone { bad }) do suspected = suspected or row[1] > 0 end
+  if suspected then
+    self.n_suspected = self.n_suspected + 1
+    local verdict = self:judge(steps, env, plain, names)
+    if verdict then return verdict end
+  end
+  for _, name in ipairs(names) do
+    local a, b = env[name], plain[name]
+    if a and self.strides and a:numel() > 1 and a:is_contiguous() ~= b:is_contiguous() then
+      return { kind = "strides", name = name, message = ("strides %s, expected %s"):format(
+        table.concat(a:stride(), ","), table.concat(b:stride(), ",")) }
+    end
+  end
+end
+
+--- Compares whole tensors, and takes for right what rounding explains.
+function Compare:judge(steps, env, plain, names)
+  local wholes, bad = {}, {}
+  for _, name in ipairs(names) do
+    if env[name] then
+      wholes[name] = env[name]:detach():full()
+      if not is_close(wholes[name], plain[name]) then bad[#bad + 1] = name end
+    end
+  end
+  local allowed = #bad > 0 and sensitivities(steps, plain, bad) or {}
+  local index, far = 0, 0
+  for i, name in ipairs(bad) do
+    local off = off_by(wholes[name], plain[name])
+    if index == 0 and not (off <= allowed[name]) then index, far = i, off end
+  end
+  local order, found = {}, nil
+  for i, name in ipairs(names) do order[name] = i end
+  for process, row in ipairs(self:everyone { index > 0 and order[bad[index]] or 0, far }) do
+    if row[1] > 0 and not found then
+      local name = names[row[1]]
+      local kind = name:match "^x" and "value" or name:match "^[hs]" and "second gradient" or "gradient"
+      found = { kind = kind, name = name, message = ("off by %.3g on process %d, %s"):format(row[2], process - 1,
+          metadata(env[name])), actual = wholes[name], expected = plain[name] }
+    end
+  end
+  return found
+end
+
+--- Where the processes' metadata differ, for the message.
+function Compare:differing(names, env)
+  local numbers = {}
+  for i, name in ipairs(names) do numbers[i] = hash(metadata(rawget(env, name))) end
+  if #numbers == 0 then return "" end
+  local rows, text = self:everyone(numbers), {}
+  for i, name in ipairs(names) do
+    for _, row in ipairs(rows) do
+      if row[i] ~= rows[1][i] then
+        text[#text + 1] = name .. ": " .. metadata(env[name]) .. " here"
+        break
+      end
+    end
+  end
+  return table.concat(text, "\n")
+end
+
+return Compare

@@ -1,0 +1,3 @@
+--- Small programs that failed once, by random draws; they run first.
+return {
+}
