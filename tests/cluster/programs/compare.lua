@@ -110,8 +110,17 @@ local function placement_of(word)
   return tonumber(word:match "^shard%((%d+)%)$") or false
 end
 
+--- The tolerance of the least precise dtype among the tensors: the others are made of it.
+local function tolerance_of(env, names)
+  local largest = 0
+  for _, name in ipairs(names) do
+    if env[name] then largest = math.max(largest, tolerance[env[name].dtype] or 0) end
+  end
+  return largest
+end
+
 --- Equal, or near enough for rounding.
-local function is_close(a, b)
+local function is_close(a, b, allowed)
   if words(a) ~= words(b) then return false end
   a, b = a:detach(), b:detach()
   if a.dtype:find "complex" then
@@ -122,21 +131,20 @@ local function is_close(a, b)
   -- LibTorch's equal fails for some strides.
   a, b = a:contiguous(), b:contiguous()
   if torch.equal(a, b) then return true end
-  local allowed = tolerance[a.dtype]
-  if not allowed then return false end
+  if not tolerance[a.dtype] then return false end
   a, b = a:double(), b:double()
   local top = b:nan_to_num(0, 0, 0):abs():max():item()
   return torch.allclose(a, b, { rtol = 0, atol = allowed * math.max(top, 1), equal_nan = true })
 end
 
 --- Whether the own part is that of the plain tensor. A sum to come is made whole for it.
-local function is_part_close(actual, plain)
-  if not actual:is_sharded() then return is_close(actual, plain) end
+local function is_part_close(actual, plain, allowed)
+  if not actual:is_sharded() then return is_close(actual, plain, allowed) end
   local place = actual:placement()
   local dp, mp = placement_of(place.dp), placement_of(place.mp)
-  if dp == false or mp == false then return is_close(actual:full(), plain) end
+  if dp == false or mp == false then return is_close(actual:full(), plain, allowed) end
   local ok, expected = pcall(redco.shard, plain:detach(), { dp = dp, mp = mp })
-  return ok and is_close(actual:detach():to_local(), expected:to_local())
+  return ok and is_close(actual:detach():to_local(), expected:to_local(), allowed)
 end
 
 --- Numbers of float64 for what is compared by its size.
@@ -240,21 +248,27 @@ function Compare:run_once(steps)
       return { kind = "shape or dtype", name = name, message = words(a) .. ", expected " .. words(b) }
     end
   end
-  local bad = 0
+  local bad, allowed = 0, tolerance_of(plain, names)
   for i, name in ipairs(names) do
     local a = env[name]
-    if a and not is_part_close(a, plain[name]) then bad = bad == 0 and i or bad end
+    if a and not is_part_close(a, plain[name], allowed) then bad = bad == 0 and i or bad end
   end
   local suspected = false
   for _, row in ipairs(self:everyone { bad }) do suspected = suspected or row[1] > 0 end
   if suspected then
+    if os.getenv "DEBUG_NEAR" and bad > 0 then
+      local name = names[bad]
+      local a, b = env[name], plain[name]
+      print("near", name, metadata(a), table.concat(a:to_local().shape, ","), off_by(a:detach():full(), b), is_close(a:full(), b, allowed))
+      for _, l in ipairs(steps) do if l:find(name .. ",? .*=") then print("   ", l) break end end
+    end
     self.n_suspected = self.n_suspected + 1
-    local verdict = self:judge(steps, env, plain, names)
+    local verdict = self:judge(steps, env, plain, names, allowed)
     if verdict then return verdict end
   end
   for _, name in ipairs(names) do
     local a, b = env[name], plain[name]
-    if a and self.strides and a:numel() > 1 and a:is_contiguous() ~= b:is_contiguous() then
+    if a and name:find "^x" and a:numel() > 1 and a:is_contiguous() ~= b:is_contiguous() then
       return { kind = "strides", name = name, message = ("strides %s, expected %s"):format(
         table.concat(a:stride(), ","), table.concat(b:stride(), ",")) }
     end
@@ -262,12 +276,12 @@ function Compare:run_once(steps)
 end
 
 --- Compares whole tensors, and takes for right what rounding explains.
-function Compare:judge(steps, env, plain, names)
+function Compare:judge(steps, env, plain, names, close)
   local wholes, bad = {}, {}
   for _, name in ipairs(names) do
     if env[name] then
       wholes[name] = env[name]:detach():full()
-      if not is_close(wholes[name], plain[name]) then bad[#bad + 1] = name end
+      if not is_close(wholes[name], plain[name], close) then bad[#bad + 1] = name end
     end
   end
   local allowed = #bad > 0 and sensitivities(steps, plain, bad) or {}
@@ -289,18 +303,24 @@ function Compare:judge(steps, env, plain, names)
   return found
 end
 
---- Where the processes' metadata differ, for the message.
+--- Which tensors' metadata differ among the processes, with the strides on each.
 function Compare:differing(names, env)
-  local numbers = {}
-  for i, name in ipairs(names) do numbers[i] = hash(metadata(rawget(env, name))) end
-  if #numbers == 0 then return "" end
-  local rows, text = self:everyone(numbers), {}
+  local hashes = {}
+  for i, name in ipairs(names) do hashes[i] = hash(metadata(rawget(env, name))) end
+  if #hashes == 0 then return "" end
+  local rows, text = self:everyone(hashes), {}
   for i, name in ipairs(names) do
-    for _, row in ipairs(rows) do
-      if row[i] ~= rows[1][i] then
-        text[#text + 1] = name .. ": " .. metadata(env[name]) .. " here"
-        break
+    local same = true
+    for _, row in ipairs(rows) do same = same and row[i] == rows[1][i] end
+    if not same then
+      local strides = { unpack(torch.is_tensor(env[name]) and env[name]:stride() or {}) }
+      while #strides < 7 do strides[#strides + 1] = -1 end
+      local list = {}
+      for process, row in ipairs(self:everyone(strides)) do
+        list[process] = table.concat(row, ","):gsub(",%-1", "")
       end
+      text[#text + 1] = name .. ": " .. metadata(env[name]) .. "; strides on each process: "
+        .. table.concat(list, " and ")
     end
   end
   return table.concat(text, "\n")

@@ -146,27 +146,18 @@ function Draw:tensor(sizes, dtype)
   return found or self:input(sizes, dtype, self.random:chance(0.7))
 end
 
---- The template with its places filled; `tensors` are sizes of tensors by name, `texts` texts.
-function Draw:fill(template, v, tensors, texts)
-  for name, text in pairs(texts or {}) do v.fixed[name] = tostring(text) end
-  for _, name in ipairs { "w", "w2" } do
-    if tensors and tensors[name] then
-      local info = self:tensor(tensors[name], v.x.dtype)
-      if not info then return nil end
-      v.fixed[name] = info.name
-    end
-  end
+--- The row's template with its places filled; nil if it does not apply.
+function Draw:fill(v)
   local applies = true
-  local text = template:gsub("<([%w_]+)>", function(name)
+  local text = v.row[1]:gsub("<([%w_-]+)>", function(name)
     if not applies then return "" end
     local value = v.fixed[name] or place[name](self, v)
     if not value then applies = false end
     v.fixed[name] = value
     return value or ""
   end)
-  return applies and text or nil
+  return applies and (not v.row.when or v.row.when(v)) and text or nil
 end
-
 
 local function has_ties(t)
   if t:numel() < 2 then return false end
@@ -188,10 +179,8 @@ function Draw:step()
     if x then break end
   end
   if not x then return false end
-  local v = { x = x, fixed = {} }
-  local text
-  if type(row[1]) == "string" then text = self:fill(row[1], v) else text = row[1](self, v) end
-  if not text or row.when and not row.when(v, self) then return false end
+  local text = self:fill { row = row, x = x, fixed = {} }
+  if not text then return false end
   if row.distinct and has_ties(self.env[x.name]) then return false end
   local n, names = row.n or 1, {}
   if n == 0 then
@@ -281,13 +270,17 @@ local function draw(seed)
       for dim = 1, random:choice { 0, 1, 1, 2, 2, 2, 3, 3, 3, 4 } do shape[dim] = self:size() end
     end
     shapes[i] = shape
-    local dtype = i > 2 and random:chance(0.3) and random:choice { "int64", "int64", "bool" } or self.dtype
+    local dtype = i > 1 and random:chance(0.25) and random:choice { "int64", "int64", "bool" } or self.dtype
     local info = self:input(shape, dtype, dtype == self.dtype and random:chance(0.8))
     -- A leaf cannot be written to.
     if info and info.is_leaf and random:chance(0.7) then
       local name = self:new_name()
       self:run(("%s = %s * 1"):format(name, info.name), { name })
     end
+  end
+  if self.dtype == "float64" and random:chance(0.12) and self.pool[1] then
+    local name = self:new_name()
+    self:run(("%s = torch.complex(%s, %s * 0.5)"):format(name, self.pool[1].name, self.pool[1].name), { name })
   end
   local wanted = #self.steps + random:choice { 3, 4, 5, 6, 8, 10, 12, 15 }
   for _ = 1, wanted * 4 do

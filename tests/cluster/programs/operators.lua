@@ -4,9 +4,9 @@
 ---   n        results (default 1); "list" for a list, 0 for a line that writes
 ---   writes   <x> is written to: it is no leaf
 ---   distinct <x> has no two equal elements, for its order decides
----   when     when(v, g): whether the operator applies to the chosen tensors
---- and in place of a template may stand function(g, v) that returns the text, or nil.
---- draw.lua has the placeholders.
+---   when     when(v): whether the operator applies to the chosen tensors
+---   w, w2    sizes of the tensors <w> and <w2>
+--- placeholders.lua has what may stand in <>.
 local lists = {}
 
 local function pointwise(list)

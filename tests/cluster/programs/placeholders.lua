@@ -298,5 +298,39 @@ function place.classes(g, v)
 end
 function place.classes_n(_, v) return v.classes_n and tostring(v.classes_n) or nil end
 function place.size0(_, v) return tostring(v.x.shape[1]) end
+place["size-1"] = function(_, v) return tostring(size_of(v.x, -1)) end
+
+--- A dimension of an even size.
+function place.even_d(g, v)
+  return the_dimension(g, v) and size_of(v.x, v.d) % 2 == 0 and v.fixed.d or nil
+end
+
+--- A number of groups of the channels.
+function place.groups(g, v)
+  local n = v.x.shape[2]
+  if n == 0 then return nil end
+  return tostring(n % 2 == 0 and g.random:choice { 1, 2, n } or g.random:choice { 1, n })
+end
+
+--- Tensors of the sizes that the row gives for <w> and <w2>.
+local function weight(name)
+  return function(g, v)
+    local sizes = {}
+    for i, size in ipairs(v.row[name]) do
+      if size == "n" then
+        v.new_size = v.new_size or g:size()
+        sizes[i] = v.new_size
+      elseif size == "d" then
+        if not the_dimension(g, v) then return nil end
+        sizes[i] = size_of(v.x, v.d)
+      else
+        sizes[i] = type(size) == "number" and size_of(v.x, size) or tonumber(size)
+      end
+    end
+    local info = g:tensor(sizes, v.x.dtype)
+    return info and info.name
+  end
+end
+place.w, place.w2 = weight "w", weight "w2"
 
 return place

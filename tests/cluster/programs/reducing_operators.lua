@@ -1,6 +1,4 @@
 --- Rows as in operators.lua: reductions, products, layers and losses, transforms.
-local place = require "programs.placeholders"
-
 local reductions, products, layers, losses, transforms = {}, {}, {}, {}, {}
 
 for _, text in ipairs { "<x>:sum(<d><k>)", "<x>:mean(<d><k>)", "<x>:sum { <D> }", "<x>:mean({ <D> }<k>)",
@@ -38,100 +36,72 @@ for _, row in ipairs {
   reductions[#reductions + 1] = row
 end
 
-local function size(x, dim) return x.shape[dim < 0 and x.ndim + dim + 1 or dim + 1] end
-
+-- <w> and <w2> are tensors of sizes that are given as a list: a number is a dimension of <x>, "n" a
+-- new size, "3" three.
 for _, row in ipairs {
-  { function(g, v) return g:fill("<x>:mm(<w>)", v, { w = { size(v.x, 1), g:size() } }) end, dims = { 2, 2 }, weight = 2 },
-  { function(g, v) return g:fill("<w>:mm(<x>)", v, { w = { g:size(), size(v.x, 0) } }) end, dims = { 2, 2 } },
-  { function(g, v) return g:fill("<x>:matmul(<w>)", v, { w = { size(v.x, -1), g:size() } }) end, dims = { 1 }, weight = 2 },
-  { function(g, v) return g:fill("<x>:matmul(<w>:t())", v, { w = { g:size(), size(v.x, -1) } }) end, dims = { 1 }, weight = 2 },
-  { function(g, v) return g:fill("<x>:mv(<w>)", v, { w = { size(v.x, 1) } }) end, dims = { 2, 2 } },
-  { function(g, v) return g:fill("<x>:bmm(<w>)", v, { w = { size(v.x, 0), size(v.x, 2), g:size() } }) end, dims = { 3, 3 }, weight = 2 },
-  { function(g, v)
-    local n = g:size()
-    return g:fill("torch.linear(<x>, <w>, <w2>)", v, { w = { n, size(v.x, -1) }, w2 = { n } })
-  end, dims = { 1 }, weight = 3 },
-  { function(g, v) return g:fill("torch.linear(<x>, <w>)", v, { w = { g:size(), size(v.x, -1) } }) end, dims = { 1 }, weight = 2 },
-  { function(g, v)
-    local n = g:size()
-    return g:fill("torch.addmm(<w2>, <x>, <w>)", v, { w = { size(v.x, 1), n }, w2 = { n } })
-  end, dims = { 2, 2 }, weight = 2 },
-  { function(g, v) return g:fill("torch.einsum('ij,kj->ik', { <x>, <w> })", v, { w = { g:size(), size(v.x, 1) } }) end, dims = { 2, 2 } },
-  { function(g, v) return g:fill("torch.einsum('bij,jk->bki', { <x>, <w> })", v, { w = { size(v.x, 2), g:size() } }) end, dims = { 3, 3 } },
-  { function(g, v) return g:fill("torch.outer(<x>, <w>)", v, { w = { g:size() } }) end, dims = { 1, 1 } },
-  { "<x>:matmul(<x>:transpose(-1, -2))", dims = { 2 } }, { "<x>:transpose(-1, -2):matmul(<x>)", dims = { 2 } },
-  { "torch.dot(<x>, <s>)", dims = { 1, 1 } }, { "torch.einsum('i...->...', { <x> })", dims = { 1 } },
-  { "torch.einsum('ij,ij->i', { <x>, <s> })", dims = { 2, 2 } }, { "torch.cdist(<x>, <s> + 3)", dims = { 2, 2 }, weight = 0.3 },
+  { "<x>:mm(<w>)", dims = { 2, 2 }, w = { 1, "n" }, weight = 2 },
+  { "<w>:mm(<x>)", dims = { 2, 2 }, w = { "n", 0 } },
+  { "<x>:matmul(<w>)", w = { -1, "n" }, weight = 2 },
+  { "<x>:matmul(<w>:t())", w = { "n", -1 }, weight = 2 },
+  { "<x>:mv(<w>)", dims = { 2, 2 }, w = { 1 } },
+  { "<x>:bmm(<w>)", dims = { 3, 3 }, w = { 0, 2, "n" }, weight = 2 },
+  { "torch.linear(<x>, <w>, <w2>)", w = { "n", -1 }, w2 = { "n" }, weight = 3 },
+  { "torch.linear(<x>, <w>)", w = { "n", -1 }, weight = 2 },
+  { "torch.linear(<x>:transpose(<d>, -1), <w>):transpose(<d>, -1)", w = { "n", "d" }, weight = 2 },
+  { "torch.addmm(<w2>, <x>, <w>)", dims = { 2, 2 }, w = { 1, "n" }, w2 = { "n" }, weight = 2 },
+  { "torch.baddbmm(<w2>, <x>, <w>)", dims = { 3, 3 }, w = { 0, 2, "n" }, w2 = { "n" } },
+  { "torch.einsum('ij,kj->ik', { <x>, <w> })", dims = { 2, 2 }, w = { "n", 1 } },
+  { "torch.einsum('bij,jk->bki', { <x>, <w> })", dims = { 3, 3 }, w = { 2, "n" } },
+  { "torch.einsum('bij,bik->jk', { <x>, <w> })", dims = { 3, 3 }, w = { 0, 1, "n" } },
+  { "torch.outer(<x>, <w>)", dims = { 1, 1 }, w = { "n" } },
+  { "<x>:matmul(<x>:transpose(-1, -2))", dims = { 2 } },
+  { "<x>:transpose(-1, -2):matmul(<x>)", dims = { 2 } },
+  { "torch.dot(<x>, <s>)", dims = { 1, 1 } },
+  { "torch.einsum('i...->...', { <x> })" },
+  { "torch.einsum('ij,ij->i', { <x>, <s> })", dims = { 2, 2 } },
+  { "torch.cdist(<x>, <s> + 3)", dims = { 2, 2 }, weight = 0.3 },
   { "torch.kron(<x>, torch.ones({ 2 }, { dtype = <x>.dtype }))", dims = { 1, 1 }, weight = 0.3 },
-  { function(g, v)
-    local d = place.d(g, v)
-    return g:fill("torch.tensordot(<x>, <w>, { <d> }, { 0 })", v, { w = { size(v.x, v.d), g:size() } }, { d = d })
-  end, dims = { 1 }, weight = 0.5 },
+  { "torch.tensordot(<x>, <w>, { <d> }, { 0 })", w = { "d", "n" }, weight = 0.5 },
 } do
+  row.dims = row.dims or { 1 }
   products[#products + 1] = row
 end
 
-local function channels(v) return v.x.shape[2] end
-
 for _, row in ipairs {
-  { function(g, v) return g:fill("torch.layer_norm(<x>, { <n> })", v, {}, { n = size(v.x, -1) }) end, dims = { 1 }, weight = 2 },
-  { function(g, v)
-    local n = size(v.x, -1)
-    return g:fill("torch.layer_norm(<x>, { <n> }, <w>, <w2>)", v, { w = { n }, w2 = { n } }, { n = n })
-  end, dims = { 1 }, weight = 2 },
-  { function(g, v)
-    local n = size(v.x, -1)
-    return g:fill("torch.rms_norm(<x>, { <n> }, <w>)", v, { w = { n } }, { n = n })
-  end, dims = { 1 } },
-  { "torch.layer_norm(<x>, <x>.shape)", dims = { 1 } },
-  { function(g, v)
-    local n = channels(v)
-    if n == 0 then return nil end
-    local parts = n % 2 == 0 and g.random:choice { 1, 2, n } or g.random:choice { 1, n }
-    return g:fill("torch.group_norm(<x>, <n>, <w>, <w2>)", v, { w = { n }, w2 = { n } }, { n = parts })
-  end, dims = { 2 }, weight = 2 },
-  { function(g, v)
-    local n = channels(v)
-    return g:fill("torch.batch_norm(<x>, <w>, <w2>, nil, nil, true, 0.1, 1e-5, false)", v, { w = { n }, w2 = { n } })
-  end, dims = { 2 }, weight = 2 },
+  { "torch.layer_norm(<x>, { <size-1> })", weight = 2 },
+  { "torch.layer_norm(<x>, { <size-1> }, <w>, <w2>)", w = { -1 }, w2 = { -1 }, weight = 2 },
+  { "torch.layer_norm(<x>, <x>.shape)" },
+  { "torch.rms_norm(<x>, { <size-1> }, <w>)", w = { -1 } },
+  { "torch.group_norm(<x>, <groups>, <w>, <w2>)", dims = { 2 }, w = { 1 }, w2 = { 1 }, weight = 2 },
+  { "torch.batch_norm(<x>, <w>, <w2>, nil, nil, true, 0.1, 1e-5, false)", dims = { 2 }, w = { 1 },
+    w2 = { 1 }, weight = 2 },
   { "torch.batch_norm(<x>, nil, nil, nil, nil, true, 0.1, 1e-5, false)", dims = { 2 } },
   { "torch.instance_norm(<x>, nil, nil, nil, nil, true, 0.1, 1e-5, false)", dims = { 3 } },
-  { "torch.glu(<x>, <d>)", dims = { 1 }, when = function(v) return size(v.x, v.d) % 2 == 0 end },
+  { "torch.glu(<x>, <even_d>)" },
   { "with_rng(<seed>, torch.dropout, <x>, 0.4, true)", weight = 2 },
   { "with_rng(<seed>, torch.rand_like, <x>)", weight = 0.5 },
   { "with_rng(<seed>, torch.bernoulli, <x>:sigmoid())", weight = 0.5 },
   { "with_rng(<seed>, torch.feature_dropout, <x>, 0.4, true)", dims = { 2 }, weight = 0.5 },
   { "with_rng(<seed>, torch.randn_like, <x>)", weight = 0.5 },
-  { "torch.avg_pool1d(<x>, 2, 1)", dims = { 2, 3 } }, { "torch.max_pool1d(<x>, 2)", dims = { 2, 3 } },
+  { "torch.avg_pool1d(<x>, 2, 1)", dims = { 2, 3 } },
+  { "torch.max_pool1d(<x>, 2)", dims = { 2, 3 } },
   { "torch.adaptive_avg_pool1d(<x>, 2)", dims = { 2, 3 } },
-  { "torch.avg_pool2d(<x>, 2)", dims = { 3, 4 } }, { "torch.max_pool2d(<x>, 2, 1)", dims = { 3, 4 } },
+  { "torch.avg_pool2d(<x>, 2)", dims = { 3, 4 } },
+  { "torch.max_pool2d(<x>, 2, 1)", dims = { 3, 4 } },
   { "torch.adaptive_avg_pool2d(<x>, { 1, 2 })", dims = { 3, 4 } },
   { "torch.upsample_nearest1d(<x>, { 5 })", dims = { 3, 3 }, weight = 0.5 },
-  { function(g, v)
-    return g:fill("torch.conv1d(<x>, <w>, nil, 1, 1)", v, { w = { g.random:between(1, 4), channels(v), 3 } })
-  end, dims = { 3, 3 }, weight = 2 },
-  { function(g, v)
-    local n = g.random:between(1, 4)
-    return g:fill("torch.conv1d(<x>, <w>, <w2>)", v, { w = { n, channels(v), 2 }, w2 = { n } })
-  end, dims = { 3, 3 } },
-  { function(g, v)
-    return g:fill("torch.conv2d(<x>, <w>, nil, <n>, 1)", v, { w = { g.random:between(1, 3), channels(v), 2, 2 } },
-      { n = g.random:between(1, 2) })
-  end, dims = { 4, 4 }, weight = 2 },
-  { function(g, v)
-    return g:fill("torch.conv_transpose1d(<x>, <w>)", v, { w = { channels(v), g.random:between(1, 3), 2 } })
-  end, dims = { 3, 3 }, weight = 0.5 },
-  { function(g, v)
-    return g:fill("torch.scaled_dot_product_attention(<x>, <x>, <w>, { is_causal = <t> })", v,
-      { w = { v.x.shape[1], v.x.shape[2], v.x.shape[3] } }, { t = tostring(g.random:chance(0.5)) })
-  end, dims = { 3, 3 }, weight = 2 },
+  { "torch.conv1d(<x>, <w>, nil, 1, 1)", dims = { 3, 3 }, w = { "n", 1, "3" }, weight = 2 },
+  { "torch.conv1d(<x>, <w>, <w2>)", dims = { 3, 3 }, w = { "n", 1, "2" }, w2 = { "n" } },
+  { "torch.conv2d(<x>, <w>, nil, <n>, 1)", dims = { 4, 4 }, w = { "n", 1, "2", "2" }, weight = 2 },
+  { "torch.conv_transpose1d(<x>, <w>)", dims = { 3, 3 }, w = { 1, "n", "2" }, weight = 0.5 },
+  { "torch.scaled_dot_product_attention(<x>, <x>, <w>, { is_causal = <accumulate> })", dims = { 3, 3 },
+    w = { 0, 1, 2 }, weight = 2 },
   { "torch.scaled_dot_product_attention(<x>, <s>, <x>)", dims = { 3, 4 }, weight = 2 },
-  { function(g, v)
-    return g:fill("torch.prelu(<x>, <w>)", v, { w = { channels(v) } })
-  end, dims = { 2 }, weight = 0.5 },
+  { "torch.prelu(<x>, <w>)", dims = { 2 }, w = { 1 }, weight = 0.5 },
   { "torch.pixel_shuffle(<x>, 2)", dims = { 3, 4 }, weight = 0.2 },
   { "torch.cosine_similarity(<x>, <s>, <d>)" },
 } do
+  row.dims = row.dims or { 1 }
   layers[#layers + 1] = row
 end
 
@@ -174,24 +144,22 @@ for _, f in ipairs { "p:tanh():sum()", "(p:pow(2) * <s>):mean()", "p:softmax(0):
   end
 end
 for _, row in ipairs {
-  { function(g, v)
-    return g:fill("vmap(function(r) return torch.linear(r, <w>):tanh() end)(<x>)", v, { w = { g:size(), size(v.x, -1) } })
-  end, dims = { 2 }, weight = 2 },
-  { function(g, v)
-    return g:fill("vmap(function(r, w) return (r:unsqueeze(0) * w):sum(0) end, { in_dims = { 0, false } })(<x>, <w>)", v,
-      { w = { g:size(), size(v.x, -1) } })
-  end, dims = { 2 } },
-  { function(g, v)
-    return g:fill("vmap(gradient(function(w, r) return torch.linear(r, w):tanh():sum() end), { in_dims = { false, 0 } })(<w>, <x>)",
-      v, { w = { g:size(), size(v.x, -1) } })
-  end, dims = { 2, 3 }, weight = 2 },
-  { "gradient(function(p) return gradient(function(q) return q:tanh():pow(2):sum() end)(p):pow(2):sum() end)(<x>)", weight = 1 },
+  { "vmap(function(r) return torch.linear(r, <w>):tanh() end)(<x>)", w = { "n", -1 }, weight = 2 },
+  { "vmap(function(r, w) return (r:unsqueeze(0) * w):sum(0) end, { in_dims = { 0, false } })(<x>, <w>)",
+    w = { "n", -1 } },
+  { "vmap(gradient(function(w, r) return torch.linear(r, w):tanh():sum() end), "
+    .. "{ in_dims = { false, 0 } })(<w>, <x>)", dims = { 2, 3 }, w = { "n", -1 }, weight = 2 },
+  { "gradient(function(p) return gradient(function(q) return q:tanh():pow(2):sum() end)(p)"
+    .. ":pow(2):sum() end)(<x>)" },
   { "vmap(vmap(function(r) return r:sum() * 2 end))(<x>)", dims = { 3 } },
-  { "vmap(function(r, q) return (r * q):sum() end)(<x>, <s>)", dims = { 2 } },
+  { "vmap(function(r, q) return (r * q):sum() end)(<x>, <s>)" },
+  { "vmap(function(r) return with_rng(<seed>, torch.dropout, r, 0.5, true) end, "
+    .. "{ randomness = 'same' })(<x>)", weight = 0.5 },
   { "checkpoint(function(p) return p:tanh():square() end, <x>)" },
   { "checkpoint(function(p) return p:softmax(0):matmul(p:transpose(-1, -2)) end, <x>)", dims = { 2, 3 } },
   { "no_grad(function() return <x> * 2 end)" },
 } do
+  row.dims = row.dims or { 2 }
   transforms[#transforms + 1] = row
 end
 
