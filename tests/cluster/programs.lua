@@ -99,7 +99,7 @@ if options.found then
   end
 end
 for seed = options.seed, options.seed + options.count - 1 do
-  run("seed " .. seed, draw(seed).steps)
+  run("seed " .. seed, draw(seed, seed % (options.zero > 0 and 2 or 10) == 0).steps)
   n_run = n_run + 1
 end
 if is_first then

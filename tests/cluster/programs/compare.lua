@@ -2,6 +2,7 @@
 --- runs it alike, and comes to the same verdict.
 local redco = require "redco"
 local environment = require "programs.environment"
+local training = require "programs.training"
 local torch = require "redco.torch"
 local bit = require "bit"
 
@@ -50,26 +51,41 @@ local function compiled(steps)
   return chunks
 end
 
---- Runs every line; one that fails is left out. Returns the messages by line.
-local function run_plain(steps, env)
+--- Runs every line; one that fails is left out. Returns the messages by line. The batch of a
+--- training step may have another `order`.
+local function run_plain(steps, env, order)
   local errors = {}
   for i, chunk in ipairs(compiled(steps)) do
     local ok, message = pcall(setfenv(chunk, env))
     if not ok then errors[i] = tostring(message) end
+    if i == training.n_head and order then training.reorder(env, order) end
   end
+  if training.is_training(steps) then training.update(env) end
   return errors
 end
 
 --- Runs as plain tensors did; ends at the first line that fails where they do not, or the other way
 --- round. Returns the kind and the place of that, or nothing, and the message.
-local function run_sharded(steps, env, errors)
+local function run_lines(steps, env, errors, first)
   for i, chunk in ipairs(compiled(steps)) do
-    local ok, message = pcall(setfenv(chunk, env))
-    if ok and errors[i] then return "no error", i, errors[i] end
+    local ok, message = true, nil
+    if i >= first then ok, message = pcall(setfenv(chunk, env)) end
+    if i >= first and ok and errors[i] then return "no error", i, errors[i] end
     if not ok and not errors[i] then
       return is_refusal(tostring(message)) and "refused" or "error", i, tostring(message)
     end
   end
+end
+
+--- The same for a whole program; the last result is the order of a training step's batch.
+function Compare:run_sharded(steps, env, errors)
+  if not training.is_training(steps) then return run_lines(steps, env, errors, 1) end
+  local head = environment.plain()
+  run_plain({ unpack(steps, 1, training.n_head) }, head)
+  local order, kind, line, message = training.step(self.deployer, head, env, function()
+    return run_lines(steps, env, errors, training.n_head + 1)
+  end)
+  return kind, line, message, order
 end
 
 -- Comparing -------------------------------------------------------------------------------------
@@ -164,12 +180,12 @@ end
 
 --- How far the plain values may be off from what they should be: their distance from those in
 --- float64, and from those of inputs that differ by a rounding. Large where a program jumps.
-local function sensitivities(steps, plain, names)
+local function sensitivities(steps, plain, names, order)
   local allowed = {}
   for _, name in ipairs(names) do allowed[name] = 0 end
   for seed = 0, 5 do
     local env = seed == 0 and environment.exact() or environment.noisy(seed)
-    run_plain(steps, env)
+    run_plain(steps, env, order)
     for _, name in ipairs(names) do
       local value, other = plain[name], env[name]
       if torch.is_tensor(value) and torch.is_tensor(other) then
@@ -201,9 +217,15 @@ end
 function Compare:run_once(steps)
   local plain = environment.plain()
   local errors = run_plain(steps, plain)
+  local is_training = training.is_training(steps)
+  if is_training and not (torch.is_tensor(plain.loss) and plain.loss.requires_grad) then return nil end
   local env = environment.sharded(self.mesh)
   local before = counts()
-  local kind, line, message = run_sharded(steps, env, errors)
+  local kind, line, message, order = self:run_sharded(steps, env, errors)
+  if order then
+    plain = environment.plain()
+    run_plain(steps, plain, order)
+  end
   local names = results_of(plain)
   local text = { tostring(kind), tostring(line) }
   local complete = true
@@ -256,19 +278,13 @@ function Compare:run_once(steps)
   local suspected = false
   for _, row in ipairs(self:everyone { bad }) do suspected = suspected or row[1] > 0 end
   if suspected then
-    if os.getenv "DEBUG_NEAR" and bad > 0 then
-      local name = names[bad]
-      local a, b = env[name], plain[name]
-      print("near", name, metadata(a), table.concat(a:to_local().shape, ","), off_by(a:detach():full(), b), is_close(a:full(), b, allowed))
-      for _, l in ipairs(steps) do if l:find(name .. ",? .*=") then print("   ", l) break end end
-    end
     self.n_suspected = self.n_suspected + 1
-    local verdict = self:judge(steps, env, plain, names, allowed)
+    local verdict = self:judge(steps, env, plain, names, allowed, order)
     if verdict then return verdict end
   end
   for _, name in ipairs(names) do
     local a, b = env[name], plain[name]
-    if a and name:find "^x" and a:numel() > 1 and a:is_contiguous() ~= b:is_contiguous() then
+    if a and not is_training and name:find "^x" and a:numel() > 1 and a:is_contiguous() ~= b:is_contiguous() then
       return { kind = "strides", name = name, message = ("strides %s, expected %s"):format(
         table.concat(a:stride(), ","), table.concat(b:stride(), ",")) }
     end
@@ -276,7 +292,7 @@ function Compare:run_once(steps)
 end
 
 --- Compares whole tensors, and takes for right what rounding explains.
-function Compare:judge(steps, env, plain, names, close)
+function Compare:judge(steps, env, plain, names, close, order)
   local wholes, bad = {}, {}
   for _, name in ipairs(names) do
     if env[name] then
@@ -284,10 +300,11 @@ function Compare:judge(steps, env, plain, names, close)
       if not is_close(wholes[name], plain[name], close) then bad[#bad + 1] = name end
     end
   end
-  local allowed = #bad > 0 and sensitivities(steps, plain, bad) or {}
+  local allowed = #bad > 0 and sensitivities(steps, plain, bad, order) or {}
   local index, far = 0, 0
   for i, name in ipairs(bad) do
     local off = off_by(wholes[name], plain[name])
+    if os.getenv "DEBUG_NEAR" then print("near", name, metadata(env[name]), off, allowed[name], tostring(wholes[name]), tostring(plain[name])) end
     if index == 0 and not (off <= allowed[name]) then index, far = i, off end
   end
   local order, found = {}, nil
@@ -295,7 +312,8 @@ function Compare:judge(steps, env, plain, names, close)
   for process, row in ipairs(self:everyone { index > 0 and order[bad[index]] or 0, far }) do
     if row[1] > 0 and not found then
       local name = names[row[1]]
-      local kind = name:match "^x" and "value" or name:match "^[hs]" and "second gradient" or "gradient"
+      local kind = name:find "^x" and "value" or name:find "^[hs]" and "second gradient"
+        or name:find "^u" and "parameter" or name == "loss" and "loss" or "gradient"
       found = { kind = kind, name = name, message = ("off by %.3g on process %d, %s"):format(row[2], process - 1,
           metadata(env[name])), actual = wholes[name], expected = plain[name] }
     end

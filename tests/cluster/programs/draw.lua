@@ -108,6 +108,7 @@ end
 
 --- A new input of these sizes; returns what is known of it.
 function Draw:input(sizes, dtype, needs_grad)
+  needs_grad = needs_grad and not self.is_training
   local name = self:new_name()
   local list = table.concat(sizes, ", ")
   local make
@@ -225,7 +226,7 @@ function Draw:differentiate(names, sum, prefix)
     for _, name in ipairs(list) do add(name) end
     if not torch.is_tensor(env[sum]) or not env[sum].requires_grad then return false end
     made = {}
-    for i, leaf in ipairs(self.leaves) do made[i] = prefix .. leaf end
+    for i, leaf in ipairs(self.leaves) do made[i] = prefix .. leaf:gsub("%W", "") end
     lines[#lines + 1] = ("%s = grads(%s, { %s })"):format(table.concat(made, ", "), sum, table.concat(self.leaves, ", "))
     return pcall(setfenv(loadstring(lines[#lines]), env))
   end
@@ -241,16 +242,70 @@ function Draw:differentiate(names, sum, prefix)
   return ok and made or {}
 end
 
+--- Tensors for a loss.
+function Draw:terms()
+  local names = {}
+  for _, info in ipairs(self.pool) do
+    local t = self.env[info.name]
+    if (info.kind == "float" or info.kind == "complex") and t.requires_grad and self.random:chance(0.7) then
+      names[#names + 1] = info.name
+    end
+  end
+  return names
+end
+
+--- The loss of a training step; now and then the step takes its gradients as well.
+function Draw:add_loss()
+  local n = #self.steps
+  self:differentiate(self:terms(), "loss", "g")
+  if #self.steps == n or not self.steps[#self.steps]:find "grads" then return false end
+  if self.random:chance(0.7) then table.remove(self.steps) end
+  return true
+end
+
 local function dtype_of(random)
   local n = random:below(20)
   if n < 14 then return "float64" end
   return n < 16 and "float32" or n < 18 and "float16" or "bfloat16"
 end
 
+--- The parameters and the batch of a training step.
+function Draw:head(shapes)
+  local random = self.random
+  local function tensors(names, sizes, suffix)
+    local list = {}
+    for i, name in ipairs(names) do
+      list[i] = ("%s = randn(%d, { %s }%s)%s"):format(name, self:seed(), table.concat(sizes[i], ", "),
+        self.dtype == "float64" and "" or (", %q"):format(self.dtype), suffix)
+    end
+    return table.concat(list, ", ")
+  end
+  local rows, names, rules = random:between(1, 5), { "a", "b", "c" }, {}
+  for i, name in ipairs(names) do
+    shapes[i] = shapes[i] or { self:size(), self:size() }
+    local dim = #shapes[i] > 0 and random:chance(0.7) and random:below(#shapes[i])
+    rules[i] = ("{ '%s', %s }"):format(name, dim or "'replicate'")
+  end
+  local batch = { { rows, self:size() }, random:chance(0.5) and { rows } or { rows, self:size(), self:size() } }
+  self:run(("p = { %s }"):format(tensors(names, shapes, ":requires_grad_()")))
+  self:run(("b = { %s }"):format(tensors({ "x", "y" }, batch, "")))
+  self:run(("rules = { %s }"):format(table.concat(rules, ", ")))
+  for _, text in ipairs { "p.a", "p.b", "p.c", "b.x", "b.y", "b.x * 1", "p.a * 1" } do
+    local name = self:new_name()
+    self:run(name .. " = " .. text, { name })
+    local info = self.pool[#self.pool]
+    if not info or info.name ~= name then return false end  -- too large
+    info.is_leaf = text:find "^p%.%a$" ~= nil
+  end
+  return true
+end
+
 --- The program of a seed: { seed, steps = lines, env = variables of its plain run, is_special }.
-local function draw(seed)
+local draw
+function draw(seed, is_training)
   local random = Random.new(seed)
-  local self = setmetatable({ random = random, env = environment.plain(), steps = {}, pool = {}, leaves = {}, n = 0 }, Draw)
+  local self = setmetatable({ random = random, env = environment.plain(), steps = {}, pool = {},
+    leaves = {}, n = 0, is_training = is_training }, Draw)
   self.dtype, self.is_special = dtype_of(random), random:chance(0.08)
   self.sizes = {}
   for i = 1, 3 do self.sizes[i] = random:choice { 1, 2, 2, 3, 3, 4, 4, 5, 6, 7 } end
@@ -261,15 +316,17 @@ local function draw(seed)
     self.group_weights[i] = random:choice { 0.2, 1, 1, 4 }
     self.group_total = self.group_total + self.group_weights[i]
   end
+  if is_training and self.dtype:find "16" then self.dtype = "float64" end
   local shapes = {}
-  for i = 1, random:between(2, 4) do
+  for i = 1, is_training and 3 or random:between(2, 4) do
     local shape = {}
     if i > 1 and random:chance(0.4) then
       shape = shapes[1]
     else
-      for dim = 1, random:choice { 0, 1, 1, 2, 2, 2, 3, 3, 3, 4 } do shape[dim] = self:size() end
+      for dim = 1, random:choice { 0, 1, 1, 2, 2, 2, 3, 3, is_training and 2 or 3, is_training and 3 or 4 } do shape[dim] = self:size() end
     end
     shapes[i] = shape
+    if is_training then goto continue end
     local dtype = i > 1 and random:chance(0.25) and random:choice { "int64", "int64", "bool" } or self.dtype
     local info = self:input(shape, dtype, dtype == self.dtype and random:chance(0.8))
     -- A leaf cannot be written to.
@@ -277,7 +334,9 @@ local function draw(seed)
       local name = self:new_name()
       self:run(("%s = %s * 1"):format(name, info.name), { name })
     end
+    ::continue::
   end
+  if is_training and not self:head(shapes) then return draw(seed) end
   if self.dtype == "float64" and random:chance(0.12) and self.pool[1] then
     local name = self:new_name()
     self:run(("%s = torch.complex(%s, %s * 0.5)"):format(name, self.pool[1].name, self.pool[1].name), { name })
@@ -287,15 +346,11 @@ local function draw(seed)
     if #self.steps >= wanted then break end
     self:step()
   end
-  if #self.leaves > 0 then
-    local names = {}
-    for _, info in ipairs(self.pool) do
-      local t = self.env[info.name]
-      if (info.kind == "float" or info.kind == "complex") and t.requires_grad and random:chance(0.7) then
-        names[#names + 1] = info.name
-      end
-    end
-    local first = self:differentiate(names, "loss", "g")
+  if is_training then
+    self.leaves = { "p.a", "p.b", "p.c" }
+    if not self:add_loss() then return draw(seed) end
+  elseif #self.leaves > 0 then
+    local first = self:differentiate(self:terms(), "loss", "g")
     local again = {}
     for _, name in ipairs(first) do
       local t = self.env[name]
