@@ -1,7 +1,7 @@
 -- Random programs on sharded tensors, against the same on plain ones. Run it in several processes:
 --   redco-lua --nproc 2 programs.lua --n_model_shards=2 --seed=1 --count=1000
--- A failure prints the seed and a small program that fails alike. With --log=FILE the number of the
--- seed that runs is in that file; --lines=FILE runs the program in a file; --prefixes runs the first
+-- A failure prints the seed and a small program that fails alike. With --log=FILE the program that
+-- runs is in that file; --lines=FILE runs the program in a file; --prefixes runs the first
 -- line of each program, the first two, ... until one fails. Exit code 1: programs failed; 3: the
 -- processes went apart, so that no other program could be run.
 local folder = debug.getinfo(1, "S").source:match "^@(.*/)" or "./"
@@ -13,7 +13,8 @@ local draw = require "programs.draw"
 local found = require "programs.found"
 local minimize = require "programs.minimize"
 
-local options = redco.options { n_model_shards = 1, zero = 0, seed = 1, count = 100, log = "", lines = "",
+local options = redco.options { n_model_shards = 1, zero = 0, seed = 1, count = 100, log = "",
+  lines = "",
   found = false, minimize = true, prefixes = false, print = false, timeout = 20 }
 local deployer = redco.Deployer { seed = 1, n_model_shards = options.n_model_shards,
   zero = options.zero, zero_min_size = 1, verbose = false, collective_timeout = options.timeout }
@@ -24,17 +25,20 @@ local log = is_first and options.log ~= "" and assert(io.open(options.log, "w"))
 local compare = Compare.new(deployer)
 local n_failed = 0
 
-local function note(seed)
+--- Writes what runs now into the log: a crash leaves it there.
+local function note(name, program)
   if not log then return end
   log:seek "set"
-  log:write(("%-12s\n"):format(seed))
+  log:write("-- ", name, "\n", table.concat(program, "\n"), "\n-- end\n")
   log:flush()
 end
 
-local function indented(text) return "--   " .. tostring(text):gsub("\n%s*$", ""):gsub("\n", "\n--   ") .. "\n" end
+local function indented(text) return "--   " .. tostring(text):gsub("\n%s*$", ""):gsub("\n",
+  "\n--   ") .. "\n" end
 
 local function report(name, failure, lines)
-  local text = { ("-- %s on %s: %s%s\n"):format(name, layout, failure.kind, failure.name and " of " .. failure.name or "") }
+  local text = { ("-- %s on %s: %s%s\n"):format(name, layout, failure.kind, failure.name and " of "
+    .. failure.name or "") }
   if failure.text then text[#text + 1] = indented("at " .. failure.text) end
   text[#text + 1] = indented(failure.message)
   if failure.details then text[#text + 1] = indented(failure.details) end
@@ -53,14 +57,15 @@ local function verdict_of(program)
 end
 
 local function run(name, program)
-  note(name)
   if options.print and is_first then
     io.write("-- ", name, "\n", table.concat(program, "\n"), "\n")
     io.flush()
   end
   local failure, lines
   for n = options.prefixes and 1 or #program, #program do
-    failure, lines = verdict_of { unpack(program, 1, n) }
+    local prefix = { unpack(program, 1, n) }
+    note(name, prefix)
+    failure, lines = verdict_of(prefix)
     if failure then break end
   end
   if not failure then return end
@@ -103,7 +108,8 @@ for seed = options.seed, options.seed + options.count - 1 do
   n_run = n_run + 1
 end
 if is_first then
-  print(("%s: %d programs from seed %d, %d failed; %d refused lines, %d near misses, %.1f s"):format(layout,
-    n_run, options.seed, n_failed, compare.n_refused, compare.n_suspected, os.clock() - started))
+  local summary = "%s: %d programs from seed %d, %d failed; %d refused lines, %d near misses, %.1f s"
+  print(summary:format(layout, n_run, options.seed, n_failed, compare.n_refused, compare.n_suspected,
+    os.clock() - started))
 end
 os.exit(n_failed > 0 and 1 or 0)

@@ -13,8 +13,9 @@ local log = program.folder .. "/seed"
 local function run(layout, words)
   local dp, mp = layout:match "^(%d+)x(%d+)"
   local zero = layout:match "zero(%d)" or 0
-  return program.shell(("REDCO_CHECK_SPMD=1 \"$REDCO_LUA\" --nproc %d '%s' --n_model_shards=%d --zero=%d %s </dev/null")
-    :format(dp * mp, script, mp, zero, words))
+  local command = "REDCO_CHECK_SPMD=1 \"$REDCO_LUA\" --nproc %d '%s' --n_model_shards=%d --zero=%d "
+    .. "%s"
+  return program.shell(command:format(dp * mp, script, mp, zero, words .. " </dev/null"))
 end
 
 --- The reports of process 0.
@@ -34,13 +35,18 @@ local function reports(out)
   return list
 end
 
+--- The program that ran last.
+local function logged() return program.read(log):match "^(.-)\n%-%- end" or "no program" end
+
 --- A failure that ended its processes: new ones find the line at which it begins.
 local function closer(layout, seed, out)
   local text = reports(out)[1] or out
   if not seed then return text end
-  local code, again, err = run(layout, ("--timeout=5 --prefixes --seed=%d --count=1"):format(seed))
-  if code == 0 then return text .. "\n-- Alone it does not fail: it needs the programs before it." end
-  return reports(again)[1] or again .. err
+  local code, again, err = run(layout, ("--timeout=5 --prefixes --seed=%d --count=1 --log='%s'")
+    :format(seed, log))
+  if code == 0 then return text
+    .. "\n-- Alone it does not fail: it needs the programs before it." end
+  return reports(again)[1] or logged() .. "\n" .. again .. err
 end
 
 for layout in options.layouts:gmatch "%S+" do
@@ -49,20 +55,22 @@ for layout in options.layouts:gmatch "%S+" do
     local has_found = true
     while seed <= last and #failures < options.most_failures do
       os.remove(log)
-      local code, out, err = run(layout, ("--seed=%d --count=%d --log='%s' --found=%s"):format(seed, last - seed + 1,
+      local code, out, err = run(layout, ("--seed=%d --count=%d --log='%s' --found=%s"):format(seed,
+        last - seed + 1,
         log, tostring(has_found)))
       local summary = out:match "(%d+x[^\n]* programs from seed[^\n]*)"
       if summary then print("  " .. summary) end
       for _, text in ipairs(reports(out)) do failures[#failures + 1] = text end
       if code == 0 or code == 1 and summary then break end
       -- The rest with new processes.
-      local name = program.read(log)
+      local name = logged():match "^%-%- ([^\n]*)" or ""
       local at = tonumber(name:match "seed (%d+)")
-      failures[math.max(1, #failures)] = ("%s ended with code %d\n%s"):format(name:gsub("%s+$", ""), code,
+      failures[math.max(1, #failures)] = ("%s ended with code %d\n%s"):format(name, code,
         closer(layout, at, out .. err))
       seed, has_found = at and at + 1 or seed, false
     end
-    if #failures > 0 then error(("%d programs failed\n%s"):format(#failures, table.concat(failures, "\n\n")), 0) end
+    if #failures > 0 then error(("%d programs failed\n%s"):format(#failures,
+      table.concat(failures, "\n\n")), 0) end
   end)
 end
 

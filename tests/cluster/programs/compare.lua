@@ -25,7 +25,8 @@ local tolerance = { float64 = 1e-9, float32 = 1e-5, float16 = 4e-3, bfloat16 = 3
 
 function Compare.new(deployer)
   local n = deployer.n_processes
-  return setmetatable({ deployer = deployer, mesh = deployer.mesh, n = n, n_refused = 0, n_suspected = 0 }, Compare)
+  return setmetatable({ deployer = deployer, mesh = deployer.mesh, n = n, n_refused = 0,
+    n_suspected = 0 }, Compare)
 end
 
 -- Agreement -------------------------------------------------------------------------------------
@@ -218,7 +219,8 @@ function Compare:run_once(steps)
   local plain = environment.plain()
   local errors = run_plain(steps, plain)
   local is_training = training.is_training(steps)
-  if is_training and not (torch.is_tensor(plain.loss) and plain.loss.requires_grad) then return nil end
+  if is_training and not (torch.is_tensor(plain.loss)
+    and plain.loss.requires_grad) then return nil end
   local env = environment.sharded(self.mesh)
   local before = counts()
   local kind, line, message, order = self:run_sharded(steps, env, errors)
@@ -238,7 +240,8 @@ function Compare:run_once(steps)
   local after = counts()
   for i = 1, #after do after[i] = after[i] - before[i] end
   local kinds = { ["nil"] = 0, refused = 1, error = 2, ["no error"] = 3 }
-  local rows = self:everyone { kinds[tostring(kind)], line or 0, hash(own), hash(table.concat(after, " ")),
+  local rows = self:everyone { kinds[tostring(kind)], line or 0, hash(own),
+    hash(table.concat(after, " ")),
     unpack(after) }
   for _, row in ipairs(rows) do
     for i = 1, 2 do
@@ -254,10 +257,10 @@ function Compare:run_once(steps)
   for i, what in ipairs { "metadata", "counters" } do
     for _, row in ipairs(rows) do
       if row[2 + i] ~= rows[1][2 + i] then
-        local text = ("collectives, gathers and calls: %s; and %s"):format(
+        local numbers = ("collectives, gathers and calls: %s; and %s"):format(
           table.concat(rows[1], " ", 5), table.concat(row, " ", 5))
         return { kind = what, message = "not the same on all processes",
-          details = i == 1 and self:differing(names, env) or text }
+          details = i == 1 and self:differing(names, env) or numbers }
       end
     end
   end
@@ -267,7 +270,8 @@ function Compare:run_once(steps)
     local a, b = env[name], plain[name]
     if torch.is_tensor(a) ~= torch.is_tensor(b) then return { kind = "presence", name = name } end
     if a and words(a) ~= words(b) then
-      return { kind = "shape or dtype", name = name, message = words(a) .. ", expected " .. words(b) }
+      return { kind = "shape or dtype", name = name, message = words(a) .. ", expected "
+        .. words(b) }
     end
   end
   local bad, allowed = 0, tolerance_of(plain, names)
@@ -284,7 +288,8 @@ function Compare:run_once(steps)
   end
   for _, name in ipairs(names) do
     local a, b = env[name], plain[name]
-    if a and not is_training and name:find "^x" and a:numel() > 1 and a:is_contiguous() ~= b:is_contiguous() then
+    if a and not is_training and name:find "^x" and a:numel() > 1
+      and a:is_contiguous() ~= b:is_contiguous() then
       return { kind = "strides", name = name, message = ("strides %s, expected %s"):format(
         table.concat(a:stride(), ","), table.concat(b:stride(), ",")) }
     end
@@ -304,17 +309,17 @@ function Compare:judge(steps, env, plain, names, close, order)
   local index, far = 0, 0
   for i, name in ipairs(bad) do
     local off = off_by(wholes[name], plain[name])
-    if os.getenv "DEBUG_NEAR" then print("near", name, metadata(env[name]), off, allowed[name], tostring(wholes[name]), tostring(plain[name])) end
-    if index == 0 and not (off <= allowed[name]) then index, far = i, off end
+    if index == 0 and off > allowed[name] then index, far = i, off end
   end
-  local order, found = {}, nil
-  for i, name in ipairs(names) do order[name] = i end
-  for process, row in ipairs(self:everyone { index > 0 and order[bad[index]] or 0, far }) do
+  local number, found = {}, nil
+  for i, name in ipairs(names) do number[name] = i end
+  for process, row in ipairs(self:everyone { index > 0 and number[bad[index]] or 0, far }) do
     if row[1] > 0 and not found then
       local name = names[row[1]]
       local kind = name:find "^x" and "value" or name:find "^[hs]" and "second gradient"
         or name:find "^u" and "parameter" or name == "loss" and "loss" or "gradient"
-      found = { kind = kind, name = name, message = ("off by %.3g on process %d, %s"):format(row[2], process - 1,
+      found = { kind = kind, name = name, message = ("off by %.3g on process %d, %s"):format(row[2],
+        process - 1,
           metadata(env[name])), actual = wholes[name], expected = plain[name] }
     end
   end

@@ -66,7 +66,8 @@ end
 
 function Draw:describe(name)
   local t = self.env[name]
-  local info = { name = name, shape = t.shape, dtype = t.dtype, kind = kind_of(t.dtype), numel = t:numel() }
+  local info = { name = name, shape = t.shape, dtype = t.dtype, kind = kind_of(t.dtype),
+    numel = t:numel() }
   info.ndim = #info.shape
   return info
 end
@@ -98,7 +99,8 @@ function Draw:pick(is_right)
 end
 
 local function is_of_kind(info, kind)
-  return kind == "any" or info.kind == kind or kind == "number" and (info.kind == "float" or info.kind == "int")
+  return kind == "any" or info.kind == kind or kind == "number"
+    and (info.kind == "float" or info.kind == "int")
 end
 
 function Draw:new_name()
@@ -117,7 +119,8 @@ function Draw:input(sizes, dtype, needs_grad)
   elseif dtype == "bool" then
     make = ("mask(%d, { %s })"):format(self:seed(), list)
   else
-    make = ("%s(%d, { %s }%s)"):format(self.is_special and self.random:chance(0.6) and "special" or "randn",
+    make = ("%s(%d, { %s }%s)"):format(self.is_special and self.random:chance(0.6) and "special"
+      or "randn",
       self:seed(), list, dtype == "float64" and "" or (", %q"):format(dtype))
   end
   local line = name .. " = "
@@ -126,7 +129,8 @@ function Draw:input(sizes, dtype, needs_grad)
     line = line .. make
   else
     local placement = self:placement(sizes, dtype ~= "bool" and not make:find "special")
-    line = line .. (placement:find "sum" and "terms" or "shard") .. "(" .. make .. ", " .. placement .. ")"
+    line = line .. (placement:find "sum" and "terms" or "shard") .. "(" .. make .. ", "
+      .. placement .. ")"
   end
   if needs_grad then line = line .. ":requires_grad_()" end
   if not self:run(line, { name }) then return nil end
@@ -227,7 +231,8 @@ function Draw:differentiate(names, sum, prefix)
     if not torch.is_tensor(env[sum]) or not env[sum].requires_grad then return false end
     made = {}
     for i, leaf in ipairs(self.leaves) do made[i] = prefix .. leaf:gsub("%W", "") end
-    lines[#lines + 1] = ("%s = grads(%s, { %s })"):format(table.concat(made, ", "), sum, table.concat(self.leaves, ", "))
+    lines[#lines + 1] = ("%s = grads(%s, { %s })"):format(table.concat(made, ", "), sum,
+      table.concat(self.leaves, ", "))
     return pcall(setfenv(loadstring(lines[#lines]), env))
   end
   local ok = attempt(names)
@@ -247,19 +252,25 @@ function Draw:terms()
   local names = {}
   for _, info in ipairs(self.pool) do
     local t = self.env[info.name]
-    if (info.kind == "float" or info.kind == "complex") and t.requires_grad and self.random:chance(0.7) then
+    if (info.kind == "float" or info.kind == "complex") and t.requires_grad
+      and self.random:chance(0.7) then
       names[#names + 1] = info.name
     end
   end
   return names
 end
 
---- The loss of a training step; now and then the step takes its gradients as well.
+--- The loss of a training step.
 function Draw:add_loss()
   local n = #self.steps
-  self:differentiate(self:terms(), "loss", "g")
-  if #self.steps == n or not self.steps[#self.steps]:find "grads" then return false end
-  if self.random:chance(0.7) then table.remove(self.steps) end
+  local gradients = self:differentiate(self:terms(), "loss", "g")
+  if #self.steps == n or #gradients == 0 then return false end
+  for _, name in ipairs(gradients) do
+    local t = self.env[name]
+    if torch.is_tensor(t) and not is_tame(t) then return false end
+  end
+  -- The gradients are the Trainer's.
+  table.remove(self.steps)
   return true
 end
 
@@ -275,7 +286,8 @@ function Draw:head(shapes)
   local function tensors(names, sizes, suffix)
     local list = {}
     for i, name in ipairs(names) do
-      list[i] = ("%s = randn(%d, { %s }%s)%s"):format(name, self:seed(), table.concat(sizes[i], ", "),
+      list[i] = ("%s = randn(%d, { %s }%s)%s"):format(name, self:seed(),
+        table.concat(sizes[i], ", "),
         self.dtype == "float64" and "" or (", %q"):format(self.dtype), suffix)
     end
     return table.concat(list, ", ")
@@ -286,7 +298,8 @@ function Draw:head(shapes)
     local dim = #shapes[i] > 0 and random:chance(0.7) and random:below(#shapes[i])
     rules[i] = ("{ '%s', %s }"):format(name, dim or "'replicate'")
   end
-  local batch = { { rows, self:size() }, random:chance(0.5) and { rows } or { rows, self:size(), self:size() } }
+  local batch = { { rows, self:size() }, random:chance(0.5) and { rows }
+    or { rows, self:size(), self:size() } }
   self:run(("p = { %s }"):format(tensors(names, shapes, ":requires_grad_()")))
   self:run(("b = { %s }"):format(tensors({ "x", "y" }, batch, "")))
   self:run(("rules = { %s }"):format(table.concat(rules, ", ")))
@@ -307,6 +320,8 @@ function draw(seed, is_training)
   local self = setmetatable({ random = random, env = environment.plain(), steps = {}, pool = {},
     leaves = {}, n = 0, is_training = is_training }, Draw)
   self.dtype, self.is_special = dtype_of(random), random:chance(0.08)
+  -- A Trainer stops at a loss that is not finite.
+  if is_training then self.is_special = false end
   self.sizes = {}
   for i = 1, 3 do self.sizes[i] = random:choice { 1, 2, 2, 3, 3, 4, 4, 5, 6, 7 } end
   if random:chance(0.15) then self.sizes[3] = 1 end
@@ -323,11 +338,13 @@ function draw(seed, is_training)
     if i > 1 and random:chance(0.4) then
       shape = shapes[1]
     else
-      for dim = 1, random:choice { 0, 1, 1, 2, 2, 2, 3, 3, is_training and 2 or 3, is_training and 3 or 4 } do shape[dim] = self:size() end
+      for dim = 1, random:choice { 0, 1, 1, 2, 2, 2, 3, 3, is_training and 2 or 3, is_training
+        and 3 or 4 } do shape[dim] = self:size() end
     end
     shapes[i] = shape
     if is_training then goto continue end
-    local dtype = i > 1 and random:chance(0.25) and random:choice { "int64", "int64", "bool" } or self.dtype
+    local dtype = i > 1 and random:chance(0.25) and random:choice { "int64", "int64", "bool" }
+      or self.dtype
     local info = self:input(shape, dtype, dtype == self.dtype and random:chance(0.8))
     -- A leaf cannot be written to.
     if info and info.is_leaf and random:chance(0.7) then
@@ -339,7 +356,8 @@ function draw(seed, is_training)
   if is_training and not self:head(shapes) then return draw(seed) end
   if self.dtype == "float64" and random:chance(0.12) and self.pool[1] then
     local name = self:new_name()
-    self:run(("%s = torch.complex(%s, %s * 0.5)"):format(name, self.pool[1].name, self.pool[1].name), { name })
+    self:run(("%s = torch.complex(%s, %s * 0.5)"):format(name, self.pool[1].name,
+      self.pool[1].name), { name })
   end
   local wanted = #self.steps + random:choice { 3, 4, 5, 6, 8, 10, 12, 15 }
   for _ = 1, wanted * 4 do

@@ -1,5 +1,5 @@
---- What the lines of a program may call. A program runs on plain tensors with one environment and on
---- sharded ones with another; only shard and terms differ. Two more environments, "exact" and
+--- What the lines of a program may call. A program runs on plain tensors with one environment and
+--- on sharded ones with another; only shard and terms differ. Two more environments, "exact" and
 --- "noisy", run it on plain tensors to find out how far rounding may move a result.
 local redco = require "redco"
 local torch = require "redco.torch"
@@ -98,7 +98,7 @@ function environment.sharded(mesh)
   }
 end
 
---- On plain tensors, floating-point ones in float64 with the values that lower precision gives them.
+--- On plain tensors, floating-point ones in float64 with the values of their lower precision.
 function environment.exact()
   local env = environment.plain()
   local function raised(x) return is_low(x.dtype) and x:double() or x end

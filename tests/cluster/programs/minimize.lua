@@ -1,4 +1,4 @@
---- Makes a failing program small: drops lines, and simplifies those that stay, while it fails alike.
+--- Makes a failing program small: drops and simplifies lines while it fails alike.
 local minimize = {}
 
 --- Simpler forms of a line, the most drastic first.
@@ -25,10 +25,12 @@ function minimize.slice(lines)
   for i = #lines, 1, -1 do
     local is_needed = i == #lines
     local left = lines[i]:match "^([%w_, ]+) = "
-    for name in (left or lines[i]):gmatch "%f[%w]%l+%d*%f[%W]" do is_needed = is_needed or needed[name] end
+    for name in (left or lines[i]):gmatch "%f[%w]%l+%d*%f[%W]" do is_needed = is_needed
+      or needed[name] end
     if is_needed then
       table.insert(kept, 1, lines[i])
-      for name in lines[i]:gmatch "%f[%w]%l+%d*%f[%W]" do needed[name] = name:find "%d" or name == "loss" or name == "second" end
+      for name in lines[i]:gmatch "%f[%w]%l+%d*%f[%W]" do needed[name] = name:find "%d"
+        or name == "loss" or name == "second" end
     end
   end
   return kept

@@ -40,7 +40,8 @@ end
 local function another(g, v, is_right)
   local found = g:pick(function(info)
     -- Now and then another dtype, which is promoted or refused.
-    return (info.dtype == v.x.dtype or info.kind == v.x.kind and g.random:chance(0.3)) and is_right(info)
+    return (info.dtype == v.x.dtype or info.kind == v.x.kind and g.random:chance(0.3))
+      and is_right(info)
   end)
   return found and found.name
 end
@@ -89,7 +90,8 @@ function place.n(g) return tostring(g.random:between(1, 3)) end
 function place.o(g) return tostring(g.random:between(-1, 1)) end
 function place.part(g) return tostring(g.random:between(1, 3)) end
 function place.c(g, v)
-  return v.x.kind == "int" and tostring(g.random:between(-2, 4)) or g.random:choice { "0.5", "-1.25", "2", "3.5", "0" }
+  return v.x.kind == "int" and tostring(g.random:between(-2, 4))
+    or g.random:choice { "0.5", "-1.25", "2", "3.5", "0" }
 end
 function place.seed(g) return tostring(g:seed()) end
 function place.accumulate(g) return tostring(g.random:chance(0.6)) end
@@ -165,7 +167,8 @@ function place.sizes(g, v)
       end
     end
   end
-  if #list > 0 and v.x.numel > 0 and g.random:chance(0.2) then list[g.random:between(1, #list)] = -1 end
+  if #list > 0 and v.x.numel > 0 and g.random:chance(0.2) then list[g.random:between(1,
+    #list)] = -1 end
   v.sizes = list
   return numbers(list)
 end
@@ -229,11 +232,13 @@ local function index_at(dim)
   return function(g, v)
     local d = dim < 0 and v.x.ndim + dim or dim
     if d < 0 or d >= v.x.ndim then return nil end
-    if v.index_n == nil then v.index_n = g.random:chance(0.1) and g.random:between(0, 1) or g.random:between(1, 4) end
+    if v.index_n == nil then v.index_n = g.random:chance(0.1) and g.random:between(0, 1)
+      or g.random:between(1, 4) end
     return index_of(g, v.x.shape[d + 1], v.index_n)
   end
 end
-place.index0, place.index1, place.index2, place.index_last = index_at(0), index_at(1), index_at(2), index_at(-1)
+place.index0, place.index1, place.index2, place.index_last = index_at(0), index_at(1), index_at(2),
+  index_at(-1)
 
 function place.index(g, v)
   if not the_dimension(g, v) then return nil end
@@ -251,7 +256,8 @@ function place.flat_index(g, v)
 end
 
 local function values(g, v, sizes)
-  return ("shard(randn(%d, { %s }, %q), %s)"):format(g:seed(), numbers(sizes), v.x.dtype, g:placement(sizes))
+  return ("shard(randn(%d, { %s }, %q), %s)"):format(g:seed(), numbers(sizes), v.x.dtype,
+    g:placement(sizes))
 end
 function place.flat_values(g, v) return values(g, v, { v.index_n }) end
 function place.rows(g, v)
@@ -277,14 +283,17 @@ function place.places(g, v)
   local sizes = { unpack(v.x.shape) }
   if g.random:chance(0.5) then sizes[v.d + 1] = g.random:between(1, sizes[v.d + 1]) end
   v.places_sizes = sizes
-  return ("shard(ints(%d, { %s }, %d), %s)"):format(g:seed(), numbers(sizes), size_of(v.x, v.d), g:placement(sizes))
+  return ("shard(ints(%d, { %s }, %d), %s)"):format(g:seed(), numbers(sizes), size_of(v.x, v.d),
+    g:placement(sizes))
 end
 function place.placed(g, v) return v.places_sizes and values(g, v, v.places_sizes) or nil end
 
 function place.m(g, v)
-  local found = g.random:chance(0.4) and g:pick(function(info) return info.dtype == "bool" and same_shape(info, v.x) end)
+  local found = g.random:chance(0.4) and g:pick(function(info) return info.dtype == "bool"
+    and same_shape(info, v.x) end)
   if found then return found.name end
-  return ("shard(mask(%d, { %s }), %s)"):format(g:seed(), numbers(v.x.shape), g:placement(v.x.shape))
+  return ("shard(mask(%d, { %s }), %s)"):format(g:seed(), numbers(v.x.shape),
+    g:placement(v.x.shape))
 end
 
 --- Classes for a loss on [rows, classes, ...].

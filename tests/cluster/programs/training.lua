@@ -1,5 +1,5 @@
 --- Programs that are the loss function of a training step: their first line makes the parameters
---- `p`, the second the batch `b`, the third the sharding `rules`; the others make `loss` of p and b.
+--- `p`, the second the batch `b`, the third the sharding `rules`; the others compute `loss`.
 local redco = require "redco"
 local torch = require "redco.torch"
 
