@@ -108,8 +108,8 @@ for seed = options.seed, options.seed + options.count - 1 do
   n_run = n_run + 1
 end
 if is_first then
-  local summary = "%s: %d programs from seed %d, %d failed; %d refused lines, %d near misses, %.1f s"
-  print(summary:format(layout, n_run, options.seed, n_failed, compare.n_refused, compare.n_suspected,
+  print(("%s: %d programs from seed %d, %d failed; %d refused lines, %d near misses, %.1f s")
+    :format(layout, n_run, options.seed, n_failed, compare.n_refused, compare.n_suspected,
     os.clock() - started))
 end
 os.exit(n_failed > 0 and 1 or 0)

@@ -27,6 +27,12 @@ local function kind_of(dtype)
   return dtype == "bool" and "bool" or dtype:find "complex" and "complex" or "int"
 end
 
+--- The text of a constant, sharded; in a loss function the Trainer shards.
+function Draw:sharded(text, sizes)
+  if self.is_training then return text end
+  return ("shard(%s, %s)"):format(text, self:placement(sizes))
+end
+
 function Draw:seed() return self.random:between(1, 9999) end
 function Draw:size() return self.random:choice(self.sizes) end
 
@@ -125,10 +131,10 @@ function Draw:input(sizes, dtype, needs_grad)
   end
   local line = name .. " = "
   local choice = self.random:below(20)
-  if choice < 2 then
+  if choice < 2 or self.is_training then
     line = line .. make
   else
-    local placement = self:placement(sizes, dtype ~= "bool" and not make:find "special")
+    local placement = self:placement(sizes, dtype ~= "bool" and not self.is_special)
     line = line .. (placement:find "sum" and "terms" or "shard") .. "(" .. make .. ", "
       .. placement .. ")"
   end
@@ -218,9 +224,11 @@ end
 function Draw:differentiate(names, sum, prefix)
   local env, made = self.env, {}
   env[sum] = 0
-  local lines = { sum .. " = 0" }
+  local lines, kinds = { sum .. " = 0" }, {}
+  for _, name in ipairs(names) do kinds[name] = self.random:chance(0.3) and "total" or "term" end
   local function add(name)
-    local line = ("%s = %s + term(%s, %.1f)"):format(sum, sum, name, 0.3 + 0.1 * (#lines % 5))
+    local line = ("%s = %s + %s(%s, %.1f)"):format(sum, sum, kinds[name] or "term", name,
+      0.3 + 0.1 * (#lines % 5))
     lines[#lines + 1] = line
     local ok = pcall(setfenv(loadstring(line), env))
     if not ok then table.remove(lines) end

@@ -33,6 +33,13 @@ function globals.term(x, weight)
   return (x:double() * weight):sin():sum()
 end
 
+--- The weighted sum of x: its gradient is one expanded number.
+function globals.total(x, weight)
+  if not x then return 0 end
+  if x.dtype:find "^complex" then x = torch.view_as_real(x) end
+  return x:double():sum() * weight
+end
+
 --- A tensor of another dtype, never x itself.
 function globals.cast(x, dtype) return x:to(dtype, { copy = true }) end
 

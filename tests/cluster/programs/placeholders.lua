@@ -224,7 +224,7 @@ local function index_of(g, size, n, is_distinct)
   end
   local text = #list == 0 and "torch.tensor({}, { dtype = 'int64' })"
     or ("torch.tensor { %s }"):format(numbers(list))
-  if g.random:chance(0.3) then text = ("shard(%s, %s)"):format(text, g:placement({ #list })) end
+  if g.random:chance(0.3) then text = g:sharded(text, { #list }) end
   return text
 end
 
@@ -256,8 +256,7 @@ function place.flat_index(g, v)
 end
 
 local function values(g, v, sizes)
-  return ("shard(randn(%d, { %s }, %q), %s)"):format(g:seed(), numbers(sizes), v.x.dtype,
-    g:placement(sizes))
+  return g:sharded(("randn(%d, { %s }, %q)"):format(g:seed(), numbers(sizes), v.x.dtype), sizes)
 end
 function place.flat_values(g, v) return values(g, v, { v.index_n }) end
 function place.rows(g, v)
@@ -283,8 +282,8 @@ function place.places(g, v)
   local sizes = { unpack(v.x.shape) }
   if g.random:chance(0.5) then sizes[v.d + 1] = g.random:between(1, sizes[v.d + 1]) end
   v.places_sizes = sizes
-  return ("shard(ints(%d, { %s }, %d), %s)"):format(g:seed(), numbers(sizes), size_of(v.x, v.d),
-    g:placement(sizes))
+  return g:sharded(("ints(%d, { %s }, %d)"):format(g:seed(), numbers(sizes), size_of(v.x, v.d)),
+    sizes)
 end
 function place.placed(g, v) return v.places_sizes and values(g, v, v.places_sizes) or nil end
 
@@ -292,8 +291,7 @@ function place.m(g, v)
   local found = g.random:chance(0.4) and g:pick(function(info) return info.dtype == "bool"
     and same_shape(info, v.x) end)
   if found then return found.name end
-  return ("shard(mask(%d, { %s }), %s)"):format(g:seed(), numbers(v.x.shape),
-    g:placement(v.x.shape))
+  return g:sharded(("mask(%d, { %s })"):format(g:seed(), numbers(v.x.shape)), v.x.shape)
 end
 
 --- Classes for a loss on [rows, classes, ...].
@@ -303,7 +301,7 @@ function place.classes(g, v)
   v.classes_n = n
   local sizes = { unpack(v.x.shape) }
   table.remove(sizes, 2)
-  return ("shard(ints(%d, { %s }, %d), %s)"):format(g:seed(), numbers(sizes), n, g:placement(sizes))
+  return g:sharded(("ints(%d, { %s }, %d)"):format(g:seed(), numbers(sizes), n), sizes)
 end
 function place.classes_n(_, v) return v.classes_n and tostring(v.classes_n) or nil end
 function place.size0(_, v) return tostring(v.x.shape[1]) end
