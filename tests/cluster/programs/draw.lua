@@ -176,22 +176,34 @@ local function has_ties(t)
   return sorted:diff():eq(0):any():item()
 end
 
---- Draws one operator and runs it; returns whether there is one more line.
-function Draw:step()
-  local row, x
+--- Chooses a group, a row and its <x>. Now and then these are the group and the tensor of the step
+--- before: calls that differ in little must not be taken for one another.
+function Draw:choose()
+  local last = self.random:chance(0.2) and self.last
   for _ = 1, 8 do
-    local group = groups[self.random:weighted(group_names, self.group_weights, self.group_total)]
-    row = self.random:weighted(group, group.weights, group.total)
+    local group = last and last.group
+      or groups[self.random:weighted(group_names, self.group_weights, self.group_total)]
+    local row = self.random:weighted(group, group.weights, group.total)
     local kind, dims = row.kind or "float", row.dims or { 0 }
-    x = self:pick(function(info)
+    local function is_right(info)
       return is_of_kind(info, kind) and info.ndim >= dims[1] and info.ndim <= (dims[2] or 9)
         and not (row.writes and info.is_leaf)
-    end)
-    if x then break end
+    end
+    local x
+    if last then x = is_right(last.x) and last.x else x = self:pick(is_right) end
+    if x then
+      self.last = { row = row, group = group, x = x, fixed = {}, index_n = last and last.index_n }
+      return self.last
+    end
   end
-  if not x then return false end
-  local text = self:fill { row = row, x = x, fixed = {} }
+end
+
+--- Draws one operator and runs it; returns whether there is one more line.
+function Draw:step()
+  local v = self:choose()
+  local text = v and self:fill(v)
   if not text then return false end
+  local row, x = v.row, v.x
   if row.distinct and has_ties(self.env[x.name]) then return false end
   local n, names = row.n or 1, {}
   if n == 0 then

@@ -242,7 +242,7 @@ place.index0, place.index1, place.index2, place.index_last = index_at(0), index_
 
 function place.index(g, v)
   if not the_dimension(g, v) then return nil end
-  v.index_n = g.random:between(1, 4)
+  v.index_n = v.index_n or g.random:between(1, 4)
   return index_of(g, size_of(v.x, v.d), v.index_n)
 end
 function place.distinct_index(g, v)
