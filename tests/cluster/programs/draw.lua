@@ -192,7 +192,8 @@ function Draw:choose()
     local x
     if last then x = is_right(last.x) and last.x else x = self:pick(is_right) end
     if x then
-      self.last = { row = row, group = group, x = x, fixed = {}, index_n = last and last.index_n }
+      self.last = { row = row, group = group, x = x, fixed = {},
+        index_n = last and last.index_n or nil }
       return self.last
     end
   end
