@@ -86,6 +86,8 @@ function Compare:run_sharded(steps, env, errors)
   local order, kind, line, message = training.step(self.deployer, head, env, function()
     return run_lines(steps, env, errors, training.n_head + 1)
   end)
+  -- Backward and the step have no line that could be left out.
+  if kind == "step" then kind = is_refusal(message) and "refused" or "error" end
   return kind, line, message, order
 end
 
@@ -103,11 +105,15 @@ end
 
 local function words(t) return table.concat(t.shape, ",") .. " " .. t.dtype end
 
---- As words() without sizes of the part, for what must be alike everywhere.
+local function placement_words(t)
+  local place = t:placement()
+  return place.dp .. " " .. place.mp
+end
+
+--- What must be alike on all processes.
 local function metadata(t)
   if not torch.is_tensor(t) then return tostring(t) end
-  local place = t:placement()
-  return ("%s / %s / %s %s"):format(words(t), table.concat(t:stride(), ","), place.dp, place.mp)
+  return ("%s, strides %s, %s"):format(words(t), table.concat(t:stride(), ","), placement_words(t))
 end
 
 --- Collectives, gathers and calls of operators since the start.
@@ -207,6 +213,7 @@ function Compare:run(lines)
     local verdict = self:run_once(lines)
     if not verdict or verdict.kind ~= "refused" then return verdict, lines end
     self.n_refused = self.n_refused + 1
+    if training.is_training(lines) and verdict.line <= training.n_head then return nil, lines end
     local rest = { unpack(lines) }
     table.remove(rest, verdict.line)
     lines = rest
@@ -229,20 +236,20 @@ function Compare:run_once(steps)
     run_plain(steps, plain, order)
   end
   local names = results_of(plain)
-  local text = { tostring(kind), tostring(line) }
+  local shapes, strides = { tostring(kind), tostring(line) }, {}
   local complete = true
   for _, name in ipairs(names) do
     local value = rawget(env, name)
     if value == nil then complete = false end
-    text[#text + 1] = name .. " " .. metadata(value)
+    local is_tensor = torch.is_tensor(value)
+    shapes[#shapes + 1] = is_tensor and words(value) .. placement_words(value) or tostring(value)
+    strides[#strides + 1] = is_tensor and table.concat(value:stride(), ",") or ""
   end
-  local own = table.concat(text, "\n")
   local after = counts()
   for i = 1, #after do after[i] = after[i] - before[i] end
   local kinds = { ["nil"] = 0, refused = 1, error = 2, ["no error"] = 3 }
-  local rows = self:everyone { kinds[tostring(kind)], line or 0, hash(own),
-    hash(table.concat(after, " ")),
-    unpack(after) }
+  local rows = self:everyone { kinds[tostring(kind)], line or 0, hash(table.concat(shapes, "\n")),
+    hash(table.concat(strides, "\n")), hash(table.concat(after, " ")), unpack(after) }
   for _, row in ipairs(rows) do
     for i = 1, 2 do
       if row[i] ~= rows[1][i] then
@@ -254,18 +261,21 @@ function Compare:run_once(steps)
   if kind then
     return { kind = kind, line = line, message = message, text = steps[line] }
   end
-  for i, what in ipairs { "metadata", "counters" } do
+  local unlike
+  for i, what in ipairs { "placement", "metadata", "counters" } do
     for _, row in ipairs(rows) do
-      if row[2 + i] ~= rows[1][2 + i] then
+      if row[2 + i] ~= rows[1][2 + i] and not unlike then
         local numbers = ("collectives, gathers and calls: %s; and %s"):format(
-          table.concat(rows[1], " ", 5), table.concat(row, " ", 5))
-        return { kind = what, message = "not the same on all processes",
-          details = i == 1 and self:differing(names, env) or numbers }
+          table.concat(rows[1], " ", 6), table.concat(row, " ", 6))
+        unlike = { kind = what, message = "not the same on all processes",
+          details = i < 3 and self:differing(names, env) or numbers }
       end
     end
   end
+  -- Of the others the values tell more.
+  if unlike and unlike.kind == "placement" then return unlike end
   if not complete then return { kind = "missing", message = "a variable has no value" } end
-  -- Sizes, dtypes and strides are the same everywhere from here on.
+  -- Sizes, dtypes and placements are the same everywhere from here on.
   for _, name in ipairs(names) do
     local a, b = env[name], plain[name]
     if torch.is_tensor(a) ~= torch.is_tensor(b) then return { kind = "presence", name = name } end
@@ -286,6 +296,7 @@ function Compare:run_once(steps)
     local verdict = self:judge(steps, env, plain, names, allowed, order)
     if verdict then return verdict end
   end
+  if unlike then return unlike end
   for _, name in ipairs(names) do
     local a, b = env[name], plain[name]
     if a and not is_training and name:find "^x" and a:numel() > 1
@@ -318,9 +329,9 @@ function Compare:judge(steps, env, plain, names, close, order)
       local name = names[row[1]]
       local kind = name:find "^x" and "value" or name:find "^[hs]" and "second gradient"
         or name:find "^u" and "parameter" or name == "loss" and "loss" or "gradient"
-      found = { kind = kind, name = name, message = ("off by %.3g on process %d, %s"):format(row[2],
-        process - 1,
-          metadata(env[name])), actual = wholes[name], expected = plain[name] }
+      found = { kind = kind, name = name, actual = wholes[name], expected = plain[name],
+        message = ("off by %.3g on process %d, %s"):format(row[2], process - 1,
+          metadata(env[name])) }
     end
   end
   return found

@@ -98,4 +98,43 @@ x2 = x1:permute { 2, 0, 1 }
 loss = 0
 loss = loss + term(x2, 0.4)
 gx1 = grads(loss, { x1 })]],
+  -- A view that was gathered has other strides than plain: autograd makes it anew from its base.
+  [[
+x1 = shard(randn(5, { 8, 2 }), { dp = 1, mp = 1 }):requires_grad_()
+x2 = x1 * 1
+x3 = x2:select(1, 0)
+x2:transpose_(0, 0)
+loss = 0
+loss = loss + term(x3, 0.4)
+gx1 = grads(loss, { x1 })]],
+  [[
+x1 = shard(randn(239, { 7, 7 }), { dp = 1, mp = 1 }):requires_grad_()
+x2 = x1 * 1
+x3 = x2:diagonal()
+x2:expand { 7, 7 }:mul_(3.5)
+loss = 0
+loss = loss + term(x3, 0.3)
+gx1 = grads(loss, { x1 })]],
+  -- contiguous() is the tensor itself on one process and a copy on another.
+  [[
+x1 = shard(randn(3, { 3, 5, 2 }), { dp = 0, mp = 0 })
+x2 = x1:transpose(0, 1) * 1
+x2:contiguous():mul_(2)]],
+  -- Terms of one sum in different memory orders.
+  [[
+x1 = randn(1, { 3, 6, 4 })
+x2 = randn(2, { 4, 4 }):requires_grad_()
+x3 = shard(randn(3, { 8, 6 }), { dp = 0, mp = 0 }):requires_grad_()
+x4 = shard(randn(4, { 6, 8 }), { dp = 1, mp = 1 }):requires_grad_()
+x5 = torch.linear(x1, x2):tanh()
+x6 = torch.linear(torch.linear(x5:transpose(-1, -2), x3):tanh(), x4):transpose(-1, -2)
+x7 = x5 + x6
+loss = 0
+loss = loss + total(x7, 0.4)
+gx2, gx3, gx4 = grads(loss, { x2, x3, x4 })]],
+  -- Cached plans of other indices.
+  [[
+x1 = shard(randn(7, { 4, 4 }), { dp = 0, mp = 0 })
+x2 = x1[torch.tensor { 2, 0 }]
+x3 = x1[{ {}, torch.tensor { 2, 0 } }] ]],
 }

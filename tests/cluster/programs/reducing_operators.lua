@@ -113,6 +113,11 @@ for _, row in ipairs {
   { "torch.prelu(<x>, <w>)", dims = { 2 }, w = { 1 }, weight = 0.5 },
   { "torch.pixel_shuffle(<x>, 2)", dims = { 3, 4 }, weight = 0.2 },
   { "torch.cosine_similarity(<x>, <s>, <d>)" },
+  { "(function(h) return h + torch.linear(torch.linear(h, <w>):tanh(), <w2>) end)(<x>:tanh())",
+    w = { "n", -1 }, w2 = { -1, "n" }, weight = 2 },
+  { "(function(h) return h + torch.linear(torch.linear(h:transpose(-1, -2), <w>):tanh(), <w2>)"
+    .. ":transpose(-1, -2) end)(<x>:tanh())", dims = { 2 }, w = { "n", -2 }, w2 = { -2, "n" },
+    weight = 3 },
 } do
   row.dims = row.dims or { 1 }
   layers[#layers + 1] = row

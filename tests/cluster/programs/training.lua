@@ -79,7 +79,7 @@ function training.step(deployer, head, env, run)
     per_device_batch_size = math.ceil(n / deployer.mesh.dp) })
   env.p, env.b = nil, nil
   if results and results[1] then return order, unpack(results) end
-  if not ok then return order, "error", training.n_head, tostring(message) end
+  if not ok then return order, "step", training.n_head, tostring(message) end
   for key, param in pairs(trainer.params) do env["u" .. key] = param:detach() end
   return order
 end
