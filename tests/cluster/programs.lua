@@ -50,8 +50,8 @@ local function report(name, failure, lines)
   io.flush()
 end
 
-local function verdict_of(program)
-  local ok, failure, lines = pcall(compare.run, compare, program)
+local function verdict_of(program, method)
+  local ok, failure, lines = pcall(method, compare, program)
   if ok then return failure, lines end
   return { kind = "apart", message = failure, fatal = true }, program
 end
@@ -65,7 +65,7 @@ local function run(name, program)
   for n = options.prefixes and 1 or #program, #program do
     local prefix = { unpack(program, 1, n) }
     note(name, prefix)
-    failure, lines = verdict_of(prefix)
+    failure, lines = verdict_of(prefix, compare.run)
     if failure then break end
   end
   if not failure then return end
@@ -77,7 +77,7 @@ local function run(name, program)
   end
   if options.minimize then
     lines = minimize.lines(lines, function(candidate)
-      local verdict = compare:run_once(candidate)
+      local verdict = verdict_of(candidate, compare.run_once)
       if verdict and verdict.fatal then
         report(name, verdict, candidate)
         os.exit(3)
