@@ -52,17 +52,39 @@ local function compiled(steps)
   return chunks
 end
 
---- Runs every line; one that fails is left out. Returns the messages by line. The batch of a
---- training step may have another `order`.
-local function run_plain(steps, env, order)
+--- Runs lines from `first` to `last`; one that fails is left out. Returns the messages by line.
+local function run_some(steps, env, first, last)
   local errors = {}
   for i, chunk in ipairs(compiled(steps)) do
-    local ok, message = pcall(setfenv(chunk, env))
-    if not ok then errors[i] = tostring(message) end
-    if i == training.n_head and order then training.reorder(env, order) end
+    if i >= first and i <= last then
+      local ok, message = pcall(setfenv(chunk, env))
+      if not ok then errors[i] = tostring(message) end
+    end
   end
-  if training.is_training(steps) then training.update(env) end
   return errors
+end
+
+--- Runs a program in a new environment; returns that and the messages by line. `orders` are those
+--- of a training step's batch.
+local function run_plain(steps, new_env, orders)
+  local env = new_env()
+  if not training.is_training(steps) then return env, run_some(steps, env, 1, #steps) end
+  local n = training.n_head
+  run_some(steps, env, 1, n)
+  if orders and orders.trained then
+    training.reorder(env, orders.trained)
+  end
+  local errors = run_some(steps, env, n + 1, #steps)
+  training.update(env)
+  if orders and orders.evaluated and env.ua then
+    local own = new_env()
+    run_some(steps, own, 1, n)
+    training.reorder(own, orders.evaluated)
+    for key in pairs(own.p) do own.p[key] = env["u" .. key] end
+    run_some(steps, own, n + 1, #steps)
+    env.ue = torch.is_tensor(own.loss) and own.loss:detach() or nil
+  end
+  return env, errors
 end
 
 --- Runs as plain tensors did; ends at the first line that fails where they do not, or the other way
@@ -78,17 +100,17 @@ local function run_lines(steps, env, errors, first)
   end
 end
 
---- The same for a whole program; the last result is the order of a training step's batch.
+--- The same for a whole program; the last result is the orders of a training step's batch.
 function Compare:run_sharded(steps, env, errors)
   if not training.is_training(steps) then return run_lines(steps, env, errors, 1) end
   local head = environment.plain()
-  run_plain({ unpack(steps, 1, training.n_head) }, head)
-  local order, kind, line, message = training.step(self.deployer, head, env, function()
-    return run_lines(steps, env, errors, training.n_head + 1)
-  end)
+  run_some(steps, head, 1, training.n_head)
+  local orders, kind, line, message = training.step(self.deployer, head, env, steps,
+    function(own) return run_lines(steps, own, errors, training.n_head + 1) end,
+    function() return environment.sharded(self.mesh) end)
   -- Backward and the step have no line that could be left out.
   if kind == "step" then kind = is_refusal(message) and "refused" or "error" end
-  return kind, line, message, order
+  return kind, line, message, orders
 end
 
 -- Comparing -------------------------------------------------------------------------------------
@@ -187,12 +209,13 @@ end
 
 --- How far the plain values may be off from what they should be: their distance from those in
 --- float64, and from those of inputs that differ by a rounding. Large where a program jumps.
-local function sensitivities(steps, plain, names, order)
+local function sensitivities(steps, plain, names, orders)
   local allowed = {}
   for _, name in ipairs(names) do allowed[name] = 0 end
   for seed = 0, 5 do
-    local env = seed == 0 and environment.exact() or environment.noisy(seed)
-    run_plain(steps, env, order)
+    local env = run_plain(steps, function()
+      return seed == 0 and environment.exact() or environment.noisy(seed)
+    end, orders)
     for _, name in ipairs(names) do
       local value, other = plain[name], env[name]
       if torch.is_tensor(value) and torch.is_tensor(other) then
@@ -223,17 +246,15 @@ end
 
 --- The verdict of one run: nil, or { kind, name or line, message }.
 function Compare:run_once(steps)
-  local plain = environment.plain()
-  local errors = run_plain(steps, plain)
+  local plain, errors = run_plain(steps, environment.plain)
   local is_training = training.is_training(steps)
   if is_training and not (torch.is_tensor(plain.loss)
     and plain.loss.requires_grad) then return nil end
   local env = environment.sharded(self.mesh)
   local before = counts()
-  local kind, line, message, order = self:run_sharded(steps, env, errors)
-  if order then
-    plain = environment.plain()
-    run_plain(steps, plain, order)
+  local kind, line, message, orders = self:run_sharded(steps, env, errors)
+  if orders then
+    plain = run_plain(steps, environment.plain, orders)
   end
   local names = results_of(plain)
   local shapes, strides = { tostring(kind), tostring(line) }, {}
@@ -293,7 +314,7 @@ function Compare:run_once(steps)
   for _, row in ipairs(self:everyone { bad }) do suspected = suspected or row[1] > 0 end
   if suspected then
     self.n_suspected = self.n_suspected + 1
-    local verdict = self:judge(steps, env, plain, names, allowed, order)
+    local verdict = self:judge(steps, env, plain, names, allowed, orders)
     if verdict then return verdict end
   end
   if unlike then return unlike end
@@ -308,7 +329,7 @@ function Compare:run_once(steps)
 end
 
 --- Compares whole tensors, and takes for right what rounding explains.
-function Compare:judge(steps, env, plain, names, close, order)
+function Compare:judge(steps, env, plain, names, close, orders)
   local wholes, bad = {}, {}
   for _, name in ipairs(names) do
     if env[name] then
@@ -316,7 +337,7 @@ function Compare:judge(steps, env, plain, names, close, order)
       if not is_close(wholes[name], plain[name], close) then bad[#bad + 1] = name end
     end
   end
-  local allowed = #bad > 0 and sensitivities(steps, plain, bad, order) or {}
+  local allowed = #bad > 0 and sensitivities(steps, plain, bad, orders) or {}
   local index, far = 0, 0
   for i, name in ipairs(bad) do
     local off = off_by(wholes[name], plain[name])

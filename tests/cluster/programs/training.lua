@@ -38,9 +38,17 @@ function training.reorder(env, order)
   for key, tensor in pairs(env.b) do env.b[key] = tensor[torch.tensor(order)] end
 end
 
---- Trains one step; run(env) runs the lines of the loss function. Returns what it returns and the
---- order that the batch had.
-function training.step(deployer, head, env, run)
+--- Whether the loss can be evaluated: in inference mode nothing has a gradient.
+local function may_evaluate(steps)
+  for _, line in ipairs(steps) do
+    if line:find("gradient(", 1, true) or line:find("checkpoint(", 1, true) then return false end
+  end
+  return true
+end
+
+--- Trains one step and evaluates; run(env) runs the lines of the loss function. Returns the orders
+--- that the batch had, { trained, evaluated }, and what run returns.
+function training.step(deployer, head, env, steps, run, new_env)
   for key, tensor in pairs(head.p) do head.p[key] = tensor:detach() end
   local keys, examples, order = sorted_keys(head.b), {}, nil
   local n = head.b[keys[1]]:size(0)
@@ -63,7 +71,14 @@ function training.step(deployer, head, env, run)
       end
       return batch
     end,
-    loss_fn = function(_, _, params, batch)
+    loss_fn = function(_, _, params, batch, is_training)
+      if not is_training then
+        local own = new_env()
+        own.p, own.b = params, batch
+        local kind, line, message = run(own)
+        if kind then error("line " .. line .. ": " .. message, 0) end
+        return own.loss
+      end
       env.p, env.b = params, batch
       results = { run(env) }
       if results[1] then error("line " .. results[2] .. ": " .. results[3], 0) end
@@ -75,13 +90,19 @@ function training.step(deployer, head, env, run)
       return loss
     end,
   }
-  local ok, message = pcall(trainer.train, trainer, { examples = examples,
-    per_device_batch_size = math.ceil(n / deployer.mesh.dp) })
+  local data = { examples = examples, per_device_batch_size = math.ceil(n / deployer.mesh.dp) }
+  local ok, message = pcall(trainer.train, trainer, data)
   env.p, env.b = nil, nil
-  if results and results[1] then return order, unpack(results) end
-  if not ok then return order, "step", training.n_head, tostring(message) end
-  for key, param in pairs(trainer.params) do env["u" .. key] = param:detach() end
-  return order
+  if results and results[1] then return { trained = order }, unpack(results) end
+  if not ok then return { trained = order }, "step", training.n_head, tostring(message) end
+  for key, param in pairs(trainer.params) do env["u" .. key] = param:detach():clone() end
+  local orders = { trained = order }
+  if may_evaluate(steps) then
+    ok, message = pcall(trainer.eval_loss, trainer, data)
+    if not ok then return orders, "step", training.n_head, "eval_loss: " .. tostring(message) end
+    env.ue, orders.evaluated = torch.tensor(message, { dtype = "float64" }), order
+  end
+  return orders
 end
 
 return training
