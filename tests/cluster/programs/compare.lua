@@ -304,6 +304,9 @@ function Compare:run_once(steps)
       return { kind = "shape or dtype", name = name, message = words(a) .. ", expected "
         .. words(b) }
     end
+    if a and not is_training and a.requires_grad ~= b.requires_grad then
+      return { kind = "requires_grad", name = name, message = tostring(a.requires_grad) }
+    end
   end
   local bad, allowed = 0, tolerance_of(plain, names)
   for i, name in ipairs(names) do

@@ -268,6 +268,14 @@ function Draw:differentiate(names, sum, prefix)
   return ok and made or {}
 end
 
+--- Writes to some tensors at the end, when no gradient needs them: who shares their memory shows.
+function Draw:poke()
+  for _ = 1, self.random:below(3) do
+    local x = self:pick(function(info) return info.kind == "float" and not info.is_leaf end)
+    if x then self:run(("no_grad(function() %s:add_(0.5) end)"):format(x.name)) end
+  end
+end
+
 --- Tensors for a loss.
 function Draw:terms()
   local names = {}
@@ -397,6 +405,7 @@ function draw(seed, is_training)
     end
     if #again > 0 then self:differentiate(again, "second", "h") end
   end
+  if not is_training then self:poke() end
   return { seed = seed, steps = self.steps, env = self.env, is_special = self.is_special }
 end
 
