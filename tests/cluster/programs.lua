@@ -1,9 +1,12 @@
 -- Random programs on sharded tensors, against the same on plain ones. Run it in several processes:
 --   redco-lua --nproc 2 programs.lua --n_model_shards=2 --seed=1 --count=1000
--- A failure prints the seed and a small program that fails alike. With --log=FILE the program that
--- runs is in that file; --lines=FILE runs the program in a file; --found=1 runs those of found.lua
--- first; --prefixes runs the first line of each program, the first two, ... until one fails.
--- Exit code 1: programs failed; 3: the processes went apart, so that no other could be run.
+-- A failure prints the seed and a small program that fails alike. Exit code 1: programs failed; 3:
+-- the processes went apart, so that no other could be run. More options:
+--   --found=1           runs those of found.lua first, from number 1 on
+--   --lines=FILE        runs the program in a file
+--   --log=FILE          keeps the program that runs in a file, for crashes
+--   --prefixes          runs the first line of a program, the first two, ... until it fails
+--   --without="a b"     draws no lines with these words
 local folder = debug.getinfo(1, "S").source:match "^@(.*/)" or "./"
 package.path = folder .. "?.lua;" .. package.path
 
@@ -14,8 +17,8 @@ local found = require "programs.found"
 local minimize = require "programs.minimize"
 
 local options = redco.options { n_model_shards = 1, zero = 0, seed = 1, count = 100, log = "",
-  lines = "",
-  found = 0, minimize = true, prefixes = false, print = false, timeout = 20 }
+  lines = "", found = 0, minimize = true, prefixes = false, print = false, timeout = 20,
+  without = "" }
 local deployer = redco.Deployer { seed = 1, n_model_shards = options.n_model_shards,
   zero = options.zero, zero_min_size = 1, verbose = false, collective_timeout = options.timeout }
 local layout = ("%dx%d"):format(deployer.mesh.dp, deployer.mesh.mp)
@@ -104,7 +107,8 @@ for i = options.found > 0 and options.found or #found + 1, #found do
   run("found program " .. i, lines)
 end
 for seed = options.seed, options.seed + options.count - 1 do
-  run("seed " .. seed, draw(seed, seed % (options.zero > 0 and 2 or 10) == 0).steps)
+  local is_training = seed % (options.zero > 0 and 2 or 10) == 0
+  run("seed " .. seed, draw(seed, is_training, options.without).steps)
   n_run = n_run + 1
 end
 if is_first then

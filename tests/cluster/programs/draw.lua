@@ -219,6 +219,7 @@ end
 
 --- Runs a line; now and then one that fails is kept: it must fail on sharded tensors too.
 function Draw:attempt(line, names)
+  for word in self.without:gmatch "%S+" do if line:find(word, 1, true) then return false end end
   local ok = self:run(line, names)
   if not ok and self.random:chance(0.03) then
     self.steps[#self.steps + 1] = line
@@ -344,10 +345,10 @@ end
 
 --- The program of a seed: { seed, steps = lines, env = variables of its plain run, is_special }.
 local draw
-function draw(seed, is_training)
+function draw(seed, is_training, without)
   local random = Random.new(seed)
   local self = setmetatable({ random = random, env = environment.plain(), steps = {}, pool = {},
-    leaves = {}, n = 0, is_training = is_training }, Draw)
+    leaves = {}, n = 0, is_training = is_training, without = without or "" }, Draw)
   self.dtype, self.is_special = dtype_of(random), random:chance(0.08)
   -- A Trainer stops at a loss that is not finite.
   if is_training then self.is_special = false end
@@ -382,7 +383,7 @@ function draw(seed, is_training)
     end
     ::continue::
   end
-  if is_training and not self:head(shapes) then return draw(seed) end
+  if is_training and not self:head(shapes) then return draw(seed, false, without) end
   if self.dtype == "float64" and random:chance(0.12) and self.pool[1] then
     local name = self:new_name()
     self:run(("%s = torch.complex(%s, %s * 0.5)"):format(name, self.pool[1].name,
@@ -395,7 +396,7 @@ function draw(seed, is_training)
   end
   if is_training then
     self.leaves = { "p.a", "p.b", "p.c" }
-    if not self:add_loss() then return draw(seed) end
+    if not self:add_loss() then return draw(seed, false, without) end
   elseif #self.leaves > 0 then
     local first = self:differentiate(self:terms(), "loss", "g")
     local again = {}
