@@ -1,6 +1,7 @@
 --- Runs a program on plain and on sharded tensors and finds out whether they differ. Every process
 --- runs it alike, and comes to the same verdict.
 local redco = require "redco"
+local closeness = require "programs.closeness"
 local environment = require "programs.environment"
 local training = require "programs.training"
 local torch = require "redco.torch"
@@ -18,10 +19,6 @@ local function is_refusal(message)
   for _, text in ipairs(refusals) do if message:find(text, 1, true) then return true end end
   return false
 end
-
---- How far values may be off where rounding explains no more, relative to the largest one.
-local tolerance = { float64 = 1e-9, float32 = 1e-4, float16 = 4e-3, bfloat16 = 3e-2,
-  complex128 = 1e-9, complex64 = 1e-4 }
 
 function Compare.new(deployer)
   local n = deployer.n_processes
@@ -125,17 +122,11 @@ local function results_of(env)
   return names
 end
 
-local function words(t) return table.concat(t.shape, ",") .. " " .. t.dtype end
-
-local function placement_words(t)
-  local place = t:placement()
-  return place.dp .. " " .. place.mp
-end
-
 --- What must be alike on all processes.
 local function metadata(t)
   if not torch.is_tensor(t) then return tostring(t) end
-  return ("%s, strides %s, %s"):format(words(t), table.concat(t:stride(), ","), placement_words(t))
+  return ("%s, strides %s, %s"):format(closeness.words(t), table.concat(t:stride(), ","),
+    closeness.placement_words(t))
 end
 
 --- Collectives, gathers and calls of operators since the start.
@@ -148,71 +139,17 @@ local function counts()
   return { collectives, gathers, counters.plans_made + counters.plans_found }
 end
 
-local function placement_of(word)
-  if word == "replicate" then return nil end
-  local dim, block = word:match "^shard%((%d+), block = (%d+)%)$"
-  if dim then return { dim = tonumber(dim), block = tonumber(block) } end
-  return tonumber(word:match "^shard%((%d+)%)$") or false
-end
-
---- The tolerance of the least precise dtype among the tensors: the others are made of it.
-local function tolerance_of(env, names)
-  local largest = 0
-  for _, name in ipairs(names) do
-    if env[name] then largest = math.max(largest, tolerance[env[name].dtype] or 0) end
+--- The place in the list of the first name whose parts are not near those of the plain tensor, or
+--- 0. Of sums to come, or of the others, which need no other process.
+local function first_off(names, env, plain, allowed, of_sums)
+  local first = 0
+  for i, name in ipairs(names) do
+    local a = rawget(env, name)
+    if torch.is_tensor(a) and closeness.is_sum(a) == of_sums and not closeness.is_part_close(a,
+      plain[name], allowed)
+      and first == 0 then first = i end
   end
-  return largest
-end
-
---- Two tensors with zeros where one is NaN and the other NaN or infinite: the order of additions
---- decides which of these an overflow becomes.
-local function without_overflow(a, b)
-  local both = a:isfinite():logical_or(b:isfinite()):logical_not()
-  local either = both:logical_and(a:isnan():logical_or(b:isnan()))
-  return a:masked_fill(either, 0), b:masked_fill(either, 0)
-end
-
---- Equal, or near enough for rounding.
-local function is_close(a, b, allowed)
-  if words(a) ~= words(b) then return false end
-  a, b = a:detach(), b:detach()
-  if a.dtype:find "complex" then
-    if a:is_conj() then a = a:resolve_conj() end
-    if b:is_conj() then b = b:resolve_conj() end
-    a, b = torch.view_as_real(a), torch.view_as_real(b)
-  end
-  -- LibTorch's equal fails for some strides.
-  a, b = a:contiguous(), b:contiguous()
-  if torch.equal(a, b) then return true end
-  if not tolerance[a.dtype] then return false end
-  a, b = without_overflow(a:double(), b:double())
-  local top = b:nan_to_num(0, 0, 0):abs():max():item()
-  return torch.allclose(a, b, { rtol = 0, atol = allowed * math.max(top, 1), equal_nan = true })
-end
-
---- Whether the own part is that of the plain tensor. A sum to come is made whole for it.
-local function is_part_close(actual, plain, allowed)
-  if not actual:is_sharded() then return is_close(actual, plain, allowed) end
-  local place = actual:placement()
-  local dp, mp = placement_of(place.dp), placement_of(place.mp)
-  if dp == false or mp == false then return is_close(actual:full(), plain, allowed) end
-  local ok, expected = pcall(redco.shard, plain:detach(), { dp = dp, mp = mp })
-  return ok and is_close(actual:detach():to_local(), expected:to_local(), allowed)
-end
-
---- Numbers of float64 for what is compared by its size.
-local function as_numbers(t)
-  t = t:detach()
-  if t.dtype:find "complex" then t = torch.view_as_real(t:resolve_conj()) end
-  return t:double()
-end
-
---- The largest difference; infinite where one alone is NaN or infinite.
-local function off_by(a, b)
-  if a:numel() == 0 then return 0 end
-  a, b = without_overflow(as_numbers(a), as_numbers(b))
-  local off = torch.where(a:eq(b), 0, (a - b):abs())
-  return off:nan_to_num(math.huge, math.huge, math.huge):max():item()
+  return first
 end
 
 --- How far the plain values may be off from what they should be: their distance from those in
@@ -230,7 +167,7 @@ local function sensitivities(steps, plain, names, orders)
         if table.concat(value.shape, ",") ~= table.concat(other.shape, ",") then
           allowed[name] = math.huge
         else
-          allowed[name] = math.max(allowed[name], 4 * off_by(value, other))
+          allowed[name] = math.max(allowed[name], 4 * closeness.off_by(value, other))
         end
       end
     end
@@ -252,91 +189,115 @@ function Compare:run(lines)
   return nil, lines
 end
 
---- The verdict of one run: nil, or { kind, name or line, message }.
-function Compare:run_once(steps)
-  local plain, errors = run_plain(steps, environment.plain)
-  local is_training = training.is_training(steps)
-  if is_training and not (torch.is_tensor(plain.loss)
-    and plain.loss.requires_grad) then return nil end
-  local env = environment.sharded(self.mesh)
-  local before = counts()
-  local kind, line, message, orders = self:run_sharded(steps, env, errors)
-  if orders then
-    plain = run_plain(steps, environment.plain, orders)
-  end
-  local names = results_of(plain)
-  local shapes, strides = { tostring(kind), tostring(line) }, {}
-  local complete = true
-  for _, name in ipairs(names) do
+--- What must be alike on all processes, as numbers: of the first difference the kind is in `alike`.
+local alike = { "apart", "apart", "placement", "metadata", "counters" }
+
+local function fingerprint(kind, line, names, env, calls)
+  local kinds = { refused = 1, error = 2, ["no error"] = 3 }
+  local shapes, strides = {}, {}
+  for i, name in ipairs(names) do
     local value = rawget(env, name)
-    if value == nil then complete = false end
     local is_tensor = torch.is_tensor(value)
-    shapes[#shapes + 1] = is_tensor and words(value) .. placement_words(value) or tostring(value)
-    strides[#strides + 1] = is_tensor and table.concat(value:stride(), ",") or ""
+    shapes[i] = is_tensor and closeness.words(value) .. closeness.placement_words(value)
+      or tostring(value)
+    strides[i] = is_tensor and table.concat(value:stride(), ",") or ""
   end
-  local after = counts()
-  for i = 1, #after do after[i] = after[i] - before[i] end
-  local kinds = { ["nil"] = 0, refused = 1, error = 2, ["no error"] = 3 }
-  local rows = self:everyone { kinds[tostring(kind)], line or 0, hash(table.concat(shapes, "\n")),
-    hash(table.concat(strides, "\n")), hash(table.concat(after, " ")), unpack(after) }
-  for _, row in ipairs(rows) do
-    for i = 1, 2 do
-      if row[i] ~= rows[1][i] then
-        return { kind = "apart", line = math.max(row[2], rows[1][2]), fatal = true,
-          message = "some processes fail here: " .. tostring(message) }
-      end
-    end
-  end
-  if kind then
-    return { kind = kind, line = line, message = message, text = steps[line] }
-  end
-  local unlike
-  for i, what in ipairs { "placement", "metadata", "counters" } do
+  return { kinds[kind] or 0, line or 0, hash(table.concat(shapes, "\n")),
+    hash(table.concat(strides, "\n")), hash(table.concat(calls, " ")) }
+end
+
+--- The verdict where processes differ: nil, or the first thing that does.
+function Compare:unlike(rows, names, env)
+  for i, kind in ipairs(alike) do
     for _, row in ipairs(rows) do
-      if row[2 + i] ~= rows[1][2 + i] and not unlike then
-        local numbers = ("collectives, gathers and calls: %s; and %s"):format(
-          table.concat(rows[1], " ", 6), table.concat(row, " ", 6))
-        unlike = { kind = what, message = "not the same on all processes",
-          details = i < 3 and self:differing(names, env) or numbers }
+      if row[i] ~= rows[1][i] then
+        local calls = ("collectives, gathers and calls: %s; and %s"):format(
+          table.concat(rows[1], " ", #alike + 2), table.concat(row, " ", #alike + 2))
+        return { kind = kind, fatal = kind == "apart" or nil, line = math.max(row[2], rows[1][2]),
+          message = "not the same on all processes",
+          details = kind == "counters" and calls or kind ~= "apart" and self:differing(names, env)
+            or nil }
       end
     end
   end
-  -- Of the others the values tell more.
-  if unlike and unlike.kind == "placement" then return unlike end
-  if not complete then return { kind = "missing", message = "a variable has no value" } end
-  -- Sizes, dtypes and placements are the same everywhere from here on.
+end
+
+--- The verdict by what all processes know of the tensors: nil, or the first thing unlike plain.
+local function metadata_verdict(names, env, plain)
+  for _, name in ipairs(names) do
+    local a, b = rawget(env, name), plain[name]
+    if a == nil or torch.is_tensor(a) ~= torch.is_tensor(b) then
+      return { kind = "presence", name = name, message = tostring(a) }
+    end
+    if a and closeness.words(a) ~= closeness.words(b) then
+      return { kind = "shape or dtype", name = name,
+        message = closeness.words(a) .. ", expected " .. closeness.words(b) }
+    end
+  end
+end
+
+--- The same by what a training step does not keep.
+local function details_verdict(names, env, plain)
   for _, name in ipairs(names) do
     local a, b = env[name], plain[name]
-    if torch.is_tensor(a) ~= torch.is_tensor(b) then return { kind = "presence", name = name } end
-    if a and words(a) ~= words(b) then
-      return { kind = "shape or dtype", name = name, message = words(a) .. ", expected "
-        .. words(b) }
-    end
-    if a and not is_training and a.requires_grad ~= b.requires_grad then
+    if a and a.requires_grad ~= b.requires_grad then
       return { kind = "requires_grad", name = name, message = tostring(a.requires_grad) }
     end
-  end
-  local bad, allowed = 0, tolerance_of(plain, names)
-  for i, name in ipairs(names) do
-    local a = env[name]
-    if a and not is_part_close(a, plain[name], allowed) then bad = bad == 0 and i or bad end
-  end
-  local suspected = false
-  for _, row in ipairs(self:everyone { bad }) do suspected = suspected or row[1] > 0 end
-  if suspected then
-    self.n_suspected = self.n_suspected + 1
-    local verdict = self:judge(steps, env, plain, names, allowed, orders)
-    if verdict then return verdict end
-  end
-  if unlike then return unlike end
-  for _, name in ipairs(names) do
-    local a, b = env[name], plain[name]
-    if a and not is_training and name:find "^x" and a:numel() > 1
-      and a:is_contiguous() ~= b:is_contiguous() then
+    if a and name:find "^x" and a:numel() > 1 and a:is_contiguous() ~= b:is_contiguous() then
       return { kind = "strides", name = name, message = ("strides %s, expected %s"):format(
         table.concat(a:stride(), ","), table.concat(b:stride(), ",")) }
     end
   end
+end
+
+--- Whether some process has a number.
+local function any_has(rows, column)
+  for _, row in ipairs(rows) do if row[column] > 0 then return true end end
+  return false
+end
+
+--- The verdict of one run: nil, or { kind, name or line, message }.
+function Compare:run_once(steps)
+  local plain, errors = run_plain(steps, environment.plain)
+  local is_training = training.is_training(steps)
+  if is_training and not (torch.is_tensor(plain.loss) and plain.loss.requires_grad) then
+    return nil
+  end
+  local env, before = environment.sharded(self.mesh), counts()
+  local kind, line, message, orders = self:run_sharded(steps, env, errors)
+  if orders then plain = run_plain(steps, environment.plain, orders) end
+  local calls = counts()
+  for i = 1, #calls do calls[i] = calls[i] - before[i] end
+  local names = results_of(plain)
+  local allowed = closeness.tolerance_of(plain, names)
+  local numbers = fingerprint(kind, line, names, env, calls)
+  numbers[#numbers + 1] = kind and 0 or first_off(names, env, plain, allowed, false)
+  for _, count in ipairs(calls) do numbers[#numbers + 1] = count end
+  local rows = self:everyone(numbers)
+  local unlike = self:unlike(rows, names, env)
+  if unlike and unlike.fatal then
+    unlike.message = "some processes fail here: " .. tostring(message)
+    return unlike
+  end
+  if kind then return { kind = kind, line = line, message = message, text = steps[line] } end
+  -- Of the others the values tell more.
+  if unlike and unlike.kind == "placement" then return unlike end
+  local verdict = metadata_verdict(names, env, plain)
+  if verdict then return verdict end
+  local has_sums = false
+  for _, name in ipairs(names) do has_sums = has_sums or env[name]
+    and closeness.is_sum(env[name]) end
+  local suspected = any_has(rows, #alike + 1)
+  if has_sums and not suspected then
+    suspected = any_has(self:everyone { first_off(names, env, plain, allowed, true) }, 1)
+  end
+  if suspected then
+    self.n_suspected = self.n_suspected + 1
+    verdict = self:judge(steps, env, plain, names, allowed, orders)
+    if verdict then return verdict end
+  end
+  if unlike then return unlike end
+  return not is_training and details_verdict(names, env, plain) or nil
 end
 
 --- Compares whole tensors, and takes for right what rounding explains.
@@ -345,13 +306,13 @@ function Compare:judge(steps, env, plain, names, close, orders)
   for _, name in ipairs(names) do
     if env[name] then
       wholes[name] = env[name]:detach():full()
-      if not is_close(wholes[name], plain[name], close) then bad[#bad + 1] = name end
+      if not closeness.is_close(wholes[name], plain[name], close) then bad[#bad + 1] = name end
     end
   end
   local allowed = #bad > 0 and sensitivities(steps, plain, bad, orders) or {}
   local index, far = 0, 0
   for i, name in ipairs(bad) do
-    local off = off_by(wholes[name], plain[name])
+    local off = closeness.off_by(wholes[name], plain[name])
     if index == 0 and off > allowed[name] then index, far = i, off end
   end
   local number, found = {}, nil
