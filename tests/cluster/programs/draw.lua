@@ -355,7 +355,7 @@ function draw(seed, is_training, without)
   self.sizes = {}
   for i = 1, 3 do self.sizes[i] = random:choice { 1, 2, 2, 3, 3, 4, 4, 5, 6, 7 } end
   if random:chance(0.15) then self.sizes[3] = 1 end
-  if random:chance(0.04) then self.sizes[3] = 0 end
+  if random:chance(0.04) and not is_training then self.sizes[3] = 0 end
   self.group_weights, self.group_total = {}, 0
   for i in ipairs(group_names) do
     self.group_weights[i] = random:choice { 0.2, 1, 1, 4 }
