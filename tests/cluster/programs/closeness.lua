@@ -1,0 +1,89 @@
+--- Whether tensors are near enough to each other for rounding.
+local redco = require "redco"
+local torch = require "redco.torch"
+
+local closeness = {}
+
+--- How far values may be off where rounding explains no more, relative to the largest one.
+local tolerance = { float64 = 1e-9, float32 = 1e-4, float16 = 4e-3, bfloat16 = 3e-2,
+  complex128 = 1e-9, complex64 = 1e-4 }
+
+function closeness.words(t) return table.concat(t.shape, ",") .. " " .. t.dtype end
+
+function closeness.placement_words(t)
+  local place = t:placement()
+  return place.dp .. " " .. place.mp
+end
+
+local function placement_of(word)
+  if word == "replicate" then return nil end
+  local dim, block = word:match "^shard%((%d+), block = (%d+)%)$"
+  if dim then return { dim = tonumber(dim), block = tonumber(block) } end
+  return tonumber(word:match "^shard%((%d+)%)$") or false
+end
+
+--- The tolerance of the least precise dtype among the tensors: the others are made of it.
+function closeness.tolerance_of(env, names)
+  local largest = 0
+  for _, name in ipairs(names) do
+    if env[name] then largest = math.max(largest, tolerance[env[name].dtype] or 0) end
+  end
+  return largest
+end
+
+--- Two tensors with zeros where one is NaN and the other NaN or infinite: the order of additions
+--- decides which of these an overflow becomes.
+local function without_overflow(a, b)
+  local both = a:isfinite():logical_or(b:isfinite()):logical_not()
+  local either = both:logical_and(a:isnan():logical_or(b:isnan()))
+  return a:masked_fill(either, 0), b:masked_fill(either, 0)
+end
+
+--- Equal, or near enough for rounding.
+function closeness.is_close(a, b, allowed)
+  if closeness.words(a) ~= closeness.words(b) then return false end
+  a, b = a:detach(), b:detach()
+  if a.dtype:find "complex" then
+    if a:is_conj() then a = a:resolve_conj() end
+    if b:is_conj() then b = b:resolve_conj() end
+    a, b = torch.view_as_real(a), torch.view_as_real(b)
+  end
+  -- LibTorch's equal fails for some strides.
+  a, b = a:contiguous(), b:contiguous()
+  if torch.equal(a, b) then return true end
+  if not tolerance[a.dtype] then return false end
+  a, b = without_overflow(a:double(), b:double())
+  local top = b:nan_to_num(0, 0, 0):abs():max():item()
+  return torch.allclose(a, b, { rtol = 0, atol = allowed * math.max(top, 1), equal_nan = true })
+end
+
+function closeness.is_sum(t) return closeness.placement_words(t):find("partial", 1, true) ~= nil end
+
+--- Whether the own part is that of the plain tensor. A sum to come is made whole for it.
+function closeness.is_part_close(actual, plain, allowed)
+  if not torch.is_tensor(plain) then return false end
+  if closeness.words(actual) ~= closeness.words(plain) then return false end
+  if not actual:is_sharded() then return closeness.is_close(actual, plain, allowed) end
+  if closeness.is_sum(actual) then return closeness.is_close(actual:full(), plain, allowed) end
+  local place = actual:placement()
+  local ok, expected = pcall(redco.shard, plain:detach(),
+    { dp = placement_of(place.dp), mp = placement_of(place.mp) })
+  return ok and closeness.is_close(actual:detach():to_local(), expected:to_local(), allowed)
+end
+
+--- Numbers of float64 for what is compared by its size.
+local function as_numbers(t)
+  t = t:detach()
+  if t.dtype:find "complex" then t = torch.view_as_real(t:resolve_conj()) end
+  return t:double()
+end
+
+--- The largest difference; infinite where one alone is NaN or infinite.
+function closeness.off_by(a, b)
+  if a:numel() == 0 then return 0 end
+  a, b = without_overflow(as_numbers(a), as_numbers(b))
+  local off = torch.where(a:eq(b), 0, (a - b):abs())
+  return off:nan_to_num(math.huge, math.huge, math.huge):max():item()
+end
+
+return closeness

@@ -1,0 +1,132 @@
+--- What the lines of a program may call. A program runs on plain tensors with one environment and
+--- on sharded ones with another; only shard and terms differ. Two more environments, "exact" and
+--- "noisy", run it on plain tensors to find out how far rounding may move a result.
+local redco = require "redco"
+local torch = require "redco.torch"
+
+local environment = {}
+
+--- What one rounding may change, relative to the value.
+environment.epsilon = { float64 = 2 ^ -52, float32 = 2 ^ -23, float16 = 2 ^ -10, bfloat16 = 2 ^ -7,
+  complex128 = 2 ^ -52, complex64 = 2 ^ -23 }
+
+local function is_low(dtype)
+  return dtype == "float32" or dtype == "float16" or dtype == "bfloat16"
+end
+
+local globals = { torch = torch, unpack = unpack, pairs = pairs, ipairs = ipairs, math = math,
+  vmap = redco.vmap, gradient = redco.grad, value_and_grad = redco.value_and_grad,
+  checkpoint = redco.checkpoint, no_grad = torch.no_grad, nan = 0 / 0, inf = math.huge }
+
+--- Calls f with random numbers that depend on the seed and the elements' places alone.
+function globals.with_rng(seed, f, ...) return redco.with_rng(redco.Rng(seed), f, ...) end
+
+--- The gradients of `loss` with respect to the list `leaves`; false for one that took no part.
+function globals.grads(loss, leaves)
+  return unpack(torch.autograd.grad(loss, leaves, { create_graph = true, allow_unused = true }))
+end
+
+--- A number that depends on all elements of x, and on the gradient of x if x is one.
+function globals.term(x, weight)
+  if not x then return 0 end
+  if x.dtype:find "^complex" then x = torch.view_as_real(x) end
+  return (x:double() * weight):sin():sum()
+end
+
+--- The weighted sum of x: its gradient is one expanded number.
+function globals.total(x, weight)
+  if not x then return 0 end
+  if x.dtype:find "^complex" then x = torch.view_as_real(x) end
+  return x:double():sum() * weight
+end
+
+--- A tensor of another dtype, never x itself.
+function globals.cast(x, dtype) return x:to(dtype, { copy = true }) end
+
+local function normal(seed, sizes)
+  return torch.randn(sizes, { generator = torch.Generator(seed), dtype = "float64" })
+end
+
+function globals.randn(seed, sizes, dtype) return normal(seed, sizes):to(dtype or "float64") end
+
+--- With NaN and infinities in about every fifth place.
+function globals.special(seed, sizes, dtype)
+  local x, place = globals.randn(seed, sizes, dtype), normal(seed + 1, sizes)
+  x = x:masked_fill(place:gt(1.4), 0 / 0)
+  return x:masked_fill(place:lt(-1.4), math.huge):masked_fill(place:abs():lt(0.1), -math.huge)
+end
+
+--- Integers from 0 to high - 1.
+function globals.ints(seed, sizes, high)
+  return torch.randint(high, sizes, { generator = torch.Generator(seed) })
+end
+
+function globals.mask(seed, sizes) return normal(seed, sizes):gt(0) end
+
+local function made(fields)
+  return setmetatable(fields, { __index = globals })
+end
+
+--- On plain tensors.
+function environment.plain()
+  return made {
+    shard = function(x) return x end,
+    terms = function(x) return x end,
+  }
+end
+
+--- On sharded tensors. shard(x, { dp = 0, mp = "partial" }) is redco.shard; terms(x, { mp = "sum",
+--- dp = 0 }) is a sum over mp of terms that cancel but for x, split over dp.
+function environment.sharded(mesh)
+  return made {
+    shard = redco.shard,
+    terms = function(x, placement)
+      local n, whole = 1, {}
+      for _, axis in ipairs { "dp", "mp" } do
+        if placement[axis] == "sum" then
+          n, whole[axis] = n * mesh[axis], 0
+        elseif placement[axis] then
+          local dim = placement[axis]
+          whole[axis] = type(dim) == "table" and { dim = dim.dim + 1, block = dim.block } or dim + 1
+        end
+      end
+      if n == 1 then
+        return redco.shard(x, { dp = placement.dp ~= "sum" and placement.dp or nil,
+          mp = placement.mp ~= "sum" and placement.mp or nil })
+      end
+      local list, rest = {}, x
+      for i = 2, n do
+        list[i] = x * (i % 2 == 0 and 3 or -2)
+        rest = rest - list[i]
+      end
+      list[1] = rest
+      return redco.shard(torch.stack(list), whole):sum(0, { dtype = x.dtype })
+    end,
+  }
+end
+
+--- On plain tensors, floating-point ones in float64 with the values of their lower precision.
+function environment.exact()
+  local env = environment.plain()
+  local function raised(x) return is_low(x.dtype) and x:double() or x end
+  for _, name in ipairs { "randn", "special" } do
+    env[name] = function(...) return raised(globals[name](...)) end
+  end
+  function env.cast(x, dtype) return globals.cast(x, is_low(dtype) and "float64" or dtype) end
+  return env
+end
+
+--- On plain tensors whose inputs are each changed by about one rounding (float64: by ten).
+function environment.noisy(seed)
+  local env = environment.plain()
+  for _, name in ipairs { "randn", "special" } do
+    env[name] = function(of, sizes, dtype)
+      local x = globals[name](of, sizes, dtype)
+      local size = environment.epsilon[x.dtype] * (x.dtype == "float64" and 10 or 1)
+      return (x:double() * (normal(of + 1000 * seed, sizes) * size + 1)):to(x.dtype)
+    end
+  end
+  return env
+end
+
+return environment

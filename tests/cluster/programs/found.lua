@@ -1,0 +1,142 @@
+--- Programs that failed once, made small. They run before the random ones.
+return {
+  -- The first call, whose plan is new, draws the numbers of the later ones.
+  "x1 = with_rng(2505, torch.rand_like, shard(randn(1, { 4 }), { dp = 0, mp = 0 }))",
+  -- A view that had to be gathered does not see what is written to its base.
+  [[
+x1 = shard(randn(9669, { 3, 1, 4, 1 }), { dp = 0, mp = 0 }) * 1
+x2 = x1:flatten()
+x1:masked_fill_(mask(8017, { 3, 1, 4, 1 }), -1.25)]],
+  [[
+x1 = shard(randn(9625, { 1, 2 }), { dp = 1, mp = 1 }):expm1()
+x2 = torch.view_as_complex(x1)
+x1:transpose(0, 0):add_(2)]],
+  [[
+x1 = shard(randn(3996, { 7 }), { dp = 0, mp = 0 }) * 1
+x2 = x1[0]
+x1:copy_(shard(randn(3, { 7 }), { mp = 0 }))]],
+  [[
+x1 = shard(randn(7969, { 6, 4 }), { dp = 1 })
+x2 = x1:as_strided({ 24 }, { 1 })
+x1[mask(2736, { 6, 4 })] = 0]],
+  [[
+p = { a = randn(9554, { 2 }):requires_grad_() }
+b = { x = randn(1956, { 5, 2 }) }
+rules = { { 'a', 0 } }
+x1 = p.a * 1
+x2 = torch.view_as_complex(x1)
+x1:div_(2)
+loss = 0
+loss = loss + term(x2, 0.7)]],
+  -- Sums to come, counted, split or reduced twice.
+  "x1 = terms(randn(7814, { 2 }), { dp = \"sum\", mp = \"sum\" }):count_nonzero(0)",
+  [[
+x1 = shard(randn(1858, { 2, 4 }), { dp = 1, mp = 1 })
+x2 = torch.einsum('ij,ij->i', { x1, x1 })
+x3 = unpack(torch.unsafe_split(x2, 3, 0))
+x4 = torch.tile(x3, { 2 })]],
+  [[
+x1 = shard(randn(8463, { 1, 1, 2 }), { dp = "partial", mp = "partial" }):requires_grad_()
+x2 = unpack(torch.unsafe_chunk(x1, 1, 2))
+x3 = torch.fmin(x2, randn(3456, { 2 }))
+loss = 0
+loss = loss + term(x1, 0.6)
+gx1 = grads(loss, { x1 })]],
+  -- NaN over a split dimension.
+  [[
+x1 = shard(special(7223, { 3, 3, 4 }), { dp = 1, mp = 2 })
+x2 = vmap(function(r) return r:amax() end)(x1)]],
+  -- Refused or failing where plain tensors are not.
+  "x1 = torch.max_pool1d(shard(randn(8807, { 7, 2 }), {}), 2)",
+  "x1 = torch.view_as_complex(shard(randn(8021, { 2, 2 }), { dp = 1, mp = 1 }))",
+  [[
+x1 = shard(randn(3992, { 2, 2 }), { dp = 0 })
+x2 = torch.linear(x1, shard(randn(5418, { 1, 2 }), { dp = 1, mp = 1 }))]],
+  [[
+x1 = shard(randn(1834, { 2, 2 }), { dp = 0, mp = 1 })[{ '...', 0 }]
+x2 = torch.layer_norm(x1, { 2 })]],
+  [[
+x1 = randn(1216, { 6 }, "bfloat16")
+x2 = shard(randn(1311, { 2, 6, 2 }, "bfloat16"), { dp = 0, mp = 2 })
+x3 = torch.batch_norm(x2, x1, x1, nil, nil, true, 0.1, 1e-5, false)]],
+  [[
+x1 = shard(randn(1869, { 4, 2, 3 }, "float32"), { dp = 1, mp = 2 }):requires_grad_()
+x2 = torch.cross_entropy_loss(x1, shard(ints(1806, { 4, 3 }, 2), { dp = 1 }), nil, 0, 1, 0.1)
+loss = 0
+loss = loss + term(x2, 0.6)
+gx1 = grads(loss, { x1 })]],
+  "x1 = torch.std_mean(shard(randn(1963, { 0, 0 }), { dp = 0 }))",
+  "x1 = shard(randn(1, { 3 }), { dp = 0, mp = 0 }):view { 3, 1, 3 }",
+  [[
+p = { a = randn(3648, { 0 }):requires_grad_() }
+b = { x = randn(5899, { 3, 3 }) }
+rules = { { 'a', 0 } }
+x1 = p.a * 1
+loss = 0
+loss = loss + term(x1, 0.4)]],
+  [[
+p = { a = randn(9594, { 6, 6 }):requires_grad_() }
+b = { x = randn(2607, { 2, 6 }) }
+rules = { { 'a', 1 } }
+x1 = p.a * 1
+x1:index_add_(1, torch.tensor { 3, 5, 3 }, randn(5254, { 6, 3 }))
+loss = 0
+loss = loss + term(x1, 0.4)]],
+  -- Strides or errors that are not the same on all processes: parts of 0 or 1 elements.
+  [[
+x1 = shard(randn(8175, { 6, 3 }), { dp = 1, mp = 1 }):permute { 1, 0 }
+x2 = unpack(torch._foreach_mul({ x1, x1 }, 0.5))]],
+  "x1 = shard(randn(2749, { 3, 3 }), { dp = 0, mp = 1 }):transpose(0, 1) * 1",
+  [[
+x1 = shard(randn(4846, { 3, 1, 1, 5 }), { dp = 1, mp = 1 }):requires_grad_()
+x2 = x1 * 1
+x2:transpose(3, 1):add_(3.5)
+loss = 0
+loss = loss + term(x2, 0.4)
+gx1 = grads(loss, { x1 })]],
+  [[
+x1 = shard(randn(5303, { 7, 1, 7 }), { dp = 1, mp = 1 }):requires_grad_()
+x2 = x1:permute { 2, 0, 1 }
+loss = 0
+loss = loss + term(x2, 0.4)
+gx1 = grads(loss, { x1 })]],
+  -- A view that was gathered has other strides than plain: autograd makes it anew from its base.
+  [[
+x1 = shard(randn(5, { 8, 2 }), { dp = 1, mp = 1 }):requires_grad_()
+x2 = x1 * 1
+x3 = x2:select(1, 0)
+x2:transpose_(0, 0)
+loss = 0
+loss = loss + term(x3, 0.4)
+gx1 = grads(loss, { x1 })]],
+  [[
+x1 = shard(randn(239, { 7, 7 }), { dp = 1, mp = 1 }):requires_grad_()
+x2 = x1 * 1
+x3 = x2:diagonal()
+x2:expand { 7, 7 }:mul_(3.5)
+loss = 0
+loss = loss + term(x3, 0.3)
+gx1 = grads(loss, { x1 })]],
+  -- contiguous() is the tensor itself on one process and a copy on another.
+  [[
+x1 = shard(randn(3, { 3, 5, 2 }), { dp = 0, mp = 0 })
+x2 = x1:transpose(0, 1) * 1
+x2:contiguous():mul_(2)]],
+  -- Terms of one sum in different memory orders.
+  [[
+x1 = randn(1, { 3, 6, 4 })
+x2 = randn(2, { 4, 4 }):requires_grad_()
+x3 = shard(randn(3, { 8, 6 }), { dp = 0, mp = 0 }):requires_grad_()
+x4 = shard(randn(4, { 6, 8 }), { dp = 1, mp = 1 }):requires_grad_()
+x5 = torch.linear(x1, x2):tanh()
+x6 = torch.linear(torch.linear(x5:transpose(-1, -2), x3):tanh(), x4):transpose(-1, -2)
+x7 = x5 + x6
+loss = 0
+loss = loss + total(x7, 0.4)
+gx2, gx3, gx4 = grads(loss, { x2, x3, x4 })]],
+  -- Cached plans of other indices.
+  [[
+x1 = shard(randn(7, { 4, 4 }), { dp = 0, mp = 0 })
+x2 = x1[torch.tensor { 2, 0 }]
+x3 = x1[{ {}, torch.tensor { 2, 0 } }] ]],
+}

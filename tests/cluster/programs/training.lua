@@ -1,0 +1,108 @@
+--- Programs that are the loss function of a training step: their first line makes the parameters
+--- `p`, the second the batch `b`, the third the sharding `rules`; the others compute `loss`.
+local redco = require "redco"
+local torch = require "redco.torch"
+
+local training = { n_head = 3 }
+
+local learning_rate = 0.1
+
+function training.is_training(steps)
+  for i, start in ipairs { "^p = ", "^b = ", "^rules = " } do
+    if not (steps[i] or ""):find(start) then return false end
+  end
+  return true
+end
+
+local function sorted_keys(t)
+  local keys = {}
+  for key in pairs(t) do keys[#keys + 1] = key end
+  table.sort(keys)
+  return keys
+end
+
+--- Adds the updated parameters, ua, ub, ..., to a plain run.
+function training.update(env)
+  if not torch.is_tensor(env.loss) or not env.loss.requires_grad then return end
+  local keys, leaves = sorted_keys(env.p), {}
+  for i, key in ipairs(keys) do leaves[i] = env.p[key] end
+  local gradients = torch.autograd.grad(env.loss, leaves, { allow_unused = true })
+  for i, key in ipairs(keys) do
+    local p = env.p[key]:detach()
+    env["u" .. key] = gradients[i] and p - learning_rate * gradients[i] or p:clone()
+  end
+end
+
+--- Puts the rows of the batch in another order.
+function training.reorder(env, order)
+  for key, tensor in pairs(env.b) do env.b[key] = tensor[torch.tensor(order)] end
+end
+
+--- Whether the loss can be evaluated: in inference mode nothing has a gradient.
+local function may_evaluate(steps)
+  for _, line in ipairs(steps) do
+    if line:find("gradient(", 1, true) or line:find("checkpoint(", 1, true) then return false end
+  end
+  return true
+end
+
+--- Trains one step and evaluates; run(env) runs the lines of the loss function. Returns the orders
+--- that the batch had, { trained, evaluated }, and what run returns.
+function training.step(deployer, head, env, steps, run, new_env)
+  for key, tensor in pairs(head.p) do head.p[key] = tensor:detach() end
+  local keys, examples, order = sorted_keys(head.b), {}, nil
+  local n = head.b[keys[1]]:size(0)
+  for i = 0, n - 1 do
+    examples[i + 1] = { row = i }
+    for _, key in ipairs(keys) do examples[i + 1][key] = head.b[key][i]:clone() end
+  end
+  local results
+  local trainer = redco.Trainer {
+    deployer = deployer, params = head.p, params_sharding_rules = head.rules,
+    compute_dtype = head.p.a.dtype, optimizer = redco.optim.sgd { learning_rate = learning_rate },
+    collate_fn = function(list)
+      local batch = {}
+      order = {}
+      for i, example in ipairs(list) do order[i] = example.row end
+      for _, key in ipairs(keys) do
+        local rows = {}
+        for i, example in ipairs(list) do rows[i] = example[key] end
+        batch[key] = torch.stack(rows)
+      end
+      return batch
+    end,
+    loss_fn = function(_, _, params, batch, is_training)
+      if not is_training then
+        local own = new_env()
+        own.p, own.b = params, batch
+        local kind, line, message = run(own)
+        if kind then error("line " .. line .. ": " .. message, 0) end
+        return own.loss
+      end
+      env.p, env.b = params, batch
+      results = { run(env) }
+      if results[1] then error("line " .. results[2] .. ": " .. results[3], 0) end
+      local loss = env.loss
+      -- The step changes what shares memory with the parameters.
+      for name, value in pairs(env) do
+        if torch.is_tensor(value) then env[name] = value:detach():clone() end
+      end
+      return loss
+    end,
+  }
+  local data = { examples = examples, per_device_batch_size = math.ceil(n / deployer.mesh.dp) }
+  local ok, message = pcall(trainer.train, trainer, data)
+  env.p, env.b = nil, nil
+  if results and results[1] then return { trained = order }, unpack(results) end
+  if not ok then return { trained = order }, "step", training.n_head, tostring(message) end
+  for key, param in pairs(trainer.params) do env["u" .. key] = param:detach():clone() end
+  local orders = { trained = order }
+  if may_evaluate(steps) then
+    ok, message = pcall(trainer.eval_loss, trainer, data)
+    if not ok then return orders, "step", training.n_head, "eval_loss: " .. tostring(message) end
+    env.ue, orders.evaluated = torch.tensor(message, { dtype = "float64" }), order
+  end
+  return orders
+end
+
+return training
