@@ -349,10 +349,9 @@ void await(c10d::Work& work, const What& what, int64_t number, const GroupParts&
     if (waited < group.timeout) continue;
     auto late = group.peers->behind(group.number, number, group.processes);
     fail(what(), " did not end within ", seconds(group.timeout),
-         late.empty()
-             ? "; all processes have started it"
-             : "; " + processes_text(late) + (late.size() == 1 ? " has" : " have") +
-                   " not started it");
+         late.empty() ? "; all processes have started it"
+                      : "; " + processes_text(late) + (late.size() == 1 ? " has" : " have") +
+                            " not started it");
   }
 }
 
