@@ -180,11 +180,13 @@ void Peers::exchange_logs() {
   }
   auto& store = *store_->c10d();
   if (answers)
-    store.set(prefix + std::to_string(rank_), bytes_of(generation + '\n' + SpmdLog::get().packed()));
+    store.set(prefix + std::to_string(rank_),
+              bytes_of(generation + '\n' + SpmdLog::get().packed()));
   std::string found_key = prefix + "found";
   if (reads) {
     std::vector<std::string> keys;
-    for (size_t rank = 0; rank < signs_.size(); ++rank) keys.push_back(prefix + std::to_string(rank));
+    for (size_t rank = 0; rank < signs_.size(); ++rank)
+      keys.push_back(prefix + std::to_string(rank));
     if (!store.check(keys)) return;
     std::vector<std::string> logs;
     for (const auto& bytes : store.multiGet(keys)) {

@@ -77,11 +77,11 @@ class Peers {
   struct Sign {
     std::string text;  // as read last
     int64_t generation = 0;
-    SpmdLog::Mark mark;           // of the log of what must be alike
-    int64_t asked = 0;            // the newest comparison of logs that it knows of
-    int64_t n_ended = 0;          // turns that it has ended; its script is one more
-    int64_t times_read = 0;       // with this number
-    std::vector<int64_t> counts;  // collectives started, by group
+    SpmdLog::Mark mark;                        // of the log of what must be alike
+    int64_t asked = 0;                         // the newest comparison of logs that it knows of
+    int64_t n_ended = 0;                       // turns that it has ended; its script is one more
+    int64_t times_read = 0;                    // with this number
+    std::vector<int64_t> counts;               // collectives started, by group
     std::chrono::milliseconds unchanged = {};  // by the length of the rounds
   };
 
@@ -92,7 +92,6 @@ class Peers {
   bool strays(const Sign& sign) const;
   void exchange_logs();
   const std::optional<RunStore::Failure>& failure() const;
-
 
   const int64_t rank_;
   const std::string where_;

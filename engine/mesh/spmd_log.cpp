@@ -169,8 +169,7 @@ std::optional<std::string> SpmdLog::first_difference(const std::vector<std::stri
     for (const Entry& entry : all[rank]) {
       if (found.a && entry.index >= found.a->index) break;
       const Entry* of_first = find(0, entry.index);
-      const Entry* of_group =
-          entry.group < 0 ? nullptr : find(size_t(entry.group), entry.index);
+      const Entry* of_group = entry.group < 0 ? nullptr : find(size_t(entry.group), entry.index);
       if (of_first && of_first->digest != entry.digest)
         found = {of_first, &entry, 0, rank};
       else if (of_group && of_group->digest == entry.digest && of_group->group == entry.group &&
@@ -196,9 +195,10 @@ std::optional<std::string> SpmdLog::first_difference(const std::vector<std::stri
     text += ". Before that, " + story({&entry, other, found.rank_a, found.rank_b});
     break;
   }
-  return text + ". Every process must make the same calls in the same order: a call that "
-                "communicates, draws random numbers or changes the training must not depend on the "
-                "process";
+  return text +
+         ". Every process must make the same calls in the same order: a call that "
+         "communicates, draws random numbers or changes the training must not depend on the "
+         "process";
 }
 
 void append_type(std::string& text, at::ScalarType type, c10::IntArrayRef sizes) {

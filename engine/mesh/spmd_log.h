@@ -1,7 +1,7 @@
 #pragma once
 
-#include <c10/util/ArrayRef.h>
 #include <ATen/core/Tensor.h>
+#include <c10/util/ArrayRef.h>
 
 #include <atomic>
 #include <cstdint>
@@ -32,8 +32,8 @@ class Digest {
 /// What this process does that every process of the run must do in the same order: the collectives
 /// it starts, and what decides later results, such as the batch, the optimizer's settings and each
 /// draw of a loss_fn. A running digest of it must be alike on all processes. The processes compare
-/// it without a message of its own (`GroupParts::expect`, `Peers`); the entries are exchanged once it
-/// differs, to name the first difference. Thread-safe.
+/// it without a message of its own (`GroupParts::expect`, `Peers`); the entries are exchanged once
+/// it differs, to name the first difference. Thread-safe.
 class SpmdLog {
  public:
   static SpmdLog& get();
@@ -49,8 +49,9 @@ class SpmdLog {
   void add(std::string text) { add(std::move(text), 0); }
   void add(std::string text, uint64_t digest);
 
-  /// A collective: `digest` must be alike on all processes, `digest_in_group` on those of its group,
-  /// which begins with process `group`. Returns a digest of both and of all that came before.
+  /// A collective: `digest` must be alike on all processes, `digest_in_group` on those of its
+  /// group, which begins with process `group`. Returns a digest of both and of all that came
+  /// before.
   uint64_t add_collective(std::string text, uint64_t digest, int64_t group,
                           uint64_t digest_in_group);
 
@@ -73,7 +74,7 @@ class SpmdLog {
     int64_t index = 0;
     uint64_t digest = 0;  // of this entry
     uint64_t after = 0;   // running, after it
-    int64_t group = -1;    // its first process; -1: no collective
+    int64_t group = -1;   // its first process; -1: no collective
     uint64_t digest_in_group = 0;
     std::string site;
     std::string text;

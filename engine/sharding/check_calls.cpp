@@ -52,7 +52,8 @@ bool is_contiguous(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
 void append(std::string& text, const TensorArgument& argument) {
   const at::Tensor& tensor = argument.tensor;
   append_type(text, tensor.scalar_type(), tensor.sizes());
-  if (!is_contiguous(tensor.sizes(), tensor.strides())) append(text += " strides ", tensor.strides());
+  if (!is_contiguous(tensor.sizes(), tensor.strides()))
+    append(text += " strides ", tensor.strides());
   if (argument.impl) {
     if (tensor.storage_offset() != 0) append_number(text += " offset ", tensor.storage_offset());
     for (Mesh::Dim dim : {Mesh::dp, Mesh::mp})

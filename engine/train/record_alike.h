@@ -16,8 +16,8 @@ namespace redco {
 /// `trains on 8 examples`
 void record(const char* what, int64_t number, const char* unit);
 
-/// The paths, types and shapes of a batch that every process has collated, its numbers, and a sample
-/// of the values of its CPU tensors: 64 of each.
+/// The paths, types and shapes of a batch that every process has collated, its numbers, and a
+/// sample of the values of its CPU tensors: 64 of each.
 void record_batch(const Tree& batch);
 
 /// The names, types and shapes of parameters.

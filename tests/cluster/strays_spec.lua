@@ -31,7 +31,8 @@ for i, session in ipairs(sessions) do
     lines[#lines + 1] = ("S.run(%q, %d)"):format(case.name, k % session.n)
   end
   local script = program.write("session" .. i, table.concat(lines, "\n") .. "\n")
-  commands[#commands + 1] = ("REDCO_CHECK_SPMD=%d timeout 200 \"$REDCO_LUA\" --nproc %d <%s >%s.out 2>&1 &")
+  commands[#commands + 1] = ("REDCO_CHECK_SPMD=%d timeout 200 \"$REDCO_LUA\" "
+    .. "--nproc %d <%s >%s.out 2>&1 &")
     :format(session.is_checked and 1 or 0, session.n, script, script)
 end
 

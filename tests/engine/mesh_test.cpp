@@ -379,9 +379,8 @@ TEST_CASE("both calls of processes that diverge are named") {
       auto story = [&](int64_t r) {
         return "process " + std::to_string(r) + " calls " + each.text[r];
       };
-      check_contains(
-          error, {"the processes diverged", story(0) + " at train.lua:10",
-                  story(1) + " at train.lua:11"});
+      check_contains(error, {"the processes diverged", story(0) + " at train.lua:10",
+                             story(1) + " at train.lua:11"});
     });
   }
 }

@@ -80,7 +80,7 @@ end]])
   assert(code == 1, out .. err)
   expect_has(err, path .. ":5: all_gather of Float", "over group \"dp\"",
     "because process 1 has ended its script without it")
-  assert(seconds() - from < 7)
+  assert(seconds() - from < 10)
 end)
 
 program.remove_folder()
