@@ -39,7 +39,9 @@ function blocks.normal_but_padding(c, std)
   return function(t, generator)
     normal(t, generator)
     -- No view of the row: the table may be split by rows.
-    return torch.no_grad(function() return t:index_fill_(0, torch.tensor { row }, 0) end)
+    return torch.no_grad(function()
+      return t:index_fill_(0, torch.tensor({ row }, { device = t.device }), 0)
+    end)
   end
 end
 
