@@ -289,7 +289,8 @@ void add_sharding_methods(lua_State* L) {
        {"to_local", to_local,
         "to_local(self) -> Tensor\n"
         "This process' part of a sharded tensor as a plain one that shares its memory; itself if "
-        "it is plain. Gradients flow through it."},
+        "it is plain. Of a tensor that is still a sum it is a copy of this process' term. Gradients "
+        "flow through it."},
        {"is_sharded", is_sharded,
         "is_sharded(self) -> boolean\nTrue for a tensor that is laid out over processes."}});
 }

@@ -124,7 +124,7 @@ std::string first_line(const std::exception& error) {
 }
 
 bool is_documented(const std::string& error) {
-  for (const char* part : {"would be lost", "share memory", "would move between"})
+  for (const char* part : {"share memory", "would move between"})
     if (error.find(part) != std::string::npos) return true;
   return false;
 }

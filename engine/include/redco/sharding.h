@@ -69,8 +69,8 @@ REDCO_API Span span_of(int64_t size, int64_t grain, int64_t n_ranks, int64_t ran
 REDCO_API at::Tensor shard(const at::Tensor& tensor, const std::shared_ptr<const Mesh>& mesh,
                            const Placements& placements);
 
-/// The tensor whose part on this process is `local`, of the logical `sizes`. Throws Error where
-/// they do not fit together.
+/// The row-major tensor whose part on this process is `local`, of the logical `sizes`. They share
+/// memory if `local` is contiguous and no term of a sum. Throws Error unless they fit together.
 REDCO_API at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const Mesh>& mesh,
                                 const Placements& placements, at::IntArrayRef sizes);
 
@@ -96,7 +96,7 @@ REDCO_API std::shared_ptr<const Mesh> mesh_of(const at::Tensor& tensor);
 /// The whole tensor as a plain one, on every process: a collective unless it is replicated. The
 /// gradient it is given is the whole one.
 REDCO_API at::Tensor full(const at::Tensor& tensor);
-/// This process' part as a plain tensor; it shares memory with it. Its gradient is the part's.
+/// This process' part as a plain tensor: its memory, or a copy of a sum's term. Differentiable.
 REDCO_API at::Tensor to_local(const at::Tensor& tensor);
 /// The same, or the tensor itself where it is not sharded, for what only asks for its memory: outside
 /// the recorded history.

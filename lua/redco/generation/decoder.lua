@@ -103,7 +103,7 @@ function Decoder:expand(n, scores)
   self.ids, self.mask = times(self.ids), times(self.mask)
   self.memory, self.memory_mask = times(self.memory), times(self.memory_mask)
   self.cache:map(function(t)
-    -- A copy, for the cache is written to, and what had to be gathered for a view may not be.
+    -- A copy: each write to a view that had to be gathered would gather what it is a view of.
     return t:is_sharded() and times(t):clone() or times(t)
   end)
   return times(scores)
