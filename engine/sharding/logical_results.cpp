@@ -4,7 +4,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <unordered_set>
 
 namespace redco {
 
@@ -22,12 +21,6 @@ at::Tensor without_memory(const at::Tensor& tensor) {
   return result;
 }
 
-// Operators without a kernel for tensors that have no memory, found out at their first call.
-std::unordered_set<const Operator*>& without_kernel() {
-  thread_local std::unordered_set<const Operator*> operators;
-  return operators;
-}
-
 bool shares_elements(const at::Tensor& tensor) {
   for (int64_t dim = 0; dim < tensor.dim(); ++dim)
     if (tensor.stride(dim) == 0 && tensor.size(dim) > 1) return true;
@@ -38,17 +31,17 @@ bool shares_elements(const at::Tensor& tensor) {
 
 std::vector<std::optional<Geometry>> logical_results(const Call& call) {
   // A run for the sizes alone must draw no numbers.
-  bool is_random = call.op.handle.hasTag(at::Tag::nondeterministic_seeded);
-  if (is_random || without_kernel().contains(&call.op)) return {};
+  if (call.op.handle.hasTag(at::Tag::nondeterministic_seeded)) return {};
   torch::jit::Stack stack(call.arguments.begin(), call.arguments.end());
   std::vector<at::Tensor> tensors;
   for (const TensorArgument& argument : call.tensors)
     tensors.push_back(without_memory(argument.tensor));
   set_tensors(call, tensors, stack);
+  for (c10::IValue& value : stack)
+    if (value.isDevice()) value = c10::Device(c10::kMeta);
   try {
     call.op.handle.callBoxed(&stack);
   } catch (const c10::NotImplementedError&) {
-    without_kernel().insert(&call.op);
     return {};
   } catch (const c10::Error&) {
     if (call.op.is_view || call.op.is_inplace_view) throw;

@@ -241,10 +241,11 @@ TEST_CASE("no function of torch, and no operator that opens files, is forgotten"
     end
     functions = table.concat(names, " ")
     files = next(openers) .. tostring(next(openers, (next(openers)))))lua");
-  CHECK(engine.get_global("functions").as<std::string>() ==
-        "Generator autograd autograd.grad cuda cuda.is_available enable_grad fft frombuffer "
-        "get_num_threads is_grad_enabled is_tensor jit jit.load linalg load manual_seed no_grad "
-        "operators save schemas set_grad_enabled set_num_threads special tensor");
+  CHECK(
+      engine.get_global("functions").as<std::string>() ==
+      "Generator autocast autograd autograd.grad cuda cuda.is_available enable_grad fft frombuffer "
+      "get_num_threads is_grad_enabled is_tensor jit jit.load linalg load manual_seed no_grad "
+      "operators save schemas set_grad_enabled set_num_threads special tensor");
   CHECK(engine.get_global("files").as<std::string>() == "from_filenil");
 }
 

@@ -165,7 +165,9 @@ void try_on_parts(const c10::OperatorHandle& op, const Stack& stack, const Tenso
                   const Tensors& expected, const Pattern& pattern) {
   std::string failure;
   bool is_float = false;
-  for (const at::Tensor& tensor : tensors) is_float |= tensor.scalar_type() == at::kFloat;
+  for (const Tensors* all : {&tensors, &expected})
+    for (const at::Tensor& tensor : *all)
+      is_float |= tensor.defined() && tensor.scalar_type() == at::kFloat;
   const double tolerance = is_float ? 1e-4 : 1e-9;
   try {
     on_threads(1, 2, [&](const std::shared_ptr<const Mesh>& mesh) {
@@ -228,6 +230,8 @@ TEST_CASE("operators on parts and on sums that cancel give what they give on who
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
     auto op = c10::Dispatcher::singleton().findSchema(name);
     if (!op || !is_tried(*op) || (only && name.name != only)) continue;
+    // The bits of a sum depend on the order of its terms.
+    if (name.overload_name == "dtype" && name.name.starts_with("aten::view")) continue;
     n_tried += try_operator(*op, {at::kDouble, at::kDouble}, all);
     // Kernels of derivatives divide whole numbers by zero.
     if (!name.name.ends_with("_backward")) {

@@ -96,6 +96,19 @@ TEST_CASE("a view that had to be gathered and its base see each other's writes")
   });
 }
 
+TEST_CASE("the bytes of a sum are not summed") {
+  ON_TWO(mesh) {
+    at::Tensor x = on(mesh, numbers({2, 4}), sum);
+    CHECK(at::equal(full(x.view(at::kLong)), numbers({2, 4}).view(at::kLong)));
+    x = on(mesh, numbers({2, 4}), sum) * 1;
+    CHECK(at::equal(full(x.view(at::kInt)), numbers({2, 4}).view(at::kInt)));
+    for (const Placement& placement : {rows, columns}) {
+      at::Tensor split = on(mesh, numbers({2, 4}), placement);
+      CHECK(at::equal(full(split.view(at::kInt)), numbers({2, 4}).view(at::kInt)));
+    }
+  });
+}
+
 TEST_CASE("a sum that is reduced where it lies is reduced for its views, be it a copy itself") {
   on_threads(2, 2, [](const MeshPointer& mesh) {
     at::Tensor x = shard(numbers({2, 2, 3}), mesh, {Placement::shard(1), sum}).detach();

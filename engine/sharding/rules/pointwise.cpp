@@ -152,10 +152,11 @@ std::vector<uint64_t> linear_sets(const Call& call) {
     }
   }
   // The gradient of one that fills in anything: zero, where that was.
-  if (call.op.name != "aten::masked_fill") return sets;
-  const c10::IValue* value = call.find("value");
-  if (value && value->isScalar() && value->toScalar().equal(0))
-    sets.push_back(bit(call.tensor_of("self")));
+  if (call.op.name == "aten::masked_fill") {
+    const c10::IValue* value = call.find("value");
+    if (value && value->isScalar() && value->toScalar().equal(0))
+      sets.push_back(bit(call.tensor_of("self")));
+  }
   std::erase_if(sets, [&](uint64_t set) { return !terms_take_part(call, set); });
   return sets;
 }
