@@ -13,6 +13,7 @@ Compare.__index = Compare
 --- What redco documents that it refuses on sharded tensors alone.
 local refusals = {
   "was to be a view of a sharded one",
+  "reaches memory outside of the elements of this sharded tensor",
 }
 
 local function is_refusal(message)
@@ -45,7 +46,7 @@ end
 
 local function compiled(steps)
   local chunks = {}
-  for i, line in ipairs(steps) do chunks[i] = assert(loadstring(line, "=line " .. i)) end
+  for i, line in ipairs(steps) do chunks[i] = assert(loadstring(line, "=program")) end
   return chunks
 end
 
@@ -102,7 +103,7 @@ function Compare:run_sharded(steps, env, errors)
   if not training.is_training(steps) then return run_lines(steps, env, errors, 1) end
   local head = environment.plain()
   run_some(steps, head, 1, training.n_head)
-  local orders, kind, line, message = training.step(self.deployer, head, env, steps,
+  local orders, kind, line, message = training.step(self.deployer, head, env, steps, errors,
     function(own) return run_lines(steps, own, errors, training.n_head + 1) end,
     function() return environment.sharded(self.mesh) end)
   -- Backward and the step have no line that could be left out.
@@ -135,7 +136,9 @@ local function counts()
   for _, kinds in pairs(counters.collectives) do
     for _, traffic in pairs(kinds) do collectives = collectives + traffic.count end
   end
-  for _, gather in pairs(counters.gathers) do gathers = gathers + gather.count end
+  for _, move in ipairs(counters.moves) do
+    if move.is_gather then gathers = gathers + move.calls end
+  end
   return { collectives, gathers, counters.plans_made + counters.plans_found }
 end
 

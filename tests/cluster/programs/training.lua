@@ -38,8 +38,10 @@ function training.reorder(env, order)
   for key, tensor in pairs(env.b) do env.b[key] = tensor[torch.tensor(order)] end
 end
 
---- Whether the loss can be evaluated: in inference mode nothing has a gradient.
-local function may_evaluate(steps)
+--- Whether the loss can be evaluated: in inference mode nothing has a gradient, and lines that
+--- failed for having one do not.
+local function may_evaluate(steps, errors)
+  if next(errors) then return false end
   for _, line in ipairs(steps) do
     if line:find("gradient(", 1, true) or line:find("checkpoint(", 1, true) then return false end
   end
@@ -48,7 +50,7 @@ end
 
 --- Trains one step and evaluates; run(env) runs the lines of the loss function. Returns the orders
 --- that the batch had, { trained, evaluated }, and what run returns.
-function training.step(deployer, head, env, steps, run, new_env)
+function training.step(deployer, head, env, steps, errors, run, new_env)
   for key, tensor in pairs(head.p) do head.p[key] = tensor:detach() end
   local keys, examples, order = sorted_keys(head.b), {}, nil
   local n = head.b[keys[1]]:size(0)
@@ -84,7 +86,8 @@ function training.step(deployer, head, env, steps, run, new_env)
       if results[1] then error("line " .. results[2] .. ": " .. results[3], 0) end
       local loss = env.loss
       -- The step changes what shares memory with the parameters.
-      for name, value in pairs(env) do
+      for _, name in ipairs(sorted_keys(env)) do
+        local value = env[name]
         if torch.is_tensor(value) then env[name] = value:detach():clone() end
       end
       return loss
@@ -95,9 +98,11 @@ function training.step(deployer, head, env, steps, run, new_env)
   env.p, env.b = nil, nil
   if results and results[1] then return { trained = order }, unpack(results) end
   if not ok then return { trained = order }, "step", training.n_head, tostring(message) end
-  for key, param in pairs(trainer.params) do env["u" .. key] = param:detach():clone() end
+  for _, key in ipairs(sorted_keys(head.p)) do
+    env["u" .. key] = trainer.params[key]:detach():clone()
+  end
   local orders = { trained = order }
-  if may_evaluate(steps) then
+  if may_evaluate(steps, errors) then
     ok, message = pcall(trainer.eval_loss, trainer, data)
     if not ok then return orders, "step", training.n_head, "eval_loss: " .. tostring(message) end
     env.ue, orders.evaluated = torch.tensor(message, { dtype = "float64" }), order
