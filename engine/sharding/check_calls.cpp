@@ -98,7 +98,10 @@ std::string story(const Call& call) {
     if (i > 0) text += ", ";
     bool has_tensors = next < call.tensors.size() && call.tensors[next].argument == i;
     if (!has_tensors) append(text, call.arguments[i]);
+    // What a kernel keeps for its derivative is as large as this process' part needs it.
+    bool is_own = call.op.schema().arguments()[i].name() == "workspace";
     for (; next < call.tensors.size() && call.tensors[next].argument == i; ++next) {
+      if (is_own) continue;
       if (call.tensors[next].element > 0) text += ' ';
       append(text, call.tensors[next]);
     }
@@ -109,8 +112,10 @@ std::string story(const Call& call) {
 }  // namespace
 
 InCall::InCall(const Call& call) : outer_(std::exchange(current_operator(), call.op.name)) {
-  // To print a tensor, as one process may, detaches it.
-  if (records_calls() && call.op.name != "aten::detach") SpmdLog::get().add(story(call));
+  // One process may print a tensor, which detaches it, and read a number.
+  if (records_calls() && call.op.name != "aten::detach" &&
+      call.op.name != "aten::_local_scalar_dense")
+    SpmdLog::get().add(story(call));
 }
 
 InCall::~InCall() { current_operator() = outer_; }

@@ -50,16 +50,21 @@ std::vector<std::optional<Geometry>> logical_results(const Call& call) {
     return {};
   }
   std::vector<std::optional<Geometry>> results;
-  auto add = [&](const at::Tensor& tensor) {
-    results.push_back(tensor.defined() ? std::optional(geometry_of(tensor)) : std::nullopt);
+  auto add = [&](const at::Tensor& tensor, bool is_new) {
+    results.emplace_back();
+    if (!is_new || !tensor.defined()) return;
+    results.back() = geometry_of(tensor);
+    if (!call.op.is_view && !call.op.is_inplace_view) results.back()->offset = 0;
   };
-  for (const c10::IValue& value : stack) {
-    if (value.isTensor())
-      add(value.toTensor());
-    else if (value.isTensorList())
-      for (const at::Tensor& tensor : value.toTensorVector()) add(tensor);
+  for (size_t i = 0; i < stack.size(); ++i) {
+    // A written argument is returned as it was given.
+    bool is_new = call.op.returned[i] < 0 || call.op.is_inplace_view;
+    if (stack[i].isTensor())
+      add(stack[i].toTensor(), is_new);
+    else if (stack[i].isTensorList())
+      for (const at::Tensor& tensor : stack[i].toTensorVector()) add(tensor, is_new);
     else
-      results.push_back(std::nullopt);
+      results.emplace_back();
   }
   return results;
 }

@@ -59,7 +59,8 @@ at::Tensor Split::joined(const at::Tensor& parts) const {
   if (is_even_) {
     // [n, ..., blocks, length, ...] to [..., blocks, n, length, ...]
     at::Tensor opened = parts.unflatten(dim_ + 1, {blocks_, longest_});
-    return close(opened.movedim(0, dim_ + 1).flatten(dim_ + 1, dim_ + 2));
+    // Parts of one element could be joined by a view of another memory order.
+    return close(opened.movedim(0, dim_ + 1).flatten(dim_ + 1, dim_ + 2)).contiguous();
   }
   std::vector<at::Tensor> pieces;
   for (int64_t rank = 0; rank < parts.size(0); ++rank)

@@ -24,7 +24,7 @@ class Split {
   at::Tensor part(const at::Tensor& whole, int64_t rank) const;
   /// [n, ...]: the padded parts of all ranks, in order.
   at::Tensor parts(const at::Tensor& whole) const;
-  /// The whole again.
+  /// The whole again, row-major.
   at::Tensor joined(const at::Tensor& parts) const;
 
  private:

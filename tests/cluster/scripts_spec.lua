@@ -8,7 +8,7 @@ for _, run in ipairs {
   { 2, "tensors" }, { 4, "tensors" },
   { 2, "steps" }, { 4, "steps" },
   { 2, "precision" }, { 4, "precision" },
-  { 2, "ranges" }, { 4, "ranges" }, { 2, "operators" },
+  { 2, "ranges" }, { 4, "ranges" }, { 2, "operators", takes_options = true },
   { 2, "collate" }, { 4, "collate" }, { 2, "data" }, { 4, "data" },
   { 2, "budgets" }, { 2, "model_budgets" }, { 2, "moves" },
   { 2, "families" }, { 4, "families" }, { 2, "loading" }, { 4, "saving" },
@@ -17,9 +17,9 @@ for _, run in ipairs {
 } do
   local n, script = unpack(run)
   testing.test(("%s.lua in %d processes"):format(script, n), function()
-    local code, out, err = program.run {
-      "--nproc", tostring(n), ("%s/%s.lua"):format(here, script), program.folder,
-    }
+    local words = { "--nproc", tostring(n), ("%s/%s.lua"):format(here, script) }
+    if not run.takes_options then words[#words + 1] = program.folder end
+    local code, out, err = program.run(words)
     if code ~= 0 then error(("exit code %d\n%s%s"):format(code, out, err)) end
   end)
 end

@@ -116,15 +116,30 @@ for name, option in pairs(options) do
   defaults[name] = option[2]
   if option[2] == nil then optional[#optional + 1] = name end
 end
-for name in pairs(unsupported) do optional[#optional + 1] = name end
 
 local complete = arguments("model.generate", defaults, optional)
 
+-- Raises an error if a table has an unsupported option, unless its value has no effect. Returns the
+-- table without them.
+local function supported(given)
+  if type(given) ~= "table" then return given end
+  local rest = {}
+  for name, value in pairs(given) do
+    local neutral = unsupported[name]
+    if neutral == nil then
+      rest[name] = value
+    elseif value ~= neutral then
+      fail("model.generate: %s = %s is not supported%s", name, tostring(value),
+        neutral and (", only %s"):format(tostring(neutral)) or "")
+    end
+  end
+  return rest
+end
+
 -- The options in generation_config.json or, in older folders, config.json.
 local function from_files(model)
-  local source, found = model.generation_config or model.config, {}
+  local source, found = supported(model.generation_config or model.config), {}
   for name in pairs(options) do found[name] = source[name] end
-  for name in pairs(unsupported) do found[name] = source[name] end
   return found
 end
 
@@ -134,12 +149,6 @@ local function list_of(value)
 end
 
 local function check(o)
-  for name, neutral in pairs(unsupported) do
-    if o[name] ~= nil and o[name] ~= neutral then
-      fail("model.generate: %s = %s is not supported%s", name, tostring(o[name]),
-        neutral and (", only %s"):format(tostring(neutral)) or "")
-    end
-  end
   for name, option in pairs(options) do
     local expected, fits = unpack(option[1])
     -- `false` is no value for an option without a default.
@@ -171,6 +180,7 @@ end
 --- All options of a call. `eos`, `forced_eos` and `stop_strings` are lists; `pad_token_id` is the
 --- first end token where no other is given.
 local function generation_options(model, given)
+  given = supported(given)
   complete(given)  -- refuses unknown names
   local all = from_files(model)
   for key, value in pairs(given or {}) do all[key] = value end
