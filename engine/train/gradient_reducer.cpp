@@ -106,10 +106,10 @@ void GradientReducer::forget_plan() {
 
 void GradientReducer::plan_buckets() {
   bucket_of_.assign(leaves_.size(), no_bucket);
-  size_t bytes = bucket_bytes;
+  size_t bytes = 0;
   for (size_t leaf : order_) {
     size_t own = size_t(leaves_[leaf].numel()) * leaves_[leaf].element_size();
-    if (bytes + own > bucket_bytes) {
+    if (buckets_.empty() || bytes + own > bucket_bytes) {
       buckets_.emplace_back();
       bytes = 0;
     }

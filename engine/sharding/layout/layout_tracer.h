@@ -40,6 +40,18 @@ class LayoutTracer final : public Tracer {
   LayoutTracer(std::vector<TracedParameter>& parameters, std::shared_ptr<const Mesh> mesh);
   ~LayoutTracer() override;
 
+  /// Nothing is watched for as long as it lives.
+  class Pause {
+   public:
+    Pause() : tracer_(std::exchange(current_tracer(), nullptr)) {}
+    Pause(const Pause&) = delete;
+    Pause& operator=(const Pause&) = delete;
+    ~Pause() { current_tracer() = tracer_; }
+
+   private:
+    Tracer* tracer_;
+  };
+
   /// The parameter as the forward pass sees it.
   at::Tensor stand_in(int parameter);
 

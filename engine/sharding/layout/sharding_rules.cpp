@@ -7,8 +7,11 @@
 #include <redco/error.h>
 
 #include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <exception>
+#include <map>
 #include <string_view>
 
 namespace redco {
@@ -97,12 +100,16 @@ class Watched {
   };
 
   // What follows from the parameters that are decided already.
-  Layout layout(std::vector<TracedParameter> decided) const {
+  Layout layout(std::vector<TracedParameter> decided) {
     // Each round mends at least one parameter, and none twice to the same.
     for (size_t round = 0; round <= 2 * decided.size(); ++round) {
       Layout found{decided};
       LayoutTracer tracer(found.parameters, mesh_);
-      forward_(with_stand_ins(tracer));
+      if (!watch(tracer)) {
+        for (TracedParameter& parameter : found.parameters)
+          if (!parameter.placement) parameter.reason = "not used before watching ended: whole";
+        return found;
+      }
       const auto corrections = tracer.corrections();
       if (corrections.empty()) {
         found.bytes_moved = tracer.bytes_moved();
@@ -119,6 +126,38 @@ class Watched {
   }
 
  private:
+  // Whether the forward pass came to its end. Some fail only while they are watched, on tensors
+  // without values or gradients; others fail anyway, and say why best on their own.
+  bool watch(LayoutTracer& tracer) {
+    try {
+      forward_(with_stand_ins(tracer));
+      return true;
+    } catch (const Interrupted&) {
+      throw;
+    } catch (const std::exception& error) {
+      if (!runs_alone_) {
+        LayoutTracer::Pause pause;
+        at::AutoGradMode with_gradients(true);
+        forward_(copies());
+        runs_alone_ = true;
+        TORCH_WARN(
+            "The layout of the parameters over the model shards is decided by the part of ",
+            "the function that ran on tensors without values; it failed there: ", error.what(),
+            "\nParameters used later stay whole; sharding rules can split them");
+      }
+      return false;
+    }
+  }
+
+  Tree copies() const {
+    std::map<const void*, at::Tensor> made;  // tied weights stay tied
+    return map_tensors(params_, [&](const std::string&, const at::Tensor& tensor) {
+      at::Tensor& copy = made[tensor.unsafeGetTensorImpl()];
+      if (!copy.defined()) copy = tensor.detach().clone().set_requires_grad(tensor.requires_grad());
+      return copy;
+    });
+  }
+
   Tree with_stand_ins(LayoutTracer& tracer) const {
     std::map<int, at::Tensor> made;  // tied weights stay tied
     return map_tensors(params_, [&](const std::string&, const at::Tensor& tensor) {
@@ -135,12 +174,12 @@ class Watched {
   std::map<const void*, int> places_;
   const std::function<void(const Tree& params)>& forward_;
   std::shared_ptr<const Mesh> mesh_;
+  bool runs_alone_ = false;
 };
 
 // Where many weights take in the same split outputs, as those of a projection that all blocks add
 // to, each of them puts out sums. Whole outputs are better if with them half as much moves.
-std::vector<TracedParameter> least_moving(const Watched& watched,
-                                          std::vector<TracedParameter> decided) {
+std::vector<TracedParameter> least_moving(Watched& watched, std::vector<TracedParameter> decided) {
   Watched::Layout best = watched.layout(decided);
   std::set<std::set<int>> tried;
   for (bool is_better = true; is_better;) {
@@ -187,7 +226,8 @@ std::vector<ShardingDecision> decide_sharding(
     at::NoGradGuard no_grad;
     std::shared_ptr<const Mesh> mesh = make_imagined_mesh(
         n_model_shards, parameters.empty() ? at::kCPU : parameters[0].given.device());
-    parameters = least_moving(Watched(params, places, forward, mesh), parameters);
+    Watched watched(params, places, forward, mesh);
+    parameters = least_moving(watched, parameters);
   }
 
   std::vector<ShardingDecision> decisions;

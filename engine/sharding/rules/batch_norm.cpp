@@ -129,9 +129,13 @@ auto differentiate_over(int64_t n, const MeshDims& over) {
   };
 }
 
-// The kernels divide by the number of values.
+// The kernels divide by the number of values. Some read what is by channel as one piece of memory,
+// whatever its stride: a part in blocks has one.
 void run_unless_empty(const Operator& op, torch::jit::Stack& stack, const Mesh&) {
   at::Tensor input = tensor_in(op, stack, {"input"});
+  for (size_t i = 0; i < stack.size(); ++i)
+    if (stack[i].isTensor() && stack[i].toTensor().dim() == 1 && !op.is_written[i])
+      stack[i] = stack[i].toTensor().contiguous();
   if (input.numel() > 0) return op.handle.callBoxed(&stack);
   bool is_backward = tensor_in(op, stack, {"grad_out", "grad_output"}).defined();
   at::Tensor of_channels = at::zeros({is_backward ? input.size(channel) : 0},

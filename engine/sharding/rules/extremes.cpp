@@ -43,6 +43,9 @@ Rule extremes(std::vector<ReduceOp> ops) {
     Reduction reduction = reduction_of(call);
     std::optional<Factors> factors = reduction_factors(call, reduction, ops[0]);
     if (!factors || call.tensors.size() > 1) return std::nullopt;
+    // Nothing has no extreme: the operator itself says so.
+    for (int64_t dim : reduction.dims)
+      if (call.tensors[0].sizes()[size_t(dim)] == 0) return std::nullopt;
     factors->outputs.resize(ops.size(), factors->outputs[0]);
     Plan plan = plan_by_factors(call, *factors);
     bool is_reduced = false;

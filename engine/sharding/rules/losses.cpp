@@ -25,8 +25,9 @@ at::Tensor total_weight(const at::Tensor& own, const at::Tensor& weight,
                         const at::TensorOptions& options) {
   at::Tensor is_own = own.ne(nowhere);
   if (!weight.defined() || weight.numel() == 0) return is_own.sum().to(options.dtype());
-  at::Tensor each = weight.index_select(0, own.clamp_min(0).reshape({-1}));
-  return each.to(options.dtype()).mul_(is_own.reshape({-1})).sum();
+  at::Tensor each = weight.index_select(0, own.clamp_min(0).reshape({-1})).to(options.dtype());
+  // Not a product: infinity times 0 is NaN.
+  return each.masked_fill_(is_own.logical_not().reshape({-1}), 0).sum();
 }
 
 // The factors: 0 the class, then those of the target.
@@ -112,6 +113,8 @@ std::optional<Plan> nll_loss_backward(const Call& call) {
   Plan plan = plan_by_factors(call, *factors);
   Span classes = own_classes(call, plan, shape);
   plan.run = [classes](const Operator& op, torch::jit::Stack& stack, const Mesh&) {
+    // The kernels write a gradient in the memory order of the scores, which must be row-major.
+    stack[1] = stack[1].toTensor().contiguous();
     stack[2] = own_targets(stack[2].toTensor(), classes, stack[5].toInt());
     stack[5] = nowhere;
     op.handle.callBoxed(&stack);

@@ -94,9 +94,11 @@ Moments joined(const Moments& own, Group& group) {
   at::Tensor all = group.all_gather(at::stack({own.count, own.mean, own.squares}));
   at::Tensor counts = all.select(1, 0), means = all.select(1, 1);
   at::Tensor count = counts.sum(0);
-  at::Tensor mean = (counts * means).sum(0).div_(count.clamp_min(1));
-  at::Tensor squares = all.select(1, 2).sum(0) + (counts * (means - mean).square_()).sum(0);
-  return {count, mean, squares};
+  // A rank that holds nothing has no mean, and so no say in the others'.
+  at::Tensor none = counts.eq(0);
+  at::Tensor mean = (counts * means).masked_fill_(none, 0).sum(0).div_(count);
+  at::Tensor squares = (counts * (means - mean).square_()).masked_fill_(none, 0).sum(0);
+  return {count, mean, squares.add_(all.select(1, 2).sum(0))};
 }
 
 // The variance or its root, and then perhaps the mean.

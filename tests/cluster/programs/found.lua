@@ -139,4 +139,21 @@ gx2, gx3, gx4 = grads(loss, { x2, x3, x4 })]],
 x1 = shard(randn(7, { 4, 4 }), { dp = 0, mp = 0 })
 x2 = x1[torch.tensor { 2, 0 }]
 x3 = x1[{ {}, torch.tensor { 2, 0 } }] ]],
+  -- Infinity times 0, and nothing to take the mean or an extreme of.
+  [[
+x1 = shard(special(1, { 8 }), { dp = 0, mp = 0 })
+x2, x3 = unpack(torch.var_mean(x1))]],
+  "x1 = shard(randn(1, { 0, 0, 1, 0 }), { dp = 3, mp = 3 }):min()",
+  "x1 = torch.aminmax(shard(randn(1, { 0, 3 }), { dp = 0, mp = 0 }))",
+  [[
+x1 = shard(randn(1, { 4, 6 }), { dp = 1, mp = 1 })
+x2 = torch.cross_entropy_loss(x1, ints(2, { 4 }, 5), torch.tensor { 0 / 0, 1, 2, 1, 1, math.huge })]],
+  -- Parts that are not one piece of memory, and kernels that take them for one.
+  [[
+x1 = shard(randn(3660, { 4, 4 }), { dp = 0, mp = 0 }):requires_grad_()
+x2 = shard(randn(3860, { 4 }), { dp = { dim = 0, block = 2 }, mp = { dim = 0, block = 2 } })
+x3 = torch.batch_norm(x1, x2, nil, nil, nil, true, 0.1, 1e-5, false)
+loss = 0
+loss = loss + term(x3, 0.7)
+gx1 = grads(loss, { x1 })]],
 }
