@@ -151,7 +151,14 @@ x2 = torch.cross_entropy_loss(x1, ints(2, { 4 }, 5), torch.tensor { 0 / 0, 1, 2,
   -- Parts that are not one piece of memory, and kernels that take them for one.
   [[
 x1 = shard(randn(3660, { 4, 4 }), { dp = 0, mp = 0 }):requires_grad_()
-x2 = shard(randn(3860, { 4 }), { dp = { dim = 0, block = 2 }, mp = { dim = 0, block = 2 } })
+x2 = shard(randn(3860, { 4 }), { dp = { dim = 0, block = 2 } })
+x3 = torch.batch_norm(x1, x2, nil, nil, nil, true, 0.1, 1e-5, false)
+loss = 0
+loss = loss + term(x3, 0.7)
+gx1 = grads(loss, { x1 })]],
+  [[
+x1 = shard(randn(3660, { 4, 4 }), { dp = 0, mp = 0 }):requires_grad_()
+x2 = shard(randn(3860, { 4 }), { mp = { dim = 0, block = 2 } })
 x3 = torch.batch_norm(x1, x2, nil, nil, nil, true, 0.1, 1e-5, false)
 loss = 0
 loss = loss + term(x3, 0.7)
