@@ -19,11 +19,12 @@ int64_t product(at::IntArrayRef sizes, size_t first, size_t last) {
   return result;
 }
 
-// None for tensors without elements.
+// None for tensors without elements, or of other numbers of them: what the operator refuses.
 std::vector<Run> matching_runs(at::IntArrayRef in, at::IntArrayRef out) {
   std::vector<Run> runs;
   size_t i = 0, j = 0;
-  if (product(in, 0, in.size()) == 0) return runs;
+  int64_t n_elements = product(in, 0, in.size());
+  if (n_elements == 0 || n_elements != product(out, 0, out.size())) return runs;
   while (i < in.size() || j < out.size()) {
     Run run{i, i, j, j};
     int64_t in_product = i < in.size() ? in[i++] : 1;
@@ -142,11 +143,12 @@ std::optional<Plan> view(const Call& call) {
 }  // namespace
 
 int64_t fused_parts(at::IntArrayRef in, at::IntArrayRef out, int64_t dim, int64_t n_inputs) {
-  for (const Run& run : matching_runs(in, out)) {
+  std::vector<int64_t> sizes = resolved_sizes(out.vec(), product(in, 0, in.size()));
+  for (const Run& run : matching_runs(in, sizes)) {
     if (run.in_first != size_t(dim) || run.in_last != size_t(dim) + 1) continue;
     size_t n_dims = run.out_last - run.out_first;
-    bool is_fused = n_dims >= 3 || (n_dims == 2 && out[run.out_first + 1] == n_inputs);
-    return is_fused ? out[run.out_first] : 0;
+    bool is_fused = n_dims >= 3 || (n_dims == 2 && sizes[run.out_first + 1] == n_inputs);
+    return is_fused ? sizes[run.out_first] : 0;
   }
   return 0;
 }

@@ -163,4 +163,13 @@ x3 = torch.batch_norm(x1, x2, nil, nil, nil, true, 0.1, 1e-5, false)
 loss = 0
 loss = loss + term(x3, 0.7)
 gx1 = grads(loss, { x1 })]],
+  -- Watched for the layout: sizes of -1, and what fails without values.
+  [[
+p = { a = randn(4123, { 3, 2 }):requires_grad_() }
+b = { x = randn(8095, { 2, 3 }) }
+rules = { { 'a', 1 } }
+x1 = p.a:reshape { -1 }
+x2 = p.a:masked_select(mask(4, { 3, 2 }):fill_(1)):narrow(0, 1, 2)
+loss = 0
+loss = loss + term(x1, 0.4) + term(x2, 0.6)]],
 }
