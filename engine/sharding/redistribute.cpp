@@ -17,7 +17,7 @@ namespace {
 
 at::Tensor gather(const at::Tensor& part, const Split& split, Group& group) {
   // Row-major even where joining parts of one element is a view.
-  return split.joined(group.all_gather(split.padded(part).contiguous())).contiguous();
+  return split.joined(group.all_gather(split.padded(part).contiguous()));
 }
 
 at::Tensor reduce_scatter(const at::Tensor& whole, const Split& split, ReduceOp op, Group& group) {

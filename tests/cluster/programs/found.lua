@@ -147,7 +147,8 @@ x2, x3 = unpack(torch.var_mean(x1))]],
   "x1 = torch.aminmax(shard(randn(1, { 0, 3 }), { dp = 0, mp = 0 }))",
   [[
 x1 = shard(randn(1, { 4, 6 }), { dp = 1, mp = 1 })
-x2 = torch.cross_entropy_loss(x1, ints(2, { 4 }, 5), torch.tensor { 0 / 0, 1, 2, 1, 1, math.huge })]],
+x3 = torch.tensor { 0 / 0, 1, 2, 1, 1, math.huge }
+x2 = torch.cross_entropy_loss(x1, ints(2, { 4 }, 5), x3)]],
   -- Parts that are not one piece of memory, and kernels that take them for one.
   [[
 x1 = shard(randn(3660, { 4, 4 }), { dp = 0, mp = 0 }):requires_grad_()
