@@ -59,7 +59,7 @@ void append(std::string& text, const TensorArgument& argument) {
     for (Mesh::Dim dim : {Mesh::dp, Mesh::mp})
       if (const Placement& placement = argument.placements[dim]; !placement.is_replicated())
         text.append(dim == Mesh::dp ? " dp " : " mp ").append(to_string(placement));
-  } else if (tensor.dim() == 0 && tensor.is_cpu() && !tensor.is_complex()) {
+  } else if (tensor.dim() == 0 && tensor.is_cpu() && !tensor.is_complex() && !argument.is_written) {
     append_number(text += " ", tensor.item<double>());
   }
 }

@@ -16,7 +16,6 @@ namespace redco {
 namespace {
 
 at::Tensor gather(const at::Tensor& part, const Split& split, Group& group) {
-  // Row-major even where joining parts of one element is a view.
   return split.joined(group.all_gather(split.padded(part).contiguous()));
 }
 

@@ -170,7 +170,7 @@ test("texts are truncated at the side that the files name, or the call", functio
   expect_equal(folder_with([[{"truncation_side": "right"}]], sides).truncation_side, "right")
 end)
 
--- Normal forms and their offsets, classes of characters, unknown runs, added tokens that look alike,
+-- Normal forms and their offsets, classes of characters, unknown runs, added tokens that are alike,
 -- ties: as `tokenizers` 0.22.2 has them. tests/peers compares random ones.
 test("steps of tokenizers", function()
   local native = require "redco.native"
