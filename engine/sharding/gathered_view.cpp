@@ -75,9 +75,16 @@ std::shared_ptr<const GatheredView> GatheredView::written(ShardedTensorImpl& vie
   require(target.local().is_alias_of(memory), op_.schema().name(),
           ": what is written to this view of a gathered tensor cannot be written to the tensor; "
           "write to the tensor itself");
-  const_cast<at::Tensor&>(target.local())
-      .copy_(redistribute_local(view.local(), view.sizes(), view.strides(), view.placements(),
-                                target.placements(), mesh));
+  at::Tensor to = target.local();
+  at::Tensor from = redistribute_local(view.local(), view.sizes(), view.strides(),
+                                       view.placements(), target.placements(), mesh);
+  // Elements of an expanded dimension are one in memory.
+  for (int64_t dim = 0; dim < to.dim(); ++dim)
+    if (to.stride(dim) == 0 && to.size(dim) > 1) {
+      to = to.narrow(dim, 0, 1);
+      from = from.narrow(dim, 0, 1);
+    }
+  to.copy_(from);
   const_cast<at::Tensor&>(base.local())
       .copy_(redistribute_local(memory, geometry.sizes, geometry.strides, worked_on_,
                                 base.placements(), mesh));

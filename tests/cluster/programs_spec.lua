@@ -71,7 +71,8 @@ for layout in options.layouts:gmatch "%S+" do
       local at = tonumber(name:match "seed (%d+)")
       failures[#failures + 1] = ("%s ended with code %d\n%s"):format(name, code,
         closer(layout, at, out .. err))
-      seed, found = at and at + 1 or seed, at and 0 or tonumber(name:match "%d+") + 1
+      seed, found = at and at + 1 or seed, at and 0
+        or (tonumber(name:match "%d+") or found - 1) + 1
     end
     if #failures > 0 then error(("%d programs failed\n%s"):format(#failures,
       table.concat(failures, "\n\n")), 0) end

@@ -149,6 +149,10 @@ x2, x3 = unpack(torch.var_mean(x1))]],
 x1 = shard(randn(1, { 4, 6 }), { dp = 1, mp = 1 })
 x3 = torch.tensor { 0 / 0, 1, 2, 1, 1, math.huge }
 x2 = torch.cross_entropy_loss(x1, ints(2, { 4 }, 5), x3)]],
+  -- What is written to an expanded view that had to be gathered is written to its base.
+  [[
+x1 = shard(randn(3415, { 1 }), { dp = 0, mp = 0 }) * 1
+x1:expand { 1, 2 }:fill_(-1.25)]],
   -- Parts that are not one piece of memory, and kernels that take them for one.
   [[
 x1 = shard(randn(3660, { 4, 4 }), { dp = 0, mp = 0 }):requires_grad_()
