@@ -3,7 +3,6 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
-#include <numeric>
 
 namespace redco {
 
@@ -39,10 +38,7 @@ bool LastMove::View::operator==(const View& other) const {
 LastMove::View LastMove::view_of(const TensorArgument& argument, const Placements& target) {
   const at::Tensor& tensor = argument.tensor;
   View view;
-  view.order.resize(size_t(tensor.dim()));
-  std::iota(view.order.begin(), view.order.end(), int64_t{0});
-  std::stable_sort(view.order.begin(), view.order.end(),
-                   [&](int64_t a, int64_t b) { return tensor.stride(a) > tensor.stride(b); });
+  view.order = memory_order(tensor.strides());
   for (int64_t dim : view.order) {
     view.sizes.push_back(tensor.size(dim));
     view.strides.push_back(tensor.stride(dim));

@@ -12,7 +12,7 @@ local random = torch.Generator(options.seed)
 
 -- Refusals that are documented: they are errors, not wrong values.
 local refusals = {
-  "would be lost", "cannot share memory", "cannot be resized", "would move between the processes",
+  "cannot share memory", "cannot be resized", "would move between the processes",
   "a view of a leaf Variable that requires grad",
 }
 
