@@ -14,8 +14,6 @@
 #include <redco/parameter_store.h>
 #include <redco/random.h>
 
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -193,10 +191,7 @@ void run(Call& call, const Plan& plan, Stack* stack) {
 }
 
 void fallback(const c10::OperatorHandle& handle, Stack* stack) {
-  c10::impl::ExcludeDispatchKeyGuard once(c10::DispatchKey::Fake);
-  at::AutoDispatchBelowADInplaceOrView below_autograd;
-  // What a rule calls runs in the types that it gives.
-  c10::impl::ExcludeDispatchKeyGuard below_autocast(c10::autocast_dispatch_keyset);
+  BelowSharding below;
   run_sharded(handle, stack);
 }
 

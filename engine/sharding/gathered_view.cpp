@@ -2,9 +2,7 @@
 
 #include <redco/error.h>
 
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty_strided.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <utility>
 
@@ -97,8 +95,7 @@ std::shared_ptr<const GatheredView> GatheredView::written(ShardedTensorImpl& vie
 void refresh(ShardedTensorImpl& impl) {
   const std::shared_ptr<const GatheredView> view = impl.gathered_view();
   if (!view || !view->is_stale()) return;
-  c10::impl::ExcludeDispatchKeyGuard once(c10::DispatchKey::Fake);
-  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  BelowSharding below;
   at::Tensor anew = view->taken_anew();
   ShardedTensorImpl& now = *sharded_impl(anew);
   impl.set_local(now.local(), now.placements(),

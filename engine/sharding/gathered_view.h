@@ -2,6 +2,9 @@
 
 #include "plan.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
 #include <cstdint>
 #include <memory>
 
@@ -44,7 +47,15 @@ void refresh(ShardedTensorImpl& impl);
 /// gathered view.
 void note_write(ShardedTensorImpl& impl);
 
-/// Runs an operator on sharded tensors, below autograd and with the sharding's key excluded.
+/// While it lives, operators on plain tensors reach LibTorch's kernels and nothing else: neither
+/// sharding nor autograd nor autocast, for a rule has already chosen the types.
+struct BelowSharding {
+  c10::impl::ExcludeDispatchKeyGuard sharding{c10::DispatchKey::Fake};
+  c10::impl::ExcludeDispatchKeyGuard autocast{c10::autocast_dispatch_keyset};
+  at::AutoDispatchBelowADInplaceOrView autograd;
+};
+
+/// Runs an operator on sharded tensors, BelowSharding.
 void run_sharded(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 }  // namespace redco

@@ -2,8 +2,6 @@
 
 #include <torch/csrc/autograd/function.h>
 
-#include <algorithm>
-
 namespace redco {
 
 namespace {
@@ -19,13 +17,6 @@ int64_t version_of(const at::Tensor& local) { return local.is_inference() ? 0 : 
 // Null for what has no memory of its own, such as a sparse tensor.
 c10::StorageImpl* storage_of(const at::Tensor& local) {
   return local.has_storage() ? local.storage().unsafeGetStorageImpl() : nullptr;
-}
-
-// The dimension that is number `dim` of the tensor is this one of the view.
-void reorder(Placements& placements, const Sizes& order) {
-  for (Placement& placement : placements)
-    if (placement.is_sharded())
-      placement.dim = int32_t(std::find(order.begin(), order.end(), placement.dim) - order.begin());
 }
 
 }  // namespace
@@ -44,10 +35,8 @@ LastMove::View LastMove::view_of(const TensorArgument& argument, const Placement
     view.strides.push_back(tensor.stride(dim));
   }
   view.offset = tensor.storage_offset();
-  view.from = argument.impl->placements();
-  view.to = target;
-  reorder(view.from, view.order);
-  reorder(view.to, view.order);
+  view.from = permuted(argument.impl->placements(), view.order);
+  view.to = permuted(target, view.order);
   view.type = tensor.scalar_type();
   return view;
 }
@@ -63,9 +52,7 @@ at::Tensor LastMove::find(const TensorArgument& argument, const Placements& targ
   if (version_ != version_of(local)) return {};
   View view = view_of(argument, target);
   if (!(view == view_)) return {};
-  std::vector<int64_t> back(view.order.size());
-  for (size_t i = 0; i < back.size(); ++i) back[size_t(view.order[i])] = int64_t(i);
-  return result_.permute(back);
+  return result_.permute(inverse(view.order));
 }
 
 void LastMove::hold(const TensorArgument& argument, const Placements& target,

@@ -45,8 +45,8 @@ const std::unordered_map<std::string, std::vector<std::string>> unmarked_writes 
 };
 
 // Operators whose results share the memory of their argument, which their schemas do not say.
-const std::set<std::string_view> unmarked_views = {"aten::unsafe_split",
-                                                   "aten::unsafe_split_with_sizes"};
+const std::set<std::string_view> unmarked_views = {
+    "aten::unsafe_split", "aten::unsafe_split_with_sizes", "aten::_unsafe_view"};
 
 // Gradients that an optimizer unscales on its way: nobody reads them after it, so where they had to
 // be brought elsewhere they are not brought back.

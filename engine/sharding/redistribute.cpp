@@ -96,19 +96,6 @@ at::Tensor redistribute(at::Tensor local, at::IntArrayRef sizes, const Placement
   return local;
 }
 
-bool splits(const Placements& placements, int64_t dim) {
-  return std::any_of(placements.begin(), placements.end(), [&](const Placement& placement) {
-    return placement.is_sharded() && placement.dim == dim;
-  });
-}
-
-Placements in_order(Placements placements, const Sizes& order) {
-  for (Placement& placement : placements)
-    if (placement.is_sharded())
-      placement.dim = int32_t(std::find(order.begin(), order.end(), placement.dim) - order.begin());
-  return placements;
-}
-
 }  // namespace
 
 at::Tensor redistribute_local(at::Tensor local, at::IntArrayRef sizes, at::IntArrayRef strides,
@@ -116,19 +103,18 @@ at::Tensor redistribute_local(at::Tensor local, at::IntArrayRef sizes, at::IntAr
   if (from == to) return local;
   // Collectives read memory, where these are not done yet.
   local = local.resolve_conj().resolve_neg();
-  Sizes order = memory_order(strides), moved_sizes, back(order.size());
-  for (size_t i = 0; i < order.size(); ++i) back[size_t(order[i])] = int64_t(i);
+  Sizes order = memory_order(strides), moved_sizes;
   bool is_expanded = false;
   for (int64_t dim : order) {
-    bool is_one = strides[size_t(dim)] == 0 && sizes[size_t(dim)] > 1 && !splits(from, dim) &&
-                  !splits(to, dim);
+    bool is_one = strides[size_t(dim)] == 0 && sizes[size_t(dim)] > 1 &&
+                  splitting(from, dim).empty() && splitting(to, dim).empty();
     if (is_one) local = local.narrow(dim, 0, 1);
     is_expanded |= is_one;
     moved_sizes.push_back(is_one ? 1 : sizes[size_t(dim)]);
   }
-  local = redistribute(local.permute(order), moved_sizes, in_order(from, order),
-                       in_order(to, order), mesh)
-              .permute(back);
+  local = redistribute(local.permute(order), moved_sizes, permuted(from, order),
+                       permuted(to, order), mesh)
+              .permute(inverse(order));
   return is_expanded ? local.expand(local_sizes(sizes, to, mesh)) : local;
 }
 

@@ -52,6 +52,12 @@ Sizes memory_order(at::IntArrayRef strides) {
   return order;
 }
 
+Sizes inverse(const Sizes& order) {
+  Sizes back(order.size());
+  for (size_t i = 0; i < order.size(); ++i) back[size_t(order[i])] = int64_t(i);
+  return back;
+}
+
 Geometry dense_geometry(at::IntArrayRef sizes, at::IntArrayRef strides) {
   Geometry geometry{Sizes(sizes), Sizes(sizes.size()), 0};
   Sizes order = memory_order(strides);
@@ -63,14 +69,9 @@ Geometry dense_geometry(at::IntArrayRef sizes, at::IntArrayRef strides) {
   return geometry;
 }
 
+// Equal strides keep their order.
 Geometry contiguous_geometry(at::IntArrayRef sizes) {
-  Geometry geometry{Sizes(sizes), Sizes(sizes.size()), 0};
-  int64_t stride = 1;
-  for (size_t dim = sizes.size(); dim-- > 0;) {
-    geometry.strides[dim] = stride;
-    stride *= std::max<int64_t>(sizes[dim], 1);
-  }
-  return geometry;
+  return dense_geometry(sizes, Sizes(sizes.size(), 0));
 }
 
 at::Tensor laid_out(const at::Tensor& local, const Geometry& geometry) {
@@ -233,6 +234,20 @@ bool is_split(const Placements& placements) {
 bool is_split_by_both(const Placements& placements) {
   const Placement &dp = placements[Mesh::dp], &mp = placements[Mesh::mp];
   return dp.is_sharded() && mp.is_sharded() && dp.dim == mp.dim;
+}
+
+MeshDims splitting(const Placements& placements, int64_t dim) {
+  MeshDims over;
+  for (size_t i = 0; i < Mesh::n_dims; ++i)
+    if (placements[i].is_sharded() && placements[i].dim == dim) over.push_back(Mesh::Dim(i));
+  return over;
+}
+
+Placements permuted(Placements placements, const Sizes& order) {
+  for (Placement& placement : placements)
+    if (placement.is_sharded())
+      placement.dim = int32_t(std::find(order.begin(), order.end(), placement.dim) - order.begin());
+  return placements;
 }
 
 bool can_split_again(int64_t size, const Placement& dp, const Placement& mp, int64_t n_dp) {

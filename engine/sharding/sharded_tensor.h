@@ -11,6 +11,7 @@
 namespace redco {
 
 using Sizes = c10::SmallVector<int64_t, 6>;
+using MeshDims = c10::SmallVector<Mesh::Dim, Mesh::n_dims>;
 
 /// Sizes, strides and offset of the logical tensor: the same on all processes, whatever part each
 /// holds. Composite operators decide by them, so every process decides alike; for their decisions
@@ -25,6 +26,9 @@ Geometry geometry_of(const at::Tensor& tensor);
 
 /// The dimensions from the outermost in memory to the innermost.
 Sizes memory_order(at::IntArrayRef strides);
+
+/// The order that takes a tensor back which was permuted to `order`.
+Sizes inverse(const Sizes& order);
 
 /// The geometry of a dense tensor of these sizes whose dimensions have the memory order of
 /// `strides`.
@@ -125,6 +129,12 @@ bool is_partial(const Placements& placements);
 bool is_split(const Placements& placements);
 /// Whether both split one dimension of the tensor.
 bool is_split_by_both(const Placements& placements);
+
+/// The mesh dimensions that split a tensor's dimension.
+MeshDims splitting(const Placements& placements, int64_t dim);
+
+/// The placements of a tensor that is permuted to `order`.
+Placements permuted(Placements placements, const Sizes& order);
 
 /// Whether mp can split a dimension of this size that dp splits too: dp must cut between blocks.
 bool can_split_again(int64_t size, const Placement& dp, const Placement& mp, int64_t n_dp);

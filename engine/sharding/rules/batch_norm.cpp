@@ -50,13 +50,6 @@ at::Tensor by_channel(const at::Tensor& values, const at::Tensor& input) {
   return values.view(sizes);
 }
 
-using MeshDims = std::vector<Mesh::Dim>;
-
-at::Tensor summed(at::Tensor values, const MeshDims& over, const Mesh& mesh) {
-  for (Mesh::Dim dim : over) values = mesh.group(dim).all_reduce(values, ReduceOp::sum);
-  return values;
-}
-
 struct Statistics {
   at::Tensor mean, variance;  // [c], in the type that the kernels keep them in
 };
@@ -73,7 +66,7 @@ Statistics statistics(const at::Tensor& input, int64_t n, const MeshDims& over, 
     mean = mean.to(at::kDouble);
     sums = at::stack({mean, mean.square().add_(variance)}).mul_(double(own));
   }
-  sums = summed(sums, over, mesh).div_(double(n));
+  sums = all_reduced(sums, over, mesh, ReduceOp::sum).div_(double(n));
   at::Tensor variance = (sums[1] - sums[0].square()).clamp_min_(0);
   return {sums[0].to(type), variance.to(type)};
 }
@@ -120,7 +113,8 @@ auto differentiate_over(int64_t n, const MeshDims& over) {
     at::Tensor mean = tensor_in(op, stack, {"save_mean"}).to(type);
     at::Tensor normal = (input.to(type) - by_channel(mean, input)) * by_channel(scale, input);
     std::vector<int64_t> dims = all_but_channel(input);
-    at::Tensor sums = summed(at::stack({grad.sum(dims), (grad * normal).sum(dims)}), over, mesh);
+    at::Tensor sums = all_reduced(at::stack({grad.sum(dims), (grad * normal).sum(dims)}), over,
+                                  mesh, ReduceOp::sum);
     at::Tensor grad_input = (grad - by_channel(sums[0] / double(n), input) -
                              normal * by_channel(sums[1] / double(n), input)) *
                             by_channel(weight.defined() ? scale * weight : scale, input);

@@ -8,13 +8,6 @@
 
 namespace redco {
 
-MeshDims splitting(const Placements& placements, int64_t dim) {
-  MeshDims over;
-  for (size_t i = 0; i < Mesh::n_dims; ++i)
-    if (placements[i].is_sharded() && placements[i].dim == dim) over.push_back(Mesh::Dim(i));
-  return over;
-}
-
 bool is_in_blocks(const TensorArgument& argument, int64_t dim) {
   for (const Placement& placement : argument.placements)
     if (placement.is_sharded() && placement.dim == dim && placement.block > 0) return true;

@@ -4,11 +4,6 @@
 
 namespace redco {
 
-using MeshDims = c10::SmallVector<Mesh::Dim, Mesh::n_dims>;
-
-/// The mesh dimensions that split a tensor's dimension.
-MeshDims splitting(const Placements& placements, int64_t dim);
-
 /// Whether parts of a dimension do not follow one another, so that a rank's elements are no range.
 bool is_in_blocks(const TensorArgument& argument, int64_t dim);
 
