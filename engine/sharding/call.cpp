@@ -16,8 +16,11 @@ Call::Call(const Operator& op, const torch::jit::Stack& stack)
             "replace the tensor instead");
     if (impl && impl->gathered_view()) refresh(*impl);
     if (impl && !mesh) mesh = impl->mesh();
+    auto first = int64_t(tensors.size());
+    for (int64_t i = 0; i < first && element < 0; ++i)
+      if (tensors[size_t(i)].tensor.is_same(tensor)) first = i;
     tensors.push_back({argument, element, tensor, impl, impl ? impl->placements() : Placements(),
-                       bool(op.is_written[argument])});
+                       bool(op.is_written[argument]), first});
   };
   for (size_t i = 0; i < arguments.size(); ++i) {
     const c10::IValue& value = arguments[i];

@@ -46,6 +46,11 @@ at::Tensor brought(const Call& call, const TensorArgument& argument, const Place
     if (at::Tensor held = last_move().find(argument, target); held.defined()) return held;
   at::Tensor result = redistribute_local(argument.local(), argument.sizes(),
                                          argument.tensor.strides(), now, target, *call.mesh);
+  // Some kernels read the memory of their arguments without their strides: of a part that was cut
+  // out of a tensor they would read the elements between.
+  bool is_cut = now != target && result.is_alias_of(argument.local());
+  if (is_cut && !argument.is_written && !call.op.is_view && !is_pointwise(call.op))
+    result = laid_out(result, geometry_of(argument.tensor));
   if (is_read) last_move().hold(argument, target, result);
   return result;
 }

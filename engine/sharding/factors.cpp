@@ -76,13 +76,6 @@ std::vector<Choice> choices(const Call& call, const Factors& factors, Mesh::Dim 
   return found;
 }
 
-// The same tensor given twice moves once.
-bool is_counted(const Call& call, size_t i) {
-  for (size_t j = 0; j < i; ++j)
-    if (call.tensors[j].tensor.is_same(call.tensors[i].tensor)) return true;
-  return false;
-}
-
 double cost(const Call& call, const Factors& factors, const Choice& choice, Mesh::Dim mesh_dim) {
   // A collective costs about as much as moving this many bytes: of two ways that move the same,
   // the one with fewer launches wins.
@@ -92,7 +85,7 @@ double cost(const Call& call, const Factors& factors, const Choice& choice, Mesh
     const TensorArgument& argument = call.tensors[i];
     const Placement& now = argument.placements[mesh_dim];
     Placement target = input_placement(factors, choice, i);
-    if (is_counted(call, i)) continue;
+    if (argument.first < int64_t(i)) continue;  // the same tensor moves once
     double bytes = part_bytes(argument, *call.mesh);
     if (now.is_partial() && now == target)
       owed += redistribution_cost(now, {}, bytes, call.mesh->size(mesh_dim));

@@ -1,6 +1,6 @@
 #include "logical_results.h"
 
-#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -9,12 +9,13 @@ namespace redco {
 
 namespace {
 
-at::Tensor without_memory(const at::Tensor& tensor) {
+// Zeros in the geometry of a tensor.
+at::Tensor zeros_for(const at::Tensor& tensor, c10::Device device) {
   int64_t extent = 1;
   for (int64_t dim = 0; dim < tensor.dim(); ++dim)
     extent += (std::max<int64_t>(tensor.size(dim), 1) - 1) * tensor.stride(dim);
-  at::TensorOptions options = at::TensorOptions(tensor.dtype()).device(at::kMeta);
-  at::Tensor memory = at::empty_strided({tensor.storage_offset() + extent}, {1}, options);
+  at::TensorOptions options = at::TensorOptions(tensor.dtype()).device(device);
+  at::Tensor memory = at::zeros({tensor.storage_offset() + extent}, options);
   at::Tensor result = memory.as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset());
   result._set_conj(tensor.is_conj());
   result._set_neg(tensor.is_neg());
@@ -27,22 +28,42 @@ bool shares_elements(const at::Tensor& tensor) {
   return false;
 }
 
+// What the operator returns for zeros in the geometry of the call's tensors.
+torch::jit::Stack called_on_zeros(const Call& call, c10::Device device) {
+  torch::jit::Stack stack(call.arguments.begin(), call.arguments.end());
+  std::vector<at::Tensor> tensors;
+  for (const TensorArgument& argument : call.tensors)
+    tensors.push_back(zeros_for(argument.tensor, device));
+  set_tensors(call, tensors, stack);
+  for (c10::IValue& value : stack)
+    if (value.isDevice()) value = device;
+  call.op.handle.callBoxed(&stack);
+  return stack;
+}
+
+// Operators without a kernel for tensors without memory run on real ones, if those are small.
+torch::jit::Stack called_on_small_zeros(const Call& call) {
+  constexpr int64_t most = 1 << 16;  // elements
+  int64_t n = 0;
+  for (const TensorArgument& argument : call.tensors) n += argument.tensor.numel();
+  if (n > most) return {};
+  try {
+    return called_on_zeros(call, call.tensors[0].local().device());
+  } catch (const c10::Error&) {
+    return {};
+  }
+}
+
 }  // namespace
 
 std::vector<std::optional<Geometry>> logical_results(const Call& call) {
   // A run for the sizes alone must draw no numbers.
   if (call.op.handle.hasTag(at::Tag::nondeterministic_seeded)) return {};
-  torch::jit::Stack stack(call.arguments.begin(), call.arguments.end());
-  std::vector<at::Tensor> tensors;
-  for (const TensorArgument& argument : call.tensors)
-    tensors.push_back(without_memory(argument.tensor));
-  set_tensors(call, tensors, stack);
-  for (c10::IValue& value : stack)
-    if (value.isDevice()) value = c10::Device(c10::kMeta);
+  torch::jit::Stack stack;
   try {
-    call.op.handle.callBoxed(&stack);
+    stack = called_on_zeros(call, c10::kMeta);
   } catch (const c10::NotImplementedError&) {
-    return {};
+    stack = called_on_small_zeros(call);
   } catch (const c10::Error&) {
     if (call.op.is_view || call.op.is_inplace_view) throw;
     for (const TensorArgument& argument : call.tensors)

@@ -45,6 +45,7 @@ struct TensorArgument {
   ShardedTensorImpl* impl;  ///< null: a plain tensor, which counts as replicated
   Placements placements;
   bool is_written;
+  int64_t first;  ///< its place among the call's tensors, or that of the same tensor given before it
   at::Tensor stored = {};  ///< the parameter, if `tensor` is what its store gathered
 
   at::IntArrayRef sizes() const { return tensor.sizes(); }
@@ -88,8 +89,8 @@ struct OutputPlan {
   Sizes sizes;
   /// That of one process' result, where it is known before the call.
   std::optional<Geometry> geometry;
-  /// If the geometry is not known and the memory order of the parts may differ between processes:
-  /// the geometry of the first argument, whose order a result of its sizes has. Others are row-major.
+  /// Set if the geometry is not known and the memory order of the parts may differ between
+  /// processes: a result of these sizes has this memory order; others are row-major.
   std::optional<Geometry> first = std::nullopt;
 };
 

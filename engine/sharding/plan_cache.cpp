@@ -44,6 +44,9 @@ void append(Key& key, double number) {
   key.push_back(bits);
 }
 
+constexpr const char* no_key = "a plan cannot be kept for an argument of type ";
+constexpr const char* report = ". Please report this";
+
 void append(Key& key, const c10::IValue& value) {
   if (value.isInt()) {
     key.push_back(value.toInt());
@@ -72,8 +75,14 @@ void append(Key& key, const c10::IValue& value) {
     auto list = value.toDoubleVector();
     key.push_back(int64_t(list.size()));
     for (double number : list) append(key, number);
+  } else if (value.isList()) {  // of tensors, which have keys of their own, and none
+    const auto list = value.toList();
+    key.push_back(int64_t(list.size()));
+    for (size_t i = 0; i < list.size(); ++i)
+      require(list.get(i).isTensor() || list.get(i).isNone(), no_key, "a list of ",
+              list.get(i).tagKind(), report);
   } else {
-    key.push_back(0);
+    fail(no_key, value.tagKind(), report);
   }
 }
 
@@ -89,6 +98,7 @@ Key key_of(const Call& call) {
                   int64_t(argument.tensor.scalar_type()) << 32 |
                   int64_t(argument.impl != nullptr) << 48);
     key.push_back(argument.element);
+    key.push_back(argument.first);
     key.append(sizes.begin(), sizes.end());
     key.append(argument.tensor.strides().begin(), argument.tensor.strides().end());
     if (argument.impl)
@@ -129,8 +139,13 @@ void set_geometries(const Call& call, bool is_whole, Plan& plan) {
   bool is_thin = false;
   for (size_t i = 0; i < call.tensors.size(); ++i)
     is_thin |= has_thin_parts(call.tensors[i].sizes(), plan.inputs[i], *call.mesh);
-  for (size_t i = 0; i < plan.outputs.size() && is_thin; ++i)
-    if (!plan.outputs[i].geometry) plan.outputs[i].first = geometry_of(call.tensors[0].tensor);
+  if (!is_thin) return;
+  // Operators that draw numbers keep the memory order of their argument.
+  const at::Tensor& first = call.tensors[0].tensor;
+  bool keeps_order = call.op.handle.hasTag(at::Tag::nondeterministic_seeded);
+  for (OutputPlan& output : plan.outputs)
+    if (!output.geometry)
+      output.first = keeps_order ? geometry_of(first) : contiguous_geometry(first.sizes());
 }
 
 // REDCO_CHECK_PLANS=1: plans that were kept are made anew and compared.

@@ -24,6 +24,9 @@ local function sentence()
   return { x = tokens:narrow(0, 0, 6), y = tokens:narrow(0, 1, 6) }
 end
 
+-- What batch normalization subtracts again has no gradient but a rounding error.
+local no_gradient = { ["stem.0.bias"] = true }
+
 local runs = {
   { "conv", image, "float64" },
   { "lstm", sentence, "float64" },
@@ -153,7 +156,7 @@ for _, run in ipairs(runs) do
       collate(examples))
     assert(losses[n_steps] < losses[1], ("%g, %g"):format(losses[1], losses[n_steps]))
     for path, before in pairs(copy_of(initial, dtype)) do
-      assert(params[path]:ne(before):any():item(), path .. " has not changed")
+      assert(no_gradient[path] or params[path]:ne(before):any():item(), path .. " has not changed")
     end
   end)
 

@@ -43,6 +43,17 @@ std::vector<int64_t> all_but_channel(const at::Tensor& input) {
   return dims;
 }
 
+// Of the statistics that are kept for backward, and of the gradients by channel: on the CPU the type
+// of what is given by channel.
+at::ScalarType type_by_channel(const Operator& op, const torch::jit::Stack& stack,
+                               const at::Tensor& input) {
+  if (!input.is_cpu()) return at::toOpMathType(input.scalar_type());
+  for (std::string_view name : {"weight", "bias", "running_mean"})
+    if (at::Tensor values = tensor_in(op, stack, {name}); values.defined())
+      return values.scalar_type();
+  return input.scalar_type();
+}
+
 // [c] to [1, c, 1 ...].
 at::Tensor by_channel(const at::Tensor& values, const at::Tensor& input) {
   std::vector<int64_t> sizes(size_t(input.dim()), 1);
@@ -97,7 +108,8 @@ auto normalize_over(int64_t n, const MeshDims& over) {
       output = std::get<0>(at::native_batch_norm(input, like_statistics("weight"),
                                                  like_statistics("bias"), mean, variance, false, 0,
                                                  eps));
-    stack = {output, mean, scale};
+    at::ScalarType kept = type_by_channel(op, stack, input);
+    stack = {output, mean.to(kept), scale.to(kept)};
     // What cuDNN keeps for its own backward.
     if (op.returned.size() > 3) stack.push_back(at::empty({0}, input.options().dtype(at::kByte)));
   };
@@ -118,8 +130,9 @@ auto differentiate_over(int64_t n, const MeshDims& over) {
     at::Tensor grad_input = (grad - by_channel(sums[0] / double(n), input) -
                              normal * by_channel(sums[1] / double(n), input)) *
                             by_channel(weight.defined() ? scale * weight : scale, input);
-    at::ScalarType weight_type = weight.defined() ? weight.scalar_type() : type;
-    stack = {grad_input.to(input.scalar_type()), sums[1].to(weight_type), sums[0].to(weight_type)};
+    at::ScalarType by_channel_type = type_by_channel(op, stack, input);
+    stack = {grad_input.to(input.scalar_type()), sums[1].to(by_channel_type),
+             sums[0].to(by_channel_type)};
   };
 }
 
@@ -133,7 +146,7 @@ void run_unless_empty(const Operator& op, torch::jit::Stack& stack, const Mesh&)
   if (input.numel() > 0) return op.handle.callBoxed(&stack);
   bool is_backward = tensor_in(op, stack, {"grad_out", "grad_output"}).defined();
   at::Tensor of_channels = at::zeros({is_backward ? input.size(channel) : 0},
-                                     input.options().dtype(at::toOpMathType(input.scalar_type())));
+                                     input.options().dtype(type_by_channel(op, stack, input)));
   stack = {at::empty_like(input), of_channels, of_channels.clone()};
   if (op.returned.size() > 3) stack.push_back(at::empty({0}, input.options().dtype(at::kByte)));
 }

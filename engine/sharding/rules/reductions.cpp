@@ -3,6 +3,7 @@
 #include "rules.h"
 
 #include <ATen/OpMathType.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/sum.h>
 #include <c10/core/ScalarType.h>
 
@@ -126,6 +127,25 @@ Rule reduced(ReduceOp op) {
   };
 }
 
+// All ranks get the one answer.
+std::optional<Plan> equal(const Call& call) {
+  at::IntArrayRef sizes = call.tensors[0].sizes();
+  if (call.tensors.size() < 2 || call.tensors[1].sizes() != sizes) return std::nullopt;
+  Plan plan = plan_by_factors(call, *pointwise_factors(call, sizes));
+  plan.outputs.clear();
+  MeshDims over;
+  for (Mesh::Dim dim : {Mesh::dp, Mesh::mp})
+    if (plan.inputs[0][dim].is_sharded()) over.push_back(dim);
+  if (over.empty()) return plan;
+  plan.run = [over](const Operator& op, torch::jit::Stack& stack, const Mesh& mesh) {
+    at::TensorOptions options = stack[0].toTensor().options().dtype(at::kInt);
+    op.handle.callBoxed(&stack);
+    at::Tensor own = at::full({}, int(stack[0].toBool()), options);
+    stack = {all_reduced(own, over, mesh, ReduceOp::min).item().toBool()};
+  };
+  return plan;
+}
+
 }  // namespace
 
 bool adds_up_in(at::ScalarType from, at::ScalarType to) {
@@ -148,6 +168,7 @@ const RuleTable& reduction_rules() {
       {"aten::count_nonzero", reduced(ReduceOp::sum)},
       {"aten::any", reduced(ReduceOp::max)},
       {"aten::all", reduced(ReduceOp::min)},
+      {"aten::equal", equal},
   };
   return table;
 }

@@ -3,12 +3,14 @@
 
 #include "rules.h"
 
+#include <ATen/OpMathType.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/var_mean.h>
 #include <c10/core/ScalarType.h>
 
 #include <cmath>
+#include <limits>
 
 namespace redco {
 
@@ -17,15 +19,18 @@ namespace {
 // Brings a rank's result together with those of a group that splits what is reduced.
 using Combine = std::function<at::Tensor(at::Tensor own, Group& group)>;
 
-// What is narrow is worked on and brought together wide, and rounded once.
-std::optional<Plan> combined(const Call& call, Combine combine) {
-  std::optional<Factors> factors = reduction_factors(call, reduction_of(call), ReduceOp::sum);
+// What is narrow is worked on and brought together wide, and rounded once. `of_nothing`: the result
+// of a rank without elements, where the operator has none.
+std::optional<Plan> combined(const Call& call, Combine combine,
+                             std::optional<double> of_nothing = {}) {
+  Reduction reduction = reduction_of(call);
+  std::optional<Factors> factors = reduction_factors(call, reduction, ReduceOp::sum);
   if (!factors || call.tensors.size() > 1) return std::nullopt;
   Plan plan = plan_by_factors(call, *factors);
   MeshDims over = reduced_over(plan);
   if (over.empty()) return plan;
-  plan.run = [combine, over, dtype = call.index_of("dtype")](
-                 const Operator& op, torch::jit::Stack& stack, const Mesh& mesh) {
+  plan.run = [=, dtype = call.index_of("dtype")](const Operator& op, torch::jit::Stack& stack,
+                                                 const Mesh& mesh) {
     at::Tensor x = stack[0].toTensor();
     at::ScalarType type = x.scalar_type();
     if (dtype >= 0 && !stack[size_t(dtype)].isNone()) type = stack[size_t(dtype)].toScalarType();
@@ -33,7 +38,12 @@ std::optional<Plan> combined(const Call& call, Combine combine) {
       stack[0] = widened(x.to(type));
       if (dtype >= 0) stack[size_t(dtype)] = c10::IValue();
     }
-    op.handle.callBoxed(&stack);
+    if (of_nothing && x.numel() == 0)
+      stack = {at::sum(x.to(c10::toRealValueType(at::toOpMathType(type))), reduction.dims,
+                       reduction.keeps)
+                   .fill_(*of_nothing)};
+    else
+      op.handle.callBoxed(&stack);
     at::Tensor result = stack[0].toTensor();
     for (Mesh::Dim dim : over) result = combine(result.contiguous(), mesh.group(dim));
     stack = {is_narrow(type) ? result.to(c10::toRealValueType(type)) : result};
@@ -56,20 +66,20 @@ std::optional<Plan> vector_norm(const Call& call) {
   const c10::IValue* order = call.find("ord");
   if (!order) order = call.find("p");
   double p = order && order->isScalar() ? order->toScalar().toDouble() : 2.0;
-  // Of nothing there is no largest element.
+  std::optional<double> of_nothing;
   if (std::isinf(p)) {
-    const TensorArgument& argument = call.tensors[0];
-    for (int64_t dim : reduction_of(call).dims)
-      if (argument.sizes()[size_t(dim)] < call.mesh->size(Mesh::dp) * call.mesh->size(Mesh::mp))
-        return std::nullopt;
+    // The operator itself says that nothing has no largest element.
+    if (call.tensors[0].tensor.numel() == 0) return std::nullopt;
+    of_nothing = p > 0 ? 0 : std::numeric_limits<double>::infinity();
   }
-  return combined(call, [p](at::Tensor own, Group& group) {
+  auto combine = [p](at::Tensor own, Group& group) {
     if (std::isinf(p)) return group.all_reduce(own, p > 0 ? ReduceOp::max : ReduceOp::min);
     if (p == 0) return group.all_reduce(own, ReduceOp::sum);
     // Powers in double: a norm that float32 holds may have one that it does not.
     at::Tensor powers = group.all_reduce(own.to(at::kDouble).pow(p), ReduceOp::sum);
     return powers.pow_(1 / p).to(own.scalar_type());
-  });
+  };
+  return combined(call, combine, of_nothing);
 }
 
 // How many, their mean and the sum of squares of what differs from it, by Chan's formula. In
