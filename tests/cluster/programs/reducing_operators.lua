@@ -145,7 +145,7 @@ for _, reduction in ipairs { 0, 1, 2 } do  -- none, mean, sum
       when = function(v) return v.x.numel > 0 end },
   } do
     losses[#losses + 1] = { row[1]:format(reduction), dims = row.dims or { 2, 3 },
-      weight = row.weight }
+      weight = row.weight, when = row.when }
   end
 end
 losses[#losses + 1] = { "torch.cosine_embedding_loss(<x>, <s>, torch.ones({ <size0> }, "
