@@ -48,7 +48,7 @@ torch::jit::Stack called_on_small_zeros(const Call& call) {
   for (const TensorArgument& argument : call.tensors) n += argument.tensor.numel();
   if (n > most) return {};
   try {
-    return called_on_zeros(call, call.tensors[0].local().device());
+    return called_on_zeros(call, call.mesh->device());
   } catch (const c10::Error&) {
     return {};
   }

@@ -177,4 +177,52 @@ x1 = p.a:reshape { -1 }
 x2 = p.a:masked_select(mask(4, { 3, 2 }):fill_(1)):narrow(0, 1, 2)
 loss = 0
 loss = loss + term(x1, 0.4) + term(x2, 0.6)]],
+  -- A plan for one tensor given twice is none for two of the same sizes.
+  [[
+p = { a = randn(3337, { 6, 6 }):requires_grad_() }
+b = { x = randn(9353, { 5, 3 }) }
+rules = { { 'a', 0 } }
+x1 = torch.addmm(randn(1425, { 6 }), p.a, p.a)
+loss = 0
+loss = loss + term(x1, 0.4)]],
+  -- One answer on every process.
+  [[
+x1 = shard(randn(3277, { 4 }, "float32"), { mp = { dim = 0, block = 2 } })
+x2 = x1 * torch.tensor { 1, 1, 1, 2 }
+x3 = torch.equal(x1, x2) and x1 * 1 or x1 * 2]],
+  -- What a kernel keeps for backward, cut in parts.
+  [[
+x1 = randn(5321, { 2, 2, 2 }):requires_grad_()
+x2 = torch.layer_norm(x1, { 2 })
+x3 = shard(randn(1805, { 2, 2, 2 }), { mp = 1 })
+x4 = torch.scaled_dot_product_attention(x2, x2, x3, { is_causal = true })
+loss = term(x4, 0.3)
+gx1 = grads(loss, { x1 })]],
+  [[
+x1 = shard(randn(3167, { 4, 6, 2 }, "bfloat16"), { dp = 0, mp = 0 }):requires_grad_()
+x2 = shard(randn(8370, { 6 }, "bfloat16"), { dp = 0, mp = 0 }):requires_grad_()
+x3 = torch.batch_norm(x1, x2, x2, nil, nil, true, 0.1, 1e-5, false)
+loss = term(x3, 0.4)
+gx1, gx2 = grads(loss, { x1, x2 })
+second = total(gx1, 0.5)
+hx1, hx2 = grads(second, { x1, x2 })]],
+  -- Some process holds no element.
+  [[
+x1 = shard(randn(5568, { 2, 1 }), { dp = 1, mp = 1 })
+x2 = torch.cat({ x1, x1 }, -1)
+x3 = torch.linalg.vector_norm(x2, inf)
+x4 = torch.linalg.vector_norm(x2, -inf)]],
+  -- Operators of which LibTorch knows no strides beforehand.
+  [[
+x1 = shard(randn(5148, { 2, 2 }), { dp = 1, mp = 1 }):t()
+x2 = x1:index_select(1, torch.tensor { 1, 0 })
+x3 = x1:roll(1, 0)
+x4 = torch.rand_like(x1) * 0]],
+  -- A view without being marked as one.
+  [[
+x1 = shard(randn(8528, { 2, 2 }), { dp = 0, mp = 1 })
+x2 = torch._unsafe_view(x1, { 2, 2 })
+x3 = torch._unsafe_view(x1:t():t(), { 4 })
+x2:fill_(0.5)
+x3[0] = 2]],
 }
