@@ -76,16 +76,9 @@ std::shared_ptr<const GatheredView> GatheredView::written(ShardedTensorImpl& vie
   at::Tensor to = target.local();
   at::Tensor from = redistribute_local(view.local(), view.sizes(), view.strides(),
                                        view.placements(), target.placements(), mesh);
-  // Elements of an expanded dimension are one in memory.
-  for (int64_t dim = 0; dim < to.dim(); ++dim)
-    if (to.stride(dim) == 0 && to.size(dim) > 1) {
-      to = to.narrow(dim, 0, 1);
-      from = from.narrow(dim, 0, 1);
-    }
-  to.copy_(from);
-  const_cast<at::Tensor&>(base.local())
-      .copy_(redistribute_local(memory, geometry.sizes, geometry.strides, worked_on_,
-                                base.placements(), mesh));
+  overwrite(to, from);
+  overwrite(base.local(), redistribute_local(memory, geometry.sizes, geometry.strides, worked_on_,
+                                             base.placements(), mesh));
   note_write(base);
   auto after = std::make_shared<GatheredView>(*this);
   after->version_ = version_of(base_);

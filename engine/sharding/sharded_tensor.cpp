@@ -90,6 +90,15 @@ at::Tensor laid_out(const at::Tensor& local, const Geometry& geometry) {
   return copy.copy_(local);
 }
 
+void overwrite(at::Tensor to, at::Tensor from) {
+  for (int64_t dim = 0; dim < to.dim(); ++dim)
+    if (to.stride(dim) == 0 && to.size(dim) > 1) {
+      to = to.narrow(dim, 0, 1);
+      from = from.narrow(dim, 0, 1);
+    }
+  to.copy_(from);
+}
+
 ShardedTensorImpl::ShardedTensorImpl(at::Tensor local, const Placements& placements,
                                      std::shared_ptr<const Mesh> mesh, const Geometry& geometry)
     : TensorImpl(keys_for(local, device_for(local, *mesh)), local.dtype(),

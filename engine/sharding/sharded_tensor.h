@@ -41,6 +41,9 @@ Geometry contiguous_geometry(at::IntArrayRef sizes);
 /// that the geometry expands (stride 0) are left as they are.
 at::Tensor laid_out(const at::Tensor& local, const Geometry& geometry);
 
+/// Copies `from` into the memory of `to`, whose expanded dimensions are one element there.
+void overwrite(at::Tensor to, at::Tensor from);
+
 class GatheredView;
 class ParameterStore;
 

@@ -108,6 +108,7 @@ for i = options.found > 0 and options.found or #found + 1, #found do
 end
 for seed = options.seed, options.seed + options.count - 1 do
   local is_training = seed % (options.zero > 0 and 2 or 10) == 0
+  note("seed " .. seed, { "-- It failed while it was drawn, on plain tensors." })
   run("seed " .. seed, draw(seed, is_training, options.without).steps)
   n_run = n_run + 1
 end

@@ -40,6 +40,9 @@ function globals.total(x, weight)
   return x:double():sum() * weight
 end
 
+--- A probability. Where LibTorch refuses a number, NaN here, the process that holds it fails alone.
+function globals.chance(x) return x:sigmoid():nan_to_num(0.5) end
+
 --- A tensor of another dtype, never x itself.
 function globals.cast(x, dtype) return x:to(dtype, { copy = true }) end
 

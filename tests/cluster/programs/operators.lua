@@ -29,7 +29,7 @@ local function pointwise(list)
     "torch.maximum(<x>, <y>)", "torch.minimum(<x>, <y>)", "torch.where(<m>, <x>, <y>)",
     "<x>:add(<y>, { alpha = <c> })", "torch.hypot(<x>, <y>)", "<x>:lerp(<y>, 0.3)",
     "torch.addcmul(<x>, <y>, <y>, { value = 0.5 })", "torch.addcdiv(<x>, <y>, <y>:abs() + 1)",
-    "torch.atan2(<x>, <y>)", "<x>:copysign(<y>)", "torch.fmod(<x>, 0.7)", "<x>:remainder(0.9)",
+    "torch.atan2(<x>, <y>)", "<x>:copysign(<y>:nan_to_num(1) + 0.1)", "torch.fmod(<x>, 0.7)", "<x>:remainder(0.9)",
     "torch.where(<x>:gt(<y>), <x>, <c>)", "torch.where(<m>, 0.5, <x>)",
       "<x>:sub(<y>, { alpha = 2 })",
     "torch.logaddexp(<x>, <y>)", "<x>:mul(<y>:sigmoid())", "<x>:xlogy(<y>:abs() + 0.5)",

@@ -109,7 +109,9 @@ for _, row in ipairs {
   { "torch.scaled_dot_product_attention(<x>, <x>, <w>, { is_causal = <accumulate> })",
     dims = { 3, 3 },
     w = { 0, 1, 2 }, weight = 2 },
-  { "torch.scaled_dot_product_attention(<x>, <s>, <x>)", dims = { 3, 4 }, weight = 2 },
+  -- LibTorch divides by the number of heads.
+  { "torch.scaled_dot_product_attention(<x>, <s>, <x>)", dims = { 3, 4 }, weight = 2,
+    when = function(v) return v.x.numel > 0 end },
   { "torch.prelu(<x>, <w>)", dims = { 2 }, w = { 1 }, weight = 0.5 },
   { "torch.pixel_shuffle(<x>, 2)", dims = { 3, 4 }, weight = 0.2 },
   { "torch.cosine_similarity(<x>, <s>, <d>)" },
@@ -128,7 +130,7 @@ for _, reduction in ipairs { 0, 1, 2 } do  -- none, mean, sum
     "torch.l1_loss(<x>, <s>, %d)", "torch.huber_loss(<x>, <s>, %d)",
       "torch.soft_margin_loss(<x>, <s>:detach():tanh(), %d)",
     "torch.binary_cross_entropy_with_logits(<x>, <s>:sigmoid(), nil, nil, %d)",
-    "torch.binary_cross_entropy(<x>:sigmoid(), <s>:sigmoid(), nil, %d)",
+    "torch.binary_cross_entropy(chance(<x>), chance(<s>), nil, %d)",
     "torch.kl_div(<x>:log_softmax(-1), <s>:softmax(-1), %d)",
     "torch.poisson_nll_loss(<x>, <s>:abs(), true, false, 1e-8, %d)" } do
     losses[#losses + 1] = { text:format(reduction), dims = { 1 } }
