@@ -13,6 +13,8 @@ Compare.__index = Compare
 --- What redco documents that it refuses on sharded tensors alone.
 local refusals = {
   "reaches memory outside of the elements of this sharded tensor",
+  -- PyTorch has deprecated writes by index to expanded tensors.
+  "more than one element of the written-to tensor refers to a single memory location",
 }
 
 local function is_refusal(message)
