@@ -3,8 +3,11 @@
 #include <redco/error.h>
 
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <dlfcn.h>
+#include <unistd.h>
+#include <exception>
 #include <mutex>
 
 namespace redco {
@@ -22,6 +25,28 @@ void load_cuda() {
   require(at::detail::getCUDAHooks().deviceCount() > 0,
           "device \"cuda\": there is no NVIDIA GPU, or no driver for it");
   loaded = true;
+}
+
+void load_cuda_if_present() noexcept {
+  bool has_driver = access("/dev/nvidiactl", F_OK) == 0 || access("/dev/dxg", F_OK) == 0;
+  if (!has_driver) return;
+  try {
+    load_cuda();
+  } catch (const std::exception&) {
+    // The first use of a GPU says why.
+  }
+}
+
+c10::Device use_gpu_of(int64_t local_rank, int64_t local_size) {
+  load_cuda();
+  int64_t n = at::detail::getCUDAHooks().deviceCount();
+  if (n > 1 && local_size > n)
+    throw UsageError("device \"cuda\": this host has " + std::to_string(local_size) +
+                     " processes and " + std::to_string(n) +
+                     " GPUs; start one process for each GPU");
+  c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(local_rank % n));
+  c10::impl::VirtualGuardImpl(c10::kCUDA).setDevice(device);
+  return device;
 }
 
 std::string cuda_device_name(int number) {

@@ -162,6 +162,17 @@ class Call : public Pending {
         number_(number),
         work_(std::move(work)),
         finish_(std::move(finish)) {}
+  // The memory that a GPU still writes to must not be given away.
+  ~Call() override {
+    if (!work_ || !group_->backend.runs_on_stream) return;
+    try {
+      work_->wait();
+    } catch (const std::exception&) {
+      // It has ended, with an error.
+    }
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
 
   at::Tensor wait() override {
     if (finish_) {

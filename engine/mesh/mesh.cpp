@@ -102,8 +102,7 @@ Backend connect_watched(std::function<Backend()> connect, Peers& peers,
 
 c10::Device device_of(const MeshOptions& options) {
   if (options.device_type == c10::kCPU) return c10::kCPU;
-  load_cuda();
-  return {options.device_type, static_cast<c10::DeviceIndex>(options.processes.local_rank)};
+  return use_gpu_of(options.processes.local_rank, options.processes.local_size);
 }
 
 class Grid : public Mesh, Connection::Lines {

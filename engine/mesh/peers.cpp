@@ -274,8 +274,13 @@ std::vector<int64_t> Peers::behind(size_t group, int64_t number,
 
 void Peers::check(const What& what, const std::vector<int64_t>& waited_for) {
   std::lock_guard lock(mutex_);
-  // Counted, not timed: a process that was stopped itself must not take the others for gone.
-  ++looks_since_round_;
+  // Counted, not timed: a process that was stopped itself must not take the others for gone. On a
+  // GPU a wait returns at once: looks count as often as waits on the CPU make them.
+  auto now = steady_clock::now();
+  if (now - last_look_ >= look_around * 3 / 4) {
+    last_look_ = now;
+    ++looks_since_round_;
+  }
   if (!lost_.empty() || looks_since_round_ * look_around >= patience)
     fail(what(), " ended: the store of the run at ", where_,
          " does not answer, so the process that hosts it has ended, failed or was stopped",

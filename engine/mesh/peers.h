@@ -2,6 +2,7 @@
 
 #include "spmd_log.h"
 
+#include <redco/export.h>
 #include <redco/mesh.h>
 #include <redco/run_store.h>
 
@@ -23,7 +24,7 @@ using What = std::function<std::string()>;
 /// into the store twice a second and reads those of the others, and whether one has failed. It
 /// never waits for them: only who waits in a collective asks. It must live until `stop`, and longer
 /// if the store hangs: its thread cannot be taken out of a store that does not answer.
-class Peers {
+class REDCO_API Peers {
  public:
   Peers(const Processes& processes, std::unique_ptr<RunStore> store);
   Peers(const Peers&) = delete;
@@ -41,7 +42,7 @@ class Peers {
   std::vector<int64_t> behind(size_t group, int64_t number, const std::vector<int64_t>& among);
 
   /// Throws Error, which begins with `what`, when a process has failed or one of `waited_for` gives
-  /// no sign of life. To be called every `look_around` while waiting.
+  /// no sign of life. To be called at least every `look_around` while waiting.
   void check(const What& what, const std::vector<int64_t>& waited_for);
 
   /// Throws Error when one of `among` has ended without the group's collective of this number.
@@ -106,6 +107,7 @@ class Peers {
   int64_t rounds_ = 0;
   std::chrono::milliseconds round_time_ = {};  // of the last one
   int64_t looks_since_round_ = 0;
+  std::chrono::steady_clock::time_point last_look_;
   std::string lost_;  // why the store cannot be reached
   std::optional<RunStore::Failure> failure_;
   int64_t n_ended_ = 0;

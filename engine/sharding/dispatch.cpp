@@ -79,8 +79,8 @@ void write_back(const TensorArgument& argument, const Placements& worked_on,
   const Placements& now = argument.impl->placements();  // a sum may have been reduced where it lies
   // On the first rank a whole tensor is its own term of a sum.
   if (result.is_same(local) && worked_on == now) return;
-  overwrite(local, redistribute_local(result, argument.sizes(), argument.tensor.strides(), worked_on,
-                                      now, mesh));
+  overwrite(local, redistribute_local(result, argument.sizes(), argument.tensor.strides(),
+                                      worked_on, now, mesh));
 }
 
 // Whether an operator works on the parts of stored parameters: it writes to one, or works element

@@ -45,7 +45,8 @@ struct TensorArgument {
   ShardedTensorImpl* impl;  ///< null: a plain tensor, which counts as replicated
   Placements placements;
   bool is_written;
-  int64_t first;  ///< its place among the call's tensors, or that of the same tensor given before it
+  int64_t
+      first;  ///< its place among the call's tensors, or that of the same tensor given before it
   at::Tensor stored = {};  ///< the parameter, if `tensor` is what its store gathered
 
   at::IntArrayRef sizes() const { return tensor.sizes(); }

@@ -2,6 +2,7 @@
 
 #include <redco/error.h>
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 
 #include <cstdlib>
@@ -27,6 +28,13 @@ StepProfile::StepProfile(const std::optional<ProfileOptions>& steps, c10::Device
 
 StepProfile::~StepProfile() { finish(); }
 
+// Else the trace has no end of the last steps, and the end of some before the first.
+void StepProfile::wait_for_device() const {
+  if (device_ == c10::kCPU) return;
+  c10::impl::VirtualGuardImpl guard(device_);
+  guard.synchronizeDevice(guard.getDevice().index());
+}
+
 void StepProfile::start() {
   namespace impl = torch::profiler::impl;
   impl::ProfilerConfig config(impl::ProfilerState::KINETO, /*report_input_shapes=*/true);
@@ -35,6 +43,7 @@ void StepProfile::start() {
   // The profiler's library tells of itself on standard error unless it finds this when it starts.
   bool is_set = std::getenv("KINETO_LOG_LEVEL") != nullptr;
   if (!is_set) setenv("KINETO_LOG_LEVEL", "99", 0);
+  wait_for_device();
   profiler::prepareProfiler(config, activities);
   if (!is_set) unsetenv("KINETO_LOG_LEVEL");
   profiler::enableProfiler(config, activities);
@@ -44,6 +53,7 @@ void StepProfile::start() {
 void StepProfile::finish() {
   if (!std::exchange(is_running_, false)) return;
   try {
+    wait_for_device();
     profiler::disableProfiler()->save(path_);
     log_.info("The trace of the profiled steps is " + path_);
   } catch (const std::exception& error) {

@@ -42,6 +42,7 @@ class StepProfile {
  private:
   void start();
   void finish();
+  void wait_for_device() const;
 
   std::optional<ProfileOptions> steps_;
   c10::DeviceType device_;

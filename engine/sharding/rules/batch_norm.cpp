@@ -43,8 +43,8 @@ std::vector<int64_t> all_but_channel(const at::Tensor& input) {
   return dims;
 }
 
-// Of the statistics that are kept for backward, and of the gradients by channel: on the CPU the type
-// of what is given by channel.
+// Of the statistics that are kept for backward, and of the gradients by channel: on the CPU the
+// type of what is given by channel.
 at::ScalarType type_by_channel(const Operator& op, const torch::jit::Stack& stack,
                                const at::Tensor& input) {
   if (!input.is_cpu()) return at::toOpMathType(input.scalar_type());
