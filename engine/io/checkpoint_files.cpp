@@ -27,8 +27,7 @@ std::string beside(const std::string& folder, const std::string& suffix) {
 }
 
 // The end of info.json, around its own sum.
-constexpr std::string_view kBeforeSum = ",\n  \"xxh3\": \"", kAfterSum = "\"\n}\n",
-                           kEnd = "\n}";
+constexpr std::string_view kBeforeSum = ",\n  \"xxh3\": \"", kAfterSum = "\"\n}\n", kEnd = "\n}";
 constexpr size_t kSumLength = 16;
 
 std::string sum_of(std::string_view text) {
@@ -78,7 +77,8 @@ FileSums sums_of(const std::string& where, const Tree& tree) {
     require(is_name, where, in_quotes(name), " is not the name of a file in the same folder");
     const auto* fields = value.is<Tree::Dict>() ? &value.as<Tree::Dict>() : nullptr;
     bool is_sum = fields != nullptr && fields->size() == 2 && fields->count("bytes") == 1 &&
-                  fields->count("xxh3") == 1 && fields->at("bytes").is<int64_t>() && fields->at("xxh3").is<std::string>();
+                  fields->count("xxh3") == 1 && fields->at("bytes").is<int64_t>() &&
+                  fields->at("xxh3").is<std::string>();
     require(is_sum, where, in_quotes(name), " has no bytes and xxh3");
     sums[name] = {fields->at("bytes").as<int64_t>(), fields->at("xxh3").as<std::string>()};
   }

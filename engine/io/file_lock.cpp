@@ -27,7 +27,8 @@ FileLock::State take(int descriptor, const std::string& path) {
   while (result != 0 && errno == EINTR) result = fcntl(descriptor, F_OFD_SETLK, &lock);
   if (result != 0) return errno == EAGAIN || errno == EACCES ? held : unsupported;
   // Another process may have removed it between opening and locking.
-  struct stat own {}, named {};
+  struct stat own {
+  }, named{};
   bool is_same = fstat(descriptor, &own) == 0 && stat(path.c_str(), &named) == 0 &&
                  own.st_dev == named.st_dev && own.st_ino == named.st_ino;
   return is_same ? taken : gone;
@@ -38,8 +39,8 @@ FileLock::State take(int descriptor, const std::string& path) {
 FileLock::FileLock(std::string path, bool creates)
     : path_(std::move(path)),
       // For writing: network file systems lock no others.
-      descriptor_(open(path_.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | (creates ? O_CREAT : 0),
-                       0666)),
+      descriptor_(
+          open(path_.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | (creates ? O_CREAT : 0), 0666)),
       state_(take(descriptor_, path_)) {}
 
 FileLock::~FileLock() {

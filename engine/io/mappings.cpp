@@ -106,9 +106,10 @@ void fail_for_mapped_file() {
     path = failed_path;
     has_failed_path = false;
   }
-  fail(path, ": the file was shortened after it was opened, or its disk fails: tensors from it have "
-             "lost values. Load it again; to replace a file that is in use, write a new one and "
-             "rename it");
+  fail(path,
+       ": the file was shortened after it was opened, or its disk fails: tensors from it have "
+       "lost values. Load it again; to replace a file that is in use, write a new one and "
+       "rename it");
 }
 
 }  // namespace redco

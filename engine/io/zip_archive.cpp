@@ -76,8 +76,8 @@ class Reader {
     for (const Entry& entry : entries) {
       require(entry.offset >= end, where_, "the file ", in_quotes(entry.name), " overlaps another");
       ZipRecord record = record_of(entry, end);
-      require(records.emplace(entry.name, record).second, where_, "the file ", in_quotes(entry.name),
-              " is there twice");
+      require(records.emplace(entry.name, record).second, where_, "the file ",
+              in_quotes(entry.name), " is there twice");
     }
     require(end <= directory_, where_, "the last file overlaps the directory");
     return records;
@@ -126,8 +126,7 @@ class Reader {
                      number<uint32_t>(end - kLocator64Length) == kLocator64;
     if (has_zip64) {
       uint64_t at = number<uint64_t>(end - kLocator64Length + 8);
-      require(at == end - kLocator64Length - kEnd64Length, where_,
-              "its zip64 records are damaged");
+      require(at == end - kLocator64Length - kEnd64Length, where_, "its zip64 records are damaged");
       check_signature(at, kEnd64, "zip64 record");
       n_entries_ = number<uint64_t>(at + 32);
       size = number<uint64_t>(at + 40);
@@ -208,7 +207,8 @@ class Reader {
     end = data + entry.stored;
     if ((flags & kHasDescriptor) != 0) {
       check_signature(end, kDescriptor, "data descriptor");
-      require(number<uint32_t>(end + 4) == entry.crc, where, "its CRC-32 is there twice and differs");
+      require(number<uint32_t>(end + 4) == entry.crc, where,
+              "its CRC-32 is there twice and differs");
       end += kDescriptorLength;  // at least
     }
     return record;

@@ -169,8 +169,10 @@ std::optional<Checkpoint> Deployer::load_last_ckpt(const LoadCheckpointOptions& 
       continue;
     }
     if (is_first && !has_pointer)
-      log_info(ckpts + "/last_ckpt.txt is missing or names no checkpoint: resuming from the newest "
-               "whole one, " + name);
+      log_info(ckpts +
+               "/last_ckpt.txt is missing or names no checkpoint: resuming from the newest "
+               "whole one, " +
+               name);
     if (is_first)
       for (const auto& [each, error] : damaged)
         log_info("The checkpoint " + ckpts + "/" + each + " is damaged: " + error +
