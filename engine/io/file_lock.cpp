@@ -19,9 +19,9 @@ struct flock whole_file() {
   return lock;
 }
 
-FileLock::State take(int descriptor, const std::string& path) {
+FileLock::State take(int descriptor, const std::string& path, bool creates) {
   using enum FileLock::State;
-  if (descriptor < 0) return errno == ENOENT ? gone : unsupported;
+  if (descriptor < 0) return errno == ENOENT && !creates ? gone : unsupported;
   auto lock = whole_file();
   int result = fcntl(descriptor, F_OFD_SETLK, &lock);
   while (result != 0 && errno == EINTR) result = fcntl(descriptor, F_OFD_SETLK, &lock);
@@ -41,7 +41,7 @@ FileLock::FileLock(std::string path, bool creates)
       // For writing: network file systems lock no others.
       descriptor_(
           open(path_.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | (creates ? O_CREAT : 0), 0666)),
-      state_(take(descriptor_, path_)) {}
+      state_(take(descriptor_, path_, creates)) {}
 
 FileLock::~FileLock() {
   if (descriptor_ >= 0) close(descriptor_);

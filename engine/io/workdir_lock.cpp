@@ -28,8 +28,16 @@ namespace {
 // A host that is gone keeps its locks on a network file system for so long: NFS's lease is 90 s.
 constexpr auto longest_wait_for_itself = std::chrono::seconds(120);
 
-std::mutex mutex;
+std::recursive_mutex mutex;  // a lock may end while another is made
 std::map<std::string, std::weak_ptr<WorkdirLock>> locks;  // of this process, by folder
+
+// Differs between runs. Attempts of one launch have the same store; torchrun calls a run "none" if
+// it isn't given a name.
+std::string name_of(const Processes& processes) {
+  if (processes.is_worker)
+    return processes.store_address + ":" + std::to_string(processes.store_port);
+  return processes.run == "none" ? "" : processes.run;
+}
 
 // The content of the lock file: who holds it, then its run.
 std::string holder_text(const Processes& processes) {
@@ -40,7 +48,7 @@ std::string holder_text(const Processes& processes) {
   std::strftime(since, sizeof(since), "%Y-%m-%d %H:%M:%S", localtime_r(&now, &local));
   std::ostringstream text;
   text << "process " << getpid() << " on host " << host << " since " << since << "\n"
-       << processes.run << "\n";
+       << name_of(processes) << "\n";
   return text.str();
 }
 
@@ -64,11 +72,6 @@ std::string lock_path(const std::string& workdir) {
   std::error_code error;
   std::string folder = fs::weakly_canonical(workdir, error);
   return (error ? workdir : folder) + "/.lock";
-}
-
-// torchrun calls a run "none" if it isn't given a name.
-bool is_same_run(const Processes& own, const Holder& holder) {
-  return own.attempt > 0 || (!own.run.empty() && own.run != "none" && own.run == holder.run);
 }
 
 }  // namespace
@@ -101,6 +104,7 @@ std::shared_ptr<WorkdirLock> WorkdirLock::take(const std::string& workdir,
   fs::create_directories(workdir, error);
   require(!error, "cannot make the work folder ", workdir, ": ", error.message());
   std::string path = lock_path(workdir);
+  std::string own = name_of(processes);
   auto give_up = steady_clock::now() + longest_wait_for_itself;
   for (;;) {
     {
@@ -110,17 +114,17 @@ std::shared_ptr<WorkdirLock> WorkdirLock::take(const std::string& workdir,
       auto state = lock->state();
       if (state == FileLock::State::gone) continue;
       if (state != FileLock::State::held) {
-        std::shared_ptr<WorkdirLock> own(new WorkdirLock);
+        std::shared_ptr<WorkdirLock> made(new WorkdirLock);
         if (state == FileLock::State::taken) lock->write(holder_text(processes));
-        own->state_->lock = std::move(lock);
-        locks[path] = own;
+        made->state_->lock = std::move(lock);
+        locks[path] = made;
         remove_stale_files(workdir);
         clean_checkpoints(workdir + "/ckpts");
-        return own;
+        return made;
       }
     }
     Holder holder = read_holder(path);
-    require(is_same_run(processes, holder) && steady_clock::now() < give_up, "the work folder ",
+    require(!own.empty() && own == holder.run && steady_clock::now() < give_up, "the work folder ",
             workdir, " is in use by another run (", holder.process,
             "): wait until that run ends, end it, or use another workdir");
     check_interrupt();

@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <cctype>
 #include <cstring>
 #include <functional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -26,6 +28,7 @@ constexpr size_t kLocalLength = 30, kCentralLength = 46, kEndLength = 22, kEnd64
 constexpr uint16_t kHasDescriptor = 1 << 3, kIsUtf8 = 1 << 11, kZip64Field = 1;
 constexpr uint32_t kElsewhere = 0xffffffff;  // in the field of zip64
 
+constexpr uint64_t kMaxInflated = uint64_t{1} << 30;  // code and pickles are smaller
 constexpr uint16_t kStored = 0, kDeflated = 8;
 
 // Hands the uncompressed bytes of a file to `take` in pieces. False if they are damaged.
@@ -64,6 +67,7 @@ class Reader {
   ZipRecords read() {
     find_directory();
     ZipRecords records;
+    std::set<std::string> lower_names;
     uint64_t at = directory_, end = 0;
     std::vector<Entry> entries;
     for (uint64_t i = 0; i < n_entries_; ++i) {
@@ -76,8 +80,11 @@ class Reader {
     for (const Entry& entry : entries) {
       require(entry.offset >= end, where_, "the file ", in_quotes(entry.name), " overlaps another");
       ZipRecord record = record_of(entry, end);
-      require(records.emplace(entry.name, record).second, where_, "the file ",
-              in_quotes(entry.name), " is there twice");
+      // LibTorch finds files whatever the case of their names.
+      std::string lower = entry.name;
+      std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return std::tolower(c); });
+      require(lower_names.insert(lower).second && records.emplace(entry.name, record).second,
+              where_, "the file ", in_quotes(entry.name), " is there twice");
     }
     require(end <= directory_, where_, "the last file overlaps the directory");
     return records;
@@ -156,6 +163,8 @@ class Reader {
     std::string where = where_ + "the file " + in_quotes(entry.name) + ": ";
     require(entry.method == kDeflated || (entry.method == kStored && entry.stored == entry.size),
             where, "the method of compression is ", entry.method, ", expected 0 or 8");
+    require(entry.method == kStored || entry.size <= kMaxInflated, where, "it has ", entry.size,
+            " bytes when it is uncompressed, expected at most ", kMaxInflated);
     require((entry.flags & ~(kHasDescriptor | kIsUtf8)) == 0, where, "it has unknown flags");
     require(!entry.name.empty() && entry.name.find('\0') == std::string::npos, where,
             "it has no proper name");

@@ -83,8 +83,9 @@ Deployer::Deployer(DeployerOptions options)
              " say, have met at " + processes.store_address + ":" +
              std::to_string(processes.store_port));
   if (workdir_lock_ && !workdir_lock_->is_taken())
-    log_info("The work folder is not locked: its file system has no locks. Don't start another run "
-             "in it");
+    log_info(
+        "The work folder is not locked: its file system has no locks, or .lock can't be written "
+        "there. Don't start another run in it");
 }
 
 std::pair<int64_t, int64_t> Deployer::get_local_global_micro_batch_size(
