@@ -247,10 +247,9 @@ struct CheckSparse {
 
 int load(lua_State* L) {
   std::string path = luaL_checkstring(L, 1);
-  auto file = std::make_shared<CheckedFile>(path);
   CheckSparse check;
   try {
-    Module module = torch::jit::load(file);
+    Module module = torch::jit::load(std::make_shared<CheckedFile>(path));
     push_object(L, std::make_shared<LuaModule>(LuaModule{module, places_in_lists(module)}));
   } catch (const Interrupted&) {
     throw;

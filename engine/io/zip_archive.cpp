@@ -166,6 +166,10 @@ class Reader {
     require(entry.method == kStored || entry.size <= kMaxInflated, where, "it has ", entry.size,
             " bytes when it is uncompressed, expected at most ", kMaxInflated);
     require((entry.flags & ~(kHasDescriptor | kIsUtf8)) == 0, where, "it has unknown flags");
+    // LibTorch's zip reader has no bytes for folders.
+    constexpr uint32_t folder = 0x10;
+    bool is_folder = (number<uint32_t>(at + 38) & folder) != 0 || entry.name.ends_with('/');
+    require(!is_folder, where, "it is marked as a folder");
     require(!entry.name.empty() && entry.name.find('\0') == std::string::npos, where,
             "it has no proper name");
     return entry;
