@@ -1,5 +1,7 @@
 #include "context.h"
 
+#include <redco/mapped_files.h>
+
 #include <redco/group.h>
 #include <redco/stop.h>
 
@@ -174,7 +176,9 @@ int wrapper(lua_State* L, lua_CFunction function) {
     if (is_interrupted(ctx) && !is_finalizer(L, function)) throw Interrupted();
     if (ctx.depth > max_depth && function != with_traceback && !is_finalizer(L, function))
       fail("stack overflow: functions of Lua and of C++ call each other without end");
-    return function(L);
+    int n_results = function(L);
+    if (mapped_file_failed && !is_finalizer(L, function)) check_mapped_files();
+    return n_results;
   } catch (const ScriptError& error) {
     lua_pushlstring(L, error.what(), std::strlen(error.what()));
     note_error(L, error.kind(), error.traceback(), error.signal());

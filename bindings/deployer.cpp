@@ -307,7 +307,8 @@ host0_address say it.
   device: "cpu" or "cuda", where parameters and batches are brought, each process to the GPU of its
     number on its host; without it they stay where they are
   workdir: the folder in which the run writes log.txt, metrics.jsonl, what it predicts and finds in
-    evaluations, and checkpoints; of several processes only number 0 logs
+    evaluations, and checkpoints; of several processes only number 0 logs. An error if another run
+    uses it
   run_tensorboard: an event file for TensorBoard as well
   log_all_processes: the other processes write log_RANK.txt
   verbose: the log is shown on the console too
@@ -353,13 +354,18 @@ void add_deployer(lua_State* L) {
        {"load_ckpt", load_ckpt,
         "load_ckpt(self, {ckpt_dir, load_params = true, load_opt_state = true, float_dtype, "
         "update_rng = false}) -> {params, opt_state}, info\n"
-        "A checkpoint that any layout wrote; every file is checked. `float_dtype` is what "
+        "A checkpoint that any layout wrote. The checksum of every file is checked. `float_dtype` "
+        "is what "
         "floating-point tensors are converted to. With `update_rng` random numbers go on where "
         "they were. `info` is for a Trainer's last_ckpt_info."},
        {"load_last_ckpt", load_last_ckpt,
         "load_last_ckpt(self, {load_params = true, load_opt_state = true, float_dtype, update_rng "
         "= true}) -> {params, opt_state}, info\n"
-        "The newest checkpoint of the work folder; nil, nil where there is none yet."},
+        "The newest checkpoint of the work folder; nil, nil where there is none yet. If the one "
+        "that "
+        "last_ckpt.txt names is missing or damaged, loads the newest whole one, logs that, and "
+        "renames "
+        "damaged ones to NAME.damaged. An error if all are damaged."},
        {"load_params_shape", load_params_shape,
         "load_params_shape(self, ckpt_dir) -> table\n"
         "The params of a checkpoint without their values: tensors on the device meta."},

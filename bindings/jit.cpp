@@ -7,12 +7,17 @@
 #include "values.h"
 
 #include <redco/error.h>
+#include <redco/torchscript.h>
 #include <redco/tree.h>
 
+#include <ATen/Context.h>
 #include <ATen/core/ivalue.h>
+#include <caffe2/serialize/read_adapter_interface.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/serialization/import.h>
 
+#include <algorithm>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <string>
@@ -213,12 +218,42 @@ int field(lua_State* L) {
   return 1;
 }
 
+// Gives LibTorch the bytes that were checked: the file may change.
+class CheckedFile : public caffe2::serialize::ReadAdapterInterface {
+ public:
+  explicit CheckedFile(const std::string& path) : bytes_(read_torchscript(path)) {}
+  size_t size() const override { return bytes_.size(); }
+  size_t read(uint64_t from, void* to, size_t n, const char*) const override {
+    if (from >= bytes_.size()) return 0;
+    n = std::min(n, bytes_.size() - from);
+    std::memcpy(to, bytes_.data() + from, n);
+    return n;
+  }
+
+ private:
+  std::string bytes_;
+};
+
+// Sparse tensors from a file have indices that LibTorch would not look at.
+struct CheckSparse {
+  CheckSparse() : before(at::globalContext().checkSparseTensorInvariants()) {
+    at::globalContext().setCheckSparseTensorInvariants(true);
+  }
+  ~CheckSparse() { at::globalContext().setCheckSparseTensorInvariants(before); }
+  CheckSparse(const CheckSparse&) = delete;
+  CheckSparse& operator=(const CheckSparse&) = delete;
+  bool before;
+};
+
 int load(lua_State* L) {
   std::string path = luaL_checkstring(L, 1);
+  CheckSparse check;
   try {
-    Module module = torch::jit::load(path);
+    Module module = torch::jit::load(std::make_shared<CheckedFile>(path));
     push_object(L, std::make_shared<LuaModule>(LuaModule{module, places_in_lists(module)}));
-  } catch (const c10::Error& error) {
+  } catch (const Interrupted&) {
+    throw;
+  } catch (const std::exception& error) {
     fail("torch.jit.load: cannot read ", path, " as TorchScript: ", text_of(error));
   }
   return 1;
@@ -250,7 +285,8 @@ void add_jit(lua_State* L) {
         "load(path) -> ScriptModule\n"
         "A TorchScript module that torch.jit.save wrote. `module.params` are its parameters and "
         "buffers by dotted name; `module(params, ...)` calls forward(...) with these in their "
-        "places (nil: its own), so gradients flow to `params`."}});
+        "places (nil: its own), so gradients flow to `params`. A damaged file is refused. The code "
+        "in the file runs when it is loaded and called: load only files that you trust."}});
   lua_setfield(L, -2, "jit");
 }
 

@@ -60,12 +60,8 @@ int options(lua_State* L) {
   const auto& values = resolved.as<Tree::Dict>();
   auto workdir = values.find("workdir");
   if (workdir != values.end() && workdir->second.is<std::string>() &&
-      !workdir->second.as<std::string>().empty()) {
-    const std::string& folder = workdir->second.as<std::string>();
-    std::error_code ignored;
-    std::filesystem::create_directories(folder, ignored);
-    write_toml(folder + "/config.toml", resolved);
-  }
+      !workdir->second.as<std::string>().empty())
+    write_config(workdir->second.as<std::string>(), resolved);
   push_tree(L, resolved);
   context(L).config = std::move(resolved);
   return 1;

@@ -69,7 +69,10 @@ void add_storage(lua_State* L) {
        {"load", load,
         "load(path) -> value\n"
         "What torch.save wrote. Any other safetensors file is a table of its tensors by their "
-        "names. The tensors are read from the disk where they are used."},
+        "names. The tensors are read from the disk where they are used: don't change the file "
+        "while "
+        "they are; write a new one and rename it. In redco-lua, using a tensor whose file was "
+        "shortened raises an error."},
        {"frombuffer", frombuffer,
         "frombuffer(string, {dtype, count, offset = 0}) -> Tensor\n"
         "A one-dimensional tensor of the bytes of a string, from `offset` on; `count` elements, or "

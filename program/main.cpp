@@ -8,6 +8,7 @@
 
 #include <redco/engine.h>
 #include <redco/error.h>
+#include <redco/mapped_files.h>
 #include <redco/mesh.h>
 #include <redco/run_log.h>
 #include <redco/stop.h>
@@ -271,6 +272,7 @@ int main(int argc, char** argv) {
   try {
     if (args.nproc > 1 || args.restarts.max > 0) return run_workers(args);
     draw_alike();
+    redco::guard_mapped_files();
     auto terminal = redco::make_terminal();
     redco::Engine engine({.strict = !args.no_strict && !args.has_prompt(),
                           .console = terminal,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "file_lock.h"
 #include "output_file.h"
 
 #include <cstddef>
@@ -11,7 +12,8 @@ namespace redco {
 
 /// A file that appears whole or not at all. It is written under a temporary name in its own folder;
 /// `commit` syncs it and gives it its name, in place of an earlier file. Without a commit nothing
-/// is left of it. Every failure is an Error with the path and the system's reason.
+/// is left of it. The first one that a process writes to a folder also removes the temporary files
+/// of killed processes there. Every failure is an Error with the path and the system's reason.
 class AtomicFile {
  public:
   /// Refuses a path at which there is something other than a regular file: a rename would replace
@@ -20,9 +22,6 @@ class AtomicFile {
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
-
-  /// Whether a file's name is one that a killed process may have left.
-  static bool is_temporary(const std::string& name);
 
   void write(const void* data, size_t size);
   /// Once, after the last write: what was written is safe, under the temporary name.
@@ -34,7 +33,11 @@ class AtomicFile {
   std::string path_;
   std::string folder_;
   std::unique_ptr<OutputFile> file_;  ///< under the temporary name; null once it has its own
+  std::unique_ptr<FileLock> lock_;    ///< on it: who else finds it sees that it is in use
 };
+
+/// Removes the temporary files of processes that were killed. Those that are being written stay.
+void remove_stale_files(const std::string& folder);
 
 /// The same for what is at hand as a whole.
 void write_file(const std::string& path, std::string_view bytes);

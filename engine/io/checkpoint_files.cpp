@@ -5,6 +5,7 @@
 #include "strict_json.h"
 
 #include <redco/error.h>
+#include <redco/json.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -23,6 +24,16 @@ namespace {
 std::string beside(const std::string& folder, const std::string& suffix) {
   fs::path path(folder);
   return (path.parent_path() / ("." + path.filename().string() + suffix)).string();
+}
+
+// The end of info.json, around its own sum.
+constexpr std::string_view kBeforeSum = ",\n  \"xxh3\": \"", kAfterSum = "\"\n}\n", kEnd = "\n}";
+constexpr size_t kSumLength = 16;
+
+std::string sum_of(std::string_view text) {
+  Checksum checksum;
+  checksum.add(text.data(), text.size());
+  return checksum.hex();
 }
 
 }  // namespace
@@ -65,12 +76,33 @@ FileSums sums_of(const std::string& where, const Tree& tree) {
     bool is_name = !name.empty() && name.find('/') == std::string::npos && name[0] != '.';
     require(is_name, where, in_quotes(name), " is not the name of a file in the same folder");
     const auto* fields = value.is<Tree::Dict>() ? &value.as<Tree::Dict>() : nullptr;
-    bool is_sum = fields != nullptr && fields->count("bytes") == 1 && fields->count("xxh3") == 1 &&
-                  fields->at("bytes").is<int64_t>() && fields->at("xxh3").is<std::string>();
+    bool is_sum = fields != nullptr && fields->size() == 2 && fields->count("bytes") == 1 &&
+                  fields->count("xxh3") == 1 && fields->at("bytes").is<int64_t>() &&
+                  fields->at("xxh3").is<std::string>();
     require(is_sum, where, in_quotes(name), " has no bytes and xxh3");
     sums[name] = {fields->at("bytes").as<int64_t>(), fields->at("xxh3").as<std::string>()};
   }
   return sums;
+}
+
+std::string info_text(const std::string& where, const Tree& info) {
+  std::string text = json_from_tree(where, info, 2);
+  std::string sum = sum_of(text);
+  text.resize(text.size() - kEnd.size());
+  return text.append(kBeforeSum).append(sum).append(kAfterSum);
+}
+
+Tree info_of(const std::string& where, const std::string& text) {
+  constexpr size_t length = kBeforeSum.size() + kSumLength + kAfterSum.size();
+  std::string_view all = text, last = all.substr(all.size() - std::min(length, all.size()));
+  require(last.starts_with(kBeforeSum) && last.ends_with(kAfterSum) && last.size() == length, where,
+          "it does not end with its XXH3-64: it is damaged or cut short");
+  std::string without(all.substr(0, all.size() - length));
+  without += kEnd;
+  std::string sum = sum_of(without), expected(last.substr(kBeforeSum.size(), kSumLength));
+  require(sum == expected, where, "its XXH3-64 is ", sum, ", expected ", in_quotes(expected),
+          ": the file is damaged");
+  return tree_from_json(where, without);
 }
 
 void check_file(const std::string& folder, const std::string& name, const FileSum& sum,

@@ -48,6 +48,11 @@ Tree tree_of(const FileSums& sums);
 /// Throws Error, beginning with `where`, for what is none.
 FileSums sums_of(const std::string& where, const Tree& tree);
 
+/// info.json as it is written: its last field is the XXH3-64 of the text without that field.
+std::string info_text(const std::string& where, const Tree& info);
+/// The inverse. Throws Error, beginning with `where`, unless the sum fits: not a byte has changed.
+Tree info_of(const std::string& where, const std::string& text);
+
 /// Parts of a file by their first bytes, and the tensors of that size which they are read into.
 using ReadInto = std::map<int64_t, at::Tensor>;
 

@@ -1,11 +1,19 @@
 #pragma once
 
+#include <redco/error.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 
 namespace redco {
+
+/// A file that may well be whole, but cannot be read now: no permission, too many open files.
+class UnreadableFile : public Error {
+ public:
+  using Error::Error;
+};
 
 /// A regular file, open for reading; its descriptor is closed with the object. Every failure is an
 /// Error with the path and the system's reason.

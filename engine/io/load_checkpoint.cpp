@@ -40,6 +40,20 @@ struct Info {
   FileSums sums;
 };
 
+// Calls `read`, and says of what it finds wrong that the checkpoint is damaged.
+template <class Read>
+auto reading(const Read& read) {
+  try {
+    return read();
+  } catch (const Interrupted&) {
+    throw;
+  } catch (const UnreadableFile&) {
+    throw;
+  } catch (const Error& error) {
+    throw DamagedCheckpoint(error.what());
+  }
+}
+
 Info read_info(const std::string& folder) {
   Info info{folder, {}, {}};
   std::error_code ignored;
@@ -49,7 +63,7 @@ Info read_info(const std::string& folder) {
   std::string path = info.folder + "/" + kInfo;
   require(fs::exists(path, ignored), folder, ": there is no ", kInfo,
           " in it, so it is no checkpoint");
-  info.tree = tree_from_json(path + ": ", read_text(path, "info.json", safetensors::kMaxHeader));
+  info.tree = info_of(path + ": ", read_text(path, "info.json", safetensors::kMaxHeader));
   require(info.tree.is<Tree::Dict>() && info.tree.as<Tree::Dict>().contains("files"), path,
           ": the field files is missing");
   info.sums = sums_of(path + ": files: ", info.tree.at("files"));
@@ -163,20 +177,24 @@ Checkpoint load_checkpoint(const std::string& folder, const std::shared_ptr<cons
   Info info;
   std::exception_ptr failure;
   try {
-    info = read_info(folder);
-    std::optional<OwnTensors> own;
-    if (world.size() == 1) own.emplace(info, options, mesh);
-    check_files(info, own ? own->into : std::map<std::string, ReadInto>(), options,
-                mesh->processes());
-    if (own) read = std::move(own->tensors);
+    reading([&] {
+      info = read_info(folder);
+      std::optional<OwnTensors> own;
+      if (world.size() == 1) own.emplace(info, options, mesh);
+      check_files(info, own ? own->into : std::map<std::string, ReadInto>(), options,
+                  mesh->processes());
+      if (own) read = std::move(own->tensors);
+    });
   } catch (const std::exception&) {
     failure = std::current_exception();
   }
   throw_together(mesh.get(), failure);
   try {
-    if (options.params) checkpoint.params = read_part(info, kParams, tensor_of);
-    if (options.opt_state && info.sums.count(safetensors::index_name(kOptState)) != 0)
-      checkpoint.opt_state = read_part(info, kOptState, tensor_of);
+    reading([&] {
+      if (options.params) checkpoint.params = read_part(info, kParams, tensor_of);
+      if (options.opt_state && info.sums.count(safetensors::index_name(kOptState)) != 0)
+        checkpoint.opt_state = read_part(info, kOptState, tensor_of);
+    });
   } catch (const std::exception&) {
     failure = std::current_exception();
   }
@@ -185,11 +203,15 @@ Checkpoint load_checkpoint(const std::string& folder, const std::shared_ptr<cons
   return checkpoint;
 }
 
+Tree load_checkpoint_info(const std::string& folder) {
+  return reading([&] { return read_info(folder).tree; });
+}
+
 Tree load_params_shape(const std::string& folder) {
   auto on_meta = [](const std::string&, const Weights& weights, const std::string& name) {
     return at::empty(weights.shape(name), at::TensorOptions(weights.dtype(name)).device(at::kMeta));
   };
-  return read_part(read_info(folder), kParams, on_meta);
+  return reading([&] { return read_part(read_info(folder), kParams, on_meta); });
 }
 
 }  // namespace redco

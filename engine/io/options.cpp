@@ -2,6 +2,7 @@
 #include <redco/options.h>
 
 #include "atomic_file.h"
+#include "workdir_lock.h"
 
 #include <redco/error.h>
 
@@ -11,6 +12,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <set>
@@ -235,6 +237,12 @@ void write_toml(const std::string& path, const Tree& values) {
   std::ostringstream text;
   write_table(text, values, "");
   write_file(path, text.view());
+}
+
+void write_config(const std::string& workdir, const Tree& options) {
+  std::error_code ignored;
+  std::filesystem::create_directories(workdir, ignored);
+  if (!WorkdirLock::is_held_elsewhere(workdir)) write_toml(workdir + "/config.toml", options);
 }
 
 }  // namespace redco

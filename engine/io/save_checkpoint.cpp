@@ -10,6 +10,7 @@
 
 #include <redco/error.h>
 #include <redco/json.h>
+#include <redco/mapped_files.h>
 #include <redco/moves.h>
 #include <redco/sharding.h>
 #include <redco/thread_without_signals.h>
@@ -311,6 +312,7 @@ class CheckpointWriter::Save {
     try {
       FileSums sums;
       for (Part& part : parts_) sums.merge(part.write(saving_, rank()));
+      check_mapped_files();
       own["files"] = tree_of(sums);
     } catch (const std::exception& error) {
       own["error"] = std::string(error.what());
@@ -355,7 +357,7 @@ class CheckpointWriter::Save {
       sums[name] = write_small(saving_ + "/" + name, part.index());
     }
     info_["files"] = tree_of(sums);
-    write_small(saving_ + "/" + kInfo, json_from_tree(folder_ + ": info: ", info_, 2) + "\n");
+    write_small(saving_ + "/" + kInfo, info_text(folder_ + ": info: ", info_));
     sync_folder(saving_);
     // Before its own name: what goes on from there finds them no older than it says.
     for (const std::string& each : options_.also) write_again(saving_, each);
@@ -410,11 +412,9 @@ void clean_checkpoints(const std::string& folder) {
   std::error_code ignored;
   std::vector<std::string> names;
   for (const auto& item : fs::directory_iterator(folder, ignored)) {
-    if (item.is_directory(ignored))
-      names.push_back(item.path().filename());
-    else if (AtomicFile::is_temporary(item.path().filename()))
-      fs::remove(item.path(), ignored);
+    if (item.is_directory(ignored)) names.push_back(item.path().filename());
   }
+  remove_stale_files(folder);
   for (const std::string& name : names) {
     bool is_saving = name.starts_with(".") && name.ends_with(".saving");
     if (!name.starts_with(".") || !(is_saving || name.ends_with(".earlier"))) continue;

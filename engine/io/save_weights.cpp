@@ -1,5 +1,6 @@
 #include <redco/weights.h>
 
+#include "atomic_file.h"
 #include "input_file.h"
 #include "safetensors_format.h"
 #include "safetensors_writer.h"
@@ -105,9 +106,9 @@ void remove_file(const fs::path& path) {
 // Removes what earlier saves left, whole or killed, but for `kept`.
 void remove_stale(const fs::path& folder, const std::string& stem,
                   const std::set<std::string>& kept) {
-  const std::regex ours(
-      "(\\.|\\.earlier-)?" + stem +
-      "(-\\d{5}-of-\\d{5})?\\.safetensors(\\.index\\.json)?(\\.\\d+-\\d+\\.tmp)?");
+  remove_stale_files(folder);
+  const std::regex ours("(\\.earlier-)?" + stem +
+                        "(-\\d{5}-of-\\d{5})?\\.safetensors(\\.index\\.json)?");
   // The index first: it must not name what is not there.
   std::set<std::string> stale;
   std::error_code ignored;

@@ -23,8 +23,8 @@ using JsonHook = std::function<bool(int depth, nlohmann::json::parse_event_t, nl
 nlohmann::json parse_json(const std::string& where, std::string_view text, int max_depth,
                           const JsonHook& hook = nullptr);
 
-/// Throws Error, beginning with `where`, for a zero byte: the parser takes it for the end of the text
-/// and would not see what follows.
+/// Throws Error, beginning with `where`, for a zero byte: the parser takes it for the end of the
+/// text and would not see what follows.
 void check_no_zero_byte(const std::string& where, std::string_view text);
 
 /// `text` as JSON, quotes included. Throws Error, beginning with `where`, when it is not UTF-8.

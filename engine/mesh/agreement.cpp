@@ -18,6 +18,12 @@ std::string text_of(const std::exception_ptr& failure) {
   }
 }
 
+bool any_process(const Mesh& mesh, bool says_so) {
+  if (mesh.world().size() == 1) return says_so;
+  at::Tensor value = at::tensor({int64_t{says_so}}).to(mesh.device());
+  return mesh.world().all_reduce(value, ReduceOp::max).item<int64_t>() != 0;
+}
+
 std::string text_of_process(const Mesh& mesh, int64_t process, const std::string& text) {
   Group& world = mesh.world();
   if (world.size() == 1) return text;

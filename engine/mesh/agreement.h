@@ -14,6 +14,9 @@ std::string text_of(const std::exception_ptr& failure);
 /// failed its own failure, on the others that of the first of them. One process needs no mesh.
 void throw_together(const Mesh* mesh, const std::exception_ptr& failure);
 
+/// Whether any process, all of which call it, says so.
+bool any_process(const Mesh& mesh, bool says_so);
+
 /// The text of one process, on all of them; what the others give is not looked at.
 std::string text_of_process(const Mesh& mesh, int64_t process, const std::string& text);
 

@@ -1,5 +1,7 @@
 #include <redco/deployer.h>
 
+#include "../io/workdir_lock.h"
+#include "../mesh/agreement.h"
 #include "random.h"
 
 #include <redco/error.h>
@@ -28,6 +30,27 @@ std::shared_ptr<Mesh> make_mesh(const DeployerOptions& options) {
                          static_cast<int64_t>(options.collective_timeout * 1000))});
 }
 
+// Process 0 takes the lock for all; they end together if it can't.
+std::shared_ptr<WorkdirLock> lock_workdir(const std::string& workdir, Mesh& mesh) {
+  const Processes& processes = mesh.processes();
+  std::string key = processes.size > 1 ? "workdir/" + mesh.notes().next_exchange() : "";
+  if (processes.rank != 0) {
+    std::string error = mesh.notes().await(key, "locking the work folder");
+    require(error.empty(), error);
+    return nullptr;
+  }
+  std::shared_ptr<WorkdirLock> lock;
+  std::exception_ptr failure;
+  try {
+    if (!workdir.empty()) lock = WorkdirLock::take(workdir, processes);
+  } catch (const std::exception&) {
+    failure = std::current_exception();
+  }
+  if (processes.size > 1) mesh.notes().leave(key, failure ? text_of(failure) : "");
+  if (failure) std::rethrow_exception(failure);
+  return lock;
+}
+
 RunLog make_run_log(const DeployerOptions& options, const Processes& processes) {
   require(!options.run_tensorboard || !options.workdir.empty(),
           "Deployer: run_tensorboard = true writes to the work folder: give a workdir");
@@ -49,6 +72,7 @@ Deployer::Deployer(DeployerOptions options)
       zero_(options.zero),
       zero_min_size_(options.zero_min_size),
       workdir_(options.workdir),
+      workdir_lock_(lock_workdir(workdir_, *mesh_)),
       run_log_(make_run_log(options, mesh_->processes())),
       checkpoints_(mesh_) {
   require(zero_ >= 0 && zero_ <= 3, "Deployer: zero = ", zero_, " must be 0, 1, 2 or 3");
@@ -58,6 +82,10 @@ Deployer::Deployer(DeployerOptions options)
     log_info(std::to_string(processes.size) + " processes, as " + processes.source +
              " say, have met at " + processes.store_address + ":" +
              std::to_string(processes.store_port));
+  if (workdir_lock_ && !workdir_lock_->is_taken())
+    log_info(
+        "The work folder is not locked: its file system has no locks, or .lock can't be written "
+        "there. Don't start another run in it");
 }
 
 std::pair<int64_t, int64_t> Deployer::get_local_global_micro_batch_size(

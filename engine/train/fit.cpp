@@ -101,7 +101,6 @@ Dataset Trainer::Fit::examples_of_epoch() const {
 
 void Trainer::Fit::run() {
   check_options();
-  if (saves() && deployer_.mesh()->world().rank() == 0) clean_checkpoints(deployer_.ckpts_dir());
   if (options_.eval_examples && options_.eval_sanity_check) trainer_.check_evaluation(options_);
   while (run_.epoch_idx < options_.n_epochs && !is_done()) {
     is_restored_ = false;

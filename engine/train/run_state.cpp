@@ -103,15 +103,22 @@ RunState run_state_of(const Tree& info) {
     state.early_stopping_best = number("early_stopping_best", *best);
   state.n_without_improvement = fields.integer("n_without_improvement");
   const Tree* left_out = fields.find("left_out_batches");
+  // An empty list comes back from JSON as an empty dictionary.
+  require(left_out == nullptr || left_out->is<Tree::List>() ||
+              (left_out->is<Tree::Dict>() && left_out->as<Tree::Dict>().empty()),
+          "last_ckpt_info: left_out_batches is not a list");
   if (left_out != nullptr && left_out->is<Tree::List>())
-    for (const Tree& batch : left_out->as<Tree::List>())
-      state.left_out_batches.emplace(batch.as<Tree::List>().at(0).as<int64_t>(),
-                                     batch.as<Tree::List>().at(1).as<int64_t>());
+    for (const Tree& batch : left_out->as<Tree::List>()) {
+      bool is_pair = batch.is<Tree::List>() && batch.as<Tree::List>().size() == 2;
+      require(is_pair, "last_ckpt_info: left_out_batches has a ", batch.kind(),
+              ", expected pairs of integers");
+      const auto& pair = batch.as<Tree::List>();
+      state.left_out_batches.emplace(pair[0].as<int64_t>(), pair[1].as<int64_t>());
+    }
   if (fields.find("epoch_idx") == nullptr) return state;
   state.epoch_idx = fields.integer("epoch_idx");
   const Tree* is_done = fields.find("is_epoch_done");
-  if (fields.find("n_examples") == nullptr ||
-      (is_done != nullptr && is_done->is<bool>() && is_done->as<bool>())) {
+  if (fields.find("n_examples") == nullptr || (is_done != nullptr && is_done->as<bool>())) {
     ++state.epoch_idx;
     return state;
   }

@@ -176,20 +176,18 @@ TEST_CASE("whatever is damaged is named") {
     CAPTURE(name);
     bool is_info = name == "info.json";
     for (size_t size : {size_t{0}, size_t{1}, bytes.size() / 2, bytes.size() - 1}) {
-      // A cut inside what is then still JSON does not exist: the last byte is the line's end.
-      if (is_info && size == bytes.size() - 1) continue;
       Files files = good;
       files[name].resize(size);
       std::string text = error_of(files);
       check_contains(text, path + "/" + name);
       if (!is_info) check_contains(text, "the checkpoint is not whole");
     }
-    for (size_t at = 0; at < bytes.size() && !is_info; at += bytes.size() / 7) {
+    for (size_t at = 0; at < bytes.size(); at += bytes.size() / 7) {
       Files files = good;
       files[name][at] ^= 1;
       std::string text = error_of(files);
       check_contains(text, path + "/" + name);
-      check_contains(text, "the file is damaged");
+      check_contains(text, is_info ? "damaged" : "the file is damaged");
     }
     Files files = good;
     files.erase(name);
@@ -220,6 +218,37 @@ TEST_CASE("whatever is damaged is named") {
                  "there is no such checkpoint");
 }
 
+TEST_CASE("no damaged info.json loads") {
+  Folder folder;
+  save(folder / "a", {Tree::Dict{{"w", at::ones({3})}},
+                      {},
+                      Tree::Dict{{"step", 1234}, {"seed", 42}, {"is_done", true}, {"loss", 0.5}}});
+  const std::string path = folder / "a/info.json", good = read_bytes(path);
+  redco::load_checkpoint_info(folder / "a");
+  auto is_refused = [&](const std::string& text) {
+    write_bytes(path, text);
+    CAPTURE(text);
+    CHECK_THROWS_AS(redco::load_checkpoint_info(folder / "a"), redco::DamagedCheckpoint);
+  };
+  for (size_t at = 0; at < good.size(); ++at) {
+    for (int bit = 0; bit < 8; bit += 3) {
+      std::string text = good;
+      text[at] = static_cast<char>(text[at] ^ 1 << bit);
+      is_refused(text);
+    }
+    is_refused(good.substr(0, at));
+    is_refused(std::string(good).erase(at, 1));
+    is_refused(std::string(good).insert(at, at % 2 == 0 ? " " : "0"));
+    if (at > 0 && good[at] != good[at - 1]) {
+      std::string text = good;
+      std::swap(text[at], text[at - 1]);
+      is_refused(text);
+    }
+  }
+  is_refused(good + "\n");
+  is_refused(good + good);
+}
+
 TEST_CASE("hostile texts are refused") {
   Folder folder;
   save(folder / "good", {Tree::Dict{{"w", at::ones({3})}}, {}, Tree::Dict{{"step", 1}}});
@@ -238,35 +267,36 @@ TEST_CASE("hostile texts are refused") {
 
   std::string sum = R"({"bytes": 1, "xxh3": "0"})";
   const std::vector<std::pair<std::string, std::string>> infos = {
-      {"[]", "the field files is missing"},
-      {"3", "the field files is missing"},
-      {"{}", "the field files is missing"},
-      {"{\"step\": 1}", "the field files is missing"},
-      {R"({"files": []})", "expected an object"},
-      {R"({"files": null})", "expected an object"},
-      {R"({"files": {"../x": )" + sum + "}}", "is not the name of a file in the same folder"},
-      {R"({"files": {"/etc/passwd": )" + sum + "}}", "is not the name of a file"},
-      {R"({"files": {"..": )" + sum + "}}", "is not the name of a file"},
-      {R"({"files": {"": )" + sum + "}}", "is not the name of a file"},
-      {R"({"files": {"a": 3}})", "'a' has no bytes and xxh3"},
-      {R"({"files": {"a": {"bytes": 1}}})", "'a' has no bytes and xxh3"},
-      {R"({"files": {"a": {"bytes": "1", "xxh3": "0"}}})", "'a' has no bytes and xxh3"},
-      {R"({"files": {"a": {"bytes": 1, "xxh3": 0}}})", "'a' has no bytes and xxh3"},
-      {R"({"files": {"a": {"bytes": 1e99, "xxh3": "0"}}})", "'a' has no bytes and xxh3"},
-      {R"({"files": {}, "files": {}})", "twice"},
-      {"{\"files\": {}, \"a\": \"\xff\"}", "UTF-8"},
-      {std::string(1'000'000, '['), "levels"},
+      {"[]", "does not end with its XXH3-64"},
+      {"3", "does not end with its XXH3-64"},
+      {"{}", "does not end with its XXH3-64"},
+      {sealed("{\"step\": 1}"), "the field files is missing"},
+      {sealed(R"({"files": []})"), "expected an object"},
+      {sealed(R"({"files": null})"), "expected an object"},
+      {sealed(R"({"files": {"../x": )" + sum + "}}"),
+       "is not the name of a file in the same folder"},
+      {sealed(R"({"files": {"/etc/passwd": )" + sum + "}}"), "is not the name of a file"},
+      {sealed(R"({"files": {"..": )" + sum + "}}"), "is not the name of a file"},
+      {sealed(R"({"files": {"": )" + sum + "}}"), "is not the name of a file"},
+      {sealed(R"({"files": {"a": 3}})"), "'a' has no bytes and xxh3"},
+      {sealed(R"({"files": {"a": {"bytes": 1}}})"), "'a' has no bytes and xxh3"},
+      {sealed(R"({"files": {"a": {"bytes": "1", "xxh3": "0"}}})"), "'a' has no bytes and xxh3"},
+      {sealed(R"({"files": {"a": {"bytes": 1, "xxh3": 0}}})"), "'a' has no bytes and xxh3"},
+      {sealed(R"({"files": {"a": {"bytes": 1e99, "xxh3": "0"}}})"), "'a' has no bytes and xxh3"},
+      {sealed(R"({"files": {}, "files": {}})"), "twice"},
+      {sealed("{\"files\": {}, \"a\": \"\xff\"}"), "UTF-8"},
       {"", "info.json"},
+      {sealed(std::string(1'000'000, '[') + "}"), "levels"},
   };
   for (const auto& [text, message] : infos) {
     CAPTURE(text.substr(0, 200));
     check_contains(error_of("info.json", text), message);
   }
   Files files = good;
-  files["info.json"] = R"({"files": {}})";
+  files["info.json"] = sealed(R"({"files": {}})");
   write_files(path, files);
   check_contains(message_of([&] { load(path); }), path + ": there is no params in it");
-  files["info.json"] = R"({"files": {"info.json": {"bytes": -1, "xxh3": "0"}}})";
+  files["info.json"] = sealed(R"({"files": {"info.json": {"bytes": -1, "xxh3": "0"}}})");
   write_files(path, files);
   check_contains(message_of([&] { load(path); }), "expected -1");
   files = good;

@@ -50,17 +50,28 @@ inline void check_equal(const redco::Tree& actual, const redco::Tree& expected,
   }
 }
 
+inline std::string xxh3_of(const std::string& bytes) {
+  char text[17];
+  std::snprintf(text, sizeof(text), "%016llx",
+                static_cast<unsigned long long>(XXH3_64bits(bytes.data(), bytes.size())));
+  return text;
+}
+
+/// info.json with the sum that fits this object.
+inline std::string sealed(std::string object) {
+  object.resize(object.rfind('}'));
+  return object + ",\n  \"xxh3\": \"" + xxh3_of(object + "\n}") + "\"\n}\n";
+}
+
 /// Makes the sums in info.json fit the files as they are now.
 inline void sum_again(const std::string& folder) {
   std::string path = folder + "/info.json";
   redco::Tree info = redco::tree_from_json("", read_bytes(path));
   for (auto& [name, sum] : info["files"].as<redco::Tree::Dict>()) {
     std::string bytes = read_bytes(folder + "/" + name);
-    char text[17];
-    std::snprintf(text, sizeof(text), "%016llx",
-                  static_cast<unsigned long long>(XXH3_64bits(bytes.data(), bytes.size())));
     sum["bytes"] = int64_t(bytes.size());
-    sum["xxh3"] = std::string(text);
+    sum["xxh3"] = xxh3_of(bytes);
   }
-  write_bytes(path, redco::json_from_tree("", info));
+  info.as<redco::Tree::Dict>().erase("xxh3");
+  write_bytes(path, sealed(redco::json_from_tree("", info)));
 }

@@ -440,7 +440,7 @@ TEST_CASE("a long name, temporaries of a killed process and a link do not distur
   CHECK(folder.count() == 2);
 
   for (int i = 0; i < 500; ++i)
-    write_bytes(folder / (".a." + std::to_string(getpid()) + "-" + std::to_string(i) + ".tmp"),
+    write_bytes(folder / (".a." + std::to_string(getpid()) + "-" + std::to_string(i) + ".redco"),
                 "left");
   redco::save_safetensors(folder / "a", {{"a", at::zeros({1})}});
   CHECK(SafetensorsFile(folder / "a").contains("a"));

@@ -64,7 +64,7 @@ TEST_CASE("a save of one file, of several and of one again; what is stale goes")
   CHECK(redco::SafetensorsFile(folder / "model.safetensors").metadata() ==
         std::map<std::string, std::string>{{"format", "pt"}});
 
-  write_bytes(folder / ".model.safetensors.12-0.tmp", "left by a killed process");
+  write_bytes(folder / ".model.safetensors.12-0.redco", "left by a killed process");
   redco::save_weights(folder.path, tensors, {.max_shard_size = 80, .metadata = {{"k", "v"}}});
   CHECK(files_in(folder) == std::set<std::string>{"config.json", kIndex,
                                                   "model-00001-of-00002.safetensors",

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <redco/error.h>
 #include <redco/export.h>
 #include <redco/mesh.h>
 #include <redco/tree.h>
@@ -20,7 +21,7 @@ namespace redco {
 ///   params-00001-of-00003.safetensors ... where they are large or several processes wrote.
 /// - params.safetensors.index.json: which tensor is in which file, and the shape of the tree.
 /// - opt_state...: the same of the optimizer's state, where that was saved.
-/// - info.json: plain values, and the size and XXH3-64 of every other file.
+/// - info.json: plain values, the size and XXH3-64 of every other file, and its own XXH3-64.
 ///
 /// It appears whole or not at all: it is written as ".NAME.saving" beside, synced, and renamed.
 struct Checkpoint {
@@ -79,13 +80,22 @@ struct LoadCheckpointOptions {
   std::optional<at::ScalarType> float_dtype = std::nullopt;
 };
 
+/// A checkpoint is missing, not whole or damaged.
+class REDCO_API DamagedCheckpoint : public Error {
+ public:
+  using Error::Error;
+};
+
 /// Reads what any layout wrote. Of several processes each reads the parts it uses: their tensors
 /// lie in the mapped files; one process has copies. Every process must call it; each checks its
-/// share of the files. Throws Error, which names the file and what is wrong, on all of them, for a
-/// folder that is missing, not whole or damaged.
+/// share of the files. Throws DamagedCheckpoint, which names the file and what is wrong, on the
+/// processes that find it, and Error on the others.
 REDCO_API Checkpoint load_checkpoint(const std::string& folder,
                                      const std::shared_ptr<const Mesh>& mesh,
                                      const LoadCheckpointOptions& options = {});
+
+/// What info.json says, its own files left out. Throws as `load_checkpoint`.
+REDCO_API Tree load_checkpoint_info(const std::string& folder);
 
 /// The params of a checkpoint without their values: tensors on the device meta.
 REDCO_API Tree load_params_shape(const std::string& folder);

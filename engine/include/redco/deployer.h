@@ -60,11 +60,14 @@ struct LrScheduleOptions {
   double end_learning_rate = 0;
 };
 
+class WorkdirLock;
+
 /// The processes and devices of a run, its random numbers and its log.
 class REDCO_API Deployer {
  public:
   /// Meets the other processes of the run, which make their Deployers in the same order. Throws
-  /// UsageError for what does not fit their number, Error when one does not come.
+  /// UsageError for what does not fit their number, Error when one does not come or another run
+  /// uses the work folder.
   explicit Deployer(DeployerOptions options);
 
   const std::shared_ptr<Mesh>& mesh() const { return mesh_; }
@@ -105,7 +108,9 @@ class REDCO_API Deployer {
   /// `update_rng` random numbers go on where they were.
   Checkpoint load_ckpt(const std::string& ckpt_dir, const LoadCheckpointOptions& options = {},
                        bool update_rng = false);
-  /// The one that workdir/ckpts/last_ckpt.txt names; none when there is no such file.
+  /// The one that workdir/ckpts/last_ckpt.txt names. If that file is missing, or this checkpoint is
+  /// damaged, the newest whole one; damaged ones are renamed to NAME.damaged, and the log says so.
+  /// None if there is no checkpoint at all. Throws Error if there are only damaged ones.
   std::optional<Checkpoint> load_last_ckpt(const LoadCheckpointOptions& options = {},
                                            bool update_rng = true);
   CheckpointWriter& checkpoints() { return checkpoints_; }
@@ -132,6 +137,7 @@ class REDCO_API Deployer {
   int64_t zero_;
   int64_t zero_min_size_;
   std::string workdir_;
+  std::shared_ptr<WorkdirLock> workdir_lock_;  ///< of process 0
   RunLog run_log_;
   CheckpointWriter checkpoints_;
   Tree config_ = Tree::Dict{};

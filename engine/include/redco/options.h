@@ -26,4 +26,8 @@ REDCO_API Tree resolve_options(const Tree& defaults, const std::string& file,
 /// Throws Error when the file cannot be written.
 REDCO_API void write_toml(const std::string& path, const Tree& values);
 
+/// Writes config.toml to a work folder, which is made if it is missing. Leaves the file of another
+/// run that uses the folder as it is: making the Deployer then fails.
+REDCO_API void write_config(const std::string& workdir, const Tree& options);
+
 }  // namespace redco

@@ -1,0 +1,75 @@
+#include <redco/torchscript.h>
+
+#include "input_file.h"
+#include "torchscript_pickle.h"
+#include "zip_archive.h"
+
+#include <redco/error.h>
+
+namespace redco {
+
+namespace {
+
+constexpr int kMaxNesting = 200;
+
+// LibTorch's parser calls itself for each bracket, and for each "not", "-" and "~" in a row.
+void check_nesting(const std::string& where, const std::string& code) {
+  int depth = 0, n_unary = 0;
+  char quote = 0;
+  for (size_t i = 0; i < code.size(); ++i) {
+    char c = code[i];
+    if (quote != 0) {
+      if (c == '\\')
+        ++i;
+      else if (c == quote || c == '\n')
+        quote = 0;
+      continue;
+    }
+    if (c == '"' || c == '\'') quote = c;
+    if (c == '(' || c == '[' || c == '{') ++depth;
+    if ((c == ')' || c == ']' || c == '}') && depth > 0) --depth;
+    if (c == '-' || c == '~') {
+      ++n_unary;
+    } else if (code.compare(i, 4, "not ") == 0) {
+      ++n_unary;
+      i += 3;
+    } else if (c != ' ') {
+      n_unary = 0;
+    }
+    require(depth <= kMaxNesting && n_unary <= kMaxNesting, where,
+            "its code nests deeper than the ", kMaxNesting, " levels expected");
+  }
+}
+
+void check_torchscript(const std::string& where, std::string_view bytes) {
+  ZipRecords records = read_zip(where, bytes);
+  require(!records.empty(), where, "the archive is empty");
+  std::string folder = records.begin()->first;
+  folder.resize(folder.find('/') == std::string::npos ? 0 : folder.find('/') + 1);
+  for (const auto& [name, record] : records)
+    require(!folder.empty() && name.starts_with(folder), where,
+            "its files are not all in one folder");
+  require(records.count(folder + "model.json") == 0, where,
+          "it was written before PyTorch 1.4; save it again with a newer one");
+  for (const char* name : {"data", "constants"}) {
+    auto found = records.find(folder + name + ".pkl");
+    require(found != records.end(), where, "there is no ", name,
+            ".pkl in it: it was not written by torch.jit.save");
+    check_pickle(where + name + ".pkl: ", found->second.text(), folder + name + "/", records);
+  }
+  for (const auto& [name, record] : records) {
+    if (!name.starts_with(folder + "code/")) continue;
+    if (name.ends_with(".py")) check_nesting(where + name + ": ", record.text());
+    if (name.ends_with(".debug_pkl")) check_pickle(where + name + ": ", record.text(), "", records);
+  }
+}
+
+}  // namespace
+
+std::string read_torchscript(const std::string& path) {
+  std::string bytes = read_text(path, "a TorchScript file", uint64_t{1} << 40);
+  check_torchscript(path + ": ", bytes);
+  return bytes;
+}
+
+}  // namespace redco

@@ -1,0 +1,249 @@
+#include "zip_archive.h"
+
+#include "strict_json.h"
+
+#include <redco/error.h>
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <bit>
+#include <cctype>
+#include <cstring>
+#include <functional>
+#include <set>
+#include <utility>
+#include <vector>
+
+namespace redco {
+
+namespace {
+
+// https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT: the records and their lengths.
+static_assert(std::endian::native == std::endian::little, "the format is little-endian");
+constexpr uint32_t kLocal = 0x04034b50, kCentral = 0x02014b50, kEnd = 0x06054b50,
+                   kEnd64 = 0x06064b50, kLocator64 = 0x07064b50, kDescriptor = 0x08074b50;
+constexpr size_t kLocalLength = 30, kCentralLength = 46, kEndLength = 22, kEnd64Length = 56,
+                 kLocator64Length = 20, kDescriptorLength = 16;
+constexpr uint16_t kHasDescriptor = 1 << 3, kIsUtf8 = 1 << 11, kZip64Field = 1;
+constexpr uint32_t kElsewhere = 0xffffffff;  // in the field of zip64
+
+constexpr uint64_t kMaxInflated = uint64_t{1} << 30;  // code and pickles are smaller
+constexpr uint16_t kStored = 0, kDeflated = 8;
+
+// Hands the uncompressed bytes of a file to `take` in pieces. False if they are damaged.
+bool inflate_all(std::string_view stored, uint64_t size,
+                 const std::function<void(std::string_view)>& take) {
+  z_stream stream{};
+  if (inflateInit2(&stream, -MAX_WBITS) != Z_OK) return false;
+  struct End {
+    z_stream& stream;
+    ~End() { inflateEnd(&stream); }
+  } end{stream};
+  std::vector<char> piece(1 << 16);
+  uint64_t n_done = 0;
+  int state = Z_OK;
+  while (state == Z_OK && n_done <= size) {
+    if (stream.avail_in == 0) {
+      size_t n = std::min<size_t>(stored.size(), 1 << 20);
+      stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(stored.data()));
+      stream.avail_in = static_cast<uInt>(n);
+      stored.remove_prefix(n);
+    }
+    stream.next_out = reinterpret_cast<Bytef*>(piece.data());
+    stream.avail_out = static_cast<uInt>(piece.size());
+    state = inflate(&stream, Z_NO_FLUSH);
+    size_t n = piece.size() - stream.avail_out;
+    take({piece.data(), n});
+    n_done += n;
+  }
+  return state == Z_STREAM_END && n_done == size && stored.empty() && stream.avail_in == 0;
+}
+
+class Reader {
+ public:
+  Reader(const std::string& where, std::string_view bytes) : where_(where), bytes_(bytes) {}
+
+  ZipRecords read() {
+    find_directory();
+    ZipRecords records;
+    std::set<std::string> lower_names;
+    uint64_t at = directory_, end = 0;
+    std::vector<Entry> entries;
+    for (uint64_t i = 0; i < n_entries_; ++i) {
+      entries.push_back(read_entry(at));
+      at = entries.back().next;
+    }
+    require(at == directory_end_, where_, "its directory has other bytes after the last file");
+    // No byte belongs to two files.
+    std::ranges::sort(entries, {}, &Entry::offset);
+    for (const Entry& entry : entries) {
+      require(entry.offset >= end, where_, "the file ", in_quotes(entry.name), " overlaps another");
+      ZipRecord record = record_of(entry, end);
+      // LibTorch finds files whatever the case of their names.
+      std::string lower = entry.name;
+      std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return std::tolower(c); });
+      require(lower_names.insert(lower).second && records.emplace(entry.name, record).second,
+              where_, "the file ", in_quotes(entry.name), " is there twice");
+    }
+    require(end <= directory_, where_, "the last file overlaps the directory");
+    return records;
+  }
+
+ private:
+  struct Entry {
+    std::string name;
+    uint16_t flags, method;
+    uint32_t crc;
+    uint64_t stored, size, offset, next;
+  };
+
+  template <class T>
+  T number(uint64_t at) const {
+    T value;
+    std::memcpy(&value, take(at, sizeof(T)).data(), sizeof(T));
+    return value;
+  }
+
+  std::string_view take(uint64_t at, uint64_t size) const {
+    require(at <= bytes_.size() && size <= bytes_.size() - at, where_,
+            "it ends within its directory or a file: it is cut short or damaged");
+    return bytes_.substr(at, size);
+  }
+
+  void check_signature(uint64_t at, uint32_t expected, const char* what) const {
+    require(number<uint32_t>(at) == expected, where_, "there is no ", what, " at byte ", at,
+            ": it is damaged or no zip archive");
+  }
+
+  // The directory is at the end. There is no comment.
+  void find_directory() {
+    require(bytes_.size() >= kEndLength, where_, "it has ", bytes_.size(),
+            " bytes, too few for a zip archive");
+    uint64_t end = bytes_.size() - kEndLength;
+    check_signature(end, kEnd, "end of a zip archive");
+    require(number<uint16_t>(end + 4) == 0 && number<uint16_t>(end + 6) == 0 &&
+                number<uint16_t>(end + 20) == 0,
+            where_, "it has several parts or a comment, which torch.jit.save does not write");
+    uint64_t size = number<uint32_t>(end + 12);
+    n_entries_ = number<uint16_t>(end + 10);
+    directory_ = number<uint32_t>(end + 16);
+    uint64_t after = end;
+    bool has_zip64 = end >= kLocator64Length + kEnd64Length &&
+                     number<uint32_t>(end - kLocator64Length) == kLocator64;
+    if (has_zip64) {
+      uint64_t at = number<uint64_t>(end - kLocator64Length + 8);
+      require(at == end - kLocator64Length - kEnd64Length, where_, "its zip64 records are damaged");
+      check_signature(at, kEnd64, "zip64 record");
+      n_entries_ = number<uint64_t>(at + 32);
+      size = number<uint64_t>(at + 40);
+      directory_ = number<uint64_t>(at + 48);
+      after = at;
+    }
+    require(directory_ <= after && size == after - directory_, where_,
+            "its directory is not where its end says");
+    directory_end_ = after;
+  }
+
+  Entry read_entry(uint64_t at) const {
+    check_signature(at, kCentral, "file in the directory");
+    Entry entry;
+    entry.flags = number<uint16_t>(at + 8);
+    entry.method = number<uint16_t>(at + 10);
+    entry.crc = number<uint32_t>(at + 16);
+    entry.stored = number<uint32_t>(at + 20);
+    entry.size = number<uint32_t>(at + 24);
+    auto name_size = number<uint16_t>(at + 28), extra_size = number<uint16_t>(at + 30),
+         comment_size = number<uint16_t>(at + 32);
+    entry.offset = number<uint32_t>(at + 42);
+    entry.name = take(at + kCentralLength, name_size);
+    std::string_view extra = take(at + kCentralLength + name_size, extra_size);
+    entry.next = at + kCentralLength + name_size + extra_size + comment_size;
+    read_zip64(extra, {&entry.size, &entry.stored, &entry.offset});
+    std::string where = where_ + "the file " + in_quotes(entry.name) + ": ";
+    require(entry.method == kDeflated || (entry.method == kStored && entry.stored == entry.size),
+            where, "the method of compression is ", entry.method, ", expected 0 or 8");
+    require(entry.method == kStored || entry.size <= kMaxInflated, where, "it has ", entry.size,
+            " bytes when it is uncompressed, expected at most ", kMaxInflated);
+    require((entry.flags & ~(kHasDescriptor | kIsUtf8)) == 0, where, "it has unknown flags");
+    // LibTorch's zip reader has no bytes for folders.
+    constexpr uint32_t folder = 0x10;
+    bool is_folder = (number<uint32_t>(at + 38) & folder) != 0 || entry.name.ends_with('/');
+    require(!is_folder, where, "it is marked as a folder");
+    require(!entry.name.empty() && entry.name.find('\0') == std::string::npos, where,
+            "it has no proper name");
+    return entry;
+  }
+
+  // 64-bit numbers, of those that do not fit into 32.
+  void read_zip64(std::string_view extra, const std::vector<uint64_t*>& numbers) const {
+    while (extra.size() >= 4) {
+      uint16_t id, size;
+      std::memcpy(&id, extra.data(), 2);
+      std::memcpy(&size, extra.data() + 2, 2);
+      require(size <= extra.size() - 4, where_, "an extra field is cut short");
+      std::string_view field = extra.substr(4, size);
+      extra.remove_prefix(4 + size_t{size});
+      if (id != kZip64Field) continue;
+      for (uint64_t* each : numbers) {
+        if (*each != kElsewhere) continue;
+        require(field.size() >= 8, where_, "a zip64 field is cut short");
+        std::memcpy(each, field.data(), 8);
+        field.remove_prefix(8);
+      }
+    }
+  }
+
+  // A file, whose own header says the same as the directory. Moves `end` behind it.
+  ZipRecord record_of(const Entry& entry, uint64_t& end) const {
+    std::string where = where_ + "the file " + in_quotes(entry.name) + ": ";
+    check_signature(entry.offset, kLocal, "file");
+    auto name_size = number<uint16_t>(entry.offset + 26);
+    auto extra_size = number<uint16_t>(entry.offset + 28);
+    auto flags = number<uint16_t>(entry.offset + 6);
+    bool is_same = take(entry.offset + kLocalLength, name_size) == entry.name &&
+                   number<uint16_t>(entry.offset + 8) == entry.method && flags == entry.flags;
+    require(is_same, where, "its header and the directory differ");
+    uint64_t data = entry.offset + kLocalLength + name_size + extra_size;
+    ZipRecord record{take(data, entry.stored), entry.size, entry.method == kDeflated};
+    uint64_t crc = 0;
+    auto add = [&](std::string_view piece) {
+      crc = crc32_z(crc, reinterpret_cast<const Bytef*>(piece.data()), piece.size());
+    };
+    bool is_whole = true;
+    if (record.is_compressed)
+      is_whole = inflate_all(record.stored, record.size, add);
+    else
+      add(record.stored);
+    require(is_whole && crc == entry.crc, where, "its CRC-32 is ", crc, ", expected ", entry.crc,
+            ": the file is damaged");
+    end = data + entry.stored;
+    if ((flags & kHasDescriptor) != 0) {
+      check_signature(end, kDescriptor, "data descriptor");
+      require(number<uint32_t>(end + 4) == entry.crc, where,
+              "its CRC-32 is there twice and differs");
+      end += kDescriptorLength;  // at least
+    }
+    return record;
+  }
+
+  const std::string& where_;
+  std::string_view bytes_;
+  uint64_t n_entries_ = 0, directory_ = 0, directory_end_ = 0;
+};
+
+}  // namespace
+
+std::string ZipRecord::text() const {
+  if (!is_compressed) return std::string(stored);
+  std::string all;
+  bool is_whole = inflate_all(stored, size, [&](std::string_view piece) { all += piece; });
+  require(is_whole, "a file of a zip archive is damaged");
+  return all;
+}
+
+ZipRecords read_zip(const std::string& where, std::string_view bytes) {
+  return Reader(where, bytes).read();
+}
+
+}  // namespace redco

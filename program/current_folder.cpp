@@ -1,0 +1,23 @@
+// A current folder that was deleted: MKL ends the process with a misleading message while LibTorch
+// is loaded, which is before main. The functions of .preinit_array run before any library's.
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+
+namespace {
+
+void check_current_folder(int, char**, char**) {
+  char folder[PATH_MAX];
+  if (getcwd(folder, sizeof(folder)) != nullptr || errno != ENOENT) return;
+  constexpr char text[] =
+      "redco-lua: the current folder no longer exists: change to another one and run again\n";
+  (void)!write(STDERR_FILENO, text, sizeof(text) - 1);
+  constexpr int wrong_usage = 2;
+  _exit(wrong_usage);
+}
+
+using Function = void (*)(int, char**, char**);
+[[gnu::section(".preinit_array"), gnu::used]] constexpr Function first = check_current_folder;
+
+}  // namespace
