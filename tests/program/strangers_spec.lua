@@ -19,19 +19,6 @@ local function read(name) return program.read(program.folder .. "/" .. name) end
 local launcher = '"$REDCO_LUA" --n-processes 2 --host0-address 127.0.0.1 --process-id %d ' ..
   '--host0-port %d %s'
 
--- The seconds after which a line with the text is in the file, while the shell command runs.
-local function seconds_until(text, command)
-  local code, out, err = shell(([[
-%s >waits.out 2>&1 &
-pid=$!
-from=$(date +%%s%%N)
-for i in $(seq 200); do grep -q '%s' waits.out && break; sleep 0.05; done
-echo $(( ($(date +%%s%%N) - from) / 1000000 ))
-kill -KILL $pid]]):format(command, text))
-  assert(code == 0 or code == 137, err)
-  return tonumber(out:match "%d+") / 1000, read "waits.out"
-end
-
 test("hosts find each other by the secret of the user, which the first one makes", function()
   local path = write("meet.lua", [[
 local d = require("redco").Deployer { seed = 1, verbose = false }
@@ -41,9 +28,9 @@ print("fine", d.n_processes, #os.getenv "REDCO_SECRET")]])
 export XDG_CONFIG_HOME=$PWD/new
 %s & %s; wait $!; echo $?
 stat -c %%a new/redco/secret; grep -lr "$(cat new/redco/secret)" /proc/[0-9]*/cmdline]]):format(
-    launcher:format(1, at, path), launcher:format(0, at, path)))
+    launcher:format(1, at, "--nproc 2 " .. path), launcher:format(0, at, "--nproc 2 " .. path)))
   assert(code, err)
-  expect_has(out, "[0] fine\t2\t64\n", "[1] fine\t2\t64\n", "\n0\n600\n")
+  expect_has(out, "[0] fine\t4\t64\n", "[3] fine\t4\t64\n", "\n0\n600\n")
 end)
 
 test("a host with another secret is refused, and both hosts say so", function()
@@ -68,7 +55,7 @@ test("secrets that others can read, that are short or missing, are wrong usage",
   for name, text in pairs { open = "other users can read", short = "of 6 characters",
     none = "there is no file" } do
     local code, out, err = shell(("chmod 600 short; chmod 644 open; " .. launcher):format(1,
-      next_port(), "--secret-file " .. name .. " x.lua"))
+      next_port(), "--nproc 2 --secret-file " .. name .. " x.lua"))
     expect_equal(code, 2)
     expect_has(out .. err, text)
   end
@@ -104,31 +91,41 @@ end)
 
 test("what is awaited is said within two seconds, and again", function()
   local script = write("awaited.lua", "require('redco').Deployer { seed = 1, verbose = false }")
-  local placed = ("REDCO_N_PROCESSES=2 REDCO_PROCESS_ID=%d REDCO_HOST0_ADDRESS=%s " ..
-    "REDCO_HOST0_PORT=%d exec \"$REDCO_LUA\" %s")
-  for _, case in ipairs {
-    { "no-such-host.invalid.*resolve", 1, "no-such-host.invalid" },
-    { "the store of the run at 127.0.0.1:.*refused", 1, "127.0.0.1" },
+  local placed = "REDCO_N_PROCESSES=2 REDCO_PROCESS_ID=%d REDCO_HOST0_ADDRESS=%s " ..
+    "REDCO_HOST0_PORT=%d \"$REDCO_LUA\" %s >%d.out 2>&1 & pids=\"$pids $!\"\n"
+  local nowhere = "no%-such%-host.invalid:%d+ %(cannot resolve"
+  local cases = {
+    { nowhere, 1, "no-such-host.invalid" },
+    { "the store of the run at 127.0.0.1:%d+ %(Connection refused", 1, "127.0.0.1" },
     { "process 1 to come", 0, "127.0.0.1" },
-    { "no-such-host.invalid.*resolve", 1, "no-such-host.invalid", "--nproc 2 " },
-    { "no-such-host.invalid.*resolve", 0, "no-such-host.invalid", "--nproc 2 " },
-    { "the store of the run at 127.0.0.1:.*refused", 1, "127.0.0.1", "--nproc 2 " },
-    { "launchers of these of 2 hosts: 1", 0, "127.0.0.1", "--nproc 2 " },
-  } do
-    local text, rank, address, words = unpack(case)
-    local took, out = seconds_until("still waiting after . s for .*" .. text,
-      placed:format(rank, address, next_port(), (words or "") .. script))
-    assert(took < 3, ("%s: %s s\n%s"):format(text, took, out))
+    { nowhere, 1, "no-such-host.invalid", "--nproc 2 " },
+    { "the address no%-such%-host.invalid to be resolved", 0, "no-such-host.invalid", "--nproc 2 " },
+    { "the store of the run at 127.0.0.1:%d+ %(Connection refused", 1, "127.0.0.1", "--nproc 2 " },
+    { "the launchers of these of 2 hosts: 1", 0, "127.0.0.1", "--nproc 2 " },
+  }
+  local all = {}
+  for i, case in ipairs(cases) do
+    all[i] = placed:format(case[2], case[3], next_port(), (case[4] or "") .. script, i)
   end
-  -- A launcher whose workers take their time to save.
+  -- And a launcher whose processes take their time to save.
   local slow = write("slow.lua", [[
-require("ffi").cdef "void (*signal(int, void (*)(int)))(int);"
-require("ffi").C.signal(15, require("ffi").cast("void (*)(int)", 1))
-os.execute "sleep 8"]])
-  local took, out = seconds_until("still waiting after . s for the processes of this host",
-    ("{ \"$REDCO_LUA\" --nproc 2 %s & l=$!; sleep 0.7; kill $l; wait $l; }"):format(slow))
-  assert(took < 3.5, took .. out)
-  shell "sleep 0.1"
+local ffi = require "ffi"
+ffi.cdef "void (*signal(int, void (*)(int)))(int);"
+ffi.C.signal(15, ffi.cast("void (*)(int)", 1))
+io.open("slow", "w"):close()
+os.execute "sleep 30"]])
+  all[#all + 1] = ([[
+"$REDCO_LUA" --nproc 2 %s >8.out 2>&1 & slow=$!
+for i in $(seq 200); do [ -e slow ] && break; sleep 0.05; done
+kill $slow
+for i in $(seq 300); do [ $(grep -l "still waiting" [1-8].out | wc -l) = 8 ] && break; sleep 0.05; done
+kill -KILL $slow $pids; wait; true]]):format(slow)
+  cases[8] = { "the processes of this host, which signal 15 asked to end" }
+  shell(table.concat(all))
+  for i, case in ipairs(cases) do
+    local out = read(i .. ".out")
+    assert(out:find("redco%-lua: still waiting after 2 s for [^\n]*" .. case[1]), case[1] .. "\n" .. out)
+  end
 end)
 
 test("a port that is none is wrong usage, at once", function()
