@@ -135,7 +135,8 @@ std::string usage_error(Body body) {
 TEST_CASE("who has the secret has a store as LibTorch's") {
   auto store = RunStore::open();
   auto member = RunStore::connect(member_of(*store), seconds(5));
-  auto &a = *store->part("run", 1)->c10d(), &b = *member->part("run", 1)->c10d();
+  auto part = store->part("run", 1), same = member->part("run", 1);
+  auto &a = *part->c10d(), &b = *same->c10d();
   a.set("key", "value");
   CHECK(b.get_to_str("key") == "value");
   CHECK(b.check({"key"}));
