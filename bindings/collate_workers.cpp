@@ -5,6 +5,8 @@
 
 #include <redco/engine.h>
 #include <redco/error.h>
+#include <redco/forced_stop.h>
+#include <redco/notices.h>
 #include <redco/random.h>
 #include <redco/thread_without_signals.h>
 
@@ -79,6 +81,7 @@ class CollateWorkers::Batches {
       for (auto& worker : all.workers_)
         if (worker->running == this) worker->context.interrupted = true;
     }
+    all.await_end_of(this);
     all.while_idle([&](Worker& worker) { worker.datasets.erase(this); });
   }
 
@@ -233,6 +236,24 @@ Dataset CollateWorkers::dataset(const Examples& examples) {
   dataset.prefetch = [batches](const std::vector<int64_t>& indices) { batches->prefetch(indices); };
   dataset.n_ahead = n_ahead_;
   return dataset;
+}
+
+// A compiled loop of Lua hears of no interrupt. Where a signal ends the script, that ends the program.
+void CollateWorkers::await_end_of(const Batches* owner) {
+  constexpr auto patience = std::chrono::seconds(3);
+  Waiting waiting(what_ + ": collate_fn to return");
+  std::unique_lock lock(mutex_);
+  auto has_ended = [&] {
+    return std::ranges::none_of(workers_, [&](auto& each) { return each->running == owner; });
+  };
+  if (from_workers_.wait_for(lock, patience, has_ended)) return;
+  if (int signal = asked_to_end(); signal != 0 && std::uncaught_exceptions() > 0) {
+    lock.unlock();
+    force_stop(signal, what_ + ": ended by signal " + std::to_string(signal) +
+                           ", because collate_fn does not return");
+    lock.lock();
+  }
+  from_workers_.wait(lock, has_ended);
 }
 
 template <class Body>

@@ -38,6 +38,7 @@ class CollateWorkers : public std::enable_shared_from_this<CollateWorkers> {
   void end();
   void run(Worker& worker);
   /// Calls `body(worker)` for each worker while none of them runs.
+  void await_end_of(const Batches* owner);
   template <class Body>
   void while_idle(Body body);
 

@@ -30,6 +30,7 @@ void HostLead::open(int64_t attempt) {
   attempt_ = attempt;
   opened_ = Clock::now();
   plan_ = {};
+  waiting_ = std::make_unique<Waiting>("the launchers of the hosts");
   board_.open(attempt);
 }
 
@@ -59,19 +60,25 @@ void HostLead::meet() {
   auto limit = attempt_ == 0 ? restarts_.first_meeting : restarts_.next_meeting;
   bool is_late = Clock::now() - opened_ > limit;
   int64_t enough = is_late && restarts_.min_hosts > 0 ? restarts_.min_hosts : all;
+  std::ostringstream missing;
+  for (int64_t host = 0; host < all; ++host)
+    if (std::ranges::find(members, host, &HostBoard::Member::host) == members.end())
+      missing << ' ' << host;
   bool is_here = n > 0 && members.front().host == 0;  // its last workers may still be ending
   if (is_here && n >= enough) {
     plan_ = {random_name(), members};
     part_ = board_.part(attempt_, plan_);
     board_.set_plan(attempt_, plan_);
+    waiting_.reset();
   } else if (is_late) {
+    waiting_.reset();
     std::ostringstream text;
     text << "of " << all << " hosts " << n << " came within " << limit.count() << " s, and "
-         << enough << (enough == 1 ? " is" : " are") << " needed; missing:";
-    for (int64_t host = 0; host < all; ++host)
-      if (std::ranges::find(members, host, &HostBoard::Member::host) == members.end())
-        text << ' ' << host;
+         << enough << (enough == 1 ? " is" : " are") << " needed; missing:" << missing.str();
     board_.set_end({1, text.str()});
+  } else {
+    waiting_->change("the launchers of these of " + std::to_string(all) + " hosts:" +
+                     missing.str());
   }
 }
 

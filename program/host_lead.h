@@ -2,6 +2,8 @@
 
 #include "host_board.h"
 
+#include <redco/notices.h>
+
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -48,6 +50,7 @@ class HostLead {
   Clock::time_point opened_;
   HostBoard::Plan plan_;  // without members: there is none yet
   std::unique_ptr<RunStore> part_;
+  std::unique_ptr<Waiting> waiting_;  // for the hosts of the attempt
 };
 
 }  // namespace redco

@@ -1,6 +1,8 @@
 #include "hosts.h"
 
 #include <redco/error.h>
+#include <redco/notices.h>
+#include <redco/run_secret.h>
 
 #include <c10/util/Exception.h>
 
@@ -89,6 +91,7 @@ class Hosts::Talk {
     } catch (const std::exception& error) {
       publish([&](News& news) { news.lost = error.what(); });
     }
+    waiting_.reset();
     part_.reset();
     lead_.reset();
     board_.reset();
@@ -151,9 +154,11 @@ class Hosts::Talk {
     if (end) board_->set_end(*end);
     if (failure && part_) part_->note_failure(*failure);
     if (finishes) board_->set_done(attempt_, place_.rank);
+    if (finishes && place_.size > 1) wait_for("the processes of the other hosts to end");
     if (joins) take_part();
     // In this order: an end may follow from a failure, and the two are told together.
     auto last = board_->end();
+    if (last) waiting_.reset();
     auto first = part_ ? part_->failure() : std::nullopt;
     if (first || last)
       publish([&](News& news) {
@@ -168,6 +173,10 @@ class Hosts::Talk {
     auto open = board_->attempt();
     if (!open) return;
     auto plan = board_->plan(*open);
+    if (plan)
+      waiting_.reset();
+    else if (place_.rank != 0)  // number 0 knows whom it waits for
+      wait_for("host 0 to start the run, when all hosts have come");
     bool has_joined = joined_ == *open;
     if (!plan && !has_joined) {
       board_->join(*open, {place_.rank, n_workers_});
@@ -199,7 +208,13 @@ class Hosts::Talk {
 
   bool leave() {
     board_->set_left(place_.rank);
-    return !lead_ || lead_->all_left();
+    if (!lead_ || lead_->all_left()) return true;
+    wait_for("the launchers of the other hosts to end");
+    return false;
+  }
+
+  void wait_for(const char* what) {
+    if (!waiting_) waiting_ = std::make_unique<Waiting>(what);
   }
 
   std::shared_ptr<Link> link_;
@@ -212,6 +227,7 @@ class Hosts::Talk {
   int64_t attempt_ = -1;
   int64_t joined_ = -1;
   int64_t n_rounds_ = 0;
+  std::unique_ptr<Waiting> waiting_;
 };
 
 Hosts::Hosts(const Processes& place, int64_t n_workers, const Restarts& restarts)
@@ -225,6 +241,9 @@ Hosts::Hosts(const Processes& place, int64_t n_workers, const Restarts& restarts
     store = RunStore::open();
     place_.store_address = "127.0.0.1";
     place_.store_port = store->port();
+    secret_ = store->secret();
+  } else {
+    secret_ = find_run_secret().text;
   }
   RunStore::require_address(place_);
   start(std::move(store), restarts_.first_meeting);

@@ -60,6 +60,7 @@ class Hosts {
   /// Where workers reach the store.
   const std::string& address() const { return place_.store_address; }
   int64_t port() const { return place_.store_port; }
+  const std::string& secret() const { return secret_; }
 
  private:
   struct Link;
@@ -67,6 +68,7 @@ class Hosts {
   void start(std::unique_ptr<RunStore> store, std::chrono::seconds limit);
 
   Processes place_;
+  std::string secret_;
   int64_t n_workers_;
   Restarts restarts_;
   int descriptor_;

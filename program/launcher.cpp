@@ -1,11 +1,15 @@
 #include "launcher.h"
 
+#include "guardian.h"
 #include "hosts.h"
 #include "shared_prompt.h"
 #include "terminal.h"
 #include "workers.h"
 
 #include <redco/error.h>
+#include <redco/notices.h>
+#include <redco/printable.h>
+#include <redco/run_secret.h>
 
 #include <poll.h>
 #include <sys/signalfd.h>
@@ -42,7 +46,7 @@ template <class... Args>
 void say(const Args&... args) {
   std::ostringstream text;
   (text << ... << args);
-  std::fprintf(stderr, "redco-lua: %s\n", text.str().c_str());
+  std::fprintf(stderr, "redco-lua: %s\n", printable(text.str()).c_str());
 }
 
 // What another start would not change: wrong usage, and the end that a signal asked it for.
@@ -60,6 +64,7 @@ class Launch {
  private:
   void wait_for_something();
   void on_signals();
+  void ask_to_end();
   void meet(const Hosts::News& news);
   void start();
   void on_ended();
@@ -73,11 +78,13 @@ class Launch {
   const Restarts restarts_;
   const std::vector<std::string>& command_;
   const bool share_prompt_;
+  const Guardian guardian_;
   sigset_t signals_;
   int signal_source_ = -1;
   std::unique_ptr<Hosts> hosts_;
   std::optional<int> result_;
   int forwarded_ = 0;  // the signal that asked the run to end
+  std::optional<Waiting> waiting_;  // for workers that were asked
 
   // Of the running attempt.
   Hosts::Attempt attempt_;
@@ -141,9 +148,16 @@ void Launch::on_signals() {
       continue;
     }
     forwarded_ = static_cast<int>(info.ssi_signo);
-    if (workers_) workers_->send(forwarded_);
+    if (workers_) ask_to_end();
     hosts_->end({128 + forwarded_, ""});
   }
+}
+
+void Launch::ask_to_end() {
+  workers_->send(forwarded_);
+  if (!waiting_)
+    waiting_.emplace("the processes of this host, which signal " + std::to_string(forwarded_) +
+                     " asked to end");
 }
 
 void Launch::meet(const Hosts::News& news) {
@@ -182,13 +196,16 @@ std::vector<Workers::Variables> Launch::variables() const {
       {"LOCAL_WORLD_SIZE", std::to_string(local_size)},
       {"MASTER_ADDR", hosts_->address()},
       {"MASTER_PORT", std::to_string(hosts_->port())},
-      {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+      {launcher_store_variable, "True"},
+      {secret_variable, hosts_->secret()},
+      {Guardian::variable, guardian_.value()},
       {"TORCHELASTIC_RUN_ID", attempt_.run},
       {"TORCHELASTIC_RESTART_COUNT", std::to_string(attempt_.number)},
   };
   // What told this launcher its place is not for its workers.
   for (const char* name :
-       {"REDCO_N_PROCESSES", "REDCO_PROCESS_ID", "REDCO_HOST0_ADDRESS", "REDCO_HOST0_PORT"})
+       {"REDCO_N_PROCESSES", "REDCO_PROCESS_ID", "REDCO_HOST0_ADDRESS", "REDCO_HOST0_PORT",
+        secret_file_variable})
     all[name] = "";
   if (share_prompt_) all[prompt_variable] = std::to_string(terminal_width(STDOUT_FILENO));
   if (std::getenv("OMP_NUM_THREADS") == nullptr)
@@ -214,7 +231,7 @@ void Launch::on_ended() {
 void Launch::follow(const Hosts::News& news) {
   if (news.end && news.end->code > 128 && forwarded_ == 0) {
     forwarded_ = news.end->code - 128;
-    workers_->send(forwarded_);
+    ask_to_end();
   }
   bool ends = news.failure || !news.lost.empty() || (news.end && news.end->code != 0);
   // Who was asked to save and end may take the time that takes.
@@ -224,6 +241,7 @@ void Launch::follow(const Hosts::News& news) {
     when_ = steady_clock::now() + time_to_notice;
   }
   if (!workers_->all_ended()) return;
+  waiting_.reset();
   workers_->pump();
   if (forwarded_ != 0) {
     result_ = failed_.empty() ? 0 : 128 + forwarded_;

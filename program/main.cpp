@@ -8,9 +8,13 @@
 
 #include <redco/engine.h>
 #include <redco/error.h>
+#include <redco/forced_stop.h>
 #include <redco/mapped_files.h>
 #include <redco/mesh.h>
+#include <redco/notices.h>
+#include <redco/printable.h>
 #include <redco/run_log.h>
+#include <redco/run_secret.h>
 #include <redco/stop.h>
 #include <redco/version.h>
 
@@ -39,11 +43,20 @@ enum ExitCode { fine = 0, script_failed = 1, wrong_usage = 2, interrupted = 130 
 
 redco::Engine* running = nullptr;
 
+// How long the script may take to hear of an interrupt: a compiled loop of Lua never does.
+constexpr unsigned seconds_to_hear = 4;
+
 // The first Ctrl-C ends the running step; a second one ends the program.
 void on_interrupt(int) {
   std::signal(SIGINT, SIG_DFL);
+  alarm(seconds_to_hear);
   redco::request_interrupt();  // for what waits outside Lua
   running->interrupt();
+}
+
+// As a second Ctrl-C, unless the first was heard.
+void on_alarm(int) {
+  if (redco::is_interrupt_pending()) std::raise(SIGINT);
 }
 
 // A training run saves itself and ends; nothing else would end by being asked.
@@ -92,6 +105,8 @@ constexpr Place places[] = {
     {"--host0-address,--host0_address", "REDCO_HOST0_ADDRESS", "ADDRESS",
      "Where they reach number 0"},
     {"--host0-port,--host0_port", "REDCO_HOST0_PORT", "PORT", "And there: 11111 unless said"},
+    {"--secret-file,--secret_file", redco::secret_file_variable, "FILE",
+     "The secret of the run, the same on all: ~/.config/redco/secret unless said"},
 };
 
 // What starts a worker that does the same as this process without --nproc.
@@ -146,6 +161,13 @@ ExitCode code_of(redco::ScriptError::Kind kind) {
       break;
   }
   return script_failed;
+}
+
+// The end of a script that does not come to one: on any thread.
+[[noreturn]] void end_in_the_midst(int signal, const std::string& text) {
+  std::fprintf(stderr, "redco-lua: %s\n", text.c_str());
+  redco::report_failure(text, 128 + signal);
+  _exit(128 + signal);
 }
 
 // What is drawn without a seed is the same in all processes of a run, and another in each run.
@@ -205,6 +227,9 @@ void run(redco::Engine& engine, redco::Console& console, const Arguments& args) 
 int main(int argc, char** argv) {
   keep_freed_memory();
   silence_log();
+  redco::show_notices([](const std::string& text) {
+    std::fprintf(stderr, "redco-lua: %s\n", redco::printable(text).c_str());
+  });
   CLI::App app(
       "Runs a Lua script that trains or runs models: redco-lua [OPTIONS] [FILE [ARGS]]\n"
       "Without FILE it is a prompt. FILE - is the standard input.\n"
@@ -226,7 +251,11 @@ int main(int argc, char** argv) {
   // Variables of the same meaning tell what these do not.
   for (const Place& each : places)
     app.add_option_function<std::string>(
-           each.flag, [each](const std::string& value) { setenv(each.variable, value.c_str(), 1); },
+           each.flag,
+           [each](const std::string& value) {
+             setenv(each.variable, value.c_str(), 1);
+             if (each.variable == redco::secret_file_variable) unsetenv(redco::secret_variable);
+           },
            each.help)
         ->type_name(each.type);
   app.add_option("--max-restarts,--max_restarts", args.restarts.max,
@@ -281,6 +310,8 @@ int main(int argc, char** argv) {
     if (args.report_sharding) report.emplace(engine, *terminal);
     running = &engine;
     std::signal(SIGINT, on_interrupt);
+    std::signal(SIGALRM, on_alarm);
+    redco::set_forced_stop(end_in_the_midst);
     for (int signal : {SIGTERM, SIGUSR1}) std::signal(signal, on_stop);
     if (!plot.workdir.empty())
       plot.run(engine);

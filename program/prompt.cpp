@@ -4,7 +4,7 @@
 #include "line_editor.h"
 #include "shared_prompt.h"
 #include "terminal.h"
-#include "user_folder.h"
+#include <redco/user_folder.h>
 
 #include <redco/engine.h>
 #include <redco/prompt.h>

@@ -1,5 +1,7 @@
 #include <redco/error.h>
 
+#include <redco/forced_stop.h>
+
 #include <algorithm>
 #include <csignal>
 #include <vector>
@@ -11,7 +13,14 @@ std::atomic<bool> interrupt_requested{false};
 static_assert(std::atomic<bool>::is_always_lock_free, "set inside a signal handler");
 }  // namespace
 
-void request_interrupt() noexcept { interrupt_requested.store(true, std::memory_order_relaxed); }
+void request_interrupt() noexcept {
+  interrupt_requested.store(true, std::memory_order_relaxed);
+  note_asked_to_end(SIGINT);
+}
+
+bool is_interrupt_pending() noexcept {
+  return interrupt_requested.load(std::memory_order_relaxed);
+}
 
 void check_interrupt() {
   if (interrupt_requested.load(std::memory_order_relaxed)) [[unlikely]] {

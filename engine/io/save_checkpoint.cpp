@@ -9,6 +9,7 @@
 #include "tree_description.h"
 
 #include <redco/error.h>
+#include <redco/printable.h>
 #include <redco/json.h>
 #include <redco/mapped_files.h>
 #include <redco/moves.h>
@@ -331,7 +332,7 @@ class CheckpointWriter::Save {
       if (failure) std::rethrow_exception(failure);
     } else {
       std::string error = mesh_->notes().await(key_ + "end", what);
-      require(error.empty(), error);
+      require(error.empty(), printable(error));
     }
   }
 
@@ -345,7 +346,7 @@ class CheckpointWriter::Save {
         all.merge(sums_of(what + ": ", told.at("files")));
       else if (error.empty())
         error = (rank == 0 ? "" : "process " + std::to_string(rank) + ": ") +
-                told.at("error").as<std::string>();
+                printable(told.at("error").as<std::string>());
     }
     require(error.empty(), error);
     return all;

@@ -1,6 +1,7 @@
 #include "agreement.h"
 
 #include <redco/error.h>
+#include <redco/printable.h>
 
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
@@ -45,7 +46,7 @@ void throw_together(const Mesh* mesh, const std::exception_ptr& failure) {
     auto first = world.all_reduce(ranks, ReduceOp::min).item<int64_t>();
     if (first < world.size()) {
       std::string text = text_of_process(*mesh, first, failure ? text_of(failure) : "");
-      if (!failure) fail("process ", first, ": ", text);
+      if (!failure) fail("process ", first, ": ", printable(text));
     }
   }
   if (failure) std::rethrow_exception(failure);

@@ -46,7 +46,10 @@ Connection::Connection(const Processes& processes, std::chrono::milliseconds tim
 
 std::unique_ptr<RunStore> Connection::another_client() const {
   Processes client = processes_;
-  client.hosts_store = false;
+  client.hosts_store = client.is_announced = false;
+  client.store_address = store_->address();
+  client.store_port = store_->port();
+  client.secret = store_->secret();
   return RunStore::connect(client, timeout_);
 }
 

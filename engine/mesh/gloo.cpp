@@ -1,11 +1,10 @@
 // Collectives on the CPU.
 #include "gloo.h"
 
+#include "../store/sockets.h"
+
 #include <redco/error.h>
 
-#include <netdb.h>
-#include <sys/socket.h>
-#include <unistd.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <cstdlib>
@@ -14,36 +13,6 @@
 namespace redco {
 
 namespace {
-
-// This host's address on the way to `target`: connecting a datagram socket sends nothing, but picks
-// the route.
-std::string address_towards(const std::string& target) {
-  addrinfo wanted = {};
-  wanted.ai_socktype = SOCK_DGRAM;
-  addrinfo* found = nullptr;
-  int failure = getaddrinfo(target.c_str(), "9", &wanted, &found);
-  require(failure == 0, "cannot resolve the address ", target,
-          " of process 0's host: ", gai_strerror(failure));
-  std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> addresses(found, freeaddrinfo);
-  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
-    int probe = socket(each->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (probe < 0) continue;
-    sockaddr_storage own = {};
-    socklen_t length = sizeof(own);
-    char text[NI_MAXHOST];
-    bool known = connect(probe, each->ai_addr, each->ai_addrlen) == 0 &&
-                 getsockname(probe, reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
-                 getnameinfo(reinterpret_cast<sockaddr*>(&own), length, text, sizeof(text), nullptr,
-                             0, NI_NUMERICHOST) == 0;
-    close(probe);
-    if (known) return text;
-  }
-  fail("there is no route to ", target, ", the address of process 0's host");
-}
-
-bool is_loopback(const std::string& address) {
-  return address.starts_with("127.") || address == "::1" || address == "localhost";
-}
 
 std::shared_ptr<::gloo::transport::Device> make_device(const std::string& store_address,
                                                        bool one_host) {

@@ -10,6 +10,7 @@
 
 #include <redco/cuda.h>
 #include <redco/error.h>
+#include <redco/notices.h>
 #include <redco/run_store.h>
 #include <redco/thread_without_signals.h>
 
@@ -17,6 +18,7 @@
 #include <future>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -74,7 +76,10 @@ void meet(const std::string& place, c10d::Store& store, Peers& peers, const Mesh
   constexpr auto sleep = std::chrono::milliseconds(5);
   int64_t looks = 0;
   auto from = std::chrono::steady_clock::now();
+  std::optional<Waiting> waiting;  // process 0 speaks for all
+  if (options.processes.rank == 0) waiting.emplace("the other processes");
   for (int64_t rank = 0; rank < options.processes.size; ++rank) {
+    if (waiting) waiting->change("process " + std::to_string(rank) + " to come");
     while (!store.check({key(rank)})) {
       check_interrupt();
       require(std::chrono::steady_clock::now() - from < options.timeout, "process ", rank, " of ",
@@ -92,6 +97,7 @@ Backend connect_watched(std::function<Backend()> connect, Peers& peers,
                         const std::vector<int64_t>& processes) {
   auto task = std::make_shared<std::packaged_task<Backend()>>(std::move(connect));
   auto backend = task->get_future();
+  Waiting waiting("connections to the other processes");
   thread_without_signals([task] { (*task)(); }).detach();
   while (backend.wait_for(Peers::look_around) != std::future_status::ready) {
     check_interrupt();

@@ -14,8 +14,9 @@ Processes checked(const Processes& found) {
                 ": processes count from 0");
   require_usage(found.local_rank < found.local_size, found.source, ": process ", found.local_rank,
                 " of ", found.local_size, " on its host: processes count from 0");
-  require_usage(found.store_port >= 0 && found.store_port < 65536, found.source,
-                ": there is no port ", found.store_port);
+  require_usage(found.store_address.empty() || (found.store_port > 0 && found.store_port < 65536),
+                found.source, ": there is no port ", found.store_port,
+                "; host0_port (--host0-port, REDCO_HOST0_PORT) is 1 to 65535");
   return found;
 }
 

@@ -50,7 +50,10 @@ void complete_torchrun(Processes& found, const ProcessOptions&) {
   found.store_port = variable("MASTER_PORT", 0, 1);
   found.run = text_of("TORCHELASTIC_RUN_ID");
   found.attempt = variable("TORCHELASTIC_RESTART_COUNT", 0, 0);
-  found.hosts_store = found.rank == 0 && text_of("TORCHELASTIC_USE_AGENT_STORE") != "True";
+  // The launcher of redco-lua has the run's store; torchrun has one of its own.
+  bool has_launcher = is_set(launcher_store_variable);
+  found.hosts_store = found.rank == 0 && !has_launcher;
+  found.is_announced = !has_launcher && text_of("TORCHELASTIC_USE_AGENT_STORE") == "True";
 }
 
 // --- Open MPI, which tells where mpirun runs, as "1234.0;tcp://10.0.0.1,10.1.0.1:5000;tcp6://...":

@@ -9,6 +9,7 @@
 #include "step_meter.h"
 
 #include <redco/error.h>
+#include <redco/notices.h>
 #include <redco/safetensors.h>
 
 #include <algorithm>
@@ -53,6 +54,7 @@ Trainer::Fit::Fit(Trainer& trainer, const FitOptions& options)
       deployer_(*trainer.deployer_),
       batching_(trainer.batching(options.per_device_batch_size, options.global_batch_size)),
       stopping_(deployer_.mesh(), options.max_seconds, options.stop),
+      watch_([this] { return stopping_.signal(); }, [this](int signal) { give_up(signal); }),
       profile_(options.profile, trainer.device_.type(), deployer_.workdir(), deployer_.run_log()),
       handled_step_(trainer.state_.step) {
   trainer_.leaves_out_nonfinite_ =
@@ -121,6 +123,7 @@ void Trainer::Fit::run() {
     ++run_.epoch_idx;
     run_.n_examples = 0;
   }
+  Waiting waiting("the last checkpoint to be written");
   writing([&] { deployer_.checkpoints().wait(); });
 }
 
@@ -180,7 +183,12 @@ Dataset Trainer::Fit::from_here(const Dataset& examples, std::span<const int64_t
     pass.first_batch = run_.n_examples / batching_.micro;
   else
     pass.order = order.subspan(size_t(run_.n_examples));
-  return with_lookahead(examples, pass, deployer_.mesh());
+  Dataset ahead = with_lookahead(examples, pass, deployer_.mesh());
+  ahead.collate = [this, collate = std::move(ahead.collate)](const std::vector<int64_t>& indices) {
+    CollateWatch::Inside inside(watch_);
+    return collate(indices);
+  };
+  return ahead;
 }
 
 void Trainer::Fit::train_step(const Dataset& examples, std::span<const int64_t> indices) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "collate_watch.h"
 #include "pending_metrics.h"
 #include "run_state.h"
 #include "step_profile.h"
@@ -53,6 +54,8 @@ class Trainer::Fit {
   std::vector<std::string> note_best(const std::map<std::string, double>& results);
   void note_for_early_stopping(const std::map<std::string, double>& results);
   void stop(const Stopping::Reason& reason);
+  std::string end_by(int signal) const;
+  void give_up(int signal);
   void save(const std::vector<std::string>& names, bool is_epoch_done, bool in_background);
   void writing(const std::function<void()>& write);
 
@@ -62,6 +65,7 @@ class Trainer::Fit {
   Deployer& deployer_;
   Batching batching_;
   Stopping stopping_;
+  mutable CollateWatch watch_;
   StepProfile profile_;
   std::optional<Running> running_;
   std::map<std::string, double> shown_;

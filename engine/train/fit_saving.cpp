@@ -4,6 +4,7 @@
 #include "fit.h"
 
 #include <redco/error.h>
+#include <redco/forced_stop.h>
 #include <redco/stop.h>
 
 #include <cmath>
@@ -104,12 +105,33 @@ void Trainer::Fit::note_for_early_stopping(const std::map<std::string, double>& 
   }
 }
 
+std::string Trainer::Fit::end_by(int signal) const {
+  return "ended after step " + std::to_string(trainer_.state_.step) + " by signal " +
+         std::to_string(signal) + " (" + strsignal(signal) + ")";
+}
+
+// Called on a thread of its own between two updates of the parameters. Of several processes others
+// may be at another step.
+void Trainer::Fit::give_up(int signal) {
+  std::string text = end_by(signal) + ", because collate_fn does not return";
+  try {
+    if (deployer_.mesh()->world().size() > 1) {
+      text += "; of several processes none has saved";
+    } else if (!deployer_.workdir().empty()) {
+      save({"last"}, false, false);
+      text += "; " + deployer_.ckpts_dir() + "/last is where it goes on";
+    }
+  } catch (const std::exception& error) {
+    text += std::string("; no checkpoint was written: ") + error.what();
+  }
+  force_stop(signal, text);
+}
+
 void Trainer::Fit::stop(const Stopping::Reason& reason) {
-  std::string step = std::to_string(trainer_.state_.step);
   is_over_ = true;
-  if (reason.signal == 0) return deployer_.log_info("The time is over at step " + step);
-  std::string text = std::string("ended after step ") + step + " by signal " +
-                     std::to_string(reason.signal) + " (" + strsignal(reason.signal) + ")";
+  if (reason.signal == 0)
+    return deployer_.log_info("The time is over at step " + std::to_string(trainer_.state_.step));
+  std::string text = end_by(reason.signal);
   if (!deployer_.workdir().empty()) {
     save({"last"}, false, false);
     text += "; " + deployer_.ckpts_dir() + "/last is where it goes on";

@@ -1,5 +1,7 @@
 #include "stopping.h"
 
+#include <redco/forced_stop.h>
+
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
@@ -18,6 +20,7 @@ static_assert(std::atomic<int>::is_always_lock_free, "used inside a signal handl
 bool StopRequest::make(int signal) noexcept {
   if (n_listening_ == 0) return false;
   signal_ = signal;
+  note_asked_to_end(signal);
   return true;
 }
 
@@ -39,10 +42,14 @@ Stopping::~Stopping() {
     if (each != nullptr) --each->n_listening_;
 }
 
+int Stopping::signal() const {
+  int of_all = of_process.signal_;
+  return of_all != 0 || request_ == nullptr ? of_all : int(request_->signal_);
+}
+
 std::optional<Stopping::Reason> Stopping::after_step() {
   auto now = Clock::now();
-  int signal = of_process.signal_;
-  if (signal == 0 && request_ != nullptr) signal = request_->signal_;
+  int signal = this->signal();
   bool is_over =
       max_seconds_ && std::chrono::duration<double>(now - start_).count() >= *max_seconds_;
   Group& world = mesh_->world();

@@ -26,6 +26,8 @@ class Stopping {
   Stopping(const Stopping&) = delete;
   Stopping& operator=(const Stopping&) = delete;
 
+  /// What this process was asked to stop by; 0: nothing.
+  int signal() const;
   /// To be asked after each step, by all processes.
   std::optional<Reason> after_step();
 

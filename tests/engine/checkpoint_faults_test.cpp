@@ -2,6 +2,8 @@
 // one is there, whole.
 #include <redco/checkpoint.h>
 #include <redco/error.h>
+#include <redco/run_secret.h>
+#include <redco/run_store.h>
 
 #include "checkpoints.h"
 #include "faulty_files.h"
@@ -12,7 +14,6 @@
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <chrono>
 #include <csignal>
@@ -92,6 +93,7 @@ void save(const Folder& folder, int64_t step, const Way& way) {
 // others go on for a moment without it: then a launcher ends them.
 int save_in_processes(const Folder& folder, int64_t step, const Way& way, int64_t victim,
                       const Plan& faults) {
+  std::string secret = redco::random_secret();
   int port_of_store[2];
   REQUIRE(pipe(port_of_store) == 0);
   std::map<int64_t, pid_t> others;
@@ -106,7 +108,8 @@ int save_in_processes(const Folder& folder, int64_t step, const Way& way, int64_
                              .size = way.n_processes,
                              .local_rank = rank,
                              .local_size = way.n_processes,
-                             .store_address = "127.0.0.1"};
+                             .store_address = "127.0.0.1",
+                             .secret = secret};
       REQUIRE(read(port_of_store[0], &place.store_port, sizeof(place.store_port)) > 0);
       auto mesh = redco::Mesh::make({.processes = place, .timeout = std::chrono::seconds(60)});
       save_on(mesh, folder, step, way);
@@ -114,12 +117,8 @@ int save_in_processes(const Folder& folder, int64_t step, const Way& way, int64_
     _exit(text == "no error" ? 0 : 1);
   }
   // Now that there are all processes: they would have no more than the locks of its thread.
-  c10d::TCPStoreOptions options;
-  options.port = 0;
-  options.isServer = true;
-  options.waitWorkers = false;
-  c10d::TCPStore store("127.0.0.1", options);
-  int64_t port = store.getPort();
+  auto store = redco::RunStore::open(secret);
+  int64_t port = store->port();
   for (int64_t i = 0; i < way.n_processes; ++i)
     REQUIRE(write(port_of_store[1], &port, sizeof(port)) == sizeof(port));
   int faultys_end = 0, status = 0;

@@ -1,5 +1,8 @@
 #include "processes.h"
 
+#include <redco/run_secret.h>
+#include <redco/run_store.h>
+
 #include <doctest/doctest.h>
 
 #include <signal.h>
@@ -7,7 +10,6 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <cstdlib>
 #include <map>
@@ -97,11 +99,7 @@ void in_bare_processes(const Layout& layout,
     body(processes);
     return;
   }
-  c10d::TCPStoreOptions options;
-  options.port = 0;
-  options.isServer = true;
-  options.waitWorkers = false;
-  c10d::TCPStore store("127.0.0.1", options);
+  auto store = redco::RunStore::open();
   std::map<pid_t, int64_t> running;
   for (int64_t rank = 0; rank < layout.n_processes; ++rank) {
     std::string number = std::to_string(rank), size = std::to_string(layout.n_processes);
@@ -111,8 +109,9 @@ void in_bare_processes(const Layout& layout,
                    {"WORLD_SIZE", size},
                    {"LOCAL_WORLD_SIZE", size},
                    {"MASTER_ADDR", "127.0.0.1"},
-                   {"MASTER_PORT", std::to_string(store.getPort())},
-                   {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                   {"MASTER_PORT", std::to_string(store->port())},
+                   {redco::launcher_store_variable, "True"},
+                   {redco::secret_variable, store->secret()},
                    {"OMP_NUM_THREADS", "1"}})] = rank;
   }
   watch(std::move(running), layout);

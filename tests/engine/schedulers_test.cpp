@@ -93,6 +93,11 @@ TEST_CASE("variables of a scheduler that has none of its own") {
               {"process 1 of 2", "the options", "process 2 of 3", "REDCO_N_PROCESSES"});
   variables.set("REDCO_PROCESS_ID", "x");
   check_usage({}, {"REDCO_PROCESS_ID = \"x\""});
+  variables.set("REDCO_PROCESS_ID", "2");
+  for (const char* port : {"0", "65536"}) {
+    variables.set("REDCO_HOST0_PORT", port);
+    check_usage({}, {"there is no port " + std::string(port), "--host0-port"});
+  }
 }
 
 TEST_CASE("torchrun") {
@@ -118,8 +123,13 @@ TEST_CASE("torchrun") {
   }
   variables.set("RANK", "0");
   CHECK(find_processes().hosts_store);
+  CHECK_FALSE(find_processes().is_announced);
   variables.set("TORCHELASTIC_USE_AGENT_STORE", "True");
+  CHECK(find_processes().hosts_store);
+  CHECK(find_processes().is_announced);
+  variables.set("REDCO_LAUNCHER_STORE", "True");
   CHECK_FALSE(find_processes().hosts_store);
+  CHECK_FALSE(find_processes().is_announced);
   for (const char* wrong : {"4", "-1", "x", "1x"}) {
     variables.set("RANK", wrong);
     check_usage({}, {std::string(wrong) == "4" ? "process 4 of 4" : "RANK"});

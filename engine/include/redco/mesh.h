@@ -31,11 +31,18 @@ struct Processes {
   std::string store_address = {};  ///< where the store listens; empty: one process needs none
   int64_t store_port = 0;
   bool hosts_store = false;            ///< whether this process is the one that opens the store
+  /// Whether a store of torchrun's is at that address, at which process 0 tells where its own is.
+  bool is_announced = false;
+  std::string secret = {};             ///< of the run; empty: the user's (redco/run_secret.h)
   int64_t attempt = 0;                 ///< how often the run was started again
   std::string run = {};                ///< differs between runs that may meet at one store
   bool is_worker = false;              ///< whether torchrun, or redco-lua's launcher, started it
   std::string source = "one process";  ///< who said so, for the log
 };
+
+/// Where this is set beside torchrun's variables, MASTER_ADDR and MASTER_PORT tell where the run's
+/// store is (redco/run_store.h).
+constexpr const char* launcher_store_variable = "REDCO_LAUNCHER_STORE";
 
 /// By the variables of torchrun (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR,
 /// MASTER_PORT), of Open MPI's mpirun, of a Slurm step, of an mpirun of MPICH's kind; else by the

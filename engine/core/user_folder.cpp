@@ -1,4 +1,4 @@
-#include "user_folder.h"
+#include <redco/user_folder.h>
 
 #include <cstdlib>
 

@@ -1,0 +1,27 @@
+#pragma once
+
+#include "messages.h"
+
+#include <string>
+#include <unordered_map>
+
+namespace redco {
+
+/// What the store of a run holds: values by keys, as those of c10d::Store, up to a number of bytes.
+class StoreTable {
+ public:
+  explicit StoreTable(size_t most_bytes) : most_bytes_(most_bytes) {}
+  /// Does what a request asks for. Never throws for what it says: then the answer is `failed`.
+  Message answer(const Message& request);
+
+ private:
+  Message answer_checked(const Message& request);
+  void set(const std::string& key, std::string value);
+  const std::string* find(const std::string& key) const;
+
+  const size_t most_bytes_;
+  size_t n_bytes_ = 0;
+  std::unordered_map<std::string, std::string> values_;
+};
+
+}  // namespace redco

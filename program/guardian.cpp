@@ -1,0 +1,88 @@
+#include "guardian.h"
+
+#include <redco/error.h>
+#include <redco/run_secret.h>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+namespace redco {
+
+namespace {
+
+// With the zero before it and the one behind it: a whole entry of an environment.
+bool has_entry(pid_t process, const std::string& entry) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/environ");
+  std::string environment(1, '\0');
+  environment.append(std::istreambuf_iterator<char>(file), {});
+  return environment.find(entry) != std::string::npos;
+}
+
+// Whether there were any.
+bool kill_all(const std::string& entry) {
+  bool any = false;
+  DIR* processes = opendir("/proc");
+  while (dirent* each = processes == nullptr ? nullptr : readdir(processes)) {
+    auto process = static_cast<pid_t>(std::atoi(each->d_name));
+    if (process <= 0 || !has_entry(process, entry)) continue;
+    any = kill(process, SIGKILL) == 0 || any;
+  }
+  if (processes != nullptr) closedir(processes);
+  return any;
+}
+
+[[noreturn]] void guard(int from_launcher, const std::string& entry) {
+  // What ends the launcher shall not end this as well.
+  setsid();
+  sigset_t all;
+  sigfillset(&all);
+  sigprocmask(SIG_BLOCK, &all, nullptr);
+  prctl(PR_SET_NAME, "redco-guardian");
+  // Who reads what the launcher writes waits for no more than the launcher.
+  dup2(from_launcher, STDIN_FILENO);
+  for (int each : {STDOUT_FILENO, STDERR_FILENO}) dup2(open("/dev/null", O_WRONLY), each);
+  close_range(STDERR_FILENO + 1, ~0U, 0);
+  char well;
+  ssize_t n;
+  do n = read(STDIN_FILENO, &well, 1);
+  while (n < 0 && errno == EINTR);
+  // Some may start others meanwhile, and what was killed takes a moment to go.
+  constexpr int most_rounds = 200;
+  for (int i = 0; n == 0 && i < most_rounds && kill_all(entry); ++i) usleep(10'000);
+  _exit(0);
+}
+
+}  // namespace
+
+Guardian::Guardian() : value_(random_secret().substr(0, 32)) {
+  std::string entry = std::string(1, '\0') + variable + "=" + value_ + std::string(1, '\0');
+  int ends[2];
+  require(pipe2(ends, O_CLOEXEC) == 0, "cannot make a pipe: ", std::strerror(errno));
+  process_ = fork();
+  require(process_ >= 0, "cannot start a process: ", std::strerror(errno));
+  if (process_ == 0) {
+    close(ends[1]);
+    guard(ends[0], entry);
+  }
+  close(ends[0]);
+  to_guardian_ = ends[1];
+}
+
+Guardian::~Guardian() {
+  (void)!write(to_guardian_, "", 1);
+  close(to_guardian_);
+  waitpid(process_, nullptr, 0);
+}
+
+}  // namespace redco
