@@ -9,9 +9,9 @@
 #include "tree_description.h"
 
 #include <redco/error.h>
-#include <redco/printable.h>
 #include <redco/json.h>
 #include <redco/moves.h>
+#include <redco/printable.h>
 #include <redco/sharding.h>
 #include <redco/thread_without_signals.h>
 
