@@ -238,7 +238,8 @@ Dataset CollateWorkers::dataset(const Examples& examples) {
   return dataset;
 }
 
-// A compiled loop of Lua hears of no interrupt. Where a signal ends the script, that ends the program.
+// A compiled loop of Lua hears of no interrupt. Where a signal ends the script, that ends the
+// program.
 void CollateWorkers::await_end_of(const Batches* owner) {
   constexpr auto patience = std::chrono::seconds(3);
   Waiting waiting(what_ + ": collate_fn to return");

@@ -77,8 +77,8 @@ void HostLead::meet() {
          << enough << (enough == 1 ? " is" : " are") << " needed; missing:" << missing.str();
     board_.set_end({1, text.str()});
   } else {
-    waiting_->change("the launchers of these of " + std::to_string(all) + " hosts:" +
-                     missing.str());
+    waiting_->change("the launchers of these of " + std::to_string(all) +
+                     " hosts:" + missing.str());
   }
 }
 

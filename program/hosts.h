@@ -22,7 +22,7 @@ class Hosts {
   /// One start of workers on all hosts that have come.
   struct Attempt {
     int64_t number = 0;
-    std::string run;  ///< what its workers call it
+    std::string run;         ///< what its workers call it
     int64_t first_rank = 0;  ///< of this host's workers
     int64_t size = 0;        ///< workers of all hosts
   };

@@ -83,7 +83,7 @@ class Launch {
   int signal_source_ = -1;
   std::unique_ptr<Hosts> hosts_;
   std::optional<int> result_;
-  int forwarded_ = 0;  // the signal that asked the run to end
+  int forwarded_ = 0;               // the signal that asked the run to end
   std::optional<Waiting> waiting_;  // for workers that were asked
 
   // Of the running attempt.
@@ -203,9 +203,8 @@ std::vector<Workers::Variables> Launch::variables() const {
       {"TORCHELASTIC_RESTART_COUNT", std::to_string(attempt_.number)},
   };
   // What told this launcher its place is not for its workers.
-  for (const char* name :
-       {"REDCO_N_PROCESSES", "REDCO_PROCESS_ID", "REDCO_HOST0_ADDRESS", "REDCO_HOST0_PORT",
-        secret_file_variable})
+  for (const char* name : {"REDCO_N_PROCESSES", "REDCO_PROCESS_ID", "REDCO_HOST0_ADDRESS",
+                           "REDCO_HOST0_PORT", secret_file_variable})
     all[name] = "";
   if (share_prompt_) all[prompt_variable] = std::to_string(terminal_width(STDOUT_FILENO));
   if (std::getenv("OMP_NUM_THREADS") == nullptr)

@@ -1,10 +1,10 @@
 #include "prompt.h"
 
+#include <redco/user_folder.h>
 #include "history_file.h"
 #include "line_editor.h"
 #include "shared_prompt.h"
 #include "terminal.h"
-#include <redco/user_folder.h>
 
 #include <redco/engine.h>
 #include <redco/prompt.h>

@@ -18,9 +18,7 @@ void request_interrupt() noexcept {
   note_asked_to_end(SIGINT);
 }
 
-bool is_interrupt_pending() noexcept {
-  return interrupt_requested.load(std::memory_order_relaxed);
-}
+bool is_interrupt_pending() noexcept { return interrupt_requested.load(std::memory_order_relaxed); }
 
 void check_interrupt() {
   if (interrupt_requested.load(std::memory_order_relaxed)) [[unlikely]] {

@@ -9,10 +9,10 @@
 #include "tree_description.h"
 
 #include <redco/error.h>
-#include <redco/printable.h>
 #include <redco/json.h>
 #include <redco/mapped_files.h>
 #include <redco/moves.h>
+#include <redco/printable.h>
 #include <redco/sharding.h>
 #include <redco/thread_without_signals.h>
 

@@ -16,8 +16,8 @@ namespace redco {
 std::pair<std::string, int64_t> announce_store(const Processes& processes,
                                                const std::pair<std::string, int64_t>& own,
                                                std::chrono::milliseconds timeout) {
-  std::string name = "torchrun's store at " + processes.store_address + ":" +
-                     std::to_string(processes.store_port);
+  std::string name =
+      "torchrun's store at " + processes.store_address + ":" + std::to_string(processes.store_port);
   Waiting waiting(name);
   auto until = std::chrono::steady_clock::now() + timeout;
   // LibTorch's client hears of no interrupt: it connects once somebody listens.
@@ -28,8 +28,7 @@ std::pair<std::string, int64_t> announce_store(const Processes& processes,
   options.waitWorkers = false;
   options.timeout = timeout;
   c10d::TCPStore store(processes.store_address, options);
-  std::string key =
-      "redco/" + processes.run + "/" + std::to_string(processes.attempt) + "/store";
+  std::string key = "redco/" + processes.run + "/" + std::to_string(processes.attempt) + "/store";
   if (processes.hosts_store) {
     std::string text = own.first + " " + std::to_string(own.second);
     store.set(key, std::vector<uint8_t>(text.begin(), text.end()));

@@ -208,7 +208,8 @@ void Peers::exchange_logs() {
   std::string found = text_of(store.get(found_key));
   std::lock_guard lock(mutex_);
   size_t end = found.find('\n');
-  if (found.substr(0, end) == std::to_string(generation_)) stray_ = printable(found.substr(end + 1));
+  if (found.substr(0, end) == std::to_string(generation_))
+    stray_ = printable(found.substr(end + 1));
   rounds_since_asked_ = patient_rounds;
 }
 

@@ -38,10 +38,9 @@ c10::intrusive_ptr<c10d::Store> part_of(const c10::intrusive_ptr<c10d::Store>& w
 // A host's own name often leads to its loopback.
 void require_reachable(const std::vector<Descriptor>& listeners, const Processes& processes) {
   if (processes.local_size == processes.size || is_loopback(processes.store_address)) return;
-  require(std::ranges::any_of(listeners,
-                              [](const Descriptor& each) {
-                                return !is_loopback(place_of(each.get()).first);
-                              }),
+  require(std::ranges::any_of(
+              listeners,
+              [](const Descriptor& each) { return !is_loopback(place_of(each.get()).first); }),
           "the address ", processes.store_address, " of process 0's host leads to ",
           place_of(listeners[0].get()).first,
           ", where other hosts cannot reach it: give the host's address on the network");

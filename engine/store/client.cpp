@@ -60,7 +60,8 @@ void StoreClient::connect(milliseconds time) {
     auto step = stream_->handshake();
     if (step == TlsStream::Step::done) return;
     require(step != TlsStream::Step::refused, "it refuses this process's secret, of ",
-            place_.secret_source, ", which is not that of process 0, or what listens there is not "
+            place_.secret_source,
+            ", which is not that of process 0, or what listens there is not "
             "the store of a run. All hosts must have the same secret: copy ~/.config/redco/secret "
             "of host 0, or name a file that they share with --secret-file (REDCO_SECRET_FILE)");
     // It was busy, or is just ending.

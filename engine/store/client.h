@@ -24,9 +24,9 @@ struct StorePlace {
   std::string secret_source;  ///< for messages
 };
 
-/// One connection to the store of a run, as LibTorch's libraries want it. Waits ask again and again,
-/// so that they hold nothing up. Throws Error when the store cannot be reached within the time,
-/// refuses this process's secret, or does not answer for half a minute.
+/// One connection to the store of a run, as LibTorch's libraries want it. Waits ask again and
+/// again, so that they hold nothing up. Throws Error when the store cannot be reached within the
+/// time, refuses this process's secret, or does not answer for half a minute.
 class StoreClient final : public c10d::Store {
  public:
   StoreClient(const StorePlace& place, std::chrono::milliseconds time_to_connect,

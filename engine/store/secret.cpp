@@ -90,8 +90,8 @@ void make_secret(const std::string& path) {
 
 std::string random_secret() {
   uint8_t bytes[32];
-  require(getrandom(bytes, sizeof(bytes), 0) == sizeof(bytes), "cannot draw random bytes: ",
-          std::strerror(errno));
+  require(getrandom(bytes, sizeof(bytes), 0) == sizeof(bytes),
+          "cannot draw random bytes: ", std::strerror(errno));
   constexpr const char* digits = "0123456789abcdef";
   std::string text;
   for (uint8_t byte : bytes) text += {digits[byte >> 4], digits[byte & 15]};

@@ -67,7 +67,8 @@ void StoreServer::run() {
   constexpr int look_around = 1000;  // milliseconds
   epoll_event events[64];
   while (true) {
-    int n = epoll_wait(events_.get(), events, std::size(events), strangers_.empty() ? -1 : look_around);
+    int n =
+        epoll_wait(events_.get(), events, std::size(events), strangers_.empty() ? -1 : look_around);
     for (int i = 0; i < n; ++i) {
       int socket = events[i].data.fd;
       if (socket == stop_.get()) return;

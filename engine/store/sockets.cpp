@@ -67,8 +67,7 @@ bool connect_within(int socket, const addrinfo& to, milliseconds time) {
 
 // errno tells why not.
 Descriptor listen_on(const sockaddr* address, socklen_t length) {
-  Descriptor made(
-      socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  Descriptor made(socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   int yes = 1, no = 0;
   setsockopt(made.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
   if (address->sa_family == AF_INET6)
@@ -147,8 +146,7 @@ std::vector<Descriptor> listen_at(const std::string& address, int64_t port, mill
     else
       cause = errno;
   }
-  require(!listeners.empty(), "cannot listen at ", address, ":", port, ": ",
-          std::strerror(cause));
+  require(!listeners.empty(), "cannot listen at ", address, ":", port, ": ", std::strerror(cause));
   return listeners;
 }
 

@@ -116,8 +116,7 @@ Tls::Tls(Side side, const std::string& secret) : side_(side) {
   }
 }
 
-TlsStream::TlsStream(const Tls& tls, int socket)
-    : stream_(SSL_new(tls.context_.get()), SSL_free) {
+TlsStream::TlsStream(const Tls& tls, int socket) : stream_(SSL_new(tls.context_.get()), SSL_free) {
   BIO* bio = stream_ ? BIO_new(socket_method()) : nullptr;
   require(bio != nullptr, "OpenSSL cannot make a TLS connection");
   BIO_set_data(bio, reinterpret_cast<void*>(static_cast<intptr_t>(socket)));

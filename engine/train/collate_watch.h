@@ -13,8 +13,8 @@ namespace redco {
 /// compiled loop of Lua but the program's end. A thread waits for that.
 class CollateWatch {
  public:
-  /// `signal` is what asked the run to stop, 0 while nothing has. `give_up` is called on the thread,
-  /// while collate_fn runs; should that return meanwhile its caller waits.
+  /// `signal` is what asked the run to stop, 0 while nothing has. `give_up` is called on the
+  /// thread, while collate_fn runs; should that return meanwhile its caller waits.
   CollateWatch(std::function<int()> signal, std::function<void(int signal)> give_up);
   ~CollateWatch();
   CollateWatch(const CollateWatch&) = delete;

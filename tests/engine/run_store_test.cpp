@@ -255,8 +255,7 @@ TEST_CASE("the store holds so many bytes") {
   for (int i = 0; i < 20; ++i) kind(Message::set, {std::to_string(i), ""});
   CHECK(std::stoi(table.answer({Message::count}).parts[0]) < 8);
   for (uint8_t request = 0; request < 20; ++request)
-    for (size_t n : {1, 3, 5})
-      CHECK_NOTHROW(kind(request, std::vector<std::string>(n, "odd")));
+    for (size_t n : {1, 3, 5}) CHECK_NOTHROW(kind(request, std::vector<std::string>(n, "odd")));
   std::string lie("\xff\xff\xff\xff.....", 9);
   CHECK_THROWS_AS(redco::take_message(lie), redco::Error);
   std::string cut("\x05\x00\x00\x00\x00\xff\x00\x00\x00", 9);
@@ -285,8 +284,7 @@ TEST_CASE("where a secret comes from") {
   // The user's own is made by the first that needs it, and is the same for all.
   std::vector<std::string> found(8);
   std::vector<std::thread> hosts;
-  for (auto& each : found)
-    hosts.emplace_back([&each] { each = redco::find_run_secret().text; });
+  for (auto& each : found) hosts.emplace_back([&each] { each = redco::find_run_secret().text; });
   for (auto& each : hosts) each.join();
   for (const auto& each : found) CHECK(each == found[0]);
   CHECK(found[0].size() == 64);

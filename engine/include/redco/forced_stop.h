@@ -7,9 +7,9 @@
 
 namespace redco {
 
-/// A program that was asked to end by a signal, while a function of the script does not return, ends
-/// in the midst of it. The library cannot do that: the program names a function that ends it, which
-/// is called on any thread. Without one the library waits on.
+/// A program that was asked to end by a signal, while a function of the script does not return,
+/// ends in the midst of it. The library cannot do that: the program names a function that ends it,
+/// which is called on any thread. Without one the library waits on.
 REDCO_API void set_forced_stop(std::function<void(int signal, const std::string& text)> end);
 REDCO_API bool has_forced_stop();
 /// Ends the program, if it can be.

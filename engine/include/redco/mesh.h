@@ -30,7 +30,7 @@ struct Processes {
   int64_t local_size = 1;
   std::string store_address = {};  ///< where the store listens; empty: one process needs none
   int64_t store_port = 0;
-  bool hosts_store = false;            ///< whether this process is the one that opens the store
+  bool hosts_store = false;  ///< whether this process is the one that opens the store
   /// Whether a store of torchrun's is at that address, at which process 0 tells where its own is.
   bool is_announced = false;
   std::string secret = {};             ///< of the run; empty: the user's (redco/run_secret.h)

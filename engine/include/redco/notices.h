@@ -13,8 +13,8 @@ namespace redco {
 REDCO_API void show_notices(std::function<void(const std::string& text)> show);
 REDCO_API void notice(const std::string& text);
 
-/// A wait that a person should know of: after two seconds, and then every ten, a notice says what is
-/// awaited. It needs no help of the code that waits, which may be blocked in a system call.
+/// A wait that a person should know of: after two seconds, and then every ten, a notice says what
+/// is awaited. It needs no help of the code that waits, which may be blocked in a system call.
 class REDCO_API Waiting {
  public:
   /// `what` follows "waiting for": "process 3".
