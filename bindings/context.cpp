@@ -84,9 +84,13 @@ void push_interrupted(lua_State* L) {
   note_error(L, ScriptError::Kind::interrupted, "");
 }
 
+std::string out_of_steps(const Context& context) {
+  return "the limit of " + std::to_string(context.steps.limit) +
+         " steps is reached, see Engine::set_step_limit";
+}
+
 int fail_out_of_steps(lua_State* L) {
-  push_located(L, "the limit of " + std::to_string(context(L).steps.limit) +
-                      " steps is reached, see Engine::set_step_limit");
+  push_located(L, out_of_steps(context(L)));
   note_error(L, ScriptError::Kind::out_of_steps, "");
   return lua_error(L);
 }
@@ -257,6 +261,23 @@ int take_steps(lua_State* L) {
   if (steps.limit == 0) return 0;
   steps.left -= 100;
   return steps.left > 0 ? 0 : fail_out_of_steps(L);
+}
+
+void take_steps(Context& context, int64_t steps) {
+  if (is_interrupted(context)) throw Interrupted();
+  if (context.steps.limit == 0) return;
+  context.steps.left -= steps;
+  if (context.steps.left > 0) return;
+  watch_steps(context.current);
+  std::string line = script_line(context.current);
+  throw ScriptError((line.empty() ? "" : line + ": ") + out_of_steps(context), "",
+                    ScriptError::Kind::out_of_steps);
+}
+
+void note_steps(Context& context, int64_t steps) {
+  if (context.steps.limit == 0) return;
+  context.steps.left -= steps;
+  if (context.steps.left <= 0) watch_steps(context.current);
 }
 
 void interrupt_hook(lua_State* L, lua_Debug*) {

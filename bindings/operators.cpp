@@ -1,5 +1,6 @@
 #include "operators.h"
 
+#include "allowed_operators.h"
 #include "context.h"
 #include "tensor.h"
 #include "values.h"
@@ -171,6 +172,17 @@ std::optional<bool> read_named(lua_State* L, const Operator& op, int index, Argu
   return requires_grad;
 }
 
+// What the list of allowed operators does not hold for.
+void check_restricted(const Operator& op, const Choice& choice) {
+  const auto& parameters = choice.overload->parameters();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    bool is_given = choice.binding.slots[i] != Binding::use_default;
+    require(!is_given || !(parameters[i].is_out || parameters[i].kind == ArgKind::layout), "torch.",
+            op.name, ": the argument '", parameters[i].name,
+            "' is not there in a restricted engine");
+  }
+}
+
 template <bool is_method>
 int operator_function(lua_State* L) {
   const auto* op = static_cast<const Operator*>(lua_touserdata(L, lua_upvalueindex(1)));
@@ -206,10 +218,11 @@ const Operator* find_operator(const std::string& name) {
 const std::vector<std::string>& operator_names() { return table().sorted; }
 
 bool push_operator(lua_State* L, const std::string& name, bool is_method) {
-  // Internal operators trust their arguments; of those that are no methods restricted.lua tells.
-  if (is_method && name.starts_with('_') && context(L).is_restricted) return false;
   const Operator* op = find_operator(name);
   if (op == nullptr) return false;
+  require(!context(L).is_restricted || is_allowed(name), is_method ? "Tensor:" : "torch.", name,
+          " is not there in a restricted engine: its kernels trust their arguments, or it reaches "
+          "beyond tensors");
   lua_pushlightuserdata(L, const_cast<Operator*>(op));
   lua_pushcclosure(L, is_method ? operator_function<true> : operator_function<false>, 1);
   return true;
@@ -244,6 +257,8 @@ int call_operator(lua_State* L, const Operator& op, bool is_method) {
     best = choose(L, op, arguments);
   }
   if (best.overload == nullptr) fail_no_overload(L, op, arguments);
+
+  if (context(L).is_restricted) check_restricted(op, best);
 
   try {
     int n_results = with_memory_retry(L, [&] { return best.overload->call(L, best.binding); });

@@ -121,6 +121,13 @@ class REDCO_API Engine {
   /// ends as a script error, "not enough memory". The first call turns LuaJIT's compiler off.
   void set_memory_limit(size_t bytes);
 
+  /// How many bytes the tensors on the CPU that a restricted engine's scripts make may take from now
+  /// on; 0: any number. What needs more ends as a script error, "not enough memory". Counted is what
+  /// LibTorch's allocator gives to the thread that runs the engine, also what an operator needs in
+  /// between. Not counted: tensors of the program, and what kernels allocate in other ways or on
+  /// other threads, which is in proportion to their arguments.
+  void set_tensor_memory_limit(size_t bytes);
+
   /// How many instructions of Lua one run_file, run_string or call may take from now on, in
   /// thousands rounded up; 0: any number. What needs more ends as a script error of the kind
   /// out_of_steps. The first call turns LuaJIT's compiler off. An engine that is not restricted can
