@@ -2,6 +2,7 @@
 
 #include "allowed_operators.h"
 #include "context.h"
+#include "operator_checks.h"
 #include "tensor.h"
 #include "values.h"
 
@@ -19,9 +20,6 @@ namespace redco::lua {
 
 namespace {
 
-// Operators that change which memory a tensor stands for, and check nothing.
-constexpr const char* withheld[] = {"set_", "set_data"};
-
 struct Table {
   std::map<std::string, std::vector<c10::OperatorName>> names;
   std::map<std::string, std::unique_ptr<Operator>> operators;
@@ -35,7 +33,7 @@ Table& table() {
     constexpr std::string_view space = "aten::";
     for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames())
       if (name.name.starts_with(space)) made->names[name.name.substr(space.size())].push_back(name);
-    for (const char* name : withheld) made->names.erase(name);
+    std::erase_if(made->names, [](const auto& entry) { return is_withheld(entry.first); });
     for (const auto& [name, _] : made->names) made->sorted.push_back(name);
     return made;
   }();

@@ -29,9 +29,10 @@ local modules = {
   ["redco.tree"] = "*",
 }
 
--- Of these, what touches files, memory by its address, or the process.
+-- Of these, what touches files, memory by its address, or the process. Operators have a list of
+-- their own, bindings/allowed_operators.cpp.
 local absent = {
-  [torch] = "from_file jit load save set_num_threads",
+  [torch] = "jit load save set_num_threads",
   [torch.Tensor] = "address data_ptr",
 }
 
@@ -46,7 +47,7 @@ local function is_internal(name) return type(name) == "string" and name:sub(1, 1
 local views = setmetatable({}, { __mode = "k" })
 
 -- What a script sees of a table of this library: no table, so that no function of Lua can write to
--- it. Operators whose names begin with `_` trust their arguments.
+-- it.
 local function read_only(source, name, shown)
   if views[source] then return views[source] end
   local hidden = set_of(absent[source] or "")
@@ -103,17 +104,33 @@ local function counted(catch, count)
   end
 end
 
+-- A function whose time is in proportion to the length of its first argument, a table, takes steps by
+-- it: `count_of` says how many, of the length and the number of arguments.
+local function counted_by_length(f, count, count_of)
+  return function(t, ...)
+    if type(t) == "table" then count(count_of(#t, select("#", ...))) end
+    return f(t, ...)
+  end
+end
+
+local function if_not_at_end(length, n_more) return n_more > 1 and length / 8 or 0 end
+
 --- Returns the globals of a restricted engine. `show` takes the lines that scripts print; `count`
 --- takes some of the steps that are left, or ends the script; `counted_call` makes of a function
---- one that counts among those of C++, whose calls of each other are limited.
-return function(show, count, counted_call)
+--- one that counts among those of C++, whose calls of each other are limited; `patterns` are the
+--- functions of `string` that search, which take steps.
+return function(show, count, counted_call, patterns)
   -- Methods are found without the tables above. LuaJIT does not limit how deep the calls below run
   -- in each other, and the stack of a thread does.
   string.dump = nil
-  string.gsub = counted_call(string.gsub)
+  for name, f in pairs(patterns) do string[name] = f end
   local limited = {
     resume = counted_call(coroutine.resume),
     wrap = function(f) return counted_call(coroutine.wrap(f)) end,
+    insert = counted_by_length(table.insert, count, if_not_at_end),
+    remove = counted_by_length(table.remove, count, function(n, more) return more > 0 and n / 8 or 0 end),
+    maxn = counted_by_length(table.maxn, count, function(n) return n end),
+    sort = counted_by_length(table.sort, count, function(n) return 16 * n end),
   }
   for name in pairs(set_of(absent[torch.Tensor])) do
     torch.Tensor[name] = function() fail("Tensor:%s is not there in a restricted engine", name) end

@@ -78,6 +78,7 @@ class Fuzz {
     maker_.run_string(text_of_file(options.folder + "/calls.lua"), "calls.lua");
     target_.run_string(text_of_file(options.folder + "/prepare.lua"), "prepare.lua");
     maker_.call("start", {text_of_file(options.folder + "/calls.txt")});
+    if (options.restricted) target_.set_step_limit(20'000'000);
     progress_ = static_cast<Progress*>(mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE,
                                             MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   }
@@ -104,7 +105,6 @@ class Fuzz {
 
  private:
   void make_calls() {
-    redco::testing::guard_allocations();
     std::signal(SIGALRM, SIG_DFL);
     while (progress_->n_done < options_.count) {
       int64_t seed = options_.seed + progress_->n_done;
@@ -154,6 +154,7 @@ class Fuzz {
 int main(int argc, char** argv) {
   try {
     at::set_num_threads(1);
+    redco::testing::guard_allocations();  // what engines put before it stays before it
     rlimit none{0, 0};
     setrlimit(RLIMIT_CORE, &none);
     return Fuzz(read_options(argc, argv)).run();
