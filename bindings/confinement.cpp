@@ -55,6 +55,9 @@ Confinement::Outside::Outside()
   if (inner_ != nullptr) modes_ = std::make_unique<at::ThreadLocalStateGuard>(inner_->modes_);
 }
 
-Confinement::Outside::~Outside() { current_confinement = inner_; }
+Confinement::Outside::~Outside() {
+  current_confinement = inner_;
+  if (inner_ != nullptr) restart_step_clock();
+}
 
 }  // namespace redco::lua

@@ -117,6 +117,9 @@ void limit_steps(lua_State* L, int64_t limit);
 /// A run begins: all steps are left again.
 void start_counting_steps(lua_State* L);
 
+/// The time until now, spent in a function of the program, takes no steps.
+void restart_step_clock();
+
 /// A function for Lua that takes a hundred of the steps that are left.
 int take_steps(lua_State* L);
 

@@ -59,7 +59,6 @@ struct Engine::Impl {
     size_t used = 0;
     size_t limit = 0;
     bool ran_out = false;
-    lua::Context* context = nullptr;
   } memory;
   ~Impl() {
     if (L == nullptr) return;
@@ -77,10 +76,6 @@ void* allocate_within_limit(void* state, void* block, size_t old_size, size_t ne
     memory.ran_out = true;
     return nullptr;
   }
-  // A long string or table is as much work as many instructions.
-  constexpr size_t long_one = 4096, bytes_per_step = 128;
-  if (new_size > long_one && memory.context->is_restricted)
-    lua::note_steps(*memory.context, static_cast<int64_t>(new_size / bytes_per_step));
   void* result = memory.allocate(memory.state, block, old_size, new_size);
   if (result != nullptr || new_size == 0) memory.used += new_size - old_size;
   return result;
@@ -265,7 +260,6 @@ void Engine::set_memory_limit(size_t bytes) {
     memory.allocate = lua_getallocf(impl_->L, &memory.state);
     memory.used = static_cast<size_t>(lua_gc(impl_->L, LUA_GCCOUNT, 0)) * 1024 +
                   static_cast<size_t>(lua_gc(impl_->L, LUA_GCCOUNTB, 0));
-    memory.context = impl_->context.get();
     lua_setallocf(impl_->L, allocate_within_limit, &memory);
   }
   memory.limit = bytes;

@@ -148,7 +148,9 @@ void ctc_loss(const Call& call) {
                  " are more than the ", targets.numel(), " targets");
     total += targets.dim() == 1 ? length : 0;
   }
-  if (targets.dim() != 2 || targets.size(0) != static_cast<int64_t>(lengths.size())) {
+  // Of a batch of vmap the rows are not told apart.
+  if (targets.dim() != 2 || values->dim() != 2 ||
+      targets.size(0) != static_cast<int64_t>(lengths.size())) {
     within(call, "targets", 0, n_classes);
     return;
   }
@@ -156,7 +158,7 @@ void ctc_loss(const Call& call) {
     int64_t length = lengths[static_cast<size_t>(i)];
     call.require(length <= targets.size(1), "target_lengths: ", length, " is more than the ",
                  targets.size(1), " targets of row ", i);
-    if (length == 0 || values->dim() != 2) continue;
+    if (length == 0) continue;
     auto [low, high] = at::aminmax(values->select(0, i).narrow(0, 0, length));
     int64_t smallest = low.item<int64_t>(), largest = high.item<int64_t>();
     call.require(smallest >= 0 && largest < n_classes, "targets: expected 0 to ", n_classes - 1,

@@ -104,17 +104,6 @@ local function counted(catch, count)
   end
 end
 
--- A function whose time is in proportion to the length of its first argument, a table, takes steps by
--- it: `count_of` says how many, of the length and the number of arguments.
-local function counted_by_length(f, count, count_of)
-  return function(t, ...)
-    if type(t) == "table" then count(count_of(#t, select("#", ...))) end
-    return f(t, ...)
-  end
-end
-
-local function if_not_at_end(length, n_more) return n_more > 1 and length / 8 or 0 end
-
 --- Returns the globals of a restricted engine. `show` takes the lines that scripts print; `count`
 --- takes some of the steps that are left, or ends the script; `counted_call` makes of a function
 --- one that counts among those of C++, whose calls of each other are limited; `patterns` are the
@@ -127,10 +116,6 @@ return function(show, count, counted_call, patterns)
   local limited = {
     resume = counted_call(coroutine.resume),
     wrap = function(f) return counted_call(coroutine.wrap(f)) end,
-    insert = counted_by_length(table.insert, count, if_not_at_end),
-    remove = counted_by_length(table.remove, count, function(n, more) return more > 0 and n / 8 or 0 end),
-    maxn = counted_by_length(table.maxn, count, function(n) return n end),
-    sort = counted_by_length(table.sort, count, function(n) return 16 * n end),
   }
   for name in pairs(set_of(absent[torch.Tensor])) do
     torch.Tensor[name] = function() fail("Tensor:%s is not there in a restricted engine", name) end

@@ -144,9 +144,8 @@ class REDCO_API Engine {
   /// In a restricted engine operators take steps too, those that backward calls among them: 20 and
   /// one for each 16 elements, or for each 256 multiplications of a product; slow functions more
   /// (bindings/operator_work.cpp). They are counted before the operator begins. So do the functions
-  /// of `string` that search, those of `table` by its length and, under a memory limit, strings and
-  /// tables of more than 4 KB, one step for 128 bytes. A step is some nanoseconds; how many is not
-  /// promised. An engine that is not restricted can be held up, by one operator or one function of
+  /// of `string` that search. Where 1000 instructions take more than a millisecond of the thread's
+  /// time, because they join long strings or move long tables, each microsecond is a step. An engine that is not restricted can be held up, by one operator or one function of
   /// Lua, or by a script that fills the stack and catches that error for ever.
   void set_step_limit(int64_t instructions);
 
