@@ -7,6 +7,9 @@
 
 #include <c10/util/Exception.h>
 
+#include <time.h>
+
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -70,6 +73,16 @@ constexpr int quantum = 1000;
 
 void count_hook(lua_State* L, lua_Debug*);
 
+// One instruction may join two long strings or call a function that moves a long table: where a
+// thousand take long, their microseconds are counted in their place.
+int64_t processor_time() {
+  timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return int64_t{now.tv_sec} * 1'000'000 + now.tv_nsec / 1000;
+}
+
+thread_local int64_t last_look = 0;
+
 void watch_steps(lua_State* L) {
   const auto& steps = context(L).steps;
   if (steps.limit == 0)
@@ -86,9 +99,13 @@ void push_interrupted(lua_State* L) {
   note_error(L, ScriptError::Kind::interrupted, "");
 }
 
+std::string out_of_steps(const Context& context) {
+  return "the limit of " + std::to_string(context.steps.limit) +
+         " steps is reached, see Engine::set_step_limit";
+}
+
 int fail_out_of_steps(lua_State* L) {
-  push_located(L, "the limit of " + std::to_string(context(L).steps.limit) +
-                      " steps is reached, see Engine::set_step_limit");
+  push_located(L, out_of_steps(context(L)));
   note_error(L, ScriptError::Kind::out_of_steps, "");
   return lua_error(L);
 }
@@ -234,7 +251,8 @@ namespace {
 
 void count_hook(lua_State* L, lua_Debug*) {
   Context& ctx = context(L);
-  ctx.steps.left -= quantum;
+  int64_t passed = std::exchange(last_look, processor_time()), time = last_look - passed;
+  ctx.steps.left -= ctx.is_restricted ? std::max<int64_t>(quantum, time) : quantum;
   if (is_interrupted(ctx)) {
     push_interrupted(L);
     lua_error(L);
@@ -251,7 +269,10 @@ void limit_steps(lua_State* L, int64_t limit) {
   watch_steps(L);
 }
 
+void restart_step_clock() { last_look = processor_time(); }
+
 void start_counting_steps(lua_State* L) {
+  restart_step_clock();
   // Without a limit a hook is not ours: an interrupt's, or a script's own.
   if (int64_t limit = context(L).steps.limit; limit != 0) limit_steps(L, limit);
 }
@@ -259,8 +280,25 @@ void start_counting_steps(lua_State* L) {
 int take_steps(lua_State* L) {
   auto& steps = context(L).steps;
   if (steps.limit == 0) return 0;
-  steps.left -= 100;
+  steps.left -= static_cast<int64_t>(luaL_optnumber(L, 1, 100));
   return steps.left > 0 ? 0 : fail_out_of_steps(L);
+}
+
+void take_steps(Context& context, int64_t steps) {
+  if (is_interrupted(context)) throw Interrupted();
+  if (context.steps.limit == 0) return;
+  context.steps.left -= steps;
+  if (context.steps.left > 0) return;
+  watch_steps(context.current);
+  std::string line = script_line(context.current);
+  throw ScriptError((line.empty() ? "" : line + ": ") + out_of_steps(context), "",
+                    ScriptError::Kind::out_of_steps);
+}
+
+void note_steps(Context& context, int64_t steps) {
+  if (context.steps.limit == 0) return;
+  context.steps.left -= steps;
+  if (context.steps.left <= 0) watch_steps(context.current);
 }
 
 void interrupt_hook(lua_State* L, lua_Debug*) {

@@ -5,6 +5,8 @@
 #include <redco/stop.h>
 #include <redco/tree.h>
 
+#include <ATen/core/Generator.h>
+
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -25,6 +27,7 @@ class Mesh;
 namespace redco::lua {
 
 class RunRecord;
+class TensorMemory;
 
 /// What the bindings keep for one Lua state, from its making until after its end.
 struct Context : std::enable_shared_from_this<Context> {
@@ -50,6 +53,10 @@ struct Context : std::enable_shared_from_this<Context> {
     int64_t limit = 0;
     int64_t left = 0;
   } steps;
+  /// Of a restricted engine: what its tensors take, and where its random numbers come from. See
+  /// Confinement.
+  std::shared_ptr<TensorMemory> tensor_memory;
+  at::Generator rng;
   /// The classes of the program that are types of this state, and their names there.
   std::map<std::type_index, std::string> host_types;
   /// Null unless EngineOptions ask for it.
@@ -110,8 +117,18 @@ void limit_steps(lua_State* L, int64_t limit);
 /// A run begins: all steps are left again.
 void start_counting_steps(lua_State* L);
 
+/// The time until now, spent in a function of the program, takes no steps.
+void restart_step_clock();
+
 /// A function for Lua that takes a hundred of the steps that are left.
 int take_steps(lua_State* L);
+
+/// Takes some of the steps that are left, for C++: throws where none are, or where the script was
+/// interrupted.
+void take_steps(Context& context, int64_t steps);
+
+/// The same for steps that were made: what comes next is ended.
+void note_steps(Context& context, int64_t steps);
 
 /// Calls the function below its `n_args` arguments on the stack. A Lua error becomes a
 /// ScriptError.

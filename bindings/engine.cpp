@@ -1,5 +1,6 @@
 #include <redco/engine.h>
 
+#include "confinement.h"
 #include "context.h"
 #include "host_type.h"
 #include "modules.h"
@@ -9,6 +10,7 @@
 #include <redco/error.h>
 #include <redco/run_log.h>
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -89,6 +91,7 @@ class Entry {
       is_outermost_ = true;
       collect_what_ran_out();
       lua::start_counting_steps(impl_->L);
+      if (impl_->context->is_restricted) confinement_.emplace(*impl_->context);
       guard_.emplace(&impl_->warnings);
     } else if (none != self) {
       throw UsageError(
@@ -96,6 +99,7 @@ class Entry {
     }
   }
   ~Entry() {
+    confinement_.reset();
     if (is_outermost_) impl_->user = std::thread::id();
   }
   Entry(const Entry&) = delete;
@@ -118,6 +122,7 @@ class Entry {
 
   std::shared_ptr<Engine::Impl> impl_;
   std::optional<c10::WarningUtils::WarningHandlerGuard> guard_;
+  std::optional<lua::Confinement> confinement_;
   bool is_outermost_ = false;
 };
 
@@ -224,6 +229,8 @@ Engine::Engine(EngineOptions options) : impl_(std::make_shared<Impl>(std::move(o
     open_all(state);
     if (impl_->options.restricted) {
       turn_compiler_off(state);
+      impl_->context->tensor_memory = std::make_shared<lua::TensorMemory>();
+      impl_->context->rng = at::make_generator<at::CPUGeneratorImpl>();
       lua::restrict_globals(state);
     }
     if (impl_->options.strict) lua::forbid_undeclared_globals(state);
@@ -264,6 +271,13 @@ void Engine::set_step_limit(int64_t instructions) {
   Entry entry(impl_);
   turn_compiler_off(impl_->L);
   lua::limit_steps(impl_->L, instructions);
+}
+
+void Engine::set_tensor_memory_limit(size_t bytes) {
+  require(impl_->context->is_restricted,
+          "Engine::set_tensor_memory_limit: set EngineOptions::restricted");
+  Entry entry(impl_);
+  impl_->context->tensor_memory->limit = bytes;
 }
 
 std::string Engine::sharding_report() const {

@@ -25,7 +25,11 @@ int generator(lua_State* L) {
 }
 
 int manual_seed(lua_State* L) {
-  at::manual_seed(static_cast<uint64_t>(check_integer(L, 1, "torch.manual_seed: seed")));
+  auto seed = static_cast<uint64_t>(check_integer(L, 1, "torch.manual_seed: seed"));
+  if (at::Generator& own = context(L).rng; own.defined())
+    own.set_current_seed(seed);
+  else
+    at::manual_seed(seed);
   return 0;
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "confinement.h"
+
 #include <redco/host_type.h>
 
 #include <lua.hpp>
@@ -28,6 +30,7 @@ void call_program(const std::string& function, Body body);
 
 template <class Body>
 void call_program(const std::string& function, Body body) {
+  Confinement::Outside outside;
   try {
     body();
   } catch (...) {

@@ -7,6 +7,7 @@
 #include "json_values.h"
 #include "optim.h"
 #include "options.h"
+#include "patterns.h"
 #include "registry.h"
 #include "sharding.h"
 #include "tensor.h"
@@ -218,7 +219,8 @@ void restrict_globals(lua_State* L) {
   lua_pushcfunction(L, show_line);
   lua_pushcfunction(L, take_steps);
   lua_pushcfunction(L, counted_call);
-  lua_call(L, 3, 1);
+  push_counted_patterns(L);
+  lua_call(L, 4, 1);
   lua_replace(L, LUA_GLOBALSINDEX);
 }
 

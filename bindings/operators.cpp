@@ -1,6 +1,8 @@
 #include "operators.h"
 
+#include "allowed_operators.h"
 #include "context.h"
+#include "operator_checks.h"
 #include "tensor.h"
 #include "values.h"
 
@@ -18,9 +20,6 @@ namespace redco::lua {
 
 namespace {
 
-// Operators that change which memory a tensor stands for, and check nothing.
-constexpr const char* withheld[] = {"set_", "set_data"};
-
 struct Table {
   std::map<std::string, std::vector<c10::OperatorName>> names;
   std::map<std::string, std::unique_ptr<Operator>> operators;
@@ -34,7 +33,7 @@ Table& table() {
     constexpr std::string_view space = "aten::";
     for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames())
       if (name.name.starts_with(space)) made->names[name.name.substr(space.size())].push_back(name);
-    for (const char* name : withheld) made->names.erase(name);
+    std::erase_if(made->names, [](const auto& entry) { return is_withheld(entry.first); });
     for (const auto& [name, _] : made->names) made->sorted.push_back(name);
     return made;
   }();
@@ -171,6 +170,17 @@ std::optional<bool> read_named(lua_State* L, const Operator& op, int index, Argu
   return requires_grad;
 }
 
+// What the list of allowed operators does not hold for.
+void check_restricted(const Operator& op, const Choice& choice) {
+  const auto& parameters = choice.overload->parameters();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    bool is_given = choice.binding.slots[i] != Binding::use_default;
+    require(!is_given || !(parameters[i].is_out || parameters[i].kind == ArgKind::layout), "torch.",
+            op.name, ": the argument '", parameters[i].name,
+            "' is not there in a restricted engine");
+  }
+}
+
 template <bool is_method>
 int operator_function(lua_State* L) {
   const auto* op = static_cast<const Operator*>(lua_touserdata(L, lua_upvalueindex(1)));
@@ -206,10 +216,11 @@ const Operator* find_operator(const std::string& name) {
 const std::vector<std::string>& operator_names() { return table().sorted; }
 
 bool push_operator(lua_State* L, const std::string& name, bool is_method) {
-  // Internal operators trust their arguments; of those that are no methods restricted.lua tells.
-  if (is_method && name.starts_with('_') && context(L).is_restricted) return false;
   const Operator* op = find_operator(name);
   if (op == nullptr) return false;
+  require(!context(L).is_restricted || is_allowed(name), is_method ? "Tensor:" : "torch.", name,
+          " is not there in a restricted engine: its kernels trust their arguments, or it reaches "
+          "beyond tensors");
   lua_pushlightuserdata(L, const_cast<Operator*>(op));
   lua_pushcclosure(L, is_method ? operator_function<true> : operator_function<false>, 1);
   return true;
@@ -244,6 +255,8 @@ int call_operator(lua_State* L, const Operator& op, bool is_method) {
     best = choose(L, op, arguments);
   }
   if (best.overload == nullptr) fail_no_overload(L, op, arguments);
+
+  if (context(L).is_restricted) check_restricted(op, best);
 
   try {
     int n_results = with_memory_retry(L, [&] { return best.overload->call(L, best.binding); });

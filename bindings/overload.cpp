@@ -14,6 +14,7 @@
 #include <c10/core/MemoryFormat.h>
 
 #include <algorithm>
+#include <exception>
 
 namespace redco::lua {
 
@@ -206,6 +207,12 @@ IValue read_list(lua_State* L, int index, int n_gathered, int size, Read read) {
   } else {
     int length = static_cast<int>(lua_objlen(L, index));
     list.reserve(static_cast<size_t>(length));
+    if (length == 1 && size > 1) {
+      lua_rawgeti(L, index, 1);
+      for (int i = 0; i < size; ++i) list.push_back(read(lua_gettop(L)));
+      lua_pop(L, 1);
+      return list;
+    }
     for (int i = 1; i <= length; ++i) {
       lua_rawgeti(L, index, i);
       list.push_back(read(lua_gettop(L)));
@@ -213,6 +220,16 @@ IValue read_list(lua_State* L, int index, int n_gathered, int size, Read read) {
     }
   }
   return list;
+}
+
+// Kernels of `int[2] stride` read two without looking; a list of one stands for two of the same, as
+// a bare number does, and where the default is an empty list that is allowed.
+void check_length(lua_State* L, int index, const Parameter& parameter, int n_gathered) {
+  if (parameter.list_size < 2 || lua_type(L, index) != LUA_TTABLE) return;
+  int length = n_gathered > 0 ? n_gathered : static_cast<int>(lua_objlen(L, index));
+  bool may_be_empty = parameter.default_value.isIntList() && parameter.default_value.toIntVector().empty();
+  require(length == parameter.list_size || length == 1 || (length == 0 && may_be_empty),
+          parameter.name, ": expected a list of ", parameter.list_size, " integers, got ", length);
 }
 
 IValue read(lua_State* L, int index, const Parameter& parameter, int n_gathered,
@@ -243,6 +260,7 @@ IValue read(lua_State* L, int index, const Parameter& parameter, int n_gathered,
       about_to_draw(*test_generator(L, index));
       return *test_generator(L, index);
     case ArgKind::integer_list:
+      check_length(L, index, parameter, n_gathered);
       return read_list<int64_t>(L, index, n_gathered, parameter.list_size,
                                 [&](int at) { return *test_integer(L, at); });
     case ArgKind::number_list:
@@ -319,6 +337,34 @@ struct KeptStack {
 
 thread_local torch::jit::Stack KeptStack::spare;
 
+// The tensors that a call writes into. Where it ends with an error after it gave one of them new
+// sizes, and had no memory for these, that tensor would reach beyond its memory: it is left empty.
+class WrittenTensors {
+ public:
+  WrittenTensors(const std::vector<Parameter>& parameters, const torch::jit::Stack& stack) {
+    for (size_t i = 0; i < parameters.size(); ++i)
+      if ((parameters[i].is_out || parameters[i].is_written) && stack[i].isTensor())
+        tensors_.push_back(stack[i].toTensor());
+  }
+  ~WrittenTensors() {
+    if (std::uncaught_exceptions() == n_exceptions_) return;
+    for (const at::Tensor& tensor : tensors_) {
+      if (!tensor.defined() || !tensor.device().is_cpu() || !tensor.has_storage()) continue;
+      if (tensor.key_set().has(c10::DispatchKey::Fake)) continue;
+      auto* impl = tensor.unsafeGetTensorImpl();
+      double bytes = double(tensor.numel()) * double(tensor.element_size());
+      if (tensor.is_contiguous() && bytes > double(tensor.storage().nbytes()))
+        impl->set_sizes_contiguous({0});
+    }
+  }
+  WrittenTensors(const WrittenTensors&) = delete;
+  WrittenTensors& operator=(const WrittenTensors&) = delete;
+
+ private:
+  int n_exceptions_ = std::uncaught_exceptions();
+  std::vector<at::Tensor> tensors_;
+};
+
 // Factories for which a Lua number with an integral value is an integer, as PyTorch infers it.
 bool counts_in_integers(const std::string& name) { return name == "aten::arange"; }
 
@@ -337,8 +383,18 @@ std::string text_of(const c10::FunctionSchema& schema) {
 
 }  // namespace
 
+namespace {
+
+// Whether a call may give it other sizes.
+bool is_resized(const c10::FunctionSchema& schema, const c10::Argument& argument) {
+  return schema.name().find("resize") != std::string::npos && argument.alias_info() != nullptr &&
+         argument.alias_info()->isWrite();
+}
+
+}  // namespace
+
 Overload::Overload(const c10::OperatorHandle& handle)
-    : handle_(handle), text_(text_of(handle.schema())) {
+    : handle_(handle), check_(find_check(handle.schema().name())), text_(text_of(handle.schema())) {
   const c10::FunctionSchema& schema = handle.schema();
   bool takes_tensors = false;
   bool takes_dtype = false;
@@ -361,7 +417,7 @@ Overload::Overload(const c10::OperatorHandle& handle)
     if (kind == ArgKind::unsupported && !has_default && !optional) callable_ = false;
     if (!argument.kwarg_only()) positional_.push_back(index);
     parameters_.push_back({argument.name(), kind, optional, argument.kwarg_only(),
-                           argument.is_out(), has_default, argument.N().value_or(1),
+                           argument.is_out(), is_resized(schema, argument), has_default, argument.N().value_or(1),
                            has_default ? *default_value : IValue()});
     is_factory_ |= argument.name() == "pin_memory";
   }
@@ -468,6 +524,8 @@ int Overload::call(lua_State* L, const Binding& binding) const {
       if (parameter.kind == ArgKind::generator) rng = *test_generator(L, slot);
     }
   }
+  if (check_ != nullptr) check_(handle_.schema(), stack);
+  WrittenTensors written(parameters_, stack);
   if (rng.defined()) {
     WithRng boxed_calls_need_it(rng);
     handle_.callBoxed(stack);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "operator_checks.h"
+
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 
@@ -39,6 +41,7 @@ struct Parameter {
   bool optional;    // takes nil
   bool named_only;  // after the `*` of the schema
   bool is_out;
+  bool is_written;  // and may get other sizes
   bool has_default;
   int list_size;  // of a list: how many elements a bare number stands for
   c10::IValue default_value;
@@ -97,6 +100,7 @@ class Overload {
   enum class Result : uint8_t { fresh, view, argument, dtype };
 
   c10::OperatorHandle handle_;
+  Check check_;
   std::vector<Parameter> parameters_;
   std::vector<int> positional_;         // parameters that positional arguments fill, in order
   std::vector<int> positional_method_;  // the same with `self` first; empty without a `self`

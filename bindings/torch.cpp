@@ -1,5 +1,6 @@
 #include "torch.h"
 
+#include "allowed_operators.h"
 #include "context.h"
 #include "operators.h"
 #include "registry.h"
@@ -186,7 +187,9 @@ int get_num_threads(lua_State* L) {
 int operators(lua_State* L) {
   lua_newtable(L);
   int n = 0;
+  bool is_restricted = context(L).is_restricted;
   for (const std::string& name : operator_names()) {
+    if (is_restricted && !is_allowed(name)) continue;
     lua_pushstring(L, name.c_str());
     lua_rawseti(L, -2, ++n);
   }

@@ -1,9 +1,10 @@
 #include "values.h"
 
-#include "context.h"
+#include "confinement.h"
 #include "tensor.h"
 
 #include <redco/cuda.h>
+#include <redco/error.h>
 #include <redco/sharding.h>
 
 #include <ATen/core/Tensor.h>
@@ -292,6 +293,8 @@ std::optional<c10::Device> parse_device(const std::string& name) {
   size_t colon = name.find(':');
   auto type = types.find(name.substr(0, colon));
   if (type == types.end()) return std::nullopt;
+  require(Confinement::current() == nullptr || type->second == c10::kCPU, "the device \"", name,
+          "\" is not there in a restricted engine; \"cpu\" is");
   if (type->second == c10::kCUDA) load_cuda();
   if (colon == std::string::npos) return c10::Device(type->second);
   std::string number = name.substr(colon + 1);

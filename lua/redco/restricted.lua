@@ -29,9 +29,10 @@ local modules = {
   ["redco.tree"] = "*",
 }
 
--- Of these, what touches files, memory by its address, or the process.
+-- Of these, what touches files, memory by its address, or the process. Operators have a list of
+-- their own, bindings/allowed_operators.cpp.
 local absent = {
-  [torch] = "from_file jit load save set_num_threads",
+  [torch] = "jit load save set_num_threads",
   [torch.Tensor] = "address data_ptr",
 }
 
@@ -46,7 +47,7 @@ local function is_internal(name) return type(name) == "string" and name:sub(1, 1
 local views = setmetatable({}, { __mode = "k" })
 
 -- What a script sees of a table of this library: no table, so that no function of Lua can write to
--- it. Operators whose names begin with `_` trust their arguments.
+-- it.
 local function read_only(source, name, shown)
   if views[source] then return views[source] end
   local hidden = set_of(absent[source] or "")
@@ -105,12 +106,13 @@ end
 
 --- Returns the globals of a restricted engine. `show` takes the lines that scripts print; `count`
 --- takes some of the steps that are left, or ends the script; `counted_call` makes of a function
---- one that counts among those of C++, whose calls of each other are limited.
-return function(show, count, counted_call)
+--- one that counts among those of C++, whose calls of each other are limited; `patterns` are the
+--- functions of `string` that search, which take steps.
+return function(show, count, counted_call, patterns)
   -- Methods are found without the tables above. LuaJIT does not limit how deep the calls below run
   -- in each other, and the stack of a thread does.
   string.dump = nil
-  string.gsub = counted_call(string.gsub)
+  for name, f in pairs(patterns) do string[name] = f end
   local limited = {
     resume = counted_call(coroutine.resume),
     wrap = function(f) return counted_call(coroutine.wrap(f)) end,

@@ -52,13 +52,22 @@ struct EngineOptions {
   /// and of Lua what reads and writes nothing but values. There is no io, package, debug, ffi, jit
   /// or load, no os but its clocks, no file or connection of this library's. Modules are read-only,
   /// `print` writes to the console, `require` finds those modules and nothing else, and LuaJIT's
-  /// compiler is off. lua/redco/restricted.lua is the list. What else a script may do is what the
-  /// program registers. Set both limits too: neither is set here.
+  /// compiler is off. lua/redco/restricted.lua is the list, bindings/allowed_operators.cpp that of
+  /// the operators: those whose kernels look at indices and sizes before they follow them. Tensors
+  /// are made on the CPU alone, and zeroed first. What else a script may do is what the program
+  /// registers; a tensor that the program gives may be written to, as far as its own elements go.
+  ///
+  /// Gradient mode, autocast and other modes of the thread are put back after each call, and the
+  /// engine's random numbers are its own: torch.manual_seed seeds them alone. Functions of the
+  /// program run as outside of the engine.
+  ///
+  /// Set all three limits too: none is set here. Between them they end what runs too long or takes
+  /// too much, except one operator that has begun: those whose size says that they would take more
+  /// steps than are left are refused, by an estimate.
   ///
   /// This confines mistakes, and scripts that go where they should not; it is no wall against an
-  /// attacker, who needs one error in LuaJIT or in any of LibTorch's operators: for that run the
-  /// engine in a process without rights. Not limited are the memory of tensors, and time inside one
-  /// operator, or one function of Lua such as string.find.
+  /// attacker, who needs one error in LuaJIT or in one of the listed operators: for that run the
+  /// engine in a process without rights, with limits of its own for memory and time.
   bool restricted = false;
   /// Whether to keep what sharding_report tells. The processes of a run stay connected until the
   /// engine is destroyed.
@@ -121,10 +130,23 @@ class REDCO_API Engine {
   /// ends as a script error, "not enough memory". The first call turns LuaJIT's compiler off.
   void set_memory_limit(size_t bytes);
 
+  /// How many bytes the tensors on the CPU that a restricted engine's scripts make may take from now
+  /// on; 0: any number. What needs more ends as a script error, "not enough memory". Counted is what
+  /// LibTorch's allocator gives to the thread that runs the engine, also what an operator needs in
+  /// between. Not counted: tensors of the program, and what kernels allocate in other ways or on
+  /// other threads, which is in proportion to their arguments.
+  void set_tensor_memory_limit(size_t bytes);
+
   /// How many instructions of Lua one run_file, run_string or call may take from now on, in
   /// thousands rounded up; 0: any number. What needs more ends as a script error of the kind
-  /// out_of_steps. The first call turns LuaJIT's compiler off. An engine that is not restricted can
-  /// be held up nevertheless, by a script that fills the stack and catches that error for ever.
+  /// out_of_steps. The first call turns LuaJIT's compiler off.
+  ///
+  /// In a restricted engine operators take steps too, those that backward calls among them: 20 and
+  /// one for each 16 elements, or for each 256 multiplications of a product; slow functions more
+  /// (bindings/operator_work.cpp). They are counted before the operator begins. So do the functions
+  /// of `string` that search. Where 1000 instructions take more than a millisecond of the thread's
+  /// time, because they join long strings or move long tables, each microsecond is a step. An engine that is not restricted can be held up, by one operator or one function of
+  /// Lua, or by a script that fills the stack and catches that error for ever.
   void set_step_limit(int64_t instructions);
 
   /// What the sharding of the runs so far did, and what to do about it: redco::sharding_report.

@@ -1,0 +1,63 @@
+// How operators take steps. TESTING_ONLY_GenericMode is a dispatch key above all that LibTorch uses,
+// and nothing of LibTorch is registered on it: a Confinement includes it, and every call of an
+// operator on the thread passes the fallback here.
+#include "confinement.h"
+
+#include "operator_work.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
+
+#include <utility>
+
+namespace redco::lua {
+
+namespace {
+
+constexpr c10::DispatchKey metering = c10::DispatchKey::TESTING_ONLY_GenericMode;
+constexpr c10::DispatchKeySet below_this(c10::DispatchKeySet::FULL_AFTER, metering);
+
+thread_local Confinement* current_confinement = nullptr;
+
+void meter(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  Context* context = Confinement::current();
+  if (context == nullptr) {
+    op.redispatchBoxed(keys & below_this, stack);
+    return;
+  }
+  const auto& schema = op.schema();
+  take_steps(*context, steps_before(op, torch::jit::last(*stack, schema.arguments().size())));
+  op.redispatchBoxed(keys & below_this, stack);
+  note_steps(*context, steps_after(op, torch::jit::last(*stack, schema.returns().size())));
+}
+
+TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&meter>());
+}
+
+}  // namespace
+
+Confinement::Confinement(Context& context)
+    : context_(context),
+      outer_(std::exchange(current_confinement, this)),
+      memory_(context.tensor_memory.get()),
+      rng_(context.rng),
+      metered_(metering) {}
+
+Confinement::~Confinement() { current_confinement = outer_; }
+
+Context* Confinement::current() {
+  return current_confinement == nullptr ? nullptr : &current_confinement->context_;
+}
+
+Confinement::Outside::Outside()
+    : inner_(std::exchange(current_confinement, nullptr)), memory_(nullptr) {
+  if (inner_ != nullptr) modes_ = std::make_unique<at::ThreadLocalStateGuard>(inner_->modes_);
+}
+
+Confinement::Outside::~Outside() {
+  current_confinement = inner_;
+  if (inner_ != nullptr) restart_step_clock();
+}
+
+}  // namespace redco::lua

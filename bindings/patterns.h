@@ -1,0 +1,11 @@
+#pragma once
+
+#include <lua.hpp>
+
+namespace redco::lua {
+
+/// Pushes a table with find, match, gmatch and gsub of Lua's library `string`. They take steps as
+/// they search: those of LuaJIT cannot be ended, and a pattern may take them years.
+void push_counted_patterns(lua_State* L);
+
+}  // namespace redco::lua
