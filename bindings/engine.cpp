@@ -1,3 +1,4 @@
+#include <redco/cuda.h>
 #include <redco/engine.h>
 
 #include "confinement.h"
@@ -219,6 +220,7 @@ void call_with(lua_State* L, const std::string& name, const std::vector<std::str
 }  // namespace
 
 Engine::Engine(EngineOptions options) : impl_(std::make_shared<Impl>(std::move(options))) {
+  load_cuda_if_present();
   lua_State* L = impl_->L = luaL_newstate();
   if (L == nullptr) throw std::bad_alloc();
   impl_->context = lua::open_context(L);
