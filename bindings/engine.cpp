@@ -1,4 +1,3 @@
-#include <redco/cuda.h>
 #include <redco/engine.h>
 
 #include "confinement.h"
@@ -8,6 +7,7 @@
 #include "run_record.h"
 #include "values.h"
 
+#include <redco/cuda.h>
 #include <redco/error.h>
 #include <redco/run_log.h>
 
