@@ -1,6 +1,6 @@
-// How operators take steps. TESTING_ONLY_GenericMode is a dispatch key above all that LibTorch uses,
-// and nothing of LibTorch is registered on it: a Confinement includes it, and every call of an
-// operator on the thread passes the fallback here.
+// How operators take steps. TESTING_ONLY_GenericMode is a dispatch key above all that LibTorch
+// uses, and nothing of LibTorch is registered on it: a Confinement includes it, and every call of
+// an operator on the thread passes the fallback here.
 #include "confinement.h"
 
 #include "operator_work.h"

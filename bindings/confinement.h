@@ -15,7 +15,8 @@ namespace redco::lua {
 /// While it lives, this thread runs the scripts of a restricted engine. Every operator, also those
 /// that others and backward call, first takes its share of the steps that are left; new tensors are
 /// zeroed and count against the engine's limit; what draws random numbers draws them from the
-/// engine's own generator. The modes of the thread (gradients, autocast, ...) are put back after it.
+/// engine's own generator. The modes of the thread (gradients, autocast, ...) are put back after
+/// it.
 class Confinement {
  public:
   explicit Confinement(Context& context);

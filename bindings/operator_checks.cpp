@@ -54,7 +54,8 @@ class Call {
 
   template <class... Parts>
   void require(bool holds, const Parts&... parts) const {
-    if (!holds) fail("torch.", schema_.name().substr(std::string_view("aten::").size()), ": ", parts...);
+    if (!holds)
+      fail("torch.", schema_.name().substr(std::string_view("aten::").size()), ": ", parts...);
   }
 
  private:
@@ -91,13 +92,15 @@ void within(const Call& call, const char* name, int64_t least, int64_t limit) {
 void same_sizes(const Call& call, const char* name, at::IntArrayRef sizes) {
   at::Tensor tensor = call.tensor(name);
   if (tensor.defined())
-    call.require(tensor.sizes() == sizes, name, ": expected the sizes ", sizes, ", got ", tensor.sizes());
+    call.require(tensor.sizes() == sizes, name, ": expected the sizes ", sizes, ", got ",
+                 tensor.sizes());
 }
 
 void same_numel(const Call& call, const char* name, int64_t numel) {
   at::Tensor tensor = call.tensor(name);
   if (tensor.defined())
-    call.require(tensor.numel() == numel, name, ": expected ", numel, " elements, got ", tensor.sizes());
+    call.require(tensor.numel() == numel, name, ": expected ", numel, " elements, got ",
+                 tensor.sizes());
 }
 
 int64_t product(at::IntArrayRef sizes) {
@@ -131,7 +134,8 @@ void ctc_loss(const Call& call) {
   int64_t n_classes = log_probs.size(-1);
   call.require(n_classes > 0, "log_probs: there are no classes, its sizes are ", log_probs.sizes());
   int64_t blank = call.integer("blank", 0);
-  call.require(blank >= 0 && blank < n_classes, "blank: expected 0 to ", n_classes - 1, ", got ", blank);
+  call.require(blank >= 0 && blank < n_classes, "blank: expected 0 to ", n_classes - 1, ", got ",
+               blank);
   // A target that is padded may hold anything behind its length, where nobody looks.
   auto values = elements(targets);
   if (!values || !at::isIntegralType(values->scalar_type(), false)) return;
@@ -144,8 +148,8 @@ void ctc_loss(const Call& call) {
   int64_t total = 0;
   for (int64_t length : lengths) {
     call.require(length >= 0, "target_lengths: expected 0 or more, got ", length);
-    call.require(length <= targets.numel() - total || targets.dim() != 1, "target_lengths: ", lengths,
-                 " are more than the ", targets.numel(), " targets");
+    call.require(length <= targets.numel() - total || targets.dim() != 1,
+                 "target_lengths: ", lengths, " are more than the ", targets.numel(), " targets");
     total += targets.dim() == 1 ? length : 0;
   }
   // Of a batch of vmap the rows are not told apart.
@@ -171,8 +175,8 @@ void batch_norm(const Call& call) {
   at::Tensor input = call.tensor("input");
   if (!input.defined()) return;
   call.require(input.dim() >= 2, "input: expected 2 dimensions or more, got ", input.sizes());
-  for (const char* name : {"weight", "bias", "running_mean", "running_var", "save_mean",
-                           "save_invstd", "save_var"})
+  for (const char* name :
+       {"weight", "bias", "running_mean", "running_var", "save_mean", "save_invstd", "save_var"})
     if (at::Tensor each = call.tensor(name); each.defined() && each.numel() != 0)
       same_sizes(call, name, {input.size(1)});
   same_sizes(call, "grad_out", input.sizes());
@@ -188,9 +192,10 @@ void layer_norm_backward(const Call& call) {
   at::Tensor input = call.tensor("input");
   std::vector<int64_t> shape = call.integers("normalized_shape");
   if (!input.defined()) return;
-  call.require(!shape.empty() && static_cast<size_t>(input.dim()) >= shape.size() &&
-                   input.sizes().slice(size_t(input.dim()) - shape.size()) == at::IntArrayRef(shape),
-               "normalized_shape: expected the last sizes of input, ", input.sizes(), ", got ", shape);
+  call.require(
+      !shape.empty() && static_cast<size_t>(input.dim()) >= shape.size() &&
+          input.sizes().slice(size_t(input.dim()) - shape.size()) == at::IntArrayRef(shape),
+      "normalized_shape: expected the last sizes of input, ", input.sizes(), ", got ", shape);
   int64_t rows = product(input.sizes().slice(0, size_t(input.dim()) - shape.size()));
   same_sizes(call, "grad_out", input.sizes());
   same_numel(call, "mean", rows);
@@ -201,8 +206,8 @@ void layer_norm_backward(const Call& call) {
 
 void group_norm(const Call& call) {
   at::Tensor input = call.tensor("input");
-  int64_t n = call.integer("N", 0), channels = call.integer("C", 0), places = call.integer("HxW", 0),
-          groups = call.integer("group", 0);
+  int64_t n = call.integer("N", 0), channels = call.integer("C", 0),
+          places = call.integer("HxW", 0), groups = call.integer("group", 0);
   if (!input.defined()) return;
   call.require(n >= 0 && channels > 0 && places >= 0 && groups > 0 && channels % groups == 0,
                "N, C, HxW, group: expected positive numbers and a C that group divides, got ", n,
@@ -230,11 +235,13 @@ void grid_sampler_backward(const Call& call) {
 void unfold_backward(const Call& call) {
   at::Tensor grad = call.tensor("grad_in");
   std::vector<int64_t> sizes = call.integers("input_sizes");
-  int64_t dim = call.integer("dim", 0), size = call.integer("size", 0), step = call.integer("step", 1);
+  int64_t dim = call.integer("dim", 0), size = call.integer("size", 0),
+          step = call.integer("step", 1);
   auto n_dims = static_cast<int64_t>(sizes.size());
   if (!grad.defined()) return;
   if (dim < 0) dim += std::max<int64_t>(n_dims, 1);
-  call.require(dim >= 0 && dim < std::max<int64_t>(n_dims, 1), "dim: there is no dimension ", dim, " in ", sizes);
+  call.require(dim >= 0 && dim < std::max<int64_t>(n_dims, 1), "dim: there is no dimension ", dim,
+               " in ", sizes);
   int64_t whole = sizes.empty() ? 1 : sizes[static_cast<size_t>(dim)];
   call.require(size >= 0 && size <= whole && step > 0, "size and step: ", size, " and ", step,
                " do not fit into a dimension of ", whole);
@@ -282,12 +289,14 @@ void lu_pivots(const Call& call) {
 void finite(const Call& call) {
   at::Tensor self = call.tensor("self").defined() ? call.tensor("self") : call.tensor("input");
   if (auto values = elements(self))
-    call.require(at::isfinite(*values).all().item<bool>(), "the matrix has NaN or infinite elements");
+    call.require(at::isfinite(*values).all().item<bool>(),
+                 "the matrix has NaN or infinite elements");
 }
 
 void segment_reduce(const Call& call) {
   const c10::IValue& is_unsafe = call.at("unsafe");
-  call.require(!is_unsafe.isBool() || !is_unsafe.toBool(), "unsafe = true is not there");
+  call.require(!is_unsafe.isBool() || !is_unsafe.toBool(),
+               "unsafe = true would skip the check of its lengths: leave it out");
 }
 
 void sparse_coo(const Call& call) {
@@ -317,7 +326,8 @@ void sparse_compressed(const Call& call) {
     if (is_blocked) layout = layout == at::kSparseCsr ? at::kSparseBsr : at::kSparseBsc;
     if (call.at("layout").isInt()) layout = call.at("layout").toLayout();
     if (call.at("size").isNone()) continue;
-    at::_validate_sparse_compressed_tensor_args(compressed, plain, values, call.integers("size"), layout);
+    at::_validate_sparse_compressed_tensor_args(compressed, plain, values, call.integers("size"),
+                                                layout);
   }
 }
 
@@ -344,8 +354,8 @@ void recurrent(const Call& call) {
   int64_t n_layers = call.integer("num_layers", 1), size = hidden.dim() > 0 ? hidden.size(-1) : 0;
   std::vector<at::Tensor> weights = params.toTensorVector();
   size_t n_each = has_biases ? 4 : 2;
-  bool projected = weights.size() > 0 && n_each > 0 &&
-                   weights.size() % (n_each + 1) == 0 && weights.size() % n_each != 0;
+  bool projected = weights.size() > 0 && n_each > 0 && weights.size() % (n_each + 1) == 0 &&
+                   weights.size() % n_each != 0;
   if (projected) return;  // takes the general way, which looks at every product
   call.require(n_layers > 0 && n_layers < (int64_t{1} << 20) &&
                    weights.size() == n_each * static_cast<size_t>(n_layers * (both_ways ? 2 : 1)),
@@ -401,8 +411,8 @@ constexpr Entry table[] = {
     {"combinations", combinations},
 };
 
-// What changes which memory a tensor stands for; weights packed by functions that Lua does not have;
-// kernels behind other operators, for which those check; dimensions by name.
+// What changes which memory a tensor stands for; weights packed by functions that Lua does not
+// have; kernels behind other operators, for which those check; dimensions by name.
 constexpr const char* withheld =
     "set_ set_data quantized_lstm_cell quantized_gru_cell quantized_rnn_relu_cell "
     "quantized_rnn_tanh_cell fbgemm_linear_int8_weight fbgemm_linear_int8_weight_fp32_activation "

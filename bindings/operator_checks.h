@@ -10,8 +10,8 @@ struct FunctionSchema;
 
 namespace redco::lua {
 
-/// Looks at the arguments of an operator's call before it is made; throws Error where its kernel for
-/// CPUs would read or write outside of a tensor.
+/// Looks at the arguments of an operator's call before it is made; throws Error where its kernel
+/// for CPUs would read or write outside of a tensor.
 using Check = void (*)(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments);
 
 /// The check of an operator, `aten::NAME`, or null: operator_checks.cpp has the table.

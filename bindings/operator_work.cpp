@@ -40,7 +40,8 @@ double all_elements(Arguments arguments) {
   return sum;
 }
 
-// The size of dimension `dim` of argument `i`, from the last for negative ones; 1 where there is none.
+// The size of dimension `dim` of argument `i`, from the last for negative ones; 1 where there is
+// none.
 double size(Arguments arguments, size_t i, int64_t dim) {
   if (i >= arguments.size() || !arguments[i].isTensor()) return 1;
   const at::Tensor& tensor = arguments[i].toTensor();
@@ -110,7 +111,8 @@ double pooling(Arguments arguments) {
 
 // All pairs of rows of the first two arguments.
 double pairs(Arguments arguments) {
-  return all_elements(arguments) * (1 + size(arguments, arguments.size() > 1 && arguments[1].isTensor() ? 1 : 0, -2));
+  return all_elements(arguments) *
+         (1 + size(arguments, arguments.size() > 1 && arguments[1].isTensor() ? 1 : 0, -2));
 }
 
 double recurrent(Arguments arguments) {
@@ -128,7 +130,9 @@ double each_takes(Arguments arguments) {
 double by_index(Arguments arguments) { return all_elements(arguments.slice(1)); }
 
 double isin(Arguments arguments) {
-  return arguments.size() < 2 ? 0 : 32 * all_elements(arguments) + std::min(numel(arguments[0]), 16.0) * numel(arguments[1]);
+  return arguments.size() < 2 ? 0
+                              : 32 * all_elements(arguments) +
+                                    std::min(numel(arguments[0]), 16.0) * numel(arguments[1]);
 }
 
 using Formula = double (*)(Arguments);
@@ -140,8 +144,9 @@ struct Group {
 
 constexpr Group groups[] = {
     {matrix_product<0>, "mm bmm mv dot vdot _int_mm"},
-    {matrix_product<1>, "addmm addmm_ addmv addmv_ addbmm addbmm_ baddbmm baddbmm_ addr addr_ "
-                        "_addmm_activation"},
+    {matrix_product<1>,
+     "addmm addmm_ addmv addmv_ addbmm addbmm_ baddbmm baddbmm_ addr addr_ "
+     "_addmm_activation"},
     {convolution<0, 4>, "convolution _convolution convolution_overrideable"},
     {convolution<1, 5>, "convolution_backward"},
     {attention<0>, "_scaled_dot_product_flash_attention_for_cpu"},
@@ -151,7 +156,8 @@ constexpr Group groups[] = {
      "_linalg_det _linalg_slogdet _linalg_solve_ex _linalg_svd _linalg_eigh _linalg_eigvals "
      "linalg_eig linalg_eigvals linalg_cholesky_ex linalg_inv_ex linalg_lu linalg_lu_factor_ex "
      "linalg_lu_solve linalg_ldl_factor_ex linalg_qr linalg_lstsq linalg_matrix_exp "
-     "linalg_solve_triangular linalg_householder_product triangular_solve cholesky cholesky_inverse "
+     "linalg_solve_triangular linalg_householder_product triangular_solve cholesky "
+     "cholesky_inverse "
      "_cholesky_solve_helper cholesky_solve geqrf ormqr linalg_pinv lu_unpack"},
     {pooling,
      "max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d _adaptive_avg_pool2d"},

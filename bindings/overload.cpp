@@ -227,7 +227,8 @@ IValue read_list(lua_State* L, int index, int n_gathered, int size, Read read) {
 void check_length(lua_State* L, int index, const Parameter& parameter, int n_gathered) {
   if (parameter.list_size < 2 || lua_type(L, index) != LUA_TTABLE) return;
   int length = n_gathered > 0 ? n_gathered : static_cast<int>(lua_objlen(L, index));
-  bool may_be_empty = parameter.default_value.isIntList() && parameter.default_value.toIntVector().empty();
+  bool may_be_empty =
+      parameter.default_value.isIntList() && parameter.default_value.toIntVector().empty();
   require(length == parameter.list_size || length == 1 || (length == 0 && may_be_empty),
           parameter.name, ": expected a list of ", parameter.list_size, " integers, got ", length);
 }
@@ -417,8 +418,8 @@ Overload::Overload(const c10::OperatorHandle& handle)
     if (kind == ArgKind::unsupported && !has_default && !optional) callable_ = false;
     if (!argument.kwarg_only()) positional_.push_back(index);
     parameters_.push_back({argument.name(), kind, optional, argument.kwarg_only(),
-                           argument.is_out(), is_resized(schema, argument), has_default, argument.N().value_or(1),
-                           has_default ? *default_value : IValue()});
+                           argument.is_out(), is_resized(schema, argument), has_default,
+                           argument.N().value_or(1), has_default ? *default_value : IValue()});
     is_factory_ |= argument.name() == "pin_memory";
   }
   if (parameters_.size() > max_parameters || takes_dimension_names(schema)) callable_ = false;

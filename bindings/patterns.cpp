@@ -89,18 +89,41 @@ class Matcher {
   static bool is_in_class(int c, int name) {
     bool result;
     switch (std::tolower(name)) {
-      case 'a': result = std::isalpha(c); break;
-      case 'c': result = std::iscntrl(c); break;
-      case 'd': result = std::isdigit(c); break;
-      case 'g': result = std::isgraph(c); break;
-      case 'l': result = std::islower(c); break;
-      case 'p': result = std::ispunct(c); break;
-      case 's': result = std::isspace(c); break;
-      case 'u': result = std::isupper(c); break;
-      case 'w': result = std::isalnum(c); break;
-      case 'x': result = std::isxdigit(c); break;
-      case 'z': result = c == 0; break;
-      default: return name == c;
+      case 'a':
+        result = std::isalpha(c);
+        break;
+      case 'c':
+        result = std::iscntrl(c);
+        break;
+      case 'd':
+        result = std::isdigit(c);
+        break;
+      case 'g':
+        result = std::isgraph(c);
+        break;
+      case 'l':
+        result = std::islower(c);
+        break;
+      case 'p':
+        result = std::ispunct(c);
+        break;
+      case 's':
+        result = std::isspace(c);
+        break;
+      case 'u':
+        result = std::isupper(c);
+        break;
+      case 'w':
+        result = std::isalnum(c);
+        break;
+      case 'x':
+        result = std::isxdigit(c);
+        break;
+      case 'z':
+        result = c == 0;
+        break;
+      default:
+        return name == c;
     }
     return std::isupper(name) ? !result : result;
   }
@@ -132,10 +155,14 @@ class Matcher {
     if (s >= end_) return false;
     int c = static_cast<unsigned char>(*s);
     switch (*p) {
-      case '.': return true;
-      case '%': return is_in_class(c, static_cast<unsigned char>(p[1]));
-      case '[': return is_in_set(c, p, ep - 1);
-      default: return static_cast<unsigned char>(*p) == c;
+      case '.':
+        return true;
+      case '%':
+        return is_in_class(c, static_cast<unsigned char>(p[1]));
+      case '[':
+        return is_in_set(c, p, ep - 1);
+      default:
+        return static_cast<unsigned char>(*p) == c;
     }
   }
 
@@ -211,7 +238,9 @@ class Matcher {
       count();
       if (p == pattern_end_) return s;
       char next = p + 1 < pattern_end_ ? p[1] : '\0';
-      if (*p == '(') return next == ')' ? start_capture(s, p + 2, position) : start_capture(s, p + 1, unfinished);
+      if (*p == '(')
+        return next == ')' ? start_capture(s, p + 2, position)
+                           : start_capture(s, p + 1, unfinished);
       if (*p == ')') return end_capture(s, p + 1);
       if (*p == '$' && p + 1 == pattern_end_) return s == end_ ? s : nullptr;
       if (*p == '%' && next == 'b') {
@@ -319,7 +348,8 @@ int search(lua_State* L) {
 
 // Upvalues: the subject, the pattern, where to go on.
 int next_match(lua_State* L) {
-  std::string_view subject = check_text(L, lua_upvalueindex(1)), pattern = check_text(L, lua_upvalueindex(2));
+  std::string_view subject = check_text(L, lua_upvalueindex(1)),
+                   pattern = check_text(L, lua_upvalueindex(2));
   Matcher matcher(L, subject, pattern);
   const char* end = subject.data() + subject.size();
   for (const char* s = subject.data() + lua_tointeger(L, lua_upvalueindex(3)); s <= end; ++s) {
@@ -355,7 +385,8 @@ void push_replacement(lua_State* L, Matcher& matcher, const char* s, const char*
     luaL_Buffer buffer;
     luaL_buffinit(L, &buffer);
     for (size_t i = 0; i < text.size(); ++i) {
-      if (text[i] != '%' || ++i >= text.size() || !std::isdigit(static_cast<unsigned char>(text[i]))) {
+      if (text[i] != '%' || ++i >= text.size() ||
+          !std::isdigit(static_cast<unsigned char>(text[i]))) {
         if (i < text.size()) luaL_addchar(&buffer, text[i]);
       } else if (text[i] == '0') {
         luaL_addlstring(&buffer, s, static_cast<size_t>(e - s));
@@ -377,8 +408,9 @@ void push_replacement(lua_State* L, Matcher& matcher, const char* s, const char*
 int gsub(lua_State* L) {
   std::string_view subject = check_text(L, 1), pattern = check_text(L, 2);
   int type = lua_type(L, 3);
-  luaL_argcheck(L, type == LUA_TNUMBER || type == LUA_TSTRING || type == LUA_TFUNCTION || type == LUA_TTABLE,
-                3, "string/function/table expected");
+  luaL_argcheck(
+      L, type == LUA_TNUMBER || type == LUA_TSTRING || type == LUA_TFUNCTION || type == LUA_TTABLE,
+      3, "string/function/table expected");
   double most = luaL_optnumber(L, 4, static_cast<double>(subject.size()) + 1);
   bool is_anchored = take_anchor(pattern);
   Matcher matcher(L, subject, pattern);

@@ -28,7 +28,7 @@ namespace {
 // A host that is gone keeps its locks on a network file system for so long: NFS's lease is 90 s.
 constexpr auto longest_wait_for_itself = std::chrono::seconds(120);
 
-std::recursive_mutex mutex;  // a lock may end while another is made
+std::recursive_mutex mutex;                               // a lock may end while another is made
 std::map<std::string, std::weak_ptr<WorkdirLock>> locks;  // of this process, by folder
 
 // Differs between runs. Attempts of one launch have the same store; torchrun calls a run "none" if

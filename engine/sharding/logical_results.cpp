@@ -4,6 +4,8 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <set>
+#include <string_view>
 
 namespace redco {
 
@@ -41,9 +43,21 @@ torch::jit::Stack called_on_zeros(const Call& call, c10::Device device) {
   return stack;
 }
 
+// Whether it reads what another kernel has left for it alone: no zeros will do, and a process
+// without elements has nothing there.
+bool reads_state(const Operator& op) {
+  static const std::set<std::string_view> states = {"reserve", "reserveSpace", "workspace",
+                                                    "philox_seed", "rng_state"};
+  const auto& arguments = op.schema().arguments();
+  return std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& argument) {
+    return states.contains(argument.name());
+  });
+}
+
 // Operators without a kernel for tensors without memory run on real ones, if those are small.
 torch::jit::Stack called_on_small_zeros(const Call& call) {
   constexpr int64_t most = 1 << 16;  // elements
+  if (reads_state(call.op)) return {};
   int64_t n = 0;
   for (const TensorArgument& argument : call.tensors) n += argument.tensor.numel();
   if (n > most) return {};
@@ -84,8 +98,6 @@ std::vector<std::optional<Geometry>> logical_results(const Call& call) {
       add(stack[i].toTensor(), is_new);
     else if (stack[i].isTensorList())
       for (const at::Tensor& tensor : stack[i].toTensorVector()) add(tensor, is_new);
-    else
-      results.emplace_back();
   }
   return results;
 }

@@ -44,9 +44,6 @@ void append(Key& key, double number) {
   key.push_back(bits);
 }
 
-constexpr const char* no_key = "a plan cannot be kept for an argument of type ";
-constexpr const char* report = ". Please report this";
-
 void append(Key& key, const c10::IValue& value) {
   if (value.isInt()) {
     key.push_back(value.toInt());
@@ -75,14 +72,12 @@ void append(Key& key, const c10::IValue& value) {
     auto list = value.toDoubleVector();
     key.push_back(int64_t(list.size()));
     for (double number : list) append(key, number);
-  } else if (value.isList()) {  // of tensors, which have keys of their own, and none
+  } else if (value.isList()) {
     const auto list = value.toList();
     key.push_back(int64_t(list.size()));
-    for (size_t i = 0; i < list.size(); ++i)
-      require(list.get(i).isTensor() || list.get(i).isNone(), no_key, "a list of ",
-              list.get(i).tagKind(), report);
-  } else {
-    fail(no_key, value.tagKind(), report);
+    for (size_t i = 0; i < list.size(); ++i) append(key, list.get(i));
+  } else if (!value.isTensor()) {  // tensors have keys of their own
+    fail("a plan cannot be kept for an argument of type ", value.tagKind(), ". Please report this");
   }
 }
 

@@ -37,12 +37,27 @@ std::string failure(Engine& engine, const std::string& code, ScriptError::Kind k
 TEST_CASE("operators that trust their arguments are not there") {
   Engine engine({.restricted = true});
   engine.set_global("x", at::ones({2, 2}));
-  for (const std::string refused :
-       {"torch.max_pool2d_with_indices_backward", "torch.unfold_backward", "torch.embedding_bag",
-        "torch.sparse_coo_tensor", "torch.segment_reduce", "torch.from_file", "torch.as_strided",
-        "torch.resize_", "torch.linalg.ldl_solve", "torch._weight_norm", "torch.Tensor.resize_",
-        "x.resize_", "x.as_strided", "x.data", "x.from_file", "x.set_", "x._shape_as_tensor",
-        "torch.quantize_per_tensor", "torch.to_mkldnn", "x.to_sparse", "torch.pin_memory"}) {
+  for (const std::string refused : {"torch.max_pool2d_with_indices_backward",
+                                    "torch.unfold_backward",
+                                    "torch.embedding_bag",
+                                    "torch.sparse_coo_tensor",
+                                    "torch.segment_reduce",
+                                    "torch.from_file",
+                                    "torch.as_strided",
+                                    "torch.resize_",
+                                    "torch.linalg.ldl_solve",
+                                    "torch._weight_norm",
+                                    "torch.Tensor.resize_",
+                                    "x.resize_",
+                                    "x.as_strided",
+                                    "x.data",
+                                    "x.from_file",
+                                    "x.set_",
+                                    "x._shape_as_tensor",
+                                    "torch.quantize_per_tensor",
+                                    "torch.to_mkldnn",
+                                    "x.to_sparse",
+                                    "torch.pin_memory"}) {
     CAPTURE(refused);
     CHECK(failure(engine, "return " + refused) != "");
   }
@@ -68,8 +83,8 @@ TEST_CASE("the memory of tensors is limited, that of single operators too") {
         "return torch.ones({ 1 }):expand { 2^33 }:contiguous()",
         "return torch.ones({ 1 }):repeat_interleave(2^33)", "return torch.empty { 2^40 }",
         "return torch.bincount(torch.tensor { 2^40 })",
-        "local x = torch.ones { 20000, 1 } return x:matmul(x:t())",
-        "return torch.arange(2^40)", "return redco.nn.Linear(2^20, 2^20)"}) {
+        "local x = torch.ones { 20000, 1 } return x:matmul(x:t())", "return torch.arange(2^40)",
+        "return redco.nn.Linear(2^20, 2^20)"}) {
     CAPTURE(greedy);
     CHECK(has(failure(engine, greedy), "not enough memory"));
     CHECK(failure(engine, "assert(torch.ones({ 1024, 1024 }):sum():item() == 2^20)") == "");
@@ -99,8 +114,9 @@ TEST_CASE("tensors of an engine outlive it") {
 TEST_CASE("new tensors show nothing of what was in memory before") {
   Engine engine({.restricted = true});
   for (int i = 0; i < 20; ++i) at::full({1000}, 7, at::kLong);
-  CHECK(failure(engine, "for i = 1, 20 do assert(torch.empty({ 1000 }, { dtype = 'int64' }):sum()"
-                        ":item() == 0) end") == "");
+  CHECK(failure(engine,
+                "for i = 1, 20 do assert(torch.empty({ 1000 }, { dtype = 'int64' }):sum()"
+                ":item() == 0) end") == "");
 }
 
 TEST_CASE("operators take steps, before they begin") {
@@ -125,7 +141,8 @@ TEST_CASE("operators take steps, before they begin") {
     CHECK(has(failure(engine, "pcall(function() " + slow + " end) pcall(print)", out_of_steps),
               "10000000 steps"));
   }
-  CHECK(failure(engine, "local y = torch.ones { 100, 100 } for i = 1, 100 do y:matmul(y) end") == "");
+  CHECK(failure(engine, "local y = torch.ones { 100, 100 } for i = 1, 100 do y:matmul(y) end") ==
+        "");
 }
 
 TEST_CASE("functions of Lua take steps, and instructions that take long") {

@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <chrono>
 #include <cstdlib>
@@ -275,6 +276,71 @@ TEST_CASE("a failure has an exit code that is none of success, and a text for te
     CHECK(failure->rank == 3);
     CHECK(failure->text == "a\\x1b[2Jb\\x0d\\x07\n\tc \u00e9 \\xc2\\x9b5m \\xff");
   }
+}
+
+TEST_CASE("where a secret comes from") {
+  Folder folder;
+  Variable text("REDCO_SECRET", ""), file("REDCO_SECRET_FILE", "");
+  Variable config("XDG_CONFIG_HOME", folder / "config");
+  // The user's own is made by the first that needs it, and is the same for all.
+  std::vector<std::string> found(8);
+  std::vector<std::thread> hosts;
+  for (auto& each : found) hosts.emplace_back([&each] { each = redco::find_run_secret().text; });
+  for (auto& each : hosts) each.join();
+  for (const auto& each : found) CHECK(each == found[0]);
+  CHECK(found[0].size() == 64);
+  std::string path = folder / "config/redco/secret";
+  struct stat about;
+  REQUIRE(stat(path.c_str(), &about) == 0);
+  CHECK((about.st_mode & 0777) == 0600);
+  CHECK(std::distance(std::filesystem::directory_iterator(folder / "config/redco"), {}) == 1);
+  chmod(path.c_str(), 0640);
+  CHECK(usage_error(redco::find_run_secret).find("other users can read") != std::string::npos);
+  // A file of one's own, then a variable, go before.
+  std::string own = folder / "own";
+  Variable named("REDCO_SECRET_FILE", own);
+  CHECK(usage_error(redco::find_run_secret).find("no file " + own) != std::string::npos);
+  write_bytes(own, "short\n");
+  chmod(own.c_str(), 0600);
+  CHECK(usage_error(redco::find_run_secret).find("of 5 characters") != std::string::npos);
+  write_bytes(own, "0123456789abcdef\n");
+  CHECK(redco::find_run_secret().text == "0123456789abcdef");
+  Variable given("REDCO_SECRET", "fedcba9876543210");
+  CHECK(redco::find_run_secret().text == "fedcba9876543210");
+}
+
+TEST_CASE("under torchrun process 0 tells at torchrun's store where the run's is") {
+  c10d::TCPStoreOptions options;
+  options.port = 0;
+  options.isServer = true;
+  options.waitWorkers = false;
+  c10d::TCPStore torchrun("127.0.0.1", options);
+  redco::Processes first{.rank = 0, .size = 2, .local_size = 2, .store_address = "127.0.0.1"};
+  first.store_port = torchrun.getPort();
+  first.run = "none";
+  first.is_announced = first.hosts_store = true;
+  first.secret = redco::random_secret();
+  redco::Processes second = first;
+  second.rank = 1;
+  second.hosts_store = false;
+  std::unique_ptr<RunStore> of_second;
+  std::thread later([&] { of_second = RunStore::connect(second, seconds(20)); });
+  auto of_first = RunStore::connect(first, seconds(20));
+  later.join();
+  REQUIRE(of_second);
+  CHECK(of_first->port() != torchrun.getPort());
+  of_first->c10d()->set("key", "value");
+  CHECK(of_second->c10d()->get_to_str("key") == "value");
+  CHECK(torchrun.getNumKeys() < 4);
+  // Who leads the others elsewhere learns nothing, and they do not go on.
+  auto announce = [&](const std::string& text) {
+    torchrun.set("redco/none/0/store", std::vector<uint8_t>(text.begin(), text.end()));
+  };
+  auto elsewhere = RunStore::open();
+  announce("127.0.0.1 " + std::to_string(elsewhere->port()));
+  CHECK_THROWS_WITH(RunStore::connect(second, seconds(20)), doctest::Contains("refuses"));
+  announce("nowhere");
+  CHECK_THROWS_WITH(RunStore::connect(second, seconds(20)), doctest::Contains("there is none"));
 }
 
 TEST_CASE("where a secret comes from") {

@@ -17,7 +17,7 @@ local words = ("--nproc 2 --max-restarts 2 %s --pause=0.3"):format(runs.words(4,
 -- Writes a failure as the store's clients do, but not by TLS; fills the store with connections; and
 -- looks at which addresses it listens.
 local strangers = program.write("strangers.sh", [[
-say() { exec 3<>/dev/tcp/10.77.0.1/6001 && printf "$1" >&3; timeout 1 cat <&3 2>/dev/null | wc -c; exec 3>&-; }
+say() { exec 3<>/dev/tcp/10.77.0.1/6001 && printf "$1" 2>/dev/null >&3; timeout 1 cat <&3 2>/dev/null | wc -c; exec 3>&-; }
 say '\x20\0\0\0\0\x0f\0\0\0redco//0/failure\x04\0\0\0000 0\n'
 say 'GET / HTTP/1.0\r\n\r\n'
 for i in $(seq 10 200); do eval "exec $i<>/dev/tcp/10.77.0.1/6001" || exit 1; done

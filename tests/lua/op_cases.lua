@@ -476,7 +476,7 @@ group("reductions", {exact = false}, function()
   case {"cov", "f", {a}, {"float32", {2, 2}, {2.6458335, 1.9583331, 1.9583331, 4.5208335}}}
   case {"cov", "f", {a, {correction = 0}}, {"float32", {2, 2}, {1.763889, 1.3055555, 1.3055555, 3.013889}}}
   case {"segment_reduce", "f", {q, "sum", {lengths = lengths}}, {"float32", {3}, {0.5, 2, 4.75}}}
-  case {"segment_reduce", "f", {q, "max", {lengths = lengths, axis = 0, unsafe = true}}, {"float32", {3}, {0.5, 3, 7}}}
+  case {"segment_reduce", "f", {q, "max", {lengths = lengths, axis = 0}}, {"float32", {3}, {0.5, 3, 7}}}
   case {"renorm", "f", {a, 2, 0, 1}, {"float32", {2, 3}, {0.20739034, -0.51847583, 0.82956135, 0.9018193, -0.19324699, 0.38649398}}}
   case {"unique_dim", "f", {i, 0}, {"int64", {2, 3}, {0, 7, -8, 5, -3, 2}}, {"int64", {2}, {1, 0}}, {"int64", {2}, {1, 1}}}
   case {"_unique2", "f", {k}, {"int64", {4}, {1, 3, 4, 5}}, {"int64", {0}, {}}, {"int64", {0}, {}}}

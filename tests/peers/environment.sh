@@ -18,9 +18,12 @@ skip() {
   exit 77
 }
 
+# Tests that run at the same time share environments: one makes it, the others wait.
+mkdir -p "$cache/peers"
+exec 9>"$environment.lock"
+flock 9
 # `complete` is made last: what a killed run left is made again.
 if [ ! -e "$environment/complete" ]; then
-  mkdir -p "$cache/peers"
   log=$environment.log
   python3 -m venv --clear "$environment" >"$log" 2>&1 ||
     skip "python3 -m venv does not work: $(tail -n 1 "$log")"
@@ -32,4 +35,5 @@ if [ ! -e "$environment/complete" ]; then
     skip "pip cannot install $packages: $(tail -n 1 "$log")"
   touch "$environment/complete"
 fi
+exec 9>&-
 exec "$environment/bin/python" "$script" "$@"

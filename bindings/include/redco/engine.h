@@ -130,11 +130,11 @@ class REDCO_API Engine {
   /// ends as a script error, "not enough memory". The first call turns LuaJIT's compiler off.
   void set_memory_limit(size_t bytes);
 
-  /// How many bytes the tensors on the CPU that a restricted engine's scripts make may take from now
-  /// on; 0: any number. What needs more ends as a script error, "not enough memory". Counted is what
-  /// LibTorch's allocator gives to the thread that runs the engine, also what an operator needs in
-  /// between. Not counted: tensors of the program, and what kernels allocate in other ways or on
-  /// other threads, which is in proportion to their arguments.
+  /// How many bytes the tensors on the CPU that a restricted engine's scripts make may take from
+  /// now on; 0: any number. What needs more ends as a script error, "not enough memory". Counted is
+  /// what LibTorch's allocator gives to the thread that runs the engine, also what an operator
+  /// needs in between. Not counted: tensors of the program, and what kernels allocate in other ways
+  /// or on other threads, which is in proportion to their arguments.
   void set_tensor_memory_limit(size_t bytes);
 
   /// How many instructions of Lua one run_file, run_string or call may take from now on, in
@@ -145,8 +145,9 @@ class REDCO_API Engine {
   /// one for each 16 elements, or for each 256 multiplications of a product; slow functions more
   /// (bindings/operator_work.cpp). They are counted before the operator begins. So do the functions
   /// of `string` that search. Where 1000 instructions take more than a millisecond of the thread's
-  /// time, because they join long strings or move long tables, each microsecond is a step. An engine that is not restricted can be held up, by one operator or one function of
-  /// Lua, or by a script that fills the stack and catches that error for ever.
+  /// time, because they join long strings or move long tables, each microsecond is a step. An
+  /// engine that is not restricted can be held up, by one operator or one function of Lua, or by a
+  /// script that fills the stack and catches that error for ever.
   void set_step_limit(int64_t instructions);
 
   /// What the sharding of the runs so far did, and what to do about it: redco::sharding_report.

@@ -55,8 +55,10 @@ class GuardedAllocator : public c10::Allocator {
     TORCH_CHECK_WITH(OutOfMemoryError, n <= most, "not enough memory for ", n, " bytes");
     size_t inner = (n + page - 1) / page * page;
     size_t mapped = inner + 2 * page;
-    void* mapping = mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    TORCH_CHECK_WITH(OutOfMemoryError, mapping != MAP_FAILED, "not enough memory for ", n, " bytes");
+    void* mapping =
+        mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    TORCH_CHECK_WITH(OutOfMemoryError, mapping != MAP_FAILED, "not enough memory for ", n,
+                     " bytes");
     auto* start = static_cast<char*>(mapping);
     mprotect(start + page, inner, PROT_READ | PROT_WRITE);
     char* data = start + page + (inner - n) / alignment * alignment;

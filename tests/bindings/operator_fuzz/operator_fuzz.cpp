@@ -1,9 +1,11 @@
-// Calls operators from Lua with wild arguments, each tensor between two pages that nobody may touch.
+// Calls operators from Lua with wild arguments, each tensor between two pages that nobody may
+// touch.
 //
-//   operator_fuzz CALLS_FOLDER [--seed N] [--count N] [--restricted] [--operator NAME] [--call TEXT]
+//   operator_fuzz CALLS_FOLDER [--seed N] [--count N] [--restricted] [--operator NAME] [--call
+//   TEXT]
 //
-// What a kernel reads or writes outside of a tensor ends the process that made the call: the call is
-// told, and the next process goes on behind it. The status is 1 if there was one. The n-th call
+// What a kernel reads or writes outside of a tensor ends the process that made the call: the call
+// is told, and the next process goes on behind it. The status is 1 if there was one. The n-th call
 // depends on the seed and n alone.
 #include <redco/engine.h>
 #include <redco/error.h>
@@ -57,13 +59,20 @@ Options read_options(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     std::string word = argv[i];
     auto value = [&] { return std::string(i + 1 < argc ? argv[++i] : ""); };
-    if (word == "--seed") options.seed = std::stoll(value());
-    else if (word == "--count") options.count = std::stoll(value());
-    else if (word == "--restricted") options.restricted = true;
-    else if (word == "--verbose") options.verbose = true;
-    else if (word == "--operator") options.only = value();
-    else if (word == "--call") options.call = value();
-    else options.folder = word;
+    if (word == "--seed")
+      options.seed = std::stoll(value());
+    else if (word == "--count")
+      options.count = std::stoll(value());
+    else if (word == "--restricted")
+      options.restricted = true;
+    else if (word == "--verbose")
+      options.verbose = true;
+    else if (word == "--operator")
+      options.only = value();
+    else if (word == "--call")
+      options.call = value();
+    else
+      options.folder = word;
   }
   return options;
 }
@@ -86,8 +95,8 @@ class Fuzz {
     target_.run_string(text_of_file(options.folder + "/prepare.lua"), "prepare.lua");
     maker_.call("start", {text_of_file(options.folder + "/calls.txt")});
     if (options.restricted) target_.set_step_limit(20'000'000);
-    progress_ = static_cast<Progress*>(mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE,
-                                            MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    progress_ = static_cast<Progress*>(
+        mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   }
 
   int run() {
@@ -104,9 +113,11 @@ class Fuzz {
       tell(status);
       ++progress_->n_done;
     }
-    std::printf("%lld calls from seed %lld, of which %lld raised no error; %zu operators crashed, in %d calls\n",
-                static_cast<long long>(options_.count), static_cast<long long>(options_.seed),
-                static_cast<long long>(progress_->n_succeeded), crashes_.size(), n_crashes_);
+    std::printf(
+        "%lld calls from seed %lld, of which %lld raised no error; %zu operators crashed, in %d "
+        "calls\n",
+        static_cast<long long>(options_.count), static_cast<long long>(options_.seed),
+        static_cast<long long>(progress_->n_succeeded), crashes_.size(), n_crashes_);
     return crashes_.empty() ? 0 : 1;
   }
 
@@ -127,7 +138,8 @@ class Fuzz {
       std::string why;
       try {
         target_.run_string("with_gradients = " + std::string(gradients ? "true" : "false") +
-                           " ok, why = make(function() return require('redco.torch')." + call + " end)");
+                           " ok, why = make(function() return require('redco.torch')." + call +
+                           " end)");
         if (target_.get_global("ok").as<bool>()) ++progress_->n_succeeded;
         if (options_.verbose) why = target_.get_global("why").as<std::string>();
       } catch (const redco::Error& error) {
