@@ -1,4 +1,5 @@
--- Two hosts train, and somebody on the network who knows all but the run's secret reaches its store.
+-- Two hosts train, and somebody on the network who knows all but the run's secret reaches its
+-- store.
 local hosts = require "hosts"
 local program = require "program"
 local runs = require "runs"
@@ -12,7 +13,8 @@ local expect_has = program.expect_has
 local function read(name) return program.read(program.folder .. "/" .. name) end
 
 local placed = "--n-processes 2 --process-id %d --host0-address 10.77.0.1 --host0-port 6001 %s"
-local words = ("--nproc 2 --max-restarts 2 %s --pause=0.3"):format(runs.words(4, "run", "death.lua"))
+local words = ("--nproc 2 --max-restarts 2 %s --pause=0.3"):format(runs.words(4, "run",
+  "death.lua"))
 
 -- Writes a failure as the store's clients do, but not by TLS; fills the store with connections; and
 -- looks at which addresses it listens.
@@ -35,7 +37,8 @@ for address in 127.0.0.1 ::1; do
   %sbash -c "exec 3<>/dev/tcp/$address/6001" 2>/dev/null && echo "listens at $address" >>said
 done
 wait $first; echo $? >0.code; wait $second; echo $? >1.code]]):format(
-  hosts.on(1), placed:format(0, words), hosts.on(2), placed:format(1, words), hosts.on(2), strangers,
+  hosts.on(1), placed:format(0, words), hosts.on(2), placed:format(1, words), hosts.on(2),
+    strangers,
   hosts.on(2), placed:format(1, words), hosts.on(1)))
 
 test("strangers neither end a run nor change it", function()

@@ -1,5 +1,5 @@
--- Runs of several hosts, here launchers of one machine, beside others who reach their port; and what
--- is said while they wait.
+-- Runs of several hosts, here launchers of one machine, beside others who reach their port; and
+-- what is said while they wait.
 local program = require "program"
 local testing = require "testing"
 
@@ -99,7 +99,8 @@ test("what is awaited is said within two seconds, and again", function()
     { "the store of the run at 127.0.0.1:%d+ %(Connection refused", 1, "127.0.0.1" },
     { "process 1 to come", 0, "127.0.0.1" },
     { nowhere, 1, "no-such-host.invalid", "--nproc 2 " },
-    { "the address no%-such%-host.invalid to be resolved", 0, "no-such-host.invalid", "--nproc 2 " },
+    { "the address no%-such%-host.invalid to be resolved", 0, "no-such-host.invalid",
+      "--nproc 2 " },
     { "the store of the run at 127.0.0.1:%d+ %(Connection refused", 1, "127.0.0.1", "--nproc 2 " },
     { "the launchers of these of 2 hosts: 1", 0, "127.0.0.1", "--nproc 2 " },
   }
@@ -124,7 +125,8 @@ kill -KILL $slow $pids; wait; true]]):format(slow)
   shell(table.concat(all))
   for i, case in ipairs(cases) do
     local out = read(i .. ".out")
-    assert(out:find("redco%-lua: still waiting after 2 s for [^\n]*" .. case[1]), case[1] .. "\n" .. out)
+    assert(out:find("redco%-lua: still waiting after 2 s for [^\n]*" .. case[1]), case[1]
+      .. "\n" .. out)
   end
 end)
 

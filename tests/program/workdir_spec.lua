@@ -3,7 +3,7 @@ local program = require "program"
 local testing = require "testing"
 
 local test, expect_equal = testing.test, testing.expect_equal
-local shell, read, expect_has = program.shell, program.read, program.expect_has
+local shell, expect_has = program.shell, program.expect_has
 
 program.write("train.lua", [[
 local redco = require "redco"
@@ -105,7 +105,8 @@ test("a second run in a work folder is refused at its start", function()
   expect_equal(listed "-A run", "ckpts config.toml log.txt metrics.jsonl ")
 end)
 
-test("a killed run leaves no lock, and its temporary files go; those of a live process stay", function()
+test("a killed run leaves no lock, and its temporary files go; those of a live process stay",
+  function()
   shell "rm -rf run go waiting"
   local code = shell [[
     "$REDCO_LUA" train.lua --wait-at=3 > first 2>&1 & first=$!
@@ -121,7 +122,8 @@ test("a killed run leaves no lock, and its temporary files go; those of a live p
     until [ -e locked ]; do sleep 0.1; done
     "$REDCO_LUA" train.lua; code=$?; rm locked; wait; exit $code]]
   expect_equal(code, 0)
-  expect_equal(listed "-A run", ".live.json.7-0.redco .mine.tmp ckpts config.toml log.txt metrics.jsonl ")
+  expect_equal(listed "-A run",
+    ".live.json.7-0.redco .mine.tmp ckpts config.toml log.txt metrics.jsonl ")
   expect_equal(listed "-A run/ckpts", "last_ckpt.txt step_2 step_4 step_6 ")
 end)
 

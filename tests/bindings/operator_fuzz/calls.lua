@@ -1,5 +1,6 @@
 --- Calls of operators for operator_fuzz: calls that work, with one to three arguments changed into
---- wild ones. A call is a text that prepare.lua's T makes tensors for, so that each can be repeated.
+--- wild ones. A call is a text that prepare.lua's T makes tensors for, so that each can be
+--- repeated.
 local redco = require "redco"
 local torch = redco.torch
 
@@ -65,7 +66,8 @@ local function wild_values(t)
   elseif n > 0 then
     -- One past the end is the commonest mistake.
     local i = random(n)
-    values[i] = chance(2) and one_of(wild_integers) or tonumber(values[i]) and values[i] + random(-9, 9) or 0
+    values[i] = chance(2) and one_of(wild_integers) or tonumber(values[i])
+      and values[i] + random(-9, 9) or 0
   end
   t.values = values
 end
@@ -169,9 +171,14 @@ local function by_type(type_name)
     for i = 1, random(0, 4) do list[i] = chance(3) and one_of(wild_integers) or random(0, 4) end
     return list
   end
-  if type_name:match "^S?y?m?[iI]nt" then return chance(2) and random(0, 3) or one_of(wild_integers) end
-  if type_name:match "^float%[" or type_name:match "^Scalar%[" then return { one_of(wild_numbers) } end
-  if type_name:match "^float" or type_name:match "^Scalar" and not type_name:match "^ScalarType" then
+  if type_name:match "^S?y?m?[iI]nt" then
+    return chance(2) and random(0, 3) or one_of(wild_integers)
+  end
+  if type_name:match "^float%[" or type_name:match "^Scalar%[" then
+    return { one_of(wild_numbers) }
+  end
+  if type_name:match "^float" or type_name:match "^Scalar"
+    and not type_name:match "^ScalarType" then
     return chance(2) and random(0, 3) or one_of(wild_numbers)
   end
   if type_name:match "^bool%[" then return { chance(2), chance(2), chance(2) } end
@@ -187,7 +194,8 @@ local function by_schema(schema)
   local named = {}
   local only_named = false
   -- The commas within `Tensor(a!)` and `int[2]` split nothing.
-  for each in (schema:match "%((.*)%) %->" or ""):gsub("%b[]", function(s) return (s:gsub(",", ";")) end)
+  local parameters = schema:match "%((.*)%) %->" or ""
+  for each in parameters:gsub("%b[]", function(s) return (s:gsub(",", ";")) end)
     :gmatch "[^,]+" do
     local type_name, name, default = each:match "^%s*([^%s]+) ([%w_]+)(.*)$"
     if each:match "^%s*%*" then

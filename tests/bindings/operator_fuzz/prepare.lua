@@ -51,7 +51,9 @@ function T(dtype, sizes, values, kind)
       t = t:contiguous { memory_format = "channels_last" }
     end
   end
-  if with_gradients and t.dtype:match "^float" and t:numel() > 0 then t = t:detach():requires_grad_() end
+  if with_gradients and t.dtype:match "^float" and t:numel() > 0 then
+    t = t:detach():requires_grad_()
+  end
   made[#made + 1] = t
   return t
 end

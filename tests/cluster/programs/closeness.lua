@@ -64,7 +64,9 @@ function closeness.is_part_close(actual, plain, allowed)
   if not torch.is_tensor(plain) then return false end
   if closeness.words(actual) ~= closeness.words(plain) then return false end
   if not actual:is_sharded() then return closeness.is_close(actual, plain, allowed) end
-  if closeness.is_sum(actual) then return closeness.is_close(actual:detach():full(), plain, allowed) end
+  if closeness.is_sum(actual) then
+    return closeness.is_close(actual:detach():full(), plain, allowed)
+  end
   local place = actual:placement()
   local ok, expected = pcall(redco.shard, plain:detach(),
     { dp = placement_of(place.dp), mp = placement_of(place.mp) })
