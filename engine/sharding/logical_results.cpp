@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <set>
+#include <string>
 #include <string_view>
 
 namespace redco {
@@ -43,21 +44,22 @@ torch::jit::Stack called_on_zeros(const Call& call, c10::Device device) {
   return stack;
 }
 
-// Whether it reads what another kernel has left for it alone: no zeros will do, and a process
-// without elements has nothing there.
-bool reads_state(const Operator& op) {
+// Whether it leaves a state for its backward, or reads one: no zeros will do, a process without
+// elements has none, and a recurrent kernel leaves one only where gradients are recorded.
+bool has_state(const Operator& op) {
   static const std::set<std::string_view> states = {"reserve", "reserveSpace", "workspace",
                                                     "philox_seed", "rng_state"};
   const auto& arguments = op.schema().arguments();
-  return std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& argument) {
-    return states.contains(argument.name());
-  });
+  return op.name.find("_rnn") != std::string::npos ||
+         std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& argument) {
+           return states.contains(argument.name());
+         });
 }
 
 // Operators without a kernel for tensors without memory run on real ones, if those are small.
 torch::jit::Stack called_on_small_zeros(const Call& call) {
   constexpr int64_t most = 1 << 16;  // elements
-  if (reads_state(call.op)) return {};
+  if (has_state(call.op)) return {};
   int64_t n = 0;
   for (const TensorArgument& argument : call.tensors) n += argument.tensor.numel();
   if (n > most) return {};
