@@ -225,4 +225,8 @@ x2 = torch._unsafe_view(x1, { 2, 2 })
 x3 = torch._unsafe_view(x1:t():t(), { 4 })
 x2:fill_(0.5)
 x3[0] = 2]],
+  -- Written through an expanded view of a sum to come.
+  [[
+x1 = terms(randn(9629, { 4, 7 }), { dp = "sum", mp = "sum" }) * 1
+x1:expand { 3, 4, 7 }:fill_(0.5)]],
 }
