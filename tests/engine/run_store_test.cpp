@@ -342,34 +342,3 @@ TEST_CASE("under torchrun process 0 tells at torchrun's store where the run's is
   announce("nowhere");
   CHECK_THROWS_WITH(RunStore::connect(second, seconds(20)), doctest::Contains("there is none"));
 }
-
-TEST_CASE("where a secret comes from") {
-  Folder folder;
-  Variable text("REDCO_SECRET", ""), file("REDCO_SECRET_FILE", "");
-  Variable config("XDG_CONFIG_HOME", folder / "config");
-  // The user's own is made by the first that needs it, and is the same for all.
-  std::vector<std::string> found(8);
-  std::vector<std::thread> hosts;
-  for (auto& each : found) hosts.emplace_back([&each] { each = redco::find_run_secret().text; });
-  for (auto& each : hosts) each.join();
-  for (const auto& each : found) CHECK(each == found[0]);
-  CHECK(found[0].size() == 64);
-  std::string path = folder / "config/redco/secret";
-  struct stat about;
-  REQUIRE(stat(path.c_str(), &about) == 0);
-  CHECK((about.st_mode & 0777) == 0600);
-  CHECK(std::distance(std::filesystem::directory_iterator(folder / "config/redco"), {}) == 1);
-  chmod(path.c_str(), 0640);
-  CHECK(usage_error(redco::find_run_secret).find("other users can read") != std::string::npos);
-  // A file of one's own, then a variable, go before.
-  std::string own = folder / "own";
-  Variable named("REDCO_SECRET_FILE", own);
-  CHECK(usage_error(redco::find_run_secret).find("no file " + own) != std::string::npos);
-  write_bytes(own, "short\n");
-  chmod(own.c_str(), 0600);
-  CHECK(usage_error(redco::find_run_secret).find("of 5 characters") != std::string::npos);
-  write_bytes(own, "0123456789abcdef\n");
-  CHECK(redco::find_run_secret().text == "0123456789abcdef");
-  Variable given("REDCO_SECRET", "fedcba9876543210");
-  CHECK(redco::find_run_secret().text == "fedcba9876543210");
-}

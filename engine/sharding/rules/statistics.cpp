@@ -19,8 +19,8 @@ namespace {
 // Brings a rank's result together with those of a group that splits what is reduced.
 using Combine = std::function<at::Tensor(at::Tensor own, Group& group)>;
 
-// What is narrow is worked on and brought together wide, and rounded once. `of_nothing`: the result
-// of a rank without elements, where the operator has none.
+// 16-bit floats are computed and reduced in float32, and rounded once. `of_nothing`: the result of
+// a rank without elements, where the operator has none.
 std::optional<Plan> combined(const Call& call, Combine combine,
                              std::optional<double> of_nothing = {}) {
   Reduction reduction = reduction_of(call);
