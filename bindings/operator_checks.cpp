@@ -337,6 +337,10 @@ void attention(const Call& call) {
   if (query.dim() < 2 || key.dim() < 2 || value.dim() < 2) return;  // refused by itself
   call.require(key.size(-2) == value.size(-2), "key and value: expected the same length, got ",
                key.sizes(), " and ", value.sizes());
+  for (const at::Tensor& tensor : {query, key, value})
+    call.require(tensor.dim() < 3 || tensor.size(-3) > 0,
+                 "query, key and value: expected one head or more, got ", query.sizes(), ", ",
+                 key.sizes(), " and ", value.sizes());
 }
 
 // The weights of each layer and direction: [gates x hidden, input], [gates x hidden, hidden], ...

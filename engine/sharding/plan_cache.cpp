@@ -122,11 +122,9 @@ bool fits_results(const Call& call, const Plan& plan) {
   return true;
 }
 
-// The results have the geometry that they have on one process. Without parts and sums they have it
-// by themselves, except for views, whose offset depends on where the memory is.
-void set_geometries(const Call& call, bool is_whole, Plan& plan) {
-  bool is_view = call.op.is_view || call.op.is_inplace_view;
-  if (is_whole && !is_view) return;
+// The results have the geometry that they have on one process. That of whole tensors too is not
+// left to the operator: what was moved may have other strides in dimensions of one element.
+void set_geometries(const Call& call, Plan& plan) {
   std::vector<std::optional<Geometry>> results = logical_results(call);
   if (plan.outputs.size() < results.size()) plan.outputs.resize(results.size());
   for (size_t i = 0; i < results.size(); ++i)
@@ -135,9 +133,10 @@ void set_geometries(const Call& call, bool is_whole, Plan& plan) {
   for (size_t i = 0; i < call.tensors.size(); ++i)
     is_thin |= has_thin_parts(call.tensors[i].sizes(), plan.inputs[i], *call.mesh);
   if (!is_thin) return;
-  // Operators that draw numbers keep the memory order of their argument.
+  // Some operators that draw numbers keep the memory order of their argument.
   const at::Tensor& first = call.tensors[0].tensor;
-  bool keeps_order = call.op.handle.hasTag(at::Tag::nondeterministic_seeded);
+  bool keeps_order = call.op.handle.hasTag(at::Tag::nondeterministic_seeded) &&
+                     (call.op.name.ends_with("_like") || call.op.name == "aten::native_dropout");
   for (OutputPlan& output : plan.outputs)
     if (!output.geometry)
       output.first = keeps_order ? geometry_of(first) : contiguous_geometry(first.sizes());
@@ -169,7 +168,7 @@ Plan make_plan(const Call& call) {
   if (plan && !call.op.is_inplace_view && !fits_results(call, *plan)) plan.reset();
   if (!plan) plan = gathered_plan(call);
   if (are_checked()) check_arguments_read(call);
-  set_geometries(call, is_whole, *plan);
+  set_geometries(call, *plan);
   return *std::move(plan);
 }
 

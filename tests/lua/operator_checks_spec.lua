@@ -51,6 +51,8 @@ local wild = {
     false, { true, true } },
   { "scaled_dot_product_attention", "the same length", ones(1, 1, 4, 8), ones(1, 1, 1, 8),
     ones(1, 1, 9999, 8) },
+  { "scaled_dot_product_attention", "one head", ones(1, 0, 4, 8), ones(1, 0, 4, 8), ones(1, 0, 4,
+    8) },
   { "lstm", "params[1]", ones(1, 1, 4), { ones(1, 1, 8), ones(1, 1, 8) }, { ones(4, 4), ones(4,
     4) }, false, 1,
     0, false, false, true },

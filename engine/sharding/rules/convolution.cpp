@@ -75,17 +75,17 @@ std::optional<Plan> convolution_backward(const Call& call) {
   auto grad = size_t(call.tensor_of("grad_output"));
   if (l.groups > 1)
     set_argument(call, plan, "groups", l.groups * local_channels(call, plan, "input", 1) / l.n_in);
-  const c10::IValue* sizes = call.find("bias_sizes");
-  int64_t n_local = local_channels(call, plan, "grad_output", 1);
-  // Without input channels LibTorch's result has no channels, but its bias has.
-  if (sizes && sizes->isIntList() && n_local < call.tensors[grad].sizes()[1])
-    set_argument(call, plan, "bias_sizes", std::vector<int64_t>{n_local});
   // The bias' gradient is a sum of the output's alone.
   for (size_t dim = 0; dim < Mesh::n_dims; ++dim)
     if (plan.inputs[grad][dim].is_replicated()) plan.outputs[2].placements[dim] = {};
   plan.outputs[0].sizes[1] = l.n_in;
   plan.outputs[1].sizes[0] = l.is_transposed ? l.n_in : l.n_out;
   plan.outputs[2].sizes = {l.n_out};
+  // Without input channels LibTorch's result has no channels, but its bias has.
+  const c10::IValue* sizes = call.find("bias_sizes");
+  Sizes own = local_sizes({l.n_out}, plan.outputs[2].placements, *call.mesh);
+  if (sizes && sizes->isIntList())
+    set_argument(call, plan, "bias_sizes", std::vector<int64_t>(own.begin(), own.end()));
   return plan;
 }
 

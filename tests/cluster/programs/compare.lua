@@ -79,7 +79,7 @@ local function run_plain(steps, new_env, orders)
     local own = new_env()
     run_some(steps, own, 1, n)
     training.reorder(own, orders.evaluated)
-    for key in pairs(own.p) do own.p[key] = env["u" .. key] end
+    for key in pairs(own.p) do own.p[key] = env["u" .. key]:clone() end
     run_some(steps, own, n + 1, #steps)
     env.ue = torch.is_tensor(own.loss) and own.loss:detach() or nil
   end

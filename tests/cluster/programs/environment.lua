@@ -98,8 +98,11 @@ function environment.sharded(mesh)
           mp = placement.mp ~= "sum" and placement.mp or nil })
       end
       local list, rest = {}, x
+      -- Of 16-bit numbers no multiples: their rounding would be that of larger numbers.
+      local up, down = 3, -2
+      if x.dtype:find "float16" then up, down = 0.5, -0.25 end
       for i = 2, n do
-        list[i] = x * (i % 2 == 0 and 3 or -2)
+        list[i] = x * (i % 2 == 0 and up or down)
         rest = rest - list[i]
       end
       list[1] = rest
@@ -119,15 +122,20 @@ function environment.exact()
   return env
 end
 
---- On plain tensors whose inputs are each changed by about one rounding (float64: by ten).
+--- On plain tensors whose inputs are each changed by about one rounding (float64: by ten), and
+--- those that are sums by that of their terms.
 function environment.noisy(seed)
-  local env = environment.plain()
+  local env, n_terms = environment.plain(), 0
+  local function noisy(x, of, n_roundings)
+    local size = environment.epsilon[x.dtype] * (x.dtype == "float64" and 10 or 1) * n_roundings
+    return (x:double() * (normal(of + 1000 * seed, x.shape) * size + 1)):to(x.dtype)
+  end
   for _, name in ipairs { "randn", "special" } do
-    env[name] = function(of, sizes, dtype)
-      local x = globals[name](of, sizes, dtype)
-      local size = environment.epsilon[x.dtype] * (x.dtype == "float64" and 10 or 1)
-      return (x:double() * (normal(of + 1000 * seed, sizes) * size + 1)):to(x.dtype)
-    end
+    env[name] = function(of, ...) return noisy(globals[name](of, ...), of, 1) end
+  end
+  function env.terms(x)
+    n_terms = n_terms + 1
+    return x.dtype:find "float" and noisy(x, n_terms, 4) or x
   end
   return env
 end

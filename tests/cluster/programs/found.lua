@@ -229,4 +229,23 @@ x3[0] = 2]],
   [[
 x1 = terms(randn(9629, { 4, 7 }), { dp = "sum", mp = "sum" }) * 1
 x1:expand { 3, 4, 7 }:fill_(0.5)]],
+  -- What was moved has other strides in a dimension of one element.
+  [[
+x1 = randn(52, { 1, 6 })
+x2 = terms(randn(10, { 6 }), { dp = "sum", mp = "sum" })
+x3, x4 = unpack(x2:expand { 3, 6 }:tensor_split(3, 0))
+x5 = x1:add(x4, { alpha = 3.5 })]],
+  -- A convolution without input channels: its result has no channels, its bias has.
+  [[
+x1 = randn(10, { 2, 0, 2 }):requires_grad_()
+x2 = shard(randn(109, { 3, 0, 2 }), { mp = 0, dp = 2 }):requires_grad_()
+x3 = terms(randn(2308, { 3 }), { dp = "sum", mp = "sum" }):requires_grad_()
+x4 = torch.conv1d(x1, x2, x3)
+loss = total(x4, 0.6) + term(x3, 0.5)
+gx1, gx2, gx3 = grads(loss, { x1, x2, x3 })]],
+  -- Drawn row-major, whatever the order of the probabilities.
+  [[
+x1 = shard(randn(8605, { 2, 2, 2, 2 }), { dp = 2, mp = 1 })
+x2 = vmap(function(r) return r:transpose(0, -1) end)(x1)
+x3 = with_rng(1737, torch.bernoulli, x2:sigmoid())]],
 }

@@ -312,11 +312,16 @@ function place.even_d(g, v)
   return the_dimension(g, v) and size_of(v.x, v.d) % 2 == 0 and v.fixed.d or nil
 end
 
---- A number of groups of the channels.
+--- A number of groups of the channels. Those of one element have no variance, and gradients that
+--- rounding alone decides.
 function place.groups(g, v)
-  local n = v.x.shape[2]
-  if n == 0 then return nil end
-  return tostring(n % 2 == 0 and g.random:choice { 1, 2, n } or g.random:choice { 1, n })
+  local n, least = v.x.shape[2], v.x.numel == v.x.shape[1] * v.x.shape[2] and 2 or 1
+  if n < least then return nil end
+  local fitting = {}
+  for _, each in ipairs { 1, 2, n } do
+    if n % each == 0 and n / each >= least then fitting[#fitting + 1] = each end
+  end
+  return tostring(g.random:choice(fitting))
 end
 
 --- Tensors of the sizes that the row gives for <w> and <w2>.
