@@ -3,6 +3,8 @@
 
 #include "schedulers.h"
 
+#include "../core/require_usage.h"
+
 namespace redco {
 
 namespace {

@@ -1,6 +1,6 @@
 #include "schedulers.h"
 
-#include <redco/error.h>
+#include "../core/require_usage.h"
 
 #include <algorithm>
 #include <charconv>
@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <sstream>
 #include <string_view>
 
 namespace redco {

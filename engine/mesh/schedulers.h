@@ -1,23 +1,12 @@
 #pragma once
 
-#include <redco/error.h>
 #include <redco/mesh.h>
 
 #include <cstdint>
 #include <optional>
-#include <sstream>
 #include <string>
 
 namespace redco {
-
-/// UsageError with the arguments streamed one after another, unless `condition` holds.
-template <class... Args>
-void require_usage(bool condition, const Args&... args) {
-  if (condition) return;
-  std::ostringstream text;
-  (text << ... << args);
-  throw UsageError(text.str());
-}
 
 /// The text of a variable of the environment; null where it is not set, or empty.
 const char* find_variable(const char* name);

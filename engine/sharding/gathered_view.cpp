@@ -63,11 +63,16 @@ std::shared_ptr<const GatheredView> GatheredView::written(ShardedTensorImpl& vie
   refresh(base);
   const Mesh& mesh = *base.mesh();
   Geometry geometry = geometry_of(base_);
-  Sizes sizes = local_sizes(geometry.sizes, worked_on_, mesh);
-  at::Tensor memory = at::empty_strided(sizes, dense_geometry(sizes, geometry.strides).strides,
-                                        base.local().options());
-  memory.copy_(redistribute_local(base.local(), geometry.sizes, geometry.strides, base.placements(),
-                                  worked_on_, mesh));
+  Sizes sizes = local_sizes(geometry.sizes, worked_on_, mesh), held = sizes;
+  // What the base expands is one element here too, whichever place of it the view writes to.
+  for (size_t dim = 0; dim < held.size(); ++dim)
+    if (geometry.strides[dim] == 0 && splitting(worked_on_, int64_t(dim)).empty() && held[dim] > 1)
+      held[dim] = 1;
+  at::Tensor memory = at::empty_strided(held, dense_geometry(held, geometry.strides).strides,
+                                        base.local().options())
+                          .expand(sizes);
+  overwrite(memory, redistribute_local(base.local(), geometry.sizes, geometry.strides,
+                                       base.placements(), worked_on_, mesh));
   at::Tensor same = view_of(wrap(memory, worked_on_, base.mesh(), geometry));
   ShardedTensorImpl& target = *sharded_impl(same);
   require(target.local().is_alias_of(memory), op_.schema().name(),

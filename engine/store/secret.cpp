@@ -1,6 +1,7 @@
 #include <redco/run_secret.h>
 
-#include <redco/error.h>
+#include "../core/require_usage.h"
+
 #include <redco/user_folder.h>
 
 #include <fcntl.h>
@@ -14,7 +15,6 @@
 #include <cstring>
 #include <filesystem>
 #include <optional>
-#include <sstream>
 #include <system_error>
 
 namespace redco {
@@ -28,14 +28,6 @@ constexpr size_t longest = 4096;
 constexpr const char* what_to_do =
     ". Name a file that all hosts have alike with --secret-file (REDCO_SECRET_FILE); "
     "openssl rand -hex 32 makes a secret";
-
-template <class... Args>
-void require_usage(bool condition, const Args&... args) {
-  if (condition) return;
-  std::ostringstream text;
-  (text << ... << args);
-  throw UsageError(text.str());
-}
 
 std::string checked(std::string text, const std::string& source) {
   text.erase(text.find_last_not_of(" \t\r\n") + 1);

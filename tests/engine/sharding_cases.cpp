@@ -193,7 +193,7 @@ void run_case(const Case& c) {
   for (size_t i = 0; i < c.inputs.size(); ++i)
     inputs.push_back(c.inputs[i].make ? c.inputs[i].make() : fixed_noise(c.inputs[i].sizes, i + 1));
   Results expected = evaluate(c, inputs);
-  run_layouts(c, inputs, expected, 1, 2, sample(all_layouts(inputs, false), 200));
+  run_layouts(c, inputs, expected, 1, 2, sample(all_layouts(inputs, false), 64));
   run_layouts(c, inputs, expected, 1, 4, sample(all_layouts(inputs, false), 8));
   run_layouts(c, inputs, expected, 2, 2, sample(all_layouts(inputs, true), 8));
 }

@@ -193,14 +193,14 @@ std::optional<Plan> choice(const Call& call) {
 
 // A whole layer of torch.nn's encoder, where nothing is differentiated: each example is on its own.
 std::optional<Plan> encoder_layer(const Call& call) {
-  const at::Tensor& src = call.tensors[size_t(call.tensor_of("src"))].tensor;
-  if (src.dim() != 3 || call.tensor_of("mask") >= 0) return std::nullopt;
+  const TensorArgument& src = call.tensors[size_t(call.tensor_of("src"))];
+  if (src.tensor.dim() != 3 || call.tensor_of("mask") >= 0) return std::nullopt;
   Factors factors{{}, {{batch, -1, -1}}};
   for (const TensorArgument& argument : call.tensors)
-    factors.inputs.push_back(argument.tensor.is_same(src)
+    factors.inputs.push_back(argument.first == src.first
                                  ? Letters{batch, -1, -1}
                                  : Letters(size_t(argument.tensor.dim()), int8_t(-1)));
-  if (!all_ranks_hold(call, factors, batch, src.size(0))) factors.whole = 1;
+  if (!all_ranks_hold(call, factors, batch, src.sizes()[0])) factors.whole = 1;
   return plan_by_factors(call, factors);
 }
 

@@ -248,4 +248,10 @@ gx1, gx2, gx3 = grads(loss, { x1, x2, x3 })]],
 x1 = shard(randn(8605, { 2, 2, 2, 2 }), { dp = 2, mp = 1 })
 x2 = vmap(function(r) return r:transpose(0, -1) end)(x1)
 x3 = with_rng(1737, torch.bernoulli, x2:sigmoid())]],
+  -- Written at different places of what is expanded.
+  [[
+x1 = shard(randn(442, { 2, 1 }), { dp = 0, mp = 0 })
+x1:expand { 2, 3 }:diagonal():add_(2)
+x2 = shard(randn(443, { 1, 2 }), { dp = 1, mp = 1 })
+x2:expand { 3, 2 }:diagonal():mul_(2)]],
 }
