@@ -176,6 +176,42 @@ local function has_ties(t)
   return sorted:diff():eq(0):any():item()
 end
 
+--- Whether two places of a tensor are one element, but for those that are expanded.
+local function overlaps(t)
+  local places, strides = torch.zeros({ 1 }, { dtype = "int64" }), t:stride()
+  for dim, size in ipairs(t.shape) do
+    if size == 0 then return false end
+    if strides[dim] > 0 then
+      places = (places:unsqueeze(1) + torch.arange(size) * strides[dim]):flatten()
+    end
+  end
+  return has_ties(places)
+end
+
+--- The variables after the program so far, with copies of some.
+function Draw:replay(copied)
+  local env = environment.plain()
+  for _, step in ipairs(self.steps) do pcall(setfenv(loadstring(step), env)) end
+  for name in pairs(copied) do env[name] = env[name]:clone() end
+  return env
+end
+
+--- Whether what a line writes to a tensor is the same in whichever order elements are written. If
+--- not, LibTorch promises no result: that of a write to overlapping windows, or of reading what
+--- shares memory with the tensor and lies otherwise.
+function Draw:is_defined(line, name)
+  if overlaps(self.env[name]) then return false end
+  local others = {}
+  for other in line:gmatch "%f[%w]x%d+" do
+    if other ~= name and torch.is_tensor(self.env[other]) then others[other] = true end
+  end
+  if not next(others) then return true end
+  local together, apart, chunk = self:replay {}, self:replay(others), loadstring(line)
+  if not pcall(setfenv(chunk, together)) or not pcall(setfenv(chunk, apart)) then return true end
+  local a, b = together[name], apart[name]
+  return a:eq(b):logical_or(a:isnan():logical_and(b:isnan())):all():item()
+end
+
 --- Chooses a group, a row and its <x>. Now and then these are the group and the tensor of the step
 --- before: calls that differ in little must not be taken for one another.
 function Draw:choose()
@@ -208,7 +244,7 @@ function Draw:step()
   if row.distinct and has_ties(self.env[x.name]) then return false end
   local n, names = row.n or 1, {}
   if n == 0 then
-    local ok = self:attempt(text)
+    local ok = self:is_defined(text, x.name) and self:attempt(text)
     if ok then self:refresh(x) end
     return ok
   end
@@ -273,7 +309,9 @@ end
 function Draw:poke()
   for _ = 1, self.random:below(3) do
     local x = self:pick(function(info) return info.kind == "float" and not info.is_leaf end)
-    if x then self:run(("no_grad(function() %s:add_(0.5) end)"):format(x.name)) end
+    if x and not overlaps(self.env[x.name]) then
+      self:run(("no_grad(function() %s:add_(0.5) end)"):format(x.name))
+    end
   end
 end
 

@@ -27,6 +27,12 @@ function training.update(env)
   local keys, leaves = sorted_keys(env.p), {}
   for i, key in ipairs(keys) do leaves[i] = env.p[key] end
   local gradients = torch.autograd.grad(env.loss, leaves, { allow_unused = true })
+  local is_reached = false
+  for _, gradient in ipairs(gradients) do is_reached = is_reached or gradient end
+  if not is_reached then
+    env.loss = nil  -- a Trainer refuses it
+    return
+  end
   for i, key in ipairs(keys) do
     local p = env.p[key]:detach()
     env["u" .. key] = gradients[i] and p - learning_rate * gradients[i] or p:clone()
