@@ -5,6 +5,7 @@
 #include "sharded_tensor.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
 #include <torch/library.h>
@@ -52,14 +53,17 @@ void read_whole(const c10::OperatorHandle& op, Stack* stack) {
   call_composite(op, stack);
 }
 
-// The kernel without gradients walks through memory; the one that finds indices too is an operator.
+// The kernel without gradients walks through memory, and its result is row-major; the one that
+// finds indices too is an operator.
 void max_pool1d(const c10::OperatorHandle& op, Stack* stack) {
   const at::Tensor& self = torch::jit::peek(*stack, 0, op.schema().arguments().size()).toTensor();
   if (!is_sharded(self)) return call_composite(op, stack);
   static const c10::OperatorHandle with_indices =
       c10::Dispatcher::singleton().findSchemaOrThrow("aten::max_pool1d_with_indices", "");
+  const bool is_recorded = self.requires_grad() && at::GradMode::is_enabled();
   with_indices.callBoxed(*stack);
   stack->pop_back();
+  if (!is_recorded) stack->back() = stack->back().toTensor().contiguous();
 }
 
 void add_kernels(torch::Library& m) {

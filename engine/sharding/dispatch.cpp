@@ -14,6 +14,7 @@
 #include <redco/parameter_store.h>
 #include <redco/random.h>
 
+#include <torch/csrc/autograd/function.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -27,14 +28,21 @@ namespace {
 
 using torch::jit::Stack;
 
-// Sums that are wanted whole are made so where they lie: every later reader finds them reduced. All
-// of it comes before any argument is read, for two of them may share memory.
+// Sums that are needed whole are reduced in place: every later reader finds them reduced. So are
+// those that are needed in parts, except in backward: reduced once more for backward they would
+// have other bits, and an operator that compares its result with its argument, as `amax` does,
+// would find no equal elements. All of it comes before any argument is read, for two of them may
+// share memory.
 void reduce_in_place(Call& call, const Plan& plan) {
+  const bool is_kept = !torch::autograd::get_current_node();
   for (size_t i = 0; i < call.tensors.size(); ++i)
-    for (size_t dim = 0; dim < Mesh::n_dims; ++dim)
-      if (call.tensors[i].placements[dim].is_partial() && plan.inputs[i][dim].is_replicated() &&
+    for (size_t dim = 0; dim < Mesh::n_dims; ++dim) {
+      const Placement& target = plan.inputs[i][dim];
+      if (call.tensors[i].placements[dim].is_partial() &&
+          (target.is_replicated() || (target.is_sharded() && is_kept)) &&
           call.tensors[i].impl->placements()[dim].is_partial())
         call.tensors[i].impl->reduce_in_place(Mesh::Dim(dim));
+    }
 }
 
 at::Tensor brought(const Call& call, const TensorArgument& argument, const Placements& target) {

@@ -94,11 +94,7 @@ void refresh(ShardedTensorImpl& impl) {
   const std::shared_ptr<const GatheredView> view = impl.gathered_view();
   if (!view || !view->is_stale()) return;
   BelowSharding below;
-  at::Tensor anew = view->taken_anew();
-  ShardedTensorImpl& now = *sharded_impl(anew);
-  impl.set_local(now.local(), now.placements(),
-                 {Sizes(impl.sizes()), Sizes(impl.strides()), impl.storage_offset()});
-  impl.set_gathered_view(now.gathered_view());
+  impl.take_local_of(*sharded_impl(view->taken_anew()));
 }
 
 void note_write(ShardedTensorImpl& impl) {

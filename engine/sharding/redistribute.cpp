@@ -70,6 +70,11 @@ bool meet(const Placements& from, const Placements& to) {
   return false;
 }
 
+// Such a sum is always added up in one order: its bits must not depend on where it is needed.
+bool is_partial_on_both(const Placements& placements) {
+  return placements[Mesh::dp].is_partial() && placements[Mesh::mp].is_partial();
+}
+
 // A row-major tensor.
 at::Tensor redistribute(at::Tensor local, at::IntArrayRef sizes, const Placements& from,
                         const Placements& to, const Mesh& mesh) {
@@ -86,7 +91,8 @@ at::Tensor redistribute(at::Tensor local, at::IntArrayRef sizes, const Placement
     step(Mesh::mp, Placement::replicate());
     step(Mesh::dp, to[Mesh::dp]);
     step(Mesh::mp, to[Mesh::mp]);
-  } else if (growth(from[Mesh::dp], to[Mesh::dp]) <= growth(from[Mesh::mp], to[Mesh::mp])) {
+  } else if (is_partial_on_both(from) ||
+             growth(from[Mesh::dp], to[Mesh::dp]) <= growth(from[Mesh::mp], to[Mesh::mp])) {
     step(Mesh::dp, to[Mesh::dp]);
     step(Mesh::mp, to[Mesh::mp]);
   } else {

@@ -169,6 +169,13 @@ void ShardedTensorImpl::set_local(at::Tensor local, const Placements& placements
   set_sizes_and_strides(geometry.sizes, geometry.strides, geometry.offset);
 }
 
+void ShardedTensorImpl::take_local_of(const ShardedTensorImpl& other) {
+  local_ = other.local_;
+  placements_ = other.placements_;
+  terms_ = other.terms_;
+  gathered_view_ = other.gathered_view_;
+}
+
 c10::intrusive_ptr<ShardedTensorImpl> ShardedTensorImpl::detached_copy() const {
   Geometry geometry{Sizes(sizes()), Sizes(strides()), storage_offset()};
   auto copy = c10::make_intrusive<ShardedTensorImpl>(local_, placements_, mesh_, geometry);

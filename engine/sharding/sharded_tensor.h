@@ -79,6 +79,9 @@ class ShardedTensorImpl final : public c10::TensorImpl {
     gathered_view_ = std::move(view);
   }
 
+  /// Takes the local tensor of `other`, of the same logical geometry, in place of its own.
+  void take_local_of(const ShardedTensorImpl& other);
+
   /// Null, unless a store brings the whole together for operators that read it.
   const std::shared_ptr<const StoredPart>& stored() const { return stored_; }
   void keep_in(const std::shared_ptr<ParameterStore>& store, size_t param);

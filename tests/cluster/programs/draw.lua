@@ -167,7 +167,8 @@ function Draw:fill(v)
     v.fixed[name] = value
     return value or ""
   end)
-  return applies and (not v.row.when or v.row.when(v)) and text or nil
+  return applies and (not v.row.when or v.row.when(v, self)) and text
+    or nil
 end
 
 local function has_ties(t)

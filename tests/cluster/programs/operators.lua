@@ -4,7 +4,7 @@
 ---   n        results (default 1); "list" for a list, 0 for a line that writes
 ---   writes   <x> is written to: it is no leaf
 ---   distinct <x> has no two equal elements, for its order decides
----   when     when(v): whether the operator applies to the chosen tensors
+---   when     when(v, draw): whether the operator applies to the chosen tensors in this program
 ---   w, w2    sizes of the tensors <w> and <w2>
 --- placeholders.lua has what may stand in <>.
 local lists = {}
@@ -12,10 +12,15 @@ local lists = {}
 local function pointwise(list)
   for _, name in ipairs { "neg", "abs", "tanh", "sigmoid", "sin", "cos", "erf", "atan", "relu",
     "gelu",
-    "silu", "elu", "softplus", "leaky_relu", "hardtanh", "square", "sign", "floor", "round", "ceil",
-    "trunc", "clone", "contiguous", "detach", "positive", "relu6", "expm1", "asinh", "selu", "celu",
-    "hardswish", "hardsigmoid", "mish", "logsigmoid", "frac", "softshrink" } do
+    "silu", "elu", "softplus", "leaky_relu", "square", "sign", "floor", "round", "ceil",
+    "trunc", "clone", "contiguous", "detach", "positive", "expm1", "asinh", "selu", "celu",
+    "mish", "logsigmoid", "frac" } do
     list[#list + 1] = { ("<x>:%s()"):format(name == "logsigmoid" and "log_sigmoid" or name) }
+  end
+  -- At a NaN the gradients of these depend on whether LibTorch's loop is vectorized there.
+  for _, name in ipairs { "hardtanh", "relu6", "hardswish", "hardsigmoid", "softshrink" } do
+    list[#list + 1] = { ("<x>:%s()"):format(name),
+      when = function(_, draw) return not draw.is_special end }
   end
   for _, text in ipairs { "<x>:tanh():exp()", "(<x>:abs() + 0.5):log()", "(<x>:abs() + 0.1):sqrt()",
     "(<x>:square() + 1):rsqrt()", "(<x>:abs() + 0.5):reciprocal()", "<x>:clamp(-0.5, 1.5)",
