@@ -1,9 +1,35 @@
 #include <redco/thread_without_signals.h>
 
+#include <c10/core/Device.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
+
 #include <csignal>
 #include <utility>
+#include <vector>
 
 namespace redco {
+
+namespace {
+
+// A thread begins with GPU 0, whatever the one that starts it has chosen.
+std::vector<c10::Device> current_devices() {
+  std::vector<c10::Device> devices;
+  for (const auto& each : c10::impl::device_guard_impl_registry) {
+    const c10::impl::DeviceGuardImplInterface* guard = each.load();
+    if (guard == nullptr) continue;
+    try {
+      c10::Device current = guard->getDevice();
+      if (current.index() > 0) devices.push_back(current);
+    } catch (const c10::Error&) {
+      // There is no driver for it.
+    }
+  }
+  return devices;
+}
+
+}  // namespace
 
 std::thread thread_without_signals(std::function<void()> body) {
   // A thread begins with what is blocked where it is started.
@@ -18,7 +44,10 @@ std::thread thread_without_signals(std::function<void()> body) {
     ~Blocked() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
     sigset_t before;
   } blocked;
-  return std::thread(std::move(body));
+  return std::thread([body = std::move(body), devices = current_devices()] {
+    for (c10::Device each : devices) c10::impl::VirtualGuardImpl(each.type()).setDevice(each);
+    body();
+  });
 }
 
 }  // namespace redco
