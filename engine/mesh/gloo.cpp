@@ -58,10 +58,10 @@ Backend make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, in
   // Work that waits in vain must never fail by itself: who waits for it has a limit of its own, and
   // Gloo would close the connections of others with those of its own.
   gloo->setTimeout(std::chrono::hours(24 * 365));
-  return {.c10d = gloo,
-          .has_reduce_scatter = false,
-          .runs_on_stream = false,
-          .expect = [gloo](uint64_t digest) { gloo->expect(digest); }};
+  Backend backend;
+  backend.c10d = gloo;
+  backend.expect = [gloo](uint64_t digest) { gloo->expect(digest); };
+  return backend;
 }
 
 }  // namespace redco

@@ -3,17 +3,17 @@
 #include "c10d_group.h"
 #include "connection.h"
 #include "gloo.h"
-#include "nccl.h"
+#include "host_group.h"
 #include "peers.h"
 #include "single.h"
 #include "spmd_log.h"
 
-#include <redco/cuda.h>
 #include <redco/error.h>
 #include <redco/notices.h>
 #include <redco/run_store.h>
 #include <redco/thread_without_signals.h>
 
+#include <cstdlib>
 #include <functional>
 #include <future>
 #include <map>
@@ -106,15 +106,28 @@ Backend connect_watched(std::function<Backend()> connect, Peers& peers,
   return backend.get();
 }
 
+// Whether the collectives of devices run on the host, by Gloo.
+bool run_on_host() {
+  const char* set = std::getenv(collectives_variable);
+  std::string name = set == nullptr || *set == '\0' ? "nccl" : set;
+  if (name != "gloo" && name != "nccl")
+    throw UsageError(std::string(collectives_variable) + " = " + name +
+                     ": the collectives of GPUs run by \"nccl\" or \"gloo\"");
+  return name == "gloo";
+}
+
 c10::Device device_of(const MeshOptions& options) {
   if (options.device_type == c10::kCPU) return c10::kCPU;
-  return use_gpu_of(options.processes.local_rank, options.processes.local_size);
+  return device_backend(options.device_type)
+      .use_device(options.processes.local_rank, options.processes.local_size, run_on_host());
 }
 
 class Grid : public Mesh, Connection::Lines {
  public:
   explicit Grid(const MeshOptions& options)
-      : processes_(options.processes), device_(device_of(options)) {
+      : processes_(options.processes),
+        device_(device_of(options)),
+        is_on_host_(device_.is_cpu() || run_on_host()) {
     auto [n, rank] = std::pair(processes_.size, processes_.rank);
     int64_t mp_size = options.n_model_shards, dp_size = n / mp_size;
     if (n == 1) {
@@ -142,9 +155,14 @@ class Grid : public Mesh, Connection::Lines {
       auto connect = [this](GroupParts& unconnected) { this->connect(unconnected); };
       return lines_.emplace_back(std::make_shared<GroupLine>(std::move(parts), connect));
     };
+    auto make_group = [&](const std::shared_ptr<GroupLine>& line) {
+      auto group = make_c10d_group(line);
+      return is_on_host_ && !device_.is_cpu() ? make_host_group(std::move(group))
+                                              : std::move(group);
+    };
     auto add = [&](const std::string& name, int64_t first, int64_t step, int64_t size) {
       groups_.push_back(size == 1 ? make_single(name)
-                                  : make_c10d_group(add_line(name, first, step, size)));
+                                  : make_group(add_line(name, first, step, size)));
     };
     add("dp", mp_index, mp_size, dp_size);
     add("mp", dp_index * mp_size, 1, mp_size);
@@ -186,20 +204,16 @@ class Grid : public Mesh, Connection::Lines {
     // The group's own limit comes first: it can say who is missing.
     auto timeout = parts.timeout + std::chrono::minutes(1);
     auto connect = [client = std::move(client), store, rank = parts.rank, size, timeout,
-                    processes = processes_, device = device_]() mutable {
+                    processes = processes_, device = device_, is_on_host = is_on_host_]() mutable {
       auto used = std::move(client);  // until it is done, and no longer
-      if (device.is_cuda()) return make_nccl({store, rank, size, timeout, device});
+      if (!is_on_host)
+        return device_backend(device.type()).connect({store, rank, size, timeout, device});
       return make_gloo(store, rank, size, timeout, processes.store_address,
                        processes.local_size == processes.size);
     };
     Backend backend = connect_watched(std::move(connect), *parts.peers, parts.processes);
     // What runs on a GPU waits for its peers without end, and holds up all that follows.
-    if (backend.runs_on_stream) {
-      c10::weak_intrusive_ptr<c10d::Backend> running(backend.c10d);
-      parts.peers->on_failure([running] {
-        if (auto alive = running.lock()) alive->abort();
-      });
-    }
+    if (backend.runs_on_stream) parts.peers->on_failure(backend.aborter());
     return backend;
   }
 
@@ -213,6 +227,7 @@ class Grid : public Mesh, Connection::Lines {
 
   Processes processes_;
   c10::Device device_;
+  bool is_on_host_;                   // whether collectives run there
   Connection* connection_ = nullptr;  // null: one process needs none
   std::string name_;                  // of its part of the store
   std::mutex mutex_;

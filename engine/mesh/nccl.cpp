@@ -3,15 +3,21 @@
 
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
+#include <cstdlib>
+#include <string>
+
 extern "C" __attribute__((visibility("default"))) void redco_connect_nccl(
-    const redco::NcclRequest& request, redco::Backend& result) {
+    const redco::DeviceRequest& request, redco::Backend& result) {
   c10::cuda::set_device(request.device.index());
+  // c10d's watchdog ends the whole process when a connection breaks. Ours says first who failed.
+  setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", std::to_string(c10d::CleanUpOnly).c_str(), 0);
   auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = request.timeout;
   auto nccl = c10::make_intrusive<c10d::ProcessGroupNCCL>(
       request.store, static_cast<int>(request.rank), static_cast<int>(request.size), options);
   nccl->eagerConnectSingleDevice(request.device);
-  result = {.c10d = nccl, .has_reduce_scatter = true, .runs_on_stream = true};
+  result.c10d = nccl;
+  result.has_reduce_scatter = result.runs_on_stream = true;
 }
 
 static_assert(std::is_same_v<decltype(&redco_connect_nccl), redco::NcclEntry>);

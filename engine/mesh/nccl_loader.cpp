@@ -30,7 +30,7 @@ NcclEntry load() {
 
 }  // namespace
 
-Backend make_nccl(const NcclRequest& request) {
+Backend make_nccl(const DeviceRequest& request) {
   static const NcclEntry entry = load();
   Backend backend;
   entry(request, backend);

@@ -51,6 +51,10 @@ constexpr const char* launcher_store_variable = "REDCO_LAUNCHER_STORE";
 /// together, and where two of these contradict each other.
 REDCO_API Processes find_processes(const ProcessOptions& options = {});
 
+/// "gloo": collectives of tensors on GPUs are run on the CPUs by Gloo, which copies them there and
+/// back. That is slower than NCCL, but several processes can share a GPU. "nccl", the default.
+constexpr const char* collectives_variable = "REDCO_COLLECTIVES";
+
 struct MeshOptions {
   Processes processes = {};
   int64_t n_model_shards = 1;
