@@ -1,5 +1,7 @@
 #include "c10d_group.h"
 
+#include "await.h"
+#include "device_wait.h"
 #include "spmd_log.h"
 
 #include <redco/error.h>
@@ -19,7 +21,6 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
-#include <sstream>
 #include <thread>
 #include <utility>
 
@@ -29,52 +30,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
-
-// Whether the work has ended, once it has or the time is up. Throws what it failed with.
-bool has_ended(c10d::Work& work, milliseconds time) {
-  try {
-    work.wait(time);
-    return true;
-  } catch (const std::exception&) {
-    if (!work.isCompleted()) return false;  // only the time was up
-  }
-  work.wait();
-  return true;
-}
-
-// Falling asleep and waking up take longer than a small collective: for as long as one takes its
-// end is looked for without. Not longer, for that keeps the cores from the threads that send and
-// receive.
-void look_for_end(c10d::Work& work) {
-  auto until = steady_clock::now() + std::chrono::microseconds(200);
-  while (!work.isCompleted() && steady_clock::now() < until) std::this_thread::yield();
-}
-
-std::string seconds(milliseconds time) {
-  std::ostringstream text;
-  text << static_cast<double>(time.count()) / 1000 << " s";
-  return text.str();
-}
-
-// "process 2", "processes 0, 3"
-std::string processes_text(const std::vector<int64_t>& ranks) {
-  std::string text = ranks.size() == 1 ? "process " : "processes ";
-  for (size_t i = 0; i < ranks.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
-  return text;
-}
-
-// A backend notices first that a connection broke; who failed, and of what, is known soon after.
-[[noreturn]] void explain(const What& what, const std::string& cause, int64_t number,
-                          const GroupParts& group) {
-  auto until = steady_clock::now() + Peers::patience + std::chrono::seconds(2);
-  while (steady_clock::now() < until) {
-    check_interrupt();
-    group.peers->check(what, group.processes);
-    group.peers->check_started(what, group.number, number, group.processes);
-    std::this_thread::sleep_for(Peers::look_around);
-  }
-  fail(what(), " failed: ", cause);
-}
 
 // Any contiguous tensor as bytes: moving needs no more, and backends lack some types. One of a
 // single element may have any stride, which a view keeps.
@@ -141,32 +96,19 @@ struct Label {
   }
 };
 
-thread_local steady_clock::duration time_in_collectives{};
-
-// Adds the time it lives.
-struct InCollective {
-  steady_clock::time_point from = steady_clock::now();
-  ~InCollective() { time_in_collectives += steady_clock::now() - from; }
-};
-
 using Work = c10::intrusive_ptr<c10d::Work>;
 using Finish = std::function<at::Tensor()>;
 
 // One collective, from its start to its wait.
 class Call : public Pending {
  public:
-  Call(std::shared_ptr<const GroupParts> group, Label label, int64_t number, Work work,
-       Finish finish)
-      : group_(std::move(group)),
-        label_(std::move(label)),
-        number_(number),
-        work_(std::move(work)),
-        finish_(std::move(finish)) {}
+  Call(Group::Kind kind, Started started, Finish finish)
+      : kind_(kind), started_(std::move(started)), finish_(std::move(finish)) {}
   // The memory that a GPU still writes to must not be given away.
   ~Call() override {
-    if (!work_ || !group_->backend.runs_on_stream) return;
+    if (!started_.work || !started_.group->backend.runs_on_stream) return;
     try {
-      work_->wait();
+      started_.work->wait();
     } catch (const std::exception&) {
       // It has ended, with an error.
     }
@@ -176,22 +118,18 @@ class Call : public Pending {
 
   at::Tensor wait() override {
     if (finish_) {
-      RECORD_USER_SCOPE(Group::name(label_.kind));
-      if (work_)
-        await(
-            *work_, [this] { return label_.text(*group_); }, number_, *group_);
+      RECORD_USER_SCOPE(Group::name(kind_));
+      if (started_.work) await(started_);
       at::NoGradGuard no_grad;
       result_ = std::exchange(finish_, nullptr)();
-      work_.reset();
+      started_.work.reset();
     }
     return result_;
   }
 
  private:
-  std::shared_ptr<const GroupParts> group_;
-  Label label_;
-  int64_t number_;
-  Work work_;  // null: there is nothing to move
+  Group::Kind kind_;
+  Started started_;  // without work: there is nothing to move
   Finish finish_;
   at::Tensor result_;
 };
@@ -276,10 +214,12 @@ Label C10dGroup::announce(Kind kind, const at::Tensor& tensor, const at::Tensor&
 
 std::unique_ptr<Pending> C10dGroup::started(Label label, Work work, Finish finish) {
   auto parts = line_->parts();
-  if (work) line_->add(work);
+  Group::Kind kind = label.kind;
   int64_t number = parts->peers->count(parts->number);
-  return std::make_unique<Call>(std::move(parts), std::move(label), number, std::move(work),
-                                std::move(finish));
+  What what = [label = std::move(label), parts] { return label.text(*parts); };
+  Started started{std::move(parts), std::move(what), number, std::move(work)};
+  if (started.work) line_->add(started);
+  return std::make_unique<Call>(kind, std::move(started), std::move(finish));
 }
 
 // Keeps a backend as it is until the process ends.
@@ -375,45 +315,6 @@ std::unique_ptr<Pending> C10dGroup::start_reduce_scatter(at::Tensor tensor, Redu
 
 }  // namespace
 
-double seconds_in_collectives() {
-  return std::chrono::duration<double>(time_in_collectives).count();
-}
-
-void await(c10d::Work& work, const What& what, int64_t number, const GroupParts& group) {
-  if (group.backend.runs_on_stream) {
-    group.peers->check(what, {});
-    work.wait();
-    return;
-  }
-  InCollective in_collective;
-  if (group.has_core) look_for_end(work);
-  auto until_suspicion = milliseconds(1000);
-  while (true) {
-    try {
-      if (has_ended(work, Peers::look_around)) return;
-    } catch (const c10::Error& error) {
-      explain(what, error.what_without_backtrace(), number, group);
-    } catch (const std::exception& error) {
-      explain(what, error.what(), number, group);
-    }
-    check_interrupt();
-    group.peers->check(what, group.processes);
-    group.peers->check_started(what, group.number, number, group.processes);
-    auto waited = steady_clock::now() - in_collective.from;
-    if (waited >= milliseconds(300) && waited < milliseconds(1500)) group.peers->exchange_now();
-    if (waited >= until_suspicion) {
-      group.peers->compare_logs();
-      until_suspicion *= 2;
-    }
-    if (waited < group.timeout) continue;
-    auto late = group.peers->behind(group.number, number, group.processes);
-    fail(what(), " did not end within ", seconds(group.timeout),
-         late.empty() ? "; all processes have started it"
-                      : "; " + processes_text(late) + (late.size() == 1 ? " has" : " have") +
-                            " not started it");
-  }
-}
-
 std::shared_ptr<const GroupParts> GroupLine::parts() {
   std::lock_guard lock(mutex_);
   if (!connected_) {
@@ -424,15 +325,24 @@ std::shared_ptr<const GroupParts> GroupLine::parts() {
   return connected_;
 }
 
-void GroupLine::add(const Work& work) {
+void GroupLine::add(const Started& started) {
   std::lock_guard lock(mutex_);
-  std::erase_if(in_flight_, [](const Work& each) { return each->isCompleted(); });
-  in_flight_.push_back(work);
+  if (started.group->backend.runs_on_stream) {
+    watch_host_reads();
+    newest_.set(started);
+    in_flight_.clear();
+  } else {
+    std::erase_if(in_flight_, [](const Work& each) { return each->isCompleted(); });
+  }
+  in_flight_.push_back(started.work);
 }
 
 void GroupLine::disconnect() {
   std::lock_guard lock(mutex_);
   in_flight_.clear();
+  newest_.clear();
+  // What waits on a stream holds up all that follows there.
+  if (connected_ && connected_->backend.runs_on_stream) connected_->backend.abort();
   // Its work may wait for processes that have yet to get here, or for none after they diverged; and
   // Gloo closes sockets of the connection that is made meanwhile when an old one ends.
   if (connected_) leave(connected_->backend);

@@ -164,7 +164,11 @@ bool Trainer::Fit::train_epoch(const Dataset& examples, const std::string& desc)
     progress->advance(0, shown_);
   } catch (...) {
     // The log ends with the last step that was done, whatever stopped the next one.
-    if (running_) deployer_.log_metrics(running_->metrics.read(), running_->metrics.step());
+    try {
+      if (running_) deployer_.log_metrics(running_->metrics.read(), running_->metrics.step());
+    } catch (const std::exception&) {
+      // It was not done either, for the same reason.
+    }
     throw;
   }
   return run_.n_examples >= examples.size && !is_restored_;

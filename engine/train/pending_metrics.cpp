@@ -1,5 +1,7 @@
 #include "pending_metrics.h"
 
+#include "../mesh/device_wait.h"
+
 #include <redco/error.h>
 #include <redco/sharding.h>
 
@@ -39,7 +41,7 @@ PendingMetrics::PendingMetrics(int64_t step, const Tree& metrics, bool is_left_o
 
 const std::map<std::string, double>& PendingMetrics::read() {
   if (copied_) {
-    copied_->synchronize();
+    wait_for(*copied_);
     copied_.reset();
     for (size_t i = 0; i < names_.size(); ++i)
       numbers_[names_[i]] = copies_[int64_t(i)].item<double>();

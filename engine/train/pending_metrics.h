@@ -1,5 +1,6 @@
 #pragma once
 
+#include <redco/export.h>
 #include <redco/tree.h>
 
 #include <c10/core/Event.h>
@@ -13,7 +14,7 @@ namespace redco {
 
 /// The metrics of one step on their way to the host. Making it starts the copy of device tensors
 /// and waits for nothing; `read`, called when later work is under way, waits for that copy alone.
-class PendingMetrics {
+class REDCO_API PendingMetrics {
  public:
   /// `metrics`: a dictionary of numbers and of tensors with one element. Throws Error for others.
   /// `is_left_out`: whether the step was, because of its gradients.
