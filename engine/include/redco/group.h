@@ -20,6 +20,7 @@ class REDCO_API Pending {
   virtual ~Pending() = default;
   /// Returns the result. Throws Error, which names the collective and the process, when one of the
   /// run failed, is gone, strayed or did not join in time; Interrupted after request_interrupt.
+  /// On a GPU it returns at once. Operators that read the result on the host throw the same errors.
   virtual at::Tensor wait() = 0;
 };
 
