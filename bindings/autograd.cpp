@@ -1,4 +1,5 @@
 #include "arguments.h"
+#include "collector.h"
 #include "context.h"
 #include "registry.h"
 #include "tensor.h"
@@ -7,6 +8,7 @@
 
 #include <redco/autocast.h>
 #include <redco/error.h>
+#include <redco/recomputing.h>
 
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -88,6 +90,8 @@ int backward(lua_State* L) {
   require(gradient != nullptr || self.numel() == 1,
           "Tensor:backward: only a tensor of one element needs no `gradient`; this one is ",
           described(self));
+  BackwardOnThisThread on_this_thread;
+  collect_before_backward(L);
   torch::autograd::backward({self}, gradients, options.retain_graph, options.create_graph);
   return 0;
 }
@@ -102,6 +106,8 @@ int grad(lua_State* L) {
     require(outputs[i].numel() == 1 || i < options.grad_outputs.size(),
             "torch.autograd.grad: only an output of one element needs no `grad_outputs`; output ",
             i + 1, " is ", described(outputs[i]));
+  BackwardOnThisThread on_this_thread;
+  collect_before_backward(L);
   variable_list gradients =
       torch::autograd::grad(outputs, inputs, options.grad_outputs, options.retain_graph,
                             options.create_graph, /*allow_unused=*/true);

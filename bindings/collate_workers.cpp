@@ -1,5 +1,6 @@
 #include "collate_workers.h"
 
+#include "collector.h"
 #include "copy_value.h"
 #include "tensor.h"
 
@@ -107,10 +108,9 @@ class CollateWorkers::Batches {
     wait_for(*batch);
     if (batch->error) std::rethrow_exception(batch->error);
     // The worker's collector has counted its memory; here it is garbage once more.
-    int64_t bytes = 0;
     for (const auto& [path, tensor] : named_tensors(batch->tree))
-      bytes += static_cast<int64_t>(tensor.nbytes());
-    count_tensor_bytes(examples_.value().state(), bytes);
+      count_tensor_bytes(examples_.value().state(), tensor.device(),
+                         static_cast<int64_t>(tensor.nbytes()));
     return std::move(batch->tree);
   }
 

@@ -65,8 +65,12 @@ struct Context : std::enable_shared_from_this<Context> {
   std::atomic<bool> interrupted = false;
   /// Which thread runs the engine, or did last.
   std::atomic<std::thread::id> thread;
-  /// Bytes of tensors made since the collector last worked for them.
-  int64_t debt = 0;
+  /// Bytes of tensors made since the collector last worked for them; see collector.h.
+  struct {
+    int64_t cpu = 0;
+    int64_t gpu = 0;
+    int64_t gpu_uncollected = 0;  ///< since collect_before_backward last collected
+  } tensor_debt;
   /// What is known of the newest error beyond its message: errors stay plain strings for Lua, so
   /// that `pcall` and string functions work on them.
   struct {

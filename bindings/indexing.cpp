@@ -1,3 +1,4 @@
+#include "collector.h"
 #include "context.h"
 #include "tensor.h"
 #include "torch.h"
@@ -160,7 +161,9 @@ int index_tensor(lua_State* L) {
   }
   std::vector<TensorIndex> indices = check_indices(L, 2);
   check_fit(self, indices);
-  push_tensor(L, with_context(self, [&] { return self.index(indices); }));
+  push_tensor(L, with_context(self, [&] {
+                return with_memory_retry(L, [&] { return self.index(indices); });
+              }));
   return 1;
 }
 

@@ -1,6 +1,7 @@
 #include "modules.h"
 
 #include "checkpoint.h"
+#include "collector.h"
 #include "context.h"
 #include "data_files.h"
 #include "decoders.h"
@@ -85,16 +86,19 @@ int try_call(lua_State* L) {
 
 int linear_layer(lua_State* L) {
   at::Tensor bias = lua_isnoneornil(L, 3) ? at::Tensor() : check_tensor(L, 3);
-  push_tensor(L, linear(check_tensor(L, 1), check_tensor(L, 2), bias));
+  push_tensor(L, with_memory_retry(
+                     L, [&] { return linear(check_tensor(L, 1), check_tensor(L, 2), bias); }));
   return 1;
 }
 
 int fused_linear_cross_entropy(lua_State* L) {
   std::optional<at::Tensor> bias;
   if (!lua_isnoneornil(L, 6)) bias = check_tensor(L, 6);
-  push_tensor(
-      L, linear_cross_entropy(check_tensor(L, 1), check_tensor(L, 2), check_tensor(L, 3),
-                              check_integer(L, 4, "ignore_index"), luaL_checknumber(L, 5), bias));
+  push_tensor(L, with_memory_retry(L, [&] {
+                return linear_cross_entropy(check_tensor(L, 1), check_tensor(L, 2),
+                                            check_tensor(L, 3), check_integer(L, 4, "ignore_index"),
+                                            luaL_checknumber(L, 5), bias);
+              }));
   return 1;
 }
 

@@ -1,6 +1,7 @@
 #include "operators.h"
 
 #include "allowed_operators.h"
+#include "collector.h"
 #include "context.h"
 #include "operator_checks.h"
 #include "tensor.h"

@@ -1,14 +1,11 @@
 #include "tensor.h"
 
+#include "collector.h"
 #include "context.h"
 #include "values.h"
 
 #include <redco/sharding.h>
 
-#include <c10/util/Exception.h>
-
-#include <algorithm>
-#include <cstring>
 #include <new>
 
 namespace redco::lua {
@@ -56,7 +53,7 @@ void push_tensor(lua_State* L, at::Tensor tensor, int64_t fresh_bytes) {
     lua_pushnil(L);
     return;
   }
-  if (fresh_bytes > 0) count_tensor_bytes(L, fresh_bytes);
+  if (fresh_bytes > 0) count_tensor_bytes(L, tensor.device(), fresh_bytes);
   push_box(L, tensor_tag, slot_tensor_metatable, std::move(tensor));
 }
 
@@ -84,28 +81,6 @@ void push_generator(lua_State* L, at::Generator generator) {
 
 at::Generator* test_generator(lua_State* L, int index) {
   return test_box<at::Generator>(L, index, generator_tag);
-}
-
-void count_tensor_bytes(lua_State* L, int64_t bytes) {
-  constexpr int64_t quantum = 1 << 20;
-  Context& ctx = context(L);
-  ctx.debt += bytes;
-  if (ctx.debt < quantum) return;
-  // A cycle of the collector walks the whole Lua heap. It is spread over an allowance of tensor
-  // bytes: at least 8 MB, which a cache may hold, and more for a large heap, or walking it would
-  // cost more than it frees.
-  int64_t heap_kb = lua_gc(L, LUA_GCCOUNT, 0);
-  int64_t allowance = std::max<int64_t>(int64_t{8} << 20, heap_kb * 1024 * 8);
-  double step_kb = static_cast<double>(heap_kb) *
-                   (static_cast<double>(ctx.debt) / static_cast<double>(allowance));
-  ctx.debt = 0;
-  lua_gc(L, LUA_GCSTEP, static_cast<int>(std::clamp(step_kb, 1.0, 1e9)));
-}
-
-bool is_out_of_memory(const std::exception& error) {
-  return dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
-         std::strstr(error.what(), "DefaultCPUAllocator: can't allocate memory") != nullptr ||
-         std::strstr(error.what(), "DefaultCPUAllocator: not enough memory") != nullptr;
 }
 
 }  // namespace redco::lua

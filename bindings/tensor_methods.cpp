@@ -1,3 +1,4 @@
+#include "collector.h"
 #include "context.h"
 #include "operators.h"
 #include "registry.h"
@@ -165,7 +166,7 @@ int move(lua_State* L) {
 
 template <c10::ScalarType dtype>
 int cast(lua_State* L) {
-  push_tensor(L, check_tensor(L, 1).to(dtype));
+  push_tensor(L, with_memory_retry(L, [&] { return check_tensor(L, 1).to(dtype); }));
   return 1;
 }
 

@@ -3,6 +3,7 @@
 
 #include "arguments.h"
 #include "callbacks.h"
+#include "collector.h"
 #include "object.h"
 #include "optim.h"
 #include "plain_tree.h"
@@ -79,7 +80,9 @@ LossFn make_loss_fn(const Ref& function, const Ref& apply_fn) {
       require(loss != nullptr && loss->numel() == 1,
               "loss_fn: expected a tensor of one element to be returned, got ",
               described(L, lua_gettop(L) - 1));
-      return {*loss, check_weight(L, lua_gettop(L))};
+      Loss result{*loss, check_weight(L, lua_gettop(L))};
+      if (is_training) collect_before_backward(L);
+      return result;
     });
   };
 }
@@ -96,7 +99,9 @@ int defaults_value_and_grad(lua_State* L) {
       function.push();
       push_tree(state, params);
       call(state, 1, 1);
-      return check_tensor(state, lua_gettop(state));
+      at::Tensor value = check_tensor(state, lua_gettop(state));
+      collect_before_backward(state);
+      return value;
     });
   });
   push_tensor(L, result.value);

@@ -2,6 +2,7 @@
 #include "weights.h"
 
 #include "arguments.h"
+#include "collector.h"
 #include "context.h"
 #include "object.h"
 #include "registry.h"

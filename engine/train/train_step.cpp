@@ -14,6 +14,7 @@
 
 #include <redco/error.h>
 #include <redco/random.h>
+#include <redco/recomputing.h>
 #include <redco/sharding.h>
 
 #include <ATen/TensorOperators.h>
@@ -24,7 +25,6 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/where.h>
 #include <ATen/record_function.h>
-#include <c10/core/AutogradState.h>
 #include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -36,19 +36,6 @@ namespace redco {
 namespace {
 
 constexpr uint64_t train_stream = 1;
-
-// A loss_fn may recompute parts of itself in backward, in Lua: that has to be on this thread.
-class BackwardOnThisThread {
- public:
-  BackwardOnThisThread() : was_(state().get_multithreading_enabled()) {
-    state().set_multithreading_enabled(false);
-  }
-  ~BackwardOnThisThread() { state().set_multithreading_enabled(was_); }
-
- private:
-  static c10::AutogradState& state() { return c10::AutogradState::get_tls_state(); }
-  bool was_;
-};
 
 void check_loss(const at::Tensor& loss) {
   require(loss.defined(), "loss_fn returned no loss");

@@ -149,6 +149,36 @@ test("an error does not keep what was made before it", function()
   assert(settled_mb() - before < 4, "MB left: " .. settled_mb() - before)
 end)
 
+--- How many cycles of the collector f takes: each finalizes what is garbage then.
+local function cycles(f)
+  local n, is_counting = 0, true
+  local function arm()
+    getmetatable(newproxy(true)).__gc = function()
+      n = n + 1
+      if is_counting then arm() end
+    end
+  end
+  collectgarbage()
+  collectgarbage "stop" -- it works for tensors all the same
+  arm()
+  f()
+  is_counting = false
+  collectgarbage "restart"
+  return n
+end
+
+testing.test("the collector works for memory of the CPU, not for meta tensors and views", function()
+  local function repeated(n, f) return function() for _ = 1, n do f() end end end
+  local meta, base = torch.empty({ 16 * MB }, { device = "meta" }), torch.empty(16 * MB)
+  expect_equal(cycles(repeated(1000, function() meta:add(1) end)), 0)
+  expect_equal(cycles(repeated(1000, function() base:view { 2, -1 } end)), 0)
+  expect_equal(cycles(repeated(1000, function() base:narrow(0, 1, 5) end)), 0)
+  expect_equal(cycles(repeated(1000, function() torch.empty(16) end)), 0)
+  -- More than a cycle is due for each: it ends the running one.
+  local MB_due = math.max(8, collectgarbage "count" / 1024 * 8)
+  expect_equal(cycles(repeated(20, function() torch.empty(2 * MB_due * MB) end)), 20)
+end)
+
 testing.test("a tensor that only others refer to stays valid", function()
   local view, address
   do
