@@ -1,4 +1,5 @@
 #include "context.h"
+#include "levels.h"
 #include "registry.h"
 #include "tensor.h"
 #include "torch.h"
@@ -15,6 +16,7 @@
 #include <cstdint>
 #include <cstring>
 #include <iterator>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -220,6 +222,7 @@ int tensor(lua_State* L) {
   Options options = check_options(L, 2);
   at::Tensor result;
   c10::ScalarType inferred;
+  std::optional<OutsideOfLevels> outside_of_levels;
   if (at::Tensor* source = test_tensor(L, 1)) {
     result = source->detach().clone();
     inferred = result.scalar_type();
@@ -227,6 +230,8 @@ int tensor(lua_State* L) {
     result = stack_list(L, 1).detach();
     inferred = result.scalar_type();
   } else {
+    // Numbers depend on no level of vmap or grad: their tensor may be kept for later.
+    outside_of_levels.emplace();
     Nested nested;
     walk(L, 1, 0, nested, true);
     if (options.dtype) check_range(nested, *options.dtype);

@@ -1,5 +1,6 @@
 #include "collector.h"
 #include "context.h"
+#include "levels.h"
 #include "operators.h"
 #include "registry.h"
 #include "sharding.h"
@@ -10,12 +11,15 @@
 #include <redco/error.h>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/functorch/BatchedTensorImpl.h>
+#include <ATen/functorch/TensorWrapper.h>
 #include <ATen/ops/detach.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/le.h>
 #include <ATen/ops/lt.h>
 
 #include <cmath>
+#include <optional>
 
 namespace redco::lua {
 
@@ -46,7 +50,13 @@ void push_nested(lua_State* L, const at::Tensor& tensor, const T* data, int64_t 
 
 template <class T, class Push>
 void push_list(lua_State* L, const at::Tensor& tensor, c10::ScalarType dtype, const Push& push) {
-  at::Tensor values = readable(tensor, "Tensor:tolist").detach().resolve_neg().to(c10::kCPU, dtype);
+  at::Tensor values = readable(tensor, "Tensor:tolist");
+  std::optional<OutsideOfLevels> outside_of_levels;
+  while (auto* wrapper = at::functorch::maybeGetTensorWrapper(values)) {
+    values = wrapper->value();
+    if (!at::functorch::isBatchedTensor(values)) outside_of_levels.emplace();
+  }
+  values = values.detach().resolve_neg().to(c10::kCPU, dtype);
   const T* data = values.const_data_ptr<T>();
   if (values.dim() == 0)
     push(*data);

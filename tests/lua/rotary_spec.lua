@@ -99,6 +99,102 @@ test("angles are positions times frequencies; kinds by length count tokens", fun
   expect_angles({ position_ids = torch.tensor { { 7, 8 } } }, {}, 2, 9, { { 7, 8 } })
 end)
 
+-- Every kind, for heads of 8 elements and texts of at most 4 tokens in the training.
+local function every_kind()
+  local short, long = { 1, 1.1, 1.2, 1.3 }, { 2, 2.1, 2.2, 2.3 }
+  local all = {}
+  for _, scaling in ipairs { {}, { rope_type = "linear", factor = 2 },
+    { rope_type = "dynamic", factor = 2 }, { rope_type = "yarn", factor = 4 },
+    { rope_type = "llama3", factor = 8, low_freq_factor = 1, high_freq_factor = 4,
+      original_max_position_embeddings = 4 },
+    { rope_type = "longrope", factor = 4, short_factor = short, long_factor = long } } do
+    all[#all + 1] = settings_of { head_dim = 8, max_position_embeddings = 4,
+      rope_scaling = scaling.rope_type and scaling }
+  end
+  return all
+end
+
+-- The angles of these positions by the frequencies for a text of n_tokens.
+local function angles_of(r, positions, n_tokens, dtype)
+  local list, factor = rotary.frequencies(r, n_tokens)
+  local angles = (positions:float():unsqueeze(-1) * torch.tensor(list, { dtype = "float32" }))
+    :unsqueeze(1)
+  return (angles:cos() * factor):to(dtype), (angles:sin() * factor):to(dtype)
+end
+
+test("what is kept of the frequencies changes no bit, whatever was asked for before", function()
+  local mask = torch.tensor { { 0, 1, 1, 1, 1, 1 }, { 1, 1, 0, 0, 0, 0 } }
+  local texts = {
+    { {}, {}, 3, 3 }, { {}, {}, 4, 4 }, { {}, {}, 5, 5 }, { {}, {}, 9, 9 }, { {}, {}, 3, 3 },
+    { {}, { cache = { length = 6 } }, 1, 7 }, { {}, { cache = { length = 2 } }, 1, 3 },
+    { { attention_mask = mask }, {}, 6, 5 },
+    { { attention_mask = mask:narrow(1, 0, 4) }, {}, 4, 3 },
+    { { position_ids = torch.tensor { { 20, 21 } } }, {}, 2, 22 },
+  }
+  for _, r in ipairs(every_kind()) do
+    for _, text in ipairs(texts) do
+      local inputs, options, length, n_tokens = unpack(text)
+      for _, dtype in ipairs { "float32", "bfloat16", "float64" } do
+        local x = torch.ones({ 2, length, 8 }, { dtype = dtype })
+        local cos, sin = rotary.angles(r, inputs, options, x)
+        local positions = require "redco.models.blocks".position_ids(inputs, options, x)
+        local expected_cos, expected_sin = angles_of(r, positions, n_tokens, dtype)
+        assert(cos == expected_cos and sin == expected_sin, r.rope_type .. " " .. n_tokens)
+      end
+    end
+  end
+end)
+
+test("frequencies are copied to a device once, positions are read where they must be", function()
+  local n_copies, n_reads, copy_list, read = 0, 0, torch.tensor, torch.Tensor.item
+  local function counted(f)
+    n_copies, n_reads = 0, 0
+    rawset(torch, "tensor", function(...) n_copies = n_copies + 1 return copy_list(...) end)
+    torch.Tensor.item = function(...) n_reads = n_reads + 1 return read(...) end
+    local ok, message = pcall(f)
+    rawset(torch, "tensor", copy_list)
+    torch.Tensor.item = read
+    assert(ok, message)
+    return n_copies
+  end
+  local short, long = torch.ones { 1, 3, 8 }, torch.ones { 1, 6, 8 }
+  local some = torch.ones { 1, 6 }
+  for _, r in ipairs(every_kind()) do
+    local by_length = r.rope_type == "dynamic" or r.rope_type == "longrope"
+    expect_equal(counted(function() rotary.angles(r, {}, {}, short) end), 1)
+    expect_equal(counted(function()
+      for _ = 1, 5 do rotary.angles(r, {}, {}, short) end
+      rotary.angles(r, { attention_mask = some:narrow(1, 0, 3) }, {}, short:bfloat16())
+    end), 0)
+    expect_equal(n_reads, 0)
+    expect_equal(counted(function()
+      for _ = 1, 5 do rotary.angles(r, {}, {}, long) end
+    end), by_length and 1 or 0)
+    expect_equal(n_reads, 0)
+    expect_equal(counted(function() rotary.angles(r, {}, {}, short:to "meta") end), 1)
+    counted(function() rotary.angles(r, { attention_mask = some }, {}, long) end)
+    expect_equal(n_reads, by_length and 1 or 0)
+  end
+end)
+
+test("angles that were first made inside vmap or grad are right outside, and vice versa", function()
+  for _, r in ipairs(every_kind()) do
+    local x = torch.ones { 2, 5, 8 }
+    local expected = angles_of(r, torch.arange(5):unsqueeze(0), 5, "float32"):squeeze(0)
+    local function cos_of(row)
+      return (rotary.angles(r, {}, {}, row:unsqueeze(0))):squeeze(0) * row:sum():mul(0):add(1)
+    end
+    local function gradient(row)
+      return redco.grad(function(p) return (cos_of(p) * p:sum()):sum() end)(row)
+    end
+    for _ = 1, 2 do
+      assert(redco.vmap(cos_of)(x)[1] == expected)
+      expect_close(redco.vmap(gradient)(x)[1][0], torch.full({ 8 }, expected:sum():item()), 1e-5)
+      assert(cos_of(x[0]) == expected)
+    end
+  end
+end)
+
 test("yarn's attention factor multiplies cos and sin", function()
   local r = settings_of { hidden_size = 8, num_attention_heads = 2, max_position_embeddings = 64,
     rope_scaling = { rope_type = "yarn", factor = 4, attention_factor = 3 } }

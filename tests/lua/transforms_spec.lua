@@ -342,4 +342,18 @@ test("grad of grad goes through attention", function()
   assert(math.abs(along - expected) < 1e-6 * math.abs(expected), along .. " " .. expected)
 end)
 
+test("numbers make plain tensors inside vmap and grad, and lists are made of them there", function()
+  local kept
+  local function f(row)
+    kept = kept or torch.tensor({ 1, 2, 3 }, { dtype = "float32" })
+    local steps = torch.arange(3):float():tolist()
+    return (row * kept):sum() * torch.tensor({ steps[3] }, { dtype = "float32" }):sum()
+  end
+  local rows = torch.ones { 4, 3 }
+  for _ = 1, 2 do
+    expect_close(redco.vmap(redco.grad(f))(rows)[2], { 2, 4, 6 })
+    expect_close(f(rows[0]), torch.tensor(12):float())
+  end
+end)
+
 testing.finish()

@@ -33,7 +33,8 @@ local function partly_divided(r, kept)
 end
 
 -- Of each kind: the settings that it must have; its frequencies for a text of `length` tokens, with
--- what cos and sin are multiplied by, if anything.
+-- what cos and sin are multiplied by, if anything. If they depend on the length, `same_as` is the
+-- least length with the same frequencies.
 local kinds = {}
 
 kinds.default = { needs = {}, frequencies = unscaled }
@@ -43,7 +44,9 @@ kinds.linear = { needs = { "factor" }, frequencies = function(r)
 end }
 
 -- A larger base as the text becomes longer than those of the training.
-kinds.dynamic = { needs = { "factor" }, by_length = true, frequencies = function(r, length)
+kinds.dynamic = { needs = { "factor" }, same_as = function(r, length)
+  return length > r.max_positions and length or 1
+end, frequencies = function(r, length)
   local stretch = r.factor * math.max(length / r.max_positions, 1) - (r.factor - 1)
   return frequencies(r.size, r.theta * stretch ^ (r.size / (r.size - 2)))
 end }
@@ -81,7 +84,11 @@ end }
 -- LongRoPE (Ding et al., 2024): a divisor for each pair, one list for texts as long as those of the
 -- training and one for longer ones.
 kinds.longrope = {
-  needs = { "short_factor", "long_factor" }, by_length = true,
+  needs = { "short_factor", "long_factor" },
+  same_as = function(r, length)
+    local context = r.model_context or r.max_positions
+    return length > context and context + 1 or 1
+  end,
   frequencies = function(r, length)
     local context = r.model_context or r.max_positions
     local list = unscaled(r)
@@ -160,6 +167,7 @@ function rotary.settings(family, c, size)
   -- transformers reads the length of the training texts in two places: longrope in the
   -- configuration itself, the other kinds in rope_scaling.
   r.model_context = c.original_max_position_embeddings
+  r.on_devices = {}
   local kind = kinds[r.rope_type]
   if not kind then
     fail("%s: unknown rope_type '%s'; there are default, dynamic, linear, llama3, longrope, yarn",
@@ -179,12 +187,31 @@ function rotary.frequencies(r, length)
   return list, factor or 1
 end
 
+-- The least length with the frequencies of this text; nil if they depend on none. To read positions
+-- from a GPU waits for its whole work, so they are read only where the sizes leave it open.
+local function length_of(r, inputs, options, x, positions)
+  local same_as = kinds[r.rope_type].same_as
+  if not same_as then return end
+  local longest = not inputs.position_ids and same_as(r, blocks.past(options) + x:size(1))
+  if longest and (longest == 1 or not inputs.attention_mask) then return longest end
+  return same_as(r, positions:max():item() + 1)
+end
+
+-- The frequencies as a tensor [size / 2], and the factor. Made once for each device: a copy of
+-- numbers to a GPU waits for it.
+local function on_device(r, device, length)
+  local kept = r.on_devices[device]
+  if kept and kept.length == length then return kept.steps, kept.factor end
+  local list, factor = rotary.frequencies(r, length)
+  local steps = torch.tensor(list, { dtype = "float32", device = device })
+  r.on_devices[device] = { length = length, steps = steps, factor = factor }
+  return steps, factor
+end
+
 --- cos and sin of the angles of the new tokens x [B, T, ...], each [B or 1, 1, T, size / 2].
 function rotary.angles(r, inputs, options, x)
   local positions = blocks.position_ids(inputs, options, x)
-  local n_tokens = kinds[r.rope_type].by_length and positions:max():item() + 1 or nil
-  local list, factor = rotary.frequencies(r, n_tokens)
-  local steps = torch.tensor(list, { dtype = "float32", device = positions.device })
+  local steps, factor = on_device(r, positions.device, length_of(r, inputs, options, x, positions))
   local angles = (positions:float():unsqueeze(-1) * steps):unsqueeze(1)
   return (angles:cos() * factor):to(x.dtype), (angles:sin() * factor):to(x.dtype)
 end
