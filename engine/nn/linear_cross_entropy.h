@@ -1,5 +1,7 @@
 #pragma once
 
+#include <redco/export.h>
+
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -22,6 +24,9 @@ struct Classes {
 struct Needed {
   bool x, weight, bias;
 };
+
+/// The rows whose logits for `n_classes` classes are held at a time. The last block has fewer.
+REDCO_API int64_t rows_per_block(c10::DeviceType device, int64_t n_classes);
 
 /// What a rank contributes to the summed loss and to its gradients: (loss, of x, of weight, of
 /// bias). The first two are this rank's terms of sums over the ranks that hold the other classes.
