@@ -1,4 +1,5 @@
 // torch.jit: TorchScript modules, the way in for a model that exists nowhere in Lua.
+#include "arguments.h"
 #include "context.h"
 #include "object.h"
 #include "registry.h"
@@ -20,6 +21,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -247,9 +249,18 @@ struct CheckSparse {
 
 int load(lua_State* L) {
   std::string path = luaL_checkstring(L, 1);
+  std::optional<c10::Device> device;
+  if (!lua_isnoneornil(L, 2)) {
+    NamedArguments args(L, 2, "torch.jit.load");
+    auto name = args.optional<std::string>("map_location");
+    args.finish();
+    if (name) device = parse_device(*name);
+    require(!name || device, "torch.jit.load: map_location = \"", name.value_or(""),
+            "\" is no device such as \"cpu\" or \"cuda:0\"");
+  }
   CheckSparse check;
   try {
-    Module module = torch::jit::load(std::make_shared<CheckedFile>(path));
+    Module module = torch::jit::load(std::make_shared<CheckedFile>(path), device);
     push_object(L, std::make_shared<LuaModule>(LuaModule{module, places_in_lists(module)}));
   } catch (const Interrupted&) {
     throw;
@@ -282,10 +293,12 @@ void add_jit(lua_State* L) {
   register_functions(
       L, "torch.jit.",
       {{"load", load,
-        "load(path) -> ScriptModule\n"
+        "load(path, {map_location: string = nil}) -> ScriptModule\n"
         "A TorchScript module that torch.jit.save wrote. `module.params` are its parameters and "
         "buffers by dotted name; `module(params, ...)` calls forward(...) with these in their "
-        "places (nil: its own), so gradients flow to `params`. A damaged file is refused. The code "
+        "places (nil: its own), so gradients flow to `params`. Tensors come to the device they "
+        "were "
+        "saved from, or to `map_location`, such as \"cpu\". A damaged file is refused. The code "
         "in the file runs when it is loaded and called: load only files that you trust."}});
   lua_setfield(L, -2, "jit");
 }

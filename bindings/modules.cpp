@@ -111,6 +111,8 @@ int open_redco(lua_State* L) {
   lua_setfield(L, -2, "nearest");
   lua_pushcfunction(L, try_call);
   lua_setfield(L, -2, "try");
+  lua_pushcfunction(L, without_cudnn_attention);
+  lua_setfield(L, -2, "without_cudnn_attention");
   lua_pushcfunction(L, linear_layer);
   lua_setfield(L, -2, "linear");
   lua_pushcfunction(L, fused_linear_cross_entropy);

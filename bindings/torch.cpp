@@ -8,7 +8,6 @@
 #include "tensor.h"
 #include "values.h"
 
-#include <redco/cuda.h>
 #include <redco/error.h>
 
 #include <ATen/Parallel.h>
@@ -212,16 +211,6 @@ int schemas(lua_State* L) {
   return 2;
 }
 
-int cuda_is_available(lua_State* L) {
-  try {
-    load_cuda();
-    lua_pushboolean(L, 1);
-  } catch (const Error&) {
-    lua_pushboolean(L, 0);
-  }
-  return 1;
-}
-
 int is_tensor(lua_State* L) {
   lua_pushboolean(L, test_tensor(L, 1) != nullptr);
   return 1;
@@ -290,14 +279,8 @@ int open_torch(lua_State* L) {
         "schemas(operator) -> list of strings or nil, full_name\n"
         "The overloads of an ATen operator as LibTorch declares them; it is given by its name or "
         "as the function: torch.schemas(torch.sum)."}});
-  lua_newtable(L);
-  register_value(L, "torch.cuda", "torch.cuda\nThe GPUs of this machine.");
-  register_functions(L, "torch.cuda.",
-                     {{"is_available", cuda_is_available,
-                       "is_available() -> boolean\n"
-                       "Whether tensors can be on a GPU: CUDA's libraries are installed, and there "
-                       "is an NVIDIA GPU with its driver."}});
-  lua_setfield(L, -2, "cuda");
+  add_cuda(L);
+  add_backends(L);
   add_generators(L);
   add_factories(L);
   add_autograd(L);

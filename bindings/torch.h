@@ -26,8 +26,13 @@ void add_autograd(lua_State* L);          // torch.no_grad, torch.autograd
 void add_backward(lua_State* L);          // Tensor:backward
 void add_storage(lua_State* L);           // torch.save, torch.load
 void add_jit(lua_State* L);               // torch.jit
+void add_cuda(lua_State* L);              // torch.cuda
+void add_backends(lua_State* L);          // torch.backends, and switches beside it
 void add_tensor_methods(lua_State* L);    // the table of Tensor's methods
 void add_tensor_operators(lua_State* L);  // the metatable: arithmetic, comparison, #, tostring
+
+/// f(...) without cuDNN's attention, where another fused one is allowed.
+int without_cudnn_attention(lua_State* L);
 
 /// `t[key]` and `t[key] = value` for keys that are no names: integers, lists of indices and
 /// slices, tensors.

@@ -23,7 +23,8 @@ void load_cuda() {
          "; `REDCO_CUDA=1 ./bootstrap` gets what it needs");
   }
   require(at::detail::getCUDAHooks().deviceCount() > 0,
-          "device \"cuda\": there is no NVIDIA GPU, or no driver for it");
+          "device \"cuda\": there is no NVIDIA GPU, or no driver for it; nvidia-smi lists "
+          "both, and CUDA_VISIBLE_DEVICES may hide GPUs");
   loaded = true;
 }
 

@@ -29,10 +29,13 @@ local modules = {
   ["redco.tree"] = "*",
 }
 
--- Of these, what touches files, memory by its address, or the process. Operators have a list of
--- their own, bindings/allowed_operators.cpp.
+-- Of these, what touches files, memory by its address, the process or its GPUs. Operators have a
+-- list of their own, bindings/allowed_operators.cpp.
 local absent = {
-  [torch] = "jit load save set_num_threads",
+  [torch] = "backends jit load save set_float32_matmul_precision set_num_threads "
+    .. "use_deterministic_algorithms",
+  [torch.cuda] = "current_device Event empty_cache get_device_name mem_get_info "
+    .. "reset_peak_memory_stats set_device synchronize",
   [torch.Tensor] = "address data_ptr",
 }
 

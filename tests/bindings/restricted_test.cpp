@@ -241,11 +241,19 @@ TEST_CASE("no function of torch, and no operator that opens files, is forgotten"
     end
     functions = table.concat(names, " ")
     files = next(openers) .. tostring(next(openers, (next(openers)))))lua");
-  CHECK(
-      engine.get_global("functions").as<std::string>() ==
-      "Generator autocast autograd autograd.grad cuda cuda.is_available enable_grad fft frombuffer "
-      "get_num_threads is_grad_enabled is_tensor jit jit.load linalg load manual_seed no_grad "
-      "operators save schemas set_grad_enabled set_num_threads special tensor");
+  CHECK(engine.get_global("functions").as<std::string>() ==
+        "Generator are_deterministic_algorithms_enabled autocast autograd autograd.grad "
+        "backends backends.cuda backends.cuda.cudnn_sdp_enabled backends.cuda.enable_cudnn_sdp "
+        "backends.cuda.enable_flash_sdp backends.cuda.enable_math_sdp "
+        "backends.cuda.enable_mem_efficient_sdp backends.cuda.flash_sdp_enabled "
+        "backends.cuda.math_sdp_enabled backends.cuda.mem_efficient_sdp_enabled cuda cuda.Event "
+        "cuda.current_device cuda.device_count cuda.empty_cache cuda.get_device_name "
+        "cuda.is_available cuda.max_memory_allocated cuda.max_memory_reserved cuda.mem_get_info "
+        "cuda.memory_allocated cuda.memory_reserved cuda.reset_peak_memory_stats "
+        "cuda.set_device cuda.synchronize enable_grad fft frombuffer "
+        "get_float32_matmul_precision get_num_threads is_grad_enabled is_tensor jit jit.load "
+        "linalg load manual_seed no_grad operators save schemas set_float32_matmul_precision "
+        "set_grad_enabled set_num_threads special tensor use_deterministic_algorithms");
   CHECK(engine.get_global("files").as<std::string>() == "from_filenil");
 }
 

@@ -57,7 +57,8 @@ local function make_objects()
     Tensor = torch.zeros { 1 }, Deployer = deployer, Trainer = trainer, Optimizer = optimizer,
     Predictor = trainer:get_default_predictor { pred_fn = function() end },
     Tokenizer = tokenizer, DecodeStream = tokenizer:decode_stream(),
-    Generator = torch.Generator(1), ScriptModule = torch.jit.load "script_module.pt",
+    Event = torch.cuda.Event(), Generator = torch.Generator(1),
+    ScriptModule = torch.jit.load "script_module.pt",
     Dataset = redco.data.dataset(1, function() end),
   }
 end

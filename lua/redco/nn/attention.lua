@@ -3,6 +3,7 @@ local arguments = require "redco.arguments"
 local dropout = require("redco.nn.dropout").dropout
 local fail = require "redco.fail"
 local layers = require "redco.nn.layers"
+local native = require "redco.native"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 
@@ -47,8 +48,13 @@ function(q, k, v, options)
   if o.train and o.dropout > 0 then return with_dropout(q, k, v, o) end
   -- LibTorch takes one of the two only.
   local both = o.mask and o.causal
-  return torch.scaled_dot_product_attention(q, k, v, both and whole_mask(q, k, o) or o.mask, 0,
-    o.causal and not both, { scale = o.scale, enable_gqa = o.enable_gqa })
+  local mask, causal = both and whole_mask(q, k, o) or o.mask, o.causal and not both
+  local named = { scale = o.scale, enable_gqa = o.enable_gqa }
+  if q:size(-2) == 1 and q.device:sub(1, 4) == "cuda" then
+    return native.without_cudnn_attention(torch.scaled_dot_product_attention, q, k, v, mask, 0,
+      causal, named)
+  end
+  return torch.scaled_dot_product_attention(q, k, v, mask, 0, causal, named)
 end)
 
 local new = arguments("nn.MultiheadAttention", { bias = true }, { "generator" })

@@ -21,8 +21,9 @@ surface.pages = {
   { "data", "redco.data", "Dataset" },
   { "metrics", "redco.metrics" },
   { "tree", "redco.tree" },
-  { "torch", "torch", "torch.autograd", "torch.cuda", "torch.fft", "torch.jit", "torch.linalg",
-    "torch.special", "Generator", "ScriptModule" },
+  { "torch", "torch", "torch.autograd", "torch.backends", "torch.backends.cuda", "torch.cuda",
+    "torch.fft", "torch.jit", "torch.linalg", "torch.special", "Event", "Generator",
+    "ScriptModule" },
   { "Tensor", "Tensor" },
   { "help", "redco.help" },
 }

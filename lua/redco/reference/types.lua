@@ -5,7 +5,8 @@ local types = {}
 --- The classes, by the name that an object's metatable has as `__name`.
 types.classes = {
   Cache = "redco.Cache", Dataset = "redco.Dataset", DecodeStream = "redco.DecodeStream",
-  Deployer = "redco.Deployer", Generator = "torch.Generator", Model = "redco.Model",
+  Deployer = "redco.Deployer", Event = "torch.cuda.Event", Generator = "torch.Generator",
+  Model = "redco.Model",
   Optimizer = "redco.Optimizer", Predictor = "redco.Predictor",
   ScriptModule = "torch.ScriptModule", Tensor = "torch.Tensor", Tokenizer = "redco.Tokenizer",
   Trainer = "redco.Trainer",
