@@ -1,0 +1,145 @@
+-- Tensors, operators and gradients on a GPU.
+local gpu = require "gpu"
+local redco = require "redco"
+local testing = require "testing"
+
+local torch, nn = redco.torch, redco.nn
+local test, expect_near = testing.test, gpu.expect_near
+local device = gpu.device
+local generator = torch.Generator(1)
+
+local function random(...) return torch.randn({ ... }, { generator = generator }) end
+
+test("a tensor goes to the GPU and comes back", function()
+  local x = random(257, 33)
+  local y = x:to(device)
+  assert(y:cpu() == x and y.device:find("^" .. device))
+  y[{ 0, { 0, 2 } }] = 7
+  assert(y[0]:tolist()[2] == 7 and y[{ 1, 5 }]:item() == x[{ 1, 5 }]:item())
+  assert(#tostring(y) > 0 and y[y:gt(6)]:numel() >= 2)
+end)
+
+test("products, softmax and norms in three dtypes", function()
+  local a, b, weight = random(300, 200), random(200, 500), torch.ones(500)
+  local exact = a:double():matmul(b:double())
+  for dtype, bound in pairs { float32 = 2e-6, bfloat16 = 1e-2, float16 = 1e-2 } do
+    local y = a:to(dtype):to(device):matmul(b:to(dtype):to(device))
+    local w = weight:to(dtype):to(device)
+    expect_near(dtype .. " matmul", y, exact, bound)
+    expect_near(dtype .. " softmax", y:softmax(-1), exact:softmax(-1), 10 * bound)
+    expect_near(dtype .. " layer_norm", torch.layer_norm(y, { 500 }, w),
+      torch.layer_norm(exact, { 500 }, weight:double()), 2 * bound)
+    expect_near(dtype .. " rms_norm", torch.rms_norm(y, { 500 }, w),
+      torch.rms_norm(exact, { 500 }, weight:double()), 2 * bound)
+  end
+end)
+
+test("attention: plain, causal, with a mask, grouped heads, one query row", function()
+  local k, v = random(2, 4, 64, 64), random(2, 4, 64, 64)
+  local mask = torch.zeros { 2, 1, 1, 64 }
+  mask:narrow(-1, 60, 4):fill_(-math.huge)
+  for _, length in ipairs { 64, 1 } do
+    local q = random(2, 8, length, 64)
+    for _, given in ipairs { {}, { causal = length > 1 }, { mask = mask } } do
+      local function attend(dtype, where)
+        local function on(t) return t and t:to(dtype):to(where) end
+        return nn.attention(on(q), on(k), on(v),
+          { causal = given.causal, mask = on(given.mask), enable_gqa = true })
+      end
+      local exact = attend("float64", "cpu")
+      expect_near("float32", attend("float32", device), exact, 1e-5)
+      expect_near("bfloat16", attend("bfloat16", device), exact, 1e-2)
+    end
+  end
+end)
+
+test("linear_cross_entropy: the loss and its gradients, over several blocks of rows", function()
+  local x, weight = random(2500, 32) * 0.5, random(100000, 32) * 0.1
+  local labels = torch.randint(100000, { 2500 }, { generator = generator })
+  labels:narrow(0, 5, 9):fill_(-100)
+  local function run(dtype, where)
+    local a, b = x:to(dtype):to(where):requires_grad_(), weight:to(dtype):to(where):requires_grad_()
+    local loss = nn.linear_cross_entropy(a, b, labels:to(where), { label_smoothing = 0.1 })
+    loss:backward()
+    return { loss, a.grad, b.grad }
+  end
+  local exact = run("float64", "cpu")
+  for dtype, bound in pairs { float32 = 1e-5, bfloat16 = 2e-2 } do
+    for i, result in ipairs(run(dtype, device)) do
+      expect_near(dtype .. " " .. i, result, exact[i], bound)
+    end
+  end
+end)
+
+test("gradients, gradients of gradients, and vmap of gradients", function()
+  local params = nn.MLP({ 20, 50, 1 }, { generator = generator })
+  local x = random(30, 20)
+  local function loss(p, rows) return nn.mlp(p, rows):tanh():pow(2):sum() end
+  local function size_of_gradient(p, rows)
+    local sum = 0
+    for _, leaf in ipairs(redco.tree.leaves(redco.grad(loss, { create_graph = true })(p, rows))) do
+      sum = leaf:pow(2):sum() + sum
+    end
+    return sum
+  end
+  local rows = redco.vmap(redco.grad(loss), { in_dims = { false, 0 } })
+  for bound, f in pairs { [1e-5] = redco.grad(loss), [1e-4] = redco.grad(size_of_gradient),
+    [1.1e-5] = rows } do
+    local expected = redco.tree.leaves(f(params, x))
+    for i, leaf in ipairs(redco.tree.leaves(f(gpu.on(device, params), x:to(device)))) do
+      expect_near("leaf " .. i, leaf, expected[i], bound)
+    end
+  end
+end)
+
+test("a checkpointed function runs again on the script's thread, with its dropout", function()
+  local weight, x = random(64, 64), random(16, 64)
+  local function gradient(where, is_checkpointed)
+    local w, rng = gpu.on(where, weight, true), redco.Rng(5)
+    local function layer(rows)
+      return nn.dropout(rows:matmul(w):relu(), 0.3, { train = true, rng = rng })
+    end
+    local y = is_checkpointed and redco.checkpoint(layer, x:to(where)) or layer(x:to(where))
+    y:pow(2):sum():backward()
+    return w.grad
+  end
+  expect_near("kept", gradient(device, true), gradient(device, false), 1e-6)
+  expect_near("on the CPU", gradient(device, true), gradient("cpu", true), 1e-5)
+end)
+
+test("products of float32 are exact unless TF32 is allowed", function()
+  local a, b = random(512, 512), random(512, 512)
+  local exact, x, y = a:double():matmul(b:double()), a:to(device), b:to(device)
+  expect_near("highest", x:matmul(y), exact, 2e-6)
+  torch.set_float32_matmul_precision "high"
+  local product = x:matmul(y)
+  torch.set_float32_matmul_precision "highest"
+  expect_near("high", product, exact, 2e-3)
+end)
+
+test("a TorchScript module on the GPU", function()
+  local path = assert(os.getenv "REDCO_SOURCE") .. "/tests/lua/script_module.pt"
+  local module = torch.jit.load(path, { map_location = device })
+  for name, tensor in pairs(module.params) do assert(tensor.device:find("^" .. device), name) end
+end)
+
+test("events time work, and memory follows tensors", function()
+  if not gpu.is_there then return end
+  local from = torch.cuda.Event { enable_timing = true }
+  local to = torch.cuda.Event { enable_timing = true }
+  local before = torch.cuda.memory_allocated()
+  local x = torch.ones({ 4096, 4096 }, { device = device })
+  assert(torch.cuda.memory_allocated() >= before + x:nbytes())
+  from:record()
+  for _ = 1, 10 do x:matmul(x) end
+  to:record()
+  to:synchronize()
+  assert(from:query() and from:elapsed_time(to) > 0.1)
+  -- Far more than the card has, were garbage kept.
+  for _ = 1, 4000 do torch.empty({ 2 ^ 24 }, { device = device }) end
+  torch.cuda.synchronize()
+  local _, total = torch.cuda.mem_get_info()
+  assert(torch.cuda.max_memory_allocated() < before + total / 5)
+end)
+
+testing.finish()

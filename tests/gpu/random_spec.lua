@@ -1,0 +1,53 @@
+-- Random numbers of redco.Rng: the GPU's are the CPU's. Normal ones go through the inverse of their
+-- distribution, which the CPU has in float32 and a GPU in float64: they differ by rounding.
+local gpu = require "gpu"
+local redco = require "redco"
+local testing = require "testing"
+
+local torch = redco.torch
+local test, expect_near = testing.test, gpu.expect_near
+
+-- Fills a new tensor by one of its methods, with the numbers that this takes.
+local function filled(method, dtype, n, ...)
+  local numbers = { ... }
+  return function(device, rng)
+    local t = torch.empty({ n }, { device = device, dtype = dtype })
+    numbers[#numbers + 1] = { generator = rng }
+    t[method](t, unpack(numbers))
+    numbers[#numbers] = nil
+    return t
+  end
+end
+
+local draws = {
+  { "uniform float32", 0, filled("uniform_", "float32", 37000, 0, 1) },
+  { "uniform bfloat16", 0, filled("uniform_", "bfloat16", 999, 0, 1) },
+  { "uniform float64", 1e-15, filled("uniform_", "float64", 999, 0, 1) },
+  { "normal", 1e-5, filled("normal_", "float32", 1e5, 0, 1) },
+  { "bernoulli", 0, filled("bernoulli_", "float32", 1e5, 0.3) },
+  { "exponential", 1e-6, filled("exponential_", "float32", 1000, 1) },
+  { "integers", 0, filled("random_", "int64", 1000, 0, 1000) },
+  { "randperm", 0, function(device, rng)
+    return torch.randperm(1000, { generator = rng, device = device })
+  end },
+  { "multinomial", 0, function(device, rng)
+    local weights = torch.arange(1, 51, { device = device }):float()
+    return torch.multinomial(weights, 20, { replacement = true, generator = rng })
+  end },
+  { "dropout, and attention's", 1e-5, function(device, rng)
+    local x = torch.randn({ 4, 4, 32, 16 }, { generator = torch.Generator(2) }):to(device)
+    return redco.with_rng(rng, function()
+      local y = torch.dropout(x, 0.2, true)
+      return torch.scaled_dot_product_attention(y, y, y, nil, 0.1, true)
+    end)
+  end },
+}
+
+for _, draw in ipairs(draws) do
+  local name, bound, f = unpack(draw)
+  test(name, function()
+    expect_near(name, f(gpu.device, redco.Rng(11)), f("cpu", redco.Rng(11)), bound)
+  end)
+end
+
+testing.finish()
