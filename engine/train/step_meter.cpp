@@ -95,11 +95,11 @@ void StepMeter::add_memory() {
     metrics_["peak_memory_bytes"] = std::max(resident, peak_resident_bytes());
     return;
   }
-  auto bytes = c10::getDeviceAllocator(device_.type())
-                   ->getDeviceStats(device_.index())
-                   .allocated_bytes[size_t(c10::CachingAllocator::StatType::AGGREGATE)];
-  metrics_["memory_bytes"] = double(bytes.current);
-  metrics_["peak_memory_bytes"] = double(bytes.peak);
+  constexpr auto all = size_t(c10::CachingAllocator::StatType::AGGREGATE);
+  auto stats = c10::getDeviceAllocator(device_.type())->getDeviceStats(device_.index());
+  metrics_["memory_bytes"] = double(stats.allocated_bytes[all].current);
+  metrics_["peak_memory_bytes"] = double(stats.allocated_bytes[all].peak);
+  metrics_["reserved_memory_bytes"] = double(stats.reserved_bytes[all].current);
 }
 
 }  // namespace redco

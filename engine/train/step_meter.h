@@ -25,10 +25,13 @@ namespace redco {
 ///   tokens_per_second: elements of the batches' `input_ids`, where they have some
 ///   collate_seconds: until batches were there      collective_seconds: see group.h; none on a GPU
 ///   mfu: model FLOPs utilization (arXiv 2204.02311): what this process did of the model's
-///     floating-point operations, counted in the first step, by what its device could have done
+///     floating-point operations, counted in the first step, by what its device could have done.
+///     Causal attention counts in full, as in that paper, though a kernel may skip half of it
 ///   gathered_bytes: what this process sent because operators had their arguments gathered
 ///     (moves.h); none where it is alone
-///   memory_bytes, peak_memory_bytes: of the process; of a GPU's allocator
+///   memory_bytes, peak_memory_bytes: of the process; on a GPU of its tensors, and the most since
+///     the start of the process or torch.cuda.reset_peak_memory_stats
+///   reserved_memory_bytes: on a GPU, what its allocator took from the driver
 class StepMeter {
  public:
   /// The device that trains, the type in which it does, and whether no other process does. One that

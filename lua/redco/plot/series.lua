@@ -6,7 +6,8 @@ local series = {}
 --- What a step costs is drawn when it is asked for.
 local costs = {}
 for _, name in ipairs { "collate_seconds", "collective_seconds", "examples_per_second",
-  "memory_bytes", "mfu", "peak_memory_bytes", "step_seconds", "tokens_per_second" } do
+  "memory_bytes", "mfu", "peak_memory_bytes", "reserved_memory_bytes", "step_seconds",
+  "tokens_per_second" } do
   costs[name] = true
 end
 
