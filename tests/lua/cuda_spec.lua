@@ -70,8 +70,10 @@ test("which attention is allowed", function()
 end)
 
 test("a TorchScript module is read to a device", function()
-  local module = torch.jit.load("script_module.pt", { map_location = "cpu" })
-  for _, leaf in ipairs(redco.tree.leaves(module.params)) do expect_equal(leaf.device, "cpu") end
+  for _, device in ipairs { "meta", "cpu" } do
+    local module = torch.jit.load("script_module.pt", { map_location = device })
+    for _, leaf in ipairs(redco.tree.leaves(module.params)) do expect_equal(leaf.device, device) end
+  end
   expect_error(function() torch.jit.load("script_module.pt", { map_location = "gpu" }) end,
     'map_location = "gpu"')
   expect_error(function() torch.jit.load("script_module.pt", { device = "cpu" }) end,
