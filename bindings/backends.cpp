@@ -99,17 +99,17 @@ void add_backends(lua_State* L) {
       L, "torch.",
       {{"set_float32_matmul_precision", set_float32_matmul_precision,
         "set_float32_matmul_precision(precision: string)\n"
-        "How exact products of float32 are: \"highest\", in float32, the default; \"high\", by "
-        "TF32, 10 bits of fraction, on GPUs that have it, which is several times as fast there; "
-        "\"medium\", by bfloat16 where a kernel has that."},
+        "Sets how exact matrix products of float32 tensors are. \"highest\", the default, computes "
+        "in float32; \"high\" allows TF32, which has 10 bits of fraction and is several times as "
+        "fast on GPUs that have it; \"medium\" allows bfloat16."},
        {"get_float32_matmul_precision", get_float32_matmul_precision,
         "get_float32_matmul_precision() -> string\n"
         "What `set_float32_matmul_precision` set, or \"highest\"."},
        {"use_deterministic_algorithms", use_deterministic_algorithms,
         "use_deterministic_algorithms(mode: boolean, {warn_only: boolean = false})\n"
-        "Makes operators give the same results in every run: some take slower kernels, and those "
-        "that have none raise an error, or with `warn_only` warn. Products on GPUs also need the "
-        "environment variable CUBLAS_WORKSPACE_CONFIG=:4096:8 from the start of the program."},
+        "Makes operators return the same results in every run. Some use slower kernels; those "
+        "without such a kernel raise an error, or warn with `warn_only`. Products on GPUs also "
+        "need the environment variable CUBLAS_WORKSPACE_CONFIG=:4096:8 when the program starts."},
        {"are_deterministic_algorithms_enabled", are_deterministic_algorithms_enabled,
         "are_deterministic_algorithms_enabled() -> boolean\n"
         "What `use_deterministic_algorithms` set."}});
@@ -132,8 +132,8 @@ void add_backends(lua_State* L) {
         "mem_efficient_sdp_enabled() -> boolean\nWhether memory-efficient attention is allowed."},
        {"enable_cudnn_sdp", enable_sdp<&at::Context::setSDPUseCuDNN>,
         "enable_cudnn_sdp(enabled)\n"
-        "Allows cuDNN's attention, or forbids it. `redco.nn.attention` of one query row does "
-        "without it unless nothing else is allowed: cuDNN is slow for every new number of keys."},
+        "Allows cuDNN's attention, or forbids it. For one query row `redco.nn.attention` uses it "
+        "only if no other fused kernel is allowed: cuDNN is slow at every new number of keys."},
        {"cudnn_sdp_enabled", is_sdp_enabled<&at::Context::userEnabledCuDNNSDP>,
         "cudnn_sdp_enabled() -> boolean\nWhether cuDNN's attention is allowed."},
        {"enable_math_sdp", enable_sdp<&at::Context::setSDPUseMath>,

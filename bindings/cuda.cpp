@@ -181,7 +181,7 @@ int elapsed_time(lua_State* L) {
   require(start->event && end->event, "Event:elapsed_time: the ", start->event ? "second" : "first",
           " event was never recorded");
   require(start->event->query() && end->event->query(),
-          "Event:elapsed_time: the GPU has not got to both events yet; call "
+          "Event:elapsed_time: the GPU has not reached both events yet; call "
           "end_event:synchronize() first");
   lua_pushnumber(L, start->event->elapsedTime(*end->event));
   return 1;
@@ -192,49 +192,51 @@ void add_memory(lua_State* L) {
       L, "torch.cuda.",
       {{"memory_allocated", memory_stat<&DeviceStats::allocated_bytes, &Stat::current>,
         "memory_allocated(device: integer or string = nil) -> integer\n"
-        "The bytes that tensors have on a GPU; 0 where there is none."},
+        "The bytes that tensors hold on a GPU; 0 without a GPU."},
        {"max_memory_allocated", memory_stat<&DeviceStats::allocated_bytes, &Stat::peak>,
         "max_memory_allocated(device: integer or string = nil) -> integer\n"
-        "The most bytes that tensors had, since the start or `reset_peak_memory_stats`."},
+        "The most bytes that tensors held, since the start or `reset_peak_memory_stats`."},
        {"memory_reserved", memory_stat<&DeviceStats::reserved_bytes, &Stat::current>,
         "memory_reserved(device: integer or string = nil) -> integer\n"
-        "The bytes that the allocator took from the driver, those it keeps for later included."},
+        "The bytes that the allocator holds: those of tensors, and those it keeps for later ones."},
        {"max_memory_reserved", memory_stat<&DeviceStats::reserved_bytes, &Stat::peak>,
         "max_memory_reserved(device: integer or string = nil) -> integer\n"
-        "The most that it had, since the start or `reset_peak_memory_stats`."},
+        "The most bytes that the allocator held, since the start or `reset_peak_memory_stats`."},
        {"reset_peak_memory_stats", reset_peak_memory_stats,
         "reset_peak_memory_stats(device: integer or string = nil)\n"
-        "Starts the maxima anew from what is held now. `peak_memory_bytes` among the metrics of a "
-        "step is one of them."},
+        "Sets the maxima to what is held now, also that of a step's metric `peak_memory_bytes`."},
        {"empty_cache", empty_cache,
         "empty_cache()\n"
-        "Gives memory that no tensor uses back to the driver, for other programs. Tensors that Lua "
+        "Returns memory that no tensor uses to the driver, for other programs. Tensors that Lua "
         "has not collected still hold theirs: call collectgarbage() first."},
        {"mem_get_info", mem_get_info,
         "mem_get_info(device: integer or string = nil) -> integer, integer\n"
-        "The bytes of a GPU that are free, and all it has, by its driver."}});
+        "The free bytes of a GPU and all its bytes, as its driver counts them."}});
 }
 
 void add_event(lua_State* L) {
   make_object_type<LuaEvent>(
       L,
       "Event {}\n"
-      "A point in the work of a GPU, made by `torch.cuda.Event`. Operators are only issued when "
-      "they are called; events tell when they have run, and how long they took.",
-      {{"record", record, "record(self)\nMarks the end of all work issued so far."},
+      "A point in a GPU's queue of work, made by `torch.cuda.Event`. A call of an operator returns "
+      "before the GPU has run it; events show when it has, and how long it took.",
+      {{"record", record, "record(self)\nMarks the end of all work queued so far."},
        {"synchronize", wait_for_event,
-        "synchronize(self)\nWaits until the GPU got there; not at all if nothing was recorded."},
+        "synchronize(self)\nWaits until the GPU reaches the event; returns at once if it was "
+        "never recorded."},
        {"query", query,
-        "query(self) -> boolean\nWhether the GPU got there; true if nothing was recorded."},
+        "query(self) -> boolean\nWhether the GPU has reached the event; true if it was never "
+        "recorded."},
        {"elapsed_time", elapsed_time,
         "elapsed_time(self, end_event: Event) -> number\n"
-        "The milliseconds from this event to another. Both must be made with `enable_timing`, "
-        "recorded, and passed: synchronize the second one first."}});
-  register_functions(L, "torch.cuda.",
-                     {{"Event", new_event,
-                       "Event({enable_timing: boolean = false}) -> Event\n"
-                       "An event. To time work, make two with `enable_timing`, record one before "
-                       "and one after it, synchronize the second and ask for `elapsed_time`."}});
+        "The milliseconds from this event to another. Both must be made with `enable_timing` and "
+        "reached: synchronize the second one first."}});
+  register_functions(
+      L, "torch.cuda.",
+      {{"Event", new_event,
+        "Event({enable_timing: boolean = false}) -> Event\n"
+        "Makes an event. To time work, make two with `enable_timing`, record one "
+        "before and one after it, synchronize the second and call `elapsed_time`."}});
 }
 
 }  // namespace
@@ -264,8 +266,8 @@ void add_cuda(lua_State* L) {
         "What NVIDIA calls a GPU: \"NVIDIA H100 80GB HBM3\"."},
        {"synchronize", synchronize,
         "synchronize(device: integer or string = nil)\n"
-        "Waits until a GPU has done all work issued so far. Reading a number, by `item` or "
-        "`tolist`, waits by itself."}});
+        "Waits until a GPU has done all work queued so far. `item` and `tolist` wait by "
+        "themselves."}});
   add_memory(L);
   add_event(L);
   lua_setfield(L, -2, "cuda");

@@ -75,8 +75,8 @@ function screen.overview()
   }
   for _, page in ipairs(surface.pages) do
     for i = 2, #page do
-      wrap(lines, surface.summary(surface.read(page[i])), ("  %-18s"):format(page[i]),
-        (" "):rep(20))
+      wrap(lines, surface.summary(surface.read(page[i])), ("  %-20s"):format(page[i]),
+        (" "):rep(22))
     end
   end
   wrap(lines, ("And ATen's %d operators, as torch.NAME(...) or tensor:NAME(...).")
