@@ -123,6 +123,15 @@ test("a TorchScript module on the GPU", function()
   for name, tensor in pairs(module.params) do assert(tensor.device:find("^" .. device), name) end
 end)
 
+test("a pinned tensor is copied while the host goes on", function()
+  if not gpu.is_there then return end
+  local x = random(1000, 1000):pin_memory()
+  assert(x:is_pinned())
+  local y = x:to { device = device, non_blocking = true }
+  torch.cuda.synchronize()
+  assert(y:cpu() == x)
+end)
+
 test("events time work, and memory follows tensors", function()
   if not gpu.is_there then return end
   local from = torch.cuda.Event { enable_timing = true }

@@ -30,6 +30,7 @@ test("torch.cuda without a GPU: PyTorch's answers, or an error that says so", fu
   expect_error(function() torch.cuda.Event { timing = true } end, "no argument 'timing'",
     "enable_timing")
   expect_equal(torch.ones(3):is_pinned(), false)
+  expect_error(function() torch.ones(3):pin_memory() end, "Tensor:pin_memory", "accelerator")
 end)
 
 test("how exact products of float32 are", function()
