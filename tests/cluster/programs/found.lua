@@ -254,4 +254,25 @@ x1 = shard(randn(442, { 2, 1 }), { dp = 0, mp = 0 })
 x1:expand { 2, 3 }:diagonal():add_(2)
 x2 = shard(randn(443, { 1, 2 }), { dp = 1, mp = 1 })
 x2:expand { 3, 2 }:diagonal():mul_(2)]],
+  -- Of a sum, taken anew after a write: its new memory holds terms again.
+  [[
+x1 = shard(randn(1034, { 3, 3 }), { dp = "partial", mp = 0 })
+x2 = shard(randn(1035, { 3, 3 }), { mp = "partial", dp = 0 })
+x3 = x1[{ { 1, 2 } }]
+x4 = x2[{ { 1, 2 } }]
+no_grad(function() x3[{ 'newaxis', {} }]:add_(0.5) end)
+no_grad(function() x4[{ 'newaxis', {} }]:add_(0.5) end)]],
+  -- Backward compares the result with the argument: a sum must have the same bits in both.
+  [[
+x1 = terms(randn(898, { 2, 2, 4 }, "float32"), { dp = "sum", mp = "sum" }):requires_grad_()
+x2 = shard(ints(618, { 2, 2, 4 }, 2), { dp = 1, mp = 1 })
+x3 = shard(randn(8965, { 2, 2, 4 }, "float32"), { dp = 0, mp = 1 })
+x4 = x1:scatter_reduce(-3, x2, x3, 'amax')
+x5 = x1:amax(1)
+loss = term(x1, 0.4) + term(x4, 0.6) + term(x5, 0.5)
+gx1 = grads(loss, { x1 })]],
+  -- Row-major where nothing is differentiated.
+  [[
+x1 = vmap(function(r) return r:transpose(0, -1) end)(shard(randn(2529, { 4, 7, 4 }), { dp = 0 }))
+x2 = torch.max_pool1d(x1, 2)]],
 }
