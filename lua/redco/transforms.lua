@@ -18,7 +18,7 @@ local function check_function(name, f)
   end
 end
 
---- By the name of the dtype: operators that answer with a boolean have no meaning inside vmap.
+--- Checks the name of the dtype, because operators that return a boolean do not work inside vmap.
 local function is_differentiable(leaf)
   return torch.is_tensor(leaf) and (leaf.dtype:find("^b?float")
     or leaf.dtype:find("^complex")) ~= nil
@@ -30,13 +30,13 @@ local function differentiable_leaves(t)
     if is_differentiable(leaf) then found[#found + 1] = leaf end
   end
   if #found == 0 then
-    fail("redco.grad: the first argument has no floating-point tensor; torch.tensor makes int64 of "
-      .. "numbers that are all whole: give it { dtype = \"float32\" }")
+    fail("redco.grad: the first argument has no floating-point tensor; torch.tensor returns int64 "
+      .. "if all numbers are integers: pass { dtype = \"float32\" }")
   end
   return found
 end
 
---- The tree with the differentiable leaves replaced, in order.
+--- Returns the tree with the differentiable leaves replaced, in order.
 local function with_leaves(t, leaves)
   local next_leaf = 0
   return tree.map(function(leaf)
@@ -65,7 +65,7 @@ local function map_results(f, results)
   return results
 end
 
---- The gradients of `loss` for `inputs`: zeros for those that took no part.
+--- Returns the gradients of `loss` with respect to `inputs`: zeros for inputs that it does not use.
 local function gradients_of(loss, inputs, create_graph)
   local gradients = {}
   if loss.requires_grad and #inputs > 0 then
@@ -76,13 +76,13 @@ local function gradients_of(loss, inputs, create_graph)
   return gradients
 end
 
---- Gradients by LibTorch's recorder: for functions outside any transformation.
+--- Computes gradients with LibTorch's autograd, for functions outside any transformation.
 local function recorded(f, create_graph, params, ...)
   local needs_graph = create_graph
   local inputs = {}
   for i, leaf in ipairs(differentiable_leaves(params)) do
-    -- A new node for each leaf: the gradient counts what goes through the argument only, and an
-    -- outer gradient still flows to where the leaf came from.
+    -- A new node for each leaf: the gradient covers only uses of the argument, and an outer
+    -- gradient still flows to the origin of the leaf.
     if leaf.requires_grad and torch.is_grad_enabled() then
       needs_graph = needs_graph ~= false
       inputs[i] = leaf:view_as(leaf)
@@ -104,7 +104,7 @@ local function recorded(f, create_graph, params, ...)
   return gradients, results
 end
 
---- Gradients on a level of functorch: inside vmap, where the recorder does not reach.
+--- Computes gradients on a functorch level, inside vmap, where plain autograd does not work.
 local function on_level(f, params, ...)
   local args = pack(...)
   return functorch.with_grad(function(level)
@@ -123,7 +123,7 @@ end
 
 local function check_options(name, options)
   if options ~= nil and type(options) ~= "table" then
-    fail("%s: expected a table {create_graph =}, got a %s", name, type(options))
+    fail("%s: expected a table { create_graph = ... }, got a %s", name, type(options))
   end
   for key, value in pairs(options or {}) do
     if key ~= "create_graph" then
@@ -137,11 +137,12 @@ end
 
 transforms.value_and_grad = registry.define("redco.value_and_grad", [[
 value_and_grad(f, {create_graph}) -> function(params, ...) -> value, gradients, ...
-The function that gives f's value and its gradients for the tensors of its first argument, a tree;
-f returns a tensor of one element, and may return more: that follows the gradients. The gradients
-are a tree like `params`; a tensor that took no part gets zeros, leaves that are no floating-point
-tensors are kept. They can be differentiated again with `create_graph`, which is on by itself where
-`params` already require gradients.]], function(f, options)
+Returns a function that computes f and its gradients with respect to the tensors of its first
+argument, a tree. f returns a tensor of one element. Further results of f follow the gradients.
+
+The gradients are a tree like `params`. A tensor that f does not use gets zeros. Leaves that are not
+floating-point tensors are kept. With `create_graph` you can differentiate the gradients again; it
+is on by default if `params` already require gradients.]], function(f, options)
   check_function("redco.value_and_grad", f)
   local create_graph = check_options("redco.value_and_grad", options).create_graph
   return function(params, ...)
@@ -157,7 +158,8 @@ end)
 
 transforms.grad = registry.define("redco.grad", [[
 grad(f, {create_graph}) -> function(params, ...) -> gradients
-Like `value_and_grad`, without the value: `redco.grad(redco.grad(f))` is a second derivative.]],
+Like `value_and_grad`, but returns only the gradients. `redco.grad(redco.grad(f))` is a second
+derivative.]],
   function(f, options)
     check_function("redco.grad", f)
     local both = transforms.value_and_grad(f, check_options("redco.grad", options))
@@ -171,7 +173,7 @@ local function is_integer(value)
   return type(value) == "number" and value % 1 == 0
 end
 
---- A function from the position of an argument to its mapped dimension, or false.
+--- Returns a function from the position of an argument to its mapped dimension, or false.
 local function check_in_dims(in_dims)
   if in_dims == nil then in_dims = 0 end
   if is_integer(in_dims) then return function() return in_dims end end
@@ -199,7 +201,7 @@ local function batch_size_of(args, dims)
       if torch.is_tensor(leaf) then
         local dim = dims[i]
         if dim < -leaf.ndim or dim >= leaf.ndim then
-          fail("redco.vmap: in_dims names dimension %d, but argument %d has a tensor [%s]", dim, i,
+          fail("redco.vmap: in_dims has dimension %d, but argument %d has a tensor [%s]", dim, i,
             table.concat(leaf.shape, ", "))
         end
         local n = leaf:size(dim)
@@ -218,11 +220,13 @@ end
 
 transforms.vmap = registry.define("redco.vmap", [[
 vmap(f, {in_dims = 0, out_dims = 0, randomness = "error"}) -> function
-The function that applies f to every entry of its arguments at once: f sees tensors without the
-mapped dimension. Arguments and results are trees. `in_dims` is the dimension to map over, for all
-arguments or a list with one for each, false for an argument that all entries share. `randomness`:
-"error", "different" numbers for each entry, or the "same". `redco.vmap(redco.grad(f),
-{in_dims = {false, 0}})` gives per-example gradients.]], function(f, options)
+Returns a function that applies f to every entry of its arguments at once. f sees tensors without
+the mapped dimension. Arguments and results are trees.
+
+`in_dims` is the dimension to map over: one for all arguments, or a list with one for each. `false`
+stands for an argument that all entries share. `randomness` is "error", "different" (other random
+numbers for each entry) or "same". `redco.vmap(redco.grad(f), {in_dims = {false, 0}})` computes
+per-example gradients.]], function(f, options)
   check_function("redco.vmap", f)
   options = options or {}
   for key in pairs(options) do

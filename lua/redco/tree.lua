@@ -1,6 +1,6 @@
---- Trees: nested tables with tensors and plain values as leaves. A table with keys 1..n is a list
---- and is walked in its order; the keys of any other table are strings and are walked in the order
---- of their bytes, so every process walks a tree in the same order.
+--- Trees: nested tables with tensors and plain values as leaves. A table with keys 1..n is a list,
+--- visited in order. The keys of any other table are strings, visited in byte order, so every
+--- process visits a tree in the same order.
 local fail = require "redco.fail"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
@@ -11,14 +11,14 @@ local function is_branch(value)
   return type(value) == "table"
 end
 
--- The keys of a table in walking order.
+-- Returns the keys of a table in the order of visits.
 local function keys_of(branch)
   local keys, n = {}, #branch
   for key in pairs(branch) do
     if type(key) == "string" then
       keys[#keys + 1] = key
     elseif not (type(key) == "number" and key >= 1 and key <= n and key % 1 == 0) then
-      fail("a tree's keys are strings, or 1..n without holes: got the key %s (%s)",
+      fail("the keys of a tree must be strings, or 1..n without holes: got the key %s (%s)",
         tostring(key), type(key))
     end
   end
@@ -27,7 +27,7 @@ local function keys_of(branch)
     return keys
   end
   if #keys > 0 then
-    fail("a table of a tree is a list or a dictionary, not both: it has %d positions and the "
+    fail("a table of a tree must be a list or a dictionary, not both: it has %d positions and the "
       .. "key '%s'", n, keys[1])
   end
   for i = 1, n do keys[i] = i end
@@ -74,15 +74,16 @@ end
 
 tree.map = registry.define("redco.tree.map", [[
 map(f, tree, ...) -> tree
-A tree of the same structure with f(leaf, ...) in place of each leaf; further trees must have the
-structure of the first, and give f's further arguments. In walking order.]],
+Returns a tree of the same structure with f(leaf, ...) in place of each leaf. Further trees must
+have the structure of the first; their leaves are the further arguments of f. Leaves are visited in
+the order of `leaves`.]],
 function(f, first, ...)
   return map_nodes(f, first, { ... }, "")
 end)
 
 tree.leaves = registry.define("redco.tree.leaves", [[
 leaves(tree) -> list
-The leaves, in walking order.]],
+Returns the leaves in order: lists by position, other tables by the bytes of their keys.]],
 function(root)
   local leaves = {}
   walk(root, "", function(_, leaf) leaves[#leaves + 1] = leaf end)
@@ -91,7 +92,7 @@ end)
 
 tree.paths = registry.define("redco.tree.paths", [[
 paths(tree) -> list of strings
-The place of each leaf, in walking order: keys and positions joined by dots.]],
+Returns the path of each leaf, keys and positions joined by dots, in the order of `leaves`.]],
 function(root)
   local paths = {}
   walk(root, "", function(path) paths[#paths + 1] = path end)
@@ -108,14 +109,15 @@ end
 
 tree.flatten = registry.define("redco.tree.flatten", [[
 flatten(tree) -> leaves, structure
-The leaves in walking order, and what tree.unflatten needs to put them back.]],
+Returns the leaves, in the order of `leaves`, and the structure that `tree.unflatten` needs.]],
 function(root)
   return tree.leaves(root), structure_of(root)
 end)
 
 tree.unflatten = registry.define("redco.tree.unflatten", [[
 unflatten(structure, leaves) -> tree
-The tree that tree.flatten took apart, with these leaves. An error when there are more or fewer.]],
+Rebuilds the tree that `tree.flatten` took apart, with the given leaves. Raises an error if their
+number differs.]],
 function(structure, leaves)
   local used = 0
   local function build(node)
@@ -139,7 +141,7 @@ end)
 
 tree.count = registry.define("redco.tree.count", [[
 count(tree) -> number
-The number of elements of all tensors of a tree: its parameters.]],
+Returns the number of elements of all tensors of a tree, for example of the parameters.]],
 function(root)
   local n = 0
   walk(root, "", function(_, leaf)
@@ -150,6 +152,6 @@ end)
 
 return registry.define("redco.tree", [[
 redco.tree
-Trees: nested tables with tensors and plain values as leaves. A table with keys 1..n is a list and is
-walked in its order; the keys of any other table are strings and are walked in the order of their
-bytes, so every process walks a tree in the same order.]], tree)
+Trees: nested tables with tensors and plain values as leaves. A table with keys 1..n is a list,
+visited in order. The keys of any other table are strings, visited in byte order, so every process
+visits a tree in the same order.]], tree)

@@ -114,7 +114,7 @@ test("loadtxt: what is wrong is said with file and line", function()
     local path = write("bad.csv", text)
     expect_error(function() data.loadtxt(path) end, "data_spec.lua:", ...)
   end
-  expect("1,2\n3,x\n", "bad.csv:2:", "'x' is no number")
+  expect("1,2\n3,x\n", "bad.csv:2:", "'x' is not a number")
   expect("a,b\n3,4\n", "bad.csv:1:", "'a'")
   expect("1,2\n3\n", "bad.csv:2:", "1 numbers", "2")
   expect("1,2\n3,4,5\n", "bad.csv:2:", "3 numbers")

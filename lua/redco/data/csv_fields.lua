@@ -1,18 +1,18 @@
---- The values of one record of a CSV file (RFC 4180).
+--- Splits one record of a CSV file (RFC 4180) into its values.
 local quote = ('"'):byte()
 
--- The value in quotes that begins at `first`, and where it ends.
+-- Returns the quoted value that begins at `first`, and the position after it.
 local function quoted(text, first, refuse)
   local last = first
   while true do
     last = text:find('"', last + 1, true) or refuse "a quote is not closed"
     if text:byte(last + 1) ~= quote then break end
-    last = last + 1  -- a doubled quote is one of the value
+    last = last + 1  -- a doubled quote stands for one quote
   end
   return (text:sub(first + 1, last - 1):gsub('""', '"')), last + 1
 end
 
---- A list of strings. `refuse(message, ...)` raises an error.
+--- Returns a list of strings. `refuse(message, ...)` raises an error.
 local function csv_fields(text, delimiter, refuse)
   local values, first = {}, 1
   repeat

@@ -1,10 +1,10 @@
---- Sets of examples that are made when they are asked for.
+--- Data sets: examples made on access.
 local fail = require "redco.fail"
 local registry = require "redco.registry"
 
 local methods = registry.define("Dataset", [[
 Dataset {}
-Examples by number, each made when it is asked for. They are set[1] to set[#set].]], {})
+Examples by number, each made on access: set[1] to set[#set].]], {})
 
 local function check_size(what, size)
   if type(size) ~= "number" or size < 0 or size % 1 ~= 0 then
@@ -12,8 +12,8 @@ local function check_size(what, size)
   end
 end
 
--- A userdata, for `#` asks no table of LuaJIT's how long it is. Its metatable holds all of it, and
--- goes with it where it is copied to a worker.
+-- A userdata, because LuaJIT ignores `__len` of tables. All its state is in its metatable, which is
+-- copied with it to a worker.
 local function new_dataset(size, get, fields)
   local set = newproxy(true)
   local meta = getmetatable(set)
@@ -25,7 +25,7 @@ local function new_dataset(size, get, fields)
   function meta.__index(_, key)
     if type(key) ~= "number" then
       return fields and fields[key] or methods[key]
-        or fail("a data set has examples, by number, and methods; there is no '%s'", tostring(key))
+        or fail("a data set has no method '%s'; examples have numbers", tostring(key))
     end
     if key >= 1 and key <= size and key % 1 == 0 then return get(key) end
   end
@@ -37,9 +37,9 @@ end
 
 local dataset = registry.define("redco.data.dataset", [[
 dataset(size, get) -> Dataset
-A set of `size` examples of which `ds[i]`, from 1 on, is what get(i) returns each time it is asked
-for. It has its size, `#ds`, as a list has, nil beyond it, and methods; it is taken wherever a list
-of examples is.]], function(size, get)
+Returns a data set of `size` examples. `ds[i]` calls get(i), with i from 1, on every access. `#ds`
+is the size and `ds[i]` is nil beyond it, as in a list. Every function that takes a list of examples
+takes a data set too.]], function(size, get)
   check_size("dataset", size)
   if type(get) ~= "function" then fail("dataset: expected a function, got a %s", type(get)) end
   return new_dataset(size, get)
@@ -47,20 +47,22 @@ end)
 
 methods.map = registry.define("Dataset:map", [[
 map(self, f) -> Dataset
-The set of f(example), called each time one is asked for.]], function(self, f)
+Returns the data set of f(example). f is called on every access.]], function(self, f)
   if type(f) ~= "function" then fail("Dataset:map: expected a function, got a %s", type(f)) end
   return new_dataset(#self, function(i) return f(self[i]) end)
 end)
 
 methods.select = registry.define("Dataset:select", [[
 select(self, indices) -> Dataset
-The examples with these numbers, a list, in its order.]], function(self, indices)
+Returns the examples with these numbers, a list, in the order of the list.]],
+function(self, indices)
   if type(indices) ~= "table" then
     fail("Dataset:select: expected a list of numbers, got a %s", type(indices))
   end
   for i, index in ipairs(indices) do
     if type(index) ~= "number" or index < 1 or index > #self or index % 1 ~= 0 then
-      fail("Dataset:select: entry %d is %s, the examples are 1 to %.0f", i, tostring(index), #self)
+      fail("Dataset:select: entry %d is %s, expected a number from 1 to %.0f", i, tostring(index),
+        #self)
     end
   end
   return new_dataset(#indices, function(i) return self[indices[i]] end)
@@ -68,7 +70,7 @@ end)
 
 methods.slice = registry.define("Dataset:slice", [[
 slice(self, first, last = #self) -> Dataset
-The examples first to last.]], function(self, first, last)
+Returns the examples from number first to number last, both included.]], function(self, first, last)
   last = last or #self
   if type(first) ~= "number" or first < 1 or first % 1 ~= 0
     or type(last) ~= "number" or last > #self or last % 1 ~= 0 then
@@ -80,7 +82,8 @@ end)
 
 methods.ipairs = registry.define("Dataset:ipairs", [[
 ipairs(self) -> iterator
-`for i, example in ds:ipairs() do`, as ipairs does for a list.]], function(self)
+Iterates over the examples as `ipairs` does over a list: `for i, example in ds:ipairs() do`.]],
+function(self)
   return function(_, i)
     if i < #self then return i + 1, self[i + 1] end
   end, nil, 0
@@ -88,7 +91,7 @@ end)
 
 methods.tolist = registry.define("Dataset:tolist", [[
 tolist(self) -> list
-All examples, held in memory.]], function(self)
+Returns a list of all examples, held in memory.]], function(self)
   local list = {}
   for i, example in self:ipairs() do list[i] = example end
   return list
@@ -96,7 +99,7 @@ end)
 
 local concat = registry.define("redco.data.concat", [[
 concat(sets) -> Dataset
-The examples of several sets or lists, one after another.]], function(sets)
+Concatenates several data sets or lists.]], function(sets)
   local size, ends = 0, {}
   for i, set in ipairs(sets) do
     size = size + #set

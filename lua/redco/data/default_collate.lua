@@ -1,4 +1,4 @@
---- Batches of examples of one form.
+--- default_collate: batches of examples that all have the same structure.
 local fail = require "redco.fail"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
@@ -8,8 +8,8 @@ local function collate(values, path)
   if torch.is_tensor(first) then
     for i, value in ipairs(values) do
       if not torch.is_tensor(value) or value.shape ~= first.shape then
-        fail("default_collate: %s of example %d is not of the first one's shape, [%s]", path, i,
-          table.concat(first.shape, ", "))
+        fail("default_collate: %s of example %d does not have the shape of the first example, [%s]",
+          path, i, table.concat(first.shape, ", "))
       end
     end
     return torch.stack(values)
@@ -17,7 +17,7 @@ local function collate(values, path)
   if type(first) == "number" or type(first) == "boolean" then return torch.tensor(values) end
   if type(first) == "string" then return values end
   if type(first) ~= "table" then
-    fail("default_collate: %s: a %s has no batch", path, type(first))
+    fail("default_collate: %s: cannot make a batch of a %s", path, type(first))
   end
   local batch = {}
   for key in pairs(first) do
@@ -33,7 +33,8 @@ end
 
 return registry.define("redco.data.default_collate", [[
 default_collate(examples) -> batch
-A collate_fn for examples of one form: a table of theirs, in which tensors of one shape are stacked,
-numbers and booleans are a tensor, strings a list.]], function(examples)
+A collate_fn for examples that are tables with the same keys. Tensors of equal shape are stacked.
+Numbers and booleans become a tensor, strings a list. Nested tables are collated alike.]],
+function(examples)
   return collate(examples, "examples")
 end)

@@ -1,5 +1,5 @@
---- From images to what a vision model takes, as the image processors of Hugging Face do it with
---- Pillow: resize, cut out the middle, rescale, normalise.
+--- Prepares images for a vision model as Hugging Face's image processors do with Pillow: resize,
+--- centre-crop, rescale, normalise.
 local fail = require "redco.fail"
 local native = require "redco.native"
 local readers = require "redco.data.readers"
@@ -18,7 +18,7 @@ local function centre_crop(image, height, width)
     :narrow(2, math.floor((from_width - width) / 2), width)
 end
 
---- The height and width an image of this height and width is resized to.
+--- Returns the height and width to which an image of this height and width is resized.
 local function target_size(size, height, width)
   if not size.shortest_edge then return size.height, size.width end
   local short, long = math.min(height, width), math.max(height, width)
@@ -34,8 +34,8 @@ local defaults = {
   size = 224, crop_size = 224,
 }
 
--- The processors of transformers that do these steps in this order: whether they cut out the middle
--- and scale the shorter side, and the defaults that differ.
+-- The processors of transformers that do these steps in this order: whether they crop, whether they
+-- scale the shorter side, and the defaults that differ.
 local processors = {
   ViTImageProcessor = { crops = false, defaults = {} },
   DeiTImageProcessor = { crops = true, defaults = { size = 256, resample = 3,
@@ -46,7 +46,7 @@ local processors = {
       image_std = { 0.26862954, 0.26130258, 0.27577711 } } },
 }
 
--- Keys that don't change an image.
+-- Keys that do not change an image.
 local harmless = { "_valid_processor_keys", "auto_map", "data_format", "device", "disable_grouping",
   "do_convert_rgb", "feature_extractor_type", "image_processor_type", "input_data_format",
   "processor_class", "return_tensors" }
@@ -62,7 +62,7 @@ local function processor_of(where, config)
     tostring(kind), table.concat(names, ", "))
 end
 
--- A key that isn't known may stand for a step that would be missing.
+-- Refuses unknown keys: they may stand for a step that is not supported.
 local function refuse_unknown(where, config)
   local known = {}
   for key in pairs(defaults) do known[key] = true end
@@ -76,8 +76,8 @@ end
 
 local function is_count(n) return type(n) == "number" and n >= 1 and n % 1 == 0 end
 
--- {height, width} or {shortest_edge} of a size: a number, as older files have it, a list of two, or
--- such a table.
+-- Returns {height, width} or {shortest_edge}. A size is such a table, a list of two numbers or, in
+-- older files, one number.
 local function size_of(where, key, size, allows_shortest, number_is_shortest)
   local found = size
   if type(size) == "number" then
@@ -99,7 +99,7 @@ local function size_of(where, key, size, allows_shortest, number_is_shortest)
     allows_shortest and " or {shortest_edge}" or "")
 end
 
---- The options of a preprocessor_config.json.
+--- Reads the options of a preprocessor_config.json.
 local function read_config(where, config)
   local processor = processor_of(where, config)
   refuse_unknown(where, config)
@@ -113,18 +113,18 @@ local function read_config(where, config)
     end
   end
   if processor and o.do_center_crop and not processor.crops then
-    fail("%s: do_center_crop: a %s cuts nothing out", where,
+    fail("%s: do_center_crop: a %s does not crop", where,
       tostring(config.image_processor_type or config.feature_extractor_type))
   end
-  -- Without a processor's name, a number is the shorter side where the middle is cut out.
+  -- Without a processor's name, a number is the length of the shorter side if the image is cropped.
   local is_shortest = o.do_center_crop
   if processor then is_shortest = processor.scales_shorter_side end
   o.size = size_of(where, "size", o.size, not processor or processor.scales_shorter_side,
     is_shortest)
   o.crop_size = size_of(where, "crop_size", o.crop_size, false, false)
   if not filters[o.resample] then
-    fail("%s: resample: there is no filter %s, only 1 (Lanczos), 2 (bilinear), 3 (bicubic)", where,
-      tostring(o.resample))
+    fail("%s: resample: unknown filter %s; expected 1 (Lanczos), 2 (bilinear) or 3 (bicubic)",
+      where, tostring(o.resample))
   end
   for _, key in ipairs { "image_mean", "image_std" } do
     if #o[key] ~= 3 then fail("%s: %s: expected three numbers, got %d", where, key, #o[key]) end
@@ -141,7 +141,7 @@ local function check_image(image)
   end
 end
 
---- A list of images from one, a list or a batch.
+--- Returns a list of images. Takes one image, a list or a batch.
 local function list_of(images)
   if not torch.is_tensor(images) then return images end
   if images:dim() == 3 then return { images } end
@@ -150,11 +150,13 @@ end
 
 return registry.define("redco.data.image_processor", [[
 image_processor(config: string or table) -> function(images) -> Tensor [batch, 3, height, width]
-What prepares images (uint8 [3, height, width], a list or a batch of them) for a model, as float32:
-that of a folder with a preprocessor_config.json, or of a table like it. Of the processors of
-transformers, ViTImageProcessor, DeiTImageProcessor and CLIPImageProcessor are supported; others, and
-keys that stand for other steps, raise an error. Images are those of Pillow to the last bit: of a
-processor whose name ends in Fast, those of the one without.]], function(config)
+Returns a function that prepares images for a model. It takes uint8 images [3, height, width], as a
+list or a batch, and returns a float32 batch.
+
+`config` is a folder with a preprocessor_config.json, or a table with the same keys. Supported
+processors of transformers are ViTImageProcessor, DeiTImageProcessor and CLIPImageProcessor. Other
+processors, and keys that stand for other steps, raise an error. The result equals Pillow's bit for
+bit. A processor whose name ends in Fast gives the result of the slow one.]], function(config)
   local where = "image_processor"
   if type(config) == "string" then
     where = config .. "/preprocessor_config.json"

@@ -1,4 +1,4 @@
---- Sets of examples, readers of data files, and what prepares images.
+--- redco.data: data sets, readers of data files, the image processor.
 local dataset = require "redco.data.dataset"
 local registry = require "redco.registry"
 
@@ -14,5 +14,5 @@ for name, value in pairs(require "redco.data.readers") do data[name] = value end
 
 return registry.define("redco.data", [[
 redco.data
-Readers of data files, sets of examples, images. Examples are a list or a
-`Dataset`, each read when it is asked for.]], data)
+Data sets, readers of data files, and image preparation. Examples are a list or a `Dataset`, which
+makes each on access.]], data)

@@ -1,4 +1,4 @@
---- Sequences of tokens put together to rows of one length.
+--- Packs token sequences into rows of equal length.
 local arguments = require "redco.arguments"
 local dataset = require "redco.data.dataset"
 local fail = require "redco.fail"
@@ -25,7 +25,7 @@ local function to_tensor(ids)
   return torch.is_tensor(ids) and ids:long() or torch.tensor(ids, { dtype = "int64" })
 end
 
---- The tokens of a sequence, and what is to be predicted after each: the next one, if not given.
+--- Returns the tokens of a sequence and their labels. The default label is the next token.
 local function tokens_and_labels(sequence)
   local ids = to_tensor(ids_of(sequence))
   if is_example(sequence) and sequence.labels then
@@ -38,8 +38,9 @@ local function tokens_and_labels(sequence)
   return ids, torch.cat { ids:narrow(0, 1, ids:size(0) - 1), torch.full({ 1 }, -100) }
 end
 
---- The pieces, none longer than seq_len, longest first; of one length in the order of sequences. A
---- piece is `length` tokens of sequence number `index`, from `from` on, counted from 0.
+--- Cuts the sequences into pieces of at most seq_len tokens. The longest come first; pieces of
+--- equal length keep the order of the sequences. A piece is `length` tokens of sequence number
+--- `index`, starting at token `from`, counted from 0.
 local function pieces_by_length(sequences, seq_len)
   local by_length = {}
   for i = 1, #sequences do
@@ -57,7 +58,7 @@ local function pieces_by_length(sequences, seq_len)
   return pieces
 end
 
---- Numbers 0 to `limit`, each there any number of times, and the least of them from one on.
+--- A multiset of the numbers 0 to `limit`, with a search for the least one from a given number on.
 local function new_bag(limit)
   local n_leaves = 1
   while n_leaves <= limit do n_leaves = n_leaves * 2 end
@@ -87,7 +88,7 @@ local function new_bag(limit)
   return bag
 end
 
---- Lists of pieces: each piece goes where it leaves the least room.
+--- Returns a list of pieces for each row. Each piece goes into the row with the least room left.
 local function best_fit(pieces, seq_len)
   local rows, with_room, rooms = {}, {}, new_bag(seq_len)
   local function put(row, room)
@@ -112,7 +113,7 @@ local function best_fit(pieces, seq_len)
   return rows
 end
 
---- Integers as a tensor, which takes 8 bytes each and is not copied to workers.
+--- Returns integers as a tensor: 8 bytes each, and not copied to workers.
 local function integers(list) return torch.tensor(list, { dtype = "int64" }) end
 
 local function best_fit_rows(sequences, o)
@@ -173,20 +174,23 @@ local options = arguments("pack", { strategy = "bfd", pad_token_id = 0 }, { "seq
 
 return registry.define("redco.data.pack", [[
 pack(sequences, {seq_len, strategy = "bfd", pad_token_id = 0}) -> Dataset
-Rows of seq_len tokens from sequences of any length, a list or a data set of them: each a list or a
-tensor of tokens, or {input_ids, labels} with a label for what comes after each token (-100: none),
-as a model's loss takes them; else that is the next token. Their lengths are read now, the rest when
-a row is asked for.
-strategy = "bfd", best fit decreasing: each sequence is whole in one row, which is filled up with
-padding; one that is longer than a row is cut into pieces. A row has `input_ids`, `labels`,
-`position_ids`, which count from 0 in each sequence, and `segment_ids`, 1 for the first sequence of
-a row, 2 for the next, 0 for padding: given these a decoder sees each sequence by itself.
-strategy = "wrapped": the sequences one after another, cut anywhere, without padding: `input_ids`
-and `labels`, and no borders. What is left over at the end is left out.]],
+Packs token sequences of any length into rows of seq_len tokens. `sequences` is a list or a data
+set. Each sequence is a list or a tensor of tokens, or {input_ids, labels} with one label for each
+token, the token to predict after it (-100: none). The default label is the next token. `pack` reads
+the lengths of all sequences at once, and the tokens when a row is accessed.
+
+strategy = "bfd" (best fit decreasing) keeps each sequence whole within one row and fills the row
+with padding. It cuts a sequence longer than a row into pieces. A row has `input_ids`, `labels`,
+`position_ids`, which start at 0 in each sequence, and `segment_ids`: 1 for the first sequence of a
+row, 2 for the second, 0 for padding. With these, each token of a decoder attends only to its own
+sequence.
+
+strategy = "wrapped" concatenates the sequences and cuts them anywhere, without padding. A row has
+only `input_ids` and `labels`. The incomplete row at the end is dropped.]],
 function(sequences, given)
   local o = options(given)
   local make = strategies[o.strategy]
-    or fail("pack: strategy = \"%s\" is neither \"bfd\" nor \"wrapped\"", tostring(o.strategy))
+    or fail("pack: strategy: expected \"bfd\" or \"wrapped\", got \"%s\"", tostring(o.strategy))
   if type(o.seq_len) ~= "number" or o.seq_len < 1 or o.seq_len % 1 ~= 0 then
     fail("pack: seq_len: expected a positive integer, got %s", tostring(o.seq_len))
   end

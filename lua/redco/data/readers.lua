@@ -1,4 +1,4 @@
---- Readers of data files.
+--- Readers of text, table, image and token files.
 local arguments = require "redco.arguments"
 local csv_fields = require "redco.data.csv_fields"
 local dataset = require "redco.data.dataset"
@@ -18,7 +18,7 @@ local function output_of(command)
 end
 
 local function unpacked(path)
-  -- LuaJIT tells nothing of how the command ended: it says so itself, in the last byte.
+  -- LuaJIT does not return the exit status of a pipe, so the command appends it as the last byte.
   local gzip = " -- '" .. path:gsub("'", "'\\''") .. "' 2>"
   local bytes = output_of("gzip -dc" .. gzip .. "/dev/null && printf 0 || printf 1")
   if bytes:sub(-1) ~= "0" then
@@ -40,15 +40,16 @@ end
 
 readers.read = registry.define("redco.data.read", [[
 read(path) -> string
-The bytes of a file; what `gzip` unpacks where its name ends in `.gz`.]], read_all)
+Returns the bytes of a file. A file whose name ends in `.gz` is decompressed with `gzip`.]],
+  read_all)
 
--- The records of a text file, packed or not.
+-- Returns the records of a text file, compressed or not.
 local function records_of(path, kind)
   if type(path) ~= "string" then fail("cannot read: expected a path, got a %s", type(path)) end
   return native.record_file(path, kind, path:find "%.gz$" and read_all(path) or nil)
 end
 
--- Several files are one set.
+-- Concatenates the data sets of several files.
 local function over_files(paths, open)
   if type(paths) ~= "table" then return open(paths) end
   local sets = {}
@@ -67,20 +68,21 @@ end
 
 readers.lines = registry.define("redco.data.lines", [[
 lines(path: string or list of strings) -> Dataset of strings
-The lines of a text file, or of a list of files. Of each only where its lines start is held in
-memory, and a line is read when it is asked for; of one whose name ends in `.gz` all is held. So it
-is with `paragraphs`, `jsonl` and `csv`.]], text_reader "line")
+Returns the lines of a text file or of several. Only the positions of the lines are held in memory:
+a line is read on access. A file whose name ends in `.gz` is held whole. The same is true of
+`paragraphs`, `jsonl` and `csv`.]], text_reader "line")
 
 readers.paragraphs = registry.define("redco.data.paragraphs", [[
 paragraphs(path: string or list of strings) -> Dataset of strings
-The paragraphs of a text file, or of several: lines with no blank one between them.]],
+Returns the paragraphs of a text file or of several. Blank lines separate paragraphs.]],
   text_reader "paragraph")
 
 readers.jsonl = registry.define("redco.data.jsonl", [[
 jsonl(path: string or list of strings) -> Dataset
-The values of a file, or of several, with one JSON text on each line; lines that are blank are left
-out. An example is decoded when it is asked for: a line that is not JSON is an error then, with its
-number.]], function(paths)
+Returns the values of a file, or of several, with one JSON text on each line. Blank lines are
+skipped. A line is decoded on access. A line that is not JSON raises an error with its number
+then.]],
+function(paths)
   return over_files(paths, function(path)
     local file = records_of(path, "full_line")
     return dataset.new(#file, function(i)
@@ -96,11 +98,12 @@ local csv_options = arguments("csv", { header = true }, { "delimiter" })
 
 readers.csv = registry.define("redco.data.csv", [[
 csv(path: string or list of strings, {header = true, delimiter}) -> Dataset
-The records of a file, or of several, of comma-separated values (RFC 4180: a value in quotes may
-have delimiters, line breaks and doubled quotes), each a table of strings by the names in the first
-record, or with header = false a list of strings. The delimiter is "," or, of a file whose name
-ends in `.tsv`, a tab. A record with another number of values than the first is an error, with its
-line, when it is asked for. A table of numbers as a tensor: `loadtxt`.]], function(paths, options)
+Returns the records of a file, or of several, of comma-separated values (RFC 4180). A quoted value
+may contain delimiters, line breaks and doubled quotes. A record is a table of strings, with the
+names in the first record as keys. With header = false it is a list of strings. The default
+delimiter is ",", or a tab if the file's name ends in `.tsv`. A record whose number of values
+differs from the first one's raises an error with its line number on access. `loadtxt` reads a table
+of numbers as a tensor.]], function(paths, options)
   local o = csv_options(options)
   if o.delimiter and #o.delimiter ~= 1 then
     fail("csv: delimiter: expected one character, got '%s'", o.delimiter)
@@ -119,8 +122,8 @@ line, when it is asked for. A table of numbers as a tensor: `loadtxt`.]], functi
     return dataset.new(#file - skipped, function(i)
       local values = fields(i + skipped)
       if #values ~= #names then
-        fail("%s:%d: %d values, the first record has %d", path, file:line_number(i + skipped),
-          #values, #names)
+        fail("%s:%d: the record has %d values, the first record has %d", path,
+          file:line_number(i + skipped), #values, #names)
       end
       if not o.header then return values end
       local record = {}
@@ -132,16 +135,17 @@ end)
 
 readers.loadtxt = registry.define("redco.data.loadtxt", [[
 loadtxt(path) -> Tensor [rows, columns]
-A file of numbers, separated by commas, as float32; all rows must have as many as the first.]],
+Reads a file of comma-separated numbers as a float32 tensor. All rows must have the same number of
+columns.]],
 function(path)
   local rows = {}
   for number, line in readers.lines(path):ipairs() do
     local row = {}
     for cell in (line .. ","):gmatch "([^,]*)," do
-      row[#row + 1] = tonumber(cell) or fail("%s:%d: '%s' is no number", path, number, cell)
+      row[#row + 1] = tonumber(cell) or fail("%s:%d: '%s' is not a number", path, number, cell)
     end
     if rows[1] and #row ~= #rows[1] then
-      fail("%s:%d: %d numbers, the first row has %d", path, number, #row, #rows[1])
+      fail("%s:%d: the row has %d numbers, the first row has %d", path, number, #row, #rows[1])
     end
     rows[number] = row
   end
@@ -157,17 +161,17 @@ local idx_types = {
 
 readers.idx = registry.define("redco.data.idx", [[
 idx(path) -> Tensor
-An IDX file, as MNIST and its kin come in, packed with gzip or not. Only types of one byte.
-The format: http://yann.lecun.com/exdb/mnist, "the IDX file format".]], function(path)
+Reads an IDX file, the format of MNIST, compressed with gzip or not. Only one-byte types are
+supported. The format: http://yann.lecun.com/exdb/mnist, "the IDX file format".]], function(path)
   local bytes = read_all(path)
   local zero, zero_too, kind, n_dims = bytes:byte(1, 4)
   local dtype, size = unpack(idx_types[kind] or {})
   if zero ~= 0 or zero_too ~= 0 or not dtype or not n_dims then
-    fail("%s: this is no IDX file: one starts with two zeros, a type and a number of dimensions",
+    fail("%s: not an IDX file, which starts with two zero bytes, a type and a number of dimensions",
       path)
   end
   if size > 1 then
-    fail("%s: IDX files of %s are not read, only those of one byte", path, dtype)
+    fail("%s: IDX files of %s are not supported, only those of one-byte types", path, dtype)
   end
   local shape, count = {}, 1
   for i = 1, n_dims do
@@ -178,7 +182,7 @@ The format: http://yann.lecun.com/exdb/mnist, "the IDX file format".]], function
   end
   local offset = 4 + 4 * n_dims
   if #bytes ~= offset + count then
-    fail("%s: %d bytes of data, a tensor [%s] has %.0f", path, #bytes - offset,
+    fail("%s: the file has %d bytes of data, its tensor [%s] needs %.0f", path, #bytes - offset,
       table.concat(shape, ", "), count)
   end
   return torch.frombuffer(bytes, { dtype = dtype, offset = offset }):view(shape)
@@ -186,23 +190,23 @@ end)
 
 readers.json = registry.define("redco.data.json", [[
 json(path) -> value
-What a JSON file has: objects and arrays are tables, null is nil. Tables of objects remember the
-order of their keys; `redco.ordered_pairs` walks it.]], function(path)
+Reads a JSON file. Objects and arrays become tables, null becomes nil. Tables of objects remember
+the order of their keys; `redco.ordered_pairs` iterates in that order.]], function(path)
   return native.json_decode(path, read_all(path))
 end)
 
 readers.image = registry.define("redco.data.image", [[
 image(path) -> Tensor [3, height, width]
-The pixels of a PNG or JPEG file as uint8, in RGB: grey values thrice, without transparency, not
-turned where the metadata asks for it.]], function(path)
+Reads a PNG or JPEG file as uint8 pixels in RGB. A grey image gives three equal channels.
+Transparency is dropped. The orientation in the metadata is ignored.]], function(path)
   return native.image_decode(path, read_all(path))
 end)
 
 readers.image_folder = registry.define("redco.data.image_folder", [[
 image_folder(folder) -> Dataset
-The PNG and JPEG files below a folder, by their paths' order. An example has the `path` and the
-`image`, as `image` reads it, when it is asked for. Where they are in sub-folders, these are their
-classes: `label` is the class's number, from 0, and the set's `classes` are all names, sorted.]],
+Returns the PNG and JPEG files below a folder, sorted by path. An example has `path` and `image`,
+which is read on access as by `image`. If the files are in sub-folders, each sub-folder is a class:
+`label` is its number, from 0, and `classes` of the data set is the sorted list of class names.]],
 function(folder)
   if type(folder) ~= "string" then
     fail("image_folder: expected a path, got a %s", type(folder))
@@ -229,10 +233,10 @@ local token_options = arguments("tokens", { dtype = "uint16" }, { "seq_len" })
 
 readers.tokens = registry.define("redco.data.tokens", [[
 tokens(path: string or list of strings, {seq_len, dtype = "uint16"}) -> Dataset of Tensors [seq_len + 1]
-The rows of a file of token ids, or of several: row i has the seq_len tokens from (i - 1) * seq_len
-on and the one after them, so that inputs and labels are its first and its last seq_len; what is
-left over at the end of a file is left out. A file has its tokens one after another in 2 or 4 bytes
-each, as `dtype` says, or as its header does where it has llm.c's.]], function(paths, options)
+Returns rows of a file of token ids or of several. Row i has seq_len + 1 tokens, from position (i -
+1) * seq_len: the first seq_len are the inputs, the last seq_len the labels. The incomplete row at
+the end of a file is dropped. A file has its tokens one after another, 2 or 4 bytes each according
+to `dtype`, or to its header if it has llm.c's.]], function(paths, options)
   local o = token_options(options)
   local seq_len = o.seq_len
   if type(seq_len) ~= "number" or seq_len < 1 or seq_len % 1 ~= 0 then
@@ -250,8 +254,9 @@ local write_options = arguments("write_tokens", { dtype = "uint16" })
 
 readers.write_tokens = registry.define("redco.data.write_tokens", [[
 write_tokens(path, tokens [count], {dtype = "uint16"})
-Writes a file that `tokens` reads: llm.c's header of 256 int32 - 20240520 and 1 (for uint32
-20240801 and 7), the number of tokens, zeros - and the tokens, a tensor of integers.]],
+Writes a file that `tokens` reads. It has llm.c's header and then the tokens, a tensor of integers.
+The header is 256 int32 numbers: 20240520 and 1 (for uint32: 20240801 and 7), the number of tokens,
+then zeros.]],
 function(path, tokens, options)
   native.write_tokens(path, tokens, write_options(options).dtype)
 end)
