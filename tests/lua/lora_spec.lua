@@ -360,8 +360,9 @@ test("arguments", function()
     return function() lora.add(nested(), options) end
   end
   expect_error(add {}, "target_modules: expected")
-  expect_error(add { target_modules = { "up" }, r = 0 }, "r = 0 is no rank")
-  expect_error(add { target_modules = { "up" }, lora_dropout = 1 }, "lora_dropout = 1")
+  expect_error(add { target_modules = { "up" }, r = 0 }, "r: expected a positive integer, got 0")
+  expect_error(add { target_modules = { "up" }, lora_dropout = 1 },
+    "lora_dropout: expected a number in [0, 1)")
   expect_error(add { target_modules = { "up" }, alpha = 1 }, "unknown argument 'alpha'")
   expect_error(add { target_modules = { "norm" } }, "the weight of norm is [6]")
   local params = lora.add(nested(), { target_modules = { "up" } })

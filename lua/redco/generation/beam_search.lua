@@ -1,10 +1,10 @@
---- Beam search as Hugging Face's: of 2 k candidates the k best that go on, and of all that ended
---- the k best by their score / length^length_penalty.
+--- Beam search, as Hugging Face's: of 2 k candidates it keeps the k best that continue, and of all
+--- finished sequences the k best by score / length^length_penalty.
 local torch = require "redco.torch"
 
 local never = -1e9  -- a score that loses against any other
 
--- Rows of [batch, n, ...] by index [batch, k].
+-- Selects rows of [batch, n, ...] by index [batch, k].
 local function pick(t, index)
   local dims = { index:size(0), index:size(1) }
   for i = 3, t:dim() do
@@ -15,15 +15,15 @@ end
 
 local function penalty(flags) return flags:float() * never end
 
---- ids [batch * beams, max_length], `length` of them known. Returns the sequences [batch, beams,
---- max_length] from the best on, their scores [batch, beams], and the longest one's length.
+--- `ids` is [batch * beams, max_length], with `length` known tokens. Returns the sequences [batch,
+--- beams, max_length], best first, their scores [batch, beams], and the length of the longest.
 return function(decoder, scores, process, ended, ids, length, o)
   local k, prompt = o.num_beams, length
   local batch = ids:size(0) / k
   local n_candidates = math.max(2, 1 + #o.eos) * k
   local running = ids:view { batch, k, o.max_length }
   local running_scores = torch.full({ batch, k }, never)
-  running_scores:select(1, 0):zero_()  -- all beams are alike at first
+  running_scores:select(1, 0):zero_()  -- all beams are equal at first
   local best, best_scores = running:clone(), torch.full({ batch, k }, never)
   local best_length = torch.full({ batch, k }, length, { dtype = "int64" })
   local has_ended = torch.zeros({ batch, k }, { dtype = "bool" })
@@ -43,13 +43,13 @@ return function(decoder, scores, process, ended, ids, length, o)
     local hits = ended(candidates:view { batch * n_candidates, -1 }, length):view { batch, -1 }
     if length == o.max_length then hits = torch.ones_like(hits) end
 
-    -- Those that go on.
+    -- The beams that continue.
     local going
     running_scores, going = (candidate_scores + penalty(hits)):topk(k, 1)
     running = pick(candidates, going)
     local parents = pick(from, going)
 
-    -- Those that ended.
+    -- The beams that are finished.
     local just_ended = hits:logical_and(is_top)
     local lost = just_ended:logical_not():logical_or(can_improve:logical_not())
     if o.early_stopping == true then
@@ -64,7 +64,7 @@ return function(decoder, scores, process, ended, ids, length, o)
     best_length = pick(torch.cat({ best_length, lengths }, 1), chosen)
     has_ended = pick(torch.cat({ has_ended, just_ended }, 1), chosen)
 
-    -- Can what goes on still be better than the worst that ended?
+    -- Can a continuing beam still beat the worst finished one?
     local longest = o.early_stopping == "never" and o.length_penalty > 0 and o.max_length or length
     local hope = running_scores:narrow(1, 0, 1) / (longest - prompt) ^ o.length_penalty
     local worst = torch.where(has_ended, best_scores:amin(1, { keepdim = true }), never)

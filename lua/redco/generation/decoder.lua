@@ -1,4 +1,4 @@
---- A model that is asked for one token after another: scores of the next token, by a cache.
+--- Incremental decoding: scores of the next token, computed with a cache.
 local fail = require "redco.fail"
 local new_cache = require "redco.models.cache"
 local torch = require "redco.torch"
@@ -6,12 +6,13 @@ local torch = require "redco.torch"
 local Decoder = {}
 Decoder.__index = Decoder
 
--- Ones and zeros; nil where all are ones: attention without a mask is faster.
+-- Returns the mask, or nil if it is all ones: attention without a mask is faster.
 local function unless_all_ones(mask)
   if mask and not mask:ne(0):all():item() then return mask end
 end
 
--- The mask of the prompt. Without one, padding tokens are padding unless they also end a text.
+-- Returns the mask of the prompt. By default, padding tokens are padding unless they also end a
+-- text.
 local function mask_of(inputs, o)
   local ids = inputs.input_ids
   if inputs.attention_mask or inputs.encoder_hidden_states or not ids or not o.has_padding
@@ -24,8 +25,7 @@ local function mask_of(inputs, o)
   return unless_all_ones(ids:ne(o.pad_token_id):to "int64")
 end
 
--- Rows whose padding is on the right, turned so that it is on the left and new tokens follow the
--- last one.
+-- Moves padding from the right of rows to the left, so that new tokens follow the last token.
 local function padded_on_the_left(ids, mask)
   local length, shift = ids:size(1), mask:ne(0):flip { 1 }:to "int64":argmax(1, { keepdim = true })
   local places = torch.arange(length, { device = ids.device }):unsqueeze(0):sub(shift)
@@ -33,7 +33,7 @@ local function padded_on_the_left(ids, mask)
   return ids:gather(1, places), mask:gather(1, places)
 end
 
--- Decoder inputs that begin with the start token: it comes before those of which no row has it.
+-- Returns decoder inputs that begin with the start token. It is prepended if no row begins with it.
 local function with_start(inputs, start)
   local ids, mask = inputs.decoder_input_ids, inputs.decoder_attention_mask
   if ids:to_local().device == "meta" or ids:select(1, 0):eq(start):any():item() then
@@ -43,7 +43,7 @@ local function with_start(inputs, start)
   return ids, mask and torch.cat({ torch.ones_like(mask:narrow(1, 0, 1)), mask }, 1)
 end
 
---- A decoder of `inputs`; `ids` are the tokens it starts from.
+--- Returns a decoder of `inputs`; `ids` are its first tokens.
 local function new_decoder(model, params, inputs, o)
   local self = setmetatable({ model = model, params = params }, Decoder)
   if model.is_encoder_decoder then
@@ -68,7 +68,7 @@ local function new_decoder(model, params, inputs, o)
   return self
 end
 
--- Scores [rows, vocab_size] after the tokens `ids`, which come after those seen before.
+-- Appends the tokens `ids` and returns the scores [rows, vocab_size] of the next token.
 function Decoder:scores(ids)
   local mask = self.mask and self.mask:narrow(1, 0, self.cache.length + ids:size(1))
   local inputs = self.memory
@@ -77,11 +77,11 @@ function Decoder:scores(ids)
     or { input_ids = ids, attention_mask = mask }
   local hidden = self.model.hidden_states(self.params, inputs, { cache = self.cache })
   local scores = self.model.logits(self.params, hidden:select(1, -1)):float()
-  -- Whatever computes them, they are searched on the CPU.
+  -- The search runs on the CPU.
   return scores.device == "cpu" and scores or scores:full():cpu()
 end
 
---- The scores after the prompt. There is room for max_length tokens then.
+--- Returns the scores after the prompt. Reserves room for max_length tokens.
 function Decoder:start(max_length)
   self.cache = new_cache(max_length)
   if self.mask then
@@ -91,19 +91,20 @@ function Decoder:start(max_length)
   return self:scores(self.ids)
 end
 
---- The scores after one more token for each row: `tokens` [rows], the same on all processes.
+--- Appends one token to each row and returns the next scores. `tokens` [rows] must be the same on
+--- all processes.
 function Decoder:step(tokens)
   local like = self.ids:narrow(1, 0, 1)
   return self:scores(torch.empty_like(like):copy_(tokens:unsqueeze(1)))
 end
 
---- Each row n times, side by side; their scores so far are `scores`.
+--- Repeats each row n times, adjacent; `scores` are the current scores.
 function Decoder:expand(n, scores)
   local function times(t) return t and t:repeat_interleave(n, 0) end
   self.ids, self.mask = times(self.ids), times(self.mask)
   self.memory, self.memory_mask = times(self.memory), times(self.memory_mask)
   self.cache:map(function(t)
-    -- A copy: each write to a view that had to be gathered would gather what it is a view of.
+    -- A copy, because each write to a gathered view would gather its base again.
     return t:is_sharded() and times(t):clone() or times(t)
   end)
   return times(scores)

@@ -1,4 +1,4 @@
---- Text and other sequences from models, token by token.
+--- Generates sequences with a model: greedy search, sampling and beam search.
 local beam_search = require "redco.generation.beam_search"
 local fail = require "redco.fail"
 local generation_options = require "redco.generation.options"
@@ -8,12 +8,13 @@ local registry = require "redco.registry"
 local search = require "redco.generation.search"
 local torch = require "redco.torch"
 
--- A function of ids [rows, max_length] and of how many are known: which rows the last one ends.
+-- Returns a function of ids [rows, max_length] and the number of known tokens. It returns which
+-- rows end with the last token.
 local function end_of_rows(o, prompt_length)
   local eos = torch.tensor(#o.eos > 0 and o.eos or { -1 }, { dtype = "int64" })
   local longest = 0
   for _, stop in ipairs(o.stop_strings) do longest = math.max(longest, #stop) end
-  -- The text of tokens that are enough to hold any of the strings and to end in one.
+  -- Decodes enough of the last tokens to contain any of the strings.
   local function is_stopped(row, length)
     local first = math.max(prompt_length, length - longest - 1)
     local text = o.tokenizer:decode(row:narrow(0, first, length - first))
@@ -43,15 +44,15 @@ local function generate(model, params, inputs, options)
   local prompt_length = decoder.ids:size(1)
   generation_options.set_lengths(o, model, prompt_length)
   local scores = decoder:start(o.max_length)
-  -- Only watched, to decide how the parameters lie: the prompt has shown every layer, and what
-  -- follows hangs on values.
+  -- This is a meta pass that decides the layout of the parameters. The prompt has used every layer,
+  -- and further steps depend on values.
   if scores:to_local().device == "meta" then return scores:argmax(-1, true) end
   local n = math.max(o.num_beams, o.num_return_sequences)
   if n > 1 then scores = decoder:expand(n, scores) end
 
   local rows = scores:size(0)
   local fill = o.pad_token_id
-  -- Hugging Face's beam search takes a padding token 0 for none.
+  -- Hugging Face's beam search treats padding token 0 as no padding token.
   if o.num_beams > 1 and fill == 0 then fill = o.eos[1] or fill end
   local ids = torch.full({ rows, o.max_length }, fill, { dtype = "int64" })
   ids:narrow(1, 0, prompt_length):copy_(decoder.ids:full())
@@ -72,7 +73,7 @@ end
 
 return registry.define("redco.models.generate", [[
 generate(model, params, inputs, options = nil) -> sequences [rows, length], scores [rows] (beam search)
-Tokens after a prompt: `Model.generate` has the options.]],
+Generates tokens after a prompt. `Model.generate` describes the options.]],
 function(model, params, inputs, options)
   return torch.no_grad(generate, model, params, inputs, options)
 end)

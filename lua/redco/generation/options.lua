@@ -1,5 +1,5 @@
---- The options of `model.generate`: those of the call, else those of the model's files, else these
---- defaults. Names and meanings are those of transformers 4.57.
+--- The options of `model.generate`: from the call, else from the model's files, else the defaults
+--- below. Names and meanings are those of transformers 4.57.
 local arguments = require "redco.arguments"
 local fail = require "redco.fail"
 
@@ -17,7 +17,7 @@ end
 
 local function is_tokens(v) return is_list(v, is_count) and #v > 0 end
 
--- What a value must be: in words, and a function that tells.
+-- Kinds of values: a description and a predicate.
 local count = { "a whole number from 0 on", is_count }
 local from_one = { "a whole number of at least 1", function(v) return is_count(v) and v >= 1 end }
 local share = { "a number from 0 to 1", is_share }
@@ -33,7 +33,7 @@ end }
 local tokens = { "a list of tokens", function(v) return is_list(v, token[2]) end }
 local anything = { "", function() return true end }
 
--- Name, what it must be, and its default if it has one.
+-- Name, kind, and default if there is one.
 local options = {
   max_length = { from_one },
   max_new_tokens = { from_one },
@@ -87,9 +87,9 @@ local options = {
   tokenizer = { anything }, seed = { anything }, rng = { anything }, streamer = { anything },
 }
 
--- Options of transformers that don't exist here, with the value that has no effect; `false` where
--- every value has one. Options of its return value, its cache and its compiler are not among them:
--- they change no token.
+-- Options of transformers that do not exist here, with the value that has no effect, or `false` if
+-- every value has an effect. Options of its return value, cache and compiler are not listed: they
+-- change no token.
 local unsupported = {
   assistant_early_exit = false,
   assistant_model = false,
@@ -151,7 +151,7 @@ end
 local function check(o)
   for name, option in pairs(options) do
     local expected, fits = unpack(option[1])
-    -- `false` is no value for an option without a default.
+    -- `false` means no value for an option without a default.
     local is_absent = o[name] == nil or (o[name] == false and option[2] == nil)
     if not is_absent and not fits(o[name]) then
       fail("model.generate: %s is %s, expected %s", name, tostring(o[name]), expected)
@@ -165,7 +165,7 @@ local function check(o)
       .. "num_beams, %d", o.num_return_sequences, o.num_beams)
   end
   if o.encoder_repetition_penalty ~= 1 and math.max(o.num_beams, o.num_return_sequences) > 1 then
-    -- transformers applies it to the first rows only, with the prompts of other rows.
+    -- transformers applies it only to the first rows, and with the prompts of other rows.
     fail("model.generate: encoder_repetition_penalty needs num_beams = 1 and "
       .. "num_return_sequences = 1")
   end
@@ -177,8 +177,8 @@ local function check(o)
   end
 end
 
---- All options of a call. `eos`, `forced_eos` and `stop_strings` are lists; `pad_token_id` is the
---- first end token where no other is given.
+--- Returns all options of a call. `eos`, `forced_eos` and `stop_strings` are lists. `pad_token_id`
+--- defaults to the first end token.
 local function generation_options(model, given)
   given = supported(given)
   complete(given)  -- refuses unknown names
@@ -198,7 +198,7 @@ end
 
 local default_new_tokens = 20
 
--- The number of positions that the configuration names, if it does.
+-- Returns the number of positions in the configuration, or nil.
 local function n_positions(model)
   for _, key in ipairs { "max_position_embeddings", "n_positions" } do
     if model.family.defaults[key] then return model.config[key] end
@@ -213,7 +213,7 @@ local function set_lengths(o, model, prompt_length)
     o.max_length = math.min(prompt_length + default_new_tokens, n_positions(model) or math.huge)
   end
   if o.max_length <= prompt_length then
-    fail("model.generate: max_length is %d, and the prompt has %d tokens already: give "
+    fail("model.generate: max_length is %d, but the prompt already has %d tokens: set "
       .. "max_new_tokens", o.max_length, prompt_length)
   end
   if o.min_new_tokens then o.min_length = prompt_length + o.min_new_tokens end

@@ -1,12 +1,12 @@
---- What changes the scores of the next token: functions of scores [rows, vocab_size] and of the
---- tokens so far, ids [rows, length]. They run in the order of this file, which is that of
+--- Logits processors: functions that change the scores [rows, vocab_size] of the next token, given
+--- the tokens so far, ids [rows, length]. They run in the order of this file, which is that of
 --- transformers.
 local fail = require "redco.fail"
 local torch = require "redco.torch"
 
 local processors = {}
 
--- applies(o): whether the options ask for it; make(o): the function of scores and ids.
+-- applies(o) returns whether the options enable a processor; make(o) returns the processor.
 local function define(applies, make)
   processors[#processors + 1] = { applies = applies, make = make }
 end
@@ -22,7 +22,7 @@ local function check_tokens(tokens, scores, name)
   end
 end
 
--- -inf for the tokens of a list; those outside the vocabulary have no score.
+-- Sets the scores of the listed tokens to -inf. Tokens outside the vocabulary are ignored.
 local function without(scores, tokens)
   local known = {}
   for _, token in ipairs(tokens) do
@@ -31,16 +31,16 @@ local function without(scores, tokens)
   return #known == 0 and scores or scores:index_fill(1, token_tensor(known), -math.huge)
 end
 
--- 0 for the tokens of a list and -inf for all others.
+-- Returns scores of 0 for the listed tokens and -inf for all others.
 local function only(scores, tokens, name)
   check_tokens(tokens, scores, name)
   return torch.full_like(scores, -math.huge):index_fill(1, token_tensor(tokens), 0)
 end
 
--- Adds a number to the score of the last token of each sequence where the rest of it is what a row
--- ends with. `biases` is a list of {tokens, number}.
+-- Adds a number to the score of the last token of each sequence in the rows that end with the rest
+-- of the sequence. `biases` is a list of {tokens, number}.
 local function add_biases(biases, name)
-  local by_sequence, sequences = {}, {}  -- of equal sequences, the last counts
+  local by_sequence, sequences = {}, {}  -- among equal sequences, the last one counts
   for _, entry in ipairs(biases) do
     local key = table.concat(entry[1], ",")
     if not by_sequence[key] then sequences[#sequences + 1] = key end
@@ -77,18 +77,18 @@ local function encoder_ids(o, name)
   return o.encoder_ids or fail("model.generate: %s needs inputs.input_ids", name)
 end
 
--- The tokens of the prompt count more.
+-- Raises the scores of the tokens of the prompt.
 define(function(o) return o.encoder_repetition_penalty ~= 1 end, function(o)
   local prompt = encoder_ids(o, "encoder_repetition_penalty")
   return function(scores) return penalized(scores, prompt, 1 / o.encoder_repetition_penalty) end
 end)
 
--- Keskar et al., 2019: what is there already counts less.
+-- Keskar et al., 2019: lowers the scores of tokens that occurred before.
 define(function(o) return o.repetition_penalty ~= 1 end, function(o)
   return function(scores, ids) return penalized(scores, ids, o.repetition_penalty) end
 end)
 
--- The tokens that would end an n-gram of `text` after the end of `row`.
+-- Returns the tokens that would complete an n-gram of `text` at the end of `row`.
 local function repeating(text, row, n)
   local last = table.concat(row, ",", #row - n + 2, #row)
   local found = {}
@@ -123,7 +123,7 @@ define(function(o) return o.encoder_no_repeat_ngram_size > 0 end, function(o)
   end)
 end)
 
--- A bad word that is an end token stays possible.
+-- A bad word that is an end token stays allowed.
 define(function(o) return o.bad_words_ids end, function(o)
   local is_end, biases = {}, {}
   for _, token in ipairs(o.eos) do is_end[token] = true end
@@ -161,7 +161,7 @@ define(function(o) return o.remove_invalid_values end, function()
   end
 end)
 
--- End tokens count more with every token after `start` new ones.
+-- Raises the scores of end tokens with every token after `start` new ones.
 define(function(o) return o.exponential_decay_length_penalty end, function(o)
   local start, factor = unpack(o.exponential_decay_length_penalty)
   local eos = token_tensor(o.eos)
@@ -185,7 +185,7 @@ define(function(o) return o.begin_suppress_tokens end, function(o)
   end
 end)
 
--- What follows changes what is drawn.
+-- The processors below apply to sampling.
 
 define(function(o) return o.do_sample and o.temperature ~= 1 end, function(o)
   return function(scores) return scores / o.temperature end
@@ -198,7 +198,7 @@ define(function(o) return o.do_sample and o.top_k > 0 end, function(o)
   end
 end)
 
--- Holtzman et al., 2019: the fewest tokens whose probabilities make up top_p.
+-- Holtzman et al., 2019: keeps the fewest tokens whose probabilities sum to top_p.
 define(function(o) return o.do_sample and o.top_p < 1 end, function(o)
   return function(scores)
     local sorted, places = scores:sort(1)
@@ -208,7 +208,7 @@ define(function(o) return o.do_sample and o.top_p < 1 end, function(o)
   end
 end)
 
--- Nguyen et al., 2024: tokens at least min_p times as probable as the first one.
+-- Nguyen et al., 2024: keeps tokens at least min_p times as probable as the most probable one.
 define(function(o) return o.do_sample and o.min_p end, function(o)
   return function(scores)
     local probs = scores:softmax(-1)
@@ -217,7 +217,7 @@ define(function(o) return o.do_sample and o.min_p end, function(o)
   end
 end)
 
--- Meister et al., 2022: tokens whose information is nearest to the expected one.
+-- Meister et al., 2022: keeps tokens whose information is nearest to the expected information.
 define(function(o) return o.do_sample and o.typical_p < 1 end, function(o)
   return function(scores)
     local log_probs = scores:log_softmax(-1)
@@ -231,7 +231,7 @@ define(function(o) return o.do_sample and o.typical_p < 1 end, function(o)
   end
 end)
 
--- Tokens less probable than `cutoff`, except the first one.
+-- Removes tokens less probable than `cutoff`, except the most probable one.
 local function without_improbable(scores, probs, cutoff)
   local best = scores:amax(-1, true)
   return scores:masked_fill(probs:lt(cutoff):logical_and(scores:lt(best)), -math.huge)
@@ -259,8 +259,8 @@ define(function(o) return o.renormalize_logits end, function()
   return function(scores) return scores:log_softmax(-1) end
 end)
 
---- The function of scores and ids that a call's options ask for. Besides them, `o.prompt_length`
---- and `o.encoder_ids` [prompts, length] are read.
+--- Returns the processor for the options of a call. It also reads `o.prompt_length` and
+--- `o.encoder_ids` [prompts, length].
 return function(o)
   local used = {}
   for _, processor in ipairs(processors) do

@@ -1,4 +1,4 @@
---- Greedy search and sampling: each row takes its next token by itself.
+--- Greedy search and sampling: each row chooses its next token independently.
 local torch = require "redco.torch"
 
 local function next_tokens(scores, o)
@@ -6,8 +6,8 @@ local function next_tokens(scores, o)
   return scores:softmax(-1):multinomial(1, { generator = o.rng }):squeeze(1)
 end
 
---- Writes tokens into ids [rows, max_length] from `length` on until all rows have ended; returns
---- how many tokens the longest has. `ended(ids, length)` tells by row what the last token ends.
+--- Writes tokens into ids [rows, max_length] from position `length` on until all rows have ended.
+--- Returns the length of the longest row. `ended(ids, length)` returns which rows have ended.
 return function(decoder, scores, process, ended, ids, length, o)
   local open = torch.ones({ ids:size(0) }, { dtype = "bool" })
   while true do

@@ -1,18 +1,19 @@
---- What low-rank adapters add to the outputs of the layers beside which they lie.
+--- Adds the outputs of low-rank adapters to those of their layers.
 local dropout = require("redco.nn.dropout").dropout
 local fail = require "redco.fail"
 local native = require "redco.native"
 
 local adapter = {}
 
---- For layers that apply their weight otherwise: an adapter beside it would do nothing.
+--- Raises an error if this layer has an adapter, which its forward function would ignore.
 function adapter.refuse(params, name)
   if params[name .. ".lora_A.weight"] then
     fail("%s has an adapter, which only linear layers before the head can have", name)
   end
 end
 
--- y + scaling * B A dropout(x), in the adapter's type, which may be wider than the layer's.
+-- Returns y + scaling * B A dropout(x). The product is computed in the adapter's dtype, which may
+-- be wider than the layer's.
 local function added(x, y, a, b, scaling, p, options)
   if p then x = dropout(x, p, { train = options.train, rng = options.rng }) end
   if x.dtype ~= a.dtype then x = x:to(a.dtype) end
@@ -21,7 +22,8 @@ local function added(x, y, a, b, scaling, p, options)
   return y:add(change, { alpha = scaling })
 end
 
---- y, the output for x of the layer `name` of a flat table, with what its adapter adds, if any.
+--- Returns y, the output for x of the layer `name` of a flat table, plus that of its adapter, if
+--- any.
 function adapter.by_name(params, name, x, y, options)
   local a = params[name .. ".lora_A.weight"]
   if not a then return y end

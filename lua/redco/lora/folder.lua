@@ -11,14 +11,13 @@ local folder = {}
 local config_file, weights_file = "adapter_config.json", "adapter_model.safetensors"
 local prefix = "base_model.model."
 
--- What of a configuration is read here, and its types.
+-- The keys of a configuration that are read here, with their types.
 local types = {
   alpha_pattern = "table", fan_in_fan_out = "boolean", lora_alpha = "number",
   lora_dropout = "number", r = "number", rank_pattern = "table", use_rslora = "boolean",
 }
 
--- What `check` looks at, or what says nothing about what the adapter computes. All else must be
--- off.
+-- Keys that `check` reads, or that do not affect the adapter's output. Every other key must be off.
 local known = {}
 for _, key in ipairs {
   "auto_mapping", "base_model_name_or_path", "bias", "exclude_modules", "inference_mode",
@@ -30,7 +29,7 @@ local function is_off(value)
   return value == false or value == "" or type(value) == "table" and next(value) == nil
 end
 
--- Ways to initialise that leave the base as it is.
+-- Initialisations that do not change the base model.
 local harmless = {
   ["true"] = true, ["false"] = true, gaussian = true, orthogonal = true, eva = true,
 }
@@ -43,7 +42,7 @@ local function check(path, config)
   if config.peft_type ~= "LORA" then refuse("peft_type", '"LORA"') end
   if (config.bias or "none") ~= "none" then refuse("bias", '"none"') end
   if not harmless[tostring(config.init_lora_weights == nil or config.init_lora_weights)] then
-    refuse("init_lora_weights", "those that leave the base model as it is")
+    refuse("init_lora_weights", "those that do not change the base model")
   end
   for key, value in pairs(config) do
     local expected = types[key]
@@ -57,8 +56,8 @@ local function check(path, config)
   if dropout < 0 or dropout >= 1 then refuse("lora_dropout", "numbers in [0, 1)") end
 end
 
--- A pattern of peft's, a regular expression of names' last parts, as one of Lua's and whether it is
--- one of whole names.
+-- Converts a pattern of peft, a regular expression for the last parts of names, to a Lua pattern.
+-- The second result says whether it matches whole names.
 local function lua_pattern(path, pattern)
   local is_whole = pattern:sub(1, 1) == "^"
   local rest = is_whole and pattern:sub(2) or pattern
@@ -70,7 +69,8 @@ local function lua_pattern(path, pattern)
   return rest:gsub("%-", "%%-"):gsub("\\%.", "%%."), is_whole
 end
 
--- The value of the first pattern, in the file's order, that a layer's name ends in.
+-- Returns the value of the first pattern, in the file's order, that matches the end of a layer's
+-- name.
 local function by_pattern(path, patterns, name)
   for pattern, value in ordered.pairs(patterns or {}) do
     if type(value) ~= "number" then
@@ -83,7 +83,7 @@ local function by_pattern(path, patterns, name)
   end
 end
 
--- The values of layers, by their names, that are not the usual one, for a file; nil if there are
+-- Returns the values that differ from the usual one, by layer name, for a file; nil if there are
 -- none. The first match counts, so a name comes before those that it ends in, also with the usual
 -- value.
 local function patterns_of(values, usual)
@@ -101,7 +101,7 @@ local function patterns_of(values, usual)
   return needed[1] and result
 end
 
--- A layer's number of inputs and outputs must be the adapter's.
+-- Checks that a layer and its adapter have the same numbers of inputs and outputs.
 local function check_shapes(path, layer, a, b, r, fan_in_fan_out)
   local n_in, n_out = layer:sizes(fan_in_fan_out)
   if a[1] ~= r or b[2] ~= r or a[2] ~= n_in or b[1] ~= n_out or #a ~= 2 or #b ~= 2 then
@@ -124,7 +124,7 @@ local function adapters_in(weights)
   return found
 end
 
--- Puts the adapter whose matrices are the tensors `keys` beside the weight of the layer.
+-- Adds the adapter whose matrices are the tensors `keys` to the layer.
 local function place(layer, keys, fan_in_fan_out, path, config, weights)
   if not (keys.lora_A and keys.lora_B) then
     fail("%s: %s has no %s", weights.path, layer.name, keys.lora_A and "lora_B" or "lora_A")
@@ -148,7 +148,7 @@ local function place(layer, keys, fan_in_fan_out, path, config, weights)
   if fan_in_fan_out then layer:set("lora_fan_in_fan_out", true) end
 end
 
---- Puts the adapters of a folder beside the weights of these layers.
+--- Adds the adapters of a folder to these layers.
 function folder.load(dir, layers)
   local path = dir .. "/" .. config_file
   local config, weights = data.json(path), native.open_weights(dir .. "/" .. weights_file)
@@ -157,7 +157,7 @@ function folder.load(dir, layers)
   for _, layer in ipairs(layers) do
     of_conv1d = of_conv1d or stored[layer.name] ~= nil and layer:is_conv1d()
   end
-  -- In a model of several parts peft's flag is for GPT-2's.
+  -- In a model of several parts, peft's flag applies only to the layers of GPT-2.
   local others = config.fan_in_fan_out and not of_conv1d
   for _, layer in ipairs(layers) do
     local keys = stored[layer.name]
@@ -168,7 +168,7 @@ function folder.load(dir, layers)
   if rest then fail("%s: there is no layer %s in the parameters", weights.path, rest) end
 end
 
--- The last parts of names where all layers of that name have an adapter, else whole names.
+-- Returns the last parts of names if all layers with that ending have an adapter, else whole names.
 local function target_modules(layers)
   local is_whole, names, seen = {}, {}, {}
   for _, layer in ipairs(layers) do
@@ -198,7 +198,7 @@ function folder.save(dir, layers, options)
       tensors[prefix .. layer.name .. ".lora_A.weight"] = a
       tensors[prefix .. layer.name .. ".lora_B.weight"] = layer:matrix "lora_B"
       local r = a:size(0)
-      -- Whatever made the scaling, alpha / r is it.
+      -- Write the scaling as alpha / r, whichever formula set it.
       local alpha = layer:get "lora_scaling" * r
       config.r, config.lora_alpha = config.r or r, config.lora_alpha or alpha
       ranks[layer.name], alphas[layer.name] = r, alpha

@@ -1,5 +1,5 @@
---- Low-rank adapters (Hu et al., 2021): beside the weight of a layer, which stays as it is, lie two
---- small matrices that are trained, and the layer adds scaling * B A x to what it puts out.
+--- Low-rank adapters (Hu et al., 2021). The weight of a layer stays fixed; two small matrices A and
+--- B are trained, and the layer adds scaling * B A x to its output.
 local arguments = require "redco.arguments"
 local fail = require "redco.fail"
 local folder = require "redco.lora.folder"
@@ -21,7 +21,7 @@ local function ends_with(name, suffix)
   return name == suffix or name:sub(-#suffix - 1) == "." .. suffix
 end
 
--- A function that tells the layers meant by what peft calls target_modules.
+-- Returns a predicate: whether peft's `target_modules` select the layer of this name.
 local function target(modules)
   if type(modules) == "string" then
     return function(name) return name:find("^" .. modules .. "$") ~= nil end
@@ -38,7 +38,7 @@ local function target(modules)
   end
 end
 
--- The last parts of the names of all matrices: what target_modules may be.
+-- Lists the last parts of the names of all matrices: the possible target_modules.
 local function names_of(all)
   local seen, names = {}, {}
   for _, layer in ipairs(all) do
@@ -52,7 +52,7 @@ end
 local function check_found(chosen, modules, all)
   if type(modules) == "string" then
     if #chosen == 0 then
-      fail("lora.add: no layer's name matches the pattern '%s'; the layers end in %s", modules,
+      fail("lora.add: no layer's name matches the pattern '%s'; layer names end in %s", modules,
         names_of(all))
     end
     return
@@ -61,18 +61,19 @@ local function check_found(chosen, modules, all)
     local is_found = false
     for _, layer in ipairs(chosen) do is_found = is_found or ends_with(layer.name, module) end
     if not is_found then
-      fail("lora.add: no layer's name ends in '%s'; those here end in %s", tostring(module),
+      fail("lora.add: no layer's name ends in '%s'; layer names end in %s", tostring(module),
         names_of(all))
     end
   end
 end
 
--- The numbers of inputs and outputs of a layer that an adapter can lie beside.
+-- Returns the numbers of inputs and outputs of a layer. Raises an error if it cannot have an
+-- adapter.
 local function checked_sizes(layer, fan_in_fan_out)
   local weight, bias = layer:get "weight", layer:get "bias"
   local n_in, n_out = layer:sizes(fan_in_fan_out)
   if bias and bias:numel() ~= n_out then
-    fail("lora.add: %s has a weight [%s] and a bias [%d]; is the weight [in, out]? Say "
+    fail("lora.add: %s has a weight [%s] and a bias [%d], which do not fit; try "
       .. "fan_in_fan_out = %s", layer.name, table.concat(weight.shape, ", "), bias:numel(),
       tostring(not fan_in_fan_out))
   end
@@ -84,17 +85,21 @@ local add_options = arguments("lora.add",
   { "target_modules", "fan_in_fan_out", "generator" })
 lora.add = registry.define("redco.lora.add", [[
 add(params, {target_modules, r = 8, lora_alpha = 8, lora_dropout = 0, use_rslora = false, fan_in_fan_out, generator}) -> params
-The tree with adapters of rank r beside the weights of the layers whose names end in one of
-`target_modules`, {"q_proj", "v_proj"}, or match it whole, if it is a pattern of Lua's. The other
-tensors are those of `params`. Names are peft's: `X.lora_A.weight` [r, in], uniform, and
-`X.lora_B.weight` [out, r], zeros, beside `X.weight`; the layer adds lora_alpha / r (with use_rslora
-lora_alpha / sqrt(r)) * B A dropout(x). Layers are those of the models and `nn.linear`, in any tree.
-`fan_in_fan_out`: weights are [in, out]; left out, GPT-2's are. Train them with
-`redco.lora.freeze_base(optimizer)`.]], function(params, options)
+Returns the tree with adapters of rank r added to the selected layers. The other tensors are those
+of `params`. `target_modules` is a list of the last parts of layer names, {"q_proj", "v_proj"}, or a
+Lua pattern of whole names. The layers are those of the models and `nn.linear`, in any tree. Train
+the adapters with `redco.lora.freeze_base(optimizer)`.
+
+Names are peft's: `X.lora_A.weight` [r, in], uniform, and `X.lora_B.weight` [out, r], zeros, next to
+`X.weight`. The layer adds scaling * B A dropout(x) to its output, with scaling = lora_alpha / r, or
+lora_alpha / sqrt(r) if use_rslora. `fan_in_fan_out` says that weights are [in, out]; by default
+only those of GPT-2's layers are.]], function(params, options)
   local o = add_options(options)
-  if o.r < 1 or o.r % 1 ~= 0 then fail("lora.add: r = %s is no rank", tostring(o.r)) end
+  if o.r < 1 or o.r % 1 ~= 0 then
+    fail("lora.add: r: expected a positive integer, got %s", tostring(o.r))
+  end
   if o.lora_dropout < 0 or o.lora_dropout >= 1 then
-    fail("lora.add: lora_dropout = %s is not in [0, 1)", tostring(o.lora_dropout))
+    fail("lora.add: lora_dropout: expected a number in [0, 1), got %s", tostring(o.lora_dropout))
   end
   local is_target, result = target(o.target_modules), copy_of(params)
   local all, chosen = layers.of(result), {}
@@ -107,7 +112,7 @@ lora_alpha / sqrt(r)) * B A dropout(x). Layers are those of the models and `nn.l
     local fan_in_fan_out = o.fan_in_fan_out
     if fan_in_fan_out == nil then fan_in_fan_out = layer:is_conv1d() end
     local n_in, n_out = checked_sizes(layer, fan_in_fan_out)
-    -- Small changes are lost in 16 bits.
+    -- float32 at least: 16 bits lose small updates.
     local dtype = layer:get("weight").dtype
     if dtype == "bfloat16" or dtype == "float16" then dtype = "float32" end
     layer:set_matrix("lora_A", nn_init.kaiming_uniform_(
@@ -123,15 +128,16 @@ end)
 
 lora.is_frozen = registry.define("redco.lora.is_frozen", [[
 is_frozen(name) -> boolean
-Whether a parameter, by its dotted name, is none of an adapter's: for `redco.optim.freeze`.]],
+Returns whether the parameter of this dotted name does not belong to an adapter, for
+`redco.optim.freeze`.]],
 function(name)
   return not layers.is_adapter(name)
 end)
 
 lora.freeze_base = registry.define("redco.lora.freeze_base", [[
 freeze_base(optimizer) -> Optimizer
-The optimizer for adapters alone: all other parameters stay as they are and cost no gradient and no
-optimizer state.]], function(optimizer)
+Returns an optimizer that trains only the adapters. All other parameters stay fixed and need no
+gradient and no optimizer state.]], function(optimizer)
   return optim.freeze(optimizer, lora.is_frozen)
 end)
 
@@ -147,9 +153,9 @@ end
 
 lora.merge = registry.define("redco.lora.merge", [[
 merge(params) -> params
-The tree without adapters: what they add is in the weights, W + scaling B A, so that the model does the
-same without them and `model.save_pretrained(dir, {params = ...})` writes it. Other tensors are those
-of `params`.]], function(params)
+Returns the tree without adapters: their changes are added to the weights, W + scaling B A. The
+model computes the same, and `model.save_pretrained(dir, {params = ...})` writes it. Other tensors
+are those of `params`.]], function(params)
   local result, n_merged = without_adapters(params), 0
   local merged = {}
   for _, layer in ipairs(layers.of(result)) do merged[layer.name] = layer end
@@ -173,15 +179,15 @@ local save_options = arguments("lora.save_pretrained", {},
   { "base_model_name_or_path", "task_type" })
 lora.save_pretrained = registry.define("redco.lora.save_pretrained", [[
 save_pretrained(dir, params, {base_model_name_or_path, task_type})
-Writes the adapters alone as peft does: adapter_config.json and adapter_model.safetensors. Every
+Writes only the adapters, in peft's format: adapter_config.json and adapter_model.safetensors. Every
 process must call it.]], function(dir, params, options)
   folder.save(dir, layers.of(params), save_options(options))
 end)
 
 lora.from_pretrained = registry.define("redco.lora.from_pretrained", [[
 from_pretrained(dir, params) -> params
-The tree with the adapters of peft's folder beside its weights. What the folder asks for and is not
-supported is refused by its name.]], function(dir, params)
+Returns the tree with the adapters of a peft folder. A setting of the folder that is not supported
+raises an error that names it.]], function(dir, params)
   local result = copy_of(params)
   folder.load(dir, layers.of(result))
   return result
@@ -189,6 +195,5 @@ end)
 
 return registry.define("redco.lora", [[
 redco.lora
-Low-rank adapters for fine-tuning: Hu et al., 2021. Beside the weight of a layer, which stays as it
-is, lie two small matrices that are trained, and the layer adds scaling * B A x to what it puts
-out.]], lora)
+Low-rank adapters for fine-tuning: Hu et al., 2021. The weight of a layer stays fixed; two small
+matrices A and B are trained, and the layer adds scaling * B A x to its output.]], lora)

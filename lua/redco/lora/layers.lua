@@ -1,6 +1,6 @@
---- The layers of a params tree and the adapters beside their weights. To the adapter of a layer
---- belong the matrices lora_A.weight [r, in] and lora_B.weight [out, r], and the plain values
---- lora_scaling, lora_dropout (if above 0) and lora_fan_in_fan_out (if the weight is [in, out]).
+--- The layers of a params tree and their adapters. An adapter consists of the matrices
+--- lora_A.weight [r, in] and lora_B.weight [out, r], and the plain values lora_scaling,
+--- lora_dropout (if above 0) and lora_fan_in_fan_out (if the weight is [in, out]).
 local fail = require "redco.fail"
 local torch = require "redco.torch"
 
@@ -11,7 +11,7 @@ local parts = {
   lora_fan_in_fan_out = true,
 }
 
---- Whether an entry of a tree, by its key or dotted name, belongs to an adapter.
+--- Returns whether the entry of this key or dotted name belongs to an adapter.
 function layers.is_adapter(name)
   return parts[name:gsub("%.weight$", ""):match "[^.]*$"] == true
 end
@@ -19,8 +19,8 @@ end
 local Layer = {}
 Layer.__index = Layer
 
--- A layer's entries begin with `stem` in `node`: "h.0.attn.c_attn." in a flat table, nothing where
--- the layer is a table of its own.
+-- The keys of a layer's entries in `node` begin with `stem`: "h.0.attn.c_attn." in a flat table, ""
+-- if the layer is a separate table.
 local function collect(node, path, found)
   for key, value in pairs(node) do
     local name = path == "" and tostring(key) or path .. "." .. key
@@ -36,7 +36,7 @@ local function collect(node, path, found)
   return found
 end
 
---- All layers that have a weight, in the order of their names: {name, ...}.
+--- Returns all layers that have a weight, in the order of their names: {name, ...}.
 function layers.of(params)
   local found = collect(params, "", {})
   table.sort(found, function(a, b) return a.name < b.name end)
@@ -63,13 +63,13 @@ end
 
 local gpt2 = { c_attn = true, c_proj = true, c_fc = true, q_attn = true }
 
---- Whether the name is of one of GPT-2's layers, whose weights are [in, out].
+--- Returns whether this is a layer of GPT-2, whose weights are [in, out].
 function Layer:is_conv1d()
   local name = self.name:match "%f[%w]h%.%d+%.%a+%.([%w_]+)$"
   return name ~= nil and gpt2[name] == true
 end
 
---- The numbers of inputs and outputs; an error for a weight that is no matrix.
+--- Returns the numbers of inputs and outputs. Raises an error if the weight is not a matrix.
 function Layer:sizes(fan_in_fan_out)
   local shape = self:get("weight").shape
   if #shape ~= 2 then

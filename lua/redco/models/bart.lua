@@ -1,5 +1,5 @@
---- BART (Lewis et al., 2019), as Hugging Face's `BartForConditionalGeneration`: each branch is
---- normalised after it has been added, one embedding serves both stacks and the head.
+--- BART (Lewis et al., 2019), as Hugging Face's `BartForConditionalGeneration`: each norm follows
+--- its residual addition; both stacks and the head share one embedding.
 local blocks = require "redco.models.blocks"
 
 local bart = {
@@ -41,11 +41,11 @@ local bart = {
   new_if_missing = { final_logits_bias = true },
 }
 
--- The first positions are for others.
+-- Tokens do not use the first two rows of the position table.
 local position_offset = 2
 
 function bart.complete(c)
-  -- What old configurations have for forced_bos_token_id.
+  -- The key that old configurations have instead of forced_bos_token_id.
   if c.force_bos_token_to_be_generated then
     c.forced_bos_token_id = c.forced_bos_token_id or c.bos_token_id
   end

@@ -1,4 +1,4 @@
---- What the families of models share: layers over a flat table of parameters by their dotted names,
+--- Building blocks of the model families: layers over a flat table of parameters with dotted names,
 --- masks and positions. Shapes: B batch, T new tokens, S tokens seen so far, H heads, D their size.
 local adapter = require "redco.lora.adapter"
 local fail = require "redco.fail"
@@ -8,7 +8,7 @@ local torch = require "redco.torch"
 
 local blocks = {}
 
--- Initial values: each takes a tensor and a generator.
+-- Initialisers: functions of a tensor and a generator.
 
 function blocks.normal(std)
   return function(t, generator) return nn.init.normal_(t, { std = std, generator = generator }) end
@@ -22,8 +22,8 @@ function blocks.constant(value)
   return function(t) return nn.init.constant_(t, value) end
 end
 
---- The row of the padding token in an embedding, as `torch.nn.Embedding(padding_idx)` counts: a
---- negative token counts from the end. nil without a padding token.
+--- Returns the row of the padding token in an embedding, or nil without one. As in
+--- `torch.nn.Embedding(padding_idx)`, a negative token counts from the end.
 function blocks.padding_row(c)
   local row = c.pad_token_id
   if row and row >= c.vocab_size then
@@ -32,53 +32,53 @@ function blocks.padding_row(c)
   return row and row % c.vocab_size
 end
 
---- For an embedding: normal, with zeros in the row of the padding token.
+--- An initialiser for embeddings: normal, with zeros in the row of the padding token.
 function blocks.normal_but_padding(c, std)
   local normal, row = blocks.normal(std), blocks.padding_row(c)
   if not row then return normal end
   return function(t, generator)
     normal(t, generator)
-    -- No view of the row: the table may be split by rows.
+    -- Not through a view of the row, because the table may be sharded by rows.
     return torch.no_grad(function()
       return t:index_fill_(0, torch.tensor({ row }, { device = t.device }), 0)
     end)
   end
 end
 
--- Names of the parameters of layers: `add(name, sizes, init)` is called for each.
+-- Declarations of the parameters of layers: each calls `add(name, sizes, init)`.
 
 function blocks.add_layer_norm(add, name, size)
   add(name .. ".weight", { size }, blocks.ones)
   add(name .. ".bias", { size }, blocks.zeros)
 end
 
---- A weight [out, in], and a bias unless it is said to be false.
+--- Adds a weight [out, in] and, unless `bias` is false, a bias.
 function blocks.add_linear(add, name, n_in, n_out, init, bias)
   add(name .. ".weight", { n_out, n_in }, init)
   if bias ~= false then add(name .. ".bias", { n_out }, blocks.zeros) end
 end
 
---- Refuses a configuration whose `key` cannot be cut into as many parts as its `parts` says.
+--- Raises an error if the configuration's `key` is not a multiple of its `parts`.
 function blocks.check_multiple(c, key, parts)
   if c[key] % c[parts] ~= 0 then
-    fail("%s: %s (%d) is no multiple of %s (%d)", c.model_type, key, c[key], parts, c[parts])
+    fail("%s: %s (%d) is not a multiple of %s (%d)", c.model_type, key, c[key], parts, c[parts])
   end
 end
 
--- A model as a part of another: its names begin with `prefix` there.
+-- A model as a part of another: its parameter names get a prefix there.
 
 function blocks.add_with_prefix(add, prefix)
   return function(name, ...) add(prefix .. name, ...) end
 end
 
---- Those of `params` that begin with the prefix, by the rest of their names.
+--- Returns the parameters whose names begin with the prefix, with the prefix removed.
 function blocks.with_prefix(params, prefix)
   return setmetatable({}, { __index = function(_, name) return params[prefix .. name] end })
 end
 
 -- Layers.
 
---- x W^T + b, with what an adapter beside the weight adds.
+--- Computes x W^T + b, plus the output of the layer's adapter.
 function blocks.linear(params, name, x, options)
   local y = native.linear(x, params[name .. ".weight"], params[name .. ".bias"])
   return adapter.by_name(params, name, x, y, options)
@@ -100,14 +100,14 @@ function blocks.rms_norm(params, name, x, eps)
   return torch.rms_norm(x, weight.shape, weight, eps)
 end
 
---- `padding_idx`: a row that gets no gradient from the lookup.
+--- Looks up embeddings. The row `padding_idx` gets no gradient.
 function blocks.embedding(params, name, ids, padding_idx)
   adapter.refuse(params, name)
   return torch.embedding(params[name .. ".weight"], ids, padding_idx or -1)
 end
 
---- Learned positions [B or 1, T, size] of the tokens `ids` [B, T]; the first `offset` rows are for
---- others.
+--- Looks up the learned positions [B or 1, T, size] of the tokens `ids` [B, T]. The first position
+--- is in row `offset`.
 function blocks.position_embedding(params, name, inputs, options, ids, offset)
   adapter.refuse(params, name)
   local past, weight = blocks.past(options), params[name .. ".weight"]
@@ -135,7 +135,7 @@ local activations = {
   tanh = torch.tanh,
 }
 
---- An activation by the name that configurations give it.
+--- Returns the activation of this name in Hugging Face's configurations.
 function blocks.activation(family, name)
   return activations[name] or fail("%s: unknown activation '%s'", family, tostring(name))
 end
@@ -154,13 +154,13 @@ function blocks.merge_heads(x)
   return x:transpose(1, 2):reshape { batch, length, n_heads * size }
 end
 
---- The number of tokens that were seen before these.
+--- Returns the number of tokens in the cache.
 function blocks.past(options)
   return options.cache and options.cache.length or 0
 end
 
---- Refuses more tokens than the configuration's `key` says there are positions for; `ids` [B, T]
---- are the new ones.
+--- Raises an error if the tokens, `ids` [B, T] being the new ones, exceed the number of positions,
+--- which is the configuration's `key`.
 function blocks.check_length(c, key, options, ids)
   local length = blocks.past(options) + ids:size(1)
   if length > c[key] then
@@ -168,15 +168,15 @@ function blocks.check_length(c, key, options, ids)
   end
 end
 
---- The keys and values of a layer that looks at an encoder's output: with a cache, made once.
+--- Returns the keys and values of a cross-attention layer. With a cache, they are computed once.
 function blocks.of_memory(options, layer, make)
   if options.cache then return options.cache:once(layer, make) end
   return make()
 end
 
---- [B, T] or [1, T]: the positions of the new tokens, of which x [B, T, ...] is made. Where
---- `attention_mask` [B, S] tells tokens (1) from padding (0), they count the tokens: padding on the
---- left moves nothing.
+--- Returns the positions [B, T] or [1, T] of the new tokens x [B, T, ...]. With `attention_mask`
+--- [B, S] (1 for tokens, 0 for padding) positions count only tokens, so padding on the left does
+--- not shift them.
 function blocks.position_ids(inputs, options, x)
   if inputs.position_ids then return inputs.position_ids end
   local past, length = blocks.past(options), x:size(1)
@@ -191,27 +191,27 @@ local function seen_keys(attention_mask)
   return attention_mask:ne(0):unsqueeze(1):unsqueeze(1)
 end
 
--- What is added to scores: 0 where `seen`, else -inf.
+-- Returns a mask to add to scores: 0 where `seen`, else -inf.
 local function additive(seen, dtype)
   return torch.zeros_like(seen, { dtype = dtype }):masked_fill(seen:logical_not(), -math.huge)
 end
 
 local function segments_mask(inputs, options, x)
   local segments, length = inputs.segment_ids, x:size(1)
-  if options.cache then fail("segment_ids: rows of several sequences have no cache") end
+  if options.cache then fail("segment_ids: a cache does not support rows of several sequences") end
   if not inputs.position_ids then
-    fail("segment_ids: they need position_ids, which count from 0 in each sequence")
+    fail("segment_ids: position_ids are missing; they must count from 0 in each sequence")
   end
   local same = segments:unsqueeze(-1):eq(segments:unsqueeze(1)):unsqueeze(1)
   local before = torch.ones({ length, length }, { dtype = "bool", device = x.device }):tril()
   return { mask = additive(same:logical_and(before), x.dtype) }
 end
 
---- How the new tokens x [B, T, ...] look at themselves and at those before: `{causal = true}`
---- where LibTorch's own mask will do, else `{mask = [B or 1, 1, T, S]}`, to be added. Padding
---- before the first token looks at itself, because a row must see something; padding after it the
---- tokens, as in transformers. Each sequence of a row, as `segment_ids` [B, T] number them, sees
---- itself alone.
+--- Returns the causal mask of the new tokens x [B, T, ...]: `{causal = true}` if LibTorch's own
+--- mask suffices, else `{mask = [B or 1, 1, T, S]}`, to be added to the scores. Padding before the
+--- first token attends to itself, because a row must attend to something. Padding after it attends
+--- to the tokens, as in transformers. With `segment_ids` [B, T] each sequence of a row attends only
+--- to itself.
 function blocks.causal_mask(inputs, options, x)
   if inputs.segment_ids then return segments_mask(inputs, options, x) end
   local past, padding = blocks.past(options), inputs.attention_mask
@@ -231,22 +231,23 @@ function blocks.causal_mask(inputs, options, x)
   return { mask = additive(seen, dtype) }
 end
 
---- How all look at a sequence with padding: nil, or [B, 1, 1, S], to be added.
+--- Returns the mask of a sequence with padding, to be added to the scores: [B, 1, 1, S], or nil.
 function blocks.padding_mask(attention_mask, dtype)
   return attention_mask and additive(seen_keys(attention_mask), dtype)
 end
 
---- softmax(q k^T scale + mask) v, heads put together: [B, T, H * D]. `given`: mask, causal, scale,
---- enable_gqa and dropout, as nn.attention takes them. `options` are the model's.
+--- Computes softmax(q k^T scale + mask) v and merges the heads: [B, T, H * D]. `given` has mask,
+--- causal, scale, enable_gqa and dropout, as in nn.attention. `options` are those of the model
+--- call.
 function blocks.attention(q, k, v, given, options)
   return blocks.merge_heads(nn.attention(q, k, v, { mask = given.mask, causal = given.causal,
     scale = given.scale, enable_gqa = given.enable_gqa, dropout = given.dropout,
     train = options.train, rng = options.rng }))
 end
 
---- An attention layer without rotary positions, with as many heads for k and v as for q:
+--- Returns an attention layer without rotary positions, with as many heads for k and v as for q:
 --- `layer.to_itself(params, name, x, mask, o)` and `layer.to_memory(params, name, x, memory, mask,
---- o)`. Masks are as causal_mask gives them; `names` are the ends of the names of q, k, v and out.
+--- o)`. Masks have the form of causal_mask; `names` are the suffixes of q, k, v and out.
 function blocks.new_attention(n_heads, names, dropout, scale)
   local function heads(params, name, x, o)
     return blocks.split_heads(blocks.linear(params, name, x, o), n_heads)

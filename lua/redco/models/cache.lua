@@ -1,4 +1,4 @@
---- Keys and values of the tokens that a model has seen, so that each is computed once.
+--- The cache of keys and values of the tokens that a model has seen.
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 
@@ -6,15 +6,15 @@ local Cache = { __name = "Cache" }
 Cache.__index = Cache
 registry.define("Cache", [[
 Cache {length}
-Keys and values of the tokens that a model has seen.
-  length: the tokens seen]], Cache)
+The keys and values of the tokens that a model has seen.
+  length: the number of these tokens]], Cache)
 
--- `t` [B, H, n, D] with room for `capacity` tokens. Padding keeps how it lies over the processes.
+-- Returns `t` [B, H, n, D] with room for `capacity` tokens. Padding keeps its placement.
 local function with_room(t, capacity)
   return torch.constant_pad_nd(t, { 0, 0, 0, capacity - t:size(2) }, 0)
 end
 
---- Adds the new tokens' keys and values [B, H, T, D] of a layer; returns those of all tokens.
+--- Appends the keys and values [B, H, T, D] of new tokens in a layer. Returns those of all tokens.
 function Cache:extend(layer, k, v)
   local held, past = self.layers[layer], self.length
   local length = past + k:size(2)
@@ -32,19 +32,20 @@ function Cache:extend(layer, k, v)
   return held[1]:narrow(2, 0, length), held[2]:narrow(2, 0, length)
 end
 
---- What does not grow, as the keys and values of an encoder: made at the first call.
+--- Returns entries that do not grow, such as the keys and values of an encoder. The first call
+--- computes them with `make`.
 function Cache:once(layer, make)
   if not self.fixed[layer] then self:add(self.fixed, layer, { make() }) end
   return unpack(self.fixed[layer])
 end
 
--- All that is held, in the order in which it came: processes must walk it alike.
+-- Lists all entries in the order of their insertion, which is the same on all processes.
 function Cache:add(group, layer, held)
   group[layer] = held
   group[#group + 1] = held
 end
 
---- Changes all that is held by a function of tensors [B, ...].
+--- Replaces every entry by f of it, a function of tensors [B, ...].
 function Cache:map(f)
   for _, group in ipairs { self.layers, self.fixed } do
     for _, held in ipairs(group) do
@@ -53,8 +54,8 @@ function Cache:map(f)
   end
 end
 
--- Row i of each example becomes what its row parents[i] was. A process has whole examples: sharded
--- rows stay where they are.
+-- Row i of each example becomes a copy of its row parents[i]. A process holds whole examples, so
+-- sharded rows stay on their process.
 local function reordered(t, parents)
   local batch, beams = parents:size(0), parents:size(1)
   if not t:is_sharded() then
@@ -67,8 +68,8 @@ local function reordered(t, parents)
   return t:view { batch, beams, heads, length, size }:gather(1, index):view(t.shape)
 end
 
---- Beams: row i of an example goes on from what its row parents[i] saw; parents [batch, beams].
---- What does not grow stays, for beams of one example share it.
+--- Reorders beams: row i of an example continues row parents[i]; parents is [batch, beams]. Entries
+--- that do not grow stay, because the beams of one example share them.
 function Cache:reorder(parents)
   for _, held in ipairs(self.layers) do
     for i = 1, 2 do held[i] = reordered(held[i], parents) end
@@ -77,8 +78,8 @@ end
 
 return registry.define("redco.models.new_cache", [[
 new_cache(capacity = 0) -> Cache
-An empty cache for `model(params, inputs, {cache = cache})`: each call adds the tokens of its inputs,
-which are then only the new ones, to those that `cache.length` counts. `capacity`: tokens to make
-room for at once. Not differentiable.]], function(capacity)
+Returns an empty cache for `model(params, inputs, {cache = cache})`. With a cache, inputs are only
+the new tokens; each call appends them to the `cache.length` tokens seen before. `capacity` is a
+number of tokens to reserve memory for. A cache is not differentiable.]], function(capacity)
   return setmetatable({ layers = {}, fixed = {}, length = 0, capacity = capacity or 0 }, Cache)
 end)

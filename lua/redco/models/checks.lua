@@ -6,8 +6,8 @@ local checks = {}
 
 local is_number = { float64 = true, float32 = true, float16 = true, bfloat16 = true }
 
---- Refuses a weight that is stored as anything but plain floating-point numbers: quantized models
---- have integers there, which mean something else.
+--- Raises an error for a weight that is not floating-point. Quantized models store integers with
+--- another meaning.
 function checks.dtype(path, name, dtype)
   if not is_number[dtype] then
     fail("%s: the weight %s is %s, expected float32, float16, bfloat16 or float64: quantized "
@@ -15,13 +15,13 @@ function checks.dtype(path, name, dtype)
   end
 end
 
---- Refuses NaN and infinity in the tensors of these names. `may_be_infinite`: names that may have
---- infinity. Collective where tensors are sharded; the values are read once.
+--- Raises an error for NaN or infinity in the tensors of these names; those in `may_be_infinite`
+--- may have infinity. Collective if tensors are sharded. Reads each value once.
 function checks.finite(path, names, tensors, may_be_infinite)
   if #names == 0 then return end
   local sums = {}
   for i, name in ipairs(names) do
-    -- A sum passes on NaN and infinity, and needs no tensor of the same size. It may overflow.
+    -- A sum propagates NaN and infinity, and needs no tensor of the same size. It may overflow.
     sums[i] = torch.no_grad(torch.sum, tensors[name]):double()
   end
   local is_finite = torch.stack(sums):isfinite():full():tolist()

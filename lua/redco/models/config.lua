@@ -1,9 +1,9 @@
---- Configurations: what a script gives or a `config.json` has, completed and checked.
+--- Completes and checks configurations, from scripts and from `config.json`.
 local fail = require "redco.fail"
 local native = require "redco.native"
 local nulls = require "redco.models.nulls"
 
--- What Hugging Face writes into the configuration of any family.
+-- Keys that Hugging Face writes into the configuration of any family.
 local common = {}
 for _, key in ipairs {
   "architectures", "bos_token_id", "decoder_start_token_id", "dtype", "eos_token_id",
@@ -62,7 +62,7 @@ local function refuse_unknown(family, given)
   end
 end
 
--- Keys that count something, or measure a tensor.
+-- Patterns of keys that are counts or sizes.
 local sizes = { "size$", "_dim$", "layers?$", "heads?$", "^n_", "^num_", "^d_", "positions$",
   "position_embeddings$", "buckets$", "distance$" }
 
@@ -75,7 +75,7 @@ end
 
 local largest = 2 ^ 31 - 1
 
--- What a value must be, in words, if it is not.
+-- Returns a description of the expected value if this one is not valid, else nil or false.
 local function mismatch(key, value, default)
   local is_number = type(value) == "number"
   if is_size(key) then
@@ -117,7 +117,7 @@ local function check_kinds(family, c)
   end
 end
 
--- The number of parameters, before any is made.
+-- Counts the parameters before any is allocated.
 local function count_parameters(family, c)
   local n_tensors, n_elements = 0, 0
   family.add_parameters(c, function(_, shape)
@@ -132,7 +132,7 @@ local function count_parameters(family, c)
   return n_elements
 end
 
--- A token that is null, or false in a script, is none; a switch that is null is off.
+-- A token that is null, or false in a script, means no token; a switch that is null is off.
 local function remove_nulls(family, given, c)
   local keys = {}
   for key in pairs(nulls.keys(given)) do keys[key] = true end
@@ -152,9 +152,9 @@ local function remove_nulls(family, given, c)
   end
 end
 
---- The configuration of a model of this family. A script's (`is_file` is false) must have no key
---- that means nothing; a file's may, and they are kept, to be saved again. Then the number of
---- parameters.
+--- Returns the complete configuration of a model of this family, and the number of parameters. An
+--- unknown key is an error in a script (`is_file` is false); in a file it is kept, to be saved
+--- again.
 local function complete_config(family, given, is_file)
   if not is_file then refuse_unknown(family, given) end
   local c = {}

@@ -1,4 +1,4 @@
---- Folders as Hugging Face's libraries write and read them.
+--- Model folders in the format of Hugging Face's libraries.
 local checks = require "redco.models.checks"
 local data = require "redco.data"
 local fail = require "redco.fail"
@@ -14,28 +14,30 @@ local function exists(path)
   return file ~= nil and (file:close() or true)
 end
 
---- The value of a JSON file of the folder; nil where there is none.
+--- Reads a JSON file of the folder; returns nil if there is none.
 function files.json(dir, name)
   local path = dir .. "/" .. name
   return exists(path) and nulls.decode(path, data.read(path)) or nil
 end
 
---- The folder's generation_config.json; nil without one.
+--- Reads generation_config.json of the folder; returns nil if there is none.
 function files.generation_config(dir)
   local config = files.json(dir, "generation_config.json")
-  -- null switches an option off. Of those whose default has an effect, only this one may be null.
+  -- null switches an option off. Among the options whose default has an effect, only this one may
+  -- be null.
   if config and nulls.keys(config).top_k then config.top_k = 0 end
   return config
 end
 
--- A parameter of these sizes, not yet filled. Matrices are spread over the processes, so that none
--- holds a whole model.
+-- Returns an uninitialised parameter of these sizes. Matrices are sharded over the processes, so
+-- that no process holds a whole model.
 local function new_parameter(sizes, dtype)
   return #sizes > 1 and native.parameter(sizes, { dtype = dtype })
     or torch.empty(sizes, { dtype = dtype })
 end
 
---- Adds to `params` what they lack of a model of this family, as a new one has it; returns them.
+--- Adds the parameters of the family that `params` lack, initialised as in a new model. Returns
+--- `params`.
 function files.add_new(params, family, config, dtype, generator)
   family.add_parameters(config, function(name, sizes, init)
     params[name] = params[name] or init(new_parameter(sizes, dtype), generator)
@@ -43,7 +45,7 @@ function files.add_new(params, family, config, dtype, generator)
   return params
 end
 
---- Throws where the processes together have no memory for so many new parameters.
+--- Raises an error if the processes do not have the memory for so many new parameters.
 function files.check_memory(family, n_parameters, dtype)
   local n = 4096
   local part = native.parameter({ n, 1 }, { dtype = dtype }):to_local()
@@ -58,8 +60,8 @@ function files.check_memory(family, n_parameters, dtype)
   end
 end
 
--- A weight's name among the parameters `sizes`: as it is, without or with what the library puts
--- before the names of a model with a head.
+-- Finds the name of a weight among the parameters `sizes`: as it is, without, or with the prefix of
+-- models with a head.
 local function place_of(family, name, sizes)
   if sizes[name] then return name end
   local prefix = family.base_model_prefix .. "."
@@ -82,7 +84,7 @@ local function listed(names)
   return #names > 4 and ("%s and %d more"):format(shown, #names - 4) or shown
 end
 
--- Which tensor of the file each parameter is.
+-- Returns the tensor of the file for each parameter.
 local function match(family, config, weights, sizes)
   local sources, surplus, missing = {}, {}, {}
   for _, name in ipairs(weights:keys()) do
@@ -99,7 +101,7 @@ local function match(family, config, weights, sizes)
   end
   if #missing > 0 then
     fail("%s: weights of the %s are missing: %s%s", weights.path, family.architecture,
-      listed(missing), #surplus > 0 and "; it has instead: " .. listed(surplus) or "")
+      listed(missing), #surplus > 0 and "; unknown weights: " .. listed(surplus) or "")
   end
   if #surplus > 0 then
     fail("%s: the %s has no place for the weights %s", weights.path, family.architecture,
@@ -116,8 +118,8 @@ local function check_shape(weights, source, name, sizes)
   end
 end
 
---- The parameters of a model of this family from a file or folder of weights. options: dtype (nil:
---- as they are stored), low_memory.
+--- Loads the parameters of a model of this family from a file or folder of weights. options: dtype
+--- (nil: as stored), low_memory.
 function files.load_params(family, config, weights, options)
   local names, sizes = {}, {}
   family.add_parameters(config, function(name, shape)
@@ -146,7 +148,7 @@ function files.load_params(family, config, weights, options)
   return files.add_new(params, family, config, options.dtype)
 end
 
--- Throws unless the names are those of the family: what is written must be readable again.
+-- Raises an error unless the names are those of the family, so that the written file can be read.
 local function check_names(family, config, params)
   local rest, missing = {}, {}
   for name in pairs(params) do rest[name] = true end
@@ -155,13 +157,13 @@ local function check_names(family, config, params)
     rest[name] = nil
   end)
   if #missing > 0 then
-    fail("save_pretrained: the %s has also the weights %s", family.architecture, listed(missing))
+    fail("save_pretrained: weights of the %s are missing: %s", family.architecture, listed(missing))
   end
   local surplus = {}
   for name in pairs(rest) do
     if is_adapter(name) then
-      fail("save_pretrained: the parameters have adapters (%s): redco.lora.merge(params) puts them "
-        .. "into the weights, redco.lora.save_pretrained(dir, params) writes them alone", name)
+      fail("save_pretrained: the parameters have adapters (%s): redco.lora.merge(params) adds them "
+        .. "to the weights, redco.lora.save_pretrained(dir, params) writes only them", name)
     end
     surplus[#surplus + 1] = name
   end
@@ -171,7 +173,7 @@ local function check_names(family, config, params)
   end
 end
 
---- Writes a model's folder: what `load_params` and `json` read.
+--- Writes a model folder that `load_params` and `json` read.
 function files.save(dir, model, params, max_shard_size)
   check_names(model.family, model.config, params)
   local texts, config = {}, {}

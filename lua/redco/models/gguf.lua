@@ -1,5 +1,5 @@
---- Model files of llama.cpp, as Hugging Face's configurations and weights. Read are those of the
---- LLaMA architecture; the keys and names are those of
+--- Reads model files of llama.cpp as Hugging Face's configurations and weights. Only the LLaMA
+--- architecture is supported. Keys and names:
 --- https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
 local fail = require "redco.fail"
 local native = require "redco.native"
@@ -23,23 +23,23 @@ local others = {
   ["output_norm.weight"] = "model.norm.weight",
   ["output.weight"] = "lm_head.weight",
 }
--- By what each frequency of the rotary positions is divided: it belongs to the configuration.
+-- The divisors of the rotary frequencies, which belong to the configuration.
 local frequency_divisors = "rope_freqs.weight"
 
--- Hugging Face's name; a tensor that has none keeps its own.
+-- Returns Hugging Face's name of a tensor, or the tensor's own name if there is none.
 local function name_of(tensor)
   local layer, part, kind = tensor:match "^blk%.(%d+)%.([%w_]+)%.(%a+)$"
   if of_layer[part] then return ("model.layers.%s.%s.%s"):format(layer, of_layer[part], kind) end
   return others[tensor] or tensor
 end
 
--- The files have the pairs that rotary positions turn side by side, Hugging Face's models the first
--- elements of all pairs of a head and then the second ones.
+-- Reorders the rows of a head. In the files, the two elements that rotary positions rotate together
+-- are adjacent; in Hugging Face's models, all first elements precede all second ones.
 local function in_halves(t, n_heads)
   return t:view { n_heads, t:size(0) / n_heads / 2, 2, -1 }:transpose(1, 2):reshape(t.shape)
 end
 
--- What the reader of a model folder's weights has: `path`, keys, shape, tensor.
+-- Has the fields and methods of native.open_weights: `path`, keys, shape, tensor.
 local Weights = {}
 Weights.__index = Weights
 
@@ -72,8 +72,8 @@ local function has(file, tensor)
   return false
 end
 
--- Functions that read one of the architecture's keys, a number or a whole one from 1 on. Without a
--- default, the file must have it.
+-- Returns two functions that read a key of the architecture: a number, and a positive integer. A
+-- key without a default is required.
 local function readers(file)
   local function number(key, default)
     local name = "llama." .. key
@@ -88,14 +88,14 @@ local function readers(file)
   local function count(key, default)
     local value = number(key, default)
     if value < 1 or value % 1 ~= 0 or value >= 2 ^ 31 then
-      fail("%s: llama.%s is %s, expected a whole number from 1 on", file.path, key, value)
+      fail("%s: llama.%s is %s, expected a positive integer", file.path, key, value)
     end
     return value
   end
   return number, count
 end
 
--- How models are made to read longer texts, by the files' names for it.
+-- Scalings of the rotary positions for longer texts, by their names in the files.
 local scalings = {
   none = function() end,
   linear = function(number)
@@ -109,7 +109,8 @@ local scalings = {
 
 local function rope_scaling(file, number)
   if has(file, frequency_divisors) then
-    -- The settings that LLaMA 3 has them from are not in the file; "longrope" takes any.
+    -- The settings from which LLaMA 3 computes them are not in the file; "longrope" takes any
+    -- divisors.
     local divisors = file:tensor(frequency_divisors):tolist()
     return { rope_type = "longrope", short_factor = divisors, long_factor = divisors,
       attention_factor = 1 }
@@ -123,10 +124,10 @@ local function rope_scaling(file, number)
   return scaling(number)
 end
 
--- The decimal that was meant by a number in single precision.
+-- Returns the short decimal nearest to a number in single precision.
 local function decimal(x) return tonumber(("%.7g"):format(x)) end
 
--- The tokens that end a text: that of all texts, and that of a turn in a conversation.
+-- Returns the end tokens: that of a text, and that of a turn in a conversation.
 local function ends_of(metadata)
   local eos = metadata["tokenizer.ggml.eos_token_id"]
   local eot = metadata["tokenizer.ggml.eot_token_id"]
@@ -146,7 +147,7 @@ local function config_of(file)
   end
   local n_layers, n_tensors = count "block_count", #file:keys()
   if n_layers > n_tensors then
-    fail("%s: llama.block_count is %d, and there are only %d tensors", file.path, n_layers,
+    fail("%s: llama.block_count is %d, but there are only %d tensors", file.path, n_layers,
       n_tensors)
   end
   return {
@@ -171,16 +172,16 @@ local function config_of(file)
   }
 end
 
---- Whether from_pretrained was given such a file and not a folder.
+--- Returns whether a path names a GGUF file.
 function gguf.is_named(path) return path:find "%.gguf$" ~= nil end
 
---- The configuration that a file describes, and its weights: an object like native.open_weights',
---- by Hugging Face's names, that makes each tensor anew when it is asked for it.
+--- Returns the configuration of a file, and its weights: an object like that of
+--- native.open_weights, with Hugging Face's names. It converts a tensor at each access.
 function gguf.open(path)
   local file = native.open_gguf(path)
   local architecture = file.metadata["general.architecture"]
   if architecture ~= "llama" then
-    fail("%s: general.architecture is %s, expected llama, the only one that is read", path,
+    fail("%s: general.architecture is %s, only llama is supported", path,
       architecture == nil and "missing" or ("'%s'"):format(tostring(architecture)))
   end
   local config = config_of(file)

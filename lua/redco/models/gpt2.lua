@@ -1,5 +1,5 @@
 --- GPT-2 (Radford et al., 2019), as Hugging Face's `GPT2LMHeadModel`: the matrices of the blocks
---- are [in, out], the head is the embedding.
+--- are [in, out]; the head shares the weight of the embedding.
 local blocks = require "redco.models.blocks"
 
 local gpt2 = {
@@ -28,7 +28,7 @@ local gpt2 = {
     num_attention_heads = "n_head", num_hidden_layers = "n_layer" },
   optional = { "n_inner", "is_decoder", "reorder_and_upcast_attn", "summary_activation",
     "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj" },
-  -- What the library offers and this file does not: other values are refused.
+  -- Settings of transformers of which only this value is supported.
   only = { scale_attn_weights = true, scale_attn_by_inverse_layer_idx = false },
   -- Masks that old checkpoints have among the weights.
   ignored = { "%.attn%.bias$", "%.attn%.masked_bias$" },
@@ -40,7 +40,7 @@ end
 
 function gpt2.add_parameters(c, add)
   local normal = blocks.normal(c.initializer_range)
-  -- The output layers of the residual branches start smaller, by the number of branches.
+  -- The output layers of residual branches start smaller, by the root of the number of branches.
   local residual = blocks.normal(c.initializer_range / math.sqrt(2 * c.n_layer))
   local function conv1d(name, n_in, n_out, init)
     add(name .. ".weight", { n_in, n_out }, init)
@@ -77,7 +77,7 @@ end
 function gpt2.new_forward(c)
   local activation = blocks.activation("gpt2", c.activation_function)
 
-  -- What several matrices side by side make of x: [B, H, T, D] each.
+  -- Applies n fused matrices to x: returns n tensors [B, H, T, D].
   local function fused(params, name, x, n, o)
     local y = blocks.conv1d(params, name, x, o)
       :view { x:size(0), x:size(1), n, c.n_head, c.n_embd / c.n_head }

@@ -1,6 +1,6 @@
---- GPT-J (Wang and Komatsuzaki, 2021), as Hugging Face's `GPTJForCausalLM`: one norm for attention
---- and feed-forward layers, which work side by side, rotary positions in a part of each head, and a
---- head with a bias.
+--- GPT-J (Wang and Komatsuzaki, 2021), as Hugging Face's `GPTJForCausalLM`: attention and
+--- feed-forward layers run in parallel after one norm, rotary positions cover a part of each head,
+--- and the head has a bias.
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
 local rotary = require "redco.models.rotary"
@@ -42,7 +42,7 @@ end
 function gptj.check(c)
   blocks.check_multiple(c, "n_embd", "n_head")
   if c.rotary_dim > c.n_embd / c.n_head then
-    fail("gptj: rotary_dim (%d) is more than a head's n_embd / n_head = %d", c.rotary_dim,
+    fail("gptj: rotary_dim (%d) exceeds the size of a head, n_embd / n_head = %d", c.rotary_dim,
       c.n_embd / c.n_head)
   end
   rope(c)

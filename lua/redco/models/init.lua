@@ -1,4 +1,4 @@
---- Model families in Lua, by their Hugging Face names.
+--- redco.models: opens and creates models of the families in this folder.
 local arguments = require "redco.arguments"
 local complete_config = require "redco.models.config"
 local fail = require "redco.fail"
@@ -37,7 +37,7 @@ local function family_of(config, where)
   local names = {}
   for name in pairs(families) do names[#names + 1] = name end
   table.sort(names)
-  fail("%s: %s; the families here are %s", where, config.model_type == nil
+  fail("%s: %s; the supported families are %s", where, config.model_type == nil
     and "model_type is missing" or ("unknown model_type '%s'"):format(tostring(config.model_type)),
     table.concat(names, ", "))
 end
@@ -50,8 +50,8 @@ end
 local new_options = arguments("models.from_config", { dtype = "float32" }, { "generator" })
 models.from_config = registry.define("redco.models.from_config", [[
 from_config(config: table or string, {generator, dtype = "float32"}) -> model
-A model with new weights, as its family initialises them. `config` has the keys of Hugging Face's
-configuration, `model_type` among them; what is left out has the family's defaults. A string is a
+Returns a model with new weights, initialised as its family does. `config` has the keys of Hugging
+Face's configuration, `model_type` among them; missing keys get the family's defaults. A string is a
 folder whose `config.json` is read.]],
 function(config, options)
   local o, is_file = new_options(options), type(config) == "string"
@@ -66,16 +66,20 @@ end)
 local load_options = arguments("models.from_pretrained", { dtype = "float32", low_memory = false })
 models.from_pretrained = registry.define("redco.models.from_pretrained", [[
 from_pretrained(dir, {dtype = "float32", low_memory = false}) -> model
-The model in a folder of Hugging Face's: `config.json` and `model.safetensors`, or the parts that
-`model.safetensors.index.json` lists. `dtype`: of the parameters, "auto" for what the files have. Each
-process reads its part. `low_memory`: weights that have that dtype stay in the mapped files, read
-where they are used, so that a process that trains a part of the model needs memory for that part
-alone; the files must then stay as they are. Errors name an unknown family, a part of the
-configuration that is not supported, and weights that are missing, have no place, another shape or no
-floating-point numbers. So do NaN and infinity, except in weights that stay in the mapped files.
+Opens a model folder of Hugging Face: `config.json` with `model.safetensors`, or with the files that
+`model.safetensors.index.json` lists. Each process reads only its part of the weights. `dtype` is
+the type of the parameters; "auto" keeps that of the files.
 
-Instead of a folder, a GGUF file (`model.gguf`) of the LLaMA architecture, made for llama.cpp: what
-is quantised there becomes float32. `redco.Tokenizer.from_pretrained` reads its tokenizer.]],
+With `low_memory`, weights that are already of that dtype are not copied: they stay in memory-mapped
+files and are read on use, so a process that trains a part of the model needs memory only for that
+part. Do not change the files meanwhile.
+
+Raises an error that names an unknown family, an unsupported setting, or a weight that is missing,
+unknown, of a wrong shape or not floating-point. NaN and infinity raise an error too, except in
+weights that stay in the mapped files.
+
+`dir` can also be a GGUF file of llama.cpp (`model.gguf`) with the LLaMA architecture. Its quantised
+weights become float32. `redco.Tokenizer.from_pretrained` reads its tokenizer.]],
 function(dir, options)
   local o = load_options(options)
   if type(dir) ~= "string" then
@@ -102,10 +106,11 @@ local part_options = arguments("models.from_encoder_decoder_pretrained", { dtype
 models.from_encoder_decoder_pretrained =
 registry.define("redco.models.from_encoder_decoder_pretrained", [[
 from_encoder_decoder_pretrained(encoder_dir, decoder_dir, {dtype = "float32", generator}) -> model
-Text about images: a vision-encoder-decoder of a ViT's folder and a GPT-2's. The layers by which the
-decoder attends to the encoder's output, which neither has, are new and drawn from `generator`.
-`model.config`'s decoder_start_token_id, eos_token_id and pad_token_id are the decoder's own, its end
-where it has no padding.]], function(encoder_dir, decoder_dir, options)
+Returns a vision-encoder-decoder, a model that writes text about images, from a ViT folder and a
+GPT-2 folder. The cross-attention layers, which neither folder has, are new and drawn from
+`generator`. `model.config` gets eos_token_id and pad_token_id of the decoder, and its bos_token_id as
+decoder_start_token_id. Without a padding token, eos_token_id serves as pad_token_id.]],
+function(encoder_dir, decoder_dir, options)
   local o, params = part_options(options), {}
   local given = { model_type = "vision-encoder-decoder" }
   local family = families[given.model_type]
@@ -124,5 +129,5 @@ end)
 
 return registry.define("redco.models", [[
 redco.models
-Models in the folders of Hugging Face. The families are BART, GPT-2, GPT-J, LLaMA, OPT, T5, ViT and
-image captioners of two of them.]], models)
+Models in Hugging Face's folders. The families are BART, GPT-2, GPT-J, LLaMA, OPT, T5, ViT, and
+image captioners made of ViT and GPT-2.]], models)

@@ -27,9 +27,9 @@ local llama = {
   },
   optional = { "num_key_value_heads", "head_dim", "rope_scaling", "rope_parameters",
     "original_max_position_embeddings", "pretraining_tp" },
-  -- transformers reads it and turns whole heads all the same: other values fail there.
+  -- transformers reads this key but rotates whole heads: other values fail there.
   only = { partial_rotary_factor = 1 },
-  -- What old checkpoints have among the weights.
+  -- Buffers that old checkpoints store among the weights.
   ignored = { "%.rotary_emb%.inv_freq$" },
 }
 

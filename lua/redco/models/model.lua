@@ -1,5 +1,4 @@
---- What every model is, whatever its family: a function of its parameters and inputs, its loss, its
---- generation, and its folder.
+--- The model object, the same for all families: forward call, loss, generation, folder.
 local adapter = require "redco.lora.adapter"
 local arguments = require "redco.arguments"
 local blocks = require "redco.models.blocks"
@@ -20,11 +19,11 @@ local save_options = arguments("model.save_pretrained", { max_shard_size = "5GB"
 local Model = { __name = "Model" }
 Model.__index = Model
 
--- Each token's predecessor: what a decoder sees when it is to predict the labels [B, T].
+-- Shifts the labels [B, T] right: the inputs of a decoder that predicts them.
 local function shifted_right(c, labels)
   local start, padding = c.decoder_start_token_id, c.pad_token_id
   if not start or not padding then
-    fail("%s: the configuration has no %s, which decoder_input_ids made from labels need",
+    fail("%s: the configuration has no %s, which is needed to make decoder_input_ids from labels",
       c.model_type, start and "pad_token_id" or "decoder_start_token_id")
   end
   local first = torch.full_like(labels:narrow(1, 0, 1), start)
@@ -45,7 +44,7 @@ local function refuse_unsupported(c, inputs)
   end
 end
 
--- The inputs with decoder_input_ids.
+-- Returns the inputs with decoder_input_ids added.
 local function with_decoder_inputs(c, inputs)
   if inputs.decoder_input_ids then return inputs end
   local all = { decoder_input_ids = shifted_right(c, inputs.labels
@@ -74,7 +73,7 @@ local function new_model(family, config, params)
     function model.decoder_input_ids(labels) return shifted_right(config, labels) end
   end
 
-  -- What the decoder looks at.
+  -- The encoder's output, to which the decoder attends.
   local function memory_of(p, inputs, o)
     return inputs.encoder_hidden_states or blocks.of_memory(o, "encoder", function()
       return encode(p, inputs, { train = o.train, rng = o.rng })

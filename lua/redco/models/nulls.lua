@@ -1,5 +1,5 @@
---- JSON whose nulls are not lost. In Lua null is nil, so a key that is null would get the default
---- of a missing one; in a configuration it has no value.
+--- Reads and writes JSON and keeps its nulls. In Lua null is nil, so a key that is null would get
+--- the default of a missing key; in a configuration null means no value.
 local native = require "redco.native"
 
 local nulls = {}
@@ -7,16 +7,16 @@ local nulls = {}
 local mark = "redco: null"
 local keys_of = setmetatable({}, { __mode = "k" })  -- by table: the keys that are null
 
---- The set of a table's keys that are null.
+--- Returns the set of a table's keys that are null.
 function nulls.keys(t) return keys_of[t] or {} end
 
---- Says that a key of a table is null.
+--- Marks a key of a table as null.
 function nulls.set(t, key)
   keys_of[t] = keys_of[t] or {}
   keys_of[t][key], t[key] = true, nil
 end
 
--- The text with a string in the place of each null that is not in a string.
+-- Replaces each null outside strings by a marker string.
 local function marked(text)
   local parts, at = {}, 1
   while true do
@@ -42,9 +42,9 @@ local function unmarked(value)
   return value
 end
 
---- The value of a JSON text; `name` is the file's, for errors.
+--- Decodes a JSON text; `name` is the file's, for errors.
 function nulls.decode(name, text)
-  native.json_decode(name, text)  -- the errors of the text as it is
+  native.json_decode(name, text)  -- raises the errors of the original text
   return unmarked(native.json_decode(name, marked(text)))
 end
 
@@ -58,7 +58,7 @@ local function with_marks(value)
   return copy
 end
 
---- The text of a value, as native.json_encode writes it, with its nulls.
+--- Encodes a value with its nulls, in the format of native.json_encode.
 function nulls.encode(name, value, indent)
   local text = native.json_encode(name, with_marks(value), indent)
   return (text:gsub(('"%s"'):format(mark), "null"))

@@ -29,7 +29,7 @@ local opt = {
   only = { layerdrop = 0, layer_norm_elementwise_affine = true },
 }
 
--- The first rows of the table of positions are no token's.
+-- Tokens do not use the first two rows of the position table.
 local position_offset = 2
 
 function opt.complete(c)
@@ -81,7 +81,7 @@ function opt.new_forward(c)
   local attention = blocks.new_attention(c.num_attention_heads,
     { q = ".q_proj", k = ".k_proj", v = ".v_proj", out = ".out_proj" }, c.attention_dropout)
 
-  -- x + f(x), the norm inside or outside.
+  -- x + f(x), with the norm before f or after the sum.
   local function residual(params, norm, x, o, f)
     if c.do_layer_norm_before then
       return x + blocks.dropout(f(blocks.layer_norm(params, norm, x, eps)), c.dropout, o)

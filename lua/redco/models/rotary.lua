@@ -1,20 +1,20 @@
---- Rotary positions (Su et al., 2021): the elements of a head in pairs, each turned by an angle
---- that grows with the token's position, slower from pair to pair. The kinds by which models are
---- made to read longer texts are those of Hugging Face's `rope_type`.
+--- Rotary positions (Su et al., 2021). The elements of a head form pairs; each pair is rotated by
+--- an angle proportional to the token's position, slower from pair to pair. The scalings for longer
+--- texts are those of Hugging Face's `rope_type`.
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
 local torch = require "redco.torch"
 
 local rotary = {}
 
--- Radians from one position to the next, for each pair of a head of `size` elements. In float32, as
--- transformers computes them: at position 8000, a rounding is half a thousandth of a radian.
+-- Returns the radians per position for each pair of a head of `size` elements. In float32, as in
+-- transformers: at position 8000, rounding changes an angle by half a thousandth of a radian.
 local function frequencies(size, theta)
   local exponents = torch.arange(0, size, 2):float() / size
   return torch.pow(theta, exponents):reciprocal():tolist()
 end
 
--- Those without scaling, computed once.
+-- Returns the frequencies without scaling, computed once.
 local function unscaled(r)
   r.unscaled = r.unscaled or frequencies(r.size, r.theta)
   return { unpack(r.unscaled) }
@@ -22,7 +22,7 @@ end
 
 local function clamp(x) return math.min(math.max(x, 0), 1) end
 
--- Of the frequencies, as many as `kept(i, frequency)` in [0, 1] says; the rest are divided.
+-- Blends scaled and unscaled frequencies: `kept(i, frequency)` in [0, 1] is the unscaled share.
 local function partly_divided(r, kept)
   local list = unscaled(r)
   for i, frequency in ipairs(list) do
@@ -32,9 +32,9 @@ local function partly_divided(r, kept)
   return list
 end
 
--- Of each kind: the settings that it must have; its frequencies for a text of `length` tokens, with
--- what cos and sin are multiplied by, if anything. If they depend on the length, `same_as` is the
--- least length with the same frequencies.
+-- For each kind: the settings it needs, and its frequencies for a text of `length` tokens, with an
+-- optional factor of cos and sin. If they depend on the length, `same_as` returns the least length
+-- with the same frequencies.
 local kinds = {}
 
 kinds.default = { needs = {}, frequencies = unscaled }
@@ -43,7 +43,7 @@ kinds.linear = { needs = { "factor" }, frequencies = function(r)
   return partly_divided(r, function() return 0 end)
 end }
 
--- A larger base as the text becomes longer than those of the training.
+-- The base grows when a text becomes longer than those of the training.
 kinds.dynamic = { needs = { "factor" }, same_as = function(r, length)
   return length > r.max_positions and length or 1
 end, frequencies = function(r, length)
@@ -63,8 +63,8 @@ kinds.llama3 = {
   end,
 }
 
--- YaRN (Peng et al., 2023): as before, but by the pair's number between those that turn beta_fast
--- and beta_slow times.
+-- YaRN (Peng et al., 2023): as llama3, but interpolates by the index of the pair, between the pairs
+-- that turn beta_fast and beta_slow times.
 kinds.yarn = { needs = { "factor" }, frequencies = function(r)
   local context = r.original_max_position_embeddings or r.max_positions
   local function pair_that_turns(n)
@@ -81,8 +81,8 @@ kinds.yarn = { needs = { "factor" }, frequencies = function(r)
   return list, both and scale(r.mscale) / scale(r.mscale_all_dim) or scale(1)
 end }
 
--- LongRoPE (Ding et al., 2024): a divisor for each pair, one list for texts as long as those of the
--- training and one for longer ones.
+-- LongRoPE (Ding et al., 2024): a divisor for each pair, with one list for texts up to the length
+-- of the training texts and one for longer texts.
 kinds.longrope = {
   needs = { "short_factor", "long_factor" },
   same_as = function(r, length)
@@ -159,7 +159,7 @@ local function check_numbers(family, r, size)
   end
 end
 
---- The settings of a completed configuration, checked, for heads of `size` elements.
+--- Reads and checks the settings of a completed configuration, for heads of `size` elements.
 function rotary.settings(family, c, size)
   local r = { rope_type = "default" }
   for key, value in pairs(c.rope_scaling or {}) do r[key] = value end
@@ -170,25 +170,26 @@ function rotary.settings(family, c, size)
   r.on_devices = {}
   local kind = kinds[r.rope_type]
   if not kind then
-    fail("%s: unknown rope_type '%s'; there are default, dynamic, linear, llama3, longrope, yarn",
+    fail("%s: unknown rope_type '%s'; expected default, dynamic, linear, llama3, longrope or yarn",
       family, tostring(r.rope_type))
   end
   for _, key in ipairs(kind.needs) do
     if not r[key] then fail("%s: rope_scaling of type %s has no %s", family, r.rope_type, key) end
   end
   check_numbers(family, r, size)
-  if size % 2 ~= 0 then fail("%s: heads of %d elements are not pairs", family, size) end
+  if size % 2 ~= 0 then fail("%s: the size of a head, %d, is not even", family, size) end
   return r
 end
 
---- The frequencies for a text of `length` tokens, and the factor of cos and sin.
+--- Returns the frequencies for a text of `length` tokens, and the factor of cos and sin.
 function rotary.frequencies(r, length)
   local list, factor = kinds[r.rope_type].frequencies(r, length)
   return list, factor or 1
 end
 
--- The least length with the frequencies of this text; nil if they depend on none. To read positions
--- from a GPU waits for its whole work, so they are read only where the sizes leave it open.
+-- Returns the least length with the frequencies of this text; nil if they do not depend on it.
+-- Reading positions from a GPU waits for all its work, so it reads them only if the sizes leave the
+-- length open.
 local function length_of(r, inputs, options, x, positions)
   local same_as = kinds[r.rope_type].same_as
   if not same_as then return end
@@ -197,8 +198,8 @@ local function length_of(r, inputs, options, x, positions)
   return same_as(r, positions:max():item() + 1)
 end
 
--- The frequencies as a tensor [size / 2], and the factor. Made once for each device: a copy of
--- numbers to a GPU waits for it.
+-- Returns the frequencies as a tensor [size / 2], and the factor. They are cached for each device,
+-- because copying numbers to a GPU waits for it.
 local function on_device(r, device, length)
   local kept = r.on_devices[device]
   if kept and kept.length == length then return kept.steps, kept.factor end
@@ -208,7 +209,8 @@ local function on_device(r, device, length)
   return steps, factor
 end
 
---- cos and sin of the angles of the new tokens x [B, T, ...], each [B or 1, 1, T, size / 2].
+--- Returns cos and sin of the angles of the new tokens x [B, T, ...], each [B or 1, 1, T, size /
+--- 2].
 function rotary.angles(r, inputs, options, x)
   local positions = blocks.position_ids(inputs, options, x)
   local steps, factor = on_device(r, positions.device, length_of(r, inputs, options, x, positions))
@@ -216,19 +218,19 @@ function rotary.angles(r, inputs, options, x)
   return (angles:cos() * factor):to(x.dtype), (angles:sin() * factor):to(x.dtype)
 end
 
---- The angles as turn_halves takes them: cos and -sin of the first half of a head, cos and sin of
---- the second.
+--- Converts angles for turn_halves: cos and -sin for the first half of a head, cos and sin for the
+--- second.
 function rotary.of_halves(cos, sin)
   return torch.cat({ cos, cos }, -1), torch.cat({ -sin, sin }, -1)
 end
 
---- LLaMA's pairs: an element of the first half of a head and that of the second.
+--- Rotates LLaMA's pairs: element i of the first half of a head with element i of the second.
 function rotary.turn_halves(x, cos, sin)
   local first, second = unpack(x:chunk(2, -1))
   return torch.addcmul(x * cos, torch.cat({ second, first }, -1), sin)
 end
 
---- GPT-J's: neighbours, in the first 2 * cos:size(-1) elements of a head.
+--- Rotates GPT-J's pairs: adjacent elements, in the first 2 * cos:size(-1) elements of a head.
 function rotary.turn_neighbours(x, cos, sin)
   local batch, n_heads, length, size = unpack(x.shape)
   local n_pairs = cos:size(-1)

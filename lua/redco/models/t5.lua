@@ -1,6 +1,6 @@
 --- T5 (Raffel et al., 2020), as Hugging Face's `T5ForConditionalGeneration`: attention is not
---- scaled and knows positions only by biases of the distance, which a stack's first layer learns
---- for all. Version 1.1 has gated feed-forward layers and a head of its own.
+--- scaled; positions enter only as biases by distance, which all layers of a stack share. Version
+--- 1.1 has gated feed-forward layers and a separate head.
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
 local torch = require "redco.torch"
@@ -40,12 +40,12 @@ local t5 = {
 function t5.complete(c)
   c.num_decoder_layers = c.num_decoder_layers or c.num_layers
   c.decoder_start_token_id = c.decoder_start_token_id or c.pad_token_id
-  -- What version 5 of the library writes: there tie_word_embeddings says nothing.
+  -- Version 5 of transformers writes this key; its tie_word_embeddings has no meaning.
   if c.scale_decoder_outputs ~= nil then c.tie_word_embeddings = c.scale_decoder_outputs end
 end
 
--- The activation, and whether it is gated: derived from feed_forward_proj, unless the configuration
--- also has what is derived.
+-- Returns the activation, and whether it is gated. Both are derived from feed_forward_proj unless
+-- the configuration has them.
 local function feed_forward_of(c)
   local gate = c.feed_forward_proj:match "^gated%-(.+)$"
   local activation = c.dense_act_fn
@@ -108,17 +108,17 @@ end
 
 function t5.head(c) return c.tie_word_embeddings and "shared.weight" or "lm_head.weight" end
 
--- The bucket of each distance >= 0: half of `n` are one distance each, the others grow
--- logarithmically up to `max_distance`.
+-- Returns the bucket of each distance >= 0: half of the `n` buckets hold one distance each, the
+-- others grow logarithmically up to `max_distance`.
 local function buckets(distance, n, max_distance)
   local n_exact = math.floor(n / 2)
-  -- In this order, for a bucket's border must round as it does in the library.
+  -- The order of operations matters: bucket borders must round as in transformers.
   local far = (distance:clamp(1):float() / n_exact):log():div(math.log(max_distance / n_exact))
     :mul(n - n_exact):long():add(n_exact)
   return torch.where(distance:lt(n_exact), distance, far:clamp_max(n - 1))
 end
 
--- [1, H, T, S], to be added to scores; a decoder's hides the future.
+-- Returns [1, H, T, S], to be added to scores. That of a decoder masks future positions.
 local function position_bias(c, params, stack, past, length)
   local key = torch.arange(past + length, { device = params["shared.weight"].device })
   local offset = key:unsqueeze(0) - key:narrow(0, past, length):unsqueeze(1)
@@ -194,7 +194,7 @@ function t5.new_forward(c)
   return function(params, inputs, o, memory)
     local x = decoder(params, inputs.decoder_input_ids, o, padding_mask(params, inputs), memory,
       inputs.decoder_attention_mask)
-    -- The embedding, as a head, is too large by the square root of its width.
+    -- A tied embedding needs this scale when it serves as the head.
     return c.tie_word_embeddings and x * c.d_model ^ -0.5 or x
   end
 end

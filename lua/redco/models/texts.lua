@@ -1,34 +1,36 @@
---- What `help` says of a model's functions: by name, each beginning with the call.
+--- The help texts of a model's functions, by name. Each begins with the signature.
 local registry = require "redco.registry"
 
 local texts = {
   ["Model"] = [[
 Model {params, config: table, generation_config: table, is_encoder_decoder: boolean}
-A function of parameters and inputs. It has a loss, generation and a folder. What it has besides
-itself is called with a dot: `model.loss(params, batch)`. Made by `redco.models.from_pretrained`,
+A model: a function of parameters and inputs, with a loss, generation and a folder. Call its other
+functions with a dot: `model.loss(params, batch)`. Made by `redco.models.from_pretrained`,
 `redco.models.from_config` and `redco.models.from_encoder_decoder_pretrained`.
-  params: a flat table by Hugging Face's names
-  config: the whole configuration, by Hugging Face's keys
-  generation_config: what generation_config.json of its folder has]],
+  params: a flat table of parameters, with Hugging Face's names
+  config: the complete configuration, with Hugging Face's keys
+  generation_config: the contents of generation_config.json of its folder]],
 
   ["Model:__call"] = [[
 __call(self, params, inputs, {train = false, rng, cache}) -> logits [batch, length, vocab_size]
-Decoders: inputs.input_ids [batch, length], attention_mask (1 for tokens, 0 for padding) and
-position_ids if need be, or, for rows of several sequences, segment_ids and position_ids as
-redco.data.pack gives them.
+Computes logits.
 
-Encoder-decoders: input_ids (or pixel_values [batch, channels, height, width]) and attention_mask are
-the encoder's; decoder_input_ids, if left out, are made of inputs.labels by
-`Model.decoder_input_ids`; decoder_attention_mask marks their padding; encoder_hidden_states, what
-`Model.encode` gave, saves the encoder's work.
+Decoders take inputs.input_ids [batch, length] and optionally attention_mask (1 for tokens, 0 for
+padding) and position_ids. Rows of several sequences need segment_ids and position_ids, as from
+`redco.data.pack`.
 
-Classes of images: pixel_values, labels [batch], logits [batch, num_labels].
-  cache: of `redco.models.new_cache`; the inputs are then only the new tokens]],
+In encoder-decoders, input_ids (or pixel_values [batch, channels, height, width]) and attention_mask
+are the encoder's. The default decoder_input_ids are made from inputs.labels by
+`Model.decoder_input_ids`; decoder_attention_mask marks their padding. encoder_hidden_states, the
+result of `Model.encode`, saves running the encoder.
+
+Image classifiers take pixel_values and labels [batch] and return logits [batch, num_labels].
+  cache: from `redco.models.new_cache`; the inputs are then only the new tokens]],
 
   ["Model.loss"] = [[
 loss(params, inputs, {train = false, rng, ignore_index = -100, label_smoothing = 0}) -> loss, count
-The mean cross-entropy of inputs.labels, which the collate_fn has shifted (not for encoder-decoders),
-and their number, without holding all logits.]],
+Returns the mean cross-entropy of inputs.labels and the number of labels, without holding all
+logits. For decoders the collate_fn must shift the labels; for encoder-decoders it must not.]],
 
   ["Model.generate"] = [[
 generate(params, inputs, {max_length, max_new_tokens, min_length = 0, min_new_tokens,
@@ -40,54 +42,58 @@ generate(params, inputs, {max_length, max_new_tokens, min_length = 0, min_new_to
   early_stopping: boolean or string = false, num_return_sequences = 1, eos_token_id, pad_token_id,
   bos_token_id, decoder_start_token_id, forced_bos_token_id, forced_eos_token_id, stop_strings,
   tokenizer, streamer}) -> sequences [rows, length], scores [rows] (beam search)
-Tokens after a prompt. inputs are those of the model; prompts may be padded on either side, and come
-back padded on the left. Arguments have the names and meanings of transformers 4.57, and
-generation_config.json of the model's folder comes before these defaults. Greedy and beam search give
-the tokens that transformers gives. Other options of transformers are refused, in the call and in the
-file, unless their value has no effect. On several processes all must call it, with the same
-arguments.
+Generates tokens after a prompt. inputs are those of the model. Prompts may be padded on either side
+and are returned padded on the left.
 
-Without inputs.attention_mask, tokens that equal pad_token_id are padding, unless it is an end token
-too. inputs.decoder_input_ids get decoder_start_token_id as their first token, if no row has it.
+Arguments have the names and meanings of transformers 4.57. Values in generation_config.json of the
+model's folder replace these defaults. Greedy search and beam search return the same tokens as
+transformers. Other options of transformers raise an error, in the call and in the file, unless
+their value has no effect. All processes must make the call, with the same arguments.
 
-  max_length: with the prompt; by default, up to 20 new tokens
-  max_new_tokens, min_new_tokens: without the prompt, instead of max_length and min_length
+Without inputs.attention_mask, tokens equal to pad_token_id are padding, unless it is also an end
+token. inputs.decoder_input_ids get decoder_start_token_id as their first token, unless a row
+already has it.
+
+  max_length: includes the prompt; by default, at most 20 new tokens
+  max_new_tokens, min_new_tokens: exclude the prompt; they replace max_length and min_length
   sequence_bias: a list of {tokens, number}; the number is added to the score of the last token of
-    `tokens` after the others
+    `tokens` if the row ends in the others
   bad_words_ids: a list of lists of tokens
   exponential_decay_length_penalty: {start, factor}
-  seed, rng: what sampling draws from
+  seed, rng: the source of random numbers for sampling
   early_stopping: false, true or "never"
-  num_return_sequences: rows of one prompt lie side by side
-  stop_strings: with tokenizer: a row ends when its text has one of them
-  streamer: called after each step with the new tokens [rows], and which rows were still open]],
+  num_return_sequences: the rows of one prompt are adjacent
+  stop_strings: needs `tokenizer`; a row ends when its text contains one of them
+  streamer: called after each step with the new tokens [rows] and which rows were still
+    unfinished]],
 
   ["Model.encode"] = [[
 encode(params, inputs, {train = false, rng}) -> hidden_states [batch, length, size]
-What the encoder makes of its inputs, for inputs.encoder_hidden_states. Encoder-decoders alone.]],
+Returns the encoder's output, for inputs.encoder_hidden_states. Only for encoder-decoders.]],
 
   ["Model.decoder_input_ids"] = [[
 decoder_input_ids(labels [batch, length]) -> ids [batch, length]
-The labels after the start token, with padding for -100. Encoder-decoders alone.]],
+Returns the labels shifted right behind the start token, with padding in place of -100. Only for
+encoder-decoders.]],
 
   ["Model.hidden_states"] = [[
 hidden_states(params, inputs, {train = false, rng, cache}) -> hidden_states [batch, length, size]
-What the head sees.]],
+Returns the input of the head.]],
 
   ["Model.logits"] = [[
 logits(params, hidden_states [batch, length, size]) -> logits [batch, length, vocab_size]
-What the head makes of the hidden states.]],
+Applies the head to hidden states.]],
 
   ["Model.save_pretrained"] = [[
 save_pretrained(dir, {params = model.params, max_shard_size = "5GB"})
-Writes the folder that `redco.models.from_pretrained` and Hugging Face's library read; every process
+Writes a folder that `redco.models.from_pretrained` and Hugging Face's libraries read. Every process
 must call it.]],
 }
 
--- Each model has functions of its own; their names are known before there is one.
+-- Each model has its own closures, but their texts are defined before there is a model.
 for name, text in pairs(texts) do registry.define(name, text) end
 
---- Says of a new model's functions what they are.
+--- Attaches the texts to the functions of a new model.
 return function(model)
   for name, text in pairs(texts) do
     local own = rawget(model, name:match "[^.:]+$")

@@ -1,5 +1,5 @@
---- Text about an image, as Hugging Face's `VisionEncoderDecoderModel`: the decoder of one model
---- attends to what the encoder of another makes of the image.
+--- Image captioning, as Hugging Face's `VisionEncoderDecoderModel`: the decoder of one model
+--- attends to the output of an image encoder of another.
 local blocks = require "redco.models.blocks"
 local complete_config = require "redco.models.config"
 local fail = require "redco.fail"
@@ -25,7 +25,7 @@ local both = {
 
 local parts = { encoder = { vit = vit.encoder }, decoder = { gpt2 = gpt2 } }
 
---- The family of a part, "encoder" or "decoder", by its configuration.
+--- Returns the family of a part, "encoder" or "decoder", from its configuration.
 function both.part(kind, config)
   local model_type = type(config) == "table" and config.model_type
   return parts[kind][model_type] or fail("vision-encoder-decoder: its %s has model_type '%s', only "

@@ -34,7 +34,7 @@ function encoder.check(c)
   blocks.check_multiple(c, "image_size", "patch_size")
 end
 
--- Cut off at -2 and 2, not at as many deviations: that is how the library does it.
+-- Truncated at -2 and 2, not at two standard deviations, as in transformers.
 local function normal_of(c)
   return function(t, generator)
     return nn.init.trunc_normal_(t, { std = c.initializer_range, generator = generator })
@@ -110,7 +110,7 @@ local vit = {
   base_model_prefix = "vit",
   defaults = encoder.defaults,
   optional = encoder.optional,
-  -- Others choose another loss.
+  -- Other values select another loss.
   only = { problem_type = "single_label_classification" },
   ignored = { "^vit%.pooler%." },
   encoder = encoder,
@@ -139,7 +139,7 @@ end
 
 function vit.head() return "classifier.weight", "classifier.bias" end
 
---- function(params, inputs, o) -> [B, hidden_size], which the classifier sees.
+--- function(params, inputs, o) -> [B, hidden_size], the input of the classifier.
 function vit.new_forward(c)
   local encode = encoder.new_encoder(c)
   return function(params, inputs, o)
