@@ -1,5 +1,5 @@
 --- BLEU (K. Papineni et al., "BLEU: a method for automatic evaluation of machine translation",
---- 2002), with the figures of the Python package sacrebleu 2.6.0.
+--- 2002), with the results of the Python package sacrebleu 2.6.0.
 local arguments = require "redco.arguments"
 local examples = require "redco.metrics.examples"
 local fail = require "redco.fail"
@@ -18,7 +18,7 @@ local function new_words_of(o)
   end
 end
 
---- Of several lengths the one nearest to `length`, the shorter of two.
+--- Returns the element of `lengths` nearest to `length`, the shorter one of two.
 local function nearest_length(length, lengths)
   local nearest = lengths[1]
   for _, other in ipairs(lengths) do
@@ -47,8 +47,8 @@ local function add_example(sums, prediction, references)
   end
 end
 
--- Ways to count where no n-gram matches, and what each adds (B. Chen and C. Cherry, "A systematic
--- comparison of smoothing techniques for sentence-level BLEU", 2014).
+-- Smoothing methods if no n-gram matches, with the value each adds (B. Chen and C. Cherry, "A
+-- systematic comparison of smoothing techniques for sentence-level BLEU", 2014).
 local smooth_values = { none = 0, exp = 0, floor = 0.1, ["add-k"] = 1 }
 
 --- Sets score, precisions and bp (the penalty for brevity) from the sums.
@@ -85,10 +85,10 @@ end
 local function corpus_bleu(where, predictions, references, o)
   local lists = examples(where, predictions, references)
   if not tokenizers[o.tokenize] then
-    fail("%s: tokenize: there is no '%s', only 13a, char, intl, none", where, tostring(o.tokenize))
+    fail("%s: tokenize: expected 13a, char, intl or none, got %s", where, tostring(o.tokenize))
   end
   if not smooth_values[o.smooth_method] then
-    fail("%s: smooth_method: there is no '%s', only add-k, exp, floor, none", where,
+    fail("%s: smooth_method: expected add-k, exp, floor or none, got %s", where,
       tostring(o.smooth_method))
   end
   local words_of = new_words_of(o)
@@ -107,9 +107,10 @@ local bleu_arguments = arguments("metrics.bleu", { tokenize = "13a", smooth_meth
   lowercase = false, use_effective_order = false }, { "smooth_value" })
 bleu.bleu = registry.define("redco.metrics.bleu", [[
 bleu(predictions, references, {tokenize = "13a", smooth_method = "exp", smooth_value, lowercase = false, use_effective_order = false}) -> {score, counts, totals, precisions, bp, sys_len, ref_len}
-The BLEU of a corpus, from 0 to 100. Each entry of references is a string or a list of them.
-tokenize is 13a, intl, char or none; smooth_method exp, floor, add-k or none, and smooth_value what
-floor (0.1) and add-k (1) count.]], function(predictions, references, options)
+Returns the BLEU score of a corpus, from 0 to 100. Each entry of references is a string or a list of
+strings. `tokenize` is 13a, intl, char or none. `smooth_method` is exp, floor, add-k or none.
+`smooth_value` is the value that floor (default 0.1) and add-k (default 1) add.]],
+function(predictions, references, options)
   return corpus_bleu("metrics.bleu", predictions, references, bleu_arguments(options))
 end)
 
@@ -117,8 +118,9 @@ local sentence_arguments = arguments("metrics.sentence_bleu", { tokenize = "13a"
   smooth_method = "exp", lowercase = false, use_effective_order = true }, { "smooth_value" })
 bleu.sentence_bleu = registry.define("redco.metrics.sentence_bleu", [[
 sentence_bleu(prediction, reference, {tokenize = "13a", smooth_method = "exp", smooth_value, lowercase = false, use_effective_order = true}) -> {score, ...}
-The BLEU of one text against a reference or a list of them, with bleu's entries: with
-use_effective_order, of n-grams no longer than the text.]], function(prediction, reference, options)
+Returns the BLEU score of one text against a reference or a list of references, with the entries of
+`bleu`. With use_effective_order, n-grams longer than the text are left out.]],
+function(prediction, reference, options)
   return corpus_bleu("metrics.sentence_bleu", { prediction }, { reference },
     sentence_arguments(options))
 end)

@@ -1,5 +1,5 @@
---- The tokenizers of sacrebleu 2.6.0 that need no model: functions from a text, whose blanks are
---- plain and which has none at its end, to its words.
+--- The tokenizers of sacrebleu 2.6.0 that need no model: functions from a text to its words. The
+--- text must have plain blanks only, and none at its end.
 local unicode = require "redco.metrics.unicode"
 
 local tokenizers = { none = unicode.split }
@@ -11,8 +11,8 @@ end
 -- Replaced in this order, so that "&amp;lt;" becomes "<".
 local entities = { { "&quot;", '"' }, { "&amp;", "&" }, { "&lt;", "<" }, { "&gt;", ">" } }
 
---- That of the WMT evaluations (mteval-v13a.pl): punctuation apart, but for points and commas
---- inside numbers, dashes and apostrophes.
+--- The tokenizer of the WMT evaluations (mteval-v13a.pl). It separates punctuation, except points
+--- and commas inside numbers, dashes and apostrophes.
 tokenizers["13a"] = function(text)
   text = text:gsub("<skipped>", ""):gsub("%-\n", ""):gsub("\n", " ")
   for _, entity in ipairs(entities) do text = text:gsub(entity[1], entity[2]) end
@@ -21,14 +21,15 @@ tokenizers["13a"] = function(text)
   return unicode.split(text)
 end
 
--- Where blanks are put around the characters whose classes match: before, between, after.
+-- Where to insert blanks around characters of matching classes: before, between, after.
 local international_rules = {
   { "()[^N]P()", "", " ", " " },
   { "()P[^N]()", " ", " ", "" },
   { "()S()", " ", "", " " },
 }
 
---- mteval-v14.pl's: punctuation apart unless it is between numbers, symbols apart.
+--- The tokenizer of mteval-v14.pl. It separates symbols, and punctuation that is not between
+--- numbers.
 function tokenizers.intl(text)
   local characters = unicode.characters(text)
   for _, rule in ipairs(international_rules) do

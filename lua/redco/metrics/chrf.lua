@@ -1,12 +1,13 @@
 --- chrF (M. Popovic, "chrF: character n-gram F-score for automatic MT evaluation", 2015), with the
---- figures of the Python package sacrebleu 2.6.0.
+--- results of the Python package sacrebleu 2.6.0.
 local arguments = require "redco.arguments"
 local examples = require "redco.metrics.examples"
 local ngrams = require "redco.metrics.ngrams"
 local registry = require "redco.registry"
 local unicode = require "redco.metrics.unicode"
 
---- The words of a text, a punctuation mark that ends or else starts one apart.
+--- Splits a text into words. A punctuation mark at the end of a word, or else at its start, is
+--- separated.
 local function words_of(text)
   local words = {}
   for _, word in ipairs(unicode.split(text)) do
@@ -18,7 +19,8 @@ local function words_of(text)
   return words
 end
 
---- A list of {counts, total}: of the n-grams of characters, white space left out, then of words.
+--- Returns a list of {counts, total}: first for n-grams of characters, without white space, then
+--- for n-grams of words.
 local function all_ngrams(text, o)
   text = unicode.plain_blanks(o.lowercase and unicode.lower(text) or text)
   local found = {}
@@ -29,7 +31,8 @@ local function all_ngrams(text, o)
   return found
 end
 
---- For each order how many n-grams the prediction and the reference have, and how many match.
+--- Returns, for each order, the numbers of n-grams of the prediction, of the reference, and of
+--- both.
 local function statistics_of(prediction, reference)
   local statistics = {}
   for i, predicted in ipairs(prediction) do
@@ -63,9 +66,9 @@ local chrf = {}
 
 chrf.chrf = registry.define("redco.metrics.chrf", [[
 chrf(predictions, references, {char_order = 6, word_order = 0, beta = 2, lowercase = false}) -> {score, char_order, word_order, beta}
-The F-score of the n-grams of characters of a corpus, from 0 to 100; recall counts beta times as much
-as precision. Each entry of references is a string or a list of them, of which the best counts. With
-word_order = 2 it is chrF++.]], function(predictions, references, options)
+Returns the F-score of the character n-grams of a corpus, from 0 to 100. Recall has `beta` times the
+weight of precision. Each entry of references is a string or a list of strings, of which the best
+counts. With word_order = 2 it is chrF++.]], function(predictions, references, options)
   local o = chrf_arguments(options)
   local lists = examples("metrics.chrf", predictions, references)
   local sums = {}

@@ -1,4 +1,4 @@
---- Accuracy and F1 of predicted classes, with the figures of scikit-learn.
+--- Accuracy and F1 of predicted classes, with the results of scikit-learn.
 local arguments = require "redco.arguments"
 local fail = require "redco.fail"
 local registry = require "redco.registry"
@@ -26,8 +26,8 @@ local classification = {}
 
 classification.accuracy = registry.define("redco.metrics.accuracy", [[
 accuracy(predictions, references) -> number
-The share, from 0 to 1, of predicted classes that are equal to their reference; lists of numbers or
-strings, or tensors.]], function(predictions, references)
+Returns the fraction of predicted classes, from 0 to 1, that equal their reference. The arguments
+are lists of numbers or strings, or tensors.]], function(predictions, references)
   predictions, references = two_lists("metrics.accuracy", predictions, references)
   local matches = 0
   for i, prediction in ipairs(predictions) do
@@ -36,7 +36,7 @@ strings, or tensors.]], function(predictions, references)
   return matches / #predictions
 end)
 
---- For each class that is there: how often it was predicted, is the reference, and both.
+--- Counts, for each class, how often it is predicted, how often it is the reference, and both.
 local function count_classes(predictions, references)
   local counts = {}
   local function add(class, name)
@@ -66,7 +66,7 @@ function averages.binary(counts, n, pos_label)
   end
   if #others > 1 then
     table.sort(others)
-    fail("metrics.f1: average = \"binary\" takes two classes, there are %d: %s and %s; choose "
+    fail("metrics.f1: average = \"binary\" needs two classes, got %d: %s and %s; choose "
       .. "macro, micro or weighted", n_classes, tostring(pos_label), table.concat(others, ", "))
   end
   return counts[pos_label] and f1_of(counts[pos_label]) or 0
@@ -93,15 +93,16 @@ end
 local f1_arguments = arguments("metrics.f1", { average = "binary", pos_label = 1 })
 classification.f1 = registry.define("redco.metrics.f1", [[
 f1(predictions, references, {average = "binary", pos_label = 1}) -> number
-The harmonic mean of precision and recall of predicted classes, from 0 to 1: with average = "binary"
-that of the class pos_label of two; "macro" is the mean over all classes, "weighted" that by how
-often each is the reference, "micro" counts all classes together. Lists of numbers or strings, or
-tensors.]], function(predictions, references, options)
+Returns the harmonic mean of precision and recall of predicted classes, from 0 to 1.
+average = "binary" scores the class pos_label of two classes. "macro" is the mean over all classes,
+"weighted" the mean weighted by how often each class is the reference, and "micro" counts all
+classes together. The arguments are lists of numbers or strings, or tensors.]],
+function(predictions, references, options)
   local o = f1_arguments(options)
   predictions, references = two_lists("metrics.f1", predictions, references)
   local average = averages[o.average]
   if not average then
-    fail("metrics.f1: average: there is no '%s', only binary, macro, micro, weighted",
+    fail("metrics.f1: average: expected binary, macro, micro or weighted, got %s",
       tostring(o.average))
   end
   return average(count_classes(predictions, references), #references, o.pos_label)

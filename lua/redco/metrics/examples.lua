@@ -1,4 +1,4 @@
---- The predictions and references of a text metric.
+--- Checks the predictions and references of a text metric.
 local fail = require "redco.fail"
 
 local function references_of(where, i, given)

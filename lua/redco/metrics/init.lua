@@ -1,4 +1,4 @@
---- Scores of predictions against references, with the figures of the packages that papers report.
+--- Scores of predictions against references, equal to those of the usual Python packages.
 local registry = require "redco.registry"
 
 local metrics = {}
@@ -10,5 +10,6 @@ end
 
 return registry.define("redco.metrics", [[
 redco.metrics
-Scores of predictions. They are those of the packages whose figures papers report.]],
+Scores of predictions against references. Each equals the score of the Python package that papers
+usually report.]],
   metrics)

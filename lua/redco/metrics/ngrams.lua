@@ -1,8 +1,8 @@
 --- Counts of the n-grams in a list of words.
 local ngrams = {}
 
---- A table from each n-gram, its words joined by blanks, to how often it occurs, and the number of
---- n-grams in all.
+--- Returns a table from each n-gram, its words joined by blanks, to its count, and the total
+--- number.
 function ngrams.count(words, n)
   local counts, total = {}, math.max(#words - n + 1, 0)
   for i = 1, total do
@@ -12,7 +12,7 @@ function ngrams.count(words, n)
   return counts, total
 end
 
---- How many n-grams two counts have in common, each as often as in the one with fewer.
+--- Returns how many n-grams two tables of counts have in common: the sum of the smaller counts.
 function ngrams.matches(a, b)
   local matches = 0
   for ngram, count in pairs(a) do matches = matches + math.min(count, b[ngram] or 0) end

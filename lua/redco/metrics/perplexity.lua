@@ -1,4 +1,4 @@
---- Perplexity: e to the mean cross-entropy of the labels.
+--- Perplexity: exp of the mean cross-entropy of the labels.
 local arguments = require "redco.arguments"
 local fail = require "redco.fail"
 local losses = require "redco.nn.losses"
@@ -9,17 +9,17 @@ local perplexity = {}
 local perplexity_arguments = arguments("metrics.perplexity", { ignore_index = -100 })
 perplexity.perplexity = registry.define("redco.metrics.perplexity", [[
 perplexity(logits [..., classes], labels [...], {ignore_index = -100}) -> number
-e to the mean cross-entropy over the labels that are not ignore_index; labels are those of
-cross_entropy, already shifted.]], function(logits, labels, options)
+Returns exp of the mean cross-entropy over the labels that are not ignore_index. The labels are
+those of `nn.cross_entropy`, already shifted.]], function(logits, labels, options)
   local loss, count = losses.cross_entropy(logits, labels, perplexity_arguments(options))
-  if count:item() == 0 then fail("metrics.perplexity: every label is ignore_index") end
+  if count:item() == 0 then fail("metrics.perplexity: all labels are ignore_index") end
   return math.exp(loss:item())
 end)
 
 perplexity.perplexity_from_losses = registry.define("redco.metrics.perplexity_from_losses", [[
 perplexity_from_losses(losses, counts) -> number
-The perplexity of a corpus from the mean loss of each batch and its number of labels: what
-cross_entropy returned for each.]], function(means, counts)
+Returns the perplexity of a corpus from the mean loss and the number of labels of each batch, the
+two results of `nn.cross_entropy`.]], function(means, counts)
   if #means == 0 or #means ~= #counts then
     fail("metrics.perplexity_from_losses: expected as many losses as counts, and at least one, "
       .. "got %d and %d", #means, #counts)

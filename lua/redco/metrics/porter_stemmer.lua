@@ -1,9 +1,9 @@
 --- Porter's algorithm for English suffixes (M. Porter, "An algorithm for suffix stripping",
---- Program 14.3, 1980), with the deviations of NLTK's PorterStemmer in its default mode: they are
---- what rouge_score stems with.
+--- Program 14.3, 1980), with the deviations of NLTK's PorterStemmer in its default mode, which
+--- rouge_score uses.
 local vowels = { a = true, e = true, i = true, o = true, u = true }
 
--- Words that the rules get wrong.
+-- Exceptions to the rules.
 local irregular = {
   sky = "sky", skies = "sky", dying = "die", lying = "lie", tying = "tie", news = "news",
   innings = "inning", inning = "inning", outings = "outing", outing = "outing",
@@ -11,7 +11,8 @@ local irregular = {
   exceed = "exceed", succeed = "succeed",
 }
 
---- A "c" for each consonant of a word and a "v" for each vowel. A "y" after a consonant is a vowel.
+--- Returns "c" for each consonant of a word and "v" for each vowel. A "y" after a consonant is a
+--- vowel.
 local function shape(word)
   local kinds, kind = {}, "v"
   for i = 1, #word do
@@ -32,7 +33,7 @@ local function has_measure(least)
   return function(stem) return measure(stem) >= least end
 end
 
---- The paper's *o, and (NLTK) a vowel and a consonant alone.
+--- The paper's condition *o. As in NLTK, it also holds for one vowel and one consonant.
 local function ends_cvc(word)
   local kinds = shape(word)
   return kinds == "vc" or (kinds:find "cvc$" and not word:find "[wxy]$")
@@ -43,7 +44,7 @@ local function without(word, suffix)
 end
 
 --- Replaces the first suffix of `rules`, a list of {suffix, replacement, condition}, that the word
---- ends in, where the rule's condition, or else `condition`, holds for what is left.
+--- ends in, if the rule's condition, or else `condition`, holds for the rest of the word.
 local function replace(word, rules, condition)
   for _, rule in ipairs(rules) do
     local stem = without(word, rule[1])
@@ -87,7 +88,7 @@ local step_2_rules = {
   { "ousli", "ous" }, { "ization", "ize" }, { "ation", "ate" }, { "ator", "ate" },
   { "alism", "al" }, { "iveness", "ive" }, { "fulness", "ful" }, { "ousness", "ous" },
   { "aliti", "al" }, { "iviti", "ive" }, { "biliti", "ble" }, { "fulli", "ful" },
-  -- The l counts as the stem's, so that "geology" is shortened as "archaeology" is.
+  -- The l belongs to the stem here, so that "geology" is shortened like "archaeology".
   { "logi", "log", function(stem) return measure(stem .. "l") > 0 end },
 }
 
@@ -120,7 +121,7 @@ local function step_5(word)
   return word
 end
 
---- The stem of a word of lower case letters and digits.
+--- Returns the stem of a word of lower case letters and digits.
 local function stem_of(word)
   if irregular[word] then return irregular[word] end
   if #word <= 2 then return word end

@@ -1,4 +1,4 @@
---- Exact match and the F1 of words, as the evaluation of SQuAD 1.1 has it (P. Rajpurkar et al.,
+--- Exact match and the F1 of words, as in the evaluation of SQuAD 1.1 (P. Rajpurkar et al.,
 --- "SQuAD: 100,000+ questions for machine comprehension of text", 2016).
 local examples = require "redco.metrics.examples"
 local ngrams = require "redco.metrics.ngrams"
@@ -7,11 +7,11 @@ local unicode = require "redco.metrics.unicode"
 
 local articles = { a = true, an = true, the = true }
 
---- The words of an answer: in lower case, without ASCII punctuation and articles.
+--- Returns the words of an answer, in lower case, without ASCII punctuation and articles.
 local function words_of(answer)
   local text = unicode.plain_blanks((unicode.lower(answer):gsub("%p", "")))
-  -- Punctuation beyond ASCII stays, and parts an article from what follows as a blank does: a zero
-  -- byte on both sides says so. (Combining marks, which do the same in Python, are left out.)
+  -- Punctuation beyond ASCII stays, and separates an article from the next word as a blank does. A
+  -- zero byte on both sides marks it. (Combining marks, which do the same in Python, are left out.)
   text = text:gsub("[\194-\244][\128-\191]+", function(character)
     local class = unicode.class(character)
     return (class == "P" or class == "S") and "\0" .. character .. "\0" or character
@@ -33,8 +33,8 @@ local question_answering = {}
 
 question_answering.exact_match = registry.define("redco.metrics.exact_match", [[
 exact_match(predictions, references) -> number
-The share, from 0 to 1, of predicted texts that are equal to their reference, or to one of a list of
-references.]], function(predictions, references)
+Returns the fraction of predicted texts, from 0 to 1, that equal their reference, or one of a list
+of references.]], function(predictions, references)
   local lists, matches = examples("metrics.exact_match", predictions, references), 0
   for i, prediction in ipairs(predictions) do
     for _, reference in ipairs(lists[i]) do
@@ -49,9 +49,9 @@ end)
 
 question_answering.squad = registry.define("redco.metrics.squad", [[
 squad(predictions, references) -> {exact_match, f1}
-The scores of short answers, from 0 to 100, as SQuAD 1.1 counts them: case, punctuation and articles
-make no difference; f1 compares the words. Each entry of references is a string or a list of them,
-of which the best counts.]], function(predictions, references)
+Returns the scores of short answers, from 0 to 100, as in SQuAD 1.1: case, punctuation and articles
+are ignored; f1 compares words. Each entry of references is a string or a list of strings, of which
+the best counts.]], function(predictions, references)
   local lists, exact_sum, f1_sum = examples("metrics.squad", predictions, references), 0, 0
   for i, prediction in ipairs(predictions) do
     local predicted, exact, best = words_of(prediction), 0, 0

@@ -1,5 +1,5 @@
 --- ROUGE (C.-Y. Lin, "ROUGE: a package for automatic evaluation of summaries", 2004), with the
---- figures of the Python package rouge_score 0.1.2.
+--- results of the Python package rouge_score 0.1.2.
 local ffi = require "ffi"
 local arguments = require "redco.arguments"
 local examples = require "redco.metrics.examples"
@@ -9,7 +9,7 @@ local registry = require "redco.registry"
 local stem = require "redco.metrics.porter_stemmer"
 local unicode = require "redco.metrics.unicode"
 
---- Each word's stem, found once. Short words are their own.
+--- A cache of stems. Short words are their own stems.
 local function new_stems()
   return setmetatable({}, { __index = function(stems, word)
     stems[word] = #word > 3 and stem(word) or word
@@ -17,7 +17,8 @@ local function new_stems()
   end })
 end
 
---- The words of a text: runs of ASCII letters and digits, in lower case. `stems` may be nil.
+--- Returns the words of a text: runs of ASCII letters and digits, in lower case. `stems` may be
+--- nil.
 local function words_of(text, stems)
   local words = {}
   for word in unicode.lower(text):gmatch "[a-z0-9]+" do
@@ -45,7 +46,7 @@ local function ngram_score(n, reference, prediction)
   return score(ngrams.matches(in_reference, in_prediction), n_predicted, n_reference)
 end
 
---- The lengths of the longest common subsequences of all beginnings of two lists: entry
+--- Returns the lengths of the longest common subsequences of all prefixes of two lists: entry
 --- i * (#b + 1) + j is that of the first i of `a` and the first j of `b`.
 local function lcs_lengths(a, b)
   local width = #b + 1
@@ -70,8 +71,8 @@ local function lcs_score(reference, prediction)
   return score(lengths[#a * width + #b], #b, #a)
 end
 
---- Sets in `chosen` the places of `reference` that belong to its longest common subsequence with
---- `prediction`; of several the one rouge_score finds.
+--- Marks in `chosen` the positions of `reference` in its longest common subsequence with
+--- `prediction`. If there are several, it takes the one that rouge_score finds.
 local function mark_lcs(chosen, reference, prediction)
   local lengths, width = lcs_lengths(reference, prediction)
   local i, j = #reference, #prediction
@@ -87,7 +88,7 @@ local function mark_lcs(chosen, reference, prediction)
   end
 end
 
---- Counts of all words of a list of lines, and their number.
+--- Counts the words of a list of lines. Returns the counts and the total.
 local function count_words(lines)
   local counts, total = {}, 0
   for _, words in ipairs(lines) do
@@ -98,7 +99,7 @@ local function count_words(lines)
 end
 
 --- Section 3.2 of the paper: the union of each reference line's common subsequences with all lines
---- of the prediction, in which no word counts more often than either text has it.
+--- of the prediction. No word counts more often than it occurs in either text.
 local function summary_score(reference, prediction)
   local left_in_reference, n_reference = count_words(reference.lines)
   local left_in_prediction, n_predicted = count_words(prediction.lines)
@@ -129,13 +130,13 @@ local function check_types(where, rouge_types)
   end
   for _, name in ipairs(rouge_types) do
     if not scorers[name] then
-      fail("%s: rouge_types: there is no '%s', only rouge1 to rouge9, rougeL and rougeLsum", where,
+      fail("%s: rouge_types: expected rouge1 to rouge9, rougeL and rougeLsum, got %s", where,
         tostring(name))
     end
   end
 end
 
---- The scores of one prediction: of several references, for each type, the best.
+--- Returns the scores of one prediction: for each type, that of the best reference.
 local function scores_of(prediction, references, rouge_types, stems)
   local best = {}
   local predicted = { words = words_of(prediction, stems), lines = lines_of(prediction, stems) }
@@ -157,10 +158,10 @@ local defaults = {
 local rouge_arguments = arguments("metrics.rouge", defaults)
 rouge.rouge = registry.define("redco.metrics.rouge", [[
 rouge(predictions, references, {use_stemmer = false, rouge_types = {"rouge1", "rouge2", "rougeL", "rougeLsum"}}) -> {rouge1, rouge2, rougeL, rougeLsum}
-The mean F-measures, from 0 to 1, of predicted texts. Each entry of references is a string or a list
-of them, of which for each type the best counts. Words are runs of ASCII letters and digits, in
-lower case; use_stemmer takes off English suffixes. rougeLsum compares texts whose sentences are
-lines.]],
+Returns the mean F-measures of predicted texts, from 0 to 1. Each entry of references is a string or
+a list of strings; for each type, the best one counts. Words are runs of ASCII letters and digits,
+in lower case. `use_stemmer` removes English suffixes. rougeLsum compares texts with one sentence on
+each line.]],
 function(predictions, references, options)
   local o = rouge_arguments(options)
   local lists = examples("metrics.rouge", predictions, references)
@@ -179,8 +180,8 @@ end)
 local score_arguments = arguments("metrics.rouge_score", defaults)
 rouge.rouge_score = registry.define("redco.metrics.rouge_score", [[
 rouge_score(prediction, reference, {use_stemmer = false, rouge_types = {"rouge1", "rouge2", "rougeL", "rougeLsum"}}) -> {rouge1 = {precision, recall, fmeasure}, ...}
-The scores of one predicted text, from 0 to 1. Of a list of references the best counts, by its
-F-measure.]],
+Returns the scores of one predicted text, from 0 to 1. Of a list of references, the one with the
+best F-measure counts.]],
 function(prediction, reference, options)
   local o = score_arguments(options)
   local lists = examples("metrics.rouge_score", { prediction }, { reference })

@@ -1,5 +1,5 @@
---- What the text metrics need of Unicode, on UTF-8 strings: as Python's str has it. Bytes that are
---- no UTF-8 are characters of their own or part of the one before.
+--- Unicode functions for the text metrics, on UTF-8 strings, with the results of Python's str. A
+--- byte that is not UTF-8 is a separate character or part of the one before.
 local tables = require "redco.metrics.unicode_tables"
 
 local unicode = {}
@@ -12,7 +12,7 @@ local function utf8(code)
     .. last_two
 end
 
--- From a character beyond ASCII to its lower case; and which have an upper or a lower case.
+-- A map from characters beyond ASCII to lower case, and the set of cased characters.
 local lower_of, is_cased = { [utf8(0x130)] = "i" .. utf8(0x307) }, {}
 for _, run in ipairs(tables.lower) do
   for code = run[1], run[2], run[3] do
@@ -32,8 +32,8 @@ local function is_letter(character)
   return character:find "%a" ~= nil or is_cased[character] == true
 end
 
---- A capital sigma that ends a word has a lower case of its own. The ASCII marks that Unicode wants
---- skipped beside it are (Case_Ignorable); others are taken for the word's end.
+--- A capital sigma at the end of a word has a special lower case. To find the end, ASCII marks that
+--- are Case_Ignorable are skipped; other marks end the word.
 local function lower_final_sigmas(text)
   return (text:gsub("()" .. capital_sigma .. "()", function(first, past)
     local left = text:sub(math.max(first - 8, 1), first - 1):gsub("['.:^`]+$", "")
@@ -61,20 +61,19 @@ for _, code in ipairs { 0x85, 0xA0, 0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x30
 end
 for code = 0x2000, 0x200A do other_blanks[utf8(code)] = " " end
 
---- The text with an ASCII blank for every other one that Python's split takes for white space,
---- but for those of ASCII.
+--- Replaces every non-ASCII character that is white space for Python's split by a blank.
 function unicode.plain_blanks(text)
   return text:find "[\194\225\226\227]" and (text:gsub(beyond_ascii, other_blanks)) or text
 end
 
---- The words between white space of a text whose blanks are plain.
+--- Splits a text with plain blanks at white space.
 function unicode.split(text)
   local words = {}
   for word in text:gmatch "[^%s\28-\31]+" do words[#words + 1] = word end
   return words
 end
 
---- A text whose blanks are plain, without those at its end.
+--- Removes white space at the end of a text with plain blanks.
 function unicode.strip_end(text)
   return text:match "^.*[^%s\28-\31]" or ""
 end
@@ -94,8 +93,8 @@ local function read_classes()
   end
 end
 
---- "P" for punctuation, "S" for a symbol, "N" for a number, as Unicode's categories have them, and
---- "-" for anything else.
+--- Returns "P" for punctuation, "S" for a symbol, "N" for a number (Unicode's categories), else
+--- "-".
 function unicode.class(character)
   if not class_of then read_classes() end
   return class_of[character] or "-"

@@ -12,7 +12,7 @@ local attention = {}
 local sdpa = arguments("nn.attention",
   { causal = false, dropout = 0, train = false, enable_gqa = false }, { "mask", "scale", "rng" })
 
--- What both `mask` and `causal` say, as one mask of the same type as `mask`.
+-- Combines `mask` and `causal` into one mask of the dtype of `mask`.
 local function whole_mask(q, k, o)
   if not o.causal then return o.mask end
   local seen = torch.ones({ q:size(-2), k:size(-2) }, { dtype = "bool", device = q.device }):tril()
@@ -21,7 +21,7 @@ local function whole_mask(q, k, o)
   return o.mask:masked_fill(seen:logical_not(), -math.huge)
 end
 
--- With dropout: LibTorch's own draws from the global generator, not from `rng`.
+-- Attention with dropout: LibTorch's own would draw from the global generator instead of `rng`.
 local function with_dropout(q, k, v, o)
   if o.enable_gqa then
     local groups = q:size(-3) / k:size(-3)
@@ -33,20 +33,21 @@ local function with_dropout(q, k, v, o)
     scores = mask.dtype == "bool" and scores:masked_fill(mask:logical_not(), -math.huge)
       or scores + mask
   end
-  -- As LibTorch's attention: 0 for a query that may look at nothing.
+  -- 0 for a query that attends to nothing, as in LibTorch's attention.
   local probs = torch._safe_softmax(scores, -1)
   return dropout(probs, o.dropout, { train = true, rng = o.rng }):matmul(v)
 end
 
 attention.attention = registry.define("redco.nn.attention", [[
 attention(q, k, v, {mask, causal = false, dropout = 0, train = false, rng, scale, enable_gqa = false}) -> like q
-softmax(q k^T * scale + mask) v for q, k, v [..., heads, length, size]; scale is 1/sqrt(size) if left
-out. `mask` is added, or, if boolean, false where q must not look. `causal` hides the future.
-`enable_gqa`: k and v have fewer heads, each used by a group of q's. Dropout as in `nn.dropout`.]],
+Computes softmax(q k^T * scale + mask) v for q, k, v [..., heads, length, size]. The default scale
+is 1/sqrt(size). `mask` is added to the scores; a boolean mask is false where q must not attend.
+`causal` masks future positions. `enable_gqa`: k and v have fewer heads, each used by a group of q's
+heads. Dropout as in `nn.dropout`.]],
 function(q, k, v, options)
   local o = sdpa(options)
   if o.train and o.dropout > 0 then return with_dropout(q, k, v, o) end
-  -- LibTorch takes one of the two only.
+  -- LibTorch accepts only one of the two.
   local both = o.mask and o.causal
   local mask, causal = both and whole_mask(q, k, o) or o.mask, o.causal and not both
   local named = { scale = o.scale, enable_gqa = o.enable_gqa }
@@ -60,7 +61,7 @@ end)
 local new = arguments("nn.MultiheadAttention", { bias = true }, { "generator" })
 attention.MultiheadAttention = registry.define("redco.nn.MultiheadAttention", [[
 MultiheadAttention(embed_dim, {bias = true, generator}) -> params
-{q_proj, k_proj, v_proj, out_proj}, each Linear(embed_dim, embed_dim).]],
+Returns {q_proj, k_proj, v_proj, out_proj}, each Linear(embed_dim, embed_dim).]],
 function(embed_dim, options)
   local o = new(options)
   local params = {}
@@ -74,7 +75,7 @@ local use = arguments("nn.multihead_attention", { causal = false, dropout = 0, t
   { "num_heads", "memory", "mask", "rng" })
 attention.multihead_attention = registry.define("redco.nn.multihead_attention", [[
 multihead_attention(params, x [batch, length, embed_dim], {num_heads, memory = x, mask, causal = false, dropout = 0, train = false, rng}) -> like x
-Attention of x to `memory` in num_heads heads: Vaswani et al., 2017. Other arguments as in
+Attends from x to `memory` in num_heads heads: Vaswani et al., 2017. Other arguments as in
 `nn.attention`.]], function(params, x, options)
   local o = use(options)
   local heads = o.num_heads or fail "nn.multihead_attention: num_heads is missing"

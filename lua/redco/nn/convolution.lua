@@ -14,12 +14,13 @@ local function repeated(size, n)
   return sizes
 end
 
---- Parameters and application of the convolution over `n` dimensions.
+--- Defines the two functions of a convolution over `n` dimensions.
 local function define(name, n, apply)
   local new = arguments("nn." .. name, { bias = true, groups = 1 }, { "generator" })
   convolution[name] = registry.define("redco.nn." .. name, ([[
 %s(in_channels, out_channels, kernel_size, {bias = true, groups = 1, generator}) -> params
-{weight [out, in / groups, kernel...], bias [out]}, uniform in (-1/sqrt(fan_in), 1/sqrt(fan_in)).]])
+Returns {weight [out, in / groups, kernel...], bias [out]}, uniform in
+(-1/sqrt(fan_in), 1/sqrt(fan_in)).]])
     :format(name), function(in_channels, out_channels, kernel_size, options)
     local o = new(options)
     local shape = { out_channels, in_channels / o.groups, unpack(repeated(kernel_size, n)) }
@@ -35,7 +36,8 @@ local function define(name, n, apply)
   local use = arguments("nn." .. lower, { stride = 1, padding = 0, dilation = 1, groups = 1 })
   convolution[lower] = registry.define("redco.nn." .. lower, ([[
 %s(params, x [batch, in, size...], {stride = 1, padding = 0, dilation = 1, groups = 1}) -> [batch, out, size...]
-Cross-correlation of x with params.weight. `padding` is a number, a list, "same" or "valid".]])
+Computes the cross-correlation of x with params.weight. `padding` is a number, a list, "same" or
+"valid".]])
     :format(lower), function(params, x, options)
     local o = use(options)
     return apply(x, params.weight, params.bias, o.stride, o.padding, o.dilation, o.groups)

@@ -9,8 +9,8 @@ local dropout = {}
 local use = arguments("nn.dropout", { train = false }, { "rng" })
 dropout.dropout = registry.define("redco.nn.dropout", [[
 dropout(x, p, {train = false, rng}) -> like x
-In training sets each element to 0 with probability p and divides the others by 1 - p; `rng`, the
-Generator of loss_fn, draws. Otherwise x itself.]], function(x, p, options)
+In training, sets each element to 0 with probability p and divides the others by 1 - p. `rng` is the
+Generator that loss_fn receives. Without `train`, returns x itself.]], function(x, p, options)
   local o = use(options)
   if not o.train or p == 0 then return x end
   if not o.rng then

@@ -1,5 +1,5 @@
---- Layers without hidden state: a name with a capital (`Linear`) makes a table of parameters, the
---- same name in lower case (`linear`) applies one. Weights are laid out and named as in PyTorch.
+--- Layers as pairs of functions: a capitalised one (`Linear`) returns a table of parameters, the
+--- same name in lower case (`linear`) computes with it. Weights have PyTorch's names and shapes.
 local registry = require "redco.registry"
 
 local nn = { init = require "redco.nn.initializers" }
@@ -10,5 +10,6 @@ end
 
 return registry.define("redco.nn", [[
 redco.nn
-Layers without hidden state. A name with a capital (`Linear`) makes a table of parameters, the same
-name in lower case (`linear`) applies one. Weights are laid out and named as in PyTorch.]], nn)
+Layers as pairs of functions without hidden state. A capitalised function (`Linear`) returns a table
+of parameters, the same name in lower case (`linear`) computes with it. Weights have PyTorch's names
+and shapes.]], nn)

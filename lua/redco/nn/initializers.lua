@@ -1,4 +1,4 @@
---- Initial values, as in torch.nn.init: each function fills its tensor in place and returns it.
+--- Initialisers, as in torch.nn.init: each function fills its tensor in place and returns it.
 local arguments = require "redco.arguments"
 local fail = require "redco.fail"
 local registry = require "redco.registry"
@@ -16,7 +16,7 @@ local function define(name, text, f)
   end)
 end
 
---- The inputs and outputs of one element: [out, in, kernel...].
+--- Returns fan_in and fan_out of a weight [out, in, kernel...].
 local function fans(t, where)
   local shape = t.shape
   if #shape < 2 then
@@ -42,7 +42,7 @@ local function gain_of(nonlinearity, a, where)
     local names = {}
     for name in pairs(gains) do names[#names + 1] = name end
     table.sort(names)
-    fail("%s: nonlinearity is one of %s, got %s", where, table.concat(names, ", "),
+    fail("%s: nonlinearity: expected one of %s, got %s", where, table.concat(names, ", "),
       tostring(nonlinearity))
   end
   return gain(a)
@@ -63,7 +63,7 @@ Fills with `value`.]], function(t, value) return t:fill_(value) end)
 local normal = arguments("nn.init.normal_", { mean = 0, std = 1 }, { "generator" })
 define("normal_", [[
 normal_(tensor, {mean = 0, std = 1, generator}) -> tensor
-Draws from the normal distribution.]], function(t, options)
+Fills with values of the normal distribution.]], function(t, options)
   local o = normal(options)
   return t:normal_(o.mean, o.std, { generator = o.generator })
 end)
@@ -71,7 +71,7 @@ end)
 local uniform = arguments("nn.init.uniform_", { a = 0, b = 1 }, { "generator" })
 define("uniform_", [[
 uniform_(tensor, {a = 0, b = 1, generator}) -> tensor
-Draws uniformly from [a, b).]], function(t, options)
+Fills with values of the uniform distribution on [a, b).]], function(t, options)
   local o = uniform(options)
   return t:uniform_(o.a, o.b, { generator = o.generator })
 end)
@@ -80,7 +80,8 @@ local truncated = arguments("nn.init.trunc_normal_", { mean = 0, std = 1, a = -2
   { "generator" })
 define("trunc_normal_", [[
 trunc_normal_(tensor, {mean = 0, std = 1, a = -2, b = 2, generator}) -> tensor
-Draws from the normal distribution cut off outside [a, b], by its inverse.]],
+Fills with values of the normal distribution truncated to [a, b], by inverting its distribution
+function.]],
 function(t, options)
   local o = truncated(options)
   local function quantile(x)
@@ -94,7 +95,8 @@ end)
 local xavier = arguments("nn.init.xavier", { gain = 1 }, { "generator" })
 define("xavier_uniform_", [[
 xavier_uniform_(tensor, {gain = 1, generator}) -> tensor
-Uniform in (-a, a), a = gain * sqrt(6 / (fan_in + fan_out)): Glorot and Bengio, 2010.]],
+Fills with uniform values in (-a, a), a = gain * sqrt(6 / (fan_in + fan_out)): Glorot and Bengio,
+2010.]],
 function(t, options)
   local o = xavier(options)
   local fan_in, fan_out = fans(t, "nn.init.xavier_uniform_")
@@ -104,7 +106,7 @@ end)
 
 define("xavier_normal_", [[
 xavier_normal_(tensor, {gain = 1, generator}) -> tensor
-Normal, std = gain * sqrt(2 / (fan_in + fan_out)): Glorot and Bengio, 2010.]],
+Fills with normal values, std = gain * sqrt(2 / (fan_in + fan_out)): Glorot and Bengio, 2010.]],
 function(t, options)
   local o = xavier(options)
   local fan_in, fan_out = fans(t, "nn.init.xavier_normal_")
@@ -117,7 +119,7 @@ local kaiming = arguments("nn.init.kaiming",
 local function kaiming_std(t, o, where)
   local fan_in, fan_out = fans(t, where)
   if o.mode ~= "fan_in" and o.mode ~= "fan_out" then
-    fail("%s: mode is \"fan_in\" or \"fan_out\", got %s", where, tostring(o.mode))
+    fail("%s: mode: expected \"fan_in\" or \"fan_out\", got %s", where, tostring(o.mode))
   end
   local fan = o.mode == "fan_in" and fan_in or fan_out
   return gain_of(o.nonlinearity, o.a, where) / math.sqrt(fan)
@@ -125,7 +127,8 @@ end
 
 define("kaiming_uniform_", [[
 kaiming_uniform_(tensor, {a = 0, mode = "fan_in", nonlinearity = "leaky_relu", generator}) -> tensor
-Uniform in (-b, b), b = gain * sqrt(3 / fan): He et al., 2015. `a` is leaky ReLU's slope.]],
+Fills with uniform values in (-b, b), b = gain * sqrt(3 / fan): He et al., 2015. `a` is the slope of
+leaky ReLU.]],
 function(t, options)
   local o = kaiming(options)
   local bound = math.sqrt(3) * kaiming_std(t, o, "nn.init.kaiming_uniform_")
@@ -134,7 +137,8 @@ end)
 
 define("kaiming_normal_", [[
 kaiming_normal_(tensor, {a = 0, mode = "fan_in", nonlinearity = "leaky_relu", generator}) -> tensor
-Normal, std = gain / sqrt(fan): He et al., 2015.]], function(t, options)
+Fills with normal values, std = gain / sqrt(fan): He et al., 2015. `a` is the slope of leaky
+ReLU.]], function(t, options)
   local o = kaiming(options)
   return t:normal_(0, kaiming_std(t, o, "nn.init.kaiming_normal_"), { generator = o.generator })
 end)
@@ -142,7 +146,7 @@ end)
 local orthogonal = arguments("nn.init.orthogonal_", { gain = 1 }, { "generator" })
 define("orthogonal_", [[
 orthogonal_(tensor, {gain = 1, generator}) -> tensor
-A (semi-)orthogonal matrix [first dimension, all others]: Saxe et al., 2013.]],
+Fills with a (semi-)orthogonal matrix [first dimension, all others]: Saxe et al., 2013.]],
 function(t, options)
   local o = orthogonal(options)
   fans(t, "nn.init.orthogonal_")
@@ -159,5 +163,5 @@ end)
 
 return registry.define("redco.nn.init", [[
 redco.nn.init
-Initial values, as in torch.nn.init. Each function fills its tensor in place and returns it.]],
+Initialisers, as in torch.nn.init. Each function fills its tensor in place and returns it.]],
   init)

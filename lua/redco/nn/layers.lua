@@ -16,7 +16,7 @@ end
 local linear = arguments("nn.Linear", { bias = true }, { "generator" })
 define("Linear", [[
 Linear(in_features, out_features, {bias = true, generator}) -> params
-{weight [out, in], bias [out]}, uniform in (-1/sqrt(in), 1/sqrt(in)).]],
+Returns {weight [out, in], bias [out]}, uniform in (-1/sqrt(in), 1/sqrt(in)).]],
 function(in_features, out_features, options)
   local o = linear(options)
   local bound = { a = -1 / math.sqrt(in_features), b = 1 / math.sqrt(in_features),
@@ -29,8 +29,8 @@ end)
 local use = arguments("nn.linear", { train = false }, { "rng" })
 define("linear", [[
 linear(params, x [..., in], {train = false, rng}) -> [..., out]
-x weight^T + bias, and what an adapter beside the weight adds (`redco.lora.add`), whose dropout needs
-`train` and `rng`.]], function(params, x, options)
+Computes x weight^T + bias. If the layer has an adapter (`redco.lora.add`), its output is added; its
+dropout needs `train` and `rng`.]], function(params, x, options)
   local o, y = use(options), torch.linear(x, params.weight, params.bias)
   return params.lora_A and adapter.of_layer(params, x, y, o) or y
 end)
@@ -38,7 +38,7 @@ end)
 local embedding = arguments("nn.Embedding", { std = 1 }, { "generator" })
 define("Embedding", [[
 Embedding(num_embeddings, embedding_dim, {std = 1, generator}) -> params
-{weight [num_embeddings, embedding_dim]}, normal.]],
+Returns {weight [num_embeddings, embedding_dim]}, normal.]],
 function(num_embeddings, embedding_dim, options)
   local weight = parameter { num_embeddings, embedding_dim }
   return { weight = init.normal_(weight, embedding(options)) }
@@ -46,7 +46,7 @@ end)
 
 define("embedding", [[
 embedding(params, ids [...]) -> [..., embedding_dim]
-The rows of params.weight at the integers `ids`.]], function(params, ids)
+Returns the rows of params.weight at the integers `ids`.]], function(params, ids)
   if params.lora_A then
     fail "nn.embedding: the parameters have an adapter, which only linear layers can have"
   end
@@ -56,7 +56,8 @@ end)
 local layer_norm_params = arguments("nn.LayerNorm", { bias = true })
 define("LayerNorm", [[
 LayerNorm(normalized_shape, {bias = true}) -> params
-{weight, bias} of the shape (a number or a list), 1 and 0.]], function(normalized_shape, options)
+Returns {weight, bias} of the given shape (a number or a list), filled with 1 and 0.]],
+function(normalized_shape, options)
   local params = { weight = torch.ones(normalized_shape) }
   if layer_norm_params(options).bias then params.bias = torch.zeros(normalized_shape) end
   return params
@@ -73,14 +74,15 @@ end)
 
 define("RMSNorm", [[
 RMSNorm(normalized_shape) -> params
-{weight} of the shape (a number or a list), 1.]], function(normalized_shape)
+Returns {weight} of the given shape (a number or a list), filled with 1.]],
+function(normalized_shape)
   return { weight = torch.ones(normalized_shape) }
 end)
 
 local rms_norm = arguments("nn.rms_norm", { eps = 1e-6 })
 define("rms_norm", [[
 rms_norm(params, x, {eps = 1e-6}) -> like x
-x / sqrt(mean(x^2) + eps) * weight over the last dimensions: Zhang and Sennrich, 2019.]],
+Computes x / sqrt(mean(x^2) + eps) * weight over the last dimensions: Zhang and Sennrich, 2019.]],
 function(params, x, options)
   return torch.rms_norm(x, params.weight.shape, params.weight, rms_norm(options).eps)
 end)
@@ -88,7 +90,7 @@ end)
 local mlp_params = arguments("nn.MLP", { bias = true }, { "generator" })
 define("MLP", [[
 MLP(sizes, {bias = true, generator}) -> params
-A list of Linear params: MLP{784, 256, 10} has two.]], function(sizes, options)
+Returns a list of Linear params: MLP{784, 256, 10} has two.]], function(sizes, options)
   local o, params = mlp_params(options), {}
   for i = 1, #sizes - 1 do params[i] = layers.Linear(sizes[i], sizes[i + 1], o) end
   return params
@@ -97,7 +99,7 @@ end)
 local mlp = arguments("nn.mlp", { activation = torch.relu, train = false }, { "rng" })
 define("mlp", [[
 mlp(params, x, {activation = torch.relu, train = false, rng}) -> [..., last size]
-Linear layers with the activation between them; `train` and `rng` as in `nn.linear`.]],
+Applies linear layers with the activation between them. `train` and `rng` as in `nn.linear`.]],
 function(params, x, options)
   local o = mlp(options)
   for i, layer in ipairs(params) do

@@ -1,4 +1,4 @@
---- Cross-entropy, from logits and straight from the last layer's input.
+--- Cross-entropy, from logits or from the input of the last layer.
 local arguments = require "redco.arguments"
 local native = require "redco.native"
 local registry = require "redco.registry"
@@ -6,7 +6,7 @@ local torch = require "redco.torch"
 
 local losses = {}
 
---- The mean of what `total` sums over the labels that count, and their number.
+--- Returns `total` divided by the number of labels that are not ignore_index, and that number.
 local function mean(total, labels, ignore_index)
   local count = labels:ne(ignore_index):sum()
   return total / count:clamp(1), count
@@ -15,9 +15,10 @@ end
 local cross_entropy = arguments("nn.cross_entropy", { ignore_index = -100, label_smoothing = 0 })
 losses.cross_entropy = registry.define("redco.nn.cross_entropy", [[
 cross_entropy(logits [..., classes], labels [...], {ignore_index = -100, label_smoothing = 0}) -> loss, count
-The mean cross-entropy over the labels that are not ignore_index, and their number: what a loss_fn
-returns, so that micro-batches are combined exactly. The loss is 0 where no label counts. Logits
-of less than 32 bits are widened first.]], function(logits, labels, options)
+Returns the mean cross-entropy over the labels that are not ignore_index, and their number. A
+loss_fn that returns both gets exact means over micro-batches. The loss is 0 if there is no such
+label. Logits of less than 32 bits are converted to float32 first.]],
+function(logits, labels, options)
   local o = cross_entropy(options)
   if logits.dtype == "bfloat16" or logits.dtype == "float16" then logits = logits:float() end
   local total = torch.cross_entropy_loss(logits:reshape { -1, logits:size(-1) },
@@ -32,9 +33,10 @@ local fused = arguments("nn.linear_cross_entropy",
   { ignore_index = -100, label_smoothing = 0 }, { "bias" })
 losses.linear_cross_entropy = registry.define("redco.nn.linear_cross_entropy", [[
 linear_cross_entropy(x [..., in], weight [classes, in], labels [...], {bias [classes], ignore_index = -100, label_smoothing = 0}) -> loss, count
-cross_entropy(x weight^T + bias, labels), without ever holding all logits: they are made, used and dropped
-by blocks of rows. For a language model's head, where they would be the largest tensor by far. Can
-be differentiated twice, then with all logits.]], function(x, weight, labels, options)
+Computes cross_entropy(x weight^T + bias, labels) without holding all logits: they are computed,
+used and freed by blocks of rows. Use it for the head of a language model, whose logits would be by
+far the largest tensor. It can be differentiated twice; the second derivative holds all logits.]],
+function(x, weight, labels, options)
   local o = fused(options)
   local total = native.linear_cross_entropy(x, weight, labels, o.ignore_index, o.label_smoothing,
     o.bias)

@@ -7,13 +7,13 @@ local parameter = require("redco.native").parameter
 
 local recurrent = {}
 
---- Parameters of a cell with `gates` blocks of hidden units.
+--- Defines the constructor of a cell with `gates` blocks of hidden units.
 local function define(name, gates, order)
   local new = arguments("nn." .. name, { bias = true }, { "generator" })
   recurrent[name] = registry.define("redco.nn." .. name, ([[
 %s(input_size, hidden_size, {bias = true, generator}) -> params
-{weight_ih [%d hidden, input], weight_hh [%d hidden, hidden], bias_ih, bias_hh}, uniform in
-(-1/sqrt(hidden), 1/sqrt(hidden)); blocks in the order %s.]]):format(name, gates, gates, order),
+Returns {weight_ih [%d hidden, input], weight_hh [%d hidden, hidden], bias_ih, bias_hh}, uniform in
+(-1/sqrt(hidden), 1/sqrt(hidden)). The order of blocks is %s.]]):format(name, gates, gates, order),
   function(input_size, hidden_size, options)
     local o = new(options)
     local bound = { a = -1 / math.sqrt(hidden_size), b = 1 / math.sqrt(hidden_size),
@@ -31,14 +31,15 @@ define("LSTMCell", 4, "input, forget, cell, output")
 
 recurrent.gru_cell = registry.define("redco.nn.gru_cell", [[
 gru_cell(params, x [batch, input], h [batch, hidden]) -> h
-One step of a gated recurrent unit: Cho et al., 2014, with the reset gate as in PyTorch.]],
+Computes one step of a gated recurrent unit: Cho et al., 2014, with the reset gate as in
+PyTorch.]],
 function(params, x, h)
   return torch.gru_cell(x, h, params.weight_ih, params.weight_hh, params.bias_ih, params.bias_hh)
 end)
 
 recurrent.lstm_cell = registry.define("redco.nn.lstm_cell", [[
 lstm_cell(params, x [batch, input], h [batch, hidden], c [batch, hidden]) -> h, c
-One step of a long short-term memory: Hochreiter and Schmidhuber, 1997.]],
+Computes one step of a long short-term memory: Hochreiter and Schmidhuber, 1997.]],
 function(params, x, h, c)
   return torch.lstm_cell(x, { h, c }, params.weight_ih, params.weight_hh, params.bias_ih,
     params.bias_hh)
