@@ -1,7 +1,7 @@
---- An axis: the range of some numbers, the round ones in it, and where each lies.
+--- An axis: the range of a list of numbers, its ticks, and the place of a number in it.
 local axis = {}
 
---- 0.0123, 1250, 12.5k, 3M
+--- Formats a number: 0.0123, 1250, 12.5k, 3M.
 function axis.text(number)
   for _, unit in ipairs { { 1e9, "G" }, { 1e6, "M" }, { 1e4, "k", 1e3 } } do
     if math.abs(number) >= unit[1] then
@@ -11,7 +11,7 @@ function axis.text(number)
   return ("%.4g"):format(number)
 end
 
---- The range of a list of numbers, which is never empty; a single number is in the middle.
+--- Returns the range of a list of numbers. It is never empty; a single number is in the middle.
 function axis.of(numbers)
   local low, high = math.huge, -math.huge
   for _, number in ipairs(numbers) do
@@ -24,12 +24,12 @@ function axis.of(numbers)
   return { low = low, high = high }
 end
 
---- From 0 for the lowest to 1 for the highest number.
+--- Returns the place of a number: 0 for the lowest, 1 for the highest.
 function axis.place(range, number)
   return (number - range.low) / (range.high - range.low)
 end
 
---- About `n` multiples of 1, 2 or 5 times a power of ten.
+--- Returns about `n` ticks, multiples of 1, 2 or 5 times a power of ten.
 function axis.ticks(range, n)
   local rough = (range.high - range.low) / n
   local power = 10 ^ math.floor(math.log10(rough))

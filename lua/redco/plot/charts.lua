@@ -1,6 +1,6 @@
---- Series as small charts beside and below each other, on any canvas. A canvas has the methods
+--- Draws series as a grid of small charts, on any canvas. A canvas has the methods
 --- `line(x1, y1, x2, y2, colour)`, `curve(points, colour)`, `text(x, y, text, anchor)` and
---- `bytes()`; x goes right, y down.
+--- `bytes()`; x grows to the right, y downwards.
 local axis = require "redco.plot.axis"
 local series = require "redco.plot.series"
 
@@ -36,7 +36,7 @@ local function draw_chart(canvas, x, y, one)
   canvas:curve(points, ink)
 end
 
---- The bytes of a file with a chart of each series.
+--- Returns the bytes of a file with a chart of each series.
 function charts.draw(all, new_canvas)
   local n_columns = math.min(columns, #all)
   local canvas = new_canvas(n_columns * width, math.ceil(#all / n_columns) * height)

@@ -1,13 +1,13 @@
---- `redco-lua plot`: the metrics of a run as charts, in a file or on the terminal.
+--- `redco-lua plot`: draws the metrics of a run as charts, in a file or on the terminal.
 local charts = require "redco.plot.charts"
 local series = require "redco.plot.series"
 local terminal = require "redco.plot.terminal"
 
 local canvases = { svg = require "redco.plot.svg", png = require "redco.plot.png" }
 
---- Draws what workdir/metrics.jsonl has: the `metrics`, or, of an empty list, those that tell how
---- training goes. `out` is a file whose name ends in .svg or .png; without one the charts are
---- written to standard output, for a terminal of `width` columns, or 0 where it is none.
+--- Draws the `metrics` of workdir/metrics.jsonl. An empty list selects all but the costs of steps.
+--- `out` is a file whose name ends in .svg or .png. Without it, the charts go to standard output,
+--- for a terminal of `width` columns, or 0 if it is not a terminal.
 return function(workdir, out, width, metrics)
   local chosen = series.chosen(series.read(workdir), metrics, workdir)
   if not out then

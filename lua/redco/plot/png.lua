@@ -1,4 +1,4 @@
---- A canvas (charts.lua) that becomes a PNG file.
+--- A canvas (charts.lua) that writes a PNG file.
 local native = require "redco.native"
 local torch = require "redco.torch"
 
@@ -7,7 +7,7 @@ Png.__index = Png
 
 local scale = 2  -- pixels of a unit
 
--- Five rows of three dots each, of which an octal digit is one: the leftmost dot is its 4.
+-- Five rows of three dots each. An octal digit is one row; its 4 is the leftmost dot.
 local glyphs = {
   ["0"] = "75557", ["1"] = "26227", ["2"] = "71747", ["3"] = "71717", ["4"] = "55711",
   ["5"] = "74717", ["6"] = "74757", ["7"] = "71122", ["8"] = "75757", ["9"] = "75717",
@@ -26,7 +26,7 @@ local function components(colour)
   return tonumber(r, 16), tonumber(g, 16), tonumber(b, 16)
 end
 
---- A square of so many pixels whose upper left one is at x, y.
+--- Paints a square of `size` pixels with its upper left corner at x, y.
 function Png:paint(x, y, size, r, g, b)
   x, y = math.floor(x), math.floor(y)
   for row = math.max(0, y), math.min(self.height - 1, y + size - 1) do

@@ -1,9 +1,9 @@
---- The series of numbers in a metrics.jsonl.
+--- Reads the series of numbers in a metrics.jsonl.
 local native = require "redco.native"
 
 local series = {}
 
---- What a step costs is drawn when it is asked for.
+--- Costs of steps, drawn only if they are named.
 local costs = {}
 for _, name in ipairs { "collate_seconds", "collective_seconds", "examples_per_second",
   "memory_bytes", "mfu", "peak_memory_bytes", "reserved_memory_bytes", "step_seconds",
@@ -12,21 +12,21 @@ for _, name in ipairs { "collate_seconds", "collective_seconds", "examples_per_s
 end
 
 local function numbers(by_name, line, path)
-  -- The last line of a killed run may be torn.
+  -- The last line of a killed run may be incomplete.
   local ok, entry = pcall(native.json_decode, path, line)
   if not ok or type(entry) ~= "table" or type(entry.step) ~= "number" then return end
   for name, value in pairs(entry) do
     if type(value) == "number" and name ~= "step" then
       if entry.kind then name = entry.kind .. "_" .. name end
       by_name[name] = by_name[name] or {}
-      -- A run that went on from a checkpoint repeats steps.
+      -- A resumed run repeats steps.
       by_name[name][entry.step] = value
     end
   end
 end
 
---- All series of a work folder by name: `loss`, of evaluations `eval_loss`. Each is {name, steps,
---- values}, in the order of the steps.
+--- Returns all series of a work folder by name; names of evaluations begin with `eval_`. Each is
+--- {name, steps, values}, in the order of the steps.
 function series.read(workdir)
   local path = workdir .. "/metrics.jsonl"
   local file, message = io.open(path, "rb")
@@ -62,7 +62,7 @@ local function sorted_names(all)
   return names
 end
 
---- The list of the series to draw: those of the given names, or all but the costs of steps.
+--- Returns the list of series to draw: those of the given names, or all but the costs of steps.
 function series.chosen(all, names, workdir)
   local chosen = {}
   for _, name in ipairs(names) do
@@ -79,7 +79,7 @@ function series.chosen(all, names, workdir)
   return chosen
 end
 
---- At most about `most` points of a series, of which every peak is one: from each stretch of steps
+--- Reduces a series to about `most` points and keeps every peak: of each interval of steps it takes
 --- the least and the greatest value.
 function series.thinned(steps, values, most)
   if #steps <= most then return steps, values end

@@ -1,4 +1,4 @@
---- A canvas (charts.lua) that becomes an SVG file.
+--- A canvas (charts.lua) that writes an SVG file.
 local Svg = {}
 Svg.__index = Svg
 

@@ -1,4 +1,4 @@
---- Series as charts of text, one below the other.
+--- Draws series as text charts, one below the other.
 local axis = require "redco.plot.axis"
 local series = require "redco.plot.series"
 
@@ -6,7 +6,7 @@ local terminal = {}
 
 local rows, label_width = 8, 9
 
--- How dots are gathered into characters: the dots of one, across and down.
+-- The number of dots in one character, across and down.
 local braille = { across = 2, down = 4, axis = "│", tick = "┤" }
 local plain = { across = 1, down = 1, axis = "|", tick = "+" }
 
@@ -26,7 +26,7 @@ end
 
 function plain.character(dots) return dots[0] and "*" or " " end
 
--- Sets the dots of a line between two places of a grid of dots, which is a table by row and column.
+-- Draws a line between two points of a grid of dots, a table by row and column.
 local function draw_line(dots, x1, y1, x2, y2)
   local n = math.max(math.abs(x2 - x1), math.abs(y2 - y1), 1)
   for i = 0, n do
@@ -81,7 +81,7 @@ local function chart(one, width, style)
   return table.concat(lines, "\n") .. "\n"
 end
 
---- A chart of each series, `width` characters wide: of Braille dots, or in ASCII alone.
+--- Draws a chart of each series, `width` characters wide, with Braille dots or only ASCII.
 function terminal.draw(all, width, with_braille)
   local texts = {}
   for i, one in ipairs(all) do texts[i] = chart(one, width, with_braille and braille or plain) end

@@ -1,4 +1,4 @@
---- What a user may want to write at the cursor.
+--- Completion at the cursor.
 local help = require "redco.help"
 local members = require "redco.repl.members"
 
@@ -20,9 +20,9 @@ local function end_of_long(text, level, from)
   return last
 end
 
---- The brackets that are open at the end of a text, innermost last, each { bracket, position }; or
---- nil and the position of the quote of a string that it ends in, or "text" where it ends in a
---- comment or a long string.
+--- Returns the brackets that are open at the end of a text, innermost last, each { bracket,
+--- position }. If the text ends in a string, returns nil and the position of its quote. If it ends
+--- in a comment or a long string, returns nil and "text".
 local function scan(text)
   local open, i = {}, 1
   while i <= #text do
@@ -50,12 +50,12 @@ local function scan(text)
   return open
 end
 
--- The name that the text ends with, "redco.optim.adamw" or "x:sum".
+-- Returns the name at the end of the text, "redco.optim.adamw" or "x:sum".
 local function callee(text)
   return text:match "([%a_][%w_.:]*)%s*$"
 end
 
---- The function whose named arguments stand in the innermost braces, where a key may be next.
+--- Returns the function whose named arguments are in the innermost braces, if a key may come next.
 local function called(text, open, word_start)
   local innermost, outer = open[#open], open[#open - 1]
   if not innermost or innermost[1] ~= "{" then return end
@@ -93,14 +93,14 @@ local function globals(prefix)
   return found
 end
 
--- What has a name, after the owner before it.
+-- Lists the names that may follow the owner before the cursor.
 local function names(text)
   local path = text:match "[%w_.:]*$"
   if path:find "^%d" then return {}, path end
   local owner, separator, prefix = path:match "^(.*)([.:])([%w_]*)$"
   if not owner then return globals(path), path end
   if owner == "" then
-    -- What a call returned is not known; mostly it is a tensor.
+    -- The result of a call is unknown; most often it is a tensor.
     local is_result = separator == ":" and text:sub(1, -#path - 1):find "[)}%]]%s*$"
     return is_result and members.of_class("Tensor", ":", prefix) or {}, prefix
   end
@@ -108,7 +108,7 @@ local function names(text)
   return value ~= nil and members.names(value, separator, prefix) or {}, prefix
 end
 
--- Names with an underscore before them are for those who ask.
+-- Names that begin with an underscore are offered only if the prefix has one.
 local function sorted_once(list, prefix)
   table.sort(list)
   local found = {}
@@ -119,9 +119,9 @@ local function sorted_once(list, prefix)
   return found
 end
 
---- Returns the position in `line` from which on each of the candidates, sorted, may replace what
---- stands before the byte `cursor`. A third result is the beginning of a file's name: those who
---- can look for files have to. `pending` are lines before this one.
+--- Returns a position in `line` and a sorted list of candidates; each may replace the text between
+--- that position and the byte `cursor`. The third result, if any, is the beginning of a file name,
+--- which the caller must complete. `pending` has the lines before this one.
 local function complete(line, cursor, pending)
   local lines = pending and pending .. "\n" or ""
   local text = lines .. line:sub(1, cursor)

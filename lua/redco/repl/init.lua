@@ -1,4 +1,4 @@
---- The prompt of a program that has none of its own, on standard input and output:
+--- A prompt on standard input and output for programs other than redco-lua:
 --- luajit -e 'require "redco.repl"()'.
 local registry = require "redco.registry"
 local session = require "redco.repl.session"
@@ -17,9 +17,10 @@ end
 
 return registry.define("redco.repl", [[
 redco.repl()
-Reads Lua from the standard input, chunk by chunk, until its end or `:q`; prints values, and errors
-on the standard error. For other programs than `redco-lua`, whose prompt it is but for keys: lines
-are not edited, and Ctrl-C ends the program.]], function()
+Runs a prompt for programs other than `redco-lua`. It reads Lua from standard input, chunk by chunk,
+until the end of input or `:q`, prints values to standard output and errors to standard error. Lines
+cannot be edited, and Ctrl-C ends the program; otherwise it equals the prompt of `redco-lua`.]],
+function()
   local prompt = session.new { width = 80, colors = false }
   ask "> "
   for line in io.lines() do

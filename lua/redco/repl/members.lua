@@ -1,5 +1,5 @@
---- What values have by name. No code of the user's runs: tables are read raw, and of the functions
---- that answer for a missing field only the engine's own are called.
+--- Looks up fields and methods of values. It runs no code of the user: tables are read raw, and of
+--- all `__index` functions only the engine's own are called.
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 
@@ -12,16 +12,16 @@ local function is_native(f)
   return type(f) == "function" and debug.getinfo(f, "S").what == "C"
 end
 
---- Calls visit(table) for a table and for those that stand in for a value's missing fields.
+--- Calls visit(table) for a table and for the tables in its `__index` chain.
 local function each_table(value, visit)
-  for i = 1, 10 do  -- of a chain that may be a ring
+  for i = 1, 10 do  -- limited, because the chain may be a cycle
     if type(value) == "table" then visit(value) elseif i > 1 then return end
     local meta = debug.getmetatable(value)
     value = meta and rawget(meta, "__index")
   end
 end
 
---- The name of the class of an engine's object, "Trainer"; nil for any other value.
+--- Returns the class name of an object of the engine, "Trainer"; nil for any other value.
 function members.class(value)
   if torch.is_tensor(value) then return "Tensor" end
   local meta = type(value) == "userdata" and debug.getmetatable(value)
@@ -30,7 +30,7 @@ function members.class(value)
   end
 end
 
---- The field or method of a value, or nil.
+--- Returns a field or method of a value, or nil.
 function members.get(value, key)
   if members.class(value) then
     local ok, found = pcall(rawget(debug.getmetatable(value), "__index"), value, key)
@@ -44,7 +44,8 @@ function members.get(value, key)
   return found
 end
 
---- The value of "redco.nn.linear" or "x:sum", from the globals on; nil where there is none.
+--- Evaluates a path such as "redco.nn.linear" or "x:sum" from the globals; returns nil if there is
+--- no such value.
 function members.resolve(path)
   local value = _G
   for name in path:gmatch "[^.:]+" do
@@ -54,7 +55,8 @@ function members.resolve(path)
   return value
 end
 
---- What help may know "x:sum" by: its value, what was written, and "Tensor:sum" by x's class.
+--- Returns the subjects under which `help` may know "x:sum": its value, the text itself, and
+--- "Tensor:sum", from the class of x.
 function members.subjects(path)
   local owner, name = path:match "^(.*)[.:]([^.:]*)$"
   local class = owner and members.class(members.resolve(owner))
@@ -64,14 +66,15 @@ function members.subjects(path)
   return found
 end
 
--- An operator is a method where a tensor may be its `self`.
+-- Returns whether an operator is a method: whether its `self` may be a tensor.
 local function is_method(name)
   for _, schema in ipairs(torch.schemas(name)) do
     if schema:find "^[^(]*%(Tensor[^ ]* self" then return true end
   end
 end
 
---- Names of the methods (`separator` is ":") or fields (".") of a class that begin with `prefix`.
+--- Lists the methods (`separator` is ":") or fields (".") of a class whose names begin with
+--- `prefix`.
 function members.of_class(class, separator, prefix)
   local found = {}
   local begins = class .. separator .. prefix
@@ -86,7 +89,8 @@ function members.of_class(class, separator, prefix)
   return found
 end
 
---- Names of what a value has that begin with `prefix`: its functions where `separator` is ":".
+--- Lists the fields of a value whose names begin with `prefix`; only functions if `separator` is
+--- ":".
 function members.names(value, separator, prefix)
   local class = members.class(value)
   if class then return members.of_class(class, separator, prefix) end

@@ -1,5 +1,5 @@
---- Values as text for a reader: tensors with what they are, tables as indented trees, functions by
---- their signatures. No text reads another process.
+--- Formats values for the prompt: tensors with their type, tables as indented trees, functions by
+--- their signatures. It never communicates with another process.
 local members = require "redco.repl.members"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
@@ -22,7 +22,7 @@ function Writer:paint(style, text)
   return ("\27[%dm%s\27[0m"):format(styles[style], text)
 end
 
--- Columns that a text without newlines takes.
+-- Returns the width of a text without newlines, in columns.
 local function columns(text)
   return #text:gsub("\27%[%d+m", ""):gsub("[\128-\191]", "")
 end
@@ -37,7 +37,7 @@ local function quoted(text)
   return '"' .. shown .. '"' .. (cut and ("... (%d bytes)"):format(#text) or "")
 end
 
---- "float32 [2, 3]", and what else is not as usual: device, placement, requires_grad.
+--- Returns "float32 [2, 3]", with device, placement and requires_grad if they are not the default.
 function pretty.tensor_kind(t)
   local parts = { ("%s [%s]"):format(t.dtype, table.concat(t.shape, ", ")) }
   if t.device ~= "cpu" then parts[#parts + 1] = t.device end
@@ -65,7 +65,7 @@ local function parameters(f)
   return table.concat(names, ", ")
 end
 
---- The call that a function's text begins with, its schema, or what Lua knows of it.
+--- Returns the signature in a function's help text, its schema, or Lua's own description.
 function pretty.signature(f)
   local text, full_name = registry.text(f)
   if text then
@@ -93,7 +93,7 @@ local function before(a, b)
   return a < b
 end
 
--- The keys behind the list 1..n of a table.
+-- Returns the keys of a table that are not in its list 1..n.
 local function other_keys(t, n)
   local keys = {}
   for key in next, t do
@@ -111,7 +111,7 @@ function Writer:key(key)
   return "[" .. quoted(key) .. "]"
 end
 
--- One or more lines; all but the first are indented by `indent`.
+-- Returns one or more lines; all but the first are indented by `indent`.
 function Writer:tree(t, indent, depth)
   if self.open[t] then return self:paint("dim", "<cycle>") end
   if next(t) == nil then return "{}" end
@@ -144,7 +144,7 @@ function Writer:tree(t, indent, depth)
   return self:joined(entries, indent, is_flat, #keys == 0)
 end
 
--- On one line where they fit, else one line each, or as many on a line as fit for a list.
+-- Joins entries on one line if they fit. Else each takes a line; entries of a list fill lines.
 function Writer:joined(entries, indent, is_flat, is_list)
   local line = "{ " .. table.concat(entries, ", ") .. " }"
   if is_flat and columns(line) <= self.width - indent then return line end
@@ -169,7 +169,7 @@ function Writer:callable(f, max_bytes)
   return self:paint("callable", "function " .. text)
 end
 
---- A value that is no table, on one line.
+--- Formats a value that is not a table, on one line.
 function Writer:leaf(value)
   local kind = type(value)
   if kind == "string" then return self:paint("string", quoted(value)) end
@@ -202,7 +202,7 @@ function Writer:methods(class)
   return text
 end
 
--- As the answer of a prompt: strings as they are, tensors with their elements.
+-- Formats a result at the prompt: strings without quotes, tensors with their elements.
 function Writer:answer(value)
   if type(value) == "string" then return value end
   if type(value) == "function" then return self:callable(value, math.huge) end
@@ -213,7 +213,7 @@ function Writer:answer(value)
   return class and self:methods(class) or self:value(value, 0, 1)
 end
 
---- The text of a value that was asked for. `options`: `width` in columns, `colors`.
+--- Formats a result at the prompt. `options`: `width` in columns, `colors`.
 function pretty.answer(value, options)
   local writer = { open = {}, total = 0, width = options.width, colors = options.colors }
   return setmetatable(writer, Writer):answer(value)

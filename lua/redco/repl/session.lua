@@ -1,6 +1,5 @@
---- A prompt without a terminal: takes lines, says when they are a whole chunk, runs chunks, and
---- answers with text. It reads and writes nothing, so a terminal, a pipe or another program can be
---- around it.
+--- A prompt without a terminal: it takes lines, detects complete chunks, runs them and returns
+--- text. It does no input or output itself, so a terminal, a pipe or another program can drive it.
 local completion = require "redco.repl.completion"
 local help = require "redco.help"
 local members = require "redco.repl.members"
@@ -21,23 +20,23 @@ TAB       completes names, fields, methods, named arguments, keys, modules and f
 Ctrl-C    ends what runs, or clears the line
 :q        ends the prompt, as Ctrl-D does]]
 
--- An end that is missing, and nothing else wrong: the error is met at the end of the text.
+-- Returns whether a chunk is only incomplete: the error is at the end of the text.
 local function lacks_end(message)
   return message:find("near '<eof>'", 1, true) ~= nil
 end
 
 local function itself(...) return ... end
 
---- The function of a chunk, to be called with `itself`; or nil, the message, and whether more lines
---- may complete it.
+--- Returns the function of a chunk, to be called with `itself`; or nil, the message, and whether
+--- more lines may complete it.
 local function load_chunk(text)
   local expression = text:gsub("^%s*=", "", 1)
   local chunk, message = loadstring("return " .. expression .. "\n", "=stdin")
-  -- A call behind `return` would leave no frame, and so errors no place, of the chunk.
+  -- A tail call in `return` would leave no frame of the chunk, and errors would have no position.
   if chunk then
     local values = expression:gsub(";%s*$", "")
     return loadstring("return (...)(" .. values .. ")", "=stdin")
-      or loadstring("return (...)(" .. values .. "\n)", "=stdin")  -- behind a comment
+      or loadstring("return (...)(" .. values .. "\n)", "=stdin")  -- if it ends in a comment
       or chunk
   end
   local is_incomplete = lacks_end(message)
@@ -46,8 +45,8 @@ local function load_chunk(text)
 end
 
 --- Takes one more line, or several. Returns
----   "more"         the chunk lacks its end
----   "chunk", text  it is whole: `run` it
+---   "more"         the chunk is incomplete
+---   "chunk", text  the chunk is complete: `run` it
 ---   "quit"         the user asked to end
 function Session:feed(line)
   local text = self.pending and self.pending .. "\n" .. line or line
@@ -65,14 +64,14 @@ function Session:feed(line)
   return "chunk", text
 end
 
---- Forgets the lines of a chunk that lacks its end, and returns them, or nil.
+--- Drops the lines of an incomplete chunk and returns them, or nil.
 function Session:forget()
   local text = self.pending
   self.pending = nil
   return text
 end
 
--- The lines of the user's own functions, from the newest on.
+-- Returns the traceback lines of the user's functions, newest first.
 local function user_frames(traceback)
   local frames = {}
   for line in traceback:gmatch "[^\n]+" do
@@ -83,7 +82,7 @@ local function user_frames(traceback)
       frames[#frames + 1] = (line:gsub("in function <stdin:0>", "in main chunk"))
     end
   end
-  -- The message itself has the place of a chunk that called nothing.
+  -- If the chunk called nothing, the message already has the position.
   return #frames > 1 and table.concat(frames, "\n") or nil
 end
 
@@ -100,7 +99,7 @@ local function answer_command(command)
   return { text = text, message = not text and "there is no help for " .. name or nil }
 end
 
--- Once: what was given to a local is gone when its chunk has ended.
+-- Explains once that a local variable ends with its chunk.
 function Session:hint(chunk)
   local name = not chunk:find "[;\n]" and chunk:match "^%s*local%s+([%a_][%w_]*)"
   if not name or self.has_hinted then return end
@@ -126,9 +125,9 @@ function Session:answer(chunk, ok, ...)
   return { text = table.concat(texts, "\n") }
 end
 
---- Runs a whole chunk. Returns a table that has what there is of
+--- Runs a complete chunk. Returns a table with those of these fields that apply:
 ---   text       the values
----   message    of the error, with its place, and `traceback`, the user's frames
+---   message    the error, with its position, and `traceback`, the user's frames
 ---   hint       advice
 function Session:run(chunk)
   if chunk:find "^[:?]" then return answer_command(chunk) end
@@ -137,7 +136,7 @@ function Session:run(chunk)
   return self:answer(chunk, native.try(body, itself))
 end
 
---- What may stand at the byte `cursor` of the line, after the lines that were fed: see
+--- Completes the line at the byte `cursor`, after the lines that were fed: see
 --- redco.repl.completion.
 function Session:complete(line, cursor)
   return completion(line, cursor, self.pending)
@@ -145,8 +144,9 @@ end
 
 local session = {}
 
---- Makes a prompt: `options` are the `width` of lines in columns, and `colors`, whether values have
---- them. From now on globals are free, and `redco`, `torch`, `help` and `who` are there.
+--- Returns a prompt. `options`: `width` of lines in columns, and `colors`, whether values have
+--- them. From then on scripts may assign globals, and `redco`, `torch`, `help` and `who` are
+--- globals.
 function session.new(options)
   -- Compiled loops cannot be interrupted.
   jit.off()

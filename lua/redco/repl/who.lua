@@ -1,13 +1,13 @@
---- The globals that the user made.
+--- Lists the globals that the user defined.
 local pretty = require "redco.repl.pretty"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 
--- Lua's own are those that this library was given before any script ran.
+-- Lua's own globals are those that exist before any script runs.
 local at_start = getfenv(1)
 local of_prompt = { _ = true, arg = true, help = true, redco = true, torch = true, who = true }
 
--- How many entries a table has, and how many tensors of how many bytes are in it.
+-- Counts the entries of a table, its tensors and their bytes.
 local function count(root)
   local entries, tensors, bytes, seen = 0, 0, 0, {}
   local function walk(t)
@@ -25,7 +25,7 @@ local function count(root)
   return entries, tensors, bytes
 end
 
-local max_columns = 56  -- of what a value is
+local max_columns = 56  -- of the description of a value
 
 local function size_text(bytes)
   if bytes < 1000 then return bytes .. " bytes" end
@@ -52,9 +52,9 @@ end
 
 return registry.define("who", [[
 who() -> string
-The globals you made, a line each: name, type, and what it is: of a tensor the type of its elements,
-its shape, its placement where it is sharded, and the bytes in this process; of a table its tensors
-and their bytes.]], function()
+Lists the globals you defined, one on each line: name, type and description. A tensor has its
+element type, shape, placement if it is sharded, and bytes in this process. A table has the number
+of its tensors and their bytes.]], function()
   local rows, widths = {}, { 0, 0 }
   for name, value in next, _G do
     if type(name) == "string" and not of_prompt[name] and at_start[name] ~= value then
