@@ -1,4 +1,4 @@
---- The trailing table of named arguments of a function written in Lua.
+--- Reads the trailing table of named arguments of a function written in Lua.
 local fail = require "redco.fail"
 local native = require "redco.native"
 
@@ -13,12 +13,12 @@ local function refuse(where, known, key)
   table.sort(names)
   local near = native.nearest(tostring(key), names)
   fail("%s: unknown argument '%s'; %s", where, tostring(key), near
-    and ("did you mean '%s'?"):format(near) or "there are: " .. table.concat(names, ", "))
+    and ("did you mean '%s'?"):format(near) or "expected one of " .. table.concat(names, ", "))
 end
 
---- Returns the reader of one function's named arguments: given the table of a call, or nil, it
---- returns all arguments. `defaults` has those with a default, `optional` lists those without. An
---- unknown name is an error of the caller.
+--- Returns a reader of one function's named arguments. Given the table of a call, or nil, the
+--- reader returns all arguments. `defaults` has those with a default, `optional` lists those
+--- without. An unknown name raises an error, located at the caller.
 local function arguments(where, defaults, optional)
   local known = { defaults = defaults, optional = {} }
   for _, name in ipairs(optional or {}) do known.optional[name] = true end

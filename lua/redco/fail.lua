@@ -1,8 +1,8 @@
---- Errors of this library's Lua files.
+--- fail: raises the errors of this library's Lua files.
 local native = require "redco.native"
 
---- Raises an error with the text `message:format(...)`, located at the line of the script that
---- called into this library, however deep.
+--- Raises an error with the text `message:format(...)`. Its position is the line of the script that
+--- called this library, at any depth.
 local function fail(message, ...)
   native.fail(message:format(...))
 end

@@ -1,10 +1,10 @@
---- What there is to know of a function, a class, a module, an object or an operator. What it needs
---- is loaded at the first question: no script waits for it.
+--- redco.help: describes functions, classes, modules, objects and operators. Its parts are loaded
+--- on the first call, so they do not slow down the start of scripts.
 local registry = require "redco.registry"
 
 local help = {}
 
---- The full name in the registry that a value has, or the class of an object.
+--- Returns the full name of a value in the registry, or the class of an object.
 local function name_of_value(x)
   local _, name = registry.text(x)
   if type(name) == "string" then return name end
@@ -13,7 +13,7 @@ local function name_of_value(x)
   return type(class) == "string" and registry.text(class) and class or nil
 end
 
---- The names in the registry that end in a part of a name, "nn.linear" or "fit"; public ones first.
+--- Returns the full names that end in `part`, "nn.linear" or "fit"; public ones first.
 local function names_ending_in(part)
   local surface = require "redco.reference.surface"
   local public, internal = {}, {}
@@ -28,7 +28,7 @@ local function names_ending_in(part)
   return public
 end
 
---- What a question is about: full names in the registry, the best first, and an operator.
+--- Finds the subject of a question: full names in the registry, the best first, and an operator.
 local function find(x)
   local operators = require "redco.reference.operators"
   if type(x) ~= "string" then
@@ -43,19 +43,18 @@ local function find(x)
   return names_ending_in(x), operator
 end
 
---- The text about a value, or about a name: "torch.matmul", "Tensor:sum", "redco.Trainer", "fit";
---- nil where there is none.
+--- `x` is a value or a name: "torch.matmul", "Tensor:sum", "redco.Trainer", "fit".
 help.text = registry.define("redco.help.text", [[
 text(value) -> string or nil
-What `help` prints about a value or a name; nil for what it does not know.]], function(x)
+Returns the text that `help` prints about a value or a name; nil if there is none.]], function(x)
   local names, operator = find(x)
   return require "redco.reference.screen".text(names, operator)
 end)
 
 help.arguments = registry.define("redco.help.arguments", [[
 arguments(value) -> list of strings
-The names of the named arguments of a function or an operator, given as for `help`; {} where it has
-none.]], function(x)
+Returns the names of the named arguments of a function or an operator, given as for `help`; {} if
+there are none.]], function(x)
   local names, operator = find(x)
   local found, seen = {}, {}
   local function add(arguments, all)
@@ -94,7 +93,7 @@ local function near(x)
 end
 
 local function print_help(...)
-  local print = _G.print  -- which a host may have replaced
+  local print = _G.print  -- a host may have replaced it
   if select("#", ...) == 0 then return print(require "redco.reference.screen".overview()) end
   local x = ...
   local text = help.text(x)
@@ -107,6 +106,6 @@ setmetatable(help, { __call = function(_, ...) return print_help(...) end })
 
 return registry.define("redco.help", [[
 redco.help
-Prints what there is to know of a value or a name. `help(redco.nn.linear)`, `help(x)` of any
-object, `help "torch.matmul"`, `help "Tensor:sum"`, `help "fit"`; of ATen's operators it prints the
-schemas and how they are called from Lua. `help()` lists what there is.]], help)
+Prints the documentation of a value or a name: `help(redco.nn.linear)`, `help(x)` of any object,
+`help "torch.matmul"`, `help "Tensor:sum"`, `help "fit"`. For ATen's operators it prints the schemas
+and the ways to call them from Lua. `help()` lists all modules and classes.]], help)

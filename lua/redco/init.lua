@@ -34,6 +34,6 @@ local redco = {
 
 return registry.define("redco", [[
 redco
-Trains and runs models on any number of devices. A script writes three functions, collate_fn,
-loss_fn and pred_fn, and hands them to three classes: `redco.Deployer`, `redco.Trainer` and
+Trains and runs models on any number of devices. A script defines three functions, collate_fn,
+loss_fn and pred_fn, and passes them to three classes: `redco.Deployer`, `redco.Trainer` and
 `redco.Predictor`.]], redco)

@@ -1,10 +1,10 @@
---- What a restricted engine shows its scripts: the tables below say all of it.
+--- The globals of a restricted engine. The tables below list everything that its scripts can reach.
 local fail = require "redco.fail"
 local torch = require "redco.torch"
 
--- Of Lua. Without those that read or run anything else (require is our own, print too), that leave
--- the tables of facts (getfenv, setfenv, newproxy), and collectgarbage, one call of which may run
--- for as long as it likes.
+-- Functions of Lua. Left out are functions that read files or load code (require and print are
+-- replaced), that could escape the read-only tables (getfenv, setfenv, newproxy), and
+-- collectgarbage, one call of which may run for an unlimited time.
 local libraries = {
   _G = "assert error ipairs next pairs pcall rawequal rawget rawset select tonumber tostring type "
     .. "unpack xpcall _VERSION",
@@ -17,9 +17,9 @@ local libraries = {
   table = "concat insert maxn remove sort",
 }
 
--- Of this library, by what `require` calls it; "*": all. What is not here reads or writes files,
--- opens connections or starts threads: Deployer, Trainer and Predictor, Tokenizer, checkpoints,
--- redco.data, models, lora, plot, options, the prompt.
+-- Functions of this library, by module name; "*" means all. Left out is everything that reads or
+-- writes files, opens connections or starts threads: Deployer, Trainer and Predictor, Tokenizer,
+-- checkpoints, redco.data, models, lora, plot, options, the prompt.
 local modules = {
   ["redco"] = "Rng checkpoint grad metrics nn optim torch tree value_and_grad vmap with_rng",
   ["redco.metrics"] = "*",
@@ -29,8 +29,8 @@ local modules = {
   ["redco.tree"] = "*",
 }
 
--- Of these, what touches files, memory by its address, the process or its GPUs. Operators have a
--- list of their own, bindings/allowed_operators.cpp.
+-- Functions of these modules that are left out: they use files, memory addresses, the process or its
+-- GPUs. Operators are listed in bindings/allowed_operators.cpp.
 local absent = {
   [torch] = "backends jit load save set_float32_matmul_precision set_num_threads "
     .. "use_deterministic_algorithms",
@@ -49,8 +49,8 @@ local function is_internal(name) return type(name) == "string" and name:sub(1, 1
 
 local views = setmetatable({}, { __mode = "k" })
 
--- What a script sees of a table of this library: no table, so that no function of Lua can write to
--- it.
+-- Returns a read-only view of a table of this library. It is not a table, so no function of Lua can
+-- write to it.
 local function read_only(source, name, shown)
   if views[source] then return views[source] end
   local hidden = set_of(absent[source] or "")
@@ -60,7 +60,7 @@ local function read_only(source, name, shown)
   meta.__metatable = false
   function meta.__index(_, key)
     if hidden[key] or is_internal(key) or shown and not shown[key] then
-      fail("%s.%s is not there in a restricted engine", name, tostring(key))
+      fail("%s.%s is not available in a restricted engine", name, tostring(key))
     end
     local value = source[key]
     return type(value) == "table" and read_only(value, name .. "." .. key) or value
@@ -76,13 +76,13 @@ local function require_module(name)
     local names = {}
     for each in pairs(modules) do names[#names + 1] = each end
     table.sort(names)
-    fail("require: a restricted engine has no module '%s'; there are: %s", tostring(name),
+    fail("require: a restricted engine has no module '%s', only %s", tostring(name),
       table.concat(names, ", "))
   end
   return read_only(require(name), name, shown ~= "*" and set_of(shown) or nil)
 end
 
--- Metatables that scripts made; all others are this library's.
+-- Metatables that scripts created; all others belong to this library.
 local made = setmetatable({}, { __mode = "k" })
 
 local function script_setmetatable(value, meta)
@@ -97,9 +97,9 @@ local function script_getmetatable(value)
   return made[debug.getmetatable(value)] and getmetatable(value) or nil
 end
 
--- Where the stack is full, LuaJIT raises that error instead of calling the hook that counts steps,
--- and who catches it could go on for ever. So the calls that catch are counted themselves, outside
--- of what they catch.
+-- If the stack is full, LuaJIT raises an error instead of calling the hook that counts steps, and a
+-- script that catches this error could run forever. So calls of pcall and xpcall are counted
+-- themselves, outside of the protected function.
 local function counted(catch, count)
   return function(...)
     count()
@@ -107,13 +107,13 @@ local function counted(catch, count)
   end
 end
 
---- Returns the globals of a restricted engine. `show` takes the lines that scripts print; `count`
---- takes some of the steps that are left, or ends the script; `counted_call` makes of a function
---- one that counts among those of C++, whose calls of each other are limited; `patterns` are the
---- functions of `string` that search, which take steps.
+--- Returns the globals of a restricted engine. `show` receives the lines that scripts print.
+--- `count` subtracts from the remaining steps, or ends the script. `counted_call` wraps a function
+--- so that it counts as a C++ function, whose nesting is limited. `patterns` are the functions of
+--- `string` that search; they take steps.
 return function(show, count, counted_call, patterns)
-  -- Methods are found without the tables above. LuaJIT does not limit how deep the calls below run
-  -- in each other, and the stack of a thread does.
+  -- String methods bypass the tables above. LuaJIT does not limit the nesting of the calls below,
+  -- but the stack of a thread is limited.
   string.dump = nil
   for name, f in pairs(patterns) do string[name] = f end
   local limited = {
@@ -121,7 +121,9 @@ return function(show, count, counted_call, patterns)
     wrap = function(f) return counted_call(coroutine.wrap(f)) end,
   }
   for name in pairs(set_of(absent[torch.Tensor])) do
-    torch.Tensor[name] = function() fail("Tensor:%s is not there in a restricted engine", name) end
+    torch.Tensor[name] = function()
+      fail("Tensor:%s is not available in a restricted engine", name)
+    end
   end
 
   local globals = {}

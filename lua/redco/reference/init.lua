@@ -1,13 +1,13 @@
---- What is written from the texts of the registry: editor stubs ("stubs") and the pages of
---- docs/reference ("pages").
+--- Generates files from the help texts: editor stubs ("stubs") and the pages of docs/reference
+--- ("pages").
 local reference = {}
 
---- All files of a kind, text by path.
+--- Returns all files of a kind, text by path.
 function reference.files(kind)
   return require("redco.reference." .. kind).files()
 end
 
---- Writes them below a folder, which has the folders that they are in.
+--- Writes them below a folder, whose sub-folders must exist.
 function reference.write(kind, folder)
   for path, text in pairs(reference.files(kind)) do
     local file = assert(io.open(folder .. "/" .. path, "wb"))

@@ -12,7 +12,7 @@ local function annotation(words)
   return types.annotation(words) or "any"
 end
 
--- One way to call an overload: arguments that have defaults by name, or by their places.
+-- Declares one way to call an overload: arguments with defaults by name, or by position.
 local function overload(read, by_place)
   local positional, named, returned = {}, {}, {}
   for _, argument in ipairs(read.arguments) do
@@ -37,8 +37,8 @@ local function has(arguments, field, value)
   return false
 end
 
--- An operator as a function and, where an argument is `self`, as a method, unless the registry has
--- one of that name.
+-- Declares an operator as a function and, if an argument is `self`, as a method, unless the
+-- registry has one of that name.
 local function declare(name)
   local operator = operators.read(name)
   local plain = operators.plain(operator)
@@ -82,7 +82,7 @@ local Tensor = {}
 -- The language server reads no file of more than 500 kB.
 local most_bytes = 300e3
 
---- The files, text by path.
+--- Returns the files, text by path.
 return function()
   local files, parts, size, n = {}, {}, 0, 0
   local function finish()

@@ -1,10 +1,10 @@
---- ATen's operators, as their schemas say: `sum(Tensor self, *, ScalarType? dtype=None) -> Tensor`.
+--- Reads the schemas of ATen's operators: `sum(Tensor self, *, ScalarType? dtype=None) -> Tensor`.
 local signature = require "redco.reference.signature"
 local torch = require "redco.torch"
 
 local operators = {}
 
--- The words of signatures for the types of schemas.
+-- The type names of signatures, by the types of schemas.
 local words = {
   Tensor = "Tensor", Scalar = "number", SymInt = "integer", int = "integer", float = "number",
   bool = "boolean", str = "string", ScalarType = "string", Device = "string", Layout = "string",
@@ -16,7 +16,7 @@ local function type_of(text)
   local word = words[element]
   if not word then return "any" end
   if brackets == "" then return word end
-  -- A bare number stands for a list of numbers, and calls that end in one may leave out its braces.
+  -- A number may stand for a list of numbers, and a call that ends in a list may omit its braces.
   local list = "list of " .. word .. "s"
   return (word == "integer" or word == "number") and word .. " or " .. list or list
 end
@@ -52,9 +52,9 @@ local function read_overload(text)
   return overload
 end
 
---- The operator of a name, or of a function of it: `name`, `full_name` ("Tensor:sum" for a method)
---- and `overloads`, each with its `schema`, `arguments` as `signature.read` has them, `results`,
---- and whether it `is_out`, with tensors that take the results. nil for anything else.
+--- Describes an operator, given its name or function: `name`, `full_name` ("Tensor:sum" for a
+--- method) and `overloads`. Each overload has its `schema`, `arguments` as from `signature.read`,
+--- `results`, and `is_out`, whether it writes to `out`. Returns nil for anything else.
 function operators.read(name_or_function)
   local schemas, full_name = torch.schemas(name_or_function)
   if not schemas then return nil end
@@ -63,7 +63,7 @@ function operators.read(name_or_function)
   return operator
 end
 
---- The overloads that make their results, or, where there are none, those that are given them.
+--- Returns the overloads without `out`, or, if there are none, all.
 function operators.plain(operator)
   local plain = {}
   for _, overload in ipairs(operator.overloads) do
@@ -72,7 +72,7 @@ function operators.plain(operator)
   return #plain > 0 and plain or operator.overloads
 end
 
---- A call of an overload as a signature, `sum(self: Tensor, {dtype: string}) -> Tensor`.
+--- Returns the signature of an overload, `sum(self: Tensor, {dtype: string}) -> Tensor`.
 function operators.call(operator, overload)
   local positional, named = {}, {}
   for _, argument in ipairs(overload.arguments) do

@@ -1,4 +1,4 @@
---- The pages of docs/reference, in Markdown: one for each module or class of note, and an index.
+--- Generates the pages of docs/reference in Markdown, and their index.
 local registry = require "redco.registry"
 local surface = require "redco.reference.surface"
 local types = require "redco.reference.types"
@@ -16,8 +16,8 @@ local function link(text, page, anchor)
   return ("[%s](%s.md%s)"):format(text, page, anchor and "#" .. anchor or "")
 end
 
--- The anchors of a page's headings as GitHub makes them: in lower case, without punctuation, and
--- numbered where two are the same.
+-- Returns the anchors of headings as GitHub makes them: in lower case, without punctuation, and
+-- numbered if two are equal.
 local function anchors_of(headings)
   local anchors, uses = {}, {}
   for _, heading in ipairs(headings) do
@@ -28,7 +28,8 @@ local function anchors_of(headings)
   return anchors
 end
 
--- The modules and classes of a page with what is shown in each, a class' constructor first.
+-- Returns the modules and classes of a page with their entries; the constructor of a class comes
+-- first.
 local function groups_of(page)
   local groups = {}
   for i = 2, #page do
@@ -56,7 +57,7 @@ local function find_anchors()
   end
 end
 
--- The full name that code in the text of `context` means, with the page it is on.
+-- Resolves a code word in the text of `context` to a full name, and returns its page too.
 local function resolve(code, context)
   local group = surface.is_group(context) and context or surface.owner(context)
   for _, name in ipairs { code, "redco." .. code, group .. "." .. code, group .. ":" .. code } do
@@ -65,7 +66,7 @@ local function resolve(code, context)
   end
 end
 
--- Prose: names in backticks become links, and what Markdown would take for its own is escaped.
+-- Converts prose: names in backticks become links, and Markdown's special characters are escaped.
 local function linked(text, context)
   local parts = {}
   for plain, code in (text .. "``"):gmatch "([^`]*)`([^`]*)`" do
@@ -87,7 +88,7 @@ local function add_prose(lines, read, context)
   end
 end
 
--- The types of arguments or fields, and in a table what there is to say of them.
+-- Adds the types of arguments or fields, as a table if they are described.
 local function add_arguments(lines, read, context)
   local rows, words, is_described = {}, {}, false
   for _, argument in ipairs(read.arguments) do
@@ -147,21 +148,24 @@ end
 local index_head = [[
 # Reference
 
-Every function of the library, from the texts that `help` shows at the prompt:
-`redco-lua -e 'require("redco").help "fit"'`. ATen's operators are not listed here: they are those of
-[PyTorch](https://docs.pytorch.org/docs/2.11/torch.html), as `torch.NAME(...)` and
-`tensor:NAME(...)`, and `help "torch.NAME"` shows their schemas. A signature says how a function is
-called: `name(positional, positional = default, {named, named = default}) -> results`, where the
-named arguments are a table that comes last and may be left out.
+These pages describe every function of the library. `help` shows the same texts:
+`redco-lua -e 'require("redco").help "fit"'`.
 
-For editors with the [lua-language-server](https://luals.github.io) the build writes stubs of all of
-it, operators too, to `build/release/stubs`, and installs them in `share/redco/stubs`. `.luarc.json`
-points there; a project of one's own needs a file like it.
+A signature has the form `name(positional, positional = default, {named, named = default}) ->
+results`. The named arguments are a table that comes last and may be omitted.
+
+ATen's operators are not listed. They have the names of
+[PyTorch](https://docs.pytorch.org/docs/2.11/torch.html), as `torch.NAME(...)` and
+`tensor:NAME(...)`. `help "torch.NAME"` shows their schemas.
+
+For editors with the [lua-language-server](https://luals.github.io), the build writes stubs of all
+functions and operators to `build/release/stubs` and installs them in `share/redco/stubs`.
+`.luarc.json` points there; your own project needs a similar file.
 
 | page | |
 | --- | --- |]]
 
---- All pages, text by path.
+--- Returns all pages, text by path.
 function pages.files()
   find_anchors()
   local index, files = { generated, "", index_head }, {}

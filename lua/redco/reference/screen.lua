@@ -1,4 +1,4 @@
---- Texts as `help` prints them, in lines of at most 80 columns.
+--- Formats texts for `help`, in lines of at most 80 columns.
 local operators = require "redco.reference.operators"
 local surface = require "redco.reference.surface"
 local wrap_lines = require "redco.reference.wrap"
@@ -9,7 +9,7 @@ local function wrap(lines, text, first, hanging)
   wrap_lines(lines, 80, text, first, hanging)
 end
 
--- A line for what each member of a group is called with, and its first sentence.
+-- Adds, for each member of a group, its short signature and its first sentence.
 local function add_members(lines, group)
   for _, full_name in ipairs(surface.members(group)) do
     wrap(lines, surface.short(full_name), "  ", "      ")
@@ -41,14 +41,14 @@ local function add_operator(lines, operator)
   for _, overload in ipairs(operators.plain(operator)) do
     wrap(lines, operators.call(operator, overload), "  ", "      ")
   end
-  wrap(lines, "Arguments go by their places, or by name in a table that comes last; of those in "
-    .. "braces none is needed. " .. (is_method and "`self` is the tensor before the colon. " or "")
-    .. "`out` takes tensors that get the results.")
+  wrap(lines, "Pass arguments by position, or by name in a table that comes last. Arguments in "
+    .. "braces are optional. " .. (is_method and "`self` is the tensor before the colon. " or "")
+    .. "The results are written to the tensors in `out`.")
   lines[#lines + 1] = "Schemas:"
   for _, overload in ipairs(operator.overloads) do wrap(lines, overload.schema, "  ", "      ") end
 end
 
---- What is known of full names, the best first, and of an operator; nil where there are none.
+--- Returns the text about full names, the best first, and an operator; nil if there are none.
 function screen.text(names, operator)
   local lines = {}
   if names[1] then
@@ -67,10 +67,10 @@ function screen.text(names, operator)
   return table.concat(lines, "\n")
 end
 
---- What there is: modules and classes, a line each.
+--- Returns a list of all modules and classes, one on each line.
 function screen.overview()
   local lines = {
-    'help(x) tells of a function, a module, an object or a name: help "torch.matmul".',
+    'help(x) describes a function, a module, an object or a name: help "torch.matmul".',
     "Modules and classes:",
   }
   for _, page in ipairs(surface.pages) do

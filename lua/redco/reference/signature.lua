@@ -1,21 +1,21 @@
---- Reads the texts of the registry, which all have one form:
+--- Parses the help texts of the registry, which all have this form:
 ---
 ---     name(argument, argument [its shape], argument: its type, argument = default,
 ---       {named, named = default}, ...) -> results
 ---     What it does, in paragraphs with blank lines between them.
----       argument: what more there is to say of it, over as many lines as it takes;
----         those that go on are indented further
+---       argument: more about it, over several lines if necessary;
+---         further lines are indented more
 ---
---- `name{...}` takes nothing but named arguments, or with "..." among them a list. A class or a
---- property is `Name {field, field: its type}` or `name: type`, a module its full name alone.
+--- `name{...}` takes only named arguments, or a list if "..." is among them. A class is
+--- `Name {field, field: its type}`, a property `name: type`, a module only its full name.
 local signature = {}
 
--- The text with blanks for what is in quotes.
+-- Replaces quoted strings by blanks.
 local function unquoted(text)
   return (text:gsub('"[^"]*"', function(quoted) return (" "):rep(#quoted) end))
 end
 
---- The parts of a text between commas that are in no brackets or quotes.
+--- Splits a text at commas outside brackets and quotes.
 function signature.split(text)
   local parts, depth, start = {}, 0, 1
   for i, c in unquoted(text):gmatch "()([%(%){}%[%],])" do
@@ -45,7 +45,7 @@ local function read_argument(text)
   }
 end
 
--- The lines of the signature are those until its brackets are closed.
+-- Splits off the signature: the lines until its brackets are closed.
 local function split_head(text)
   local head, rest = text:match "^([^\n]*)\n?(.*)$"
   local function is_open()
@@ -61,10 +61,11 @@ local function split_head(text)
   return head, rest
 end
 
--- The prose, as paragraphs, and what is said of arguments: a list of {names, text}.
+-- Returns the prose as a list of paragraphs, and the described arguments as a list of {names,
+-- text}.
 local function read_body(body)
   local paragraphs, described = {}, {}
-  local is_open = false  -- whether a line goes on with the last paragraph
+  local is_open = false  -- whether the next line continues the last paragraph
   for line in (body .. "\n"):gmatch "([^\n]*)\n" do
     local names, text = line:match "^  (%w[%w_, ]*): (.*)$"
     local more = #described > 0 and line:match "^    (.*)$"
@@ -96,7 +97,7 @@ local function read_arguments(inside, is_named, all)
   return all
 end
 
--- A function that is returned has results of its own, with commas.
+-- A returned function has results itself, separated by commas.
 local function read_results(after)
   local results = after:match "^%s*%->%s*(.*)$"
   if not results then return {} end
@@ -111,11 +112,11 @@ local function text_of(name, described)
   end
 end
 
---- What a text says: `head` (the signature on one line), its `name`, `kind` ("function", "class",
---- "property" or "module"), `paragraphs`, and `described`, what is said of arguments. Functions and
---- classes have `arguments` (name, type, default, shape, is_named, text), which are a
---- class' fields; functions `results` (texts), and whether they are called with braces alone
---- (`is_braced`), and then with a list (`is_list`); properties have a `type`.
+--- Parses a text. Returns `head` (the signature on one line), `name`, `kind` ("function", "class",
+--- "property" or "module"), `paragraphs` and `described`, the described arguments. Functions and
+--- classes also have `arguments` (name, type, default, shape, is_named, text); those of a class are
+--- its fields. Functions have `results` (texts), `is_braced` (called with braces only) and
+--- `is_list` (called with a list). Properties have a `type`.
 function signature.read(text)
   local head, body = split_head(text)
   local paragraphs, described = read_body(body)
@@ -142,7 +143,7 @@ function signature.read(text)
   return read
 end
 
---- The signature of what `signature.read` gave, with the names alone: "fit(self, {...})".
+--- Returns the signature of a result of `signature.read` with names only: "fit(self, {...})".
 function signature.short(read)
   if read.kind ~= "function" then return read.head end
   local names, has_named = {}, false

@@ -1,4 +1,4 @@
---- Stubs for the lua-language-server: files that declare, and never run, the whole surface.
+--- Generates stubs for the lua-language-server: files that declare all functions and never run.
 local operator_stubs = require "redco.reference.operator_stubs"
 local registry = require "redco.registry"
 local surface = require "redco.reference.surface"
@@ -6,7 +6,7 @@ local types = require "redco.reference.types"
 
 local stubs = {}
 
--- What objects can do besides their methods.
+-- Operators of objects, besides their methods.
 local abilities = {
   Tensor = [[
 ---@operator add(torch.Tensor|number): torch.Tensor
@@ -27,12 +27,12 @@ local abilities = {
 local is_class = {}
 for _, name in pairs(types.classes) do is_class[name] = true end
 
--- The name of a module's or class' type. A module may have the name of its class.
+-- Returns the type name of a module or class. A module may have the name of its class.
 local function type_name(group)
   return types.classes[group] or is_class[group] and group .. ".static" or group
 end
 
--- A text as comment lines.
+-- Formats a text as comment lines.
 local function comment(text)
   return (text:gsub("[^\n]+", "---%0"):gsub("\n\n", "\n---\n")) .. "\n"
 end
@@ -46,8 +46,8 @@ local function remark(text)
   return text and " " .. text:gsub("\n", " ") or ""
 end
 
---- The declaration of the table that a function takes as `arguments`, with its type's name; "" and
---- nil where it takes none.
+--- Declares the table of named arguments of a function. Returns the declaration and its type name;
+--- "" and nil if there are none.
 local function named_arguments(full_name, read)
   if read.is_list then return "", annotation(read.arguments[1]) .. "[]" end
   local fields = {}
@@ -62,7 +62,7 @@ local function named_arguments(full_name, read)
   return ("---@class (exact) %s\n%s\n"):format(name, table.concat(fields)), name
 end
 
--- The parameters of a function: their names, and a list of {name, type, remark}.
+-- Returns the parameters of a function: their names, and a list of {name, type, remark}.
 local function parameters(read, named, class)
   local names, all = {}, {}
   for _, argument in ipairs(read.arguments) do
@@ -74,7 +74,7 @@ local function parameters(read, named, class)
     end
   end
   if named then
-    -- Nothing but named arguments: they must be given. `...` can only be the last.
+    -- The table is required if there are only named arguments. `...` can only be the last.
     local place = names[#names] == "..." and #names or #names + 1
     table.insert(names, place, "arguments")
     table.insert(all, place, { "arguments" .. (read.is_braced and "" or "?"), named, "" })
@@ -82,7 +82,7 @@ local function parameters(read, named, class)
   return names, all
 end
 
--- The declaration of a function or a method, `variable` being what it is in.
+-- Declares a function or a method in the table `variable`.
 local function declare(full_name, variable)
   local read, owner = surface.read(full_name), surface.owner(full_name)
   local class = type_name(owner)
@@ -103,7 +103,7 @@ local function declare(full_name, variable)
   return table.concat(lines)
 end
 
--- What calling an object itself does.
+-- Declares the call of an object itself.
 local function overload(full_name)
   local read = surface.read(full_name)
   local before, named = named_arguments(full_name, read)
@@ -119,7 +119,7 @@ local function variable_of(group)
   return group:match "[^.]+$" .. (is_class[group] and "Static" or "")
 end
 
--- The name by which `require` finds a module, if it is not just a part of another.
+-- Returns the name by which `require` finds a module, or nil if it is only a field of another.
 local function required_name(module)
   for name, value in pairs(package.loaded) do
     if rawequal(value, module) and name:find "^redco" and name ~= "redco.torch.native" then
@@ -169,7 +169,7 @@ local function declare_group(group, modules)
   return ("%s%slocal %s = {}\n\n%s"):format(before, head, variable, table.concat(functions, "\n"))
 end
 
---- All files, text by path: `require "redco.nn"` finds redco/nn.lua.
+--- Returns all files, text by path: `require "redco.nn"` finds redco/nn.lua.
 function stubs.files()
   local files, modules = {}, surface.modules()
   for _, page in ipairs(surface.pages) do

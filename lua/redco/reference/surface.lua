@@ -1,5 +1,5 @@
---- What a script can reach, as the registry knows it: modules and classes with their members, and
---- the page of the reference that each is on.
+--- The public surface, from the registry: modules and classes with their members, and the reference
+--- page of each.
 local redco = require "redco"  -- which defines all of it
 local registry = require "redco.registry"
 local signature = require "redco.reference.signature"
@@ -33,39 +33,38 @@ for _, page in ipairs(surface.pages) do
   for i = 2, #page do page_of[page[i]] = page[1] end
 end
 
-local known = {}  -- what has been read, by text
+local known = {}  -- parsed texts, by text
 
---- The text of a full name, as `signature.read` gives it; nil where there is none.
+--- Returns the parsed text of a full name (see `signature.read`); nil if there is none.
 function surface.read(full_name)
   local text = registry.text(full_name)
   if text and not known[text] then known[text] = signature.read(text) end
   return known[text or ""]
 end
 
---- The module or class that a full name is in: "redco.nn" for "redco.nn.linear".
+--- Returns the module or class of a full name: "redco.nn" for "redco.nn.linear".
 function surface.owner(full_name)
   return full_name:match "^(.*)[.:][^.:]+$"
 end
 
---- The class that a function makes the objects of, under the same name: "Trainer" for
---- "redco.Trainer".
+--- Returns the class that a constructor of the same name creates: "Trainer" for "redco.Trainer".
 function surface.constructed(full_name)
   local class = full_name:match "%.(%w+)$"
   return types.classes[class] and surface.read(full_name).kind == "function" and class or nil
 end
 
---- The page that a full name is described on; nil for what scripts do not reach.
+--- Returns the page that describes a full name; nil for internal names.
 function surface.page(full_name)
   return page_of[surface.constructed(full_name) or full_name] or page_of[surface.owner(full_name)]
 end
 
---- Whether a text is that of a module or a class, which have members.
+--- Returns whether a full name is that of a module or a class, which have members.
 function surface.is_group(full_name)
   local read = surface.read(full_name)
   return read ~= nil and (read.kind == "module" or read.kind == "class")
 end
 
---- The full names of the functions and properties in a module or class, sorted.
+--- Returns the full names of the functions and properties of a module or class, sorted.
 function surface.members(group)
   local members = {}
   for _, full_name in ipairs(registry.names()) do
@@ -76,14 +75,14 @@ function surface.members(group)
   return members
 end
 
---- The function that makes objects of a class under its name, "redco.Trainer" for "Trainer".
+--- Returns the constructor of a class that has its name, "redco.Trainer" for "Trainer".
 function surface.constructor(class)
   for _, full_name in ipairs(registry.names()) do
     if surface.constructed(full_name) == class then return full_name end
   end
 end
 
---- The modules that scripts reach from `redco`: a table of each by its full name.
+--- Returns the modules that scripts can reach from `redco`, by full name.
 function surface.modules()
   local found = {}
   local function visit(value)
@@ -98,14 +97,14 @@ function surface.modules()
   return found
 end
 
--- A method without `self`, and the call of an object by the name of its class.
+-- Removes `self` from a method, and writes `__call` as the name of its class.
 local function as_called(text, full_name)
   local class = full_name:match "^(.*):"
   if not class then return text end
   return (text:gsub("%(self,? ?", "(", 1):gsub("^__call", class:lower()))
 end
 
---- How a function is called, with all that its signature has: "Trainer:fit({train_examples, ...})".
+--- Returns the full signature of a call: "Trainer:fit({train_examples, ...})".
 function surface.signature(full_name)
   local read = surface.read(full_name)
   local head = read.head:gsub(" {}$", "")
@@ -113,12 +112,12 @@ function surface.signature(full_name)
   return (full_name:find ":__call$" and "" or prefix) .. as_called(head, full_name)
 end
 
---- The same with names alone, as in a list of what a module or class has: "fit({...})".
+--- Returns the signature with names only, for lists of members: "fit({...})".
 function surface.short(full_name)
   return as_called(signature.short(surface.read(full_name)), full_name)
 end
 
---- What a text says in its first sentence.
+--- Returns the first sentence of a text.
 function surface.summary(read)
   local first = (read.paragraphs[1] or ""):gsub("\n", " ")
   return first:match "^(.-%.)%s" or first

@@ -1,8 +1,9 @@
---- The types of arguments, fields and results. A name means one thing in the whole library, so most
---- signatures need not say it: what they say comes first, then these words, then the default.
+--- The types of arguments, fields and results. A name has one meaning in the whole library, so most
+--- signatures need no type. A type comes from the signature, else from the tables here, else from
+--- the default.
 local types = {}
 
---- The classes, by the name that an object's metatable has as `__name`.
+--- The types of classes, by the `__name` in an object's metatable.
 types.classes = {
   Cache = "redco.Cache", Dataset = "redco.Dataset", DecodeStream = "redco.DecodeStream",
   Deployer = "redco.Deployer", Event = "torch.cuda.Event", Generator = "torch.Generator",
@@ -78,7 +79,7 @@ local function of_default(default)
   if default:find "^{" then return "table" end
 end
 
---- The type of an argument or field that `signature.read` gave, in words; nil if nothing tells it.
+--- Returns the type of an argument or field of `signature.read` in words; nil if it is unknown.
 function types.of_argument(argument)
   return argument.type or argument.shape and "Tensor" or by_word[argument.name]
     or argument.default and of_default(argument.default)
@@ -91,7 +92,7 @@ local primitives = {
   ["FFI pointer"] = "ffi.cdata*", ["light userdata"] = "lightuserdata", ["..."] = "any",
 }
 
--- One alternative of a type in words.
+-- Converts one alternative of a type in words.
 local function one_annotation(words, class)
   local plain = words:gsub("%s*%b()$", ""):gsub("%s*%b[]$", "")
   if words:find "^[%w_]*%s?%[" or words:find "^like " then return types.classes.Tensor end
@@ -109,8 +110,8 @@ local function one_annotation(words, class)
   return primitives[plain] or types.classes[plain]
 end
 
---- A type in words as the lua-language-server writes it, "list of integers or nil" as
---- "integer[]|nil"; nil if a part is not known. `class` is what `self` is.
+--- Converts a type in words to the notation of the lua-language-server: "list of integers or nil"
+--- to "integer[]|nil". Returns nil if a part is unknown. `class` is the type of `self`.
 function types.annotation(words, class)
   if words:find "^function%(" then return "function" end
   local all = {}

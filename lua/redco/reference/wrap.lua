@@ -1,5 +1,5 @@
---- Adds `text` to the list `lines`, broken between words into lines of at most `width` columns, but
---- not around an equals sign. The first begins with `first`, the others with `hanging`.
+--- Appends `text` to the list `lines`, wrapped to `width` columns, never around an equals sign. The
+--- first line begins with `first`, the others with `hanging`.
 return function(lines, width, text, first, hanging)
   local line, is_empty = first or "", true
   for word in text:gsub(" = ", "\1=\1"):gmatch "%S+" do
