@@ -106,6 +106,6 @@ setmetatable(help, { __call = function(_, ...) return print_help(...) end })
 
 return registry.define("redco.help", [[
 redco.help
-Prints the documentation of a value or a name: `help(redco.nn.linear)`, `help(x)` of any object,
-`help "torch.matmul"`, `help "Tensor:sum"`, `help "fit"`. For ATen's operators it prints the schemas
-and the ways to call them from Lua. `help()` lists all modules and classes.]], help)
+Prints the documentation of a value or a name. Examples: `help(redco.nn.linear)`, `help(x)` of any
+object, `help "torch.matmul"`, `help "Tensor:sum"`, `help "fit"`. For ATen's operators it prints the
+schemas and the ways to call them from Lua. `help()` lists all modules and classes.]], help)

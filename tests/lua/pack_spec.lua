@@ -163,7 +163,7 @@ test("segments without positions, or with a cache, are refused", function()
   inputs.position_ids = torch.tensor { { 0, 0 } }
   expect_error(function()
     model(model.params, inputs, { cache = redco.models.new_cache(1) })
-  end, "no cache")
+  end, "a cache does not support")
 end)
 
 testing.finish()

@@ -33,8 +33,9 @@ end
 
 return registry.define("redco.data.default_collate", [[
 default_collate(examples) -> batch
-A collate_fn for examples that are tables with the same keys. Tensors of equal shape are stacked.
-Numbers and booleans become a tensor, strings a list. Nested tables are collated alike.]],
+Collates examples of equal structure, for use as a collate_fn. Tensors of equal shape are stacked.
+Numbers and booleans become a tensor, strings a list. Tables with equal keys become a table of
+batches.]],
 function(examples)
   return collate(examples, "examples")
 end)

@@ -171,7 +171,7 @@ supported. The format: http://yann.lecun.com/exdb/mnist, "the IDX file format".]
       path)
   end
   if size > 1 then
-    fail("%s: IDX files of %s are not supported, only those of one-byte types", path, dtype)
+    fail("%s: IDX files of %s are not supported, only types of one byte", path, dtype)
   end
   local shape, count = {}, 1
   for i = 1, n_dims do
