@@ -4,7 +4,8 @@
 
 namespace redco::lua {
 
-/// Whether scripts of a restricted engine may call an operator: allowed_operators.cpp is the list.
+/// Returns whether scripts of a restricted engine may call an operator; allowed_operators.cpp lists
+/// them.
 bool is_allowed(const std::string& name);
 
 }  // namespace redco::lua

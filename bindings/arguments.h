@@ -16,19 +16,19 @@
 
 namespace redco::lua {
 
-/// The table of named arguments of a constructor or method. Every argument it is asked for is
-/// known from then on; `finish` refuses the rest with the nearest known name.
+/// The table of named arguments of a constructor or method. Reading an argument makes its name
+/// known; `finish` raises an error for unknown names and suggests the nearest known one.
 class NamedArguments {
  public:
-  /// The table at `index` of the call of `function`, which errors name.
+  /// The table is at `index`; errors name `function`.
   NamedArguments(lua_State* L, int index, std::string function);
 
-  /// The argument as a T: bool, int64_t, double, std::string, c10::ScalarType, Ref (a function),
-  /// Tree. An error when it is missing or something else.
+  /// Returns the argument as a T: bool, int64_t, double, std::string, c10::ScalarType, Ref (a
+  /// function), Tree. Raises an error if it is missing or has another type.
   template <class T>
   T required(const char* name);
 
-  /// The same, or nothing when it is missing.
+  /// The same, or nullopt if it is missing.
   template <class T>
   std::optional<T> optional(const char* name);
 
@@ -39,10 +39,10 @@ class NamedArguments {
 
   bool has(const char* name);
 
-  /// Pushes the argument, whatever it is; nil when it is missing.
+  /// Pushes the argument, of any type; nil if it is missing.
   void push(const char* name);
 
-  /// Refuses arguments that exist elsewhere: the error says `why`.
+  /// Raises an error with the text `why` for arguments that exist only in other libraries.
   void refuse(std::initializer_list<const char*> names, const std::string& why);
 
   void finish();

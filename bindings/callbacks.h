@@ -18,11 +18,11 @@ namespace redco::lua {
 
 class CollateWorkers;
 
-/// Examples on the Lua side: a list, or what has a length and examples by number from 1 on by its
-/// metatable's __len and __index, as redco.data's sets have. A tensor's are its rows.
+/// Examples on the Lua side: a list, the rows of a tensor, or an object whose __len and __index
+/// return a length and examples by number from 1, such as the data sets of redco.data.
 class Examples {
  public:
-  /// `name` says in errors which examples they are.
+  /// `name` identifies the examples in errors.
   Examples(lua_State* L, int index, const std::string& name);
 
   int64_t size() const { return size_; }
@@ -30,7 +30,7 @@ class Examples {
 
   /// Pushes a list of the examples with these indices, counted from 0.
   void push(const std::vector<int64_t>& indices) const;
-  /// Pushes a list of the first `size` examples: the given one, where it is a list of so many.
+  /// Pushes a list of the first `size` examples: the given list itself if it has that size.
   void push_head(int64_t size) const;
 
  private:
@@ -40,26 +40,27 @@ class Examples {
   int64_t first_ = 1;  // the number of the first one, in Lua
 };
 
-/// Examples as the engine sees them: `collate_fn` is called with the list of those of a batch. What
-/// it draws without a generator, by math.random too, is the current rng's (redco/random.h).
+/// Returns the engine's data set of the examples. It calls `collate_fn` with the list of examples
+/// of a batch. Draws without a generator, also by math.random, use the current rng
+/// (redco/random.h).
 Dataset make_dataset(const Examples& examples, const Ref& collate_fn);
 
-/// A collate_fn, and the threads that call it; null: the one that trains does.
+/// A collate_fn and the threads that call it; null: the training thread calls it.
 struct Collator {
   Ref function;
   std::shared_ptr<CollateWorkers> workers;
 };
 
-/// The arguments `collate_fn`, `num_workers` and `prefetch_factor`.
+/// Reads the arguments `collate_fn`, `num_workers` and `prefetch_factor`.
 Collator check_collator(NamedArguments& args);
 
-/// The same by a Collator.
+/// The same with a Collator.
 Dataset make_dataset(const Examples& examples, const Collator& collator);
 
-/// The argument `collate`.
+/// Reads the argument `collate`.
 Collate check_collate(NamedArguments& args);
 
-/// The number of entries of the list at `index`; an error when it is no list.
+/// Returns the number of entries of the list at `index`. Raises an error if it is not a list.
 int64_t check_list(lua_State* L, int index, const std::string& what);
 
 }  // namespace redco::lua

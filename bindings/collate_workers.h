@@ -14,19 +14,19 @@
 
 namespace redco::lua {
 
-/// Threads that make batches ahead of their use. Each has a Lua state of its own, to which
-/// collate_fn and the examples are copied while it does nothing. The threads end with the last
-/// reference to the object and its datasets.
+/// Threads that collate batches ahead of their use. Each has a separate Lua state; collate_fn and
+/// the examples are copied to it while it is idle. The threads end with the last reference to the
+/// object and its datasets.
 class CollateWorkers : public std::enable_shared_from_this<CollateWorkers> {
  public:
-  /// Errors begin with `what`. An Error says what of collate_fn cannot be copied.
+  /// Errors begin with `what`. Throws Error if a part of collate_fn cannot be copied, and names it.
   CollateWorkers(const Ref& collate_fn, int64_t num_workers, int64_t prefetch_factor,
                  const std::string& what);
   ~CollateWorkers();
 
-  /// The examples as the engine sees them, whose batches the workers make, at most num_workers *
-  /// prefetch_factor at a time. An error of a worker is that of the `collate` of its batch. The
-  /// examples are copied when the first batch is asked for.
+  /// Returns the engine's data set of the examples. The workers collate its batches, at most
+  /// num_workers * prefetch_factor at a time. `collate` of a batch throws the error of its worker.
+  /// The examples are copied at the first request of a batch.
   Dataset dataset(const Examples& examples);
 
  private:
@@ -45,7 +45,7 @@ class CollateWorkers : public std::enable_shared_from_this<CollateWorkers> {
   std::string what_;
   int64_t n_ahead_;
   std::vector<std::unique_ptr<Worker>> workers_;
-  std::mutex mutex_;  // of all below
+  std::mutex mutex_;  // protects all members below
   std::condition_variable to_workers_, from_workers_;
   std::deque<std::shared_ptr<Batch>> waiting_;
   int64_t n_running_ = 0;

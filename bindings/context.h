@@ -29,50 +29,50 @@ namespace redco::lua {
 class RunRecord;
 class TensorMemory;
 
-/// What the bindings keep for one Lua state, from its making until after its end.
+/// The data of the bindings for one Lua state, from its creation until after its end.
 struct Context : std::enable_shared_from_this<Context> {
-  /// The thread of Lua code that runs now: callbacks from C++ run on it.
+  /// The Lua thread that runs now; callbacks from C++ run on it.
   lua_State* current = nullptr;
-  /// How many functions of C and C++ run, each called by the Lua code that the one before called.
+  /// The depth of nested C and C++ functions, each called by Lua code that the previous one called.
   int depth = 0;
-  /// Where training runs of this state report; may be null.
+  /// The console of training runs of this state; may be null.
   std::shared_ptr<Console> console;
-  /// The processes of the newest Deployer: those a script's tensors are laid out over.
+  /// The processes of the newest Deployer, over which a script's tensors are sharded.
   std::weak_ptr<const Mesh> mesh;
-  /// What redco.options last resolved: checkpoints keep it.
+  /// The last result of redco.options, which checkpoints store.
   Tree config = Tree::Dict{};
   bool is_strict = false;
-  /// Whether the state is that of a worker: what asks a run to stop is for the main thread alone.
+  /// Whether the state is that of a worker. Only the main thread handles requests to stop a run.
   bool is_worker = false;
-  /// Whether scripts see what restricted.lua lists, and no more.
+  /// Whether scripts see only the globals that restricted.lua lists.
   bool is_restricted = false;
-  /// What ends a training run of this state alone.
+  /// Stop request for the training runs of this state only.
   std::shared_ptr<StopRequest> stop = std::make_shared<StopRequest>();
-  /// Instructions of Lua: how many a run may take, and how many are left of it. No limit is 0.
+  /// The limit of Lua instructions of a run, and how many are left. 0 means no limit.
   struct {
     int64_t limit = 0;
     int64_t left = 0;
   } steps;
-  /// Of a restricted engine: what its tensors take, and where its random numbers come from. See
+  /// Of a restricted engine: the memory of its tensors, and the source of its random numbers. See
   /// Confinement.
   std::shared_ptr<TensorMemory> tensor_memory;
   at::Generator rng;
-  /// The classes of the program that are types of this state, and their names there.
+  /// The classes of the program registered in this state, and their names.
   std::map<std::type_index, std::string> host_types;
   /// Null unless EngineOptions ask for it.
   std::shared_ptr<RunRecord> record;
-  /// Set by Engine::interrupt, on any thread; cleared when it ends what runs.
+  /// Set by Engine::interrupt, on any thread; cleared when it has ended the running call.
   std::atomic<bool> interrupted = false;
-  /// Which thread runs the engine, or did last.
+  /// The thread that runs the engine, or the last one that did.
   std::atomic<std::thread::id> thread;
-  /// Bytes of tensors made since the collector last worked for them; see collector.h.
+  /// Bytes of tensors created since the collector last worked for them; see collector.h.
   struct {
     int64_t cpu = 0;
     int64_t gpu = 0;
     int64_t gpu_uncollected = 0;  ///< since collect_before_backward last collected
   } tensor_debt;
-  /// What is known of the newest error beyond its message: errors stay plain strings for Lua, so
-  /// that `pcall` and string functions work on them.
+  /// Further data of the newest error. Errors stay plain strings for Lua, so `pcall` and string
+  /// functions work on them.
   struct {
     std::string message;
     std::string traceback;
@@ -93,45 +93,45 @@ enum RegistrySlot : int {
   slot_own_globals = -17,
 };
 
-/// Makes the context of a new state, which must live as long as the state, and installs the wrapper
-/// that every C function of the state is called through: C++ exceptions become Lua errors with
-/// their text, script file and line, and a requested interrupt is honoured.
+/// Creates the context of a new state; it must live as long as the state. Installs the wrapper
+/// through which every C function of the state is called: it turns C++ exceptions into Lua errors
+/// with their text, script file and line, and handles interrupts.
 std::shared_ptr<Context> open_context(lua_State* L);
 
 Context& context(lua_State* L);
 
-/// The same for a state that others made and will close; once for each.
+/// The same for a state that the program created and will close; once for each state.
 void open_context_of_others(lua_State* L, std::shared_ptr<Console> console);
 
-/// The message of an error; LibTorch's without its C++ stack unless REDCO_TRACE is set.
+/// Returns the message of an error; LibTorch's without its C++ stack unless REDCO_TRACE is set.
 std::string text_of(const std::exception& error);
 
-/// The line of the script that called the running function: "train.lua:12", or "" where no Lua code
-/// runs. A tail call leaves no line of its own: then it is the next one below. Lines of this
-/// library's own Lua files ("=redco/...") tell the user nothing: they count only where there is no
-/// other.
+/// Returns the line of the script that called the running function, "train.lua:12", or "" if no Lua
+/// code runs. A tail call leaves no line; then it is the next one below. Lines of this library's
+/// own Lua files ("=redco/...") are skipped unless there is no other, because they do not help the
+/// user.
 std::string script_line(lua_State* L);
 
 /// A debug hook that ends the running Lua code as interrupted.
 void interrupt_hook(lua_State* L, lua_Debug* frame);
 
-/// From now on a run may take this many steps; 0: any number.
+/// Limits the steps of later runs; 0: no limit.
 void limit_steps(lua_State* L, int64_t limit);
 
-/// A run begins: all steps are left again.
+/// Resets the remaining steps at the start of a run.
 void start_counting_steps(lua_State* L);
 
-/// The time until now, spent in a function of the program, takes no steps.
+/// Excludes the time until now, spent in a function of the program, from the count of steps.
 void restart_step_clock();
 
-/// A function for Lua that takes a hundred of the steps that are left.
+/// A Lua function that subtracts a hundred from the remaining steps.
 int take_steps(lua_State* L);
 
-/// Takes some of the steps that are left, for C++: throws where none are, or where the script was
+/// Subtracts from the remaining steps, for C++. Throws if none are left or the script was
 /// interrupted.
 void take_steps(Context& context, int64_t steps);
 
-/// The same for steps that were made: what comes next is ended.
+/// The same for steps already done: it does not throw, but the next step fails.
 void note_steps(Context& context, int64_t steps);
 
 /// Calls the function below its `n_args` arguments on the stack. A Lua error becomes a
@@ -141,9 +141,8 @@ void call(lua_State* L, int n_args, int n_results);
 /// Turns the error value on top of the stack into a ScriptError and pops it.
 ScriptError take_error(lua_State* L);
 
-/// Calls `body(L)` with an empty stack of its own, on the thread that runs the state `main` from
-/// now on. Every error is a ScriptError, those too that Lua's interface itself raises when memory
-/// runs out.
+/// Calls `body(L)` with a new empty stack; this thread runs the state `main` from now on. Every
+/// error becomes a ScriptError, including those that Lua's C API raises when memory runs out.
 template <class Body>
 void protect(lua_State* main, Body body) {
   Context& ctx = context(main);
@@ -160,7 +159,7 @@ void protect(lua_State* main, Body body) {
   if (status != 0) throw take_error(L);
 }
 
-/// A Lua value held by C++: copies share it, and it is released with the last copy or the state.
+/// A Lua value held by C++. Copies share it; it is released with the last copy or the state.
 class Ref {
  public:
   Ref() = default;
@@ -177,8 +176,8 @@ class Ref {
   std::shared_ptr<Slot> slot_;
 };
 
-/// What `body` returns, with the stack of `L` as high after it as before. Where an error passes the
-/// stack stays as it is: the error of Lua's own that may be passing is its topmost value.
+/// Calls `body` and restores the height of the stack of `L`. If an error passes, the stack stays as
+/// it is, because the topmost value may be the Lua error that is passing.
 template <class Body>
 auto balanced(lua_State* L, Body body) {
   int top = lua_gettop(L);

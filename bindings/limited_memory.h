@@ -6,17 +6,17 @@
 
 namespace redco::lua {
 
-/// The memory of the tensors on the CPU that a restricted engine's scripts make.
+/// Counts and limits the memory of CPU tensors created by the scripts of a restricted engine.
 class TensorMemory : public std::enable_shared_from_this<TensorMemory> {
  public:
   /// 0: no limit.
   std::atomic<size_t> limit = 0;
   std::atomic<size_t> used = 0;
 
-  /// While it lives, what LibTorch allocates on this thread for tensors on the CPU is zeroed and
-  /// counts here until it is freed, on any thread. What would exceed the limit throws
-  /// c10::OutOfMemoryError. Null: nothing is counted. The first one that is not null puts an
-  /// allocator before LibTorch's.
+  /// While it lives, LibTorch's allocations for CPU tensors on this thread are zeroed, and counted
+  /// until they are freed, on any thread. An allocation that would exceed the limit throws
+  /// c10::OutOfMemoryError. Null: nothing is counted. The first Use that is not null installs an
+  /// allocator in front of LibTorch's.
   class Use {
    public:
     explicit Use(TensorMemory* memory);

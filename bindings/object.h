@@ -13,8 +13,8 @@
 
 namespace redco::lua {
 
-/// A C++ object as a Lua value with methods. `T::lua_name` is its name, "Trainer"; one whose
-/// `T::is_thread_safe` is true can be given to other states.
+/// Pushes a C++ object as a Lua value with methods. `T::lua_name` is the name of its type,
+/// "Trainer". If `T::is_thread_safe` is true, it can be shared with other states.
 template <class T>
 void push_object(lua_State* L, std::shared_ptr<T> object) {
   new (lua_newuserdata(L, sizeof(std::shared_ptr<T>))) std::shared_ptr<T>(std::move(object));
@@ -31,7 +31,7 @@ std::shared_ptr<T> test_object(lua_State* L, int index) {
   return same ? *static_cast<std::shared_ptr<T>*>(lua_touserdata(L, index)) : nullptr;
 }
 
-/// The object at `index`; `what` names it in the error when it is something else.
+/// Returns the object at `index`. Raises an error with the name `what` if it is something else.
 template <class T>
 std::shared_ptr<T> check_object(lua_State* L, int index, const std::string& what) {
   auto object = test_object<T>(L, index);
@@ -40,11 +40,11 @@ std::shared_ptr<T> check_object(lua_State* L, int index, const std::string& what
   return object;
 }
 
-/// Pushes on `to` the object at `index` of `from`: what the metatable of a type that is thread-safe
-/// has as `__share`.
+/// Pushes on `to` the object at `index` of `from`. The metatable of a thread-safe type has this
+/// function as `__share`.
 using ShareObject = void (*)(lua_State* from, int index, lua_State* to);
 
-/// Makes the type of T: its text, its methods, and `field` for fields that are none.
+/// Creates the Lua type of T with its text, its methods, and `field`, which reads other fields.
 template <class T>
 void make_object_type(lua_State* L, const char* text, std::initializer_list<Function> methods,
                       lua_CFunction field = nullptr) {

@@ -10,14 +10,14 @@ struct FunctionSchema;
 
 namespace redco::lua {
 
-/// Looks at the arguments of an operator's call before it is made; throws Error where its kernel
-/// for CPUs would read or write outside of a tensor.
+/// Checks the arguments of an operator before the call. Throws Error if its CPU kernel would read
+/// or write outside a tensor.
 using Check = void (*)(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments);
 
-/// The check of an operator, `aten::NAME`, or null: operator_checks.cpp has the table.
+/// Returns the check of an operator, `aten::NAME`, or null; operator_checks.cpp has the table.
 Check find_check(const std::string& name);
 
-/// Whether Lua does not have an operator, because nothing that it could be given is checked.
+/// Returns whether an operator is not offered to Lua because its arguments cannot be checked.
 bool is_withheld(const std::string& name);
 
 }  // namespace redco::lua

@@ -12,21 +12,20 @@ namespace redco::lua {
 struct Operator {
   std::string name;
   std::vector<Overload> overloads;
-  bool is_factory = false;  // whether `requires_grad` can be asked for
+  bool is_factory = false;  // whether it accepts `requires_grad`
 };
 
-/// The operator called `name`, or null. Its schemas are read at the first call.
+/// Returns the operator called `name`, or null. Its schemas are read at the first call.
 const Operator* find_operator(const std::string& name);
 
 /// The names of all operators, sorted.
 const std::vector<std::string>& operator_names();
 
-/// Pushes the operator as a function `torch.NAME(...)`, or as a method `t:NAME(...)`; false and
-/// nothing pushed when there is no such operator.
+/// Pushes the operator as a function `torch.NAME(...)`, or as a method `t:NAME(...)`. Returns false
+/// and pushes nothing if there is no such operator.
 bool push_operator(lua_State* L, const std::string& name, bool is_method);
 
-/// The operator that the value at `index` is, as `push_operator` made it, or null; `is_method` says
-/// whether as a method.
+/// Returns the operator of a function that `push_operator` pushed, or null. Sets `is_method`.
 const Operator* test_operator(lua_State* L, int index, bool& is_method);
 
 /// Calls `op` with the arguments on the stack; pushes its results and returns how many.

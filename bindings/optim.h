@@ -25,7 +25,7 @@ void push_schedule(lua_State* L, Schedule schedule);
 
 std::shared_ptr<Optimizer> check_optimizer(NamedArguments& args, const char* name);
 
-/// A number or a function of the step; an empty schedule when the argument is missing.
+/// Reads a number or a function of the step. Returns an empty schedule if the argument is missing.
 Schedule check_schedule_argument(NamedArguments& args, const char* name);
 
 /// The module `redco.optim`.

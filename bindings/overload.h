@@ -13,7 +13,7 @@
 
 namespace redco::lua {
 
-/// What a parameter of an operator takes.
+/// The kind of value that a parameter of an operator takes.
 enum class ArgKind : uint8_t {
   tensor,
   tensor_list,
@@ -41,9 +41,9 @@ struct Parameter {
   bool optional;    // takes nil
   bool named_only;  // after the `*` of the schema
   bool is_out;
-  bool is_written;  // and may get other sizes
+  bool is_written;  // and may be resized
   bool has_default;
-  int list_size;  // of a list: how many elements a bare number stands for
+  int list_size;  // of a list: the number of elements for which one number stands
   c10::IValue default_value;
 };
 
@@ -54,10 +54,10 @@ struct Binding {
   static constexpr int use_default = 0;
   /// Index on the Lua stack of each parameter's value, or `use_default`.
   std::array<int, max_parameters> slots;
-  /// The parameter that takes all positional arguments from its own on as a list, or -1.
+  /// The parameter that takes all positional arguments from its position on as a list, or -1.
   int gathering = -1;
   int n_gathered = 0;
-  /// How far the values are from what the parameters say; lower is better, negative: no match.
+  /// The total cost of conversions; lower is better, negative means no match.
   int cost = -1;
 };
 

@@ -6,9 +6,9 @@
 
 namespace redco::lua {
 
-/// Any Lua value as a tree for a reader: what `check_tree` refuses - functions, objects, tables of
-/// mixed keys, more than 20 levels - is there as `tostring` says it. Sharded tensors are brought
-/// together: all processes call it alike.
+/// Converts any Lua value to a tree for human readers. Values that `check_tree` refuses (functions,
+/// objects, tables of mixed keys, more than 20 levels) become their `tostring`. Sharded tensors are
+/// gathered, so all processes must call it alike.
 Tree plain_tree(lua_State* L, int index);
 
 }  // namespace redco::lua

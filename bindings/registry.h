@@ -6,26 +6,26 @@
 
 namespace redco::lua {
 
-/// A function of the Lua surface that is no ATen operator. `text` starts with the call and its
-/// results, `item(self) -> number`; what follows says what it does, its arguments, and its errors.
-/// `help`, the editor stubs and the reference read it: lua/redco/reference/signature.lua has the
-/// form.
+/// A Lua function of this library that is not an ATen operator. `text` starts with the signature,
+/// `item(self) -> number`, followed by a description of the function, its arguments and its errors.
+/// `help`, the editor stubs and the reference read it; lua/redco/reference/signature.lua describes
+/// the format.
 struct Function {
   const char* name;
   lua_CFunction function;
   const char* text;
 };
 
-/// Sets each function in the table on top of the stack and keeps its text under
-/// `prefix` + name ("torch." or "Tensor:").
+/// Sets each function in the table on top of the stack and registers its text as `prefix` + name
+/// ("torch." or "Tensor:").
 void register_functions(lua_State* L, const std::string& prefix,
                         std::initializer_list<Function> functions);
 
-/// Keeps the text of the value on top of the stack, a function, a module, the methods of a class,
-/// or nil where there is no value yet; it stays there.
+/// Registers the text of the value on top of the stack, which stays there: a function, a module,
+/// the methods of a class, or nil if there is no value yet.
 void register_value(lua_State* L, const std::string& full_name, const std::string& text);
 
-/// The module `redco.registry`, by which Lua files define their functions with texts:
+/// The module `redco.registry`, with which Lua files register the texts of their functions:
 /// `define(full_name, text, value) -> value`, `text(name_or_value)`, `names()`.
 int open_registry(lua_State* L);
 

@@ -9,14 +9,14 @@
 
 namespace redco::lua {
 
-/// What the runs of a state did: kept beyond their objects, which the collector takes when it
-/// likes.
+/// A record of the runs of a state. It outlives their objects, which the collector may free at any
+/// time.
 class RunRecord : public std::enable_shared_from_this<RunRecord> {
  public:
   void add(std::shared_ptr<const Mesh> mesh) { meshes_.push_back(std::move(mesh)); }
-  /// The same Trainer; what it holds in the end is noted.
+  /// Returns the same Trainer, wrapped so that its memory is recorded at its end.
   std::shared_ptr<Trainer> watched(std::unique_ptr<Trainer> trainer);
-  /// redco::sharding_report; empty on all processes of a run but number 0.
+  /// Returns redco::sharding_report; empty on all processes of a run except process 0.
   std::string report() const;
 
  private:

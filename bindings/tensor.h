@@ -8,15 +8,15 @@
 
 namespace redco::lua {
 
-/// Pushes a tensor; an undefined one is nil. `fresh_bytes` is the memory that was made for it (0
-/// for a view): the collector works in proportion to these, since LuaJIT does not see them.
+/// Pushes a tensor; an undefined one becomes nil. `fresh_bytes` is the memory allocated for it (0
+/// for a view). The collector works in proportion to these bytes, which LuaJIT does not see.
 void push_tensor(lua_State* L, at::Tensor tensor, int64_t fresh_bytes);
 void push_tensor(lua_State* L, at::Tensor tensor);
 
-/// The tensor at `index`, or null when the value is something else.
+/// Returns the tensor at `index`, or null if the value is something else.
 at::Tensor* test_tensor(lua_State* L, int index);
 
-/// The tensor at `index`; an error naming the argument when the value is something else.
+/// Returns the tensor at `index`. Raises an error that names the argument if it is something else.
 at::Tensor& check_tensor(lua_State* L, int index);
 
 void push_generator(lua_State* L, at::Generator generator);

@@ -42,7 +42,7 @@ void add_predictor(lua_State* L);
 int fit(lua_State* L);
 extern const char* const fit_text;
 
-/// A table of numbers, or of tensors with one element, as metrics.
+/// Reads metrics from a table of numbers, or of tensors with one element.
 std::map<std::string, double> check_metrics(lua_State* L, int index, const std::string& what);
 
 /// Pushes a Predictor whose functions are `pred_fn` and, unless empty, `output_fn`.

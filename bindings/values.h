@@ -14,12 +14,12 @@
 
 namespace redco::lua {
 
-/// A few words on the value at `index` for an error message: `float32[2, 3]`, `number 2.5`,
-/// `"text"`, `table`.
+/// Describes the value at `index` for an error message: `float32[2, 3]`, `number 2.5`, `"text"`,
+/// `table`.
 std::string describe(lua_State* L, int index);
 std::string describe(const at::Tensor& tensor);
 
-/// The same for `require`: the words are made only when it fails.
+/// The same for `require`: the description is made only if the check fails.
 struct Described {
   lua_State* L;
   int index;
@@ -32,13 +32,13 @@ struct Described {
 inline Described described(lua_State* L, int index) { return {L, index, nullptr}; }
 inline Described described(const at::Tensor& tensor) { return {nullptr, 0, &tensor}; }
 
-/// Numbers. A Lua number is a double: one with an integral value of at most 2^53 counts as an
-/// integer; int64 values beyond travel as LuaJIT's `1LL` cdata, so none is ever rounded.
+/// Reads an integer. A Lua number is a double; one with an integral value of at most 2^53 counts as
+/// an integer. Larger int64 values are LuaJIT's `1LL` cdata, so none is ever rounded.
 std::optional<int64_t> test_integer(lua_State* L, int index);
 int64_t check_integer(lua_State* L, int index, const char* what);
 void push_integer(lua_State* L, int64_t value);
 
-/// A number, boolean or int64 cdata as a Scalar: an integral number is an integer.
+/// Reads a number, boolean or int64 cdata as a Scalar. An integral number becomes an integer.
 std::optional<c10::Scalar> test_scalar(lua_State* L, int index);
 void push_scalar(lua_State* L, const c10::Scalar& value);
 
@@ -51,13 +51,13 @@ c10::ScalarType check_dtype(lua_State* L, int index);
 /// "cpu", "cuda", "cuda:1", "meta".
 std::optional<c10::Device> parse_device(const std::string& name);
 
-/// A Lua value as a tree: tables with consecutive integer keys are lists, with string keys
-/// dictionaries. Anything else than tensors, numbers, strings and booleans is an error that names
-/// its path in `what`.
+/// Converts a Lua value to a tree: tables with consecutive integer keys become lists, tables with
+/// string keys dictionaries. Leaves other than tensors, numbers, strings and booleans raise an
+/// error that names their path in `what`.
 Tree check_tree(lua_State* L, int index, const char* what = "a tree");
 void push_tree(lua_State* L, const Tree& tree);
 
-/// Prepares what `push_integer` and `test_integer` need for int64 cdata.
+/// Prepares the state for int64 cdata, which `push_integer` and `test_integer` use.
 void open_values(lua_State* L);
 
 }  // namespace redco::lua

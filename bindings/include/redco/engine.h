@@ -33,7 +33,7 @@ class REDCO_API ScriptError : public Error {
       : Error(message), traceback_(std::move(traceback)), kind_(kind), signal_(signal) {}
   const std::string& traceback() const { return traceback_; }
   Kind kind() const { return kind_; }
-  /// What request_stop was told; 0 for other kinds.
+  /// The signal given to request_stop; 0 for other kinds.
   int signal() const { return signal_; }
 
  private:
@@ -43,43 +43,46 @@ class REDCO_API ScriptError : public Error {
 };
 
 struct EngineOptions {
-  /// An undeclared global is an error, when read and when written.
+  /// Reading or writing an undeclared global raises an error.
   bool strict = true;
-  /// Where the lines and the progress of training runs go, and LibTorch's warnings, each once: on
-  /// the thread that runs the engine. Null: nowhere.
+  /// Receives the lines and the progress of training runs, and LibTorch's warnings, each once, on
+  /// the thread that runs the engine. Null: no output.
   std::shared_ptr<Console> console = {};
-  /// Scripts get tensors and what computes with them (torch, nn, optim, tree, metrics, grad, vmap),
-  /// and of Lua what reads and writes nothing but values. There is no io, package, debug, ffi, jit
-  /// or load, no os but its clocks, no file or connection of this library's. Modules are read-only,
-  /// `print` writes to the console, `require` finds those modules and nothing else, and LuaJIT's
-  /// compiler is off. lua/redco/restricted.lua is the list, bindings/allowed_operators.cpp that of
-  /// the operators: those whose kernels look at indices and sizes before they follow them. Tensors
-  /// are made on the CPU alone, and zeroed first. What else a script may do is what the program
-  /// registers; a tensor that the program gives may be written to, as far as its own elements go.
+  /// Runs scripts with restricted globals. They get tensors and the modules that compute with them
+  /// (torch, nn, optim, tree, metrics, grad, vmap), and the functions of Lua that only read and
+  /// write values. They get no io, package, debug, ffi, jit or load, of os only the clocks, and
+  /// none of this library's files and connections. Modules are read-only, `print` writes to the
+  /// console, `require` finds only these modules, and LuaJIT's compiler is off.
+  /// lua/redco/restricted.lua lists the functions, bindings/allowed_operators.cpp the operators:
+  /// those whose kernels check indices and sizes before they use them. Tensors are created only on
+  /// the CPU, and zeroed first. Everything else that a script can do, the program registers. A
+  /// script may write to the elements of a tensor that the program passes to it.
   ///
-  /// Gradient mode, autocast and other modes of the thread are put back after each call, and the
-  /// engine's random numbers are its own: torch.manual_seed seeds them alone. Functions of the
-  /// program run as outside of the engine.
+  /// Gradient mode, autocast and other modes of the thread are restored after each call. The engine
+  /// has separate random numbers: torch.manual_seed seeds only these. Functions of the program run
+  /// as if outside the engine.
   ///
-  /// Set all three limits too: none is set here. Between them they end what runs too long or takes
-  /// too much, except one operator that has begun: those whose size says that they would take more
-  /// steps than are left are refused, by an estimate.
+  /// Set all three limits too; by default there are none. Together they end scripts that run too
+  /// long or use too much memory. They cannot end an operator that has begun; an operator is
+  /// refused in advance if its estimated steps exceed the remaining ones.
   ///
-  /// This confines mistakes, and scripts that go where they should not; it is no wall against an
-  /// attacker, who needs one error in LuaJIT or in one of the listed operators: for that run the
-  /// engine in a process without rights, with limits of its own for memory and time.
+  /// This protects against mistakes and against scripts that exceed their purpose. It is not a
+  /// barrier against an attacker, who needs only one error in LuaJIT or in a listed operator.
+  /// Against attackers, run the engine in a process without privileges, with its own memory and
+  /// time limits.
   bool restricted = false;
-  /// Whether to keep what sharding_report tells. The processes of a run stay connected until the
-  /// engine is destroyed.
+  /// Records the data for sharding_report. The processes of a run stay connected until the engine
+  /// is destroyed.
   bool records_sharding = false;
 };
 
-/// A Lua state with the whole Lua surface in it. Several may live in one process, each used by one
-/// thread at a time. Errors are thrown as Error, those of scripts as ScriptError. Names of globals
-/// have no dots but where they reach into tables. The library prints nothing, ends no process, and
-/// leaves signal handlers and the locale alone. What LibTorch logs about connections its
-/// TORCH_CPP_LOG_LEVEL rules; for that log it looks up the names of addresses, which takes seconds
-/// where no name server answers: program/numeric_addresses.cpp is what a program can do about it.
+/// A Lua state with all Lua modules of this library. A process may have several engines; each is
+/// used by one thread at a time. Errors are thrown as Error, those of scripts as ScriptError. Dots
+/// in names of globals denote fields of tables. The library does not print, does not end the
+/// process, and does not change signal handlers or the locale. TORCH_CPP_LOG_LEVEL controls
+/// LibTorch's log of connections. For that log LibTorch looks up the names of addresses, which
+/// takes seconds if no name server answers; program/numeric_addresses.cpp shows how a program can
+/// avoid that.
 class REDCO_API Engine {
  public:
   explicit Engine(EngineOptions options = {});
@@ -91,70 +94,70 @@ class REDCO_API Engine {
   /// in the script's folder.
   void run_file(const std::string& path, const std::vector<std::string>& args = {});
 
-  /// Runs a piece of Lua in the same way; `name` stands for the file, in error messages too.
+  /// Runs Lua code in the same way; `name` replaces the file name, also in error messages.
   void run_string(const std::string& code, const std::string& name = "string",
                   const std::vector<std::string>& args = {});
 
-  /// Calls a global function, dots reach into tables: `call("model.forward", {x})`.
+  /// Calls a global function; dots denote fields of tables: `call("model.forward", {x})`.
   std::vector<Tree> call(const std::string& function, const std::vector<Tree>& args);
 
   Tree get_global(const std::string& name);
   void set_global(const std::string& name, const Tree& value);
 
-  /// A C++ class for Lua, with what is then said of it: see HostType. `name` is that of the type.
+  /// Registers a C++ class as a Lua type called `name`. Describe it with the HostType returned.
   template <class T>
   HostType<T> register_type(const std::string& name) {
     return HostType<T>(*this, name);
   }
 
-  /// An object of a registered class; Lua shares it.
+  /// Sets a global to an object of a registered class, which Lua shares.
   template <class T>
   void set_global(const std::string& name, std::shared_ptr<T> object) {
     host::set_global(*this, name, std::move(object), typeid(T));
   }
 
-  /// A C++ function for Lua, as a global. What it throws is a Lua error.
+  /// Registers a C++ function as a global. Its exceptions become Lua errors.
   void register_function(const std::string& name,
                          std::function<std::vector<Tree>(const std::vector<Tree>&)> function);
 
-  /// Asks the training runs of this engine to save and end: redco::request_stop for it alone.
+  /// Asks the training runs of this engine to save and end: redco::request_stop for one engine.
   bool request_stop(int signal = SIGTERM) noexcept;
 
-  /// Ends what runs, or what is run next, with an error at the next operator or other function of
-  /// the surface. For any thread, and for a signal handler. In a handler on the thread that runs
-  /// the engine, it also ends loops of plain Lua, except those that LuaJIT has compiled. With a
-  /// step limit it ends all loops.
+  /// Ends the running call, or the next one, with an error at the next operator or other function
+  /// of the library. May be called from any thread and from a signal handler. In a handler on the
+  /// thread that runs the engine, it also ends loops of plain Lua, except those that LuaJIT has
+  /// compiled. With a step limit it ends all loops.
   void interrupt() noexcept;
 
-  /// How many bytes Lua's own values may take from now on; tensors do not count. What needs more
-  /// ends as a script error, "not enough memory". The first call turns LuaJIT's compiler off.
+  /// Limits the bytes of Lua values from now on; tensors do not count. A script that needs more
+  /// fails with "not enough memory". The first call turns LuaJIT's compiler off.
   void set_memory_limit(size_t bytes);
 
-  /// How many bytes the tensors on the CPU that a restricted engine's scripts make may take from
-  /// now on; 0: any number. What needs more ends as a script error, "not enough memory". Counted is
-  /// what LibTorch's allocator gives to the thread that runs the engine, also what an operator
-  /// needs in between. Not counted: tensors of the program, and what kernels allocate in other ways
+  /// Limits the bytes of CPU tensors created by the scripts of a restricted engine, from now on; 0:
+  /// no limit. A script that needs more fails with "not enough memory". It counts the memory that
+  /// LibTorch's allocator gives to the thread that runs the engine, including temporary tensors of
+  /// operators. It does not count tensors of the program, nor what kernels allocate in other ways
   /// or on other threads, which is in proportion to their arguments.
   void set_tensor_memory_limit(size_t bytes);
 
-  /// How many instructions of Lua one run_file, run_string or call may take from now on, in
-  /// thousands rounded up; 0: any number. What needs more ends as a script error of the kind
+  /// Limits the Lua instructions of one run_file, run_string or call from now on, rounded up to
+  /// thousands; 0: no limit. A script that needs more fails with a ScriptError of the kind
   /// out_of_steps. The first call turns LuaJIT's compiler off.
   ///
-  /// In a restricted engine operators take steps too, those that backward calls among them: 20 and
-  /// one for each 16 elements, or for each 256 multiplications of a product; slow functions more
-  /// (bindings/operator_work.cpp). They are counted before the operator begins. So do the functions
-  /// of `string` that search. Where 1000 instructions take more than a millisecond of the thread's
-  /// time, because they join long strings or move long tables, each microsecond is a step. An
-  /// engine that is not restricted can be held up, by one operator or one function of Lua, or by a
-  /// script that fills the stack and catches that error for ever.
+  /// In a restricted engine operators take steps too, including those that backward calls: 20, and
+  /// one for each 16 elements, or for each 256 multiplications of a product; slow functions take
+  /// more (bindings/operator_work.cpp). They are counted before the operator begins. The searching
+  /// functions of `string` take steps as well. If 1000 instructions take more than a millisecond of
+  /// the thread's time, because they join long strings or move long tables, each microsecond is a
+  /// step. In an engine that is not restricted, one operator, one function of Lua, or a script that
+  /// fills the stack and catches that error forever can run without end.
   void set_step_limit(int64_t instructions);
 
-  /// What the sharding of the runs so far did, and what to do about it: redco::sharding_report.
-  /// Empty on all processes of a run but number 0. Throws Error unless EngineOptions asked for it.
+  /// Returns redco::sharding_report for the runs so far: what sharding did, and advice. Empty on
+  /// all processes of a run except process 0. Throws Error unless EngineOptions enabled it.
   std::string sharding_report() const;
 
-  /// The state itself, for what this class does not offer.
+  /// The Lua state, for functions that this class does not offer.
   lua_State* state() const;
 
   struct Impl;
@@ -168,9 +171,10 @@ class REDCO_API Engine {
   std::shared_ptr<Impl> impl_;
 };
 
-/// Gives a LuaJIT state of the program's own, until its end, what an Engine's has: there
-/// `require "redco"` works from here on. Every C function of the state then goes through a wrapper
-/// that turns C++ exceptions into Lua errors. Once for a state is enough; `console` may be null.
+/// Adds the modules of an Engine to a LuaJIT state that the program created, until it is closed:
+/// `require "redco"` works in it from then on. Every C function of the state is then called through
+/// a wrapper that turns C++ exceptions into Lua errors. One call for a state is enough; `console`
+/// may be null.
 REDCO_API void open_modules(lua_State* L, std::shared_ptr<Console> console);
 
 }  // namespace redco

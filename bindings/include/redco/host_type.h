@@ -21,8 +21,8 @@ namespace redco {
 
 class Engine;
 
-/// One call from Lua of what a program registered: arguments from 1 on, the object itself first.
-/// What does not fit is an error that names the function and the argument.
+/// One call from Lua of a registered function: arguments from 1 on, the object itself first. An
+/// argument of a wrong type raises an error that names the function and the argument.
 class REDCO_API HostCall {
  public:
   HostCall(lua_State* L, std::string function, bool has_self)
@@ -61,7 +61,7 @@ struct SharedOf<std::shared_ptr<T>> : std::true_type {
   using type = T;
 };
 
-/// An argument as a parameter of type `A`: numbers, bool, std::string, at::Tensor, Tree,
+/// Converts an argument to a parameter of type `A`: numbers, bool, std::string, at::Tensor, Tree,
 /// registered classes by reference or shared_ptr.
 template <class A>
 decltype(auto) argument(const HostCall& call, int index) {
@@ -107,12 +107,12 @@ void give(HostCall& call, R&& result) {
 
 template <class... A>
 struct Parameters {
-  /// Calls `function` with the arguments from `first` on, after those given.
+  /// Calls `function` with the given arguments, followed by those from `first` on.
   template <class F, class... Before>
   static void call(HostCall& call, int first, F&& function, Before&&... before) {
     call.expect_arguments(first - 1 + static_cast<int>(sizeof...(A)));
     [&]<size_t... I>(std::index_sequence<I...>) {
-      // Braces read the arguments in their order: the first that is wrong is told.
+      // Braces convert the arguments in order, so the error names the first wrong one.
       std::tuple<decltype(argument<A>(call, 0))...> arguments{
           argument<A>(call, first + static_cast<int>(I))...};
       auto run = [&]() -> decltype(auto) {
@@ -152,7 +152,7 @@ REDCO_API void set_global(Engine& engine, const std::string& name, std::shared_p
 
 }  // namespace host
 
-/// What `Engine::register_type` returns, to tell of a class what Lua sees:
+/// Describes to Lua a class that `Engine::register_type` registered:
 ///
 ///     engine.register_type<Camera>("Camera")
 ///         .constructor<std::string>()                       // Camera("front")
@@ -162,18 +162,18 @@ REDCO_API void set_global(Engine& engine, const std::string& name, std::shared_p
 ///
 /// Functions may be member functions, or any others that take a `Camera&` first. Parameters and
 /// results are numbers, bool, std::string, at::Tensor, Tree, and shared_ptr of registered classes;
-/// as parameters also references to these. Objects live as long as Lua or the program holds them.
-/// What they throw is a Lua error. An argument that is missing, too many, or of another type is an
-/// error with the function's name; so is an unknown field, and a name given twice.
+/// parameters may also be references to these. Objects live as long as Lua or the program holds
+/// them. Exceptions become Lua errors. A missing or extra argument, an argument of another type, an
+/// unknown field and a name registered twice raise errors that name the function.
 template <class T>
 class HostType {
  public:
-  /// The global `name` makes an object, from arguments of these types.
+  /// Makes the global `name` a constructor with arguments of these types.
   template <class... A>
   HostType& constructor() {
     return constructor([](A... args) { return std::make_shared<T>(std::forward<A>(args)...); });
   }
-  /// The same by a function that returns a shared_ptr.
+  /// Makes the global `name` a constructor that calls a function, which returns a shared_ptr.
   template <class F>
   requires(!std::is_void_v<typename host::Signature<F>::type>) HostType& constructor(F make) {
     return add(host::Member::constructor, "",
@@ -185,7 +185,7 @@ class HostType {
     return add(host::Member::method, name, with_self(std::move(function)));
   }
 
-  /// A property by a function that returns it, or by a data member, which Lua may set too.
+  /// Adds a property: a function that returns it, or a data member, which Lua may also set.
   template <class F>
   HostType& property(const std::string& name, F get) {
     if constexpr (std::is_member_object_pointer_v<F>) {

@@ -15,10 +15,10 @@ struct PromptOptions {
   bool colors = false;  ///< whether values have the escapes of ANSI terminals
 };
 
-/// A prompt of an engine without a terminal: it takes lines and answers with text, and leaves
-/// reading and writing to its owner. From its making on the engine's globals are free, `redco`,
-/// `torch`, `help` and `who` are among them, and LuaJIT's compiler is off, so that
-/// Engine::interrupt ends every loop. To be used by the engine's thread.
+/// A prompt of an engine without a terminal. It takes lines and returns text; input and output are
+/// left to the caller. After its construction scripts may assign any global; `redco`, `torch`,
+/// `help` and `who` are globals; and LuaJIT's compiler is off, so Engine::interrupt ends every
+/// loop. Use it only on the engine's thread.
 class REDCO_API Prompt {
  public:
   explicit Prompt(Engine& engine, const PromptOptions& options = {});
@@ -35,21 +35,21 @@ class REDCO_API Prompt {
     Status status;
     std::string chunk;  ///< for `run`
   };
-  /// Takes a line, or several.
+  /// Takes one line or several.
   Fed feed(const std::string& lines);
 
-  /// Drops the lines of a chunk that lacks its end, and returns them.
+  /// Drops the lines of an incomplete chunk and returns them.
   std::string forget();
 
-  /// What there is of these is not empty.
+  /// Fields that do not apply are empty.
   struct Answer {
     std::string text;       ///< the values
     std::string message;    ///< of an error, with its place
     std::string traceback;  ///< its way through the user's functions
     std::string hint;       ///< advice
   };
-  /// Runs a whole chunk. Throws ScriptError only for what ends the program, Kind::stopped. An
-  /// interrupt that came too late for the chunk is forgotten.
+  /// Runs a complete chunk. Throws ScriptError only if the program must end, Kind::stopped. An
+  /// interrupt that comes after the end of the chunk is dropped.
   Answer run(const std::string& chunk);
 
   struct Completion {
@@ -57,10 +57,10 @@ class REDCO_API Prompt {
     std::vector<std::string> candidates = {};
     bool is_file = false;  ///< the bytes from `start` on begin the name of a file
   };
-  /// What the user may want at the byte `cursor` of the line.
+  /// Returns completions at the byte `cursor` of the line.
   Completion complete(const std::string& line, size_t cursor) const;
 
-  /// For what runs from now on.
+  /// Sets the line width of later results.
   void set_width(size_t columns);
 
  private:
