@@ -1,13 +1,17 @@
-// The operators that scripts of a restricted engine may call: those whose kernels for CPUs look at
-// what they are given before they read or write by it. Of each group is said why that is believed.
-// All of them are in the fuzzer too (tests/bindings/operator_fuzz), which calls them with wild
-// arguments and tensors between pages that nobody may touch: `operator_fuzz --restricted`.
+// The operators that scripts of a restricted engine may call: those whose CPU kernels check their
+// arguments before they use them for memory accesses. Each group states the reason to believe that.
+// The fuzzer (tests/bindings/operator_fuzz) covers all of them: `operator_fuzz --restricted` calls
+// them with wild arguments, and with tensors between inaccessible pages.
 //
-// Not here, whatever their names promise: backward kernels, which take indices and statistics of a
-// forward call at their word (backward itself calls them with its own); what changes which memory a
-// tensor stands for (resize_, set_, data, as_strided_); sparse, quantized and packed tensors;
-// kernels for other machines; what runs as long as a number says (Chebyshev, Hermite, Laguerre,
-// Legendre, combinations, matrix_power); and all `out` arguments.
+// Left out are:
+// - backward kernels, which trust indices and statistics of a forward call (backward itself calls
+//   them with correct ones),
+// - operators that change the storage of a tensor (resize_, set_, data, as_strided_),
+// - sparse, quantized and packed tensors,
+// - kernels for other devices,
+// - operators whose running time is an argument (Chebyshev, Hermite, Laguerre, Legendre,
+//   combinations, matrix_power),
+// - all `out` arguments.
 #include "allowed_operators.h"
 
 #include <algorithm>

@@ -46,7 +46,7 @@ variable_list check_tensors(lua_State* L, int index, const char* what) {
   return tensors;
 }
 
-// Reads the table of named arguments at `index`; `names` are those that `function` takes.
+// Reads the table of named arguments at `index`; `names` are those that `function` accepts.
 BackwardOptions check_options(lua_State* L, int index, const std::string& function,
                               const std::vector<std::string>& names) {
   BackwardOptions options;
@@ -115,7 +115,7 @@ int grad(lua_State* L) {
   for (size_t i = 0; i < gradients.size(); ++i) {
     require(gradients[i].defined() || options.allow_unused, "torch.autograd.grad: input ", i + 1,
             ", a Tensor ", described(inputs[i]),
-            ", took no part in the outputs; with {allow_unused = true} it gets false");
+            ", is not used by the outputs; with {allow_unused = true} its gradient is false");
     if (gradients[i].defined())
       push_tensor(L, gradients[i]);
     else
@@ -178,30 +178,33 @@ void add_autograd(lua_State* L) {
         "Calls f(...) without recording operators for gradients."},
        {"enable_grad", with_grad_mode<true>,
         "enable_grad(f, ...) -> what f returns\n"
-        "Calls f(...) with operators recorded, also inside `no_grad`."},
+        "Calls f(...) and records operators for gradients, even inside `no_grad`."},
        {"autocast", with_autocast,
         "autocast(device, {dtype, enabled = true}, f, ...) -> what f returns\n"
-        "Calls f(...) in mixed precision: on tensors of `device`, \"cpu\" or \"cuda\", products, "
+        "Calls f(...) in mixed precision. On tensors of `device`, \"cpu\" or \"cuda\", products, "
         "convolutions and attention run in `dtype`, \"bfloat16\" (the default on a CPU) or "
-        "\"float16\" (the default on a GPU); norms, softmax, losses, exponents, logarithms, powers "
-        "and sums run in float32; all else runs in the dtype of its arguments. float64 tensors "
-        "stay float64. The policy is that of PyTorch on GPUs, on both devices. Call backward "
-        "outside of f. `enabled = false` switches it off for f. A Trainer does this with "
-        "compute_dtype = \"autocast:bfloat16\"."},
+        "\"float16\" (the default on a GPU). Norms, softmax, losses, exponents, logarithms, "
+        "powers and sums run in float32. All other operators run in the dtype of their "
+        "arguments. float64 tensors stay float64. The policy is that of PyTorch on GPUs, on "
+        "both devices. Call backward outside of f. `enabled = false` switches autocast off for "
+        "f. A Trainer does this with compute_dtype = \"autocast:bfloat16\"."},
        {"is_grad_enabled", is_grad_enabled,
-        "is_grad_enabled() -> boolean\nTrue when operators are recorded for gradients."},
+        "is_grad_enabled() -> boolean\n"
+        "Returns true if operators are recorded for gradients."},
        {"set_grad_enabled", set_grad_enabled,
-        "set_grad_enabled(enabled)\nSwitches recording on or off until it is called again."}});
+        "set_grad_enabled(enabled)\n"
+        "Switches recording on or off until the next call."}});
   lua_newtable(L);
   register_value(L, "torch.autograd", "torch.autograd\nGradients of recorded operators.");
   register_functions(
       L, "torch.autograd.",
       {{"grad", grad,
         "grad(outputs: Tensor or list of Tensors, inputs: Tensor or list of Tensors, "
-        "{grad_outputs: "
-        "list of Tensors, retain_graph, create_graph, allow_unused}) -> list of Tensors\n"
-        "The gradients of the sum of `outputs`, weighted by `grad_outputs`, for each input. With "
-        "`allow_unused` an input that took no part gives false; without, an error."}});
+        "{grad_outputs: list of Tensors, retain_graph, create_graph, allow_unused}) -> list of "
+        "Tensors\n"
+        "Returns the gradients of the sum of `outputs`, weighted by `grad_outputs`, with "
+        "respect to each input. An input that the outputs do not depend on raises an error; "
+        "with `allow_unused` its gradient is false."}});
   lua_setfield(L, -2, "autograd");
 }
 
@@ -210,8 +213,8 @@ void add_backward(lua_State* L) {
       L, "Tensor:",
       {{"backward", backward,
         "backward(self, gradient = nil, {retain_graph, create_graph})\n"
-        "Adds the gradient of this tensor into `grad` of every leaf tensor that requires one. "
-        "`gradient` has the shape of the tensor and may be left out for one element."}});
+        "Adds the gradient of this tensor to `grad` of every leaf tensor that requires one. "
+        "`gradient` has the shape of the tensor; it may be omitted for a tensor of one element."}});
 }
 
 }  // namespace redco::lua

@@ -31,8 +31,8 @@ int get_example(lua_State* L) {
   return 1;
 }
 
-// While it lives math.random draws numbers of the current rng, if there is one; then it goes on as
-// before.
+// While it lives, math.random draws from the current rng, if there is one. The destructor restores
+// its earlier state.
 class MathRandom {
  public:
   explicit MathRandom(lua_State* L) {
@@ -41,12 +41,12 @@ class MathRandom {
     lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
     lua_getfield(L, -1, LUA_MATHLIBNAME);
     lua_getfield(L, -1, "randomseed");
-    // LuaJIT keeps the generator's state in a userdata that its functions share.
+    // LuaJIT keeps the state of math.random in a userdata shared by its functions.
     if (lua_iscfunction(L, -1) && lua_getupvalue(L, -1, 1) && lua_isuserdata(L, -1)) {
       state_ = static_cast<char*>(lua_touserdata(L, -1));
       before_.assign(state_, state_ + lua_objlen(L, -1));
       lua_pop(L, 1);
-      // 2^53 seeds; each micro-batch of a step has its own.
+      // 2^53 seeds; each micro-batch of a step has a different one.
       auto first = counter_generator(WithRng::current())->batch().first;
       auto seed = fold_in(WithRng::current(), static_cast<uint64_t>(first)).current_seed();
       lua_pushnumber(L, static_cast<double>(seed >> 11));

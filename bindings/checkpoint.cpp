@@ -28,13 +28,13 @@ namespace {
 
 using torch::autograd::SavedVariableHooks;
 
-// A generator and the state it had when the checkpointed function first met it.
+// A generator, and its state when the checkpointed function first used it.
 struct GeneratorState {
   at::Generator generator;
   at::Tensor state;
 };
 
-// Winds generators back for a scope, whichever way it ends.
+// Rewinds generators for a scope and restores them at its end.
 class RewindScope {
  public:
   explicit RewindScope(const std::vector<GeneratorState>& then) {
@@ -53,7 +53,7 @@ class RewindScope {
   std::vector<GeneratorState> now_;
 };
 
-// What is kept of a tensor that is to be computed again.
+// The properties of a tensor that will be recomputed.
 struct Meta {
   explicit Meta(const at::Tensor& tensor) : sizes(tensor.sizes()), dtype(tensor.scalar_type()) {}
   bool fits(const at::Tensor& tensor) const {
@@ -79,13 +79,13 @@ class Checkpoint : public std::enable_shared_from_this<Checkpoint> {
     generators_.push_back({generator, generator.get_state()});
   }
 
-  // The number of a tensor that is saved.
+  // Returns the number of a saved tensor.
   size_t note(const at::Tensor& tensor) {
     saved_.emplace_back(tensor);
     return saved_.size() - 1;
   }
 
-  // The tensor saved under `number`; it is given away, for it is seldom asked for twice.
+  // Returns and releases the tensor saved under `number`, which is rarely needed twice.
   at::Tensor take(size_t number) {
     if (number >= recomputed_.size() || !recomputed_[number].defined()) recompute();
     return std::exchange(recomputed_[number], at::Tensor());
@@ -99,8 +99,8 @@ class Checkpoint : public std::enable_shared_from_this<Checkpoint> {
 
   Ref function_;
   std::vector<Ref> args_;
-  at::Generator rng_;  // what operators without a generator drew from
-  // Of autocast, in the first run.
+  at::Generator rng_;  // from which operators without a generator drew
+  // The state of autocast in the first run.
   std::optional<at::ScalarType> cpu_dtype_ = autocast_dtype(at::kCPU);
   std::optional<at::ScalarType> gpu_dtype_ = autocast_dtype(at::kCUDA);
   std::vector<GeneratorState> generators_;
@@ -135,7 +135,7 @@ class Forget : public SavedVariableHooks {
   size_t number_ = 0;
 };
 
-// In the second run saved tensors are collected; the history they belong to is thrown away.
+// In the second run saved tensors are collected; the history they belong to is dropped.
 class Collect : public SavedVariableHooks {
  public:
   explicit Collect(Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
@@ -150,8 +150,8 @@ class Collect : public SavedVariableHooks {
   at::Tensor tensor_;
 };
 
-// LibTorch asks its engine for hooks whenever an operator saves a tensor; only Python's engine
-// has any, so this one supplies ours.
+// LibTorch queries its engine for hooks when an operator saves a tensor. Only Python's engine has
+// any, so this engine supplies ours.
 class HookingEngine : public torch::autograd::Engine {
  public:
   static torch::autograd::Engine& instance() {
@@ -192,11 +192,11 @@ void Checkpoint::recompute() {
   }
   std::string difference = difference_of_runs();
   if (difference.empty()) return;
-  recomputed_.clear();  // a next backward must not take them
+  recomputed_.clear();  // the next backward must not use them
   fail("redco.checkpoint: ", difference, "; the function must do the same both times");
 }
 
-// What the second run saved that the first did not; empty when they agree.
+// Describes how the tensors saved in the second run differ from the first; empty if they agree.
 std::string Checkpoint::difference_of_runs() const {
   std::ostringstream text;
   if (recomputed_.size() != saved_.size()) {

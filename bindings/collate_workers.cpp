@@ -24,12 +24,12 @@
 
 namespace redco::lua {
 
-// One to be made, by whichever worker is free.
+// A requested batch. Any free worker collates it.
 struct CollateWorkers::Batch {
   const Batches* owner;
   std::vector<int64_t> indices;
   at::Generator rng;  // undefined: none; the worker draws from it
-  uint64_t key = 0;   // what it was made of
+  uint64_t key = 0;   // the seed of the rng it was requested with
   CounterGenerator::Batch place;
   bool is_done = false;
   Tree tree;
@@ -68,7 +68,7 @@ struct CollateWorkers::Worker {
   std::thread thread;
 };
 
-// Those of one dataset that are asked for, in their order.
+// The requested batches of one dataset, in order.
 class CollateWorkers::Batches {
  public:
   Batches(std::shared_ptr<CollateWorkers> workers, const Examples& examples)
@@ -107,7 +107,7 @@ class CollateWorkers::Batches {
     std::shared_ptr<Batch> batch = take(indices);
     wait_for(*batch);
     if (batch->error) std::rethrow_exception(batch->error);
-    // The worker's collector has counted its memory; here it is garbage once more.
+    // The worker's collector has counted this memory; count it for the collector of this state too.
     for (const auto& [path, tensor] : named_tensors(batch->tree))
       count_tensor_bytes(examples_.value().state(), tensor.device(),
                          static_cast<int64_t>(tensor.nbytes()));
@@ -115,7 +115,7 @@ class CollateWorkers::Batches {
   }
 
  private:
-  // That of the next ones which is asked for. What was to come before it no longer comes.
+  // Returns the requested batch and drops those that should have come before it.
   std::shared_ptr<Batch> take(const std::vector<int64_t>& indices) {
     const at::Generator& rng = WithRng::current();
     auto found = std::find_if(ahead_.begin(), ahead_.end(), [&](const auto& batch) {
@@ -126,7 +126,7 @@ class CollateWorkers::Batches {
              batch->place.size == place.size;
     });
     std::shared_ptr<Batch> batch;
-    if (found == ahead_.end()) {  // one that nothing was told of, as when it is looked at again
+    if (found == ahead_.end()) {  // not announced, for example a batch that is read again
       prefetch(indices);
       batch = std::move(ahead_.back());
       ahead_.pop_back();
@@ -164,7 +164,7 @@ class CollateWorkers::Batches {
 
 namespace {
 
-// Modules beside the script are found as the script finds them.
+// Lets a worker find modules in the script's folder.
 void copy_paths(lua_State* from, lua_State* to) {
   lua_getfield(from, LUA_GLOBALSINDEX, "package");
   lua_getfield(to, LUA_GLOBALSINDEX, "package");
@@ -197,8 +197,8 @@ CollateWorkers::CollateWorkers(const Ref& collate_fn, int64_t num_workers, int64
 CollateWorkers::~CollateWorkers() { end(); }
 
 void CollateWorkers::start() {
-  // Each of them is one of the machine's threads; LibTorch's setting is of the thread that calls,
-  // and of those to come.
+  // Each worker computes with one thread. LibTorch's setting applies to the calling thread and to
+  // threads started later.
   int n_threads = at::get_num_threads();
   std::latch started(static_cast<ptrdiff_t>(workers_.size()));
   try {
@@ -238,8 +238,8 @@ Dataset CollateWorkers::dataset(const Examples& examples) {
   return dataset;
 }
 
-// A compiled loop of Lua hears of no interrupt. Where a signal ends the script, that ends the
-// program.
+// Waits for running calls of collate_fn. A compiled Lua loop cannot be interrupted: if a signal is
+// to end the script and such a loop does not return, the whole program ends.
 void CollateWorkers::await_end_of(const Batches* owner) {
   constexpr auto patience = std::chrono::seconds(3);
   Waiting waiting(what_ + ": collate_fn to return");

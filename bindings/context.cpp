@@ -23,7 +23,7 @@ std::string text_of(const std::exception& error) {
     static const bool trace = std::getenv("REDCO_TRACE") != nullptr;
     if (trace) return torch_error->what();
     std::string text = torch_error->what_without_backtrace();
-    // A missing kernel is followed by pages on how all backends are registered.
+    // LibTorch appends pages about registered backends to the error of a missing kernel.
     return text.substr(0, text.find(". This could be because the operator doesn't exist for this"));
   }
   return error.what();
@@ -45,15 +45,15 @@ std::string script_line(lua_State* L) {
 
 namespace {
 
-// Prefixes the line of the script that called the failing function, as Lua's own errors have it.
+// Prefixes the position in the script that called the failing function, as in Lua's own errors.
 void push_located(lua_State* L, const std::string& text) {
   std::string line = script_line(L);
   std::string whole = line.empty() ? text : line + ": " + text;
   lua_pushlstring(L, whole.data(), whole.size());
 }
 
-// Whether `message` is the noted error; Lua's own functions, coroutine.wrap among them, may have
-// put a place before it.
+// Returns whether `message` is the noted error. Functions of Lua, such as coroutine.wrap, may have
+// prefixed a position.
 bool is_noted(lua_State* L, std::string_view message) {
   const auto& error = context(L).error;
   return !error.message.empty() && message.ends_with(error.message);
@@ -67,14 +67,14 @@ void note_error(lua_State* L, ScriptError::Kind kind, std::string traceback, int
   error.signal = signal;
 }
 
-// Instructions of Lua are counted by this many at a time. What the limit ended it ends again at the
-// next instruction: a script cannot catch that and go on.
+// Lua instructions are counted in units of this many. After the limit is reached, every further
+// instruction raises the error again, so a script cannot catch it and continue.
 constexpr int quantum = 1000;
 
 void count_hook(lua_State* L, lua_Debug*);
 
-// One instruction may join two long strings or call a function that moves a long table: where a
-// thousand take long, their microseconds are counted in their place.
+// One instruction may concatenate long strings or call a function that moves a long table. If a
+// thousand instructions take long, their microseconds are counted instead.
 int64_t processor_time() {
   timespec now;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -91,7 +91,7 @@ void watch_steps(lua_State* L) {
     lua_sethook(L, count_hook, LUA_MASKCOUNT, steps.left > 0 ? quantum : 1);
 }
 
-// The error of an interrupt; the request is fulfilled with it.
+// Pushes the error of an interrupt and clears the request.
 void push_interrupted(lua_State* L) {
   context(L).interrupted = false;
   watch_steps(L);
@@ -112,7 +112,7 @@ int fail_out_of_steps(lua_State* L) {
 
 thread_local Context* running_here = nullptr;
 
-// Makes `L` the running thread of Lua for a scope; errors of Lua unwind it as exceptions do.
+// Makes `L` the running Lua thread for a scope; Lua errors unwind it like exceptions.
 class Running {
  public:
   Running(Context& context, lua_State* L)
@@ -138,7 +138,8 @@ std::string line_running_here() {
   return running_here != nullptr ? script_line(running_here->current) : "";
 }
 
-// Whether the collector calls `function`: it must not fail, or what it finalizes is never freed.
+// Returns whether the collector calls `function`. A finalizer must not fail, or its object is never
+// freed.
 bool is_finalizer(lua_State* L, lua_CFunction function) {
   if (lua_type(L, 1) != LUA_TUSERDATA || !lua_getmetatable(L, 1)) return false;
   lua_pushliteral(L, "__gc");
@@ -148,7 +149,7 @@ bool is_finalizer(lua_State* L, lua_CFunction function) {
   return same;
 }
 
-// Whether this state, or with request_interrupt whatever runs, was asked to stop.
+// Returns whether this state, or by request_interrupt every state, was asked to stop.
 bool is_interrupted(Context& ctx) {
   try {
     if (!ctx.is_worker) check_interrupt();
@@ -173,15 +174,16 @@ int with_traceback(lua_State* L) {
   return 1;
 }
 
-// Ends the context with the state that holds it. Nothing of this library is left then: finalizers
-// run in the reverse order of making, and those of others need no wrapper.
+// Ends the context with the state that holds it. All other objects of this library are gone then:
+// finalizers run in reverse order of creation, and those of others need no wrapper.
 int close_context(lua_State* L) {
   luaJIT_setmode(L, 0, LUAJIT_MODE_WRAPCFUNC | LUAJIT_MODE_OFF);
   static_cast<std::shared_ptr<Context>*>(lua_touserdata(L, 1))->~shared_ptr();
   return 0;
 }
 
-// What LuaJIT does not limit, and the stack of a thread allows: as in other implementations of Lua.
+// The limit of nested C calls. LuaJIT has none; this is that of other Lua implementations, and fits
+// the stack of a thread.
 constexpr int max_depth = 200;
 
 // Every C function of the state is called through this one.
@@ -212,7 +214,7 @@ int wrapper(lua_State* L, lua_CFunction function) {
   } catch (const std::exception& error) {
     push_located(L, text_of(error));
   }
-  // LuaJIT's own errors are no std::exception: they pass.
+  // LuaJIT's own errors are not std::exceptions: they propagate.
   return lua_error(L);
 }
 
@@ -273,7 +275,7 @@ void restart_step_clock() { last_look = processor_time(); }
 
 void start_counting_steps(lua_State* L) {
   restart_step_clock();
-  // Without a limit a hook is not ours: an interrupt's, or a script's own.
+  // Without a limit, a hook belongs to an interrupt or to the script.
   if (int64_t limit = context(L).steps.limit; limit != 0) limit_steps(L, limit);
 }
 
@@ -340,7 +342,7 @@ ScriptError take_error(lua_State* L) {
   }
   lua_pop(L, 1);
   bool noted = is_noted(L, message);
-  auto error = std::exchange(context(L).error, {});  // it would explain a later one wrongly
+  auto error = std::exchange(context(L).error, {});  // cleared, so that it explains no later error
   if (!noted) return ScriptError(message, "", ScriptError::Kind::script);
   return ScriptError(message, std::move(error.traceback), error.kind, error.signal);
 }

@@ -20,8 +20,7 @@ constexpr int type_cdata = 10;  // LUA_TCDATA, private to LuaJIT
 
 using Names = std::vector<std::string>;  // a module's and, below it, those of fields
 
-// The modules that a state has loaded, and what functions and tables are found in them, by
-// identity.
+// The modules that a state has loaded, and the functions and tables in them, by identity.
 class LoadedValues {
  public:
   explicit LoadedValues(lua_State* L) : L_(L) {
@@ -38,7 +37,7 @@ class LoadedValues {
   }
 
  private:
-  // The fields of the table on top, and so many levels of those below.
+  // Adds the fields of the table on top of the stack, and `n_levels` levels below.
   void add_fields(const Names& path, int n_levels) {
     luaL_checkstack(L_, 4, "names of modules");
     int table = lua_gettop(L_);
@@ -47,7 +46,7 @@ class LoadedValues {
         continue;
       Names names = path;
       names.emplace_back(lua_tostring(L_, -2));
-      // Of globals those alone that every state has; `package` holds the modules once more.
+      // Of the globals, only those that every state has. `package` holds the modules again.
       bool is_global = names[0] == "_G" && names.size() > 1;
       if (names[0] == "package" && names.size() > 1) continue;
       if (is_global && !lua_iscfunction(L_, -1)) continue;
@@ -108,10 +107,9 @@ class Copier {
   [[noreturn]] void refuse(const std::string& is_what) const {
     std::string way;
     for (const std::string& step : way_) way += (way.empty() ? ": " : " -> ") + step;
-    fail(
-        what_, way, " ", is_what,
-        ". What a worker is given is copied to a Lua state of its own: numbers, strings, booleans, "
-        "tables, functions, and, shared, tensors, tokenizers and data sets");
+    fail(what_, way, " ", is_what,
+         ". Workers have separate Lua states. Numbers, strings, booleans, tables and functions are "
+         "copied to them; tensors, tokenizers and data sets are shared");
   }
 
   template <class Body>
@@ -122,7 +120,7 @@ class Copier {
     way_.pop_back();
   }
 
-  // What has an identity: met again it is the same.
+  // Copies a value that has an identity; a second reference gets the same copy.
   void copy_object(int index) {
     const void* identity = lua_topointer(from_, index);
     lua_pushlightuserdata(to_, const_cast<void*>(identity));
@@ -147,7 +145,7 @@ class Copier {
     }
   }
 
-  // The copy on top of `to_`.
+  // Records the copy on top of `to_`.
   void remember(const void* identity) {
     lua_pushlightuserdata(to_, const_cast<void*>(identity));
     lua_pushvalue(to_, -2);
@@ -205,7 +203,7 @@ class Copier {
     lua_pushvalue(from_, index);
     lua_dump(from_, append_to_string, &code);
     lua_pop(from_, 1);
-    // Bytecode of this very process; the chunk keeps its own name.
+    // The bytecode comes from this process; the chunk keeps its name.
     if (luaL_loadbufferx(to_, code.data(), code.size(), "", "b") != 0) throw take_error(to_);
     remember(identity);
     copy_environment(index);
@@ -226,7 +224,8 @@ class Copier {
     }
   }
 
-  // The globals of one state stand for those of the other, and so do those of this library's files.
+  // Maps the globals of one state to those of the other, and likewise those of this library's
+  // files.
   void copy_environment(int index) {
     lua_getfenv(from_, index);
     lua_rawgeti(from_, LUA_REGISTRYINDEX, slot_own_globals);
@@ -261,7 +260,7 @@ class Copier {
       share(from_, index, to_);
       return remember(identity);
     }
-    // One of newproxy is nothing but its metatable.
+    // A userdata of newproxy has only a metatable.
     if (lua_objlen(from_, index) != 0) refuse("is a " + described_type(index));
     lua_newuserdata(to_, 0);
     remember(identity);
@@ -283,7 +282,7 @@ class Copier {
   std::string what_;
   LoadedValues loaded_;
   int copies_;  // a table in `to_`: identity -> copy
-  // Where the variables that functions have as upvalues were first met.
+  // The first function and index at which each upvalue was seen.
   std::unordered_map<void*, std::pair<const void*, int>> upvalues_;
   std::vector<std::string> way_;
 };

@@ -1,4 +1,4 @@
-// What redco.data reads files by pieces with.
+// Readers of large files for redco.data: records of text files, token files.
 #include "data_files.h"
 
 #include "object.h"
@@ -112,16 +112,22 @@ int list_files(lua_State* L) {
 void add_data_files(lua_State* L) {
   make_object_type<LuaRecordFile>(
       L,
-      "RecordFile {}\nA text file whose records are read when they are asked for; #file counts "
-      "them.",
-      {{"record", record, "record(self, i) -> string\nThe text of record i, from 1 on."},
+      "RecordFile {}\n"
+      "A text file whose records are read on access; #file is their number.",
+      {{"record", record,
+        "record(self, i) -> string\n"
+        "Returns the text of record i, from 1."},
        {"line_number", line_number,
-        "line_number(self, i) -> integer\nThe line of the file that record i starts with."}});
+        "line_number(self, i) -> integer\n"
+        "Returns the number of the line at which record i starts."}});
   add_length<LuaRecordFile>(L);
-  make_object_type<LuaTokenFile>(L, "TokenFile {}\nA file of token ids, mapped; #file counts them.",
-                                 {{"tokens", tokens,
-                                   "tokens(self, first, count) -> Tensor [count]\n"
-                                   "`count` tokens from `first` on, counted from 0."}});
+  make_object_type<LuaTokenFile>(
+      L,
+      "TokenFile {}\n"
+      "A memory-mapped file of token ids; #file is their number.",
+      {{"tokens", tokens,
+        "tokens(self, first, count) -> Tensor [count]\n"
+        "Returns `count` tokens starting at position `first`, counted from 0."}});
   add_length<LuaTokenFile>(L);
   lua_pushcfunction(L, record_file);
   lua_setfield(L, -2, "record_file");

@@ -1,4 +1,4 @@
-// What redco.data decodes files with, and JSON for the Lua files of this library.
+// Decoders for redco.data, and JSON for the Lua files of this library.
 #include "decoders.h"
 
 #include "json_values.h"

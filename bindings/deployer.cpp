@@ -31,7 +31,7 @@ int make(lua_State* L) {
   options.sequence_parallel = args.get<bool>("sequence_parallel", false);
   if (auto device = args.optional<std::string>("device")) {
     require(*device == "cpu" || *device == "cuda", "redco.Deployer: device = \"", *device,
-            "\" is not \"cpu\" or \"cuda\"; each process takes the GPU of its number on its host");
+            "\" is not \"cpu\" or \"cuda\"; each process uses the GPU with its local number");
     options.device = *device == "cpu" ? c10::kCPU : c10::kCUDA;
   }
   options.verbose = args.get<bool>("verbose", true);
@@ -170,9 +170,9 @@ LoadCheckpointOptions read_loading(NamedArguments& args) {
   options.params = args.get<bool>("load_params", true);
   options.opt_state = args.get<bool>("load_opt_state", true);
   options.float_dtype = args.optional<c10::ScalarType>("float_dtype");
-  args.refuse({"optimizer"}, "the checkpoint says what its optimizer's state is; leave it out");
+  args.refuse({"optimizer"}, "the checkpoint describes its optimizer state; omit it");
   args.refuse({"params_sharding_rules"},
-              "the Trainer or Predictor lays out what it is given; give them to it");
+              "pass them to the Trainer or Predictor, which shards the parameters");
   return options;
 }
 
@@ -294,26 +294,25 @@ constexpr const char* deployer_text = R"text(Deployer{seed, n_model_shards = 1, 
   zero_min_size = 4096, sequence_parallel = false, device, workdir, run_tensorboard = false,
   log_all_processes = false, verbose = true, n_processes, process_id, host0_address,
   host0_port = 11111, collective_timeout = 600} -> Deployer
-The processes and devices of a run, its random numbers and its log. redco-lua --nproc N, torchrun,
-srun and mpirun start processes that find each other; otherwise n_processes, process_id and
-host0_address say it.
-  n_model_shards: so many processes share one copy of the model; the others have copies of their
-    own and split the batch
-  zero: what the copies of the model share instead of each holding all of it: 1 optimizer states,
-    2 and gradients, 3 and parameters
-  zero_min_size: parameters of fewer values stay whole
+Creates the deployer of a run: its processes, device, random numbers and log. Processes started by
+redco-lua --nproc N, torchrun, srun or mpirun find each other. Otherwise pass n_processes,
+process_id and host0_address.
+  n_model_shards: the number of processes that share one copy of the model; the other processes hold
+    further copies and split the batch
+  zero: the state that copies of the model shard instead of replicating: 1 optimizer states, 2 also
+    gradients, 3 also parameters
+  zero_min_size: parameters with fewer values are not sharded this way
   sequence_parallel: the shards of one copy split activations along their sequence between the
     blocks
-  device: "cpu" or "cuda", where parameters and batches are brought, each process to the GPU of its
-    number on its host; without it they stay where they are
-  workdir: the folder in which the run writes log.txt, metrics.jsonl, what it predicts and finds in
-    evaluations, and checkpoints; of several processes only number 0 logs. An error if another run
-    uses it
-  run_tensorboard: an event file for TensorBoard as well
+  device: "cpu" or "cuda", to which parameters and batches are moved; on a host with several GPUs,
+    each process uses the GPU with its local number. By default they stay where they are
+  workdir: the folder of log.txt, metrics.jsonl, checkpoints, and outputs and metrics of
+    evaluations. Only process 0 logs. Raises an error if another run uses the folder
+  run_tensorboard: also writes an event file for TensorBoard
   log_all_processes: the other processes write log_RANK.txt
-  verbose: the log is shown on the console too
-  host0_address: where process 0 is to be found, at host0_port
-  collective_timeout: seconds after which a collective that has not ended is an error)text";
+  verbose: also prints the log to the console
+  host0_address: the address of process 0, which listens on host0_port
+  collective_timeout: seconds after which an unfinished collective raises an error)text";
 
 void add_deployer(lua_State* L) {
   make_object_type<LuaDeployer>(
@@ -323,68 +322,71 @@ void add_deployer(lua_State* L) {
       "  mesh: {dp = copies of the model, mp = shards of each}",
       {{"gen_rng", gen_rng,
         "gen_rng(self) -> Generator\n"
-        "A source of random numbers of its own, as `redco.Rng`, different at each call and the "
-        "same in each run of one seed."},
+        "Returns a new source of random numbers, as `redco.Rng`. Each call returns another one; "
+        "runs with the same seed get the same ones."},
        {"get_lr_schedule_fn", get_lr_schedule_fn,
         "get_lr_schedule_fn(self, {train_size, per_device_batch_size, n_epochs, learning_rate: "
-        "number, "
-        "global_batch_size, accumulate_grad_batches, schedule_type = \"linear\", warmup_ratio = 0, "
-        "warmup_steps, init_learning_rate = 0, end_learning_rate = 0}) -> function(step) -> "
-        "number\n"
-        "Warm-up, then \"linear\" or \"cosine\" decay over the whole run, counted in optimizer "
-        "steps: it ends with the last one."},
+        "number, global_batch_size, accumulate_grad_batches, schedule_type = \"linear\", "
+        "warmup_ratio = 0, warmup_steps, init_learning_rate = 0, end_learning_rate = 0}) -> "
+        "function(step) -> number\n"
+        "Returns a learning rate schedule: warm-up, then \"linear\" or \"cosine\" decay that ends "
+        "with the last step of the run. It counts optimizer steps."},
        {"get_accumulate_grad_batches", get_accumulate_grad_batches,
-        "get_accumulate_grad_batches(self, {global_batch_size, per_device_batch_size}) -> integer\n"
-        "Micro-batches of one optimizer step; an error unless it is a whole number."},
+        "get_accumulate_grad_batches(self, {global_batch_size, per_device_batch_size}) -> "
+        "integer\n"
+        "Returns the number of micro-batches in one optimizer step. Raises an error if "
+        "global_batch_size is not a multiple of a micro-batch."},
        {"get_local_global_micro_batch_size", get_local_global_micro_batch_size,
         "get_local_global_micro_batch_size(self, {per_device_batch_size}) -> integer, integer\n"
-        "Examples of a micro-batch: those of one device, those of the whole mesh."},
+        "Returns the number of examples of a micro-batch on one device, and on the whole mesh."},
        {"get_sharding_rules", get_sharding_rules,
         "get_sharding_rules(self, params, forward, rules = nil, n_model_shards = nil) -> list\n"
-        "How the parameters would lie over the model shards: a list of {name, placement, reason = "
-        "...} that can be changed and given to a Trainer as its params_sharding_rules, and that "
-        "tostring shows as a table. `forward(params)` is watched, on tensors that have shapes and "
-        "no values; `rules` are such a list that comes first. `n_model_shards` plans for another "
-        "number of shards than the Deployer's."},
+        "Plans how the parameters are sharded over the model shards. Returns a list of {name, "
+        "placement, reason = ...}, which tostring formats as a table. You can change the list "
+        "and pass it to a Trainer as params_sharding_rules. The plan comes from one call of "
+        "`forward(params)` on tensors with shapes and no values. `rules` is such a list that "
+        "takes precedence. `n_model_shards` plans for another number of shards than the "
+        "Deployer's."},
        {"save_ckpt", save_ckpt,
-        "save_ckpt(self, {ckpt_dir, params, opt_state, info, float_dtype, max_shard_size = 5e9})\n"
-        "Writes a checkpoint and waits for it: a folder of safetensors files with whole tensors, "
-        "whatever layout they have here, and info.json with the fields of `info`. The folder "
-        "appears whole or not at all, and replaces an earlier checkpoint of its name."},
+        "save_ckpt(self, {ckpt_dir, params, opt_state, info, float_dtype, max_shard_size = "
+        "5e9})\n"
+        "Writes a checkpoint and waits until it is written: a folder of safetensors files with "
+        "whole tensors, independent of their sharding, and info.json with the fields of `info`. "
+        "The write is atomic and replaces an earlier checkpoint of that name."},
        {"load_ckpt", load_ckpt,
         "load_ckpt(self, {ckpt_dir, load_params = true, load_opt_state = true, float_dtype, "
         "update_rng = false}) -> {params, opt_state}, info\n"
-        "A checkpoint that any layout wrote. The checksum of every file is checked. `float_dtype` "
-        "is what "
-        "floating-point tensors are converted to. With `update_rng` random numbers go on where "
-        "they were. `info` is for a Trainer's last_ckpt_info."},
+        "Loads a checkpoint, whatever layout wrote it. Verifies the checksum of every file. "
+        "`float_dtype` converts floating-point tensors. With `update_rng`, random numbers "
+        "continue where the saved run left off. Pass `info` to a Trainer as last_ckpt_info."},
        {"load_last_ckpt", load_last_ckpt,
-        "load_last_ckpt(self, {load_params = true, load_opt_state = true, float_dtype, update_rng "
-        "= true}) -> {params, opt_state}, info\n"
-        "The newest checkpoint of the work folder; nil, nil where there is none yet. If the one "
-        "that "
-        "last_ckpt.txt names is missing or damaged, loads the newest whole one, logs that, and "
-        "renames "
-        "damaged ones to NAME.damaged. An error if all are damaged."},
+        "load_last_ckpt(self, {load_params = true, load_opt_state = true, float_dtype, "
+        "update_rng = true}) -> {params, opt_state}, info\n"
+        "Loads the newest checkpoint of the work folder; returns nil, nil if there is none. If "
+        "the checkpoint that last_ckpt.txt names is missing or damaged, it loads the newest "
+        "intact one, logs that, and renames damaged ones to NAME.damaged. Raises an error if "
+        "all are damaged."},
        {"load_params_shape", load_params_shape,
         "load_params_shape(self, ckpt_dir) -> table\n"
-        "The params of a checkpoint without their values: tensors on the device meta."},
+        "Returns the params of a checkpoint without values: tensors on the meta device."},
        {"log_info", log_info,
         "log_info(self, info: string, {title, step})\n"
-        "Writes a text to the console and workdir/log.txt; TensorBoard has those with a title."},
+        "Writes a text to the console and workdir/log.txt. A text with a title is also written "
+        "to TensorBoard."},
        {"log_metrics", log_metrics,
         "log_metrics(self, metrics, step = nil)\n"
-        "Writes numbers to workdir/metrics.jsonl, and to TensorBoard."},
+        "Writes numbers to workdir/metrics.jsonl and TensorBoard."},
        {"log_image", log_image,
         "log_image(self, name, pixels, step = nil)\n"
         "Writes an image to TensorBoard: a tensor [height, width] or [channels, height, width] "
-        "with 1, 3 or 4 channels, of uint8 or of floating-point numbers from 0 to 1."},
+        "with 1, 3 or 4 channels, either uint8 or floating-point from 0 to 1."},
        {"save_outputs", save_outputs,
         "save_outputs(self, outputs, {desc, step})\n"
         "Writes a list to workdir/outputs_DESC.json, and its first ten entries to TensorBoard. "
-        "What JSON has no form for is there as tostring says it, and of a tensor with more than "
-        "1000 elements only its type and shape. fit does so with {example = ..., pred = ...} of "
-        "each example after an evaluation with an eval_predictor."}},
+        "Values that JSON cannot represent are written as tostring formats them. For a tensor "
+        "with more than 1000 elements, only the type and shape are written. After an evaluation "
+        "with an eval_predictor, fit saves {example = ..., pred = ...} of each example this "
+        "way."}},
       field);
   register_functions(L, "redco.", {{"Deployer", make, deployer_text}});
 }

@@ -29,7 +29,7 @@ namespace redco {
 
 namespace {
 
-// LibTorch's warnings, each once: the defaults tell C++ lines, and every call anew.
+// Prints each of LibTorch's warnings once. The default handler prints C++ lines, at every call.
 class Warnings : public c10::WarningHandler {
  public:
   explicit Warnings(std::shared_ptr<Console> console) : console_(std::move(console)) {}
@@ -50,10 +50,10 @@ struct Engine::Impl {
   EngineOptions options;
   lua_State* L = nullptr;
   Warnings warnings;
-  // Which thread runs the engine now; none is the default.
+  // The thread that runs the engine now; default-constructed if none does.
   std::atomic<std::thread::id> user;
   std::shared_ptr<lua::Context> context;
-  // What set_memory_limit counts with, on top of the state's own allocator.
+  // The allocator of set_memory_limit, on top of the state's own one.
   struct Memory {
     lua_Alloc allocate = nullptr;
     void* state = nullptr;
@@ -63,7 +63,7 @@ struct Engine::Impl {
   } memory;
   ~Impl() {
     if (L == nullptr) return;
-    // The state's own allocator is given back as a whole.
+    // Restore the state's own allocator.
     if (memory.allocate != nullptr) lua_setallocf(L, memory.allocate, memory.state);
     lua_close(L);
   }
@@ -82,8 +82,8 @@ void* allocate_within_limit(void* state, void* block, size_t old_size, size_t ne
   return result;
 }
 
-// The way in for a thread: all that uses the state goes through it. It keeps the state alive, which
-// a function of the program may destroy while it is called.
+// Admits a thread to the state; every use of the state goes through an Entry. It keeps the state
+// alive, because a function of the program may destroy the engine during a call.
 class Entry {
  public:
   explicit Entry(std::shared_ptr<Engine::Impl> impl) : impl_(std::move(impl)) {
@@ -112,12 +112,12 @@ class Entry {
   }
 
  private:
-  // Lua's interface does not collect where memory runs out, and the next run could not even begin.
+  // Lua's C API does not collect when memory runs out, and then the next run could not even begin.
   void collect_what_ran_out() {
     if (!std::exchange(impl_->memory.ran_out, false)) return;
     try {
       lua_gc(impl_->L, LUA_GCCOLLECT, 0);
-    } catch (...) {  // of a finalizer that a script made: nobody's error now
+    } catch (...) {  // from a finalizer of a script: there is no caller to report it to
     }
   }
 
@@ -135,7 +135,7 @@ void check_name(const char* function, const std::string& name) {
 
 using HostFunction = std::function<std::vector<Tree>(const std::vector<Tree>&)>;
 
-// A compiled loop never calls a hook, and where memory runs out in one LuaJIT may loop forever.
+// A compiled loop never calls a hook, and LuaJIT may loop forever if memory runs out in one.
 void turn_compiler_off(lua_State* L) {
   luaJIT_setmode(L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_OFF);
   luaJIT_setmode(L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_FLUSH);
@@ -146,7 +146,7 @@ void open_all(lua_State* L) {
   lua::open_modules(L);
 }
 
-// Pushes the global `path`, dots reaching into tables.
+// Pushes the global `path`; dots denote fields of tables.
 void push_global(lua_State* L, const std::string& path) {
   lua_pushvalue(L, LUA_GLOBALSINDEX);
   std::istringstream parts(path);
@@ -188,7 +188,7 @@ void load(lua_State* L, const std::string& code, const std::string& chunk) {
     throw lua::take_error(L);
 }
 
-// Modules beside a script are found, wherever it is run from.
+// Lets `require` find modules in the script's folder, whatever the current directory.
 void search_beside(lua_State* L, const std::string& script) {
   lua::balanced(L, [&] {
     std::string folder = script.substr(0, script.rfind('/') + 1);
@@ -240,7 +240,7 @@ Engine::Engine(EngineOptions options) : impl_(std::make_shared<Impl>(std::move(o
 }
 
 Engine::~Engine() {
-  // What runs, if it is a function of the program that destroys the engine, ends soon.
+  // If a function of the program destroys the engine during a call, that call ends soon.
   if (impl_->user.load() != std::thread::id()) impl_->context->interrupted = true;
 }
 
@@ -248,8 +248,8 @@ bool Engine::request_stop(int signal) noexcept { return impl_->context->stop->ma
 
 void Engine::interrupt() noexcept {
   impl_->context->interrupted = true;
-  // As the stand-alone interpreters do: the hook is all that may be touched in a signal handler.
-  // Another thread may not even touch that.
+  // As in the stand-alone interpreters: a signal handler may only set the hook. Another thread may
+  // not even do that.
   if (impl_->context->thread != std::this_thread::get_id()) return;
   lua_sethook(impl_->L, lua::interrupt_hook, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
 }

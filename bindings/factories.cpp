@@ -25,10 +25,10 @@ namespace redco::lua {
 
 namespace {
 
-// What the elements are, in the order in which PyTorch promotes them.
+// The kind of the elements, in PyTorch's order of promotion.
 enum class Element { none, boolean, integer, number };
 
-// Nested tables on their way into a tensor.
+// The state of a conversion of nested tables to a tensor.
 struct Nested {
   std::vector<int64_t> sizes;
   std::vector<int64_t> position;  // from 1, for messages
@@ -67,7 +67,8 @@ void take_element(lua_State* L, int index, Nested& nested) {
   nested.integers.push_back(integer);
 }
 
-// What `#` does not count would be lost without a word: named entries, and those after a hole.
+// Raises an error for entries that `#` does not count, named ones and those after a hole, because
+// they would be lost silently.
 void check_is_list(lua_State* L, int index, int64_t length, const Nested& nested) {
   int64_t entries = 0;
   for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1)) ++entries;
@@ -76,7 +77,7 @@ void check_is_list(lua_State* L, int index, int64_t length, const Nested& nested
          " named entries or entries after a hole beside its ", length, "; expected a list");
 }
 
-// The first way down fixes the sizes; every other must agree with it.
+// The first path to a leaf fixes the sizes; all others must agree with it.
 void walk(lua_State* L, int index, size_t depth, Nested& nested, bool first) {
   luaL_checkstack(L, 3, "torch.tensor");
   bool is_table = lua_istable(L, index);
@@ -148,7 +149,7 @@ at::Tensor to_tensor(const Nested& nested) {
   return result;
 }
 
-// The integers that each integral type holds, up to `largest`; int64 holds all there are here.
+// The range of an integral type. int64 holds all integers that can occur here.
 struct Range {
   c10::ScalarType dtype;
   int64_t smallest;
@@ -162,7 +163,7 @@ constexpr Range ranges[] = {
     {c10::kUInt64, 0, INT64_MAX}, {c10::kLong, INT64_MIN, INT64_MAX},
 };
 
-// A number that an integral type cannot hold would become another one.
+// Raises an error for a number that the integral type cannot represent.
 void check_range(const Nested& nested, c10::ScalarType dtype) {
   const Range* range = std::find_if(std::begin(ranges), std::end(ranges),
                                     [&](const Range& entry) { return entry.dtype == dtype; });
@@ -191,7 +192,7 @@ void check_range(const Nested& nested, c10::ScalarType dtype) {
   }
 }
 
-// A list of tensors of one shape is stacked, as a collate function wants it.
+// A list of tensors of one shape is stacked, for collate functions.
 bool is_list_of_tensors(lua_State* L, int index) {
   if (!lua_istable(L, index) || lua_objlen(L, index) == 0) return false;
   lua_rawgeti(L, index, 1);
@@ -253,14 +254,12 @@ void add_factories(lua_State* L) {
       L, "torch.",
       {{"tensor", tensor,
         "tensor(data, {dtype, device, requires_grad}) -> Tensor\n"
-        "A tensor of a number, a boolean, nested tables of them, or a list of tensors of one "
-        "shape. The dtype is PyTorch's for such data: bool when all elements are booleans, int64 "
-        "when all numbers are integral (and not beyond 2^53: write 9007199254740993LL), else "
-        "float32. "
-        "A Lua number does not remember whether it "
-        "was written 1 or 1.0, so data that is integral by chance needs `dtype = \"float32\"`. "
-        "Filling factories (`torch.full`) give float32 for every number. Ragged tables are "
-        "refused with the place."}});
+        "Returns a tensor of a number, a boolean, nested tables of them, or a list of tensors "
+        "of one shape. The default dtype is bool if all elements are booleans, int64 if all "
+        "numbers are integers (up to 2^53; write 9007199254740993LL beyond), else float32. A "
+        "Lua number does not remember whether it was written 1 or 1.0, so data that happens to "
+        "be integral needs `dtype = \"float32\"`. Other factories, such as `torch.full`, return "
+        "float32 for every number. Ragged tables raise an error with the position."}});
 }
 
 }  // namespace redco::lua

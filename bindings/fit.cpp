@@ -1,4 +1,4 @@
-// Trainer:fit and what it is told.
+// Trainer:fit and its options.
 #include <redco/trainer.h>
 
 #include "arguments.h"
@@ -18,7 +18,7 @@ namespace redco::lua {
 
 namespace {
 
-// The examples of `train_examples`: a list, or a function of the epoch that gives one.
+// Reads `train_examples`: examples, or a function of the epoch that returns them.
 void read_train_examples(NamedArguments& args, const Collator& collator, FitOptions& options) {
   lua_State* L = args.state();
   return balanced(L, [&] {
@@ -41,7 +41,7 @@ void read_train_examples(NamedArguments& args, const Collator& collator, FitOpti
   });
 }
 
-// {example = ..., pred = ...} of each example and its prediction.
+// Returns {example = ..., pred = ...} for each example and its prediction.
 Tree paired_outputs(lua_State* L, const Examples& examples, int preds) {
   Tree::List outputs;
   for (int64_t i = 0; i < static_cast<int64_t>(lua_objlen(L, preds)); ++i) {
@@ -54,7 +54,7 @@ Tree paired_outputs(lua_State* L, const Examples& examples, int preds) {
   return outputs;
 }
 
-// `eval_predictor` and `eval_metric_fn` together as one function of the set.
+// Combines `eval_predictor` and `eval_metric_fn` into one function of the data set.
 EvalMetricsFn make_eval_metrics(NamedArguments& args, LuaTrainer& trainer,
                                 const std::optional<Examples>& eval_examples, int64_t batch_size) {
   lua_State* L = args.state();
@@ -96,7 +96,7 @@ EvalMetricsFn make_eval_metrics(NamedArguments& args, LuaTrainer& trainer,
   });
 }
 
-// {steps = {10, 12}}
+// Reads {steps = {10, 12}}.
 std::optional<ProfileOptions> check_profile(NamedArguments& args) {
   lua_State* L = args.state();
   return balanced(L, [&]() -> std::optional<ProfileOptions> {
@@ -108,7 +108,7 @@ std::optional<ProfileOptions> check_profile(NamedArguments& args) {
     int steps = lua_gettop(L);
     fields.finish();
     require(lua_istable(L, steps) && lua_objlen(L, steps) == 2, what,
-            ": steps are the first and the last one to watch, {10, 12}; got ", described(L, steps));
+            ": expected the first and the last step to trace, {10, 12}; got ", described(L, steps));
     lua_rawgeti(L, steps, 1);
     lua_rawgeti(L, steps, 2);
     return ProfileOptions{check_integer(L, -2, (what + ": the first step").c_str()),
@@ -116,7 +116,7 @@ std::optional<ProfileOptions> check_profile(NamedArguments& args) {
   });
 }
 
-// One of some words; the first when it is missing.
+// Reads an argument that must be one of the given words; the first one is the default.
 template <class Choice>
 Choice check_choice(NamedArguments& args, const char* name,
                     const std::vector<std::pair<std::string, Choice>>& choices) {
@@ -187,39 +187,39 @@ const char* const fit_text =
   save_argmax_ckpt_by_metrics, save_opt_states = true, save_float_dtype, keep_last_k_ckpts,
   save_in_background = true, on_save_error = "stop", early_stopping, on_nonfinite = "stop",
   profile})
-Trains for n_epochs, or until `step` reaches max_steps or max_seconds are over, and evaluates after
-each epoch and every eval_every_k_steps. SIGTERM and SIGUSR1 end the run after its step, with the
+Trains for n_epochs, or until `step` reaches max_steps or max_seconds are over. Evaluates after each
+epoch and every eval_every_k_steps. SIGTERM and SIGUSR1 end the run after the current step, with the
 checkpoint `last`.
 
 Checkpoints are folders of workdir/ckpts: epoch_I, step_N, last (after each epoch and at the end),
-min_METRIC and max_METRIC (of the evaluations, where the metric has never been better). They are
-written while training goes on, from copies in memory, one at a time.
+and min_METRIC and max_METRIC (of the evaluation in which the metric was best). They are written in
+the background, one at a time, from copies in memory.
 
-The step metrics in metrics.jsonl tell its time, the time until its batch was there and in
-collectives, examples and tokens (elements of a batch's input_ids) a second, memory in bytes, and
-mfu, how much of the device's speed in matrix products the model uses. On several processes
-gathered_bytes is what process 0 sent in the step because operators had to gather their arguments;
-redco-lua --report-sharding names them.
+The step metrics in metrics.jsonl are the time of the step, the time spent waiting for the batch and
+in collectives, examples and tokens (elements of a batch's input_ids) per second, memory in bytes,
+and mfu, the fraction of the device's peak matrix product speed that the model uses. On several
+processes, gathered_bytes is the number of bytes that process 0 sent in the step because operators
+had to gather their arguments; redco-lua --report-sharding names these operators.
   train_examples: a list, a data set (redco.data.dataset), a tensor of rows, or a function of
     epoch_idx (from 0) that returns one of these
-  global_batch_size: examples of one optimizer step; else those of a micro-batch, times the Trainer's
-    accumulate_grad_batches
+  global_batch_size: examples of one optimizer step; the default is those of a micro-batch, times
+    the Trainer's accumulate_grad_batches
   eval_metric_fn: eval_metric_fn(examples, preds) returns a table of numbers. Both arguments are
-    lists: the examples, also where eval_examples is a data set, and eval_predictor's prediction
-    for each of them
+    lists: the examples, even if eval_examples is a data set, and the prediction of eval_predictor
+    for each
   eval_sanity_check: evaluates the first batch before the first epoch
   save_argmin_ckpt_by_metrics: names of the metrics whose lowest value saves min_METRIC
   save_argmax_ckpt_by_metrics: names of the metrics whose highest value saves max_METRIC
-  save_opt_states: what a run needs to go on from a checkpoint
-  save_float_dtype: what floating-point parameters are converted to in checkpoints
-  keep_last_k_ckpts: the newest so many of epoch_I and of step_N stay
-  on_save_error: what a checkpoint that cannot be written does: "stop" ends the run, "continue"
-    tells it in the log
+  save_opt_states: saves the optimizer state, which resuming needs
+  save_float_dtype: the dtype of floating-point parameters in checkpoints
+  keep_last_k_ckpts: the number of newest epoch_I, and of newest step_N, to keep
+  on_save_error: if a checkpoint cannot be written, "stop" ends the run and "continue" logs the
+    error
   early_stopping: {metric = "loss", mode = "min", patience = 3, min_delta = 0} ends the run after
-    so many evaluations without an improvement
-  on_nonfinite: what a loss or gradients that are not finite do: "stop" ends the run, "skip" leaves
-    the batch out, "restore" goes back to the last checkpoint and on without the batch, which is
-    written to workdir in each case
+    `patience` evaluations without an improvement
+  on_nonfinite: if the loss or gradients are not finite, "stop" ends the run, "skip" skips the
+    batch, and "restore" returns to the last checkpoint and continues without the batch. The batch
+    is written to workdir in each case
   profile: {steps = {10, 12}} writes a trace of these steps to workdir/profile_step10-12.json, for
     ui.perfetto.dev or chrome://tracing)text";
 

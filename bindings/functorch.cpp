@@ -1,4 +1,4 @@
-// The levels of LibTorch's functorch that `redco.vmap` and `redco.grad` run a Lua function on.
+// The functorch levels of LibTorch on which `redco.vmap` and `redco.grad` run Lua functions.
 #include "context.h"
 #include "registry.h"
 #include "tensor.h"
@@ -21,7 +21,7 @@ namespace {
 
 namespace functorch = at::functorch;
 
-// The level lives while the function runs, and is gone when an error passes.
+// A level that lives while the function runs. An error removes it too.
 class Level {
  public:
   explicit Level(int64_t level) : level_(level) {}
@@ -120,7 +120,7 @@ int unwrap_grad(lua_State* L) {
   return 1;
 }
 
-// LibTorch's fused attention has no second derivative, its plain one has.
+// Selects LibTorch's plain attention: the fused one has no second derivative.
 class PlainAttention {
  public:
   PlainAttention() { use(false, false, false); }
@@ -160,18 +160,22 @@ int open_functorch(lua_State* L) {
         "with_grad(body) -> what body returns\nCalls body(level) with a new gradient level."},
        {"twice_differentiable", twice_differentiable,
         "twice_differentiable(f, ...) -> what f returns\n"
-        "Calls f(...) with operators whose gradients have gradients."},
+        "Calls f(...) with operators whose gradients can be differentiated again."},
        {"in_transform", in_transform,
-        "in_transform() -> boolean\nTrue inside the function given to vmap or grad on levels."},
+        "in_transform() -> boolean\n"
+        "Returns true inside the function given to vmap or grad on levels."},
        {"wrap_batch", wrap_batch,
-        "wrap_batch(tensor, dim, level) -> Tensor\nHides dimension `dim` as the level's batch."},
+        "wrap_batch(tensor, dim, level) -> Tensor\n"
+        "Makes dimension `dim` the batch dimension of the level."},
        {"unwrap_batch", unwrap_batch,
         "unwrap_batch(tensor, out_dim, level, batch_size) -> Tensor\n"
-        "Shows the level's batch as dimension `out_dim`."},
+        "Makes the batch dimension of the level dimension `out_dim`."},
        {"wrap_grad", wrap_grad,
-        "wrap_grad(tensor, level) -> Tensor\nA tensor whose history is recorded on the level."},
+        "wrap_grad(tensor, level) -> Tensor\n"
+        "Returns a tensor whose history is recorded on the level."},
        {"unwrap_grad", unwrap_grad,
-        "unwrap_grad(tensor, level) -> Tensor\nThe tensor without the level's history."}});
+        "unwrap_grad(tensor, level) -> Tensor\n"
+        "Returns the tensor without the history of the level."}});
   return 1;
 }
 

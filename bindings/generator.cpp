@@ -129,23 +129,30 @@ void make_generator_type(lua_State* L) {
   lua_pushliteral(L, "Generator");
   lua_setfield(L, -2, "__name");
   lua_newtable(L);
-  register_value(
-      L, "Generator",
-      "Generator {}\nA source of random numbers. It is the `generator` argument of operators, and "
-      "what a loss_fn gets as `rng`.");
+  register_value(L, "Generator",
+                 "Generator {}\n"
+                 "A source of random numbers: the `generator` argument of operators, and the `rng` "
+                 "argument of loss_fn.");
   register_functions(
       L, "Generator:",
-      {{"seed", seed, "seed(self) -> integer\nWhat it was made from: all there is of a new one."},
+      {{"seed", seed,
+        "seed(self) -> integer\n"
+        "Returns the seed, which determines a new generator completely."},
        {"split", split,
         "split(self, n) -> list of Generators\n"
-        "n new ones, independent of each other and of this one. They depend on its seed and n "
-        "alone, not on what was drawn. For generators of redco, as are the methods below."},
+        "Returns n new generators, independent of each other and of this one. They depend only "
+        "on its seed and n, not on earlier draws. Like the methods below, it works only for "
+        "generators of redco."},
        {"fold_in", fold_in,
         "fold_in(self, number) -> Generator\n"
-        "A new one for a number, such as a layer's, by its seed and the number alone."},
+        "Returns a new generator for a number, for example that of a layer. It depends only on "
+        "the seed and the number."},
        {"state", state,
-        "state(self) -> integer, integer\nIts seed and the draws so far: all there is to save."},
-       {"set_state", set_state, "set_state(self, seed, draws)\nPuts back what `state` returned."}});
+        "state(self) -> integer, integer\n"
+        "Returns the seed and the number of draws so far, the complete state."},
+       {"set_state", set_state,
+        "set_state(self, seed, draws)\n"
+        "Restores a state that `state` returned."}});
   lua_setfield(L, -2, "__index");
   lua_rawseti(L, LUA_REGISTRYINDEX, slot_generator_metatable);
 }
@@ -155,10 +162,11 @@ void add_generators(lua_State* L) {
       L, "torch.",
       {{"Generator", generator,
         "Generator(seed) -> Generator\n"
-        "PyTorch's source of random numbers on the CPU, for the `generator` argument of operators. "
-        "Its numbers depend on the order in which elements are drawn: see `redco.Rng`."},
+        "PyTorch's CPU generator, for the `generator` argument of operators. Its numbers depend "
+        "on the order in which elements are drawn; those of `redco.Rng` do not."},
        {"manual_seed", manual_seed,
-        "manual_seed(seed)\nSeeds the default source of random numbers of every device."}});
+        "manual_seed(seed)\n"
+        "Seeds the default generator of every device."}});
 }
 
 void add_rng(lua_State* L) {
@@ -166,13 +174,14 @@ void add_rng(lua_State* L) {
       L, "redco.",
       {{"Rng", rng,
         "Rng(seed) -> Generator\n"
-        "A source of random numbers whose n-th draw depends on the seed, n and each element's "
-        "place in its tensor alone: the same on a GPU, and however the tensor is split among "
-        "devices. For the `generator` argument of operators."},
+        "Returns a source of random numbers for the `generator` argument of operators. Its n-th "
+        "draw depends only on the seed, n and the position of each element in its tensor: the "
+        "numbers are the same on a GPU, and however the tensor is sharded."},
        {"with_rng", with_rng,
         "with_rng(rng, f, ...) -> what f returns\n"
-        "Calls f(...); in it operators that are given no generator, dropout included, draw from "
-        "`rng`. A loss_fn and a pred_fn are called so with theirs."}});
+        "Calls f(...) with `rng` as the default source of random numbers: operators that are "
+        "called without a generator, such as dropout, draw from it. A Trainer calls loss_fn, "
+        "and a Predictor pred_fn, this way."}});
 }
 
 }  // namespace redco::lua

@@ -19,12 +19,12 @@ namespace lua {
 
 namespace {
 
-// What a userdata of a registered class holds; its metatable says which class that is.
+// The contents of a userdata of a registered class; its metatable identifies the class.
 using Object = std::shared_ptr<void>;
 
-// A member as Lua calls it: the only upvalue.
+// A bound member, the only upvalue of its Lua function.
 struct Bound {
-  std::string name;  // as errors have it: "Camera:shoot"
+  std::string name;  // for errors: "Camera:shoot"
   host::Function function;
   bool has_self;
 };
@@ -42,7 +42,7 @@ int destroy(lua_State* L) {
   return 0;
 }
 
-// Sets it in the table on top of the stack.
+// Sets a bound member in the table on top of the stack.
 void set_bound(lua_State* L, const std::string& key, Bound bound) {
   lua_pushlstring(L, key.data(), key.size());
   lua_newtable(L);
@@ -128,7 +128,7 @@ constexpr const char* tables[] = {"", "methods", "getters", "setters"};  // by h
 }  // namespace
 
 void rethrow_known(const std::string& function) {
-  // Errors of LuaJIT are exceptions of no C++ type; they must pass.
+  // Errors of LuaJIT are exceptions without a C++ type; they must propagate.
   if (abi::__cxa_current_exception_type() == nullptr) throw;
   try {
     throw;
@@ -212,7 +212,7 @@ std::string HostCall::where(int index) const {
 void HostCall::expect_arguments(int n) const {
   int own = has_self_ ? 1 : 0;
   int given = lua_gettop(L_);
-  if (given <= n) return;  // one that is missing is told by its type
+  if (given <= n) return;  // a missing argument raises a type error
   fail(function_, " takes ", n - own, n - own == 1 ? " argument" : " arguments", ", not ",
        given - own);
 }

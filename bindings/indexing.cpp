@@ -83,7 +83,7 @@ std::vector<TensorIndex> check_indices(lua_State* L, int index) {
 
 bool is_mask(const at::Tensor& index) { return index.scalar_type() == c10::kBool; }
 
-// How many of the tensor's dimensions an entry takes.
+// Returns the number of dimensions that an entry indexes.
 int64_t n_dims(const TensorIndex& entry) {
   if (entry.is_integer() || entry.is_slice()) return 1;
   if (entry.is_tensor()) return is_mask(entry.tensor()) ? entry.tensor().dim() : 1;
@@ -124,7 +124,7 @@ void check_fit(const at::Tensor& self, const std::vector<TensorIndex>& indices) 
   }
 }
 
-// Runs `function`; an error of LibTorch gets the tensor that is indexed.
+// Runs `function`. Adds the indexed tensor to errors of LibTorch.
 template <class Function>
 auto with_context(const at::Tensor& self, Function function) {
   try {

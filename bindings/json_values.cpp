@@ -14,9 +14,9 @@ namespace redco::lua {
 
 namespace {
 
-// Fields of the metatable: the list of keys in their order, and a set of those that are null. A key
-// that was removed stays in the list, and one that was added again is there twice: the last place
-// counts. A list that is empty or has nulls has its length in place of the keys.
+// Fields of the metatable: the list of keys in order, and the set of keys that are null. A removed
+// key stays in the list, and a key that was added again occurs twice: the last position counts. A
+// list that is empty or has nulls has its length instead of the keys.
 constexpr const char* keys_field = "__keys";
 constexpr const char* nulls_field = "__nulls";
 // The metamethod in the registry: one function object, which copies for workers find by identity.
@@ -32,7 +32,7 @@ std::string string_at(lua_State* L, int index) {
   return {bytes, size};
 }
 
-// Pushes the field of the metatable of the table at `index`, nil where there is none.
+// Pushes the field of the metatable of the table at `index`, nil if there is none.
 void push_meta(lua_State* L, int index, const char* field) {
   if (!lua_getmetatable(L, index)) {
     lua_pushnil(L);
@@ -43,7 +43,7 @@ void push_meta(lua_State* L, int index, const char* field) {
   lua_remove(L, -2);
 }
 
-// table, key, value: what Lua calls for a key that the table lacks.
+// __newindex(table, key, value)
 int ordered_newindex(lua_State* L) {
   lua_settop(L, 3);
   if (lua_type(L, 2) == LUA_TSTRING) {
@@ -69,7 +69,7 @@ int ordered_newindex(lua_State* L) {
   return 0;
 }
 
-// The metatable of the table on top of the stack: with the list of keys that is pushed by `push`.
+// Sets the metatable of the table on top of the stack; `push` pushes the list of keys.
 template <class Push>
 void set_order(lua_State* L, Push push_keys) {
   lua_createtable(L, 0, 2);
@@ -80,7 +80,7 @@ void set_order(lua_State* L, Push push_keys) {
   lua_setmetatable(L, -2);
 }
 
-// The key of the table on top of the stack is null from now on.
+// Marks a key of the table on top of the stack as null.
 void set_null(lua_State* L, const std::string& key) {
   lua_getmetatable(L, -1);
   lua_getfield(L, -1, nulls_field);
@@ -101,7 +101,8 @@ struct Key {
   bool is_null;
 };
 
-// The keys of a table of named entries, in order. Error for keys that are no strings.
+// Returns the keys of a table of named entries, in order. Raises an error for keys that are not
+// strings.
 std::vector<Key> keys_of(lua_State* L, int table, const std::string& where) {
   std::vector<std::string> names;
   for (lua_pushnil(L); lua_next(L, table); lua_pop(L, 1)) {
@@ -143,7 +144,8 @@ std::string join(const std::string& path, const std::string& key) {
   return path.empty() ? key : path + "." + key;
 }
 
-// How many entries the list at `table` has; `is_list` gets whether nulls count among them.
+// Returns the number of entries of the list at `table`; sets `is_list` to whether nulls are
+// counted.
 size_t length_of(lua_State* L, int table, bool& is_list) {
   push_meta(L, table, keys_field);
   is_list = lua_isnumber(L, -1) != 0;

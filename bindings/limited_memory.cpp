@@ -15,7 +15,8 @@ namespace {
 
 thread_local TensorMemory* current = nullptr;
 
-// What was allocated before it, and what other threads allocate, is the first allocator's alone.
+// Counts the allocations of threads with a TensorMemory. Earlier allocations, and those of other
+// threads, belong to the first allocator.
 class LimitedAllocator : public c10::Allocator {
  public:
   explicit LimitedAllocator(c10::Allocator* inner) : inner_(inner) {}
@@ -45,7 +46,7 @@ class LimitedAllocator : public c10::Allocator {
 
   static LimitedAllocator& installed() {
     static auto* allocator = [] {
-      auto* made = new LimitedAllocator(c10::GetCPUAllocator());  // what it gave outlives all
+      auto* made = new LimitedAllocator(c10::GetCPUAllocator());  // its allocations outlive all
       c10::SetCPUAllocator(made, /*priority=*/255);
       return made;
     }();

@@ -1,5 +1,5 @@
-// What LibTorch's kernels for CPUs take at its word, operator by operator: tests/bindings/
-// operator_fuzz finds such calls. Kernels for GPUs look at indices themselves.
+// Checks of arguments that LibTorch's CPU kernels do not check themselves, operator by operator.
+// tests/bindings/operator_fuzz finds such calls. GPU kernels check indices themselves.
 #include "operator_checks.h"
 
 #include <redco/error.h>
@@ -25,20 +25,20 @@ namespace redco::lua {
 
 namespace {
 
-// The arguments of a call by their names.
+// The arguments of a call, by name.
 class Call {
  public:
   Call(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments)
       : schema_(schema), arguments_(arguments) {}
 
-  // None where the operator, or this overload of it, has no such argument.
+  // Returns None if this overload of the operator has no such argument.
   const c10::IValue& at(std::string_view name) const {
     static const c10::IValue none;
     for (size_t i = 0; i < arguments_.size(); ++i)
       if (schema_.arguments()[i].name() == name) return arguments_[i];
     return none;
   }
-  // Undefined where it is no tensor or was not given.
+  // Returns an undefined tensor if the argument is missing or not a tensor.
   at::Tensor tensor(std::string_view name) const {
     const c10::IValue& value = at(name);
     return value.isTensor() ? value.toTensor() : at::Tensor();
@@ -63,7 +63,7 @@ class Call {
   c10::ArrayRef<c10::IValue> arguments_;
 };
 
-// The elements, where they can be looked at: in plain memory of the CPU. All of a batch of vmap.
+// Returns the elements if they can be read: in plain CPU memory. Includes all of a vmap batch.
 std::optional<at::Tensor> elements(at::Tensor tensor) {
   while (tensor.defined()) {
     if (auto* batched = at::functorch::maybeGetBatchedImpl(tensor))
@@ -79,7 +79,7 @@ std::optional<at::Tensor> elements(at::Tensor tensor) {
   return plain ? std::optional(tensor.detach()) : std::nullopt;
 }
 
-// Every element is from `least` to `limit` - 1. What is no integer the kernel refuses.
+// Checks that every element is from `least` to `limit` - 1. The kernel refuses non-integers.
 void within(const Call& call, const char* name, int64_t least, int64_t limit) {
   auto tensor = elements(call.tensor(name));
   if (!tensor || !at::isIntegralType(tensor->scalar_type(), false)) return;
@@ -109,7 +109,7 @@ int64_t product(at::IntArrayRef sizes) {
   return result;
 }
 
-// The indices of a pooling, each a place among the last `dims` dimensions of `self`.
+// Checks the indices of a pooling, each a position in the last `dims` dimensions of `self`.
 template <int dims>
 void pooled_indices(const Call& call) {
   at::Tensor self = call.tensor("self");
@@ -127,7 +127,7 @@ void pooled_indices(const Call& call) {
   within(call, "indices", 0, product(self.sizes().slice(size_t(self.dim() - dims))));
 }
 
-// Class numbers, and lengths that say where they lie.
+// Checks the class numbers, and the lengths that locate them.
 void ctc_loss(const Call& call) {
   at::Tensor log_probs = call.tensor("log_probs"), targets = call.tensor("targets");
   if (!log_probs.defined() || !targets.defined() || log_probs.dim() < 1) return;
@@ -136,7 +136,7 @@ void ctc_loss(const Call& call) {
   int64_t blank = call.integer("blank", 0);
   call.require(blank >= 0 && blank < n_classes, "blank: expected 0 to ", n_classes - 1, ", got ",
                blank);
-  // A target that is padded may hold anything behind its length, where nobody looks.
+  // A padded target may hold anything beyond its length, which is not read.
   auto values = elements(targets);
   if (!values || !at::isIntegralType(values->scalar_type(), false)) return;
   std::vector<int64_t> lengths = call.integers("target_lengths");
@@ -152,7 +152,7 @@ void ctc_loss(const Call& call) {
                  "target_lengths: ", lengths, " are more than the ", targets.numel(), " targets");
     total += targets.dim() == 1 ? length : 0;
   }
-  // Of a batch of vmap the rows are not told apart.
+  // The rows of a vmap batch cannot be distinguished.
   if (targets.dim() != 2 || values->dim() != 2 ||
       targets.size(0) != static_cast<int64_t>(lengths.size())) {
     within(call, "targets", 0, n_classes);
@@ -170,7 +170,7 @@ void ctc_loss(const Call& call) {
   }
 }
 
-// Statistics and weights have an element for each channel.
+// Checks that statistics and weights have an element for each channel.
 void batch_norm(const Call& call) {
   at::Tensor input = call.tensor("input");
   if (!input.defined()) return;
@@ -285,7 +285,7 @@ void lu_pivots(const Call& call) {
   same_sizes(call, "LU_pivots", expected);
 }
 
-// LAPACK's search for eigenvalues runs astray on NaN.
+// LAPACK's eigenvalue iteration does not end properly on NaN.
 void finite(const Call& call) {
   at::Tensor self = call.tensor("self").defined() ? call.tensor("self") : call.tensor("input");
   if (auto values = elements(self))
@@ -334,7 +334,7 @@ void sparse_compressed(const Call& call) {
 void attention(const Call& call) {
   at::Tensor query = call.tensor("query"), key = call.tensor("key"), value = call.tensor("value");
   if (!query.defined() || !key.defined() || !value.defined()) return;
-  if (query.dim() < 2 || key.dim() < 2 || value.dim() < 2) return;  // refused by itself
+  if (query.dim() < 2 || key.dim() < 2 || value.dim() < 2) return;  // the operator refuses it
   call.require(key.size(-2) == value.size(-2), "key and value: expected the same length, got ",
                key.sizes(), " and ", value.sizes());
   for (const at::Tensor& tensor : {query, key, value})
@@ -343,7 +343,8 @@ void attention(const Call& call) {
                  key.sizes(), " and ", value.sizes());
 }
 
-// The weights of each layer and direction: [gates x hidden, input], [gates x hidden, hidden], ...
+// Checks the weights of each layer and direction: [gates x hidden, input], [gates x hidden,
+// hidden], ...
 template <int gates>
 void recurrent(const Call& call) {
   at::Tensor input = call.tensor("input");
@@ -360,7 +361,7 @@ void recurrent(const Call& call) {
   size_t n_each = has_biases ? 4 : 2;
   bool projected = weights.size() > 0 && n_each > 0 && weights.size() % (n_each + 1) == 0 &&
                    weights.size() % n_each != 0;
-  if (projected) return;  // takes the general way, which looks at every product
+  if (projected) return;  // takes the general path, which checks every product
   call.require(n_layers > 0 && n_layers < (int64_t{1} << 20) &&
                    weights.size() == n_each * static_cast<size_t>(n_layers * (both_ways ? 2 : 1)),
                "params: expected ", n_each, " for each layer and direction, got ", weights.size());
@@ -378,7 +379,7 @@ void matrix_power(const Call& call) {
   call.require(call.integer("n", 0) != std::numeric_limits<int64_t>::min(), "n: out of range");
 }
 
-// It makes a tensor for each of `r` places.
+// The operator makes a tensor for each of the `r` positions.
 void combinations(const Call& call) {
   call.require(call.integer("r", 2) <= 64, "r: expected at most 64, got ", call.integer("r", 2));
 }
@@ -415,8 +416,8 @@ constexpr Entry table[] = {
     {"combinations", combinations},
 };
 
-// What changes which memory a tensor stands for; weights packed by functions that Lua does not
-// have; kernels behind other operators, for which those check; dimensions by name.
+// Operators that change the storage of a tensor; that take weights packed by functions that Lua
+// does not have; inner kernels, whose arguments their outer operators check; dimensions by name.
 constexpr const char* withheld =
     "set_ set_data quantized_lstm_cell quantized_gru_cell quantized_rnn_relu_cell "
     "quantized_rnn_tanh_cell fbgemm_linear_int8_weight fbgemm_linear_int8_weight_fp32_activation "

@@ -17,10 +17,10 @@ using Arguments = c10::ArrayRef<c10::IValue>;
 
 constexpr double steps_of_call = 20;
 constexpr double elements_per_step = 16;
-// What a product does with two numbers is a sixteenth of what others do with one.
+// One multiplication of a product costs a sixteenth of the work of other operators per element.
 constexpr double multiplications_per_element = 16;
 
-// The formulas come before the operator looks at its arguments: they may be of any kind and size.
+// The formulas run before the operator checks its arguments, so these may have any type and size.
 
 double numel(const c10::IValue& value) {
   if (value.isTensor()) {
@@ -40,8 +40,8 @@ double all_elements(Arguments arguments) {
   return sum;
 }
 
-// The size of dimension `dim` of argument `i`, from the last for negative ones; 1 where there is
-// none.
+// Returns the size of dimension `dim` of argument `i`, or 1 if there is none. A negative `dim`
+// counts from the last.
 double size(Arguments arguments, size_t i, int64_t dim) {
   if (i >= arguments.size() || !arguments[i].isTensor()) return 1;
   const at::Tensor& tensor = arguments[i].toTensor();
@@ -55,7 +55,7 @@ bool is_vector(Arguments arguments, size_t i) {
          arguments[i].toTensor().dim() < 2;
 }
 
-// The product of a list of integers; `least` stands for what is less.
+// Returns the product of a list of integers, each at least `least`.
 double product(Arguments arguments, size_t i, int64_t least = 1) {
   if (i >= arguments.size() || !arguments[i].isIntList()) return 1;
   double result = 1;
@@ -71,8 +71,8 @@ double matrix_product(Arguments arguments) {
   return all_elements(arguments) + numel(arguments[first]) * columns / multiplications_per_element;
 }
 
-// (input, weight, ...): each element of the weight meets no more than each place of the input, or
-// of the output where padding makes that one larger.
+// (input, weight, ...): each element of the weight is multiplied at most once for each position of
+// the input, or of the output if padding makes that one larger.
 template <size_t input, size_t padding>
 double convolution(Arguments arguments) {
   double channels = std::max(1.0, size(arguments, input, 1));
@@ -94,7 +94,7 @@ double attention(Arguments arguments) {
          numel(arguments[first]) * size(arguments, first + 1, -2) * 4 / multiplications_per_element;
 }
 
-// Decompositions of matrices: each of their elements meets a row, several times.
+// Matrix decompositions: each element is combined with a row, several times.
 double decomposition(Arguments arguments) {
   double sum = 0;
   for (size_t i = 0; i < arguments.size(); ++i)
@@ -126,7 +126,7 @@ double each_takes(Arguments arguments) {
   return times * all_elements(arguments);
 }
 
-// The first argument is looked up at some places alone.
+// Only some elements of the first argument are read.
 double by_index(Arguments arguments) { return all_elements(arguments.slice(1)); }
 
 double isin(Arguments arguments) {

@@ -171,14 +171,14 @@ std::optional<bool> read_named(lua_State* L, const Operator& op, int index, Argu
   return requires_grad;
 }
 
-// What the list of allowed operators does not hold for.
+// Raises an error for arguments that are not allowed even for allowed operators.
 void check_restricted(const Operator& op, const Choice& choice) {
   const auto& parameters = choice.overload->parameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
     bool is_given = choice.binding.slots[i] != Binding::use_default;
     require(!is_given || !(parameters[i].is_out || parameters[i].kind == ArgKind::layout), "torch.",
             op.name, ": the argument '", parameters[i].name,
-            "' is not there in a restricted engine");
+            "' is not available in a restricted engine");
   }
 }
 
@@ -207,7 +207,7 @@ const Operator* find_operator(const std::string& name) {
       op->overloads.emplace_back(*handle);
   op->is_factory = std::any_of(op->overloads.begin(), op->overloads.end(),
                                [](const Overload& overload) { return overload.is_factory(); });
-  // Where two overloads fit equally well the one with fewer parameters is meant.
+  // If two overloads fit equally well, the one with fewer parameters is chosen.
   std::stable_sort(op->overloads.begin(), op->overloads.end(), [](const auto& a, const auto& b) {
     return a.parameters().size() < b.parameters().size();
   });
@@ -219,9 +219,10 @@ const std::vector<std::string>& operator_names() { return table().sorted; }
 bool push_operator(lua_State* L, const std::string& name, bool is_method) {
   const Operator* op = find_operator(name);
   if (op == nullptr) return false;
-  require(!context(L).is_restricted || is_allowed(name), is_method ? "Tensor:" : "torch.", name,
-          " is not there in a restricted engine: its kernels trust their arguments, or it reaches "
-          "beyond tensors");
+  require(
+      !context(L).is_restricted || is_allowed(name), is_method ? "Tensor:" : "torch.", name,
+      " is not available in a restricted engine: its kernels trust their arguments, or it reaches "
+      "beyond tensors");
   lua_pushlightuserdata(L, const_cast<Operator*>(op));
   lua_pushcclosure(L, is_method ? operator_function<true> : operator_function<false>, 1);
   return true;
@@ -251,7 +252,7 @@ int call_operator(lua_State* L, const Operator& op, bool is_method) {
 
   Choice best = choose(L, op, arguments);
   if (best.overload == nullptr && n_args > 0 && is_empty_table(L, n_args)) {
-    // No list of nothing, but named arguments of which none is given.
+    // An empty table at the end means no named arguments, not an empty list.
     --arguments.n_positional;
     best = choose(L, op, arguments);
   }

@@ -220,61 +220,69 @@ Schedule check_schedule_argument(NamedArguments& args, const char* name) {
 }
 
 int open_optim(lua_State* L) {
-  make_object_type<LuaOptimizer>(L, "Optimizer {}\nHow gradients change parameters, for a Trainer.",
+  make_object_type<LuaOptimizer>(L,
+                                 "Optimizer {}\n"
+                                 "Turns gradients into updates of parameters, for a Trainer.",
                                  {});
   make_object_type<LuaSchedule>(
-      L, "Schedule {}\nA number for each step, inside the function that a script has.", {});
+      L,
+      "Schedule {}\n"
+      "A function of the step that returns a number, such as the learning rate.",
+      {});
   lua_newtable(L);
   register_value(
       L, "redco.optim",
       "redco.optim\n"
-      "Optimizers and schedules of the learning rate. Optimizers have the names and defaults "
-      "of torch.optim, and are chained as in Optax.");
+      "Optimizers and learning rate schedules. Optimizers have the names and defaults of "
+      "torch.optim; `chain` combines them as in Optax.");
   register_functions(
       L, "redco.optim.",
       {{"adamw", lua_adamw,
         "adamw{learning_rate, betas = {0.9, 0.999}, eps = 1e-8, weight_decay = 0.01, mask: "
-        "function} -> "
-        "Optimizer\n"
+        "function} -> Optimizer\n"
         "Adam with decoupled weight decay (arXiv 1711.05101). `learning_rate` is a number or a "
-        "function of the step. `mask(name, param)` says which parameters decay; without it, all."},
+        "function of the step. `mask(name, param)` returns whether a parameter decays; by "
+        "default all do."},
        {"adam", lua_adam,
-        "adam{learning_rate, betas = {0.9, 0.999}, eps = 1e-8, weight_decay = 0, mask: function} "
-        "-> "
-        "Optimizer\n"
-        "Adam (arXiv 1412.6980); weight decay is added to the gradient, as in torch.optim.Adam."},
+        "adam{learning_rate, betas = {0.9, 0.999}, eps = 1e-8, weight_decay = 0, mask: "
+        "function} -> Optimizer\n"
+        "Adam (arXiv 1412.6980). Weight decay is added to the gradient, as in torch.optim.Adam."},
        {"sgd", lua_sgd,
-        "sgd{learning_rate, momentum = 0, dampening = 0, nesterov = false, weight_decay = 0, mask: "
-        "function} "
-        "-> Optimizer\nStochastic gradient descent as torch.optim.SGD."},
-       {"lion", lua_lion,
-        "lion{learning_rate, betas = {0.9, 0.99}, weight_decay = 0, mask: function} -> Optimizer\n"
-        "Lion (arXiv 2302.06675): steps by the sign of the momentum."},
-       {"adafactor", lua_adafactor,
-        "adafactor{learning_rate, beta2_decay = -0.8, eps1, eps2 = 1e-3, d = 1, weight_decay = 0, "
+        "sgd{learning_rate, momentum = 0, dampening = 0, nesterov = false, weight_decay = 0, "
         "mask: function} -> Optimizer\n"
-        "Adafactor (arXiv 1804.04235) as torch.optim.Adafactor: factored second moments, no first "
-        "moment."},
+        "Stochastic gradient descent, as torch.optim.SGD."},
+       {"lion", lua_lion,
+        "lion{learning_rate, betas = {0.9, 0.99}, weight_decay = 0, mask: function} -> "
+        "Optimizer\n"
+        "Lion (arXiv 2302.06675): updates by the sign of the momentum."},
+       {"adafactor", lua_adafactor,
+        "adafactor{learning_rate, beta2_decay = -0.8, eps1, eps2 = 1e-3, d = 1, weight_decay = "
+        "0, mask: function} -> Optimizer\n"
+        "Adafactor (arXiv 1804.04235), as torch.optim.Adafactor: factored second moments, no "
+        "first moment."},
        {"chain", lua_chain,
         "chain{first: Optimizer, second, ...} -> Optimizer\n"
-        "One after the other: any that change gradients, then one that updates parameters."},
+        "Applies optimizers in order: any number that change gradients, then one that updates "
+        "parameters."},
        {"clip_by_global_norm", lua_clip,
         "clip_by_global_norm(max_norm) -> Optimizer\n"
-        "Scales all gradients by max_norm / norm where their common 2-norm is larger. For "
+        "Scales all gradients by max_norm / norm if their global 2-norm exceeds max_norm. For "
         "`chain`."},
        {"freeze", lua_freeze,
         "freeze(optimizer, frozen) -> Optimizer\n"
-        "The optimizer without the parameters for which frozen(name) holds: they get no gradient, "
-        "no state and no update. `name` is the dotted path in the params tree."},
+        "Returns the optimizer without the parameters for which frozen(name) is true: these get "
+        "no gradient, no optimizer state and no update. `name` is the dotted path in the params "
+        "tree."},
        {"linear_schedule", warmup_schedule<linear_schedule>,
-        "linear_schedule{init_value = 0, peak_value, end_value = 0, warmup_steps = 0, total_steps} "
-        "-> function(step) -> number\n"
-        "A straight line up to the peak at warmup_steps, then one to end_value at total_steps."},
+        "linear_schedule{init_value = 0, peak_value, end_value = 0, warmup_steps = 0, "
+        "total_steps} -> function(step) -> number\n"
+        "Rises linearly from init_value to peak_value at warmup_steps, then falls linearly to "
+        "end_value at total_steps."},
        {"cosine_schedule", warmup_schedule<cosine_schedule>,
-        "cosine_schedule{init_value = 0, peak_value, end_value = 0, warmup_steps = 0, total_steps} "
-        "-> function(step) -> number\n"
-        "A straight line up to the peak at warmup_steps, then half a cosine to end_value at "
-        "total_steps."}});
+        "cosine_schedule{init_value = 0, peak_value, end_value = 0, warmup_steps = 0, "
+        "total_steps} -> function(step) -> number\n"
+        "Rises linearly from init_value to peak_value at warmup_steps, then falls along half a "
+        "cosine to end_value at total_steps."}});
   return 1;
 }
 

@@ -1,4 +1,4 @@
-// redco.options: what a script can be told from outside.
+// redco.options: the options of a script, from the command line and files.
 #include <redco/options.h>
 
 #include "context.h"
@@ -40,7 +40,7 @@ Script script_of(lua_State* L) {
   });
 }
 
-// The script's own file of options, or that of its folder; "" where there is neither.
+// Returns the script's options file, or that of its folder; "" if there is neither.
 std::string file_beside(const std::filesystem::path& script) {
   if (script.empty()) return "";
   std::filesystem::path own = script, shared = script.parent_path() / "config.toml";

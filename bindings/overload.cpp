@@ -100,19 +100,19 @@ auto find_named(const Table& table, lua_State* L, int index) {
   return found == std::end(table) ? nullptr : found;
 }
 
-// Costs of conversions. A value that is just what the parameter says costs nothing.
+// Costs of conversions. A value of exactly the parameter's type costs nothing.
 constexpr int no_match = -1;
 constexpr int conversion = 1;
 
 int cost_of(lua_State* L, int index, ArgKind kind);
 
-// The elements of a list cost what the dearest of them costs.
+// The cost of a list is that of its most expensive element.
 int cost_of_list(lua_State* L, int index, ArgKind element) {
   if (lua_type(L, index) != LUA_TTABLE) return no_match;
   int length = static_cast<int>(lua_objlen(L, index));
   if (length == 0) {
     lua_pushnil(L);
-    if (lua_next(L, index) != 0) {  // named entries: no list
+    if (lua_next(L, index) != 0) {  // named entries: not a list
       lua_pop(L, 2);
       return no_match;
     }
@@ -195,8 +195,8 @@ double read_number(lua_State* L, int index) {
   return lua_tonumber(L, index);
 }
 
-// The elements of the list at `index`, or of the `n_gathered` stack slots from it on. One value
-// stands for `size` of it.
+// Reads the elements of the list at `index`, or of the `n_gathered` stack slots from there. A
+// single value stands for `size` equal ones.
 template <class T, class Read>
 IValue read_list(lua_State* L, int index, int n_gathered, int size, Read read) {
   c10::List<T> list;
@@ -222,8 +222,9 @@ IValue read_list(lua_State* L, int index, int n_gathered, int size, Read read) {
   return list;
 }
 
-// Kernels of `int[2] stride` read two without looking; a list of one stands for two of the same, as
-// a bare number does, and where the default is an empty list that is allowed.
+// Checks the length of a list: kernels with `int[2] stride` read two elements without a check. A
+// list of one, or a number, stands for two equal elements. An empty list is allowed if it is the
+// default.
 void check_length(lua_State* L, int index, const Parameter& parameter, int n_gathered) {
   if (parameter.list_size < 2 || lua_type(L, index) != LUA_TTABLE) return;
   int length = n_gathered > 0 ? n_gathered : static_cast<int>(lua_objlen(L, index));
@@ -320,7 +321,8 @@ void push_value(lua_State* L, IValue value, bool fresh) {
   }
 }
 
-// The stack of a call: its memory is kept for the next one. A call inside a call has its own.
+// The argument stack of a call. Its memory is reused by the next call; a nested call has a separate
+// one.
 struct KeptStack {
   KeptStack() : stack(std::move(spare)) {}
   ~KeptStack() {
@@ -338,8 +340,8 @@ struct KeptStack {
 
 thread_local torch::jit::Stack KeptStack::spare;
 
-// The tensors that a call writes into. Where it ends with an error after it gave one of them new
-// sizes, and had no memory for these, that tensor would reach beyond its memory: it is left empty.
+// The tensors that a call writes to. If the call resizes one of them and then fails for lack of
+// memory, that tensor would exceed its storage, so it is made empty.
 class WrittenTensors {
  public:
   WrittenTensors(const std::vector<Parameter>& parameters, const torch::jit::Stack& stack) {
@@ -366,7 +368,7 @@ class WrittenTensors {
   std::vector<at::Tensor> tensors_;
 };
 
-// Factories for which a Lua number with an integral value is an integer, as PyTorch infers it.
+// Factories for which a Lua number with an integral value is an integer, as PyTorch would infer.
 bool counts_in_integers(const std::string& name) { return name == "aten::arange"; }
 
 // Overloads for dimensions by name: a name looks like any string in their schemas, and tensors with
@@ -386,7 +388,7 @@ std::string text_of(const c10::FunctionSchema& schema) {
 
 namespace {
 
-// Whether a call may give it other sizes.
+// Returns whether a call may resize this argument.
 bool is_resized(const c10::FunctionSchema& schema, const c10::Argument& argument) {
   return schema.name().find("resize") != std::string::npos && argument.alias_info() != nullptr &&
          argument.alias_info()->isWrite();
@@ -414,7 +416,7 @@ Overload::Overload(const c10::OperatorHandle& handle)
     if (argument.name() == "self") self = index;
     const auto& default_value = argument.default_value();
     bool has_default = default_value.has_value();
-    // `out` parameters have no default: an overload with them is chosen only when they are given.
+    // `out` parameters have no default: an overload with `out` is chosen only if `out` is given.
     if (kind == ArgKind::unsupported && !has_default && !optional) callable_ = false;
     if (!argument.kwarg_only()) positional_.push_back(index);
     parameters_.push_back({argument.name(), kind, optional, argument.kwarg_only(),
@@ -457,7 +459,7 @@ Binding Overload::bind(lua_State* L, const Arguments& arguments, bool gather) co
   if (given > n_positional && !gather) return binding;
   std::fill_n(binding.slots.begin(), parameters_.size(), Binding::use_default);
 
-  // Names first: they tell most overloads apart.
+  // Names first: they decide between most overloads.
   int cost = 0;
   for (int i = 0; i < arguments.n_named; ++i) {
     const NamedArgument& argument = arguments.named[static_cast<size_t>(i)];

@@ -1,5 +1,5 @@
-// Lua's patterns, as LuaJIT has them; the algorithm is that of Lua 5.1's lstrlib.c (MIT licence,
-// Copyright (C) 1994-2012 Lua.org, PUC-Rio).
+// Lua patterns, as in LuaJIT, with counted steps; the algorithm is that of Lua 5.1's lstrlib.c (MIT
+// licence, Copyright (C) 1994-2012 Lua.org, PUC-Rio).
 #include "patterns.h"
 
 #include "context.h"
@@ -17,7 +17,7 @@ namespace redco::lua {
 namespace {
 
 constexpr int max_captures = 32;
-constexpr int max_depth = 200;  // of matches within each other
+constexpr int max_depth = 200;  // of nested matches
 constexpr ptrdiff_t unfinished = -1, position = -2;
 
 class Matcher {
@@ -30,13 +30,13 @@ class Matcher {
         pattern_(pattern.data()),
         pattern_end_(pattern.data() + pattern.size()) {}
 
-  // Where a match that begins at `s` ends, or null.
+  // Returns the end of a match that begins at `s`, or null.
   const char* match_at(const char* s) {
     n_captures_ = depth_ = 0;
     return match(s, pattern_);
   }
 
-  // Pushes the captures of the last match; where there are none the whole of it, if there is one.
+  // Pushes the captures of the last match; without captures, the whole match, if there is one.
   int push_captures(const char* s, const char* e) {
     int n = n_captures_ == 0 && s != nullptr ? 1 : n_captures_;
     luaL_checkstack(L_, n, "too many captures");
@@ -64,7 +64,7 @@ class Matcher {
     ptrdiff_t length;
   };
 
-  // Some instructions of Lua take as long as one of these.
+  // Counts a step of a match as one Lua instruction: some instructions take as long.
   void count() {
     constexpr int64_t quantum = 1000;
     if (++n_counted_ % quantum == 0) take_steps(context_, quantum);
@@ -301,7 +301,7 @@ std::string_view check_text(lua_State* L, int index) {
   return {text, size};
 }
 
-// An empty anchor is no part of the pattern.
+// Removes the anchor from the pattern; returns whether there was one.
 bool take_anchor(std::string_view& pattern) {
   bool is_anchored = pattern.starts_with('^');
   if (is_anchored) pattern.remove_prefix(1);
@@ -346,7 +346,7 @@ int search(lua_State* L) {
   return 1;
 }
 
-// Upvalues: the subject, the pattern, where to go on.
+// Upvalues: the subject, the pattern, the position at which to continue.
 int next_match(lua_State* L) {
   std::string_view subject = check_text(L, lua_upvalueindex(1)),
                    pattern = check_text(L, lua_upvalueindex(2));
@@ -371,7 +371,7 @@ int gmatch(lua_State* L) {
   return 1;
 }
 
-// Pushes what a match from `s` to `e` is replaced by, argument 3 says how.
+// Pushes the replacement of a match from `s` to `e`, given argument 3.
 void push_replacement(lua_State* L, Matcher& matcher, const char* s, const char* e) {
   int type = lua_type(L, 3);
   if (type == LUA_TTABLE) {

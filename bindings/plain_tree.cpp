@@ -10,7 +10,7 @@ namespace redco::lua {
 
 namespace {
 
-// What `tostring` says; the value is on top of the stack.
+// Returns `tostring` of the value on top of the stack.
 std::string text_of_top(lua_State* L) {
   lua_getglobal(L, "tostring");
   lua_pushvalue(L, -2);

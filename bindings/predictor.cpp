@@ -74,7 +74,7 @@ int predict(lua_State* L) {
   Tree params = args.required<Tree>("params");
   std::string desc = args.get<std::string>("desc", "Predicting");
   args.refuse({"params_replicated", "params_sharded"},
-              "parameters carry their layout here; leave it out");
+              "the parameters already have a placement; omit it");
   args.finish();
   std::vector<Tree> preds =
       self->predictor.predict(make_dataset(examples, self->collator), batch_size, params, desc);
@@ -98,22 +98,23 @@ void push_predictor(lua_State* L, const Collator& collator, const Ref& pred_fn,
 
 constexpr const char* predictor_text = R"text(Predictor{deployer, collate_fn, pred_fn, output_fn,
   collate = "global", params_sharding_rules, num_workers = 0, prefetch_factor = 2} -> Predictor
-Predicts from a list or a data set of examples, a batch at a time.
-  collate_fn: collate_fn(examples) makes a batch, a table of tensors; it, collate, num_workers,
-    prefetch_factor and params_sharding_rules are as a Trainer's
-  pred_fn: pred_fn(rng, params, batch) gives a batch's predictions, a tree of tensors; `rng` is as a
-    Trainer's
-  output_fn: output_fn(batch_preds) makes a list of them, one per example; without it every tensor
-    is split along its first dimension)text";
+Creates a Predictor, which predicts from a list or a data set of examples, one batch at a time.
+  collate_fn: collate_fn(examples) returns a batch, a table of tensors; collate_fn, collate,
+    num_workers, prefetch_factor and params_sharding_rules are as in Trainer
+  pred_fn: pred_fn(rng, params, batch) returns the predictions of a batch, a tree of tensors; `rng`
+    is as in Trainer
+  output_fn: output_fn(batch_preds) returns a list of them, one for each example; by default every
+    tensor is split along its first dimension)text";
 
 void add_predictor(lua_State* L) {
   make_object_type<LuaPredictor>(
-      L, "Predictor {}\nPredicts from examples, batch by batch.",
+      L,
+      "Predictor {}\n"
+      "Predicts from examples, batch by batch.",
       {{"predict", predict,
         "predict(self, {examples, per_device_batch_size, params, desc = \"Predicting\"}) -> list\n"
-        "One prediction per example, in their order; `examples` is a list or a data set. "
-        "Parameters that no Trainer has laid out over "
-        "the processes are laid out for this call."}});
+        "Returns one prediction for each example, in their order. `examples` is a list or a "
+        "data set. Parameters that no Trainer has sharded are sharded for this call."}});
   register_functions(L, "redco.", {{"Predictor", make, predictor_text}});
 }
 

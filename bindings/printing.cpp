@@ -36,8 +36,8 @@ std::string printed(const char* format, int digits, double value) {
   return buffer;
 }
 
-// How all elements of one tensor, or of its real or imaginary part, are written: PyTorch chooses
-// one form for them together.
+// The number format of all elements of a tensor, or of its real or imaginary part: PyTorch chooses
+// one format for all of them.
 class Format {
  public:
   explicit Format(const at::Tensor& shown) {
@@ -46,7 +46,7 @@ class Format {
       for (int64_t i = 0; i < flat.numel(); ++i) width_ = std::max(width_, text(flat[i]).size());
       return;
     }
-    std::vector<double> values;  // zeros, infinities and NaNs have no say
+    std::vector<double> values;  // without zeros, infinities and NaNs
     for (int64_t i = 0; i < flat.numel(); ++i) {
       double value = flat[i].item<double>();
       if (std::isfinite(value) && value != 0) values.push_back(value);
@@ -112,7 +112,7 @@ class ElementFormat {
   std::optional<Format> imaginary_;
 };
 
-// The corners of a large tensor, small enough to look at every element.
+// Returns the corners of a large tensor, so that few elements are read.
 at::Tensor corners(const at::Tensor& tensor) {
   at::Tensor result = tensor;
   for (int64_t dim = 0; dim < tensor.dim(); ++dim)
@@ -123,7 +123,7 @@ at::Tensor corners(const at::Tensor& tensor) {
   return result;
 }
 
-// One row; `cut` when its middle was taken out.
+// Formats one row; `cut` if its middle is elided.
 std::string row(const at::Tensor& tensor, bool cut, size_t indent, const ElementFormat& format) {
   std::vector<std::string> entries;
   for (int64_t i = 0; i < tensor.size(0); ++i) {
@@ -139,7 +139,7 @@ std::string row(const at::Tensor& tensor, bool cut, size_t indent, const Element
   return text + "]";
 }
 
-// `full_sizes` are those of the tensor before its middle was taken out.
+// `full_sizes` are those of the tensor before its middle was elided.
 std::string layout(const at::Tensor& tensor, at::IntArrayRef full_sizes, size_t indent,
                    const ElementFormat& format) {
   if (tensor.dim() == 0) return format.text(tensor);
@@ -178,7 +178,7 @@ std::string dtype_text(const at::Tensor& tensor) {
   return std::string("dtype=torch.") + dtype_name(tensor.scalar_type());
 }
 
-// The elements of a float32, an int64, a boolean or a complex64 tell their type by their look.
+// Elements of float32, int64, bool and complex64 show their type, so it is not printed.
 bool is_evident(c10::ScalarType dtype) {
   return dtype == c10::kFloat || dtype == c10::kLong || dtype == c10::kBool ||
          dtype == c10::kComplexFloat;
@@ -202,11 +202,11 @@ std::string history_text(const at::Tensor& tensor) {
   return tensor.requires_grad() ? "requires_grad=True" : "";
 }
 
-// The text, with a suffix on a new line where it would pass the end of the last one.
+// Appends suffixes to the text; a suffix that would exceed the line width goes on a new line.
 std::string with_suffixes(std::string text, const std::vector<std::string>& suffixes, size_t indent,
                           bool new_line) {
   size_t line_end = text.rfind('\n');
-  // As PyTorch counts, whose columns are one too many in the first line and two in others.
+  // PyTorch's count, which is one column too many in the first line and two in others.
   size_t column = line_end == std::string::npos ? text.size() + 2 : text.size() - line_end + 1;
   for (const std::string& suffix : suffixes) {
     if (suffix.empty()) continue;
@@ -222,7 +222,7 @@ std::string with_suffixes(std::string text, const std::vector<std::string>& suff
   return text + ")";
 }
 
-// A tensor around another one: what is said of it, and the one underneath.
+// Formats a tensor that wraps another one: its properties, then the inner tensor.
 std::string wrapped_text(const std::string& kind, const std::string& properties,
                          const at::Tensor& value) {
   std::string inner = format_tensor(value);
@@ -231,7 +231,7 @@ std::string wrapped_text(const std::string& kind, const std::string& properties,
   return kind + "(" + properties + "=\n    " + inner + "\n)";
 }
 
-// Of the parts only that of this process: to print a tensor takes no other process.
+// Shows only the part of this process, so that printing needs no other process.
 std::string sharded_text(const at::Tensor& tensor) {
   Placements placements = placements_of(tensor);
   std::string history = history_text(tensor);

@@ -13,7 +13,7 @@ struct Prompt::Impl {
   Engine& engine;
   lua::Ref session;
 
-  // Leaves on the stack what the method of the session returns.
+  // Calls a method of the session and leaves its results on the stack.
   template <class... Args>
   void call(lua_State* L, const char* method, int n_results, const Args&... args) {
     session.push();
@@ -97,7 +97,7 @@ Prompt::Answer Prompt::run(const std::string& chunk) {
       answer = {text_field(L, "text"), text_field(L, "message"), text_field(L, "traceback"),
                 text_field(L, "hint")};
     });
-  } catch (const ScriptError& error) {  // while the values were written
+  } catch (const ScriptError& error) {  // while formatting the values
     if (error.kind() == ScriptError::Kind::stopped) throw;
     answer.message = error.what();
   }

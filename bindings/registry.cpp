@@ -91,14 +91,14 @@ int open_registry(lua_State* L) {
       L, "redco.registry.",
       {{"define", define,
         "define(full_name, text, value = nil) -> value\n"
-        "Keeps the help text of a function, class or module and returns the value. Values "
-        "that each object has anew may come later, with the same name."},
+        "Registers the help text of a function, class or module and returns the value. Values "
+        "that are created for each object may be registered later, with the same name."},
        {"text", text,
         "text(name_or_value) -> text or nil, full_name\n"
-        "The help text of a registered function, by value or by full name."},
+        "Returns the help text of a registered function, by value or by full name."},
        {"names", names,
         "names() -> list of strings\n"
-        "The full names of all that is registered, sorted."}});
+        "Returns the full names of all registered values, sorted."}});
   return 1;
 }
 

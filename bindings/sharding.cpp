@@ -1,4 +1,4 @@
-// redco.shard, and the methods of tensors that tell how they lie over the processes.
+// redco.shard, and the methods of sharded tensors.
 #include "sharding.h"
 
 #include "arguments.h"
@@ -21,8 +21,8 @@ namespace {
 
 constexpr std::array<const char*, Mesh::n_dims> dim_names = {"dp", "mp"};
 
-// A dimension, "replicate", "partial" or {dim, block}; on top of the stack. Negative dimensions
-// count from the end of `n_dims`, where that is known.
+// Reads a placement on top of the stack: a dimension, "replicate", "partial" or {dim, block}.
+// Negative dimensions count from the end of `n_dims`, if that is known.
 Placement check_placement(lua_State* L, const std::string& what, std::optional<int64_t> n_dims) {
   auto shard = [&](int64_t dim, int64_t block) {
     if (n_dims && dim < 0) dim += *n_dims;
@@ -49,7 +49,7 @@ Placement check_placement(lua_State* L, const std::string& what, std::optional<i
        describe(L, index));
 }
 
-// The inverse, for a rule.
+// Pushes a placement in the form of a sharding rule.
 void push_rule_placement(lua_State* L, const Placement& placement) {
   if (!placement.is_sharded()) {
     lua_pushliteral(L, "replicate");
@@ -210,7 +210,7 @@ std::shared_ptr<const Mesh> current_mesh(lua_State* L) { return context(L).mesh.
 at::Tensor readable(const at::Tensor& tensor, const char* function) {
   if (!redco::is_sharded(tensor)) return tensor;
   require(placements_of(tensor) == Placements(), function, ": a Tensor ", described(tensor),
-          " lies over several processes: ", to_string(placements_of(tensor)),
+          " is sharded over several processes: ", to_string(placements_of(tensor)),
           "; call :full() on every process first, or :to_local() for the part of this one");
   return redco::to_local(tensor.detach());
 }
@@ -280,19 +280,20 @@ void add_sharding_methods(lua_State* L) {
       L, "Tensor:",
       {{"placement", placement,
         "placement(self) -> {dp, mp}\n"
-        "How the tensor lies over the data-parallel and the model-parallel processes: "
-        "\"replicate\", \"shard(0)\", \"partial(sum)\"."},
+        "Returns how the tensor is placed on the data-parallel and the model-parallel "
+        "processes: \"replicate\", \"shard(0)\", \"partial(sum)\"."},
        {"full", full,
         "full(self) -> Tensor\n"
-        "The whole of a sharded tensor as a plain one; every process must call it. Itself if it is "
-        "plain. Gradients flow through it."},
+        "Gathers a sharded tensor into a plain one; every process must call it. Returns a plain "
+        "tensor itself. Gradients flow through it."},
        {"to_local", to_local,
         "to_local(self) -> Tensor\n"
-        "This process' part of a sharded tensor as a plain one that shares its memory; itself if "
-        "it is plain. Of a tensor that is still a sum it is a copy of this process' term. Gradients "
-        "flow through it."},
+        "Returns this process' part of a sharded tensor as a plain tensor that shares its "
+        "memory; returns a plain tensor itself. For a partial tensor it returns a copy of this "
+        "process' term. Gradients flow through it."},
        {"is_sharded", is_sharded,
-        "is_sharded(self) -> boolean\nTrue for a tensor that is laid out over processes."}});
+        "is_sharded(self) -> boolean\n"
+        "Returns true for a tensor that is placed on several processes."}});
 }
 
 void add_sharding(lua_State* L) {
@@ -300,32 +301,36 @@ void add_sharding(lua_State* L) {
       L, "redco.",
       {{"shard", shard,
         "shard(tensor, {dp, mp}) -> Tensor\n"
-        "Lays out a tensor over the processes of the newest Deployer: each keeps a part of the one "
-        "that all hold, and the result counts as the whole. `dp` and `mp` are the dimension that "
-        "is split over data-parallel and model-parallel processes (from 0; negative ones from the "
-        "end), \"replicate\" (what is left out), \"partial\" (a sum of terms) or {dim = 1, block = "
-        "768} for blocks that are split each. A sharded tensor is moved, by every process "
-        "together. Gradients flow through it."},
+        "Shards a tensor over the processes of the newest Deployer. All processes pass the same "
+        "tensor and each keeps its part; the result stands for the whole tensor. `dp` and `mp` "
+        "are the dimension that is split over data-parallel and model-parallel processes (from "
+        "0; negative ones from the end), \"replicate\" (the default), \"partial\" (a sum of terms) "
+        "or {dim = 1, block = 768} for blocks that are each split. A sharded tensor is "
+        "redistributed; every process must call it. Gradients flow through it."},
        {"parameter", parameter,
         "parameter(sizes, {dtype = \"float32\"}) -> Tensor\n"
-        "An uninitialised tensor for a parameter, to be filled by redco.nn.init. Once a "
-        "Deployer has met other processes all share it evenly, so that none holds a whole model; "
-        "a Trainer lays it out. A generator gives it the same values on any number of them."},
+        "Returns an uninitialised tensor for a parameter; fill it with the functions of "
+        "redco.nn.init. After a Deployer has connected several processes, they share it evenly, "
+        "so none holds a whole model; a Trainer redistributes it. With a generator, it gets the "
+        "same values on any number of processes."},
        {"sharding_counters", counters,
         "sharding_counters() -> table\n"
-        "What sharding did on this process since the start.\n"
+        "Returns what sharding did on this process since the start.\n"
+        "\n"
         "`collectives.dp`, `.mp` and `.world` have, by kind (all_reduce, all_gather, "
         "reduce_scatter, all_to_all), a `count` and the `bytes` that this process sent.\n"
-        "`moves` is a list of what they were called for, with the same bytes in all: `what` (an "
-        "operator, \"aten::cumsum\", or a function), `line` of the script, `is_backward`, `group`, "
-        "`kind`, `calls`, `collectives`, `bytes`, and the `cause`: \"operator\" (its arguments "
-        "were brought to where it works), \"operator without rule\" (one that works on whole "
-        "tensors alone), \"within operator\" (sums of what parts gave), \"request\" (shard, "
-        "full), \"parameters\" (of zero), \"gradients\", \"checkpoint\" or \"other\". "
-        "`is_gather` is true where an operator had arguments gathered or split otherwise; "
-        "`advice` says then what to do. `gathered_bytes` is the sum of those.\n"
-        "`plans_made` and `plans_found` are calls of operators that were new and known. "
-        "Trainer:memory() returns the bytes held."}});
+        "\n"
+        "`moves` is a list of the reasons for the collectives, with the same bytes in total. An "
+        "entry has `what` (an operator, \"aten::cumsum\", or a function), `line` of the script, "
+        "`is_backward`, `group`, `kind`, `calls`, `collectives`, `bytes` and `cause`. The cause "
+        "is \"operator\" (its arguments were redistributed), \"operator without rule\" (one that "
+        "needs whole tensors), \"within operator\" (partial results were summed), \"request\" "
+        "(shard, full), \"parameters\" (of zero), \"gradients\", \"checkpoint\" or \"other\". "
+        "`is_gather` is true if arguments of an operator were gathered or split otherwise; "
+        "`advice` then says what to do. `gathered_bytes` is the sum of their bytes.\n"
+        "\n"
+        "`plans_made` and `plans_found` count the calls of operators that needed a new plan and "
+        "that found one. Trainer:memory() returns the bytes held."}});
 }
 
 }  // namespace redco::lua

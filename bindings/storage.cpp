@@ -63,20 +63,19 @@ void add_storage(lua_State* L) {
       L, "torch.",
       {{"save", save,
         "save(value, path)\n"
-        "Writes a tensor, or a tree of tensors, numbers, strings and booleans, as one safetensors "
-        "file. A file of that name is replaced once the new one is complete. Sharded tensors are "
-        "written whole, by the first process, and every process must call it."},
+        "Writes a tensor, or a tree of tensors, numbers, strings and booleans, as one "
+        "safetensors file. An existing file is replaced when the new one is complete. Sharded "
+        "tensors are written whole by the first process; every process must call it."},
        {"load", load,
         "load(path) -> value\n"
-        "What torch.save wrote. Any other safetensors file is a table of its tensors by their "
-        "names. The tensors are read from the disk where they are used: don't change the file "
-        "while "
-        "they are; write a new one and rename it. In redco-lua, using a tensor whose file was "
-        "shortened raises an error."},
+        "Reads a file that torch.save wrote. Any other safetensors file becomes a table of its "
+        "tensors by name. Tensors are memory-mapped and read on use, so do not change the file "
+        "meanwhile: write a new one and rename it. In redco-lua, using a tensor of a truncated "
+        "file raises an error."},
        {"frombuffer", frombuffer,
         "frombuffer(string, {dtype, count, offset = 0}) -> Tensor\n"
-        "A one-dimensional tensor of the bytes of a string, from `offset` on; `count` elements, or "
-        "all that are there. Bytes are in the machine's order."}});
+        "Returns a one-dimensional tensor of the bytes of a string, from `offset` on: `count` "
+        "elements, or all. Bytes are in the machine's order."}});
 }
 
 }  // namespace redco::lua

@@ -204,7 +204,7 @@ int detach(lua_State* L) {
   return 1;
 }
 
-// `reversed` takes the arguments the other way round: it serves where a number stands on the left.
+// `reversed` takes the arguments in reverse order; it is used if the left operand is a number.
 template <const char* name, const char* reversed>
 int arithmetic(lua_State* L) {
   static const Operator* const forward = find_operator(name);
@@ -243,7 +243,8 @@ int negate(lua_State* L) {
 }
 
 // Lua turns the result of a comparison into a boolean, so only single elements can be compared.
-// LuaJIT compares two tensors only: it refuses a tensor and a number before it looks for `__lt`.
+// LuaJIT compares only two tensors: for a tensor and a number it raises an error before it looks
+// for `__lt`.
 const at::Tensor& comparable(lua_State* L, int index, const char* sign) {
   at::Tensor* tensor = test_tensor(L, index);
   require(tensor != nullptr, "`", sign, "`: expected a Tensor, got ", described(L, index));
@@ -314,42 +315,71 @@ void add_tensor_methods(lua_State* L) {
       L, "Tensor:",
       {{"item", item,
         "item(self) -> number or boolean or int64\n"
-        "The only element. int64 values beyond 2^53 come as LuaJIT's 64-bit integers."},
+        "Returns the only element. int64 values beyond 2^53 become LuaJIT's 64-bit integers."},
        {"tolist", tolist,
         "tolist(self) -> nested tables\n"
-        "The elements; a number for a tensor with no dimensions. int64 values beyond 2^53 come as "
-        "LuaJIT's 64-bit integers."},
+        "Returns the elements; a number for a tensor without dimensions. int64 values beyond "
+        "2^53 become LuaJIT's 64-bit integers."},
        {"size", size,
-        "size(self, dim = nil) -> integer or list of integers\nThe size of a dimension (from 0); "
-        "without `dim` the shape."},
+        "size(self, dim = nil) -> integer or list of integers\n"
+        "Returns the size of a dimension (from 0); without `dim`, the shape."},
        {"stride", stride,
-        "stride(self, dim = nil) -> integer or list of integers\nThe stride of a dimension; "
-        "without `dim` a list of all."},
-       {"dim", dim, "dim(self) -> integer\nThe number of dimensions."},
-       {"numel", numel, "numel(self) -> integer\nThe number of elements."},
-       {"nbytes", nbytes, "nbytes(self) -> integer\nThe bytes of the elements."},
+        "stride(self, dim = nil) -> integer or list of integers\n"
+        "Returns the stride of a dimension; without `dim`, a list of all strides."},
+       {"dim", dim,
+        "dim(self) -> integer\n"
+        "Returns the number of dimensions."},
+       {"numel", numel,
+        "numel(self) -> integer\n"
+        "Returns the number of elements."},
+       {"nbytes", nbytes,
+        "nbytes(self) -> integer\n"
+        "Returns the number of bytes of the elements."},
        {"is_contiguous", is_contiguous,
-        "is_contiguous(self) -> boolean\nTrue when the elements lie in row-major order."},
+        "is_contiguous(self) -> boolean\n"
+        "Returns true if the elements are in row-major order."},
        {"to", to,
-        "to(self, dtype_or_device_or_tensor = nil, {dtype, device, copy, non_blocking}) -> Tensor\n"
-        "The tensor with another element type or on another device; itself when nothing changes."},
-       {"cpu", move<cpu>, "cpu(self) -> Tensor\nIn the CPU's memory; itself if it is there."},
-       {"cuda", move<cuda>, "cuda(self) -> Tensor\nOn the GPU; itself if it is there."},
-       {"float", cast<c10::kFloat>, "float(self) -> Tensor\nAs float32."},
-       {"double", cast<c10::kDouble>, "double(self) -> Tensor\nAs float64."},
-       {"half", cast<c10::kHalf>, "half(self) -> Tensor\nAs float16."},
-       {"bfloat16", cast<c10::kBFloat16>, "bfloat16(self) -> Tensor\nAs bfloat16."},
-       {"long", cast<c10::kLong>, "long(self) -> Tensor\nAs int64."},
-       {"int", cast<c10::kInt>, "int(self) -> Tensor\nAs int32."},
-       {"bool", cast<c10::kBool>, "bool(self) -> Tensor\nAs bool: true where not zero."},
+        "to(self, dtype_or_device_or_tensor = nil, {dtype, device, copy, non_blocking}) -> "
+        "Tensor\n"
+        "Converts the tensor to another dtype or moves it to another device; returns the tensor "
+        "itself if nothing changes."},
+       {"cpu", move<cpu>,
+        "cpu(self) -> Tensor\n"
+        "Copies the tensor to CPU memory; returns the tensor itself if it is there."},
+       {"cuda", move<cuda>,
+        "cuda(self) -> Tensor\n"
+        "Copies the tensor to the GPU; returns the tensor itself if it is there."},
+       {"float", cast<c10::kFloat>,
+        "float(self) -> Tensor\n"
+        "Converts to float32."},
+       {"double", cast<c10::kDouble>,
+        "double(self) -> Tensor\n"
+        "Converts to float64."},
+       {"half", cast<c10::kHalf>,
+        "half(self) -> Tensor\n"
+        "Converts to float16."},
+       {"bfloat16", cast<c10::kBFloat16>,
+        "bfloat16(self) -> Tensor\n"
+        "Converts to bfloat16."},
+       {"long", cast<c10::kLong>,
+        "long(self) -> Tensor\n"
+        "Converts to int64."},
+       {"int", cast<c10::kInt>,
+        "int(self) -> Tensor\n"
+        "Converts to int32."},
+       {"bool", cast<c10::kBool>,
+        "bool(self) -> Tensor\n"
+        "Converts to bool: true for elements that are not zero."},
        {"address", address,
         "address(self) -> light userdata\n"
-        "Where a contiguous CPU tensor's elements lie; `data_ptr` gives it its C type."},
+        "Returns the address of the elements of a contiguous CPU tensor; `data_ptr` adds the C "
+        "type."},
        {"requires_grad_", requires_grad_,
         "requires_grad_(self, requires_grad = true) -> self\n"
-        "Says whether operators on this leaf tensor are recorded for gradients."},
+        "Sets whether operators on this leaf tensor are recorded for gradients."},
        {"detach", detach,
-        "detach(self) -> Tensor\nThe same elements, outside the recorded history."}});
+        "detach(self) -> Tensor\n"
+        "Returns the same elements without the recorded history."}});
 }
 
 void add_tensor_operators(lua_State* L) {

@@ -89,7 +89,7 @@ Side check_side(const std::string& what, const std::string& side) {
   return side == "left" ? Side::left : Side::right;
 }
 
-// What encoding one text and a batch have in common; `max_length` is for padding too.
+// Reads the options common to encoding a text and a batch; padding also uses `max_length`.
 EncodeOptions encode_options(NamedArguments& args, const Tokenizer& tokenizer,
                              std::optional<int64_t> max_length) {
   EncodeOptions options;
@@ -356,7 +356,7 @@ int stream_finish(lua_State* L) {
 
 constexpr const char* roles[] = {"bos", "eos", "unk", "sep", "cls", "pad", "mask"};
 
-// The role whose field `name` is, "pad" for "pad_token" and the suffix "_token"; "" for none.
+// Returns the role of the field `name`: "pad" for "pad_token" with the suffix "_token"; "" if none.
 std::string role_of(const std::string& name, const char* suffix) {
   for (const char* role : roles)
     if (name == std::string(role) + suffix) return role;
@@ -427,18 +427,18 @@ constexpr const char* tokenizer_text =
   padding_side, truncation_side,
   bos_token, eos_token, unk_token, sep_token, cls_token, pad_token, mask_token, bos_token_id,
   eos_token_id, unk_token_id, sep_token_id, cls_token_id, pad_token_id, mask_token_id}
-Text to token ids and back. It is called for batches: `tok(texts, {...})`. The special tokens,
-padding_side and truncation_side can be set, and #tok counts all tokens. The sides are those of
-tokenizer_config.json, else of tokenizer.json, else "right".)text";
+Converts text to token ids and back. Call it for batches: `tok(texts, {...})`. You can set the
+special tokens, padding_side and truncation_side. #tok is the number of all tokens. The sides come
+from tokenizer_config.json, else from tokenizer.json; the default is "right".)text";
 
 constexpr const char* call_text =
     R"text(__call(self, texts: string or list of strings, {padding: boolean or string = false,
   truncation = false, max_length, padding_side, truncation_side, pad_to_multiple_of,
   add_special_tokens = true, return_offsets_mapping = false, return_special_tokens_mask = false,
   text_pair: string or list of strings}) -> {input_ids, attention_mask, ...}
-A batch: int64 tensors [batch, length] for a model.
+Tokenizes a batch. Returns int64 tensors [batch, length] for a model.
   padding: "longest" (or true) or "max_length"
-  return_offsets_mapping: adds offset_mapping [batch, length, 2], characters of each text)text";
+  return_offsets_mapping: adds offset_mapping [batch, length, 2], character positions in each text)text";
 
 void add_tokenizer(lua_State* L) {
   make_object_type<LuaTokenizer>(
@@ -446,47 +446,46 @@ void add_tokenizer(lua_State* L) {
       {{"encode", encode,
         "encode(self, text, {add_special_tokens = true, truncation = false, max_length, "
         "truncation_side, text_pair}) -> list of integers\n"
-        "The text's token ids. Text is UTF-8; bytes that are not count as U+FFFD. For batches as "
-        "tensors call the tokenizer itself: tok(texts, {...})."},
+        "Returns the token ids of a text. The text is UTF-8; invalid bytes count as U+FFFD. For "
+        "batches as tensors, call the tokenizer itself: tok(texts, {...})."},
        {"tokenize", tokenize,
         "tokenize(self, text, {add_special_tokens = false, truncation = false, max_length, "
         "truncation_side, text_pair}) -> list of strings\n"
-        "The text's tokens as the vocabulary writes them; arguments as `encode`'s."},
+        "Returns the tokens of a text as the vocabulary spells them. Arguments are as in "
+        "`encode`."},
        {"decode", decode,
-        "decode(self, ids, {skip_special_tokens = false, clean_up_tokenization_spaces}) -> string\n"
-        "The text of a list or tensor of ids. Numbers beyond the vocabulary become nothing; "
-        "negative ones are an error."},
+        "decode(self, ids, {skip_special_tokens = false, clean_up_tokenization_spaces}) -> "
+        "string\n"
+        "Returns the text of a list or tensor of ids. Ids beyond the vocabulary are skipped; "
+        "negative ids raise an error."},
        {"batch_decode", batch_decode,
         "batch_decode(self, sequences: table or Tensor, {skip_special_tokens = false, "
         "clean_up_tokenization_spaces}) -> list of strings\n"
-        "The texts of a list of lists, or of a tensor [batch, length]."},
+        "Returns the texts of a list of lists, or of a tensor [batch, length]."},
        {"convert_tokens_to_ids", convert_tokens_to_ids,
         "convert_tokens_to_ids(self, tokens: string or list of strings) -> integer or list of "
         "integers\n"
-        "The number of one token, or of each of a list. A token that is not in the vocabulary has "
-        "that of unk_token; an error where there is none."},
+        "Returns the id of a token, or of each token of a list. A token that is not in the "
+        "vocabulary gets the id of unk_token; without unk_token it raises an error."},
        {"convert_ids_to_tokens", convert_ids_to_tokens,
-        "convert_ids_to_tokens(self, ids: integer or list of integers or Tensor) -> string or list "
-        "of strings\n"
-        "The token of one number, or of each of a list or tensor."},
+        "convert_ids_to_tokens(self, ids: integer or list of integers or Tensor) -> string or "
+        "list of strings\n"
+        "Returns the token of an id, or of each id of a list or tensor."},
        {"decode_stream", decode_stream,
         "decode_stream(self, {skip_special_tokens = false}) -> DecodeStream\n"
-        "Turns ids into text one by one: `stream:step(id)` returns what can be shown more, "
-        "`stream:finish()` the rest."},
+        "Returns a stream that decodes ids one by one: `stream:step(id)` returns the next piece "
+        "of text, `stream:finish()` the rest."},
        {"apply_chat_template", apply_chat_template,
         "apply_chat_template(self, messages, {add_generation_prompt = false, tokenize = true, "
         "variables}) -> list of integers or string\n"
-        "A conversation, {{role = \"user\", content = \"...\"}, ...}, as the model was trained to "
-        "see it: its token ids, or with tokenize = false its text. `variables` is a table of what "
-        "else the template asks for, such as `tools`. Templates see the keys of tables that were "
-        "read "
-        "from JSON, and of `redco.ordered_table`, in their order, and those of other tables "
-        "sorted."},
+        "Formats a conversation, {{role = \"user\", content = \"...\"}, ...}, for the model. "
+        "Returns token ids, or text with tokenize = false. `variables` is a table of further "
+        "variables of the template, such as `tools`. Templates see the keys of tables read from "
+        "JSON, and of `redco.ordered_table`, in their order, and those of other tables sorted."},
        {"save_pretrained", save_pretrained,
         "save_pretrained(self, folder)\n"
-        "Writes the files the tokenizer was read from into a folder, which is made if need be, "
-        "byte "
-        "for byte. Of several processes the first writes."}},
+        "Copies the files of the tokenizer, byte for byte, into a folder, which is created if "
+        "necessary. Only the first process writes."}},
       field);
   luaL_getmetatable(L, LuaTokenizer::lua_name);
   register_functions(L, "Tokenizer:", {{"__call", call_tokenizer, call_text}});
@@ -498,22 +497,26 @@ void add_tokenizer(lua_State* L) {
   }
   lua_pop(L, 1);
   make_object_type<LuaDecodeStream>(
-      L, "DecodeStream {}\nText from token ids, one by one.",
+      L,
+      "DecodeStream {}\n"
+      "Decodes token ids one by one.",
       {{"step", stream_step,
         "step(self, id) -> string\n"
-        "The text that this token adds; \"\" while a character is not complete."},
+        "Returns the text that this token adds; \"\" while a character is incomplete."},
        {"finish", stream_finish,
-        "finish(self) -> string\nWhat was held back; the stream can be used again."}});
+        "finish(self) -> string\n"
+        "Returns the remaining text. The stream can then be used again."}});
   lua_newtable(L);
   register_functions(
       L, "redco.Tokenizer.",
       {{"from_pretrained", from_pretrained,
         "from_pretrained(path) -> Tokenizer\n"
-        "Reads a folder - tokenizer.json, else spiece.model or tokenizer.model, else vocab.json "
-        "with merges.txt, and the tokenizer_config.json beside them - or one tokenizer.json or "
-        ".model file, or what a .gguf file has of one."}});
+        "Reads a tokenizer from a folder: tokenizer.json, else spiece.model or tokenizer.model, "
+        "else vocab.json with merges.txt, and the folder's tokenizer_config.json. `path` can "
+        "also be one tokenizer.json, .model or .gguf file."}});
   register_value(L, "redco.Tokenizer",
-                 "redco.Tokenizer\nMakes `Tokenizer`s from the files of Hugging Face's models.");
+                 "redco.Tokenizer\n"
+                 "Creates `Tokenizer`s from the files of Hugging Face's models.");
   lua_setfield(L, -2, "Tokenizer");
 }
 

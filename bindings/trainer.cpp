@@ -26,7 +26,7 @@ namespace {
 
 constexpr const char* laid_out_by_trainer = "the Trainer lays out what it is given; leave it out";
 
-// The state as loss_fn and train_step_fn see it.
+// Pushes the `state` argument of loss_fn and train_step_fn.
 void push_state(lua_State* L, const TrainState& state, const Ref& apply_fn) {
   lua_createtable(L, 0, 5);
   push_tree(L, state.params);
@@ -87,7 +87,7 @@ LossFn make_loss_fn(const Ref& function, const Ref& apply_fn) {
   };
 }
 
-// The functions that a train_step_fn gets as `defaults`.
+// The functions in the `defaults` argument of a train_step_fn.
 int defaults_value_and_grad(lua_State* L) {
   auto* trainer = static_cast<Trainer*>(lua_touserdata(L, lua_upvalueindex(1)));
   require(lua_isfunction(L, 1), "defaults.value_and_grad: expected a function of params, got ",
@@ -150,7 +150,7 @@ TrainStepFn make_train_step_fn(const Ref& function, const Ref& loss_fn, const Re
   };
 }
 
-// As `push_state` pushes it; what is missing is as at the start.
+// Reads the table that `push_state` writes. Missing fields have their initial values.
 std::optional<LossScale> check_loss_scale_argument(NamedArguments& args) {
   lua_State* L = args.state();
   return balanced(L, [&]() -> std::optional<LossScale> {
@@ -352,88 +352,89 @@ constexpr const char* trainer_text =
   apply_fn, opt_state, step = 0, last_ckpt_info, compute_dtype = "float32", loss_scale,
   lr_schedule_fn, accumulate_grad_batches, train_step_fn, collate = "global",
   params_sharding_rules, num_workers = 0, prefetch_factor = 2} -> Trainer
-Trains a tree of parameters, in place.
-  collate_fn: collate_fn(examples) makes a batch, a table of tensors, from a list of examples
+Creates a Trainer, which trains a tree of parameters in place.
+  collate_fn: collate_fn(examples) returns a batch, a table of tensors, from a list of examples
   loss_fn: loss_fn(rng, state, params, batch, is_training) returns the mean loss of a batch, and the
-    weight of that mean (its number of examples if left out), by which micro-batches are combined.
-    `rng` gives each example the numbers it has in the whole batch of the step; operators without
-    a generator, such as torch.dropout, draw from it too. `state` has apply_fn, params, opt_state
-    and step, which counts optimizer steps
-  apply_fn: what loss_fn finds as state.apply_fn, a model
-  last_ckpt_info: what load_ckpt and load_last_ckpt return beside a checkpoint: with its params and
-    opt_state the run goes on at its step, and its epoch where it was
-  compute_dtype: the dtype that floating-point params and floating-point tensors of the batch are
-    cast to for loss_fn, train_step_fn and the pred_fn of the default predictor: "float32",
+    weight of that mean (default: the number of examples), by which micro-batches are combined.
+    `rng` gives each example the same numbers however the batch is split; operators without a
+    generator, such as torch.dropout, draw from it too. `state` has apply_fn, params, opt_state and
+    step, which counts optimizer steps
+  apply_fn: a function that loss_fn receives as state.apply_fn, for example a model
+  last_ckpt_info: the second result of load_ckpt or load_last_ckpt; with the params and opt_state of
+    that checkpoint, the run resumes at its step and its place in the epoch
+  compute_dtype: the dtype to which floating-point params and floating-point tensors of the batch
+    are cast for loss_fn, train_step_fn and the pred_fn of the default predictor: "float32",
     "float64", "bfloat16" or "float16". Tensors of float16, bfloat16, float32 and float64 are all
-    cast; integers, booleans and complex numbers stay. The params trained, their gradients and
-    opt_state keep their own dtype.
-    "autocast:bfloat16" and "autocast:float16" cast to float32 and run loss_fn under
-    torch.autocast, which computes products, convolutions and attention in 16 bits, and norms,
-    softmax, losses, exponents, logarithms, powers and sums in float32.
-    With float16 the loss is multiplied by a scale before backward, and the gradients are divided
-    by it; a step whose gradients are not all finite is left out (params, opt_state and step stay)
-    and halves the scale, 2000 good ones in a row double it
-  loss_scale: {scale = 65536, good_steps = 0}, the scale to begin with. The metric loss_scale is
-    what a step was done with, and state.loss_scale what the next one will be
-  lr_schedule_fn: what the log calls lr where the optimizer does not say; it changes no step
-  accumulate_grad_batches: micro-batches of one optimizer step; else 1, or what fit's
-    global_batch_size asks for
-  train_step_fn: train_step_fn(rng, state, batch, defaults) replaces the step: it calls
+    cast; integers, booleans and complex numbers are not. The params trained, their gradients and
+    opt_state keep their dtype. "autocast:bfloat16" and "autocast:float16" cast to float32 and run
+    loss_fn under torch.autocast, which computes products, convolutions and attention in 16 bits,
+    and norms, softmax, losses, exponents, logarithms, powers and sums in float32. With float16 the
+    loss is multiplied by a scale before backward, and the gradients are divided by it. A step with
+    gradients that are not all finite is skipped (params, opt_state and step stay) and halves the
+    scale; 2000 good steps in a row double it
+  loss_scale: {scale = 65536, good_steps = 0}, the initial scale. The metric loss_scale is the scale
+    of a step, state.loss_scale that of the next one
+  lr_schedule_fn: the learning rate to log if the optimizer does not report it; it does not affect
+    training
+  accumulate_grad_batches: micro-batches of one optimizer step; the default is 1, or follows from
+    fit's global_batch_size
+  train_step_fn: train_step_fn(rng, state, batch, defaults) replaces the step. It calls
     defaults.value_and_grad(f) and defaults.apply_gradients(grads) and returns a table of metrics;
-    its gradients are without the scale
-  collate: by "global" each process collates the whole batch of all and keeps its rows. By "local"
-    it collates only the examples of its rows, which gives the same when collate_fn works example
-    by example: tensors whose first dimension is the number of examples must agree in the others
-    on all processes (pad to a fixed length), all other tensors, numbers and booleans must be the
-    same, and strings may differ; a process that a small last batch leaves without examples
-    collates the first one
+    its gradients are not multiplied by the scale
+  collate: with "global" each process collates the whole batch and keeps its rows. With "local" it
+    collates only the examples of its rows. Both give the same result if collate_fn treats examples
+    independently: tensors whose first dimension is the number of examples must agree in the other
+    dimensions on all processes (pad to a fixed length), all other tensors, numbers and booleans
+    must be equal, and strings may differ. A process without examples in a small last batch collates
+    the first one
   params_sharding_rules: a list of {pattern, placement} for parameters by dotted name,
-    {"*.q_proj.weight", 0}: the dimension that is split over the model shards, "replicate" or
-    {dim = 1, block = 768}; the first that matches counts, and the rest is decided by watching
-    loss_fn
-  num_workers: so many threads call collate_fn ahead of the steps. Each has a Lua state of its own,
-    to which collate_fn and the examples are copied - collate_fn now, the examples when a run first
-    asks for them: a later change of a variable is not seen. They may use numbers, strings,
-    booleans, tables, functions, modules (which are loaded anew), the standard globals, and, not
-    copied but shared, tensors, tokenizers and data sets; anything else is an error that names it.
-    A list of examples is copied to each worker, a data set reads its files there. Random numbers
-    of collate_fn, math.random's too, depend on the seed, the epoch and the step alone, and are the
-    same for any num_workers
-  prefetch_factor: batches that each of these threads is ahead at most)text";
+    {"*.q_proj.weight", 0}. A placement is the dimension that is split over the model shards,
+    "replicate" or {dim = 1, block = 768}. The first match counts. Parameters without a match are
+    planned from one observed call of loss_fn
+  num_workers: the number of threads that run collate_fn ahead of training. Each has a separate Lua
+    state with copies of collate_fn and the examples. collate_fn is copied now, the examples when a
+    run first uses them; later changes of variables have no effect there. They may use numbers,
+    strings, booleans, tables, functions, modules (which are loaded again), the standard globals,
+    and tensors, tokenizers and data sets, which are shared. Any other value raises an error that
+    names it. A list of examples is copied to each worker; a data set reads its files there. Random
+    numbers of collate_fn, also from math.random, depend only on the seed, the epoch and the step,
+    and are the same for any num_workers
+  prefetch_factor: the maximum number of batches that each of these threads prepares ahead)text";
 
 void add_trainer(lua_State* L) {
   make_object_type<LuaTrainer>(
       L,
       "Trainer {params, state: table, step}\n"
       "Trains parameters, evaluates and saves them.\n"
-      "  state: what loss_fn gets: apply_fn, params, opt_state and step\n"
-      "  step: optimizer steps done",
+      "  state: the argument of loss_fn: apply_fn, params, opt_state and step\n"
+      "  step: the number of optimizer steps done",
       {{"fit", fit, fit_text},
        {"train", train,
-        "train(self, {examples, per_device_batch_size, desc})\nTrains for one epoch."},
+        "train(self, {examples, per_device_batch_size, desc})\n"
+        "Trains for one epoch."},
        {"eval_loss", eval_loss,
         "eval_loss(self, {examples, per_device_batch_size, desc}) -> number\n"
-        "The mean loss over all examples, by weight, with is_training = false."},
+        "Returns the mean loss over all examples, by weight, with is_training = false."},
        {"save_ckpt", save_ckpt,
         "save_ckpt(self, {ckpt_name, epoch_idx, save_opt_state = true, float_dtype})\n"
-        "Writes workdir/ckpts/ckpt_name, from which a run can go on, and waits for it. `epoch_idx` "
-        "is an epoch that is done."},
+        "Writes the checkpoint workdir/ckpts/ckpt_name and waits until it is written. A run can "
+        "resume from it. `epoch_idx` is the number of a finished epoch."},
        {"setup_running_step", setup_running_step,
         "setup_running_step(self, {examples, per_device_batch_size})\n"
-        "Lays the parameters out over the processes, by what loss_fn does with the first batch. "
-        "fit, train and eval_loss do it by themselves."},
+        "Shards the parameters according to one call of loss_fn with the first batch. fit, "
+        "train and eval_loss do this themselves."},
        {"set_train_state", set_train_state,
         "set_train_state(self, {params, opt_state, step = 0, loss_scale, optimizer, apply_fn})\n"
-        "Starts anew from a copy of `params`."},
+        "Restarts training from a copy of `params`."},
        {"memory", memory,
         "memory(self) -> {params, grads, opt_state}\n"
-        "Bytes of each: `here`, on this device, and `whole`, what one process alone would hold. "
+        "Returns the bytes of each: `here`, on this device, and `whole`, without sharding. "
         "Gradients are those of a step."},
        {"get_default_predictor", get_default_predictor,
         "get_default_predictor(self, {pred_fn, output_fn}) -> Predictor\n"
-        "A Predictor with the Trainer's deployer, collate_fn and its workers, collate, "
-        "compute_dtype and params_sharding_rules. With compute_dtype = \"bfloat16\" what pred_fn "
-        "returns is bfloat16, if it does not cast."}},
+        "Returns a Predictor with the Trainer's deployer, collate_fn, workers, collate, "
+        "compute_dtype and params_sharding_rules. With compute_dtype = \"bfloat16\", pred_fn "
+        "returns bfloat16 unless it casts."}},
       field);
   register_functions(L, "redco.", {{"Trainer", make, trainer_text}});
 }

@@ -25,7 +25,7 @@ struct DtypeName {
   c10::ScalarType dtype;
 };
 
-// PyTorch's names; the first of a type is the one shown.
+// PyTorch's names; the first name of a type is the one printed.
 constexpr DtypeName dtype_names[] = {
     {"float32", c10::kFloat},
     {"float", c10::kFloat},
@@ -70,7 +70,7 @@ std::optional<int64_t> test_int64_cdata(lua_State* L, int index) {
   if (kind == 0) return std::nullopt;
   int64_t value;
   std::memcpy(&value, lua_topointer(L, index), sizeof(value));
-  if (kind == 2 && value < 0) return std::nullopt;  // a uint64 that no int64 holds
+  if (kind == 2 && value < 0) return std::nullopt;  // a uint64 that does not fit in int64
   return value;
 }
 
@@ -294,7 +294,7 @@ std::optional<c10::Device> parse_device(const std::string& name) {
   auto type = types.find(name.substr(0, colon));
   if (type == types.end()) return std::nullopt;
   require(Confinement::current() == nullptr || type->second == c10::kCPU, "the device \"", name,
-          "\" is not there in a restricted engine; \"cpu\" is");
+          "\" is not available in a restricted engine, only \"cpu\"");
   if (type->second == c10::kCUDA) load_cuda();
   if (colon == std::string::npos) return c10::Device(type->second);
   std::string number = name.substr(colon + 1);

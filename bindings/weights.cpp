@@ -104,7 +104,7 @@ int keys(lua_State* L) {
   return 1;
 }
 
-// The object and the name of a tensor that a method was called with.
+// Reads the object and the tensor name from the arguments of a method.
 template <class T>
 std::pair<std::shared_ptr<T>, std::string> check_named(lua_State* L, const char* method) {
   std::string what = std::string(T::lua_name) + ":" + method;
@@ -148,7 +148,7 @@ int dequantized_tensor(lua_State* L) {
   return 1;
 }
 
-// The fields that are no methods.
+// The fields that are not methods.
 template <class T>
 int field(lua_State* L) {
   auto file = check_object<T>(L, 1, T::lua_name);
@@ -174,16 +174,18 @@ int open(lua_State* L) {
 
 template <class T>
 void make_reader_type(lua_State* L, const char* type_text, lua_CFunction tensor, const char* text) {
-  make_object_type<T>(
-      L, type_text,
-      {{"keys", keys<T>,
-        "keys(self) -> list of strings\nThe names of the tensors, in the order of their bytes."},
-       {"shape", shape<T>,
-        "shape(self, name) -> list of integers\nThe sizes of a tensor, without reading it."},
-       {"dtype", dtype<T>,
-        "dtype(self, name) -> string\nThe type of a tensor's elements, \"float32\"."},
-       {"tensor", tensor, text}},
-      field<T>);
+  make_object_type<T>(L, type_text,
+                      {{"keys", keys<T>,
+                        "keys(self) -> list of strings\n"
+                        "Returns the names of the tensors in byte order."},
+                       {"shape", shape<T>,
+                        "shape(self, name) -> list of integers\n"
+                        "Returns the sizes of a tensor without reading it."},
+                       {"dtype", dtype<T>,
+                        "dtype(self, name) -> string\n"
+                        "Returns the element type of a tensor, \"float32\"."},
+                       {"tensor", tensor, text}},
+                      field<T>);
 }
 
 int save_weights(lua_State* L) {
@@ -207,35 +209,41 @@ int save_weights(lua_State* L) {
 
 void add_weights(lua_State* L) {
   make_reader_type<WeightsObject>(
-      L, "Weights {path}\nThe weights of a model folder, by their names.", mapped_tensor,
+      L,
+      "Weights {path}\n"
+      "The weights of a model folder, by name.",
+      mapped_tensor,
       "tensor(self, name) -> Tensor\n"
-      "A tensor in the mapped file: what is used of it is read from the disk then. Writing to it "
-      "does not change the file.");
-  make_reader_type<GgufObject>(L, "GgufFile {path, metadata}\nA model file of llama.cpp.",
-                               dequantized_tensor,
-                               "tensor(self, name) -> Tensor\n"
-                               "A tensor as PyTorch has it: float32 where the file has it "
-                               "quantised, mapped where it has the values themselves.");
+      "Returns a tensor in the memory-mapped file, which is read on use. Writing to the "
+      "tensor does not change the file.");
+  make_reader_type<GgufObject>(
+      L,
+      "GgufFile {path, metadata}\n"
+      "A model file of llama.cpp.",
+      dequantized_tensor,
+      "tensor(self, name) -> Tensor\n"
+      "Returns a tensor as PyTorch stores it: quantised values become float32, others are "
+      "memory-mapped.");
   register_functions(
       L, "redco.native.",
       {{"open_weights", open<WeightsObject>,
         "open_weights(path) -> Weights\n"
-        "The weights of a model folder, one `model.safetensors` or the parts that "
-        "`model.safetensors.index.json` names; or one such file. `path` is a field of it."},
+        "Opens the weights of a model folder, `model.safetensors` or the files that "
+        "`model.safetensors.index.json` lists, or one such file. `path` is a field of the "
+        "result."},
        {"open_gguf", open<GgufObject>,
         "open_gguf(path) -> GgufFile\n"
-        "A model file of llama.cpp: tensors that are F32, F16, BF16, Q8_0, Q4_0 or Q4_1, under its "
-        "names. Its fields are `path` and `metadata`, a table of numbers, texts, booleans and "
-        "lists "
-        "by key."},
+        "Opens a model file of llama.cpp with tensors of F32, F16, BF16, Q8_0, Q4_0 or Q4_1. "
+        "The fields of the result are `path` and `metadata`, a table of numbers, strings, "
+        "booleans and lists by key."},
        {"save_weights", save_weights,
-        "save_weights(folder, params, {stem = \"model\", max_shard_size = \"5GB\", "
-        "metadata, texts})\n"
-        "Writes a table of tensors by name as a model folder's safetensors, in several files with "
-        "an index above max_shard_size. Sharded tensors are written whole, one after the other by "
-        "the first process; every process must call it. The folder has the earlier weights or the "
-        "new ones at every moment. `stem` is what the files' names begin with; `texts` are other "
-        "files, by their names."}});
+        "save_weights(folder, params, {stem = \"model\", max_shard_size = \"5GB\", metadata, "
+        "texts})\n"
+        "Writes a table of tensors by name as the safetensors of a model folder, in several "
+        "files with an index above max_shard_size. Sharded tensors are written whole, one after "
+        "the other, by the first process; every process must call it. At every moment the "
+        "folder has either the earlier weights or the new ones. `stem` is the beginning of the "
+        "file names; `texts` are other files, by name."}});
 }
 
 }  // namespace redco::lua

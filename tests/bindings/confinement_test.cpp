@@ -61,12 +61,12 @@ TEST_CASE("operators that trust their arguments are not there") {
     CAPTURE(refused);
     CHECK(failure(engine, "return " + refused) != "");
   }
-  CHECK(has(failure(engine, "torch.resize_(x, { 9 })"), "torch.resize_ is not there"));
-  CHECK(has(failure(engine, "torch.add(x, x, { out = x })"), "'out' is not there"));
+  CHECK(has(failure(engine, "torch.resize_(x, { 9 })"), "torch.resize_ is not available"));
+  CHECK(has(failure(engine, "torch.add(x, x, { out = x })"), "'out' is not available"));
   CHECK(has(failure(engine, "torch.ones({ 2 }, { layout = 'sparse_coo' })"), "'layout' is not"));
   for (const std::string elsewhere : {"torch.ones({ 2 }, { device = 'meta' })", "x:to 'meta'",
                                       "torch.tensor({ 1 }, { device = 'cuda' })"})
-    CHECK(has(failure(engine, elsewhere), "is not there in a restricted engine"));
+    CHECK(has(failure(engine, elsewhere), "is not available in a restricted engine"));
   engine.run_string(head + R"(
     for _, name in ipairs(torch.operators()) do
       assert(type(torch[name:match "^[^_].*" or "add"]) == "function", name)

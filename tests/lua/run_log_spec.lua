@@ -175,7 +175,7 @@ test("a profile is a trace of the steps, their parts and operators", function()
   assert(redco.data.read(workdir .. "/profile_step15-99.json"):find("step 15", 1, true))
 
   expect_error(function() fit { 5, 3 } end, "steps = 5-3 are none")
-  expect_error(function() fit { 5 } end, "profile: steps are the first and the last one", "{5}")
+  expect_error(function() fit { 5 } end, "profile: expected the first and the last step", "{5}")
   expect_error(function()
     regression.trainer_of {}:fit { train_examples = regression.examples_of(2), n_epochs = 1,
       per_device_batch_size = 2, profile = { steps = { 0, 0 } } }
