@@ -89,7 +89,7 @@ local function near(x)
   end
   local nearest = require("redco.native").nearest(x, candidates)
   if nearest and not seen[nearest] then table.insert(containing, 1, nearest) end
-  return #containing > 0 and "; near are: " .. table.concat(containing, ", ") or ""
+  return #containing > 0 and "; similar names: " .. table.concat(containing, ", ") or ""
 end
 
 local function print_help(...)
@@ -99,7 +99,7 @@ local function print_help(...)
   local text = help.text(x)
   if text then return print(text) end
   local is_name = type(x) == "string"
-  print("help knows nothing of " .. (is_name and ("'%s'%s"):format(x, near(x)) or tostring(x)))
+  print("there is no help for " .. (is_name and ("'%s'%s"):format(x, near(x)) or tostring(x)))
 end
 
 setmetatable(help, { __call = function(_, ...) return print_help(...) end })

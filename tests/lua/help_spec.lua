@@ -77,10 +77,10 @@ test("no text for anything else", function()
     coroutine.create(print), function() end } do
     expect_equal(help.text(x), nil)
     expect_equal(#help.arguments(x), 0)
-    assert(printed(x):find "^help knows nothing of ", printed(x))
+    assert(printed(x):find "^there is no help for ", printed(x))
   end
   expect_equal(help.text(nil), nil)
-  assert(printed(nil):find "nothing of nil")
+  assert(printed(nil):find "no help for nil")
 end)
 
 test("unknown names: the nearest", function()

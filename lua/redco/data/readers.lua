@@ -204,9 +204,10 @@ end)
 
 readers.image_folder = registry.define("redco.data.image_folder", [[
 image_folder(folder) -> Dataset
-Returns the PNG and JPEG files below a folder, sorted by path. An example has `path` and `image`,
-which is read on access as by `image`. If the files are in sub-folders, each sub-folder is a class:
-`label` is its number, from 0, and `classes` of the data set is the sorted list of class names.]],
+Returns the PNG and JPEG files below a folder, sorted by path. An example is a table with `path` and
+`image`, the pixels, which are read on access as by `redco.data.image`. If the files are in
+sub-folders, each sub-folder is a class: `label` is its number, from 0, and `classes` of the data
+set is the sorted list of class names.]],
 function(folder)
   if type(folder) ~= "string" then
     fail("image_folder: expected a path, got a %s", type(folder))
