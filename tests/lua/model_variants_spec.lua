@@ -51,10 +51,10 @@ testing.test("configurations that make no model are refused", function()
   for _, case in ipairs {
     { "gptj", { n_head = 3 }, "n_embd (8)", "n_head (3)" },
     { "gptj", { rotary_dim = 6 }, "rotary_dim (6)", "4" },
-    { "gptj", { rotary_dim = 3 }, "3 elements" },
+    { "gptj", { rotary_dim = 3 }, "even number of elements in a head, got 3" },
     { "llama", { num_attention_heads = 4, num_key_value_heads = 3 }, "num_attention_heads (4)",
       "num_key_value_heads (3)" },
-    { "llama", { head_dim = 3 }, "3 elements" },
+    { "llama", { head_dim = 3 }, "even number of elements in a head, got 3" },
     { "llama", { hidden_act = "bent" }, "unknown activation 'bent'" },
     { "opt", { num_attention_heads = 3 }, "hidden_size (8)", "num_attention_heads (3)" },
     { "opt", { layerdrop = 0.1 }, "layerdrop = 0.1", "only 0" },

@@ -177,7 +177,9 @@ function rotary.settings(family, c, size)
     if not r[key] then fail("%s: rope_scaling of type %s has no %s", family, r.rope_type, key) end
   end
   check_numbers(family, r, size)
-  if size % 2 ~= 0 then fail("%s: the size of a head, %d, is not even", family, size) end
+  if size % 2 ~= 0 then
+    fail("%s: rotary positions need an even number of elements in a head, got %d", family, size)
+  end
   return r
 end
 
