@@ -29,19 +29,20 @@ namespace {
 using torch::jit::Stack;
 
 // Sums that are needed whole are reduced in place: every later reader finds them reduced. So are
-// those that are needed in parts, except in backward: reduced once more for backward they would
-// have other bits, and an operator that compares its result with its argument, as `amax` does,
-// would find no equal elements. All of it comes before any argument is read, for two of them may
-// share memory.
+// those that are needed in parts, if backward may read them: reduced a second time they could have
+// other bits, and an operator that compares its result with its argument, as `amax` does, would
+// find no equal elements. All of it comes before any argument is read, for two of them may share
+// memory.
 void reduce_in_place(Call& call, const Plan& plan) {
-  const bool is_kept = !torch::autograd::get_current_node();
+  const bool is_forward = !torch::autograd::get_current_node();
   for (size_t i = 0; i < call.tensors.size(); ++i)
     for (size_t dim = 0; dim < Mesh::n_dims; ++dim) {
+      const TensorArgument& argument = call.tensors[i];
       const Placement& target = plan.inputs[i][dim];
-      if (call.tensors[i].placements[dim].is_partial() &&
-          (target.is_replicated() || (target.is_sharded() && is_kept)) &&
-          call.tensors[i].impl->placements()[dim].is_partial())
-        call.tensors[i].impl->reduce_in_place(Mesh::Dim(dim));
+      bool is_read_again = target.is_sharded() && is_forward && argument.tensor.requires_grad();
+      if (argument.placements[dim].is_partial() && (target.is_replicated() || is_read_again) &&
+          argument.impl->placements()[dim].is_partial())
+        argument.impl->reduce_in_place(Mesh::Dim(dim));
     }
 }
 
