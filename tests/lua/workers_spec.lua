@@ -361,26 +361,30 @@ test("batches are made ahead, and no more of them than allowed", function()
 end)
 
 test("an interrupt ends the run at once, whatever the workers do", function()
-  local script = write("slow.lua", [[
+  local started = folder .. "/started"
+  local script = write("slow.lua", ("local started = %q"):format(started) .. [[
     local redco = require "redco"
     local torch = redco.torch
     local trainer = redco.Trainer {
       deployer = redco.Deployer { seed = 1, verbose = false }, num_workers = 2,
       params = { w = torch.zeros { 1 } }, optimizer = redco.optim.sgd { learning_rate = 1 },
       collate_fn = function(batch)
+        io.open(started, "w"):close()
         while true do torch.zeros { 1 } end
       end,
       loss_fn = function(_, _, params) return params.w:sum() end,
     }
     trainer:train { examples = { 1, 2, 3 }, per_device_batch_size = 1 }
   ]])
-  local command = "'%s' '%s' 2>&1 & sleep 2; kill -INT $!; wait $!; echo $?"
-  local start = os.time()
-  local pipe = io.popen(command:format(os.getenv "REDCO_LUA", script))
+  -- Before it has started, a program that a shell runs in the background ignores the signal.
+  local command = "'%s' '%s' 2>&1 & for i in $(seq 400); do [ -e '%s' ] && break; sleep 0.05; "
+    .. "done; kill -INT $!; date +%%s; wait $!; echo $?; date +%%s"
+  local pipe = io.popen(command:format(os.getenv "REDCO_LUA", script, started))
   local out = pipe:read "*a"
   pipe:close()
   assert(out:find("interrupted", 1, true) and out:find("130\n", 1, true), out)
-  assert(os.time() - start < 8)
+  local signalled, ended = out:match "^(%d+)\n.-(%d+)\n$"
+  assert(ended - signalled < 6, out)
 end)
 
 test("workers end with their Trainer", function()
