@@ -29,8 +29,8 @@ local modules = {
   ["redco.tree"] = "*",
 }
 
--- Functions of these modules that are left out: they use files, memory addresses, the process or its
--- GPUs. Operators are listed in bindings/allowed_operators.cpp.
+-- Functions of these modules that are left out: they use files, memory addresses, the process or
+-- its GPUs. Operators are listed in bindings/allowed_operators.cpp.
 local absent = {
   [torch] = "backends jit load save set_float32_matmul_precision set_num_threads "
     .. "use_deterministic_algorithms",

@@ -132,7 +132,7 @@ TEST_CASE("a restricted engine has no GPU") {
                                  "use_deterministic_algorithms", "set_float32_matmul_precision"}) {
     CAPTURE(name);
     CHECK_THROWS_WITH_AS(engine.run_string("return require('redco.torch')." + name),
-                         doctest::Contains("not there in a restricted engine"), ScriptError);
+                         doctest::Contains("not available in a restricted engine"), ScriptError);
   }
 }
 

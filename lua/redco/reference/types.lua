@@ -59,7 +59,8 @@ local words_by_type = {
   ["list of strings"] = [[rouge_types save_argmax_ckpt_by_metrics save_argmin_ckpt_by_metrics
     stop_strings]],
   ["list of tables"] = "messages params_sharding_rules",
-  ["list or Dataset or Tensor"] = "eval_examples examples sets",
+  ["list or Dataset or Tensor"] = "eval_examples examples",
+  ["list of Datasets"] = "sets",
   ["list or Dataset or Tensor or function"] = "train_examples",
   ["list or Dataset"] = "sequences",
   ["list or Tensor"] = "predictions references tokens",
