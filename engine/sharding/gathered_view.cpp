@@ -59,6 +59,7 @@ at::Tensor GatheredView::view_of(at::Tensor base) const {
 }
 
 std::shared_ptr<const GatheredView> GatheredView::written(ShardedTensorImpl& view) const {
+  if (view.numel() == 0) return std::make_shared<GatheredView>(*this);
   ShardedTensorImpl& base = *sharded_impl(base_);
   refresh(base);
   const Mesh& mesh = *base.mesh();

@@ -275,4 +275,11 @@ gx1 = grads(loss, { x1 })]],
   [[
 x1 = vmap(function(r) return r:transpose(0, -1) end)(shard(randn(2529, { 4, 7, 4 }), { dp = 0 }))
 x2 = torch.max_pool1d(x1, 2)]],
+  -- A write to nothing.
+  [[
+x1 = shard(randn(852, { 4, 4 }), {}):requires_grad_()
+x2, x3 = unpack(torch.unsafe_split(x1, 1, -1))
+x3:slice(1, 0, 0, 2):tanh_()
+loss = total(x3, 0.3)
+gx1 = grads(loss, { x1 })]],
 }
