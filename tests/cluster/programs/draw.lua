@@ -243,6 +243,8 @@ function Draw:step()
   if not text then return false end
   local row, x = v.row, v.x
   if row.distinct and has_ties(self.env[x.name]) then return false end
+  -- LibTorch writes to a copy whose windows overlap too.
+  if text:find("_scatter(", 1, true) and overlaps(self.env[x.name]) then return false end
   local n, names = row.n or 1, {}
   if n == 0 then
     local ok = self:is_defined(text, x.name) and self:attempt(text)
