@@ -10,8 +10,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <iterator>
 #include <string>
+#include <string_view>
 
 /// A folder of its own that goes with the test.
 struct Folder {
@@ -52,6 +54,10 @@ std::string message_of(const Call& call) {
 inline void check_contains(const std::string& text, const std::string& part) {
   INFO("message: ", text, "\nexpected part: ", part);
   CHECK(text.find(part) != std::string::npos);
+}
+
+inline void check_contains(const std::string& text, std::initializer_list<std::string_view> parts) {
+  for (std::string_view part : parts) check_contains(text, std::string(part));
 }
 
 /// The most memory this process has had.

@@ -1,3 +1,4 @@
+#include "files.h"
 #include "processes.h"
 
 #include <redco/error.h>
@@ -262,26 +263,6 @@ TEST_CASE("processes start and end, forty times") {
   }
 }
 
-namespace {
-
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const redco::Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-void check_contains(const std::string& text, const std::vector<std::string>& parts) {
-  for (const auto& part : parts) {
-    INFO(text);
-    CHECK_MESSAGE(text.find(part) != std::string::npos, "no \"", part, "\"");
-  }
-}
-
-}  // namespace
-
 TEST_CASE("a collective that one does not join ends with its name when the time is up") {
   in_bare_processes(
       {.n_processes = 3, .time_limit = std::chrono::seconds(30)}, [](const Processes& processes) {
@@ -291,7 +272,7 @@ TEST_CASE("a collective that one does not join ends with its name when the time 
           std::this_thread::sleep_for(std::chrono::seconds(5));
           return;
         }
-        std::string error = error_of([&] {
+        std::string error = message_of([&] {
           mesh->world().all_reduce(at::ones({2, 3}), ReduceOp::sum);
         });
         check_contains(error, {"all_reduce of Float[2, 3] over group \"world\"", "within 3 s",
@@ -308,7 +289,7 @@ TEST_CASE("a failure that is reported ends the others with its text") {
       return;
     }
     auto from = std::chrono::steady_clock::now();
-    std::string error = error_of([&] { mesh.world().all_gather(at::ones(2)); });
+    std::string error = message_of([&] { mesh.world().all_gather(at::ones(2)); });
     check_contains(error,
                    {"all_gather of Float[2]", "because process 2 failed: train.lua:7: out of tea"});
     CHECK(std::chrono::steady_clock::now() - from < std::chrono::seconds(2));
@@ -327,7 +308,7 @@ TEST_CASE("a process that is killed or stopped ends the others within ten second
             raise(signal);
           }
           auto from = std::chrono::steady_clock::now();
-          std::string error = error_of([&] {
+          std::string error = message_of([&] {
             for (int i = 0; i < 5; ++i) world.all_reduce(at::ones(1 << 22), ReduceOp::sum);
           });
           check_contains(error,
@@ -375,7 +356,7 @@ TEST_CASE("both calls of processes that diverge are named") {
       int64_t rank = processes.rank;
       redco::set_call_site(rank == 0 ? [] { return std::string("train.lua:10"); }
                                      : [] { return std::string("train.lua:11"); });
-      std::string error = error_of([&] { each.call[rank](*mesh); });
+      std::string error = message_of([&] { each.call[rank](*mesh); });
       auto story = [&](int64_t r) {
         return "process " + std::to_string(r) + " calls " + each.text[r];
       };

@@ -3,6 +3,7 @@
 #include "../../engine/train/pending_metrics.h"
 #include "fake_device.h"
 #include "fake_streams.h"
+#include "files.h"
 #include "processes.h"
 
 #include <redco/error.h>
@@ -49,22 +50,6 @@ void on_devices(const Layout& layout, const std::function<void(const std::shared
 at::Tensor full(at::IntArrayRef sizes, double value, const Mesh& mesh,
                 at::ScalarType dtype = at::kFloat) {
   return at::full(sizes, value, at::TensorOptions(dtype).device(mesh.device()));
-}
-
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const redco::Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-void check_contains(const std::string& text, const std::vector<std::string>& parts) {
-  for (const auto& part : parts) {
-    INFO(text);
-    CHECK_MESSAGE(text.find(part) != std::string::npos, "no \"", part, "\"");
-  }
 }
 
 double seconds_of(const std::function<void()>& body) {
@@ -209,7 +194,7 @@ TEST_CASE("a collective on a stream that one does not join ends a read of it in 
         at::Tensor x = full({3}, 1, *mesh);
         std::string error;
         double time = seconds_of(
-            [&] { error = error_of([&] { mesh->world().all_reduce(x, ReduceOp::sum).cpu(); }); });
+            [&] { error = message_of([&] { mesh->world().all_reduce(x, ReduceOp::sum).cpu(); }); });
         check_contains(error, {"all_reduce of Float[3] over group \"world\"", "within 2 s",
                                "process 1 has not started it"});
         CHECK(time > 1.9);
@@ -218,7 +203,7 @@ TEST_CASE("a collective on a stream that one does not join ends a read of it in 
         // What is read later is garbage. It is refused at once.
         for (const Read& way : reads) {
           CAPTURE(std::string(way.name));
-          time = seconds_of([&] { error = error_of([&] { way.read(x); }); });
+          time = seconds_of([&] { error = message_of([&] { way.read(x); }); });
           check_contains(error, {"was aborted after an earlier error"});
           CHECK(time < 1.5);
         }
@@ -239,7 +224,7 @@ TEST_CASE("a failure that is reported ends each read with its text") {
                  at::Tensor x = full({3}, 1, *mesh);
                  std::string error;
                  double time = seconds_of([&] {
-                   error = error_of([&] {
+                   error = message_of([&] {
                      mesh->world().all_reduce(x, ReduceOp::sum);
                      way.read(x);
                    });
@@ -262,7 +247,7 @@ TEST_CASE("a process that is killed or stopped ends a read within ten seconds, w
                  at::Tensor x = full({3}, 1, *mesh);
                  std::string error;
                  double time = seconds_of([&] {
-                   error = error_of([&] {
+                   error = message_of([&] {
                      mesh->world().all_reduce(x, ReduceOp::sum);
                      x.cpu();
                    });
@@ -305,7 +290,7 @@ TEST_CASE("metrics are waited for alone, not with the step that follows") {
 
 TEST_CASE("processes that diverge on a stream are named") {
   on_devices({.n_processes = 2, .time_limit = seconds(30)}, [](const std::shared_ptr<Mesh>& mesh) {
-    std::string error = error_of([&] {
+    std::string error = message_of([&] {
       at::Tensor x = full({4}, 1, *mesh);
       if (mesh->processes().rank == 0)
         mesh->world().all_reduce(x, ReduceOp::sum).cpu();
