@@ -44,10 +44,12 @@ struct ConvolutionLetters {
   Letters input, output, weight, bias = {-1};
 };
 
-// The groups, and the channels of the result, of the local call.
-int64_t local_channels(const Call& call, const Plan& plan, std::string_view name, size_t dim) {
-  auto i = size_t(call.tensor_of(name));
-  return local_sizes(call.tensors[i].sizes(), plan.inputs[i], *call.mesh)[dim];
+// A rank calls the operator with the groups of its own channels.
+void set_groups(const Call& call, const ConvolutionLetters& l, Plan& plan) {
+  if (l.groups == 1) return;
+  auto input = size_t(call.tensor_of("input"));
+  int64_t n_own = local_sizes(call.tensors[input].sizes(), plan.inputs[input], *call.mesh)[1];
+  set_argument(call, plan, "groups", l.groups * n_own / l.n_in);
 }
 
 std::optional<Plan> convolution(const Call& call) {
@@ -58,8 +60,7 @@ std::optional<Plan> convolution(const Call& call) {
   l.keep_whole(call, *factors);
   if (int bias = call.tensor_of("bias"); bias >= 0) factors->added = uint64_t{1} << bias;
   Plan plan = plan_by_factors(call, *factors);
-  if (l.groups > 1)
-    set_argument(call, plan, "groups", l.groups * local_channels(call, plan, "input", 1) / l.n_in);
+  set_groups(call, l, plan);
   plan.outputs[0].sizes[1] = l.n_out;
   return plan;
 }
@@ -73,8 +74,7 @@ std::optional<Plan> convolution_backward(const Call& call) {
   l.keep_whole(call, *factors);
   Plan plan = plan_by_factors(call, *factors);
   auto grad = size_t(call.tensor_of("grad_output"));
-  if (l.groups > 1)
-    set_argument(call, plan, "groups", l.groups * local_channels(call, plan, "input", 1) / l.n_in);
+  set_groups(call, l, plan);
   // The bias' gradient is a sum of the output's alone.
   for (size_t dim = 0; dim < Mesh::n_dims; ++dim)
     if (plan.inputs[grad][dim].is_replicated()) plan.outputs[2].placements[dim] = {};
