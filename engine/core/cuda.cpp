@@ -1,6 +1,6 @@
 #include <redco/cuda.h>
 
-#include <redco/error.h>
+#include "require_usage.h"
 
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -41,11 +41,10 @@ void load_cuda_if_present() noexcept {
 c10::Device use_gpu_of(int64_t local_rank, int64_t local_size, bool is_shared) {
   load_cuda();
   int64_t n = at::detail::getCUDAHooks().deviceCount();
-  if (n > 1 && local_size > n && !is_shared)
-    throw UsageError("device \"cuda\": this host has " + std::to_string(local_size) +
-                     " processes and " + std::to_string(n) +
-                     " GPUs; start one process for each GPU, or let them share with "
-                     "REDCO_COLLECTIVES=gloo");
+  require_usage(n <= 1 || local_size <= n || is_shared, "device \"cuda\": this host has ",
+                local_size, " processes and ", n,
+                " GPUs; start one process for each GPU, or let them share with "
+                "REDCO_COLLECTIVES=gloo");
   c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(local_rank % n));
   c10::impl::VirtualGuardImpl(c10::kCUDA).setDevice(device);
   return device;

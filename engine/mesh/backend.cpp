@@ -1,9 +1,9 @@
 #include "backend.h"
 
+#include "../core/require_usage.h"
 #include "nccl.h"
 
 #include <redco/cuda.h>
-#include <redco/error.h>
 
 #include <map>
 #include <mutex>
@@ -43,9 +43,8 @@ const DeviceBackend& device_backend(c10::DeviceType type) {
   DeviceBackends& all = DeviceBackends::get();
   std::lock_guard lock(all.mutex);
   auto found = all.by_type.find(type);
-  if (found == all.by_type.end())
-    throw UsageError("device \"" + c10::DeviceTypeName(type, true) +
-                     "\": processes run on \"cpu\" and \"cuda\"");
+  require_usage(found != all.by_type.end(), "device \"", c10::DeviceTypeName(type, true),
+                "\": processes run on \"cpu\" and \"cuda\"");
   return found->second;
 }
 

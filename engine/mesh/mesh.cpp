@@ -1,5 +1,6 @@
 #include <redco/mesh.h>
 
+#include "../core/require_usage.h"
 #include "c10d_group.h"
 #include "connection.h"
 #include "gloo.h"
@@ -110,9 +111,8 @@ Backend connect_watched(std::function<Backend()> connect, Peers& peers,
 bool run_on_host() {
   const char* set = std::getenv(collectives_variable);
   std::string name = set == nullptr || *set == '\0' ? "nccl" : set;
-  if (name != "gloo" && name != "nccl")
-    throw UsageError(std::string(collectives_variable) + " = " + name +
-                     ": the collectives of GPUs run by \"nccl\" or \"gloo\"");
+  require_usage(name == "gloo" || name == "nccl", collectives_variable, " = ", name,
+                ": the collectives of GPUs run by \"nccl\" or \"gloo\"");
   return name == "gloo";
 }
 
@@ -243,11 +243,10 @@ Notes& Mesh::notes() const { fail("this mesh has no notes: it is not one of proc
 
 std::shared_ptr<Mesh> Mesh::make(const MeshOptions& options) {
   int64_t n = options.processes.size;
-  if (options.n_model_shards < 1 || n % options.n_model_shards != 0) {
-    throw UsageError("n_model_shards = " + std::to_string(options.n_model_shards) +
-                     " must divide the number of processes, " + std::to_string(n) +
-                     ": one for each device; redco-lua --nproc N starts N of them");
-  }
+  require_usage(options.n_model_shards >= 1 && n % options.n_model_shards == 0,
+                "n_model_shards = ", options.n_model_shards,
+                " must divide the number of processes, ", n,
+                ": one for each device; redco-lua --nproc N starts N of them");
   return std::make_shared<Grid>(options);
 }
 
