@@ -190,6 +190,7 @@ local function interrupt(script, n_signals)
   local path = write("long.lua", script)
   local _, out, err = shell(([[
 set -m
+rm -f long.out  # or the "started" of the run before is taken for this one's
 "$REDCO_LUA" %s >long.out 2>long.err </dev/null &
 pid=$!
 for i in $(seq 200); do grep -q started long.out && break; sleep 0.05; done
