@@ -77,9 +77,15 @@ void write_back(const TensorArgument& argument, const Placements& worked_on,
                 const at::Tensor& result, const Mesh& mesh) {
   if (!argument.impl) {
     if (current_tracer()) return;  // what is only watched changes nothing outside
-    at::Tensor whole = redistribute_local(result, argument.sizes(), argument.tensor.strides(),
-                                          worked_on, {}, mesh);
-    if (!whole.is_same(argument.tensor)) overwrite(argument.tensor, whole);
+    if (is_replicated(worked_on)) {
+      if (!result.is_same(argument.tensor)) overwrite(argument.tensor, result);
+      return;
+    }
+    // A collective's thread holds what it sends for a while. Autograd adds gradients in place if
+    // nobody else holds their memory, and has to find the same on all processes.
+    at::Tensor part = result.is_alias_of(argument.tensor) ? result.clone() : result;
+    overwrite(argument.tensor, redistribute_local(part, argument.sizes(), argument.tensor.strides(),
+                                                  worked_on, {}, mesh));
     return;
   }
   if (!is_split(worked_on) && result.sizes() != argument.sizes())

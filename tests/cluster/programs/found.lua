@@ -282,4 +282,12 @@ x2, x3 = unpack(torch.unsafe_split(x1, 1, -1))
 x3:slice(1, 0, 0, 2):tanh_()
 loss = total(x3, 0.3)
 gx1 = grads(loss, { x1 })]],
+  -- A gradient that is a plain tensor, written with parts: the processes added to it differently.
+  [[
+p = { a = randn(460, { 1, 5 }):requires_grad_() }
+b = { x = randn(5897, { 1, 5 }) }
+rules = { { 'a', 1 } }
+x1 = vmap(gradient(function(p) return p:tanh():sum() end))(p.a)
+x2 = p.a:kthvalue(1, 0)
+loss = term(x2, 0.6) + total(x1, 0.7)]],
 }
