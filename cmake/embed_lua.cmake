@@ -12,7 +12,7 @@ foreach(file ${files})
   math(EXPR count "${count} + 1")
 endforeach()
 file(WRITE ${OUTPUT}.new
-  "// Generated from lua/.\n#include \"modules.h\"\n\nnamespace redco::lua {\n"
+  "// Generated from lua/.\n#include \"host/modules.h\"\n\nnamespace redco::lua {\n"
   "const EmbeddedFile embedded_files[] = {\n${entries}};\n"
   "const int n_embedded_files = ${count};\n}  // namespace redco::lua\n")
 file(COPY_FILE ${OUTPUT}.new ${OUTPUT} ONLY_IF_DIFFERENT)

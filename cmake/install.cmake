@@ -63,7 +63,8 @@ install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DATADIR}/redco COMPONENT 
 # --- Development ---------------------------------------------------------------------------------
 
 install(DIRECTORY engine/include/redco bindings/include/redco
-  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT Development FILES_MATCHING PATTERN *.h)
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT Development
+  FILES_MATCHING PATTERN *.h PATTERN detail EXCLUDE)
 install(FILES ${PROJECT_BINARY_DIR}/include/redco/version.h
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/redco COMPONENT Development)
 

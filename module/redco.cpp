@@ -1,5 +1,5 @@
 // What `require` calls in redco.so, one function for each module.
-#include <redco/engine.h>
+#include <redco/script_engine.h>
 #include <redco/export.h>
 #include <redco/run_log.h>
 

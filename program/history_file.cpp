@@ -1,6 +1,6 @@
 #include "history_file.h"
 
-#include <redco/user_folder.h>
+#include <redco/detail/user_folder.h>
 
 #include <fcntl.h>
 #include <sys/file.h>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <redco/run_store.h>
+#include <redco/detail/run_store.h>
 
 #include <cstdint>
 #include <memory>

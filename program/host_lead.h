@@ -2,7 +2,7 @@
 
 #include "host_board.h"
 
-#include <redco/notices.h>
+#include <redco/detail/notices.h>
 
 #include <chrono>
 #include <cstdint>

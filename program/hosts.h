@@ -4,7 +4,7 @@
 #include "host_lead.h"
 
 #include <redco/mesh.h>
-#include <redco/run_store.h>
+#include <redco/detail/run_store.h>
 
 #include <chrono>
 #include <cstdint>

@@ -7,9 +7,9 @@
 #include "workers.h"
 
 #include <redco/error.h>
-#include <redco/notices.h>
-#include <redco/printable.h>
-#include <redco/run_secret.h>
+#include <redco/detail/notices.h>
+#include <redco/detail/printable.h>
+#include <redco/detail/run_secret.h>
 
 #include <poll.h>
 #include <sys/signalfd.h>

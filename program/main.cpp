@@ -6,15 +6,15 @@
 #include "shared_prompt.h"
 #include "terminal.h"
 
-#include <redco/engine.h>
+#include <redco/script_engine.h>
 #include <redco/error.h>
-#include <redco/forced_stop.h>
+#include <redco/detail/forced_stop.h>
 #include <redco/mapped_files.h>
 #include <redco/mesh.h>
-#include <redco/notices.h>
-#include <redco/printable.h>
+#include <redco/detail/notices.h>
+#include <redco/detail/printable.h>
 #include <redco/run_log.h>
-#include <redco/run_secret.h>
+#include <redco/detail/run_secret.h>
 #include <redco/stop.h>
 #include <redco/version.h>
 
@@ -41,7 +41,7 @@ namespace {
 
 enum ExitCode { fine = 0, script_failed = 1, wrong_usage = 2, interrupted = 130 };
 
-redco::Engine* running = nullptr;
+redco::ScriptEngine* running = nullptr;
 
 // How long the script may take to hear of an interrupt: a compiled loop of Lua never does.
 constexpr unsigned seconds_to_hear = 4;
@@ -183,7 +183,7 @@ void draw_alike() {
 // Shows what sharding did when the run ends, well or with an error.
 class ReportAtEnd {
  public:
-  ReportAtEnd(const redco::Engine& engine, redco::Console& console)
+  ReportAtEnd(const redco::ScriptEngine& engine, redco::Console& console)
       : engine_(engine), console_(console) {}
   ~ReportAtEnd() {
     std::string report = engine_.sharding_report();
@@ -191,13 +191,13 @@ class ReportAtEnd {
   }
 
  private:
-  const redco::Engine& engine_;
+  const redco::ScriptEngine& engine_;
   redco::Console& console_;
 };
 
 std::string read_input() { return {std::istreambuf_iterator<char>(std::cin), {}}; }
 
-void run_script(redco::Engine& engine, const Arguments& args) {
+void run_script(redco::ScriptEngine& engine, const Arguments& args) {
   for (const auto& module : args.modules) engine.run_string("require '" + module + "'", "-l");
   for (const auto& chunk : args.chunks) engine.run_string(chunk, "-e");
   if (args.script.empty()) return;
@@ -209,7 +209,7 @@ void run_script(redco::Engine& engine, const Arguments& args) {
 }
 
 // A prompt also follows an error: to look what it was.
-void run(redco::Engine& engine, redco::Console& console, const Arguments& args) {
+void run(redco::ScriptEngine& engine, redco::Console& console, const Arguments& args) {
   try {
     run_script(engine, args);
   } catch (const redco::ScriptError& error) {
@@ -303,7 +303,7 @@ int main(int argc, char** argv) {
     draw_alike();
     redco::guard_mapped_files();
     auto terminal = redco::make_terminal();
-    redco::Engine engine({.strict = !args.no_strict && !args.has_prompt(),
+    redco::ScriptEngine engine({.strict = !args.no_strict && !args.has_prompt(),
                           .console = terminal,
                           .records_sharding = args.report_sharding});
     std::optional<ReportAtEnd> report;

@@ -2,7 +2,7 @@
 
 #include "terminal.h"
 
-#include <redco/engine.h>
+#include <redco/script_engine.h>
 #include <redco/error.h>
 
 #include <unistd.h>
@@ -27,7 +27,7 @@ void PlotCommand::add_to(CLI::App& program) {
       ->allow_extra_args(false);
 }
 
-void PlotCommand::run(Engine& engine) const {
+void PlotCommand::run(ScriptEngine& engine) const {
   std::vector<std::string> args{workdir, out.value_or(""),
                                 std::to_string(terminal_width(STDOUT_FILENO))};
   args.insert(args.end(), metrics.begin(), metrics.end());

@@ -10,7 +10,7 @@ class App;
 
 namespace redco {
 
-class Engine;
+class ScriptEngine;
 
 /// `redco-lua plot WORKDIR`, which draws the metrics of a run.
 struct PlotCommand {
@@ -20,7 +20,7 @@ struct PlotCommand {
 
   /// Makes it a command of the program.
   void add_to(CLI::App& program);
-  void run(Engine& engine) const;
+  void run(ScriptEngine& engine) const;
 };
 
 }  // namespace redco

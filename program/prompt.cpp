@@ -1,12 +1,12 @@
 #include "prompt.h"
 
-#include <redco/user_folder.h>
+#include <redco/detail/user_folder.h>
 #include "history_file.h"
 #include "line_editor.h"
 #include "shared_prompt.h"
 #include "terminal.h"
 
-#include <redco/engine.h>
+#include <redco/script_engine.h>
 #include <redco/prompt.h>
 #include <redco/run_log.h>
 #include <redco/version.h>
@@ -39,12 +39,12 @@ std::string variable(const char* name) {
 }
 
 // What Ctrl-C ends; null while nothing runs.
-std::atomic<Engine*> running = nullptr;
+std::atomic<ScriptEngine*> running = nullptr;
 // And whether a turn has not ended on all processes.
 std::atomic<bool> in_turn = false;
 
 void on_interrupt(int) {
-  Engine* engine = running;
+  ScriptEngine* engine = running;
   if (engine != nullptr || in_turn) request_interrupt();  // for what waits outside Lua
   if (engine != nullptr) engine->interrupt();
 }
@@ -107,7 +107,7 @@ Input read_plain(const char* prompt, bool is_typed) {
 
 class PromptLoop {
  public:
-  PromptLoop(Engine& engine, Console& console)
+  PromptLoop(ScriptEngine& engine, Console& console)
       : engine_(engine),
         console_(console),
         shared_(shares_prompt() ? std::make_unique<SharedPrompt>() : nullptr),
@@ -250,7 +250,7 @@ class PromptLoop {
     }
   }
 
-  Engine& engine_;
+  ScriptEngine& engine_;
   Console& console_;
   bool is_typed_ = isatty(STDIN_FILENO);
   bool is_capable_ = !variable("TERM").empty() && variable("TERM") != "dumb";
@@ -262,7 +262,7 @@ class PromptLoop {
 
 }  // namespace
 
-void run_prompt(Engine& engine, Console& console) {
+void run_prompt(ScriptEngine& engine, Console& console) {
   struct sigaction action = {};
   action.sa_handler = on_interrupt;  // and no restart: reading ends with it
   sigaction(SIGINT, &action, nullptr);

@@ -5,11 +5,11 @@
 namespace redco {
 
 class Console;
-class Engine;
+class ScriptEngine;
 
 /// Reads chunks of Lua from standard input, runs them and shows their values, until the input ends:
 /// with line editing at a terminal, without prompts elsewhere. Errors go to the console, and end
 /// only their chunk. Throws ScriptError for what ends the program.
-void run_prompt(Engine& engine, Console& console);
+void run_prompt(ScriptEngine& engine, Console& console);
 
 }  // namespace redco

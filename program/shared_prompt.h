@@ -1,6 +1,6 @@
 #pragma once
 
-#include <redco/turns.h>
+#include <redco/detail/turns.h>
 
 #include <cstddef>
 #include <functional>

@@ -1,4 +1,4 @@
-#include <redco/cuda.h>
+#include <redco/detail/cuda.h>
 
 #include "require_usage.h"
 

@@ -1,6 +1,6 @@
 #include <redco/error.h>
 
-#include <redco/forced_stop.h>
+#include <redco/detail/forced_stop.h>
 
 #include <algorithm>
 #include <csignal>

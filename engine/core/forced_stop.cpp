@@ -1,4 +1,4 @@
-#include <redco/forced_stop.h>
+#include <redco/detail/forced_stop.h>
 
 #include <atomic>
 #include <mutex>

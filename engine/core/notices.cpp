@@ -1,6 +1,6 @@
-#include <redco/notices.h>
+#include <redco/detail/notices.h>
 
-#include <redco/thread_without_signals.h>
+#include <redco/detail/thread_without_signals.h>
 
 #include <chrono>
 #include <condition_variable>

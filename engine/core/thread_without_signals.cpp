@@ -1,4 +1,4 @@
-#include <redco/thread_without_signals.h>
+#include <redco/detail/thread_without_signals.h>
 
 #include <c10/core/Device.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>

@@ -1,4 +1,4 @@
-#include <redco/user_folder.h>
+#include <redco/detail/user_folder.h>
 
 #include <cstdlib>
 

@@ -1,6 +1,6 @@
 #include <redco/checkpoint.h>
 
-#include "../mesh/agreement.h"
+#include "../mesh/store/agreement.h"
 #include "checkpoint_files.h"
 #include "input_file.h"
 #include "safetensors_format.h"
@@ -11,7 +11,7 @@
 #include <redco/json.h>
 #include <redco/safetensors.h>
 #include <redco/sharding.h>
-#include <redco/thread_without_signals.h>
+#include <redco/detail/thread_without_signals.h>
 #include <redco/weights.h>
 
 #include <ATen/ops/empty.h>

@@ -48,9 +48,9 @@ class Scan {
 
   void end_line(uint64_t next) {
     // A line of a paragraph or of a quoted field goes on with a record.
-    if (kind_ == RecordKind::line || (!is_empty_ && !goes_on_)) starts_.push_back(line_start_);
-    if (kind_ == RecordKind::paragraph) goes_on_ = !is_empty_;
-    if (kind_ == RecordKind::csv) goes_on_ = is_quoted_;
+    if (kind_ == RecordKind::line || (!is_empty_ && !continues_)) starts_.push_back(line_start_);
+    if (kind_ == RecordKind::paragraph) continues_ = !is_empty_;
+    if (kind_ == RecordKind::csv) continues_ = is_quoted_;
     line_start_ = next;
     is_empty_ = true;
   }
@@ -58,7 +58,7 @@ class Scan {
   RecordKind kind_;
   uint64_t line_start_;
   std::vector<uint64_t>& starts_;
-  bool is_empty_ = true, is_quoted_ = false, goes_on_ = false;
+  bool is_empty_ = true, is_quoted_ = false, continues_ = false;
 };
 
 }  // namespace

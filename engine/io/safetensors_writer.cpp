@@ -1,7 +1,7 @@
 #include "safetensors_writer.h"
 
 #include "safetensors_format.h"
-#include "../mesh/agreement.h"
+#include "../mesh/store/agreement.h"
 #include "strict_json.h"
 
 #include <redco/error.h>

@@ -1,6 +1,7 @@
+#include <redco/detail/notes.h>
 #include <redco/checkpoint.h>
 
-#include "../mesh/agreement.h"
+#include "../mesh/store/agreement.h"
 #include "atomic_file.h"
 #include "checkpoint_files.h"
 #include "safetensors_format.h"
@@ -12,9 +13,9 @@
 #include <redco/json.h>
 #include <redco/mapped_files.h>
 #include <redco/moves.h>
-#include <redco/printable.h>
+#include <redco/detail/printable.h>
 #include <redco/sharding.h>
-#include <redco/thread_without_signals.h>
+#include <redco/detail/thread_without_signals.h>
 
 #include <ATen/core/grad_mode.h>
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "backend.h"
-#include "peers.h"
+#include "store/peers.h"
 
 #include <redco/export.h>
 

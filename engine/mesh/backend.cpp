@@ -3,7 +3,7 @@
 #include "../core/require_usage.h"
 #include "nccl.h"
 
-#include <redco/cuda.h>
+#include <redco/detail/cuda.h>
 
 #include <map>
 #include <mutex>

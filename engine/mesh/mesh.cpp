@@ -2,17 +2,17 @@
 
 #include "../core/require_usage.h"
 #include "c10d_group.h"
-#include "connection.h"
+#include "store/connection.h"
 #include "gloo.h"
 #include "host_group.h"
-#include "peers.h"
+#include "store/peers.h"
 #include "single.h"
 #include "spmd_log.h"
 
 #include <redco/error.h>
-#include <redco/notices.h>
-#include <redco/run_store.h>
-#include <redco/thread_without_signals.h>
+#include <redco/detail/notices.h>
+#include <redco/detail/run_store.h>
+#include <redco/detail/thread_without_signals.h>
 
 #include <cstdlib>
 #include <functional>
@@ -54,9 +54,9 @@ class StoreNotes final : public Notes {
 
   std::string next_exchange() override {
     // Some processes may have begun more of them than others in a turn that failed.
-    if (std::exchange(generation_, connection_.generation()) != connection_.generation())
+    if (std::exchange(reconnects_, connection_.reconnects()) != connection_.reconnects())
       n_exchanges_ = 0;
-    return std::to_string(generation_) + "/" + std::to_string(n_exchanges_++) + "/";
+    return std::to_string(reconnects_) + "/" + std::to_string(n_exchanges_++) + "/";
   }
 
  private:
@@ -64,7 +64,7 @@ class StoreNotes final : public Notes {
   const Connection& connection_;
   Peers& peers_;
   std::vector<int64_t> all_;
-  int64_t generation_ = 0;
+  int64_t reconnects_ = 0;
   int64_t n_exchanges_ = 0;
 };
 
@@ -181,8 +181,8 @@ class Grid : public Mesh, Connection::Lines {
   Group& group(Dim dim) const override { return *groups_[dim]; }
   Group& world() const override { return *groups_[n_dims]; }
   Notes& notes() const override { return *notes_; }
-  int64_t generation() const override {
-    return connection_ == nullptr ? 0 : connection_->generation();
+  int64_t reconnects() const override {
+    return connection_ == nullptr ? 0 : connection_->reconnects();
   }
 
  private:
@@ -198,7 +198,7 @@ class Grid : public Mesh, Connection::Lines {
   Backend make_backend(const GroupParts& parts) {
     auto client = connection_->client_for_connecting();
     Store store =
-        with_prefix(client->c10d(), name_ + "/" + std::to_string(connection_->generation()) + "/" +
+        with_prefix(client->c10d(), name_ + "/" + std::to_string(connection_->reconnects()) + "/" +
                                         parts.name + std::to_string(parts.processes.front()));
     auto size = static_cast<int64_t>(parts.processes.size());
     // The group's own limit comes first: it can say who is missing.

@@ -1,7 +1,7 @@
 // Finds the library that has the collectives on GPUs.
 #include "nccl.h"
 
-#include <redco/cuda.h>
+#include <redco/detail/cuda.h>
 #include <redco/error.h>
 
 #include <dlfcn.h>

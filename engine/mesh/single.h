@@ -1,7 +1,7 @@
 #pragma once
 
 #include <redco/group.h>
-#include <redco/notes.h>
+#include <redco/detail/notes.h>
 
 namespace redco {
 

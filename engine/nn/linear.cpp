@@ -55,7 +55,7 @@ TORCH_LIBRARY_FRAGMENT(redco, m) {
 
 bool is_few_rows(const at::Tensor& x, const at::Tensor& weight) {
   // A layout is decided by what training does.
-  if (current_tracer() != nullptr) return false;
+  if (sharding::current_tracer() != nullptr) return false;
   if (autocast_dtype(at::kCPU)) return false;
   if (at::GradMode::is_enabled() && (x.requires_grad() || weight.requires_grad())) return false;
   return x.is_cpu() && x.scalar_type() == at::kFloat && weight.scalar_type() == at::kFloat &&

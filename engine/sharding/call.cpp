@@ -2,7 +2,7 @@
 
 #include <redco/error.h>
 
-namespace redco {
+namespace redco::sharding {
 
 Call::Call(const Operator& op, const torch::jit::Stack& stack)
     : op(op),
@@ -99,4 +99,4 @@ void set_tensors(const Call& call, const std::vector<at::Tensor>& tensors,
   }
 }
 
-}  // namespace redco
+}  // namespace redco::sharding

@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-namespace redco {
+namespace redco::sharding {
 
 namespace {
 
@@ -120,4 +120,4 @@ InCall::InCall(const Call& call) : outer_(std::exchange(current_operator(), call
 
 InCall::~InCall() { current_operator() = outer_; }
 
-}  // namespace redco
+}  // namespace redco::sharding

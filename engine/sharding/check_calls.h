@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-namespace redco {
+namespace redco::sharding {
 
 /// While a call of an operator runs: collectives are recorded as its own, and with
 /// REDCO_CHECK_SPMD=1 so is the call (see mesh/spmd_log.h).
@@ -19,4 +19,4 @@ class InCall {
   std::string_view outer_;
 };
 
-}  // namespace redco
+}  // namespace redco::sharding

@@ -1,4 +1,4 @@
-#include <redco/coalesced.h>
+#include <redco/detail/coalesced.h>
 
 #include "sharded_tensor.h"
 #include "split.h"
@@ -8,6 +8,8 @@
 #include <ATen/ops/cat.h>
 
 namespace redco {
+
+using namespace sharding;
 
 namespace {
 

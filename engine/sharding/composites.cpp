@@ -16,7 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
-namespace redco {
+namespace redco::sharding {
 
 namespace {
 
@@ -77,4 +77,4 @@ TORCH_LIBRARY_IMPL(aten, AutogradCUDA, m) { add_kernels(m); }
 
 }  // namespace
 
-}  // namespace redco
+}  // namespace redco::sharding

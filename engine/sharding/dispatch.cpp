@@ -4,14 +4,14 @@
 
 #include "check_calls.h"
 #include "gathered_view.h"
-#include "last_move.h"
+#include "last_redistribution.h"
 #include "results.h"
-#include "rules/rules.h"
+#include "operators/rules.h"
 #include "tracer.h"
 
 #include <redco/error.h>
 #include <redco/moves.h>
-#include <redco/parameter_store.h>
+#include <redco/detail/zero3_store.h>
 #include <redco/random.h>
 
 #include <torch/csrc/autograd/function.h>
@@ -22,7 +22,7 @@
 #include <optional>
 #include <utility>
 
-namespace redco {
+namespace redco::sharding {
 
 namespace {
 
@@ -50,9 +50,9 @@ at::Tensor brought(const Call& call, const TensorArgument& argument, const Place
   const Placements now = argument.impl ? argument.impl->placements() : Placements();
   // What is held for other readers must not be written to, nor be seen by the result.
   bool is_read = !argument.is_written && !call.op.is_view && !current_tracer() && now != target &&
-                 LastMove::may_hold(argument);
+                 LastRedistribution::may_hold(argument);
   if (is_read)
-    if (at::Tensor held = last_move().find(argument, target); held.defined()) return held;
+    if (at::Tensor held = last_redistribution().find(argument, target); held.defined()) return held;
   at::Tensor result = redistribute_local(argument.local(), argument.sizes(),
                                          argument.tensor.strides(), now, target, *call.mesh);
   // Some kernels read the memory of their arguments without their strides: of a part that was cut
@@ -60,12 +60,12 @@ at::Tensor brought(const Call& call, const TensorArgument& argument, const Place
   bool is_cut = now != target && result.is_alias_of(argument.local());
   if (is_cut && !argument.is_written && !call.op.is_view && !is_pointwise(call.op))
     result = laid_out(result, geometry_of(argument.tensor));
-  if (is_read) last_move().hold(argument, target, result);
+  if (is_read) last_redistribution().hold(argument, target, result);
   return result;
 }
 
 // An `out` argument that had another size.
-void be_resized(const TensorArgument& argument, const at::Tensor& result) {
+void resize_out(const TensorArgument& argument, const at::Tensor& result) {
   require(!is_split(argument.placements), "out: a tensor of shape ", argument.sizes(),
           " laid out as ", to_string(argument.placements), " cannot be resized to ", result.sizes(),
           ": give one of that shape, or one that is whole");
@@ -89,7 +89,7 @@ void write_back(const TensorArgument& argument, const Placements& worked_on,
     return;
   }
   if (!is_split(worked_on) && result.sizes() != argument.sizes())
-    return be_resized(argument, result);
+    return resize_out(argument, result);
   const at::Tensor& local = argument.impl->local();
   const Placements& now = argument.impl->placements();  // a sum may have been reduced where it lies
   // On the first rank a whole tensor is its own term of a sum.
@@ -110,7 +110,7 @@ bool works_on_parts(const Call& call) {
   });
 }
 
-void bring_stored(Call& call) {
+void gather_stored(Call& call) {
   bool any = std::any_of(
       call.tensors.begin(), call.tensors.end(),
       [](const TensorArgument& argument) { return argument.impl && argument.impl->stored(); });
@@ -185,7 +185,7 @@ void run(Call& call, const Plan& plan, Stack* stack) {
       change_view(call, plan, argument, inputs[i]);
       continue;
     }
-    last_move().forget(argument.local());
+    last_redistribution().forget(argument.local());
     write_back(argument, plan.inputs[i], inputs[i], *call.mesh);
     if (argument.impl && !current_tracer()) note_write(*argument.impl);
     // Operators on lists leave this to what they call for each tensor.
@@ -228,8 +228,8 @@ void run_sharded(const c10::OperatorHandle& handle, Stack* stack) {
     return;
   }
   InCall in_call(call);
-  last_move().drop_unreachable();
-  bring_stored(call);
+  last_redistribution().drop_unreachable();
+  gather_stored(call);
   if (Tracer* tracer = current_tracer()) tracer->before(call);
   run(call, plan_for(call), stack);
 }
@@ -244,4 +244,4 @@ ShardingCounters& sharding_counters() {
   return counters;
 }
 
-}  // namespace redco
+}  // namespace redco::sharding

@@ -4,7 +4,7 @@
 
 #include <limits>
 
-namespace redco {
+namespace redco::sharding {
 
 namespace {
 
@@ -172,4 +172,4 @@ Plan gathered_plan(const Call& call) {
   return plan;
 }
 
-}  // namespace redco
+}  // namespace redco::sharding

@@ -6,7 +6,7 @@
 
 #include <utility>
 
-namespace redco {
+namespace redco::sharding {
 
 namespace {
 
@@ -104,4 +104,4 @@ void note_write(ShardedTensorImpl& impl) {
     impl.set_gathered_view(view->written(impl));
 }
 
-}  // namespace redco
+}  // namespace redco::sharding

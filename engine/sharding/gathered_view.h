@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <memory>
 
-namespace redco {
+namespace redco::sharding {
 
 /// Remembers the base of a view that had to be gathered, and so holds a copy: no write is lost.
 /// Once the base has been written to, the view is taken anew before it is read; what is written to
@@ -58,4 +58,4 @@ struct BelowSharding {
 /// Runs an operator on sharded tensors, BelowSharding.
 void run_sharded(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
-}  // namespace redco
+}  // namespace redco::sharding

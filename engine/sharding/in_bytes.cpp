@@ -2,7 +2,7 @@
 
 #include <cstdio>
 
-namespace redco {
+namespace redco::sharding {
 
 std::string in_bytes(int64_t bytes) {
   struct Unit {
@@ -19,4 +19,4 @@ std::string in_bytes(int64_t bytes) {
   return std::to_string(bytes) + " B";
 }
 
-}  // namespace redco
+}  // namespace redco::sharding

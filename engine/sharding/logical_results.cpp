@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace redco {
+namespace redco::sharding {
 
 namespace {
 
@@ -104,4 +104,4 @@ std::vector<std::optional<Geometry>> logical_results(const Call& call) {
   return results;
 }
 
-}  // namespace redco
+}  // namespace redco::sharding

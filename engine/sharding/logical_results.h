@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-namespace redco {
+namespace redco::sharding {
 
 /// The geometries that one process alone would get for a call's results, lists taken apart: the
 /// operator runs on tensors of the logical geometry, which have no memory, or are small. Empty if
@@ -14,4 +14,4 @@ namespace redco {
 /// alone might not show it.
 std::vector<std::optional<Geometry>> logical_results(const Call& call);
 
-}  // namespace redco
+}  // namespace redco::sharding

@@ -10,6 +10,8 @@
 
 namespace redco {
 
+using namespace sharding;
+
 namespace {
 
 thread_local Moving* current = nullptr;

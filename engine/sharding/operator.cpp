@@ -1,17 +1,17 @@
 // What is known of an operator before any call of it.
 
-#include "rules/rules.h"
+#include "operators/rules.h"
 
 #include <set>
 #include <string_view>
 #include <unordered_map>
 
-namespace redco {
+namespace redco::sharding {
 
 namespace {
 
 // The order of a norm; whether what fills in is zero.
-bool has_telling_numbers(const std::string& operator_name) {
+bool plan_depends_on_floats(const std::string& operator_name) {
   return operator_name.find("norm") != std::string::npos || operator_name == "aten::masked_fill";
 }
 
@@ -22,7 +22,7 @@ bool is_keyed_type(const c10::TypePtr& type, const std::string& operator_name) {
       return is_keyed_type(type->castRaw<c10::OptionalType>()->getElementType(), operator_name);
     case c10::TypeKind::FloatType:
     case c10::TypeKind::NumberType:
-      return has_telling_numbers(operator_name);
+      return plan_depends_on_floats(operator_name);
     case c10::TypeKind::DeviceObjType:
       return false;
     default:
@@ -98,4 +98,4 @@ const Operator& known_operator(const c10::OperatorHandle& handle) {
   return found->second;
 }
 
-}  // namespace redco
+}  // namespace redco::sharding

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace redco {
+namespace redco::sharding {
 
 class Call;
 struct Plan;
@@ -139,4 +139,4 @@ Plan gathered_plan(const Call& call);
 /// The rule for an operator of this name ("aten::mm"), or an empty one.
 Rule find_rule(const std::string& name, const c10::OperatorHandle& handle);
 
-}  // namespace redco
+}  // namespace redco::sharding

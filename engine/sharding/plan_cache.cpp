@@ -2,7 +2,7 @@
 
 #include "logical_results.h"
 #include "results.h"
-#include "rules/rules.h"
+#include "operators/rules.h"
 
 #include <redco/error.h>
 #include <redco/random.h>
@@ -15,7 +15,7 @@
 #include <string_view>
 #include <unordered_map>
 
-namespace redco {
+namespace redco::sharding {
 
 namespace {
 
@@ -219,4 +219,4 @@ const Plan& plan_for(const Call& call) {
   return found->second.plan;
 }
 
-}  // namespace redco
+}  // namespace redco::sharding

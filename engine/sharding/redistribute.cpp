@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace redco {
+namespace redco::sharding {
 
 namespace {
 
@@ -135,4 +135,4 @@ double redistribution_cost(const Placement& from, const Placement& to, double by
   return (n - 1) * bytes;                                 // gathered, and cut again
 }
 
-}  // namespace redco
+}  // namespace redco::sharding

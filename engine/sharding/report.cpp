@@ -16,6 +16,8 @@
 
 namespace redco {
 
+using namespace sharding;
+
 namespace {
 
 void tell_collectives(std::ostream& text, const std::vector<std::shared_ptr<const Mesh>>& meshes) {

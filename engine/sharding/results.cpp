@@ -1,7 +1,7 @@
 #include "results.h"
 
 #include "gathered_view.h"
-#include "rules/rules.h"
+#include "operators/rules.h"
 
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/function.h>
@@ -10,7 +10,7 @@
 #include <memory>
 #include <optional>
 
-namespace redco {
+namespace redco::sharding {
 
 namespace {
 
@@ -128,4 +128,4 @@ void Results::share_memory(ShardedTensorImpl& result) {
       return result.share_memory_of(*argument.impl);
 }
 
-}  // namespace redco
+}  // namespace redco::sharding

@@ -2,7 +2,7 @@
 
 #include "plan.h"
 
-namespace redco {
+namespace redco::sharding {
 
 /// The logical geometry of a result, given its local tensor.
 Geometry geometry_of(const OutputPlan& plan, const at::Tensor& local, const Mesh& mesh);
@@ -30,4 +30,4 @@ class Results {
   size_t next_ = 0;
 };
 
-}  // namespace redco
+}  // namespace redco::sharding

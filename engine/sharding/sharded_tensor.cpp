@@ -11,7 +11,7 @@
 #include <numeric>
 #include <typeinfo>
 
-namespace redco {
+namespace redco::sharding {
 
 namespace {
 
@@ -135,7 +135,7 @@ void ShardedTensorImpl::share_memory_of(const ShardedTensorImpl& base) {
   count_writes_of(base.local_, local_);
 }
 
-void ShardedTensorImpl::keep_in(const std::shared_ptr<ParameterStore>& store, size_t param) {
+void ShardedTensorImpl::keep_in(const std::shared_ptr<Zero3Store>& store, size_t param) {
   Sizes order(size_t(dim()), 0);
   std::iota(order.begin(), order.end(), int64_t{0});
   stored_ = std::make_shared<const StoredPart>(StoredPart{store, param, order});
@@ -284,4 +284,4 @@ Sizes local_sizes(at::IntArrayRef sizes, const Placements& placements, const Mes
   return local;
 }
 
-}  // namespace redco
+}  // namespace redco::sharding

@@ -9,6 +9,10 @@
 #include <memory>
 
 namespace redco {
+class Zero3Store;
+}
+
+namespace redco::sharding {
 
 using Sizes = c10::SmallVector<int64_t, 6>;
 using MeshDims = c10::SmallVector<Mesh::Dim, Mesh::n_dims>;
@@ -45,11 +49,10 @@ at::Tensor laid_out(const at::Tensor& local, const Geometry& geometry);
 void overwrite(at::Tensor to, at::Tensor from);
 
 class GatheredView;
-class ParameterStore;
 
 /// Where the whole of a tensor on dp is to be had: a parameter, its dimensions in this order.
 struct StoredPart {
-  std::shared_ptr<ParameterStore> store;
+  std::shared_ptr<Zero3Store> store;
   size_t param;
   Sizes order;
 };
@@ -84,7 +87,7 @@ class ShardedTensorImpl final : public c10::TensorImpl {
 
   /// Null, unless a store brings the whole together for operators that read it.
   const std::shared_ptr<const StoredPart>& stored() const { return stored_; }
-  void keep_in(const std::shared_ptr<ParameterStore>& store, size_t param);
+  void keep_in(const std::shared_ptr<Zero3Store>& store, size_t param);
   /// Its dimensions are those of `base` in this order.
   void be_stored_like(const ShardedTensorImpl& base, at::IntArrayRef order);
 
@@ -158,4 +161,4 @@ at::Tensor redistribute_local(at::Tensor local, at::IntArrayRef sizes, at::IntAr
 double redistribution_cost(const Placement& from, const Placement& to, double bytes,
                            int64_t n_ranks);
 
-}  // namespace redco
+}  // namespace redco::sharding

@@ -19,6 +19,8 @@
 
 namespace redco {
 
+using namespace sharding;
+
 namespace {
 
 using torch::autograd::AutogradContext;

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-namespace redco {
+namespace redco::sharding {
 
 Split::Split(const Placement& placement, int64_t size, int64_t n_ranks)
     : dim_(placement.dim), blocks_(placement.n_blocks(size)) {
@@ -68,4 +68,4 @@ at::Tensor Split::joined(const at::Tensor& parts) const {
   return close(at::cat(pieces, dim_ + 1));
 }
 
-}  // namespace redco
+}  // namespace redco::sharding

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace redco {
+namespace redco::sharding {
 
 /// How the ranks of one group split a dimension of a tensor. Its blocks are made a dimension of
 /// their own ("opened"), so that what is cut is always one dimension.
@@ -37,4 +37,4 @@ class Split {
   bool is_even_ = true;
 };
 
-}  // namespace redco
+}  // namespace redco::sharding

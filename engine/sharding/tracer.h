@@ -2,7 +2,7 @@
 
 #include "plan.h"
 
-namespace redco {
+namespace redco::sharding {
 
 /// Watches the operators that one thread calls on sharded tensors.
 class Tracer {
@@ -18,4 +18,4 @@ class Tracer {
 /// The tracer of this thread, or null.
 Tracer*& current_tracer();
 
-}  // namespace redco
+}  // namespace redco::sharding

@@ -1,8 +1,8 @@
-#include <redco/run_secret.h>
+#include <redco/detail/run_secret.h>
 
 #include "../core/require_usage.h"
 
-#include <redco/user_folder.h>
+#include <redco/detail/user_folder.h>
 
 #include <fcntl.h>
 #include <sys/random.h>

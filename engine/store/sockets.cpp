@@ -1,7 +1,7 @@
 #include "sockets.h"
 
 #include <redco/error.h>
-#include <redco/notices.h>
+#include <redco/detail/notices.h>
 
 #include <fcntl.h>
 #include <netdb.h>

@@ -1,4 +1,4 @@
-#include <redco/printable.h>
+#include <redco/detail/printable.h>
 
 #include <utf8proc.h>
 

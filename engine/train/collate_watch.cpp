@@ -1,7 +1,7 @@
 #include "collate_watch.h"
 
-#include <redco/forced_stop.h>
-#include <redco/thread_without_signals.h>
+#include <redco/detail/forced_stop.h>
+#include <redco/detail/thread_without_signals.h>
 
 #include <algorithm>
 #include <utility>

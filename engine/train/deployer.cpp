@@ -1,7 +1,8 @@
+#include <redco/detail/notes.h>
 #include <redco/deployer.h>
 
 #include "../io/workdir_lock.h"
-#include "../mesh/agreement.h"
+#include "../mesh/store/agreement.h"
 #include "random.h"
 
 #include <redco/error.h>
@@ -142,7 +143,7 @@ Schedule Deployer::get_lr_schedule_fn(const LrScheduleOptions& options) const {
 
 // The next number of a stream. In a turn that failed some processes may have taken more of them.
 uint64_t Deployer::take(uint64_t& count) const {
-  count = std::max(count, static_cast<uint64_t>(mesh_->generation()) << 32);
+  count = std::max(count, static_cast<uint64_t>(mesh_->reconnects()) << 32);
   return count++;
 }
 

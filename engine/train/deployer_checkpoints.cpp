@@ -3,7 +3,7 @@
 #include <redco/deployer.h>
 
 #include "../io/input_file.h"
-#include "../mesh/agreement.h"
+#include "../mesh/store/agreement.h"
 #include "../mesh/spmd_log.h"
 #include "run_state.h"
 

@@ -9,7 +9,7 @@
 #include "step_meter.h"
 
 #include <redco/error.h>
-#include <redco/notices.h>
+#include <redco/detail/notices.h>
 #include <redco/safetensors.h>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ void check_positive(const char* name, const std::optional<int64_t>& value) {
 }  // namespace
 
 void Trainer::fit(const FitOptions& options) {
-  if (!std::exchange(goes_on_, false)) *run_ = {};
+  if (!std::exchange(is_resuming_, false)) *run_ = {};
   Fit(*this, options).run();
 }
 
@@ -41,7 +41,7 @@ void Trainer::train(const Dataset& examples, int64_t per_device_batch_size,
                     const std::string& desc) {
   FitOptions options;
   options.per_device_batch_size = per_device_batch_size;
-  if (!std::exchange(goes_on_, false)) run_->n_examples = 0;
+  if (!std::exchange(is_resuming_, false)) run_->n_examples = 0;
   Fit(*this, options).train_epoch(examples, desc);
   ++run_->epoch_idx;
   run_->n_examples = 0;

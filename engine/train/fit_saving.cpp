@@ -4,7 +4,7 @@
 #include "fit.h"
 
 #include <redco/error.h>
-#include <redco/forced_stop.h>
+#include <redco/detail/forced_stop.h>
 #include <redco/stop.h>
 
 #include <cmath>
@@ -43,7 +43,7 @@ void Trainer::Fit::restore() {
   auto checkpoint = deployer_.load_last_ckpt();
   require(checkpoint.has_value(), "training: the checkpoint ", last_saved_, " is gone");
   trainer_.restore(*checkpoint);
-  trainer_.goes_on_ = false;  // this very pass does
+  trainer_.is_resuming_ = false;  // this very pass does
   run_.left_out_batches = left_out;
   handled_step_ = trainer_.state_.step;
   is_restored_ = true;

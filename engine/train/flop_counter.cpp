@@ -1,6 +1,6 @@
 #include "flop_counter.h"
 
-#include <redco/recomputing.h>
+#include <redco/detail/recomputing.h>
 #include <redco/sharding.h>
 
 #include <ATen/core/Tensor.h>

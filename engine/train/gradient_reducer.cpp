@@ -91,7 +91,7 @@ void GradientReducer::finish() {
     for (size_t i = 0; i < grads.size(); ++i) leaves_[one.members[i]].mutable_grad() = grads[i];
   }
   under_way_.clear();
-  bring_the_rest();
+  reduce_leftovers();
 }
 
 void GradientReducer::abandon() {
@@ -126,7 +126,7 @@ void GradientReducer::plan_buckets() {
 }
 
 // What is partial on mp, in one piece; and what lies otherwise, each on its own.
-void GradientReducer::bring_the_rest() {
+void GradientReducer::reduce_leftovers() {
   at::NoGradGuard no_grad;
   Moving moving(Move::gradients, "reduce");
   std::map<at::ScalarType, std::vector<size_t>> partial;

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <redco/coalesced.h>
+#include <redco/detail/coalesced.h>
 #include <redco/sharding.h>
 
 #include <ATen/core/Tensor.h>
@@ -39,7 +39,7 @@ class GradientReducer {
   void on_gradient(size_t leaf);
   void start(const std::vector<size_t>& members);
   void plan_buckets();
-  void bring_the_rest();
+  void reduce_leftovers();
 
   std::vector<at::Tensor> leaves_;
   std::vector<Placements> targets_;

@@ -1,6 +1,6 @@
 #include "peak_flops.h"
 
-#include <redco/cuda.h>
+#include <redco/detail/cuda.h>
 
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>

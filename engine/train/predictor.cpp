@@ -2,7 +2,7 @@
 
 #include "batches.h"
 #include "lookahead.h"
-#include "params_layout.h"
+#include "shard_params.h"
 #include "random.h"
 #include "record_alike.h"
 

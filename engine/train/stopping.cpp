@@ -1,6 +1,6 @@
 #include "stopping.h"
 
-#include <redco/forced_stop.h>
+#include <redco/detail/forced_stop.h>
 
 #include <ATen/ops/tensor.h>
 

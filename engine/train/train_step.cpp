@@ -14,7 +14,7 @@
 
 #include <redco/error.h>
 #include <redco/random.h>
-#include <redco/recomputing.h>
+#include <redco/detail/recomputing.h>
 #include <redco/sharding.h>
 
 #include <ATen/TensorOperators.h>
@@ -82,7 +82,7 @@ void take_back(const Tree& masters, const Tree& copies) {
 }  // namespace
 
 Tree Trainer::in_compute_dtype(const Tree& params) const {
-  return casts_ ? in_dtype(params, compute_dtype_) : params;
+  return needs_cast_ ? in_dtype(params, compute_dtype_) : params;
 }
 
 Autocast Trainer::autocast() const {
@@ -115,7 +115,7 @@ Loss Trainer::loss_of(const Dataset& examples, std::span<const int64_t> indices,
     Autocast region = autocast();
     result = loss_fn_(rng, state_, params, batch, is_training);
   }
-  if (is_training && casts_) take_back(state_.params, params);
+  if (is_training && needs_cast_) take_back(state_.params, params);
   check_loss(result.loss);
   result.loss = result.loss.reshape({});
   if (result.weight.defined()) {
@@ -288,7 +288,7 @@ ValueAndGrad Trainer::value_and_grad(
     Autocast region = autocast();
     Tree params = in_compute_dtype(state_.params);
     value = function(params);
-    if (casts_) take_back(state_.params, params);
+    if (needs_cast_) take_back(state_.params, params);
   }
   // As for a loss_fn, gradients are computed in the types of what they are of.
   Autocast off(device_.type(), std::nullopt);

@@ -55,7 +55,7 @@ Trainer::Trainer(TrainerOptions options)
           " has no effect on a train_step_fn, which is given the whole batch: accumulate in it");
   seed_ = deployer_->new_trainer_seed();
   run_ = std::make_unique<RunState>();
-  go_on_from(options.last_ckpt_info);
+  resume_from(options.last_ckpt_info);
   adopt(std::move(options.params), std::move(options.opt_state),
         step_of(options.last_ckpt_info, options.step),
         loss_scale_of(options.last_ckpt_info, options.loss_scale));
@@ -97,7 +97,7 @@ void Trainer::adopt(Tree params, std::optional<Tree> opt_state, int64_t step,
   updates_.clear();
   updated_.clear();
   update_ = {};
-  casts_ = false;
+  needs_cast_ = false;
   device_ = deployer_->device().value_or(device_of(params));
   meter_ = std::make_unique<StepMeter>(deployer_->run_log().writes_files(), device_,
                                        autocast_dtype_.value_or(compute_dtype_),
@@ -121,7 +121,7 @@ void Trainer::adopt(Tree params, std::optional<Tree> opt_state, int64_t step,
     bool is_moved = deployer_->device() && given.device() != device_;
     if (is_moved) own = own.to(device_);
     if (given.is_floating_point()) {
-      casts_ |= given.scalar_type() != compute_dtype_;
+      needs_cast_ |= given.scalar_type() != compute_dtype_;
       if (optimizer_->trains(name)) {
         require(given.layout() == at::kStrided, "Trainer: parameter '", name, "' is ",
                 given.layout(), "; only dense tensors can be trained");

@@ -5,7 +5,7 @@
 #include "run_state.h"
 
 #include <redco/error.h>
-#include <redco/parameter_store.h>
+#include <redco/detail/zero3_store.h>
 #include <redco/sharding.h>
 
 #include <ATen/core/grad_mode.h>
@@ -57,10 +57,10 @@ void Trainer::save_ckpt(const std::string& ckpt_name, std::optional<int64_t> epo
   deployer_->save_ckpt(deployer_->ckpts_dir() + "/" + ckpt_name, std::move(written), how);
 }
 
-void Trainer::go_on_from(const Tree& last_ckpt_info) {
+void Trainer::resume_from(const Tree& last_ckpt_info) {
   *run_ = run_state_of(last_ckpt_info);
   if (last_ckpt_info.is_none()) return;
-  goes_on_ = true;
+  is_resuming_ = true;
   const auto& info = last_ckpt_info.as<Tree::Dict>();
   auto seed = info.find("trainer_seed");
   if (seed != info.end()) seed_ = uint64_t(seed->second.as<int64_t>());
@@ -77,7 +77,7 @@ void Trainer::restore(const Checkpoint& checkpoint) {
   if (store_) store_->release();
   state_.step = step_of(checkpoint.info, 0);
   state_.loss_scale = loss_scale_of(checkpoint.info, state_.loss_scale);
-  go_on_from(checkpoint.info);
+  resume_from(checkpoint.info);
 }
 
 }  // namespace redco

@@ -1,6 +1,6 @@
 // A small server. Requests are lines of the standard input, answers lines of the standard output;
 // the model is written in Lua, and is fine-tuned in a thread of its own while it answers.
-#include <redco/engine.h>
+#include <redco/script_engine.h>
 #include <redco/run_log.h>
 #include <redco/safetensors.h>
 
@@ -66,7 +66,7 @@ class Training {
   Tree result() { return result_.get(); }
 
  private:
-  redco::Engine engine_{{.console = std::make_shared<Progress>()}};
+  redco::ScriptEngine engine_{{.console = std::make_shared<Progress>()}};
   std::future<Tree> result_;
 };
 
@@ -146,7 +146,7 @@ class Server {
     return take_over();
   }
 
-  redco::Engine engine_{{.restricted = true}};
+  redco::ScriptEngine engine_{{.restricted = true}};
   std::string script_, weights_;
   Tree params_;
   std::vector<std::string> labels_;

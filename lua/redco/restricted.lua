@@ -30,7 +30,7 @@ local modules = {
 }
 
 -- Functions of these modules that are left out: they use files, memory addresses, the process or
--- its GPUs. Operators are listed in bindings/allowed_operators.cpp.
+-- its GPUs. Operators are listed in bindings/restricted/allowed_operators.cpp.
 local absent = {
   [torch] = "backends jit load save set_float32_matmul_precision set_num_threads "
     .. "use_deterministic_algorithms",

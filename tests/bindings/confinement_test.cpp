@@ -1,6 +1,6 @@
 // What a restricted engine takes of the host: memory of tensors, time in operators and in functions
 // of Lua, and nothing of its state.
-#include <redco/engine.h>
+#include <redco/script_engine.h>
 #include <redco/error.h>
 
 #include <ATen/ATen.h>
@@ -24,7 +24,7 @@ bool has(const std::string& text, const std::string& part) {
 }
 
 // How a piece failed, or "".
-std::string failure(Engine& engine, const std::string& code, ScriptError::Kind kind = script) {
+std::string failure(ScriptEngine& engine, const std::string& code, ScriptError::Kind kind = script) {
   try {
     engine.run_string(head + code, "piece");
   } catch (const ScriptError& error) {
@@ -35,7 +35,7 @@ std::string failure(Engine& engine, const std::string& code, ScriptError::Kind k
 }
 
 TEST_CASE("operators that trust their arguments are not there") {
-  Engine engine({.restricted = true});
+  ScriptEngine engine({.restricted = true});
   engine.set_global("x", at::ones({2, 2}));
   for (const std::string refused : {"torch.max_pool2d_with_indices_backward",
                                     "torch.unfold_backward",
@@ -75,7 +75,7 @@ TEST_CASE("operators that trust their arguments are not there") {
 }
 
 TEST_CASE("the memory of tensors is limited, that of single operators too") {
-  Engine engine({.restricted = true});
+  ScriptEngine engine({.restricted = true});
   engine.set_tensor_memory_limit(64 * megabyte);
   for (const std::string greedy :
        {"return torch.ones { 1024, 1024, 1024 }",
@@ -97,13 +97,13 @@ TEST_CASE("the memory of tensors is limited, that of single operators too") {
   CHECK(at::zeros({64, 1024, 1024}).numel() == 64 * 1024 * 1024);
   engine.set_tensor_memory_limit(0);
   CHECK(failure(engine, "return torch.zeros { 32, 1024, 1024 }") == "");
-  CHECK_THROWS_AS(Engine().set_tensor_memory_limit(1), Error);
+  CHECK_THROWS_AS(ScriptEngine().set_tensor_memory_limit(1), Error);
 }
 
 TEST_CASE("tensors of an engine outlive it") {
   at::Tensor kept;
   {
-    Engine engine({.restricted = true});
+    ScriptEngine engine({.restricted = true});
     engine.set_tensor_memory_limit(megabyte);
     engine.run_string(head + "rawset(_G, 'kept', torch.ones { 1000 })");
     kept = engine.get_global("kept").tensor();
@@ -112,7 +112,7 @@ TEST_CASE("tensors of an engine outlive it") {
 }
 
 TEST_CASE("new tensors show nothing of what was in memory before") {
-  Engine engine({.restricted = true});
+  ScriptEngine engine({.restricted = true});
   for (int i = 0; i < 20; ++i) at::full({1000}, 7, at::kLong);
   CHECK(failure(engine,
                 "for i = 1, 20 do assert(torch.empty({ 1000 }, { dtype = 'int64' }):sum()"
@@ -120,7 +120,7 @@ TEST_CASE("new tensors show nothing of what was in memory before") {
 }
 
 TEST_CASE("operators take steps, before they begin") {
-  Engine engine({.restricted = true});
+  ScriptEngine engine({.restricted = true});
   engine.set_tensor_memory_limit(512 * megabyte);
   engine.set_step_limit(10'000'000);
   engine.set_global("x", at::ones({6000, 6000}));
@@ -146,7 +146,7 @@ TEST_CASE("operators take steps, before they begin") {
 }
 
 TEST_CASE("functions of Lua take steps, and instructions that take long") {
-  Engine engine({.restricted = true});
+  ScriptEngine engine({.restricted = true});
   engine.set_memory_limit(256 * megabyte);
   engine.set_step_limit(1'000'000);
   for (const std::string slow :
@@ -200,7 +200,7 @@ TEST_CASE("patterns are those of Lua") {
       end
     end
     rawset(_G, "found", table.concat(out, "|")))lua";
-  Engine restricted({.restricted = true}), free;
+  ScriptEngine restricted({.restricted = true}), free;
   restricted.run_string(code);
   free.run_string(code);
   auto found = restricted.get_global("found").as<std::string>();
@@ -212,7 +212,7 @@ TEST_CASE("the modes and the random numbers of the program stay its own") {
   at::manual_seed(3);
   at::Tensor expected = at::rand({4});
   at::manual_seed(3);
-  Engine engine({.restricted = true}), other({.restricted = true});
+  ScriptEngine engine({.restricted = true}), other({.restricted = true});
   bool recorded = false;
   engine.register_function("look", [&](const std::vector<Tree>&) {
     recorded = c10::GradMode::is_enabled();
@@ -230,7 +230,7 @@ TEST_CASE("the modes and the random numbers of the program stay its own") {
   // The program's first numbers, though the engine drew before.
   CHECK(at::equal(engine.get_global("seen").tensor(), expected));
   // Seeds are each engine's own, and give the same.
-  for (Engine* each : {&engine, &other}) each->run_string(head + "torch.manual_seed(5)");
+  for (ScriptEngine* each : {&engine, &other}) each->run_string(head + "torch.manual_seed(5)");
   other.run_string(head + "rawset(_G, 'r', torch.cat { torch.rand { 3 }, torch.randperm(5) })");
   engine.run_string(head + "rawset(_G, 'r', torch.cat { torch.rand { 3 }, torch.randperm(5) })");
   CHECK(at::equal(engine.get_global("r").tensor(), other.get_global("r").tensor()));

@@ -1,6 +1,6 @@
 // What a script does on a GPU, on a library that stands in for LibTorch's: torch.cuda, when the
 // collector works, and on which thread backward runs.
-#include <redco/engine.h>
+#include <redco/script_engine.h>
 #include <redco/error.h>
 
 #include "fake_cuda.h"
@@ -41,9 +41,9 @@ local function cycles(f)
 end
 )";
 
-void run(Engine& engine, const std::string& code) { engine.run_string(head + code, "piece"); }
+void run(ScriptEngine& engine, const std::string& code) { engine.run_string(head + code, "piece"); }
 
-std::string failure(Engine& engine, const std::string& code) {
+std::string failure(ScriptEngine& engine, const std::string& code) {
   try {
     run(engine, code);
   } catch (const ScriptError& error) {
@@ -57,7 +57,7 @@ bool has(const std::string& text, const std::string& part) {
 }
 
 TEST_CASE("torch.cuda: devices") {
-  Engine engine;
+  ScriptEngine engine;
   run(engine, R"(
     assert(torch.cuda.is_available() and torch.cuda.device_count() == 2)
     assert(torch.cuda.current_device() == 0 and on_gpu(1).device == "cuda:0")
@@ -74,7 +74,7 @@ TEST_CASE("torch.cuda: devices") {
 }
 
 TEST_CASE("torch.cuda: memory of each GPU") {
-  Engine engine;
+  ScriptEngine engine;
   run(engine, R"(
     local before = torch.cuda.memory_allocated()
     local kept = on_gpu(GB)
@@ -94,7 +94,7 @@ TEST_CASE("torch.cuda: memory of each GPU") {
 }
 
 TEST_CASE("torch.cuda.Event") {
-  Engine engine;
+  ScriptEngine engine;
   run(engine, R"(
     local a = torch.cuda.Event { enable_timing = true }
     local b = torch.cuda.Event { enable_timing = true }
@@ -123,7 +123,7 @@ TEST_CASE("torch.cuda.Event") {
 }
 
 TEST_CASE("a restricted engine has no GPU") {
-  Engine engine({.restricted = true});
+  ScriptEngine engine({.restricted = true});
   engine.run_string(R"(
     local torch = require "redco.torch"
     assert(not torch.cuda.is_available() and torch.cuda.device_count() == 0)
@@ -137,7 +137,7 @@ TEST_CASE("a restricted engine has no GPU") {
 }
 
 TEST_CASE("the collector does a cycle for some 5 % of a GPU's memory") {
-  Engine engine;
+  ScriptEngine engine;
   run(engine, R"(
     -- 0.4 of 80 GB
     assert(cycles(function() for _ = 1, 100 do on_gpu(GB / 256) end end) == 0)
@@ -148,7 +148,7 @@ TEST_CASE("the collector does a cycle for some 5 % of a GPU's memory") {
 }
 
 TEST_CASE("a GPU that is full of garbage has room") {
-  Engine engine;
+  ScriptEngine engine;
   run(engine, R"(
     local kept = on_gpu(79 * GB)
     collectgarbage "stop"
@@ -160,7 +160,7 @@ TEST_CASE("a GPU that is full of garbage has room") {
 }
 
 TEST_CASE("garbage is freed before a backward pass if the GPU is more than half full") {
-  Engine engine;
+  ScriptEngine engine;
   run(engine, R"(
     local x = torch.empty({ 4 }, { device = "cuda", requires_grad = true })
     local function backward_with(n)
@@ -182,7 +182,7 @@ TEST_CASE("garbage is freed before a backward pass if the GPU is more than half 
 }
 
 TEST_CASE("backward runs on the thread of the script") {
-  Engine engine({.strict = false});
+  ScriptEngine engine({.strict = false});
   std::thread::id ran;
   run(engine, "x = torch.empty({ 4 }, { device = 'cuda', requires_grad = true })");
   engine.get_global("x").tensor().register_hook(
@@ -195,7 +195,7 @@ TEST_CASE("backward runs on the thread of the script") {
 }
 
 TEST_CASE("attention of one query row does without cuDNN, if something else is allowed") {
-  Engine engine;
+  ScriptEngine engine;
   auto attend = [&](int rows) {
     run(engine, "nn.attention(torch.empty({ 1, 2, " + std::to_string(rows) +
                     ", 8 }, { device = 'cuda' }), torch.empty({ 1, 2, 5, 8 }, { device = 'cuda' })"

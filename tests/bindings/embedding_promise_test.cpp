@@ -1,6 +1,6 @@
 // T15: what the library promises to the program that it is a part of: it prints nothing, ends no
 // process, and leaves handlers of signals, the locale, files and threads as they were.
-#include <redco/engine.h>
+#include <redco/script_engine.h>
 #include <redco/error.h>
 
 #include "collected_lines.h"
@@ -78,7 +78,7 @@ const char* const bad_scripts[] = {
     "debug.sethook(function() debug.sethook() error('hook') end, '', 1) for i = 1, 10 do end",
 };
 
-void run_bad_scripts(Engine& engine) {
+void run_bad_scripts(ScriptEngine& engine) {
   for (const char* script : bad_scripts) {
     CAPTURE(std::string(script));
     CHECK_THROWS_AS(engine.run_string(script, "bad"), ScriptError);
@@ -140,13 +140,13 @@ size_t count_entries(const char* folder) {
 TEST_CASE("bad scripts on two threads change nothing of the process, and print nothing") {
   std::setlocale(LC_ALL, "C.UTF-8");  // not the one it starts with
   signal(SIGUSR2, [](int) {});
-  { Engine engine; }
+  { ScriptEngine engine; }
   std::string before = state_of_process();
   std::string text = printed([] {
     std::vector<std::thread> threads;
     for (bool limited : {false, true})
       threads.emplace_back([limited] {
-        Engine engine;
+        ScriptEngine engine;
         if (limited) engine.set_memory_limit(size_t{64} << 20);
         run_bad_scripts(engine);
         engine.run_string(training);
@@ -161,14 +161,14 @@ TEST_CASE("bad scripts on two threads change nothing of the process, and print n
 
 TEST_CASE("LibTorch's warnings are the console's, each once") {
   auto console = std::make_shared<CollectedLines>();
-  Engine engine({.console = console});
+  ScriptEngine engine({.console = console});
   for (int i = 0; i < 3; ++i) engine.run_string(warning);
   REQUIRE(console->lines.size() == 1);
   CHECK(console->lines[0].starts_with("warning: An output with one or more elements was resized"));
 }
 
 TEST_CASE("a script cannot end the process but by os.exit, which a restricted one has not") {
-  Engine engine({.restricted = true});
+  ScriptEngine engine({.restricted = true});
   CHECK_THROWS_AS(engine.run_string("os.exit(0)"), ScriptError);
 }
 
@@ -176,7 +176,7 @@ TEST_CASE("1000 engines are created and destroyed without growth") {
   double memory = 0;
   size_t files = 0, threads = 0;
   for (int i = 0; i < 1000; ++i) {
-    Engine engine({.restricted = i % 2 == 0});
+    ScriptEngine engine({.restricted = i % 2 == 0});
     if (i % 3 == 0) engine.set_memory_limit(size_t{64} << 20);
     if (i % 5 == 0) engine.set_step_limit(1000000);
     engine.register_function("host", [](const std::vector<Tree>& args) { return args; });
@@ -204,7 +204,7 @@ TEST_CASE("engines come and go on two threads at once") {
     threads.emplace_back([&, i] {
       try {
         for (int n = 0; n < 100; ++n) {
-          Engine engine({.restricted = n % 2 == 0});
+          ScriptEngine engine({.restricted = n % 2 == 0});
           engine.run_string("assert(require('redco.torch').ones({ 8 }):sum():item() == 8)");
         }
       } catch (const std::exception& error) {

@@ -1,5 +1,5 @@
-// Engine::register_type: classes of the program in Lua.
-#include <redco/engine.h>
+// ScriptEngine::register_type: classes of the program in Lua.
+#include <redco/script_engine.h>
 #include <redco/error.h>
 
 #include <ATen/ATen.h>
@@ -49,7 +49,7 @@ class Camera : public Named {
 
 struct Stranger {};
 
-void register_camera(Engine& engine) {
+void register_camera(ScriptEngine& engine) {
   engine.register_type<Camera>("Camera")
       .constructor<std::string>()
       .method("shoot", &Camera::shoot)
@@ -66,7 +66,7 @@ void register_camera(Engine& engine) {
       .property("serial", &Camera::serial);
 }
 
-std::string failure(Engine& engine, const std::string& code) {
+std::string failure(ScriptEngine& engine, const std::string& code) {
   try {
     engine.run_string(code, "piece");
   } catch (const ScriptError& error) {
@@ -77,7 +77,7 @@ std::string failure(Engine& engine, const std::string& code) {
 
 TEST_CASE("objects are made, used and freed from Lua") {
   for (bool restricted : {false, true}) {
-    Engine engine({.restricted = restricted});
+    ScriptEngine engine({.restricted = restricted});
     register_camera(engine);
     engine.run_string(R"(
       local front, back = Camera("front"), Camera("back")
@@ -102,8 +102,8 @@ TEST_CASE("objects are made, used and freed from Lua") {
 TEST_CASE("objects of the program are shared with Lua") {
   auto camera = std::make_shared<Camera>("front");
   {
-    Engine one({.strict = false}), two({.strict = false});
-    for (Engine* engine : {&one, &two}) {
+    ScriptEngine one({.strict = false}), two({.strict = false});
+    for (ScriptEngine* engine : {&one, &two}) {
       register_camera(*engine);
       engine->set_global("camera", camera);
       engine->run_string("camera.exposure = camera.exposure * 2");
@@ -124,7 +124,7 @@ TEST_CASE("objects of the program are shared with Lua") {
 }
 
 TEST_CASE("a constructor may be any function") {
-  Engine engine;
+  ScriptEngine engine;
   engine.register_type<Camera>("Camera")
       .constructor([](const std::string& name, double exposure) {
         return std::make_shared<Camera>(name, exposure);
@@ -135,7 +135,7 @@ TEST_CASE("a constructor may be any function") {
 }
 
 TEST_CASE("wrong uses are errors that say what was meant") {
-  Engine engine;
+  ScriptEngine engine;
   register_camera(engine);
   engine.set_global("camera", std::make_shared<Camera>("front"));
   const std::pair<const char*, const char*> wrong[] = {

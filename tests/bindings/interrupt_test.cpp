@@ -1,5 +1,5 @@
-// Engine::interrupt: what it ends, through whatever it must pass, and what it leaves alone.
-#include <redco/engine.h>
+// ScriptEngine::interrupt: what it ends, through whatever it must pass, and what it leaves alone.
+#include <redco/script_engine.h>
 #include <redco/error.h>
 
 #include <ATen/ATen.h>
@@ -30,7 +30,7 @@ struct Counted {
 };
 
 // Runs a piece that must fail; returns the error.
-ScriptError failure(Engine& engine, const std::string& code) {
+ScriptError failure(ScriptEngine& engine, const std::string& code) {
   try {
     engine.run_string(code, "piece");
   } catch (const ScriptError& error) {
@@ -76,7 +76,7 @@ class Host {
     return result;
   }
 
-  Engine engine;
+  ScriptEngine engine;
   std::atomic<bool> started = false;
   std::atomic<Clock::time_point> asked = Clock::time_point{};
 };
@@ -187,7 +187,7 @@ TEST_CASE("an interrupt never keeps the collector from freeing a tensor") {
   CHECK(shared.storage().use_count() == held);
 }
 
-Engine* handled = nullptr;
+ScriptEngine* handled = nullptr;
 
 TEST_CASE("a signal handler ends a loop of plain Lua, before LuaJIT compiles it") {
   Host host;

@@ -1,6 +1,6 @@
 // What outlives what: engines, the tensors and callbacks that cross their border, and errors on
 // their way through both languages.
-#include <redco/engine.h>
+#include <redco/script_engine.h>
 #include <redco/error.h>
 
 #include "resident_memory.h"
@@ -44,7 +44,7 @@ constexpr const char* small_training = R"(
 TEST_CASE("a gradient that would run a closed engine's Lua says so") {
   at::Tensor loss, x = at::ones({3}).requires_grad_();
   {
-    Engine engine;
+    ScriptEngine engine;
     engine.set_global("x", x);
     engine.run_string(R"(
       local redco = require "redco"
@@ -59,7 +59,7 @@ TEST_CASE("a gradient that would run a closed engine's Lua says so") {
 
 TEST_CASE("a gradient runs the Lua of an engine that is not the last one used") {
   at::Tensor x = at::ones({3}).requires_grad_();
-  Engine one, two;
+  ScriptEngine one, two;
   one.set_global("x", x);
   one.run_string(R"(
     local redco = require "redco"
@@ -72,7 +72,7 @@ TEST_CASE("a gradient runs the Lua of an engine that is not the last one used") 
 TEST_CASE("functions of the program live as long as their engine") {
   auto held = std::make_shared<int>(7);
   {
-    Engine engine;
+    ScriptEngine engine;
     engine.register_function("get",
                              [held](const std::vector<Tree>&) { return std::vector<Tree>{*held}; });
     engine.run_string("local x = get() rawset(_G, 'closure', function() return get() + x end)");
@@ -88,7 +88,7 @@ TEST_CASE("functions of the program live as long as their engine") {
 }
 
 TEST_CASE("an error in a callback crosses both languages with its text, line and kind") {
-  Engine engine({.strict = false});
+  ScriptEngine engine({.strict = false});
   engine.run_string(R"(
     function train(f)
       local redco = require "redco"
@@ -125,7 +125,7 @@ TEST_CASE("an error in a callback crosses both languages with its text, line and
 }
 
 TEST_CASE("error values of every kind arrive, also those that cannot be told") {
-  Engine engine({.strict = false});
+  ScriptEngine engine({.strict = false});
   auto text = [&](const std::string& code) {
     return std::string(failure([&] { engine.run_string(code, "piece"); }).what());
   };
@@ -145,7 +145,7 @@ TEST_CASE("error values of every kind arrive, also those that cannot be told") {
 
 TEST_CASE("a tensor of two engines is freed once, by the last") {
   at::Tensor shared = at::ones({4});
-  auto one = std::make_unique<Engine>(), two = std::make_unique<Engine>();
+  auto one = std::make_unique<ScriptEngine>(), two = std::make_unique<ScriptEngine>();
   one->set_global("t", shared);
   two->set_global("t", one->get_global("t"));
   two->run_string("t:add_(1)");
@@ -164,7 +164,7 @@ TEST_CASE("a tensor of two engines is freed once, by the last") {
 }
 
 TEST_CASE("an engine may move from one thread to another, and be closed there") {
-  auto engine = std::make_unique<Engine>();
+  auto engine = std::make_unique<ScriptEngine>();
   engine->run_string(small_training);
   std::thread([&] {
     engine->run_string(small_training);
@@ -175,7 +175,7 @@ TEST_CASE("an engine may move from one thread to another, and be closed there") 
 TEST_CASE("T13: 200 engines, each with a training, leave nothing behind") {
   double before = 0;
   for (int i = 0; i < 200; ++i) {
-    Engine engine;
+    ScriptEngine engine;
     if (i % 2 == 0) engine.set_memory_limit(size_t{1} << 30);
     engine.run_string(small_training);
     if (i % 3 == 0) failure([&] { engine.run_string("kept[1]:train { examples = 'none' }"); });

@@ -1,6 +1,6 @@
 // T13: LuaJIT's collector does not see the memory of tensors. What scripts let go is freed in time,
 // and what is done again and again takes no more.
-#include <redco/engine.h>
+#include <redco/script_engine.h>
 #include <redco/error.h>
 
 #include "resident_memory.h"
@@ -16,7 +16,7 @@ namespace redco {
 namespace {
 
 TEST_CASE("10,000 temporaries of 1 MB never take 64 MB") {
-  Engine engine;
+  ScriptEngine engine;
   double before = 0, most = 0;
   engine.register_function("look", [&](const std::vector<Tree>&) {
     most = std::max(most, resident_mb() - before);
@@ -42,7 +42,7 @@ TEST_CASE("10,000 temporaries of 1 MB never take 64 MB") {
 
 // Pieces of the surface, each done hundreds of times. Some round adds nothing, unless each leaks.
 TEST_CASE("what is done again takes no more memory") {
-  Engine engine({.strict = false});
+  ScriptEngine engine({.strict = false});
   engine.run_string(R"(
     redco = require "redco"
     torch, nn = redco.torch, redco.nn
@@ -90,8 +90,8 @@ TEST_CASE("what is done again takes no more memory") {
 TEST_CASE("closing an engine frees its tensors") {
   at::Tensor shared = at::ones({4});
   {
-    Engine one, two;
-    for (Engine* engine : {&one, &two}) {
+    ScriptEngine one, two;
+    for (ScriptEngine* engine : {&one, &two}) {
       engine->set_global("shared", shared);
       engine->run_string(R"(
         local views = {}

@@ -1,4 +1,4 @@
-#include <redco/engine.h>
+#include <redco/script_engine.h>
 #include <redco/prompt.h>
 
 #include <doctest/doctest.h>
@@ -18,7 +18,7 @@ Prompt::Answer answer(Prompt& prompt, const std::string& line) {
 }
 
 TEST_CASE("lines become chunks, chunks answers") {
-  Engine engine;
+  ScriptEngine engine;
   Prompt prompt(engine);
   CHECK(prompt.feed("x = {").status == Prompt::Status::more);
   Prompt::Fed fed = prompt.feed("1 }");
@@ -33,7 +33,7 @@ TEST_CASE("lines become chunks, chunks answers") {
 }
 
 TEST_CASE("an answer has the error and the user's frames") {
-  Engine engine;
+  ScriptEngine engine;
   Prompt prompt(engine);
   answer(prompt, "function f() error 'mine' end");
   Prompt::Answer given = answer(prompt, "f()");
@@ -44,7 +44,7 @@ TEST_CASE("an answer has the error and the user's frames") {
 }
 
 TEST_CASE("values have colours and the width that was asked for") {
-  Engine engine;
+  ScriptEngine engine;
   Prompt prompt(engine, {.width = 20, .colors = true});
   CHECK(answer(prompt, "{ a = 'b' }").text == "{ a = \033[32m\"b\"\033[0m }");
   const std::string wide = "{ first = 1111, second = 2222 }";
@@ -54,7 +54,7 @@ TEST_CASE("values have colours and the width that was asked for") {
 }
 
 TEST_CASE("names are completed") {
-  Engine engine;
+  ScriptEngine engine;
   Prompt prompt(engine);
   std::string line = "y = redco.optim.ada + 1";
   Prompt::Completion found = prompt.complete(line, 19);
@@ -66,10 +66,10 @@ TEST_CASE("names are completed") {
   CHECK(found.start == 12);
 }
 
-Engine* to_interrupt = nullptr;
+ScriptEngine* to_interrupt = nullptr;
 
 TEST_CASE("an interrupt ends the chunk and not the next one") {
-  Engine engine;
+  ScriptEngine engine;
   Prompt prompt(engine);
   to_interrupt = &engine;
   std::signal(SIGALRM, [](int) { to_interrupt->interrupt(); });

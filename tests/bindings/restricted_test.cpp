@@ -1,5 +1,5 @@
 // The restricted mode of an engine: what scripts can do in it, and a list of ways out, each shut.
-#include <redco/engine.h>
+#include <redco/script_engine.h>
 #include <redco/error.h>
 #include <redco/run_log.h>
 
@@ -26,7 +26,7 @@ struct Lines : Console {
 };
 
 // Runs a piece; returns how it failed, or nothing.
-std::string failure(Engine& engine, const std::string& code,
+std::string failure(ScriptEngine& engine, const std::string& code,
                     ScriptError::Kind kind = ScriptError::Kind::script) {
   try {
     engine.run_string(code, "piece");
@@ -39,7 +39,7 @@ std::string failure(Engine& engine, const std::string& code,
 
 TEST_CASE("what computes is there") {
   auto console = std::make_shared<Lines>();
-  Engine engine({.console = console, .restricted = true});
+  ScriptEngine engine({.console = console, .restricted = true});
   engine.set_global("x", at::ones({3, 2}));
   engine.register_function("twice", [](const std::vector<Tree>& args) {
     return std::vector<Tree>{args.at(0).as<int64_t>() * 2};
@@ -188,7 +188,7 @@ TEST_CASE("T15: no way out of the list works") {
     for (const std::string escape : escapes) {
       CAPTURE(escape);
       // One that works could break what all others need.
-      Engine engine({.strict = strict, .restricted = true});
+      ScriptEngine engine({.strict = strict, .restricted = true});
       // As a statement, or where it is none, as an expression.
       std::string message = failure(engine, escape);
       if (has(message, "'=' expected") || has(message, "syntax error"))
@@ -204,7 +204,7 @@ TEST_CASE("T15: no way out of the list works") {
 }
 
 TEST_CASE("strict globals stay so") {
-  Engine engine({.restricted = true});
+  ScriptEngine engine({.restricted = true});
   CHECK(failure(engine, "setmetatable(_G, nil)") != "");
   CHECK(failure(engine, "setmetatable(_G, { __index = error })") != "");
   CHECK(failure(engine, "getmetatable(_G).__index = nil") != "");
@@ -212,7 +212,7 @@ TEST_CASE("strict globals stay so") {
 }
 
 TEST_CASE("all of the globals are the ones that are listed") {
-  Engine engine({.restricted = true});
+  ScriptEngine engine({.restricted = true});
   engine.run_string(R"(
     local names = {}
     for name in pairs(_G) do names[#names + 1] = name end
@@ -226,7 +226,7 @@ TEST_CASE("all of the globals are the ones that are listed") {
 
 // What is new here shall be thought of in restricted.lua, and then written down.
 TEST_CASE("no function of torch, and no operator that opens files, is forgotten") {
-  Engine engine({.strict = false});
+  ScriptEngine engine({.strict = false});
   engine.run_string(R"lua(
     local torch, registry = require "redco.torch", require "redco.registry"
     local names, openers = {}, {}
@@ -258,7 +258,7 @@ TEST_CASE("no function of torch, and no operator that opens files, is forgotten"
 }
 
 TEST_CASE("one engine's restriction is not another's") {
-  Engine restricted({.restricted = true}), free;
+  ScriptEngine restricted({.restricted = true}), free;
   free.run_string("assert(io.open and string.dump(function() end) and require 'ffi')");
   CHECK(failure(restricted, "return io.open") != "");
   free.run_string("assert(require('redco.torch').ones({ 1 }):data_ptr()[0] == 1)");
@@ -270,7 +270,7 @@ constexpr auto out_of_steps = ScriptError::Kind::out_of_steps;
 
 TEST_CASE("a step limit ends what runs too long, whatever it catches, and the engine goes on") {
   for (bool restricted : {true, false}) {
-    Engine engine({.restricted = restricted});
+    ScriptEngine engine({.restricted = restricted});
     engine.set_step_limit(200000);
     for (const std::string endless : {
              "while true do end",
@@ -297,7 +297,7 @@ TEST_CASE("a step limit ends what runs too long, whatever it catches, and the en
              "require('redco.torch').no_grad(function() while true do end end)",
          }) {
       CAPTURE(endless);
-      if (!restricted && has(endless, "pcall(f")) continue;  // see Engine::set_step_limit
+      if (!restricted && has(endless, "pcall(f")) continue;  // see ScriptEngine::set_step_limit
       auto start = std::chrono::steady_clock::now();
       CHECK(has(failure(engine, endless, out_of_steps), "200000 steps"));
       CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(5));
@@ -309,7 +309,7 @@ TEST_CASE("a step limit ends what runs too long, whatever it catches, and the en
 }
 
 TEST_CASE("calls in each other end before the stack does") {
-  Engine engine({.restricted = true});
+  ScriptEngine engine({.restricted = true});
   for (const std::string code : {"local function f() coroutine.wrap(f)() end f()",
                                  "local function f() return (('x'):gsub('.', f)) end f()",
                                  "local function f() return (string.gsub('x', '.', f)) end f()",
@@ -326,7 +326,7 @@ TEST_CASE("calls in each other end before the stack does") {
 }
 
 TEST_CASE("calls back from the program have the steps of the run that called it") {
-  Engine engine({.restricted = true});
+  ScriptEngine engine({.restricted = true});
   engine.set_step_limit(100000);
   engine.register_function("back",
                            [&](const std::vector<Tree>&) { return engine.call("work", {}); });
@@ -336,7 +336,7 @@ TEST_CASE("calls back from the program have the steps of the run that called it"
 }
 
 TEST_CASE("with a step limit another thread's interrupt ends loops of plain Lua") {
-  Engine engine({.restricted = true});
+  ScriptEngine engine({.restricted = true});
   engine.set_step_limit(int64_t{1} << 50);
   std::thread impatient([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -348,7 +348,7 @@ TEST_CASE("with a step limit another thread's interrupt ends loops of plain Lua"
 }
 
 TEST_CASE("a memory limit ends what takes too much, and the engine goes on") {
-  Engine engine({.restricted = true});
+  ScriptEngine engine({.restricted = true});
   engine.set_memory_limit(size_t{32} << 20);
   engine.set_step_limit(int64_t{1} << 40);
   for (const std::string greedy : {

@@ -1,7 +1,7 @@
 // T12: errors that are no text, and errors in finalizers, through every kind of call between Lua
 // and C++; those with a text are in engine_test.cpp. Whatever passes, objects of C++ on its way are
 // destroyed, and the stack of Lua is as high as before.
-#include <redco/engine.h>
+#include <redco/script_engine.h>
 #include <redco/error.h>
 
 #include <ATen/ATen.h>
@@ -68,7 +68,7 @@ class Host {
     });
     engine.run_string("redco = require 'redco' torch = redco.torch");
   }
-  Engine engine;
+  ScriptEngine engine;
 };
 
 TEST_CASE("an error object passes, or is told, and leaves nothing behind") {

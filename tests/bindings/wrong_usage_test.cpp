@@ -1,6 +1,6 @@
 // Wrong uses of the embedding interface: each an error that says so, none a crash, and the engine
 // goes on. Those of types are in host_type_test.cpp.
-#include <redco/engine.h>
+#include <redco/script_engine.h>
 #include <redco/error.h>
 
 #include <ATen/ATen.h>
@@ -20,86 +20,86 @@ using Trees = std::vector<Tree>;
 
 struct Wrong {
   const char* what;
-  std::function<void(Engine&)> use;
+  std::function<void(ScriptEngine&)> use;
   const char* error;
 };
 
 const Wrong wrong[] = {
-    {"a function that is not there", [](Engine& e) { e.call("nothing", {}); },
+    {"a function that is not there", [](ScriptEngine& e) { e.call("nothing", {}); },
      "no global 'nothing'"},
-    {"what is no function", [](Engine& e) { e.call("number", {}); },
+    {"what is no function", [](ScriptEngine& e) { e.call("number", {}); },
      "'number' is no function but number 7"},
-    {"a field of what has none", [](Engine& e) { e.call("number.x", {}); },
+    {"a field of what has none", [](ScriptEngine& e) { e.call("number.x", {}); },
      "'number.x': 'x' is looked up in a number"},
-    {"a function without a name", [](Engine& e) { e.call("", {}); }, "''"},
-    {"a value of no field", [](Engine& e) { e.get_global("number.x.y"); }, "number.x.y"},
-    {"a function as a value", [](Engine& e) { e.get_global("print"); }, "function"},
-    {"a table that holds itself", [](Engine& e) { e.get_global("cycle"); }, ""},
-    {"a result that is no tree", [](Engine& e) { e.call("returns_function", {}); }, "function"},
-    {"a global without a name", [](Engine& e) { e.set_global("", 1); }, "is no name of a global"},
-    {"a global with a dot", [](Engine& e) { e.set_global("a.b", 1); }, "'a.b' is no name"},
+    {"a function without a name", [](ScriptEngine& e) { e.call("", {}); }, "''"},
+    {"a value of no field", [](ScriptEngine& e) { e.get_global("number.x.y"); }, "number.x.y"},
+    {"a function as a value", [](ScriptEngine& e) { e.get_global("print"); }, "function"},
+    {"a table that holds itself", [](ScriptEngine& e) { e.get_global("cycle"); }, ""},
+    {"a result that is no tree", [](ScriptEngine& e) { e.call("returns_function", {}); }, "function"},
+    {"a global without a name", [](ScriptEngine& e) { e.set_global("", 1); }, "is no name of a global"},
+    {"a global with a dot", [](ScriptEngine& e) { e.set_global("a.b", 1); }, "'a.b' is no name"},
     {"a function with a dot",
-     [](Engine& e) { e.register_function("a.b", [](const Trees&) { return Trees{}; }); },
+     [](ScriptEngine& e) { e.register_function("a.b", [](const Trees&) { return Trees{}; }); },
      "'a.b' is no name"},
-    {"an empty function", [](Engine& e) { e.register_function("f", nullptr); },
+    {"an empty function", [](ScriptEngine& e) { e.register_function("f", nullptr); },
      "'f': the function is empty"},
-    {"a file that is not there", [](Engine& e) { e.run_file("/nowhere/x.lua"); },
+    {"a file that is not there", [](ScriptEngine& e) { e.run_file("/nowhere/x.lua"); },
      "cannot read the script /nowhere/x.lua"},
-    {"a folder for a file", [](Engine& e) { e.run_file("/tmp"); }, "/tmp"},
-    {"a program for a script", [](Engine& e) { e.run_file("/proc/self/exe"); }, ""},
-    {"a script with an error", [](Engine& e) { e.run_string("x =", "piece"); }, "piece:1:"},
-    {"bytecode", [](Engine& e) { e.run_string("\x1bLJ\2\2"); }, "attempt to load"},
-    {"a negative limit", [](Engine& e) { e.set_step_limit(-1); }, "expected 0 or more, got -1"},
-    {"a report that was not asked for", [](Engine& e) { e.sharding_report(); },
-     "EngineOptions::records_sharding"},
+    {"a folder for a file", [](ScriptEngine& e) { e.run_file("/tmp"); }, "/tmp"},
+    {"a program for a script", [](ScriptEngine& e) { e.run_file("/proc/self/exe"); }, ""},
+    {"a script with an error", [](ScriptEngine& e) { e.run_string("x =", "piece"); }, "piece:1:"},
+    {"bytecode", [](ScriptEngine& e) { e.run_string("\x1bLJ\2\2"); }, "attempt to load"},
+    {"a negative limit", [](ScriptEngine& e) { e.set_step_limit(-1); }, "expected 0 or more, got -1"},
+    {"a report that was not asked for", [](ScriptEngine& e) { e.sharding_report(); },
+     "ScriptEngineOptions::records_sharding"},
     {"what an argument has not",
-     [](Engine& e) {
+     [](ScriptEngine& e) {
        e.register_function("f",
                            [](const Trees& args) { return Trees{args.at(0).as<std::string>()}; });
        e.run_string("f(1)", "piece");
      },
      "string"},
     {"arguments that are not there",
-     [](Engine& e) {
+     [](ScriptEngine& e) {
        e.register_function("f", [](const Trees& args) { return Trees{args.at(3)}; });
        e.run_string("f(1)", "piece");
      },
      "piece:1:"},
     {"an argument that is no tree",
-     [](Engine& e) {
+     [](ScriptEngine& e) {
        e.register_function("f", [](const Trees&) { return Trees{}; });
        e.run_string("f(1, print)", "piece");
      },
      "f: argument 2"},
     {"an exception of no class",
-     [](Engine& e) {
+     [](ScriptEngine& e) {
        e.register_function("f", [](const Trees&) -> Trees { throw 42; });
        e.run_string("f()", "piece");
      },
      "f threw something that is no std::exception"},
     {"more results than Lua holds",
-     [](Engine& e) {
+     [](ScriptEngine& e) {
        e.register_function("f", [](const Trees&) { return Trees(2000000); });
        e.run_string("f()");
      },
      "results of a call"},
-    {"more arguments than Lua holds", [](Engine& e) { e.call("print", Trees(2000000)); },
+    {"more arguments than Lua holds", [](ScriptEngine& e) { e.call("print", Trees(2000000)); },
      "arguments of a call"},
     {"an endless call of itself",
-     [](Engine& e) {
+     [](ScriptEngine& e) {
        e.register_function("f", [&e](const Trees&) { return e.call("f", {}); });
        e.call("f", {});
      },
      "overflow"},
     {"an endless call of Lua and C++",
-     [](Engine& e) {
+     [](ScriptEngine& e) {
        e.run_string(
            "f = function() return (require('redco').checkpoint(f)) end local ok, e = pcall(f) "
            "f = function() return (require('redco.torch').no_grad(f)) end f()");
      },
      "stack overflow"},
     {"a host that changes what runs",
-     [](Engine& e) {
+     [](ScriptEngine& e) {
        e.register_function("f", [&e](const Trees&) {
          e.register_function("f", [](const Trees&) { return Trees{}; });
          e.run_string("collectgarbage() collectgarbage()");
@@ -112,7 +112,7 @@ const Wrong wrong[] = {
 };
 
 TEST_CASE("each wrong use is an error that says so, and the engine goes on") {
-  Engine engine({.strict = false});
+  ScriptEngine engine({.strict = false});
   engine.run_string(R"(
     number = 7
     cycle = {}
@@ -133,7 +133,7 @@ TEST_CASE("each wrong use is an error that says so, and the engine goes on") {
 }
 
 TEST_CASE("two threads at once: one goes on, the other is told") {
-  Engine engine;
+  ScriptEngine engine;
   engine.register_function("meanwhile", [&](const Trees&) {
     std::string text;
     std::thread([&] {
@@ -152,7 +152,7 @@ TEST_CASE("two threads at once: one goes on, the other is told") {
 }
 
 TEST_CASE("an engine that is destroyed by a function that it calls ends first") {
-  auto engine = std::make_unique<Engine>();
+  auto engine = std::make_unique<ScriptEngine>();
   engine->register_function("destroy", [&](const Trees&) {
     engine.reset();
     return Trees{};
@@ -163,7 +163,7 @@ TEST_CASE("an engine that is destroyed by a function that it calls ends first") 
 }
 
 TEST_CASE("a memory limit that is below what is used") {
-  Engine engine;
+  ScriptEngine engine;
   for (size_t limit : {0, 1, 1000, 100000}) {
     engine.set_memory_limit(limit);
     CHECK_THROWS_WITH(engine.run_string("return ('x'):rep(1000000)"),

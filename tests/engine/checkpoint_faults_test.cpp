@@ -2,8 +2,8 @@
 // one is there, whole.
 #include <redco/checkpoint.h>
 #include <redco/error.h>
-#include <redco/run_secret.h>
-#include <redco/run_store.h>
+#include <redco/detail/run_secret.h>
+#include <redco/detail/run_store.h>
 
 #include "checkpoints.h"
 #include "faulty_files.h"

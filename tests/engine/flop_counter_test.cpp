@@ -1,6 +1,6 @@
 #include "../../engine/train/flop_counter.h"
 
-#include <redco/recomputing.h>
+#include <redco/detail/recomputing.h>
 
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/bmm.h>

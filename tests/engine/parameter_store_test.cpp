@@ -1,6 +1,6 @@
 // Parameters that are whole only while they are used.
 
-#include <redco/parameter_store.h>
+#include <redco/detail/zero3_store.h>
 #include <redco/sharding.h>
 
 #include "thread_mesh.h"
@@ -65,7 +65,7 @@ TEST_CASE("one block at a time is whole, forward and backward") {
     std::vector<at::Tensor> weights;
     for (const at::Tensor& weight : plain_weights())
       weights.push_back(shard(weight, mesh, {Placement::shard(0), {}}).detach());
-    auto store = ParameterStore::make(weights, {0, 1, 2, 3});
+    auto store = Zero3Store::make(weights, {0, 1, 2, 3});
     for (at::Tensor& weight : weights) weight.set_requires_grad(true);
     at::Tensor rows = shard(x, mesh, {Placement::shard(0), {}});
 
@@ -98,7 +98,7 @@ TEST_CASE("a step that takes another way than the recorded one is right too") {
     std::vector<at::Tensor> weights;
     for (const at::Tensor& weight : plain)
       weights.push_back(shard(weight, mesh, {Placement::shard(1), {}}).detach());
-    auto store = ParameterStore::make(weights, {0, 1, 2, 3});
+    auto store = Zero3Store::make(weights, {0, 1, 2, 3});
     for (std::vector<size_t> order : {std::vector<size_t>{0, 1, 2, 3}, {3, 1}, {2, 2, 0, 1}, {1}}) {
       at::Tensor y = shard(x, mesh, {}), expected = x;
       for (size_t i : order) {
@@ -115,7 +115,7 @@ TEST_CASE("writing to a parameter, and reading it in another type") {
   on_threads(2, 1, [&](const MeshPointer& mesh) {
     at::Tensor plain = at::arange(6, at::kDouble).reshape({3, 2});
     std::vector<at::Tensor> weights{shard(plain, mesh, {Placement::shard(0), {}}).detach()};
-    auto store = ParameterStore::make(weights, {0});
+    auto store = Zero3Store::make(weights, {0});
     weights[0].mul_(2);
     store->release();
     CHECK(placements_of(weights[0])[Mesh::dp] == Placement::shard(0));

@@ -1,6 +1,6 @@
-#include "../../engine/mesh/peers.h"
+#include "../../engine/mesh/store/peers.h"
 
-#include <redco/run_store.h>
+#include <redco/detail/run_store.h>
 
 #include <doctest/doctest.h>
 

@@ -1,7 +1,7 @@
 #include "processes.h"
 
-#include <redco/run_secret.h>
-#include <redco/run_store.h>
+#include <redco/detail/run_secret.h>
+#include <redco/detail/run_store.h>
 
 #include <doctest/doctest.h>
 

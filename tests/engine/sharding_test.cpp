@@ -1,6 +1,6 @@
 #include <redco/sharding.h>
 
-#include <redco/coalesced.h>
+#include <redco/detail/coalesced.h>
 #include "thread_mesh.h"
 
 #include <doctest/doctest.h>

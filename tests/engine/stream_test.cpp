@@ -9,7 +9,7 @@
 #include <redco/error.h>
 #include <redco/group.h>
 #include <redco/mesh.h>
-#include <redco/thread_without_signals.h>
+#include <redco/detail/thread_without_signals.h>
 #include <redco/trainer.h>
 
 #include <ATen/ATen.h>

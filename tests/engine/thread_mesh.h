@@ -3,6 +3,7 @@
 // A mesh of threads: what the sharding does between processes, in one, so that thousands of cases
 // run in seconds and a debugger sees all ranks.
 
+#include <redco/detail/notes.h>
 #include <redco/mesh.h>
 #include <redco/moves.h>
 

@@ -2,7 +2,7 @@
 
 #include <redco/error.h>
 #include <redco/mesh.h>
-#include <redco/turns.h>
+#include <redco/detail/turns.h>
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
@@ -71,7 +71,7 @@ TEST_CASE("a turn that fails on one process is left by all, and the next ones go
     Player player(processes);
     player.check_groups();
     Group& world = player.mesh->world();
-    int64_t generation = player.mesh->generation();
+    int64_t reconnects = player.mesh->reconnects();
 
     std::string error = player.play(false, [&] {
       if (player.rank == 1) redco::fail("astray");
@@ -79,7 +79,7 @@ TEST_CASE("a turn that fails on one process is left by all, and the next ones go
     });
     CHECK(error.ends_with(player.rank == 1 ? "astray" : "because process 1 failed: astray"));
     CHECK(player.cause == "astray");
-    CHECK(player.mesh->generation() == ++generation);
+    CHECK(player.mesh->reconnects() == ++reconnects);
     player.check_groups();
 
     // Many on their way, over several groups, and dropped there.
@@ -111,7 +111,7 @@ TEST_CASE("a turn that fails on one process is left by all, and the next ones go
       auto another = Mesh::make({.processes = processes});
       CHECK(another->world().all_gather(at::ones({1})).size(0) == 4);
     });
-    CHECK(player.mesh->generation() == generation + 3);
+    CHECK(player.mesh->reconnects() == reconnects + 3);
   });
 }
 

@@ -3,7 +3,7 @@
 // where there is no GPU.
 #include "../../engine/mesh/nccl.h"
 
-#include <redco/cuda.h>
+#include <redco/detail/cuda.h>
 #include <redco/error.h>
 
 #include <ATen/ATen.h>

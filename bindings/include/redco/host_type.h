@@ -19,7 +19,7 @@ struct lua_State;
 
 namespace redco {
 
-class Engine;
+class ScriptEngine;
 
 /// One call from Lua of a registered function: arguments from 1 on, the object itself first. An
 /// argument of a wrong type raises an error that names the function and the argument.
@@ -144,15 +144,15 @@ struct Signature<R (*)(A...)> : std::type_identity<Parameters<A...>> {};
 
 enum class Member { constructor, method, getter, setter };
 
-REDCO_API void make_type(Engine& engine, const std::string& name, std::type_index type);
-REDCO_API void add_member(Engine& engine, std::type_index type, Member kind,
+REDCO_API void make_type(ScriptEngine& engine, const std::string& name, std::type_index type);
+REDCO_API void add_member(ScriptEngine& engine, std::type_index type, Member kind,
                           const std::string& name, Function function);
-REDCO_API void set_global(Engine& engine, const std::string& name, std::shared_ptr<void> object,
+REDCO_API void set_global(ScriptEngine& engine, const std::string& name, std::shared_ptr<void> object,
                           std::type_index type);
 
 }  // namespace host
 
-/// Describes to Lua a class that `Engine::register_type` registered:
+/// Describes to Lua a class that `ScriptEngine::register_type` registered:
 ///
 ///     engine.register_type<Camera>("Camera")
 ///         .constructor<std::string>()                       // Camera("front")
@@ -206,8 +206,8 @@ class HostType {
   }
 
  private:
-  friend class Engine;
-  HostType(Engine& engine, const std::string& name) : engine_(engine) {
+  friend class ScriptEngine;
+  HostType(ScriptEngine& engine, const std::string& name) : engine_(engine) {
     host::make_type(engine, name, typeid(T));
   }
 
@@ -228,7 +228,7 @@ class HostType {
     return *this;
   }
 
-  Engine& engine_;
+  ScriptEngine& engine_;
 };
 
 }  // namespace redco

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <redco/engine.h>
+#include <redco/script_engine.h>
 #include <redco/export.h>
 
 #include <cstddef>
@@ -17,11 +17,11 @@ struct PromptOptions {
 
 /// A prompt of an engine without a terminal. It takes lines and returns text; input and output are
 /// left to the caller. After its construction scripts may assign any global; `redco`, `torch`,
-/// `help` and `who` are globals; and LuaJIT's compiler is off, so Engine::interrupt ends every
+/// `help` and `who` are globals; and LuaJIT's compiler is off, so ScriptEngine::interrupt ends every
 /// loop. Use it only on the engine's thread.
 class REDCO_API Prompt {
  public:
-  explicit Prompt(Engine& engine, const PromptOptions& options = {});
+  explicit Prompt(ScriptEngine& engine, const PromptOptions& options = {});
   ~Prompt();
   Prompt(const Prompt&) = delete;
   Prompt& operator=(const Prompt&) = delete;

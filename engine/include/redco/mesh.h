@@ -2,7 +2,6 @@
 
 #include <redco/export.h>
 #include <redco/group.h>
-#include <redco/notes.h>
 
 #include <c10/core/Device.h>
 
@@ -13,6 +12,8 @@
 #include <string>
 
 namespace redco {
+
+class Notes;
 
 /// What a caller says of the processes of a run; what it leaves out is found in the environment.
 struct ProcessOptions {
@@ -82,7 +83,7 @@ class REDCO_API Mesh {
   virtual Notes& notes() const;
   /// How often its processes have connected anew, after turns that failed (redco/turns.h). What
   /// was under way between them, or recorded of their common order, then holds no more.
-  virtual int64_t generation() const { return 0; }
+  virtual int64_t reconnects() const { return 0; }
 
   /// Whether activations [batch, sequence, features] that are sums over mp are split along their
   /// sequence instead of made whole (arXiv 2205.05198).

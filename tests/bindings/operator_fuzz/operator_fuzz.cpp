@@ -7,7 +7,7 @@
 // What a kernel reads or writes outside of a tensor ends the process that made the call: the call
 // is told, and the next process goes on behind it. The status is 1 if there was one. The n-th call
 // depends on the seed and n alone.
-#include <redco/engine.h>
+#include <redco/script_engine.h>
 #include <redco/error.h>
 
 #include "guarded_allocator.h"
@@ -31,7 +31,7 @@
 
 namespace {
 
-using redco::Engine;
+using redco::ScriptEngine;
 
 // What the process that makes the calls leaves behind.
 struct Progress {
@@ -162,7 +162,7 @@ class Fuzz {
   }
 
   Options options_;
-  Engine maker_, target_;
+  ScriptEngine maker_, target_;
   Progress* progress_;
   std::map<std::string, int> crashes_;
   int n_crashes_ = 0;

@@ -1,0 +1,142 @@
+// Readers of large files for redco.data: records of text files, token files.
+#include "data_files.h"
+
+#include "state/object.h"
+#include "torch/tensor.h"
+
+#include <redco/record_file.h>
+#include <redco/token_file.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+namespace redco::lua {
+
+namespace {
+
+struct LuaRecordFile {
+  static constexpr const char* lua_name = "RecordFile";
+  static constexpr bool is_thread_safe = true;
+  RecordFile file;
+};
+
+struct LuaTokenFile {
+  static constexpr const char* lua_name = "TokenFile";
+  static constexpr bool is_thread_safe = true;
+  TokenFile file;
+};
+
+template <class T>
+int length(lua_State* L) {
+  push_integer(L, check_object<T>(L, 1, "#")->file.size());
+  return 1;
+}
+
+template <class T>
+void add_length(lua_State* L) {
+  luaL_getmetatable(L, T::lua_name);
+  lua_pushcfunction(L, length<T>);
+  lua_setfield(L, -2, "__len");
+  lua_pop(L, 1);
+}
+
+int record_file(lua_State* L) {
+  static const std::map<std::string, RecordKind> kinds = {{"line", RecordKind::line},
+                                                          {"full_line", RecordKind::full_line},
+                                                          {"paragraph", RecordKind::paragraph},
+                                                          {"csv", RecordKind::csv}};
+  RecordKind kind = kinds.at(luaL_checkstring(L, 2));
+  size_t size = 0;
+  const char* text = lua_isnoneornil(L, 3) ? nullptr : luaL_checklstring(L, 3, &size);
+  RecordFile file =
+      text ? RecordFile::of_text({text, size}, kind) : RecordFile(luaL_checkstring(L, 1), kind);
+  push_object(L, std::make_shared<LuaRecordFile>(LuaRecordFile{std::move(file)}));
+  return 1;
+}
+
+int record(lua_State* L) {
+  auto self = check_object<LuaRecordFile>(L, 1, "RecordFile:record");
+  std::string text = self->file.read(check_integer(L, 2, "RecordFile:record") - 1);
+  lua_pushlstring(L, text.data(), text.size());
+  return 1;
+}
+
+int line_number(lua_State* L) {
+  auto self = check_object<LuaRecordFile>(L, 1, "RecordFile:line_number");
+  push_integer(L, self->file.line_number(check_integer(L, 2, "RecordFile:line_number") - 1));
+  return 1;
+}
+
+int token_file(lua_State* L) {
+  push_object(L, std::make_shared<LuaTokenFile>(
+                     LuaTokenFile{TokenFile(luaL_checkstring(L, 1), check_dtype(L, 2))}));
+  return 1;
+}
+
+int tokens(lua_State* L) {
+  auto self = check_object<LuaTokenFile>(L, 1, "TokenFile:tokens");
+  push_tensor(L, self->file.read(check_integer(L, 2, "TokenFile:tokens"),
+                                 check_integer(L, 3, "TokenFile:tokens")));
+  return 1;
+}
+
+int store_tokens(lua_State* L) {
+  write_tokens(luaL_checkstring(L, 1), check_tensor(L, 2), check_dtype(L, 3));
+  return 0;
+}
+
+int list_files(lua_State* L) {
+  namespace fs = std::filesystem;
+  std::string folder = luaL_checkstring(L, 1);
+  std::vector<std::string> paths;
+  try {
+    for (const auto& entry :
+         fs::recursive_directory_iterator(folder, fs::directory_options::follow_directory_symlink))
+      if (entry.is_regular_file())
+        paths.push_back(entry.path().lexically_relative(folder).string());
+  } catch (const fs::filesystem_error& error) {
+    fail("cannot read the folder ", folder, ": ", error.code().message());
+  }
+  std::sort(paths.begin(), paths.end());
+  lua_createtable(L, static_cast<int>(paths.size()), 0);
+  for (size_t i = 0; i < paths.size(); ++i) {
+    lua_pushlstring(L, paths[i].data(), paths[i].size());
+    lua_rawseti(L, -2, static_cast<int>(i) + 1);
+  }
+  return 1;
+}
+
+}  // namespace
+
+void add_data_files(lua_State* L) {
+  make_object_type<LuaRecordFile>(
+      L,
+      "RecordFile {}\n"
+      "A text file whose records are read on access; #file is their number.",
+      {{"record", record,
+        "record(self, i) -> string\n"
+        "Returns the text of record i, from 1."},
+       {"line_number", line_number,
+        "line_number(self, i) -> integer\n"
+        "Returns the number of the line at which record i starts."}});
+  add_length<LuaRecordFile>(L);
+  make_object_type<LuaTokenFile>(
+      L,
+      "TokenFile {}\n"
+      "A memory-mapped file of token ids; #file is their number.",
+      {{"tokens", tokens,
+        "tokens(self, first, count) -> Tensor [count]\n"
+        "Returns `count` tokens starting at position `first`, counted from 0."}});
+  add_length<LuaTokenFile>(L);
+  lua_pushcfunction(L, record_file);
+  lua_setfield(L, -2, "record_file");
+  lua_pushcfunction(L, token_file);
+  lua_setfield(L, -2, "token_file");
+  lua_pushcfunction(L, store_tokens);
+  lua_setfield(L, -2, "write_tokens");
+  lua_pushcfunction(L, list_files);
+  lua_setfield(L, -2, "list_files");
+}
+
+}  // namespace redco::lua

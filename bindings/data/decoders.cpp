@@ -1,0 +1,70 @@
+// Decoders for redco.data, and JSON for the Lua files of this library.
+#include "decoders.h"
+
+#include "json_values.h"
+#include "state/registry.h"
+#include "torch/tensor.h"
+#include "state/values.h"
+
+#include <redco/image.h>
+#include <redco/json.h>
+
+#include <string>
+#include <string_view>
+
+namespace redco::lua {
+
+namespace {
+
+std::string_view check_bytes(lua_State* L, int index) {
+  size_t size = 0;
+  const char* bytes = luaL_checklstring(L, index, &size);
+  return {bytes, size};
+}
+
+int json_decode(lua_State* L) {
+  push_json(L, read_json(luaL_checkstring(L, 1) + std::string(": "), check_bytes(L, 2)));
+  return 1;
+}
+
+int json_encode(lua_State* L) {
+  int indent = lua_isnoneornil(L, 3) ? -1 : static_cast<int>(luaL_checkinteger(L, 3));
+  std::string text = write_json(luaL_checkstring(L, 1) + std::string(": "),
+                                check_json(L, 2, "a JSON value"), indent);
+  lua_pushlstring(L, text.data(), text.size());
+  return 1;
+}
+
+int image_decode(lua_State* L) {
+  push_tensor(L, decode_image(luaL_checkstring(L, 1), check_bytes(L, 2)));
+  return 1;
+}
+
+int png_encode(lua_State* L) {
+  std::string png = encode_png(luaL_checkstring(L, 1), check_tensor(L, 2));
+  lua_pushlstring(L, png.data(), png.size());
+  return 1;
+}
+
+int image_resize(lua_State* L) {
+  push_tensor(L, resize_image(check_tensor(L, 1), luaL_checkinteger(L, 2), luaL_checkinteger(L, 3),
+                              static_cast<Resample>(luaL_checkinteger(L, 4))));
+  return 1;
+}
+
+}  // namespace
+
+void add_decoders(lua_State* L) {
+  lua_pushcfunction(L, json_decode);
+  lua_setfield(L, -2, "json_decode");
+  lua_pushcfunction(L, json_encode);
+  lua_setfield(L, -2, "json_encode");
+  lua_pushcfunction(L, image_decode);
+  lua_setfield(L, -2, "image_decode");
+  lua_pushcfunction(L, png_encode);
+  lua_setfield(L, -2, "png_encode");
+  lua_pushcfunction(L, image_resize);
+  lua_setfield(L, -2, "image_resize");
+}
+
+}  // namespace redco::lua

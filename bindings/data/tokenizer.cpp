@@ -1,0 +1,523 @@
+// redco.Tokenizer
+#include "tokenizer.h"
+
+#include "state/arguments.h"
+#include "json_values.h"
+#include "state/object.h"
+#include "training/sharding.h"
+#include "torch/tensor.h"
+
+#include <map>
+#include <memory>
+
+namespace redco::lua {
+
+namespace {
+
+struct LuaTokenizer {
+  static constexpr const char* lua_name = "Tokenizer";
+  static constexpr bool is_thread_safe = true;
+  Tokenizer tokenizer;
+};
+
+struct LuaDecodeStream {
+  static constexpr const char* lua_name = "DecodeStream";
+  DecodeStream stream;
+};
+
+Tokenizer& self(lua_State* L) {
+  return check_object<LuaTokenizer>(L, 1, "Tokenizer method")->tokenizer;
+}
+
+// ---- arguments ----
+
+std::string check_text(lua_State* L, int index, const std::string& what) {
+  require(lua_type(L, index) == LUA_TSTRING, what, ": expected a string, got ",
+          described(L, index));
+  size_t size = 0;
+  const char* bytes = lua_tolstring(L, index, &size);
+  return {bytes, size};
+}
+
+// A list of strings, or one string.
+std::vector<std::string> check_texts(lua_State* L, int index, const std::string& what) {
+  if (lua_type(L, index) == LUA_TSTRING) return {check_text(L, index, what)};
+  require(lua_istable(L, index), what, ": expected a string or a list of strings, got ",
+          described(L, index));
+  std::vector<std::string> texts;
+  for (int i = 1; i <= static_cast<int>(lua_objlen(L, index)); ++i) {
+    lua_rawgeti(L, index, i);
+    texts.push_back(check_text(L, lua_gettop(L), what + ": entry " + std::to_string(i)));
+    lua_pop(L, 1);
+  }
+  return texts;
+}
+
+// A list or a tensor of one dimension, or one number.
+std::vector<int64_t> check_ids(lua_State* L, int index, const std::string& what) {
+  if (at::Tensor* tensor = test_tensor(L, index)) {
+    require(tensor->dim() <= 1 && c10::isIntegralType(tensor->scalar_type(), false), what,
+            ": expected integers in one dimension, got ", described(*tensor));
+    at::Tensor ids = tensor->to(at::kCPU, at::kLong).contiguous();
+    const int64_t* first = ids.const_data_ptr<int64_t>();
+    return {first, first + ids.numel()};
+  }
+  if (auto id = test_integer(L, index)) return {*id};
+  require(lua_istable(L, index), what, ": expected a list or a tensor of integers, got ",
+          described(L, index));
+  std::vector<int64_t> ids;
+  for (int i = 1; i <= static_cast<int>(lua_objlen(L, index)); ++i) {
+    lua_rawgeti(L, index, i);
+    ids.push_back(check_integer(L, -1, (what + ": entry " + std::to_string(i)).c_str()));
+    lua_pop(L, 1);
+  }
+  return ids;
+}
+
+// The table of named arguments at `index`, or an empty one.
+NamedArguments named(lua_State* L, int index, const char* function) {
+  if (lua_isnoneornil(L, index)) {
+    lua_settop(L, index - 1);
+    lua_newtable(L);
+  }
+  return NamedArguments(L, index, function);
+}
+
+Side check_side(const std::string& what, const std::string& side) {
+  require(side == "left" || side == "right", what, ": expected \"left\" or \"right\", got \"", side,
+          "\"");
+  return side == "left" ? Side::left : Side::right;
+}
+
+// Reads the options common to encoding a text and a batch; padding also uses `max_length`.
+EncodeOptions encode_options(NamedArguments& args, const Tokenizer& tokenizer,
+                             std::optional<int64_t> max_length) {
+  EncodeOptions options;
+  options.add_special_tokens = args.get<bool>("add_special_tokens", true);
+  if (auto side = args.optional<std::string>("truncation_side"))
+    options.truncation_side = check_side(args.function() + ": truncation_side", *side);
+  if (args.get<bool>("truncation", false)) {
+    options.max_length = max_length ? max_length : tokenizer.model_max_length();
+    require(options.max_length.has_value(), args.function(),
+            ": truncation needs max_length: the tokenizer's files name none");
+  }
+  return options;
+}
+
+std::optional<std::string> text_pair(NamedArguments& args) {
+  lua_State* L = args.state();
+  return balanced(L, [&]() -> std::optional<std::string> {
+    args.push("text_pair");
+    if (lua_isnil(L, -1)) return std::nullopt;
+    return check_text(L, lua_gettop(L), args.function() + ": text_pair");
+  });
+}
+
+Padding check_padding(NamedArguments& args) {
+  lua_State* L = args.state();
+  return balanced(L, [&] {
+    args.push("padding");
+    if (lua_isnil(L, -1) || (lua_isboolean(L, -1) && !lua_toboolean(L, -1))) return Padding::none;
+    std::string name = lua_isboolean(L, -1)  ? "longest"
+                       : lua_isstring(L, -1) ? lua_tostring(L, -1)
+                                             : "";
+    require(name == "longest" || name == "max_length", args.function(),
+            ": padding: expected false, \"longest\" or \"max_length\", got ", described(L, -1));
+    return name == "longest" ? Padding::longest : Padding::max_length;
+  });
+}
+
+DecodeOptions decode_options(lua_State* L, int index, const char* function) {
+  NamedArguments args = named(L, index, function);
+  DecodeOptions options;
+  options.skip_special_tokens = args.get<bool>("skip_special_tokens", false);
+  options.clean_up_tokenization_spaces = args.optional<bool>("clean_up_tokenization_spaces");
+  args.finish();
+  return options;
+}
+
+// ---- results ----
+
+void push_text(lua_State* L, const std::string& text) {
+  lua_pushlstring(L, text.data(), text.size());
+}
+
+template <class T, class Push>
+void push_list(lua_State* L, const std::vector<T>& values, Push push) {
+  lua_createtable(L, static_cast<int>(values.size()), 0);
+  for (size_t i = 0; i < values.size(); ++i) {
+    push(L, values[i]);
+    lua_rawseti(L, -2, static_cast<int>(i) + 1);
+  }
+}
+
+// ---- methods ----
+
+int from_pretrained(lua_State* L) {
+  push_tokenizer(
+      L, Tokenizer::from_pretrained(check_text(L, 1, "redco.Tokenizer.from_pretrained: path")));
+  return 1;
+}
+
+Encoding encode_one(lua_State* L, const char* function, bool with_tokens) {
+  Tokenizer& tokenizer = self(L);
+  std::string text = check_text(L, 2, std::string(function) + ": text");
+  NamedArguments args = named(L, 3, function);
+  EncodeOptions options = encode_options(args, tokenizer, args.optional<int64_t>("max_length"));
+  options.with_tokens = with_tokens;
+  if (with_tokens) options.add_special_tokens = args.get<bool>("add_special_tokens", false);
+  auto pair = text_pair(args);
+  args.finish();
+  return pair ? tokenizer.encode(text, *pair, options) : tokenizer.encode(text, options);
+}
+
+int encode(lua_State* L) {
+  push_list(L, encode_one(L, "Tokenizer:encode", false).ids, push_integer);
+  return 1;
+}
+
+int tokenize(lua_State* L) {
+  push_list(L, encode_one(L, "Tokenizer:tokenize", true).tokens, push_text);
+  return 1;
+}
+
+int call_tokenizer(lua_State* L) {
+  Tokenizer& tokenizer = self(L);
+  const char* function = "Tokenizer";
+  auto texts = check_texts(L, 2, "Tokenizer: texts");
+  NamedArguments args = named(L, 3, function);
+  BatchOptions options;
+  options.padded_length = args.optional<int64_t>("max_length");
+  options.encode = encode_options(args, tokenizer, options.padded_length);
+  options.padding = check_padding(args);
+  require(
+      !options.padded_length || options.encode.max_length || options.padding == Padding::max_length,
+      "Tokenizer: max_length is for truncation = true and for padding = \"max_length\"");
+  if (auto side = args.optional<std::string>("padding_side"))
+    options.padding_side = check_side("Tokenizer: padding_side", *side);
+  options.pad_to_multiple_of = args.optional<int64_t>("pad_to_multiple_of");
+  options.encode.with_offsets = args.get<bool>("return_offsets_mapping", false);
+  bool with_mask = args.get<bool>("return_special_tokens_mask", false);
+  std::vector<std::string> pairs;
+  if (args.has("text_pair")) {
+    args.push("text_pair");
+    pairs = check_texts(L, lua_gettop(L), "Tokenizer: text_pair");
+    lua_pop(L, 1);
+  }
+  args.finish();
+  BatchEncoding batch = tokenizer.encode_batch(texts, options, pairs);
+  lua_createtable(L, 0, 3);
+  auto set = [&](const char* name, const at::Tensor& tensor) {
+    push_tensor(L, tensor);
+    lua_setfield(L, -2, name);
+  };
+  set("input_ids", batch.input_ids);
+  set("attention_mask", batch.attention_mask);
+  if (options.encode.with_offsets) set("offset_mapping", batch.offset_mapping);
+  if (with_mask) set("special_tokens_mask", batch.special_tokens_mask);
+  return 1;
+}
+
+int decode(lua_State* L) {
+  Tokenizer& tokenizer = self(L);
+  auto ids = check_ids(L, 2, "Tokenizer:decode: ids");
+  push_text(L, tokenizer.decode(ids, decode_options(L, 3, "Tokenizer:decode")));
+  return 1;
+}
+
+int batch_decode(lua_State* L) {
+  Tokenizer& tokenizer = self(L);
+  const std::string what = "Tokenizer:batch_decode: sequences";
+  std::vector<std::vector<int64_t>> rows;
+  if (at::Tensor* tensor = test_tensor(L, 2)) {
+    require(tensor->dim() == 2, what, ": expected two dimensions, got ", described(*tensor));
+    for (int64_t i = 0; i < tensor->size(0); ++i) {
+      push_tensor(L, tensor->select(0, i), 0);
+      rows.push_back(check_ids(L, lua_gettop(L), what));
+      lua_pop(L, 1);
+    }
+  } else {
+    require(lua_istable(L, 2), what, ": expected a list or a tensor, got ", described(L, 2));
+    for (int i = 1; i <= static_cast<int>(lua_objlen(L, 2)); ++i) {
+      lua_rawgeti(L, 2, i);
+      rows.push_back(check_ids(L, lua_gettop(L), what + ": entry " + std::to_string(i)));
+      lua_pop(L, 1);
+    }
+  }
+  DecodeOptions options = decode_options(L, 3, "Tokenizer:batch_decode");
+  push_list(L, rows, [&](lua_State* state, const std::vector<int64_t>& ids) {
+    push_text(state, tokenizer.decode(ids, options));
+  });
+  return 1;
+}
+
+void push_id(lua_State* L, const Tokenizer& tokenizer, const std::string& token) {
+  auto id = tokenizer.token_to_id(token);
+  if (!id) id = tokenizer.special_token_id("unk");
+  require(id.has_value(), "Tokenizer:convert_tokens_to_ids: '", token,
+          "' is not in the vocabulary");
+  push_integer(L, *id);
+}
+
+int convert_tokens_to_ids(lua_State* L) {
+  Tokenizer& tokenizer = self(L);
+  auto tokens = check_texts(L, 2, "Tokenizer:convert_tokens_to_ids: tokens");
+  if (lua_type(L, 2) == LUA_TSTRING)
+    push_id(L, tokenizer, tokens[0]);
+  else
+    push_list(L, tokens, [&](lua_State* state, const std::string& token) {
+      push_id(state, tokenizer, token);
+    });
+  return 1;
+}
+
+void push_token(lua_State* L, const Tokenizer& tokenizer, int64_t id) {
+  auto token = tokenizer.id_to_token(id);
+  require(token.has_value(), "Tokenizer:convert_ids_to_tokens: no token has the number ", id,
+          "; there are ", tokenizer.size());
+  push_text(L, *token);
+}
+
+int convert_ids_to_tokens(lua_State* L) {
+  Tokenizer& tokenizer = self(L);
+  auto ids = check_ids(L, 2, "Tokenizer:convert_ids_to_tokens: ids");
+  if (test_integer(L, 2))
+    push_token(L, tokenizer, ids[0]);
+  else
+    push_list(L, ids, [&](lua_State* state, int64_t id) { push_token(state, tokenizer, id); });
+  return 1;
+}
+
+int save_pretrained(lua_State* L) {
+  std::string folder = check_text(L, 2, "Tokenizer:save_pretrained: folder");
+  std::shared_ptr<const Mesh> mesh = current_mesh(L);
+  if (!mesh || mesh->processes().rank == 0) self(L).save_pretrained(folder);
+  return 0;
+}
+
+Json::Object template_variables(NamedArguments& args) {
+  lua_State* L = args.state();
+  return balanced(L, [&]() -> Json::Object {
+    args.push("variables");
+    if (lua_isnil(L, -1)) return {};
+    Json variables = check_json(L, -1, "variables");
+    auto members = variables.get<Json::Object>();
+    require(members != nullptr, args.function(), ": variables: expected a table of names, got ",
+            described(L, -1));
+    return *members;
+  });
+}
+
+int apply_chat_template(lua_State* L) {
+  Tokenizer& tokenizer = self(L);
+  require(lua_istable(L, 2), "Tokenizer:apply_chat_template: expected a list of messages, got ",
+          described(L, 2));
+  Json messages = check_json(L, 2, "messages");
+  NamedArguments args = named(L, 3, "Tokenizer:apply_chat_template");
+  bool prompt = args.get<bool>("add_generation_prompt", false);
+  bool tokenize = args.get<bool>("tokenize", true);
+  Json::Object variables = template_variables(args);
+  args.finish();
+  std::string text = tokenizer.apply_chat_template(messages, prompt, variables);
+  if (!tokenize) {
+    push_text(L, text);
+    return 1;
+  }
+  EncodeOptions options;
+  options.add_special_tokens = false;  // the template writes them
+  push_list(L, tokenizer.encode(text, options).ids, push_integer);
+  return 1;
+}
+
+int decode_stream(lua_State* L) {
+  auto object = check_object<LuaTokenizer>(L, 1, "Tokenizer:decode_stream");
+  NamedArguments args = named(L, 2, "Tokenizer:decode_stream");
+  DecodeOptions options;
+  options.skip_special_tokens = args.get<bool>("skip_special_tokens", false);
+  args.finish();
+  std::shared_ptr<const Tokenizer> tokenizer(object, &object->tokenizer);
+  push_object(L, std::make_shared<LuaDecodeStream>(
+                     LuaDecodeStream{DecodeStream(std::move(tokenizer), options)}));
+  return 1;
+}
+
+int stream_step(lua_State* L) {
+  auto object = check_object<LuaDecodeStream>(L, 1, "DecodeStream:step");
+  push_text(L, object->stream.step(check_integer(L, 2, "DecodeStream:step: id")));
+  return 1;
+}
+
+int stream_finish(lua_State* L) {
+  push_text(L, check_object<LuaDecodeStream>(L, 1, "DecodeStream:finish")->stream.finish());
+  return 1;
+}
+
+// ---- fields ----
+
+constexpr const char* roles[] = {"bos", "eos", "unk", "sep", "cls", "pad", "mask"};
+
+// Returns the role of the field `name`: "pad" for "pad_token" with the suffix "_token"; "" if none.
+std::string role_of(const std::string& name, const char* suffix) {
+  for (const char* role : roles)
+    if (name == std::string(role) + suffix) return role;
+  return "";
+}
+
+int field(lua_State* L) {
+  Tokenizer& tokenizer = self(L);
+  std::string name = luaL_checkstring(L, 2);
+  auto push_optional = [&](const auto& value, auto push) {
+    if (value)
+      push(L, *value);
+    else
+      lua_pushnil(L);
+    return 1;
+  };
+  if (std::string role = role_of(name, "_token"); !role.empty())
+    return push_optional(tokenizer.special_token(role), push_text);
+  if (std::string role = role_of(name, "_token_id"); !role.empty())
+    return push_optional(tokenizer.special_token_id(role), push_integer);
+  if (name == "vocab_size")
+    return push_optional(std::optional(tokenizer.vocab_size()), push_integer);
+  if (name == "model_max_length") return push_optional(tokenizer.model_max_length(), push_integer);
+  if (name == "padding_side" || name == "truncation_side") {
+    Side side = name == "padding_side" ? tokenizer.padding_side() : tokenizer.truncation_side();
+    lua_pushstring(L, side == Side::left ? "left" : "right");
+    return 1;
+  }
+  if (name == "chat_template") {
+    const std::string& text = tokenizer.chat_template();
+    return push_optional(text.empty() ? std::nullopt : std::optional(text), push_text);
+  }
+  fail("a Tokenizer has no '", name, "'");
+}
+
+int set_field(lua_State* L) {
+  Tokenizer& tokenizer = self(L);
+  std::string name = luaL_checkstring(L, 2);
+  if (std::string role = role_of(name, "_token"); !role.empty()) {
+    tokenizer.set_special_token(role, check_text(L, 3, "Tokenizer: " + name));
+  } else if (name == "padding_side" || name == "truncation_side") {
+    std::string what = "Tokenizer: " + name;
+    Side side = check_side(what, check_text(L, 3, what));
+    if (name == "padding_side")
+      tokenizer.set_padding_side(side);
+    else
+      tokenizer.set_truncation_side(side);
+  } else {
+    fail("a Tokenizer's '", name,
+         "' cannot be set; special tokens such as pad_token, padding_side and truncation_side can");
+  }
+  return 0;
+}
+
+int count_tokens(lua_State* L) {
+  push_integer(L, self(L).size());
+  return 1;
+}
+
+}  // namespace
+
+void push_tokenizer(lua_State* L, Tokenizer tokenizer) {
+  push_object(L, std::make_shared<LuaTokenizer>(LuaTokenizer{std::move(tokenizer)}));
+}
+
+constexpr const char* tokenizer_text =
+    R"text(Tokenizer {vocab_size, model_max_length, chat_template,
+  padding_side, truncation_side,
+  bos_token, eos_token, unk_token, sep_token, cls_token, pad_token, mask_token, bos_token_id,
+  eos_token_id, unk_token_id, sep_token_id, cls_token_id, pad_token_id, mask_token_id}
+Converts text to token ids and back. Call it for batches: `tok(texts, {...})`. You can set the
+special tokens, padding_side and truncation_side. #tok is the number of all tokens. The sides come
+from tokenizer_config.json, else from tokenizer.json; the default is "right".)text";
+
+constexpr const char* call_text =
+    R"text(__call(self, texts: string or list of strings, {padding: boolean or string = false,
+  truncation = false, max_length, padding_side, truncation_side, pad_to_multiple_of,
+  add_special_tokens = true, return_offsets_mapping = false, return_special_tokens_mask = false,
+  text_pair: string or list of strings}) -> {input_ids, attention_mask, ...}
+Tokenizes a batch. Returns int64 tensors [batch, length] for a model.
+  padding: "longest" (or true) or "max_length"
+  return_offsets_mapping: adds offset_mapping [batch, length, 2], character positions in each text)text";
+
+void add_tokenizer(lua_State* L) {
+  make_object_type<LuaTokenizer>(
+      L, tokenizer_text,
+      {{"encode", encode,
+        "encode(self, text, {add_special_tokens = true, truncation = false, max_length, "
+        "truncation_side, text_pair}) -> list of integers\n"
+        "Returns the token ids of a text. The text is UTF-8; invalid bytes count as U+FFFD. For "
+        "batches as tensors, call the tokenizer itself: tok(texts, {...})."},
+       {"tokenize", tokenize,
+        "tokenize(self, text, {add_special_tokens = false, truncation = false, max_length, "
+        "truncation_side, text_pair}) -> list of strings\n"
+        "Returns the tokens of a text as the vocabulary spells them. Arguments are as in "
+        "`encode`."},
+       {"decode", decode,
+        "decode(self, ids, {skip_special_tokens = false, clean_up_tokenization_spaces}) -> "
+        "string\n"
+        "Returns the text of a list or tensor of ids. Ids beyond the vocabulary are skipped; "
+        "negative ids raise an error."},
+       {"batch_decode", batch_decode,
+        "batch_decode(self, sequences: table or Tensor, {skip_special_tokens = false, "
+        "clean_up_tokenization_spaces}) -> list of strings\n"
+        "Returns the texts of a list of lists, or of a tensor [batch, length]."},
+       {"convert_tokens_to_ids", convert_tokens_to_ids,
+        "convert_tokens_to_ids(self, tokens: string or list of strings) -> integer or list of "
+        "integers\n"
+        "Returns the id of a token, or of each token of a list. A token that is not in the "
+        "vocabulary gets the id of unk_token; without unk_token it raises an error."},
+       {"convert_ids_to_tokens", convert_ids_to_tokens,
+        "convert_ids_to_tokens(self, ids: integer or list of integers or Tensor) -> string or "
+        "list of strings\n"
+        "Returns the token of an id, or of each id of a list or tensor."},
+       {"decode_stream", decode_stream,
+        "decode_stream(self, {skip_special_tokens = false}) -> DecodeStream\n"
+        "Returns a stream that decodes ids one by one: `stream:step(id)` returns the next piece "
+        "of text, `stream:finish()` the rest."},
+       {"apply_chat_template", apply_chat_template,
+        "apply_chat_template(self, messages, {add_generation_prompt = false, tokenize = true, "
+        "variables}) -> list of integers or string\n"
+        "Formats a conversation, {{role = \"user\", content = \"...\"}, ...}, for the model. "
+        "Returns token ids, or text with tokenize = false. `variables` is a table of further "
+        "variables of the template, such as `tools`. Templates see the keys of tables read from "
+        "JSON, and of `redco.ordered_table`, in their order, and those of other tables sorted."},
+       {"save_pretrained", save_pretrained,
+        "save_pretrained(self, folder)\n"
+        "Copies the files of the tokenizer, byte for byte, into a folder, which is created if "
+        "necessary. Only the first process writes."}},
+      field);
+  luaL_getmetatable(L, LuaTokenizer::lua_name);
+  register_functions(L, "Tokenizer:", {{"__call", call_tokenizer, call_text}});
+  const std::pair<const char*, lua_CFunction> metamethods[] = {{"__len", count_tokens},
+                                                               {"__newindex", set_field}};
+  for (auto [name, function] : metamethods) {
+    lua_pushcfunction(L, function);
+    lua_setfield(L, -2, name);
+  }
+  lua_pop(L, 1);
+  make_object_type<LuaDecodeStream>(
+      L,
+      "DecodeStream {}\n"
+      "Decodes token ids one by one.",
+      {{"step", stream_step,
+        "step(self, id) -> string\n"
+        "Returns the text that this token adds; \"\" while a character is incomplete."},
+       {"finish", stream_finish,
+        "finish(self) -> string\n"
+        "Returns the remaining text. The stream can then be used again."}});
+  lua_newtable(L);
+  register_functions(
+      L, "redco.Tokenizer.",
+      {{"from_pretrained", from_pretrained,
+        "from_pretrained(path) -> Tokenizer\n"
+        "Reads a tokenizer from a folder: tokenizer.json, else spiece.model or tokenizer.model, "
+        "else vocab.json with merges.txt, and the folder's tokenizer_config.json. `path` can "
+        "also be one tokenizer.json, .model or .gguf file."}});
+  register_value(L, "redco.Tokenizer",
+                 "redco.Tokenizer\n"
+                 "Creates `Tokenizer`s from the files of Hugging Face's models.");
+  lua_setfield(L, -2, "Tokenizer");
+}
+
+}  // namespace redco::lua

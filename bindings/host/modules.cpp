@@ -1,0 +1,242 @@
+#include "modules.h"
+
+#include "torch/recompute.h"
+#include "state/collector.h"
+#include "state/context.h"
+#include "data/data_files.h"
+#include "data/decoders.h"
+#include "data/json_values.h"
+#include "training/optim.h"
+#include "state/options.h"
+#include "restricted/patterns.h"
+#include "state/registry.h"
+#include "training/sharding.h"
+#include "torch/tensor.h"
+#include "data/tokenizer.h"
+#include "torch/torch.h"
+#include "training/training_objects.h"
+#include "state/values.h"
+#include "data/weights.h"
+
+#include <redco/error.h>
+#include <redco/linear.h>
+#include <redco/linear_cross_entropy.h>
+#include <redco/run_log.h>
+
+#include <cstring>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace redco::lua {
+
+namespace {
+
+struct NativeModule {
+  const char* name;
+  lua_CFunction open;
+};
+
+int load_embedded(lua_State* L) {
+  const auto* file = static_cast<const EmbeddedFile*>(lua_touserdata(L, lua_upvalueindex(1)));
+  std::string chunk = std::string("=") + file->path;
+  if (luaL_loadbufferx(L, file->text, std::strlen(file->text), chunk.c_str(), "t") != 0)
+    throw take_error(L);
+  lua_pushvalue(L, LUA_ENVIRONINDEX);
+  lua_setfenv(L, -2);
+  lua_pushstring(L, file->name);
+  lua_call(L, 1, 1);
+  return 1;
+}
+
+int nearest_name(lua_State* L) {
+  std::string word = luaL_checkstring(L, 1);
+  std::vector<std::string> names;
+  for (int i = 1; i <= static_cast<int>(lua_objlen(L, 2)); ++i) {
+    lua_rawgeti(L, 2, i);
+    names.push_back(luaL_checkstring(L, -1));
+    lua_pop(L, 1);
+  }
+  std::string near = nearest(word, names);
+  if (near.empty()) return 0;
+  lua_pushstring(L, near.c_str());
+  return 1;
+}
+
+// What the wrapper makes of the error has the line of the script.
+int fail_at_script(lua_State* L) { throw Error(luaL_checkstring(L, 1)); }
+
+// try(f, ...) -> true, results, or false, message, traceback. A pcall knows nothing of the
+// functions that an error passed on its way through C++.
+int try_call(lua_State* L) {
+  try {
+    call(L, lua_gettop(L) - 1, LUA_MULTRET);
+    lua_pushboolean(L, 1);
+    lua_insert(L, 1);
+    return lua_gettop(L);
+  } catch (const ScriptError& error) {
+    if (error.kind() == ScriptError::Kind::stopped) throw;
+    lua_settop(L, 0);
+    lua_pushboolean(L, 0);
+    lua_pushstring(L, error.what());
+    lua_pushstring(L, error.traceback().c_str());
+    return 3;
+  }
+}
+
+int linear_layer(lua_State* L) {
+  at::Tensor bias = lua_isnoneornil(L, 3) ? at::Tensor() : check_tensor(L, 3);
+  push_tensor(L, with_memory_retry(
+                     L, [&] { return linear(check_tensor(L, 1), check_tensor(L, 2), bias); }));
+  return 1;
+}
+
+int fused_linear_cross_entropy(lua_State* L) {
+  std::optional<at::Tensor> bias;
+  if (!lua_isnoneornil(L, 6)) bias = check_tensor(L, 6);
+  push_tensor(L, with_memory_retry(L, [&] {
+                return linear_cross_entropy(check_tensor(L, 1), check_tensor(L, 2),
+                                            check_tensor(L, 3), check_integer(L, 4, "ignore_index"),
+                                            luaL_checknumber(L, 5), bias);
+              }));
+  return 1;
+}
+
+int open_redco(lua_State* L) {
+  lua_newtable(L);
+  // What Lua files of this library share with the engine; scripts have no use for them.
+  lua_pushcfunction(L, fail_at_script);
+  lua_setfield(L, -2, "fail");
+  lua_pushcfunction(L, nearest_name);
+  lua_setfield(L, -2, "nearest");
+  lua_pushcfunction(L, try_call);
+  lua_setfield(L, -2, "try");
+  lua_pushcfunction(L, without_cudnn_attention);
+  lua_setfield(L, -2, "without_cudnn_attention");
+  lua_pushcfunction(L, linear_layer);
+  lua_setfield(L, -2, "linear");
+  lua_pushcfunction(L, fused_linear_cross_entropy);
+  lua_setfield(L, -2, "linear_cross_entropy");
+  add_decoders(L);
+  add_ordered_tables(L);
+  add_data_files(L);
+  register_functions(
+      L, "redco.",
+      {{"checkpoint", checkpoint,
+        "checkpoint(f, ...) -> what f returns\n"
+        "Calls f(...) without keeping what its operators save for the backward pass: there f runs "
+        "again, with the random numbers of its first run. Saves memory for time. f must do the "
+        "same both times."},
+       {"options", options,
+        "options(defaults) -> table\n"
+        "The defaults, changed by a file beside the script - NAME.toml for NAME.lua, else "
+        "config.toml, or what --config=FILE names - and by the script's arguments --key=value, "
+        "--table.key=value, --flag, --no-flag. Values have the types of the defaults; an unknown "
+        "key is refused with the nearest one. Where the result has a `workdir`, it is "
+        "written to config.toml there."}});
+  add_rng(L);
+  add_deployer(L);
+  add_trainer(L);
+  add_predictor(L);
+  add_sharding(L);
+  add_weights(L);
+  add_tokenizer(L);
+  return 1;
+}
+
+int undeclared_read(lua_State* L) {
+  fail("undeclared global '", luaL_checkstring(L, 2),
+       "' is read; declare it with `local`, or run with --no-strict");
+}
+
+int undeclared_write(lua_State* L) {
+  fail("undeclared global '", luaL_checkstring(L, 2),
+       "' is assigned; declare it with `local`, or run with --no-strict");
+}
+
+int show_line(lua_State* L) {
+  size_t size;
+  const char* text = luaL_checklstring(L, 1, &size);
+  if (const auto& console = context(L).console) console->line({text, size});
+  return 0;
+}
+
+int call_upvalue(lua_State* L) {
+  lua_pushvalue(L, lua_upvalueindex(1));
+  lua_insert(L, 1);
+  lua_call(L, lua_gettop(L) - 1, LUA_MULTRET);
+  return lua_gettop(L);
+}
+
+// LuaJIT's own functions are not called through the wrapper: these are.
+int counted_call(lua_State* L) {
+  luaL_checktype(L, 1, LUA_TFUNCTION);
+  lua_settop(L, 1);
+  lua_pushcclosure(L, call_upvalue, 1);
+  return 1;
+}
+
+// What Lua files build on. Modules in Lua of the same family are among the embedded files.
+constexpr NativeModule native_modules[] = {
+    {"redco.registry", open_registry},   {"redco.torch.native", open_torch},
+    {"redco.functorch", open_functorch}, {"redco.native", open_redco},
+    {"redco.optim", open_optim},
+};
+
+// A copy of the globals for this library's Lua files: a script or a prompt may use `type` and
+// `table` as names of its own.
+void push_own_globals(lua_State* L) {
+  lua_newtable(L);
+  lua_pushvalue(L, -1);
+  lua_rawseti(L, LUA_REGISTRYINDEX, slot_own_globals);
+  for (lua_pushnil(L); lua_next(L, LUA_GLOBALSINDEX) != 0;) {
+    lua_pushvalue(L, -2);
+    lua_insert(L, -2);
+    lua_rawset(L, -4);
+  }
+}
+
+}  // namespace
+
+void open_modules(lua_State* L) {
+  open_values(L);
+  push_own_globals(L);
+  lua_getglobal(L, "package");
+  lua_getfield(L, -1, "preload");
+  for (const NativeModule& module : native_modules) {
+    lua_pushcfunction(L, module.open);
+    lua_setfield(L, -2, module.name);
+  }
+  for (int i = 0; i < n_embedded_files; ++i) {
+    lua_pushlightuserdata(L, const_cast<EmbeddedFile*>(&embedded_files[i]));
+    lua_pushcclosure(L, load_embedded, 1);
+    lua_pushvalue(L, -4);  // the copy
+    lua_setfenv(L, -2);
+    lua_setfield(L, -2, embedded_files[i].name);
+  }
+  lua_pop(L, 3);
+}
+
+void restrict_globals(lua_State* L) {
+  context(L).is_restricted = true;
+  lua_getglobal(L, "require");
+  lua_pushliteral(L, "redco.restricted");
+  lua_call(L, 1, 1);
+  lua_pushcfunction(L, show_line);
+  lua_pushcfunction(L, take_steps);
+  lua_pushcfunction(L, counted_call);
+  push_counted_patterns(L);
+  lua_call(L, 4, 1);
+  lua_replace(L, LUA_GLOBALSINDEX);
+}
+
+void forbid_undeclared_globals(lua_State* L) {
+  lua_newtable(L);
+  lua_pushcfunction(L, undeclared_read);
+  lua_setfield(L, -2, "__index");
+  lua_pushcfunction(L, undeclared_write);
+  lua_setfield(L, -2, "__newindex");
+  lua_setmetatable(L, LUA_GLOBALSINDEX);
+}
+
+}  // namespace redco::lua

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <redco/error.h>
+#include <redco/export.h>
+
+#include <string>
+#include <utility>
+
+namespace redco {
+
+/// An error of a script. `what()` is its message, with file and line.
+class REDCO_API ScriptError : public Error {
+ public:
+  enum class Kind {
+    script,       ///< the script or its data failed
+    usage,        ///< the script was given wrong arguments
+    interrupted,  ///< ScriptEngine::interrupt
+    stopped,      ///< request_stop: a training run was saved and ended
+    out_of_steps  ///< ScriptEngine::set_step_limit
+  };
+
+  ScriptError(const std::string& message, std::string traceback, Kind kind, int signal = 0)
+      : Error(message), traceback_(std::move(traceback)), kind_(kind), signal_(signal) {}
+  const std::string& traceback() const { return traceback_; }
+  Kind kind() const { return kind_; }
+  /// The signal given to request_stop; 0 for other kinds.
+  int signal() const { return signal_; }
+
+ private:
+  std::string traceback_;
+  Kind kind_;
+  int signal_;
+};
+
+}  // namespace redco

@@ -1,0 +1,373 @@
+#include "context.h"
+
+#include <redco/mapped_files.h>
+
+#include <redco/group.h>
+#include <redco/stop.h>
+
+#include <c10/util/Exception.h>
+
+#include <time.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <string_view>
+#include <utility>
+
+namespace redco::lua {
+
+std::string text_of(const std::exception& error) {
+  if (const auto* torch_error = dynamic_cast<const c10::Error*>(&error)) {
+    static const bool trace = std::getenv("REDCO_TRACE") != nullptr;
+    if (trace) return torch_error->what();
+    std::string text = torch_error->what_without_backtrace();
+    // LibTorch appends pages about registered backends to the error of a missing kernel.
+    return text.substr(0, text.find(". This could be because the operator doesn't exist for this"));
+  }
+  return error.what();
+}
+
+std::string script_line(lua_State* L) {
+  std::string nearest;
+  lua_Debug frame;
+  for (int level = 0; lua_getstack(L, level, &frame); ++level) {
+    lua_getinfo(L, "Sl", &frame);
+    if (frame.currentline <= 0) continue;
+    bool is_script = std::strncmp(frame.source, "=redco/", 7) != 0;
+    if (!is_script && !nearest.empty()) continue;
+    nearest = frame.short_src + (":" + std::to_string(frame.currentline));
+    if (is_script) break;
+  }
+  return nearest;
+}
+
+namespace {
+
+// Prefixes the position in the script that called the failing function, as in Lua's own errors.
+void push_located(lua_State* L, const std::string& text) {
+  std::string line = script_line(L);
+  std::string whole = line.empty() ? text : line + ": " + text;
+  lua_pushlstring(L, whole.data(), whole.size());
+}
+
+// Returns whether `message` is the noted error. Functions of Lua, such as coroutine.wrap, may have
+// prefixed a position.
+bool is_noted(lua_State* L, std::string_view message) {
+  const auto& error = context(L).error;
+  return !error.message.empty() && message.ends_with(error.message);
+}
+
+void note_error(lua_State* L, ScriptError::Kind kind, std::string traceback, int signal = 0) {
+  auto& error = context(L).error;
+  error.message = lua_tostring(L, -1);
+  error.kind = kind;
+  error.traceback = std::move(traceback);
+  error.signal = signal;
+}
+
+// Lua instructions are counted in units of this many. After the limit is reached, every further
+// instruction raises the error again, so a script cannot catch it and continue.
+constexpr int quantum = 1000;
+
+void count_hook(lua_State* L, lua_Debug*);
+
+// One instruction may concatenate long strings or call a function that moves a long table. If a
+// thousand instructions take long, their microseconds are counted instead.
+int64_t processor_time() {
+  timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return int64_t{now.tv_sec} * 1'000'000 + now.tv_nsec / 1000;
+}
+
+thread_local int64_t last_look = 0;
+
+void watch_steps(lua_State* L) {
+  const auto& steps = context(L).steps;
+  if (steps.limit == 0)
+    lua_sethook(L, nullptr, 0, 0);
+  else
+    lua_sethook(L, count_hook, LUA_MASKCOUNT, steps.left > 0 ? quantum : 1);
+}
+
+// Pushes the error of an interrupt and clears the request.
+void push_interrupted(lua_State* L) {
+  context(L).interrupted = false;
+  watch_steps(L);
+  push_located(L, "interrupted");
+  note_error(L, ScriptError::Kind::interrupted, "");
+}
+
+std::string out_of_steps(const Context& context) {
+  return "the limit of " + std::to_string(context.steps.limit) +
+         " steps is reached, see ScriptEngine::set_step_limit";
+}
+
+int fail_out_of_steps(lua_State* L) {
+  push_located(L, out_of_steps(context(L)));
+  note_error(L, ScriptError::Kind::out_of_steps, "");
+  return lua_error(L);
+}
+
+thread_local Context* running_here = nullptr;
+
+// Makes `L` the running Lua thread for a scope; Lua errors unwind it like exceptions.
+class Running {
+ public:
+  Running(Context& context, lua_State* L)
+      : context_(context), caller_(context.current), outer_(std::exchange(running_here, &context)) {
+    context.current = L;
+    ++context.depth;
+  }
+  ~Running() {
+    running_here = outer_;
+    context_.current = caller_;
+    --context_.depth;
+  }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+ private:
+  Context& context_;
+  lua_State* caller_;
+  Context* outer_;
+};
+
+std::string line_running_here() {
+  return running_here != nullptr ? script_line(running_here->current) : "";
+}
+
+// Returns whether the collector calls `function`. A finalizer must not fail, or its object is never
+// freed.
+bool is_finalizer(lua_State* L, lua_CFunction function) {
+  if (lua_type(L, 1) != LUA_TUSERDATA || !lua_getmetatable(L, 1)) return false;
+  lua_pushliteral(L, "__gc");
+  lua_rawget(L, -2);
+  bool same = lua_tocfunction(L, -1) == function;
+  lua_pop(L, 2);
+  return same;
+}
+
+// Returns whether this state, or by request_interrupt every state, was asked to stop.
+bool is_interrupted(Context& ctx) {
+  try {
+    if (!ctx.is_worker) check_interrupt();
+  } catch (const Interrupted&) {
+    ctx.interrupted = true;
+  }
+  return ctx.interrupted.load(std::memory_order_relaxed);
+}
+
+int with_traceback(lua_State* L) {
+  if (!lua_isstring(L, 1)) return 1;
+  auto& error = context(L).error;
+  bool noted = is_noted(L, lua_tostring(L, 1));
+  // An error that came through C++ has the deeper traceback already.
+  if (!noted || error.traceback.empty()) {
+    ScriptError::Kind kind = noted ? error.kind : ScriptError::Kind::script;
+    luaL_traceback(L, L, nullptr, 1);
+    std::string traceback = lua_tostring(L, -1);
+    lua_pop(L, 1);
+    note_error(L, kind, std::move(traceback), error.signal);
+  }
+  return 1;
+}
+
+// Ends the context with the state that holds it. All other objects of this library are gone then:
+// finalizers run in reverse order of creation, and those of others need no wrapper.
+int close_context(lua_State* L) {
+  luaJIT_setmode(L, 0, LUAJIT_MODE_WRAPCFUNC | LUAJIT_MODE_OFF);
+  static_cast<std::shared_ptr<Context>*>(lua_touserdata(L, 1))->~shared_ptr();
+  return 0;
+}
+
+// The limit of nested C calls. LuaJIT has none; this is that of other Lua implementations, and fits
+// the stack of a thread.
+constexpr int max_depth = 200;
+
+// Every C function of the state is called through this one.
+int wrapper(lua_State* L, lua_CFunction function) {
+  if (function == close_context) return function(L);
+  Context& ctx = context(L);
+  Running running(ctx, L);
+  try {
+    if (is_interrupted(ctx) && !is_finalizer(L, function)) throw Interrupted();
+    if (ctx.depth > max_depth && function != with_traceback && !is_finalizer(L, function))
+      fail("stack overflow: functions of Lua and of C++ call each other without end");
+    int n_results = function(L);
+    if (mapped_file_failed && !is_finalizer(L, function)) check_mapped_files();
+    return n_results;
+  } catch (const ScriptError& error) {
+    lua_pushlstring(L, error.what(), std::strlen(error.what()));
+    note_error(L, error.kind(), error.traceback(), error.signal());
+  } catch (const UsageError& error) {
+    push_located(L, text_of(error));
+    note_error(L, ScriptError::Kind::usage, "");
+  } catch (const Stopped& error) {
+    push_located(L, error.what());
+    note_error(L, ScriptError::Kind::stopped, "", error.signal());
+  } catch (const Interrupted& error) {
+    push_interrupted(L);
+  } catch (const std::bad_alloc&) {
+    push_located(L, "not enough memory");
+  } catch (const std::exception& error) {
+    push_located(L, text_of(error));
+  }
+  // LuaJIT's own errors are not std::exceptions: they propagate.
+  return lua_error(L);
+}
+
+}  // namespace
+
+std::shared_ptr<Context> open_context(lua_State* L) {
+  set_call_site(line_running_here);
+  auto made = std::make_shared<Context>();
+  made->current = L;
+  lua_pushlightuserdata(L, made.get());
+  lua_rawseti(L, LUA_REGISTRYINDEX, slot_context);
+
+  lua_pushlightuserdata(L, reinterpret_cast<void*>(&wrapper));
+  luaJIT_setmode(L, -1, LUAJIT_MODE_WRAPCFUNC | LUAJIT_MODE_ON);
+  lua_pop(L, 1);
+  return made;
+}
+
+void open_context_of_others(lua_State* L, std::shared_ptr<Console> console) {
+  lua_rawgeti(L, LUA_REGISTRYINDEX, slot_context);
+  bool is_open = !lua_isnil(L, -1);
+  lua_pop(L, 1);
+  if (is_open) return;
+  lua_newtable(L);
+  lua_pushcfunction(L, close_context);
+  lua_setfield(L, -2, "__gc");
+  auto* held = new (lua_newuserdata(L, sizeof(std::shared_ptr<Context>))) std::shared_ptr<Context>;
+  lua_insert(L, -2);
+  lua_setmetatable(L, -2);
+  luaL_ref(L, LUA_REGISTRYINDEX);
+  *held = open_context(L);
+  (*held)->console = std::move(console);
+}
+
+namespace {
+
+void count_hook(lua_State* L, lua_Debug*) {
+  Context& ctx = context(L);
+  int64_t passed = std::exchange(last_look, processor_time()), time = last_look - passed;
+  ctx.steps.left -= ctx.is_restricted ? std::max<int64_t>(quantum, time) : quantum;
+  if (is_interrupted(ctx)) {
+    push_interrupted(L);
+    lua_error(L);
+  }
+  if (ctx.steps.left > 0) return;
+  watch_steps(L);
+  fail_out_of_steps(L);
+}
+
+}  // namespace
+
+void limit_steps(lua_State* L, int64_t limit) {
+  context(L).steps = {limit, limit};
+  watch_steps(L);
+}
+
+void restart_step_clock() { last_look = processor_time(); }
+
+void start_counting_steps(lua_State* L) {
+  restart_step_clock();
+  // Without a limit, a hook belongs to an interrupt or to the script.
+  if (int64_t limit = context(L).steps.limit; limit != 0) limit_steps(L, limit);
+}
+
+int take_steps(lua_State* L) {
+  auto& steps = context(L).steps;
+  if (steps.limit == 0) return 0;
+  steps.left -= static_cast<int64_t>(luaL_optnumber(L, 1, 100));
+  return steps.left > 0 ? 0 : fail_out_of_steps(L);
+}
+
+void take_steps(Context& context, int64_t steps) {
+  if (is_interrupted(context)) throw Interrupted();
+  if (context.steps.limit == 0) return;
+  context.steps.left -= steps;
+  if (context.steps.left > 0) return;
+  watch_steps(context.current);
+  std::string line = script_line(context.current);
+  throw ScriptError((line.empty() ? "" : line + ": ") + out_of_steps(context), "",
+                    ScriptError::Kind::out_of_steps);
+}
+
+void note_steps(Context& context, int64_t steps) {
+  if (context.steps.limit == 0) return;
+  context.steps.left -= steps;
+  if (context.steps.left <= 0) watch_steps(context.current);
+}
+
+void interrupt_hook(lua_State* L, lua_Debug*) {
+  watch_steps(L);
+  if (!is_interrupted(context(L))) return;
+  push_interrupted(L);
+  lua_error(L);
+}
+
+Context& context(lua_State* L) {
+  lua_rawgeti(L, LUA_REGISTRYINDEX, slot_context);
+  auto* found = static_cast<Context*>(lua_touserdata(L, -1));
+  lua_pop(L, 1);
+  return *found;
+}
+
+void call(lua_State* L, int n_args, int n_results) {
+  int handler = lua_gettop(L) - n_args;
+  lua_pushcfunction(L, with_traceback);
+  lua_insert(L, handler);
+  lua_State* current = context(L).current;
+  int status = lua_pcall(L, n_args, n_results, handler);
+  context(L).current = current;
+  lua_remove(L, handler);
+  if (status != 0) throw take_error(L);
+}
+
+ScriptError take_error(lua_State* L) {
+  std::string message;
+  if (lua_isstring(L, -1)) {
+    message = lua_tostring(L, -1);
+  } else {
+    message = std::string("an error that is a ") + luaL_typename(L, -1) + ", not a text";
+    if (luaL_getmetafield(L, -1, "__tostring")) {
+      lua_pushvalue(L, -2);
+      if (lua_pcall(L, 1, 1, 0) == 0 && lua_isstring(L, -1)) message = lua_tostring(L, -1);
+      lua_pop(L, 1);
+    }
+  }
+  lua_pop(L, 1);
+  bool noted = is_noted(L, message);
+  auto error = std::exchange(context(L).error, {});  // cleared, so that it explains no later error
+  if (!noted) return ScriptError(message, "", ScriptError::Kind::script);
+  return ScriptError(message, std::move(error.traceback), error.kind, error.signal);
+}
+
+struct Ref::Slot {
+  std::weak_ptr<Context> context;  // gone once the state is closed
+  int key;
+
+  ~Slot() {
+    if (auto alive = context.lock()) luaL_unref(alive->current, LUA_REGISTRYINDEX, key);
+  }
+};
+
+Ref::Ref(lua_State* L, int index) {
+  lua_pushvalue(L, index);
+  slot_ =
+      std::shared_ptr<Slot>(new Slot{context(L).weak_from_this(), luaL_ref(L, LUA_REGISTRYINDEX)});
+}
+
+lua_State* Ref::state() const {
+  auto alive = slot_->context.lock();
+  require(alive != nullptr, "a Lua value was used after its engine was destroyed");
+  return alive->current;
+}
+
+void Ref::push() const { lua_rawgeti(state(), LUA_REGISTRYINDEX, slot_->key); }
+
+}  // namespace redco::lua

@@ -1,0 +1,194 @@
+#pragma once
+
+#include <redco/error.h>
+#include <redco/script_error.h>
+#include <redco/stop.h>
+#include <redco/tree.h>
+
+#include <ATen/core/Generator.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <lua.hpp>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <type_traits>
+#include <typeindex>
+
+namespace redco {
+class Console;
+class Mesh;
+}  // namespace redco
+
+namespace redco::lua {
+
+class RunRecord;
+class TensorMemory;
+
+/// The data of the bindings for one Lua state, from its creation until after its end.
+struct Context : std::enable_shared_from_this<Context> {
+  /// The Lua thread that runs now; callbacks from C++ run on it.
+  lua_State* current = nullptr;
+  /// The depth of nested C and C++ functions, each called by Lua code that the previous one called.
+  int depth = 0;
+  /// The console of training runs of this state; may be null.
+  std::shared_ptr<Console> console;
+  /// The processes of the newest Deployer, over which a script's tensors are sharded.
+  std::weak_ptr<const Mesh> mesh;
+  /// The last result of redco.options, which checkpoints store.
+  Tree config = Tree::Dict{};
+  bool is_strict = false;
+  /// Whether the state is that of a worker. Only the main thread handles requests to stop a run.
+  bool is_worker = false;
+  /// Whether scripts see only the globals that restricted.lua lists.
+  bool is_restricted = false;
+  /// Stop request for the training runs of this state only.
+  std::shared_ptr<StopRequest> stop = std::make_shared<StopRequest>();
+  /// The limit of Lua instructions of a run, and how many are left. 0 means no limit.
+  struct {
+    int64_t limit = 0;
+    int64_t left = 0;
+  } steps;
+  /// Of a restricted engine: the memory of its tensors, and the source of its random numbers. See
+  /// Confinement.
+  std::shared_ptr<TensorMemory> tensor_memory;
+  at::Generator rng;
+  /// The classes of the program registered in this state, and their names.
+  std::map<std::type_index, std::string> host_types;
+  /// Null unless ScriptEngineOptions ask for it.
+  std::shared_ptr<RunRecord> record;
+  /// Set by ScriptEngine::interrupt, on any thread; cleared when it has ended the running call.
+  std::atomic<bool> interrupted = false;
+  /// The thread that runs the engine, or the last one that did.
+  std::atomic<std::thread::id> thread;
+  /// Bytes of tensors created since the collector last worked for them; see collector.h.
+  struct {
+    int64_t cpu = 0;
+    int64_t gpu = 0;
+    int64_t gpu_uncollected = 0;  ///< since collect_before_backward last collected
+  } tensor_debt;
+  /// Further data of the newest error. Errors stay plain strings for Lua, so `pcall` and string
+  /// functions work on them.
+  struct {
+    std::string message;
+    std::string traceback;
+    ScriptError::Kind kind = ScriptError::Kind::script;
+    int signal = 0;
+  } error;
+};
+
+/// Keys of the registry slots the bindings use: none that luaL_ref hands out, nor LUA_REFNIL.
+enum RegistrySlot : int {
+  slot_context = -10,
+  slot_tensor_metatable = -11,
+  slot_generator_metatable = -12,
+  slot_texts = -13,
+  slot_new_int64 = -14,
+  slot_kind_of_cdata = -15,
+  slot_size_metatable = -16,
+  slot_own_globals = -17,
+};
+
+/// Creates the context of a new state; it must live as long as the state. Installs the wrapper
+/// through which every C function of the state is called: it turns C++ exceptions into Lua errors
+/// with their text, script file and line, and handles interrupts.
+std::shared_ptr<Context> open_context(lua_State* L);
+
+Context& context(lua_State* L);
+
+/// The same for a state that the program created and will close; once for each state.
+void open_context_of_others(lua_State* L, std::shared_ptr<Console> console);
+
+/// Returns the message of an error; LibTorch's without its C++ stack unless REDCO_TRACE is set.
+std::string text_of(const std::exception& error);
+
+/// Returns the line of the script that called the running function, "train.lua:12", or "" if no Lua
+/// code runs. A tail call leaves no line; then it is the next one below. Lines of this library's
+/// own Lua files ("=redco/...") are skipped unless there is no other, because they do not help the
+/// user.
+std::string script_line(lua_State* L);
+
+/// A debug hook that ends the running Lua code as interrupted.
+void interrupt_hook(lua_State* L, lua_Debug* frame);
+
+/// Limits the steps of later runs; 0: no limit.
+void limit_steps(lua_State* L, int64_t limit);
+
+/// Resets the remaining steps at the start of a run.
+void start_counting_steps(lua_State* L);
+
+/// Excludes the time until now, spent in a function of the program, from the count of steps.
+void restart_step_clock();
+
+/// A Lua function that subtracts a hundred from the remaining steps.
+int take_steps(lua_State* L);
+
+/// Subtracts from the remaining steps, for C++. Throws if none are left or the script was
+/// interrupted.
+void take_steps(Context& context, int64_t steps);
+
+/// The same for steps already done: it does not throw, but the next step fails.
+void note_steps(Context& context, int64_t steps);
+
+/// Calls the function below its `n_args` arguments on the stack. A Lua error becomes a
+/// ScriptError.
+void call(lua_State* L, int n_args, int n_results);
+
+/// Turns the error value on top of the stack into a ScriptError and pops it.
+ScriptError take_error(lua_State* L);
+
+/// Calls `body(L)` with a new empty stack; this thread runs the state `main` from now on. Every
+/// error becomes a ScriptError, including those that Lua's C API raises when memory runs out.
+template <class Body>
+void protect(lua_State* main, Body body) {
+  Context& ctx = context(main);
+  ctx.thread = std::this_thread::get_id();
+  lua_State* L = ctx.current;  // a coroutine, where a host function calls back
+  auto run = [](lua_State* state) {
+    Body& given = *static_cast<Body*>(lua_touserdata(state, 1));
+    lua_settop(state, 0);
+    given(state);
+    return 0;
+  };
+  int status = lua_cpcall(L, run, &body);
+  ctx.current = L;
+  if (status != 0) throw take_error(L);
+}
+
+/// A Lua value held by C++. Copies share it; it is released with the last copy or the state.
+class Ref {
+ public:
+  Ref() = default;
+  /// Takes the value at `index`, which stays on the stack.
+  Ref(lua_State* L, int index);
+  explicit operator bool() const { return slot_ != nullptr; }
+  /// The thread of Lua code that runs now in this value's state.
+  lua_State* state() const;
+  /// Pushes the value on `state()`.
+  void push() const;
+
+ private:
+  struct Slot;
+  std::shared_ptr<Slot> slot_;
+};
+
+/// Calls `body` and restores the height of the stack of `L`. If an error passes, the stack stays as
+/// it is, because the topmost value may be the Lua error that is passing.
+template <class Body>
+auto balanced(lua_State* L, Body body) {
+  int top = lua_gettop(L);
+  if constexpr (std::is_void_v<decltype(body())>) {
+    body();
+    lua_settop(L, top);
+  } else {
+    auto result = body();
+    lua_settop(L, top);
+    return result;
+  }
+}
+
+}  // namespace redco::lua

@@ -1,0 +1,273 @@
+#include "operators.h"
+
+#include "restricted/allowed_operators.h"
+#include "state/collector.h"
+#include "state/context.h"
+#include "restricted/operator_checks.h"
+#include "tensor.h"
+#include "state/values.h"
+
+#include <redco/error.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+
+namespace redco::lua {
+
+namespace {
+
+struct Table {
+  std::map<std::string, std::vector<c10::OperatorName>> names;
+  std::map<std::string, std::unique_ptr<OverloadSet>> operators;
+  std::vector<std::string> sorted;
+  std::mutex mutex;
+};
+
+Table& table() {
+  static Table* result = [] {
+    auto* made = new Table;  // lives as long as the dispatcher it describes
+    constexpr std::string_view space = "aten::";
+    for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames())
+      if (name.name.starts_with(space)) made->names[name.name.substr(space.size())].push_back(name);
+    std::erase_if(made->names, [](const auto& entry) { return is_withheld(entry.first); });
+    for (const auto& [name, _] : made->names) made->sorted.push_back(name);
+    return made;
+  }();
+  return *result;
+}
+
+// A table whose keys are strings holds named arguments.
+bool is_named_table(lua_State* L, int index) {
+  if (lua_type(L, index) != LUA_TTABLE || lua_objlen(L, index) > 0) return false;
+  lua_pushnil(L);
+  if (lua_next(L, index) == 0) return false;
+  bool named = lua_type(L, -2) == LUA_TSTRING;
+  lua_pop(L, 2);
+  return named;
+}
+
+bool is_empty_table(lua_State* L, int index) {
+  if (lua_type(L, index) != LUA_TTABLE) return false;
+  lua_pushnil(L);
+  if (lua_next(L, index) == 0) return true;
+  lua_pop(L, 2);
+  return false;
+}
+
+struct Choice {
+  const Overload* overload = nullptr;
+  Binding binding;
+};
+
+Choice choose(lua_State* L, const OverloadSet& op, const Arguments& arguments) {
+  Choice best;
+  for (bool gather : {false, true}) {
+    for (const Overload& overload : op.overloads) {
+      Binding candidate = overload.bind(L, arguments, gather);
+      if (candidate.cost < 0) continue;
+      if (best.overload == nullptr || candidate.cost < best.binding.cost)
+        best = {&overload, candidate};
+      if (candidate.cost == 0) break;
+    }
+    if (best.overload != nullptr) break;
+  }
+  return best;
+}
+
+std::string given_arguments(lua_State* L, const Arguments& arguments) {
+  std::string text;
+  for (int i = 1; i <= arguments.n_positional; ++i) text += (i > 1 ? ", " : "") + describe(L, i);
+  if (arguments.n_named > 0) {
+    std::map<std::string, std::string> entries;
+    for (int i = 0; i < arguments.n_named; ++i)
+      entries[arguments.named[i].name] = describe(L, arguments.named[i].index);
+    text += text.empty() ? "{" : ", {";
+    for (const auto& [key, value] : entries)
+      text += (text.back() == '{' ? "" : ", ") + key + " = " + value;
+    text += "}";
+  }
+  return "(" + text + ")";
+}
+
+// Whether a value is a table with positions and names.
+bool is_mixed(lua_State* L, int index) {
+  if (!lua_istable(L, index) || lua_objlen(L, index) == 0) return false;
+  for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1)) {
+    if (lua_type(L, -2) != LUA_TSTRING) continue;
+    lua_pop(L, 2);
+    return true;
+  }
+  return false;
+}
+
+[[noreturn]] void fail_no_overload(lua_State* L, const OverloadSet& op, const Arguments& arguments) {
+  std::string text = (arguments.is_method ? "Tensor:" : "torch.") + op.name +
+                     ": no overload takes " + given_arguments(L, arguments);
+  std::set<std::string> known;
+  for (const Overload& overload : op.overloads)
+    for (const Parameter& parameter : overload.parameters()) known.insert(parameter.name);
+  for (int i = 0; i < arguments.n_named; ++i) {
+    std::string key = arguments.named[i].name;
+    if (known.count(key)) continue;
+    std::string near = nearest(key, known);
+    text += "; it has no argument '" + key + "'" + (near.empty() ? "" : ": '" + near + "' is near");
+  }
+  if (arguments.is_method && (arguments.n_positional == 0 || test_tensor(L, 1) == nullptr))
+    text += "; a method is called with a colon: tensor:" + op.name + "(...)";
+  if (arguments.n_positional > 0 && is_mixed(L, arguments.n_positional))
+    text += "; a list and named arguments are two tables: {0}, {keepdim = true}";
+  text += "\ncandidates:";
+  for (const Overload& overload : op.overloads)
+    if (overload.callable()) text += "\n  " + overload.text();
+  throw Error(text);
+}
+
+// Several `out` tensors are given as a list: argument `i` becomes one for each `out` parameter.
+void spread_out(lua_State* L, const OverloadSet& op, Arguments& arguments, int i) {
+  int list = arguments.named[i].index;
+  int n_out = static_cast<int>(lua_objlen(L, list));
+  for (const Overload& overload : op.overloads) {
+    std::vector<const Parameter*> out;
+    for (const Parameter& parameter : overload.parameters())
+      if (parameter.is_out) out.push_back(&parameter);
+    if (static_cast<int>(out.size()) != n_out || out[0]->kind != ArgKind::tensor) continue;
+    if (arguments.n_named + n_out > Arguments::max_named) return;
+    arguments.named[i] = arguments.named[--arguments.n_named];
+    for (int k = 0; k < n_out; ++k) {
+      lua_rawgeti(L, list, k + 1);
+      arguments.named[arguments.n_named++] = {out[k]->name.c_str(), lua_gettop(L)};
+    }
+    return;
+  }
+}
+
+// Puts the values of the named arguments in the table at `index` on the stack. `requires_grad` is
+// no parameter of any schema: PyTorch's factories take it beside them.
+std::optional<bool> read_named(lua_State* L, const OverloadSet& op, int index, Arguments& arguments) {
+  std::optional<bool> requires_grad;
+  int out = -1;
+  lua_pushnil(L);
+  while (lua_next(L, index) != 0) {
+    require(lua_type(L, -2) == LUA_TSTRING && arguments.n_named < Arguments::max_named,
+            arguments.is_method ? "Tensor:" : "torch.", op.name,
+            ": expected a list or a table of named arguments, got ", described(L, index));
+    const char* name = lua_tostring(L, -2);
+    if (std::strcmp(name, "requires_grad") == 0 && op.is_factory && lua_isboolean(L, -1)) {
+      requires_grad = lua_toboolean(L, -1) != 0;
+      lua_pop(L, 1);
+      continue;
+    }
+    if (std::strcmp(name, "out") == 0 && lua_istable(L, -1) && lua_objlen(L, -1) > 1)
+      out = arguments.n_named;
+    arguments.named[arguments.n_named++] = {name, lua_gettop(L)};
+    lua_pushvalue(L, -2);  // the key, for lua_next; the value stays below it
+  }
+  if (out >= 0) spread_out(L, op, arguments, out);
+  return requires_grad;
+}
+
+// Raises an error for arguments that are not allowed even for allowed operators.
+void check_restricted(const OverloadSet& op, const Choice& choice) {
+  const auto& parameters = choice.overload->parameters();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    bool is_given = choice.binding.slots[i] != Binding::use_default;
+    require(!is_given || !(parameters[i].is_out || parameters[i].kind == ArgKind::layout), "torch.",
+            op.name, ": the argument '", parameters[i].name,
+            "' is not available in a restricted engine");
+  }
+}
+
+template <bool is_method>
+int operator_function(lua_State* L) {
+  const auto* op = static_cast<const OverloadSet*>(lua_touserdata(L, lua_upvalueindex(1)));
+  return call_operator(L, *op, is_method);
+}
+
+}  // namespace
+
+const OverloadSet* find_operator(const std::string& name) {
+  Table& all = table();
+  std::lock_guard lock(all.mutex);
+  auto known = all.operators.find(name);
+  if (known != all.operators.end()) return known->second.get();
+  auto found = all.names.find(name);
+  if (found == all.names.end()) return nullptr;
+  auto op = std::make_unique<OverloadSet>();
+  op->name = name;
+  std::vector<c10::OperatorName> names = found->second;
+  std::sort(names.begin(), names.end(),
+            [](const auto& a, const auto& b) { return a.overload_name < b.overload_name; });
+  for (const auto& overload : names)
+    if (auto handle = c10::Dispatcher::singleton().findSchema(overload))
+      op->overloads.emplace_back(*handle);
+  op->is_factory = std::any_of(op->overloads.begin(), op->overloads.end(),
+                               [](const Overload& overload) { return overload.is_factory(); });
+  // If two overloads fit equally well, the one with fewer parameters is chosen.
+  std::stable_sort(op->overloads.begin(), op->overloads.end(), [](const auto& a, const auto& b) {
+    return a.parameters().size() < b.parameters().size();
+  });
+  return (all.operators[name] = std::move(op)).get();
+}
+
+const std::vector<std::string>& operator_names() { return table().sorted; }
+
+bool push_operator(lua_State* L, const std::string& name, bool is_method) {
+  const OverloadSet* op = find_operator(name);
+  if (op == nullptr) return false;
+  require(
+      !context(L).is_restricted || is_allowed(name), is_method ? "Tensor:" : "torch.", name,
+      " is not available in a restricted engine: its kernels trust their arguments, or it reaches "
+      "beyond tensors");
+  lua_pushlightuserdata(L, const_cast<OverloadSet*>(op));
+  lua_pushcclosure(L, is_method ? operator_function<true> : operator_function<false>, 1);
+  return true;
+}
+
+const OverloadSet* test_operator(lua_State* L, int index, bool& is_method) {
+  lua_CFunction function = lua_tocfunction(L, index);
+  is_method = function == operator_function<true>;
+  if (!is_method && function != operator_function<false>) return nullptr;
+  lua_getupvalue(L, index, 1);
+  const auto* op = static_cast<const OverloadSet*>(lua_touserdata(L, -1));
+  lua_pop(L, 1);
+  return op;
+}
+
+int call_operator(lua_State* L, const OverloadSet& op, bool is_method) {
+  int n_args = lua_gettop(L);
+  Arguments arguments;
+  arguments.n_positional = n_args;
+  arguments.is_method = is_method;
+  luaL_checkstack(L, 2 * Arguments::max_named + static_cast<int>(max_parameters), op.name.c_str());
+  std::optional<bool> requires_grad;
+  if (n_args > 0 && is_named_table(L, n_args)) {
+    arguments.n_positional = n_args - 1;
+    requires_grad = read_named(L, op, n_args, arguments);
+  }
+
+  Choice best = choose(L, op, arguments);
+  if (best.overload == nullptr && n_args > 0 && is_empty_table(L, n_args)) {
+    // An empty table at the end means no named arguments, not an empty list.
+    --arguments.n_positional;
+    best = choose(L, op, arguments);
+  }
+  if (best.overload == nullptr) fail_no_overload(L, op, arguments);
+
+  if (context(L).is_restricted) check_restricted(op, best);
+
+  try {
+    int n_results = with_memory_retry(L, [&] { return best.overload->call(L, best.binding); });
+    if (requires_grad) check_tensor(L, lua_gettop(L)).set_requires_grad(*requires_grad);
+    return n_results;
+  } catch (const c10::Error& error) {
+    fail(is_method ? "Tensor:" : "torch.", op.name, ": ", text_of(error),
+         "\ngiven: ", given_arguments(L, arguments));
+  }
+}
+
+}  // namespace redco::lua

@@ -1,0 +1,241 @@
+#include "recompute.h"
+
+#include "state/context.h"
+#include "tensor.h"
+#include "state/values.h"
+
+#include <redco/autocast.h>
+#include <redco/error.h>
+#include <redco/random.h>
+#include <redco/detail/recomputing.h>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/util/SmallVector.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/saved_variable_hooks.h>
+
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace redco::lua {
+
+namespace {
+
+using torch::autograd::SavedVariableHooks;
+
+// A generator, and its state when the checkpointed function first used it.
+struct GeneratorState {
+  at::Generator generator;
+  at::Tensor state;
+};
+
+// Rewinds generators for a scope and restores them at its end.
+class RewindScope {
+ public:
+  explicit RewindScope(const std::vector<GeneratorState>& then) {
+    for (const auto& [generator, state] : then) {
+      now_.push_back({generator, generator.get_state()});
+      now_.back().generator.set_state(state);
+    }
+  }
+  ~RewindScope() {
+    for (auto& [generator, state] : now_) generator.set_state(state);
+  }
+  RewindScope(const RewindScope&) = delete;
+  RewindScope& operator=(const RewindScope&) = delete;
+
+ private:
+  std::vector<GeneratorState> now_;
+};
+
+// The properties of a tensor that will be recomputed.
+struct Meta {
+  explicit Meta(const at::Tensor& tensor) : sizes(tensor.sizes()), dtype(tensor.scalar_type()) {}
+  bool fits(const at::Tensor& tensor) const {
+    return tensor.sizes() == at::IntArrayRef(sizes) && tensor.scalar_type() == dtype;
+  }
+  c10::SmallVector<int64_t, 5> sizes;
+  c10::ScalarType dtype;
+};
+
+// One call of a checkpointed function. What its operators save is numbered in order; the second
+// run saves in the same order, so a number finds its tensor.
+class Checkpoint : public std::enable_shared_from_this<Checkpoint> {
+ public:
+  Checkpoint(Ref function, std::vector<Ref> args)
+      : function_(std::move(function)), args_(std::move(args)), rng_(WithRng::current()) {
+    met(at::detail::getDefaultCPUGenerator());
+    if (rng_.defined()) met(rng_);
+  }
+
+  void met(const at::Generator& generator) {
+    for (const auto& known : generators_)
+      if (known.generator == generator) return;
+    generators_.push_back({generator, generator.get_state()});
+  }
+
+  // Returns the number of a saved tensor.
+  size_t note(const at::Tensor& tensor) {
+    saved_.emplace_back(tensor);
+    return saved_.size() - 1;
+  }
+
+  // Returns and releases the tensor saved under `number`, which is rarely needed twice.
+  at::Tensor take(size_t number) {
+    if (number >= recomputed_.size() || !recomputed_[number].defined()) recompute();
+    return std::exchange(recomputed_[number], at::Tensor());
+  }
+
+  void record(const at::Tensor& tensor) { recomputed_.push_back(tensor.detach()); }
+
+ private:
+  void recompute();
+  std::string difference_of_runs() const;
+
+  Ref function_;
+  std::vector<Ref> args_;
+  at::Generator rng_;  // from which operators without a generator drew
+  // The state of autocast in the first run.
+  std::optional<at::ScalarType> cpu_dtype_ = autocast_dtype(at::kCPU);
+  std::optional<at::ScalarType> gpu_dtype_ = autocast_dtype(at::kCUDA);
+  std::vector<GeneratorState> generators_;
+  std::vector<Meta> saved_;
+  std::vector<at::Tensor> recomputed_;
+};
+
+struct Run {
+  std::shared_ptr<Checkpoint> checkpoint;
+  bool again;
+};
+
+thread_local std::vector<Run> runs;
+
+class RunScope {
+ public:
+  explicit RunScope(Run run) { runs.push_back(std::move(run)); }
+  ~RunScope() { runs.pop_back(); }
+  RunScope(const RunScope&) = delete;
+  RunScope& operator=(const RunScope&) = delete;
+};
+
+// In the first run a saved tensor is replaced by its number.
+class Forget : public SavedVariableHooks {
+ public:
+  explicit Forget(std::shared_ptr<Checkpoint> checkpoint) : checkpoint_(std::move(checkpoint)) {}
+  void call_pack_hook(const at::Tensor& tensor) override { number_ = checkpoint_->note(tensor); }
+  at::Tensor call_unpack_hook() override { return checkpoint_->take(number_); }
+
+ private:
+  std::shared_ptr<Checkpoint> checkpoint_;
+  size_t number_ = 0;
+};
+
+// In the second run saved tensors are collected; the history they belong to is dropped.
+class Collect : public SavedVariableHooks {
+ public:
+  explicit Collect(Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
+  void call_pack_hook(const at::Tensor& tensor) override {
+    checkpoint_.record(tensor);
+    tensor_ = tensor.detach();
+  }
+  at::Tensor call_unpack_hook() override { return tensor_; }
+
+ private:
+  Checkpoint& checkpoint_;
+  at::Tensor tensor_;
+};
+
+// LibTorch queries its engine for hooks when an operator saves a tensor. Only Python's engine has
+// any, so this engine supplies ours.
+class HookingEngine : public torch::autograd::Engine {
+ public:
+  static torch::autograd::Engine& instance() {
+    static auto* engine = new HookingEngine;  // outlives every thread that may run backward
+    return *engine;
+  }
+
+  std::unique_ptr<SavedVariableHooks> get_default_saved_variable_hooks() override {
+    if (runs.empty()) return nullptr;
+    const Run& run = runs.back();
+    if (run.again) return std::make_unique<Collect>(*run.checkpoint);
+    return std::make_unique<Forget>(run.checkpoint);
+  }
+};
+
+void Checkpoint::recompute() {
+  recomputed_.clear();
+  recomputed_.reserve(saved_.size());
+  {
+    RewindScope rewind(generators_);
+    WithRng with_rng(rng_);
+    Autocast on_cpu(at::kCPU, cpu_dtype_), on_gpu(at::kCUDA, gpu_dtype_);
+    at::AutoGradMode record(true);
+    Recomputing recomputing;
+    RunScope scope({shared_from_this(), true});
+    lua_State* L = function_.state();
+    balanced(L, [&] {
+      luaL_checkstack(L, static_cast<int>(args_.size()) + 4, "checkpoint");
+      function_.push();
+      for (const Ref& arg : args_) {
+        if (arg)
+          arg.push();
+        else
+          lua_pushnil(L);
+      }
+      call(L, static_cast<int>(args_.size()), 0);
+    });
+  }
+  std::string difference = difference_of_runs();
+  if (difference.empty()) return;
+  recomputed_.clear();  // the next backward must not use them
+  fail("redco.checkpoint: ", difference, "; the function must do the same both times");
+}
+
+// Describes how the tensors saved in the second run differ from the first; empty if they agree.
+std::string Checkpoint::difference_of_runs() const {
+  std::ostringstream text;
+  if (recomputed_.size() != saved_.size()) {
+    text << "the function saved " << saved_.size() << " tensors for backward in its first run and "
+         << recomputed_.size() << " when it was run again";
+    return text.str();
+  }
+  for (size_t i = 0; i < saved_.size(); ++i) {
+    if (saved_[i].fits(recomputed_[i])) continue;
+    text << "tensor " << i + 1 << " of the " << saved_.size()
+         << " that the function saved for backward was " << dtype_name(saved_[i].dtype)
+         << at::IntArrayRef(saved_[i].sizes) << " in its first run and is "
+         << describe(recomputed_[i]) << " when it was run again";
+    return text.str();
+  }
+  return "";
+}
+
+}  // namespace
+
+void about_to_draw(const at::Generator& generator) {
+  if (!runs.empty() && !runs.back().again) runs.back().checkpoint->met(generator);
+}
+
+int checkpoint(lua_State* L) {
+  require(lua_isfunction(L, 1), "redco.checkpoint: expected a function to call, got ",
+          described(L, 1));
+  static const bool installed = [] {
+    torch::autograd::set_default_engine_stub(&HookingEngine::instance);
+    return true;
+  }();
+  (void)installed;
+  int n_args = lua_gettop(L) - 1;
+  std::vector<Ref> args;
+  for (int i = 2; i <= n_args + 1; ++i) args.push_back(lua_isnil(L, i) ? Ref() : Ref(L, i));
+  auto run = std::make_shared<Checkpoint>(Ref(L, 1), std::move(args));
+  RunScope scope({run, false});
+  call(L, n_args, LUA_MULTRET);
+  return lua_gettop(L);
+}
+
+}  // namespace redco::lua

@@ -1,0 +1,86 @@
+#include "tensor.h"
+
+#include "state/collector.h"
+#include "state/context.h"
+#include "state/values.h"
+
+#include <redco/sharding.h>
+
+#include <new>
+
+namespace redco::lua {
+
+namespace {
+
+// A boxed object starts with a tag of its type: cheaper to check than a metatable, and the same
+// in every state.
+template <class T>
+struct Box {
+  uint64_t tag;
+  T value;
+};
+
+constexpr uint64_t tensor_tag = 0x7265646354656e73;
+constexpr uint64_t generator_tag = 0x7265646347656e72;
+
+template <class T>
+void push_box(lua_State* L, uint64_t tag, RegistrySlot metatable, T value) {
+  lua_rawgeti(L, LUA_REGISTRYINDEX, metatable);
+  if (lua_isnil(L, -1)) {  // a host may give the state a tensor before any script asks for one
+    lua_pop(L, 1);
+    lua_getfield(L, LUA_GLOBALSINDEX, "require");
+    lua_pushliteral(L, "redco.torch");
+    lua_call(L, 1, 0);
+    lua_rawgeti(L, LUA_REGISTRYINDEX, metatable);
+  }
+  // Nothing can fail between the making of the box and its metatable, which frees it.
+  new (lua_newuserdata(L, sizeof(Box<T>))) Box<T>{tag, std::move(value)};
+  lua_insert(L, -2);
+  lua_setmetatable(L, -2);
+}
+
+template <class T>
+T* test_box(lua_State* L, int index, uint64_t tag) {
+  auto* box = static_cast<Box<T>*>(lua_touserdata(L, index));
+  bool may_be = box != nullptr && lua_objlen(L, index) == sizeof(Box<T>);
+  return may_be && box->tag == tag ? &box->value : nullptr;
+}
+
+}  // namespace
+
+void push_tensor(lua_State* L, at::Tensor tensor, int64_t fresh_bytes) {
+  if (!tensor.defined()) {
+    lua_pushnil(L);
+    return;
+  }
+  if (fresh_bytes > 0) count_tensor_bytes(L, tensor.device(), fresh_bytes);
+  push_box(L, tensor_tag, slot_tensor_metatable, std::move(tensor));
+}
+
+void push_tensor(lua_State* L, at::Tensor tensor) {
+  int64_t bytes = 0;
+  const at::Tensor& memory = memory_of(tensor);
+  if (memory.defined() && memory.has_storage() && memory.storage().use_count() == 1)
+    bytes = static_cast<int64_t>(memory.storage().nbytes());
+  push_tensor(L, std::move(tensor), bytes);
+}
+
+at::Tensor* test_tensor(lua_State* L, int index) {
+  return test_box<at::Tensor>(L, index, tensor_tag);
+}
+
+at::Tensor& check_tensor(lua_State* L, int index) {
+  at::Tensor* tensor = test_tensor(L, index);
+  require(tensor != nullptr, "argument ", index, ": expected a Tensor, got ", described(L, index));
+  return *tensor;
+}
+
+void push_generator(lua_State* L, at::Generator generator) {
+  push_box(L, generator_tag, slot_generator_metatable, std::move(generator));
+}
+
+at::Generator* test_generator(lua_State* L, int index) {
+  return test_box<at::Generator>(L, index, generator_tag);
+}
+
+}  // namespace redco::lua

@@ -1,0 +1,66 @@
+#pragma once
+
+#include "state/arguments.h"
+#include "state/context.h"
+
+#include <redco/dataset.h>
+#include <redco/tree.h>
+
+#include <ATen/core/Generator.h>
+
+#include <cstdint>
+#include <lua.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace redco::lua {
+
+class CollateWorkers;
+
+/// Examples on the Lua side: a list, the rows of a tensor, or an object whose __len and __index
+/// return a length and examples by number from 1, such as the data sets of redco.data.
+class Examples {
+ public:
+  /// `name` identifies the examples in errors.
+  Examples(lua_State* L, int index, const std::string& name);
+
+  int64_t size() const { return size_; }
+  const Ref& value() const { return value_; }
+
+  /// Pushes a list of the examples with these indices, counted from 0.
+  void push(const std::vector<int64_t>& indices) const;
+  /// Pushes a list of the first `size` examples: the given list itself if it has that size.
+  void push_head(int64_t size) const;
+
+ private:
+  Ref value_;
+  int64_t size_;
+  bool is_list_;
+  int64_t first_ = 1;  // the number of the first one, in Lua
+};
+
+/// Returns the engine's data set of the examples. It calls `collate_fn` with the list of examples
+/// of a batch. Draws without a generator, also by math.random, use the current rng
+/// (redco/random.h).
+Dataset make_dataset(const Examples& examples, const Ref& collate_fn);
+
+/// A collate_fn and the threads that call it; null: the training thread calls it.
+struct Collator {
+  Ref function;
+  std::shared_ptr<CollateWorkers> workers;
+};
+
+/// Reads the arguments `collate_fn`, `num_workers` and `prefetch_factor`.
+Collator check_collator(NamedArguments& args);
+
+/// The same with a Collator.
+Dataset make_dataset(const Examples& examples, const Collator& collator);
+
+/// Reads the argument `collate`.
+Collate check_collate(NamedArguments& args);
+
+/// Returns the number of entries of the list at `index`. Raises an error if it is not a list.
+int64_t check_list(lua_State* L, int index, const std::string& what);
+
+}  // namespace redco::lua

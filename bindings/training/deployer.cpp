@@ -1,0 +1,394 @@
+// redco.Deployer
+#include <redco/deployer.h>
+
+#include "state/arguments.h"
+#include "callbacks.h"
+#include "state/object.h"
+#include "optim.h"
+#include "state/plain_tree.h"
+#include "run_record.h"
+#include "sharding.h"
+#include "torch/tensor.h"
+#include "training_objects.h"
+#include "state/values.h"
+
+namespace redco::lua {
+
+namespace {
+
+std::shared_ptr<Deployer> self(lua_State* L) {
+  return check_object<LuaDeployer>(L, 1, "Deployer method")->deployer;
+}
+
+int make(lua_State* L) {
+  NamedArguments args(L, 1, "redco.Deployer");
+  DeployerOptions options;
+  args.refuse({"jax_seed"}, "it is called seed here");
+  options.seed = args.required<int64_t>("seed");
+  options.n_model_shards = args.get<int64_t>("n_model_shards", 1);
+  options.zero = args.get<int64_t>("zero", 0);
+  options.zero_min_size = args.get<int64_t>("zero_min_size", options.zero_min_size);
+  options.sequence_parallel = args.get<bool>("sequence_parallel", false);
+  if (auto device = args.optional<std::string>("device")) {
+    require(*device == "cpu" || *device == "cuda", "redco.Deployer: device = \"", *device,
+            "\" is not \"cpu\" or \"cuda\"; each process uses the GPU with its local number");
+    options.device = *device == "cpu" ? c10::kCPU : c10::kCUDA;
+  }
+  options.verbose = args.get<bool>("verbose", true);
+  options.workdir = args.get<std::string>("workdir", "");
+  options.log_all_processes = args.get<bool>("log_all_processes", false);
+  options.run_tensorboard = args.get<bool>("run_tensorboard", false);
+  options.console = context(L).console;
+  options.processes.n_processes = args.optional<int64_t>("n_processes");
+  options.processes.process_id = args.optional<int64_t>("process_id");
+  options.processes.host0_address = args.optional<std::string>("host0_address");
+  options.processes.host0_port = args.optional<int64_t>("host0_port");
+  options.collective_timeout = args.get<double>("collective_timeout", options.collective_timeout);
+  args.refuse({"n_local_devices"}, "each process has one device: redco-lua --nproc N starts N");
+  args.refuse({"wandb_init_kwargs"},
+              "there is no client for that service; metrics.jsonl is written");
+  args.finish();
+  auto deployer = std::make_shared<Deployer>(std::move(options));
+  context(L).mesh = deployer->mesh();
+  deployer->set_config(context(L).config);
+  if (const auto& record = context(L).record) record->add(deployer->mesh());
+  push_object(L, std::make_shared<LuaDeployer>(LuaDeployer{std::move(deployer)}));
+  return 1;
+}
+
+int gen_rng(lua_State* L) {
+  push_generator(L, self(L)->gen_rng());
+  return 1;
+}
+
+int get_lr_schedule_fn(lua_State* L) {
+  auto deployer = self(L);
+  NamedArguments args(L, 2, "Deployer:get_lr_schedule_fn");
+  LrScheduleOptions options;
+  options.train_size = args.required<int64_t>("train_size");
+  options.per_device_batch_size = args.required<int64_t>("per_device_batch_size");
+  options.n_epochs = args.required<int64_t>("n_epochs");
+  options.learning_rate = args.required<double>("learning_rate");
+  options.global_batch_size = args.optional<int64_t>("global_batch_size");
+  options.accumulate_grad_batches = args.optional<int64_t>("accumulate_grad_batches");
+  options.schedule_type = args.get<std::string>("schedule_type", options.schedule_type);
+  options.warmup_ratio = args.get<double>("warmup_ratio", options.warmup_ratio);
+  options.warmup_steps = args.optional<int64_t>("warmup_steps");
+  options.init_learning_rate = args.get<double>("init_learning_rate", options.init_learning_rate);
+  options.end_learning_rate = args.get<double>("end_learning_rate", options.end_learning_rate);
+  args.finish();
+  push_schedule(L, deployer->get_lr_schedule_fn(options));
+  return 1;
+}
+
+int get_accumulate_grad_batches(lua_State* L) {
+  auto deployer = self(L);
+  NamedArguments args(L, 2, "Deployer:get_accumulate_grad_batches");
+  int64_t global_batch_size = args.required<int64_t>("global_batch_size");
+  int64_t per_device_batch_size = args.required<int64_t>("per_device_batch_size");
+  args.finish();
+  push_integer(L, deployer->get_accumulate_grad_batches(global_batch_size, per_device_batch_size));
+  return 1;
+}
+
+int get_local_global_micro_batch_size(lua_State* L) {
+  auto deployer = self(L);
+  NamedArguments args(L, 2, "Deployer:get_local_global_micro_batch_size");
+  int64_t per_device_batch_size = args.required<int64_t>("per_device_batch_size");
+  args.finish();
+  auto [local, global] = deployer->get_local_global_micro_batch_size(per_device_batch_size);
+  push_integer(L, local);
+  push_integer(L, global);
+  return 2;
+}
+
+int get_sharding_rules(lua_State* L) {
+  auto deployer = self(L);
+  require(lua_istable(L, 2) && lua_isfunction(L, 3),
+          "Deployer:get_sharding_rules: expected params, a table of tensors, and forward, a "
+          "function of such params; got ",
+          described(L, 2), " and ", described(L, 3));
+  std::vector<ShardingRule> rules;
+  if (!lua_isnoneornil(L, 4))
+    rules = check_sharding_rules(L, 4, "Deployer:get_sharding_rules: rules");
+  int64_t n_model_shards = lua_isnoneornil(L, 5)
+                               ? deployer->mesh()->size(Mesh::mp)
+                               : check_integer(L, 5, "Deployer:get_sharding_rules: n_model_shards");
+  Ref forward(L, 3);
+  push_decisions(L,
+                 decide_sharding(check_tree(L, 2), n_model_shards, rules, [&](const Tree& params) {
+                   lua_State* state = forward.state();
+                   balanced(state, [&] {
+                     forward.push();
+                     push_tree(state, params);
+                     call(state, 1, 0);
+                   });
+                 }));
+  return 1;
+}
+
+int log_info(lua_State* L) {
+  auto deployer = self(L);
+  const char* info = luaL_checkstring(L, 2);
+  std::string title;
+  std::optional<int64_t> step;
+  if (!lua_isnoneornil(L, 3)) {
+    NamedArguments args(L, 3, "Deployer:log_info");
+    title = args.get<std::string>("title", "");
+    step = args.optional<int64_t>("step");
+    args.finish();
+  }
+  deployer->log_info(info, title, step);
+  return 0;
+}
+
+int log_metrics(lua_State* L) {
+  auto deployer = self(L);
+  deployer->log_metrics(check_metrics(L, 2, "Deployer:log_metrics: metrics"),
+                        check_integer(L, 3, "Deployer:log_metrics: step"));
+  return 0;
+}
+
+int save_ckpt(lua_State* L) {
+  auto deployer = self(L);
+  NamedArguments args(L, 2, "Deployer:save_ckpt");
+  auto ckpt_dir = args.required<std::string>("ckpt_dir");
+  Checkpoint checkpoint;
+  checkpoint.params = args.required<Tree>("params");
+  checkpoint.opt_state = args.get<Tree>("opt_state", {});
+  checkpoint.info = args.get<Tree>("info", Tree::Dict{});
+  SaveCheckpointOptions options;
+  options.float_dtype = args.optional<c10::ScalarType>("float_dtype");
+  options.max_shard_size = args.get<int64_t>("max_shard_size", options.max_shard_size);
+  args.finish();
+  deployer->save_ckpt(ckpt_dir, std::move(checkpoint), options);
+  return 0;
+}
+
+LoadCheckpointOptions read_loading(NamedArguments& args) {
+  LoadCheckpointOptions options;
+  options.params = args.get<bool>("load_params", true);
+  options.opt_state = args.get<bool>("load_opt_state", true);
+  options.float_dtype = args.optional<c10::ScalarType>("float_dtype");
+  args.refuse({"optimizer"}, "the checkpoint describes its optimizer state; omit it");
+  args.refuse({"params_sharding_rules"},
+              "pass them to the Trainer or Predictor, which shards the parameters");
+  return options;
+}
+
+int push_ckpt(lua_State* L, Checkpoint checkpoint) {
+  lua_createtable(L, 0, 2);
+  push_tree(L, checkpoint.params);
+  lua_setfield(L, -2, "params");
+  push_tree(L, checkpoint.opt_state);
+  lua_setfield(L, -2, "opt_state");
+  push_tree(L, checkpoint.info);
+  return 2;
+}
+
+int load_ckpt(lua_State* L) {
+  auto deployer = self(L);
+  NamedArguments args(L, 2, "Deployer:load_ckpt");
+  auto ckpt_dir = args.required<std::string>("ckpt_dir");
+  LoadCheckpointOptions options = read_loading(args);
+  bool update_rng = args.get<bool>("update_rng", false);
+  args.finish();
+  return push_ckpt(L, deployer->load_ckpt(ckpt_dir, options, update_rng));
+}
+
+int load_last_ckpt(lua_State* L) {
+  auto deployer = self(L);
+  if (lua_isnoneornil(L, 2)) {
+    lua_settop(L, 1);
+    lua_newtable(L);
+  }
+  NamedArguments args(L, 2, "Deployer:load_last_ckpt");
+  LoadCheckpointOptions options = read_loading(args);
+  bool update_rng = args.get<bool>("update_rng", true);
+  args.finish();
+  auto checkpoint = deployer->load_last_ckpt(options, update_rng);
+  if (checkpoint) return push_ckpt(L, *std::move(checkpoint));
+  lua_pushnil(L);
+  lua_pushnil(L);
+  return 2;
+}
+
+int load_params_shape(lua_State* L) {
+  self(L);
+  require(lua_type(L, 2) == LUA_TSTRING,
+          "Deployer:load_params_shape: expected the folder of a checkpoint, got ", described(L, 2));
+  push_tree(L, redco::load_params_shape(lua_tostring(L, 2)));
+  return 1;
+}
+
+int log_image(lua_State* L) {
+  auto deployer = self(L);
+  deployer->log_image(luaL_checkstring(L, 2), check_tensor(L, 3),
+                      check_integer(L, 4, "Deployer:log_image: step"));
+  return 0;
+}
+
+int save_outputs(lua_State* L) {
+  auto deployer = self(L);
+  check_list(L, 2, "Deployer:save_outputs: outputs");
+  NamedArguments args(L, 3, "Deployer:save_outputs");
+  auto desc = args.required<std::string>("desc");
+  auto step = args.required<int64_t>("step");
+  args.finish();
+  deployer->save_outputs(plain_tree(L, 2), desc, step);
+  return 0;
+}
+
+int field(lua_State* L) {
+  auto deployer = self(L);
+  std::string name = luaL_checkstring(L, 2);
+  const Mesh& mesh = *deployer->mesh();
+  if (name == "n_processes") {
+    push_integer(L, mesh.processes().size);
+    return 1;
+  }
+  if (name == "process_id") {
+    push_integer(L, mesh.processes().rank);
+    return 1;
+  }
+  if (name == "mesh") {
+    lua_createtable(L, 0, 2);
+    push_integer(L, mesh.size(Mesh::dp));
+    lua_setfield(L, -2, "dp");
+    push_integer(L, mesh.size(Mesh::mp));
+    lua_setfield(L, -2, "mp");
+    return 1;
+  }
+  if (name == "workdir") {
+    if (deployer->workdir().empty())
+      lua_pushnil(L);
+    else
+      lua_pushstring(L, deployer->workdir().c_str());
+    return 1;
+  }
+  fail("a Deployer has no '", name, "'");
+}
+
+}  // namespace
+
+std::map<std::string, double> check_metrics(lua_State* L, int index, const std::string& what) {
+  require(lua_istable(L, index), what, ": expected a table of numbers, got ", described(L, index));
+  std::map<std::string, double> metrics;
+  for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1)) {
+    std::string key = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "";
+    require(!key.empty(), what, ": the key ", described(L, -2), " is no name");
+    if (at::Tensor* tensor = test_tensor(L, -1)) {
+      require(tensor->numel() == 1, what, ": ", key, " is ", described(*tensor),
+              "; expected a number or a tensor of one element");
+      metrics[key] = tensor->item<double>();
+    } else {
+      require(lua_type(L, -1) == LUA_TNUMBER, what, ": ", key, " is ", described(L, -1),
+              "; expected a number or a tensor of one element");
+      metrics[key] = lua_tonumber(L, -1);
+    }
+  }
+  return metrics;
+}
+
+constexpr const char* deployer_text = R"text(Deployer{seed, n_model_shards = 1, zero = 0,
+  zero_min_size = 4096, sequence_parallel = false, device, workdir, run_tensorboard = false,
+  log_all_processes = false, verbose = true, n_processes, process_id, host0_address,
+  host0_port = 11111, collective_timeout = 600} -> Deployer
+Creates the deployer of a run: its processes, device, random numbers and log. Processes started by
+redco-lua --nproc N, torchrun, srun or mpirun find each other. Otherwise pass n_processes,
+process_id and host0_address.
+  n_model_shards: the number of processes that share one copy of the model; the other processes hold
+    further copies and split the batch
+  zero: the state that copies of the model shard instead of replicating: 1 optimizer states, 2 also
+    gradients, 3 also parameters
+  zero_min_size: parameters with fewer values are not sharded this way
+  sequence_parallel: the shards of one copy split activations along their sequence between the
+    blocks
+  device: "cpu" or "cuda", to which parameters and batches are moved; on a host with several GPUs,
+    each process uses the GPU with its local number. By default they stay where they are
+  workdir: the folder of log.txt, metrics.jsonl, checkpoints, and outputs and metrics of
+    evaluations. Only process 0 logs. Raises an error if another run uses the folder
+  run_tensorboard: also writes an event file for TensorBoard
+  log_all_processes: the other processes write log_RANK.txt
+  verbose: also prints the log to the console
+  host0_address: the address of process 0, which listens on host0_port
+  collective_timeout: seconds after which an unfinished collective raises an error)text";
+
+void add_deployer(lua_State* L) {
+  make_object_type<LuaDeployer>(
+      L,
+      "Deployer {workdir, n_processes, process_id, mesh: table}\n"
+      "The processes, random numbers and log of a run.\n"
+      "  mesh: {dp = copies of the model, mp = shards of each}",
+      {{"gen_rng", gen_rng,
+        "gen_rng(self) -> Generator\n"
+        "Returns a new source of random numbers, as `redco.Rng`. Each call returns another one; "
+        "runs with the same seed get the same ones."},
+       {"get_lr_schedule_fn", get_lr_schedule_fn,
+        "get_lr_schedule_fn(self, {train_size, per_device_batch_size, n_epochs, learning_rate: "
+        "number, global_batch_size, accumulate_grad_batches, schedule_type = \"linear\", "
+        "warmup_ratio = 0, warmup_steps, init_learning_rate = 0, end_learning_rate = 0}) -> "
+        "function(step) -> number\n"
+        "Returns a learning rate schedule: warm-up, then \"linear\" or \"cosine\" decay that ends "
+        "with the last step of the run. It counts optimizer steps."},
+       {"get_accumulate_grad_batches", get_accumulate_grad_batches,
+        "get_accumulate_grad_batches(self, {global_batch_size, per_device_batch_size}) -> "
+        "integer\n"
+        "Returns the number of micro-batches in one optimizer step. Raises an error if "
+        "global_batch_size is not a multiple of a micro-batch."},
+       {"get_local_global_micro_batch_size", get_local_global_micro_batch_size,
+        "get_local_global_micro_batch_size(self, {per_device_batch_size}) -> integer, integer\n"
+        "Returns the number of examples of a micro-batch on one device, and on the whole mesh."},
+       {"get_sharding_rules", get_sharding_rules,
+        "get_sharding_rules(self, params, forward, rules = nil, n_model_shards = nil) -> list\n"
+        "Plans how the parameters are sharded over the model shards. Returns a list of {name, "
+        "placement, reason = ...}, which tostring formats as a table. You can change the list "
+        "and pass it to a Trainer as params_sharding_rules. The plan comes from one call of "
+        "`forward(params)` on tensors with shapes and no values. `rules` is such a list that "
+        "takes precedence. `n_model_shards` plans for another number of shards than the "
+        "Deployer's."},
+       {"save_ckpt", save_ckpt,
+        "save_ckpt(self, {ckpt_dir, params, opt_state, info, float_dtype, max_shard_size = "
+        "5e9})\n"
+        "Writes a checkpoint and waits until it is written: a folder of safetensors files with "
+        "whole tensors, independent of their sharding, and info.json with the fields of `info`. "
+        "The write is atomic and replaces an earlier checkpoint of that name."},
+       {"load_ckpt", load_ckpt,
+        "load_ckpt(self, {ckpt_dir, load_params = true, load_opt_state = true, float_dtype, "
+        "update_rng = false}) -> {params, opt_state}, info\n"
+        "Loads a checkpoint, whatever layout wrote it. Verifies the checksum of every file. "
+        "`float_dtype` converts floating-point tensors. With `update_rng`, random numbers "
+        "continue where the saved run left off. Pass `info` to a Trainer as last_ckpt_info."},
+       {"load_last_ckpt", load_last_ckpt,
+        "load_last_ckpt(self, {load_params = true, load_opt_state = true, float_dtype, "
+        "update_rng = true}) -> {params, opt_state}, info\n"
+        "Loads the newest checkpoint of the work folder; returns nil, nil if there is none. If "
+        "the checkpoint that last_ckpt.txt names is missing or damaged, it loads the newest "
+        "intact one, logs that, and renames damaged ones to NAME.damaged. Raises an error if "
+        "all are damaged."},
+       {"load_params_shape", load_params_shape,
+        "load_params_shape(self, ckpt_dir) -> table\n"
+        "Returns the params of a checkpoint without values: tensors on the meta device."},
+       {"log_info", log_info,
+        "log_info(self, info: string, {title, step})\n"
+        "Writes a text to the console and workdir/log.txt. A text with a title is also written "
+        "to TensorBoard."},
+       {"log_metrics", log_metrics,
+        "log_metrics(self, metrics, step = nil)\n"
+        "Writes numbers to workdir/metrics.jsonl and TensorBoard."},
+       {"log_image", log_image,
+        "log_image(self, name, pixels, step = nil)\n"
+        "Writes an image to TensorBoard: a tensor [height, width] or [channels, height, width] "
+        "with 1, 3 or 4 channels, either uint8 or floating-point from 0 to 1."},
+       {"save_outputs", save_outputs,
+        "save_outputs(self, outputs, {desc, step})\n"
+        "Writes a list to workdir/outputs_DESC.json, and its first ten entries to TensorBoard. "
+        "Values that JSON cannot represent are written as tostring formats them. For a tensor "
+        "with more than 1000 elements, only the type and shape are written. After an evaluation "
+        "with an eval_predictor, fit saves {example = ..., pred = ...} of each example this "
+        "way."}},
+      field);
+  register_functions(L, "redco.", {{"Deployer", make, deployer_text}});
+}
+
+}  // namespace redco::lua

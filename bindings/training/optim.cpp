@@ -1,0 +1,289 @@
+// redco.optim: the engine's optimizers and schedules.
+#include "optim.h"
+
+#include "state/arguments.h"
+#include "state/object.h"
+#include "state/registry.h"
+#include "torch/tensor.h"
+#include "state/values.h"
+
+#include <redco/error.h>
+
+#include <cmath>
+#include <utility>
+
+namespace redco::lua {
+
+namespace {
+
+// A number, or a function of the step.
+Schedule check_schedule(lua_State* L, int index, const std::string& what) {
+  if (lua_type(L, index) == LUA_TNUMBER) {
+    double value = lua_tonumber(L, index);
+    require(value >= 0 && std::isfinite(value), what, ": must be finite and not below 0, it is ",
+            value);
+    return Schedule(value);
+  }
+  require(lua_isfunction(L, index), what, ": expected a number or a function of the step, got ",
+          described(L, index));
+  return Schedule([function = Ref(L, index), what](int64_t step) {
+    lua_State* state = function.state();
+    return balanced(state, [&] {
+      function.push();
+      push_integer(state, step);
+      call(state, 1, 1);
+      require(lua_type(state, -1) == LUA_TNUMBER, what, ": the schedule returned ",
+              described(state, -1), " for step ", step, ", expected a number");
+      return static_cast<double>(lua_tonumber(state, -1));
+    });
+  });
+}
+
+Schedule learning_rate(NamedArguments& args) {
+  lua_State* L = args.state();
+  return balanced(L, [&] {
+    args.push("learning_rate");
+    require(!lua_isnil(L, -1), args.function(), ": the argument 'learning_rate' is missing");
+    return check_schedule(L, lua_gettop(L), args.function() + ": learning_rate");
+  });
+}
+
+DecayMask mask(NamedArguments& args) {
+  auto function = args.optional<Ref>("mask");
+  if (!function) return {};
+  return [function = *function](const std::string& name, const at::Tensor& param) {
+    lua_State* L = function.state();
+    return balanced(L, [&] {
+      function.push();
+      lua_pushlstring(L, name.data(), name.size());
+      push_tensor(L, param);
+      call(L, 2, 1);
+      return lua_toboolean(L, -1) != 0;
+    });
+  };
+}
+
+std::array<double, 2> betas(NamedArguments& args, std::array<double, 2> fallback) {
+  auto given = args.optional<Tree>("betas");
+  if (!given) return fallback;
+  std::array<double, 2> values;
+  require(given->is<Tree::List>() && given->as<Tree::List>().size() == 2, args.function(),
+          ": betas: expected a list of two numbers");
+  for (size_t i = 0; i < 2; ++i) {
+    const Tree& value = given->as<Tree::List>()[i];
+    require(value.is<int64_t>() || value.is<double>(), args.function(),
+            ": betas: expected a list of two numbers, entry ", i + 1, " is a ", value.kind());
+    values[i] = value.is<int64_t>() ? static_cast<double>(value.as<int64_t>()) : value.as<double>();
+  }
+  return values;
+}
+
+// The arguments that all optimizers share; `finish` is the caller's.
+template <class Options>
+Options common_options(NamedArguments& args) {
+  Options options;
+  options.learning_rate = learning_rate(args);
+  options.weight_decay = args.get<double>("weight_decay", options.weight_decay);
+  options.mask = mask(args);
+  return options;
+}
+
+int push_optimizer(lua_State* L, std::shared_ptr<Optimizer> optimizer) {
+  push_object(L, std::make_shared<LuaOptimizer>(LuaOptimizer{std::move(optimizer)}));
+  return 1;
+}
+
+template <class Options>
+int adam_like(lua_State* L, const char* name, std::shared_ptr<Optimizer> (*make)(Options)) {
+  NamedArguments args(L, 1, name);
+  auto options = common_options<Options>(args);
+  options.betas = betas(args, options.betas);
+  options.eps = args.get<double>("eps", options.eps);
+  args.finish();
+  return push_optimizer(L, make(std::move(options)));
+}
+
+int lua_adamw(lua_State* L) { return adam_like<AdamWOptions>(L, "redco.optim.adamw", adamw); }
+
+int lua_adam(lua_State* L) { return adam_like<AdamOptions>(L, "redco.optim.adam", adam); }
+
+int lua_sgd(lua_State* L) {
+  NamedArguments args(L, 1, "redco.optim.sgd");
+  auto options = common_options<SGDOptions>(args);
+  options.momentum = args.get<double>("momentum", options.momentum);
+  options.dampening = args.get<double>("dampening", options.dampening);
+  options.nesterov = args.get<bool>("nesterov", options.nesterov);
+  args.finish();
+  return push_optimizer(L, sgd(std::move(options)));
+}
+
+int lua_lion(lua_State* L) {
+  NamedArguments args(L, 1, "redco.optim.lion");
+  auto options = common_options<LionOptions>(args);
+  options.betas = betas(args, options.betas);
+  args.finish();
+  return push_optimizer(L, lion(std::move(options)));
+}
+
+int lua_adafactor(lua_State* L) {
+  NamedArguments args(L, 1, "redco.optim.adafactor");
+  auto options = common_options<AdafactorOptions>(args);
+  options.beta2_decay = args.get<double>("beta2_decay", options.beta2_decay);
+  options.d = args.get<double>("d", options.d);
+  options.eps[0] = args.optional<double>("eps1");
+  options.eps[1] = args.get<double>("eps2", *options.eps[1]);
+  args.finish();
+  return push_optimizer(L, adafactor(std::move(options)));
+}
+
+int lua_chain(lua_State* L) {
+  require(lua_istable(L, 1), "redco.optim.chain: expected a list of optimizers, got ",
+          described(L, 1));
+  std::vector<std::shared_ptr<Optimizer>> optimizers;
+  for (int i = 1; i <= static_cast<int>(lua_objlen(L, 1)); ++i) {
+    lua_rawgeti(L, 1, i);
+    optimizers.push_back(check_object<LuaOptimizer>(L, lua_gettop(L),
+                                                    "redco.optim.chain: entry " + std::to_string(i))
+                             ->optimizer);
+    lua_pop(L, 1);
+  }
+  return push_optimizer(L, chain(std::move(optimizers)));
+}
+
+int lua_clip(lua_State* L) {
+  require(lua_type(L, 1) == LUA_TNUMBER, "redco.optim.clip_by_global_norm: expected a number, got ",
+          described(L, 1));
+  return push_optimizer(L, clip_by_global_norm(lua_tonumber(L, 1)));
+}
+
+int lua_freeze(lua_State* L) {
+  auto inner = check_object<LuaOptimizer>(L, 1, "redco.optim.freeze: optimizer");
+  require(lua_isfunction(L, 2),
+          "redco.optim.freeze: expected a function of a parameter's name, got ", described(L, 2));
+  return push_optimizer(L,
+                        freeze(inner->optimizer, [function = Ref(L, 2)](const std::string& name) {
+                          lua_State* state = function.state();
+                          return balanced(state, [&] {
+                            function.push();
+                            lua_pushlstring(state, name.data(), name.size());
+                            call(state, 1, 1);
+                            return lua_toboolean(state, -1) != 0;
+                          });
+                        }));
+}
+
+int call_schedule(lua_State* L) {
+  auto schedule = check_object<LuaSchedule>(L, lua_upvalueindex(1), "schedule");
+  lua_pushnumber(L, schedule->schedule(check_integer(L, 1, "schedule: step")));
+  return 1;
+}
+
+using WarmupSchedule = Schedule (*)(double, double, double, int64_t, int64_t);
+
+template <WarmupSchedule make>
+int warmup_schedule(lua_State* L) {
+  NamedArguments args(
+      L, 1,
+      make == linear_schedule ? "redco.optim.linear_schedule" : "redco.optim.cosine_schedule");
+  double init = args.get<double>("init_value", 0);
+  double peak = args.required<double>("peak_value");
+  double end = args.get<double>("end_value", 0);
+  int64_t warmup = args.get<int64_t>("warmup_steps", 0);
+  int64_t total = args.required<int64_t>("total_steps");
+  args.finish();
+  push_schedule(L, make(init, peak, end, warmup, total));
+  return 1;
+}
+
+}  // namespace
+
+void push_schedule(lua_State* L, Schedule schedule) {
+  push_object(L, std::make_shared<LuaSchedule>(LuaSchedule{std::move(schedule)}));
+  lua_pushcclosure(L, call_schedule, 1);
+}
+
+std::shared_ptr<Optimizer> check_optimizer(NamedArguments& args, const char* name) {
+  return balanced(args.state(), [&] {
+    args.push(name);
+    return check_object<LuaOptimizer>(args.state(), lua_gettop(args.state()),
+                                      args.function() + ": " + name)
+        ->optimizer;
+  });
+}
+
+Schedule check_schedule_argument(NamedArguments& args, const char* name) {
+  return balanced(args.state(), [&]() -> Schedule {
+    args.push(name);
+    if (lua_isnil(args.state(), -1)) return {};
+    return check_schedule(args.state(), lua_gettop(args.state()), args.function() + ": " + name);
+  });
+}
+
+int open_optim(lua_State* L) {
+  make_object_type<LuaOptimizer>(L,
+                                 "Optimizer {}\n"
+                                 "Turns gradients into updates of parameters, for a Trainer.",
+                                 {});
+  make_object_type<LuaSchedule>(
+      L,
+      "Schedule {}\n"
+      "A function of the step that returns a number, such as the learning rate.",
+      {});
+  lua_newtable(L);
+  register_value(
+      L, "redco.optim",
+      "redco.optim\n"
+      "Optimizers and learning rate schedules. Optimizers have the names and defaults of "
+      "torch.optim; `chain` combines them as in Optax.");
+  register_functions(
+      L, "redco.optim.",
+      {{"adamw", lua_adamw,
+        "adamw{learning_rate, betas = {0.9, 0.999}, eps = 1e-8, weight_decay = 0.01, mask: "
+        "function} -> Optimizer\n"
+        "Adam with decoupled weight decay (arXiv 1711.05101). `learning_rate` is a number or a "
+        "function of the step. `mask(name, param)` returns whether a parameter decays; by "
+        "default all do."},
+       {"adam", lua_adam,
+        "adam{learning_rate, betas = {0.9, 0.999}, eps = 1e-8, weight_decay = 0, mask: "
+        "function} -> Optimizer\n"
+        "Adam (arXiv 1412.6980). Weight decay is added to the gradient, as in torch.optim.Adam."},
+       {"sgd", lua_sgd,
+        "sgd{learning_rate, momentum = 0, dampening = 0, nesterov = false, weight_decay = 0, "
+        "mask: function} -> Optimizer\n"
+        "Stochastic gradient descent, as torch.optim.SGD."},
+       {"lion", lua_lion,
+        "lion{learning_rate, betas = {0.9, 0.99}, weight_decay = 0, mask: function} -> "
+        "Optimizer\n"
+        "Lion (arXiv 2302.06675): updates by the sign of the momentum."},
+       {"adafactor", lua_adafactor,
+        "adafactor{learning_rate, beta2_decay = -0.8, eps1, eps2 = 1e-3, d = 1, weight_decay = "
+        "0, mask: function} -> Optimizer\n"
+        "Adafactor (arXiv 1804.04235), as torch.optim.Adafactor: factored second moments, no "
+        "first moment."},
+       {"chain", lua_chain,
+        "chain{first: Optimizer, second, ...} -> Optimizer\n"
+        "Applies optimizers in order: any number that change gradients, then one that updates "
+        "parameters."},
+       {"clip_by_global_norm", lua_clip,
+        "clip_by_global_norm(max_norm) -> Optimizer\n"
+        "Scales all gradients by max_norm / norm if their global 2-norm exceeds max_norm. For "
+        "`chain`."},
+       {"freeze", lua_freeze,
+        "freeze(optimizer, frozen) -> Optimizer\n"
+        "Returns the optimizer without the parameters for which frozen(name) is true: these get "
+        "no gradient, no optimizer state and no update. `name` is the dotted path in the params "
+        "tree."},
+       {"linear_schedule", warmup_schedule<linear_schedule>,
+        "linear_schedule{init_value = 0, peak_value, end_value = 0, warmup_steps = 0, "
+        "total_steps} -> function(step) -> number\n"
+        "Rises linearly from init_value to peak_value at warmup_steps, then falls linearly to "
+        "end_value at total_steps."},
+       {"cosine_schedule", warmup_schedule<cosine_schedule>,
+        "cosine_schedule{init_value = 0, peak_value, end_value = 0, warmup_steps = 0, "
+        "total_steps} -> function(step) -> number\n"
+        "Rises linearly from init_value to peak_value at warmup_steps, then falls along half a "
+        "cosine to end_value at total_steps."}});
+  return 1;
+}
+
+}  // namespace redco::lua

@@ -1,0 +1,336 @@
+// redco.shard, and the methods of sharded tensors.
+#include "sharding.h"
+
+#include "state/arguments.h"
+#include "state/context.h"
+#include "state/registry.h"
+#include "torch/tensor.h"
+#include "state/values.h"
+
+#include <redco/error.h>
+#include <redco/moves.h>
+
+#include <array>
+#include <map>
+#include <string>
+#include <utility>
+
+namespace redco::lua {
+
+namespace {
+
+constexpr std::array<const char*, Mesh::n_dims> dim_names = {"dp", "mp"};
+
+// Reads a placement on top of the stack: a dimension, "replicate", "partial" or {dim, block}.
+// Negative dimensions count from the end of `n_dims`, if that is known.
+Placement check_placement(lua_State* L, const std::string& what, std::optional<int64_t> n_dims) {
+  auto shard = [&](int64_t dim, int64_t block) {
+    if (n_dims && dim < 0) dim += *n_dims;
+    require(
+        dim >= 0 && (!n_dims || dim < *n_dims), what, ": there is no dimension ",
+        n_dims && dim < 0 ? dim - *n_dims : dim,
+        n_dims ? ", the tensor has " + std::to_string(*n_dims) : "; those of a rule count from 0");
+    return Placement::shard(dim, block);
+  };
+  int index = lua_gettop(L);
+  if (lua_isnil(L, index)) return Placement::replicate();
+  if (auto dim = test_integer(L, index)) return shard(*dim, 0);
+  if (lua_istable(L, index)) {
+    NamedArguments args(L, index, what);
+    auto dim = args.required<int64_t>("dim");
+    auto block = args.get<int64_t>("block", 0);
+    args.finish();
+    return shard(dim, block);
+  }
+  std::string name = lua_type(L, index) == LUA_TSTRING ? lua_tostring(L, index) : "";
+  if (name == "replicate") return Placement::replicate();
+  if (name == "partial") return Placement::reduction();
+  fail(what, ": expected a dimension, \"replicate\", \"partial\" or {dim = 1, block = 768}; got ",
+       describe(L, index));
+}
+
+// Pushes a placement in the form of a sharding rule.
+void push_rule_placement(lua_State* L, const Placement& placement) {
+  if (!placement.is_sharded()) {
+    lua_pushliteral(L, "replicate");
+  } else if (placement.block == 0) {
+    push_integer(L, placement.dim);
+  } else {
+    lua_createtable(L, 0, 2);
+    push_integer(L, placement.dim);
+    lua_setfield(L, -2, "dim");
+    push_integer(L, placement.block);
+    lua_setfield(L, -2, "block");
+  }
+}
+
+int shard(lua_State* L) {
+  const at::Tensor& tensor = check_tensor(L, 1);
+  std::shared_ptr<const Mesh> mesh = is_sharded(tensor) ? mesh_of(tensor) : current_mesh(L);
+  require(mesh != nullptr,
+          "redco.shard: the processes are not connected: make a redco.Deployer first, and keep it");
+  const char* what = "redco.shard: placement";
+  NamedArguments args(L, 2, what);
+  Placements placements;
+  for (size_t dim = 0; dim < Mesh::n_dims; ++dim) {
+    args.push(dim_names[dim]);
+    placements[dim] = check_placement(L, std::string(what) + "." + dim_names[dim], tensor.dim());
+  }
+  args.finish();
+  push_tensor(L, redco::shard(tensor, mesh, placements));
+  return 1;
+}
+
+int parameter(lua_State* L) {
+  std::vector<int64_t> sizes;
+  if (auto size = test_integer(L, 1)) {
+    sizes = {*size};
+  } else {
+    require(lua_istable(L, 1), "redco.parameter: expected a list of sizes, got ", described(L, 1));
+    for (size_t i = 1; i <= lua_objlen(L, 1); ++i) {
+      lua_rawgeti(L, 1, int(i));
+      sizes.push_back(check_integer(L, -1, "redco.parameter: a size"));
+      lua_pop(L, 1);
+    }
+  }
+  for (int64_t size : sizes)
+    require(size >= 0, "redco.parameter: the size ", size, " must not be negative");
+  at::ScalarType dtype = at::kFloat;
+  if (!lua_isnoneornil(L, 2)) {
+    NamedArguments args(L, 2, "redco.parameter");
+    dtype = args.get<c10::ScalarType>("dtype", dtype);
+    args.finish();
+  }
+  std::shared_ptr<const Mesh> mesh = current_mesh(L);
+  at::TensorOptions options(dtype);
+  push_tensor(L, empty_spread(sizes, mesh ? options.device(mesh->device()) : options, mesh));
+  return 1;
+}
+
+int placement(lua_State* L) {
+  Placements placements = placements_of(check_tensor(L, 1));
+  lua_createtable(L, 0, Mesh::n_dims);
+  for (size_t dim = 0; dim < Mesh::n_dims; ++dim) {
+    lua_pushstring(L, to_string(placements[dim]).c_str());
+    lua_setfield(L, -2, dim_names[dim]);
+  }
+  return 1;
+}
+
+int full(lua_State* L) {
+  push_tensor(L, redco::full(check_tensor(L, 1)));
+  return 1;
+}
+
+int to_local(lua_State* L) {
+  push_tensor(L, redco::to_local(check_tensor(L, 1)), 0);
+  return 1;
+}
+
+int is_sharded(lua_State* L) {
+  lua_pushboolean(L, redco::is_sharded(check_tensor(L, 1)));
+  return 1;
+}
+
+void push_traffic(lua_State* L, int64_t count, int64_t bytes) {
+  lua_createtable(L, 0, 2);
+  push_integer(L, count);
+  lua_setfield(L, -2, "count");
+  push_integer(L, bytes);
+  lua_setfield(L, -2, "bytes");
+}
+
+void push_moves(lua_State* L, const std::map<Move, Moved>& moves) {
+  lua_createtable(L, static_cast<int>(moves.size()), 0);
+  int place = 0;
+  for (const auto& [move, moved] : moves) {
+    lua_createtable(L, 0, 11);
+    for (const auto& [name, text] :
+         {std::pair("cause", std::string(Move::name(move.cause))), std::pair("what", move.what),
+          std::pair("line", move.line), std::pair("group", move.group),
+          std::pair("kind", std::string(Group::name(move.kind)))}) {
+      lua_pushstring(L, text.c_str());
+      lua_setfield(L, -2, name);
+    }
+    for (const auto& [name, number] :
+         {std::pair("calls", moved.calls), std::pair("collectives", moved.collectives),
+          std::pair("bytes", moved.bytes)}) {
+      push_integer(L, number);
+      lua_setfield(L, -2, name);
+    }
+    lua_pushboolean(L, move.is_backward);
+    lua_setfield(L, -2, "is_backward");
+    lua_pushboolean(L, move.is_gather());
+    lua_setfield(L, -2, "is_gather");
+    if (move.is_gather()) {
+      lua_pushstring(L, advice(move.what).c_str());
+      lua_setfield(L, -2, "advice");
+    }
+    lua_rawseti(L, -2, ++place);
+  }
+}
+
+void push_collectives(lua_State* L, const Group& group) {
+  lua_createtable(L, 0, Group::n_kinds);
+  for (uint8_t kind = 0; kind < Group::n_kinds; ++kind) {
+    const Traffic& traffic = group.counters()[kind];
+    push_traffic(L, traffic.count, traffic.bytes);
+    lua_setfield(L, -2, Group::name(Group::Kind(kind)));
+  }
+}
+
+int counters(lua_State* L) {
+  std::shared_ptr<const Mesh> mesh = current_mesh(L);
+  require(mesh != nullptr, "redco.sharding_counters: make a redco.Deployer first, and keep it");
+  lua_createtable(L, 0, 4);
+  lua_createtable(L, 0, Mesh::n_dims + 1);
+  for (size_t dim = 0; dim < Mesh::n_dims; ++dim) {
+    push_collectives(L, mesh->group(Mesh::Dim(dim)));
+    lua_setfield(L, -2, dim_names[dim]);
+  }
+  push_collectives(L, mesh->world());
+  lua_setfield(L, -2, "world");
+  lua_setfield(L, -2, "collectives");
+  const ShardingCounters& counted = sharding_counters();
+  push_moves(L, move_counters().moves);
+  lua_setfield(L, -2, "moves");
+  push_integer(L, move_counters().gathered_bytes);
+  lua_setfield(L, -2, "gathered_bytes");
+  push_integer(L, counted.plans_found);
+  lua_setfield(L, -2, "plans_found");
+  push_integer(L, counted.plans_made);
+  lua_setfield(L, -2, "plans_made");
+  return 1;
+}
+
+}  // namespace
+
+std::shared_ptr<const Mesh> current_mesh(lua_State* L) { return context(L).mesh.lock(); }
+
+at::Tensor readable(const at::Tensor& tensor, const char* function) {
+  if (!redco::is_sharded(tensor)) return tensor;
+  require(placements_of(tensor) == Placements(), function, ": a Tensor ", described(tensor),
+          " is sharded over several processes: ", to_string(placements_of(tensor)),
+          "; call :full() on every process first, or :to_local() for the part of this one");
+  return redco::to_local(tensor.detach());
+}
+
+std::vector<ShardingRule> check_sharding_rules(lua_State* L, int index, const std::string& what) {
+  return balanced(L, [&] {
+    require(lua_istable(L, index), what, ": expected a list of {pattern, placement}, got ",
+            described(L, index));
+    std::vector<ShardingRule> rules;
+    for (int i = 1; i <= static_cast<int>(lua_objlen(L, index)); ++i) {
+      const std::string entry = what + ": rule " + std::to_string(i);
+      lua_rawgeti(L, index, i);
+      require(lua_istable(L, -1), entry, ": expected {pattern, placement}, got ",
+              described(L, lua_gettop(L)));
+      lua_rawgeti(L, -1, 1);
+      require(lua_type(L, -1) == LUA_TSTRING, entry,
+              ": expected a pattern of parameter names first, got ", described(L, lua_gettop(L)));
+      std::string pattern = lua_tostring(L, -1);
+      lua_rawgeti(L, -2, 2);
+      require(!lua_isnil(L, -1), entry, ", \"", pattern, "\": the placement is missing");
+      Placement placement = check_placement(L, entry + ", \"" + pattern + "\"", std::nullopt);
+      require(!placement.is_partial(), entry, ", \"", pattern, "\": a parameter cannot be partial");
+      rules.push_back({pattern, placement});
+      lua_pop(L, 3);
+    }
+    return rules;
+  });
+}
+
+std::vector<ShardingRule> check_sharding_rules(NamedArguments& args) {
+  lua_State* L = args.state();
+  args.push("params_sharding_rules");
+  std::vector<ShardingRule> rules;
+  if (!lua_isnil(L, -1))
+    rules = check_sharding_rules(L, lua_gettop(L), args.function() + ": params_sharding_rules");
+  lua_pop(L, 1);
+  return rules;
+}
+
+void push_decisions(lua_State* L, const std::vector<ShardingDecision>& decisions) {
+  lua_createtable(L, static_cast<int>(decisions.size()), 0);
+  for (size_t i = 0; i < decisions.size(); ++i) {
+    lua_createtable(L, 2, 1);
+    lua_pushstring(L, decisions[i].name.c_str());
+    lua_rawseti(L, -2, 1);
+    push_rule_placement(L, decisions[i].placement);
+    lua_rawseti(L, -2, 2);
+    lua_pushstring(L, decisions[i].reason.c_str());
+    lua_setfield(L, -2, "reason");
+    lua_rawseti(L, -2, static_cast<int>(i) + 1);
+  }
+  lua_newtable(L);
+  lua_pushstring(L, to_string(decisions).c_str());
+  lua_pushcclosure(
+      L,
+      [](lua_State* state) {
+        lua_pushvalue(state, lua_upvalueindex(1));
+        return 1;
+      },
+      1);
+  lua_setfield(L, -2, "__tostring");
+  lua_setmetatable(L, -2);
+}
+
+void add_sharding_methods(lua_State* L) {
+  register_functions(
+      L, "Tensor:",
+      {{"placement", placement,
+        "placement(self) -> {dp, mp}\n"
+        "Returns how the tensor is placed on the data-parallel and the model-parallel "
+        "processes: \"replicate\", \"shard(0)\", \"partial(sum)\"."},
+       {"full", full,
+        "full(self) -> Tensor\n"
+        "Gathers a sharded tensor into a plain one; every process must call it. Returns a plain "
+        "tensor itself. Gradients flow through it."},
+       {"to_local", to_local,
+        "to_local(self) -> Tensor\n"
+        "Returns this process' part of a sharded tensor as a plain tensor that shares its "
+        "memory; returns a plain tensor itself. For a partial tensor it returns a copy of this "
+        "process' term. Gradients flow through it."},
+       {"is_sharded", is_sharded,
+        "is_sharded(self) -> boolean\n"
+        "Returns true for a tensor that is placed on several processes."}});
+}
+
+void add_sharding(lua_State* L) {
+  register_functions(
+      L, "redco.",
+      {{"shard", shard,
+        "shard(tensor, {dp, mp}) -> Tensor\n"
+        "Shards a tensor over the processes of the newest Deployer. All processes pass the same "
+        "tensor and each keeps its part; the result stands for the whole tensor. `dp` and `mp` "
+        "are the dimension that is split over data-parallel and model-parallel processes (from "
+        "0; negative ones from the end), \"replicate\" (the default), \"partial\" (a sum of terms) "
+        "or {dim = 1, block = 768} for blocks that are each split. A sharded tensor is "
+        "redistributed; every process must call it. Gradients flow through it."},
+       {"parameter", parameter,
+        "parameter(sizes, {dtype = \"float32\"}) -> Tensor\n"
+        "Returns an uninitialised tensor for a parameter; fill it with the functions of "
+        "redco.nn.init. After a Deployer has connected several processes, they share it evenly, "
+        "so none holds a whole model; a Trainer redistributes it. With a generator, it gets the "
+        "same values on any number of processes."},
+       {"sharding_counters", counters,
+        "sharding_counters() -> table\n"
+        "Returns what sharding did on this process since the start.\n"
+        "\n"
+        "`collectives.dp`, `.mp` and `.world` have, by kind (all_reduce, all_gather, "
+        "reduce_scatter, all_to_all), a `count` and the `bytes` that this process sent.\n"
+        "\n"
+        "`moves` is a list of the reasons for the collectives, with the same bytes in total. An "
+        "entry has `what` (an operator, \"aten::cumsum\", or a function), `line` of the script, "
+        "`is_backward`, `group`, `kind`, `calls`, `collectives`, `bytes` and `cause`. The cause "
+        "is \"operator\" (its arguments were redistributed), \"operator without rule\" (one that "
+        "needs whole tensors), \"within operator\" (partial results were summed), \"request\" "
+        "(shard, full), \"parameters\" (of zero), \"gradients\", \"checkpoint\" or \"other\". "
+        "`is_gather` is true if arguments of an operator were gathered or split otherwise; "
+        "`advice` then says what to do. `gathered_bytes` is the sum of their bytes.\n"
+        "\n"
+        "`plans_made` and `plans_found` count the calls of operators that needed a new plan and "
+        "that found one. Trainer:memory() returns the bytes held."}});
+}
+
+}  // namespace redco::lua

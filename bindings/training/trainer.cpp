@@ -1,0 +1,442 @@
+// redco.Trainer
+#include <redco/trainer.h>
+
+#include "state/arguments.h"
+#include "callbacks.h"
+#include "state/collector.h"
+#include "state/object.h"
+#include "optim.h"
+#include "state/plain_tree.h"
+#include "run_record.h"
+#include "sharding.h"
+#include "torch/tensor.h"
+#include "training_objects.h"
+#include "state/values.h"
+
+#include <ATen/ops/scalar_tensor.h>
+
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+
+namespace redco::lua {
+
+namespace {
+
+constexpr const char* laid_out_by_trainer = "the Trainer lays out what it is given; leave it out";
+
+// Pushes the `state` argument of loss_fn and train_step_fn.
+void push_state(lua_State* L, const TrainState& state, const Ref& apply_fn) {
+  lua_createtable(L, 0, 5);
+  push_tree(L, state.params);
+  lua_setfield(L, -2, "params");
+  push_tree(L, state.opt_state);
+  lua_setfield(L, -2, "opt_state");
+  push_integer(L, state.step);
+  lua_setfield(L, -2, "step");
+  if (state.loss_scale) {
+    lua_createtable(L, 0, 2);
+    lua_pushnumber(L, state.loss_scale->scale);
+    lua_setfield(L, -2, "scale");
+    push_integer(L, state.loss_scale->good_steps);
+    lua_setfield(L, -2, "good_steps");
+    lua_setfield(L, -2, "loss_scale");
+  }
+  if (apply_fn) {
+    apply_fn.push();
+    lua_setfield(L, -2, "apply_fn");
+  }
+}
+
+at::Tensor check_weight(lua_State* L, int index) {
+  if (lua_isnil(L, index)) return {};
+  if (at::Tensor* tensor = test_tensor(L, index)) {
+    require(tensor->numel() == 1, "loss_fn: the weight must have one element, it is ",
+            described(*tensor));
+    return *tensor;
+  }
+  auto number = test_scalar(L, index);
+  require(number.has_value(),
+          "loss_fn: expected loss or loss, weight to be returned; the weight is ",
+          described(L, index));
+  return at::scalar_tensor(*number, at::kFloat);
+}
+
+LossFn make_loss_fn(const Ref& function, const Ref& apply_fn) {
+  return [function, apply_fn](at::Generator rng, const TrainState& state, const Tree& params,
+                              const Tree& batch, bool is_training) -> Loss {
+    lua_State* L = function.state();
+    return balanced(L, [&]() -> Loss {
+      luaL_checkstack(L, 10, "loss_fn");
+      function.push();
+      push_generator(L, std::move(rng));
+      push_state(L, state, apply_fn);
+      push_tree(L, params);
+      push_tree(L, batch);
+      lua_pushboolean(L, is_training);
+      call(L, 5, 2);
+      at::Tensor* loss = test_tensor(L, -2);
+      require(loss != nullptr && loss->numel() == 1,
+              "loss_fn: expected a tensor of one element to be returned, got ",
+              described(L, lua_gettop(L) - 1));
+      Loss result{*loss, check_weight(L, lua_gettop(L))};
+      if (is_training) collect_before_backward(L);
+      return result;
+    });
+  };
+}
+
+// The functions in the `defaults` argument of a train_step_fn.
+int defaults_value_and_grad(lua_State* L) {
+  auto* trainer = static_cast<Trainer*>(lua_touserdata(L, lua_upvalueindex(1)));
+  require(lua_isfunction(L, 1), "defaults.value_and_grad: expected a function of params, got ",
+          described(L, 1));
+  Ref function(L, 1);
+  ValueAndGrad result = trainer->value_and_grad([&](const Tree& params) {
+    lua_State* state = function.state();
+    return balanced(state, [&] {
+      function.push();
+      push_tree(state, params);
+      call(state, 1, 1);
+      at::Tensor value = check_tensor(state, lua_gettop(state));
+      collect_before_backward(state);
+      return value;
+    });
+  });
+  push_tensor(L, result.value);
+  push_tree(L, result.grads);
+  return 2;
+}
+
+int defaults_apply_gradients(lua_State* L) {
+  auto* trainer = static_cast<Trainer*>(lua_touserdata(L, lua_upvalueindex(1)));
+  push_tensor(L, trainer->apply_gradients(check_tree(L, 1)));
+  return 1;
+}
+
+void push_defaults(lua_State* L, Trainer& trainer, const Ref& loss_fn) {
+  lua_createtable(L, 0, 4);
+  loss_fn.push();
+  lua_setfield(L, -2, "loss_fn");
+  lua_pushlightuserdata(L, &trainer);
+  lua_pushcclosure(L, defaults_value_and_grad, 1);
+  lua_setfield(L, -2, "value_and_grad");
+  lua_pushlightuserdata(L, &trainer);
+  lua_pushcclosure(L, defaults_apply_gradients, 1);
+  lua_setfield(L, -2, "apply_gradients");
+  if (auto lr = trainer.learning_rate()) {
+    lua_pushnumber(L, *lr);
+    lua_setfield(L, -2, "learning_rate");
+  }
+}
+
+TrainStepFn make_train_step_fn(const Ref& function, const Ref& loss_fn, const Ref& apply_fn) {
+  if (!function) return {};
+  return [function, loss_fn, apply_fn](at::Generator rng, Trainer& trainer, const Tree& batch) {
+    lua_State* L = function.state();
+    return balanced(L, [&] {
+      luaL_checkstack(L, 10, "train_step_fn");
+      function.push();
+      push_generator(L, std::move(rng));
+      push_state(L, trainer.state(), apply_fn);
+      push_tree(L, batch);
+      push_defaults(L, trainer, loss_fn);
+      call(L, 4, 1);
+      require(lua_istable(L, -1), "train_step_fn: expected a table of metrics to be returned, got ",
+              described(L, lua_gettop(L)));
+      return check_tree(L, lua_gettop(L), "what train_step_fn returned");
+    });
+  };
+}
+
+// Reads the table that `push_state` writes. Missing fields have their initial values.
+std::optional<LossScale> check_loss_scale_argument(NamedArguments& args) {
+  lua_State* L = args.state();
+  return balanced(L, [&]() -> std::optional<LossScale> {
+    args.push("loss_scale");
+    if (lua_isnil(L, -1)) return std::nullopt;
+    NamedArguments fields(L, lua_gettop(L), args.function() + ": loss_scale");
+    LossScale result;
+    result.scale = fields.get<double>("scale", result.scale);
+    result.good_steps = fields.get<int64_t>("good_steps", result.good_steps);
+    fields.finish();
+    return result;
+  });
+}
+
+// "bfloat16", or "autocast:bfloat16": the dtype of params and batch, and that of autocast.
+std::pair<at::ScalarType, std::optional<at::ScalarType>> check_compute_dtype(NamedArguments& args) {
+  const std::string prefix = "autocast:";
+  const auto given = args.get<std::string>("compute_dtype", "float32");
+  bool is_autocast = given.starts_with(prefix);
+  auto dtype = parse_dtype(is_autocast ? given.substr(prefix.size()) : given);
+  bool is_known = dtype && (at::isReducedFloatingType(*dtype)
+                                ? *dtype == at::kHalf || *dtype == at::kBFloat16
+                                : !is_autocast && (*dtype == at::kFloat || *dtype == at::kDouble));
+  require(is_known, args.function(), ": compute_dtype = \"", given,
+          "\" is not one of \"float32\", \"float64\", \"bfloat16\", \"float16\", "
+          "\"autocast:bfloat16\" and \"autocast:float16\"");
+  if (is_autocast) return {at::kFloat, dtype};
+  return {*dtype, std::nullopt};
+}
+
+int make(lua_State* L) {
+  NamedArguments args(L, 1, "redco.Trainer");
+  args.push("deployer");
+  auto deployer = check_object<LuaDeployer>(L, lua_gettop(L), "redco.Trainer: deployer");
+  auto object = std::make_shared<LuaTrainer>();
+  object->collator = check_collator(args);
+  object->collate = check_collate(args);
+  object->apply_fn = args.get<Ref>("apply_fn", {});
+  Ref loss_fn = args.required<Ref>("loss_fn");
+  TrainerOptions options;
+  options.deployer = deployer->deployer;
+  options.collate = object->collate;
+  options.params = args.required<Tree>("params");
+  options.loss_fn = make_loss_fn(loss_fn, object->apply_fn);
+  options.optimizer = check_optimizer(args, "optimizer");
+  options.opt_state = args.optional<Tree>("opt_state");
+  options.step = args.get<int64_t>("step", 0);
+  std::tie(options.compute_dtype, options.autocast_dtype) = check_compute_dtype(args);
+  options.loss_scale = check_loss_scale_argument(args);
+  options.lr_schedule_fn = check_schedule_argument(args, "lr_schedule_fn");
+  options.accumulate_grad_batches = args.optional<int64_t>("accumulate_grad_batches");
+  options.train_step_fn =
+      make_train_step_fn(args.get<Ref>("train_step_fn", {}), loss_fn, object->apply_fn);
+  options.params_sharding_rules = check_sharding_rules(args);
+  args.refuse({"params_sharded", "opt_state_sharded"}, laid_out_by_trainer);
+  if (auto info = args.optional<Tree>("last_ckpt_info")) options.last_ckpt_info = *info;
+  args.finish();
+  auto trainer = std::make_unique<Trainer>(std::move(options));
+  if (const auto& record = context(L).record)
+    object->trainer = record->watched(std::move(trainer));
+  else
+    object->trainer = std::move(trainer);
+  push_object(L, std::move(object));
+  return 1;
+}
+
+std::shared_ptr<LuaTrainer> self(lua_State* L, const char* method) {
+  return check_object<LuaTrainer>(L, 1, method);
+}
+
+// The arguments of a pass over one set of examples.
+struct Pass {
+  Dataset examples;
+  int64_t batch_size;
+  std::string desc;
+};
+
+Pass read_pass(lua_State* L, const LuaTrainer& trainer, const char* method, const char* desc) {
+  NamedArguments args(L, 2, method);
+  args.push("examples");
+  Examples examples(L, -1, args.function() + ": examples");
+  Pass pass;
+  pass.batch_size = args.required<int64_t>("per_device_batch_size");
+  pass.desc = args.get<std::string>("desc", desc);
+  args.finish();
+  pass.examples = make_dataset(examples, trainer.collator);
+  return pass;
+}
+
+int train(lua_State* L) {
+  auto object = self(L, "Trainer:train");
+  Pass pass = read_pass(L, *object, "Trainer:train", "Training");
+  object->trainer->train(pass.examples, pass.batch_size, pass.desc);
+  return 0;
+}
+
+int eval_loss(lua_State* L) {
+  auto object = self(L, "Trainer:eval_loss");
+  Pass pass = read_pass(L, *object, "Trainer:eval_loss", "Evaluating");
+  lua_pushnumber(L, object->trainer->eval_loss(pass.examples, pass.batch_size, pass.desc));
+  return 1;
+}
+
+int setup_running_step(lua_State* L) {
+  auto object = self(L, "Trainer:setup_running_step");
+  NamedArguments args(L, 2, "Trainer:setup_running_step");
+  args.push("examples");
+  Dataset examples =
+      make_dataset(Examples(L, -1, args.function() + ": examples"), object->collator);
+  auto batch_size = args.required<int64_t>("per_device_batch_size");
+  args.finish();
+  object->trainer->setup_running_step(examples, batch_size);
+  return 0;
+}
+
+int set_train_state(lua_State* L) {
+  auto object = self(L, "Trainer:set_train_state");
+  NamedArguments args(L, 2, "Trainer:set_train_state");
+  SetTrainStateOptions options;
+  options.params = args.required<Tree>("params");
+  options.opt_state = args.optional<Tree>("opt_state");
+  options.step = args.get<int64_t>("step", 0);
+  options.loss_scale = check_loss_scale_argument(args);
+  if (args.has("optimizer")) options.optimizer = check_optimizer(args, "optimizer");
+  if (auto apply_fn = args.optional<Ref>("apply_fn")) object->apply_fn = *apply_fn;
+  args.refuse({"params_sharded", "opt_state_sharded"}, laid_out_by_trainer);
+  args.finish();
+  object->trainer->set_train_state(std::move(options));
+  return 0;
+}
+
+int save_ckpt(lua_State* L) {
+  auto object = self(L, "Trainer:save_ckpt");
+  NamedArguments args(L, 2, "Trainer:save_ckpt");
+  auto name = args.required<std::string>("ckpt_name");
+  auto epoch_idx = args.optional<int64_t>("epoch_idx");
+  SaveCkptOptions options;
+  options.save_opt_state = args.get<bool>("save_opt_state", true);
+  options.float_dtype = args.optional<c10::ScalarType>("float_dtype");
+  args.finish();
+  object->trainer->save_ckpt(name, epoch_idx, options);
+  return 0;
+}
+
+int get_default_predictor(lua_State* L) {
+  auto object = self(L, "Trainer:get_default_predictor");
+  NamedArguments args(L, 2, "Trainer:get_default_predictor");
+  Ref pred_fn = args.required<Ref>("pred_fn");
+  Ref output_fn = args.get<Ref>("output_fn", {});
+  args.finish();
+  const Trainer& trainer = *object->trainer;
+  PredictorOptions options;
+  options.deployer = trainer.deployer();
+  options.collate = object->collate;
+  options.compute_dtype = trainer.compute_dtype();
+  options.autocast_dtype = trainer.autocast_dtype();
+  options.params_sharding_rules = trainer.params_sharding_rules();
+  push_predictor(L, object->collator, pred_fn, output_fn, std::move(options));
+  return 1;
+}
+
+void push_held(lua_State* L, const char* name, const HeldBytes& held) {
+  lua_createtable(L, 0, 2);
+  push_integer(L, held.here);
+  lua_setfield(L, -2, "here");
+  push_integer(L, held.whole);
+  lua_setfield(L, -2, "whole");
+  lua_setfield(L, -2, name);
+}
+
+int memory(lua_State* L) {
+  TrainerMemory held = self(L, "Trainer:memory")->trainer->memory();
+  lua_createtable(L, 0, 3);
+  push_held(L, "params", held.params);
+  push_held(L, "grads", held.grads);
+  push_held(L, "opt_state", held.opt_state);
+  return 1;
+}
+
+int field(lua_State* L) {
+  auto object = self(L, "Trainer");
+  std::string name = luaL_checkstring(L, 2);
+  if (name == "step") {
+    push_integer(L, object->trainer->step());
+  } else if (name == "state") {
+    push_state(L, object->trainer->state(), object->apply_fn);
+  } else if (name == "params") {
+    push_tree(L, object->trainer->state().params);
+  } else {
+    fail("a Trainer has no '", name, "'; its fields are step, state and params");
+  }
+  return 1;
+}
+
+}  // namespace
+
+constexpr const char* trainer_text =
+    R"text(Trainer{deployer, collate_fn, loss_fn, params, optimizer,
+  apply_fn, opt_state, step = 0, last_ckpt_info, compute_dtype = "float32", loss_scale,
+  lr_schedule_fn, accumulate_grad_batches, train_step_fn, collate = "global",
+  params_sharding_rules, num_workers = 0, prefetch_factor = 2} -> Trainer
+Creates a Trainer, which trains a tree of parameters in place.
+  collate_fn: collate_fn(examples) returns a batch, a table of tensors, from a list of examples
+  loss_fn: loss_fn(rng, state, params, batch, is_training) returns the mean loss of a batch, and the
+    weight of that mean (default: the number of examples), by which micro-batches are combined.
+    `rng` gives each example the same numbers however the batch is split; operators without a
+    generator, such as torch.dropout, draw from it too. `state` has apply_fn, params, opt_state and
+    step, which counts optimizer steps
+  apply_fn: a function that loss_fn receives as state.apply_fn, for example a model
+  last_ckpt_info: the second result of load_ckpt or load_last_ckpt; with the params and opt_state of
+    that checkpoint, the run resumes at its step and its place in the epoch
+  compute_dtype: the dtype to which floating-point params and floating-point tensors of the batch
+    are cast for loss_fn, train_step_fn and the pred_fn of the default predictor: "float32",
+    "float64", "bfloat16" or "float16". Tensors of float16, bfloat16, float32 and float64 are all
+    cast; integers, booleans and complex numbers are not. The params trained, their gradients and
+    opt_state keep their dtype. "autocast:bfloat16" and "autocast:float16" cast to float32 and run
+    loss_fn under torch.autocast, which computes products, convolutions and attention in 16 bits,
+    and norms, softmax, losses, exponents, logarithms, powers and sums in float32. With float16 the
+    loss is multiplied by a scale before backward, and the gradients are divided by it. A step with
+    gradients that are not all finite is skipped (params, opt_state and step stay) and halves the
+    scale; 2000 good steps in a row double it
+  loss_scale: {scale = 65536, good_steps = 0}, the initial scale. The metric loss_scale is the scale
+    of a step, state.loss_scale that of the next one
+  lr_schedule_fn: the learning rate to log if the optimizer does not report it; it does not affect
+    training
+  accumulate_grad_batches: micro-batches of one optimizer step; the default is 1, or follows from
+    fit's global_batch_size
+  train_step_fn: train_step_fn(rng, state, batch, defaults) replaces the step. It calls
+    defaults.value_and_grad(f) and defaults.apply_gradients(grads) and returns a table of metrics;
+    its gradients are not multiplied by the scale
+  collate: with "global" each process collates the whole batch and keeps its rows. With "local" it
+    collates only the examples of its rows. Both give the same result if collate_fn treats examples
+    independently: tensors whose first dimension is the number of examples must agree in the other
+    dimensions on all processes (pad to a fixed length), all other tensors, numbers and booleans
+    must be equal, and strings may differ. A process without examples in a small last batch collates
+    the first one
+  params_sharding_rules: a list of {pattern, placement} for parameters by dotted name,
+    {"*.q_proj.weight", 0}. A placement is the dimension that is split over the model shards,
+    "replicate" or {dim = 1, block = 768}. The first match counts. Parameters without a match are
+    planned from one observed call of loss_fn
+  num_workers: the number of threads that run collate_fn ahead of training. Each has a separate Lua
+    state with copies of collate_fn and the examples. collate_fn is copied now, the examples when a
+    run first uses them; later changes of variables have no effect there. They may use numbers,
+    strings, booleans, tables, functions, modules (which are loaded again), the standard globals,
+    and tensors, tokenizers and data sets, which are shared. Any other value raises an error that
+    names it. A list of examples is copied to each worker; a data set reads its files there. Random
+    numbers of collate_fn, also from math.random, depend only on the seed, the epoch and the step,
+    and are the same for any num_workers
+  prefetch_factor: the maximum number of batches that each of these threads prepares ahead)text";
+
+void add_trainer(lua_State* L) {
+  make_object_type<LuaTrainer>(
+      L,
+      "Trainer {params, state: table, step}\n"
+      "Trains parameters, evaluates and saves them.\n"
+      "  state: the argument of loss_fn: apply_fn, params, opt_state and step\n"
+      "  step: the number of optimizer steps done",
+      {{"fit", fit, fit_text},
+       {"train", train,
+        "train(self, {examples, per_device_batch_size, desc})\n"
+        "Trains for one epoch."},
+       {"eval_loss", eval_loss,
+        "eval_loss(self, {examples, per_device_batch_size, desc}) -> number\n"
+        "Returns the mean loss over all examples, by weight, with is_training = false."},
+       {"save_ckpt", save_ckpt,
+        "save_ckpt(self, {ckpt_name, epoch_idx, save_opt_state = true, float_dtype})\n"
+        "Writes the checkpoint workdir/ckpts/ckpt_name and waits until it is written. A run can "
+        "resume from it. `epoch_idx` is the number of a finished epoch."},
+       {"setup_running_step", setup_running_step,
+        "setup_running_step(self, {examples, per_device_batch_size})\n"
+        "Shards the parameters according to one call of loss_fn with the first batch. fit, "
+        "train and eval_loss do this themselves."},
+       {"set_train_state", set_train_state,
+        "set_train_state(self, {params, opt_state, step = 0, loss_scale, optimizer, apply_fn})\n"
+        "Restarts training from a copy of `params`."},
+       {"memory", memory,
+        "memory(self) -> {params, grads, opt_state}\n"
+        "Returns the bytes of each: `here`, on this device, and `whole`, without sharding. "
+        "Gradients are those of a step."},
+       {"get_default_predictor", get_default_predictor,
+        "get_default_predictor(self, {pred_fn, output_fn}) -> Predictor\n"
+        "Returns a Predictor with the Trainer's deployer, collate_fn, workers, collate, "
+        "compute_dtype and params_sharding_rules. With compute_dtype = \"bfloat16\", pred_fn "
+        "returns bfloat16 unless it casts."}},
+      field);
+  register_functions(L, "redco.", {{"Trainer", make, trainer_text}});
+}
+
+}  // namespace redco::lua

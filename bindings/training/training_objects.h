@@ -1,0 +1,52 @@
+#pragma once
+
+#include "callbacks.h"
+#include "state/context.h"
+
+#include <redco/deployer.h>
+#include <redco/predictor.h>
+#include <redco/trainer.h>
+
+#include <lua.hpp>
+#include <map>
+#include <memory>
+#include <string>
+
+namespace redco::lua {
+
+struct LuaDeployer {
+  static constexpr const char* lua_name = "Deployer";
+  std::shared_ptr<Deployer> deployer;
+};
+
+struct LuaTrainer {
+  static constexpr const char* lua_name = "Trainer";
+  std::shared_ptr<Trainer> trainer;
+  Collator collator;
+  Collate collate;
+  Ref apply_fn;  // empty when none was given
+};
+
+struct LuaPredictor {
+  static constexpr const char* lua_name = "Predictor";
+  Predictor predictor;
+  Collator collator;
+};
+
+// The classes' parts of `add_training`.
+void add_deployer(lua_State* L);
+void add_trainer(lua_State* L);
+void add_predictor(lua_State* L);
+
+/// Trainer:fit and its text.
+int fit(lua_State* L);
+extern const char* const fit_text;
+
+/// Reads metrics from a table of numbers, or of tensors with one element.
+std::map<std::string, double> check_metrics(lua_State* L, int index, const std::string& what);
+
+/// Pushes a Predictor whose functions are `pred_fn` and, unless empty, `output_fn`.
+void push_predictor(lua_State* L, const Collator& collator, const Ref& pred_fn,
+                    const Ref& output_fn, PredictorOptions options);
+
+}  // namespace redco::lua

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <redco/export.h>
+#include <redco/mesh.h>
+#include <redco/detail/run_secret.h>
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace c10d {
+class Store;
+}
+
+namespace redco {
+
+class StoreServer;
+
+/// The store through which the processes of a run meet, and where the first failure is written
+/// down for all. Only processes with the run's secret reach it.
+class REDCO_API RunStore {
+ public:
+  struct Failure {
+    int64_t rank = 0;
+    std::string text;
+    int exit_code = 1;  ///< what the process ends with
+  };
+
+  /// Opens a store at a free port of this host, for processes on this host that are given its
+  /// secret.
+  static std::unique_ptr<RunStore> open(const std::string& secret = random_secret());
+  /// Opens or reaches the one that `processes` names. Throws Error when that takes too long,
+  /// UsageError when they name none.
+  static std::unique_ptr<RunStore> connect(const Processes& processes,
+                                           std::chrono::milliseconds timeout);
+  ~RunStore();
+  /// Throws UsageError when `processes` do not tell where their store is.
+  static void require_address(const Processes& processes);
+  /// The part of the same store that another attempt, or run, has for itself.
+  std::unique_ptr<RunStore> part(const std::string& run, int64_t attempt) const;
+
+  const std::string& address() const { return address_; }
+  int64_t port() const { return port_; }
+  const std::string& secret() const { return secret_; }
+  const c10::intrusive_ptr<c10d::Store>& c10d() const { return store_; }
+
+  /// Writes a failure down, unless there is one: what follows from the first says nothing new.
+  void note_failure(const Failure& failure);
+  /// Its text has no control characters, and its exit code is not 0.
+  std::optional<Failure> failure();
+
+ private:
+  RunStore(const Processes& processes, std::chrono::milliseconds timeout, bool is_local);
+  RunStore(const RunStore& whole, const std::string& run, int64_t attempt);
+
+  std::string address_;
+  int64_t port_ = 0;
+  std::string secret_;
+  std::shared_ptr<StoreServer> server_;  // null: another process's
+  c10::intrusive_ptr<c10d::Store> whole_;
+  c10::intrusive_ptr<c10d::Store> store_;  // this run's part
+};
+
+}  // namespace redco

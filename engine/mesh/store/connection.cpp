@@ -1,0 +1,86 @@
+#include "connection.h"
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include <map>
+
+namespace redco {
+
+c10::intrusive_ptr<c10d::Store> with_prefix(const c10::intrusive_ptr<c10d::Store>& store,
+                                            const std::string& prefix) {
+  return c10::make_intrusive<c10d::PrefixStore>(prefix, store);
+}
+
+struct Connection::All {
+  std::mutex mutex;
+  std::map<std::string, Connection> connections;
+};
+
+Connection::All& Connection::all() {
+  struct StopAtExit {
+    ~StopAtExit() {
+      for_each([](Connection& connection) { connection.peers_.stop(); });
+    }
+  };
+  static All& made = *new All;
+  static StopAtExit stop;
+  return made;
+}
+
+Connection& Connection::of(const Processes& processes, std::chrono::milliseconds timeout) {
+  std::lock_guard lock(all().mutex);
+  std::string where = processes.store_address + ":" + std::to_string(processes.store_port);
+  return all().connections.try_emplace(where, processes, timeout).first->second;
+}
+
+void Connection::for_each(const std::function<void(Connection&)>& body) {
+  std::lock_guard lock(all().mutex);
+  for (auto& [where, connection] : all().connections) body(connection);
+}
+
+Connection::Connection(const Processes& processes, std::chrono::milliseconds timeout)
+    : processes_(processes),
+      timeout_(timeout),
+      store_(RunStore::connect(processes, timeout)),
+      peers_(processes, another_client()) {}
+
+std::unique_ptr<RunStore> Connection::another_client() const {
+  Processes client = processes_;
+  client.hosts_store = client.is_announced = false;
+  client.store_address = store_->address();
+  client.store_port = store_->port();
+  client.secret = store_->secret();
+  return RunStore::connect(client, timeout_);
+}
+
+std::shared_ptr<RunStore> Connection::client_for_connecting() {
+  if (!may_reconnect_) return store_;
+  // One that is in use was left behind. To reach a store may take seconds, where names of addresses
+  // are looked up.
+  if (!connecting_ || connecting_.use_count() > 1) connecting_ = another_client();
+  return connecting_;
+}
+
+std::string Connection::next_mesh() {
+  return "generation" + std::to_string(reconnects_) + "/mesh" + std::to_string(n_meshes_++);
+}
+
+void Connection::add(Lines* lines) {
+  std::lock_guard lock(mutex_);
+  lines_.insert(lines);
+}
+
+void Connection::remove(Lines* lines) {
+  std::lock_guard lock(mutex_);
+  lines_.erase(lines);
+}
+
+void Connection::disconnect() {
+  std::lock_guard lock(mutex_);
+  ++reconnects_;
+  n_meshes_ = 0;
+  peers_.forget_groups();
+  for (Lines* each : lines_) each->disconnect();
+}
+
+}  // namespace redco

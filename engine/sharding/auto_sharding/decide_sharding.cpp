@@ -1,0 +1,262 @@
+// Which parameters of a tree are split: by the rules of the user, then by watching a forward pass.
+
+#include <redco/sharding_rules.h>
+
+#include "forward_watcher.h"
+
+#include <redco/error.h>
+
+#include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <exception>
+#include <map>
+#include <string_view>
+
+namespace redco {
+
+using namespace sharding;
+
+namespace {
+
+bool matches(std::string_view pattern, std::string_view text) {
+  if (pattern.empty()) return text.empty();
+  if (pattern[0] == '*') {
+    for (size_t skip = 0; skip <= text.size(); ++skip)
+      if (matches(pattern.substr(1), text.substr(skip))) return true;
+    return false;
+  }
+  return !text.empty() && text[0] == pattern[0] && matches(pattern.substr(1), text.substr(1));
+}
+
+bool matches_name(const std::string& pattern, const std::string& name) {
+  if (matches(pattern, name)) return true;
+  for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1))
+    if (matches(pattern, std::string_view(name).substr(dot + 1))) return true;
+  return false;
+}
+
+bool matches_any_name(const std::string& pattern, const TracedParameter& parameter) {
+  return matches_name(pattern, parameter.name) ||
+         std::any_of(parameter.other_names.begin(), parameter.other_names.end(),
+                     [&](const std::string& name) { return matches_name(pattern, name); });
+}
+
+void apply_rules(const std::vector<ShardingRule>& rules, std::vector<TracedParameter>& parameters) {
+  for (const ShardingRule& rule : rules) {
+    bool matched = false;
+    for (TracedParameter& parameter : parameters) {
+      if (!matches_any_name(rule.pattern, parameter)) continue;
+      matched = true;
+      if (parameter.placement) continue;  // an earlier rule decided
+      const Placement& placement = rule.placement;
+      if (placement.is_sharded()) {
+        require(placement.dim >= 0 && placement.dim < parameter.given.dim(), "sharding rule \"",
+                rule.pattern, "\" splits dimension ", placement.dim, " of '", parameter.name,
+                "', which has the shape ", parameter.given.sizes());
+        require(placement.block == 0 || parameter.given.size(placement.dim) % placement.block == 0,
+                "sharding rule \"", rule.pattern, "\": dimension ", placement.dim, " of '",
+                parameter.name, "', of shape ", parameter.given.sizes(), ", is not a multiple of ",
+                placement.block, ", the block");
+      }
+      parameter.placement = placement;
+      parameter.reason = "by the rule \"" + rule.pattern + "\"";
+    }
+    require(matched, "sharding rule \"", rule.pattern,
+            "\" matches no parameter; a pattern must match a "
+            "whole dotted name or its last parts, with * for anything");
+  }
+}
+
+// Marks the matrices of low-rank adapters, which peft's names tell: X.lora_A.weight and
+// X.lora_B.weight lie beside X.weight.
+void mark_adapters(std::vector<TracedParameter>& parameters) {
+  std::map<std::string, int> places;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    places[parameters[i].name] = int(i);
+    for (const std::string& name : parameters[i].other_names) places[name] = int(i);
+  }
+  for (const auto& [name, first] : places) {
+    constexpr std::string_view ending = "lora_A.weight";
+    if (!name.ends_with(ending)) continue;
+    std::string stem = name.substr(0, name.size() - ending.size());
+    auto second = places.find(stem + "lora_B.weight"), weight = places.find(stem + "weight");
+    if (second == places.end() || weight == places.end()) continue;
+    parameters[size_t(first)].beside = {true, weight->second, second->second};
+    parameters[size_t(second->second)].beside = {false, weight->second, first};
+  }
+}
+
+// A forward pass to be watched, as often as it takes.
+class Watched {
+ public:
+  Watched(const Tree& params, std::map<const void*, int> places,
+          const std::function<void(const Tree& params)>& forward, std::shared_ptr<const Mesh> mesh)
+      : params_(params), places_(std::move(places)), forward_(forward), mesh_(std::move(mesh)) {}
+
+  struct Layout {
+    std::vector<TracedParameter> parameters;
+    double bytes_moved = 0;
+    std::set<std::set<int>> shared_sources = {};
+  };
+
+  // What follows from the parameters that are decided already.
+  Layout layout(std::vector<TracedParameter> decided) {
+    // Each round mends at least one parameter, and none twice to the same.
+    for (size_t round = 0; round <= 2 * decided.size(); ++round) {
+      Layout found{decided};
+      ForwardWatcher tracer(found.parameters, mesh_);
+      if (!watch(tracer)) {
+        for (TracedParameter& parameter : found.parameters)
+          if (!parameter.placement) parameter.reason = "not used before watching ended: whole";
+        return found;
+      }
+      const auto corrections = tracer.corrections();
+      if (corrections.empty()) {
+        found.bytes_moved = tracer.bytes_moved();
+        found.shared_sources = tracer.shared_sources();
+        return found;
+      }
+      for (const auto& [index, correction] : corrections) {
+        decided[size_t(index)].placement = correction.placement;
+        decided[size_t(index)].reason = correction.reason;
+        decided[size_t(index)].is_mended = true;
+      }
+    }
+    return {std::move(decided)};
+  }
+
+ private:
+  // Whether the forward pass came to its end. Some fail only while they are watched, on tensors
+  // without values or gradients; others fail anyway, and say why best on their own.
+  bool watch(ForwardWatcher& tracer) {
+    try {
+      forward_(with_stand_ins(tracer));
+      return true;
+    } catch (const Interrupted&) {
+      throw;
+    } catch (const std::exception& error) {
+      if (!runs_alone_) {
+        ForwardWatcher::Pause pause;
+        at::AutoGradMode with_gradients(true);
+        forward_(copies());
+        runs_alone_ = true;
+        TORCH_WARN(
+            "The layout of the parameters over the model shards is decided by the part of ",
+            "the function that ran on tensors without values; it failed there: ", error.what(),
+            "\nParameters used later stay whole; sharding rules can split them");
+      }
+      return false;
+    }
+  }
+
+  Tree copies() const {
+    std::map<const void*, at::Tensor> made;  // tied weights stay tied
+    return map_tensors(params_, [&](const std::string&, const at::Tensor& tensor) {
+      at::Tensor& copy = made[tensor.unsafeGetTensorImpl()];
+      if (!copy.defined()) copy = tensor.detach().clone().set_requires_grad(tensor.requires_grad());
+      return copy;
+    });
+  }
+
+  Tree with_stand_ins(ForwardWatcher& tracer) const {
+    std::map<int, at::Tensor> made;  // tied weights stay tied
+    return map_tensors(params_, [&](const std::string&, const at::Tensor& tensor) {
+      auto place = places_.find(tensor.unsafeGetTensorImpl());
+      // Not itself: a forward pass may count its calls in it.
+      if (place == places_.end()) return tensor.clone();
+      at::Tensor& stand_in = made[place->second];
+      if (!stand_in.defined()) stand_in = tracer.stand_in(place->second);
+      return stand_in;
+    });
+  }
+
+  const Tree& params_;
+  std::map<const void*, int> places_;
+  const std::function<void(const Tree& params)>& forward_;
+  std::shared_ptr<const Mesh> mesh_;
+  bool runs_alone_ = false;
+};
+
+// Where many weights take in the same split outputs, as those of a projection that all blocks add
+// to, each of them puts out sums. Whole outputs are better if with them half as much moves.
+std::vector<TracedParameter> least_moving(Watched& watched, std::vector<TracedParameter> decided) {
+  Watched::Layout best = watched.layout(decided);
+  std::set<std::set<int>> tried;
+  for (bool is_better = true; is_better;) {
+    is_better = false;
+    for (const std::set<int>& sources : best.shared_sources) {
+      if (!tried.insert(sources).second) continue;
+      std::vector<TracedParameter> changed = decided;
+      for (int source : sources) {
+        if (changed[size_t(source)].placement || !best.parameters[size_t(source)].is_multiplied)
+          continue;
+        changed[size_t(source)].placement = Placement::replicate();
+        changed[size_t(source)].reason = "split outputs would have several weights sum: whole";
+      }
+      Watched::Layout other = watched.layout(changed);
+      is_better = 2 * other.bytes_moved <= best.bytes_moved;
+      if (!is_better) continue;
+      best = std::move(other);
+      decided = std::move(changed);
+      break;
+    }
+  }
+  return std::move(best.parameters);
+}
+
+}  // namespace
+
+std::vector<ShardingDecision> decide_sharding(
+    const Tree& params, int64_t n_model_shards, const std::vector<ShardingRule>& rules,
+    const std::function<void(const Tree& params)>& forward) {
+  require(n_model_shards > 0, "n_model_shards = ", n_model_shards, " must be positive");
+  std::vector<TracedParameter> parameters;
+  std::map<const void*, int> places;
+  for (const auto& [name, tensor] : named_tensors(params)) {
+    if (!tensor.is_floating_point()) continue;
+    auto [place, is_new] = places.emplace(tensor.unsafeGetTensorImpl(), int(parameters.size()));
+    if (is_new)
+      parameters.push_back({name, {}, tensor});
+    else
+      parameters[size_t(place->second)].other_names.push_back(name);
+  }
+  mark_adapters(parameters);
+  apply_rules(rules, parameters);
+  if (n_model_shards > 1 && forward) {
+    at::NoGradGuard no_grad;
+    std::shared_ptr<const Mesh> mesh = make_imagined_mesh(
+        n_model_shards, parameters.empty() ? at::kCPU : parameters[0].given.device());
+    Watched watched(params, places, forward, mesh);
+    parameters = least_moving(watched, parameters);
+  }
+
+  std::vector<ShardingDecision> decisions;
+  for (const TracedParameter& parameter : parameters) {
+    Placement placement =
+        n_model_shards > 1 ? parameter.placement.value_or(Placement()) : Placement();
+    ShardingDecision decision{parameter.name, parameter.given.sizes().vec(), placement,
+                              parameter.reason};
+    decision.bytes = decision.bytes_per_device = int64_t(parameter.given.nbytes());
+    if (placement.is_sharded()) {
+      int64_t size = parameter.given.size(placement.dim), longest = 0;
+      for (int64_t rank = 0; rank < n_model_shards; ++rank)
+        longest = std::max(longest,
+                           span_of(placement.block_length(size), 1, n_model_shards, rank).length());
+      decision.bytes_per_device =
+          size == 0 ? 0 : decision.bytes / size * longest * placement.n_blocks(size);
+    }
+    decisions.push_back(std::move(decision));
+  }
+  return decisions;
+}
+
+std::vector<ShardingRule> as_rules(const std::vector<ShardingDecision>& decisions) {
+  std::vector<ShardingRule> rules;
+  for (const ShardingDecision& decision : decisions)
+    if (decision.placement.is_sharded()) rules.push_back({decision.name, decision.placement});
+  return rules;
+}
+
+}  // namespace redco

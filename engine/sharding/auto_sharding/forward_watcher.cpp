@@ -1,0 +1,393 @@
+#include "forward_watcher.h"
+
+#include "../operators/rules.h"
+
+#include <ATen/ops/empty_strided.h>
+
+#include <algorithm>
+#include <sstream>
+#include <string_view>
+
+namespace redco::sharding {
+
+namespace {
+
+constexpr Mesh::Dim mp = Mesh::mp;
+
+// Weights of these are split along what they put out, where their input is whole.
+const std::set<std::string_view> products = {
+    "aten::mm", "aten::addmm", "aten::bmm",         "aten::baddbmm",
+    "aten::mv", "aten::addmv", "aten::convolution", "redco::linear_cross_entropy",
+    "aten::dot"};
+
+// These hand a weight on, seen otherwise or in another type.
+const std::set<std::string_view> passes_through = {"aten::_to_copy", "aten::clone", "aten::detach",
+                                              "aten::alias"};
+
+bool regroups(const Operator& op) {
+  static const std::set<std::string_view> names = {
+      "aten::view",         "aten::_unsafe_view",           "aten::_reshape_alias",
+      "aten::split",        "aten::split_with_sizes",       "aten::unbind",
+      "aten::unsafe_split", "aten::unsafe_split_with_sizes"};
+  return names.contains(op.name);
+}
+
+// The dimension of a parameter that a dimension of its view shows, told by its stride; or -1.
+int dim_of_parameter(const at::Tensor& view, int64_t dim, const at::Tensor& parameter) {
+  for (int64_t i = 0; i < parameter.dim(); ++i)
+    if (parameter.size(i) == view.size(dim) && parameter.stride(i) == view.stride(dim))
+      return int(i);
+  return -1;
+}
+
+void keep_whole(TracedParameter& parameter, std::string reason) {
+  parameter.placement = Placement::replicate();
+  parameter.reason = std::move(reason);
+}
+
+// How many pieces of one size an operator splits its argument into, or 0.
+size_t logical_pieces(const Call& call) {
+  if (const c10::IValue* sizes = call.find("split_sizes")) {
+    std::vector<int64_t> pieces = sizes->toIntVector();
+    bool is_even =
+        std::all_of(pieces.begin(), pieces.end(), [&](int64_t size) { return size == pieces[0]; });
+    return is_even ? pieces.size() : 0;
+  }
+  int64_t dim = call.integer("dim", 0);
+  if (call.op.name == "aten::unbind") return size_t(call.tensors[0].tensor.size(dim));
+  const c10::IValue* size = call.find("split_size");
+  if (!size || !size->isInt() || size->toInt() <= 0) return 0;
+  int64_t whole = call.tensors[0].tensor.size(dim);
+  return whole % size->toInt() == 0 ? size_t(whole / size->toInt()) : 0;
+}
+
+// A view gives one head the split of what it is made of, which attention can't keep.
+bool splits_a_head(const Call& call, const TensorArgument& argument) {
+  const Placement& now = argument.placements[mp];
+  return call.op.name.starts_with("aten::_scaled_dot_product") && now.is_sharded() &&
+         now.dim + 1 == argument.tensor.dim();
+}
+
+// Whether a result lies split: a product's own, or, of a loss, which is a sum, the gradient that
+// comes with it.
+bool shows_split(const Plan& plan) {
+  return std::any_of(plan.outputs.begin(), plan.outputs.end(),
+                     [](const auto& output) { return output.placements[mp].is_sharded(); });
+}
+
+// Whether a result is a sum over the ranks.
+bool sums(const Plan& plan) {
+  return std::any_of(plan.outputs.begin(), plan.outputs.end(),
+                     [](const auto& output) { return output.placements[mp].is_partial(); });
+}
+
+// What is done to a tensor that is split along `dim`, so that its parts will not do.
+std::string why_gathered(const Call& call, at::IntArrayRef sizes, int64_t dim, int64_t n_ranks) {
+  std::ostringstream text;
+  if (call.op.name == "aten::unbind") {
+    text << "unbound along the dimension that would be split";
+  } else if (const c10::IValue* size = call.find("size")) {
+    std::vector<int64_t> out = size->toIntVector();
+    text << "regrouped as " << at::IntArrayRef(out) << ", ";
+    // The dimension that begins where the split one did.
+    int64_t before = c10::multiply_integers(sizes.slice(0, size_t(dim))), n = 1;
+    size_t to = 0;
+    while (to < out.size() && n < before) n *= out[to++];
+    if (n != before || to == out.size())
+      text << "where the dimension that would be split stands behind others in one";
+    else if (out[to] % n_ranks != 0)
+      text << "which " << n_ranks << " ranks do not divide";
+    else
+      text << "which cuts through the parts";
+  } else if (logical_pieces(call) == 0) {
+    text << "split into pieces of several lengths: a parameter for each could be split";
+  } else {
+    text << "split into " << logical_pieces(call) << " pieces, which cuts through the parts";
+  }
+  return text.str();
+}
+
+}  // namespace
+
+ForwardWatcher::ForwardWatcher(std::vector<TracedParameter>& parameters,
+                           std::shared_ptr<const Mesh> mesh)
+    : parameters_(parameters), mesh_(std::move(mesh)), n_(mesh_->size(mp)) {
+  previous_ = std::exchange(current_tracer(), this);
+}
+
+ForwardWatcher::~ForwardWatcher() { current_tracer() = previous_; }
+
+at::Tensor ForwardWatcher::stand_in(int parameter) {
+  at::Tensor tensor = whole_like(parameters_[size_t(parameter)].given);
+  remember(tensor, parameter);
+  return tensor;
+}
+
+void ForwardWatcher::before(Call& call) {
+  bool is_handed_on = call.op.is_view || passes_through.contains(call.op.name);
+  // Weights before what is added to their product: a bias follows.
+  for (bool is_weight : {true, false}) {
+    for (size_t i = 0; i < call.tensors.size(); ++i) {
+      auto seen = origins_.find(call.tensors[i].impl);
+      if (seen == origins_.end() || (call.tensors[i].tensor.dim() > 1) != is_weight) continue;
+      TracedParameter& parameter = parameters_[size_t(seen->second)];
+      parameter.is_multiplied |= is_weight && products.contains(call.op.name);
+      if (!parameter.placement) {
+        if (is_handed_on) continue;
+        decide(call, i, parameter);
+      }
+      lay_out(call, i, parameter);
+    }
+  }
+}
+
+void ForwardWatcher::run(const Call& call, const Plan& plan, torch::jit::Stack& local) {
+  if (call.op.name == "aten::_local_scalar_dense") {
+    local = {at::Scalar(1)};  // the layout does not hang on it
+  } else {
+    call_without_values(call.op, local, [&](torch::jit::Stack& stack) {
+      if (plan.run)
+        plan.run(call.op, stack, *call.mesh);
+      else
+        call.op.handle.callBoxed(&stack);
+    });
+  }
+}
+
+void ForwardWatcher::after(const Call& call, const Plan& plan, c10::ArrayRef<c10::IValue> results) {
+  bool is_handed_on = call.op.is_view || passes_through.contains(call.op.name);
+  bool is_elementwise = is_handed_on || is_pointwise(call.op);
+  Lineage made;
+  made.of_whole = comes_of_whole(call);
+  for (size_t i = 0; i < call.tensors.size(); ++i) {
+    const TensorArgument& argument = call.tensors[i];
+    const Placement &now = argument.placements[mp], &target = plan.inputs[i][mp];
+    bytes_moved_ += redistribution_cost(now, target, part_bytes(argument, *mesh_), n_);
+    // A product with a weight is of what that weight is.
+    auto seen = origins_.find(argument.impl);
+    if (seen != origins_.end() && argument.tensor.dim() > 1 && products.contains(call.op.name))
+      made.of_whole = parameters_[size_t(seen->second)].is_mended && now.is_replicated();
+    Lineage& own = lineages_[argument.impl];
+    if (now.is_sharded() && target.is_replicated() && regroups(call.op)) mend(call, i, own.split);
+    if (splits_a_head(call, argument) && target.is_replicated())
+      for (int weight : own.split)
+        mended_.emplace(weight, Correction{Placement::replicate(),
+                                           "whole: its parts would be parts of attention heads"});
+    if (now.is_partial() && target.is_replicated()) own.summed = own.split;
+    if (!now.is_replicated() && !target.is_replicated())
+      made.split.insert(own.split.begin(), own.split.end());
+    if (now.is_sharded()) continue;
+    const std::set<int>& summed = now.is_partial() ? own.split : own.summed;
+    if (target.is_sharded()) needed_split_.insert(summed.begin(), summed.end());
+    if (target.is_replicated() && is_elementwise) made.summed.insert(summed.begin(), summed.end());
+  }
+  auto origin = call.tensors.empty() ? origins_.end() : origins_.find(call.tensors[0].impl);
+  for (const c10::IValue& result : results) {
+    if (result.isTensor()) {
+      note(result.toTensor(), made);
+      if (is_handed_on && origin != origins_.end()) remember(result.toTensor(), origin->second);
+    } else if (result.isTensorList()) {
+      for (const at::Tensor& tensor : result.toTensorVector()) note(tensor, made);
+    }
+  }
+}
+
+at::Tensor ForwardWatcher::whole_like(const at::Tensor& tensor) {
+  at::Tensor local = at::empty_strided(tensor.sizes(), tensor.strides(),
+                                       at::TensorOptions(tensor.dtype()).device(at::kMeta));
+  return wrap(local, {}, mesh_, dense_geometry(tensor.sizes(), tensor.strides()));
+}
+
+void ForwardWatcher::remember(const at::Tensor& tensor, int parameter) {
+  if (!sharded_impl(tensor)) return;
+  origins_[tensor.unsafeGetTensorImpl()] = parameter;
+  alive_.push_back(tensor);
+}
+
+void ForwardWatcher::note(const at::Tensor& tensor, const Lineage& lineage) {
+  if (!tensor.defined() || !sharded_impl(tensor)) return;
+  alive_.push_back(tensor);
+  Lineage& own = lineages_[tensor.unsafeGetTensorImpl()];
+  own = lineage;
+  // Each says nothing of a tensor that lies otherwise.
+  (placements_of(tensor)[mp].is_replicated() ? own.split : own.summed).clear();
+}
+
+bool ForwardWatcher::decide_as(TracedParameter& parameter, const at::Tensor& seen,
+                             Placement placement, std::string reason) {
+  int dim = dim_of_parameter(seen, placement.dim, parameter.given);
+  if (dim < 0) {
+    parameter.reason = "used reshaped, so that a split has no dimension of its own: whole";
+    return false;
+  }
+  if (placement.block_length(parameter.given.size(dim)) < n_) {
+    parameter.reason = "its dimension " + std::to_string(dim) + " is shorter than the " +
+                       std::to_string(n_) + " ranks: whole";
+    return false;
+  }
+  placement.dim = dim;
+  parameter.placement = placement;
+  parameter.reason = std::move(reason);
+  return true;
+}
+
+void ForwardWatcher::decide(Call& call, size_t i, TracedParameter& parameter) {
+  const at::Tensor& seen = call.tensors[i].tensor;
+  if (call.op.name == "aten::embedding" && i == 0) {
+    parameter.is_embedding = true;
+    if (!decide_as(parameter, seen, Placement::shard(0), "embedding: split along its rows"))
+      parameter.placement = Placement::replicate();
+    return;
+  }
+  std::optional<Plan> plan = call.op.rule ? call.op.rule(call) : std::nullopt;
+  if (!plan) {
+    parameter.reason = call.op.name + " works on the whole of it: whole";
+    return;
+  }
+  const Placement& wanted = plan->inputs[i][mp];
+  bool is_weight = products.contains(call.op.name) && seen.dim() > 1;
+  if (is_weight && parameter.beside && (!parameter.beside->is_first || !wanted.is_sharded())) {
+    follow_weight(parameter);
+  } else if (wanted.is_sharded()) {
+    std::string reason = is_weight && sums(*plan) ? "its input comes split: split along its inputs"
+                                                  : "follows what it is combined with";
+    bool is_own = !parameter.beside;  // an adapter reads what its weight reads
+    if (decide_as(parameter, seen, wanted, std::move(reason)) && is_weight && is_own)
+      for (const TensorArgument& input : call.tensors)
+        if (input.placements[mp].is_sharded())
+          readers_[lineages_[input.impl].split].insert(int(&parameter - parameters_.data()));
+  } else if (is_weight && comes_of_whole(call)) {
+    // Splitting it would save no reduction and cost a gather.
+    keep_whole(parameter, "its input comes from outputs that stay whole: whole");
+  } else if (is_weight) {
+    split_outputs(call, i, parameter);
+  } else {
+    parameter.reason =
+        "not the weight of a product or an embedding, and used with what is whole: "
+        "whole";
+  }
+}
+
+std::set<std::set<int>> ForwardWatcher::shared_sources() const {
+  std::set<std::set<int>> shared;
+  for (const auto& [sources, weights] : readers_)
+    if (weights.size() > 1) shared.insert(sources);
+  return shared;
+}
+
+bool ForwardWatcher::comes_of_whole(const Call& call) const {
+  return std::any_of(call.tensors.begin(), call.tensors.end(), [&](const auto& argument) {
+    auto found = lineages_.find(argument.impl);
+    return found != lineages_.end() && found->second.of_whole;
+  });
+}
+
+// The dimension that the result shows, with nothing else to be moved for it but sums.
+void ForwardWatcher::split_outputs(Call call, size_t i, TracedParameter& parameter) {
+  parameter.reason = call.op.name + " gives no dimension of it to split: whole";
+  for (TensorArgument& argument : call.tensors)
+    if (argument.placements[mp].is_partial()) argument.placements[mp] = {};
+  TensorArgument& argument = call.tensors[i];
+  for (int64_t dim = argument.tensor.dim(); dim-- > 0;) {
+    argument.placements[mp] = Placement::shard(dim);
+    std::optional<Plan> plan = call.op.rule(call);
+    if (!plan || !plan->inputs[i][mp].is_sharded() || !shows_split(*plan)) continue;
+    if (decide_as(parameter, argument.tensor, Placement::shard(dim),
+                  "its input is whole: split along its outputs"))
+      return;
+  }
+}
+
+// What an adapter adds must lie as what the weight beside it puts out: split where that is, a sum
+// where that is. The few numbers between its two matrices are never split.
+void ForwardWatcher::follow_weight(TracedParameter& parameter) {
+  const TracedParameter::Beside& beside = *parameter.beside;
+  const std::optional<Placement>& weight = parameters_[size_t(beside.weight)].placement;
+  const std::optional<Placement>& first = parameters_[size_t(beside.other)].placement;
+  bool splits_inputs = first && first->is_sharded();
+  if (beside.is_first || splits_inputs || !weight || !weight->is_sharded()) {
+    keep_whole(parameter, "of an adapter: whole");
+    return;
+  }
+  parameter.placement = Placement::shard(0);
+  parameter.placement->block = weight->block;
+  parameter.reason = "of an adapter: split as the outputs of the weight beside it";
+}
+
+// Gives the call the parameter as it has been decided to lie.
+void ForwardWatcher::lay_out(Call& call, size_t i, const TracedParameter& parameter) {
+  TensorArgument& argument = call.tensors[i];
+  if (!parameter.placement || !parameter.placement->is_sharded()) return;
+  if (!argument.placements[mp].is_replicated()) return;
+  Placement placement = *parameter.placement;
+  for (int64_t dim = 0; dim < argument.tensor.dim(); ++dim) {
+    if (dim_of_parameter(argument.tensor, dim, parameter.given) != placement.dim) continue;
+    placement.dim = int32_t(dim);
+    Placements placements = {Placement(), placement};
+    Sizes sizes = local_sizes(argument.sizes(), placements, *mesh_);
+    at::IntArrayRef strides = argument.tensor.strides();
+    at::Tensor local = at::empty_strided(sizes, dense_geometry(sizes, strides).strides,
+                                         argument.impl->local().options());
+    Geometry geometry = dense_geometry(argument.sizes(), strides);
+    argument.tensor = wrap(local, placements, mesh_, geometry);
+    argument.impl = sharded_impl(argument.tensor);
+    argument.placements = placements;
+    int index = int(&parameter - parameters_.data());
+    remember(argument.tensor, index);
+    // An adapter is corrected with the weight that it follows.
+    bool follows = parameter.beside && !parameter.beside->is_first;
+    lineages_[argument.impl].split = {follows ? parameter.beside->weight : index};
+    return;
+  }
+}
+
+// The outputs of these weights are regrouped in a way that their split does not fit.
+void ForwardWatcher::mend(const Call& call, size_t i, const std::set<int>& weights) {
+  const TensorArgument& argument = call.tensors[i];
+  int64_t split_dim = argument.placements[mp].dim;
+  const c10::IValue* regrouped = call.find("size");
+  auto pieces = regrouped ? 0 : int64_t(logical_pieces(call));
+  for (int weight : weights) {
+    const TracedParameter& parameter = parameters_[size_t(weight)];
+    const at::Tensor& given = parameter.given;
+    if (!regrouped || given.dim() < 2 || !parameter.placement) continue;
+    if (!parameter.placement->is_sharded()) continue;
+    int64_t n_inputs = given.numel() / given.size(parameter.placement->dim);
+    pieces = fused_parts(argument.sizes(), regrouped->toIntVector(), split_dim, n_inputs);
+  }
+  int64_t size = argument.sizes()[size_t(split_dim)];
+  for (int weight : weights) {
+    const TracedParameter& parameter = parameters_[size_t(weight)];
+    if (!parameter.placement || !parameter.placement->is_sharded()) continue;
+    Placement placement = *parameter.placement;
+    std::ostringstream reason;
+    if (pieces > 1 && size % pieces == 0 && placement.block == 0 &&
+        parameter.given.size(placement.dim) % pieces == 0) {
+      placement.block = int32_t(parameter.given.size(placement.dim) / pieces);
+      reason << "split along its outputs, each of the " << pieces << " parts fused in it";
+    } else {
+      placement = {};
+      reason << "whole: its outputs, " << argument.sizes() << ", are "
+             << why_gathered(call, argument.sizes(), split_dim, n_);
+    }
+    mended_.emplace(weight, Correction{placement, reason.str()});
+  }
+}
+
+std::map<int, ForwardWatcher::Correction> ForwardWatcher::corrections() const {
+  // What those change may be why a table's sum was needed split.
+  if (!mended_.empty()) return mended_;
+  std::map<int, Correction> all;
+  for (int table : needed_split_) {
+    const TracedParameter& parameter = parameters_[size_t(table)];
+    // A table that is also the head keeps its rows apart: those are the classes.
+    if (parameter.is_embedding && !parameter.is_multiplied &&
+        parameter.placement == Placement::shard(0) && parameter.given.dim() > 1 &&
+        parameter.given.size(1) >= n_)
+      all.emplace(table, Correction{Placement::shard(1),
+                                    "embedding: split along its columns, as what it meets"});
+  }
+  return all;
+}
+
+}  // namespace redco::sharding

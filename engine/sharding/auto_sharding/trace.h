@@ -1,0 +1,23 @@
+#pragma once
+
+#include "../plan.h"
+
+#include <redco/sharding.h>
+
+#include <ATen/core/stack.h>
+
+#include <functional>
+#include <memory>
+
+namespace redco::sharding {
+
+/// A mesh of 1 x `n_model_shards` of which this process plays rank 0: its collectives move nothing,
+/// and return tensors of the right shapes.
+std::shared_ptr<const Mesh> make_imagined_mesh(int64_t n_model_shards, c10::Device device);
+
+/// Calls `function`, which works on the stack as `op` does, with tensors that have shapes and no
+/// values; so are the results.
+void call_without_values(const Operator& op, torch::jit::Stack& stack,
+                         const std::function<void(torch::jit::Stack&)>& function);
+
+}  // namespace redco::sharding

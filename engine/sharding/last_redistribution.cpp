@@ -1,0 +1,80 @@
+#include "last_redistribution.h"
+
+#include <torch/csrc/autograd/function.h>
+
+namespace redco::sharding {
+
+namespace {
+
+bool takes_a_collective(const Placements& from, const Placements& to) {
+  for (size_t dim = 0; dim < Mesh::n_dims; ++dim)
+    if (from[dim] != to[dim] && !from[dim].is_replicated()) return true;
+  return false;
+}
+
+int64_t version_of(const at::Tensor& local) { return local.is_inference() ? 0 : local._version(); }
+
+// Null for what has no memory of its own, such as a sparse tensor.
+c10::StorageImpl* storage_of(const at::Tensor& local) {
+  return local.has_storage() ? local.storage().unsafeGetStorageImpl() : nullptr;
+}
+
+}  // namespace
+
+bool LastRedistribution::View::operator==(const View& other) const {
+  return sizes == other.sizes && strides == other.strides && offset == other.offset &&
+         from == other.from && to == other.to && type == other.type;
+}
+
+LastRedistribution::View LastRedistribution::view_of(const TensorArgument& argument, const Placements& target) {
+  const at::Tensor& tensor = argument.tensor;
+  View view;
+  view.order = memory_order(tensor.strides());
+  for (int64_t dim : view.order) {
+    view.sizes.push_back(tensor.size(dim));
+    view.strides.push_back(tensor.stride(dim));
+  }
+  view.offset = tensor.storage_offset();
+  view.from = permuted(argument.impl->placements(), view.order);
+  view.to = permuted(target, view.order);
+  view.type = tensor.scalar_type();
+  return view;
+}
+
+bool LastRedistribution::may_hold(const TensorArgument& argument) {
+  return argument.tensor.requires_grad() || torch::autograd::get_current_node();
+}
+
+at::Tensor LastRedistribution::find(const TensorArgument& argument, const Placements& target) const {
+  if (!result_.defined() || !argument.impl) return {};
+  const at::Tensor& local = argument.local();
+  if (memory_._unsafe_get_target() != storage_of(local)) return {};
+  if (version_ != version_of(local)) return {};
+  View view = view_of(argument, target);
+  if (!(view == view_)) return {};
+  return result_.permute(inverse(view.order));
+}
+
+void LastRedistribution::hold(const TensorArgument& argument, const Placements& target,
+                    const at::Tensor& result) {
+  if (!argument.impl || !takes_a_collective(argument.impl->placements(), target)) return;
+  if (!storage_of(argument.local())) return;
+  memory_ = argument.local().storage().getWeakStorageImpl();
+  version_ = version_of(argument.local());
+  view_ = view_of(argument, target);
+  result_ = result.permute(view_.order);
+}
+
+void LastRedistribution::forget(const at::Tensor& local) {
+  if (!result_.defined()) return;
+  // Some operators pass the memory they read on as their result, and do not say so.
+  c10::StorageImpl* written = storage_of(local);
+  if (written == memory_._unsafe_get_target() || written == storage_of(result_)) result_.reset();
+}
+
+LastRedistribution& last_redistribution() {
+  thread_local LastRedistribution move;
+  return move;
+}
+
+}  // namespace redco::sharding

@@ -1,0 +1,227 @@
+// Scaled dot product attention in its fused forms, on CPU and CUDA. Each head of each example is
+// on its own; positions and the elements of a head are whole.
+
+#include "rules.h"
+
+#include <ATen/OpMathType.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+namespace redco::sharding {
+
+namespace {
+
+constexpr int batch = 0, head = 1;
+
+// [batch, head, ..., ...], aligned at the right, as an attention mask is broadcast: a dimension of
+// one element is no factor.
+Letters mask_letters(at::IntArrayRef sizes, at::IntArrayRef query) {
+  Letters result(sizes.size(), int8_t(-1));
+  for (size_t dim = 0; dim < sizes.size(); ++dim) {
+    size_t from_right = sizes.size() - dim;
+    if (from_right != 3 && from_right != 4) continue;
+    int factor = from_right == 4 ? batch : head;
+    if (sizes[dim] == query[size_t(factor)]) result[dim] = int8_t(factor);
+  }
+  return result;
+}
+
+// Which heads of keys and values this process' query heads need, where those are fewer and whole on
+// each rank: heads [first, first + n), or, where the ranks cut between the queries of one of them,
+// that of each query.
+struct SharedHeads {
+  int64_t first = 0, n = 0;
+  std::vector<int64_t> of_query;  // empty: a range will do
+
+  SharedHeads(const at::Tensor& query_heads, int64_t queries_per_head) {
+    for (int64_t i = 0; i < query_heads.numel(); ++i)
+      of_query.push_back(query_heads[i].item<int64_t>() / queries_per_head);
+    if (of_query.empty()) return;
+    first = of_query.front();
+    n = of_query.back() - first + 1;
+    auto n_queries = int64_t(of_query.size());
+    bool is_range = n > 0 && n_queries % n == 0;
+    for (int64_t i = 0; i < n_queries && is_range; ++i)
+      is_range = of_query[size_t(i)] == first + i / (n_queries / n);
+    if (is_range) of_query.clear();
+  }
+
+  at::Tensor index(const at::Tensor& like) const {
+    return at::tensor(of_query, at::kLong).to(like.device());
+  }
+  at::Tensor chosen(const at::Tensor& all) const {
+    return of_query.empty() ? all.narrow(head, first, n) : all.index_select(head, index(all));
+  }
+  // The gradient of all, of which each rank adds its part.
+  at::Tensor spread(const at::Tensor& grad, int64_t n_heads) const {
+    std::vector<int64_t> sizes = grad.sizes().vec();
+    sizes[head] = n_heads;
+    at::Tensor all = at::zeros(sizes, grad.options());
+    if (of_query.empty())
+      all.narrow(head, first, n).copy_(grad);
+    else
+      all.index_add_(head, index(grad), grad);
+    return all;
+  }
+};
+
+// The heads of a tensor that this process holds.
+at::Tensor held_heads(const Call& call, const Plan& plan, size_t query) {
+  int64_t n = call.tensors[query].sizes()[head];
+  Placements placements = plan.inputs[query];
+  for (Placement& placement : placements) {
+    if (placement.dim != head) placement = {};
+    placement.dim = 0;
+  }
+  return redistribute_local(at::arange(n, at::kLong), {n}, {1}, {}, placements, *call.mesh);
+}
+
+// The kernels take no tensors without heads or examples; nothing comes of those.
+void push_nothing(const Operator& op, torch::jit::Stack& stack, const at::Tensor& query,
+                  const at::Tensor& key, const at::Tensor& value, bool is_backward) {
+  if (is_backward) {
+    stack = {at::zeros_like(query), at::zeros_like(key), at::zeros_like(value)};
+  } else {
+    std::vector<int64_t> sizes = query.sizes().vec();
+    sizes.back() = value.size(-1);
+    at::Tensor output = at::empty(sizes, query.options());
+    sizes.pop_back();
+    stack = {output,
+             at::empty(sizes, query.options().dtype(at::toOpMathType(query.scalar_type())))};
+  }
+  for (size_t i = stack.size(); i < op.returned.size(); ++i) {
+    bool is_tensor = op.schema().returns()[i].type()->kind() == c10::TypeKind::TensorType;
+    stack.push_back(is_tensor ? c10::IValue(at::Tensor()) : c10::IValue(0));
+  }
+}
+
+// A rank may hold nothing, or share the heads of keys and values with others.
+struct OnParts {
+  size_t query, key, value;  // arguments
+  bool is_backward;
+  std::optional<SharedHeads> shared = std::nullopt;
+
+  void operator()(const Operator& op, torch::jit::Stack& stack, const Mesh&) const {
+    // The kernels read the elements of a head in a row; what was moved may lie otherwise.
+    for (c10::IValue& value : stack)
+      if (value.isTensor() && value.toTensor().dim() == 4 && value.toTensor().stride(3) != 1)
+        value = value.toTensor().contiguous();
+    at::Tensor q = stack[query].toTensor(), k = stack[key].toTensor(), v = stack[value].toTensor();
+    if (q.numel() == 0) return push_nothing(op, stack, q, k, v, is_backward);
+    if (shared) {
+      stack[key] = shared->chosen(k);
+      stack[value] = shared->chosen(v);
+    }
+    op.handle.callBoxed(&stack);
+    if (shared && is_backward)
+      for (size_t i : {1, 2}) stack[i] = shared->spread(stack[i].toTensor(), k.size(head));
+  }
+};
+
+// query: [batch, heads, ...]; key and value: the same, or fewer heads, each for as many queries'
+// heads in a row. First results: [batch, heads, ...]; backward: the gradients of these.
+std::optional<Plan> attention(const Call& call) {
+  int query = call.tensor_of("query"), key = call.tensor_of("key"), value = call.tensor_of("value");
+  if (query < 0 || key < 0 || value < 0) return std::nullopt;
+  at::IntArrayRef sizes = call.tensors[size_t(query)].sizes();
+  int64_t n_kv_heads = call.tensors[size_t(key)].sizes()[size_t(head)];
+  if (sizes.size() != 4 || n_kv_heads == 0) return std::nullopt;
+  bool is_backward = call.tensor_of("grad_out") >= 0 || call.tensor_of("grad_out_") >= 0;
+
+  Letters x = {batch, head, -1, -1}, mask;
+  auto factors_with = [&](const Letters& kv) {
+    Factors factors;
+    for (const TensorArgument& argument : call.tensors) {
+      const std::string& name = call.op.schema().arguments()[argument.argument].name();
+      auto n_dims = size_t(argument.tensor.dim());
+      Letters& own = factors.inputs.emplace_back(n_dims, int8_t(-1));
+      if (name == "key" || name == "value") own = kv;
+      if (name == "query" || name == "out" || name == "grad_out" || name == "grad_out_") own = x;
+      if (name == "logsumexp") own[0] = batch, own[1] = head;
+      if (name == "attn_mask" || name == "attn_bias")
+        mask = own = mask_letters(argument.sizes(), sizes);
+    }
+    if (is_backward)
+      factors.outputs = {x, kv, kv, mask};
+    else
+      factors.outputs = {x, {batch, head, -1}};
+    return factors;
+  };
+  Factors factors = factors_with(x);
+  bool is_shared = n_kv_heads != sizes[head] && !(splits_evenly(call, factors, head, n_kv_heads) &&
+                                                  splits_evenly(call, factors, head, sizes[head]));
+  if (is_shared) factors = factors_with({batch, -1, -1, -1});
+  Plan plan = plan_by_factors(call, factors);
+  for (size_t i : {1, 2})
+    if (is_backward && !is_shared) plan.outputs[i].sizes[head] = n_kv_heads;
+  plan.outputs[0].sizes[head] = sizes[head];
+
+  OnParts on_parts{call.tensors[size_t(query)].argument, call.tensors[size_t(key)].argument,
+                   call.tensors[size_t(value)].argument, is_backward};
+  at::Tensor heads = held_heads(call, plan, size_t(query));
+  if (is_shared && heads.numel() < sizes[head])
+    on_parts.shared.emplace(heads, sizes[head] / n_kv_heads);
+  plan.run = on_parts;
+  return plan;
+}
+
+// Which form to take: decided by the logical tensors, so that all ranks take the same.
+std::optional<Plan> choice(const Call& call) {
+  Plan plan;
+  std::vector<std::pair<size_t, Geometry>> tensors;
+  for (const TensorArgument& argument : call.tensors) {
+    plan.inputs.push_back(argument.placements);
+    const at::Tensor& t = argument.tensor;
+    tensors.push_back({argument.argument,
+                       {Sizes(t.sizes().begin(), t.sizes().end()),
+                        Sizes(t.strides().begin(), t.strides().end())}});
+  }
+  plan.run = [tensors](const Operator& op, torch::jit::Stack& stack, const Mesh&) {
+    for (const auto& [argument, geometry] : tensors) {
+      // Nobody reads its elements.
+      at::Tensor empty = at::empty({0}, stack[argument].toTensor().options());
+      empty.unsafeGetTensorImpl()->set_sizes_and_strides(geometry.sizes, geometry.strides);
+      stack[argument] = empty;
+    }
+    op.handle.callBoxed(&stack);
+  };
+  return plan;
+}
+
+// A whole layer of torch.nn's encoder, where nothing is differentiated: each example is on its own.
+std::optional<Plan> encoder_layer(const Call& call) {
+  const TensorArgument& src = call.tensors[size_t(call.tensor_of("src"))];
+  if (src.tensor.dim() != 3 || call.tensor_of("mask") >= 0) return std::nullopt;
+  Factors factors{{}, {{batch, -1, -1}}};
+  for (const TensorArgument& argument : call.tensors)
+    factors.inputs.push_back(argument.first == src.first
+                                 ? Letters{batch, -1, -1}
+                                 : Letters(size_t(argument.tensor.dim()), int8_t(-1)));
+  if (!all_ranks_hold(call, factors, batch, src.sizes()[0])) factors.whole = 1;
+  return plan_by_factors(call, factors);
+}
+
+}  // namespace
+
+const RuleTable& attention_rules() {
+  static const RuleTable table = {
+      {"aten::_scaled_dot_product_flash_attention_for_cpu", attention},
+      {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", attention},
+      {"aten::_scaled_dot_product_flash_attention", attention},
+      {"aten::_scaled_dot_product_flash_attention_backward", attention},
+      {"aten::_scaled_dot_product_efficient_attention", attention},
+      {"aten::_scaled_dot_product_efficient_attention_backward", attention},
+      {"aten::_scaled_dot_product_cudnn_attention", attention},
+      {"aten::_scaled_dot_product_cudnn_attention_backward", attention},
+      {"aten::_scaled_dot_product_fused_attention_overrideable", attention},
+      {"aten::_scaled_dot_product_fused_attention_overrideable_backward", attention},
+      {"aten::_fused_sdp_choice", choice},
+      {"aten::_transformer_encoder_layer_fwd", encoder_layer},
+  };
+  return table;
+}
+
+}  // namespace redco::sharding

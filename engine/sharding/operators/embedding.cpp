@@ -1,0 +1,74 @@
+// Rows of a table. Where the table is split by rows, each rank has those it holds and zeros for the
+// others: the sum of all is the answer.
+
+#include "rules.h"
+
+#include <ATen/ops/zeros.h>
+
+namespace redco::sharding {
+
+namespace {
+
+// The factors: 0 the row of the table, 1 the column, then those of the indices.
+std::optional<Plan> embedding(const Call& call) {
+  const TensorArgument &weight = call.tensors[0], &indices = call.tensors[1];
+  if (call.tensors.size() != 2) return std::nullopt;  // out
+  Letters ids = letters(indices.tensor.dim(), 2), result = ids;
+  result.push_back(1);
+  Factors factors{{{0, 1}, ids}, {result}};
+  if (is_in_blocks(weight, 0)) factors.whole = 1;
+  Plan plan = plan_by_factors(call, factors);
+  if (splitting(plan.inputs[0], 0).empty()) return plan;
+  int64_t n_rows = weight.sizes()[0];
+  Span rows = own_span(n_rows, plan.inputs[0], 0, *call.mesh);
+  plan.run = [n_rows, rows](const Operator& op, torch::jit::Stack& stack, const Mesh&) {
+    const at::Tensor table = stack[0].toTensor(), ids = stack[1].toTensor();
+    check_range(op, ids, n_rows);
+    if (rows.length() == 0) {
+      std::vector<int64_t> sizes = ids.sizes().vec();
+      sizes.push_back(table.size(1));
+      stack = {at::zeros(sizes, table.options())};
+      return;
+    }
+    at::Tensor elsewhere = is_outside(ids, rows);
+    stack[1] = (ids - rows.begin).masked_fill_(elsewhere, 0);
+    op.handle.callBoxed(&stack);
+    stack = {stack[0].toTensor().masked_fill_(elsewhere.unsqueeze(-1), 0)};
+  };
+  return plan;
+}
+
+std::optional<Plan> embedding_backward(const Call& call) {
+  const TensorArgument& indices = call.tensors[1];
+  if (call.tensors.size() != 2) return std::nullopt;  // out
+  Letters ids = letters(indices.tensor.dim(), 2), grad = ids;
+  grad.push_back(1);
+  Factors factors{{grad, ids}, {{0, 1}}};
+  // Passed on as a sum, unless the table has more elements than the gradient of what was looked up:
+  // then parts of that are no reason for a sum over mp either, which splits the table's rows.
+  Call seen = call;
+  TensorArgument& looked_up = seen.tensors[0];
+  if (call.integer("num_weights", 0) * looked_up.sizes().back() <= looked_up.tensor.numel())
+    factors.linear = {may_overflow(looked_up.tensor.scalar_type()) ? uint64_t{0} : uint64_t{1}};
+  else if (looked_up.placements[Mesh::mp].is_sharded() &&
+           looked_up.placements[Mesh::mp].dim < indices.tensor.dim())
+    looked_up.placements[Mesh::mp] = {};
+  // How often a row is asked for is counted over all indices.
+  if (call.boolean("scale_grad_by_freq", false))
+    for (int8_t id : ids) factors.whole |= uint64_t{1} << id;
+  Plan plan = plan_by_factors(seen, factors);
+  plan.outputs[0].sizes[0] = -1;  // no argument has the rows
+  return plan;
+}
+
+}  // namespace
+
+const RuleTable& embedding_rules() {
+  static const RuleTable table = {
+      {"aten::embedding", embedding},
+      {"aten::embedding_dense_backward", embedding_backward},
+  };
+  return table;
+}
+
+}  // namespace redco::sharding

@@ -1,0 +1,48 @@
+// The cross-entropy of a product that is never held whole. Rows may be split, and classes too: then
+// one number a row moves, in one collective a block.
+
+#include "../../nn/linear_cross_entropy.h"
+#include "rules.h"
+
+namespace redco::sharding {
+
+namespace {
+
+std::optional<Plan> linear_cross_entropy(const Call& call) {
+  enum : int8_t { row, in, label };
+  auto factors = named_factors(
+      call, {{"x", {row, in}}, {"weight", {label, in}}, {"bias", {label}}, {"labels", {row}}},
+      {{}, {row, in}, {label, in}, {label}});
+  if (!factors) return std::nullopt;
+  factors->whole = uint64_t{1} << in;
+  const TensorArgument& weight = call.tensors[1];
+  if (is_in_blocks(weight, 0)) factors->whole |= uint64_t{1} << label;
+  Plan plan = plan_by_factors(call, *factors);
+  int64_t n_classes = weight.sizes()[0];
+  Span own = own_span(n_classes, plan.inputs[1], 0, *call.mesh);
+  MeshDims over = splitting(plan.inputs[1], 0);
+  if (over.empty()) return plan;
+  int64_t n_most = n_classes;
+  for (Mesh::Dim dim : over) n_most = (n_most + call.mesh->size(dim) - 1) / call.mesh->size(dim);
+  plan.run = [=](const Operator&, torch::jit::Stack& stack, const Mesh& mesh) {
+    auto log_softmax = [&](const at::Tensor& logits) {
+      return logits - split_logsumexp(logits, 1, over, mesh);
+    };
+    auto [total, d_x, d_weight, d_bias] = linear_cross_entropy_part(
+        stack[0].toTensor(), stack[1].toTensor(), stack[2].toOptional<at::Tensor>(),
+        stack[3].toTensor(), stack[4].toInt(), stack[5].toDouble(),
+        {stack[6].toBool(), stack[7].toBool(), stack[8].toBool()},
+        {own.begin, own.end, n_classes, n_most, log_softmax});
+    stack = {total, d_x, d_weight, d_bias};
+  };
+  return plan;
+}
+
+}  // namespace
+
+const RuleTable& fused_loss_rules() {
+  static const RuleTable table = {{"redco::linear_cross_entropy", linear_cross_entropy}};
+  return table;
+}
+
+}  // namespace redco::sharding

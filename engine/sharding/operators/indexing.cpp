@@ -1,0 +1,211 @@
+// Operators whose index runs over one dimension of a tensor. Where that dimension is split, each
+// rank reads and writes the elements that it holds.
+
+#include "rules.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/zeros.h>
+
+namespace redco::sharding {
+
+namespace {
+
+// What an operator reads or writes along its dimension `dim` of `self`.
+struct Indexed {
+  int64_t dim;
+  int64_t size;
+  Span own;         // this rank's elements of it
+  size_t argument;  // the index
+};
+
+bool is_split(const Plan& plan, const Indexed& indexed) {
+  return !splitting(plan.inputs[0], indexed.dim).empty();
+}
+
+Indexed indexed_by(const Call& call, const Plan& plan, int64_t dim) {
+  int64_t size = call.tensors[0].sizes()[size_t(dim)];
+  return {dim, size, own_span(size, plan.inputs[0], dim, *call.mesh),
+          size_t(call.index_of("index"))};
+}
+
+at::Tensor aligned(const at::Tensor& mask, int64_t dim, int64_t n_dims) {
+  if (mask.dim() == n_dims) return mask;
+  std::vector<int64_t> sizes(size_t(n_dims), 1);
+  sizes[size_t(dim)] = mask.numel();
+  return mask.reshape(sizes);
+}
+
+// Elements that other ranks hold are zeros: the sum over the ranks is the answer.
+void read_own(const Indexed& indexed, const Operator& op, torch::jit::Stack& stack) {
+  at::Tensor self = stack[0].toTensor(), index = stack[indexed.argument].toTensor();
+  check_range(op, index, indexed.size);
+  at::Tensor elsewhere = is_outside(index, indexed.own);
+  if (indexed.own.length() == 0) {
+    // One zero to read.
+    std::vector<int64_t> sizes = self.sizes().vec();
+    sizes[size_t(indexed.dim)] = 1;
+    stack[0] = at::zeros(sizes, self.options());
+  }
+  stack[indexed.argument] = (index - indexed.own.begin).masked_fill_(elsewhere, 0);
+  op.handle.callBoxed(&stack);
+  at::Tensor result = stack[0].toTensor();
+  stack = {result.masked_fill_(aligned(elsewhere, indexed.dim, result.dim()), 0)};
+}
+
+// What is meant for other ranks goes to one more element, which is then dropped.
+void write_own(const Indexed& indexed, const Operator& op, torch::jit::Stack& stack) {
+  at::Tensor self = stack[0].toTensor(), index = stack[indexed.argument].toTensor();
+  check_range(op, index, indexed.size);
+  std::vector<int64_t> sizes = self.sizes().vec();
+  int64_t length = sizes[size_t(indexed.dim)];
+  sizes[size_t(indexed.dim)] = 1;
+  stack[0] = at::cat({self, at::zeros(sizes, self.options())}, indexed.dim);
+  stack[indexed.argument] =
+      (index - indexed.own.begin).masked_fill_(is_outside(index, indexed.own), length);
+  op.handle.callBoxed(&stack);
+  at::Tensor result = stack[0].toTensor().narrow(indexed.dim, 0, length);
+  if (op.returned[0] >= 0) {
+    self.copy_(result);
+    stack = {self};
+  } else {
+    stack = {result.contiguous()};
+  }
+}
+
+// Dimensions other than `dim` are one and the same where the sizes are; an index may be shorter.
+void match_others(const Call& call, int64_t dim, std::vector<Letters>& inputs, uint64_t& whole) {
+  at::IntArrayRef self = call.tensors[0].sizes();
+  for (size_t i = 1; i < call.tensors.size(); ++i)
+    for (size_t d = 0; d < self.size(); ++d)
+      if (int64_t(d) != dim && call.tensors[i].sizes()[d] != self[d]) whole |= uint64_t{1} << d;
+  inputs.assign(call.tensors.size(), letters(int64_t(self.size())));
+}
+
+// The factor of an index's own dimension: after those of the dimensions of `self`.
+int8_t index_factor(const Call& call) { return int8_t(call.tensors[0].tensor.dim()); }
+
+std::optional<int64_t> own_dim(const Call& call) {
+  int64_t n_dims = call.tensors[0].tensor.dim();
+  if (n_dims == 0 || call.tensor_of("index") < 1) return std::nullopt;
+  return call.dims("dim", n_dims)->front();
+}
+
+std::optional<Plan> read(const Call& call, Factors factors, int64_t dim) {
+  factors.linear = {1};
+  if (is_in_blocks(call.tensors[0], dim)) factors.whole |= uint64_t{1} << dim;
+  Plan plan = plan_by_factors(call, factors);
+  Indexed indexed = indexed_by(call, plan, dim);
+  if (is_split(plan, indexed))
+    plan.run = [indexed](const Operator& op, torch::jit::Stack& stack, const Mesh&) {
+      read_own(indexed, op, stack);
+    };
+  return plan;
+}
+
+std::optional<Plan> write(const Call& call, Factors factors, int64_t dim) {
+  if (is_in_blocks(call.tensors[0], dim)) factors.whole |= uint64_t{1} << dim;
+  factors.outputs = {factors.inputs[0]};
+  Plan plan = plan_by_factors(call, factors);
+  at::IntArrayRef sizes = call.tensors[0].sizes();
+  plan.outputs[0].sizes = Sizes(sizes.begin(), sizes.end());
+  Indexed indexed = indexed_by(call, plan, dim);
+  if (is_split(plan, indexed))
+    plan.run = [indexed](const Operator& op, torch::jit::Stack& stack, const Mesh&) {
+      write_own(indexed, op, stack);
+    };
+  return plan;
+}
+
+std::optional<Plan> gather(const Call& call) {
+  std::optional<int64_t> dim = own_dim(call);
+  if (!dim || call.tensors.size() != 2) return std::nullopt;
+  Factors factors;
+  match_others(call, *dim, factors.inputs, factors.whole);
+  factors.inputs[1][size_t(*dim)] = index_factor(call);
+  factors.outputs = {factors.inputs[1]};
+  for (size_t d = 0; d < factors.outputs[0].size(); ++d)
+    if (factors.whole >> d & 1) factors.outputs[0][d] = -1;
+  return read(call, factors, *dim);
+}
+
+std::optional<Plan> index_select(const Call& call) {
+  std::optional<int64_t> dim = own_dim(call);
+  if (!dim || call.tensors.size() != 2 || call.tensors[1].tensor.dim() > 1) return std::nullopt;
+  Letters self = letters(call.tensors[0].tensor.dim()), result = self;
+  result[size_t(*dim)] = call.tensors[1].tensor.dim() == 0 ? int8_t(-1) : index_factor(call);
+  Letters index(size_t(call.tensors[1].tensor.dim()), index_factor(call));
+  return read(call, {{self, index}, {result}}, *dim);
+}
+
+// Adds up where an index is there twice: any rank may add its share of the indices.
+bool adds_up(const Call& call) {
+  if (call.op.name == "aten::scatter_add" || call.op.name == "aten::index_add") return true;
+  const c10::IValue* reduce = call.find("reduce");
+  return reduce && (reduce->toStringRef() == "add" || reduce->toStringRef() == "sum") &&
+         call.boolean("include_self", true);
+}
+
+void add_up(const Call& call, Factors& factors) {
+  factors.added = 1;  // self
+  int source = call.tensor_of(call.find("src") ? "src" : "source");
+  if (source >= 0 && is_sum(call.tensors[0]))
+    factors.linear = {uint64_t{1} | uint64_t{1} << source};
+}
+
+std::optional<Plan> scatter(const Call& call) {
+  std::optional<int64_t> dim = own_dim(call);
+  if (!dim || call.find("out")) return std::nullopt;
+  Factors factors;
+  match_others(call, *dim, factors.inputs, factors.whole);
+  for (size_t i = 1; i < factors.inputs.size(); ++i)
+    factors.inputs[i][size_t(*dim)] = index_factor(call);
+  if (factors.inputs.size() == 3 &&
+      call.tensors[1].sizes()[size_t(*dim)] != call.tensors[2].sizes()[size_t(*dim)])
+    factors.whole |= uint64_t{1} << index_factor(call);
+  if (adds_up(call))
+    add_up(call, factors);
+  else
+    factors.whole |= uint64_t{1} << index_factor(call);
+  return write(call, factors, *dim);
+}
+
+// index_add, index_copy, index_fill, index_reduce: an index of one dimension.
+std::optional<Plan> index_write(const Call& call) {
+  std::optional<int64_t> dim = own_dim(call);
+  if (!dim || call.find("out")) return std::nullopt;
+  Factors factors;
+  for (const TensorArgument& argument : call.tensors) {
+    Letters own = letters(argument.tensor.dim());
+    const std::string& name = call.op.schema().arguments()[argument.argument].name();
+    if (name == "index") own = Letters(size_t(argument.tensor.dim()), index_factor(call));
+    if (name == "source") {
+      if (argument.tensor.dim() != call.tensors[0].tensor.dim()) return std::nullopt;
+      own[size_t(*dim)] = index_factor(call);
+    }
+    factors.inputs.push_back(own);
+  }
+  if (adds_up(call))
+    add_up(call, factors);
+  else
+    factors.whole |= uint64_t{1} << index_factor(call);
+  return write(call, factors, *dim);
+}
+
+}  // namespace
+
+const RuleTable& indexing_rules() {
+  static const RuleTable table = {
+      {"aten::gather", gather},
+      {"aten::index_select", index_select},
+      {"aten::scatter", scatter},
+      {"aten::scatter_add", scatter},
+      {"aten::scatter_reduce", scatter},
+      {"aten::index_add", index_write},
+      {"aten::index_copy", index_write},
+      {"aten::index_fill", index_write},
+      {"aten::index_reduce", index_write},
+  };
+  return table;
+}
+
+}  // namespace redco::sharding

@@ -1,0 +1,254 @@
+// Operators on lists of tensors: what optimizers are made of.
+
+#include "rules.h"
+
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/stack.h>
+#include <c10/core/ScalarType.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace redco::sharding {
+
+namespace {
+
+// The elements at one place of all the lists, as a call of its own, and where they are in `call`.
+struct Element {
+  Call call;
+  std::vector<size_t> places;
+};
+
+Element element_of(const Call& call, int64_t index) {
+  Element element{call, {}};
+  element.call.tensors.clear();
+  for (size_t i = 0; i < call.tensors.size(); ++i) {
+    if (call.tensors[i].element != index) continue;
+    element.call.tensors.push_back(call.tensors[i]);
+    element.places.push_back(i);
+  }
+  return element;
+}
+
+// Each element lies as its own call would have it; what is in no list is a number, and whole.
+std::optional<Plan> element_by_element(const Call& call) {
+  const Rule& rule = pointwise_rules().at("");
+  size_t n_results = call.op.returned.size();
+  std::vector<std::vector<OutputPlan>> results(n_results);
+  Plan plan;
+  plan.inputs.resize(call.tensors.size());
+  for (int64_t index = 0;; ++index) {
+    Element element = element_of(call, index);
+    if (element.places.empty()) break;
+    std::optional<Plan> own = rule(element.call);
+    if (!own) return std::nullopt;
+    for (size_t i = 0; i < element.places.size(); ++i)
+      plan.inputs[element.places[i]] = own->inputs[i];
+    for (size_t i = 0; i < n_results; ++i) results[i].push_back(own->outputs[i]);
+  }
+  for (const auto& list : results)
+    plan.outputs.insert(plan.outputs.end(), list.begin(), list.end());
+  return plan;
+}
+
+// Zeros are a sum of zeros: nothing need be reduced first.
+std::optional<Plan> zeroed(const Call& call) {
+  Plan plan;
+  for (const TensorArgument& tensor : call.tensors) {
+    plan.inputs.push_back(tensor.placements);
+    for (Placement& placement : plan.inputs.back())
+      if (placement.is_partial() && placement.op != ReduceOp::sum) return std::nullopt;
+    plan.outputs.push_back({tensor.placements, Sizes(tensor.sizes()), std::nullopt});
+  }
+  return plan;
+}
+
+// The fused kernels walk through memory: whatever belongs to a parameter must have its strides.
+void run_on_alike(const Operator& op, torch::jit::Stack& stack, const Mesh&) {
+  std::vector<at::Tensor> first = stack[0].toTensorVector();
+  for (at::Tensor& parameter : first)
+    if (!parameter.is_non_overlapping_and_dense()) parameter = parameter.contiguous();
+  std::vector<std::pair<at::Tensor, at::Tensor>> written;  // where to, and what
+  for (size_t i = 0; i < stack.size(); ++i) {
+    if (!stack[i].isTensorList()) continue;
+    std::vector<at::Tensor> list = stack[i].toTensorVector();
+    for (size_t j = 0; j < list.size(); ++j) {
+      if (list[j].sizes() != first[j].sizes()) continue;
+      at::Tensor alike = at::empty_like(first[j], list[j].options());
+      if (alike.strides() == list[j].strides()) continue;
+      alike.copy_(list[j]);
+      if (op.is_written[i]) written.emplace_back(list[j], alike);
+      list[j] = alike;
+    }
+    stack[i] = list;
+  }
+  op.handle.callBoxed(&stack);
+  for (auto& [to, from] : written) to.copy_(from);
+}
+
+// A step of an optimizer: all that belongs to a parameter lies as that does.
+std::optional<Plan> like_parameters(const Call& call) {
+  if (!call.op.returned.empty()) return std::nullopt;
+  Plan plan;
+  plan.inputs.resize(call.tensors.size());
+  plan.run = run_on_alike;
+  for (int64_t index = 0;; ++index) {
+    Element element = element_of(call, index);
+    if (element.places.empty()) return plan;
+    const TensorArgument& parameter = element.call.tensors[0];
+    for (size_t i = 0; i < element.places.size(); ++i) {
+      if (element.call.tensors[i].sizes() != parameter.sizes()) continue;  // a step count
+      Placements& target = plan.inputs[element.places[i]] = parameter.placements;
+      for (Placement& placement : target)
+        if (placement.is_partial()) placement = {};
+    }
+  }
+}
+
+// --- One number of each tensor -------------------------------------------------------------------
+
+// The parts of each tensor as they are, and over which mesh dimensions any of them is split.
+struct Parts {
+  Plan plan;
+  std::array<std::vector<bool>, Mesh::n_dims> is_split;  // by mesh dimension, of each tensor
+};
+
+Parts kept_parts(const Call& call) {
+  Parts parts;
+  for (const TensorArgument& tensor : call.tensors) {
+    Placements& kept = parts.plan.inputs.emplace_back(tensor.placements);
+    for (size_t dim = 0; dim < Mesh::n_dims; ++dim) {
+      if (kept[dim].is_partial()) kept[dim] = {};
+      parts.is_split[dim].push_back(tensor.element >= 0 && kept[dim].is_sharded());
+    }
+  }
+  return parts;
+}
+
+bool any(const std::vector<bool>& flags) {
+  return std::find(flags.begin(), flags.end(), true) != flags.end();
+}
+
+// How the numbers of a tensor's parts make the number of the whole: `into` and `out_of` a form that
+// `op` reduces, where `neutral` adds nothing.
+struct Reduced {
+  ReduceOp op;
+  double neutral;
+  std::function<at::Tensor(at::Tensor)> into, out_of;
+};
+
+// All numbers in one collective for each mesh dimension that splits any of the tensors.
+void reduce_numbers(std::vector<at::Tensor>& numbers, const Parts& parts, const Reduced& how,
+                    const Mesh& mesh) {
+  at::Tensor together = how.into(at::stack(numbers));
+  for (size_t dim = 0; dim < Mesh::n_dims; ++dim) {
+    if (!any(parts.is_split[dim])) continue;
+    Group& group = mesh.group(Mesh::Dim(dim));
+    // What is whole counts once.
+    if (group.rank() > 0)
+      for (size_t i = 0; i < numbers.size(); ++i)
+        if (!parts.is_split[dim][i]) together[int64_t(i)].fill_(how.neutral);
+    group.all_reduce(together, how.op);
+  }
+  numbers = how.out_of(together).unbind();
+}
+
+std::optional<Plan> number_of_each(const Call& call, const Reduced& how, double of_nothing) {
+  for (const TensorArgument& tensor : call.tensors)
+    if (tensor.element < 0 || tensor.is_written || tensor.tensor.numel() == 0) return std::nullopt;
+  Parts parts = kept_parts(call);
+  Plan plan = parts.plan;
+  if (!any(parts.is_split[Mesh::dp]) && !any(parts.is_split[Mesh::mp])) return plan;
+  // By one process a narrow tensor's number is rounded once: here where all parts are together.
+  plan.run = [parts = std::move(parts), how, of_nothing, dtype = call.index_of("dtype")](
+                 const Operator& op, torch::jit::Stack& stack, const Mesh& mesh) {
+    std::vector<at::Tensor> tensors = stack[0].toTensorVector();
+    std::vector<at::ScalarType> types;
+    for (at::Tensor& tensor : tensors) {
+      at::ScalarType type = tensor.scalar_type();
+      if (dtype >= 0 && !stack[size_t(dtype)].isNone()) type = stack[size_t(dtype)].toScalarType();
+      types.push_back(c10::toRealValueType(type));
+      if (is_narrow(type)) tensor = widened(tensor.to(type));
+      if (tensor.numel() == 0) tensor = at::full({1}, of_nothing, tensor.options());
+    }
+    if (dtype >= 0 && is_narrow(types[0])) stack[size_t(dtype)] = c10::IValue();
+    stack[0] = tensors;
+    op.handle.callBoxed(&stack);
+    std::vector<at::Tensor> numbers = stack[0].toTensorVector();
+    reduce_numbers(numbers, parts, how, mesh);
+    for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = numbers[i].to(types[i]);
+    stack = {numbers};
+  };
+  return plan;
+}
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+at::Tensor as_is(at::Tensor numbers) { return numbers; }
+
+double order_of(const Call& call) {
+  const c10::IValue* order = call.find("ord");
+  return order ? order->toScalar().toDouble() : 2;
+}
+
+std::optional<Plan> norm(const Call& call) {
+  double p = order_of(call);
+  if (p == infinity) return number_of_each(call, {ReduceOp::max, 0, as_is, as_is}, 0);
+  if (p == -infinity)
+    return number_of_each(call, {ReduceOp::min, infinity, as_is, as_is}, infinity);
+  if (p == 0) return number_of_each(call, {ReduceOp::sum, 0, as_is, as_is}, 0);
+  Reduced sum_of_powers{ReduceOp::sum, 0, [p](at::Tensor norms) { return norms.pow(p); },
+                        [p](at::Tensor sums) { return sums.pow(1 / p); }};
+  return number_of_each(call, sum_of_powers, p > 0 ? 0 : infinity);
+}
+
+std::optional<Plan> sum_of_powers(const Call& call) {
+  return number_of_each(call, {ReduceOp::sum, 0, as_is, as_is}, order_of(call) < 0 ? infinity : 0);
+}
+
+std::optional<Plan> maximum(const Call& call) {
+  for (const TensorArgument& tensor : call.tensors)
+    if (!tensor.tensor.is_floating_point()) return std::nullopt;
+  return number_of_each(call, {ReduceOp::max, -infinity, as_is, as_is}, -infinity);
+}
+
+// Every process must learn of an overflow in any part.
+std::optional<Plan> unscale(const Call& call) {
+  if (!call.op.returned.empty()) return std::nullopt;
+  Parts parts = kept_parts(call);
+  Plan plan = parts.plan;
+  auto found = size_t(call.index_of("found_inf"));
+  std::vector<Mesh::Dim> split;
+  for (size_t dim = 0; dim < Mesh::n_dims; ++dim)
+    if (any(parts.is_split[dim])) split.push_back(Mesh::Dim(dim));
+  plan.run = [split, found](const Operator& op, torch::jit::Stack& stack, const Mesh& mesh) {
+    at::Tensor found_inf = stack[found].toTensor();
+    op.handle.callBoxed(&stack);
+    for (Mesh::Dim dim : split) mesh.group(dim).all_reduce(found_inf, ReduceOp::max);
+  };
+  for (size_t i = 0; i < call.tensors.size(); ++i)
+    if (call.tensors[i].element < 0) plan.inputs[i] = {};
+  return plan;
+}
+
+}  // namespace
+
+const RuleTable& list_rules() {
+  static const RuleTable table = {
+      {"aten::_foreach_", element_by_element},  // for all that no line below names
+      {"aten::_foreach_zero", zeroed},
+      {"aten::_foreach_norm", norm},
+      {"aten::_foreach_powsum", sum_of_powers},
+      {"aten::_foreach_max", maximum},
+      {"aten::_fused_adam", like_parameters},
+      {"aten::_fused_adamw", like_parameters},
+      {"aten::_fused_sgd", like_parameters},
+      {"aten::_fused_adagrad", like_parameters},
+      {"aten::_amp_foreach_non_finite_check_and_unscale", unscale},
+  };
+  return table;
+}
+
+}  // namespace redco::sharding

@@ -1,0 +1,114 @@
+// Operators with a dimension of their own, which must be whole; the others may be split.
+
+#include "rules.h"
+
+#include <algorithm>
+
+namespace redco::sharding {
+
+namespace {
+
+enum class Result {
+  same,     // the dimensions of the arguments, the own one perhaps of another length
+  reduced,  // the own dimension goes, or stays with one element
+};
+
+enum class Sums { are_reduced, pass, pass_as_maxima_do };
+
+struct Row {
+  const char* name;
+  const char* dims;  // the argument that says which; none or an empty list means all
+  Result result;
+  Sums sums = Sums::are_reduced;
+};
+
+constexpr Row rows[] = {
+    {"aten::sort", "dim", Result::same},
+    {"aten::topk", "dim", Result::same},
+    {"aten::cumsum", "dim", Result::same, Sums::pass},
+    {"aten::cumprod", "dim", Result::same},
+    {"aten::logcumsumexp", "dim", Result::same},
+    {"aten::_logcumsumexp", "dim", Result::same},
+    {"aten::cummax", "dim", Result::same},
+    {"aten::cummin", "dim", Result::same},
+    {"aten::_cummax_helper", "dim", Result::same},
+    {"aten::_cummin_helper", "dim", Result::same},
+    {"aten::flip", "dims", Result::same, Sums::pass_as_maxima_do},
+    {"aten::roll", "dims", Result::same, Sums::pass_as_maxima_do},
+    {"aten::select_scatter", "dim", Result::same, Sums::pass_as_maxima_do},
+    {"aten::slice_scatter", "dim", Result::same, Sums::pass_as_maxima_do},
+    {"aten::kthvalue", "dim", Result::reduced},
+    {"aten::median", "dim", Result::reduced},
+    {"aten::nanmedian", "dim", Result::reduced},
+    {"aten::mode", "dim", Result::reduced},
+    {"aten::argmax", "dim", Result::reduced},
+    {"aten::argmin", "dim", Result::reduced},
+};
+
+bool is_among(const std::optional<std::vector<int64_t>>& dims, int64_t dim) {
+  return !dims || dims->empty() || std::find(dims->begin(), dims->end(), dim) != dims->end();
+}
+
+// An argument of one dimension less than the first lacks the own one.
+std::optional<Letters> letters_of(int64_t n_dims, int64_t n_own_dims,
+                                  const std::optional<std::vector<int64_t>>& own) {
+  bool lacks_own = n_own_dims != n_dims;
+  Letters result;
+  for (int64_t dim = 0; dim < n_dims; ++dim) {
+    bool is_own = is_among(own, dim);
+    if (!is_own || !lacks_own) result.push_back(is_own ? int8_t(-1) : int8_t(dim));
+  }
+  if (int64_t(result.size()) != n_own_dims) return std::nullopt;
+  return result;
+}
+
+// Whether terms of a sum may be worked on: all are of the type of the result, which, unless they
+// are only moved, is not one that they would be rounded or overflow in.
+bool keeps_terms(const Call& call, bool only_moves) {
+  at::ScalarType type = call.tensors[0].tensor.scalar_type();
+  const c10::IValue* dtype = call.find("dtype");
+  if (dtype && !dtype->isNone() && dtype->toScalarType() != type) return false;
+  for (const TensorArgument& argument : call.tensors)
+    if (argument.tensor.scalar_type() != type) return false;
+  return only_moves || (!is_narrow(type) && !at::isIntegralType(type, /*includeBool=*/true));
+}
+
+std::optional<Plan> along(const Call& call, const Row& row) {
+  int64_t n_dims = call.tensors[0].tensor.dim();
+  std::optional<std::vector<int64_t>> own = call.dims(row.dims, n_dims);
+  Factors factors;
+  for (const TensorArgument& argument : call.tensors) {
+    std::optional<Letters> letters = letters_of(n_dims, argument.tensor.dim(), own);
+    if (!letters) return std::nullopt;
+    factors.inputs.push_back(*letters);
+  }
+  Letters result;
+  for (int64_t dim = 0; dim < n_dims; ++dim) {
+    bool is_own = is_among(own, dim);
+    if (is_own && row.result == Result::reduced && !call.boolean("keepdim", false)) continue;
+    result.push_back(is_own ? int8_t(-1) : int8_t(dim));
+  }
+  factors.outputs.assign(call.op.returned.size(), result);
+  factors.only_moves = row.sums == Sums::pass_as_maxima_do;
+  if (row.sums != Sums::are_reduced && keeps_terms(call, factors.only_moves))
+    factors.linear = {(uint64_t{1} << call.tensors.size()) - 1};
+  return plan_by_factors(call, factors);
+}
+
+}  // namespace
+
+std::optional<Plan> reduced_along_dim(const Call& call) {
+  return along(call, {"", "dim", Result::reduced});
+}
+
+const RuleTable& own_dimension_rules() {
+  static const RuleTable table = [] {
+    RuleTable table;
+    for (const Row& row : rows)
+      table[row.name] = [&row](const Call& call) { return along(call, row); };
+    return table;
+  }();
+  return table;
+}
+
+}  // namespace redco::sharding

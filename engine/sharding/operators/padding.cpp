@@ -1,0 +1,149 @@
+// Operators that set a tensor among zeros, repeat it, or cut off a triangle of it. Those that make
+// it larger have sums made first, while there is less to move.
+
+#include "rules.h"
+
+#include <c10/util/accumulate.h>
+
+namespace redco::sharding {
+
+namespace {
+
+// A tensor of `sizes` in the result's placements: what this rank makes of it.
+void keep_local_sizes(const Call& call, Plan& plan, const char* argument,
+                      const std::vector<int64_t>& sizes) {
+  OutputPlan& output = plan.outputs[0];
+  output.sizes = Sizes(sizes.begin(), sizes.end());
+  Sizes local = local_sizes(sizes, output.placements, *call.mesh);
+  plan.arguments.emplace_back(call.index_of(argument),
+                              std::vector<int64_t>(local.begin(), local.end()));
+}
+
+// What is made of the gradient of a view: `result` has its letters where the dimensions are whole
+// in the view. The gradient's letters are those without the dimensions that the view cut.
+std::optional<Plan> among_zeros(const Call& call, const Letters& grad, const Letters& result) {
+  if (call.tensors.size() != 1) return std::nullopt;  // out
+  std::vector<int64_t> sizes = call.find("input_sizes")->toIntVector();
+  Factors factors{{grad}, {result}};
+  if (call.tensors[0].tensor.numel() == c10::multiply_integers(sizes)) factors.linear = {1};
+  Plan plan = plan_by_factors(call, factors);
+  keep_local_sizes(call, plan, "input_sizes", sizes);
+  return plan;
+}
+
+std::optional<Plan> slice_backward(const Call& call) {
+  int64_t n_dims = call.tensors[0].tensor.dim();
+  int64_t dim = call.dims("dim", n_dims)->front();
+  int64_t size = call.find("input_sizes")->toIntVector()[size_t(dim)];
+  Letters all = letters(n_dims);
+  bool is_all = call.tensors[0].sizes()[size_t(dim)] == size && call.integer("step", 1) == 1;
+  if (!is_all) all[size_t(dim)] = -1;
+  std::optional<Plan> plan = among_zeros(call, all, all);
+  if (plan && is_all) {
+    plan->arguments.emplace_back(call.index_of("start"), int64_t{0});
+    plan->arguments.emplace_back(call.index_of("end"), INT64_MAX);
+  }
+  return plan;
+}
+
+std::optional<Plan> select_backward(const Call& call) {
+  int64_t n_dims = call.tensors[0].tensor.dim() + 1;
+  Letters result = letters(n_dims), grad = result;
+  int64_t dim = call.dims("dim", n_dims)->front();
+  grad.erase(grad.begin() + dim);
+  result[size_t(dim)] = -1;
+  return among_zeros(call, grad, result);
+}
+
+std::optional<Plan> diagonal_backward(const Call& call) {
+  int64_t n_dims = call.tensors[0].tensor.dim() + 1;
+  int64_t a = call.dims("dim1", n_dims)->front(), b = call.dims("dim2", n_dims)->front();
+  Letters result = letters(n_dims), grad;
+  for (int64_t dim = 0; dim < n_dims; ++dim)
+    if (dim == a || dim == b)
+      result[size_t(dim)] = -1;
+    else
+      grad.push_back(int8_t(dim));
+  grad.push_back(-1);
+  return among_zeros(call, grad, result);
+}
+
+std::optional<Plan> unfold_backward(const Call& call) {
+  int64_t n_dims = call.tensors[0].tensor.dim() - 1;
+  Letters result = letters(n_dims), grad = result;
+  auto dim = size_t(call.dims("dim", n_dims)->front());
+  result[dim] = grad[dim] = -1;
+  grad.push_back(-1);
+  return among_zeros(call, grad, result);
+}
+
+std::optional<Plan> pad(const Call& call) {
+  if (call.tensors.size() != 1) return std::nullopt;  // out
+  std::vector<int64_t> pad = call.find("pad")->toIntVector();
+  Letters all = letters(call.tensors[0].tensor.dim());
+  for (size_t i = 0; i < pad.size(); ++i)
+    if (pad[i] != 0) all[all.size() - 1 - i / 2] = -1;  // from the last dimension backwards
+  return plan_by_factors(call, {{all}, {all}});
+}
+
+std::optional<Plan> repeat(const Call& call) {
+  if (call.tensors.size() != 1) return std::nullopt;  // out
+  std::vector<int64_t> repeats = call.find("repeats")->toIntVector();
+  Letters own = letters(call.tensors[0].tensor.dim());
+  Letters result(repeats.size() - own.size(), int8_t(-1));
+  for (size_t dim = 0; dim < own.size(); ++dim) {
+    if (repeats[result.size()] != 1) own[dim] = -1;
+    result.push_back(own[dim]);
+  }
+  return plan_by_factors(call, {{own}, {result}});
+}
+
+// A part's own diagonal is as far from the whole's as the part is from the first row and column.
+std::optional<Plan> triangle(const Call& call) {
+  if (call.find("out")) return std::nullopt;
+  const TensorArgument& argument = call.tensors[0];
+  int64_t n_dims = argument.tensor.dim();
+  Letters all = letters(n_dims);
+  Factors factors{{all}, {all}};
+  for (int64_t dim : {n_dims - 2, n_dims - 1})
+    if (is_in_blocks(argument, dim)) factors.whole |= uint64_t{1} << dim;
+  factors.linear = {1};
+  Plan plan = plan_by_factors(call, factors);
+  auto begin = [&](int64_t dim) {
+    return own_span(argument.sizes()[size_t(dim)], plan.inputs[0], dim, *call.mesh).begin;
+  };
+  plan.arguments.emplace_back(call.index_of("diagonal"),
+                              call.integer("diagonal", 0) + begin(n_dims - 2) - begin(n_dims - 1));
+  return plan;
+}
+
+std::optional<Plan> diag_embed(const Call& call) {
+  if (call.find("out")) return std::nullopt;
+  int64_t n_dims = call.tensors[0].tensor.dim();
+  int64_t a = call.dims("dim1", n_dims + 1)->front(), b = call.dims("dim2", n_dims + 1)->front();
+  Letters own = letters(n_dims), result;
+  own.back() = -1;
+  int8_t next = 0;
+  for (int64_t dim = 0; dim <= n_dims; ++dim)
+    result.push_back(dim == a || dim == b ? int8_t(-1) : next++);
+  return plan_by_factors(call, {{own}, {result}});
+}
+
+}  // namespace
+
+const RuleTable& padding_rules() {
+  static const RuleTable table = {
+      {"aten::slice_backward", slice_backward},
+      {"aten::select_backward", select_backward},
+      {"aten::diagonal_backward", diagonal_backward},
+      {"aten::unfold_backward", unfold_backward},
+      {"aten::constant_pad_nd", pad},
+      {"aten::repeat", repeat},
+      {"aten::tril", triangle},
+      {"aten::triu", triangle},
+      {"aten::diag_embed", diag_embed},
+  };
+  return table;
+}
+
+}  // namespace redco::sharding

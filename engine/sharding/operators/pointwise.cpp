@@ -1,0 +1,255 @@
+// Operators that work element by element, with broadcasting.
+
+#include "rules.h"
+
+#include <ATen/native/TypeProperties.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+namespace redco::sharding {
+
+namespace {
+
+uint64_t bit(int i) { return i < 0 ? 0 : uint64_t{1} << i; }
+
+// Which arguments may be partial together, by name. A sum may be left for later through these.
+const std::unordered_map<std::string_view, std::vector<std::vector<std::string_view>>> linear = {
+    {"aten::add.Tensor", {{"self", "other"}}},
+    {"aten::add.out", {{"self", "other", "out"}}},
+    {"aten::add_.Tensor", {{"self", "other"}}},
+    {"aten::sub.Tensor", {{"self", "other"}}},
+    {"aten::sub_.Tensor", {{"self", "other"}}},
+    {"aten::mul.Tensor", {{"self"}, {"other"}}},
+    {"aten::mul_.Tensor", {{"self"}}},
+    {"aten::mul.Scalar", {{"self"}}},
+    {"aten::mul_.Scalar", {{"self"}}},
+    {"aten::div.Tensor", {{"self"}}},
+    {"aten::div_.Tensor", {{"self"}}},
+    {"aten::div.Scalar", {{"self"}}},
+    {"aten::div_.Scalar", {{"self"}}},
+    {"aten::neg", {{"self"}}},
+    {"aten::neg_", {{"self"}}},
+    {"aten::clone", {{"self"}}},
+    {"aten::copy_", {{"self", "src"}}},
+    {"aten::_foreach_add.List", {{"self", "other"}}},
+    {"aten::_foreach_add_.List", {{"self", "other"}}},
+    {"aten::_foreach_sub.List", {{"self", "other"}}},
+    {"aten::_foreach_sub_.List", {{"self", "other"}}},
+    {"aten::_foreach_mul.Scalar", {{"self"}}},
+    {"aten::_foreach_mul.ScalarList", {{"self"}}},
+    {"aten::_foreach_mul.Tensor", {{"self"}}},
+    {"aten::_foreach_mul_.Scalar", {{"self"}}},
+    {"aten::_foreach_mul_.ScalarList", {{"self"}}},
+    {"aten::_foreach_mul_.Tensor", {{"self"}}},
+    {"aten::_foreach_div.Scalar", {{"self"}}},
+    {"aten::_foreach_div.ScalarList", {{"self"}}},
+    {"aten::_foreach_div.Tensor", {{"self"}}},
+    {"aten::_foreach_div_.Scalar", {{"self"}}},
+    {"aten::_foreach_div_.ScalarList", {{"self"}}},
+    {"aten::_foreach_div_.Tensor", {{"self"}}},
+    {"aten::_foreach_neg", {{"self"}}},
+    {"aten::_foreach_neg_", {{"self"}}},
+    {"aten::_foreach_lerp.Scalar", {{"self", "tensors1"}}},
+    {"aten::_foreach_lerp.ScalarList", {{"self", "tensors1"}}},
+    {"aten::_foreach_lerp_.Scalar", {{"self", "tensors1"}}},
+    {"aten::_foreach_lerp_.ScalarList", {{"self", "tensors1"}}},
+    {"aten::_foreach_copy_", {{"self", "src"}}},
+};
+
+// Work element by element, though LibTorch does not tag them, or not those in place, as such.
+constexpr const char* untagged[] = {
+    "aten::_to_copy",
+    "aten::copy",
+    "aten::clone",
+    "aten::_prelu_kernel",
+    "aten::_prelu_kernel_backward",
+    "aten::abs",
+    "aten::celu",
+    "aten::complex",
+    "aten::copysign",
+    "aten::elu",
+    "aten::elu_backward",
+    "aten::eq",
+    "aten::floor_divide",
+    "aten::gcd",
+    "aten::ge",
+    "aten::gelu",
+    "aten::gelu_backward",
+    "aten::gt",
+    "aten::hardshrink_backward",
+    "aten::hardsigmoid",
+    "aten::hardsigmoid_backward",
+    "aten::hardswish",
+    "aten::hardswish_backward",
+    "aten::hardtanh",
+    "aten::hardtanh_backward",
+    "aten::heaviside",
+    "aten::lcm",
+    "aten::le",
+    "aten::leaky_relu",
+    "aten::leaky_relu_backward",
+    "aten::log_sigmoid_backward",
+    "aten::log_sigmoid_forward",
+    "aten::lt",
+    "aten::masked_fill",
+    "aten::mish",
+    "aten::ne",
+    "aten::polar",
+    "aten::rsub",
+    "aten::softplus_backward",
+    "aten::softshrink_backward",
+    "aten::threshold",
+    "aten::threshold_backward",
+    "aten::xlogy",
+};
+
+// Their result has the shape of their first argument, and none of its values.
+const std::set<std::string_view> of_shape_alone = {"aten::empty_like", "aten::zeros_like",
+                                                   "aten::ones_like",  "aten::full_like",
+                                                   "aten::zero",       "aten::fill"};
+
+// These change no term but in its sign.
+const std::set<std::string_view> keeps_size = {"aten::clone",         "aten::copy",
+                                               "aten::neg",           "aten::masked_fill",
+                                               "aten::_foreach_copy", "aten::_foreach_neg"};
+
+at::ScalarType result_type(const Call& call) {
+  at::native::ResultTypeState state = {};
+  for (const TensorArgument& argument : call.tensors) {
+    if (argument.is_written) return argument.tensor.scalar_type();
+    state = at::native::update_result_type_state(argument.tensor, state);
+  }
+  return at::native::result_type(state);
+}
+
+// Whether the terms of the sums among these arguments may take part in place of their values:
+// converted they must add up to the same, and whole numbers may become any other by a product.
+bool terms_take_part(const Call& call, uint64_t set) {
+  at::ScalarType to = result_type(call);
+  bool is_kept = keeps_size.contains(call.op.name);
+  for (size_t i = 0; i < call.tensors.size(); ++i) {
+    if (!(set >> i & 1) || !is_sum(call.tensors[i])) continue;
+    at::ScalarType from = call.tensors[i].tensor.scalar_type();
+    if (!adds_up_in(from, to)) return false;
+    if (!is_kept && (at::isIntegralType(from, /*includeBool=*/true) || may_overflow(from)))
+      return false;
+  }
+  return true;
+}
+
+std::vector<uint64_t> linear_sets(const Call& call) {
+  const c10::FunctionSchema& schema = call.op.schema();
+  std::string name = schema.name();
+  if (!schema.overload_name().empty()) name += "." + schema.overload_name();
+  std::vector<uint64_t> sets;
+  if (auto found = linear.find(name); found != linear.end()) {
+    for (const auto& names : found->second) {
+      uint64_t set = 0;
+      for (std::string_view argument : names) set |= bit(call.tensor_of(argument));
+      sets.push_back(set);
+    }
+  }
+  // The gradient of one that fills in anything: zero, where that was.
+  if (call.op.name == "aten::masked_fill") {
+    const c10::IValue* value = call.find("value");
+    if (value && value->isScalar() && value->toScalar().equal(0))
+      sets.push_back(bit(call.tensor_of("self")));
+  }
+  std::erase_if(sets, [&](uint64_t set) { return !terms_take_part(call, set); });
+  return sets;
+}
+
+Sizes broadcast_sizes(const Call& call) {
+  Sizes sizes;
+  for (const TensorArgument& argument : call.tensors) {
+    at::IntArrayRef own = argument.sizes();
+    if (own.size() > sizes.size()) sizes.insert(sizes.begin(), own.size() - sizes.size(), 1);
+    for (size_t i = 0; i < own.size(); ++i) {
+      int64_t& size = sizes[sizes.size() - own.size() + i];
+      if (own[i] != 1) size = own[i];
+    }
+  }
+  return sizes;
+}
+
+std::optional<Plan> pointwise(const Call& call) {
+  std::optional<Factors> factors = pointwise_factors(call, broadcast_sizes(call));
+  if (!factors) return std::nullopt;
+  factors->linear = linear_sets(call);
+  return plan_by_factors(call, *factors);
+}
+
+// Under sequence parallelism a gradient that is a sum is brought to its parts where it is first
+// multiplied, by whatever: the derivatives of a norm made of single operators then all find those.
+std::optional<Plan> product(const Call& call) {
+  Call split = call;
+  for (TensorArgument& argument : split.tensors)
+    if (!argument.is_written &&
+        is_split_along_sequence(argument.sizes(), argument.placements, *call.mesh))
+      argument.placements[Mesh::mp] = Placement::shard(1);
+  return pointwise(split);
+}
+
+// Halves of one dimension, which is whole, are multiplied.
+std::optional<Plan> glu(const Call& call) {
+  const TensorArgument& self = call.tensors[size_t(call.tensor_of("self"))];
+  int64_t n_dims = self.tensor.dim(), dim = call.dims("dim", n_dims)->front();
+  Letters all = letters(n_dims);
+  all[size_t(dim)] = -1;
+  auto factors = named_factors(call, {{"self", all}, {"grad_output", all}}, {all});
+  if (!factors) return std::nullopt;
+  return plan_by_factors(call, *factors);
+}
+
+std::optional<Plan> shape_alone(const Call& call) {
+  std::optional<Factors> factors = pointwise_factors(call, call.tensors[0].sizes());
+  if (!factors) return std::nullopt;
+  Plan plan = plan_by_factors(call, *factors);
+  const TensorArgument& argument = call.tensors[0];
+  for (size_t dim = 0; dim < Mesh::n_dims; ++dim) {
+    // What is partial is not read; what is written to is made whole, and so is no sum any more.
+    if (!argument.placements[dim].is_partial() || argument.is_written) continue;
+    plan.inputs[0][dim] = argument.placements[dim];
+  }
+  return plan;
+}
+
+}  // namespace
+
+std::optional<Factors> pointwise_factors(const Call& call, at::IntArrayRef sizes) {
+  Factors factors;
+  for (const TensorArgument& argument : call.tensors) {
+    at::IntArrayRef own = argument.sizes();
+    if (own.size() > sizes.size()) return std::nullopt;
+    size_t shift = sizes.size() - own.size();
+    Letters& letters = factors.inputs.emplace_back();
+    for (size_t i = 0; i < own.size(); ++i) {
+      if (own[i] != sizes[shift + i] && own[i] != 1) return std::nullopt;
+      letters.push_back(own[i] == sizes[shift + i] ? int8_t(shift + i) : int8_t(-1));
+    }
+  }
+  for (size_t i = 0; i < call.op.returned.size(); ++i)
+    factors.outputs.push_back(letters(int64_t(sizes.size())));
+  return factors;
+}
+
+bool is_pointwise(const Operator& op) {
+  return op.handle.hasTag(at::Tag::pointwise) || pointwise_rules().contains(op.name);
+}
+
+const RuleTable& pointwise_rules() {
+  static const RuleTable table = [] {
+    RuleTable table;
+    table[""] = pointwise;  // for all that LibTorch tags as such
+    for (const char* name : untagged) table[name] = pointwise;
+    table["aten::mul"] = product;
+    for (const char* name : {"aten::glu", "aten::glu_backward"}) table[name] = glu;
+    for (std::string_view name : of_shape_alone) table[name] = shape_alone;
+    return table;
+  }();
+  return table;
+}
+
+}  // namespace redco::sharding

@@ -1,0 +1,152 @@
+// Products, written as in einsum. "+" marks what is added to a product.
+
+#include "rules.h"
+
+#include <algorithm>
+#include <string>
+
+namespace redco::sharding {
+
+namespace {
+
+struct Row {
+  const char* name;
+  const char* factors;
+};
+
+constexpr Row rows[] = {
+    {"aten::mm", "ik,kj->ij"},
+    {"redco::linear_few_rows", "ik,jk->ij"},
+    {"aten::bmm", "bik,bkj->bij"},
+    {"aten::addmm", "+ij,ik,kj->ij"},
+    {"aten::baddbmm", "+bij,bik,bkj->bij"},
+    {"aten::addbmm", "+ij,bik,bkj->ij"},
+    {"aten::mv", "ik,k->i"},
+    {"aten::addmv", "+i,ik,k->i"},
+    {"aten::dot", "k,k->"},
+    {"aten::vdot", "k,k->"},
+    {"aten::addr", "+ij,i,j->ij"},
+};
+
+struct Term {
+  std::string letters;
+  bool is_added = false;
+};
+
+std::vector<Term> parse(const std::string& text) {
+  std::vector<Term> terms(1);
+  for (char c : text) {
+    if (c == ',')
+      terms.emplace_back();
+    else if (c == '+')
+      terms.back().is_added = true;
+    else
+      terms.back().letters += c;
+  }
+  return terms;
+}
+
+// Aligned at the right, as broadcasting does; a dimension of one element that stands for more is
+// no factor.
+Letters letters_of(const Term& term, at::IntArrayRef sizes, const std::string& all,
+                   const Sizes& factor_sizes) {
+  Letters letters;
+  size_t skipped = term.letters.size() - sizes.size();
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    size_t factor = all.find(term.letters[skipped + i]);
+    letters.push_back(sizes[i] == factor_sizes[factor] ? int8_t(factor) : int8_t(-1));
+  }
+  return letters;
+}
+
+// Under sequence parallelism the rows of activations lie apart. Where mp splits the other matrix in
+// another way - a weight, or a gradient by features - that stays as it is, and the rows are brought
+// together: those that are summed over, else those of the first matrix. Which matrix: -1, if none.
+int64_t lying_in_rows(const Call& call, const Factors& factors) {
+  c10::SmallVector<std::pair<int64_t, int8_t>, 2> split;  // matrices, and which factor of theirs
+  for (size_t i = 0; i < call.tensors.size(); ++i) {
+    const Placement& placement = call.tensors[i].placements[Mesh::mp];
+    if (factors.added >> i & 1 || !placement.is_sharded()) continue;
+    if (factors.inputs[i].size() != 2) return -1;
+    split.emplace_back(int64_t(i), factors.inputs[i][size_t(placement.dim)]);
+  }
+  if (split.size() != 2 || split[0].second == split[1].second) return -1;
+  const Letters& result = factors.outputs[0];
+  bool is_summed = std::find(result.begin(), result.end(), split[1].second) == result.end();
+  return split[is_summed ? 1 : 0].first;
+}
+
+// One number over parts of 16-bit vectors: its terms are kept wide, and rounded once they are
+// added.
+std::optional<Plan> dot(const Call& call, const Factors& factors) {
+  Plan plan = plan_by_factors(call, factors);
+  MeshDims over = reduced_over(plan);
+  if (over.empty()) return plan;
+  plan.run = [over](const Operator& op, torch::jit::Stack& stack, const Mesh& mesh) {
+    at::ScalarType type = stack[0].toTensor().scalar_type();
+    for (c10::IValue& value : stack) value = widened(value.toTensor());
+    op.handle.callBoxed(&stack);
+    stack = {all_reduced(stack[0].toTensor(), over, mesh, ReduceOp::sum).to(type)};
+  };
+  return plan;
+}
+
+Rule product(const char* text) {
+  std::string spec = text;
+  size_t arrow = spec.find("->");
+  std::vector<Term> inputs = parse(spec.substr(0, arrow));
+  Term output{spec.substr(arrow + 2)};
+  std::string all;
+  for (const Term& term : inputs)
+    for (char letter : term.letters)
+      if (all.find(letter) == std::string::npos) all += letter;
+  return [=](const Call& call) -> std::optional<Plan> {
+    Sizes sizes(all.size(), 1);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      at::IntArrayRef own = call.tensors[i].sizes();
+      if (own.size() > inputs[i].letters.size()) return std::nullopt;
+      if (inputs[i].is_added) continue;
+      for (size_t dim = 0; dim < own.size(); ++dim)
+        sizes[all.find(inputs[i].letters[dim])] = own[dim];
+    }
+    Factors factors;
+    uint64_t added = 0;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      factors.inputs.push_back(letters_of(inputs[i], call.tensors[i].sizes(), all, sizes));
+      if (inputs[i].is_added) added |= uint64_t{1} << i;
+    }
+    Letters result;
+    for (char letter : output.letters) result.push_back(int8_t(all.find(letter)));
+    factors.outputs.push_back(result);
+    for (size_t i = inputs.size(); i < call.tensors.size(); ++i) {  // out
+      if (call.tensors[i].tensor.dim() != int64_t(result.size())) return std::nullopt;
+      factors.inputs.push_back(result);
+      added |= uint64_t{1} << i;  // it lies as the result does
+    }
+    factors.added = added;
+    for (size_t i = 0; i < inputs.size(); ++i)
+      if (!(added >> i & 1) && !may_overflow(call.tensors[i].tensor.scalar_type()))
+        factors.linear.push_back(uint64_t{1} << i | added);
+    if (result.empty() && call.tensors.size() == 2 &&
+        is_narrow(call.tensors[0].tensor.scalar_type()))
+      return dot(call, factors);
+    int64_t rows = call.mesh->sequence_parallel() ? lying_in_rows(call, factors) : -1;
+    if (rows < 0) return plan_by_factors(call, factors);
+    Call together = call;
+    together.tensors[size_t(rows)].placements[Mesh::mp] = {};
+    return plan_by_factors(together, factors);
+  };
+}
+
+}  // namespace
+
+const RuleTable& product_rules() {
+  static const RuleTable table = [] {
+    RuleTable table;
+    for (const Row& row : rows) table[row.name] = product(row.factors);
+    return table;
+  }();
+  return table;
+}
+
+}  // namespace redco::sharding

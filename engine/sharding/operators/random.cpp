@@ -1,0 +1,81 @@
+// Random operators: every rank draws the numbers of its own part.
+
+#include "../../random/local_region.h"
+#include "rules.h"
+
+#include <redco/random.h>
+
+#include <ATen/ops/empty.h>
+
+namespace redco::sharding {
+
+namespace {
+
+// What this process holds of a tensor of these sizes.
+Region region_of(at::IntArrayRef sizes, const Placements& placements, const Mesh& mesh) {
+  Region region = Region::whole(sizes);
+  for (size_t dim = 0; dim < sizes.size(); ++dim)
+    region.starts[dim] = own_span(sizes[dim], placements, int64_t(dim), mesh).begin;
+  return region;
+}
+
+const c10::IValue* generator_of(const Call& call) {
+  const c10::IValue* generator = call.find("generator");
+  return generator && generator->isGenerator() ? generator : nullptr;
+}
+
+// Where blocks of a dimension are split, what a rank holds is no box.
+bool is_box(const OutputPlan& output) {
+  for (const Placement& placement : output.placements)
+    if (placement.is_sharded() && placement.block > 0) return false;
+  return true;
+}
+
+// A generator that is not counter-based gives its numbers one after the other: all are drawn
+// everywhere, and each rank keeps its own.
+std::optional<Plan> drawn_everywhere(const Call& call, Plan plan, const Sizes& sizes) {
+  if (call.tensors.size() > 1 || !call.tensors[0].is_written) return std::nullopt;
+  plan.run = [sizes, placements = plan.outputs[0].placements](
+                 const Operator& op, torch::jit::Stack& stack, const Mesh& mesh) {
+    at::Tensor local = stack[0].toTensor();
+    stack[0] = at::empty(sizes, local.options());
+    op.handle.callBoxed(&stack);
+    at::Tensor drawn = stack[0].toTensor();
+    local.copy_(redistribute_local(drawn, sizes, drawn.strides(), {}, placements, mesh));
+    stack = {local};
+  };
+  return plan;
+}
+
+std::optional<Plan> random(const Call& call) {
+  Sizes sizes(call.tensors[0].sizes().begin(), call.tensors[0].sizes().end());
+  std::optional<Factors> factors = pointwise_factors(call, sizes);
+  if (!factors) return std::nullopt;
+  Plan plan = plan_by_factors(call, *factors);
+  if (!is_box(plan.outputs[0])) return std::nullopt;
+  const c10::IValue* generator = generator_of(call);
+  if (!generator || !counter_generator(generator->toGenerator()))
+    return drawn_everywhere(call, std::move(plan), sizes);
+  plan.run = [sizes, placements = plan.outputs[0].placements, at = call.index_of("generator")](
+                 const Operator& op, torch::jit::Stack& stack, const Mesh& mesh) {
+    LocalRegion region(stack[size_t(at)].toGenerator(), region_of(sizes, placements, mesh));
+    op.handle.callBoxed(&stack);
+  };
+  return plan;
+}
+
+}  // namespace
+
+const RuleTable& random_rules() {
+  static const RuleTable table = [] {
+    RuleTable table;
+    for (const char* name :
+         {"aten::bernoulli", "aten::uniform", "aten::normal", "aten::log_normal",
+          "aten::exponential", "aten::cauchy", "aten::geometric", "aten::random"})
+      table[name] = random;
+    return table;
+  }();
+  return table;
+}
+
+}  // namespace redco::sharding

@@ -1,0 +1,165 @@
+// The same elements in dimensions of other sizes.
+
+#include "rules.h"
+
+#include <algorithm>
+
+namespace redco::sharding {
+
+namespace {
+
+// Dimensions [first, last) of each side that hold the same elements.
+struct Run {
+  size_t in_first, in_last, out_first, out_last;
+};
+
+int64_t product(at::IntArrayRef sizes, size_t first, size_t last) {
+  int64_t result = 1;
+  for (size_t i = first; i < last; ++i) result *= sizes[i];
+  return result;
+}
+
+// None for tensors without elements, or of other numbers of them: what the operator refuses.
+std::vector<Run> matching_runs(at::IntArrayRef in, at::IntArrayRef out) {
+  std::vector<Run> runs;
+  size_t i = 0, j = 0;
+  int64_t n_elements = product(in, 0, in.size());
+  if (n_elements == 0 || n_elements != product(out, 0, out.size())) return runs;
+  while (i < in.size() || j < out.size()) {
+    Run run{i, i, j, j};
+    int64_t in_product = i < in.size() ? in[i++] : 1;
+    int64_t out_product = j < out.size() ? out[j++] : 1;
+    while (in_product != out_product)
+      if (in_product < out_product)
+        in_product *= in[i++];
+      else
+        out_product *= out[j++];
+    run.in_last = i;
+    run.out_last = j;
+    runs.push_back(run);
+  }
+  return runs;
+}
+
+// Where a split dimension goes in a view: the same elements on the same ranks. Nothing, where no
+// dimension of the result is split that way.
+std::optional<Placement> moved(const Placement& placement, at::IntArrayRef in, at::IntArrayRef out,
+                               int64_t n_ranks, bool keeps_rows_apart) {
+  auto dim = size_t(placement.dim);
+  for (const Run& run : matching_runs(in, out)) {
+    if (dim < run.in_first || dim >= run.in_last) continue;
+    // The elements of the run are stretches of one length, each cut at the same places.
+    int64_t inner = product(in, dim + 1, run.in_last);
+    int64_t block = placement.block_length(in[dim]);
+    for (size_t to = run.out_first; to < run.out_last; ++to) {
+      int64_t out_inner = product(out, to + 1, run.out_last);
+      int64_t out_block = block * inner / out_inner;
+      if (out_block == 0 || out_block * out_inner != block * inner || out[to] % out_block != 0)
+        continue;
+      // Split rows of a matrix are brought together: a product with a weight comes next, and needs
+      // all of them. Under sequence parallelism they stay apart until then, for that is what
+      // autograd saves.
+      if (out_block < out[to] && placement.block == 0 && out.size() < 3 && !keeps_rows_apart)
+        continue;
+      int64_t grain = std::max<int64_t>(1, placement.grain * inner / out_inner);
+      if (out_block % n_ranks == 0 || out_block % grain != 0) grain = 1;
+      bool is_same = true;
+      for (int64_t rank = 0; rank < n_ranks && is_same; ++rank) {
+        Span before = span_of(block, placement.grain, n_ranks, rank);
+        Span after = span_of(out_block, grain, n_ranks, rank);
+        is_same = before.begin * inner == after.begin * out_inner &&
+                  before.end * inner == after.end * out_inner;
+      }
+      if (is_same)
+        return Placement::shard(int64_t(to), out_block == out[to] ? 0 : out_block, grain);
+    }
+  }
+  return std::nullopt;
+}
+
+std::vector<int64_t> resolved_sizes(std::vector<int64_t> sizes, int64_t n_elements) {
+  int64_t known = 1;
+  for (int64_t size : sizes)
+    if (size >= 0) known *= size;
+  for (int64_t& size : sizes)
+    if (size < 0) size = known == 0 ? 0 : n_elements / known;
+  return sizes;
+}
+
+// The bytes of a sum are not the sum of its terms' bytes. Where the types differ in size, the last
+// dimension is regrouped.
+std::optional<Plan> view_as_type(const Call& call) {
+  const at::Tensor& tensor = call.tensors[0].tensor;
+  auto type = at::ScalarType(call.integer("dtype", 0));
+  Letters all = letters(tensor.dim());
+  if (c10::elementSize(type) != c10::elementSize(tensor.scalar_type())) all.back() = -1;
+  return plan_by_factors(call, {{all}, {all}});
+}
+
+std::optional<Plan> view(const Call& call) {
+  const TensorArgument& tensor = call.tensors[0];
+  int size_argument = call.index_of("size");
+  if (size_argument < 0) return view_as_type(call);
+  at::IntArrayRef in = tensor.sizes();
+  std::vector<int64_t> out =
+      resolved_sizes(call.arguments[size_t(size_argument)].toIntVector(), tensor.tensor.numel());
+  // The operator itself says what is wrong with these.
+  if (product(out, 0, out.size()) != tensor.tensor.numel()) return std::nullopt;
+  Plan plan;
+  plan.inputs.push_back(tensor.placements);
+  OutputPlan output;
+  output.placements = tensor.placements;
+  for (size_t i = 0; i < Mesh::n_dims; ++i) {
+    const Placement& placement = tensor.placements[i];
+    if (!placement.is_sharded()) continue;
+    int64_t n_ranks = call.mesh->size(Mesh::Dim(i));
+    bool keeps_rows_apart = i == Mesh::mp && call.mesh->sequence_parallel();
+    std::optional<Placement> after = moved(placement, in, out, n_ranks, keeps_rows_apart);
+    if (!after) plan.inputs[0][i] = {};
+    output.placements[i] = after.value_or(Placement());
+  }
+  bool was = is_split_by_both(tensor.placements), is = is_split_by_both(output.placements);
+  if (was || is) {
+    // Within dp's part, mp's is the same one only if all are even, or if dp cuts between blocks.
+    auto fits = [&](const Placements& placements, at::IntArrayRef sizes) {
+      int64_t size = sizes[size_t(placements[Mesh::mp].dim)];
+      return can_split_again(size, placements[Mesh::dp], placements[Mesh::mp],
+                             call.mesh->size(Mesh::dp)) &&
+             (placements[Mesh::mp].block > 0 ||
+              (was && is && size % (call.mesh->size(Mesh::dp) * call.mesh->size(Mesh::mp)) == 0));
+    };
+    if ((was && !fits(tensor.placements, in)) || (is && !fits(output.placements, out)))
+      plan.inputs[0][Mesh::mp] = output.placements[Mesh::mp] = {};
+  }
+  Sizes local = local_sizes(out, output.placements, *call.mesh);
+  plan.outputs.push_back(output);
+  plan.run = [local](const Operator&, torch::jit::Stack& stack, const Mesh&) {
+    // A gathered copy need not have the strides that the view was chosen by.
+    stack = {stack[0].toTensor().reshape(local)};
+  };
+  return plan;
+}
+
+}  // namespace
+
+int64_t fused_parts(at::IntArrayRef in, at::IntArrayRef out, int64_t dim, int64_t n_inputs) {
+  std::vector<int64_t> sizes = resolved_sizes(out.vec(), product(in, 0, in.size()));
+  for (const Run& run : matching_runs(in, sizes)) {
+    if (run.in_first != size_t(dim) || run.in_last != size_t(dim) + 1) continue;
+    size_t n_dims = run.out_last - run.out_first;
+    bool is_fused = n_dims >= 3 || (n_dims == 2 && sizes[run.out_first + 1] == n_inputs);
+    return is_fused ? sizes[run.out_first] : 0;
+  }
+  return 0;
+}
+
+const RuleTable& reshaping_rules() {
+  static const RuleTable table = {
+      {"aten::view", view},
+      {"aten::_unsafe_view", view},
+      {"aten::_reshape_alias", view},
+  };
+  return table;
+}
+
+}  // namespace redco::sharding

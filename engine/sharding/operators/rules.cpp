@@ -1,0 +1,62 @@
+#include "rules.h"
+
+#include <redco/error.h>
+
+namespace redco::sharding {
+
+Letters letters(int64_t n_dims, int first) {
+  Letters result;
+  for (int64_t dim = 0; dim < n_dims; ++dim) result.push_back(int8_t(first + dim));
+  return result;
+}
+
+namespace {
+
+// A second rule for an operator would never be asked.
+RuleTable all_rules() {
+  RuleTable all;
+  for (const RuleTable* table : {&product_rules(),
+                                 &reduction_rules(),
+                                 &view_rules(),
+                                 &reshaping_rules(),
+                                 &pointwise_rules(),
+                                 &softmax_rules(),
+                                 &loss_rules(),
+                                 &embedding_rules(),
+                                 &normalization_rules(),
+                                 &batch_norm_rules(),
+                                 &convolution_rules(),
+                                 &spatial_rules(),
+                                 &attention_rules(),
+                                 &recurrent_rules(),
+                                 &list_rules(),
+                                 &random_rules(),
+                                 &storage_rules(),
+                                 &indexing_rules(),
+                                 &advanced_indexing_rules(),
+                                 &own_dimension_rules(),
+                                 &joining_rules(),
+                                 &padding_rules(),
+                                 &statistics_rules(),
+                                 &extremes_rules(),
+                                 &strided_view_rules(),
+                                 &searching_rules(),
+                                 &fused_loss_rules(),
+                                 &elementwise_loss_rules()})
+    for (const auto& [name, rule] : *table)
+      require(all.emplace(name, rule).second, "two rules for ", name);
+  return all;
+}
+
+}  // namespace
+
+Rule find_rule(const std::string& name, const c10::OperatorHandle& handle) {
+  static const RuleTable all = all_rules();
+  if (auto found = all.find(name); found != all.end()) return found->second;
+  constexpr std::string_view list_prefix = "aten::_foreach_";
+  if (name.starts_with(list_prefix)) return all.at(list_prefix);
+  if (handle.hasTag(at::Tag::pointwise)) return all.at("");
+  return {};
+}
+
+}  // namespace redco::sharding

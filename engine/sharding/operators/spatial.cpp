@@ -1,0 +1,117 @@
+// Operators on images that keep examples and channels apart: pooling, resampling, padding. Their
+// last one to three dimensions, the spatial ones, are whole.
+
+#include "rules.h"
+
+#include <string>
+
+namespace redco::sharding {
+
+namespace {
+
+// All tensors are [leading ..., spatial ...].
+Rule spatial(int64_t n_spatial) {
+  return [n_spatial](const Call& call) -> std::optional<Plan> {
+    Factors factors;
+    int64_t n_dims = call.tensors[0].tensor.dim();
+    Letters all(size_t(n_dims), int8_t(-1));
+    for (int64_t dim = 0; dim < n_dims - n_spatial; ++dim) all[size_t(dim)] = int8_t(dim);
+    for (const TensorArgument& argument : call.tensors) {
+      if (argument.tensor.dim() != n_dims || argument.is_written) return std::nullopt;
+      factors.inputs.push_back(all);
+    }
+    factors.outputs.assign(call.op.returned.size(), all);
+    // An empty batch is known to all kernels, an image without channels is not.
+    for (int dim = 0; dim < n_dims - n_spatial; ++dim) {
+      bool is_batch = dim == 0 && n_dims - n_spatial > 1;
+      if (!is_batch && !all_ranks_hold(call, factors, dim, call.tensors[0].sizes()[size_t(dim)]))
+        factors.whole |= uint64_t{1} << dim;
+    }
+    Plan plan = plan_by_factors(call, factors);
+    if (const c10::IValue* sizes = call.find("input_size")) {
+      std::vector<int64_t> local = sizes->toIntVector();
+      Sizes held = local_sizes(call.tensors[0].sizes(), plan.inputs[0], *call.mesh);
+      for (int64_t dim = 0; dim < n_dims - n_spatial; ++dim) local[size_t(dim)] = held[size_t(dim)];
+      set_argument(call, plan, "input_size", local);
+    }
+    return plan;
+  };
+}
+
+// input: [n, c, ...], grid: [n, ..., 2 or 3]: where each point of the output is read.
+std::optional<Plan> grid_sampler(const Call& call) {
+  int64_t n_dims = call.tensors[0].tensor.dim();
+  Letters input(size_t(n_dims), int8_t(-1)), grid = input;
+  input[0] = grid[0] = 0;
+  input[1] = 1;
+  bool is_backward = call.tensor_of("grad_output") >= 0;
+  auto factors =
+      named_factors(call, {{"grad_output", input}, {"input", input}, {"grid", grid}},
+                    is_backward ? std::vector<Letters>{input, grid} : std::vector<Letters>{input});
+  if (!factors) return std::nullopt;
+  int64_t n_channels = call.tensors[size_t(call.tensor_of("input"))].sizes()[1];
+  if (!all_ranks_hold(call, *factors, 1, n_channels)) factors->whole = 1 << 1;
+  return plan_by_factors(call, *factors);
+}
+
+struct Row {
+  const char* name;
+  int64_t n_spatial;
+};
+
+constexpr Row rows[] = {
+    {"aten::max_pool2d_with_indices", 2},
+    {"aten::max_pool3d_with_indices", 3},
+    {"aten::avg_pool2d", 2},
+    {"aten::avg_pool3d", 3},
+    {"aten::_adaptive_avg_pool2d", 2},
+    {"aten::_adaptive_avg_pool3d", 3},
+    {"aten::adaptive_max_pool2d", 2},
+    {"aten::adaptive_max_pool3d", 3},
+    {"aten::upsample_nearest1d", 1},
+    {"aten::upsample_nearest2d", 2},
+    {"aten::upsample_nearest3d", 3},
+    {"aten::_upsample_nearest_exact1d", 1},
+    {"aten::_upsample_nearest_exact2d", 2},
+    {"aten::_upsample_nearest_exact3d", 3},
+    {"aten::upsample_linear1d", 1},
+    {"aten::upsample_bilinear2d", 2},
+    {"aten::upsample_bicubic2d", 2},
+    {"aten::upsample_trilinear3d", 3},
+    {"aten::_upsample_bilinear2d_aa", 2},
+    {"aten::_upsample_bicubic2d_aa", 2},
+    {"aten::reflection_pad1d", 1},
+    {"aten::reflection_pad2d", 2},
+    {"aten::reflection_pad3d", 3},
+    {"aten::replication_pad1d", 1},
+    {"aten::replication_pad2d", 2},
+    {"aten::replication_pad3d", 3},
+    // These move channels into space and back.
+    {"aten::pixel_shuffle", 3},
+    {"aten::pixel_unshuffle", 3},
+    {"aten::channel_shuffle", 3},
+};
+
+}  // namespace
+
+const RuleTable& spatial_rules() {
+  static const std::vector<std::string> backward_names = [] {
+    std::vector<std::string> names;
+    for (const Row& row : rows) names.push_back(std::string(row.name) + "_backward");
+    return names;
+  }();
+  static const RuleTable table = [] {
+    RuleTable table = {{"aten::grid_sampler_2d", grid_sampler},
+                       {"aten::grid_sampler_3d", grid_sampler},
+                       {"aten::grid_sampler_2d_backward", grid_sampler},
+                       {"aten::grid_sampler_3d_backward", grid_sampler}};
+    for (size_t i = 0; i < std::size(rows); ++i) {
+      table[rows[i].name] = spatial(rows[i].n_spatial);
+      table[backward_names[i]] = spatial(rows[i].n_spatial);
+    }
+    return table;
+  }();
+  return table;
+}
+
+}  // namespace redco::sharding

@@ -1,0 +1,60 @@
+#include "split_dimension.h"
+
+#include <redco/error.h>
+
+#include <ATen/OpMathType.h>
+#include <ATen/ops/aminmax.h>
+#include <ATen/ops/logsumexp.h>
+
+namespace redco::sharding {
+
+bool is_in_blocks(const TensorArgument& argument, int64_t dim) {
+  for (const Placement& placement : argument.placements)
+    if (placement.is_sharded() && placement.dim == dim && placement.block > 0) return true;
+  return false;
+}
+
+bool is_sum(const TensorArgument& argument) { return is_partial(argument.placements); }
+
+Span own_span(int64_t size, const Placements& placements, int64_t dim, const Mesh& mesh) {
+  Span own{0, size};
+  for (Mesh::Dim mesh_dim : splitting(placements, dim)) {
+    Span part = span_of(own.length(), placements[mesh_dim].grain, mesh.size(mesh_dim),
+                        mesh.coordinate(mesh_dim));
+    own = {own.begin + part.begin, own.begin + part.end};
+  }
+  return own;
+}
+
+at::Tensor is_outside(const at::Tensor& index, const Span& own) {
+  return index.lt(own.begin).bitwise_or_(index.ge(own.end));
+}
+
+void check_range(const Operator& op, const at::Tensor& index, int64_t size) {
+  if (!index.is_cpu() || index.numel() == 0) return;
+  auto [low, high] = at::aminmax(index);
+  int64_t first = low.item().toLong(), last = high.item().toLong();
+  require(first >= 0 && last < size, op.name, ": index ", first < 0 ? first : last,
+          " is out of range for a dimension of size ", size);
+}
+
+bool is_narrow(at::ScalarType type) { return at::toOpMathType(type) != type; }
+
+at::Tensor widened(const at::Tensor& x) { return x.to(at::toOpMathType(x.scalar_type())); }
+
+at::Tensor all_reduced(at::Tensor tensor, const MeshDims& over, const Mesh& mesh, ReduceOp op) {
+  for (Mesh::Dim dim : over) tensor = mesh.group(dim).all_reduce(tensor.contiguous(), op);
+  return tensor;
+}
+
+// One all-gather of the ranks' own results: of a few ranks no more bytes than reducing the maximum
+// and then the sum, and half the launches.
+at::Tensor split_logsumexp(const at::Tensor& x, int64_t dim, const MeshDims& over,
+                           const Mesh& mesh) {
+  at::Tensor result = widened(x).logsumexp(dim, true);  // -inf where this rank holds nothing
+  for (Mesh::Dim mesh_dim : over)
+    result = mesh.group(mesh_dim).all_gather(result.contiguous()).logsumexp(0);
+  return result;
+}
+
+}  // namespace redco::sharding

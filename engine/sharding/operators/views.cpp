@@ -1,0 +1,231 @@
+// Operators that show the same elements, or some of them, in another order.
+
+#include "rules.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace redco::sharding {
+
+std::optional<Plan> view_by_factors(const Call& call, Factors factors) {
+  factors.linear = {1};
+  factors.only_moves = true;
+  return plan_by_factors(call, factors);
+}
+
+namespace {
+
+int64_t wrapped(int64_t dim, int64_t n_dims) { return dim < 0 ? dim + n_dims : dim; }
+
+std::optional<Plan> same(const Call& call) {
+  Letters all = letters(call.tensors[0].tensor.dim());
+  return view_by_factors(call, {{all}, {all}});
+}
+
+std::optional<Plan> permute(const Call& call) {
+  const std::vector<int64_t> order = *dimension_order(call);
+  Letters output;
+  for (int64_t dim : order) output.push_back(int8_t(dim));
+  return view_by_factors(call, {{letters(call.tensors[0].tensor.dim())}, {output}});
+}
+
+std::optional<Plan> unsqueeze(const Call& call) {
+  int64_t n_dims = call.tensors[0].tensor.dim();
+  Letters output = letters(n_dims);
+  output.insert(output.begin() + wrapped(call.integer("dim", 0), n_dims + 1), int8_t(-1));
+  return view_by_factors(call, {{letters(n_dims)}, {output}});
+}
+
+std::optional<Plan> squeeze(const Call& call) {
+  int64_t n_dims = call.tensors[0].tensor.dim();
+  auto dims = call.dims("dim", n_dims);
+  Factors factors{{letters(n_dims)}, {Letters()}};
+  std::vector<int64_t> going;
+  for (int64_t dim = 0; dim < n_dims; ++dim) {
+    bool is_named = !dims || std::find(dims->begin(), dims->end(), dim) != dims->end();
+    if (is_named && call.tensors[0].sizes()[size_t(dim)] == 1) {
+      going.push_back(dim);
+      factors.whole |= uint64_t{1} << dim;
+    } else {
+      factors.outputs[0].push_back(int8_t(dim));
+    }
+  }
+  std::optional<Plan> plan = view_by_factors(call, std::move(factors));
+  // A part may have one element where the whole has more.
+  plan->run = [going](const Operator& op, torch::jit::Stack& stack, const Mesh&) {
+    at::Tensor local = stack[0].toTensor();
+    if (op.is_inplace_view) {
+      for (size_t i = going.size(); i-- > 0;) local.squeeze_(going[i]);
+      stack = {local};
+    } else {
+      stack = {local.squeeze(going)};
+    }
+  };
+  return plan;
+}
+
+std::optional<Plan> expand(const Call& call) {
+  at::IntArrayRef sizes = call.tensors[0].sizes();
+  std::vector<int64_t> target = call.find("size")->toIntVector();
+  size_t shift = target.size() - sizes.size();
+  Factors factors{{letters(int64_t(sizes.size()))}, {Letters(target.size(), int8_t(-1))}};
+  for (size_t dim = 0; dim < sizes.size(); ++dim) {
+    int64_t& size = target[shift + dim];
+    if (size == sizes[dim] || size == -1) {
+      factors.outputs[0][shift + dim] = int8_t(dim);
+      size = -1;
+    } else {
+      factors.whole |= uint64_t{1} << dim;
+    }
+  }
+  std::optional<Plan> plan = view_by_factors(call, std::move(factors));
+  plan->arguments.emplace_back(call.index_of("size"), target);
+  return plan;
+}
+
+// All dimensions but one may be split.
+Letters all_but(int64_t n_dims, int64_t dim, Factors& factors) {
+  factors.whole |= uint64_t{1} << dim;
+  return letters(n_dims);
+}
+
+std::optional<Plan> select(const Call& call) {
+  int64_t n_dims = call.tensors[0].tensor.dim();
+  int64_t dim = wrapped(call.integer("dim", 0), n_dims);
+  Factors factors;
+  factors.inputs.push_back(all_but(n_dims, dim, factors));
+  Letters output = letters(n_dims);
+  output.erase(output.begin() + dim);
+  factors.outputs.push_back(output);
+  return view_by_factors(call, std::move(factors));
+}
+
+std::optional<Plan> slice(const Call& call) {
+  const TensorArgument& argument = call.tensors[0];
+  int64_t n_dims = argument.tensor.dim();
+  int64_t dim = wrapped(call.integer("dim", 0), n_dims);
+  int64_t size = argument.sizes()[size_t(dim)];
+  int64_t start = call.integer("start", 0), end = call.integer("end", INT64_MAX);
+  if (start < 0) start += size;
+  if (end < 0) end += size;
+  if (start <= 0 && end >= size && call.integer("step", 1) == 1) {
+    Letters all = letters(n_dims);
+    std::optional<Plan> plan = view_by_factors(call, {{all}, {all}});
+    plan->arguments = {{size_t(call.index_of("start")), c10::IValue()},
+                       {size_t(call.index_of("end")), c10::IValue()}};
+    return plan;
+  }
+  Factors factors;
+  factors.inputs.push_back(all_but(n_dims, dim, factors));
+  Letters output = letters(n_dims);
+  output[size_t(dim)] = -1;
+  factors.outputs.push_back(output);
+  return view_by_factors(call, std::move(factors));
+}
+
+// Splits along a dimension, into pieces of these sizes. Where the dimension is split over the mesh
+// in as many blocks as there are pieces, each rank has its part of each piece.
+std::optional<Plan> split_into(const Call& call, int64_t dim, const std::vector<int64_t>& pieces) {
+  const TensorArgument& tensor = call.tensors[0];
+  int64_t n_dims = tensor.tensor.dim();
+  auto n = int64_t(pieces.size());
+  bool is_even =
+      std::all_of(pieces.begin(), pieces.end(), [&](int64_t size) { return size == pieces[0]; });
+  Factors factors;
+  bool in_blocks = false;
+  for (const Placement& placement : tensor.placements)
+    in_blocks |=
+        placement.is_sharded() && placement.dim == dim && placement.block == pieces[0] && is_even;
+  in_blocks &= !is_split_by_both(tensor.placements);
+  Letters all = letters(n_dims), piece = all;
+  if (!in_blocks) {
+    factors.whole = uint64_t{1} << dim;
+    piece[size_t(dim)] = -1;
+  }
+  factors.inputs = {all};
+  factors.outputs.assign(size_t(n), piece);
+  std::optional<Plan> plan = view_by_factors(call, std::move(factors));
+  if (!in_blocks) return plan;
+  for (OutputPlan& output : plan->outputs)
+    for (Placement& placement : output.placements)
+      if (placement.is_sharded() && placement.dim == dim) placement.block = 0;
+  int64_t local = local_sizes(tensor.sizes(), plan->inputs[0], *call.mesh)[size_t(dim)] / n;
+  plan->run = [dim, sizes = std::vector<int64_t>(size_t(n), local)](
+                  const Operator&, torch::jit::Stack& stack, const Mesh&) {
+    stack = {c10::List<at::Tensor>(stack[0].toTensor().split_with_sizes(sizes, dim))};
+  };
+  return plan;
+}
+
+std::optional<Plan> split(const Call& call) {
+  const TensorArgument& tensor = call.tensors[0];
+  int64_t dim = wrapped(call.integer("dim", 0), tensor.tensor.dim());
+  int64_t size = tensor.sizes()[size_t(dim)];
+  const c10::IValue* by_size = call.find("split_size");
+  if (!by_size || !by_size->isInt()) return std::nullopt;
+  int64_t length = by_size->toInt();
+  std::vector<int64_t> pieces;
+  for (int64_t begin = 0; begin < size || begin == 0; begin += std::max<int64_t>(length, 1))
+    pieces.push_back(std::min(length, size - begin));
+  return split_into(call, dim, pieces);
+}
+
+std::optional<Plan> split_with_sizes(const Call& call) {
+  int64_t dim = wrapped(call.integer("dim", 0), call.tensors[0].tensor.dim());
+  return split_into(call, dim, call.find("split_sizes")->toIntVector());
+}
+
+std::optional<Plan> unbind(const Call& call) {
+  const TensorArgument& tensor = call.tensors[0];
+  int64_t n_dims = tensor.tensor.dim();
+  int64_t dim = wrapped(call.integer("dim", 0), n_dims);
+  Factors factors;
+  factors.inputs.push_back(all_but(n_dims, dim, factors));
+  Letters output = letters(n_dims);
+  output.erase(output.begin() + dim);
+  factors.outputs.assign(size_t(tensor.sizes()[size_t(dim)]), output);
+  return view_by_factors(call, std::move(factors));
+}
+
+}  // namespace
+
+std::optional<std::vector<int64_t>> dimension_order(const Call& call) {
+  int64_t n_dims = call.tensors[0].tensor.dim();
+  if (call.op.name == "aten::permute") return call.dims("dims", n_dims);
+  std::vector<int64_t> order(size_t(n_dims), 0);
+  std::iota(order.begin(), order.end(), int64_t{0});
+  if (call.op.name == "aten::t" || call.op.name == "aten::transpose") {
+    if (n_dims < 2) return order;
+    int64_t a = wrapped(call.integer("dim0", 0), n_dims);
+    int64_t b = wrapped(call.integer("dim1", 1), n_dims);
+    std::swap(order[size_t(a)], order[size_t(b)]);
+    return order;
+  }
+  for (const char* name : {"aten::detach", "aten::alias", "aten::_to_copy"})
+    if (call.op.name == name) return order;
+  return std::nullopt;
+}
+
+const RuleTable& view_rules() {
+  static const RuleTable table = {
+      {"aten::detach", same},
+      {"aten::alias", same},
+      {"aten::lift_fresh", same},
+      {"aten::t", permute},
+      {"aten::transpose", permute},
+      {"aten::permute", permute},
+      {"aten::unsqueeze", unsqueeze},
+      {"aten::squeeze", squeeze},
+      {"aten::expand", expand},
+      {"aten::select", select},
+      {"aten::slice", slice},
+      {"aten::split", split},
+      {"aten::unsafe_split", split},
+      {"aten::split_with_sizes", split_with_sizes},
+      {"aten::unsafe_split_with_sizes", split_with_sizes},
+      {"aten::unbind", unbind},
+  };
+  return table;
+}
+
+}  // namespace redco::sharding

@@ -1,0 +1,151 @@
+#include <redco/moves.h>
+#include <redco/detail/zero3_store.h>
+
+#include "sharded_tensor.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/ScalarType.h>
+
+#include <map>
+#include <utility>
+
+namespace redco {
+
+using namespace sharding;
+
+std::shared_ptr<Zero3Store> Zero3Store::make(std::vector<at::Tensor> params,
+                                                     std::vector<size_t> blocks) {
+  auto store = std::make_shared<Zero3Store>();
+  for (size_t i = 0; i < params.size(); ++i) {
+    if (blocks[i] >= store->blocks_.size()) store->blocks_.resize(blocks[i] + 1);
+    store->place_of_.push_back(store->blocks_[blocks[i]].members.size());
+    store->blocks_[blocks[i]].members.push_back(i);
+    // Not the parameter itself, which would hold its store, and so itself, alive.
+    ShardedTensorImpl* impl = sharded_impl(params[i]);
+    store->params_.push_back(wrap(impl->local(), impl->placements(), impl->mesh(),
+                                  dense_geometry(params[i].sizes(), params[i].strides())));
+    impl->keep_in(store, i);
+  }
+  store->block_of_ = std::move(blocks);
+  return store;
+}
+
+// What is here of a pass that failed on one process differs among them.
+void Zero3Store::rejoin() {
+  if (params_.empty()) return;
+  int64_t now = sharded_impl(params_.front())->mesh()->reconnects();
+  if (std::exchange(reconnects_, now) == now) return;
+  for (Block& block : blocks_) {
+    block.on_its_way.reset();
+    block.whole.clear();
+    block.wanted = block.wanted_before = std::nullopt;
+  }
+  order_.clear();
+  position_ = 0;
+  is_recorded_ = false;
+}
+
+void Zero3Store::release() {
+  rejoin();
+  for (Block& block : blocks_) {
+    drop(block);
+    if (block.wanted) block.wanted_before = std::exchange(block.wanted, std::nullopt);
+  }
+  is_recorded_ |= !order_.empty();
+  position_ = 0;
+}
+
+void Zero3Store::drop(Block& block) {
+  // What is under way must arrive before its memory goes.
+  if (block.on_its_way) block.on_its_way->wait();
+  block.on_its_way.reset();
+  block.whole.clear();
+}
+
+at::ScalarType Zero3Store::type_of(const Block& block, at::ScalarType otherwise) {
+  if (!block.wanted || !block.wanted_before)
+    return block.wanted ? *block.wanted : block.wanted_before.value_or(otherwise);
+  return c10::promoteTypes(*block.wanted, *block.wanted_before);
+}
+
+void Zero3Store::start(Block& block, at::ScalarType type) {
+  std::vector<at::Tensor> parts;
+  for (size_t member : block.members) {
+    // Below the sharding: of the part, not of the tensor.
+    ShardedTensorImpl* impl = sharded_impl(params_[member]);
+    parts.push_back(wrap(impl->local().to(type), impl->placements(), impl->mesh(),
+                         geometry_of(params_[member])));
+  }
+  block.type = type;
+  block.on_its_way = start_change(parts, std::vector<Placement>(parts.size()), Mesh::dp);
+}
+
+void Zero3Store::move_to(size_t block, at::ScalarType type) {
+  if (!is_recorded_) {
+    if (!order_.empty() && order_.back() == block) return;
+    if (!order_.empty()) drop(blocks_[order_.back()]);
+    order_.push_back(block);
+    return;
+  }
+  if (order_[position_] != block) {
+    drop(blocks_[order_[position_]]);
+    // Another pass than the recorded one starts somewhere else.
+    size_t next = position_ + 1;
+    while (next < order_.size() && order_[next] != block) ++next;
+    for (size_t i = 0; next == order_.size() && i < order_.size(); ++i)
+      if (order_[i] == block) next = i;
+    if (next == order_.size()) return;
+    position_ = next;
+  }
+  // The next is on its way while this one is used.
+  size_t after = position_ + 1;
+  if (after >= order_.size()) return;
+  Block& next = blocks_[order_[after]];
+  if (order_[after] != block && next.whole.empty() && !next.on_its_way)
+    start(next, type_of(next, type));
+}
+
+at::Tensor Zero3Store::gathered(size_t param, at::ScalarType type) {
+  at::NoGradGuard no_grad;
+  Moving moving(Move::parameters, "zero");
+  rejoin();
+  size_t index = block_of_[param];
+  Block& block = blocks_[index];
+  block.wanted = c10::promoteTypes(type, block.wanted.value_or(type));
+  if ((!block.whole.empty() || block.on_its_way) &&
+      c10::promoteTypes(block.type, type) != block.type)
+    drop(block);
+  if (block.whole.empty() && !block.on_its_way) start(block, type_of(block, type));
+  move_to(index, type);
+  if (block.on_its_way) {
+    for (const at::Tensor& whole : block.on_its_way->wait())
+      block.whole.push_back(sharded_impl(whole)->local());
+    block.on_its_way.reset();
+  }
+  return block.whole[place_of_[param]].to(type);
+}
+
+bool is_stored(const at::Tensor& param) {
+  ShardedTensorImpl* impl = sharded_impl(param);
+  return impl && impl->stored();
+}
+
+std::vector<size_t> blocks_by_name(const std::vector<std::string>& names) {
+  std::map<std::string, size_t> known;
+  std::vector<size_t> blocks;
+  for (const std::string& name : names) {
+    std::string block = name.substr(0, name.rfind('.'));
+    for (size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
+      end = name.find('.', begin);
+      std::string part = name.substr(begin, end - begin);
+      if (part.find_first_not_of("0123456789") != std::string::npos) continue;
+      block = name.substr(0, end);
+      break;
+    }
+    blocks.push_back(known.emplace(block, known.size()).first->second);
+  }
+  return blocks;
+}
+
+}  // namespace redco

@@ -1,0 +1,113 @@
+#include "shard_params.h"
+
+#include "record_alike.h"
+
+#include <redco/error.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/abs.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/stack.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+namespace redco {
+
+namespace {
+
+// The sum of some values: of a tensor that lies in a mapped file little else is read.
+at::Tensor sum_of_ends(const at::Tensor& param) {
+  at::Tensor values = param.detach().reshape({-1});
+  int64_t count = std::min<int64_t>(256, values.numel());
+  at::Tensor ends = at::cat({values.slice(0, 0, count), values.slice(0, -count)});
+  return ends.to(at::kDouble).abs().sum();
+}
+
+// Each process made its parameters itself: unlike ones would train into nonsense without a word.
+void check_alike(const Tree& params, const Mesh& mesh) {
+  std::vector<NamedTensor> named = named_tensors(params);
+  std::erase_if(named, [](const NamedTensor& param) { return is_sharded(param.second); });
+  std::vector<at::Tensor> sums;
+  for (const auto& [name, param] : named) sums.push_back(sum_of_ends(param));
+  if (sums.empty()) return;
+  at::Tensor own = at::stack(sums).to(mesh.device());
+  at::Tensor most = mesh.world().all_reduce(own.clone(), ReduceOp::max);
+  at::Tensor least = mesh.world().all_reduce(own.clone(), ReduceOp::min);
+  at::Tensor differs = (most - least).gt(most * 1e-6);
+  for (size_t i = 0; i < named.size(); ++i)
+    require(!differs[int64_t(i)].item<bool>(), "Parameter '", named[i].first,
+            "' is not the same on all processes. Make parameters with a generator that is: "
+            "deployer:gen_rng(), or one seeded alike everywhere");
+}
+
+// The same, in memory that nothing else uses and that has room for nothing else.
+at::Tensor with_own_memory(const at::Tensor& param) {
+  at::Tensor local = to_local(param);
+  bool is_own = local.storage().use_count() == 1 && local.nbytes() == local.storage().nbytes();
+  if (is_own) return param;
+  return from_local(local.clone(), mesh_of(param), placements_of(param), param.sizes());
+}
+
+}  // namespace
+
+LaidOut lay_out(const Tree& params, const Deployer& deployer,
+                const std::vector<ShardingRule>& rules,
+                const std::function<void(const Tree& params)>& forward) {
+  const std::shared_ptr<Mesh>& mesh = deployer.mesh();
+  LaidOut result{params, decide_sharding(params, mesh->size(Mesh::mp), rules, forward), nullptr};
+  if (mesh->world().size() == 1) return result;
+  record_params(named_tensors(params));
+  check_alike(params, *mesh);
+  std::map<std::string, Placement> on_mp;
+  for (const ShardingDecision& decision : result.decisions)
+    on_mp[decision.name] = decision.placement;
+
+  at::NoGradGuard no_grad;
+  std::vector<at::Tensor> stored;
+  std::vector<std::string> stored_names;
+  std::map<const void*, at::Tensor> seen;
+  result.params = map_tensors(params, [&](const std::string& name, const at::Tensor& whole) {
+    at::Tensor& param = seen[whole.unsafeGetTensorImpl()];
+    if (param.defined()) return param;
+    // What another Deployer's processes share is theirs to bring together.
+    at::Tensor source = mesh_of(whole) == mesh ? whole : full(whole);
+    param = shard(source, mesh, {Placement(), on_mp[name]}).detach();
+    auto part = deployer.zero() == 3 ? shared_over_dp(param, deployer) : std::nullopt;
+    if (part) param = redistribute(param, {*part, on_mp[name]}).detach();
+    // What is trained changes in place.
+    if (whole.requires_grad()) param = with_own_memory(param).set_requires_grad(true);
+    if (part) {
+      stored.push_back(param);
+      stored_names.push_back(name);
+    }
+    return param;
+  });
+  if (!stored.empty()) result.store = Zero3Store::make(stored, blocks_by_name(stored_names));
+  return result;
+}
+
+bool is_laid_out(const Tree& params, const Deployer& deployer) {
+  const std::shared_ptr<Mesh>& mesh = deployer.mesh();
+  if (mesh->world().size() == 1) return true;
+  auto named = named_tensors(params);
+  return std::all_of(named.begin(), named.end(), [&](const NamedTensor& param) {
+    return mesh_of(param.second) == mesh &&
+           (!placements_of(param.second)[Mesh::dp].is_sharded() || is_stored(param.second));
+  });
+}
+
+std::optional<Placement> shared_over_dp(const at::Tensor& param, const Deployer& deployer) {
+  int64_t n_ranks = deployer.mesh()->size(Mesh::dp);
+  if (n_ranks == 1 || param.numel() < deployer.zero_min_size()) return std::nullopt;
+  Placement on_mp = placements_of(param)[Mesh::mp];
+  for (int64_t dim = 0; dim < param.dim(); ++dim) {
+    bool is_taken = on_mp.is_sharded() && on_mp.dim == dim;
+    if (!is_taken && param.size(dim) >= n_ranks) return Placement::shard(dim);
+  }
+  return std::nullopt;
+}
+
+}  // namespace redco
