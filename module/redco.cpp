@@ -1,7 +1,7 @@
 // What `require` calls in redco.so, one function for each module.
-#include <redco/script_engine.h>
 #include <redco/export.h>
 #include <redco/run_log.h>
+#include <redco/script_engine.h>
 
 #include <cstdio>
 #include <lua.hpp>

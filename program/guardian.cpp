@@ -1,7 +1,7 @@
 #include "guardian.h"
 
-#include <redco/error.h>
 #include <redco/detail/run_secret.h>
+#include <redco/error.h>
 
 #include <dirent.h>
 #include <fcntl.h>

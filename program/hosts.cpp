@@ -1,8 +1,8 @@
 #include "hosts.h"
 
-#include <redco/error.h>
 #include <redco/detail/notices.h>
 #include <redco/detail/run_secret.h>
+#include <redco/error.h>
 
 #include <c10/util/Exception.h>
 

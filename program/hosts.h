@@ -3,8 +3,8 @@
 #include "host_board.h"
 #include "host_lead.h"
 
-#include <redco/mesh.h>
 #include <redco/detail/run_store.h>
+#include <redco/mesh.h>
 
 #include <chrono>
 #include <cstdint>

@@ -6,10 +6,10 @@
 #include "terminal.h"
 #include "workers.h"
 
-#include <redco/error.h>
 #include <redco/detail/notices.h>
 #include <redco/detail/printable.h>
 #include <redco/detail/run_secret.h>
+#include <redco/error.h>
 
 #include <poll.h>
 #include <sys/signalfd.h>

@@ -6,15 +6,15 @@
 #include "shared_prompt.h"
 #include "terminal.h"
 
-#include <redco/script_engine.h>
-#include <redco/error.h>
 #include <redco/detail/forced_stop.h>
-#include <redco/mapped_files.h>
-#include <redco/mesh.h>
 #include <redco/detail/notices.h>
 #include <redco/detail/printable.h>
-#include <redco/run_log.h>
 #include <redco/detail/run_secret.h>
+#include <redco/error.h>
+#include <redco/mapped_files.h>
+#include <redco/mesh.h>
+#include <redco/run_log.h>
+#include <redco/script_engine.h>
 #include <redco/stop.h>
 #include <redco/version.h>
 
@@ -304,8 +304,8 @@ int main(int argc, char** argv) {
     redco::guard_mapped_files();
     auto terminal = redco::make_terminal();
     redco::ScriptEngine engine({.strict = !args.no_strict && !args.has_prompt(),
-                          .console = terminal,
-                          .records_sharding = args.report_sharding});
+                                .console = terminal,
+                                .records_sharding = args.report_sharding});
     std::optional<ReportAtEnd> report;
     if (args.report_sharding) report.emplace(engine, *terminal);
     running = &engine;

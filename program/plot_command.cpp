@@ -2,8 +2,8 @@
 
 #include "terminal.h"
 
-#include <redco/script_engine.h>
 #include <redco/error.h>
+#include <redco/script_engine.h>
 
 #include <unistd.h>
 #include <CLI/CLI.hpp>

@@ -6,9 +6,9 @@
 #include "shared_prompt.h"
 #include "terminal.h"
 
-#include <redco/script_engine.h>
 #include <redco/prompt.h>
 #include <redco/run_log.h>
+#include <redco/script_engine.h>
 #include <redco/version.h>
 
 #include <unistd.h>

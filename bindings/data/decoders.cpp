@@ -3,8 +3,8 @@
 
 #include "json_values.h"
 #include "state/registry.h"
-#include "torch/tensor.h"
 #include "state/values.h"
+#include "torch/tensor.h"
 
 #include <redco/image.h>
 #include <redco/json.h>

@@ -1,11 +1,11 @@
 // redco.Tokenizer
 #include "tokenizer.h"
 
-#include "state/arguments.h"
 #include "json_values.h"
+#include "state/arguments.h"
 #include "state/object.h"
-#include "training/sharding.h"
 #include "torch/tensor.h"
+#include "training/sharding.h"
 
 #include <map>
 #include <memory>

@@ -1,8 +1,8 @@
 #include "host_type.h"
 
 #include "state/context.h"
-#include "torch/tensor.h"
 #include "state/values.h"
+#include "torch/tensor.h"
 
 #include <redco/error.h>
 

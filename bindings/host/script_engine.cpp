@@ -1,11 +1,11 @@
 #include <redco/script_engine.h>
 
-#include "restricted/confinement.h"
-#include "state/context.h"
 #include "host_type.h"
 #include "modules.h"
-#include "training/run_record.h"
+#include "restricted/confinement.h"
+#include "state/context.h"
 #include "state/values.h"
+#include "training/run_record.h"
 
 #include <redco/detail/cuda.h>
 #include <redco/error.h>
@@ -96,7 +96,8 @@ class Entry {
       guard_.emplace(&impl_->warnings);
     } else if (none != self) {
       throw UsageError(
-          "an ScriptEngine is used by two threads at once: give each its own, or let them take turns");
+          "an ScriptEngine is used by two threads at once: give each its own, or let them take "
+          "turns");
     }
   }
   ~Entry() {
@@ -219,7 +220,8 @@ void call_with(lua_State* L, const std::string& name, const std::vector<std::str
 
 }  // namespace
 
-ScriptEngine::ScriptEngine(ScriptEngineOptions options) : impl_(std::make_shared<Impl>(std::move(options))) {
+ScriptEngine::ScriptEngine(ScriptEngineOptions options)
+    : impl_(std::make_shared<Impl>(std::move(options))) {
   load_cuda_if_present();
   lua_State* L = impl_->L = luaL_newstate();
   if (L == nullptr) throw std::bad_alloc();
@@ -305,7 +307,7 @@ void ScriptEngine::run_file(const std::string& path, const std::vector<std::stri
 }
 
 void ScriptEngine::run_string(const std::string& code, const std::string& name,
-                        const std::vector<std::string>& args) {
+                              const std::vector<std::string>& args) {
   Entry(impl_).protect([&](lua_State* L) {
     load(L, code, "=" + name);
     call_with(L, name, args);
@@ -377,8 +379,8 @@ void host::make_type(ScriptEngine& engine, const std::string& name, std::type_in
   });
 }
 
-void host::add_member(ScriptEngine& engine, std::type_index type, Member kind, const std::string& name,
-                      Function function) {
+void host::add_member(ScriptEngine& engine, std::type_index type, Member kind,
+                      const std::string& name, Function function) {
   if (kind != Member::constructor) check_name("register_type", name);
   Entry(engine.impl_).protect([&](lua_State* L) {
     lua::add_host_member(L, type, kind, name, std::move(function));

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "state/context.h"
 #include "limited_memory.h"
+#include "state/context.h"
 
 #include <redco/random.h>
 

@@ -2,13 +2,13 @@
 #include "state/collector.h"
 #include "state/context.h"
 #include "state/registry.h"
+#include "state/values.h"
 #include "tensor.h"
 #include "torch.h"
-#include "state/values.h"
 
 #include <redco/autocast.h>
-#include <redco/error.h>
 #include <redco/detail/recomputing.h>
+#include <redco/error.h>
 
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>

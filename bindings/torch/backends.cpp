@@ -3,8 +3,8 @@
 #include "state/arguments.h"
 #include "state/context.h"
 #include "state/registry.h"
-#include "torch.h"
 #include "state/values.h"
+#include "torch.h"
 
 #include <redco/error.h>
 

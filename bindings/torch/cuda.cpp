@@ -1,11 +1,11 @@
 // torch.cuda: the GPUs that this process sees, by the interfaces that LibTorch's CUDA library
 // implements once it is loaded.
-#include "state/arguments.h"
 #include "restricted/confinement.h"
+#include "state/arguments.h"
 #include "state/object.h"
 #include "state/registry.h"
-#include "torch.h"
 #include "state/values.h"
+#include "torch.h"
 
 #include <redco/detail/cuda.h>
 #include <redco/error.h>

@@ -1,9 +1,9 @@
 #include "state/context.h"
 #include "state/levels.h"
 #include "state/registry.h"
+#include "state/values.h"
 #include "tensor.h"
 #include "torch.h"
-#include "state/values.h"
 
 #include <redco/error.h>
 

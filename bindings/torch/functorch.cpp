@@ -1,9 +1,9 @@
 // The functorch levels of LibTorch on which `redco.vmap` and `redco.grad` run Lua functions.
 #include "state/context.h"
 #include "state/registry.h"
+#include "state/values.h"
 #include "tensor.h"
 #include "torch.h"
-#include "state/values.h"
 
 #include <redco/error.h>
 

@@ -2,8 +2,8 @@
 
 #include "state/context.h"
 #include "state/registry.h"
-#include "tensor.h"
 #include "state/values.h"
+#include "tensor.h"
 
 #include <redco/error.h>
 #include <redco/random.h>

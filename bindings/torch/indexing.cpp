@@ -1,8 +1,8 @@
 #include "state/collector.h"
 #include "state/context.h"
+#include "state/values.h"
 #include "tensor.h"
 #include "torch.h"
-#include "state/values.h"
 
 #include <redco/error.h>
 

@@ -3,9 +3,9 @@
 #include "state/context.h"
 #include "state/object.h"
 #include "state/registry.h"
+#include "state/values.h"
 #include "tensor.h"
 #include "torch.h"
-#include "state/values.h"
 
 #include <redco/error.h>
 #include <redco/torchscript.h>

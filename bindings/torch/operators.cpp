@@ -1,11 +1,11 @@
 #include "operators.h"
 
 #include "restricted/allowed_operators.h"
+#include "restricted/operator_checks.h"
 #include "state/collector.h"
 #include "state/context.h"
-#include "restricted/operator_checks.h"
-#include "tensor.h"
 #include "state/values.h"
+#include "tensor.h"
 
 #include <redco/error.h>
 
@@ -105,7 +105,8 @@ bool is_mixed(lua_State* L, int index) {
   return false;
 }
 
-[[noreturn]] void fail_no_overload(lua_State* L, const OverloadSet& op, const Arguments& arguments) {
+[[noreturn]] void fail_no_overload(lua_State* L, const OverloadSet& op,
+                                   const Arguments& arguments) {
   std::string text = (arguments.is_method ? "Tensor:" : "torch.") + op.name +
                      ": no overload takes " + given_arguments(L, arguments);
   std::set<std::string> known;
@@ -148,7 +149,8 @@ void spread_out(lua_State* L, const OverloadSet& op, Arguments& arguments, int i
 
 // Puts the values of the named arguments in the table at `index` on the stack. `requires_grad` is
 // no parameter of any schema: PyTorch's factories take it beside them.
-std::optional<bool> read_named(lua_State* L, const OverloadSet& op, int index, Arguments& arguments) {
+std::optional<bool> read_named(lua_State* L, const OverloadSet& op, int index,
+                               Arguments& arguments) {
   std::optional<bool> requires_grad;
   int out = -1;
   lua_pushnil(L);

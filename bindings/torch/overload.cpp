@@ -1,8 +1,8 @@
 #include "overload.h"
 
 #include "recompute.h"
-#include "tensor.h"
 #include "state/values.h"
+#include "tensor.h"
 
 #include <redco/error.h>
 #include <redco/random.h>

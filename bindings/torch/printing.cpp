@@ -1,5 +1,5 @@
-#include "torch.h"
 #include "state/values.h"
+#include "torch.h"
 
 #include <redco/sharding.h>
 

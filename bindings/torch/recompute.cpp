@@ -1,13 +1,13 @@
 #include "recompute.h"
 
 #include "state/context.h"
-#include "tensor.h"
 #include "state/values.h"
+#include "tensor.h"
 
 #include <redco/autocast.h>
+#include <redco/detail/recomputing.h>
 #include <redco/error.h>
 #include <redco/random.h>
-#include <redco/detail/recomputing.h>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>

@@ -3,9 +3,9 @@
 
 #include "state/arguments.h"
 #include "state/registry.h"
+#include "state/values.h"
 #include "tensor.h"
 #include "torch.h"
-#include "state/values.h"
 
 #include <redco/error.h>
 

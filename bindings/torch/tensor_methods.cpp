@@ -1,12 +1,12 @@
+#include "operators.h"
 #include "state/collector.h"
 #include "state/context.h"
 #include "state/levels.h"
-#include "operators.h"
 #include "state/registry.h"
-#include "training/sharding.h"
+#include "state/values.h"
 #include "tensor.h"
 #include "torch.h"
-#include "state/values.h"
+#include "training/sharding.h"
 
 #include <redco/error.h>
 

@@ -1,12 +1,12 @@
 #include "torch.h"
 
+#include "operators.h"
 #include "restricted/allowed_operators.h"
 #include "state/context.h"
-#include "operators.h"
 #include "state/registry.h"
-#include "training/sharding.h"
-#include "tensor.h"
 #include "state/values.h"
+#include "tensor.h"
+#include "training/sharding.h"
 
 #include <redco/error.h>
 
@@ -198,7 +198,7 @@ int operators(lua_State* L) {
 int schemas(lua_State* L) {
   bool is_method = false;
   const OverloadSet* op = lua_type(L, 1) == LUA_TSTRING ? find_operator(lua_tostring(L, 1))
-                                                     : test_operator(L, 1, is_method);
+                                                        : test_operator(L, 1, is_method);
   if (op == nullptr) return 0;
   lua_newtable(L);
   int n = 0;

@@ -4,12 +4,12 @@
 #include "state/copy_value.h"
 #include "torch/tensor.h"
 
-#include <redco/script_engine.h>
-#include <redco/error.h>
 #include <redco/detail/forced_stop.h>
 #include <redco/detail/notices.h>
-#include <redco/random.h>
 #include <redco/detail/thread_without_signals.h>
+#include <redco/error.h>
+#include <redco/random.h>
+#include <redco/script_engine.h>
 
 #include <ATen/Parallel.h>
 

@@ -1,16 +1,16 @@
 // redco.Deployer
 #include <redco/deployer.h>
 
-#include "state/arguments.h"
 #include "callbacks.h"
-#include "state/object.h"
 #include "optim.h"
-#include "state/plain_tree.h"
 #include "run_record.h"
 #include "sharding.h"
+#include "state/arguments.h"
+#include "state/object.h"
+#include "state/plain_tree.h"
+#include "state/values.h"
 #include "torch/tensor.h"
 #include "training_objects.h"
-#include "state/values.h"
 
 namespace redco::lua {
 

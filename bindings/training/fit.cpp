@@ -1,12 +1,12 @@
 // Trainer:fit and its options.
 #include <redco/trainer.h>
 
-#include "state/arguments.h"
 #include "callbacks.h"
+#include "state/arguments.h"
 #include "state/object.h"
 #include "state/plain_tree.h"
-#include "training_objects.h"
 #include "state/values.h"
+#include "training_objects.h"
 
 #include <map>
 #include <optional>

@@ -1,13 +1,13 @@
 // redco.Predictor
 #include <redco/predictor.h>
 
-#include "state/arguments.h"
 #include "callbacks.h"
-#include "state/object.h"
 #include "sharding.h"
+#include "state/arguments.h"
+#include "state/object.h"
+#include "state/values.h"
 #include "torch/tensor.h"
 #include "training_objects.h"
-#include "state/values.h"
 
 namespace redco::lua {
 

@@ -4,8 +4,8 @@
 #include "state/arguments.h"
 #include "state/context.h"
 #include "state/registry.h"
-#include "torch/tensor.h"
 #include "state/values.h"
+#include "torch/tensor.h"
 
 #include <redco/error.h>
 #include <redco/moves.h>

@@ -1,17 +1,17 @@
 // redco.Trainer
 #include <redco/trainer.h>
 
-#include "state/arguments.h"
 #include "callbacks.h"
-#include "state/collector.h"
-#include "state/object.h"
 #include "optim.h"
-#include "state/plain_tree.h"
 #include "run_record.h"
 #include "sharding.h"
+#include "state/arguments.h"
+#include "state/collector.h"
+#include "state/object.h"
+#include "state/plain_tree.h"
+#include "state/values.h"
 #include "torch/tensor.h"
 #include "training_objects.h"
-#include "state/values.h"
 
 #include <ATen/ops/scalar_tensor.h>
 

@@ -7,11 +7,11 @@
 #include "strict_json.h"
 #include "tree_description.h"
 
+#include <redco/detail/thread_without_signals.h>
 #include <redco/error.h>
 #include <redco/json.h>
 #include <redco/safetensors.h>
 #include <redco/sharding.h>
-#include <redco/detail/thread_without_signals.h>
 #include <redco/weights.h>
 
 #include <ATen/ops/empty.h>

@@ -1,7 +1,7 @@
 #include "safetensors_writer.h"
 
-#include "safetensors_format.h"
 #include "../mesh/store/agreement.h"
+#include "safetensors_format.h"
 #include "strict_json.h"
 
 #include <redco/error.h>
@@ -87,7 +87,8 @@ void Writer::write(const std::string& path, std::vector<const Tensors::value_typ
       files_.back()->write(data.const_data_ptr(), data.nbytes());
     });
     whole.reset();
-    // glibc does not fit an aligned block into the hole that one of its size left: return the pages.
+    // glibc does not fit an aligned block into the hole that one of its size left: return the
+    // pages.
     if (is_sharded(item->second)) malloc_trim(0);
   }
   on_first([&] { files_.back()->finish(); });

@@ -1,5 +1,5 @@
-#include <redco/detail/notes.h>
 #include <redco/checkpoint.h>
+#include <redco/detail/notes.h>
 
 #include "../mesh/store/agreement.h"
 #include "atomic_file.h"
@@ -9,13 +9,13 @@
 #include "strict_json.h"
 #include "tree_description.h"
 
+#include <redco/detail/printable.h>
+#include <redco/detail/thread_without_signals.h>
 #include <redco/error.h>
 #include <redco/json.h>
 #include <redco/mapped_files.h>
 #include <redco/moves.h>
-#include <redco/detail/printable.h>
 #include <redco/sharding.h>
-#include <redco/detail/thread_without_signals.h>
 
 #include <ATen/core/grad_mode.h>
 

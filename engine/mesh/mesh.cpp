@@ -2,17 +2,17 @@
 
 #include "../core/require_usage.h"
 #include "c10d_group.h"
-#include "store/connection.h"
 #include "gloo.h"
 #include "host_group.h"
-#include "store/peers.h"
 #include "single.h"
 #include "spmd_log.h"
+#include "store/connection.h"
+#include "store/peers.h"
 
-#include <redco/error.h>
 #include <redco/detail/notices.h>
 #include <redco/detail/run_store.h>
 #include <redco/detail/thread_without_signals.h>
+#include <redco/error.h>
 
 #include <cstdlib>
 #include <functional>

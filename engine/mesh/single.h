@@ -1,7 +1,7 @@
 #pragma once
 
-#include <redco/group.h>
 #include <redco/detail/notes.h>
+#include <redco/group.h>
 
 namespace redco {
 

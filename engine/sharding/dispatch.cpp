@@ -5,13 +5,13 @@
 #include "check_calls.h"
 #include "gathered_view.h"
 #include "last_redistribution.h"
-#include "results.h"
 #include "operators/rules.h"
+#include "results.h"
 #include "tracer.h"
 
+#include <redco/detail/zero3_store.h>
 #include <redco/error.h>
 #include <redco/moves.h>
-#include <redco/detail/zero3_store.h>
 #include <redco/random.h>
 
 #include <torch/csrc/autograd/function.h>

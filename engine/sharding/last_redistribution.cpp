@@ -26,7 +26,8 @@ bool LastRedistribution::View::operator==(const View& other) const {
          from == other.from && to == other.to && type == other.type;
 }
 
-LastRedistribution::View LastRedistribution::view_of(const TensorArgument& argument, const Placements& target) {
+LastRedistribution::View LastRedistribution::view_of(const TensorArgument& argument,
+                                                     const Placements& target) {
   const at::Tensor& tensor = argument.tensor;
   View view;
   view.order = memory_order(tensor.strides());
@@ -45,7 +46,8 @@ bool LastRedistribution::may_hold(const TensorArgument& argument) {
   return argument.tensor.requires_grad() || torch::autograd::get_current_node();
 }
 
-at::Tensor LastRedistribution::find(const TensorArgument& argument, const Placements& target) const {
+at::Tensor LastRedistribution::find(const TensorArgument& argument,
+                                    const Placements& target) const {
   if (!result_.defined() || !argument.impl) return {};
   const at::Tensor& local = argument.local();
   if (memory_._unsafe_get_target() != storage_of(local)) return {};
@@ -56,7 +58,7 @@ at::Tensor LastRedistribution::find(const TensorArgument& argument, const Placem
 }
 
 void LastRedistribution::hold(const TensorArgument& argument, const Placements& target,
-                    const at::Tensor& result) {
+                              const at::Tensor& result) {
   if (!argument.impl || !takes_a_collective(argument.impl->placements(), target)) return;
   if (!storage_of(argument.local())) return;
   memory_ = argument.local().storage().getWeakStorageImpl();

@@ -1,8 +1,8 @@
 // Plans, kept by all that they depend on.
 
 #include "logical_results.h"
-#include "results.h"
 #include "operators/rules.h"
+#include "results.h"
 
 #include <redco/error.h>
 #include <redco/random.h>

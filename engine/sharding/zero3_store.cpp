@@ -1,5 +1,5 @@
-#include <redco/moves.h>
 #include <redco/detail/zero3_store.h>
+#include <redco/moves.h>
 
 #include "sharded_tensor.h"
 
@@ -15,7 +15,7 @@ namespace redco {
 using namespace sharding;
 
 std::shared_ptr<Zero3Store> Zero3Store::make(std::vector<at::Tensor> params,
-                                                     std::vector<size_t> blocks) {
+                                             std::vector<size_t> blocks) {
   auto store = std::make_shared<Zero3Store>();
   for (size_t i = 0; i < params.size(); ++i) {
     if (blocks[i] >= store->blocks_.size()) store->blocks_.resize(blocks[i] + 1);

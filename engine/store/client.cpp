@@ -1,7 +1,7 @@
 #include "client.h"
 
-#include <redco/error.h>
 #include <redco/detail/notices.h>
+#include <redco/error.h>
 
 #include <c10/util/Exception.h>
 

@@ -1,8 +1,8 @@
 #include "server.h"
 
-#include <redco/error.h>
 #include <redco/detail/notices.h>
 #include <redco/detail/thread_without_signals.h>
+#include <redco/error.h>
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>

@@ -1,7 +1,7 @@
 #include "sockets.h"
 
-#include <redco/error.h>
 #include <redco/detail/notices.h>
+#include <redco/error.h>
 
 #include <fcntl.h>
 #include <netdb.h>

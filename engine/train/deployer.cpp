@@ -1,5 +1,5 @@
-#include <redco/detail/notes.h>
 #include <redco/deployer.h>
+#include <redco/detail/notes.h>
 
 #include "../io/workdir_lock.h"
 #include "../mesh/store/agreement.h"

@@ -8,8 +8,8 @@
 #include "record_alike.h"
 #include "step_meter.h"
 
-#include <redco/error.h>
 #include <redco/detail/notices.h>
+#include <redco/error.h>
 #include <redco/safetensors.h>
 
 #include <algorithm>

@@ -3,8 +3,8 @@
 
 #include "fit.h"
 
-#include <redco/error.h>
 #include <redco/detail/forced_stop.h>
+#include <redco/error.h>
 #include <redco/stop.h>
 
 #include <cmath>

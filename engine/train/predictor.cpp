@@ -2,9 +2,9 @@
 
 #include "batches.h"
 #include "lookahead.h"
-#include "shard_params.h"
 #include "random.h"
 #include "record_alike.h"
+#include "shard_params.h"
 
 #include "../mesh/spmd_log.h"
 

@@ -12,9 +12,9 @@
 
 #include "../mesh/spmd_log.h"
 
+#include <redco/detail/recomputing.h>
 #include <redco/error.h>
 #include <redco/random.h>
-#include <redco/detail/recomputing.h>
 #include <redco/sharding.h>
 
 #include <ATen/TensorOperators.h>

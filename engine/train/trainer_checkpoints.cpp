@@ -4,8 +4,8 @@
 
 #include "run_state.h"
 
-#include <redco/error.h>
 #include <redco/detail/zero3_store.h>
+#include <redco/error.h>
 #include <redco/sharding.h>
 
 #include <ATen/core/grad_mode.h>

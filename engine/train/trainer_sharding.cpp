@@ -1,9 +1,9 @@
 // How a Trainer's gradients and optimizer states lie over the processes, beside its parameters.
 
 #include <redco/detail/coalesced.h>
+#include <redco/detail/zero3_store.h>
 #include <redco/error.h>
 #include <redco/moves.h>
-#include <redco/detail/zero3_store.h>
 #include <redco/random.h>
 #include <redco/trainer.h>
 

@@ -1,8 +1,8 @@
 // A small server. Requests are lines of the standard input, answers lines of the standard output;
 // the model is written in Lua, and is fine-tuned in a thread of its own while it answers.
-#include <redco/script_engine.h>
 #include <redco/run_log.h>
 #include <redco/safetensors.h>
+#include <redco/script_engine.h>
 
 #include <ATen/ATen.h>
 

@@ -1,7 +1,7 @@
 // What a restricted engine takes of the host: memory of tensors, time in operators and in functions
 // of Lua, and nothing of its state.
-#include <redco/script_engine.h>
 #include <redco/error.h>
+#include <redco/script_engine.h>
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -24,7 +24,8 @@ bool has(const std::string& text, const std::string& part) {
 }
 
 // How a piece failed, or "".
-std::string failure(ScriptEngine& engine, const std::string& code, ScriptError::Kind kind = script) {
+std::string failure(ScriptEngine& engine, const std::string& code,
+                    ScriptError::Kind kind = script) {
   try {
     engine.run_string(head + code, "piece");
   } catch (const ScriptError& error) {

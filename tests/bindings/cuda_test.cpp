@@ -1,7 +1,7 @@
 // What a script does on a GPU, on a library that stands in for LibTorch's: torch.cuda, when the
 // collector works, and on which thread backward runs.
-#include <redco/script_engine.h>
 #include <redco/error.h>
+#include <redco/script_engine.h>
 
 #include "fake_cuda.h"
 

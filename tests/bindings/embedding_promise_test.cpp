@@ -1,7 +1,7 @@
 // T15: what the library promises to the program that it is a part of: it prints nothing, ends no
 // process, and leaves handlers of signals, the locale, files and threads as they were.
-#include <redco/script_engine.h>
 #include <redco/error.h>
+#include <redco/script_engine.h>
 
 #include "collected_lines.h"
 #include "resident_memory.h"

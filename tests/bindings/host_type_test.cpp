@@ -1,6 +1,6 @@
 // ScriptEngine::register_type: classes of the program in Lua.
-#include <redco/script_engine.h>
 #include <redco/error.h>
+#include <redco/script_engine.h>
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>

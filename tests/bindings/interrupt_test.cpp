@@ -1,6 +1,6 @@
 // ScriptEngine::interrupt: what it ends, through whatever it must pass, and what it leaves alone.
-#include <redco/script_engine.h>
 #include <redco/error.h>
+#include <redco/script_engine.h>
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>

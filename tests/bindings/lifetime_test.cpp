@@ -1,7 +1,7 @@
 // What outlives what: engines, the tensors and callbacks that cross their border, and errors on
 // their way through both languages.
-#include <redco/script_engine.h>
 #include <redco/error.h>
+#include <redco/script_engine.h>
 
 #include "resident_memory.h"
 

@@ -1,7 +1,7 @@
 // T13: LuaJIT's collector does not see the memory of tensors. What scripts let go is freed in time,
 // and what is done again and again takes no more.
-#include <redco/script_engine.h>
 #include <redco/error.h>
+#include <redco/script_engine.h>
 
 #include "resident_memory.h"
 

@@ -1,5 +1,5 @@
-#include <redco/script_engine.h>
 #include <redco/prompt.h>
+#include <redco/script_engine.h>
 
 #include <doctest/doctest.h>
 

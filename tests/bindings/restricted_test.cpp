@@ -1,7 +1,7 @@
 // The restricted mode of an engine: what scripts can do in it, and a list of ways out, each shut.
-#include <redco/script_engine.h>
 #include <redco/error.h>
 #include <redco/run_log.h>
+#include <redco/script_engine.h>
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>

@@ -1,5 +1,5 @@
-#include <redco/script_engine.h>
 #include <redco/error.h>
+#include <redco/script_engine.h>
 
 #include "collected_lines.h"
 

@@ -1,8 +1,8 @@
 // T12: errors that are no text, and errors in finalizers, through every kind of call between Lua
 // and C++; those with a text are in engine_test.cpp. Whatever passes, objects of C++ on its way are
 // destroyed, and the stack of Lua is as high as before.
-#include <redco/script_engine.h>
 #include <redco/error.h>
+#include <redco/script_engine.h>
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>

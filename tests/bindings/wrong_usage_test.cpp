@@ -1,7 +1,7 @@
 // Wrong uses of the embedding interface: each an error that says so, none a crash, and the engine
 // goes on. Those of types are in host_type_test.cpp.
-#include <redco/script_engine.h>
 #include <redco/error.h>
+#include <redco/script_engine.h>
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
@@ -35,8 +35,10 @@ const Wrong wrong[] = {
     {"a value of no field", [](ScriptEngine& e) { e.get_global("number.x.y"); }, "number.x.y"},
     {"a function as a value", [](ScriptEngine& e) { e.get_global("print"); }, "function"},
     {"a table that holds itself", [](ScriptEngine& e) { e.get_global("cycle"); }, ""},
-    {"a result that is no tree", [](ScriptEngine& e) { e.call("returns_function", {}); }, "function"},
-    {"a global without a name", [](ScriptEngine& e) { e.set_global("", 1); }, "is no name of a global"},
+    {"a result that is no tree", [](ScriptEngine& e) { e.call("returns_function", {}); },
+     "function"},
+    {"a global without a name", [](ScriptEngine& e) { e.set_global("", 1); },
+     "is no name of a global"},
     {"a global with a dot", [](ScriptEngine& e) { e.set_global("a.b", 1); }, "'a.b' is no name"},
     {"a function with a dot",
      [](ScriptEngine& e) { e.register_function("a.b", [](const Trees&) { return Trees{}; }); },
@@ -49,7 +51,8 @@ const Wrong wrong[] = {
     {"a program for a script", [](ScriptEngine& e) { e.run_file("/proc/self/exe"); }, ""},
     {"a script with an error", [](ScriptEngine& e) { e.run_string("x =", "piece"); }, "piece:1:"},
     {"bytecode", [](ScriptEngine& e) { e.run_string("\x1bLJ\2\2"); }, "attempt to load"},
-    {"a negative limit", [](ScriptEngine& e) { e.set_step_limit(-1); }, "expected 0 or more, got -1"},
+    {"a negative limit", [](ScriptEngine& e) { e.set_step_limit(-1); },
+     "expected 0 or more, got -1"},
     {"a report that was not asked for", [](ScriptEngine& e) { e.sharding_report(); },
      "ScriptEngineOptions::records_sharding"},
     {"what an argument has not",

@@ -1,9 +1,9 @@
 // Saves that are killed, or that fail, at each of their calls: the earlier checkpoint or the new
 // one is there, whole.
 #include <redco/checkpoint.h>
-#include <redco/error.h>
 #include <redco/detail/run_secret.h>
 #include <redco/detail/run_store.h>
+#include <redco/error.h>
 
 #include "checkpoints.h"
 #include "faulty_files.h"

@@ -1,10 +1,10 @@
 // The store of a run, its secret, and others who reach its port.
 #include <redco/detail/run_store.h>
 
-#include <redco/error.h>
 #include <redco/detail/notices.h>
 #include <redco/detail/printable.h>
 #include <redco/detail/run_secret.h>
+#include <redco/error.h>
 
 #include "../../engine/store/table.h"
 #include "files.h"

@@ -6,10 +6,10 @@
 #include "files.h"
 #include "processes.h"
 
+#include <redco/detail/thread_without_signals.h>
 #include <redco/error.h>
 #include <redco/group.h>
 #include <redco/mesh.h>
-#include <redco/detail/thread_without_signals.h>
 #include <redco/trainer.h>
 
 #include <ATen/ATen.h>

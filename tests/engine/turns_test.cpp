@@ -1,8 +1,8 @@
 #include "processes.h"
 
+#include <redco/detail/turns.h>
 #include <redco/error.h>
 #include <redco/mesh.h>
-#include <redco/detail/turns.h>
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>

@@ -1,7 +1,7 @@
 #pragma once
 
-#include <redco/script_engine.h>
 #include <redco/export.h>
+#include <redco/script_engine.h>
 
 #include <cstddef>
 #include <memory>
@@ -17,8 +17,8 @@ struct PromptOptions {
 
 /// A prompt of an engine without a terminal. It takes lines and returns text; input and output are
 /// left to the caller. After its construction scripts may assign any global; `redco`, `torch`,
-/// `help` and `who` are globals; and LuaJIT's compiler is off, so ScriptEngine::interrupt ends every
-/// loop. Use it only on the engine's thread.
+/// `help` and `who` are globals; and LuaJIT's compiler is off, so ScriptEngine::interrupt ends
+/// every loop. Use it only on the engine's thread.
 class REDCO_API Prompt {
  public:
   explicit Prompt(ScriptEngine& engine, const PromptOptions& options = {});

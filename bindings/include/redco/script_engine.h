@@ -29,10 +29,10 @@ struct ScriptEngineOptions {
   /// write values. They get no io, package, debug, ffi, jit or load, of os only the clocks, and
   /// none of this library's files and connections. Modules are read-only, `print` writes to the
   /// console, `require` finds only these modules, and LuaJIT's compiler is off.
-  /// lua/redco/restricted.lua lists the functions, bindings/restricted/allowed_operators.cpp the operators:
-  /// those whose kernels check indices and sizes before they use them. Tensors are created only on
-  /// the CPU, and zeroed first. Everything else that a script can do, the program registers. A
-  /// script may write to the elements of a tensor that the program passes to it.
+  /// lua/redco/restricted.lua lists the functions, bindings/restricted/allowed_operators.cpp the
+  /// operators: those whose kernels check indices and sizes before they use them. Tensors are
+  /// created only on the CPU, and zeroed first. Everything else that a script can do, the program
+  /// registers. A script may write to the elements of a tensor that the program passes to it.
   ///
   /// Gradient mode, autocast and other modes of the thread are restored after each call. The engine
   /// has separate random numbers: torch.manual_seed seeds only these. Functions of the program run
@@ -122,11 +122,11 @@ class REDCO_API ScriptEngine {
   ///
   /// In a restricted engine operators take steps too, including those that backward calls: 20, and
   /// one for each 16 elements, or for each 256 multiplications of a product; slow functions take
-  /// more (bindings/restricted/operator_work.cpp). They are counted before the operator begins. The searching
-  /// functions of `string` take steps as well. If 1000 instructions take more than a millisecond of
-  /// the thread's time, because they join long strings or move long tables, each microsecond is a
-  /// step. In an engine that is not restricted, one operator, one function of Lua, or a script that
-  /// fills the stack and catches that error forever can run without end.
+  /// more (bindings/restricted/operator_work.cpp). They are counted before the operator begins. The
+  /// searching functions of `string` take steps as well. If 1000 instructions take more than a
+  /// millisecond of the thread's time, because they join long strings or move long tables, each
+  /// microsecond is a step. In an engine that is not restricted, one operator, one function of Lua,
+  /// or a script that fills the stack and catches that error forever can run without end.
   void set_step_limit(int64_t instructions);
 
   /// Returns redco::sharding_report for the runs so far: what sharding did, and advice. Empty on
@@ -142,15 +142,16 @@ class REDCO_API ScriptEngine {
   friend void host::make_type(ScriptEngine&, const std::string&, std::type_index);
   friend void host::add_member(ScriptEngine&, std::type_index, host::Member, const std::string&,
                                host::Function);
-  friend void host::set_global(ScriptEngine&, const std::string&, std::shared_ptr<void>, std::type_index);
+  friend void host::set_global(ScriptEngine&, const std::string&, std::shared_ptr<void>,
+                               std::type_index);
 
   std::shared_ptr<Impl> impl_;
 };
 
-/// Adds the modules of an ScriptEngine to a LuaJIT state that the program created, until it is closed:
-/// `require "redco"` works in it from then on. Every C function of the state is then called through
-/// a wrapper that turns C++ exceptions into Lua errors. One call for a state is enough; `console`
-/// may be null.
+/// Adds the modules of an ScriptEngine to a LuaJIT state that the program created, until it is
+/// closed: `require "redco"` works in it from then on. Every C function of the state is then called
+/// through a wrapper that turns C++ exceptions into Lua errors. One call for a state is enough;
+/// `console` may be null.
 REDCO_API void open_modules(lua_State* L, std::shared_ptr<Console> console);
 
 }  // namespace redco

@@ -32,5 +32,5 @@
 #include <redco/torchscript.h>
 #include <redco/trainer.h>
 #include <redco/tree.h>
-#include <redco/weights.h>
 #include <redco/version.h>
+#include <redco/weights.h>

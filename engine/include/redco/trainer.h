@@ -310,18 +310,18 @@ class REDCO_API Trainer {
   std::vector<at::Tensor> leaves_;   // the trained parameters
   std::vector<at::Tensor> updates_;  // what the optimizer sees of them: all, or this rank's part
   std::unique_ptr<GradientReducer> reducer_;  // null: one process
-  std::shared_ptr<Zero3Store> store_;     // of what dp ranks share; null: nothing
+  std::shared_ptr<Zero3Store> store_;         // of what dp ranks share; null: nothing
   std::vector<size_t> updated_;               // those of them that `update_` holds
   Update update_;
   at::Device device_ = at::kCPU;
   std::unique_ptr<StepMeter> meter_;
-  bool needs_cast_ = false;      // whether any parameter is not in compute_dtype
-  int64_t n_left_out_ = 0;  // steps, because of their gradients
+  bool needs_cast_ = false;  // whether any parameter is not in compute_dtype
+  int64_t n_left_out_ = 0;   // steps, because of their gradients
   bool leaves_out_nonfinite_ = false;
   uint64_t seed_;
   std::unique_ptr<RunState> run_;
-  int64_t reconnects_ = 0;  // of the mesh
-  bool is_resuming_ = false;    // the next pass over examples, where `run_` says
+  int64_t reconnects_ = 0;    // of the mesh
+  bool is_resuming_ = false;  // the next pass over examples, where `run_` says
 };
 
 }  // namespace redco

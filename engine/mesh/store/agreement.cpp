@@ -1,7 +1,7 @@
 #include "agreement.h"
 
-#include <redco/error.h>
 #include <redco/detail/printable.h>
+#include <redco/error.h>
 
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>

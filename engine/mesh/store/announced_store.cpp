@@ -2,8 +2,8 @@
 
 #include "../../store/sockets.h"
 
-#include <redco/error.h>
 #include <redco/detail/notices.h>
+#include <redco/error.h>
 
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 

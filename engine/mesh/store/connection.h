@@ -2,8 +2,8 @@
 
 #include "peers.h"
 
-#include <redco/mesh.h>
 #include <redco/detail/run_store.h>
+#include <redco/mesh.h>
 
 #include <atomic>
 #include <chrono>

@@ -1,8 +1,8 @@
 #include "peers.h"
 
-#include <redco/error.h>
 #include <redco/detail/printable.h>
 #include <redco/detail/thread_without_signals.h>
+#include <redco/error.h>
 
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>

@@ -2,9 +2,9 @@
 
 #include "../spmd_log.h"
 
+#include <redco/detail/run_store.h>
 #include <redco/export.h>
 #include <redco/mesh.h>
-#include <redco/detail/run_store.h>
 
 #include <condition_variable>
 #include <cstdint>

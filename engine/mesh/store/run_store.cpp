@@ -4,8 +4,8 @@
 #include "../../store/server.h"
 #include "announced_store.h"
 
-#include <redco/error.h>
 #include <redco/detail/printable.h>
+#include <redco/error.h>
 
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>

@@ -16,8 +16,8 @@ namespace redco {
 
 namespace {
 
-// Whether all are there before `time` has passed. Asks again and again: a wait of the store that ends
-// for lack of time is a warning in its log, with the names of both ends looked up.
+// Whether all are there before `time` has passed. Asks again and again: a wait of the store that
+// ends for lack of time is a warning in its log, with the names of both ends looked up.
 bool await_keys(c10d::Store& store, const std::vector<std::string>& keys,
                 std::chrono::milliseconds time) {
   constexpr auto sleep = std::chrono::milliseconds(10);

@@ -22,7 +22,7 @@ const std::set<std::string_view> products = {
 
 // These hand a weight on, seen otherwise or in another type.
 const std::set<std::string_view> passes_through = {"aten::_to_copy", "aten::clone", "aten::detach",
-                                              "aten::alias"};
+                                                   "aten::alias"};
 
 bool regroups(const Operator& op) {
   static const std::set<std::string_view> names = {
@@ -110,7 +110,7 @@ std::string why_gathered(const Call& call, at::IntArrayRef sizes, int64_t dim, i
 }  // namespace
 
 ForwardWatcher::ForwardWatcher(std::vector<TracedParameter>& parameters,
-                           std::shared_ptr<const Mesh> mesh)
+                               std::shared_ptr<const Mesh> mesh)
     : parameters_(parameters), mesh_(std::move(mesh)), n_(mesh_->size(mp)) {
   previous_ = std::exchange(current_tracer(), this);
 }
@@ -214,7 +214,7 @@ void ForwardWatcher::note(const at::Tensor& tensor, const Lineage& lineage) {
 }
 
 bool ForwardWatcher::decide_as(TracedParameter& parameter, const at::Tensor& seen,
-                             Placement placement, std::string reason) {
+                               Placement placement, std::string reason) {
   int dim = dim_of_parameter(seen, placement.dim, parameter.given);
   if (dim < 0) {
     parameter.reason = "used reshaped, so that a split has no dimension of its own: whole";

@@ -7,8 +7,8 @@
 // What a kernel reads or writes outside of a tensor ends the process that made the call: the call
 // is told, and the next process goes on behind it. The status is 1 if there was one. The n-th call
 // depends on the seed and n alone.
-#include <redco/script_engine.h>
 #include <redco/error.h>
+#include <redco/script_engine.h>
 
 #include "guarded_allocator.h"
 

@@ -1,8 +1,8 @@
 #pragma once
 
+#include <redco/detail/run_secret.h>
 #include <redco/export.h>
 #include <redco/mesh.h>
-#include <redco/detail/run_secret.h>
 
 #include <c10/util/intrusive_ptr.h>
 

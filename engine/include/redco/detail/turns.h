@@ -1,8 +1,8 @@
 #pragma once
 
+#include <redco/detail/run_store.h>
 #include <redco/export.h>
 #include <redco/mesh.h>
-#include <redco/detail/run_store.h>
 
 #include <cstdint>
 #include <functional>

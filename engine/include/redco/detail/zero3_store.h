@@ -25,7 +25,7 @@ class REDCO_API Zero3Store : public std::enable_shared_from_this<Zero3Store> {
   /// which block each is in, counted from 0. From now on operators that read one of them, or a
   /// transposed or converted one, find it whole on dp; those that write to one work on the parts.
   static std::shared_ptr<Zero3Store> make(std::vector<at::Tensor> params,
-                                              std::vector<size_t> blocks);
+                                          std::vector<size_t> blocks);
 
   /// Drops all that is gathered. To be called when the parts have changed.
   void release();
