@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace redco::sharding {
+namespace redco {
 
 namespace {
 
@@ -105,4 +105,4 @@ std::string advice(const std::string& op) {
          "`x:full()`.";
 }
 
-}  // namespace redco::sharding
+}  // namespace redco

@@ -239,9 +239,13 @@ Tracer*& current_tracer() {
   return tracer;
 }
 
+}  // namespace redco::sharding
+
+namespace redco {
+
 ShardingCounters& sharding_counters() {
   thread_local ShardingCounters counters;
   return counters;
 }
 
-}  // namespace redco::sharding
+}  // namespace redco
