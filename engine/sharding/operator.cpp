@@ -1,28 +1,24 @@
-// What is known of an operator before any call of it.
+// Describes an operator from its schema and its row in operators/.
 
 #include "operators/rules.h"
 
-#include <set>
-#include <string_view>
+#include <algorithm>
+#include <string>
 #include <unordered_map>
+#include <utility>
 
 namespace redco::sharding {
 
 namespace {
 
-// The order of a norm; whether what fills in is zero.
-bool plan_depends_on_floats(const std::string& operator_name) {
-  return operator_name.find("norm") != std::string::npos || operator_name == "aten::masked_fill";
-}
-
 // Other numbers never bear on where tensors lie, and change from call to call.
-bool is_keyed_type(const c10::TypePtr& type, const std::string& operator_name) {
+bool is_keyed_type(const c10::TypePtr& type, const OperatorFacts& facts) {
   switch (type->kind()) {
     case c10::TypeKind::OptionalType:
-      return is_keyed_type(type->castRaw<c10::OptionalType>()->getElementType(), operator_name);
+      return is_keyed_type(type->castRaw<c10::OptionalType>()->getElementType(), facts);
     case c10::TypeKind::FloatType:
     case c10::TypeKind::NumberType:
-      return plan_depends_on_floats(operator_name);
+      return facts.keys_floats;
     case c10::TypeKind::DeviceObjType:
       return false;
     default:
@@ -37,41 +33,21 @@ std::string base_name(const c10::FunctionSchema& schema) {
   return name;
 }
 
-// Operators that change arguments which their schema does not mark.
-const std::unordered_map<std::string, std::vector<std::string>> unmarked_writes = {
-    {"aten::native_batch_norm", {"running_mean", "running_var"}},
-    {"aten::cudnn_batch_norm", {"running_mean", "running_var"}},
-    {"aten::miopen_batch_norm", {"running_mean", "running_var"}},
-};
-
-// Operators whose results share the memory of their argument, which their schemas do not say.
-const std::set<std::string_view> unmarked_views = {
-    "aten::unsafe_split", "aten::unsafe_split_with_sizes", "aten::_unsafe_view"};
-
-// Gradients that an optimizer unscales on its way: nobody reads them after it, so where they had to
-// be brought elsewhere they are not brought back.
-const std::unordered_map<std::string, std::string> scratch = {
-    {"aten::_fused_adam", "grads"},
-    {"aten::_fused_adamw", "grads"},
-    {"aten::_fused_sgd", "grads"},
-};
-
 Operator describe(const c10::OperatorHandle& handle) {
   const c10::FunctionSchema& schema = handle.schema();
-  Operator op{handle, base_name(schema), handle.hasTag(at::Tag::inplace_view), false, {}, {}, {},
-              {}};
-  op.is_view = unmarked_views.contains(op.name);
+  std::string name = base_name(schema);
+  const OperatorFacts& facts = find_facts(name, handle);
+  Operator op{.handle = handle,
+              .facts = facts,
+              .name = std::move(name),
+              .is_inplace_view = handle.hasTag(at::Tag::inplace_view),
+              .is_view = facts.is_view};
   for (const c10::Argument& argument : schema.arguments()) {
-    op.is_keyed.push_back(is_keyed_type(argument.type(), op.name));
-    op.is_written.push_back(argument.alias_info() && argument.alias_info()->isWrite());
+    bool is_marked = argument.alias_info() && argument.alias_info()->isWrite();
+    bool is_listed = std::ranges::find(facts.written, argument.name()) != facts.written.end();
+    op.is_keyed.push_back(is_keyed_type(argument.type(), facts));
+    op.is_written.push_back((is_marked && argument.name() != facts.scratch) || is_listed);
   }
-  if (auto found = unmarked_writes.find(op.name); found != unmarked_writes.end())
-    for (size_t i = 0; i < op.is_written.size(); ++i)
-      for (const std::string& name : found->second)
-        if (schema.arguments()[i].name() == name) op.is_written[i] = true;
-  if (auto found = scratch.find(op.name); found != scratch.end())
-    for (size_t i = 0; i < op.is_written.size(); ++i)
-      if (schema.arguments()[i].name() == found->second) op.is_written[i] = false;
   for (const c10::Argument& result : schema.returns()) {
     int source = -1;
     const c10::AliasInfo* alias = result.alias_info();
@@ -84,7 +60,6 @@ Operator describe(const c10::OperatorHandle& handle) {
   }
   for (size_t i = 0; i < schema.arguments().size(); ++i)
     if (schema.arguments()[i].name() == "generator") op.generator = int(i);
-  op.rule = find_rule(op.name, handle);
   return op;
 }
 

@@ -5,6 +5,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
+#include <concepts>
 #include <functional>
 #include <optional>
 #include <string>
@@ -20,17 +21,38 @@ struct Plan;
 /// Works out how a call runs on parts. Nothing, where it cannot: then the arguments are gathered.
 using Rule = std::function<std::optional<Plan>(const Call&)>;
 
-/// What is known of an operator before any call of it.
+/// The floating-point operations of a call with these arguments.
+using FlopFormula = double (*)(const c10::ArrayRef<const c10::IValue>&);
+
+/// A row of the operator tables in operators/: the facts about an operator that its schema does not
+/// give. An operator is described there and nowhere else.
+struct OperatorFacts {
+  OperatorFacts() = default;
+  template <class F>
+  requires std::constructible_from<Rule, F> OperatorFacts(F rule) : rule(std::move(rule)) {}
+
+  Rule rule;                    ///< may be empty
+  bool is_product = false;      ///< it multiplies by a weight, which can be split by outputs
+  bool passes_through = false;  ///< its result has its argument's values, perhaps of another type
+  bool regroups = false;        ///< it splits or merges dimensions of its argument
+  bool is_view = false;      ///< its results share memory with its argument; the schema is silent
+  bool keys_floats = false;  ///< its rule reads floating-point arguments
+  std::vector<std::string> written = {};  ///< written arguments that the schema does not mark
+  std::string scratch = {};               ///< a written argument that nobody reads after the call
+  FlopFormula flops = nullptr;            ///< null: not counted
+};
+
+/// Facts about an operator, from its schema and its row.
 struct Operator {
   c10::OperatorHandle handle;
-  std::string name;      ///< "aten::add": without overload and without the underscore of in-place
-  bool is_inplace_view;  ///< it changes the sizes of its first argument
-  bool is_view;          ///< its results share the memory of its first argument
-  std::vector<bool> is_keyed;    ///< by argument: whether its value takes part in the plan
-  std::vector<bool> is_written;  ///< by argument
-  std::vector<int> returned;     ///< by result: the written argument it is, or -1
-  Rule rule;                     ///< may be empty
-  int generator = -1;            ///< the argument that is one, or -1
+  const OperatorFacts& facts;
+  std::string name;  ///< "aten::add": without overload and without the underscore of in-place
+  bool is_inplace_view = false;       ///< it changes the sizes of its first argument
+  bool is_view = false;               ///< its results share the memory of its first argument
+  std::vector<bool> is_keyed = {};    ///< by argument: whether its value takes part in the plan
+  std::vector<bool> is_written = {};  ///< by argument
+  std::vector<int> returned = {};     ///< by result: the written argument it is, or -1
+  int generator = -1;                 ///< the argument that is one, or -1
 
   const c10::FunctionSchema& schema() const { return handle.schema(); }
 };
@@ -136,7 +158,10 @@ const Plan& plan_for(const Call& call);
 /// All arguments whole on every process.
 Plan gathered_plan(const Call& call);
 
-/// The rule for an operator of this name ("aten::mm"), or an empty one.
-Rule find_rule(const std::string& name, const c10::OperatorHandle& handle);
+/// The row of an operator of this name ("aten::mm"), or an empty one.
+const OperatorFacts& find_facts(const std::string& name, const c10::OperatorHandle& handle);
+
+/// The formula of the operator with this name, or null.
+FlopFormula find_flops(std::string_view name);
 
 }  // namespace redco::sharding

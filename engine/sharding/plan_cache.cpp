@@ -164,7 +164,7 @@ Plan make_plan(const Call& call) {
       call.tensors.begin(), call.tensors.end(),
       [](const TensorArgument& argument) { return is_replicated(argument.placements); });
   std::optional<Plan> plan;
-  if (call.op.rule && (!is_whole || takes_strides(call.op))) plan = call.op.rule(call);
+  if (call.op.facts.rule && (!is_whole || takes_strides(call.op))) plan = call.op.facts.rule(call);
   if (plan && !call.op.is_inplace_view && !fits_results(call, *plan)) plan.reset();
   if (!plan) plan = gathered_plan(call);
   if (are_checked()) check_arguments_read(call);

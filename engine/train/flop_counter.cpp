@@ -1,110 +1,18 @@
 #include "flop_counter.h"
 
+#include "../sharding/plan.h"
+
 #include <redco/detail/recomputing.h>
 #include <redco/sharding.h>
 
 #include <ATen/core/Tensor.h>
 
-#include <algorithm>
 #include <exception>
-#include <functional>
-#include <numeric>
-#include <string_view>
-#include <unordered_map>
 #include <utility>
-#include <vector>
 
 namespace redco {
 
 namespace {
-
-using Inputs = c10::ArrayRef<const c10::IValue>;
-
-at::IntArrayRef sizes(const Inputs& inputs, size_t index) {
-  return inputs[index].toTensor().sizes();
-}
-
-double product(at::IntArrayRef sizes) {
-  return std::accumulate(sizes.begin(), sizes.end(), 1.0, std::multiplies<>());
-}
-
-// [..., m, k] x [..., k, n]: the arguments `first` and the one after it.
-template <size_t first>
-double matrix_product(const Inputs& inputs) {
-  return 2 * product(sizes(inputs, first)) * double(sizes(inputs, first + 1).back());
-}
-
-// Each element of the weight [out, in, ...] meets each place of an output channel; transposed, of
-// an input channel. `places` are of one channel, for the whole batch.
-double convolution_of(at::IntArrayRef weight, at::IntArrayRef channels_and_places) {
-  double places = product(channels_and_places) / double(channels_and_places[1]);
-  return 2 * product(weight) * places;
-}
-
-at::IntArrayRef ints(const Inputs& inputs, size_t index, std::vector<int64_t>& storage) {
-  storage = inputs[index].toIntVector();
-  return storage;
-}
-
-// convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
-double convolution(const Inputs& inputs) {
-  at::IntArrayRef input = sizes(inputs, 0), weight = sizes(inputs, 1);
-  if (inputs[6].toBool()) return convolution_of(weight, input);
-  std::vector<int64_t> storage[3];
-  at::IntArrayRef stride = ints(inputs, 3, storage[0]), padding = ints(inputs, 4, storage[1]),
-                  dilation = ints(inputs, 5, storage[2]);
-  auto at_or_last = [](at::IntArrayRef values, size_t i) {
-    return values[std::min(i, values.size() - 1)];
-  };
-  std::vector<int64_t> output{input[0], weight[0]};
-  for (size_t i = 0; i + 2 < input.size(); ++i) {
-    int64_t reach = at_or_last(dilation, i) * (weight[i + 2] - 1) + 1;
-    output.push_back((input[i + 2] + 2 * at_or_last(padding, i) - reach) / at_or_last(stride, i) +
-                     1);
-  }
-  return convolution_of(weight, output);
-}
-
-// convolution_backward(grad_output, input, weight, bias_sizes, stride, padding, dilation,
-// transposed, output_padding, groups, output_mask)
-double convolution_backward(const Inputs& inputs) {
-  bool is_transposed = inputs[7].toBool();
-  double once = convolution_of(sizes(inputs, 2), sizes(inputs, is_transposed ? 1 : 0));
-  auto mask = inputs[10].toBoolList();
-  return once * (int(mask[0]) + int(mask[1]));  // of the input, of the weight
-}
-
-// Query [batch, heads, m, d], key [batch, heads, n, d], value [batch, heads, n, dv]: the arguments
-// `first` and those after it; two products.
-template <size_t first, int times>
-double attention(const Inputs& inputs) {
-  at::IntArrayRef query = sizes(inputs, first), key = sizes(inputs, first + 1),
-                  value = sizes(inputs, first + 2);
-  double pairs = product(query) / double(query.back()) * double(key[key.size() - 2]);
-  return times * 2 * pairs * double(query.back() + value.back());
-}
-
-using Formula = double (*)(const Inputs&);
-
-// Every product has two in backward.
-const std::unordered_map<std::string_view, Formula> formulas = {
-    {"aten::mm", matrix_product<0>},
-    {"aten::addmm", matrix_product<1>},
-    {"aten::addmm_", matrix_product<1>},
-    {"aten::bmm", matrix_product<0>},
-    {"aten::baddbmm", matrix_product<1>},
-    {"aten::baddbmm_", matrix_product<1>},
-    {"aten::convolution", convolution},
-    {"aten::convolution_backward", convolution_backward},
-    {"aten::_scaled_dot_product_flash_attention_for_cpu", attention<0, 1>},
-    {"aten::_scaled_dot_product_flash_attention", attention<0, 1>},
-    {"aten::_scaled_dot_product_efficient_attention", attention<0, 1>},
-    {"aten::_scaled_dot_product_cudnn_attention", attention<0, 1>},
-    {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", attention<1, 2>},
-    {"aten::_scaled_dot_product_flash_attention_backward", attention<1, 2>},
-    {"aten::_scaled_dot_product_efficient_attention_backward", attention<1, 2>},
-    {"aten::_scaled_dot_product_cudnn_attention_backward", attention<1, 2>},
-};
 
 // Of a sharded tensor the parts come by in calls of their own, and so does what functorch wraps.
 bool is_wrapper(const at::Tensor& tensor) {
@@ -119,11 +27,11 @@ thread_local bool is_recomputing = false;
 }  // namespace
 
 std::unique_ptr<at::ObserverContext> FlopCounter::on_call(const at::RecordFunction& call) {
-  auto formula = formulas.find(call.name());
-  if (formula == formulas.end() || is_recomputing) return nullptr;
+  sharding::FlopFormula formula = sharding::find_flops(call.name());
+  if (formula == nullptr || is_recomputing) return nullptr;
   for (const c10::IValue& input : call.inputs())
     if (input.isTensor() && is_wrapper(input.toTensor())) return nullptr;
-  current->count_ += formula->second(call.inputs());
+  current->count_ += formula(call.inputs());
   return nullptr;
 }
 

@@ -137,6 +137,30 @@ TEST_CASE("watching changes no tensor") {
   CHECK(count.item<int64_t>() == 0);
 }
 
+TEST_CASE("the weight of every product is split along its outputs") {
+  using Product = std::function<at::Tensor(const at::Tensor& weight)>;
+  at::Tensor x = at::ones({2, 3}), xs = at::ones({5, 2, 3}), sum = at::ones({2, 4});
+  struct Row {
+    const char* name;
+    std::vector<int64_t> sizes;
+    Product product;
+    const char* expected;
+  };
+  for (const Row& row : std::vector<Row>{
+           {"mm", {3, 4}, [&](auto& w) { return at::mm(x, w); }, "shard(1)"},
+           {"addmm", {3, 4}, [&](auto& w) { return at::addmm(sum, x, w); }, "shard(1)"},
+           {"bmm", {5, 3, 4}, [&](auto& w) { return at::bmm(xs, w); }, "shard(2)"},
+           {"baddbmm", {5, 3, 4}, [&](auto& w) { return at::baddbmm(sum, xs, w); }, "shard(2)"},
+           {"addbmm", {5, 3, 4}, [&](auto& w) { return at::addbmm(sum, xs, w); }, "shard(2)"},
+           {"mv", {4, 3}, [&](auto& w) { return at::mv(w, x[0]); }, "shard(0)"},
+           {"addmv", {4, 3}, [&](auto& w) { return at::addmv(sum[0], w, x[0]); }, "shard(0)"}}) {
+    INFO(row.name);
+    Tree params = Tree::Dict{{"w", weight(row.sizes)}};
+    auto found = layout(params, 2, [&](const Tree& p) { row.product(p.at("w").tensor()); });
+    CHECK(found["w"] == row.expected);
+  }
+}
+
 TEST_CASE("rules") {
   Tree params = Tree::Dict{{"model", Tree::Dict{{"a", weight({12, 8})}, {"b", weight({8, 12})}}}};
   auto forward = [](const Tree& p) {

@@ -14,24 +14,6 @@ namespace {
 
 constexpr Mesh::Dim mp = Mesh::mp;
 
-// Weights of these are split along what they put out, where their input is whole.
-const std::set<std::string_view> products = {
-    "aten::mm", "aten::addmm", "aten::bmm",         "aten::baddbmm",
-    "aten::mv", "aten::addmv", "aten::convolution", "redco::linear_cross_entropy",
-    "aten::dot"};
-
-// These hand a weight on, seen otherwise or in another type.
-const std::set<std::string_view> passes_through = {"aten::_to_copy", "aten::clone", "aten::detach",
-                                                   "aten::alias"};
-
-bool regroups(const Operator& op) {
-  static const std::set<std::string_view> names = {
-      "aten::view",         "aten::_unsafe_view",           "aten::_reshape_alias",
-      "aten::split",        "aten::split_with_sizes",       "aten::unbind",
-      "aten::unsafe_split", "aten::unsafe_split_with_sizes"};
-  return names.contains(op.name);
-}
-
 // The dimension of a parameter that a dimension of its view shows, told by its stride; or -1.
 int dim_of_parameter(const at::Tensor& view, int64_t dim, const at::Tensor& parameter) {
   for (int64_t i = 0; i < parameter.dim(); ++i)
@@ -124,14 +106,14 @@ at::Tensor ForwardWatcher::stand_in(int parameter) {
 }
 
 void ForwardWatcher::before(Call& call) {
-  bool is_handed_on = call.op.is_view || passes_through.contains(call.op.name);
+  bool is_handed_on = call.op.is_view || call.op.facts.passes_through;
   // Weights before what is added to their product: a bias follows.
   for (bool is_weight : {true, false}) {
     for (size_t i = 0; i < call.tensors.size(); ++i) {
       auto seen = origins_.find(call.tensors[i].impl);
       if (seen == origins_.end() || (call.tensors[i].tensor.dim() > 1) != is_weight) continue;
       TracedParameter& parameter = parameters_[size_t(seen->second)];
-      parameter.is_multiplied |= is_weight && products.contains(call.op.name);
+      parameter.is_multiplied |= is_weight && call.op.facts.is_product;
       if (!parameter.placement) {
         if (is_handed_on) continue;
         decide(call, i, parameter);
@@ -155,7 +137,7 @@ void ForwardWatcher::run(const Call& call, const Plan& plan, torch::jit::Stack& 
 }
 
 void ForwardWatcher::after(const Call& call, const Plan& plan, c10::ArrayRef<c10::IValue> results) {
-  bool is_handed_on = call.op.is_view || passes_through.contains(call.op.name);
+  bool is_handed_on = call.op.is_view || call.op.facts.passes_through;
   bool is_elementwise = is_handed_on || is_pointwise(call.op);
   Lineage made;
   made.of_whole = comes_of_whole(call);
@@ -165,10 +147,11 @@ void ForwardWatcher::after(const Call& call, const Plan& plan, c10::ArrayRef<c10
     bytes_moved_ += redistribution_cost(now, target, part_bytes(argument, *mesh_), n_);
     // A product with a weight is of what that weight is.
     auto seen = origins_.find(argument.impl);
-    if (seen != origins_.end() && argument.tensor.dim() > 1 && products.contains(call.op.name))
+    if (seen != origins_.end() && argument.tensor.dim() > 1 && call.op.facts.is_product)
       made.of_whole = parameters_[size_t(seen->second)].is_mended && now.is_replicated();
     Lineage& own = lineages_[argument.impl];
-    if (now.is_sharded() && target.is_replicated() && regroups(call.op)) mend(call, i, own.split);
+    if (now.is_sharded() && target.is_replicated() && call.op.facts.regroups)
+      mend(call, i, own.split);
     if (splits_a_head(call, argument) && target.is_replicated())
       for (int weight : own.split)
         mended_.emplace(weight, Correction{Placement::replicate(),
@@ -239,13 +222,13 @@ void ForwardWatcher::decide(Call& call, size_t i, TracedParameter& parameter) {
       parameter.placement = Placement::replicate();
     return;
   }
-  std::optional<Plan> plan = call.op.rule ? call.op.rule(call) : std::nullopt;
+  std::optional<Plan> plan = call.op.facts.rule ? call.op.facts.rule(call) : std::nullopt;
   if (!plan) {
     parameter.reason = call.op.name + " works on the whole of it: whole";
     return;
   }
   const Placement& wanted = plan->inputs[i][mp];
-  bool is_weight = products.contains(call.op.name) && seen.dim() > 1;
+  bool is_weight = call.op.facts.is_product && seen.dim() > 1;
   if (is_weight && parameter.beside && (!parameter.beside->is_first || !wanted.is_sharded())) {
     follow_weight(parameter);
   } else if (wanted.is_sharded()) {
@@ -290,7 +273,7 @@ void ForwardWatcher::split_outputs(Call call, size_t i, TracedParameter& paramet
   TensorArgument& argument = call.tensors[i];
   for (int64_t dim = argument.tensor.dim(); dim-- > 0;) {
     argument.placements[mp] = Placement::shard(dim);
-    std::optional<Plan> plan = call.op.rule(call);
+    std::optional<Plan> plan = call.op.facts.rule(call);
     if (!plan || !plan->inputs[i][mp].is_sharded() || !shows_split(*plan)) continue;
     if (decide_as(parameter, argument.tensor, Placement::shard(dim),
                   "its input is whole: split along its outputs"))

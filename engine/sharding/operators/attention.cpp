@@ -1,6 +1,7 @@
 // Scaled dot product attention in its fused forms, on CPU and CUDA. Each head of each example is
 // on its own; positions and the elements of a head are whole.
 
+#include "flops.h"
 #include "rules.h"
 
 #include <ATen/OpMathType.h>
@@ -207,20 +208,26 @@ std::optional<Plan> encoder_layer(const Call& call) {
 }  // namespace
 
 const RuleTable& attention_rules() {
-  static const RuleTable table = {
-      {"aten::_scaled_dot_product_flash_attention_for_cpu", attention},
-      {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", attention},
-      {"aten::_scaled_dot_product_flash_attention", attention},
-      {"aten::_scaled_dot_product_flash_attention_backward", attention},
-      {"aten::_scaled_dot_product_efficient_attention", attention},
-      {"aten::_scaled_dot_product_efficient_attention_backward", attention},
-      {"aten::_scaled_dot_product_cudnn_attention", attention},
-      {"aten::_scaled_dot_product_cudnn_attention_backward", attention},
-      {"aten::_scaled_dot_product_fused_attention_overrideable", attention},
-      {"aten::_scaled_dot_product_fused_attention_overrideable_backward", attention},
-      {"aten::_fused_sdp_choice", choice},
-      {"aten::_transformer_encoder_layer_fwd", encoder_layer},
-  };
+  static const RuleTable table = [] {
+    OperatorFacts forward = attention, backward = attention;
+    RuleTable table = {
+        {"aten::_scaled_dot_product_fused_attention_overrideable", attention},
+        {"aten::_scaled_dot_product_fused_attention_overrideable_backward", attention},
+        {"aten::_fused_sdp_choice", choice},
+        {"aten::_transformer_encoder_layer_fwd", encoder_layer},
+    };
+    forward.flops = attention_flops<0, 1>;
+    backward.flops = attention_flops<1, 2>;
+    table["aten::_scaled_dot_product_flash_attention_for_cpu"] = forward;
+    table["aten::_scaled_dot_product_flash_attention"] = forward;
+    table["aten::_scaled_dot_product_efficient_attention"] = forward;
+    table["aten::_scaled_dot_product_cudnn_attention"] = forward;
+    table["aten::_scaled_dot_product_flash_attention_for_cpu_backward"] = backward;
+    table["aten::_scaled_dot_product_flash_attention_backward"] = backward;
+    table["aten::_scaled_dot_product_efficient_attention_backward"] = backward;
+    table["aten::_scaled_dot_product_cudnn_attention_backward"] = backward;
+    return table;
+  }();
   return table;
 }
 

@@ -209,16 +209,23 @@ std::optional<Plan> batch_norm(const Call& call) {
 }  // namespace
 
 const RuleTable& batch_norm_rules() {
-  static const RuleTable table = {
-      {"aten::native_batch_norm", batch_norm},
-      {"aten::_native_batch_norm_legit", batch_norm},
-      {"aten::_native_batch_norm_legit_no_training", batch_norm},
-      {"aten::_batch_norm_with_update", batch_norm},
-      {"aten::cudnn_batch_norm", batch_norm},
-      {"aten::native_batch_norm_backward", batch_norm},
-      {"aten::batch_norm_backward", batch_norm},
-      {"aten::cudnn_batch_norm_backward", batch_norm},
-  };
+  static const RuleTable table = [] {
+    RuleTable table = {
+        {"aten::native_batch_norm", batch_norm},
+        {"aten::_native_batch_norm_legit", batch_norm},
+        {"aten::_native_batch_norm_legit_no_training", batch_norm},
+        {"aten::_batch_norm_with_update", batch_norm},
+        {"aten::cudnn_batch_norm", batch_norm},
+        {"aten::native_batch_norm_backward", batch_norm},
+        {"aten::batch_norm_backward", batch_norm},
+        {"aten::cudnn_batch_norm_backward", batch_norm},
+    };
+    table["aten::miopen_batch_norm"] = {};  // without a rule
+    for (const char* name :
+         {"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm"})
+      table[name].written = {"running_mean", "running_var"};
+    return table;
+  }();
   return table;
 }
 

@@ -1,6 +1,7 @@
 // Convolutions, of any number of spatial dimensions. Those are whole; the batch and the channels
 // may be split.
 
+#include "flops.h"
 #include "rules.h"
 
 namespace redco::sharding {
@@ -92,12 +93,17 @@ std::optional<Plan> convolution_backward(const Call& call) {
 }  // namespace
 
 const RuleTable& convolution_rules() {
-  static const RuleTable table = {
-      {"aten::convolution", convolution},
-      {"aten::_convolution", convolution},
-      {"aten::convolution_overrideable", convolution},
-      {"aten::convolution_backward", convolution_backward},
-  };
+  static const RuleTable table = [] {
+    OperatorFacts forward = convolution, backward = convolution_backward;
+    forward.is_product = true;
+    RuleTable table = {{"aten::_convolution", forward},
+                       {"aten::convolution_overrideable", forward}};
+    forward.flops = convolution_flops;
+    backward.flops = convolution_backward_flops;
+    table["aten::convolution"] = forward;
+    table["aten::convolution_backward"] = backward;
+    return table;
+  }();
   return table;
 }
 

@@ -70,7 +70,7 @@ Rule extremes(std::vector<ReduceOp> ops) {
 Rule by_overload(ReduceOp op) {
   Rule of_all = extremes({op});
   return [of_all](const Call& call) -> std::optional<Plan> {
-    if (call.find("other")) return pointwise_rules().at("")(call);
+    if (call.find("other")) return pointwise_rules().at("").rule(call);
     return call.find("dim") ? reduced_along_dim(call) : of_all(call);
   };
 }

@@ -41,7 +41,11 @@ std::optional<Plan> linear_cross_entropy(const Call& call) {
 }  // namespace
 
 const RuleTable& fused_loss_rules() {
-  static const RuleTable table = {{"redco::linear_cross_entropy", linear_cross_entropy}};
+  static const RuleTable table = [] {
+    OperatorFacts facts = linear_cross_entropy;
+    facts.is_product = true;
+    return RuleTable{{"redco::linear_cross_entropy", facts}};
+  }();
   return table;
 }
 

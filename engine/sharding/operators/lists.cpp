@@ -34,7 +34,7 @@ Element element_of(const Call& call, int64_t index) {
 
 // Each element lies as its own call would have it; what is in no list is a number, and whole.
 std::optional<Plan> element_by_element(const Call& call) {
-  const Rule& rule = pointwise_rules().at("");
+  const Rule& rule = pointwise_rules().at("").rule;
   size_t n_results = call.op.returned.size();
   std::vector<std::vector<OutputPlan>> results(n_results);
   Plan plan;
@@ -236,18 +236,25 @@ std::optional<Plan> unscale(const Call& call) {
 }  // namespace
 
 const RuleTable& list_rules() {
-  static const RuleTable table = {
-      {"aten::_foreach_", element_by_element},  // for all that no line below names
-      {"aten::_foreach_zero", zeroed},
-      {"aten::_foreach_norm", norm},
-      {"aten::_foreach_powsum", sum_of_powers},
-      {"aten::_foreach_max", maximum},
-      {"aten::_fused_adam", like_parameters},
-      {"aten::_fused_adamw", like_parameters},
-      {"aten::_fused_sgd", like_parameters},
-      {"aten::_fused_adagrad", like_parameters},
-      {"aten::_amp_foreach_non_finite_check_and_unscale", unscale},
-  };
+  static const RuleTable table = [] {
+    RuleTable table = {
+        {"aten::_foreach_", element_by_element},  // for all that no line below names
+        {"aten::_foreach_zero", zeroed},
+        {"aten::_foreach_norm", norm},
+        {"aten::_foreach_powsum", sum_of_powers},
+        {"aten::_foreach_max", maximum},
+        {"aten::_fused_adam", like_parameters},
+        {"aten::_fused_adamw", like_parameters},
+        {"aten::_fused_sgd", like_parameters},
+        {"aten::_fused_adagrad", like_parameters},
+        {"aten::_amp_foreach_non_finite_check_and_unscale", unscale},
+    };
+    table["aten::_foreach_norm"].keys_floats = true;
+    // An optimizer unscales the gradients in place, and nobody reads them afterwards.
+    for (const char* name : {"aten::_fused_adam", "aten::_fused_adamw", "aten::_fused_sgd"})
+      table[name].scratch = "grads";
+    return table;
+  }();
   return table;
 }
 

@@ -247,6 +247,8 @@ const RuleTable& pointwise_rules() {
     table["aten::mul"] = product;
     for (const char* name : {"aten::glu", "aten::glu_backward"}) table[name] = glu;
     for (std::string_view name : of_shape_alone) table[name] = shape_alone;
+    for (const char* name : {"aten::_to_copy", "aten::clone"}) table[name].passes_through = true;
+    table["aten::masked_fill"].keys_floats = true;  // whether it fills with zero
     return table;
   }();
   return table;

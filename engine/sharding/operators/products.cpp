@@ -1,5 +1,6 @@
 // Products, written as in einsum. "+" marks what is added to a product.
 
+#include "flops.h"
 #include "rules.h"
 
 #include <algorithm>
@@ -12,14 +13,15 @@ namespace {
 struct Row {
   const char* name;
   const char* factors;
+  FlopFormula flops = nullptr;  // null: the kernel calls operators that are counted
 };
 
 constexpr Row rows[] = {
-    {"aten::mm", "ik,kj->ij"},
+    {"aten::mm", "ik,kj->ij", matrix_product_flops<0>},
     {"redco::linear_few_rows", "ik,jk->ij"},
-    {"aten::bmm", "bik,bkj->bij"},
-    {"aten::addmm", "+ij,ik,kj->ij"},
-    {"aten::baddbmm", "+bij,bik,bkj->bij"},
+    {"aten::bmm", "bik,bkj->bij", matrix_product_flops<0>},
+    {"aten::addmm", "+ij,ik,kj->ij", matrix_product_flops<1>},
+    {"aten::baddbmm", "+bij,bik,bkj->bij", matrix_product_flops<1>},
     {"aten::addbmm", "+ij,bik,bkj->ij"},
     {"aten::mv", "ik,k->i"},
     {"aten::addmv", "+i,ik,k->i"},
@@ -143,7 +145,11 @@ Rule product(const char* text) {
 const RuleTable& product_rules() {
   static const RuleTable table = [] {
     RuleTable table;
-    for (const Row& row : rows) table[row.name] = product(row.factors);
+    for (const Row& row : rows) {
+      OperatorFacts& facts = table[row.name] = product(row.factors);
+      facts.is_product = true;
+      facts.flops = row.flops;
+    }
     return table;
   }();
   return table;

@@ -154,11 +154,16 @@ int64_t fused_parts(at::IntArrayRef in, at::IntArrayRef out, int64_t dim, int64_
 }
 
 const RuleTable& reshaping_rules() {
-  static const RuleTable table = {
-      {"aten::view", view},
-      {"aten::_unsafe_view", view},
-      {"aten::_reshape_alias", view},
-  };
+  static const RuleTable table = [] {
+    RuleTable table = {
+        {"aten::view", view},
+        {"aten::_unsafe_view", view},
+        {"aten::_reshape_alias", view},
+    };
+    for (auto& [name, facts] : table) facts.regroups = true;
+    table["aten::_unsafe_view"].is_view = true;
+    return table;
+  }();
   return table;
 }
 

@@ -12,7 +12,7 @@ Letters letters(int64_t n_dims, int first) {
 
 namespace {
 
-// A second rule for an operator would never be asked.
+// A second row for an operator would never be read.
 RuleTable all_rules() {
   RuleTable all;
   for (const RuleTable* table : {&product_rules(),
@@ -43,20 +43,34 @@ RuleTable all_rules() {
                                  &searching_rules(),
                                  &fused_loss_rules(),
                                  &elementwise_loss_rules()})
-    for (const auto& [name, rule] : *table)
-      require(all.emplace(name, rule).second, "two rules for ", name);
+    for (const auto& [name, facts] : *table)
+      require(all.emplace(name, facts).second, "two rows for ", name);
   return all;
 }
 
 }  // namespace
 
-Rule find_rule(const std::string& name, const c10::OperatorHandle& handle) {
+const OperatorFacts& find_facts(const std::string& name, const c10::OperatorHandle& handle) {
   static const RuleTable all = all_rules();
+  static const OperatorFacts none;
   if (auto found = all.find(name); found != all.end()) return found->second;
   constexpr std::string_view list_prefix = "aten::_foreach_";
   if (name.starts_with(list_prefix)) return all.at(list_prefix);
   if (handle.hasTag(at::Tag::pointwise)) return all.at("");
-  return {};
+  return none;
+}
+
+FlopFormula find_flops(std::string_view name) {
+  static const std::unordered_map<std::string_view, FlopFormula> formulas = [] {
+    std::unordered_map<std::string_view, FlopFormula> formulas;
+    for (const RuleTable* table : {&product_rules(), &convolution_rules(), &attention_rules()})
+      for (const auto& [name, facts] : *table)
+        if (facts.flops) formulas[name] = facts.flops;
+    return formulas;
+  }();
+  if (name.ends_with('_') && !name.ends_with("__")) name.remove_suffix(1);
+  auto found = formulas.find(name);
+  return found == formulas.end() ? nullptr : found->second;
 }
 
 }  // namespace redco::sharding

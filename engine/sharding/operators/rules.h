@@ -9,7 +9,7 @@
 
 namespace redco::sharding {
 
-using RuleTable = std::unordered_map<std::string_view, Rule>;
+using RuleTable = std::unordered_map<std::string_view, OperatorFacts>;
 
 // One table for each kind of operator, each in a file of its name.
 const RuleTable& product_rules();

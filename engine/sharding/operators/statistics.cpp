@@ -145,16 +145,21 @@ Rule variance(bool is_root, bool with_mean) {
 }  // namespace
 
 const RuleTable& statistics_rules() {
-  static const RuleTable table = {
-      {"aten::prod", product},
-      {"aten::logsumexp", logsumexp},
-      {"aten::linalg_vector_norm", vector_norm},
-      {"aten::norm", vector_norm},
-      {"aten::var", variance(false, false)},
-      {"aten::std", variance(true, false)},
-      {"aten::var_mean", variance(false, true)},
-      {"aten::std_mean", variance(true, true)},
-  };
+  static const RuleTable table = [] {
+    RuleTable table = {
+        {"aten::prod", product},
+        {"aten::logsumexp", logsumexp},
+        {"aten::linalg_vector_norm", vector_norm},
+        {"aten::norm", vector_norm},
+        {"aten::var", variance(false, false)},
+        {"aten::std", variance(true, false)},
+        {"aten::var_mean", variance(false, true)},
+        {"aten::std_mean", variance(true, true)},
+    };
+    for (const char* name : {"aten::linalg_vector_norm", "aten::norm"})
+      table[name].keys_floats = true;
+    return table;
+  }();
   return table;
 }
 

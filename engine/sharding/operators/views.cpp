@@ -207,24 +207,33 @@ std::optional<std::vector<int64_t>> dimension_order(const Call& call) {
 }
 
 const RuleTable& view_rules() {
-  static const RuleTable table = {
-      {"aten::detach", same},
-      {"aten::alias", same},
-      {"aten::lift_fresh", same},
-      {"aten::t", permute},
-      {"aten::transpose", permute},
-      {"aten::permute", permute},
-      {"aten::unsqueeze", unsqueeze},
-      {"aten::squeeze", squeeze},
-      {"aten::expand", expand},
-      {"aten::select", select},
-      {"aten::slice", slice},
-      {"aten::split", split},
-      {"aten::unsafe_split", split},
-      {"aten::split_with_sizes", split_with_sizes},
-      {"aten::unsafe_split_with_sizes", split_with_sizes},
-      {"aten::unbind", unbind},
-  };
+  static const RuleTable table = [] {
+    RuleTable table = {
+        {"aten::detach", same},
+        {"aten::alias", same},
+        {"aten::lift_fresh", same},
+        {"aten::t", permute},
+        {"aten::transpose", permute},
+        {"aten::permute", permute},
+        {"aten::unsqueeze", unsqueeze},
+        {"aten::squeeze", squeeze},
+        {"aten::expand", expand},
+        {"aten::select", select},
+        {"aten::slice", slice},
+        {"aten::split", split},
+        {"aten::unsafe_split", split},
+        {"aten::split_with_sizes", split_with_sizes},
+        {"aten::unsafe_split_with_sizes", split_with_sizes},
+        {"aten::unbind", unbind},
+    };
+    for (const char* name : {"aten::detach", "aten::alias"}) table[name].passes_through = true;
+    for (const char* name : {"aten::split", "aten::split_with_sizes", "aten::unsafe_split",
+                             "aten::unsafe_split_with_sizes", "aten::unbind"})
+      table[name].regroups = true;
+    for (const char* name : {"aten::unsafe_split", "aten::unsafe_split_with_sizes"})
+      table[name].is_view = true;
+    return table;
+  }();
   return table;
 }
 
