@@ -1,8 +1,8 @@
 #include <redco/autocast.h>
 #include <redco/linear.h>
 
-#include "../sharding/tracer.h"
 #include "few_rows.h"
+#include "training_kernels.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
@@ -12,6 +12,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace redco {
 
@@ -53,9 +54,10 @@ TORCH_LIBRARY_FRAGMENT(redco, m) {
         torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, &linear_few_rows));
 }
 
+thread_local bool are_training_kernels_forced = false;
+
 bool is_few_rows(const at::Tensor& x, const at::Tensor& weight) {
-  // A layout is decided by what training does.
-  if (sharding::current_tracer() != nullptr) return false;
+  if (are_training_kernels_forced) return false;
   if (autocast_dtype(at::kCPU)) return false;
   if (at::GradMode::is_enabled() && (x.requires_grad() || weight.requires_grad())) return false;
   return x.is_cpu() && x.scalar_type() == at::kFloat && weight.scalar_type() == at::kFloat &&
@@ -64,6 +66,9 @@ bool is_few_rows(const at::Tensor& x, const at::Tensor& weight) {
 }
 
 }  // namespace
+
+TrainingKernels::TrainingKernels() : outer_(std::exchange(are_training_kernels_forced, true)) {}
+TrainingKernels::~TrainingKernels() { are_training_kernels_forced = outer_; }
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   if (!is_few_rows(x, weight)) return at::linear(x, weight, bias);

@@ -3,11 +3,11 @@
 // and wraps the results.
 
 #include "check_calls.h"
+#include "execution.h"
 #include "gathered_view.h"
 #include "last_redistribution.h"
 #include "operators/rules.h"
 #include "results.h"
-#include "tracer.h"
 
 #include <redco/detail/zero3_store.h>
 #include <redco/error.h>
@@ -49,8 +49,8 @@ void reduce_in_place(Call& call, const Plan& plan) {
 at::Tensor brought(const Call& call, const TensorArgument& argument, const Placements& target) {
   const Placements now = argument.impl ? argument.impl->placements() : Placements();
   // What is held for other readers must not be written to, nor be seen by the result.
-  bool is_read = !argument.is_written && !call.op.is_view && !current_tracer() && now != target &&
-                 LastRedistribution::may_hold(argument);
+  bool is_read = !argument.is_written && !call.op.is_view && execution().has_values() &&
+                 now != target && LastRedistribution::may_hold(argument);
   if (is_read)
     if (at::Tensor held = last_redistribution().find(argument, target); held.defined()) return held;
   at::Tensor result = redistribute_local(argument.local(), argument.sizes(),
@@ -76,7 +76,7 @@ void resize_out(const TensorArgument& argument, const at::Tensor& result) {
 void write_back(const TensorArgument& argument, const Placements& worked_on,
                 const at::Tensor& result, const Mesh& mesh) {
   if (!argument.impl) {
-    if (current_tracer()) return;  // what is only watched changes nothing outside
+    if (!execution().has_values()) return;
     if (is_replicated(worked_on)) {
       if (!result.is_same(argument.tensor)) overwrite(argument.tensor, result);
       return;
@@ -146,11 +146,19 @@ void change_view(const Call& call, const Plan& plan, const TensorArgument& argum
   argument.impl->set_local(local, output.placements, geometry_of(output, local, *call.mesh));
 }
 
-void run_on_parts(const Call& call, const Plan& plan, Stack& local) {
-  if (!plan.run) return call.op.handle.callBoxed(&local);
-  Moving moving(Move::within_operator, call.op.name);
-  plan.run(call.op, local, *call.mesh);
-}
+class OnParts final : public Execution {
+ public:
+  bool has_values() const override { return true; }
+  void before(Call&) override {}
+  void run(const Call& call, const Plan& plan, Stack& local) override {
+    if (!plan.run) return call.op.handle.callBoxed(&local);
+    Moving moving(Move::within_operator, call.op.name);
+    plan.run(call.op, local, *call.mesh);
+  }
+  void after(const Call&, const Plan&, c10::ArrayRef<c10::IValue>) override {}
+};
+
+thread_local Execution* other_execution = nullptr;
 
 void run(Call& call, const Plan& plan, Stack* stack) {
   // Products gather what sequence parallelism has split: nothing to warn of.
@@ -173,10 +181,7 @@ void run(Call& call, const Plan& plan, Stack* stack) {
   if (call.op.generator >= 0 && local[size_t(call.op.generator)].isGenerator())
     if (at::Generator rng = local[size_t(call.op.generator)].toGenerator(); counter_generator(rng))
       with_rng.emplace(std::move(rng));
-  if (Tracer* tracer = current_tracer())
-    tracer->run(call, plan, local);
-  else
-    run_on_parts(call, plan, local);
+  execution().run(call, plan, local);
 
   for (size_t i = 0; i < call.tensors.size(); ++i) {
     TensorArgument& argument = call.tensors[i];
@@ -187,7 +192,7 @@ void run(Call& call, const Plan& plan, Stack* stack) {
     }
     last_redistribution().forget(argument.local());
     write_back(argument, plan.inputs[i], inputs[i], *call.mesh);
-    if (argument.impl && !current_tracer()) note_write(*argument.impl);
+    if (argument.impl && execution().has_values()) note_write(*argument.impl);
     // Operators on lists leave this to what they call for each tensor.
     if (argument.element >= 0) argument.tensor.unsafeGetTensorImpl()->bump_version();
   }
@@ -205,7 +210,7 @@ void run(Call& call, const Plan& plan, Stack* stack) {
     wrapped.push_back(source >= 0 ? call.arguments[size_t(source)] : std::move(local[i]));
   }
   pass_storage_on(call, wrapped);
-  if (Tracer* tracer = current_tracer()) tracer->after(call, plan, wrapped);
+  execution().after(call, plan, wrapped);
   torch::jit::drop(*stack, call.arguments.size());
   for (c10::IValue& value : wrapped) stack->push_back(std::move(value));
 }
@@ -230,14 +235,18 @@ void run_sharded(const c10::OperatorHandle& handle, Stack* stack) {
   InCall in_call(call);
   last_redistribution().drop_unreachable();
   gather_stored(call);
-  if (Tracer* tracer = current_tracer()) tracer->before(call);
+  execution().before(call);
   run(call, plan_for(call), stack);
 }
 
-Tracer*& current_tracer() {
-  thread_local Tracer* tracer = nullptr;
-  return tracer;
+Execution& execution() {
+  static OnParts on_parts;
+  return other_execution != nullptr ? *other_execution : on_parts;
 }
+
+WithExecution::WithExecution(Execution* execution)
+    : previous_(std::exchange(other_execution, execution)) {}
+WithExecution::~WithExecution() { other_execution = previous_; }
 
 }  // namespace redco::sharding
 

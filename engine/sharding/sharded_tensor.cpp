@@ -1,6 +1,6 @@
 #include "sharded_tensor.h"
 
-#include "tracer.h"
+#include "execution.h"
 
 #include <redco/error.h>
 
@@ -33,9 +33,9 @@ void count_writes_of(const at::Tensor& base, const at::Tensor& alias) {
   torch::autograd::impl::set_version_counter(alias, torch::autograd::impl::version_counter(base));
 }
 
-// In a trace tensors have no values, and say that they are where they would be.
+// A tensor without values is on the meta device, and reports the device it stands for.
 c10::Device device_for(const at::Tensor& local, const Mesh& mesh) {
-  return current_tracer() ? mesh.device() : local.device();
+  return execution().has_values() ? local.device() : mesh.device();
 }
 
 }  // namespace

@@ -106,16 +106,16 @@ class Watched {
     // Each round mends at least one parameter, and none twice to the same.
     for (size_t round = 0; round <= 2 * decided.size(); ++round) {
       Layout found{decided};
-      ForwardWatcher tracer(found.parameters, mesh_);
-      if (!watch(tracer)) {
+      ForwardWatcher watcher(found.parameters, mesh_);
+      if (!watch(watcher)) {
         for (TracedParameter& parameter : found.parameters)
           if (!parameter.placement) parameter.reason = "not used before watching ended: whole";
         return found;
       }
-      const auto corrections = tracer.corrections();
+      const auto corrections = watcher.corrections();
       if (corrections.empty()) {
-        found.bytes_moved = tracer.bytes_moved();
-        found.shared_sources = tracer.shared_sources();
+        found.bytes_moved = watcher.bytes_moved();
+        found.shared_sources = watcher.shared_sources();
         return found;
       }
       for (const auto& [index, correction] : corrections) {
@@ -130,9 +130,9 @@ class Watched {
  private:
   // Whether the forward pass came to its end. Some fail only while they are watched, on tensors
   // without values or gradients; others fail anyway, and say why best on their own.
-  bool watch(ForwardWatcher& tracer) {
+  bool watch(ForwardWatcher& watcher) {
     try {
-      forward_(with_stand_ins(tracer));
+      forward_(with_stand_ins(watcher));
       return true;
     } catch (const Interrupted&) {
       throw;
@@ -160,14 +160,14 @@ class Watched {
     });
   }
 
-  Tree with_stand_ins(ForwardWatcher& tracer) const {
+  Tree with_stand_ins(ForwardWatcher& watcher) const {
     std::map<int, at::Tensor> made;  // tied weights stay tied
     return map_tensors(params_, [&](const std::string&, const at::Tensor& tensor) {
       auto place = places_.find(tensor.unsafeGetTensorImpl());
       // Not itself: a forward pass may count its calls in it.
       if (place == places_.end()) return tensor.clone();
       at::Tensor& stand_in = made[place->second];
-      if (!stand_in.defined()) stand_in = tracer.stand_in(place->second);
+      if (!stand_in.defined()) stand_in = watcher.stand_in(place->second);
       return stand_in;
     });
   }

@@ -93,11 +93,7 @@ std::string why_gathered(const Call& call, at::IntArrayRef sizes, int64_t dim, i
 
 ForwardWatcher::ForwardWatcher(std::vector<TracedParameter>& parameters,
                                std::shared_ptr<const Mesh> mesh)
-    : parameters_(parameters), mesh_(std::move(mesh)), n_(mesh_->size(mp)) {
-  previous_ = std::exchange(current_tracer(), this);
-}
-
-ForwardWatcher::~ForwardWatcher() { current_tracer() = previous_; }
+    : parameters_(parameters), mesh_(std::move(mesh)), n_(mesh_->size(mp)) {}
 
 at::Tensor ForwardWatcher::stand_in(int parameter) {
   at::Tensor tensor = whole_like(parameters_[size_t(parameter)].given);

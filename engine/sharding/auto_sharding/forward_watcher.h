@@ -1,6 +1,7 @@
 #pragma once
 
-#include "../tracer.h"
+#include "../../nn/training_kernels.h"
+#include "../execution.h"
 #include "trace.h"
 
 #include <map>
@@ -35,26 +36,21 @@ struct TracedParameter {
 
 /// Decides how parameters lie over mp while a forward pass runs on stand-ins for them: each where
 /// it is first used, by what comes to it there. Watches this thread for as long as it lives.
-class ForwardWatcher final : public Tracer {
+class ForwardWatcher final : public Execution {
  public:
   ForwardWatcher(std::vector<TracedParameter>& parameters, std::shared_ptr<const Mesh> mesh);
-  ~ForwardWatcher() override;
 
   /// Nothing is watched for as long as it lives.
   class Pause {
    public:
-    Pause() : tracer_(std::exchange(current_tracer(), nullptr)) {}
-    Pause(const Pause&) = delete;
-    Pause& operator=(const Pause&) = delete;
-    ~Pause() { current_tracer() = tracer_; }
-
    private:
-    Tracer* tracer_;
+    WithExecution on_parts_{nullptr};
   };
 
   /// The parameter as the forward pass sees it.
   at::Tensor stand_in(int parameter);
 
+  bool has_values() const override { return false; }
   void before(Call& call) override;
   void run(const Call& call, const Plan& plan, torch::jit::Stack& local) override;
   void after(const Call& call, const Plan& plan, c10::ArrayRef<c10::IValue> results) override;
@@ -95,7 +91,6 @@ class ForwardWatcher final : public Tracer {
   std::vector<TracedParameter>& parameters_;
   std::shared_ptr<const Mesh> mesh_;
   int64_t n_;
-  Tracer* previous_;
   std::unordered_map<const void*, int> origins_;  // of parameters and their views
   std::unordered_map<const void*, Lineage> lineages_;
   std::vector<at::Tensor> alive_;  // what these maps name
@@ -103,6 +98,8 @@ class ForwardWatcher final : public Tracer {
   std::set<int> needed_split_;                      // parameters whose sum was needed split
   std::map<std::set<int>, std::set<int>> readers_;  // weights split along inputs, by their source
   double bytes_moved_ = 0;
+  TrainingKernels training_kernels_;
+  WithExecution watching_{this};
 };
 
 }  // namespace redco::sharding

@@ -1,0 +1,38 @@
+#pragma once
+
+#include "plan.h"
+
+#include <utility>
+
+namespace redco::sharding {
+
+/// How a thread runs operators on sharded tensors. The default runs them on the parts.
+class Execution {
+ public:
+  virtual ~Execution() = default;
+  /// Whether tensors have values. Without values nothing outside changes: plain tensors are not
+  /// written to, and writes are not counted.
+  virtual bool has_values() const = 0;
+  /// Called before the plan is made. May change the placements of the arguments.
+  virtual void before(Call& call) = 0;
+  /// Calls the operator, or the plan's own function, on the local arguments.
+  virtual void run(const Call& call, const Plan& plan, torch::jit::Stack& local) = 0;
+  virtual void after(const Call& call, const Plan& plan, c10::ArrayRef<c10::IValue> results) = 0;
+};
+
+/// The execution of this thread.
+Execution& execution();
+
+/// Sets the execution of this thread for a scope; null sets the default.
+class WithExecution {
+ public:
+  explicit WithExecution(Execution* execution);
+  ~WithExecution();
+  WithExecution(const WithExecution&) = delete;
+  WithExecution& operator=(const WithExecution&) = delete;
+
+ private:
+  Execution* previous_;
+};
+
+}  // namespace redco::sharding
