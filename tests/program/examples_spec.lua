@@ -91,7 +91,7 @@ write(vit .. "/preprocessor_config.json",
 -- can go on from, and what its evaluations tell.
 local smoke = {
   text_to_text = {
-    all = "--n-eval=5 --max-tgt-len=8 --num-beams=2 --global-batch-size=8 "
+    all = "--eval-every=5 --max-tgt-len=8 --num-beams=2 --global-batch-size=8 "
       .. "--per-device-batch-size=8 --data=" .. first_lines("text_to_text/data/verses.jsonl", 24),
     half = 4,  -- of the batch
     new = "--d-model=32 --d-ff=64 --num-layers=1 --num-heads=2",
