@@ -42,6 +42,12 @@ for model, least in pairs { cnn = 0.98, mlp = 0.97 } do
   end)
 end
 
+testing.test("digits: short.lua gets the accuracy of its header", function()
+  local least = redco.data.read(source .. "/examples/digits/short.lua"):match "more than (%d+) %%"
+  local accuracy = execute(1, "digits/short.lua", ""):match "([%d.]+) %%\n=+\n$"
+  assert(tonumber(accuracy) > tonumber(least), "accuracy on held-out digits: " .. accuracy)
+end)
+
 testing.test("digits: IDX files are read", function()
   local folder = "/usr/share/datasets/fashion-mnist"
   if not io.open(folder .. "/t10k-labels-idx1-ubyte.gz") then
