@@ -17,7 +17,7 @@ local o = redco.options {
 }
 
 local function fetched()
-  local script = (arg[0]:match "^(.*/)" or "./") .. "fetch.sh"
+  local script = redco.script_folder() .. "fetch.sh"
   return assert(io.popen("'" .. script .. "'"):read "*l", script .. " found no model")
 end
 

@@ -10,7 +10,7 @@ local o = redco.options {
   n_model_shards = 1,
   zero = 0,
   n_epochs = 20,
-  max_steps = 0,  -- 0: all epochs
+  max_steps = 1e9,  -- a smaller number ends the run early
   global_batch_size = 32,
   per_device_batch_size = 32,
   learning_rate = 3e-3,
@@ -27,13 +27,9 @@ local function to_examples(images, labels)
 end
 
 local function load_embedded_digits()
-  local folder = arg[0]:match "^(.*/)" or "./"
-  local rows = redco.data.loadtxt(folder .. "data/digits.csv")
+  local rows = redco.data.loadtxt(redco.script_folder() .. "data/digits.csv")
   local images, labels = rows:narrow(1, 0, 64):view { -1, 8, 8 } / 16, rows:select(1, 64):long()
-  -- Every fifth digit is held out.
-  local held_out = torch.arange(rows:size(0)):remainder(5):eq(0)
-  local kept = held_out:logical_not()
-  return to_examples(images[kept], labels[kept]), to_examples(images[held_out], labels[held_out])
+  return redco.data.split(to_examples(images, labels), { every = 5 })
 end
 
 local function load_idx(prefix)
@@ -108,7 +104,7 @@ trainer:fit {
   train_examples = train,
   eval_examples = test,
   n_epochs = o.n_epochs,
-  max_steps = o.max_steps > 0 and o.max_steps or nil,
+  max_steps = o.max_steps,
   global_batch_size = o.global_batch_size,
   per_device_batch_size = o.per_device_batch_size,
   eval_per_device_batch_size = 256,

@@ -1,6 +1,5 @@
 -- Image to text: a ViT looks at a picture, a GPT-2 says what it shows.
 local redco = require "redco"
-local metrics = redco.metrics
 
 local o = redco.options {
   data = "",  -- a JSONL file of {"image": path, "caption": text}; "": the emoji beside this script
@@ -13,7 +12,7 @@ local o = redco.options {
   n_model_shards = 1,
   zero = 0,
   n_epochs = 30,
-  max_steps = 0,  -- 0: all epochs
+  max_steps = 1e9,  -- a smaller number ends the run early
   global_batch_size = 32,
   per_device_batch_size = 32,
   eval_per_device_batch_size = 64,
@@ -30,7 +29,7 @@ local o = redco.options {
   patch_size = 8,
   dropout = 0.1,
 }
-local here = arg[0]:match "^(.*/)" or "./"
+local here = redco.script_folder()
 
 -- Pairs of an image, uint8 [3, height, width] or the path of one, and its caption.
 local function load_emoji()
@@ -42,12 +41,8 @@ local function load_emoji()
   return examples
 end
 
--- Every twentieth is held out.
-local train, held_out = {}, {}
-for i, example in ipairs(o.data ~= "" and redco.data.jsonl(o.data):tolist() or load_emoji()) do
-  local set = i % 20 == 0 and held_out or train
-  set[#set + 1] = example
-end
+local train, held_out = redco.data.split(
+  o.data ~= "" and redco.data.jsonl(o.data) or load_emoji(), { every = 20 })
 
 local deployer = redco.Deployer {
   seed = o.seed, n_model_shards = o.n_model_shards, zero = o.zero, workdir = o.workdir,
@@ -103,24 +98,12 @@ local function collate_fn(examples)
   }
 end
 
-local function loss_fn(rng, state, params, batch, is_training)
-  return model.loss(params, batch, { train = is_training, rng = rng })
-end
-
 local function pred_fn(rng, params, batch)
   return model.generate(params, batch, { max_length = o.max_tgt_len, num_beams = o.num_beams })
 end
 
 local function output_fn(sequences)
   return tokenizer:batch_decode(sequences, { skip_special_tokens = true })
-end
-
-local function eval_metric_fn(examples, preds)
-  local captions = {}
-  for i, example in ipairs(examples) do captions[i] = example.caption end
-  local scores = metrics.rouge(preds, captions)
-  scores.bleu = metrics.bleu(preds, captions).score
-  return scores
 end
 
 local schedule = deployer:get_lr_schedule_fn {
@@ -132,7 +115,7 @@ local schedule = deployer:get_lr_schedule_fn {
 local trainer = redco.Trainer {
   deployer = deployer,
   collate_fn = collate_fn,
-  loss_fn = loss_fn,
+  loss_fn = model.loss_fn,
   params = model.params,
   compute_dtype = o.compute_dtype,
   optimizer = redco.optim.chain {
@@ -147,15 +130,16 @@ trainer:fit {
   train_examples = train,
   eval_examples = held_out,
   n_epochs = o.n_epochs,
-  max_steps = o.max_steps > 0 and o.max_steps or nil,
+  max_steps = o.max_steps,
   global_batch_size = o.global_batch_size,
   per_device_batch_size = o.per_device_batch_size,
   eval_per_device_batch_size = o.eval_per_device_batch_size,
   eval_predictor = predictor,
-  eval_metric_fn = eval_metric_fn,
+  eval_metric_fn = redco.metrics.bleu_and_rouge "caption",
 }
 
-local samples = { unpack(held_out, 1, 10) }
+local samples = {}
+for i = 1, math.min(10, #held_out) do samples[i] = held_out[i] end
 local texts = predictor:predict {
   examples = samples, params = trainer.params,
   per_device_batch_size = o.eval_per_device_batch_size,

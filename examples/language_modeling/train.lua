@@ -14,8 +14,8 @@ local o = redco.options {
   zero = 0,
   sequence_parallel = false,
   n_epochs = 4,
-  max_steps = 0,  -- 0: all epochs
-  save_ckpt_every_k_steps = 0,  -- 0: after each epoch alone
+  max_steps = 1e9,  -- a smaller number ends the run early
+  save_ckpt_every_k_steps = 1e9,  -- also after each epoch
   global_batch_size = 4,
   per_device_batch_size = 4,
   context_length = 256,
@@ -33,7 +33,7 @@ local o = redco.options {
   max_new_tokens = 240,
   temperature = 0.7,
 }
-local here = arg[0]:match "^(.*/)" or "./"
+local here = redco.script_folder()
 local is_new = o.model_dir == ""
 
 local deployer = redco.Deployer {
@@ -77,14 +77,8 @@ local function new_rows(path)
   return redco.data.pack(paragraphs, { seq_len = o.context_length, strategy = o.packing })
 end
 
--- Every twentieth is held out.
-local rows = new_rows(o.data ~= "" and o.data or here .. "data/corpus_pd.txt")
-local train, held_out = {}, {}
-for i = 1, #rows do
-  local set = i % 20 == 0 and held_out or train
-  set[#set + 1] = i
-end
-train, held_out = rows:select(train), rows:select(held_out)
+local train, held_out = redco.data.split(
+  new_rows(o.data ~= "" and o.data or here .. "data/corpus_pd.txt"), { every = 20 })
 
 local schedule = deployer:get_lr_schedule_fn {
   train_size = #train, n_epochs = o.n_epochs,
@@ -99,9 +93,7 @@ local trainer = redco.Trainer {
   deployer = deployer,
   collate_fn = redco.data.default_collate,
   num_workers = o.num_workers,
-  loss_fn = function(rng, state, params, batch, is_training)
-    return model.loss(params, batch, { train = is_training, rng = rng })
-  end,
+  loss_fn = model.loss_fn,
   params = ckpt and ckpt.params or model.params,
   opt_state = ckpt and ckpt.opt_state,
   last_ckpt_info = info,
@@ -120,10 +112,10 @@ trainer:fit {
   train_examples = train,
   eval_examples = held_out,
   n_epochs = o.n_epochs,
-  max_steps = o.max_steps > 0 and o.max_steps or nil,
+  max_steps = o.max_steps,
   global_batch_size = o.global_batch_size,
   per_device_batch_size = o.per_device_batch_size,
-  save_ckpt_every_k_steps = o.save_ckpt_every_k_steps > 0 and o.save_ckpt_every_k_steps or nil,
+  save_ckpt_every_k_steps = o.save_ckpt_every_k_steps,
   keep_last_k_ckpts = 2,
   save_argmin_ckpt_by_metrics = { "loss" },
   save_last_ckpt = true,

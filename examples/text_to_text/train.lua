@@ -1,6 +1,5 @@
 -- Text to text: a T5-like model that learns to translate, or whatever its pairs of texts show it.
 local redco = require "redco"
-local metrics = redco.metrics
 
 local o = redco.options {
   data = "",  -- a JSONL file of pairs; "": the verses beside this script
@@ -13,11 +12,11 @@ local o = redco.options {
   n_model_shards = 1,
   zero = 0,
   n_epochs = 10,
-  max_steps = 0,  -- 0: all epochs
+  max_steps = 1e9,  -- a smaller number ends the run early
   global_batch_size = 16,
   per_device_batch_size = 16,
   eval_per_device_batch_size = 64,
-  n_eval = 128,  -- how many pairs are held out
+  eval_every = 40,  -- every 40th pair is held out
   max_src_len = 512,
   max_tgt_len = 64,
   num_beams = 4,
@@ -32,20 +31,17 @@ local o = redco.options {
   num_heads = 4,
   dropout_rate = 0.1,
 }
-local here = arg[0]:match "^(.*/)" or "./"
+local here = redco.script_folder()
 local is_new = o.model_dir == ""
 
--- The held-out pairs lie evenly among the others.
-local train, held_out = {}, {}
-local all = redco.data.jsonl(o.data ~= "" and o.data or here .. "data/verses.jsonl")
-local every = math.max(math.floor(#all / o.n_eval), 2)
-for i, pair in all:ipairs() do
-  if not (pair[o.src_key] and pair[o.tgt_key]) then
-    error(("pair %d lacks '%s' or '%s'"):format(i, o.src_key, o.tgt_key), 0)
-  end
-  local set = i % every == 0 and #held_out < o.n_eval and held_out or train
-  set[#set + 1] = { source = pair[o.src_key], target = pair[o.tgt_key] }
+local pairs_of = {}
+for i, pair in redco.data.jsonl(o.data ~= "" and o.data or here .. "data/verses.jsonl"):ipairs() do
+  pairs_of[i] = {
+    source = pair[o.src_key] or error(("pair %d has no '%s'"):format(i, o.src_key), 0),
+    target = pair[o.tgt_key] or error(("pair %d has no '%s'"):format(i, o.tgt_key), 0),
+  }
 end
+local train, held_out = redco.data.split(pairs_of, { every = o.eval_every })
 
 local deployer = redco.Deployer {
   seed = o.seed, n_model_shards = o.n_model_shards, zero = o.zero, workdir = o.workdir,
@@ -77,24 +73,12 @@ local function collate_fn(examples)
   return batch
 end
 
-local function loss_fn(rng, state, params, batch, is_training)
-  return model.loss(params, batch, { train = is_training, rng = rng })
-end
-
 local function pred_fn(rng, params, batch)
   return model.generate(params, batch, { max_length = o.max_tgt_len, num_beams = o.num_beams })
 end
 
 local function output_fn(sequences)
   return tokenizer:batch_decode(sequences, { skip_special_tokens = true })
-end
-
-local function eval_metric_fn(examples, preds)
-  local targets = {}
-  for i, example in ipairs(examples) do targets[i] = example.target end
-  local scores = metrics.rouge(preds, targets)
-  scores.bleu = metrics.bleu(preds, targets).score
-  return scores
 end
 
 local schedule = deployer:get_lr_schedule_fn {
@@ -106,7 +90,7 @@ local schedule = deployer:get_lr_schedule_fn {
 local trainer = redco.Trainer {
   deployer = deployer,
   collate_fn = collate_fn,
-  loss_fn = loss_fn,
+  loss_fn = model.loss_fn,
   params = model.params,
   compute_dtype = o.compute_dtype,
   optimizer = redco.optim.chain {
@@ -121,12 +105,12 @@ trainer:fit {
   train_examples = train,
   eval_examples = held_out,
   n_epochs = o.n_epochs,
-  max_steps = o.max_steps > 0 and o.max_steps or nil,
+  max_steps = o.max_steps,
   global_batch_size = o.global_batch_size,
   per_device_batch_size = o.per_device_batch_size,
   eval_per_device_batch_size = o.eval_per_device_batch_size,
   eval_predictor = predictor,
-  eval_metric_fn = eval_metric_fn,
+  eval_metric_fn = redco.metrics.bleu_and_rouge "target",
   save_argmax_ckpt_by_metrics = { "bleu" },
 }
 

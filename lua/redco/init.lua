@@ -16,6 +16,7 @@ local redco = {
   with_rng = native.with_rng,
   checkpoint = native.checkpoint,
   options = native.options,
+  script_folder = require "redco.script_folder",
   grad = transforms.grad,
   value_and_grad = transforms.value_and_grad,
   vmap = transforms.vmap,

@@ -73,9 +73,13 @@ TEST_CASE("a view that had to be gathered and its base see each other's writes")
       [](const at::Tensor& x) { return x.reshape({8})[5]; },
       [](const at::Tensor& x) { return x.diagonal(); },
       [](const at::Tensor& x) { return x.unbind(1)[2].unsqueeze(0); },
-      [](const at::Tensor& x) { return x.as_strided({2, 2}, {3, 2}, 1); },
+      [](const at::Tensor& x) {
+        return x.as_strided({2, 2}, {3, 2}, 1);
+      },
       [](const at::Tensor& x) { return x.slice(1, 0, 4, 2).select(0, 1); },
-      [](const at::Tensor& x) { return at::view_as_complex(x.unflatten(1, {2, 2})).select(1, 1); },
+      [](const at::Tensor& x) {
+        return at::view_as_complex(x.unflatten(1, {2, 2})).select(1, 1);
+      },
   };
   ON_TWO(mesh) {
     for (const Placement& placement : {rows, columns, sum}) {

@@ -16,6 +16,7 @@ for command in mmdebstrap dpkg-shlibdeps file unshare; do
   command -v $command >/dev/null || skip "there is no $command"
 done
 # The mirror, and how to reach it, are those of this machine.
+# shellcheck disable=SC2016 # apt-get expands these
 mirror=$(apt-get indextargets --format '$(CODENAME) $(COMPONENT) $(REPO_URI)' 'Created-By: Packages' |
   awk '$1 == "bookworm" && $2 == "main" { print $3; exit }')
 [ -n "$mirror" ] || skip "apt of this machine knows no Debian 12"
@@ -63,6 +64,7 @@ user by_cmake/engine_consumer
 apt-get -q -y purge redco-lua
 [ ! -e /usr/bin/redco-lua ] && [ ! -e /usr/lib/redco ] && [ ! -e /usr/include/redco ]
 END
+# shellcheck disable=SC2016 # the inner shell expands it
 unshare --mount sh -euc '
   mount -t proc proc "$1/proc"
   mount --rbind /dev "$1/dev"

@@ -171,8 +171,8 @@ test("a training run has the same dropout again, and another in each step", func
     local trainer = redco.Trainer {
       deployer = deployer, params = model.params,
       collate_fn = function() return inputs end,
-      loss_fn = function(rng, _, params, batch, is_training)
-        local loss, count = model.loss(params, batch, { train = is_training, rng = rng })
+      loss_fn = function(rng, state, params, batch, is_training)
+        local loss, count = model.loss_fn(rng, state, params, batch, is_training)
         seen[#seen + 1] = loss:item()
         return loss, count
       end,

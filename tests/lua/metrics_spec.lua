@@ -80,6 +80,16 @@ test("rouge: several references, the best for each type", function()
   expect_equal(only.rougeL, nil)
 end)
 
+test("bleu_and_rouge compares predictions with a field of the examples", function()
+  local preds, references = { "the cat sat on the mat", "a b c d" }, { "the cat sat", "a b c d" }
+  local scores = metrics.bleu_and_rouge "target" ({ { target = references[1] },
+    { target = references[2] } }, preds)
+  for name, expected in pairs(metrics.rouge(preds, references)) do
+    expect_near(scores[name], expected, name)
+  end
+  expect_near(scores.bleu, metrics.bleu(preds, references).score)
+end)
+
 test("rouge: texts without words, words beyond ASCII", function()
   for _, pair in ipairs { { "", "a" }, { "a", "" }, { "", "" }, { "...", "日本" } } do
     for name, score in pairs(metrics.rouge({ pair[1] }, { pair[2] })) do

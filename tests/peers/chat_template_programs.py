@@ -150,7 +150,7 @@ class Programs:
             lambda: f'truncate({self.rng.randrange(4, 12)}{self.rng.choice(["", ", true", ", false, literal"])})'.replace(
                 'literal', "'…', 0"),
             lambda: f'center({self.rng.randrange(20)})',
-            lambda: f"default('none')")
+            lambda: "default('none')")
 
     def text_method(self):
         part = literal(self.rng.choice(['a', ' ', ',', 'l', 'ne', 'H', 'é', '\n', '語']), self.rng)
@@ -159,15 +159,15 @@ class Programs:
                                      'capitalize()', 'split()', 'splitlines()', 'isdigit()', 'isalpha()',
                                      'isspace()', 'isupper()', 'islower()', 'isalnum()', 'rsplit()']),
             lambda: f'strip({part})', lambda: f'split({part})', lambda: f'split({part}, 1)',
-            lambda: f'rsplit({part}, 1)', lambda: f'split(none, 1)', lambda: f'rsplit(none, 1)',
+            lambda: f'rsplit({part}, 1)', lambda: 'split(none, 1)', lambda: 'rsplit(none, 1)',
             lambda: f'split({part})[0]',
             lambda: f'split({part})[-1].lstrip({part})', lambda: f'startswith({part})',
             lambda: f'endswith({part})', lambda: f'endswith(({part}, {part}))',
             lambda: f"replace({part}, 'XY')", lambda: f"replace({part}, '', 1)",
             lambda: f'find({part})', lambda: f'rfind({part})', lambda: f'count({part})',
             lambda: f'removeprefix({part})', lambda: f'removesuffix({part})',
-            lambda: f'partition({part})', lambda: f'rpartition({part})', lambda: f'ljust(9)',
-            lambda: f"rjust(9, '*')", lambda: f'center(8)', lambda: f'zfill(5)',
+            lambda: f'partition({part})', lambda: f'rpartition({part})', lambda: 'ljust(9)',
+            lambda: "rjust(9, '*')", lambda: 'center(8)', lambda: 'zfill(5)',
             lambda: f'join({self.list()})')
 
     def bound(self):
@@ -193,7 +193,7 @@ class Programs:
             lambda: f'{n()} | abs', lambda: f'{n()} | round', lambda: f'{n()} | round(1)',
             lambda: f"{n()} | round(0, 'floor')", lambda: f'{n()} | float', lambda: f'{n()} | int',
             lambda: 'numbers | sum', lambda: 'numbers | max', lambda: 'numbers | min',
-            lambda: f'd | length', lambda: f'{self.list()} | list | length')
+            lambda: 'd | length', lambda: f'{self.list()} | list | length')
 
     def truth(self):
         return self.deeper(self.compound_truth, self.simple_truth)
@@ -232,26 +232,26 @@ class Programs:
                                 '[1, 2.5, none, true]', 'range(3)', 'nothing'])
 
     def compound_list(self):
-        l = self.list
+        a_list = self.list
         attribute = self.rng.choice(['role', 'content', 'tool_calls', 'function.name', 'content.0.type'])
         return self.one_of(
             self.simple_list,
             lambda: f'[{self.any()}, {self.any()}]', lambda: f'({self.text()}, {self.integer()})',
             lambda: f'l[{self.bound()}:{self.bound()}]', lambda: f'messages[{self.bound()}:]',
             lambda: f'numbers[::{self.rng.choice([-1, 2, -2])}]',
-            lambda: f'l + [{self.any()}]', lambda: f'({l()} | list) + l', lambda: f'{l()} | reverse | list',
-            lambda: f'l | sort', lambda: 'l | sort(reverse=true)', lambda: 'l | sort(case_sensitive=true)',
-            lambda: f"messages | sort(attribute='role') | map(attribute='role') | list",
-            lambda: f'{l()} | unique | list', lambda: f"messages | map(attribute='{attribute}') | list",
+            lambda: f'l + [{self.any()}]', lambda: f'({a_list()} | list) + l', lambda: f'{a_list()} | reverse | list',
+            lambda: 'l | sort', lambda: 'l | sort(reverse=true)', lambda: 'l | sort(case_sensitive=true)',
+            lambda: "messages | sort(attribute='role') | map(attribute='role') | list",
+            lambda: f'{a_list()} | unique | list', lambda: f"messages | map(attribute='{attribute}') | list",
             lambda: f"messages | map(attribute='{attribute}', default='?') | list",
-            lambda: f"{l()} | map({literal(self.rng.choice(['upper', 'string', 'trim', 'tojson', 'length', 'title']), self.rng)}) | list",
+            lambda: f"{a_list()} | map({literal(self.rng.choice(['upper', 'string', 'trim', 'tojson', 'length', 'title']), self.rng)}) | list",
             lambda: f"messages | selectattr('role', '{self.rng.choice(['eq', 'equalto', 'ne', '!=', '=='])}', 'user') | list",
             lambda: f"messages | {self.rng.choice(['selectattr', 'rejectattr'])}('{attribute}') | list",
             lambda: f"messages | {self.rng.choice(['selectattr', 'rejectattr'])}('{attribute}', 'defined') | list",
-            lambda: f"{l()} | {self.rng.choice(['select', 'reject'])}({self.rng.choice(['', repr('string'), repr('none'), repr('mapping')])}) | list",
-            lambda: f"l | map('replace', 'a', 'b') | list", lambda: 'd.items() | list', lambda: 'd | dictsort',
+            lambda: f"{a_list()} | {self.rng.choice(['select', 'reject'])}({self.rng.choice(['', repr('string'), repr('none'), repr('mapping')])}) | list",
+            lambda: "l | map('replace', 'a', 'b') | list", lambda: 'd.items() | list', lambda: 'd | dictsort',
             lambda: 'd.keys() | list', lambda: 'd.values() | list', lambda: 'd | items | list', lambda: 'd | list',
-            lambda: f'{self.text()} | list', lambda: f'{self.text()}.split(",")', lambda: f's.splitlines()',
+            lambda: f'{self.text()} | list', lambda: f'{self.text()}.split(",")', lambda: 's.splitlines()',
             lambda: f'range({self.rng.randrange(-2, 5)}, {self.rng.randrange(-2, 5)}, {self.rng.choice([1, 2, -1])})')
 
     def dict(self):

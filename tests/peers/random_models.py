@@ -14,7 +14,7 @@ import random
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, GenerationConfig
+from transformers import AutoConfig
 
 ACTIVATIONS = ["gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "quick_gelu", "relu", "silu",
                "swish", "tanh"]

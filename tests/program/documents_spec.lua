@@ -29,6 +29,7 @@ local function stand_in(command)
   local script = command:match "^%./bootstrap run (.+)$"
   assert(script, "no test runs this command of a page: " .. command)
   local short
+  if script:find "digits/short%.lua$" then return "redco-lua " .. script end
   if script:find "examples/chat/" then short = "--model=" .. model end
   if script:find "train%.lua" then
     short = (short or "") .. " --max-steps=2"

@@ -16,6 +16,15 @@ local function expect_run(code, out, err, actual_code, actual_out, actual_err)
   if err == "" then expect_equal(actual_err, "") elseif err then expect_has(actual_err, err) end
 end
 
+test("script_folder is the folder of the script, as the script was named", function()
+  write("folder.lua", 'print(require("redco").script_folder())')
+  local code, out = program.shell '"$REDCO_LUA" folder.lua; "$REDCO_LUA" "$PWD/folder.lua"'
+  expect_equal(code, 0)
+  expect_equal(out, ("./\n%s/\n"):format(program.folder))
+  local _, none = program.run { "-e", 'print(require("redco").script_folder())' }
+  expect_equal(none, "./\n")
+end)
+
 test("a script runs, gets its arguments as ... and arg, and ends with 0", function()
   local path = write("args.lua", [[
 local words = { ... }

@@ -10,7 +10,7 @@ local o = redco.options {
   n_model_shards = 1,
   zero = 0,
   n_epochs = 1,
-  max_steps = 0,  -- 0: all epochs
+  max_steps = 1e9,  -- a smaller number ends the run early
   global_batch_size = 8,
   per_device_batch_size = 8,
   compute_dtype = "float32",
@@ -23,7 +23,7 @@ local o = redco.options {
   n_samples = 3,  -- held-out questions to answer at the end
 }
 
-local here = arg[0]:match "^(.*/)" or "./"
+local here = redco.script_folder()
 local path = o.model ~= "" and o.model
   or assert(io.popen("'" .. here .. "../fetch.sh'"):read "*l", "fetch.sh found no model")
 local tokenizer = redco.Tokenizer.from_pretrained(path)
@@ -39,18 +39,19 @@ local function prompt_of(pair)
     { add_generation_prompt = true })
 end
 
--- An example is the tokens of a conversation, and how many of them are the question's. Every
--- twentieth is held out.
-local train, test = {}, {}
-for i, pair in pairs_of:ipairs() do
+-- An example is the tokens of a conversation, and how many of them are the question's.
+local conversations = {}
+for _, pair in pairs_of:ipairs() do
   local ids = tokenizer:apply_chat_template {
     { role = "user", content = pair.question }, { role = "assistant", content = pair.answer },
   }
   if #ids <= o.max_length then
-    local set = i % 20 == 0 and test or train
-    set[#set + 1] = { ids = ids, n_prompt = #prompt_of(pair), question = pair.question }
+    conversations[#conversations + 1] = {
+      ids = ids, n_prompt = #prompt_of(pair), question = pair.question,
+    }
   end
 end
+local train, test = redco.data.split(conversations, { every = 20 })
 
 -- Each position's label is the token after it, where that is the answer's.
 local function collate(examples)
@@ -88,9 +89,7 @@ local schedule = deployer:get_lr_schedule_fn {
 local trainer = redco.Trainer {
   deployer = deployer,
   collate_fn = collate,
-  loss_fn = function(rng, state, tree, batch, is_training)
-    return model.loss(tree, batch, { train = is_training, rng = rng })
-  end,
+  loss_fn = model.loss_fn,
   params = params,
   compute_dtype = o.compute_dtype,
   optimizer = redco.lora.freeze_base(redco.optim.adamw { learning_rate = schedule }),
@@ -101,7 +100,7 @@ trainer:fit {
   train_examples = train,
   eval_examples = test,
   n_epochs = o.n_epochs,
-  max_steps = o.max_steps > 0 and o.max_steps or nil,
+  max_steps = o.max_steps,
   global_batch_size = o.global_batch_size,
   per_device_batch_size = o.per_device_batch_size,
 }

@@ -7,6 +7,7 @@ local data = {
   concat = dataset.concat,
   default_collate = require "redco.data.default_collate",
   pack = require "redco.data.pack",
+  split = require "redco.data.split",
   image_processor = require "redco.data.image_processor",
 }
 

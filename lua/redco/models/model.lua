@@ -109,6 +109,10 @@ local function new_model(family, config, params)
     })
   end
 
+  function model.loss_fn(rng, _, p, batch, is_training)
+    return model.loss(p, batch, { train = is_training, rng = rng })
+  end
+
   function model.save_pretrained(dir, options)
     local o = save_options(options)
     files.save(dir, model, o.params or model.params, o.max_shard_size)

@@ -32,6 +32,11 @@ loss(params, inputs, {train = false, rng, ignore_index = -100, label_smoothing =
 Returns the mean cross-entropy of inputs.labels and the number of labels, without holding all
 logits. For decoders the collate_fn must shift the labels; for encoder-decoders it must not.]],
 
+  ["Model.loss_fn"] = [[
+loss_fn(rng, state: table, params, inputs, is_training: boolean) -> loss, count
+Calls `Model.loss` with the arguments that a Trainer passes: `redco.Trainer {loss_fn =
+model.loss_fn, ...}`.]],
+
   ["Model.generate"] = [[
 generate(params, inputs, {max_length, max_new_tokens, min_length = 0, min_new_tokens,
   do_sample = false, temperature = 1, top_k = 50, top_p = 1, min_p, typical_p = 1, epsilon_cutoff = 0,

@@ -19,7 +19,7 @@ local words_by_type = {
     is_encoder_decoder non_blocking requires_grad retain_graph return_offsets_mapping]],
   integer = [[accumulate_grad_batches batch_size bos_token_id capacity char_order cls_token_id count
     decoder_start_token_id draws embed_dim embedding_dim encoder_no_repeat_ngram_size epoch_idx
-    eval_every_k_steps eval_per_device_batch_size first forced_bos_token_id global_batch_size
+    eval_every_k_steps every eval_per_device_batch_size first forced_bos_token_id global_batch_size
     groups hidden_size host0_port i id ignore_index in_channels in_features input_size keep_last_k_ckpts
     last length level mask_token_id max_length max_new_tokens max_steps min_length min_new_tokens
     model_max_length n n_epochs n_model_shards n_processes no_repeat_ngram_size num_beams
@@ -62,7 +62,7 @@ local words_by_type = {
   ["list or Dataset or Tensor"] = "eval_examples examples",
   ["list of Datasets"] = "sets",
   ["list or Dataset or Tensor or function"] = "train_examples",
-  ["list or Dataset"] = "sequences",
+  ["list or Dataset"] = "sequences set",
   ["list or Tensor"] = "predictions references tokens",
   ["list of strings or string"] = "reference target_modules",
   ["table or Tensor"] = "batch",

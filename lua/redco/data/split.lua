@@ -1,0 +1,30 @@
+--- Divides examples into those to train on and those to evaluate on.
+local arguments = require "redco.arguments"
+local dataset = require "redco.data.dataset"
+local fail = require "redco.fail"
+local registry = require "redco.registry"
+
+local options = arguments("split", {}, { "every" })
+
+return registry.define("redco.data.split", [[
+split(set, {every}) -> list or Dataset, list or Dataset
+Divides examples in two: every `every`-th one is held out, starting with number `every`, and all
+others are for training. Returns the training examples and the held-out ones, in their order. A list
+gives two lists. A data set gives two data sets, which read an example when it is accessed.]],
+function(set, given)
+  local every = options(given).every
+  if type(every) ~= "number" or every < 2 or every % 1 ~= 0 then
+    fail("split: every: expected an integer of at least 2, got %s", tostring(every))
+  end
+  local is_list = type(set) == "table"
+  if not is_list and type(set) ~= "userdata" then
+    fail("split: expected a list or a data set, got a %s", type(set))
+  end
+  local n_held_out = math.floor(#set / every)
+  local train = dataset.new(#set - n_held_out, function(i)
+    return set[i + math.floor((i - 1) / (every - 1))]
+  end)
+  local held_out = dataset.new(n_held_out, function(i) return set[i * every] end)
+  if is_list then return train:tolist(), held_out:tolist() end
+  return train, held_out
+end)

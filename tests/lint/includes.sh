@@ -1,0 +1,31 @@
+#!/bin/sh
+# Checks which folders of engine/ include which. Run it in the repository's folder.
+set -eu
+
+lua='<(lua|lauxlib|luajit)|[<"/](bindings|redco/(script_engine|script_error|host_type|prompt)\.h)'
+train='[</"]train/|<redco/(dataset|deployer|optim|predictor|schedule|trainer)\.h'
+sharding='[</"]sharding/|<redco/(sharding|sharding_report|sharding_rules|moves)\.h'
+
+found=0
+# check PATTERN WORDS FOLDER...: no file of the folders includes a header of the pattern.
+check() {
+  pattern=$1 words=$2
+  shift 2
+  includes=$(grep -rEn --include='*.h' --include='*.cpp' "^ *# *include *[<\"]" "$@" |
+    grep -E "include *[^ ]*($pattern)" || true)
+  while IFS=: read -r file line include; do
+    [ -n "$file" ] || continue
+    header=$(printf '%s' "$include" | sed 's/^[^<"]*[<"]//; s/[>"].*//')
+    echo "$file:$line: $header: $words"
+    found=1
+  done <<END
+$includes
+END
+}
+
+check "$lua" "engine/ may not include Lua or bindings/" engine
+check "$train" "this folder may not include train/" engine/sharding engine/io engine/text \
+  engine/mesh engine/core engine/store engine/random
+check "$sharding" "nn/ may not include sharding/" engine/nn
+
+exit $found
