@@ -14,33 +14,34 @@
 
 namespace redco::sharding {
 
-/// A parameter whose layout is being decided.
+/// A parameter whose placement is being decided.
 struct TracedParameter {
   std::string name;
-  std::vector<std::string> other_names;  ///< of a tied weight
+  std::vector<std::string> other_names;  ///< further names of a tied weight
   at::Tensor given;
-  std::optional<Placement> placement = {};  ///< on mp; none: undecided
+  std::optional<Placement> placement = {};  ///< on mp; nullopt while undecided
   std::string reason = "the function that was watched does not use it: whole";
-  bool is_mended = false;      ///< a correction has decided
-  bool is_embedding = false;   ///< rows of it are looked up
+  bool is_mended = false;      ///< the placement comes from a correction
+  bool is_embedding = false;   ///< its rows are looked up
   bool is_multiplied = false;  ///< it is the weight of a product
-  /// Of a low-rank adapter's matrices: where the weight is beside which they lie, and the other
-  /// one.
+  /// For a matrix of a low-rank adapter: its role, and the indices of the adapted weight and of the
+  /// adapter's other matrix.
   struct Beside {
-    bool is_first;  ///< the one that takes in what the weight does
+    bool is_first;  ///< lora_A, which has the same input as the weight
     int weight, other;
   };
   std::optional<Beside> beside = {};
 };
 
-/// Decides how parameters lie over mp while a forward pass runs on stand-ins for them: each where
-/// it is first used, by what comes to it there. Watches this thread for as long as it lives.
+/// Decides the placements of parameters over mp by running a forward pass on stand-ins for them:
+/// each at its first use, from the placements of the other arguments there. Observes this thread
+/// while it exists.
 class ForwardWatcher final : public Tracer {
  public:
   ForwardWatcher(std::vector<TracedParameter>& parameters, std::shared_ptr<const Mesh> mesh);
   ~ForwardWatcher() override;
 
-  /// Nothing is watched for as long as it lives.
+  /// Suspends observation while it exists.
   class Pause {
    public:
     Pause() : tracer_(std::exchange(current_tracer(), nullptr)) {}
@@ -52,7 +53,7 @@ class ForwardWatcher final : public Tracer {
     Tracer* tracer_;
   };
 
-  /// The parameter as the forward pass sees it.
+  /// The stand-in of a parameter, given to the forward pass.
   at::Tensor stand_in(int parameter);
 
   void before(Call& call) override;
@@ -63,21 +64,21 @@ class ForwardWatcher final : public Tracer {
     Placement placement;
     std::string reason;
   };
-  /// What turned out wrong, by parameter: the forward pass is to be watched again with it.
+  /// Wrong decisions found, by parameter: repeat the forward pass with these placements.
   std::map<int, Correction> corrections() const;
 
-  /// What one rank sends, in bytes.
+  /// The bytes that one rank sends.
   double bytes_moved() const { return bytes_moved_; }
-  /// Parameters whose split outputs several weights take in by their inputs, so that all of those
-  /// put out sums.
+  /// Sets of parameters whose split outputs are the input of several weights that are split along
+  /// their inputs, so that each of these weights needs a reduction.
   std::set<std::set<int>> shared_sources() const;
 
  private:
-  // Where a tensor comes from.
+  // The parameters that the layout of a tensor goes back to.
   struct Lineage {
-    std::set<int> split;    // the parameters that its split, or its being a sum, is due to
-    std::set<int> summed;   // of a whole tensor: those whose sum it was
-    bool of_whole = false;  // from the outputs of weights that a correction keeps whole
+    std::set<int> split;    // why it is split or partial: the split of these parameters
+    std::set<int> summed;   // replicated tensor: the parameters whose partial sum it was
+    bool of_whole = false;  // computed from outputs of weights that a correction replicates
   };
 
   at::Tensor whole_like(const at::Tensor& tensor);
@@ -96,12 +97,13 @@ class ForwardWatcher final : public Tracer {
   std::shared_ptr<const Mesh> mesh_;
   int64_t n_;
   Tracer* previous_;
-  std::unordered_map<const void*, int> origins_;  // of parameters and their views
+  std::unordered_map<const void*, int> origins_;  // parameters and their views
   std::unordered_map<const void*, Lineage> lineages_;
-  std::vector<at::Tensor> alive_;  // what these maps name
+  std::vector<at::Tensor> alive_;  // keeps the tensors in these maps alive
   std::map<int, Correction> mended_;
-  std::set<int> needed_split_;                      // parameters whose sum was needed split
-  std::map<std::set<int>, std::set<int>> readers_;  // weights split along inputs, by their source
+  std::set<int> needed_split_;  // parameters whose sum was needed split
+  std::map<std::set<int>, std::set<int>>
+      readers_;  // weights split along inputs, by the source of the input
   double bytes_moved_ = 0;
 };
 
