@@ -1,5 +1,5 @@
-// What to do about an operator whose arguments were gathered. Code in backquotes runs as it stands,
-// with tensors and names of the reader's own.
+// Advice for operators whose arguments were gathered. Code in backquotes must run as written, given
+// the reader's tensors and names.
 
 #include <redco/moves.h>
 
@@ -11,7 +11,7 @@ namespace redco {
 namespace {
 
 struct Family {
-  std::vector<std::string_view> names;  // of operators; one that ends in * is a prefix
+  std::vector<std::string_view> names;  // of operators; a name that ends in * is a prefix
   const char* advice;
 };
 

@@ -16,7 +16,7 @@ namespace {
 
 thread_local Moving* current = nullptr;
 
-// One warning for each operator.
+// Warns once per operator.
 void warn(const Move& move, const Moved& moved) {
   constexpr int64_t many_bytes = 4 << 20;
   thread_local std::set<std::string> warned;

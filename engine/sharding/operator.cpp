@@ -1,4 +1,4 @@
-// What is known of an operator before any call of it.
+// Static properties of operators, from their schemas.
 
 #include "operators/rules.h"
 
@@ -10,12 +10,13 @@ namespace redco::sharding {
 
 namespace {
 
-// The order of a norm; whether what fills in is zero.
+// The order of a norm; whether the fill value is zero.
 bool plan_depends_on_floats(const std::string& operator_name) {
   return operator_name.find("norm") != std::string::npos || operator_name == "aten::masked_fill";
 }
 
-// Other numbers never bear on where tensors lie, and change from call to call.
+// Whether an argument's value is part of the plan cache's key. Other floats never affect
+// placements, and change from call to call.
 bool is_keyed_type(const c10::TypePtr& type, const std::string& operator_name) {
   switch (type->kind()) {
     case c10::TypeKind::OptionalType:
@@ -37,19 +38,19 @@ std::string base_name(const c10::FunctionSchema& schema) {
   return name;
 }
 
-// Operators that change arguments which their schema does not mark.
+// Operators that write to arguments not marked in their schema.
 const std::unordered_map<std::string, std::vector<std::string>> unmarked_writes = {
     {"aten::native_batch_norm", {"running_mean", "running_var"}},
     {"aten::cudnn_batch_norm", {"running_mean", "running_var"}},
     {"aten::miopen_batch_norm", {"running_mean", "running_var"}},
 };
 
-// Operators whose results share the memory of their argument, which their schemas do not say.
+// Operators whose results share memory with their argument, which their schemas do not declare.
 const std::set<std::string_view> unmarked_views = {
     "aten::unsafe_split", "aten::unsafe_split_with_sizes", "aten::_unsafe_view"};
 
-// Gradients that an optimizer unscales on its way: nobody reads them after it, so where they had to
-// be brought elsewhere they are not brought back.
+// Gradients that an optimizer unscales in place. Nothing reads them afterwards, so redistributed
+// copies are not written back.
 const std::unordered_map<std::string, std::string> scratch = {
     {"aten::_fused_adam", "grads"},
     {"aten::_fused_adamw", "grads"},

@@ -14,13 +14,13 @@ namespace {
 
 constexpr Mesh::Dim mp = Mesh::mp;
 
-// Weights of these are split along what they put out, where their input is whole.
+// Operators whose weights are split along their outputs if the input is whole.
 const std::set<std::string_view> products = {
     "aten::mm", "aten::addmm", "aten::bmm",         "aten::baddbmm",
     "aten::mv", "aten::addmv", "aten::convolution", "redco::linear_cross_entropy",
     "aten::dot"};
 
-// These hand a weight on, seen otherwise or in another type.
+// Operators besides views whose result stands for the same weight.
 const std::set<std::string_view> passes_through = {"aten::_to_copy", "aten::clone", "aten::detach",
                                                    "aten::alias"};
 
@@ -32,7 +32,7 @@ bool regroups(const Operator& op) {
   return names.contains(op.name);
 }
 
-// The dimension of a parameter that a dimension of its view shows, told by its stride; or -1.
+// The dimension of a parameter with the size and stride of a dimension of its view, or -1.
 int dim_of_parameter(const at::Tensor& view, int64_t dim, const at::Tensor& parameter) {
   for (int64_t i = 0; i < parameter.dim(); ++i)
     if (parameter.size(i) == view.size(dim) && parameter.stride(i) == view.stride(dim))
@@ -45,7 +45,7 @@ void keep_whole(TracedParameter& parameter, std::string reason) {
   parameter.reason = std::move(reason);
 }
 
-// How many pieces of one size an operator splits its argument into, or 0.
+// The number of equal pieces that an operator splits its argument into, or 0.
 size_t logical_pieces(const Call& call) {
   if (const c10::IValue* sizes = call.find("split_sizes")) {
     std::vector<int64_t> pieces = sizes->toIntVector();
@@ -61,27 +61,27 @@ size_t logical_pieces(const Call& call) {
   return whole % size->toInt() == 0 ? size_t(whole / size->toInt()) : 0;
 }
 
-// A view gives one head the split of what it is made of, which attention can't keep.
+// Attention cannot keep a split within one head, which a view can give it.
 bool splits_a_head(const Call& call, const TensorArgument& argument) {
   const Placement& now = argument.placements[mp];
   return call.op.name.starts_with("aten::_scaled_dot_product") && now.is_sharded() &&
          now.dim + 1 == argument.tensor.dim();
 }
 
-// Whether a result lies split: a product's own, or, of a loss, which is a sum, the gradient that
-// comes with it.
+// Whether a result is split: a product's output, or the gradient that a fused loss returns with its
+// sum.
 bool shows_split(const Plan& plan) {
   return std::any_of(plan.outputs.begin(), plan.outputs.end(),
                      [](const auto& output) { return output.placements[mp].is_sharded(); });
 }
 
-// Whether a result is a sum over the ranks.
+// Whether a result is a partial sum.
 bool sums(const Plan& plan) {
   return std::any_of(plan.outputs.begin(), plan.outputs.end(),
                      [](const auto& output) { return output.placements[mp].is_partial(); });
 }
 
-// What is done to a tensor that is split along `dim`, so that its parts will not do.
+// Describes the operation on a tensor split along `dim` that needs all of it.
 std::string why_gathered(const Call& call, at::IntArrayRef sizes, int64_t dim, int64_t n_ranks) {
   std::ostringstream text;
   if (call.op.name == "aten::unbind") {
@@ -89,7 +89,7 @@ std::string why_gathered(const Call& call, at::IntArrayRef sizes, int64_t dim, i
   } else if (const c10::IValue* size = call.find("size")) {
     std::vector<int64_t> out = size->toIntVector();
     text << "regrouped as " << at::IntArrayRef(out) << ", ";
-    // The dimension that begins where the split one did.
+    // The output dimension that begins where the split one did.
     int64_t before = c10::multiply_integers(sizes.slice(0, size_t(dim))), n = 1;
     size_t to = 0;
     while (to < out.size() && n < before) n *= out[to++];
@@ -125,7 +125,7 @@ at::Tensor ForwardWatcher::stand_in(int parameter) {
 
 void ForwardWatcher::before(Call& call) {
   bool is_handed_on = call.op.is_view || passes_through.contains(call.op.name);
-  // Weights before what is added to their product: a bias follows.
+  // Weights first: a bias follows the placement of its product.
   for (bool is_weight : {true, false}) {
     for (size_t i = 0; i < call.tensors.size(); ++i) {
       auto seen = origins_.find(call.tensors[i].impl);
@@ -143,7 +143,7 @@ void ForwardWatcher::before(Call& call) {
 
 void ForwardWatcher::run(const Call& call, const Plan& plan, torch::jit::Stack& local) {
   if (call.op.name == "aten::_local_scalar_dense") {
-    local = {at::Scalar(1)};  // the layout does not hang on it
+    local = {at::Scalar(1)};  // no placement depends on the value
   } else {
     call_without_values(call.op, local, [&](torch::jit::Stack& stack) {
       if (plan.run)
@@ -163,16 +163,18 @@ void ForwardWatcher::after(const Call& call, const Plan& plan, c10::ArrayRef<c10
     const TensorArgument& argument = call.tensors[i];
     const Placement &now = argument.placements[mp], &target = plan.inputs[i][mp];
     bytes_moved_ += redistribution_cost(now, target, part_bytes(argument, *mesh_), n_);
-    // A product with a weight is of what that weight is.
+    // The product with a corrected weight that stays whole; replaces what its input says.
     auto seen = origins_.find(argument.impl);
     if (seen != origins_.end() && argument.tensor.dim() > 1 && products.contains(call.op.name))
-      made.of_whole = parameters_[size_t(seen->second)].is_mended && now.is_replicated();
+      made.of_whole = parameters_[size_t(seen->second)].was_corrected && now.is_replicated();
     Lineage& own = lineages_[argument.impl];
-    if (now.is_sharded() && target.is_replicated() && regroups(call.op)) mend(call, i, own.split);
+    if (now.is_sharded() && target.is_replicated() && regroups(call.op))
+      correct(call, i, own.split);
     if (splits_a_head(call, argument) && target.is_replicated())
       for (int weight : own.split)
-        mended_.emplace(weight, Correction{Placement::replicate(),
-                                           "whole: its parts would be parts of attention heads"});
+        corrections_.emplace(weight,
+                             Correction{Placement::replicate(),
+                                        "whole: its parts would be parts of attention heads"});
     if (now.is_partial() && target.is_replicated()) own.summed = own.split;
     if (!now.is_replicated() && !target.is_replicated())
       made.split.insert(own.split.begin(), own.split.end());
@@ -209,7 +211,7 @@ void ForwardWatcher::note(const at::Tensor& tensor, const Lineage& lineage) {
   alive_.push_back(tensor);
   Lineage& own = lineages_[tensor.unsafeGetTensorImpl()];
   own = lineage;
-  // Each says nothing of a tensor that lies otherwise.
+  // Each set applies to one of the layouts only.
   (placements_of(tensor)[mp].is_replicated() ? own.split : own.summed).clear();
 }
 
@@ -246,12 +248,12 @@ void ForwardWatcher::decide(Call& call, size_t i, TracedParameter& parameter) {
   }
   const Placement& wanted = plan->inputs[i][mp];
   bool is_weight = products.contains(call.op.name) && seen.dim() > 1;
-  if (is_weight && parameter.beside && (!parameter.beside->is_first || !wanted.is_sharded())) {
+  if (is_weight && parameter.adapter && (!parameter.adapter->is_first || !wanted.is_sharded())) {
     follow_weight(parameter);
   } else if (wanted.is_sharded()) {
     std::string reason = is_weight && sums(*plan) ? "its input comes split: split along its inputs"
                                                   : "follows what it is combined with";
-    bool is_own = !parameter.beside;  // an adapter reads what its weight reads
+    bool is_own = !parameter.adapter;  // an adapter reads its weight's input
     if (decide_as(parameter, seen, wanted, std::move(reason)) && is_weight && is_own)
       for (const TensorArgument& input : call.tensors)
         if (input.placements[mp].is_sharded())
@@ -282,7 +284,7 @@ bool ForwardWatcher::comes_of_whole(const Call& call) const {
   });
 }
 
-// The dimension that the result shows, with nothing else to be moved for it but sums.
+// Splits the dimension that shows up in the result, if apart from sums nothing needs to move.
 void ForwardWatcher::split_outputs(Call call, size_t i, TracedParameter& parameter) {
   parameter.reason = call.op.name + " gives no dimension of it to split: whole";
   for (TensorArgument& argument : call.tensors)
@@ -298,14 +300,14 @@ void ForwardWatcher::split_outputs(Call call, size_t i, TracedParameter& paramet
   }
 }
 
-// What an adapter adds must lie as what the weight beside it puts out: split where that is, a sum
-// where that is. The few numbers between its two matrices are never split.
+// The output of an adapter must have the placement of the adapted weight's output: split, or a
+// partial sum. The low-rank dimension is never split.
 void ForwardWatcher::follow_weight(TracedParameter& parameter) {
-  const TracedParameter::Beside& beside = *parameter.beside;
-  const std::optional<Placement>& weight = parameters_[size_t(beside.weight)].placement;
-  const std::optional<Placement>& first = parameters_[size_t(beside.other)].placement;
+  const TracedParameter::Adapter& adapter = *parameter.adapter;
+  const std::optional<Placement>& weight = parameters_[size_t(adapter.weight)].placement;
+  const std::optional<Placement>& first = parameters_[size_t(adapter.other)].placement;
   bool splits_inputs = first && first->is_sharded();
-  if (beside.is_first || splits_inputs || !weight || !weight->is_sharded()) {
+  if (adapter.is_first || splits_inputs || !weight || !weight->is_sharded()) {
     keep_whole(parameter, "of an adapter: whole");
     return;
   }
@@ -314,7 +316,7 @@ void ForwardWatcher::follow_weight(TracedParameter& parameter) {
   parameter.reason = "of an adapter: split as the outputs of the weight beside it";
 }
 
-// Gives the call the parameter as it has been decided to lie.
+// Replaces the argument by the parameter in its decided placement.
 void ForwardWatcher::lay_out(Call& call, size_t i, const TracedParameter& parameter) {
   TensorArgument& argument = call.tensors[i];
   if (!parameter.placement || !parameter.placement->is_sharded()) return;
@@ -335,14 +337,14 @@ void ForwardWatcher::lay_out(Call& call, size_t i, const TracedParameter& parame
     int index = int(&parameter - parameters_.data());
     remember(argument.tensor, index);
     // An adapter is corrected with the weight that it follows.
-    bool follows = parameter.beside && !parameter.beside->is_first;
-    lineages_[argument.impl].split = {follows ? parameter.beside->weight : index};
+    bool follows = parameter.adapter && !parameter.adapter->is_first;
+    lineages_[argument.impl].split = {follows ? parameter.adapter->weight : index};
     return;
   }
 }
 
-// The outputs of these weights are regrouped in a way that their split does not fit.
-void ForwardWatcher::mend(const Call& call, size_t i, const std::set<int>& weights) {
+// Corrects weights whose split outputs are reshaped in a way that does not fit the split.
+void ForwardWatcher::correct(const Call& call, size_t i, const std::set<int>& weights) {
   const TensorArgument& argument = call.tensors[i];
   int64_t split_dim = argument.placements[mp].dim;
   const c10::IValue* regrouped = call.find("size");
@@ -370,17 +372,17 @@ void ForwardWatcher::mend(const Call& call, size_t i, const std::set<int>& weigh
       reason << "whole: its outputs, " << argument.sizes() << ", are "
              << why_gathered(call, argument.sizes(), split_dim, n_);
     }
-    mended_.emplace(weight, Correction{placement, reason.str()});
+    corrections_.emplace(weight, Correction{placement, reason.str()});
   }
 }
 
 std::map<int, ForwardWatcher::Correction> ForwardWatcher::corrections() const {
-  // What those change may be why a table's sum was needed split.
-  if (!mended_.empty()) return mended_;
+  // These corrections may remove the need for a split sum.
+  if (!corrections_.empty()) return corrections_;
   std::map<int, Correction> all;
   for (int table : needed_split_) {
     const TracedParameter& parameter = parameters_[size_t(table)];
-    // A table that is also the head keeps its rows apart: those are the classes.
+    // The rows of a table that is also the output head are the classes: keep these split.
     if (parameter.is_embedding && !parameter.is_multiplied &&
         parameter.placement == Placement::shard(0) && parameter.given.dim() > 1 &&
         parameter.given.size(1) >= n_)

@@ -21,16 +21,16 @@ struct TracedParameter {
   at::Tensor given;
   std::optional<Placement> placement = {};  ///< on mp; nullopt while undecided
   std::string reason = "the function that was watched does not use it: whole";
-  bool is_mended = false;      ///< the placement comes from a correction
+  bool was_corrected = false;  ///< the placement comes from a correction
   bool is_embedding = false;   ///< its rows are looked up
   bool is_multiplied = false;  ///< it is the weight of a product
   /// For a matrix of a low-rank adapter: its role, and the indices of the adapted weight and of the
   /// adapter's other matrix.
-  struct Beside {
+  struct Adapter {
     bool is_first;  ///< lora_A, which has the same input as the weight
     int weight, other;
   };
-  std::optional<Beside> beside = {};
+  std::optional<Adapter> adapter = {};
 };
 
 /// Decides the placements of parameters over mp by running a forward pass on stand-ins for them:
@@ -91,7 +91,7 @@ class ForwardWatcher final : public Tracer {
   void split_outputs(Call call, size_t i, TracedParameter& parameter);
   void follow_weight(TracedParameter& parameter);
   void lay_out(Call& call, size_t i, const TracedParameter& parameter);
-  void mend(const Call& call, size_t i, const std::set<int>& weights);
+  void correct(const Call& call, size_t i, const std::set<int>& weights);
 
   std::vector<TracedParameter>& parameters_;
   std::shared_ptr<const Mesh> mesh_;
@@ -100,7 +100,7 @@ class ForwardWatcher final : public Tracer {
   std::unordered_map<const void*, int> origins_;  // parameters and their views
   std::unordered_map<const void*, Lineage> lineages_;
   std::vector<at::Tensor> alive_;  // keeps the tensors in these maps alive
-  std::map<int, Correction> mended_;
+  std::map<int, Correction> corrections_;
   std::set<int> needed_split_;  // parameters whose sum was needed split
   std::map<std::set<int>, std::set<int>>
       readers_;  // weights split along inputs, by the source of the input

@@ -12,7 +12,7 @@ Letters letters(int64_t n_dims, int first) {
 
 namespace {
 
-// A second rule for an operator would never be asked.
+// Collects all tables. Two rules for one operator are an error.
 RuleTable all_rules() {
   RuleTable all;
   for (const RuleTable* table : {&product_rules(),

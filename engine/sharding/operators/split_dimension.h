@@ -7,8 +7,8 @@ namespace redco::sharding {
 /// Whether a dimension is split in blocks, so that a rank's elements are not one range.
 bool is_in_blocks(const TensorArgument& argument, int64_t dim);
 
-/// Whether a tensor is a partial sum. Before another tensor is added to it, it is reduced: it is
-/// often smaller.
+/// Whether a tensor is a partial sum. A partial source that is added to a tensor that is not one is
+/// reduced first: it is often smaller.
 bool is_sum(const TensorArgument& argument);
 
 /// The range of a dimension of logical `size` that this rank holds. Requires that it is one range.
