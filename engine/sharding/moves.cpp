@@ -24,7 +24,7 @@ void warn(const Move& move, const Moved& moved) {
   TORCH_WARN(move.what, move.line.empty() ? "" : ", called at ", move.line,
              move.is_backward ? " in backward" : "",
              ", works on whole tensors: ", in_bytes(moved.bytes),
-             " have been sent so far to make its arguments whole. ", advice(move.what));
+             " have been sent so far to gather its arguments. ", advice(move.what));
 }
 
 }  // namespace

@@ -105,12 +105,12 @@ void report_moves(std::ostream& text, const MoveCounters& counters) {
   if (gathers.empty()) {
     text << "All operators worked on parts.\n";
   } else {
-    text << "Operators whose arguments had to be gathered or split otherwise, "
+    text << "Operators whose arguments had to be gathered or redistributed, "
          << in_bytes(counters.gathered_bytes) << " in all:\n";
     report_lines(text, gathers, true);
   }
   auto asked = lines_of(counters, [](const Move& move) { return move.cause == Move::request; });
-  if (!asked.empty()) text << "Gathered or redistributed as the script asks:\n";
+  if (!asked.empty()) text << "Gathered or redistributed by the script:\n";
   report_lines(text, asked, false);
   const std::pair<const char*, std::function<bool(const Move&)>> totals[] = {
       {"sums for operators",

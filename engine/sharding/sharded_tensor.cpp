@@ -149,8 +149,8 @@ void ShardedTensorImpl::be_stored_like(const ShardedTensorImpl& base, at::IntArr
 }
 
 constexpr const char* no_memory =
-    "This tensor is sharded: its memory is spread over the processes. Take the whole tensor with "
-    "full, or this process' part with to_local";
+    "This tensor is sharded over the processes. Get the whole tensor with full, or this process' "
+    "part with to_local";
 
 const c10::Storage& ShardedTensorImpl::storage() const { fail(no_memory); }
 

@@ -109,7 +109,7 @@ class Watched {
       ForwardWatcher tracer(found.parameters, mesh_);
       if (!watch(tracer)) {
         for (TracedParameter& parameter : found.parameters)
-          if (!parameter.placement) parameter.reason = "not used before watching ended: whole";
+          if (!parameter.placement) parameter.reason = "not used before the trace ended: whole";
         return found;
       }
       const auto corrections = tracer.corrections();
@@ -143,7 +143,7 @@ class Watched {
         forward_(copies());
         runs_alone_ = true;
         TORCH_WARN(
-            "The layout of the parameters over the model shards is decided by the part of ",
+            "The sharding of the parameters was decided from the part of ",
             "the function that ran on tensors without values; it failed there: ", error.what(),
             "\nParameters used later stay whole; sharding rules can split them");
       }
@@ -193,7 +193,8 @@ std::vector<TracedParameter> least_moving(Watched& watched, std::vector<TracedPa
         if (changed[size_t(source)].placement || !best.parameters[size_t(source)].is_multiplied)
           continue;
         changed[size_t(source)].placement = Placement::replicate();
-        changed[size_t(source)].reason = "split outputs would have several weights sum: whole";
+        changed[size_t(source)].reason =
+            "split outputs would need a reduction in several weights: whole";
       }
       Watched::Layout other = watched.layout(changed);
       is_better = 2 * other.bytes_moved <= best.bytes_moved;

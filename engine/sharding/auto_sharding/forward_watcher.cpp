@@ -219,7 +219,7 @@ bool ForwardWatcher::decide_as(TracedParameter& parameter, const at::Tensor& see
                                Placement placement, std::string reason) {
   int dim = dim_of_parameter(seen, placement.dim, parameter.given);
   if (dim < 0) {
-    parameter.reason = "used reshaped, so that a split has no dimension of its own: whole";
+    parameter.reason = "used reshaped, so that none of its dimensions can be split: whole";
     return false;
   }
   if (placement.block_length(parameter.given.size(dim)) < n_) {
@@ -243,7 +243,7 @@ void ForwardWatcher::decide(Call& call, size_t i, TracedParameter& parameter) {
   }
   std::optional<Plan> plan = call.op.rule ? call.op.rule(call) : std::nullopt;
   if (!plan) {
-    parameter.reason = call.op.name + " works on the whole of it: whole";
+    parameter.reason = call.op.name + " needs all of it: whole";
     return;
   }
   const Placement& wanted = plan->inputs[i][mp];
@@ -251,8 +251,8 @@ void ForwardWatcher::decide(Call& call, size_t i, TracedParameter& parameter) {
   if (is_weight && parameter.adapter && (!parameter.adapter->is_first || !wanted.is_sharded())) {
     follow_weight(parameter);
   } else if (wanted.is_sharded()) {
-    std::string reason = is_weight && sums(*plan) ? "its input comes split: split along its inputs"
-                                                  : "follows what it is combined with";
+    std::string reason = is_weight && sums(*plan) ? "its input is split: split along its inputs"
+                                                  : "follows the tensor it is combined with";
     bool is_own = !parameter.adapter;  // an adapter reads its weight's input
     if (decide_as(parameter, seen, wanted, std::move(reason)) && is_weight && is_own)
       for (const TensorArgument& input : call.tensors)
@@ -265,8 +265,7 @@ void ForwardWatcher::decide(Call& call, size_t i, TracedParameter& parameter) {
     split_outputs(call, i, parameter);
   } else {
     parameter.reason =
-        "not the weight of a product or an embedding, and used with what is whole: "
-        "whole";
+        "not the weight of a product or an embedding, and used with whole tensors: whole";
   }
 }
 
@@ -286,7 +285,7 @@ bool ForwardWatcher::comes_of_whole(const Call& call) const {
 
 // Splits the dimension that shows up in the result, if apart from sums nothing needs to move.
 void ForwardWatcher::split_outputs(Call call, size_t i, TracedParameter& parameter) {
-  parameter.reason = call.op.name + " gives no dimension of it to split: whole";
+  parameter.reason = call.op.name + " can split none of its dimensions: whole";
   for (TensorArgument& argument : call.tensors)
     if (argument.placements[mp].is_partial()) argument.placements[mp] = {};
   TensorArgument& argument = call.tensors[i];
@@ -313,7 +312,7 @@ void ForwardWatcher::follow_weight(TracedParameter& parameter) {
   }
   parameter.placement = Placement::shard(0);
   parameter.placement->block = weight->block;
-  parameter.reason = "of an adapter: split as the outputs of the weight beside it";
+  parameter.reason = "of an adapter: split like the outputs of the adapted weight";
 }
 
 // Replaces the argument by the parameter in its decided placement.
@@ -386,8 +385,10 @@ std::map<int, ForwardWatcher::Correction> ForwardWatcher::corrections() const {
     if (parameter.is_embedding && !parameter.is_multiplied &&
         parameter.placement == Placement::shard(0) && parameter.given.dim() > 1 &&
         parameter.given.size(1) >= n_)
-      all.emplace(table, Correction{Placement::shard(1),
-                                    "embedding: split along its columns, as what it meets"});
+      all.emplace(
+          table,
+          Correction{Placement::shard(1),
+                     "embedding: split along its columns, since its output is needed split"});
   }
   return all;
 }

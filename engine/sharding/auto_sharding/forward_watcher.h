@@ -20,7 +20,7 @@ struct TracedParameter {
   std::vector<std::string> other_names;  ///< further names of a tied weight
   at::Tensor given;
   std::optional<Placement> placement = {};  ///< on mp; nullopt while undecided
-  std::string reason = "the function that was watched does not use it: whole";
+  std::string reason = "the traced function does not use it: whole";
   bool was_corrected = false;  ///< the placement comes from a correction
   bool is_embedding = false;   ///< its rows are looked up
   bool is_multiplied = false;  ///< it is the weight of a product
