@@ -83,7 +83,7 @@ class Overload {
   explicit Overload(const c10::OperatorHandle& handle);
 
   /// Binds `arguments` to the parameters. With `gather`, trailing numbers or tensors may stand for
-  /// x
+  /// a list: `x:view(2, -1)`.
   Binding bind(lua_State* L, const Arguments& arguments, bool gather) const;
 
   /// Calls the operator and pushes its results; returns how many.
