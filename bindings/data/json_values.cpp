@@ -1,3 +1,5 @@
+// JSON values as Lua tables that keep the order of keys and nulls.
+
 #include "json_values.h"
 
 #include "state/context.h"

@@ -1,3 +1,5 @@
+// Registered C++ classes as Lua types.
+
 #include "host_type.h"
 
 #include "state/context.h"

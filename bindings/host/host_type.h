@@ -1,3 +1,5 @@
+// Registered C++ classes as Lua types.
+
 #pragma once
 
 #include "restricted/confinement.h"

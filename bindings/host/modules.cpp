@@ -1,3 +1,5 @@
+// The Lua modules of a state: native ones, embedded Lua files, and the globals of scripts.
+
 #include "modules.h"
 
 #include "data/data_files.h"

@@ -1,3 +1,5 @@
+// ScriptEngine: runs scripts and calls between C++ and Lua.
+
 #include <redco/script_engine.h>
 
 #include "host_type.h"

@@ -1,3 +1,5 @@
+// An allocator for CPU tensors that zeroes and counts the memory of restricted engines.
+
 #include "limited_memory.h"
 
 #include <c10/core/Allocator.h>

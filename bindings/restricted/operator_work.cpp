@@ -1,3 +1,5 @@
+// Estimates the steps that an operator takes in a restricted engine.
+
 #include "operator_work.h"
 
 #include <ATen/core/Tensor.h>

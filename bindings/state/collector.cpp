@@ -1,3 +1,5 @@
+// Drives Lua's garbage collector by the memory of tensors.
+
 #include "collector.h"
 
 #include "context.h"

@@ -1,3 +1,5 @@
+// Drives Lua's garbage collector by the memory of tensors.
+
 #pragma once
 
 #include <c10/core/Device.h>

@@ -1,3 +1,5 @@
+// The context of a Lua state: errors, tracebacks, interrupts, step counts and references.
+
 #include "context.h"
 
 #include <redco/mapped_files.h>

@@ -1,3 +1,5 @@
+// The context of a Lua state: errors, tracebacks, interrupts, step counts and references.
+
 #pragma once
 
 #include <redco/error.h>

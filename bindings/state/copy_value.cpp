@@ -1,3 +1,5 @@
+// Copies Lua values from one state to another.
+
 #include "copy_value.h"
 
 #include "object.h"

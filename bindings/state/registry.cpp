@@ -1,3 +1,5 @@
+// The registry of help texts.
+
 #include "registry.h"
 
 #include "context.h"

@@ -1,3 +1,5 @@
+// Gradients: torch.no_grad, torch.autocast, torch.autograd and Tensor:backward.
+
 #include "state/arguments.h"
 #include "state/collector.h"
 #include "state/context.h"

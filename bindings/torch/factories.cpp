@@ -1,3 +1,5 @@
+// torch.tensor: converts nested Lua tables to tensors.
+
 #include "state/context.h"
 #include "state/levels.h"
 #include "state/registry.h"

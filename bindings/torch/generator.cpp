@@ -1,3 +1,5 @@
+// Random generators: torch.Generator, torch.manual_seed, redco.Rng and redco.with_rng.
+
 #include "torch.h"
 
 #include "state/context.h"

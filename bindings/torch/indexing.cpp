@@ -1,3 +1,5 @@
+// Reads and assigns t[key] for keys other than names.
+
 #include "state/collector.h"
 #include "state/context.h"
 #include "state/values.h"

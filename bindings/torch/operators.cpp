@@ -1,3 +1,5 @@
+// ATen operators as Lua functions: looks them up, chooses an overload and calls it.
+
 #include "operators.h"
 
 #include "restricted/allowed_operators.h"

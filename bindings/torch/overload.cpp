@@ -1,3 +1,5 @@
+// Binds Lua arguments to an operator's schema and calls it.
+
 #include "overload.h"
 
 #include "recompute.h"

@@ -1,3 +1,5 @@
+// Overloads of ATen operators, called with Lua arguments.
+
 #pragma once
 
 #include "restricted/operator_checks.h"

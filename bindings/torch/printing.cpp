@@ -1,3 +1,5 @@
+// Formats tensors like PyTorch.
+
 #include "state/values.h"
 #include "torch.h"
 

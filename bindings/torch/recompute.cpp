@@ -1,3 +1,5 @@
+// redco.checkpoint: recomputes activations in the backward pass instead of saving them.
+
 #include "recompute.h"
 
 #include "state/context.h"

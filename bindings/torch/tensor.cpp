@@ -1,3 +1,5 @@
+// Tensors and generators as Lua values.
+
 #include "tensor.h"
 
 #include "state/collector.h"

@@ -1,3 +1,5 @@
+// The methods and metamethods of Tensor that are not ATen operators.
+
 #include "operators.h"
 #include "state/collector.h"
 #include "state/context.h"

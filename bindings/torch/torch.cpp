@@ -1,3 +1,5 @@
+// The module redco.torch.native, and the types of tensors and shapes.
+
 #include "torch.h"
 
 #include "operators.h"

@@ -1,3 +1,5 @@
+// The parts of the Lua module torch.
+
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,3 +1,5 @@
+// Examples, collate_fn and other callbacks of the training classes.
+
 #include "callbacks.h"
 
 #include "collate_workers.h"

@@ -1,3 +1,5 @@
+// Examples, collate_fn and other callbacks of the training classes.
+
 #pragma once
 
 #include "state/arguments.h"

@@ -1,3 +1,5 @@
+// Threads that collate batches ahead of their use, each with its Lua state.
+
 #include "collate_workers.h"
 
 #include "state/collector.h"

@@ -1,3 +1,5 @@
+// Sharding functions and rules in Lua.
+
 #pragma once
 
 #include "state/arguments.h"

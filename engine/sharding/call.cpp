@@ -1,3 +1,5 @@
+// Collects the arguments of one operator call.
+
 #include "gathered_view.h"
 
 #include <redco/error.h>

@@ -1,3 +1,5 @@
+// Records operator calls, to check that all processes make the same ones.
+
 #include "check_calls.h"
 
 #include "../mesh/spmd_log.h"

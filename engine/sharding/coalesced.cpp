@@ -1,3 +1,5 @@
+// Redistributes several tensors in one collective.
+
 #include <redco/detail/coalesced.h>
 
 #include "sharded_tensor.h"

@@ -1,3 +1,5 @@
+// Keeps views of gathered tensors consistent with their bases.
+
 #include "gathered_view.h"
 
 #include <redco/error.h>

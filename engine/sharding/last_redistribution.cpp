@@ -1,3 +1,5 @@
+// The one-entry cache of the last redistribution.
+
 #include "last_redistribution.h"
 
 #include <torch/csrc/autograd/function.h>

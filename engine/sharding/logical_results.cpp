@@ -1,3 +1,5 @@
+// Computes the geometries of a call's results on one process.
+
 #include "logical_results.h"
 
 #include <ATen/ops/zeros.h>

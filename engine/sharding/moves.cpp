@@ -1,3 +1,5 @@
+// Counts collectives by cause, and warns about operators that gather.
+
 #include <redco/moves.h>
 
 #include "in_bytes.h"

@@ -1,3 +1,5 @@
+// Plans: how an operator call runs on the local parts of sharded tensors.
+
 #pragma once
 
 #include "sharded_tensor.h"

@@ -1,3 +1,5 @@
+// Formats the sharding report of a run.
+
 #include <redco/sharding_report.h>
 
 #include "in_bytes.h"

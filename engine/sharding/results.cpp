@@ -1,3 +1,5 @@
+// Wraps the local results of an operator as sharded tensors.
+
 #include "results.h"
 
 #include "gathered_view.h"

@@ -1,3 +1,5 @@
+// Wraps the local results of an operator as sharded tensors.
+
 #pragma once
 
 #include "plan.h"

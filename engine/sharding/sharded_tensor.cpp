@@ -1,3 +1,5 @@
+// The tensor implementation of a sharded tensor, and geometry helpers.
+
 #include "sharded_tensor.h"
 
 #include "tracer.h"

@@ -1,3 +1,5 @@
+// The tensor implementation of a sharded tensor, and geometry helpers.
+
 #pragma once
 
 #include <redco/sharding.h>

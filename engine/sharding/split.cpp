@@ -1,3 +1,5 @@
+// Splits a dimension of a tensor over ranks and joins the parts.
+
 #include "split.h"
 
 #include <ATen/ops/cat.h>

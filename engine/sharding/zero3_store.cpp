@@ -1,3 +1,5 @@
+// Gathers ZeRO-3 parameters block by block, and prefetches the next block.
+
 #include <redco/detail/zero3_store.h>
 #include <redco/moves.h>
 

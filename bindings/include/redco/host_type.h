@@ -1,3 +1,5 @@
+// Registers C++ classes and functions as Lua types: HostType and HostCall.
+
 #pragma once
 
 #include <redco/error.h>

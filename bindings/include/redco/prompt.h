@@ -1,3 +1,5 @@
+// An interactive Lua prompt without a terminal.
+
 #pragma once
 
 #include <redco/export.h>

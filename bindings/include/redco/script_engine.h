@@ -1,3 +1,5 @@
+// Runs Lua scripts inside a C++ program.
+
 #pragma once
 
 #include <redco/export.h>

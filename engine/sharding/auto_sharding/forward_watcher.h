@@ -1,3 +1,5 @@
+// Decides the placements of parameters over mp while a forward pass runs on stand-ins.
+
 #pragma once
 
 #include "../tracer.h"

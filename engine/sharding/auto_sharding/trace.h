@@ -1,3 +1,5 @@
+// Runs operators for their shapes alone, on an imagined mesh.
+
 #pragma once
 
 #include "../plan.h"

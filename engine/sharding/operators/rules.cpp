@@ -1,3 +1,5 @@
+// Finds the rule of an operator.
+
 #include "rules.h"
 
 #include <redco/error.h>

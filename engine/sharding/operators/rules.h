@@ -1,3 +1,5 @@
+// The rules of operators, and helpers to write them.
+
 #pragma once
 
 #include "split_dimension.h"

@@ -1,3 +1,5 @@
+// Helpers for rules over split dimensions.
+
 #include "split_dimension.h"
 
 #include <redco/error.h>

@@ -1,3 +1,5 @@
+// Helpers for rules over split dimensions.
+
 #pragma once
 
 #include "../plan.h"
