@@ -1,3 +1,5 @@
+// Generates completion scripts for bash, zsh and fish.
+
 #include "completion.h"
 
 #include <CLI/CLI.hpp>
@@ -9,10 +11,10 @@ namespace redco {
 
 namespace {
 
-// What may stand for a value: the words, or files, or folders, or nothing that could be known.
+// The possible values of an option: words, files, folders, or unknown.
 struct Value {
   enum Kind { words, file, folder, unknown } kind = unknown;
-  std::string text;  // the words with blanks between
+  std::string text;  // the words, separated by spaces
 };
 
 struct Flag {
@@ -22,7 +24,7 @@ struct Flag {
   Value value;
 };
 
-// The program, or a command of it.
+// The program, or one of its commands.
 struct Command {
   std::string name;  // "" is the program
   std::string description;
@@ -30,7 +32,8 @@ struct Command {
   Value operand;
 };
 
-// From how --help names it: `SHELL:{bash,zsh,fish}`, `FILE`, `WORKDIR`, `N:INT in [1 - 9]`.
+// Derived from the type name that --help shows: `SHELL:{bash,zsh,fish}`, `FILE`, `WORKDIR`, `N:INT
+// in [1 - 9]`.
 Value value_of(const std::string& type) {
   size_t open = type.find('{'), close = type.rfind('}');
   if (open != std::string::npos && close != std::string::npos) {
@@ -46,7 +49,7 @@ Value value_of(const std::string& type) {
 Flag flag_of(const CLI::Option& option) {
   Flag flag;
   for (const auto& name : option.get_snames()) flag.names.push_back("-" + name);
-  // Of --no-strict and --no_strict only the first: both would stop a completion half way.
+  // Of --no-strict and --no_strict only the first: with both, completion would stop after `--no`.
   for (const auto& name : option.get_lnames())
     if (name.find('_') == std::string::npos) flag.names.push_back("--" + name);
   flag.description = option.get_description();
@@ -68,7 +71,7 @@ Command command_of(const CLI::App& app, const std::string& name) {
   return command;
 }
 
-// The program first.
+// The program itself comes first.
 std::vector<Command> commands_of(const CLI::App& program) {
   std::vector<Command> commands{command_of(program, "")};
   for (const CLI::App* command : program.get_subcommands([](const CLI::App*) { return true; }))
@@ -88,7 +91,7 @@ std::string replaced(std::string text, std::string_view what, std::string_view b
   return text;
 }
 
-// In single quotes of any of the shells.
+// Quotes text for any of the shells.
 std::string quoted(const std::string& text) { return "'" + replaced(text, "'", R"('\'')") + "'"; }
 
 std::string all_names(const Command& command) {
@@ -146,7 +149,7 @@ std::string bash(const std::vector<Command>& commands) {
   std::string script = R"(# Completes redco-lua in bash. Written by: redco-lua --completion bash
 _redco_lua_candidates() {
   local command=$1 flag=$2 file=$3 word=$4
-  # What comes after FILE is the script's.
+  # Words after FILE are arguments of the script.
   if [[ $file ]]; then compgen -f -- "$word"; return; fi
   if [[ ! $flag && $word == -* ]]; then flag=-; fi
   case "$command $flag" in
@@ -158,7 +161,7 @@ _redco_lua() {
   for ((i = 1; i < COMP_CWORD; i++)); do
     word=${COMP_WORDS[i]}
     if [[ $flag ]]; then
-      # --flag=value comes as three words.
+      # bash splits --flag=value into three words.
       [[ $word == = ]] || flag=''
       continue
     fi
@@ -196,7 +199,7 @@ std::string zsh_action(const Value& value) {
   return " ";
 }
 
-// Lines of _arguments, each with a backslash at its end.
+// The lines of _arguments, each with a trailing backslash.
 std::string zsh_flags(const Command& command, const std::string& indent) {
   std::string lines;
   for (const Flag& flag : command.flags) {
@@ -261,7 +264,7 @@ std::string fish_value(const Value& value) {
 
 std::string fish(const std::vector<Command>& commands) {
   std::string script = R"(# Completes redco-lua in fish. Written by: redco-lua --completion fish
-# Whether the first word that is neither a flag nor its value is the one given; '' is none.
+# Whether the first word that is neither a flag nor a value equals the argument; '' means none.
 function __redco_lua_first
   set -l words (commandline -opc)
   set -l is_value no

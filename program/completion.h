@@ -9,11 +9,11 @@ class App;
 
 namespace redco {
 
-/// The shells that completion() knows.
+/// The shells that completion() supports.
 const std::vector<std::string>& completed_shells();
 
-/// The script by which the shell completes this program's command line: its flags, what is known
-/// of their values, its commands and Lua files. Made from the table that --help shows.
+/// Returns the completion script of a shell for this program's command line: flags, known values,
+/// commands and Lua files. Generated from the options that --help shows.
 std::string completion(const CLI::App& program, const std::string& shell);
 
 }  // namespace redco

@@ -1,5 +1,5 @@
-// A current folder that was deleted: MKL ends the process with a misleading message while LibTorch
-// is loaded, which is before main. The functions of .preinit_array run before any library's.
+// Reports a deleted current folder. MKL would end the process with a misleading message while
+// LibTorch is loaded, before main; functions in .preinit_array run before any library's.
 #include <unistd.h>
 
 #include <cerrno>

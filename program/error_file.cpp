@@ -1,3 +1,5 @@
+// Writes the error file that torchrun reads.
+
 #include "error_file.h"
 
 #include <nlohmann/json.hpp>
@@ -11,7 +13,7 @@ namespace redco {
 void write_error_file(const std::string& message, const std::string& traceback) {
   const char* path = std::getenv("TORCHELASTIC_ERROR_FILE");
   if (path == nullptr || *path == '\0') return;
-  // As the error handler of torch.distributed.elastic writes it; torchrun shows py_callstack alone.
+  // The format of torch.distributed.elastic's error handler. torchrun shows only py_callstack.
   std::string callstack = traceback.empty() ? message : message + "\n" + traceback;
   std::string now = std::to_string(std::time(nullptr));
   nlohmann::ordered_json report;

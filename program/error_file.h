@@ -4,8 +4,8 @@
 
 namespace redco {
 
-/// Writes why this process ends where torchrun looks for it, TORCHELASTIC_ERROR_FILE, so that its
-/// summary shows it. Does nothing where no torchrun asks.
+/// Writes the error that ends this process to TORCHELASTIC_ERROR_FILE, so that torchrun's summary
+/// shows it. Does nothing without torchrun.
 void write_error_file(const std::string& message, const std::string& traceback);
 
 }  // namespace redco

@@ -1,3 +1,5 @@
+// Kills the processes of a run if its launcher is killed.
+
 #include "guardian.h"
 
 #include <redco/detail/run_secret.h>
@@ -21,7 +23,7 @@ namespace redco {
 
 namespace {
 
-// With the zero before it and the one behind it: a whole entry of an environment.
+// `entry` includes the zeros around it, so that it matches a whole entry.
 bool has_entry(pid_t process, const std::string& entry) {
   std::ifstream file("/proc/" + std::to_string(process) + "/environ");
   std::string environment(1, '\0');
@@ -29,7 +31,7 @@ bool has_entry(pid_t process, const std::string& entry) {
   return environment.find(entry) != std::string::npos;
 }
 
-// Whether there were any.
+// Returns whether there were any.
 bool kill_all(const std::string& entry) {
   bool any = false;
   DIR* processes = opendir("/proc");
@@ -43,13 +45,13 @@ bool kill_all(const std::string& entry) {
 }
 
 [[noreturn]] void guard(int from_launcher, const std::string& entry) {
-  // What ends the launcher shall not end this as well.
+  // Signals that end the launcher must not end this process.
   setsid();
   sigset_t all;
   sigfillset(&all);
   sigprocmask(SIG_BLOCK, &all, nullptr);
   prctl(PR_SET_NAME, "redco-guardian");
-  // Who reads what the launcher writes waits for no more than the launcher.
+  // Hold none of the launcher's descriptors open: readers of its output wait for the end of file.
   dup2(from_launcher, STDIN_FILENO);
   for (int each : {STDOUT_FILENO, STDERR_FILENO}) dup2(open("/dev/null", O_WRONLY), each);
   close_range(STDERR_FILENO + 1, ~0U, 0);
@@ -57,7 +59,7 @@ bool kill_all(const std::string& entry) {
   ssize_t n;
   do n = read(STDIN_FILENO, &well, 1);
   while (n < 0 && errno == EINTR);
-  // Some may start others meanwhile, and what was killed takes a moment to go.
+  // Repeat: some may start others meanwhile, and killed processes take a moment to disappear.
   constexpr int most_rounds = 200;
   for (int i = 0; n == 0 && i < most_rounds && kill_all(entry); ++i) usleep(10'000);
   _exit(0);

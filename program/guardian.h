@@ -5,13 +5,13 @@
 
 namespace redco {
 
-/// Ends what this process has started should this process be killed. A process of its own waits for
-/// that. It finds all that has `variable` in its environment with the value `value`: children of
-/// children too, and those in a session of their own. To be made before any thread is started.
+/// Kills the processes that this one has started if this one is killed. A separate process waits
+/// for that and then kills all processes with `variable` = `value` in their environment, including
+/// grandchildren and those in other sessions. Create it before any thread is started.
 class Guardian {
  public:
   Guardian();
-  /// Nothing is ended: this process does that itself.
+  /// Ends the guardian without killing: this process ends its children itself.
   ~Guardian();
   Guardian(const Guardian&) = delete;
   Guardian& operator=(const Guardian&) = delete;

@@ -1,3 +1,5 @@
+// The input history of prompts.
+
 #include "history_file.h"
 
 #include <redco/detail/user_folder.h>
@@ -18,7 +20,7 @@ namespace {
 
 constexpr size_t max_entries = 10000;
 
-// The file, locked: no other prompt writes to it, or puts another in its place, meanwhile.
+// The file, locked against writes and replacement by other prompts.
 class LockedFile {
  public:
   explicit LockedFile(const std::string& path) {
@@ -47,7 +49,8 @@ bool write_all(int descriptor, const std::string& text) {
   return write(descriptor, text.data(), text.size()) == static_cast<ssize_t>(text.size());
 }
 
-// An entry is a line: its own newlines are `\n` and its backslashes are two.
+// An entry is one line: newlines are written as `
+// ` and backslashes doubled.
 std::string escaped(const std::string& entry) {
   std::string line;
   for (char c : entry) line += c == '\n' ? "\\n" : c == '\\' ? "\\\\" : std::string(1, c);
@@ -73,7 +76,7 @@ std::string HistoryFile::default_path() {
 }
 
 HistoryFile::HistoryFile(std::string path) : path_(std::move(path)) {
-  std::error_code ignored;  // then the file cannot be opened either
+  std::error_code ignored;  // then opening the file fails too
   auto folder = std::filesystem::path(path_).parent_path();
   if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
 }
@@ -92,7 +95,7 @@ std::vector<std::string> HistoryFile::read() {
   if (n <= max_entries) return entries;
   entries.erase(entries.begin(), entries.end() - max_entries);
   if (n < 2 * max_entries) return entries;
-  // A new file takes the place of the old one: a kill leaves one of them whole.
+  // Replaced atomically: a kill leaves either the old or the new file intact.
   std::string fresh = path_ + ".new";
   int descriptor = open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   if (descriptor < 0) return entries;

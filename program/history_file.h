@@ -5,20 +5,21 @@
 
 namespace redco {
 
-/// What was typed at prompts, in a file that only its user can read. Several prompts may use one.
+/// The input history of prompts, in a file that only its user can read. Several prompts may share
+/// it.
 class HistoryFile {
  public:
   /// $REDCO_HISTORY, else $XDG_STATE_HOME/redco/history, else ~/.local/state/redco/history.
   static std::string default_path();
 
-  /// Makes the file's folder; an empty path is no file.
+  /// Creates the file's folder. An empty path means no file.
   explicit HistoryFile(std::string path);
 
-  /// The newest entries, oldest first. A file that has grown far beyond them is cut to them. Empty
-  /// where the file cannot be read.
+  /// Returns the newest entries, oldest first; none if the file cannot be read. Truncates a file
+  /// that has grown far beyond them.
   std::vector<std::string> read();
 
-  /// Adds an entry, which may have several lines. False where it cannot be written.
+  /// Appends an entry, which may have several lines. Returns false if it cannot be written.
   bool append(const std::string& entry);
 
  private:

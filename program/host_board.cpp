@@ -1,3 +1,5 @@
+// The messages that a run's launchers exchange through its store.
+
 #include "host_board.h"
 
 #include <torch/csrc/distributed/c10d/Store.hpp>

@@ -10,14 +10,14 @@
 
 namespace redco {
 
-/// What the launchers of a run write for each other into its store.
+/// The messages that the launchers of a run exchange through its store.
 class HostBoard {
  public:
   struct Member {
     int64_t host = 0;
     int64_t n_workers = 0;
   };
-  /// Who takes part in an attempt, in the order of their ranks.
+  /// The participants of an attempt, in the order of their ranks.
   struct Plan {
     std::string run;
     std::vector<Member> members;
@@ -32,33 +32,33 @@ class HostBoard {
   int64_t n_hosts() const { return n_hosts_; }
   int64_t port() const { return store_->port(); }
 
-  /// Which launcher is the host's: that one, unless there has been another.
+  /// Registers a launcher for a host, unless the host has one. Returns the registered launcher.
   std::string claim(int64_t host, const std::string& launcher);
-  /// That one from now on.
+  /// Replaces the host's launcher.
   void take_over(int64_t host, const std::string& launcher);
-  /// A sign of life: another text each time.
+  /// A heartbeat: each one must have a different text.
   void set_sign(int64_t host, const std::string& sign);
   std::string sign(int64_t host);
 
-  /// The attempt that hosts may join, until it has a plan, or take part in.
+  /// The current attempt. Hosts may join it until it has a plan.
   void open(int64_t attempt);
   std::optional<int64_t> attempt();
   void join(int64_t attempt, const Member& member);
-  /// Those of all hosts that have joined.
+  /// The hosts that have joined.
   std::vector<Member> joined(int64_t attempt);
   void set_plan(int64_t attempt, const Plan& plan);
   std::optional<Plan> plan(int64_t attempt);
-  /// What its workers see of the store.
+  /// The part of the store that the attempt's workers see.
   std::unique_ptr<RunStore> part(int64_t attempt, const Plan& plan);
 
-  /// A host whose workers of the attempt did all they had to.
+  /// All of a host's workers of the attempt have finished.
   void set_done(int64_t attempt, int64_t host);
   bool is_done(int64_t attempt, int64_t host);
 
-  /// Unless it has one already.
+  /// Sets the end of the run, unless it is set.
   void set_end(const End& end);
   std::optional<End> end();
-  /// A host that has read the end, or needs it no more.
+  /// The host has read the end, or no longer needs it.
   void set_left(int64_t host);
   bool has_left(int64_t host);
 

@@ -1,3 +1,5 @@
+// The decisions of host 0's launcher for all hosts.
+
 #include "host_lead.h"
 
 #include <algorithm>
@@ -9,7 +11,7 @@ namespace redco {
 
 namespace {
 
-// How long a host may give no sign before it counts as gone: as long as its workers may.
+// A host without a sign of life for this long counts as gone; workers have the same limit.
 constexpr std::chrono::seconds patience(5);
 
 std::string random_name() {
@@ -64,7 +66,8 @@ void HostLead::meet() {
   for (int64_t host = 0; host < all; ++host)
     if (std::ranges::find(members, host, &HostBoard::Member::host) == members.end())
       missing << ' ' << host;
-  bool is_here = n > 0 && members.front().host == 0;  // its last workers may still be ending
+  bool is_here =
+      n > 0 && members.front().host == 0;  // otherwise its last workers may still be ending
   if (is_here && n >= enough) {
     plan_ = {random_name(), members};
     part_ = board_.part(attempt_, plan_);
@@ -73,8 +76,8 @@ void HostLead::meet() {
   } else if (is_late) {
     waiting_.reset();
     std::ostringstream text;
-    text << "of " << all << " hosts " << n << " came within " << limit.count() << " s, and "
-         << enough << (enough == 1 ? " is" : " are") << " needed; missing:" << missing.str();
+    text << n << " of " << all << " hosts joined within " << limit.count() << " s, but " << enough
+         << (enough == 1 ? " is" : " are") << " needed; missing:" << missing.str();
     board_.set_end({1, text.str()});
   } else {
     waiting_->change("the launchers of these of " + std::to_string(all) +

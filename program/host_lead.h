@@ -1,3 +1,5 @@
+// The decisions of host 0's launcher for all hosts.
+
 #pragma once
 
 #include "host_board.h"
@@ -12,22 +14,22 @@
 
 namespace redco {
 
-/// How often a run starts again after a failure, and with how many hosts.
+/// The restarts of a run after failures.
 struct Restarts {
   int64_t max = 0;
-  int64_t min_hosts = 0;                    ///< 0: all
-  std::chrono::seconds first_meeting{600};  ///< how long hosts may take to come at the start,
+  int64_t min_hosts = 0;                    ///< required hosts; 0: all
+  std::chrono::seconds first_meeting{600};  ///< time limit for hosts to join at the start
   std::chrono::seconds next_meeting{60};    ///< and after a failure
 };
 
-/// What the first host's launcher decides for all: who takes part in an attempt, whether there is
-/// another, and when the run is over.
+/// The decisions of host 0's launcher for all: who takes part in an attempt, whether there is
+/// another, and when the run ends.
 class HostLead {
  public:
   HostLead(HostBoard& board, const Restarts& restarts);
-  /// Looks at what the hosts say, and decides what there is to decide. To be called often.
+  /// Reads the hosts' messages and decides. Call it regularly.
   void round();
-  /// Whether every host that can be heard has left.
+  /// Whether every reachable host has left.
   bool all_left();
 
  private:
@@ -48,7 +50,7 @@ class HostLead {
   std::vector<Sign> signs_;
   int64_t attempt_ = 0;
   Clock::time_point opened_;
-  HostBoard::Plan plan_;  // without members: there is none yet
+  HostBoard::Plan plan_;  // without members until decided
   std::unique_ptr<RunStore> part_;
   std::unique_ptr<Waiting> waiting_;  // for the hosts of the attempt
 };

@@ -1,3 +1,5 @@
+// Connects the launchers of a run's hosts.
+
 #include "hosts.h"
 
 #include <redco/detail/notices.h>
@@ -24,16 +26,16 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds round_time(250);
-// How long the store may take to answer.
+// The time limit for the store to answer.
 constexpr std::chrono::seconds patience(5);
-// How long a host waits at its end: the first one for the others, who may be writing a checkpoint;
-// those for the store.
+// The time that a host waits at its end: host 0 for the others, which may be writing a checkpoint;
+// the others for the store.
 constexpr std::chrono::minutes farewell(10);
 constexpr std::chrono::seconds short_farewell(2);
-// In which a launcher that takes part has given a sign.
+// A launcher that is alive gives a sign within this time.
 constexpr std::chrono::milliseconds time_to_be_heard(2000);
 
-// This launcher, for others and for people.
+// Names this launcher in messages.
 std::string own_name() {
   char host[256] = {};
   gethostname(host, sizeof(host) - 1);
@@ -42,37 +44,37 @@ std::string own_name() {
 
 }  // namespace
 
-// What the launcher and the thread that talks to the store tell each other. The thread is left
-// behind where the store does not answer.
+// The state shared by the launcher and the thread that talks to the store. The thread is detached,
+// and left behind if the store does not answer.
 struct Hosts::Link {
   explicit Link(int descriptor) : descriptor(dup(descriptor)) {}
   ~Link() { close(descriptor); }
   template <class Change>
-  void tell(Change change) {
+  void update(Change change) {
     std::lock_guard lock(mutex);
     change(*this);
-    is_told = true;
+    is_updated = true;
     changed.notify_all();
   }
 
   const int descriptor;
   std::mutex mutex;
   std::condition_variable changed;
-  // By the launcher.
-  bool is_told = false;  // something of these is new
+  // Set by the launcher.
+  bool is_updated = false;  // some of these have changed
   bool joins = false;
   bool finishes = false;
   bool leaves = false;
   bool is_abandoned = false;
   std::optional<RunStore::Failure> failure;
   std::optional<HostBoard::End> end;
-  // By the thread.
+  // Set by the thread.
   News news;
   bool has_ended = false;
-  std::optional<Clock::time_point> answered;  // when the store did last
+  std::optional<Clock::time_point> answered;  // last answer of the store
 };
 
-// The thread.
+// Runs in the thread that talks to the store.
 class Hosts::Talk {
  public:
   Talk(std::shared_ptr<Link> link, const Processes& place, int64_t n_workers,
@@ -111,22 +113,22 @@ class Hosts::Talk {
   void wait() {
     std::unique_lock lock(link_->mutex);
     link_->answered = Clock::now();
-    link_->changed.wait_for(lock, round_time, [this] { return link_->is_told; });
-    link_->is_told = false;
+    link_->changed.wait_for(lock, round_time, [this] { return link_->is_updated; });
+    link_->is_updated = false;
   }
 
-  // Whether no other launcher with this one's number takes part.
+  // Whether no other launcher uses this one's rank.
   bool is_only_one() {
     std::string own = own_name(), first = board_->claim(place_.rank, own);
     if (first == own) return true;
-    // It may have ended, and this one be started in its place.
+    // The other one may have ended, and this one replaces it.
     std::string sign = board_->sign(place_.rank);
     for (auto waited = round_time; waited <= time_to_be_heard; waited += round_time) {
       std::this_thread::sleep_for(round_time);
       if (board_->sign(place_.rank) == sign) continue;
       std::string text = "the launcher of host " + std::to_string(place_.rank) + " is " + first +
                          " already, and this is " + own +
-                         ": each host needs a number of its own (--process-id, REDCO_PROCESS_ID)";
+                         ": each host needs a different number (--process-id, REDCO_PROCESS_ID)";
       publish([&](News& news) { news.end = {2, text}; });
       return false;
     }
@@ -134,7 +136,7 @@ class Hosts::Talk {
     return true;
   }
 
-  // Whether there is another.
+  // Returns whether there is another round.
   bool round() {
     board_->set_sign(place_.rank, std::to_string(++n_rounds_));
     if (lead_) lead_->round();
@@ -156,7 +158,7 @@ class Hosts::Talk {
     if (finishes) board_->set_done(attempt_, place_.rank);
     if (finishes && place_.size > 1) wait_for("the processes of the other hosts to end");
     if (joins) take_part();
-    // In this order: an end may follow from a failure, and the two are told together.
+    // Read the end first: it may follow from a failure, and both are published together.
     auto last = board_->end();
     if (last) waiting_.reset();
     auto first = part_ ? part_->failure() : std::nullopt;
@@ -168,15 +170,15 @@ class Hosts::Talk {
     return !leaves || !leave();
   }
 
-  // Joins the attempt that is open, or starts with the one it has joined.
+  // Joins the open attempt, or starts the one that this host has joined.
   void take_part() {
     auto open = board_->attempt();
     if (!open) return;
     auto plan = board_->plan(*open);
     if (plan)
       waiting_.reset();
-    else if (place_.rank != 0)  // number 0 knows whom it waits for
-      wait_for("host 0 to start the run, when all hosts have come");
+    else if (place_.rank != 0)  // host 0 names the hosts it waits for
+      wait_for("host 0 to start the run once all hosts have joined");
     bool has_joined = joined_ == *open;
     if (!plan && !has_joined) {
       board_->join(*open, {place_.rank, n_workers_});
@@ -195,7 +197,7 @@ class Hosts::Talk {
     if (!takes_part || *open == attempt_) return;
     auto part = board_->part(*open, *plan);
     if (!has_joined) {
-      part->note_failure({attempt.first_rank, "its host lost the connection, and has come back"});
+      part->note_failure({attempt.first_rank, "its host lost the connection and reconnected"});
       return;
     }
     part_ = std::move(part);
@@ -223,7 +225,7 @@ class Hosts::Talk {
   const Restarts restarts_;
   std::optional<HostBoard> board_;
   std::optional<HostLead> lead_;
-  std::unique_ptr<RunStore> part_;  // of the attempt that this host takes or took part in
+  std::unique_ptr<RunStore> part_;  // of the attempt that this host last took part in
   int64_t attempt_ = -1;
   int64_t joined_ = -1;
   int64_t n_rounds_ = 0;
@@ -259,7 +261,7 @@ void Hosts::start(std::unique_ptr<RunStore> store, std::chrono::seconds limit) {
 
 Hosts::~Hosts() {
   bool is_lost = !news().lost.empty();
-  link_->tell([](Link& link) { link.leaves = true; });
+  link_->update([](Link& link) { link.leaves = true; });
   std::unique_lock lock(link_->mutex);
   if (link_->answered && !is_lost)
     link_->changed.wait_for(lock,
@@ -280,7 +282,7 @@ Hosts::News Hosts::news() {
 }
 
 void Hosts::join() {
-  link_->tell([](Link& link) {
+  link_->update([](Link& link) {
     link.joins = true;
     link.finishes = false;
     link.failure.reset();
@@ -290,19 +292,19 @@ void Hosts::join() {
 }
 
 void Hosts::note_failure(const RunStore::Failure& failure) {
-  link_->tell([&](Link& link) { link.failure = failure; });
+  link_->update([&](Link& link) { link.failure = failure; });
 }
 
 void Hosts::finish() {
-  link_->tell([](Link& link) { link.finishes = true; });
+  link_->update([](Link& link) { link.finishes = true; });
 }
 
 void Hosts::end(const HostBoard::End& end) {
-  link_->tell([&](Link& link) { link.end = end; });
+  link_->update([&](Link& link) { link.end = end; });
 }
 
 void Hosts::reach_again() {
-  link_->tell([](Link& link) { link.is_abandoned = true; });
+  link_->update([](Link& link) { link.is_abandoned = true; });
   start(nullptr, restarts_.next_meeting);
 }
 

@@ -14,50 +14,50 @@
 
 namespace redco {
 
-/// The launchers of a run, one on each host, as one of them sees them. They meet at a store that
-/// the first one keeps, and agree there when to start workers and when the run is over. A thread
-/// talks to the store, so that nothing here waits for it.
+/// The launchers of a run, one per host, as seen by one of them. They communicate through a store
+/// that host 0 serves, and agree there when to start workers and when the run is over. A thread
+/// does all communication, so that no call here blocks on it.
 class Hosts {
  public:
-  /// One start of workers on all hosts that have come.
+  /// One start of the workers on all participating hosts.
   struct Attempt {
     int64_t number = 0;
-    std::string run;         ///< what its workers call it
+    std::string run;         ///< the run's name for its workers
     int64_t first_rank = 0;  ///< of this host's workers
-    int64_t size = 0;        ///< workers of all hosts
+    int64_t size = 0;        ///< number of workers on all hosts
   };
   struct News {
-    std::optional<Attempt> attempt;            ///< which this host takes part in
-    std::optional<RunStore::Failure> failure;  ///< the attempt's first
+    std::optional<Attempt> attempt;            ///< the attempt that this host takes part in
+    std::optional<RunStore::Failure> failure;  ///< the first of the attempt
     std::optional<HostBoard::End> end;         ///< of the run
-    std::string lost;                          ///< why the store cannot be reached any more
+    std::string lost;                          ///< why the store cannot be reached; empty if it can
   };
 
-  /// `place` tells the launchers' own numbers and where their store is; of one host it is where
-  /// only its own processes reach it. Throws UsageError when it does not tell.
+  /// `place`: the launcher's rank among the launchers, and the address of their store; with one
+  /// host the store is reachable only from it. Throws UsageError if the address is missing.
   Hosts(const Processes& place, int64_t n_workers, const Restarts& restarts);
-  /// Tells the others that this host leaves. The first one waits until they have, some seconds at
-  /// most: they may still want to read why the run has ended.
+  /// Announces that this host leaves. Host 0 waits until the others have left, which may still need
+  /// the reason of the end; the others wait seconds for the store.
   ~Hosts();
   Hosts(const Hosts&) = delete;
   Hosts& operator=(const Hosts&) = delete;
 
-  /// Becomes readable with news.
+  /// Becomes readable when there is news.
   int descriptor() const { return descriptor_; }
   News news();
 
-  /// This host has no workers, and takes part in the next attempt.
+  /// This host has no workers, and will take part in the next attempt.
   void join();
-  /// A worker of the attempt failed. The first failure of all hosts counts.
+  /// Reports a failed worker of the attempt. The first failure on any host counts.
   void note_failure(const RunStore::Failure& failure);
-  /// All of this host's workers did what they had to. The run is over when all hosts say so.
+  /// All of this host's workers have finished. The run is over once all hosts have.
   void finish();
-  /// The run ends, on all hosts.
+  /// Ends the run on all hosts.
   void end(const HostBoard::End& end);
-  /// Connects anew to a store that was lost.
+  /// Reconnects to the store after a lost connection.
   void reach_again();
 
-  /// Where workers reach the store.
+  /// The address of the store for workers.
   const std::string& address() const { return place_.store_address; }
   int64_t port() const { return place_.store_port; }
   const std::string& secret() const { return secret_; }

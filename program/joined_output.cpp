@@ -1,3 +1,5 @@
+// Merges equal lines of a shared prompt's workers.
+
 #include "joined_output.h"
 
 #include "worker_output.h"
@@ -7,7 +9,7 @@
 namespace redco {
 
 namespace {
-// Busy machines run some processes later than others.
+// On a busy machine some processes run later than others.
 constexpr auto patience = std::chrono::seconds(1);
 }
 

@@ -10,8 +10,8 @@
 
 namespace redco {
 
-/// What the workers of a shared prompt write to one stream. Lines that all write alike come out
-/// once, with `[all] ` before them; the others by worker, with `[rank] `.
+/// The output of a shared prompt's workers to one stream. Lines that all workers write are printed
+/// once, with the prefix `[all] `; others by worker, with `[rank] `.
 class JoinedOutput {
  public:
   using Clock = std::chrono::steady_clock;
@@ -19,16 +19,17 @@ class JoinedOutput {
   JoinedOutput(int to, size_t n_workers) : to_(to), lines_(n_workers) {}
 
   void add(size_t rank, std::string_view line);
-  /// Hands on all there is: the workers have written what they will.
+  /// Prints everything that is buffered. Call it when the workers have written all output of a
+  /// turn.
   void flush();
-  /// When to `flush` at the latest: a worker that writes for long is heard meanwhile.
+  /// The latest time to call `flush`, so that a busy worker's output appears meanwhile.
   std::optional<Clock::time_point> due() const { return due_; }
 
  private:
   bool are_alike() const;
 
   int to_;
-  std::vector<std::deque<std::string>> lines_;  // of each worker, that have not come out
+  std::vector<std::deque<std::string>> lines_;  // lines of each worker not printed yet
   std::optional<Clock::time_point> due_;
 };
 

@@ -1,3 +1,5 @@
+// Starts, watches and restarts the worker processes of a run on one host.
+
 #include "launcher.h"
 
 #include "guardian.h"
@@ -35,11 +37,11 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// After the first failure the others have so long to notice it and end by themselves, then so long
-// to end when asked.
+// After the first failure, the other workers get this time to notice it and end, then this time to
+// end after SIGTERM.
 constexpr milliseconds time_to_notice = milliseconds(1000);
 constexpr milliseconds time_to_end = milliseconds(3000);
-// The longest sleep: some things happen without a sound.
+// The longest sleep, since not all events wake the launcher.
 constexpr milliseconds look_around = milliseconds(500);
 
 template <class... Args>
@@ -49,7 +51,7 @@ void say(const Args&... args) {
   std::fprintf(stderr, "redco-lua: %s\n", printable(text.str()).c_str());
 }
 
-// What another start would not change: wrong usage, and the end that a signal asked it for.
+// Whether a restart would not help: wrong usage, or an end that a signal asked for.
 bool is_final(const Workers::Ended& worker, int code) {
   bool was_saved = WIFEXITED(worker.status) && !worker.was_asked && code > 128;
   return code == 2 || (was_saved && code <= 128 + SIGRTMAX);
@@ -84,13 +86,13 @@ class Launch {
   std::unique_ptr<Hosts> hosts_;
   std::optional<int> result_;
   int forwarded_ = 0;               // the signal that asked the run to end
-  std::optional<Waiting> waiting_;  // for workers that were asked
+  std::optional<Waiting> waiting_;  // for workers that were asked to end
 
-  // Of the running attempt.
+  // State of the running attempt.
   Hosts::Attempt attempt_;
   std::unique_ptr<Workers> workers_;    // null between attempts
-  std::vector<Workers::Ended> failed_;  // in the order of their ends
-  int next_signal_ = 0;                 // once one has failed, what the others will get, and when
+  std::vector<Workers::Ended> failed_;  // in the order in which they ended
+  int next_signal_ = 0;                 // after a failure: the next signal for the others, at when_
   steady_clock::time_point when_;
 };
 
@@ -101,7 +103,7 @@ Launch::Launch(const Processes& place, int64_t n_workers, const Restarts& restar
       restarts_(restarts),
       command_(command),
       share_prompt_(share_prompt) {
-  // Before any thread starts: none of them shall take a signal.
+  // Before any thread starts, so that none handles these signals.
   sigemptyset(&signals_);
   for (int each : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1}) sigaddset(&signals_, each);
   sigprocmask(SIG_BLOCK, &signals_, nullptr);
@@ -202,7 +204,7 @@ std::vector<Workers::Variables> Launch::variables() const {
       {"TORCHELASTIC_RUN_ID", attempt_.run},
       {"TORCHELASTIC_RESTART_COUNT", std::to_string(attempt_.number)},
   };
-  // What told this launcher its place is not for its workers.
+  // The workers must not use this launcher's own place.
   for (const char* name : {"REDCO_N_PROCESSES", "REDCO_PROCESS_ID", "REDCO_HOST0_ADDRESS",
                            "REDCO_HOST0_PORT", secret_file_variable})
     all[name] = "";
@@ -233,7 +235,7 @@ void Launch::follow(const Hosts::News& news) {
     ask_to_end();
   }
   bool ends = news.failure || !news.lost.empty() || (news.end && news.end->code != 0);
-  // Who was asked to save and end may take the time that takes.
+  // Workers that were asked to save and end may take their time.
   bool may_wait = forwarded_ != 0 && forwarded_ != SIGINT;
   if (ends && !may_wait && next_signal_ == 0) {
     next_signal_ = SIGTERM;
@@ -255,15 +257,15 @@ void Launch::follow(const Hosts::News& news) {
 void Launch::stop_in_time() {
   if (next_signal_ == 0 || steady_clock::now() < when_ || !workers_) return;
   workers_->send(next_signal_);
-  workers_->send(SIGCONT);  // a stopped process ends only when it goes on
+  workers_->send(SIGCONT);  // a stopped process ends only when continued
   next_signal_ = SIGKILL;
   when_ = steady_clock::now() + time_to_end;
 }
 
-// Who failed first is what the store says: a worker notes its own failure, or that of one it
-// misses, before it ends.
+// The store knows which worker failed first: a worker reports its own failure, or a missing worker,
+// before it ends.
 void Launch::conclude(const Hosts::News& news) {
-  workers_.reset();  // their last lines
+  workers_.reset();  // prints their last lines
   const Workers::Ended* own = failed_.empty() ? nullptr : &failed_.front();
   bool is_elsewhere = false;
   if (news.failure) {
@@ -291,7 +293,7 @@ void Launch::conclude(const Hosts::News& news) {
   hosts_->join();
 }
 
-// Gives the terminal back as it was: a worker that edits lines there may be killed.
+// Restores the terminal: a worker that edits lines may be killed.
 class TerminalState {
  public:
   TerminalState() : is_terminal_(tcgetattr(STDIN_FILENO, &state_) == 0) {}
@@ -311,7 +313,7 @@ int launch(const Processes& place, int64_t n_workers, const Restarts& restarts,
   std::optional<TerminalState> kept;
   if (share_prompt) {
     kept.emplace();
-    // Ctrl-Z would stop some of the processes, and the others would take them for gone.
+    // Ctrl-Z would stop some of the processes, which the others would report as failed.
     std::signal(SIGTSTP, SIG_IGN);
   }
   Launch running(place, n_workers, restarts, command, share_prompt);

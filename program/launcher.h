@@ -10,19 +10,18 @@
 
 namespace redco {
 
-/// Runs `command` in `n_workers` processes of this host, which find each other, and those that the
-/// launchers of the run's other hosts start, by torchrun's variables; `place` is this launcher's
-/// among those. Each line they write comes out with `[rank] ` before it. When one fails all others
-/// are stopped, its error is shown last, and the run starts again as often as `restarts` says.
+/// Runs `command` in `n_workers` processes on this host. torchrun's variables connect them to each
+/// other and to those of the run's other launchers; `place` is this launcher's rank among these.
+/// Prints each line of output with the prefix `[rank] `. If a process fails, all others are
+/// stopped, its error is printed last, and the run restarts as `restarts` allows.
 ///
-/// SIGTERM, SIGUSR1, SIGHUP and SIGINT go on to the workers of all hosts, and end the run; only
-/// after SIGINT are those that take their time killed.
+/// Forwards SIGTERM, SIGUSR1, SIGHUP and SIGINT to the workers of all hosts, which ends the run.
+/// Only after SIGINT are workers killed that do not end in time.
 ///
-/// Where they share a prompt SIGINT ends what they do at it, and not them.
+/// With a shared prompt, SIGINT ends the workers' current chunk, not the workers.
 ///
-/// Returns the exit code of the run: that of the first worker that failed, 128 + the signal for one
-/// that a signal ended. No worker outlives this process. Throws Error when workers cannot be
-/// started.
+/// Returns the exit code of the run: that of the first failed worker, or 128 + the signal that
+/// ended it. No worker outlives this process. Throws Error if workers cannot be started.
 int launch(const Processes& place, int64_t n_workers, const Restarts& restarts,
            const std::vector<std::string>& command, bool share_prompt);
 

@@ -1,3 +1,5 @@
+// Line editing with libedit.
+
 #include "line_editor.h"
 
 #include "terminal.h"
@@ -24,16 +26,16 @@ namespace redco {
 namespace {
 
 constexpr int history_size = 10000;
-constexpr size_t max_shown = 100;  // choices
+constexpr size_t max_shown = 100;  // completions
 
-// The last signal that came while a line was read.
+// The last signal received while a line was read.
 volatile std::sig_atomic_t noticed = 0;
 void notice(int signal) { noticed = signal; }
 
 termios terminal_before;
 void restore_terminal() { tcsetattr(STDIN_FILENO, TCSADRAIN, &terminal_before); }
 
-// While a line is read, signals interrupt the reading: it puts the terminal right.
+// While a line is read, signals interrupt the read call, which then restores the terminal.
 class NoticedSignals {
  public:
   NoticedSignals() {
@@ -55,24 +57,24 @@ class NoticedSignals {
   std::array<struct sigaction, signals.size()> before_;
 };
 
-// Typed text is UTF-8 also where no locale says so.
+// Typed text is UTF-8, even without a UTF-8 locale.
 void use_utf8() {
   std::setlocale(LC_CTYPE, "");
   if (std::string_view(nl_langinfo(CODESET)) != "UTF-8") std::setlocale(LC_CTYPE, "C.UTF-8");
 }
 
-// With bracketed paste a terminal says where pasted text begins and ends.
+// In bracketed paste mode, the terminal marks the beginning and end of pasted text.
 constexpr const char* paste_on = "\033[?2004h";
 constexpr const char* paste_off = "\033[?2004l";
 constexpr const char* paste_begin = "\033[200~";
 constexpr const wchar_t* paste_end = L"\033[201~";
 
-void tell_terminal(const char* escape) {
+void write_escape(const char* escape) {
   std::fputs(escape, stdout);
   std::fflush(stdout);
 }
 
-// Below the line, in columns.
+// Lists completions below the line, in columns.
 void list(const std::vector<std::string>& texts) {
   size_t n = std::min(texts.size(), max_shown);
   size_t widest = 0;
@@ -111,10 +113,10 @@ struct LineEditor::Impl {
   Complete complete;
   EditLine* editor = nullptr;
   History* history = nullptr;
-  std::string newest;  // entry
+  std::string newest;  // entry of the history
   const char* prompt = "";
   bool is_cleared = false;
-  int ending = 0;  // the signal that ends the program
+  int ending = 0;  // signal that ends the program
 
   static Impl& of(EditLine* editor) {
     void* impl = nullptr;
@@ -129,11 +131,11 @@ struct LineEditor::Impl {
       ssize_t n = ::read(STDIN_FILENO, &byte, 1);
       if (n == 1) {
         size_t used = std::mbrtowc(character, &byte, 1, &state);
-        if (used == static_cast<size_t>(-1)) state = {};  // bytes that are no UTF-8 are passed over
+        if (used == static_cast<size_t>(-1)) state = {};  // skips invalid UTF-8
         if (used <= 1) return 1;
         continue;
       }
-      if (n < 0 && errno == EAGAIN) {  // a program that a chunk ran has left the terminal so
+      if (n < 0 && errno == EAGAIN) {  // a child process left the terminal non-blocking
         pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
         poll(&input, 1, -1);
         continue;
@@ -143,10 +145,10 @@ struct LineEditor::Impl {
         case SIGWINCH:
           el_resize(editor);
           break;
-        case SIGCONT:  // the shell had the terminal meanwhile
+        case SIGCONT:  // the shell used the terminal meanwhile
           el_set(editor, EL_PREP_TERM, 0);
           el_set(editor, EL_PREP_TERM, 1);
-          tell_terminal(paste_on);
+          write_escape(paste_on);
           el_set(editor, EL_REFRESH);
           break;
         case SIGINT:
@@ -172,16 +174,16 @@ struct LineEditor::Impl {
   }
 
   static unsigned char suspend(EditLine* editor, int) {
-    tell_terminal(paste_off);
+    write_escape(paste_off);
     el_set(editor, EL_PREP_TERM, 0);
-    std::raise(SIGTSTP);  // until the shell continues this process
+    std::raise(SIGTSTP);  // returns when the shell continues this process
     noticed = 0;
     el_set(editor, EL_PREP_TERM, 1);
-    tell_terminal(paste_on);
+    write_escape(paste_on);
     return CC_REDISPLAY;
   }
 
-  // Pasted lines stay together, as one chunk, and wait for Enter.
+  // Pasted lines stay together as one chunk until Enter.
   static unsigned char paste(EditLine* editor, int) {
     std::wstring text;
     wchar_t character;
@@ -233,16 +235,17 @@ LineEditor::LineEditor(const std::string& history_path, Complete complete)
   el_set(editor, EL_EDITOR, "emacs");
   el_set(editor, EL_HIST, ::history, history);
   el_set(editor, EL_GETCFN, &Impl::read_character);
-  // Ctrl-C and Ctrl-Z are functions of this file: the terminal shall make no signals of them.
+  // Ctrl-C and Ctrl-Z are bound to functions of this file, so the terminal must not turn them into
+  // signals.
   el_set(editor, EL_SETTY, "-d", "-isig", nullptr);
-  // And while a chunk runs it shall write no ^C into a progress bar.
+  // While a chunk runs, the terminal must not echo ^C into a progress bar.
   tcgetattr(STDIN_FILENO, &terminal_before);
-  std::atexit(restore_terminal);  // that of os.exit too
+  std::atexit(restore_terminal);  // also after os.exit
   el_set(editor, EL_SETTY, "-x", "-echoctl", nullptr);
-  el_set(editor, EL_ADDFN, "redco-clear", "Drops what was typed", &Impl::clear);
+  el_set(editor, EL_ADDFN, "redco-clear", "Discards the typed text", &Impl::clear);
   el_set(editor, EL_ADDFN, "redco-suspend", "Stops the program", &Impl::suspend);
   el_set(editor, EL_ADDFN, "redco-complete", "Completes a name", &Impl::complete_word);
-  el_set(editor, EL_ADDFN, "redco-paste", "Takes pasted lines", &Impl::paste);
+  el_set(editor, EL_ADDFN, "redco-paste", "Inserts pasted lines", &Impl::paste);
   constexpr const char* keys[][2] = {
       {"^I", "redco-complete"},      {"^C", "redco-clear"},
       {"^Z", "redco-suspend"},       {"^R", "em-inc-search-prev"},
@@ -251,7 +254,7 @@ LineEditor::LineEditor(const std::string& history_path, Complete complete)
       {"\033[1~", "ed-move-to-beg"}, {"\033[4~", "ed-move-to-end"},
       {"\033[1;5C", "em-next-word"}, {"\033[1;5D", "ed-prev-word"},
   };
-  el_source(editor, nullptr);  // ~/.editrc, before the keys that must be these
+  el_source(editor, nullptr);  // ~/.editrc first, since these keys must not change
   for (const auto& key : keys) el_set(editor, EL_BIND, key[0], key[1], nullptr);
 }
 
@@ -266,11 +269,11 @@ Input LineEditor::read(const char* prompt) {
   const char* line = nullptr;
   {
     NoticedSignals signals;
-    el_set(impl_->editor, EL_PREP_TERM, 1);  // before the prompt is seen, and something typed
-    tell_terminal(paste_on);
+    el_set(impl_->editor, EL_PREP_TERM, 1);  // before the prompt appears and the user types
+    write_escape(paste_on);
     int size = 0;
     line = el_gets(impl_->editor, &size);
-    tell_terminal(paste_off);
+    write_escape(paste_off);
   }
   if (line == nullptr) std::putchar('\n');
   if (impl_->is_cleared) return {Input::Kind::cleared};

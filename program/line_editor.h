@@ -1,3 +1,5 @@
+// Line editing at a terminal.
+
 #pragma once
 
 #include "history_file.h"
@@ -9,25 +11,25 @@
 
 namespace redco {
 
-/// What a reader of lines was given.
+/// The result of reading a line.
 struct Input {
   enum class Kind {
     line,
-    cleared,  ///< Ctrl-C: what was typed is dropped
+    cleared,  ///< Ctrl-C: the typed text is discarded
     end,      ///< Ctrl-D, or no more input
   };
   Kind kind;
-  std::string text = {};  ///< of a line; pasted text may have several
+  std::string text = {};  ///< of Kind::line; pasted text may have several lines
 };
 
-/// What may replace the bytes of a line from `start` to the cursor.
+/// Completions that may replace the bytes of a line from `start` to the cursor.
 struct Choices {
   size_t start;
   std::vector<std::string> texts;
 };
 
-/// Lines typed at the terminal of standard input and output: editing, history, completion with TAB,
-/// pasting of several lines. The terminal is changed only while a line is read.
+/// Reads lines from a terminal on standard input and output, with editing, history, completion by
+/// TAB and multi-line paste. The terminal settings are changed only while a line is read.
 class LineEditor {
  public:
   using Complete = std::function<Choices(const std::string& line, size_t cursor)>;
@@ -39,7 +41,7 @@ class LineEditor {
 
   Input read(const char* prompt);
 
-  /// Keeps an entry for the arrow keys, and for later prompts.
+  /// Adds an entry to the history of this and later prompts.
   void remember(const std::string& entry);
 
  private:

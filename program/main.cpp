@@ -1,3 +1,5 @@
+// The program redco-lua: command line, signals and exit codes.
+
 #include "completion.h"
 #include "error_file.h"
 #include "launcher.h"
@@ -43,38 +45,38 @@ enum ExitCode { fine = 0, script_failed = 1, wrong_usage = 2, interrupted = 130 
 
 redco::ScriptEngine* running = nullptr;
 
-// How long the script may take to hear of an interrupt: a compiled loop of Lua never does.
+// How long the script may take to notice an interrupt: a compiled Lua loop never does.
 constexpr unsigned seconds_to_hear = 4;
 
 // The first Ctrl-C ends the running step; a second one ends the program.
 void on_interrupt(int) {
   std::signal(SIGINT, SIG_DFL);
   alarm(seconds_to_hear);
-  redco::request_interrupt();  // for what waits outside Lua
+  redco::request_interrupt();  // for waits outside Lua
   running->interrupt();
 }
 
-// As a second Ctrl-C, unless the first was heard.
+// Acts as a second Ctrl-C, unless the first was noticed.
 void on_alarm(int) {
   if (redco::is_interrupt_pending()) std::raise(SIGINT);
 }
 
-// A training run saves itself and ends; nothing else would end by being asked.
+// A training run saves and ends. If there is none, the signal ends the program.
 void on_stop(int signal) {
   if (redco::request_stop(signal)) return;
   std::signal(signal, SIG_DFL);
   std::raise(signal);
 }
 
-// Tensors come and go in sizes of megabytes: with glibc's defaults each costs a system call and
-// its pages are zeroed anew.
+// Keeps freed memory: with glibc's defaults each tensor of megabytes costs a system call and newly
+// zeroed pages.
 void keep_freed_memory() {
   constexpr int two_gigabytes = 0x7fffffff;
   mallopt(M_MMAP_THRESHOLD, two_gigabytes);
   mallopt(M_TRIM_THRESHOLD, two_gigabytes);
 }
 
-// LibTorch's lines about connections that come and go; its errors are thrown too.
+// Silences LibTorch's log of connections; its errors are also thrown.
 void silence_log() {
   if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = 3;  // fatal
 }
@@ -95,21 +97,22 @@ struct Arguments {
   }
 };
 
-// Which of several machines this is: --nproc tells its processes.
+// Options for a run on several machines; --nproc counts the processes on each.
 struct Place {
   const char *flag, *variable, *type, *help;
 };
 constexpr Place places[] = {
-    {"--n-processes,--n_processes", "REDCO_N_PROCESSES", "N", "Run FILE on N machines together"},
-    {"--process-id,--process_id", "REDCO_PROCESS_ID", "I", "The number of this one, from 0"},
+    {"--n-processes,--n_processes", "REDCO_N_PROCESSES", "N", "Run FILE on N machines"},
+    {"--process-id,--process_id", "REDCO_PROCESS_ID", "I", "The number of this machine, from 0"},
     {"--host0-address,--host0_address", "REDCO_HOST0_ADDRESS", "ADDRESS",
-     "Where they reach number 0"},
-    {"--host0-port,--host0_port", "REDCO_HOST0_PORT", "PORT", "And there: 11111 unless said"},
+     "The address of machine 0"},
+    {"--host0-port,--host0_port", "REDCO_HOST0_PORT", "PORT",
+     "The port of machine 0; default: 11111"},
     {"--secret-file,--secret_file", redco::secret_file_variable, "FILE",
-     "The secret of the run, the same on all: ~/.config/redco/secret unless said"},
+     "File with the secret of the run; default: ~/.config/redco/secret"},
 };
 
-// What starts a worker that does the same as this process without --nproc.
+// The command line of a worker: the same as this process, without the launcher's options.
 std::vector<std::string> worker_command(const Arguments& args) {
   std::vector<std::string> words{"redco-lua"};
   for (const auto& module : args.modules) words.insert(words.end(), {"-l", module});
@@ -129,20 +132,20 @@ int run_workers(const Arguments& args) {
   if (place.is_worker)
     throw redco::UsageError(
         "--nproc starts the processes of a run, and --max-restarts starts them again, but this "
-        "one is already among several: RANK and WORLD_SIZE are set, and what set them restarts");
+        "one is already among several: RANK and WORLD_SIZE are set, and their launcher restarts");
   if (share_prompt && (args.restarts.max > 0 || place.size > 1))
     throw redco::UsageError(
-        "--max-restarts needs a FILE, and so do several machines: a prompt is not started again, "
-        "and its processes are on one machine");
+        "--max-restarts needs a FILE, and so do several machines: a prompt is not restarted, and "
+        "its processes are on one machine");
   redco::Restarts restarts = args.restarts;
   restarts.next_meeting = std::chrono::seconds(args.rejoin_timeout);
   return redco::launch(place, args.nproc, restarts, worker_command(args), share_prompt);
 }
 
-// Tells everyone who may ask why this process ends; returns what it ends with.
-int tell(ExitCode code, const std::string& message, const std::string& traceback = "") {
+// Reports why this process ends, to the terminal, the launcher and torchrun. Returns its exit code.
+int report_end(ExitCode code, const std::string& message, const std::string& traceback = "") {
   std::string text = traceback.empty() ? message : message + "\n" + traceback;
-  // What ends a shared prompt the launcher shows, once.
+  // The launcher prints errors that end a shared prompt, once.
   if (!redco::shares_prompt()) std::fprintf(stderr, "redco-lua: %s\n", text.c_str());
   redco::report_failure(text, code);
   redco::write_error_file(message, traceback);
@@ -163,14 +166,14 @@ ExitCode code_of(redco::ScriptError::Kind kind) {
   return script_failed;
 }
 
-// The end of a script that does not come to one: on any thread.
-[[noreturn]] void end_in_the_midst(int signal, const std::string& text) {
+// Ends the program when a script does not. May run on any thread.
+[[noreturn]] void force_end(int signal, const std::string& text) {
   std::fprintf(stderr, "redco-lua: %s\n", text.c_str());
   redco::report_failure(text, 128 + signal);
   _exit(128 + signal);
 }
 
-// What is drawn without a seed is the same in all processes of a run, and another in each run.
+// Seeds the default generator alike on all processes of a run, and differently in each run.
 void draw_alike() {
   redco::Processes processes = redco::find_processes();
   if (processes.size == 1) return;
@@ -180,7 +183,7 @@ void draw_alike() {
   generator.set_current_seed(std::hash<std::string>()(run));
 }
 
-// Shows what sharding did when the run ends, well or with an error.
+// Prints the sharding report when the run ends, also after an error.
 class ReportAtEnd {
  public:
   ReportAtEnd(const redco::ScriptEngine& engine, redco::Console& console)
@@ -208,16 +211,16 @@ void run_script(redco::ScriptEngine& engine, const Arguments& args) {
     engine.run_file(args.script[0], script_args);
 }
 
-// A prompt also follows an error: to look what it was.
+// With -i a prompt also follows an error, so that the user can inspect the state.
 void run(redco::ScriptEngine& engine, redco::Console& console, const Arguments& args) {
   try {
     run_script(engine, args);
   } catch (const redco::ScriptError& error) {
-    // Of several processes the others may wait for this one.
+    // With several processes the others may be waiting for this one.
     if (!args.interactive || redco::shares_prompt() ||
         error.kind() == redco::ScriptError::Kind::stopped)
       throw;
-    tell(code_of(error.kind()), error.what(), error.traceback());
+    report_end(code_of(error.kind()), error.what(), error.traceback());
   }
   if (args.has_prompt()) redco::run_prompt(engine, console);
 }
@@ -232,23 +235,23 @@ int main(int argc, char** argv) {
   });
   CLI::App app(
       "Runs a Lua script that trains or runs models: redco-lua [OPTIONS] [FILE [ARGS]]\n"
-      "Without FILE it is a prompt. FILE - is the standard input.\n"
-      "Flags after FILE are the script's own.",
+      "Without FILE it starts a prompt. FILE - is standard input.\n"
+      "Flags after FILE are passed to the script.",
       "redco-lua");
   Arguments args;
-  app.add_option("-e", args.chunks, "Run this piece of Lua")
+  app.add_option("-e", args.chunks, "Run this Lua code")
       ->type_name("CODE")
       ->allow_extra_args(false);
   app.add_option("-l", args.modules, "Load this module")
       ->type_name("MODULE")
       ->allow_extra_args(false);
-  app.add_flag("-i", args.interactive, "Go on at a prompt after FILE, with its globals");
+  app.add_flag("-i", args.interactive, "Start a prompt after FILE, with its globals");
   app.add_flag("--no-strict,--no_strict", args.no_strict, "Let undeclared globals be nil");
   app.add_option("--nproc", args.nproc,
                  "Run FILE, or a prompt, in N processes of this machine, one per device")
       ->type_name("N")
       ->check(CLI::Range(int64_t(1), int64_t(1024)));
-  // Variables of the same meaning tell what these do not.
+  // These set the variables of the same meaning.
   for (const Place& each : places)
     app.add_option_function<std::string>(
            each.flag,
@@ -259,23 +262,23 @@ int main(int argc, char** argv) {
            each.help)
         ->type_name(each.type);
   app.add_option("--max-restarts,--max_restarts", args.restarts.max,
-                 "Run FILE again after a failure, this often at most")
+                 "Restart FILE after a failure, at most N times")
       ->type_name("N")
       ->check(CLI::Range(int64_t(0), int64_t(1000000)));
   app.add_option("--min-processes,--min_processes", args.restarts.min_hosts,
-                 "Do that on N machines where others do not come back")
+                 "Restart with at least N machines if others do not return")
       ->type_name("N")
       ->check(CLI::Range(int64_t(1), int64_t(1000000)));
   app.add_option("--rejoin-timeout,--rejoin_timeout", args.rejoin_timeout,
-                 "And how long to wait for those: 60 unless said")
+                 "How long to wait for the others; default: 60")
       ->type_name("SECONDS")
       ->check(CLI::Range(int64_t(1), int64_t(1000000)));
   app.add_flag("--report-sharding,--report_sharding", args.report_sharding,
-               "Tell at the end what moved between the processes, and how to move less");
+               "Report at the end which data moved between processes, and how to move less");
   redco::PlotCommand plot;
   plot.add_to(app);
   std::string shell;
-  app.add_option("--completion", shell, "Print what makes this shell complete the command line")
+  app.add_option("--completion", shell, "Print a completion script for this shell")
       ->type_name("SHELL")
       ->check(CLI::IsMember(redco::completed_shells()));
   app.footer(
@@ -311,7 +314,7 @@ int main(int argc, char** argv) {
     running = &engine;
     std::signal(SIGINT, on_interrupt);
     std::signal(SIGALRM, on_alarm);
-    redco::set_forced_stop(end_in_the_midst);
+    redco::set_forced_stop(force_end);
     for (int signal : {SIGTERM, SIGUSR1}) std::signal(signal, on_stop);
     if (!plot.workdir.empty())
       plot.run(engine);
@@ -323,10 +326,10 @@ int main(int argc, char** argv) {
       std::fprintf(stderr, "redco-lua: %s\n", error.what());
       return 128 + error.signal();
     }
-    return tell(code_of(error.kind()), error.what(), error.traceback());
+    return report_end(code_of(error.kind()), error.what(), error.traceback());
   } catch (const redco::UsageError& error) {
-    return tell(wrong_usage, error.what());
+    return report_end(wrong_usage, error.what());
   } catch (const std::exception& error) {
-    return tell(script_failed, error.what());
+    return report_end(script_failed, error.what());
   }
 }

@@ -1,6 +1,6 @@
-// For its log LibTorch asks for the names of both ends of each connection. Where no name server
-// answers that takes ten seconds. The definition of an executable goes before the C library's: in
-// this program addresses stay numbers.
+// Makes getnameinfo return numeric addresses. LibTorch's log resolves both ends of each connection,
+// which takes ten seconds if no name server answers. An executable's definition overrides the C
+// library's.
 #include <dlfcn.h>
 #include <netdb.h>
 

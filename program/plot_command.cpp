@@ -1,3 +1,5 @@
+// The command `redco-lua plot`.
+
 #include "plot_command.h"
 
 #include "terminal.h"
@@ -13,8 +15,9 @@ namespace redco {
 
 void PlotCommand::add_to(CLI::App& program) {
   CLI::App* plot = program.add_subcommand("plot", "Draw the metrics of a run");
-  plot->add_option("WORKDIR", workdir, "Its work folder")->required();
-  plot->add_option("--out", out, "Write a picture here, .svg or .png, instead of to the terminal")
+  plot->add_option("WORKDIR", workdir, "The work folder of the run")->required();
+  plot->add_option("--out", out,
+                   "Write a picture, .svg or .png, instead of drawing on the terminal")
       ->type_name("FILE")
       ->check(CLI::Validator(
           [](const std::string& path) {
@@ -22,7 +25,7 @@ void PlotCommand::add_to(CLI::App& program) {
             return is_known ? "" : "the name must end in .svg or .png, got " + path;
           },
           ""));
-  plot->add_option("--metric", metrics, "Draw this one; several times for several")
+  plot->add_option("--metric", metrics, "Draw only this metric; may be repeated")
       ->type_name("NAME")
       ->allow_extra_args(false);
 }
@@ -38,7 +41,7 @@ void PlotCommand::run(ScriptEngine& engine) const {
   try {
     engine.run_string(code, "plot", args);
   } catch (const ScriptError& error) {
-    // What the files of a run lack is no matter of Lua's lines.
+    // An error about the run's files needs no Lua line.
     if (std::string_view(error.what()).starts_with("plot: ")) throw Error(error.what());
     throw;
   }

@@ -12,13 +12,13 @@ namespace redco {
 
 class ScriptEngine;
 
-/// `redco-lua plot WORKDIR`, which draws the metrics of a run.
+/// `redco-lua plot WORKDIR`: draws the metrics of a run.
 struct PlotCommand {
   std::string workdir;
-  std::optional<std::string> out;  ///< none: the terminal
+  std::optional<std::string> out;  ///< nullopt: to the terminal
   std::vector<std::string> metrics;
 
-  /// Makes it a command of the program.
+  /// Adds it to the program's commands.
   void add_to(CLI::App& program);
   void run(ScriptEngine& engine) const;
 };

@@ -1,3 +1,5 @@
+// The interactive prompt of redco-lua.
+
 #include "prompt.h"
 
 #include <redco/detail/user_folder.h>
@@ -30,7 +32,7 @@ namespace redco {
 
 namespace {
 
-// Faster chunks show no time.
+// The time of faster chunks is not shown.
 constexpr double shown_seconds = 0.1;
 
 std::string variable(const char* name) {
@@ -38,14 +40,14 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// What Ctrl-C ends; null while nothing runs.
+// The engine that Ctrl-C interrupts; null while nothing runs.
 std::atomic<ScriptEngine*> running = nullptr;
-// And whether a turn has not ended on all processes.
+// Whether a turn is unfinished on some process.
 std::atomic<bool> in_turn = false;
 
 void on_interrupt(int) {
   ScriptEngine* engine = running;
-  if (engine != nullptr || in_turn) request_interrupt();  // for what waits outside Lua
+  if (engine != nullptr || in_turn) request_interrupt();  // for waits outside Lua
   if (engine != nullptr) engine->interrupt();
 }
 
@@ -55,9 +57,9 @@ std::string painted(Style style, const std::string& text) {
   return (style == Style::error ? "\033[31m" : "\033[2m") + text + "\033[0m";
 }
 
-// Names of files that begin so; a folder's ends in a slash.
+// Lists file names with this beginning; names of folders end in a slash.
 std::vector<std::string> files_beginning(const std::string& beginning) {
-  size_t slash = beginning.rfind('/') + 1;  // 0 where there is none
+  size_t slash = beginning.rfind('/') + 1;  // 0 if there is none
   std::string folder = beginning.substr(0, slash);
   std::string name = beginning.substr(slash);
   std::vector<std::string> found;
@@ -80,12 +82,12 @@ Choices choices_of(const Prompt& prompt, const std::string& line, size_t cursor)
     if (found.is_file)
       return {found.start, files_beginning(line.substr(found.start, cursor - found.start))};
     return {found.start, found.candidates};
-  } catch (const ScriptError&) {  // no memory, say
+  } catch (const ScriptError&) {  // for example out of memory
     return {cursor, {}};
   }
 }
 
-// Lines that nobody edits: of a pipe, or a terminal that can't.
+// Reads a line without editing: from a pipe, or from a terminal that does not support it.
 Input read_plain(const char* prompt, bool is_typed) {
   if (is_typed) std::fputs(prompt, stdout);
   std::fflush(stdout);
@@ -153,7 +155,7 @@ class PromptLoop {
       if (editor_) editor_->remember(fed.chunk);
       give_and_run(fed.chunk);
     }
-    // What lacks its end is an error of syntax.
+    // An incomplete last chunk raises a syntax error.
     std::string unfinished = prompt_.forget();
     if (!unfinished.empty() && !is_typed_) give_and_run(unfinished);
   }
@@ -163,7 +165,7 @@ class PromptLoop {
     return editor_ ? editor_->read(sign) : read_plain(sign, is_typed_);
   }
 
-  // Where what is written goes through the launcher, for what belongs to the prompt itself.
+  // If output goes through the launcher: bypasses it for the prompt itself.
   std::unique_ptr<SharedPrompt::AtTerminal> at_terminal() const {
     bool is_apart = shared_ && is_typed_;
     return is_apart ? std::make_unique<SharedPrompt::AtTerminal>() : nullptr;
@@ -176,7 +178,7 @@ class PromptLoop {
     return columns == 0 ? 80 : columns;
   }
 
-  // What `body` runs may be ended by Ctrl-C; of several processes, by an error of another too.
+  // Runs `body`, which Ctrl-C may end, or with several processes an error of another one.
   void turn(const std::function<Prompt::Answer()>& body) {
     Prompt::Answer answer;
     auto run_body = [&] {
@@ -234,7 +236,7 @@ class PromptLoop {
     console_.line(has_colors ? painted(Style::dim, answer.traceback) : answer.traceback);
   }
 
-  // What the user always wants to have at a prompt.
+  // Runs the user's start-up file, $REDCO_INIT or ~/.config/redco/init.lua.
   Prompt::Answer run_start_up_file() {
     std::string path = variable("REDCO_INIT");
     if (path.empty()) {
@@ -254,7 +256,7 @@ class PromptLoop {
   Console& console_;
   bool is_typed_ = isatty(STDIN_FILENO);
   bool is_capable_ = !variable("TERM").empty() && variable("TERM") != "dumb";
-  std::unique_ptr<SharedPrompt> shared_;  // null where this process is alone
+  std::unique_ptr<SharedPrompt> shared_;  // null with a single process
   bool has_colors_;
   Prompt prompt_;
   std::optional<LineEditor> editor_;
@@ -264,7 +266,7 @@ class PromptLoop {
 
 void run_prompt(ScriptEngine& engine, Console& console) {
   struct sigaction action = {};
-  action.sa_handler = on_interrupt;  // and no restart: reading ends with it
+  action.sa_handler = on_interrupt;  // without SA_RESTART, so that it interrupts reading
   sigaction(SIGINT, &action, nullptr);
   PromptLoop(engine, console).run();
 }

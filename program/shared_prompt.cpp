@@ -1,3 +1,5 @@
+// A prompt shared by the processes of a run.
+
 #include "shared_prompt.h"
 
 #include "workers.h"
@@ -25,7 +27,7 @@ namespace {
 
 constexpr size_t rank_columns = 6;  // "[all] "
 
-// Waits until the launcher has handed on what the processes have written.
+// Waits until the launcher has printed the output of all processes.
 void await_output() {
   char byte = 0;
   if (send(Workers::prompt_descriptor, &byte, 1, MSG_NOSIGNAL) == 1)
@@ -44,7 +46,7 @@ SharedPrompt::SharedPrompt()
       turns_(processes_),
       width_(std::strtoul(std::getenv(prompt_variable), nullptr, 10)) {
   if (width_ > 0) width_ = std::max(width_, 2 * rank_columns) - rank_columns;
-  // What is started from the prompt has no part in it.
+  // Child processes do not share the prompt.
   unsetenv(prompt_variable);
   if (is_here()) fcntl(Workers::prompt_descriptor, F_SETFD, FD_CLOEXEC);
 }
@@ -54,7 +56,7 @@ void SharedPrompt::turn(const std::function<std::string()>& body,
   turns_.begin([main = pthread_self()] { pthread_kill(main, SIGINT); });
   std::string message = body();
   if (!message.empty()) {
-    // It has another place on each process.
+    // Its position differs between processes.
     if (message.ends_with("interrupted")) message = "interrupted";
     if (turns_.fail(message).text == message) show();
   }
@@ -63,7 +65,7 @@ void SharedPrompt::turn(const std::function<std::string()>& body,
   if (is_here()) await_output();
 }
 
-// In a turn that failed some processes may have drawn more random numbers than others.
+// After a failed turn, some processes may have drawn more random numbers than others.
 void SharedPrompt::draw_alike() {
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   if (is_here()) {

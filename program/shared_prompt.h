@@ -1,3 +1,5 @@
+// A prompt shared by the processes of a run.
+
 #pragma once
 
 #include <redco/detail/turns.h>
@@ -9,29 +11,29 @@
 
 namespace redco {
 
-/// The variable by which the launcher tells processes that they share a prompt, and the columns of
-/// the terminal that shows what they write; 0: it is none.
+/// The variable that the launcher sets for processes that share a prompt: the number of columns of
+/// the terminal that shows their output, or 0 without a terminal.
 constexpr const char* prompt_variable = "REDCO_PROMPT";
 bool shares_prompt();
 
-/// The prompt that this process shares with the others of its run: number 0 has it.
+/// A prompt that this process shares with the others of its run. Process 0 reads the input.
 class SharedPrompt {
  public:
   SharedPrompt();
   bool is_here() const { return processes_.rank == 0; }
-  /// Columns that are left for values beside the ranks; 0 where no terminal shows them.
+  /// The columns left for values beside the rank prefixes; 0 without a terminal.
   size_t width() const { return width_; }
 
   /// As in Turns.
   void give(const std::optional<std::string>& chunk) { turns_.give(chunk); }
   std::optional<std::string> take() { return turns_.take(); }
 
-  /// Runs `body` as one turn. It returns the message of its error, or nothing, and `show` is called
-  /// where that is the first of the turn: on one process, or those that failed alike. What all have
-  /// written has come out when it returns where the prompt is.
+  /// Runs `body` as one turn on all processes. `body` returns its error message, or "". `show` is
+  /// called for the first error of the turn: on one process, or on all that failed alike. On
+  /// process 0 it returns once the output of all processes is printed.
   void turn(const std::function<std::string()>& body, const std::function<void()>& show);
 
-  /// While it lives what is written goes to the terminal as it is: for the prompt itself.
+  /// While it exists, output goes directly to the terminal: for the prompt itself.
   class AtTerminal {
    public:
     AtTerminal();

@@ -1,3 +1,5 @@
+// Console output on a terminal.
+
 #include "terminal.h"
 
 #include <redco/run_log.h>

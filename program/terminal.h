@@ -7,11 +7,11 @@ namespace redco {
 
 class Console;
 
-/// Lines on standard error, and the progress of a run: a bar on a terminal, elsewhere a plain line
-/// every ten seconds.
+/// Returns a console that writes lines to standard error, and a run's progress: as a bar on a
+/// terminal, otherwise as a plain line every ten seconds.
 std::shared_ptr<Console> make_terminal();
 
-/// The columns of the terminal that a descriptor writes to; 0 where it is none.
+/// The number of columns of the terminal that a descriptor writes to; 0 if it is not a terminal.
 size_t terminal_width(int descriptor);
 
 }  // namespace redco

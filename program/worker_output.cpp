@@ -1,3 +1,5 @@
+// Splits a worker's output into lines.
+
 #include "worker_output.h"
 
 #include <unistd.h>
@@ -49,7 +51,7 @@ void write_line(int to, std::string line) {
   line += '\n';
   for (size_t done = 0; done < line.size();) {
     ssize_t n = write(to, line.data() + done, line.size() - done);
-    if (n < 0 && errno != EINTR) return;  // nobody reads it
+    if (n < 0 && errno != EINTR) return;  // the reader is gone
     if (n > 0) done += static_cast<size_t>(n);
   }
 }

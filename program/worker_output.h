@@ -1,3 +1,5 @@
+// Splits a worker's output into lines.
+
 #pragma once
 
 #include <functional>
@@ -6,23 +8,23 @@
 
 namespace redco {
 
-/// Takes apart what a worker writes into a pipe, in whole lines. Of a line that is drawn over and
-/// over, with carriage returns, the last state counts.
+/// Splits the output that a worker writes to a pipe into whole lines. Of a line redrawn with
+/// carriage returns, only the last state counts.
 class WorkerOutput {
  public:
   using Take = std::function<void(std::string_view line)>;
 
-  /// Reads `from`, which must not block, and closes it at its end.
+  /// Reads `from`, which must be non-blocking, and closes it at the end.
   WorkerOutput(int from, Take take);
-  /// Hands on a last line without an end too.
+  /// Also passes on a last line without a newline.
   ~WorkerOutput();
   WorkerOutput(const WorkerOutput&) = delete;
   WorkerOutput& operator=(const WorkerOutput&) = delete;
 
   int descriptor() const { return from_; }
-  /// Hands on what there is; false once there will be no more.
+  /// Passes on all complete lines. Returns false at the end of the output.
   bool pump();
-  /// And what there is of a line without an end.
+  /// Also passes on an incomplete line.
   void end_line();
 
  private:
@@ -33,7 +35,7 @@ class WorkerOutput {
   std::string buffer_;
 };
 
-/// Writes a line in one piece: those of several programs on one terminal do not mix.
+/// Writes a line in one call, so that lines of several programs on one terminal do not mix.
 void write_line(int to, std::string line);
 
 }  // namespace redco

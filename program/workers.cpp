@@ -1,3 +1,5 @@
+// The worker processes of one host.
+
 #include "workers.h"
 
 #include <redco/error.h>
@@ -23,15 +25,15 @@ std::pair<int, int> make_pipe() {
   return {ends[0], ends[1]};
 }
 
-// Where nobody reads it any more that shows elsewhere.
+// Errors are ignored: if the reader is gone, other checks detect it.
 void send_byte(int to) { (void)send(to, "", 1, MSG_NOSIGNAL); }
 
-// To a process and, where it leads a group, what it has started.
+// Signals a process and, if it leads a group, the whole group.
 void signal_all(pid_t process, bool leads_group, int signal) {
   kill(leads_group ? -process : process, signal);
 }
 
-// This process's environment with what is added.
+// This process' environment with `added`.
 std::vector<std::string> environment(const Workers::Variables& added) {
   std::vector<std::string> entries;
   for (char** each = environ; *each != nullptr; ++each) {
@@ -150,7 +152,7 @@ bool Workers::is_asked() {
 }
 
 void Workers::pump() {
-  // Before what was written is read: all of it had been when it was asked for.
+  // Read this before the output: all output of a turn is written before the request.
   bool is_asked = this->is_asked();
   for (auto& worker : workers_)
     std::erase_if(worker.outputs, [](auto& output) { return !output->pump(); });
@@ -174,7 +176,7 @@ std::vector<Workers::Ended> Workers::take_ended() {
     int status = 0;
     if (worker.has_ended || waitpid(worker.process, &status, WNOHANG) <= 0) continue;
     worker.has_ended = true;
-    if (worker.leads_group) kill(-worker.process, SIGKILL);  // what it started itself
+    if (worker.leads_group) kill(-worker.process, SIGKILL);  // processes that it started
     ended.push_back({worker.rank, status, worker.was_asked});
   }
   return ended;

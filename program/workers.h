@@ -1,3 +1,5 @@
+// The worker processes of one host.
+
 #pragma once
 
 #include "joined_output.h"
@@ -15,50 +17,50 @@
 
 namespace redco {
 
-/// How a process ended, as a shell's exit code: 128 + the signal for one that a signal ended.
+/// The exit code of a shell for a process status: 128 + the signal if a signal ended it.
 int exit_code(int status);
 /// "ended with exit code 1", "was ended by signal 9 (Killed)"
 std::string describe_end(int status);
 
-/// The processes of one host in one attempt of a run. What they write comes out in whole lines with
-/// `[rank] ` before them, and where they share a prompt `[all] ` before those that all write. None
-/// outlives this process.
+/// The processes of one host in one attempt of a run. Their output is printed in whole lines with
+/// the prefix `[rank] `, or with a shared prompt `[all] ` for lines that all write. None outlives
+/// this process.
 class Workers {
  public:
   using Variables = std::map<std::string, std::string>;
   struct Ended {
     int64_t rank;
     int status;
-    bool was_asked;  ///< by a signal of `send`
+    bool was_asked;  ///< `send` had signalled it before
   };
 
   /// Starts `command` in one process for each of `variables`, which are added to its environment
-  /// and tell its RANK. `blocked` are the signals that this process blocks and a worker does not.
-  /// Where they share a prompt the first keeps this process's standard input, and is in its process
-  /// group: only there may a program read from the terminal. Throws Error when one cannot be
-  /// started.
+  /// and include its RANK. `blocked`: signals that this process blocks, and workers must not. With
+  /// a shared prompt, the first worker keeps this process' standard input and process group, since
+  /// only that group may read from the terminal. Throws Error if a process cannot be started.
   Workers(const std::vector<std::string>& command, const std::vector<Variables>& variables,
           const sigset_t& blocked, bool share_prompt);
   ~Workers();
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
 
-  /// What to wait for.
+  /// Adds the descriptors to poll.
   void add_sources(std::vector<pollfd>& sources) const;
-  /// Hands on what they have written, and answers the one that has the prompt.
+  /// Passes on the workers' output, and answers the worker that has the prompt.
   void pump();
-  /// When to do so at the latest, though nothing was written.
+  /// The latest time to call `pump` even without new output.
   std::optional<JoinedOutput::Clock::time_point> due() const;
-  /// Looks who has ended since the last call; with one, all it has started has ended too.
+  /// Returns the workers that have ended since the last call, and kills the processes that these
+  /// started.
   std::vector<Ended> take_ended();
   bool all_ended() const;
-  /// To all that have not ended, and what they have started.
+  /// Signals all running workers and the processes that they started.
   void send(int signal);
-  /// Ends what they do at the prompt, and not them.
+  /// Interrupts the workers' current chunk at the prompt.
   void interrupt();
 
-  /// The descriptor by which the worker with the prompt asks that all its fellows have written come
-  /// out: it writes a byte and reads one.
+  /// The descriptor on which the worker with the prompt asks for all workers' output to be printed:
+  /// it writes a byte, and reads one when that is done.
   static constexpr int prompt_descriptor = 3;
 
  private:
@@ -75,8 +77,8 @@ class Workers {
   bool is_asked();
 
   bool share_prompt_;
-  int prompt_ = -1;                   // our end of the prompt descriptor
-  std::vector<JoinedOutput> joined_;  // of standard output and standard error
+  int prompt_ = -1;                   // this process' end of the prompt descriptor
+  std::vector<JoinedOutput> joined_;  // standard output, standard error
   std::vector<Worker> workers_;
 };
 

@@ -1,4 +1,4 @@
-// Readers of large files for redco.data: records of text files, token files.
+// Readers of large files for redco.data: text files as records, and token files.
 #include "data_files.h"
 
 #include "state/object.h"

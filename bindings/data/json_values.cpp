@@ -1,3 +1,5 @@
+// JSON values as Lua tables that keep the order of keys and nulls.
+
 #include "json_values.h"
 
 #include "state/context.h"
@@ -14,12 +16,12 @@ namespace redco::lua {
 
 namespace {
 
-// Fields of the metatable: the list of keys in order, and the set of keys that are null. A removed
-// key stays in the list, and a key that was added again occurs twice: the last position counts. A
-// list that is empty or has nulls has its length instead of the keys.
+// Fields of the metatable: the list of keys in order, and the set of null keys. A removed key stays
+// in the list, and a key that was added again occurs twice: its last position counts. A list that
+// is empty or has nulls has its length instead of the keys.
 constexpr const char* keys_field = "__keys";
 constexpr const char* nulls_field = "__nulls";
-// The metamethod in the registry: one function object, which copies for workers find by identity.
+// The metamethod in the registry: a single function object, which copy_value finds by identity.
 constexpr const char* newindex_field = "redco.ordered_newindex";
 
 void push_string(lua_State* L, const std::string& text) {
@@ -32,7 +34,7 @@ std::string string_at(lua_State* L, int index) {
   return {bytes, size};
 }
 
-// Pushes the field of the metatable of the table at `index`, nil if there is none.
+// Pushes a field of the metatable of the table at `index`; nil if there is none.
 void push_meta(lua_State* L, int index, const char* field) {
   if (!lua_getmetatable(L, index)) {
     lua_pushnil(L);
@@ -135,7 +137,7 @@ std::vector<Key> keys_of(lua_State* L, int table, const std::string& where) {
     std::erase_if(names, [&](const std::string& name) { return seen.count(name) != 0; });
   }
   lua_pop(L, 2);
-  // Keys that were set without the metatable, by rawset.
+  // Keys set by rawset, without the metatable.
   for (std::string& name : names) keys.push_back({std::move(name), false});
   return keys;
 }
@@ -144,8 +146,8 @@ std::string join(const std::string& path, const std::string& key) {
   return path.empty() ? key : path + "." + key;
 }
 
-// Returns the number of entries of the list at `table`; sets `is_list` to whether nulls are
-// counted.
+// Returns the number of entries of the list at `table`. Sets `is_list` if the table is marked as a
+// list, which counts nulls.
 size_t length_of(lua_State* L, int table, bool& is_list) {
   push_meta(L, table, keys_field);
   is_list = lua_isnumber(L, -1) != 0;

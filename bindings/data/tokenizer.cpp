@@ -1,4 +1,4 @@
-// redco.Tokenizer
+// The Lua class redco.Tokenizer.
 #include "tokenizer.h"
 
 #include "json_values.h"
@@ -53,7 +53,7 @@ std::vector<std::string> check_texts(lua_State* L, int index, const std::string&
   return texts;
 }
 
-// A list or a tensor of one dimension, or one number.
+// A list, a one-dimensional tensor, or one number.
 std::vector<int64_t> check_ids(lua_State* L, int index, const std::string& what) {
   if (at::Tensor* tensor = test_tensor(L, index)) {
     require(tensor->dim() <= 1 && c10::isIntegralType(tensor->scalar_type(), false), what,
@@ -89,7 +89,7 @@ Side check_side(const std::string& what, const std::string& side) {
   return side == "left" ? Side::left : Side::right;
 }
 
-// Reads the options common to encoding a text and a batch; padding also uses `max_length`.
+// Reads the options common to encoding a text and a batch. Padding also uses `max_length`.
 EncodeOptions encode_options(NamedArguments& args, const Tokenizer& tokenizer,
                              std::optional<int64_t> max_length) {
   EncodeOptions options;
@@ -99,7 +99,7 @@ EncodeOptions encode_options(NamedArguments& args, const Tokenizer& tokenizer,
   if (args.get<bool>("truncation", false)) {
     options.max_length = max_length ? max_length : tokenizer.model_max_length();
     require(options.max_length.has_value(), args.function(),
-            ": truncation needs max_length: the tokenizer's files name none");
+            ": truncation needs max_length: the tokenizer's files do not set it");
   }
   return options;
 }
@@ -356,7 +356,7 @@ int stream_finish(lua_State* L) {
 
 constexpr const char* roles[] = {"bos", "eos", "unk", "sep", "cls", "pad", "mask"};
 
-// Returns the role of the field `name`: "pad" for "pad_token" with the suffix "_token"; "" if none.
+// Returns the role of a field, such as "pad" for "pad_token" with the suffix "_token"; "" if none.
 std::string role_of(const std::string& name, const char* suffix) {
   for (const char* role : roles)
     if (name == std::string(role) + suffix) return role;

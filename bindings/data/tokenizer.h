@@ -1,3 +1,5 @@
+// The Lua class redco.Tokenizer.
+
 #pragma once
 
 #include <redco/tokenizer.h>

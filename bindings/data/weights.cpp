@@ -1,4 +1,4 @@
-// Files of weights, for the models: redco.native.open_weights, save_weights, open_gguf.
+// Weight files for the models: redco.native.open_weights, save_weights, open_gguf.
 #include "weights.h"
 
 #include "state/arguments.h"
@@ -148,7 +148,7 @@ int dequantized_tensor(lua_State* L) {
   return 1;
 }
 
-// The fields that are not methods.
+// Fields other than methods.
 template <class T>
 int field(lua_State* L) {
   auto file = check_object<T>(L, 1, T::lua_name);

@@ -1,3 +1,5 @@
+// Registered C++ classes as Lua types.
+
 #include "host_type.h"
 
 #include "state/context.h"
@@ -19,10 +21,10 @@ namespace lua {
 
 namespace {
 
-// The contents of a userdata of a registered class; its metatable identifies the class.
+// A userdata of a registered class holds one of these; its metatable identifies the class.
 using Object = std::shared_ptr<void>;
 
-// A bound member, the only upvalue of its Lua function.
+// A registered function: the only upvalue of its Lua function.
 struct Bound {
   std::string name;  // for errors: "Camera:shoot"
   host::Function function;
@@ -42,7 +44,7 @@ int destroy(lua_State* L) {
   return 0;
 }
 
-// Sets a bound member in the table on top of the stack.
+// Adds a registered function to the table on top of the stack.
 void set_bound(lua_State* L, const std::string& key, Bound bound) {
   lua_pushlstring(L, key.data(), key.size());
   lua_newtable(L);
@@ -59,7 +61,7 @@ const std::string& type_name(lua_State* L, std::type_index type) {
   const auto& types = context(L).host_types;
   auto found = types.find(type);
   require(found != types.end(), "the class ", type.name(),
-          " is no type of this engine: register_type comes first");
+          " is not registered in this engine; call register_type first");
   return found->second;
 }
 
@@ -79,7 +81,7 @@ void push_metatable(lua_State* L, const std::string& name) {
   fail("a ", type, " has no '", field, "'", near.empty() ? "" : "; '" + near + "' is near");
 }
 
-// Upvalues of both: the type's name, methods, getters, setters.
+// Upvalues of __index and __newindex: the type's name, methods, getters, setters.
 int index_object(lua_State* L) {
   lua_settop(L, 2);
   lua_pushvalue(L, 2);
@@ -118,7 +120,7 @@ int same_object(lua_State* L) {
   return 1;
 }
 
-int tell_type(lua_State* L) {
+int type_to_string(lua_State* L) {
   lua_pushvalue(L, lua_upvalueindex(1));
   return 1;
 }
@@ -128,21 +130,21 @@ constexpr const char* tables[] = {"", "methods", "getters", "setters"};  // by h
 }  // namespace
 
 void rethrow_known(const std::string& function) {
-  // Errors of LuaJIT are exceptions without a C++ type; they must propagate.
+  // LuaJIT's errors are exceptions without a C++ type, which must propagate.
   if (abi::__cxa_current_exception_type() == nullptr) throw;
   try {
     throw;
   } catch (const std::exception&) {
     throw;
   } catch (...) {
-    fail(function, " threw something that is no std::exception");
+    fail(function, " threw an exception that is not a std::exception");
   }
 }
 
 void make_host_type(lua_State* L, const std::string& name, std::type_index type) {
   auto& types = context(L).host_types;
   if (types.contains(type))
-    throw UsageError("register_type: '" + name + "': this engine has a type of that class: '" +
+    throw UsageError("register_type: '" + name + "': this class is already registered as '" +
                      type_name(L, type) + "'");
   lua_newtable(L);
   int metatable = lua_gettop(L);
@@ -154,7 +156,7 @@ void make_host_type(lua_State* L, const std::string& name, std::type_index type)
   }
   using Event = std::pair<const char*, lua_CFunction>;
   for (auto [event, function] : {Event("__index", index_object), Event("__newindex", assign_field),
-                                 Event("__tostring", tell_type)}) {
+                                 Event("__tostring", type_to_string)}) {
     for (int i = 1; i <= 4; ++i) lua_pushvalue(L, metatable + i);
     lua_pushcclosure(L, function, 4);
     lua_setfield(L, metatable, event);
@@ -166,7 +168,8 @@ void make_host_type(lua_State* L, const std::string& name, std::type_index type)
   lua_pushcfunction(L, destroy<Object>);
   lua_setfield(L, metatable, "__gc");
   lua_pushboolean(L, 0);
-  lua_setfield(L, metatable, "__metatable");  // a script that called __gc would free twice
+  // Hides __gc from scripts, which would free the object twice.
+  lua_setfield(L, metatable, "__metatable");
   lua_settop(L, metatable);
   lua_setfield(L, LUA_REGISTRYINDEX, ("redco.host." + name).c_str());
   types.emplace(type, name);
@@ -186,7 +189,8 @@ void add_host_member(lua_State* L, std::type_index type, host::Member kind, cons
     lua_getfield(L, metatable, tables[i]);
     lua_getfield(L, -1, name.c_str());
     bool is_pair = i != int(kind) && i != int(host::Member::method) && kind != host::Member::method;
-    if (!lua_isnil(L, -1) && !is_pair) throw UsageError("register_type: there are two of " + full);
+    if (!lua_isnil(L, -1) && !is_pair)
+      throw UsageError("register_type: " + full + " is registered twice");
   }
   lua_getfield(L, metatable, tables[int(kind)]);
   set_bound(L, name, {full, std::move(function), true});

@@ -1,3 +1,5 @@
+// Registered C++ classes as Lua types.
+
 #pragma once
 
 #include "restricted/confinement.h"
@@ -11,18 +13,18 @@
 
 namespace redco::lua {
 
-/// Creates the Lua type of a class of the program; `name` must be unused.
+/// Creates the Lua type of a registered class; `name` must be unused.
 void make_host_type(lua_State* L, const std::string& name, std::type_index type);
 
 /// Adds a member to a type. A constructor becomes the global with the type's name.
 void add_host_member(lua_State* L, std::type_index type, host::Member kind, const std::string& name,
                      host::Function function);
 
-/// Pushes an object of a class that the state has a type for; null is nil.
+/// Pushes an object of a registered class; null becomes nil.
 void push_host_object(lua_State* L, std::shared_ptr<void> object, std::type_index type);
 
-/// Calls a function of the program. Converts its exceptions to std::exception, except Lua's own
-/// errors.
+/// Calls a function of the program. Converts exceptions of other types to std::exception; Lua's own
+/// errors propagate.
 template <class Body>
 void call_program(const std::string& function, Body body);
 

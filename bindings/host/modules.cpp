@@ -1,3 +1,5 @@
+// The Lua modules of a state: native ones, embedded Lua files, and the globals of scripts.
+
 #include "modules.h"
 
 #include "data/data_files.h"
@@ -63,11 +65,11 @@ int nearest_name(lua_State* L) {
   return 1;
 }
 
-// What the wrapper makes of the error has the line of the script.
+// The wrapper of C functions adds the script line to the message.
 int fail_at_script(lua_State* L) { throw Error(luaL_checkstring(L, 1)); }
 
-// try(f, ...) -> true, results, or false, message, traceback. A pcall knows nothing of the
-// functions that an error passed on its way through C++.
+// try(f, ...) -> true, results, or false, message, traceback. Unlike pcall, it also has the
+// traceback of an error that passed through C++.
 int try_call(lua_State* L) {
   try {
     call(L, lua_gettop(L) - 1, LUA_MULTRET);
@@ -104,7 +106,7 @@ int fused_linear_cross_entropy(lua_State* L) {
 
 int open_redco(lua_State* L) {
   lua_newtable(L);
-  // What Lua files of this library share with the engine; scripts have no use for them.
+  // Functions for this library's Lua files only.
   lua_pushcfunction(L, fail_at_script);
   lua_setfield(L, -2, "fail");
   lua_pushcfunction(L, nearest_name);
@@ -168,7 +170,8 @@ int call_upvalue(lua_State* L) {
   return lua_gettop(L);
 }
 
-// LuaJIT's own functions are not called through the wrapper: these are.
+// Wraps a function so that it counts steps: LuaJIT's own functions bypass the wrapper of C
+// functions.
 int counted_call(lua_State* L) {
   luaL_checktype(L, 1, LUA_TFUNCTION);
   lua_settop(L, 1);
@@ -176,15 +179,15 @@ int counted_call(lua_State* L) {
   return 1;
 }
 
-// What Lua files build on. Modules in Lua of the same family are among the embedded files.
+// The native modules, which the embedded Lua files build on.
 constexpr NativeModule native_modules[] = {
     {"redco.registry", open_registry},   {"redco.torch.native", open_torch},
     {"redco.functorch", open_functorch}, {"redco.native", open_redco},
     {"redco.optim", open_optim},
 };
 
-// A copy of the globals for this library's Lua files: a script or a prompt may use `type` and
-// `table` as names of its own.
+// A copy of the globals for this library's Lua files, since a script or a prompt may assign names
+// such as `type` and `table`.
 void push_own_globals(lua_State* L) {
   lua_newtable(L);
   lua_pushvalue(L, -1);

@@ -4,18 +4,18 @@
 
 namespace redco::lua {
 
-/// Makes every module of the Lua surface known to `require`: those in C++ and, from their sources
-/// inside the library, those in Lua.
+/// Makes all Lua modules available to `require`: the native ones, and the Lua files embedded in the
+/// library.
 void open_modules(lua_State* L);
 
-/// From here on a global that does not exist is an error, when read and when written.
+/// From now on, reading or writing an undeclared global is an error.
 void forbid_undeclared_globals(lua_State* L);
 
-/// Gives the scripts that are loaded from here on the globals of a restricted engine, as
-/// lua/redco/restricted.lua lists them. The library's own Lua files keep all.
+/// Gives scripts loaded from now on the globals of a restricted engine, listed in
+/// lua/redco/restricted.lua. The library's own Lua files keep all globals.
 void restrict_globals(lua_State* L);
 
-/// A Lua file that the library carries: `name` as for `require`, and its text.
+/// A Lua file embedded in the library; `name` is its name for `require`.
 struct EmbeddedFile {
   const char* name;
   const char* path;

@@ -1,3 +1,5 @@
+// Prompt, on top of the Lua module redco.repl.session.
+
 #include <redco/prompt.h>
 
 #include "state/context.h"

@@ -1,3 +1,5 @@
+// ScriptEngine: runs scripts and calls between C++ and Lua.
+
 #include <redco/script_engine.h>
 
 #include "host_type.h"
@@ -50,10 +52,10 @@ struct ScriptEngine::Impl {
   ScriptEngineOptions options;
   lua_State* L = nullptr;
   Warnings warnings;
-  // The thread that runs the engine now; default-constructed if none does.
+  // The thread that runs the engine now; default-constructed if none.
   std::atomic<std::thread::id> user;
   std::shared_ptr<lua::Context> context;
-  // The allocator of set_memory_limit, on top of the state's own one.
+  // The allocator of set_memory_limit, in front of the state's own one.
   struct Memory {
     lua_Alloc allocate = nullptr;
     void* state = nullptr;
@@ -82,21 +84,21 @@ void* allocate_within_limit(void* state, void* block, size_t old_size, size_t ne
   return result;
 }
 
-// Admits a thread to the state; every use of the state goes through an Entry. It keeps the state
-// alive, because a function of the program may destroy the engine during a call.
+// Admits a thread to the state: every use of the state needs an Entry. Keeps the state alive,
+// because a function of the program may destroy the engine during a call.
 class Entry {
  public:
   explicit Entry(std::shared_ptr<ScriptEngine::Impl> impl) : impl_(std::move(impl)) {
     std::thread::id none, self = std::this_thread::get_id();
     if (impl_->user.compare_exchange_strong(none, self)) {
       is_outermost_ = true;
-      collect_what_ran_out();
+      collect_if_ran_out();
       lua::start_counting_steps(impl_->L);
       if (impl_->context->is_restricted) confinement_.emplace(*impl_->context);
       guard_.emplace(&impl_->warnings);
     } else if (none != self) {
       throw UsageError(
-          "an ScriptEngine is used by two threads at once: give each its own, or let them take "
+          "a ScriptEngine is used by two threads at once: give each its own, or let them take "
           "turns");
     }
   }
@@ -113,12 +115,13 @@ class Entry {
   }
 
  private:
-  // Lua's C API does not collect when memory runs out, and then the next run could not even begin.
-  void collect_what_ran_out() {
+  // Lua's C API does not collect garbage when memory runs out, so the next run might not even
+  // start.
+  void collect_if_ran_out() {
     if (!std::exchange(impl_->memory.ran_out, false)) return;
     try {
       lua_gc(impl_->L, LUA_GCCOLLECT, 0);
-    } catch (...) {  // from a finalizer of a script: there is no caller to report it to
+    } catch (...) {  // an error of a script's finalizer has no caller to report it to
     }
   }
 
@@ -131,7 +134,7 @@ class Entry {
 void check_name(const char* function, const std::string& name) {
   if (name.empty() || name.find('.') != std::string::npos)
     throw UsageError(std::string(function) + ": '" + name +
-                     "' is no name of a global: it needs at least a letter, and has no dots");
+                     "' is not a name of a global: it must not be empty or contain dots");
 }
 
 using HostFunction = std::function<std::vector<Tree>(const std::vector<Tree>&)>;
@@ -189,7 +192,7 @@ void load(lua_State* L, const std::string& code, const std::string& chunk) {
     throw lua::take_error(L);
 }
 
-// Lets `require` find modules in the script's folder, whatever the current directory.
+// Adds the script's folder to the search path of `require`.
 void search_beside(lua_State* L, const std::string& script) {
   lua::balanced(L, [&] {
     std::string folder = script.substr(0, script.rfind('/') + 1);
@@ -201,7 +204,7 @@ void search_beside(lua_State* L, const std::string& script) {
   });
 }
 
-// Calls the chunk on top of the stack; `args` are its `...` and, with its name, the table `arg`.
+// Calls the chunk on top of the stack. Sets `args` as its `...` and as the global table `arg`.
 void call_with(lua_State* L, const std::string& name, const std::vector<std::string>& args) {
   int n_args = static_cast<int>(args.size());
   luaL_checkstack(L, n_args + 4, "script arguments");
@@ -242,7 +245,7 @@ ScriptEngine::ScriptEngine(ScriptEngineOptions options)
 }
 
 ScriptEngine::~ScriptEngine() {
-  // If a function of the program destroys the engine during a call, that call ends soon.
+  // If a function of the program destroys the engine during a call, the call should end soon.
   if (impl_->user.load() != std::thread::id()) impl_->context->interrupted = true;
 }
 
@@ -250,8 +253,8 @@ bool ScriptEngine::request_stop(int signal) noexcept { return impl_->context->st
 
 void ScriptEngine::interrupt() noexcept {
   impl_->context->interrupted = true;
-  // As in the stand-alone interpreters: a signal handler may only set the hook. Another thread may
-  // not even do that.
+  // A signal handler on the engine's thread may set the hook, as in stand-alone interpreters;
+  // another thread may not.
   if (impl_->context->thread != std::this_thread::get_id()) return;
   lua_sethook(impl_->L, lua::interrupt_hook, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
 }
@@ -298,7 +301,7 @@ void ScriptEngine::run_file(const std::string& path, const std::vector<std::stri
   if (file) text << file.rdbuf();
   if (!file || !text) throw UsageError("cannot read the script " + path);
   std::string code = text.str();
-  if (code.starts_with("#")) code.insert(0, "--");  // the line `#!...` of an executable script
+  if (code.starts_with("#")) code.insert(0, "--");  // the `#!...` line of an executable script
   Entry(impl_).protect([&](lua_State* L) {
     if (!impl_->options.restricted) search_beside(L, path);
     load(L, code, "@" + path);
@@ -320,7 +323,7 @@ std::vector<Tree> ScriptEngine::call(const std::string& function, const std::vec
     push_global(L, function);
     require(!lua_isnil(L, -1), "ScriptEngine::call: there is no global '", function, "'");
     require(lua_isfunction(L, -1) || luaL_getmetafield(L, -1, "__call"), "ScriptEngine::call: '",
-            function, "' is no function but ", lua::described(L, -1));
+            function, "' is not a function but ", lua::described(L, -1));
     lua_settop(L, 1);
     luaL_checkstack(L, static_cast<int>(args.size()), "arguments of a call");
     for (const Tree& arg : args) lua::push_tree(L, arg);
@@ -374,7 +377,7 @@ void host::make_type(ScriptEngine& engine, const std::string& name, std::type_in
   Entry(engine.impl_).protect([&](lua_State* L) {
     const auto& types = engine.impl_->context->host_types;
     if (std::any_of(types.begin(), types.end(), [&](auto& each) { return each.second == name; }))
-      throw UsageError("register_type: there is a type '" + name + "' already");
+      throw UsageError("register_type: the type '" + name + "' already exists");
     lua::make_host_type(L, name, type);
   });
 }

@@ -1,6 +1,6 @@
-// How operators take steps. TESTING_ONLY_GenericMode is a dispatch key above all that LibTorch
-// uses, and nothing of LibTorch is registered on it: a Confinement includes it, and every call of
-// an operator on the thread passes the fallback here.
+// Makes operators take steps. LibTorch registers nothing on the dispatch key
+// TESTING_ONLY_GenericMode, which is above all keys it uses: a Confinement includes it, so that
+// every operator call on the thread passes through the fallback here.
 #include "confinement.h"
 
 #include "operator_work.h"

@@ -12,11 +12,11 @@
 
 namespace redco::lua {
 
-/// While it lives, this thread runs the scripts of a restricted engine. Every operator, also those
-/// that others and backward call, first takes its share of the steps that are left; new tensors are
-/// zeroed and count against the engine's limit; what draws random numbers draws them from the
-/// engine's own generator. The modes of the thread (gradients, autocast, ...) are put back after
-/// it.
+/// Runs the scripts of a restricted engine on this thread while it exists. Every operator,
+/// including those called by other operators and by backward, first takes its steps from the
+/// remaining ones; new tensors are zeroed and count against the engine's limit; random numbers come
+/// from the engine's generator. The modes of the thread (gradients, autocast, ...) are restored
+/// afterwards.
 class Confinement {
  public:
   explicit Confinement(Context& context);
@@ -24,10 +24,10 @@ class Confinement {
   Confinement(const Confinement&) = delete;
   Confinement& operator=(const Confinement&) = delete;
 
-  /// The context of the restricted engine that runs on this thread; null: none does.
+  /// The context of the restricted engine that runs on this thread, or null.
   static Context* current();
 
-  /// While it lives, a function of the program runs, as if no engine did.
+  /// Suspends the confinement while a function of the program runs.
   class Outside {
    public:
     Outside();

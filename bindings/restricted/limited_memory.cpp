@@ -1,3 +1,5 @@
+// An allocator for CPU tensors that zeroes and counts the memory of restricted engines.
+
 #include "limited_memory.h"
 
 #include <c10/core/Allocator.h>
@@ -15,8 +17,8 @@ namespace {
 
 thread_local TensorMemory* current = nullptr;
 
-// Counts the allocations of threads with a TensorMemory. Earlier allocations, and those of other
-// threads, belong to the first allocator.
+// Counts allocations made under a TensorMemory. Earlier ones, and those of other threads, are freed
+// by the first allocator.
 class LimitedAllocator : public c10::Allocator {
  public:
   explicit LimitedAllocator(c10::Allocator* inner) : inner_(inner) {}
@@ -46,7 +48,8 @@ class LimitedAllocator : public c10::Allocator {
 
   static LimitedAllocator& installed() {
     static auto* allocator = [] {
-      auto* made = new LimitedAllocator(c10::GetCPUAllocator());  // its allocations outlive all
+      auto* made =
+          new LimitedAllocator(c10::GetCPUAllocator());  // never freed: its allocations outlive all
       c10::SetCPUAllocator(made, /*priority=*/255);
       return made;
     }();

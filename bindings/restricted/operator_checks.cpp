@@ -1,5 +1,5 @@
-// Checks of arguments that LibTorch's CPU kernels do not check themselves, operator by operator.
-// tests/bindings/operator_fuzz finds such calls. GPU kernels check indices themselves.
+// Argument checks that LibTorch's CPU kernels lack, by operator. tests/bindings/operator_fuzz finds
+// such calls. GPU kernels check indices themselves.
 #include "operator_checks.h"
 
 #include <redco/error.h>
@@ -63,7 +63,7 @@ class Call {
   c10::ArrayRef<c10::IValue> arguments_;
 };
 
-// Returns the elements if they can be read: in plain CPU memory. Includes all of a vmap batch.
+// Returns the elements if they are in plain CPU memory. Of a vmap batch it returns all elements.
 std::optional<at::Tensor> elements(at::Tensor tensor) {
   while (tensor.defined()) {
     if (auto* batched = at::functorch::maybeGetBatchedImpl(tensor))
@@ -136,7 +136,7 @@ void ctc_loss(const Call& call) {
   int64_t blank = call.integer("blank", 0);
   call.require(blank >= 0 && blank < n_classes, "blank: expected 0 to ", n_classes - 1, ", got ",
                blank);
-  // A padded target may hold anything beyond its length, which is not read.
+  // The elements of a padded target beyond its length are not read.
   auto values = elements(targets);
   if (!values || !at::isIntegralType(values->scalar_type(), false)) return;
   std::vector<int64_t> lengths = call.integers("target_lengths");
@@ -255,14 +255,14 @@ void unfold_backward(const Call& call) {
   same_sizes(call, "grad_in", expected);
 }
 
-// LAPACK's pivots: from 1, and negative for blocks of two.
+// LAPACK's pivots: from 1, and negative for 2 x 2 blocks.
 void ldl_pivots(const Call& call) {
   at::Tensor matrix = call.tensor("LD");
   auto pivots = elements(call.tensor("pivots"));
   if (!matrix.defined() || matrix.dim() < 2 || !pivots || pivots->dim() == 0) return;
   if (!at::isIntegralType(pivots->scalar_type(), false)) return;
   within(call, "pivots", -matrix.size(-1), matrix.size(-1) + 1);
-  // Blocks of two have two negative ones.
+  // A 2 x 2 block has two negative pivots.
   at::Tensor rows = pivots->to(at::kLong).contiguous();
   int64_t n = rows.size(-1), n_negative = 0;
   for (int64_t i = 0; i < rows.numel(); ++i) {
@@ -285,7 +285,7 @@ void lu_pivots(const Call& call) {
   same_sizes(call, "LU_pivots", expected);
 }
 
-// LAPACK's eigenvalue iteration does not end properly on NaN.
+// LAPACK's eigenvalue iteration may not end on NaN.
 void finite(const Call& call) {
   at::Tensor self = call.tensor("self").defined() ? call.tensor("self") : call.tensor("input");
   if (auto values = elements(self))
@@ -296,7 +296,7 @@ void finite(const Call& call) {
 void segment_reduce(const Call& call) {
   const c10::IValue& is_unsafe = call.at("unsafe");
   call.require(!is_unsafe.isBool() || !is_unsafe.toBool(),
-               "unsafe = true would skip the check of its lengths: leave it out");
+               "unsafe = true would skip the check of the lengths; omit it");
 }
 
 void sparse_coo(const Call& call) {
@@ -361,7 +361,7 @@ void recurrent(const Call& call) {
   size_t n_each = has_biases ? 4 : 2;
   bool projected = weights.size() > 0 && n_each > 0 && weights.size() % (n_each + 1) == 0 &&
                    weights.size() % n_each != 0;
-  if (projected) return;  // takes the general path, which checks every product
+  if (projected) return;  // the general path checks every product
   call.require(n_layers > 0 && n_layers < (int64_t{1} << 20) &&
                    weights.size() == n_each * static_cast<size_t>(n_layers * (both_ways ? 2 : 1)),
                "params: expected ", n_each, " for each layer and direction, got ", weights.size());
@@ -379,7 +379,7 @@ void matrix_power(const Call& call) {
   call.require(call.integer("n", 0) != std::numeric_limits<int64_t>::min(), "n: out of range");
 }
 
-// The operator makes a tensor for each of the `r` positions.
+// The operator creates a tensor for each of the `r` positions.
 void combinations(const Call& call) {
   call.require(call.integer("r", 2) <= 64, "r: expected at most 64, got ", call.integer("r", 2));
 }
@@ -416,8 +416,8 @@ constexpr Entry table[] = {
     {"combinations", combinations},
 };
 
-// Operators that change the storage of a tensor; that take weights packed by functions that Lua
-// does not have; inner kernels, whose arguments their outer operators check; dimensions by name.
+// Operators that change the storage of a tensor; operators on weights packed by functions that are
+// not in Lua; inner kernels whose arguments their outer operators check; dimensions by name.
 constexpr const char* withheld =
     "set_ set_data quantized_lstm_cell quantized_gru_cell quantized_rnn_relu_cell "
     "quantized_rnn_tanh_cell fbgemm_linear_int8_weight fbgemm_linear_int8_weight_fp32_activation "

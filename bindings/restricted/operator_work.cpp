@@ -1,3 +1,5 @@
+// Estimates the steps that an operator takes in a restricted engine.
+
 #include "operator_work.h"
 
 #include <ATen/core/Tensor.h>
@@ -17,7 +19,7 @@ using Arguments = c10::ArrayRef<c10::IValue>;
 
 constexpr double steps_of_call = 20;
 constexpr double elements_per_step = 16;
-// One multiplication of a product costs a sixteenth of the work of other operators per element.
+// A multiplication in a product takes a sixteenth of the time of an element in other operators.
 constexpr double multiplications_per_element = 16;
 
 // The formulas run before the operator checks its arguments, so these may have any type and size.
@@ -64,7 +66,7 @@ double product(Arguments arguments, size_t i, int64_t least = 1) {
   return result;
 }
 
-// [..., m, k] x [..., k, n]: the arguments `first` and the next one.
+// [..., m, k] x [..., k, n]: the arguments `first` and `first` + 1.
 template <size_t first>
 double matrix_product(Arguments arguments) {
   double columns = is_vector(arguments, first + 1) ? 1 : size(arguments, first + 1, -1);
@@ -72,7 +74,7 @@ double matrix_product(Arguments arguments) {
 }
 
 // (input, weight, ...): each element of the weight is multiplied at most once for each position of
-// the input, or of the output if padding makes that one larger.
+// the input, or of the output if padding makes that larger.
 template <size_t input, size_t padding>
 double convolution(Arguments arguments) {
   double channels = std::max(1.0, size(arguments, input, 1));
@@ -87,14 +89,14 @@ double convolution(Arguments arguments) {
          places * numel(arguments[input + 1]) * 2 / multiplications_per_element;
 }
 
-// Query, key and value: the arguments `first` and those after it.
+// Query, key and value: the arguments from `first` on.
 template <size_t first>
 double attention(Arguments arguments) {
   return all_elements(arguments) +
          numel(arguments[first]) * size(arguments, first + 1, -2) * 4 / multiplications_per_element;
 }
 
-// Matrix decompositions: each element is combined with a row, several times.
+// Matrix decompositions: each element is combined with a row several times.
 double decomposition(Arguments arguments) {
   double sum = 0;
   for (size_t i = 0; i < arguments.size(); ++i)
@@ -102,7 +104,7 @@ double decomposition(Arguments arguments) {
   return sum;
 }
 
-// Each output reads a window of the sizes that argument 1 lists, argument 2 apart.
+// Each output reads a window; argument 1 has the window's sizes, argument 2 the stride.
 double pooling(Arguments arguments) {
   double window = product(arguments, 1);
   return numel(arguments[0]) * window / std::min(window, product(arguments, 2)) +

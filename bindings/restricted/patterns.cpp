@@ -1,5 +1,5 @@
-// Lua patterns, as in LuaJIT, with counted steps; the algorithm is that of Lua 5.1's lstrlib.c (MIT
-// licence, Copyright (C) 1994-2012 Lua.org, PUC-Rio).
+// Lua patterns as in LuaJIT, but with counted steps. The algorithm is that of Lua 5.1's lstrlib.c
+// (MIT licence, Copyright (C) 1994-2012 Lua.org, PUC-Rio).
 #include "patterns.h"
 
 #include "state/context.h"
@@ -36,7 +36,7 @@ class Matcher {
     return match(s, pattern_);
   }
 
-  // Pushes the captures of the last match; without captures, the whole match, if there is one.
+  // Pushes the captures of the last match; if there are none and `s` is not null, the whole match.
   int push_captures(const char* s, const char* e) {
     int n = n_captures_ == 0 && s != nullptr ? 1 : n_captures_;
     luaL_checkstack(L_, n, "too many captures");
@@ -128,7 +128,7 @@ class Matcher {
     return std::isupper(name) ? !result : result;
   }
 
-  // `p` is at the '[' of a set, `last` at its ']'.
+  // `p` points to the '[' of a set, `last` to its ']'.
   static bool is_in_set(int c, const char* p, const char* last) {
     bool found = true;
     if (p[1] == '^') {
@@ -301,7 +301,7 @@ std::string_view check_text(lua_State* L, int index) {
   return {text, size};
 }
 
-// Removes the anchor from the pattern; returns whether there was one.
+// Removes the anchor from the pattern. Returns whether there was one.
 bool take_anchor(std::string_view& pattern) {
   bool is_anchored = pattern.starts_with('^');
   if (is_anchored) pattern.remove_prefix(1);

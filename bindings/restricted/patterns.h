@@ -4,8 +4,8 @@
 
 namespace redco::lua {
 
-/// Pushes a table with find, match, gmatch and gsub of Lua's library `string`. They count steps as
-/// they search. LuaJIT's own functions cannot be interrupted, and a pattern may take them years.
+/// Pushes a table with find, match, gmatch and gsub of Lua's library `string`, which count steps as
+/// they search. LuaJIT's own functions cannot be interrupted, and a pattern may take years.
 void push_counted_patterns(lua_State* L);
 
 }  // namespace redco::lua

@@ -1,3 +1,5 @@
+// Reads tables of named arguments.
+
 #include "arguments.h"
 
 #include "values.h"

@@ -16,8 +16,8 @@
 
 namespace redco::lua {
 
-/// The table of named arguments of a constructor or method. Reading an argument makes its name
-/// known; `finish` raises an error for unknown names and suggests the nearest known one.
+/// The named arguments of a constructor or method, given as a table. Reading an argument marks its
+/// name as known; `finish` raises an error for unknown names and suggests the nearest known one.
 class NamedArguments {
  public:
   /// The table is at `index`; errors name `function`.
@@ -28,7 +28,7 @@ class NamedArguments {
   template <class T>
   T required(const char* name);
 
-  /// The same, or nullopt if it is missing.
+  /// Like `required`, but nullopt if it is missing.
   template <class T>
   std::optional<T> optional(const char* name);
 

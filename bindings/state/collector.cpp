@@ -1,3 +1,5 @@
+// Drives Lua's garbage collector by the memory of tensors.
+
 #include "collector.h"
 
 #include "context.h"
@@ -14,8 +16,8 @@ namespace redco::lua {
 
 namespace {
 
-// A cycle of the collector walks the whole Lua heap. It is spread over `allowance` bytes of
-// tensors, and worked for as far as `debt` goes.
+// Advances the collector. One cycle walks the whole Lua heap, and is spread over `allowance` bytes
+// of new tensors, of which there are `debt`.
 void work_off(lua_State* L, int64_t& debt, int64_t allowance) {
   double share = static_cast<double>(std::exchange(debt, 0)) / static_cast<double>(allowance);
   double heap_kb = lua_gc(L, LUA_GCCOUNT, 0);
@@ -27,21 +29,21 @@ void count_on_cpu(lua_State* L, int64_t bytes) {
   int64_t& debt = context(L).tensor_debt.cpu;
   debt += bytes;
   if (debt < quantum) return;
-  // At least 8 MB, which a cache may hold, and more for a large heap: walking it must not cost more
-  // than it frees.
+  // At least 8 MB, which a cache may hold; more for a large heap, since walking it must not cost
+  // more than it frees.
   work_off(L, debt, std::max<int64_t>(8 * quantum, int64_t{lua_gc(L, LUA_GCCOUNT, 0)} * 1024 * 8));
 }
 
-// Of the card of `device`; asked for once, since the driver takes its time.
+// Memory of the device, queried once because the driver is slow.
 int64_t card_bytes(c10::Device device) {
   static const auto bytes = static_cast<int64_t>(
       c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).second);
   return bytes;
 }
 
-// One result may have a hundred megabytes there, and freeing it makes nothing faster: its memory is
-// only used again. Some 5 % of the card may be garbage. LuaJIT walks two bytes for each that a step
-// is given, so half of them will do.
+// A result may have a hundred megabytes on a GPU, and freeing it only makes the memory reusable: up
+// to 5 % of the device may be garbage. LuaJIT walks two bytes per byte of a step, hence half the
+// steps.
 void count_on_gpu(lua_State* L, c10::Device device, int64_t bytes) {
   auto& debt = context(L).tensor_debt;
   debt.gpu += bytes;
@@ -59,9 +61,9 @@ void count_tensor_bytes(lua_State* L, c10::Device device, int64_t bytes) {
     count_on_gpu(L, device, bytes);
 }
 
-// A FreeMemoryCallback of CUDA's allocator would come too often and at the wrong time: it is called
-// whenever the allocator's cache has no block that fits, and under its lock. A finalizer that waits
-// for a thread, such as the one that writes a checkpoint, would wait for a thread that needs it.
+// A FreeMemoryCallback of CUDA's allocator would run too often and at the wrong time: whenever the
+// cache has no block that fits, and under the allocator's lock. A finalizer that waits for a
+// thread, such as one that writes a checkpoint, could then deadlock.
 void collect_before_backward(lua_State* L) {
   auto& debt = context(L).tensor_debt;
   if (debt.gpu_uncollected == 0) return;

@@ -1,3 +1,5 @@
+// Drives Lua's garbage collector by the memory of tensors.
+
 #pragma once
 
 #include <c10/core/Device.h>
@@ -8,16 +10,16 @@
 
 namespace redco::lua {
 
-/// Makes the collector work for `bytes` of new tensor memory on `device`, which LuaJIT doesn't see.
-/// Memory of the CPU and of GPUs counts; other devices, "meta" among them, have none.
+/// Advances the Lua garbage collector for `bytes` of new tensor memory on `device`, which LuaJIT
+/// does not see. Counts memory of the CPU and of GPUs; other devices, such as "meta", have none.
 void count_tensor_bytes(lua_State* L, c10::Device device, int64_t bytes);
 
-/// Frees all garbage if the GPU is more than half full and 1 % of its memory was given out since
-/// the last time. To be called before a backward pass, in which a failed allocation ends the run:
-/// nothing can be repeated there.
+/// Frees all garbage if the GPU is more than half full and 1 % of its memory was allocated since
+/// the last time. Call it before a backward pass: an allocation that fails there ends the run,
+/// since a backward pass cannot be repeated.
 void collect_before_backward(lua_State* L);
 
-/// True for the error of a device or host that is out of memory.
+/// Whether an error means that a device or the host is out of memory.
 bool is_out_of_memory(const std::exception& error);
 
 /// Runs `function`. If memory is short, frees all garbage and runs it once more.

@@ -1,3 +1,5 @@
+// The context of a Lua state: errors, tracebacks, interrupts, step counts and references.
+
 #include "context.h"
 
 #include <redco/mapped_files.h>
@@ -45,15 +47,15 @@ std::string script_line(lua_State* L) {
 
 namespace {
 
-// Prefixes the position in the script that called the failing function, as in Lua's own errors.
+// Pushes `text` prefixed with the script line that called the failing function, as in Lua's errors.
 void push_located(lua_State* L, const std::string& text) {
   std::string line = script_line(L);
   std::string whole = line.empty() ? text : line + ": " + text;
   lua_pushlstring(L, whole.data(), whole.size());
 }
 
-// Returns whether `message` is the noted error. Functions of Lua, such as coroutine.wrap, may have
-// prefixed a position.
+// Whether `message` is the noted error. Lua functions such as coroutine.wrap may have prefixed a
+// position.
 bool is_noted(lua_State* L, std::string_view message) {
   const auto& error = context(L).error;
   return !error.message.empty() && message.ends_with(error.message);
@@ -67,14 +69,14 @@ void note_error(lua_State* L, ScriptError::Kind kind, std::string traceback, int
   error.signal = signal;
 }
 
-// Lua instructions are counted in units of this many. After the limit is reached, every further
-// instruction raises the error again, so a script cannot catch it and continue.
+// Lua instructions are counted in units of this size. Once the limit is reached, every further unit
+// raises the error again, so a script cannot catch it and continue.
 constexpr int quantum = 1000;
 
 void count_hook(lua_State* L, lua_Debug*);
 
-// One instruction may concatenate long strings or call a function that moves a long table. If a
-// thousand instructions take long, their microseconds are counted instead.
+// The thread's processor time in microseconds. It replaces the instruction count if that is
+// smaller, since one instruction may join long strings or move a long table.
 int64_t processor_time() {
   timespec now;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -112,7 +114,7 @@ int fail_out_of_steps(lua_State* L) {
 
 thread_local Context* running_here = nullptr;
 
-// Makes `L` the running Lua thread for a scope; Lua errors unwind it like exceptions.
+// Makes `L` the running Lua thread in its scope; Lua errors unwind it like exceptions.
 class Running {
  public:
   Running(Context& context, lua_State* L)
@@ -138,7 +140,7 @@ std::string line_running_here() {
   return running_here != nullptr ? script_line(running_here->current) : "";
 }
 
-// Returns whether the collector calls `function`. A finalizer must not fail, or its object is never
+// Whether the collector calls `function`. A finalizer must not fail: its object would never be
 // freed.
 bool is_finalizer(lua_State* L, lua_CFunction function) {
   if (lua_type(L, 1) != LUA_TUSERDATA || !lua_getmetatable(L, 1)) return false;
@@ -149,7 +151,7 @@ bool is_finalizer(lua_State* L, lua_CFunction function) {
   return same;
 }
 
-// Returns whether this state, or by request_interrupt every state, was asked to stop.
+// Whether this state, or every state through request_interrupt, was asked to stop.
 bool is_interrupted(Context& ctx) {
   try {
     if (!ctx.is_worker) check_interrupt();
@@ -163,7 +165,7 @@ int with_traceback(lua_State* L) {
   if (!lua_isstring(L, 1)) return 1;
   auto& error = context(L).error;
   bool noted = is_noted(L, lua_tostring(L, 1));
-  // An error that came through C++ has the deeper traceback already.
+  // An error that came through C++ already has the deeper traceback.
   if (!noted || error.traceback.empty()) {
     ScriptError::Kind kind = noted ? error.kind : ScriptError::Kind::script;
     luaL_traceback(L, L, nullptr, 1);
@@ -275,7 +277,7 @@ void restart_step_clock() { last_look = processor_time(); }
 
 void start_counting_steps(lua_State* L) {
   restart_step_clock();
-  // Without a limit, a hook belongs to an interrupt or to the script.
+  // Without a limit, any hook belongs to an interrupt or to the script.
   if (int64_t limit = context(L).steps.limit; limit != 0) limit_steps(L, limit);
 }
 
@@ -348,7 +350,7 @@ ScriptError take_error(lua_State* L) {
 }
 
 struct Ref::Slot {
-  std::weak_ptr<Context> context;  // gone once the state is closed
+  std::weak_ptr<Context> context;  // expired once the state is closed
   int key;
 
   ~Slot() {

@@ -1,3 +1,5 @@
+// The context of a Lua state: errors, tracebacks, interrupts, step counts and references.
+
 #pragma once
 
 #include <redco/error.h>
@@ -29,15 +31,15 @@ namespace redco::lua {
 class RunRecord;
 class TensorMemory;
 
-/// The data of the bindings for one Lua state, from its creation until after its end.
+/// The bindings' data of one Lua state, from its creation until after its end.
 struct Context : std::enable_shared_from_this<Context> {
-  /// The Lua thread that runs now; callbacks from C++ run on it.
+  /// The Lua thread that runs now. Callbacks from C++ run on it.
   lua_State* current = nullptr;
   /// The depth of nested C and C++ functions, each called by Lua code that the previous one called.
   int depth = 0;
   /// The console of training runs of this state; may be null.
   std::shared_ptr<Console> console;
-  /// The processes of the newest Deployer, over which a script's tensors are sharded.
+  /// The mesh of the newest Deployer, over which a script's tensors are sharded.
   std::weak_ptr<const Mesh> mesh;
   /// The last result of redco.options, which checkpoints store.
   Tree config = Tree::Dict{};
@@ -53,19 +55,18 @@ struct Context : std::enable_shared_from_this<Context> {
     int64_t limit = 0;
     int64_t left = 0;
   } steps;
-  /// Of a restricted engine: the memory of its tensors, and the source of its random numbers. See
-  /// Confinement.
+  /// Of a restricted engine: the memory of its tensors, and its random generator. See Confinement.
   std::shared_ptr<TensorMemory> tensor_memory;
   at::Generator rng;
   /// The classes of the program registered in this state, and their names.
   std::map<std::type_index, std::string> host_types;
   /// Null unless ScriptEngineOptions ask for it.
   std::shared_ptr<RunRecord> record;
-  /// Set by ScriptEngine::interrupt, on any thread; cleared when it has ended the running call.
+  /// Set by ScriptEngine::interrupt, on any thread; cleared once the running call has ended.
   std::atomic<bool> interrupted = false;
   /// The thread that runs the engine, or the last one that did.
   std::atomic<std::thread::id> thread;
-  /// Bytes of tensors created since the collector last worked for them; see collector.h.
+  /// Bytes of tensors created since the collector last advanced for them; see collector.h.
   struct {
     int64_t cpu = 0;
     int64_t gpu = 0;
@@ -81,7 +82,7 @@ struct Context : std::enable_shared_from_this<Context> {
   } error;
 };
 
-/// Keys of the registry slots the bindings use: none that luaL_ref hands out, nor LUA_REFNIL.
+/// Keys of the bindings' registry slots. luaL_ref never returns them, nor is one LUA_REFNIL.
 enum RegistrySlot : int {
   slot_context = -10,
   slot_tensor_metatable = -11,
@@ -100,16 +101,15 @@ std::shared_ptr<Context> open_context(lua_State* L);
 
 Context& context(lua_State* L);
 
-/// The same for a state that the program created and will close; once for each state.
+/// The same for a state that the program created and will close. Call it once per state.
 void open_context_of_others(lua_State* L, std::shared_ptr<Console> console);
 
-/// Returns the message of an error; LibTorch's without its C++ stack unless REDCO_TRACE is set.
+/// Returns the message of an error. LibTorch's C++ stack is left out unless REDCO_TRACE is set.
 std::string text_of(const std::exception& error);
 
-/// Returns the line of the script that called the running function, "train.lua:12", or "" if no Lua
-/// code runs. A tail call leaves no line; then it is the next one below. Lines of this library's
-/// own Lua files ("=redco/...") are skipped unless there is no other, because they do not help the
-/// user.
+/// Returns the script line that called the running function, "train.lua:12", or "" if no Lua code
+/// runs. A tail call leaves no line; then it is the next one below. Lines of this library's own Lua
+/// files ("=redco/...") are skipped unless there is no other, because they do not help the user.
 std::string script_line(lua_State* L);
 
 /// A debug hook that ends the running Lua code as interrupted.
@@ -121,7 +121,7 @@ void limit_steps(lua_State* L, int64_t limit);
 /// Resets the remaining steps at the start of a run.
 void start_counting_steps(lua_State* L);
 
-/// Excludes the time until now, spent in a function of the program, from the count of steps.
+/// Excludes the time until now from the step count: it was spent in a function of the program.
 void restart_step_clock();
 
 /// A Lua function that subtracts a hundred from the remaining steps.
@@ -131,7 +131,7 @@ int take_steps(lua_State* L);
 /// interrupted.
 void take_steps(Context& context, int64_t steps);
 
-/// The same for steps already done: it does not throw, but the next step fails.
+/// The same for steps already done: does not throw, but the next step fails.
 void note_steps(Context& context, int64_t steps);
 
 /// Calls the function below its `n_args` arguments on the stack. A Lua error becomes a
@@ -147,7 +147,7 @@ template <class Body>
 void protect(lua_State* main, Body body) {
   Context& ctx = context(main);
   ctx.thread = std::this_thread::get_id();
-  lua_State* L = ctx.current;  // a coroutine, where a host function calls back
+  lua_State* L = ctx.current;  // a coroutine, if a host function calls back
   auto run = [](lua_State* state) {
     Body& given = *static_cast<Body*>(lua_touserdata(state, 1));
     lua_settop(state, 0);
@@ -166,7 +166,7 @@ class Ref {
   /// Takes the value at `index`, which stays on the stack.
   Ref(lua_State* L, int index);
   explicit operator bool() const { return slot_ != nullptr; }
-  /// The thread of Lua code that runs now in this value's state.
+  /// The Lua thread that runs now in this value's state.
   lua_State* state() const;
   /// Pushes the value on `state()`.
   void push() const;
@@ -176,8 +176,8 @@ class Ref {
   std::shared_ptr<Slot> slot_;
 };
 
-/// Calls `body` and restores the height of the stack of `L`. If an error passes, the stack stays as
-/// it is, because the topmost value may be the Lua error that is passing.
+/// Calls `body` and restores the height of the stack of `L`. If `body` throws, the stack is left as
+/// it is, because the topmost value may be the Lua error.
 template <class Body>
 auto balanced(lua_State* L, Body body) {
   int top = lua_gettop(L);

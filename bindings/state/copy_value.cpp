@@ -1,3 +1,5 @@
+// Copies Lua values from one state to another.
+
 #include "copy_value.h"
 
 #include "object.h"
@@ -18,9 +20,9 @@ namespace {
 
 constexpr int type_cdata = 10;  // LUA_TCDATA, private to LuaJIT
 
-using Names = std::vector<std::string>;  // a module's and, below it, those of fields
+using Names = std::vector<std::string>;  // a module's name, followed by those of nested fields
 
-// The modules that a state has loaded, and the functions and tables in them, by identity.
+// The loaded modules of a state, and the functions and tables in them, by identity.
 class LoadedValues {
  public:
   explicit LoadedValues(lua_State* L) : L_(L) {
@@ -37,7 +39,7 @@ class LoadedValues {
   }
 
  private:
-  // Adds the fields of the table on top of the stack, and `n_levels` levels below.
+  // Adds the fields of the table on top of the stack and of `n_levels` levels below it.
   void add_fields(const Names& path, int n_levels) {
     luaL_checkstack(L_, 4, "names of modules");
     int table = lua_gettop(L_);
@@ -72,7 +74,7 @@ class Copier {
     copies_ = lua_gettop(to_);
   }
 
-  // Pushes the copy of the value at `index`, an absolute one.
+  // Pushes a copy of the value at the absolute index `index`.
   void copy(int index) {
     luaL_checkstack(from_, 8, "a deeply nested value");
     luaL_checkstack(to_, 8, "a deeply nested value");
@@ -120,7 +122,7 @@ class Copier {
     way_.pop_back();
   }
 
-  // Copies a value that has an identity; a second reference gets the same copy.
+  // Copies a value with an identity; further references to it get the same copy.
   void copy_object(int index) {
     const void* identity = lua_topointer(from_, index);
     lua_pushlightuserdata(to_, const_cast<void*>(identity));
@@ -135,7 +137,7 @@ class Copier {
       case LUA_TTABLE:
         return copy_table(index, identity);
       case LUA_TFUNCTION:
-        if (lua_iscfunction(from_, index)) refuse("is a C function that no module has");
+        if (lua_iscfunction(from_, index)) refuse("is a C function that belongs to no module");
         return copy_function(index, identity);
       case LUA_TUSERDATA:
         return copy_userdata(index, identity);
@@ -161,7 +163,7 @@ class Copier {
       lua_remove(to_, -2);
       if (lua_isnil(to_, -1))
         refuse("is '" + names[i] + "' of the module '" + names[0] +
-               "', which does not have it where it is loaded anew");
+               "', which does not have it when loaded again");
     }
   }
 
@@ -175,7 +177,7 @@ class Copier {
         copy(value);
         lua_rawset(to_, -3);
       };
-      // Most fields are plain, and need no name for errors.
+      // Plain fields, which are most, need no name for errors.
       if (lua_type(from_, value - 1) <= LUA_TSTRING && lua_type(from_, value) <= LUA_TSTRING)
         copy_field();
       else
@@ -203,7 +205,7 @@ class Copier {
     lua_pushvalue(from_, index);
     lua_dump(from_, append_to_string, &code);
     lua_pop(from_, 1);
-    // The bytecode comes from this process; the chunk keeps its name.
+    // This process produced the bytecode, so it is safe to load; the chunk keeps its name.
     if (luaL_loadbufferx(to_, code.data(), code.size(), "", "b") != 0) throw take_error(to_);
     remember(identity);
     copy_environment(index);
@@ -224,8 +226,7 @@ class Copier {
     }
   }
 
-  // Maps the globals of one state to those of the other, and likewise those of this library's
-  // files.
+  // Maps the globals of one state to those of the other, and likewise for this library's files.
   void copy_environment(int index) {
     lua_getfenv(from_, index);
     lua_rawgeti(from_, LUA_REGISTRYINDEX, slot_own_globals);
@@ -249,12 +250,12 @@ class Copier {
     }
     if (test_generator(from_, index))
       refuse(
-          "is a Generator, whose numbers would depend on the workers; without one operators draw "
-          "those of the batch");
+          "is a Generator, whose numbers would depend on the workers; omit it, and operators draw "
+          "from the generator of the batch");
     if (luaL_getmetafield(from_, index, "__share")) {
       auto share = reinterpret_cast<ShareObject>(lua_touserdata(from_, -1));
       lua_pop(from_, 1);
-      lua_getfield(to_, LUA_GLOBALSINDEX, "require");  // the object's type may not be there yet
+      lua_getfield(to_, LUA_GLOBALSINDEX, "require");  // registers the object's type
       lua_pushliteral(to_, "redco.native");
       call(to_, 1, 0);
       share(from_, index, to_);
@@ -282,7 +283,7 @@ class Copier {
   std::string what_;
   LoadedValues loaded_;
   int copies_;  // a table in `to_`: identity -> copy
-  // The first function and index at which each upvalue was seen.
+  // The function and index at which each upvalue was first seen.
   std::unordered_map<void*, std::pair<const void*, int>> upvalues_;
   std::vector<std::string> way_;
 };

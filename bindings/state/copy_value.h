@@ -5,8 +5,8 @@
 
 namespace redco::lua {
 
-/// Pushes on `to` a copy of the value at `index` of `from`, another state; no other thread may use
-/// either meanwhile, and errors of `to` must be caught (`protect`).
+/// Copies the value at `index` of `from` to the top of `to`, another state. No other thread may use
+/// either state meanwhile, and errors of `to` must be caught (`protect`).
 ///
 /// - Numbers, strings, booleans and nil are copied.
 /// - Tables are copied with their contents and metatables, each once.

@@ -4,8 +4,8 @@
 
 namespace redco::lua {
 
-/// While it lives, this thread's operators work as if no function of vmap or grad ran: on plain
-/// tensors. Theirs have levels around them, and no memory of their own.
+/// While it exists, this thread's operators see plain tensors, as if no function of vmap or grad
+/// ran. The tensors of these functions are wrapped in levels and have no memory.
 struct OutsideOfLevels {
   c10::impl::ExcludeDispatchKeyGuard levels{
       c10::DispatchKeySet({c10::DispatchKey::FuncTorchDynamicLayerFrontMode,

@@ -1,3 +1,5 @@
+// C++ objects as Lua values with methods.
+
 #pragma once
 
 #include "context.h"

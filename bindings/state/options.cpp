@@ -1,4 +1,4 @@
-// redco.options: the options of a script, from the command line and files.
+// redco.options: the options of a script, from the command line and TOML files.
 #include <redco/options.h>
 
 #include "context.h"
@@ -40,7 +40,7 @@ Script script_of(lua_State* L) {
   });
 }
 
-// Returns the script's options file, or that of its folder; "" if there is neither.
+// Returns the options file of the script, or else of its folder; "" if there is neither.
 std::string file_beside(const std::filesystem::path& script) {
   if (script.empty()) return "";
   std::filesystem::path own = script, shared = script.parent_path() / "config.toml";

@@ -1,3 +1,5 @@
+// Converts any Lua value to a tree for human readers.
+
 #include "plain_tree.h"
 
 #include "context.h"

@@ -1,3 +1,5 @@
+// The registry of help texts.
+
 #include "registry.h"
 
 #include "context.h"
@@ -18,7 +20,7 @@ void push_texts(lua_State* L) {
   lua_pop(L, 1);
   lua_newtable(L);
   lua_newtable(L);
-  lua_pushliteral(L, "k");  // functions that an object has of its own go with it
+  lua_pushliteral(L, "k");  // weak keys: functions of one object are collected with it
   lua_setfield(L, -2, "__mode");
   lua_setmetatable(L, -2);
   lua_pushvalue(L, -1);

@@ -1,3 +1,5 @@
+// The registry of help texts.
+
 #pragma once
 
 #include <initializer_list>

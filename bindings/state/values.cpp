@@ -1,3 +1,5 @@
+// Converts values between Lua and C++.
+
 #include "values.h"
 
 #include "restricted/confinement.h"

@@ -1,3 +1,5 @@
+// Converts values between Lua and C++.
+
 #pragma once
 
 #include <redco/tree.h>

@@ -1,3 +1,5 @@
+// Gradients: torch.no_grad, torch.autocast, torch.autograd and Tensor:backward.
+
 #include "state/arguments.h"
 #include "state/collector.h"
 #include "state/context.h"
@@ -46,7 +48,7 @@ variable_list check_tensors(lua_State* L, int index, const char* what) {
   return tensors;
 }
 
-// Reads the table of named arguments at `index`; `names` are those that `function` accepts.
+// Reads the table of named arguments at `index`. `names` are those that `function` accepts.
 BackwardOptions check_options(lua_State* L, int index, const std::string& function,
                               const std::vector<std::string>& names) {
   BackwardOptions options;
@@ -58,7 +60,7 @@ BackwardOptions check_options(lua_State* L, int index, const std::string& functi
     if (std::find(names.begin(), names.end(), name) == names.end()) {
       std::string near = nearest(name, names);
       fail(function, ": there is no named argument ", describe(L, -2),
-           near.empty() ? "" : "; near it is ", near);
+           near.empty() ? "" : "; the nearest is ", near);
     }
     if (name == "grad_outputs") {
       options.grad_outputs = check_tensors(L, lua_gettop(L), "torch.autograd.grad: grad_outputs");
@@ -119,13 +121,13 @@ int grad(lua_State* L) {
     if (gradients[i].defined())
       push_tensor(L, gradients[i]);
     else
-      lua_pushboolean(L, false);  // a hole would end the list
+      lua_pushboolean(L, false);  // nil would end the list
     lua_rawseti(L, -2, static_cast<int>(i) + 1);
   }
   return 1;
 }
 
-// Calls argument 1 with the others, gradients recorded or not.
+// Calls argument 1 with the other arguments, with gradients recorded or not.
 template <bool enabled>
 int with_grad_mode(lua_State* L) {
   require(lua_isfunction(L, 1), enabled ? "torch.enable_grad" : "torch.no_grad",

@@ -1,5 +1,5 @@
-// Switches of LibTorch that hold for the whole process: how exact products are, whether results
-// may differ from run to run, which attention is chosen.
+// Process-wide switches of LibTorch: the precision of products, deterministic algorithms, and the
+// choice of attention kernels.
 #include "state/arguments.h"
 #include "state/context.h"
 #include "state/registry.h"
@@ -70,8 +70,8 @@ int is_sdp_enabled(lua_State* L) {
   return 1;
 }
 
-// cuDNN has a plan for each length of keys, and takes 20 to 40 ms to make one. A decoder that keeps
-// its keys has a new length for each token.
+// cuDNN plans once per number of keys, which takes 20 to 40 ms. A decoder with a key-value cache
+// has another number for each token.
 class WithoutCudnnAttention {
  public:
   WithoutCudnnAttention() {

@@ -1,4 +1,4 @@
-// torch.cuda: the GPUs that this process sees, by the interfaces that LibTorch's CUDA library
+// torch.cuda: the GPUs visible to this process, through interfaces that LibTorch's CUDA library
 // implements once it is loaded.
 #include "restricted/confinement.h"
 #include "state/arguments.h"
@@ -33,7 +33,7 @@ c10::impl::VirtualGuardImpl cuda() {
   return c10::impl::VirtualGuardImpl(c10::kCUDA);
 }
 
-// A restricted engine works on the CPU.
+// A restricted engine uses the CPU only.
 int64_t count_gpus() {
   if (Confinement::current() != nullptr) return 0;
   try {
@@ -44,7 +44,7 @@ int64_t count_gpus() {
   }
 }
 
-// The GPU that an argument names, by its number or as "cuda:1"; without one the current.
+// Reads a GPU, given by number or as "cuda:1". The default is the current one.
 c10::Device check_gpu(lua_State* L, int index) {
   c10::impl::VirtualGuardImpl guard = cuda();
   if (lua_isnoneornil(L, index)) return guard.getDevice();
@@ -61,7 +61,7 @@ c10::Device check_gpu(lua_State* L, int index) {
   return {c10::kCUDA, static_cast<c10::DeviceIndex>(*number)};
 }
 
-// Null while nothing was allocated on a GPU.
+// Null until memory is allocated on a GPU.
 c10::DeviceAllocator* allocator() {
   if (count_gpus() == 0) return nullptr;
   c10::DeviceAllocator* found = c10::getDeviceAllocator(c10::kCUDA);
@@ -133,7 +133,7 @@ int mem_get_info(lua_State* L) {
   return 2;
 }
 
-// Made when it is first recorded: a script may make events where there is no GPU.
+// Created at the first `record`, so that a script may construct events without a GPU.
 struct LuaEvent {
   static constexpr const char* lua_name = "Event";
   bool enable_timing = false;

@@ -1,3 +1,5 @@
+// torch.tensor: converts nested Lua tables to tensors.
+
 #include "state/context.h"
 #include "state/levels.h"
 #include "state/registry.h"
@@ -25,7 +27,7 @@ namespace redco::lua {
 
 namespace {
 
-// The kind of the elements, in PyTorch's order of promotion.
+// The type of the elements, in PyTorch's order of promotion.
 enum class Element { none, boolean, integer, number };
 
 // The state of a conversion of nested tables to a tensor.
@@ -33,7 +35,7 @@ struct Nested {
   std::vector<int64_t> sizes;
   std::vector<int64_t> position;  // from 1, for messages
   std::vector<double> numbers;
-  std::vector<int64_t> integers;  // beside the numbers: exact where a double is not
+  std::vector<int64_t> integers;  // the same as integers, exact where a double is not
   Element element = Element::none;
 };
 
@@ -56,7 +58,7 @@ void take_element(lua_State* L, int index, Nested& nested) {
     integer = *exact;
     number = static_cast<double>(integer);
   } else {
-    if (lua_type(L, index) != LUA_TNUMBER)  // `require` would make its text for every element
+    if (lua_type(L, index) != LUA_TNUMBER)  // `require` would format its text for every element
       fail("torch.tensor: ", text_of(nested.position), " is ", describe(L, index),
            "; expected a number, a boolean, a table or a Tensor");
     element = Element::number;
@@ -67,7 +69,7 @@ void take_element(lua_State* L, int index, Nested& nested) {
   nested.integers.push_back(integer);
 }
 
-// Raises an error for entries that `#` does not count, named ones and those after a hole, because
+// Raises an error for entries that `#` does not count (named ones, and those after a hole), because
 // they would be lost silently.
 void check_is_list(lua_State* L, int index, int64_t length, const Nested& nested) {
   int64_t entries = 0;
@@ -77,7 +79,7 @@ void check_is_list(lua_State* L, int index, int64_t length, const Nested& nested
          " named entries or entries after a hole beside its ", length, "; expected a list");
 }
 
-// The first path to a leaf fixes the sizes; all others must agree with it.
+// The first path to a leaf determines the sizes; all others must agree.
 void walk(lua_State* L, int index, size_t depth, Nested& nested, bool first) {
   luaL_checkstack(L, 3, "torch.tensor");
   bool is_table = lua_istable(L, index);
@@ -149,7 +151,7 @@ at::Tensor to_tensor(const Nested& nested) {
   return result;
 }
 
-// The range of an integral type. int64 holds all integers that can occur here.
+// The range of an integral type, as far as int64 can represent it.
 struct Range {
   c10::ScalarType dtype;
   int64_t smallest;
@@ -231,7 +233,7 @@ int tensor(lua_State* L) {
     result = stack_list(L, 1).detach();
     inferred = result.scalar_type();
   } else {
-    // Numbers depend on no level of vmap or grad: their tensor may be kept for later.
+    // Numbers depend on no level of vmap or grad, and their tensor may outlive the level.
     outside_of_levels.emplace();
     Nested nested;
     walk(L, 1, 0, nested, true);

@@ -1,4 +1,4 @@
-// The functorch levels of LibTorch on which `redco.vmap` and `redco.grad` run Lua functions.
+// The functorch levels of LibTorch, on which `redco.vmap` and `redco.grad` run Lua functions.
 #include "state/context.h"
 #include "state/registry.h"
 #include "state/values.h"
@@ -21,7 +21,7 @@ namespace {
 
 namespace functorch = at::functorch;
 
-// A level that lives while the function runs. An error removes it too.
+// Removes the current level at the end of its scope, also after an error.
 class Level {
  public:
   explicit Level(int64_t level) : level_(level) {}
@@ -42,7 +42,7 @@ functorch::RandomnessType check_randomness(lua_State* L, int index) {
   fail("vmap: randomness is \"error\", \"same\" or \"different\", got \"", name, "\"");
 }
 
-// Calls the function below its arguments on the stack with the level's number before them.
+// Calls the function at index `function` with the level's number as its argument.
 int call_at(lua_State* L, int function, const Level& level) {
   lua_pushvalue(L, function);
   push_integer(L, level.number());
@@ -85,7 +85,7 @@ int wrap_batch(lua_State* L) {
 }
 
 // unwrap_batch(tensor, out_dim, level, batch_size): a result that does not depend on the batch is
-// the same for every entry.
+// expanded to its size.
 int unwrap_batch(lua_State* L) {
   const at::Tensor& tensor = check_tensor(L, 1);
   int64_t out_dim = check_integer(L, 2, "vmap: out_dims");
@@ -120,7 +120,7 @@ int unwrap_grad(lua_State* L) {
   return 1;
 }
 
-// Selects LibTorch's plain attention: the fused one has no second derivative.
+// Selects LibTorch's plain attention: the fused kernels have no second derivative.
 class PlainAttention {
  public:
   PlainAttention() { use(false, false, false); }

@@ -1,3 +1,5 @@
+// Random generators: torch.Generator, torch.manual_seed, redco.Rng and redco.with_rng.
+
 #include "torch.h"
 
 #include "state/context.h"
@@ -17,7 +19,7 @@ namespace redco::lua {
 
 namespace {
 
-// The first generator of a seed gives PyTorch's numbers for that seed.
+// PyTorch's CPU generator.
 int generator(lua_State* L) {
   push_generator(L, at::make_generator<at::CPUGeneratorImpl>(
                         static_cast<uint64_t>(check_integer(L, 1, "torch.Generator: seed"))));

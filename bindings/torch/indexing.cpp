@@ -1,3 +1,5 @@
+// Reads and assigns t[key] for keys other than names.
+
 #include "state/collector.h"
 #include "state/context.h"
 #include "state/values.h"
@@ -28,8 +30,8 @@ void check_unnamed(lua_State* L, int index, size_t length, const char* what) {
   }
 }
 
-// One entry of an index list: an integer; {start, stop, step} with stop excluded, {} for all; a
-// tensor; "..." for all dimensions in between; "newaxis".
+// Reads one entry of an index list: an integer; {start, stop, step} with stop excluded, {} for all;
+// a tensor; "..." for all dimensions in between; "newaxis".
 TensorIndex check_entry(lua_State* L, int index) {
   if (auto integer = test_integer(L, index)) return TensorIndex(*integer);
   if (at::Tensor* tensor = test_tensor(L, index)) return TensorIndex(*tensor);
@@ -90,7 +92,7 @@ int64_t n_dims(const TensorIndex& entry) {
   return 0;
 }
 
-// LibTorch's own errors name neither the shape nor, for some, the index.
+// LibTorch's own errors do not name the shape, and some not the index.
 void check_fit(const at::Tensor& self, const std::vector<TensorIndex>& indices) {
   int64_t n_taken = 0;
   int64_t n_ellipses = 0;
@@ -124,7 +126,7 @@ void check_fit(const at::Tensor& self, const std::vector<TensorIndex>& indices) 
   }
 }
 
-// Runs `function`. Adds the indexed tensor to errors of LibTorch.
+// Runs `function`. Adds a description of the indexed tensor to LibTorch's errors.
 template <class Function>
 auto with_context(const at::Tensor& self, Function function) {
   try {

@@ -1,4 +1,4 @@
-// torch.jit: TorchScript modules, the way in for a model that exists nowhere in Lua.
+// torch.jit: runs TorchScript modules.
 #include "state/arguments.h"
 #include "state/context.h"
 #include "state/object.h"
@@ -33,7 +33,7 @@ namespace {
 using c10::IValue;
 using torch::jit::Module;
 
-// A tensor's place in a list that is an attribute.
+// The position of a tensor in a list that is an attribute.
 struct ListPlace {
   c10::List<IValue> list;
   size_t index;
@@ -42,10 +42,11 @@ struct ListPlace {
 struct LuaModule {
   static constexpr const char* lua_name = "ScriptModule";
   Module module;
-  std::multimap<std::string, ListPlace> in_lists;  // where else parameters are, by dotted name
+  std::multimap<std::string, ListPlace>
+      in_lists;  // parameters that are also in lists, by dotted name
 };
 
-// The module that holds the attribute with this dotted name, and its own name there.
+// Returns the module that holds the attribute with this dotted name, and the last part of the name.
 std::pair<Module, std::string> find_owner(const Module& root, const std::string& dotted) {
   Module owner = root;
   size_t begin = 0;
@@ -65,7 +66,7 @@ bool is_same_memory(const at::Tensor& a, const at::Tensor& b) {
   return a.is_alias_of(b) && a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes();
 }
 
-// Recurrent layers run on lists of their parameters.
+// Finds parameters in lists: recurrent layers run on these.
 std::multimap<std::string, ListPlace> places_in_lists(const Module& root) {
   std::multimap<std::string, ListPlace> places;
   for (const Module& owner : root.modules()) {
@@ -82,10 +83,11 @@ std::multimap<std::string, ListPlace> places_in_lists(const Module& root) {
   return places;
 }
 
-// Other tensors in the module's places, for as long as it lives.
+// Replaces tensors of a module while it exists.
 class Substitution {
  public:
-  // By way of another constructor, so that what was changed before an error is put back.
+  // Delegates to another constructor, so that the destructor runs, and restores the tensors, if
+  // this one throws.
   Substitution(const LuaModule& module, const Tree& params) : Substitution() {
     require(params.is<Tree::Dict>(),
             "ScriptModule: params: expected a table of tensors by dotted name");
@@ -164,7 +166,7 @@ Tree to_tree(const IValue& value) {
   return dict;
 }
 
-// The value of one argument: a whole number in Lua is a float where the module asks for one.
+// Converts an argument: an integral Lua number becomes a float if the module expects one.
 IValue argument(const Tree& tree, const c10::FunctionSchema& schema, size_t position) {
   if (!tree.is<int64_t>() || position >= schema.arguments().size()) return to_ivalue(tree);
   c10::TypePtr type = schema.arguments()[position].type();
@@ -173,12 +175,12 @@ IValue argument(const Tree& tree, const c10::FunctionSchema& schema, size_t posi
                                                   : to_ivalue(tree);
 }
 
-// module(params, ...): what several values mean in TorchScript, a tuple, are several results.
+// module(params, ...): a tuple becomes several results.
 int forward(lua_State* L) {
   auto self = check_object<LuaModule>(L, 1, "ScriptModule");
   Substitution substitution(*self, lua_isnil(L, 2) ? Tree(Tree::Dict{}) : check_tree(L, 2));
   const c10::FunctionSchema& schema =
-      self->module.get_method("forward").function().getSchema();  // its argument 0 is the module
+      self->module.get_method("forward").function().getSchema();  // argument 0 is the module
   std::vector<IValue> inputs;
   for (int i = 3; i <= lua_gettop(L); ++i)
     inputs.push_back(argument(check_tree(L, i), schema, static_cast<size_t>(i) - 2));
@@ -220,7 +222,7 @@ int field(lua_State* L) {
   return 1;
 }
 
-// Gives LibTorch the bytes that were checked: the file may change.
+// Passes LibTorch the bytes that were checked: the file may change in between.
 class CheckedFile : public caffe2::serialize::ReadAdapterInterface {
  public:
   explicit CheckedFile(const std::string& path) : bytes_(read_torchscript(path)) {}
@@ -236,7 +238,7 @@ class CheckedFile : public caffe2::serialize::ReadAdapterInterface {
   std::string bytes_;
 };
 
-// Sparse tensors from a file have indices that LibTorch would not look at.
+// Makes LibTorch check the indices of sparse tensors in the file.
 struct CheckSparse {
   CheckSparse() : before(at::globalContext().checkSparseTensorInvariants()) {
     at::globalContext().setCheckSparseTensorInvariants(true);
@@ -256,7 +258,7 @@ int load(lua_State* L) {
     args.finish();
     if (name) device = parse_device(*name);
     require(!name || device, "torch.jit.load: map_location = \"", name.value_or(""),
-            "\" is no device such as \"cpu\" or \"cuda:0\"");
+            "\" is not a device such as \"cpu\" or \"cuda:0\"");
   }
   CheckSparse check;
   try {

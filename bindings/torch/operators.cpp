@@ -1,3 +1,5 @@
+// ATen operators as Lua functions: looks them up, chooses an overload and calls it.
+
 #include "operators.h"
 
 #include "restricted/allowed_operators.h"
@@ -30,7 +32,7 @@ struct Table {
 
 Table& table() {
   static Table* result = [] {
-    auto* made = new Table;  // lives as long as the dispatcher it describes
+    auto* made = new Table;  // never freed, like the dispatcher
     constexpr std::string_view space = "aten::";
     for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames())
       if (name.name.starts_with(space)) made->names[name.name.substr(space.size())].push_back(name);
@@ -41,7 +43,7 @@ Table& table() {
   return *result;
 }
 
-// A table whose keys are strings holds named arguments.
+// Whether a table holds named arguments: its keys are strings.
 bool is_named_table(lua_State* L, int index) {
   if (lua_type(L, index) != LUA_TTABLE || lua_objlen(L, index) > 0) return false;
   lua_pushnil(L);
@@ -94,7 +96,7 @@ std::string given_arguments(lua_State* L, const Arguments& arguments) {
   return "(" + text + ")";
 }
 
-// Whether a value is a table with positions and names.
+// Whether a value is a table with both positions and names.
 bool is_mixed(lua_State* L, int index) {
   if (!lua_istable(L, index) || lua_objlen(L, index) == 0) return false;
   for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1)) {
@@ -128,7 +130,8 @@ bool is_mixed(lua_State* L, int index) {
   throw Error(text);
 }
 
-// Several `out` tensors are given as a list: argument `i` becomes one for each `out` parameter.
+// Several `out` tensors are given as a list: replaces named argument `i` by one for each `out`
+// parameter.
 void spread_out(lua_State* L, const OverloadSet& op, Arguments& arguments, int i) {
   int list = arguments.named[i].index;
   int n_out = static_cast<int>(lua_objlen(L, list));
@@ -147,8 +150,8 @@ void spread_out(lua_State* L, const OverloadSet& op, Arguments& arguments, int i
   }
 }
 
-// Puts the values of the named arguments in the table at `index` on the stack. `requires_grad` is
-// no parameter of any schema: PyTorch's factories take it beside them.
+// Pushes the values of the named arguments in the table at `index`. Returns `requires_grad`, which
+// is not in the schemas: PyTorch's factories accept it separately.
 std::optional<bool> read_named(lua_State* L, const OverloadSet& op, int index,
                                Arguments& arguments) {
   std::optional<bool> requires_grad;
@@ -173,7 +176,8 @@ std::optional<bool> read_named(lua_State* L, const OverloadSet& op, int index,
   return requires_grad;
 }
 
-// Raises an error for arguments that are not allowed even for allowed operators.
+// Raises an error for arguments that a restricted engine does not allow, even for allowed
+// operators.
 void check_restricted(const OverloadSet& op, const Choice& choice) {
   const auto& parameters = choice.overload->parameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
@@ -209,7 +213,7 @@ const OverloadSet* find_operator(const std::string& name) {
       op->overloads.emplace_back(*handle);
   op->is_factory = std::any_of(op->overloads.begin(), op->overloads.end(),
                                [](const Overload& overload) { return overload.is_factory(); });
-  // If two overloads fit equally well, the one with fewer parameters is chosen.
+  // Of two overloads that fit equally well, the one with fewer parameters is chosen.
   std::stable_sort(op->overloads.begin(), op->overloads.end(), [](const auto& a, const auto& b) {
     return a.parameters().size() < b.parameters().size();
   });

@@ -1,3 +1,5 @@
+// ATen operators as Lua functions.
+
 #pragma once
 
 #include "overload.h"

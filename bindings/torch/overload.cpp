@@ -1,3 +1,5 @@
+// Binds Lua arguments to an operator's schema and calls it.
+
 #include "overload.h"
 
 #include "recompute.h"
@@ -100,7 +102,7 @@ auto find_named(const Table& table, lua_State* L, int index) {
   return found == std::end(table) ? nullptr : found;
 }
 
-// Costs of conversions. A value of exactly the parameter's type costs nothing.
+// Costs of conversions; 0 if a value has exactly the parameter's type.
 constexpr int no_match = -1;
 constexpr int conversion = 1;
 
@@ -125,7 +127,7 @@ int cost_of_list(lua_State* L, int index, ArgKind element) {
     cost = one == no_match ? no_match : std::max(cost, one);
     lua_pop(L, 1);
   }
-  // Entries beside the list would be lost.
+  // Other entries than those of the list would be lost.
   int n_entries = 0;
   for (lua_pushnil(L); lua_next(L, index) != 0; lua_pop(L, 1)) ++n_entries;
   return n_entries == length ? cost : no_match;
@@ -163,7 +165,7 @@ int cost_of(lua_State* L, int index, ArgKind kind) {
     case ArgKind::generator:
       return test_generator(L, index) ? 0 : no_match;
     case ArgKind::integer_list:
-      if (test_integer(L, index)) return 2 * conversion;  // a bare number for a list of one
+      if (test_integer(L, index)) return 2 * conversion;  // a number for a list of one
       return cost_of_list(L, index, ArgKind::integer);
     case ArgKind::number_list:
       return cost_of_list(L, index, ArgKind::number);
@@ -195,8 +197,8 @@ double read_number(lua_State* L, int index) {
   return lua_tonumber(L, index);
 }
 
-// Reads the elements of the list at `index`, or of the `n_gathered` stack slots from there. A
-// single value stands for `size` equal ones.
+// Reads the elements of the list at `index`, or of `n_gathered` stack slots from there. A single
+// value is repeated `size` times.
 template <class T, class Read>
 IValue read_list(lua_State* L, int index, int n_gathered, int size, Read read) {
   c10::List<T> list;
@@ -223,8 +225,7 @@ IValue read_list(lua_State* L, int index, int n_gathered, int size, Read read) {
 }
 
 // Checks the length of a list: kernels with `int[2] stride` read two elements without a check. A
-// list of one, or a number, stands for two equal elements. An empty list is allowed if it is the
-// default.
+// list of one element, or a number, is repeated. An empty list is allowed if it is the default.
 void check_length(lua_State* L, int index, const Parameter& parameter, int n_gathered) {
   if (parameter.list_size < 2 || lua_type(L, index) != LUA_TTABLE) return;
   int length = n_gathered > 0 ? n_gathered : static_cast<int>(lua_objlen(L, index));
@@ -321,8 +322,7 @@ void push_value(lua_State* L, IValue value, bool fresh) {
   }
 }
 
-// The argument stack of a call. Its memory is reused by the next call; a nested call has a separate
-// one.
+// The argument stack of a call. The next call reuses its memory; a nested call has a separate one.
 struct KeptStack {
   KeptStack() : stack(std::move(spare)) {}
   ~KeptStack() {
@@ -340,8 +340,8 @@ struct KeptStack {
 
 thread_local torch::jit::Stack KeptStack::spare;
 
-// The tensors that a call writes to. If the call resizes one of them and then fails for lack of
-// memory, that tensor would exceed its storage, so it is made empty.
+// The tensors that a call writes to. If the call resizes one and then runs out of memory, the
+// tensor would exceed its storage, so it is emptied.
 class WrittenTensors {
  public:
   WrittenTensors(const std::vector<Parameter>& parameters, const torch::jit::Stack& stack) {
@@ -368,11 +368,11 @@ class WrittenTensors {
   std::vector<at::Tensor> tensors_;
 };
 
-// Factories for which a Lua number with an integral value is an integer, as PyTorch would infer.
+// Factories for which an integral Lua number is an integer, as PyTorch would infer.
 bool counts_in_integers(const std::string& name) { return name == "aten::arange"; }
 
-// Overloads for dimensions by name: a name looks like any string in their schemas, and tensors with
-// named dimensions are not in Lua.
+// Whether an overload takes dimensions by name. In its schema a name looks like any string, and Lua
+// has no tensors with named dimensions.
 bool takes_dimension_names(const c10::FunctionSchema& schema) {
   const std::string& overload = schema.overload_name();
   return overload.find("Dimname") != std::string::npos || overload.find("names") == 0;
@@ -416,7 +416,7 @@ Overload::Overload(const c10::OperatorHandle& handle)
     if (argument.name() == "self") self = index;
     const auto& default_value = argument.default_value();
     bool has_default = default_value.has_value();
-    // `out` parameters have no default: an overload with `out` is chosen only if `out` is given.
+    // `out` parameters have no default: an overload with `out` is chosen only if it is given.
     if (kind == ArgKind::unsupported && !has_default && !optional) callable_ = false;
     if (!argument.kwarg_only()) positional_.push_back(index);
     parameters_.push_back({argument.name(), kind, optional, argument.kwarg_only(),
@@ -459,7 +459,7 @@ Binding Overload::bind(lua_State* L, const Arguments& arguments, bool gather) co
   if (given > n_positional && !gather) return binding;
   std::fill_n(binding.slots.begin(), parameters_.size(), Binding::use_default);
 
-  // Names first: they decide between most overloads.
+  // Named arguments first: they decide between most overloads.
   int cost = 0;
   for (int i = 0; i < arguments.n_named; ++i) {
     const NamedArgument& argument = arguments.named[static_cast<size_t>(i)];

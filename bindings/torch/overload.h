@@ -1,3 +1,5 @@
+// Overloads of ATen operators, called with Lua arguments.
+
 #pragma once
 
 #include "restricted/operator_checks.h"
@@ -13,7 +15,7 @@
 
 namespace redco::lua {
 
-/// The kind of value that a parameter of an operator takes.
+/// The type of values that a parameter of an operator takes.
 enum class ArgKind : uint8_t {
   tensor,
   tensor_list,
@@ -43,13 +45,13 @@ struct Parameter {
   bool is_out;
   bool is_written;  // and may be resized
   bool has_default;
-  int list_size;  // of a list: the number of elements for which one number stands
+  int list_size;  // of a list: a single number is repeated this many times
   c10::IValue default_value;
 };
 
 constexpr size_t max_parameters = 48;
 
-/// Where each parameter of an overload finds its value in a call.
+/// Where a call finds the value of each parameter of an overload.
 struct Binding {
   static constexpr int use_default = 0;
   /// Index on the Lua stack of each parameter's value, or `use_default`.
@@ -93,7 +95,7 @@ class Overload {
   const std::string& text() const { return text_; }
   const std::vector<Parameter>& parameters() const { return parameters_; }
   bool callable() const { return callable_; }
-  /// Whether it makes a tensor of a given dtype and device, which may require gradients.
+  /// Whether it creates a tensor of a given dtype and device, so that `requires_grad` applies.
   bool is_factory() const { return is_factory_; }
 
  private:
@@ -105,7 +107,7 @@ class Overload {
   std::vector<int> positional_;         // parameters that positional arguments fill, in order
   std::vector<int> positional_method_;  // the same with `self` first; empty without a `self`
   std::vector<Result> results_;
-  std::vector<int> result_arguments_;  // which parameter a result is, for Result::argument
+  std::vector<int> result_arguments_;  // the parameter that a result is, for Result::argument
   std::string text_;
   bool callable_ = true;
   bool is_factory_ = false;

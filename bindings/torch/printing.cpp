@@ -1,3 +1,5 @@
+// Formats tensors like PyTorch.
+
 #include "state/values.h"
 #include "torch.h"
 
@@ -36,8 +38,8 @@ std::string printed(const char* format, int digits, double value) {
   return buffer;
 }
 
-// The number format of all elements of a tensor, or of its real or imaginary part: PyTorch chooses
-// one format for all of them.
+// The number format of a tensor, or of its real or imaginary part. Like PyTorch, all elements have
+// the same format.
 class Format {
  public:
   explicit Format(const at::Tensor& shown) {
@@ -91,7 +93,7 @@ class Format {
   size_t width_ = 1;
 };
 
-// The same for elements of any type: a complex number is two.
+// The format of elements of any type; a complex number has two parts.
 class ElementFormat {
  public:
   explicit ElementFormat(const at::Tensor& shown)
@@ -139,7 +141,7 @@ std::string row(const at::Tensor& tensor, bool cut, size_t indent, const Element
   return text + "]";
 }
 
-// `full_sizes` are those of the tensor before its middle was elided.
+// `full_sizes`: the sizes before the middle of the tensor was elided.
 std::string layout(const at::Tensor& tensor, at::IntArrayRef full_sizes, size_t indent,
                    const ElementFormat& format) {
   if (tensor.dim() == 0) return format.text(tensor);
@@ -156,7 +158,7 @@ std::string layout(const at::Tensor& tensor, at::IntArrayRef full_sizes, size_t 
   return text + "]";
 }
 
-// The elements as nested rows; `indent` columns stand before the first.
+// Formats the elements as nested rows; the first row starts at column `indent`.
 std::string elements_text(const at::Tensor& tensor, size_t indent) {
   if (tensor.numel() == 0) return "[]";
   at::Tensor shown = tensor.detach();
@@ -184,7 +186,7 @@ bool is_evident(c10::ScalarType dtype) {
          dtype == c10::kComplexFloat;
 }
 
-// A tensor inside `name=tensor(...)` of a sparse one.
+// Formats a tensor that is part of a sparse one, as `name=tensor(...)`.
 std::string part_text(const std::string& name, const at::Tensor& part, size_t indent) {
   std::string text = name + "=tensor(";
   text += elements_text(part, indent + text.size());
@@ -231,7 +233,7 @@ std::string wrapped_text(const std::string& kind, const std::string& properties,
   return kind + "(" + properties + "=\n    " + inner + "\n)";
 }
 
-// Shows only the part of this process, so that printing needs no other process.
+// Shows only the local part, so that printing involves no other process.
 std::string sharded_text(const at::Tensor& tensor) {
   Placements placements = placements_of(tensor);
   std::string history = history_text(tensor);

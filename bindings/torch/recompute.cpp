@@ -1,3 +1,5 @@
+// redco.checkpoint: recomputes activations in the backward pass instead of saving them.
+
 #include "recompute.h"
 
 #include "state/context.h"
@@ -63,8 +65,8 @@ struct Meta {
   c10::ScalarType dtype;
 };
 
-// One call of a checkpointed function. What its operators save is numbered in order; the second
-// run saves in the same order, so a number finds its tensor.
+// One call of a checkpointed function. The tensors that its operators save are numbered in order;
+// the second run saves them in the same order.
 class Checkpoint : public std::enable_shared_from_this<Checkpoint> {
  public:
   Checkpoint(Ref function, std::vector<Ref> args)
@@ -99,7 +101,7 @@ class Checkpoint : public std::enable_shared_from_this<Checkpoint> {
 
   Ref function_;
   std::vector<Ref> args_;
-  at::Generator rng_;  // from which operators without a generator drew
+  at::Generator rng_;  // default generator of the first run
   // The state of autocast in the first run.
   std::optional<at::ScalarType> cpu_dtype_ = autocast_dtype(at::kCPU);
   std::optional<at::ScalarType> gpu_dtype_ = autocast_dtype(at::kCUDA);
@@ -123,7 +125,7 @@ class RunScope {
   RunScope& operator=(const RunScope&) = delete;
 };
 
-// In the first run a saved tensor is replaced by its number.
+// In the first run, replaces a saved tensor by its number.
 class Forget : public SavedVariableHooks {
  public:
   explicit Forget(std::shared_ptr<Checkpoint> checkpoint) : checkpoint_(std::move(checkpoint)) {}
@@ -135,7 +137,7 @@ class Forget : public SavedVariableHooks {
   size_t number_ = 0;
 };
 
-// In the second run saved tensors are collected; the history they belong to is dropped.
+// In the second run, collects the saved tensors and drops the history they belong to.
 class Collect : public SavedVariableHooks {
  public:
   explicit Collect(Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
@@ -150,8 +152,8 @@ class Collect : public SavedVariableHooks {
   at::Tensor tensor_;
 };
 
-// LibTorch queries its engine for hooks when an operator saves a tensor. Only Python's engine has
-// any, so this engine supplies ours.
+// LibTorch asks its autograd engine for hooks when an operator saves a tensor. Only Python's engine
+// has any, so this engine supplies ours.
 class HookingEngine : public torch::autograd::Engine {
  public:
   static torch::autograd::Engine& instance() {

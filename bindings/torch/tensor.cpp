@@ -1,3 +1,5 @@
+// Tensors and generators as Lua values.
+
 #include "tensor.h"
 
 #include "state/collector.h"
@@ -12,8 +14,8 @@ namespace redco::lua {
 
 namespace {
 
-// A boxed object starts with a tag of its type: cheaper to check than a metatable, and the same
-// in every state.
+// An object with a type tag in front: cheaper to check than a metatable, and the same in every
+// state.
 template <class T>
 struct Box {
   uint64_t tag;
@@ -26,14 +28,14 @@ constexpr uint64_t generator_tag = 0x7265646347656e72;
 template <class T>
 void push_box(lua_State* L, uint64_t tag, RegistrySlot metatable, T value) {
   lua_rawgeti(L, LUA_REGISTRYINDEX, metatable);
-  if (lua_isnil(L, -1)) {  // a host may give the state a tensor before any script asks for one
+  if (lua_isnil(L, -1)) {  // the program may push a tensor before any script uses the module
     lua_pop(L, 1);
     lua_getfield(L, LUA_GLOBALSINDEX, "require");
     lua_pushliteral(L, "redco.torch");
     lua_call(L, 1, 0);
     lua_rawgeti(L, LUA_REGISTRYINDEX, metatable);
   }
-  // Nothing can fail between the making of the box and its metatable, which frees it.
+  // Nothing may fail between the creation of the box and setting its metatable, which frees it.
   new (lua_newuserdata(L, sizeof(Box<T>))) Box<T>{tag, std::move(value)};
   lua_insert(L, -2);
   lua_setmetatable(L, -2);

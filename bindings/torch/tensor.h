@@ -1,3 +1,5 @@
+// Tensors and generators as Lua values.
+
 #pragma once
 
 #include <ATen/core/Generator.h>

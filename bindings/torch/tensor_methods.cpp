@@ -1,3 +1,5 @@
+// The methods and metamethods of Tensor that are not ATen operators.
+
 #include "operators.h"
 #include "state/collector.h"
 #include "state/context.h"
@@ -204,7 +206,7 @@ int detach(lua_State* L) {
   return 1;
 }
 
-// `reversed` takes the arguments in reverse order; it is used if the left operand is a number.
+// `reversed` takes its arguments in reverse order, for a number as the left operand.
 template <const char* name, const char* reversed>
 int arithmetic(lua_State* L) {
   static const OverloadSet* const forward = find_operator(name);
@@ -242,7 +244,7 @@ int negate(lua_State* L) {
   return 1;
 }
 
-// Lua turns the result of a comparison into a boolean, so only single elements can be compared.
+// Lua converts the result of a comparison to a boolean, so only single elements can be compared.
 // LuaJIT compares only two tensors: for a tensor and a number it raises an error before it looks
 // for `__lt`.
 const at::Tensor& comparable(lua_State* L, int index, const char* sign) {

@@ -1,3 +1,5 @@
+// The module redco.torch.native, and the types of tensors and shapes.
+
 #include "torch.h"
 
 #include "operators.h"
@@ -18,9 +20,10 @@ namespace redco::lua {
 
 namespace {
 
-// Operators become functions when they are first used: 1,500 closures made at start-up would be
+// Operators become Lua functions at their first use: 1,500 closures made at start-up would be
 // walked by every cycle of the collector.
-// Names of operators, and those of the tables on the stack.
+
+// Suggests the nearest of the operators and of the names in `tables` on the stack.
 [[noreturn]] void fail_unknown(lua_State* L, const char* owner, const std::string& name,
                                std::initializer_list<int> tables) {
   std::vector<std::string> known = operator_names();
@@ -41,7 +44,7 @@ int torch_index(lua_State* L) {
   return 1;
 }
 
-// A method that no tensor was asked for yet.
+// Looks up a method at its first use on any tensor.
 int method_index(lua_State* L) {
   if (lua_type(L, 2) != LUA_TSTRING || !push_operator(L, lua_tostring(L, 2), true)) return 0;
   lua_pushvalue(L, 2);
@@ -103,14 +106,14 @@ int size_equal(lua_State* L) {
   return 1;
 }
 
-// After the last position there is nil, as in any list; shape[0] is a slip of PyTorch's users.
+// An index past the end is nil, as in any list. shape[0] is a typical mistake of PyTorch's users.
 int size_index(lua_State* L) {
   require(lua_type(L, 2) != LUA_TNUMBER || lua_tonumber(L, 2) >= 1, "a shape is a list, which ",
           "counts from 1, got ", lua_tonumber(L, 2), "; tensor:size(dim) counts dimensions from 0");
   return 0;
 }
 
-// A shape is a plain list that can be printed and compared.
+// Creates the type of shapes: plain lists that can be printed and compared.
 void make_size_type(lua_State* L) {
   lua_newtable(L);
   lua_pushcfunction(L, size_tostring);
@@ -156,7 +159,7 @@ int is_leaf(lua_State* L) {
 
 int grad(lua_State* L) {
   const at::Tensor& self = check_tensor(L, 1);
-  // Asking any other tensor makes LibTorch warn.
+  // `grad` of any other tensor makes LibTorch warn.
   push_tensor(L, self.is_leaf() || self.retains_grad() ? self.grad() : at::Tensor());
   return 1;
 }

@@ -1,3 +1,5 @@
+// Examples, collate_fn and other callbacks of the training classes.
+
 #include "callbacks.h"
 
 #include "collate_workers.h"
@@ -31,8 +33,8 @@ int get_example(lua_State* L) {
   return 1;
 }
 
-// While it lives, math.random draws from the current rng, if there is one. The destructor restores
-// its earlier state.
+// While it exists, math.random draws from the current rng, if there is one. The destructor restores
+// the earlier state.
 class MathRandom {
  public:
   explicit MathRandom(lua_State* L) {

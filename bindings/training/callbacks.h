@@ -1,3 +1,5 @@
+// Examples, collate_fn and other callbacks of the training classes.
+
 #pragma once
 
 #include "state/arguments.h"
@@ -18,8 +20,8 @@ namespace redco::lua {
 
 class CollateWorkers;
 
-/// Examples on the Lua side: a list, the rows of a tensor, or an object whose __len and __index
-/// return a length and examples by number from 1, such as the data sets of redco.data.
+/// Examples held by Lua: a list, the rows of a tensor, or an object whose __len and __index return
+/// a length and examples by number from 1, such as the data sets of redco.data.
 class Examples {
  public:
   /// `name` identifies the examples in errors.

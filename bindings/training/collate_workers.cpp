@@ -1,3 +1,5 @@
+// Threads that collate batches ahead of their use, each with its Lua state.
+
 #include "collate_workers.h"
 
 #include "state/collector.h"
@@ -24,12 +26,12 @@
 
 namespace redco::lua {
 
-// A requested batch. Any free worker collates it.
+// A requested batch, collated by any free worker.
 struct CollateWorkers::Batch {
   const Batches* owner;
   std::vector<int64_t> indices;
-  at::Generator rng;  // undefined: none; the worker draws from it
-  uint64_t key = 0;   // the seed of the rng it was requested with
+  at::Generator rng;  // undefined if there is none; the worker draws from it
+  uint64_t key = 0;   // seed of the rng it was requested with
   CounterGenerator::Batch place;
   bool is_done = false;
   Tree tree;
@@ -56,15 +58,15 @@ struct CollateWorkers::Worker {
         body(to);
       });
     } catch (const ScriptError& error) {
-      fail(error.what());  // of the line that runs in the script's state
+      fail(error.what());  // without the script line, which belongs to the other state
     }
   }
 
   ScriptEngine engine;
-  Context& context;                            // for other threads too: `interrupted`
+  Context& context;                            // also used by other threads, for `interrupted`
   Ref collate_fn;                              // in this state
   std::map<const Batches*, Dataset> datasets;  // of examples in this state
-  const Batches* running = nullptr;            // whose batch it makes
+  const Batches* running = nullptr;            // the owner of the batch being collated
   std::thread thread;
 };
 
@@ -107,7 +109,7 @@ class CollateWorkers::Batches {
     std::shared_ptr<Batch> batch = take(indices);
     wait_for(*batch);
     if (batch->error) std::rethrow_exception(batch->error);
-    // The worker's collector has counted this memory; count it for the collector of this state too.
+    // The worker's collector has counted this memory; count it for this state's collector too.
     for (const auto& [path, tensor] : named_tensors(batch->tree))
       count_tensor_bytes(examples_.value().state(), tensor.device(),
                          static_cast<int64_t>(tensor.nbytes()));
@@ -115,7 +117,7 @@ class CollateWorkers::Batches {
   }
 
  private:
-  // Returns the requested batch and drops those that should have come before it.
+  // Returns the requested batch and drops those requested before it.
   std::shared_ptr<Batch> take(const std::vector<int64_t>& indices) {
     const at::Generator& rng = WithRng::current();
     auto found = std::find_if(ahead_.begin(), ahead_.end(), [&](const auto& batch) {
@@ -126,7 +128,7 @@ class CollateWorkers::Batches {
              batch->place.size == place.size;
     });
     std::shared_ptr<Batch> batch;
-    if (found == ahead_.end()) {  // not announced, for example a batch that is read again
+    if (found == ahead_.end()) {  // not prefetched, for example read a second time
       prefetch(indices);
       batch = std::move(ahead_.back());
       ahead_.pop_back();

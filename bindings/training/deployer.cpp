@@ -1,4 +1,4 @@
-// redco.Deployer
+// The Lua class redco.Deployer.
 #include <redco/deployer.h>
 
 #include "callbacks.h"
@@ -276,7 +276,7 @@ std::map<std::string, double> check_metrics(lua_State* L, int index, const std::
   std::map<std::string, double> metrics;
   for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1)) {
     std::string key = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "";
-    require(!key.empty(), what, ": the key ", described(L, -2), " is no name");
+    require(!key.empty(), what, ": the key ", described(L, -2), " is not a name");
     if (at::Tensor* tensor = test_tensor(L, -1)) {
       require(tensor->numel() == 1, what, ": ", key, " is ", described(*tensor),
               "; expected a number or a tensor of one element");

@@ -78,7 +78,7 @@ std::array<double, 2> betas(NamedArguments& args, std::array<double, 2> fallback
   return values;
 }
 
-// The arguments that all optimizers share; `finish` is the caller's.
+// Reads the arguments that all optimizers share. The caller calls `finish`.
 template <class Options>
 Options common_options(NamedArguments& args) {
   Options options;

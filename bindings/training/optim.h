@@ -1,3 +1,5 @@
+// Optimizers and schedules as Lua values.
+
 #pragma once
 
 #include <redco/optim.h>

@@ -1,4 +1,4 @@
-// redco.Predictor
+// The Lua class redco.Predictor.
 #include <redco/predictor.h>
 
 #include "callbacks.h"

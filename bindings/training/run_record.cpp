@@ -1,3 +1,5 @@
+// Records the runs of a state for sharding_report.
+
 #include "run_record.h"
 
 #include <redco/sharding_report.h>

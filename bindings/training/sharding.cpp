@@ -1,4 +1,4 @@
-// redco.shard, and the methods of sharded tensors.
+// redco.shard, redco.parameter and the methods of sharded tensors.
 #include "sharding.h"
 
 #include "state/arguments.h"
@@ -21,15 +21,15 @@ namespace {
 
 constexpr std::array<const char*, Mesh::n_dims> dim_names = {"dp", "mp"};
 
-// Reads a placement on top of the stack: a dimension, "replicate", "partial" or {dim, block}.
+// Reads a placement from the top of the stack: a dimension, "replicate", "partial" or {dim, block}.
 // Negative dimensions count from the end of `n_dims`, if that is known.
 Placement check_placement(lua_State* L, const std::string& what, std::optional<int64_t> n_dims) {
   auto shard = [&](int64_t dim, int64_t block) {
     if (n_dims && dim < 0) dim += *n_dims;
-    require(
-        dim >= 0 && (!n_dims || dim < *n_dims), what, ": there is no dimension ",
-        n_dims && dim < 0 ? dim - *n_dims : dim,
-        n_dims ? ", the tensor has " + std::to_string(*n_dims) : "; those of a rule count from 0");
+    require(dim >= 0 && (!n_dims || dim < *n_dims), what, ": there is no dimension ",
+            n_dims && dim < 0 ? dim - *n_dims : dim,
+            n_dims ? ", the tensor has " + std::to_string(*n_dims)
+                   : "; dimensions of a rule count from 0");
     return Placement::shard(dim, block);
   };
   int index = lua_gettop(L);
@@ -67,8 +67,9 @@ void push_rule_placement(lua_State* L, const Placement& placement) {
 int shard(lua_State* L) {
   const at::Tensor& tensor = check_tensor(L, 1);
   std::shared_ptr<const Mesh> mesh = is_sharded(tensor) ? mesh_of(tensor) : current_mesh(L);
-  require(mesh != nullptr,
-          "redco.shard: the processes are not connected: make a redco.Deployer first, and keep it");
+  require(
+      mesh != nullptr,
+      "redco.shard: the processes are not connected: create a redco.Deployer first, and keep it");
   const char* what = "redco.shard: placement";
   NamedArguments args(L, 2, what);
   Placements placements;
@@ -181,7 +182,7 @@ void push_collectives(lua_State* L, const Group& group) {
 
 int counters(lua_State* L) {
   std::shared_ptr<const Mesh> mesh = current_mesh(L);
-  require(mesh != nullptr, "redco.sharding_counters: make a redco.Deployer first, and keep it");
+  require(mesh != nullptr, "redco.sharding_counters: create a redco.Deployer first, and keep it");
   lua_createtable(L, 0, 4);
   lua_createtable(L, 0, Mesh::n_dims + 1);
   for (size_t dim = 0; dim < Mesh::n_dims; ++dim) {

@@ -1,3 +1,5 @@
+// Sharding functions and rules in Lua.
+
 #pragma once
 
 #include "state/arguments.h"
@@ -28,9 +30,9 @@ std::vector<ShardingRule> check_sharding_rules(NamedArguments& args);
 /// Pushes the decisions as such a list, each with its `reason`. `tostring` formats it as a table.
 void push_decisions(lua_State* L, const std::vector<ShardingDecision>& decisions);
 
-/// Returns a tensor whose elements can be read: the tensor itself, or the local tensor of a sharded
-/// one if it is whole. Raises an error that names `function` if it is a part, because a function
-/// that only one process calls must not wait for the others.
+/// Returns a tensor with readable elements: the tensor itself, or the local tensor of a sharded one
+/// if that is whole. Raises an error that names `function` if it is a part, because a function that
+/// only one process calls must not wait for the others.
 at::Tensor readable(const at::Tensor& tensor, const char* function);
 
 }  // namespace redco::lua

@@ -1,4 +1,4 @@
-// redco.Trainer
+// The Lua class redco.Trainer.
 #include <redco/trainer.h>
 
 #include "callbacks.h"
@@ -24,7 +24,7 @@ namespace redco::lua {
 
 namespace {
 
-constexpr const char* laid_out_by_trainer = "the Trainer lays out what it is given; leave it out";
+constexpr const char* laid_out_by_trainer = "the Trainer shards the tensors it is given; omit it";
 
 // Pushes the `state` argument of loss_fn and train_step_fn.
 void push_state(lua_State* L, const TrainState& state, const Ref& apply_fn) {
@@ -165,7 +165,7 @@ std::optional<LossScale> check_loss_scale_argument(NamedArguments& args) {
   });
 }
 
-// "bfloat16", or "autocast:bfloat16": the dtype of params and batch, and that of autocast.
+// Reads "bfloat16" or "autocast:bfloat16". Returns the dtypes of params and batch, and of autocast.
 std::pair<at::ScalarType, std::optional<at::ScalarType>> check_compute_dtype(NamedArguments& args) {
   const std::string prefix = "autocast:";
   const auto given = args.get<std::string>("compute_dtype", "float32");

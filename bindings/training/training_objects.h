@@ -1,3 +1,5 @@
+// The Lua objects Deployer, Trainer and Predictor.
+
 #pragma once
 
 #include "callbacks.h"

@@ -1,3 +1,5 @@
+// Collects the arguments of one operator call.
+
 #include "gathered_view.h"
 
 #include <redco/error.h>
@@ -85,7 +87,7 @@ void set_tensors(const Call& call, const std::vector<at::Tensor>& tensors,
   for (size_t i = 0; i < call.tensors.size(); ++i) {
     const TensorArgument& argument = call.tensors[i];
     c10::IValue& slot = arguments[argument.argument];
-    // A list is shared by its owners: the first of its elements copies it.
+    // Lists are shared by reference: copy each before its first write.
     bool is_first = i == 0 || call.tensors[i - 1].argument != argument.argument;
     if (argument.element < 0) {
       slot = tensors[i];

@@ -1,3 +1,5 @@
+// Records operator calls, to check that all processes make the same ones.
+
 #include "check_calls.h"
 
 #include "../mesh/spmd_log.h"
@@ -23,7 +25,7 @@ bool records_calls() {
   return asked && SpmdLog::get().is_on();
 }
 
-// Exact: another number has another text.
+// Exact: different numbers have different texts.
 template <class Number>
 void append_number(std::string& text, Number number) {
   char digits[32];
@@ -48,7 +50,7 @@ bool is_contiguous(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
   return true;
 }
 
-// Its logical metadata, and the value of a number that was made a tensor.
+// Appends the logical metadata, and the value of a number that was wrapped as a tensor.
 void append(std::string& text, const TensorArgument& argument) {
   const at::Tensor& tensor = argument.tensor;
   append_type(text, tensor.scalar_type(), tensor.sizes());
@@ -93,15 +95,15 @@ void append(std::string& text, const c10::IValue& value) {
 
 std::string story(const Call& call) {
   std::string text = "calls " + call.op.name + "(";
-  size_t next = 0;  // of the tensors
+  size_t next = 0;  // index in the call's tensors
   for (size_t i = 0; i < call.arguments.size(); ++i) {
     if (i > 0) text += ", ";
     bool has_tensors = next < call.tensors.size() && call.tensors[next].argument == i;
     if (!has_tensors) append(text, call.arguments[i]);
-    // What a kernel keeps for its derivative is as large as this process' part needs it.
-    bool is_own = call.op.schema().arguments()[i].name() == "workspace";
+    // The size of a kernel's workspace depends on the local part.
+    bool is_local = call.op.schema().arguments()[i].name() == "workspace";
     for (; next < call.tensors.size() && call.tensors[next].argument == i; ++next) {
-      if (is_own) continue;
+      if (is_local) continue;
       if (call.tensors[next].element > 0) text += ' ';
       append(text, call.tensors[next]);
     }
@@ -112,7 +114,7 @@ std::string story(const Call& call) {
 }  // namespace
 
 InCall::InCall(const Call& call) : outer_(std::exchange(current_operator(), call.op.name)) {
-  // One process may print a tensor, which detaches it, and read a number.
+  // One process alone may print a tensor, which detaches it, or read a number.
   if (records_calls() && call.op.name != "aten::detach" &&
       call.op.name != "aten::_local_scalar_dense")
     SpmdLog::get().add(story(call));

@@ -1,3 +1,5 @@
+// Redistributes several tensors in one collective.
+
 #include <redco/detail/coalesced.h>
 
 #include "sharded_tensor.h"
@@ -18,7 +20,7 @@ Split split_of(const at::Tensor& tensor, const Placement& placement, Mesh::Dim d
   return Split(placement, tensor.size(placement.dim), mesh.size(dim));
 }
 
-// A tensor's row of a buffer in which all ranks' parts stand one after the other.
+// A tensor's row of the buffer. Each rank's row joins its parts of all tensors.
 at::Tensor row_of(const at::Tensor& part) { return part.reshape({-1}); }
 
 }  // namespace

@@ -1,6 +1,5 @@
-// Operators that LibTorch makes of others, above every dispatch key of a sharded tensor, with
-// kernels that read memory nevertheless: the values of an index, or where nothing is
-// differentiated.
+// Kernels for composite operators that read memory: LibTorch decomposes these above every dispatch
+// key of a sharded tensor, but reads index values, or has a separate kernel without gradients.
 
 #include "sharded_tensor.h"
 
@@ -22,7 +21,7 @@ namespace {
 
 using torch::jit::Stack;
 
-// Arguments that the kernels read: lengths and places.
+// Arguments whose values the kernels read, such as lengths and indices.
 const std::unordered_map<std::string_view, std::vector<std::string_view>> read_arguments = {
     {"tensor_split.tensor_indices_or_sections", {"tensor_indices_or_sections"}},
     {"_pack_padded_sequence_backward", {"batch_sizes"}},
@@ -38,7 +37,7 @@ void call_composite(const c10::OperatorHandle& op, Stack* stack) {
   op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *stack);
 }
 
-// Brings those together.
+// Gathers these arguments.
 void read_whole(const c10::OperatorHandle& op, Stack* stack) {
   const c10::FunctionSchema& schema = op.schema();
   std::string name = schema.name().substr(schema.name().find("::") + 2);
@@ -53,8 +52,8 @@ void read_whole(const c10::OperatorHandle& op, Stack* stack) {
   call_composite(op, stack);
 }
 
-// The kernel without gradients walks through memory, and its result is row-major; the one that
-// finds indices too is an operator.
+// The kernel without gradients walks through memory and returns a row-major result; the one that
+// also returns indices is a dispatched operator.
 void max_pool1d(const c10::OperatorHandle& op, Stack* stack) {
   const at::Tensor& self = torch::jit::peek(*stack, 0, op.schema().arguments().size()).toTensor();
   if (!is_sharded(self)) return call_composite(op, stack);

@@ -1,6 +1,5 @@
-// The one fallback that sees every operator with a sharded tensor among its arguments: it finds the
-// plan of the call, brings the arguments where the plan wants them, runs the operator on the parts
-// and wraps the results.
+// The fallback for every operator with a sharded tensor among its arguments: finds the plan of the
+// call, redistributes the arguments, runs the operator on the local tensors and wraps the results.
 
 #include "check_calls.h"
 #include "execution.h"
@@ -28,11 +27,11 @@ namespace {
 
 using torch::jit::Stack;
 
-// Sums that are needed whole are reduced in place: every later reader finds them reduced. So are
-// those that are needed in parts, if backward may read them: reduced a second time they could have
-// other bits, and an operator that compares its result with its argument, as `amax` does, would
-// find no equal elements. All of it comes before any argument is read, for two of them may share
-// memory.
+// Reduces partial arguments in place if they are needed replicated, so that later readers need no
+// second reduction. The same if they are needed split and backward may read them: a second
+// reduction could give other bits, and an operator that compares its result with its argument, such
+// as `amax`, would find no equal elements. Runs before any argument is read, since two of them may
+// share memory.
 void reduce_in_place(Call& call, const Plan& plan) {
   const bool is_forward = !torch::autograd::get_current_node();
   for (size_t i = 0; i < call.tensors.size(); ++i)
@@ -46,25 +45,26 @@ void reduce_in_place(Call& call, const Plan& plan) {
     }
 }
 
-at::Tensor brought(const Call& call, const TensorArgument& argument, const Placements& target) {
+at::Tensor redistributed(const Call& call, const TensorArgument& argument,
+                         const Placements& target) {
   const Placements now = argument.impl ? argument.impl->placements() : Placements();
-  // What is held for other readers must not be written to, nor be seen by the result.
-  bool is_read = !argument.is_written && !call.op.is_view && execution().has_values() &&
+  // Cached tensors must not be written to, and no result may be a view of one.
+  bool is_cacheable = !argument.is_written && !call.op.is_view && execution().has_values() &&
                  now != target && LastRedistribution::may_hold(argument);
-  if (is_read)
+  if (is_cacheable)
     if (at::Tensor held = last_redistribution().find(argument, target); held.defined()) return held;
   at::Tensor result = redistribute_local(argument.local(), argument.sizes(),
                                          argument.tensor.strides(), now, target, *call.mesh);
-  // Some kernels read the memory of their arguments without their strides: of a part that was cut
-  // out of a tensor they would read the elements between.
+  // Some kernels ignore the strides of their arguments: on a part cut out of a larger tensor they
+  // would read the elements between.
   bool is_cut = now != target && result.is_alias_of(argument.local());
   if (is_cut && !argument.is_written && !call.op.is_view && !is_pointwise(call.op))
     result = laid_out(result, geometry_of(argument.tensor));
-  if (is_read) last_redistribution().hold(argument, target, result);
+  if (is_cacheable) last_redistribution().hold(argument, target, result);
   return result;
 }
 
-// An `out` argument that had another size.
+// Resizes an `out` argument to the result's shape.
 void resize_out(const TensorArgument& argument, const at::Tensor& result) {
   require(!is_split(argument.placements), "out: a tensor of shape ", argument.sizes(),
           " laid out as ", to_string(argument.placements), " cannot be resized to ", result.sizes(),
@@ -72,7 +72,7 @@ void resize_out(const TensorArgument& argument, const at::Tensor& result) {
   argument.impl->set_local(result, {}, geometry_of(result));
 }
 
-// Written arguments must keep their placement: what was worked on elsewhere is brought back.
+// Written arguments keep their placement: redistributes the result to it.
 void write_back(const TensorArgument& argument, const Placements& worked_on,
                 const at::Tensor& result, const Mesh& mesh) {
   if (!argument.impl) {
@@ -81,8 +81,9 @@ void write_back(const TensorArgument& argument, const Placements& worked_on,
       if (!result.is_same(argument.tensor)) overwrite(argument.tensor, result);
       return;
     }
-    // A collective's thread holds what it sends for a while. Autograd adds gradients in place if
-    // nobody else holds their memory, and has to find the same on all processes.
+    // The thread of a collective keeps a reference to what it sends for a while. Autograd
+    // accumulates gradients in place if nothing else references their memory, and must decide alike
+    // on all processes.
     at::Tensor part = result.is_alias_of(argument.tensor) ? result.clone() : result;
     overwrite(argument.tensor, redistribute_local(part, argument.sizes(), argument.tensor.strides(),
                                                   worked_on, {}, mesh));
@@ -91,15 +92,16 @@ void write_back(const TensorArgument& argument, const Placements& worked_on,
   if (!is_split(worked_on) && result.sizes() != argument.sizes())
     return resize_out(argument, result);
   const at::Tensor& local = argument.impl->local();
-  const Placements& now = argument.impl->placements();  // a sum may have been reduced where it lies
-  // On the first rank a whole tensor is its own term of a sum.
+  // It may have been reduced in place.
+  const Placements& now = argument.impl->placements();
+  // A replicated tensor may be the first rank's own term of the sum.
   if (result.is_same(local) && worked_on == now) return;
   overwrite(local, redistribute_local(result, argument.sizes(), argument.tensor.strides(),
                                       worked_on, now, mesh));
 }
 
-// Whether an operator works on the parts of stored parameters: it writes to one, or works element
-// by element on tensors that all lie alike.
+// Whether an operator works on the local parts of ZeRO-3 parameters instead of gathering them: it
+// writes to one, or is elementwise on tensors with the same placements.
 bool works_on_parts(const Call& call) {
   for (const TensorArgument& argument : call.tensors)
     if (argument.is_written && argument.impl && argument.impl->stored()) return true;
@@ -128,7 +130,7 @@ void gather_stored(Call& call) {
   }
 }
 
-// What is seen otherwise is gathered where the parameter is.
+// A permuted or converted ZeRO-3 parameter is gathered by the same store.
 void pass_storage_on(const Call& call, const c10::SmallVector<c10::IValue, 4>& results) {
   ShardedTensorImpl* base = call.tensors[0].impl;
   if (!base || !base->stored() || results.size() != 1 || !results[0].isTensor()) return;
@@ -137,7 +139,7 @@ void pass_storage_on(const Call& call, const c10::SmallVector<c10::IValue, 4>& r
   if (result && result != base && order) result->be_stored_like(*base, *order);
 }
 
-// The tensor is another view of its memory from now on.
+// After an in-place view operator: changes the tensor's view of its memory.
 void change_view(const Call& call, const Plan& plan, const TensorArgument& argument,
                  const at::Tensor& local) {
   const OutputPlan output = plan.outputs.empty() ? OutputPlan() : plan.outputs[0];
@@ -161,7 +163,7 @@ class OnParts final : public Execution {
 thread_local Execution* other_execution = nullptr;
 
 void run(Call& call, const Plan& plan, Stack* stack) {
-  // Products gather what sequence parallelism has split: nothing to warn of.
+  // Sequence parallelism gathers by design: no warning.
   Moving moving(plan.is_gathered ? Move::without_rule : Move::operator_cause, call.op.name,
                 call.mesh->processes().rank == 0 && !call.mesh->sequence_parallel());
   reduce_in_place(call, plan);
@@ -170,8 +172,8 @@ void run(Call& call, const Plan& plan, Stack* stack) {
   inputs.reserve(call.tensors.size());
   for (size_t i = 0; i < call.tensors.size(); ++i) {
     TensorArgument& argument = call.tensors[i];
-    inputs.push_back(brought(call, argument, plan.inputs[i]));
-    // Others hold the same local tensor: its sizes may not change under them.
+    inputs.push_back(redistributed(call, argument, plan.inputs[i]));
+    // Other tensors hold the same local tensor: its sizes must not change.
     if (call.op.is_inplace_view && argument.is_written) inputs.back() = alias_of(inputs.back());
   }
   set_tensors(call, inputs, local);

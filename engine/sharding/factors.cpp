@@ -1,4 +1,4 @@
-// From the factors of an operator to the cheapest way to split them.
+// Finds the cheapest way to split the factors of an operator.
 
 #include "plan.h"
 
@@ -8,10 +8,10 @@ namespace redco::sharding {
 
 namespace {
 
-// What one mesh dimension splits: a factor, nothing, or the sum that some inputs are still to be.
+// The split over one mesh dimension: of a factor, none, or partial inputs that stay partial.
 struct Choice {
   int factor = -1;
-  Placement placement = {};  // of the factor; its `dim` is set per tensor
+  Placement placement = {};  // of the factor; `dim` is set per tensor
   uint64_t partial = 0;      // inputs that are partial
 };
 
@@ -35,7 +35,7 @@ Placement input_placement(const Factors& factors, const Choice& choice, size_t i
   if (choice.partial) return has(choice.partial, i) ? choice.placement : Placement{};
   if (choice.factor < 0) return {};
   Placement placement = placed(choice, factors.inputs[i]);
-  // What is added to a sum over the ranks must be added once.
+  // An addend of a sum over the ranks must be added once.
   if (placement.is_replicated() && has(factors.added, i)) {
     for (const Letters& letters : factors.outputs)
       if (dim_of(letters, choice.factor) < 0) return Placement::reduction(factors.reduction);
@@ -62,7 +62,7 @@ std::vector<Choice> choices(const Call& call, const Factors& factors, Mesh::Dim 
     }
     if (placement.is_partial()) summed |= uint64_t{1} << i;
   }
-  found.emplace_back();  // of two ways that cost the same, whole arguments rather than sums to come
+  found.emplace_back();  // first, so that equal costs prefer replicated arguments to partial ones
   for (uint64_t set : factors.linear) {
     if (!(set & summed)) continue;
     for (size_t i = 0; i < call.tensors.size(); ++i) {
@@ -77,10 +77,10 @@ std::vector<Choice> choices(const Call& call, const Factors& factors, Mesh::Dim 
 }
 
 double cost(const Call& call, const Factors& factors, const Choice& choice, Mesh::Dim mesh_dim) {
-  // A collective costs about as much as moving this many bytes: of two ways that move the same,
-  // the one with fewer launches wins.
+  // The cost of a collective in bytes: of two choices that move the same, the one with fewer
+  // launches wins.
   constexpr double launch = 1;
-  double total = 0, owed = 0;
+  double total = 0, deferred = 0;
   for (size_t i = 0; i < call.tensors.size(); ++i) {
     const TensorArgument& argument = call.tensors[i];
     const Placement& now = argument.placements[mesh_dim];
@@ -88,7 +88,7 @@ double cost(const Call& call, const Factors& factors, const Choice& choice, Mesh
     if (argument.first < int64_t(i)) continue;  // the same tensor moves once
     double bytes = part_bytes(argument, *call.mesh);
     if (now.is_partial() && now == target)
-      owed += redistribution_cost(now, {}, bytes, call.mesh->size(mesh_dim));
+      deferred += redistribution_cost(now, {}, bytes, call.mesh->size(mesh_dim));
     if (now == target) continue;
     double moved = redistribution_cost(now, target, bytes, call.mesh->size(mesh_dim));
     if (argument.is_written) {
@@ -98,9 +98,10 @@ double cost(const Call& call, const Factors& factors, const Choice& choice, Mesh
     }
     total += moved + (moved > 0 ? launch : 0);
   }
-  // A sum that is passed on is owed all the same. Where that moves nothing it is passed on, for it
-  // may be added to others before it is made; but nothing is moved to put it off.
-  return total > 0 ? total + owed : 0;
+  // A partial input that stays partial is still reduced later. If nothing else moves, it stays
+  // partial, since it may be added to others first; but nothing is moved only to defer the
+  // reduction.
+  return total > 0 ? total + deferred : 0;
 }
 
 Choice cheapest(const Call& call, const Factors& factors, Mesh::Dim mesh_dim) {
@@ -124,7 +125,7 @@ Sizes factor_sizes(const Call& call, const Factors& factors) {
       if (factor < 0) continue;
       if (sizes.size() <= size_t(factor)) sizes.resize(size_t(factor) + 1, -1);
       int64_t& size = sizes[size_t(factor)];
-      if (size < 0) size = call.tensors[i].sizes()[dim];  // the last are those to be written
+      if (size < 0) size = call.tensors[i].sizes()[dim];  // an `out` argument comes last
     }
   }
   return sizes;
@@ -165,7 +166,7 @@ Plan plan_by_factors(const Call& call, const Factors& factors) {
 Plan gathered_plan(const Call& call) {
   Plan plan;
   plan.inputs.resize(call.tensors.size());
-  // A sum must be made by whoever reads it: that alone is no gather.
+  // A partial input is reduced for any reader: not a gather.
   for (const TensorArgument& argument : call.tensors)
     for (const Placement& placement : argument.placements)
       plan.is_gathered |= placement.is_sharded();

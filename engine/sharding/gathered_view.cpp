@@ -1,3 +1,5 @@
+// Keeps views of gathered tensors consistent with their bases.
+
 #include "gathered_view.h"
 
 #include <redco/error.h>
@@ -15,7 +17,7 @@ int64_t version_of(const at::Tensor& base) {
   return local.is_inference() ? -1 : local._version();
 }
 
-// The same part without a history: what an operator does to its sizes stays with it.
+// A detached alias: what an operator does to its sizes does not change the original.
 at::Tensor another(const at::Tensor& tensor) {
   return at::Tensor(tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(
       c10::VariableVersion(/*version=*/0), /*allow_tensor_metadata_change=*/true));
@@ -65,7 +67,7 @@ std::shared_ptr<const GatheredView> GatheredView::written(ShardedTensorImpl& vie
   const Mesh& mesh = *base.mesh();
   Geometry geometry = geometry_of(base_);
   Sizes sizes = local_sizes(geometry.sizes, worked_on_, mesh), held = sizes;
-  // What the base expands is one element here too, whichever place of it the view writes to.
+  // Expanded dimensions of the base get one element here too: a write to any index writes that one.
   for (size_t dim = 0; dim < held.size(); ++dim)
     if (geometry.strides[dim] == 0 && splitting(worked_on_, int64_t(dim)).empty() && held[dim] > 1)
       held[dim] = 1;

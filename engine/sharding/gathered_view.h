@@ -10,23 +10,23 @@
 
 namespace redco::sharding {
 
-/// Remembers the base of a view that had to be gathered, and so holds a copy: no write is lost.
-/// Once the base has been written to, the view is taken anew before it is read; what is written to
-/// the view is written to the base too. Both are collectives.
+/// Keeps a view consistent with its base when the base had to be gathered, so that the view is a
+/// copy. The view is recomputed before it is read if the base has been written to since; writes to
+/// the view are also written to the base. Both are collectives.
 class GatheredView {
  public:
-  /// Result number `result` of a call of a view operator, lists taken apart, which worked on the
-  /// base in these placements.
+  /// Result number `result` (lists flattened) of a call of a view operator, which ran on the base
+  /// redistributed to `worked_on`.
   GatheredView(const Call& call, size_t result, const Placements& worked_on);
 
-  /// Whether the base has been written to since. Tensors made in inference mode do not count
-  /// writes: always, then.
+  /// Whether the base has been written to since. Inference tensors do not count writes: always true
+  /// for them.
   bool is_stale() const;
 
-  /// The view of the base as it is now.
+  /// Recomputes the view from the current base.
   at::Tensor taken_anew() const;
 
-  /// Writes the values of the view to the base. Returns what the view remembers from now on.
+  /// Writes the values of the view to the base. Returns the new record for the view.
   std::shared_ptr<const GatheredView> written(ShardedTensorImpl& view) const;
 
  private:
@@ -37,25 +37,26 @@ class GatheredView {
   c10::OperatorHandle op_;
   torch::jit::Stack arguments_;
   size_t result_;
-  int64_t version_;  ///< the base's when both had the same values
+  int64_t version_;  ///< version of the base when view and base last agreed
 };
 
-/// Takes a gathered view anew if its base has been written to. All that reads a part calls this.
+/// Recomputes a gathered view if its base has been written to. Call it before reading a local
+/// tensor.
 void refresh(ShardedTensorImpl& impl);
 
-/// The memory of a tensor has been written to: counts that, and writes through to the base of a
-/// gathered view.
+/// Call after a write to a tensor's memory: counts the write, and writes a gathered view through to
+/// its base.
 void note_write(ShardedTensorImpl& impl);
 
-/// While it lives, operators on plain tensors reach LibTorch's kernels and nothing else: neither
-/// sharding nor autograd nor autocast, for a rule has already chosen the types.
+/// Within its scope, operators on plain tensors go straight to LibTorch's kernels, without
+/// sharding, autograd or autocast: the rule has already chosen the types.
 struct BelowSharding {
   c10::impl::ExcludeDispatchKeyGuard sharding{c10::DispatchKey::Fake};
   c10::impl::ExcludeDispatchKeyGuard autocast{c10::autocast_dispatch_keyset};
   at::AutoDispatchBelowADInplaceOrView autograd;
 };
 
-/// Runs an operator on sharded tensors, BelowSharding.
+/// Runs an operator on sharded tensors. Requires a BelowSharding guard.
 void run_sharded(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 }  // namespace redco::sharding

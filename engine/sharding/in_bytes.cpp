@@ -1,3 +1,5 @@
+// Formats numbers of bytes.
+
 #include "in_bytes.h"
 
 #include <cstdio>

@@ -5,7 +5,7 @@
 
 namespace redco::sharding {
 
-/// An amount for people: "1.5 MiB".
+/// Formats a number of bytes: "1.5 MiB".
 std::string in_bytes(int64_t bytes);
 
 }  // namespace redco::sharding

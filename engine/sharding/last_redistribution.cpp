@@ -1,3 +1,5 @@
+// The one-entry cache of the last redistribution.
+
 #include "last_redistribution.h"
 
 #include <torch/csrc/autograd/function.h>
@@ -14,7 +16,7 @@ bool takes_a_collective(const Placements& from, const Placements& to) {
 
 int64_t version_of(const at::Tensor& local) { return local.is_inference() ? 0 : local._version(); }
 
-// Null for what has no memory of its own, such as a sparse tensor.
+// Null for a tensor without a storage, such as a sparse one.
 c10::StorageImpl* storage_of(const at::Tensor& local) {
   return local.has_storage() ? local.storage().unsafeGetStorageImpl() : nullptr;
 }
@@ -69,14 +71,14 @@ void LastRedistribution::hold(const TensorArgument& argument, const Placements& 
 
 void LastRedistribution::forget(const at::Tensor& local) {
   if (!result_.defined()) return;
-  // Some operators pass the memory they read on as their result, and do not say so.
+  // Some operators return memory that they read, which their schema does not declare.
   c10::StorageImpl* written = storage_of(local);
   if (written == memory_._unsafe_get_target() || written == storage_of(result_)) result_.reset();
 }
 
 LastRedistribution& last_redistribution() {
-  thread_local LastRedistribution move;
-  return move;
+  thread_local LastRedistribution cache;
+  return cache;
 }
 
 }  // namespace redco::sharding

@@ -4,34 +4,34 @@
 
 namespace redco::sharding {
 
-/// What was brought to another placement last, for those who want the same next: the products of
-/// one activation with several weights gather it once, and so do the two products that a gradient
-/// takes part in.
+/// A one-entry cache of the last redistribution, so that several products with one activation
+/// gather it once, and so do the two products of a gradient.
 ///
-/// No more than one tensor is held, until another is moved or it is forgotten or what it was made
-/// of is gone: autograd saves the part that was, and the memory of the other must not stay taken
-/// for longer than these readers need it. It is found by what is alike on all processes - which
-/// memory, seen in which order -, so that all find it or none does.
+/// It holds one tensor until another is redistributed, the entry is invalidated, or the source is
+/// freed: autograd saves only the local part, so the gathered copy must not stay in memory for
+/// long. The key is the same on all processes (the source memory and the view of it), so all of
+/// them hit or all miss.
 class LastRedistribution {
  public:
-  /// Whether what `argument` is brought to may be held: in the recorded history, where its memory
-  /// is not written to between two readers. `to_local` hands out other memory, and what one process
-  /// writes to that alone the others cannot know of.
+  /// Whether a redistribution of `argument` may be cached: only while autograd records or runs
+  /// backward, where nothing writes to the memory between two readers. Elsewhere a process could
+  /// write through `to_local`, which the others would not see.
   static bool may_hold(const TensorArgument& argument);
-  /// `argument` brought to `target`: undefined, if that is not what is held.
+  /// Returns the cached redistribution of `argument` to `target`; undefined on a miss.
   at::Tensor find(const TensorArgument& argument, const Placements& target) const;
-  /// `result` is `argument` brought to `target`, by a collective.
+  /// Caches `result`, the redistribution of `argument` to `target`, if it took a collective.
   void hold(const TensorArgument& argument, const Placements& target, const at::Tensor& result);
-  /// This is written to, by an operator on sharded tensors: those on `to_local` are noticed.
+  /// Invalidates the entry if `local` shares its memory. Called when an operator on sharded tensors
+  /// writes to `local`; the version counter detects writes through `to_local`.
   void forget(const at::Tensor& local);
-  /// Lets go of what nobody can ask for any more.
+  /// Frees the entry if its source no longer exists.
   void drop_unreachable() {
     if (result_.defined() && memory_.expired()) result_.reset();
   }
 
  private:
-  /// A tensor's dimensions from the outermost in memory to the innermost, so that a transposed view
-  /// is the same.
+  /// The view of the memory, with its dimensions from outermost to innermost in memory, so that a
+  /// transposed view matches.
   struct View {
     Sizes order, sizes, strides;
     int64_t offset = 0;
@@ -44,10 +44,10 @@ class LastRedistribution {
   c10::weak_intrusive_ptr<c10::StorageImpl> memory_{c10::intrusive_ptr<c10::StorageImpl>()};
   int64_t version_ = 0;
   View view_;
-  at::Tensor result_;  ///< its dimensions in the view's order
+  at::Tensor result_;  ///< its dimensions in the order of `view_`
 };
 
-/// This thread's.
+/// The cache of this thread.
 LastRedistribution& last_redistribution();
 
 }  // namespace redco::sharding

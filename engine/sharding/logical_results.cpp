@@ -1,3 +1,5 @@
+// Computes the geometries of a call's results on one process.
+
 #include "logical_results.h"
 
 #include <ATen/ops/zeros.h>
@@ -31,7 +33,7 @@ bool shares_elements(const at::Tensor& tensor) {
   return false;
 }
 
-// What the operator returns for zeros in the geometry of the call's tensors.
+// Runs the operator on zeros in the geometry of the call's tensors.
 torch::jit::Stack called_on_zeros(const Call& call, c10::Device device) {
   torch::jit::Stack stack(call.arguments.begin(), call.arguments.end());
   std::vector<at::Tensor> tensors;
@@ -44,8 +46,9 @@ torch::jit::Stack called_on_zeros(const Call& call, c10::Device device) {
   return stack;
 }
 
-// Whether it leaves a state for its backward, or reads one: no zeros will do, a process without
-// elements has none, and a recurrent kernel leaves one only where gradients are recorded.
+// Whether the operator saves or reads an opaque state for backward. Zeros cannot stand for it, a
+// process without elements has none, and recurrent kernels save one only while gradients are
+// recorded.
 bool has_state(const Operator& op) {
   static const std::set<std::string_view> states = {"reserve", "reserveSpace", "workspace",
                                                     "philox_seed", "rng_state"};
@@ -56,7 +59,7 @@ bool has_state(const Operator& op) {
          });
 }
 
-// Operators without a kernel for tensors without memory run on real ones, if those are small.
+// Runs an operator without a meta kernel on real tensors, if they are small.
 torch::jit::Stack called_on_small_zeros(const Call& call) {
   constexpr int64_t most = 1 << 16;  // elements
   if (has_state(call.op)) return {};
@@ -73,7 +76,7 @@ torch::jit::Stack called_on_small_zeros(const Call& call) {
 }  // namespace
 
 std::vector<std::optional<Geometry>> logical_results(const Call& call) {
-  // A run for the sizes alone must draw no numbers.
+  // This run must not draw random numbers.
   if (call.op.handle.hasTag(at::Tag::nondeterministic_seeded)) return {};
   torch::jit::Stack stack;
   try {
@@ -94,7 +97,7 @@ std::vector<std::optional<Geometry>> logical_results(const Call& call) {
     if (!call.op.is_view && !call.op.is_inplace_view) results.back()->offset = 0;
   };
   for (size_t i = 0; i < stack.size(); ++i) {
-    // A written argument is returned as it was given.
+    // Written arguments are returned unchanged.
     bool is_new = call.op.returned[i] < 0 || call.op.is_inplace_view;
     if (stack[i].isTensor())
       add(stack[i].toTensor(), is_new);

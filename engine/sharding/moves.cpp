@@ -1,3 +1,5 @@
+// Counts collectives by cause, and warns about operators that gather.
+
 #include <redco/moves.h>
 
 #include "in_bytes.h"
@@ -16,7 +18,7 @@ namespace {
 
 thread_local Moving* current = nullptr;
 
-// One warning for each operator.
+// Warns once per operator.
 void warn(const Move& move, const Moved& moved) {
   constexpr int64_t many_bytes = 4 << 20;
   thread_local std::set<std::string> warned;
@@ -24,7 +26,7 @@ void warn(const Move& move, const Moved& moved) {
   TORCH_WARN(move.what, move.line.empty() ? "" : ", called at ", move.line,
              move.is_backward ? " in backward" : "",
              ", works on whole tensors: ", in_bytes(moved.bytes),
-             " have been sent so far to make its arguments whole. ", advice(move.what));
+             " have been sent so far to gather its arguments. ", advice(move.what));
 }
 
 }  // namespace

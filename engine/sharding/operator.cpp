@@ -11,7 +11,8 @@ namespace redco::sharding {
 
 namespace {
 
-// Other numbers never bear on where tensors lie, and change from call to call.
+// Whether an argument's value is part of the plan cache's key. Most floats never affect placements,
+// and change from call to call.
 bool is_keyed_type(const c10::TypePtr& type, const OperatorFacts& facts) {
   switch (type->kind()) {
     case c10::TypeKind::OptionalType:

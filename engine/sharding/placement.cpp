@@ -1,3 +1,5 @@
+// Formats placements, and computes the ranges of ranks.
+
 #include <redco/sharding.h>
 
 #include <sstream>

@@ -1,3 +1,5 @@
+// Plans: how an operator call runs on the local parts of sharded tensors.
+
 #pragma once
 
 #include "sharded_tensor.h"
@@ -18,7 +20,8 @@ namespace redco::sharding {
 class Call;
 struct Plan;
 
-/// Works out how a call runs on parts. Nothing, where it cannot: then the arguments are gathered.
+/// Returns how a call runs on local tensors, or nullopt if it cannot: then its arguments are
+/// gathered.
 using Rule = std::function<std::optional<Plan>(const Call&)>;
 
 /// The floating-point operations of a call with these arguments.
@@ -62,14 +65,13 @@ const Operator& known_operator(const c10::OperatorHandle& handle);
 /// A defined tensor among the arguments of a call.
 struct TensorArgument {
   size_t argument;
-  int64_t element;  ///< its place in a list, or -1
+  int64_t element;  ///< its index in a list, or -1
   at::Tensor tensor;
-  ShardedTensorImpl* impl;  ///< null: a plain tensor, which counts as replicated
+  ShardedTensorImpl* impl;  ///< null for a plain tensor, which counts as replicated
   Placements placements;
   bool is_written;
-  int64_t
-      first;  ///< its place among the call's tensors, or that of the same tensor given before it
-  at::Tensor stored = {};  ///< the parameter, if `tensor` is what its store gathered
+  int64_t first;  ///< index in the call's tensors of the first argument that is this same tensor
+  at::Tensor stored = {};  ///< the stored parameter, if `tensor` is its gathered copy
 
   at::IntArrayRef sizes() const { return tensor.sizes(); }
   const at::Tensor& local() const { return impl ? impl->local() : tensor; }
@@ -85,77 +87,79 @@ class Call {
   c10::SmallVector<TensorArgument, 6> tensors;
   std::shared_ptr<const Mesh> mesh;
 
-  /// The place of an argument, or -1.
+  /// The index of an argument, or -1.
   int index_of(std::string_view name) const;
-  /// The value of a named argument; null where the overload has none of that name.
+  /// The value of a named argument; null if the overload does not have it.
   const c10::IValue* find(std::string_view name) const;
   int64_t integer(std::string_view name, int64_t otherwise) const;
   bool boolean(std::string_view name, bool otherwise) const;
-  /// Dimensions by name, wrapped to 0 .. n_dims - 1; an integer counts as a list of one. Nothing
-  /// where the argument is missing or none.
+  /// The dimensions in a named argument, wrapped to 0 .. n_dims - 1; an integer counts as a list of
+  /// one. Nullopt if the argument is missing or None.
   std::optional<std::vector<int64_t>> dims(std::string_view name, int64_t n_dims) const;
-  /// The place among `tensors` of the tensor that is this argument, or -1.
+  /// The index in `tensors` of a named argument, or -1.
   int tensor_of(std::string_view name) const;
 
-  /// Arguments whose value was asked for, by bit: plans may depend on those that are keyed alone.
+  /// Bit mask of the arguments whose value was read. A plan may depend on keyed arguments only.
   mutable uint64_t read = 0;
 };
 
-/// Puts others in the place of a call's tensors, one for each, into its arguments.
+/// Replaces the call's tensors in `arguments` by `tensors`, one for each.
 void set_tensors(const Call& call, const std::vector<at::Tensor>& tensors,
                  torch::jit::Stack& arguments);
 
-/// How one result lies.
+/// The layout of one result.
 struct OutputPlan {
   Placements placements;
-  /// Logical sizes; -1 stands for the local size. Empty: all are the local ones.
+  /// Logical sizes; -1 takes the local size. Empty: all sizes are the local ones.
   Sizes sizes;
-  /// That of one process' result, where it is known before the call.
+  /// The geometry on a single process, if known before the call.
   std::optional<Geometry> geometry;
-  /// Set if the geometry is not known and the memory order of the parts may differ between
-  /// processes: a result of these sizes has this memory order; others are row-major.
+  /// Set if the geometry is not known and the memory order of the local tensors may differ between
+  /// processes: a result of these sizes gets this memory order, any other is row-major.
   std::optional<Geometry> first = std::nullopt;
 };
 
-/// How a call runs on the parts: where its arguments are brought, what is called, how the results
-/// lie.
+/// How a call runs on local tensors: the placements of its arguments, the local call, and the
+/// layout of its results.
 struct Plan {
   std::vector<Placements> inputs;   ///< of the call's tensors
-  std::vector<OutputPlan> outputs;  ///< of the tensors it returns, lists taken apart
-  /// Arguments that differ for the local call, such as the sizes of a view.
+  std::vector<OutputPlan> outputs;  ///< of the returned tensors, lists flattened
+  /// Arguments that differ in the local call, such as the sizes of a view.
   std::vector<std::pair<size_t, c10::IValue>> arguments;
-  /// Runs in place of the operator, where it alone will not do. The stack holds the local
-  /// arguments and takes the local results. `mesh` outlives the call.
+  /// Called instead of the operator if set, where the operator alone is not enough. The stack holds
+  /// the local arguments and receives the local results. `mesh` outlives the call.
   std::function<void(const Operator&, torch::jit::Stack&, const Mesh&)> run;
-  bool is_gathered = false;  ///< there was no better way: counted
+  bool is_gathered = false;  ///< no rule applied: the arguments are gathered, which is counted
 };
 
-/// The place of a factor in each dimension of a tensor; -1: none, the dimension is whole.
+/// The factor of each dimension of a tensor; -1 for a dimension without one, which stays whole.
 using Letters = c10::SmallVector<int8_t, 6>;
 
-/// An operator on tensors as in einsum: which dimensions are one and the same. A factor that the
-/// results lack is reduced over.
+/// The dimensions of an operator as in einsum: dimensions with the same letter are one factor. A
+/// factor that is missing from the results is reduced over.
 struct Factors {
   std::vector<Letters> inputs;   ///< of the call's tensors
   std::vector<Letters> outputs;  ///< of the returned tensors
-  uint64_t whole = 0;            ///< factors that must not be split, by bit
-  uint64_t added = 0;            ///< inputs, by bit, that are added to what is summed over a factor
+  uint64_t whole = 0;            ///< bit mask of factors that must not be split
+  uint64_t added = 0;            ///< bit mask of inputs that are added to the sum over a factor
   ReduceOp reduction = ReduceOp::sum;
-  /// Sets of inputs, by bit, in which the operator is linear: those may be partial sums together.
+  /// Bit masks of inputs in which the operator is jointly linear: these may be partial sums
+  /// together.
   std::vector<uint64_t> linear = {};
-  bool only_moves = false;  ///< values are moved, not changed: partial maxima pass too
+  bool only_moves = false;  ///< values are moved, not changed: partial maxima may pass too
 };
 
-/// The bytes of an even part. Not those of this process' own: every process must choose alike.
+/// The bytes of an even part. Not the bytes of the local part, since every process must choose
+/// alike.
 double part_bytes(const TensorArgument& argument, const Mesh& mesh);
 
-/// The cheapest way to split an operator's factors, given where its arguments lie.
+/// The cheapest way to split an operator's factors, given the placements of its arguments.
 Plan plan_by_factors(const Call& call, const Factors& factors);
 
-/// The plan of a call, made when the first like it is met.
+/// Returns the cached plan of a call, or makes it.
 const Plan& plan_for(const Call& call);
 
-/// All arguments whole on every process.
+/// A plan that gathers all arguments.
 Plan gathered_plan(const Call& call);
 
 /// The row of an operator of this name ("aten::mm"), or an empty one.

@@ -1,4 +1,4 @@
-// Plans, kept by all that they depend on.
+// The plan cache: plans by everything they depend on.
 
 #include "logical_results.h"
 #include "operators/rules.h"
@@ -76,7 +76,7 @@ void append(Key& key, const c10::IValue& value) {
     const auto list = value.toList();
     key.push_back(int64_t(list.size()));
     for (size_t i = 0; i < list.size(); ++i) append(key, list.get(i));
-  } else if (!value.isTensor()) {  // tensors have keys of their own
+  } else if (!value.isTensor()) {  // tensors are part of the key separately
     fail("a plan cannot be kept for an argument of type ", value.tagKind(), ". Please report this");
   }
 }
@@ -98,7 +98,7 @@ Key key_of(const Call& call) {
     key.append(argument.tensor.strides().begin(), argument.tensor.strides().end());
     if (argument.impl)
       for (const Placement& placement : argument.placements) append(key, placement);
-    // Others read no offset, which differs from call to call.
+    // Other operators do not read the offset, which changes from call to call.
     if (call.op.is_view || call.op.is_inplace_view) key.push_back(argument.tensor.storage_offset());
   }
   for (size_t i = 0; i < call.arguments.size(); ++i)
@@ -107,7 +107,7 @@ Key key_of(const Call& call) {
   return key;
 }
 
-// Whether what the call writes to has the sizes of its results. If not it will be resized.
+// Whether the written arguments have the sizes of the results. If not they will be resized.
 bool fits_results(const Call& call, const Plan& plan) {
   for (size_t i = 0; i < call.op.returned.size() && i < plan.outputs.size(); ++i) {
     for (const TensorArgument& argument : call.tensors) {
@@ -122,8 +122,8 @@ bool fits_results(const Call& call, const Plan& plan) {
   return true;
 }
 
-// The results have the geometry that they have on one process. That of whole tensors too is not
-// left to the operator: what was moved may have other strides in dimensions of one element.
+// Sets the geometries of the results to those on one process. Also for replicated results: a
+// redistributed argument may have other strides in dimensions of one element.
 void set_geometries(const Call& call, Plan& plan) {
   std::vector<std::optional<Geometry>> results = logical_results(call);
   if (plan.outputs.size() < results.size()) plan.outputs.resize(results.size());
@@ -133,7 +133,7 @@ void set_geometries(const Call& call, Plan& plan) {
   for (size_t i = 0; i < call.tensors.size(); ++i)
     is_thin |= has_thin_parts(call.tensors[i].sizes(), plan.inputs[i], *call.mesh);
   if (!is_thin) return;
-  // Some operators that draw numbers keep the memory order of their argument.
+  // Some random operators keep the memory order of their argument.
   const at::Tensor& first = call.tensors[0].tensor;
   bool keeps_order = call.op.handle.hasTag(at::Tag::nondeterministic_seeded) &&
                      (call.op.name.ends_with("_like") || call.op.name == "aten::native_dropout");
@@ -142,7 +142,7 @@ void set_geometries(const Call& call, Plan& plan) {
       output.first = keeps_order ? geometry_of(first) : contiguous_geometry(first.sizes());
 }
 
-// REDCO_CHECK_PLANS=1: plans that were kept are made anew and compared.
+// With REDCO_CHECK_PLANS=1, cached plans are remade and compared.
 bool are_checked() {
   static const bool is_set = [] {
     const char* value = std::getenv("REDCO_CHECK_PLANS");
@@ -201,7 +201,7 @@ const Plan& plan_for(const Call& call) {
     Plan plan;
     uint64_t n_found = 0;
   };
-  // Shapes that never come back must not fill the memory.
+  // Bounds the memory if shapes never repeat.
   constexpr size_t most_plans = 1 << 15;
   thread_local std::unordered_map<Key, Kept, KeyHash> plans;
   Key key = key_of(call);
@@ -212,7 +212,7 @@ const Plan& plan_for(const Call& call) {
     found = plans.emplace(std::move(key), Kept{std::move(plan)}).first;
   } else {
     ++sharding_counters().plans_found;
-    // Ever more rarely, for making a plan takes much longer than finding it.
+    // At powers of two only: making a plan takes much longer than a cache hit.
     bool is_due = std::has_single_bit(++found->second.n_found);
     if (is_due && are_checked()) check(call, found->second.plan);
   }

@@ -1,4 +1,5 @@
-// From one placement to another, by the collective that moves the fewest bytes.
+// Redistributes local tensors from one placement to another, with the collective that moves the
+// fewest bytes.
 
 #include "sharded_tensor.h"
 #include "split.h"
@@ -24,7 +25,7 @@ at::Tensor reduce_scatter(const at::Tensor& whole, const Split& split, ReduceOp 
 }
 
 at::Tensor exchange(const at::Tensor& part, const Split& from, const Split& to, Group& group) {
-  // Padded on both dimensions, so that all pieces are alike.
+  // Padded on both dimensions, so that all pieces have the same size.
   at::Tensor received = group.all_to_all(to.parts(from.padded(part)));
   std::vector<at::Tensor> rows;
   for (int64_t rank = 0; rank < received.size(0); ++rank)
@@ -32,7 +33,7 @@ at::Tensor exchange(const at::Tensor& part, const Split& from, const Split& to, 
   return from.joined(at::stack(rows));
 }
 
-// One mesh dimension's change. `sizes` are those that its group splits.
+// Redistributes over one mesh dimension. `sizes`: before its group splits them.
 at::Tensor change(const at::Tensor& local, at::IntArrayRef sizes, const Placement& from,
                   const Placement& to, Group& group) {
   auto split = [&](const Placement& placement) {
@@ -53,7 +54,7 @@ at::Tensor change(const at::Tensor& local, at::IntArrayRef sizes, const Placemen
   return change(whole, sizes, Placement::replicate(), to, group);
 }
 
-// What shrinks comes first, so that less is moved; what grows comes last.
+// Orders the steps: the one that shrinks the tensor runs first, so that less is moved.
 int growth(const Placement& from, const Placement& to) {
   if (from == to) return 0;
   if (from.is_replicated() && to.is_sharded()) return -2;
@@ -61,7 +62,8 @@ int growth(const Placement& from, const Placement& to) {
   return from.is_sharded() && to.is_replicated() ? 2 : 1;
 }
 
-// The dp part of a dimension that mp splits too is cut up by mp: it moves only when whole on mp.
+// Whether dp and mp split the same dimension and dp changes: dp must then change while mp is
+// replicated.
 bool meet(const Placements& from, const Placements& to) {
   if (from[Mesh::dp] == to[Mesh::dp]) return false;
   for (const Placement& mp : {from[Mesh::mp], to[Mesh::mp]})
@@ -70,12 +72,12 @@ bool meet(const Placements& from, const Placements& to) {
   return false;
 }
 
-// Such a sum is always added up in one order: its bits must not depend on where it is needed.
+// Such a sum is always reduced in the same order, so that its bits do not depend on the reader.
 bool is_partial_on_both(const Placements& placements) {
   return placements[Mesh::dp].is_partial() && placements[Mesh::mp].is_partial();
 }
 
-// A row-major tensor.
+// Redistributes a row-major tensor.
 at::Tensor redistribute(at::Tensor local, at::IntArrayRef sizes, const Placements& from,
                         const Placements& to, const Mesh& mesh) {
   Placements now = from;
@@ -107,7 +109,7 @@ at::Tensor redistribute(at::Tensor local, at::IntArrayRef sizes, const Placement
 at::Tensor redistribute_local(at::Tensor local, at::IntArrayRef sizes, at::IntArrayRef strides,
                               const Placements& from, const Placements& to, const Mesh& mesh) {
   if (from == to) return local;
-  // Collectives read memory, where these are not done yet.
+  // Collectives read raw memory, in which conj and neg are not applied yet.
   local = local.resolve_conj().resolve_neg();
   Sizes order = memory_order(strides), moved_sizes;
   bool is_expanded = false;
@@ -132,7 +134,7 @@ double redistribution_cost(const Placement& from, const Placement& to, double by
   if (from.is_partial() && to.is_sharded()) return (n - 1) / n * bytes;
   if (from.is_sharded() && to.is_sharded() && from.dim != to.dim) return (n - 1) / n * bytes;
   if (from.is_partial()) return 2 * (n - 1) / n * bytes;  // to another reduction
-  return (n - 1) * bytes;                                 // gathered, and cut again
+  return (n - 1) * bytes;                                 // gathered, then split again
 }
 
 }  // namespace redco::sharding

@@ -1,3 +1,5 @@
+// Formats the sharding report of a run.
+
 #include <redco/sharding_report.h>
 
 #include "in_bytes.h"
@@ -20,7 +22,8 @@ using namespace sharding;
 
 namespace {
 
-void tell_collectives(std::ostream& text, const std::vector<std::shared_ptr<const Mesh>>& meshes) {
+void report_collectives(std::ostream& text,
+                        const std::vector<std::shared_ptr<const Mesh>>& meshes) {
   using GroupOf = const Group& (*)(const Mesh&);
   constexpr GroupOf groups[] = {
       [](const Mesh& mesh) -> const Group& { return mesh.group(Mesh::dp); },
@@ -50,7 +53,7 @@ std::string in_calls(int64_t calls) {
   return std::to_string(calls) + (calls == 1 ? " call, " : " calls, ");
 }
 
-// What one line of the script had moved: over all groups and kinds of collectives.
+// The traffic of one script line, over all groups and kinds of collectives.
 struct Line {
   std::string what, place, how;
   int64_t calls = 0, bytes = 0;
@@ -77,8 +80,8 @@ std::vector<Line> lines_of(const MoveCounters& counters,
   return lines;
 }
 
-// The lines that move the most, and what the others add up to.
-void tell_lines(std::ostream& text, const std::vector<Line>& lines, bool with_advice) {
+// Reports the lines that move the most, and the total of the others.
+void report_lines(std::ostream& text, const std::vector<Line>& lines, bool with_advice) {
   constexpr size_t most_lines = 20;
   std::set<std::string> advised;
   for (size_t i = 0; i < std::min(lines.size(), most_lines); ++i) {
@@ -99,18 +102,18 @@ bool is_of_operator(const Move& move) {
          move.cause == Move::within_operator;
 }
 
-void tell_moves(std::ostream& text, const MoveCounters& counters) {
+void report_moves(std::ostream& text, const MoveCounters& counters) {
   auto gathers = lines_of(counters, [](const Move& move) { return move.is_gather(); });
   if (gathers.empty()) {
     text << "All operators worked on parts.\n";
   } else {
-    text << "Operators whose arguments had to be gathered or split otherwise, "
+    text << "Operators whose arguments had to be gathered or redistributed, "
          << in_bytes(counters.gathered_bytes) << " in all:\n";
-    tell_lines(text, gathers, true);
+    report_lines(text, gathers, true);
   }
   auto asked = lines_of(counters, [](const Move& move) { return move.cause == Move::request; });
-  if (!asked.empty()) text << "Gathered or redistributed as the script asks:\n";
-  tell_lines(text, asked, false);
+  if (!asked.empty()) text << "Gathered or redistributed by the script:\n";
+  report_lines(text, asked, false);
   const std::pair<const char*, std::function<bool(const Move&)>> totals[] = {
       {"sums for operators",
        [](const Move& move) { return is_of_operator(move) && !move.is_gather(); }},
@@ -137,7 +140,7 @@ int64_t all_of(const TrainerMemory& memory) {
   return memory.params.here + memory.grads.here + memory.opt_state.here;
 }
 
-void tell_memory(std::ostream& text, const std::vector<TrainerMemory>& trainers) {
+void report_memory(std::ostream& text, const std::vector<TrainerMemory>& trainers) {
   if (trainers.empty()) return;
   const TrainerMemory& largest = *std::max_element(
       trainers.begin(), trainers.end(),
@@ -167,10 +170,10 @@ std::string sharding_report(const std::vector<std::shared_ptr<const Mesh>>& mesh
   text << "sharding over " << newest.world().size() << " processes (dp = " << newest.size(Mesh::dp)
        << ", mp = " << newest.size(Mesh::mp) << "), as process " << newest.processes().rank
        << " saw it\n";
-  tell_collectives(text, meshes);
+  report_collectives(text, meshes);
   const ShardingCounters& counters = sharding_counters();
-  tell_moves(text, move_counters());
-  tell_memory(text, trainers);
+  report_moves(text, move_counters());
+  report_memory(text, trainers);
   text << "Plans of calls: " << counters.plans_found << " found, " << counters.plans_made
        << " made";
   return text.str();

@@ -1,3 +1,5 @@
+// Wraps the local results of an operator as sharded tensors.
+
 #include "results.h"
 
 #include "gathered_view.h"
@@ -14,7 +16,8 @@ namespace redco::sharding {
 
 namespace {
 
-// An operator may return other sizes than its plan foresaw, such as a placeholder without elements.
+// Whether the local result matches the planned geometry. An operator may return other sizes than
+// planned, such as an empty placeholder.
 bool fits(const Geometry& geometry, const Placements& placements, const at::Tensor& local) {
   if (int64_t(geometry.sizes.size()) != local.dim()) return false;
   for (int64_t dim = 0; dim < local.dim(); ++dim)
@@ -78,8 +81,8 @@ at::Tensor Results::wrapped(at::Tensor local) {
   Geometry geometry = geometry_of(plan, local, *call_.mesh);
   Placements placements = plan.placements;
   if (geometry.sizes.empty()) reduce(local, placements);
-  // In backward a gradient stays a sum: that of several products with one activation is reduced
-  // once, where it meets the activation.
+  // In backward a gradient stays partial: those of several products with one activation are added
+  // and reduced once.
   if (is_split_along_sequence(geometry.sizes, placements, *call_.mesh) &&
       !torch::autograd::get_current_node()) {
     Placements split = placements;
@@ -94,7 +97,7 @@ at::Tensor Results::wrapped(at::Tensor local) {
     share_memory(*sharded_impl(result));
     return result;
   }
-  // In inference mode a view of a tensor from outside is none of that mode's.
+  // A view of a normal tensor is not an inference tensor, even in inference mode.
   std::optional<c10::InferenceMode> mode;
   if (c10::InferenceMode::is_enabled()) mode.emplace(call_.tensors[0].tensor.is_inference());
   at::Tensor result = wrap(std::move(local), placements, call_.mesh, geometry);
@@ -112,14 +115,14 @@ at::Tensor Results::wrapped(at::Tensor local) {
   return result;
 }
 
-// A number is read by `item`, which one process may call alone.
+// Reduces a scalar at once: `item` reads it, which one process may call alone.
 void Results::reduce(at::Tensor& local, Placements& placements) {
   if (is_replicated(placements)) return;
   local = redistribute_local(local, {}, {}, placements, {}, *call_.mesh);
   placements = {};
 }
 
-// Some operators return the memory that they read, and their schemas do not say so.
+// Some operators return memory that they read, which their schema does not declare.
 void Results::share_memory(ShardedTensorImpl& result) {
   if (!result.local().has_storage()) return;
   for (const TensorArgument& argument : call_.tensors)

@@ -1,23 +1,25 @@
+// Wraps the local results of an operator as sharded tensors.
+
 #pragma once
 
 #include "plan.h"
 
 namespace redco::sharding {
 
-/// The logical geometry of a result, given its local tensor.
+/// The logical geometry of a result, computed from its local tensor.
 Geometry geometry_of(const OutputPlan& plan, const at::Tensor& local, const Mesh& mesh);
 
-/// Whether some process holds less than two elements along a dimension that is split: then the
-/// strides of its part do not say where that dimension stands in memory.
+/// Whether some process holds fewer than two elements along a split dimension: then the strides of
+/// its local tensor do not determine the memory order.
 bool has_thin_parts(at::IntArrayRef sizes, const Placements& placements, const Mesh& mesh);
 
-/// The results of one call, wrapped one after the other.
+/// Wraps the local results of one call as sharded tensors, in order.
 class Results {
  public:
   Results(const Call& call, const Plan& plan) : call_(call), plan_(plan) {}
 
   c10::IValue wrapped(c10::IValue value);
-  /// A written argument is returned as it was given.
+  /// Skips a written argument, which is returned unchanged.
   void skip(const c10::IValue& written);
 
  private:

@@ -1,3 +1,5 @@
+// The tensor implementation of a sharded tensor, and geometry helpers.
+
 #include "sharded_tensor.h"
 
 #include "execution.h"
@@ -15,25 +17,25 @@ namespace redco::sharding {
 
 namespace {
 
-// LibTorch keeps this functionality key for use outside of it: below autograd, above the backends.
+// LibTorch reserves this functionality key for external use: below autograd, above the backends.
 c10::DispatchKeySet keys_for(const at::Tensor& local, c10::Device device) {
   c10::BackendComponent backend = local.device() == device ? local.key_set().highestBackendKey()
                                   : device.is_cuda()       ? c10::BackendComponent::CUDABit
                                                            : c10::BackendComponent::CPUBit;
-  // Operators ask whether a tensor is to be read conjugated or negated.
+  // LibTorch reads these bits from the keys.
   constexpr c10::DispatchKeySet lazy_bits(
       {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
   return c10::DispatchKeySet(c10::DispatchKey::Dense) | c10::DispatchKeySet(backend) |
          c10::DispatchKeySet(c10::DispatchKey::Fake) | (local.key_set() & lazy_bits);
 }
 
-// What is made below autograd counts its own writes, though it shares memory.
+// Tensors made below autograd count writes separately even if they share memory.
 void count_writes_of(const at::Tensor& base, const at::Tensor& alias) {
   if (base.is_inference() || alias.is_inference()) return;
   torch::autograd::impl::set_version_counter(alias, torch::autograd::impl::version_counter(base));
 }
 
-// A tensor without values is on the meta device, and reports the device it stands for.
+// In a trace the local tensors are meta tensors, so the device is the mesh's.
 c10::Device device_for(const at::Tensor& local, const Mesh& mesh) {
   return execution().has_values() ? local.device() : mesh.device();
 }
@@ -119,7 +121,7 @@ const Placements& ShardedTensorImpl::placements() {
   return placements_;
 }
 
-// Decided by what is logical: the memory around a part differs between processes.
+// Decides by the logical geometry: the memory around the local tensor differs between processes.
 bool ShardedTensorImpl::reduce_in_place(Mesh::Dim dim) {
   if (numel() != terms_->numel || !is_non_overlapping_and_dense()) return false;
   Sizes order = memory_order(strides());
@@ -149,13 +151,13 @@ void ShardedTensorImpl::be_stored_like(const ShardedTensorImpl& base, at::IntArr
 }
 
 constexpr const char* no_memory =
-    "This tensor is sharded: its memory is spread over the processes. Take the whole tensor with "
-    "full, or this process' part with to_local";
+    "This tensor is sharded over the processes. Get the whole tensor with full, or this process' "
+    "part with to_local";
 
 const c10::Storage& ShardedTensorImpl::storage() const { fail(no_memory); }
 
 bool ShardedTensorImpl::has_storage() const {
-  // LibTorch's error about data pointers can be worded for each tensor, but not in its class.
+  // The message can be set for each tensor, but not for its class.
   if (!extra_meta_)
     const_cast<ShardedTensorImpl*>(this)->release_storage_and_set_meta_custom_data_ptr_error_msg_(
         no_memory);
@@ -223,7 +225,7 @@ at::Tensor alias_of(const at::Tensor& local) {
 
 ShardedTensorImpl* sharded_impl(const at::Tensor& tensor) {
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  // By type: the key alone can be set on others, by `set_data` for one.
+  // By type: `set_data`, for one, sets the key on other tensors.
   if (!impl->key_set().has(c10::DispatchKey::Fake) || typeid(*impl) != typeid(ShardedTensorImpl))
     return nullptr;
   return static_cast<ShardedTensorImpl*>(impl);

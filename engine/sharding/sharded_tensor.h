@@ -1,3 +1,5 @@
+// The tensor implementation of a sharded tensor, and geometry helpers.
+
 #pragma once
 
 #include <redco/sharding.h>
@@ -17,9 +19,9 @@ namespace redco::sharding {
 using Sizes = c10::SmallVector<int64_t, 6>;
 using MeshDims = c10::SmallVector<Mesh::Dim, Mesh::n_dims>;
 
-/// Sizes, strides and offset of the logical tensor: the same on all processes, whatever part each
-/// holds. Composite operators decide by them, so every process decides alike; for their decisions
-/// to hold for the local tensor, its dimensions have the same order in memory.
+/// Sizes, strides and offset of the logical tensor, equal on all processes. Composite operators
+/// decide by them, so every process decides alike. The local tensor has the same memory order, so
+/// that these decisions hold for it too.
 struct Geometry {
   Sizes sizes;
   Sizes strides;
@@ -28,37 +30,36 @@ struct Geometry {
 
 Geometry geometry_of(const at::Tensor& tensor);
 
-/// The dimensions from the outermost in memory to the innermost.
+/// The dimensions from outermost to innermost in memory.
 Sizes memory_order(at::IntArrayRef strides);
 
-/// The order that takes a tensor back which was permuted to `order`.
+/// The permutation that undoes `order`.
 Sizes inverse(const Sizes& order);
 
-/// The geometry of a dense tensor of these sizes whose dimensions have the memory order of
-/// `strides`.
+/// The geometry of a dense tensor of these sizes, in the memory order of `strides`.
 Geometry dense_geometry(at::IntArrayRef sizes, at::IntArrayRef strides);
 
 /// The geometry of a row-major tensor.
 Geometry contiguous_geometry(at::IntArrayRef sizes);
 
-/// `local`, dense in the memory order of the geometry: a copy, unless it is already. Dimensions
-/// that the geometry expands (stride 0) are left as they are.
+/// Returns `local` as a dense tensor in the memory order of the geometry; copies only if needed.
+/// Dimensions that the geometry expands (stride 0) are unchanged.
 at::Tensor laid_out(const at::Tensor& local, const Geometry& geometry);
 
-/// Copies `from` into the memory of `to`, whose expanded dimensions are one element there.
+/// Copies `from` to `to`; an expanded dimension of `to` counts as one element.
 void overwrite(at::Tensor to, at::Tensor from);
 
 class GatheredView;
 
-/// Where the whole of a tensor on dp is to be had: a parameter, its dimensions in this order.
+/// Which Zero3Store gathers this ZeRO-3 parameter, and the dimension order of this view of it.
 struct StoredPart {
   std::shared_ptr<Zero3Store> store;
   size_t param;
   Sizes order;
 };
 
-/// A tensor of which this process holds a part. Operators see the logical sizes; autograd records
-/// them above the dispatch key that brings every one of them to the fallback in dispatch.cpp.
+/// A sharded tensor: this process holds its local part. Operators see the logical sizes. Autograd
+/// records these; below it, a dispatch key sends every operator to the fallback in dispatch.cpp.
 class ShardedTensorImpl final : public c10::TensorImpl {
  public:
   ShardedTensorImpl(at::Tensor local, const Placements& placements,
@@ -68,12 +69,12 @@ class ShardedTensorImpl final : public c10::TensorImpl {
   const std::shared_ptr<const Mesh>& mesh() const { return mesh_; }
   const Placements& placements();
 
-  /// Reduces what is partial on `dim`, in place: the value stays, and views of the same memory see
-  /// it reduced too. False, and nothing done, if the tensor is not all of its memory.
+  /// Reduces a partial tensor over `dim` in place, so that views of the same memory are reduced
+  /// too. Returns false and does nothing if the tensor does not cover all of its memory.
   bool reduce_in_place(Mesh::Dim dim);
 
-  /// Shares the memory of `base`: a sum reduced there is reduced here, and both count the same
-  /// writes.
+  /// Shares the memory of `base`: a reduction of one reduces both, and writes to either count for
+  /// both.
   void share_memory_of(const ShardedTensorImpl& base);
 
   /// Set if this is a copy where the plain operator would have made a view.
@@ -82,19 +83,20 @@ class ShardedTensorImpl final : public c10::TensorImpl {
     gathered_view_ = std::move(view);
   }
 
-  /// Takes the local tensor of `other`, of the same logical geometry, in place of its own.
+  /// Takes over the local tensor of `other`, which has the same logical geometry.
   void take_local_of(const ShardedTensorImpl& other);
 
-  /// Null, unless a store brings the whole together for operators that read it.
+  /// Null, unless a Zero3Store gathers this parameter for the operators that read it.
   const std::shared_ptr<const StoredPart>& stored() const { return stored_; }
   void keep_in(const std::shared_ptr<Zero3Store>& store, size_t param);
-  /// Its dimensions are those of `base` in this order.
+  /// Marks this as the view of `base` whose dimensions have this order.
   void be_stored_like(const ShardedTensorImpl& base, at::IntArrayRef order);
 
-  /// The local tensor has been replaced or changed its shape, and with it where it lies.
+  /// Replaces the local tensor, its placements and the logical geometry.
   void set_local(at::Tensor local, const Placements& placements, const Geometry& geometry);
 
-  /// Refuses, naming what to call instead. Data pointers ask `has_storage` before they refuse.
+  /// Throws an error that names the functions to call instead. LibTorch calls `has_storage` before
+  /// it throws about data pointers.
   const c10::Storage& storage() const override;
   bool has_storage() const override;
 
@@ -112,7 +114,7 @@ class ShardedTensorImpl final : public c10::TensorImpl {
   at::Tensor local_;
   Placements placements_;
   std::shared_ptr<const Mesh> mesh_;
-  /// Memory that holds this process' terms of a sum; shared by all its views.
+  /// This process' terms of a sum (or extreme) in one memory; shared by all views of it.
   struct Terms {
     int64_t numel;                                ///< of the logical tensor that fills the memory
     std::array<bool, Mesh::n_dims> is_reduced{};  ///< over which mesh dimensions
@@ -122,42 +124,44 @@ class ShardedTensorImpl final : public c10::TensorImpl {
   std::shared_ptr<const GatheredView> gathered_view_;
 };
 
-/// The same memory, whose writes count for `local` too.
+/// Returns an alias whose writes count for `local` too.
 at::Tensor alias_of(const at::Tensor& local);
 
-/// Null for a plain tensor.
+/// Returns null for a plain tensor.
 ShardedTensorImpl* sharded_impl(const at::Tensor& tensor);
 
 at::Tensor wrap(at::Tensor local, const Placements& placements, std::shared_ptr<const Mesh> mesh,
                 const Geometry& geometry);
 
 bool is_replicated(const Placements& placements);
-/// Whether it is a sum or an extreme that is still to be reduced, over some mesh dimension.
+/// Whether the tensor is partial over some mesh dimension.
 bool is_partial(const Placements& placements);
-/// Whether some dimension is.
+/// Whether some mesh dimension splits the tensor.
 bool is_split(const Placements& placements);
-/// Whether both split one dimension of the tensor.
+/// Whether both mesh dimensions split the same dimension of the tensor.
 bool is_split_by_both(const Placements& placements);
 
-/// The mesh dimensions that split a tensor's dimension.
+/// The mesh dimensions that split dimension `dim`.
 MeshDims splitting(const Placements& placements, int64_t dim);
 
-/// The placements of a tensor that is permuted to `order`.
+/// The placements of the tensor after a permutation to `order`.
 Placements permuted(Placements placements, const Sizes& order);
 
-/// Whether mp can split a dimension of this size that dp splits too: dp must cut between blocks.
+/// Whether mp can split a dimension of this size that dp splits too: dp must cut between mp's
+/// blocks.
 bool can_split_again(int64_t size, const Placement& dp, const Placement& mp, int64_t n_dp);
 
-/// The sizes of this process' part.
+/// The sizes of the local tensor.
 Sizes local_sizes(at::IntArrayRef sizes, const Placements& placements, const Mesh& mesh);
 
-/// `local`, of a tensor of these logical sizes and strides, in other placements. What is moved is
-/// moved in the logical memory order, so that the processes' terms and parts meet element by
-/// element; an expanded dimension that is not split moves as one element. Works below autograd.
+/// Redistributes `local`, from a tensor of these logical sizes and strides. Collectives run in the
+/// logical memory order, so that elements match between processes; an expanded dimension that is
+/// not split moves as one element. Works below autograd.
 at::Tensor redistribute_local(at::Tensor local, at::IntArrayRef sizes, at::IntArrayRef strides,
                               const Placements& from, const Placements& to, const Mesh& mesh);
 
-/// Bytes this process sends for one mesh dimension's change of a local tensor of `bytes`.
+/// The bytes that this process sends to redistribute a local tensor of `bytes` over one mesh
+/// dimension.
 double redistribution_cost(const Placement& from, const Placement& to, double bytes,
                            int64_t n_ranks);
 

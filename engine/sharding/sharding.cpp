@@ -1,4 +1,4 @@
-// The public functions on sharded tensors.
+// The public functions on sharded tensors: shard, redistribute, full, to_local, from_local.
 
 #include "gathered_view.h"
 #include "sharded_tensor.h"
@@ -26,7 +26,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// A mesh dimension of one rank splits nothing.
+// Checks and normalizes placements. A mesh dimension of one rank splits nothing.
 Placements effective(const Placements& placements, const Mesh& mesh, at::IntArrayRef sizes) {
   Placements result = placements;
   for (size_t i = 0; i < Mesh::n_dims; ++i) {
@@ -73,7 +73,7 @@ at::Tensor placed(const at::Tensor& tensor, const std::shared_ptr<const Mesh>& m
   Geometry geometry = dense_geometry(tensor.sizes(), tensor.strides());
   at::Tensor local = laid_out(
       redistribute_local(source, tensor.sizes(), tensor.strides(), from, target, *mesh), geometry);
-  // A part is memory of its own: the whole need not stay.
+  // Copy a part, so that the memory of the whole tensor can be freed.
   return wrap(local.is_alias_of(source) ? local.clone() : local, target, mesh, geometry);
 }
 
@@ -83,7 +83,7 @@ class Redistribute : public torch::autograd::Function<Redistribute> {
                             const std::shared_ptr<const Mesh>& mesh, const Placements& target) {
     return placed(tensor, mesh, target);
   }
-  // Any placement of the gradient is right.
+  // The gradient may keep any placement.
   static variable_list backward(AutogradContext*, const variable_list& grads) {
     return {grads[0], {}, {}};
   }
@@ -103,8 +103,8 @@ class Full : public torch::autograd::Function<Full> {
   static variable_list backward(AutogradContext*, const variable_list& grads) { return grads; }
 };
 
-// Memory that is about to be filled: a page fault for each 2 MB instead of each 4 KB makes that
-// three times as fast. Only advice, which the system may not follow.
+// Asks for huge pages for memory that is about to be filled: fewer page faults make that three
+// times as fast. The system may ignore the advice.
 at::Tensor in_huge_pages(at::Tensor tensor) {
   constexpr uintptr_t page = 2 << 20;
   if (!tensor.is_cpu() || tensor.nbytes() < 2 * page) return tensor;
@@ -130,12 +130,12 @@ class ToLocal : public torch::autograd::Function<ToLocal> {
     ctx->saved_data["layout"] =
         c10::IValue::make_capsule(c10::make_intrusive<Layout>(impl->placements(), impl->mesh()));
     ctx->saved_data["sizes"] = tensor.sizes().vec();
-    // A term of a sum becomes the sum in place when the sum is read.
+    // The local term is reduced in place when the sum is read: return a copy.
     return is_partial(impl->placements()) ? impl->local().clone() : alias_of(impl->local());
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     auto layout = c10::static_intrusive_pointer_cast<Layout>(ctx->saved_data["layout"].toCapsule());
-    // Each term of a sum has the sum's gradient.
+    // The gradient of each term is the gradient of the sum.
     Placements placements = layout->placements;
     for (Placement& placement : placements)
       if (placement.is_partial()) placement = {};
@@ -177,7 +177,8 @@ at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const Mesh>
   require(local.sizes() == expected, "from_local: of a tensor of shape ", sizes,
           " this process holds ", at::IntArrayRef(expected), " under ", to_string(target),
           ", the local tensor has ", local.sizes());
-  // Row-major, since strides of parts may differ between processes. A term is summed in place.
+  // Row-major, since strides of parts may differ between processes. A partial term is copied, since
+  // it is reduced in place.
   at::Tensor part =
       is_partial(target) ? local.clone(at::MemoryFormat::Contiguous) : local.detach().contiguous();
   return wrap(part, target, mesh, contiguous_geometry(sizes));
@@ -185,7 +186,7 @@ at::Tensor from_local(const at::Tensor& local, const std::shared_ptr<const Mesh>
 
 at::Tensor empty_spread(at::IntArrayRef sizes, at::TensorOptions options,
                         const std::shared_ptr<const Mesh>& mesh) {
-  constexpr int64_t least = 4096;  // values that are worth a collective
+  constexpr int64_t least = 4096;  // elements that justify a collective
   if (!mesh || mesh->world().size() == 1 || c10::multiply_integers(sizes) < least)
     return in_huge_pages(at::empty(sizes, options));
   int64_t largest = std::max_element(sizes.begin(), sizes.end()) - sizes.begin();

@@ -1,3 +1,5 @@
+// Splits a dimension of a tensor over ranks and joins the parts.
+
 #include "split.h"
 
 #include <ATen/ops/cat.h>
@@ -59,7 +61,7 @@ at::Tensor Split::joined(const at::Tensor& parts) const {
   if (is_even_) {
     // [n, ..., blocks, length, ...] to [..., blocks, n, length, ...]
     at::Tensor opened = parts.unflatten(dim_ + 1, {blocks_, longest_});
-    // Parts of one element could be joined by a view of another memory order.
+    // A part of one element could be joined by a view in another memory order.
     return close(opened.movedim(0, dim_ + 1).flatten(dim_ + 1, dim_ + 2)).contiguous();
   }
   std::vector<at::Tensor> pieces;

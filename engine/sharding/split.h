@@ -9,22 +9,23 @@
 
 namespace redco::sharding {
 
-/// How the ranks of one group split a dimension of a tensor. Its blocks are made a dimension of
-/// their own ("opened"), so that what is cut is always one dimension.
+/// How the ranks of one group split a dimension of a tensor into contiguous pieces of each block.
+/// The blocks are first unflattened into a separate dimension ("opened"), so that every cut is
+/// along one dimension.
 class Split {
  public:
-  /// `size` is that of the dimension before this group splits it.
+  /// `size`: of the dimension before this group splits it.
   Split(const Placement& placement, int64_t size, int64_t n_ranks);
 
-  /// Pieces of all ranks are alike once padded to the longest.
+  /// Pads a rank's part to the longest part, so that all have the same size.
   at::Tensor padded(const at::Tensor& part) const;
   at::Tensor unpadded(const at::Tensor& part, int64_t rank) const;
 
-  /// A rank's part of the whole; a view where the memory allows.
+  /// Returns a rank's part of the whole tensor, as a view if possible.
   at::Tensor part(const at::Tensor& whole, int64_t rank) const;
-  /// [n, ...]: the padded parts of all ranks, in order.
+  /// Returns the padded parts of all ranks, stacked in order: [n, ...].
   at::Tensor parts(const at::Tensor& whole) const;
-  /// The whole again, row-major.
+  /// Joins the stacked parts into the whole tensor, row-major.
   at::Tensor joined(const at::Tensor& parts) const;
 
  private:

@@ -1,3 +1,5 @@
+// Gathers ZeRO-3 parameters block by block, and prefetches the next block.
+
 #include <redco/detail/zero3_store.h>
 #include <redco/moves.h>
 
@@ -21,7 +23,7 @@ std::shared_ptr<Zero3Store> Zero3Store::make(std::vector<at::Tensor> params,
     if (blocks[i] >= store->blocks_.size()) store->blocks_.resize(blocks[i] + 1);
     store->place_of_.push_back(store->blocks_[blocks[i]].members.size());
     store->blocks_[blocks[i]].members.push_back(i);
-    // Not the parameter itself, which would hold its store, and so itself, alive.
+    // An alias: the parameter owns the store, so a reference to it would be a cycle.
     ShardedTensorImpl* impl = sharded_impl(params[i]);
     store->params_.push_back(wrap(impl->local(), impl->placements(), impl->mesh(),
                                   dense_geometry(params[i].sizes(), params[i].strides())));
@@ -31,7 +33,7 @@ std::shared_ptr<Zero3Store> Zero3Store::make(std::vector<at::Tensor> params,
   return store;
 }
 
-// What is here of a pass that failed on one process differs among them.
+// After a reconnect: drops the state of the failed pass, which may differ between processes.
 void Zero3Store::rejoin() {
   if (params_.empty()) return;
   int64_t now = sharded_impl(params_.front())->mesh()->reconnects();
@@ -57,7 +59,7 @@ void Zero3Store::release() {
 }
 
 void Zero3Store::drop(Block& block) {
-  // What is under way must arrive before its memory goes.
+  // Wait for a pending gather before its memory is freed.
   if (block.on_its_way) block.on_its_way->wait();
   block.on_its_way.reset();
   block.whole.clear();
@@ -72,7 +74,7 @@ at::ScalarType Zero3Store::type_of(const Block& block, at::ScalarType otherwise)
 void Zero3Store::start(Block& block, at::ScalarType type) {
   std::vector<at::Tensor> parts;
   for (size_t member : block.members) {
-    // Below the sharding: of the part, not of the tensor.
+    // Converts the local tensor, below sharding.
     ShardedTensorImpl* impl = sharded_impl(params_[member]);
     parts.push_back(wrap(impl->local().to(type), impl->placements(), impl->mesh(),
                          geometry_of(params_[member])));
@@ -90,7 +92,7 @@ void Zero3Store::move_to(size_t block, at::ScalarType type) {
   }
   if (order_[position_] != block) {
     drop(blocks_[order_[position_]]);
-    // Another pass than the recorded one starts somewhere else.
+    // A pass that differs from the recorded one: find where it continues.
     size_t next = position_ + 1;
     while (next < order_.size() && order_[next] != block) ++next;
     for (size_t i = 0; next == order_.size() && i < order_.size(); ++i)
@@ -98,7 +100,7 @@ void Zero3Store::move_to(size_t block, at::ScalarType type) {
     if (next == order_.size()) return;
     position_ = next;
   }
-  // The next is on its way while this one is used.
+  // Prefetch the next block.
   size_t after = position_ + 1;
   if (after >= order_.size()) return;
   Block& next = blocks_[order_[after]];

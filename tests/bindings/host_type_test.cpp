@@ -164,8 +164,8 @@ TEST_CASE("wrong uses are errors that say what was meant") {
       {"camera.gian = 1", "a Camera has no 'gian'; 'gain' is near"},
       {"Camera()", "Camera: argument 1: expected a string, got nothing"},
       {"Camera('a', 'b')", "Camera takes 1 argument, not 2"},
-      {"camera:break_down()", "Camera:break_down threw something that is no std::exception"},
-      {"camera:stranger()", "is no type of this engine: register_type comes first"},
+      {"camera:break_down()", "Camera:break_down threw an exception that is not a std::exception"},
+      {"camera:stranger()", "is not registered in this engine; call register_type first"},
       {"setmetatable(camera, {})", "table expected"},
       {"getmetatable(camera).__gc(camera)", "attempt to index a boolean value"},
       {"return #camera", "length"},
@@ -181,7 +181,7 @@ TEST_CASE("wrong uses are errors that say what was meant") {
   CHECK_THROWS_WITH(engine.register_type<Stranger>("Camera"), doctest::Contains("already"));
   CHECK_THROWS_WITH(engine.register_type<Stranger>("a.b"), doctest::Contains("no name"));
   CHECK_THROWS_WITH(engine.set_global("s", std::make_shared<Stranger>()),
-                    doctest::Contains("register_type comes first"));
+                    doctest::Contains("call register_type first"));
   auto type = engine.register_type<Stranger>("Stranger");
   type.method("f", [](Stranger&) {});
   CHECK_THROWS_WITH(type.method("f", [](Stranger&) {}), doctest::Contains("two of Stranger:f"));

@@ -28,7 +28,7 @@ const Wrong wrong[] = {
     {"a function that is not there", [](ScriptEngine& e) { e.call("nothing", {}); },
      "no global 'nothing'"},
     {"what is no function", [](ScriptEngine& e) { e.call("number", {}); },
-     "'number' is no function but number 7"},
+     "'number' is not a function but number 7"},
     {"a field of what has none", [](ScriptEngine& e) { e.call("number.x", {}); },
      "'number.x': 'x' is looked up in a number"},
     {"a function without a name", [](ScriptEngine& e) { e.call("", {}); }, "''"},
@@ -38,11 +38,11 @@ const Wrong wrong[] = {
     {"a result that is no tree", [](ScriptEngine& e) { e.call("returns_function", {}); },
      "function"},
     {"a global without a name", [](ScriptEngine& e) { e.set_global("", 1); },
-     "is no name of a global"},
-    {"a global with a dot", [](ScriptEngine& e) { e.set_global("a.b", 1); }, "'a.b' is no name"},
+     "is not a name of a global"},
+    {"a global with a dot", [](ScriptEngine& e) { e.set_global("a.b", 1); }, "'a.b' is not a name"},
     {"a function with a dot",
      [](ScriptEngine& e) { e.register_function("a.b", [](const Trees&) { return Trees{}; }); },
-     "'a.b' is no name"},
+     "'a.b' is not a name"},
     {"an empty function", [](ScriptEngine& e) { e.register_function("f", nullptr); },
      "'f': the function is empty"},
     {"a file that is not there", [](ScriptEngine& e) { e.run_file("/nowhere/x.lua"); },
@@ -79,7 +79,7 @@ const Wrong wrong[] = {
        e.register_function("f", [](const Trees&) -> Trees { throw 42; });
        e.run_string("f()", "piece");
      },
-     "f threw something that is no std::exception"},
+     "f threw an exception that is not a std::exception"},
     {"more results than Lua holds",
      [](ScriptEngine& e) {
        e.register_function("f", [](const Trees&) { return Trees(2000000); });

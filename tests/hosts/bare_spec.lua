@@ -144,7 +144,7 @@ program.shell(table.concat(ended, "\n"))
 
 test("a launcher that was killed is started anew", function()
   local first, second = expect_code("anew", 0)
-  expect_has(first, "process 2 of 4 failed first: its host lost the connection, and has come back")
+  expect_has(first, "process 2 of 4 failed first: its host lost the connection and reconnected")
   expect_has(second, "restart 1 of 1, with processes 2 to 3 of 4 on this host")
   runs.expect_as_alone "anew"
 end)
@@ -152,7 +152,7 @@ end)
 test("a second launcher with a number that is taken is refused", function()
   expect_equal(tonumber(read "twin.code"), 2)
   expect_has(read "twin.out", "redco-lua: the launcher of host 1 is process ",
-    "each host needs a number of its own (--process-id, REDCO_PROCESS_ID)\n")
+    "each host needs a different number (--process-id, REDCO_PROCESS_ID)\n")
   expect_code("twin", 0)
   runs.expect_as_alone "twin"
 end)

@@ -257,7 +257,7 @@ test("the reason for what stays whole is the one that holds", function()
     { torch.zeros { 1, 16 }, "dimension 0 is shorter than the 2 ranks", function(w)
       return torch.embedding(w, ids)
     end },
-    { torch.zeros { 16 }, "used with what is whole", function(w)
+    { torch.zeros { 16 }, "used with whole tensors", function(w)
       return torch.layer_norm(x, { 16 }, w)
     end },
     { torch.eye(16), "aten::linalg_inv_ex works on the whole", function(w)

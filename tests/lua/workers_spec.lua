@@ -259,7 +259,7 @@ test("what cannot travel is an error that names the way to it", function()
   end
   expect(coroutine.create(print), "a coroutine")
   expect(io.stdout, "a file (")
-  expect(("x"):gmatch ".", "a C function that no module has")
+  expect(("x"):gmatch ".", "a C function that belongs to no module")
   expect(redco.Deployer { seed = 1, verbose = false }, "a Deployer")
   expect(torch.Generator(1), "a Generator", "those of the batch")
   expect(require("ffi").new "int[2]", "a cdata")

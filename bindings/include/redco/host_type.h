@@ -1,3 +1,5 @@
+// Registers C++ classes and functions as Lua types: HostType and HostCall.
+
 #pragma once
 
 #include <redco/error.h>
@@ -21,8 +23,9 @@ namespace redco {
 
 class ScriptEngine;
 
-/// One call from Lua of a registered function: arguments from 1 on, the object itself first. An
-/// argument of a wrong type raises an error that names the function and the argument.
+/// A call of a registered function from Lua. Arguments are numbered from 1; the object of a method
+/// is argument 1. An argument of the wrong type raises an error that names the function and the
+/// argument.
 class REDCO_API HostCall {
  public:
   HostCall(lua_State* L, std::string function, bool has_self)
@@ -128,7 +131,7 @@ struct Parameters {
   }
 };
 
-/// The parameters of a member function after its object, and of any other function.
+/// The parameters of a function, or of a member function without its object.
 template <class F>
 struct Signature : Signature<decltype(&F::operator())> {};
 template <class R, class C, class... A>
@@ -152,7 +155,7 @@ REDCO_API void set_global(ScriptEngine& engine, const std::string& name,
 
 }  // namespace host
 
-/// Describes to Lua a class that `ScriptEngine::register_type` registered:
+/// Describes a class registered with `ScriptEngine::register_type` to Lua:
 ///
 ///     engine.register_type<Camera>("Camera")
 ///         .constructor<std::string>()                       // Camera("front")
@@ -160,20 +163,21 @@ REDCO_API void set_global(ScriptEngine& engine, const std::string& name,
 ///         .property("exposure", &Camera::exposure, &Camera::set_exposure)
 ///         .property("name", &Camera::name);                 // read-only
 ///
-/// Functions may be member functions, or any others that take a `Camera&` first. Parameters and
-/// results are numbers, bool, std::string, at::Tensor, Tree, and shared_ptr of registered classes;
-/// parameters may also be references to these. Objects live as long as Lua or the program holds
-/// them. Exceptions become Lua errors. A missing or extra argument, an argument of another type, an
-/// unknown field and a name registered twice raise errors that name the function.
+/// A function is a member function, or any function whose first parameter is a `Camera&`.
+/// Parameters and results are numbers, bool, std::string, at::Tensor, Tree, and shared_ptr of
+/// registered classes; parameters may also be references to these. Objects live as long as Lua or
+/// the program holds them. Exceptions become Lua errors. A missing or extra argument, an argument
+/// of another type, an unknown field and a name registered twice raise errors that name the
+/// function.
 template <class T>
 class HostType {
  public:
-  /// Makes the global `name` a constructor with arguments of these types.
+  /// Sets the global `name` to a constructor with arguments of these types.
   template <class... A>
   HostType& constructor() {
     return constructor([](A... args) { return std::make_shared<T>(std::forward<A>(args)...); });
   }
-  /// Makes the global `name` a constructor that calls a function, which returns a shared_ptr.
+  /// Sets the global `name` to a constructor that calls `make`, which returns a shared_ptr.
   template <class F>
   requires(!std::is_void_v<typename host::Signature<F>::type>) HostType& constructor(F make) {
     return add(host::Member::constructor, "",
@@ -185,7 +189,7 @@ class HostType {
     return add(host::Member::method, name, with_self(std::move(function)));
   }
 
-  /// Adds a property: a function that returns it, or a data member, which Lua may also set.
+  /// Adds a property: a function that returns its value, or a data member, which Lua can also set.
   template <class F>
   HostType& property(const std::string& name, F get) {
     if constexpr (std::is_member_object_pointer_v<F>) {

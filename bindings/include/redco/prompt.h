@@ -1,3 +1,5 @@
+// An interactive Lua prompt without a terminal.
+
 #pragma once
 
 #include <redco/export.h>
@@ -12,13 +14,13 @@ namespace redco {
 
 struct PromptOptions {
   size_t width = 80;    ///< columns of a line of values
-  bool colors = false;  ///< whether values have the escapes of ANSI terminals
+  bool colors = false;  ///< whether values are formatted with ANSI colors
 };
 
-/// A prompt of an engine without a terminal. It takes lines and returns text; input and output are
-/// left to the caller. After its construction scripts may assign any global; `redco`, `torch`,
-/// `help` and `who` are globals; and LuaJIT's compiler is off, so ScriptEngine::interrupt ends
-/// every loop. Use it only on the engine's thread.
+/// An interactive prompt without a terminal: takes lines and returns text, while the caller does
+/// input and output. Once constructed, scripts may assign any global; `redco`, `torch`, `help` and
+/// `who` are globals; and LuaJIT's compiler is off, so ScriptEngine::interrupt ends every loop. Use
+/// it only on the engine's thread.
 class REDCO_API Prompt {
  public:
   explicit Prompt(ScriptEngine& engine, const PromptOptions& options = {});
@@ -27,35 +29,35 @@ class REDCO_API Prompt {
   Prompt& operator=(const Prompt&) = delete;
 
   enum class Status {
-    more,  ///< the chunk lacks its end
+    more,  ///< the chunk is incomplete
     chunk,
-    quit,  ///< the user asked to end
+    quit,  ///< the user asked to quit
   };
   struct Fed {
     Status status;
-    std::string chunk;  ///< for `run`
+    std::string chunk;  ///< a complete chunk, for `run`
   };
-  /// Takes one line or several.
+  /// Adds one or more lines.
   Fed feed(const std::string& lines);
 
-  /// Drops the lines of an incomplete chunk and returns them.
+  /// Discards the lines of an incomplete chunk and returns them.
   std::string forget();
 
   /// Fields that do not apply are empty.
   struct Answer {
-    std::string text;       ///< the values
-    std::string message;    ///< of an error, with its place
-    std::string traceback;  ///< its way through the user's functions
+    std::string text;       ///< the formatted values
+    std::string message;    ///< the error message, with file and line
+    std::string traceback;  ///< only the user's functions
     std::string hint;       ///< advice
   };
-  /// Runs a complete chunk. Throws ScriptError only if the program must end, Kind::stopped. An
-  /// interrupt that comes after the end of the chunk is dropped.
+  /// Runs a complete chunk. Throws ScriptError only if the program must end (Kind::stopped). An
+  /// interrupt after the end of the chunk is ignored.
   Answer run(const std::string& chunk);
 
   struct Completion {
     size_t start;  ///< each candidate may replace the bytes from here to the cursor
     std::vector<std::string> candidates = {};
-    bool is_file = false;  ///< the bytes from `start` on begin the name of a file
+    bool is_file = false;  ///< the bytes from `start` on begin a file name
   };
   /// Returns completions at the byte `cursor` of the line.
   Completion complete(const std::string& line, size_t cursor) const;

@@ -1,3 +1,5 @@
+// Runs Lua scripts inside a C++ program.
+
 #pragma once
 
 #include <redco/export.h>
@@ -21,31 +23,30 @@ class Console;
 struct ScriptEngineOptions {
   /// Reading or writing an undeclared global raises an error.
   bool strict = true;
-  /// Receives the lines and the progress of training runs, and LibTorch's warnings, each once, on
-  /// the thread that runs the engine. Null: no output.
+  /// Receives the output of training runs (lines and progress) and LibTorch's warnings, each
+  /// warning once, on the thread that runs the engine. Null: no output.
   std::shared_ptr<Console> console = {};
-  /// Runs scripts with restricted globals. They get tensors and the modules that compute with them
-  /// (torch, nn, optim, tree, metrics, grad, vmap), and the functions of Lua that only read and
-  /// write values. They get no io, package, debug, ffi, jit or load, of os only the clocks, and
-  /// none of this library's files and connections. Modules are read-only, `print` writes to the
-  /// console, `require` finds only these modules, and LuaJIT's compiler is off.
-  /// lua/redco/restricted.lua lists the functions, bindings/restricted/allowed_operators.cpp the
-  /// operators: those whose kernels check indices and sizes before they use them. Tensors are
-  /// created only on the CPU, and zeroed first. Everything else that a script can do, the program
-  /// registers. A script may write to the elements of a tensor that the program passes to it.
+  /// Runs scripts with restricted globals: tensors and the modules that compute with them (torch,
+  /// nn, optim, tree, metrics, grad, vmap), and the functions of Lua that only read and write
+  /// values. Not available are io, package, debug, ffi, jit, load, all of os but the clocks, and
+  /// this library's files and connections. Modules are read-only, `print` writes to the console,
+  /// `require` finds only these modules, and LuaJIT's compiler is off. lua/redco/restricted.lua
+  /// lists the functions, bindings/restricted/allowed_operators.cpp the operators: those whose
+  /// kernels check indices and sizes before they use them. Tensors are created only on the CPU, and
+  /// zeroed first. Anything else must be registered by the program. A script may write to the
+  /// elements of a tensor that the program passes to it.
   ///
   /// Gradient mode, autocast and other modes of the thread are restored after each call. The engine
-  /// has separate random numbers: torch.manual_seed seeds only these. Functions of the program run
-  /// as if outside the engine.
+  /// has a separate random generator: torch.manual_seed seeds only this one. Functions of the
+  /// program run as if outside the engine.
   ///
-  /// Set all three limits too; by default there are none. Together they end scripts that run too
-  /// long or use too much memory. They cannot end an operator that has begun; an operator is
+  /// Set all three limits too; there are none by default. Together they end scripts that run too
+  /// long or use too much memory. They cannot end an operator that is running; an operator is
   /// refused in advance if its estimated steps exceed the remaining ones.
   ///
-  /// This protects against mistakes and against scripts that exceed their purpose. It is not a
-  /// barrier against an attacker, who needs only one error in LuaJIT or in a listed operator.
-  /// Against attackers, run the engine in a process without privileges, with its own memory and
-  /// time limits.
+  /// This protects against mistakes and misuse, not against attackers, who need only one error in
+  /// LuaJIT or in a listed operator. Against attackers, run the engine in a process without
+  /// privileges, with memory and time limits of the system.
   bool restricted = false;
   /// Records the data for sharding_report. The processes of a run stay connected until the engine
   /// is destroyed.
@@ -56,9 +57,9 @@ struct ScriptEngineOptions {
 /// used by one thread at a time. Errors are thrown as Error, those of scripts as ScriptError. Dots
 /// in names of globals denote fields of tables. The library does not print, does not end the
 /// process, and does not change signal handlers or the locale. TORCH_CPP_LOG_LEVEL controls
-/// LibTorch's log of connections. For that log LibTorch looks up the names of addresses, which
-/// takes seconds if no name server answers; program/numeric_addresses.cpp shows how a program can
-/// avoid that.
+/// LibTorch's log of connections. For that log LibTorch resolves addresses to names, which takes
+/// seconds if no name server answers; program/numeric_addresses.cpp shows how a program can avoid
+/// that.
 class REDCO_API ScriptEngine {
  public:
   explicit ScriptEngine(ScriptEngineOptions options = {});
@@ -86,7 +87,7 @@ class REDCO_API ScriptEngine {
     return HostType<T>(*this, name);
   }
 
-  /// Sets a global to an object of a registered class, which Lua shares.
+  /// Sets a global to an object of a registered class. Lua shares ownership.
   template <class T>
   void set_global(const std::string& name, std::shared_ptr<T> object) {
     host::set_global(*this, name, std::move(object), typeid(T));
@@ -96,7 +97,8 @@ class REDCO_API ScriptEngine {
   void register_function(const std::string& name,
                          std::function<std::vector<Tree>(const std::vector<Tree>&)> function);
 
-  /// Asks the training runs of this engine to save and end: redco::request_stop for one engine.
+  /// Asks the training runs of this engine to save and end, like redco::request_stop for one
+  /// engine.
   bool request_stop(int signal = SIGTERM) noexcept;
 
   /// Ends the running call, or the next one, with an error at the next operator or other function
@@ -120,13 +122,13 @@ class REDCO_API ScriptEngine {
   /// thousands; 0: no limit. A script that needs more fails with a ScriptError of the kind
   /// out_of_steps. The first call turns LuaJIT's compiler off.
   ///
-  /// In a restricted engine operators take steps too, including those that backward calls: 20, and
+  /// In a restricted engine operators take steps too, including those that backward calls: 20, plus
   /// one for each 16 elements, or for each 256 multiplications of a product; slow functions take
   /// more (bindings/restricted/operator_work.cpp). They are counted before the operator begins. The
-  /// searching functions of `string` take steps as well. If 1000 instructions take more than a
+  /// search functions of `string` take steps as well. If 1000 instructions take more than a
   /// millisecond of the thread's time, because they join long strings or move long tables, each
-  /// microsecond is a step. In an engine that is not restricted, one operator, one function of Lua,
-  /// or a script that fills the stack and catches that error forever can run without end.
+  /// microsecond is a step. In an unrestricted engine, one operator, one function of Lua, or a
+  /// script that fills the stack and catches that error forever can run without end.
   void set_step_limit(int64_t instructions);
 
   /// Returns redco::sharding_report for the runs so far: what sharding did, and advice. Empty on
@@ -148,10 +150,10 @@ class REDCO_API ScriptEngine {
   std::shared_ptr<Impl> impl_;
 };
 
-/// Adds the modules of an ScriptEngine to a LuaJIT state that the program created, until it is
+/// Adds the modules of a ScriptEngine to a LuaJIT state that the program created, until it is
 /// closed: `require "redco"` works in it from then on. Every C function of the state is then called
-/// through a wrapper that turns C++ exceptions into Lua errors. One call for a state is enough;
-/// `console` may be null.
+/// through a wrapper that turns C++ exceptions into Lua errors. Call it once per state; `console`
+/// may be null.
 REDCO_API void open_modules(lua_State* L, std::shared_ptr<Console> console);
 
 }  // namespace redco

@@ -1,3 +1,5 @@
+// Errors of scripts.
+
 #pragma once
 
 #include <redco/error.h>

@@ -1,4 +1,4 @@
-// Which parameters of a tree are split: by the rules of the user, then by watching a forward pass.
+// Decides which parameters are split: by the user's rules, then by tracing a forward pass.
 
 #include <redco/sharding_rules.h>
 
@@ -69,8 +69,8 @@ void apply_rules(const std::vector<ShardingRule>& rules, std::vector<TracedParam
   }
 }
 
-// Marks the matrices of low-rank adapters, which peft's names tell: X.lora_A.weight and
-// X.lora_B.weight lie beside X.weight.
+// Marks the matrices of low-rank adapters by peft's names: X.lora_A.weight and X.lora_B.weight
+// adapt X.weight.
 void mark_adapters(std::vector<TracedParameter>& parameters) {
   std::map<std::string, int> places;
   for (size_t i = 0; i < parameters.size(); ++i) {
@@ -83,12 +83,12 @@ void mark_adapters(std::vector<TracedParameter>& parameters) {
     std::string stem = name.substr(0, name.size() - ending.size());
     auto second = places.find(stem + "lora_B.weight"), weight = places.find(stem + "weight");
     if (second == places.end() || weight == places.end()) continue;
-    parameters[size_t(first)].beside = {true, weight->second, second->second};
-    parameters[size_t(second->second)].beside = {false, weight->second, first};
+    parameters[size_t(first)].adapter = {true, weight->second, second->second};
+    parameters[size_t(second->second)].adapter = {false, weight->second, first};
   }
 }
 
-// A forward pass to be watched, as often as it takes.
+// A forward pass that can be traced repeatedly.
 class Watched {
  public:
   Watched(const Tree& params, std::map<const void*, int> places,
@@ -101,15 +101,15 @@ class Watched {
     std::set<std::set<int>> shared_sources = {};
   };
 
-  // What follows from the parameters that are decided already.
+  // The placements that follow from the parameters already decided.
   Layout layout(std::vector<TracedParameter> decided) {
-    // Each round mends at least one parameter, and none twice to the same.
+    // Each round corrects at least one parameter, and no correction repeats.
     for (size_t round = 0; round <= 2 * decided.size(); ++round) {
       Layout found{decided};
       ForwardWatcher watcher(found.parameters, mesh_);
       if (!watch(watcher)) {
         for (TracedParameter& parameter : found.parameters)
-          if (!parameter.placement) parameter.reason = "not used before watching ended: whole";
+          if (!parameter.placement) parameter.reason = "not used before the trace ended: whole";
         return found;
       }
       const auto corrections = watcher.corrections();
@@ -121,15 +121,15 @@ class Watched {
       for (const auto& [index, correction] : corrections) {
         decided[size_t(index)].placement = correction.placement;
         decided[size_t(index)].reason = correction.reason;
-        decided[size_t(index)].is_mended = true;
+        decided[size_t(index)].was_corrected = true;
       }
     }
     return {std::move(decided)};
   }
 
  private:
-  // Whether the forward pass came to its end. Some fail only while they are watched, on tensors
-  // without values or gradients; others fail anyway, and say why best on their own.
+  // Returns whether the forward pass completed. Some fail only on tensors without values or
+  // gradients; others fail in any case, and then the error of a plain run is clearer.
   bool watch(ForwardWatcher& watcher) {
     try {
       forward_(with_stand_ins(watcher));
@@ -143,7 +143,7 @@ class Watched {
         forward_(copies());
         runs_alone_ = true;
         TORCH_WARN(
-            "The layout of the parameters over the model shards is decided by the part of ",
+            "The sharding of the parameters was decided from the part of ",
             "the function that ran on tensors without values; it failed there: ", error.what(),
             "\nParameters used later stay whole; sharding rules can split them");
       }
@@ -164,7 +164,7 @@ class Watched {
     std::map<int, at::Tensor> made;  // tied weights stay tied
     return map_tensors(params_, [&](const std::string&, const at::Tensor& tensor) {
       auto place = places_.find(tensor.unsafeGetTensorImpl());
-      // Not itself: a forward pass may count its calls in it.
+      // A copy: a forward pass may count its calls in it.
       if (place == places_.end()) return tensor.clone();
       at::Tensor& stand_in = made[place->second];
       if (!stand_in.defined()) stand_in = watcher.stand_in(place->second);
@@ -179,8 +179,8 @@ class Watched {
   bool runs_alone_ = false;
 };
 
-// Where many weights take in the same split outputs, as those of a projection that all blocks add
-// to, each of them puts out sums. Whole outputs are better if with them half as much moves.
+// Several weights with the same split input, such as those that read a residual stream, each need a
+// reduction. Replicates the producer of such an input if that halves the bytes moved.
 std::vector<TracedParameter> least_moving(Watched& watched, std::vector<TracedParameter> decided) {
   Watched::Layout best = watched.layout(decided);
   std::set<std::set<int>> tried;
@@ -193,7 +193,8 @@ std::vector<TracedParameter> least_moving(Watched& watched, std::vector<TracedPa
         if (changed[size_t(source)].placement || !best.parameters[size_t(source)].is_multiplied)
           continue;
         changed[size_t(source)].placement = Placement::replicate();
-        changed[size_t(source)].reason = "split outputs would have several weights sum: whole";
+        changed[size_t(source)].reason =
+            "split outputs would need a reduction in several weights: whole";
       }
       Watched::Layout other = watched.layout(changed);
       is_better = 2 * other.bytes_moved <= best.bytes_moved;

@@ -1,4 +1,4 @@
-// Decisions as a table for people.
+// Formats sharding decisions as a table.
 
 #include <redco/sharding_rules.h>
 

@@ -1,3 +1,5 @@
+// Decides the placements of parameters over mp while a forward pass runs on stand-ins.
+
 #include "forward_watcher.h"
 
 #include "../operators/rules.h"
@@ -14,7 +16,7 @@ namespace {
 
 constexpr Mesh::Dim mp = Mesh::mp;
 
-// The dimension of a parameter that a dimension of its view shows, told by its stride; or -1.
+// The dimension of a parameter with the size and stride of a dimension of its view, or -1.
 int dim_of_parameter(const at::Tensor& view, int64_t dim, const at::Tensor& parameter) {
   for (int64_t i = 0; i < parameter.dim(); ++i)
     if (parameter.size(i) == view.size(dim) && parameter.stride(i) == view.stride(dim))
@@ -27,7 +29,7 @@ void keep_whole(TracedParameter& parameter, std::string reason) {
   parameter.reason = std::move(reason);
 }
 
-// How many pieces of one size an operator splits its argument into, or 0.
+// The number of equal pieces that an operator splits its argument into, or 0.
 size_t logical_pieces(const Call& call) {
   if (const c10::IValue* sizes = call.find("split_sizes")) {
     std::vector<int64_t> pieces = sizes->toIntVector();
@@ -43,27 +45,27 @@ size_t logical_pieces(const Call& call) {
   return whole % size->toInt() == 0 ? size_t(whole / size->toInt()) : 0;
 }
 
-// A view gives one head the split of what it is made of, which attention can't keep.
+// Attention cannot keep a split within one head, which a view can give it.
 bool splits_a_head(const Call& call, const TensorArgument& argument) {
   const Placement& now = argument.placements[mp];
   return call.op.name.starts_with("aten::_scaled_dot_product") && now.is_sharded() &&
          now.dim + 1 == argument.tensor.dim();
 }
 
-// Whether a result lies split: a product's own, or, of a loss, which is a sum, the gradient that
-// comes with it.
+// Whether a result is split: a product's output, or the gradient that a fused loss returns with its
+// sum.
 bool shows_split(const Plan& plan) {
   return std::any_of(plan.outputs.begin(), plan.outputs.end(),
                      [](const auto& output) { return output.placements[mp].is_sharded(); });
 }
 
-// Whether a result is a sum over the ranks.
+// Whether a result is a partial sum.
 bool sums(const Plan& plan) {
   return std::any_of(plan.outputs.begin(), plan.outputs.end(),
                      [](const auto& output) { return output.placements[mp].is_partial(); });
 }
 
-// What is done to a tensor that is split along `dim`, so that its parts will not do.
+// Describes the operation on a tensor split along `dim` that needs all of it.
 std::string why_gathered(const Call& call, at::IntArrayRef sizes, int64_t dim, int64_t n_ranks) {
   std::ostringstream text;
   if (call.op.name == "aten::unbind") {
@@ -71,7 +73,7 @@ std::string why_gathered(const Call& call, at::IntArrayRef sizes, int64_t dim, i
   } else if (const c10::IValue* size = call.find("size")) {
     std::vector<int64_t> out = size->toIntVector();
     text << "regrouped as " << at::IntArrayRef(out) << ", ";
-    // The dimension that begins where the split one did.
+    // The output dimension that begins where the split one did.
     int64_t before = c10::multiply_integers(sizes.slice(0, size_t(dim))), n = 1;
     size_t to = 0;
     while (to < out.size() && n < before) n *= out[to++];
@@ -121,7 +123,7 @@ void ForwardWatcher::before(Call& call) {
 
 void ForwardWatcher::run(const Call& call, const Plan& plan, torch::jit::Stack& local) {
   if (call.op.name == "aten::_local_scalar_dense") {
-    local = {at::Scalar(1)};  // the layout does not hang on it
+    local = {at::Scalar(1)};  // no placement depends on the value
   } else {
     call_without_values(call.op, local, [&](torch::jit::Stack& stack) {
       if (plan.run)
@@ -141,17 +143,18 @@ void ForwardWatcher::after(const Call& call, const Plan& plan, c10::ArrayRef<c10
     const TensorArgument& argument = call.tensors[i];
     const Placement &now = argument.placements[mp], &target = plan.inputs[i][mp];
     bytes_moved_ += redistribution_cost(now, target, part_bytes(argument, *mesh_), n_);
-    // A product with a weight is of what that weight is.
+    // The product with a corrected weight that stays whole; replaces what its input says.
     auto seen = origins_.find(argument.impl);
     if (seen != origins_.end() && argument.tensor.dim() > 1 && call.op.facts.is_product)
-      made.of_whole = parameters_[size_t(seen->second)].is_mended && now.is_replicated();
+      made.of_whole = parameters_[size_t(seen->second)].was_corrected && now.is_replicated();
     Lineage& own = lineages_[argument.impl];
     if (now.is_sharded() && target.is_replicated() && call.op.facts.regroups)
-      mend(call, i, own.split);
+      correct(call, i, own.split);
     if (splits_a_head(call, argument) && target.is_replicated())
       for (int weight : own.split)
-        mended_.emplace(weight, Correction{Placement::replicate(),
-                                           "whole: its parts would be parts of attention heads"});
+        corrections_.emplace(weight,
+                             Correction{Placement::replicate(),
+                                        "whole: its parts would be parts of attention heads"});
     if (now.is_partial() && target.is_replicated()) own.summed = own.split;
     if (!now.is_replicated() && !target.is_replicated())
       made.split.insert(own.split.begin(), own.split.end());
@@ -188,7 +191,7 @@ void ForwardWatcher::note(const at::Tensor& tensor, const Lineage& lineage) {
   alive_.push_back(tensor);
   Lineage& own = lineages_[tensor.unsafeGetTensorImpl()];
   own = lineage;
-  // Each says nothing of a tensor that lies otherwise.
+  // Each set applies to one of the layouts only.
   (placements_of(tensor)[mp].is_replicated() ? own.split : own.summed).clear();
 }
 
@@ -196,7 +199,7 @@ bool ForwardWatcher::decide_as(TracedParameter& parameter, const at::Tensor& see
                                Placement placement, std::string reason) {
   int dim = dim_of_parameter(seen, placement.dim, parameter.given);
   if (dim < 0) {
-    parameter.reason = "used reshaped, so that a split has no dimension of its own: whole";
+    parameter.reason = "used reshaped, so that none of its dimensions can be split: whole";
     return false;
   }
   if (placement.block_length(parameter.given.size(dim)) < n_) {
@@ -220,17 +223,17 @@ void ForwardWatcher::decide(Call& call, size_t i, TracedParameter& parameter) {
   }
   std::optional<Plan> plan = call.op.facts.rule ? call.op.facts.rule(call) : std::nullopt;
   if (!plan) {
-    parameter.reason = call.op.name + " works on the whole of it: whole";
+    parameter.reason = call.op.name + " needs all of it: whole";
     return;
   }
   const Placement& wanted = plan->inputs[i][mp];
   bool is_weight = call.op.facts.is_product && seen.dim() > 1;
-  if (is_weight && parameter.beside && (!parameter.beside->is_first || !wanted.is_sharded())) {
+  if (is_weight && parameter.adapter && (!parameter.adapter->is_first || !wanted.is_sharded())) {
     follow_weight(parameter);
   } else if (wanted.is_sharded()) {
-    std::string reason = is_weight && sums(*plan) ? "its input comes split: split along its inputs"
-                                                  : "follows what it is combined with";
-    bool is_own = !parameter.beside;  // an adapter reads what its weight reads
+    std::string reason = is_weight && sums(*plan) ? "its input is split: split along its inputs"
+                                                  : "follows the tensor it is combined with";
+    bool is_own = !parameter.adapter;  // an adapter reads its weight's input
     if (decide_as(parameter, seen, wanted, std::move(reason)) && is_weight && is_own)
       for (const TensorArgument& input : call.tensors)
         if (input.placements[mp].is_sharded())
@@ -242,8 +245,7 @@ void ForwardWatcher::decide(Call& call, size_t i, TracedParameter& parameter) {
     split_outputs(call, i, parameter);
   } else {
     parameter.reason =
-        "not the weight of a product or an embedding, and used with what is whole: "
-        "whole";
+        "not the weight of a product or an embedding, and used with whole tensors: whole";
   }
 }
 
@@ -261,9 +263,9 @@ bool ForwardWatcher::comes_of_whole(const Call& call) const {
   });
 }
 
-// The dimension that the result shows, with nothing else to be moved for it but sums.
+// Splits the dimension that shows up in the result, if apart from sums nothing needs to move.
 void ForwardWatcher::split_outputs(Call call, size_t i, TracedParameter& parameter) {
-  parameter.reason = call.op.name + " gives no dimension of it to split: whole";
+  parameter.reason = call.op.name + " can split none of its dimensions: whole";
   for (TensorArgument& argument : call.tensors)
     if (argument.placements[mp].is_partial()) argument.placements[mp] = {};
   TensorArgument& argument = call.tensors[i];
@@ -277,23 +279,23 @@ void ForwardWatcher::split_outputs(Call call, size_t i, TracedParameter& paramet
   }
 }
 
-// What an adapter adds must lie as what the weight beside it puts out: split where that is, a sum
-// where that is. The few numbers between its two matrices are never split.
+// The output of an adapter must have the placement of the adapted weight's output: split, or a
+// partial sum. The low-rank dimension is never split.
 void ForwardWatcher::follow_weight(TracedParameter& parameter) {
-  const TracedParameter::Beside& beside = *parameter.beside;
-  const std::optional<Placement>& weight = parameters_[size_t(beside.weight)].placement;
-  const std::optional<Placement>& first = parameters_[size_t(beside.other)].placement;
+  const TracedParameter::Adapter& adapter = *parameter.adapter;
+  const std::optional<Placement>& weight = parameters_[size_t(adapter.weight)].placement;
+  const std::optional<Placement>& first = parameters_[size_t(adapter.other)].placement;
   bool splits_inputs = first && first->is_sharded();
-  if (beside.is_first || splits_inputs || !weight || !weight->is_sharded()) {
+  if (adapter.is_first || splits_inputs || !weight || !weight->is_sharded()) {
     keep_whole(parameter, "of an adapter: whole");
     return;
   }
   parameter.placement = Placement::shard(0);
   parameter.placement->block = weight->block;
-  parameter.reason = "of an adapter: split as the outputs of the weight beside it";
+  parameter.reason = "of an adapter: split like the outputs of the adapted weight";
 }
 
-// Gives the call the parameter as it has been decided to lie.
+// Replaces the argument by the parameter in its decided placement.
 void ForwardWatcher::lay_out(Call& call, size_t i, const TracedParameter& parameter) {
   TensorArgument& argument = call.tensors[i];
   if (!parameter.placement || !parameter.placement->is_sharded()) return;
@@ -314,14 +316,14 @@ void ForwardWatcher::lay_out(Call& call, size_t i, const TracedParameter& parame
     int index = int(&parameter - parameters_.data());
     remember(argument.tensor, index);
     // An adapter is corrected with the weight that it follows.
-    bool follows = parameter.beside && !parameter.beside->is_first;
-    lineages_[argument.impl].split = {follows ? parameter.beside->weight : index};
+    bool follows = parameter.adapter && !parameter.adapter->is_first;
+    lineages_[argument.impl].split = {follows ? parameter.adapter->weight : index};
     return;
   }
 }
 
-// The outputs of these weights are regrouped in a way that their split does not fit.
-void ForwardWatcher::mend(const Call& call, size_t i, const std::set<int>& weights) {
+// Corrects weights whose split outputs are reshaped in a way that does not fit the split.
+void ForwardWatcher::correct(const Call& call, size_t i, const std::set<int>& weights) {
   const TensorArgument& argument = call.tensors[i];
   int64_t split_dim = argument.placements[mp].dim;
   const c10::IValue* regrouped = call.find("size");
@@ -349,22 +351,24 @@ void ForwardWatcher::mend(const Call& call, size_t i, const std::set<int>& weigh
       reason << "whole: its outputs, " << argument.sizes() << ", are "
              << why_gathered(call, argument.sizes(), split_dim, n_);
     }
-    mended_.emplace(weight, Correction{placement, reason.str()});
+    corrections_.emplace(weight, Correction{placement, reason.str()});
   }
 }
 
 std::map<int, ForwardWatcher::Correction> ForwardWatcher::corrections() const {
-  // What those change may be why a table's sum was needed split.
-  if (!mended_.empty()) return mended_;
+  // These corrections may remove the need for a split sum.
+  if (!corrections_.empty()) return corrections_;
   std::map<int, Correction> all;
   for (int table : needed_split_) {
     const TracedParameter& parameter = parameters_[size_t(table)];
-    // A table that is also the head keeps its rows apart: those are the classes.
+    // The rows of a table that is also the output head are the classes: keep these split.
     if (parameter.is_embedding && !parameter.is_multiplied &&
         parameter.placement == Placement::shard(0) && parameter.given.dim() > 1 &&
         parameter.given.size(1) >= n_)
-      all.emplace(table, Correction{Placement::shard(1),
-                                    "embedding: split along its columns, as what it meets"});
+      all.emplace(
+          table,
+          Correction{Placement::shard(1),
+                     "embedding: split along its columns, since its output is needed split"});
   }
   return all;
 }

@@ -1,3 +1,5 @@
+// Decides the placements of parameters over mp while a forward pass runs on stand-ins.
+
 #pragma once
 
 #include "../../nn/training_kernels.h"
@@ -15,39 +17,40 @@
 
 namespace redco::sharding {
 
-/// A parameter whose layout is being decided.
+/// A parameter whose placement is being decided.
 struct TracedParameter {
   std::string name;
-  std::vector<std::string> other_names;  ///< of a tied weight
+  std::vector<std::string> other_names;  ///< further names of a tied weight
   at::Tensor given;
-  std::optional<Placement> placement = {};  ///< on mp; none: undecided
-  std::string reason = "the function that was watched does not use it: whole";
-  bool is_mended = false;      ///< a correction has decided
-  bool is_embedding = false;   ///< rows of it are looked up
+  std::optional<Placement> placement = {};  ///< on mp; nullopt while undecided
+  std::string reason = "the traced function does not use it: whole";
+  bool was_corrected = false;  ///< the placement comes from a correction
+  bool is_embedding = false;   ///< its rows are looked up
   bool is_multiplied = false;  ///< it is the weight of a product
-  /// Of a low-rank adapter's matrices: where the weight is beside which they lie, and the other
-  /// one.
-  struct Beside {
-    bool is_first;  ///< the one that takes in what the weight does
+  /// For a matrix of a low-rank adapter: its role, and the indices of the adapted weight and of the
+  /// adapter's other matrix.
+  struct Adapter {
+    bool is_first;  ///< lora_A, which has the same input as the weight
     int weight, other;
   };
-  std::optional<Beside> beside = {};
+  std::optional<Adapter> adapter = {};
 };
 
-/// Decides how parameters lie over mp while a forward pass runs on stand-ins for them: each where
-/// it is first used, by what comes to it there. Watches this thread for as long as it lives.
+/// Decides the placements of parameters over mp by running a forward pass on stand-ins for them:
+/// each at its first use, from the placements of the other arguments there. Observes this thread
+/// while it exists.
 class ForwardWatcher final : public Execution {
  public:
   ForwardWatcher(std::vector<TracedParameter>& parameters, std::shared_ptr<const Mesh> mesh);
 
-  /// Nothing is watched for as long as it lives.
+  /// Suspends observation while it exists.
   class Pause {
    public:
    private:
     WithExecution on_parts_{nullptr};
   };
 
-  /// The parameter as the forward pass sees it.
+  /// The stand-in of a parameter, given to the forward pass.
   at::Tensor stand_in(int parameter);
 
   bool has_values() const override { return false; }
@@ -59,21 +62,21 @@ class ForwardWatcher final : public Execution {
     Placement placement;
     std::string reason;
   };
-  /// What turned out wrong, by parameter: the forward pass is to be watched again with it.
+  /// Wrong decisions found, by parameter: repeat the forward pass with these placements.
   std::map<int, Correction> corrections() const;
 
-  /// What one rank sends, in bytes.
+  /// The bytes that one rank sends.
   double bytes_moved() const { return bytes_moved_; }
-  /// Parameters whose split outputs several weights take in by their inputs, so that all of those
-  /// put out sums.
+  /// Sets of parameters whose split outputs are the input of several weights that are split along
+  /// their inputs, so that each of these weights needs a reduction.
   std::set<std::set<int>> shared_sources() const;
 
  private:
-  // Where a tensor comes from.
+  // The parameters that the layout of a tensor goes back to.
   struct Lineage {
-    std::set<int> split;    // the parameters that its split, or its being a sum, is due to
-    std::set<int> summed;   // of a whole tensor: those whose sum it was
-    bool of_whole = false;  // from the outputs of weights that a correction keeps whole
+    std::set<int> split;    // why it is split or partial: the split of these parameters
+    std::set<int> summed;   // replicated tensor: the parameters whose partial sum it was
+    bool of_whole = false;  // computed from outputs of weights that a correction replicates
   };
 
   at::Tensor whole_like(const at::Tensor& tensor);
@@ -86,17 +89,18 @@ class ForwardWatcher final : public Execution {
   void split_outputs(Call call, size_t i, TracedParameter& parameter);
   void follow_weight(TracedParameter& parameter);
   void lay_out(Call& call, size_t i, const TracedParameter& parameter);
-  void mend(const Call& call, size_t i, const std::set<int>& weights);
+  void correct(const Call& call, size_t i, const std::set<int>& weights);
 
   std::vector<TracedParameter>& parameters_;
   std::shared_ptr<const Mesh> mesh_;
   int64_t n_;
   std::unordered_map<const void*, int> origins_;  // of parameters and their views
   std::unordered_map<const void*, Lineage> lineages_;
-  std::vector<at::Tensor> alive_;  // what these maps name
-  std::map<int, Correction> mended_;
-  std::set<int> needed_split_;                      // parameters whose sum was needed split
-  std::map<std::set<int>, std::set<int>> readers_;  // weights split along inputs, by their source
+  std::vector<at::Tensor> alive_;  // keeps the tensors in these maps alive
+  std::map<int, Correction> corrections_;
+  std::set<int> needed_split_;  // parameters whose sum was needed split
+  std::map<std::set<int>, std::set<int>>
+      readers_;  // weights split along inputs, by the source of the input
   double bytes_moved_ = 0;
   TrainingKernels training_kernels_;
   WithExecution watching_{this};

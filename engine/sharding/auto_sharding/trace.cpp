@@ -1,4 +1,4 @@
-// What it takes to run operators for their shapes alone.
+// Runs operators for their shapes alone, on an imagined mesh.
 
 #include "trace.h"
 
@@ -59,7 +59,7 @@ at::Tensor without_values(const at::Tensor& tensor) {
   return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
 }
 
-// Any values will do, and one element stands for all, unless they are written to.
+// Zeros of the shape; one expanded element, unless the tensor is written to.
 at::Tensor with_any_values(const at::Tensor& tensor, bool is_written) {
   if (!tensor.defined() || !tensor.is_meta()) return tensor;
   at::TensorOptions options = tensor.options().device(at::kCPU);
@@ -102,7 +102,7 @@ void call_without_values(const Operator& op, torch::jit::Stack& stack,
     function(stack);
     return;
   } catch (const c10::Error&) {
-    // Some operators work out their shapes together with their values.
+    // Some operators compute shapes together with values: run these on zeros.
     stack = std::move(again);
   }
   for (size_t i = 0; i < stack.size(); ++i)

@@ -1,3 +1,5 @@
+// Runs operators for their shapes alone, on an imagined mesh.
+
 #pragma once
 
 #include "../plan.h"
@@ -11,12 +13,12 @@
 
 namespace redco::sharding {
 
-/// A mesh of 1 x `n_model_shards` of which this process plays rank 0: its collectives move nothing,
-/// and return tensors of the right shapes.
+/// Makes a mesh of 1 x `n_model_shards` for traces, with this process as rank 0. Its collectives
+/// move nothing and return tensors of the right shapes.
 std::shared_ptr<const Mesh> make_imagined_mesh(int64_t n_model_shards, c10::Device device);
 
-/// Calls `function`, which works on the stack as `op` does, with tensors that have shapes and no
-/// values; so are the results.
+/// Calls `function`, which works on the stack as `op` does, on meta tensors; the results are meta
+/// tensors too.
 void call_without_values(const Operator& op, torch::jit::Stack& stack,
                          const std::function<void(torch::jit::Stack&)>& function);
 

@@ -1,5 +1,5 @@
-// x[a, :, b] with tensors of indices. Where an indexed dimension is split, each rank reads and
-// writes the elements that it holds.
+// Rules for indexing with tensors, x[a, :, b]. If an indexed dimension is split, each rank reads
+// and writes the elements it holds.
 
 #include "rules.h"
 
@@ -17,12 +17,12 @@ struct Index {
   size_t tensor;   // among the call's tensors
 };
 
-// The factors: the tensor's dimensions, then those of the indices, broadcast together.
+// Factors: the tensor's dimensions, then the broadcast dimensions of the indices.
 struct Indexing {
   std::vector<Index> indices;
   std::vector<int64_t> broadcast;  // sizes
   int64_t n_dims = 0;              // of the tensor
-  int64_t front = 0;               // where the broadcast dimensions stand in the result
+  int64_t front = 0;               // position of the broadcast dimensions in the result
   Letters result;
 
   int64_t n_behind() const { return n_dims - int64_t(indices.size()) - front; }
@@ -35,7 +35,7 @@ std::optional<Indexing> indexing_of(const Call& call) {
   for (size_t i = 0; i < call.tensors.size(); ++i) {
     const TensorArgument& argument = call.tensors[i];
     if (argument.argument != list) continue;
-    // How many elements a mask chooses is known only to who holds all of it.
+    // The number of elements that a mask selects depends on all of it.
     if (!at::isIntegralType(argument.tensor.scalar_type(), false) ||
         argument.tensor.scalar_type() == at::kByte)
       return std::nullopt;
@@ -56,7 +56,7 @@ std::optional<Indexing> indexing_of(const Call& call) {
   return indexing;
 }
 
-// Aligned at the right; a dimension of one element that stands for more is no factor.
+// Letters aligned at the right; a dimension of size 1 that is broadcast has no factor.
 Letters aligned(at::IntArrayRef sizes, at::IntArrayRef whole, const Letters& all) {
   Letters own;
   size_t skipped = whole.size() - sizes.size();
@@ -78,7 +78,7 @@ Factors factors_of(const Call& call, const Indexing& indexing) {
   return factors;
 }
 
-// An index whose dimension is split.
+// An index into a split dimension.
 struct SplitIndex {
   int64_t dim;
   size_t element;
@@ -98,7 +98,7 @@ std::vector<SplitIndex> split_indices(const Call& call, const Indexing& indexing
   return found;
 }
 
-// Replaces an index by the place in this rank's part, `missing` where another rank holds it.
+// Converts an index to local positions, `missing` for elements of other ranks; returns which are.
 at::Tensor localize(const Operator& op, torch::jit::Stack& stack, const SplitIndex& split,
                     int64_t missing) {
   auto list = stack[1].toList().copy();
@@ -141,7 +141,7 @@ std::optional<Plan> index(const Call& call) {
   return plan;
 }
 
-// What is meant for other ranks goes to one more element, which is then dropped.
+// Writes for other ranks go to one extra element, which is then dropped.
 void put_own(const std::vector<SplitIndex>& splits, const Operator& op, torch::jit::Stack& stack) {
   at::Tensor self = stack[0].toTensor(), padded = self;
   for (const SplitIndex& split : splits) {

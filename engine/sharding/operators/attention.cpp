@@ -1,5 +1,5 @@
-// Scaled dot product attention in its fused forms, on CPU and CUDA. Each head of each example is
-// on its own; positions and the elements of a head are whole.
+// Rules for fused scaled dot product attention on CPU and CUDA. Heads and examples are independent
+// and may be split; positions and the elements of a head may not.
 
 #include "flops.h"
 #include "rules.h"
@@ -17,8 +17,8 @@ namespace {
 
 constexpr int batch = 0, head = 1;
 
-// [batch, head, ..., ...], aligned at the right, as an attention mask is broadcast: a dimension of
-// one element is no factor.
+// [batch, head, ..., ...], aligned at the right like a broadcast attention mask; a dimension of
+// size 1 has no factor.
 Letters mask_letters(at::IntArrayRef sizes, at::IntArrayRef query) {
   Letters result(sizes.size(), int8_t(-1));
   for (size_t dim = 0; dim < sizes.size(); ++dim) {
@@ -30,12 +30,12 @@ Letters mask_letters(at::IntArrayRef sizes, at::IntArrayRef query) {
   return result;
 }
 
-// Which heads of keys and values this process' query heads need, where those are fewer and whole on
-// each rank: heads [first, first + n), or, where the ranks cut between the queries of one of them,
-// that of each query.
+// With fewer key and value heads, which are replicated: the ones that this process' query heads
+// need. They are heads [first, first + n), or one head for each query head if the ranks cut between
+// queries that share a head.
 struct SharedHeads {
   int64_t first = 0, n = 0;
-  std::vector<int64_t> of_query;  // empty: a range will do
+  std::vector<int64_t> of_query;  // empty: the range is enough
 
   SharedHeads(const at::Tensor& query_heads, int64_t queries_per_head) {
     for (int64_t i = 0; i < query_heads.numel(); ++i)
@@ -56,7 +56,7 @@ struct SharedHeads {
   at::Tensor chosen(const at::Tensor& all) const {
     return of_query.empty() ? all.narrow(head, first, n) : all.index_select(head, index(all));
   }
-  // The gradient of all, of which each rank adds its part.
+  // The gradient of all heads, to which each rank adds its part.
   at::Tensor spread(const at::Tensor& grad, int64_t n_heads) const {
     std::vector<int64_t> sizes = grad.sizes().vec();
     sizes[head] = n_heads;
@@ -69,7 +69,7 @@ struct SharedHeads {
   }
 };
 
-// The heads of a tensor that this process holds.
+// The indices of the heads that this process holds.
 at::Tensor held_heads(const Call& call, const Plan& plan, size_t query) {
   int64_t n = call.tensors[query].sizes()[head];
   Placements placements = plan.inputs[query];
@@ -80,7 +80,7 @@ at::Tensor held_heads(const Call& call, const Plan& plan, size_t query) {
   return redistribute_local(at::arange(n, at::kLong), {n}, {1}, {}, placements, *call.mesh);
 }
 
-// The kernels take no tensors without heads or examples; nothing comes of those.
+// The kernels reject tensors without heads or examples: returns empty or zero results.
 void push_nothing(const Operator& op, torch::jit::Stack& stack, const at::Tensor& query,
                   const at::Tensor& key, const at::Tensor& value, bool is_backward) {
   if (is_backward) {
@@ -99,14 +99,14 @@ void push_nothing(const Operator& op, torch::jit::Stack& stack, const at::Tensor
   }
 }
 
-// A rank may hold nothing, or share the heads of keys and values with others.
+// Runs attention on local tensors, which may be empty or share replicated key and value heads.
 struct OnParts {
   size_t query, key, value;  // arguments
   bool is_backward;
   std::optional<SharedHeads> shared = std::nullopt;
 
   void operator()(const Operator& op, torch::jit::Stack& stack, const Mesh&) const {
-    // The kernels read the elements of a head in a row; what was moved may lie otherwise.
+    // The kernels need contiguous heads; redistributed tensors may have another memory order.
     for (c10::IValue& value : stack)
       if (value.isTensor() && value.toTensor().dim() == 4 && value.toTensor().stride(3) != 1)
         value = value.toTensor().contiguous();
@@ -122,8 +122,9 @@ struct OnParts {
   }
 };
 
-// query: [batch, heads, ...]; key and value: the same, or fewer heads, each for as many queries'
-// heads in a row. First results: [batch, heads, ...]; backward: the gradients of these.
+// query: [batch, heads, ...]; key and value: the same, or fewer heads, each for a run of
+// consecutive query heads. First result: [batch, heads, ...]; backward: the gradients of query, key
+// and value.
 std::optional<Plan> attention(const Call& call) {
   int query = call.tensor_of("query"), key = call.tensor_of("key"), value = call.tensor_of("value");
   if (query < 0 || key < 0 || value < 0) return std::nullopt;
@@ -169,7 +170,7 @@ std::optional<Plan> attention(const Call& call) {
   return plan;
 }
 
-// Which form to take: decided by the logical tensors, so that all ranks take the same.
+// Chooses the kernel from the logical tensors, so that all ranks choose alike.
 std::optional<Plan> choice(const Call& call) {
   Plan plan;
   std::vector<std::pair<size_t, Geometry>> tensors;
@@ -182,7 +183,7 @@ std::optional<Plan> choice(const Call& call) {
   }
   plan.run = [tensors](const Operator& op, torch::jit::Stack& stack, const Mesh&) {
     for (const auto& [argument, geometry] : tensors) {
-      // Nobody reads its elements.
+      // The elements are not read.
       at::Tensor empty = at::empty({0}, stack[argument].toTensor().options());
       empty.unsafeGetTensorImpl()->set_sizes_and_strides(geometry.sizes, geometry.strides);
       stack[argument] = empty;
@@ -192,7 +193,7 @@ std::optional<Plan> choice(const Call& call) {
   return plan;
 }
 
-// A whole layer of torch.nn's encoder, where nothing is differentiated: each example is on its own.
+// A whole layer of torch.nn's encoder, without gradients. Examples are independent.
 std::optional<Plan> encoder_layer(const Call& call) {
   const TensorArgument& src = call.tensors[size_t(call.tensor_of("src"))];
   if (src.tensor.dim() != 3 || call.tensor_of("mask") >= 0) return std::nullopt;

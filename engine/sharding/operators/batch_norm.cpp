@@ -1,4 +1,4 @@
-// Batch normalization: statistics of the whole batch, where its parts lie on several ranks.
+// Rules for batch normalization, with the statistics of the whole batch if the batch is split.
 
 #include "rules.h"
 
@@ -18,7 +18,7 @@ namespace {
 
 constexpr int channel = 1;
 
-// The arguments of the several forms go by these names.
+// The name of an argument differs between the operators.
 at::Tensor tensor_in(const Operator& op, const torch::jit::Stack& stack,
                      std::initializer_list<std::string_view> names) {
   for (size_t i = 0; i < stack.size(); ++i)
@@ -43,8 +43,8 @@ std::vector<int64_t> all_but_channel(const at::Tensor& input) {
   return dims;
 }
 
-// Of the statistics that are kept for backward, and of the gradients by channel: on the CPU the
-// type of what is given by channel.
+// The type of saved statistics and of gradients by channel: on the CPU, that of the arguments by
+// channel.
 at::ScalarType type_by_channel(const Operator& op, const torch::jit::Stack& stack,
                                const at::Tensor& input) {
   if (!input.is_cpu()) return at::toOpMathType(input.scalar_type());
@@ -62,11 +62,11 @@ at::Tensor by_channel(const at::Tensor& values, const at::Tensor& input) {
 }
 
 struct Statistics {
-  at::Tensor mean, variance;  // [c], in the type that the kernels keep them in
+  at::Tensor mean, variance;  // [c], in the type that the kernels save
 };
 
-// Of `n` values a channel, over all ranks. Sums and sums of squares are joined in double, in which
-// their difference keeps what single precision can tell.
+// Statistics of `n` values per channel, over all ranks. Sums and sums of squares are added in
+// double, so that their difference keeps single precision.
 Statistics statistics(const at::Tensor& input, int64_t n, const MeshDims& over, const Mesh& mesh) {
   at::ScalarType type = at::toOpMathType(input.scalar_type());
   int64_t n_channels = input.size(channel);
@@ -86,7 +86,7 @@ void update(at::Tensor running, const at::Tensor& now, double momentum) {
   if (running.defined()) running.mul_(1 - momentum).add_(now, momentum);
 }
 
-// Training on a split batch.
+// Training with a split batch.
 auto normalize_over(int64_t n, const MeshDims& over) {
   return [n, over](const Operator& op, torch::jit::Stack& stack, const Mesh& mesh) {
     at::Tensor input = tensor_in(op, stack, {"input"});
@@ -98,7 +98,7 @@ auto normalize_over(int64_t n, const MeshDims& over) {
     update(tensor_in(op, stack, {"running_var"}),
            variance * (double(n) / double(std::max<int64_t>(n - 1, 1))), momentum);
     at::Tensor scale = (variance + eps).rsqrt_();
-    // The kernels want all that is by channel in one type.
+    // The kernels need one type for all arguments by channel.
     auto like_statistics = [&](std::string_view name) {
       at::Tensor values = tensor_in(op, stack, {name});
       return values.defined() ? values.to(mean.scalar_type()) : values;
@@ -110,7 +110,7 @@ auto normalize_over(int64_t n, const MeshDims& over) {
                                                  eps));
     at::ScalarType kept = type_by_channel(op, stack, input);
     stack = {output, mean.to(kept), scale.to(kept)};
-    // What cuDNN keeps for its own backward.
+    // cuDNN's reserve for its own backward.
     if (op.returned.size() > 3) stack.push_back(at::empty({0}, input.options().dtype(at::kByte)));
   };
 }
@@ -136,8 +136,8 @@ auto differentiate_over(int64_t n, const MeshDims& over) {
   };
 }
 
-// The kernels divide by the number of values. Some read what is by channel as one piece of memory,
-// whatever its stride: a part in blocks has one.
+// The kernels divide by the number of values, so they cannot run on an empty part. Some ignore the
+// strides of arguments by channel, which a part in blocks has.
 void run_unless_empty(const Operator& op, torch::jit::Stack& stack, const Mesh&) {
   at::Tensor input = tensor_in(op, stack, {"input"});
   for (size_t i = 0; i < stack.size(); ++i)
@@ -155,7 +155,7 @@ std::optional<Plan> batch_norm(const Call& call) {
   const TensorArgument& input = call.tensors[size_t(call.tensor_of("input"))];
   Letters x = letters(input.tensor.dim()), c = {channel};
   bool is_backward = call.tensor_of("grad_out") >= 0 || call.tensor_of("grad_output") >= 0;
-  // What is kept for backward is of no use to others, and opaque.
+  // The state saved for backward is opaque.
   std::vector<Letters> outputs(call.op.returned.size(), Letters());
   outputs[0] = x;
   outputs[1] = outputs[2] = c;
@@ -180,7 +180,7 @@ std::optional<Plan> batch_norm(const Call& call) {
     factors->whole |= 1 << channel;
   Plan plan = plan_by_factors(call, *factors);
   plan.run = run_unless_empty;
-  // In evaluation nothing is saved: what stands for it has no channels.
+  // In evaluation the saved statistics are empty.
   plan.outputs[0].sizes = Sizes(input.sizes().begin(), input.sizes().end());
   for (size_t i : {1, 2}) plan.outputs[i].sizes = {input.sizes()[channel]};
   MeshDims over;
@@ -189,10 +189,10 @@ std::optional<Plan> batch_norm(const Call& call) {
   if (outputs.size() > 3) make_whole(plan.outputs[3]);
   if (!is_training) {
     if (!is_backward)
-      for (size_t i : {1, 2}) make_whole(plan.outputs[i]);  // nothing
+      for (size_t i : {1, 2}) make_whole(plan.outputs[i]);  // empty
     return plan;
   }
-  // What some kernels keep for their backward fits that on the same parts alone.
+  // Some kernels save a state that fits backward only on the same parts.
   bool keeps =
       outputs.size() > 3 || call.tensor_of("reserve") >= 0 || call.tensor_of("reserveSpace") >= 0;
   if (over.empty() && !keeps) return plan;

@@ -1,5 +1,5 @@
-// Convolutions, of any number of spatial dimensions. Those are whole; the batch and the channels
-// may be split.
+// Rules for convolutions with any number of spatial dimensions. The batch and the channels may be
+// split, spatial dimensions may not.
 
 #include "flops.h"
 #include "rules.h"
@@ -10,8 +10,8 @@ namespace {
 
 constexpr int batch = 0, in_channel = 1, out_channel = 2;
 
-// input: [n, in, ...]; weight: [out, in / groups, ...], or [in, out / groups, ...] of a transposed
-// one; output: [n, out, ...]; bias: [out]. With groups, both sides' channels are split alike.
+// input: [n, in, ...]; weight: [out, in / groups, ...], or if transposed [in, out / groups, ...];
+// output: [n, out, ...]; bias: [out]. With groups, input and output channels are one factor.
 struct ConvolutionLetters {
   explicit ConvolutionLetters(const Call& call)
       : groups(call.integer("groups", 1)), is_transposed(call.boolean("transposed", false)) {
@@ -29,7 +29,7 @@ struct ConvolutionLetters {
     if (groups == 1) weight[1] = int8_t(is_transposed ? out : in);
   }
 
-  // The kernels take no tensor without channels.
+  // The kernels reject tensors without channels.
   void keep_whole(const Call& call, Factors& factors) const {
     if (groups > 1) {
       if (!splits_evenly(call, factors, in_channel, groups)) factors.whole |= 1 << in_channel;
@@ -45,7 +45,7 @@ struct ConvolutionLetters {
   Letters input, output, weight, bias = {-1};
 };
 
-// A rank calls the operator with the groups of its own channels.
+// Each rank runs the operator with the groups of its own channels.
 void set_groups(const Call& call, const ConvolutionLetters& l, Plan& plan) {
   if (l.groups == 1) return;
   auto input = size_t(call.tensor_of("input"));
@@ -76,13 +76,14 @@ std::optional<Plan> convolution_backward(const Call& call) {
   Plan plan = plan_by_factors(call, *factors);
   auto grad = size_t(call.tensor_of("grad_output"));
   set_groups(call, l, plan);
-  // The bias' gradient is a sum of the output's alone.
+  // The gradient of the bias depends only on the output's gradient.
   for (size_t dim = 0; dim < Mesh::n_dims; ++dim)
     if (plan.inputs[grad][dim].is_replicated()) plan.outputs[2].placements[dim] = {};
   plan.outputs[0].sizes[1] = l.n_in;
   plan.outputs[1].sizes[0] = l.is_transposed ? l.n_in : l.n_out;
   plan.outputs[2].sizes = {l.n_out};
-  // Without input channels LibTorch's result has no channels, but its bias has.
+  // Without input channels, LibTorch returns an output without channels but a bias gradient with
+  // them.
   const c10::IValue* sizes = call.find("bias_sizes");
   Sizes own = local_sizes({l.n_out}, plan.outputs[2].placements, *call.mesh);
   if (sizes && sizes->isIntList())

@@ -1,4 +1,4 @@
-// Losses of each element that are summed, or averaged over all of them.
+// Rules for elementwise losses that are summed or averaged.
 
 #include "rules.h"
 
@@ -20,8 +20,8 @@ Sizes sizes_of_all(const Call& call) {
 
 int64_t reduction_in(const Call& call) { return call.integer("reduction", at::Reduction::Mean); }
 
-// Each element's loss as one process has it; these are added up in a wider type than 16 bits, and
-// divided by how many all ranks have. One number is brought together at once.
+// Computes the loss of each element as on one process, adds them in the accumulation type,
+// all-reduces the sum at once and divides by the number of elements on all ranks.
 std::optional<Plan> forward(const Call& call) {
   Sizes sizes = sizes_of_all(call);
   std::optional<Factors> factors = pointwise_factors(call, sizes);
@@ -44,8 +44,8 @@ std::optional<Plan> forward(const Call& call) {
   return plan;
 }
 
-// The kernels divide by the number of elements that they see. A gradient divided by that of all
-// could be too small for 16 bits.
+// The kernels divide by the number of local elements: scales the gradient by the local share.
+// (Divided by the global number it could underflow in 16 bits.)
 std::optional<Plan> backward(const Call& call) {
   std::optional<Factors> factors = pointwise_factors(call, sizes_of_all(call));
   if (!factors || call.find("grad_input")) return std::nullopt;

@@ -1,5 +1,5 @@
-// Rows of a table. Where the table is split by rows, each rank has those it holds and zeros for the
-// others: the sum of all is the answer.
+// Rules for embedding tables. If the rows are split, each rank looks up its own and returns zeros
+// for the others, as a partial sum.
 
 #include "rules.h"
 
@@ -9,7 +9,7 @@ namespace redco::sharding {
 
 namespace {
 
-// The factors: 0 the row of the table, 1 the column, then those of the indices.
+// Factors: 0 the row of the table, 1 the column, then the dimensions of the indices.
 std::optional<Plan> embedding(const Call& call) {
   const TensorArgument &weight = call.tensors[0], &indices = call.tensors[1];
   if (call.tensors.size() != 2) return std::nullopt;  // out
@@ -44,8 +44,9 @@ std::optional<Plan> embedding_backward(const Call& call) {
   Letters ids = letters(indices.tensor.dim(), 2), grad = ids;
   grad.push_back(1);
   Factors factors{{grad, ids}, {{0, 1}}};
-  // Passed on as a sum, unless the table has more elements than the gradient of what was looked up:
-  // then parts of that are no reason for a sum over mp either, which splits the table's rows.
+  // The result may stay partial, unless the table has more elements than the incoming gradient:
+  // then a split of the gradient over mp must not cause a partial result either, and mp splits the
+  // rows.
   Call seen = call;
   TensorArgument& looked_up = seen.tensors[0];
   if (call.integer("num_weights", 0) * looked_up.sizes().back() <= looked_up.tensor.numel())
@@ -53,7 +54,7 @@ std::optional<Plan> embedding_backward(const Call& call) {
   else if (looked_up.placements[Mesh::mp].is_sharded() &&
            looked_up.placements[Mesh::mp].dim < indices.tensor.dim())
     looked_up.placements[Mesh::mp] = {};
-  // How often a row is asked for is counted over all indices.
+  // Index frequencies are counted over all indices.
   if (call.boolean("scale_grad_by_freq", false))
     for (int8_t id : ids) factors.whole |= uint64_t{1} << id;
   Plan plan = plan_by_factors(seen, factors);

@@ -1,4 +1,4 @@
-// The largest and the least.
+// Rules for amax, amin, aminmax, max and min.
 
 #include "rules.h"
 
@@ -11,7 +11,7 @@ namespace redco::sharding {
 
 namespace {
 
-// What the largest of nothing is, where others hold something; and the least.
+// The identity of a reduction, which stands for the extreme of an empty part.
 at::Scalar bound(at::ScalarType type, ReduceOp op) {
   bool is_max = op == ReduceOp::max;
   if (type == at::kBool) return !is_max;
@@ -27,7 +27,7 @@ at::Scalar bound(at::ScalarType type, ReduceOp op) {
   return result;
 }
 
-// The results of a rank that has no element of what is reduced.
+// The results of a rank whose part is empty.
 void give_bounds(const Reduction& reduction, const std::vector<ReduceOp>& ops,
                  torch::jit::Stack& stack) {
   at::Tensor self = stack[0].toTensor();
@@ -37,13 +37,13 @@ void give_bounds(const Reduction& reduction, const std::vector<ReduceOp>& ops,
     stack.emplace_back(at::full(count.sizes(), bound(self.scalar_type(), op), self.options()));
 }
 
-// `ops`: of each result.
+// `ops`: the reduction of each result.
 Rule extremes(std::vector<ReduceOp> ops) {
   return [ops](const Call& call) -> std::optional<Plan> {
     Reduction reduction = reduction_of(call);
     std::optional<Factors> factors = reduction_factors(call, reduction, ops[0]);
     if (!factors || call.tensors.size() > 1) return std::nullopt;
-    // Nothing has no extreme: the operator itself says so.
+    // An empty whole has no extreme: the operator itself throws.
     for (int64_t dim : reduction.dims)
       if (call.tensors[0].sizes()[size_t(dim)] == 0) return std::nullopt;
     factors->outputs.resize(ops.size(), factors->outputs[0]);
@@ -66,7 +66,7 @@ Rule extremes(std::vector<ReduceOp> ops) {
   };
 }
 
-// Three operators of one name: of all elements, along a dimension, and of two tensors.
+// Three overloads: over all elements, along a dimension, and of two tensors.
 Rule by_overload(ReduceOp op) {
   Rule of_all = extremes({op});
   return [of_all](const Call& call) -> std::optional<Plan> {

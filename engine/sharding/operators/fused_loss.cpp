@@ -1,5 +1,5 @@
-// The cross-entropy of a product that is never held whole. Rows may be split, and classes too: then
-// one number a row moves, in one collective a block.
+// The rule for linear_cross_entropy, whose logits are never held at once. Rows and classes may be
+// split; split classes cost one all-gather per block, of one number per row.
 
 #include "../../nn/linear_cross_entropy.h"
 #include "rules.h"

@@ -1,5 +1,5 @@
-// Operators whose index runs over one dimension of a tensor. Where that dimension is split, each
-// rank reads and writes the elements that it holds.
+// Rules for operators with an index along one dimension. If that dimension is split, each rank
+// reads and writes the elements it holds.
 
 #include "rules.h"
 
@@ -10,12 +10,12 @@ namespace redco::sharding {
 
 namespace {
 
-// What an operator reads or writes along its dimension `dim` of `self`.
+// The indexed dimension of `self`.
 struct Indexed {
   int64_t dim;
   int64_t size;
-  Span own;         // this rank's elements of it
-  size_t argument;  // the index
+  Span own;         // the elements that this rank holds
+  size_t argument;  // position of the index
 };
 
 bool is_split(const Plan& plan, const Indexed& indexed) {
@@ -35,13 +35,13 @@ at::Tensor aligned(const at::Tensor& mask, int64_t dim, int64_t n_dims) {
   return mask.reshape(sizes);
 }
 
-// Elements that other ranks hold are zeros: the sum over the ranks is the answer.
+// Elements of other ranks are zeros: the result is a partial sum.
 void read_own(const Indexed& indexed, const Operator& op, torch::jit::Stack& stack) {
   at::Tensor self = stack[0].toTensor(), index = stack[indexed.argument].toTensor();
   check_range(op, index, indexed.size);
   at::Tensor elsewhere = is_outside(index, indexed.own);
   if (indexed.own.length() == 0) {
-    // One zero to read.
+    // A kernel needs at least one element.
     std::vector<int64_t> sizes = self.sizes().vec();
     sizes[size_t(indexed.dim)] = 1;
     stack[0] = at::zeros(sizes, self.options());
@@ -52,7 +52,7 @@ void read_own(const Indexed& indexed, const Operator& op, torch::jit::Stack& sta
   stack = {result.masked_fill_(aligned(elsewhere, indexed.dim, result.dim()), 0)};
 }
 
-// What is meant for other ranks goes to one more element, which is then dropped.
+// Writes for other ranks go to one extra element, which is then dropped.
 void write_own(const Indexed& indexed, const Operator& op, torch::jit::Stack& stack) {
   at::Tensor self = stack[0].toTensor(), index = stack[indexed.argument].toTensor();
   check_range(op, index, indexed.size);
@@ -72,7 +72,7 @@ void write_own(const Indexed& indexed, const Operator& op, torch::jit::Stack& st
   }
 }
 
-// Dimensions other than `dim` are one and the same where the sizes are; an index may be shorter.
+// Other dimensions share a factor if their sizes are equal; an index may be shorter.
 void match_others(const Call& call, int64_t dim, std::vector<Letters>& inputs, uint64_t& whole) {
   at::IntArrayRef self = call.tensors[0].sizes();
   for (size_t i = 1; i < call.tensors.size(); ++i)
@@ -81,7 +81,7 @@ void match_others(const Call& call, int64_t dim, std::vector<Letters>& inputs, u
   inputs.assign(call.tensors.size(), letters(int64_t(self.size())));
 }
 
-// The factor of an index's own dimension: after those of the dimensions of `self`.
+// The factor of the index's own dimension: after the dimensions of `self`.
 int8_t index_factor(const Call& call) { return int8_t(call.tensors[0].tensor.dim()); }
 
 std::optional<int64_t> own_dim(const Call& call) {
@@ -137,7 +137,7 @@ std::optional<Plan> index_select(const Call& call) {
   return read(call, {{self, index}, {result}}, *dim);
 }
 
-// Adds up where an index is there twice: any rank may add its share of the indices.
+// Whether repeated indices add up, so that each rank can add its share of the indices.
 bool adds_up(const Call& call) {
   if (call.op.name == "aten::scatter_add" || call.op.name == "aten::index_add") return true;
   const c10::IValue* reduce = call.find("reduce");

@@ -1,4 +1,4 @@
-// Lists of tensors made one.
+// Rules for cat and stack.
 
 #include "rules.h"
 
@@ -10,7 +10,7 @@ namespace {
 
 int64_t joined_dim(const Call& call, int64_t n_dims) { return call.dims("dim", n_dims)->front(); }
 
-// All inputs are linear together; values are only moved.
+// Values are only moved, so the inputs may all be partial together.
 Plan moved(const Call& call, Factors factors) {
   if (call.tensors.size() < 64) factors.linear = {(uint64_t{1} << call.tensors.size()) - 1};
   factors.only_moves = true;
@@ -29,8 +29,8 @@ std::optional<Plan> cat(const Call& call) {
     n_dims = std::max(n_dims, argument.tensor.dim());
   int64_t dim = joined_dim(call, n_dims);
   if (call.find("out")) return std::nullopt;
-  // Alike tensors split on the dimension along which they are joined are the blocks of the result,
-  // each of which stays split.
+  // Equal tensors split along the joined dimension become blocks of the result; each block stays
+  // split.
   bool in_blocks = are_alike(call) && n_dims > 0;
   for (size_t i = 0; i < Mesh::n_dims && in_blocks; ++i) {
     int n_split = 0;
@@ -49,7 +49,7 @@ std::optional<Plan> cat(const Call& call) {
   for (const TensorArgument& argument : call.tensors) {
     Letters own = all;
     if (!in_blocks) own[size_t(dim)] = -1;
-    // An empty tensor of one dimension may be joined to any.
+    // A one-dimensional empty tensor can be joined to any.
     if (argument.tensor.dim() != n_dims) own = Letters(size_t(argument.tensor.dim()), int8_t(-1));
     factors.inputs.push_back(own);
   }

@@ -1,4 +1,4 @@
-// Operators on lists of tensors: what optimizers are made of.
+// Rules for operators on lists of tensors, as used by optimizers.
 
 #include "rules.h"
 
@@ -15,7 +15,7 @@ namespace redco::sharding {
 
 namespace {
 
-// The elements at one place of all the lists, as a call of its own, and where they are in `call`.
+// The tensors at one index of all lists as a separate call, and their indices in `call`.
 struct Element {
   Call call;
   std::vector<size_t> places;
@@ -32,7 +32,7 @@ Element element_of(const Call& call, int64_t index) {
   return element;
 }
 
-// Each element lies as its own call would have it; what is in no list is a number, and whole.
+// Plans each element like a separate call. Tensors outside of lists are scalars and replicated.
 std::optional<Plan> element_by_element(const Call& call) {
   const Rule& rule = pointwise_rules().at("").rule;
   size_t n_results = call.op.returned.size();
@@ -53,7 +53,7 @@ std::optional<Plan> element_by_element(const Call& call) {
   return plan;
 }
 
-// Zeros are a sum of zeros: nothing need be reduced first.
+// Zeros are also a partial sum of zeros: nothing needs a reduction.
 std::optional<Plan> zeroed(const Call& call) {
   Plan plan;
   for (const TensorArgument& tensor : call.tensors) {
@@ -65,12 +65,12 @@ std::optional<Plan> zeroed(const Call& call) {
   return plan;
 }
 
-// The fused kernels walk through memory: whatever belongs to a parameter must have its strides.
+// The fused kernels ignore strides: gives all tensors of a parameter the strides of the parameter.
 void run_on_alike(const Operator& op, torch::jit::Stack& stack, const Mesh&) {
   std::vector<at::Tensor> first = stack[0].toTensorVector();
   for (at::Tensor& parameter : first)
     if (!parameter.is_non_overlapping_and_dense()) parameter = parameter.contiguous();
-  std::vector<std::pair<at::Tensor, at::Tensor>> written;  // where to, and what
+  std::vector<std::pair<at::Tensor, at::Tensor>> written;  // destination, source
   for (size_t i = 0; i < stack.size(); ++i) {
     if (!stack[i].isTensorList()) continue;
     std::vector<at::Tensor> list = stack[i].toTensorVector();
@@ -88,7 +88,7 @@ void run_on_alike(const Operator& op, torch::jit::Stack& stack, const Mesh&) {
   for (auto& [to, from] : written) to.copy_(from);
 }
 
-// A step of an optimizer: all that belongs to a parameter lies as that does.
+// An optimizer step: all tensors of a parameter get the parameter's placement.
 std::optional<Plan> like_parameters(const Call& call) {
   if (!call.op.returned.empty()) return std::nullopt;
   Plan plan;
@@ -107,12 +107,12 @@ std::optional<Plan> like_parameters(const Call& call) {
   }
 }
 
-// --- One number of each tensor -------------------------------------------------------------------
+// --- One number for each tensor ------------------------------------------------------------------
 
-// The parts of each tensor as they are, and over which mesh dimensions any of them is split.
+// The placements that keep each tensor split, and which mesh dimensions split which tensors.
 struct Parts {
   Plan plan;
-  std::array<std::vector<bool>, Mesh::n_dims> is_split;  // by mesh dimension, of each tensor
+  std::array<std::vector<bool>, Mesh::n_dims> is_split;  // by mesh dimension, then by tensor
 };
 
 Parts kept_parts(const Call& call) {
@@ -131,22 +131,22 @@ bool any(const std::vector<bool>& flags) {
   return std::find(flags.begin(), flags.end(), true) != flags.end();
 }
 
-// How the numbers of a tensor's parts make the number of the whole: `into` and `out_of` a form that
-// `op` reduces, where `neutral` adds nothing.
+// How to reduce the numbers of a tensor's parts: `into` converts to a form that `op` reduces, and
+// `out_of` back; `neutral` is the identity of the reduction.
 struct Reduced {
   ReduceOp op;
   double neutral;
   std::function<at::Tensor(at::Tensor)> into, out_of;
 };
 
-// All numbers in one collective for each mesh dimension that splits any of the tensors.
+// Reduces all numbers in one collective per mesh dimension that splits any of the tensors.
 void reduce_numbers(std::vector<at::Tensor>& numbers, const Parts& parts, const Reduced& how,
                     const Mesh& mesh) {
   at::Tensor together = how.into(at::stack(numbers));
   for (size_t dim = 0; dim < Mesh::n_dims; ++dim) {
     if (!any(parts.is_split[dim])) continue;
     Group& group = mesh.group(Mesh::Dim(dim));
-    // What is whole counts once.
+    // Count replicated tensors once.
     if (group.rank() > 0)
       for (size_t i = 0; i < numbers.size(); ++i)
         if (!parts.is_split[dim][i]) together[int64_t(i)].fill_(how.neutral);
@@ -161,7 +161,7 @@ std::optional<Plan> number_of_each(const Call& call, const Reduced& how, double 
   Parts parts = kept_parts(call);
   Plan plan = parts.plan;
   if (!any(parts.is_split[Mesh::dp]) && !any(parts.is_split[Mesh::mp])) return plan;
-  // By one process a narrow tensor's number is rounded once: here where all parts are together.
+  // A single process rounds the number of a 16-bit tensor once: here after the reduction.
   plan.run = [parts = std::move(parts), how, of_nothing, dtype = call.index_of("dtype")](
                  const Operator& op, torch::jit::Stack& stack, const Mesh& mesh) {
     std::vector<at::Tensor> tensors = stack[0].toTensorVector();
@@ -214,7 +214,7 @@ std::optional<Plan> maximum(const Call& call) {
   return number_of_each(call, {ReduceOp::max, -infinity, as_is, as_is}, -infinity);
 }
 
-// Every process must learn of an overflow in any part.
+// All-reduces the flag, so that every process sees an overflow in any part.
 std::optional<Plan> unscale(const Call& call) {
   if (!call.op.returned.empty()) return std::nullopt;
   Parts parts = kept_parts(call);

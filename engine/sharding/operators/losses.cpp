@@ -1,5 +1,5 @@
-// The negative log-likelihood. Each rank looks up the targets among its own classes and its own
-// rows; what all of them add up to is one sum of two numbers.
+// Rules for negative log-likelihood losses. Each rank looks up its own targets and classes, then
+// one all-reduce adds up the loss and the total weight.
 
 #include "rules.h"
 
@@ -11,26 +11,26 @@ namespace redco::sharding {
 
 namespace {
 
-// No class: the local kernels skip it.
+// Not a class: the local kernels ignore it.
 constexpr int64_t nowhere = -1;
 
-// Targets as places among this rank's classes.
+// Converts targets to local classes.
 at::Tensor own_targets(const at::Tensor& target, const Span& classes, int64_t ignore_index) {
   at::Tensor elsewhere = is_outside(target, classes).logical_or_(target.eq(ignore_index));
   return (target - classes.begin).masked_fill_(elsewhere, nowhere);
 }
 
-// Of all targets that this rank has.
+// The total weight of the targets on this rank.
 at::Tensor total_weight(const at::Tensor& own, const at::Tensor& weight,
                         const at::TensorOptions& options) {
   at::Tensor is_own = own.ne(nowhere);
   if (!weight.defined() || weight.numel() == 0) return is_own.sum().to(options.dtype());
   at::Tensor each = weight.index_select(0, own.clamp_min(0).reshape({-1})).to(options.dtype());
-  // Not a product: infinity times 0 is NaN.
+  // masked_fill instead of a product: infinity times 0 is NaN.
   return each.masked_fill_(is_own.logical_not().reshape({-1}), 0).sum();
 }
 
-// The factors: 0 the class, then those of the target.
+// Factors: 0 the class, then the dimensions of the target.
 struct Shape {
   Letters scores, target;
   int64_t class_dim;
@@ -41,7 +41,7 @@ struct Shape {
   }
 };
 
-// By name, for an operator's tensors come with or without a weight.
+// By name, since the weight is optional.
 std::optional<Factors> factors_of(const Call& call, const Shape& shape) {
   Factors factors;
   for (const TensorArgument& argument : call.tensors) {
@@ -88,7 +88,7 @@ std::optional<Plan> nll_loss_forward(const Call& call) {
     at::Tensor weight = stack[2].isTensor() ? stack[2].toTensor() : at::Tensor();
     stack[1] = own;
     stack[4] = nowhere;
-    // Each row's loss, to be added up in a wider type than 16 bits.
+    // Losses by row, to be added in the accumulation type.
     stack[3] = int64_t(at::Reduction::None);
     op.handle.callBoxed(&stack);
     if (reduction == at::Reduction::None) return;
@@ -113,7 +113,7 @@ std::optional<Plan> nll_loss_backward(const Call& call) {
   Plan plan = plan_by_factors(call, *factors);
   Span classes = own_classes(call, plan, shape);
   plan.run = [classes](const Operator& op, torch::jit::Stack& stack, const Mesh&) {
-    // The kernels write a gradient in the memory order of the scores, which must be row-major.
+    // The kernels write the gradient in the memory order of the scores, which must be row-major.
     stack[1] = stack[1].toTensor().contiguous();
     stack[2] = own_targets(stack[2].toTensor(), classes, stack[5].toInt());
     stack[5] = nowhere;

@@ -1,4 +1,4 @@
-// Factors of operators with many optional arguments, said by the names of these.
+// Helpers for rules of operators with many optional arguments, which are found by name.
 
 #include "rules.h"
 
@@ -8,7 +8,7 @@ namespace redco::sharding {
 
 namespace {
 
-// The placement that splits a factor in some argument, on one mesh dimension; null if none does.
+// The placement that splits a factor in some argument over one mesh dimension; null if none.
 const Placement* split_of(const Call& call, const Factors& factors, int factor,
                           Mesh::Dim mesh_dim) {
   for (size_t i = 0; i < call.tensors.size(); ++i) {

@@ -1,4 +1,4 @@
-// Normalization within each example: layer, RMS and group norm.
+// Rules for normalization within each example: layer, RMS, group and weight norm.
 
 #include "rules.h"
 
@@ -6,7 +6,7 @@ namespace redco::sharding {
 
 namespace {
 
-// The first `n` dimensions are factors, the others are whole.
+// Factors for the first `n` dimensions; the others must not be split.
 Letters leading(int64_t n_dims, int64_t n) {
   Letters result(size_t(n_dims), int8_t(-1));
   for (int64_t dim = 0; dim < n; ++dim) result[size_t(dim)] = int8_t(dim);
@@ -47,7 +47,7 @@ std::optional<Plan> layer_norm_backward(const Call& call) {
   return plan_by_factors(call, *factors);
 }
 
-// input: [n, c, ...]; statistics: [n, group]. Channels are split where groups stay together.
+// input: [n, c, ...]; statistics: [n, group]. Channels may be split between groups only.
 constexpr int batch = 0, channel = 1;
 
 std::optional<Plan> group_norm_plan(const Call& call, bool is_backward) {
@@ -74,8 +74,7 @@ std::optional<Plan> group_norm_plan(const Call& call, bool is_backward) {
   set_argument(call, plan, "C", local[channel]);
   set_argument(call, plan, "group", n_groups * local[channel] / all[channel]);
   plan.outputs[0].sizes = all;
-  // The kernels take nothing else than dense tensors in one order; what was moved may lie
-  // otherwise.
+  // The kernels need dense tensors in one memory order, which redistributed tensors may not have.
   plan.run = [input_argument = input.argument](const Operator& op, torch::jit::Stack& stack,
                                                const Mesh&) {
     at::MemoryFormat order = stack[input_argument].toTensor().suggest_memory_format();
@@ -90,7 +89,7 @@ std::optional<Plan> group_norm_plan(const Call& call, bool is_backward) {
   return plan;
 }
 
-// Weights by their direction and length: each slice of dimension `dim` is on its own.
+// Weights as direction and length. Slices along dimension `dim` are independent.
 std::optional<Plan> weight_norm(const Call& call) {
   auto n_dims = size_t(call.tensors[0].tensor.dim());
   Letters all(n_dims, int8_t(-1));

@@ -1,4 +1,4 @@
-// Operators with a dimension of their own, which must be whole; the others may be split.
+// Rules for operators that work along dimensions which must not be split; the others may be.
 
 #include "rules.h"
 
@@ -9,15 +9,15 @@ namespace redco::sharding {
 namespace {
 
 enum class Result {
-  same,     // the dimensions of the arguments, the own one perhaps of another length
-  reduced,  // the own dimension goes, or stays with one element
+  same,     // the arguments' dimensions; the worked ones may change in length
+  reduced,  // the worked dimensions are dropped, or kept with size 1
 };
 
 enum class Sums { are_reduced, pass, pass_as_maxima_do };
 
 struct Row {
   const char* name;
-  const char* dims;  // the argument that says which; none or an empty list means all
+  const char* dims;  // the argument that names the dimensions; none or an empty list means all
   Result result;
   Sums sums = Sums::are_reduced;
 };
@@ -49,7 +49,7 @@ bool is_among(const std::optional<std::vector<int64_t>>& dims, int64_t dim) {
   return !dims || dims->empty() || std::find(dims->begin(), dims->end(), dim) != dims->end();
 }
 
-// An argument of one dimension less than the first lacks the own one.
+// An argument with one dimension less than the first lacks the worked one.
 std::optional<Letters> letters_of(int64_t n_dims, int64_t n_own_dims,
                                   const std::optional<std::vector<int64_t>>& own) {
   bool lacks_own = n_own_dims != n_dims;
@@ -62,8 +62,8 @@ std::optional<Letters> letters_of(int64_t n_dims, int64_t n_own_dims,
   return result;
 }
 
-// Whether terms of a sum may be worked on: all are of the type of the result, which, unless they
-// are only moved, is not one that they would be rounded or overflow in.
+// Whether the operator may run on terms of a sum: all have the type of the result, and unless they
+// are only moved, it is not a type in which they would be rounded or overflow.
 bool keeps_terms(const Call& call, bool only_moves) {
   at::ScalarType type = call.tensors[0].tensor.scalar_type();
   const c10::IValue* dtype = call.find("dtype");

@@ -1,5 +1,5 @@
-// Operators that set a tensor among zeros, repeat it, or cut off a triangle of it. Those that make
-// it larger have sums made first, while there is less to move.
+// Rules for operators that pad, repeat, or take a triangle. Those that enlarge a tensor reduce
+// partial arguments first, while there is less to move.
 
 #include "rules.h"
 
@@ -9,7 +9,7 @@ namespace redco::sharding {
 
 namespace {
 
-// A tensor of `sizes` in the result's placements: what this rank makes of it.
+// Sets the size argument of the local call, and the result's logical sizes, from `sizes`.
 void keep_local_sizes(const Call& call, Plan& plan, const char* argument,
                       const std::vector<int64_t>& sizes) {
   OutputPlan& output = plan.outputs[0];
@@ -19,8 +19,8 @@ void keep_local_sizes(const Call& call, Plan& plan, const char* argument,
                               std::vector<int64_t>(local.begin(), local.end()));
 }
 
-// What is made of the gradient of a view: `result` has its letters where the dimensions are whole
-// in the view. The gradient's letters are those without the dimensions that the view cut.
+// The backward of a view: writes the gradient into zeros. Cut dimensions have no letter in `result`
+// and none in `grad`.
 std::optional<Plan> among_zeros(const Call& call, const Letters& grad, const Letters& result) {
   if (call.tensors.size() != 1) return std::nullopt;  // out
   std::vector<int64_t> sizes = call.find("input_sizes")->toIntVector();
@@ -98,7 +98,7 @@ std::optional<Plan> repeat(const Call& call) {
   return plan_by_factors(call, {{own}, {result}});
 }
 
-// A part's own diagonal is as far from the whole's as the part is from the first row and column.
+// The diagonal of a part moves with the part's first row and column.
 std::optional<Plan> triangle(const Call& call) {
   if (call.find("out")) return std::nullopt;
   const TensorArgument& argument = call.tensors[0];

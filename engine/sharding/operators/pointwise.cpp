@@ -1,4 +1,4 @@
-// Operators that work element by element, with broadcasting.
+// Rules for elementwise operators with broadcasting.
 
 #include "rules.h"
 
@@ -14,7 +14,7 @@ namespace {
 
 uint64_t bit(int i) { return i < 0 ? 0 : uint64_t{1} << i; }
 
-// Which arguments may be partial together, by name. A sum may be left for later through these.
+// Sets of arguments, by operator, that may be partial together: the reduction is deferred.
 const std::unordered_map<std::string_view, std::vector<std::vector<std::string_view>>> linear = {
     {"aten::add.Tensor", {{"self", "other"}}},
     {"aten::add.out", {{"self", "other", "out"}}},
@@ -58,7 +58,7 @@ const std::unordered_map<std::string_view, std::vector<std::vector<std::string_v
     {"aten::_foreach_copy_", {{"self", "src"}}},
 };
 
-// Work element by element, though LibTorch does not tag them, or not those in place, as such.
+// Elementwise operators that LibTorch does not tag as such, or not in all variants.
 constexpr const char* untagged[] = {
     "aten::_to_copy",
     "aten::copy",
@@ -105,12 +105,12 @@ constexpr const char* untagged[] = {
     "aten::xlogy",
 };
 
-// Their result has the shape of their first argument, and none of its values.
+// The result has the shape of the first argument, but does not depend on its values.
 const std::set<std::string_view> of_shape_alone = {"aten::empty_like", "aten::zeros_like",
                                                    "aten::ones_like",  "aten::full_like",
                                                    "aten::zero",       "aten::fill"};
 
-// These change no term but in its sign.
+// These change terms at most in sign.
 const std::set<std::string_view> keeps_size = {"aten::clone",         "aten::copy",
                                                "aten::neg",           "aten::masked_fill",
                                                "aten::_foreach_copy", "aten::_foreach_neg"};
@@ -124,8 +124,8 @@ at::ScalarType result_type(const Call& call) {
   return at::native::result_type(state);
 }
 
-// Whether the terms of the sums among these arguments may take part in place of their values:
-// converted they must add up to the same, and whole numbers may become any other by a product.
+// Whether partial arguments may stay partial: conversion to the result type must keep their sum,
+// and computing on the terms must not overflow.
 bool terms_take_part(const Call& call, uint64_t set) {
   at::ScalarType to = result_type(call);
   bool is_kept = keeps_size.contains(call.op.name);
@@ -151,7 +151,7 @@ std::vector<uint64_t> linear_sets(const Call& call) {
       sets.push_back(set);
     }
   }
-  // The gradient of one that fills in anything: zero, where that was.
+  // The backward of a masked_fill with any value fills with zero.
   if (call.op.name == "aten::masked_fill") {
     const c10::IValue* value = call.find("value");
     if (value && value->isScalar() && value->toScalar().equal(0))
@@ -181,8 +181,8 @@ std::optional<Plan> pointwise(const Call& call) {
   return plan_by_factors(call, *factors);
 }
 
-// Under sequence parallelism a gradient that is a sum is brought to its parts where it is first
-// multiplied, by whatever: the derivatives of a norm made of single operators then all find those.
+// Under sequence parallelism a partial gradient is reduce-scattered at its first product, so that
+// all derivatives of a norm composed of single operators reuse it.
 std::optional<Plan> product(const Call& call) {
   Call split = call;
   for (TensorArgument& argument : split.tensors)
@@ -192,7 +192,7 @@ std::optional<Plan> product(const Call& call) {
   return pointwise(split);
 }
 
-// Halves of one dimension, which is whole, are multiplied.
+// Multiplies two halves of one dimension, which must not be split.
 std::optional<Plan> glu(const Call& call) {
   const TensorArgument& self = call.tensors[size_t(call.tensor_of("self"))];
   int64_t n_dims = self.tensor.dim(), dim = call.dims("dim", n_dims)->front();
@@ -209,7 +209,8 @@ std::optional<Plan> shape_alone(const Call& call) {
   Plan plan = plan_by_factors(call, *factors);
   const TensorArgument& argument = call.tensors[0];
   for (size_t dim = 0; dim < Mesh::n_dims; ++dim) {
-    // What is partial is not read; what is written to is made whole, and so is no sum any more.
+    // A partial argument is not read. A written one becomes replicated, and so is no longer
+    // partial.
     if (!argument.placements[dim].is_partial() || argument.is_written) continue;
     plan.inputs[0][dim] = argument.placements[dim];
   }
@@ -242,7 +243,7 @@ bool is_pointwise(const Operator& op) {
 const RuleTable& pointwise_rules() {
   static const RuleTable table = [] {
     RuleTable table;
-    table[""] = pointwise;  // for all that LibTorch tags as such
+    table[""] = pointwise;  // for all operators that LibTorch tags
     for (const char* name : untagged) table[name] = pointwise;
     table["aten::mul"] = product;
     for (const char* name : {"aten::glu", "aten::glu_backward"}) table[name] = glu;

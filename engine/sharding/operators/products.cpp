@@ -1,4 +1,4 @@
-// Products, written as in einsum. "+" marks what is added to a product.
+// Rules for products, written as in einsum. "+" marks an argument that is added.
 
 #include "flops.h"
 #include "rules.h"
@@ -48,8 +48,8 @@ std::vector<Term> parse(const std::string& text) {
   return terms;
 }
 
-// Aligned at the right, as broadcasting does; a dimension of one element that stands for more is
-// no factor.
+// Letters aligned at the right, as in broadcasting; a dimension of size 1 that is broadcast has no
+// factor.
 Letters letters_of(const Term& term, at::IntArrayRef sizes, const std::string& all,
                    const Sizes& factor_sizes) {
   Letters letters;
@@ -61,11 +61,13 @@ Letters letters_of(const Term& term, at::IntArrayRef sizes, const std::string& a
   return letters;
 }
 
-// Under sequence parallelism the rows of activations lie apart. Where mp splits the other matrix in
-// another way - a weight, or a gradient by features - that stays as it is, and the rows are brought
-// together: those that are summed over, else those of the first matrix. Which matrix: -1, if none.
+// Under sequence parallelism activations are split by rows. If mp splits the other matrix in
+// another way (a weight, or a gradient by features), that one stays split and the rows are
+// gathered. Returns the matrix to gather: the one split along the summed dimension, else the first;
+// -1 if none.
 int64_t lying_in_rows(const Call& call, const Factors& factors) {
-  c10::SmallVector<std::pair<int64_t, int8_t>, 2> split;  // matrices, and which factor of theirs
+  c10::SmallVector<std::pair<int64_t, int8_t>, 2>
+      split;  // matrices, and the factor that splits them
   for (size_t i = 0; i < call.tensors.size(); ++i) {
     const Placement& placement = call.tensors[i].placements[Mesh::mp];
     if (factors.added >> i & 1 || !placement.is_sharded()) continue;
@@ -78,8 +80,7 @@ int64_t lying_in_rows(const Call& call, const Factors& factors) {
   return split[is_summed ? 1 : 0].first;
 }
 
-// One number over parts of 16-bit vectors: its terms are kept wide, and rounded once they are
-// added.
+// A scalar product of 16-bit vectors: all-reduces in the accumulation type and rounds once.
 std::optional<Plan> dot(const Call& call, const Factors& factors) {
   Plan plan = plan_by_factors(call, factors);
   MeshDims over = reduced_over(plan);
@@ -123,7 +124,7 @@ Rule product(const char* text) {
     for (size_t i = inputs.size(); i < call.tensors.size(); ++i) {  // out
       if (call.tensors[i].tensor.dim() != int64_t(result.size())) return std::nullopt;
       factors.inputs.push_back(result);
-      added |= uint64_t{1} << i;  // it lies as the result does
+      added |= uint64_t{1} << i;  // it has the layout of the result
     }
     factors.added = added;
     for (size_t i = 0; i < inputs.size(); ++i)

@@ -1,4 +1,4 @@
-// Random operators: every rank draws the numbers of its own part.
+// Rules for random operators: every rank draws the numbers of its own part.
 
 #include "../../random/local_region.h"
 #include "rules.h"
@@ -11,7 +11,7 @@ namespace redco::sharding {
 
 namespace {
 
-// What this process holds of a tensor of these sizes.
+// The region of a tensor that this process holds.
 Region region_of(at::IntArrayRef sizes, const Placements& placements, const Mesh& mesh) {
   Region region = Region::whole(sizes);
   for (size_t dim = 0; dim < sizes.size(); ++dim)
@@ -24,15 +24,15 @@ const c10::IValue* generator_of(const Call& call) {
   return generator && generator->isGenerator() ? generator : nullptr;
 }
 
-// Where blocks of a dimension are split, what a rank holds is no box.
+// A part in blocks is not a box.
 bool is_box(const OutputPlan& output) {
   for (const Placement& placement : output.placements)
     if (placement.is_sharded() && placement.block > 0) return false;
   return true;
 }
 
-// A generator that is not counter-based gives its numbers one after the other: all are drawn
-// everywhere, and each rank keeps its own.
+// A generator that is not counter-based is sequential: every rank draws all numbers and keeps its
+// own.
 std::optional<Plan> drawn_everywhere(const Call& call, Plan plan, const Sizes& sizes) {
   if (call.tensors.size() > 1 || !call.tensors[0].is_written) return std::nullopt;
   plan.run = [sizes, placements = plan.outputs[0].placements](

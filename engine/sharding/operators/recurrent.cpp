@@ -1,4 +1,4 @@
-// Recurrent layers and cells: each example of a batch is on its own, hidden units are whole.
+// Rules for recurrent layers and cells. Examples may be split; hidden units may not.
 
 #include "rules.h"
 
@@ -8,7 +8,7 @@ namespace redco::sharding {
 
 namespace {
 
-// Of every tensor with two dimensions or more the last but one is the batch, but of a weight.
+// The batch is the last but one dimension of every tensor with two or more, except of weights.
 Letters letters_of_example(int64_t n_dims) {
   Letters result(size_t(n_dims), int8_t(-1));
   if (n_dims > 1) result[size_t(n_dims) - 2] = 0;
@@ -29,8 +29,8 @@ Letters letters_of_state(const Call& call) {
   return letters_of_example(call.tensors[size_t(call.tensor_of("hx_"))].tensor.dim());
 }
 
-// oneDNN's layer. Sequences: [time, batch, ...]; states: [..., batch, hidden]. What it keeps for
-// backward, its last result, lies as it likes, and is of no use to others.
+// oneDNN's layer. Sequences: [time, batch, ...]; states: [..., batch, hidden]. The last result is
+// an opaque state for backward.
 std::optional<Plan> layer(const Call& call) {
   const TensorArgument& input = call.tensors[size_t(call.tensor_of("input"))];
   const c10::IValue* batch_sizes = call.find("batch_sizes");
@@ -44,8 +44,8 @@ std::optional<Plan> layer(const Call& call) {
   return plan;
 }
 
-// The gradients of: the input; two weights, two biases; the states. What forward kept is of its own
-// parts, so backward takes the same whatever it costs to bring the rest there.
+// Gradients: input; two weights, two biases; two states. The opaque state fits only the parts of
+// forward, so backward runs on the same placements.
 std::optional<Plan> layer_backward(const Call& call) {
   const TensorArgument& input = call.tensors[size_t(call.tensor_of("input"))];
   const c10::IValue* batch_sizes = call.find("batch_sizes");
@@ -69,8 +69,8 @@ std::optional<Plan> layer_backward(const Call& call) {
   return plan;
 }
 
-// CUDA's fused cells, with gates and states of [batch, ...]; the first `n_examples` results are
-// such too, the others gradients of biases.
+// CUDA's fused cells, with gates and states of [batch, ...]. So are the first `n_examples` results;
+// the others are gradients of biases.
 Rule cell(size_t n_examples) {
   return [n_examples](const Call& call) -> std::optional<Plan> {
     Factors factors{inputs_of(call), {}};

@@ -1,4 +1,4 @@
-// Reductions over dimensions.
+// Rules for sums, means and logical reductions over dimensions.
 
 #include "rules.h"
 
@@ -16,7 +16,7 @@ Reduction reduction_of(const Call& call) {
   int64_t n_dims = call.tensors[0].tensor.dim();
   std::vector<int64_t> all(size_t(n_dims), 0);
   std::iota(all.begin(), all.end(), int64_t{0});
-  // An empty list means all, as a missing one does.
+  // An empty list means all dimensions, like a missing one.
   auto dims = call.dims("dim", n_dims);
   return {dims && !dims->empty() ? *dims : all, call.boolean("keepdim", false)};
 }
@@ -37,7 +37,7 @@ std::optional<Factors> reduction_factors(const Call& call, const Reduction& redu
       output.push_back(-1);
   }
   factors.outputs.push_back(output);
-  for (size_t i = 1; i < call.tensors.size(); ++i) {  // out: it lies as the result does
+  for (size_t i = 1; i < call.tensors.size(); ++i) {  // out: it has the layout of the result
     if (call.tensors[i].tensor.dim() != int64_t(output.size())) return std::nullopt;
     factors.inputs.push_back(output);
     factors.added |= uint64_t{1} << i;
@@ -77,8 +77,8 @@ at::ScalarType type_of_sum(const Call& call) {
 
 using Run = std::function<void(const Operator&, torch::jit::Stack&, const Mesh&)>;
 
-// Terms of 16 bits would each be rounded, or overflow where their sum does not: they are kept wide,
-// and brought together at once.
+// Keeps 16-bit partial sums in the accumulation type, in which they cannot overflow before the
+// total, all-reduces at once and rounds once.
 Run reduced_wide(at::ScalarType type, size_t dtype, const MeshDims& over, const Run& term) {
   return [=](const Operator& op, torch::jit::Stack& stack, const Mesh& mesh) {
     stack[0] = stack[0].toTensor().to(type);
@@ -91,7 +91,7 @@ Run reduced_wide(at::ScalarType type, size_t dtype, const MeshDims& over, const 
   };
 }
 
-// A sum or a mean. `is_linear`: in its argument, which may then be a sum to come.
+// A sum or a mean. `is_linear`: the argument may be partial.
 std::optional<Plan> added_up(const Call& call, bool is_linear, bool is_mean) {
   Reduction reduction = reduction_of(call);
   std::optional<Factors> factors = reduction_factors(call, reduction, ReduceOp::sum);
@@ -100,7 +100,7 @@ std::optional<Plan> added_up(const Call& call, bool is_linear, bool is_mean) {
   if (is_linear && adds_up_in(call.tensors[0].tensor.scalar_type(), type))
     factors->linear = {1 | factors->added};
   Plan plan = plan_by_factors(call, *factors);
-  // The parts may differ in size: their sums add up, their means do not.
+  // Parts may differ in size, so means are computed from sums.
   if (is_mean && is_reduced(call, plan))
     plan.run = [reduction, n = double(count(call, reduction)), dtype = call.index_of("dtype")](
                    const Operator&, torch::jit::Stack& stack, const Mesh&) {
@@ -118,7 +118,7 @@ std::optional<Plan> sum(const Call& call) { return added_up(call, true, false); 
 std::optional<Plan> nansum(const Call& call) { return added_up(call, false, false); }
 std::optional<Plan> mean(const Call& call) { return added_up(call, true, true); }
 
-// Booleans add up to "any" and multiply to "all". Of a sum to come they ask for the value.
+// Booleans reduce as "any" or "all". A partial argument is reduced first.
 Rule reduced(ReduceOp op) {
   return [op](const Call& call) -> std::optional<Plan> {
     std::optional<Factors> factors = reduction_factors(call, reduction_of(call), op);
@@ -127,7 +127,7 @@ Rule reduced(ReduceOp op) {
   };
 }
 
-// All ranks get the one answer.
+// All ranks get the same answer.
 std::optional<Plan> equal(const Call& call) {
   at::IntArrayRef sizes = call.tensors[0].sizes();
   if (call.tensors.size() < 2 || call.tensors[1].sizes() != sizes) return std::nullopt;

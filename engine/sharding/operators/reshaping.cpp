@@ -1,4 +1,4 @@
-// The same elements in dimensions of other sizes.
+// Rules for views that regroup dimensions.
 
 #include "rules.h"
 
@@ -8,7 +8,7 @@ namespace redco::sharding {
 
 namespace {
 
-// Dimensions [first, last) of each side that hold the same elements.
+// Dimensions [first, last) of both shapes that hold the same elements.
 struct Run {
   size_t in_first, in_last, out_first, out_last;
 };
@@ -19,7 +19,8 @@ int64_t product(at::IntArrayRef sizes, size_t first, size_t last) {
   return result;
 }
 
-// None for tensors without elements, or of other numbers of them: what the operator refuses.
+// Empty for tensors without elements, or with a different number of them, which the operator
+// refuses.
 std::vector<Run> matching_runs(at::IntArrayRef in, at::IntArrayRef out) {
   std::vector<Run> runs;
   size_t i = 0, j = 0;
@@ -41,14 +42,14 @@ std::vector<Run> matching_runs(at::IntArrayRef in, at::IntArrayRef out) {
   return runs;
 }
 
-// Where a split dimension goes in a view: the same elements on the same ranks. Nothing, where no
-// dimension of the result is split that way.
+// The placement after a view, with the same elements on the same ranks. Nullopt if the result has
+// no such split.
 std::optional<Placement> moved(const Placement& placement, at::IntArrayRef in, at::IntArrayRef out,
                                int64_t n_ranks, bool keeps_rows_apart) {
   auto dim = size_t(placement.dim);
   for (const Run& run : matching_runs(in, out)) {
     if (dim < run.in_first || dim >= run.in_last) continue;
-    // The elements of the run are stretches of one length, each cut at the same places.
+    // Each rank holds equal stretches of the run, cut at the same positions in both shapes.
     int64_t inner = product(in, dim + 1, run.in_last);
     int64_t block = placement.block_length(in[dim]);
     for (size_t to = run.out_first; to < run.out_last; ++to) {
@@ -56,9 +57,9 @@ std::optional<Placement> moved(const Placement& placement, at::IntArrayRef in, a
       int64_t out_block = block * inner / out_inner;
       if (out_block == 0 || out_block * out_inner != block * inner || out[to] % out_block != 0)
         continue;
-      // Split rows of a matrix are brought together: a product with a weight comes next, and needs
-      // all of them. Under sequence parallelism they stay apart until then, for that is what
-      // autograd saves.
+      // Split rows of a matrix are gathered: a product with a weight usually follows and needs all
+      // of them. Under sequence parallelism they stay split until the product, so that autograd
+      // saves only the local part.
       if (out_block < out[to] && placement.block == 0 && out.size() < 3 && !keeps_rows_apart)
         continue;
       int64_t grain = std::max<int64_t>(1, placement.grain * inner / out_inner);
@@ -86,8 +87,8 @@ std::vector<int64_t> resolved_sizes(std::vector<int64_t> sizes, int64_t n_elemen
   return sizes;
 }
 
-// The bytes of a sum are not the sum of its terms' bytes. Where the types differ in size, the last
-// dimension is regrouped.
+// A partial argument is reduced first, since bytes of terms do not add up. If the types differ in
+// size, the last dimension must not be split.
 std::optional<Plan> view_as_type(const Call& call) {
   const at::Tensor& tensor = call.tensors[0].tensor;
   auto type = at::ScalarType(call.integer("dtype", 0));
@@ -103,7 +104,7 @@ std::optional<Plan> view(const Call& call) {
   at::IntArrayRef in = tensor.sizes();
   std::vector<int64_t> out =
       resolved_sizes(call.arguments[size_t(size_argument)].toIntVector(), tensor.tensor.numel());
-  // The operator itself says what is wrong with these.
+  // The operator itself throws for these sizes.
   if (product(out, 0, out.size()) != tensor.tensor.numel()) return std::nullopt;
   Plan plan;
   plan.inputs.push_back(tensor.placements);
@@ -120,7 +121,7 @@ std::optional<Plan> view(const Call& call) {
   }
   bool was = is_split_by_both(tensor.placements), is = is_split_by_both(output.placements);
   if (was || is) {
-    // Within dp's part, mp's is the same one only if all are even, or if dp cuts between blocks.
+    // Nested splits match only if all parts are even, or if dp cuts between blocks.
     auto fits = [&](const Placements& placements, at::IntArrayRef sizes) {
       int64_t size = sizes[size_t(placements[Mesh::mp].dim)];
       return can_split_again(size, placements[Mesh::dp], placements[Mesh::mp],
@@ -134,7 +135,7 @@ std::optional<Plan> view(const Call& call) {
   Sizes local = local_sizes(out, output.placements, *call.mesh);
   plan.outputs.push_back(output);
   plan.run = [local](const Operator&, torch::jit::Stack& stack, const Mesh&) {
-    // A gathered copy need not have the strides that the view was chosen by.
+    // The strides of a gathered copy may not allow the view.
     stack = {stack[0].toTensor().reshape(local)};
   };
   return plan;

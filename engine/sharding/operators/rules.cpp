@@ -1,3 +1,5 @@
+// Finds the rule of an operator.
+
 #include "rules.h"
 
 #include <redco/error.h>
@@ -12,7 +14,7 @@ Letters letters(int64_t n_dims, int first) {
 
 namespace {
 
-// A second row for an operator would never be read.
+// Collects all tables. Two rules for one operator are an error.
 RuleTable all_rules() {
   RuleTable all;
   for (const RuleTable* table : {&product_rules(),

@@ -1,3 +1,5 @@
+// The rules of operators, and helpers to write them.
+
 #pragma once
 
 #include "split_dimension.h"
@@ -11,7 +13,7 @@ namespace redco::sharding {
 
 using RuleTable = std::unordered_map<std::string_view, OperatorFacts>;
 
-// One table for each kind of operator, each in a file of its name.
+// The rule tables, each defined in the file of its name.
 const RuleTable& product_rules();
 const RuleTable& pointwise_rules();
 const RuleTable& reduction_rules();
@@ -41,85 +43,86 @@ const RuleTable& extremes_rules();
 const RuleTable& strided_view_rules();
 const RuleTable& searching_rules();
 
-/// The order in which the results' dimensions are the first argument's, of an operator that does no
-/// more than permute them or convert the values; nothing for others.
+/// The order of the first argument's dimensions in the result, for an operator that only permutes
+/// dimensions or converts values; nullopt for others.
 std::optional<std::vector<int64_t>> dimension_order(const Call& call);
 
-/// Where a dimension, what a weight makes of `n_inputs` values, is seen as [parts, heads, size] or
-/// as [parts, n_inputs], the number of parts: what is fused in it. Else 0.
+/// The number of matrices fused in a weight (3 for q-k-v), read from a view that reshapes its
+/// output to [parts, heads, size] or [parts, n_inputs]; 0 if none.
 int64_t fused_parts(at::IntArrayRef in, at::IntArrayRef out, int64_t dim, int64_t n_inputs);
 
-/// Letters 0, 1, ... for the dimensions of a tensor.
+/// Letters `first`, `first` + 1, ... for the dimensions of a tensor.
 Letters letters(int64_t n_dims, int first = 0);
 
-/// Whether an operator is told strides, which are those of the logical tensor: its rule is asked
-/// even if nothing is split.
+/// Whether an operator takes strides as arguments. They are those of the logical tensor, so its
+/// rule runs even if nothing is split.
 bool takes_strides(const Operator& op);
 
 /// Whether an operator works element by element.
 bool is_pointwise(const Operator& op);
 
-/// Whether sequence parallelism splits this sum, [batch, sequence, features], instead of making it
-/// whole.
+/// Whether sequence parallelism reduce-scatters this partial sum, [batch, sequence, features],
+/// along the sequence instead of all-reducing it.
 bool is_split_along_sequence(at::IntArrayRef sizes, const Placements& placements, const Mesh& mesh);
 
-/// Every dimension of the broadcast results is a factor; an argument's dimension of one element
-/// that is broadcast is none. Nothing, where an argument does not broadcast to `sizes`.
+/// Factors of a broadcasting operator: one for each dimension of the result; a dimension of size 1
+/// that is broadcast has none. Nullopt if an argument does not broadcast to `sizes`.
 std::optional<Factors> pointwise_factors(const Call& call, at::IntArrayRef sizes);
 
 /// The dimensions that a call reduces over.
 struct Reduction {
-  std::vector<int64_t> dims;  ///< that go
-  bool keeps = false;         ///< as dimensions of one element
+  std::vector<int64_t> dims;  ///< reduced dimensions
+  bool keeps = false;         ///< keepdim
 };
 Reduction reduction_of(const Call& call);
-/// Nothing, where an argument for the result has other dimensions than it.
+/// Nullopt if an argument for the result does not have the result's dimensions.
 std::optional<Factors> reduction_factors(const Call& call, const Reduction& reduction, ReduceOp op);
-/// The mesh dimensions over which a plan's results are partial. They are made whole in the plan:
-/// what runs brings the parts together.
+/// The mesh dimensions over which a plan's results are partial. Marks these results as replicated
+/// in the plan; its `run` must reduce them.
 MeshDims reduced_over(Plan& plan);
 
-/// Whether the terms of a sum of one type may be converted to another before they are added: those
-/// of whole numbers that become floats, or of floats that lose digits, may not.
+/// Whether partial sums of type `from` may be converted to `to` before they are reduced. Not from
+/// integers to floats, nor to floats of lower precision.
 bool adds_up_in(at::ScalarType from, at::ScalarType to);
 
-/// Whether numbers of this type have so little range that what is computed with the terms of a sum
-/// may well overflow where the sum does not: it is made first.
+/// Whether a type has so small a range that a computation with the terms of a sum may overflow
+/// where the sum itself does not. Such sums are reduced first.
 inline bool may_overflow(at::ScalarType type) { return type == at::kHalf; }
 
-/// A reduction over a dimension that must be whole.
+/// A plan for a reduction over a dimension that must not be split.
 std::optional<Plan> reduced_along_dim(const Call& call);
 
-/// A plan that passes sums on.
+/// A plan by factors that also keeps partial sums partial.
 std::optional<Plan> view_by_factors(const Call& call, Factors factors);
 
-/// Whether an output is partial over `dim` because a factor that is reduced is split.
+/// Whether an output is partial over `dim` because a reduced factor is split.
 bool is_reduced_over(const Call& call, const Plan& plan, const OutputPlan& output, Mesh::Dim dim);
 
-/// Factors with the inputs said by the names of their arguments; those that a call leaves out are
-/// skipped. Nothing, where the call has a tensor that is not named or of other dimensions.
+/// Factors with the inputs given by argument name; arguments missing from the call are skipped.
+/// Nullopt if the call has a tensor that is not named or has other dimensions.
 std::optional<Factors> named_factors(
     const Call& call, const std::vector<std::pair<std::string_view, Letters>>& inputs,
     std::vector<Letters> outputs);
 
-/// In how many parts the arguments split a factor.
+/// The number of parts that the arguments' placements split a factor into.
 int64_t parts_of(const Call& call, const Factors& factors, int factor);
 
-/// Whether the parts of a factor are cut at the `n` equal stretches that it consists of, such as
-/// the groups of channels.
+/// Whether a factor that consists of `n` equal stretches, such as groups of channels, is split
+/// between them only.
 bool splits_evenly(const Call& call, const Factors& factors, int factor, int64_t n);
 
-/// Whether each rank has some of a factor of `size`: kernels that take no empty dimension need it.
+/// Whether each rank holds a part of a factor of `size`. Needed for kernels that reject empty
+/// dimensions.
 bool all_ranks_hold(const Call& call, const Factors& factors, int factor, int64_t size);
 
-/// An output that every rank has, whatever the factors say of it.
+/// Makes an output replicated, whatever the factors say.
 void make_whole(OutputPlan& output);
 
-/// Runs an operator whose kernels take nothing else than contiguous tensors, and do not always say
-/// so: what was moved may lie otherwise.
+/// Runs an operator whose kernels work only on contiguous tensors, and do not all check this, on
+/// contiguous copies: redistributed tensors may have another memory order.
 void run_on_contiguous(const Operator& op, torch::jit::Stack& stack, const Mesh& mesh);
 
-/// An argument of this name, if there is one, differs for the local call.
+/// Sets a named argument for the local call, if the operator has it.
 void set_argument(const Call& call, Plan& plan, std::string_view name, c10::IValue value);
 
 }  // namespace redco::sharding

@@ -1,4 +1,4 @@
-// Operators that look up each element of one tensor in all of another, which must be whole.
+// Rules for operators that look up each element of a tensor in another, which must not be split.
 
 #include "rules.h"
 
@@ -8,7 +8,7 @@ namespace redco::sharding {
 
 namespace {
 
-// `elements` names the argument whose dimensions the result has.
+// `elements` names the argument that has the dimensions of the result.
 Rule in_whole(std::string_view elements) {
   return [elements](const Call& call) -> std::optional<Plan> {
     int place = call.tensor_of(elements);
@@ -23,7 +23,7 @@ Rule in_whole(std::string_view elements) {
   };
 }
 
-// A sequence of one dimension serves all; else each row is searched in the sequence of that row.
+// A one-dimensional sequence serves all rows; otherwise each row has its own.
 std::optional<Plan> searchsorted(const Call& call) {
   int sequence = call.tensor_of("sorted_sequence"), elements = call.tensor_of("self");
   if (elements < 0 || call.find("out")) return std::nullopt;

@@ -1,4 +1,4 @@
-// Softmax and its kin. Over a split dimension only one number a row moves.
+// Rules for softmax and related operators. Over a split dimension only one number per row is moved.
 
 #include "rules.h"
 
@@ -8,7 +8,7 @@ namespace redco::sharding {
 
 namespace {
 
-// What is done over a dimension that `over` splits, with the local arguments of the call.
+// Computes an operator over a dimension that `over` splits, from the local arguments.
 using OverParts = at::Tensor (*)(const torch::jit::Stack& arguments, int64_t dim,
                                  const MeshDims& over, const Mesh& mesh);
 
@@ -18,8 +18,8 @@ at::ScalarType forward_type(const torch::jit::Stack& arguments) {
   return wanted.isBool() && wanted.toBool() ? at::kFloat : arguments[0].toTensor().scalar_type();
 }
 
-// The logarithm of a row's sum of exponentials. One process subtracts the largest element first: a
-// row with an infinite one becomes NaN.
+// log(sum(exp)) of each row. NaN for rows with an infinite element, as on one process, which
+// subtracts the maximum first.
 at::Tensor normalizer(const at::Tensor& x, int64_t dim, const MeshDims& over, const Mesh& mesh) {
   at::Tensor result = split_logsumexp(x, dim, over, mesh);
   return result.masked_fill(result.isposinf(), std::numeric_limits<double>::quiet_NaN());
@@ -37,7 +37,7 @@ at::Tensor softmax(const torch::jit::Stack& arguments, int64_t dim, const MeshDi
   return (x - normalizer(x, dim, over, mesh)).exp_().to(forward_type(arguments));
 }
 
-// Zeros for a row in which nothing is allowed.
+// A row of -inf gives zeros.
 at::Tensor safe_softmax(const torch::jit::Stack& arguments, int64_t dim, const MeshDims& over,
                         const Mesh& mesh) {
   at::Tensor x = widened(arguments[0].toTensor());

@@ -1,5 +1,5 @@
-// Operators on images that keep examples and channels apart: pooling, resampling, padding. Their
-// last one to three dimensions, the spatial ones, are whole.
+// Rules for pooling, resampling and padding of images. Examples and channels may be split; the last
+// one to three dimensions, the spatial ones, may not.
 
 #include "rules.h"
 
@@ -21,7 +21,7 @@ Rule spatial(int64_t n_spatial) {
       factors.inputs.push_back(all);
     }
     factors.outputs.assign(call.op.returned.size(), all);
-    // An empty batch is known to all kernels, an image without channels is not.
+    // All kernels accept an empty batch, but not an image without channels.
     for (int dim = 0; dim < n_dims - n_spatial; ++dim) {
       bool is_batch = dim == 0 && n_dims - n_spatial > 1;
       if (!is_batch && !all_ranks_hold(call, factors, dim, call.tensors[0].sizes()[size_t(dim)]))
@@ -38,7 +38,7 @@ Rule spatial(int64_t n_spatial) {
   };
 }
 
-// input: [n, c, ...], grid: [n, ..., 2 or 3]: where each point of the output is read.
+// input: [n, c, ...], grid: [n, ..., 2 or 3], the position read by each point of the output.
 std::optional<Plan> grid_sampler(const Call& call) {
   int64_t n_dims = call.tensors[0].tensor.dim();
   Letters input(size_t(n_dims), int8_t(-1)), grid = input;
@@ -86,7 +86,7 @@ constexpr Row rows[] = {
     {"aten::replication_pad1d", 1},
     {"aten::replication_pad2d", 2},
     {"aten::replication_pad3d", 3},
-    // These move channels into space and back.
+    // These move channels into spatial dimensions and back.
     {"aten::pixel_shuffle", 3},
     {"aten::pixel_unshuffle", 3},
     {"aten::channel_shuffle", 3},

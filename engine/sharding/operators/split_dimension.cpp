@@ -1,3 +1,5 @@
+// Helpers for rules over split dimensions.
+
 #include "split_dimension.h"
 
 #include <redco/error.h>
@@ -47,11 +49,11 @@ at::Tensor all_reduced(at::Tensor tensor, const MeshDims& over, const Mesh& mesh
   return tensor;
 }
 
-// One all-gather of the ranks' own results: of a few ranks no more bytes than reducing the maximum
-// and then the sum, and half the launches.
+// One all-gather of the ranks' results: for few ranks no more bytes than an all-reduce of the
+// maximum and one of the sum, with half the launches.
 at::Tensor split_logsumexp(const at::Tensor& x, int64_t dim, const MeshDims& over,
                            const Mesh& mesh) {
-  at::Tensor result = widened(x).logsumexp(dim, true);  // -inf where this rank holds nothing
+  at::Tensor result = widened(x).logsumexp(dim, true);  // -inf if this rank's part is empty
   for (Mesh::Dim mesh_dim : over)
     result = mesh.group(mesh_dim).all_gather(result.contiguous()).logsumexp(0);
   return result;

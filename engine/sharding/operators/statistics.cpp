@@ -1,5 +1,5 @@
-// Reductions whose parts combine otherwise than by a sum or a maximum of the results: products,
-// norms, variances. Over a split dimension the ranks' own results are brought together.
+// Rules for reductions whose partial results do not combine by sum or maximum: products, norms,
+// variances. Over a split dimension the ranks' results are gathered or converted first.
 
 #include "rules.h"
 
@@ -16,11 +16,11 @@ namespace redco::sharding {
 
 namespace {
 
-// Brings a rank's result together with those of a group that splits what is reduced.
+// Combines a rank's result with those of a group that splits a reduced dimension.
 using Combine = std::function<at::Tensor(at::Tensor own, Group& group)>;
 
-// 16-bit floats are computed and reduced in float32, and rounded once. `of_nothing`: the result of
-// a rank without elements, where the operator has none.
+// Computes and reduces 16-bit floats in float32 and rounds once. `of_nothing`: the result for an
+// empty part, if the operator rejects it.
 std::optional<Plan> combined(const Call& call, Combine combine,
                              std::optional<double> of_nothing = {}) {
   Reduction reduction = reduction_of(call);
@@ -68,22 +68,22 @@ std::optional<Plan> vector_norm(const Call& call) {
   double p = order && order->isScalar() ? order->toScalar().toDouble() : 2.0;
   std::optional<double> of_nothing;
   if (std::isinf(p)) {
-    // The operator itself says that nothing has no largest element.
+    // The operator itself throws if there is no element.
     if (call.tensors[0].tensor.numel() == 0) return std::nullopt;
     of_nothing = p > 0 ? 0 : std::numeric_limits<double>::infinity();
   }
   auto combine = [p](at::Tensor own, Group& group) {
     if (std::isinf(p)) return group.all_reduce(own, p > 0 ? ReduceOp::max : ReduceOp::min);
     if (p == 0) return group.all_reduce(own, ReduceOp::sum);
-    // Powers in double: a norm that float32 holds may have one that it does not.
+    // Powers in double: they may overflow float32 even if the norm does not.
     at::Tensor powers = group.all_reduce(own.to(at::kDouble).pow(p), ReduceOp::sum);
     return powers.pow_(1 / p).to(own.scalar_type());
   };
   return combined(call, combine, of_nothing);
 }
 
-// How many, their mean and the sum of squares of what differs from it, by Chan's formula. In
-// double, as one process adds them up.
+// Count, mean and sum of squared deviations, combined by Chan's formula, in double as on one
+// process.
 struct Moments {
   at::Tensor count, mean, squares;
 };
@@ -104,14 +104,14 @@ Moments joined(const Moments& own, Group& group) {
   at::Tensor all = group.all_gather(at::stack({own.count, own.mean, own.squares}));
   at::Tensor counts = all.select(1, 0), means = all.select(1, 1);
   at::Tensor count = counts.sum(0);
-  // A rank that holds nothing has no mean, and so no say in the others'.
+  // An empty part has no mean: leave it out.
   at::Tensor none = counts.eq(0);
   at::Tensor mean = (counts * means).masked_fill_(none, 0).sum(0).div_(count);
   at::Tensor squares = (counts * (means - mean).square_()).masked_fill_(none, 0).sum(0);
   return {count, mean, squares.add_(all.select(1, 2).sum(0))};
 }
 
-// The variance or its root, and then perhaps the mean.
+// The variance or its root, and optionally the mean.
 Rule variance(bool is_root, bool with_mean) {
   return [=](const Call& call) -> std::optional<Plan> {
     Reduction reduction = reduction_of(call);

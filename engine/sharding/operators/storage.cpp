@@ -1,4 +1,4 @@
-// New tensors made in the manner of others, and what changes the memory under a tensor.
+// Rules for new_empty and the like, and for operators that change a tensor's storage.
 
 #include "rules.h"
 
@@ -11,7 +11,7 @@ namespace redco::sharding {
 
 namespace {
 
-// The sizes, and where the logical strides are given, the local ones in the same order.
+// Sets the local sizes, and if strides are given, local strides in the same memory order.
 void ask_for_part(const Call& call, Plan& plan, at::IntArrayRef sizes) {
   Sizes local = local_sizes(sizes, plan.outputs[0].placements, *call.mesh);
   plan.arguments.emplace_back(call.index_of("size"),
@@ -32,8 +32,9 @@ void ask_for_part(const Call& call, Plan& plan, at::IntArrayRef sizes) {
   plan.arguments.emplace_back(call.index_of("stride"), strides);
 }
 
-// What has the sizes of its model lies as that does: it is to be filled from it. The model's values
-// are not read, so a sum stays one; `is_sum` says whether the new values may be terms of one.
+// A new tensor with the sizes of `model` gets its placements, since it is usually filled from it.
+// The values of `model` are not read, so a partial one needs no reduction; `is_sum`: whether the
+// new values may be partial too.
 Rule like(bool is_sum) {
   return [is_sum](const Call& call) -> std::optional<Plan> {
     const TensorArgument& model = call.tensors[0];

@@ -1,4 +1,4 @@
-// Views that take every so many elements of memory: diagonals, windows, and any strides.
+// Rules for strided views: diagonal, unfold and as_strided.
 
 #include "rules.h"
 
@@ -39,15 +39,15 @@ std::optional<Plan> unfold(const Call& call) {
   return view_by_factors(call, {{own}, {result}});
 }
 
-// How a result of as_strided walks over a tensor: an index i of the result is the index
-// begin + sum of i[k] * steps[k] of the tensor, in every dimension.
+// How a result of as_strided walks over a tensor: index i of the result is index begin + sum of
+// i[k] * steps[k] of the tensor, in every dimension.
 struct Walk {
   std::vector<int64_t> sizes;               // of the result
   std::vector<int64_t> begin;               // by dimension of the tensor
   std::vector<std::vector<int64_t>> steps;  // by dimension of the result and of the tensor
 };
 
-// The elements along each dimension that make this distance in memory, or nothing.
+// Splits a distance in memory into steps along each dimension; nullopt if there is a remainder.
 std::optional<std::vector<int64_t>> steps_of(const Geometry& tensor, const Sizes& order,
                                              int64_t distance) {
   std::vector<int64_t> steps(order.size(), 0);
@@ -60,8 +60,8 @@ std::optional<std::vector<int64_t>> steps_of(const Geometry& tensor, const Sizes
   return distance == 0 ? std::optional(steps) : std::nullopt;
 }
 
-// `offset` is counted from the tensor's first element. Nothing, if the strides of the result lead
-// from one dimension of the tensor into the next.
+// `offset`: from the tensor's first element. Nullopt if the result's strides cross from one
+// dimension of the tensor into the next.
 std::optional<Walk> walk_of(const Geometry& tensor, at::IntArrayRef sizes, at::IntArrayRef strides,
                             int64_t offset) {
   Sizes order = memory_order(tensor.strides);
@@ -72,7 +72,7 @@ std::optional<Walk> walk_of(const Geometry& tensor, at::IntArrayRef sizes, at::I
   for (size_t i = 0; i < sizes.size(); ++i) {
     auto steps = steps_of(tensor, order, sizes[i] == 1 ? 0 : strides[i]);
     if (!steps) return std::nullopt;
-    // What is expanded stays so: the elements of both are one and the same.
+    // Expanded dimensions stay expanded.
     for (size_t dim = 0; dim < order.size() && strides[i] == 0 && sizes[i] > 1; ++dim)
       if (tensor.strides[dim] == 0 && tensor.sizes[dim] == sizes[i] && last[dim] == 0) {
         (*steps)[dim] = 1;
@@ -81,7 +81,7 @@ std::optional<Walk> walk_of(const Geometry& tensor, at::IntArrayRef sizes, at::I
     for (size_t dim = 0; dim < order.size(); ++dim) last[dim] += (sizes[i] - 1) * (*steps)[dim];
     walk.steps.push_back(*std::move(steps));
   }
-  // A dimension of one element may be split too: any of the result's will do for it.
+  // A dimension of size 1 may be split too: map it to any such dimension of the result.
   for (size_t dim = 0; dim < order.size(); ++dim)
     for (size_t i = 0; i < sizes.size() && tensor.sizes[dim] == 1; ++i)
       if (sizes[i] == 1 && strides[i] == tensor.strides[dim] &&
@@ -109,8 +109,8 @@ at::Tensor walked(const at::Tensor& local, const Walk& walk, at::IntArrayRef siz
                   : local.as_strided(sizes, strides, offset);
 }
 
-// Where a split dimension of the tensor is in the result, whose index along it moves by `step`
-// elements and goes over all of it. Nothing, if it is not there.
+// The dimension of the result that walks over all of a split dimension of the tensor, in steps of
+// `step` elements. Nullopt if there is none.
 struct Place {
   size_t dim;
   int64_t step;
@@ -123,7 +123,7 @@ std::optional<Place> place_of(const Walk& walk, at::IntArrayRef sizes, size_t di
         (!place || walk.steps[i][dim] > place->step))
       place = Place{i, walk.steps[i][dim]};
   if (!place || place->step * walk.sizes[place->dim] != sizes[dim]) return std::nullopt;
-  // The others must stay between two steps of it, and it must not lead anywhere else.
+  // The other dimensions must stay within one step, and this one must not walk along others.
   int64_t within = walk.begin[dim];
   for (size_t i = 0; i < walk.steps.size(); ++i)
     if (i != place->dim) within += (walk.sizes[i] - 1) * walk.steps[i][dim];
@@ -132,7 +132,7 @@ std::optional<Place> place_of(const Walk& walk, at::IntArrayRef sizes, size_t di
   return within < place->step ? place : std::nullopt;
 }
 
-// The placement of the result where the tensor has this one: each rank's elements are its own.
+// The placement of the result if the tensor has `placement`: each rank's elements stay on it.
 std::optional<Placement> walked_placement(const Placement& placement, int64_t size,
                                           const Place& place, int64_t n_ranks) {
   int64_t step = place.step, block = placement.block_length(size);
@@ -146,7 +146,7 @@ std::optional<Placement> walked_placement(const Placement& placement, int64_t si
   return Placement::shard(int64_t(place.dim), placement.block / step, grain);
 }
 
-// The tensor where the walk can be done on parts, and the result.
+// The placements of the tensor and of the result for a walk on local tensors.
 std::pair<Placements, Placements> walked_placements(const Call& call, const Walk& walk) {
   const TensorArgument& tensor = call.tensors[0];
   Placements input = tensor.placements, output = tensor.placements;
@@ -175,7 +175,7 @@ Arguments arguments_of(const Call& call) {
           call.integer("storage_offset", begin) - begin};
 }
 
-// A whole tensor in memory of the logical geometry.
+// Copies a whole tensor into memory of the logical geometry.
 at::Tensor in_logical_memory(const at::Tensor& whole, const Geometry& geometry) {
   int64_t extent = 1;
   for (size_t dim = 0; dim < geometry.sizes.size(); ++dim)
@@ -201,7 +201,7 @@ void check_reach(const Call& call, const Geometry& geometry, const Arguments& ar
           ", which no process has. Take the view from the tensor that has them");
 }
 
-// What no walk does is done in memory like that of one process.
+// Gathers the tensor and takes the view in memory with the layout of a single process.
 Plan gathered_as_strided(const Call& call, const Arguments& arguments) {
   Plan plan = gathered_plan(call);
   Geometry geometry = geometry_of(call.tensors[0].tensor);

@@ -1,4 +1,4 @@
-// Operators that show the same elements, or some of them, in another order.
+// Rules for views that permute, select or split dimensions.
 
 #include "rules.h"
 
@@ -51,7 +51,7 @@ std::optional<Plan> squeeze(const Call& call) {
     }
   }
   std::optional<Plan> plan = view_by_factors(call, std::move(factors));
-  // A part may have one element where the whole has more.
+  // A part may have size 1 where the whole has more, so squeeze by explicit dimensions.
   plan->run = [going](const Operator& op, torch::jit::Stack& stack, const Mesh&) {
     at::Tensor local = stack[0].toTensor();
     if (op.is_inplace_view) {
@@ -83,7 +83,7 @@ std::optional<Plan> expand(const Call& call) {
   return plan;
 }
 
-// All dimensions but one may be split.
+// All dimensions but `dim` may be split.
 Letters all_but(int64_t n_dims, int64_t dim, Factors& factors) {
   factors.whole |= uint64_t{1} << dim;
   return letters(n_dims);
@@ -123,8 +123,8 @@ std::optional<Plan> slice(const Call& call) {
   return view_by_factors(call, std::move(factors));
 }
 
-// Splits along a dimension, into pieces of these sizes. Where the dimension is split over the mesh
-// in as many blocks as there are pieces, each rank has its part of each piece.
+// Splits a dimension into pieces of these sizes. If it is sharded with one block per piece, each
+// rank holds its part of each piece.
 std::optional<Plan> split_into(const Call& call, int64_t dim, const std::vector<int64_t>& pieces) {
   const TensorArgument& tensor = call.tensors[0];
   int64_t n_dims = tensor.tensor.dim();
