@@ -34,8 +34,9 @@ double matrix_product(const Inputs& inputs) {
   return 2 * product(sizes(inputs, first)) * double(sizes(inputs, first + 1).back());
 }
 
-// Each element of the weight [out, in, ...] meets each place of an output channel; transposed, of
-// an input channel. `places` are of one channel, for the whole batch.
+// Each element of the weight [out, in, ...] is multiplied once per position of an output channel;
+// if transposed, of an input channel. `places` is the number of positions in one channel, over the
+// whole batch.
 double convolution_of(at::IntArrayRef weight, at::IntArrayRef channels_and_places) {
   double places = product(channels_and_places) / double(channels_and_places[1]);
   return 2 * product(weight) * places;
@@ -75,7 +76,7 @@ double convolution_backward(const Inputs& inputs) {
 }
 
 // Query [batch, heads, m, d], key [batch, heads, n, d], value [batch, heads, n, dv]: the arguments
-// `first` and those after it; two products.
+// from `first` on; two matrix products.
 template <size_t first, int times>
 double attention(const Inputs& inputs) {
   at::IntArrayRef query = sizes(inputs, first), key = sizes(inputs, first + 1),
@@ -86,7 +87,7 @@ double attention(const Inputs& inputs) {
 
 using Formula = double (*)(const Inputs&);
 
-// Every product has two in backward.
+// The backward of every product is two products.
 const std::unordered_map<std::string_view, Formula> formulas = {
     {"aten::mm", matrix_product<0>},
     {"aten::addmm", matrix_product<1>},
@@ -106,7 +107,8 @@ const std::unordered_map<std::string_view, Formula> formulas = {
     {"aten::_scaled_dot_product_cudnn_attention_backward", attention<1, 2>},
 };
 
-// Of a sharded tensor the parts come by in calls of their own, and so does what functorch wraps.
+// Operators on the local parts of a sharded tensor are separate calls, and so are those on tensors
+// that functorch wraps.
 bool is_wrapper(const at::Tensor& tensor) {
   return is_sharded(tensor) ||
          tensor.key_set().has_any(c10::DispatchKeySet(
