@@ -1,3 +1,5 @@
+// The linear layer, with kernels for few rows on the CPU.
+
 #include <redco/autocast.h>
 #include <redco/linear.h>
 
@@ -17,9 +19,9 @@ namespace redco {
 
 namespace {
 
-// More rows are the work of a library's product.
+// Library products are faster for more rows.
 constexpr int64_t kMostRows = 16;
-// Elements of the weight that are worth a thread.
+// Elements of the weight per thread.
 constexpr int64_t kGrain = 1 << 16;
 
 bool is_dense(const at::Tensor& weight) {
@@ -54,7 +56,7 @@ TORCH_LIBRARY_FRAGMENT(redco, m) {
 }
 
 bool is_few_rows(const at::Tensor& x, const at::Tensor& weight) {
-  // A layout is decided by what training does.
+  // Layouts must be decided by the operators of training.
   if (sharding::current_tracer() != nullptr) return false;
   if (autocast_dtype(at::kCPU)) return false;
   if (at::GradMode::is_enabled() && (x.requires_grad() || weight.requires_grad())) return false;
