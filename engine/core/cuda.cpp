@@ -1,3 +1,5 @@
+// Loads LibTorch's CUDA library and selects GPUs.
+
 #include <redco/detail/cuda.h>
 
 #include "require_usage.h"
@@ -17,7 +19,7 @@ void load_cuda() {
   static bool loaded = false;
   std::lock_guard lock(mutex);
   if (loaded) return;
-  // Found beside libtorch_cpu.so, by this library's own search path. Loading registers its kernels.
+  // The library's search path finds it next to libtorch_cpu.so. Loading registers its kernels.
   if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
     fail("device \"cuda\": LibTorch's CUDA library cannot be loaded: ", dlerror(),
          "; `REDCO_CUDA=1 ./bootstrap` gets what it needs");
@@ -34,7 +36,7 @@ void load_cuda_if_present() noexcept {
   try {
     load_cuda();
   } catch (const std::exception&) {
-    // The first use of a GPU says why.
+    // The first use of a GPU reports the reason.
   }
 }
 
@@ -51,7 +53,7 @@ c10::Device use_gpu_of(int64_t local_rank, int64_t local_size, bool is_shared) {
 }
 
 std::string cuda_device_name(int number) {
-  // The driver's own library, which a program that works on a GPU has loaded.
+  // The driver's library is loaded in any program that uses a GPU.
   void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
   if (driver == nullptr) return "";
   auto get = reinterpret_cast<int (*)(int*, int)>(dlsym(driver, "cuDeviceGet"));

@@ -1,3 +1,5 @@
+// Interrupts, and edit distance for suggestions in messages.
+
 #include <redco/error.h>
 
 #include <redco/detail/forced_stop.h>

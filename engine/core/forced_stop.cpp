@@ -1,3 +1,5 @@
+// Ends a program whose script does not return after a signal.
+
 #include <redco/detail/forced_stop.h>
 
 #include <atomic>

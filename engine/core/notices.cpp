@@ -1,3 +1,5 @@
+// Notices for the user, such as those about long waits.
+
 #include <redco/detail/notices.h>
 
 #include <redco/detail/thread_without_signals.h>

@@ -6,7 +6,7 @@
 
 namespace redco {
 
-/// UsageError with the arguments streamed one after another, unless `condition` holds.
+/// Throws UsageError with the concatenated arguments as its text unless `condition` holds.
 template <class... Args>
 void require_usage(bool condition, const Args&... args) {
   if (condition) return;

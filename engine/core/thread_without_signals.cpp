@@ -1,3 +1,5 @@
+// Threads with blocked signals.
+
 #include <redco/detail/thread_without_signals.h>
 
 #include <c10/core/Device.h>
@@ -13,7 +15,7 @@ namespace redco {
 
 namespace {
 
-// A thread begins with GPU 0, whatever the one that starts it has chosen.
+// The current devices of this thread. A new thread starts with device 0 instead of inheriting them.
 std::vector<c10::Device> current_devices() {
   std::vector<c10::Device> devices;
   for (const auto& each : c10::impl::device_guard_impl_registry) {
@@ -23,7 +25,7 @@ std::vector<c10::Device> current_devices() {
       c10::Device current = guard->getDevice();
       if (current.index() > 0) devices.push_back(current);
     } catch (const c10::Error&) {
-      // There is no driver for it.
+      // There is no driver for this device type.
     }
   }
   return devices;
@@ -32,12 +34,12 @@ std::vector<c10::Device> current_devices() {
 }  // namespace
 
 std::thread thread_without_signals(std::function<void()> body) {
-  // A thread begins with what is blocked where it is started.
+  // A thread inherits the signal mask of the thread that starts it.
   struct Blocked {
     Blocked() {
       sigset_t all;
       sigfillset(&all);
-      // The thread's own faults, which end the process if they are blocked.
+      // Faults of the thread itself: they must stay unblocked, else they end the process.
       for (int each : {SIGBUS, SIGFPE, SIGILL, SIGSEGV}) sigdelset(&all, each);
       pthread_sigmask(SIG_SETMASK, &all, &before);
     }

@@ -1,3 +1,5 @@
+// Trees of tensors and plain values.
+
 #include <redco/tree.h>
 
 #include <redco/error.h>

@@ -1,3 +1,5 @@
+// The user's folders according to XDG.
+
 #include <redco/detail/user_folder.h>
 
 #include <cstdlib>

@@ -1,3 +1,5 @@
+// Appends to a file in one write.
+
 #include "append_file.h"
 
 #include <redco/error.h>
@@ -17,7 +19,7 @@ void append_to_file(const std::string& path, std::string_view bytes) {
   ssize_t written = write(descriptor, bytes.data(), bytes.size());
   int cause = written < 0 ? errno : ENOSPC;
   bool whole = written == static_cast<ssize_t>(bytes.size());
-  // Half a piece would spoil the file for its readers.
+  // A partial write would corrupt the file for its readers.
   if (!whole && written > 0 && ftruncate(descriptor, before) != 0) cause = errno;
   close(descriptor);
   require(whole, "cannot write ", path, ": ", std::strerror(cause));

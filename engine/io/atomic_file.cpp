@@ -1,3 +1,5 @@
+// Files that are written atomically, under a temporary name.
+
 #include "atomic_file.h"
 
 #include <redco/error.h>
@@ -22,8 +24,8 @@ namespace {
 
 const std::string suffix = ".redco";
 
-// .NAME.PROCESS-NUMBER.redco: hidden, so that no pattern such as *.safetensors takes a half-written
-// file for a whole one; cut, so that a long name does not become too long.
+// .NAME.PROCESS-NUMBER.redco: hidden, so that no pattern such as *.safetensors matches an
+// incomplete file; truncated, so that a long name does not become too long.
 std::string temporary_name(const std::string& name) {
   static std::atomic<unsigned> counter{0};
   return "." + name.substr(0, 200) + "." + std::to_string(getpid()) + "-" +
@@ -78,10 +80,10 @@ AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
     std::string temporary;
     do {
       temporary = folder_ + "/" + temporary_name(name);
-    } while (access(temporary.c_str(), F_OK) == 0);  // left by a killed process of this number
+    } while (access(temporary.c_str(), F_OK) == 0);  // left by a killed process with this pid
     file_ = std::make_unique<OutputFile>(std::move(temporary), path_);
     lock_ = std::make_unique<FileLock>(file_->path());
-    // Until it is locked, another process may take it for a stale one.
+    // Until it is locked, another process may remove it as stale.
   } while (lock_->state() == gone || lock_->state() == held);
 }
 
@@ -95,11 +97,11 @@ void AtomicFile::finish() { file_->finish(); }
 
 void AtomicFile::commit() {
   if (!file_->is_finished()) finish();
-  check_mapped_files();  // what was written may have come from one
+  check_mapped_files();  // the written data may come from a mapped file
   if (std::rename(file_->path().c_str(), path_.c_str()) != 0) fail_to_write(path_);
   file_.reset();
   lock_.reset();
-  sync_folder(folder_);  // the new name itself
+  sync_folder(folder_);  // makes the new name durable
 }
 
 void write_file(const std::string& path, std::string_view bytes) {

@@ -1,3 +1,5 @@
+// The files of a checkpoint: names, checksums and their distribution over processes.
+
 #include "checkpoint_files.h"
 
 #include "input_file.h"
@@ -26,7 +28,7 @@ std::string beside(const std::string& folder, const std::string& suffix) {
   return (path.parent_path() / ("." + path.filename().string() + suffix)).string();
 }
 
-// The end of info.json, around its own sum.
+// The end of info.json, around its own checksum.
 constexpr std::string_view kBeforeSum = ",\n  \"xxh3\": \"", kAfterSum = "\"\n}\n", kEnd = "\n}";
 constexpr size_t kSumLength = 16;
 
@@ -112,7 +114,7 @@ void check_file(const std::string& folder, const std::string& name, const FileSu
   auto size = static_cast<int64_t>(file.size());
   require(size == sum.bytes, path, ": it has ", size, " bytes, expected ", sum.bytes,
           ": the checkpoint is not whole");
-  constexpr int64_t piece = 1 << 18;  // is still in the cache when its sum is taken
+  constexpr int64_t piece = 1 << 18;  // still in the cache when its checksum is computed
   std::vector<char> passed_by(static_cast<size_t>(std::min(piece, std::max<int64_t>(size, 1))));
   Checksum checksum;
   int64_t at = 0;
@@ -139,7 +141,7 @@ void check_file(const std::string& folder, const std::string& name, const FileSu
 std::vector<FilePlan> plan_files(const std::string& stem,
                                  const std::map<std::string, int64_t>& bytes,
                                  int64_t max_shard_size, std::vector<int64_t>& loads) {
-  // The largest first, each to who has the least to do.
+  // Largest first, each to the writer with the smallest load.
   std::vector<const std::pair<const std::string, int64_t>*> by_size;
   for (const auto& item : bytes) by_size.push_back(&item);
   std::ranges::stable_sort(by_size, [](auto* a, auto* b) { return a->second > b->second; });

@@ -1,4 +1,4 @@
-// The names of a checkpoint's files, and what stands in info.json about them.
+// The names of a checkpoint's files, and their entries in info.json.
 #pragma once
 
 #include <redco/tree.h>
@@ -18,12 +18,12 @@ inline const std::string kOptState = "opt_state";
 inline const std::string kInfo = "info.json";
 inline const std::string kTree = "redco.tree";
 
-/// What a folder is called until it is whole, and an earlier one where two cannot be exchanged:
-/// beside it, hidden.
+/// The hidden names, next to a folder, of the folder while it is incomplete, and of an earlier one
+/// if the two cannot be exchanged.
 std::string saving_name(const std::string& folder);
 std::string earlier_name(const std::string& folder);
 
-/// XXH3-64 (https://xxhash.com) of a file, as it is written or read.
+/// The XXH3-64 (https://xxhash.com) of a file, computed while it is written or read.
 class Checksum {
  public:
   Checksum();
@@ -42,33 +42,33 @@ struct FileSum {
   int64_t bytes = 0;
   std::string xxh3;
 };
-using FileSums = std::map<std::string, FileSum>;  ///< by the file's name
+using FileSums = std::map<std::string, FileSum>;  ///< by file name
 
 Tree tree_of(const FileSums& sums);
-/// Throws Error, beginning with `where`, for what is none.
+/// Throws Error, beginning with `where`, for a tree of another form.
 FileSums sums_of(const std::string& where, const Tree& tree);
 
-/// info.json as it is written: its last field is the XXH3-64 of the text without that field.
+/// The text of info.json: its last field is the XXH3-64 of the text without that field.
 std::string info_text(const std::string& where, const Tree& info);
-/// The inverse. Throws Error, beginning with `where`, unless the sum fits: not a byte has changed.
+/// The inverse. Throws Error, beginning with `where`, unless the checksum matches.
 Tree info_of(const std::string& where, const std::string& text);
 
-/// Parts of a file by their first bytes, and the tensors of that size which they are read into.
+/// Tensors to read parts of a file into, by the offset of the part, which has the tensor's size.
 using ReadInto = std::map<int64_t, at::Tensor>;
 
-/// Throws Error unless the file is what its sum says.
+/// Throws Error unless the file matches its checksum.
 void check_file(const std::string& folder, const std::string& name, const FileSum& sum,
                 const ReadInto& into);
 
-/// Which tensors are in one file, and who writes it.
+/// The tensors of a file, and the process that writes it.
 struct FilePlan {
   std::string name;
   int64_t writer = 0;
   std::vector<std::string> tensors;
 };
 
-/// Spreads tensors evenly over the processes, and those of each over files. `loads` are the bytes
-/// that each has to write already. The same on all processes.
+/// Distributes tensors evenly over the processes, and those of each process over files. `loads` are
+/// the bytes that each process already has to write. The result is the same on all processes.
 std::vector<FilePlan> plan_files(const std::string& stem,
                                  const std::map<std::string, int64_t>& bytes,
                                  int64_t max_shard_size, std::vector<int64_t>& loads);

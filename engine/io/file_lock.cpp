@@ -1,3 +1,5 @@
+// Exclusive locks on files.
+
 #include "file_lock.h"
 
 #include <fcntl.h>
@@ -11,7 +13,8 @@ namespace redco {
 
 namespace {
 
-// Of the whole file, and of the open file: of processes, locks go when any descriptor is closed.
+// A lock of the whole file. It belongs to the open file: per-process locks are released when any
+// descriptor of the file is closed.
 struct flock whole_file() {
   struct flock lock {};
   lock.l_type = F_WRLCK;
@@ -38,7 +41,7 @@ FileLock::State take(int descriptor, const std::string& path, bool creates) {
 
 FileLock::FileLock(std::string path, bool creates)
     : path_(std::move(path)),
-      // For writing: network file systems lock no others.
+      // Opened for writing: network file systems cannot lock other files.
       descriptor_(
           open(path_.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | (creates ? O_CREAT : 0), 0666)),
       state_(take(descriptor_, path_, creates)) {}

@@ -6,8 +6,8 @@
 
 namespace redco {
 
-/// An exclusive lock on a file: the system releases it when the process ends, however it ends, and
-/// a network file system when the host is gone.
+/// An exclusive lock on a file. The system releases it when the process ends in any way, and a
+/// network file system when the host is gone.
 class FileLock {
  public:
   enum class State {
@@ -17,19 +17,19 @@ class FileLock {
     unsupported,  ///< the file system has no locks, or the file cannot be opened for writing
   };
 
-  /// Does not wait. With `creates` the file is made if it is missing.
+  /// Does not wait. With `creates` the file is created if it is missing.
   explicit FileLock(std::string path, bool creates = false);
   ~FileLock();
   FileLock(const FileLock&) = delete;
   FileLock& operator=(const FileLock&) = delete;
 
-  /// Whether someone has a lock on the file, which this does not try to take.
+  /// Whether anyone holds a lock on the file. Does not try to take it.
   static bool is_locked(const std::string& path);
 
   State state() const { return state_; }
-  /// Of a lock that is taken. Replaces the content of the file; failures are ignored.
+  /// Replaces the content of the file, which must be locked by this; failures are ignored.
   void write(const std::string& text) const;
-  /// Of a lock that is taken: removes the file. Nobody else can have the lock then.
+  /// Removes the file, which must be locked by this, so that nobody else can hold its lock.
   void remove_file() const;
 
  private:

@@ -1,3 +1,5 @@
+// The tensor types of ggml, and the dequantisation of their blocks.
+
 #include "ggml_types.h"
 
 #include <c10/util/Half.h>
@@ -9,8 +11,8 @@ namespace redco::ggml {
 
 namespace {
 
-// The blocks of 32 elements of ggml-common.h: scales are float16, nibbles are first those of
-// elements 0 to 15 (low) and then of 16 to 31 (high).
+// The blocks of 32 elements of ggml-common.h: scales are float16; the low nibbles are elements 0 to
+// 15 and the high ones 16 to 31.
 constexpr int64_t block_size = 32;
 
 float half_at(const std::byte* source) {
@@ -71,7 +73,7 @@ constexpr Type types[] = {
     {3, "Q4_1", at::kFloat, block_size, 20, dequantize_q4_1},
 };
 
-// All that ggml has had, by number; those without a name are gone.
+// All types of ggml by number; removed ones have no name.
 constexpr std::array names = {"F32",   "F16",   "Q4_0",    "Q4_1",   "",        "",      "Q5_0",
                               "Q5_1",  "Q8_0",  "Q8_1",    "Q2_K",   "Q3_K",    "Q4_K",  "Q5_K",
                               "Q6_K",  "Q8_K",  "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL",

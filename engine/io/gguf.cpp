@@ -1,3 +1,5 @@
+// Reads GGUF files.
+
 #include <redco/gguf.h>
 
 #include "ggml_types.h"
@@ -23,10 +25,11 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
-// A value is many times as large in memory as in the file; the largest vocabularies have a million.
+// Limits memory: a value takes many times its file size in memory. The largest vocabularies have a
+// million values.
 constexpr uint64_t kMaxValues = 1 << 24;
 constexpr int kMaxDepth = 8;
-constexpr uint32_t kMaxDimensions = 4;  // of ggml
+constexpr uint32_t kMaxDimensions = 4;  // as in ggml
 constexpr uint64_t kDefaultAlignment = 32;
 
 enum ValueType : uint32_t {
@@ -45,10 +48,10 @@ enum ValueType : uint32_t {
   kFloat64,
   n_value_types
 };
-// The fewest bytes that a value takes.
+// The minimum bytes of a value, by type.
 constexpr size_t kLeastBytes[n_value_types] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8};
 
-// The bytes before the data, from the first to the last.
+// Reads the bytes before the data in order.
 class Reader {
  public:
   Reader(const std::string& path, const std::byte* bytes, size_t size)
@@ -63,7 +66,7 @@ class Reader {
     return value;
   }
 
-  // So many things, of at least so many bytes each, as may follow.
+  // A count of items of at least `least_bytes` each, which must fit into the rest of the file.
   uint64_t count(const char* what, size_t least_bytes) {
     auto count = number<uint64_t>(what);
     require(count <= (size_ - position_) / least_bytes, where_, what, " is ", count,
@@ -153,7 +156,7 @@ class Reader {
   }
 
   std::string path_;
-  std::string where_;  ///< how errors begin
+  std::string where_;  ///< the prefix of errors
   const std::byte* bytes_;
   size_t size_;
   size_t position_ = 0;
@@ -166,13 +169,14 @@ bool align(uint64_t& offset, uint64_t alignment) {
   return true;
 }
 
-// Bytes of a tensor of `sizes`, the file's order reversed.
+// The bytes of a tensor of `sizes`, in PyTorch's order.
 uint64_t bytes_of(const std::string& where, const ggml::Type& type,
                   const std::vector<int64_t>& sizes) {
   int64_t last = sizes.empty() ? 1 : sizes.back();
   require(last % type.block_size == 0, where, "the last dimension is ", last,
           ", expected a multiple of ", type.block_size, ", the block of ", type.name);
-  // In float32, which is the larger; zeros left out, since strides are products of the others.
+  // Checks overflow for float32, the larger type. Zeros are skipped, since strides are products of
+  // the other sizes.
   int64_t widest = 4;
   bool is_empty = false;
   for (int64_t size : sizes) {
@@ -254,7 +258,7 @@ size_t GgufFile::parse(const std::byte* bytes, size_t size) {
           ": the file ends before the data");
   if (n_tensors == 0) return std::min<uint64_t>(begin, size);
   uint64_t data_size = size - begin;
-  // The last tensor need not be padded.
+  // The last tensor may lack its padding.
   for (const auto& [name, entry] : entries_) {
     const ggml::Type* type = ggml::find_type(entry.type);
     uint64_t bytes_there = data_size - std::min<uint64_t>(entry.begin, data_size);

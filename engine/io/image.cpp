@@ -1,3 +1,5 @@
+// Decodes PNG and JPEG images.
+
 #include <redco/image.h>
 
 #include <redco/error.h>
@@ -18,7 +20,7 @@ namespace {
 
 constexpr int64_t max_pixels = 178956970;
 
-// [height, width, 3], the order in which the libraries write.
+// [height, width, 3], the memory order of the libraries.
 at::Tensor new_pixels(const std::string& name, int64_t width, int64_t height) {
   require(width > 0 && height > 0 && width <= max_pixels / height, name, ": an image of ", width,
           " x ", height, " pixels; at most ", max_pixels, " pixels are read");
@@ -27,7 +29,7 @@ at::Tensor new_pixels(const std::string& name, int64_t width, int64_t height) {
 
 // ---- PNG ----
 
-// libpng leaves its functions by longjmp: what lives here outlives the jump.
+// libpng reports errors with longjmp, so objects with destructors are members here.
 struct PngReader {
   std::string_view rest;
   std::string error;
@@ -54,7 +56,7 @@ struct PngReader {
     reader.rest.remove_prefix(size);
   }
 
-  // Both answer false after an error. No local variable in them has a destructor.
+  // Both return false after an error. They have no local variables with destructors.
   bool read_header() {
     if (setjmp(png_jmpbuf(png)) != 0) return false;
     png_read_info(png, info);

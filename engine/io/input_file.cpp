@@ -1,3 +1,5 @@
+// Regular files that are read or mapped.
+
 #include "input_file.h"
 
 #include "mappings.h"
@@ -55,7 +57,7 @@ void InputFile::read(void* data, size_t size, uint64_t offset) const {
 }
 
 std::shared_ptr<std::byte> InputFile::map() const {
-  // Private and without reserved memory.
+  // Private and without reserving swap space.
   void* base =
       mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, descriptor_, 0);
   if (base == MAP_FAILED) fail_to_read("map", path_, errno);

@@ -9,7 +9,7 @@
 
 namespace redco {
 
-/// A file that may well be whole, but cannot be read now: no permission, too many open files.
+/// A file that cannot be read at present but may be intact: no permission, too many open files.
 class UnreadableFile : public Error {
  public:
   using Error::Error;
@@ -19,7 +19,7 @@ class UnreadableFile : public Error {
 /// Error with the path and the system's reason.
 class InputFile {
  public:
-  /// `kind` says in errors what was expected: "a safetensors file".
+  /// `kind` names the expected file in errors: "a safetensors file".
   InputFile(std::string path, const std::string& kind);
   ~InputFile();
   InputFile(const InputFile&) = delete;
@@ -27,10 +27,10 @@ class InputFile {
 
   uint64_t size() const { return size_; }
 
-  /// The bytes from `offset` on. A mapping would kill the process where the file was shortened.
+  /// Reads the bytes from `offset` on. Unlike a mapping, it throws if the file was truncated.
   void read(void* data, size_t size, uint64_t offset) const;
 
-  /// The whole file. A page that is written to is copied, and only then costs memory; the file
+  /// Maps the whole file. A page that is written to is copied, and only then uses memory; the file
   /// never changes. The mapping outlives this object.
   std::shared_ptr<std::byte> map() const;
 
@@ -40,7 +40,7 @@ class InputFile {
   uint64_t size_;
 };
 
-/// The text of a file of at most `limit` bytes.
+/// Reads a file of at most `limit` bytes.
 std::string read_text(const std::string& path, const std::string& kind, uint64_t limit);
 
 }  // namespace redco

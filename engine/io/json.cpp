@@ -1,3 +1,5 @@
+// Reads and writes JSON.
+
 #include <redco/json.h>
 
 #include "strict_json.h"
@@ -52,11 +54,11 @@ class JsonBuilder final : public nlohmann::json_sax<json> {
   }
 
  private:
-  // A list or object whose end has not come.
+  // An unfinished list or object.
   struct Open {
     Json value;
     std::string key;             ///< of the next entry
-    std::set<std::string> keys;  ///< those there were
+    std::set<std::string> keys;  ///< the keys so far
   };
 
   bool open(Json value) {

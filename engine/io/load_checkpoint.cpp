@@ -1,3 +1,5 @@
+// Loads checkpoints and verifies their files.
+
 #include <redco/checkpoint.h>
 
 #include "../mesh/store/agreement.h"
@@ -40,7 +42,7 @@ struct Info {
   FileSums sums;
 };
 
-// Calls `read`, and says of what it finds wrong that the checkpoint is damaged.
+// Calls `read` and converts its errors to DamagedCheckpoint.
 template <class Read>
 auto reading(const Read& read) {
   try {
@@ -58,7 +60,7 @@ Info read_info(const std::string& folder) {
   Info info{folder, {}, {}};
   std::error_code ignored;
   if (!fs::exists(folder, ignored) && fs::exists(earlier_name(folder), ignored))
-    info.folder = earlier_name(folder);  // its replacing was interrupted
+    info.folder = earlier_name(folder);  // its replacement was interrupted
   require(fs::is_directory(info.folder, ignored), folder, ": there is no such checkpoint");
   std::string path = info.folder + "/" + kInfo;
   require(fs::exists(path, ignored), folder, ": there is no ", kInfo,
@@ -71,7 +73,7 @@ Info read_info(const std::string& folder) {
   return info;
 }
 
-// Every n-th file that has a part of what is asked for, on the cores that are this process's.
+// Verifies this process's share of the requested files, on its share of the cores.
 void check_files(const Info& info, const std::map<std::string, ReadInto>& into,
                  const LoadCheckpointOptions& options, const Processes& processes) {
   std::vector<std::string> files;
@@ -97,7 +99,7 @@ void check_files(const Info& info, const std::map<std::string, ReadInto>& into,
   try {
     while (threads.size() + 1 < n_threads) threads.push_back(thread_without_signals(work));
   } catch (const std::system_error&) {
-    // Those that there are do it.
+    // The existing threads do the work.
   }
   work();
   for (std::thread& thread : threads) thread.join();
@@ -105,7 +107,8 @@ void check_files(const Info& info, const std::map<std::string, ReadInto>& into,
     if (failure) std::rethrow_exception(failure);
 }
 
-// One process has use for all of a file, so that its larger tensors are read while it is checked.
+// Larger tensors of this process, which are read while their files are verified: a single process
+// needs all of a file.
 struct OwnTensors {
   OwnTensors(const Info& info, const LoadCheckpointOptions& options,
              const std::shared_ptr<const Mesh>& mesh) {
@@ -125,7 +128,7 @@ struct OwnTensors {
           tensors[(is_opt_state ? kOptState : kParams) + "/" + key] = own;
         }
       } catch (const Error&) {
-        into.erase(name);  // the check tells what is wrong with it
+        into.erase(name);  // the verification reports the fault
       }
     }
   }
@@ -134,7 +137,7 @@ struct OwnTensors {
   std::map<std::string, at::Tensor> tensors;  ///< by "params/NAME"
 };
 
-// What an index says of the shape of the tree.
+// The description of the tree in an index.
 std::string description_of(const std::string& path) {
   std::string text = read_text(path, "an index of safetensors files", safetensors::kMaxHeader);
   nlohmann::json index = parse_json(path + ": ", text, 8);

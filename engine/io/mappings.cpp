@@ -1,3 +1,5 @@
+// The handler of SIGBUS for failed reads of mapped files.
+
 #include "mappings.h"
 
 #include <redco/error.h>
@@ -18,8 +20,8 @@ std::atomic<bool> mapped_file_failed = false;
 
 namespace {
 
-// One after another in a list that only grows, since the handler reads it without a lock. A mapping
-// that is removed leaves its place to the next.
+// A list that only grows, since the handler reads it without a lock. New mappings reuse the entries
+// of removed ones.
 struct Mapping {
   std::atomic<uintptr_t> begin = 0;  ///< 0: free
   uintptr_t end = 0;
@@ -51,7 +53,7 @@ void on_bus_error(int, siginfo_t* info, void*) {
   void* page = reinterpret_cast<void*>(address / page_size * page_size);
   if (mapping == nullptr || mmap(page, page_size, PROT_READ | PROT_WRITE,
                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED) {
-    // The read happens again, and raises the signal for that handler.
+    // The read is repeated and raises the signal for the previous handler.
     sigaction(SIGBUS, &before, nullptr);
     if (info->si_code <= 0) raise(SIGBUS);
   } else {

@@ -5,8 +5,8 @@
 
 namespace redco {
 
-/// Notes the mapping of a file, for the handler of SIGBUS (redco/mapped_files.h). A mapping is
-/// removed before its memory is unmapped.
+/// Registers the mapping of a file for the handler of SIGBUS (redco/mapped_files.h). A mapping must
+/// be removed before its memory is unmapped.
 void add_mapping(const void* begin, size_t size, const std::string& path);
 void remove_mapping(const void* begin);
 

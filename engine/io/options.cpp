@@ -1,3 +1,5 @@
+// Options from defaults, TOML files and command-line arguments.
+
 #define TOML_HEADER_ONLY 1
 #include <redco/options.h>
 
@@ -31,7 +33,7 @@ template <class... Args>
 
 bool is_number(const Tree& tree) { return tree.is<int64_t>() || tree.is<double>(); }
 
-// What the user is told to write for an option with this default.
+// The expected value of an option with this default, for messages.
 std::string expected(const Tree& value) {
   if (value.is<bool>()) return "true or false";
   if (is_number(value)) return "a number";
@@ -71,7 +73,7 @@ std::optional<Tree> parse_number(const std::string& text) {
   return std::nullopt;
 }
 
-// `text` as a value of the kind of `like`; nothing when it is none.
+// Parses `text` as a value of the kind of `like`; none if it is invalid.
 std::optional<Tree> parse(const std::string& text, const Tree& like) {
   if (like.is<std::string>()) return Tree(text);
   if (is_number(like)) return parse_number(text);
@@ -123,7 +125,7 @@ void apply_argument(Tree& options, const std::string& argument) {
 
 // ---- TOML ----
 
-// `node` as a value of the kind of `like`; nothing when it is none.
+// Converts `node` to a value of the kind of `like`; none if it has another type.
 std::optional<Tree> read(const toml::node& node, const Tree& like) {
   if (like.is<bool>() && node.is_boolean()) return Tree(**node.as_boolean());
   if (like.is<std::string>() && node.is_string()) return Tree(**node.as_string());
@@ -202,7 +204,7 @@ std::string value_text(const Tree& value) {
   return "[" + text + "]";
 }
 
-// The values of a table, then the tables in it, as TOML wants them.
+// Writes the values of a table before its subtables, as TOML requires.
 void write_table(std::ostream& stream, const Tree& table, const std::string& prefix) {
   const auto& entries = table.as<Tree::Dict>();
   for (const auto& [key, value] : entries)

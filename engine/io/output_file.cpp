@@ -1,3 +1,5 @@
+// Files that are written and synced.
+
 #include "output_file.h"
 
 #include <redco/error.h>
@@ -17,7 +19,7 @@ void fail_to_write(const std::string& path) {
 
 namespace {
 
-// A signal may end a call that waits, on a network file system.
+// Repeats a call that a signal interrupted, which happens on network file systems.
 template <class Call>
 auto uninterrupted(const Call& call) {
   auto result = call();
@@ -62,7 +64,7 @@ void sync_file(const std::string& path) {
   int cause = errno;
   close(descriptor);
   errno = cause;
-  // Some file systems cannot sync a folder, and say EINVAL.
+  // Some file systems cannot sync a folder and return EINVAL.
   if (result != 0 && cause != EINVAL) fail_to_write(path);
 }
 

@@ -9,7 +9,7 @@ namespace redco {
 /// Error with the path and the system's reason.
 class OutputFile {
  public:
-  /// Nothing may be at the path. `shown` is the path for errors, where that is another.
+  /// The path must not exist. `shown` is the path for errors, if different.
   explicit OutputFile(std::string path, std::string shown = "");
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
@@ -17,7 +17,7 @@ class OutputFile {
 
   const std::string& path() const { return path_; }
   void write(const void* data, size_t size);
-  /// Once, after the last write: what was written is safe from now on.
+  /// Syncs and closes the file. To be called once, after the last write.
   void finish();
   bool is_finished() const { return descriptor_ < 0; }
 
@@ -27,13 +27,13 @@ class OutputFile {
   int descriptor_ = -1;
 };
 
-/// Makes what was written to a file safe.
+/// Makes the content of a file durable.
 void sync_file(const std::string& path);
 
-/// Makes the names in a folder safe: files that were made, renamed and removed there.
+/// Makes the names in a folder durable: files that were created, renamed or removed there.
 void sync_folder(const std::string& folder);
 
-/// Throws Error: `path` cannot be written, for the reason in errno.
+/// Throws Error for a failure to write `path`, with the reason in errno.
 [[noreturn]] void fail_to_write(const std::string& path);
 
 }  // namespace redco

@@ -1,3 +1,5 @@
+// Predictions as readable JSON.
+
 #include "outputs_json.h"
 
 #include <nlohmann/json.hpp>
@@ -21,7 +23,7 @@ std::string digits(double value) {
   return text;
 }
 
-// `value`, or a text where JSON has no number for it.
+// `value`, or a string if it is not finite.
 json number(double value) { return std::isfinite(value) ? json(value) : json(digits(value)); }
 
 json elements(const at::Tensor& tensor) {

@@ -1,3 +1,5 @@
+// Encodes PNG images.
+
 #include <redco/error.h>
 #include <redco/image.h>
 
@@ -13,7 +15,7 @@ namespace redco {
 
 namespace {
 
-// libpng leaves its functions by longjmp: what lives here outlives the jump.
+// libpng reports errors with longjmp, so objects with destructors are members here.
 struct PngWriter {
   std::string bytes;
   std::string error;
@@ -39,7 +41,7 @@ struct PngWriter {
   }
   static void flush(png_structp) {}
 
-  // False after an error. No local variable in it has a destructor.
+  // Returns false after an error. It has no local variables with destructors.
   bool write_image(uint32_t width, uint32_t height, int colour_type, png_bytepp rows) {
     if (setjmp(png_jmpbuf(png)) != 0) return false;
     png_set_IHDR(png, info, width, height, 8, colour_type, PNG_INTERLACE_NONE,
@@ -51,7 +53,7 @@ struct PngWriter {
   }
 };
 
-// uint8 [height, width, channels], the order in which the file has them.
+// Converts to uint8 [height, width, channels], the order in the file.
 at::Tensor rows_of_pixels(const std::string& name, const at::Tensor& pixels) {
   at::Tensor image = pixels.detach().cpu();
   if (image.dim() == 2) image = image.unsqueeze(0);
@@ -62,7 +64,7 @@ at::Tensor rows_of_pixels(const std::string& name, const at::Tensor& pixels) {
   if (image.is_floating_point()) {
     image = image.to(at::kFloat);
     float least = image.min().item<float>(), most = image.max().item<float>();
-    // Also where one is no number.
+    // Also fails for NaN.
     require(least >= 0 && most <= 1, name,
             ": the pixels of an image of floating-point numbers are from 0 to 1, these from ",
             least, " to ", most, ": scale them, or give uint8");

@@ -1,3 +1,5 @@
+// Finds and reads the records of text files.
+
 #include <redco/record_file.h>
 
 #include "input_file.h"
@@ -16,13 +18,13 @@ constexpr size_t chunk_size = 1 << 20;
 
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
-// Goes through a text in pieces and notes where its records start.
+// Scans a text in pieces and collects the offsets of its records.
 class Scan {
  public:
   Scan(RecordKind kind, uint64_t start, std::vector<uint64_t>& starts)
       : kind_(kind), line_start_(start), starts_(starts) {}
 
-  // `offset` is that of the piece in the text.
+  // `offset` is the position of the piece in the text.
   void add(std::string_view piece, uint64_t offset) {
     for (size_t begin = 0; begin < piece.size();) {
       const void* found = std::memchr(piece.data() + begin, '\n', piece.size() - begin);
@@ -33,7 +35,7 @@ class Scan {
     }
   }
 
-  // The last line may lack its end.
+  // The last line may lack a newline.
   void finish(uint64_t size) {
     if (line_start_ < size) end_line(size);
   }
@@ -47,7 +49,7 @@ class Scan {
   }
 
   void end_line(uint64_t next) {
-    // A line of a paragraph or of a quoted field goes on with a record.
+    // A later line of a paragraph or of a quoted field continues a record.
     if (kind_ == RecordKind::line || (!is_empty_ && !continues_)) starts_.push_back(line_start_);
     if (kind_ == RecordKind::paragraph) continues_ = !is_empty_;
     if (kind_ == RecordKind::csv) continues_ = is_quoted_;

@@ -1,5 +1,5 @@
-// Pillow's resampling (src/libImaging/Resample.c): every row, then every column, by weights that
-// are integers.
+// Resizes images like Pillow (src/libImaging/Resample.c): first rows, then columns, with integer
+// weights.
 
 #include <redco/error.h>
 #include <redco/image.h>
@@ -48,20 +48,21 @@ Filter filter_of(Resample resample) {
   fail("resize_image: there is no such filter");
 }
 
-// The weighted sums that a line of pixels is made from another by: place i of the result is made of
-// `count` pixels from first[i] on.
+// The weights that resize a line of pixels: pixel i of the result is a weighted sum of `count`
+// pixels from first[i] on.
 struct Sums {
   int64_t count = 0;
   std::vector<int64_t> first;
   std::vector<int32_t> weights;  // [places, count]
 };
 
-// Those that resize a line of `from` pixels to `to`; where it shrinks the filter is as much wider.
+// The weights for resizing a line from `from` to `to` pixels; when shrinking, the filter is widened
+// by the ratio.
 Sums sums_of(int64_t from, int64_t to, const Filter& filter) {
   double ratio = double(from) / double(to), stretch = std::max(ratio, 1.0);
   double reach = filter.reach * stretch;
   Sums sums;
-  // All of one length, which costs less than knowing each; what is not needed weighs nothing.
+  // All sums have the same length, which is faster than separate ones; unused pixels have weight 0.
   sums.count = std::min(from, int64_t(std::ceil(reach)) * 2 + 1);
   sums.weights.resize(size_t(to * sums.count));
   for (int64_t i = 0; i < to; ++i) {
@@ -88,8 +89,8 @@ constexpr int32_t half = 1 << (precision - 1);
 
 uint8_t pixel_of(int32_t sum) { return uint8_t(std::clamp(sum >> precision, 0, 255)); }
 
-// [n_rows, from] -> [n_rows, to], four rows at a time where there are so many: a processor sums
-// them side by side.
+// [n_rows, from] -> [n_rows, to], in groups of four rows if possible, which the processor sums in
+// parallel.
 template <int n>
 void resize_rows(const uint8_t* in, uint8_t* out, int64_t from, const Sums& sums) {
   int64_t to = int64_t(sums.first.size());
@@ -133,7 +134,7 @@ at::Tensor resize_image(const at::Tensor& image, int64_t height, int64_t width, 
   Filter filter = filter_of(resample);
   int64_t n_channels = image.size(0), from_height = image.size(1), from_width = image.size(2);
   at::Tensor result = image.contiguous();
-  // As Pillow: what stays as long is not gone over.
+  // As in Pillow, a dimension that keeps its size is not resampled.
   if (width != from_width) {
     at::Tensor wide = at::empty({n_channels, from_height, width}, at::kByte);
     resize_rows(result.const_data_ptr<uint8_t>(), wide.mutable_data_ptr<uint8_t>(),

@@ -1,3 +1,5 @@
+// Messages, metrics and progress of a run.
+
 #include <redco/run_log.h>
 
 #include "append_file.h"
@@ -44,7 +46,7 @@ std::string rate_text(double rate) {
   return short_number("%.3g", rate);
 }
 
-// JSON has no numbers that are not finite.
+// Non-finite numbers become null, because JSON lacks them.
 nlohmann::ordered_json json_number(double value) {
   return std::isfinite(value) ? nlohmann::ordered_json(value) : nullptr;
 }

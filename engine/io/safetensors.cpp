@@ -1,3 +1,5 @@
+// Reads safetensors files.
+
 #include <redco/safetensors.h>
 
 #include "input_file.h"
@@ -29,7 +31,7 @@ using namespace safetensors;
 static_assert(std::endian::native == std::endian::little,
               "the data of the format is little-endian");
 
-// A whole number from 0 to the largest int64; false for any other value.
+// Reads an integer from 0 to the largest int64; returns false for any other value.
 bool get_size(const json& value, int64_t& size) {
   if (!value.is_number_unsigned()) return false;
   auto number = value.get<uint64_t>();
@@ -48,7 +50,7 @@ std::vector<int64_t> get_sizes(const std::string& where, const char* field, cons
   return sizes;
 }
 
-// What torch.save writes: a zip archive, or before 1.6 a bare pickle.
+// Detects a file of torch.save: a zip archive, or before 1.6 a bare pickle.
 bool is_pytorch(uint64_t first_bytes) {
   std::string_view bytes(reinterpret_cast<const char*>(&first_bytes), sizeof(first_bytes));
   return bytes.substr(0, 4) == "PK\3\4" || (bytes[0] == '\x80' && bytes[1] >= 2 && bytes[1] <= 5);
@@ -114,7 +116,7 @@ void SafetensorsFile::parse_header(std::string_view header, size_t data_size) {
     }
 
     Entry entry{dtype->dtype, get_sizes(where, "shape", info["shape"]), 0, 0};
-    // Zeros are left out of the first product: strides are products of the other sizes.
+    // Zeros are skipped in the product: strides are products of the other sizes.
     auto item_size = static_cast<int64_t>(c10::elementSize(entry.dtype));
     int64_t widest = item_size;
     bool empty = false;
@@ -140,7 +142,8 @@ void SafetensorsFile::parse_header(std::string_view header, size_t data_size) {
     entries_.emplace(name, std::move(entry));
   };
 
-  // Each tensor is dropped from the document once it is taken: memory stays near the header's size.
+  // Each tensor is dropped from the document once it is read, so that memory stays near the
+  // header's size.
   std::string name;
   size_t length = 0;
   auto take = [&](int depth, json::parse_event_t event, json& value) {

@@ -1,4 +1,4 @@
-// What the reader and the writer of the format share: its names and limits.
+// The names and limits of the safetensors format, shared by reader and writer.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -16,7 +16,7 @@ constexpr uint64_t kMaxHeader = 100'000'000;
 constexpr size_t kMaxDimensions = 64;
 inline const std::string kMetadata = "__metadata__";
 
-/// Names as Hugging Face's: "model.safetensors", or of the first of three files
+/// File names as in Hugging Face: "model.safetensors", or for the first of three files
 /// "model-00001-of-00003.safetensors", and "model.safetensors.index.json".
 inline std::string file_name(const std::string& stem, size_t index = 0, size_t count = 1) {
   char part[64] = "";
@@ -67,7 +67,7 @@ inline const DtypeName* find_dtype(const std::string& name) {
                       [&](const DtypeName& known) { return known.name == name; });
 }
 
-/// Refuses a file of torch.save, with how to convert it.
+/// Throws Error for a file of torch.save, with instructions to convert it.
 [[noreturn]] void refuse_pytorch(const std::string& path);
 
 }  // namespace redco::safetensors

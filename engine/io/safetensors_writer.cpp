@@ -1,3 +1,5 @@
+// Writes safetensors files, also of sharded tensors.
+
 #include "safetensors_writer.h"
 
 #include "../mesh/store/agreement.h"
@@ -87,8 +89,8 @@ void Writer::write(const std::string& path, std::vector<const Tensors::value_typ
       files_.back()->write(data.const_data_ptr(), data.nbytes());
     });
     whole.reset();
-    // glibc does not fit an aligned block into the hole that one of its size left: return the
-    // pages.
+    // Returns free pages to the system: glibc does not reuse the hole of an aligned block for
+    // another of the same size.
     if (is_sharded(item->second)) malloc_trim(0);
   }
   on_first([&] { files_.back()->finish(); });

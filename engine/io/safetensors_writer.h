@@ -18,21 +18,20 @@ namespace redco::safetensors {
 using Tensors = std::map<std::string, at::Tensor>;
 using Metadata = std::map<std::string, std::string>;
 
-/// Throws Error for a tensor that cannot be written to `path`. Asks nothing that differs between
-/// processes.
+/// Throws Error for a tensor that cannot be written to `path`. Checks only properties that are
+/// equal on all processes.
 void check_tensor(const std::string& path, const Tensors::value_type& item);
 
-/// In the order in which the format's files have them, so that each is aligned.
+/// Sorts tensors in the order of the format, in which each is aligned.
 void sort_by_dtype(std::vector<const Tensors::value_type*>& items);
 
-/// What a file of these tensors begins with: the header's size and the header, for messages of
-/// `path`.
+/// The header of a file of these tensors, preceded by its size. Error messages name `path`.
 std::string header_of(const std::string& path, const std::vector<const Tensors::value_type*>& items,
                       const Metadata& metadata);
 
-/// Writes files with all processes of a mesh, or with this one alone. Each tensor is brought
-/// together by all and dropped after; the first process writes. A failure there does not keep it
-/// from the collectives that the others have begun: it is told at the next `agree`.
+/// Writes files together with all processes of a mesh, or from a single process. All processes
+/// gather each tensor, the first one writes it, and it is dropped. A failure there does not stop
+/// the first process from joining the collectives of the others: the next `agree` reports it.
 class Writer {
  public:
   explicit Writer(std::shared_ptr<const Mesh> mesh);
@@ -41,10 +40,10 @@ class Writer {
   void write(const std::string& path, std::vector<const Tensors::value_type*> items,
              const Metadata& metadata);
 
-  /// Does `step` on the first process, unless something failed before.
+  /// Runs `step` on the first process, unless something failed before.
   void on_first(const std::function<void()>& step);
 
-  /// Gives the files that were written their names, in order.
+  /// Renames the written files to their final names, in order.
   void commit();
 
   /// Throws Error on every process if something failed on the first.

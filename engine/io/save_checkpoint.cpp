@@ -1,3 +1,5 @@
+// Saves checkpoints from all processes of a run.
+
 #include <redco/checkpoint.h>
 #include <redco/detail/notes.h>
 
@@ -50,7 +52,7 @@ void rename_folder(const std::string& from, const std::string& to) {
   if (std::rename(from.c_str(), to.c_str()) != 0) fail_to_write(to);
 }
 
-// Gives a whole folder its name, in place of an earlier one, which is removed.
+// Renames a complete folder to its final name, replacing an earlier one, which is removed.
 void take_name(const std::string& saving, const std::string& folder) {
   std::string parent = fs::path(folder).parent_path();
   std::string replaced;
@@ -60,7 +62,8 @@ void take_name(const std::string& saving, const std::string& folder) {
     replaced = saving;
   } else {
     if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP) fail_to_write(folder);
-    // A file system that cannot exchange two names: `load_checkpoint` knows the one between.
+    // The file system cannot exchange two names. `load_checkpoint` also looks for the intermediate
+    // name.
     replaced = earlier_name(folder);
     remove_folder(replaced);
     rename_folder(folder, replaced);
@@ -70,7 +73,7 @@ void take_name(const std::string& saving, const std::string& folder) {
   if (!replaced.empty()) remove_folder(replaced);
 }
 
-// Not under its own name: a kill in the midst must not leave half a checkpoint there.
+// Renamed first, so that killing the process does not leave a partial checkpoint under its name.
 void remove_checkpoint(const std::string& folder) {
   std::string hidden = saving_name(folder);
   remove_folder(hidden);
@@ -78,7 +81,7 @@ void remove_checkpoint(const std::string& folder) {
   remove_folder(hidden);
 }
 
-// "step_12" is "step_" and 12; a name without a number at its end is no such pair.
+// Splits "step_12" into "step_" and 12; none for a name without a number at its end.
 std::optional<std::pair<std::string, int64_t>> numbered(const std::string& name) {
   size_t digits = name.find_last_not_of("0123456789") + 1;
   if (digits == name.size() || name.size() - digits > 17) return std::nullopt;
@@ -99,7 +102,7 @@ void remove_older(const fs::path& folder, int64_t n_kept) {
     remove_checkpoint(others[others.size() - static_cast<size_t>(n)].second);
 }
 
-// The same files under another folder's name.
+// Writes the same files to another folder.
 void write_again(const std::string& from, const std::string& folder) {
   std::string saving = saving_name(folder);
   remove_folder(saving);
@@ -118,7 +121,7 @@ void write_again(const std::string& from, const std::string& folder) {
   take_name(saving, folder);
 }
 
-// Saving replaces the folder: it must be one that a checkpoint was.
+// Saving replaces the folder, so it must be a checkpoint or empty.
 void check_replaceable(const std::string& folder) {
   if (!fs::exists(folder)) return;
   require(fs::is_directory(folder), "cannot write ", folder,
@@ -127,7 +130,7 @@ void check_replaceable(const std::string& folder) {
           ": the folder holds other things, expected a checkpoint or nothing");
 }
 
-// The params or the optimizer's state.
+// The params or the optimizer state.
 struct Part {
   Part(std::string stem, const Tree& tree, const std::string& folder,
        const SaveCheckpointOptions& options, std::vector<int64_t>& loads)
@@ -147,8 +150,8 @@ struct Part {
                                       : tensor.scalar_type();
   }
 
-  // Brings the tensors together one by one; who writes one keeps it. The largest first: what that
-  // takes beside is then needed while little is kept.
+  // Gathers the tensors one by one; the process that writes a tensor keeps it. Largest first, so
+  // that its temporary memory is needed while little is kept.
   void collect(const SaveCheckpointOptions& options, int64_t rank) {
     at::NoGradGuard no_grad;
     Moving moving(Move::checkpoint, "save");
@@ -166,20 +169,21 @@ struct Part {
       at::Tensor whole = full(tensor.detach());
       if (writer_of[name] == rank) {
         at::Tensor own = whole.to(at::kCPU, type_of(tensor, options)).resolve_neg().contiguous();
-        // The run goes on and changes its own.
+        // The run continues and changes the original.
         if (options.in_background && own.is_alias_of(memory_of(tensor))) own = own.clone();
         tensor = own;
       } else {
         tensor.reset();
       }
       whole.reset();
-      // Its pieces lie between what is kept, where those of the next one do not fit.
+      // Freed pieces lie between kept tensors, where the next ones do not fit: return them to the
+      // system.
       if (freed < (16 << 20) && item != by_size.back()) continue;
       if (std::exchange(freed, 0) > 0) malloc_trim(0);
     }
   }
 
-  // The files of this process.
+  // Writes the files of this process.
   FileSums write(const std::string& folder, int64_t rank) {
     FileSums sums;
     for (const FilePlan& plan : files) {
@@ -190,7 +194,7 @@ struct Part {
       OutputFile file(folder + "/" + plan.name);
       Checksum checksum;
       auto write = [&](const void* data, size_t size) {
-        constexpr size_t piece = 4 << 20;  // is still in the cache when it is written
+        constexpr size_t piece = 4 << 20;  // still in the cache when it is written
         for (size_t at = 0; at < size; at += piece) {
           const char* from = static_cast<const char*>(data) + at;
           checksum.add(from, std::min(piece, size - at));
@@ -201,7 +205,7 @@ struct Part {
       write(header.data(), header.size());
       for (const auto* item : items) {
         write(item->second.const_data_ptr(), item->second.nbytes());
-        described.tensors.at(item->first).reset();  // its memory is free for what comes next
+        described.tensors.at(item->first).reset();  // frees its memory
       }
       file.finish();
       sums[plan.name] = {checksum.bytes(), checksum.hex()};
@@ -235,7 +239,7 @@ FileSum write_small(const std::string& path, const std::string& text) {
 
 }  // namespace
 
-// One checkpoint on its way to the disk.
+// A checkpoint that is being written.
 class CheckpointWriter::Save {
  public:
   Save(std::shared_ptr<const Mesh> mesh, std::string folder, const Checkpoint& checkpoint,
@@ -250,7 +254,7 @@ class CheckpointWriter::Save {
     parts_.emplace_back(kParams, checkpoint.params, folder_, options_, loads);
     if (!checkpoint.opt_state.is_none())
       parts_.emplace_back(kOptState, checkpoint.opt_state, folder_, options_, loads);
-    json_from_tree(folder_ + ": info: ", info_);  // throws for what JSON has not
+    json_from_tree(folder_ + ": info: ", info_);  // throws for values that JSON cannot represent
     std::exception_ptr failure;
     try {
       if (is_first()) make_folder();
@@ -273,7 +277,7 @@ class CheckpointWriter::Save {
 
   bool has_ended() const { return has_ended_; }
 
-  // Once.
+  // To be called once.
   void finish() {
     if (thread_.joinable())
       thread_.join();
@@ -307,7 +311,8 @@ class CheckpointWriter::Save {
     has_ended_ = true;
   }
 
-  // Every process tells the first how its files went, and that one tells all how it ended.
+  // Every process reports the result of its files to the first, which reports the final result to
+  // all.
   void write() {
     std::string what = "writing the checkpoint " + folder_;
     Tree::Dict own;
@@ -361,7 +366,8 @@ class CheckpointWriter::Save {
     info_["files"] = tree_of(sums);
     write_small(saving_ + "/" + kInfo, info_text(folder_ + ": info: ", info_));
     sync_folder(saving_);
-    // Before its own name: what goes on from there finds them no older than it says.
+    // Written before the folder's own name appears, so that a run that resumes from it finds them
+    // up to date.
     for (const std::string& each : options_.also) write_again(saving_, each);
     take_name(saving_, folder_);
     if (!options_.pointer.empty())
@@ -392,7 +398,7 @@ void CheckpointWriter::save(const std::string& folder, const Checkpoint& checkpo
   require(options.max_shard_size > 0, "cannot write ", folder, ": max_shard_size is ",
           options.max_shard_size, ", expected at least one byte");
   fs::path path = fs::absolute(folder).lexically_normal();
-  if (!path.has_filename()) path = path.parent_path();  // of a trailing slash
+  if (!path.has_filename()) path = path.parent_path();  // removes a trailing slash
   require(path.has_filename(), "cannot write '", folder, "': the path ends without a name");
   wait();
   running_ = std::make_unique<Save>(mesh_, path.string(), checkpoint, options);

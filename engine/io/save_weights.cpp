@@ -1,3 +1,5 @@
+// Writes model weights in Hugging Face's layout.
+
 #include <redco/weights.h>
 
 #include "atomic_file.h"
@@ -33,8 +35,9 @@ int64_t bytes_of(const at::Tensor& tensor) {
   return tensor.numel() * static_cast<int64_t>(tensor.element_size());
 }
 
-// As huggingface_hub splits: in order, a new part where the next tensor would exceed the limit; one
-// that exceeds it alone is a part of its own, and the current part goes on after it.
+// Splits as huggingface_hub does: in order, with a new part when the next tensor would exceed the
+// limit; a tensor that exceeds it alone is a separate part, and the current part continues after
+// it.
 std::vector<Items> split(const Tensors& tensors, int64_t max_shard_size) {
   std::vector<Items> parts;
   Items current;
@@ -71,8 +74,8 @@ void write_index(const fs::path& path, const json& index) {
   write_file(path, index.dump(2) + "\n");
 }
 
-// Parts of the same names as earlier ones replace them one by one. Until the new index is there,
-// the old one must name the earlier parts: they get second names, which go in the end.
+// Parts with the names of earlier ones replace them one by one. Until the new index is written, the
+// old one must refer to the earlier parts: they get second names, which are removed at the end.
 void keep_earlier(const fs::path& folder, const std::string& stem, const json& new_index) {
   fs::path index_path = folder / index_name(stem);
   if (fs::exists(folder / file_name(stem)) || !fs::exists(index_path)) return;
@@ -81,7 +84,7 @@ void keep_earlier(const fs::path& folder, const std::string& stem, const json& n
     Weights earlier(index_path);
     old_index = json::parse(read_text(index_path, "an index", kMaxHeader));
   } catch (const Error&) {
-    return;  // not whole: nothing to keep
+    return;  // incomplete: nothing to keep
   }
   std::set<std::string> replaced;
   for (const auto& file : new_index["weight_map"]) replaced.insert(file.get<std::string>());
@@ -92,7 +95,7 @@ void keep_earlier(const fs::path& folder, const std::string& stem, const json& n
     auto [second, is_new] = second_names.emplace(name, ".earlier-" + name);
     file = second->second;
     if (!is_new) continue;
-    unlink((folder / second->second).c_str());  // of a save that was killed
+    unlink((folder / second->second).c_str());  // left by a killed save
     // Without hard links, a kill between the renames leaves a mixture.
     if (link((folder / name).c_str(), (folder / second->second).c_str()) != 0) return;
   }
@@ -103,13 +106,13 @@ void remove_file(const fs::path& path) {
   if (unlink(path.c_str()) != 0) fail("cannot remove ", path.string(), ": ", std::strerror(errno));
 }
 
-// Removes what earlier saves left, whole or killed, but for `kept`.
+// Removes the files of earlier saves, complete or killed, except `kept`.
 void remove_stale(const fs::path& folder, const std::string& stem,
                   const std::set<std::string>& kept) {
   remove_stale_files(folder);
   const std::regex ours("(\\.earlier-)?" + stem +
                         "(-\\d{5}-of-\\d{5})?\\.safetensors(\\.index\\.json)?");
-  // The index first: it must not name what is not there.
+  // The index first: it must not refer to missing files.
   std::set<std::string> stale;
   std::error_code ignored;
   for (const auto& item : fs::directory_iterator(folder, ignored)) {

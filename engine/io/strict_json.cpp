@@ -1,3 +1,5 @@
+// JSON parsing that rejects duplicate keys, deep nesting and zero bytes.
+
 #include "strict_json.h"
 
 #include <redco/error.h>
@@ -33,7 +35,7 @@ void check_no_zero_byte(const std::string& where, std::string_view text) {
 json parse_json(const std::string& where, std::string_view text, int max_depth,
                 const JsonHook& hook) {
   using Event = json::parse_event_t;
-  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  std::vector<std::set<std::string>> keys;  // of the unfinished objects
   auto check = [&](int depth, Event event, json& value) {
     if (event == Event::object_start || event == Event::array_start)
       require(depth < max_depth, where, "nested deeper than the ", max_depth, " levels expected");

@@ -1,3 +1,5 @@
+// Writes TensorBoard event files.
+
 #include "tensorboard.h"
 
 #include "append_file.h"
@@ -23,7 +25,7 @@ void put_varint(std::string& out, uint64_t value) {
   out.push_back(static_cast<char>(value));
 }
 
-// As it lies in memory: little-endian, on all machines LibTorch is built for.
+// In memory order: little-endian on all platforms of LibTorch.
 template <class T>
 void put_raw(std::string& out, T value) {
   char bytes[sizeof(T)];
@@ -77,7 +79,7 @@ constexpr std::array<uint32_t, 256> make_crc_table() {
   return table;
 }
 
-// CRC-32C, rotated and shifted: a checksum of what holds checksums is weak.
+// CRC-32C, rotated and offset, because a CRC of data that contains CRCs is weak.
 uint32_t masked_crc(std::string_view bytes) {
   static constexpr auto table = make_crc_table();
   uint32_t crc = ~0u;
@@ -117,7 +119,7 @@ std::string summary_value(const std::string& tag, std::string_view value) {
 }
 
 std::string text_summary(const std::string& tag, const std::string& text) {
-  // The reader takes Markdown: indented lines stay lines, in a font that keeps columns.
+  // TensorBoard renders Markdown: indentation preserves lines and uses a monospaced font.
   std::string shown = text;
   if (text.find('\n') != std::string::npos) {
     shown.insert(0, "    ");
@@ -149,7 +151,7 @@ void EventFile::append(int64_t step, std::string_view summary) {
   std::string path = path_, records;
   if (path.empty()) {
     path = new_path(folder_);
-    // What was evaluated after `step` steps is of that step too, and stays.
+    // Evaluations at `step` itself are kept.
     int64_t first_dropped = step == 0 ? 0 : step + 1;
     records = record(version_event()) + record(start_event(first_dropped));
     for (const std::string& text : waiting_) records += record(event(step, bytes_field(5, text)));

@@ -8,7 +8,7 @@
 
 namespace redco {
 
-/// An image as TensorBoard takes it.
+/// An image in TensorBoard's format.
 struct EncodedImage {
   std::string png;
   int64_t height = 0;
@@ -16,22 +16,23 @@ struct EncodedImage {
   int64_t channels = 0;
 };
 
-/// The event file of one process for TensorBoard, `events.out.tfevents.TIME.HOST.PID.N`: TFRecords
-/// of Event messages (tensorflow/core/util/event.proto, framework/summary.proto), encoded by hand.
+/// The TensorBoard event file of one process, `events.out.tfevents.TIME.HOST.PID.N`: TFRecords of
+/// Event messages (tensorflow/core/util/event.proto, framework/summary.proto), encoded without a
+/// protobuf library.
 ///
-/// The file begins with a SessionLog START, at which TensorBoard drops what earlier files of the
-/// folder have of later steps: a killed run may have got further than the checkpoint that this one
-/// goes on from. So the file is made with the first number or image, which tells the step; texts of
-/// no step wait for it.
+/// The file begins with a SessionLog START, at which TensorBoard drops later steps of earlier files
+/// in the folder: a killed run may have got further than the checkpoint from which this one
+/// resumes. The file is therefore created with the first number or image, which has a step; texts
+/// without a step wait for it.
 class EventFile {
  public:
   explicit EventFile(std::string folder) : folder_(std::move(folder)) {}
 
-  /// A scalar for each value, under `prefix` and its name.
+  /// Writes a scalar for each value, named `prefix` plus its name.
   void scalars(int64_t step, const std::string& prefix,
                const std::map<std::string, double>& values);
   void text(int64_t step, const std::string& tag, const std::string& text);
-  /// A text of no step of its own: it gets the one the file begins with, or the last one.
+  /// Writes a text without a step: it gets the first step of the file, or the last one written.
   void text(const std::string& tag, const std::string& text);
   void image(int64_t step, const std::string& tag, const EncodedImage& image);
 
@@ -39,7 +40,7 @@ class EventFile {
   void append(int64_t step, std::string_view summary);
 
   std::string folder_;
-  std::string path_;  // empty until there is a file
+  std::string path_;  // empty until the file exists
   int64_t step_ = 0;  // of the last event
   std::vector<std::string> waiting_;
 };

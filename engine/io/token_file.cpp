@@ -1,3 +1,5 @@
+// Reads and writes files of tokens.
+
 #include <redco/token_file.h>
 
 #include "atomic_file.h"
@@ -21,7 +23,7 @@ namespace {
 struct Format {
   c10::ScalarType dtype;
   int32_t magic, version;
-  int64_t n_values;  // that a token can have
+  int64_t n_values;  // of a token
 };
 
 constexpr Format formats[] = {{at::kUInt16, 20240520, 1, int64_t(1) << 16},
@@ -76,7 +78,7 @@ void write_tokens(const std::string& path, const at::Tensor& tokens, c10::Scalar
           ": tokens are integers; these are ", tokens.scalar_type());
   require(tokens.numel() <= INT32_MAX, path, ": ", tokens.numel(),
           " tokens are more than a file holds, 2147483647: write several");
-  // Only wider types can have others, and LibTorch's unsigned ones know no extremes.
+  // Only other dtypes can be out of range, and LibTorch's unsigned ones do not support aminmax.
   if (tokens.numel() > 0 && tokens.scalar_type() != dtype) {
     auto [least, most] = at::aminmax(tokens.to(at::kLong));
     for (int64_t token : {least.item<int64_t>(), most.item<int64_t>()})

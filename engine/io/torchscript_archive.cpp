@@ -1,3 +1,5 @@
+// Checks TorchScript archives before LibTorch reads them.
+
 #include <redco/torchscript.h>
 
 #include "input_file.h"
@@ -12,7 +14,7 @@ namespace {
 
 constexpr int kMaxNesting = 200;
 
-// LibTorch's parser calls itself for each bracket, and for each "not", "-" and "~" in a row.
+// LibTorch's parser recurses for each bracket, and for each "not", "-" and "~" in a row.
 void check_nesting(const std::string& where, const std::string& code) {
   int depth = 0, n_unary = 0;
   char quote = 0;

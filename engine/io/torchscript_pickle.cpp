@@ -1,3 +1,5 @@
+// Checks the pickles of TorchScript archives.
+
 #include "torchscript_pickle.h"
 
 #include "strict_json.h"
@@ -20,10 +22,10 @@ namespace redco {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "integers of pickles are little-endian");
-constexpr int kMaxDepth = 200;  // of values in values: they are destroyed one within the other
+constexpr int kMaxDepth = 200;  // of nested values, which are destroyed recursively
 constexpr size_t kMaxDimensions = 64;
 
-// A value, as far as it matters whether LibTorch may use it.
+// The kind of a value, as far as LibTorch's safety depends on it.
 enum class Kind {
   plain,
   boolean,
@@ -52,7 +54,7 @@ struct Value {
   int depth = 0;
 };
 
-// Name and size of the storages.
+// The item size of a storage type.
 std::optional<size_t> item_size_of(const std::string& storage) {
 #define REDCO_CASE(_, name) \
   if (storage == #name "Storage") return c10::elementSize(c10::ScalarType::name);
@@ -70,7 +72,7 @@ const std::vector<std::pair<std::string, Kind>>& lists_of_a_kind() {
   return all;
 }
 
-// Runs a pickle as torch/csrc/jit/serialization/unpickler.cpp does, on values without contents.
+// Runs a pickle like torch/csrc/jit/serialization/unpickler.cpp, on values without contents.
 class Checker {
  public:
   Checker(const std::string& where, std::string_view pickle, const std::string& folder,
@@ -111,7 +113,7 @@ class Checker {
     return text;
   }
 
-  // ---- The stack, of which what lies below a mark is out of reach.
+  // ---- The stack; values below a mark are inaccessible.
 
   void push(Value value) {
     check(value.depth <= kMaxDepth, "its values nest too deep");
@@ -149,7 +151,7 @@ class Checker {
     push(std::move(value));
   }
 
-  // A container is filled before it is put into another, so that depths are right.
+  // A container must be filled before it is put into another, so that depths are correct.
   void fill(Value& container, Values values) {
     int depth = 0;
     for (const Value& each : values) depth = std::max(depth, each.depth + 1);
@@ -269,7 +271,7 @@ class Checker {
     return true;
   }
 
-  // Numbers are given in order; LibTorch makes room for any.
+  // Memo ids must be consecutive, because LibTorch would allocate memory for any id.
   void put(size_t id) {
     check(id <= memo_.size() && stack_.size() > bottom(), "a value is kept under a wrong number");
     if (id == memo_.size()) memo_.emplace_back();

@@ -8,7 +8,7 @@
 namespace redco {
 
 /// Throws Error, beginning with `where`, unless this is a pickle as torch.jit.save writes it, whose
-/// tensors lie inside of their storages, and these inside of the files in `folder` of the archive.
+/// tensors are within their storages, and these within the files in `folder` of the archive.
 void check_pickle(const std::string& where, std::string_view pickle, const std::string& folder,
                   const ZipRecords& records);
 

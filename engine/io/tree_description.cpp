@@ -1,3 +1,5 @@
+// Converts trees to JSON descriptions with named tensors, and back.
+
 #include "tree_description.h"
 
 #include "strict_json.h"
@@ -15,12 +17,12 @@ namespace {
 
 using nlohmann::json;
 
-// Both walks over a tree are recursive, and a file decides how deep the second goes.
+// Reading and writing recurse, and a file determines the depth of reading.
 constexpr int kMaxDepth = 500;
 
-// What JSON has stands for itself: null, true, 12, 1.5, "text". The rest is an object of one key
-// that names the kind: {"tensor": NAME}, {"list": [...]}, {"dict": {...}} and, for what JSON has no
-// numbers for, {"number": "nan"}.
+// Values of JSON represent themselves: null, true, 12, 1.5, "text". Other values are objects of one
+// key that names the kind: {"tensor": NAME}, {"list": [...]}, {"dict": {...}} and, for numbers that
+// JSON lacks, {"number": "nan"}.
 json tagged(const char* kind, json value) {
   json object = json::object();
   object[kind] = std::move(value);
@@ -160,7 +162,7 @@ Tree read_tree(const std::string& description, const std::string& where,
                const std::vector<std::string>& names,
                const std::function<at::Tensor(const std::string& name)>& tensor_of) {
   TreeReader reader(where, names, tensor_of);
-  // A level of the tree is two of JSON, save for the leaf.
+  // Each level of the tree is two of JSON, except the leaf.
   Tree tree = reader.read(parse_json(where, description, 2 * kMaxDepth + 1));
   reader.require_all_used();
   return tree;

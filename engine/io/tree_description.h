@@ -11,9 +11,9 @@
 
 namespace redco {
 
-/// A tree as text, and its tensors by the names that the text gives them: their places as in
-/// `named_tensors`; where two places read the same ("a.b" and b inside a), the second gets "#2". A
-/// tensor that stands in two places has one name.
+/// A tree as text, and its tensors by the names used in the text: their paths as in
+/// `named_tensors`; if two paths are equal ("a.b" and b inside a), the second gets "#2". A tensor
+/// at two paths has one name.
 struct DescribedTree {
   std::string description;  ///< JSON
   std::map<std::string, at::Tensor> tensors;
@@ -23,8 +23,8 @@ struct DescribedTree {
 /// 500 levels.
 DescribedTree describe_tree(const Tree& tree, const std::string& where);
 
-/// The tree again, with `tensor_of(name)` for each of `names`. Throws Error, beginning with
-/// `where`, for a description that is none, and unless it has a place for every name and no other.
+/// Rebuilds the tree, with `tensor_of(name)` for each of `names`. Throws Error, beginning with
+/// `where`, for an invalid description, and unless it uses exactly these names.
 Tree read_tree(const std::string& description, const std::string& where,
                const std::vector<std::string>& names,
                const std::function<at::Tensor(const std::string& name)>& tensor_of);

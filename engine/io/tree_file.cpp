@@ -1,3 +1,5 @@
+// Saves trees to safetensors files and loads them.
+
 #include <redco/safetensors.h>
 
 #include "tree_description.h"
@@ -14,9 +16,8 @@ const std::string kTree = "redco.tree";
 
 void save_tree(const std::string& path, const Tree& tree) {
   DescribedTree described = describe_tree(tree, "cannot write " + path + ": ");
-  // Programs that read checkpoints ask for "format" when there is any metadata.
-  save_safetensors(path, described.tensors,
-                   {{"format", "pt"}, {kTree, described.description}});
+  // Programs that read checkpoints require "format" if there is any metadata.
+  save_safetensors(path, described.tensors, {{"format", "pt"}, {kTree, described.description}});
 }
 
 Tree load_tree(const std::string& path) {

@@ -1,3 +1,5 @@
+// Reads the weights of a model folder.
+
 #include <redco/weights.h>
 
 #include "input_file.h"
@@ -17,7 +19,7 @@ using nlohmann::json;
 
 namespace {
 
-// The first file in a folder that has the weights of PyTorch; "" when there is none.
+// The first file of PyTorch weights in a folder; "" if there is none.
 std::string find_pytorch(const fs::path& folder) {
   std::set<std::string> found;
   std::error_code ignored;
@@ -29,7 +31,7 @@ std::string find_pytorch(const fs::path& folder) {
   return found.empty() ? "" : *found.begin();
 }
 
-// The files that an index names, by tensor.
+// The files in an index, by tensor.
 std::map<std::string, std::string> read_index(const std::string& path) {
   std::string text = read_text(path, "an index of safetensors files", safetensors::kMaxHeader);
   json index = parse_json(path + ": ", text, 8);
@@ -84,7 +86,7 @@ Weights::Weights(std::string path) : path_(std::move(path)) {
     given.extension() == ".json" ? open_index(path_) : open_single(path_);
     return;
   }
-  // transformers too prefers the one file.
+  // Like transformers, prefer the single file.
   if (fs::exists(given / safetensors::kSingleFile, ignored)) {
     open_single(given / safetensors::kSingleFile);
   } else if (fs::exists(given / safetensors::kIndexFile, ignored)) {

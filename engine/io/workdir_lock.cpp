@@ -1,3 +1,5 @@
+// Locks a work folder for one run.
+
 #include "workdir_lock.h"
 
 #include "atomic_file.h"
@@ -25,21 +27,21 @@ using std::chrono::steady_clock;
 
 namespace {
 
-// A host that is gone keeps its locks on a network file system for so long: NFS's lease is 90 s.
+// A network file system keeps the locks of a lost host this long: NFS's lease is 90 s.
 constexpr auto longest_wait_for_itself = std::chrono::seconds(120);
 
-std::recursive_mutex mutex;                               // a lock may end while another is made
+std::recursive_mutex mutex;  // a lock may be destroyed while another is made
 std::map<std::string, std::weak_ptr<WorkdirLock>> locks;  // of this process, by folder
 
-// Differs between runs. Attempts of one launch have the same store; torchrun calls a run "none" if
-// it isn't given a name.
+// A name that differs between runs. Attempts of one launch have the same store; torchrun's default
+// name of a run is "none".
 std::string name_of(const Processes& processes) {
   if (processes.is_worker)
     return processes.store_address + ":" + std::to_string(processes.store_port);
   return processes.run == "none" ? "" : processes.run;
 }
 
-// The content of the lock file: who holds it, then its run.
+// The content of the lock file: the holder and its run.
 std::string holder_text(const Processes& processes) {
   char host[256] = "localhost", since[40];
   gethostname(host, sizeof(host) - 1);
@@ -63,7 +65,7 @@ Holder read_holder(const std::string& path) {
     if (std::string line; std::getline(text, line) && !line.empty()) holder.process = line;
     std::getline(text, holder.run);
   } catch (const Error&) {
-    // It has just been released.
+    // The lock was just released.
   }
   return holder;
 }

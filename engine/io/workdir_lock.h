@@ -7,23 +7,23 @@
 
 namespace redco {
 
-/// Keeps other runs out of a work folder. The system releases the lock when the process ends,
-/// however it ends. The Deployers of one process share a lock.
+/// Prevents other runs from using a work folder. The system releases the lock when the process ends
+/// in any way. The Deployers of one process share a lock.
 class WorkdirLock {
  public:
-  /// Makes the folder if it is missing. The first lock of this process also removes the temporary
+  /// Creates the folder if it is missing. The first lock of this process also removes the temporary
   /// files of killed runs. A restarted run waits for its earlier attempt to end. Throws Error,
-  /// which names the process that holds the lock, when another run uses the folder.
+  /// which names the process that holds the lock, if another run uses the folder.
   static std::shared_ptr<WorkdirLock> take(const std::string& workdir, const Processes& processes);
 
-  /// Whether another process has the lock of a folder.
+  /// Whether another process holds the lock of a folder.
   static bool is_held_elsewhere(const std::string& workdir);
 
   ~WorkdirLock();
   WorkdirLock(const WorkdirLock&) = delete;
   WorkdirLock& operator=(const WorkdirLock&) = delete;
 
-  /// False where the file system has no locks.
+  /// False if the file system does not support locks.
   bool is_taken() const;
 
  private:

@@ -1,3 +1,5 @@
+// Reads and checks zip archives as torch.jit.save writes them.
+
 #include "zip_archive.h"
 
 #include "strict_json.h"
@@ -26,12 +28,12 @@ constexpr uint32_t kLocal = 0x04034b50, kCentral = 0x02014b50, kEnd = 0x06054b50
 constexpr size_t kLocalLength = 30, kCentralLength = 46, kEndLength = 22, kEnd64Length = 56,
                  kLocator64Length = 20, kDescriptorLength = 16;
 constexpr uint16_t kHasDescriptor = 1 << 3, kIsUtf8 = 1 << 11, kZip64Field = 1;
-constexpr uint32_t kElsewhere = 0xffffffff;  // in the field of zip64
+constexpr uint32_t kElsewhere = 0xffffffff;  // the value is in the zip64 field
 
 constexpr uint64_t kMaxInflated = uint64_t{1} << 30;  // code and pickles are smaller
 constexpr uint16_t kStored = 0, kDeflated = 8;
 
-// Hands the uncompressed bytes of a file to `take` in pieces. False if they are damaged.
+// Passes the uncompressed bytes of a file to `take` in pieces. Returns false if they are damaged.
 bool inflate_all(std::string_view stored, uint64_t size,
                  const std::function<void(std::string_view)>& take) {
   z_stream stream{};
@@ -75,12 +77,12 @@ class Reader {
       at = entries.back().next;
     }
     require(at == directory_end_, where_, "its directory has other bytes after the last file");
-    // No byte belongs to two files.
+    // Files must not overlap.
     std::ranges::sort(entries, {}, &Entry::offset);
     for (const Entry& entry : entries) {
       require(entry.offset >= end, where_, "the file ", in_quotes(entry.name), " overlaps another");
       ZipRecord record = record_of(entry, end);
-      // LibTorch finds files whatever the case of their names.
+      // LibTorch looks up names case-insensitively.
       std::string lower = entry.name;
       std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return std::tolower(c); });
       require(lower_names.insert(lower).second && records.emplace(entry.name, record).second,
@@ -116,7 +118,7 @@ class Reader {
             ": it is damaged or no zip archive");
   }
 
-  // The directory is at the end. There is no comment.
+  // The directory is at the end, without a comment.
   void find_directory() {
     require(bytes_.size() >= kEndLength, where_, "it has ", bytes_.size(),
             " bytes, too few for a zip archive");
@@ -166,7 +168,7 @@ class Reader {
     require(entry.method == kStored || entry.size <= kMaxInflated, where, "it has ", entry.size,
             " bytes when it is uncompressed, expected at most ", kMaxInflated);
     require((entry.flags & ~(kHasDescriptor | kIsUtf8)) == 0, where, "it has unknown flags");
-    // LibTorch's zip reader has no bytes for folders.
+    // LibTorch's zip reader does not handle folders.
     constexpr uint32_t folder = 0x10;
     bool is_folder = (number<uint32_t>(at + 38) & folder) != 0 || entry.name.ends_with('/');
     require(!is_folder, where, "it is marked as a folder");
@@ -175,7 +177,7 @@ class Reader {
     return entry;
   }
 
-  // 64-bit numbers, of those that do not fit into 32.
+  // Replaces numbers that do not fit into 32 bits by their 64-bit values.
   void read_zip64(std::string_view extra, const std::vector<uint64_t*>& numbers) const {
     while (extra.size() >= 4) {
       uint16_t id, size;
@@ -194,7 +196,7 @@ class Reader {
     }
   }
 
-  // A file, whose own header says the same as the directory. Moves `end` behind it.
+  // Reads a file, whose own header must agree with the directory. Moves `end` behind it.
   ZipRecord record_of(const Entry& entry, uint64_t& end) const {
     std::string where = where_ + "the file " + in_quotes(entry.name) + ": ";
     check_signature(entry.offset, kLocal, "file");
@@ -222,7 +224,7 @@ class Reader {
       check_signature(end, kDescriptor, "data descriptor");
       require(number<uint32_t>(end + 4) == entry.crc, where,
               "its CRC-32 is there twice and differs");
-      end += kDescriptorLength;  // at least
+      end += kDescriptorLength;  // or 24 with zip64
     }
     return record;
   }

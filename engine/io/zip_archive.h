@@ -7,13 +7,13 @@
 
 namespace redco {
 
-/// A file of a zip archive. Its bytes lie in those of the archive.
+/// A file of a zip archive; a view of the archive's bytes.
 struct ZipRecord {
   std::string_view stored;
-  uint64_t size = 0;  ///< not compressed
+  uint64_t size = 0;  ///< uncompressed
   bool is_compressed = false;
 
-  /// Throws Error if it does not have this size.
+  /// Throws Error if the data does not have this size.
   std::string text() const;
 };
 using ZipRecords = std::map<std::string, ZipRecord>;

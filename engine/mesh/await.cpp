@@ -1,3 +1,5 @@
+// Waits for collectives, and reports failures of other processes in the meantime.
+
 #include "await.h"
 
 #include <redco/error.h>
@@ -16,22 +18,21 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// Whether the work has ended, once it has or the time is up. Throws what it failed with.
+// Waits until the work ends or `time` is over; returns whether it ended. Throws its failure.
 bool has_ended(c10d::Work& work, milliseconds time) {
   try {
     work.wait(time);
     return true;
   } catch (const std::exception&) {
-    if (!work.isCompleted()) return false;  // only the time was up
+    if (!work.isCompleted()) return false;  // only a timeout
   }
   work.wait();
   return true;
 }
 
-// Falling asleep and waking up take longer than a small collective: for as long as one takes its
-// end is looked for without. Not longer, for that keeps the cores from the threads that send and
-// receive.
-void look_for_end(c10d::Work& work) {
+// Polls briefly, because sleeping and waking up take longer than a small collective. Longer polling
+// would take cores from the threads that send and receive.
+void poll_for_end(c10d::Work& work) {
   auto until = steady_clock::now() + std::chrono::microseconds(200);
   while (!work.isCompleted() && steady_clock::now() < until) std::this_thread::yield();
 }
@@ -51,13 +52,13 @@ std::string processes_text(const std::vector<int64_t>& ranks) {
 
 thread_local steady_clock::duration time_in_collectives{};
 
-// Adds the time it lives.
+// Adds its lifetime to the time in collectives.
 struct InCollective {
   steady_clock::time_point from = steady_clock::now();
   ~InCollective() { time_in_collectives += steady_clock::now() - from; }
 };
 
-// Calls `body`. What the backend throws becomes an error that says who failed.
+// Calls `body`, and converts errors of the backend to one that names the failed process.
 template <class Body>
 auto explained(const Lookout& lookout, const Body& body) {
   try {
@@ -84,7 +85,7 @@ void await(const Started& collective) {
     return;
   }
   InCollective in_collective;
-  if (group.has_core) look_for_end(*collective.work);
+  if (group.has_core) poll_for_end(*collective.work);
   while (true) {
     if (explained(lookout, [&] { return has_ended(*collective.work, Peers::look_around); })) return;
     lookout.look();
@@ -112,7 +113,7 @@ void Lookout::look() {
 
 void Lookout::check_not_aborted() const {
   const auto& [group, what, number, work] = collective_;
-  // The failure that an abort comes from is known before the abort.
+  // If a failure caused an abort, it is known before the abort.
   group->peers->check(what, {});
   if (group->backend.c10d->getError() != c10d::ErrorType::SUCCESS)
     explain("the connection between the devices broke");
@@ -132,7 +133,7 @@ void Lookout::fail_late() const {
                              " not started it");
 }
 
-// A backend notices first that a connection broke; who failed, and of what, is known soon after.
+// A backend detects a broken connection before it is known which process failed and why.
 void Lookout::explain(const std::string& cause) const {
   auto until = steady_clock::now() + Peers::patience + std::chrono::seconds(2);
   while (steady_clock::now() < until) {

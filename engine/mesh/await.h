@@ -15,48 +15,48 @@
 
 namespace redco {
 
-/// What a group of two or more is made of while its processes are connected.
+/// The parts of a connected group of two or more processes.
 struct GroupParts {
   std::string name;
   Backend backend;
   int64_t rank = 0;
-  std::vector<int64_t> processes;  ///< the rank in the run of each rank of this group
+  std::vector<int64_t> processes;  ///< the rank in the run, by rank in this group
   std::chrono::milliseconds timeout = {};
-  bool has_core = false;  ///< whether each process of this host has a core of its own
+  bool has_core = false;  ///< whether this host has at least one core per process
   Peers* peers = nullptr;
-  size_t number = 0;  ///< what `peers` counts its collectives under
+  size_t number = 0;  ///< the group's index in `peers`
 };
 
-/// A collective that was started.
+/// A collective in progress.
 struct Started {
   std::shared_ptr<const GroupParts> group;
   What what;           ///< "all_reduce of Float[3] over group \"dp\""
-  int64_t number = 0;  ///< how many the group has started, with this one
+  int64_t number = 0;  ///< the group's count of started collectives, including this one
   c10::intrusive_ptr<c10d::Work> work;
 };
 
-/// Waits for the collective: on the CPU the host does, on a stream only the device. Throws Error
-/// when a process failed or is gone, when the time is up, and Interrupted.
+/// Waits for the collective: on the CPU the host waits, on a stream only the device. Throws Error
+/// if a process failed or is gone or on a timeout, and Interrupted.
 void await(const Started& collective);
 
-/// Looks around while the host waits for a collective.
+/// Checks for failures and timeouts while the host waits for a collective.
 class Lookout {
  public:
   explicit Lookout(const Started& collective) : collective_(collective) {}
 
-  /// Throws Error when a process failed, is gone or diverged, and Interrupted. To be called each
+  /// Throws Error if a process failed, is gone or diverged, and Interrupted. Must be called every
   /// `Peers::look_around`.
   void look();
   bool is_late() const { return waited() >= collective_.group->timeout; }
   /// The processes that have not started the collective, as far as is known.
   std::vector<int64_t> missing() const;
-  /// Throws the Error that says that the time is up, and who is missing.
+  /// Throws the timeout Error, which names the missing processes.
   [[noreturn]] void fail_late() const;
-  /// Throws Error when a failure is known or the collectives were aborted, which leaves garbage in
+  /// Throws Error if a failure is known or the collectives were aborted, which leaves garbage in
   /// their results.
   void check_not_aborted() const;
-  /// Throws the failure of the process that made the backend fail, once it is known, or an Error
-  /// with the backend's own `cause`.
+  /// Throws the failure of the process that caused the backend's error, once it is known, or else
+  /// an Error with the backend's own `cause`.
   [[noreturn]] void explain(const std::string& cause) const;
 
   std::chrono::steady_clock::duration waited() const {

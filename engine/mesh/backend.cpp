@@ -1,3 +1,5 @@
+// The registry of collective backends by device type.
+
 #include "backend.h"
 
 #include "../core/require_usage.h"

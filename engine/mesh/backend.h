@@ -15,25 +15,27 @@
 
 namespace redco {
 
-/// A library that moves the tensors: Gloo or NCCL.
+/// A communication library: Gloo or NCCL.
 struct REDCO_API Backend {
   c10::intrusive_ptr<c10d::Backend> c10d;
-  /// Whether its reduce-scatter moves the least bytes; Gloo's moves as many as an all-reduce.
+  /// Whether its reduce-scatter sends the minimum number of bytes; Gloo's sends as many as an
+  /// all-reduce.
   bool has_reduce_scatter = false;
-  /// Whether its work is queued on the device, where what follows waits for it, and not the host.
+  /// Whether its work is queued on a device stream, so that later work there waits for it and the
+  /// host does not.
   bool runs_on_stream = false;
-  /// The next collective meets only those of other processes that were given the same digest; it
-  /// waits for one otherwise. Empty where the library cannot.
+  /// Sets the digest of the next collective, which then only matches collectives of other processes
+  /// with the same digest and otherwise waits for one. Empty if the library does not support this.
   std::function<void(uint64_t digest)> expect = {};
-  /// Whether `abort` was called: what was queued on the stream has ended, with garbage.
+  /// Whether `abort` was called: queued work has ended with garbage results.
   std::shared_ptr<std::atomic<bool>> is_aborted = std::make_shared<std::atomic<bool>>(false);
 
   void abort() const;
-  /// The same as a function that does not keep the backend.
+  /// The same as a function that does not keep the backend alive.
   std::function<void()> aborter() const;
 };
 
-/// What a backend on devices needs to connect the ranks that share a store.
+/// The arguments for connecting the ranks that share a store on their devices.
 struct DeviceRequest {
   c10::intrusive_ptr<c10d::Store> store;
   int64_t rank = 0;
@@ -42,16 +44,16 @@ struct DeviceRequest {
   c10::Device device = c10::Device(c10::kCUDA, 0);
 };
 
-/// How the processes of a run use the devices of a type.
+/// How the processes of a run use a type of device.
 struct DeviceBackend {
-  /// The device of a process of this host; makes it the current one of this thread. Throws
-  /// UsageError where that cannot be, as for processes that must not share one.
+  /// Returns the device of a process of this host and makes it the current one of this thread.
+  /// Throws UsageError if that is impossible, as for processes that must not share a device.
   c10::Device (*use_device)(int64_t local_rank, int64_t local_size, bool is_shared);
   Backend (*connect)(const DeviceRequest& request);
 };
-/// Names the backend of a device type. Those of CUDA are there.
+/// Registers the backend of a device type. The one for CUDA is predefined.
 REDCO_API void set_device_backend(c10::DeviceType type, const DeviceBackend& backend);
-/// Throws UsageError for a type without one.
+/// Returns the backend of a device type. Throws UsageError if there is none.
 const DeviceBackend& device_backend(c10::DeviceType type);
 
 }  // namespace redco

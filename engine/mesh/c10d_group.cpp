@@ -1,3 +1,5 @@
+// A group whose collectives run in a c10d backend, Gloo or NCCL.
+
 #include "c10d_group.h"
 
 #include "await.h"
@@ -31,8 +33,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// Any contiguous tensor as bytes: moving needs no more, and backends lack some types. One of a
-// single element may have any stride, which a view keeps.
+// Views a contiguous tensor as bytes, because backends lack some dtypes. as_strided, because a
+// tensor of one element may have any stride, which a view would keep.
 at::Tensor as_bytes(const at::Tensor& tensor) {
   return tensor.as_strided({tensor.numel()}, {1}).view(at::kByte);
 }
@@ -49,7 +51,7 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
   fail("unknown reduction");
 }
 
-// Over dimension 0. 16-bit floats are summed in 32 bits, and rounded once.
+// Reduces dimension 0. 16-bit floats are summed in 32 bits and rounded once.
 at::Tensor reduce_rows(const at::Tensor& rows, ReduceOp op) {
   if (rows.scalar_type() == at::kBool && op == ReduceOp::sum) return at::any(rows, 0);
   switch (op) {
@@ -63,27 +65,28 @@ at::Tensor reduce_rows(const at::Tensor& rows, ReduceOp op) {
   fail("unknown reduction");
 }
 
-// The bits of floats and whole numbers in the same order; the function is its own inverse.
-at::Tensor in_order(const at::Tensor& bits) {
+// Maps the bits of floats to integers in the same order. The function is its own inverse.
+at::Tensor to_integer_order(const at::Tensor& bits) {
   int64_t most = bits.scalar_type() == at::kInt ? INT32_MAX : INT64_MAX;
   return at::where(bits.lt(0), bits.bitwise_xor(most), bits);
 }
 
-// Backends may drop a NaN when they compare floats. Whole numbers they compare alike: floats take
-// part as those, a NaN as the one that wins.
+// Converts floats to integers for max and min, because backends may drop NaNs when they compare
+// floats. NaN becomes the integer that wins.
 at::Tensor to_ordered(const at::Tensor& floats, ReduceOp op) {
   at::Tensor wide = floats.element_size() < 4 ? floats.to(at::kFloat) : floats;
   bool is_double = wide.scalar_type() == at::kDouble;
   int64_t most = is_double ? INT64_MAX : INT32_MAX;
-  return in_order(wide.view(is_double ? at::kLong : at::kInt))
+  return to_integer_order(wide.view(is_double ? at::kLong : at::kInt))
       .masked_fill_(wide.isnan(), op == ReduceOp::max ? most : -most - 1);
 }
 
 at::Tensor from_ordered(const at::Tensor& ordered) {
-  return in_order(ordered).view(ordered.scalar_type() == at::kLong ? at::kDouble : at::kFloat);
+  return to_integer_order(ordered).view(ordered.scalar_type() == at::kLong ? at::kDouble
+                                                                           : at::kFloat);
 }
 
-// What a collective is called in messages.
+// The description of a collective in messages.
 struct Label {
   Group::Kind kind;
   at::ScalarType type;
@@ -99,18 +102,18 @@ struct Label {
 using Work = c10::intrusive_ptr<c10d::Work>;
 using Finish = std::function<at::Tensor()>;
 
-// One collective, from its start to its wait.
+// A collective from its start to its wait.
 class Call : public Pending {
  public:
   Call(Group::Kind kind, Started started, Finish finish)
       : kind_(kind), started_(std::move(started)), finish_(std::move(finish)) {}
-  // The memory that a GPU still writes to must not be given away.
+  // Memory that a GPU still writes to must not be freed.
   ~Call() override {
     if (!started_.work || !started_.group->backend.runs_on_stream) return;
     try {
       started_.work->wait();
     } catch (const std::exception&) {
-      // It has ended, with an error.
+      // It ended with an error.
     }
   }
   Call(const Call&) = delete;
@@ -129,7 +132,7 @@ class Call : public Pending {
 
  private:
   Group::Kind kind_;
-  Started started_;  // without work: there is nothing to move
+  Started started_;  // without work if there is nothing to send
   Finish finish_;
   at::Tensor result_;
 };
@@ -149,8 +152,8 @@ class C10dGroup : public Group {
   std::unique_ptr<Pending> start_all_to_all(at::Tensor tensor) override;
 
  private:
-  // Checks, counts and records a collective that is about to start; `sent` is what takes part in
-  // it.
+  // Checks, counts and records a collective that is about to start; `sent` is the tensor that is
+  // communicated.
   Label announce(Kind kind, const at::Tensor& tensor, const at::Tensor& sent,
                  ReduceOp op = ReduceOp::sum);
   Label announce(Kind kind, const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) {
@@ -162,10 +165,10 @@ class C10dGroup : public Group {
   const Backend& backend() { return line_->parts()->backend; }
 
   std::shared_ptr<GroupLine> line_;
-  const GroupParts& parts_;  // unconnected
+  const GroupParts& parts_;  // without a connection
 };
 
-// Bytes a process sends where rings and pairwise exchanges move the least.
+// The bytes a process sends with rings and pairwise exchanges, the minimum.
 int64_t bytes_sent(Group::Kind kind, int64_t bytes, int64_t n) {
   switch (kind) {
     case Group::all_reduce_kind:
@@ -191,7 +194,7 @@ void C10dGroup::record(const Label& label, ReduceOp op) {
   uint64_t in_group = Digest().add(uint64_t(label.type)).add(label.sizes).value();
   uint64_t digest =
       SpmdLog::get().add_collective(std::move(text), alike, parts_.processes.front(), in_group);
-  // Not before: the group may have to connect, and whoever diverged does not come.
+  // Only after the recording: the group may have to connect, and a process that diverged does not.
   const Backend& backend = line_->parts()->backend;
   if (backend.expect) backend.expect(digest);
 }
@@ -222,8 +225,8 @@ std::unique_ptr<Pending> C10dGroup::started(Label label, Work work, Finish finis
   return std::make_unique<Call>(kind, std::move(started), std::move(finish));
 }
 
-// Keeps a backend as it is until the process ends.
-void leave(const Backend& backend) {
+// Keeps a backend alive until the process ends.
+void keep_until_exit(const Backend& backend) {
   static std::mutex mutex;
   static auto& left = *new std::vector<Backend>;
   std::lock_guard lock(mutex);
@@ -232,8 +235,8 @@ void leave(const Backend& backend) {
 
 std::unique_ptr<Pending> C10dGroup::start_all_reduce(at::Tensor tensor, ReduceOp op) {
   at::NoGradGuard no_grad;
-  // Backends know numbers of 8, 32 and 64 bits and floats; the others take part as those, and are
-  // copied back where they do not share their memory.
+  // Backends support integers of 8, 32 and 64 bits and floats; other dtypes are converted, and
+  // copied back if they do not share memory.
   at::Tensor reduced = tensor;
   ReduceOp backend_op = op;
   bool is_ordered = tensor.is_floating_point() && op != ReduceOp::sum;
@@ -247,7 +250,7 @@ std::unique_ptr<Pending> C10dGroup::start_all_reduce(at::Tensor tensor, ReduceOp
   } else if (is_ordered) {
     reduced = to_ordered(tensor, op);
   } else if (at::isReducedFloatingType(tensor.scalar_type()) && size() > 2) {
-    reduced = tensor.to(at::kFloat);  // two are added and rounded once as they are
+    reduced = tensor.to(at::kFloat);  // a sum of two is rounded once anyway
   }
   Label label = announce(all_reduce_kind, tensor, reduced, op);
   if (tensor.is_complex() && op != ReduceOp::sum)
@@ -299,8 +302,8 @@ std::unique_ptr<Pending> C10dGroup::start_all_to_all(at::Tensor tensor) {
 std::unique_ptr<Pending> C10dGroup::start_reduce_scatter(at::Tensor tensor, ReduceOp op) {
   Label label = announce(reduce_scatter_kind, tensor, op);
   at::NoGradGuard no_grad;
-  // Else each rank reduces what the others send it, which is as many bytes: a NaN stays one, and
-  // 16-bit floats are rounded once.
+  // Otherwise each rank reduces the rows that it receives, which takes as many bytes; this keeps
+  // NaNs and rounds 16-bit floats once.
   bool is_exact = tensor.is_floating_point() && tensor.element_size() >= 4 && op == ReduceOp::sum;
   if (backend().has_reduce_scatter && is_exact && tensor.numel() > 0) {
     at::Tensor result = at::empty(tensor.sizes().slice(1), tensor.options());
@@ -341,23 +344,23 @@ void GroupLine::disconnect() {
   std::lock_guard lock(mutex_);
   in_flight_.clear();
   newest_.clear();
-  // What waits on a stream holds up all that follows there.
+  // Work that waits on a stream blocks all later work there.
   if (connected_ && connected_->backend.runs_on_stream) connected_->backend.abort();
-  // Its work may wait for processes that have yet to get here, or for none after they diverged; and
-  // Gloo closes sockets of the connection that is made meanwhile when an old one ends.
-  if (connected_) leave(connected_->backend);
+  // The old backend is kept: its work may wait for processes that get here later, or never after a
+  // divergence; and when an old Gloo backend is destroyed, it closes sockets of the new connection.
+  if (connected_) keep_until_exit(connected_->backend);
   connected_ = nullptr;
 }
 
-// A backend's end waits for its work. Work that nobody will take part in any more must not keep
-// this process.
+// Destroying a backend waits for its work. Work that the other processes will not join must not
+// block this process.
 GroupLine::~GroupLine() {
   auto until = steady_clock::now() + milliseconds(500);
   for (const Work& work : in_flight_) {
     while (!work->isCompleted() && steady_clock::now() < until)
       std::this_thread::sleep_for(milliseconds(1));
     if (work->isCompleted()) continue;
-    leave(connected_->backend);
+    keep_until_exit(connected_->backend);
     return;
   }
 }

@@ -13,20 +13,21 @@
 
 namespace redco {
 
-/// A group's connection, made when it is first used and anew after `disconnect`.
+/// A group's connection, made at its first use and remade after `disconnect`.
 class GroupLine {
  public:
-  /// All processes of the group call `connect` together; it gives the parts a backend and a number.
+  /// All processes of the group call `connect` together; it sets the backend and number of the
+  /// parts.
   GroupLine(GroupParts parts, std::function<void(GroupParts&)> connect)
       : unconnected_(std::move(parts)), connect_(std::move(connect)) {}
   ~GroupLine();
 
-  /// As they are without a connection.
+  /// The parts without a connection.
   const GroupParts& unconnected() const { return unconnected_; }
   std::shared_ptr<const GroupParts> parts();
-  /// Remembers what runs over the connection.
+  /// Tracks work that runs over the connection.
   void add(const Started& started);
-  /// Leaves the connection as it is, with what still runs over it, until the process ends.
+  /// Abandons the connection and the work that runs over it, which are kept until the process ends.
   void disconnect();
 
  private:
@@ -34,12 +35,12 @@ class GroupLine {
   const std::function<void(GroupParts&)> connect_;
   std::mutex mutex_;
   std::shared_ptr<const GroupParts> connected_;
-  // And some that have landed; on a stream the newest alone, which ends last.
+  // Also some completed work. On a stream only the newest, which ends last.
   std::vector<c10::intrusive_ptr<c10d::Work>> in_flight_;
   NewestOnStream newest_;
 };
 
-/// A group whose collectives run in a backend of c10d.
+/// Makes a group whose collectives run in a c10d backend.
 std::unique_ptr<Group> make_c10d_group(std::shared_ptr<GroupLine> line);
 
 }  // namespace redco

@@ -1,3 +1,5 @@
+// Waits for a device, with checks for failures of queued collectives.
+
 #include "device_wait.h"
 
 #include <redco/error.h>
@@ -38,7 +40,8 @@ std::vector<Started> newest_on_streams() {
   return newest;
 }
 
-// Short for what ends soon, as a token does; a millisecond at most, which nobody notices.
+// Sleeps in proportion to the time waited: briefly for short work, such as generating a token, and
+// at most a millisecond.
 void sleep_after(steady_clock::duration waited) {
   if (waited < std::chrono::microseconds(50)) return std::this_thread::yield();
   std::this_thread::sleep_for(
@@ -49,7 +52,7 @@ void look(std::vector<Lookout>& lookouts, const std::vector<Started>& newest) {
   check_interrupt();
   const Lookout* late = nullptr;
   for (size_t i = 0; i < newest.size(); ++i) {
-    // The rest of what is queued is this process's own, which ends.
+    // If its collective has completed, the remaining work is local and will end.
     if (newest[i].work->isCompleted()) continue;
     lookouts[i].look();
     if (lookouts[i].is_late() && (late == nullptr || late->missing().empty())) late = &lookouts[i];

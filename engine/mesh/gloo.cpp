@@ -1,4 +1,4 @@
-// Collectives on the CPU.
+// Collectives on the CPU with Gloo.
 #include "gloo.h"
 
 #include "../store/sockets.h"
@@ -20,7 +20,7 @@ std::shared_ptr<::gloo::transport::Device> make_device(const std::string& store_
   if (interface != nullptr && *interface != '\0')
     return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
   std::string own = address_towards(store_address);
-  // A host's own name often leads to its loopback.
+  // A host's own name often resolves to its loopback address.
   require(one_host || is_loopback(store_address) || !is_loopback(own), "the address ",
           store_address, " of process 0's host leads to ", own,
           ", where other hosts cannot answer: give the host's address on the network, or name the "
@@ -28,15 +28,15 @@ std::shared_ptr<::gloo::transport::Device> make_device(const std::string& store_
   return c10d::ProcessGroupGloo::createDeviceForHostname(own);
 }
 
-// Gloo ends the whole program when a peer sends more bytes than it expects. A message finds its
-// collective by a tag; here the tag has a digest of the collective, so that one of another kind or
-// size is never taken for it.
+// Gloo terminates the program when a peer sends more bytes than expected. Messages are matched to
+// collectives by a tag; here the tag contains a digest of the collective, so that one of another
+// kind or size never matches.
 class MatchingGloo final : public c10d::ProcessGroupGloo {
  public:
   using ProcessGroupGloo::ProcessGroupGloo;
 
   void expect(uint64_t digest) {
-    // More collectives than are ever under way together.
+    // Enough for all collectives that are ever in progress together.
     constexpr uint32_t number_bits = 10, digest_bits = 32 - number_bits;
     number_ = (number_ + 1) % (1U << number_bits);
     collectiveCounter_ = number_ << digest_bits | uint32_t(digest % (1U << digest_bits));
@@ -55,8 +55,8 @@ Backend make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, in
   options->devices.push_back(make_device(store_address, one_host));
   auto gloo = c10::make_intrusive<MatchingGloo>(store, static_cast<int>(rank),
                                                 static_cast<int>(size), options);
-  // Work that waits in vain must never fail by itself: who waits for it has a limit of its own, and
-  // Gloo would close the connections of others with those of its own.
+  // Gloo's own timeout must never apply: callers have a timeout, and on a failure Gloo would close
+  // connections of other groups too.
   gloo->setTimeout(std::chrono::hours(24 * 365));
   Backend backend;
   backend.c10d = gloo;

@@ -1,3 +1,5 @@
+// Completed collectives, and the names of collectives.
+
 #include <redco/group.h>
 
 #include <utility>

@@ -1,3 +1,5 @@
+// A group for device tensors whose collectives run on the host.
+
 #include "host_group.h"
 
 #include <ATen/core/Tensor.h>
@@ -11,7 +13,7 @@ namespace redco {
 
 namespace {
 
-// A collective on the host. Its result goes back to the device once it is waited for.
+// A collective on the host. `wait` copies its result back to the device.
 class Returning final : public Pending {
  public:
   Returning(std::unique_ptr<Pending> on_host, std::function<at::Tensor(at::Tensor)> back)
@@ -28,7 +30,7 @@ class Returning final : public Pending {
   }
 
  private:
-  std::unique_ptr<Pending> on_host_;  // null: it has been waited for
+  std::unique_ptr<Pending> on_host_;  // null after `wait`
   std::function<at::Tensor(at::Tensor)> back_;
   at::Tensor result_;
 };

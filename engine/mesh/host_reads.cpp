@@ -1,6 +1,6 @@
-// Operators that make the host wait for a device call `wait_for_stream` first. They get here by
-// TESTING_ONLY_GenericWrapper, a dispatch key above autograd on which LibTorch registers nothing:
-// threads include it with `watch_host_reads`, and all other operators pass it by.
+// Makes operators that synchronise with a device call `wait_for_stream` first. They are intercepted
+// with TESTING_ONLY_GenericWrapper, a dispatch key above autograd on which LibTorch registers
+// nothing: threads enable it with `watch_host_reads`, and all other operators fall through.
 #include "device_wait.h"
 
 #include <ATen/core/Tensor.h>
@@ -30,14 +30,14 @@ at::Scalar local_scalar(c10::DispatchKeySet keys, const at::Tensor& self) {
 
 at::Tensor& copy(c10::DispatchKeySet keys, at::Tensor& self, const at::Tensor& source,
                  bool non_blocking) {
-  // The device reads and writes pinned memory of the host by itself.
+  // The device reads and writes pinned host memory asynchronously.
   auto is_read_later = [&](const at::Tensor& host) { return non_blocking && host.is_pinned(); };
   if (self.is_cpu() && !is_read_later(self)) wait_for_device_of(source);
   if (source.is_cpu() && !is_read_later(source)) wait_for_device_of(self);
   return at::_ops::copy_::redispatch(keys & below_this, self, source, non_blocking);
 }
 
-// The sizes of their results depend on numbers on the device.
+// Operators whose result sizes depend on values on the device.
 void dynamic_sizes(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                    torch::jit::Stack* stack) {
   const c10::IValue& self = torch::jit::peek(*stack, 0, op.schema().arguments().size());

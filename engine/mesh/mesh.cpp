@@ -1,3 +1,5 @@
+// The mesh of a run's processes: connects them and makes their groups.
+
 #include <redco/mesh.h>
 
 #include "../core/require_usage.h"
@@ -29,7 +31,7 @@ namespace {
 
 using Store = c10::intrusive_ptr<c10d::Store>;
 
-// Through the store of the run.
+// Notes that are exchanged through the store of the run.
 class StoreNotes final : public Notes {
  public:
   StoreNotes(const Store& store, const Connection& connection, Peers& peers, int64_t n_processes)
@@ -43,7 +45,7 @@ class StoreNotes final : public Notes {
 
   std::string await(const std::string& key, const std::string& what) override {
     constexpr auto sleep = std::chrono::milliseconds(20);
-    // Seldom: the training asks as well, and the looks of both count.
+    // Rarely: training checks as well, and the checks of both are counted.
     constexpr auto look_around = 5 * Peers::look_around;
     for (int64_t looks = 1; !store_->check({key}); ++looks) {
       std::this_thread::sleep_for(sleep);
@@ -53,7 +55,7 @@ class StoreNotes final : public Notes {
   }
 
   std::string next_exchange() override {
-    // Some processes may have begun more of them than others in a turn that failed.
+    // In a failed turn some processes may have begun more exchanges than others.
     if (std::exchange(reconnects_, connection_.reconnects()) != connection_.reconnects())
       n_exchanges_ = 0;
     return std::to_string(reconnects_) + "/" + std::to_string(n_exchanges_++) + "/";
@@ -70,14 +72,14 @@ class StoreNotes final : public Notes {
 
 std::string meeting() { return "connecting the processes"; }
 
-// Waits until all processes are at the `place`.
+// A barrier: waits until all processes have reached `place`.
 void meet(const std::string& place, c10d::Store& store, Peers& peers, const MeshOptions& options) {
   auto key = [&](int64_t rank) { return place + "/" + std::to_string(rank); };
   store.set(key(options.processes.rank), std::vector<uint8_t>{1});
   constexpr auto sleep = std::chrono::milliseconds(5);
   int64_t looks = 0;
   auto from = std::chrono::steady_clock::now();
-  std::optional<Waiting> waiting;  // process 0 speaks for all
+  std::optional<Waiting> waiting;  // only on process 0
   if (options.processes.rank == 0) waiting.emplace("the other processes");
   for (int64_t rank = 0; rank < options.processes.size; ++rank) {
     if (waiting) waiting->change("process " + std::to_string(rank) + " to come");
@@ -92,8 +94,8 @@ void meet(const std::string& place, c10d::Store& store, Peers& peers, const Mesh
   }
 }
 
-// What `connect` returns, which may wait without end for processes that do not come: it runs on a
-// thread that is left behind when one of them fails.
+// Returns the result of `connect`, which may wait forever for processes that do not connect. It
+// runs on a thread that is abandoned when one of them fails.
 Backend connect_watched(std::function<Backend()> connect, Peers& peers,
                         const std::vector<int64_t>& processes) {
   auto task = std::make_shared<std::packaged_task<Backend()>>(std::move(connect));
@@ -107,7 +109,7 @@ Backend connect_watched(std::function<Backend()> connect, Peers& peers,
   return backend.get();
 }
 
-// Whether the collectives of devices run on the host, by Gloo.
+// Whether collectives of device tensors run on the host with Gloo.
 bool run_on_host() {
   const char* set = std::getenv(collectives_variable);
   std::string name = set == nullptr || *set == '\0' ? "nccl" : set;
@@ -168,7 +170,7 @@ class Grid : public Mesh, Connection::Lines {
     add("mp", dp_index * mp_size, 1, mp_size);
     add("world", 0, 1, n);
     for (const auto& line : lines_) line->parts();
-    // One that went on, and ended, would close connections which others are about to make.
+    // A process that continued and ended would close connections that others are about to make.
     meet("connected", *store, peers, options);
     connection_->add(this);
   }
@@ -201,18 +203,18 @@ class Grid : public Mesh, Connection::Lines {
         with_prefix(client->c10d(), name_ + "/" + std::to_string(connection_->reconnects()) + "/" +
                                         parts.name + std::to_string(parts.processes.front()));
     auto size = static_cast<int64_t>(parts.processes.size());
-    // The group's own limit comes first: it can say who is missing.
+    // The group's own timeout is shorter: its error names the missing processes.
     auto timeout = parts.timeout + std::chrono::minutes(1);
     auto connect = [client = std::move(client), store, rank = parts.rank, size, timeout,
                     processes = processes_, device = device_, is_on_host = is_on_host_]() mutable {
-      auto used = std::move(client);  // until it is done, and no longer
+      auto used = std::move(client);  // held only until the connection is made
       if (!is_on_host)
         return device_backend(device.type()).connect({store, rank, size, timeout, device});
       return make_gloo(store, rank, size, timeout, processes.store_address,
                        processes.local_size == processes.size);
     };
     Backend backend = connect_watched(std::move(connect), *parts.peers, parts.processes);
-    // What runs on a GPU waits for its peers without end, and holds up all that follows.
+    // Work on a GPU waits for its peers forever and blocks all later work.
     if (backend.runs_on_stream) parts.peers->on_failure(backend.aborter());
     return backend;
   }
@@ -227,9 +229,9 @@ class Grid : public Mesh, Connection::Lines {
 
   Processes processes_;
   c10::Device device_;
-  bool is_on_host_;                   // whether collectives run there
-  Connection* connection_ = nullptr;  // null: one process needs none
-  std::string name_;                  // of its part of the store
+  bool is_on_host_;                   // whether collectives run on the host
+  Connection* connection_ = nullptr;  // null for one process
+  std::string name_;                  // the prefix of its keys in the store
   std::mutex mutex_;
   std::map<std::vector<int64_t>, Backend> backends_;
   std::unique_ptr<Notes> notes_;
@@ -258,7 +260,7 @@ void report_failure(const std::string& text, int exit_code) {
       reported = true;
     });
     if (reported) return;
-    // It failed before it made a mesh: the others may wait for it.
+    // The process failed before it made a mesh, and the others may be waiting for it.
     Processes processes = find_processes();
     if (processes.size == 1 || processes.hosts_store) return;
     RunStore::connect(processes, std::chrono::seconds(2))

@@ -1,4 +1,4 @@
-// Collectives on GPUs: all there is in the library redco_nccl.
+// Collectives on GPUs with NCCL. The only source of the library redco_nccl.
 #include "nccl.h"
 
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
@@ -9,7 +9,8 @@
 extern "C" __attribute__((visibility("default"))) void redco_connect_nccl(
     const redco::DeviceRequest& request, redco::Backend& result) {
   c10::cuda::set_device(request.device.index());
-  // c10d's watchdog ends the whole process when a connection breaks. Ours says first who failed.
+  // c10d's watchdog would end the process when a connection breaks, before the failed process is
+  // reported.
   setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", std::to_string(c10d::CleanUpOnly).c_str(), 0);
   auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = request.timeout;

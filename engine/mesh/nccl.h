@@ -4,11 +4,11 @@
 
 namespace redco {
 
-/// Connects the ranks on their GPUs. Loads the library redco_nccl, which is built where a CUDA
-/// toolkit is and carries what of this needs CUDA. Throws Error where it cannot be loaded.
+/// Connects the ranks on their GPUs. Loads the library redco_nccl, which is built if there is a
+/// CUDA toolkit and contains the code that needs CUDA. Throws Error if it cannot be loaded.
 Backend make_nccl(const DeviceRequest& request);
 
-/// The one function of that library.
+/// The only function of that library.
 constexpr const char* nccl_entry = "redco_connect_nccl";
 using NcclEntry = void (*)(const DeviceRequest& request, Backend& result);
 

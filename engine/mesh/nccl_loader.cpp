@@ -1,4 +1,4 @@
-// Finds the library that has the collectives on GPUs.
+// Loads the library with the collectives on GPUs.
 #include "nccl.h"
 
 #include <redco/detail/cuda.h>

@@ -1,4 +1,4 @@
-// Who this process is among those of a run.
+// Determines the rank of this process and the size of its run.
 #include <redco/mesh.h>
 
 #include "schedulers.h"
@@ -22,7 +22,8 @@ Processes checked(const Processes& found) {
   return found;
 }
 
-// The variables for schedulers that have none of their own; redco-lua's options set them too.
+// Reads the variables for schedulers without variables of their own; redco-lua's options set them
+// too.
 ProcessOptions read_variables() {
   auto number = [](const char* name) {
     return find_variable(name) == nullptr ? std::nullopt : std::optional(variable(name, 0, 0));
@@ -35,7 +36,7 @@ ProcessOptions read_variables() {
   return read;
 }
 
-// One process on each host.
+// Explicit numbers: one process on each host.
 std::optional<Processes> place(const ProcessOptions& options, const char* source) {
   require_usage(options.n_processes || !options.process_id, source,
                 ": process_id needs n_processes beside it");

@@ -1,3 +1,5 @@
+// Reads the variables of torchrun, Open MPI, Slurm and MPICH that number processes.
+
 #include "schedulers.h"
 
 #include "../core/require_usage.h"
@@ -19,13 +21,13 @@ bool is_set(const char* name) { return find_variable(name) != nullptr; }
 
 std::string text_of(const char* name) { return is_set(name) ? find_variable(name) : ""; }
 
-// A port for the store of this job, below those that systems give to clients.
+// A port for the store of this job, below the range of ephemeral ports.
 int64_t port_of(const std::string& job) {
   constexpr int64_t first = 10000, n = 20000;
   return first + static_cast<int64_t>(std::hash<std::string>()(job) % n);
 }
 
-// The first process opens the store: where the caller says, else at this address.
+// Process 0 opens the store: at the caller's address, else at this one.
 void open_store(Processes& found, const ProcessOptions& stated, const std::string& address,
                 const std::string& job) {
   found.store_address = stated.host0_address.value_or(address);
@@ -51,14 +53,14 @@ void complete_torchrun(Processes& found, const ProcessOptions&) {
   found.store_port = variable("MASTER_PORT", 0, 1);
   found.run = text_of("TORCHELASTIC_RUN_ID");
   found.attempt = variable("TORCHELASTIC_RESTART_COUNT", 0, 0);
-  // The launcher of redco-lua has the run's store; torchrun has one of its own.
+  // redco-lua's launcher hosts the run's store; torchrun has a store of its own.
   bool has_launcher = is_set(launcher_store_variable);
   found.hosts_store = found.rank == 0 && !has_launcher;
   found.is_announced = !has_launcher && text_of("TORCHELASTIC_USE_AGENT_STORE") == "True";
 }
 
-// --- Open MPI, which tells where mpirun runs, as "1234.0;tcp://10.0.0.1,10.1.0.1:5000;tcp6://...":
-// the host of process 0, unless mpirun runs beside the hosts of the job.
+// --- Open MPI has the address of mpirun, "1234.0;tcp://10.0.0.1,10.1.0.1:5000;tcp6://...": the
+// host of process 0, unless mpirun runs on a host outside the job.
 
 bool in_open_mpi() { return is_set("OMPI_COMM_WORLD_SIZE"); }
 
@@ -76,14 +78,14 @@ void complete_open_mpi(Processes& found, const ProcessOptions& stated) {
 
 // --- Slurm: slurm.schedmd.com/srun.html, "OUTPUT ENVIRONMENT VARIABLES"
 
-// Only what srun started counts. The script of a batch job and the shell of salloc have most of the
-// variables too; their steps have numbers from here on.
+// Only processes that srun started count. The script of a batch job and the shell of salloc have
+// most of the variables too; their step ids start here.
 constexpr int64_t first_special_step = 0xfffffff0;
 
 bool in_slurm_step() {
   if (!is_set("SLURM_PROCID")) return false;
   if (variable("SLURM_STEP_ID", first_special_step, 0) >= first_special_step) return false;
-  // An mpirun in a job lets srun start one process on each host, which starts the others.
+  // An mpirun in a job has srun start one process per host, which starts the others.
   return !is_set("PMI_SIZE") || text_of("PMI_SIZE") == text_of("SLURM_STEP_NUM_TASKS");
 }
 
@@ -102,7 +104,7 @@ std::string first_host(const std::string& list) {
   return host;
 }
 
-// The number at `index` of a list: "2(x3),1" is 2, 2, 2, 1. 0 where there is none.
+// The number at `index` of a list: "2(x3),1" is 2, 2, 2, 1. 0 if out of range.
 int64_t repeated_number(const std::string& list, int64_t index) {
   std::istringstream items(list);
   for (std::string item; std::getline(items, item, ',');) {
@@ -121,7 +123,7 @@ void complete_slurm(Processes& found, const ProcessOptions& stated) {
              text_of("SLURM_JOB_ID") + "." + text_of("SLURM_STEP_ID"));
 }
 
-// --- MPICH, Intel MPI and others whose mpirun is called Hydra. It does not tell the first host.
+// --- MPICH, Intel MPI and others whose mpirun is Hydra. It does not provide the first host.
 
 bool in_hydra() { return is_set("PMI_SIZE") && is_set("PMI_RANK"); }
 
@@ -129,16 +131,16 @@ void complete_hydra(Processes& found, const ProcessOptions& stated) {
   open_store(found, stated, found.local_size == found.size ? "127.0.0.1" : "", "");
 }
 
-// What starts processes, and what it calls their numbers.
+// A launcher of processes and the names of its variables.
 struct Scheduler {
   const char* name;
   bool (*is_here)();
   const char *size, *rank, *local_size, *local_rank;
-  // Adds the store, and what has no variable of its own.
+  // Sets the store, and fields without a variable.
   void (*complete)(Processes&, const ProcessOptions& stated);
 };
 
-// Of those that are inside one another the inner comes first.
+// If schedulers are nested, the inner one comes first.
 constexpr Scheduler schedulers[] = {
     {"torchrun's variables", in_torchrun, "WORLD_SIZE", "RANK", "LOCAL_WORLD_SIZE", "LOCAL_RANK",
      complete_torchrun},

@@ -8,15 +8,16 @@
 
 namespace redco {
 
-/// The text of a variable of the environment; null where it is not set, or empty.
+/// The text of an environment variable; null if it is not set or empty.
 const char* find_variable(const char* name);
-/// Its number, of at least `least`. Throws UsageError when it is none.
+/// Its value as an integer, `otherwise` if not set. Throws UsageError unless it is an integer of at
+/// least `least`.
 int64_t variable(const char* name, int64_t otherwise, int64_t least);
 
-/// Where the variables of the program that started this process among others place it: torchrun
-/// (and redco-lua's own launcher), mpirun, srun. None: nobody did. Where `stated` has an address or
-/// a port the store is there, unless it is open already; without one its address stays empty where
-/// the variables do not tell it.
+/// Reads the rank and size from the variables of the program that started the processes: torchrun
+/// (and redco-lua's own launcher), mpirun or srun. None if there are none. An address or port in
+/// `stated` is that of the store, unless the store is already open; otherwise the address stays
+/// empty if the variables do not provide it.
 std::optional<Processes> find_scheduler(const ProcessOptions& stated);
 
 }  // namespace redco

@@ -1,3 +1,5 @@
+// The group and notes of a single process.
+
 #include "single.h"
 
 #include <redco/error.h>
@@ -19,7 +21,7 @@ class Single : public Group {
   std::unique_ptr<Pending> start_all_reduce(at::Tensor tensor, ReduceOp) override {
     return ended(std::move(tensor));
   }
-  // Copies, as with peers: results never share memory with what was given.
+  // Copies, as with several processes: results never share memory with the input.
   std::unique_ptr<Pending> start_all_gather(at::Tensor tensor) override {
     return ended(tensor.unsqueeze(0).clone());
   }

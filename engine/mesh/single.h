@@ -5,9 +5,9 @@
 
 namespace redco {
 
-/// The group of one process. Its collectives are answered at once, and none is counted.
+/// Makes the group of one process. Its collectives complete at once and are not counted.
 std::unique_ptr<Group> make_single(std::string name);
-/// Its notes: those that it left itself.
+/// Makes the notes of one process, kept in memory.
 std::unique_ptr<Notes> make_own_notes();
 
 }  // namespace redco

@@ -1,3 +1,5 @@
+// The log of actions that all processes must perform alike, and its comparison.
+
 #include "spmd_log.h"
 
 #include <redco/group.h>
@@ -11,7 +13,7 @@ namespace redco {
 
 namespace {
 
-// A step of a large model makes some hundred entries, or some thousand with REDCO_CHECK_SPMD=1.
+// A step of a large model makes a few hundred entries, or a few thousand with REDCO_CHECK_SPMD=1.
 constexpr size_t most_entries = 4096;
 
 std::atomic<std::string (*)()> call_site_function = nullptr;
@@ -45,7 +47,7 @@ Digest& Digest::add(c10::IntArrayRef numbers) {
 }
 
 SpmdLog& SpmdLog::get() {
-  static auto& log = *new SpmdLog;  // a thread may outlive `main`
+  static auto& log = *new SpmdLog;  // threads may outlive `main`
   return log;
 }
 
@@ -187,7 +189,7 @@ std::optional<std::string> SpmdLog::first_difference(const std::vector<std::stri
   };
   std::string text = "the processes diverged: " + story(found);
   if (found.a->text == found.b->text) text += ", with other values";
-  // What one process did more may have been taken for what the others did later.
+  // Extra actions of one process may have been compared with later ones of the others.
   for (const Entry& entry : all[found.rank_a]) {
     if (entry.index >= found.a->index) break;
     const Entry* other = find(found.rank_b, entry.index);

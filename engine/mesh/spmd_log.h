@@ -29,44 +29,44 @@ class Digest {
   uint64_t value_ = 0xCBF29CE484222325;
 };
 
-/// What this process does that every process of the run must do in the same order: the collectives
-/// it starts, and what decides later results, such as the batch, the optimizer's settings and each
-/// draw of a loss_fn. A running digest of it must be alike on all processes. The processes compare
-/// it without a message of its own (`GroupParts::expect`, `Peers`); the entries are exchanged once
-/// it differs, to name the first difference. Thread-safe.
+/// The log of actions that every process of the run must perform in the same order: the collectives
+/// it starts, and everything that determines later results, such as batches, settings of the
+/// optimizer and each random draw of a loss_fn. Its running digest must be equal on all processes.
+/// The digests are compared without extra messages (`Backend::expect`, `Peers`); only if they
+/// differ are the entries exchanged, to find the first difference. Thread-safe.
 class SpmdLog {
  public:
   static SpmdLog& get();
 
-  /// Off, as in a run of one process, nothing is recorded.
+  /// If off, as in a run of one process, nothing is recorded.
   bool is_on() const { return is_on_.load(std::memory_order_relaxed); }
   void turn_on() { is_on_ = true; }
-  /// Starts again with an empty log; all processes do so at the same place.
+  /// Clears the log; all processes must do so at the same point.
   void clear();
 
-  /// `text` is what the process does, for messages: `trains on 8 examples`. What must be alike is
-  /// the `digest`; without one, the text.
+  /// Adds an action. `text` describes it in messages: `trains on 8 examples`. The `digest` must be
+  /// equal on all processes; without one, the text.
   void add(std::string text) { add(std::move(text), 0); }
   void add(std::string text, uint64_t digest);
 
-  /// A collective: `digest` must be alike on all processes, `digest_in_group` on those of its
-  /// group, which begins with process `group`. Returns a digest of both and of all that came
-  /// before.
+  /// Adds a collective: `digest` must be equal on all processes, `digest_in_group` on those of its
+  /// group, whose first process is `group`. Returns a digest of both and of all earlier entries.
   uint64_t add_collective(std::string text, uint64_t digest, int64_t group,
                           uint64_t digest_in_group);
 
-  /// How many entries there have been, and their running digest.
+  /// The number of entries so far and their running digest.
   struct Mark {
     int64_t count = 0;
     uint64_t digest = 0;
   };
   Mark mark() const;
-  /// The running digest after so many entries; none where that is unknown.
+  /// The running digest after `count` entries; none if unknown.
   std::optional<uint64_t> digest_after(int64_t count) const;
 
-  /// The newest entries, for another process to read.
+  /// The newest entries, serialised for another process.
   std::string packed() const;
-  /// The first entry in which the processes differ, as an error text. `logs`: by rank, packed.
+  /// The first entry in which the processes differ, as an error text. `logs` are packed logs by
+  /// rank.
   static std::optional<std::string> first_difference(const std::vector<std::string>& logs);
 
  private:
@@ -74,7 +74,7 @@ class SpmdLog {
     int64_t index = 0;
     uint64_t digest = 0;  // of this entry
     uint64_t after = 0;   // running, after it
-    int64_t group = -1;   // its first process; -1: no collective
+    int64_t group = -1;   // its first process; -1 if not a collective
     uint64_t digest_in_group = 0;
     std::string site;
     std::string text;
@@ -85,13 +85,13 @@ class SpmdLog {
   std::atomic<bool> is_on_ = false;
   mutable std::mutex mutex_;
   Mark mark_;
-  std::vector<Entry> newest_;  // a ring
+  std::vector<Entry> newest_;  // a ring buffer
 };
 
 /// "Float[4, 8]"
 void append_type(std::string& text, at::ScalarType type, c10::IntArrayRef sizes);
 
-/// While it lives, each draw of a CounterGenerator on this thread is recorded.
+/// While it exists, each draw of a CounterGenerator on this thread is recorded.
 class RecordDraws {
  public:
   RecordDraws();
@@ -102,10 +102,10 @@ class RecordDraws {
  private:
   bool outer_;
 };
-/// Called for each draw, the `count`-th of the generator with this key.
+/// Records a draw, the `count`-th of the generator with this key.
 void record_draw(uint64_t key, uint64_t count);
 
-/// The operator that works on sharded tensors on this thread now; empty outside of any.
+/// The operator that currently runs on sharded tensors on this thread; empty if there is none.
 std::string_view& current_operator();
 
 }  // namespace redco

@@ -1,3 +1,5 @@
+// Autocast with the GPU policy on all devices.
+
 #include <redco/autocast.h>
 
 #include <redco/error.h>
@@ -15,8 +17,8 @@ namespace {
 
 using torch::jit::Stack;
 
-// How many regions are open on this thread. Outside of them LibTorch's policy for CPUs stays as it
-// is, for the sake of a host program that uses it.
+// The number of active regions on this thread. Outside of them LibTorch's policy for CPUs applies,
+// for host programs that use it.
 thread_local int n_regions = 0;
 
 void cast_arguments(Stack& stack, size_t n, at::ScalarType type) {
@@ -29,7 +31,7 @@ void cast_arguments(Stack& stack, size_t n, at::ScalarType type) {
   }
 }
 
-// Whether the caller said in which type the operator is to answer: sum(x, dtype).
+// Whether the caller specified the dtype of the result: sum(x, dtype).
 bool has_dtype(const c10::OperatorHandle& op, const Stack& stack) {
   const auto& arguments = op.schema().arguments();
   for (size_t i = 0; i < arguments.size(); ++i)
@@ -66,26 +68,66 @@ void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) 
   op.callBoxed(stack);
 }
 
-// What PyTorch casts on GPUs, and not on CPUs; and attention's own softmax.
-// clang-format off
+// Operators that PyTorch casts on GPUs but not on CPUs, and attention's own softmax.
 constexpr const char* in_lower[] = {
-    "_convolution", "convolution", "addmv", "addr", "mv", "einsum", "chain_matmul",
-    "linalg_multi_dot", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"};
-constexpr const char* in_float32[] = {
-    "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p",
-    "reciprocal", "rsqrt", "sinh", "tan", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar",
-    "softplus", "layer_norm", "native_layer_norm", "group_norm", "frobenius_norm.dim",
-    "nuclear_norm", "nuclear_norm.dim", "cosine_similarity", "dist", "pdist", "renorm",
-    "logsumexp", "softmax.int", "_safe_softmax", "log_softmax.int", "cumprod", "cumsum",
-    "sum", "sum.dim_IntList", "norm.Scalar", "norm.ScalarOpt_dim", "linalg_vector_norm",
-    "linalg_matrix_norm", "linalg_matrix_norm.str_ord", "upsample_nearest1d",
-    "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
-    "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_linear1d",
-    "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d",
-    "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"};
-constexpr const char* in_widest[] = {
-    "addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "vdot", "index_put", "tensordot",
-    "scatter_add"};
+    "_convolution", "convolution", "addmv",         "addr",
+    "mv",           "einsum",      "chain_matmul",  "linalg_multi_dot",
+    "lstm_cell",    "gru_cell",    "rnn_tanh_cell", "rnn_relu_cell"};
+constexpr const char* in_float32[] = {"acos",
+                                      "asin",
+                                      "cosh",
+                                      "erfinv",
+                                      "exp",
+                                      "expm1",
+                                      "log",
+                                      "log10",
+                                      "log2",
+                                      "log1p",
+                                      "reciprocal",
+                                      "rsqrt",
+                                      "sinh",
+                                      "tan",
+                                      "pow.Tensor_Scalar",
+                                      "pow.Tensor_Tensor",
+                                      "pow.Scalar",
+                                      "softplus",
+                                      "layer_norm",
+                                      "native_layer_norm",
+                                      "group_norm",
+                                      "frobenius_norm.dim",
+                                      "nuclear_norm",
+                                      "nuclear_norm.dim",
+                                      "cosine_similarity",
+                                      "dist",
+                                      "pdist",
+                                      "renorm",
+                                      "logsumexp",
+                                      "softmax.int",
+                                      "_safe_softmax",
+                                      "log_softmax.int",
+                                      "cumprod",
+                                      "cumsum",
+                                      "sum",
+                                      "sum.dim_IntList",
+                                      "norm.Scalar",
+                                      "norm.ScalarOpt_dim",
+                                      "linalg_vector_norm",
+                                      "linalg_matrix_norm",
+                                      "linalg_matrix_norm.str_ord",
+                                      "upsample_nearest1d",
+                                      "upsample_nearest2d",
+                                      "upsample_nearest3d",
+                                      "_upsample_nearest_exact1d",
+                                      "_upsample_nearest_exact2d",
+                                      "_upsample_nearest_exact3d",
+                                      "upsample_linear1d",
+                                      "upsample_bilinear2d",
+                                      "upsample_trilinear3d",
+                                      "upsample_bicubic2d",
+                                      "_upsample_bilinear2d_aa",
+                                      "_upsample_bicubic2d_aa"};
+constexpr const char* in_widest[] = {"addcdiv", "addcmul", "atan2",     "bilinear",  "cross",
+                                     "dot",     "vdot",    "index_put", "tensordot", "scatter_add"};
 // clang-format on
 
 TORCH_LIBRARY_IMPL(aten, AutocastCPU, m) {

@@ -1,11 +1,11 @@
-// Products of a few rows with a matrix that no cache holds. A library's product is made for many
-// rows: it packs the matrix first, and with one row it does not keep the memory busy.
+// Products of a few rows with a matrix that exceeds the cache. Library kernels are made for many
+// rows: they pack the matrix first, and with one row they do not saturate the memory bandwidth.
 #include "few_rows.h"
 
 #include <algorithm>
 #include <cstring>
 
-// As REDCO_VECTORIZE, with multiplication and addition in one: see this file's compile options.
+// Like REDCO_VECTORIZE, with fused multiply-add: see this file's compile options.
 #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define REDCO_FUSED __attribute__((target_clones("avx512f", "arch=haswell", "default")))
@@ -34,15 +34,15 @@ inline __attribute__((always_inline)) float sum(const Lanes& lanes) {
   return (b[0] + b[2]) + (b[1] + b[3]);
 }
 
-// With several rows there is so much to compute that the processor does not ask for what comes next
-// in time: it is fetched ahead. With one row that is in the way.
+// With several rows the computation delays the processor's own loads, so data is prefetched. With
+// one row prefetching slows it down.
 template <int kRows>
-inline __attribute__((always_inline)) void fetch_ahead(const float* from) {
+inline __attribute__((always_inline)) void prefetch(const float* from) {
   if constexpr (kRows > 1) __builtin_prefetch(from);
 }
 
-// Outputs from `out` on, kOut at a time for kRows rows: as many sums as there are registers for.
-// Returns the first that is left.
+// Computes outputs from `out` on, kOut at a time for kRows rows: as many sums as there are
+// registers. Returns the first remaining output.
 template <int kRows, int kOut>
 inline __attribute__((always_inline)) int64_t dots(const float* x, const float* w, float* y,
                                                    int64_t n_in, int64_t n_out, int64_t out,
@@ -55,7 +55,7 @@ inline __attribute__((always_inline)) int64_t dots(const float* x, const float* 
       for (int o = 0; o < kOut; ++o) {
         const float* row = w + (out + o) * n_in + i;
         load(weights[o], row);
-        fetch_ahead<kRows>(row + kOut * n_in);
+        prefetch<kRows>(row + kOut * n_in);
       }
       for (int r = 0; r < kRows; ++r) {
         Lanes values;
@@ -74,7 +74,7 @@ inline __attribute__((always_inline)) int64_t dots(const float* x, const float* 
   return out;
 }
 
-// Columns whose sums stay in the first cache.
+// The number of columns whose sums stay in the L1 cache.
 constexpr int64_t kColumns = 512;
 constexpr int kInputs = 8;
 
@@ -95,7 +95,7 @@ inline __attribute__((always_inline)) void sums_of_rows(const float* x, const fl
         for (int k = 0; k < kInputs; ++k) {
           const float* piece = from + k * n_out + column;
           load(weights[k], piece);
-          fetch_ahead<kRows>(piece + kInputs * n_out);
+          prefetch<kRows>(piece + kInputs * n_out);
         }
         for (int r = 0; r < kRows; ++r) {
           Lanes total;
@@ -167,7 +167,7 @@ void few_rows_linear(const float* x, const float* w, float* y, int64_t rows, int
   constexpr Kernels kernels[] = {{sums_of_1, sums_of_4, sums_of_8},
                                  {dots_of_1, dots_of_4, dots_of_8}};
   const Kernels& kernel = kernels[by_outputs];
-  // A part of the matrix that stays in the second cache until all rows have met it.
+  // A part of the matrix that stays in the L2 cache until all rows are multiplied with it.
   const int64_t block = by_outputs ? 64 : kColumns;
   for (int64_t first = begin; first < end; first += block) {
     const int64_t last = std::min(first + block, end);

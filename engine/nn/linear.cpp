@@ -1,3 +1,5 @@
+// The linear layer, with kernels for few rows on the CPU.
+
 #include <redco/autocast.h>
 #include <redco/linear.h>
 
@@ -18,9 +20,9 @@ namespace redco {
 
 namespace {
 
-// More rows are the work of a library's product.
+// Library products are faster for more rows.
 constexpr int64_t kMostRows = 16;
-// Elements of the weight that are worth a thread.
+// Elements of the weight per thread.
 constexpr int64_t kGrain = 1 << 16;
 
 bool is_dense(const at::Tensor& weight) {

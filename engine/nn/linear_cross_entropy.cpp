@@ -1,3 +1,5 @@
+// Cross-entropy of a linear layer, computed in blocks of rows.
+
 #include "linear_cross_entropy.h"
 
 #include <redco/autocast.h>
@@ -22,12 +24,12 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 struct Target {
-  at::Tensor labels;   // [rows, 1], among the classes at hand; 0 where there is none
+  at::Tensor labels;   // [rows, 1], index among the local classes; 0 if missing
   at::Tensor ignored;  // [rows, 1]
-  at::Tensor missing;  // [rows, 1]: the label is not at hand
+  at::Tensor missing;  // [rows, 1]: the label is not a local class
   bool some_ignored, some_missing;
   double smoothing;
-  int64_t n_classes;  // in all
+  int64_t n_classes;  // in total
 
   Target rows(int64_t begin, int64_t length) const {
     Target part = *this;
@@ -41,7 +43,7 @@ Target make_target(const at::Tensor& labels, const Classes& classes, int64_t ign
                    double smoothing) {
   at::Tensor column = labels.reshape({-1, 1});
   at::Tensor ignored = column.eq(ignore_index);
-  // Asking a GPU would stall it: there the mask is always applied.
+  // Reading from a GPU would synchronise, so there the mask is always applied.
   bool some_ignored = !column.is_cpu() || ignored.any().item<bool>();
   if (some_ignored) column = column.masked_fill(ignored, 0);
   if (column.is_cpu() && column.numel() > 0) {
@@ -73,7 +75,7 @@ at::Tensor loss_of(const at::Tensor& log_probs, const Target& target) {
   return loss.sum();
 }
 
-// What is taken from the probabilities to give the gradient of the logits.
+// Subtracts the target from the probabilities, which gives the gradient of the logits.
 void subtract_target_(at::Tensor& probs, const Target& target) {
   if (target.smoothing > 0) probs.sub_(target.smoothing / double(target.n_classes));
   at::Tensor on_label = at::full_like(target.labels, target.smoothing - 1, probs.options());
@@ -82,7 +84,7 @@ void subtract_target_(at::Tensor& probs, const Target& target) {
   if (target.some_ignored) probs.masked_fill_(target.ignored, 0);
 }
 
-// The same by differentiable operators, for gradients of gradients.
+// The same with differentiable operators, for second-order gradients.
 variable_list differentiable_gradients(const at::Tensor& x, const at::Tensor& weight,
                                        const std::optional<at::Tensor>& bias, const Target& target,
                                        const at::Tensor& grad) {
@@ -96,7 +98,7 @@ variable_list differentiable_gradients(const at::Tensor& x, const at::Tensor& we
 
 using Parts = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
-// The operator that does the work: of tensors that are not sharded.
+// The operator for tensors that are not sharded.
 Parts whole(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
             const at::Tensor& labels, int64_t ignore_index, double label_smoothing, bool needs_x,
             bool needs_weight, bool needs_bias) {
@@ -150,7 +152,7 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
       std::copy(all.begin(), all.end(), result.begin());
       return result;
     }
-    // Where nothing asks for them again they are scaled where they lie, for they are large.
+    // If they are not needed again, they are scaled in place, because they are large.
     const bool is_last = !torch::autograd::get_current_graph_task_keep_graph();
     constexpr const char* names[] = {"d_x", "d_weight", "d_bias"};
     for (size_t i = 0; i < std::size(names); ++i) {
@@ -175,14 +177,14 @@ at::Tensor with_all_logits(const at::Tensor& x, const at::Tensor& weight,
 }  // namespace
 
 int64_t rows_per_block(c10::DeviceType device, int64_t n_classes) {
-  // On a CPU a block should still be in the cache when the next pass reads it. On a GPU each block
-  // reads the whole weight and its gradient again: 2^27 logits are 512 MB in float32, of which
-  // three are alive at a time, and a power of two of rows fits the tiles of a product.
+  // On a CPU a block should still be in the cache for the next pass. On a GPU each block reads the
+  // whole weight and its gradient again: 2^27 logits are 512 MB in float32, of which three exist at
+  // a time, and a power of two of rows fits the tiles of a product.
   const bool is_cpu = device == c10::kCPU;
   const int64_t elements = int64_t{1} << (is_cpu ? 21 : 27);
   const auto rows = static_cast<uint64_t>(elements / std::max<int64_t>(1, n_classes));
-  // Rows enough for a product to run at full speed: with 50,000 classes a step of GPT-2 on a CPU
-  // takes 8 % less than with the 41 rows that the cache would hold.
+  // Enough rows for an efficient product: with 50,000 classes a step of GPT-2 on a CPU takes 8 %
+  // less time than with the 41 rows that fit the cache.
   return static_cast<int64_t>(std::max<uint64_t>(128, is_cpu ? rows : std::bit_floor(rows)));
 }
 
@@ -222,7 +224,7 @@ Parts linear_cross_entropy_part(const at::Tensor& x, const at::Tensor& weight,
     else if (d_weight.scalar_type() == x.scalar_type())
       d_weight.addmm_(d_logits.t(), rows);
     else
-      d_weight.add_(d_logits.t().mm(rows));  // blocks of 16 bits add up in 32
+      d_weight.add_(d_logits.t().mm(rows));  // 16-bit blocks accumulate in 32 bits
   }
   if (needed.weight && !d_weight.defined())
     d_weight = at::zeros(weight.sizes(), weight.options().dtype(total.scalar_type()));
@@ -234,7 +236,7 @@ at::Tensor linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight,
                                 double label_smoothing, const std::optional<at::Tensor>& bias) {
   const at::DeviceType device = x.device().type();
   if (auto dtype = autocast_dtype(device); dtype && x.scalar_type() != at::kDouble) {
-    // The logits are a product; what is made of them is in float32 anyway.
+    // Only the product runs in the lower dtype; the rest is in float32 anyway.
     auto given = bias ? std::optional(bias->to(*dtype)) : std::nullopt;
     at::Tensor rows = x.to(*dtype), classes = weight.to(*dtype);
     Autocast off(device, std::nullopt);

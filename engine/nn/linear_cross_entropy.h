@@ -11,26 +11,27 @@
 
 namespace redco {
 
-/// The classes that a rank holds the weights of: [begin, end) of all.
+/// The classes whose weights a rank holds: [begin, end) of all.
 struct Classes {
   int64_t begin, end;
   int64_t n_all;
-  int64_t n_most;  ///< that any rank holds: all must work in blocks of as many rows
-  /// [rows, classes at hand] logits to log-probabilities among all classes.
+  int64_t n_most;  ///< the maximum over ranks, from which all derive the same block size
+  /// Maps logits [rows, local classes] to log-probabilities over all classes.
   std::function<at::Tensor(const at::Tensor& logits)> log_softmax;
 };
 
-/// Which gradients are asked for.
+/// The requested gradients.
 struct Needed {
   bool x, weight, bias;
 };
 
-/// The rows whose logits for `n_classes` classes are held at a time. The last block has fewer.
+/// The number of rows whose logits for `n_classes` classes are held at a time. The last block has
+/// fewer.
 REDCO_API int64_t rows_per_block(c10::DeviceType device, int64_t n_classes);
 
-/// What a rank contributes to the summed loss and to its gradients: (loss, of x, of weight, of
-/// bias). The first two are this rank's terms of sums over the ranks that hold the other classes.
-/// Gradients that are not needed are undefined. Works below autograd.
+/// A rank's contribution to the summed loss and to its gradients: (loss, of x, of weight, of bias).
+/// The first two are terms of sums over the ranks that hold the other classes. Gradients that are
+/// not needed are undefined. Runs below autograd.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_part(
     const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
     const at::Tensor& labels, int64_t ignore_index, double label_smoothing, Needed needed,

@@ -1,3 +1,5 @@
+// CounterGenerator, and the generators derived from it.
+
 #include "philox.h"
 
 #include "../mesh/spmd_log.h"
@@ -31,9 +33,9 @@ at::Generator derived(const CounterGenerator& from, philox::Purpose purpose, uin
 
 }  // namespace
 
-// CustomRNGKeyId sends every operator that is given this generator to the kernels of operators.cpp.
-// The device is none that holds numbers: should a kernel of LibTorch ever get it, it fails with a
-// message, where the generator's own type would be taken for granted.
+// CustomRNGKeyId dispatches every operator with this generator to the kernels of operators.cpp. The
+// meta device makes LibTorch's own kernels fail with a message if they ever get it; with a real
+// device they would cast it to that device's generator type.
 CounterGenerator::CounterGenerator(uint64_t key)
     : GeneratorImpl(c10::Device(c10::kMeta), c10::DispatchKeySet(c10::DispatchKey::CustomRNGKeyId)),
       key_(key) {}

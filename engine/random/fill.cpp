@@ -1,3 +1,5 @@
+// Fills tensors with random numbers.
+
 #include "floats.h"
 #include "places.h"
 #include "words.h"
@@ -18,15 +20,15 @@ namespace redco {
 
 namespace {
 
-// How many elements are drawn at once: words and results stay in the first-level cache.
+// The number of elements drawn at once, such that words and results stay in the L1 cache.
 constexpr int64_t block_size = 1024;
 
-// Elements that take two words.
+// Whether an element takes two words.
 template <class T>
 constexpr bool is_wide = std::is_same_v<T, double>;
 
-// Fills `out` on the CPU: transform(results, words, n) makes n results from n words, or from 2 n
-// where `wide`.
+// Fills `out` on the CPU: transform(results, words, n) computes n results from n words, or from 2 n
+// if `wide`.
 template <class T, bool wide, class Transform>
 void fill_on_cpu(at::Tensor& out, const Stream& stream, const Transform& transform) {
   Places places(out.sizes(), stream);
@@ -47,7 +49,7 @@ void fill_on_cpu(at::Tensor& out, const Stream& stream, const Transform& transfo
   if (!dense.is_same(out)) out.copy_(dense);
 }
 
-// The `bits` highest bits of element i's 64.
+// The `bits` highest of the 64 bits of element i.
 inline uint64_t top_bits(const uint32_t* words, int64_t i, int bits) {
   return (words[2 * i] | uint64_t(words[2 * i + 1]) << 32) >> (64 - bits);
 }
@@ -57,7 +59,7 @@ inline double open_unit(const uint32_t* words, int64_t i) {
   return (double(top_bits(words, i, 52)) + 0.5) * two_to(-52);
 }
 
-// Results made as float are rounded to the 16-bit types.
+// Computes results in float and rounds them to the 16-bit dtypes.
 template <class T, class Transform>
 void through_float(T* out, int64_t n, const Transform& transform) {
   if constexpr (std::is_same_v<T, float>) {

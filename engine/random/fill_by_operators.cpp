@@ -1,3 +1,5 @@
+// Fills tensors with random numbers by tensor operators, for any device.
+
 #include "places.h"
 #include "words.h"
 
@@ -12,12 +14,12 @@ namespace {
 
 bool is_wide(const at::Tensor& out) { return out.scalar_type() == at::kDouble; }
 
-// The `bits` highest of 64, fewer than all: shifting int64 brings copies of the sign.
+// The `bits` highest of 64 bits, for bits < 64: masked, because shifting int64 replicates the sign.
 at::Tensor top_bits_of(const at::Tensor& number, int bits) {
   return number.bitwise_right_shift(64 - bits).bitwise_and_(int64_t(~uint64_t(0) >> (64 - bits)));
 }
 
-// The `bits` highest bits of each element's number of 32 or 64 bits, as int64.
+// The `bits` highest bits of each element's 32 or 64 random bits, as int64.
 at::Tensor top_bits(const at::Tensor& out, const Stream& stream, bool wide, int bits) {
   at::Tensor places = Places(out.sizes(), stream).tensor(out.device());
   if (!wide) return words_at(places, stream.key).bitwise_right_shift(32 - bits);

@@ -1,5 +1,5 @@
-// Compiled with options of its own: loops with square roots become vector instructions only where
-// nobody reads errno or traps floating-point exceptions.
+// Converts random words to floats. Compiled with special options: loops with square roots are
+// vectorised only if nobody reads errno or traps floating-point exceptions.
 
 #include "floats.h"
 
@@ -13,7 +13,7 @@ namespace redco {
 
 namespace {
 
-// The natural logarithm of a normal, positive number, as in fdlibm's logf.
+// The natural logarithm of a normal positive number, as in fdlibm's logf.
 inline float log_of(float x) {
   constexpr int32_t sqrt_half = 0x3F3504F3;
   int32_t bits = std::bit_cast<int32_t>(x) - sqrt_half;

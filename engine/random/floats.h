@@ -11,12 +11,12 @@ constexpr double two_to(int exponent) {
   return result;
 }
 
-/// n numbers low + u * width from as many words: u, in [0, 1), is the `digits` highest bits.
+/// Computes n numbers low + u * width from n words: u, in [0, 1), is the `digits` highest bits.
 void uniform_floats(float* out, const uint32_t* words, int64_t n, float low, float width,
                     int digits);
 
-/// n normal numbers from as many words. Bit 31 is the sign; the 24 below it, and a half, choose the
-/// quantile from (0, 1/2), in steps of `quantile_step`.
+/// Computes n normal numbers from n words. Bit 31 is the sign; the 24 bits below it, plus a half,
+/// select the quantile in (0, 1/2), in steps of `quantile_step`.
 void normal_floats(float* out, const uint32_t* words, int64_t n, float mean, float std);
 constexpr int quantile_bits = 24;
 constexpr double quantile_step = two_to(-quantile_bits - 1);

@@ -6,9 +6,9 @@
 
 namespace redco {
 
-/// While it lives, random operators of this thread that draw from `rng` fill the local tensor of a
-/// sharded one: `region` is what it holds of the logical tensor. What runs an operator on the
-/// locals of its sharded arguments makes one around it.
+/// While it exists, random operators of this thread that draw from `rng` fill the local part of a
+/// sharded tensor: `region` is the part of the logical tensor. Used around operators that run on
+/// the local parts of their sharded arguments.
 class REDCO_API LocalRegion {
  public:
   LocalRegion(at::Generator rng, Region region);

@@ -1,5 +1,5 @@
-// The random operators for CounterGenerator. LibTorch's composite ones (rand, randn_like, dropout,
-// bernoulli ...) end in these.
+// The random operators for CounterGenerator. LibTorch's composite operators (rand, randn_like,
+// dropout, bernoulli ...) call these.
 
 #include "local_region.h"
 #include "places.h"
@@ -26,7 +26,7 @@ namespace {
 
 thread_local const Region* current_region = nullptr;
 
-using Rng = std::optional<at::Generator>;  // LibTorch declares its kernels so
+using Rng = std::optional<at::Generator>;  // the argument type of LibTorch's kernels
 
 CounterGenerator& counter_of(Rng rng) {
   CounterGenerator* counter = rng ? counter_generator(*rng) : nullptr;
@@ -44,7 +44,7 @@ Stream next_stream(CounterGenerator& rng, Region region) {
   return stream;
 }
 
-// The region of `tensor`, or of one like it whose last size is `last`.
+// The region of `tensor`, or of a similar tensor whose last size is `last`.
 Region region_of(const at::Tensor& tensor, std::optional<int64_t> last = {}) {
   Region region = current_region ? *current_region : Region::whole(tensor.sizes());
   if (last) {
@@ -55,7 +55,7 @@ Region region_of(const at::Tensor& tensor, std::optional<int64_t> last = {}) {
   return region;
 }
 
-// One draw: fill(tensor, stream) for the next stream of `rng`. Meta tensors have no numbers.
+// One draw: calls fill(tensor, stream) with the next stream of `rng`. Meta tensors are not filled.
 template <class Fill>
 at::Tensor& draw(at::Tensor& self, Rng rng, const Fill& fill) {
   Stream stream = next_stream(counter_of(rng), region_of(self));
@@ -63,7 +63,7 @@ at::Tensor& draw(at::Tensor& self, Rng rng, const Fill& fill) {
   return self;
 }
 
-// One draw of what `of` makes of float64 numbers in (0, 1).
+// One draw: applies `of` to float64 numbers in (0, 1).
 template <class Of>
 at::Tensor& draw_by_inverse(at::Tensor& self, Rng rng, const Of& of) {
   return draw(self, rng, [&](at::Tensor& out, const Stream& stream) {
@@ -111,7 +111,7 @@ at::Tensor& normal(at::Tensor& self, double mean, double std, Rng rng) {
   });
 }
 
-// normal with tensors for mean or std, into `out`.
+// Normal numbers with tensors for mean or std, written to `out`.
 template <class Mean, class Std>
 at::Tensor& normal_of(const Mean& mean, const Std& std, Rng rng, at::Tensor& out) {
   return normal(out, 0, 1, rng).mul_(std).add_(mean);
@@ -175,7 +175,7 @@ at::Tensor& geometric(at::Tensor& self, double p, Rng rng) {
       self, rng, [&](at::Tensor& unit) { return unit.log_().div_(std::log1p(-p)).ceil_(); });
 }
 
-// The integers from `from` to below `to`, in a type that holds them all.
+// Integers in [from, to), in a dtype that represents all of them.
 at::Tensor& integers(at::Tensor& self, int64_t from, int64_t to, Rng rng) {
   require(from < to, "random_: from = ", from, " must be below to = ", to);
   if (self.scalar_type() == at::kBool) {
@@ -187,7 +187,7 @@ at::Tensor& integers(at::Tensor& self, int64_t from, int64_t to, Rng rng) {
   });
 }
 
-// The largest integer up to which a type has them all.
+// The largest n such that the dtype represents all integers from 0 to n.
 int64_t largest_integer(at::ScalarType type) {
   switch (type) {
     case at::kBool:
@@ -201,7 +201,7 @@ int64_t largest_integer(at::ScalarType type) {
     case at::kInt:
       return std::numeric_limits<int32_t>::max();
     case at::kLong:
-      return std::numeric_limits<int64_t>::max() - 1;  // so that there is one above it
+      return std::numeric_limits<int64_t>::max() - 1;  // so that n + 1 does not overflow
     case at::kBFloat16:
       return 1 << 8;
     case at::kHalf:
@@ -231,9 +231,9 @@ at::Tensor& random_to(at::Tensor& self, int64_t to, Rng rng) {
 
 at::Tensor& random(at::Tensor& self, Rng rng) { return random_from(self, 0, {}, rng); }
 
-// Rows of categories by their weights. With replacement: by the inverse of the cumulative sum.
-// Without: the first to happen of exponential events at those rates (Efraimidis and Spirakis,
-// 2006).
+// Samples categories by their weights, for each row. With replacement: by the inverse of the
+// cumulative sum. Without: the first events of exponential processes with these rates (Efraimidis
+// and Spirakis, 2006).
 at::Tensor sample(const at::Tensor& weights, int64_t n, bool replacement, Rng rng) {
   require(weights.dim() == 1 || weights.dim() == 2,
           "multinomial: expected weights of 1 or 2 dimensions, got ", weights.sizes());
@@ -273,7 +273,7 @@ at::Tensor& sample_out(const at::Tensor& weights, int64_t n, bool replacement, R
   return out.copy_(result);
 }
 
-// The order of n random numbers. It is one for the whole batch.
+// The sort order of n random numbers. It is the same for the whole batch.
 at::Tensor& randperm_out(int64_t n, Rng rng, at::Tensor& out) {
   require(n >= 0, "randperm: n = ", n, " must not be negative");
   require(current_region == nullptr, "randperm: its result cannot be split while it is drawn");
@@ -285,7 +285,7 @@ at::Tensor& randperm_out(int64_t n, Rng rng, at::Tensor& out) {
   return out.copy_(numbers.argsort(/*stable=*/true, 0, false));
 }
 
-// Those that are not drawn by place.
+// Rejects operators whose numbers would not depend on positions only.
 void refuse(const c10::OperatorHandle& op, torch::jit::Stack*) {
   fail(op.schema().name(),
        ": there is no version of it whose numbers are independent of how "

@@ -6,8 +6,8 @@
 namespace redco {
 
 /// Philox4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3",
-/// SC'11): a bijection of 128-bit counters, chosen by a 64-bit key. Any element of a stream is had
-/// without those before it.
+/// SC'11): a bijection of 128-bit counters, selected by a 64-bit key. It gives random access to the
+/// elements of a stream.
 namespace philox {
 
 using Block = std::array<uint32_t, 4>;
@@ -27,11 +27,11 @@ constexpr Block block(Block c, uint64_t key) {
   return c;
 }
 
-/// What a new key is for. Streams of numbers have the counter's last two words 0, so no key is
-/// ever read out of a stream.
+/// The purpose of a derived key. Streams of numbers have 0 in the counter's last two words, so no
+/// key ever occurs in a stream.
 enum class Purpose : uint32_t { draw = 1, split = 2, fold_in = 3 };
 
-/// A key made from another one and a number.
+/// Derives a key from another one and a number.
 constexpr uint64_t derive(uint64_t key, Purpose purpose, uint64_t number) {
   Block c = block({uint32_t(number), uint32_t(number >> 32), 0, uint32_t(purpose)}, key);
   return c[0] | uint64_t(c[1]) << 32;

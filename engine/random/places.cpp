@@ -1,3 +1,5 @@
+// The positions of a local tensor's elements in the logical tensor.
+
 #include "places.h"
 
 #include <redco/error.h>

@@ -9,19 +9,19 @@
 
 namespace redco {
 
-/// The places of a local tensor's elements, which, taken in row-major order, are runs of
-/// consecutive numbers.
+/// The positions of a local tensor's elements. In row-major order they form runs of consecutive
+/// numbers.
 class Places {
  public:
   Places(at::IntArrayRef sizes, const Stream& stream);
 
-  /// The elements of a run.
+  /// The number of elements in a run.
   int64_t run_length() const { return run_length_; }
 
-  /// The place of the first element of run `number`.
+  /// The position of the first element of run `number`.
   int64_t run(int64_t number) const;
 
-  /// All as an int64 tensor of the local sizes.
+  /// All positions as an int64 tensor of the local sizes.
   at::Tensor tensor(at::Device device) const;
 
  private:
@@ -31,11 +31,11 @@ class Places {
   size_t n_outer_ = 0;  // dimensions outside the runs
 };
 
-// A word below this gives 1 with probability p.
+// A word is below this bound with probability p.
 inline int64_t bernoulli_bound(double p) { return int64_t(std::ceil(p * two_to(32))); }
 
-/// A range of integers that a number of 64 bits is scaled down to; for a larger one 63 bits are
-/// divided by it, and the remainder taken. Both favour no integer by more than range / 2^63.
+/// Whether integers of this range are scaled down from 64 bits; for larger ranges they are 63 bits
+/// modulo the range. In both cases the bias of an integer is at most range / 2^63.
 constexpr bool is_short(uint64_t range) { return range > 0 && range < uint64_t(1) << 31; }
 
 }  // namespace redco

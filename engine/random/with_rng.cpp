@@ -1,6 +1,6 @@
-// How random operators come to the current rng. DeferredInit is a dispatch key above autograd that
-// LibTorch keeps for others and registers nothing on: a WithRng includes it, and the operators here
-// give way to it.
+// Passes the current rng to random operators. WithRng enables DeferredInit, a dispatch key above
+// autograd on which LibTorch registers nothing; the operators registered here use it to insert the
+// rng.
 
 #include <redco/error.h>
 #include <redco/random.h>
@@ -27,7 +27,7 @@ thread_local at::Generator current_rng;
 constexpr c10::DispatchKeySet below_this(c10::DispatchKeySet::FULL_AFTER,
                                          c10::DispatchKey::DeferredInit);
 
-// Where an operator takes its generator.
+// The position of an operator's generator argument.
 std::optional<size_t> generator_index(const c10::FunctionSchema& schema) {
   const auto& arguments = schema.arguments();
   for (size_t i = 0; i < arguments.size(); ++i)
@@ -35,8 +35,8 @@ std::optional<size_t> generator_index(const c10::FunctionSchema& schema) {
   return std::nullopt;
 }
 
-// Gives the current rng to an operator that has none. A boxed call does not dispatch on its
-// generator: here that is made good.
+// Passes the current rng to an operator without one. A boxed call does not dispatch on its
+// generator, so its key set is added here.
 void supply_rng(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   c10::IValue& rng =
       torch::jit::peek(*stack, *generator_index(op.schema()), op.schema().arguments().size());
@@ -46,8 +46,8 @@ void supply_rng(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::
   op.redispatchBoxed(keys, stack);
 }
 
-// On a GPU dropout is one kernel, with a generator of its own; here it is its parts, which autograd
-// knows as well.
+// On a GPU dropout is one kernel with its own generator; here it is composed of operators, which
+// autograd supports as well.
 std::tuple<at::Tensor, at::Tensor> dropout(const at::Tensor& input, double p,
                                            std::optional<bool> train) {
   at::Tensor mask = at::empty_like(input, input.options().dtype(at::kBool));
@@ -56,13 +56,13 @@ std::tuple<at::Tensor, at::Tensor> dropout(const at::Tensor& input, double p,
   return {input * mask * (p < 1 ? 1 / (1 - p) : 0.0), mask};
 }
 
-// Attention with dropout by LibTorch's plain formula, whose dropout is an operator.
+// Attention with dropout uses LibTorch's math implementation, whose dropout is an operator.
 at::Tensor attention(c10::DispatchKeySet keys, const at::Tensor& query, const at::Tensor& key,
                      const at::Tensor& value, const std::optional<at::Tensor>& mask,
                      double dropout_p, bool is_causal, std::optional<double> scale,
                      bool enable_gqa) {
   if (dropout_p > 0 && current_rng.defined()) {
-    // The formula adds the mask; a boolean one says where to look.
+    // The math implementation adds the mask; a boolean mask marks positions to attend to.
     std::optional<at::Tensor> added = mask;
     if (mask && mask->defined() && mask->scalar_type() == at::kBool)
       added = at::zeros(mask->sizes(), query.options())

@@ -1,3 +1,5 @@
+// The random words of a stream, by Philox.
+
 #include "words.h"
 
 #include "philox.h"
@@ -13,9 +15,9 @@ namespace redco {
 
 namespace {
 
-constexpr int lanes = 64;  // few enough for the first-level cache, too many to be unrolled
+constexpr int lanes = 64;  // few enough for the L1 cache, too many to be unrolled
 
-// `lanes` blocks from number `first` on, side by side.
+// Computes `lanes` blocks from block `first` on, in parallel.
 REDCO_VECTORIZE
 void blocks(uint32_t* out, uint64_t first, uint64_t key) {
   uint32_t c0[lanes], c1[lanes], c2[lanes] = {}, c3[lanes] = {};
@@ -47,7 +49,7 @@ void blocks(uint32_t* out, uint64_t first, uint64_t key) {
 
 constexpr int64_t low_bits = 0xFFFFFFFF;
 
-// Philox on int64 tensors that hold words. The product's bits are right although it overflows.
+// Philox on int64 tensors of words. Overflow does not affect the bits of the products.
 std::array<at::Tensor, 4> blocks_at(const at::Tensor& number, uint64_t key) {
   at::Tensor zero = number.new_zeros({});
   std::array<at::Tensor, 4> c = {number.bitwise_and(low_bits),

@@ -1,3 +1,5 @@
+// A client of the run's store.
+
 #include "client.h"
 
 #include <redco/detail/notices.h>
@@ -64,7 +66,7 @@ void StoreClient::connect(milliseconds time) {
             ", which is not that of process 0, or what listens there is not "
             "the store of a run. All hosts must have the same secret: copy ~/.config/redco/secret "
             "of host 0, or name a file that they share with --secret-file (REDCO_SECRET_FILE)");
-    // It was busy, or is just ending.
+    // The server was busy or is shutting down.
     require(steady_clock::now() < until, "it does not answer");
     say_why_not("it does not answer");
     std::this_thread::sleep_for(milliseconds(200));

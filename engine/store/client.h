@@ -16,7 +16,7 @@
 
 namespace redco {
 
-/// Where the store of a run is, and what it takes to be let in.
+/// The address of a run's store and the secret for access.
 struct StorePlace {
   std::string address;
   int64_t port = 0;
@@ -24,9 +24,9 @@ struct StorePlace {
   std::string secret_source;  ///< for messages
 };
 
-/// One connection to the store of a run, as LibTorch's libraries want it. Waits ask again and
-/// again, so that they hold nothing up. Throws Error when the store cannot be reached within the
-/// time, refuses this process's secret, or does not answer for half a minute.
+/// A connection to the store of a run, with LibTorch's Store interface. Waits poll, so that they do
+/// not block the server. Throws Error if the store cannot be reached in time, refuses this
+/// process's secret, or does not answer for 30 s.
 class StoreClient final : public c10d::Store {
  public:
   StoreClient(const StorePlace& place, std::chrono::milliseconds time_to_connect,

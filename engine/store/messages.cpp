@@ -1,3 +1,5 @@
+// Encodes and decodes the messages of the run's store.
+
 #include "messages.h"
 
 #include <redco/error.h>
@@ -8,7 +10,7 @@ namespace redco {
 
 namespace {
 
-// Lengths are little-endian, of four bytes: of all that follows, then of each part.
+// Lengths are four bytes, little-endian: first of the whole rest, then of each part.
 constexpr size_t length_size = 4;
 
 std::string packed_length(size_t length) {

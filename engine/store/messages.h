@@ -7,17 +7,18 @@
 
 namespace redco {
 
-/// What the clients of a run's store and its server send each other, one answer to each request.
+/// A message between a client of the run's store and its server, which sends one answer per
+/// request.
 struct Message {
   enum Request : uint8_t {
     set,          ///< key, value, key, value ...
-    compare_set,  ///< key, expected, desired; answer: the value after it
-    get,          ///< keys; answer: their values, or `no` where one is missing
+    compare_set,  ///< key, expected, desired; answer: the resulting value
+    get,          ///< keys; answer: their values, or `no` if one is missing
     add,          ///< key, number; answer: the sum
     append,       ///< key, value
-    remove,       ///< key; answer: whether it was there
-    check,        ///< keys; answer: whether all are there
-    count,        ///< answer: how many keys there are
+    remove,       ///< key; answer: whether it existed
+    check,        ///< keys; answer: whether all exist
+    count,        ///< answer: the number of keys
   };
   enum Answer : uint8_t { no, yes, failed /* text */ };
 
@@ -25,14 +26,14 @@ struct Message {
   std::vector<std::string> parts = {};
 };
 
-/// The most bytes of a message.
+/// The maximum bytes of a message.
 constexpr size_t longest_message = size_t(64) << 20;
 
-/// Throws Error for one that is too long.
+/// Encodes a message. Throws Error if it is too long.
 std::string packed(const Message& message);
 
-/// Takes the first message out of what has arrived; none while it is not whole. Throws Error for
-/// what is no message.
+/// Removes the first message from the received bytes; none if it is incomplete. Throws Error for
+/// invalid bytes.
 std::optional<Message> take_message(std::string& arrived);
 
 }  // namespace redco

@@ -1,3 +1,5 @@
+// Finds or creates the secret of runs.
+
 #include <redco/detail/run_secret.h>
 
 #include "../core/require_usage.h"
@@ -21,7 +23,7 @@ namespace redco {
 
 namespace {
 
-// Of text: 16 characters of a file by `openssl rand -hex` are 64 bits.
+// In characters: 16 characters from `openssl rand -hex` are 64 bits.
 constexpr size_t shortest = 16;
 constexpr size_t longest = 4096;
 
@@ -38,7 +40,7 @@ std::string checked(std::string text, const std::string& source) {
   return text;
 }
 
-// None where there is no such file.
+// None if the file does not exist.
 std::optional<std::string> read_secret(const std::string& path) {
   int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0 && errno == ENOENT) return std::nullopt;
@@ -57,7 +59,7 @@ std::optional<std::string> read_secret(const std::string& path) {
   return checked(text, path);
 }
 
-// Several hosts may do this at once: the first link counts, on network file systems too.
+// Several hosts may do this concurrently: the first link wins, on network file systems too.
 void make_secret(const std::string& path) {
   auto folder = std::filesystem::path(path).parent_path();
   std::error_code failure;

@@ -1,3 +1,5 @@
+// The server of the run's store.
+
 #include "server.h"
 
 #include <redco/detail/notices.h>
@@ -21,7 +23,7 @@ namespace redco {
 namespace {
 
 constexpr size_t most_bytes = size_t(2) << 30;
-// A handshake takes milliseconds. When there are more at once the oldest has to try again.
+// Handshakes take milliseconds. If there are more at once, the oldest is dropped and must retry.
 constexpr size_t most_strangers = 256;
 constexpr std::chrono::seconds time_of_strangers(10);
 
@@ -82,7 +84,7 @@ void StoreServer::run() {
       try {
         stays = serve(*found->second);
       } catch (const std::exception&) {
-        // What it sent is no message, or there is no memory for it.
+        // It sent an invalid message, or memory ran out.
       }
       if (!stays) drop(socket);
     }
@@ -114,7 +116,7 @@ void StoreServer::accept_from(int listener) {
 
 void StoreServer::drop(int socket) {
   std::erase(strangers_, socket);
-  clients_.erase(socket);  // closing it ends the watch
+  clients_.erase(socket);  // closing the socket removes it from epoll
 }
 
 void StoreServer::drop_slow_strangers() {
@@ -123,7 +125,7 @@ void StoreServer::drop_slow_strangers() {
     drop(strangers_.front());
 }
 
-// Whether it may go on.
+// Continues the TLS handshake. Returns false to drop the client.
 bool StoreServer::shake_hands(Client& client) {
   switch (client.stream.handshake()) {
     case TlsStream::Step::done:
@@ -136,7 +138,7 @@ bool StoreServer::shake_hands(Client& client) {
       client.wants_to_write = true;
       return true;
     case TlsStream::Step::refused:
-      // Once: strangers shall not fill the log of a run.
+      // Logged once, so that strangers cannot fill the log of a run.
       if (!std::exchange(has_refused_, true))
         notice("the store of the run refused " + peer_of(client.socket.get()) +
                ", which does not have the run's secret; others will be refused in silence");

@@ -14,8 +14,9 @@
 
 namespace redco {
 
-/// The store of a run, for all who have its secret. What others send is never more than the first
-/// messages of TLS, of a bounded number of connections for a bounded time. A thread serves it.
+/// The server of a run's store, for processes with its secret. Others can only make it hold the
+/// first messages of TLS, for a bounded number of connections and a bounded time. It runs on a
+/// thread.
 class StoreServer {
  public:
   StoreServer(std::vector<Descriptor> listeners, const std::string& secret);
@@ -39,8 +40,8 @@ class StoreServer {
   const Tls tls_;
   Descriptor events_, stop_;
   StoreTable table_;
-  std::map<int, std::unique_ptr<Client>> clients_;  // by their sockets
-  std::vector<int> strangers_;  // those that have not shown the secret, the oldest first
+  std::map<int, std::unique_ptr<Client>> clients_;  // by socket
+  std::vector<int> strangers_;  // clients that have not proved the secret, oldest first
   bool has_refused_ = false;
   std::thread thread_;
 };

@@ -1,3 +1,5 @@
+// Sockets: name resolution, listening and connecting.
+
 #include "sockets.h"
 
 #include <redco/detail/notices.h>
@@ -65,7 +67,7 @@ bool connect_within(int socket, const addrinfo& to, milliseconds time) {
   return failure == 0;
 }
 
-// errno tells why not.
+// On failure the result is empty and errno is set.
 Descriptor listen_on(const sockaddr* address, socklen_t length) {
   Descriptor made(socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   int yes = 1, no = 0;
@@ -106,7 +108,7 @@ bool is_loopback(const std::string& address) {
   return address.starts_with("127.") || address == "::1" || address == "localhost";
 }
 
-// Connecting a datagram socket sends nothing, but picks the route.
+// Connecting a datagram socket sends nothing but selects the route.
 std::string address_towards(const std::string& target) {
   Resolved addresses = resolve(target, 9, SOCK_DGRAM);
   require(addresses.first != nullptr, addresses.why_not, ", the address of process 0's host");
@@ -137,7 +139,7 @@ std::vector<Descriptor> listen_at(const std::string& address, int64_t port, mill
       listeners.push_back(std::move(made));
     else if (errno != EADDRNOTAVAIL && errno != EAFNOSUPPORT)
       cause = errno;
-    if (port == 0 && !listeners.empty()) break;  // others would have other ports
+    if (port == 0 && !listeners.empty()) break;  // further listeners would have other ports
   }
   if (listeners.empty() && cause == 0) {
     Descriptor made = listen_everywhere(port);
@@ -185,7 +187,7 @@ Descriptor connect_to(const std::string& address, int64_t port, milliseconds tim
       }
       int yes = 1;
       setsockopt(made.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
-      fcntl(made.get(), F_SETFL, 0);  // from here on it blocks
+      fcntl(made.get(), F_SETFL, 0);  // blocking from now on
       return made;
     }
     require(steady_clock::now() < until, why);

@@ -1,3 +1,5 @@
+// The values of the run's store.
+
 #include "table.h"
 
 #include <redco/error.h>
@@ -11,7 +13,7 @@ namespace redco {
 
 namespace {
 
-// What a key costs besides its bytes and its value's, so that keys are bounded too.
+// The overhead of an entry in addition to key and value, so that the number of keys is bounded too.
 constexpr size_t bytes_of_entry = 128;
 
 int64_t number_of(const std::string& text) {
@@ -63,8 +65,8 @@ Message StoreTable::answer_checked(const Message& request) {
     case Message::compare_set: {
       need(parts.size() == 3);
       const std::string* now = find(parts[0]);
-      // As c10d::TCPStore: no value is the same as an empty one, and a missing key, where one was
-      // expected, answers what was expected.
+      // As in c10d::TCPStore: a missing value equals an empty one, and for a missing key with a
+      // nonempty expected value the answer is the expected value.
       if (now == nullptr && !parts[1].empty()) return {Message::yes, {parts[1]}};
       if (now != nullptr && *now != parts[1]) return {Message::yes, {*now}};
       set(parts[0], parts[2]);

@@ -7,11 +7,11 @@
 
 namespace redco {
 
-/// What the store of a run holds: values by keys, as those of c10d::Store, up to a number of bytes.
+/// The content of a run's store: values by key, as in c10d::Store, up to a number of bytes.
 class StoreTable {
  public:
   explicit StoreTable(size_t most_bytes) : most_bytes_(most_bytes) {}
-  /// Does what a request asks for. Never throws for what it says: then the answer is `failed`.
+  /// Executes a request. Never throws because of its content: the answer is then `failed`.
   Message answer(const Message& request);
 
  private:

@@ -1,3 +1,5 @@
+// TLS with a shared secret, using OpenSSL.
+
 #include "tls.h"
 
 #include <redco/error.h>
@@ -18,13 +20,13 @@ namespace {
 
 constexpr const char* identity = "redco";
 
-// OpenSSL's own end would come before that of threads that still use it.
+// OpenSSL's own cleanup at exit would run before threads that use it have ended.
 void start_openssl() {
   static const bool is_started = OPENSSL_init_ssl(OPENSSL_INIT_NO_ATEXIT, nullptr) == 1;
   require(is_started, "OpenSSL cannot be started");
 }
 
-// A key of the length that TLS's hash has. There is nothing to stretch: secrets are random.
+// A key with the length of TLS's hash. It needs no stretching: secrets are random.
 std::string key_of(const std::string& secret) {
   std::string text = "redco run " + secret, key(32, '\0');
   unsigned int size = 0;
@@ -56,7 +58,7 @@ unsigned int server_key(SSL* stream, const char* name, unsigned char* into, unsi
   return std::strcmp(name, identity) == 0 ? give_key(stream, into, size) : 0;
 }
 
-// OpenSSL's sockets raise SIGPIPE, and a library cannot have the program ignore that.
+// OpenSSL's socket functions raise SIGPIPE, which a library cannot make the program ignore.
 int socket_of(BIO* bio) { return static_cast<int>(reinterpret_cast<intptr_t>(BIO_get_data(bio))); }
 
 int send_bytes(BIO* bio, const char* bytes, int n) {
@@ -98,10 +100,10 @@ Tls::Tls(Side side, const std::string& secret) : side_(side) {
   context_ = {SSL_CTX_new(side == Side::server ? TLS_server_method() : TLS_client_method()),
               SSL_CTX_free};
   SSL_CTX* context = context_.get();
-  bool is_set =
-      context != nullptr && SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) == 1 &&
-      SSL_CTX_set_ciphersuites(context, "TLS_AES_128_GCM_SHA256") == 1 &&  // as the key is for
-      SSL_CTX_set_num_tickets(context, 0) == 1;
+  bool is_set = context != nullptr && SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) == 1 &&
+                SSL_CTX_set_ciphersuites(context, "TLS_AES_128_GCM_SHA256") ==
+                    1 &&  // to match the hash of the key
+                SSL_CTX_set_num_tickets(context, 0) == 1;
   require(is_set, "OpenSSL cannot make TLS 1.3 connections");
   SSL_CTX_set_app_data(context, &key_);
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
@@ -111,7 +113,7 @@ Tls::Tls(Side side, const std::string& secret) : side_(side) {
     SSL_CTX_set_psk_server_callback(context, server_key);
   } else {
     SSL_CTX_set_psk_client_callback(context, client_key);
-    // A server that has a certificate, and not the secret, is none of ours.
+    // Reject a server that has a certificate instead of the secret.
     SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
   }
 }

@@ -8,8 +8,8 @@ struct ssl_st;
 
 namespace redco {
 
-/// What one end of TLS connections needs: TLS 1.3 whose only key is the secret that both ends have
-/// (RFC 8446, section 2.2), so that there are no certificates. By OpenSSL.
+/// The context of one end of TLS connections: TLS 1.3 with the shared secret as the only key (RFC
+/// 8446, section 2.2), so that there are no certificates. Uses OpenSSL.
 class Tls {
  public:
   enum class Side { client, server };
@@ -24,22 +24,22 @@ class Tls {
   std::shared_ptr<ssl_ctx_st> context_;
 };
 
-/// One connection. It neither owns nor closes its socket.
+/// A connection. It neither owns nor closes its socket.
 class TlsStream {
  public:
   enum class Step {
     done,
-    wants_read,   ///< again once the socket is readable
-    wants_write,  ///< again once it is writable
-    closed,       ///< by the other end, or the network
-    refused,      ///< by TLS: the other end has another secret, or speaks something else
+    wants_read,   ///< retry once the socket is readable
+    wants_write,  ///< retry once it is writable
+    closed,       ///< by the peer, or the network
+    refused,      ///< by TLS: the peer has another secret or uses another protocol
   };
   TlsStream(const Tls& tls, int socket);
 
   Step handshake();
-  /// Adds what there is; never `done`.
+  /// Appends available bytes; never returns `done`.
   Step read(std::string& into);
-  /// Writes from the front, and removes that.
+  /// Writes bytes from the front and removes them.
   Step write(std::string& from);
 
  private:

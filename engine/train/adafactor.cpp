@@ -1,3 +1,5 @@
+// The Adafactor optimizer.
+
 #include "parameter_groups.h"
 #include "record_alike.h"
 
@@ -107,7 +109,7 @@ class Adafactor : public Optimizer {
   }
 
  private:
-  // The gradient over the square root of the running second moment, which is counted up.
+  // The gradient divided by the square root of the running second moment, which this call updates.
   at::Tensor direction(Tree& state, const std::string& name, const at::Tensor& grad,
                        const at::Tensor& weight_of_new) const {
     double eps = options_.eps[0].value_or(epsilon(grad.scalar_type()));

@@ -16,30 +16,30 @@ namespace redco {
 /// The device of the first tensor, or the CPU.
 at::Device device_of(const Tree& tree);
 
-/// The tree with its tensors on `device`; the very same tree where they are there already.
+/// The tree with its tensors on `device`; the same tree if they are already there.
 Tree to_device(Tree tree, at::Device device);
 
-/// The tree with its floating-point tensors in `dtype`: real ones, of any other such type.
+/// The tree with its real floating-point tensors cast to `dtype`.
 Tree in_dtype(const Tree& tree, at::ScalarType dtype);
 
-/// Throws Error, which begins with `what`, for an empty set.
+/// Throws Error, which begins with `what`, for an empty dataset.
 void check_examples(const char* what, const Dataset& examples);
 
-/// The batch of the examples with these indices. Its tensors are on `device`, and split over dp
-/// where their first dimension is that of the examples.
+/// Returns the batch of the examples with these indices. Its tensors are on `device`, and split
+/// over dp if their first dimension is that of the examples.
 Tree make_batch(const Dataset& examples, std::span<const int64_t> indices, Collate collate,
                 at::Device device, const std::shared_ptr<Mesh>& mesh);
 
-/// The batch whose way through a model decides how that is laid out: the first examples, the same
-/// on all processes, so that they come to the same layout.
+/// Returns the batch that is traced through a model to decide its layout: the first examples, the
+/// same on all processes, so that all choose the same layout.
 Tree layout_batch(const Dataset& examples, int64_t per_device_batch_size, Collate collate,
                   at::Device device, const Deployer& deployer);
 
-/// The tensors as plain ones, on every process.
+/// Gathers the tensors, so that every process has them as plain ones.
 Tree gathered(const Tree& tree);
 
-/// What sums over batches are divided by: the sum of their weights, or 1 where nothing counted, so
-/// that a loss of 0 stays one.
+/// The divisor of sums over batches: the sum of their weights, or 1 if that is 0, so that a loss of
+/// 0 stays 0.
 at::Tensor divisor(const at::Tensor& weight_sum);
 
 /// first, first + 1, ..., last - 1.

@@ -1,3 +1,5 @@
+// Clipping by global norm, and the optimizers that wrap others: chain and freeze.
+
 #include "record_alike.h"
 
 #include <redco/error.h>
@@ -18,7 +20,7 @@ namespace redco {
 const at::Tensor& Update::global_norm() {
   if (!global_norm_.defined()) {
     at::NoGradGuard no_grad;
-    // The type is asked for, so that 16-bit gradients add up in float32.
+    // The explicit dtype makes 16-bit gradients accumulate in float32.
     at::ScalarType type = at::kFloat;
     for (const at::Tensor& grad : grads) type = c10::promoteTypes(type, grad.scalar_type());
     global_norm_ = grads.empty()
@@ -42,10 +44,10 @@ class ClipByGlobalNorm : public Optimizer {
     at::NoGradGuard no_grad;
     record_settings("clip_by_global_norm", {{"max_norm", max_norm_}});
     at::Tensor norm = update.global_norm();
-    // In main memory the number is at hand, and most steps need no pass over the gradients. Asked
-    // this way round, a norm that is not a number spoils the gradients as it does on a device.
+    // On the CPU reading the norm is cheap, and most steps need no pass over the gradients. With
+    // this comparison a NaN norm turns the gradients into NaN, as it does on a GPU.
     if (norm.is_cpu() && norm.item<double>() <= max_norm_) return;
-    // The small addend is PyTorch's clip_grad_norm_.
+    // The added constant is that of PyTorch's clip_grad_norm_.
     at::Tensor scale = norm.add(1e-6).reciprocal_().mul_(max_norm_).clamp_max_(1);
     at::_foreach_mul_(update.grads, scale);
     update.grads_changed(norm * scale);
@@ -117,7 +119,7 @@ class Freeze : public Optimizer {
     return optimizer_->init(trained);
   }
 
-  // Nothing to leave out: `update` holds what `trains`.
+  // Nothing to filter: `update` only holds parameters that are trained.
   void update(Update& update, Tree& state) const override { optimizer_->update(update, state); }
 
   bool updates_params() const override { return optimizer_->updates_params(); }

@@ -9,12 +9,12 @@
 
 namespace redco {
 
-/// Gives up a run that was asked to stop, but whose collate_fn does not return: nothing can end a
-/// compiled loop of Lua but the program's end. A thread waits for that.
+/// Ends a run that was asked to stop but whose collate_fn does not return: a compiled Lua loop can
+/// only be ended along with the program. A thread watches for that.
 class CollateWatch {
  public:
-  /// `signal` is what asked the run to stop, 0 while nothing has. `give_up` is called on the
-  /// thread, while collate_fn runs; should that return meanwhile its caller waits.
+  /// `signal` returns the signal that asked the run to stop, or 0. `give_up` is called on the
+  /// thread, while collate_fn runs; if collate_fn returns in the meantime, its caller waits.
   CollateWatch(std::function<int()> signal, std::function<void(int signal)> give_up);
   ~CollateWatch();
   CollateWatch(const CollateWatch&) = delete;
@@ -40,9 +40,9 @@ class CollateWatch {
   const std::function<void(int)> give_up_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::optional<Clock::time_point> entered_;  // none: not inside
+  std::optional<Clock::time_point> entered_;  // none: not in collate_fn
   bool is_over_ = false;
-  std::thread thread_;  // none where the program cannot be ended
+  std::thread thread_;  // none if the program cannot be ended
 };
 
 }  // namespace redco

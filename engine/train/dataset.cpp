@@ -1,3 +1,5 @@
+// The head of a dataset and the order of an epoch.
+
 #include <redco/dataset.h>
 
 #include "random.h"

@@ -1,3 +1,5 @@
+// The Deployer: processes, devices, random numbers and the log of a run.
+
 #include <redco/deployer.h>
 #include <redco/detail/notes.h>
 
@@ -31,7 +33,7 @@ std::shared_ptr<Mesh> make_mesh(const DeployerOptions& options) {
                          static_cast<int64_t>(options.collective_timeout * 1000))});
 }
 
-// Process 0 takes the lock for all; they end together if it can't.
+// Process 0 takes the lock for all; if it cannot, all fail.
 std::shared_ptr<WorkdirLock> lock_workdir(const std::string& workdir, Mesh& mesh) {
   const Processes& processes = mesh.processes();
   std::string key = processes.size > 1 ? "workdir/" + mesh.notes().next_exchange() : "";
@@ -141,7 +143,8 @@ Schedule Deployer::get_lr_schedule_fn(const LrScheduleOptions& options) const {
                       warmup, total);
 }
 
-// The next number of a stream. In a turn that failed some processes may have taken more of them.
+// Returns the next number of a stream. After a failed turn the counts of processes may differ; the
+// shift by the number of reconnects makes them equal again.
 uint64_t Deployer::take(uint64_t& count) const {
   count = std::max(count, static_cast<uint64_t>(mesh_->reconnects()) << 32);
   return count++;

@@ -1,4 +1,4 @@
-// A Deployer's checkpoints: what they say beside tensors, and which is the last.
+// A Deployer's checkpoints: their metadata, and the search for the last one.
 
 #include <redco/deployer.h>
 
@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Hosts may have their own folders; the name is the same.
+// The folder may differ between hosts; the name must not.
 void record_checkpoint(const char* what, const std::string& ckpt_dir) {
   SpmdLog::get().add(std::string(what) + " the checkpoint \"" +
                      fs::path(ckpt_dir).filename().string() + "\"");
@@ -55,8 +55,8 @@ std::string read_pointer(const std::string& ckpts) {
   return exists ? name : "";
 }
 
-// The checkpoints in a folder, the newest first: by step, then by time. One that does not tell its
-// step comes first: it is found to be damaged.
+// The checkpoints in a folder, newest first: by step, then by time. A checkpoint without a readable
+// step comes first, so that loading detects the damage.
 std::vector<std::string> newest_first(const std::string& ckpts) {
   std::vector<std::tuple<int64_t, fs::file_time_type, std::string>> found;
   std::error_code ignored;
@@ -70,7 +70,7 @@ std::vector<std::string> newest_first(const std::string& ckpts) {
     try {
       step = step_of(load_checkpoint_info(folder), 0);
     } catch (const Error&) {
-      // Loading it tells why.
+      // Loading it reports the reason.
     }
     found.emplace_back(step, fs::last_write_time(folder, ignored), name);
   }
@@ -90,7 +90,7 @@ std::vector<std::string> candidates(const std::string& ckpts) {
   return names;
 }
 
-// Renames a damaged checkpoint. Returns what to say of that.
+// Renames a damaged checkpoint. Returns a message about the result.
 std::string set_aside(const std::string& ckpts, const std::string& name) {
   std::string from = ckpts + "/" + name, to = from + damaged_suffix;
   std::error_code ignored;
@@ -131,7 +131,7 @@ Checkpoint Deployer::load_ckpt(const std::string& ckpt_dir, const LoadCheckpoint
   return checkpoint;
 }
 
-// Process 0 looks which checkpoints there are; whether one is whole, all processes find out.
+// Process 0 lists the checkpoints; all processes together determine whether one is intact.
 std::optional<Checkpoint> Deployer::load_last_ckpt(const LoadCheckpointOptions& options,
                                                    bool update_rng) {
   checkpoints_.wait();
@@ -149,9 +149,10 @@ std::optional<Checkpoint> Deployer::load_last_ckpt(const LoadCheckpointOptions& 
     failure = std::current_exception();
   }
   throw_together(mesh_.get(), failure);
-  listed = text_of_process(*mesh_, 0, listed);  // a shared folder may show itself late to others
+  listed = text_of_process(*mesh_, 0,
+                           listed);  // other processes may see changes of a shared folder late
   std::istringstream names(listed);
-  std::vector<std::pair<std::string, std::string>> damaged;  // and what is wrong with them
+  std::vector<std::pair<std::string, std::string>> damaged;  // with their errors
   for (std::string name; std::getline(names, name, '/');) {
     std::optional<Checkpoint> loaded;
     bool is_damaged = false;

@@ -1,4 +1,4 @@
-// What is told of a set of examples without training on it.
+// Evaluation: the loss and metrics of a set of examples, without training.
 
 #include <redco/trainer.h>
 
@@ -20,7 +20,8 @@ namespace redco {
 
 namespace {
 
-// Streams of a Trainer's random numbers that must not meet; `train_step.cpp` has its own.
+// Streams of a Trainer's random numbers. They must differ from those in `train_step.cpp` and
+// `fit.cpp`.
 constexpr uint64_t eval_stream = 2, eval_collate_stream = 4;
 
 }  // namespace
@@ -73,7 +74,7 @@ std::map<std::string, double> Trainer::evaluate(const FitOptions& options, const
 }
 
 void Trainer::check_evaluation(const FitOptions& options) {
-  // Nothing of it shows in the run that follows, its random numbers included.
+  // The sanity check must not affect the following run, so the random state is restored.
   uint64_t rng_count = deployer_->rng_count();
   int64_t batch_size = options.eval_per_device_batch_size.value_or(options.per_device_batch_size);
   Dataset examples = head(*options.eval_examples, batch_size);

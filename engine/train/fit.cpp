@@ -1,4 +1,4 @@
-// The loop over epochs and steps, and what happens between them.
+// The training loop over epochs and steps, with logging and evaluation in between.
 
 #include "fit.h"
 
@@ -22,7 +22,8 @@ namespace redco {
 
 namespace {
 
-// A stream of the Trainer's random numbers; `train_step.cpp` and `evaluation.cpp` have theirs.
+// A stream of the Trainer's random numbers. It must differ from those in `train_step.cpp` and
+// `evaluation.cpp`.
 constexpr uint64_t collate_stream = 3;
 constexpr int64_t most_skipped_in_a_row = 10;
 
@@ -163,18 +164,18 @@ bool Trainer::Fit::train_epoch(const Dataset& examples, const std::string& desc)
     finish_step(ahead);
     progress->advance(0, shown_);
   } catch (...) {
-    // The log ends with the last step that was done, whatever stopped the next one.
+    // Log the last completed step, whatever stopped the next one.
     try {
       if (running_) deployer_.log_metrics(running_->metrics.read(), running_->metrics.step());
     } catch (const std::exception&) {
-      // It was not done either, for the same reason.
+      // It failed too, for the same reason.
     }
     throw;
   }
   return run_.n_examples >= examples.size && !is_restored_;
 }
 
-// The rest of an epoch.
+// A dataset for the rest of an epoch.
 Dataset Trainer::Fit::from_here(const Dataset& examples, std::span<const int64_t> order) const {
   uint64_t seed = derive_seed(trainer_.seed_, {collate_stream, uint64_t(run_.epoch_idx)});
   Pass pass{.order = order,
@@ -182,7 +183,7 @@ Dataset Trainer::Fit::from_here(const Dataset& examples, std::span<const int64_t
             .batches_per_step = batching_.accumulate,
             .seed = seed,
             .collate = trainer_.collate_};
-  // A run that goes on with batches of another size may be between two of them.
+  // A run that resumes with another batch size may start inside a batch.
   if (run_.n_examples % (batching_.micro * batching_.accumulate) == 0)
     pass.first_batch = run_.n_examples / batching_.micro;
   else
@@ -199,7 +200,7 @@ void Trainer::Fit::train_step(const Dataset& examples, std::span<const int64_t> 
   StepProfile::Step profiled(profile_, trainer_.state_.step);
   Running now{trainer_.run_step(examples, indices, batching_.micro),
               {indices.begin(), indices.end()}};
-  // Read now that the next step is under way: nothing waits for the one just issued.
+  // Read while the next step runs, so that the step just issued is not waited for.
   finish_step(examples);
   if (now.metrics.is_left_out() && trainer_.leaves_out_nonfinite_) {
     handle_left_out(examples, now);
@@ -229,20 +230,20 @@ void Trainer::Fit::finish_step(const Dataset& examples) {
   }
 }
 
-// What is to be done each k steps, and what else may have come.
+// Handles periodic evaluation and saving, and requests to stop.
 void Trainer::Fit::after_step(const Dataset& examples) {
   int64_t step = trainer_.state_.step;
   bool is_new = std::exchange(handled_step_, step) != step;
   auto is_due = [&](const std::optional<int64_t>& every_k) {
     return is_new && every_k && step % *every_k == 0;
   };
-  // The evaluation after the epoch is the same.
+  // At the end of an epoch an evaluation follows anyway.
   bool evaluates = is_due(options_.eval_every_k_steps) && run_.n_examples < run_.epoch_size;
   bool saves = is_due(options_.save_ckpt_every_k_steps);
   writing([&] { deployer_.checkpoints().check(); });
   auto reason = stopping_.after_step();
   if (!evaluates && !saves && !reason) return;
-  finish_step(examples);  // nothing is saved that has gone wrong
+  finish_step(examples);  // never save a state with a non-finite loss
   std::vector<std::string> names;
   if (saves) names.push_back("step_" + std::to_string(step));
   if (evaluates)

@@ -18,13 +18,13 @@
 
 namespace redco {
 
-// One call of `fit`. What it is in the midst of is the Trainer's RunState.
+// One call of `fit`. Its progress is the Trainer's RunState.
 class Trainer::Fit {
  public:
   Fit(Trainer& trainer, const FitOptions& options);
 
   void run();
-  // One pass over the examples; false when it ended early.
+  // Trains one pass over the examples; returns false if it ended early.
   bool train_epoch(const Dataset& examples, const std::string& desc);
 
  private:
@@ -36,7 +36,7 @@ class Trainer::Fit {
     return options_.max_steps && trainer_.state_.step >= *options_.max_steps;
   }
 
-  // A step whose metrics are on their way, and the examples it was about.
+  // A step whose metrics are being copied, and its examples.
   struct Running {
     PendingMetrics metrics;
     std::vector<int64_t> indices;
@@ -70,11 +70,11 @@ class Trainer::Fit {
   std::optional<Running> running_;
   std::map<std::string, double> shown_;
   std::string last_saved_;    // the newest checkpoint of this run
-  int64_t n_restores_ = 0;    // since it
-  int64_t n_skipped_ = 0;     // in a row
-  int64_t handled_step_;      // the last that was followed by what is to be done each k steps
-  bool is_over_ = false;      // the time is, or it no longer gets better
-  bool is_restored_ = false;  // it goes on elsewhere
+  int64_t n_restores_ = 0;    // since last_saved_
+  int64_t n_skipped_ = 0;     // consecutive
+  int64_t handled_step_;      // the last step after which periodic actions were checked
+  bool is_over_ = false;      // out of time, or stopped early
+  bool is_restored_ = false;  // the run went back to a checkpoint
 };
 
 }  // namespace redco

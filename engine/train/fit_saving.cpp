@@ -1,5 +1,5 @@
-// What `fit` keeps of a run: the checkpoints that an evaluation, a step or a signal asks for, and
-// the way back to them.
+// The checkpoints that `fit` writes after an evaluation, a step or a signal, and the return to them
+// after a non-finite loss.
 
 #include "fit.h"
 
@@ -43,7 +43,7 @@ void Trainer::Fit::restore() {
   auto checkpoint = deployer_.load_last_ckpt();
   require(checkpoint.has_value(), "training: the checkpoint ", last_saved_, " is gone");
   trainer_.restore(*checkpoint);
-  trainer_.is_resuming_ = false;  // this very pass does
+  trainer_.is_resuming_ = false;  // the current call of `fit` resumes
   run_.left_out_batches = left_out;
   handled_step_ = trainer_.state_.step;
   is_restored_ = true;
@@ -64,7 +64,7 @@ void Trainer::Fit::evaluate_and_save(std::vector<std::string> names, bool is_epo
   save(names, is_epoch_done, options_.save_in_background);
 }
 
-// The checkpoints that these results are worth.
+// Returns the names of the checkpoints to save for these results.
 std::vector<std::string> Trainer::Fit::note_best(const std::map<std::string, double>& results) {
   std::vector<std::string> names;
   auto note = [&](const std::vector<std::string>& metrics, std::map<std::string, double>& best,
@@ -74,7 +74,7 @@ std::vector<std::string> Trainer::Fit::note_best(const std::map<std::string, dou
       if (found == results.end()) fail_without(metric, results);
       auto [place, is_first] = best.try_emplace(metric, found->second);
       if (std::isnan(found->second)) {
-        if (is_first) best.erase(place);  // any number is better
+        if (is_first) best.erase(place);  // any number is better than NaN
         continue;
       }
       if (!is_first && !is_better(found->second, place->second)) continue;
@@ -110,8 +110,8 @@ std::string Trainer::Fit::end_by(int signal) const {
          std::to_string(signal) + " (" + strsignal(signal) + ")";
 }
 
-// Called on a thread of its own between two updates of the parameters. Of several processes others
-// may be at another step.
+// Called on a separate thread, between two updates of the parameters. Other processes may be at
+// another step.
 void Trainer::Fit::give_up(int signal) {
   std::string text = end_by(signal) + ", because collate_fn does not return";
   try {
@@ -149,7 +149,7 @@ void Trainer::Fit::save(const std::vector<std::string>& names, bool is_epoch_don
   options.pointer = ckpts + "/last_ckpt.txt";
   for (size_t i = 0; i + 1 < names.size(); ++i) options.also.push_back(ckpts + "/" + names[i]);
   options.keep_last_k = options_.keep_last_k_ckpts;
-  // By itself: a failure of the one before must not keep some processes from this one.
+  // Waited for separately: a failed previous save must not keep some processes from this one.
   writing([&] { deployer_.checkpoints().wait(); });
   writing([&] {
     deployer_.save_ckpt(ckpts + "/" + names.back(),

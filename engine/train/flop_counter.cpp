@@ -14,7 +14,8 @@ namespace redco {
 
 namespace {
 
-// Of a sharded tensor the parts come by in calls of their own, and so does what functorch wraps.
+// Operators on the local parts of a sharded tensor are separate calls, and so are those on tensors
+// that functorch wraps.
 bool is_wrapper(const at::Tensor& tensor) {
   return is_sharded(tensor) ||
          tensor.key_set().has_any(c10::DispatchKeySet(

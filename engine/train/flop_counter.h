@@ -8,15 +8,15 @@
 
 namespace redco {
 
-/// Counts the floating-point operations that this thread asks for while it lives, of what makes
-/// nearly all of a model's work: matrix products, convolutions and attention, forward and backward,
-/// a multiplication and an addition each for one. The formulas are those of PyTorch's
-/// torch.utils.flop_counter, but for what a backward computes a second time (attention's scores,
-/// checkpointed functions): that is no work of the model (arXiv 2204.02311, appendix B). Of sharded
-/// tensors only this process's part counts.
+/// Counts the floating-point operations of this thread's matrix products, convolutions and
+/// attention, forward and backward, while it exists; these are nearly all of a model's work. A
+/// multiplication and an addition count as one operation each. The formulas are those of PyTorch's
+/// torch.utils.flop_counter, without the recomputation in backward (attention's scores,
+/// checkpointed functions), which is not work of the model (arXiv 2204.02311, appendix B). For
+/// sharded tensors only this process's part counts.
 class REDCO_API FlopCounter {
  public:
-  /// Adds to `count`, unless its scope is left by an exception.
+  /// The destructor adds the operations to `count`, unless an exception leaves the scope.
   explicit FlopCounter(double& count);
   ~FlopCounter();
   FlopCounter(const FlopCounter&) = delete;

@@ -13,7 +13,7 @@ namespace redco {
 
 namespace {
 
-// Large enough for a collective to run at full speed, small enough that the first one starts early.
+// Large enough for full bandwidth, small enough that the first collective starts early.
 constexpr size_t bucket_bytes = size_t{25} << 20;
 constexpr size_t no_bucket = size_t(-1);
 
@@ -56,7 +56,7 @@ void GradientReducer::on_gradient(size_t leaf) {
 void GradientReducer::start(const std::vector<size_t>& members) {
   at::NoGradGuard no_grad;
   Moving moving(Move::gradients, "reduce");
-  // Sums to whole tensors and sums to parts are collectives of their own, and so is each type.
+  // Partial to replicated, partial to sharded, and each dtype need separate collectives.
   std::map<std::pair<at::ScalarType, bool>, std::vector<size_t>> alike;
   for (size_t leaf : members) {
     at::Tensor& grad = leaves_[leaf].mutable_grad();
@@ -64,7 +64,7 @@ void GradientReducer::start(const std::vector<size_t>& members) {
       continue;
     const auto& [to_dp, to_mp] = targets_[leaf];
     auto [on_dp, on_mp] = placements_of(grad);
-    // What mp splits elsewhere than wanted may not be split again by dp.
+    // If mp splits the dimension that dp is to split, redistribute over mp first.
     if (to_dp.is_sharded() && on_mp.is_sharded() && to_dp.dim == on_mp.dim)
       grad = redistribute(grad, {on_dp, to_mp});
     alike[{grad.scalar_type(), to_dp.is_sharded()}].push_back(leaf);
@@ -83,7 +83,7 @@ void GradientReducer::start(const std::vector<size_t>& members) {
 void GradientReducer::finish() {
   is_active_ = false;
   if (buckets_.empty()) plan_buckets();
-  // What no backward reached this time does not hold up its bucket's others.
+  // Start buckets with leaves that this backward did not reach.
   for (size_t bucket = 0; bucket < buckets_.size(); ++bucket)
     if (missing_.size() <= bucket || missing_[bucket] > 0) start(buckets_[bucket]);
   for (UnderWay& one : under_way_) {
@@ -117,7 +117,7 @@ void GradientReducer::plan_buckets() {
     bucket_of_[leaf] = buckets_.size() - 1;
     buckets_.back().push_back(leaf);
   }
-  // Those that were not reached may be later: last, on their own.
+  // Leaves without a gradient so far may get one later: they share the last bucket.
   std::vector<size_t> others;
   for (size_t leaf = 0; leaf < leaves_.size(); ++leaf)
     if (bucket_of_[leaf] == no_bucket) others.push_back(leaf);
@@ -125,7 +125,8 @@ void GradientReducer::plan_buckets() {
   if (!others.empty()) buckets_.push_back(std::move(others));
 }
 
-// What is partial on mp, in one piece; and what lies otherwise, each on its own.
+// Reduces gradients that are partial on mp, in one collective for each dtype, and redistributes the
+// others that are not at their target.
 void GradientReducer::reduce_leftovers() {
   at::NoGradGuard no_grad;
   Moving moving(Move::gradients, "reduce");

@@ -10,23 +10,23 @@
 
 namespace redco {
 
-/// Brings the gradients of sharded leaves from where backward leaves them to where the optimizer
-/// wants them, in buckets, while backward still runs.
+/// Reduces the gradients of sharded leaves to the placements that the optimizer needs, in buckets,
+/// overlapping with backward.
 class GradientReducer {
  public:
-  /// `targets`: of each leaf's gradient.
+  /// `targets`: the placements for each leaf's gradient.
   GradientReducer(std::vector<at::Tensor> leaves, std::vector<Placements> targets);
   ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
-  /// The backward that follows gives the leaves their last gradients before `finish`.
+  /// Must be called before the last backward that adds to the gradients; `finish` follows it.
   void begin();
-  /// Returns when every gradient lies at its target.
+  /// Returns when every gradient has its target placements.
   void finish();
-  /// Drops what is under way: the backward, or `finish`, failed.
+  /// Drops collectives in progress, after backward or `finish` failed.
   void abandon();
-  /// Buckets are planned anew: processes may have got to that, or not.
+  /// Discards the buckets: after a reconnect only some processes may have planned them.
   void forget_plan();
 
  private:
@@ -44,8 +44,8 @@ class GradientReducer {
   std::vector<at::Tensor> leaves_;
   std::vector<Placements> targets_;
   bool is_active_ = false;
-  std::vector<size_t> order_;                 // in which the gradients came
-  std::vector<std::vector<size_t>> buckets_;  // by the order of the first step
+  std::vector<size_t> order_;                 // the order in which gradients became ready
+  std::vector<std::vector<size_t>> buckets_;  // in the order of the first step
   std::vector<size_t> bucket_of_, missing_;
   std::vector<UnderWay> under_way_;
 };

@@ -1,3 +1,5 @@
+// Batches of which each process collates only its own part (Collate::local).
+
 #include "local_batch.h"
 
 #include "batches.h"
@@ -17,11 +19,12 @@ namespace redco {
 
 namespace {
 
-// A leaf of a batch in words, which are the same where the leaf is. Tensors can be read in two
-// ways.
+// A textual description of a leaf of a batch, for comparison between processes. Tensors can be
+// described in two ways.
 struct Reading {
-  std::string as_rows;   // "Long [examples, 12]"; empty: its first dimension is not the examples'
-  std::string as_whole;  // "Long [2, 12] with checksum 1f", "the integer 3"; empty: not asked for
+  std::string
+      as_rows;  // "Long [examples, 12]"; empty if its first dimension is not that of the examples
+  std::string as_whole;  // "Long [2, 12] with checksum 1f", "the integer 3"; empty if not requested
 
   const std::string& text() const { return as_rows.empty() ? as_whole : as_rows; }
 };
@@ -54,8 +57,8 @@ std::string whole_text(const Tree& leaf) {
   return text.str();
 }
 
-// Of all leaves but strings. The checksums of tensors that have a row per example are seldom asked
-// for, and cost a pass over the batch.
+// Describes all leaves except strings. Checksums of tensors with a row per example are rarely
+// needed and cost a pass over the batch.
 Readings readings_of(const Tree& batch, int64_t n_examples, bool with_all_checksums) {
   Readings readings;
   for_each_leaf(batch, [&](const std::string& path, const Tree& leaf) {
@@ -99,7 +102,7 @@ bool is_same_everywhere(const Readings& own, const Mesh& mesh) {
   return (all == all[0]).all().item<bool>();
 }
 
-// By rank.
+// Indexed by rank.
 std::vector<Readings> all_readings(const Readings& own, const Mesh& mesh) {
   std::string text = packed(own);
   at::Tensor sizes = gather(at::tensor({int64_t(text.size())}), mesh);
@@ -114,7 +117,7 @@ std::vector<Readings> all_readings(const Readings& own, const Mesh& mesh) {
   return readings;
 }
 
-// Whether the tensor at `path` has a row per example, as all ranks must see it.
+// Whether the tensor at `path` has a row per example. All ranks must agree.
 bool has_rows(const std::string& path, const std::vector<Readings>& by_rank) {
   static const Reading missing = {.as_rows = "", .as_whole = "missing"};
   auto reading_of = [&](size_t rank) -> const Reading& {
@@ -148,7 +151,7 @@ std::set<std::string> paths_of_rows(const Tree& batch, int64_t n_examples, const
       if (!reading.as_rows.empty()) paths.insert(path);
     return paths;
   }
-  // A tensor of two weights may look like rows to a rank with two examples, and not to another.
+  // On a rank with two examples any tensor of length 2 looks like rows, on other ranks not.
   std::vector<Readings> by_rank = all_readings(readings_of(batch, n_examples, true), mesh);
   std::set<std::string> all;
   for (const Readings& readings : by_rank)

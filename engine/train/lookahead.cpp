@@ -1,3 +1,5 @@
+// A dataset that announces the next batches of a pass to `prefetch`.
+
 #include "lookahead.h"
 
 #include "local_batch.h"
@@ -37,14 +39,14 @@ class Lookahead {
   }
 
  private:
-  // Those of batch k that this process collates.
+  // The examples of batch k that this process collates.
   std::span<const int64_t> examples_of(int64_t k) const {
     size_t first = size_t(k * pass_.batch_size), size = size_t(pass_.batch_size);
     auto batch = pass_.order.subspan(first, std::min(size, pass_.order.size() - first));
     return pass_.collate == Collate::local ? local_part(batch, *mesh_) : batch;
   }
 
-  // A part of the order that lies in one step.
+  // The generator of a part of the order; the part must be within one step.
   at::Generator rng_of(std::span<const int64_t> examples) const {
     int64_t place = examples.data() - pass_.order.data();
     int64_t per_step = pass_.batches_per_step * pass_.batch_size;
@@ -53,7 +55,7 @@ class Lookahead {
     return rng;
   }
 
-  // Out of turn: a batch that is looked at again, or all of a step's.
+  // Collates a batch out of order: an earlier batch again, or all examples of a step.
   Tree collate_again(const std::vector<int64_t>& indices) {
     auto found = std::ranges::search(pass_.order, indices);
     require(!found.empty(), "a batch of ", indices.size(), " examples is not one of this pass");

@@ -1,4 +1,4 @@
-// What a Trainer holds on this device.
+// The memory of a Trainer on this device.
 
 #include <redco/sharding.h>
 #include <redco/trainer.h>
@@ -26,7 +26,7 @@ HeldBytes held_by(const Tree& tree) {
 
 TrainerMemory Trainer::memory() const {
   TrainerMemory memory{held_by(state_.params), {}, held_by(state_.opt_state)};
-  // A gradient lies as what the optimizer sees of its parameter.
+  // A gradient has the layout of the optimizer's view of its parameter.
   for (const at::Tensor& param : is_laid_out_ ? updates_ : leaves_) add(memory.grads, param);
   return memory;
 }

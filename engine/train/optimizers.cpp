@@ -1,3 +1,5 @@
+// The optimizers Adam, AdamW, SGD and Lion.
+
 #include "parameter_groups.h"
 #include "record_alike.h"
 
@@ -33,11 +35,11 @@ class WithLearningRate : public Optimizer {
     return update.groups(*this, options_.weight_decay, options_.mask);
   }
 
-  const char* name_;  // a literal
+  const char* name_;  // a string literal
   Options options_;
 };
 
-// Adam and AdamW differ in the fused operator alone.
+// Adam and AdamW differ only in the fused operator.
 template <class Options, auto fused>
 class Adam : public WithLearningRate<Options> {
  public:
@@ -62,7 +64,7 @@ class Adam : public WithLearningRate<Options> {
                                   {"betas[2]", options.betas[1]},
                                   {"eps", options.eps}});
     at::Tensor step = state.at("step").tensor();
-    step.add_(1);  // the operator reads it, once per parameter, and does not count it up
+    step.add_(1);  // the operator reads it for each parameter but does not increment it
     for (const ParameterGroup& group : this->groups(update)) {
       check_layout(update, group);
       fused(select(update.params, group), select(update.grads, group),

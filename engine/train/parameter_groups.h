@@ -4,11 +4,11 @@
 
 namespace redco {
 
-/// The members of a group, in order.
+/// Selects the members of a group, in order.
 std::vector<at::Tensor> select(const std::vector<at::Tensor>& tensors, const ParameterGroup& group);
 
-/// The state of a group's parameters under `slot`. Throws Error, naming the parameter, where there
-/// is none or its shape or strides differ: the fused operators walk raw memory.
+/// Selects the state of a group's parameters under `slot`. Throws Error, which names the parameter,
+/// if it is missing or its shape or strides differ: the fused operators access raw memory.
 std::vector<at::Tensor> select(const Tree& state, const char* slot, const Update& update,
                                const ParameterGroup& group);
 
@@ -18,11 +18,11 @@ Tree zeros_like(const std::vector<NamedTensor>& params);
 /// A 0-dim float32 zero on the parameters' device: the step count of an optimizer.
 Tree zero_step(const std::vector<NamedTensor>& params);
 
-/// Throws Error unless parameters and gradients of a group are dense and laid out alike.
+/// Throws Error unless parameters and gradients of a group are dense and have the same strides.
 void check_layout(const Update& update, const ParameterGroup& group);
 
-/// The schedule, which throws Error for a step at which it is below 0 or not finite. `optimizer` is
-/// kept: a literal.
+/// Wraps a schedule to throw Error for a step at which it is negative or not finite. `optimizer`
+/// must be a string literal: the pointer is kept.
 Schedule checked_learning_rate(const char* optimizer, Schedule learning_rate);
 void check_betas(const char* optimizer, const std::array<double, 2>& betas);
 void check_at_least(const char* optimizer, const char* option, double value, double least);

@@ -1,3 +1,5 @@
+// The peak FLOP/s of a device: measured on the CPU, looked up in a table for GPUs.
+
 #include "peak_flops.h"
 
 #include <redco/detail/cuda.h>
@@ -24,7 +26,7 @@ double measured_peak(c10::ScalarType dtype) {
   at::NoGradGuard no_grad;
   auto start = clock::now();
   double best = 0;
-  // Larger products as long as they are quick: a type that the processor emulates is slow.
+  // Increase the size only while products are fast: a dtype that the processor emulates is slow.
   for (int64_t n = 256; seconds(clock::now() - start).count() < 0.1;) {
     at::Tensor a = at::ones({n, n}, dtype), b = at::ones({n, n}, dtype);
     auto from = clock::now();
@@ -36,10 +38,10 @@ double measured_peak(c10::ScalarType dtype) {
   return best;
 }
 
-// In TFLOP/s; the first entry that is among the words of the GPU's name counts.
+// In TFLOP/s. The first entry that occurs as a word in the GPU's name applies.
 struct Gpu {
   std::string_view name;
-  double half;  // float16 and bfloat16, with sums in float32
+  double half;  // float16 and bfloat16 with float32 accumulation
   double tf32;
   double single;
 };

@@ -7,9 +7,9 @@
 
 namespace redco {
 
-/// The floating-point operations a second that a device can do in matrix products of a type: on the
-/// CPU what products reach here and now, measured once for each type in some 0.2 s; of a GPU what
-/// its data sheet says, for dense matrices. Nothing for GPUs that are not in the table.
+/// The peak FLOP/s of a device in matrix products of a dtype. On the CPU it is measured, once for
+/// each dtype in about 0.2 s; for a GPU it is taken from its data sheet, for dense matrices. None
+/// for GPUs that are not in the table.
 std::optional<double> peak_flops(c10::Device device, c10::ScalarType dtype);
 
 }  // namespace redco

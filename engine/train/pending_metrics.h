@@ -12,12 +12,13 @@
 
 namespace redco {
 
-/// The metrics of one step on their way to the host. Making it starts the copy of device tensors
-/// and waits for nothing; `read`, called when later work is under way, waits for that copy alone.
+/// The metrics of one step while they are copied to the host. The constructor starts the copy of
+/// device tensors without waiting; `read`, called once later work is queued, waits only for that
+/// copy.
 class REDCO_API PendingMetrics {
  public:
-  /// `metrics`: a dictionary of numbers and of tensors with one element. Throws Error for others.
-  /// `is_left_out`: whether the step was, because of its gradients.
+  /// `metrics`: a dictionary of numbers and tensors of one element; throws Error for others.
+  /// `is_left_out`: whether the step was skipped because of its gradients.
   PendingMetrics(int64_t step, const Tree& metrics, bool is_left_out);
 
   int64_t step() const { return step_; }

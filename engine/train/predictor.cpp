@@ -1,3 +1,5 @@
+// Predictor: predictions for all examples of a dataset, batch by batch.
+
 #include <redco/predictor.h>
 
 #include "batches.h"
@@ -55,7 +57,7 @@ Tree Predictor::in_compute_dtype(const Tree& tree) const {
   return options_.compute_dtype ? in_dtype(tree, *options_.compute_dtype) : tree;
 }
 
-// `params` are in compute_dtype already: they are cast once for all batches.
+// `params` are already in compute_dtype: they are cast once for all batches.
 Tree Predictor::call(const at::Generator& rng, const Tree& params, const Tree& batch) const {
   c10::DeviceType device = device_of(params).type();
   Autocast region(device,

@@ -18,7 +18,7 @@ void append(std::string& text, double number) {
   text.append(digits, std::to_chars(digits, digits + sizeof digits, number).ptr);
 }
 
-// Of values at even distances; 0 for a tensor that is not at hand.
+// A digest of evenly spaced values; 0 for a tensor that is not a contiguous CPU tensor.
 uint64_t digest_of_sample(const at::Tensor& tensor) {
   if (!tensor.is_cpu() || tensor.layout() != at::kStrided || !tensor.is_contiguous()) return 0;
   auto bytes = static_cast<const char*>(tensor.const_data_ptr());

@@ -10,20 +10,20 @@
 
 namespace redco {
 
-// What a training records of itself, for the processes to compare (mesh/spmd_log.h). One process
-// alone records nothing.
+// Records of training actions that the processes compare (mesh/spmd_log.h). A single process
+// records nothing.
 
-/// `trains on 8 examples`
+/// Records an action with a number, such as `trains on 8 examples`.
 void record(const char* what, int64_t number, const char* unit);
 
-/// The paths, types and shapes of a batch that every process has collated, its numbers, and a
-/// sample of the values of its CPU tensors: 64 of each.
+/// Records the paths, dtypes and shapes of a batch that every process has collated, its numbers,
+/// and a sample of 64 values of each CPU tensor.
 void record_batch(const Tree& batch);
 
-/// The names, types and shapes of parameters.
+/// Records the names, dtypes and shapes of parameters.
 void record_params(const std::vector<NamedTensor>& params);
 
-/// The numbers an optimizer is about to use, compared bit by bit.
+/// Records the settings an optimizer is about to use, which are compared bit by bit.
 void record_settings(const char* optimizer,
                      std::initializer_list<std::pair<const char*, double>> settings);
 

@@ -1,3 +1,5 @@
+// Converts the state of a run to and from the fields of info.json.
+
 #include "run_state.h"
 
 #include <redco/error.h>
@@ -8,7 +10,7 @@ namespace redco {
 
 namespace {
 
-// JSON has no numbers that are not finite.
+// Drops non-finite numbers, which JSON cannot represent.
 Tree to_tree(const std::map<std::string, double>& metrics) {
   Tree::Dict dict;
   for (const auto& [name, value] : metrics)
@@ -23,7 +25,7 @@ double number(const std::string& name, const Tree& value) {
   return value.as<double>();
 }
 
-// What the info of a checkpoint says, which must live for longer.
+// Typed access to the info of a checkpoint, which must outlive the object.
 class Fields {
  public:
   explicit Fields(const Tree& info) {

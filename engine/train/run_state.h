@@ -12,27 +12,28 @@
 
 namespace redco {
 
-/// Where a run is, beside its tensors: what `info.json` says for it to go on from there.
+/// The state of a run except its tensors, as stored in `info.json` to resume from.
 struct RunState {
-  int64_t epoch_idx = 0;                                   ///< the epoch under way
-  int64_t epoch_size = 0;                                  ///< its examples
-  int64_t n_examples = 0;                                  ///< those of them that are done with
+  int64_t epoch_idx = 0;                                   ///< the current epoch
+  int64_t epoch_size = 0;                                  ///< its number of examples
+  int64_t n_examples = 0;                                  ///< examples of it already processed
   std::map<std::string, double> metrics;                   ///< of the last evaluation
   std::map<std::string, double> min_metrics, max_metrics;  ///< the best so far
   std::optional<double> early_stopping_best;
   int64_t n_without_improvement = 0;  ///< evaluations, for early stopping
-  /// Batches that are not trained on, by their epoch and the examples before them in it.
+  /// Batches to skip, by their epoch and the number of examples before them in it.
   std::set<std::pair<int64_t, int64_t>> left_out_batches;
 };
 
-/// As fields of info.json. `is_epoch_done`: and evaluated; it goes on with the next one.
+/// Converts the state to fields of info.json. `is_epoch_done`: the epoch is trained and evaluated,
+/// and the run resumes with the next one.
 Tree::Dict to_info(const RunState& state, bool is_epoch_done);
 
-/// Fields that are missing are as at the start; info that names an epoch and nothing of a place in
-/// it means that this epoch is done. Throws Error for fields of the wrong kind.
+/// Reads the state from info.json. Missing fields have their initial values; info with an epoch but
+/// no position in it means that the epoch is done. Throws Error for fields of the wrong kind.
 RunState run_state_of(const Tree& info);
 
-/// The fields of a Trainer's own in info.json; `otherwise` where they are missing.
+/// The Trainer's fields in info.json; `otherwise` if they are missing.
 int64_t step_of(const Tree& info, int64_t otherwise);
 std::optional<LossScale> loss_scale_of(const Tree& info, std::optional<LossScale> otherwise);
 

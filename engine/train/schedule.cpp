@@ -1,3 +1,5 @@
+// Learning rate schedules: linear and cosine decay after a linear warm-up.
+
 #include <redco/schedule.h>
 
 #include <redco/error.h>
@@ -9,7 +11,7 @@ namespace redco {
 
 namespace {
 
-// `decay(t)` is the share of the way from end back to peak, 1 at t = 0 and 0 at t = 1.
+// `decay(t)` interpolates from peak to end: 1 at t = 0 and 0 at t = 1.
 template <class Decay>
 Schedule warmup_then(const char* name, double init, double peak, double end, int64_t warmup_steps,
                      int64_t total_steps, Decay decay) {

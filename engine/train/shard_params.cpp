@@ -1,3 +1,5 @@
+// Lays parameters out over the processes of a run.
+
 #include "shard_params.h"
 
 #include "record_alike.h"
@@ -18,7 +20,7 @@ namespace redco {
 
 namespace {
 
-// The sum of some values: of a tensor that lies in a mapped file little else is read.
+// The sum of some values at both ends, so that little of a mapped file is read.
 at::Tensor sum_of_ends(const at::Tensor& param) {
   at::Tensor values = param.detach().reshape({-1});
   int64_t count = std::min<int64_t>(256, values.numel());
@@ -26,7 +28,8 @@ at::Tensor sum_of_ends(const at::Tensor& param) {
   return ends.to(at::kDouble).abs().sum();
 }
 
-// Each process made its parameters itself: unlike ones would train into nonsense without a word.
+// Throws Error unless all processes created the same parameters: different ones would train
+// silently to nonsense.
 void check_alike(const Tree& params, const Mesh& mesh) {
   std::vector<NamedTensor> named = named_tensors(params);
   std::erase_if(named, [](const NamedTensor& param) { return is_sharded(param.second); });
@@ -43,7 +46,7 @@ void check_alike(const Tree& params, const Mesh& mesh) {
             "deployer:gen_rng(), or one seeded alike everywhere");
 }
 
-// The same, in memory that nothing else uses and that has room for nothing else.
+// The same tensor with a storage of its own that holds nothing else.
 at::Tensor with_own_memory(const at::Tensor& param) {
   at::Tensor local = to_local(param);
   bool is_own = local.storage().use_count() == 1 && local.nbytes() == local.storage().nbytes();
@@ -72,12 +75,12 @@ LaidOut lay_out(const Tree& params, const Deployer& deployer,
   result.params = map_tensors(params, [&](const std::string& name, const at::Tensor& whole) {
     at::Tensor& param = seen[whole.unsafeGetTensorImpl()];
     if (param.defined()) return param;
-    // What another Deployer's processes share is theirs to bring together.
+    // A parameter of another Deployer's mesh is gathered over that mesh.
     at::Tensor source = mesh_of(whole) == mesh ? whole : full(whole);
     param = shard(source, mesh, {Placement(), on_mp[name]}).detach();
     auto part = deployer.zero() == 3 ? shared_over_dp(param, deployer) : std::nullopt;
     if (part) param = redistribute(param, {*part, on_mp[name]}).detach();
-    // What is trained changes in place.
+    // Trained parameters are changed in place.
     if (whole.requires_grad()) param = with_own_memory(param).set_requires_grad(true);
     if (part) {
       stored.push_back(param);

@@ -14,26 +14,26 @@ namespace redco {
 
 /// Parameters laid out over the processes.
 struct LaidOut {
-  /// Tied weights stay tied; gradients are asked of what they were asked of, and that has memory of
-  /// its own.
+  /// Tied weights stay tied, and requires_grad is preserved. Parameters that require gradients have
+  /// a storage of their own.
   Tree params;
   std::vector<ShardingDecision> decisions;
-  /// Of what dp ranks share under zero = 3; null: nothing.
+  /// Holds the parameters that are split over dp with zero = 3; null if there are none.
   std::shared_ptr<Zero3Store> store;
 };
 
-/// Lays `params` out over mp by `rules` and by what `forward` does with them (decide_sharding), and
-/// over dp as zero = 3 asks. On one process they stay as they are, and faults of the rules are
-/// found all the same. Throws Error for parameters that are not the same on all processes.
+/// Lays `params` out over mp by `rules` and by the way `forward` uses them (decide_sharding), and
+/// over dp if zero = 3. With one process they are unchanged, but the rules are still checked.
+/// Throws Error for parameters that differ between processes.
 LaidOut lay_out(const Tree& params, const Deployer& deployer,
                 const std::vector<ShardingRule>& rules,
                 const std::function<void(const Tree& params)>& forward);
 
-/// Whether lay_out has been here, or one process has nothing to lay out.
+/// Whether the parameters are already laid out, or there is only one process.
 bool is_laid_out(const Tree& params, const Deployer& deployer);
 
-/// The dimension over which dp shares a parameter under zero: the first that mp leaves whole and
-/// that has a row for each rank. Nothing for small ones.
+/// The placement that splits a parameter over dp with ZeRO: on the first dimension that mp does not
+/// split and that has at least one row per rank. None for small parameters.
 std::optional<Placement> shared_over_dp(const at::Tensor& param, const Deployer& deployer);
 
 }  // namespace redco

@@ -1,3 +1,5 @@
+// Measures the time, throughput and memory of training steps.
+
 #include "step_meter.h"
 
 #include "peak_flops.h"
@@ -18,7 +20,7 @@ namespace redco {
 
 namespace {
 
-// The second number of /proc/self/statm counts the pages in memory.
+// The second number in /proc/self/statm is the number of resident pages.
 double resident_bytes() {
   char text[200] = "";
   int file = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
@@ -91,7 +93,7 @@ void StepMeter::add_memory() {
   if (device_.is_cpu()) {
     double resident = resident_bytes();
     metrics_["memory_bytes"] = resident;
-    // The system's two counts are not of the same moment.
+    // The two values are not read at the same moment.
     metrics_["peak_memory_bytes"] = std::max(resident, peak_resident_bytes());
     return;
   }

@@ -16,30 +16,30 @@
 
 namespace redco {
 
-/// What the steps of a training loop cost this process. A step lasts until the next one starts, or
-/// the loop stops: on a GPU, which works on while the next step is issued, that is the time that
-/// counts once the loop runs. Nothing is sent to other processes, and no step waits for it.
+/// Measures the steps of a training loop on this process. A step lasts until the next one starts or
+/// the loop stops; on a GPU, which runs while the next step is issued, this is the real cost in a
+/// running loop. It sends nothing to other processes and does not synchronise.
 ///
 /// The metrics of a step:
 ///   step_seconds, examples_per_second: of the whole batch
-///   tokens_per_second: elements of the batches' `input_ids`, where they have some
-///   collate_seconds: until batches were there      collective_seconds: see group.h; none on a GPU
-///   mfu: model FLOPs utilization (arXiv 2204.02311): what this process did of the model's
-///     floating-point operations, counted in the first step, by what its device could have done.
-///     Causal attention counts in full, as in that paper, though a kernel may skip half of it
-///   gathered_bytes: what this process sent because operators had their arguments gathered
-///     (moves.h); none where it is alone
+///   tokens_per_second: elements of the batches' `input_ids`, if they have any
+///   collate_seconds: time to obtain batches      collective_seconds: see group.h; none on a GPU
+///   mfu: model FLOPs utilization (arXiv 2204.02311): the model's floating-point operations on
+///     this process, counted in the first step, divided by the peak of its device. Causal
+///     attention counts in full, as in that paper, though a kernel may skip half of it
+///   gathered_bytes: bytes this process sent to gather arguments of operators (moves.h); none for
+///     a single process
 ///   memory_bytes, peak_memory_bytes: of the process; on a GPU of its tensors, and the most since
 ///     the start of the process or torch.cuda.reset_peak_memory_stats
-///   reserved_memory_bytes: on a GPU, what its allocator took from the driver
+///   reserved_memory_bytes: on a GPU, memory that its allocator got from the driver
 class StepMeter {
  public:
-  /// The device that trains, the type in which it does, and whether no other process does. One that
-  /// is not `enabled` does nothing.
+  /// The device and dtype of training, and whether this is the only process. Does nothing unless
+  /// `enabled`.
   StepMeter(bool enabled, c10::Device device, c10::ScalarType dtype, bool is_alone);
 
-  /// The step of this number, of so many examples, starts, and the one before ends. What is
-  /// returned lives as long as this process works on it.
+  /// Ends the previous step and starts step `step` of `n_examples` examples. The returned object
+  /// must exist while this process works on the step.
   std::unique_ptr<FlopCounter> start(int64_t step, int64_t n_examples);
 
   /// Times `collate`, and counts the tokens of its batch.
@@ -52,8 +52,8 @@ class StepMeter {
     return batch;
   }
 
-  /// `metrics` of a step and what was measured of it: of the one that ended last, or of the one
-  /// that runs, which ends by that.
+  /// Adds the measurements of a step to its `metrics`. The step is the last one that ended, or the
+  /// running one, which this ends.
   std::map<std::string, double> with_measured(std::map<std::string, double> metrics, int64_t step);
 
  private:
@@ -77,8 +77,8 @@ class StepMeter {
   int64_t n_tokens_ = 0;
 
   double flops_ = 0;                      // of the first step
-  std::optional<double> flops_per_unit_;  // a token's, or an example's where there are none
-  std::optional<double> peak_;            // of the device, in FLOPs a second
+  std::optional<double> flops_per_unit_;  // per token, or per example if there are no tokens
+  std::optional<double> peak_;            // of the device, in FLOP/s
   std::map<std::string, double> metrics_;
 };
 

@@ -28,7 +28,7 @@ StepProfile::StepProfile(const std::optional<ProfileOptions>& steps, c10::Device
 
 StepProfile::~StepProfile() { finish(); }
 
-// Else the trace has no end of the last steps, and the end of some before the first.
+// Otherwise the trace lacks the end of the last steps and contains the end of earlier ones.
 void StepProfile::wait_for_device() const {
   if (device_ == c10::kCPU) return;
   c10::impl::VirtualGuardImpl guard(device_);
@@ -40,7 +40,7 @@ void StepProfile::start() {
   impl::ProfilerConfig config(impl::ProfilerState::KINETO, /*report_input_shapes=*/true);
   std::set<impl::ActivityType> activities{impl::ActivityType::CPU};
   if (device_ == c10::kCUDA) activities.insert(impl::ActivityType::CUDA);
-  // The profiler's library tells of itself on standard error unless it finds this when it starts.
+  // The profiler's library logs to standard error unless this variable is set when it starts.
   bool is_set = std::getenv("KINETO_LOG_LEVEL") != nullptr;
   if (!is_set) setenv("KINETO_LOG_LEVEL", "99", 0);
   wait_for_device();

@@ -12,20 +12,20 @@
 
 namespace redco {
 
-/// A trace of some steps by LibTorch's profiler, for Perfetto (ui.perfetto.dev) or
-/// chrome://tracing: operators with their shapes, collectives, and the parts of a step by their
-/// names. It is written after the last of them, or when the steps end before.
+/// Traces a range of steps with LibTorch's profiler, for Perfetto (ui.perfetto.dev) or
+/// chrome://tracing: operators with their shapes, collectives, and the named parts of a step. The
+/// trace is written after the last step, or when training ends before.
 class StepProfile {
  public:
-  /// Without `steps` it does nothing. The log says where the trace is. Throws Error for steps
-  /// that are none.
+  /// Does nothing without `steps`. Logs the path of the trace. Throws Error for an invalid range of
+  /// steps.
   StepProfile(const std::optional<ProfileOptions>& steps, c10::DeviceType device,
               const std::string& workdir, RunLog& log);
   ~StepProfile();
   StepProfile(const StepProfile&) = delete;
   StepProfile& operator=(const StepProfile&) = delete;
 
-  /// What happens while it lives is the step.
+  /// Marks a step: everything that runs while it exists.
   class Step {
    public:
     Step(StepProfile& profile, int64_t number);

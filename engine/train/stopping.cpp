@@ -56,7 +56,7 @@ std::optional<Stopping::Reason> Stopping::after_step() {
   if (world.size() > 1) {
     if (++steps_since_ < steps_between_) return std::nullopt;
     double elapsed = std::chrono::duration<double>(now - agreed_).count();
-    // The slowest process proposes the fewest steps; they are counted alike on all.
+    // The slowest process proposes the fewest steps; all processes use its number.
     auto proposal = static_cast<int64_t>(double(steps_since_) / std::clamp(elapsed, 1e-3, 1e3));
     at::Tensor told =
         at::tensor({int64_t(signal), int64_t(is_over), -proposal}, at::kLong).to(mesh_->device());

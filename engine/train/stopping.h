@@ -10,25 +10,25 @@
 
 namespace redco {
 
-/// Whether a run shall end before its time: because it was asked to, or because its time is over.
-/// All processes come to the same answer at the same step. They agree about once a second, by one
-/// number: each step would be slower.
+/// Decides whether a run ends early, because of a request or a time limit. All processes decide the
+/// same at the same step. They agree about once a second with one small all-reduce; doing so at
+/// each step would slow training down.
 class Stopping {
  public:
   struct Reason {
-    int signal = 0;  ///< 0: the time is over
+    int signal = 0;  ///< 0: the time limit
   };
 
-  /// From its making until its end `request_stop` is heard, and `request`, which may be null.
+  /// While it exists it listens to `request_stop` and to `request`, which may be null.
   Stopping(std::shared_ptr<const Mesh> mesh, std::optional<double> max_seconds,
            std::shared_ptr<StopRequest> request);
   ~Stopping();
   Stopping(const Stopping&) = delete;
   Stopping& operator=(const Stopping&) = delete;
 
-  /// What this process was asked to stop by; 0: nothing.
+  /// The signal of a request to this process; 0 if there is none.
   int signal() const;
-  /// To be asked after each step, by all processes.
+  /// Must be called after each step by all processes.
   std::optional<Reason> after_step();
 
  private:

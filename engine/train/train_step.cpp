@@ -51,28 +51,28 @@ void check_has_graph(const at::Tensor& loss) {
           "computed from the params it is given, with gradients on");
 }
 
-// Waits for the device.
+// Synchronises with the device.
 bool is_finite(const at::Tensor& number) {
   return !number.defined() || std::isfinite(full(number).item<double>());
 }
 
-// At least float32: a mean of many 16-bit losses in 16 bits would lose most of its digits, and a
-// count of tokens all above 2048 in float16.
+// Converts to at least float32: a mean of many 16-bit losses would lose most of its digits in 16
+// bits, and float16 cannot represent all token counts above 2048.
 at::Tensor for_sums(const at::Tensor& number) {
   at::Tensor value = number.detach();
   return at::isReducedFloatingType(value.scalar_type()) ? value.to(at::kFloat) : value;
 }
 
-// What a loss_fn writes to parameters that are not trained, such as running statistics, it has
-// written to cast copies.
+// Copies a loss_fn's in-place changes of untrained parameters, such as running statistics, from the
+// cast copies back to the masters.
 void take_back(const Tree& masters, const Tree& copies) {
   at::NoGradGuard no_grad;
   auto kept = named_tensors(masters), written = named_tensors(copies);
   for (size_t i = 0; i < kept.size(); ++i) {
     at::Tensor &master = kept[i].second, &copy = written[i].second;
     if (master.requires_grad() || !master.is_floating_point() || copy.is_same(master)) continue;
-    // Batch normalization does not count its writes as versions: those of vectors are looked for.
-    // Elements that are as they were keep all their digits.
+    // Batch normalization does not increment the version for its writes, so vectors are always
+    // compared. Unchanged elements keep their full precision.
     if (copy._version() > 0 || master.dim() <= 1)
       master.copy_(
           at::where(copy.eq(master.to(copy.scalar_type())), master, copy.to(master.scalar_type())));
@@ -160,9 +160,9 @@ at::Tensor Trainer::accumulate(const Dataset& examples, std::span<const int64_t>
     Loss result =
         loss_of(examples, batch, in_compute_dtype(state_.params), rng, /*is_training=*/true);
     check_has_graph(result.loss);
-    // Gradients add up in the leaves: the first is taken over as it is, without a zero fill or a
-    // copy, and no second set of them is ever held.
-    // Where gradients are shared they are brought to their ranks at once, and added up there.
+    // Gradients accumulate in the leaves: the first is taken over without a zero fill or a copy, so
+    // that only one set exists. With ZeRO 2 and 3 each micro-batch's gradients are reduced to their
+    // ranks at once and accumulated there.
     bool is_shared = reducer_ && deployer_->zero() >= 2;
     bool is_reduced = reducer_ && (is_shared || i + 1 == n_batches);
     if (is_reduced) reducer_->begin();
@@ -170,7 +170,7 @@ at::Tensor Trainer::accumulate(const Dataset& examples, std::span<const int64_t>
     at::Tensor weight = n_batches == 1 ? at::ones_like(loss) : result.weight;
     at::Tensor factor = weight;
     if (state_.loss_scale) {
-      // By the weights' ratio to the first: counts of tokens would be too large for float16.
+      // Weights are divided by the first one: token counts would overflow float16.
       if (!unit.defined()) unit = divisor(weight) / state_.loss_scale->scale;
       factor = weight / unit;
     }
@@ -203,7 +203,7 @@ at::Tensor Trainer::update(std::vector<at::Tensor> grads, const at::Tensor& loss
   require(!present.empty(), "no gradient reached any of the ", leaves_.size(),
           " trained parameters: the loss must be computed from the params it is given");
   if (present != updated_) {
-    // As a rule once: what works on this list is prepared by the optimizer and kept.
+    // Usually happens once: optimizers cache data derived from this list.
     update_ = {};
     for (size_t i : present) {
       update_.names.push_back(names_[i]);
@@ -221,7 +221,8 @@ at::Tensor Trainer::update(std::vector<at::Tensor> grads, const at::Tensor& loss
   update_.grads.clear();
   for (size_t i : present) {
     at::Tensor& grad = grads[i];
-    // The optimizers walk it beside the parameter; a collective may have left it in another order.
+    // The optimizers need it in the memory order of the parameter; a collective may have changed
+    // that.
     if (grad.strides() != updates_[i].strides()) grad = at::empty_like(updates_[i]).copy_(grad);
     update_.grads.push_back(std::move(grad));
   }
@@ -266,7 +267,7 @@ PendingMetrics Trainer::run_step(const Dataset& examples, std::span<const int64_
               "; it must return a dictionary of metrics");
       for (auto& [name, value] : own.as<Tree::Dict>()) metrics[name] = value;
     }
-    // A call is a step, whether or not it went through the optimizer.
+    // Each call counts as a step, even if it did not use the optimizer.
     if (state_.step == step && n_left_out_ == n_left_out) ++state_.step;
   } else {
     at::Tensor loss = accumulate(examples, indices, micro);
@@ -290,7 +291,7 @@ ValueAndGrad Trainer::value_and_grad(
     value = function(params);
     if (needs_cast_) take_back(state_.params, params);
   }
-  // As for a loss_fn, gradients are computed in the types of what they are of.
+  // As for a loss_fn, backward runs without autocast.
   Autocast off(device_.type(), std::nullopt);
   check_loss(value);
   check_has_graph(value);
@@ -313,7 +314,7 @@ ValueAndGrad Trainer::value_and_grad(
 
 at::Tensor Trainer::apply_gradients(const Tree& grads) {
   at::NoGradGuard no_grad;
-  Autocast off(device_.type(), std::nullopt);  // a train_step_fn is under it
+  Autocast off(device_.type(), std::nullopt);  // a train_step_fn runs under autocast
   auto given = named_tensors(grads);
   std::map<std::string, at::Tensor> by_name(given.begin(), given.end());
   std::vector<at::Tensor> ordered(leaves_.size());
@@ -326,7 +327,7 @@ at::Tensor Trainer::apply_gradients(const Tree& grads) {
     if (!grad.defined()) continue;
     require(grad.sizes() == leaf.sizes(), "apply_gradients: the gradient of '", names_[i],
             "' has shape ", grad.sizes(), ", the parameter ", leaf.sizes());
-    // The optimizers walk gradients and parameters side by side in memory, and clip in place.
+    // The optimizers need the gradients in the memory order of the parameters, and clip in place.
     ordered[i] = at::empty_like(updates_[i].detach()).copy_(grad);
   }
   for (const auto& [name, grad] : by_name)

@@ -1,3 +1,5 @@
+// Construction of a Trainer: its parameters, options and batch sizes.
+
 #include <redco/trainer.h>
 
 #include "batches.h"
@@ -108,7 +110,7 @@ void Trainer::adopt(Tree params, std::optional<Tree> opt_state, int64_t step,
           deployer_->mesh()->device(), ": make the Deployer with device = \"",
           c10::DeviceTypeName(device_.type(), true), "\"");
 
-  // What was given, and what stands for it here, by storage: tied weights stay tied.
+  // Given tensors and their replacements here, by storage, so that tied weights stay tied.
   std::multimap<const void*, std::pair<at::Tensor, at::Tensor>> seen;
   state_.params = map_tensors(params, [&](const std::string& name, const at::Tensor& given) {
     require(given.defined(), "Trainer: parameter '", name, "' is undefined");
@@ -128,8 +130,8 @@ void Trainer::adopt(Tree params, std::optional<Tree> opt_state, int64_t step,
         require(!is_scaled() || given.scalar_type() != at::kHalf, "Trainer: parameter '", name,
                 "' is float16; its updates would be too small for that: with compute_dtype = "
                 "float16 give float32 params, which are cast for the loss");
-        // The optimizers change it in place, and walk it as one piece of memory. Of several
-        // processes each copies its part when that is known.
+        // The optimizers update it in place as one dense block of memory. With several processes
+        // each copies its part once that is known.
         bool is_own = is_sole_owner || is_moved || deployer_->mesh()->world().size() > 1;
         if (!is_own || !own.is_non_overlapping_and_dense()) own = own.clone();
         own.set_requires_grad(true);
@@ -150,7 +152,7 @@ void Trainer::adopt(Tree params, std::optional<Tree> opt_state, int64_t step,
   given_opt_state_ = std::move(opt_state);
   if (given_opt_state_ && deployer_->device())
     given_opt_state_ = to_device(std::move(*given_opt_state_), device_);
-  // With model shards the first batch says how.
+  // With model shards the first batch determines the layout.
   if (deployer_->mesh()->size(Mesh::mp) == 1) lay_out({});
 }
 

@@ -1,4 +1,4 @@
-// What of a Trainer is in a checkpoint, and how it takes one over.
+// Saves a Trainer's state to a checkpoint and restores it.
 
 #include <redco/trainer.h>
 
@@ -17,7 +17,7 @@ namespace redco {
 
 namespace {
 
-// The values of `from` in the tensors of `to`, which may be laid out over the processes.
+// Copies the values of `from` to the tensors of `to`, which may be sharded.
 void copy_values(const std::string& what, const Tree& from, const Tree& to) {
   std::map<std::string, at::Tensor> values;
   for (auto& [name, tensor] : named_tensors(from)) values[name] = tensor;

@@ -1,4 +1,4 @@
-// How a Trainer's gradients and optimizer states lie over the processes, beside its parameters.
+// Shards a Trainer's parameters, gradients and optimizer states over the processes.
 
 #include <redco/detail/coalesced.h>
 #include <redco/detail/zero3_store.h>
@@ -27,7 +27,7 @@ bool ends_with(const std::string& path, const std::string& name) {
                           path[path.size() - name.size() - 1] == '.');
 }
 
-// An optimizer's state lies as the parameters it is about.
+// Gives an optimizer's state the placements of its parameters.
 Tree laid_like(const Tree& state, const std::vector<std::string>& names,
                const std::vector<at::Tensor>& params) {
   return map_tensors(state, [&](const std::string& path, const at::Tensor& tensor) {
@@ -60,7 +60,7 @@ void Trainer::lay_out(const std::function<void(const Tree& params)>& forward) {
   std::map<std::string, at::Tensor> by_name(params.begin(), params.end());
   for (size_t i = 0; i < leaves_.size(); ++i) leaves_[i] = by_name.at(names_[i]);
   prepare_optimizer(std::exchange(given_opt_state_, std::nullopt));
-  is_laid_out_ = true;  // not before: what failed so far, a loss_fn say, may be put right
+  is_laid_out_ = true;  // set last, so that a failure so far, such as in a loss_fn, can be fixed
 }
 
 void Trainer::prepare_optimizer(std::optional<Tree> opt_state) {
@@ -72,13 +72,13 @@ void Trainer::prepare_optimizer(std::optional<Tree> opt_state) {
     updates_.push_back(leaf);
     Placements target = placements_of(leaf);
     if (deployer_->zero() == 3) {
-      // The optimizer works on the part that is there.
+      // The optimizer works on the local part.
       if (placements_of(leaf)[Mesh::dp].is_sharded()) updates_.back() = view_of_part(leaf, target);
     } else if (deployer_->zero() > 0) {
       if (auto part = shared_over_dp(leaf, *deployer_)) {
         target[Mesh::dp] = *part;
         at::Tensor own = view_of_part(leaf, target);
-        // The optimizers walk parameters as one piece of memory.
+        // The optimizers need each parameter as one dense block of memory.
         updates_.back() = memory_of(own).is_non_overlapping_and_dense() ? own : own.contiguous();
       }
     }
@@ -93,7 +93,7 @@ void Trainer::prepare_optimizer(std::optional<Tree> opt_state) {
   reconnects_ = mesh->reconnects();
 }
 
-// A step that failed on one process may have ended at another place on each.
+// After a failed step the processes may be at different steps.
 void Trainer::rejoin() {
   Mesh& mesh = *deployer_->mesh();
   if (!reducer_ || std::exchange(reconnects_, mesh.reconnects()) == mesh.reconnects()) return;
@@ -107,7 +107,7 @@ void Trainer::rejoin() {
   refresh_params();
 }
 
-// Each rank has updated its part of what dp shares.
+// Gathers parameters of which each dp rank has updated a part.
 void Trainer::refresh_params() {
   if (store_) store_->release();
   if (deployer_->zero() == 0 || deployer_->zero() == 3 || !reducer_) return;

@@ -9,22 +9,23 @@
 
 namespace redco {
 
-/// The type in which this thread's products run on a device now; none: autocast is off.
+/// The dtype in which this thread currently runs matrix products on a device; none if autocast is
+/// off.
 REDCO_API std::optional<c10::ScalarType> autocast_dtype(c10::DeviceType device);
 
-/// Runs this thread's operators under the policy of torch.autocast for as long as it lives:
-/// products, convolutions and attention in `dtype`; norms, softmax, losses, exponents, logarithms,
-/// powers and sums in float32; everything else in the type of its arguments. float64 tensors stay
-/// float64.
+/// While it exists, this thread runs operators under the policy of torch.autocast: matrix products,
+/// convolutions and attention in `dtype`; norms, softmax, losses, exponents, logarithms, powers and
+/// sums in float32; everything else in the dtype of its arguments. float64 tensors stay float64.
 ///
-/// The policy is the one that PyTorch has for GPUs, on every device, so that a model trains alike
-/// on all. PyTorch's own for CPUs leaves softmax, layer_norm and others in 16 bits.
+/// Every device uses PyTorch's policy for GPUs, so that a model trains the same way on all of them.
+/// PyTorch's own CPU policy leaves softmax, layer_norm and others in 16 bits.
 ///
-/// A weight is cast each time it is used: LibTorch's cache of casts would keep the value of one
-/// that changes in place, and a cast made without gradients would be used where they are recorded.
+/// A weight is cast each time it is used. LibTorch's cache of casts would return a stale value for
+/// a weight that is updated in place, and would reuse a cast made without gradients where gradients
+/// are recorded.
 class REDCO_API Autocast {
  public:
-  /// `dtype`: float16 or bfloat16; none switches autocast off.
+  /// `dtype` is float16 or bfloat16; none disables autocast.
   Autocast(c10::DeviceType device, std::optional<c10::ScalarType> dtype);
   ~Autocast();
   Autocast(const Autocast&) = delete;

@@ -11,35 +11,36 @@
 
 namespace redco {
 
-/// Examples the engine never looks into: it counts them and asks for batches of them.
+/// A set of examples, opaque to the engine: it knows their number and asks for batches of them.
 struct Dataset {
   int64_t size = 0;
-  /// The examples with these indices, each in [0, size), as one batch: a tree of tensors. Called
-  /// on the thread that trains, with the indices in the order of the batch. In a pass over the
-  /// dataset operators that are given no generator draw from one of the batch.
+  /// Returns the examples with these indices, each in [0, size), as one batch: a tree of tensors.
+  /// Called on the training thread, with the indices in batch order. During a pass over the
+  /// dataset, operators without an explicit generator draw from a generator of the batch.
   std::function<Tree(const std::vector<int64_t>& indices)> collate;
-  /// Optional: told, in the same way, of the next `n_ahead` calls of `collate` before they come, in
-  /// their order, so that their batches can be made on other threads. A pass may end before it has
-  /// called for all.
+  /// Optional: receives the indices of the next `n_ahead` calls of `collate` in advance and in
+  /// order, so that other threads can prepare their batches. A pass may end before it calls
+  /// `collate` for all of them.
   std::function<void(const std::vector<int64_t>& indices)> prefetch = {};
   int64_t n_ahead = 0;
 };
 
-/// What each process collates of a global batch.
+/// Which part of a global batch each process collates.
 enum class Collate {
-  /// All of it, of which it keeps its part: right for any collate function.
+  /// The whole batch, of which the process keeps its part: correct for any collate function.
   global,
-  /// The examples of its own part. The same when the collate function works example by example:
-  /// tensors whose first dimension is the number of examples it is given must agree in the others
-  /// on all processes, and all other tensors, numbers and booleans be the same. Strings may differ.
+  /// Only the examples of its own part. Gives the same result if the collate function works example
+  /// by example: tensors whose first dimension is the number of given examples must agree in the
+  /// other dimensions on all processes, and all other tensors, numbers and booleans must be equal.
+  /// Strings may differ.
   local,
 };
 
-/// Some of the examples of a dataset, by reference: `for (const Example& example : batch)`.
+/// References to some examples of a dataset: `for (const Example& example : batch)`.
 template <class Example>
 using ExampleBatch = std::vector<std::reference_wrapper<const Example>>;
 
-/// A Dataset of C++ values. It owns them; copies of it share them. `collate_fn` is given an
+/// A Dataset that owns C++ values; its copies share them. `collate_fn` takes an
 /// `ExampleBatch<Example>` and returns a Tree.
 template <class Example, class CollateFn>
 Dataset dataset(std::vector<Example> examples, CollateFn collate_fn) {
@@ -56,8 +57,8 @@ Dataset dataset(std::vector<Example> examples, CollateFn collate_fn) {
 /// The first `size` examples, or all of them if there are fewer.
 REDCO_API Dataset head(const Dataset& dataset, int64_t size);
 
-/// The order in which an epoch visits the examples: a permutation of 0 .. size - 1 that depends on
-/// nothing but these three numbers, on any machine.
+/// The order in which an epoch visits the examples: a permutation of 0 .. size - 1 that depends
+/// only on these three numbers, on any machine.
 ///
 /// A SplitMix64 generator is seeded with mix(mix(seed) ^ epoch), where mix is SplitMix64's output
 /// function of its argument plus 0x9E3779B97F4A7C15. Starting from the identity, i goes from

@@ -9,14 +9,14 @@
 
 namespace redco {
 
-/// The base of every error the engine throws. The text says where, what was expected, what was
-/// given and what to do.
+/// The base class of all errors of the engine. The text says where the error occurred, what was
+/// expected, what was given and how to fix it.
 class REDCO_API Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// The script called the program wrongly: exit code 2 where Error is 1.
+/// An error in how the program was called: exit code 2, where Error is 1.
 class REDCO_API UsageError : public Error {
  public:
   using Error::Error;
@@ -28,13 +28,13 @@ class REDCO_API Interrupted : public Error {
   Interrupted() : Error("interrupted") {}
 };
 
-/// Asks the running step to stop at its next check. Safe in a signal handler and on any thread.
+/// Requests the running step to stop at its next check. Safe in a signal handler and on any thread.
 REDCO_API void request_interrupt() noexcept;
 
-/// Throws Interrupted, and clears the request, if one was made since the last check.
+/// Throws Interrupted and clears the request if an interrupt was requested since the last check.
 REDCO_API void check_interrupt();
 
-/// Throws Error with the arguments streamed one after another.
+/// Throws Error with the concatenated arguments as its text.
 template <class... Args>
 [[noreturn]] void fail(const Args&... args) {
   std::ostringstream text;
@@ -49,12 +49,12 @@ void require(bool condition, const Args&... args) {
     fail(args...);
 }
 
-/// The candidate nearest to `word` by edit distance, or "" when none is near: for messages that
-/// answer a misspelt name.
+/// The candidate nearest to `word` by edit distance, or "" if none is near. For suggestions in
+/// messages about a misspelt name.
 template <class Names>
 std::string nearest(const std::string& word, const Names& candidates);
 
-/// Edit distance of Levenshtein between two words.
+/// The Levenshtein distance between two words.
 REDCO_API size_t edit_distance(const std::string& a, const std::string& b);
 
 template <class Names>

@@ -13,31 +13,32 @@ namespace redco {
 
 enum class ReduceOp : uint8_t { sum, max, min };
 
-/// A collective under way. Its result may be read, and its input changed, after `wait`. It may
+/// A collective in progress. After `wait` its result may be read and its input changed. It may
 /// outlive its group.
 class REDCO_API Pending {
  public:
   virtual ~Pending() = default;
-  /// Returns the result. Throws Error, which names the collective and the process, when one of the
-  /// run failed, is gone, strayed or did not join in time; Interrupted after request_interrupt.
-  /// On a GPU it returns at once. Operators that read the result on the host throw the same errors.
+  /// Returns the result. Throws Error, which names the collective and the process, if a process of
+  /// the run failed, is gone, called a different collective or did not join in time; Interrupted
+  /// after request_interrupt. On a GPU it returns at once, and operators that read the result on
+  /// the host throw these errors.
   virtual at::Tensor wait() = 0;
 };
 
-/// A collective that has ended.
+/// A completed collective with this result.
 REDCO_API std::unique_ptr<Pending> ended(at::Tensor result);
 
-/// Collectives of one kind: how many there were, and the bytes this process sent in them.
+/// Statistics of one kind of collective: the number of calls and the bytes this process sent.
 struct Traffic {
   int64_t count = 0;
   int64_t bytes = 0;
 };
 
-/// Some of the processes of a run, which call the same collectives in the same order. One process
-/// alone answers at once. Tensors are contiguous and of one shape and type on all ranks; every type
-/// is moved, and every one is reduced that can be: bools by or (sum, max) and and (min), complex
-/// numbers by sum alone. 16-bit floats are added in 32 bits and rounded once; a NaN in a maximum or
-/// a minimum stays one.
+/// A group of processes that call the same collectives in the same order. In a group of one,
+/// collectives return at once. Tensors are contiguous and have the same shape and dtype on all
+/// ranks. Any dtype can be moved, and any dtype that supports the operation can be reduced: bools
+/// by or (sum, max) and and (min), complex numbers by sum only. 16-bit floats are added in 32 bits
+/// and rounded once; max and min propagate NaN.
 class REDCO_API Group {
  public:
   enum Kind : uint8_t {
@@ -55,13 +56,13 @@ class REDCO_API Group {
   virtual int64_t rank() const = 0;
   virtual int64_t size() const = 0;
 
-  /// In place: the sum, maximum or minimum over the ranks. The result is the tensor.
+  /// Reduces the tensor over the ranks in place and returns it.
   virtual std::unique_ptr<Pending> start_all_reduce(at::Tensor tensor, ReduceOp op) = 0;
-  /// [...] of each rank to [size, ...] on all.
+  /// Gathers [...] of each rank into [size, ...] on all ranks.
   virtual std::unique_ptr<Pending> start_all_gather(at::Tensor tensor) = 0;
-  /// [size, ...]: row r of every rank, reduced, to rank r: [...].
+  /// Reduces [size, ...] over the ranks; rank r gets row r, of shape [...].
   virtual std::unique_ptr<Pending> start_reduce_scatter(at::Tensor tensor, ReduceOp op) = 0;
-  /// [size, ...]: row r goes to rank r; row r of the result came from there.
+  /// Sends row r of [size, ...] to rank r; row r of the result is received from rank r.
   virtual std::unique_ptr<Pending> start_all_to_all(at::Tensor tensor) = 0;
 
   at::Tensor all_reduce(at::Tensor tensor, ReduceOp op) {
@@ -80,14 +81,14 @@ class REDCO_API Group {
   Counters counters_;
 };
 
-/// For how many seconds this thread has waited for collectives so far. Those on a GPU's stream are
-/// not waited for.
+/// The total seconds this thread has waited for collectives. Collectives on a GPU's stream do not
+/// make it wait.
 REDCO_API double seconds_in_collectives();
 
-/// Tells where the script is that runs on this thread, for messages about collectives:
-/// `train.lua:12`, or "". The bindings set it.
+/// Sets the function that returns the script line this thread is executing, such as `train.lua:12`,
+/// or "". Messages about collectives show it; the bindings set it.
 REDCO_API void set_call_site(std::string (*call_site)());
-/// What the function that was set last tells now; empty without one.
+/// Calls the function that was set last; empty if there is none.
 REDCO_API std::string call_site();
 
 }  // namespace redco

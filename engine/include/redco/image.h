@@ -10,23 +10,23 @@
 
 namespace redco {
 
-/// The pixels of a PNG or JPEG file, uint8 [3, height, width] in RGB, as Pillow's convert("RGB")
-/// has them: grey values thrice, transparency dropped, of 16 bits the upper 8 (where they are grey,
-/// Pillow cuts instead); an orientation in the metadata is not applied. Throws Error, beginning
-/// with `name`, for any other or broken file, and for more than 178,956,970 pixels (Pillow's
-/// limit), before any is decoded.
+/// Decodes a PNG or JPEG file into RGB pixels, uint8 [3, height, width], as Pillow's convert("RGB")
+/// does: grey values are repeated, transparency is dropped, and 16-bit values keep their upper 8
+/// bits (Pillow clips 16-bit grey values instead). An orientation in the metadata is not applied.
+/// Throws Error, beginning with `name`, for any other or damaged file, and for more than
+/// 178,956,970 pixels (Pillow's limit), before it decodes any.
 REDCO_API at::Tensor decode_image(const std::string& name, std::string_view bytes);
 
-/// A PNG file of pixels: [height, width] of grey ones or [channels, height, width], with 1 channel,
-/// 3 (RGB) or 4 (and opacity), as uint8 or as floating-point numbers from 0 to 1. Throws Error,
-/// beginning with `name`, for anything else.
+/// Encodes pixels as a PNG file: [height, width] grey or [channels, height, width] with 1 channel,
+/// 3 (RGB) or 4 (RGBA), as uint8 or floating-point numbers from 0 to 1. Throws Error, beginning
+/// with `name`, for anything else.
 REDCO_API std::string encode_png(const std::string& name, const at::Tensor& pixels);
 
-/// Filters by Pillow's numbers for them.
+/// Filters, with Pillow's numbers.
 enum class Resample { lanczos = 1, bilinear = 2, bicubic = 3 };
 
-/// An image, uint8 [channels, height, width] on the CPU, in another size: what Pillow's `resize`
-/// gives, to the last bit.
+/// Resizes an image, uint8 [channels, height, width] on the CPU. The result is bit-identical to
+/// that of Pillow's `resize`.
 REDCO_API at::Tensor resize_image(const at::Tensor& image, int64_t height, int64_t width,
                                   Resample resample);
 

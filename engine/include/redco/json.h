@@ -29,25 +29,24 @@ struct Json {
   Json(List given) : value(std::move(given)) {}
   Json(Object given) : value(std::move(given)) {}
 
-  /// Null for another type.
+  /// Returns null if the value has another type.
   template <class T>
   const T* get() const {
     return std::get_if<T>(&value);
   }
 };
 
-/// The value of a JSON text: whole numbers are integers where int64 holds them. Throws Error, its
-/// text beginning with `where`, for anything else, a key that is there twice and more than 500
-/// levels.
+/// Parses a JSON text. Whole numbers that fit in int64 become integers. Throws Error, its text
+/// beginning with `where`, for invalid JSON, a duplicate key and more than 500 levels of nesting.
 REDCO_API Json read_json(const std::string& where, std::string_view text);
 
-/// The inverse, indented by `indent` spaces a level or, where it is negative, on one line. Throws
-/// Error, beginning with `where`, for numbers that are not finite, text that is not UTF-8 and more
-/// than 500 levels.
+/// Writes a value as JSON, indented by `indent` spaces per level or, if that is negative, on one
+/// line. Throws Error, beginning with `where`, for numbers that are not finite, text that is not
+/// UTF-8 and more than 500 levels of nesting.
 REDCO_API std::string write_json(const std::string& where, const Json& value, int indent = -1);
 
-/// The same for trees, whose keys are sorted: null is none. An empty tree of either kind is written
-/// as an object, and a tensor is an error.
+/// The same for trees, whose keys are sorted. JSON's null becomes none. An empty list or dictionary
+/// is written as an object; a tensor is an error.
 REDCO_API Tree tree_from_json(const std::string& where, std::string_view text);
 REDCO_API std::string json_from_tree(const std::string& where, const Tree& tree, int indent = -1);
 

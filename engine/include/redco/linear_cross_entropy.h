@@ -9,15 +9,15 @@
 
 namespace redco {
 
-/// The sum over all labels of the cross-entropy of `x` weight^T + bias, without ever holding all
-/// logits: blocks of rows are multiplied, used for the loss and for the gradients, and dropped.
-/// Gradients of gradients, and calls inside functorch's transformations, hold all logits.
+/// The sum over all labels of the cross-entropy of `x` weight^T + bias, computed without storing
+/// all logits: it computes the logits of a block of rows, adds to the loss and the gradients, and
+/// drops them. Second-order gradients, and calls inside functorch's transformations, store all
+/// logits.
 ///
-/// x [..., in], weight [classes, in] and bias [classes] of x's floating-point dtype, labels
-/// [...] int64. A label of
-/// `ignore_index` counts nothing. With `label_smoothing` s the target is 1 - s on the label plus
-/// s / classes on every class. The result is 0-dimensional, float32 for inputs of 16 bits. Throws
-/// Error for shapes, dtypes and labels that do not fit.
+/// x is [..., in], weight [classes, in] and bias [classes], of x's floating-point dtype; labels is
+/// [...] int64. Labels equal to `ignore_index` do not count. With `label_smoothing` s the target is
+/// 1 - s on the label plus s / classes on every class. The result is 0-dimensional, float32 for
+/// 16-bit inputs. Throws Error for shapes, dtypes and labels that do not fit.
 REDCO_API at::Tensor linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight,
                                           const at::Tensor& labels, int64_t ignore_index = -100,
                                           double label_smoothing = 0.0,

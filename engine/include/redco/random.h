@@ -11,33 +11,33 @@
 
 namespace redco {
 
-/// A source of random numbers whose n-th draw gives an element the number of its place in the
-/// logical tensor: the same however the tensor is split among devices, and on every device. It is
-/// passed as any operator's `generator`. Not to be shared by threads.
+/// A random number generator whose n-th draw depends, for each element, only on the element's
+/// position in the logical tensor: the result is the same on every device and however the tensor is
+/// sharded. Pass it as the `generator` of any operator. Not thread-safe.
 class REDCO_API CounterGenerator : public c10::GeneratorImpl {
  public:
   explicit CounterGenerator(uint64_t key);
 
   uint64_t key() const { return key_; }
-  uint64_t count() const { return count_; }  ///< of the draws so far
+  uint64_t count() const { return count_; }  ///< the number of draws so far
   void set_count(uint64_t count) { count_ = count; }
 
-  /// The examples of a micro-batch: `first` to `first + size - 1` of the batch of a step.
+  /// The position of a micro-batch in the batch of a step: examples `first` to `first + size - 1`.
   struct Batch {
     int64_t first = 0, size = 0;
   };
 
-  /// From now on a tensor whose first size is a multiple of `size` is taken for a part of the one
-  /// that the whole batch gives: its rows get that one's numbers. Other tensors get the same
-  /// numbers in every micro-batch. So where micro-batches have one example every tensor is taken for
-  /// its part. A size of 0, as at first, ends this.
+  /// From now on a tensor whose first dimension is a multiple of `size` is treated as the
+  /// micro-batch's slice of a tensor over the whole batch: its rows get the numbers of that slice.
+  /// Other tensors get the same numbers in every micro-batch. With one example per micro-batch
+  /// every tensor is treated as a slice. A size of 0, the initial state, ends this.
   void set_batch(Batch batch) { batch_ = batch; }
   const Batch& batch() const { return batch_; }
 
-  /// The key of the next draw, which is counted.
+  /// Returns the key of the next draw and counts the draw.
   uint64_t next_key();
 
-  // As LibTorch asks of a generator: the seed is the key, the offset the count, the state both.
+  // LibTorch's generator interface: the seed is the key, the offset the count, the state both.
   void set_current_seed(uint64_t seed) override;
   uint64_t current_seed() const override { return key_; }
   uint64_t seed() override;
@@ -53,19 +53,20 @@ class REDCO_API CounterGenerator : public c10::GeneratorImpl {
   Batch batch_;
 };
 
-/// A CounterGenerator, with no draw made.
+/// A new CounterGenerator with a draw count of 0.
 REDCO_API at::Generator make_rng(uint64_t key);
 
 /// The CounterGenerator behind a generator, or null for another kind.
 REDCO_API CounterGenerator* counter_generator(const at::Generator& generator);
 
-/// New, independent generators for a CounterGenerator: like JAX's keys they depend on its key and
-/// the arguments alone, not on what was drawn. They have its batch. Error for another kind.
+/// Derives new, independent generators from a CounterGenerator. Like JAX's keys they depend only on
+/// its key and the arguments, not on earlier draws. They inherit its batch. Throws Error for
+/// another kind of generator.
 REDCO_API std::vector<at::Generator> split(const at::Generator& rng, int64_t n);
 REDCO_API at::Generator fold_in(const at::Generator& rng, uint64_t number);
 
-/// While it lives, random operators of this thread that are given no generator, dropout included,
-/// draw from `rng`. One within another counts alone; an undefined one changes nothing.
+/// While it exists, random operators of this thread without an explicit generator, dropout
+/// included, draw from `rng`. The innermost object applies; an undefined `rng` changes nothing.
 class REDCO_API WithRng {
  public:
   explicit WithRng(at::Generator rng);
@@ -73,7 +74,7 @@ class REDCO_API WithRng {
   WithRng(const WithRng&) = delete;
   WithRng& operator=(const WithRng&) = delete;
 
-  /// That of the innermost one alive on this thread; undefined without any.
+  /// The generator of the innermost object of this thread; undefined if there is none.
   static const at::Generator& current();
 
  private:

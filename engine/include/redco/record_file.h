@@ -11,32 +11,32 @@ namespace redco {
 
 class InputFile;
 
-/// What a record of a text file is.
+/// How a text file is divided into records.
 enum class RecordKind {
   line,       ///< a line, without its "\n" or "\r\n"
-  full_line,  ///< a line that has more than blanks
-  paragraph,  ///< lines that follow each other without one that is empty or has only blanks
-  csv,        ///< a full line, and further ones where it ends inside quotes (RFC 4180)
+  full_line,  ///< a line that is not blank
+  paragraph,  ///< consecutive lines that are not blank
+  csv,        ///< a full line, continued by the next lines while quotes are open (RFC 4180)
 };
 
-/// The records of a text file: found by one pass over it, read when they are asked for. Of the file
-/// nothing is held but where its records start, 8 bytes each. A byte order mark is skipped. For any
-/// number of threads at a time. Errors name the file.
+/// The records of a text file. One pass over the file finds them; their text is read on demand.
+/// Memory holds only the start of each record, 8 bytes each. A byte order mark is skipped.
+/// Thread-safe. Errors name the file.
 class REDCO_API RecordFile {
  public:
   RecordFile(const std::string& path, RecordKind kind);
-  /// The same for a text that is at hand, held as a whole.
+  /// The same for a text in memory.
   static RecordFile of_text(std::string text, RecordKind kind);
   RecordFile(RecordFile&&) noexcept;
   ~RecordFile();
 
   int64_t size() const { return int64_t(starts_.size()); }
 
-  /// Record `index`, from 0 on, without the end of its line; all kinds but `line` also without
-  /// blanks at its end. The file must not have changed since.
+  /// Returns record `index`, counted from 0, without its line ending; all kinds but `line` also
+  /// strip trailing blanks. The file must not have changed.
   std::string read(int64_t index) const;
 
-  /// The number, from 1 on, of the line that a record starts with. Reads the file up to it.
+  /// The number, counted from 1, of the line on which a record starts. Reads the file up to it.
   int64_t line_number(int64_t index) const;
 
  private:
@@ -45,7 +45,7 @@ class REDCO_API RecordFile {
   void read_bytes(char* data, size_t size, uint64_t offset) const;
 
   RecordKind kind_;
-  std::unique_ptr<InputFile> file_;  // null: text_
+  std::unique_ptr<InputFile> file_;  // null: the records are in text_
   std::string text_;
   uint64_t size_ = 0;
   std::vector<uint64_t> starts_;

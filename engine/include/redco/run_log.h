@@ -18,7 +18,7 @@ namespace redco {
 
 class EventFile;
 
-/// How far a long loop is.
+/// The progress of a long loop.
 struct ProgressState {
   std::string desc;
   int64_t done = 0;
@@ -27,23 +27,25 @@ struct ProgressState {
   std::string unit;
   double elapsed_seconds = 0;
   double eta_seconds = 0;
-  std::optional<double> run_done = std::nullopt;  ///< of the whole run that this is a part of: 0..1
+  std::optional<double> run_done =
+      std::nullopt;  ///< progress of the whole run, 0..1, if this loop is a part of one
   double run_eta_seconds = 0;
   bool finished = false;
   std::map<std::string, double> postfix;
 };
 
-/// Where a run shows itself. The library never prints: the program supplies one.
+/// Displays the messages and progress of a run. The library never prints: the program supplies a
+/// Console.
 class REDCO_API Console {
  public:
   virtual ~Console();
-  /// A line for the reader, without the newline.
+  /// Shows a line, given without the newline.
   virtual void line(std::string_view text) = 0;
   virtual void progress(const ProgressState& state) = 0;
 };
 
-/// Counts a loop and tells a Console about it, ten times a second at most. Its end finishes the
-/// bar.
+/// Counts the iterations of a loop and reports them to a Console at most ten times a second. The
+/// destructor finishes the bar.
 class REDCO_API ProgressBar {
  public:
   ProgressBar(std::shared_ptr<Console> console, std::string desc, int64_t total, std::string unit);
@@ -51,11 +53,11 @@ class REDCO_API ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  /// The part of a run that this loop is, from `begin` to `end` of 0..1: the bar also tells how far
-  /// the run is.
+  /// Sets the part of a run that this loop covers, from `begin` to `end` of 0..1; the bar then also
+  /// shows the progress of the run.
   void set_part_of_run(double begin, double end) { part_of_run_ = {begin, end}; }
 
-  /// `n` more units are done; `postfix` are the numbers to show beside.
+  /// Reports `n` more units as done; `postfix` holds numbers to show next to the bar.
   void advance(int64_t n, const std::map<std::string, double>& postfix = {});
 
  private:
@@ -69,46 +71,47 @@ class REDCO_API ProgressBar {
 };
 
 struct RunLogOptions {
-  std::string workdir = {};  ///< made with its parents; empty: no files
-  bool verbose = true;       ///< whether the console is shown anything
+  std::string workdir = {};  ///< created with its parents; empty: no files
+  bool verbose = true;       ///< whether to write to the console
   std::shared_ptr<Console> console = {};
   int64_t process_id = 0;
   int64_t n_processes = 1;
-  /// Whether processes other than 0, which show and write nothing else, have a log_RANK.txt each.
+  /// Whether each process other than 0 writes a log_RANK.txt. They show and write nothing else.
   bool log_all_processes = false;
   bool run_tensorboard = false;
 };
 
-/// The log of a run: `log.txt`, `metrics.jsonl`, TensorBoard's event file and what predictions are
-/// saved in its work folder, lines and progress on its console.
+/// The log of a run: in its work folder `log.txt`, `metrics.jsonl`, TensorBoard's event file and
+/// saved predictions; on its console lines and progress.
 class REDCO_API RunLog {
  public:
-  /// Throws Error when the folder cannot be written.
+  /// Throws Error if the folder cannot be written.
   explicit RunLog(RunLogOptions options);
   ~RunLog();
 
-  /// A message, to the console and to log.txt. With a title it is set off from the lines around,
-  /// and is a text of TensorBoard's.
+  /// Writes a message to the console and to log.txt. With a title it is set apart from other lines
+  /// and is also written as a TensorBoard text.
   void info(const std::string& text, const std::string& title = "",
             std::optional<int64_t> step = std::nullopt);
 
-  /// One line of metrics.jsonl, `{"step":3,"loss":1.25}`. A number that is not finite is null.
-  /// Throws Error when the file cannot be written; what was written before stays whole.
+  /// Appends a line to metrics.jsonl, `{"step":3,"loss":1.25}`. Non-finite numbers become null.
+  /// Throws Error if the file cannot be written; earlier lines stay intact.
   void metrics(int64_t step, const std::map<std::string, double>& values);
 
-  /// The same for an evaluation: its line has `"kind":"eval"`, TensorBoard's names begin with
-  /// `eval_`. Also a message, and `eval_results_NAME.json`.
+  /// The same for an evaluation: the line has `"kind":"eval"`, and TensorBoard's names begin with
+  /// `eval_`. Also writes a message and `eval_results_NAME.json`.
   void evaluation(int64_t step, const std::string& name,
                   const std::map<std::string, double>& values);
 
-  /// `outputs_NAME.json`: a list of trees, in which a tensor of more than 1000 elements is only
-  /// named by its type and shape. The first ten are also a text of TensorBoard's.
+  /// Writes `outputs_NAME.json`: a list of trees, in which a tensor of more than 1000 elements is
+  /// replaced by its dtype and shape. The first ten are also written as a TensorBoard text.
   void outputs(int64_t step, const std::string& name, const Tree& outputs);
 
-  /// For TensorBoard alone: pixels as `encode_png` takes them.
+  /// Writes an image to TensorBoard only; pixels are in the format of `encode_png`.
   void image(int64_t step, const std::string& name, const at::Tensor& pixels);
 
-  /// Whether anything but messages is written: by process 0 of a run with a work folder.
+  /// Whether this process writes files other than logs: true for process 0 of a run with a work
+  /// folder.
   bool writes_files() const { return options_.process_id == 0 && !options_.workdir.empty(); }
 
   std::unique_ptr<ProgressBar> progress(std::string desc, int64_t total, std::string unit);
@@ -121,8 +124,8 @@ class REDCO_API RunLog {
   std::unique_ptr<EventFile> events_;  // null: none
 };
 
-/// One line of at most `width` characters:
-/// `Training 12% 120/1000 loss 2.31 lr 0.001 1.2k examples/s ETA 0:12`.
+/// Formats the progress as one line of at most `width` characters: `Training 12% 120/1000 loss 2.31
+/// lr 0.001 1.2k examples/s ETA 0:12`.
 REDCO_API std::string format_progress(const ProgressState& state, size_t width);
 
 }  // namespace redco

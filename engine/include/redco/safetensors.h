@@ -16,35 +16,35 @@
 namespace redco {
 
 /// A safetensors file: 8 bytes of little-endian header length N, N bytes of JSON that give each
-/// tensor's dtype, shape and bytes, then the data without a gap
+/// tensor's dtype, shape and bytes, then the data without gaps
 /// (https://huggingface.co/docs/safetensors, "Format").
 ///
-/// Opening reads and checks the header and maps the rest; the data is read from the disk where a
-/// tensor is used. A file that breaks any rule of the format is an Error that names the file, what
-/// is wrong in it and what was expected. The file must not be shortened or written in place while
-/// its tensors live; replacing it, as `save_safetensors` does, is safe.
+/// Opening the file reads and checks the header and maps the rest; data is read from disk when a
+/// tensor is used. A file that violates the format raises an Error that names the file, the fault
+/// and the expected content. The file must not be truncated or written in place while its tensors
+/// exist; replacing it, as `save_safetensors` does, is safe.
 class REDCO_API SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::string& path);
 
   const std::string& path() const { return path_; }
-  /// The names of the tensors, ordered by their bytes.
+  /// The names of the tensors in byte order.
   std::vector<std::string> keys() const;
   bool contains(const std::string& name) const { return entries_.count(name) != 0; }
-  /// What the writer noted beside the tensors; empty when it noted nothing.
+  /// The metadata that the writer stored with the tensors; may be empty.
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
-  /// Looked up in the header, without touching the data. Throw Error when there is no such tensor.
+  /// Read from the header, without touching the data. Throw Error if there is no such tensor.
   at::ScalarType dtype(const std::string& name) const { return entry(name).dtype; }
   const std::vector<int64_t>& shape(const std::string& name) const { return entry(name).shape; }
 
-  /// Its first byte in the file.
+  /// The offset of the tensor's first byte in the file.
   size_t offset(const std::string& name) const { return data_begin_ + entry(name).begin; }
 
-  /// The tensor, on the CPU and contiguous. It lies in the mapped file, which it keeps alive, and
-  /// is copied only where the file does not align it for its dtype. Writing to it is allowed and
-  /// never changes the file, but shows in other tensors this object gave out under the same name.
-  /// Throws Error, with the nearest name, when there is no such tensor, and when a byte of a
+  /// The tensor, on the CPU and contiguous. It is a view of the mapped file, which it keeps alive;
+  /// it is copied only if the file does not align it for its dtype. Writing to it is allowed and
+  /// never changes the file, but is visible in other tensors that this object returned for the same
+  /// name. Throws Error, with the nearest name, if there is no such tensor, and if a byte of a
   /// boolean tensor is neither 0 nor 1.
   at::Tensor tensor(const std::string& name) const;
 
@@ -62,34 +62,34 @@ class REDCO_API SafetensorsFile {
   std::string path_;
   std::map<std::string, Entry> entries_;
   std::map<std::string, std::string> metadata_;
-  size_t data_begin_ = 0;            ///< the bytes of the header, its length included
-  std::shared_ptr<std::byte> data_;  ///< the first byte after them; owns the mapping
+  size_t data_begin_ = 0;            ///< the size of the header, including its length field
+  std::shared_ptr<std::byte> data_;  ///< the first byte after the header; owns the mapping
 };
 
-/// Writes tensors of any device, layout in memory and dtype the format knows, one copied to the
-/// CPU at a time; bytes and order are those of the reference implementation. The file appears
-/// whole or not at all: it is written under another name in the same folder, synced and renamed,
-/// so an earlier file of this name stays as it was until the new one is complete.
-/// Where a tensor is sharded every process must call it: each tensor is brought together in its
-/// turn and dropped after, the first process writes, and the call returns when the file is there,
-/// or throws on every process. Throws Error for a path that cannot be written (a full disk too), a
-/// tensor that is undefined, not dense or of a dtype the format lacks (complex, quantized), the
-/// reserved name
-/// "__metadata__", and text that is not UTF-8.
+/// Writes tensors of any device, any strides and any dtype that the format supports, copying one at
+/// a time to the CPU. Bytes and order are those of the reference implementation. Writing is atomic:
+/// the file is written under another name in the same folder, synced and renamed, so an earlier
+/// file of this name stays intact until the new one is complete.
+///
+/// If a tensor is sharded, every process must call it: each tensor is gathered, written by the
+/// first process and dropped before the next, and the call returns, or throws on every process,
+/// when the file is complete. Throws Error for a path that cannot be written (a full disk
+/// included), a tensor that is undefined, not dense or of a dtype the format lacks (complex,
+/// quantized), the reserved name "__metadata__", and text that is not UTF-8.
 REDCO_API void save_safetensors(const std::string& path,
                                 const std::map<std::string, at::Tensor>& tensors,
                                 const std::map<std::string, std::string>& metadata = {});
 
-/// Writes a tree as safetensors, readable by any program that reads those. Tensors are named by
-/// their place as in `named_tensors`; where two places read the same ("a.b" and b inside a), the
-/// second gets "#2". The rest of the tree is JSON in the metadata under "redco.tree". Sharded
-/// tensors are written as `save_safetensors` does. Throws Error as it does, and for a tree nested
-/// deeper than 500 levels.
+/// Writes a tree as safetensors, readable by any program that supports the format. Tensors are
+/// named by their path as in `named_tensors`; if two paths are equal ("a.b" and b inside a), the
+/// second gets the suffix "#2". The rest of the tree is JSON in the metadata under "redco.tree".
+/// Sharded tensors are written as by `save_safetensors`. Throws Error as it does, and for a tree
+/// nested deeper than 500 levels.
 REDCO_API void save_tree(const std::string& path, const Tree& tree);
 
-/// The tree that `save_tree` wrote, the same in every key, kind, number and tensor, except that all
-/// tensors are on the CPU. A file of another writer is a dictionary of its tensors by their names,
-/// dots included. The tensors lie in the mapped file as those of SafetensorsFile do.
+/// Loads a tree that `save_tree` wrote, identical in every key, kind, number and tensor, except
+/// that all tensors are on the CPU. A file of another writer becomes a dictionary of its tensors by
+/// name, dots included. The tensors are views of the mapped file, as those of SafetensorsFile are.
 REDCO_API Tree load_tree(const std::string& path);
 
 }  // namespace redco

@@ -12,7 +12,7 @@ namespace redco {
 /// of a run reads the schedule at 0, however many micro-batches it accumulates.
 class Schedule {
  public:
-  /// Empty: must be replaced before it is called.
+  /// An empty schedule, which must be replaced before it is called.
   Schedule() = default;
   Schedule(double value) : function_([value](int64_t) { return value; }) {}
   template <class F>
@@ -29,9 +29,9 @@ class Schedule {
 
 REDCO_API Schedule constant(double value);
 
-/// A straight line from `init` at step 0 to `peak` at `warmup_steps`, then one to `end` at
-/// `total_steps`, and `end` from there on: the value after the last of `total_steps` updates is
-/// `end`, the last update itself still moves. Throws Error unless 0 <= warmup_steps <= total_steps.
+/// Linear from `init` at step 0 to `peak` at `warmup_steps`, then linear to `end` at `total_steps`,
+/// and `end` from there on. The last of `total_steps` updates still has a value before `end`.
+/// Throws Error unless 0 <= warmup_steps <= total_steps.
 REDCO_API Schedule linear_schedule(double init, double peak, double end, int64_t warmup_steps,
                                    int64_t total_steps);
 

@@ -10,21 +10,21 @@
 
 namespace redco {
 
-/// Bytes of one kind: those on this device, and those of the whole.
+/// Bytes of one kind, on this device and in total.
 struct HeldBytes {
   int64_t here = 0;
   int64_t whole = 0;
 };
 
-/// What a Trainer holds.
+/// The memory that a Trainer holds.
 struct TrainerMemory {
   HeldBytes params, grads, opt_state;
 };
 
-/// What sharding did so far, for people: collectives by group and kind, the operators that were
-/// gathered with what to do about each, what the largest of `trainers` holds, and how often plans
-/// were at hand. Of this process and thread; `meshes` are those whose collectives count. One line
-/// where there is one process.
+/// A readable report on sharding so far: collectives by group and kind, gathered operators with
+/// advice on each, the memory of the largest of `trainers`, and how often plans were cached. It
+/// covers this process and thread and the collectives of `meshes`. One line if there is one
+/// process.
 REDCO_API std::string sharding_report(const std::vector<std::shared_ptr<const Mesh>>& meshes,
                                       const std::vector<TrainerMemory>& trainers);
 

@@ -11,43 +11,44 @@
 
 namespace redco {
 
-/// How the parameters whose dotted names match lie over mp. In a pattern `*` stands for anything;
-/// it must match the whole name or its last parts: "q_proj.weight" is every query projection.
+/// The placement on mp of parameters whose dotted names match a pattern. In a pattern `*` stands
+/// for any text; the pattern must match the whole name or its last parts: "q_proj.weight" matches
+/// every query projection.
 struct ShardingRule {
   std::string pattern;
   Placement placement;
 };
 
-/// What was decided for one parameter, and why.
+/// The placement chosen for one parameter, and the reason.
 struct ShardingDecision {
   std::string name;
   std::vector<int64_t> sizes;
   Placement placement;  ///< on mp
   std::string reason;
-  int64_t bytes = 0;             ///< of the whole
+  int64_t bytes = 0;             ///< of the full parameter
   int64_t bytes_per_device = 0;  ///< of the largest part
 };
 
-/// Decides how the floating-point parameters lie over `n_model_shards` ranks.
+/// Chooses the placements of the floating-point parameters on `n_model_shards` ranks.
 ///
-/// `forward` is called with tensors that have shapes and no values, like those of `params`; what it
-/// returns is not used. The operators it calls say which weight feeds which: one whose input is
-/// whole is split along its outputs, one whose input comes split is split along it, so that a pair
-/// needs one reduction; embeddings are split along their rows. Where outputs are regrouped into
-/// attention heads, each rank must get whole ones; else the weight stays whole. It may be called
-/// several times.
+/// `forward` is called with tensors that have the shapes of `params` but no values; its result is
+/// not used. The operators it calls show which weight feeds which: a weight whose input is
+/// replicated is split along its outputs, one whose input is split is split along its inputs, so
+/// that a pair needs one reduction; embeddings are split along their rows. If the outputs are
+/// regrouped into attention heads, each rank must get whole heads; otherwise the weight is not
+/// split. It may be called several times.
 ///
-/// The first rule that matches a parameter decides for it. Throws Error for a rule that matches
-/// nothing, and for one that splits a dimension which is not there.
+/// The first rule that matches a parameter decides its placement. Throws Error for a rule that
+/// matches nothing, and for one that splits a dimension that does not exist.
 REDCO_API std::vector<ShardingDecision> decide_sharding(
     const Tree& params, int64_t n_model_shards, const std::vector<ShardingRule>& rules,
     const std::function<void(const Tree& params)>& forward);
 
-/// The decisions as rules, one for each parameter that is split.
+/// Converts the decisions to rules, one for each parameter that is split.
 REDCO_API std::vector<ShardingRule> as_rules(const std::vector<ShardingDecision>& decisions);
 
-/// A table for people: name, shape, placement, bytes per device, reason; layers of one kind in one
-/// line.
+/// Formats the decisions as a readable table: name, shape, placement, bytes per device, reason.
+/// Layers of one kind share a line.
 REDCO_API std::string to_string(const std::vector<ShardingDecision>& decisions);
 
 }  // namespace redco

@@ -9,12 +9,12 @@ namespace redco {
 
 class Stopping;
 
-/// Asks the `fit`s that were given it to end after their step, with a checkpoint: they throw
-/// Stopped. Of several processes one that is asked is enough.
+/// Requests the `fit` calls that were given it to end after their current step, with a checkpoint:
+/// they throw Stopped. With several processes a request on one is enough.
 class REDCO_API StopRequest {
  public:
-  /// Safe in a signal handler and on any thread. False where no such `fit` runs, which nothing
-  /// would then end.
+  /// Makes the request. Safe in a signal handler and on any thread. Returns false if no such `fit`
+  /// is running, so that the request would end nothing.
   bool make(int signal) noexcept;
 
  private:
@@ -23,10 +23,10 @@ class REDCO_API StopRequest {
   std::atomic<int> signal_ = 0;
 };
 
-/// The same for whatever `fit` runs in this process.
+/// Requests every `fit` that runs in this process to stop.
 REDCO_API bool request_stop(int signal) noexcept;
 
-/// A `fit` ended because of `request_stop`: the checkpoint, if there is a work folder, is written.
+/// A `fit` ended because of `request_stop`. If there is a work folder, the checkpoint is written.
 class REDCO_API Stopped : public Error {
  public:
   Stopped(int signal, const std::string& text) : Error(text), signal_(signal) {}

@@ -20,26 +20,27 @@ namespace text {
 struct Settings;
 }
 
-/// A text as tokens. All lists have the same length.
+/// The tokens of a text. All lists have the same length.
 struct Encoding {
   std::vector<int64_t> ids;
   std::vector<std::string> tokens;
   /// Characters [begin, end) of the text for each token, counted in code points; {0, 0} for tokens
-  /// that stand for none of it. Empty unless they were asked for.
+  /// without text. Empty unless requested.
   std::vector<std::pair<int64_t, int64_t>> offsets;
-  /// 1 where a token was added by the tokenizer's template, such as <s>.
+  /// 1 for tokens that the tokenizer's template added, such as <s>.
   std::vector<int64_t> special_tokens_mask;
-  /// 1 for what belongs to the second text of a pair, by the template.
+  /// 1 for tokens that the template assigns to the second text of a pair.
   std::vector<int64_t> type_ids;
 };
 
 enum class Side { left, right };
 
 struct EncodeOptions {
-  /// The template's tokens around the text, such as <s>. Tokens written out in the text are always
-  /// recognised.
+  /// Adds the template's tokens around the text, such as <s>. Special tokens written in the text
+  /// are always recognised.
   bool add_special_tokens = true;
-  /// Truncate to so many tokens, those of the template included; of a pair the longer text first.
+  /// Truncates to this number of tokens, including those of the template; of a pair the longer text
+  /// first.
   std::optional<int64_t> max_length;
   /// Default: the tokenizer's.
   std::optional<Side> truncation_side;
@@ -51,17 +52,17 @@ enum class Padding { none, longest, max_length };
 
 struct BatchOptions {
   EncodeOptions encode;
-  /// With `none` all texts must come out equally long.
+  /// With `none` all texts must have the same number of tokens.
   Padding padding = Padding::none;
-  /// The length of Padding::max_length; longer rows are cut only by encode.max_length. Default: the
-  /// tokenizer's `model_max_length`.
+  /// The length for Padding::max_length; longer rows are truncated only by encode.max_length.
+  /// Default: the tokenizer's `model_max_length`.
   std::optional<int64_t> padded_length;
   /// Default: the tokenizer's.
   std::optional<Side> padding_side;
   std::optional<int64_t> pad_to_multiple_of;
 };
 
-/// Rows of a batch, int64.
+/// An encoded batch; all tensors are int64.
 struct BatchEncoding {
   at::Tensor input_ids;            ///< [batch, length]
   at::Tensor attention_mask;       ///< [batch, length]: 0 on padding
@@ -71,27 +72,27 @@ struct BatchEncoding {
 
 struct DecodeOptions {
   bool skip_special_tokens = false;
-  /// Take back the spaces before punctuation. Default: the tokenizer's.
+  /// Removes spaces before punctuation. Default: the tokenizer's.
   std::optional<bool> clean_up_tokenization_spaces;
 };
 
-/// A tokenizer as other files than Hugging Face's carry it, GGUF's for one: what
-/// `Tokenizer::from_parts` puts together.
+/// The parts of a tokenizer as stored in other formats than Hugging Face's, such as GGUF. The input
+/// of `Tokenizer::from_parts`.
 struct TokenizerParts {
   enum class Model {
-    byte_level_bpe,     ///< GPT-2's: `merges` and `pre_tokenizer` are needed
-    sentencepiece_bpe,  ///< LLaMA's: `scores` say what is merged first
-    unigram,            ///< T5's: `scores` are log-probabilities
+    byte_level_bpe,     ///< GPT-2's; needs `merges` and `pre_tokenizer`
+    sentencepiece_bpe,  ///< LLaMA's; `scores` give the order of merges
+    unigram,            ///< T5's; `scores` are log-probabilities
   };
-  /// As in SentencePiece's model files, and GGUF's.
+  /// As in SentencePiece and GGUF model files.
   enum TokenType { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
 
   Model model = Model::byte_level_bpe;
-  std::vector<std::string> tokens;  ///< by their numbers
-  std::vector<float> scores;        ///< one for each token; for SentencePiece's models
+  std::vector<std::string> tokens;  ///< by token id
+  std::vector<float> scores;        ///< one for each token; only for SentencePiece models
   std::vector<int32_t> types;       ///< TokenType of each token; empty: all normal
-  std::vector<std::string> merges;  ///< "left right", the first is merged first
-  /// How text is cut into words: "gpt-2", "llama-bpe", "smollm" and others of GGUF's names.
+  std::vector<std::string> merges;  ///< "left right", in order of priority
+  /// GGUF's name for the split of text into words: "gpt-2", "llama-bpe", "smollm" and others.
   std::string pre_tokenizer = "gpt-2";
   std::optional<int64_t> bos_id, eos_id, unk_id, pad_id;
   bool add_bos = false;
@@ -102,20 +103,20 @@ struct TokenizerParts {
   std::string chat_template;              ///< Jinja; empty: none
 };
 
-/// Text to tokens and back, as Hugging Face's `tokenizers` does it from the same files: byte-level
-/// and SentencePiece BPE, Unigram. Text is UTF-8; each maximal subpart of bytes that are not
-/// becomes U+FFFD. Encoding and decoding may run on several threads at once.
+/// Converts text to tokens and back, as Hugging Face's `tokenizers` does with the same files:
+/// byte-level and SentencePiece BPE, Unigram. Text is UTF-8; each maximal subpart of an invalid
+/// sequence becomes U+FFFD. Several threads may encode and decode concurrently.
 class REDCO_API Tokenizer {
  public:
   /// Reads a folder - tokenizer.json, else spiece.model or tokenizer.model, else vocab.json with
-  /// merges.txt; tokenizer_config.json and special_tokens_map.json beside them - or one such file,
-  /// or the tokenizer in a GGUF file.
-  /// Throws Error, with the file and the key, for what is damaged or not supported.
+  /// merges.txt, along with tokenizer_config.json and special_tokens_map.json - or one such file,
+  /// or the tokenizer in a GGUF file. Throws Error, with the file and the key, for damaged or
+  /// unsupported content.
   static Tokenizer from_pretrained(const std::string& path);
 
-  /// The readers of the formats, on bytes in memory. `where` begins error messages.
+  /// The readers of each format, for bytes in memory. Error messages begin with `where`.
   static Tokenizer from_json(const std::string& where, std::string_view tokenizer_json);
-  /// A SentencePiece model alone finds none of its control tokens in text, and adds none.
+  /// A bare SentencePiece model does not recognise its control tokens in text, and adds none.
   static Tokenizer from_sentencepiece(const std::string& where, std::string_view model);
   static Tokenizer from_parts(const std::string& where, const TokenizerParts& parts);
 
@@ -131,45 +132,44 @@ class REDCO_API Tokenizer {
                              const BatchOptions& options = {},
                              const std::vector<std::string>& pairs = {}) const;
 
-  /// Numbers that are no token's become nothing: models may have more rows than tokens. Throws
-  /// Error for negative ones.
+  /// Ids without a token decode to nothing, because models may have more rows than tokens. Throws
+  /// Error for negative ids.
   std::string decode(const std::vector<int64_t>& ids, const DecodeOptions& options = {}) const;
 
-  /// Tokens of the model and those added.
+  /// The number of tokens, including added ones.
   int64_t size() const;
-  /// Tokens of the model, without those added.
+  /// The number of tokens of the model, without added ones.
   int64_t vocab_size() const;
   std::optional<int64_t> token_to_id(std::string_view token) const;
-  /// Nothing when no token has this number.
+  /// None if no token has this id.
   std::optional<std::string> id_to_token(int64_t id) const;
   bool is_special(int64_t id) const;
 
-  /// "bos", "eos", "unk", "sep", "cls", "pad" or "mask": the token that has this role, if any.
+  /// The token with the role "bos", "eos", "unk", "sep", "cls", "pad" or "mask", if any.
   std::optional<std::string> special_token(const std::string& role) const;
   std::optional<int64_t> special_token_id(const std::string& role) const;
-  /// Throws Error for other roles and for a token that the vocabulary lacks.
+  /// Throws Error for other roles and for a token that is not in the vocabulary.
   void set_special_token(const std::string& role, const std::string& token);
 
   Side padding_side() const;
   void set_padding_side(Side side);
-  /// The end at which texts are truncated.
+  /// The side on which texts are truncated.
   Side truncation_side() const;
   void set_truncation_side(Side side);
-  /// Tokens the model takes; nothing when the files do not say.
+  /// The maximum number of tokens of the model; none if the files do not specify it.
   std::optional<int64_t> model_max_length() const;
-  /// Jinja; "" when there is none.
+  /// The chat template, in Jinja; "" if there is none.
   const std::string& chat_template() const;
 
-  /// Renders a conversation, a list of objects with mostly "role" and "content", with the chat
-  /// template. `variables` are the template's other variables, such as tools; with tools the
-  /// template named "tool_use" is taken where the files have one. engine/text/jinja.h lists what of
-  /// Jinja is supported. Throws Error for the rest and for raise_exception.
+  /// Renders a conversation with the chat template. `messages` is a list of objects, usually with
+  /// "role" and "content". `variables` are the template's other variables, such as tools; with
+  /// tools the template named "tool_use" is used if there is one. engine/text/jinja.h lists the
+  /// supported part of Jinja. Throws Error for the rest and for raise_exception.
   std::string apply_chat_template(const Json& messages, bool add_generation_prompt = false,
                                   const Json::Object& variables = {}) const;
 
-  /// Writes the files the tokenizer was read from, byte for byte, into a folder, which is made if
-  /// need be.
-  /// Throws Error where it was read from none.
+  /// Writes the files the tokenizer was read from, byte for byte, into a folder, which is created
+  /// if necessary. Throws Error if it was not read from files.
   void save_pretrained(const std::string& folder) const;
 
   struct State;
@@ -179,24 +179,25 @@ class REDCO_API Tokenizer {
   friend class DecodeStream;
 
   const text::Settings& settings() const;
-  // Without numbers that are no token's.
+  // Skips ids without a token.
   std::vector<std::string> tokens_of(const std::vector<int64_t>& ids,
                                      bool skip_special_tokens) const;
-  // Whether the bytes of these tokens end inside a character, which further tokens may complete.
+  // Whether the bytes of these tokens end in an incomplete character, which further tokens may
+  // complete.
   bool ends_inside_character(const std::vector<int64_t>& ids, const DecodeOptions& options) const;
 
   std::unique_ptr<State> state_;
 };
 
-/// Tokens to text one by one, as a model generates them. A character that takes several tokens is
-/// held back until it is complete; text that was returned is never taken back.
+/// Decodes tokens one by one, as a model generates them. A character that spans several tokens is
+/// held back until it is complete; text that was returned is never revised.
 class REDCO_API DecodeStream {
  public:
   explicit DecodeStream(std::shared_ptr<const Tokenizer> tokenizer, DecodeOptions options = {});
 
-  /// What can be shown more with this token; "" while a character is incomplete.
+  /// Adds a token and returns the new text; "" while a character is incomplete.
   std::string step(int64_t id);
-  /// What was held back.
+  /// Returns the text that was held back.
   std::string finish();
 
  private:
@@ -205,7 +206,7 @@ class REDCO_API DecodeStream {
   std::shared_ptr<const Tokenizer> tokenizer_;
   DecodeOptions options_;
   std::vector<int64_t> ids_;
-  size_t shown_ = 0;  ///< how many of ids_ have been shown; those before give the context
+  size_t shown_ = 0;  ///< the number of ids_ already shown; they are the context of the next ones
 };
 
 }  // namespace redco

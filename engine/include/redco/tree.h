@@ -37,7 +37,7 @@ class REDCO_API Tree {
   bool is() const {
     return std::holds_alternative<T>(value_);
   }
-  /// The value as a T; throws Error, naming both kinds, when it is something else.
+  /// The value as a T. Throws Error, which names both kinds, if it has another type.
   template <class T>
   const T& as() const {
     if (const T* value = std::get_if<T>(&value_)) return *value;
@@ -54,10 +54,10 @@ class REDCO_API Tree {
   /// "none", "boolean", "integer", "number", "string", "tensor", "list" or "dictionary".
   const char* kind() const;
 
-  /// The entry of a dictionary; throws Error with the keys there are when `key` is missing.
+  /// The entry of a dictionary. Throws Error, which lists the existing keys, if `key` is missing.
   const Tree& at(const std::string& key) const;
   Tree& at(const std::string& key) { return const_cast<Tree&>(std::as_const(*this).at(key)); }
-  /// The entry of a dictionary, made when missing; an empty tree becomes a dictionary.
+  /// The entry of a dictionary, created if missing; an empty tree becomes a dictionary.
   Tree& operator[](const std::string& key);
 
  private:
@@ -66,7 +66,7 @@ class REDCO_API Tree {
   std::variant<std::monostate, bool, int64_t, double, std::string, at::Tensor, List, Dict> value_;
 };
 
-/// A tensor and its place in a tree: dictionary keys and list positions (from 1, as in Lua) joined
+/// A tensor and its path in a tree: dictionary keys and list positions (from 1, as in Lua) joined
 /// by dots.
 using NamedTensor = std::pair<std::string, at::Tensor>;
 
@@ -74,7 +74,7 @@ using NamedTensor = std::pair<std::string, at::Tensor>;
 REDCO_API void for_each_leaf(const Tree& tree,
                              const std::function<void(const std::string&, const Tree&)>& visit);
 
-/// The tensors of a tree with their paths, in order. Other leaves are left out.
+/// The tensors of a tree with their paths, in order. Other leaves are skipped.
 REDCO_API std::vector<NamedTensor> named_tensors(const Tree& tree);
 
 /// The same tree with `function(path, tensor)` in place of each tensor; other leaves are kept.
@@ -82,13 +82,13 @@ REDCO_API Tree
 map_tensors(const Tree& tree,
             const std::function<at::Tensor(const std::string& path, const at::Tensor&)>& function);
 
-/// Whether both are the same memory, seen the same way, as tied weights are. Those have one
-/// `memory_key`.
+/// Whether both tensors are the same view of the same memory, as tied weights are. Such tensors
+/// have the same `memory_key`.
 REDCO_API bool is_same_tensor(const at::Tensor& a, const at::Tensor& b);
 REDCO_API const void* memory_key(const at::Tensor& tensor);
 
-/// The same tree with its tensors taken from `tensors`, in order. Throws Error when there are
-/// more or fewer of them than the tree has.
+/// The same tree with its tensors replaced by `tensors`, in order. Throws Error unless the number
+/// of tensors is that of the tree.
 REDCO_API Tree with_tensors(const Tree& tree, const std::vector<at::Tensor>& tensors);
 
 }  // namespace redco

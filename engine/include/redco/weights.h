@@ -14,23 +14,23 @@
 
 namespace redco {
 
-/// The weights of a model folder as Hugging Face writes them: `model.safetensors`, or else the
-/// parts that `model.safetensors.index.json` names, seen as one file. The path may also be that of
-/// the one file or of the index.
+/// The weights of a model folder in Hugging Face's layout: `model.safetensors`, or else the parts
+/// that `model.safetensors.index.json` names, read as one file. The path may also be that of the
+/// single file or of the index.
 ///
-/// Opening reads the headers of all parts and maps them. A folder whose index and parts do not
-/// agree in every tensor is an Error that names file, tensor and reason; one that has only files of
-/// torch.save is refused with how to convert them.
+/// Opening reads the headers of all parts and maps them. If index and parts disagree on any tensor,
+/// it throws Error with the file, tensor and reason; for a folder that only has files of torch.save
+/// the error explains how to convert them.
 class REDCO_API Weights {
  public:
   explicit Weights(std::string path);
 
   const std::string& path() const { return path_; }
-  /// The names of the tensors, ordered by their bytes.
+  /// The names of the tensors in byte order.
   std::vector<std::string> keys() const;
   bool contains(const std::string& name) const { return file_of_.count(name) != 0; }
 
-  /// As those of SafetensorsFile.
+  /// As in SafetensorsFile.
   at::ScalarType dtype(const std::string& name) const { return file(name).dtype(name); }
   const std::vector<int64_t>& shape(const std::string& name) const {
     return file(name).shape(name);
@@ -43,33 +43,33 @@ class REDCO_API Weights {
   const SafetensorsFile& file(const std::string& name) const;
 
   std::string path_;
-  std::map<std::string, std::shared_ptr<const SafetensorsFile>> file_of_;  ///< by tensor
+  std::map<std::string, std::shared_ptr<const SafetensorsFile>> file_of_;  ///< by tensor name
 };
 
 struct SaveWeightsOptions {
-  /// What the files' names begin with: letters, digits and "_".
+  /// The prefix of the file names: letters, digits and "_".
   std::string stem = "model";
-  /// Bytes of tensors in one file; a tensor that is larger has a file of its own.
+  /// The maximum bytes of tensors in one file; a larger tensor gets a file of its own.
   int64_t max_shard_size = 5'000'000'000;
-  /// Noted in every file, beside "format": "pt", which transformers asks for.
+  /// Metadata of every file, in addition to "format": "pt", which transformers requires.
   std::map<std::string, std::string> metadata = {};
-  /// Texts by file names, "config.json", written beside the weights in the end.
+  /// Text files by name, such as "config.json", written after the weights.
   std::map<std::string, std::string> texts = {};
 };
 
-/// Writes weights into a folder, which is made if need be, as one `model.safetensors` or, above
-/// `max_shard_size`, as `model-00001-of-00003.safetensors` ... with an index
+/// Writes weights into a folder, which is created if necessary, as one `model.safetensors` or,
+/// above `max_shard_size`, as `model-00001-of-00003.safetensors` ... with an index
 /// (https://huggingface.co/docs/safetensors, and `save_pretrained` of transformers). Tensors are
-/// taken in the order of their names.
+/// written in the order of their names.
 ///
-/// Given a `mesh`, or a tensor that is sharded, every process must call it with the same names: each
-/// tensor is brought together in its turn and dropped after, the first process writes, and a
-/// failure is an Error on all.
+/// With a `mesh`, or if a tensor is sharded, every process must call it with the same names: each
+/// tensor is gathered, written by the first process and dropped before the next, and a failure
+/// throws Error on all processes.
 ///
-/// The folder has the earlier weights or the new ones at every moment, whole: a program that is
-/// killed leaves no mixture (where the file system has hard links, if both have as many parts).
-/// Files of earlier weights that are not replaced are removed in the end.
-/// Throws Error as `save_safetensors` does.
+/// At every moment the folder holds either the earlier weights or the new ones, complete, even if
+/// the program is killed (provided that the file system has hard links, if both have the same
+/// number of parts). Files of earlier weights that are not replaced are removed at the end. Throws
+/// Error as `save_safetensors` does.
 REDCO_API void save_weights(const std::string& folder,
                             const std::map<std::string, at::Tensor>& tensors,
                             const SaveWeightsOptions& options = {},

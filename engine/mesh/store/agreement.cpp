@@ -1,3 +1,5 @@
+// Agreement between processes: joint failures, votes and broadcast texts.
+
 #include "agreement.h"
 
 #include <redco/detail/printable.h>
@@ -41,7 +43,7 @@ std::string text_of_process(const Mesh& mesh, int64_t process, const std::string
 void throw_together(const Mesh* mesh, const std::exception_ptr& failure) {
   if (mesh != nullptr && mesh->world().size() > 1) {
     Group& world = mesh->world();
-    // Who is the first to have failed, then how long its text is, then the text.
+    // Exchange the first failed rank, then the length of its text, then the text.
     at::Tensor ranks = at::tensor({failure ? world.rank() : world.size()}).to(mesh->device());
     auto first = world.all_reduce(ranks, ReduceOp::min).item<int64_t>();
     if (first < world.size()) {

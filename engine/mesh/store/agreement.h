@@ -7,17 +7,18 @@
 
 namespace redco {
 
-/// What a failure says of itself.
+/// The message of an exception.
 std::string text_of(const std::exception_ptr& failure);
 
-/// Throws on every process of the mesh, which all call it, if anything failed on any: on one that
-/// failed its own failure, on the others that of the first of them. One process needs no mesh.
+/// Throws on every process of the mesh if anything failed on any: its own failure on a process that
+/// failed, the first one on the others. All processes call it. For one process the mesh may be
+/// null.
 void throw_together(const Mesh* mesh, const std::exception_ptr& failure);
 
-/// Whether any process, all of which call it, says so.
+/// Whether `says_so` is true on any process. All processes call it.
 bool any_process(const Mesh& mesh, bool says_so);
 
-/// The text of one process, on all of them; what the others give is not looked at.
+/// Broadcasts the text of one process to all; the texts of the others are ignored.
 std::string text_of_process(const Mesh& mesh, int64_t process, const std::string& text);
 
 }  // namespace redco

@@ -1,3 +1,5 @@
+// Publishes the address of the run's store in torchrun's store.
+
 #include "announced_store.h"
 
 #include "../../store/sockets.h"
@@ -20,7 +22,7 @@ std::pair<std::string, int64_t> announce_store(const Processes& processes,
       "torchrun's store at " + processes.store_address + ":" + std::to_string(processes.store_port);
   Waiting waiting(name);
   auto until = std::chrono::steady_clock::now() + timeout;
-  // LibTorch's client hears of no interrupt: it connects once somebody listens.
+  // LibTorch's client cannot be interrupted, so wait until the port is open before using it.
   connect_to(processes.store_address, processes.store_port, timeout,
              [&](const std::string& why) { waiting.change(name + " (" + why + ")"); });
   c10d::TCPStoreOptions options;

@@ -9,9 +9,9 @@
 
 namespace redco {
 
-/// Where the run's store is, by torchrun's own, which has no secret: process 0 writes `own` there.
-/// Who else writes there leads the others nowhere that they would talk to. Throws Error when that
-/// is not written in time.
+/// Returns the address of the run's store. Process 0 publishes it as `own` in torchrun's store,
+/// which has no secret; if someone else writes there, the others fail to authenticate at that
+/// address. Throws Error if it is not published in time.
 std::pair<std::string, int64_t> announce_store(const Processes& processes,
                                                const std::pair<std::string, int64_t>& own,
                                                std::chrono::milliseconds timeout);

@@ -1,3 +1,5 @@
+// The connection of this process to the others of its run.
+
 #include "connection.h"
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -55,8 +57,8 @@ std::unique_ptr<RunStore> Connection::another_client() const {
 
 std::shared_ptr<RunStore> Connection::client_for_connecting() {
   if (!may_reconnect_) return store_;
-  // One that is in use was left behind. To reach a store may take seconds, where names of addresses
-  // are looked up.
+  // If it is still in use, it was abandoned. Connecting to a store may take seconds, if addresses
+  // need name lookups.
   if (!connecting_ || connecting_.use_count() > 1) connecting_ = another_client();
   return connecting_;
 }

@@ -20,12 +20,11 @@ namespace redco {
 c10::intrusive_ptr<c10d::Store> with_prefix(const c10::intrusive_ptr<c10d::Store>& store,
                                             const std::string& prefix);
 
-/// How this process reaches the others of its run. It is never destroyed: others may need the store
-/// that this process hosts after its last mesh is gone. When the program ends only the signs of
-/// life are stopped.
+/// The connection of this process to the others of its run. It is never destroyed: others may need
+/// the store that this process hosts after its last mesh is gone. At exit only the heartbeats stop.
 class Connection {
  public:
-  /// What must be connected anew after a turn that failed (redco/turns.h).
+  /// Connections that must be remade after a failed turn (redco/detail/turns.h).
   class Lines {
    public:
     virtual ~Lines() = default;
@@ -34,26 +33,27 @@ class Connection {
 
   Connection(const Processes& processes, std::chrono::milliseconds timeout);
   static Connection& of(const Processes& processes, std::chrono::milliseconds timeout);
-  /// Calls `body` for every connection there is.
+  /// Calls `body` for every existing connection.
   static void for_each(const std::function<void(Connection&)>& body);
 
   Peers& peers() { return peers_; }
-  /// What waits in the store holds up all that use the same client.
+  /// A new client: an operation that waits in the store blocks all users of its client.
   std::unique_ptr<RunStore> another_client() const;
   const c10::intrusive_ptr<c10d::Store>& store() const { return store_->c10d(); }
-  /// From now on this process goes on after failures.
+  /// From now on this process continues after failures.
   void reconnect_after_failures() { may_reconnect_ = true; }
-  /// A client for what connects the processes, and may be left behind with it when that fails.
+  /// A client for connecting the processes, which may be abandoned with the attempt when that
+  /// fails.
   std::shared_ptr<RunStore> client_for_connecting();
-  /// What keys of the next mesh begin with. All processes make their meshes in the same order.
+  /// The key prefix of the next mesh. All processes make their meshes in the same order.
   std::string next_mesh();
 
-  /// How often the lines of the run have been cut; the same on all its processes.
+  /// How often the run was disconnected; the same on all its processes.
   int64_t reconnects() const { return reconnects_; }
   void add(Lines* lines);
   void remove(Lines* lines);
-  /// All processes do this, while none is in a collective. Meshes count from 0 again: some may have
-  /// made more of them than others.
+  /// Disconnects. All processes call it while none is in a collective. Meshes count from 0 again,
+  /// because some processes may have made more of them than others.
   void disconnect();
 
  private:

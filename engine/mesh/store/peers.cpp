@@ -1,3 +1,5 @@
+// Heartbeats between the processes of a run, and detection of failures and divergence.
+
 #include "peers.h"
 
 #include <redco/detail/printable.h>
@@ -65,8 +67,8 @@ void Peers::run() {
     looks_since_round_ = 0;
     lost_ = lost;
     if (failure() || !stray_.empty()) {
-      // Not without the lock: once the turn has ended there is nothing to leave. A divergence makes
-      // no process leave before one has failed of it, with its text.
+      // With the lock held: once the turn has ended there is nothing to leave. A divergence makes a
+      // process leave only after another has failed because of it, with its text.
       if (failure())
         if (auto leave = std::exchange(leave_turn_, nullptr)) leave();
       auto bodies = std::exchange(on_failure_, {});
@@ -74,13 +76,14 @@ void Peers::run() {
       for (auto& body : bodies) body();
       lock.lock();
     }
-    // A comparison of logs takes some rounds; the first of them are short.
+    // A comparison of logs takes several rounds; the first ones are short.
     bool is_short = asked_ > 0 && rounds_since_asked_ < 10;
     milliseconds planned = is_short ? short_round_time : long_round_time;
     auto from = steady_clock::now();
     changed_.wait_for(lock, planned, [this] { return stop_ || hurries_; });
     hurries_ = false;
-    // No more than planned: while this process was stopped itself the others did not keep silent.
+    // At most the planned time: while this process itself was suspended, the others were not
+    // silent.
     round_time_ =
         std::min(planned, std::chrono::duration_cast<milliseconds>(steady_clock::now() - from));
   }
@@ -117,7 +120,7 @@ void Peers::exchange_signs() {
   store.set(keys_[static_cast<size_t>(rank_)], bytes_of(mine));
   auto failure = store_->failure();
   auto turn_failure = turn ? turn->failure() : std::nullopt;
-  // Those that have not come yet have no key, for which multiGet would wait.
+  // Processes that have not connected yet have no key, and multiGet would wait for it.
   if (!all_came_) all_came_ = store.check(keys_);
   std::vector<std::vector<uint8_t>> read;
   if (all_came_) read = store.multiGet(keys_);
@@ -148,7 +151,7 @@ void Peers::read_signs(const std::vector<std::vector<uint8_t>>& texts) {
   }
 }
 
-// Whether it did something else than this process up to the same place.
+// Whether its log differs from that of this process up to the same entry.
 bool Peers::strays(const Sign& sign) const {
   if (sign.generation != generation_) return false;
   auto own = SpmdLog::get().digest_after(sign.mark.count);
@@ -167,7 +170,7 @@ void Peers::exchange_logs() {
         asked_ = sign.asked;
         rounds_since_asked_ = 0;
       }
-    // One at a time.
+    // One comparison at a time.
     if (suspects_ && stray_.empty() && (asked_ == 0 || rounds_since_asked_ > patient_rounds)) {
       asked_here_ = ++asked_;
       rounds_since_asked_ = 0;
@@ -193,7 +196,7 @@ void Peers::exchange_logs() {
     for (const auto& bytes : store.multiGet(keys)) {
       std::string text = text_of(bytes);
       size_t end = text.find('\n');
-      // One that has begun anew says nothing of the others.
+      // The log of another generation cannot be compared.
       logs.push_back(text.substr(0, end) == generation ? text.substr(end + 1) : "");
     }
     auto difference = SpmdLog::first_difference(logs);
@@ -218,7 +221,7 @@ void Peers::check_started(const What& what, size_t group, int64_t number,
   std::lock_guard lock(mutex_);
   for (int64_t rank : among) {
     const Sign& sign = signs_[static_cast<size_t>(rank)];
-    // Read more than once: if it failed, that is known by now.
+    // Read more than once, so that a failure would be known by now.
     bool is_known =
         sign.n_ended > n_ended_ && sign.times_read > 0 && sign.generation == generation_;
     if (is_known && (group >= sign.counts.size() || sign.counts[group] < number))
@@ -276,8 +279,9 @@ std::vector<int64_t> Peers::behind(size_t group, int64_t number,
 
 void Peers::check(const What& what, const std::vector<int64_t>& waited_for) {
   std::lock_guard lock(mutex_);
-  // Counted, not timed: a process that was stopped itself must not take the others for gone. On a
-  // GPU a wait returns at once: looks count as often as waits on the CPU make them.
+  // Checks are counted, not timed: a process that was suspended itself must not take the others for
+  // gone. On a GPU a wait returns at once, so checks count at most as often as waits on the CPU
+  // make them.
   auto now = steady_clock::now();
   if (now - last_look_ >= look_around * 3 / 4) {
     last_look_ = now;
@@ -296,7 +300,7 @@ void Peers::check(const What& what, const std::vector<int64_t>& waited_for) {
       text << "no sign of life for " << patience.count() / 1000
            << " s: it has ended, was killed or was stopped";
       store_->note_failure({rank, text.str()});
-      failure_ = store_->failure();  // another may have been first
+      failure_ = store_->failure();  // another process may have been first
       break;
     }
   }

@@ -17,73 +17,74 @@
 
 namespace redco {
 
-/// Says what a process waits in, once a message is needed: "all_reduce of Float[3] over ...".
+/// Returns a description of the current wait, when a message needs it: "all_reduce of Float[3] over
+/// ...".
 using What = std::function<std::string()>;
 
-/// What this process knows of the others of its run, and they of it. A thread writes a sign of life
-/// into the store twice a second and reads those of the others, and whether one has failed. It
-/// never waits for them: only who waits in a collective asks. It must live until `stop`, and longer
-/// if the store hangs: its thread cannot be taken out of a store that does not answer.
+/// The state of the other processes of the run as known to this one. A thread writes a heartbeat to
+/// the store twice a second, and reads those of the others and whether one has failed. It never
+/// waits for them: failures are only reported to code that waits. It must exist until `stop`, and
+/// longer if the store hangs: its thread cannot be taken out of a store that does not answer.
 class REDCO_API Peers {
  public:
   Peers(const Processes& processes, std::unique_ptr<RunStore> store);
   Peers(const Peers&) = delete;
   Peers& operator=(const Peers&) = delete;
 
-  /// The number of one more group. Processes make their groups in the same order.
+  /// Returns the number of a new group. Processes make their groups in the same order.
   size_t add_group();
-  /// Groups are numbered from 0 again.
+  /// Forgets all groups; they are numbered from 0 again.
   void forget_groups();
-  /// The number of one more collective that the group starts: the others are told with the next
-  /// sign.
+  /// Counts a collective that the group starts and returns its number. The next heartbeat publishes
+  /// it.
   int64_t count(size_t group);
-  /// Those of `among` that have not started the group's collective of this number, as far as is
-  /// known.
+  /// The processes of `among` that have not started the group's collective of this number, as far
+  /// as is known.
   std::vector<int64_t> behind(size_t group, int64_t number, const std::vector<int64_t>& among);
 
-  /// Throws Error, which begins with `what`, when a process has failed or one of `waited_for` gives
-  /// no sign of life. To be called at least every `look_around` while waiting.
+  /// Throws Error, which begins with `what`, if a process has failed or one of `waited_for` sends
+  /// no heartbeat. Must be called at least every `look_around` while waiting.
   void check(const What& what, const std::vector<int64_t>& waited_for);
 
-  /// Throws Error when one of `among` has ended without the group's collective of this number.
+  /// Throws Error if one of `among` has ended without the group's collective of this number.
   void check_started(const What& what, size_t group, int64_t number,
                      const std::vector<int64_t>& among);
 
-  /// To be called while a collective takes longer than most: exchanges signs at once, which shows
-  /// most divergences of the processes. What they find, `check` throws.
+  /// Sends and reads heartbeats at once, which shows most divergences of the processes. To be
+  /// called when a collective takes longer than usual. `check` throws the result.
   void exchange_now();
-  /// To be called while a collective takes seconds: has the processes compare their logs.
+  /// Makes the processes compare their logs. To be called when a collective takes seconds.
   void compare_logs();
 
-  /// Calls `body`, on the thread of the signs, once a failure is known.
+  /// Calls `body` on the heartbeat thread once a failure is known.
   void on_failure(std::function<void()> body);
 
-  /// This process's script has ended. Ends the signs of life; waits a second at most.
+  /// Ends the heartbeats when this process's script has ended; waits at most a second.
   void stop();
 
-  /// Tells the others that this process has failed, why, and what it ends with.
+  /// Reports to the others that this process failed, with the reason and its exit code.
   void report_failure(const std::string& text, int exit_code);
 
-  /// From now on failures that stand in `turn`, a part of the run's store, count as well. Once one
-  /// is known `leave` is called, on the thread of the signs.
+  /// From now on failures recorded in `turn`, a part of the run's store, count as well. Once one is
+  /// known, `leave` is called on the heartbeat thread.
   void begin_turn(std::shared_ptr<RunStore> turn, std::function<void()> leave);
-  /// Those count no more.
+  /// Failures of the turn no longer count.
   void end_turn();
 
   static constexpr std::chrono::milliseconds look_around = std::chrono::milliseconds(200);
-  /// How long a process may give no sign before it counts as gone.
+  /// The time without a heartbeat after which a process counts as gone.
   static constexpr std::chrono::milliseconds patience = std::chrono::seconds(5);
 
  private:
   struct Sign {
-    std::string text;  // as read last
+    std::string text;  // the last one read
     int64_t generation = 0;
-    SpmdLog::Mark mark;                        // of the log of what must be alike
-    int64_t asked = 0;                         // the newest comparison of logs that it knows of
-    int64_t n_ended = 0;                       // turns that it has ended; its script is one more
-    int64_t times_read = 0;                    // with this number
-    std::vector<int64_t> counts;               // collectives started, by group
-    std::chrono::milliseconds unchanged = {};  // by the length of the rounds
+    SpmdLog::Mark mark;           // of its SpmdLog
+    int64_t asked = 0;            // the newest comparison of logs it knows
+    int64_t n_ended = 0;          // turns it has ended, plus one when its script has ended
+    int64_t times_read = 0;       // with this n_ended
+    std::vector<int64_t> counts;  // collectives started, by group
+    std::chrono::milliseconds unchanged = {};  // sum of the round times
   };
 
   void run();
@@ -115,14 +116,14 @@ class REDCO_API Peers {
   std::shared_ptr<RunStore> turn_;  // null between turns
   std::optional<RunStore::Failure> turn_failure_;
   std::function<void()> leave_turn_;
-  std::vector<int64_t> counts_;  // this process's own
-  int64_t generation_ = 0;       // how often groups and logs have begun anew
-  // Comparisons of logs are numbered. Each process writes its log for one that another asks for;
-  // the one that asks reads them all.
+  std::vector<int64_t> counts_;  // of this process
+  int64_t generation_ = 0;       // how often groups and logs were reset
+  // Comparisons of logs are numbered. Each process writes its log when another asks for a
+  // comparison; the one that asks reads them all.
   bool hurries_ = false, suspects_ = false;
   int64_t asked_ = 0, asked_here_ = 0, answered_ = 0;
   int64_t rounds_since_asked_ = 0;
-  std::string stray_;  // what they found; empty: nothing
+  std::string stray_;  // the divergence they found; empty if none
   std::vector<Sign> signs_;
   std::vector<std::function<void()>> on_failure_;
 };

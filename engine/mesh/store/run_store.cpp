@@ -1,3 +1,5 @@
+// Opens and connects to the store of a run.
+
 #include <redco/detail/run_store.h>
 
 #include "../../store/client.h"
@@ -35,7 +37,7 @@ c10::intrusive_ptr<c10d::Store> part_of(const c10::intrusive_ptr<c10d::Store>& w
        " the store of the run at ", processes.store_address, ":", processes.store_port, ": ", why);
 }
 
-// A host's own name often leads to its loopback.
+// A host's own name often resolves to its loopback address.
 void require_reachable(const std::vector<Descriptor>& listeners, const Processes& processes) {
   if (processes.local_size == processes.size || is_loopback(processes.store_address)) return;
   require(std::ranges::any_of(
@@ -46,7 +48,7 @@ void require_reachable(const std::vector<Descriptor>& listeners, const Processes
           ", where other hosts cannot reach it: give the host's address on the network");
 }
 
-// An address by which this process reaches what it has opened itself.
+// An address at which this process reaches its own store.
 std::string own_address(const std::string& listening) {
   if (listening == "0.0.0.0") return loopback;
   return listening == "::" ? "::1" : listening;

@@ -1,3 +1,5 @@
+// Turns of all processes of a run, coordinated through the store.
+
 #include <redco/detail/turns.h>
 
 #include "connection.h"
@@ -16,8 +18,8 @@ namespace redco {
 
 namespace {
 
-// Whether all are there before `time` has passed. Asks again and again: a wait of the store that
-// ends for lack of time is a warning in its log, with the names of both ends looked up.
+// Waits until all keys exist; returns false after `time`. Polls, because a timed-out wait of the
+// store writes a warning to its log, after name lookups of both ends.
 bool await_keys(c10d::Store& store, const std::vector<std::string>& keys,
                 std::chrono::milliseconds time) {
   constexpr auto sleep = std::chrono::milliseconds(10);
@@ -93,7 +95,7 @@ bool Turns::end() {
     if (is_interrupted()) turn_->note_failure({processes_.rank, "interrupted"});
     connection_.peers().check([] { return std::string("waiting for the other processes"); }, all);
   }
-  is_interrupted();  // too late
+  is_interrupted();  // clears an interrupt that came too late
   bool any_failed = false;
   for (const auto& ended : store.multiGet(keys)) any_failed |= ended != std::vector<uint8_t>{0};
   if (any_failed) connection_.disconnect();

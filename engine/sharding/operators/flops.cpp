@@ -9,8 +9,9 @@ namespace redco::sharding {
 
 namespace {
 
-// Each element of the weight [out, in, ...] meets each place of an output channel; transposed, of
-// an input channel. `places` are of one channel, for the whole batch.
+// Each element of the weight [out, in, ...] is multiplied once per position of an output channel;
+// if transposed, of an input channel. `places` is the number of positions in one channel, over the
+// whole batch.
 double convolution_of(at::IntArrayRef weight, at::IntArrayRef channels_and_places) {
   double places = product(channels_and_places) / double(channels_and_places[1]);
   return 2 * product(weight) * places;

@@ -10,10 +10,11 @@
 
 namespace redco {
 
-/// Many sharded tensors on their way to other placements on one mesh dimension, by one collective.
+/// A redistribution of several sharded tensors on one mesh dimension, in progress, by a single
+/// collective.
 class REDCO_API CoalescedChange {
  public:
-  /// The tensors, in their order, in the placements they were to have.
+  /// Returns the tensors, in order, in their target placements.
   std::vector<at::Tensor> wait();
 
  private:
@@ -25,9 +26,10 @@ class REDCO_API CoalescedChange {
   std::unique_ptr<Pending> pending_;
 };
 
-/// Starts to bring each tensor to its target on `dim`. All are of one type, and all change alike:
-/// from sums to whole, from sums to parts, or from parts to whole. A dimension that is split here
-/// must not be split by the other mesh dimension. What was given may not be changed before `wait`.
+/// Starts to redistribute each tensor to its target on `dim`. All have one dtype and make the same
+/// transition: partial to replicated, partial to sharded, or sharded to replicated. A dimension
+/// that is split here must not be split by the other mesh dimension. The inputs must not be changed
+/// before `wait`.
 REDCO_API CoalescedChange start_change(std::vector<at::Tensor> tensors,
                                        const std::vector<Placement>& targets, Mesh::Dim dim);
 

@@ -6,17 +6,17 @@
 
 namespace redco {
 
-/// Short texts that the processes of a run leave for each other, outside the collectives: for what
-/// runs beside the training. To be used on any thread.
+/// Short texts that the processes of a run exchange outside the collectives, for work that runs
+/// alongside training. Thread-safe.
 class REDCO_API Notes {
  public:
   virtual ~Notes() = default;
 
-  /// What the keys of one exchange begin with: all processes call it before each.
+  /// Returns the key prefix of the next exchange. All processes call it before each exchange.
   virtual std::string next_exchange() = 0;
-  /// Each key once.
+  /// Stores a text under a key. Each key may be used once.
   virtual void leave(const std::string& key, const std::string& text) = 0;
-  /// Waits until it is there. Throws Error, which begins with `what`, when a process of the run
+  /// Waits for the text of a key. Throws Error, which begins with `what`, if a process of the run
   /// failed or is gone.
   virtual std::string await(const std::string& key, const std::string& what) = 0;
 };

@@ -8,13 +8,13 @@
 
 namespace redco {
 
-/// The library never prints: the program names a function that shows its notices, which may be
-/// called on any thread. Without one they are dropped.
+/// Sets the function that shows the library's notices; it may be called on any thread. The library
+/// never prints: without a function notices are dropped.
 REDCO_API void show_notices(std::function<void(const std::string& text)> show);
 REDCO_API void notice(const std::string& text);
 
-/// A wait that a person should know of: after two seconds, and then every ten, a notice says what
-/// is awaited. It needs no help of the code that waits, which may be blocked in a system call.
+/// Announces a long wait: after 1.5 seconds, and then every ten, a notice says what is awaited. It
+/// does not depend on the waiting code, which may be blocked in a system call.
 class REDCO_API Waiting {
  public:
   /// `what` follows "waiting for": "process 3".
@@ -23,12 +23,12 @@ class REDCO_API Waiting {
   Waiting(const Waiting&) = delete;
   Waiting& operator=(const Waiting&) = delete;
 
-  /// Now it is that. The time goes on.
+  /// Changes the text; the elapsed time continues.
   void change(std::string what);
 
  private:
   struct State;
-  std::shared_ptr<State> state_;  // null: nobody would see it
+  std::shared_ptr<State> state_;  // null: notices are not shown
 };
 
 }  // namespace redco

@@ -7,8 +7,8 @@
 
 namespace redco {
 
-/// A text of another process for a terminal or a log: control characters other than the ends of
-/// lines and tabs, and what is no UTF-8, come as "\x1b".
+/// Escapes a text of another process for a terminal or log: control characters other than newlines
+/// and tabs, and bytes that are not UTF-8, become "\x1b" and the like.
 REDCO_API std::string printable(std::string_view text);
 
 }  // namespace redco

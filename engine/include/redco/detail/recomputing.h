@@ -6,8 +6,8 @@
 
 namespace redco {
 
-/// While it lives, this thread computes what it has computed before, as backward does for a
-/// function whose results were not kept: that is no work of the model, and is not counted as its.
+/// While it exists, this thread's computation counts as recomputation, as when backward reruns a
+/// function whose results were not kept. It is not counted as work of the model.
 class REDCO_API Recomputing {
  public:
   Recomputing();
@@ -19,8 +19,8 @@ class REDCO_API Recomputing {
   bool outer_;
 };
 
-/// While it lives, backward passes that this thread starts run on it, those of GPUs too: LibTorch
-/// has a thread of its own for each GPU. A function that is run again there may be a script's,
+/// While it exists, backward passes that this thread starts run on this thread, on GPUs too, where
+/// LibTorch otherwise uses a thread per GPU. A function that is rerun there may be a script's,
 /// whose Lua state belongs to this thread.
 class BackwardOnThisThread {
  public:

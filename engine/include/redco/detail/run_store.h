@@ -20,27 +20,27 @@ namespace redco {
 
 class StoreServer;
 
-/// The store through which the processes of a run meet, and where the first failure is written
-/// down for all. Only processes with the run's secret reach it.
+/// The store through which the processes of a run connect, and which records the first failure for
+/// all. Only processes with the run's secret can reach it.
 class REDCO_API RunStore {
  public:
   struct Failure {
     int64_t rank = 0;
     std::string text;
-    int exit_code = 1;  ///< what the process ends with
+    int exit_code = 1;  ///< the exit code of the process
   };
 
-  /// Opens a store at a free port of this host, for processes on this host that are given its
+  /// Opens a store on a free port of this host, for processes of this host that are given its
   /// secret.
   static std::unique_ptr<RunStore> open(const std::string& secret = random_secret());
-  /// Opens or reaches the one that `processes` names. Throws Error when that takes too long,
-  /// UsageError when they name none.
+  /// Opens or connects to the store that `processes` name. Throws Error if that times out,
+  /// UsageError if they name none.
   static std::unique_ptr<RunStore> connect(const Processes& processes,
                                            std::chrono::milliseconds timeout);
   ~RunStore();
-  /// Throws UsageError when `processes` do not tell where their store is.
+  /// Throws UsageError if `processes` have no store address.
   static void require_address(const Processes& processes);
-  /// The part of the same store that another attempt, or run, has for itself.
+  /// The part of the store reserved for this run and attempt.
   std::unique_ptr<RunStore> part(const std::string& run, int64_t attempt) const;
 
   const std::string& address() const { return address_; }
@@ -48,9 +48,9 @@ class REDCO_API RunStore {
   const std::string& secret() const { return secret_; }
   const c10::intrusive_ptr<c10d::Store>& c10d() const { return store_; }
 
-  /// Writes a failure down, unless there is one: what follows from the first says nothing new.
+  /// Records a failure unless there is one already: later failures are consequences of the first.
   void note_failure(const Failure& failure);
-  /// Its text has no control characters, and its exit code is not 0.
+  /// The recorded failure. Its text has no control characters, and its exit code is not 0.
   std::optional<Failure> failure();
 
  private:
@@ -60,7 +60,7 @@ class REDCO_API RunStore {
   std::string address_;
   int64_t port_ = 0;
   std::string secret_;
-  std::shared_ptr<StoreServer> server_;  // null: another process's
+  std::shared_ptr<StoreServer> server_;  // null: another process hosts it
   c10::intrusive_ptr<c10d::Store> whole_;
   c10::intrusive_ptr<c10d::Store> store_;  // this run's part
 };

@@ -7,9 +7,9 @@
 
 namespace redco {
 
-/// A thread that takes no signals: those are for the threads of the program. Its current devices
-/// are those of the thread that starts it. Throws std::system_error where there can be no more
-/// threads.
+/// Starts a thread with all signals blocked: those are for the program's own threads. It inherits
+/// the current devices of the thread that starts it. Throws std::system_error if no thread can be
+/// created.
 REDCO_API std::thread thread_without_signals(std::function<void()> body);
 
 }  // namespace redco

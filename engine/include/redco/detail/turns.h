@@ -14,37 +14,38 @@ namespace redco {
 
 class Connection;
 
-/// What the processes of a run do in turns which process 0 gives out, as at a prompt that they
-/// share. When one fails in a turn the others leave it too, also where they wait for that one in a
-/// collective, and all go on with the next: the groups of all meshes connect anew when they are
-/// next used, under the objects there are.
+/// Turns that process 0 hands out to all processes of a run, as at a shared prompt. If one process
+/// fails in a turn, the others abandon the turn too, even if they wait for it in a collective, and
+/// all continue with the next: the groups of all meshes reconnect at their next use, and existing
+/// objects stay valid.
 ///
 ///     redco::Turns turns(redco::find_processes());
 ///     while (auto task = turns.take()) {
-///       turns.begin([] { /* ask what runs here to end */ });
+///       turns.begin([] { /* ask the running task to end */ });
 ///       try { run(*task); } catch (const std::exception& error) { turns.fail(error.what()); }
 ///       turns.end();
 ///     }
 class REDCO_API Turns {
  public:
-  /// Connects to the run's store; all processes of the run do, before their first mesh.
+  /// Connects to the run's store. All processes of the run do so before their first mesh.
   explicit Turns(const Processes& processes);
   ~Turns();
 
-  /// On process 0: what all do next; without a task there are no more turns.
+  /// On process 0: hands out the next task; none ends the turns.
   void give(const std::optional<std::string>& task);
-  /// On the others: waits for that, however long. Throws Error when a process of the run is gone.
+  /// On the others: waits for the next task without a timeout. Throws Error if a process of the run
+  /// is gone.
   std::optional<std::string> take();
 
-  /// On all, before they do it. When another process fails in the turn `leave` is called, on
+  /// On all processes, before the task. If another process fails in the turn, `leave` is called on
   /// another thread.
   void begin(std::function<void()> leave);
-  /// This process has failed. Returns the first failure of the turn, or of the run if there is one,
-  /// which may be another's.
+  /// Reports that this process failed. Returns the first failure of the turn, or of the run if
+  /// there is one; it may be that of another process.
   RunStore::Failure fail(const std::string& text);
-  /// Waits until all processes have ended the turn; false where any has failed. An interrupt
-  /// meanwhile makes those that have not leave it, and nothing else. Throws Error when a process of
-  /// the run is gone.
+  /// Waits until all processes have ended the turn; returns false if any failed. An interrupt in
+  /// the meantime only makes the processes that are still in the turn abandon it. Throws Error if a
+  /// process of the run is gone.
   bool end();
 
  private:

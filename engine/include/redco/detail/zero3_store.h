@@ -13,34 +13,36 @@
 
 namespace redco {
 
-/// Parameters of which every dp rank holds a part, and which are whole only while they are used
-/// (ZeRO-3, arXiv 1910.02054).
+/// Parameters that are split over the dp ranks and gathered only while they are used (ZeRO-3, arXiv
+/// 1910.02054).
 ///
-/// An operator that reads one gathers its whole block by one collective. The order in which blocks
-/// are used is recorded; from then on the next one is on its way while one is used, and the one
-/// before is dropped. Autograd keeps the parts alone, so backward gathers anew.
+/// An operator that reads a parameter gathers its whole block with one collective. The order in
+/// which blocks are used is recorded; from then on, while a block is used, the next one is being
+/// gathered and the previous one is released. Autograd saves only the parts, so backward gathers
+/// again.
 class REDCO_API Zero3Store : public std::enable_shared_from_this<Zero3Store> {
  public:
-  /// `params` are sharded tensors, split over dp on a dimension that mp leaves whole; `blocks` says
-  /// which block each is in, counted from 0. From now on operators that read one of them, or a
-  /// transposed or converted one, find it whole on dp; those that write to one work on the parts.
+  /// `params` are sharded tensors, split over dp on a dimension that mp does not split; `blocks`
+  /// holds the block of each, counted from 0. From now on operators that read one of them, or a
+  /// transposed or converted one, get it replicated on dp; those that write to one work on the
+  /// parts.
   static std::shared_ptr<Zero3Store> make(std::vector<at::Tensor> params,
                                           std::vector<size_t> blocks);
 
-  /// Drops all that is gathered. To be called when the parts have changed.
+  /// Releases all gathered tensors. Must be called when the parts have changed.
   void release();
 
-  /// The whole of a parameter on dp, as a local tensor of `type`.
+  /// A parameter gathered over dp, as a local tensor of `type`.
   at::Tensor gathered(size_t param, at::ScalarType type);
 
  private:
   struct Block {
     std::vector<size_t> members;
     std::optional<CoalescedChange> on_its_way;
-    std::vector<at::Tensor> whole;  // of the members; empty: not gathered
+    std::vector<at::Tensor> whole;  // of the members; empty if not gathered
     at::ScalarType type = at::kFloat;
-    // The widest type asked for since the last release, and between the two before: what reads a
-    // block in two types, as under autocast, gathers it once.
+    // The widest dtype requested since the last release, and between the two before. With them a
+    // block that is read in two dtypes, as under autocast, is gathered once.
     std::optional<at::ScalarType> wanted, wanted_before;
   };
 
@@ -53,17 +55,17 @@ class REDCO_API Zero3Store : public std::enable_shared_from_this<Zero3Store> {
   std::vector<at::Tensor> params_;
   std::vector<size_t> block_of_, place_of_;
   std::vector<Block> blocks_;
-  std::vector<size_t> order_;  // of the blocks' uses, while it is recorded and after
-  size_t position_ = 0;        // in it
+  std::vector<size_t> order_;  // the order in which blocks are used
+  size_t position_ = 0;        // in order_
   bool is_recorded_ = false;
-  int64_t reconnects_ = 0;  // of the mesh
+  int64_t reconnects_ = 0;  // the mesh's count at the last check
 };
 
-/// Whether a store brings this parameter together.
+/// Whether a store gathers this parameter.
 REDCO_API bool is_stored(const at::Tensor& param);
 
-/// Blocks by dotted names: what shares its name up to the first number, such as "h.0", is one; of
-/// other names, what shares all but the last part, such as "ln_f".
+/// Assigns blocks by dotted names: names that agree up to the first number, such as "h.0", form a
+/// block; of other names, those that agree in all but the last part, such as "ln_f".
 REDCO_API std::vector<size_t> blocks_by_name(const std::vector<std::string>& names);
 
 }  // namespace redco
