@@ -4,6 +4,7 @@
 
 #include <redco/sharding_report.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace redco::lua {
@@ -24,7 +25,11 @@ std::string RunRecord::report() const {
   std::vector<TrainerMemory> memories = of_gone_trainers_;
   for (const auto& trainer : trainers_)
     if (auto alive = trainer.lock()) memories.push_back(alive->memory());
-  return sharding_report(meshes_, memories);
+  std::string report = sharding_report(meshes_);
+  bool is_alone = std::all_of(meshes_.begin(), meshes_.end(),
+                              [](const auto& mesh) { return mesh->world().size() == 1; });
+  std::string memory = is_alone ? "" : memory_report(memories);
+  return memory.empty() ? report : report + "\n" + memory;
 }
 
 }  // namespace redco::lua

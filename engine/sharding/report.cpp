@@ -136,31 +136,9 @@ void report_moves(std::ostream& text, const MoveCounters& counters) {
   }
 }
 
-int64_t all_of(const TrainerMemory& memory) {
-  return memory.params.here + memory.grads.here + memory.opt_state.here;
-}
-
-void report_memory(std::ostream& text, const std::vector<TrainerMemory>& trainers) {
-  if (trainers.empty()) return;
-  const TrainerMemory& largest = *std::max_element(
-      trainers.begin(), trainers.end(),
-      [](const TrainerMemory& a, const TrainerMemory& b) { return all_of(a) < all_of(b); });
-  text << "Held on this device";
-  if (trainers.size() > 1) text << " by the largest of " << trainers.size() << " Trainers";
-  text << ":\n";
-  const std::pair<const char*, const HeldBytes*> lines[] = {
-      {"parameters", &largest.params},
-      {"gradients", &largest.grads},
-      {"optimizer states", &largest.opt_state}};
-  for (const auto& [name, held] : lines)
-    text << "  " << std::left << std::setw(17) << name << std::right << std::setw(11)
-         << in_bytes(held->here) << " of " << in_bytes(held->whole) << "\n";
-}
-
 }  // namespace
 
-std::string sharding_report(const std::vector<std::shared_ptr<const Mesh>>& meshes,
-                            const std::vector<TrainerMemory>& trainers) {
+std::string sharding_report(const std::vector<std::shared_ptr<const Mesh>>& meshes) {
   if (meshes.empty()) return "sharding: there was no Deployer, so nothing was sharded";
   bool is_alone = std::all_of(meshes.begin(), meshes.end(),
                               [](const auto& mesh) { return mesh->world().size() == 1; });
@@ -173,7 +151,6 @@ std::string sharding_report(const std::vector<std::shared_ptr<const Mesh>>& mesh
   report_collectives(text, meshes);
   const ShardingCounters& counters = sharding_counters();
   report_moves(text, move_counters());
-  report_memory(text, trainers);
   text << "Plans of calls: " << counters.plans_found << " found, " << counters.plans_made
        << " made";
   return text.str();

@@ -1,9 +1,15 @@
 // The memory of a Trainer on this device.
 
+#include "../sharding/in_bytes.h"
+
 #include <redco/sharding.h>
 #include <redco/trainer.h>
 
+#include <algorithm>
+#include <iomanip>
 #include <set>
+#include <sstream>
+#include <utility>
 
 namespace redco {
 
@@ -22,6 +28,10 @@ HeldBytes held_by(const Tree& tree) {
   return held;
 }
 
+int64_t all_of(const TrainerMemory& memory) {
+  return memory.params.here + memory.grads.here + memory.opt_state.here;
+}
+
 }  // namespace
 
 TrainerMemory Trainer::memory() const {
@@ -29,6 +39,27 @@ TrainerMemory Trainer::memory() const {
   // A gradient has the layout of the optimizer's view of its parameter.
   for (const at::Tensor& param : is_laid_out_ ? updates_ : leaves_) add(memory.grads, param);
   return memory;
+}
+
+std::string memory_report(const std::vector<TrainerMemory>& trainers) {
+  if (trainers.empty()) return "";
+  const TrainerMemory& largest = *std::max_element(
+      trainers.begin(), trainers.end(),
+      [](const TrainerMemory& a, const TrainerMemory& b) { return all_of(a) < all_of(b); });
+  std::ostringstream text;
+  text << "Held on this device";
+  if (trainers.size() > 1) text << " by the largest of " << trainers.size() << " Trainers";
+  text << ":\n";
+  const std::pair<const char*, const HeldBytes*> lines[] = {
+      {"parameters", &largest.params},
+      {"gradients", &largest.grads},
+      {"optimizer states", &largest.opt_state}};
+  for (const auto& [name, held] : lines)
+    text << "  " << std::left << std::setw(17) << name << std::right << std::setw(11)
+         << sharding::in_bytes(held->here) << " of " << sharding::in_bytes(held->whole) << "\n";
+  std::string report = text.str();
+  report.pop_back();
+  return report;
 }
 
 }  // namespace redco

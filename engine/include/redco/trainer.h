@@ -7,7 +7,6 @@
 #include <redco/export.h>
 #include <redco/optim.h>
 #include <redco/predictor.h>
-#include <redco/sharding_report.h>
 #include <redco/sharding_rules.h>
 #include <redco/stop.h>
 #include <redco/tree.h>
@@ -31,6 +30,20 @@ class PendingMetrics;
 class StepMeter;
 struct RunState;
 class Trainer;
+
+/// Bytes of one kind, on this device and in total.
+struct HeldBytes {
+  int64_t here = 0;
+  int64_t whole = 0;
+};
+
+/// The memory that a Trainer holds.
+struct TrainerMemory {
+  HeldBytes params, grads, opt_state;
+};
+
+/// A readable report on the largest of `trainers`; empty without any.
+REDCO_API std::string memory_report(const std::vector<TrainerMemory>& trainers);
 
 /// The result of a loss_fn: the mean loss of a batch, one number, and the weight of that mean, with
 /// which micro-batches are combined: sum(w_i L_i) / sum(w_i). For a mean over tokens it is their
