@@ -103,7 +103,7 @@ redco.shard(x, { mp = 1 })
   for i, name in ipairs { "slice", "glu", "sort", "cumsum", "cat", "max" } do
     expect_has(err, ("aten::%s at %s:%d: 1 call, "):format(name, path, 5 + i))
   end
-  expect_has(err, "576 B in all", "params_sharding_rules", "as the script asks:\n",
+  expect_has(err, "576 B in all", "params_sharding_rules", "by the script:\n",
     "redistribute at " .. path .. ":13: 1 call, 48 B (all_to_all on mp)")
 end)
 
