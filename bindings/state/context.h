@@ -84,7 +84,6 @@ struct Context : std::enable_shared_from_this<Context> {
 
 /// Keys of the bindings' registry slots: negative numbers that luaL_ref never returns, other than
 /// LUA_REFNIL.
-/// LUA_REFNIL.
 enum RegistrySlot : int {
   slot_context = -10,
   slot_tensor_metatable = -11,
