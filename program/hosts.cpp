@@ -33,7 +33,7 @@ constexpr std::chrono::seconds patience(5);
 constexpr std::chrono::minutes farewell(10);
 constexpr std::chrono::seconds short_farewell(2);
 // A launcher that is alive gives a sign within this time.
-constexpr std::chrono::milliseconds time_to_be_heard(2000);
+constexpr std::chrono::milliseconds time_for_sign(2000);
 
 // Names this launcher in messages.
 std::string own_name() {
@@ -123,7 +123,7 @@ class Hosts::Talk {
     if (first == own) return true;
     // The other one may have ended, and this one replaces it.
     std::string sign = board_->sign(place_.rank);
-    for (auto waited = round_time; waited <= time_to_be_heard; waited += round_time) {
+    for (auto waited = round_time; waited <= time_for_sign; waited += round_time) {
       std::this_thread::sleep_for(round_time);
       if (board_->sign(place_.rank) == sign) continue;
       std::string text = "the launcher of host " + std::to_string(place_.rank) + " is " + first +

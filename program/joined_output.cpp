@@ -11,7 +11,7 @@ namespace redco {
 namespace {
 // On a busy machine some processes run later than others.
 constexpr auto patience = std::chrono::seconds(1);
-}
+}  // namespace
 
 bool JoinedOutput::are_alike() const {
   return std::ranges::all_of(lines_, [this](const auto& own) {

@@ -42,7 +42,7 @@ using std::chrono::steady_clock;
 constexpr milliseconds time_to_notice = milliseconds(1000);
 constexpr milliseconds time_to_end = milliseconds(3000);
 // The longest sleep, since not all events wake the launcher.
-constexpr milliseconds look_around = milliseconds(500);
+constexpr milliseconds longest_sleep = milliseconds(500);
 
 template <class... Args>
 void say(const Args&... args) {
@@ -132,7 +132,7 @@ int Launch::run() {
 void Launch::wait_for_something() {
   std::vector<pollfd> sources{{signal_source_, POLLIN, 0}, {hosts_->descriptor(), POLLIN, 0}};
   if (workers_) workers_->add_sources(sources);
-  auto time = look_around;
+  auto time = longest_sleep;
   auto until = [&](steady_clock::time_point when) {
     time = std::min(time, std::chrono::ceil<milliseconds>(when - steady_clock::now()));
   };

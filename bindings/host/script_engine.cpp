@@ -193,7 +193,7 @@ void load(lua_State* L, const std::string& code, const std::string& chunk) {
 }
 
 // Adds the script's folder to the search path of `require`.
-void search_beside(lua_State* L, const std::string& script) {
+void add_script_folder(lua_State* L, const std::string& script) {
   lua::balanced(L, [&] {
     std::string folder = script.substr(0, script.rfind('/') + 1);
     lua_getfield(L, LUA_GLOBALSINDEX, "package");
@@ -303,7 +303,7 @@ void ScriptEngine::run_file(const std::string& path, const std::vector<std::stri
   std::string code = text.str();
   if (code.starts_with("#")) code.insert(0, "--");  // the `#!...` line of an executable script
   Entry(impl_).protect([&](lua_State* L) {
-    if (!impl_->options.restricted) search_beside(L, path);
+    if (!impl_->options.restricted) add_script_folder(L, path);
     load(L, code, "@" + path);
     call_with(L, path, args);
   });

@@ -16,8 +16,8 @@ namespace redco::lua {
 
 namespace {
 
-// Advances the collector. One cycle walks the whole Lua heap, and is spread over `allowance` bytes
-// of new tensors, of which there are `debt`.
+// Advances the collector by `debt` / `allowance` of a cycle. A cycle walks the whole Lua heap, so
+// it is spread over `allowance` bytes of new tensors.
 void work_off(lua_State* L, int64_t& debt, int64_t allowance) {
   double share = static_cast<double>(std::exchange(debt, 0)) / static_cast<double>(allowance);
   double heap_kb = lua_gc(L, LUA_GCCOUNT, 0);

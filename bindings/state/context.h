@@ -82,7 +82,8 @@ struct Context : std::enable_shared_from_this<Context> {
   } error;
 };
 
-/// Keys of the bindings' registry slots. luaL_ref never returns them, nor is one LUA_REFNIL.
+/// Keys of the bindings' registry slots: negative numbers that luaL_ref never returns, other than
+/// LUA_REFNIL.
 enum RegistrySlot : int {
   slot_context = -10,
   slot_tensor_metatable = -11,

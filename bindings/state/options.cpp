@@ -41,7 +41,7 @@ Script script_of(lua_State* L) {
 }
 
 // Returns the options file of the script, or else of its folder; "" if there is neither.
-std::string file_beside(const std::filesystem::path& script) {
+std::string find_options_file(const std::filesystem::path& script) {
   if (script.empty()) return "";
   std::filesystem::path own = script, shared = script.parent_path() / "config.toml";
   own.replace_extension(".toml");
@@ -56,7 +56,7 @@ std::string file_beside(const std::filesystem::path& script) {
 int options(lua_State* L) {
   require(lua_istable(L, 1), "redco.options: expected a table of defaults, got ", described(L, 1));
   Script script = script_of(L);
-  Tree resolved = resolve_options(check_tree(L, 1), file_beside(script.file), script.args);
+  Tree resolved = resolve_options(check_tree(L, 1), find_options_file(script.file), script.args);
   const auto& values = resolved.as<Tree::Dict>();
   auto workdir = values.find("workdir");
   if (workdir != values.end() && workdir->second.is<std::string>() &&

@@ -101,8 +101,7 @@ std::string advice(const std::string& op) {
     for (std::string_view pattern : family.names)
       if (matches(pattern, op)) return family.advice;
   return "It cannot work on its arguments as they are split here: use other operators, or "
-         "replicate "
-         "its arguments: a parameter by its name in "
+         "replicate its arguments: a parameter by its name in "
          "`params_sharding_rules = { { \"*.weight\", \"replicate\" } }`, another tensor with "
          "`x:full()`.";
 }

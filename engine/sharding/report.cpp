@@ -130,7 +130,7 @@ void report_moves(std::ostream& text, const MoveCounters& counters) {
       all.bytes += moved.bytes;
     }
     if (all.collectives == 0) continue;
-    if (std::exchange(is_first, false)) text << "Sent besides:\n";
+    if (std::exchange(is_first, false)) text << "Also sent:\n";
     text << "  " << std::left << std::setw(19) << name << std::right << std::setw(8)
          << all.collectives << std::setw(13) << in_bytes(all.bytes) << "\n";
   }

@@ -78,7 +78,7 @@ assert(found.line == arg[0] .. ":27" and found.cause == "operator without rule")
   expect_has(err, "[0] redco-lua: sharding over 2 processes (dp = 1, mp = 2), as process 0 saw it",
     "Collectives", "mp    all_reduce", "world all_reduce",
     "had to be gathered", "aten::linalg_inv_ex at " .. path .. ":27: 3 calls, 24.0 KiB",
-    "(all_gather on mp)", "whole matrix", '"replicate" } }', "Sent besides", "sums for operators",
+    "(all_gather on mp)", "whole matrix", '"replicate" } }', "Also sent", "sums for operators",
     "Held on this device by the largest of 2 Trainers",
     "parameters", "8.0 KiB of 16.0 KiB", "gradients", "8.0 KiB of 16.0 KiB",
     "optimizer states", "16.0 KiB of 32.0 KiB",
@@ -103,7 +103,7 @@ redco.shard(x, { mp = 1 })
   for i, name in ipairs { "slice", "glu", "sort", "cumsum", "cat", "max" } do
     expect_has(err, ("aten::%s at %s:%d: 1 call, "):format(name, path, 5 + i))
   end
-  expect_has(err, "576 B in all", "params_sharding_rules", "as the script asks:\n",
+  expect_has(err, "576 B in all", "params_sharding_rules", "by the script:\n",
     "redistribute at " .. path .. ":13: 1 call, 48 B (all_to_all on mp)")
 end)
 

@@ -66,7 +66,7 @@ std::optional<Plan> zeroed(const Call& call) {
 }
 
 // The fused kernels ignore strides: gives all tensors of a parameter the strides of the parameter.
-void run_on_alike(const Operator& op, torch::jit::Stack& stack, const Mesh&) {
+void run_with_equal_strides(const Operator& op, torch::jit::Stack& stack, const Mesh&) {
   std::vector<at::Tensor> first = stack[0].toTensorVector();
   for (at::Tensor& parameter : first)
     if (!parameter.is_non_overlapping_and_dense()) parameter = parameter.contiguous();
@@ -93,7 +93,7 @@ std::optional<Plan> like_parameters(const Call& call) {
   if (!call.op.returned.empty()) return std::nullopt;
   Plan plan;
   plan.inputs.resize(call.tensors.size());
-  plan.run = run_on_alike;
+  plan.run = run_with_equal_strides;
   for (int64_t index = 0;; ++index) {
     Element element = element_of(call, index);
     if (element.places.empty()) return plan;

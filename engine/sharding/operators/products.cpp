@@ -65,7 +65,7 @@ Letters letters_of(const Term& term, at::IntArrayRef sizes, const std::string& a
 // another way (a weight, or a gradient by features), that one stays split and the rows are
 // gathered. Returns the matrix to gather: the one split along the summed dimension, else the first;
 // -1 if none.
-int64_t lying_in_rows(const Call& call, const Factors& factors) {
+int64_t matrix_to_gather(const Call& call, const Factors& factors) {
   c10::SmallVector<std::pair<int64_t, int8_t>, 2>
       split;  // matrices, and the factor that splits them
   for (size_t i = 0; i < call.tensors.size(); ++i) {
@@ -133,7 +133,7 @@ Rule product(const char* text) {
     if (result.empty() && call.tensors.size() == 2 &&
         is_narrow(call.tensors[0].tensor.scalar_type()))
       return dot(call, factors);
-    int64_t rows = call.mesh->sequence_parallel() ? lying_in_rows(call, factors) : -1;
+    int64_t rows = call.mesh->sequence_parallel() ? matrix_to_gather(call, factors) : -1;
     if (rows < 0) return plan_by_factors(call, factors);
     Call together = call;
     together.tensors[size_t(rows)].placements[Mesh::mp] = {};

@@ -208,9 +208,9 @@ Plan gathered_as_strided(const Call& call, const Arguments& arguments) {
   check_reach(call, geometry, arguments);
   plan.run = [=](const Operator& op, torch::jit::Stack& stack, const Mesh&) {
     at::Tensor memory = stack[0].toTensor();
-    bool is_alike = memory.strides() == at::IntArrayRef(geometry.strides) &&
-                    op.name != "aten::as_strided_scatter";
-    if (!is_alike) memory = in_logical_memory(memory, geometry);
+    bool has_same_layout = memory.strides() == at::IntArrayRef(geometry.strides) &&
+                           op.name != "aten::as_strided_scatter";
+    if (!has_same_layout) memory = in_logical_memory(memory, geometry);
     at::Tensor view = memory.as_strided(arguments.sizes, arguments.strides,
                                         memory.storage_offset() + arguments.offset);
     if (op.name == "aten::as_strided_scatter") {
