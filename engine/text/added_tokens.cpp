@@ -1,3 +1,5 @@
+// Finds added tokens in text.
+
 #include "added_tokens.h"
 
 #include "utf8.h"
@@ -10,7 +12,7 @@ namespace redco::text {
 
 namespace {
 
-// Rust's \w: of the alphabetic characters those too that are symbols, circled letters, and joiners.
+// Rust's \w, which includes alphabetic symbols (circled letters) and joiners.
 bool is_word_character(char32_t c) {
   if (c == 0x200C || c == 0x200D || (c >= 0x24B6 && c <= 0x24E9) ||
       (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) ||
@@ -45,7 +47,7 @@ bool is_inside_word(std::string_view text, Range range) {
 
 void AddedTokenFinder::add(const AddedToken& token, std::string_view key) {
   if (key.empty()) return;
-  // Of tokens that look alike the first is found, as in `tokenizers`.
+  // Of equal tokens the first is used, as in `tokenizers`.
   bool is_known = false;
   trie_.each_prefix(key, [&](size_t size, int32_t) { is_known |= size == key.size(); });
   if (is_known) return;

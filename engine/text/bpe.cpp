@@ -1,3 +1,5 @@
+// Byte-pair encoding of words.
+
 #include "model.h"
 #include "utf8.h"
 
@@ -14,7 +16,7 @@ struct Merge {
   int32_t id;
 };
 
-// A part of the word between its neighbours, by index; -1 at the ends.
+// A symbol of the word, with the indices of its neighbours; -1 at the ends.
 struct Symbol {
   int32_t id;
   int32_t previous;
@@ -23,7 +25,7 @@ struct Symbol {
   size_t end;
 };
 
-// Two neighbours that may be merged. Stale once either has been.
+// A possible merge of two neighbours. Stale once either was merged.
 struct Candidate {
   int32_t rank;
   int32_t position;
@@ -31,7 +33,7 @@ struct Candidate {
   int32_t right_id;
   int32_t merged_id;
 
-  // The heap's first is the one of the lowest rank, among those the leftmost.
+  // The top of the heap has the lowest rank; among equals it is the leftmost.
   bool operator<(const Candidate& other) const {
     return rank != other.rank ? rank > other.rank : position > other.position;
   }
@@ -58,7 +60,7 @@ class Bpe final : public Model {
     return found == merges_.end() ? nullptr : &found->second;
   }
 
-  BpeOptions options_;  ///< without its vocabulary and merges
+  BpeOptions options_;  ///< vocabulary and merges are moved out
   std::optional<int64_t> unknown_id_;
   ByteTokens byte_tokens_;
   std::unordered_map<uint64_t, Merge> merges_;
@@ -89,7 +91,8 @@ Bpe::Bpe(const std::string& where, BpeOptions options)
   options_.merges = {};
 }
 
-// No token has a space symbol after another character, nor depends on where a word begins and ends.
+// Requires that no token has a space symbol after another character or depends on the ends of
+// words.
 bool Bpe::has_independent_words() const {
   bool depends_on_ends =
       !options_.continuing_prefix.empty() || !options_.end_suffix.empty() || options_.ignore_merges;
@@ -102,7 +105,7 @@ bool Bpe::has_independent_words() const {
   return true;
 }
 
-// The word's characters as tokens, before any merge.
+// Appends the word's characters as tokens, before any merge.
 void Bpe::characters(std::string_view word, std::vector<Token>& tokens) const {
   bool decorated = !options_.continuing_prefix.empty() || !options_.end_suffix.empty();
   bool after_unknown = false;

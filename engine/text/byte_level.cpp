@@ -1,3 +1,5 @@
+// GPT-2's alphabet of bytes.
+
 #include "byte_level.h"
 
 #include "utf8.h"
@@ -8,7 +10,7 @@ namespace {
 
 struct Alphabet {
   std::array<std::string, 256> characters;
-  std::array<int, 0x200> bytes;  // by code point; -1 where it is none of the alphabet
+  std::array<int, 0x200> bytes;  // by code point; -1 if not in the alphabet
 
   Alphabet() {
     bytes.fill(-1);

@@ -7,11 +7,11 @@
 
 namespace redco::text {
 
-/// GPT-2's alphabet of bytes: each byte as a visible character, itself where it is a printable one
-/// of Latin-1, else the next from U+0100 on. A space is U+0120.
+/// GPT-2's alphabet of bytes: each byte as a visible character, the byte's own character if it is
+/// printable in Latin-1, else the next one from U+0100 on. A space is U+0120.
 const std::array<std::string, 256>& byte_characters();
 
-/// The bytes that the characters stand for; nothing when one of them is not of the alphabet.
+/// Maps characters back to bytes; none if one of them is not in the alphabet.
 std::optional<std::string> bytes_of_characters(std::string_view text);
 
 }  // namespace redco::text

@@ -1,4 +1,4 @@
-// Byte-level BPE from parts: GPT-2's vocab.json with merges.txt, and what GGUF files carry.
+// Builds byte-level BPE from GPT-2's vocab.json with merges.txt, or from the parts in GGUF files.
 #include "../io/strict_json.h"
 #include "json_fields.h"
 #include "readers.h"
@@ -9,7 +9,7 @@ namespace redco::text {
 
 namespace {
 
-// What a line of merges.txt, or an entry of a GGUF file's list, says.
+// Parses a line of merges.txt, or an entry of a GGUF file's list.
 BpeOptions::Merge parse_merge(const std::string& where, const std::string& line, size_t rank) {
   size_t blank = line.find(' ');
   require(blank != line.npos && blank == line.rfind(' ') && blank > 0 && blank + 1 < line.size(),
@@ -18,8 +18,7 @@ BpeOptions::Merge parse_merge(const std::string& where, const std::string& line,
   return {line.substr(0, blank), line.substr(blank + 1), static_cast<int32_t>(rank)};
 }
 
-// Words by the names that GGUF files give the ways to cut a text: expressions that are applied one
-// after another.
+// The expressions for words by GGUF's names of pre-tokenizers; several are applied in sequence.
 struct Words {
   std::vector<std::string> expressions;
   bool ignore_merges = false;

@@ -1,3 +1,5 @@
+// Reads SentencePiece's character maps.
+
 #include "charsmap.h"
 
 #include "utf8.h"
@@ -28,8 +30,9 @@ CharsMap::CharsMap(const std::string& where, std::string_view bytes) {
           "the character map's replacements are not UTF-8");
 }
 
-// A unit of the trie: bits 0-7 and 31 its label, bit 8 whether a key ends here, bits 10-30 where
-// its children are, in steps of 256 if bit 9 is set. A leaf holds the value in bits 0-30.
+// A unit of the trie: bits 0-7 and 31 are its label, bit 8 is set if a key ends here, bits 10-30
+// are the offset of its children, in steps of 256 if bit 9 is set. A leaf has the value in bits
+// 0-30.
 template <class Found>
 void CharsMap::each_prefix(std::string_view text, Found found) const {
   auto children = [](uint32_t unit) { return (unit >> 10) << ((unit & 0x200) >> 6); };
@@ -49,7 +52,7 @@ void CharsMap::each_prefix(std::string_view text, Found found) const {
 std::string_view CharsMap::replacement(uint32_t offset) const {
   if (offset >= replacements_.size()) return {};
   std::string_view rest = std::string_view(replacements_).substr(offset);
-  // An offset of a broken map may point inside a character.
+  // An offset in a damaged map may point inside a character.
   while (!rest.empty() && (rest.front() & 0xC0) == 0x80) rest.remove_prefix(1);
   return rest.substr(0, rest.find('\0'));
 }
@@ -60,7 +63,7 @@ std::optional<CharsMap::Match> CharsMap::longest(std::string_view text) const {
     match = Match{size, replacement(offset)};
     return true;
   });
-  // Keys of a broken map may end inside a character of the text.
+  // Keys of a damaged map may end inside a character of the text.
   if (match && match->size < text.size() && (text[match->size] & 0xC0) == 0x80) return {};
   return match;
 }

@@ -8,16 +8,16 @@
 
 namespace redco::text {
 
-/// SentencePiece's precompiled character map: byte strings and what to write instead. In the file,
+/// SentencePiece's precompiled character map from byte strings to replacements. In the file,
 /// little-endian: the size in bytes of a double-array trie, the trie (of darts-clone), and the
-/// replacements, each ended by a zero byte, which the trie's values point to.
+/// replacements, each terminated by a zero byte; the trie's values are their offsets.
 class CharsMap {
  public:
-  /// Throws Error, beginning with `where`, when `bytes` is no such map.
+  /// Throws Error, beginning with `where`, if `bytes` is not a valid map.
   CharsMap(const std::string& where, std::string_view bytes);
 
   struct Match {
-    size_t size;  ///< bytes of the text that are replaced
+    size_t size;  ///< number of replaced bytes of the text
     std::string_view replacement;
   };
   std::optional<Match> longest(std::string_view text) const;
@@ -32,7 +32,7 @@ class CharsMap {
   std::string replacements_;
 };
 
-/// The bytes that base64 stands for (RFC 4648, padding optional). Throws Error for other letters.
+/// Decodes base64 (RFC 4648, padding optional). Throws Error for other letters.
 std::string decode_base64(const std::string& where, std::string_view text);
 
 }  // namespace redco::text

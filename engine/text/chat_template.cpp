@@ -1,3 +1,5 @@
+// Applies chat templates to conversations.
+
 #include "jinja.h"
 #include "readers.h"
 
@@ -32,7 +34,7 @@ Value to_value(const Json& json) {
 
 std::string Tokenizer::apply_chat_template(const Json& messages, bool add_generation_prompt,
                                            const Json::Object& variables) const {
-  // As `transformers` does: there are tools and documents in every conversation, if only none.
+  // As in `transformers`, the variables tools and documents always exist, as none if not given.
   Value::Dict given = {{"messages", to_value(messages)},
                        {"tools", {Value::None()}},
                        {"documents", {Value::None()}},

@@ -1,3 +1,5 @@
+// The decoders of tokenizers.
+
 #include "decoders.h"
 
 #include "byte_level.h"
@@ -127,7 +129,7 @@ Decoder decode_sentencepiece(SentencePieceSurface surface) {
         [&](const std::string& bytes) {
           for (size_t i = 0; i < bytes.size();) {
             CodePoint c = code_point_at(bytes, i);
-            // Unlike `tokenizers` one U+FFFD for each byte that begins no character.
+            // Unlike `tokenizers`, one U+FFFD for each byte that does not begin a character.
             bool bad = c.value == 0xFFFD && bytes.compare(i, c.size, replacement_character) != 0;
             text += bad ? replacement_character : std::string_view(bytes).substr(i, c.size);
             i += bad ? 1 : c.size;

@@ -1,5 +1,5 @@
-// The tokenizer that a GGUF file carries, from its keys "tokenizer.ggml.*" and
-// "tokenizer.chat_template" (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md).
+// Reads the tokenizer of a GGUF file from its keys "tokenizer.ggml.*" and "tokenizer.chat_template"
+// (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md).
 #include "readers.h"
 
 #include <redco/error.h>
@@ -13,7 +13,7 @@ using Parts = TokenizerParts;
 
 constexpr const char* prefix = "tokenizer.ggml.";
 
-// The metadata of a file. Errors begin with `where` and name the key.
+// Typed access to the metadata of a file. Errors begin with `where` and name the key.
 class Metadata {
  public:
   Metadata(std::string where, const Tree::Dict& values)
@@ -80,7 +80,7 @@ TokenizerParts read_gguf_tokenizer(const std::string& where, const Tree::Dict& v
   parts.eos_id = metadata.find<int64_t>(key("eos_token_id"));
   parts.unk_id = metadata.find<int64_t>(key("unknown_token_id"));
   parts.pad_id = metadata.find<int64_t>(key("padding_token_id"));
-  // LLaMA's tokenizer begins texts with its token unless the file says otherwise.
+  // LLaMA's tokenizer adds its begin token unless the file specifies otherwise.
   parts.add_bos = metadata.find<bool>(key("add_bos_token")).value_or(is_sentencepiece);
   parts.add_eos = metadata.find<bool>(key("add_eos_token")).value_or(false);
   parts.add_space_prefix = metadata.find<bool>(key("add_space_prefix")).value_or(true);

@@ -9,9 +9,9 @@
 #include <variant>
 #include <vector>
 
-/// The part of Jinja that chat templates use, as `transformers` sets it up: trim_blocks,
-/// lstrip_blocks, break and continue, no escaping of HTML, nothing that changes what a template is
-/// given.
+/// The part of Jinja that chat templates use, configured as in `transformers`: trim_blocks,
+/// lstrip_blocks, break and continue, no HTML escaping, and no operations that modify the
+/// template's input.
 ///
 /// Statements: for (with if and else), if, set (also of tuples, namespaces and blocks), macro,
 /// call, filter, with, raw, generation, break, continue. Functions: namespace, range, dict,
@@ -30,15 +30,15 @@ struct Value {
   using List = std::vector<Value>;
   using Dict = std::vector<std::pair<std::string, Value>>;  ///< in the order of insertion
   using Function = std::function<Value(const Arguments&)>;
-  /// What a list or dictionary is in Python, where that shows.
+  /// The Python type of a list or dictionary, where it matters.
   enum class Kind : uint8_t { plain, tuple, generator, range, name_space, loop };
 
   std::variant<Undefined, None, bool, int64_t, double, std::string, std::shared_ptr<List>,
                std::shared_ptr<Dict>, std::shared_ptr<Function>>
       data;
   Kind kind = Kind::plain;
-  int depth = 0;     ///< of lists and dictionaries in one another
-  int64_t size = 0;  ///< the entries of a list or dictionary, with those of its entries
+  int depth = 0;     ///< of nested lists and dictionaries
+  int64_t size = 0;  ///< entries of a list or dictionary, including nested ones
 
   template <class T>
   const T* get() const {
@@ -47,38 +47,39 @@ struct Value {
   const List* list() const;
   Dict* dict() const;
   const Function* function() const;
-  /// The member of a dictionary; null when there is none.
+  /// The member of a dictionary; null if there is none.
   const Value* find(std::string_view key) const;
 };
 
-/// Both throw Error for what is too deep or too large to be walked.
+/// Both throw Error for values that are too deep or too large to traverse.
 Value make_list(Value::List list, Value::Kind kind = Value::Kind::plain);
 Value make_dict(Value::Dict dict, Value::Kind kind = Value::Kind::plain);
 Value make_function(Value::Function function);
 
-/// The arguments of a call, of a filter those after the value.
+/// The arguments of a call; for a filter those after the value.
 struct Arguments {
   std::vector<Value> positional;
   Value::Dict named;
 };
 
-/// An expression: what it is, and its parts.
+/// An expression: its kind and its parts.
 struct Expression {
   enum Kind {
     literal,    ///< value
     name,       ///< text
     list,       ///< parts
     tuple,      ///< parts
-    dict,       ///< parts: keys and values in turn
+    dict,       ///< parts: alternating keys and values
     attribute,  ///< of parts[0]: text
     subscript,  ///< of parts[0]: parts[1]
-    slice,      ///< of parts[0]: parts 1 to 3, null where left out
-    call,       ///< of parts[0]: the others, of which the last have `names`; "*" and "**" unpack
-    filter,     ///< text, of parts[0], with the others as arguments, of which the last have `names`
-    test,       ///< text, of parts[0], with the others as arguments
+    slice,      ///< of parts[0]: parts 1 to 3, null if omitted
+    call,       ///< of parts[0]: the others are arguments, the last ones with `names`; "*" and "**"
+                ///< unpack
+    filter,     ///< text, of parts[0]: the others are arguments, the last ones with `names`
+    test,       ///< text, of parts[0]: the others are arguments
     unary,      ///< operator text
     binary,     ///< operator text
-    comparison,  ///< of each part with the next by the operators `names`
+    comparison,  ///< of each part with the next, by the operators `names`
     choice,      ///< parts[0] if parts[1] else parts[2], which may be null
   };
   Kind kind;
@@ -90,7 +91,7 @@ struct Expression {
 };
 using ExpressionPtr = std::unique_ptr<Expression>;
 
-/// A piece of a template.
+/// A node of a template.
 struct Node {
   enum Kind {
     text,      ///< content
@@ -98,33 +99,33 @@ struct Node {
     loop,      ///< names in expression, if condition: body, else other
     branch,    ///< if condition: body, else other
     set,       ///< names = expression
-    set_body,  ///< names = body, through the filters of the expression if there are some
+    set_body,  ///< names = body, through the filters of the expression if any
     filtered,  ///< body through the filters of the expression
     macro,     ///< content(names = defaults): body
     call,      ///< expression, a call, with a macro of this node as `caller`
-    scope,     ///< names = defaults: body, whose variables end with it
+    scope,     ///< names = defaults: body, with its own variables
     stop,      ///< break
     next,      ///< continue
   };
   Kind kind = text;
   int line = 0;
   std::string content;
-  std::vector<std::string> names;  ///< of `set` one may be "namespace.member"
+  std::vector<std::string> names;  ///< for `set` one may be "namespace.member"
   ExpressionPtr expression;
   ExpressionPtr condition;
-  std::vector<ExpressionPtr> defaults;  ///< of the names, null for those without
+  std::vector<ExpressionPtr> defaults;  ///< of the names; null for names without one
   std::vector<Node> body;
   std::vector<Node> other;
 };
 
-/// The variable that filters of a body begin with: no template can name it.
+/// The variable to which the filters of a body apply; no template can name it.
 inline constexpr const char* body_variable = " body";
 
-/// Reads a template. Throws Error, with the line, for what is not understood.
+/// Parses a template. Throws Error, with the line, for unsupported or invalid syntax.
 std::vector<Node> parse(const std::string& source);
 
-/// What the template makes of the variables. Throws Error, with the line, for filters, tests,
-/// methods and functions that are not known, for raise_exception, and for what runs without end.
+/// Renders a template with variables. Throws Error, with the line, for unknown filters, tests,
+/// methods and functions, for raise_exception, and for templates that run too long.
 std::string render(const std::vector<Node>& nodes, const Value::Dict& variables);
 
 }  // namespace redco::text::jinja

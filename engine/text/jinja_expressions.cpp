@@ -1,3 +1,5 @@
+// Parses expressions of Jinja.
+
 #include "jinja_expressions.h"
 
 #include <algorithm>
@@ -7,7 +9,7 @@ namespace redco::text::jinja {
 
 namespace {
 
-constexpr int max_height = 300;  // of an expression: 1 + 1 + 1 is nested, too
+constexpr int max_height = 300;  // of an expression; 1 + 1 + 1 is nested too
 
 }  // namespace
 
@@ -81,7 +83,7 @@ bool ExpressionParser::sees_one_of(Lexeme::Kind kind,
   return peek().kind == kind && std::find(texts.begin(), texts.end(), peek().text) != texts.end();
 }
 
-// Operators of one level, from left to right.
+// Operators of one precedence, left to right.
 ExpressionPtr ExpressionParser::binary(std::initializer_list<std::string_view> operators,
                                        Level tighter) {
   ExpressionPtr left = (this->*tighter)();
@@ -100,7 +102,7 @@ ExpressionPtr ExpressionParser::negation() {
   return negated;
 }
 
-// The operator that comes next, taken; "" for none.
+// Consumes the next operator; "" if there is none.
 std::string ExpressionParser::comparison_operator() {
   if (take_word("in")) return "in";
   if (peek().kind == Lexeme::word && peek().text == "not" && peek(1).text == "in") {

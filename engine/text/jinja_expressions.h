@@ -10,7 +10,7 @@
 
 namespace redco::text::jinja {
 
-/// Reads the words of one tag: expressions by precedence, from the loosest operator to the
+/// Parses the words of one tag: expressions by precedence, from the loosest operator to the
 /// tightest.
 class ExpressionParser {
  public:

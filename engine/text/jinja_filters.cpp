@@ -1,3 +1,5 @@
+// The filters of Jinja.
+
 #include "jinja_text.h"
 #include "jinja_values.h"
 #include "utf8.h"
@@ -14,7 +16,7 @@ using Filter = Value (*)(const Value&, const Arguments&);
 
 Value generator(Value::List list) { return make_list(std::move(list), Value::Kind::generator); }
 
-// What a method of strings makes of the value as text.
+// Calls a string method on the value as text.
 Value by_method(const char* name, const Value& value, const Arguments& arguments) {
   Value method = *find_method({to_text(value)}, name);
   return (*method.function())(arguments);
@@ -45,7 +47,7 @@ Value length_of(const Value& value, const Arguments&) {
   return {static_cast<int64_t>(count_characters(text_of(value)))};
 }
 
-// What a filter looks at in each item: the attribute it is given, or the item itself.
+// Selects the key of each item for a filter: the given attribute, or the item itself.
 class Selector {
  public:
   Selector(const Arguments& arguments, size_t index, bool ignores_case)
@@ -161,7 +163,7 @@ Value indented(const Value& value, const Arguments& arguments) {
   return {text};
 }
 
-// A whole text as a number; nothing where it is none.
+// Parses a whole text as a number; none if it is not a number.
 template <class T>
 std::optional<T> parsed(std::string text) {
   std::erase(text, '_');
@@ -204,7 +206,7 @@ Value rounded(const Value& value, const Arguments& arguments) {
   require(number && std::abs(precision) < 100, "round of ", kind_of(value));
   if (method == "common" && integer_of(value) && precision >= 0) return {*integer_of(value)};
   if (method == "common") {
-    // As Python rounds: the decimal numbers of this many digits, the nearest to the exact value.
+    // As in Python: the decimal number with this many digits that is nearest to the exact value.
     if (precision < 0) {
       double scale = std::pow(10.0, static_cast<double>(-precision));
       return {std::nearbyint(*number / scale) * scale};
@@ -233,7 +235,7 @@ Value sum(const Value& value, const Arguments& arguments) {
   return total;
 }
 
-// The items by what is selected of them, in a stable order.
+// Sorts items by their keys, stably.
 Value::List sorted(Value::List items, const Selector& selected, bool reverse) {
   std::vector<std::pair<Value, Value>> keyed;
   for (Value& item : items) keyed.emplace_back(selected(item), item);
@@ -273,7 +275,7 @@ Value extreme(const Value& value, const Arguments& arguments) {
   return list[best];
 }
 
-// Python compares what is unique by hashes.
+// Python's unique filter needs hashable values.
 void check_has_hash(const Value& value) {
   require(!value.dict() && (!value.list() || value.kind == Value::Kind::tuple),
           "unique: ", kind_of(value), " has no hash");

@@ -1,3 +1,5 @@
+// Splits Jinja templates into tags and words.
+
 #include "jinja_lexer.h"
 
 #include "utf8.h"
@@ -19,12 +21,12 @@ bool is_word(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || (c & 0x80) != 0;
 }
 
-// Reads escapes as Python does in strings: those that it does not know stay as they are.
+// Reads string literals with Python's escapes; unknown escapes are kept unchanged.
 class StringReader {
  public:
   StringReader(std::string_view rest, int line) : rest_(rest), line_(line) {}
 
-  // The string that `rest` begins with; `size` gets its bytes with the quotes.
+  // Reads the string at the start of `rest`; `size` becomes its size in bytes, quotes included.
   std::string read(size_t& size) {
     char quote = rest_[0];
     size_t i = 1;
@@ -40,7 +42,7 @@ class StringReader {
   }
 
  private:
-  // Returns where the escape that begins at `i`, behind its backslash, ends.
+  // Reads the escape at `i`, after its backslash; returns the position after it.
   size_t escape(size_t i) {
     constexpr std::string_view letters = "ntrabfv\\'\"", meanings = "\n\t\r\a\b\f\v\\'\"";
     char c = rest_[i];
@@ -97,13 +99,13 @@ size_t number_size(std::string_view rest, bool is_index) {
   return size;
 }
 
-// Where a tag ends: strings and brackets in it may hold what looks like its end.
+// Finds the end of a tag: strings and brackets in it may contain the same characters.
 class TagEnd {
  public:
   TagEnd(const std::string& source, size_t begin, std::string_view close)
       : source_(source), begin_(begin), close_(close) {}
 
-  // npos where it does not end.
+  // Returns npos if the tag does not end.
   size_t find() const {
     if (close_ == "#}") return source_.find(close_, begin_);
     int depth = 0;
@@ -160,7 +162,7 @@ class Splitter {
   }
 
  private:
-  // Adds the text before the tag that begins at `at`, and the tag; returns where it ends.
+  // Adds the text before the tag at `at`, and the tag; returns the position after it.
   size_t tag(size_t at, char kind) {
     count_lines(at);
     std::string close = kind == '{' ? "}}" : std::string(1, kind) + "}";
@@ -188,13 +190,13 @@ class Splitter {
     return done_;
   }
 
-  // The text in front of a tag, without the blanks that are no output.
+  // The text before a tag, without stripped blanks.
   std::string before(size_t at, char kind, char mark) const {
     std::string text = source_.substr(done_, at - done_);
     if (mark == '-') {
       while (!text.empty() && is_blank(text.back())) text.pop_back();
     } else if (kind != '{' && mark != '+') {
-      // Those between the start of a line and a statement.
+      // Strip blanks between the start of a line and a statement.
       size_t start = at;
       while (start > 0 && source_[start - 1] != '\n' && is_blank(source_[start - 1])) --start;
       if (start == 0 || source_[start - 1] == '\n')
@@ -203,7 +205,7 @@ class Splitter {
     return text;
   }
 
-  // The text up to the endraw, as it is.
+  // Reads the text up to endraw unchanged.
   size_t raw() {
     for (size_t at = done_; (at = source_.find("{%", at)) != source_.npos; at += 2) {
       size_t begin = at + 2;

@@ -1,4 +1,4 @@
-// The methods of strings, dictionaries and lists.
+// The methods of strings, dictionaries and lists in Jinja.
 #include "jinja_text.h"
 #include "jinja_values.h"
 #include "utf8.h"
@@ -13,7 +13,7 @@ namespace redco::text::jinja {
 
 namespace {
 
-// As text.find(part, begin), in linear time.
+// Like text.find(part, begin), but in linear time.
 size_t position_of(std::string_view text, std::string_view part, size_t begin = 0) {
   if (begin > text.size()) return text.npos;
   const void* found = memmem(text.data() + begin, text.size() - begin, part.data(), part.size());
@@ -65,7 +65,7 @@ Value replace(const std::string& text, const Arguments& arguments) {
   return {result.append(text, done)};
 }
 
-// The parts between blanks, or between separators, at most `most` + 1 of them from either end.
+// Splits at blanks or separators, into at most `most` + 1 parts, from either end.
 class Split {
  public:
   Split(const std::string& text, const Arguments& arguments)
@@ -162,7 +162,7 @@ Value partition(const std::string& text, const Arguments& arguments) {
   return make_list(std::move(parts), Value::Kind::tuple);
 }
 
-// startswith and endswith: of a text or of one of a tuple.
+// startswith and endswith, for a text or a tuple of texts.
 template <bool at_start>
 Value has_end(const std::string& text, const Arguments& arguments) {
   const Value* given = argument(arguments, 0, "prefix");
@@ -175,7 +175,7 @@ Value has_end(const std::string& text, const Arguments& arguments) {
   return {holds(*given)};
 }
 
-// The place of a part in characters; -1 where it is not there.
+// The position of a part in characters; -1 if not found.
 template <bool from_right>
 int64_t find(const std::string& text, const Arguments& arguments) {
   std::string part = text_argument(arguments, 0, "sub");
@@ -205,7 +205,7 @@ int64_t count(const std::string& text, const Arguments& arguments) {
   return n;
 }
 
-// Whether there are characters, and all are of these categories.
+// Whether the text is not empty and all its characters are of these categories.
 template <bool (*holds)(char32_t)>
 Value all_are(const std::string& text, const Arguments&) {
   for (size_t i = 0; i < text.size();) {
@@ -231,7 +231,7 @@ Value is_in_case(const std::string& text, const Arguments&) {
   return {text == (upper_case ? upper(text) : lower(text)) && upper(text) != lower(text)};
 }
 
-// ljust, rjust and center: which part of the padding comes before, in halves.
+// ljust, rjust and center: the share of padding before the text, in halves.
 template <int halves_before>
 Value padded(const std::string& text, const Arguments& arguments) {
   auto width = integer_argument(arguments, 0, "width");
@@ -242,7 +242,7 @@ Value padded(const std::string& text, const Arguments& arguments) {
   auto size = static_cast<int64_t>(count_characters(text));
   int64_t n = std::max<int64_t>(*width - size, 0);
   check_length(static_cast<size_t>(n) * fill.size());
-  // Python puts the odd one before where the width is odd, too.
+  // As in Python: the odd character goes before the text if the width is odd too.
   int64_t n_before = halves_before == 1 ? n / 2 + (n & *width & 1) : n * halves_before / 2;
   std::string before, after;
   for (int64_t i = 0; i < n; ++i) (i < n_before ? before : after) += fill;
@@ -389,7 +389,7 @@ const std::map<std::string, Method>& list_methods() {
   return table;
 }
 
-// What Python has and templates cannot call, or what is not supported here.
+// Python's methods that templates cannot call or that are not supported here.
 const std::set<std::string> other_methods[] = {
     {"encode", "expandtabs", "format_map", "isascii", "isidentifier", "isprintable", "istitle",
      "maketrans", "swapcase", "translate"},

@@ -1,3 +1,5 @@
+// Parses Jinja templates into nodes.
+
 #include "jinja.h"
 #include "jinja_expressions.h"
 #include "jinja_lexer.h"
@@ -42,7 +44,7 @@ class TemplateParser {
     return table;
   }
 
-  // The nodes up to the first of these words, which begins the tag that `closing_` then is.
+  // Parses nodes up to the first of these words, which begins the tag in `closing_`.
   std::vector<Node> until(std::initializer_list<std::string_view> closing, std::string& ended_by) {
     if (++depth_ > max_depth) fail_at(parts_[at_ - 1].line, "blocks are nested too deep");
     std::vector<Node> nodes;
@@ -103,7 +105,7 @@ class TemplateParser {
     parser.expect_end();
   }
 
-  // Names to which values are given: a, b or (a, b); of a namespace its member.
+  // The targets of an assignment: a, b or (a, b); for a namespace its member.
   std::vector<std::string> targets(ExpressionParser& parser) {
     bool in_parentheses = parser.take_symbol("(");
     std::vector<std::string> names;
@@ -211,7 +213,7 @@ class TemplateParser {
     node.body = body("endwith");
   }
 
-  // Marks what a model says, for training; the text is its body's.
+  // Marks the model's own text, for training; the output is that of its body.
   void generation(ExpressionParser& parser, Node& node) {
     node.kind = Node::scope;
     parser.expect_end();

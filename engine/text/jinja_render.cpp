@@ -1,3 +1,5 @@
+// Renders Jinja templates.
+
 #include "jinja_text.h"
 #include "jinja_values.h"
 
@@ -15,7 +17,8 @@ namespace {
 constexpr int64_t most_steps = 5'000'000;
 constexpr int64_t longest_range = 100'000;
 constexpr int64_t largest_bound = int64_t{1} << 53;
-constexpr int deepest_evaluation = 700;  // of expressions and calls of macros: the stack is limited
+constexpr int deepest_evaluation =
+    700;  // of nested expressions and macro calls: the stack is limited
 
 Value range(const Arguments& given) {
   std::vector<int64_t> numbers;
@@ -47,7 +50,7 @@ void set_member(Value::Dict& members, const std::string& name, Value value) {
   members.emplace_back(name, std::move(value));
 }
 
-// A dictionary of the members of another, or of pairs, and of the named arguments.
+// Builds a dictionary from another, or from pairs, and from the named arguments.
 Value::Dict dict_of(const Arguments& given) {
   Value::Dict members;
   require(given.positional.size() <= 1, "dict takes one dictionary or list of pairs");
@@ -99,7 +102,8 @@ class Renderer {
     for (const auto& [name, value] : variables) globals[name] = value;
   }
 
-  // Namespaces may hold one another, and macros hold the variables that hold them.
+  // Breaks reference cycles: namespaces may refer to each other, and macros to the scopes that hold
+  // them.
   ~Renderer() {
     for (const Value& made : namespaces_) made.dict()->clear();
     globals_->clear();
@@ -119,7 +123,7 @@ class Renderer {
   using Scope = std::map<std::string, Value>;
   using Scopes = std::vector<std::shared_ptr<Scope>>;
 
-  // Counts what is on the stack.
+  // Counts the nesting depth on the stack.
   class Deeper {
    public:
     explicit Deeper(int& depth) : depth_(depth) {
@@ -191,7 +195,7 @@ class Renderer {
     require(out_.size() <= longest_text, "it writes more than ", longest_text, " bytes");
   }
 
-  // What the nodes write; the variables that they set end with them.
+  // The output of the nodes; variables set in them are local.
   std::string written(const std::vector<Node>& nodes) {
     std::string before = std::move(out_);
     out_.clear();
@@ -251,7 +255,7 @@ class Renderer {
         scopes_.pop_back();
         return !kept;
       });
-    bool is_complete = false;  // of an iteration
+    bool is_complete = false;  // whether any iteration completed
     auto changed_from = std::make_shared<Value>();
     for (size_t i = 0; i < items.size(); ++i) {
       count_steps();
@@ -264,7 +268,7 @@ class Renderer {
       if (flow == Flow::stop) break;
     }
     if (is_complete) return Flow::on;
-    // Jinja's `else` also follows iterations of which none came to its end.
+    // Jinja's `else` also runs if no iteration completed.
     scopes_.push_back(std::make_shared<Scope>());
     Flow flow = run_all(node.other);
     scopes_.pop_back();
@@ -300,11 +304,11 @@ class Renderer {
                      Value::Kind::loop);
   }
 
-  // A macro sees its arguments, the variables around it, and those of the whole template.
+  // A macro sees its arguments, the variables of enclosing scopes, and the globals of the template.
   Value macro(const Node& node) {
     Scopes around(scopes_.begin(), scopes_.end());
-    // Those of loops and the like are as they are now; the cycle through a macro's own name is
-    // none.
+    // Local scopes are copied in their current state, which avoids a cycle through the macro's own
+    // name.
     for (size_t i = 1; i < around.size(); ++i) around[i] = std::make_shared<Scope>(*around[i]);
     return make_function([this, &node, around](const Arguments& given) -> Value {
       Deeper deeper(depth_);
@@ -372,7 +376,8 @@ class Renderer {
   Value evaluate(const Expression& e) {
     Deeper deeper(depth_);
     Value value = value_of(e);
-    // Texts are copied, lists are shared where they have a name, yet an operator may walk them.
+    // Counts steps by size: texts are copied, and named lists are shared, but an operator may
+    // traverse them.
     bool has_name = e.kind == Expression::name || e.kind == Expression::attribute ||
                     e.kind == Expression::subscript;
     const std::string* text = value.get<std::string>();
@@ -450,7 +455,7 @@ class Renderer {
     return apply_operator(e.text, left, evaluate(*e.parts[1]));
   }
 
-  // As in Python a < b < c is a < b and b < c.
+  // As in Python, a < b < c is a < b and b < c.
   bool comparison(const Expression& e) {
     Value left = evaluate(*e.parts[0]);
     for (size_t i = 0; i < e.names.size(); ++i) {

@@ -1,4 +1,4 @@
-// The tests of `is`.
+// The tests of Jinja's `is`.
 #include "jinja_text.h"
 #include "jinja_values.h"
 
@@ -28,11 +28,11 @@ bool has_remainder(const Value& value, const Value& divisor, int64_t remainder) 
 template <bool upper_case>
 bool is_in_case(const Value& value, const Arguments&) {
   std::string text = to_text(value);
-  // Of letters without a case there may be more, but not alone.
+  // Letters without case are allowed, but not on their own.
   return text == (upper_case ? upper(text) : lower(text)) && upper(text) != lower(text);
 }
 
-// Whether the value comes before (-1) or after (1) the operand.
+// Whether the value is ordered before (-1) or after (1) the operand.
 template <int side, bool or_equal>
 bool compared(const Value& value, const Arguments& arguments) {
   int order = compare(value, operand(arguments));

@@ -1,3 +1,5 @@
+// Converts values of Jinja to text as Python does.
+
 #include "jinja_text.h"
 
 #include "jinja_values.h"
@@ -26,7 +28,7 @@ std::string in_case(std::string_view text, Case change) {
   std::string result;
   for (size_t i = 0; i < text.size();) {
     CodePoint c = code_point_at(text, i);
-    // The one letter whose upper case is two.
+    // The only letter handled here whose upper case is two letters.
     if (c.value == 0xDF && change == utf8proc_toupper)
       result += "SS";
     else
@@ -91,7 +93,7 @@ std::string repr_of_text(std::string_view text) {
   return result + quote;
 }
 
-// The shortest digits that give the number back, as Python writes them.
+// The shortest digits that round-trip, in Python's format.
 std::string text_of_real(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
@@ -114,7 +116,7 @@ std::string text_of_real(double value) {
   return sign + digits.substr(0, point) + "." + digits.substr(point);
 }
 
-// repr(value) is added to `out`.
+// Appends repr(value) to `out`.
 void write_repr(std::string& out, const Value& value, int depth) {
   require(depth <= deepest, "a text of lists that are nested too deep");
   check_length(out.size());
@@ -224,7 +226,8 @@ class JsonWriter {
   std::string out_;
 };
 
-// One conversion of `text % values`, "%-5.2f": its flags, width and precision, and its letter.
+// One conversion of `text % values`, such as "%-5.2f": flags with width and precision, and the
+// letter.
 std::string converted(std::string flags, char letter, const Value& value) {
   if (letter == 's' || letter == 'r') {
     std::string text = letter == 's' ? to_text(value) : to_repr(value);

@@ -8,14 +8,14 @@
 
 namespace redco::text::jinja {
 
-/// The value as Python's str and repr write it; Error for functions.
+/// The value as in Python's str and repr; throws Error for functions.
 std::string to_text(const Value& value);
 std::string to_repr(const Value& value);
 
-/// JSON as Python's json.dumps writes it.
+/// JSON as in Python's json.dumps.
 struct JsonStyle {
   bool ensure_ascii = false;
-  int indent = -1;  ///< below 0: on one line
+  int indent = -1;  ///< negative: on one line
   bool sort_keys = false;
   std::string between_items = ", ";
   std::string after_key = ": ";
@@ -28,14 +28,14 @@ std::string format_fields(const std::string& text, const Arguments& arguments);
 
 /// The characters of a text.
 std::vector<std::string> characters(std::string_view text);
-/// The lines of a text as Python's splitlines cuts it.
+/// The lines of a text as in Python's splitlines.
 std::vector<std::string> lines_of(std::string_view text, bool keep_ends = false);
 
 std::string upper(std::string_view text);
 std::string lower(std::string_view text);
-/// The first character in upper case, the others in lower case.
+/// Converts the first character to upper case, the others to lower case.
 std::string capitalized(std::string_view text);
-/// As the filter and as the method of strings write titles.
+/// Title case as in the filter and as in the string method.
 std::string title_of_words(std::string_view text);
 std::string title_of_letters(std::string_view text);
 

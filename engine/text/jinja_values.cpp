@@ -1,3 +1,5 @@
+// Values of Jinja and their operators.
+
 #include "jinja_values.h"
 
 #include "jinja_text.h"
@@ -30,7 +32,7 @@ bool is_equal_dict(const Value::Dict& a, const Value& b) {
          });
 }
 
-// Integers as Python computes them; Error where the result is beyond 64 bits.
+// Integer arithmetic as in Python; throws Error if the result exceeds 64 bits.
 Value integer_arithmetic(const std::string& name, int64_t a, int64_t b) {
   int64_t result = 0;
   bool overflows = false;
@@ -72,7 +74,7 @@ Value arithmetic(const std::string& name, const Value& a, const Value& b) {
   return {rest != 0 && (rest < 0) != (*y < 0) ? rest + *y : rest};
 }
 
-// A string or list `n` times.
+// Repeats a string or list `n` times.
 Value repeated(const Value& value, int64_t n) {
   n = std::max<int64_t>(n, 0);
   if (const std::string* text = value.get<std::string>()) {
@@ -209,7 +211,7 @@ bool is_equal(const Value& a, const Value& b) {
   if (const Value::Dict* dict = a.dict())
     return dict == b.dict() || (a.kind == Value::Kind::plain && is_equal_dict(*dict, b));
   if (a.function()) return a.function() == b.function();
-  return true;  // both are none, or not defined
+  return true;  // both are none or undefined
 }
 
 int compare(const Value& a, const Value& b) {
@@ -254,7 +256,7 @@ Value::List items_of(const Value& value, const char* what) {
 
 Value attribute(const Value& owner, const std::string& name) {
   require(!owner.get<Value::Undefined>(), kind_of(owner), ", has no members");
-  // In Python methods come before the members of a dictionary.
+  // In Python methods take precedence over the members of a dictionary.
   if (owner.kind == Value::Kind::plain || owner.kind == Value::Kind::tuple)
     if (auto method = find_method(owner, name)) return *method;
   const Value* found = owner.find(name);

@@ -12,56 +12,58 @@
 
 namespace redco::text::jinja {
 
-/// The longest text, and the most entries, that a template may make.
+/// The longest text and the maximum number of entries that a template may create.
 inline constexpr size_t longest_text = 1 << 26;
 inline constexpr int64_t most_entries = 1'000'000;
 
 bool is_true(const Value& value);
 bool is_equal(const Value& a, const Value& b);
-/// Below 0, 0 or above it, as Python orders numbers, strings and lists; Error for others.
+/// Returns a value below, equal to or above 0, as Python orders numbers, strings and lists; throws
+/// Error for others.
 int compare(const Value& a, const Value& b);
 bool contains(const Value& whole, const Value& part);
 
-/// A number or boolean; nothing for others.
+/// The value of a number or boolean; none for others.
 std::optional<double> number_of(const Value& value);
 std::optional<int64_t> integer_of(const Value& value);
 
 /// The value's type for messages.
 std::string kind_of(const Value& value);
 
-/// Whether it is a list in Python, and not what only can be walked.
+/// Whether it is a list or tuple in Python, not just an iterable.
 bool is_list_or_tuple(const Value& value);
 
-/// The items that a loop over the value sees: of a dictionary its keys, of a string its characters.
-/// Error, beginning with `what`, for what is none of these.
+/// The items of a loop over the value: the keys of a dictionary, the characters of a string. Throws
+/// Error, beginning with `what`, for values that are not iterable.
 Value::List items_of(const Value& value, const char* what);
 /// The value of `x.name`, of `x[key]`, and of a path such as "function.name".
 Value attribute(const Value& owner, const std::string& name);
 Value member(const Value& owner, const Value& key);
-/// `fallback` stands for what is not there on the way.
+/// `fallback` replaces missing members on the path.
 Value at_path(const Value& owner, std::string_view path, const Value* fallback = nullptr);
-/// The value of whole[begin:end:step]; each may be missing.
+/// The value of whole[begin:end:step]; each bound may be missing.
 Value slice(const Value& whole, std::optional<int64_t> begin, std::optional<int64_t> end,
             std::optional<int64_t> step);
 
-/// The value `binary` gives, of the arithmetic, comparing and joining operators.
+/// Applies a binary operator: arithmetic, comparison or concatenation.
 Value apply_operator(const std::string& name, const Value& a, const Value& b);
 Value apply_filter(const std::string& name, const Value& value, const Arguments& arguments);
 bool apply_test(const std::string& name, const Value& value, const Arguments& arguments);
-/// The method of a string, dictionary or list, bound to it; nothing when Python has none of this
-/// name, and Error when it has and it is not supported here.
+/// The method of a string, dictionary or list, bound to it; none if Python has no method of this
+/// name. Throws Error if Python has it but it is not supported here.
 std::optional<Value> find_method(const Value& value, const std::string& name);
 
-/// An argument by position or name; null when it is missing.
+/// An argument by position or name; null if it is missing.
 const Value* argument(const Arguments& arguments, size_t index, std::string_view name);
-/// The same as their types; Error for others.
+/// The same, converted to a type; throw Error for other types.
 const std::string& text_of(const Value& value);
 std::string text_argument(const Arguments& arguments, size_t index, std::string_view name);
 std::optional<int64_t> integer_argument(const Arguments& arguments, size_t index,
                                         std::string_view name);
 bool flag_argument(const Arguments& arguments, size_t index, std::string_view name);
 
-/// The entry of a table of what is supported; Error, with their names, for others.
+/// Looks up an entry of a table; throws Error, which lists the names in the table, if it is
+/// missing.
 template <class T>
 const T& look_up(const std::map<std::string, T>& table, const char* what, const std::string& name) {
   auto found = table.find(name);

@@ -1,3 +1,5 @@
+// Typed access to JSON files, with paths in error messages.
+
 #include "json_fields.h"
 
 #include "../io/strict_json.h"

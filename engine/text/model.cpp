@@ -1,3 +1,5 @@
+// Tokens for single bytes.
+
 #include "model.h"
 
 #include "utf8.h"

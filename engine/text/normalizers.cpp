@@ -1,3 +1,5 @@
+// The normalizers of tokenizers.
+
 #include "normalizers.h"
 
 #include "transformation.h"
@@ -31,7 +33,7 @@ size_t grapheme_end(std::string_view text, size_t begin) {
   return end;
 }
 
-// The rules of SentencePiece's normalizer for one text.
+// Implements SentencePiece's normalizer.
 class SentencePieceNormalizer {
  public:
   explicit SentencePieceNormalizer(SentencePieceSpec spec) : spec_(std::move(spec)) {
@@ -73,7 +75,7 @@ class SentencePieceNormalizer {
   }
 
  private:
-  // How many bytes the next part of the text has, and what it becomes.
+  // The size in bytes of the next part of the text, and its replacement.
   std::pair<size_t, std::string_view> next(std::string_view text, size_t at) const {
     std::string_view rest = text.substr(at);
     size_t defined = 0;
@@ -136,7 +138,7 @@ Normalizer lowercase() {
       std::string lower;
       append_code_point(
           lower, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c.value))));
-      // The one character whose lower case is two.
+      // The only character whose lower case is two.
       if (c.value == 0x130) lower = "i\u0307";
       result.append(lower, text.origin(i));
       i += c.size;
@@ -170,7 +172,7 @@ Normalizer precompiled(std::shared_ptr<const CharsMap> map) {
 }
 
 Normalizer sentencepiece_normalization(SentencePieceSpec spec) {
-  // A std::function must be copyable; the tries need not be copied with it.
+  // A std::function must be copyable; shared, so that the tries are not copied.
   auto normalizer = std::make_shared<const SentencePieceNormalizer>(std::move(spec));
   return [normalizer](Text& text) { (*normalizer)(text); };
 }

@@ -11,11 +11,11 @@
 
 namespace redco::text {
 
-/// Rewrites a text before it is cut into words.
+/// Rewrites a text before it is split into words.
 using Normalizer = std::function<void(Text&)>;
 
 Normalizer prepend(std::string text);
-/// What a match stands for becomes that of its last character.
+/// The replacement of a match gets the origin of the match's last character.
 Normalizer replace(Pattern pattern, std::string content);
 Normalizer strip(bool left, bool right);
 Normalizer lowercase();
@@ -23,19 +23,19 @@ Normalizer lowercase();
 enum class UnicodeForm { nfc, nfd, nfkc, nfkd };
 Normalizer unicode_normalization(UnicodeForm form);
 
-/// The character map as `tokenizers` applies it: to grapheme clusters of up to five bytes, of which
-/// the shortest prefix decides for the whole, then to single characters.
+/// The character map as applied by `tokenizers`: to grapheme clusters of up to five bytes, in which
+/// the shortest matching prefix replaces the whole cluster, then to single characters.
 Normalizer precompiled(std::shared_ptr<const CharsMap> map);
 
-/// SentencePiece's own normalizer: the longest match of the character map, then what its
-/// NormalizerSpec says of spaces.
+/// SentencePiece's own normalizer: the longest match of the character map, then the rules for
+/// spaces of its NormalizerSpec.
 struct SentencePieceSpec {
-  std::shared_ptr<const CharsMap> map;  ///< null: characters stay
+  std::shared_ptr<const CharsMap> map;  ///< null: characters are unchanged
   bool add_dummy_prefix = true;
   bool remove_extra_whitespaces = true;
   bool escape_whitespaces = true;
   bool whitespace_as_suffix = false;
-  std::vector<std::string> user_defined;  ///< pieces that the map leaves alone
+  std::vector<std::string> user_defined;  ///< pieces that the map does not change
 };
 Normalizer sentencepiece_normalization(SentencePieceSpec spec);
 

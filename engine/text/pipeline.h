@@ -14,11 +14,11 @@
 
 namespace redco::text {
 
-/// A template around one text or two.
+/// A template for one text or a pair.
 struct Template {
   struct Piece {
     bool is_text = false;
-    int sequence = 0;                 ///< of a text: 0 the first, 1 the second
+    int sequence = 0;                 ///< for a text: 0 the first, 1 the second
     std::vector<int64_t> ids;         ///< of special tokens
     std::vector<std::string> tokens;  ///< their names
     int64_t type_id = 0;
@@ -28,8 +28,8 @@ struct Template {
 };
 
 struct PostProcessor {
-  /// Whether offsets leave out the spaces at the ends of tokens, and if so, whether the one that
-  /// was put before the first token counts as none.
+  /// If present, offsets exclude the spaces at the ends of tokens; `add_prefix_space` tells whether
+  /// a space that was inserted before the first token is not counted.
   struct Trim {
     bool add_prefix_space;
   };
@@ -37,9 +37,9 @@ struct PostProcessor {
   std::optional<Template> around;
 };
 
-/// What every reader of tokenizer files builds.
+/// The parts of a tokenizer, built by the readers of each file format.
 struct Pipeline {
-  /// Whether tokens depend on which characters of the given text they stand for.
+  /// Whether tokens depend on their positions in the given text.
   bool needs_origins = false;
   std::vector<Normalizer> normalizers;
   std::vector<PreTokenizer> pre_tokenizers;
@@ -47,19 +47,19 @@ struct Pipeline {
   PostProcessor post_processor;
   std::vector<Decoder> decoders;
   std::vector<AddedToken> added_tokens;
-  /// Added tokens that are looked for in the normalized text as they are, not normalized
-  /// themselves: SentencePiece's user-defined pieces.
+  /// Added tokens that are matched in the normalized text but are not normalized themselves:
+  /// SentencePiece's user-defined pieces.
   std::vector<AddedToken> normalized_tokens;
 };
 
-/// Leaves out the spaces at the ends of tokens from their offsets.
+/// Excludes the spaces at the ends of tokens from their offsets.
 void trim_offsets(Encoding& encoding, bool add_prefix_space);
 
-/// Puts texts into their template.
+/// Inserts texts into a template.
 Encoding fill_template(const std::vector<Template::Piece>& pieces,
                        const std::vector<Encoding>& texts, const EncodeOptions& options);
 
-/// How many tokens a template adds.
+/// The number of tokens a template adds.
 size_t n_added(const std::vector<Template::Piece>& pieces);
 
 }  // namespace redco::text

@@ -1,3 +1,5 @@
+// The post-processors of tokenizers.
+
 #include "readers.h"
 #include "utf8.h"
 
@@ -7,7 +9,7 @@ namespace redco::text {
 
 namespace {
 
-// Spaces as they are, or as GPT-2's alphabet writes them.
+// Spaces, plain or in GPT-2's alphabet.
 bool is_space(char32_t c) { return c == 0x120 || is_whitespace(c); }
 
 int64_t leading_spaces(std::string_view token) {
@@ -42,7 +44,7 @@ void trim_offsets(Encoding& encoding, bool add_prefix_space) {
     int64_t leading = leading_spaces(encoding.tokens[i]);
     int64_t trailing = trailing_spaces(encoding.tokens[i]);
     if (leading > 0) {
-      // The space that was put before the text stands for nothing in it.
+      // The inserted prefix space is not part of the text.
       if ((i == 0 || begin == 0) && add_prefix_space) --leading;
       begin = std::min(begin + leading, end);
     }

@@ -1,3 +1,5 @@
+// The pre-tokenizers of tokenizers.
+
 #include "pre_tokenizers.h"
 
 #include "byte_level.h"
@@ -9,13 +11,13 @@ namespace redco::text {
 
 namespace {
 
-// A stretch of a piece: what the pattern found, or what is between.
+// A stretch of a piece: a match of the pattern, or the text between matches.
 struct Stretch {
   Range range;
   bool found;
 };
 
-// Which stretches of one piece stay pieces, joined as the delimiter says.
+// Joins the stretches of a piece into new pieces as set by the delimiter.
 void join_stretches(const std::vector<Stretch>& stretches, Delimiter delimiter,
                     std::vector<Range>& pieces) {
   const Stretch* previous = nullptr;
@@ -35,7 +37,7 @@ void join_stretches(const std::vector<Stretch>& stretches, Delimiter delimiter,
   }
 }
 
-// Rewrites the pieces one after another into a new text: `write(text, range)` appends one.
+// Rewrites the pieces in order into a new text: `write(text, range)` appends one.
 template <class Write>
 void rewrite(Pieces& pieces, Write write) {
   Text text(pieces.text.tracked());
@@ -99,7 +101,7 @@ PreTokenizer metaspace(std::string symbol, PrependScheme scheme, bool splits) {
   return [symbol = std::move(symbol), scheme, splits, cut](Pieces& pieces) {
     rewrite(pieces, [&](Text& text, Range range) {
       std::string_view piece = pieces.view(range);
-      // The first piece is, as in `tokenizers`, what stands for the first character.
+      // As in `tokenizers`, the first piece is the one that originates from the first character.
       bool is_first = pieces.text.tracked() ? pieces.text.origin(range.begin).begin == 0
                                             : pieces.starts_text && range.begin == 0;
       bool wanted = scheme == PrependScheme::always || (scheme == PrependScheme::first && is_first);

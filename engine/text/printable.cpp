@@ -1,3 +1,5 @@
+// Escapes text of other processes.
+
 #include <redco/detail/printable.h>
 
 #include <utf8proc.h>

@@ -1,3 +1,5 @@
+// Reads protobuf messages.
+
 #include "protobuf.h"
 
 #include <redco/error.h>

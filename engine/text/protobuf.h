@@ -6,7 +6,7 @@
 
 namespace redco::text {
 
-/// Walks the fields of one protobuf message
+/// Iterates over the fields of a protobuf message
 /// (https://protobuf.dev/programming-guides/encoding): number, wire type, value.
 class ProtobufFields {
  public:
@@ -14,11 +14,11 @@ class ProtobufFields {
   ProtobufFields(const std::string& where, std::string_view message)
       : where_(where), rest_(message) {}
 
-  /// Goes to the next field; false at the end. Throws Error for bytes that are no field.
+  /// Advances to the next field; returns false at the end. Throws Error for invalid bytes.
   bool next();
 
   uint64_t number() const { return number_; }
-  /// The value as the type the field has by the message's definition; Error when it has another.
+  /// The value, as the type in the message's definition; throws Error if the wire type differs.
   std::string_view bytes() const;
   uint64_t varint() const;
   bool boolean() const { return varint() != 0; }

@@ -13,7 +13,7 @@
 
 namespace redco::text {
 
-/// What files beside the vocabulary say of a tokenizer.
+/// The settings of a tokenizer from files other than the vocabulary.
 struct Settings {
   std::map<std::string, std::string> special_tokens;  ///< by role: "bos", "eos", ...
   std::vector<std::string> additional_special_tokens;
@@ -25,22 +25,22 @@ struct Settings {
   std::string tool_template;  ///< for conversations with tools; empty: the same
 };
 
-/// The greatest number a token may have.
+/// The largest valid token id.
 inline constexpr int64_t largest_id = INT32_MAX - 1;
 
-/// A new tokenizer of these parts; `files` are those it was read from, by their names.
+/// Makes a tokenizer from these parts; `files` are the files it was read from, by name.
 Tokenizer make_tokenizer(Pipeline pipeline, Settings settings,
                          std::map<std::string, std::string> files = {});
 
-/// `settings` gets what the file says of truncation and padding.
+/// Sets truncation and padding in `settings` from the file.
 Pipeline read_tokenizer_json(const std::string& where, std::string_view text, Settings& settings);
 
-/// GPT-2's vocab.json and merges.txt.
+/// Reads GPT-2's vocab.json and merges.txt.
 Pipeline read_vocab_and_merges(const std::string& where, std::string_view vocab,
                                const std::string& merges_where, std::string_view merges,
                                bool add_prefix_space);
 
-/// A SentencePiece model, read: what its protobuf message holds.
+/// The content of a SentencePiece model.
 struct SentencePieceModel {
   TokenizerParts::Model model = TokenizerParts::Model::unigram;
   std::vector<std::string> pieces;
@@ -57,23 +57,23 @@ struct SentencePieceModel {
 SentencePieceModel read_sentencepiece(const std::string& where, std::string_view bytes);
 Pipeline sentencepiece_pipeline(const std::string& where, const SentencePieceModel& model);
 
-/// The pipeline of byte-level BPE, as GPT-2 has it. An expression for words, or several.
+/// The pipeline of byte-level BPE as in GPT-2, with one or several expressions for words.
 Pipeline byte_level_pipeline(std::unique_ptr<Model> model, const std::string& where,
                              const std::vector<std::string>& words, bool add_prefix_space);
 
 /// The same from TokenizerParts.
 Pipeline byte_level_pipeline(const std::string& where, const TokenizerParts& parts);
 
-/// What the metadata of a GGUF file say of its tokenizer.
+/// Reads the tokenizer from the metadata of a GGUF file.
 TokenizerParts read_gguf_tokenizer(const std::string& where, const Tree::Dict& metadata);
 
-/// A JSON object of tokens and their numbers.
+/// Reads a JSON object of tokens and their ids.
 Vocabulary read_vocabulary(const JsonField& field);
 
-/// The template that puts these tokens around a text, and around each of a pair.
+/// The template with these tokens around a text, and around each text of a pair.
 Template surround(const std::vector<AddedToken>& before, const std::vector<AddedToken>& after);
 
-/// RoBERTa's: a pair's texts have two `sep` between them.
+/// RoBERTa's template, with two `sep` between the texts of a pair.
 Template surround_like_roberta(const AddedToken& cls, const AddedToken& sep);
 
 }  // namespace redco::text

@@ -1,3 +1,5 @@
+// Patterns of tokenizers, matched with PCRE2.
+
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "regex.h"
 
@@ -13,12 +15,12 @@ namespace redco::text {
 
 namespace {
 
-// A limit on backtracking that no tokenizer's expression comes near on text, however long.
+// A limit on backtracking, far above the need of any tokenizer's expression even on long texts.
 constexpr uint32_t match_limit = 50'000'000;
 constexpr size_t jit_stack_size = 1 << 20;
 
-// Where PCRE2's classes are not those of Oniguruma and of Rust's regular expressions, they are
-// spelled out: PCRE2 counts U+180E among blanks, and no marks among the characters of words.
+// Classes in which PCRE2 differs from Oniguruma and Rust are written out: PCRE2 counts U+180E as a
+// blank, and does not count marks as word characters.
 struct CharacterClass {
   char letter;
   std::string_view members;
@@ -72,7 +74,7 @@ struct Release {
 template <class T, auto release>
 using Owned = std::unique_ptr<T, Release<release>>;
 
-// What one thread needs to match any expression; it is the thread's, for matching is never nested.
+// The state for matching, one per thread, because matching is never nested.
 struct Matcher {
   Owned<pcre2_match_context, pcre2_match_context_free> context{pcre2_match_context_create(nullptr)};
   Owned<pcre2_jit_stack, pcre2_jit_stack_free> stack{
@@ -132,7 +134,7 @@ void Pattern::each_match(std::string_view text, const std::function<void(Range)>
     require(result >= 0, "the regular expression '", source_, "' gave up on a text of ",
             text.size(), " bytes: ", pcre2_message(result));
     Range range{match[0], match[1]};
-    // \K can put a match's start behind its end.
+    // \K can set a match's start after its end.
     require(range.begin <= range.end, "the regular expression '", source_, "' uses \\K");
     found(range);
     if (range.end > range.begin)

@@ -9,16 +9,16 @@
 
 namespace redco::text {
 
-/// What a Split or Replace looks for: a string, or a regular expression in the syntax that
-/// Oniguruma and PCRE2 share, with Unicode's classes.
+/// The pattern of a Split or Replace: a string, or a regular expression in the syntax common to
+/// Oniguruma and PCRE2, with Unicode's classes.
 class Pattern {
  public:
   static Pattern literal(std::string text);
-  /// Throws Error, beginning with `where`, when the expression is not one.
+  /// Throws Error, beginning with `where`, for an invalid expression.
   static Pattern regex(const std::string& where, const std::string& expression);
 
-  /// Calls `found` with each match in turn, from left to right. Throws Error when a text makes the
-  /// expression backtrack without end.
+  /// Calls `found` with each match, from left to right. Throws Error if a text causes excessive
+  /// backtracking.
   void each_match(std::string_view text, const std::function<void(Range)>& found) const;
 
  private:

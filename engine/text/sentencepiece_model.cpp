@@ -1,4 +1,4 @@
-// SentencePiece's model files: the message ModelProto of sentencepiece_model.proto.
+// Reads SentencePiece's model files: the message ModelProto of sentencepiece_model.proto.
 #include "protobuf.h"
 #include "readers.h"
 #include "utf8.h"
@@ -63,8 +63,8 @@ void read_normalizer_spec(const std::string& where, std::string_view message,
 
 bool is_in_text(int32_t type) { return type == Parts::normal || type == Parts::user_defined; }
 
-// BPE joins the neighbours whose joint piece has the best score; of equal scores the leftmost pair
-// comes first. So a piece gives a merge for each way to cut it in two, of the rank of its score.
+// BPE merges the neighbours whose joint piece has the best score, on ties the leftmost pair. So
+// each way to split a piece in two gives a merge with the rank of the piece's score.
 std::vector<BpeOptions::Merge> merges_by_score(const SentencePieceModel& model,
                                                const Vocabulary& in_text) {
   std::vector<float> scores;
@@ -88,7 +88,7 @@ std::vector<BpeOptions::Merge> merges_by_score(const SentencePieceModel& model,
   return merges;
 }
 
-// Pieces of more characters than this are not cut: the merges of one would be many.
+// Longer pieces, in characters, are not split: each would give too many merges.
 constexpr size_t longest_piece = 1024;
 
 std::unique_ptr<Model> make_model(const std::string& where, const SentencePieceModel& model,

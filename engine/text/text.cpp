@@ -1,3 +1,5 @@
+// Text with the origin of each byte.
+
 #include "text.h"
 
 #include "utf8.h"

@@ -8,18 +8,18 @@
 
 namespace redco::text {
 
-/// Characters [begin, end) of the text a user gave, counted in code points.
+/// Characters [begin, end) of the given text, counted in code points.
 struct Span {
   uint32_t begin = 0;
   uint32_t end = 0;
 };
 
-/// Text on its way through the pipeline, UTF-8. Where it is tracked, each byte knows the characters
-/// of the given text that it stands for.
+/// UTF-8 text in the pipeline. If tracked, it stores the origin of each byte: the characters of the
+/// given text that it comes from.
 class Text {
  public:
   explicit Text(bool tracked) : tracked_(tracked) {}
-  /// A part of the given text that begins at its character number `first`.
+  /// A part of the given text that begins at its character `first`.
   Text(std::string_view given, size_t first, bool tracked);
 
   const std::string& bytes() const { return bytes_; }
@@ -27,17 +27,17 @@ class Text {
   size_t size() const { return bytes_.size(); }
   bool tracked() const { return tracked_; }
 
-  /// What byte `i` stands for; where i is the size, the character after the last.
+  /// The origin of byte `i`; if i is the size, an empty one.
   Span origin(size_t i) const { return tracked_ && i < origins_.size() ? origins_[i] : Span(); }
-  /// What bytes [begin, end) stand for together.
+  /// The joint origin of bytes [begin, end).
   Span origin(size_t begin, size_t end) const {
     return begin < end ? Span{origin(begin).begin, origin(end - 1).end} : Span();
   }
 
   void reserve(size_t size);
-  /// Adds bytes that all stand for `origin`.
+  /// Appends bytes that all have this origin.
   void append(std::string_view bytes, Span origin);
-  /// Adds bytes [begin, end) of another text with what they stand for.
+  /// Appends bytes [begin, end) of another text with their origins.
   void append(const Text& other, size_t begin, size_t end);
   /// Keeps bytes [begin, end).
   void crop(size_t begin, size_t end);
@@ -54,11 +54,11 @@ struct Range {
   size_t end;
 };
 
-/// A text and the pieces of it that the model sees, none of which is empty.
+/// A text and its nonempty pieces for the model.
 struct Pieces {
   Text text;
   std::vector<Range> ranges;
-  /// Whether the text is from the start of what the user gave.
+  /// Whether the text is the start of the given text.
   bool starts_text = false;
 
   std::string_view view(Range range) const {

@@ -1,3 +1,5 @@
+// Tokenizer: encoding and decoding.
+
 #include "readers.h"
 #include "utf8.h"
 #include "word_cache.h"
@@ -25,7 +27,7 @@ constexpr std::array roles = {"bos", "eos", "unk", "sep", "cls", "pad", "mask"};
 
 constexpr size_t longest_text = INT32_MAX;
 
-// Steps of a damaged file may each replace what the one before put in.
+// Steps in a damaged file may expand each other's output without bound.
 void check_growth(size_t given, size_t made) {
   require(made <= 1'000'000 + 1000 * given, "the tokenizer makes ", made, " bytes of ", given);
 }
@@ -44,7 +46,7 @@ void truncate(Encoding& encoding, size_t length, Side side) {
   cut(encoding.offsets);
 }
 
-// Shortens one text, or of two the longer and then both, to `room` tokens together.
+// Truncates one text, or of two first the longer and then both, to `room` tokens in total.
 void truncate(std::vector<Encoding>& texts, size_t room, Side side) {
   if (texts.size() == 1) return truncate(texts[0], room, side);
   size_t a = texts[0].ids.size(), b = texts[1].ids.size();
@@ -67,7 +69,7 @@ std::string replace_all(const std::string& text, std::string_view from, std::str
   return result.append(text, done);
 }
 
-// The spaces that an English text of single words has too many, as `transformers` takes them back.
+// Removes superfluous spaces of tokenized English text, as `transformers` does.
 std::string without_tokenization_spaces(std::string text) {
   constexpr std::pair<const char*, const char*> rules[] = {
       {" .", "."},     {" ?", "?"},   {" !", "!"},   {" ,", ","},     {" ' ", "'"},
@@ -101,7 +103,7 @@ struct Tokenizer::State {
   Encoding encode_text(std::string_view text, const EncodeOptions& options) const;
   Encoding encode(std::vector<Encoding> texts, const EncodeOptions& options) const;
   EncodeOptions internal(EncodeOptions options) const {
-    // Trimming the offsets looks at the tokens.
+    // Trimming offsets needs the tokens.
     options.with_tokens |= options.with_offsets && !pipeline.post_processor.trims.empty();
     return options;
   }
@@ -109,7 +111,7 @@ struct Tokenizer::State {
 
 namespace {
 
-// One text on its way to tokens.
+// Encodes one text.
 class Encoder {
  public:
   Encoder(const Tokenizer::State& state, const EncodeOptions& options, WordCache* cache)
@@ -236,7 +238,7 @@ Encoding Tokenizer::State::encode_text(std::string_view given, const EncodeOptio
   require(given.size() <= longest_text, "a text of ", given.size(),
           " bytes is too long for the tokenizer: at most ", longest_text);
   std::string valid = valid_utf8(given);
-  // A second thread does without the cache rather than wait.
+  // A concurrent thread skips the cache instead of waiting.
   std::unique_lock lock(cache_mutex, std::try_to_lock);
   return Encoder(*this, options, lock.owns_lock() ? &cache : nullptr).encode(valid);
 }
@@ -437,7 +439,7 @@ std::optional<std::string> Tokenizer::id_to_token(int64_t id) const {
 }
 
 bool Tokenizer::is_special(int64_t id) const {
-  // By its text, as in `tokenizers`: a vocabulary may have a token twice.
+  // Compared by text, as in `tokenizers`: a vocabulary may contain a token twice.
   auto content = id_to_token(id);
   if (!content) return false;
   auto token = state_->added.find(*content);

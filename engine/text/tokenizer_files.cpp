@@ -1,4 +1,4 @@
-// A tokenizer's folder: which files there are, and what tokenizer_config.json says beside them.
+// Reads a tokenizer's folder: finds its files and applies tokenizer_config.json.
 #include "../io/input_file.h"
 #include "../io/strict_json.h"
 #include "json_fields.h"
@@ -26,11 +26,11 @@ std::string read_file(const fs::path& path) {
   return read_text(path, "a tokenizer's file", INT32_MAX);
 }
 
-// Which tokens a class of `transformers` puts around a text when its files hold no template.
+// The tokens that a class of `transformers` adds around a text if its files have no template.
 struct TokenizerClass {
   bool adds_bos = false;
   bool adds_eos = false;
-  /// cls and sep instead, as RoBERTa: two sep between the texts of a pair.
+  /// cls and sep instead, as in RoBERTa: two sep between the texts of a pair.
   bool like_roberta = false;
 };
 
@@ -44,7 +44,7 @@ const std::map<std::string, TokenizerClass> byte_level_classes = {
     {"RobertaTokenizer", {.like_roberta = true}},
 };
 
-// The tokenizer's files in a folder, and what is read of them.
+// The tokenizer's files in a folder, and their settings.
 class Folder {
  public:
   explicit Folder(fs::path path);
@@ -132,7 +132,7 @@ void Folder::read_config() {
   read_side(config.find("padding_side"), settings_.padding_side);
   read_side(config.find("truncation_side"), settings_.truncation_side);
   if (auto length = config.find("model_max_length")) {
-    // A number beyond all lengths stands for none.
+    // A huge number means no limit.
     double value = length->number();
     if (value < 0) length->fail_expecting("a length");
     if (value <= INT32_MAX) settings_.model_max_length = static_cast<int64_t>(value);
@@ -149,7 +149,7 @@ std::string Folder::class_name() const {
   return name;
 }
 
-// The tokens that the configuration lists beside the vocabulary's.
+// Adds tokens that the configuration lists in addition to the vocabulary.
 void Folder::add_listed_tokens(Pipeline& pipeline) const {
   auto add = [&](AddedToken token) {
     for (const AddedToken& known : pipeline.added_tokens)
@@ -220,7 +220,7 @@ Pipeline Folder::sentencepiece(const std::string& name) const {
   TokenizerClass kind = found == sentencepiece_classes.end() ? TokenizerClass() : found->second;
   JsonField config(config_, where("tokenizer_config.json"));
   auto extra = config.find("extra_ids");
-  // T5's sentinels follow the pieces, the last of them first.
+  // T5's sentinels follow the pieces in reverse order.
   if (extra && !config.find("added_tokens_decoder")) {
     int64_t n = extra->integer();
     if (n < 0 || n > 100'000) extra->fail_expecting("a count");
@@ -255,7 +255,7 @@ Pipeline Folder::vocab_and_merges() const {
 
 Tokenizer Folder::tokenizer() {
   Pipeline pipeline;
-  // Before the configuration, whose settings come first.
+  // Read before the configuration, whose settings take precedence.
   if (has("tokenizer.json"))
     pipeline = read_tokenizer_json(where("tokenizer.json"), files_.at("tokenizer.json"), settings_);
   read_config();

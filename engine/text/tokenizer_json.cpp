@@ -1,5 +1,5 @@
-// tokenizer.json of Hugging Face's `tokenizers`: each part of the pipeline is an object with a
-// "type", or a Sequence of such.
+// Reads tokenizer.json of Hugging Face's `tokenizers`: each part of the pipeline is an object with
+// a "type", or a Sequence of such objects.
 #include "../io/strict_json.h"
 #include "json_fields.h"
 #include "readers.h"
@@ -20,7 +20,7 @@ using Reader = T (*)(const JsonField&);
 template <class T>
 using Readers = std::map<std::string, Reader<T>>;
 
-// The entry of the table for the object's type.
+// Reads an object with the reader for its type.
 template <class T>
 T read_by_type(const JsonField& field, const Readers<T>& readers) {
   std::string type = field.at("type").text();
@@ -31,7 +31,7 @@ T read_by_type(const JsonField& field, const Readers<T>& readers) {
   fail(field.where(), "the type ", in_quotes(type), " is not supported; supported are ", known);
 }
 
-// The steps of a part that is null, one object, or a Sequence of them under `list_key`.
+// Reads the steps of a part, which is null, one object, or a Sequence of objects under `list_key`.
 template <class T>
 void read_steps(const std::optional<JsonField>& field, const char* list_key,
                 const Readers<std::vector<T>>& readers, std::vector<T>& steps) {
@@ -44,7 +44,7 @@ void read_steps(const std::optional<JsonField>& field, const char* list_key,
   for (T& step : read_by_type(*field, readers)) steps.push_back(std::move(step));
 }
 
-// One character, where the library has one.
+// Reads a single character.
 std::string read_character(const JsonField& field) {
   std::string text = field.text();
   if (text.empty() || text.size() != character_size(text[0])) field.fail_expecting("a character");
@@ -56,7 +56,7 @@ std::string read_space_symbol(const JsonField& field) {
   return symbol ? read_character(*symbol) : std::string(space_symbol);
 }
 
-// What takes the place of each match: text must not grow beyond all measure.
+// Reads the replacement of a match, limited in length so that text cannot grow excessively.
 std::string read_replacement(const JsonField& field) {
   JsonField content = field.at("content");
   if (content.text().size() > 1000) content.fail_expecting("at most 1000 bytes");
@@ -133,12 +133,12 @@ PrependScheme read_prepend_scheme(const JsonField& field) {
   static const std::map<std::string, PrependScheme> schemes = {{"always", PrependScheme::always},
                                                                {"first", PrependScheme::first},
                                                                {"never", PrependScheme::never}};
-  // Before tokenizers 0.14 a boolean said it.
+  // Before tokenizers 0.14 this was a boolean.
   if (auto scheme = field.find("prepend_scheme")) return one_of(*scheme, schemes);
   return field.boolean("add_prefix_space", true) ? PrependScheme::always : PrependScheme::never;
 }
 
-// Unlike Oniguruma's \w that of Rust has the joiners.
+// Rust's \w includes the joiners, unlike Oniguruma's.
 constexpr const char* whitespace_words = "[\\w\\p{Join_Control}]+|[^\\w\\s\\p{Join_Control}]+";
 
 const Readers<PreTokenizers> pre_tokenizer_readers = {
@@ -239,7 +239,7 @@ std::unique_ptr<Model> read_model(const JsonField& field) {
   static const Readers<std::unique_ptr<Model>> readers = {{"BPE", read_bpe},
                                                           {"Unigram", read_unigram}};
   if (field.find("type")) return read_by_type(field, readers);
-  // Files of the first versions do not name it.
+  // Files of the first versions do not have the type.
   return field.find("merges") ? read_bpe(field) : read_unigram(field);
 }
 
@@ -361,14 +361,14 @@ AddedToken read_added_token(const JsonField& field) {
   return token;
 }
 
-// The sides that `transformers` takes where tokenizer_config.json names none.
+// The sides that `transformers` uses if tokenizer_config.json has none.
 void read_side(const std::optional<JsonField>& part, Side& side) {
   static const std::map<std::string, Side> sides = {{"Left", Side::left}, {"Right", Side::right}};
   if (!part) return;
   if (auto direction = part->find("direction")) side = one_of(*direction, sides);
 }
 
-// Whether a step puts its symbol before what stands for the first character alone.
+// Whether a step inserts its symbol only before the piece of the first character.
 bool prepends_to_first(const std::optional<JsonField>& field) {
   if (!field) return false;
   std::string type = field->at("type").text();
@@ -404,7 +404,7 @@ Pipeline read_tokenizer_json(const std::string& where, std::string_view text, Se
   read_steps(file.find("normalizer"), "normalizers", normalizer_readers, pipeline.normalizers);
   read_steps(file.find("pre_tokenizer"), "pretokenizers", pre_tokenizer_readers,
              pipeline.pre_tokenizers);
-  // Without other steps the first piece is known by its place.
+  // Without other steps the first piece is known by its position.
   pipeline.needs_origins = prepends_to_first(file.find("pre_tokenizer")) &&
                            (file.find("normalizer") || pipeline.pre_tokenizers.size() > 1);
   pipeline.model = read_model(file.at("model"));

@@ -1,3 +1,5 @@
+// Makes tokenizers from their parts.
+
 #include "readers.h"
 
 #include <redco/error.h>
@@ -19,7 +21,7 @@ Pipeline sentencepiece_from(const std::string& where, const Parts& parts) {
   model.charsmap = parts.precompiled_charsmap;
   model.add_dummy_prefix = parts.add_space_prefix;
   model.remove_extra_whitespaces = parts.remove_extra_whitespaces;
-  // As Hugging Face's tokenizers of the same models write it.
+  // As in Hugging Face's tokenizers of the same models.
   if (parts.unk_id && *parts.unk_id >= 0 &&
       *parts.unk_id < static_cast<int64_t>(parts.tokens.size()))
     model.unknown_surface = parts.tokens[static_cast<size_t>(*parts.unk_id)];
@@ -55,7 +57,7 @@ Tokenizer Tokenizer::from_parts(const std::string& where, const Parts& given) {
     if (id) settings.special_tokens[role] = token(role, id).content;
   for (size_t i = 0; i < n; ++i) {
     bool special = parts.types[i] == Parts::control || parts.types[i] == Parts::unknown;
-    // SentencePiece's user-defined pieces are found already.
+    // SentencePiece's user-defined pieces are already matched.
     if (special || (byte_level && parts.types[i] == Parts::user_defined))
       pipeline.added_tokens.push_back(
           {.content = parts.tokens[i], .id = static_cast<int64_t>(i), .special = special});

@@ -11,20 +11,20 @@
 
 namespace redco::text {
 
-/// A text that is made of another one, character by character. Each new character takes the place
-/// of the next of the old (0), comes besides (1), or also stands for n more that go (-n).
+/// Builds a text from another one, character by character. Each new character replaces the next old
+/// one (0), is inserted (1), or also covers n removed ones (-n).
 class Transformation {
  public:
   explicit Transformation(const Text& from) : from_(from) { bytes_.reserve(from.size()); }
 
-  /// One new character.
+  /// Appends a new character.
   void append_character(std::string_view character, ptrdiff_t change) {
     bytes_ += character;
     if (from_.tracked()) changes_.push_back(change);
   }
 
-  /// `replacement` for `n_old` characters. Those that go with nothing in their place go with the
-  /// character before; at the start, as in `tokenizers`, they are not counted.
+  /// Appends `replacement` for `n_old` characters. Removed characters without a replacement are
+  /// attributed to the previous character; at the start, as in `tokenizers`, they are not counted.
   void append(size_t n_old, std::string_view replacement) {
     bytes_ += replacement;
     if (!from_.tracked()) return;
@@ -57,7 +57,7 @@ class Transformation {
  private:
   const Text& from_;
   std::string bytes_;
-  std::vector<ptrdiff_t> changes_;  ///< of each new character; empty where none is tracked
+  std::vector<ptrdiff_t> changes_;  ///< of each new character; empty if not tracked
 };
 
 }  // namespace redco::text

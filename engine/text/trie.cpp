@@ -1,3 +1,5 @@
+// A trie of byte strings.
+
 #include "trie.h"
 
 namespace redco::text {

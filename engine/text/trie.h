@@ -7,16 +7,16 @@
 
 namespace redco::text {
 
-/// Byte strings by their prefixes, each with a number. Edges are kept in one hash table keyed by
-/// node and byte.
+/// Byte strings with values, looked up by prefix. Edges are stored in one hash table keyed by node
+/// and byte.
 class Trie {
  public:
   Trie();
 
-  /// An empty key is never found; a key added twice has the later number.
+  /// An empty key is never found; a key added twice has the later value.
   void add(std::string_view key, int32_t value);
 
-  /// Calls `found(size, value)` for each key that `text` begins with, the shortest first.
+  /// Calls `found(size, value)` for each key that is a prefix of `text`, shortest first.
   template <class Found>
   void each_prefix(std::string_view text, Found found) const {
     uint32_t node = 0;

@@ -1,7 +1,6 @@
-// Unicode's normalization forms, with the characters that each new one stands for as `tokenizers`
-// counts them: of a decomposition the further characters come besides the first, a composed
-// character stands for all it is made of, and marks that are put in order take what they stand for
-// with them.
+// Unicode's normalization forms, with origins as counted by `tokenizers`: the further characters of
+// a decomposition count as inserted, a composed character covers all its components, and reordered
+// marks keep their origins.
 #include "normalizers.h"
 #include "transformation.h"
 #include "utf8.h"
@@ -25,7 +24,7 @@ struct Character {
 
 int class_of(utf8proc_int32_t c) { return utf8proc_get_property(c)->combining_class; }
 
-// Whether the character may join the one before it: marks, and Hangul's vowels and final
+// Whether the character may compose with the previous one: marks, and Hangul's vowels and final
 // consonants.
 bool may_join(utf8proc_int32_t c) {
   const auto* property = utf8proc_get_property(c);
@@ -34,7 +33,7 @@ bool may_join(utf8proc_int32_t c) {
          property->category == UTF8PROC_CATEGORY_MN;
 }
 
-// The character that both are together, if there is one.
+// The composition of two characters, if any.
 std::optional<utf8proc_int32_t> composed(utf8proc_int32_t a, utf8proc_int32_t b) {
   if (!may_join(b)) return std::nullopt;
   std::string both;
@@ -52,7 +51,7 @@ std::optional<utf8proc_int32_t> composed(utf8proc_int32_t a, utf8proc_int32_t b)
   return static_cast<utf8proc_int32_t>(first.value);
 }
 
-// Gets the characters of one text and adds their normal form to the transformation.
+// Receives the characters of one text and appends their normal form to the transformation.
 class Normalization {
  public:
   Normalization(Transformation& result, bool composes, bool compatible)
@@ -61,7 +60,7 @@ class Normalization {
         options_(UTF8PROC_DECOMPOSE | (compatible ? UTF8PROC_COMPAT : 0)) {}
 
   void add(utf8proc_int32_t c) {
-    constexpr int most = 32;  // a character decomposes into 18 at most
+    constexpr int most = 32;  // a character decomposes into at most 18
     utf8proc_int32_t parts[most];
     int boundary = 0;
     auto n = utf8proc_decompose_char(c, parts, most, static_cast<utf8proc_option_t>(options_),
@@ -73,7 +72,7 @@ class Normalization {
     }
   }
 
-  // What was added ends here, or nothing that follows joins it.
+  // Ends a segment: following characters cannot compose with it.
   void flush() {
     if (segment_.empty()) return;
     if (segment_.size() > 1) {
@@ -101,11 +100,12 @@ class Normalization {
     }
   }
 
-  // A mark joins the last starter unless one of its class, or another starter, comes between.
+  // A mark composes with the last starter unless a mark of its class, or another starter, is
+  // between them.
   void compose() {
     std::vector<Character> kept;
     std::optional<size_t> starter;
-    int last_class = -1;  // of what came after the starter and was kept
+    int last_class = -1;  // of the last kept character after the starter
     for (const Character& c : segment_) {
       int own_class = class_of(c.value);
       if (starter && last_class < own_class) {

@@ -1,3 +1,5 @@
+// The Unigram model of SentencePiece.
+
 #include "model.h"
 #include "trie.h"
 #include "utf8.h"
@@ -12,7 +14,7 @@ namespace redco::text {
 
 namespace {
 
-// What a character that is no piece costs beyond the worst piece, as in SentencePiece.
+// The penalty of an unknown character relative to the worst piece, as in SentencePiece.
 constexpr double unknown_penalty = 10;
 
 class Unigram final : public Model {
@@ -24,7 +26,7 @@ class Unigram final : public Model {
   bool shows_unknown_text() const override { return true; }
 
  private:
-  // The best way to reach a position: its last piece, and where that begins.
+  // The best segmentation up to a position: its last piece and the beginning of that piece.
   struct Step {
     double score = -std::numeric_limits<double>::infinity();
     int64_t id = -1;
@@ -106,7 +108,7 @@ void Unigram::tokenize(std::string_view word, std::vector<Token>& tokens) const 
     while (is_unknown && i > 0 &&
            (reversed[i - 1].id == unknown || reversed[i - 1].id == unknown_id_))
       token.end = reversed[--i].end;
-    // A run that is a piece as a whole, the unknown piece's own name, is that one.
+    // A run that equals a piece, namely the unknown piece's own name, becomes that piece.
     std::optional<int64_t> whole;
     if (is_unknown)
       trie_.each_prefix(word.substr(token.begin, token.end - token.begin),
@@ -119,7 +121,7 @@ void Unigram::tokenize(std::string_view word, std::vector<Token>& tokens) const 
     }
     size_t n_before = tokens.size();
     if (is_unknown && byte_fallback_ && byte_tokens_.append(word, token.begin, token.end, tokens)) {
-      // Each of the bytes stands for the run.
+      // Each byte token covers the whole run.
       for (size_t k = n_before; k < tokens.size(); ++k)
         tokens[k] = {tokens[k].id, token.begin, token.end};
       continue;

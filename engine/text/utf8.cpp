@@ -1,3 +1,5 @@
+// UTF-8: decoding, validation and whitespace.
+
 #include "utf8.h"
 
 #include <algorithm>
@@ -20,7 +22,7 @@ CodePoint code_point_at(std::string_view text, size_t position) {
   constexpr char32_t bad = 0xFFFD;
   if (lead < 0xC2 || lead > 0xF4) return {bad, 1};
   size_t size = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-  // The second byte of these leads is limited further: no overlong forms, surrogates, or values
+  // The second byte of these leads has a smaller range: no overlong forms, surrogates, or values
   // beyond U+10FFFF.
   unsigned char least = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
   unsigned char most = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
@@ -64,7 +66,7 @@ std::string valid_utf8(std::string_view bytes) {
   valid.reserve(bytes.size());
   for (size_t i = 0; i < bytes.size();) {
     CodePoint next = code_point_at(bytes, i);
-    // The true U+FFFD has three bytes that begin with EF; what is not UTF-8 has not.
+    // A real U+FFFD consists of its three bytes; invalid bytes do not.
     if (next.value == 0xFFFD && bytes.substr(i, next.size) != replacement_character)
       valid += replacement_character;
     else
@@ -80,7 +82,7 @@ bool ends_with_part_of_character(std::string_view text) {
   CodePoint last = code_point_at(text, begin);
   auto lead = static_cast<unsigned char>(text[begin]);
   bool is_lead = lead >= 0xC2 && lead <= 0xF4;
-  // What is a part of a character has no byte that such a character cannot have.
+  // The bytes must be a valid prefix of a character.
   return is_lead && last.value == 0xFFFD && begin + last.size == text.size() &&
          last.size < character_size(text[begin]);
 }

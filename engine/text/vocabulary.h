@@ -9,16 +9,16 @@
 
 namespace redco::text {
 
-/// Lets a map of strings be asked with a string_view.
+/// Allows look-ups in a map of strings by string_view.
 struct StringHash {
   using is_transparent = void;
   size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
 };
 
-/// Tokens and their numbers. Numbers need not be without holes.
+/// Tokens and their ids, which need not be consecutive.
 class Vocabulary {
  public:
-  /// Of a token added twice the later number counts, and both numbers name it.
+  /// If a token is added twice, the later id applies, and both ids map to it.
   void add(const std::string& token, int64_t id) {
     ids_.insert_or_assign(token, id);
     tokens_.insert_or_assign(id, token);
@@ -29,7 +29,7 @@ class Vocabulary {
     return found == ids_.end() ? std::nullopt : std::optional(found->second);
   }
 
-  /// Null when no token has this number.
+  /// Null if no token has this id.
   const std::string* token(int64_t id) const {
     auto found = tokens_.find(id);
     return found == tokens_.end() ? nullptr : &found->second;

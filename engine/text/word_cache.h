@@ -8,10 +8,10 @@
 
 namespace redco::text {
 
-/// The tokens of words met before. Each word has one place, which a later one takes from it.
+/// A cache of words and their tokens. Each word has one slot; a later word may replace it.
 class WordCache {
  public:
-  /// The tokens of a word, made by the model where they are not known.
+  /// The tokens of a word, from the cache or else from the model.
   const std::vector<Token>& tokens(std::string_view word, const Model& model) {
     if (slots_.empty()) slots_.resize(n_slots);
     Slot& slot = slots_[StringHash()(word) & (n_slots - 1)];
@@ -24,7 +24,7 @@ class WordCache {
     return slot.tokens;
   }
 
-  /// Longer words hardly come twice.
+  /// Longer words rarely repeat.
   static constexpr size_t longest_word = 64;
 
  private:
