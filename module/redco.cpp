@@ -15,7 +15,7 @@ namespace {
 class Lines : public redco::Console {
  public:
   void line(std::string_view text) override {
-    std::printf("%.*s\n", static_cast<int>(text.size()), text.data());
+    std::printf("%.*s\n", int(text.size()), text.data());
     std::fflush(stdout);
   }
   void progress(const redco::ProgressState& state) override {

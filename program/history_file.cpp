@@ -88,7 +88,7 @@ std::vector<std::string> HistoryFile::read() {
   std::string text;
   char buffer[65536];
   for (ssize_t n; (n = ::read(file.descriptor(), buffer, sizeof(buffer))) > 0;)
-    text.append(buffer, static_cast<size_t>(n));
+    text.append(buffer, size_t(n));
   for (size_t from = 0, to; (to = text.find('\n', from)) != std::string::npos; from = to + 1)
     entries.push_back(unescaped(text.substr(from, to - from)));
   size_t n = entries.size();

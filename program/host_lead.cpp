@@ -24,7 +24,7 @@ std::string random_name() {
 }  // namespace
 
 HostLead::HostLead(HostBoard& board, const Restarts& restarts)
-    : board_(board), restarts_(restarts), signs_(static_cast<size_t>(board.n_hosts())) {
+    : board_(board), restarts_(restarts), signs_(size_t(board.n_hosts())) {
   open(0);
 }
 
@@ -44,21 +44,21 @@ void HostLead::round() {
 
 void HostLead::listen() {
   for (int64_t host = 0; host < board_.n_hosts(); ++host) {
-    Sign& sign = signs_[static_cast<size_t>(host)];
+    Sign& sign = signs_[size_t(host)];
     std::string now = board_.sign(host);
     if (now != sign.text) sign = {now, Clock::now()};
   }
 }
 
 bool HostLead::is_silent(int64_t host) const {
-  const Sign& sign = signs_[static_cast<size_t>(host)];
+  const Sign& sign = signs_[size_t(host)];
   return sign.text.empty() || Clock::now() - sign.changed > patience;
 }
 
 void HostLead::meet() {
   auto members = board_.joined(attempt_);
   std::erase_if(members, [this](const auto& each) { return is_silent(each.host); });
-  auto n = static_cast<int64_t>(members.size()), all = board_.n_hosts();
+  auto n = int64_t(members.size()), all = board_.n_hosts();
   auto limit = attempt_ == 0 ? restarts_.first_meeting : restarts_.next_meeting;
   bool is_late = Clock::now() - opened_ > limit;
   int64_t enough = is_late && restarts_.min_hosts > 0 ? restarts_.min_hosts : all;

@@ -138,7 +138,7 @@ void Launch::wait_for_something() {
   };
   if (next_signal_ != 0) until(when_);
   if (auto due = workers_ ? workers_->due() : std::nullopt) until(*due);
-  poll(sources.data(), sources.size(), static_cast<int>(std::max<int64_t>(0, time.count())));
+  poll(sources.data(), sources.size(), int(std::max<int64_t>(0, time.count())));
 }
 
 void Launch::on_signals() {
@@ -149,7 +149,7 @@ void Launch::on_signals() {
       workers_->interrupt();
       continue;
     }
-    forwarded_ = static_cast<int>(info.ssi_signo);
+    forwarded_ = int(info.ssi_signo);
     if (workers_) ask_to_end();
     hosts_->end({128 + forwarded_, ""});
   }
@@ -192,7 +192,7 @@ void Launch::start() {
 
 std::vector<Workers::Variables> Launch::variables() const {
   int64_t local_size = place_.local_size * n_workers_;
-  auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
+  auto cores = int64_t(std::thread::hardware_concurrency());
   Workers::Variables all = {
       {"WORLD_SIZE", std::to_string(attempt_.size)},
       {"LOCAL_WORLD_SIZE", std::to_string(local_size)},
@@ -211,9 +211,9 @@ std::vector<Workers::Variables> Launch::variables() const {
   if (share_prompt_) all[prompt_variable] = std::to_string(terminal_width(STDOUT_FILENO));
   if (std::getenv("OMP_NUM_THREADS") == nullptr)
     all["OMP_NUM_THREADS"] = std::to_string(std::max<int64_t>(1, cores / local_size));
-  std::vector<Workers::Variables> each(static_cast<size_t>(n_workers_), all);
+  std::vector<Workers::Variables> each(size_t(n_workers_), all);
   for (int64_t i = 0; i < n_workers_; ++i) {
-    auto& variables = each[static_cast<size_t>(i)];
+    auto& variables = each[size_t(i)];
     variables["RANK"] = std::to_string(attempt_.first_rank + i);
     variables["LOCAL_RANK"] = std::to_string(place_.local_rank * n_workers_ + i);
   }

@@ -131,7 +131,7 @@ struct LineEditor::Impl {
       ssize_t n = ::read(STDIN_FILENO, &byte, 1);
       if (n == 1) {
         size_t used = std::mbrtowc(character, &byte, 1, &state);
-        if (used == static_cast<size_t>(-1)) state = {};  // skips invalid UTF-8
+        if (used == size_t(-1)) state = {};  // skips invalid UTF-8
         if (used <= 1) return 1;
         continue;
       }
@@ -166,7 +166,7 @@ struct LineEditor::Impl {
 
   static unsigned char clear(EditLine* editor, int) {
     const LineInfo* line = el_line(editor);
-    el_cursor(editor, static_cast<int>(line->lastchar - line->cursor));
+    el_cursor(editor, int(line->lastchar - line->cursor));
     el_insertstr(editor, "^C");
     el_push(editor, "\n");
     of(editor).is_cleared = true;
@@ -199,7 +199,7 @@ struct LineEditor::Impl {
   static unsigned char complete_word(EditLine* editor, int) {
     const LineInfo* line = el_line(editor);
     std::string text(line->buffer, line->lastchar);
-    auto cursor = static_cast<size_t>(line->cursor - line->buffer);
+    auto cursor = size_t(line->cursor - line->buffer);
     size_t indent = text.find_first_not_of(" \t\n");
     if (cursor <= std::min(indent, text.size())) {
       el_insertstr(editor, "  ");

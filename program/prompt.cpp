@@ -96,7 +96,7 @@ Input read_plain(const char* prompt, bool is_typed) {
   errno = 0;
   ssize_t size = getline(&line, &capacity, stdin);
   if (size < 0 && is_typed) std::putchar('\n');
-  std::string text(line, size > 0 ? static_cast<size_t>(size) : 0);
+  std::string text(line, size > 0 ? size_t(size) : 0);
   std::free(line);
   if (size < 0 && errno == EINTR) {
     std::clearerr(stdin);

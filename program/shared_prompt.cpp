@@ -72,7 +72,7 @@ void SharedPrompt::draw_alike() {
     at::Tensor state = generator.get_state();
     give(std::string(static_cast<const char*>(state.const_data_ptr()), state.nbytes()));
   } else if (auto bytes = take()) {
-    at::Tensor state = at::empty({static_cast<int64_t>(bytes->size())}, at::kByte);
+    at::Tensor state = at::empty({int64_t(bytes->size())}, at::kByte);
     std::memcpy(state.mutable_data_ptr(), bytes->data(), bytes->size());
     generator.set_state(state);
   }

@@ -17,7 +17,7 @@ class Terminal : public Console {
  public:
   void line(std::string_view text) override {
     clear_bar();
-    std::fprintf(stderr, "%.*s\n", static_cast<int>(text.size()), text.data());
+    std::fprintf(stderr, "%.*s\n", int(text.size()), text.data());
   }
 
   void progress(const ProgressState& state) override {

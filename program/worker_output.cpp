@@ -27,7 +27,7 @@ bool WorkerOutput::pump() {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) return true;
     if (n <= 0) return false;
-    buffer_.append(bytes, static_cast<size_t>(n));
+    buffer_.append(bytes, size_t(n));
     size_t from = 0;
     for (size_t end; (end = buffer_.find('\n', from)) != std::string::npos; from = end + 1)
       hand_on(std::string_view(buffer_).substr(from, end - from));
@@ -52,7 +52,7 @@ void write_line(int to, std::string line) {
   for (size_t done = 0; done < line.size();) {
     ssize_t n = write(to, line.data() + done, line.size() - done);
     if (n < 0 && errno != EINTR) return;  // the reader is gone
-    if (n > 0) done += static_cast<size_t>(n);
+    if (n > 0) done += size_t(n);
   }
 }
 

@@ -99,10 +99,10 @@ int list_files(lua_State* L) {
     fail("cannot read the folder ", folder, ": ", error.code().message());
   }
   std::sort(paths.begin(), paths.end());
-  lua_createtable(L, static_cast<int>(paths.size()), 0);
+  lua_createtable(L, int(paths.size()), 0);
   for (size_t i = 0; i < paths.size(); ++i) {
     lua_pushlstring(L, paths[i].data(), paths[i].size());
-    lua_rawseti(L, -2, static_cast<int>(i) + 1);
+    lua_rawseti(L, -2, int(i) + 1);
   }
   return 1;
 }

@@ -28,7 +28,7 @@ int json_decode(lua_State* L) {
 }
 
 int json_encode(lua_State* L) {
-  int indent = lua_isnoneornil(L, 3) ? -1 : static_cast<int>(luaL_checkinteger(L, 3));
+  int indent = lua_isnoneornil(L, 3) ? -1 : int(luaL_checkinteger(L, 3));
   std::string text = write_json(luaL_checkstring(L, 1) + std::string(": "),
                                 check_json(L, 2, "a JSON value"), indent);
   lua_pushlstring(L, text.data(), text.size());

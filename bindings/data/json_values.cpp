@@ -63,7 +63,7 @@ int ordered_newindex(lua_State* L) {
     push_meta(L, 1, keys_field);
     if (!was_null && !lua_isnil(L, 3) && lua_istable(L, -1)) {
       lua_pushvalue(L, 2);
-      lua_rawseti(L, -2, static_cast<int>(lua_objlen(L, -2)) + 1);
+      lua_rawseti(L, -2, int(lua_objlen(L, -2)) + 1);
     }
     lua_settop(L, 3);
   }
@@ -120,7 +120,7 @@ std::vector<Key> keys_of(lua_State* L, int table, const std::string& where) {
   if (lua_istable(L, order)) {
     std::unordered_set<std::string> seen;
     for (size_t i = lua_objlen(L, order); i-- > 0;) {
-      lua_rawgeti(L, order, static_cast<int>(i) + 1);
+      lua_rawgeti(L, order, int(i) + 1);
       std::string name = string_at(L, -1);
       lua_pushvalue(L, -1);
       lua_rawget(L, table);
@@ -151,13 +151,13 @@ std::string join(const std::string& path, const std::string& key) {
 size_t length_of(lua_State* L, int table, bool& is_list) {
   push_meta(L, table, keys_field);
   is_list = lua_isnumber(L, -1) != 0;
-  size_t length = is_list ? static_cast<size_t>(lua_tointeger(L, -1)) : lua_objlen(L, table);
+  size_t length = is_list ? size_t(lua_tointeger(L, -1)) : lua_objlen(L, table);
   lua_pop(L, 1);
   if (!is_list) return length;
   for (lua_pushnil(L); lua_next(L, table); lua_pop(L, 1)) {
     if (lua_type(L, -2) == LUA_TSTRING) is_list = false;
     auto index = test_integer(L, -2);
-    if (index && *index > 0) length = std::max(length, static_cast<size_t>(*index));
+    if (index && *index > 0) length = std::max(length, size_t(*index));
   }
   return is_list ? length : lua_objlen(L, table);
 }
@@ -171,7 +171,7 @@ Json table_at(lua_State* L, int table, const char* what, const std::string& path
   if (size_t length = length_of(L, table, is_list); length > 0 || is_list) {
     Json::List list;
     for (size_t i = 1; i <= length; ++i) {
-      lua_rawgeti(L, table, static_cast<int>(i));
+      lua_rawgeti(L, table, int(i));
       list.push_back(json_at(L, lua_gettop(L), what, join(path, std::to_string(i)), depth + 1));
       lua_pop(L, 1);
     }
@@ -213,7 +213,7 @@ Json json_at(lua_State* L, int index, const char* what, const std::string& path,
       break;
   }
   if (auto integer = test_integer(L, index)) return *integer;
-  if (lua_type(L, index) == LUA_TNUMBER) return static_cast<double>(lua_tonumber(L, index));
+  if (lua_type(L, index) == LUA_TNUMBER) return double(lua_tonumber(L, index));
   fail("expected a number, string, boolean or table at '", path, "' of ", what, ", got ",
        describe(L, index));
 }
@@ -226,7 +226,7 @@ int push_ordered_table(lua_State* L) {
 
 int push_ordered_keys(lua_State* L) {
   std::vector<Key> keys = keys_of(L, 1, "ordered_keys: the table");
-  lua_createtable(L, static_cast<int>(keys.size()), 0);
+  lua_createtable(L, int(keys.size()), 0);
   int n = 0;
   for (const Key& key : keys) {
     if (key.is_null) continue;
@@ -241,7 +241,7 @@ int add_null(lua_State* L) {
   std::string key = string_at(L, 2);
   push_meta(L, 1, keys_field);
   push_string(L, key);
-  lua_rawseti(L, -2, static_cast<int>(lua_objlen(L, -2)) + 1);
+  lua_rawseti(L, -2, int(lua_objlen(L, -2)) + 1);
   lua_settop(L, 1);
   set_null(L, key);
   return 0;
@@ -252,26 +252,26 @@ int add_null(lua_State* L) {
 void push_json(lua_State* L, const Json& value) {
   luaL_checkstack(L, 8, "a deeply nested value");
   if (auto object = value.get<Json::Object>()) {
-    lua_createtable(L, 0, static_cast<int>(object->size()));
+    lua_createtable(L, 0, int(object->size()));
     for (const auto& [key, entry] : *object) {
       push_string(L, key);
       push_json(L, entry);
       lua_rawset(L, -3);
     }
     set_order(L, [&] {
-      lua_createtable(L, static_cast<int>(object->size()), 0);
+      lua_createtable(L, int(object->size()), 0);
       for (size_t i = 0; i < object->size(); ++i) {
         push_string(L, (*object)[i].first);
-        lua_rawseti(L, -2, static_cast<int>(i) + 1);
+        lua_rawseti(L, -2, int(i) + 1);
       }
     });
     for (const auto& [key, entry] : *object)
       if (entry.get<std::monostate>()) set_null(L, key);
   } else if (auto list = value.get<Json::List>()) {
-    lua_createtable(L, static_cast<int>(list->size()), 0);
+    lua_createtable(L, int(list->size()), 0);
     for (size_t i = 0; i < list->size(); ++i) {
       push_json(L, (*list)[i]);
-      lua_rawseti(L, -2, static_cast<int>(i) + 1);
+      lua_rawseti(L, -2, int(i) + 1);
     }
     bool has_nulls = std::any_of(list->begin(), list->end(), [](const Json& entry) {
       return entry.get<std::monostate>() != nullptr;

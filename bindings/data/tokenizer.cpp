@@ -45,7 +45,7 @@ std::vector<std::string> check_texts(lua_State* L, int index, const std::string&
   require(lua_istable(L, index), what, ": expected a string or a list of strings, got ",
           described(L, index));
   std::vector<std::string> texts;
-  for (int i = 1; i <= static_cast<int>(lua_objlen(L, index)); ++i) {
+  for (int i = 1; i <= int(lua_objlen(L, index)); ++i) {
     lua_rawgeti(L, index, i);
     texts.push_back(check_text(L, lua_gettop(L), what + ": entry " + std::to_string(i)));
     lua_pop(L, 1);
@@ -66,7 +66,7 @@ std::vector<int64_t> check_ids(lua_State* L, int index, const std::string& what)
   require(lua_istable(L, index), what, ": expected a list or a tensor of integers, got ",
           described(L, index));
   std::vector<int64_t> ids;
-  for (int i = 1; i <= static_cast<int>(lua_objlen(L, index)); ++i) {
+  for (int i = 1; i <= int(lua_objlen(L, index)); ++i) {
     lua_rawgeti(L, index, i);
     ids.push_back(check_integer(L, -1, (what + ": entry " + std::to_string(i)).c_str()));
     lua_pop(L, 1);
@@ -144,10 +144,10 @@ void push_text(lua_State* L, const std::string& text) {
 
 template <class T, class Push>
 void push_list(lua_State* L, const std::vector<T>& values, Push push) {
-  lua_createtable(L, static_cast<int>(values.size()), 0);
+  lua_createtable(L, int(values.size()), 0);
   for (size_t i = 0; i < values.size(); ++i) {
     push(L, values[i]);
-    lua_rawseti(L, -2, static_cast<int>(i) + 1);
+    lua_rawseti(L, -2, int(i) + 1);
   }
 }
 
@@ -238,7 +238,7 @@ int batch_decode(lua_State* L) {
     }
   } else {
     require(lua_istable(L, 2), what, ": expected a list or a tensor, got ", described(L, 2));
-    for (int i = 1; i <= static_cast<int>(lua_objlen(L, 2)); ++i) {
+    for (int i = 1; i <= int(lua_objlen(L, 2)); ++i) {
       lua_rawgeti(L, 2, i);
       rows.push_back(check_ids(L, lua_gettop(L), what + ": entry " + std::to_string(i)));
       lua_pop(L, 1);

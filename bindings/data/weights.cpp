@@ -57,7 +57,7 @@ int64_t check_bytes(NamedArguments& args, const char* name, int64_t fallback) {
     require(scale > 0 && count * scale >= 1 && count * scale < 9e18, args.function(), ": ", name,
             ": expected a number of bytes or a text like \"5GB\" or \"200MB\", got ",
             described(L, lua_gettop(L)));
-    bytes = static_cast<int64_t>(std::llround(count * scale));
+    bytes = int64_t(std::llround(count * scale));
   }
   lua_pop(L, 1);
   return bytes;
@@ -96,10 +96,10 @@ template <class T>
 int keys(lua_State* L) {
   auto file = check_object<T>(L, 1, std::string(T::lua_name) + ":keys");
   std::vector<std::string> names = file->keys();
-  lua_createtable(L, static_cast<int>(names.size()), 0);
+  lua_createtable(L, int(names.size()), 0);
   for (size_t i = 0; i < names.size(); ++i) {
     lua_pushlstring(L, names[i].data(), names[i].size());
-    lua_rawseti(L, -2, static_cast<int>(i) + 1);
+    lua_rawseti(L, -2, int(i) + 1);
   }
   return 1;
 }
@@ -120,10 +120,10 @@ template <class T>
 int shape(lua_State* L) {
   auto [file, name] = check_named<T>(L, "shape");
   const std::vector<int64_t>& sizes = file->shape(name);
-  lua_createtable(L, static_cast<int>(sizes.size()), 0);
+  lua_createtable(L, int(sizes.size()), 0);
   for (size_t i = 0; i < sizes.size(); ++i) {
     push_integer(L, sizes[i]);
-    lua_rawseti(L, -2, static_cast<int>(i) + 1);
+    lua_rawseti(L, -2, int(i) + 1);
   }
   return 1;
 }

@@ -54,7 +54,7 @@ int load_embedded(lua_State* L) {
 int nearest_name(lua_State* L) {
   std::string word = luaL_checkstring(L, 1);
   std::vector<std::string> names;
-  for (int i = 1; i <= static_cast<int>(lua_objlen(L, 2)); ++i) {
+  for (int i = 1; i <= int(lua_objlen(L, 2)); ++i) {
     lua_rawgeti(L, 2, i);
     names.push_back(luaL_checkstring(L, -1));
     lua_pop(L, 1);
@@ -131,11 +131,11 @@ int open_redco(lua_State* L) {
         "same both times."},
        {"options", options,
         "options(defaults) -> table\n"
-        "The defaults, changed by a file beside the script - NAME.toml for NAME.lua, else "
-        "config.toml, or what --config=FILE names - and by the script's arguments --key=value, "
-        "--table.key=value, --flag, --no-flag. Values have the types of the defaults; an unknown "
-        "key is refused with the nearest one. Where the result has a `workdir`, it is "
-        "written to config.toml there."}});
+        "Returns the defaults, changed first by a TOML file and then by the script's arguments "
+        "--key=value, --table.key=value, --flag, --no-flag. The file is --config=FILE, else "
+        "NAME.toml in the folder of NAME.lua, else config.toml there. Values have the types of "
+        "the defaults; an unknown key is an error that names the nearest one. If the result has a "
+        "`workdir`, the result is written to config.toml there."}});
   add_rng(L);
   add_deployer(L);
   add_trainer(L);

@@ -116,10 +116,10 @@ Prompt::Completion Prompt::complete(const std::string& line, size_t cursor) cons
   Completion completion{cursor};
   lua::protect(impl_->engine.state(), [&](lua_State* L) {
     impl_->call(L, "complete", 3, line, cursor);
-    completion.start = static_cast<size_t>(lua_tointeger(L, -3)) - 1;
+    completion.start = size_t(lua_tointeger(L, -3)) - 1;
     completion.is_file = !lua_isnil(L, -1);
     lua_pop(L, 1);
-    for (int i = 1; i <= static_cast<int>(lua_objlen(L, -1)); ++i) {
+    for (int i = 1; i <= int(lua_objlen(L, -1)); ++i) {
       lua_rawgeti(L, -1, i);
       completion.candidates.push_back(text_at(L, -1));
       lua_pop(L, 1);

@@ -176,9 +176,9 @@ int call_host(lua_State* L) {
     args.push_back(lua::check_tree(L, i, what.c_str()));
   }
   lua::call_program(host.name, [&] { results = host.function(args); });
-  luaL_checkstack(L, static_cast<int>(results.size()), "results of a call");
+  luaL_checkstack(L, int(results.size()), "results of a call");
   for (const Tree& result : results) lua::push_tree(L, result);
-  return static_cast<int>(results.size());
+  return int(results.size());
 }
 
 int destroy_host(lua_State* L) {
@@ -206,7 +206,7 @@ void add_script_folder(lua_State* L, const std::string& script) {
 
 // Calls the chunk on top of the stack. Sets `args` as its `...` and as the global table `arg`.
 void call_with(lua_State* L, const std::string& name, const std::vector<std::string>& args) {
-  int n_args = static_cast<int>(args.size());
+  int n_args = int(args.size());
   luaL_checkstack(L, n_args + 4, "script arguments");
   lua_pushliteral(L, "arg");
   lua_createtable(L, n_args, 1);
@@ -265,8 +265,8 @@ void ScriptEngine::set_memory_limit(size_t bytes) {
   if (memory.allocate == nullptr) {
     turn_compiler_off(impl_->L);
     memory.allocate = lua_getallocf(impl_->L, &memory.state);
-    memory.used = static_cast<size_t>(lua_gc(impl_->L, LUA_GCCOUNT, 0)) * 1024 +
-                  static_cast<size_t>(lua_gc(impl_->L, LUA_GCCOUNTB, 0));
+    memory.used =
+        size_t(lua_gc(impl_->L, LUA_GCCOUNT, 0)) * 1024 + size_t(lua_gc(impl_->L, LUA_GCCOUNTB, 0));
     lua_setallocf(impl_->L, allocate_within_limit, &memory);
   }
   memory.limit = bytes;
@@ -325,9 +325,9 @@ std::vector<Tree> ScriptEngine::call(const std::string& function, const std::vec
     require(lua_isfunction(L, -1) || luaL_getmetafield(L, -1, "__call"), "ScriptEngine::call: '",
             function, "' is not a function but ", lua::described(L, -1));
     lua_settop(L, 1);
-    luaL_checkstack(L, static_cast<int>(args.size()), "arguments of a call");
+    luaL_checkstack(L, int(args.size()), "arguments of a call");
     for (const Tree& arg : args) lua::push_tree(L, arg);
-    lua::call(L, static_cast<int>(args.size()), LUA_MULTRET);
+    lua::call(L, int(args.size()), LUA_MULTRET);
     for (int i = 1; i <= lua_gettop(L); ++i) results.push_back(lua::check_tree(L, i));
   });
   return results;

@@ -153,13 +153,12 @@ void ctc_loss(const Call& call) {
     total += targets.dim() == 1 ? length : 0;
   }
   // The rows of a vmap batch cannot be distinguished.
-  if (targets.dim() != 2 || values->dim() != 2 ||
-      targets.size(0) != static_cast<int64_t>(lengths.size())) {
+  if (targets.dim() != 2 || values->dim() != 2 || targets.size(0) != int64_t(lengths.size())) {
     within(call, "targets", 0, n_classes);
     return;
   }
   for (int64_t i = 0; i < targets.size(0); ++i) {
-    int64_t length = lengths[static_cast<size_t>(i)];
+    int64_t length = lengths[size_t(i)];
     call.require(length <= targets.size(1), "target_lengths: ", length, " is more than the ",
                  targets.size(1), " targets of row ", i);
     if (length == 0) continue;
@@ -193,7 +192,7 @@ void layer_norm_backward(const Call& call) {
   std::vector<int64_t> shape = call.integers("normalized_shape");
   if (!input.defined()) return;
   call.require(
-      !shape.empty() && static_cast<size_t>(input.dim()) >= shape.size() &&
+      !shape.empty() && size_t(input.dim()) >= shape.size() &&
           input.sizes().slice(size_t(input.dim()) - shape.size()) == at::IntArrayRef(shape),
       "normalized_shape: expected the last sizes of input, ", input.sizes(), ", got ", shape);
   int64_t rows = product(input.sizes().slice(0, size_t(input.dim()) - shape.size()));
@@ -212,7 +211,7 @@ void group_norm(const Call& call) {
   call.require(n >= 0 && channels > 0 && places >= 0 && groups > 0 && channels % groups == 0,
                "N, C, HxW, group: expected positive numbers and a C that group divides, got ", n,
                ", ", channels, ", ", places, ", ", groups);
-  call.require(static_cast<double>(n) * double(channels) * double(places) == double(input.numel()),
+  call.require(double(n) * double(channels) * double(places) == double(input.numel()),
                "input: expected N x C x HxW elements, got ", input.sizes());
   same_numel(call, "grad_out", input.numel());
   for (const char* name : {"mean", "rstd"}) same_numel(call, name, n * groups);
@@ -237,19 +236,19 @@ void unfold_backward(const Call& call) {
   std::vector<int64_t> sizes = call.integers("input_sizes");
   int64_t dim = call.integer("dim", 0), size = call.integer("size", 0),
           step = call.integer("step", 1);
-  auto n_dims = static_cast<int64_t>(sizes.size());
+  auto n_dims = int64_t(sizes.size());
   if (!grad.defined()) return;
   if (dim < 0) dim += std::max<int64_t>(n_dims, 1);
   call.require(dim >= 0 && dim < std::max<int64_t>(n_dims, 1), "dim: there is no dimension ", dim,
                " in ", sizes);
-  int64_t whole = sizes.empty() ? 1 : sizes[static_cast<size_t>(dim)];
+  int64_t whole = sizes.empty() ? 1 : sizes[size_t(dim)];
   call.require(size >= 0 && size <= whole && step > 0, "size and step: ", size, " and ", step,
                " do not fit into a dimension of ", whole);
   std::vector<int64_t> expected = sizes;
   if (sizes.empty()) {
     expected = {size};
   } else {
-    expected[static_cast<size_t>(dim)] = (whole - size) / step + 1;
+    expected[size_t(dim)] = (whole - size) / step + 1;
     expected.push_back(size);
   }
   same_sizes(call, "grad_in", expected);
@@ -363,10 +362,10 @@ void recurrent(const Call& call) {
                    weights.size() % n_each != 0;
   if (projected) return;  // the general path checks every product
   call.require(n_layers > 0 && n_layers < (int64_t{1} << 20) &&
-                   weights.size() == n_each * static_cast<size_t>(n_layers * (both_ways ? 2 : 1)),
+                   weights.size() == n_each * size_t(n_layers * (both_ways ? 2 : 1)),
                "params: expected ", n_each, " for each layer and direction, got ", weights.size());
   for (size_t i = 0; i < weights.size(); ++i) {
-    auto layer = static_cast<int64_t>(i / n_each) / (both_ways ? 2 : 1);
+    auto layer = int64_t(i / n_each) / (both_ways ? 2 : 1);
     int64_t inner = layer == 0 ? input.size(-1) : size * (both_ways ? 2 : 1);
     std::vector<int64_t> expected{gates * size};
     if (i % n_each < 2) expected.push_back(i % n_each == 0 ? inner : size);

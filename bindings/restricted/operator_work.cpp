@@ -27,7 +27,7 @@ constexpr double multiplications_per_element = 16;
 double numel(const c10::IValue& value) {
   if (value.isTensor()) {
     const at::Tensor& tensor = value.toTensor();
-    return tensor.defined() ? static_cast<double>(tensor.numel()) : 0;
+    return tensor.defined() ? double(tensor.numel()) : 0;
   }
   double sum = 0;
   if (value.isTensorList() || value.isList())
@@ -49,7 +49,7 @@ double size(Arguments arguments, size_t i, int64_t dim) {
   const at::Tensor& tensor = arguments[i].toTensor();
   if (!tensor.defined()) return 1;
   if (dim < 0) dim += tensor.dim();
-  return dim < 0 || dim >= tensor.dim() ? 1 : static_cast<double>(tensor.size(dim));
+  return dim < 0 || dim >= tensor.dim() ? 1 : double(tensor.size(dim));
 }
 
 bool is_vector(Arguments arguments, size_t i) {
@@ -61,8 +61,7 @@ bool is_vector(Arguments arguments, size_t i) {
 double product(Arguments arguments, size_t i, int64_t least = 1) {
   if (i >= arguments.size() || !arguments[i].isIntList()) return 1;
   double result = 1;
-  for (int64_t each : arguments[i].toIntVector())
-    result *= static_cast<double>(std::max(each, least));
+  for (int64_t each : arguments[i].toIntVector()) result *= double(std::max(each, least));
   return result;
 }
 
@@ -82,7 +81,7 @@ double convolution(Arguments arguments) {
   if (padding < arguments.size() && arguments[padding].isIntList()) {
     int64_t dim = 2;
     for (int64_t each : arguments[padding].toIntVector())
-      padded *= size(arguments, input, dim++) + 2 * std::max(0.0, static_cast<double>(each));
+      padded *= size(arguments, input, dim++) + 2 * std::max(0.0, double(each));
     places = std::max(places, padded);
   }
   return all_elements(arguments) +
@@ -223,14 +222,14 @@ const Known& known(const c10::OperatorHandle& op) {
 
 int64_t steps(double elements) {
   double all = elements / elements_per_step;
-  return all < 1e18 ? static_cast<int64_t>(all) : std::numeric_limits<int64_t>::max() / 4;
+  return all < 1e18 ? int64_t(all) : std::numeric_limits<int64_t>::max() / 4;
 }
 
 }  // namespace
 
 int64_t steps_before(const c10::OperatorHandle& op, Arguments arguments) {
   const Known& about = known(op);
-  auto call = static_cast<int64_t>(steps_of_call);
+  auto call = int64_t(steps_of_call);
   return about.kind == Kind::kernel && !arguments.empty() ? call + steps(about.formula(arguments))
                                                           : call;
 }

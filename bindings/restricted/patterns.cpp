@@ -47,7 +47,7 @@ class Matcher {
   void push_capture(int i, const char* s, const char* e) {
     if (i >= n_captures_) {
       require(i == 0, "invalid capture index");
-      lua_pushlstring(L_, s, static_cast<size_t>(e - s));
+      lua_pushlstring(L_, s, size_t(e - s));
       return;
     }
     const Capture& capture = captures_[i];
@@ -55,7 +55,7 @@ class Matcher {
     if (capture.length == position)
       lua_pushinteger(L_, capture.start - begin_ + 1);
     else
-      lua_pushlstring(L_, capture.start, static_cast<size_t>(capture.length));
+      lua_pushlstring(L_, capture.start, size_t(capture.length));
   }
 
  private:
@@ -221,9 +221,8 @@ class Matcher {
     count();
     if (end_ - s < capture.length) return nullptr;
     take_steps(context_, capture.length / 64);
-    return std::memcmp(capture.start, s, static_cast<size_t>(capture.length)) == 0
-               ? s + capture.length
-               : nullptr;
+    return std::memcmp(capture.start, s, size_t(capture.length)) == 0 ? s + capture.length
+                                                                      : nullptr;
   }
 
   const char* match(const char* s, const char* p) {
@@ -309,10 +308,10 @@ bool take_anchor(std::string_view& pattern) {
 }
 
 size_t start_of(lua_State* L, int index, size_t size) {
-  auto init = static_cast<ptrdiff_t>(luaL_optnumber(L, index, 1));
-  if (init < 0) init += static_cast<ptrdiff_t>(size) + 1;
+  auto init = ptrdiff_t(luaL_optnumber(L, index, 1));
+  if (init < 0) init += ptrdiff_t(size) + 1;
   if (init < 1) init = 1;
-  return std::min(static_cast<size_t>(init) - 1, size);
+  return std::min(size_t(init) - 1, size);
 }
 
 template <bool is_find>
@@ -320,7 +319,7 @@ int search(lua_State* L) {
   std::string_view subject = check_text(L, 1), pattern = check_text(L, 2);
   size_t start = start_of(L, 3, subject.size());
   if (is_find && (lua_toboolean(L, 4) || pattern.find_first_of("^$*+?.([%-") == pattern.npos)) {
-    take_steps(context(L), static_cast<int64_t>((subject.size() - start) / 16));
+    take_steps(context(L), int64_t((subject.size() - start) / 16));
     size_t found = subject.find(pattern, start);
     if (found == subject.npos) {
       lua_pushnil(L);
@@ -389,7 +388,7 @@ void push_replacement(lua_State* L, Matcher& matcher, const char* s, const char*
           !std::isdigit(static_cast<unsigned char>(text[i]))) {
         if (i < text.size()) luaL_addchar(&buffer, text[i]);
       } else if (text[i] == '0') {
-        luaL_addlstring(&buffer, s, static_cast<size_t>(e - s));
+        luaL_addlstring(&buffer, s, size_t(e - s));
       } else {
         matcher.push_capture(text[i] - '1', s, e);
         luaL_addvalue(&buffer);
@@ -399,7 +398,7 @@ void push_replacement(lua_State* L, Matcher& matcher, const char* s, const char*
   }
   if (!lua_toboolean(L, -1)) {
     lua_pop(L, 1);
-    lua_pushlstring(L, s, static_cast<size_t>(e - s));
+    lua_pushlstring(L, s, size_t(e - s));
   } else if (!lua_isstring(L, -1)) {
     fail("invalid replacement value (a ", luaL_typename(L, -1), ")");
   }
@@ -411,7 +410,7 @@ int gsub(lua_State* L) {
   luaL_argcheck(
       L, type == LUA_TNUMBER || type == LUA_TSTRING || type == LUA_TFUNCTION || type == LUA_TTABLE,
       3, "string/function/table expected");
-  double most = luaL_optnumber(L, 4, static_cast<double>(subject.size()) + 1);
+  double most = luaL_optnumber(L, 4, double(subject.size()) + 1);
   bool is_anchored = take_anchor(pattern);
   Matcher matcher(L, subject, pattern);
   const char* s = subject.data();
@@ -434,7 +433,7 @@ int gsub(lua_State* L) {
       break;
     if (is_anchored) break;
   }
-  luaL_addlstring(&buffer, s, static_cast<size_t>(end - s));
+  luaL_addlstring(&buffer, s, size_t(end - s));
   luaL_pushresult(&buffer);
   lua_pushinteger(L, n);
   return 2;

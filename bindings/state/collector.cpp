@@ -19,9 +19,9 @@ namespace {
 // Advances the collector by `debt` / `allowance` of a cycle. A cycle walks the whole Lua heap, so
 // it is spread over `allowance` bytes of new tensors.
 void work_off(lua_State* L, int64_t& debt, int64_t allowance) {
-  double share = static_cast<double>(std::exchange(debt, 0)) / static_cast<double>(allowance);
+  double share = double(std::exchange(debt, 0)) / double(allowance);
   double heap_kb = lua_gc(L, LUA_GCCOUNT, 0);
-  lua_gc(L, LUA_GCSTEP, static_cast<int>(std::clamp(heap_kb * share, 1.0, 1e9)));
+  lua_gc(L, LUA_GCSTEP, int(std::clamp(heap_kb * share, 1.0, 1e9)));
 }
 
 void count_on_cpu(lua_State* L, int64_t bytes) {
@@ -36,8 +36,8 @@ void count_on_cpu(lua_State* L, int64_t bytes) {
 
 // Memory of the device, queried once because the driver is slow.
 int64_t card_bytes(c10::Device device) {
-  static const auto bytes = static_cast<int64_t>(
-      c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).second);
+  static const auto bytes =
+      int64_t(c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).second);
   return bytes;
 }
 
@@ -71,7 +71,7 @@ void collect_before_backward(lua_State* L) {
   int64_t all = card_bytes(device);
   if (debt.gpu_uncollected < all / 100) return;
   auto stats = c10::getDeviceAllocator(c10::kCUDA)->getDeviceStats(device.index());
-  constexpr auto total = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  constexpr auto total = size_t(c10::CachingAllocator::StatType::AGGREGATE);
   if (stats.allocated_bytes[total].current < all / 2) return;
   debt.gpu = debt.gpu_uncollected = 0;
   lua_gc(L, LUA_GCCOLLECT, 0);

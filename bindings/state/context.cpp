@@ -284,7 +284,7 @@ void start_counting_steps(lua_State* L) {
 int take_steps(lua_State* L) {
   auto& steps = context(L).steps;
   if (steps.limit == 0) return 0;
-  steps.left -= static_cast<int64_t>(luaL_optnumber(L, 1, 100));
+  steps.left -= int64_t(luaL_optnumber(L, 1, 100));
   return steps.left > 0 ? 0 : fail_out_of_steps(L);
 }
 

@@ -168,7 +168,7 @@ class Copier {
   }
 
   void copy_table(int index, const void* identity) {
-    lua_createtable(to_, static_cast<int>(lua_objlen(from_, index)), 0);
+    lua_createtable(to_, int(lua_objlen(from_, index)), 0);
     remember(identity);
     for (lua_pushnil(from_); lua_next(from_, index); lua_pop(from_, 1)) {
       int value = lua_gettop(from_);

@@ -31,7 +31,7 @@ Script script_of(lua_State* L) {
     lua_rawgeti(L, -1, 0);
     if (lua_isstring(L, -1)) script.file = lua_tostring(L, -1);
     lua_pop(L, 1);
-    for (int i = 1; i <= static_cast<int>(lua_objlen(L, -1)); ++i) {
+    for (int i = 1; i <= int(lua_objlen(L, -1)); ++i) {
       lua_rawgeti(L, -1, i);
       script.args.push_back(luaL_checkstring(L, -1));
       lua_pop(L, 1);

@@ -38,7 +38,7 @@ Tree plain_top(lua_State* L, int depth) {
   if (length > 0 && n_keys == length) {
     Tree::List list;
     for (size_t i = 1; i <= length; ++i) {
-      lua_rawgeti(L, table, static_cast<int>(i));
+      lua_rawgeti(L, table, int(i));
       list.push_back(plain_top(L, depth + 1));
       lua_pop(L, 1);
     }

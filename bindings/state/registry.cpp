@@ -56,10 +56,10 @@ int names(lua_State* L) {
   for (lua_pushnil(L); lua_next(L, -2); lua_pop(L, 1))
     if (lua_type(L, -2) == LUA_TSTRING) found.emplace_back(lua_tostring(L, -2));
   std::sort(found.begin(), found.end());
-  lua_createtable(L, static_cast<int>(found.size()), 0);
+  lua_createtable(L, int(found.size()), 0);
   for (size_t i = 0; i < found.size(); ++i) {
     lua_pushlstring(L, found[i].data(), found[i].size());
-    lua_rawseti(L, -2, static_cast<int>(i + 1));
+    lua_rawseti(L, -2, int(i + 1));
   }
   return 1;
 }

@@ -61,7 +61,7 @@ int kind_of_cdata(lua_State* L, int index) {
   lua_rawgeti(L, LUA_REGISTRYINDEX, slot_kind_of_cdata);
   lua_insert(L, -2);
   lua_call(L, 1, 1);
-  int kind = static_cast<int>(lua_tointeger(L, -1));
+  int kind = int(lua_tointeger(L, -1));
   lua_pop(L, 1);
   return kind;
 }
@@ -91,7 +91,7 @@ Tree tree_at(lua_State* L, int index, const char* what, const std::string& path,
       return Tree(lua_toboolean(L, index) != 0);
     case LUA_TNUMBER:
       if (auto integer = test_integer(L, index)) return Tree(*integer);
-      return Tree(static_cast<double>(lua_tonumber(L, index)));
+      return Tree(double(lua_tonumber(L, index)));
     case LUA_TSTRING: {
       size_t length;
       const char* text = lua_tolstring(L, index, &length);
@@ -107,7 +107,7 @@ Tree tree_at(lua_State* L, int index, const char* what, const std::string& path,
       if (length > 0) {
         Tree::List list;
         for (size_t i = 1; i <= length; ++i) {
-          lua_rawgeti(L, table, static_cast<int>(i));
+          lua_rawgeti(L, table, int(i));
           list.push_back(tree_at(L, -1, what, join(path, std::to_string(i)), depth + 1));
           lua_pop(L, 1);
         }
@@ -209,8 +209,7 @@ std::string describe(lua_State* L, int index) {
 std::optional<int64_t> test_integer(lua_State* L, int index) {
   if (lua_type(L, index) == LUA_TNUMBER) {
     double value = lua_tonumber(L, index);
-    if (value == std::floor(value) && std::abs(value) <= largest_exact)
-      return static_cast<int64_t>(value);
+    if (value == std::floor(value) && std::abs(value) <= largest_exact) return int64_t(value);
     return std::nullopt;
   }
   return test_int64_cdata(L, index);
@@ -223,9 +222,8 @@ int64_t check_integer(lua_State* L, int index, const char* what) {
 }
 
 void push_integer(lua_State* L, int64_t value) {
-  if (value >= -static_cast<int64_t>(largest_exact) &&
-      value <= static_cast<int64_t>(largest_exact)) {
-    lua_pushnumber(L, static_cast<double>(value));
+  if (value >= -int64_t(largest_exact) && value <= int64_t(largest_exact)) {
+    lua_pushnumber(L, double(value));
     return;
   }
   lua_rawgeti(L, LUA_REGISTRYINDEX, slot_new_int64);
@@ -316,7 +314,7 @@ void push_tree(lua_State* L, const Tree& tree) {
     push_tensor(L, tree.tensor());
   } else if (tree.is<Tree::Dict>()) {
     const auto& dict = tree.as<Tree::Dict>();
-    lua_createtable(L, 0, static_cast<int>(dict.size()));
+    lua_createtable(L, 0, int(dict.size()));
     for (const auto& [key, child] : dict) {
       lua_pushlstring(L, key.data(), key.size());
       push_tree(L, child);
@@ -324,10 +322,10 @@ void push_tree(lua_State* L, const Tree& tree) {
     }
   } else if (tree.is<Tree::List>()) {
     const auto& list = tree.as<Tree::List>();
-    lua_createtable(L, static_cast<int>(list.size()), 0);
+    lua_createtable(L, int(list.size()), 0);
     for (size_t i = 0; i < list.size(); ++i) {
       push_tree(L, list[i]);
-      lua_rawseti(L, -2, static_cast<int>(i) + 1);
+      lua_rawseti(L, -2, int(i) + 1);
     }
   } else if (tree.is<std::string>()) {
     lua_pushlstring(L, tree.as<std::string>().data(), tree.as<std::string>().size());

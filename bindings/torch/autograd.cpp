@@ -38,7 +38,7 @@ variable_list check_tensors(lua_State* L, int index, const char* what) {
   require(lua_istable(L, index), what, ": expected a Tensor or a list of them, got ",
           described(L, index));
   variable_list tensors;
-  for (int i = 1; i <= static_cast<int>(lua_objlen(L, index)); ++i) {
+  for (int i = 1; i <= int(lua_objlen(L, index)); ++i) {
     lua_rawgeti(L, index, i);
     at::Tensor* tensor = test_tensor(L, -1);
     require(tensor != nullptr, what, ": entry ", i, " is ", described(L, -1), ", not a Tensor");
@@ -113,7 +113,7 @@ int grad(lua_State* L) {
   variable_list gradients =
       torch::autograd::grad(outputs, inputs, options.grad_outputs, options.retain_graph,
                             options.create_graph, /*allow_unused=*/true);
-  lua_createtable(L, static_cast<int>(gradients.size()), 0);
+  lua_createtable(L, int(gradients.size()), 0);
   for (size_t i = 0; i < gradients.size(); ++i) {
     require(gradients[i].defined() || options.allow_unused, "torch.autograd.grad: input ", i + 1,
             ", a Tensor ", described(inputs[i]),
@@ -122,7 +122,7 @@ int grad(lua_State* L) {
       push_tensor(L, gradients[i]);
     else
       lua_pushboolean(L, false);  // nil would end the list
-    lua_rawseti(L, -2, static_cast<int>(i) + 1);
+    lua_rawseti(L, -2, int(i) + 1);
   }
   return 1;
 }

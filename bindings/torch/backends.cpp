@@ -31,7 +31,7 @@ int set_float32_matmul_precision(lua_State* L) {
 
 int get_float32_matmul_precision(lua_State* L) {
   auto precision = at::globalContext().float32MatmulPrecision();
-  lua_pushstring(L, precisions[static_cast<size_t>(precision)]);
+  lua_pushstring(L, precisions[size_t(precision)]);
   return 1;
 }
 
@@ -104,7 +104,7 @@ void add_backends(lua_State* L) {
         "fast on GPUs that have it; \"medium\" allows bfloat16."},
        {"get_float32_matmul_precision", get_float32_matmul_precision,
         "get_float32_matmul_precision() -> string\n"
-        "What `set_float32_matmul_precision` set, or \"highest\"."},
+        "Returns the precision set by `set_float32_matmul_precision`; the default is \"highest\"."},
        {"use_deterministic_algorithms", use_deterministic_algorithms,
         "use_deterministic_algorithms(mode: boolean, {warn_only: boolean = false})\n"
         "Makes operators return the same results in every run. Some use slower kernels; those "
@@ -112,35 +112,37 @@ void add_backends(lua_State* L) {
         "need the environment variable CUBLAS_WORKSPACE_CONFIG=:4096:8 when the program starts."},
        {"are_deterministic_algorithms_enabled", are_deterministic_algorithms_enabled,
         "are_deterministic_algorithms_enabled() -> boolean\n"
-        "What `use_deterministic_algorithms` set."}});
+        "Returns whether `use_deterministic_algorithms` is on."}});
   lua_newtable(L);
   register_value(L, "torch.backends", "torch.backends\nSwitches of the libraries below LibTorch.");
   lua_newtable(L);
-  register_value(
-      L, "torch.backends.cuda",
-      "torch.backends.cuda\n"
-      "Which kernels `scaled_dot_product_attention` may choose from on a GPU; all are on.");
+  register_value(L, "torch.backends.cuda",
+                 "torch.backends.cuda\n"
+                 "The kernels that `scaled_dot_product_attention` may use on a GPU. All are "
+                 "allowed by default.");
   register_functions(
       L, "torch.backends.cuda.",
       {{"enable_flash_sdp", enable_sdp<&at::Context::setSDPUseFlash>,
         "enable_flash_sdp(enabled)\nAllows FlashAttention, or forbids it."},
        {"flash_sdp_enabled", is_sdp_enabled<&at::Context::userEnabledFlashSDP>,
-        "flash_sdp_enabled() -> boolean\nWhether FlashAttention is allowed."},
+        "flash_sdp_enabled() -> boolean\nReturns whether FlashAttention is allowed."},
        {"enable_mem_efficient_sdp", enable_sdp<&at::Context::setSDPUseMemEfficient>,
         "enable_mem_efficient_sdp(enabled)\nAllows memory-efficient attention, or forbids it."},
        {"mem_efficient_sdp_enabled", is_sdp_enabled<&at::Context::userEnabledMemEfficientSDP>,
-        "mem_efficient_sdp_enabled() -> boolean\nWhether memory-efficient attention is allowed."},
+        "mem_efficient_sdp_enabled() -> boolean\nReturns whether memory-efficient attention is "
+        "allowed."},
        {"enable_cudnn_sdp", enable_sdp<&at::Context::setSDPUseCuDNN>,
         "enable_cudnn_sdp(enabled)\n"
         "Allows cuDNN's attention, or forbids it. For one query row `redco.nn.attention` uses it "
         "only if no other fused kernel is allowed: cuDNN is slow at every new number of keys."},
        {"cudnn_sdp_enabled", is_sdp_enabled<&at::Context::userEnabledCuDNNSDP>,
-        "cudnn_sdp_enabled() -> boolean\nWhether cuDNN's attention is allowed."},
+        "cudnn_sdp_enabled() -> boolean\nReturns whether cuDNN's attention is allowed."},
        {"enable_math_sdp", enable_sdp<&at::Context::setSDPUseMath>,
         "enable_math_sdp(enabled)\n"
         "Allows attention by products and a softmax, which holds all scores, or forbids it."},
        {"math_sdp_enabled", is_sdp_enabled<&at::Context::userEnabledMathSDP>,
-        "math_sdp_enabled() -> boolean\nWhether attention by products and a softmax is allowed."}});
+        "math_sdp_enabled() -> boolean\nReturns whether attention by products and a softmax is "
+        "allowed."}});
   lua_setfield(L, -2, "cuda");
   lua_setfield(L, -2, "backends");
 }

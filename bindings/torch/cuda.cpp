@@ -107,7 +107,7 @@ int memory_stat(lua_State* L) {
   int64_t result = 0;
   if (c10::DeviceAllocator* memory = allocator()) {
     DeviceStats stats = memory->getDeviceStats(check_gpu(L, 1).index());
-    constexpr auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    constexpr auto all = size_t(c10::CachingAllocator::StatType::AGGREGATE);
     result = (stats.*bytes)[all].*value;
   }
   push_integer(L, result);
@@ -128,8 +128,8 @@ int mem_get_info(lua_State* L) {
   c10::Device device = check_gpu(L, 1);
   at::globalContext().lazyInitDevice(c10::kCUDA);
   auto [free, total] = c10::getDeviceAllocator(c10::kCUDA)->getMemoryInfo(device.index());
-  push_integer(L, static_cast<int64_t>(free));
-  push_integer(L, static_cast<int64_t>(total));
+  push_integer(L, int64_t(free));
+  push_integer(L, int64_t(total));
   return 2;
 }
 
@@ -225,7 +225,8 @@ void add_event(lua_State* L) {
         "synchronize(self)\nWaits until the GPU reaches the event; returns at once if it was "
         "never recorded."},
        {"query", query,
-        "query(self) -> boolean\nWhether the GPU has reached the event; true if it was never "
+        "query(self) -> boolean\nReturns whether the GPU has reached the event; true if it was "
+        "never "
         "recorded."},
        {"elapsed_time", elapsed_time,
         "elapsed_time(self, end_event: Event) -> number\n"
@@ -251,11 +252,11 @@ void add_cuda(lua_State* L) {
       L, "torch.cuda.",
       {{"is_available", is_available,
         "is_available() -> boolean\n"
-        "Whether tensors can be on a GPU: CUDA's libraries are installed, and there "
+        "Returns whether tensors can be on a GPU: CUDA's libraries are installed, and there "
         "is an NVIDIA GPU with its driver."},
        {"device_count", device_count,
         "device_count() -> integer\n"
-        "How many GPUs this process sees; CUDA_VISIBLE_DEVICES limits them. 0 without any."},
+        "The number of GPUs that this process sees. CUDA_VISIBLE_DEVICES limits them."},
        {"current_device", current_device,
         "current_device() -> integer\nThe number of the GPU that \"cuda\" means."},
        {"set_device", set_device,
@@ -263,7 +264,7 @@ void add_cuda(lua_State* L) {
         "Makes \"cuda\" mean this GPU. A Deployer with device = \"cuda\" does it for its process."},
        {"get_device_name", get_device_name,
         "get_device_name(device: integer or string = nil) -> string\n"
-        "What NVIDIA calls a GPU: \"NVIDIA H100 80GB HBM3\"."},
+        "NVIDIA's name of a GPU: \"NVIDIA H100 80GB HBM3\"."},
        {"synchronize", synchronize,
         "synchronize(device: integer or string = nil)\n"
         "Waits until a GPU has done all work queued so far. `item` and `tolist` wait by "

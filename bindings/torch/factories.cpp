@@ -52,11 +52,11 @@ void take_element(lua_State* L, int index, Nested& nested) {
   int64_t integer = 0;
   if (lua_type(L, index) == LUA_TBOOLEAN) {
     element = Element::boolean;
-    number = static_cast<double>(integer = lua_toboolean(L, index));
+    number = double(integer = lua_toboolean(L, index));
   } else if (auto exact = test_integer(L, index)) {
     element = Element::integer;
     integer = *exact;
-    number = static_cast<double>(integer);
+    number = double(integer);
   } else {
     if (lua_type(L, index) != LUA_TNUMBER)  // `require` would format its text for every element
       fail("torch.tensor: ", text_of(nested.position), " is ", describe(L, index),
@@ -85,7 +85,7 @@ void walk(lua_State* L, int index, size_t depth, Nested& nested, bool first) {
   bool is_table = lua_istable(L, index);
   if (first && is_table) {
     require(depth < 64, "torch.tensor: nested more than 64 deep: does a table contain itself?");
-    nested.sizes.push_back(static_cast<int64_t>(lua_objlen(L, index)));
+    nested.sizes.push_back(int64_t(lua_objlen(L, index)));
   }
   bool should_be_table = depth < nested.sizes.size();
   if (is_table != should_be_table)
@@ -95,7 +95,7 @@ void walk(lua_State* L, int index, size_t depth, Nested& nested, bool first) {
     take_element(L, index, nested);
     return;
   }
-  auto length = static_cast<int64_t>(lua_objlen(L, index));
+  auto length = int64_t(lua_objlen(L, index));
   if (length != nested.sizes[depth])
     fail("torch.tensor: ragged data: ", text_of(nested.position), " has ", length,
          " entries, but its neighbours have ", nested.sizes[depth]);
@@ -103,7 +103,7 @@ void walk(lua_State* L, int index, size_t depth, Nested& nested, bool first) {
   nested.position.push_back(0);
   for (int64_t i = 1; i <= length; ++i) {
     nested.position.back() = i;
-    lua_rawgeti(L, index, static_cast<int>(i));
+    lua_rawgeti(L, index, int(i));
     walk(L, lua_gettop(L), depth + 1, nested, first && i == 1);
     lua_pop(L, 1);
   }
@@ -172,8 +172,8 @@ void check_range(const Nested& nested, c10::ScalarType dtype) {
   if (range == std::end(ranges)) return;
   bool exact = nested.element != Element::number;
   // Truncation comes first: 255.9 is 255. As doubles the limits are 2^k, hence `<` for the upper.
-  double below = static_cast<double>(range->smallest);
-  double above = static_cast<double>(range->largest) +
+  double below = double(range->smallest);
+  double above = double(range->largest) +
                  (range->largest == INT64_MAX ? 0 : 1);  // INT64_MAX is 2^63 as a double
   for (size_t i = 0; i < nested.numbers.size(); ++i) {
     bool fits = exact
@@ -181,7 +181,7 @@ void check_range(const Nested& nested, c10::ScalarType dtype) {
                     : std::trunc(nested.numbers[i]) >= below && nested.numbers[i] < above;
     if (fits) continue;
     std::vector<int64_t> position(nested.sizes.size());
-    auto rest = static_cast<int64_t>(i);
+    auto rest = int64_t(i);
     for (size_t dim = position.size(); dim-- > 0; rest /= nested.sizes[dim])
       position[dim] = rest % nested.sizes[dim] + 1;
     std::ostringstream value;
@@ -205,7 +205,7 @@ bool is_list_of_tensors(lua_State* L, int index) {
 
 at::Tensor stack_list(lua_State* L, int index) {
   std::vector<at::Tensor> tensors;
-  int length = static_cast<int>(lua_objlen(L, index));
+  int length = int(lua_objlen(L, index));
   for (int i = 1; i <= length; ++i) {
     lua_rawgeti(L, index, i);
     at::Tensor* tensor = test_tensor(L, -1);

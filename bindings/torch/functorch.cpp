@@ -100,7 +100,7 @@ int unwrap_batch(lua_State* L) {
   }
   at::Tensor expanded = tensor.unsqueeze(out_dim);
   std::vector<int64_t> sizes = expanded.sizes().vec();
-  sizes[static_cast<size_t>(out_dim < 0 ? out_dim + expanded.dim() : out_dim)] = batch_size;
+  sizes[size_t(out_dim < 0 ? out_dim + expanded.dim() : out_dim)] = batch_size;
   push_tensor(L, expanded.expand(sizes), 0);
   return 1;
 }

@@ -22,12 +22,12 @@ namespace {
 // PyTorch's CPU generator.
 int generator(lua_State* L) {
   push_generator(L, at::make_generator<at::CPUGeneratorImpl>(
-                        static_cast<uint64_t>(check_integer(L, 1, "torch.Generator: seed"))));
+                        uint64_t(check_integer(L, 1, "torch.Generator: seed"))));
   return 1;
 }
 
 int manual_seed(lua_State* L) {
-  auto seed = static_cast<uint64_t>(check_integer(L, 1, "torch.manual_seed: seed"));
+  auto seed = uint64_t(check_integer(L, 1, "torch.manual_seed: seed"));
   if (at::Generator& own = context(L).rng; own.defined())
     own.set_current_seed(seed);
   else
@@ -36,7 +36,7 @@ int manual_seed(lua_State* L) {
 }
 
 int rng(lua_State* L) {
-  push_generator(L, make_rng(static_cast<uint64_t>(check_integer(L, 1, "redco.Rng: seed"))));
+  push_generator(L, make_rng(uint64_t(check_integer(L, 1, "redco.Rng: seed"))));
   return 1;
 }
 
@@ -54,7 +54,7 @@ CounterGenerator& check_rng(lua_State* L, const char* method) {
   return *rng;
 }
 
-void push_unsigned(lua_State* L, uint64_t value) { push_integer(L, static_cast<int64_t>(value)); }
+void push_unsigned(lua_State* L, uint64_t value) { push_integer(L, int64_t(value)); }
 
 int seed(lua_State* L) {
   push_unsigned(L, check_generator(L, "Generator:seed").current_seed());
@@ -65,7 +65,7 @@ int split(lua_State* L) {
   check_rng(L, "Generator:split");
   int64_t n = check_integer(L, 2, "Generator:split: n");
   require(n > 0 && n <= 1 << 20, "Generator:split: n = ", n, " must be from 1 to 1048576");
-  lua_createtable(L, static_cast<int>(n), 0);
+  lua_createtable(L, int(n), 0);
   int i = 0;
   for (at::Generator& part : redco::split(*test_generator(L, 1), n)) {
     push_generator(L, std::move(part));
@@ -76,7 +76,7 @@ int split(lua_State* L) {
 
 int fold_in(lua_State* L) {
   check_rng(L, "Generator:fold_in");
-  auto number = static_cast<uint64_t>(check_integer(L, 2, "Generator:fold_in: number"));
+  auto number = uint64_t(check_integer(L, 2, "Generator:fold_in: number"));
   push_generator(L, redco::fold_in(*test_generator(L, 1), number));
   return 1;
 }
@@ -90,8 +90,8 @@ int state(lua_State* L) {
 
 int set_state(lua_State* L) {
   CounterGenerator& rng = check_rng(L, "Generator:set_state");
-  auto key = static_cast<uint64_t>(check_integer(L, 2, "Generator:set_state: seed"));
-  auto count = static_cast<uint64_t>(check_integer(L, 3, "Generator:set_state: draws"));
+  auto key = uint64_t(check_integer(L, 2, "Generator:set_state: seed"));
+  auto count = uint64_t(check_integer(L, 3, "Generator:set_state: draws"));
   rng.set_current_seed(key);
   rng.set_count(count);
   return 0;

@@ -25,7 +25,7 @@ using at::indexing::TensorIndex;
 void check_unnamed(lua_State* L, int index, size_t length, const char* what) {
   for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1)) {
     auto position = test_integer(L, -2);
-    if (!position || *position < 1 || *position > static_cast<int64_t>(length))
+    if (!position || *position < 1 || *position > int64_t(length))
       fail("index: ", what, " has no entry ", describe(L, -2));
   }
 }
@@ -46,7 +46,7 @@ TensorIndex check_entry(lua_State* L, int index) {
     require(length <= 3, "index: a slice is {start, stop, step}, got a table of ", length,
             " entries");
     std::optional<int64_t> bounds[3];
-    for (int i = 0; i < static_cast<int>(length); ++i) {
+    for (int i = 0; i < int(length); ++i) {
       lua_rawgeti(L, index, i + 1);
       bounds[i] = check_integer(L, lua_gettop(L), "index: a slice's start, stop or step");
       lua_pop(L, 1);
@@ -67,8 +67,8 @@ TensorIndex check_entry(lua_State* L, int index) {
 std::vector<TensorIndex> check_indices(lua_State* L, int index) {
   if (!lua_istable(L, index)) return {check_entry(L, index)};
   std::vector<TensorIndex> indices;
-  int length = static_cast<int>(lua_objlen(L, index));
-  check_unnamed(L, index, static_cast<size_t>(length), "an index list");
+  int length = int(lua_objlen(L, index));
+  check_unnamed(L, index, size_t(length), "an index list");
   for (int i = 1; i <= length; ++i) {
     lua_rawgeti(L, index, i);
     indices.push_back(check_entry(L, lua_gettop(L)));

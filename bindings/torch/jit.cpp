@@ -171,7 +171,7 @@ IValue argument(const Tree& tree, const c10::FunctionSchema& schema, size_t posi
   if (!tree.is<int64_t>() || position >= schema.arguments().size()) return to_ivalue(tree);
   c10::TypePtr type = schema.arguments()[position].type();
   if (const auto* optional = type->castRaw<c10::OptionalType>()) type = optional->getElementType();
-  return type->kind() == c10::TypeKind::FloatType ? IValue(static_cast<double>(tree.as<int64_t>()))
+  return type->kind() == c10::TypeKind::FloatType ? IValue(double(tree.as<int64_t>()))
                                                   : to_ivalue(tree);
 }
 
@@ -183,7 +183,7 @@ int forward(lua_State* L) {
       self->module.get_method("forward").function().getSchema();  // argument 0 is the module
   std::vector<IValue> inputs;
   for (int i = 3; i <= lua_gettop(L); ++i)
-    inputs.push_back(argument(check_tree(L, i), schema, static_cast<size_t>(i) - 2));
+    inputs.push_back(argument(check_tree(L, i), schema, size_t(i) - 2));
   IValue result;
   try {
     result = self->module.forward(std::move(inputs));
@@ -196,7 +196,7 @@ int forward(lua_State* L) {
   }
   const auto& elements = result.toTupleRef().elements();
   for (const IValue& entry : elements) push_tree(L, to_tree(entry));
-  return static_cast<int>(elements.size());
+  return int(elements.size());
 }
 
 int train(lua_State* L) {
@@ -286,9 +286,9 @@ void add_jit(lua_State* L) {
   luaL_getmetatable(L, LuaModule::lua_name);
   register_functions(L, "ScriptModule:",
                      {{"__call", forward,
-                       "__call(self, params, ...) -> what forward returns\n"
-                       "Calls forward(...) with `params` in the places of the module's own (nil: "
-                       "these), so that gradients flow to them."}});
+                       "__call(self, params, ...) -> the results of forward\n"
+                       "Calls forward(...) with `params` in place of the module's parameters, so "
+                       "that gradients flow to them. nil: the module's parameters."}});
   lua_pop(L, 1);
   lua_newtable(L);
   register_value(L, "torch.jit", "torch.jit\nModules that PyTorch's torch.jit.save wrote.");
@@ -297,10 +297,10 @@ void add_jit(lua_State* L) {
       {{"load", load,
         "load(path, {map_location: string = nil}) -> ScriptModule\n"
         "A TorchScript module that torch.jit.save wrote. `module.params` are its parameters and "
-        "buffers by dotted name; `module(params, ...)` calls forward(...) with these in their "
-        "places (nil: its own), so gradients flow to `params`. Tensors come to the device they "
-        "were "
-        "saved from, or to `map_location`, such as \"cpu\". A damaged file is refused. The code "
+        "buffers by dotted name; `module(params, ...)` calls forward(...) with `params` in "
+        "place of the module's parameters (nil: these), so gradients flow to `params`. Tensors are "
+        "loaded to the device they were saved from, or to `map_location`, such as \"cpu\". A "
+        "damaged file is refused. The code "
         "in the file runs when it is loaded and called: load only files that you trust."}});
   lua_setfield(L, -2, "jit");
 }

@@ -134,12 +134,12 @@ bool is_mixed(lua_State* L, int index) {
 // parameter.
 void spread_out(lua_State* L, const OverloadSet& op, Arguments& arguments, int i) {
   int list = arguments.named[i].index;
-  int n_out = static_cast<int>(lua_objlen(L, list));
+  int n_out = int(lua_objlen(L, list));
   for (const Overload& overload : op.overloads) {
     std::vector<const Parameter*> out;
     for (const Parameter& parameter : overload.parameters())
       if (parameter.is_out) out.push_back(&parameter);
-    if (static_cast<int>(out.size()) != n_out || out[0]->kind != ArgKind::tensor) continue;
+    if (int(out.size()) != n_out || out[0]->kind != ArgKind::tensor) continue;
     if (arguments.n_named + n_out > Arguments::max_named) return;
     arguments.named[i] = arguments.named[--arguments.n_named];
     for (int k = 0; k < n_out; ++k) {
@@ -249,7 +249,7 @@ int call_operator(lua_State* L, const OverloadSet& op, bool is_method) {
   Arguments arguments;
   arguments.n_positional = n_args;
   arguments.is_method = is_method;
-  luaL_checkstack(L, 2 * Arguments::max_named + static_cast<int>(max_parameters), op.name.c_str());
+  luaL_checkstack(L, 2 * Arguments::max_named + int(max_parameters), op.name.c_str());
   std::optional<bool> requires_grad;
   if (n_args > 0 && is_named_table(L, n_args)) {
     arguments.n_positional = n_args - 1;

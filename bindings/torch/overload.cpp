@@ -111,7 +111,7 @@ int cost_of(lua_State* L, int index, ArgKind kind);
 // The cost of a list is that of its most expensive element.
 int cost_of_list(lua_State* L, int index, ArgKind element) {
   if (lua_type(L, index) != LUA_TTABLE) return no_match;
-  int length = static_cast<int>(lua_objlen(L, index));
+  int length = int(lua_objlen(L, index));
   if (length == 0) {
     lua_pushnil(L);
     if (lua_next(L, index) != 0) {  // named entries: not a list
@@ -177,7 +177,7 @@ int cost_of(lua_State* L, int index, ArgKind kind) {
       return cost_of_list(L, index, ArgKind::tensor);
     case ArgKind::optional_tensor_list: {
       if (type != LUA_TTABLE) return no_match;
-      int length = static_cast<int>(lua_objlen(L, index));
+      int length = int(lua_objlen(L, index));
       bool fits = true;
       for (int i = 1; i <= length && fits; ++i) {
         lua_rawgeti(L, index, i);
@@ -193,7 +193,7 @@ int cost_of(lua_State* L, int index, ArgKind kind) {
 }
 
 double read_number(lua_State* L, int index) {
-  if (auto integer = test_integer(L, index)) return static_cast<double>(*integer);
+  if (auto integer = test_integer(L, index)) return double(*integer);
   return lua_tonumber(L, index);
 }
 
@@ -207,8 +207,8 @@ IValue read_list(lua_State* L, int index, int n_gathered, int size, Read read) {
   } else if (lua_type(L, index) != LUA_TTABLE) {
     for (int i = 0; i < size; ++i) list.push_back(read(index));
   } else {
-    int length = static_cast<int>(lua_objlen(L, index));
-    list.reserve(static_cast<size_t>(length));
+    int length = int(lua_objlen(L, index));
+    list.reserve(size_t(length));
     if (length == 1 && size > 1) {
       lua_rawgeti(L, index, 1);
       for (int i = 0; i < size; ++i) list.push_back(read(lua_gettop(L)));
@@ -228,7 +228,7 @@ IValue read_list(lua_State* L, int index, int n_gathered, int size, Read read) {
 // list of one element, or a number, is repeated. An empty list is allowed if it is the default.
 void check_length(lua_State* L, int index, const Parameter& parameter, int n_gathered) {
   if (parameter.list_size < 2 || lua_type(L, index) != LUA_TTABLE) return;
-  int length = n_gathered > 0 ? n_gathered : static_cast<int>(lua_objlen(L, index));
+  int length = n_gathered > 0 ? n_gathered : int(lua_objlen(L, index));
   bool may_be_empty =
       parameter.default_value.isIntList() && parameter.default_value.toIntVector().empty();
   require(length == parameter.list_size || length == 1 || (length == 0 && may_be_empty),
@@ -291,9 +291,8 @@ void push_value(lua_State* L, IValue value, bool fresh) {
   if (value.isTensor()) {
     at::Tensor tensor = std::move(value).toTensor();
     const at::Tensor& memory = memory_of(tensor);
-    int64_t bytes = fresh && memory.defined() && memory.has_storage()
-                        ? static_cast<int64_t>(memory.storage().nbytes())
-                        : 0;
+    int64_t bytes =
+        fresh && memory.defined() && memory.has_storage() ? int64_t(memory.storage().nbytes()) : 0;
     push_tensor(L, std::move(tensor), bytes);
   } else if (value.isNone()) {
     lua_pushnil(L);
@@ -312,10 +311,10 @@ void push_value(lua_State* L, IValue value, bool fresh) {
     lua_pushstring(L, value.toDevice().str().c_str());
   } else if (value.isList()) {
     auto list = value.toListRef();
-    lua_createtable(L, static_cast<int>(list.size()), 0);
+    lua_createtable(L, int(list.size()), 0);
     for (size_t i = 0; i < list.size(); ++i) {
       push_value(L, list[i], fresh);
-      lua_rawseti(L, -2, static_cast<int>(i) + 1);
+      lua_rawseti(L, -2, int(i) + 1);
     }
   } else {
     fail("the result of an operator is a ", value.tagKind(), ", which has no Lua form");
@@ -410,7 +409,7 @@ Overload::Overload(const c10::OperatorHandle& handle)
       type = inner->getElementType();
     }
     ArgKind kind = kind_of(*type);
-    int index = static_cast<int>(parameters_.size());
+    int index = int(parameters_.size());
     takes_tensors |= kind == ArgKind::tensor || kind == ArgKind::tensor_list;
     takes_dtype |= kind == ArgKind::dtype;
     if (argument.name() == "self") self = index;
@@ -425,7 +424,7 @@ Overload::Overload(const c10::OperatorHandle& handle)
     is_factory_ |= argument.name() == "pin_memory";
   }
   if (parameters_.size() > max_parameters || takes_dimension_names(schema)) callable_ = false;
-  if (self >= 0 && !parameters_[static_cast<size_t>(self)].named_only) {
+  if (self >= 0 && !parameters_[size_t(self)].named_only) {
     positional_method_.push_back(self);
     for (int index : positional_)
       if (index != self) positional_method_.push_back(index);
@@ -438,7 +437,7 @@ Overload::Overload(const c10::OperatorHandle& handle)
     if (alias && alias->isWrite()) {
       for (size_t i = 0; i < schema.arguments().size() && argument < 0; ++i) {
         const c10::AliasInfo* other = schema.arguments()[i].alias_info();
-        if (other && other->beforeSets() == alias->beforeSets()) argument = static_cast<int>(i);
+        if (other && other->beforeSets() == alias->beforeSets()) argument = int(i);
       }
     }
     bool is_dtype = result.real_type()->kind() == TypeKind::ScalarTypeType;
@@ -454,7 +453,7 @@ Binding Overload::bind(lua_State* L, const Arguments& arguments, bool gather) co
   Binding binding;
   if (!callable_) return binding;
   const std::vector<int>& order = arguments.is_method ? positional_method_ : positional_;
-  int n_positional = static_cast<int>(order.size());
+  int n_positional = int(order.size());
   int given = arguments.n_positional;
   if (given > n_positional && !gather) return binding;
   std::fill_n(binding.slots.begin(), parameters_.size(), Binding::use_default);
@@ -462,19 +461,19 @@ Binding Overload::bind(lua_State* L, const Arguments& arguments, bool gather) co
   // Named arguments first: they decide between most overloads.
   int cost = 0;
   for (int i = 0; i < arguments.n_named; ++i) {
-    const NamedArgument& argument = arguments.named[static_cast<size_t>(i)];
+    const NamedArgument& argument = arguments.named[size_t(i)];
     auto found = std::find_if(parameters_.begin(), parameters_.end(),
                               [&](const Parameter& known) { return known.name == argument.name; });
     if (found == parameters_.end()) return binding;
     int one = cost_of(L, argument.index, found->kind);
     if (one == no_match) return binding;
-    binding.slots[static_cast<size_t>(found - parameters_.begin())] = argument.index;
+    binding.slots[size_t(found - parameters_.begin())] = argument.index;
     cost += one;
   }
 
   for (int i = 0; i < given; ++i) {
     if (i >= n_positional) return binding;
-    auto index = static_cast<size_t>(order[static_cast<size_t>(i)]);
+    auto index = size_t(order[size_t(i)]);
     const Parameter& parameter = parameters_[index];
     if (binding.slots[index] != Binding::use_default) return binding;  // given twice
     bool is_list =
@@ -485,7 +484,7 @@ Binding Overload::bind(lua_State* L, const Arguments& arguments, bool gather) co
       for (int rest = i; rest < given; ++rest)
         if (cost_of(L, rest + 1, element) == no_match) return binding;
       binding.slots[index] = i + 1;
-      binding.gathering = static_cast<int>(index);
+      binding.gathering = int(index);
       binding.n_gathered = given - i;
       break;
     }
@@ -522,7 +521,7 @@ int Overload::call(lua_State* L, const Binding& binding) const {
     } else if (lua_isnil(L, slot)) {
       stack.emplace_back();
     } else {
-      int n_gathered = static_cast<int>(i) == binding.gathering ? binding.n_gathered : 0;
+      int n_gathered = int(i) == binding.gathering ? binding.n_gathered : 0;
       stack.push_back(read(L, slot, parameter, n_gathered, numbers_are_floats_));
       if (parameter.kind == ArgKind::generator) rng = *test_generator(L, slot);
     }
@@ -535,13 +534,13 @@ int Overload::call(lua_State* L, const Binding& binding) const {
   } else {
     handle_.callBoxed(stack);
   }
-  int n_results = static_cast<int>(results_.size());
+  int n_results = int(results_.size());
   luaL_checkstack(L, n_results + 2, "the results of an operator");
   for (int i = 0; i < n_results; ++i) {
-    auto at = static_cast<size_t>(i);
+    auto at = size_t(i);
     int argument = result_arguments_[at];
-    if (results_[at] == Result::argument && binding.slots[static_cast<size_t>(argument)] > 0)
-      lua_pushvalue(L, binding.slots[static_cast<size_t>(argument)]);
+    if (results_[at] == Result::argument && binding.slots[size_t(argument)] > 0)
+      lua_pushvalue(L, binding.slots[size_t(argument)]);
     else if (results_[at] == Result::dtype)
       lua_pushstring(L, dtype_name(stack[at].toScalarType()));
     else

@@ -148,7 +148,7 @@ std::string layout(const at::Tensor& tensor, at::IntArrayRef full_sizes, size_t 
   bool cut = full_sizes[0] > tensor.size(0);
   if (tensor.dim() == 1) return row(tensor, cut, indent, format);
   std::string separator(1, ',');
-  separator.append(static_cast<size_t>(tensor.dim()) - 1, '\n').append(indent + 1, ' ');
+  separator.append(size_t(tensor.dim()) - 1, '\n').append(indent + 1, ' ');
   std::string text = "[";
   for (int64_t i = 0; i < tensor.size(0); ++i) {
     if (i > 0) text += separator;

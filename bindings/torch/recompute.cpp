@@ -181,7 +181,7 @@ void Checkpoint::recompute() {
     RunScope scope({shared_from_this(), true});
     lua_State* L = function_.state();
     balanced(L, [&] {
-      luaL_checkstack(L, static_cast<int>(args_.size()) + 4, "checkpoint");
+      luaL_checkstack(L, int(args_.size()) + 4, "checkpoint");
       function_.push();
       for (const Ref& arg : args_) {
         if (arg)
@@ -189,7 +189,7 @@ void Checkpoint::recompute() {
         else
           lua_pushnil(L);
       }
-      call(L, static_cast<int>(args_.size()), 0);
+      call(L, int(args_.size()), 0);
     });
   }
   std::string difference = difference_of_runs();

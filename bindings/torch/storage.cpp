@@ -39,8 +39,8 @@ int frombuffer(lua_State* L) {
           " and ", described(L, 2));
   NamedArguments args(L, 2, "torch.frombuffer");
   auto dtype = args.required<c10::ScalarType>("dtype");
-  auto length = static_cast<int64_t>(lua_objlen(L, 1));
-  auto size = static_cast<int64_t>(c10::elementSize(dtype));
+  auto length = int64_t(lua_objlen(L, 1));
+  auto size = int64_t(c10::elementSize(dtype));
   auto offset = args.get<int64_t>("offset", 0);
   require(offset >= 0 && offset <= length, "torch.frombuffer: offset ", offset,
           " is outside the string of ", length, " bytes");
@@ -50,8 +50,7 @@ int frombuffer(lua_State* L) {
           dtype_name(dtype), " from byte ", offset, " on are more than the string of ", length,
           " bytes has");
   at::Tensor tensor = at::empty({count}, dtype);
-  if (count > 0)
-    std::memcpy(tensor.data_ptr(), lua_tostring(L, 1) + offset, static_cast<size_t>(count * size));
+  if (count > 0) std::memcpy(tensor.data_ptr(), lua_tostring(L, 1) + offset, size_t(count * size));
   push_tensor(L, std::move(tensor));
   return 1;
 }

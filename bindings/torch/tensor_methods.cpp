@@ -40,13 +40,13 @@ void push_nested(lua_State* L, const at::Tensor& tensor, const T* data, int64_t 
   luaL_checkstack(L, 3, "tolist");
   int64_t size = tensor.size(dim);
   int64_t stride = tensor.stride(dim);
-  lua_createtable(L, static_cast<int>(size), 0);
+  lua_createtable(L, int(size), 0);
   for (int64_t i = 0; i < size; ++i) {
     if (dim + 1 == tensor.dim())
       push(data[i * stride]);
     else
       push_nested(L, tensor, data + i * stride, dim + 1, push);
-    lua_rawseti(L, -2, static_cast<int>(i) + 1);
+    lua_rawseti(L, -2, int(i) + 1);
   }
 }
 
@@ -95,10 +95,10 @@ int stride(lua_State* L) {
     push_integer(L, self.stride(check_integer(L, 2, "Tensor:stride: dim")));
     return 1;
   }
-  lua_createtable(L, static_cast<int>(self.dim()), 0);
+  lua_createtable(L, int(self.dim()), 0);
   for (int64_t i = 0; i < self.dim(); ++i) {
     push_integer(L, self.stride(i));
-    lua_rawseti(L, -2, static_cast<int>(i) + 1);
+    lua_rawseti(L, -2, int(i) + 1);
   }
   return 1;
 }
@@ -115,7 +115,7 @@ int numel(lua_State* L) {
 
 int nbytes(lua_State* L) {
   const at::Tensor& self = check_tensor(L, 1);
-  push_integer(L, self.numel() * static_cast<int64_t>(self.element_size()));
+  push_integer(L, self.numel() * int64_t(self.element_size()));
   return 1;
 }
 

@@ -85,7 +85,7 @@ int collect_tensor(lua_State* L) {
 
 int size_tostring(lua_State* L) {
   std::string text;
-  for (int i = 1; i <= static_cast<int>(lua_objlen(L, 1)); ++i) {
+  for (int i = 1; i <= int(lua_objlen(L, 1)); ++i) {
     lua_rawgeti(L, 1, i);
     text += (i > 1 ? ", " : "") + std::string(lua_tostring(L, -1));
     lua_pop(L, 1);
@@ -96,7 +96,7 @@ int size_tostring(lua_State* L) {
 
 int size_equal(lua_State* L) {
   bool same = lua_objlen(L, 1) == lua_objlen(L, 2);
-  for (int i = 1; same && i <= static_cast<int>(lua_objlen(L, 1)); ++i) {
+  for (int i = 1; same && i <= int(lua_objlen(L, 1)); ++i) {
     lua_rawgeti(L, 1, i);
     lua_rawgeti(L, 2, i);
     same = lua_equal(L, -1, -2) != 0;
@@ -127,10 +127,10 @@ void make_size_type(lua_State* L) {
 
 int shape(lua_State* L) {
   const at::Tensor& self = check_tensor(L, 1);
-  lua_createtable(L, static_cast<int>(self.dim()), 0);
+  lua_createtable(L, int(self.dim()), 0);
   for (int64_t i = 0; i < self.dim(); ++i) {
     push_integer(L, self.size(i));
-    lua_rawseti(L, -2, static_cast<int>(i) + 1);
+    lua_rawseti(L, -2, int(i) + 1);
   }
   lua_rawgeti(L, LUA_REGISTRYINDEX, slot_size_metatable);
   lua_setmetatable(L, -2);
@@ -177,7 +177,7 @@ int transposed(lua_State* L) {
 int set_num_threads(lua_State* L) {
   int64_t n = check_integer(L, 1, "torch.set_num_threads");
   require(n > 0 && n < 4096, "torch.set_num_threads: expected 1 to 4095, got ", n);
-  at::set_num_threads(static_cast<int>(n));
+  at::set_num_threads(int(n));
   return 0;
 }
 
@@ -272,9 +272,9 @@ int open_torch(lua_State* L) {
   register_functions(
       L, "torch.",
       {{"set_num_threads", set_num_threads,
-        "set_num_threads(n)\nHow many threads one operator may use on the CPU."},
+        "set_num_threads(n)\nSets the number of CPU threads that one operator may use."},
        {"get_num_threads", get_num_threads,
-        "get_num_threads() -> integer\nHow many threads one operator may use on the CPU."},
+        "get_num_threads() -> integer\nThe number of CPU threads that one operator may use."},
        {"is_tensor", is_tensor, "is_tensor(value) -> boolean\nTrue for a Tensor."},
        {"operators", operators,
         "operators() -> list of strings\nThe names of all ATen operators, sorted."},

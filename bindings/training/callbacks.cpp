@@ -16,7 +16,7 @@ namespace redco::lua {
 
 int64_t check_list(lua_State* L, int index, const std::string& what) {
   require(lua_istable(L, index), what, ": expected a list, got ", described(L, index));
-  return static_cast<int64_t>(lua_objlen(L, index));
+  return int64_t(lua_objlen(L, index));
 }
 
 Collate check_collate(NamedArguments& args) {
@@ -50,8 +50,8 @@ class MathRandom {
       lua_pop(L, 1);
       // 2^53 seeds; each micro-batch of a step has a different one.
       auto first = counter_generator(WithRng::current())->batch().first;
-      auto seed = fold_in(WithRng::current(), static_cast<uint64_t>(first)).current_seed();
-      lua_pushnumber(L, static_cast<double>(seed >> 11));
+      auto seed = fold_in(WithRng::current(), uint64_t(first)).current_seed();
+      lua_pushnumber(L, double(seed >> 11));
       lua_call(L, 1, 0);
     }
     lua_settop(L, top);
@@ -78,7 +78,7 @@ Examples::Examples(lua_State* L, int index, const std::string& name) : value_(L,
     if (is_list_) {
       require(lua_istable(L, value), name, ": expected a list or a data set, got ",
               described(L, value));
-      size_ = static_cast<int64_t>(lua_objlen(L, value));
+      size_ = int64_t(lua_objlen(L, value));
     } else {
       lua_pushvalue(L, value);
       call(L, 1, 1);
@@ -91,26 +91,26 @@ Examples::Examples(lua_State* L, int index, const std::string& name) : value_(L,
 void Examples::push(const std::vector<int64_t>& indices) const {
   lua_State* L = value_.state();
   luaL_checkstack(L, 8, "examples");
-  lua_createtable(L, static_cast<int>(indices.size()), 0);
+  lua_createtable(L, int(indices.size()), 0);
   int list = lua_gettop(L);
   value_.push();
   for (size_t i = 0; i < indices.size(); ++i) {
     if (is_list_) {
-      lua_rawgeti(L, list + 1, static_cast<int>(indices[i]) + 1);
+      lua_rawgeti(L, list + 1, int(indices[i]) + 1);
     } else {
       lua_pushcfunction(L, get_example);
       lua_pushvalue(L, list + 1);
       push_integer(L, indices[i] + first_);
       call(L, 2, 1);
     }
-    lua_rawseti(L, list, static_cast<int>(i) + 1);
+    lua_rawseti(L, list, int(i) + 1);
   }
   lua_settop(L, list);
 }
 
 void Examples::push_head(int64_t size) const {
   if (is_list_ && size == size_) return value_.push();
-  std::vector<int64_t> indices(static_cast<size_t>(size));
+  std::vector<int64_t> indices(size_t(size));
   std::iota(indices.begin(), indices.end(), 0);
   push(indices);
 }

@@ -111,8 +111,7 @@ class CollateWorkers::Batches {
     if (batch->error) std::rethrow_exception(batch->error);
     // The worker's collector has counted this memory; count it for this state's collector too.
     for (const auto& [path, tensor] : named_tensors(batch->tree))
-      count_tensor_bytes(examples_.value().state(), tensor.device(),
-                         static_cast<int64_t>(tensor.nbytes()));
+      count_tensor_bytes(examples_.value().state(), tensor.device(), int64_t(tensor.nbytes()));
     return std::move(batch->tree);
   }
 
@@ -202,7 +201,7 @@ void CollateWorkers::start() {
   // Each worker computes with one thread. LibTorch's setting applies to the calling thread and to
   // threads started later.
   int n_threads = at::get_num_threads();
-  std::latch started(static_cast<ptrdiff_t>(workers_.size()));
+  std::latch started(ptrdiff_t(workers_.size()));
   try {
     for (auto& worker : workers_)
       worker->thread = thread_without_signals([this, &started, own = worker.get()] {

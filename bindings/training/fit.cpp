@@ -44,10 +44,10 @@ void read_train_examples(NamedArguments& args, const Collator& collator, FitOpti
 // Returns {example = ..., pred = ...} for each example and its prediction.
 Tree paired_outputs(lua_State* L, const Examples& examples, int preds) {
   Tree::List outputs;
-  for (int64_t i = 0; i < static_cast<int64_t>(lua_objlen(L, preds)); ++i) {
+  for (int64_t i = 0; i < int64_t(lua_objlen(L, preds)); ++i) {
     examples.push({i});
     lua_rawgeti(L, -1, 1);
-    lua_rawgeti(L, preds, static_cast<int>(i) + 1);
+    lua_rawgeti(L, preds, int(i) + 1);
     outputs.push_back(Tree::Dict{{"example", plain_tree(L, -2)}, {"pred", plain_tree(L, -1)}});
     lua_pop(L, 3);
   }
@@ -62,7 +62,7 @@ EvalMetricsFn make_eval_metrics(NamedArguments& args, LuaTrainer& trainer,
     args.push("eval_predictor");
     bool has_predictor = !lua_isnil(L, -1);
     Ref metric_fn = args.get<Ref>("eval_metric_fn", {});
-    require(has_predictor == static_cast<bool>(metric_fn), args.function(),
+    require(has_predictor == bool(metric_fn), args.function(),
             ": eval_predictor and eval_metric_fn belong together; only one is given");
     if (!has_predictor) return {};
     require(eval_examples.has_value(), args.function(),
@@ -76,10 +76,10 @@ EvalMetricsFn make_eval_metrics(NamedArguments& args, LuaTrainer& trainer,
       lua_State* state = metric_fn.state();
       return balanced(state, [&] {
         luaL_checkstack(state, 12, "eval_metric_fn");
-        lua_createtable(state, static_cast<int>(preds.size()), 0);
+        lua_createtable(state, int(preds.size()), 0);
         for (size_t i = 0; i < preds.size(); ++i) {
           push_tree(state, preds[i]);
-          lua_rawseti(state, -2, static_cast<int>(i) + 1);
+          lua_rawseti(state, -2, int(i) + 1);
         }
         int preds_list = lua_gettop(state);
         metric_fn.push();
@@ -137,7 +137,7 @@ std::vector<std::string> check_names(NamedArguments& args, const char* name) {
     if (lua_isnil(L, -1)) return names;
     std::string what = args.function() + ": " + name + ": expected a list of names, got ";
     require(lua_istable(L, -1), what, described(L, lua_gettop(L)));
-    for (int i = 1; i <= static_cast<int>(lua_objlen(L, -1)); ++i) {
+    for (int i = 1; i <= int(lua_objlen(L, -1)); ++i) {
       lua_rawgeti(L, -1, i);
       require(lua_type(L, -1) == LUA_TSTRING, what, described(L, lua_gettop(L)), " in it");
       names.push_back(lua_tostring(L, -1));

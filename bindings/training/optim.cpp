@@ -34,7 +34,7 @@ Schedule check_schedule(lua_State* L, int index, const std::string& what) {
       call(state, 1, 1);
       require(lua_type(state, -1) == LUA_TNUMBER, what, ": the schedule returned ",
               described(state, -1), " for step ", step, ", expected a number");
-      return static_cast<double>(lua_tonumber(state, -1));
+      return double(lua_tonumber(state, -1));
     });
   });
 }
@@ -73,7 +73,7 @@ std::array<double, 2> betas(NamedArguments& args, std::array<double, 2> fallback
     const Tree& value = given->as<Tree::List>()[i];
     require(value.is<int64_t>() || value.is<double>(), args.function(),
             ": betas: expected a list of two numbers, entry ", i + 1, " is a ", value.kind());
-    values[i] = value.is<int64_t>() ? static_cast<double>(value.as<int64_t>()) : value.as<double>();
+    values[i] = value.is<int64_t>() ? double(value.as<int64_t>()) : value.as<double>();
   }
   return values;
 }
@@ -140,7 +140,7 @@ int lua_chain(lua_State* L) {
   require(lua_istable(L, 1), "redco.optim.chain: expected a list of optimizers, got ",
           described(L, 1));
   std::vector<std::shared_ptr<Optimizer>> optimizers;
-  for (int i = 1; i <= static_cast<int>(lua_objlen(L, 1)); ++i) {
+  for (int i = 1; i <= int(lua_objlen(L, 1)); ++i) {
     lua_rawgeti(L, 1, i);
     optimizers.push_back(check_object<LuaOptimizer>(L, lua_gettop(L),
                                                     "redco.optim.chain: entry " + std::to_string(i))

@@ -39,7 +39,7 @@ OutputFn make_output_fn(const Ref& function) {
       int64_t size = check_list(L, lua_gettop(L), "output_fn: its result");
       std::vector<Tree> outputs;
       for (int64_t i = 1; i <= size; ++i) {
-        lua_rawgeti(L, -1, static_cast<int>(i));
+        lua_rawgeti(L, -1, int(i));
         outputs.push_back(check_tree(L, lua_gettop(L), "what output_fn returned"));
         lua_pop(L, 1);
       }
@@ -78,10 +78,10 @@ int predict(lua_State* L) {
   args.finish();
   std::vector<Tree> preds =
       self->predictor.predict(make_dataset(examples, self->collator), batch_size, params, desc);
-  lua_createtable(L, static_cast<int>(preds.size()), 0);
+  lua_createtable(L, int(preds.size()), 0);
   for (size_t i = 0; i < preds.size(); ++i) {
     push_tree(L, preds[i]);
-    lua_rawseti(L, -2, static_cast<int>(i) + 1);
+    lua_rawseti(L, -2, int(i) + 1);
   }
   return 1;
 }

@@ -142,7 +142,7 @@ void push_traffic(lua_State* L, int64_t count, int64_t bytes) {
 }
 
 void push_moves(lua_State* L, const std::map<Move, Moved>& moves) {
-  lua_createtable(L, static_cast<int>(moves.size()), 0);
+  lua_createtable(L, int(moves.size()), 0);
   int place = 0;
   for (const auto& [move, moved] : moves) {
     lua_createtable(L, 0, 11);
@@ -221,7 +221,7 @@ std::vector<ShardingRule> check_sharding_rules(lua_State* L, int index, const st
     require(lua_istable(L, index), what, ": expected a list of {pattern, placement}, got ",
             described(L, index));
     std::vector<ShardingRule> rules;
-    for (int i = 1; i <= static_cast<int>(lua_objlen(L, index)); ++i) {
+    for (int i = 1; i <= int(lua_objlen(L, index)); ++i) {
       const std::string entry = what + ": rule " + std::to_string(i);
       lua_rawgeti(L, index, i);
       require(lua_istable(L, -1), entry, ": expected {pattern, placement}, got ",
@@ -252,7 +252,7 @@ std::vector<ShardingRule> check_sharding_rules(NamedArguments& args) {
 }
 
 void push_decisions(lua_State* L, const std::vector<ShardingDecision>& decisions) {
-  lua_createtable(L, static_cast<int>(decisions.size()), 0);
+  lua_createtable(L, int(decisions.size()), 0);
   for (size_t i = 0; i < decisions.size(); ++i) {
     lua_createtable(L, 2, 1);
     lua_pushstring(L, decisions[i].name.c_str());
@@ -261,7 +261,7 @@ void push_decisions(lua_State* L, const std::vector<ShardingDecision>& decisions
     lua_rawseti(L, -2, 2);
     lua_pushstring(L, decisions[i].reason.c_str());
     lua_setfield(L, -2, "reason");
-    lua_rawseti(L, -2, static_cast<int>(i) + 1);
+    lua_rawseti(L, -2, int(i) + 1);
   }
   lua_newtable(L);
   lua_pushstring(L, to_string(decisions).c_str());
@@ -327,7 +327,7 @@ void add_sharding(lua_State* L) {
         "is \"operator\" (its arguments were redistributed), \"operator without rule\" (one that "
         "needs whole tensors), \"within operator\" (partial results were summed), \"request\" "
         "(shard, full), \"parameters\" (of zero), \"gradients\", \"checkpoint\" or \"other\". "
-        "`is_gather` is true if arguments of an operator were gathered or split otherwise; "
+        "`is_gather` is true if arguments of an operator were gathered or redistributed; "
         "`advice` then says what to do. `gathered_bytes` is the sum of their bytes.\n"
         "\n"
         "`plans_made` and `plans_found` count the calls of operators that needed a new plan and "

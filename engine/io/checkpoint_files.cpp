@@ -29,8 +29,9 @@ std::string beside(const std::string& folder, const std::string& suffix) {
 }
 
 // The end of info.json, around its own checksum.
-constexpr std::string_view kBeforeSum = ",\n  \"xxh3\": \"", kAfterSum = "\"\n}\n", kEnd = "\n}";
-constexpr size_t kSumLength = 16;
+constexpr std::string_view before_sum = ",\n  \"xxh3\": \"", after_sum = "\"\n}\n",
+                           end_signature = "\n}";
+constexpr size_t sum_length = 16;
 
 std::string sum_of(std::string_view text) {
   Checksum checksum;
@@ -54,7 +55,7 @@ Checksum::~Checksum() = default;
 
 void Checksum::add(const void* data, size_t size) {
   XXH3_64bits_update(&state_->xxh3, data, size);
-  bytes_ += static_cast<int64_t>(size);
+  bytes_ += int64_t(size);
 }
 
 std::string Checksum::hex() const {
@@ -90,18 +91,18 @@ FileSums sums_of(const std::string& where, const Tree& tree) {
 std::string info_text(const std::string& where, const Tree& info) {
   std::string text = json_from_tree(where, info, 2);
   std::string sum = sum_of(text);
-  text.resize(text.size() - kEnd.size());
-  return text.append(kBeforeSum).append(sum).append(kAfterSum);
+  text.resize(text.size() - end_signature.size());
+  return text.append(before_sum).append(sum).append(after_sum);
 }
 
 Tree info_of(const std::string& where, const std::string& text) {
-  constexpr size_t length = kBeforeSum.size() + kSumLength + kAfterSum.size();
+  constexpr size_t length = before_sum.size() + sum_length + after_sum.size();
   std::string_view all = text, last = all.substr(all.size() - std::min(length, all.size()));
-  require(last.starts_with(kBeforeSum) && last.ends_with(kAfterSum) && last.size() == length, where,
+  require(last.starts_with(before_sum) && last.ends_with(after_sum) && last.size() == length, where,
           "it does not end with its XXH3-64: it is damaged or cut short");
   std::string without(all.substr(0, all.size() - length));
-  without += kEnd;
-  std::string sum = sum_of(without), expected(last.substr(kBeforeSum.size(), kSumLength));
+  without += end_signature;
+  std::string sum = sum_of(without), expected(last.substr(before_sum.size(), sum_length));
   require(sum == expected, where, "its XXH3-64 is ", sum, ", expected ", in_quotes(expected),
           ": the file is damaged");
   return tree_from_json(where, without);
@@ -111,26 +112,26 @@ void check_file(const std::string& folder, const std::string& name, const FileSu
                 const ReadInto& into) {
   std::string path = folder + "/" + name;
   InputFile file(path, "a file of a checkpoint");
-  auto size = static_cast<int64_t>(file.size());
+  auto size = int64_t(file.size());
   require(size == sum.bytes, path, ": it has ", size, " bytes, expected ", sum.bytes,
           ": the checkpoint is not whole");
   constexpr int64_t piece = 1 << 18;  // still in the cache when its checksum is computed
-  std::vector<char> passed_by(static_cast<size_t>(std::min(piece, std::max<int64_t>(size, 1))));
+  std::vector<char> passed_by(size_t(std::min(piece, std::max<int64_t>(size, 1))));
   Checksum checksum;
   int64_t at = 0;
   auto read_until = [&](int64_t end, char* to) {
     while (at < end) {
-      auto n = static_cast<size_t>(std::min(piece, end - at));
+      auto n = size_t(std::min(piece, end - at));
       char* next = to == nullptr ? passed_by.data() : to;
-      file.read(next, n, static_cast<uint64_t>(at));
+      file.read(next, n, uint64_t(at));
       checksum.add(next, n);
-      at += static_cast<int64_t>(n);
+      at += int64_t(n);
       if (to != nullptr) to += n;
     }
   };
   for (const auto& [first, tensor] : into) {
     read_until(first, nullptr);
-    auto n = static_cast<int64_t>(tensor.nbytes());
+    auto n = int64_t(tensor.nbytes());
     read_until(first + n, static_cast<char*>(tensor.mutable_data_ptr()));
   }
   read_until(size, nullptr);
@@ -149,7 +150,7 @@ std::vector<FilePlan> plan_files(const std::string& stem,
   for (const auto* item : by_size) {
     auto least = std::ranges::min_element(loads);
     *least += item->second;
-    writer_of[item->first] = static_cast<size_t>(least - loads.begin());
+    writer_of[item->first] = size_t(least - loads.begin());
   }
 
   std::vector<FilePlan> files;
@@ -159,7 +160,7 @@ std::vector<FilePlan> plan_files(const std::string& stem,
     for (const auto& [name, n] : bytes) {
       if (writer_of[name] != writer) continue;
       if (!is_open || size + n > max_shard_size) {
-        files.push_back({"", static_cast<int64_t>(writer), {}});
+        files.push_back({"", int64_t(writer), {}});
         is_open = true;
         size = 0;
       }

@@ -13,10 +13,10 @@
 
 namespace redco::checkpoint {
 
-inline const std::string kParams = "params";
-inline const std::string kOptState = "opt_state";
-inline const std::string kInfo = "info.json";
-inline const std::string kTree = "redco.tree";
+inline const std::string params_stem = "params";
+inline const std::string opt_state_stem = "opt_state";
+inline const std::string info_file = "info.json";
+inline const std::string tree_key = "redco.tree";
 
 /// The hidden names, next to a folder, of the folder while it is incomplete, and of an earlier one
 /// if the two cannot be exchanged.

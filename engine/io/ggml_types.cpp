@@ -18,7 +18,7 @@ constexpr int64_t block_size = 32;
 float half_at(const std::byte* source) {
   uint16_t bits = 0;
   std::memcpy(&bits, source, sizeof(bits));
-  return static_cast<float>(c10::Half(bits, c10::Half::from_bits()));
+  return float(c10::Half(bits, c10::Half::from_bits()));
 }
 
 // x = q * scale
@@ -27,8 +27,7 @@ void dequantize_q8_0(const std::byte* source, float* target, int64_t begin, int6
     const std::byte* bytes = source + block * 34;
     float scale = half_at(bytes);
     for (int64_t i = 0; i < block_size; ++i)
-      target[block * block_size + i] =
-          static_cast<float>(static_cast<int8_t>(bytes[2 + i])) * scale;
+      target[block * block_size + i] = float(int8_t(bytes[2 + i])) * scale;
   }
 }
 
@@ -41,9 +40,9 @@ void dequantize_nibbles(const std::byte* source, float* target, int64_t begin, i
     auto value = make_value(bytes);
     float* out = target + block * block_size;
     for (int64_t i = 0; i < block_size / 2; ++i) {
-      auto pair = static_cast<unsigned>(bytes[head + i]);
-      out[i] = value(static_cast<int>(pair & 15));
-      out[i + block_size / 2] = value(static_cast<int>(pair >> 4));
+      auto pair = unsigned(bytes[head + i]);
+      out[i] = value(int(pair & 15));
+      out[i + block_size / 2] = value(int(pair >> 4));
     }
   }
 }
@@ -51,7 +50,7 @@ void dequantize_nibbles(const std::byte* source, float* target, int64_t begin, i
 // x = (q - 8) * scale
 void dequantize_q4_0(const std::byte* source, float* target, int64_t begin, int64_t end) {
   dequantize_nibbles<2>(source, target, begin, end, [](const std::byte* bytes) {
-    return [scale = half_at(bytes)](int q) { return static_cast<float>(q - 8) * scale; };
+    return [scale = half_at(bytes)](int q) { return float(q - 8) * scale; };
   });
 }
 
@@ -59,7 +58,7 @@ void dequantize_q4_0(const std::byte* source, float* target, int64_t begin, int6
 void dequantize_q4_1(const std::byte* source, float* target, int64_t begin, int64_t end) {
   dequantize_nibbles<4>(source, target, begin, end, [](const std::byte* bytes) {
     return [scale = half_at(bytes), least = half_at(bytes + 2)](int q) {
-      return static_cast<float>(q) * scale + least;
+      return float(q) * scale + least;
     };
   });
 }

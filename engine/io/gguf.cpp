@@ -27,10 +27,10 @@ static_assert(std::endian::native == std::endian::little, "the format is little-
 
 // Limits memory: a value takes many times its file size in memory. The largest vocabularies have a
 // million values.
-constexpr uint64_t kMaxValues = 1 << 24;
-constexpr int kMaxDepth = 8;
-constexpr uint32_t kMaxDimensions = 4;  // as in ggml
-constexpr uint64_t kDefaultAlignment = 32;
+constexpr uint64_t max_values = 1 << 24;
+constexpr int max_depth = 8;
+constexpr uint32_t max_dimensions = 4;  // as in ggml
+constexpr uint64_t default_alignment = 32;
 
 enum ValueType : uint32_t {
   kUint8,
@@ -49,7 +49,7 @@ enum ValueType : uint32_t {
   n_value_types
 };
 // The minimum bytes of a value, by type.
-constexpr size_t kLeastBytes[n_value_types] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8};
+constexpr size_t least_value_bytes[n_value_types] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8};
 
 // Reads the bytes before the data in order.
 class Reader {
@@ -101,11 +101,11 @@ class Reader {
     if constexpr (std::is_same_v<T, uint64_t>)
       require(value <= uint64_t{std::numeric_limits<int64_t>::max()}, where_, "the integer ", value,
               " is beyond 2^63-1");
-    return static_cast<int64_t>(value);
+    return int64_t(value);
   }
 
   Tree value(uint32_t type, int depth) {
-    require(++n_values_ <= kMaxValues, where_, "more than ", kMaxValues, " values in the metadata");
+    require(++n_values_ <= max_values, where_, "more than ", max_values, " values in the metadata");
     switch (type) {
       case kUint8:
         return integer<uint8_t>();
@@ -142,13 +142,13 @@ class Reader {
   }
 
   Tree list(int depth) {
-    require(depth <= kMaxDepth, where_, "lists nested deeper than ", kMaxDepth, " levels");
+    require(depth <= max_depth, where_, "lists nested deeper than ", max_depth, " levels");
     auto type = number<uint32_t>("the type of a list");
     require(type < n_value_types, where_, "unknown type of list ", type, ", expected 0 to ",
             n_value_types - 1);
-    uint64_t length = count("the length of a list", kLeastBytes[type]);
-    require(length <= kMaxValues, where_, "a list of ", length, " values, expected at most ",
-            kMaxValues);
+    uint64_t length = count("the length of a list", least_value_bytes[type]);
+    require(length <= max_values, where_, "a list of ", length, " values, expected at most ",
+            max_values);
     Tree::List values;
     values.reserve(length);
     for (uint64_t i = 0; i < length; ++i) values.push_back(value(type, depth));
@@ -184,7 +184,7 @@ uint64_t bytes_of(const std::string& where, const ggml::Type& type,
             "the sizes have a product beyond 2^63-1");
     is_empty = is_empty || size == 0;
   }
-  return is_empty ? 0 : static_cast<uint64_t>(widest / 4 / type.block_size * type.block_bytes);
+  return is_empty ? 0 : uint64_t(widest / 4 / type.block_size * type.block_bytes);
 }
 
 }  // namespace
@@ -214,13 +214,13 @@ size_t GgufFile::parse(const std::byte* bytes, size_t size) {
     bool is_new = metadata_.emplace(key, std::move(value)).second;
     require(is_new, path_, ": the key ", in_quotes(key), " is there twice, expected once");
   }
-  uint64_t alignment = kDefaultAlignment;
+  uint64_t alignment = default_alignment;
   if (auto given = metadata_.find("general.alignment"); given != metadata_.end()) {
     const Tree& value = given->second;
     require(value.is<int64_t>() && value.as<int64_t>() > 0 &&
-                std::has_single_bit(static_cast<uint64_t>(value.as<int64_t>())),
+                std::has_single_bit(uint64_t(value.as<int64_t>())),
             path_, ": general.alignment is not a power of two");
-    alignment = static_cast<uint64_t>(value.as<int64_t>());
+    alignment = uint64_t(value.as<int64_t>());
   }
 
   uint64_t end = 0;  // of the tensors so far
@@ -228,14 +228,14 @@ size_t GgufFile::parse(const std::byte* bytes, size_t size) {
     std::string name = reader.string("the name of a tensor");
     std::string where = path_ + ": tensor " + in_quotes(name) + ": ";
     auto n_dims = reader.number<uint32_t>("the number of dimensions");
-    require(n_dims <= kMaxDimensions, where, n_dims, " dimensions, expected at most ",
-            kMaxDimensions);
+    require(n_dims <= max_dimensions, where, n_dims, " dimensions, expected at most ",
+            max_dimensions);
     Entry entry{0, std::vector<int64_t>(n_dims), 0};
     for (uint32_t dim = n_dims; dim-- > 0;) {
       auto length = reader.number<uint64_t>("the size of a dimension");
       require(length <= uint64_t{std::numeric_limits<int64_t>::max()}, where, "a dimension has ",
               length, " elements, expected at most 2^63-1");
-      entry.shape[dim] = static_cast<int64_t>(length);
+      entry.shape[dim] = int64_t(length);
     }
     entry.type = reader.number<uint32_t>("the type of a tensor");
     const ggml::Type* type = ggml::find_type(entry.type);

@@ -38,7 +38,7 @@ InputFile::InputFile(std::string path, const std::string& kind)
     fail(path_, ": ", S_ISDIR(status.st_mode) ? "a folder" : "a pipe or device", ", expected ",
          kind);
   }
-  size_ = static_cast<uint64_t>(status.st_size);
+  size_ = uint64_t(status.st_size);
 }
 
 InputFile::~InputFile() { close(descriptor_); }
@@ -51,8 +51,8 @@ void InputFile::read(void* data, size_t size, uint64_t offset) const {
     if (count < 0) fail_to_read("read", path_, errno);
     require(count > 0, path_, ": the file was shortened while it was read");
     next += count;
-    offset += static_cast<uint64_t>(count);
-    size -= static_cast<size_t>(count);
+    offset += uint64_t(count);
+    size -= size_t(count);
   }
 }
 

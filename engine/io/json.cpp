@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kMaxDepth = 500;
+constexpr int max_depth = 500;
 
 // Builds a Json from the parser's events. The parser's own values would sort the keys.
 class JsonBuilder final : public nlohmann::json_sax<json> {
@@ -30,9 +30,8 @@ class JsonBuilder final : public nlohmann::json_sax<json> {
   bool boolean(bool value) override { return add(value); }
   bool number_integer(number_integer_t value) override { return add(value); }
   bool number_unsigned(number_unsigned_t value) override {
-    if (value > uint64_t{std::numeric_limits<int64_t>::max()})
-      return add(static_cast<double>(value));
-    return add(static_cast<int64_t>(value));
+    if (value > uint64_t{std::numeric_limits<int64_t>::max()}) return add(double(value));
+    return add(int64_t(value));
   }
   bool number_float(number_float_t value, const string_t&) override { return add(value); }
   bool string(string_t& value) override { return add(std::move(value)); }
@@ -62,7 +61,7 @@ class JsonBuilder final : public nlohmann::json_sax<json> {
   };
 
   bool open(Json value) {
-    require(open_.size() < kMaxDepth, where_, "nested deeper than the ", kMaxDepth,
+    require(open_.size() < max_depth, where_, "nested deeper than the ", max_depth,
             " levels expected");
     open_.push_back({std::move(value), {}, {}});
     return true;
@@ -95,7 +94,7 @@ class JsonWriter {
   JsonWriter(const std::string& where, int indent) : where_(where), indent_(indent) {}
 
   void write(const Json& value, int depth = 0) {
-    require(depth <= kMaxDepth, where_, "nested deeper than ", kMaxDepth, " levels");
+    require(depth <= max_depth, where_, "nested deeper than ", max_depth, " levels");
     if (auto list = value.get<Json::List>()) {
       write_all(*list, '[', ']', depth, [&](const Json& entry) { write(entry, depth + 1); });
     } else if (auto object = value.get<Json::Object>()) {
@@ -136,7 +135,7 @@ class JsonWriter {
   void break_line(int depth) {
     if (indent_ < 0) return;
     text_ += '\n';
-    text_.append(static_cast<size_t>(indent_) * static_cast<size_t>(depth), ' ');
+    text_.append(size_t(indent_) * size_t(depth), ' ');
   }
 
   const std::string& where_;
@@ -163,7 +162,7 @@ Tree tree_of(Json value) {
 }
 
 Json json_of(const std::string& where, const Tree& tree, int depth) {
-  require(depth <= kMaxDepth, where, "nested deeper than ", kMaxDepth, " levels");
+  require(depth <= max_depth, where, "nested deeper than ", max_depth, " levels");
   require(!tree.is_tensor(), where, "JSON has no tensors");
   if (tree.is<bool>()) return tree.as<bool>();
   if (tree.is<int64_t>()) return tree.as<int64_t>();

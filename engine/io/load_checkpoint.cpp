@@ -62,10 +62,10 @@ Info read_info(const std::string& folder) {
   if (!fs::exists(folder, ignored) && fs::exists(earlier_name(folder), ignored))
     info.folder = earlier_name(folder);  // its replacement was interrupted
   require(fs::is_directory(info.folder, ignored), folder, ": there is no such checkpoint");
-  std::string path = info.folder + "/" + kInfo;
-  require(fs::exists(path, ignored), folder, ": there is no ", kInfo,
+  std::string path = info.folder + "/" + info_file;
+  require(fs::exists(path, ignored), folder, ": there is no ", info_file,
           " in it, so it is no checkpoint");
-  info.tree = info_of(path + ": ", read_text(path, "info.json", safetensors::kMaxHeader));
+  info.tree = info_of(path + ": ", read_text(path, "info.json", safetensors::max_header));
   require(info.tree.is<Tree::Dict>() && info.tree.as<Tree::Dict>().contains("files"), path,
           ": the field files is missing");
   info.sums = sums_of(path + ": files: ", info.tree.at("files"));
@@ -78,11 +78,12 @@ void check_files(const Info& info, const std::map<std::string, ReadInto>& into,
                  const LoadCheckpointOptions& options, const Processes& processes) {
   std::vector<std::string> files;
   for (const auto& [name, sum] : info.sums)
-    if (name.starts_with(kOptState) ? options.opt_state : options.params) files.push_back(name);
+    if (name.starts_with(opt_state_stem) ? options.opt_state : options.params)
+      files.push_back(name);
   std::vector<std::exception_ptr> failures(files.size());
-  std::atomic<size_t> next = static_cast<size_t>(processes.rank);
+  std::atomic<size_t> next = size_t(processes.rank);
   auto work = [&] {
-    for (size_t i; (i = next.fetch_add(static_cast<size_t>(processes.size))) < files.size();) {
+    for (size_t i; (i = next.fetch_add(size_t(processes.size))) < files.size();) {
       try {
         auto own = into.find(files[i]);
         check_file(info.folder, files[i], info.sums.at(files[i]),
@@ -94,8 +95,7 @@ void check_files(const Info& info, const std::map<std::string, ReadInto>& into,
   };
   std::vector<std::thread> threads;
   auto n_threads = std::min<size_t>(
-      std::thread::hardware_concurrency() / static_cast<size_t>(processes.local_size),
-      files.size());
+      std::thread::hardware_concurrency() / size_t(processes.local_size), files.size());
   try {
     while (threads.size() + 1 < n_threads) threads.push_back(thread_without_signals(work));
   } catch (const std::system_error&) {
@@ -113,7 +113,7 @@ struct OwnTensors {
   OwnTensors(const Info& info, const LoadCheckpointOptions& options,
              const std::shared_ptr<const Mesh>& mesh) {
     for (const auto& [name, sum] : info.sums) {
-      bool is_opt_state = name.starts_with(kOptState);
+      bool is_opt_state = name.starts_with(opt_state_stem);
       bool is_asked = is_opt_state ? options.opt_state : options.params;
       if (!is_asked || !name.ends_with(".safetensors")) continue;
       try {
@@ -124,8 +124,8 @@ struct OwnTensors {
           int64_t n = c10::multiply_integers(file.shape(key));
           if (n < 1 << 12) continue;
           at::Tensor own = empty_spread(file.shape(key), type, mesh);
-          into[name][static_cast<int64_t>(file.offset(key))] = own;
-          tensors[(is_opt_state ? kOptState : kParams) + "/" + key] = own;
+          into[name][int64_t(file.offset(key))] = own;
+          tensors[(is_opt_state ? opt_state_stem : params_stem) + "/" + key] = own;
         }
       } catch (const Error&) {
         into.erase(name);  // the verification reports the fault
@@ -139,12 +139,12 @@ struct OwnTensors {
 
 // The description of the tree in an index.
 std::string description_of(const std::string& path) {
-  std::string text = read_text(path, "an index of safetensors files", safetensors::kMaxHeader);
+  std::string text = read_text(path, "an index of safetensors files", safetensors::max_header);
   nlohmann::json index = parse_json(path + ": ", text, 8);
   require(index.is_object() && index.contains("metadata") && index["metadata"].is_object() &&
-              index["metadata"].contains(kTree) && index["metadata"][kTree].is_string(),
-          path, ": metadata has no text ", kTree);
-  return index["metadata"][kTree].get<std::string>();
+              index["metadata"].contains(tree_key) && index["metadata"][tree_key].is_string(),
+          path, ": metadata has no text ", tree_key);
+  return index["metadata"][tree_key].get<std::string>();
 }
 
 Tree read_part(const Info& info, const std::string& stem,
@@ -194,9 +194,9 @@ Checkpoint load_checkpoint(const std::string& folder, const std::shared_ptr<cons
   throw_together(mesh.get(), failure);
   try {
     reading([&] {
-      if (options.params) checkpoint.params = read_part(info, kParams, tensor_of);
-      if (options.opt_state && info.sums.count(safetensors::index_name(kOptState)) != 0)
-        checkpoint.opt_state = read_part(info, kOptState, tensor_of);
+      if (options.params) checkpoint.params = read_part(info, params_stem, tensor_of);
+      if (options.opt_state && info.sums.count(safetensors::index_name(opt_state_stem)) != 0)
+        checkpoint.opt_state = read_part(info, opt_state_stem, tensor_of);
     });
   } catch (const std::exception&) {
     failure = std::current_exception();
@@ -214,7 +214,7 @@ Tree load_params_shape(const std::string& folder) {
   auto on_meta = [](const std::string&, const Weights& weights, const std::string& name) {
     return at::empty(weights.shape(name), at::TensorOptions(weights.dtype(name)).device(at::kMeta));
   };
-  return reading([&] { return read_part(read_info(folder), kParams, on_meta); });
+  return reading([&] { return read_part(read_info(folder), params_stem, on_meta); });
 }
 
 }  // namespace redco

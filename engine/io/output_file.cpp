@@ -47,7 +47,7 @@ void OutputFile::write(const void* data, size_t size) {
     if (written == 0) errno = ENOSPC;
     if (written <= 0) fail_to_write(shown_);
     next += written;
-    size -= static_cast<size_t>(written);
+    size -= size_t(written);
   }
 }
 

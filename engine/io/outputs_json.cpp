@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kMostElements = 1000;
+constexpr int64_t most_elements = 1000;
 
 std::string digits(double value) {
   char text[40];
@@ -41,7 +41,7 @@ json elements(const at::Tensor& tensor) {
 }
 
 json tensor_json(const at::Tensor& tensor) {
-  if (tensor.numel() <= kMostElements && !tensor.is_complex() && !tensor.is_meta())
+  if (tensor.numel() <= most_elements && !tensor.is_complex() && !tensor.is_meta())
     return elements(tensor.detach().cpu());
   std::ostringstream text;
   text << tensor.scalar_type() << tensor.sizes();

@@ -24,7 +24,7 @@ namespace redco {
 namespace {
 
 std::string clock_text(double seconds) {
-  auto whole = static_cast<int64_t>(std::min(seconds, 3.6e8));
+  auto whole = int64_t(std::min(seconds, 3.6e8));
   char text[40];
   if (whole >= 3600)
     std::snprintf(text, sizeof(text), "%ld:%02ld:%02ld", whole / 3600, whole / 60 % 60, whole % 60);
@@ -83,12 +83,11 @@ void ProgressBar::show(bool finished) {
   if (!console_) return;
   std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
   state_.elapsed_seconds = elapsed.count();
-  state_.rate = elapsed.count() > 0 ? static_cast<double>(state_.done) / elapsed.count() : 0;
-  state_.eta_seconds =
-      state_.rate > 0 ? static_cast<double>(state_.total - state_.done) / state_.rate : 0;
+  state_.rate = elapsed.count() > 0 ? double(state_.done) / elapsed.count() : 0;
+  state_.eta_seconds = state_.rate > 0 ? double(state_.total - state_.done) / state_.rate : 0;
   if (part_of_run_ && state_.total > 0) {
     auto [begin, end] = *part_of_run_;
-    double here = (end - begin) * static_cast<double>(state_.done) / double(state_.total);
+    double here = (end - begin) * double(state_.done) / double(state_.total);
     state_.run_done = begin + here;
     state_.run_eta_seconds = here > 0 ? elapsed.count() * (1 - *state_.run_done) / here : 0;
   }
@@ -189,9 +188,7 @@ std::unique_ptr<ProgressBar> RunLog::progress(std::string desc, int64_t total, s
 }
 
 std::string format_progress(const ProgressState& state, size_t width) {
-  double percent = state.total > 0
-                       ? 100.0 * static_cast<double>(state.done) / static_cast<double>(state.total)
-                       : 0;
+  double percent = state.total > 0 ? 100.0 * double(state.done) / double(state.total) : 0;
   std::string text = state.desc + short_number(" %.0f%% ", percent) + std::to_string(state.done) +
                      "/" + std::to_string(state.total);
   for (const auto& [name, value] : state.postfix)

@@ -35,8 +35,8 @@ static_assert(std::endian::native == std::endian::little,
 bool get_size(const json& value, int64_t& size) {
   if (!value.is_number_unsigned()) return false;
   auto number = value.get<uint64_t>();
-  if (number > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return false;
-  size = static_cast<int64_t>(number);
+  if (number > uint64_t(std::numeric_limits<int64_t>::max())) return false;
+  size = int64_t(number);
   return true;
 }
 
@@ -67,9 +67,9 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
   file.read(&header_size, sizeof(header_size), 0);
   require(header_size >= 2, path, ": the header's length is ", header_size,
           " bytes, expected at least the 2 of {}");
-  if (header_size > kMaxHeader && is_pytorch(header_size)) refuse_pytorch(path);
-  require(header_size <= kMaxHeader, path, ": the header's length is ", header_size,
-          " bytes, expected at most ", kMaxHeader, "; this is not a safetensors file");
+  if (header_size > max_header && is_pytorch(header_size)) refuse_pytorch(path);
+  require(header_size <= max_header, path, ": the header's length is ", header_size,
+          " bytes, expected at most ", max_header, "; this is not a safetensors file");
   uint64_t begin = sizeof(header_size) + header_size;
   require(begin <= file_size, path, ": the header's length is ", header_size, " bytes, but only ",
           file_size - sizeof(header_size), " follow: the file is cut short");
@@ -88,11 +88,11 @@ void SafetensorsFile::parse_header(std::string_view header, size_t data_size) {
 
   auto add_metadata = [&](const json& values) {
     if (!values.is_object())
-      fail(path_, ": ", kMetadata, " is ", excerpt(values.dump()),
+      fail(path_, ": ", metadata_key, " is ", excerpt(values.dump()),
            ", expected an object of strings");
     for (const auto& [key, value] : values.items()) {
       if (!value.is_string())
-        fail(path_, ": ", kMetadata, " has ", excerpt(value.dump()), " under ", in_quotes(key),
+        fail(path_, ": ", metadata_key, " has ", excerpt(value.dump()), " under ", in_quotes(key),
              ", expected a string");
       metadata_[key] = value.get<std::string>();
     }
@@ -108,16 +108,16 @@ void SafetensorsFile::parse_header(std::string_view header, size_t data_size) {
     require(dtype_name.is_string(), where, "dtype is ", excerpt(dtype_name.dump()),
             ", expected a string");
     const DtypeName* dtype = find_dtype(dtype_name.get<std::string>());
-    if (dtype == std::end(kDtypes)) {
+    if (dtype == std::end(dtypes)) {
       std::string names;
-      for (const DtypeName& known : kDtypes) names += std::string(" ") + known.name;
+      for (const DtypeName& known : dtypes) names += std::string(" ") + known.name;
       fail(where, "unknown dtype ", in_quotes(dtype_name.get<std::string>()), ", expected one of",
            names);
     }
 
     Entry entry{dtype->dtype, get_sizes(where, "shape", info["shape"]), 0, 0};
     // Zeros are skipped in the product: strides are products of the other sizes.
-    auto item_size = static_cast<int64_t>(c10::elementSize(entry.dtype));
+    auto item_size = int64_t(c10::elementSize(entry.dtype));
     int64_t widest = item_size;
     bool empty = false;
     for (int64_t size : entry.shape) {
@@ -125,13 +125,13 @@ void SafetensorsFile::parse_header(std::string_view header, size_t data_size) {
               excerpt(info["shape"].dump()), " has more than 2^63-1 bytes");
       empty = empty || size == 0;
     }
-    auto expected = static_cast<size_t>(empty ? 0 : widest);
+    auto expected = size_t(empty ? 0 : widest);
 
     std::vector<int64_t> offsets = get_sizes(where, "data_offsets", info["data_offsets"]);
     require(offsets.size() == 2, where, "data_offsets has ", offsets.size(),
             " numbers, expected 2: begin and end");
-    entry.begin = static_cast<size_t>(offsets[0]);
-    entry.end = static_cast<size_t>(offsets[1]);
+    entry.begin = size_t(offsets[0]);
+    entry.end = size_t(offsets[1]);
     require(entry.begin <= entry.end, where, "begins at byte ", entry.begin, " and ends at byte ",
             entry.end, ", expected the end after the beginning");
     require(entry.end <= data_size, where, "ends at byte ", entry.end, " of the data, which has ",
@@ -150,15 +150,15 @@ void SafetensorsFile::parse_header(std::string_view header, size_t data_size) {
     using Event = json::parse_event_t;
     if (event == Event::array_start) length = 0;
     if (event == Event::value && depth == 3)
-      require(++length <= kMaxDimensions, path_, ": tensor ", in_quotes(name),
-              ": a list of more than ", kMaxDimensions,
+      require(++length <= max_dimensions, path_, ": tensor ", in_quotes(name),
+              ": a list of more than ", max_dimensions,
               " numbers, expected at most as many dimensions");
     if (depth != 1) return true;
     if (event == Event::key) name = value.get<std::string>();
     require(event != Event::array_start, path_, ": ", in_quotes(name),
             " is a list, expected an object");
     if (event != Event::value && event != Event::object_end) return true;
-    name == kMetadata ? add_metadata(value) : add_tensor(name, value);
+    name == metadata_key ? add_metadata(value) : add_tensor(name, value);
     return false;
   };
   parse_json(path_ + ": the header: ", header, 3, take);
@@ -200,7 +200,7 @@ at::Tensor SafetensorsFile::tensor(const std::string& name) const {
         std::find_if(begin, begin + size, [](std::byte value) { return value > std::byte{1}; });
     if (wrong != begin + size)
       fail(path_, ": tensor ", in_quotes(name), ": the boolean at ", wrong - begin, " is ",
-           static_cast<int>(*wrong), ", expected 0 or 1");
+           int(*wrong), ", expected 0 or 1");
   }
   at::TensorOptions options(found.dtype);
   if (reinterpret_cast<uintptr_t>(begin) % c10::elementSize(found.dtype) == 0)

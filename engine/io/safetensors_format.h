@@ -12,9 +12,9 @@
 namespace redco::safetensors {
 
 /// The limits of the reference implementation (a header) and of LibTorch (dimensions).
-constexpr uint64_t kMaxHeader = 100'000'000;
-constexpr size_t kMaxDimensions = 64;
-inline const std::string kMetadata = "__metadata__";
+constexpr uint64_t max_header = 100'000'000;
+constexpr size_t max_dimensions = 64;
+inline const std::string metadata_key = "__metadata__";
 
 /// File names as in Hugging Face: "model.safetensors", or for the first of three files
 /// "model-00001-of-00003.safetensors", and "model.safetensors.index.json".
@@ -26,8 +26,8 @@ inline std::string file_name(const std::string& stem, size_t index = 0, size_t c
 inline std::string index_name(const std::string& stem) { return file_name(stem) + ".index.json"; }
 
 /// The files of a model folder.
-inline const std::string kSingleFile = file_name("model");
-inline const std::string kIndexFile = index_name("model");
+inline const std::string single_file = file_name("model");
+inline const std::string index_file = index_name("model");
 
 struct DtypeName {
   at::ScalarType dtype;
@@ -36,7 +36,7 @@ struct DtypeName {
 
 /// In the order in which the reference implementation writes them, widest first, so that every
 /// tensor is aligned for its dtype.
-constexpr DtypeName kDtypes[] = {
+constexpr DtypeName dtypes[] = {
     {at::kUInt64, "U64"},
     {at::kLong, "I64"},
     {at::kDouble, "F64"},
@@ -58,12 +58,12 @@ constexpr DtypeName kDtypes[] = {
 };
 
 inline const DtypeName* find_dtype(at::ScalarType dtype) {
-  return std::find_if(std::begin(kDtypes), std::end(kDtypes),
+  return std::find_if(std::begin(dtypes), std::end(dtypes),
                       [&](const DtypeName& known) { return known.dtype == dtype; });
 }
 
 inline const DtypeName* find_dtype(const std::string& name) {
-  return std::find_if(std::begin(kDtypes), std::end(kDtypes),
+  return std::find_if(std::begin(dtypes), std::end(dtypes),
                       [&](const DtypeName& known) { return known.name == name; });
 }
 

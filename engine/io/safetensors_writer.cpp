@@ -32,7 +32,7 @@ std::string header_of(const std::string& path, const std::vector<const Tensors::
   std::string where = "cannot write " + path + ": ";
   std::string header = "{";
   if (!metadata.empty()) {
-    header += "\"" + kMetadata + "\":{";
+    header += "\"" + metadata_key + "\":{";
     for (const auto& [key, value] : metadata)
       header += json_string(where, key) + ":" + json_string(where, value) + ",";
     header.back() = '}';
@@ -41,7 +41,7 @@ std::string header_of(const std::string& path, const std::vector<const Tensors::
   size_t offset = 0;
   for (const auto* item : items) {
     const auto& [name, tensor] = *item;
-    size_t end = offset + static_cast<size_t>(tensor.numel()) * tensor.element_size();
+    size_t end = offset + size_t(tensor.numel()) * tensor.element_size();
     header += json_string(where, name) + ":{\"dtype\":\"" + find_dtype(tensor.scalar_type())->name +
               "\",\"shape\":" + json(tensor.sizes().vec()).dump() + ",\"data_offsets\":[" +
               std::to_string(offset) + "," + std::to_string(end) + "]},";
@@ -50,8 +50,8 @@ std::string header_of(const std::string& path, const std::vector<const Tensors::
   if (header.back() == ',') header.pop_back();
   header += "}";
   header.resize((header.size() + 7) / 8 * 8, ' ');
-  require(header.size() <= kMaxHeader, where, "the header would have ", header.size(),
-          " bytes, expected at most ", kMaxHeader, "; there are too many names or metadata");
+  require(header.size() <= max_header, where, "the header would have ", header.size(),
+          " bytes, expected at most ", max_header, "; there are too many names or metadata");
   uint64_t size = header.size();
   return std::string(reinterpret_cast<const char*>(&size), sizeof(size)) + header;
 }
@@ -61,11 +61,11 @@ void check_tensor(const std::string& path, const Tensors::value_type& item) {
   auto refuse = [&, &name = name](const std::string& reason) {
     fail("cannot write ", path, ": tensor ", in_quotes(name), " ", reason);
   };
-  if (name == kMetadata) refuse("has the name the format reserves");
+  if (name == metadata_key) refuse("has the name the format reserves");
   if (!tensor.defined()) refuse("is undefined");
   if (tensor.layout() != at::kStrided) refuse("is not dense; make it so with to_dense()");
   if (tensor.is_meta()) refuse("is on the device meta, which keeps no data");
-  if (find_dtype(tensor.scalar_type()) == std::end(kDtypes))
+  if (find_dtype(tensor.scalar_type()) == std::end(dtypes))
     refuse(std::string("has dtype ") + c10::toString(tensor.scalar_type()) +
            ", which the format lacks" + (tensor.is_complex() ? "; save view_as_real() of it" : ""));
 }

@@ -98,8 +98,8 @@ void remove_older(const fs::path& folder, int64_t n_kept) {
       others.emplace_back(other->second, item.path());
   }
   std::ranges::sort(others);
-  for (auto n = static_cast<int64_t>(others.size()); n >= n_kept; --n)
-    remove_checkpoint(others[others.size() - static_cast<size_t>(n)].second);
+  for (auto n = int64_t(others.size()); n >= n_kept; --n)
+    remove_checkpoint(others[others.size() - size_t(n)].second);
 }
 
 // Writes the same files to another folder.
@@ -126,7 +126,7 @@ void check_replaceable(const std::string& folder) {
   if (!fs::exists(folder)) return;
   require(fs::is_directory(folder), "cannot write ", folder,
           ": there is a file of this name, expected a checkpoint or nothing");
-  require(fs::is_empty(folder) || fs::exists(fs::path(folder) / kInfo), "cannot write ", folder,
+  require(fs::is_empty(folder) || fs::exists(fs::path(folder) / info_file), "cannot write ", folder,
           ": the folder holds other things, expected a checkpoint or nothing");
 }
 
@@ -139,7 +139,7 @@ struct Part {
     for (const auto& item : described.tensors) {
       safetensors::check_tensor(folder, item);
       size_t size = c10::elementSize(type_of(item.second, options));
-      bytes[item.first] = item.second.numel() * static_cast<int64_t>(size);
+      bytes[item.first] = item.second.numel() * int64_t(size);
       total += bytes[item.first];
     }
     files = plan_files(this->stem, bytes, options.max_shard_size, loads);
@@ -217,8 +217,9 @@ struct Part {
     nlohmann::json weight_map = nlohmann::json::object();
     for (const FilePlan& file : files)
       for (const std::string& name : file.tensors) weight_map[name] = file.name;
-    nlohmann::json index = {{"metadata", {{"total_size", total}, {kTree, described.description}}},
-                            {"weight_map", std::move(weight_map)}};
+    nlohmann::json index = {
+        {"metadata", {{"total_size", total}, {tree_key, described.description}}},
+        {"weight_map", std::move(weight_map)}};
     return index.dump(2) + "\n";
   }
 
@@ -250,10 +251,10 @@ class CheckpointWriter::Save {
         saving_(saving_name(folder_)),
         options_(std::move(options)),
         info_(checkpoint.info) {
-    std::vector<int64_t> loads(static_cast<size_t>(mesh_->world().size()));
-    parts_.emplace_back(kParams, checkpoint.params, folder_, options_, loads);
+    std::vector<int64_t> loads(size_t(mesh_->world().size()));
+    parts_.emplace_back(params_stem, checkpoint.params, folder_, options_, loads);
     if (!checkpoint.opt_state.is_none())
-      parts_.emplace_back(kOptState, checkpoint.opt_state, folder_, options_, loads);
+      parts_.emplace_back(opt_state_stem, checkpoint.opt_state, folder_, options_, loads);
     json_from_tree(folder_ + ": info: ", info_);  // throws for values that JSON cannot represent
     std::exception_ptr failure;
     try {
@@ -364,7 +365,7 @@ class CheckpointWriter::Save {
       sums[name] = write_small(saving_ + "/" + name, part.index());
     }
     info_["files"] = tree_of(sums);
-    write_small(saving_ + "/" + kInfo, info_text(folder_ + ": info: ", info_));
+    write_small(saving_ + "/" + info_file, info_text(folder_ + ": info: ", info_));
     sync_folder(saving_);
     // Written before the folder's own name appears, so that a run that resumes from it finds them
     // up to date.

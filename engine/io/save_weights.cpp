@@ -32,7 +32,7 @@ namespace {
 using Items = std::vector<const Tensors::value_type*>;
 
 int64_t bytes_of(const at::Tensor& tensor) {
-  return tensor.numel() * static_cast<int64_t>(tensor.element_size());
+  return tensor.numel() * int64_t(tensor.element_size());
 }
 
 // Splits as huggingface_hub does: in order, with a new part when the next tensor would exceed the
@@ -82,7 +82,7 @@ void keep_earlier(const fs::path& folder, const std::string& stem, const json& n
   json old_index;
   try {
     Weights earlier(index_path);
-    old_index = json::parse(read_text(index_path, "an index", kMaxHeader));
+    old_index = json::parse(read_text(index_path, "an index", max_header));
   } catch (const Error&) {
     return;  // incomplete: nothing to keep
   }

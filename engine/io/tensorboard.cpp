@@ -21,8 +21,8 @@ namespace {
 enum WireType : uint8_t { varint_type = 0, fixed64_type = 1, bytes_type = 2, fixed32_type = 5 };
 
 void put_varint(std::string& out, uint64_t value) {
-  for (; value >= 0x80; value >>= 7) out.push_back(static_cast<char>(value | 0x80));
-  out.push_back(static_cast<char>(value));
+  for (; value >= 0x80; value >>= 7) out.push_back(char(value | 0x80));
+  out.push_back(char(value));
 }
 
 // In memory order: little-endian on all platforms of LibTorch.
@@ -34,13 +34,13 @@ void put_raw(std::string& out, T value) {
 }
 
 void put_key(std::string& out, int field, WireType type) {
-  put_varint(out, static_cast<uint64_t>(field) << 3 | type);
+  put_varint(out, uint64_t(field) << 3 | type);
 }
 
 std::string number_field(int field, int64_t value) {
   std::string out;
   put_key(out, field, varint_type);
-  put_varint(out, static_cast<uint64_t>(value));
+  put_varint(out, uint64_t(value));
   return out;
 }
 
@@ -83,7 +83,7 @@ constexpr std::array<uint32_t, 256> make_crc_table() {
 uint32_t masked_crc(std::string_view bytes) {
   static constexpr auto table = make_crc_table();
   uint32_t crc = ~0u;
-  for (char byte : bytes) crc = table[(crc ^ static_cast<uint8_t>(byte)) & 0xFF] ^ crc >> 8;
+  for (char byte : bytes) crc = table[(crc ^ uint8_t(byte)) & 0xFF] ^ crc >> 8;
   crc = ~crc;
   return (crc >> 15 | crc << 17) + 0xA282EAD8u;
 }
@@ -140,8 +140,8 @@ std::string new_path(const std::string& folder) {
   char host[256] = "localhost";
   gethostname(host, sizeof(host) - 1);
   char name[400];
-  std::snprintf(name, sizeof(name), "/events.out.tfevents.%010ld.%s.%d.%d",
-                static_cast<long>(seconds.count()), host, static_cast<int>(getpid()), count++);
+  std::snprintf(name, sizeof(name), "/events.out.tfevents.%010ld.%s.%d.%d", long(seconds.count()),
+                host, int(getpid()), count++);
   return folder + name;
 }
 
@@ -166,7 +166,7 @@ void EventFile::scalars(int64_t step, const std::string& prefix,
                         const std::map<std::string, double>& values) {
   std::string summary;
   for (const auto& [name, value] : values)
-    summary += summary_value(prefix + name, float_field(2, static_cast<float>(value)));
+    summary += summary_value(prefix + name, float_field(2, float(value)));
   if (!summary.empty()) append(step, summary);
 }
 

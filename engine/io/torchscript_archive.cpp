@@ -12,7 +12,7 @@ namespace redco {
 
 namespace {
 
-constexpr int kMaxNesting = 200;
+constexpr int max_nesting = 200;
 
 // LibTorch's parser recurses for each bracket, and for each "not", "-" and "~" in a row.
 void check_nesting(const std::string& where, const std::string& code) {
@@ -38,8 +38,8 @@ void check_nesting(const std::string& where, const std::string& code) {
     } else if (c != ' ') {
       n_unary = 0;
     }
-    require(depth <= kMaxNesting && n_unary <= kMaxNesting, where,
-            "its code nests deeper than the ", kMaxNesting, " levels expected");
+    require(depth <= max_nesting && n_unary <= max_nesting, where,
+            "its code nests deeper than the ", max_nesting, " levels expected");
   }
 }
 

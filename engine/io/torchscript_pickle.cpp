@@ -22,8 +22,8 @@ namespace redco {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "integers of pickles are little-endian");
-constexpr int kMaxDepth = 200;  // of nested values, which are destroyed recursively
-constexpr size_t kMaxDimensions = 64;
+constexpr int max_depth = 200;  // of nested values, which are destroyed recursively
+constexpr size_t max_dimensions = 64;
 
 // The kind of a value, as far as LibTorch's safety depends on it.
 enum class Kind {
@@ -116,7 +116,7 @@ class Checker {
   // ---- The stack; values below a mark are inaccessible.
 
   void push(Value value) {
-    check(value.depth <= kMaxDepth, "its values nest too deep");
+    check(value.depth <= max_depth, "its values nest too deep");
     stack_.push_back(std::move(value));
   }
   void push_integer(int64_t integer) { push({.kind = Kind::integer, .integer = integer}); }
@@ -132,7 +132,7 @@ class Checker {
 
   Values pop_to_mark() {
     check(!marks_.empty(), "a mark is missing");
-    auto from = stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back());
+    auto from = stack_.begin() + std::ptrdiff_t(marks_.back());
     marks_.pop_back();
     Values values(std::make_move_iterator(from), std::make_move_iterator(stack_.end()));
     stack_.erase(from, stack_.end());
@@ -156,7 +156,7 @@ class Checker {
     int depth = 0;
     for (const Value& each : values) depth = std::max(depth, each.depth + 1);
     container.depth = std::max(container.depth, depth);
-    check(container.depth <= kMaxDepth, "its values nest too deep");
+    check(container.depth <= max_depth, "its values nest too deep");
     if (container.kind == Kind::dict) {
       check(values.size() % 2 == 0, "a dictionary has a key without a value");
       return;
@@ -352,7 +352,7 @@ class Checker {
   // The elements of a tensor are among those of its storage.
   void check_inside(int64_t n_stored, int64_t offset, const std::vector<int64_t>& sizes,
                     const std::vector<int64_t>& strides) const {
-    check(sizes.size() == strides.size() && sizes.size() <= kMaxDimensions && offset >= 0,
+    check(sizes.size() == strides.size() && sizes.size() <= max_dimensions && offset >= 0,
           "a tensor has wrong dimensions");
     int64_t last = offset, numel = 1;
     bool is_empty = false, is_possible = true;
@@ -375,10 +375,10 @@ class Checker {
         argument(id, {Kind::text, Kind::dtype, Kind::text, Kind::text, Kind::integer});
     check(args[0].text == "storage", "what is stored outside is no storage");
     int64_t n = args[4].integer, bytes = 0;
-    check(n >= 0 && !__builtin_mul_overflow(n, static_cast<int64_t>(args[1].item_size), &bytes),
+    check(n >= 0 && !__builtin_mul_overflow(n, int64_t(args[1].item_size), &bytes),
           "a storage has an impossible size");
     auto found = records_.find(folder_ + args[2].text);
-    int64_t there = found == records_.end() ? 0 : static_cast<int64_t>(found->second.size);
+    int64_t there = found == records_.end() ? 0 : int64_t(found->second.size);
     require(bytes <= there, where_, "the storage ", in_quotes(args[2].text), " has ", bytes,
             " bytes, its file has ", there, ": the archive is damaged");
     push({.kind = Kind::storage, .integer = n});

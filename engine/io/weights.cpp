@@ -33,7 +33,7 @@ std::string find_pytorch(const fs::path& folder) {
 
 // The files in an index, by tensor.
 std::map<std::string, std::string> read_index(const std::string& path) {
-  std::string text = read_text(path, "an index of safetensors files", safetensors::kMaxHeader);
+  std::string text = read_text(path, "an index of safetensors files", safetensors::max_header);
   json index = parse_json(path + ": ", text, 8);
   require(index.is_object(), path, ": the index is ", excerpt(index.dump()),
           ", expected an object with weight_map");
@@ -74,7 +74,7 @@ void refuse_pytorch(const std::string& path) {
        "      weights.update(torch.load(file, map_location=\"cpu\", weights_only=True))\n"
        "  save_file({name: t.contiguous().clone() for name, t in weights.items()},\n"
        "            \"",
-       folder, "/", kSingleFile, "\", metadata={\"format\": \"pt\"})");
+       folder, "/", single_file, "\", metadata={\"format\": \"pt\"})");
 }
 
 }  // namespace safetensors
@@ -87,15 +87,15 @@ Weights::Weights(std::string path) : path_(std::move(path)) {
     return;
   }
   // Like transformers, prefer the single file.
-  if (fs::exists(given / safetensors::kSingleFile, ignored)) {
-    open_single(given / safetensors::kSingleFile);
-  } else if (fs::exists(given / safetensors::kIndexFile, ignored)) {
-    open_index(given / safetensors::kIndexFile);
+  if (fs::exists(given / safetensors::single_file, ignored)) {
+    open_single(given / safetensors::single_file);
+  } else if (fs::exists(given / safetensors::index_file, ignored)) {
+    open_index(given / safetensors::index_file);
   } else {
     std::string pytorch = find_pytorch(given);
     if (!pytorch.empty()) safetensors::refuse_pytorch(pytorch);
-    fail(path_, ": no weights in this folder, expected ", safetensors::kSingleFile, " or ",
-         safetensors::kIndexFile, " with the files it names");
+    fail(path_, ": no weights in this folder, expected ", safetensors::single_file, " or ",
+         safetensors::index_file, " with the files it names");
   }
 }
 

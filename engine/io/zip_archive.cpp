@@ -23,15 +23,16 @@ namespace {
 
 // https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT: the records and their lengths.
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
-constexpr uint32_t kLocal = 0x04034b50, kCentral = 0x02014b50, kEnd = 0x06054b50,
-                   kEnd64 = 0x06064b50, kLocator64 = 0x07064b50, kDescriptor = 0x08074b50;
-constexpr size_t kLocalLength = 30, kCentralLength = 46, kEndLength = 22, kEnd64Length = 56,
-                 kLocator64Length = 20, kDescriptorLength = 16;
-constexpr uint16_t kHasDescriptor = 1 << 3, kIsUtf8 = 1 << 11, kZip64Field = 1;
-constexpr uint32_t kElsewhere = 0xffffffff;  // the value is in the zip64 field
+constexpr uint32_t local_signature = 0x04034b50, central_signature = 0x02014b50,
+                   end_signature = 0x06054b50, end64 = 0x06064b50, locator64 = 0x07064b50,
+                   data_descriptor = 0x08074b50;
+constexpr size_t local_length = 30, central_length = 46, end_length = 22, end64_length = 56,
+                 locator64_length = 20, descriptor_length = 16;
+constexpr uint16_t has_descriptor = 1 << 3, is_utf8 = 1 << 11, zip64_field = 1;
+constexpr uint32_t in_zip64 = 0xffffffff;  // the value is in the zip64 field
 
-constexpr uint64_t kMaxInflated = uint64_t{1} << 30;  // code and pickles are smaller
-constexpr uint16_t kStored = 0, kDeflated = 8;
+constexpr uint64_t max_inflated = uint64_t{1} << 30;  // code and pickles are smaller
+constexpr uint16_t stored_method = 0, deflated_method = 8;
 
 // Passes the uncompressed bytes of a file to `take` in pieces. Returns false if they are damaged.
 bool inflate_all(std::string_view stored, uint64_t size,
@@ -120,10 +121,10 @@ class Reader {
 
   // The directory is at the end, without a comment.
   void find_directory() {
-    require(bytes_.size() >= kEndLength, where_, "it has ", bytes_.size(),
+    require(bytes_.size() >= end_length, where_, "it has ", bytes_.size(),
             " bytes, too few for a zip archive");
-    uint64_t end = bytes_.size() - kEndLength;
-    check_signature(end, kEnd, "end of a zip archive");
+    uint64_t end = bytes_.size() - end_length;
+    check_signature(end, end_signature, "end of a zip archive");
     require(number<uint16_t>(end + 4) == 0 && number<uint16_t>(end + 6) == 0 &&
                 number<uint16_t>(end + 20) == 0,
             where_, "it has several parts or a comment, which torch.jit.save does not write");
@@ -131,12 +132,12 @@ class Reader {
     n_entries_ = number<uint16_t>(end + 10);
     directory_ = number<uint32_t>(end + 16);
     uint64_t after = end;
-    bool has_zip64 = end >= kLocator64Length + kEnd64Length &&
-                     number<uint32_t>(end - kLocator64Length) == kLocator64;
+    bool has_zip64 = end >= locator64_length + end64_length &&
+                     number<uint32_t>(end - locator64_length) == locator64;
     if (has_zip64) {
-      uint64_t at = number<uint64_t>(end - kLocator64Length + 8);
-      require(at == end - kLocator64Length - kEnd64Length, where_, "its zip64 records are damaged");
-      check_signature(at, kEnd64, "zip64 record");
+      uint64_t at = number<uint64_t>(end - locator64_length + 8);
+      require(at == end - locator64_length - end64_length, where_, "its zip64 records are damaged");
+      check_signature(at, end64, "zip64 record");
       n_entries_ = number<uint64_t>(at + 32);
       size = number<uint64_t>(at + 40);
       directory_ = number<uint64_t>(at + 48);
@@ -148,7 +149,7 @@ class Reader {
   }
 
   Entry read_entry(uint64_t at) const {
-    check_signature(at, kCentral, "file in the directory");
+    check_signature(at, central_signature, "file in the directory");
     Entry entry;
     entry.flags = number<uint16_t>(at + 8);
     entry.method = number<uint16_t>(at + 10);
@@ -158,16 +159,17 @@ class Reader {
     auto name_size = number<uint16_t>(at + 28), extra_size = number<uint16_t>(at + 30),
          comment_size = number<uint16_t>(at + 32);
     entry.offset = number<uint32_t>(at + 42);
-    entry.name = take(at + kCentralLength, name_size);
-    std::string_view extra = take(at + kCentralLength + name_size, extra_size);
-    entry.next = at + kCentralLength + name_size + extra_size + comment_size;
+    entry.name = take(at + central_length, name_size);
+    std::string_view extra = take(at + central_length + name_size, extra_size);
+    entry.next = at + central_length + name_size + extra_size + comment_size;
     read_zip64(extra, {&entry.size, &entry.stored, &entry.offset});
     std::string where = where_ + "the file " + in_quotes(entry.name) + ": ";
-    require(entry.method == kDeflated || (entry.method == kStored && entry.stored == entry.size),
+    require(entry.method == deflated_method ||
+                (entry.method == stored_method && entry.stored == entry.size),
             where, "the method of compression is ", entry.method, ", expected 0 or 8");
-    require(entry.method == kStored || entry.size <= kMaxInflated, where, "it has ", entry.size,
-            " bytes when it is uncompressed, expected at most ", kMaxInflated);
-    require((entry.flags & ~(kHasDescriptor | kIsUtf8)) == 0, where, "it has unknown flags");
+    require(entry.method == stored_method || entry.size <= max_inflated, where, "it has ",
+            entry.size, " bytes when it is uncompressed, expected at most ", max_inflated);
+    require((entry.flags & ~(has_descriptor | is_utf8)) == 0, where, "it has unknown flags");
     // LibTorch's zip reader does not handle folders.
     constexpr uint32_t folder = 0x10;
     bool is_folder = (number<uint32_t>(at + 38) & folder) != 0 || entry.name.ends_with('/');
@@ -186,9 +188,9 @@ class Reader {
       require(size <= extra.size() - 4, where_, "an extra field is cut short");
       std::string_view field = extra.substr(4, size);
       extra.remove_prefix(4 + size_t{size});
-      if (id != kZip64Field) continue;
+      if (id != zip64_field) continue;
       for (uint64_t* each : numbers) {
-        if (*each != kElsewhere) continue;
+        if (*each != in_zip64) continue;
         require(field.size() >= 8, where_, "a zip64 field is cut short");
         std::memcpy(each, field.data(), 8);
         field.remove_prefix(8);
@@ -199,15 +201,15 @@ class Reader {
   // Reads a file, whose own header must agree with the directory. Moves `end` behind it.
   ZipRecord record_of(const Entry& entry, uint64_t& end) const {
     std::string where = where_ + "the file " + in_quotes(entry.name) + ": ";
-    check_signature(entry.offset, kLocal, "file");
+    check_signature(entry.offset, local_signature, "file");
     auto name_size = number<uint16_t>(entry.offset + 26);
     auto extra_size = number<uint16_t>(entry.offset + 28);
     auto flags = number<uint16_t>(entry.offset + 6);
-    bool is_same = take(entry.offset + kLocalLength, name_size) == entry.name &&
+    bool is_same = take(entry.offset + local_length, name_size) == entry.name &&
                    number<uint16_t>(entry.offset + 8) == entry.method && flags == entry.flags;
     require(is_same, where, "its header and the directory differ");
-    uint64_t data = entry.offset + kLocalLength + name_size + extra_size;
-    ZipRecord record{take(data, entry.stored), entry.size, entry.method == kDeflated};
+    uint64_t data = entry.offset + local_length + name_size + extra_size;
+    ZipRecord record{take(data, entry.stored), entry.size, entry.method == deflated_method};
     uint64_t crc = 0;
     auto add = [&](std::string_view piece) {
       crc = crc32_z(crc, reinterpret_cast<const Bytef*>(piece.data()), piece.size());
@@ -220,11 +222,11 @@ class Reader {
     require(is_whole && crc == entry.crc, where, "its CRC-32 is ", crc, ", expected ", entry.crc,
             ": the file is damaged");
     end = data + entry.stored;
-    if ((flags & kHasDescriptor) != 0) {
-      check_signature(end, kDescriptor, "data descriptor");
+    if ((flags & has_descriptor) != 0) {
+      check_signature(end, data_descriptor, "data descriptor");
       require(number<uint32_t>(end + 4) == entry.crc, where,
               "its CRC-32 is there twice and differs");
-      end += kDescriptorLength;  // or 24 with zip64
+      end += descriptor_length;  // or 24 with zip64
     }
     return record;
   }

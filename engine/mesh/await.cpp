@@ -39,7 +39,7 @@ void poll_for_end(c10d::Work& work) {
 
 std::string seconds(milliseconds time) {
   std::ostringstream text;
-  text << static_cast<double>(time.count()) / 1000 << " s";
+  text << double(time.count()) / 1000 << " s";
   return text.str();
 }
 

@@ -144,7 +144,7 @@ class C10dGroup : public Group {
 
   const std::string& name() const override { return parts_.name; }
   int64_t rank() const override { return parts_.rank; }
-  int64_t size() const override { return static_cast<int64_t>(parts_.processes.size()); }
+  int64_t size() const override { return int64_t(parts_.processes.size()); }
 
   std::unique_ptr<Pending> start_all_reduce(at::Tensor tensor, ReduceOp op) override;
   std::unique_ptr<Pending> start_all_gather(at::Tensor tensor) override;
@@ -208,7 +208,7 @@ Label C10dGroup::announce(Kind kind, const at::Tensor& tensor, const at::Tensor&
     fail(label.text(parts_), ": dimension 0 must have ", size(), " rows, one for each rank");
   auto& traffic = counters_[kind];
   ++traffic.count;
-  const int64_t bytes = bytes_sent(kind, static_cast<int64_t>(sent.nbytes()), size());
+  const int64_t bytes = bytes_sent(kind, int64_t(sent.nbytes()), size());
   traffic.bytes += bytes;
   count_move(name(), kind, bytes);
   record(label, op);

@@ -53,8 +53,7 @@ Backend make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, in
                   bool one_host) {
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
   options->devices.push_back(make_device(store_address, one_host));
-  auto gloo = c10::make_intrusive<MatchingGloo>(store, static_cast<int>(rank),
-                                                static_cast<int>(size), options);
+  auto gloo = c10::make_intrusive<MatchingGloo>(store, int(rank), int(size), options);
   // Gloo's own timeout must never apply: callers have a timeout, and on a failure Gloo would close
   // connections of other groups too.
   gloo->setTimeout(std::chrono::hours(24 * 365));

@@ -87,7 +87,7 @@ void meet(const std::string& place, c10d::Store& store, Peers& peers, const Mesh
       check_interrupt();
       require(std::chrono::steady_clock::now() - from < options.timeout, "process ", rank, " of ",
               options.processes.size, " did not come within ",
-              static_cast<double>(options.timeout.count()) / 1000, " s");
+              double(options.timeout.count()) / 1000, " s");
       std::this_thread::sleep_for(sleep);
       if (++looks % (Peers::look_around / sleep) == 0) peers.check(meeting, {rank});
     }
@@ -202,7 +202,7 @@ class Grid : public Mesh, Connection::Lines {
     Store store =
         with_prefix(client->c10d(), name_ + "/" + std::to_string(connection_->reconnects()) + "/" +
                                         parts.name + std::to_string(parts.processes.front()));
-    auto size = static_cast<int64_t>(parts.processes.size());
+    auto size = int64_t(parts.processes.size());
     // The group's own timeout is shorter: its error names the missing processes.
     auto timeout = parts.timeout + std::chrono::minutes(1);
     auto connect = [client = std::move(client), store, rank = parts.rank, size, timeout,

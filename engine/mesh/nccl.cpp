@@ -14,8 +14,8 @@ extern "C" __attribute__((visibility("default"))) void redco_connect_nccl(
   setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", std::to_string(c10d::CleanUpOnly).c_str(), 0);
   auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = request.timeout;
-  auto nccl = c10::make_intrusive<c10d::ProcessGroupNCCL>(
-      request.store, static_cast<int>(request.rank), static_cast<int>(request.size), options);
+  auto nccl = c10::make_intrusive<c10d::ProcessGroupNCCL>(request.store, int(request.rank),
+                                                          int(request.size), options);
   nccl->eagerConnectSingleDevice(request.device);
   result.c10d = nccl;
   result.has_reduce_scatter = result.runs_on_stream = true;

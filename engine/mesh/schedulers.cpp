@@ -24,7 +24,7 @@ std::string text_of(const char* name) { return is_set(name) ? find_variable(name
 // A port for the store of this job, below the range of ephemeral ports.
 int64_t port_of(const std::string& job) {
   constexpr int64_t first = 10000, n = 20000;
-  return first + static_cast<int64_t>(std::hash<std::string>()(job) % n);
+  return first + int64_t(std::hash<std::string>()(job) % n);
 }
 
 // Process 0 opens the store: at the caller's address, else at this one.

@@ -17,15 +17,15 @@ namespace redco {
 
 namespace {
 
-constexpr int64_t kLanes = 16;
-using Lanes = float __attribute__((vector_size(kLanes * sizeof(float))));
+constexpr int64_t n_lanes = 16;
+using Lanes = float __attribute__((vector_size(n_lanes * sizeof(float))));
 
 inline __attribute__((always_inline)) void load(Lanes& lanes, const float* from) {
   std::memcpy(&lanes, from, sizeof(lanes));
 }
 
-using Half = float __attribute__((vector_size(kLanes / 2 * sizeof(float))));
-using Quarter = float __attribute__((vector_size(kLanes / 4 * sizeof(float))));
+using Half = float __attribute__((vector_size(n_lanes / 2 * sizeof(float))));
+using Quarter = float __attribute__((vector_size(n_lanes / 4 * sizeof(float))));
 
 inline __attribute__((always_inline)) float sum(const Lanes& lanes) {
   Half a = __builtin_shufflevector(lanes, lanes, 0, 1, 2, 3, 4, 5, 6, 7) +
@@ -50,7 +50,7 @@ inline __attribute__((always_inline)) int64_t dots(const float* x, const float* 
   for (; out + kOut <= end; out += kOut) {
     Lanes sums[kOut][kRows] = {};
     int64_t i = 0;
-    for (; i + kLanes <= n_in; i += kLanes) {
+    for (; i + n_lanes <= n_in; i += n_lanes) {
       Lanes weights[kOut];
       for (int o = 0; o < kOut; ++o) {
         const float* row = w + (out + o) * n_in + i;
@@ -75,38 +75,38 @@ inline __attribute__((always_inline)) int64_t dots(const float* x, const float* 
 }
 
 // The number of columns whose sums stay in the L1 cache.
-constexpr int64_t kColumns = 512;
-constexpr int kInputs = 8;
+constexpr int64_t block_columns = 512;
+constexpr int inputs = 8;
 
 template <int kRows>
 inline __attribute__((always_inline)) void sums_of_rows(const float* x, const float* w, float* y,
                                                         int64_t n_in, int64_t n_out, int64_t begin,
                                                         int64_t end) {
-  alignas(64) float sums[kRows][kColumns];
-  for (int64_t first = begin; first < end; first += kColumns) {
-    const int64_t width = std::min(kColumns, end - first);
+  alignas(64) float sums[kRows][block_columns];
+  for (int64_t first = begin; first < end; first += block_columns) {
+    const int64_t width = std::min(block_columns, end - first);
     for (int r = 0; r < kRows; ++r) std::fill_n(sums[r], width, 0.f);
     int64_t i = 0;
-    for (; i + kInputs <= n_in; i += kInputs) {
+    for (; i + inputs <= n_in; i += inputs) {
       const float* from = w + i * n_out + first;
       int64_t column = 0;
-      for (; column + kLanes <= width; column += kLanes) {
-        Lanes weights[kInputs];
-        for (int k = 0; k < kInputs; ++k) {
+      for (; column + n_lanes <= width; column += n_lanes) {
+        Lanes weights[inputs];
+        for (int k = 0; k < inputs; ++k) {
           const float* piece = from + k * n_out + column;
           load(weights[k], piece);
-          prefetch<kRows>(piece + kInputs * n_out);
+          prefetch<kRows>(piece + inputs * n_out);
         }
         for (int r = 0; r < kRows; ++r) {
           Lanes total;
           load(total, sums[r] + column);
-          for (int k = 0; k < kInputs; ++k) total += weights[k] * x[r * n_in + i + k];
+          for (int k = 0; k < inputs; ++k) total += weights[k] * x[r * n_in + i + k];
           std::memcpy(sums[r] + column, &total, sizeof(total));
         }
       }
       for (; column < width; ++column)
         for (int r = 0; r < kRows; ++r)
-          for (int k = 0; k < kInputs; ++k)
+          for (int k = 0; k < inputs; ++k)
             sums[r][column] += from[k * n_out + column] * x[r * n_in + i + k];
     }
     for (; i < n_in; ++i)
@@ -114,7 +114,7 @@ inline __attribute__((always_inline)) void sums_of_rows(const float* x, const fl
         for (int64_t column = 0; column < width; ++column)
           sums[r][column] += w[i * n_out + first + column] * x[r * n_in + i];
     for (int r = 0; r < kRows; ++r)
-      std::memcpy(y + r * n_out + first, sums[r], static_cast<size_t>(width) * sizeof(float));
+      std::memcpy(y + r * n_out + first, sums[r], size_t(width) * sizeof(float));
   }
 }
 
@@ -168,7 +168,7 @@ void few_rows_linear(const float* x, const float* w, float* y, int64_t rows, int
                                  {dots_of_1, dots_of_4, dots_of_8}};
   const Kernels& kernel = kernels[by_outputs];
   // A part of the matrix that stays in the L2 cache until all rows are multiplied with it.
-  const int64_t block = by_outputs ? 64 : kColumns;
+  const int64_t block = by_outputs ? 64 : block_columns;
   for (int64_t first = begin; first < end; first += block) {
     const int64_t last = std::min(first + block, end);
     for (int64_t row = 0, n; row < rows; row += n) {

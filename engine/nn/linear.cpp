@@ -21,9 +21,9 @@ namespace redco {
 namespace {
 
 // Library products are faster for more rows.
-constexpr int64_t kMostRows = 16;
+constexpr int64_t most_rows = 16;
 // Elements of the weight per thread.
-constexpr int64_t kGrain = 1 << 16;
+constexpr int64_t grain = 1 << 16;
 
 bool is_dense(const at::Tensor& weight) {
   return weight.is_contiguous() || weight.t().is_contiguous();
@@ -45,7 +45,7 @@ at::Tensor linear_few_rows(const at::Tensor& x, const at::Tensor& weight) {
   const auto* x_data = from.const_data_ptr<float>();
   const auto* w_data = weight.const_data_ptr<float>();
   auto* y_data = y.mutable_data_ptr<float>();
-  at::parallel_for(0, n_out, std::max<int64_t>(16, kGrain / n_in), [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, n_out, std::max<int64_t>(16, grain / n_in), [&](int64_t begin, int64_t end) {
     few_rows_linear(x_data, w_data, y_data, rows, n_in, n_out, by_outputs, begin, end);
   });
   return y.narrow(0, 0, x.size(0));
@@ -64,7 +64,7 @@ bool is_few_rows(const at::Tensor& x, const at::Tensor& weight) {
   if (at::GradMode::is_enabled() && (x.requires_grad() || weight.requires_grad())) return false;
   return x.is_cpu() && x.scalar_type() == at::kFloat && weight.scalar_type() == at::kFloat &&
          weight.dim() == 2 && x.dim() > 0 && x.size(-1) == weight.size(1) && x.numel() > 0 &&
-         x.numel() / x.size(-1) <= kMostRows;
+         x.numel() / x.size(-1) <= most_rows;
 }
 
 }  // namespace

@@ -50,7 +50,7 @@ at::Tensor redistributed(const Call& call, const TensorArgument& argument,
   const Placements now = argument.impl ? argument.impl->placements() : Placements();
   // Cached tensors must not be written to, and no result may be a view of one.
   bool is_cacheable = !argument.is_written && !call.op.is_view && execution().has_values() &&
-                 now != target && LastRedistribution::may_hold(argument);
+                      now != target && LastRedistribution::may_hold(argument);
   if (is_cacheable)
     if (at::Tensor held = last_redistribution().find(argument, target); held.defined()) return held;
   at::Tensor result = redistribute_local(argument.local(), argument.sizes(),

@@ -15,7 +15,7 @@ constexpr size_t length_size = 4;
 
 std::string packed_length(size_t length) {
   std::string bytes;
-  for (size_t i = 0; i < length_size; ++i) bytes += static_cast<char>(length >> (8 * i) & 255);
+  for (size_t i = 0; i < length_size; ++i) bytes += char(length >> (8 * i) & 255);
   return bytes;
 }
 
@@ -30,7 +30,7 @@ size_t take_length(std::string_view& bytes) {
 }  // namespace
 
 std::string packed(const Message& message) {
-  std::string body(1, static_cast<char>(message.kind));
+  std::string body(1, char(message.kind));
   for (const std::string& part : message.parts) {
     require(body.size() + length_size + part.size() <= longest_message, "a message of more than ",
             longest_message, " bytes is too long for the store of a run");
@@ -47,7 +47,7 @@ std::optional<Message> take_message(std::string& arrived) {
           " bytes");
   if (rest.size() < length) return std::nullopt;
   rest = rest.substr(0, length);
-  Message message{.kind = static_cast<uint8_t>(rest.front())};
+  Message message{.kind = uint8_t(rest.front())};
   rest.remove_prefix(1);
   while (!rest.empty()) {
     size_t size = take_length(rest);

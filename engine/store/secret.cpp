@@ -55,7 +55,7 @@ std::optional<std::string> read_secret(const std::string& path) {
                 std::strerror(cause));
   require_usage((about.st_mode & 077) == 0, "other users can read the secret of the run, ", path,
                 ": chmod 600 it, and change it if they may have done so");
-  text.resize(static_cast<size_t>(n));
+  text.resize(size_t(n));
   return checked(text, path);
 }
 

@@ -59,7 +59,7 @@ bool connect_within(int socket, const addrinfo& to, milliseconds time) {
   if (connect(socket, to.ai_addr, to.ai_addrlen) == 0) return true;
   if (errno != EINPROGRESS) return false;
   pollfd writable{socket, POLLOUT, 0};
-  int n = poll(&writable, 1, static_cast<int>(time.count()));
+  int n = poll(&writable, 1, int(time.count()));
   int failure = n == 0 ? ETIMEDOUT : n < 0 ? errno : 0;
   socklen_t length = sizeof(failure);
   if (n > 0) getsockopt(socket, SOL_SOCKET, SO_ERROR, &failure, &length);
@@ -82,7 +82,7 @@ Descriptor listen_on(const sockaddr* address, socklen_t length) {
 Descriptor listen_everywhere(int64_t port) {
   sockaddr_in6 six = {};
   six.sin6_family = AF_INET6;
-  six.sin6_port = htons(static_cast<uint16_t>(port));
+  six.sin6_port = htons(uint16_t(port));
   auto made = listen_on(reinterpret_cast<sockaddr*>(&six), sizeof(six));
   if (made.get() >= 0 || errno == EADDRINUSE) return made;
   sockaddr_in four = {};

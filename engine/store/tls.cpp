@@ -59,24 +59,24 @@ unsigned int server_key(SSL* stream, const char* name, unsigned char* into, unsi
 }
 
 // OpenSSL's socket functions raise SIGPIPE, which a library cannot make the program ignore.
-int socket_of(BIO* bio) { return static_cast<int>(reinterpret_cast<intptr_t>(BIO_get_data(bio))); }
+int socket_of(BIO* bio) { return int(reinterpret_cast<intptr_t>(BIO_get_data(bio))); }
 
 int send_bytes(BIO* bio, const char* bytes, int n) {
   BIO_clear_retry_flags(bio);
   ssize_t done;
-  do done = send(socket_of(bio), bytes, static_cast<size_t>(n), MSG_NOSIGNAL);
+  do done = send(socket_of(bio), bytes, size_t(n), MSG_NOSIGNAL);
   while (done < 0 && errno == EINTR);
   if (done < 0 && errno == EAGAIN) BIO_set_retry_write(bio);
-  return static_cast<int>(done);
+  return int(done);
 }
 
 int receive_bytes(BIO* bio, char* bytes, int n) {
   BIO_clear_retry_flags(bio);
   ssize_t done;
-  do done = recv(socket_of(bio), bytes, static_cast<size_t>(n), 0);
+  do done = recv(socket_of(bio), bytes, size_t(n), 0);
   while (done < 0 && errno == EINTR);
   if (done < 0 && errno == EAGAIN) BIO_set_retry_read(bio);
-  return static_cast<int>(done);
+  return int(done);
 }
 
 long control(BIO*, int command, long, void*) { return command == BIO_CTRL_FLUSH ? 1 : 0; }
@@ -156,7 +156,7 @@ TlsStream::Step TlsStream::read(std::string& into) {
     ERR_clear_error();
     int n = SSL_read(stream_.get(), bytes, sizeof(bytes));
     if (n <= 0) return step_of(n);
-    into.append(bytes, static_cast<size_t>(n));
+    into.append(bytes, size_t(n));
     if (SSL_pending(stream_.get()) == 0) return Step::wants_read;
   }
 }
@@ -166,12 +166,12 @@ TlsStream::Step TlsStream::write(std::string& from) {
   Step step = Step::done;
   while (written < from.size() && step == Step::done) {
     ERR_clear_error();
-    auto n = static_cast<int>(std::min(from.size() - written, size_t(1) << 20));
+    auto n = int(std::min(from.size() - written, size_t(1) << 20));
     int done = SSL_write(stream_.get(), from.data() + written, n);
     if (done <= 0)
       step = step_of(done);
     else
-      written += static_cast<size_t>(done);
+      written += size_t(done);
   }
   from.erase(0, written);
   return step;

@@ -52,7 +52,7 @@ void AddedTokenFinder::add(const AddedToken& token, std::string_view key) {
   trie_.each_prefix(key, [&](size_t size, int32_t) { is_known |= size == key.size(); });
   if (is_known) return;
   starts_[static_cast<unsigned char>(key.front())] = true;
-  trie_.add(key, static_cast<int32_t>(tokens_.size()));
+  trie_.add(key, int32_t(tokens_.size()));
   tokens_.push_back(token);
 }
 
@@ -69,7 +69,7 @@ void AddedTokenFinder::cut(std::string_view text, const std::function<void(Range
       });
     i = std::max(match.end, i + 1);
     if (match.begin == match.end) continue;
-    const AddedToken& token = tokens_[static_cast<size_t>(index)];
+    const AddedToken& token = tokens_[size_t(index)];
     if (token.single_word && is_inside_word(text, match)) continue;
     if (token.lstrip) match.begin -= trailing_whitespace(text.substr(done, match.begin - done));
     if (token.rstrip) match.end += leading_whitespace(text.substr(match.end));

@@ -40,7 +40,7 @@ struct Candidate {
 };
 
 uint64_t pair_key(int32_t left, int32_t right) {
-  return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
+  return uint64_t{uint32_t(left)} << 32 | uint32_t(right);
 }
 
 class Bpe final : public Model {
@@ -81,7 +81,7 @@ Bpe::Bpe(const std::string& where, BpeOptions options)
       auto id = vocabulary_.id(token);
       require(id.has_value(), where, "the merge of '", merge.left, "' and '", merge.right,
               "' needs the token '", token, "', which is not in the vocabulary");
-      return static_cast<int32_t>(*id);
+      return int32_t(*id);
     };
     bool continues = !prefix.empty() && merge.right.starts_with(prefix);
     int32_t left = id_of(merge.left), right = id_of(merge.right);
@@ -146,7 +146,7 @@ void Bpe::merge(std::vector<Symbol>& symbols) const {
     heap.push_back({merge->rank, left, symbols[left].id, symbols[right].id, merge->id});
     return true;
   };
-  for (size_t i = 0; i + 1 < symbols.size(); ++i) consider(static_cast<int32_t>(i));
+  for (size_t i = 0; i + 1 < symbols.size(); ++i) consider(int32_t(i));
   std::make_heap(heap.begin(), heap.end());
   while (!heap.empty()) {
     Candidate best = heap.front();
@@ -175,12 +175,11 @@ void Bpe::tokenize(std::string_view word, std::vector<Token>& tokens) const {
   size_t first = tokens.size();
   characters(word, tokens);
   std::vector<Symbol> symbols;
-  auto n = static_cast<int32_t>(tokens.size() - first);
-  symbols.reserve(static_cast<size_t>(n));
+  auto n = int32_t(tokens.size() - first);
+  symbols.reserve(size_t(n));
   for (int32_t i = 0; i < n; ++i) {
-    const Token& token = tokens[first + static_cast<size_t>(i)];
-    symbols.push_back(
-        {static_cast<int32_t>(token.id), i - 1, i + 1 < n ? i + 1 : -1, token.begin, token.end});
+    const Token& token = tokens[first + size_t(i)];
+    symbols.push_back({int32_t(token.id), i - 1, i + 1 < n ? i + 1 : -1, token.begin, token.end});
   }
   merge(symbols);
   tokens.resize(first);

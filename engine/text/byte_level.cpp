@@ -19,7 +19,7 @@ struct Alphabet {
       bool printable =
           (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
       char32_t character = printable ? static_cast<char32_t>(byte) : spare++;
-      append_code_point(characters[static_cast<size_t>(byte)], character);
+      append_code_point(characters[size_t(byte)], character);
       bytes[character] = byte;
     }
   }
@@ -41,7 +41,7 @@ std::optional<std::string> bytes_of_characters(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
     CodePoint c = code_point_at(text, i);
     if (c.value >= known.bytes.size() || known.bytes[c.value] < 0) return std::nullopt;
-    bytes += static_cast<char>(known.bytes[c.value]);
+    bytes += char(known.bytes[c.value]);
     i += c.size;
   }
   return bytes;

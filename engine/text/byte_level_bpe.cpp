@@ -15,7 +15,7 @@ BpeOptions::Merge parse_merge(const std::string& where, const std::string& line,
   require(blank != line.npos && blank == line.rfind(' ') && blank > 0 && blank + 1 < line.size(),
           where, "merge ", rank, ": expected two tokens and a blank between them, got ",
           in_quotes(line));
-  return {line.substr(0, blank), line.substr(blank + 1), static_cast<int32_t>(rank)};
+  return {line.substr(0, blank), line.substr(blank + 1), int32_t(rank)};
 }
 
 // The expressions for words by GGUF's names of pre-tokenizers; several are applied in sequence.
@@ -86,7 +86,7 @@ Pipeline byte_level_pipeline(const std::string& where, const TokenizerParts& par
     auto other = options.vocabulary.id(parts.tokens[i]);
     require(!other, where, "tokens ", other.value_or(0), " and ", i, " are both ",
             in_quotes(parts.tokens[i]));
-    options.vocabulary.add(parts.tokens[i], static_cast<int64_t>(i));
+    options.vocabulary.add(parts.tokens[i], int64_t(i));
   }
   for (const std::string& merge : parts.merges)
     options.merges.push_back(parse_merge(where, merge, options.merges.size()));

@@ -88,10 +88,10 @@ std::string decode_base64(const std::string& where, std::string_view text) {
   for (char c : text) {
     size_t value = letters.find(c);
     require(value != letters.npos, where, "not base64: it has the character with the code ",
-            static_cast<int>(static_cast<unsigned char>(c)));
-    bits = bits << 6 | static_cast<uint32_t>(value);
+            int(static_cast<unsigned char>(c)));
+    bits = bits << 6 | uint32_t(value);
     n_bits += 6;
-    if (n_bits >= 8) bytes += static_cast<char>(bits >> (n_bits -= 8) & 0xFF);
+    if (n_bits >= 8) bytes += char(bits >> (n_bits -= 8) & 0xFF);
   }
   return bytes;
 }

@@ -13,7 +13,7 @@ DecodeStream::DecodeStream(std::shared_ptr<const Tokenizer> tokenizer, DecodeOpt
 // The text of the tokens that have not been shown, decoded after the shown ones, because a decoder
 // may drop a space at the start of a text.
 std::string DecodeStream::fresh() const {
-  auto first_new = ids_.begin() + static_cast<ptrdiff_t>(shown_);
+  auto first_new = ids_.begin() + ptrdiff_t(shown_);
   std::string before = tokenizer_->decode({ids_.begin(), first_new}, options_);
   std::string now = tokenizer_->decode(ids_, options_);
   if (now.starts_with(before)) return now.substr(before.size());
@@ -28,7 +28,7 @@ std::string DecodeStream::step(int64_t id) {
   std::string text = fresh();
   if (text.empty()) return "";
   // The tokens just shown become the context of the next ones.
-  ids_.erase(ids_.begin(), ids_.begin() + static_cast<ptrdiff_t>(shown_));
+  ids_.erase(ids_.begin(), ids_.begin() + ptrdiff_t(shown_));
   shown_ = ids_.size();
   return text;
 }

@@ -23,7 +23,7 @@ std::string replaced(const Pattern& pattern, const std::string& content, std::st
 // The byte of a token such as <0xE2>, or another token's text.
 std::string byte_or_text(const std::string& token) {
   auto byte = byte_of_token(token);
-  return byte ? std::string(1, static_cast<char>(*byte)) : token;
+  return byte ? std::string(1, char(*byte)) : token;
 }
 
 // Calls `write(bytes)` for each run of byte tokens and `keep(token)` for the others.
@@ -36,7 +36,7 @@ void each_byte_run(std::vector<std::string>& tokens, Write write, Keep keep) {
   };
   for (std::string& token : tokens) {
     if (auto byte = byte_of_token(token)) {
-      bytes += static_cast<char>(*byte);
+      bytes += char(*byte);
     } else {
       flush();
       keep(token);

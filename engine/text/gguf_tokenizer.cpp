@@ -67,12 +67,11 @@ TokenizerParts read_gguf_tokenizer(const std::string& where, const Tree::Dict& v
   bool is_sentencepiece = model == "llama";
   parts.model = is_sentencepiece ? Parts::Model::sentencepiece_bpe : Parts::Model::byte_level_bpe;
   parts.tokens = metadata.list<std::string>(key("tokens"));
-  for (double score : metadata.list<double>(key("scores")))
-    parts.scores.push_back(static_cast<float>(score));
+  for (double score : metadata.list<double>(key("scores"))) parts.scores.push_back(float(score));
   for (int64_t type : metadata.list<int64_t>(key("token_type"))) {
     require(type >= Parts::normal && type <= Parts::byte, where, key("token_type"), " has ", type,
             ", expected ", int{Parts::normal}, " to ", int{Parts::byte});
-    parts.types.push_back(static_cast<int32_t>(type));
+    parts.types.push_back(int32_t(type));
   }
   parts.merges = metadata.list<std::string>(key("merges"));
   parts.pre_tokenizer = metadata.find<std::string>(key("pre")).value_or("default");

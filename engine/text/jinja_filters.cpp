@@ -42,9 +42,9 @@ Value length_of(const Value& value, const Arguments&) {
   if (value.get<Value::Undefined>()) return {int64_t{0}};
   require(value.kind != Value::Kind::generator, "length of ", kind_of(value),
           ": add '| list' before it");
-  if (const Value::List* list = value.list()) return {static_cast<int64_t>(list->size())};
-  if (const Value::Dict* dict = value.dict()) return {static_cast<int64_t>(dict->size())};
-  return {static_cast<int64_t>(count_characters(text_of(value)))};
+  if (const Value::List* list = value.list()) return {int64_t(list->size())};
+  if (const Value::Dict* dict = value.dict()) return {int64_t(dict->size())};
+  return {int64_t(count_characters(text_of(value)))};
 }
 
 // Selects the key of each item for a filter: the given attribute, or the item itself.
@@ -133,7 +133,7 @@ Value tojson(const Value& value, const Arguments& arguments) {
     auto n = integer_of(*indent);
     require(n && *n >= 0 && *n <= 16, "tojson: indent is ", n ? to_text(*indent) : kind_of(*indent),
             ", expected 0 to 16");
-    style.indent = static_cast<int>(*n);
+    style.indent = int(*n);
     style.between_items = ",";
   }
   if (const Value* given = argument(arguments, 2, "separators"); given && given->list()) {
@@ -149,8 +149,8 @@ Value indented(const Value& value, const Arguments& arguments) {
   const Value* width = argument(arguments, 0, "width");
   int64_t n = width && !width->get<std::string>() ? integer_of(*width).value_or(4) : 4;
   require(n >= 0 && n <= 1000, "indent: the width is ", n);
-  std::string by = width && width->get<std::string>() ? text_of(*width)
-                                                      : std::string(static_cast<size_t>(n), ' ');
+  std::string by =
+      width && width->get<std::string>() ? text_of(*width) : std::string(size_t(n), ' ');
   bool first = flag_argument(arguments, 1, "first"), blank = flag_argument(arguments, 2, "blank");
   std::string text = first ? by : "";
   bool is_first = true;
@@ -186,7 +186,7 @@ Value to_integer(const Value& value, const Arguments& arguments) {
   if (text)
     if (auto integer = parsed<int64_t>(*text)) return {*integer};
   auto real = text ? parsed<double>(*text) : number_of(value);
-  if (real && std::abs(*real) < 9e18) return {static_cast<int64_t>(*real)};
+  if (real && std::abs(*real) < 9e18) return {int64_t(*real)};
   return fallback ? *fallback : Value{int64_t{0}};
 }
 
@@ -208,7 +208,7 @@ Value rounded(const Value& value, const Arguments& arguments) {
   if (method == "common") {
     // As in Python: the decimal number with this many digits that is nearest to the exact value.
     if (precision < 0) {
-      double scale = std::pow(10.0, static_cast<double>(-precision));
+      double scale = std::pow(10.0, double(-precision));
       return {std::nearbyint(*number / scale) * scale};
     }
     std::string text = formatted("%." + std::to_string(precision) + "f", {{*number}});
@@ -216,7 +216,7 @@ Value rounded(const Value& value, const Arguments& arguments) {
   }
   require(method == "ceil" || method == "floor", "round: the method '", method,
           "' is not supported; supported are common, ceil, floor");
-  double scale = std::pow(10.0, static_cast<double>(precision));
+  double scale = std::pow(10.0, double(precision));
   return {(method == "ceil" ? std::ceil(*number * scale) : std::floor(*number * scale)) / scale};
 }
 
@@ -347,7 +347,7 @@ Value truncated(const Value& value, const Arguments& arguments) {
   int64_t leeway = integer_argument(arguments, 3, "leeway").value_or(5);
   if (integer_of(length_of(value, {})).value_or(0) <= length + leeway) return value;
   std::string text = text_of(value);
-  auto size = [](const std::string& s) { return static_cast<int64_t>(count_characters(s)); };
+  auto size = [](const std::string& s) { return int64_t(count_characters(s)); };
   auto first = [](const std::string& s, int64_t n) {
     return text_of(slice({s}, std::nullopt, n, std::nullopt));
   };

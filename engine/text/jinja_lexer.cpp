@@ -64,7 +64,7 @@ class StringReader {
     const char* first = rest_.data() + begin;
     const char* last = rest_.data() + std::min(begin + most, rest_.size());
     auto parsed = std::from_chars(first, last, value, base);
-    auto size = static_cast<size_t>(parsed.ptr - first);
+    auto size = size_t(parsed.ptr - first);
     bool is_character = value < 0xD800 || (value > 0xDFFF && value < 0x110000);
     if (parsed.ec != std::errc() || (needs_all && size != most) || !is_character)
       fail_at(line_, "an escape in a string stands for no character");
@@ -231,8 +231,8 @@ class Splitter {
   }
 
   void count_lines(size_t at) {
-    line_ += static_cast<int>(std::count(source_.begin() + static_cast<ptrdiff_t>(counted_),
-                                         source_.begin() + static_cast<ptrdiff_t>(at), '\n'));
+    line_ += int(
+        std::count(source_.begin() + ptrdiff_t(counted_), source_.begin() + ptrdiff_t(at), '\n'));
     counted_ = at;
   }
 

@@ -17,7 +17,7 @@ namespace {
 size_t position_of(std::string_view text, std::string_view part, size_t begin = 0) {
   if (begin > text.size()) return text.npos;
   const void* found = memmem(text.data() + begin, text.size() - begin, part.data(), part.size());
-  return found ? static_cast<size_t>(static_cast<const char*>(found) - text.data()) : text.npos;
+  return found ? size_t(static_cast<const char*>(found) - text.data()) : text.npos;
 }
 
 template <bool left, bool right>
@@ -136,8 +136,7 @@ class Split {
   }
 
   void add(std::string part) {
-    require(parts_.size() < static_cast<size_t>(most_entries), "split: more than ", most_entries,
-            " parts");
+    require(parts_.size() < size_t(most_entries), "split: more than ", most_entries, " parts");
     parts_.push_back({std::move(part)});
   }
 
@@ -187,7 +186,7 @@ int64_t find(const std::string& text, const Arguments& arguments) {
   }
   size_t at = from_right ? text.rfind(part) : position_of(text, part, begin);
   if (at == text.npos) return -1;
-  return static_cast<int64_t>(count_characters(std::string_view(text).substr(0, at)));
+  return int64_t(count_characters(std::string_view(text).substr(0, at)));
 }
 
 template <bool from_right>
@@ -199,7 +198,7 @@ Value index(const std::string& text, const Arguments& arguments) {
 
 int64_t count(const std::string& text, const Arguments& arguments) {
   std::string part = text_argument(arguments, 0, "sub");
-  if (part.empty()) return static_cast<int64_t>(count_characters(text)) + 1;
+  if (part.empty()) return int64_t(count_characters(text)) + 1;
   int64_t n = 0;
   for (size_t at = 0; (at = position_of(text, part, at)) != text.npos; at += part.size()) ++n;
   return n;
@@ -239,9 +238,9 @@ Value padded(const std::string& text, const Arguments& arguments) {
   const Value* given = argument(arguments, 1, "fillchar");
   std::string fill = given ? text_of(*given) : " ";
   require(count_characters(fill) == 1, "the character to fill with is '", fill, "'");
-  auto size = static_cast<int64_t>(count_characters(text));
+  auto size = int64_t(count_characters(text));
   int64_t n = std::max<int64_t>(*width - size, 0);
-  check_length(static_cast<size_t>(n) * fill.size());
+  check_length(size_t(n) * fill.size());
   // As in Python: the odd character goes before the text if the width is odd too.
   int64_t n_before = halves_before == 1 ? n / 2 + (n & *width & 1) : n * halves_before / 2;
   std::string before, after;
@@ -252,10 +251,10 @@ Value padded(const std::string& text, const Arguments& arguments) {
 Value zfill(const std::string& text, const Arguments& arguments) {
   auto width = integer_argument(arguments, 0, "width");
   require(width.has_value(), "the width is missing");
-  int64_t n = std::max<int64_t>(*width - static_cast<int64_t>(count_characters(text)), 0);
-  check_length(static_cast<size_t>(n));
+  int64_t n = std::max<int64_t>(*width - int64_t(count_characters(text)), 0);
+  check_length(size_t(n));
   size_t sign = text.starts_with('-') || text.starts_with('+');
-  return {text.substr(0, sign) + std::string(static_cast<size_t>(n), '0') + text.substr(sign)};
+  return {text.substr(0, sign) + std::string(size_t(n), '0') + text.substr(sign)};
 }
 
 Value splitlines(const std::string& text, const Arguments& arguments) {
@@ -373,15 +372,16 @@ const std::map<std::string, Method>& list_methods() {
       {"count",
        [](const Value& v, const Arguments& a) {
          require(a.positional.size() == 1, "count takes one value");
-         return Value{static_cast<int64_t>(
-             std::count_if(v.list()->begin(), v.list()->end(),
-                           [&](const Value& entry) { return is_equal(entry, a.positional[0]); }))};
+         return Value{
+             int64_t(std::count_if(v.list()->begin(), v.list()->end(), [&](const Value& entry) {
+               return is_equal(entry, a.positional[0]);
+             }))};
        }},
       {"index",
        [](const Value& v, const Arguments& a) {
          require(a.positional.size() == 1, "index takes one value");
          for (size_t i = 0; i < v.list()->size(); ++i)
-           if (is_equal((*v.list())[i], a.positional[0])) return Value{static_cast<int64_t>(i)};
+           if (is_equal((*v.list())[i], a.positional[0])) return Value{int64_t(i)};
          fail("index: the value is not in the list");
        }},
       {"copy", [](const Value& v, const Arguments&) { return make_list(*v.list()); }},

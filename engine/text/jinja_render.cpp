@@ -36,7 +36,7 @@ Value range(const Arguments& given) {
   Value::List list;
   for (int64_t i = begin; step > 0 ? i < end : i > end; i += step) {
     list.push_back({i});
-    require(static_cast<int64_t>(list.size()) <= longest_range, "range: more than ", longest_range);
+    require(int64_t(list.size()) <= longest_range, "range: more than ", longest_range);
   }
   return make_list(std::move(list), Value::Kind::range);
 }
@@ -246,7 +246,7 @@ class Renderer {
 
   Flow loop(const Node& node) {
     Value::List items = items_of(evaluate(*node.expression), "a loop");
-    count_steps(static_cast<int64_t>(items.size()));
+    count_steps(int64_t(items.size()));
     if (node.condition)
       std::erase_if(items, [&](const Value& item) {
         scopes_.push_back(std::make_shared<Scope>());
@@ -276,7 +276,7 @@ class Renderer {
   }
 
   Value loop_variable(const Value::List& items, size_t i, const std::shared_ptr<Value>& last) {
-    auto at = static_cast<int64_t>(i), count = static_cast<int64_t>(items.size());
+    auto at = int64_t(i), count = int64_t(items.size());
     Value none{Value::Undefined{"loop"}};
     auto cycle = [i](const Arguments& given) {
       require(!given.positional.empty(), "cycle: there are no values");
@@ -381,9 +381,7 @@ class Renderer {
     bool has_name = e.kind == Expression::name || e.kind == Expression::attribute ||
                     e.kind == Expression::subscript;
     const std::string* text = value.get<std::string>();
-    count_steps(1 + (text       ? static_cast<int64_t>(text->size()) / 256
-                     : has_name ? value.size / 64
-                                : value.size));
+    count_steps(1 + (text ? int64_t(text->size()) / 256 : has_name ? value.size / 64 : value.size));
     return value;
   }
 

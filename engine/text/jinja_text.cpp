@@ -32,7 +32,7 @@ std::string in_case(std::string_view text, Case change) {
     if (c.value == 0xDF && change == utf8proc_toupper)
       result += "SS";
     else
-      append_code_point(result, static_cast<char32_t>(change(static_cast<int32_t>(c.value))));
+      append_code_point(result, static_cast<char32_t>(change(int32_t(c.value))));
     i += c.size;
   }
   return result;
@@ -64,8 +64,8 @@ template <class... Values>
 std::string printed(const char* format, Values... values) {
   std::array<char, 512> text;
   int size = std::snprintf(text.data(), text.size(), format, values...);
-  require(size >= 0 && static_cast<size_t>(size) < text.size(), "a formatted number is too long");
-  return {text.data(), static_cast<size_t>(size)};
+  require(size >= 0 && size_t(size) < text.size(), "a formatted number is too long");
+  return {text.data(), size_t(size)};
 }
 
 std::string repr_of_text(std::string_view text) {
@@ -87,7 +87,7 @@ std::string repr_of_text(std::string_view text) {
       result += printed(c.value < 0x100     ? "\\x%02x"
                         : c.value < 0x10000 ? "\\u%04x"
                                             : "\\U%08x",
-                        static_cast<unsigned>(c.value));
+                        unsigned(c.value));
     i += c.size;
   }
   return result + quote;
@@ -107,12 +107,11 @@ std::string text_of_real(double value) {
   std::string sign = value < 0 || digits[0] == '-' ? "-" : "";
   digits = digits.substr(sign.size(), e - sign.size());
   std::erase(digits, '.');
-  auto size = static_cast<int>(digits.size());
-  if (exponent < 0)
-    return sign + "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
+  auto size = int(digits.size());
+  if (exponent < 0) return sign + "0." + std::string(size_t(-exponent - 1), '0') + digits;
   if (size <= exponent + 1)
-    return sign + digits + std::string(static_cast<size_t>(exponent + 1 - size), '0') + ".0";
-  auto point = static_cast<size_t>(exponent) + 1;
+    return sign + digits + std::string(size_t(exponent + 1 - size), '0') + ".0";
+  auto point = size_t(exponent) + 1;
   return sign + digits.substr(0, point) + "." + digits.substr(point);
 }
 
@@ -198,7 +197,7 @@ class JsonWriter {
   void break_line(int depth) {
     if (style_.indent < 0) return;
     out_ += '\n';
-    out_.append(static_cast<size_t>(depth * style_.indent), ' ');
+    out_.append(size_t(depth * style_.indent), ' ');
   }
 
   void write_text(const std::string& text) {
@@ -236,9 +235,9 @@ std::string converted(std::string flags, char letter, const Value& value) {
   }
   if (letter == 'd' || letter == 'i' || letter == 'x' || letter == 'X' || letter == 'o') {
     const double* real = value.get<double>();
-    auto integer = real ? std::optional(static_cast<int64_t>(*real)) : integer_of(value);
+    auto integer = real ? std::optional(int64_t(*real)) : integer_of(value);
     require(integer.has_value(), "the format '%", letter, "' of ", kind_of(value));
-    return printed((flags + "l" + letter).c_str(), static_cast<long>(*integer));
+    return printed((flags + "l" + letter).c_str(), long(*integer));
   }
   require(letter == 'f' || letter == 'F' || letter == 'e' || letter == 'g', "the format '%", letter,
           "' is not supported");
@@ -330,7 +329,7 @@ std::vector<std::string> characters(std::string_view text) {
   std::vector<std::string> result;
   for (size_t i = 0; i < text.size();) {
     size_t size = code_point_at(text, i).size;
-    require(result.size() < static_cast<size_t>(most_entries), "a text of more than ", most_entries,
+    require(result.size() < size_t(most_entries), "a text of more than ", most_entries,
             " characters");
     result.emplace_back(text.substr(i, size));
     i += size;

@@ -78,16 +78,16 @@ Value arithmetic(const std::string& name, const Value& a, const Value& b) {
 Value repeated(const Value& value, int64_t n) {
   n = std::max<int64_t>(n, 0);
   if (const std::string* text = value.get<std::string>()) {
-    if (!text->empty()) check_length(static_cast<size_t>(std::min<int64_t>(n, INT32_MAX)));
-    check_length(text->size() * static_cast<size_t>(text->empty() ? 0 : n));
+    if (!text->empty()) check_length(size_t(std::min<int64_t>(n, INT32_MAX)));
+    check_length(text->size() * size_t(text->empty() ? 0 : n));
     std::string result;
     for (int64_t i = 0; i < n && !text->empty(); ++i) result += *text;
     return {result};
   }
   Value::List list;
   const Value::List& once = *value.list();
-  require(once.empty() || n <= most_entries / static_cast<int64_t>(once.size()),
-          "a list has more than ", most_entries, " entries");
+  require(once.empty() || n <= most_entries / int64_t(once.size()), "a list has more than ",
+          most_entries, " entries");
   for (int64_t i = 0; i < n && !once.empty(); ++i)
     list.insert(list.end(), once.begin(), once.end());
   return make_list(std::move(list), value.kind);
@@ -170,7 +170,7 @@ std::string kind_of(const Value& value) {
 
 std::optional<double> number_of(const Value& value) {
   if (const bool* boolean = value.get<bool>()) return *boolean;
-  if (const int64_t* integer = value.get<int64_t>()) return static_cast<double>(*integer);
+  if (const int64_t* integer = value.get<int64_t>()) return double(*integer);
   if (const double* real = value.get<double>()) return *real;
   return std::nullopt;
 }
@@ -271,10 +271,10 @@ Value member(const Value& owner, const Value& key) {
     Value::List letters;
     if (text) letters = items_of(owner, "");
     if (text) list = &letters;
-    auto size = list ? static_cast<int64_t>(list->size()) : 0;
+    auto size = list ? int64_t(list->size()) : 0;
     int64_t at = *index < 0 ? *index + size : *index;
     if (at < 0 || at >= size) return {Value::Undefined{"[" + std::to_string(*index) + "]"}};
-    return (*list)[static_cast<size_t>(at)];
+    return (*list)[size_t(at)];
   }
   const std::string* name = key.get<std::string>();
   if (name == nullptr) return {Value::Undefined{"[" + kind_of(key) + "]"}};
@@ -305,7 +305,7 @@ Value slice(const Value& whole, std::optional<int64_t> begin, std::optional<int6
   Value::List letters;
   if (!list) letters = items_of(whole, "");
   const Value::List& all = list ? *list : letters;
-  auto size = static_cast<int64_t>(all.size());
+  auto size = int64_t(all.size());
   int64_t by = step.value_or(1);
   require(by != 0, "a slice's step is 0");
   int64_t lowest = by > 0 ? 0 : -1, highest = by > 0 ? size : size - 1;
@@ -316,8 +316,7 @@ Value slice(const Value& whole, std::optional<int64_t> begin, std::optional<int6
   int64_t last = end ? clamp(*end) : by > 0 ? highest : lowest;
   Value::List chosen;
   by = std::clamp<int64_t>(by, -size - 1, size + 1);
-  for (int64_t i = first; by > 0 ? i < last : i > last; i += by)
-    chosen.push_back(all[static_cast<size_t>(i)]);
+  for (int64_t i = first; by > 0 ? i < last : i > last; i += by) chosen.push_back(all[size_t(i)]);
   if (list) return make_list(std::move(chosen), whole.kind);
   std::string text;
   for (const Value& letter : chosen) text += text_of(letter);

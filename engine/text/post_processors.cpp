@@ -90,7 +90,7 @@ Encoding fill_template(const std::vector<Template::Piece>& pieces,
   for (const Template::Piece& piece : pieces) {
     size_t n = piece.ids.size();
     if (piece.is_text) {
-      const Encoding& text = texts[static_cast<size_t>(piece.sequence)];
+      const Encoding& text = texts[size_t(piece.sequence)];
       n = text.ids.size();
       append(all.ids, text.ids);
       append(all.tokens, text.tokens);

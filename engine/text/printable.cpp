@@ -15,14 +15,14 @@ std::string printable(std::string_view text) {
     utf8proc_int32_t letter = -1;
     auto n = utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
                               static_cast<utf8proc_ssize_t>(text.size()), &letter);
-    size_t size = n > 0 ? static_cast<size_t>(n) : 1;
+    size_t size = n > 0 ? size_t(n) : 1;
     bool is_shown = n > 0 && (letter == '\n' || letter == '\t' ||
                               utf8proc_category(letter) != UTF8PROC_CATEGORY_CC);
     if (is_shown) {
       shown += text.substr(0, size);
     } else {
       for (char each : text.substr(0, size)) {
-        auto byte = static_cast<uint8_t>(each);
+        auto byte = uint8_t(each);
         shown += {'\\', 'x', digits[byte >> 4], digits[byte & 15]};
       }
     }

@@ -52,7 +52,7 @@ bool ProtobufFields::next() {
 
 void ProtobufFields::expect(WireType type) const {
   require(type_ == type, where_, "field ", number_, " has the wire type ", type_, ", expected ",
-          static_cast<uint64_t>(type));
+          uint64_t(type));
 }
 
 std::string_view ProtobufFields::bytes() const {

@@ -31,7 +31,7 @@ void read_piece(const std::string& where, std::string_view message, SentencePiec
           type, ", expected 1 to 6");
   model.pieces.push_back(std::move(text));
   model.scores.push_back(score);
-  model.types.push_back(static_cast<int32_t>(type));
+  model.types.push_back(int32_t(type));
 }
 
 void read_trainer_spec(const std::string& where, std::string_view message,
@@ -82,7 +82,7 @@ std::vector<BpeOptions::Merge> merges_by_score(const SentencePieceModel& model,
       if ((piece[at] & 0xC0) == 0x80) continue;
       std::string left = piece.substr(0, at), right = piece.substr(at);
       if (in_text.id(left) && in_text.id(right))
-        merges.push_back({std::move(left), std::move(right), static_cast<int32_t>(rank)});
+        merges.push_back({std::move(left), std::move(right), int32_t(rank)});
     }
   }
   return merges;
@@ -105,13 +105,13 @@ std::unique_ptr<Model> make_model(const std::string& where, const SentencePieceM
   BpeOptions options;
   Vocabulary in_text;
   for (size_t i = 0; i < model.pieces.size(); ++i) {
-    options.vocabulary.add(model.pieces[i], static_cast<int64_t>(i));
-    if (is_in_text(model.types[i])) in_text.add(model.pieces[i], static_cast<int64_t>(i));
+    options.vocabulary.add(model.pieces[i], int64_t(i));
+    if (is_in_text(model.types[i])) in_text.add(model.pieces[i], int64_t(i));
     require(model.pieces[i].size() <= longest_piece, where, "piece ", i, " has ",
             model.pieces[i].size(), " bytes, more than ", longest_piece);
   }
   options.merges = merges_by_score(model, in_text);
-  if (unknown) options.unknown_token = model.pieces[static_cast<size_t>(*unknown)];
+  if (unknown) options.unknown_token = model.pieces[size_t(*unknown)];
   options.byte_fallback = model.byte_fallback;
   options.fuse_unknown = true;
   options.shows_unknown_text = true;
@@ -144,7 +144,7 @@ Pipeline sentencepiece_pipeline(const std::string& where, const SentencePieceMod
   Vocabulary seen;
   for (size_t i = 0; i < model.pieces.size(); ++i) {
     const std::string& piece = model.pieces[i];
-    auto id = static_cast<int64_t>(i);
+    auto id = int64_t(i);
     require(!piece.empty(), where, "piece ", i, " is empty");
     require(!seen.id(piece), where, "pieces ", seen.id(piece).value_or(0), " and ", i,
             " are both '", piece, "'");
@@ -162,7 +162,7 @@ Pipeline sentencepiece_pipeline(const std::string& where, const SentencePieceMod
   pipeline.normalizers = {sentencepiece_normalization(spec)};
   pipeline.model = make_model(where, model, unknown);
   SentencePieceSurface surface;
-  if (unknown) surface.unknown_piece = model.pieces[static_cast<size_t>(*unknown)];
+  if (unknown) surface.unknown_piece = model.pieces[size_t(*unknown)];
   surface.unknown_surface = model.unknown_surface;
   surface.strips_first_space = model.add_dummy_prefix || model.remove_extra_whitespaces;
   surface.strips_every_space = model.remove_extra_whitespaces;

@@ -9,7 +9,7 @@ namespace redco::text {
 Text::Text(std::string_view given, size_t first, bool tracked) : tracked_(tracked), bytes_(given) {
   if (!tracked_) return;
   origins_.reserve(given.size());
-  auto character = static_cast<uint32_t>(first);
+  auto character = uint32_t(first);
   for (size_t i = 0; i < given.size(); ++character) {
     size_t size = character_size(given[i]);
     origins_.insert(origins_.end(), size, Span{character, character + 1});
@@ -30,8 +30,8 @@ void Text::append(std::string_view bytes, Span origin) {
 void Text::append(const Text& other, size_t begin, size_t end) {
   bytes_.append(other.bytes_, begin, end - begin);
   if (tracked_)
-    origins_.insert(origins_.end(), other.origins_.begin() + static_cast<ptrdiff_t>(begin),
-                    other.origins_.begin() + static_cast<ptrdiff_t>(end));
+    origins_.insert(origins_.end(), other.origins_.begin() + ptrdiff_t(begin),
+                    other.origins_.begin() + ptrdiff_t(end));
 }
 
 void Text::crop(size_t begin, size_t end) {

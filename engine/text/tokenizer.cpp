@@ -35,7 +35,7 @@ void check_growth(size_t given, size_t made) {
 void truncate(Encoding& encoding, size_t length, Side side) {
   auto cut = [&](auto& list) {
     if (list.size() <= length) return;
-    auto extra = static_cast<ptrdiff_t>(list.size() - length);
+    auto extra = ptrdiff_t(list.size() - length);
     if (side == Side::right)
       list.resize(length);
     else
@@ -136,9 +136,9 @@ class Encoder {
           add_normalized(std::move(text), range.begin == 0);
         },
         [&](Range range, const AddedToken& token) {
-          auto begin = static_cast<uint32_t>(character(range.begin));
+          auto begin = uint32_t(character(range.begin));
           add(token.id, given.substr(range.begin, range.end - range.begin),
-              {begin, static_cast<uint32_t>(character(range.end))});
+              {begin, uint32_t(character(range.end))});
         });
     return std::move(result_);
   }
@@ -249,16 +249,16 @@ Encoding Tokenizer::State::encode(std::vector<Encoding> texts, const EncodeOptio
   if (options.add_special_tokens && around)
     pieces = texts.size() == 1 ? around->single : around->pair;
   else
-    for (int i = 0; i < static_cast<int>(texts.size()); ++i)
+    for (int i = 0; i < int(texts.size()); ++i)
       pieces.push_back({.is_text = true, .sequence = i, .ids = {}, .tokens = {}, .type_id = i});
   for (const Template::Piece& piece : pieces)
-    require(!piece.is_text || static_cast<size_t>(piece.sequence) < texts.size(),
+    require(!piece.is_text || size_t(piece.sequence) < texts.size(),
             "the tokenizer's template for one text has a second");
   if (options.max_length) {
-    auto n_special = static_cast<int64_t>(n_added(pieces));
+    auto n_special = int64_t(n_added(pieces));
     require(*options.max_length >= n_special, "max_length is ", *options.max_length,
             ", and the tokenizer adds ", n_special, " special tokens");
-    truncate(texts, static_cast<size_t>(*options.max_length - n_special),
+    truncate(texts, size_t(*options.max_length - n_special),
              options.truncation_side.value_or(settings.truncation_side));
   }
   for (Encoding& text : texts)
@@ -320,12 +320,12 @@ BatchEncoding Tokenizer::encode_batch(const std::vector<std::string>& texts,
     auto wanted = options.padded_length ? options.padded_length : model_max_length();
     require(wanted.has_value(),
             "padding to max_length needs max_length: the tokenizer's files name none");
-    length = std::max(length, static_cast<size_t>(std::max<int64_t>(*wanted, 0)));
+    length = std::max(length, size_t(std::max<int64_t>(*wanted, 0)));
   }
   if (options.pad_to_multiple_of && options.padding != Padding::none) {
     require(*options.pad_to_multiple_of > 0 && *options.pad_to_multiple_of <= INT32_MAX,
             "pad_to_multiple_of is ", *options.pad_to_multiple_of, ", expected at least 1");
-    auto multiple = static_cast<size_t>(*options.pad_to_multiple_of);
+    auto multiple = size_t(*options.pad_to_multiple_of);
     length = (length + multiple - 1) / multiple * multiple;
   }
   int64_t pad_id = 0;
@@ -340,7 +340,7 @@ BatchEncoding Tokenizer::encode_batch(const std::vector<std::string>& texts,
             "set pad_token, for instance to the eos token");
     pad_id = *pad;
   }
-  auto n_rows = static_cast<int64_t>(rows.size()), n_columns = static_cast<int64_t>(length);
+  auto n_rows = int64_t(rows.size()), n_columns = int64_t(length);
   auto tensor = [&](at::IntArrayRef sizes) { return at::empty(sizes, at::kLong); };
   BatchEncoding batch{
       tensor({n_rows, n_columns}), tensor({n_rows, n_columns}), tensor({n_rows, n_columns}), {}};
@@ -415,7 +415,7 @@ std::string Tokenizer::decode(const std::vector<int64_t>& ids, const DecodeOptio
 }
 
 int64_t Tokenizer::vocab_size() const {
-  return static_cast<int64_t>(state_->pipeline.model->vocabulary().size());
+  return int64_t(state_->pipeline.model->vocabulary().size());
 }
 
 int64_t Tokenizer::size() const {

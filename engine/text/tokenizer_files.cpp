@@ -135,7 +135,7 @@ void Folder::read_config() {
     // A huge number means no limit.
     double value = length->number();
     if (value < 0) length->fail_expecting("a length");
-    if (value <= INT32_MAX) settings_.model_max_length = static_cast<int64_t>(value);
+    if (value <= INT32_MAX) settings_.model_max_length = int64_t(value);
   }
   settings_.clean_up_tokenization_spaces = config.boolean("clean_up_tokenization_spaces", false);
   if (auto chat = config.find("chat_template")) read_template(*chat);
@@ -224,7 +224,7 @@ Pipeline Folder::sentencepiece(const std::string& name) const {
   if (extra && !config.find("added_tokens_decoder")) {
     int64_t n = extra->integer();
     if (n < 0 || n > 100'000) extra->fail_expecting("a count");
-    auto id = static_cast<int64_t>(pipeline.model->vocabulary().size());
+    auto id = int64_t(pipeline.model->vocabulary().size());
     while (n-- > 0)
       pipeline.added_tokens.push_back(
           {.content = "<extra_id_" + std::to_string(n) + ">", .id = id++, .special = true});

@@ -191,7 +191,7 @@ int64_t read_id(const JsonField& field) {
 }
 
 BpeOptions::Merge read_merge(const JsonField& field, const nlohmann::json& merge, size_t index) {
-  auto rank = static_cast<int32_t>(index);
+  auto rank = int32_t(index);
   if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string())
     return {merge[0].get<std::string>(), merge[1].get<std::string>(), rank};
   // Before tokenizers 0.20 both were in one string.
@@ -326,7 +326,7 @@ using Decoders = std::vector<Decoder>;
 size_t read_count(const JsonField& field) {
   int64_t count = field.integer();
   if (count < 0) field.fail_expecting("a count");
-  return static_cast<size_t>(count);
+  return size_t(count);
 }
 
 const Readers<Decoders> decoder_readers = {

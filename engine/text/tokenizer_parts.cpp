@@ -22,9 +22,8 @@ Pipeline sentencepiece_from(const std::string& where, const Parts& parts) {
   model.add_dummy_prefix = parts.add_space_prefix;
   model.remove_extra_whitespaces = parts.remove_extra_whitespaces;
   // As in Hugging Face's tokenizers of the same models.
-  if (parts.unk_id && *parts.unk_id >= 0 &&
-      *parts.unk_id < static_cast<int64_t>(parts.tokens.size()))
-    model.unknown_surface = parts.tokens[static_cast<size_t>(*parts.unk_id)];
+  if (parts.unk_id && *parts.unk_id >= 0 && *parts.unk_id < int64_t(parts.tokens.size()))
+    model.unknown_surface = parts.tokens[size_t(*parts.unk_id)];
   for (int32_t type : parts.types) model.byte_fallback |= type == Parts::byte;
   return sentencepiece_pipeline(where, model);
 }
@@ -34,7 +33,7 @@ Pipeline sentencepiece_from(const std::string& where, const Parts& parts) {
 Tokenizer Tokenizer::from_parts(const std::string& where, const Parts& given) {
   Parts parts = given;
   size_t n = parts.tokens.size();
-  require(n > 0 && n <= static_cast<size_t>(largest_id), where, "there are ", n, " tokens");
+  require(n > 0 && n <= size_t(largest_id), where, "there are ", n, " tokens");
   if (parts.types.empty()) parts.types.assign(n, Parts::normal);
   require(parts.types.size() == n, where, "there are ", n, " tokens and ", parts.types.size(),
           " types of tokens");
@@ -47,10 +46,9 @@ Tokenizer Tokenizer::from_parts(const std::string& where, const Parts& given) {
   Settings settings;
   settings.chat_template = parts.chat_template;
   auto token = [&](const char* role, std::optional<int64_t> id) {
-    require(*id >= 0 && *id < static_cast<int64_t>(n), where, "the ", role,
-            " token has the number ", *id, ", there are ", n);
-    return AddedToken{
-        .content = parts.tokens[static_cast<size_t>(*id)], .id = *id, .special = true};
+    require(*id >= 0 && *id < int64_t(n), where, "the ", role, " token has the number ", *id,
+            ", there are ", n);
+    return AddedToken{.content = parts.tokens[size_t(*id)], .id = *id, .special = true};
   };
   for (auto [role, id] : {std::pair("bos", parts.bos_id), std::pair("eos", parts.eos_id),
                           std::pair("unk", parts.unk_id), std::pair("pad", parts.pad_id)})
@@ -60,7 +58,7 @@ Tokenizer Tokenizer::from_parts(const std::string& where, const Parts& given) {
     // SentencePiece's user-defined pieces are already matched.
     if (special || (byte_level && parts.types[i] == Parts::user_defined))
       pipeline.added_tokens.push_back(
-          {.content = parts.tokens[i], .id = static_cast<int64_t>(i), .special = special});
+          {.content = parts.tokens[i], .id = int64_t(i), .special = special});
   }
   std::vector<AddedToken> before, after;
   if (parts.add_bos && parts.bos_id) before.push_back(token("bos", parts.bos_id));

@@ -28,9 +28,9 @@ class Transformation {
   void append(size_t n_old, std::string_view replacement) {
     bytes_ += replacement;
     if (!from_.tracked()) return;
-    auto more = static_cast<ptrdiff_t>(count_characters(replacement));
-    changes_.insert(changes_.end(), static_cast<size_t>(more), 0);
-    more -= static_cast<ptrdiff_t>(n_old);
+    auto more = ptrdiff_t(count_characters(replacement));
+    changes_.insert(changes_.end(), size_t(more), 0);
+    more -= ptrdiff_t(n_old);
     if (more > 0) std::fill(changes_.end() - more, changes_.end(), 1);
     if (more < 0 && !changes_.empty()) changes_.back() += more;
   }

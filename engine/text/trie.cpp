@@ -19,7 +19,7 @@ void Trie::add(std::string_view key, int32_t value) {
           if (e.node != 0) edges_[slot(e.key)] = e;
         i = slot(edge);
       }
-      edges_[i] = {edge, static_cast<uint32_t>(values_.size())};
+      edges_[i] = {edge, uint32_t(values_.size())};
       values_.push_back(none);
     }
     node = edges_[i].node;

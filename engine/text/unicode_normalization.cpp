@@ -44,7 +44,7 @@ std::optional<utf8proc_int32_t> composed(utf8proc_int32_t a, utf8proc_int32_t b)
                            static_cast<utf8proc_ssize_t>(both.size()), &result,
                            static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
   require(size >= 0, "Unicode normalization: ", utf8proc_errmsg(size));
-  std::string text(reinterpret_cast<const char*>(result), static_cast<size_t>(size));
+  std::string text(reinterpret_cast<const char*>(result), size_t(size));
   std::free(result);
   CodePoint first = code_point_at(text, 0);
   if (first.size != text.size()) return std::nullopt;

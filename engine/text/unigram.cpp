@@ -36,9 +36,7 @@ class Unigram final : public Model {
 
   std::vector<double> scores_;
   std::optional<int64_t> unknown_id_;
-  double sum(double a, double b) const {
-    return in_float32_ ? static_cast<float>(a) + static_cast<float>(b) : a + b;
-  }
+  double sum(double a, double b) const { return in_float32_ ? float(a) + float(b) : a + b; }
 
   bool byte_fallback_;
   bool in_float32_;
@@ -49,8 +47,7 @@ class Unigram final : public Model {
 
 Vocabulary vocabulary_of(const std::vector<UnigramOptions::Piece>& pieces) {
   Vocabulary vocabulary;
-  for (size_t i = 0; i < pieces.size(); ++i)
-    vocabulary.add(pieces[i].text, static_cast<int64_t>(i));
+  for (size_t i = 0; i < pieces.size(); ++i) vocabulary.add(pieces[i].text, int64_t(i));
   return vocabulary;
 }
 
@@ -62,7 +59,7 @@ Unigram::Unigram(const std::string& where, UnigramOptions options)
   size_t n = options.pieces.size();
   require(n > 0, where, "the vocabulary is empty");
   if (unknown_id_)
-    require(*unknown_id_ >= 0 && *unknown_id_ < static_cast<int64_t>(n), where,
+    require(*unknown_id_ >= 0 && *unknown_id_ < int64_t(n), where,
             "the unknown token has the number ", *unknown_id_, ", there are ", n, " pieces");
   if (byte_fallback_) byte_tokens_ = ByteTokens(vocabulary_);
   double lowest = std::numeric_limits<double>::infinity();
@@ -72,7 +69,7 @@ Unigram::Unigram(const std::string& where, UnigramOptions options)
     scores_.push_back(piece.score);
     if (!piece.in_text) continue;
     lowest = std::min(lowest, piece.score);
-    trie_.add(piece.text, static_cast<int32_t>(i));
+    trie_.add(piece.text, int32_t(i));
   }
   if (std::isfinite(lowest)) unknown_score_ = sum(lowest, -unknown_penalty);
 }
@@ -90,7 +87,7 @@ void Unigram::tokenize(std::string_view word, std::vector<Token>& tokens) const 
       if (!step.reached || offered > step.score) step = {offered, id, begin, true};
     };
     trie_.each_prefix(word.substr(begin), [&](size_t length, int32_t id) {
-      offer(length, sum(score, scores_[static_cast<size_t>(id)]), id);
+      offer(length, sum(score, scores_[size_t(id)]), id);
       has_character |= length == size;
     });
     if (!has_character) offer(size, sum(score, unknown_score_), unknown);
@@ -99,7 +96,7 @@ void Unigram::tokenize(std::string_view word, std::vector<Token>& tokens) const 
   size_t first = tokens.size();
   for (size_t end = word.size(); end > 0; end = steps[end].begin)
     tokens.push_back({steps[end].id, steps[end].begin, end});
-  std::vector<Token> reversed(tokens.begin() + static_cast<ptrdiff_t>(first), tokens.end());
+  std::vector<Token> reversed(tokens.begin() + ptrdiff_t(first), tokens.end());
   tokens.resize(first);
   for (size_t i = reversed.size(); i-- > 0;) {
     Token token = reversed[i];

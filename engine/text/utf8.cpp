@@ -38,12 +38,11 @@ CodePoint code_point_at(std::string_view text, size_t position) {
 }
 
 size_t count_characters(std::string_view text) {
-  return static_cast<size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+  return size_t(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
 void append_code_point(std::string& text, char32_t value) {
-  auto byte = [&](char32_t bits) { text += static_cast<char>(bits); };
+  auto byte = [&](char32_t bits) { text += char(bits); };
   if (value < 0x80) {
     byte(value);
   } else if (value < 0x800) {

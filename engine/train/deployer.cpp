@@ -26,11 +26,11 @@ std::shared_ptr<Mesh> make_mesh(const DeployerOptions& options) {
   require(options.collective_timeout > 0 && options.collective_timeout <= 1e6,
           "Deployer: collective_timeout = ", options.collective_timeout,
           " must be a positive number of seconds");
-  return Mesh::make({.processes = find_processes(options.processes),
-                     .n_model_shards = options.n_model_shards,
-                     .device_type = options.device.value_or(c10::kCPU),
-                     .timeout = std::chrono::milliseconds(
-                         static_cast<int64_t>(options.collective_timeout * 1000))});
+  return Mesh::make(
+      {.processes = find_processes(options.processes),
+       .n_model_shards = options.n_model_shards,
+       .device_type = options.device.value_or(c10::kCPU),
+       .timeout = std::chrono::milliseconds(int64_t(options.collective_timeout * 1000))});
 }
 
 // Process 0 takes the lock for all; if it cannot, all fail.
@@ -146,7 +146,7 @@ Schedule Deployer::get_lr_schedule_fn(const LrScheduleOptions& options) const {
 // Returns the next number of a stream. After a failed turn the counts of processes may differ; the
 // shift by the number of reconnects makes them equal again.
 uint64_t Deployer::take(uint64_t& count) const {
-  count = std::max(count, static_cast<uint64_t>(mesh_->reconnects()) << 32);
+  count = std::max(count, uint64_t(mesh_->reconnects()) << 32);
   return count++;
 }
 

@@ -19,7 +19,7 @@ Tree to_tree(const std::map<std::string, double>& metrics) {
 }
 
 double number(const std::string& name, const Tree& value) {
-  if (value.is<int64_t>()) return static_cast<double>(value.as<int64_t>());
+  if (value.is<int64_t>()) return double(value.as<int64_t>());
   require(value.is<double>(), "last_ckpt_info: ", name, " is a ", value.kind(),
           ", expected a number");
   return value.as<double>();

@@ -57,11 +57,11 @@ std::optional<Stopping::Reason> Stopping::after_step() {
     if (++steps_since_ < steps_between_) return std::nullopt;
     double elapsed = std::chrono::duration<double>(now - agreed_).count();
     // The slowest process proposes the fewest steps; all processes use its number.
-    auto proposal = static_cast<int64_t>(double(steps_since_) / std::clamp(elapsed, 1e-3, 1e3));
+    auto proposal = int64_t(double(steps_since_) / std::clamp(elapsed, 1e-3, 1e3));
     at::Tensor told =
         at::tensor({int64_t(signal), int64_t(is_over), -proposal}, at::kLong).to(mesh_->device());
     told = world.all_reduce(told, ReduceOp::max).cpu();
-    signal = static_cast<int>(told[0].item<int64_t>());
+    signal = int(told[0].item<int64_t>());
     is_over = told[1].item<int64_t>() != 0;
     steps_between_ = std::clamp<int64_t>(-told[2].item<int64_t>(), 1, 2 * steps_between_);
     steps_since_ = 0;

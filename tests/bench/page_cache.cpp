@@ -22,7 +22,7 @@ double gigabytes_per_second(size_t size, const std::function<void()>& body) {
     auto start = std::chrono::steady_clock::now();
     body();
     std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    rates.push_back(static_cast<double>(size) / seconds.count() / 1e9);
+    rates.push_back(double(size) / seconds.count() / 1e9);
   }
   std::nth_element(rates.begin(), rates.begin() + 3, rates.end());
   return rates[3];
@@ -38,7 +38,7 @@ int main(int argc, char** argv) {
   int file = open(argv[1], O_RDONLY);
   struct stat status {};
   if (file < 0 || fstat(file, &status) != 0) return std::perror(argv[1]), 1;
-  auto size = static_cast<size_t>(status.st_size);
+  auto size = size_t(status.st_size);
   std::vector<char> filled(size, 1), small(1 << 20);
   auto copy = [&](size_t n_threads) {
     void* base = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0);
@@ -72,7 +72,7 @@ int main(int argc, char** argv) {
     for (size_t done = 0; done < size;) {
       ssize_t count = write(out, filled.data() + done, size - done);
       if (count <= 0) std::abort();
-      done += static_cast<size_t>(count);
+      done += size_t(count);
     }
     if (fsync(out) != 0) std::abort();
     close(out);

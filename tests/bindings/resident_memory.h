@@ -10,7 +10,7 @@ inline double resident_mb() {
   std::ifstream status("/proc/self/statm");
   size_t total, resident;
   status >> total >> resident;
-  return static_cast<double>(resident) * 4096 / 1e6;
+  return double(resident) * 4096 / 1e6;
 }
 
 /// Megabytes that it may grow by where nothing stays behind.

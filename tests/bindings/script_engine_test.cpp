@@ -261,7 +261,7 @@ TEST_CASE("T11: whatever allocation fails, it is an error, and the engine goes o
       engine.run_string("collectgarbage() collectgarbage()");
       Tree kb = engine.call("collectgarbage", {"count"}).at(0);  // a whole number now and then
       double held = kb.is<double>() ? kb.as<double>() : double(kb.as<int64_t>());
-      engine.set_memory_limit(static_cast<size_t>(held * 1024) + extra);
+      engine.set_memory_limit(size_t(held * 1024) + extra);
       try {
         engine.call("work", {});
         done = true;
@@ -285,14 +285,14 @@ TEST_CASE("engines on threads of their own do not meet") {
   for (size_t i = 0; i < sums.size(); ++i) {
     threads.emplace_back([i, &sums] {
       ScriptEngine engine;
-      engine.set_global("n", static_cast<int64_t>(i + 1));
+      engine.set_global("n", int64_t(i + 1));
       engine.run_string(R"(
         local torch = require "redco.torch"
         local x = torch.zeros({ 8 }, { requires_grad = true })
         for _ = 1, 200 do (x * n):sum():backward() end
         rawset(_G, "sum", x.grad:sum():item())
         assert(not pcall(function() return torch.ones { 2 } + torch.ones { 3 } end)))");
-      sums[i] = static_cast<double>(engine.get_global("sum").as<int64_t>());
+      sums[i] = double(engine.get_global("sum").as<int64_t>());
     });
   }
   for (auto& thread : threads) thread.join();

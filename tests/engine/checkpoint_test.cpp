@@ -233,7 +233,7 @@ TEST_CASE("no damaged info.json loads") {
   for (size_t at = 0; at < good.size(); ++at) {
     for (int bit = 0; bit < 8; bit += 3) {
       std::string text = good;
-      text[at] = static_cast<char>(text[at] ^ 1 << bit);
+      text[at] = char(text[at] ^ 1 << bit);
       is_refused(text);
     }
     is_refused(good.substr(0, at));

@@ -167,8 +167,8 @@ redco::Backend on_stream(const redco::DeviceRequest& request) {
   redco::Backend inner = redco::make_gloo(request.store, request.rank, request.size,
                                           request.timeout, "127.0.0.1", /*one_host=*/true);
   redco::Backend backend;
-  backend.c10d = c10::make_intrusive<StreamBackend>(inner.c10d, static_cast<int>(request.rank),
-                                                    static_cast<int>(request.size), request.device);
+  backend.c10d = c10::make_intrusive<StreamBackend>(inner.c10d, int(request.rank),
+                                                    int(request.size), request.device);
   backend.has_reduce_scatter = backend.runs_on_stream = true;
   return backend;
 }

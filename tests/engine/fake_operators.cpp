@@ -44,7 +44,7 @@ class Memory final : public c10::Allocator {
     c10::Device device = current_device();
     if (size == 0) return {nullptr, device};
     auto block = std::make_unique<Block>(Block{std::malloc(size), size, device});
-    live_bytes += static_cast<int64_t>(size);
+    live_bytes += int64_t(size);
     void* data = block->data;
     return {data, block.release(), &release, device};
   }
@@ -73,7 +73,7 @@ class Memory final : public c10::Allocator {
     Stream::of(block->device).add([block] {
       Memory& all = get();
       std::memset(block->data, garbage, block->size);
-      all.live_bytes -= static_cast<int64_t>(block->size);
+      all.live_bytes -= int64_t(block->size);
       std::lock_guard lock(all.mutex_);
       all.freed_.push_back(*block);
       delete block;
@@ -203,7 +203,7 @@ Stack empty_results(const c10::OperatorHandle& op, const Stack& arguments, c10::
 
 void queue(const c10::OperatorHandle& op, Stack* stack) {
   const auto& schema = op.schema();
-  Stack arguments(stack->end() - static_cast<ptrdiff_t>(schema.arguments().size()), stack->end());
+  Stack arguments(stack->end() - ptrdiff_t(schema.arguments().size()), stack->end());
   torch::jit::drop(*stack, arguments.size());
   at::Tensor example = first_fake(arguments);
   c10::Device device = example.defined() ? example.device() : current_device();

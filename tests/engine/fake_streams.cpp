@@ -171,7 +171,7 @@ void Stream::synchronize() { fake::synchronize(record()); }
 
 Stream& Stream::of(c10::Device device) {
   static auto& streams = *new std::array<Stream, n_devices>;
-  return streams.at(static_cast<size_t>(device.has_index() ? device.index() : current));
+  return streams.at(size_t(device.has_index() ? device.index() : current));
 }
 
 void Stream::run() {

@@ -28,7 +28,7 @@ struct Folder {
   Folder& operator=(const Folder&) = delete;
   std::string operator/(const std::string& name) const { return (path / name).string(); }
   size_t count() const {
-    return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(path), {}));
+    return size_t(std::distance(std::filesystem::directory_iterator(path), {}));
   }
 };
 
@@ -64,5 +64,5 @@ inline void check_contains(const std::string& text, std::initializer_list<std::s
 inline size_t peak_memory() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  return static_cast<size_t>(usage.ru_maxrss) * 1024;
+  return size_t(usage.ru_maxrss) * 1024;
 }

@@ -22,7 +22,7 @@ template <class T>
 std::string raw(T value) {
   return {reinterpret_cast<const char*>(&value), sizeof(T)};
 }
-std::string u32(uint64_t value) { return raw(static_cast<uint32_t>(value)); }
+std::string u32(uint64_t value) { return raw(uint32_t(value)); }
 std::string u64(uint64_t value) { return raw(value); }
 std::string text(const std::string& value) { return u64(value.size()) + value; }
 
@@ -99,7 +99,7 @@ TEST_CASE("metadata of every type") {
 TEST_CASE("plain tensors are mapped, in PyTorch's order of dimensions") {
   Folder folder;
   std::string first, data;
-  for (int i = 0; i < 6; ++i) first += raw(static_cast<float>(i));
+  for (int i = 0; i < 6; ++i) first += raw(float(i));
   for (const std::string& part :
        {first, half(1.5f) + half(-2), raw<uint16_t>(0x3FC0), raw<float>(7), std::string()})
     data += padded(part, 64);
@@ -135,7 +135,7 @@ TEST_CASE("quantised tensors are what the formulas say") {
   at::Tensor wanted_4_0 = at::empty({blocks * size}), wanted_4_1 = at::empty({blocks * size}),
              wanted_8_0 = at::empty({blocks * size});
   uint32_t state = 1;
-  auto random = [&] { return static_cast<uint8_t>((state = state * 1664525 + 1013904223) >> 24); };
+  auto random = [&] { return uint8_t((state = state * 1664525 + 1013904223) >> 24); };
   for (int64_t block = 0; block < blocks; ++block) {
     float scale = c10::Half(0.37f * float(block) - 0.9f), least = c10::Half(-1.3f + float(block));
     q4_0_data += half(scale);
@@ -144,15 +144,15 @@ TEST_CASE("quantised tensors are what the formulas say") {
     std::vector<uint8_t> nibbles(size);
     for (int64_t i = 0; i < size; ++i) {
       nibbles[size_t(i)] = random() % 16;
-      auto byte = static_cast<int8_t>(random());
-      q8_0_data += static_cast<char>(byte);
+      auto byte = int8_t(random());
+      q8_0_data += char(byte);
       float q = nibbles[size_t(i)];
       wanted_4_0[block * size + i] = (q - 8) * scale;
       wanted_4_1[block * size + i] = q * scale + least;
       wanted_8_0[block * size + i] = float(byte) * scale;
     }
     for (size_t i = 0; i < size / 2; ++i) {
-      auto both = static_cast<char>(nibbles[i] | nibbles[i + size / 2] << 4);
+      auto both = char(nibbles[i] | nibbles[i + size / 2] << 4);
       q4_0_data += both;
       q4_1_data += both;
     }

@@ -170,7 +170,7 @@ int64_t bytes_sent() {
     socklen_t size = sizeof(info);
     int descriptor = std::stoi(entry.path().filename());
     if (getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &size) == 0)
-      sum += static_cast<int64_t>(info.tcpi_bytes_sent - info.tcpi_bytes_retrans);
+      sum += int64_t(info.tcpi_bytes_sent - info.tcpi_bytes_retrans);
   }
   return sum;
 }
@@ -203,11 +203,11 @@ TEST_CASE("the counters say what the kernel sends") {
         int64_t from = bytes_sent();
         run[kind]();
         barrier();  // what was sent has come
-        auto sent = static_cast<double>(bytes_sent() - from);
+        auto sent = double(bytes_sent() - from);
         auto after = group.counters()[kind];
         CHECK(after.count - before.count == 1);
         CHECK(after.bytes - before.bytes == expected[kind]);
-        CHECK(sent / static_cast<double>(expected[kind]) == doctest::Approx(1).epsilon(0.01));
+        CHECK(sent / double(expected[kind]) == doctest::Approx(1).epsilon(0.01));
       }
     });
   }

@@ -129,7 +129,7 @@ TEST_CASE("processes other than the first write what they are asked for") {
 uint32_t masked_crc32c(std::string_view bytes) {
   uint32_t crc = ~0u;
   for (char byte : bytes) {
-    crc ^= static_cast<uint8_t>(byte);
+    crc ^= uint8_t(byte);
     for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ (crc & 1 ? 0x82F63B78u : 0);
   }
   crc = ~crc;
@@ -140,7 +140,7 @@ std::string hex(std::string_view bytes) {
   std::string text;
   char digits[3];
   for (char byte : bytes) {
-    std::snprintf(digits, sizeof(digits), "%02x", static_cast<uint8_t>(byte));
+    std::snprintf(digits, sizeof(digits), "%02x", uint8_t(byte));
     text += digits;
   }
   return text;

@@ -45,7 +45,7 @@ redco::Processes member_of(const RunStore& store) {
 sockaddr_in loopback(int64_t port) {
   sockaddr_in address = {};
   address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_port = htons(uint16_t(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   return address;
 }
@@ -70,7 +70,7 @@ struct Stranger {
     for (pollfd readable{socket, POLLIN, 0}; poll(&readable, 1, 500) > 0;) {
       ssize_t n = recv(socket, bytes, sizeof(bytes), 0);
       if (n <= 0) break;
-      all.append(bytes, static_cast<size_t>(n));
+      all.append(bytes, size_t(n));
     }
     return all;
   }
@@ -96,8 +96,8 @@ std::string recorded(const RunStore& store, const std::function<void(int64_t por
       int from = ends[0].revents != 0 ? 0 : 1;
       ssize_t n = recv(ends[from].fd, bytes, sizeof(bytes), 0);
       if (n <= 0) break;
-      if (from == 0) said.append(bytes, static_cast<size_t>(n));
-      (void)!send(ends[1 - from].fd, bytes, static_cast<size_t>(n), MSG_NOSIGNAL);
+      if (from == 0) said.append(bytes, size_t(n));
+      (void)!send(ends[1 - from].fd, bytes, size_t(n), MSG_NOSIGNAL);
     }
     close(client);
   });

@@ -57,7 +57,7 @@ at::Tensor sample(at::ScalarType dtype) {
   return tensor;
 }
 
-const std::pair<at::ScalarType, const char*> kDtypes[] = {
+const std::pair<at::ScalarType, const char*> dtypes[] = {
     {at::kUInt64, "U64"},
     {at::kLong, "I64"},
     {at::kDouble, "F64"},
@@ -82,7 +82,7 @@ const std::pair<at::ScalarType, const char*> kDtypes[] = {
 
 TEST_CASE("every dtype comes back, as a matrix, transposed, empty and without dimensions") {
   Folder folder;
-  for (const auto& [dtype, name] : kDtypes) {
+  for (const auto& [dtype, name] : dtypes) {
     CAPTURE(std::string(name));
     at::Tensor matrix = sample(dtype);
     Tensors tensors{{"matrix", matrix},
@@ -224,7 +224,7 @@ std::string repeated(const std::string& text, size_t count) {
   return all;
 }
 
-const Malformed kMalformed[] = {
+const Malformed malformed_header[] = {
     {"empty file", "", "the file has 0 bytes, expected at least the 8"},
     {"seven bytes", "1234567", "the file has 7 bytes, expected at least the 8"},
     {"length 0", length_only(0, "{}"), "the header's length is 0 bytes"},
@@ -319,7 +319,7 @@ TEST_CASE("a malformed file is an Error that says what is wrong, soon and in lit
   constexpr double longest = 0.1;
 #endif
   Folder folder;
-  for (const Malformed& malformed : kMalformed) {
+  for (const Malformed& malformed : malformed_header) {
     CAPTURE(std::string(malformed.what));
     write_bytes(folder / "bad", malformed.bytes);
     size_t memory = peak_memory();

@@ -152,7 +152,7 @@ TEST_CASE("the host runs ahead of collectives, and operators come in their order
 TEST_CASE("memory that a collective uses is not given away before it has ended") {
   on_devices({.n_processes = 2}, [](const std::shared_ptr<Mesh>& mesh) {
     Group& world = mesh->world();
-    auto rank = static_cast<double>(world.rank());
+    auto rank = double(world.rank());
     at::Tensor kept;
     {
       auto late = std::make_unique<fake::Paused>();

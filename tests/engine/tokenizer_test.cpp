@@ -88,11 +88,11 @@ TEST_CASE("a batch is padded and truncated into tensors") {
   options.encode.with_offsets = true;
   auto batch = tokenizer.encode_batch({"é a", "a b c d"}, options);
   auto longest = tokenizer.encode("a b c d").ids, shorter = tokenizer.encode("é a").ids;
-  REQUIRE(batch.input_ids.size(1) == static_cast<int64_t>(longest.size()));
+  REQUIRE(batch.input_ids.size(1) == int64_t(longest.size()));
   shorter.resize(longest.size(), *tokenizer.special_token_id("pad"));
   CHECK(at::equal(batch.input_ids[0], at::tensor(shorter)));
   CHECK(batch.attention_mask.sum().item<int64_t>() ==
-        static_cast<int64_t>(longest.size() + tokenizer.encode("é a").ids.size()));
+        int64_t(longest.size() + tokenizer.encode("é a").ids.size()));
   CHECK(batch.offset_mapping.sizes() == at::IntArrayRef{2, batch.input_ids.size(1), 2});
   options.padding_side = redco::Side::left;
   options.pad_to_multiple_of = 16;
@@ -116,7 +116,7 @@ TEST_CASE("a pair goes into its template, the longer text cut first") {
   plain.add_special_tokens = false;
   auto a = tokenizer.encode("a b c d e f", plain).ids, b = tokenizer.encode("x y", plain).ids;
   redco::EncodeOptions options;
-  options.max_length = static_cast<int64_t>(b.size()) + 4 + 2;
+  options.max_length = int64_t(b.size()) + 4 + 2;
   auto ids = tokenizer.encode("a b c d e f", "x y", options).ids;
   Ids expected = {0, a[0], a[1], 2, 2};
   expected.insert(expected.end(), b.begin(), b.end());
@@ -268,7 +268,7 @@ TEST_CASE("damaged files neither crash nor hang") {
       if (random() % 3 == 0)
         bytes.erase(at, random() % 9);
       else
-        bytes[at] = static_cast<char>(random());
+        bytes[at] = char(random());
     }
     return bytes;
   };
@@ -303,7 +303,7 @@ TEST_CASE("a million equal letters are encoded in seconds") {
       while (text.size() < 1'000'000) text += letter;
       std::clock_t start = std::clock();  // of this process: others may keep the machine busy
       tokenizer.encode(text);
-      double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+      double seconds = double(std::clock() - start) / CLOCKS_PER_SEC;
       CHECK_MESSAGE(seconds < 5, letter, " took ", seconds);
     }
   }

@@ -113,7 +113,7 @@ std::string damaged(std::string bytes, std::mt19937& random) {
   size_t at = below(bytes.size()), n = 1 + below(16);
   switch (below(5)) {
     case 0:
-      bytes[at] = static_cast<char>(bytes[at] ^ 1 << below(8));
+      bytes[at] = char(bytes[at] ^ 1 << below(8));
       break;
     case 1:
       bytes.resize(at);
@@ -122,7 +122,7 @@ std::string damaged(std::string bytes, std::mt19937& random) {
       bytes.erase(at, n);
       break;
     case 3:
-      bytes.insert(at, n, static_cast<char>(random()));
+      bytes.insert(at, n, char(random()));
       break;
     default:
       bytes.replace(at, n, bytes.substr(below(bytes.size()), n));

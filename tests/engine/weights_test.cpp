@@ -48,7 +48,7 @@ void check_has(const Folder& folder, const Tensors& tensors) {
   for (const auto& [name, tensor] : tensors) CHECK(at::equal(weights.tensor(name), tensor));
 }
 
-const std::string kIndex = "model.safetensors.index.json";
+const std::string weights_index = "model.safetensors.index.json";
 
 std::string index_text(const std::string& map) { return "{\"weight_map\":{" + map + "}}"; }
 
@@ -66,10 +66,10 @@ TEST_CASE("a save of one file, of several and of one again; what is stale goes")
 
   write_bytes(folder / ".model.safetensors.12-0.redco", "left by a killed process");
   redco::save_weights(folder.path, tensors, {.max_shard_size = 80, .metadata = {{"k", "v"}}});
-  CHECK(files_in(folder) == std::set<std::string>{"config.json", kIndex,
+  CHECK(files_in(folder) == std::set<std::string>{"config.json", weights_index,
                                                   "model-00001-of-00002.safetensors",
                                                   "model-00002-of-00002.safetensors"});
-  CHECK(read_bytes(folder / kIndex) == R"({
+  CHECK(read_bytes(folder / weights_index) == R"({
   "metadata": {
     "total_size": 160
   },
@@ -84,7 +84,7 @@ TEST_CASE("a save of one file, of several and of one again; what is stale goes")
   check_has(folder, tensors);
   CHECK(redco::SafetensorsFile(folder / "model-00002-of-00002.safetensors").metadata() ==
         std::map<std::string, std::string>{{"format", "pt"}, {"k", "v"}});
-  CHECK(Weights(folder / kIndex).keys() == std::vector<std::string>{"a", "b", "c", "d"});
+  CHECK(Weights(folder / weights_index).keys() == std::vector<std::string>{"a", "b", "c", "d"});
   CHECK(Weights(folder / "model-00002-of-00002.safetensors").keys() ==
         std::vector<std::string>{"c", "d"});
 
@@ -158,12 +158,12 @@ TEST_CASE("an index that does not agree with its files is an Error") {
   };
   for (const auto& [text, message] : cases) {
     CAPTURE(text.substr(0, 200));
-    write_bytes(folder / kIndex, text);
+    write_bytes(folder / weights_index, text);
     std::string error = message_of([&] { Weights weights(folder.path); });
     check_contains(error, message);
     check_contains(error, folder.path);
   }
-  write_bytes(folder / kIndex, good);
+  write_bytes(folder / weights_index, good);
   CHECK(Weights(folder.path).keys() == std::vector<std::string>{"a", "b", "c"});
   check_contains(message_of([&] { Weights(folder.path).tensor("aa"); }),
                  "no tensor 'aa' among the 3; the nearest is 'a'");
@@ -208,17 +208,17 @@ void maybe_die() {
 #define EXPORTED __attribute__((visibility("default")))
 extern "C" EXPORTED int rename(const char* from, const char* to) {
   maybe_die();
-  auto result = static_cast<int>(syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
+  auto result = int(syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
   maybe_die();
   return result;
 }
 extern "C" EXPORTED int link(const char* from, const char* to) noexcept {
   maybe_die();
-  return static_cast<int>(syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, 0));
+  return int(syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, 0));
 }
 extern "C" EXPORTED int unlink(const char* path) noexcept {
   maybe_die();
-  return static_cast<int>(syscall(SYS_unlinkat, AT_FDCWD, path, 0));
+  return int(syscall(SYS_unlinkat, AT_FDCWD, path, 0));
 }
 extern "C" EXPORTED int fsync(int) {  // of a process that dies: nothing is lost
   maybe_die();
@@ -265,7 +265,7 @@ TEST_CASE("sharded tensors are written by the first process, whole") {
     std::string target = std::getenv("REDCO_TEST_SHARDED");
     Tensors tensors, whole;
     for (int i = 0; i < 5; ++i) {
-      std::string name(1, static_cast<char>('a' + i));
+      std::string name(1, char('a' + i));
       whole[name] = at::arange(64).to(i == 3 ? at::kHalf : at::kFloat).view({8, 8}) + i;
       redco::Placements placements;
       if (i < 4) placements[redco::Mesh::mp] = redco::Placement::shard(i % 2);

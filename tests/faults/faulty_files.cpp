@@ -70,7 +70,7 @@ std::string whole_path(int folder, const char* path) {
   std::string link =
       folder == AT_FDCWD ? "/proc/self/cwd" : "/proc/self/fd/" + std::to_string(folder);
   long size = syscall(SYS_readlinkat, AT_FDCWD, link.c_str(), text, sizeof(text) - 1);
-  std::string base(text, size > 0 ? static_cast<size_t>(size) : 0);
+  std::string base(text, size > 0 ? size_t(size) : 0);
   return path == nullptr ? base : base + "/" + path;
 }
 
@@ -135,14 +135,14 @@ EXPORTED int open(const char* path, int flags, ...) {
   va_start(rest, flags);
   mode_t mode = (flags & (O_CREAT | __O_TMPFILE)) != 0 ? va_arg(rest, mode_t) : 0;
   va_end(rest);
-  return static_cast<int>(open_faulty(path, flags, mode));
+  return int(open_faulty(path, flags, mode));
 }
 EXPORTED int open64(const char* path, int flags, ...) {
   va_list rest;
   va_start(rest, flags);
   mode_t mode = (flags & (O_CREAT | __O_TMPFILE)) != 0 ? va_arg(rest, mode_t) : 0;
   va_end(rest);
-  return static_cast<int>(open_faulty(path, flags, mode));
+  return int(open_faulty(path, flags, mode));
 }
 EXPORTED ssize_t write(int file, const void* data, size_t size) {
   // Pipes and terminals are written to often.
@@ -152,25 +152,22 @@ EXPORTED ssize_t write(int file, const void* data, size_t size) {
   });
 }
 EXPORTED int fsync(int file) {
-  return static_cast<int>(faulty("fsync", whole_path(file, nullptr), [&](bool) {
-    return plan().no_sync ? 0 : syscall(SYS_fsync, file);
-  }));
+  return int(faulty("fsync", whole_path(file, nullptr),
+                    [&](bool) { return plan().no_sync ? 0 : syscall(SYS_fsync, file); }));
 }
 EXPORTED int rename(const char* from, const char* to) noexcept {
-  return static_cast<int>(rename_faulty("rename", from, to, 0));
+  return int(rename_faulty("rename", from, to, 0));
 }
 EXPORTED int renameat2(int, const char* from, int, const char* to, unsigned flags) noexcept {
-  return static_cast<int>(rename_faulty("renameat2", from, to, flags));
+  return int(rename_faulty("renameat2", from, to, flags));
 }
 EXPORTED int link(const char* from, const char* to) noexcept {
-  return static_cast<int>(faulty("link", whole_path(AT_FDCWD, to), [&](bool) {
-    return syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, 0);
-  }));
+  return int(faulty("link", whole_path(AT_FDCWD, to),
+                    [&](bool) { return syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, 0); }));
 }
 EXPORTED int unlinkat(int folder, const char* path, int flags) noexcept {
-  return static_cast<int>(faulty(flags & AT_REMOVEDIR ? "rmdir" : "unlink",
-                                 whole_path(folder, path),
-                                 [&](bool) { return syscall(SYS_unlinkat, folder, path, flags); }));
+  return int(faulty(flags & AT_REMOVEDIR ? "rmdir" : "unlink", whole_path(folder, path),
+                    [&](bool) { return syscall(SYS_unlinkat, folder, path, flags); }));
 }
 EXPORTED int unlink(const char* path) noexcept { return unlinkat(AT_FDCWD, path, 0); }
 EXPORTED int rmdir(const char* path) noexcept { return unlinkat(AT_FDCWD, path, AT_REMOVEDIR); }
@@ -180,6 +177,6 @@ EXPORTED int remove(const char* path) noexcept {
   return unlinkat(AT_FDCWD, path, is_folder ? AT_REMOVEDIR : 0);
 }
 EXPORTED int mkdir(const char* path, mode_t mode) noexcept {
-  return static_cast<int>(faulty("mkdir", whole_path(AT_FDCWD, path),
-                                 [&](bool) { return syscall(SYS_mkdirat, AT_FDCWD, path, mode); }));
+  return int(faulty("mkdir", whole_path(AT_FDCWD, path),
+                    [&](bool) { return syscall(SYS_mkdirat, AT_FDCWD, path, mode); }));
 }

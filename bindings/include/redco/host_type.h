@@ -100,9 +100,9 @@ void give(HostCall& call, R&& result) {
     call.give(std::static_pointer_cast<void>(std::forward<R>(result)),
               typeid(typename SharedOf<V>::type));
   } else if constexpr (std::is_integral_v<V> && !std::is_same_v<V, bool>) {
-    call.give(Tree(static_cast<int64_t>(result)));
+    call.give(Tree(int64_t(result)));
   } else if constexpr (std::is_floating_point_v<V>) {
-    call.give(Tree(static_cast<double>(result)));
+    call.give(Tree(double(result)));
   } else {
     call.give(Tree(std::forward<R>(result)));
   }
@@ -113,11 +113,10 @@ struct Parameters {
   /// Calls `function` with the given arguments, followed by those from `first` on.
   template <class F, class... Before>
   static void call(HostCall& call, int first, F&& function, Before&&... before) {
-    call.expect_arguments(first - 1 + static_cast<int>(sizeof...(A)));
+    call.expect_arguments(first - 1 + int(sizeof...(A)));
     [&]<size_t... I>(std::index_sequence<I...>) {
       // Braces convert the arguments in order, so the error names the first wrong one.
-      std::tuple<decltype(argument<A>(call, 0))...> arguments{
-          argument<A>(call, first + static_cast<int>(I))...};
+      std::tuple<decltype(argument<A>(call, 0))...> arguments{argument<A>(call, first + int(I))...};
       auto run = [&]() -> decltype(auto) {
         return std::invoke(function, std::forward<Before>(before)...,
                            std::get<I>(std::move(arguments))...);

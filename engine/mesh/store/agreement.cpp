@@ -31,7 +31,7 @@ std::string text_of_process(const Mesh& mesh, int64_t process, const std::string
   Group& world = mesh.world();
   if (world.size() == 1) return text;
   std::string own = world.rank() == process ? text : "";
-  at::Tensor size = at::tensor({static_cast<int64_t>(own.size())}).to(mesh.device());
+  at::Tensor size = at::tensor({int64_t(own.size())}).to(mesh.device());
   auto length = world.all_reduce(size, ReduceOp::max).item<int64_t>();
   if (length == 0) return "";
   at::Tensor letters = at::zeros({length}, at::kByte);

@@ -26,7 +26,7 @@ std::pair<std::string, int64_t> announce_store(const Processes& processes,
   connect_to(processes.store_address, processes.store_port, timeout,
              [&](const std::string& why) { waiting.change(name + " (" + why + ")"); });
   c10d::TCPStoreOptions options;
-  options.port = static_cast<uint16_t>(processes.store_port);
+  options.port = uint16_t(processes.store_port);
   options.waitWorkers = false;
   options.timeout = timeout;
   c10d::TCPStore store(processes.store_address, options);

@@ -34,10 +34,10 @@ Peers::Peers(const Processes& processes, std::unique_ptr<RunStore> store)
     : rank_(processes.rank),
       where_(processes.store_address + ":" + std::to_string(processes.store_port)),
       store_(std::move(store)),
-      signs_(static_cast<size_t>(processes.size)) {
+      signs_(size_t(processes.size)) {
   for (int64_t rank = 0; rank < processes.size; ++rank)
     keys_.push_back("alive/" + std::to_string(rank));
-  store_->c10d()->set(keys_[static_cast<size_t>(rank_)], std::vector<uint8_t>{'0'});
+  store_->c10d()->set(keys_[size_t(rank_)], std::vector<uint8_t>{'0'});
   thread_without_signals([this] { run(); }).detach();
 }
 
@@ -90,7 +90,7 @@ void Peers::run() {
   std::string last = own_sign();
   lock.unlock();
   try {
-    store_->c10d()->set(keys_[static_cast<size_t>(rank_)], bytes_of(last));
+    store_->c10d()->set(keys_[size_t(rank_)], bytes_of(last));
   } catch (const std::exception&) {
     // The others will notice that this process is gone.
   }
@@ -117,7 +117,7 @@ void Peers::exchange_signs() {
     mine = own_sign();
   }
   auto& store = *store_->c10d();
-  store.set(keys_[static_cast<size_t>(rank_)], bytes_of(mine));
+  store.set(keys_[size_t(rank_)], bytes_of(mine));
   auto failure = store_->failure();
   auto turn_failure = turn ? turn->failure() : std::nullopt;
   // Processes that have not connected yet have no key, and multiGet would wait for it.
@@ -220,7 +220,7 @@ void Peers::check_started(const What& what, size_t group, int64_t number,
                           const std::vector<int64_t>& among) {
   std::lock_guard lock(mutex_);
   for (int64_t rank : among) {
-    const Sign& sign = signs_[static_cast<size_t>(rank)];
+    const Sign& sign = signs_[size_t(rank)];
     // Read more than once, so that a failure would be known by now.
     bool is_known =
         sign.n_ended > n_ended_ && sign.times_read > 0 && sign.generation == generation_;
@@ -271,7 +271,7 @@ std::vector<int64_t> Peers::behind(size_t group, int64_t number,
   std::lock_guard lock(mutex_);
   std::vector<int64_t> found;
   for (int64_t rank : among) {
-    const auto& counts = signs_[static_cast<size_t>(rank)].counts;
+    const auto& counts = signs_[size_t(rank)].counts;
     if (rank != rank_ && (group >= counts.size() || counts[group] < number)) found.push_back(rank);
   }
   return found;
@@ -295,7 +295,7 @@ void Peers::check(const What& what, const std::vector<int64_t>& waited_for) {
   if (!stray_.empty() && !is_between_turns) fail(stray_);
   if (!failure_) {
     for (int64_t rank : waited_for) {
-      if (signs_[static_cast<size_t>(rank)].unchanged < patience) continue;
+      if (signs_[size_t(rank)].unchanged < patience) continue;
       std::ostringstream text;
       text << "no sign of life for " << patience.count() / 1000
            << " s: it has ended, was killed or was stopped";

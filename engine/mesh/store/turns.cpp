@@ -82,7 +82,7 @@ bool Turns::end() {
     all.push_back(rank);
     keys.push_back(key("ended/" + std::to_string(rank)));
   }
-  store.set(keys[static_cast<size_t>(processes_.rank)], std::vector<uint8_t>{failed_});
+  store.set(keys[size_t(processes_.rank)], std::vector<uint8_t>{failed_});
   auto is_interrupted = [] {
     try {
       check_interrupt();

@@ -63,7 +63,7 @@ class GuardedAllocator : public c10::Allocator {
     mprotect(start + page, inner, PROT_READ | PROT_WRITE);
     char* data = start + page + (inner - n) / alignment * alignment;
     auto* slack = reinterpret_cast<unsigned char*>(data + n);
-    size_t n_slack = static_cast<size_t>(start + page + inner - (data + n));
+    size_t n_slack = size_t(start + page + inner - (data + n));
     std::memset(slack, filler, n_slack);
     // What was never written is no small number either.
     if (n <= size_t{1} << 20) std::memset(data, 0x5B, n);
