@@ -110,7 +110,7 @@ void Examples::push(const std::vector<int64_t>& indices) const {
 
 void Examples::push_head(int64_t size) const {
   if (is_list_ && size == size_) return value_.push();
-  std::vector<int64_t> indices(size_t(size));
+  std::vector<int64_t> indices(size_t(size), 0);
   std::iota(indices.begin(), indices.end(), 0);
   push(indices);
 }

@@ -113,7 +113,7 @@ void resize_rows(const uint8_t* in, uint8_t* out, int64_t n_rows, int64_t from, 
 
 // [from, width] -> [to, width]
 void resize_columns(const uint8_t* in, uint8_t* out, int64_t width, const Sums& sums) {
-  std::vector<int32_t> row_sums(size_t(width));
+  std::vector<int32_t> row_sums(size_t(width), 0);
   for (size_t i = 0; i < sums.first.size(); ++i) {
     std::fill(row_sums.begin(), row_sums.end(), half);
     const uint8_t* row = in + sums.first[i] * width;
