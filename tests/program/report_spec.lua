@@ -79,10 +79,10 @@ assert(found.line == arg[0] .. ":27" and found.cause == "operator without rule")
     "Collectives", "mp    all_reduce", "world all_reduce",
     "had to be gathered", "aten::linalg_inv_ex at " .. path .. ":27: 3 calls, 24.0 KiB",
     "(all_gather on mp)", "whole matrix", '"replicate" } }', "Also sent", "sums for operators",
+    "Plans of calls: ", " found, ", " made",
     "Held on this device by the largest of 2 Trainers",
     "parameters", "8.0 KiB of 16.0 KiB", "gradients", "8.0 KiB of 16.0 KiB",
-    "optimizer states", "16.0 KiB of 32.0 KiB",
-    "Plans of calls: ", " found, ", " made")
+    "optimizer states", "16.0 KiB of 32.0 KiB")
   expect_equal(count(err, "sharding over"), 1)
 end)
 
