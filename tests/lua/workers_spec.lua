@@ -261,7 +261,7 @@ test("what cannot travel is an error that names the way to it", function()
   expect(io.stdout, "a file (")
   expect(("x"):gmatch ".", "a C function that belongs to no module")
   expect(redco.Deployer { seed = 1, verbose = false }, "a Deployer")
-  expect(torch.Generator(1), "a Generator", "those of the batch")
+  expect(torch.Generator(1), "a Generator", "the generator of the batch")
   expect(require("ffi").new "int[2]", "a cdata")
   local deep = {}
   for _ = 1, 200 do deep = { deep } end
