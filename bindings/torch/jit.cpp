@@ -286,7 +286,7 @@ void add_jit(lua_State* L) {
   luaL_getmetatable(L, LuaModule::lua_name);
   register_functions(L, "ScriptModule:",
                      {{"__call", forward,
-                       "__call(self, params, ...) -> the results of forward\n"
+                       "__call(self, params, ...) -> what forward returns\n"
                        "Calls forward(...) with `params` in place of the module's parameters, so "
                        "that gradients flow to them. nil: the module's parameters."}});
   lua_pop(L, 1);
