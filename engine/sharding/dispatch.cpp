@@ -112,13 +112,21 @@ bool works_on_parts(const Call& call) {
   });
 }
 
+// Whether the store has the values of this tensor. A converted copy of a parameter that was written
+// to has other values than the parameter.
+bool is_in_store(const TensorArgument& argument) {
+  if (!argument.impl || !argument.impl->stored()) return false;
+  const at::Tensor& local = argument.local();
+  const StoredPart& part = *argument.impl->stored();
+  return local.is_inference() || local._version() == 0 || part.store->owns(part.param, local);
+}
+
 void gather_stored(Call& call) {
-  bool any = std::any_of(
-      call.tensors.begin(), call.tensors.end(),
-      [](const TensorArgument& argument) { return argument.impl && argument.impl->stored(); });
+  bool any = std::any_of(call.tensors.begin(), call.tensors.end(),
+                         [](const TensorArgument& argument) { return is_in_store(argument); });
   if (!any || dimension_order(call) || works_on_parts(call)) return;
   for (TensorArgument& argument : call.tensors) {
-    if (!argument.impl || !argument.impl->stored()) continue;
+    if (!is_in_store(argument)) continue;
     const StoredPart& part = *argument.impl->stored();
     at::Tensor whole =
         part.store->gathered(part.param, argument.tensor.scalar_type()).permute(part.order);
@@ -133,7 +141,7 @@ void gather_stored(Call& call) {
 // A permuted or converted ZeRO-3 parameter is gathered by the same store.
 void pass_storage_on(const Call& call, const c10::SmallVector<c10::IValue, 4>& results) {
   ShardedTensorImpl* base = call.tensors[0].impl;
-  if (!base || !base->stored() || results.size() != 1 || !results[0].isTensor()) return;
+  if (!is_in_store(call.tensors[0]) || results.size() != 1 || !results[0].isTensor()) return;
   ShardedTensorImpl* result = sharded_impl(results[0].toTensor());
   auto order = dimension_order(call);
   if (result && result != base && order) result->be_stored_like(*base, *order);

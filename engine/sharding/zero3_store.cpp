@@ -108,6 +108,10 @@ void Zero3Store::move_to(size_t block, at::ScalarType type) {
     start(next, type_of(next, type));
 }
 
+bool Zero3Store::owns(size_t param, const at::Tensor& local) const {
+  return sharded_impl(params_[param])->local().is_alias_of(local);
+}
+
 at::Tensor Zero3Store::gathered(size_t param, at::ScalarType type) {
   at::NoGradGuard no_grad;
   Moving moving(Move::parameters, "zero");

@@ -290,4 +290,13 @@ rules = { { 'a', 1 } }
 x1 = vmap(gradient(function(p) return p:tanh():sum() end))(p.a)
 x2 = p.a:kthvalue(1, 0)
 loss = term(x2, 0.6) + total(x1, 0.7)]],
+  -- A converted copy of a parameter that zero 3 stores, written to.
+  [[
+p = { a = randn(8382, { 6 }):requires_grad_(), b = randn(6395, { 6, 6 }):requires_grad_() }
+b = { x = randn(7, { 1, 6 }) }
+rules = { { 'a', 0 }, { 'b', 'replicate' } }
+x1 = cast(p.a, "float64")
+x1:div_(2)
+x2 = cast(x1, "float32")
+loss = term(torch.linear(x1, p.b), 0.3) + term(x2:cumsum(0), 0.4)]],
 }

@@ -35,6 +35,9 @@ class REDCO_API Zero3Store : public std::enable_shared_from_this<Zero3Store> {
   /// A parameter gathered over dp, as a local tensor of `type`.
   at::Tensor gathered(size_t param, at::ScalarType type);
 
+  /// Whether `local` is the memory of the parameter's part, and not that of a converted copy.
+  bool owns(size_t param, const at::Tensor& local) const;
+
  private:
   struct Block {
     std::vector<size_t> members;
