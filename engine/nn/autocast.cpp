@@ -69,65 +69,25 @@ void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) 
 }
 
 // Operators that PyTorch casts on GPUs but not on CPUs, and attention's own softmax.
+// clang-format off
 constexpr const char* in_lower[] = {
-    "_convolution", "convolution", "addmv",         "addr",
-    "mv",           "einsum",      "chain_matmul",  "linalg_multi_dot",
-    "lstm_cell",    "gru_cell",    "rnn_tanh_cell", "rnn_relu_cell"};
-constexpr const char* in_float32[] = {"acos",
-                                      "asin",
-                                      "cosh",
-                                      "erfinv",
-                                      "exp",
-                                      "expm1",
-                                      "log",
-                                      "log10",
-                                      "log2",
-                                      "log1p",
-                                      "reciprocal",
-                                      "rsqrt",
-                                      "sinh",
-                                      "tan",
-                                      "pow.Tensor_Scalar",
-                                      "pow.Tensor_Tensor",
-                                      "pow.Scalar",
-                                      "softplus",
-                                      "layer_norm",
-                                      "native_layer_norm",
-                                      "group_norm",
-                                      "frobenius_norm.dim",
-                                      "nuclear_norm",
-                                      "nuclear_norm.dim",
-                                      "cosine_similarity",
-                                      "dist",
-                                      "pdist",
-                                      "renorm",
-                                      "logsumexp",
-                                      "softmax.int",
-                                      "_safe_softmax",
-                                      "log_softmax.int",
-                                      "cumprod",
-                                      "cumsum",
-                                      "sum",
-                                      "sum.dim_IntList",
-                                      "norm.Scalar",
-                                      "norm.ScalarOpt_dim",
-                                      "linalg_vector_norm",
-                                      "linalg_matrix_norm",
-                                      "linalg_matrix_norm.str_ord",
-                                      "upsample_nearest1d",
-                                      "upsample_nearest2d",
-                                      "upsample_nearest3d",
-                                      "_upsample_nearest_exact1d",
-                                      "_upsample_nearest_exact2d",
-                                      "_upsample_nearest_exact3d",
-                                      "upsample_linear1d",
-                                      "upsample_bilinear2d",
-                                      "upsample_trilinear3d",
-                                      "upsample_bicubic2d",
-                                      "_upsample_bilinear2d_aa",
-                                      "_upsample_bicubic2d_aa"};
-constexpr const char* in_widest[] = {"addcdiv", "addcmul", "atan2",     "bilinear",  "cross",
-                                     "dot",     "vdot",    "index_put", "tensordot", "scatter_add"};
+    "_convolution", "convolution", "addmv", "addr", "mv", "einsum", "chain_matmul",
+    "linalg_multi_dot", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"};
+constexpr const char* in_float32[] = {
+    "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p",
+    "reciprocal", "rsqrt", "sinh", "tan", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar",
+    "softplus", "layer_norm", "native_layer_norm", "group_norm", "frobenius_norm.dim",
+    "nuclear_norm", "nuclear_norm.dim", "cosine_similarity", "dist", "pdist", "renorm",
+    "logsumexp", "softmax.int", "_safe_softmax", "log_softmax.int", "cumprod", "cumsum",
+    "sum", "sum.dim_IntList", "norm.Scalar", "norm.ScalarOpt_dim", "linalg_vector_norm",
+    "linalg_matrix_norm", "linalg_matrix_norm.str_ord", "upsample_nearest1d",
+    "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
+    "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_linear1d",
+    "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d",
+    "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"};
+constexpr const char* in_widest[] = {
+    "addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "vdot", "index_put", "tensordot",
+    "scatter_add"};
 // clang-format on
 
 TORCH_LIBRARY_IMPL(aten, AutocastCPU, m) {

@@ -76,7 +76,7 @@ inline __attribute__((always_inline)) int64_t dots(const float* x, const float* 
 
 // The number of columns whose sums stay in the L1 cache.
 constexpr int64_t block_columns = 512;
-constexpr int inputs = 8;
+constexpr int block_inputs = 8;
 
 template <int kRows>
 inline __attribute__((always_inline)) void sums_of_rows(const float* x, const float* w, float* y,
@@ -87,26 +87,26 @@ inline __attribute__((always_inline)) void sums_of_rows(const float* x, const fl
     const int64_t width = std::min(block_columns, end - first);
     for (int r = 0; r < kRows; ++r) std::fill_n(sums[r], width, 0.f);
     int64_t i = 0;
-    for (; i + inputs <= n_in; i += inputs) {
+    for (; i + block_inputs <= n_in; i += block_inputs) {
       const float* from = w + i * n_out + first;
       int64_t column = 0;
       for (; column + n_lanes <= width; column += n_lanes) {
-        Lanes weights[inputs];
-        for (int k = 0; k < inputs; ++k) {
+        Lanes weights[block_inputs];
+        for (int k = 0; k < block_inputs; ++k) {
           const float* piece = from + k * n_out + column;
           load(weights[k], piece);
-          prefetch<kRows>(piece + inputs * n_out);
+          prefetch<kRows>(piece + block_inputs * n_out);
         }
         for (int r = 0; r < kRows; ++r) {
           Lanes total;
           load(total, sums[r] + column);
-          for (int k = 0; k < inputs; ++k) total += weights[k] * x[r * n_in + i + k];
+          for (int k = 0; k < block_inputs; ++k) total += weights[k] * x[r * n_in + i + k];
           std::memcpy(sums[r] + column, &total, sizeof(total));
         }
       }
       for (; column < width; ++column)
         for (int r = 0; r < kRows; ++r)
-          for (int k = 0; k < inputs; ++k)
+          for (int k = 0; k < block_inputs; ++k)
             sums[r][column] += from[k * n_out + column] * x[r * n_in + i + k];
     }
     for (; i < n_in; ++i)
