@@ -4,7 +4,6 @@
 
 #include <redco/sharding_report.h>
 
-#include <algorithm>
 #include <utility>
 
 namespace redco::lua {
@@ -26,9 +25,7 @@ std::string RunRecord::report() const {
   for (const auto& trainer : trainers_)
     if (auto alive = trainer.lock()) memories.push_back(alive->memory());
   std::string report = sharding_report(meshes_);
-  bool is_alone = std::all_of(meshes_.begin(), meshes_.end(),
-                              [](const auto& mesh) { return mesh->world().size() == 1; });
-  std::string memory = is_alone ? "" : memory_report(memories);
+  std::string memory = has_several_processes(meshes_) ? memory_report(memories) : "";
   return memory.empty() ? report : report + "\n" + memory;
 }
 

@@ -27,16 +27,9 @@ bool is_keyed_type(const c10::TypePtr& type, const OperatorFacts& facts) {
   }
 }
 
-std::string base_name(const c10::FunctionSchema& schema) {
-  std::string name = schema.name();
-  bool is_inplace = name.size() > 1 && name.back() == '_' && name[name.size() - 2] != '_';
-  if (is_inplace) name.pop_back();
-  return name;
-}
-
 Operator describe(const c10::OperatorHandle& handle) {
   const c10::FunctionSchema& schema = handle.schema();
-  std::string name = base_name(schema);
+  std::string name(base_name(schema.name()));
   const OperatorFacts& facts = find_facts(name, handle);
   Operator op{.handle = handle,
               .facts = facts,

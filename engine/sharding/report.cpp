@@ -138,11 +138,15 @@ void report_moves(std::ostream& text, const MoveCounters& counters) {
 
 }  // namespace
 
+bool has_several_processes(const std::vector<std::shared_ptr<const Mesh>>& meshes) {
+  return std::any_of(meshes.begin(), meshes.end(),
+                     [](const auto& mesh) { return mesh->world().size() > 1; });
+}
+
 std::string sharding_report(const std::vector<std::shared_ptr<const Mesh>>& meshes) {
   if (meshes.empty()) return "sharding: there was no Deployer, so nothing was sharded";
-  bool is_alone = std::all_of(meshes.begin(), meshes.end(),
-                              [](const auto& mesh) { return mesh->world().size() == 1; });
-  if (is_alone) return "sharding: one process holds everything, so nothing was sharded";
+  if (!has_several_processes(meshes))
+    return "sharding: one process holds everything, so nothing was sharded";
   const Mesh& newest = *meshes.back();
   std::ostringstream text;
   text << "sharding over " << newest.world().size() << " processes (dp = " << newest.size(Mesh::dp)

@@ -9,6 +9,9 @@
 
 namespace redco {
 
+/// Returns whether any of the meshes has several processes.
+REDCO_API bool has_several_processes(const std::vector<std::shared_ptr<const Mesh>>& meshes);
+
 /// A readable report on sharding so far: collectives by group and kind, gathered operators with
 /// advice on each, and how often plans were cached. It covers this process and thread and the
 /// collectives of `meshes`. One line if there is one process.

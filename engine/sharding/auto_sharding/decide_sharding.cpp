@@ -138,7 +138,7 @@ class Watched {
       throw;
     } catch (const std::exception& error) {
       if (!runs_alone_) {
-        ForwardWatcher::Pause pause;
+        WithExecution on_parts(nullptr);
         at::AutoGradMode with_gradients(true);
         forward_(copies());
         runs_alone_ = true;

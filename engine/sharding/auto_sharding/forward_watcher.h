@@ -43,13 +43,6 @@ class ForwardWatcher final : public Execution {
  public:
   ForwardWatcher(std::vector<TracedParameter>& parameters, std::shared_ptr<const Mesh> mesh);
 
-  /// Suspends observation while it exists.
-  class Pause {
-   public:
-   private:
-    WithExecution on_parts_{nullptr};
-  };
-
   /// The stand-in of a parameter, given to the forward pass.
   at::Tensor stand_in(int parameter);
 

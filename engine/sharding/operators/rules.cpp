@@ -14,8 +14,8 @@ Letters letters(int64_t n_dims, int first) {
 
 namespace {
 
-// Collects all tables. Two rules for one operator are an error.
-RuleTable all_rules() {
+// Collects all tables. Two rows for one operator are an error.
+RuleTable collect_rows() {
   RuleTable all;
   for (const RuleTable* table : {&product_rules(),
                                  &reduction_rules(),
@@ -50,10 +50,21 @@ RuleTable all_rules() {
   return all;
 }
 
+const RuleTable& all_rows() {
+  static const RuleTable all = collect_rows();
+  return all;
+}
+
 }  // namespace
 
+std::string_view base_name(std::string_view name) {
+  bool is_inplace = name.ends_with('_') && !name.ends_with("__");
+  if (is_inplace) name.remove_suffix(1);
+  return name;
+}
+
 const OperatorFacts& find_facts(const std::string& name, const c10::OperatorHandle& handle) {
-  static const RuleTable all = all_rules();
+  const RuleTable& all = all_rows();
   static const OperatorFacts none;
   if (auto found = all.find(name); found != all.end()) return found->second;
   constexpr std::string_view list_prefix = "aten::_foreach_";
@@ -63,16 +74,8 @@ const OperatorFacts& find_facts(const std::string& name, const c10::OperatorHand
 }
 
 FlopFormula find_flops(std::string_view name) {
-  static const std::unordered_map<std::string_view, FlopFormula> formulas = [] {
-    std::unordered_map<std::string_view, FlopFormula> formulas;
-    for (const RuleTable* table : {&product_rules(), &convolution_rules(), &attention_rules()})
-      for (const auto& [name, facts] : *table)
-        if (facts.flops) formulas[name] = facts.flops;
-    return formulas;
-  }();
-  if (name.ends_with('_') && !name.ends_with("__")) name.remove_suffix(1);
-  auto found = formulas.find(name);
-  return found == formulas.end() ? nullptr : found->second;
+  auto found = all_rows().find(base_name(name));
+  return found == all_rows().end() ? nullptr : found->second.flops;
 }
 
 }  // namespace redco::sharding

@@ -11,6 +11,9 @@
 
 namespace redco::sharding {
 
+/// The name without the underscore of in-place operators: "aten::add" for "aten::add_".
+std::string_view base_name(std::string_view name);
+
 using RuleTable = std::unordered_map<std::string_view, OperatorFacts>;
 
 // The rule tables, each defined in the file of its name.
