@@ -53,7 +53,7 @@ void complete_torchrun(Processes& found, const ProcessOptions&) {
   found.store_port = variable("MASTER_PORT", 0, 1);
   found.run = text_of("TORCHELASTIC_RUN_ID");
   found.attempt = variable("TORCHELASTIC_RESTART_COUNT", 0, 0);
-  // redco-lua's launcher hosts the run's store; torchrun has a store of its own.
+  // redco-lua's launcher hosts the run's store; torchrun hosts another store.
   bool has_launcher = is_set(launcher_store_variable);
   found.hosts_store = found.rank == 0 && !has_launcher;
   found.is_announced = !has_launcher && text_of("TORCHELASTIC_USE_AGENT_STORE") == "True";

@@ -46,7 +46,7 @@ void check_alike(const Tree& params, const Mesh& mesh) {
             "deployer:gen_rng(), or one seeded alike everywhere");
 }
 
-// The same tensor with a storage of its own that holds nothing else.
+// The same tensor in a separate storage that holds nothing else.
 at::Tensor with_own_memory(const at::Tensor& param) {
   at::Tensor local = to_local(param);
   bool is_own = local.storage().use_count() == 1 && local.nbytes() == local.storage().nbytes();

@@ -15,7 +15,7 @@ namespace redco {
 /// Parameters laid out over the processes.
 struct LaidOut {
   /// Tied weights stay tied, and requires_grad is preserved. Parameters that require gradients have
-  /// a storage of their own.
+  /// separate storages.
   Tree params;
   std::vector<ShardingDecision> decisions;
   /// Holds the parameters that are split over dp with zero = 3; null if there are none.

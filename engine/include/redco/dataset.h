@@ -29,7 +29,7 @@ struct Dataset {
 enum class Collate {
   /// The whole batch, of which the process keeps its part: correct for any collate function.
   global,
-  /// Only the examples of its own part. Gives the same result if the collate function works example
+  /// Only the examples of its part. Gives the same result if the collate function works example
   /// by example: tensors whose first dimension is the number of given examples must agree in the
   /// other dimensions on all processes, and all other tensors, numbers and booleans must be equal.
   /// Strings may differ.

@@ -49,7 +49,7 @@ class REDCO_API Weights {
 struct SaveWeightsOptions {
   /// The prefix of the file names: letters, digits and "_".
   std::string stem = "model";
-  /// The maximum bytes of tensors in one file; a larger tensor gets a file of its own.
+  /// The maximum bytes of tensors in one file; a larger tensor gets a separate file.
   int64_t max_shard_size = 5'000'000'000;
   /// Metadata of every file, in addition to "format": "pt", which transformers requires.
   std::map<std::string, std::string> metadata = {};

@@ -45,7 +45,7 @@ struct ConvolutionLetters {
   Letters input, output, weight, bias = {-1};
 };
 
-// Each rank runs the operator with the groups of its own channels.
+// Each rank runs the operator with the groups of its local channels.
 void set_groups(const Call& call, const ConvolutionLetters& l, Plan& plan) {
   if (l.groups == 1) return;
   auto input = size_t(call.tensor_of("input"));

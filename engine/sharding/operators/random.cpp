@@ -1,4 +1,4 @@
-// Rules for random operators: every rank draws the numbers of its own part.
+// Rules for random operators: every rank draws the numbers of its local part.
 
 #include "../../random/local_region.h"
 #include "rules.h"
