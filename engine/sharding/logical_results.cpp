@@ -2,6 +2,8 @@
 
 #include "logical_results.h"
 
+#include <redco/random.h>
+
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
@@ -33,15 +35,20 @@ bool shares_elements(const at::Tensor& tensor) {
   return false;
 }
 
-// Runs the operator on zeros in the geometry of the call's tensors.
+// Runs the operator on zeros in the geometry of the call's tensors. Draws advance only copies of
+// the generators.
 torch::jit::Stack called_on_zeros(const Call& call, c10::Device device) {
   torch::jit::Stack stack(call.arguments.begin(), call.arguments.end());
   std::vector<at::Tensor> tensors;
   for (const TensorArgument& argument : call.tensors)
     tensors.push_back(zeros_for(argument.tensor, device));
   set_tensors(call, tensors, stack);
-  for (c10::IValue& value : stack)
+  for (c10::IValue& value : stack) {
     if (value.isDevice()) value = device;
+    if (value.isGenerator()) value = value.toGenerator().clone();
+  }
+  const at::Generator& current = WithRng::current();
+  WithRng with_rng(current.defined() ? current.clone() : at::Generator());
   call.op.handle.callBoxed(&stack);
   return stack;
 }
@@ -62,7 +69,7 @@ bool has_state(const Operator& op) {
 // Runs an operator without a meta kernel on real tensors, if they are small.
 torch::jit::Stack called_on_small_zeros(const Call& call) {
   constexpr int64_t most = 1 << 16;  // elements
-  if (has_state(call.op)) return {};
+  if (has_state(call.op) || call.op.handle.hasTag(at::Tag::nondeterministic_seeded)) return {};
   int64_t n = 0;
   for (const TensorArgument& argument : call.tensors) n += argument.tensor.numel();
   if (n > most) return {};
@@ -76,8 +83,6 @@ torch::jit::Stack called_on_small_zeros(const Call& call) {
 }  // namespace
 
 std::vector<std::optional<Geometry>> logical_results(const Call& call) {
-  // This run must not draw random numbers.
-  if (call.op.handle.hasTag(at::Tag::nondeterministic_seeded)) return {};
   torch::jit::Stack stack;
   try {
     stack = called_on_zeros(call, c10::kMeta);

@@ -299,4 +299,10 @@ x1 = cast(p.a, "float64")
 x1:div_(2)
 x2 = cast(x1, "float32")
 loss = term(torch.linear(x1, p.b), 0.3) + term(x2:cumsum(0), 0.4)]],
+  -- Random numbers in the strides of a part; conv_transpose1d chooses its layout by them.
+  [[
+x1 = shard(randn(2789, { 1, 3, 1 }), { mp = 2 }) * 1
+x1:swapaxes_(0, 2)
+x2 = with_rng(5391, torch.rand_like, x1)
+x3 = torch.conv_transpose1d(x2, randn(1154, { 3, 3, 2 }))]],
 }
