@@ -1,5 +1,6 @@
 // Kernels for composite operators that read memory: LibTorch decomposes these above every dispatch
-// key of a sharded tensor, but reads index values, or has a separate kernel without gradients.
+// key of a sharded tensor, but reads index values, ignores strides, or has a separate kernel
+// without gradients.
 
 #include "sharded_tensor.h"
 
@@ -52,6 +53,15 @@ void read_whole(const c10::OperatorHandle& op, Stack* stack) {
   call_composite(op, stack);
 }
 
+// LibTorch's backward on the CPU ignores the strides of the weight, plain tensors' too.
+void batch_norm(const c10::OperatorHandle& op, Stack* stack) {
+  for (size_t i : {1, 2}) {  // weight, bias
+    c10::IValue& value = torch::jit::peek(*stack, i, op.schema().arguments().size());
+    if (value.isTensor()) value = value.toTensor().contiguous();
+  }
+  call_composite(op, stack);
+}
+
 // The kernel without gradients walks through memory and returns a row-major result; the one that
 // also returns indices is a dispatched operator.
 void max_pool1d(const c10::OperatorHandle& op, Stack* stack) {
@@ -68,6 +78,7 @@ void max_pool1d(const c10::OperatorHandle& op, Stack* stack) {
 void add_kernels(torch::Library& m) {
   for (const auto& [name, arguments] : read_arguments)
     m.impl(std::string(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&read_whole>());
+  m.impl("batch_norm", torch::CppFunction::makeFromBoxedFunction<&batch_norm>());
   m.impl("max_pool1d", torch::CppFunction::makeFromBoxedFunction<&max_pool1d>());
 }
 

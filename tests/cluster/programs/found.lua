@@ -305,4 +305,10 @@ x1 = shard(randn(2789, { 1, 3, 1 }), { mp = 2 }) * 1
 x1:swapaxes_(0, 2)
 x2 = with_rng(5391, torch.rand_like, x1)
 x3 = torch.conv_transpose1d(x2, randn(1154, { 3, 3, 2 }))]],
+  -- LibTorch's backward takes a strided weight for a contiguous one.
+  [[
+x1 = shard(randn(4629, { 4, 4 }), { dp = 0 }):requires_grad_()
+x2 = torch.batch_norm(x1, x1:select(1, 0), nil, nil, nil, true, 0.1, 1e-5, false)
+loss = term(x2, 0.7)
+gx1 = grads(loss, { x1 })]],
 }
