@@ -38,7 +38,7 @@ void call_composite(const c10::OperatorHandle& op, Stack* stack) {
   op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *stack);
 }
 
-// Gathers these arguments.
+// Gathers these arguments. Their kernels ignore strides.
 void read_whole(const c10::OperatorHandle& op, Stack* stack) {
   const c10::FunctionSchema& schema = op.schema();
   std::string name = schema.name().substr(schema.name().find("::") + 2);
@@ -48,7 +48,7 @@ void read_whole(const c10::OperatorHandle& op, Stack* stack) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (std::find(read.begin(), read.end(), arguments[i].name()) == read.end()) continue;
     c10::IValue& value = torch::jit::peek(*stack, i, arguments.size());
-    if (value.isTensor()) value = full(value.toTensor());
+    if (value.isTensor()) value = full(value.toTensor()).contiguous();
   }
   call_composite(op, stack);
 }
