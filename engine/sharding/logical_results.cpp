@@ -66,7 +66,7 @@ bool has_state(const Operator& op) {
          });
 }
 
-// Runs an operator without a meta kernel on real tensors, if they are small.
+// Runs an operator without a suitable meta kernel on real tensors, if they are small.
 torch::jit::Stack called_on_small_zeros(const Call& call) {
   constexpr int64_t most = 1 << 16;  // elements
   if (has_state(call.op) || call.op.handle.hasTag(at::Tag::nondeterministic_seeded)) return {};
@@ -92,7 +92,8 @@ std::vector<std::optional<Geometry>> logical_results(const Call& call) {
     if (call.op.is_view || call.op.is_inplace_view) throw;
     for (const TensorArgument& argument : call.tensors)
       if (argument.is_written && shares_elements(argument.tensor)) throw;
-    return {};
+    // Some meta kernels take fewer geometries than the others.
+    stack = called_on_small_zeros(call);
   }
   std::vector<std::optional<Geometry>> results;
   auto add = [&](const at::Tensor& tensor, bool is_new) {

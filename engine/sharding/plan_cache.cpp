@@ -133,13 +133,8 @@ void set_geometries(const Call& call, Plan& plan) {
   for (size_t i = 0; i < call.tensors.size(); ++i)
     is_thin |= has_thin_parts(call.tensors[i].sizes(), plan.inputs[i], *call.mesh);
   if (!is_thin) return;
-  // Some random operators keep the memory order of their argument.
-  const at::Tensor& first = call.tensors[0].tensor;
-  bool keeps_order = call.op.handle.hasTag(at::Tag::nondeterministic_seeded) &&
-                     (call.op.name.ends_with("_like") || call.op.name == "aten::native_dropout");
   for (OutputPlan& output : plan.outputs)
-    if (!output.geometry)
-      output.first = keeps_order ? geometry_of(first) : contiguous_geometry(first.sizes());
+    if (!output.geometry) output.first = contiguous_geometry(call.tensors[0].sizes());
 }
 
 // With REDCO_CHECK_PLANS=1, cached plans are remade and compared.
