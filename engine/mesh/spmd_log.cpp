@@ -213,7 +213,7 @@ void append_type(std::string& text, at::ScalarType type, c10::IntArrayRef sizes)
   text += ']';
 }
 
-RecordDraws::RecordDraws() : outer_(std::exchange(records_draws, true)) {}
+RecordDraws::RecordDraws(bool records) : outer_(std::exchange(records_draws, records)) {}
 
 RecordDraws::~RecordDraws() { records_draws = outer_; }
 

@@ -91,10 +91,10 @@ class SpmdLog {
 /// "Float[4, 8]"
 void append_type(std::string& text, at::ScalarType type, c10::IntArrayRef sizes);
 
-/// While it exists, each draw of a CounterGenerator on this thread is recorded.
+/// While it exists, each draw of a CounterGenerator on this thread is recorded, or with false none.
 class RecordDraws {
  public:
-  RecordDraws();
+  explicit RecordDraws(bool records = true);
   ~RecordDraws();
   RecordDraws(const RecordDraws&) = delete;
   RecordDraws& operator=(const RecordDraws&) = delete;

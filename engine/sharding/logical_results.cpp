@@ -2,6 +2,8 @@
 
 #include "logical_results.h"
 
+#include "../mesh/spmd_log.h"
+
 #include <redco/random.h>
 
 #include <ATen/ops/zeros.h>
@@ -36,7 +38,7 @@ bool shares_elements(const at::Tensor& tensor) {
 }
 
 // Runs the operator on zeros in the geometry of the call's tensors. Draws advance only copies of
-// the generators.
+// the generators, and are not recorded: another process may have this plan already.
 torch::jit::Stack called_on_zeros(const Call& call, c10::Device device) {
   torch::jit::Stack stack(call.arguments.begin(), call.arguments.end());
   std::vector<at::Tensor> tensors;
@@ -47,8 +49,9 @@ torch::jit::Stack called_on_zeros(const Call& call, c10::Device device) {
     if (value.isDevice()) value = device;
     if (value.isGenerator()) value = value.toGenerator().clone();
   }
-  const at::Generator& current = WithRng::current();
-  WithRng with_rng(current.defined() ? current.clone() : at::Generator());
+  RecordDraws not_recorded(false);
+  std::optional<WithRng> with_rng;
+  if (WithRng::current().defined()) with_rng.emplace(WithRng::current().clone());
   call.op.handle.callBoxed(&stack);
   return stack;
 }

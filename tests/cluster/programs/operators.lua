@@ -39,7 +39,8 @@ local function pointwise(list)
     "torch.maximum(<x>, <y>)", "torch.minimum(<x>, <y>)", "torch.where(<m>, <x>, <y>)",
     "<x>:add(<y>, { alpha = <c> })", "torch.hypot(<x>, <y>)", "<x>:lerp(<y>, 0.3)",
     "torch.addcmul(<x>, <y>, <y>, { value = 0.5 })", "torch.addcdiv(<x>, <y>, <y>:abs() + 1)",
-    "torch.atan2(<x>, <y>)", "<x>:copysign(<y>:nan_to_num(1) + 0.1)", "torch.fmod(<x>, 0.7)",
+    -- A sum does not keep the sign of a zero.
+    "torch.atan2(<x> + 0.1, <y>)", "<x>:copysign(<y>:nan_to_num(1) + 0.1)", "torch.fmod(<x>, 0.7)",
     "<x>:remainder(0.9)",
     "torch.where(<x>:gt(<y>), <x>, <c>)", "torch.where(<m>, 0.5, <x>)",
       "<x>:sub(<y>, { alpha = 2 })",
@@ -48,7 +49,7 @@ local function pointwise(list)
     list[#list + 1] = { text, weight = 2 }
   end
   for _, text in ipairs { "<x>:gt(<y>)", "<x>:le(<c>)", "<x>:eq(<y>)", "<x>:ne(0)", "<x>:isnan()",
-    "<x>:isfinite()", "<x>:logical_not()", "torch.isclose(<x>, <y>)", "<x>:signbit()",
+    "<x>:isfinite()", "<x>:logical_not()", "torch.isclose(<x>, <y>)", "(<x> + 0.1):signbit()",
     "<x>:lt(0.1)" } do
     list[#list + 1] = { text, weight = 0.4 }
   end
