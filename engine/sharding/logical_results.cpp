@@ -69,10 +69,12 @@ bool has_state(const Operator& op) {
          });
 }
 
+bool is_random(const Operator& op) { return op.handle.hasTag(at::Tag::nondeterministic_seeded); }
+
 // Runs an operator without a suitable meta kernel on real tensors, if they are small.
 torch::jit::Stack called_on_small_zeros(const Call& call) {
   constexpr int64_t most = 1 << 16;  // elements
-  if (has_state(call.op) || call.op.handle.hasTag(at::Tag::nondeterministic_seeded)) return {};
+  if (has_state(call.op) || is_random(call.op)) return {};
   int64_t n = 0;
   for (const TensorArgument& argument : call.tensors) n += argument.tensor.numel();
   if (n > most) return {};
@@ -86,15 +88,19 @@ torch::jit::Stack called_on_small_zeros(const Call& call) {
 }  // namespace
 
 std::vector<std::optional<Geometry>> logical_results(const Call& call) {
+  bool writes_shared =
+      std::any_of(call.tensors.begin(), call.tensors.end(), [](const TensorArgument& argument) {
+        return argument.is_written && shares_elements(argument.tensor);
+      });
+  // Meta kernels do not detect all writes to shared elements. Real ones must not draw numbers.
+  bool is_real = writes_shared && !is_random(call.op);
   torch::jit::Stack stack;
   try {
-    stack = called_on_zeros(call, c10::kMeta);
+    stack = called_on_zeros(call, is_real ? call.mesh->device() : c10::Device(c10::kMeta));
   } catch (const c10::NotImplementedError&) {
     stack = called_on_small_zeros(call);
   } catch (const c10::Error&) {
-    if (call.op.is_view || call.op.is_inplace_view) throw;
-    for (const TensorArgument& argument : call.tensors)
-      if (argument.is_written && shares_elements(argument.tensor)) throw;
+    if (call.op.is_view || call.op.is_inplace_view || writes_shared) throw;
     // Some meta kernels take fewer geometries than the others.
     stack = called_on_small_zeros(call);
   }
