@@ -1,6 +1,6 @@
 // Evaluation: the loss and metrics of a set of examples, without training.
 
-#include <redco/trainer.h>
+#include "evaluation.h"
 
 #include "batches.h"
 #include "lookahead.h"
@@ -16,39 +16,32 @@
 #include <span>
 #include <vector>
 
-namespace redco {
+namespace redco::train {
 
-namespace {
-
-// Streams of a Trainer's random numbers. They must differ from those in `train_step.cpp` and
-// `fit.cpp`.
-constexpr uint64_t eval_stream = 2, eval_collate_stream = 4;
-
-}  // namespace
-
-double Trainer::eval_loss(const Dataset& examples, int64_t per_device_batch_size,
-                          const std::string& desc) {
+double eval_loss(TrainStep& step, const Dataset& examples, int64_t per_device_batch_size,
+                 const std::string& desc) {
+  Deployer& deployer = *step.deployer();
   check_examples("eval_loss", examples);
   record("evaluates the loss of", examples.size, "examples");
-  setup_running_step(examples, per_device_batch_size);
-  int64_t batch_size = deployer_->get_local_global_micro_batch_size(per_device_batch_size).second;
+  step.lay_out(examples, per_device_batch_size);
+  int64_t batch_size = deployer.get_local_global_micro_batch_size(per_device_batch_size).second;
   at::NoGradGuard no_grad;
-  Tree params = in_compute_dtype(state_.params);
+  Tree params = step.computed_params();
   at::Tensor loss_sum, weight_sum;
   std::vector<int64_t> order = index_range(0, examples.size);
   Dataset ahead = with_lookahead(examples,
                                  {.order = order,
                                   .batch_size = batch_size,
-                                  .seed = derive_seed(seed_, {eval_collate_stream}),
-                                  .collate = collate_},
-                                 deployer_->mesh());
-  auto progress = deployer_->run_log().progress(desc, examples.size, "examples");
+                                  .seed = derive_seed(step.seed(), {uint64_t(eval_collate_stream)}),
+                                  .collate = step.collate()},
+                                 deployer.mesh());
+  auto progress = deployer.run_log().progress(desc, examples.size, "examples");
   for (int64_t first = 0; first < examples.size; first += batch_size) {
     check_interrupt();
     auto indices = std::span(order).subspan(size_t(first),
                                             size_t(std::min(batch_size, examples.size - first)));
-    at::Generator rng = batch_rng(eval_stream, size_t(first), indices.size());
-    Loss batch = loss_of(ahead, indices, params, rng, /*is_training=*/false);
+    at::Generator rng = step.batch_rng(eval_stream, size_t(first), indices.size());
+    Loss batch = step.loss_of(ahead, indices, params, rng, /*is_training=*/false);
     at::Tensor weight = batch.weight.to(at::kDouble);
     at::Tensor loss = batch.loss.to(at::kDouble) * weight;
     loss_sum = loss_sum.defined() ? loss_sum + loss : loss;
@@ -58,35 +51,38 @@ double Trainer::eval_loss(const Dataset& examples, int64_t per_device_batch_size
   return (loss_sum / divisor(weight_sum)).item<double>();
 }
 
-std::map<std::string, double> Trainer::evaluate(const FitOptions& options, const std::string& desc,
-                                                const std::string& name) {
+std::map<std::string, double> evaluate(TrainStep& step, const FitOptions& options,
+                                       const std::string& desc, const std::string& name) {
+  Deployer& deployer = *step.deployer();
   const Dataset& examples = *options.eval_examples;
   int64_t batch_size = options.eval_per_device_batch_size.value_or(options.per_device_batch_size);
+  int64_t n_steps = step.state().step;
   std::map<std::string, double> results;
-  if (options.eval_loss) results["loss"] = eval_loss(examples, batch_size, desc);
+  if (options.eval_loss) results["loss"] = eval_loss(step, examples, batch_size, desc);
   if (options.eval_metrics) {
     EvalResults found = options.eval_metrics(examples);
     results.merge(found.metrics);
-    if (!found.outputs.is_none()) deployer_->save_outputs(found.outputs, name, state_.step);
+    if (!found.outputs.is_none()) deployer.save_outputs(found.outputs, name, n_steps);
   }
-  if (!results.empty()) deployer_->run_log().evaluation(state_.step, name, results);
+  if (!results.empty()) deployer.run_log().evaluation(n_steps, name, results);
   return results;
 }
 
-void Trainer::check_evaluation(const FitOptions& options) {
+void check_evaluation(TrainStep& step, const FitOptions& options) {
+  Deployer& deployer = *step.deployer();
   // The sanity check must not affect the following run, so the random state is restored.
-  uint64_t rng_count = deployer_->rng_count();
+  uint64_t rng_count = deployer.rng_count();
   int64_t batch_size = options.eval_per_device_batch_size.value_or(options.per_device_batch_size);
   Dataset examples = head(*options.eval_examples, batch_size);
   if (options.eval_loss) {
-    eval_loss(examples, batch_size, "Evaluating (sanity check)");
-    deployer_->log_info("Sanity check (for evaluation loss) passed.");
+    eval_loss(step, examples, batch_size, "Evaluating (sanity check)");
+    deployer.log_info("Sanity check (for evaluation loss) passed.");
   }
   if (options.eval_metrics) {
     options.eval_metrics(examples);
-    deployer_->log_info("Sanity check (for evaluation metrics) passed.");
+    deployer.log_info("Sanity check (for evaluation metrics) passed.");
   }
-  deployer_->set_rng_count(rng_count);
+  deployer.set_rng_count(rng_count);
 }
 
-}  // namespace redco
+}  // namespace redco::train

@@ -3,10 +3,10 @@
 #include "fit.h"
 
 #include "batches.h"
+#include "evaluation.h"
 #include "lookahead.h"
 #include "random.h"
 #include "record_alike.h"
-#include "step_meter.h"
 
 #include <redco/detail/notices.h>
 #include <redco/error.h>
@@ -16,53 +16,43 @@
 #include <cmath>
 #include <exception>
 #include <span>
+#include <sstream>
 #include <utility>
 
-namespace redco {
+namespace redco::train {
 
 namespace {
 
-// A stream of the Trainer's random numbers. It must differ from those in `train_step.cpp` and
-// `evaluation.cpp`.
-constexpr uint64_t collate_stream = 3;
 constexpr int64_t most_skipped_in_a_row = 10;
 
 void check_positive(const char* name, const std::optional<int64_t>& value) {
   require(value.value_or(1) > 0, "fit: ", name, " = ", value.value_or(1), " must be positive");
 }
 
+std::string described(const std::string& desc, const Batching& batching) {
+  std::ostringstream text;
+  text << desc << " (global_batch_size = " << batching.global_batch_size();
+  if (batching.accumulate > 1) text << ", accumulate_grad_batches = " << batching.accumulate;
+  text << ")";
+  return text.str();
+}
+
 }  // namespace
 
-void Trainer::fit(const FitOptions& options) {
-  if (!std::exchange(is_resuming_, false)) *run_ = {};
-  Fit(*this, options).run();
-}
-
-void Trainer::train(const Dataset& examples, int64_t per_device_batch_size,
-                    const std::string& desc) {
-  FitOptions options;
-  options.per_device_batch_size = per_device_batch_size;
-  if (!std::exchange(is_resuming_, false)) run_->n_examples = 0;
-  Fit(*this, options).train_epoch(examples, desc);
-  ++run_->epoch_idx;
-  run_->n_examples = 0;
-}
-
-Trainer::Fit::Fit(Trainer& trainer, const FitOptions& options)
-    : trainer_(trainer),
+Fit::Fit(TrainStep& step, RunState& run, const FitOptions& options)
+    : step_(step),
+      run_(run),
       options_(options),
-      run_(*trainer.run_),
-      deployer_(*trainer.deployer_),
-      batching_(trainer.batching(options.per_device_batch_size, options.global_batch_size)),
+      deployer_(*step.deployer()),
+      batching_(step.batching(options.per_device_batch_size, options.global_batch_size)),
       stopping_(deployer_.mesh(), options.max_seconds, options.stop),
       watch_([this] { return stopping_.signal(); }, [this](int signal) { give_up(signal); }),
-      profile_(options.profile, trainer.device_.type(), deployer_.workdir(), deployer_.run_log()),
-      handled_step_(trainer.state_.step) {
-  trainer_.leaves_out_nonfinite_ =
-      options_.on_nonfinite != OnNonfinite::stop && !trainer_.state_.loss_scale;
+      profile_(options.profile, step.device().type(), deployer_.workdir(), deployer_.run_log()),
+      handled_step_(step.state().step) {
+  step_.skip_nonfinite(options_.on_nonfinite != OnNonfinite::stop);
 }
 
-void Trainer::Fit::check_options() const {
+void Fit::check_options() const {
   const FitOptions& o = options_;
   require(o.n_epochs >= 0, "fit: n_epochs = ", o.n_epochs, " must not be negative");
   check_positive("eval_every_k_steps", o.eval_every_k_steps);
@@ -90,21 +80,21 @@ void Trainer::Fit::check_options() const {
           "save_ckpt_every_k_steps");
 }
 
-bool Trainer::Fit::saves() const {
+bool Fit::saves() const {
   const FitOptions& o = options_;
   return o.save_ckpt_every_k_epochs || o.save_ckpt_every_k_steps || o.save_last_ckpt ||
          !o.save_argmin_ckpt_by_metrics.empty() || !o.save_argmax_ckpt_by_metrics.empty();
 }
 
-Dataset Trainer::Fit::examples_of_epoch() const {
+Dataset Fit::examples_of_epoch() const {
   const auto* each = std::get_if<std::function<Dataset(int64_t)>>(&options_.train_examples);
   require(!each || *each, "fit: train_examples is an empty function");
   return each ? (*each)(run_.epoch_idx) : std::get<Dataset>(options_.train_examples);
 }
 
-void Trainer::Fit::run() {
+void Fit::run() {
   check_options();
-  if (options_.eval_examples && options_.eval_sanity_check) trainer_.check_evaluation(options_);
+  if (options_.eval_examples && options_.eval_sanity_check) check_evaluation(step_, options_);
   while (run_.epoch_idx < options_.n_epochs && !is_done()) {
     is_restored_ = false;
     std::string place = "Training (epoch " + std::to_string(run_.epoch_idx) + " / " +
@@ -128,21 +118,21 @@ void Trainer::Fit::run() {
   writing([&] { deployer_.checkpoints().wait(); });
 }
 
-bool Trainer::Fit::train_epoch(const Dataset& examples, const std::string& desc) {
+bool Fit::train_epoch(const Dataset& examples, const std::string& desc) {
   check_examples("training", examples);
   record("trains on", examples.size, "examples");
   int64_t dp = deployer_.mesh()->size(Mesh::dp);
-  trainer_.setup_running_step(examples, batching_.micro / dp);
+  step_.lay_out(examples, batching_.micro / dp);
   require(run_.n_examples == 0 || run_.epoch_size == examples.size,
           "fit: the checkpoint is in the midst of an epoch of ", run_.epoch_size,
           " examples, but epoch ", run_.epoch_idx, " has ", examples.size,
           " now: go on with the same examples, or from a checkpoint at the end of an epoch");
   run_.epoch_size = examples.size;
-  std::vector<int64_t> order = epoch_order(examples.size, trainer_.seed_, uint64_t(run_.epoch_idx));
+  std::vector<int64_t> order = epoch_order(examples.size, step_.seed(), uint64_t(run_.epoch_idx));
   Dataset ahead = from_here(examples, order);
-  int64_t batch_size = batching_.micro * batching_.accumulate;
-  auto progress = deployer_.run_log().progress(trainer_.training_desc(desc, batching_),
-                                               examples.size, "examples");
+  int64_t batch_size = batching_.global_batch_size();
+  auto progress =
+      deployer_.run_log().progress(described(desc, batching_), examples.size, "examples");
   if (options_.n_epochs > 1 || options_.max_steps) {
     double n = double(options_.n_epochs);
     double n_steps = std::ceil(double(examples.size) / double(batch_size));
@@ -176,15 +166,15 @@ bool Trainer::Fit::train_epoch(const Dataset& examples, const std::string& desc)
 }
 
 // A dataset for the rest of an epoch.
-Dataset Trainer::Fit::from_here(const Dataset& examples, std::span<const int64_t> order) const {
-  uint64_t seed = derive_seed(trainer_.seed_, {collate_stream, uint64_t(run_.epoch_idx)});
+Dataset Fit::from_here(const Dataset& examples, std::span<const int64_t> order) const {
+  uint64_t seed = derive_seed(step_.seed(), {uint64_t(collate_stream), uint64_t(run_.epoch_idx)});
   Pass pass{.order = order,
             .batch_size = batching_.micro,
             .batches_per_step = batching_.accumulate,
             .seed = seed,
-            .collate = trainer_.collate_};
+            .collate = step_.collate()};
   // A run that resumes with another batch size may start inside a batch.
-  if (run_.n_examples % (batching_.micro * batching_.accumulate) == 0)
+  if (run_.n_examples % (batching_.global_batch_size()) == 0)
     pass.first_batch = run_.n_examples / batching_.micro;
   else
     pass.order = order.subspan(size_t(run_.n_examples));
@@ -196,13 +186,12 @@ Dataset Trainer::Fit::from_here(const Dataset& examples, std::span<const int64_t
   return ahead;
 }
 
-void Trainer::Fit::train_step(const Dataset& examples, std::span<const int64_t> indices) {
-  StepProfile::Step profiled(profile_, trainer_.state_.step);
-  Running now{trainer_.run_step(examples, indices, batching_.micro),
-              {indices.begin(), indices.end()}};
+void Fit::train_step(const Dataset& examples, std::span<const int64_t> indices) {
+  StepProfile::Step profiled(profile_, step_.state().step);
+  Running now{step_.run(examples, indices, batching_.micro), {indices.begin(), indices.end()}};
   // Read while the next step runs, so that the step just issued is not waited for.
   finish_step(examples);
-  if (now.metrics.is_left_out() && trainer_.leaves_out_nonfinite_) {
+  if (now.metrics.is_left_out() && step_.skips_nonfinite()) {
     handle_left_out(examples, now);
   } else {
     n_skipped_ = 0;
@@ -210,12 +199,12 @@ void Trainer::Fit::train_step(const Dataset& examples, std::span<const int64_t> 
   }
 }
 
-void Trainer::Fit::log(PendingMetrics& metrics) {
+void Fit::log(PendingMetrics& metrics) {
   shown_ = metrics.read();
-  deployer_.log_metrics(trainer_.meter_->with_measured(shown_, metrics.step()), metrics.step());
+  deployer_.log_metrics(step_.meter().with_measured(shown_, metrics.step()), metrics.step());
 }
 
-void Trainer::Fit::finish_step(const Dataset& examples) {
+void Fit::finish_step(const Dataset& examples) {
   if (!running_) return;
   Running done = *std::exchange(running_, std::nullopt);
   log(done.metrics);
@@ -231,8 +220,8 @@ void Trainer::Fit::finish_step(const Dataset& examples) {
 }
 
 // Handles periodic evaluation and saving, and requests to stop.
-void Trainer::Fit::after_step(const Dataset& examples) {
-  int64_t step = trainer_.state_.step;
+void Fit::after_step(const Dataset& examples) {
+  int64_t step = step_.state().step;
   bool is_new = std::exchange(handled_step_, step) != step;
   auto is_due = [&](const std::optional<int64_t>& every_k) {
     return is_new && every_k && step % *every_k == 0;
@@ -253,7 +242,7 @@ void Trainer::Fit::after_step(const Dataset& examples) {
   if (reason) stop(*reason);
 }
 
-void Trainer::Fit::handle_left_out(const Dataset& examples, Running& left_out) {
+void Fit::handle_left_out(const Dataset& examples, Running& left_out) {
   int64_t step = left_out.metrics.step();
   log(left_out.metrics);
   keep_batch(examples, left_out);
@@ -265,14 +254,14 @@ void Trainer::Fit::handle_left_out(const Dataset& examples, Running& left_out) {
           "The parameters are those before the first of them");
 }
 
-void Trainer::Fit::keep_batch(const Dataset& examples, const Running& running) {
+void Fit::keep_batch(const Dataset& examples, const Running& running) {
   if (deployer_.workdir().empty()) return;
   int64_t step = running.metrics.step();
   std::string path =
       deployer_.workdir() + "/nonfinite_step_" + std::to_string(step) + ".safetensors";
   try {
-    Tree batch = make_batch(examples, running.indices, trainer_.collate_, trainer_.device_,
-                            deployer_.mesh());
+    Tree batch =
+        make_batch(examples, running.indices, step_.collate(), step_.device(), deployer_.mesh());
     if (deployer_.mesh()->world().size() == 1 || !named_tensors(batch).empty())
       save_tree(path, batch);
     deployer_.log_info("The batch whose loss or gradients are not finite is " + path, "", step);
@@ -283,4 +272,4 @@ void Trainer::Fit::keep_batch(const Dataset& examples, const Running& running) {
   }
 }
 
-}  // namespace redco
+}  // namespace redco::train

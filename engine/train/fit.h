@@ -5,6 +5,7 @@
 #include "run_state.h"
 #include "step_profile.h"
 #include "stopping.h"
+#include "train_step.h"
 
 #include <redco/trainer.h>
 
@@ -16,15 +17,16 @@
 #include <string>
 #include <vector>
 
-namespace redco {
+namespace redco::train {
 
-// One call of `fit`. Its progress is the Trainer's RunState.
-class Trainer::Fit {
+/// One call of `fit`: repeats a training step, with evaluations and checkpoints in between.
+class Fit {
  public:
-  Fit(Trainer& trainer, const FitOptions& options);
+  /// `run` is the position from which it goes on, and which it advances. All must outlive it.
+  Fit(TrainStep& step, RunState& run, const FitOptions& options);
 
   void run();
-  // Trains one pass over the examples; returns false if it ended early.
+  /// Trains one pass over the examples; returns false if it ended early.
   bool train_epoch(const Dataset& examples, const std::string& desc);
 
  private:
@@ -33,7 +35,7 @@ class Trainer::Fit {
   Dataset examples_of_epoch() const;
   bool is_done() const { return is_over_ || is_at_last_step(); }
   bool is_at_last_step() const {
-    return options_.max_steps && trainer_.state_.step >= *options_.max_steps;
+    return options_.max_steps && step_.state().step >= *options_.max_steps;
   }
 
   // A step whose metrics are being copied, and its examples.
@@ -59,9 +61,9 @@ class Trainer::Fit {
   void save(const std::vector<std::string>& names, bool is_epoch_done, bool in_background);
   void writing(const std::function<void()>& write);
 
-  Trainer& trainer_;
-  const FitOptions& options_;
+  TrainStep& step_;
   RunState& run_;
+  const FitOptions& options_;
   Deployer& deployer_;
   Batching batching_;
   Stopping stopping_;
@@ -77,4 +79,4 @@ class Trainer::Fit {
   bool is_restored_ = false;  // the run went back to a checkpoint
 };
 
-}  // namespace redco
+}  // namespace redco::train

@@ -1,7 +1,9 @@
 // The checkpoints that `fit` writes after an evaluation, a step or a signal, and the return to them
 // after a non-finite loss.
 
+#include "evaluation.h"
 #include "fit.h"
+#include "run_checkpoint.h"
 
 #include <redco/detail/forced_stop.h>
 #include <redco/error.h>
@@ -13,7 +15,7 @@
 #include <sstream>
 #include <utility>
 
-namespace redco {
+namespace redco::train {
 
 namespace {
 
@@ -31,32 +33,30 @@ constexpr int64_t most_restores = 2;
 
 }  // namespace
 
-void Trainer::Fit::restore() {
-  require(!last_saved_.empty(), "training: the loss or the gradients of step ",
-          trainer_.state_.step,
+void Fit::restore() {
+  require(!last_saved_.empty(), "training: the loss or the gradients of step ", step_.state().step,
           " are not finite, and this run has not written a checkpoint yet to go back to");
   require(n_restores_++ < most_restores, "training: the loss or the gradients of step ",
-          trainer_.state_.step, " are not finite, after the run went back to the checkpoint ",
+          step_.state().step, " are not finite, after the run went back to the checkpoint ",
           last_saved_, " ", most_restores, " times");
   auto left_out = run_.left_out_batches;
   left_out.emplace(run_.epoch_idx, run_.n_examples);
   auto checkpoint = deployer_.load_last_ckpt();
   require(checkpoint.has_value(), "training: the checkpoint ", last_saved_, " is gone");
-  trainer_.restore(*checkpoint);
-  trainer_.is_resuming_ = false;  // the current call of `fit` resumes
+  train::restore(*checkpoint, step_, run_);
   run_.left_out_batches = left_out;
-  handled_step_ = trainer_.state_.step;
+  handled_step_ = step_.state().step;
   is_restored_ = true;
 }
 
-void Trainer::Fit::evaluate_and_save(std::vector<std::string> names, bool is_epoch_done) {
+void Fit::evaluate_and_save(std::vector<std::string> names, bool is_epoch_done) {
   if (options_.eval_examples) {
     std::string desc = "Evaluating (epoch " + std::to_string(run_.epoch_idx) + " / " +
                        std::to_string(options_.n_epochs) + ")";
     bool is_epoch = run_.n_examples >= run_.epoch_size;
-    run_.metrics = trainer_.evaluate(options_, desc,
-                                     is_epoch ? "epoch" + std::to_string(run_.epoch_idx)
-                                              : "step" + std::to_string(trainer_.state_.step));
+    run_.metrics = evaluate(step_, options_, desc,
+                            is_epoch ? "epoch" + std::to_string(run_.epoch_idx)
+                                     : "step" + std::to_string(step_.state().step));
     std::vector<std::string> best = note_best(run_.metrics);
     names.insert(names.begin(), best.begin(), best.end());
     if (options_.early_stopping) note_for_early_stopping(run_.metrics);
@@ -65,7 +65,7 @@ void Trainer::Fit::evaluate_and_save(std::vector<std::string> names, bool is_epo
 }
 
 // Returns the names of the checkpoints to save for these results.
-std::vector<std::string> Trainer::Fit::note_best(const std::map<std::string, double>& results) {
+std::vector<std::string> Fit::note_best(const std::map<std::string, double>& results) {
   std::vector<std::string> names;
   auto note = [&](const std::vector<std::string>& metrics, std::map<std::string, double>& best,
                   const std::string& kind, auto is_better) {
@@ -87,7 +87,7 @@ std::vector<std::string> Trainer::Fit::note_best(const std::map<std::string, dou
   return names;
 }
 
-void Trainer::Fit::note_for_early_stopping(const std::map<std::string, double>& results) {
+void Fit::note_for_early_stopping(const std::map<std::string, double>& results) {
   const EarlyStopping& rule = *options_.early_stopping;
   auto found = results.find(rule.metric);
   if (found == results.end()) fail_without(rule.metric, results);
@@ -101,18 +101,18 @@ void Trainer::Fit::note_for_early_stopping(const std::map<std::string, double>& 
     std::ostringstream text;
     text << "Ended early: " << rule.metric << " has not got better than " << best.value_or(value)
          << " in " << run_.n_without_improvement << " evaluations";
-    deployer_.log_info(text.str(), "", trainer_.state_.step);
+    deployer_.log_info(text.str(), "", step_.state().step);
   }
 }
 
-std::string Trainer::Fit::end_by(int signal) const {
-  return "ended after step " + std::to_string(trainer_.state_.step) + " by signal " +
+std::string Fit::end_by(int signal) const {
+  return "ended after step " + std::to_string(step_.state().step) + " by signal " +
          std::to_string(signal) + " (" + strsignal(signal) + ")";
 }
 
 // Called on a separate thread, between two updates of the parameters. Other processes may be at
 // another step.
-void Trainer::Fit::give_up(int signal) {
+void Fit::give_up(int signal) {
   std::string text = end_by(signal) + ", because collate_fn does not return";
   try {
     if (deployer_.mesh()->world().size() > 1) {
@@ -127,10 +127,10 @@ void Trainer::Fit::give_up(int signal) {
   force_stop(signal, text);
 }
 
-void Trainer::Fit::stop(const Stopping::Reason& reason) {
+void Fit::stop(const Stopping::Reason& reason) {
   is_over_ = true;
   if (reason.signal == 0)
-    return deployer_.log_info("The time is over at step " + std::to_string(trainer_.state_.step));
+    return deployer_.log_info("The time is over at step " + std::to_string(step_.state().step));
   std::string text = end_by(reason.signal);
   if (!deployer_.workdir().empty()) {
     save({"last"}, false, false);
@@ -139,8 +139,7 @@ void Trainer::Fit::stop(const Stopping::Reason& reason) {
   throw Stopped(reason.signal, text);
 }
 
-void Trainer::Fit::save(const std::vector<std::string>& names, bool is_epoch_done,
-                        bool in_background) {
+void Fit::save(const std::vector<std::string>& names, bool is_epoch_done, bool in_background) {
   if (names.empty()) return;
   std::string ckpts = deployer_.ckpts_dir();
   SaveCheckpointOptions options;
@@ -153,13 +152,14 @@ void Trainer::Fit::save(const std::vector<std::string>& names, bool is_epoch_don
   writing([&] { deployer_.checkpoints().wait(); });
   writing([&] {
     deployer_.save_ckpt(ckpts + "/" + names.back(),
-                        trainer_.checkpoint(options_.save_opt_states, is_epoch_done), options);
+                        checkpoint_of(step_, run_, options_.save_opt_states, is_epoch_done),
+                        options);
     last_saved_ = names.back();
     n_restores_ = 0;
   });
 }
 
-void Trainer::Fit::writing(const std::function<void()>& write) {
+void Fit::writing(const std::function<void()>& write) {
   if (options_.on_save_error == OnSaveError::stop) return write();
   try {
     write();
@@ -168,8 +168,8 @@ void Trainer::Fit::writing(const std::function<void()>& write) {
   } catch (const Error& error) {
     deployer_.log_info(
         std::string("No checkpoint was written, and training goes on: ") + error.what(), "",
-        trainer_.state_.step);
+        step_.state().step);
   }
 }
 
-}  // namespace redco
+}  // namespace redco::train

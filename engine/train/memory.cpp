@@ -1,5 +1,7 @@
 // The memory of a Trainer on this device.
 
+#include "memory.h"
+
 #include "../sharding/in_bytes.h"
 
 #include <redco/sharding.h>
@@ -34,12 +36,16 @@ int64_t all_of(const TrainerMemory& memory) {
 
 }  // namespace
 
-TrainerMemory Trainer::memory() const {
-  TrainerMemory memory{held_by(state_.params), {}, held_by(state_.opt_state)};
+namespace train {
+
+TrainerMemory memory_of(const TrainStep& step) {
+  TrainerMemory memory{held_by(step.state().params), {}, held_by(step.state().opt_state)};
   // A gradient has the layout of the optimizer's view of its parameter.
-  for (const at::Tensor& param : is_laid_out_ ? updates_ : leaves_) add(memory.grads, param);
+  for (const at::Tensor& view : step.params().optimizer_views()) add(memory.grads, view);
   return memory;
 }
+
+}  // namespace train
 
 std::string memory_report(const std::vector<TrainerMemory>& trainers) {
   if (trainers.empty()) return "";

@@ -1,14 +1,11 @@
 // One optimizer step of a Trainer: micro-batches, backward, update.
 
-#include <redco/trainer.h>
+#include "train_step.h"
 
 #include "batches.h"
-#include "gradient_reducer.h"
 #include "loss_scaler.h"
-#include "pending_metrics.h"
 #include "random.h"
 #include "record_alike.h"
-#include "step_meter.h"
 
 #include "../mesh/spmd_log.h"
 
@@ -30,12 +27,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <utility>
 
-namespace redco {
+namespace redco::train {
 
 namespace {
-
-constexpr uint64_t train_stream = 1;
 
 void check_loss(const at::Tensor& loss) {
   require(loss.defined(), "loss_fn returned no loss");
@@ -81,38 +78,144 @@ void take_back(const Tree& masters, const Tree& copies) {
 
 }  // namespace
 
-Tree Trainer::in_compute_dtype(const Tree& params) const {
-  return needs_cast_ ? in_dtype(params, compute_dtype_) : params;
+TrainStep::TrainStep(const TrainerOptions& options, Custom custom, uint64_t seed)
+    : deployer_(options.deployer),
+      loss_fn_(options.loss_fn),
+      custom_(std::move(custom)),
+      precision_{options.compute_dtype, options.autocast_dtype},
+      lr_schedule_fn_(options.lr_schedule_fn),
+      accumulate_grad_batches_(options.accumulate_grad_batches),
+      collate_(options.collate),
+      params_sharding_rules_(options.params_sharding_rules),
+      seed_(seed) {
+  at::ScalarType compute = precision_.compute_dtype;
+  require(compute == at::kFloat || compute == at::kDouble || compute == at::kBFloat16 ||
+              compute == at::kHalf,
+          "Trainer: compute_dtype = ", compute,
+          " is not one of float32, float64, bfloat16 and float16");
+  require(!precision_.autocast_dtype || compute == at::kFloat,
+          "Trainer: autocast_dtype = ", precision_.dtype(), " is for compute_dtype = float32, not ",
+          compute);
+  require(!precision_.autocast_dtype || at::isReducedFloatingType(*precision_.autocast_dtype),
+          "Trainer: autocast_dtype = ", precision_.dtype(), " is not one of bfloat16 and float16");
+  int64_t accumulate = accumulate_grad_batches_.value_or(1);
+  require(accumulate > 0, "Trainer: accumulate_grad_batches = ", accumulate, " must be positive");
+  require(!custom_ || accumulate == 1, "Trainer: accumulate_grad_batches = ", accumulate,
+          " has no effect on a train_step_fn, which is given the whole batch: accumulate in it");
 }
 
-Autocast Trainer::autocast() const {
-  c10::DeviceType device = device_.type();
-  return Autocast(device, autocast_dtype_ ? autocast_dtype_ : redco::autocast_dtype(device));
+void TrainStep::set_state(SetTrainStateOptions options) {
+  const Mesh& mesh = *deployer_->mesh();
+  OptimizerStep optimizer_step(
+      options.optimizer ? std::move(options.optimizer) : optimizer_step_->optimizer(), deployer_);
+  require(options.step >= 0, "Trainer: step = ", options.step, " must not be negative");
+  require(precision_.is_scaled() || !options.loss_scale,
+          "Trainer: loss_scale is for compute_dtype = float16; ", precision_.dtype(),
+          " needs none: leave it out");
+  if (options.loss_scale) check_loss_scale(*options.loss_scale);
+  at::Device device = deployer_->device().value_or(device_of(options.params));
+  require(mesh.world().size() == 1 || device.type() == mesh.device().type(),
+          "Trainer: the parameters are on ", device, ", and the processes work on ", mesh.device(),
+          ": make the Deployer with device = \"", c10::DeviceTypeName(device.type(), true), "\"");
+
+  TrainedParams params(std::move(options.params), deployer_, device, [&](const std::string& name) {
+    return optimizer_step.optimizer()->trains(name);
+  });
+  for (size_t i = 0; i < params.names().size(); ++i)
+    require(!precision_.is_scaled() || params.leaves()[i].scalar_type() != at::kHalf,
+            "Trainer: parameter '", params.names()[i],
+            "' is float16; its updates would be too small for that: with compute_dtype = float16 "
+            "give float32 params, which are cast for the loss");
+  params_ = std::move(params);
+  optimizer_step_ = std::move(optimizer_step);
+  meter_ = std::make_unique<StepMeter>(deployer_->run_log().writes_files(), device,
+                                       precision_.dtype(), mesh.world().size() == 1);
+  needs_cast_ = false;
+  for (const auto& [name, param] : named_tensors(params_->tree()))
+    needs_cast_ |= param.is_floating_point() && param.scalar_type() != precision_.compute_dtype;
+  state_.params = params_->tree();
+  state_.opt_state = {};
+  state_.step = options.step;
+  state_.loss_scale =
+      precision_.is_scaled() ? options.loss_scale.value_or(LossScale{}) : options.loss_scale;
+  is_laid_out_ = false;
+  given_opt_state_ = std::move(options.opt_state);
+  if (given_opt_state_ && deployer_->device())
+    given_opt_state_ = to_device(std::move(*given_opt_state_), device);
+  // With model shards the first batch determines the layout.
+  if (mesh.size(Mesh::mp) == 1) shard_params({});
 }
 
-at::Generator Trainer::batch_rng(uint64_t stream, size_t first, size_t size) const {
-  at::Generator rng = make_rng(derive_seed(seed_, {stream, uint64_t(state_.step)}));
+void TrainStep::lay_out(const Dataset& examples, int64_t per_device_batch_size) {
+  if (is_laid_out_) return;
+  Tree batch =
+      in_dtype(layout_batch(examples, per_device_batch_size, collate_, device(), *deployer_),
+               precision_.compute_dtype);
+  shard_params([&](const Tree& params) {
+    Autocast region = precision_.autocast(device().type());
+    loss_fn_(make_rng(seed_), state_, in_compute_dtype(params), batch, true);
+  });
+}
+
+void TrainStep::shard_params(const std::function<void(const Tree& params)>& forward) {
+  auto decisions = params_->lay_out(params_sharding_rules_, forward);
+  if (deployer_->mesh()->size(Mesh::mp) > 1) deployer_->log_info(to_string(decisions), "Sharding");
+  state_.params = params_->tree();
+  state_.opt_state = optimizer_step_->init(*params_, std::exchange(given_opt_state_, std::nullopt));
+  is_laid_out_ = true;  // set last, so that a failure so far, such as in a loss_fn, can be fixed
+}
+
+Batching TrainStep::batching(int64_t per_device_batch_size,
+                             std::optional<int64_t> global_batch_size) const {
+  int64_t micro = deployer_->get_local_global_micro_batch_size(per_device_batch_size).second;
+  if (!global_batch_size) return {micro, accumulate_grad_batches_.value_or(1)};
+  int64_t derived =
+      deployer_->get_accumulate_grad_batches(*global_batch_size, per_device_batch_size);
+  require(accumulate_grad_batches_.value_or(derived) == derived,
+          "Trainer: global_batch_size = ", *global_batch_size, " means ", derived,
+          " micro-batches of ", micro, ", accumulate_grad_batches says ",
+          accumulate_grad_batches_.value_or(derived), ": give one of them");
+  require(!custom_ || derived == 1, "Trainer: global_batch_size = ", *global_batch_size, " means ",
+          derived, " micro-batches of ", micro,
+          ", but a train_step_fn is given the whole batch: make per_device_batch_size larger");
+  return {micro, derived};
+}
+
+std::optional<double> TrainStep::learning_rate() const {
+  auto rate = optimizer_step_->optimizer()->learning_rate(state_.step);
+  if (!rate && lr_schedule_fn_) rate = lr_schedule_fn_(state_.step);
+  return rate;
+}
+
+Tree TrainStep::in_compute_dtype(const Tree& params) const {
+  return needs_cast_ ? in_dtype(params, precision_.compute_dtype) : params;
+}
+
+Tree TrainStep::computed_params() const { return in_compute_dtype(state_.params); }
+
+at::Generator TrainStep::batch_rng(Stream stream, size_t first, size_t size) const {
+  at::Generator rng = make_rng(derive_seed(seed_, {uint64_t(stream), uint64_t(state_.step)}));
   counter_generator(rng)->set_batch({int64_t(first), int64_t(size)});
   return rng;
 }
 
-Tree Trainer::batch_of(const Dataset& examples, std::span<const int64_t> indices) const {
+Tree TrainStep::batch_of(const Dataset& examples, std::span<const int64_t> indices) const {
   RECORD_USER_SCOPE("collate");
   return meter_->collated([&] {
-    return in_dtype(make_batch(examples, indices, collate_, device_, deployer_->mesh()),
-                    compute_dtype_);
+    return in_dtype(make_batch(examples, indices, collate_, device(), deployer_->mesh()),
+                    precision_.compute_dtype);
   });
 }
 
-Loss Trainer::loss_of(const Dataset& examples, std::span<const int64_t> indices, const Tree& params,
-                      const at::Generator& rng, bool is_training) const {
+Loss TrainStep::loss_of(const Dataset& examples, std::span<const int64_t> indices,
+                        const Tree& params, const at::Generator& rng, bool is_training) const {
   Tree batch = batch_of(examples, indices);
   Loss result;
   {
     RECORD_USER_SCOPE("forward");
     WithRng with_rng(rng);
     RecordDraws record_draws;
-    Autocast region = autocast();
+    Autocast region = precision_.autocast(device().type());
     result = loss_fn_(rng, state_, params, batch, is_training);
   }
   if (is_training && needs_cast_) take_back(state_.params, params);
@@ -128,44 +231,41 @@ Loss Trainer::loss_of(const Dataset& examples, std::span<const int64_t> indices,
   return result;
 }
 
-void Trainer::clear_gradients() {
-  for (at::Tensor& leaf : leaves_) leaf.mutable_grad().reset();
-}
-
-void Trainer::add_up(std::vector<at::Tensor>& sums, bool is_last) {
+void TrainStep::add_up(std::vector<at::Tensor>& sums, bool is_last) {
   at::NoGradGuard no_grad;
-  for (size_t i = 0; i < leaves_.size(); ++i) {
-    at::Tensor& grad = leaves_[i].mutable_grad();
+  for (size_t i = 0; i < sums.size(); ++i) {
+    at::Tensor& grad = params_->leaves()[i].mutable_grad();
     if (grad.defined()) sums[i] = sums[i].defined() ? sums[i].add_(grad) : grad;
     grad = is_last ? sums[i] : at::Tensor();
   }
 }
 
-at::Tensor Trainer::accumulate(const Dataset& examples, std::span<const int64_t> indices,
-                               int64_t micro) {
+at::Tensor TrainStep::accumulate(const Dataset& examples, std::span<const int64_t> indices,
+                                 int64_t micro) {
   BackwardOnThisThread on_this_thread;
   at::AutoGradMode with_grad(true);
-  auto abandon_at_error = c10::make_scope_exit([this] {
-    if (reducer_) reducer_->abandon();
+  GradientReducer* reducer = params_->reducer();
+  const std::vector<at::Tensor>& leaves = params_->leaves();
+  auto abandon_at_error = c10::make_scope_exit([reducer] {
+    if (reducer) reducer->abandon();
   });
-  clear_gradients();
+  params_->clear_gradients();
   size_t n_batches = (indices.size() + size_t(micro) - 1) / size_t(micro);
   at::Tensor loss_sum, weight_sum, unit;
-  std::vector<at::Tensor> sums(leaves_.size());
+  std::vector<at::Tensor> sums(leaves.size());
   for (size_t i = 0; i < n_batches; ++i) {
     check_interrupt();
     size_t first = i * size_t(micro);
     auto batch = indices.subspan(first, std::min(size_t(micro), indices.size() - first));
     at::Generator rng = batch_rng(train_stream, first, batch.size());
-    Loss result =
-        loss_of(examples, batch, in_compute_dtype(state_.params), rng, /*is_training=*/true);
+    Loss result = loss_of(examples, batch, computed_params(), rng, /*is_training=*/true);
     check_has_graph(result.loss);
     // Gradients accumulate in the leaves: the first is taken over without a zero fill or a copy, so
     // that only one set exists. With ZeRO 2 and 3 each micro-batch's gradients are reduced to their
     // ranks at once and accumulated there.
-    bool is_shared = reducer_ && deployer_->zero() >= 2;
-    bool is_reduced = reducer_ && (is_shared || i + 1 == n_batches);
-    if (is_reduced) reducer_->begin();
+    bool is_shared = reducer && deployer_->zero() >= 2;
+    bool is_reduced = reducer && (is_shared || i + 1 == n_batches);
+    if (is_reduced) reducer->begin();
     at::Tensor loss = for_sums(result.loss);
     at::Tensor weight = n_batches == 1 ? at::ones_like(loss) : result.weight;
     at::Tensor factor = weight;
@@ -176,8 +276,8 @@ at::Tensor Trainer::accumulate(const Dataset& examples, std::span<const int64_t>
     }
     RECORD_USER_SCOPE("backward");
     torch::autograd::backward({result.loss}, {factor.to(result.loss.scalar_type())}, false, false,
-                              leaves_);
-    if (is_reduced) reducer_->finish();
+                              leaves);
+    if (is_reduced) reducer->finish();
     if (n_batches == 1 && !state_.loss_scale) return loss;
     if (is_shared) add_up(sums, i + 1 == n_batches);
     loss = loss * weight;
@@ -186,153 +286,116 @@ at::Tensor Trainer::accumulate(const Dataset& examples, std::span<const int64_t>
   }
   at::NoGradGuard no_grad;
   std::vector<at::Tensor> grads;
-  for (const at::Tensor& leaf : leaves_)
+  for (const at::Tensor& leaf : leaves)
     if (leaf.grad().defined()) grads.push_back(leaf.grad());
   weight_sum = divisor(weight_sum);
   if (!grads.empty()) at::_foreach_div_(grads, unit.defined() ? weight_sum / unit : weight_sum);
   return loss_sum / weight_sum;
 }
 
-at::Tensor Trainer::update(std::vector<at::Tensor> grads, const at::Tensor& loss) {
+at::Tensor TrainStep::update(std::vector<at::Tensor> grads, const at::Tensor& loss) {
   RECORD_USER_SCOPE("update");
   at::NoGradGuard no_grad;
-  std::vector<size_t> present;
-  present.reserve(grads.size());
-  for (size_t i = 0; i < grads.size(); ++i)
-    if (grads[i].defined()) present.push_back(i);
-  require(!present.empty(), "no gradient reached any of the ", leaves_.size(),
-          " trained parameters: the loss must be computed from the params it is given");
-  if (present != updated_) {
-    // Usually happens once: optimizers cache data derived from this list.
-    update_ = {};
-    for (size_t i : present) {
-      update_.names.push_back(names_[i]);
-      update_.params.push_back(updates_[i]);
-    }
-    updated_ = present;
-    if (present.size() < leaves_.size()) {
-      std::string missing;
-      for (size_t i = 0; i < grads.size(); ++i)
-        if (!grads[i].defined()) missing += (missing.empty() ? "" : ", ") + names_[i];
-      deployer_->log_info("These parameters got no gradient and stay as they are: " + missing, "",
-                          state_.step);
-    }
-  }
-  update_.grads.clear();
-  for (size_t i : present) {
-    at::Tensor& grad = grads[i];
-    // The optimizers need it in the memory order of the parameter; a collective may have changed
-    // that.
-    if (grad.strides() != updates_[i].strides()) grad = at::empty_like(updates_[i]).copy_(grad);
-    update_.grads.push_back(std::move(grad));
-  }
-  update_.step = state_.step;
-  update_.grads_changed();
-  at::Tensor norm = update_.global_norm();
-  bool is_accepted = state_.loss_scale
-                         ? accepts_step(*state_.loss_scale, norm, deployer_->mesh()->world())
-                         : !leaves_out_nonfinite_ || (is_finite(norm) && is_finite(loss));
-  if (is_accepted) {
-    optimizer_->update(update_, state_.opt_state);
-    ++state_.step;
-  } else {
-    ++n_left_out_;
-  }
-  update_.grads.clear();
-  refresh_params();
+  bool is_accepted = false;
+  auto accepts = [&](const at::Tensor& norm) {
+    is_accepted = state_.loss_scale
+                      ? accepts_step(*state_.loss_scale, norm, deployer_->mesh()->world())
+                      : !skips_nonfinite_ || (is_finite(norm) && is_finite(loss));
+    return is_accepted;
+  };
+  at::Tensor norm =
+      optimizer_step_->apply(*params_, std::move(grads), state_.step, state_.opt_state, accepts);
+  ++(is_accepted ? state_.step : n_left_out_);
+  params_->refresh();
   return norm;
 }
 
-PendingMetrics Trainer::run_step(const Dataset& examples, std::span<const int64_t> indices,
-                                 int64_t micro) {
-  rejoin();
+PendingMetrics TrainStep::run(const Dataset& examples, std::span<const int64_t> indices,
+                              int64_t micro) {
+  params_->rejoin(state_.step);
   int64_t step = state_.step, n_left_out = n_left_out_;
   record("begins step", step, "of a training");
   auto counter = meter_->start(step, int64_t(indices.size()));
   Tree::Dict metrics;
   if (auto rate = learning_rate()) metrics["lr"] = *rate;
   if (state_.loss_scale) metrics["loss_scale"] = state_.loss_scale->scale;
-  if (train_step_fn_) {
-    check_interrupt();
-    BackwardOnThisThread on_this_thread;
-    at::AutoGradMode with_grad(true);
-    Tree batch = batch_of(examples, indices);
-    at::Generator rng = batch_rng(train_stream, 0, indices.size());
-    WithRng with_rng(rng);
-    RecordDraws record_draws;
-    Autocast region = autocast();
-    Tree own = train_step_fn_(rng, *this, batch);
-    if (!own.is_none()) {
-      require(own.is<Tree::Dict>(), "train_step_fn returned a ", own.kind(),
-              "; it must return a dictionary of metrics");
+  if (custom_) {
+    Tree own = run_custom(examples, indices);
+    if (!own.is_none())
       for (auto& [name, value] : own.as<Tree::Dict>()) metrics[name] = value;
-    }
     // Each call counts as a step, even if it did not use the optimizer.
     if (state_.step == step && n_left_out_ == n_left_out) ++state_.step;
   } else {
     at::Tensor loss = accumulate(examples, indices, micro);
     metrics["loss"] = loss;
-    std::vector<at::Tensor> grads;
-    grads.reserve(leaves_.size());
-    for (at::Tensor& leaf : leaves_) grads.push_back(std::move(leaf.mutable_grad()));
-    metrics["grad_norm"] = update(std::move(grads), loss);
+    metrics["grad_norm"] = update(params_->take_gradients(), loss);
   }
   return PendingMetrics(step, metrics, n_left_out_ > n_left_out);
 }
 
-ValueAndGrad Trainer::value_and_grad(
+Tree TrainStep::run_custom(const Dataset& examples, std::span<const int64_t> indices) {
+  check_interrupt();
+  BackwardOnThisThread on_this_thread;
+  at::AutoGradMode with_grad(true);
+  Tree batch = batch_of(examples, indices);
+  at::Generator rng = batch_rng(train_stream, 0, indices.size());
+  WithRng with_rng(rng);
+  RecordDraws record_draws;
+  Autocast region = precision_.autocast(device().type());
+  Tree metrics = custom_(rng, batch);
+  require(metrics.is_none() || metrics.is<Tree::Dict>(), "train_step_fn returned a ",
+          metrics.kind(), "; it must return a dictionary of metrics");
+  return metrics;
+}
+
+ValueAndGrad TrainStep::value_and_grad(
     const std::function<at::Tensor(const Tree& params)>& function) const {
   BackwardOnThisThread on_this_thread;
   at::AutoGradMode with_grad(true);
   at::Tensor value;
   {
-    Autocast region = autocast();
-    Tree params = in_compute_dtype(state_.params);
+    Autocast region = precision_.autocast(device().type());
+    Tree params = computed_params();
     value = function(params);
     if (needs_cast_) take_back(state_.params, params);
   }
   // As for a loss_fn, backward runs without autocast.
-  Autocast off(device_.type(), std::nullopt);
+  Autocast off(device().type(), std::nullopt);
   check_loss(value);
   check_has_graph(value);
   std::vector<at::Tensor> factor;
   if (state_.loss_scale)
     factor = {(at::ones_like(for_sums(value)) * state_.loss_scale->scale).to(value.scalar_type())};
-  auto grads =
-      torch::autograd::grad({value}, leaves_, factor, std::nullopt, false, /*allow_unused=*/true);
-  std::map<std::string, at::Tensor> by_name;
-  for (size_t i = 0; i < leaves_.size(); ++i) {
-    bool is_scaled = state_.loss_scale && grads[i].defined();
-    by_name[names_[i]] = is_scaled ? grads[i] / state_.loss_scale->scale : grads[i];
-  }
-  Tree tree = map_tensors(state_.params, [&](const std::string& name, const at::Tensor&) {
-    auto found = by_name.find(name);
-    return found == by_name.end() ? at::Tensor() : found->second;
-  });
-  return {value.detach().reshape({}), std::move(tree)};
+  auto grads = torch::autograd::grad({value}, params_->leaves(), factor, std::nullopt, false,
+                                     /*allow_unused=*/true);
+  if (state_.loss_scale)
+    for (at::Tensor& grad : grads)
+      if (grad.defined()) grad = grad / state_.loss_scale->scale;
+  return {value.detach().reshape({}), params_->in_tree(grads)};
 }
 
-at::Tensor Trainer::apply_gradients(const Tree& grads) {
+at::Tensor TrainStep::apply_gradients(const Tree& grads) {
   at::NoGradGuard no_grad;
-  Autocast off(device_.type(), std::nullopt);  // a train_step_fn runs under autocast
+  Autocast off(device().type(), std::nullopt);  // a train_step_fn runs under autocast
   auto given = named_tensors(grads);
   std::map<std::string, at::Tensor> by_name(given.begin(), given.end());
-  std::vector<at::Tensor> ordered(leaves_.size());
-  for (size_t i = 0; i < leaves_.size(); ++i) {
-    auto found = by_name.find(names_[i]);
+  std::vector<at::Tensor> ordered(params_->names().size());
+  for (size_t i = 0; i < ordered.size(); ++i) {
+    const std::string& name = params_->names()[i];
+    auto found = by_name.find(name);
     if (found == by_name.end()) continue;
-    const at::Tensor& leaf = leaves_[i];
+    const at::Tensor& leaf = params_->leaves()[i];
     at::Tensor grad = found->second;
     by_name.erase(found);
     if (!grad.defined()) continue;
-    require(grad.sizes() == leaf.sizes(), "apply_gradients: the gradient of '", names_[i],
+    require(grad.sizes() == leaf.sizes(), "apply_gradients: the gradient of '", name,
             "' has shape ", grad.sizes(), ", the parameter ", leaf.sizes());
     // The optimizers need the gradients in the memory order of the parameters, and clip in place.
-    ordered[i] = at::empty_like(updates_[i].detach()).copy_(grad);
+    ordered[i] = at::empty_like(params_->optimizer_views()[i].detach()).copy_(grad);
   }
   for (const auto& [name, grad] : by_name)
     require(!grad.defined(), "apply_gradients: there is no trained parameter '", name, "'");
   return update(std::move(ordered), {});
 }
 
-}  // namespace redco
+}  // namespace redco::train

@@ -1,24 +1,21 @@
-// Shards a Trainer's parameters, gradients and optimizer states over the processes.
+// The parameters of a Trainer, and their layout over the processes.
+
+#include "trained_params.h"
+
+#include "shard_params.h"
 
 #include <redco/detail/coalesced.h>
-#include <redco/detail/zero3_store.h>
 #include <redco/error.h>
 #include <redco/moves.h>
-#include <redco/random.h>
-#include <redco/trainer.h>
-
-#include "batches.h"
-#include "gradient_reducer.h"
-#include "shard_params.h"
+#include <redco/sharding.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/tensor.h>
 
-#include <algorithm>
 #include <map>
 #include <utility>
 
-namespace redco {
+namespace redco::train {
 
 namespace {
 
@@ -27,100 +24,156 @@ bool ends_with(const std::string& path, const std::string& name) {
                           path[path.size() - name.size() - 1] == '.');
 }
 
-// Gives an optimizer's state the placements of its parameters.
-Tree laid_like(const Tree& state, const std::vector<std::string>& names,
-               const std::vector<at::Tensor>& params) {
-  return map_tensors(state, [&](const std::string& path, const at::Tensor& tensor) {
-    for (size_t i = 0; i < names.size(); ++i)
-      if (ends_with(path, names[i]) && tensor.sizes() == params[i].sizes() && !is_sharded(tensor))
-        return shard(tensor, mesh_of(params[i]), placements_of(params[i]));
+}  // namespace
+
+TrainedParams::TrainedParams(Tree params, std::shared_ptr<Deployer> deployer, at::Device device,
+                             const std::function<bool(const std::string& name)>& trains)
+    : deployer_(std::move(deployer)), device_(device) {
+  // Given tensors and their replacements here, by storage, so that tied weights stay tied.
+  std::multimap<const void*, std::pair<at::Tensor, at::Tensor>> seen;
+  tree_ = map_tensors(params, [&](const std::string& name, const at::Tensor& given) {
+    require(given.defined(), "Trainer: parameter '", name, "' is undefined");
+    auto [first, last] = seen.equal_range(memory_key(given));
+    for (; first != last; ++first)
+      if (is_same_tensor(first->second.first, given)) return first->second.second;
+    bool is_sole_owner =
+        given.use_count() == 1 && given.has_storage() && given.storage().use_count() == 1;
+    at::Tensor own = given.detach();
+    bool is_moved = deployer_->device() && given.device() != device_;
+    if (is_moved) own = own.to(device_);
+    if (given.is_floating_point() && trains(name)) {
+      require(given.layout() == at::kStrided, "Trainer: parameter '", name, "' is ", given.layout(),
+              "; only dense tensors can be trained");
+      // The optimizers update it in place as one dense block of memory. With several processes
+      // each copies its part once that is known.
+      bool is_own = is_sole_owner || is_moved || deployer_->mesh()->world().size() > 1;
+      if (!is_own || !own.is_non_overlapping_and_dense()) own = own.clone();
+      own.set_requires_grad(true);
+      names_.push_back(name);
+      leaves_.push_back(own);
+    }
+    seen.emplace(memory_key(given), std::pair(given, own));
+    return own;
+  });
+  require(
+      !leaves_.empty(),
+      "Trainer: nothing to train: params has no floating-point tensor that the optimizer trains");
+  views_ = leaves_;
+}
+
+std::vector<ShardingDecision> TrainedParams::lay_out(
+    const std::vector<ShardingRule>& rules,
+    const std::function<void(const Tree& params)>& forward) {
+  const std::shared_ptr<Mesh>& mesh = deployer_->mesh();
+  LaidOut laid_out = redco::lay_out(tree_, *deployer_, rules, forward);
+  tree_ = std::move(laid_out.params);
+  store_ = std::move(laid_out.store);
+  auto params = named_tensors(tree_);
+  std::map<std::string, at::Tensor> by_name(params.begin(), params.end());
+  at::NoGradGuard no_grad;
+  std::vector<Placements> targets;
+  for (size_t i = 0; i < leaves_.size(); ++i) {
+    leaves_[i] = by_name.at(names_[i]);
+    targets.push_back(placements_of(leaves_[i]));
+    views_[i] = optimizer_view(leaves_[i], targets.back());
+  }
+  if (mesh->world().size() > 1) {
+    reducer_ = std::make_unique<GradientReducer>(leaves_, targets);
+    reconnects_ = mesh->reconnects();
+  }
+  return std::move(laid_out.decisions);
+}
+
+// Sets `target` to the view's placements.
+at::Tensor TrainedParams::optimizer_view(const at::Tensor& leaf, Placements& target) const {
+  int64_t zero = deployer_->zero();
+  if (zero == 3) return target[Mesh::dp].is_sharded() ? view_of_part(leaf, target) : leaf;
+  auto part = zero > 0 ? shared_over_dp(leaf, *deployer_) : std::nullopt;
+  if (!part) return leaf;
+  target[Mesh::dp] = *part;
+  at::Tensor view = view_of_part(leaf, target);
+  // The optimizers need each parameter as one dense block of memory.
+  return memory_of(view).is_non_overlapping_and_dense() ? view : view.contiguous();
+}
+
+Tree TrainedParams::laid_out_like_params(const Tree& opt_state) const {
+  if (deployer_->mesh()->world().size() == 1) return opt_state;
+  return map_tensors(opt_state, [&](const std::string& path, const at::Tensor& tensor) {
+    for (size_t i = 0; i < names_.size(); ++i)
+      if (ends_with(path, names_[i]) && tensor.sizes() == views_[i].sizes() && !is_sharded(tensor))
+        return shard(tensor, mesh_of(views_[i]), placements_of(views_[i]));
     return tensor;
   });
 }
 
-}  // namespace
-
-void Trainer::setup_running_step(const Dataset& examples, int64_t per_device_batch_size) {
-  if (is_laid_out_) return;
-  Tree batch = in_dtype(
-      layout_batch(examples, per_device_batch_size, collate_, device_, *deployer_), compute_dtype_);
-  lay_out([&](const Tree& params) {
-    Autocast region = autocast();
-    loss_fn_(make_rng(seed_), state_, in_compute_dtype(params), batch, true);
-  });
+void TrainedParams::clear_gradients() {
+  for (at::Tensor& leaf : leaves_) leaf.mutable_grad().reset();
 }
 
-void Trainer::lay_out(const std::function<void(const Tree& params)>& forward) {
-  LaidOut laid_out = redco::lay_out(state_.params, *deployer_, params_sharding_rules_, forward);
-  const Mesh& mesh = *deployer_->mesh();
-  if (mesh.size(Mesh::mp) > 1) deployer_->log_info(to_string(laid_out.decisions), "Sharding");
-  state_.params = std::move(laid_out.params);
-  store_ = std::move(laid_out.store);
-  auto params = named_tensors(state_.params);
-  std::map<std::string, at::Tensor> by_name(params.begin(), params.end());
-  for (size_t i = 0; i < leaves_.size(); ++i) leaves_[i] = by_name.at(names_[i]);
-  prepare_optimizer(std::exchange(given_opt_state_, std::nullopt));
-  is_laid_out_ = true;  // set last, so that a failure so far, such as in a loss_fn, can be fixed
+std::vector<at::Tensor> TrainedParams::take_gradients() {
+  std::vector<at::Tensor> grads;
+  grads.reserve(leaves_.size());
+  for (at::Tensor& leaf : leaves_) grads.push_back(std::move(leaf.mutable_grad()));
+  return grads;
 }
 
-void Trainer::prepare_optimizer(std::optional<Tree> opt_state) {
+void TrainedParams::refresh() {
   at::NoGradGuard no_grad;
-  const std::shared_ptr<Mesh>& mesh = deployer_->mesh();
-  updates_.clear();
-  std::vector<Placements> targets;
-  for (const at::Tensor& leaf : leaves_) {
-    updates_.push_back(leaf);
-    Placements target = placements_of(leaf);
-    if (deployer_->zero() == 3) {
-      // The optimizer works on the local part.
-      if (placements_of(leaf)[Mesh::dp].is_sharded()) updates_.back() = view_of_part(leaf, target);
-    } else if (deployer_->zero() > 0) {
-      if (auto part = shared_over_dp(leaf, *deployer_)) {
-        target[Mesh::dp] = *part;
-        at::Tensor own = view_of_part(leaf, target);
-        // The optimizers need each parameter as one dense block of memory.
-        updates_.back() = memory_of(own).is_non_overlapping_and_dense() ? own : own.contiguous();
-      }
-    }
-    targets.push_back(target);
+  if (store_) store_->release();
+  int64_t zero = deployer_->zero();
+  if (zero == 0 || zero == 3 || !reducer_) return;
+  Moving moving(Move::parameters, "zero");
+  std::map<at::ScalarType, std::vector<size_t>> shared;
+  for (size_t i = 0; i < leaves_.size(); ++i)
+    if (!views_[i].is_same(leaves_[i])) shared[leaves_[i].scalar_type()].push_back(i);
+  for (const auto& [type, leaves] : shared) {
+    std::vector<at::Tensor> parts;
+    for (size_t i : leaves) parts.push_back(views_[i]);
+    auto whole = start_change(parts, std::vector<Placement>(parts.size()), Mesh::dp).wait();
+    for (size_t i = 0; i < leaves.size(); ++i) leaves_[leaves[i]].detach().copy_(whole[i]);
   }
-  std::vector<NamedTensor> trained;
-  for (size_t i = 0; i < leaves_.size(); ++i) trained.emplace_back(names_[i], updates_[i]);
-  state_.opt_state = opt_state ? std::move(*opt_state) : optimizer_->init(trained);
-  if (mesh->world().size() == 1) return;
-  state_.opt_state = laid_like(state_.opt_state, names_, updates_);
-  reducer_ = std::make_unique<GradientReducer>(leaves_, targets);
-  reconnects_ = mesh->reconnects();
 }
 
-// After a failed step the processes may be at different steps.
-void Trainer::rejoin() {
+void TrainedParams::rejoin(int64_t step) {
   Mesh& mesh = *deployer_->mesh();
   if (!reducer_ || std::exchange(reconnects_, mesh.reconnects()) == mesh.reconnects()) return;
-  at::Tensor steps = at::tensor({state_.step, -state_.step}, at::kLong).to(mesh.device());
+  at::Tensor steps = at::tensor({step, -step}, at::kLong).to(mesh.device());
   steps = mesh.world().all_reduce(steps, ReduceOp::max).cpu();
   auto newest = steps[0].item<int64_t>(), oldest = -steps[1].item<int64_t>();
   require(newest == oldest, "the processes were interrupted between steps: some are at step ",
           oldest, ", some at ", newest,
           "; give the Trainer a state they share, such as that of a checkpoint");
   reducer_->forget_plan();
-  refresh_params();
+  refresh();
 }
 
-// Gathers parameters of which each dp rank has updated a part.
-void Trainer::refresh_params() {
-  if (store_) store_->release();
-  if (deployer_->zero() == 0 || deployer_->zero() == 3 || !reducer_) return;
-  Moving moving(Move::parameters, "zero");
-  std::map<at::ScalarType, std::vector<size_t>> shared;
+void TrainedParams::restore(const Tree& params) {
+  at::NoGradGuard no_grad;
+  copy_values("parameter", params, tree_);
   for (size_t i = 0; i < leaves_.size(); ++i)
-    if (!updates_[i].is_same(leaves_[i])) shared[leaves_[i].scalar_type()].push_back(i);
-  for (const auto& [type, leaves] : shared) {
-    std::vector<at::Tensor> parts;
-    for (size_t i : leaves) parts.push_back(updates_[i]);
-    auto whole = start_change(parts, std::vector<Placement>(parts.size()), Mesh::dp).wait();
-    for (size_t i = 0; i < leaves.size(); ++i) leaves_[leaves[i]].detach().copy_(whole[i]);
+    if (!views_[i].is_same(leaves_[i]) && !memory_of(views_[i]).is_alias_of(memory_of(leaves_[i])))
+      views_[i].detach().copy_(leaves_[i].detach());
+  if (store_) store_->release();
+}
+
+Tree TrainedParams::in_tree(const std::vector<at::Tensor>& values) const {
+  std::map<std::string, at::Tensor> by_name;
+  for (size_t i = 0; i < names_.size(); ++i) by_name[names_[i]] = values[i];
+  return map_tensors(tree_, [&](const std::string& name, const at::Tensor&) {
+    auto found = by_name.find(name);
+    return found == by_name.end() ? at::Tensor() : found->second;
+  });
+}
+
+void copy_values(const char* what, const Tree& from, const Tree& to) {
+  std::map<std::string, at::Tensor> values;
+  for (auto& [name, tensor] : named_tensors(from)) values[name] = tensor;
+  for (const auto& [name, tensor] : named_tensors(to)) {
+    auto found = values.find(name);
+    require(found != values.end() && found->second.sizes() == tensor.sizes(), what, " '", name,
+            "' is not in the checkpoint as it is here");
+    if (tensor.defined()) tensor.detach().copy_(found->second);
   }
 }
 
-}  // namespace redco
+}  // namespace redco::train

@@ -1,34 +1,30 @@
 #pragma once
 
-#include <redco/autocast.h>
-#include <redco/checkpoint.h>
 #include <redco/dataset.h>
 #include <redco/deployer.h>
 #include <redco/export.h>
 #include <redco/optim.h>
 #include <redco/predictor.h>
+#include <redco/schedule.h>
 #include <redco/sharding_rules.h>
 #include <redco/stop.h>
 #include <redco/tree.h>
 
 #include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <variant>
 #include <vector>
 
 namespace redco {
 
-class GradientReducer;
-class Zero3Store;
-class PendingMetrics;
-class StepMeter;
-struct RunState;
 class Trainer;
 
 /// Bytes of one kind, on this device and in total.
@@ -244,20 +240,20 @@ class REDCO_API Trainer {
   /// Starts over from `params`, as in the constructor: one set of weights can start several runs.
   void set_train_state(SetTrainStateOptions options);
 
-  const TrainState& state() const { return state_; }
-  int64_t step() const { return state_.step; }
+  const TrainState& state() const;
+  int64_t step() const { return state().step; }
   /// The memory held between two steps, and that of the gradients of each step.
   TrainerMemory memory() const;
-  const std::shared_ptr<Deployer>& deployer() const { return deployer_; }
-  const std::vector<ShardingRule>& params_sharding_rules() const { return params_sharding_rules_; }
-  at::ScalarType compute_dtype() const { return compute_dtype_; }
-  std::optional<at::ScalarType> autocast_dtype() const { return autocast_dtype_; }
+  const std::shared_ptr<Deployer>& deployer() const;
+  const std::vector<ShardingRule>& params_sharding_rules() const;
+  at::ScalarType compute_dtype() const;
+  std::optional<at::ScalarType> autocast_dtype() const;
   /// A Predictor with the Trainer's dtypes.
   Predictor get_default_predictor(PredFn pred_fn, OutputFn output_fn = {}) const;
 
   // For a train_step_fn:
 
-  const LossFn& loss_fn() const { return loss_fn_; }
+  const LossFn& loss_fn() const;
   /// The learning rate of the next update, if known.
   std::optional<double> learning_rate() const;
   /// Returns `function` of the parameters in compute_dtype, and its gradients with respect to the
@@ -271,74 +267,8 @@ class REDCO_API Trainer {
   at::Tensor apply_gradients(const Tree& grads);
 
  private:
-  struct Batching {
-    int64_t micro, accumulate;
-  };
-
-  void adopt(Tree params, std::optional<Tree> opt_state, int64_t step,
-             std::optional<LossScale> loss_scale);
-  void lay_out(const std::function<void(const Tree& params)>& forward);
-  void prepare_optimizer(std::optional<Tree> opt_state);
-  void refresh_params();
-  void rejoin();
-  Batching batching(int64_t per_device_batch_size, std::optional<int64_t> global_batch_size) const;
-  std::string training_desc(const std::string& desc, const Batching& batching) const;
-  class Fit;
-  PendingMetrics run_step(const Dataset& examples, std::span<const int64_t> indices, int64_t micro);
-  at::Tensor accumulate(const Dataset& examples, std::span<const int64_t> indices, int64_t micro);
-  Tree batch_of(const Dataset& examples, std::span<const int64_t> indices) const;
-  Loss loss_of(const Dataset& examples, std::span<const int64_t> indices, const Tree& params,
-               const at::Generator& rng, bool is_training) const;
-  // For the examples first .. first + size - 1 of the step's batch, or of an evaluation.
-  at::Generator batch_rng(uint64_t stream, size_t first, size_t size) const;
-  void clear_gradients();
-  void add_up(std::vector<at::Tensor>& sums, bool is_last);
-  // `loss` may be undefined; it is only checked.
-  at::Tensor update(std::vector<at::Tensor> grads, const at::Tensor& loss);
-  std::map<std::string, double> evaluate(const FitOptions& options, const std::string& desc,
-                                         const std::string& name);
-  void check_evaluation(const FitOptions& options);
-  Checkpoint checkpoint(bool with_opt_state, bool is_epoch_done) const;
-  // Copies values into the existing parameters and states, and takes the rest from
-  // `last_ckpt_info`.
-  void restore(const Checkpoint& checkpoint);
-  void resume_from(const Tree& last_ckpt_info);
-  Tree in_compute_dtype(const Tree& params) const;
-  Autocast autocast() const;
-  // Whether the loss is scaled: small gradients underflow in float16.
-  bool is_scaled() const;
-
-  std::shared_ptr<Deployer> deployer_;
-  LossFn loss_fn_;
-  std::shared_ptr<Optimizer> optimizer_;
-  at::ScalarType compute_dtype_;
-  std::optional<at::ScalarType> autocast_dtype_;
-  Schedule lr_schedule_fn_;
-  std::optional<int64_t> accumulate_grad_batches_;
-  TrainStepFn train_step_fn_;
-  Collate collate_;
-
-  std::vector<ShardingRule> params_sharding_rules_;
-  bool is_laid_out_ = false;
-  std::optional<Tree> given_opt_state_;  // until the parameters are laid out
-
-  TrainState state_;
-  std::vector<std::string> names_;   // of the trained parameters
-  std::vector<at::Tensor> leaves_;   // the trained parameters
-  std::vector<at::Tensor> updates_;  // the optimizer's view of them: all, or this rank's part
-  std::unique_ptr<GradientReducer> reducer_;  // null: one process
-  std::shared_ptr<Zero3Store> store_;         // of parameters split over dp; null: none
-  std::vector<size_t> updated_;               // indices of the parameters in `update_`
-  Update update_;
-  at::Device device_ = at::kCPU;
-  std::unique_ptr<StepMeter> meter_;
-  bool needs_cast_ = false;  // whether any parameter is not in compute_dtype
-  int64_t n_left_out_ = 0;   // steps skipped because of their gradients
-  bool leaves_out_nonfinite_ = false;
-  uint64_t seed_;
-  std::unique_ptr<RunState> run_;
-  int64_t reconnects_ = 0;    // the mesh's count at the last check
-  bool is_resuming_ = false;  // whether the next pass starts at the position in `run_`
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace redco

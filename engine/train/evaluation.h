@@ -1,0 +1,25 @@
+#pragma once
+
+#include "train_step.h"
+
+#include <redco/dataset.h>
+#include <redco/trainer.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace redco::train {
+
+/// See Trainer::eval_loss.
+double eval_loss(TrainStep& step, const Dataset& examples, int64_t per_device_batch_size,
+                 const std::string& desc);
+
+/// Evaluates as the options of `fit` say, logs the metrics and writes the outputs under `name`.
+std::map<std::string, double> evaluate(TrainStep& step, const FitOptions& options,
+                                       const std::string& desc, const std::string& name);
+
+/// Evaluates one batch, so that errors show before training.
+void check_evaluation(TrainStep& step, const FitOptions& options);
+
+}  // namespace redco::train

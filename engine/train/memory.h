@@ -1,0 +1,12 @@
+#pragma once
+
+#include "train_step.h"
+
+#include <redco/trainer.h>
+
+namespace redco::train {
+
+/// See Trainer::memory.
+TrainerMemory memory_of(const TrainStep& step);
+
+}  // namespace redco::train

@@ -1,0 +1,122 @@
+#pragma once
+
+#include "optimizer_step.h"
+#include "pending_metrics.h"
+#include "precision.h"
+#include "step_meter.h"
+#include "trained_params.h"
+
+#include <redco/trainer.h>
+
+#include <ATen/core/Generator.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace redco::train {
+
+/// The streams of a Trainer's random numbers.
+enum Stream : uint64_t { train_stream = 1, eval_stream, collate_stream, eval_collate_stream };
+
+/// The batches of an optimizer step.
+struct Batching {
+  int64_t micro;       ///< examples of a micro-batch, over all processes
+  int64_t accumulate;  ///< micro-batches
+
+  int64_t global_batch_size() const { return micro * accumulate; }
+};
+
+/// One step of training: the loss of micro-batches, its gradients, and the update. It has the state
+/// that steps change.
+class TrainStep {
+ public:
+  /// A step that a script performs itself; returns a dictionary of metrics or none.
+  using Custom = std::function<Tree(at::Generator rng, const Tree& batch)>;
+
+  /// Uses all options but those of the state. `custom` replaces the step if it is set.
+  TrainStep(const TrainerOptions& options, Custom custom, uint64_t seed);
+
+  /// Starts over from `params`; the first call must have an optimizer. Throws Error if they cannot
+  /// be trained.
+  void set_state(SetTrainStateOptions options);
+
+  bool is_laid_out() const { return is_laid_out_; }
+  /// Lays the parameters out from the way the loss of the first `examples` uses them, once.
+  void lay_out(const Dataset& examples, int64_t per_device_batch_size);
+
+  /// Throws Error if the sizes contradict each other or the options.
+  Batching batching(int64_t per_device_batch_size, std::optional<int64_t> global_batch_size) const;
+
+  /// Performs one step on the examples with these indices, in micro-batches of `micro` examples.
+  PendingMetrics run(const Dataset& examples, std::span<const int64_t> indices, int64_t micro);
+
+  /// The loss of the examples with these indices.
+  Loss loss_of(const Dataset& examples, std::span<const int64_t> indices, const Tree& params,
+               const at::Generator& rng, bool is_training) const;
+  /// The parameters in compute_dtype.
+  Tree computed_params() const;
+  /// The generator for the examples first .. first + size - 1 of a step's batch, or of an
+  /// evaluation.
+  at::Generator batch_rng(Stream stream, size_t first, size_t size) const;
+
+  /// See Trainer.
+  ValueAndGrad value_and_grad(const std::function<at::Tensor(const Tree& params)>& function) const;
+  at::Tensor apply_gradients(const Tree& grads);
+  std::optional<double> learning_rate() const;
+
+  /// Whether steps with a loss or gradients that are not finite are skipped. With a loss scale they
+  /// always are.
+  void skip_nonfinite(bool skips) { skips_nonfinite_ = skips && !state_.loss_scale; }
+  bool skips_nonfinite() const { return skips_nonfinite_; }
+
+  TrainState& state() { return state_; }
+  const TrainState& state() const { return state_; }
+  TrainedParams& params() { return *params_; }
+  const TrainedParams& params() const { return *params_; }
+  const std::shared_ptr<Deployer>& deployer() const { return deployer_; }
+  at::Device device() const { return params_->device(); }
+  const LossFn& loss_fn() const { return loss_fn_; }
+  const Precision& precision() const { return precision_; }
+  const std::vector<ShardingRule>& params_sharding_rules() const { return params_sharding_rules_; }
+  Collate collate() const { return collate_; }
+  uint64_t seed() const { return seed_; }
+  StepMeter& meter() { return *meter_; }
+
+ private:
+  void shard_params(const std::function<void(const Tree& params)>& forward);
+  Tree batch_of(const Dataset& examples, std::span<const int64_t> indices) const;
+  Tree in_compute_dtype(const Tree& params) const;
+  at::Tensor accumulate(const Dataset& examples, std::span<const int64_t> indices, int64_t micro);
+  void add_up(std::vector<at::Tensor>& sums, bool is_last);
+  Tree run_custom(const Dataset& examples, std::span<const int64_t> indices);
+  // `loss` may be undefined; it is only checked.
+  at::Tensor update(std::vector<at::Tensor> grads, const at::Tensor& loss);
+
+  std::shared_ptr<Deployer> deployer_;
+  LossFn loss_fn_;
+  Custom custom_;
+  Precision precision_;
+  Schedule lr_schedule_fn_;
+  std::optional<int64_t> accumulate_grad_batches_;
+  Collate collate_;
+  std::vector<ShardingRule> params_sharding_rules_;
+  uint64_t seed_;
+
+  TrainState state_;
+  std::optional<TrainedParams> params_;
+  std::optional<OptimizerStep> optimizer_step_;
+  std::unique_ptr<StepMeter> meter_;
+  std::optional<Tree> given_opt_state_;  // until the parameters are laid out
+  bool is_laid_out_ = false;
+  bool needs_cast_ = false;  // whether any parameter is not in compute_dtype
+  bool skips_nonfinite_ = false;
+  int64_t n_left_out_ = 0;  // steps skipped because of their gradients
+};
+
+}  // namespace redco::train
