@@ -23,6 +23,8 @@
 
 namespace redco {
 
+using namespace train;
+
 namespace {
 
 double epsilon(at::ScalarType type) {

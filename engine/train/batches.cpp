@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace redco {
+namespace redco::train {
 
 at::Device device_of(const Tree& tree) {
   auto tensors = named_tensors(tree);
@@ -83,4 +83,4 @@ std::vector<int64_t> index_range(int64_t first, int64_t last) {
   return indices;
 }
 
-}  // namespace redco
+}  // namespace redco::train

@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-namespace redco {
+namespace redco::train {
 
 /// The device of the first tensor, or the CPU.
 at::Device device_of(const Tree& tree);
@@ -45,4 +45,4 @@ at::Tensor divisor(const at::Tensor& weight_sum);
 /// first, first + 1, ..., last - 1.
 std::vector<int64_t> index_range(int64_t first, int64_t last);
 
-}  // namespace redco
+}  // namespace redco::train

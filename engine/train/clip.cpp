@@ -17,6 +17,8 @@
 
 namespace redco {
 
+using namespace train;
+
 const at::Tensor& Update::global_norm() {
   if (!global_norm_.defined()) {
     at::NoGradGuard no_grad;

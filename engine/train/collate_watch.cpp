@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace redco {
+namespace redco::train {
 
 namespace {
 constexpr std::chrono::seconds patience(3);
@@ -43,4 +43,4 @@ void CollateWatch::run() {
   }
 }
 
-}  // namespace redco
+}  // namespace redco::train

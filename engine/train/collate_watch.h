@@ -7,7 +7,7 @@
 #include <optional>
 #include <thread>
 
-namespace redco {
+namespace redco::train {
 
 /// Ends a run that was asked to stop but whose collate_fn does not return: a compiled Lua loop can
 /// only be ended along with the program. A thread watches for that.
@@ -45,4 +45,4 @@ class CollateWatch {
   std::thread thread_;  // none if the program cannot be ended
 };
 
-}  // namespace redco
+}  // namespace redco::train

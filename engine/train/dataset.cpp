@@ -9,6 +9,8 @@
 
 namespace redco {
 
+using namespace train;
+
 Dataset head(const Dataset& dataset, int64_t size) {
   Dataset result = dataset;
   result.size = std::min(dataset.size, size);

@@ -13,6 +13,8 @@
 
 namespace redco {
 
+using namespace train;
+
 namespace {
 
 void check_positive(const char* name, int64_t value) {

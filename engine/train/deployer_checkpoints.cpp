@@ -26,6 +26,8 @@
 
 namespace redco {
 
+using namespace train;
+
 namespace fs = std::filesystem;
 
 namespace {

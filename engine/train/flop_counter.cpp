@@ -14,6 +14,14 @@ namespace redco {
 
 namespace {
 
+thread_local bool is_recomputing = false;
+
+}  // namespace
+
+namespace train {
+
+namespace {
+
 // Operators on the local parts of a sharded tensor are separate calls, and so are those on tensors
 // that functorch wraps.
 bool is_wrapper(const at::Tensor& tensor) {
@@ -23,7 +31,6 @@ bool is_wrapper(const at::Tensor& tensor) {
 }
 
 thread_local FlopCounter* current = nullptr;
-thread_local bool is_recomputing = false;
 
 }  // namespace
 
@@ -53,6 +60,8 @@ FlopCounter::~FlopCounter() {
     outer_->count_ += count_;
   if (std::uncaught_exceptions() == n_exceptions_) total_ += count_;
 }
+
+}  // namespace train
 
 Recomputing::Recomputing() : outer_(std::exchange(is_recomputing, true)) {}
 Recomputing::~Recomputing() { is_recomputing = outer_; }

@@ -6,7 +6,7 @@
 
 #include <memory>
 
-namespace redco {
+namespace redco::train {
 
 /// Counts the floating-point operations of this thread's matrix products, convolutions and
 /// attention, forward and backward, while it exists; these are nearly all of a model's work. A
@@ -32,4 +32,4 @@ class REDCO_API FlopCounter {
   at::CallbackHandle handle_ = 0;
 };
 
-}  // namespace redco
+}  // namespace redco::train

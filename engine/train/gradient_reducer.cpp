@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <map>
 
-namespace redco {
+namespace redco::train {
 
 namespace {
 
@@ -153,4 +153,4 @@ void GradientReducer::reduce_leftovers() {
   }
 }
 
-}  // namespace redco
+}  // namespace redco::train

@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-namespace redco {
+namespace redco::train {
 
 /// Reduces the gradients of sharded leaves to the placements that the optimizer needs, in buckets,
 /// overlapping with backward.
@@ -50,4 +50,4 @@ class GradientReducer {
   std::vector<UnderWay> under_way_;
 };
 
-}  // namespace redco
+}  // namespace redco::train

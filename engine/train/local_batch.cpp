@@ -15,7 +15,7 @@
 #include <set>
 #include <string_view>
 
-namespace redco {
+namespace redco::train {
 
 namespace {
 
@@ -190,4 +190,4 @@ Tree local_batch(const Dataset& examples, std::span<const int64_t> indices, at::
                      });
 }
 
-}  // namespace redco
+}  // namespace redco::train

@@ -8,7 +8,7 @@
 #include <memory>
 #include <span>
 
-namespace redco {
+namespace redco::train {
 
 /// The examples of a batch that this process collates with `Collate::local`: those of its dp rank,
 /// or the first one if the rank has none.
@@ -21,4 +21,4 @@ std::span<const int64_t> local_part(std::span<const int64_t> indices, const Mesh
 Tree local_batch(const Dataset& examples, std::span<const int64_t> indices, at::Device device,
                  const std::shared_ptr<Mesh>& mesh);
 
-}  // namespace redco
+}  // namespace redco::train

@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace redco {
+namespace redco::train {
 
 namespace {
 
@@ -87,4 +87,4 @@ Dataset with_lookahead(const Dataset& examples, const Pass& pass,
           [lookahead](const std::vector<int64_t>& indices) { return lookahead->collate(indices); }};
 }
 
-}  // namespace redco
+}  // namespace redco::train

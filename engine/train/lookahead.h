@@ -7,7 +7,7 @@
 #include <memory>
 #include <span>
 
-namespace redco {
+namespace redco::train {
 
 /// A pass over a dataset: batches of `batch_size` consecutive entries of `order`.
 struct Pass {
@@ -26,4 +26,4 @@ struct Pass {
 Dataset with_lookahead(const Dataset& examples, const Pass& pass,
                        const std::shared_ptr<Mesh>& mesh);
 
-}  // namespace redco
+}  // namespace redco::train

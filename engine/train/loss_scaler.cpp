@@ -5,7 +5,7 @@
 
 #include <limits>
 
-namespace redco {
+namespace redco::train {
 
 namespace {
 
@@ -43,4 +43,4 @@ bool accepts_step(LossScale& loss_scale, const at::Tensor& grad_norm, Group& wor
   return false;
 }
 
-}  // namespace redco
+}  // namespace redco::train

@@ -3,7 +3,7 @@
 #include <redco/group.h>
 #include <redco/trainer.h>
 
-namespace redco {
+namespace redco::train {
 
 /// Throws Error for a scale that is out of range.
 void check_loss_scale(const LossScale& loss_scale);
@@ -15,4 +15,4 @@ void check_loss_scale(const LossScale& loss_scale);
 /// if the scale has become so small that there must be another cause.
 bool accepts_step(LossScale& loss_scale, const at::Tensor& grad_norm, Group& world);
 
-}  // namespace redco
+}  // namespace redco::train

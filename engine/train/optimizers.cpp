@@ -16,6 +16,8 @@
 
 namespace redco {
 
+using namespace train;
+
 namespace {
 
 template <class Options>

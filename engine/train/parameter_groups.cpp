@@ -26,6 +26,8 @@ const std::vector<ParameterGroup>& Update::groups(const Optimizer& optimizer, do
   return entry->second;
 }
 
+namespace train {
+
 std::vector<at::Tensor> select(const std::vector<at::Tensor>& tensors,
                                const ParameterGroup& group) {
   std::vector<at::Tensor> selected;
@@ -100,5 +102,7 @@ void check_betas(const char* optimizer, const std::array<double, 2>& betas) {
 void check_at_least(const char* optimizer, const char* option, double value, double least) {
   require(value >= least, optimizer, ": ", option, " = ", value, " must be at least ", least);
 }
+
+}  // namespace train
 
 }  // namespace redco

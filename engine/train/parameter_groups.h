@@ -2,7 +2,7 @@
 
 #include <redco/optim.h>
 
-namespace redco {
+namespace redco::train {
 
 /// Selects the members of a group, in order.
 std::vector<at::Tensor> select(const std::vector<at::Tensor>& tensors, const ParameterGroup& group);
@@ -27,4 +27,4 @@ Schedule checked_learning_rate(const char* optimizer, Schedule learning_rate);
 void check_betas(const char* optimizer, const std::array<double, 2>& betas);
 void check_at_least(const char* optimizer, const char* option, double value, double least);
 
-}  // namespace redco
+}  // namespace redco::train

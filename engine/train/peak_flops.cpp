@@ -16,7 +16,7 @@
 #include <string>
 #include <string_view>
 
-namespace redco {
+namespace redco::train {
 
 namespace {
 
@@ -84,4 +84,4 @@ std::optional<double> peak_flops(c10::Device device, c10::ScalarType dtype) {
   return entry->second;
 }
 
-}  // namespace redco
+}  // namespace redco::train

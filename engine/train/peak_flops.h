@@ -5,11 +5,11 @@
 
 #include <optional>
 
-namespace redco {
+namespace redco::train {
 
 /// The peak FLOP/s of a device in matrix products of a dtype. On the CPU it is measured, once for
 /// each dtype in about 0.2 s; for a GPU it is taken from its data sheet, for dense matrices. None
 /// for GPUs that are not in the table.
 std::optional<double> peak_flops(c10::Device device, c10::ScalarType dtype);
 
-}  // namespace redco
+}  // namespace redco::train

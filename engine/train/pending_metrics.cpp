@@ -9,7 +9,7 @@
 #include <ATen/ops/stack.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-namespace redco {
+namespace redco::train {
 
 PendingMetrics::PendingMetrics(int64_t step, const Tree& metrics, bool is_left_out)
     : step_(step), is_left_out_(is_left_out) {
@@ -49,4 +49,4 @@ const std::map<std::string, double>& PendingMetrics::read() {
   return numbers_;
 }
 
-}  // namespace redco
+}  // namespace redco::train

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace redco {
+namespace redco::train {
 
 /// The metrics of one step while they are copied to the host. The constructor starts the copy of
 /// device tensors without waiting; `read`, called once later work is queued, waits only for that
@@ -34,4 +34,4 @@ class REDCO_API PendingMetrics {
   std::optional<c10::Event> copied_;
 };
 
-}  // namespace redco
+}  // namespace redco::train

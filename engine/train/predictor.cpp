@@ -21,6 +21,8 @@
 
 namespace redco {
 
+using namespace train;
+
 namespace {
 
 constexpr uint64_t collate_stream = 1;
@@ -46,34 +48,34 @@ std::vector<Tree> split_examples(const Tree& batch_preds, int64_t n_examples) {
   return outputs;
 }
 
+Tree in_compute_dtype(const PredictorOptions& options, const Tree& tree) {
+  return options.compute_dtype ? in_dtype(tree, *options.compute_dtype) : tree;
+}
+
+// `params` are already in compute_dtype: they are cast once for all batches.
+Tree call(const PredictorOptions& options, const at::Generator& rng, const Tree& params,
+          const Tree& batch) {
+  c10::DeviceType device = device_of(params).type();
+  Autocast region(device, options.autocast_dtype ? options.autocast_dtype : autocast_dtype(device));
+  return options.pred_fn(rng, params, in_compute_dtype(options, batch));
+}
+
+LaidOut on_processes(const PredictorOptions& options, Tree params, const Dataset& examples,
+                     int64_t per_device_batch_size) {
+  const Deployer& deployer = *options.deployer;
+  if (is_laid_out(params, deployer)) return {std::move(params), {}, nullptr};
+  Tree batch =
+      layout_batch(examples, per_device_batch_size, options.collate, device_of(params), deployer);
+  return lay_out(params, deployer, options.params_sharding_rules, [&](const Tree& stand_ins) {
+    call(options, make_rng(0), in_compute_dtype(options, stand_ins), batch);
+  });
+}
+
 }  // namespace
 
 Predictor::Predictor(PredictorOptions options) : options_(std::move(options)) {
   require(options_.deployer != nullptr, "Predictor: deployer is missing");
   require(bool(options_.pred_fn), "Predictor: pred_fn is missing");
-}
-
-Tree Predictor::in_compute_dtype(const Tree& tree) const {
-  return options_.compute_dtype ? in_dtype(tree, *options_.compute_dtype) : tree;
-}
-
-// `params` are already in compute_dtype: they are cast once for all batches.
-Tree Predictor::call(const at::Generator& rng, const Tree& params, const Tree& batch) const {
-  c10::DeviceType device = device_of(params).type();
-  Autocast region(device,
-                  options_.autocast_dtype ? options_.autocast_dtype : autocast_dtype(device));
-  return options_.pred_fn(rng, params, in_compute_dtype(batch));
-}
-
-LaidOut Predictor::on_processes(Tree params, const Dataset& examples,
-                                int64_t per_device_batch_size) const {
-  const Deployer& deployer = *options_.deployer;
-  if (is_laid_out(params, deployer)) return {std::move(params), {}, nullptr};
-  Tree batch =
-      layout_batch(examples, per_device_batch_size, options_.collate, device_of(params), deployer);
-  return lay_out(params, deployer, options_.params_sharding_rules, [&](const Tree& stand_ins) {
-    call(make_rng(0), in_compute_dtype(stand_ins), batch);
-  });
 }
 
 std::vector<Tree> Predictor::predict(const Dataset& examples, int64_t per_device_batch_size,
@@ -88,8 +90,9 @@ std::vector<Tree> Predictor::predict(const Dataset& examples, int64_t per_device
   at::NoGradGuard no_grad;
   uint64_t key = deployer.gen_rng().current_seed();
   at::Device device = deployer.device().value_or(device_of(params));
-  LaidOut laid_out = on_processes(to_device(params, device), examples, per_device_batch_size);
-  Tree computed = in_compute_dtype(laid_out.params);
+  LaidOut laid_out =
+      on_processes(options_, to_device(params, device), examples, per_device_batch_size);
+  Tree computed = in_compute_dtype(options_, laid_out.params);
   std::vector<int64_t> order = index_range(0, examples.size);
   Dataset ahead = with_lookahead(examples,
                                  {.order = order,
@@ -107,7 +110,7 @@ std::vector<Tree> Predictor::predict(const Dataset& examples, int64_t per_device
     counter_generator(rng)->set_batch({first, last - first});
     WithRng with_rng(rng);
     RecordDraws record_draws;
-    Tree preds = to_device(gathered(call(rng, computed, batch)), at::kCPU);
+    Tree preds = to_device(gathered(call(options_, rng, computed, batch)), at::kCPU);
     std::vector<Tree> batch_outputs =
         options_.output_fn ? options_.output_fn(preds) : split_examples(preds, last - first);
     require(int64_t(batch_outputs.size()) == last - first, "Predictor: output_fn returned ",

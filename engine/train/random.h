@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <initializer_list>
 
-namespace redco {
+namespace redco::train {
 
 /// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): small, portable, and good enough to choose
 /// seeds and to shuffle.
@@ -29,4 +29,4 @@ inline uint64_t derive_seed(uint64_t seed, std::initializer_list<uint64_t> place
   return seed;
 }
 
-}  // namespace redco
+}  // namespace redco::train

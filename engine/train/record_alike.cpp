@@ -7,7 +7,7 @@
 #include <charconv>
 #include <string_view>
 
-namespace redco {
+namespace redco::train {
 
 namespace {
 
@@ -80,4 +80,4 @@ void record_settings(const char* optimizer,
   }
 }
 
-}  // namespace redco
+}  // namespace redco::train

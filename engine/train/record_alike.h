@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-namespace redco {
+namespace redco::train {
 
 // Records of training actions that the processes compare (mesh/spmd_log.h). A single process
 // records nothing.
@@ -27,4 +27,4 @@ void record_params(const std::vector<NamedTensor>& params);
 void record_settings(const char* optimizer,
                      std::initializer_list<std::pair<const char*, double>> settings);
 
-}  // namespace redco
+}  // namespace redco::train

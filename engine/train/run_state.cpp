@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-namespace redco {
+namespace redco::train {
 
 namespace {
 
@@ -129,4 +129,4 @@ RunState run_state_of(const Tree& info) {
   return state;
 }
 
-}  // namespace redco
+}  // namespace redco::train

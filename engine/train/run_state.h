@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-namespace redco {
+namespace redco::train {
 
 /// The state of a run except its tensors, as stored in `info.json` to resume from.
 struct RunState {
@@ -37,4 +37,4 @@ RunState run_state_of(const Tree& info);
 int64_t step_of(const Tree& info, int64_t otherwise);
 std::optional<LossScale> loss_scale_of(const Tree& info, std::optional<LossScale> otherwise);
 
-}  // namespace redco
+}  // namespace redco::train

@@ -16,7 +16,7 @@
 #include <string>
 #include <utility>
 
-namespace redco {
+namespace redco::train {
 
 namespace {
 
@@ -113,4 +113,4 @@ std::optional<Placement> shared_over_dp(const at::Tensor& param, const Deployer&
   return std::nullopt;
 }
 
-}  // namespace redco
+}  // namespace redco::train

@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-namespace redco {
+namespace redco::train {
 
 /// Parameters laid out over the processes.
 struct LaidOut {
@@ -36,4 +36,4 @@ bool is_laid_out(const Tree& params, const Deployer& deployer);
 /// split and that has at least one row per rank. None for small parameters.
 std::optional<Placement> shared_over_dp(const at::Tensor& param, const Deployer& deployer);
 
-}  // namespace redco
+}  // namespace redco::train

@@ -16,7 +16,7 @@
 #include <algorithm>
 #include <cstdio>
 
-namespace redco {
+namespace redco::train {
 
 namespace {
 
@@ -104,4 +104,4 @@ void StepMeter::add_memory() {
   metrics_["reserved_memory_bytes"] = double(stats.reserved_bytes[all].current);
 }
 
-}  // namespace redco
+}  // namespace redco::train

@@ -14,7 +14,7 @@
 #include <optional>
 #include <string>
 
-namespace redco {
+namespace redco::train {
 
 /// Measures the steps of a training loop on this process. A step lasts until the next one starts or
 /// the loop stops; on a GPU, which runs while the next step is issued, this is the real cost in a
@@ -82,4 +82,4 @@ class StepMeter {
   std::map<std::string, double> metrics_;
 };
 
-}  // namespace redco
+}  // namespace redco::train

@@ -9,7 +9,7 @@
 #include <set>
 #include <utility>
 
-namespace redco {
+namespace redco::train {
 
 namespace profiler = torch::autograd::profiler;
 
@@ -74,4 +74,4 @@ StepProfile::Step::~Step() {
   if (profile_.steps_ && number_ >= profile_.steps_->last) profile_.finish();
 }
 
-}  // namespace redco
+}  // namespace redco::train

@@ -10,7 +10,7 @@
 #include <optional>
 #include <string>
 
-namespace redco {
+namespace redco::train {
 
 /// Traces a range of steps with LibTorch's profiler, for Perfetto (ui.perfetto.dev) or
 /// chrome://tracing: operators with their shapes, collectives, and the named parts of a step. The
@@ -51,4 +51,4 @@ class StepProfile {
   bool is_running_ = false;
 };
 
-}  // namespace redco
+}  // namespace redco::train

@@ -26,6 +26,8 @@ bool StopRequest::make(int signal) noexcept {
 
 bool request_stop(int signal) noexcept { return of_process.make(signal); }
 
+namespace train {
+
 Stopping::Stopping(std::shared_ptr<const Mesh> mesh, std::optional<double> max_seconds,
                    std::shared_ptr<StopRequest> request)
     : mesh_(std::move(mesh)),
@@ -71,5 +73,7 @@ std::optional<Stopping::Reason> Stopping::after_step() {
   if (is_over) return Reason{0};
   return std::nullopt;
 }
+
+}  // namespace train
 
 }  // namespace redco

@@ -8,7 +8,7 @@
 #include <memory>
 #include <optional>
 
-namespace redco {
+namespace redco::train {
 
 /// Decides whether a run ends early, because of a request or a time limit. All processes decide the
 /// same at the same step. They agree about once a second with one small all-reduce; doing so at
@@ -43,4 +43,4 @@ class Stopping {
   int64_t steps_between_ = 1;
 };
 
-}  // namespace redco
+}  // namespace redco::train

@@ -65,7 +65,7 @@ std::vector<ShardingDecision> TrainedParams::lay_out(
     const std::vector<ShardingRule>& rules,
     const std::function<void(const Tree& params)>& forward) {
   const std::shared_ptr<Mesh>& mesh = deployer_->mesh();
-  LaidOut laid_out = redco::lay_out(tree_, *deployer_, rules, forward);
+  LaidOut laid_out = train::lay_out(tree_, *deployer_, rules, forward);
   tree_ = std::move(laid_out.params);
   store_ = std::move(laid_out.store);
   auto params = named_tensors(tree_);

@@ -17,6 +17,7 @@
 namespace redco {
 
 using train::Fit;
+using train::RunState;
 using train::TrainStep;
 
 namespace {
@@ -52,7 +53,7 @@ uint64_t seed_of(const Tree& last_ckpt_info, uint64_t otherwise) {
 
 struct Trainer::Impl {
   Impl(const TrainerOptions& options, TrainStep::Custom custom)
-      : run(run_state_of(options.last_ckpt_info)),
+      : run(train::run_state_of(options.last_ckpt_info)),
         is_resuming(!options.last_ckpt_info.is_none()),
         step(options, std::move(custom),
              seed_of(options.last_ckpt_info, options.deployer->new_trainer_seed())) {}
@@ -74,8 +75,8 @@ Trainer::Trainer(TrainerOptions options) {
   impl_ = std::make_unique<Impl>(options, std::move(custom));
   set_train_state({.params = std::move(options.params),
                    .opt_state = std::move(options.opt_state),
-                   .step = step_of(options.last_ckpt_info, options.step),
-                   .loss_scale = loss_scale_of(options.last_ckpt_info, options.loss_scale),
+                   .step = train::step_of(options.last_ckpt_info, options.step),
+                   .loss_scale = train::loss_scale_of(options.last_ckpt_info, options.loss_scale),
                    .optimizer = options.optimizer});
   log_size(state().params, *deployer());
 }

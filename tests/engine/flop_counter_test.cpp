@@ -19,6 +19,9 @@
 #include <stdexcept>
 
 namespace redco {
+
+using train::FlopCounter;
+
 namespace {
 
 at::Tensor leaf(at::IntArrayRef sizes) { return at::randn(sizes).requires_grad_(); }

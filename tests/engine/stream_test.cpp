@@ -71,7 +71,7 @@ const Read reads[] = {
     {"copy from pageable memory", [](const at::Tensor& x) { x.copy_(at::ones(x.sizes())); }},
     {"PendingMetrics",
      [](const at::Tensor& x) {
-       redco::PendingMetrics(0, Tree::Dict{{"loss", x.select(0, 0)}}, false).read();
+       redco::train::PendingMetrics(0, Tree::Dict{{"loss", x.select(0, 0)}}, false).read();
      }},
 };
 
@@ -278,7 +278,7 @@ TEST_CASE("metrics are waited for alone, not with the step that follows") {
   on_devices({.n_processes = 2}, [](const std::shared_ptr<Mesh>& mesh) {
     at::Tensor x = full({1}, 3, *mesh);
     mesh->world().all_reduce(x, ReduceOp::sum);
-    redco::PendingMetrics metrics(0, Tree::Dict{{"loss", x}}, false);
+    redco::train::PendingMetrics metrics(0, Tree::Dict{{"loss", x}}, false);
     if (mesh->processes().rank == 1) std::this_thread::sleep_for(seconds(3));
     at::Tensor y = full({1}, 3, *mesh);
     mesh->world().all_reduce(y, ReduceOp::sum);

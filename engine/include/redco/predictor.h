@@ -38,8 +38,6 @@ struct PredictorOptions {
   std::vector<ShardingRule> params_sharding_rules = {};
 };
 
-struct LaidOut;
-
 class REDCO_API Predictor {
  public:
   explicit Predictor(PredictorOptions options);
@@ -52,10 +50,6 @@ class REDCO_API Predictor {
                             const Tree& params, const std::string& desc = "Predicting") const;
 
  private:
-  Tree in_compute_dtype(const Tree& tree) const;
-  Tree call(const at::Generator& rng, const Tree& params, const Tree& batch) const;
-  LaidOut on_processes(Tree params, const Dataset& examples, int64_t per_device_batch_size) const;
-
   PredictorOptions options_;
 };
 

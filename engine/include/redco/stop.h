@@ -7,7 +7,9 @@
 
 namespace redco {
 
+namespace train {
 class Stopping;
+}  // namespace train
 
 /// Requests the `fit` calls that were given it to end after their current step, with a checkpoint:
 /// they throw Stopped. With several processes a request on one is enough.
@@ -18,7 +20,7 @@ class REDCO_API StopRequest {
   bool make(int signal) noexcept;
 
  private:
-  friend class Stopping;
+  friend class train::Stopping;
   std::atomic<int> n_listening_ = 0;
   std::atomic<int> signal_ = 0;
 };
