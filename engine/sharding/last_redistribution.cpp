@@ -24,14 +24,15 @@ c10::StorageImpl* storage_of(const at::Tensor& local) {
 }  // namespace
 
 bool LastRedistribution::View::operator==(const View& other) const {
-  return sizes == other.sizes && strides == other.strides && offset == other.offset &&
-         from == other.from && to == other.to && type == other.type;
+  return memory_id == other.memory_id && sizes == other.sizes && strides == other.strides &&
+         offset == other.offset && from == other.from && to == other.to && type == other.type;
 }
 
 LastRedistribution::View LastRedistribution::view_of(const TensorArgument& argument,
                                                      const Placements& target) {
   const at::Tensor& tensor = argument.tensor;
   View view;
+  view.memory_id = argument.impl->memory_id();
   view.order = memory_order(tensor.strides());
   for (int64_t dim : view.order) {
     view.sizes.push_back(tensor.size(dim));
@@ -51,9 +52,7 @@ bool LastRedistribution::may_hold(const TensorArgument& argument) {
 at::Tensor LastRedistribution::find(const TensorArgument& argument,
                                     const Placements& target) const {
   if (!result_.defined() || !argument.impl) return {};
-  const at::Tensor& local = argument.local();
-  if (memory_._unsafe_get_target() != storage_of(local)) return {};
-  if (version_ != version_of(local)) return {};
+  if (version_ != version_of(argument.local())) return {};
   View view = view_of(argument, target);
   if (!(view == view_)) return {};
   return result_.permute(inverse(view.order));

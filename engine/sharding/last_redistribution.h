@@ -9,7 +9,7 @@ namespace redco::sharding {
 ///
 /// It holds one tensor until another is redistributed, the entry is invalidated, or the source is
 /// freed: autograd saves only the local part, so the gathered copy must not stay in memory for
-/// long. The key is the same on all processes (the source memory and the view of it), so all of
+/// long. The key is the same on all processes (the logical memory and the view of it), so all of
 /// them hit or all miss.
 class LastRedistribution {
  public:
@@ -33,6 +33,7 @@ class LastRedistribution {
   /// The view of the memory, with its dimensions from outermost to innermost in memory, so that a
   /// transposed view matches.
   struct View {
+    uint64_t memory_id = 0;
     Sizes order, sizes, strides;
     int64_t offset = 0;
     Placements from, to;
@@ -41,6 +42,7 @@ class LastRedistribution {
   };
   static View view_of(const TensorArgument& argument, const Placements& target);
 
+  // The source's local storage.
   c10::weak_intrusive_ptr<c10::StorageImpl> memory_{c10::intrusive_ptr<c10::StorageImpl>()};
   int64_t version_ = 0;
   View view_;

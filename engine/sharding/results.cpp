@@ -105,6 +105,7 @@ at::Tensor Results::wrapped(at::Tensor local) {
   if (!base.impl) return result;
   ShardedTensorImpl& view = *sharded_impl(result);
   bool is_view = plan_.inputs[0] == base.placements && view.local().is_alias_of(base.impl->local());
+  if (plan_.inputs[0] == base.placements) view.view_memory_of(*base.impl);
   if (is_view) view.share_memory_of(*base.impl);
   if (!is_view || base.impl->gathered_view() || base.stored.defined()) {
     Placements worked_on = plan_.inputs[0];

@@ -10,6 +10,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <atomic>
 #include <numeric>
 #include <typeinfo>
 
@@ -38,6 +39,11 @@ void count_writes_of(const at::Tensor& base, const at::Tensor& alias) {
 // In a trace the local tensors are meta tensors, so the device is the mesh's.
 c10::Device device_for(const at::Tensor& local, const Mesh& mesh) {
   return execution().has_values() ? local.device() : mesh.device();
+}
+
+uint64_t new_memory_id() {
+  static std::atomic<uint64_t> last = 0;
+  return ++last;
 }
 
 }  // namespace
@@ -107,7 +113,8 @@ ShardedTensorImpl::ShardedTensorImpl(at::Tensor local, const Placements& placeme
                  device_for(local, *mesh)),
       local_(std::move(local)),
       placements_(placements),
-      mesh_(std::move(mesh)) {
+      mesh_(std::move(mesh)),
+      memory_id_(new_memory_id()) {
   set_storage_access_should_throw();
   set_sizes_and_strides(geometry.sizes, geometry.strides, geometry.offset);
   if (is_partial(placements_)) terms_ = std::make_shared<Terms>(Terms{numel()});
@@ -167,12 +174,14 @@ bool ShardedTensorImpl::has_storage() const {
 void ShardedTensorImpl::set_local(at::Tensor local, const Placements& placements,
                                   const Geometry& geometry) {
   local_ = std::move(local);
+  memory_id_ = new_memory_id();
   placements_ = placements;
   set_sizes_and_strides(geometry.sizes, geometry.strides, geometry.offset);
 }
 
 void ShardedTensorImpl::take_local_of(const ShardedTensorImpl& other) {
   local_ = other.local_;
+  memory_id_ = other.memory_id_;
   placements_ = other.placements_;
   terms_ = other.terms_;
   gathered_view_ = other.gathered_view_;
@@ -181,6 +190,7 @@ void ShardedTensorImpl::take_local_of(const ShardedTensorImpl& other) {
 c10::intrusive_ptr<ShardedTensorImpl> ShardedTensorImpl::detached_copy() const {
   Geometry geometry{Sizes(sizes()), Sizes(strides()), storage_offset()};
   auto copy = c10::make_intrusive<ShardedTensorImpl>(local_, placements_, mesh_, geometry);
+  copy->memory_id_ = memory_id_;
   copy->terms_ = terms_;
   copy->stored_ = stored_;
   copy->gathered_view_ = gathered_view_;
@@ -211,6 +221,7 @@ void ShardedTensorImpl::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& 
   local_ = source->local_;
   placements_ = source->placements_;
   mesh_ = source->mesh_;
+  memory_id_ = source->memory_id_;
   terms_ = source->terms_;
   stored_ = source->stored_;
   gathered_view_ = source->gathered_view_;

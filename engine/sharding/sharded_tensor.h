@@ -77,6 +77,11 @@ class ShardedTensorImpl final : public c10::TensorImpl {
   /// both.
   void share_memory_of(const ShardedTensorImpl& base);
 
+  /// Identifies the logical memory: views of one tensor have one id, on all processes alike. The
+  /// local storage does not: parts of several tensors may lie in one.
+  uint64_t memory_id() const { return memory_id_; }
+  void view_memory_of(const ShardedTensorImpl& base) { memory_id_ = base.memory_id_; }
+
   /// Set if this is a copy where the plain operator would have made a view.
   const std::shared_ptr<const GatheredView>& gathered_view() const { return gathered_view_; }
   void set_gathered_view(std::shared_ptr<const GatheredView> view) {
@@ -114,6 +119,7 @@ class ShardedTensorImpl final : public c10::TensorImpl {
   at::Tensor local_;
   Placements placements_;
   std::shared_ptr<const Mesh> mesh_;
+  uint64_t memory_id_;
   /// This process' terms of a sum (or extreme) in one memory; shared by all views of it.
   struct Terms {
     int64_t numel;                                ///< of the logical tensor that fills the memory

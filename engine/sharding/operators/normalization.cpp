@@ -44,7 +44,9 @@ std::optional<Plan> layer_norm_backward(const Call& call) {
                                 {"bias", l.weight}},
                                {l.x, l.weight, l.weight});
   if (!factors) return std::nullopt;
-  return plan_by_factors(call, *factors);
+  Plan plan = plan_by_factors(call, *factors);
+  plan.run = run_on_contiguous;  // the kernel ignores the strides of the statistics
+  return plan;
 }
 
 // input: [n, c, ...]; statistics: [n, group]. Channels may be split between groups only.

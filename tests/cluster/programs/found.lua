@@ -320,4 +320,20 @@ x4 = unpack(torch.broadcast_tensors { x2, randn(8842, { 2, 7, 2, 2 }) })
 x4:zero_()
 loss = term(x3, 0.4) + term(x4, 0.5)
 gx1 = grads(loss, { x1 })]],
+  -- Two gradients in one storage, each redistributed.
+  [[
+x1 = shard(randn(1680, { 5, 6, 4 }, "float32"), { dp = 2, mp = { dim = 1, block = 3 } })
+x2 = randn(504, { 6 }, "float32"):requires_grad_()
+x3 = shard(randn(1368, { 6 }, "float32"), { dp = { dim = 0, block = 3 } }):requires_grad_()
+x4 = torch.batch_norm(x1, x2, x3, nil, nil, true, 0.1, 1e-5, false)
+x5 = torch.stack({ x2, x3 }, 1)
+loss = term(x4, 0.6) + term(x5, 0.3)
+gx2, gx3 = grads(loss, { x2, x3 })]],
+  -- LibTorch's backward ignores the strides of the mean and the deviation.
+  [[
+x1 = shard(randn(9518, { 3, 3, 3 }), { dp = 1 })
+x2 = shard(randn(514, { 3, 3, 3 }), { mp = 1 }):requires_grad_()
+x3 = x1 * torch.layer_norm(x2, { 3 })
+loss = term(x3, 0.4)
+gx2 = grads(loss, { x2 })]],
 }
