@@ -112,13 +112,20 @@ bool works_on_parts(const Call& call) {
   });
 }
 
-// Whether the store has the values of this tensor. A converted copy of a parameter that was written
-// to has other values than the parameter.
+bool is_parameter(const TensorArgument& argument) {
+  const StoredPart& part = *argument.impl->stored();
+  return part.store->owns(part.param, argument.local());
+}
+
+// Whether the store has the values of this tensor: a parameter, or a converted copy of one as long
+// as neither has been written to.
 bool is_in_store(const TensorArgument& argument) {
   if (!argument.impl || !argument.impl->stored()) return false;
+  if (is_parameter(argument)) return true;
   const at::Tensor& local = argument.local();
   const StoredPart& part = *argument.impl->stored();
-  return local.is_inference() || local._version() == 0 || part.store->owns(part.param, local);
+  return !local.is_inference() && local._version() == 0 &&
+         part.store->version(part.param) == part.version;
 }
 
 void gather_stored(Call& call) {
@@ -130,6 +137,8 @@ void gather_stored(Call& call) {
     const StoredPart& part = *argument.impl->stored();
     at::Tensor whole =
         part.store->gathered(part.param, argument.tensor.scalar_type()).permute(part.order);
+    // A write to a view of a copy must not change the parameter.
+    if (call.op.is_view && !is_parameter(argument)) whole = whole.clone();
     argument.placements[Mesh::dp] = {};
     argument.stored = std::exchange(
         argument.tensor, wrap(whole, argument.placements, call.mesh,

@@ -4,6 +4,7 @@
 
 #include "execution.h"
 
+#include <redco/detail/zero3_store.h>
 #include <redco/error.h>
 
 #include <ATen/ops/empty_strided.h>
@@ -153,8 +154,9 @@ void ShardedTensorImpl::keep_in(const std::shared_ptr<Zero3Store>& store, size_t
 void ShardedTensorImpl::be_stored_like(const ShardedTensorImpl& base, at::IntArrayRef order) {
   Sizes composed;
   for (int64_t dim : order) composed.push_back(base.stored_->order[size_t(dim)]);
+  const auto& [store, param, base_order, version] = *base.stored_;
   stored_ = std::make_shared<const StoredPart>(
-      StoredPart{base.stored_->store, base.stored_->param, composed});
+      StoredPart{store, param, composed, store->version(param)});
 }
 
 constexpr const char* no_memory =

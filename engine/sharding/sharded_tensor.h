@@ -51,11 +51,13 @@ void overwrite(at::Tensor to, at::Tensor from);
 
 class GatheredView;
 
-/// Which Zero3Store gathers this ZeRO-3 parameter, and the dimension order of this view of it.
+/// Which Zero3Store gathers this ZeRO-3 parameter, the dimension order of this view of it, and the
+/// parameter's version whose values a converted copy has.
 struct StoredPart {
   std::shared_ptr<Zero3Store> store;
   size_t param;
   Sizes order;
+  int64_t version = 0;
 };
 
 /// A sharded tensor: this process holds its local part. Operators see the logical sizes. Autograd
@@ -94,7 +96,8 @@ class ShardedTensorImpl final : public c10::TensorImpl {
   /// Null, unless a Zero3Store gathers this parameter for the operators that read it.
   const std::shared_ptr<const StoredPart>& stored() const { return stored_; }
   void keep_in(const std::shared_ptr<Zero3Store>& store, size_t param);
-  /// Marks this as the view of `base` whose dimensions have this order.
+  /// Marks this as a view or a converted copy of `base`, which the store has the values of, with
+  /// its dimensions in this order.
   void be_stored_like(const ShardedTensorImpl& base, at::IntArrayRef order);
 
   /// Replaces the local tensor, its placements and the logical geometry.

@@ -80,7 +80,19 @@ void Zero3Store::start(Block& block, at::ScalarType type) {
                          geometry_of(params_[member])));
   }
   block.type = type;
+  block.version = version_of(block);
   block.on_its_way = start_change(parts, std::vector<Placement>(parts.size()), Mesh::dp);
+}
+
+int64_t Zero3Store::version(size_t param) const {
+  const at::Tensor& local = sharded_impl(params_[param])->local();
+  return local.is_inference() ? 0 : local._version();
+}
+
+int64_t Zero3Store::version_of(const Block& block) const {
+  int64_t sum = 0;
+  for (size_t member : block.members) sum += version(member);
+  return sum;
 }
 
 void Zero3Store::move_to(size_t block, at::ScalarType type) {
@@ -120,7 +132,7 @@ at::Tensor Zero3Store::gathered(size_t param, at::ScalarType type) {
   Block& block = blocks_[index];
   block.wanted = c10::promoteTypes(type, block.wanted.value_or(type));
   if ((!block.whole.empty() || block.on_its_way) &&
-      c10::promoteTypes(block.type, type) != block.type)
+      (c10::promoteTypes(block.type, type) != block.type || block.version != version_of(block)))
     drop(block);
   if (block.whole.empty() && !block.on_its_way) start(block, type_of(block, type));
   move_to(index, type);

@@ -116,12 +116,30 @@ TEST_CASE("writing to a parameter, and reading it in another type") {
     at::Tensor plain = at::arange(6, at::kDouble).reshape({3, 2});
     std::vector<at::Tensor> weights{shard(plain, mesh, {Placement::shard(0), {}}).detach()};
     auto store = Zero3Store::make(weights, {0});
+    CHECK(at::equal(full(weights[0] + 0), plain));
     weights[0].mul_(2);
-    store->release();
     CHECK(placements_of(weights[0])[Mesh::dp] == Placement::shard(0));
     at::Tensor single = weights[0].to(at::kFloat);
     CHECK(at::equal(full(at::mm(single.t(), single)), at::mm(plain.t(), plain).to(at::kFloat) * 4));
     CHECK(at::equal(full(at::mm(weights[0].t(), weights[0])), at::mm(plain.t(), plain) * 4));
+  });
+}
+
+TEST_CASE("a write to a parameter does not change its converted copies, nor the other way round") {
+  on_threads(2, 1, [&](const MeshPointer& mesh) {
+    at::Tensor plain = at::arange(3, at::kDouble) + 1;
+    at::Tensor weight = shard(plain, mesh, {Placement::shard(0), {}}).detach();
+    auto store = Zero3Store::make({weight}, {0});
+    at::Tensor copy = weight.to(at::kFloat), view = weight.view({1, 3});
+    CHECK(at::equal(full(view + weight), (plain * 2).view({1, 3})));
+    weight.view({3, 1}).mul_(10);
+    CHECK(at::equal(full(weight.sum()), plain.sum() * 10));
+    CHECK(at::equal(full(view.sum()), plain.sum() * 10));
+    CHECK(at::equal(full(copy.sum()), plain.sum().to(at::kFloat)));
+    at::Tensor other = weight.to(at::kFloat);
+    other.view({1, 3}).zero_();
+    CHECK(full(other.sum()).item<double>() == 0);
+    CHECK(at::equal(full(weight.sum()), plain.sum() * 10));
   });
 }
 

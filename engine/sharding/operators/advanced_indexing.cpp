@@ -4,7 +4,6 @@
 #include "rules.h"
 
 #include <ATen/ExpandUtils.h>
-#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/where.h>
 
 namespace redco::sharding {
@@ -111,12 +110,6 @@ at::Tensor localize(const Operator& op, torch::jit::Stack& stack, const SplitInd
   return elsewhere;
 }
 
-at::Tensor with_one_more(const at::Tensor& tensor, int64_t dim) {
-  std::vector<int64_t> pad(size_t(2 * (tensor.dim() - dim)), 0);
-  pad.back() = 1;
-  return at::constant_pad_nd(tensor, pad);
-}
-
 std::optional<Plan> index(const Call& call) {
   std::optional<Indexing> indexing = indexing_of(call);
   if (!indexing || call.find("out")) return std::nullopt;
@@ -152,12 +145,7 @@ void put_own(const std::vector<SplitIndex>& splits, const Operator& op, torch::j
   op.handle.callBoxed(&stack);
   at::Tensor result = stack[0].toTensor();
   for (const SplitIndex& split : splits) result = result.narrow(split.dim, 0, split.own.length());
-  if (op.returned[0] >= 0) {
-    self.copy_(result);
-    stack = {self};
-  } else {
-    stack = {result.contiguous()};
-  }
+  return_written(op, self, result, stack);
 }
 
 std::optional<Plan> index_put(const Call& call) {

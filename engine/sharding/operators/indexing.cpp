@@ -3,7 +3,6 @@
 
 #include "rules.h"
 
-#include <ATen/ops/cat.h>
 #include <ATen/ops/zeros.h>
 
 namespace redco::sharding {
@@ -52,24 +51,15 @@ void read_own(const Indexed& indexed, const Operator& op, torch::jit::Stack& sta
   stack = {result.masked_fill_(aligned(elsewhere, indexed.dim, result.dim()), 0)};
 }
 
-// Writes for other ranks go to one extra element, which is then dropped.
 void write_own(const Indexed& indexed, const Operator& op, torch::jit::Stack& stack) {
   at::Tensor self = stack[0].toTensor(), index = stack[indexed.argument].toTensor();
   check_range(op, index, indexed.size);
-  std::vector<int64_t> sizes = self.sizes().vec();
-  int64_t length = sizes[size_t(indexed.dim)];
-  sizes[size_t(indexed.dim)] = 1;
-  stack[0] = at::cat({self, at::zeros(sizes, self.options())}, indexed.dim);
+  int64_t length = self.size(indexed.dim);
+  stack[0] = with_one_more(self, indexed.dim);
   stack[indexed.argument] =
       (index - indexed.own.begin).masked_fill_(is_outside(index, indexed.own), length);
   op.handle.callBoxed(&stack);
-  at::Tensor result = stack[0].toTensor().narrow(indexed.dim, 0, length);
-  if (op.returned[0] >= 0) {
-    self.copy_(result);
-    stack = {self};
-  } else {
-    stack = {result.contiguous()};
-  }
+  return_written(op, self, stack[0].toTensor().narrow(indexed.dim, 0, length), stack);
 }
 
 // Other dimensions share a factor if their sizes are equal; an index may be shorter.

@@ -6,6 +6,7 @@
 
 #include <ATen/OpMathType.h>
 #include <ATen/ops/aminmax.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/logsumexp.h>
 
 namespace redco::sharding {
@@ -38,6 +39,23 @@ void check_range(const Operator& op, const at::Tensor& index, int64_t size) {
   int64_t first = low.item().toLong(), last = high.item().toLong();
   require(first >= 0 && last < size, op.name, ": index ", first < 0 ? first : last,
           " is out of range for a dimension of size ", size);
+}
+
+at::Tensor with_one_more(const at::Tensor& tensor, int64_t dim) {
+  std::vector<int64_t> sizes = tensor.sizes().vec(), pad(size_t(2 * (tensor.dim() - dim)), 0);
+  at::Tensor once = tensor;
+  for (int64_t d = 0; d < tensor.dim(); ++d)
+    if (d != dim && tensor.stride(d) == 0 && tensor.size(d) > 1) once = once.narrow(d, 0, 1);
+  ++sizes[size_t(dim)];
+  pad.back() = 1;
+  return at::constant_pad_nd(once, pad).expand(sizes);
+}
+
+void return_written(const Operator& op, const at::Tensor& self, const at::Tensor& result,
+                    torch::jit::Stack& stack) {
+  bool is_inplace = op.returned[0] >= 0;
+  if (is_inplace) overwrite(self, result);
+  stack = {is_inplace ? self : result.contiguous()};
 }
 
 bool is_narrow(at::ScalarType type) { return at::toOpMathType(type) != type; }

@@ -23,6 +23,15 @@ at::Tensor is_outside(const at::Tensor& index, const Span& own);
 /// the check would stall, such an index reads a zero and writes nothing.
 void check_range(const Operator& op, const at::Tensor& index, int64_t size);
 
+/// A copy with one more element, a zero, in the split dimension `dim`: writes for other ranks go
+/// there. Other dimensions stay expanded, because a write to one of their elements writes all.
+at::Tensor with_one_more(const at::Tensor& tensor, int64_t dim);
+
+/// Ends a write to such a copy of `self`: `stack` gets what the operator returns, where `result` is
+/// the copy without the extra elements.
+void return_written(const Operator& op, const at::Tensor& self, const at::Tensor& result,
+                    torch::jit::Stack& stack);
+
 /// Whether a single process accumulates this type in a wider one (at::toOpMathType) and rounds
 /// once. Reductions over ranks must use that type too.
 bool is_narrow(at::ScalarType type);

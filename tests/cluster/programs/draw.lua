@@ -384,6 +384,14 @@ function Draw:head(shapes)
   return true
 end
 
+--- Writes to a parameter, as weight clipping does: what reads it later must see that.
+function Draw:write_parameter()
+  local random = self.random
+  self:run(("no_grad(function() %s%s:%s end)"):format(random:choice { "p.a", "p.b", "p.c" },
+    random:choice { "", ":detach()", ":squeeze()", ":flatten()", ":unsqueeze(0)" },
+    random:choice { "tanh_()", "mul_(0.5)", "clamp_(-0.5, 0.5)" }))
+end
+
 --- The program of a seed: { seed, steps = lines, env = variables of its plain run, is_special }.
 local draw
 function draw(seed, is_training, without)
@@ -433,6 +441,7 @@ function draw(seed, is_training, without)
   local wanted = #self.steps + random:choice { 3, 4, 5, 6, 8, 10, 12, 15 }
   for _ = 1, wanted * 4 do
     if #self.steps >= wanted then break end
+    if is_training and random:chance(0.08) then self:write_parameter() end
     self:step()
   end
   if is_training then

@@ -336,4 +336,21 @@ x2 = shard(randn(514, { 3, 3, 3 }), { mp = 1 }):requires_grad_()
 x3 = x1 * torch.layer_norm(x2, { 3 })
 loss = term(x3, 0.4)
 gx2 = grads(loss, { x2 })]],
+  -- A ZeRO-3 parameter that is read, written and read again; its copy; and a view of a copy.
+  [[
+p = { a = randn(8382, { 3 }):requires_grad_(), b = randn(6395, { 3 }):requires_grad_() }
+b = { x = randn(7, { 1, 6 }) }
+rules = { { 'a', 'replicate' }, { 'b', 'replicate' } }
+x1 = cast(p.a, "float32")
+x2 = cast(p.b, "float64")
+x3 = p.a:cumsum(0) + p.b:cumsum(0)
+no_grad(function() p.a:mul_(0.5) end)
+x2:squeeze():tanh_()
+loss = total(p.a, 0.4) + term(p.b, 0.3) + term(x1, 0.5) + term(x2, 0.7) + total(x3, 0.6)]],
+  -- A write by index to an expanded tensor of which some processes hold nothing.
+  [[
+x1 = shard(randn(4717, { 1, 3, 1 }), { dp = 0, mp = 0 }) * 1
+x2 = x1:expand { 2, 3, 4 }
+x1:expand { 1, 3, 4 }[{ shard(ints(9, { 1 }, 1), { dp = 0 }), {}, ints(9, { 2 }, 4) }] = -1.25
+x1:expand { 1, 3, 4 }:index_fill_(0, ints(9, { 1 }, 1), 3)]],
 }

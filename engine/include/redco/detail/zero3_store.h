@@ -29,11 +29,14 @@ class REDCO_API Zero3Store : public std::enable_shared_from_this<Zero3Store> {
   static std::shared_ptr<Zero3Store> make(std::vector<at::Tensor> params,
                                           std::vector<size_t> blocks);
 
-  /// Releases all gathered tensors. Must be called when the parts have changed.
+  /// Releases all gathered tensors, at the end of a step. The next one starts the recorded order.
   void release();
 
   /// A parameter gathered over dp, as a local tensor of `type`.
   at::Tensor gathered(size_t param, at::ScalarType type);
+
+  /// Counts the writes to the parameter. A part written in inference mode does not count them.
+  int64_t version(size_t param) const;
 
   /// Whether `local` is the memory of the parameter's part, and not that of a converted copy.
   bool owns(size_t param, const at::Tensor& local) const;
@@ -44,12 +47,14 @@ class REDCO_API Zero3Store : public std::enable_shared_from_this<Zero3Store> {
     std::optional<CoalescedChange> on_its_way;
     std::vector<at::Tensor> whole;  // of the members; empty if not gathered
     at::ScalarType type = at::kFloat;
+    int64_t version = 0;  // of the members when they were gathered
     // The widest dtype requested since the last release, and between the two before. With them a
     // block that is read in two dtypes, as under autocast, is gathered once.
     std::optional<at::ScalarType> wanted, wanted_before;
   };
 
   void rejoin();
+  int64_t version_of(const Block& block) const;
   static at::ScalarType type_of(const Block& block, at::ScalarType otherwise);
   void start(Block& block, at::ScalarType type);
   void move_to(size_t block, at::ScalarType type);
