@@ -18,6 +18,13 @@ namespace redco::lua {
 
 namespace {
 
+// A limit or an interval. 0 turns it off, so that a script's options can.
+template <class T>
+std::optional<T> unless_zero(NamedArguments& args, const char* name) {
+  auto value = args.optional<T>(name);
+  return value == T(0) ? std::nullopt : value;
+}
+
 // Reads `train_examples`: examples, or a function of the epoch that returns them.
 void read_train_examples(NamedArguments& args, const Collator& collator, FitOptions& options) {
   lua_State* L = args.state();
@@ -164,8 +171,8 @@ std::optional<EarlyStopping> check_early_stopping(NamedArguments& args) {
 }
 
 void read_saving(NamedArguments& args, FitOptions& options) {
-  options.save_ckpt_every_k_epochs = args.optional<int64_t>("save_ckpt_every_k_epochs");
-  options.save_ckpt_every_k_steps = args.optional<int64_t>("save_ckpt_every_k_steps");
+  options.save_ckpt_every_k_epochs = unless_zero<int64_t>(args, "save_ckpt_every_k_epochs");
+  options.save_ckpt_every_k_steps = unless_zero<int64_t>(args, "save_ckpt_every_k_steps");
   options.save_last_ckpt = args.get<bool>("save_last_ckpt", false);
   options.save_argmin_ckpt_by_metrics = check_names(args, "save_argmin_ckpt_by_metrics");
   options.save_argmax_ckpt_by_metrics = check_names(args, "save_argmax_ckpt_by_metrics");
@@ -188,8 +195,8 @@ const char* const fit_text =
   save_in_background = true, on_save_error = "stop", early_stopping, on_nonfinite = "stop",
   profile})
 Trains for n_epochs, or until `step` reaches max_steps or max_seconds are over. Evaluates after each
-epoch and every eval_every_k_steps. SIGTERM and SIGUSR1 end the run after the current step, with the
-checkpoint `last`.
+epoch and every eval_every_k_steps. A limit or an interval of 0 is none. SIGTERM and SIGUSR1 end the
+run after the current step, with the checkpoint `last`.
 
 Checkpoints are folders of workdir/ckpts: epoch_I, step_N, last (after each epoch and at the end),
 and min_METRIC and max_METRIC (of the evaluation in which the metric was best). They are written in
@@ -231,11 +238,11 @@ int fit(lua_State* L) {
   options.per_device_batch_size = args.required<int64_t>("per_device_batch_size");
   options.n_epochs = args.required<int64_t>("n_epochs");
   options.global_batch_size = args.optional<int64_t>("global_batch_size");
-  options.max_steps = args.optional<int64_t>("max_steps");
+  options.max_steps = unless_zero<int64_t>(args, "max_steps");
   options.eval_per_device_batch_size = args.optional<int64_t>("eval_per_device_batch_size");
   options.eval_loss = args.get<bool>("eval_loss", true);
   options.eval_sanity_check = args.get<bool>("eval_sanity_check", true);
-  options.eval_every_k_steps = args.optional<int64_t>("eval_every_k_steps");
+  options.eval_every_k_steps = unless_zero<int64_t>(args, "eval_every_k_steps");
   options.profile = check_profile(args);
   std::optional<Examples> eval_examples;
   args.push("eval_examples");
@@ -248,7 +255,7 @@ int fit(lua_State* L) {
                         options.eval_per_device_batch_size.value_or(options.per_device_batch_size));
   read_saving(args, options);
   options.early_stopping = check_early_stopping(args);
-  options.max_seconds = args.optional<double>("max_seconds");
+  options.max_seconds = unless_zero<double>(args, "max_seconds");
   options.stop = context(L).stop;
   options.on_nonfinite = check_choice<OnNonfinite>(args, "on_nonfinite",
                                                    {{"stop", OnNonfinite::stop},

@@ -9,7 +9,11 @@
 
 #include <redco/error.h>
 
+#include <array>
 #include <cmath>
+#include <cstdio>
+#include <optional>
+#include <string>
 #include <utility>
 
 namespace redco::lua {
@@ -63,77 +67,98 @@ DecayMask mask(NamedArguments& args) {
   };
 }
 
-std::array<double, 2> betas(NamedArguments& args, std::array<double, 2> fallback) {
-  auto given = args.optional<Tree>("betas");
-  if (!given) return fallback;
-  std::array<double, 2> values;
-  require(given->is<Tree::List>() && given->as<Tree::List>().size() == 2, args.function(),
-          ": betas: expected a list of two numbers");
-  for (size_t i = 0; i < 2; ++i) {
-    const Tree& value = given->as<Tree::List>()[i];
-    require(value.is<int64_t>() || value.is<double>(), args.function(),
-            ": betas: expected a list of two numbers, entry ", i + 1, " is a ", value.kind());
-    values[i] = value.is<int64_t>() ? double(value.as<int64_t>()) : value.as<double>();
-  }
-  return values;
-}
+// Reads the options of an optimizer from its arguments.
+struct Reader {
+  NamedArguments& args;
 
-// Reads the arguments that all optimizers share. The caller calls `finish`.
-template <class Options>
-Options common_options(NamedArguments& args) {
-  Options options;
-  options.learning_rate = learning_rate(args);
-  options.weight_decay = args.get<double>("weight_decay", options.weight_decay);
-  options.mask = mask(args);
-  return options;
-}
+  template <class T>
+  void operator()(const char* name, T& value) {
+    value = args.get<T>(name, value);
+  }
+  void operator()(const char* name, std::optional<double>& value) {
+    value = args.optional<double>(name);
+  }
+  void operator()(const char* name, std::array<double, 2>& values) {
+    auto given = args.optional<Tree>(name);
+    if (!given) return;
+    require(given->is<Tree::List>() && given->as<Tree::List>().size() == 2, args.function(), ": ",
+            name, ": expected a list of two numbers");
+    for (size_t i = 0; i < 2; ++i) {
+      const Tree& value = given->as<Tree::List>()[i];
+      require(value.is<int64_t>() || value.is<double>(), args.function(), ": ", name,
+              ": expected a list of two numbers, entry ", i + 1, " is a ", value.kind());
+      values[i] = value.is<int64_t>() ? double(value.as<int64_t>()) : value.as<double>();
+    }
+  }
+};
+
+// Writes the options of an optimizer, with their defaults, as a signature shows them.
+struct Signature {
+  std::string text;
+
+  void operator()(const char* name, const std::optional<double>&) {
+    text += ", " + std::string(name);
+  }
+  void operator()(const char* name, bool value) { add(name, value ? "true" : "false"); }
+  void operator()(const char* name, double value) { add(name, number(value)); }
+  void operator()(const char* name, const std::array<double, 2>& values) {
+    add(name, "{" + number(values[0]) + ", " + number(values[1]) + "}");
+  }
+
+ private:
+  void add(const char* name, const std::string& value) {
+    text += ", " + std::string(name) + " = " + value;
+  }
+
+  static std::string number(double value) {
+    char digits[32];
+    std::snprintf(digits, sizeof digits, value != 0 && std::abs(value) < 1e-4 ? "%.0e" : "%g",
+                  value);
+    std::string text = digits;
+    size_t zero = text.find("e-0");
+    return zero == std::string::npos ? text : text.erase(zero + 2, 1);
+  }
+};
 
 int push_optimizer(lua_State* L, std::shared_ptr<Optimizer> optimizer) {
   push_object(L, std::make_shared<LuaOptimizer>(LuaOptimizer{std::move(optimizer)}));
   return 1;
 }
 
-template <class Options>
-int adam_like(lua_State* L, const char* name, std::shared_ptr<Optimizer> (*make)(Options)) {
-  NamedArguments args(L, 1, name);
-  auto options = common_options<Options>(args);
-  options.betas = betas(args, options.betas);
-  options.eps = args.get<double>("eps", options.eps);
+// A name as a template argument.
+struct Name {
+  char text[32] = {};
+  constexpr Name(const char* name) {
+    for (size_t i = 0; name[i] != 0; ++i) text[i] = name[i];
+  }
+};
+
+template <Name name, class Options>
+int make_optimizer(lua_State* L, std::shared_ptr<Optimizer> (*make)(Options)) {
+  NamedArguments args(L, 1, std::string("redco.optim.") + name.text);
+  Options options;
+  options.learning_rate = learning_rate(args);
+  Options::visit(options, Reader{args});
+  options.weight_decay = args.get<double>("weight_decay", options.weight_decay);
+  options.mask = mask(args);
   args.finish();
   return push_optimizer(L, make(std::move(options)));
 }
 
-int lua_adamw(lua_State* L) { return adam_like<AdamWOptions>(L, "redco.optim.adamw", adamw); }
-
-int lua_adam(lua_State* L) { return adam_like<AdamOptions>(L, "redco.optim.adam", adam); }
-
-int lua_sgd(lua_State* L) {
-  NamedArguments args(L, 1, "redco.optim.sgd");
-  auto options = common_options<SGDOptions>(args);
-  options.momentum = args.get<double>("momentum", options.momentum);
-  options.dampening = args.get<double>("dampening", options.dampening);
-  options.nesterov = args.get<bool>("nesterov", options.nesterov);
-  args.finish();
-  return push_optimizer(L, sgd(std::move(options)));
+template <class Options>
+std::string signature(const char* name, std::shared_ptr<Optimizer> (*)(Options)) {
+  const Options defaults;
+  Signature own;
+  Options::visit(defaults, own);
+  own("weight_decay", defaults.weight_decay);
+  return name + ("{learning_rate" + own.text) + ", mask: function} -> Optimizer\n";
 }
 
-int lua_lion(lua_State* L) {
-  NamedArguments args(L, 1, "redco.optim.lion");
-  auto options = common_options<LionOptions>(args);
-  options.betas = betas(args, options.betas);
-  args.finish();
-  return push_optimizer(L, lion(std::move(options)));
-}
-
-int lua_adafactor(lua_State* L) {
-  NamedArguments args(L, 1, "redco.optim.adafactor");
-  auto options = common_options<AdafactorOptions>(args);
-  options.beta2_decay = args.get<double>("beta2_decay", options.beta2_decay);
-  options.d = args.get<double>("d", options.d);
-  options.eps[0] = args.optional<double>("eps1");
-  options.eps[1] = args.get<double>("eps2", *options.eps[1]);
-  args.finish();
-  return push_optimizer(L, adafactor(std::move(options)));
+// The Lua function of an optimizer that updates parameters; `text` describes it.
+template <Name name, auto make>
+Function optimizer(const char* text) {
+  static const std::string whole = signature(name.text, make) + text;
+  return {name.text, [](lua_State* L) { return make_optimizer<name>(L, make); }, whole.c_str()};
 }
 
 int lua_chain(lua_State* L) {
@@ -237,29 +262,17 @@ int open_optim(lua_State* L) {
       "torch.optim; `chain` combines them as in Optax.");
   register_functions(
       L, "redco.optim.",
-      {{"adamw", lua_adamw,
-        "adamw{learning_rate, betas = {0.9, 0.999}, eps = 1e-8, weight_decay = 0.01, mask: "
-        "function} -> Optimizer\n"
-        "Adam with decoupled weight decay (arXiv 1711.05101). `learning_rate` is a number or a "
-        "function of the step. `mask(name, param)` returns whether a parameter decays; by "
-        "default all do."},
-       {"adam", lua_adam,
-        "adam{learning_rate, betas = {0.9, 0.999}, eps = 1e-8, weight_decay = 0, mask: "
-        "function} -> Optimizer\n"
-        "Adam (arXiv 1412.6980). Weight decay is added to the gradient, as in torch.optim.Adam."},
-       {"sgd", lua_sgd,
-        "sgd{learning_rate, momentum = 0, dampening = 0, nesterov = false, weight_decay = 0, "
-        "mask: function} -> Optimizer\n"
-        "Stochastic gradient descent, as torch.optim.SGD."},
-       {"lion", lua_lion,
-        "lion{learning_rate, betas = {0.9, 0.99}, weight_decay = 0, mask: function} -> "
-        "Optimizer\n"
-        "Lion (arXiv 2302.06675): updates by the sign of the momentum."},
-       {"adafactor", lua_adafactor,
-        "adafactor{learning_rate, beta2_decay = -0.8, eps1, eps2 = 1e-3, d = 1, weight_decay = "
-        "0, mask: function} -> Optimizer\n"
-        "Adafactor (arXiv 1804.04235), as torch.optim.Adafactor: factored second moments, no "
-        "first moment."},
+      {optimizer<"adamw", adamw>(
+           "Adam with decoupled weight decay (arXiv 1711.05101). `learning_rate` is a number or a "
+           "function of the step. `mask(name, param)` returns whether a parameter decays; by "
+           "default all do."),
+       optimizer<"adam", adam>("Adam (arXiv 1412.6980). Weight decay is added to the gradient, as "
+                               "in torch.optim.Adam."),
+       optimizer<"sgd", sgd>("Stochastic gradient descent, as torch.optim.SGD."),
+       optimizer<"lion", lion>("Lion (arXiv 2302.06675): updates by the sign of the momentum."),
+       optimizer<"adafactor", adafactor>(
+           "Adafactor (arXiv 1804.04235), as torch.optim.Adafactor: factored second moments, no "
+           "first moment."),
        {"chain", lua_chain,
         "chain{first: Optimizer, second, ...} -> Optimizer\n"
         "Applies optimizers in order: any number that change gradients, then one that updates "

@@ -155,8 +155,8 @@ void ShardedTensorImpl::be_stored_like(const ShardedTensorImpl& base, at::IntArr
   Sizes composed;
   for (int64_t dim : order) composed.push_back(base.stored_->order[size_t(dim)]);
   const auto& [store, param, base_order, version] = *base.stored_;
-  stored_ = std::make_shared<const StoredPart>(
-      StoredPart{store, param, composed, store->version(param)});
+  stored_ =
+      std::make_shared<const StoredPart>(StoredPart{store, param, composed, store->version(param)});
 }
 
 constexpr const char* no_memory =

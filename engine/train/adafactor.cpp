@@ -1,12 +1,10 @@
 // The Adafactor optimizer.
 
-#include "parameter_groups.h"
-#include "record_alike.h"
+#include "with_learning_rate.h"
 
 #include <redco/error.h>
 
 #include <ATen/TensorOperators.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/addcmul.h>
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/empty.h>
@@ -50,15 +48,14 @@ at::Tensor mean_of_squares(const at::Tensor& tensor, int64_t dim) {
       .div_(double(tensor.size(dim)));
 }
 
-class Adafactor : public Optimizer {
+class Adafactor : public WithLearningRate<AdafactorOptions> {
  public:
-  explicit Adafactor(AdafactorOptions options) : options_(std::move(options)) {
-    options_.learning_rate = checked_learning_rate("adafactor", std::move(options_.learning_rate));
-    check_at_least("adafactor", "weight_decay", options_.weight_decay, 0);
+  explicit Adafactor(AdafactorOptions options) : WithLearningRate("adafactor", std::move(options)) {
     require(options_.beta2_decay <= 0, "adafactor: beta2_decay = ", options_.beta2_decay,
             " must not be positive");
     check_at_least("adafactor", "d", options_.d, 1);
-    for (const auto& eps : options_.eps) check_at_least("adafactor", "eps", eps.value_or(0), 0);
+    check_at_least("adafactor", "eps1", options_.eps1.value_or(0), 0);
+    check_at_least("adafactor", "eps2", options_.eps2, 0);
   }
 
   Tree init(const std::vector<NamedTensor>& params) const override {
@@ -80,23 +77,15 @@ class Adafactor : public Optimizer {
                       {"step", zero_step(params)}};
   }
 
-  void update(Update& update, Tree& state) const override {
-    at::NoGradGuard no_grad;
-    double learning_rate = options_.learning_rate(update.step);
-    record_settings("adafactor", {{"learning_rate", learning_rate},
-                                  {"weight_decay", options_.weight_decay},
-                                  {"beta2_decay", options_.beta2_decay},
-                                  {"eps[1]", options_.eps[0].value_or(-1)},
-                                  {"eps[2]", options_.eps[1].value_or(1e-3)},
-                                  {"d", options_.d}});
+  void apply(Update& update, Tree& state, double learning_rate) const override {
     at::Tensor step = state.at("step").tensor();
     step.add_(1);
     at::Tensor weight = step.pow(options_.beta2_decay);       // 1 - beta2 at this step
     at::Tensor rho = step.rsqrt().clamp_max_(learning_rate);  // relative step size
-    for (const ParameterGroup& group : update.groups(*this, options_.weight_decay, options_.mask)) {
+    for (const ParameterGroup& group : groups(update)) {
       for (size_t i : group.members) {
         at::Tensor& param = update.params[i];
-        at::Tensor alpha = root_mean_square(param).clamp_min_(options_.eps[1].value_or(1e-3)) * rho;
+        at::Tensor alpha = root_mean_square(param).clamp_min_(options_.eps2) * rho;
         if (group.weight_decay != 0) param.mul_(1 - learning_rate * group.weight_decay);
         at::Tensor change = direction(state, update.names[i], update.grads[i], weight);
         alpha.div_(root_mean_square(change).div_(options_.d).clamp_min_(1));
@@ -105,16 +94,11 @@ class Adafactor : public Optimizer {
     }
   }
 
-  bool updates_params() const override { return true; }
-  std::optional<double> learning_rate(int64_t step) const override {
-    return options_.learning_rate(step);
-  }
-
  private:
   // The gradient divided by the square root of the running second moment, which this call updates.
   at::Tensor direction(Tree& state, const std::string& name, const at::Tensor& grad,
                        const at::Tensor& weight_of_new) const {
-    double eps = options_.eps[0].value_or(epsilon(grad.scalar_type()));
+    double eps = options_.eps1.value_or(epsilon(grad.scalar_type()));
     at::Tensor weight = weight_of_new.to(grad.scalar_type());
     at::Tensor estimate;
     if (grad.dim() > 1) {
@@ -138,8 +122,6 @@ class Adafactor : public Optimizer {
             "'; was the state made for other parameters?");
     return found->second.tensor();
   }
-
-  AdafactorOptions options_;
 };
 
 }  // namespace

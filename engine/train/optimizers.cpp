@@ -1,11 +1,9 @@
 // The optimizers Adam, AdamW, SGD and Lion.
 
-#include "parameter_groups.h"
-#include "record_alike.h"
+#include "with_learning_rate.h"
 
 #include <redco/error.h>
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_lerp.h>
 #include <ATen/ops/_foreach_mul.h>
@@ -19,27 +17,6 @@ namespace redco {
 using namespace train;
 
 namespace {
-
-template <class Options>
-class WithLearningRate : public Optimizer {
- public:
-  WithLearningRate(const char* name, Options options) : name_(name), options_(std::move(options)) {
-    options_.learning_rate = checked_learning_rate(name, std::move(options_.learning_rate));
-    check_at_least(name, "weight_decay", options_.weight_decay, 0);
-  }
-  bool updates_params() const override { return true; }
-  std::optional<double> learning_rate(int64_t step) const override {
-    return options_.learning_rate(step);
-  }
-
- protected:
-  const std::vector<ParameterGroup>& groups(Update& update) const {
-    return update.groups(*this, options_.weight_decay, options_.mask);
-  }
-
-  const char* name_;  // a string literal
-  Options options_;
-};
 
 // Adam and AdamW differ only in the fused operator.
 template <class Options, auto fused>
@@ -56,15 +33,8 @@ class Adam : public WithLearningRate<Options> {
                       {"step", zero_step(params)}};
   }
 
-  void update(Update& update, Tree& state) const override {
-    at::NoGradGuard no_grad;
+  void apply(Update& update, Tree& state, double learning_rate) const override {
     const Options& options = this->options_;
-    double learning_rate = options.learning_rate(update.step);
-    record_settings(this->name_, {{"learning_rate", learning_rate},
-                                  {"weight_decay", options.weight_decay},
-                                  {"betas[1]", options.betas[0]},
-                                  {"betas[2]", options.betas[1]},
-                                  {"eps", options.eps}});
     at::Tensor step = state.at("step").tensor();
     step.add_(1);  // the operator reads it for each parameter but does not increment it
     for (const ParameterGroup& group : this->groups(update)) {
@@ -107,14 +77,7 @@ class SGD : public WithLearningRate<SGDOptions> {
     return Tree::Dict{{"momentum_buffer", zeros_like(params)}};
   }
 
-  void update(Update& update, Tree& state) const override {
-    at::NoGradGuard no_grad;
-    double learning_rate = options_.learning_rate(update.step);
-    record_settings(name_, {{"learning_rate", learning_rate},
-                            {"weight_decay", options_.weight_decay},
-                            {"momentum", options_.momentum},
-                            {"dampening", options_.dampening},
-                            {"nesterov", double(options_.nesterov)}});
+  void apply(Update& update, Tree& state, double learning_rate) const override {
     for (const ParameterGroup& group : groups(update)) {
       check_layout(update, group);
       Tensors buffers;
@@ -136,13 +99,7 @@ class Lion : public WithLearningRate<LionOptions> {
     return Tree::Dict{{"exp_avg", zeros_like(params)}};
   }
 
-  void update(Update& update, Tree& state) const override {
-    at::NoGradGuard no_grad;
-    double learning_rate = options_.learning_rate(update.step);
-    record_settings(name_, {{"learning_rate", learning_rate},
-                            {"weight_decay", options_.weight_decay},
-                            {"betas[1]", options_.betas[0]},
-                            {"betas[2]", options_.betas[1]}});
+  void apply(Update& update, Tree& state, double learning_rate) const override {
     for (const ParameterGroup& group : groups(update)) {
       Tensors params = select(update.params, group);
       Tensors grads = select(update.grads, group);

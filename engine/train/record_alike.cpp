@@ -69,8 +69,7 @@ void record_params(const std::vector<NamedTensor>& params) {
   }
 }
 
-void record_settings(const char* optimizer,
-                     std::initializer_list<std::pair<const char*, double>> settings) {
+void record_settings(const char* optimizer, const Settings& settings) {
   if (!SpmdLog::get().is_on()) return;
   for (const auto& [name, value] : settings) {
     std::string text = "updates by ";

@@ -4,9 +4,9 @@
 #include <redco/tree.h>
 
 #include <cstdint>
-#include <initializer_list>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace redco::train {
 
@@ -23,8 +23,10 @@ void record_batch(const Tree& batch);
 /// Records the names, dtypes and shapes of parameters.
 void record_params(const std::vector<NamedTensor>& params);
 
+/// The settings of an optimizer by name.
+using Settings = std::vector<std::pair<std::string, double>>;
+
 /// Records the settings an optimizer is about to use, which are compared bit by bit.
-void record_settings(const char* optimizer,
-                     std::initializer_list<std::pair<const char*, double>> settings);
+void record_settings(const char* optimizer, const Settings& settings);
 
 }  // namespace redco::train

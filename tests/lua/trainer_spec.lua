@@ -82,6 +82,13 @@ test("the last, smaller batch is used", function()
   expect_equal(trainer.step, 3)
 end)
 
+test("a limit or an interval of 0 is none", function()
+  local trainer = trainer_of()
+  trainer:fit { train_examples = examples_of(40), per_device_batch_size = 4, n_epochs = 1,
+    max_steps = 0, max_seconds = 0, save_ckpt_every_k_steps = 0 }
+  expect_equal(trainer.step, 10)
+end)
+
 test("max_steps ends within an epoch, and counts from the step it starts with", function()
   local trainer = trainer_of()
   trainer:fit { train_examples = examples_of(40), per_device_batch_size = 4, n_epochs = 3,

@@ -78,12 +78,22 @@ class REDCO_API Optimizer {
   virtual std::optional<double> learning_rate(int64_t step) const { return std::nullopt; }
 };
 
+// The options of the optimizers. `visit(self, visit)` calls visit(name, member) for each option
+// that not all of them have: records of a run, Lua's arguments and the help texts are made from
+// these.
+
 struct AdamOptions {
   Schedule learning_rate = {};  ///< required
   std::array<double, 2> betas = {0.9, 0.999};
   double eps = 1e-8;
   double weight_decay = 0;
   DecayMask mask = {};
+
+  template <class Self, class Visit>
+  static void visit(Self& self, Visit&& visit) {
+    visit("betas", self.betas);
+    visit("eps", self.eps);
+  }
 };
 
 struct AdamWOptions {
@@ -92,6 +102,12 @@ struct AdamWOptions {
   double eps = 1e-8;
   double weight_decay = 0.01;
   DecayMask mask = {};
+
+  template <class Self, class Visit>
+  static void visit(Self& self, Visit&& visit) {
+    visit("betas", self.betas);
+    visit("eps", self.eps);
+  }
 };
 
 struct SGDOptions {
@@ -101,6 +117,13 @@ struct SGDOptions {
   bool nesterov = false;
   double weight_decay = 0;
   DecayMask mask = {};
+
+  template <class Self, class Visit>
+  static void visit(Self& self, Visit&& visit) {
+    visit("momentum", self.momentum);
+    visit("dampening", self.dampening);
+    visit("nesterov", self.nesterov);
+  }
 };
 
 struct LionOptions {
@@ -108,16 +131,29 @@ struct LionOptions {
   std::array<double, 2> betas = {0.9, 0.99};
   double weight_decay = 0;
   DecayMask mask = {};
+
+  template <class Self, class Visit>
+  static void visit(Self& self, Visit&& visit) {
+    visit("betas", self.betas);
+  }
 };
 
 struct AdafactorOptions {
   Schedule learning_rate = {};  ///< required; an upper bound of the relative step size
   double beta2_decay = -0.8;
-  std::array<std::optional<double>, 2> eps = {std::nullopt,
-                                              1e-3};  ///< none: the epsilon of the dtype
+  std::optional<double> eps1 = {};  ///< none: the epsilon of the dtype
+  double eps2 = 1e-3;
   double d = 1.0;
   double weight_decay = 0;
   DecayMask mask = {};
+
+  template <class Self, class Visit>
+  static void visit(Self& self, Visit&& visit) {
+    visit("beta2_decay", self.beta2_decay);
+    visit("eps1", self.eps1);
+    visit("eps2", self.eps2);
+    visit("d", self.d);
+  }
 };
 
 // All of these throw Error if an option is missing or out of range.
