@@ -215,7 +215,7 @@ test("unknown arguments are refused with the nearest, later ones by name and rea
     refused(function() trainer:fit(all) end, ...)
   end
   fit_refused({ save_last_ckpt = true }, "checkpoints need a folder", "workdir")
-  fit_refused({ save_ckpt_every_k_epochs = 0 }, "save_ckpt_every_k_epochs = 0 must be positive")
+  fit_refused({ save_ckpt_every_k_epochs = -1 }, "save_ckpt_every_k_epochs = -1 must be positive")
   fit_refused({ save_ckpt_every_k_steps = true }, "Trainer:fit: save_ckpt_every_k_steps")
   fit_refused({ save_argmin_ckpt_by_metrics = "loss" }, "save_argmin_ckpt_by_metrics",
     "a list of names")
@@ -225,7 +225,7 @@ test("unknown arguments are refused with the nearest, later ones by name and rea
   fit_refused({ on_nonfinite = "restore" }, 'on_nonfinite = "restore"', "save_ckpt_every_k_steps")
   fit_refused({ early_stopping = {} }, "early_stopping needs eval_examples")
   fit_refused({ early_stopping = { metrc = "loss" } }, "early_stopping", "'metrc'", "'metric'")
-  fit_refused({ max_seconds = 0 }, "max_seconds = 0 must be positive")
+  fit_refused({ max_seconds = -1 }, "max_seconds = -1 must be positive")
   refused(function()
     trainer:fit { train_examples = examples, per_device_batch_size = 2, n_epoch = 1, n_epochs = 1 }
   end, "Trainer:fit", "'n_epoch'", "'n_epochs'")
