@@ -356,4 +356,32 @@ test("numbers make plain tensors inside vmap and grad, and lists are made of the
   end
 end)
 
+-- LibTorch has no batching rule for the negative log-likelihood.
+test("cross_entropy under vmap: values and gradients of both orders are those of a loop", function()
+  local n, sizes = 3, { { 5 }, { 4, 5 }, { 2, 5, 3 } }
+  for number = 0, 17 do
+    local rng, shape = torch.Generator(number), sizes[number % 3 + 1]
+    local reduction, is_weighted = math.floor(number / 3) % 3, number >= 9
+    local labels_shape = { n, unpack(shape) }
+    table.remove(labels_shape, #shape > 1 and 3 or 2)
+    local x = torch.randn({ n, unpack(shape) }, { generator = rng, dtype = "float64" })
+    local labels = torch.randint(5, labels_shape, { generator = rng })
+    if #shape > 1 then
+      labels = labels:masked_fill(torch.rand(labels_shape, { generator = rng }):lt(0.3), -100)
+    end
+    local weight = is_weighted and torch.rand({ 5 }, { generator = rng, dtype = "float64" }) or nil
+    local function loss(row, target)
+      return torch.cross_entropy_loss(row, target, { weight = weight, reduction = reduction })
+    end
+    local function total(row, target) return loss(row, target):pow(2):sum() end
+    local function again(row, target)
+      return redco.grad(total, { create_graph = true })(row, target):pow(2):sum()
+    end
+    for _, f in ipairs { loss, redco.grad(total), redco.grad(again) } do
+      local all = redco.vmap(f)(x, labels)
+      for i = 0, n - 1 do expect_close(all[i], f(x[i], labels[i])) end
+    end
+  end
+end)
+
 testing.finish()
