@@ -384,9 +384,9 @@ void add_deployer(lua_State* L) {
         "save_outputs(self, outputs, {desc, step})\n"
         "Writes a list to workdir/outputs_DESC.json, and its first ten entries to TensorBoard. "
         "Values that JSON cannot represent are written as tostring formats them. For a tensor "
-        "with more than 1000 elements, only the type and shape are written. After an evaluation "
-        "with an eval_predictor, fit saves {example = ..., pred = ...} of each example this "
-        "way."}},
+        "with more than 1000 elements, or with several dimensions and more than 32 elements, only "
+        "the type and shape are written. After an evaluation with an eval_predictor, fit saves "
+        "{example = ..., pred = ...} of each example this way."}},
       field);
   register_functions(L, "redco.", {{"Deployer", make, deployer_text}});
 }

@@ -15,7 +15,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t most_elements = 1000;
+// Of a list of numbers, and of a grid such as an image.
+constexpr int64_t most_elements = 1000, most_in_grid = 32;
 
 std::string digits(double value) {
   char text[40];
@@ -41,7 +42,8 @@ json elements(const at::Tensor& tensor) {
 }
 
 json tensor_json(const at::Tensor& tensor) {
-  if (tensor.numel() <= most_elements && !tensor.is_complex() && !tensor.is_meta())
+  if (tensor.numel() <= (tensor.dim() > 1 ? most_in_grid : most_elements) && !tensor.is_complex() &&
+      !tensor.is_meta())
     return elements(tensor.detach().cpu());
   std::ostringstream text;
   text << tensor.scalar_type() << tensor.sizes();

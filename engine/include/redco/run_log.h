@@ -103,8 +103,8 @@ class REDCO_API RunLog {
   void evaluation(int64_t step, const std::string& name,
                   const std::map<std::string, double>& values);
 
-  /// Writes `outputs_NAME.json`: a list of trees, in which a tensor of more than 1000 elements is
-  /// replaced by its dtype and shape. The first ten are also written as a TensorBoard text.
+  /// Writes `outputs_NAME.json`: a list of trees, in which a large tensor is replaced by its dtype
+  /// and shape (io/outputs_json.h). The first ten are also written as a TensorBoard text.
   void outputs(int64_t step, const std::string& name, const Tree& outputs);
 
   /// Writes an image to TensorBoard only; pixels are in the format of `encode_png`.
