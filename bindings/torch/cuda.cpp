@@ -198,13 +198,13 @@ void add_memory(lua_State* L) {
         "The most bytes that tensors held, since the start or `reset_peak_memory_stats`."},
        {"memory_reserved", memory_stat<&DeviceStats::reserved_bytes, &Stat::current>,
         "memory_reserved(device: integer or string = nil) -> integer\n"
-        "The bytes that the allocator holds: those of tensors, and those it keeps for later ones."},
+        "The bytes that the allocator holds, for tensors and in its cache."},
        {"max_memory_reserved", memory_stat<&DeviceStats::reserved_bytes, &Stat::peak>,
         "max_memory_reserved(device: integer or string = nil) -> integer\n"
         "The most bytes that the allocator held, since the start or `reset_peak_memory_stats`."},
        {"reset_peak_memory_stats", reset_peak_memory_stats,
         "reset_peak_memory_stats(device: integer or string = nil)\n"
-        "Sets the maxima to what is held now, also that of a step's metric `peak_memory_bytes`."},
+        "Sets the maxima to the current values, also for the metric `peak_memory_bytes`."},
        {"empty_cache", empty_cache,
         "empty_cache()\n"
         "Returns memory that no tensor uses to the driver, for other programs. Tensors that Lua "

@@ -239,8 +239,9 @@ void make_tensor_type(lua_State* L) {
       L, "Tensor",
       "Tensor {}\n"
       "An array of numbers on a device, as in PyTorch. Dimensions and indices count from "
-      "0: t[0] is the first row, t[{0, {1, 3}}] a range of it, t[mask] what a boolean "
-      "tensor selects. Every operator of ATen is a method too: x:sum(0), x:matmul(y).");
+      "0: t[0] is the first row, t[{0, {1, 3}}] a range of it, t[mask] the elements "
+      "where a boolean tensor is true. Every operator of ATen is a method too: x:sum(0), "
+      "x:matmul(y).");
   add_tensor_methods(L);
   add_backward(L);
   add_sharding_methods(L);

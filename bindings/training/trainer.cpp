@@ -429,7 +429,7 @@ void add_trainer(lua_State* L) {
        {"memory", memory,
         "memory(self) -> {params, grads, opt_state}\n"
         "Returns the bytes of each: `here`, on this device, and `whole`, without sharding. "
-        "Gradients are those of a step."},
+        "Gradients exist during a step."},
        {"get_default_predictor", get_default_predictor,
         "get_default_predictor(self, {pred_fn, output_fn}) -> Predictor\n"
         "Returns a Predictor with the Trainer's deployer, collate_fn, workers, collate, "

@@ -280,7 +280,7 @@ class Checker {
   }
 
   void get(size_t id) {
-    check(id < memo_.size(), "there is no value of a number");
+    check(id < memo_.size(), "it refers to a missing value");
     push(memo_[id]);
   }
 
@@ -308,7 +308,7 @@ class Checker {
 
   void reduce() {
     Value arg = pop(), function = pop();
-    check(function.kind == Kind::function, "what is called is no function");
+    check(function.kind == Kind::function, "it calls a value that is not a function");
     const std::string& name = function.text;
     if (name == "torch._utils._rebuild_tensor_v2" || name == "torch._utils._rebuild_qtensor") {
       bool is_quantized = name.ends_with("_rebuild_qtensor");
@@ -373,7 +373,7 @@ class Checker {
     Value id = pop();
     const Values& args =
         argument(id, {Kind::text, Kind::dtype, Kind::text, Kind::text, Kind::integer});
-    check(args[0].text == "storage", "what is stored outside is no storage");
+    check(args[0].text == "storage", "it refers to a record that is not a storage");
     int64_t n = args[4].integer, bytes = 0;
     check(n >= 0 && !__builtin_mul_overflow(n, int64_t(args[1].item_size), &bytes),
           "a storage has an impossible size");

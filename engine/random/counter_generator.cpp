@@ -20,8 +20,8 @@ constexpr size_t state_bytes = 2 * sizeof(uint64_t);
 const CounterGenerator& check_counter_generator(const at::Generator& rng, const char* what) {
   const CounterGenerator* counter = counter_generator(rng);
   require(counter != nullptr, what,
-          ": only the generators of redco can be split, not those of LibTorch: make one from a "
-          "seed, or take the rng that your function is given");
+          ": only a redco.Rng can be split, not a torch.Generator: make one from a seed, or use "
+          "the rng that your function receives");
   return *counter;
 }
 

@@ -288,9 +288,8 @@ at::Tensor& randperm_out(int64_t n, Rng rng, at::Tensor& out) {
 // Rejects operators whose numbers would not depend on positions only.
 void refuse(const c10::OperatorHandle& op, torch::jit::Stack*) {
   fail(op.schema().name(),
-       ": there is no version of it whose numbers are independent of how "
-       "tensors are split; draw from rand, randn or another distribution, or pass a "
-       "torch.Generator");
+       ": its numbers would depend on how tensors are split; use rand, randn or another "
+       "distribution, or pass a torch.Generator");
 }
 
 }  // namespace

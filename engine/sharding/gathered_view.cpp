@@ -79,8 +79,8 @@ std::shared_ptr<const GatheredView> GatheredView::written(ShardedTensorImpl& vie
   at::Tensor same = view_of(wrap(memory, worked_on_, base.mesh(), geometry));
   ShardedTensorImpl& target = *sharded_impl(same);
   require(target.local().is_alias_of(memory), op_.schema().name(),
-          ": what is written to this view of a gathered tensor cannot be written to the tensor; "
-          "write to the tensor itself");
+          ": this view is of a gathered copy, so a write to it cannot reach the tensor; write to "
+          "the tensor itself");
   at::Tensor to = target.local();
   at::Tensor from = redistribute_local(view.local(), view.sizes(), view.strides(),
                                        view.placements(), target.placements(), mesh);

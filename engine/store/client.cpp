@@ -63,8 +63,8 @@ void StoreClient::connect(milliseconds time) {
     if (step == TlsStream::Step::done) return;
     require(step != TlsStream::Step::refused, "it refuses this process's secret, of ",
             place_.secret_source,
-            ", which is not that of process 0, or what listens there is not "
-            "the store of a run. All hosts must have the same secret: copy ~/.config/redco/secret "
+            ": process 0 has another secret, or another program listens there. All hosts must have "
+            "the same secret: copy ~/.config/redco/secret "
             "of host 0, or name a file that they share with --secret-file (REDCO_SECRET_FILE)");
     // The server was busy or is shutting down.
     require(steady_clock::now() < until, "it does not answer");
@@ -158,7 +158,7 @@ std::vector<std::vector<uint8_t>> StoreClient::multiGet(const std::vector<std::s
     wait(keys);
     answer = ask(Message::get, keys);
   }
-  require(answer.parts.size() == keys.size(), name(), " answers what was not asked");
+  require(answer.parts.size() == keys.size(), name(), " sent a wrong number of values");
   std::vector<std::vector<uint8_t>> values;
   for (const auto& part : answer.parts) values.push_back(bytes_of(part));
   return values;

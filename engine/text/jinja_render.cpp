@@ -482,7 +482,7 @@ class Renderer {
     Value callee = evaluate(*e.parts[0]);
     Arguments given = arguments(e);
     if (caller) set_member(given.named, "caller", std::move(*caller));
-    require(callee.function() != nullptr, "what is called is no function, but ", kind_of(callee));
+    require(callee.function() != nullptr, "only a function can be called, got ", kind_of(callee));
     return (*callee.function())(given);
   }
 

@@ -22,7 +22,7 @@ void count_entry(Value& whole, const Value& entry) {
   whole.size += 1 + entry.size;
   require(whole.depth <= deepest, "lists are nested more than ", deepest, " levels deep");
   require(whole.size <= most_entries, "a list has more than ", most_entries,
-          " entries, with those of its entries");
+          " entries, counting nested ones");
 }
 
 bool is_equal_dict(const Value::Dict& a, const Value& b) {

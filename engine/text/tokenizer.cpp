@@ -371,8 +371,7 @@ std::vector<std::string> Tokenizer::tokens_of(const std::vector<int64_t>& ids,
   tokens.reserve(ids.size());
   for (int64_t id : ids) {
     require(id >= 0, "the token number ", id,
-            " is negative, as those of padding labels are: "
-            "take them out before decoding");
+            " is negative; remove the -100 of ignored labels before decoding");
     auto token = id_to_token(id);
     if (token && !(skip_special_tokens && is_special(id))) tokens.push_back(std::move(*token));
   }
@@ -479,7 +478,7 @@ const std::string& Tokenizer::chat_template() const { return state_->settings.ch
 
 void Tokenizer::save_pretrained(const std::string& folder) const {
   require(!state_->files.empty(), "cannot save to ", folder,
-          ": the tokenizer was not read from files of its own");
+          ": this tokenizer was not read from tokenizer files");
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   require(!error, "cannot make the folder ", folder, ": ", error.message());

@@ -19,7 +19,7 @@ class Freeze : public Optimizer {
   Freeze(std::shared_ptr<Optimizer> optimizer, std::function<bool(const std::string&)> frozen)
       : optimizer_(std::move(optimizer)), frozen_(std::move(frozen)) {
     require(optimizer_ != nullptr, "freeze: the optimizer is missing");
-    require(bool(frozen_), "freeze: the test of what is frozen is missing");
+    require(bool(frozen_), "freeze: the function that selects the frozen parameters is missing");
   }
 
   Tree init(const std::vector<NamedTensor>& params) const override {

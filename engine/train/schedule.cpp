@@ -16,7 +16,7 @@ template <class Decay>
 Schedule warmup_then(const char* name, double init, double peak, double end, int64_t warmup_steps,
                      int64_t total_steps, Decay decay) {
   require(warmup_steps >= 0 && warmup_steps <= total_steps, name, ": warmup_steps = ", warmup_steps,
-          " must lie between 0 and total_steps = ", total_steps);
+          " must be between 0 and total_steps = ", total_steps);
   return [=](int64_t step) {
     if (step < warmup_steps) return init + (peak - init) * double(step) / double(warmup_steps);
     if (step >= total_steps) return end;

@@ -224,7 +224,7 @@ TEST_CASE("split and fold_in depend on the key alone; states can be put back") {
   CHECK(counter_generator(fold_in(rng, 1))->batch().first == 3);
   at::Generator plain = at::globalContext().defaultGenerator(at::kCPU);
   CHECK(counter_generator(plain) == nullptr);
-  CHECK_THROWS_WITH_AS(split(plain, 2), doctest::Contains("only the generators of redco"), Error);
+  CHECK_THROWS_WITH_AS(split(plain, 2), doctest::Contains("only a redco.Rng can be split"), Error);
 }
 
 at::Tensor boxed_normal(at::Tensor x, MaybeRng rng) {

@@ -50,7 +50,7 @@ TEST_CASE("no warm-up, nothing but warm-up, and too much of it") {
   CHECK(only_warmup(9) == Approx(0.9));
   CHECK(only_warmup(10) == 0.2);
   CHECK_THROWS_WITH_AS(redco::linear_schedule(0, 1, 0, 11, 10),
-                       "linear_schedule: warmup_steps = 11 must lie between 0 and total_steps = 10",
+                       "linear_schedule: warmup_steps = 11 must be between 0 and total_steps = 10",
                        redco::Error);
 }
 

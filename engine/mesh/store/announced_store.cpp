@@ -39,14 +39,14 @@ std::pair<std::string, int64_t> announce_store(const Processes& processes,
   waiting.change("process 0, which tells at " + name + " where the run's store is");
   while (!store.check({key})) {
     check_interrupt();
-    require(std::chrono::steady_clock::now() < until, "process 0 has not told there where it is");
+    require(std::chrono::steady_clock::now() < until,
+            "process 0 did not publish its address there");
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   std::istringstream words(store.get_to_str(key));
   std::pair<std::string, int64_t> found;
   words >> found.first >> found.second;
-  require(found.second > 0 && found.second < 65536,
-          "the place of the run's store that is told there is none");
+  require(found.second > 0 && found.second < 65536, "it has no valid port of the run's store");
   return found;
 }
 
