@@ -235,13 +235,12 @@ std::string wrapped_text(const std::string& kind, const std::string& properties,
 
 // Shows only the local part, so that printing involves no other process.
 std::string sharded_text(const at::Tensor& tensor) {
-  Placements placements = placements_of(tensor);
-  std::string history = history_text(tensor);
-  return wrapped_text("ShardedTensor",
-                      size_text(tensor) + ", dp=" + to_string(placements[Mesh::dp]) +
-                          ", mp=" + to_string(placements[Mesh::mp]) +
-                          (history.empty() ? "" : ", " + history) + ", part",
-                      to_local(tensor.detach()));
+  std::string properties = size_text(tensor), history = history_text(tensor);
+  for_each_shown(placements_of(tensor), [&](const char* name, const Placement& placement) {
+    properties.append(", ").append(name).append("=").append(to_string(placement));
+  });
+  if (!history.empty()) properties += ", " + history;
+  return wrapped_text("ShardedTensor", properties + ", part", to_local(tensor.detach()));
 }
 
 }  // namespace

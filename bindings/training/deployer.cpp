@@ -20,6 +20,19 @@ std::shared_ptr<Deployer> self(lua_State* L) {
   return check_object<LuaDeployer>(L, 1, "Deployer method")->deployer;
 }
 
+// Reads zero_group: a number of processes or "host".
+int64_t check_zero_group(NamedArguments& args) {
+  lua_State* L = args.state();
+  args.push("zero_group");
+  auto n = test_integer(L, lua_gettop(L));
+  bool is_host = lua_type(L, -1) == LUA_TSTRING && std::string(lua_tostring(L, -1)) == "host";
+  require(lua_isnil(L, -1) || is_host || n.value_or(0) > 0,
+          "redco.Deployer: zero_group: expected a number of processes or \"host\", got ",
+          described(L, lua_gettop(L)));
+  lua_pop(L, 1);
+  return is_host ? zero_group_of_host : n.value_or(zero_group_of_all);
+}
+
 int make(lua_State* L) {
   NamedArguments args(L, 1, "redco.Deployer");
   DeployerOptions options;
@@ -28,6 +41,7 @@ int make(lua_State* L) {
   options.n_model_shards = args.get<int64_t>("n_model_shards", 1);
   options.zero = args.get<int64_t>("zero", 0);
   options.zero_min_size = args.get<int64_t>("zero_min_size", options.zero_min_size);
+  options.zero_group = check_zero_group(args);
   options.sequence_parallel = args.get<bool>("sequence_parallel", false);
   if (auto device = args.optional<std::string>("device")) {
     require(*device == "cpu" || *device == "cuda", "redco.Deployer: device = \"", *device,
@@ -112,7 +126,7 @@ int get_sharding_rules(lua_State* L) {
   if (!lua_isnoneornil(L, 4))
     rules = check_sharding_rules(L, 4, "Deployer:get_sharding_rules: rules");
   int64_t n_model_shards = lua_isnoneornil(L, 5)
-                               ? deployer->mesh()->size(Mesh::mp)
+                               ? deployer->mesh()->size(Mesh::model)
                                : check_integer(L, 5, "Deployer:get_sharding_rules: n_model_shards");
   Ref forward(L, 3);
   push_decisions(L,
@@ -252,11 +266,11 @@ int field(lua_State* L) {
     return 1;
   }
   if (name == "mesh") {
-    lua_createtable(L, 0, 2);
-    push_integer(L, mesh.size(Mesh::dp));
-    lua_setfield(L, -2, "dp");
-    push_integer(L, mesh.size(Mesh::mp));
-    lua_setfield(L, -2, "mp");
+    lua_createtable(L, 0, Mesh::n_dims);
+    for (Mesh::Dim dim : Mesh::dims) {
+      push_integer(L, mesh.size(dim));
+      lua_setfield(L, -2, Mesh::facts[dim].name);
+    }
     return 1;
   }
   if (name == "workdir") {
@@ -291,9 +305,9 @@ std::map<std::string, double> check_metrics(lua_State* L, int index, const std::
 }
 
 constexpr const char* deployer_text = R"text(Deployer{seed, n_model_shards = 1, zero = 0,
-  zero_min_size = 4096, sequence_parallel = false, device, workdir, run_tensorboard = false,
-  log_all_processes = false, verbose = true, n_processes, process_id, host0_address,
-  host0_port = 11111, collective_timeout = 600} -> Deployer
+  zero_min_size = 4096, zero_group, sequence_parallel = false, device, workdir,
+  run_tensorboard = false, log_all_processes = false, verbose = true, n_processes, process_id,
+  host0_address, host0_port = 11111, collective_timeout = 600} -> Deployer
 Creates the deployer of a run: its processes, device, random numbers and log. Processes started by
 redco-lua --nproc N, torchrun, srun or mpirun find each other. Otherwise pass n_processes,
 process_id and host0_address.
@@ -302,6 +316,9 @@ process_id and host0_address.
   zero: the state that copies of the model shard instead of replicating: 1 optimizer states, 2 also
     gradients, 3 also parameters
   zero_min_size: parameters with fewer values are not sharded this way
+  zero_group: the number of processes that shard this state; groups of them hold copies of it, and
+    only sum their gradients. "host": the processes of one host. By default all copies of the model
+    are one group
   sequence_parallel: the shards of one copy split activations along their sequence between the
     blocks
   device: "cpu" or "cuda", to which parameters and batches are moved; on a host with several GPUs,
@@ -319,7 +336,8 @@ void add_deployer(lua_State* L) {
       L,
       "Deployer {workdir, n_processes, process_id, mesh: table}\n"
       "The processes, random numbers and log of a run.\n"
-      "  mesh: {dp = copies of the model, mp = shards of each}",
+      "  mesh: {dp = copies of the model, mp = shards of each, dp_replicate = groups of copies}; dp "
+      "counts those of one group, see zero_group",
       {{"gen_rng", gen_rng,
         "gen_rng(self) -> Generator\n"
         "Returns a new source of random numbers, as `redco.Rng`. Each call returns another one; "

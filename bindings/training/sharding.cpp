@@ -10,7 +10,6 @@
 #include <redco/error.h>
 #include <redco/moves.h>
 
-#include <array>
 #include <map>
 #include <string>
 #include <utility>
@@ -18,8 +17,6 @@
 namespace redco::lua {
 
 namespace {
-
-constexpr std::array<const char*, Mesh::n_dims> dim_names = {"dp", "mp"};
 
 // Reads a placement from the top of the stack: a dimension, "replicate", "partial" or {dim, block}.
 // Negative dimensions count from the end of `n_dims`, if that is known.
@@ -73,9 +70,10 @@ int shard(lua_State* L) {
   const char* what = "redco.shard: placement";
   NamedArguments args(L, 2, what);
   Placements placements;
-  for (size_t dim = 0; dim < Mesh::n_dims; ++dim) {
-    args.push(dim_names[dim]);
-    placements[dim] = check_placement(L, std::string(what) + "." + dim_names[dim], tensor.dim());
+  for (Mesh::Dim dim : Mesh::dims) {
+    const char* name = Mesh::facts[dim].name;
+    args.push(name);
+    placements[dim] = check_placement(L, std::string(what) + "." + name, tensor.dim());
   }
   args.finish();
   push_tensor(L, redco::shard(tensor, mesh, placements));
@@ -111,10 +109,10 @@ int parameter(lua_State* L) {
 int placement(lua_State* L) {
   Placements placements = placements_of(check_tensor(L, 1));
   lua_createtable(L, 0, Mesh::n_dims);
-  for (size_t dim = 0; dim < Mesh::n_dims; ++dim) {
-    lua_pushstring(L, to_string(placements[dim]).c_str());
-    lua_setfield(L, -2, dim_names[dim]);
-  }
+  for_each_shown(placements, [&](const char* name, const Placement& placement) {
+    lua_pushstring(L, to_string(placement).c_str());
+    lua_setfield(L, -2, name);
+  });
   return 1;
 }
 
@@ -185,9 +183,9 @@ int counters(lua_State* L) {
   require(mesh != nullptr, "redco.sharding_counters: create a redco.Deployer first, and keep it");
   lua_createtable(L, 0, 4);
   lua_createtable(L, 0, Mesh::n_dims + 1);
-  for (size_t dim = 0; dim < Mesh::n_dims; ++dim) {
-    push_collectives(L, mesh->group(Mesh::Dim(dim)));
-    lua_setfield(L, -2, dim_names[dim]);
+  for (Mesh::Dim dim : Mesh::dims) {
+    push_collectives(L, mesh->group(dim));
+    lua_setfield(L, -2, Mesh::facts[dim].name);
   }
   push_collectives(L, mesh->world());
   lua_setfield(L, -2, "world");
@@ -282,7 +280,8 @@ void add_sharding_methods(lua_State* L) {
       {{"placement", placement,
         "placement(self) -> {dp, mp}\n"
         "Returns how the tensor is placed on the data-parallel and the model-parallel "
-        "processes: \"replicate\", \"shard(0)\", \"partial(sum)\"."},
+        "processes: \"replicate\", \"shard(0)\", \"partial(sum)\". With the Deployer's zero_group, a "
+        "tensor that differs between the groups also has `dp_replicate`."},
        {"full", full,
         "full(self) -> Tensor\n"
         "Gathers a sharded tensor into a plain one; every process must call it. Returns a plain "
@@ -301,13 +300,14 @@ void add_sharding(lua_State* L) {
   register_functions(
       L, "redco.",
       {{"shard", shard,
-        "shard(tensor, {dp, mp}) -> Tensor\n"
+        "shard(tensor, {dp, mp, dp_replicate}) -> Tensor\n"
         "Shards a tensor over the processes of the newest Deployer. All processes pass the same "
         "tensor and each keeps its part; the result stands for the whole tensor. `dp` and `mp` "
         "are the dimension that is split over data-parallel and model-parallel processes (from "
         "0; negative ones from the end), \"replicate\" (the default), \"partial\" (a sum of terms) "
-        "or {dim = 1, block = 768} for blocks that are each split. A sharded tensor is "
-        "redistributed; every process must call it. Gradients flow through it."},
+        "or {dim = 1, block = 768} for blocks that are each split. `dp_replicate` is the same for "
+        "the groups that the Deployer's zero_group makes of the data-parallel processes. A sharded "
+        "tensor is redistributed; every process must call it. Gradients flow through it."},
        {"parameter", parameter,
         "parameter(sizes, {dtype = \"float32\"}) -> Tensor\n"
         "Returns an uninitialised tensor for a parameter; fill it with the functions of "
@@ -318,8 +318,9 @@ void add_sharding(lua_State* L) {
         "sharding_counters() -> table\n"
         "Returns what sharding did on this process since the start.\n"
         "\n"
-        "`collectives.dp`, `.mp` and `.world` have, by kind (all_reduce, all_gather, "
-        "reduce_scatter, all_to_all), a `count` and the `bytes` that this process sent.\n"
+        "`collectives.dp`, `.mp`, `.dp_replicate` and `.world` have, by kind (all_reduce, "
+        "all_gather, reduce_scatter, all_to_all), a `count` and the `bytes` that this process "
+        "sent.\n"
         "\n"
         "`moves` is a list of the reasons for the collectives, with the same bytes in total. An "
         "entry has `what` (an operator, \"aten::cumsum\", or a function), `line` of the script, "

@@ -124,6 +124,39 @@ c10::Device device_of(const MeshOptions& options) {
       .use_device(options.processes.local_rank, options.processes.local_size, run_on_host());
 }
 
+// The number of data-parallel processes that share ZeRO's state.
+int64_t zero_group_of(const MeshOptions& options) {
+  const Processes& processes = options.processes;
+  int64_t n_model_shards = options.n_model_shards, n_copies = processes.size / n_model_shards;
+  if (options.zero_group == zero_group_of_all) return n_copies;
+  int64_t n = options.zero_group;
+  std::string name = "zero_group = " + std::to_string(n);
+  if (n == zero_group_of_host) {
+    require_usage(processes.rank % processes.local_size == processes.local_rank,
+                  "zero_group = \"host\": process ", processes.rank, " is number ",
+                  processes.local_rank, " of the ", processes.local_size,
+                  " on its host: the processes of a host must have consecutive numbers");
+    require_usage(processes.local_size % n_model_shards == 0, "zero_group = \"host\": the ",
+                  processes.local_size, " processes of a host cannot be divided into models of ",
+                  "n_model_shards = ", n_model_shards);
+    n = processes.local_size / n_model_shards;
+    name = "zero_group = \"host\", " + std::to_string(n) + " here,";
+  }
+  require_usage(n >= 1 && n_copies % n == 0, name,
+                " must divide the number of data-parallel processes, ", n_copies, " (",
+                processes.size, " processes / ", n_model_shards, " model shards)");
+  return n;
+}
+
+Mesh::Shape shape_of(const MeshOptions& options) {
+  Mesh::Shape shape;
+  int64_t n_copies = options.processes.size / options.n_model_shards;
+  shape[Mesh::mp] = options.n_model_shards;
+  shape[Mesh::dp] = zero_group_of(options);
+  shape[Mesh::dp_replicate] = n_copies / shape[Mesh::dp];
+  return shape;
+}
+
 class Grid : public Mesh, Connection::Lines {
  public:
   explicit Grid(const MeshOptions& options)
@@ -131,9 +164,10 @@ class Grid : public Mesh, Connection::Lines {
         device_(device_of(options)),
         is_on_host_(device_.is_cpu() || run_on_host()) {
     auto [n, rank] = std::pair(processes_.size, processes_.rank);
-    int64_t mp_size = options.n_model_shards, dp_size = n / mp_size;
+    Shape shape = shape_of(options);
     if (n == 1) {
-      for (const char* name : {"dp", "mp", "world"}) groups_.push_back(make_single(name));
+      for (Dim dim : dims) groups_.push_back(make_single(facts[dim].name));
+      groups_.push_back(make_single("world"));
       notes_ = make_own_notes();
       return;
     }
@@ -141,16 +175,18 @@ class Grid : public Mesh, Connection::Lines {
     Peers& peers = connection_->peers();
     name_ = connection_->next_mesh();
     SpmdLog::get().turn_on();
-    SpmdLog::get().add("makes a mesh with n_model_shards = " + std::to_string(mp_size));
+    SpmdLog::get().add("makes a mesh with n_model_shards = " + std::to_string(shape[mp]) +
+                       (shape[dp_replicate] > 1 ? ", zero_group = " + std::to_string(shape[dp])
+                                                : std::string()));
     Store store = with_prefix(connection_->store(), name_);
     notes_ = std::make_unique<StoreNotes>(store, *connection_, peers, n);
     meet("joined", *store, peers, options);
-    int64_t dp_index = rank / mp_size, mp_index = rank % mp_size;
-    auto add_line = [&](const std::string& name, int64_t first, int64_t step, int64_t size) {
+    auto add_line = [&](const std::string& name, const Line& line) {
       GroupParts parts;
       parts.name = name;
-      parts.rank = (rank - first) / step;
-      for (int64_t i = 0; i < size; ++i) parts.processes.push_back(first + i * step);
+      parts.rank = (rank - line.first) / line.step;
+      for (int64_t i = 0; i < line.size; ++i)
+        parts.processes.push_back(line.first + i * line.step);
       parts.timeout = options.timeout;
       parts.has_core = processes_.local_size <= int64_t(std::thread::hardware_concurrency());
       parts.peers = &peers;
@@ -162,13 +198,11 @@ class Grid : public Mesh, Connection::Lines {
       return is_on_host_ && !device_.is_cpu() ? make_host_group(std::move(group))
                                               : std::move(group);
     };
-    auto add = [&](const std::string& name, int64_t first, int64_t step, int64_t size) {
-      groups_.push_back(size == 1 ? make_single(name)
-                                  : make_group(add_line(name, first, step, size)));
+    auto add = [&](const std::string& name, const Line& line) {
+      groups_.push_back(line.size == 1 ? make_single(name) : make_group(add_line(name, line)));
     };
-    add("dp", mp_index, mp_size, dp_size);
-    add("mp", dp_index * mp_size, 1, mp_size);
-    add("world", 0, 1, n);
+    for (Dim dim : dims) add(facts[dim].name, line_of(dim, shape, rank));
+    add("world", {0, 1, n});
     for (const auto& line : lines_) line->parts();
     // A process that continued and ended would close connections that others are about to make.
     meet("connected", *store, peers, options);
@@ -236,12 +270,34 @@ class Grid : public Mesh, Connection::Lines {
   std::map<std::vector<int64_t>, Backend> backends_;
   std::unique_ptr<Notes> notes_;
   std::vector<std::shared_ptr<GroupLine>> lines_;
-  std::vector<std::unique_ptr<Group>> groups_;  // dp, mp, world
+  std::vector<std::unique_ptr<Group>> groups_;  // of the dimensions, and world
 };
 
 }  // namespace
 
 Notes& Mesh::notes() const { fail("this mesh has no notes: it is not one of processes"); }
+
+std::vector<Mesh::Dim> Mesh::dims_of(Role role) {
+  std::vector<Dim> found;
+  for (Dim dim : dims)
+    if (has(dim, role)) found.push_back(dim);
+  return found;
+}
+
+int64_t Mesh::size(Role role) const {
+  int64_t n = 1;
+  for (Dim dim : dims_of(role)) n *= size(dim);
+  return n;
+}
+
+Mesh::Line Mesh::line_of(Dim dim, const Shape& shape, int64_t rank) {
+  int64_t step = 1;
+  for (Dim inner : from_innermost) {
+    if (inner == dim) break;
+    step *= shape[inner];
+  }
+  return {rank - rank / step % shape[dim] * step, step, shape[dim]};
+}
 
 std::shared_ptr<Mesh> Mesh::make(const MeshOptions& options) {
   int64_t n = options.processes.size;

@@ -58,9 +58,9 @@ void append(std::string& text, const TensorArgument& argument) {
     append(text += " strides ", tensor.strides());
   if (argument.impl) {
     if (tensor.storage_offset() != 0) append_number(text += " offset ", tensor.storage_offset());
-    for (Mesh::Dim dim : {Mesh::dp, Mesh::mp})
+    for (Mesh::Dim dim : Mesh::dims)
       if (const Placement& placement = argument.placements[dim]; !placement.is_replicated())
-        text.append(dim == Mesh::dp ? " dp " : " mp ").append(to_string(placement));
+        text.append(" ").append(Mesh::facts[dim].name).append(" ").append(to_string(placement));
   } else if (tensor.dim() == 0 && tensor.is_cpu() && !tensor.is_complex() && !argument.is_written) {
     append_number(text += " ", tensor.item<double>());
   }

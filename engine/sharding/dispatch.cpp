@@ -35,13 +35,13 @@ using torch::jit::Stack;
 void reduce_in_place(Call& call, const Plan& plan) {
   const bool is_forward = !torch::autograd::get_current_node();
   for (size_t i = 0; i < call.tensors.size(); ++i)
-    for (size_t dim = 0; dim < Mesh::n_dims; ++dim) {
+    for (Mesh::Dim dim : Mesh::dims) {
       const TensorArgument& argument = call.tensors[i];
       const Placement& target = plan.inputs[i][dim];
       bool is_read_again = target.is_sharded() && is_forward && argument.tensor.requires_grad();
       if (argument.placements[dim].is_partial() && (target.is_replicated() || is_read_again) &&
           argument.impl->placements()[dim].is_partial())
-        argument.impl->reduce_in_place(Mesh::Dim(dim));
+        argument.impl->reduce_in_place(dim);
     }
 }
 
@@ -139,7 +139,7 @@ void gather_stored(Call& call) {
         part.store->gathered(part.param, argument.tensor.scalar_type()).permute(part.order);
     // A write to a view of a copy must not change the parameter.
     if (call.op.is_view && !is_parameter(argument)) whole = whole.clone();
-    argument.placements[Mesh::dp] = {};
+    argument.placements[Mesh::dim_of(Mesh::zero)] = {};
     argument.stored = std::exchange(
         argument.tensor, wrap(whole, argument.placements, call.mesh,
                               dense_geometry(argument.sizes(), argument.tensor.strides())));

@@ -135,28 +135,36 @@ Sizes factor_sizes(const Call& call, const Factors& factors) {
 
 double part_bytes(const TensorArgument& argument, const Mesh& mesh) {
   double bytes = double(argument.tensor.numel()) * double(argument.tensor.element_size());
-  for (size_t dim = 0; dim < Mesh::n_dims; ++dim)
-    if (argument.placements[dim].is_sharded()) bytes /= double(mesh.size(Mesh::Dim(dim)));
+  for (Mesh::Dim dim : Mesh::dims)
+    if (argument.placements[dim].is_sharded()) bytes /= double(mesh.size(dim));
   return bytes;
 }
 
 Plan plan_by_factors(const Call& call, const Factors& factors) {
-  std::array<Choice, Mesh::n_dims> chosen = {cheapest(call, factors, Mesh::dp),
-                                             cheapest(call, factors, Mesh::mp)};
   Sizes sizes = factor_sizes(call, factors);
-  if (chosen[0].factor >= 0 && chosen[0].factor == chosen[1].factor &&
-      !can_split_again(sizes[size_t(chosen[0].factor)], chosen[0].placement, chosen[1].placement,
-                       call.mesh->size(Mesh::dp)))
-    chosen[Mesh::mp] = {};
+  std::array<Choice, Mesh::n_dims> chosen;
+  Placements split;  // of the factors: `dim` is one
+  for (Mesh::Dim dim : Mesh::dims) {
+    chosen[dim] = cheapest(call, factors, dim);
+    int factor = chosen[dim].factor;
+    if (factor < 0) continue;
+    split[dim] = chosen[dim].placement;
+    split[dim].dim = factor;
+    MeshDims over = splitting_with(split, dim);
+    if (over.size() < 2 || can_split_again(sizes[size_t(factor)], over, split, *call.mesh))
+      continue;
+    chosen[dim] = {};
+    split[dim] = {};
+  }
 
   Plan plan;
   plan.inputs.resize(call.tensors.size());
   for (size_t i = 0; i < plan.inputs.size(); ++i)
-    for (size_t dim = 0; dim < Mesh::n_dims; ++dim)
+    for (Mesh::Dim dim : Mesh::dims)
       plan.inputs[i][dim] = input_placement(factors, chosen[dim], i);
   for (const Letters& letters : factors.outputs) {
     OutputPlan& output = plan.outputs.emplace_back();
-    for (size_t dim = 0; dim < Mesh::n_dims; ++dim)
+    for (Mesh::Dim dim : Mesh::dims)
       output.placements[dim] = output_placement(factors, chosen[dim], letters);
     for (int8_t letter : letters) output.sizes.push_back(letter < 0 ? -1 : sizes[size_t(letter)]);
   }

@@ -9,7 +9,7 @@ namespace redco::sharding {
 namespace {
 
 bool takes_a_collective(const Placements& from, const Placements& to) {
-  for (size_t dim = 0; dim < Mesh::n_dims; ++dim)
+  for (Mesh::Dim dim : Mesh::dims)
     if (from[dim] != to[dim] && !from[dim].is_replicated()) return true;
   return false;
 }

@@ -4,6 +4,8 @@
 
 #include "in_bytes.h"
 
+#include <redco/mesh.h>
+
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/function.h>
 
@@ -28,6 +30,14 @@ void warn(const Move& move, const Moved& moved) {
              ", works on whole tensors: ", in_bytes(moved.bytes),
              " have been sent so far to gather its arguments. ", advice(move.what));
 }
+
+// The position of a mesh dimension; of `world`, their number.
+int index_of(const std::string& group) {
+  int i = 0;
+  while (i < Mesh::n_dims && group != Mesh::facts[size_t(i)].name) ++i;
+  return i;
+}
+static_assert(Group::n_kinds * (Mesh::n_dims + 1) <= 32, "one bit for each kind and group");
 
 }  // namespace
 
@@ -65,9 +75,9 @@ void count_move(const std::string& group, Group::Kind kind, int64_t bytes) {
   }
   MoveCounters& counters = move_counters();
   Moved& moved = counters.moves[move];
-  const int bit = kind + Group::n_kinds * (group == "dp" ? 0 : group == "mp" ? 1 : 2);
+  const int bit = kind + Group::n_kinds * index_of(group);
   if (!current || !(current->counted_ >> bit & 1)) ++moved.calls;
-  if (current) current->counted_ |= uint16_t(1 << bit);
+  if (current) current->counted_ |= uint32_t{1} << bit;
   ++moved.collectives;
   moved.bytes += bytes;
   if (!move.is_gather()) return;

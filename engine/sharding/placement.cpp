@@ -41,13 +41,32 @@ std::string to_string(const Placement& placement) {
 }
 
 std::string to_string(const Placements& placements) {
-  return "{dp = " + to_string(placements[Mesh::dp]) + ", mp = " + to_string(placements[Mesh::mp]) +
-         "}";
+  std::string text;
+  for_each_shown(placements, [&](const char* name, const Placement& placement) {
+    text.append(text.empty() ? "{" : ", ").append(name).append(" = ").append(to_string(placement));
+  });
+  return text + "}";
+}
+
+Placements placements_on(Mesh::Role role, const Placement& placement) {
+  Placements placements;
+  for (Mesh::Dim dim : Mesh::dims)
+    if (Mesh::has(dim, role)) placements[dim] = placement;
+  return placements;
 }
 
 Span span_of(int64_t size, int64_t grain, int64_t n_ranks, int64_t rank) {
   int64_t units = size / grain;
   return {units * rank / n_ranks * grain, units * (rank + 1) / n_ranks * grain};
+}
+
+Span span_of(int64_t size, Mesh::Role role, const Mesh& mesh) {
+  Span own{0, size};
+  for (Mesh::Dim dim : Mesh::dims_of(role)) {
+    Span part = span_of(own.length(), 1, mesh.size(dim), mesh.coordinate(dim));
+    own = {own.begin + part.begin, own.begin + part.end};
+  }
+  return own;
 }
 
 }  // namespace redco

@@ -85,7 +85,7 @@ Key key_of(const Call& call) {
   Key key;
   key.push_back(reinterpret_cast<int64_t>(&call.op));
   key.push_back(call.mesh->sequence_parallel());
-  for (Mesh::Dim dim : {Mesh::dp, Mesh::mp})
+  for (Mesh::Dim dim : Mesh::dims)
     key.push_back(call.mesh->size(dim) << 32 | call.mesh->coordinate(dim));
   for (const TensorArgument& argument : call.tensors) {
     at::IntArrayRef sizes = argument.sizes();

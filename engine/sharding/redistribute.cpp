@@ -10,6 +10,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <array>
 #include <vector>
 
 namespace redco::sharding {
@@ -62,19 +63,12 @@ int growth(const Placement& from, const Placement& to) {
   return from.is_sharded() && to.is_replicated() ? 2 : 1;
 }
 
-// Whether dp and mp split the same dimension and dp changes: dp must then change while mp is
-// replicated.
-bool meet(const Placements& from, const Placements& to) {
-  if (from[Mesh::dp] == to[Mesh::dp]) return false;
-  for (const Placement& mp : {from[Mesh::mp], to[Mesh::mp]})
-    for (const Placement& dp : {from[Mesh::dp], to[Mesh::dp]})
-      if (mp.is_sharded() && dp.is_sharded() && mp.dim == dp.dim) return true;
+// Whether two mesh dimensions split the same dimension of the tensor, before or after.
+bool meet(const Placements& from, const Placements& to, Mesh::Dim a, Mesh::Dim b) {
+  for (const Placement& on_a : {from[a], to[a]})
+    for (const Placement& on_b : {from[b], to[b]})
+      if (on_a.is_sharded() && on_b.is_sharded() && on_a.dim == on_b.dim) return true;
   return false;
-}
-
-// Such a sum is always reduced in the same order, so that its bits do not depend on the reader.
-bool is_partial_on_both(const Placements& placements) {
-  return placements[Mesh::dp].is_partial() && placements[Mesh::mp].is_partial();
 }
 
 // Redistributes a row-major tensor.
@@ -84,23 +78,31 @@ at::Tensor redistribute(at::Tensor local, at::IntArrayRef sizes, const Placement
   auto step = [&](Mesh::Dim dim, const Placement& target) {
     Placement& placement = now[dim];
     if (placement == target) return;
-    Sizes split_sizes(sizes.begin(), sizes.end());
-    if (dim == Mesh::mp) split_sizes = local_sizes(sizes, {now[Mesh::dp], {}}, mesh);
-    local = change(local, split_sizes, placement, target, mesh.group(dim));
+    Placements outer;
+    std::copy_n(now.begin(), size_t(dim), outer.begin());
+    local = change(local, local_sizes(sizes, outer, mesh), placement, target, mesh.group(dim));
     placement = target;
   };
-  if (meet(from, to)) {
-    step(Mesh::mp, Placement::replicate());
-    step(Mesh::dp, to[Mesh::dp]);
-    step(Mesh::mp, to[Mesh::mp]);
-  } else if (is_partial_on_both(from) ||
-             growth(from[Mesh::dp], to[Mesh::dp]) <= growth(from[Mesh::mp], to[Mesh::mp])) {
-    step(Mesh::dp, to[Mesh::dp]);
-    step(Mesh::mp, to[Mesh::mp]);
-  } else {
-    step(Mesh::mp, to[Mesh::mp]);
-    step(Mesh::dp, to[Mesh::dp]);
+  // A mesh dimension splits the parts of those before it: while one of these changes, it must be
+  // replicated.
+  MeshDims replicated, others;
+  std::array<bool, Mesh::n_dims> changes{};
+  for (Mesh::Dim dim : Mesh::dims) {
+    bool waits = false;
+    for (Mesh::Dim outer : Mesh::dims)
+      waits |= outer < dim && changes[outer] && meet(from, to, outer, dim);
+    changes[dim] = waits || from[dim] != to[dim];
+    (waits ? replicated : others).push_back(dim);
   }
+  for (size_t i = replicated.size(); i-- > 0;) step(replicated[i], Placement::replicate());
+  // A sum over several dimensions is always reduced in the same order, so that its bits do not
+  // depend on the reader.
+  bool is_summed_in_order = std::ranges::count_if(from, &Placement::is_partial) > 1;
+  if (!is_summed_in_order)
+    std::ranges::stable_sort(others, {},
+                             [&](Mesh::Dim dim) { return growth(from[dim], to[dim]); });
+  for (Mesh::Dim dim : others) step(dim, to[dim]);
+  for (Mesh::Dim dim : replicated) step(dim, to[dim]);
   return local;
 }
 

@@ -24,14 +24,18 @@ namespace {
 
 void report_collectives(std::ostream& text,
                         const std::vector<std::shared_ptr<const Mesh>>& meshes) {
-  using GroupOf = const Group& (*)(const Mesh&);
-  constexpr GroupOf groups[] = {
-      [](const Mesh& mesh) -> const Group& { return mesh.group(Mesh::dp); },
-      [](const Mesh& mesh) -> const Group& { return mesh.group(Mesh::mp); },
-      [](const Mesh& mesh) -> const Group& { return mesh.world(); }};
+  using GroupOf = std::function<const Group&(const Mesh&)>;
+  std::vector<GroupOf> groups;
+  size_t width = 6;
+  for (Mesh::Dim dim : Mesh::dims) {
+    groups.emplace_back([dim](const Mesh& mesh) -> const Group& { return mesh.group(dim); });
+    bool is_shown = std::ranges::any_of(meshes, [&](const auto& m) { return m->size(dim) > 1; });
+    if (is_shown) width = std::max(width, std::string(Mesh::facts[dim].name).size() + 2);
+  }
+  groups.emplace_back([](const Mesh& mesh) -> const Group& { return mesh.world(); });
   text << "Collectives, and the bytes that this process sent in them:\n";
   bool any = false;
-  for (GroupOf group_of : groups) {
+  for (const GroupOf& group_of : groups) {
     for (uint8_t kind = 0; kind < Group::n_kinds; ++kind) {
       Traffic all;
       for (const auto& mesh : meshes) {
@@ -41,7 +45,7 @@ void report_collectives(std::ostream& text,
       }
       if (all.count == 0) continue;
       any = true;
-      text << "  " << std::left << std::setw(6) << group_of(*meshes[0]).name() << std::setw(15)
+      text << "  " << std::left << std::setw(int(width)) << group_of(*meshes[0]).name() << std::setw(15)
            << Group::name(Group::Kind(kind)) << std::right << std::setw(8) << all.count
            << std::setw(13) << in_bytes(all.bytes) << "\n";
     }
@@ -149,9 +153,12 @@ std::string sharding_report(const std::vector<std::shared_ptr<const Mesh>>& mesh
     return "sharding: one process holds everything, so nothing was sharded";
   const Mesh& newest = *meshes.back();
   std::ostringstream text;
-  text << "sharding over " << newest.world().size() << " processes (dp = " << newest.size(Mesh::dp)
-       << ", mp = " << newest.size(Mesh::mp) << "), as process " << newest.processes().rank
-       << " saw it\n";
+  text << "sharding over " << newest.world().size() << " processes (";
+  for (const char* comma = ""; Mesh::Dim dim : Mesh::dims) {
+    if (Mesh::facts[dim].is_optional && newest.size(dim) == 1) continue;
+    text << std::exchange(comma, ", ") << Mesh::facts[dim].name << " = " << newest.size(dim);
+  }
+  text << "), as process " << newest.processes().rank << " saw it\n";
   report_collectives(text, meshes);
   const ShardingCounters& counters = sharding_counters();
   report_moves(text, move_counters());

@@ -30,11 +30,11 @@ bool fits(const Geometry& geometry, const Placements& placements, const at::Tens
 
 bool has_thin_parts(at::IntArrayRef sizes, const Placements& placements, const Mesh& mesh) {
   Sizes least(sizes);
-  for (size_t i = 0; i < Mesh::n_dims; ++i) {
+  for (Mesh::Dim i : Mesh::dims) {
     const Placement& placement = placements[i];
     if (!placement.is_sharded()) continue;
     int64_t& size = least[size_t(placement.dim)];
-    int64_t n_ranks = mesh.size(Mesh::Dim(i)), n_blocks = placement.n_blocks(size);
+    int64_t n_ranks = mesh.size(i), n_blocks = placement.n_blocks(size);
     int64_t length = placement.block_length(size), shortest = length;
     for (int64_t rank = 0; rank < n_ranks; ++rank)
       shortest = std::min(shortest, span_of(length, placement.grain, n_ranks, rank).length());

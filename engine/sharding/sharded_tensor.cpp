@@ -123,7 +123,7 @@ ShardedTensorImpl::ShardedTensorImpl(at::Tensor local, const Placements& placeme
 
 const Placements& ShardedTensorImpl::placements() {
   if (terms_)
-    for (size_t dim = 0; dim < Mesh::n_dims; ++dim)
+    for (Mesh::Dim dim : Mesh::dims)
       if (terms_->is_reduced[dim] && placements_[dim].is_partial())
         placements_[dim] = Placement::replicate();
   return placements_;
@@ -251,26 +251,33 @@ at::Tensor wrap(at::Tensor local, const Placements& placements, std::shared_ptr<
 }
 
 bool is_replicated(const Placements& placements) {
-  return placements[Mesh::dp].is_replicated() && placements[Mesh::mp].is_replicated();
+  return std::ranges::all_of(placements, &Placement::is_replicated);
 }
 
 bool is_partial(const Placements& placements) {
-  return placements[Mesh::dp].is_partial() || placements[Mesh::mp].is_partial();
+  return std::ranges::any_of(placements, &Placement::is_partial);
 }
 
 bool is_split(const Placements& placements) {
-  return placements[Mesh::dp].is_sharded() || placements[Mesh::mp].is_sharded();
+  return std::ranges::any_of(placements, &Placement::is_sharded);
 }
 
-bool is_split_by_both(const Placements& placements) {
-  const Placement &dp = placements[Mesh::dp], &mp = placements[Mesh::mp];
-  return dp.is_sharded() && mp.is_sharded() && dp.dim == mp.dim;
+bool is_split_again(const Placements& placements) {
+  return std::ranges::any_of(
+      Mesh::dims, [&](Mesh::Dim dim) { return splitting_with(placements, dim).size() > 1; });
 }
 
 MeshDims splitting(const Placements& placements, int64_t dim) {
   MeshDims over;
-  for (size_t i = 0; i < Mesh::n_dims; ++i)
-    if (placements[i].is_sharded() && placements[i].dim == dim) over.push_back(Mesh::Dim(i));
+  for (Mesh::Dim i : Mesh::dims)
+    if (placements[i].is_sharded() && placements[i].dim == dim) over.push_back(i);
+  return over;
+}
+
+MeshDims splitting_with(const Placements& placements, Mesh::Dim last) {
+  if (!placements[last].is_sharded()) return {};
+  MeshDims over = splitting(placements, placements[last].dim);
+  while (over.back() != last) over.pop_back();
   return over;
 }
 
@@ -281,20 +288,27 @@ Placements permuted(Placements placements, const Sizes& order) {
   return placements;
 }
 
-bool can_split_again(int64_t size, const Placement& dp, const Placement& mp, int64_t n_dp) {
-  if (dp.block > 0) return false;
-  if (mp.block == 0) return mp.grain == 1;
-  return dp.grain % mp.block == 0 || size % (n_dp * mp.block) == 0;
+bool can_split_again(int64_t size, const MeshDims& over, const Placements& placements,
+                     const Mesh& mesh) {
+  const Placement &first = placements[over.front()], &last = placements[over.back()];
+  int64_t n_parts = 1;
+  for (size_t i = 0; i + 1 < over.size(); ++i) {
+    if (placements[over[i]].block > 0) return false;
+    n_parts *= mesh.size(over[i]);
+  }
+  if (last.block == 0) return last.grain == 1;
+  return (over.size() == 2 && first.grain % last.block == 0) || size % (n_parts * last.block) == 0;
 }
 
 Sizes local_sizes(at::IntArrayRef sizes, const Placements& placements, const Mesh& mesh) {
   Sizes local(sizes.begin(), sizes.end());
-  for (size_t i = 0; i < Mesh::n_dims; ++i) {
-    if (!placements[i].is_sharded()) continue;
-    const Group& group = mesh.group(Mesh::Dim(i));
-    int64_t& size = local[size_t(placements[i].dim)];
-    int64_t length = placements[i].block_length(size), blocks = placements[i].n_blocks(size);
-    size = span_of(length, placements[i].grain, group.size(), group.rank()).length() * blocks;
+  for (Mesh::Dim dim : Mesh::dims) {
+    const Placement& placement = placements[dim];
+    if (!placement.is_sharded()) continue;
+    const Group& group = mesh.group(dim);
+    int64_t& size = local[size_t(placement.dim)];
+    int64_t length = placement.block_length(size), blocks = placement.n_blocks(size);
+    size = span_of(length, placement.grain, group.size(), group.rank()).length() * blocks;
   }
   return local;
 }

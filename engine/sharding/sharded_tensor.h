@@ -147,8 +147,8 @@ bool is_replicated(const Placements& placements);
 bool is_partial(const Placements& placements);
 /// Whether some mesh dimension splits the tensor.
 bool is_split(const Placements& placements);
-/// Whether both mesh dimensions split the same dimension of the tensor.
-bool is_split_by_both(const Placements& placements);
+/// Whether several mesh dimensions split the same dimension of the tensor.
+bool is_split_again(const Placements& placements);
 
 /// The mesh dimensions that split dimension `dim`.
 MeshDims splitting(const Placements& placements, int64_t dim);
@@ -156,9 +156,14 @@ MeshDims splitting(const Placements& placements, int64_t dim);
 /// The placements of the tensor after a permutation to `order`.
 Placements permuted(Placements placements, const Sizes& order);
 
-/// Whether mp can split a dimension of this size that dp splits too: dp must cut between mp's
-/// blocks.
-bool can_split_again(int64_t size, const Placement& dp, const Placement& mp, int64_t n_dp);
+/// The mesh dimensions, up to `last`, that split the dimension of the tensor that `last` splits;
+/// empty if it splits none.
+MeshDims splitting_with(const Placements& placements, Mesh::Dim last);
+
+/// Whether the last of these mesh dimensions can split a dimension of this size that the others
+/// split before it: they must cut between its blocks.
+bool can_split_again(int64_t size, const MeshDims& over, const Placements& placements,
+                     const Mesh& mesh);
 
 /// The sizes of the local tensor.
 Sizes local_sizes(at::IntArrayRef sizes, const Placements& placements, const Mesh& mesh);

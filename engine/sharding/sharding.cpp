@@ -29,8 +29,8 @@ using torch::autograd::variable_list;
 // Checks and normalizes placements. A mesh dimension of one rank splits nothing.
 Placements effective(const Placements& placements, const Mesh& mesh, at::IntArrayRef sizes) {
   Placements result = placements;
-  for (size_t i = 0; i < Mesh::n_dims; ++i) {
-    Placement& placement = result[i];
+  for (Mesh::Dim dim : Mesh::dims) {
+    Placement& placement = result[dim];
     if (placement.is_sharded()) {
       auto n_dims = int64_t(sizes.size());
       require(placement.dim >= 0 && placement.dim < n_dims, "placement ", to_string(placement),
@@ -42,13 +42,14 @@ Placements effective(const Placements& placements, const Mesh& mesh, at::IntArra
       placement.grain = 1;
       if (placement.block == size) placement.block = 0;
     }
-    if (mesh.size(Mesh::Dim(i)) == 1) placement = {};
+    if (mesh.size(dim) == 1) placement = {};
+    MeshDims over = splitting_with(result, dim);
+    require(over.size() < 2 ||
+                can_split_again(sizes[size_t(placement.dim)], over, result, mesh),
+            "placements ", to_string(placements), ": on a tensor of shape ", sizes, " ",
+            Mesh::facts[over.front()].name, " does not cut between the blocks that ",
+            Mesh::facts[dim].name, " splits");
   }
-  const Placement &dp = result[Mesh::dp], &mp = result[Mesh::mp];
-  require(!is_split_by_both(result) ||
-              can_split_again(sizes[size_t(dp.dim)], dp, mp, mesh.size(Mesh::dp)),
-          "placements ", to_string(result), ": on a tensor of shape ", sizes,
-          " dp does not cut between the blocks that mp splits");
   return result;
 }
 

@@ -49,7 +49,7 @@ void check_examples(const char* what, const Dataset& examples) {
 
 Tree make_batch(const Dataset& examples, std::span<const int64_t> indices, Collate collate,
                 at::Device device, const std::shared_ptr<Mesh>& mesh) {
-  if (collate == Collate::local && mesh->size(Mesh::dp) > 1)
+  if (collate == Collate::local && mesh->size(Mesh::batch) > 1)
     return local_batch(examples, indices, device, mesh);
   Tree batch = examples.collate(std::vector<int64_t>(indices.begin(), indices.end()));
   if (mesh->world().size() > 1) record_batch(batch);
@@ -57,7 +57,8 @@ Tree make_batch(const Dataset& examples, std::span<const int64_t> indices, Colla
   if (mesh->world().size() == 1) return batch;
   return map_tensors(batch, [&](const std::string&, const at::Tensor& tensor) {
     bool is_split = tensor.dim() > 0 && tensor.size(0) == int64_t(indices.size());
-    return shard(tensor, mesh, {is_split ? Placement::shard(0) : Placement(), Placement()});
+    return shard(tensor, mesh,
+                 is_split ? placements_on(Mesh::batch, Placement::shard(0)) : Placements());
   });
 }
 

@@ -31,6 +31,7 @@ std::shared_ptr<Mesh> make_mesh(const DeployerOptions& options) {
   return Mesh::make(
       {.processes = find_processes(options.processes),
        .n_model_shards = options.n_model_shards,
+       .zero_group = options.zero > 0 ? options.zero_group : zero_group_of_all,
        .device_type = options.device.value_or(c10::kCPU),
        .timeout = std::chrono::milliseconds(int64_t(options.collective_timeout * 1000))});
 }
@@ -96,18 +97,18 @@ Deployer::Deployer(DeployerOptions options)
 std::pair<int64_t, int64_t> Deployer::get_local_global_micro_batch_size(
     int64_t per_device_batch_size) const {
   check_positive("per_device_batch_size", per_device_batch_size);
-  return {per_device_batch_size, per_device_batch_size * mesh_->size(Mesh::dp)};
+  return {per_device_batch_size, per_device_batch_size * mesh_->size(Mesh::batch)};
 }
 
 int64_t Deployer::get_accumulate_grad_batches(int64_t global_batch_size,
                                               int64_t per_device_batch_size) const {
   check_positive("global_batch_size", global_batch_size);
   int64_t micro = get_local_global_micro_batch_size(per_device_batch_size).second;
-  int64_t dp = mesh_->size(Mesh::dp);
+  int64_t n_copies = mesh_->size(Mesh::batch);
   require(global_batch_size % micro == 0, "global_batch_size = ", global_batch_size,
           " must be a multiple of the micro-batch of all devices, ", micro,
-          " (per_device_batch_size = ", per_device_batch_size, " on ", dp,
-          dp == 1 ? " device" : " copies of the model", "); the nearest are ",
+          " (per_device_batch_size = ", per_device_batch_size, " on ", n_copies,
+          n_copies == 1 ? " device" : " copies of the model", "); the nearest are ",
           global_batch_size / micro * micro, " and ", (global_batch_size / micro + 1) * micro);
   return global_batch_size / micro;
 }

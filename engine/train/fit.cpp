@@ -121,8 +121,7 @@ void Fit::run() {
 bool Fit::train_epoch(const Dataset& examples, const std::string& desc) {
   check_examples("training", examples);
   record("trains on", examples.size, "examples");
-  int64_t dp = deployer_.mesh()->size(Mesh::dp);
-  step_.lay_out(examples, batching_.micro / dp);
+  step_.lay_out(examples, batching_.micro / deployer_.mesh()->size(Mesh::batch));
   require(run_.n_examples == 0 || run_.epoch_size == examples.size,
           "fit: the checkpoint is in the midst of an epoch of ", run_.epoch_size,
           " examples, but epoch ", run_.epoch_idx, " has ", examples.size,

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 namespace redco::train {
 
@@ -31,6 +32,9 @@ class GradientReducer::Hook final : public torch::autograd::PostAccumulateGradHo
 
 GradientReducer::GradientReducer(std::vector<at::Tensor> leaves, std::vector<Placements> targets)
     : leaves_(std::move(leaves)), targets_(std::move(targets)) {
+  std::shared_ptr<const Mesh> mesh = mesh_of(leaves_[0]);
+  over_ = Mesh::dims_of(Mesh::batch);
+  std::erase_if(over_, [&](Mesh::Dim dim) { return mesh->size(dim) == 1; });
   for (size_t i = 0; i < leaves_.size(); ++i)
     torch::autograd::impl::set_post_acc_grad_hooks(leaves_[i], std::make_unique<Hook>(*this, i));
 }
@@ -50,34 +54,42 @@ void GradientReducer::on_gradient(size_t leaf) {
   if (!is_active_) return;
   order_.push_back(leaf);
   size_t bucket = bucket_of_.empty() ? no_bucket : bucket_of_[leaf];
-  if (bucket != no_bucket && --missing_[bucket] == 0) start(buckets_[bucket]);
+  if (bucket != no_bucket && --missing_[bucket] == 0) start(buckets_[bucket], 0);
 }
 
-void GradientReducer::start(const std::vector<size_t>& members) {
+void GradientReducer::start(const std::vector<size_t>& members, size_t stage) {
+  if (stage == over_.size()) return;
+  Mesh::Dim dim = over_[stage];
   at::NoGradGuard no_grad;
   Moving moving(Move::gradients, "reduce");
   // Partial to replicated, partial to sharded, and each dtype need separate collectives.
   std::map<std::pair<at::ScalarType, bool>, std::vector<size_t>> alike;
   for (size_t leaf : members) {
     at::Tensor& grad = leaves_[leaf].mutable_grad();
-    if (!grad.defined() || !is_sharded(grad) || !placements_of(grad)[Mesh::dp].is_partial())
-      continue;
-    const auto& [to_dp, to_mp] = targets_[leaf];
-    auto [on_dp, on_mp] = placements_of(grad);
-    // If mp splits the dimension that dp is to split, redistribute over mp first.
-    if (to_dp.is_sharded() && on_mp.is_sharded() && to_dp.dim == on_mp.dim)
-      grad = redistribute(grad, {on_dp, to_mp});
-    alike[{grad.scalar_type(), to_dp.is_sharded()}].push_back(leaf);
+    if (!grad.defined() || !is_sharded(grad) || !placements_of(grad)[dim].is_partial()) continue;
+    // If another dimension splits what `dim` is to split, redistribute over that one first.
+    const Placement& target = targets_[leaf][dim];
+    Placements before = placements_of(grad);
+    for (Mesh::Dim other : Mesh::dims)
+      if (target.is_sharded() && before[other].is_sharded() && before[other].dim == target.dim)
+        before[other] = targets_[leaf][other];
+    if (before != placements_of(grad)) grad = redistribute(grad, before);
+    alike[{grad.scalar_type(), target.is_sharded()}].push_back(leaf);
   }
   for (const auto& [kind, leaves] : alike) {
     std::vector<at::Tensor> grads;
     std::vector<Placement> targets;
     for (size_t leaf : leaves) {
       grads.push_back(std::move(leaves_[leaf].mutable_grad()));
-      targets.push_back(targets_[leaf][Mesh::dp]);
+      targets.push_back(targets_[leaf][dim]);
     }
-    under_way_.push_back({leaves, start_change(std::move(grads), targets, Mesh::dp)});
+    under_way_.push_back({leaves, start_change(std::move(grads), targets, dim)});
   }
+}
+
+void GradientReducer::take(UnderWay& ended) {
+  std::vector<at::Tensor> grads = ended.change.wait();
+  for (size_t i = 0; i < grads.size(); ++i) leaves_[ended.members[i]].mutable_grad() = grads[i];
 }
 
 void GradientReducer::finish() {
@@ -85,11 +97,14 @@ void GradientReducer::finish() {
   if (buckets_.empty()) plan_buckets();
   // Start buckets with leaves that this backward did not reach.
   for (size_t bucket = 0; bucket < buckets_.size(); ++bucket)
-    if (missing_.size() <= bucket || missing_[bucket] > 0) start(buckets_[bucket]);
-  for (UnderWay& one : under_way_) {
-    std::vector<at::Tensor> grads = one.change.wait();
-    for (size_t i = 0; i < grads.size(); ++i) leaves_[one.members[i]].mutable_grad() = grads[i];
-  }
+    if (missing_.size() <= bucket || missing_[bucket] > 0) start(buckets_[bucket], 0);
+  // A bucket is reduced over the second mesh dimension while the next one is over the first.
+  for (size_t stage = 1; stage < over_.size(); ++stage)
+    for (UnderWay& ended : std::exchange(under_way_, {})) {
+      take(ended);
+      start(ended.members, stage);
+    }
+  for (UnderWay& ended : under_way_) take(ended);
   under_way_.clear();
   reduce_leftovers();
 }
@@ -125,17 +140,18 @@ void GradientReducer::plan_buckets() {
   if (!others.empty()) buckets_.push_back(std::move(others));
 }
 
-// Reduces gradients that are partial on mp, in one collective for each dtype, and redistributes the
-// others that are not at their target.
+// Reduces gradients that are partial on a dimension of the model, in one collective for each dtype,
+// and redistributes the others that are not at their target.
 void GradientReducer::reduce_leftovers() {
   at::NoGradGuard no_grad;
   Moving moving(Move::gradients, "reduce");
+  constexpr Mesh::Dim dim = Mesh::dim_of(Mesh::model);
   std::map<at::ScalarType, std::vector<size_t>> partial;
   for (size_t leaf = 0; leaf < leaves_.size(); ++leaf) {
     at::Tensor& grad = leaves_[leaf].mutable_grad();
     if (!grad.defined()) continue;
     if (!is_sharded(grad)) grad = shard(grad, mesh_of(leaves_[leaf]), {});
-    if (placements_of(grad)[Mesh::mp].is_partial() && targets_[leaf][Mesh::mp].is_replicated())
+    if (placements_of(grad)[dim].is_partial() && targets_[leaf][dim].is_replicated())
       partial[grad.scalar_type()].push_back(leaf);
     else if (placements_of(grad) != targets_[leaf])
       grad = redistribute(grad, targets_[leaf]);
@@ -143,7 +159,7 @@ void GradientReducer::reduce_leftovers() {
   for (const auto& [type, leaves] : partial) {
     std::vector<at::Tensor> grads;
     for (size_t leaf : leaves) grads.push_back(leaves_[leaf].grad());
-    grads = start_change(grads, std::vector<Placement>(grads.size()), Mesh::mp).wait();
+    grads = start_change(grads, std::vector<Placement>(grads.size()), dim).wait();
     for (size_t i = 0; i < grads.size(); ++i) {
       at::Tensor& grad = leaves_[leaves[i]].mutable_grad();
       grad = placements_of(grads[i]) == targets_[leaves[i]]

@@ -37,12 +37,16 @@ class GradientReducer {
   };
 
   void on_gradient(size_t leaf);
-  void start(const std::vector<size_t>& members);
+  /// Starts to reduce gradients over one of the mesh dimensions that split the batch, the first of
+  /// which has stage 0.
+  void start(const std::vector<size_t>& members, size_t stage);
+  void take(UnderWay& ended);
   void plan_buckets();
   void reduce_leftovers();
 
   std::vector<at::Tensor> leaves_;
   std::vector<Placements> targets_;
+  std::vector<Mesh::Dim> over_;  // the mesh dimensions that split the batch
   bool is_active_ = false;
   std::vector<size_t> order_;                 // the order in which gradients became ready
   std::vector<std::vector<size_t>> buckets_;  // in the order of the first step

@@ -162,7 +162,7 @@ std::set<std::string> paths_of_rows(const Tree& batch, int64_t n_examples, const
 }
 
 Span own_rows(int64_t n_examples, const Mesh& mesh) {
-  return span_of(n_examples, 1, mesh.size(Mesh::dp), mesh.coordinate(Mesh::dp));
+  return span_of(n_examples, Mesh::batch, mesh);
 }
 
 }  // namespace
@@ -186,7 +186,7 @@ Tree local_batch(const Dataset& examples, std::span<const int64_t> indices, at::
                        std::vector<int64_t> sizes = tensor.sizes().vec();
                        sizes[0] = n_examples;
                        return from_local(tensor.narrow(0, 0, own.length()), mesh,
-                                         {Placement::shard(0), Placement()}, sizes);
+                                         placements_on(Mesh::batch, Placement::shard(0)), sizes);
                      });
 }
 

@@ -46,6 +46,12 @@ void check_alike(const Tree& params, const Mesh& mesh) {
             "deployer:gen_rng(), or one seeded alike everywhere");
 }
 
+bool is_split_on(Mesh::Role role, const at::Tensor& tensor) {
+  Placements placements = placements_of(tensor);
+  return std::ranges::any_of(Mesh::dims_of(role),
+                             [&](Mesh::Dim dim) { return placements[dim].is_sharded(); });
+}
+
 // The same tensor in a separate storage that holds nothing else.
 at::Tensor with_own_memory(const at::Tensor& param) {
   at::Tensor local = to_local(param);
@@ -60,13 +66,13 @@ LaidOut lay_out(const Tree& params, const Deployer& deployer,
                 const std::vector<ShardingRule>& rules,
                 const std::function<void(const Tree& params)>& forward) {
   const std::shared_ptr<Mesh>& mesh = deployer.mesh();
-  LaidOut result{params, decide_sharding(params, mesh->size(Mesh::mp), rules, forward), nullptr};
+  LaidOut result{params, decide_sharding(params, mesh->size(Mesh::model), rules, forward), nullptr};
   if (mesh->world().size() == 1) return result;
   record_params(named_tensors(params));
   check_alike(params, *mesh);
-  std::map<std::string, Placement> on_mp;
+  std::map<std::string, Placement> decided;
   for (const ShardingDecision& decision : result.decisions)
-    on_mp[decision.name] = decision.placement;
+    decided[decision.name] = decision.placement;
 
   at::NoGradGuard no_grad;
   std::vector<at::Tensor> stored;
@@ -77,9 +83,13 @@ LaidOut lay_out(const Tree& params, const Deployer& deployer,
     if (param.defined()) return param;
     // A parameter of another Deployer's mesh is gathered over that mesh.
     at::Tensor source = mesh_of(whole) == mesh ? whole : full(whole);
-    param = shard(source, mesh, {Placement(), on_mp[name]}).detach();
-    auto part = deployer.zero() == 3 ? shared_over_dp(param, deployer) : std::nullopt;
-    if (part) param = redistribute(param, {*part, on_mp[name]}).detach();
+    Placements placements = placements_on(Mesh::model, decided[name]);
+    param = shard(source, mesh, placements).detach();
+    auto part = deployer.zero() == 3 ? zero_placement(param, deployer) : std::nullopt;
+    if (part) {
+      placements[Mesh::dim_of(Mesh::zero)] = *part;
+      param = redistribute(param, placements).detach();
+    }
     // Trained parameters are changed in place.
     if (whole.requires_grad()) param = with_own_memory(param).set_requires_grad(true);
     if (part) {
@@ -98,16 +108,17 @@ bool is_laid_out(const Tree& params, const Deployer& deployer) {
   auto named = named_tensors(params);
   return std::all_of(named.begin(), named.end(), [&](const NamedTensor& param) {
     return mesh_of(param.second) == mesh &&
-           (!placements_of(param.second)[Mesh::dp].is_sharded() || is_stored(param.second));
+           (!is_split_on(Mesh::batch, param.second) || is_stored(param.second));
   });
 }
 
-std::optional<Placement> shared_over_dp(const at::Tensor& param, const Deployer& deployer) {
-  int64_t n_ranks = deployer.mesh()->size(Mesh::dp);
+std::optional<Placement> zero_placement(const at::Tensor& param, const Deployer& deployer) {
+  int64_t n_ranks = deployer.mesh()->size(Mesh::zero);
   if (n_ranks == 1 || param.numel() < deployer.zero_min_size()) return std::nullopt;
-  Placement on_mp = placements_of(param)[Mesh::mp];
+  Placements now = placements_of(param);
   for (int64_t dim = 0; dim < param.dim(); ++dim) {
-    bool is_taken = on_mp.is_sharded() && on_mp.dim == dim;
+    bool is_taken = std::ranges::any_of(
+        now, [&](const Placement& other) { return other.is_sharded() && other.dim == dim; });
     if (!is_taken && param.size(dim) >= n_ranks) return Placement::shard(dim);
   }
   return std::nullopt;

@@ -87,10 +87,11 @@ std::vector<ShardingDecision> TrainedParams::lay_out(
 // Sets `target` to the view's placements.
 at::Tensor TrainedParams::optimizer_view(const at::Tensor& leaf, Placements& target) const {
   int64_t zero = deployer_->zero();
-  if (zero == 3) return target[Mesh::dp].is_sharded() ? view_of_part(leaf, target) : leaf;
-  auto part = zero > 0 ? shared_over_dp(leaf, *deployer_) : std::nullopt;
+  constexpr Mesh::Dim shared = Mesh::dim_of(Mesh::zero);
+  if (zero == 3) return target[shared].is_sharded() ? view_of_part(leaf, target) : leaf;
+  auto part = zero > 0 ? zero_placement(leaf, *deployer_) : std::nullopt;
   if (!part) return leaf;
-  target[Mesh::dp] = *part;
+  target[shared] = *part;
   at::Tensor view = view_of_part(leaf, target);
   // The optimizers need each parameter as one dense block of memory.
   return memory_of(view).is_non_overlapping_and_dense() ? view : view.contiguous();
@@ -129,7 +130,8 @@ void TrainedParams::refresh() {
   for (const auto& [type, leaves] : shared) {
     std::vector<at::Tensor> parts;
     for (size_t i : leaves) parts.push_back(views_[i]);
-    auto whole = start_change(parts, std::vector<Placement>(parts.size()), Mesh::dp).wait();
+    auto whole =
+        start_change(parts, std::vector<Placement>(parts.size()), Mesh::dim_of(Mesh::zero)).wait();
     for (size_t i = 0; i < leaves.size(); ++i) leaves_[leaves[i]].detach().copy_(whole[i]);
   }
 }

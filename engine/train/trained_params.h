@@ -49,7 +49,7 @@ class TrainedParams {
   /// Returns the gradients of the leaves and clears them.
   std::vector<at::Tensor> take_gradients();
 
-  /// Must be called after an update: gathers parameters of which each dp rank has updated a part.
+  /// Must be called after an update: gathers the parameters of which ZeRO lets this process update a part.
   void refresh();
   /// Must be called before a step. After a failed step the processes may be at different steps:
   /// throws Error if they are.
@@ -69,7 +69,7 @@ class TrainedParams {
   std::vector<std::string> names_;
   std::vector<at::Tensor> leaves_;
   std::vector<at::Tensor> views_;
-  std::shared_ptr<Zero3Store> store_;  // of parameters split over dp; null: none
+  std::shared_ptr<Zero3Store> store_;  // of parameters that ZeRO splits; null: none
   std::unique_ptr<GradientReducer> reducer_;
   int64_t reconnects_ = 0;  // the mesh's count at the last check
 };

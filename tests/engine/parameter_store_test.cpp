@@ -61,13 +61,13 @@ TEST_CASE("one block at a time is whole, forward and backward") {
   at::Tensor expected = network(plain, x);
   auto expected_grads = torch::autograd::grad({expected}, plain);
 
-  on_threads(3, 1, [&](const MeshPointer& mesh) {
+  auto body = [&](const MeshPointer& mesh) {
     std::vector<at::Tensor> weights;
     for (const at::Tensor& weight : plain_weights())
       weights.push_back(shard(weight, mesh, {Placement::shard(0), {}}).detach());
     auto store = Zero3Store::make(weights, {0, 1, 2, 3});
     for (at::Tensor& weight : weights) weight.set_requires_grad(true);
-    at::Tensor rows = shard(x, mesh, {Placement::shard(0), {}});
+    at::Tensor rows = shard(x, mesh, placements_on(Mesh::batch, Placement::shard(0)));
 
     for (int step = 0; step < 3; ++step) {
       Alive alive;
@@ -88,7 +88,10 @@ TEST_CASE("one block at a time is whole, forward and backward") {
       store->release();
       CHECK(alive.count() == 0);
     }
-  });
+  };
+  on_threads({3, 1, 1}, body);
+  // Two groups of processes, each of which gathers from its own copy.
+  on_threads({2, 1, 2}, body);
 }
 
 TEST_CASE("a step that takes another way than the recorded one is right too") {

@@ -67,7 +67,7 @@ at::Tensor placed(const at::Tensor& tensor, const std::shared_ptr<const Mesh>& m
                   const Placements& placements) {
   at::Tensor result = shard(tensor, mesh, placements).detach();
   at::Tensor local = to_local(result).clone();
-  for (Mesh::Dim dim : {Mesh::dp, Mesh::mp}) {
+  for (Mesh::Dim dim : Mesh::dims) {
     if (!placements_of(result)[dim].is_partial()) continue;
     // Eighths, so that the terms of floats cancel without an error.
     auto noise = [&](int64_t rank) {
@@ -145,12 +145,11 @@ std::vector<Layout> all_layouts(const Tensors& inputs, bool both) {
   return layouts;
 }
 
-void run_layouts(const Case& c, const Tensors& inputs, const Results& expected, int64_t n_dp,
-                 int64_t n_mp, const std::vector<Layout>& layouts) {
-  on_threads(n_dp, n_mp, [&](const std::shared_ptr<const Mesh>& mesh) {
+void run_layouts(const Case& c, const Tensors& inputs, const Results& expected,
+                 const Mesh::Shape& shape, const std::vector<Layout>& layouts) {
+  on_threads(shape, [&](const std::shared_ptr<const Mesh>& mesh) {
     for (const Layout& layout : layouts) {
-      std::string where =
-          c.name + " on " + std::to_string(n_dp) + "x" + std::to_string(n_mp) + described(layout);
+      std::string where = c.name + " on " + shape_text(shape) + described(layout);
       Tensors on_parts;
       for (size_t i = 0; i < inputs.size(); ++i)
         on_parts.push_back(placed(inputs[i], mesh, layout[i]));
@@ -171,14 +170,35 @@ void run_layouts(const Case& c, const Tensors& inputs, const Results& expected, 
   });
 }
 
+bool runs_all() {
+  const char* everything = std::getenv("REDCO_TEST_FULL");
+  return everything && *everything == '1';
+}
+
+std::mt19937_64 random_numbers() {
+  const char* seed = std::getenv("REDCO_TEST_SEED");
+  return std::mt19937_64(seed ? std::strtoull(seed, nullptr, 10) : 1);
+}
+
 // All, where REDCO_TEST_FULL is set; else some, chosen by a seed that REDCO_TEST_SEED sets.
 std::vector<Layout> sample(std::vector<Layout> layouts, size_t n) {
-  const char* everything = std::getenv("REDCO_TEST_FULL");
-  if (everything && *everything == '1') return layouts;
-  const char* seed = std::getenv("REDCO_TEST_SEED");
-  std::mt19937_64 random(seed ? std::strtoull(seed, nullptr, 10) : 1);
-  std::shuffle(layouts.begin(), layouts.end(), random);
+  if (runs_all()) return layouts;
+  std::shuffle(layouts.begin(), layouts.end(), random_numbers());
   if (layouts.size() > n) layouts.resize(n);
+  return layouts;
+}
+
+// Some layouts on a mesh of more dimensions: all would be too many.
+std::vector<Layout> some_layouts(const Tensors& inputs, const Mesh::Shape& shape, size_t n) {
+  std::mt19937_64 random = random_numbers();
+  std::vector<Layout> layouts(runs_all() ? 32 * n : n);
+  for (Layout& layout : layouts)
+    for (const at::Tensor& input : inputs) {
+      std::vector<Placement> choices = placements_for(input);
+      Placements& placements = layout.emplace_back();
+      for (Mesh::Dim dim : Mesh::dims)
+        if (shape[dim] > 1) placements[dim] = choices[random() % choices.size()];
+    }
   return layouts;
 }
 
@@ -193,9 +213,11 @@ void run_case(const Case& c) {
   for (size_t i = 0; i < c.inputs.size(); ++i)
     inputs.push_back(c.inputs[i].make ? c.inputs[i].make() : fixed_noise(c.inputs[i].sizes, i + 1));
   Results expected = evaluate(c, inputs);
-  run_layouts(c, inputs, expected, 1, 2, sample(all_layouts(inputs, false), 64));
-  run_layouts(c, inputs, expected, 1, 4, sample(all_layouts(inputs, false), 8));
-  run_layouts(c, inputs, expected, 2, 2, sample(all_layouts(inputs, true), 8));
+  run_layouts(c, inputs, expected, {1, 2, 1}, sample(all_layouts(inputs, false), 64));
+  run_layouts(c, inputs, expected, {1, 4, 1}, sample(all_layouts(inputs, false), 8));
+  run_layouts(c, inputs, expected, {2, 2, 1}, sample(all_layouts(inputs, true), 8));
+  for (const Mesh::Shape& shape : {Mesh::Shape{2, 1, 2}, Mesh::Shape{2, 2, 2}})
+    run_layouts(c, inputs, expected, shape, some_layouts(inputs, shape, shape[1] == 1 ? 8 : 2));
 }
 
 void run_all(const std::vector<Case>& cases) {

@@ -54,10 +54,10 @@ Results run(const Network& network, const Layout& place) {
     params[name] = leaf.requires_grad_();
     leaves.push_back(leaf);
   }
-  at::Tensor x = place(noise(network.batch, 1000), {Placement::shard(0), Placement()});
+  at::Tensor x = place(noise(network.batch, 1000), placements_on(Mesh::batch, Placement::shard(0)));
   leaves.push_back(x.detach().requires_grad_());
   at::Tensor y = network.output(leaves.back(), params);
-  at::Tensor weights = place(noise(y.sizes(), 2000), {Placement::shard(0), Placement()});
+  at::Tensor weights = place(noise(y.sizes(), 2000), placements_on(Mesh::batch, Placement::shard(0)));
   Results results;
   results.loss = (y * weights).sum();
   results.grads = torch::autograd::grad({results.loss}, leaves);
@@ -73,10 +73,11 @@ void check_close(const at::Tensor& actual, const at::Tensor& expected, const std
 
 void check(const Network& network) {
   Results expected = run(network, [](const at::Tensor& tensor, auto&) { return tensor; });
-  for (auto [n_dp, n_mp] : std::vector<std::pair<int64_t, int64_t>>{{1, 2}, {2, 1}, {2, 2}}) {
-    std::string mesh_name = std::to_string(n_dp) + "x" + std::to_string(n_mp);
+  for (const Mesh::Shape& shape :
+       {Mesh::Shape{1, 2, 1}, {2, 1, 1}, {2, 2, 1}, {1, 1, 2}, {2, 1, 2}, {1, 2, 2}}) {
+    std::string mesh_name = redco::testing::shape_text(shape);
     try {
-      on_threads(n_dp, n_mp, [&](const std::shared_ptr<const Mesh>& mesh) {
+      on_threads(shape, [&](const std::shared_ptr<const Mesh>& mesh) {
         move_counters().moves.clear();
         Results actual = run(network, [&](const at::Tensor& tensor, const Placements& placements) {
           return shard(tensor, mesh, placements);

@@ -56,15 +56,18 @@ TEST_CASE("random numbers do not depend on the layout") {
     at::Generator plain = make_rng(7);
     at::Tensor first = draw(whole, plain), second = draw(whole, plain);
     REQUIRE_FALSE(at::equal(first, second));
-    for (auto [dp, mp] : std::vector<std::pair<int64_t, int64_t>>{{1, 2}, {2, 1}, {1, 4}, {2, 2}}) {
-      on_threads(dp, mp, [&, name = name, &draw = draw](const std::shared_ptr<const Mesh>& mesh) {
+    for (const Mesh::Shape& shape :
+         {Mesh::Shape{1, 2, 1}, {2, 1, 1}, {1, 4, 1}, {2, 2, 1}, {2, 1, 2}, {1, 2, 2}}) {
+      on_threads(shape, [&, name = name, &draw = draw](const std::shared_ptr<const Mesh>& mesh) {
         Placement r, s0 = Placement::shard(0), s1 = Placement::shard(1);
         for (const Placement& a : {r, s0, s1})
           for (const Placement& b : {r, s0, s1, Placement::shard(1, 3)}) {
             if (a == s1 && b.block > 0) continue;
-            at::Tensor tensor = shard(whole, mesh, {a, b});
+            Placements placements = {a, b};
+            if (!b.block && mesh->size(Mesh::dp_replicate) > 1) placements[Mesh::dp_replicate] = a;
+            at::Tensor tensor = shard(whole, mesh, placements);
             at::Generator rng = make_rng(7);
-            std::string what = std::string(name) + " " + to_string(Placements{a, b});
+            std::string what = std::string(name) + " " + to_string(placements);
             check_equal(full(draw(tensor, rng)), first, what);
             check_equal(full(draw(tensor, rng)), second, what + ", again");
           }

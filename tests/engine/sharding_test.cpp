@@ -1,10 +1,13 @@
 #include <redco/sharding.h>
 
 #include <redco/detail/coalesced.h>
-#include "thread_mesh.h"
+#include "sharding_cases.h"
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cstdlib>
+#include <random>
 #include <sstream>
 
 using namespace redco;
@@ -12,8 +15,8 @@ using redco::testing::on_threads;
 
 namespace {
 
-const std::vector<std::pair<int64_t, int64_t>> meshes = {{1, 1}, {2, 1}, {1, 2},
-                                                         {1, 3}, {4, 1}, {2, 2}};
+const std::vector<Mesh::Shape> meshes = {{1, 1, 1}, {2, 1, 1}, {1, 2, 1}, {1, 3, 1}, {4, 1, 1},
+                                         {2, 2, 1}, {1, 1, 3}, {2, 1, 2}, {2, 2, 2}};
 
 void check_close(const at::Tensor& actual, const at::Tensor& expected, const std::string& what) {
   if (actual.sizes() == expected.sizes() &&
@@ -31,22 +34,45 @@ std::vector<Placement> placements_for(const at::Tensor& tensor) {
   return all;
 }
 
+// The placements of a tensor that use only the dimensions that this mesh has.
+std::vector<Placements> all_placements(const at::Tensor& tensor, const Mesh::Shape& shape) {
+  std::vector<Placements> all = {{}};
+  for (Mesh::Dim dim : Mesh::dims) {
+    if (shape[dim] == 1) continue;
+    std::vector<Placements> longer;
+    for (Placements placements : all)
+      for (const Placement& own : placements_for(tensor)) {
+        placements[dim] = own;
+        longer.push_back(placements);
+      }
+    all = std::move(longer);
+  }
+  return all;
+}
+
 }  // namespace
 
 TEST_CASE("between any two placements") {
-  for (auto [dp, mp] : meshes) {
-    on_threads(dp, mp, [&](const std::shared_ptr<const Mesh>& mesh) {
-      at::Tensor whole = at::arange(5 * 6 * 3, at::kDouble).reshape({5, 6, 3});
-      auto all = placements_for(whole);
-      for (const auto& a : all)
-        for (const auto& b : all)
-          for (const auto& c : all)
-            for (const auto& d : all) {
-              at::Tensor first = shard(whole, mesh, {a, b});
-              at::Tensor second = redistribute(first, {c, d});
-              check_close(full(second), whole,
-                          to_string(Placements{a, b}) + " to " + to_string(Placements{c, d}));
-            }
+  at::Tensor whole = at::arange(5 * 6 * 3, at::kDouble).reshape({5, 6, 3});
+  for (const Mesh::Shape& shape : meshes) {
+    auto all = all_placements(whole, shape);
+    std::vector<std::pair<Placements, Placements>> changes;
+    for (const Placements& from : all)
+      for (const Placements& to : all) changes.emplace_back(from, to);
+    // Some of those on three dimensions, unless all are asked for.
+    const char* everything = std::getenv("REDCO_TEST_FULL");
+    if (changes.size() > 1000 && !(everything && *everything == '1')) {
+      std::shuffle(changes.begin(), changes.end(), std::mt19937_64(1));
+      changes.resize(1000);
+    }
+    on_threads(shape, [&](const std::shared_ptr<const Mesh>& mesh) {
+      for (const auto& [from, to] : changes) {
+        std::string what = to_string(from) + " to " + to_string(to);
+        at::Tensor first = redco::testing::placed(whole, mesh, from);
+        at::Tensor second = redistribute(first, to);
+        if (placements_of(second) != to) throw std::runtime_error(what + ": another placement");
+        check_close(full(second), whole, what);
+      }
     });
   }
 }
@@ -67,11 +93,11 @@ TEST_CASE("a block by columns and rows has the whole one's gradients") {
     return all;
   };
   auto expected = run({x0, w0, b0, v0, c0});
-  for (auto [dp, mp] : meshes) {
-    on_threads(dp, mp, [&](const std::shared_ptr<const Mesh>& mesh) {
+  for (const Mesh::Shape& shape : meshes) {
+    on_threads(shape, [&](const std::shared_ptr<const Mesh>& mesh) {
       Placement r, s0 = Placement::shard(0), s1 = Placement::shard(1);
       auto actual =
-          run({shard(x0, mesh, {s0, r}), shard(w0, mesh, {r, s0}), shard(b0, mesh, {r, s0}),
+          run({shard(x0, mesh, placements_on(Mesh::batch, s0)), shard(w0, mesh, {r, s0}), shard(b0, mesh, {r, s0}),
                shard(v0, mesh, {r, s1}), shard(c0, mesh, {r, r})});
       for (size_t i = 0; i < actual.size(); ++i)
         check_close(full(actual[i]), expected[i], "result " + std::to_string(i));
@@ -81,9 +107,9 @@ TEST_CASE("a block by columns and rows has the whole one's gradients") {
 }
 
 TEST_CASE("many tensors by one collective") {
-  for (auto [dp, mp] : meshes) {
-    if (dp == 1) continue;
-    on_threads(dp, mp, [&](const std::shared_ptr<const Mesh>& mesh) {
+  for (const Mesh::Shape& shape : meshes) {
+    if (shape[Mesh::dp] == 1) continue;
+    on_threads(shape, [&](const std::shared_ptr<const Mesh>& mesh) {
       std::vector<at::Tensor> whole = {
           at::arange(30, at::kDouble).reshape({5, 6}), at::arange(8, at::kDouble),
           at::arange(24, at::kDouble).reshape({2, 3, 4}).transpose(0, 2)};
@@ -113,4 +139,45 @@ TEST_CASE("many tensors by one collective") {
       }
     });
   }
+}
+
+TEST_CASE("dimensions of the mesh by role") {
+  CHECK(Mesh::dims_of(Mesh::batch) == std::vector{Mesh::dp, Mesh::dp_replicate});
+  CHECK(Mesh::dim_of(Mesh::zero) == Mesh::dp);
+  CHECK(Mesh::dim_of(Mesh::model) == Mesh::mp);
+  on_threads({2, 3, 2}, [](const std::shared_ptr<const Mesh>& mesh) {
+    CHECK(mesh->size(Mesh::batch) == 4);
+    CHECK(mesh->size(Mesh::model) == 3);
+    CHECK(mesh->size(Mesh::zero) == 2);
+    // The model's ranks are neighbours, then those that ZeRO shares state between.
+    int64_t rank = mesh->processes().rank;
+    CHECK(mesh->coordinate(Mesh::mp) == rank % 3);
+    CHECK(mesh->coordinate(Mesh::dp) == rank / 3 % 2);
+    CHECK(mesh->coordinate(Mesh::dp_replicate) == rank / 6);
+    // 11 examples on 4: the parts of two parts.
+    at::Tensor rows = at::arange(11);
+    Span own = span_of(11, Mesh::batch, *mesh);
+    at::Tensor split = shard(rows, mesh, placements_on(Mesh::batch, Placement::shard(0)));
+    CHECK(at::equal(to_local(split), rows.slice(0, own.begin, own.end)));
+  });
+}
+
+TEST_CASE("an optional dimension of the mesh is shown where a tensor differs on it") {
+  CHECK(to_string(Placements()) == "{dp = replicate, mp = replicate}");
+  CHECK(to_string(placements_on(Mesh::batch, Placement::shard(0))) ==
+        "{dp = shard(0), mp = replicate, dp_replicate = shard(0)}");
+}
+
+TEST_CASE("a mesh dimension splits blocks of a dimension that others split between them") {
+  at::Tensor whole = at::arange(24 * 2, at::kDouble).reshape({24, 2});
+  on_threads({2, 2, 2}, [&](const std::shared_ptr<const Mesh>& mesh) {
+    Placement r, s = Placement::shard(0), blocks = Placement::shard(0, 6);
+    for (const Placements& placements : {Placements{s, r, blocks}, Placements{r, s, blocks},
+                                         Placements{s, blocks, r}, Placements{r, r, blocks}})
+      check_close(full(shard(whole, mesh, placements)), whole, to_string(placements));
+    CHECK_THROWS_WITH(shard(whole, mesh, {s, s, Placement::shard(0, 12)}),
+                      doctest::Contains("dp does not cut between the blocks that dp_replicate"));
+    CHECK_THROWS_WITH(shard(whole, mesh, {blocks, r, s}),
+                      doctest::Contains("dp does not cut between the blocks that dp_replicate"));
+  });
 }

@@ -17,6 +17,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace redco::testing {
@@ -149,9 +150,11 @@ class ThreadNotes final : public Notes {
 
 class ThreadMesh final : public Mesh {
  public:
-  ThreadMesh(int64_t rank, std::unique_ptr<Group> dp, std::unique_ptr<Group> mp,
-             std::unique_ptr<Group> world, std::shared_ptr<Notes> notes)
-      : groups_{std::move(dp), std::move(mp)}, world_(std::move(world)), notes_(std::move(notes)) {
+  using Groups = std::vector<std::unique_ptr<Group>>;
+
+  ThreadMesh(int64_t rank, Groups groups, std::unique_ptr<Group> world,
+             std::shared_ptr<Notes> notes)
+      : groups_(std::move(groups)), world_(std::move(world)), notes_(std::move(notes)) {
     processes_.rank = rank;
     processes_.size = world_->size();
   }
@@ -163,7 +166,7 @@ class ThreadMesh final : public Mesh {
 
  private:
   Processes processes_;
-  std::array<std::unique_ptr<Group>, n_dims> groups_;
+  Groups groups_;
   std::unique_ptr<Group> world_;
   std::shared_ptr<Notes> notes_;
 };
@@ -177,37 +180,58 @@ inline std::string gathered_without_rule() {
   return names;
 }
 
-/// Runs `body` on every rank of a (dp, mp) mesh at once. Throws what the first rank to fail threw.
-inline void on_threads(int64_t n_dp, int64_t n_mp,
+/// Runs `body` on every rank of a mesh of this shape at once. Throws what the first rank to fail
+/// threw.
+inline void on_threads(const Mesh::Shape& shape,
                        const std::function<void(const std::shared_ptr<const Mesh>&)>& body) {
-  auto world = std::make_shared<Meeting>(n_dp * n_mp);
+  int64_t n = 1;
+  for (int64_t size : shape) n *= size;
+  auto world = std::make_shared<Meeting>(n);
   auto notes = std::make_shared<ThreadNotes>();
-  std::vector<std::shared_ptr<Meeting>> meetings = {world}, dp, mp;
-  for (int64_t i = 0; i < n_mp; ++i) dp.push_back(std::make_shared<Meeting>(n_dp));
-  for (int64_t i = 0; i < n_dp; ++i) mp.push_back(std::make_shared<Meeting>(n_mp));
-  meetings.insert(meetings.end(), dp.begin(), dp.end());
-  meetings.insert(meetings.end(), mp.begin(), mp.end());
+  std::map<std::pair<Mesh::Dim, int64_t>, std::shared_ptr<Meeting>> meetings;  // by first rank
+  for (int64_t rank = 0; rank < n; ++rank)
+    for (Mesh::Dim dim : Mesh::dims)
+      meetings.try_emplace({dim, Mesh::line_of(dim, shape, rank).first},
+                           std::make_shared<Meeting>(shape[dim]));
 
   std::mutex mutex;
   std::exception_ptr first;
   std::vector<std::thread> threads;
-  for (int64_t rank = 0; rank < n_dp * n_mp; ++rank) {
+  for (int64_t rank = 0; rank < n; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        int64_t row = rank / n_mp, column = rank % n_mp;
-        body(std::make_shared<ThreadMesh>(
-            rank, std::make_unique<ThreadGroup>("dp", row, n_dp, dp[size_t(column)]),
-            std::make_unique<ThreadGroup>("mp", column, n_mp, mp[size_t(row)]),
-            std::make_unique<ThreadGroup>("world", rank, n_dp * n_mp, world), notes));
+        ThreadMesh::Groups groups;
+        for (Mesh::Dim dim : Mesh::dims) {
+          Mesh::Line line = Mesh::line_of(dim, shape, rank);
+          groups.push_back(std::make_unique<ThreadGroup>(
+              Mesh::facts[dim].name, (rank - line.first) / line.step, line.size,
+              meetings.at({dim, line.first})));
+        }
+        body(std::make_shared<ThreadMesh>(rank, std::move(groups),
+                                          std::make_unique<ThreadGroup>("world", rank, n, world),
+                                          notes));
       } catch (...) {
         std::lock_guard lock(mutex);
         if (!first) first = std::current_exception();
-        for (const auto& meeting : meetings) meeting->abort();
+        world->abort();
+        for (const auto& [place, meeting] : meetings) meeting->abort();
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
   if (first) std::rethrow_exception(first);
+}
+
+/// The same on a mesh of dp and mp.
+inline void on_threads(int64_t n_dp, int64_t n_mp,
+                       const std::function<void(const std::shared_ptr<const Mesh>&)>& body) {
+  on_threads({n_dp, n_mp, 1}, body);
+}
+
+/// "2x1", or "2x1x2" with a third dimension.
+inline std::string shape_text(const Mesh::Shape& shape) {
+  std::string text = std::to_string(shape[0]) + "x" + std::to_string(shape[1]);
+  return shape[2] > 1 ? text + "x" + std::to_string(shape[2]) : text;
 }
 
 }  // namespace redco::testing

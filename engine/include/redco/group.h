@@ -52,7 +52,7 @@ class REDCO_API Group {
 
   virtual ~Group() = default;
 
-  virtual const std::string& name() const = 0;  ///< "dp", "mp" or "world": for messages
+  virtual const std::string& name() const = 0;  ///< of its mesh dimension, or "world"
   virtual int64_t rank() const = 0;
   virtual int64_t size() const = 0;
 

@@ -5,11 +5,13 @@
 
 #include <c10/core/Device.h>
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace redco {
 
@@ -60,22 +62,76 @@ REDCO_API Processes find_processes(const ProcessOptions& options = {});
 /// but several processes can share a GPU.
 constexpr const char* collectives_variable = "REDCO_COLLECTIVES";
 
+/// Values of `zero_group` that are not a number of processes.
+constexpr int64_t zero_group_of_all = 0, zero_group_of_host = -1;
+
 struct MeshOptions {
   Processes processes = {};
   int64_t n_model_shards = 1;
+  /// The number of data-parallel processes that share the state that ZeRO splits; each group of
+  /// them has a copy of it (hybrid sharding). zero_group_of_all: one group; zero_group_of_host: the
+  /// processes of one host.
+  int64_t zero_group = zero_group_of_all;
   c10::DeviceType device_type = c10::kCPU;
   /// The timeout of a collective.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
 };
 
-/// The processes of a run as a two-dimensional grid: the batch is split over dp, and parameters are
-/// split over mp. Consecutive ranks are in the same mp group.
+/// The processes of a run as a grid. The processes that differ only in their coordinate along one
+/// dimension are that dimension's group.
 class REDCO_API Mesh {
  public:
-  enum Dim : uint8_t { dp = 0, mp = 1, n_dims = 2 };
+  /// Parameters are split over mp, the batch over dp and dp_replicate; ZeRO splits its state over
+  /// dp, and the ranks along dp_replicate hold copies of it. If several dimensions of the mesh split
+  /// one dimension of a tensor, they do so in this order.
+  enum Dim : uint8_t { dp = 0, mp = 1, dp_replicate = 2, n_dims = 3 };
+
+  /// What a dimension of the mesh is for. Code outside of mesh/ and sharding/ names roles, not
+  /// dimensions.
+  enum Role : uint8_t {
+    batch = 1,  ///< its ranks have different examples
+    zero = 2,   ///< its ranks share the state that ZeRO splits
+    model = 4,  ///< its ranks share one copy of the model, and its work on each example
+  };
+
+  struct Facts {
+    const char* name;
+    uint8_t roles;
+    bool is_optional;  ///< it splits nothing unless it is asked for; then it is not shown
+  };
+  static constexpr std::array<Facts, n_dims> facts = {{
+      {"dp", batch | zero, false},
+      {"mp", model, false},
+      {"dp_replicate", batch, true},
+  }};
+
+  static constexpr std::array<Dim, n_dims> dims = {dp, mp, dp_replicate};
+  /// Ranks count up along these dimensions, along the first one fastest: the groups of the first
+  /// ones lie within a host.
+  static constexpr std::array<Dim, n_dims> from_innermost = {mp, dp, dp_replicate};
+
+  static constexpr bool has(Dim dim, Role role) { return (facts[dim].roles & role) != 0; }
+  /// The dimensions that have a role.
+  static std::vector<Dim> dims_of(Role role);
+  /// The dimension that has a role, for a role that only one has.
+  static consteval Dim dim_of(Role role) {
+    int n = 0;
+    Dim found = n_dims;
+    for (Dim dim : dims)
+      if (has(dim, role)) found = dim, ++n;
+    return n == 1 ? found : throw "several dimensions have this role";
+  }
+
+  /// The ranks of a group: `first`, `first + step`, ...
+  struct Line {
+    int64_t first, step, size;
+  };
+  using Shape = std::array<int64_t, n_dims>;
+  /// The group along `dim` that `rank` belongs to, in a grid of this shape.
+  static Line line_of(Dim dim, const Shape& shape, int64_t rank);
 
   /// Connects the processes; returns when all are connected. Throws Error if a process does not
-  /// connect, and UsageError if n_model_shards does not divide their number.
+  /// connect, and UsageError if n_model_shards or zero_group does not divide their number.
   static std::shared_ptr<Mesh> make(const MeshOptions& options);
 
   virtual ~Mesh() = default;
@@ -96,6 +152,8 @@ class REDCO_API Mesh {
   void set_sequence_parallel(bool is_on) { sequence_parallel_ = is_on; }
 
   int64_t size(Dim dim) const { return group(dim).size(); }
+  /// The number of parts that the dimensions with a role split something into.
+  int64_t size(Role role) const;
   int64_t coordinate(Dim dim) const { return group(dim).rank(); }
 
  private:

@@ -20,7 +20,7 @@ struct REDCO_API Move {
     without_rule,    ///< the same, for an operator that cannot run on parts
     within_operator,  ///< combines results that an operator computed on the parts, such as sums
     request,          ///< `shard`, `redistribute` or `full`, called by a script or a Trainer
-    parameters,       ///< gathers parameters that are split over the dp ranks (ZeRO)
+    parameters,       ///< gathers parameters that ZeRO splits
     gradients,        ///< reduces gradients
     checkpoint,       ///< gathers tensors to save them
   };
@@ -31,7 +31,7 @@ struct REDCO_API Move {
   std::string what;  ///< the operator, such as "aten::cumsum", or the function that was called
   std::string line;  ///< the script line, such as "train.lua:12", or empty
   bool is_backward = false;  ///< called by autograd; the line is that of the call to backward
-  std::string group;         ///< "dp", "mp" or "world"
+  std::string group;         ///< the name of a mesh dimension, or "world"
   Group::Kind kind = Group::all_reduce_kind;
 
   /// Whether the arguments of an operator are gathered, or moved to other parts. Reductions on the
@@ -74,7 +74,7 @@ class REDCO_API Moving {
   Move::Cause cause_;
   std::string_view what_;
   bool warns_;            // whether to warn about large transfers
-  uint16_t counted_ = 0;  // bit set of the groups and kinds for which this call is already counted
+  uint32_t counted_ = 0;  // bit set of the groups and kinds for which this call is already counted
 };
 
 /// Suggests how to avoid gathering the arguments of an operator, such as "aten::cumsum". Code in

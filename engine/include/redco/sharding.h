@@ -48,13 +48,25 @@ struct REDCO_API Placement {
   bool operator==(const Placement&) const = default;
 };
 
-/// One placement for each dimension of the mesh. A tensor dimension split over both is split over
-/// dp first.
+/// One placement for each dimension of the mesh. A tensor dimension that several of them split is
+/// split in their order: each splits the parts of those before it.
 using Placements = std::array<Placement, Mesh::n_dims>;
+
+/// `placement` on the mesh dimensions that have a role, replicated on the others.
+REDCO_API Placements placements_on(Mesh::Role role, const Placement& placement);
 
 /// "replicate", "shard(0)", "shard(0, block = 768)", "partial(sum)".
 REDCO_API std::string to_string(const Placement& placement);
+/// "{dp = shard(0), mp = replicate}".
 REDCO_API std::string to_string(const Placements& placements);
+/// Calls `function(name, placement)` for each mesh dimension that texts show: not for an optional
+/// one on which the tensor is replicated.
+template <class Function>
+void for_each_shown(const Placements& placements, const Function& function) {
+  for (Mesh::Dim dim : Mesh::dims)
+    if (!Mesh::facts[dim].is_optional || !placements[dim].is_replicated())
+      function(Mesh::facts[dim].name, placements[dim]);
+}
 
 /// The part [begin, end) that a rank holds of a dimension of `size`, or of a block of that length.
 /// Sizes differ by at most one grain; a rank may hold nothing.
@@ -63,6 +75,8 @@ struct Span {
   int64_t length() const { return end - begin; }
 };
 REDCO_API Span span_of(int64_t size, int64_t grain, int64_t n_ranks, int64_t rank);
+/// The part that this process holds of a dimension that the mesh dimensions with a role split.
+REDCO_API Span span_of(int64_t size, Mesh::Role role, const Mesh& mesh);
 
 /// Shards a tensor that every process holds in full: each keeps its part, without communication.
 /// Differentiable: the gradient is gathered. Throws Error for a dimension that does not exist.

@@ -7,6 +7,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <utility>
+#include <vector>
 
 namespace redco::sharding {
 
@@ -41,18 +42,21 @@ class ImaginedGroup final : public Group {
 class ImaginedMesh final : public Mesh {
  public:
   ImaginedMesh(int64_t n_model_shards, c10::Device device)
-      : device_(device), dp_("dp", 1), mp_("mp", n_model_shards), world_("world", n_model_shards) {
+      : device_(device), world_("world", n_model_shards) {
     processes_.size = n_model_shards;
+    for (Dim dim : dims)
+      groups_.emplace_back(facts[dim].name, has(dim, model) ? n_model_shards : 1);
   }
   const Processes& processes() const override { return processes_; }
   c10::Device device() const override { return device_; }
-  Group& group(Dim dim) const override { return dim == dp ? dp_ : mp_; }
+  Group& group(Dim dim) const override { return groups_[dim]; }
   Group& world() const override { return world_; }
 
  private:
   Processes processes_;
   c10::Device device_;
-  mutable ImaginedGroup dp_, mp_, world_;
+  mutable std::vector<ImaginedGroup> groups_;
+  mutable ImaginedGroup world_;
 };
 
 at::Tensor without_values(const at::Tensor& tensor) {

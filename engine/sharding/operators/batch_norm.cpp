@@ -184,7 +184,7 @@ std::optional<Plan> batch_norm(const Call& call) {
   plan.outputs[0].sizes = Sizes(input.sizes().begin(), input.sizes().end());
   for (size_t i : {1, 2}) plan.outputs[i].sizes = {input.sizes()[channel]};
   MeshDims over;
-  for (Mesh::Dim dim : {Mesh::dp, Mesh::mp})
+  for (Mesh::Dim dim : Mesh::dims)
     if (plan.outputs[1].placements[dim].is_partial()) over.push_back(dim);
   if (outputs.size() > 3) make_whole(plan.outputs[3]);
   if (!is_training) {

@@ -77,7 +77,7 @@ std::optional<Plan> convolution_backward(const Call& call) {
   auto grad = size_t(call.tensor_of("grad_output"));
   set_groups(call, l, plan);
   // The gradient of the bias depends only on the output's gradient.
-  for (size_t dim = 0; dim < Mesh::n_dims; ++dim)
+  for (Mesh::Dim dim : Mesh::dims)
     if (plan.inputs[grad][dim].is_replicated()) plan.outputs[2].placements[dim] = {};
   plan.outputs[0].sizes[1] = l.n_in;
   plan.outputs[1].sizes[0] = l.is_transposed ? l.n_in : l.n_out;

@@ -32,15 +32,14 @@ std::optional<Plan> cat(const Call& call) {
   // Equal tensors split along the joined dimension become blocks of the result; each block stays
   // split.
   bool in_blocks = are_alike(call) && n_dims > 0;
-  for (size_t i = 0; i < Mesh::n_dims && in_blocks; ++i) {
+  for (Mesh::Dim i : Mesh::dims) {
     int n_split = 0;
     for (const TensorArgument& argument : call.tensors) {
       const Placement& placement = argument.placements[i];
       if (!placement.is_sharded() || placement.dim != dim) continue;
       ++n_split;
-      const Placement& other = argument.placements[1 - i];
-      in_blocks &=
-          placement.block == 0 && placement.grain == 1 && !(other.is_sharded() && other.dim == dim);
+      in_blocks &= placement.block == 0 && placement.grain == 1 &&
+                   splitting(argument.placements, dim).size() == 1;
     }
     in_blocks &= n_split == 0 || n_split == int(call.tensors.size());
   }

@@ -119,7 +119,7 @@ Parts kept_parts(const Call& call) {
   Parts parts;
   for (const TensorArgument& tensor : call.tensors) {
     Placements& kept = parts.plan.inputs.emplace_back(tensor.placements);
-    for (size_t dim = 0; dim < Mesh::n_dims; ++dim) {
+    for (Mesh::Dim dim : Mesh::dims) {
       if (kept[dim].is_partial()) kept[dim] = {};
       parts.is_split[dim].push_back(tensor.element >= 0 && kept[dim].is_sharded());
     }
@@ -143,9 +143,9 @@ struct Reduced {
 void reduce_numbers(std::vector<at::Tensor>& numbers, const Parts& parts, const Reduced& how,
                     const Mesh& mesh) {
   at::Tensor together = how.into(at::stack(numbers));
-  for (size_t dim = 0; dim < Mesh::n_dims; ++dim) {
+  for (Mesh::Dim dim : Mesh::dims) {
     if (!any(parts.is_split[dim])) continue;
-    Group& group = mesh.group(Mesh::Dim(dim));
+    Group& group = mesh.group(dim);
     // Count replicated tensors once.
     if (group.rank() > 0)
       for (size_t i = 0; i < numbers.size(); ++i)
@@ -160,7 +160,7 @@ std::optional<Plan> number_of_each(const Call& call, const Reduced& how, double 
     if (tensor.element < 0 || tensor.is_written || tensor.tensor.numel() == 0) return std::nullopt;
   Parts parts = kept_parts(call);
   Plan plan = parts.plan;
-  if (!any(parts.is_split[Mesh::dp]) && !any(parts.is_split[Mesh::mp])) return plan;
+  if (std::ranges::none_of(parts.is_split, any)) return plan;
   // A single process rounds the number of a 16-bit tensor once: here after the reduction.
   plan.run = [parts = std::move(parts), how, of_nothing, dtype = call.index_of("dtype")](
                  const Operator& op, torch::jit::Stack& stack, const Mesh& mesh) {
@@ -221,8 +221,8 @@ std::optional<Plan> unscale(const Call& call) {
   Plan plan = parts.plan;
   auto found = size_t(call.index_of("found_inf"));
   std::vector<Mesh::Dim> split;
-  for (size_t dim = 0; dim < Mesh::n_dims; ++dim)
-    if (any(parts.is_split[dim])) split.push_back(Mesh::Dim(dim));
+  for (Mesh::Dim dim : Mesh::dims)
+    if (any(parts.is_split[dim])) split.push_back(dim);
   plan.run = [split, found](const Operator& op, torch::jit::Stack& stack, const Mesh& mesh) {
     at::Tensor found_inf = stack[found].toTensor();
     op.handle.callBoxed(&stack);

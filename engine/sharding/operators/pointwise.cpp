@@ -208,7 +208,7 @@ std::optional<Plan> shape_alone(const Call& call) {
   if (!factors) return std::nullopt;
   Plan plan = plan_by_factors(call, *factors);
   const TensorArgument& argument = call.tensors[0];
-  for (size_t dim = 0; dim < Mesh::n_dims; ++dim) {
+  for (Mesh::Dim dim : Mesh::dims) {
     // A partial argument is not read. A written one becomes replicated, and so is no longer
     // partial.
     if (!argument.placements[dim].is_partial() || argument.is_written) continue;

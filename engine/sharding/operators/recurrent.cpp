@@ -57,7 +57,7 @@ std::optional<Plan> layer_backward(const Call& call) {
   Call there = call;
   for (size_t i = 0; i < there.tensors.size(); ++i) {
     const Letters& own = factors.inputs[i];
-    for (Mesh::Dim dim : {Mesh::dp, Mesh::mp}) {
+    for (Mesh::Dim dim : Mesh::dims) {
       Placement& placement = there.tensors[i].placements[dim] = forward[dim];
       auto batch = std::find(own.begin(), own.end(), 0);
       placement.dim = int32_t(batch - own.begin());

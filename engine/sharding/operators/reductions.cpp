@@ -47,8 +47,8 @@ std::optional<Factors> reduction_factors(const Call& call, const Reduction& redu
 
 MeshDims reduced_over(Plan& plan) {
   MeshDims over;
-  for (size_t i = 0; i < Mesh::n_dims; ++i)
-    if (plan.outputs[0].placements[i].is_partial()) over.push_back(Mesh::Dim(i));
+  for (Mesh::Dim i : Mesh::dims)
+    if (plan.outputs[0].placements[i].is_partial()) over.push_back(i);
   for (OutputPlan& output : plan.outputs)
     for (Mesh::Dim dim : over) output.placements[dim] = {};
   return over;
@@ -63,8 +63,8 @@ int64_t count(const Call& call, const Reduction& reduction) {
 }
 
 bool is_reduced(const Call& call, const Plan& plan) {
-  for (size_t dim = 0; dim < Mesh::n_dims; ++dim)
-    if (is_reduced_over(call, plan, plan.outputs[0], Mesh::Dim(dim))) return true;
+  for (Mesh::Dim dim : Mesh::dims)
+    if (is_reduced_over(call, plan, plan.outputs[0], dim)) return true;
   return false;
 }
 
@@ -134,7 +134,7 @@ std::optional<Plan> equal(const Call& call) {
   Plan plan = plan_by_factors(call, *pointwise_factors(call, sizes));
   plan.outputs.clear();
   MeshDims over;
-  for (Mesh::Dim dim : {Mesh::dp, Mesh::mp})
+  for (Mesh::Dim dim : Mesh::dims)
     if (plan.inputs[0][dim].is_sharded()) over.push_back(dim);
   if (over.empty()) return plan;
   plan.run = [over](const Operator& op, torch::jit::Stack& stack, const Mesh& mesh) {

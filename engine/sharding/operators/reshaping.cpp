@@ -110,27 +110,29 @@ std::optional<Plan> view(const Call& call) {
   plan.inputs.push_back(tensor.placements);
   OutputPlan output;
   output.placements = tensor.placements;
-  for (size_t i = 0; i < Mesh::n_dims; ++i) {
+  for (Mesh::Dim i : Mesh::dims) {
     const Placement& placement = tensor.placements[i];
     if (!placement.is_sharded()) continue;
-    int64_t n_ranks = call.mesh->size(Mesh::Dim(i));
+    int64_t n_ranks = call.mesh->size(i);
     bool keeps_rows_apart = i == Mesh::mp && call.mesh->sequence_parallel();
     std::optional<Placement> after = moved(placement, in, out, n_ranks, keeps_rows_apart);
     if (!after) plan.inputs[0][i] = {};
     output.placements[i] = after.value_or(Placement());
   }
-  bool was = is_split_by_both(tensor.placements), is = is_split_by_both(output.placements);
-  if (was || is) {
-    // Nested splits match only if all parts are even, or if dp cuts between blocks.
-    auto fits = [&](const Placements& placements, at::IntArrayRef sizes) {
-      int64_t size = sizes[size_t(placements[Mesh::mp].dim)];
-      return can_split_again(size, placements[Mesh::dp], placements[Mesh::mp],
-                             call.mesh->size(Mesh::dp)) &&
-             (placements[Mesh::mp].block > 0 ||
-              (was && is && size % (call.mesh->size(Mesh::dp) * call.mesh->size(Mesh::mp)) == 0));
+  // Splits of parts match only if all parts are even, or if those before cut between blocks.
+  for (Mesh::Dim last : Mesh::dims) {
+    MeshDims was = splitting_with(tensor.placements, last);
+    MeshDims is = splitting_with(output.placements, last);
+    auto fits = [&](const MeshDims& over, const Placements& placements, at::IntArrayRef sizes) {
+      if (over.size() < 2) return true;
+      int64_t size = sizes[size_t(placements[last].dim)], n_parts = 1;
+      for (Mesh::Dim dim : over) n_parts *= call.mesh->size(dim);
+      bool are_even = was.size() > 1 && is.size() > 1 && size % n_parts == 0;
+      return can_split_again(size, over, placements, *call.mesh) &&
+             (placements[last].block > 0 || are_even);
     };
-    if ((was && !fits(tensor.placements, in)) || (is && !fits(output.placements, out)))
-      plan.inputs[0][Mesh::mp] = output.placements[Mesh::mp] = {};
+    if (!fits(was, tensor.placements, in) || !fits(is, output.placements, out))
+      plan.inputs[0][last] = output.placements[last] = {};
   }
   Sizes local = local_sizes(out, output.placements, *call.mesh);
   plan.outputs.push_back(output);

@@ -150,14 +150,14 @@ std::optional<Placement> walked_placement(const Placement& placement, int64_t si
 std::pair<Placements, Placements> walked_placements(const Call& call, const Walk& walk) {
   const TensorArgument& tensor = call.tensors[0];
   Placements input = tensor.placements, output = tensor.placements;
-  for (size_t i = 0; i < Mesh::n_dims; ++i) {
+  for (Mesh::Dim i : Mesh::dims) {
     if (!input[i].is_sharded()) continue;
     auto dim = size_t(input[i].dim);
     std::optional<Place> place = place_of(walk, tensor.sizes(), dim);
     std::optional<Placement> placement;
-    if (place && (place->step == 1 || !is_split_by_both(tensor.placements)))
+    if (place && (place->step == 1 || !is_split_again(tensor.placements)))
       placement =
-          walked_placement(input[i], tensor.sizes()[dim], *place, call.mesh->size(Mesh::Dim(i)));
+          walked_placement(input[i], tensor.sizes()[dim], *place, call.mesh->size(i));
     if (!placement) input[i] = {};
     output[i] = placement.value_or(Placement());
   }
@@ -235,7 +235,7 @@ std::optional<Plan> as_strided(const Call& call) {
   bool is_scatter = call.op.name == "aten::as_strided_scatter";
   auto [input, output] = walked_placements(call, *walk);
   if (is_scatter)
-    for (size_t i = 0; i < Mesh::n_dims; ++i)
+    for (Mesh::Dim i : Mesh::dims)
       if (input[i].is_partial()) input[i] = output[i] = {};
   Plan plan;
   plan.inputs = {input};

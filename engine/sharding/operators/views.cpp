@@ -136,7 +136,7 @@ std::optional<Plan> split_into(const Call& call, int64_t dim, const std::vector<
   for (const Placement& placement : tensor.placements)
     in_blocks |=
         placement.is_sharded() && placement.dim == dim && placement.block == pieces[0] && is_even;
-  in_blocks &= !is_split_by_both(tensor.placements);
+  in_blocks &= !is_split_again(tensor.placements);
   Letters all = letters(n_dims), piece = all;
   if (!in_blocks) {
     factors.whole = uint64_t{1} << dim;

@@ -43,7 +43,9 @@ function pretty.tensor_kind(t)
   if t.device ~= "cpu" then parts[#parts + 1] = t.device end
   if t:is_sharded() then
     local placement = t:placement()
-    parts[#parts + 1] = ("dp %s, mp %s"):format(placement.dp, placement.mp)
+    for _, dim in ipairs { "dp", "mp", "dp_replicate" } do
+      if placement[dim] then parts[#parts + 1] = dim .. " " .. placement[dim] end
+    end
   end
   if t.requires_grad then parts[#parts + 1] = "requires_grad" end
   return table.concat(parts, ", ")

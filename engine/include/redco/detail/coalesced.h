@@ -22,13 +22,13 @@ class REDCO_API CoalescedChange {
                                                 const std::vector<Placement>&, Mesh::Dim);
   std::vector<at::Tensor> tensors_;
   std::vector<Placement> targets_;
-  Mesh::Dim dim_ = Mesh::dp;
+  Mesh::Dim dim_ = {};
   std::unique_ptr<Pending> pending_;
 };
 
 /// Starts to redistribute each tensor to its target on `dim`. All have one dtype and make the same
 /// transition: partial to replicated, partial to sharded, or sharded to replicated. A dimension
-/// that is split here must not be split by the other mesh dimension. The inputs must not be changed
+/// that is split here must not be split by another mesh dimension. The inputs must not be changed
 /// before `wait`.
 REDCO_API CoalescedChange start_change(std::vector<at::Tensor> tensors,
                                        const std::vector<Placement>& targets, Mesh::Dim dim);

@@ -13,7 +13,7 @@
 
 namespace redco {
 
-/// Parameters that are split over the dp ranks and gathered only while they are used (ZeRO-3, arXiv
+/// Parameters that are split over the ranks of ZeRO and gathered only while they are used (ZeRO-3, arXiv
 /// 1910.02054).
 ///
 /// An operator that reads a parameter gathers its whole block with one collective. The order in
@@ -22,9 +22,9 @@ namespace redco {
 /// again.
 class REDCO_API Zero3Store : public std::enable_shared_from_this<Zero3Store> {
  public:
-  /// `params` are sharded tensors, split over dp on a dimension that mp does not split; `blocks`
+  /// `params` are sharded tensors, split by ZeRO on a dimension that is not split otherwise; `blocks`
   /// holds the block of each, counted from 0. From now on operators that read one of them, or a
-  /// transposed or converted one, get it replicated on dp; those that write to one work on the
+  /// transposed or converted one, get it gathered; those that write to one work on the
   /// parts.
   static std::shared_ptr<Zero3Store> make(std::vector<at::Tensor> params,
                                           std::vector<size_t> blocks);
@@ -32,7 +32,7 @@ class REDCO_API Zero3Store : public std::enable_shared_from_this<Zero3Store> {
   /// Releases all gathered tensors, at the end of a step. The next one starts the recorded order.
   void release();
 
-  /// A parameter gathered over dp, as a local tensor of `type`.
+  /// A gathered parameter, as a local tensor of `type`.
   at::Tensor gathered(size_t param, at::ScalarType type);
 
   /// Counts the writes to the parameter. A part written in inference mode does not count them.
