@@ -336,7 +336,8 @@ void add_deployer(lua_State* L) {
       L,
       "Deployer {workdir, n_processes, process_id, mesh: table}\n"
       "The processes, random numbers and log of a run.\n"
-      "  mesh: {dp = copies of the model, mp = shards of each, dp_replicate = groups of copies}; dp "
+      "  mesh: {dp = copies of the model, mp = shards of each, dp_replicate = groups of copies}; "
+      "dp "
       "counts those of one group, see zero_group",
       {{"gen_rng", gen_rng,
         "gen_rng(self) -> Generator\n"

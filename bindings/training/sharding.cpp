@@ -280,7 +280,8 @@ void add_sharding_methods(lua_State* L) {
       {{"placement", placement,
         "placement(self) -> {dp, mp}\n"
         "Returns how the tensor is placed on the data-parallel and the model-parallel "
-        "processes: \"replicate\", \"shard(0)\", \"partial(sum)\". With the Deployer's zero_group, a "
+        "processes: \"replicate\", \"shard(0)\", \"partial(sum)\". With the Deployer's zero_group, "
+        "a "
         "tensor that differs between the groups also has `dp_replicate`."},
        {"full", full,
         "full(self) -> Tensor\n"

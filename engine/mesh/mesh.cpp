@@ -175,9 +175,9 @@ class Grid : public Mesh, Connection::Lines {
     Peers& peers = connection_->peers();
     name_ = connection_->next_mesh();
     SpmdLog::get().turn_on();
-    SpmdLog::get().add("makes a mesh with n_model_shards = " + std::to_string(shape[mp]) +
-                       (shape[dp_replicate] > 1 ? ", zero_group = " + std::to_string(shape[dp])
-                                                : std::string()));
+    SpmdLog::get().add(
+        "makes a mesh with n_model_shards = " + std::to_string(shape[mp]) +
+        (shape[dp_replicate] > 1 ? ", zero_group = " + std::to_string(shape[dp]) : std::string()));
     Store store = with_prefix(connection_->store(), name_);
     notes_ = std::make_unique<StoreNotes>(store, *connection_, peers, n);
     meet("joined", *store, peers, options);
@@ -185,8 +185,7 @@ class Grid : public Mesh, Connection::Lines {
       GroupParts parts;
       parts.name = name;
       parts.rank = (rank - line.first) / line.step;
-      for (int64_t i = 0; i < line.size; ++i)
-        parts.processes.push_back(line.first + i * line.step);
+      for (int64_t i = 0; i < line.size; ++i) parts.processes.push_back(line.first + i * line.step);
       parts.timeout = options.timeout;
       parts.has_core = processes_.local_size <= int64_t(std::thread::hardware_concurrency());
       parts.peers = &peers;

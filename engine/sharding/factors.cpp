@@ -160,8 +160,7 @@ Plan plan_by_factors(const Call& call, const Factors& factors) {
   Plan plan;
   plan.inputs.resize(call.tensors.size());
   for (size_t i = 0; i < plan.inputs.size(); ++i)
-    for (Mesh::Dim dim : Mesh::dims)
-      plan.inputs[i][dim] = input_placement(factors, chosen[dim], i);
+    for (Mesh::Dim dim : Mesh::dims) plan.inputs[i][dim] = input_placement(factors, chosen[dim], i);
   for (const Letters& letters : factors.outputs) {
     OutputPlan& output = plan.outputs.emplace_back();
     for (Mesh::Dim dim : Mesh::dims)

@@ -99,8 +99,7 @@ at::Tensor redistribute(at::Tensor local, at::IntArrayRef sizes, const Placement
   // depend on the reader.
   bool is_summed_in_order = std::ranges::count_if(from, &Placement::is_partial) > 1;
   if (!is_summed_in_order)
-    std::ranges::stable_sort(others, {},
-                             [&](Mesh::Dim dim) { return growth(from[dim], to[dim]); });
+    std::ranges::stable_sort(others, {}, [&](Mesh::Dim dim) { return growth(from[dim], to[dim]); });
   for (Mesh::Dim dim : others) step(dim, to[dim]);
   for (Mesh::Dim dim : replicated) step(dim, to[dim]);
   return local;

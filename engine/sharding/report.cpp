@@ -45,9 +45,9 @@ void report_collectives(std::ostream& text,
       }
       if (all.count == 0) continue;
       any = true;
-      text << "  " << std::left << std::setw(int(width)) << group_of(*meshes[0]).name() << std::setw(15)
-           << Group::name(Group::Kind(kind)) << std::right << std::setw(8) << all.count
-           << std::setw(13) << in_bytes(all.bytes) << "\n";
+      text << "  " << std::left << std::setw(int(width)) << group_of(*meshes[0]).name()
+           << std::setw(15) << Group::name(Group::Kind(kind)) << std::right << std::setw(8)
+           << all.count << std::setw(13) << in_bytes(all.bytes) << "\n";
     }
   }
   if (!any) text << "  none\n";

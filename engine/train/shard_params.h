@@ -23,8 +23,8 @@ struct LaidOut {
 };
 
 /// Lays `params` out over the model shards by `rules` and by the way `forward` uses them
-/// (decide_sharding), and splits them further if zero = 3. With one process they are unchanged, but the rules are still checked.
-/// Throws Error for parameters that differ between processes.
+/// (decide_sharding), and splits them further if zero = 3. With one process they are unchanged, but
+/// the rules are still checked. Throws Error for parameters that differ between processes.
 LaidOut lay_out(const Tree& params, const Deployer& deployer,
                 const std::vector<ShardingRule>& rules,
                 const std::function<void(const Tree& params)>& forward);
@@ -32,8 +32,8 @@ LaidOut lay_out(const Tree& params, const Deployer& deployer,
 /// Whether the parameters are already laid out, or there is only one process.
 bool is_laid_out(const Tree& params, const Deployer& deployer);
 
-/// The placement that splits a parameter with ZeRO: on the first dimension that is not split yet and
-/// that has at least one row per rank. None for small parameters.
+/// The placement that splits a parameter with ZeRO: on the first dimension that is not split yet
+/// and that has at least one row per rank. None for small parameters.
 std::optional<Placement> zero_placement(const at::Tensor& param, const Deployer& deployer);
 
 }  // namespace redco::train

@@ -159,7 +159,8 @@ void TrainStep::lay_out(const Dataset& examples, int64_t per_device_batch_size) 
 
 void TrainStep::shard_params(const std::function<void(const Tree& params)>& forward) {
   auto decisions = params_->lay_out(params_sharding_rules_, forward);
-  if (deployer_->mesh()->size(Mesh::model) > 1) deployer_->log_info(to_string(decisions), "Sharding");
+  if (deployer_->mesh()->size(Mesh::model) > 1)
+    deployer_->log_info(to_string(decisions), "Sharding");
   state_.params = params_->tree();
   state_.opt_state = optimizer_step_->init(*params_, std::exchange(given_opt_state_, std::nullopt));
   is_laid_out_ = true;  // set last, so that a failure so far, such as in a loss_fn, can be fixed

@@ -49,7 +49,8 @@ class TrainedParams {
   /// Returns the gradients of the leaves and clears them.
   std::vector<at::Tensor> take_gradients();
 
-  /// Must be called after an update: gathers the parameters of which ZeRO lets this process update a part.
+  /// Must be called after an update: gathers the parameters of which ZeRO lets this process update
+  /// a part.
   void refresh();
   /// Must be called before a step. After a failed step the processes may be at different steps:
   /// throws Error if they are.

@@ -57,7 +57,8 @@ Results run(const Network& network, const Layout& place) {
   at::Tensor x = place(noise(network.batch, 1000), placements_on(Mesh::batch, Placement::shard(0)));
   leaves.push_back(x.detach().requires_grad_());
   at::Tensor y = network.output(leaves.back(), params);
-  at::Tensor weights = place(noise(y.sizes(), 2000), placements_on(Mesh::batch, Placement::shard(0)));
+  at::Tensor weights =
+      place(noise(y.sizes(), 2000), placements_on(Mesh::batch, Placement::shard(0)));
   Results results;
   results.loss = (y * weights).sum();
   results.grads = torch::autograd::grad({results.loss}, leaves);

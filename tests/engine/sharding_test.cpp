@@ -97,8 +97,8 @@ TEST_CASE("a block by columns and rows has the whole one's gradients") {
     on_threads(shape, [&](const std::shared_ptr<const Mesh>& mesh) {
       Placement r, s0 = Placement::shard(0), s1 = Placement::shard(1);
       auto actual =
-          run({shard(x0, mesh, placements_on(Mesh::batch, s0)), shard(w0, mesh, {r, s0}), shard(b0, mesh, {r, s0}),
-               shard(v0, mesh, {r, s1}), shard(c0, mesh, {r, r})});
+          run({shard(x0, mesh, placements_on(Mesh::batch, s0)), shard(w0, mesh, {r, s0}),
+               shard(b0, mesh, {r, s0}), shard(v0, mesh, {r, s1}), shard(c0, mesh, {r, r})});
       for (size_t i = 0; i < actual.size(); ++i)
         check_close(full(actual[i]), expected[i], "result " + std::to_string(i));
       CHECK(redco::testing::gathered_without_rule().empty());

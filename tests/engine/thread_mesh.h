@@ -203,9 +203,9 @@ inline void on_threads(const Mesh::Shape& shape,
         ThreadMesh::Groups groups;
         for (Mesh::Dim dim : Mesh::dims) {
           Mesh::Line line = Mesh::line_of(dim, shape, rank);
-          groups.push_back(std::make_unique<ThreadGroup>(
-              Mesh::facts[dim].name, (rank - line.first) / line.step, line.size,
-              meetings.at({dim, line.first})));
+          groups.push_back(std::make_unique<ThreadGroup>(Mesh::facts[dim].name,
+                                                         (rank - line.first) / line.step, line.size,
+                                                         meetings.at({dim, line.first})));
         }
         body(std::make_shared<ThreadMesh>(rank, std::move(groups),
                                           std::make_unique<ThreadGroup>("world", rank, n, world),

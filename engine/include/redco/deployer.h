@@ -29,8 +29,8 @@ struct DeployerOptions {
   /// Parameters with fewer elements are not split: that would save no memory and add a piece to
   /// every collective.
   int64_t zero_min_size = 4096;
-  /// The number of data-parallel processes that share ZeRO's state, or zero_group_of_host; each such
-  /// group has a copy of it.
+  /// The number of data-parallel processes that share ZeRO's state, or zero_group_of_host; each
+  /// such group has a copy of it.
   int64_t zero_group = zero_group_of_all;
   /// Whether the model shards split activations along the sequence dimension between blocks.
   bool sequence_parallel = false;

@@ -82,8 +82,8 @@ struct MeshOptions {
 class REDCO_API Mesh {
  public:
   /// Parameters are split over mp, the batch over dp and dp_replicate; ZeRO splits its state over
-  /// dp, and the ranks along dp_replicate hold copies of it. If several dimensions of the mesh split
-  /// one dimension of a tensor, they do so in this order.
+  /// dp, and the ranks along dp_replicate hold copies of it. If several dimensions of the mesh
+  /// split one dimension of a tensor, they do so in this order.
   enum Dim : uint8_t { dp = 0, mp = 1, dp_replicate = 2, n_dims = 3 };
 
   /// What a dimension of the mesh is for. Code outside of mesh/ and sharding/ names roles, not

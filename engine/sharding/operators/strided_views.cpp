@@ -156,8 +156,7 @@ std::pair<Placements, Placements> walked_placements(const Call& call, const Walk
     std::optional<Place> place = place_of(walk, tensor.sizes(), dim);
     std::optional<Placement> placement;
     if (place && (place->step == 1 || !is_split_again(tensor.placements)))
-      placement =
-          walked_placement(input[i], tensor.sizes()[dim], *place, call.mesh->size(i));
+      placement = walked_placement(input[i], tensor.sizes()[dim], *place, call.mesh->size(i));
     if (!placement) input[i] = {};
     output[i] = placement.value_or(Placement());
   }

@@ -13,8 +13,8 @@
 
 namespace redco {
 
-/// Parameters that are split over the ranks of ZeRO and gathered only while they are used (ZeRO-3, arXiv
-/// 1910.02054).
+/// Parameters that are split over the ranks of ZeRO and gathered only while they are used (ZeRO-3,
+/// arXiv 1910.02054).
 ///
 /// An operator that reads a parameter gathers its whole block with one collective. The order in
 /// which blocks are used is recorded; from then on, while a block is used, the next one is being
@@ -22,10 +22,9 @@ namespace redco {
 /// again.
 class REDCO_API Zero3Store : public std::enable_shared_from_this<Zero3Store> {
  public:
-  /// `params` are sharded tensors, split by ZeRO on a dimension that is not split otherwise; `blocks`
-  /// holds the block of each, counted from 0. From now on operators that read one of them, or a
-  /// transposed or converted one, get it gathered; those that write to one work on the
-  /// parts.
+  /// `params` are sharded tensors, split by ZeRO on a dimension that is not split otherwise;
+  /// `blocks` holds the block of each, counted from 0. From now on operators that read one of them,
+  /// or a transposed or converted one, get it gathered; those that write to one work on the parts.
   static std::shared_ptr<Zero3Store> make(std::vector<at::Tensor> params,
                                           std::vector<size_t> blocks);
 
