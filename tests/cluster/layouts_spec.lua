@@ -48,11 +48,19 @@ local more_sequence = is_full and { "llama-float64-zero0-sequence", "t5-float64-
 local shared_sequence = { "gpt-float64-zero3-sequence-dropout", "llama-float64-zero3-sequence",
   "t5-float64-zero2-sequence", "conv-float64-zero1-sequence" }
 
+-- Groups of two processes, each with a copy of the state of zero.
+local in_groups = { "gpt-float64-zero0-group2", "gpt-float64-zero1-group2-dropout",
+  "gpt-float64-zero2-group2", "gpt-float64-zero3-group2-dropout",
+  "gpt-float64-zero3-group2-recompute-dropout", "llama-float64-zero3-group2",
+  "t5-float64-zero3-group2", "conv-float64-zero3-group2", "conv-float64-zero2-group2",
+  "gpt-float16-zero3-group2", "gpt-float32-zero1-group2" }
+
 local one = train(1, 1, all)
 
 --- The run of one process that a run must equal.
 local function reference(name)
-  return (name:gsub("zero%d", "zero0"):gsub("-sequence", ""):gsub("-recompute", ""))
+  return (name:gsub("zero%d", "zero0"):gsub("-group%d", ""):gsub("-sequence", "")
+    :gsub("-recompute", ""))
 end
 
 local tolerances = { float64 = 1e-9, float32 = 1e-4, bfloat16 = 0.05, float16 = 1e-3,
@@ -79,18 +87,25 @@ local function compare(folder, name)
   end
 end
 
--- On 4x1 and 1x4 resume_spec.lua and families.lua train too.
-local layouts = { { 2, 1 }, { 2, 2 }, { 4, 2 }, is_full and { 4, 1 }, is_full and { 4, 4 } }
+-- On 4x1, beside groups, and 1x4 resume_spec.lua and families.lua train too.
+local layouts = { { 2, 1 }, { 2, 2 }, { 4, 2 }, { 4, 1 }, is_full and { 4, 4 } }
 for _, layout in ipairs(layouts) do
   if not layout then break end
   local n, n_model_shards = unpack(layout)
-  local names = { unpack(all) }
-  local function add(more) for _, name in ipairs(more) do names[#names + 1] = name end end
+  local only_groups = not is_full and n == 4 and n_model_shards == 1
+  local names = only_groups and { unpack(in_groups) } or { unpack(all) }
+  local function add(more)
+    for _, name in ipairs(only_groups and {} or more) do names[#names + 1] = name end
+  end
   if n > n_model_shards then add(shared) end
   if n_model_shards > 1 then add(sequence) end
   if n > n_model_shards and (is_full or n == 2) then add(more_shared) end
   if n_model_shards > 1 and (is_full or n == 2) then add(more_sequence) end
   if n > n_model_shards and n_model_shards > 1 then add(shared_sequence) end
+  if n == 4 and n_model_shards == 2 then
+    add { "gpt-float64-zero3-group1-dropout", "gpt-float64-zero1-group1-sequence" }
+  end
+  if n == 4 and n_model_shards == 1 then add(in_groups) end
   local folder
   test(("%dx%d trains"):format(n / n_model_shards, n_model_shards), function()
     folder = train(n, n_model_shards, names)

@@ -1,6 +1,6 @@
 -- What one training step of each model sends: what Megatron would (arXiv 1909.08053; 2205.05198
 -- under sequence parallelism), and a few numbers. Each row of a budget says what must move and why.
--- Two processes.
+-- Two processes; four for the groups of zero.
 local redco = require "redco"
 local testing = require "testing"
 local torch = require "redco.torch"
@@ -9,9 +9,11 @@ local traffic = require "traffic"
 local test, tree = testing.test, redco.tree
 local number, long = 4, 8  -- bytes
 
+local n_processes = tonumber(os.getenv "WORLD_SIZE")
+
 -- Fewer tokens than the vocabulary has: with more, the gradient of the table is the smaller sum,
 -- and moves in place of that of what was looked up.
-local batch_size = 2
+local batch_size = n_processes
 
 --- Trains a model of this folder; returns a function that makes a step, and the trainer.
 local function prepare(name, options, train_step_fn)
@@ -30,7 +32,8 @@ local function prepare(name, options, train_step_fn)
   }
   return function()
     trainer:train {
-      examples = task.examples, per_device_batch_size = batch_size / deployer.mesh.dp,
+      examples = task.examples,
+      per_device_batch_size = batch_size * deployer.mesh.mp / n_processes,
     }
   end, trainer
 end
@@ -187,7 +190,10 @@ local function of_whole_weights(name)
   }
 end
 
-for _, name in ipairs { "gpt", "llama", "t5", "conv" } do
+local names = { "gpt", "llama", "t5", "conv" }
+local on_two = n_processes == 2 and names or {}
+
+for _, name in ipairs(on_two) do
   local model = models[name]
   test(name .. " on 1x2", function()
     local step = prepare(name, { n_model_shards = 2 })
@@ -224,7 +230,7 @@ local function is_reduced(model, path)
   return model ~= "conv" or not path:find(".norm.", 1, true)
 end
 
-for _, name in ipairs { "gpt", "llama", "t5", "conv" } do
+for _, name in ipairs(on_two) do
   test(name .. " on 2x1", function()
     local step, trainer = prepare(name, {})
     step()  -- the first learns the order of the gradients
@@ -268,39 +274,63 @@ local function shared(param)
   return param:numel() / size * math.ceil(size / 2) * number, true
 end
 
-for _, name in ipairs { "gpt", "llama", "t5", "conv" } do
-  test(name .. " on 2x1, zero = 3", function()
+--- What a step under zero = 3 sends among the processes that share the parameters.
+local function of_stored(name, params, paths)
+  local rows, scattered, whole = {}, 0, 0
+  for i, path in ipairs(paths) do
+    local bytes, is_shared = shared(params[i])
+    if is_shared then
+      scattered = scattered + bytes
+    elseif is_reduced(name, path) then
+      whole = whole + bytes
+    end
+  end
+  for _, pass in ipairs(blocks[name]) do
+    for _, block in ipairs(pass) do
+      local gathered = 0
+      for i, path in ipairs(paths) do
+        local bytes, is_shared = shared(params[i])
+        if is_shared and path:find(block) then gathered = gathered + bytes end
+      end
+      assert(gathered > 0, block)
+      rows[#rows + 1] = { "all_gather", 1, gathered, block }
+    end
+  end
+  rows[#rows + 1] = { "reduce_scatter", 1, scattered, "each gradient, to who updates it" }
+  if whole > 0 then rows[#rows + 1] = { "all_reduce", 1, whole, "those of small parameters" } end
+  return total(rows, of_split_batch(name), of_norms(models[name]))
+end
+
+--- And between the groups that hold copies of them.
+local function between_copies(name, params, paths)
+  local rows, parts, whole = {}, 0, 0
+  for i, path in ipairs(paths) do
+    local _, is_shared = shared(params[i])
+    local bytes = params[i]:to_local():numel() * number
+    if is_shared then
+      parts = parts + bytes
+    elseif is_reduced(name, path) then
+      whole = whole + bytes
+    end
+  end
+  if whole > 0 then rows[1] = { "all_reduce", 1, whole, "gradients of small parameters" } end
+  rows[#rows + 1] = { "all_reduce", 1, parts, "of the others, the part that each process updates" }
+  return total(rows, of_split_batch(name))
+end
+
+for _, name in ipairs(names) do
+  test(("%s on %dx1, zero = 3"):format(name, n_processes), function()
     -- The running statistics of batch norm are written to in forward: better whole.
-    local step, trainer = prepare(name, { zero = 3, zero_min_size = name == "conv" and 64 or 1 })
+    local step, trainer = prepare(name, { zero = 3, zero_min_size = name == "conv" and 64 or 1,
+      zero_group = 2 })
     step()
     step()  -- the first learned the order of the parameters
-    local params, rows, n_whole = tree.leaves(trainer.params), {}, 0
-    local names, scattered, whole = tree.paths(trainer.params), 0, 0
-    for i, path in ipairs(names) do
-      local bytes, is_shared = shared(params[i])
-      if is_shared then
-        scattered = scattered + bytes
-      elseif is_reduced(name, path) then
-        whole, n_whole = whole + bytes, n_whole + 1
-      end
-    end
-    for _, pass in ipairs(blocks[name]) do
-      for _, block in ipairs(pass) do
-        local gathered = 0
-        for i, path in ipairs(names) do
-          local bytes, is_shared = shared(params[i])
-          if is_shared and path:find(block) then gathered = gathered + bytes end
-        end
-        assert(gathered > 0, block)
-        rows[#rows + 1] = { "all_gather", 1, gathered, block }
-      end
-    end
-    rows[#rows + 1] = { "reduce_scatter", 1, scattered, "each gradient, to who updates it" }
-    if n_whole > 0 then
-      rows[#rows + 1] = { "all_reduce", 1, whole, "those of small parameters" }
-    end
-    traffic.expect_only(traffic.sent("dp", step),
-      total(rows, of_split_batch(name), of_norms(models[name])))
+    local params, paths = tree.leaves(trainer.params), tree.paths(trainer.params)
+    local between
+    traffic.expect_only(traffic.sent("dp", function()
+      between = traffic.sent("dp_replicate", step)
+    end), of_stored(name, params, paths))
+    traffic.expect_only(between, n_processes == 2 and {} or between_copies(name, params, paths))
   end)
 end
 
@@ -309,6 +339,7 @@ end
 for _, layout in ipairs {
   { "1x2", "mp", { n_model_shards = 2 } }, { "zero = 3", "dp", { zero = 3, zero_min_size = 1 } },
 } do
+  if n_processes > 2 then break end
   local title, group, options = unpack(layout)
   test("AdamW with clipping, " .. title, function()
     local found

@@ -6,17 +6,17 @@ local redco = require "redco"
 local testing = require "testing"
 
 local options = redco.options { seed = 1, count = 60, most_failures = 20,
-  layouts = "2x1 1x2 2x2 2x1-zero3 2x2-zero3" }
+  layouts = "2x1 1x2 2x2 2x1-zero3 2x2-zero3 4x1-zero3-group2" }
 local script = assert(os.getenv "REDCO_SOURCE") .. "/tests/cluster/programs.lua"
 local log = program.folder .. "/seed"
 
 --- Runs programs.lua in a new group of processes.
 local function run(layout, words)
   local dp, mp = layout:match "^(%d+)x(%d+)"
-  local zero = layout:match "zero(%d)" or 0
   local command = "REDCO_CHECK_SPMD=1 \"$REDCO_LUA\" --nproc %d '%s' --n_model_shards=%d --zero=%d "
-    .. "%s"
-  return program.shell(command:format(dp * mp, script, mp, zero, words .. " </dev/null"))
+    .. "--zero_group=%d %s </dev/null"
+  return program.shell(command:format(dp * mp, script, mp, layout:match "zero(%d)" or 0,
+    layout:match "group(%d)" or 0, words))
 end
 
 --- The reports of process 0.

@@ -44,6 +44,7 @@ for _, case in ipairs {
   { 1, 1, "conv-float32-zero0" }, { 1, 1, "llama-bfloat16-zero0" },
   { 2, 1, "gpt-float32-zero0-dropout" }, { 2, 1, "gpt-float32-zero3-dropout" },
   { 2, 2, "gpt-float32-zero0-dropout" }, { 4, 2, "gpt-float32-zero2-dropout" },
+  { 4, 1, "gpt-float32-zero3-group2-dropout" },
 } do
   local n, n_model_shards, name = unpack(case)
   test(("%s on %dx%d, killed"):format(name, n / n_model_shards, n_model_shards), function()
@@ -87,6 +88,26 @@ test("on other layouts", function()
         runs.losses(("%s/%s/%s"):format(program.folder, workdir, name)), expected,
         dtype == "float64" and 1e-9 or 1e-5)
     end
+  end
+end)
+
+test("between groups of zero and other layouts", function()
+  for i, case in ipairs {
+    { { 4, 1, "zero3-group2" }, { 2, 1, "zero1" } },
+    { { 4, 1, "zero1-group2" }, { 4, 2, "zero3-group1" } },
+    { { 2, 1, "zero3" }, { 4, 1, "zero2-group2" } },
+  } do
+    local from, to = unpack(case)
+    local workdir = "groups_" .. i
+    local function name_of(layout) return ("gpt-float64-%s-dropout"):format(layout[3]) end
+    expect_code(0, train(from[1], from[2], workdir, name_of(from),
+      { save_every = save_every, max_steps = 7 }))
+    expect_code(0, program.shell(("mv %s/%s %s/%s"):format(workdir, name_of(from), workdir,
+      name_of(to))))
+    expect_code(0, train(to[1], to[2], workdir, name_of(to), { save_every = save_every }))
+    runs.expect_near(name_of(to) .. ": losses",
+      runs.losses(("%s/%s/%s"):format(program.folder, workdir, name_of(to))),
+      runs.losses(program.folder .. "/one/gpt-float64-zero0-dropout"), 1e-9)
   end
 end)
 

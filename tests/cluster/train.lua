@@ -3,6 +3,7 @@
 -- predictions and the parameters.
 --
 -- A run is named <model>-<dtype>-zero<0 to 3>, with "-sequence" for sequence parallelism,
+-- "-groupN" for groups of N processes that share the state of zero,
 -- "-recompute" for activations that backward computes again, "-dropout" where the model drops and
 -- "-mqa" for one head of keys and values.
 --
@@ -24,6 +25,7 @@ local function train(name)
   local deployer = redco.Deployer {
     seed = 7, n_model_shards = o.n_model_shards, zero = tonumber(zero), verbose = false,
     zero_min_size = 64,  -- the tests' models are small
+    zero_group = tonumber(extra:match "group(%d)"),
     sequence_parallel = extra:find "sequence" ~= nil, workdir = o.workdir .. "/" .. name,
   }
   local stored = dtype == "float64" and dtype or "float32"
@@ -56,7 +58,7 @@ local function train(name)
   }
   local batch_size = o.per_device_batch_size
   if task.accumulate then
-    batch_size = o.global_batch_size / (task.accumulate * deployer.mesh.dp)
+    batch_size = o.global_batch_size / (task.accumulate * deployer.n_processes / deployer.mesh.mp)
   end
   trainer:fit {
     train_examples = task.examples,

@@ -160,6 +160,49 @@ TEST_CASE("a grid: neighbouring ranks share a row of mp") {
   });
 }
 
+TEST_CASE("groups of processes that share the state of ZeRO") {
+  in_bare_processes({.n_processes = 4}, [](const redco::Processes& all) {
+    int64_t rank = all.rank;
+    auto members = [&](Group& group) {
+      return group.all_gather(at::scalar_tensor(rank, at::kLong));
+    };
+    auto mesh = Mesh::make({.processes = all, .zero_group = 2});
+    CHECK(mesh->size(Mesh::batch) == 4);
+    CHECK(at::equal(members(mesh->group(Mesh::dp)),
+                    at::tensor({rank / 2 * 2, rank / 2 * 2 + 1})));
+    CHECK(at::equal(members(mesh->group(Mesh::dp_replicate)),
+                    at::tensor({rank % 2, rank % 2 + 2})));
+    check_collectives(mesh->group(Mesh::dp_replicate), at::kFloat);
+
+    // As on two hosts of two processes.
+    redco::Processes there = all;
+    there.local_size = 2;
+    there.local_rank = rank % 2;
+    auto host = redco::zero_group_of_host;
+    mesh = Mesh::make({.processes = there, .zero_group = host});
+    CHECK(mesh->size(Mesh::dp) == 2);
+    CHECK(mesh->size(Mesh::dp_replicate) == 2);
+    mesh = Mesh::make({.processes = there, .n_model_shards = 2, .zero_group = host});
+    CHECK(mesh->size(Mesh::dp) == 1);
+    CHECK(mesh->size(Mesh::mp) == 2);
+    CHECK(at::equal(members(mesh->group(Mesh::dp_replicate)),
+                    at::tensor({rank % 2, rank % 2 + 2})));
+
+    auto refused = [](const redco::MeshOptions& options, const char* text) {
+      CHECK_THROWS_WITH_AS(Mesh::make(options), doctest::Contains(text), redco::UsageError);
+    };
+    refused({.processes = all, .zero_group = 3},
+            "zero_group = 3 must divide the number of data-parallel processes, 4");
+    refused({.processes = all, .n_model_shards = 2, .zero_group = 4},
+            "zero_group = 4 must divide the number of data-parallel processes, 2");
+    refused({.processes = there, .n_model_shards = 4, .zero_group = host},
+            "the 2 processes of a host cannot be divided into models of n_model_shards = 4");
+    there.local_rank = rank / 2;
+    if (rank == 1)
+      refused({.processes = there, .zero_group = host}, "must have consecutive numbers");
+  });
+}
+
 namespace {
 
 // Bytes the kernel has sent through the sockets that this process has open.

@@ -96,6 +96,21 @@ test("wrong values of --nproc, and what several cannot do, are wrong usage", fun
     "require('redco').Deployer { seed = 1, n_model_shards = 3 }") }
   expect_code(2, code, out, err)
   expect_has(err, "n_model_shards = 3 must divide the number of processes, 2")
+  for group, message in pairs {
+    ["3"] = "zero_group = 3 must divide the number of data-parallel processes, 2",
+    ["0"] = 'zero_group: expected a number of processes or "host", got 0',
+    ["'hosts'"] = 'zero_group: expected a number of processes or "host", got "hosts"',
+  } do
+    code, out, err = run { "--nproc", "2", write("group.lua",
+      "require('redco').Deployer { seed = 1, zero = 1, zero_group = " .. group .. " }") }
+    assert(code ~= 0, out)
+    expect_has(err, message)
+  end
+  code, out, err = run { "--nproc", "2", write("host.lua", [[
+local mesh = require 'redco'.Deployer { seed = 1, zero = 3, zero_group = "host", verbose = false }.mesh
+print(mesh.dp, mesh.mp, mesh.dp_replicate)]]) }
+  expect_code(0, code, out, err)
+  expect_equal(sorted_lines(out), "[0] 2\t1\t1\n[1] 2\t1\t1\n")
 end)
 
 test("workers share the cores, unless they are told otherwise", function()

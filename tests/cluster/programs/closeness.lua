@@ -12,7 +12,7 @@ function closeness.words(t) return table.concat(t.shape, ",") .. " " .. t.dtype 
 
 function closeness.placement_words(t)
   local place = t:placement()
-  return place.dp .. " " .. place.mp
+  return place.dp .. " " .. place.mp .. (place.dp_replicate and " " .. place.dp_replicate or "")
 end
 
 local function placement_of(word)
@@ -69,7 +69,8 @@ function closeness.is_part_close(actual, plain, allowed)
   end
   local place = actual:placement()
   local ok, expected = pcall(redco.shard, plain:detach(),
-    { dp = placement_of(place.dp), mp = placement_of(place.mp) })
+    { dp = placement_of(place.dp), mp = placement_of(place.mp),
+      dp_replicate = place.dp_replicate and placement_of(place.dp_replicate) })
   return ok and closeness.is_close(actual:detach():to_local(), expected:to_local(), allowed)
 end
 

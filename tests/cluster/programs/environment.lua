@@ -78,25 +78,32 @@ function environment.plain()
   }
 end
 
+--- A placement with one on dp_replicate too, if the mesh has that: that of dp, of mp or none,
+--- whichever the tensor decides. Not beside blocks, whose parts cannot all be split again.
+local function on_all(mesh, x, placement)
+  local dp, mp = placement.dp, placement.mp
+  local choice = mesh.dp_replicate > 1 and x:numel() % 3
+  local own = choice == 0 and dp or choice == 1 and mp or nil
+  if type(dp) == "table" or type(mp) == "table" then own = nil end
+  return { dp = dp, mp = mp, dp_replicate = own }
+end
+
 --- On sharded tensors. shard(x, { dp = 0, mp = "partial" }) is redco.shard; terms(x, { mp = "sum",
 --- dp = 0 }) is a sum over mp of terms that cancel but for x, split over dp.
 function environment.sharded(mesh)
   return made {
-    shard = redco.shard,
+    shard = function(x, placement) return redco.shard(x, on_all(mesh, x, placement)) end,
     terms = function(x, placement)
-      local n, whole = 1, {}
-      for _, axis in ipairs { "dp", "mp" } do
-        if placement[axis] == "sum" then
+      local n, whole, rest_of = 1, {}, {}
+      for axis, dim in pairs(on_all(mesh, x, placement)) do
+        if dim == "sum" then
           n, whole[axis] = n * mesh[axis], 0
-        elseif placement[axis] then
-          local dim = placement[axis]
+        else
+          rest_of[axis] = dim
           whole[axis] = type(dim) == "table" and { dim = dim.dim + 1, block = dim.block } or dim + 1
         end
       end
-      if n == 1 then
-        return redco.shard(x, { dp = placement.dp ~= "sum" and placement.dp or nil,
-          mp = placement.mp ~= "sum" and placement.mp or nil })
-      end
+      if n == 1 then return redco.shard(x, rest_of) end
       local list, rest = {}, x
       -- Of 16-bit numbers no multiples: their rounding would be that of larger numbers.
       local up, down = 3, -2
