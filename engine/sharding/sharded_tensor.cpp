@@ -296,8 +296,8 @@ bool can_split_again(int64_t size, const MeshDims& over, const Placements& place
     if (placements[over[i]].block > 0) return false;
     n_parts *= mesh.size(over[i]);
   }
-  if (last.block == 0) return last.grain == 1;
-  return (over.size() == 2 && first.grain % last.block == 0) || size % (n_parts * last.block) == 0;
+  int64_t unit = last.block > 0 ? last.block : last.grain;
+  return unit == 1 || (over.size() == 2 && first.grain % unit == 0) || size % (n_parts * unit) == 0;
 }
 
 Sizes local_sizes(at::IntArrayRef sizes, const Placements& placements, const Mesh& mesh) {

@@ -168,10 +168,9 @@ TEST_CASE("groups of processes that share the state of ZeRO") {
     };
     auto mesh = Mesh::make({.processes = all, .zero_group = 2});
     CHECK(mesh->size(Mesh::batch) == 4);
-    CHECK(at::equal(members(mesh->group(Mesh::dp)),
-                    at::tensor({rank / 2 * 2, rank / 2 * 2 + 1})));
-    CHECK(at::equal(members(mesh->group(Mesh::dp_replicate)),
-                    at::tensor({rank % 2, rank % 2 + 2})));
+    CHECK(at::equal(members(mesh->group(Mesh::dp)), at::tensor({rank / 2 * 2, rank / 2 * 2 + 1})));
+    CHECK(
+        at::equal(members(mesh->group(Mesh::dp_replicate)), at::tensor({rank % 2, rank % 2 + 2})));
     check_collectives(mesh->group(Mesh::dp_replicate), at::kFloat);
 
     // As on two hosts of two processes.
@@ -185,8 +184,8 @@ TEST_CASE("groups of processes that share the state of ZeRO") {
     mesh = Mesh::make({.processes = there, .n_model_shards = 2, .zero_group = host});
     CHECK(mesh->size(Mesh::dp) == 1);
     CHECK(mesh->size(Mesh::mp) == 2);
-    CHECK(at::equal(members(mesh->group(Mesh::dp_replicate)),
-                    at::tensor({rank % 2, rank % 2 + 2})));
+    CHECK(
+        at::equal(members(mesh->group(Mesh::dp_replicate)), at::tensor({rank % 2, rank % 2 + 2})));
 
     auto refused = [](const redco::MeshOptions& options, const char* text) {
       CHECK_THROWS_WITH_AS(Mesh::make(options), doctest::Contains(text), redco::UsageError);

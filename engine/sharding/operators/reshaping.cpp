@@ -78,6 +78,73 @@ std::optional<Placement> moved(const Placement& placement, at::IntArrayRef in, a
   return std::nullopt;
 }
 
+// A dimension of the tensor and the one of the result that the same ranks split.
+struct Match {
+  int64_t in, in_inner;    // its length, and the elements within one index
+  int64_t out, out_inner;  // the same of the result
+};
+
+// The lengths of the parts that each rank of these mesh dimensions has of both.
+std::vector<Match> parts_of(const Match& whole, const MeshDims& over, const Placements& in,
+                            const Placements& out, const Mesh& mesh) {
+  std::vector<Match> parts = {whole};
+  for (Mesh::Dim dim : over) {
+    std::vector<Match> smaller;
+    for (Match part : parts)
+      for (int64_t rank = 0; rank < mesh.size(dim); ++rank) {
+        Match own = part;
+        own.in = span_of(part.in, in[dim].grain, mesh.size(dim), rank).length();
+        own.out = span_of(part.out, out[dim].grain, mesh.size(dim), rank).length();
+        smaller.push_back(own);
+      }
+    parts = std::move(smaller);
+  }
+  return parts;
+}
+
+bool splits_alike(const Match& part, int64_t in_grain, int64_t out_grain, int64_t n_ranks) {
+  if (part.in % in_grain != 0 || part.out % out_grain != 0) return false;
+  for (int64_t rank = 0; rank < n_ranks; ++rank)
+    if (span_of(part.in, in_grain, n_ranks, rank).end * part.in_inner !=
+        span_of(part.out, out_grain, n_ranks, rank).end * part.out_inner)
+      return false;
+  return true;
+}
+
+// The placement on `over.back()`, which splits the parts of the other mesh dimensions, after a view
+// that keeps those apart along one dimension. Nullopt if there is none.
+std::optional<Placement> moved_again(const MeshDims& over, const Placements& before,
+                                     const Placements& after, at::IntArrayRef in,
+                                     at::IntArrayRef out, const Mesh& mesh) {
+  Mesh::Dim last = over.back();
+  MeshDims outer(over.begin(), over.end() - 1);
+  int64_t to = after[outer.front()].dim;
+  if (splitting(after, to) != over && splitting(after, to) != outer) return std::nullopt;
+  for (Mesh::Dim dim : outer)
+    if (!after[dim].is_sharded() || before[dim].block > 0 || after[dim].block > 0)
+      return std::nullopt;
+  const Placement& placement = before[last];
+  if (placement.block > 0) return std::nullopt;
+  auto dim = size_t(placement.dim), to_dim = size_t(to);
+  for (const Run& run : matching_runs(in, out)) {
+    if (dim < run.in_first || dim >= run.in_last) continue;
+    Match whole = {in[dim], product(in, dim + 1, run.in_last), out[to_dim],
+                   product(out, to_dim + 1, run.out_last)};
+    std::vector<Match> parts = parts_of(whole, outer, before, after, mesh);
+    for (int64_t grain : {int64_t{1}, placement.grain * whole.in_inner / whole.out_inner}) {
+      if (grain == 0) continue;
+      Placements result = after;
+      result[last] = Placement::shard(to, 0, grain);
+      if (can_split_again(whole.out, over, result, mesh) &&
+          std::ranges::all_of(parts, [&](const Match& part) {
+            return splits_alike(part, placement.grain, grain, mesh.size(last));
+          }))
+        return result[last];
+    }
+  }
+  return std::nullopt;
+}
+
 std::vector<int64_t> resolved_sizes(std::vector<int64_t> sizes, int64_t n_elements) {
   int64_t known = 1;
   for (int64_t size : sizes)
@@ -119,17 +186,21 @@ std::optional<Plan> view(const Call& call) {
     if (!after) plan.inputs[0][i] = {};
     output.placements[i] = after.value_or(Placement());
   }
-  // Splits of parts match only if all parts are even, or if those before cut between blocks.
+  // Splits of parts: they match between blocks, or as `moved_again` says.
   for (Mesh::Dim last : Mesh::dims) {
     MeshDims was = splitting_with(tensor.placements, last);
+    if (was.size() > 1)
+      if (auto again =
+              moved_again(was, tensor.placements, output.placements, in, out, *call.mesh)) {
+        plan.inputs[0][last] = tensor.placements[last];
+        output.placements[last] = *again;
+        continue;
+      }
     MeshDims is = splitting_with(output.placements, last);
     auto fits = [&](const MeshDims& over, const Placements& placements, at::IntArrayRef sizes) {
-      if (over.size() < 2) return true;
-      int64_t size = sizes[size_t(placements[last].dim)], n_parts = 1;
-      for (Mesh::Dim dim : over) n_parts *= call.mesh->size(dim);
-      bool are_even = was.size() > 1 && is.size() > 1 && size % n_parts == 0;
-      return can_split_again(size, over, placements, *call.mesh) &&
-             (placements[last].block > 0 || are_even);
+      return over.size() < 2 ||
+             (placements[last].block > 0 &&
+              can_split_again(sizes[size_t(placements[last].dim)], over, placements, *call.mesh));
     };
     if (!fits(was, tensor.placements, in) || !fits(is, output.placements, out))
       plan.inputs[0][last] = output.placements[last] = {};

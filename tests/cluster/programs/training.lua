@@ -99,7 +99,7 @@ function training.step(deployer, head, env, steps, errors, run, new_env)
       return loss
     end,
   }
-  local data = { examples = examples, 
+  local data = { examples = examples,
     per_device_batch_size = math.ceil(n * deployer.mesh.mp / deployer.n_processes) }
   local ok, message = pcall(trainer.train, trainer, data)
   env.p, env.b = nil, nil
