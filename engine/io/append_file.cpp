@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
-namespace redco {
+namespace redco::io {
 
 void append_to_file(const std::string& path, std::string_view bytes) {
   int descriptor = open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
@@ -25,4 +25,4 @@ void append_to_file(const std::string& path, std::string_view bytes) {
   require(whole, "cannot write ", path, ": ", std::strerror(cause));
 }
 
-}  // namespace redco
+}  // namespace redco::io

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-namespace redco {
+namespace redco::io {
 
 namespace fs = std::filesystem;
 
@@ -110,4 +110,4 @@ void write_file(const std::string& path, std::string_view bytes) {
   file.commit();
 }
 
-}  // namespace redco
+}  // namespace redco::io

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace redco {
+namespace redco::io {
 
 /// A file that is written atomically. It is written under a temporary name in the same folder;
 /// `commit` syncs it and renames it, replacing an earlier file. Without a commit it is removed. The
@@ -42,4 +42,4 @@ void remove_stale_files(const std::string& folder);
 /// Writes a file atomically from memory.
 void write_file(const std::string& path, std::string_view bytes);
 
-}  // namespace redco
+}  // namespace redco::io

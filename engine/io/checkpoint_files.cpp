@@ -19,6 +19,8 @@
 
 namespace redco::checkpoint {
 
+using namespace io;
+
 namespace fs = std::filesystem;
 
 namespace {

@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <utility>
 
-namespace redco {
+namespace redco::io {
 
 namespace {
 
@@ -66,4 +66,4 @@ void FileLock::write(const std::string& text) const {
 
 void FileLock::remove_file() const { unlink(path_.c_str()); }
 
-}  // namespace redco
+}  // namespace redco::io

@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace redco {
+namespace redco::io {
 
 /// An exclusive lock on a file. The system releases it when the process ends in any way, and a
 /// network file system when the host is gone.
@@ -38,4 +38,4 @@ class FileLock {
   State state_;
 };
 
-}  // namespace redco
+}  // namespace redco::io

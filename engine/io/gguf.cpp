@@ -21,6 +21,8 @@
 
 namespace redco {
 
+using namespace io;
+
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");

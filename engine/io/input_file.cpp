@@ -13,7 +13,7 @@
 #include <cstring>
 #include <utility>
 
-namespace redco {
+namespace redco::io {
 
 namespace {
 
@@ -77,4 +77,4 @@ std::string read_text(const std::string& path, const std::string& kind, uint64_t
   return text;
 }
 
-}  // namespace redco
+}  // namespace redco::io

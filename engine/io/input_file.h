@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-namespace redco {
+namespace redco::io {
 
 /// A file that cannot be read at present but may be intact: no permission, too many open files.
 class UnreadableFile : public Error {
@@ -43,4 +43,4 @@ class InputFile {
 /// Reads a file of at most `limit` bytes.
 std::string read_text(const std::string& path, const std::string& kind, uint64_t limit);
 
-}  // namespace redco
+}  // namespace redco::io

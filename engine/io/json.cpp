@@ -13,6 +13,8 @@
 
 namespace redco {
 
+using namespace io;
+
 namespace {
 
 using nlohmann::json;

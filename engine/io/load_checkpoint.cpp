@@ -31,6 +31,9 @@
 
 namespace redco {
 
+using namespace io;
+using namespace mesh;
+
 namespace fs = std::filesystem;
 using namespace checkpoint;
 

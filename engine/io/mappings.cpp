@@ -66,6 +66,8 @@ void on_bus_error(int, siginfo_t* info, void*) {
 
 }  // namespace
 
+namespace io {
+
 void add_mapping(const void* begin, size_t size, const std::string& path) {
   std::lock_guard guard(mutex);
   Mapping* free = first;
@@ -86,6 +88,8 @@ void remove_mapping(const void* begin) {
   for (Mapping* each = first; each != nullptr; each = each->next)
     if (each->begin == reinterpret_cast<uintptr_t>(begin)) each->begin = 0;
 }
+
+}  // namespace io
 
 void guard_mapped_files() {
   std::lock_guard guard(mutex);

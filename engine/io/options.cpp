@@ -22,6 +22,8 @@
 
 namespace redco {
 
+using namespace io;
+
 namespace {
 
 template <class... Args>

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <utility>
 
-namespace redco {
+namespace redco::io {
 
 void fail_to_write(const std::string& path) {
   fail("cannot write ", path, ": ", std::strerror(errno));
@@ -70,4 +70,4 @@ void sync_file(const std::string& path) {
 
 void sync_folder(const std::string& folder) { sync_file(folder); }
 
-}  // namespace redco
+}  // namespace redco::io

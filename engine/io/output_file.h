@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <string>
 
-namespace redco {
+namespace redco::io {
 
 /// A new file, open for writing; its descriptor is closed with the object. Every failure is an
 /// Error with the path and the system's reason.
@@ -36,4 +36,4 @@ void sync_folder(const std::string& folder);
 /// Throws Error for a failure to write `path`, with the reason in errno.
 [[noreturn]] void fail_to_write(const std::string& path);
 
-}  // namespace redco
+}  // namespace redco::io

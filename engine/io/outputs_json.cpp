@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <sstream>
 
-namespace redco {
+namespace redco::io {
 
 namespace {
 
@@ -83,4 +83,4 @@ std::string outputs_json(const Tree& outputs, size_t most) {
   return shown.dump(4, ' ', false, json::error_handler_t::replace);
 }
 
-}  // namespace redco
+}  // namespace redco::io

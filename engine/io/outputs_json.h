@@ -6,7 +6,7 @@
 #include <limits>
 #include <string>
 
-namespace redco {
+namespace redco::io {
 
 /// Formats the first `most` entries of a list of predictions, or any other tree, as indented JSON
 /// for reading: a tensor as nested lists of numbers with 7 digits or, if it has more than 1000
@@ -14,4 +14,4 @@ namespace redco {
 /// non-finite numbers as strings; invalid UTF-8 replaced.
 std::string outputs_json(const Tree& outputs, size_t most = std::numeric_limits<size_t>::max());
 
-}  // namespace redco
+}  // namespace redco::io

@@ -12,6 +12,8 @@
 
 namespace redco {
 
+using namespace io;
+
 namespace {
 
 constexpr size_t chunk_size = 1 << 20;

@@ -21,6 +21,8 @@
 
 namespace redco {
 
+using namespace io;
+
 namespace {
 
 std::string clock_text(double seconds) {

@@ -23,6 +23,8 @@
 
 namespace redco {
 
+using namespace io;
+
 namespace {
 
 using nlohmann::json;

@@ -19,6 +19,9 @@
 
 namespace redco::safetensors {
 
+using namespace io;
+using namespace mesh;
+
 using nlohmann::json;
 
 void sort_by_dtype(std::vector<const Tensors::value_type*>& items) {

@@ -53,7 +53,7 @@ class Writer {
   std::shared_ptr<const Mesh> mesh_;
   bool is_first_;
   std::exception_ptr failure_;
-  std::vector<std::unique_ptr<AtomicFile>> files_;
+  std::vector<std::unique_ptr<io::AtomicFile>> files_;
 };
 
 }  // namespace redco::safetensors

@@ -37,6 +37,9 @@
 
 namespace redco {
 
+using namespace io;
+using namespace mesh;
+
 namespace fs = std::filesystem;
 using namespace checkpoint;
 

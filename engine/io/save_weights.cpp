@@ -23,6 +23,8 @@
 
 namespace redco {
 
+using namespace io;
+
 namespace fs = std::filesystem;
 using nlohmann::json;
 using namespace safetensors;

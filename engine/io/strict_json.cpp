@@ -8,7 +8,7 @@
 #include <set>
 #include <vector>
 
-namespace redco {
+namespace redco::io {
 
 using nlohmann::json;
 
@@ -63,4 +63,4 @@ std::string json_string(const std::string& where, const std::string& text) {
   }
 }
 
-}  // namespace redco
+}  // namespace redco::io

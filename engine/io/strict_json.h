@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace redco {
+namespace redco::io {
 
 /// Shortens text from a file for a message to `limit` bytes, without splitting a character.
 std::string excerpt(const std::string& text, size_t limit = 80);
@@ -31,4 +31,4 @@ void check_no_zero_byte(const std::string& where, std::string_view text);
 /// UTF-8.
 std::string json_string(const std::string& where, const std::string& text);
 
-}  // namespace redco
+}  // namespace redco::io

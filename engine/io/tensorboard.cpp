@@ -12,7 +12,7 @@
 #include <cstdio>
 #include <cstring>
 
-namespace redco {
+namespace redco::io {
 
 namespace {
 
@@ -188,4 +188,4 @@ void EventFile::image(int64_t step, const std::string& tag, const EncodedImage& 
                                      number_field(3, image.channels) + bytes_field(4, image.png))));
 }
 
-}  // namespace redco
+}  // namespace redco::io

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace redco {
+namespace redco::io {
 
 /// An image in TensorBoard's format.
 struct EncodedImage {
@@ -45,4 +45,4 @@ class EventFile {
   std::vector<std::string> waiting_;
 };
 
-}  // namespace redco
+}  // namespace redco::io

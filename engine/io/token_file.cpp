@@ -16,6 +16,8 @@
 
 namespace redco {
 
+using namespace io;
+
 static_assert(std::endian::native == std::endian::little, "the bytes of tokens are not turned");
 
 namespace {

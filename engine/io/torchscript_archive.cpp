@@ -10,6 +10,8 @@
 
 namespace redco {
 
+using namespace io;
+
 namespace {
 
 constexpr int max_nesting = 200;

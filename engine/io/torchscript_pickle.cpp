@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-namespace redco {
+namespace redco::io {
 
 namespace {
 
@@ -399,4 +399,4 @@ void check_pickle(const std::string& where, std::string_view pickle, const std::
   Checker(where, pickle, folder, records).run();
 }
 
-}  // namespace redco
+}  // namespace redco::io

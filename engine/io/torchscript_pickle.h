@@ -5,11 +5,11 @@
 #include <string>
 #include <string_view>
 
-namespace redco {
+namespace redco::io {
 
 /// Throws Error, beginning with `where`, unless this is a pickle as torch.jit.save writes it, whose
 /// tensors are within their storages, and these within the files in `folder` of the archive.
 void check_pickle(const std::string& where, std::string_view pickle, const std::string& folder,
                   const ZipRecords& records);
 
-}  // namespace redco
+}  // namespace redco::io

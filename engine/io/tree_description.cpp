@@ -11,7 +11,7 @@
 #include <set>
 #include <utility>
 
-namespace redco {
+namespace redco::io {
 
 namespace {
 
@@ -168,4 +168,4 @@ Tree read_tree(const std::string& description, const std::string& where,
   return tree;
 }
 
-}  // namespace redco
+}  // namespace redco::io

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace redco {
+namespace redco::io {
 
 /// A tree as text, and its tensors by the names used in the text: their paths as in
 /// `named_tensors`; if two paths are equal ("a.b" and b inside a), the second gets "#2". A tensor
@@ -29,4 +29,4 @@ Tree read_tree(const std::string& description, const std::string& where,
                const std::vector<std::string>& names,
                const std::function<at::Tensor(const std::string& name)>& tensor_of);
 
-}  // namespace redco
+}  // namespace redco::io

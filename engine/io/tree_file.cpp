@@ -8,6 +8,8 @@
 
 namespace redco {
 
+using namespace io;
+
 namespace {
 
 const std::string tree_key = "redco.tree";

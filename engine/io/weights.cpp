@@ -14,6 +14,8 @@
 
 namespace redco {
 
+using namespace io;
+
 namespace fs = std::filesystem;
 using nlohmann::json;
 

@@ -20,7 +20,7 @@
 #include <thread>
 #include <utility>
 
-namespace redco {
+namespace redco::io {
 
 namespace fs = std::filesystem;
 using std::chrono::steady_clock;
@@ -134,4 +134,4 @@ std::shared_ptr<WorkdirLock> WorkdirLock::take(const std::string& workdir,
   }
 }
 
-}  // namespace redco
+}  // namespace redco::io

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-namespace redco {
+namespace redco::io {
 
 /// Prevents other runs from using a work folder. The system releases the lock when the process ends
 /// in any way. The Deployers of one process share a lock.
@@ -32,4 +32,4 @@ class WorkdirLock {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace redco
+}  // namespace redco::io

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-namespace redco {
+namespace redco::io {
 
 namespace {
 
@@ -250,4 +250,4 @@ ZipRecords read_zip(const std::string& where, std::string_view bytes) {
   return Reader(where, bytes).read();
 }
 
-}  // namespace redco
+}  // namespace redco::io

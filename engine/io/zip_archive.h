@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace redco {
+namespace redco::io {
 
 /// A file of a zip archive; a view of the archive's bytes.
 struct ZipRecord {
@@ -23,4 +23,4 @@ using ZipRecords = std::map<std::string, ZipRecord>;
 /// with a file listed twice or bytes shared by two.
 ZipRecords read_zip(const std::string& where, std::string_view bytes);
 
-}  // namespace redco
+}  // namespace redco::io

@@ -11,7 +11,7 @@
 #include <sstream>
 #include <thread>
 
-namespace redco {
+namespace redco::mesh {
 
 namespace {
 
@@ -71,10 +71,6 @@ auto explained(const Lookout& lookout, const Body& body) {
 }
 
 }  // namespace
-
-double seconds_in_collectives() {
-  return std::chrono::duration<double>(time_in_collectives).count();
-}
 
 void await(const Started& collective) {
   const GroupParts& group = *collective.group;
@@ -141,6 +137,14 @@ void Lookout::explain(const std::string& cause) const {
     std::this_thread::sleep_for(Peers::look_around);
   }
   fail(collective_.what(), " failed: ", cause);
+}
+
+}  // namespace redco::mesh
+
+namespace redco {
+
+double seconds_in_collectives() {
+  return std::chrono::duration<double>(mesh::time_in_collectives).count();
 }
 
 }  // namespace redco

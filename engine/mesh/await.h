@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace redco {
+namespace redco::mesh {
 
 /// The parts of a connected group of two or more processes.
 struct GroupParts {
@@ -71,4 +71,4 @@ class Lookout {
   std::chrono::milliseconds until_suspicion_ = std::chrono::seconds(1);
 };
 
-}  // namespace redco
+}  // namespace redco::mesh

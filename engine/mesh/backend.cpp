@@ -10,7 +10,7 @@
 #include <map>
 #include <mutex>
 
-namespace redco {
+namespace redco::mesh {
 
 namespace {
 
@@ -50,4 +50,4 @@ const DeviceBackend& device_backend(c10::DeviceType type) {
   return found->second;
 }
 
-}  // namespace redco
+}  // namespace redco::mesh

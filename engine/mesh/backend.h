@@ -13,7 +13,7 @@
 #include <functional>
 #include <memory>
 
-namespace redco {
+namespace redco::mesh {
 
 /// A communication library: Gloo or NCCL.
 struct REDCO_API Backend {
@@ -56,4 +56,4 @@ REDCO_API void set_device_backend(c10::DeviceType type, const DeviceBackend& bac
 /// Returns the backend of a device type. Throws UsageError if there is none.
 const DeviceBackend& device_backend(c10::DeviceType type);
 
-}  // namespace redco
+}  // namespace redco::mesh

@@ -26,7 +26,7 @@
 #include <thread>
 #include <utility>
 
-namespace redco {
+namespace redco::mesh {
 
 namespace {
 
@@ -369,4 +369,4 @@ std::unique_ptr<Group> make_c10d_group(std::shared_ptr<GroupLine> line) {
   return std::make_unique<C10dGroup>(std::move(line));
 }
 
-}  // namespace redco
+}  // namespace redco::mesh

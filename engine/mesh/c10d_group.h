@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace redco {
+namespace redco::mesh {
 
 /// A group's connection, made at its first use and remade after `disconnect`.
 class GroupLine {
@@ -43,4 +43,4 @@ class GroupLine {
 /// Makes a group whose collectives run in a c10d backend.
 std::unique_ptr<Group> make_c10d_group(std::shared_ptr<GroupLine> line);
 
-}  // namespace redco
+}  // namespace redco::mesh

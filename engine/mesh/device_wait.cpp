@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-namespace redco {
+namespace redco::mesh {
 
 namespace {
 
@@ -102,4 +102,4 @@ void NewestOnStream::set(Started collective) {
   lock.unlock();  // the end of the former frees tensors
 }
 
-}  // namespace redco
+}  // namespace redco::mesh

@@ -5,7 +5,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/Event.h>
 
-namespace redco {
+namespace redco::mesh {
 
 /// Waits of the host for a device. The host must not block on a device with queued collectives: one
 /// that a process never joins does not end. Instead it polls for an event, and checks for failures,
@@ -37,4 +37,4 @@ class NewestOnStream {
   void clear() { set({}); }
 };
 
-}  // namespace redco
+}  // namespace redco::mesh

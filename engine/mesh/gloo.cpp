@@ -10,7 +10,9 @@
 #include <cstdlib>
 #include <memory>
 
-namespace redco {
+namespace redco::mesh {
+
+using namespace store;
 
 namespace {
 
@@ -63,4 +65,4 @@ Backend make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, in
   return backend;
 }
 
-}  // namespace redco
+}  // namespace redco::mesh

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string>
 
-namespace redco {
+namespace redco::mesh {
 
 /// Connects the ranks 0 .. size - 1 that call this with the same store, on the CPU. `store_address`
 /// selects the network, the one on which the store is reached, unless GLOO_SOCKET_IFNAME names an
@@ -17,4 +17,4 @@ REDCO_API Backend make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int64_
                             int64_t size, std::chrono::milliseconds timeout,
                             const std::string& store_address, bool one_host);
 
-}  // namespace redco
+}  // namespace redco::mesh

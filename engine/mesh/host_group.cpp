@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-namespace redco {
+namespace redco::mesh {
 
 namespace {
 
@@ -83,4 +83,4 @@ std::unique_ptr<Group> make_host_group(std::unique_ptr<Group> on_host) {
   return std::make_unique<HostGroup>(std::move(on_host));
 }
 
-}  // namespace redco
+}  // namespace redco::mesh

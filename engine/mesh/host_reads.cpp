@@ -10,7 +10,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
-namespace redco {
+namespace redco::mesh {
 
 namespace {
 
@@ -61,4 +61,4 @@ TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, m) {
 
 void watch_host_reads() { c10::impl::tls_set_dispatch_key_included(watching, true); }
 
-}  // namespace redco
+}  // namespace redco::mesh

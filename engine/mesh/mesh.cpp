@@ -27,6 +27,8 @@
 
 namespace redco {
 
+using namespace mesh;
+
 namespace {
 
 using Store = c10::intrusive_ptr<c10d::Store>;

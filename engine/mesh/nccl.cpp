@@ -7,7 +7,7 @@
 #include <string>
 
 extern "C" __attribute__((visibility("default"))) void redco_connect_nccl(
-    const redco::DeviceRequest& request, redco::Backend& result) {
+    const redco::mesh::DeviceRequest& request, redco::mesh::Backend& result) {
   c10::cuda::set_device(request.device.index());
   // c10d's watchdog would end the process when a connection breaks, before the failed process is
   // reported.
@@ -21,4 +21,4 @@ extern "C" __attribute__((visibility("default"))) void redco_connect_nccl(
   result.has_reduce_scatter = result.runs_on_stream = true;
 }
 
-static_assert(std::is_same_v<decltype(&redco_connect_nccl), redco::NcclEntry>);
+static_assert(std::is_same_v<decltype(&redco_connect_nccl), redco::mesh::NcclEntry>);

@@ -2,7 +2,7 @@
 
 #include "backend.h"
 
-namespace redco {
+namespace redco::mesh {
 
 /// Connects the ranks on their GPUs. Loads the library redco_nccl, which is built if there is a
 /// CUDA toolkit and contains the code that needs CUDA. Throws Error if it cannot be loaded.
@@ -12,4 +12,4 @@ Backend make_nccl(const DeviceRequest& request);
 constexpr const char* nccl_entry = "redco_connect_nccl";
 using NcclEntry = void (*)(const DeviceRequest& request, Backend& result);
 
-}  // namespace redco
+}  // namespace redco::mesh

@@ -7,7 +7,7 @@
 #include <dlfcn.h>
 #include <string>
 
-namespace redco {
+namespace redco::mesh {
 
 namespace {
 
@@ -37,4 +37,4 @@ Backend make_nccl(const DeviceRequest& request) {
   return backend;
 }
 
-}  // namespace redco
+}  // namespace redco::mesh

@@ -7,6 +7,8 @@
 
 namespace redco {
 
+using namespace mesh;
+
 namespace {
 
 constexpr int64_t default_port = 11111;

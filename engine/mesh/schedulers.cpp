@@ -13,7 +13,7 @@
 #include <sstream>
 #include <string_view>
 
-namespace redco {
+namespace redco::mesh {
 
 namespace {
 
@@ -185,4 +185,4 @@ std::optional<Processes> find_scheduler(const ProcessOptions& stated) {
   return std::nullopt;
 }
 
-}  // namespace redco
+}  // namespace redco::mesh

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-namespace redco {
+namespace redco::mesh {
 
 /// The text of an environment variable; null if it is not set or empty.
 const char* find_variable(const char* name);
@@ -20,4 +20,4 @@ int64_t variable(const char* name, int64_t otherwise, int64_t least);
 /// empty if the variables do not provide it.
 std::optional<Processes> find_scheduler(const ProcessOptions& stated);
 
-}  // namespace redco
+}  // namespace redco::mesh

@@ -7,7 +7,7 @@
 #include <map>
 #include <mutex>
 
-namespace redco {
+namespace redco::mesh {
 
 namespace {
 
@@ -64,4 +64,4 @@ std::unique_ptr<Group> make_single(std::string name) {
   return std::make_unique<Single>(std::move(name));
 }
 
-}  // namespace redco
+}  // namespace redco::mesh

@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <utility>
 
-namespace redco {
+namespace redco::mesh {
 
 namespace {
 
@@ -26,13 +26,6 @@ void append_number(std::string& text, uint64_t number, int base = 16) {
 }
 
 }  // namespace
-
-void set_call_site(std::string (*site)()) { call_site_function = site; }
-
-std::string call_site() {
-  auto* site = call_site_function.load();
-  return site != nullptr ? site() : "";
-}
 
 Digest& Digest::add(std::string_view text) {
   add(uint64_t(text.size()));
@@ -225,6 +218,17 @@ void record_draw(uint64_t key, uint64_t count) {
 std::string_view& current_operator() {
   thread_local std::string_view name;
   return name;
+}
+
+}  // namespace redco::mesh
+
+namespace redco {
+
+void set_call_site(std::string (*site)()) { mesh::call_site_function = site; }
+
+std::string call_site() {
+  auto* site = mesh::call_site_function.load();
+  return site != nullptr ? site() : "";
 }
 
 }  // namespace redco

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-namespace redco {
+namespace redco::mesh {
 
 /// A hash that is the same on every machine.
 class Digest {
@@ -108,4 +108,4 @@ void record_draw(uint64_t key, uint64_t count);
 /// The operator that currently runs on sharded tensors on this thread; empty if there is none.
 std::string_view& current_operator();
 
-}  // namespace redco
+}  // namespace redco::mesh

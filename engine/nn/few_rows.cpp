@@ -13,7 +13,7 @@
 #define REDCO_FUSED
 #endif
 
-namespace redco {
+namespace redco::nn {
 
 namespace {
 
@@ -179,4 +179,4 @@ void few_rows_linear(const float* x, const float* w, float* y, int64_t rows, int
   }
 }
 
-}  // namespace redco
+}  // namespace redco::nn

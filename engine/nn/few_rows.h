@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-namespace redco {
+namespace redco::nn {
 
 /// The number of rows to compute for `rows`: there are kernels for groups of 1, 4 and 8.
 int64_t few_rows_padded(int64_t rows);
@@ -12,4 +12,4 @@ int64_t few_rows_padded(int64_t rows);
 void few_rows_linear(const float* x, const float* w, float* y, int64_t rows, int64_t n_in,
                      int64_t n_out, bool by_outputs, int64_t begin, int64_t end);
 
-}  // namespace redco
+}  // namespace redco::nn

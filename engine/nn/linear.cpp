@@ -18,6 +18,8 @@
 
 namespace redco {
 
+using namespace nn;
+
 namespace {
 
 // Library products are faster for more rows.

@@ -16,7 +16,7 @@
 #include <bit>
 #include <iterator>
 
-namespace redco {
+namespace redco::nn {
 
 namespace {
 
@@ -230,6 +230,12 @@ Parts linear_cross_entropy_part(const at::Tensor& x, const at::Tensor& weight,
     d_weight = at::zeros(weight.sizes(), weight.options().dtype(total.scalar_type()));
   return {total, d_x, d_weight, d_bias};
 }
+
+}  // namespace redco::nn
+
+namespace redco {
+
+using namespace nn;
 
 at::Tensor linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight,
                                 const at::Tensor& labels, int64_t ignore_index,

@@ -9,7 +9,7 @@
 #include <optional>
 #include <tuple>
 
-namespace redco {
+namespace redco::nn {
 
 /// The classes whose weights a rank holds: [begin, end) of all.
 struct Classes {
@@ -37,4 +37,4 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_
     const at::Tensor& labels, int64_t ignore_index, double label_smoothing, Needed needed,
     const Classes& classes);
 
-}  // namespace redco
+}  // namespace redco::nn

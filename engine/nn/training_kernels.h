@@ -1,6 +1,6 @@
 #pragma once
 
-namespace redco {
+namespace redco::nn {
 
 /// While it lives, layers on this thread call the operators that training calls, even where
 /// inference has a faster kernel.
@@ -15,4 +15,4 @@ class TrainingKernels {
   bool outer_;
 };
 
-}  // namespace redco
+}  // namespace redco::nn

@@ -13,6 +13,9 @@
 
 namespace redco {
 
+using namespace mesh;
+using namespace random;
+
 namespace {
 
 constexpr size_t state_bytes = 2 * sizeof(uint64_t);

@@ -16,7 +16,7 @@
 #include <limits>
 #include <type_traits>
 
-namespace redco {
+namespace redco::random {
 
 namespace {
 
@@ -160,4 +160,4 @@ void fill_integers(at::Tensor out, const Stream& stream, int64_t base, uint64_t 
   });
 }
 
-}  // namespace redco
+}  // namespace redco::random

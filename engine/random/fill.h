@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-namespace redco {
+namespace redco::random {
 
 /// The elements of a logical tensor that a local tensor holds: the box of the local sizes that
 /// starts at `starts`.
@@ -57,4 +57,4 @@ REDCO_API void fill_bernoulli(at::Tensor out, const Stream& stream, double p);
 REDCO_API void fill_integers(at::Tensor out, const Stream& stream, int64_t base, uint64_t range);
 }  // namespace by_operators
 
-}  // namespace redco
+}  // namespace redco::random

@@ -8,7 +8,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/special_ndtri.h>
 
-namespace redco::by_operators {
+namespace redco::random::by_operators {
 
 namespace {
 
@@ -89,4 +89,4 @@ void fill_integers(at::Tensor out, const Stream& stream, int64_t base, uint64_t 
   out.copy_(number.add_(base));
 }
 
-}  // namespace redco::by_operators
+}  // namespace redco::random::by_operators

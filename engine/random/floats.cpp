@@ -9,7 +9,7 @@
 #include <cmath>
 #include <initializer_list>
 
-namespace redco {
+namespace redco::random {
 
 namespace {
 
@@ -57,4 +57,4 @@ void normal_floats(float* out, const uint32_t* words, int64_t n, float mean, flo
   }
 }
 
-}  // namespace redco
+}  // namespace redco::random

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-namespace redco {
+namespace redco::random {
 
 constexpr double two_to(int exponent) {
   double result = 1;
@@ -21,4 +21,4 @@ void normal_floats(float* out, const uint32_t* words, int64_t n, float mean, flo
 constexpr int quantile_bits = 24;
 constexpr double quantile_step = two_to(-quantile_bits - 1);
 
-}  // namespace redco
+}  // namespace redco::random

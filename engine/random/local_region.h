@@ -4,7 +4,7 @@
 
 #include <redco/random.h>
 
-namespace redco {
+namespace redco::random {
 
 /// While it exists, random operators of this thread that draw from `rng` fill the local part of a
 /// sharded tensor: `region` is the part of the logical tensor. Used around operators that run on
@@ -22,4 +22,4 @@ class REDCO_API LocalRegion {
   const Region* outer_;
 };
 
-}  // namespace redco
+}  // namespace redco::random

@@ -22,6 +22,8 @@
 
 namespace redco {
 
+using namespace random;
+
 namespace {
 
 thread_local const Region* current_region = nullptr;
@@ -229,7 +231,7 @@ at::Tensor& random_to(at::Tensor& self, int64_t to, Rng rng) {
   return random_from(self, 0, to, rng);
 }
 
-at::Tensor& random(at::Tensor& self, Rng rng) { return random_from(self, 0, {}, rng); }
+at::Tensor& random_of_type(at::Tensor& self, Rng rng) { return random_from(self, 0, {}, rng); }
 
 // Samples categories by their weights, for each row. With replacement: by the inverse of the
 // cumulative sum. Without: the first events of exponential processes with these rates (Efraimidis
@@ -317,7 +319,7 @@ TORCH_LIBRARY_IMPL(aten, CustomRNGKeyId, m) {
   m.impl("exponential_", exponential);
   m.impl("cauchy_", cauchy);
   m.impl("geometric_", geometric);
-  m.impl("random_", random);
+  m.impl("random_", random_of_type);
   m.impl("random_.to", random_to);
   m.impl("random_.from", random_from);
   m.impl("multinomial", sample);

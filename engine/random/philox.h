@@ -3,7 +3,7 @@
 #include <array>
 #include <cstdint>
 
-namespace redco {
+namespace redco::random {
 
 /// Philox4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3",
 /// SC'11): a bijection of 128-bit counters, selected by a 64-bit key. It gives random access to the
@@ -39,4 +39,4 @@ constexpr uint64_t derive(uint64_t key, Purpose purpose, uint64_t number) {
 
 }  // namespace philox
 
-}  // namespace redco
+}  // namespace redco::random

@@ -8,7 +8,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 
-namespace redco {
+namespace redco::random {
 
 Region Region::whole(at::IntArrayRef sizes) {
   Region region;
@@ -54,4 +54,4 @@ at::Tensor Places::tensor(at::Device device) const {
   return all;
 }
 
-}  // namespace redco
+}  // namespace redco::random

@@ -7,7 +7,7 @@
 
 #include <cmath>
 
-namespace redco {
+namespace redco::random {
 
 /// The positions of a local tensor's elements. In row-major order they form runs of consecutive
 /// numbers.
@@ -38,4 +38,4 @@ inline int64_t bernoulli_bound(double p) { return int64_t(std::ceil(p * two_to(3
 /// modulo the range. In both cases the bias of an integer is at most range / 2^63.
 constexpr bool is_short(uint64_t range) { return range > 0 && range < uint64_t(1) << 31; }
 
-}  // namespace redco
+}  // namespace redco::random

@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <array>
 
-namespace redco {
+namespace redco::random {
 
 namespace {
 
@@ -108,4 +108,4 @@ at::Tensor wide_words_at(const at::Tensor& places, uint64_t key) {
   return high.bitwise_left_shift(32).bitwise_or(low);
 }
 
-}  // namespace redco
+}  // namespace redco::random

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace redco {
+namespace redco::random {
 
 /// The stream of a key: words 4 b .. 4 b + 3 are Philox's block b. `words` writes n of them,
 /// starting at word `first`.
@@ -19,4 +19,4 @@ REDCO_API at::Tensor words_at(const at::Tensor& places, uint64_t key);
 /// Words 2 `place` (the low half) and 2 `place` + 1 as one 64-bit number.
 REDCO_API at::Tensor wide_words_at(const at::Tensor& places, uint64_t key);
 
-}  // namespace redco
+}  // namespace redco::random

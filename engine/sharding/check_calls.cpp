@@ -15,6 +15,8 @@
 
 namespace redco::sharding {
 
+using namespace mesh;
+
 namespace {
 
 bool records_calls() {

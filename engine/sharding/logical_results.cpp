@@ -16,6 +16,8 @@
 
 namespace redco::sharding {
 
+using namespace mesh;
+
 namespace {
 
 // Zeros in the geometry of a tensor.

@@ -14,7 +14,7 @@
 #include <thread>
 #include <utility>
 
-namespace redco {
+namespace redco::store {
 
 namespace {
 
@@ -172,4 +172,4 @@ void StoreClient::multiSet(const std::vector<std::string>& keys,
   ask(Message::set, std::move(parts));
 }
 
-}  // namespace redco
+}  // namespace redco::store

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace redco {
+namespace redco::store {
 
 /// The address of a run's store and the secret for access.
 struct StorePlace {
@@ -66,4 +66,4 @@ class StoreClient final : public c10d::Store {
   std::string arrived_, lost_;
 };
 
-}  // namespace redco
+}  // namespace redco::store

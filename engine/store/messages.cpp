@@ -6,7 +6,7 @@
 
 #include <string_view>
 
-namespace redco {
+namespace redco::store {
 
 namespace {
 
@@ -59,4 +59,4 @@ std::optional<Message> take_message(std::string& arrived) {
   return message;
 }
 
-}  // namespace redco
+}  // namespace redco::store

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace redco {
+namespace redco::store {
 
 /// A message between a client of the run's store and its server, which sends one answer per
 /// request.
@@ -36,4 +36,4 @@ std::string packed(const Message& message);
 /// invalid bytes.
 std::optional<Message> take_message(std::string& arrived);
 
-}  // namespace redco
+}  // namespace redco::store

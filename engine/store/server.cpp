@@ -18,7 +18,7 @@
 #include <exception>
 #include <utility>
 
-namespace redco {
+namespace redco::store {
 
 namespace {
 
@@ -167,4 +167,4 @@ bool StoreServer::serve(Client& client) {
   return true;
 }
 
-}  // namespace redco
+}  // namespace redco::store

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-namespace redco {
+namespace redco::store {
 
 /// The server of a run's store, for processes with its secret. Others can only make it hold the
 /// first messages of TLS, for a bounded number of connections and a bounded time. It runs on a
@@ -46,4 +46,4 @@ class StoreServer {
   std::thread thread_;
 };
 
-}  // namespace redco
+}  // namespace redco::store

@@ -20,7 +20,7 @@
 #include <thread>
 #include <utility>
 
-namespace redco {
+namespace redco::store {
 
 namespace {
 
@@ -196,4 +196,4 @@ Descriptor connect_to(const std::string& address, int64_t port, milliseconds tim
   }
 }
 
-}  // namespace redco
+}  // namespace redco::store

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace redco {
+namespace redco::store {
 
 /// A file descriptor that is closed with the object.
 class Descriptor {
@@ -45,4 +45,4 @@ std::string peer_of(int socket);
 Descriptor connect_to(const std::string& address, int64_t port, std::chrono::milliseconds time,
                       const std::function<void(const std::string&)>& why_not);
 
-}  // namespace redco
+}  // namespace redco::store

@@ -9,7 +9,7 @@
 #include <exception>
 #include <utility>
 
-namespace redco {
+namespace redco::store {
 
 namespace {
 
@@ -117,4 +117,4 @@ Message StoreTable::answer_checked(const Message& request) {
   }
 }
 
-}  // namespace redco
+}  // namespace redco::store

@@ -5,7 +5,7 @@
 #include <string>
 #include <unordered_map>
 
-namespace redco {
+namespace redco::store {
 
 /// The content of a run's store: values by key, as in c10d::Store, up to a number of bytes.
 class StoreTable {
@@ -24,4 +24,4 @@ class StoreTable {
   std::unordered_map<std::string, std::string> values_;
 };
 
-}  // namespace redco
+}  // namespace redco::store

@@ -14,7 +14,7 @@
 #include <cerrno>
 #include <cstring>
 
-namespace redco {
+namespace redco::store {
 
 namespace {
 
@@ -177,4 +177,4 @@ TlsStream::Step TlsStream::write(std::string& from) {
   return step;
 }
 
-}  // namespace redco
+}  // namespace redco::store

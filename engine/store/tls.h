@@ -6,7 +6,7 @@
 struct ssl_ctx_st;
 struct ssl_st;
 
-namespace redco {
+namespace redco::store {
 
 /// The context of one end of TLS connections: TLS 1.3 with the shared secret as the only key (RFC
 /// 8446, section 2.2), so that there are no certificates. Uses OpenSSL.
@@ -47,4 +47,4 @@ class TlsStream {
   std::shared_ptr<ssl_st> stream_;
 };
 
-}  // namespace redco
+}  // namespace redco::store

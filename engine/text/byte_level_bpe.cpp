@@ -7,6 +7,8 @@
 
 namespace redco::text {
 
+using namespace io;
+
 namespace {
 
 // Parses a line of merges.txt, or an entry of a GGUF file's list.

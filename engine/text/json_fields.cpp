@@ -8,6 +8,8 @@
 
 namespace redco::text {
 
+using namespace io;
+
 void JsonField::fail_expecting(const std::string& what) const {
   using nlohmann::json;
   std::string got = value_->dump(-1, ' ', false, json::error_handler_t::replace);

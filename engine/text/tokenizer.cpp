@@ -19,6 +19,7 @@
 
 namespace redco {
 
+using namespace io;
 using namespace text;
 
 namespace {

@@ -13,6 +13,7 @@
 
 namespace redco {
 
+using namespace io;
 using namespace text;
 namespace fs = std::filesystem;
 

@@ -11,6 +11,8 @@
 
 namespace redco::text {
 
+using namespace io;
+
 namespace {
 
 constexpr int max_depth = 64;

@@ -13,6 +13,8 @@
 
 namespace redco {
 
+using namespace io;
+using namespace mesh;
 using namespace train;
 
 namespace {

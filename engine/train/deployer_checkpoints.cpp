@@ -26,6 +26,8 @@
 
 namespace redco {
 
+using namespace io;
+using namespace mesh;
 using namespace train;
 
 namespace fs = std::filesystem;

@@ -11,6 +11,8 @@
 
 namespace redco::train {
 
+using namespace mesh;
+
 PendingMetrics::PendingMetrics(int64_t step, const Tree& metrics, bool is_left_out)
     : step_(step), is_left_out_(is_left_out) {
   std::vector<at::Tensor> on_device;

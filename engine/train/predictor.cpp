@@ -21,6 +21,7 @@
 
 namespace redco {
 
+using namespace mesh;
 using namespace train;
 
 namespace {

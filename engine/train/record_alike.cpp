@@ -9,6 +9,8 @@
 
 namespace redco::train {
 
+using namespace mesh;
+
 namespace {
 
 constexpr int64_t n_sampled = 64;

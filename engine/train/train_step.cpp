@@ -32,6 +32,8 @@
 
 namespace redco::train {
 
+using namespace mesh;
+
 namespace {
 
 void check_loss(const at::Tensor& loss) {

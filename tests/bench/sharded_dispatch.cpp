@@ -38,8 +38,10 @@ std::shared_ptr<const Mesh> mesh_of_two() {
   auto group = [](const char* name, int64_t size) {
     return std::make_unique<ThreadGroup>(name, 0, size, std::make_shared<Meeting>(size));
   };
-  return std::make_shared<ThreadMesh>(0, group("dp", 1), group("mp", 2), group("world", 2),
-                                      nullptr);
+  ThreadMesh::Groups groups;
+  for (Mesh::Dim dim : Mesh::dims)
+    groups.push_back(group(Mesh::facts[dim].name, dim == Mesh::mp ? 2 : 1));
+  return std::make_shared<ThreadMesh>(0, std::move(groups), group("world", 2), nullptr);
 }
 
 }  // namespace

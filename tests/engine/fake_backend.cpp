@@ -162,11 +162,11 @@ class StreamBackend final : public c10d::Backend {
 
 c10::Device connecting_device() { return {type, connecting}; }
 
-redco::Backend on_stream(const redco::DeviceRequest& request) {
+redco::mesh::Backend on_stream(const redco::mesh::DeviceRequest& request) {
   connecting = current_device().index();
-  redco::Backend inner = redco::make_gloo(request.store, request.rank, request.size,
-                                          request.timeout, "127.0.0.1", /*one_host=*/true);
-  redco::Backend backend;
+  redco::mesh::Backend inner = redco::mesh::make_gloo(
+      request.store, request.rank, request.size, request.timeout, "127.0.0.1", /*one_host=*/true);
+  redco::mesh::Backend backend;
   backend.c10d = c10::make_intrusive<StreamBackend>(inner.c10d, int(request.rank),
                                                     int(request.size), request.device);
   backend.has_reduce_scatter = backend.runs_on_stream = true;

@@ -39,6 +39,6 @@ bool freed_memory_is_intact();
 c10::Device connecting_device();
 
 /// A backend whose collectives are Gloo's, queued on a stream of their own, like NCCL's.
-redco::Backend on_stream(const redco::DeviceRequest& request);
+redco::mesh::Backend on_stream(const redco::mesh::DeviceRequest& request);
 
 }  // namespace fake

@@ -215,7 +215,7 @@ void use_devices() {
   static c10::impl::DeviceGuardImplRegistrar guard(type, new Guard);
   c10::register_privateuse1_backend("fake");
   at::RegisterPrivateUse1HooksInterface(new Hooks);
-  redco::set_device_backend(type, {use_device, on_stream});
+  redco::mesh::set_device_backend(type, {use_device, on_stream});
 }
 
 }  // namespace fake

@@ -3,7 +3,7 @@
 
 #include <doctest/doctest.h>
 
-namespace redco {
+namespace redco::nn {
 
 TEST_CASE("on a CPU a block of logits fits the cache, but has 128 rows at least") {
   CHECK(rows_per_block(c10::kCPU, 1000) == 2097);
@@ -25,4 +25,4 @@ TEST_CASE("on a GPU a block of float32 logits has 256 to 512 MB") {
   CHECK(rows_per_block(c10::kCUDA, 4 << 20) == 128);
 }
 
-}  // namespace redco
+}  // namespace redco::nn

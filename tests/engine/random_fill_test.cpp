@@ -12,6 +12,7 @@
 #include <vector>
 
 using namespace redco;
+using namespace redco::random;
 
 namespace {
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 using namespace redco;
+using namespace redco::random;
 
 namespace {
 

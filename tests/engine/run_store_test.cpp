@@ -26,8 +26,8 @@
 #include <thread>
 #include <vector>
 
-using redco::Message;
 using redco::RunStore;
+using redco::store::Message;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
@@ -189,7 +189,7 @@ TEST_CASE("who has another secret neither reads nor writes, and is noticed once"
     CHECK(std::chrono::steady_clock::now() - from < seconds(5));
   }
   // Requests without TLS, TLS that breaks off, another protocol.
-  std::string request = redco::packed({Message::set, {"redco//0/failure", "0 0\nnothing"}});
+  std::string request = redco::store::packed({Message::set, {"redco//0/failure", "0 0\nnothing"}});
   for (const std::string& said :
        {request, std::string("GET / HTTP/1.1\r\n\r\n"), std::string("\x16\x03\x01\x02\x00\x01", 6),
         std::string(100'000, '\xff')}) {
@@ -241,7 +241,7 @@ TEST_CASE("strangers who connect and say nothing keep nobody out") {
 }
 
 TEST_CASE("the store holds so many bytes") {
-  redco::StoreTable table(1000);
+  redco::store::StoreTable table(1000);
   auto kind = [&](uint8_t request, std::vector<std::string> parts) {
     return table.answer({request, std::move(parts)}).kind;
   };
@@ -258,9 +258,9 @@ TEST_CASE("the store holds so many bytes") {
   for (uint8_t request = 0; request < 20; ++request)
     for (size_t n : {1, 3, 5}) CHECK_NOTHROW(kind(request, std::vector<std::string>(n, "odd")));
   std::string lie("\xff\xff\xff\xff.....", 9);
-  CHECK_THROWS_AS(redco::take_message(lie), redco::Error);
+  CHECK_THROWS_AS(redco::store::take_message(lie), redco::Error);
   std::string cut("\x05\x00\x00\x00\x00\xff\x00\x00\x00", 9);
-  CHECK_THROWS_AS(redco::take_message(cut), redco::Error);
+  CHECK_THROWS_AS(redco::store::take_message(cut), redco::Error);
   auto store = RunStore::open();
   CHECK_THROWS_WITH(store->c10d()->set("a", std::string(65 << 20, 'x')),
                     doctest::Contains("too long"));

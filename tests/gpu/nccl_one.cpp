@@ -71,13 +71,13 @@ int main(int argc, char** argv) {
     return 77;
   }
   c10::Device device(c10::kCUDA, 0);
-  redco::Backend backend;
+  redco::mesh::Backend backend;
   void* library = dlopen(argc > 1 ? argv[1] : "libredco_nccl.so", RTLD_NOW);
   if (library == nullptr) {
     std::printf("not ok %s\n", dlerror());
     return 1;
   }
-  auto connect = reinterpret_cast<redco::NcclEntry>(dlsym(library, redco::nccl_entry));
+  auto connect = reinterpret_cast<redco::mesh::NcclEntry>(dlsym(library, redco::mesh::nccl_entry));
   connect({c10::make_intrusive<c10d::HashStore>(), 0, 1, std::chrono::seconds(60), device},
           backend);
   check("its work is queued on the stream", backend.runs_on_stream);

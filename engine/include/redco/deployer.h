@@ -65,7 +65,9 @@ struct LrScheduleOptions {
   double end_learning_rate = 0;
 };
 
+namespace io {
 class WorkdirLock;
+}
 
 /// The processes and devices of a run, its random numbers and its log.
 class REDCO_API Deployer {
@@ -143,7 +145,7 @@ class REDCO_API Deployer {
   int64_t zero_;
   int64_t zero_min_size_;
   std::string workdir_;
-  std::shared_ptr<WorkdirLock> workdir_lock_;  ///< of process 0
+  std::shared_ptr<io::WorkdirLock> workdir_lock_;  ///< of process 0
   RunLog run_log_;
   CheckpointWriter checkpoints_;
   Tree config_ = Tree::Dict{};

@@ -9,7 +9,9 @@
 
 namespace redco {
 
+namespace io {
 class InputFile;
+}
 
 /// How a text file is divided into records.
 enum class RecordKind {
@@ -45,7 +47,7 @@ class REDCO_API RecordFile {
   void read_bytes(char* data, size_t size, uint64_t offset) const;
 
   RecordKind kind_;
-  std::unique_ptr<InputFile> file_;  // null: the records are in text_
+  std::unique_ptr<io::InputFile> file_;  // null: the records are in text_
   std::string text_;
   uint64_t size_ = 0;
   std::vector<uint64_t> starts_;

@@ -16,7 +16,9 @@
 
 namespace redco {
 
+namespace io {
 class EventFile;
+}
 
 /// The progress of a long loop.
 struct ProgressState {
@@ -121,7 +123,7 @@ class REDCO_API RunLog {
   void append_metrics(int64_t step, const char* kind, const std::map<std::string, double>& values);
 
   RunLogOptions options_;
-  std::unique_ptr<EventFile> events_;  // null: none
+  std::unique_ptr<io::EventFile> events_;  // null: none
 };
 
 /// Formats the progress as one line of at most `width` characters: `Training 12% 120/1000 loss 2.31

@@ -10,7 +10,9 @@
 
 namespace redco {
 
+namespace io {
 class InputFile;
+}
 
 /// A file of tokens, 2 or 4 bytes each in little-endian order, read on demand. It holds only
 /// tokens, as nanoGPT writes them, or starts with the header of llm.c: 256 int32, of which the
@@ -30,7 +32,7 @@ class REDCO_API TokenFile {
 
  private:
   std::string path_;
-  std::unique_ptr<InputFile> file_;
+  std::unique_ptr<io::InputFile> file_;
   c10::ScalarType dtype_;
   uint64_t offset_ = 0;
   int64_t size_ = 0;

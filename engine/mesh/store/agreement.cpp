@@ -11,7 +11,7 @@
 #include <cstring>
 #include <string>
 
-namespace redco {
+namespace redco::mesh {
 
 std::string text_of(const std::exception_ptr& failure) {
   try {
@@ -54,4 +54,4 @@ void throw_together(const Mesh* mesh, const std::exception_ptr& failure) {
   if (failure) std::rethrow_exception(failure);
 }
 
-}  // namespace redco
+}  // namespace redco::mesh

@@ -5,7 +5,7 @@
 #include <exception>
 #include <string>
 
-namespace redco {
+namespace redco::mesh {
 
 /// The message of an exception.
 std::string text_of(const std::exception_ptr& failure);
@@ -21,4 +21,4 @@ bool any_process(const Mesh& mesh, bool says_so);
 /// Broadcasts the text of one process to all; the texts of the others are ignored.
 std::string text_of_process(const Mesh& mesh, int64_t process, const std::string& text);
 
-}  // namespace redco
+}  // namespace redco::mesh

@@ -13,7 +13,9 @@
 #include <thread>
 #include <vector>
 
-namespace redco {
+namespace redco::mesh {
+
+using namespace store;
 
 std::pair<std::string, int64_t> announce_store(const Processes& processes,
                                                const std::pair<std::string, int64_t>& own,
@@ -50,4 +52,4 @@ std::pair<std::string, int64_t> announce_store(const Processes& processes,
   return found;
 }
 
-}  // namespace redco
+}  // namespace redco::mesh

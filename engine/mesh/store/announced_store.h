@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-namespace redco {
+namespace redco::mesh {
 
 /// Returns the address of the run's store. Process 0 publishes it as `own` in torchrun's store,
 /// which has no secret; if someone else writes there, the others fail to authenticate at that
@@ -16,4 +16,4 @@ std::pair<std::string, int64_t> announce_store(const Processes& processes,
                                                const std::pair<std::string, int64_t>& own,
                                                std::chrono::milliseconds timeout);
 
-}  // namespace redco
+}  // namespace redco::mesh

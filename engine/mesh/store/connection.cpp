@@ -6,7 +6,7 @@
 
 #include <map>
 
-namespace redco {
+namespace redco::mesh {
 
 c10::intrusive_ptr<c10d::Store> with_prefix(const c10::intrusive_ptr<c10d::Store>& store,
                                             const std::string& prefix) {
@@ -85,4 +85,4 @@ void Connection::disconnect() {
   for (Lines* each : lines_) each->disconnect();
 }
 
-}  // namespace redco
+}  // namespace redco::mesh

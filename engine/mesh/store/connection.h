@@ -14,7 +14,7 @@
 #include <set>
 #include <string>
 
-namespace redco {
+namespace redco::mesh {
 
 /// The part of a store whose keys begin with `prefix`.
 c10::intrusive_ptr<c10d::Store> with_prefix(const c10::intrusive_ptr<c10d::Store>& store,
@@ -72,4 +72,4 @@ class Connection {
   std::set<Lines*> lines_;
 };
 
-}  // namespace redco
+}  // namespace redco::mesh

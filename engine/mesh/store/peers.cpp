@@ -14,7 +14,7 @@
 #include <thread>
 #include <utility>
 
-namespace redco {
+namespace redco::mesh {
 
 namespace {
 
@@ -332,4 +332,4 @@ void Peers::report_failure(const std::string& text, int exit_code) {
   store_->note_failure({rank_, text, exit_code});
 }
 
-}  // namespace redco
+}  // namespace redco::mesh

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace redco {
+namespace redco::mesh {
 
 /// Returns a description of the current wait, when a message needs it: "all_reduce of Float[3] over
 /// ...".
@@ -128,4 +128,4 @@ class REDCO_API Peers {
   std::vector<std::function<void()>> on_failure_;
 };
 
-}  // namespace redco
+}  // namespace redco::mesh

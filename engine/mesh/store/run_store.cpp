@@ -19,6 +19,9 @@
 
 namespace redco {
 
+using namespace mesh;
+using namespace store;
+
 namespace {
 
 constexpr const char* loopback = "127.0.0.1";

@@ -16,6 +16,8 @@
 
 namespace redco {
 
+using namespace mesh;
+
 namespace {
 
 // Waits until all keys exist; returns false after `time`. Polls, because a timed-out wait of the

@@ -95,7 +95,7 @@ class ForwardWatcher final : public Execution {
   std::map<std::set<int>, std::set<int>>
       readers_;  // weights split along inputs, by the source of the input
   double bytes_moved_ = 0;
-  TrainingKernels training_kernels_;
+  nn::TrainingKernels training_kernels_;
   WithExecution watching_{this};
 };
 

@@ -6,6 +6,8 @@
 
 namespace redco::sharding {
 
+using namespace nn;
+
 namespace {
 
 std::optional<Plan> linear_cross_entropy(const Call& call) {

@@ -9,6 +9,8 @@
 
 namespace redco::sharding {
 
+using namespace random;
+
 namespace {
 
 // The region of a tensor that this process holds.

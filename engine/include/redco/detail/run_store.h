@@ -18,7 +18,9 @@ class Store;
 
 namespace redco {
 
+namespace store {
 class StoreServer;
+}
 
 /// The store through which the processes of a run connect, and which records the first failure for
 /// all. Only processes with the run's secret can reach it.
@@ -60,7 +62,7 @@ class REDCO_API RunStore {
   std::string address_;
   int64_t port_ = 0;
   std::string secret_;
-  std::shared_ptr<StoreServer> server_;  // null: another process hosts it
+  std::shared_ptr<store::StoreServer> server_;  // null: another process hosts it
   c10::intrusive_ptr<c10d::Store> whole_;
   c10::intrusive_ptr<c10d::Store> store_;  // this run's part
 };

@@ -12,7 +12,9 @@
 
 namespace redco {
 
+namespace mesh {
 class Connection;
+}
 
 /// Turns that process 0 hands out to all processes of a run, as at a shared prompt. If one process
 /// fails in a turn, the others abandon the turn too, even if they wait for it in a collective, and
@@ -52,7 +54,7 @@ class REDCO_API Turns {
   std::string key(const std::string& name) const;
 
   const Processes processes_;
-  Connection& connection_;
+  mesh::Connection& connection_;
   std::unique_ptr<RunStore> store_;
   int64_t number_ = 0;
   std::shared_ptr<RunStore> turn_;  // this turn's failures
