@@ -19,7 +19,7 @@ class Lines : public redco::Console {
     std::fflush(stdout);
   }
   void progress(const redco::ProgressState& state) override {
-    if (state.finished) line(redco::format_progress(state, 79));
+    if (state.finished && state.is_kept) line(redco::format_progress(state, 79));
   }
 };
 

@@ -5,13 +5,33 @@
 #include "worker_output.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace redco {
 
 namespace {
 // On a busy machine some processes run later than others.
 constexpr auto patience = std::chrono::seconds(1);
+
+constexpr char separator = '\x1e';  // ASCII's record separator
+
+void write_lines(int to, const std::string& prefix, const std::string& lines) {
+  std::string text = prefix;
+  for (char each : lines) {
+    if (each == separator)
+      text += "\n" + prefix;
+    else
+      text += each;
+  }
+  write_line(to, std::move(text));
+}
+
 }  // namespace
+
+std::string as_one_line(std::string text) {
+  std::ranges::replace(text, '\n', separator);
+  return text;
+}
 
 bool JoinedOutput::are_alike() const {
   return std::ranges::all_of(lines_, [this](const auto& own) {
@@ -27,11 +47,12 @@ void JoinedOutput::add(size_t rank, std::string_view line) {
 void JoinedOutput::flush() {
   due_.reset();
   while (are_alike()) {
-    write_line(to_, "[all] " + lines_.front().front());
+    write_lines(to_, "[all] ", lines_.front().front());
     for (auto& own : lines_) own.pop_front();
   }
   for (size_t rank = 0; rank < lines_.size(); ++rank) {
-    for (const auto& line : lines_[rank]) write_line(to_, "[" + std::to_string(rank) + "] " + line);
+    std::string prefix = "[" + std::to_string(rank) + "] ";
+    for (const auto& line : lines_[rank]) write_lines(to_, prefix, line);
     lines_[rank].clear();
   }
 }

@@ -10,6 +10,9 @@
 
 namespace redco {
 
+/// Returns a text of several lines as one line, which JoinedOutput compares and prints as a whole.
+std::string as_one_line(std::string text);
+
 /// The output of a shared prompt's workers to one stream. Lines that all workers write are printed
 /// once, with the prefix `[all] `; others by worker, with `[rank] `.
 class JoinedOutput {

@@ -4,7 +4,9 @@
 
 #include <redco/detail/user_folder.h>
 #include "history_file.h"
+#include "joined_output.h"
 #include "line_editor.h"
+#include "pager.h"
 #include "shared_prompt.h"
 #include "terminal.h"
 
@@ -185,7 +187,7 @@ class PromptLoop {
       running = &engine_;
       answer = body();
       running = nullptr;
-      if (!answer.text.empty()) show(answer.text);
+      if (!answer.text.empty()) show_answer(answer);
       std::fflush(stdout);
       return answer.message;
     };
@@ -220,6 +222,17 @@ class PromptLoop {
     std::fflush(stdout);
   }
 
+  // Long texts of help go through a pager. With several processes, the launcher compares their
+  // values as wholes.
+  void show_answer(const Prompt::Answer& answer) {
+    if (shared_) return show(as_one_line(answer.text));
+    auto n_lines = size_t(std::ranges::count(answer.text, '\n')) + 1;
+    bool is_long = n_lines >= terminal_height(STDOUT_FILENO);
+    if (answer.is_help && is_typed_ && is_shown() && is_capable_ && is_long && page(answer.text))
+      return;
+    show(answer.text);
+  }
+
   static void show(const std::string& text) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::putchar('\n');
@@ -248,7 +261,9 @@ class PromptLoop {
       engine_.run_file(path);
       return {};
     } catch (const Error& error) {
-      return {.text = "", .message = error.what(), .traceback = "", .hint = ""};
+      Prompt::Answer answer;
+      answer.message = error.what();
+      return answer;
     }
   }
 

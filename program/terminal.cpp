@@ -21,16 +21,17 @@ class Terminal : public Console {
   }
 
   void progress(const ProgressState& state) override {
+    bool stays = state.finished && state.is_kept;
     if (is_terminal_) {
       size_t width = terminal_width(STDERR_FILENO);
       std::fprintf(stderr, "\r\033[K%s%s",
-                   format_progress(state, width > 1 ? width - 1 : 79).c_str(),
-                   state.finished ? "\n" : "");
-      has_bar_ = !state.finished;
+                   format_progress(state, width > 1 ? width - 1 : 79).c_str(), stays ? "\n" : "");
+      has_bar_ = !stays;
+      if (state.finished) clear_bar();
       return;
     }
     auto now = std::chrono::steady_clock::now();
-    if (!state.finished && now - shown_ < std::chrono::seconds(10)) return;
+    if (!stays && now - shown_ < std::chrono::seconds(10)) return;
     shown_ = now;
     std::fprintf(stderr, "%s\n", format_progress(state, 200).c_str());
   }
@@ -48,12 +49,20 @@ class Terminal : public Console {
 
 }  // namespace
 
-size_t terminal_width(int descriptor) {
+namespace {
+
+size_t dimension(int descriptor, unsigned short winsize::*member, size_t otherwise) {
   if (!isatty(descriptor)) return 0;
   winsize size;
-  bool is_known = ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return is_known ? size.ws_col : 80;
+  bool is_known = ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.*member > 0;
+  return is_known ? size.*member : otherwise;
 }
+
+}  // namespace
+
+size_t terminal_width(int descriptor) { return dimension(descriptor, &winsize::ws_col, 80); }
+
+size_t terminal_height(int descriptor) { return dimension(descriptor, &winsize::ws_row, 24); }
 
 std::shared_ptr<Console> make_terminal() { return std::make_shared<Terminal>(); }
 

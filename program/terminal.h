@@ -14,4 +14,7 @@ std::shared_ptr<Console> make_terminal();
 /// The number of columns of the terminal that a descriptor writes to; 0 if it is not a terminal.
 size_t terminal_width(int descriptor);
 
+/// The number of its rows; 0 if it is not a terminal.
+size_t terminal_height(int descriptor);
+
 }  // namespace redco

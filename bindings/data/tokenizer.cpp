@@ -18,6 +18,8 @@ struct LuaTokenizer {
   static constexpr const char* lua_name = "Tokenizer";
   static constexpr bool is_thread_safe = true;
   Tokenizer tokenizer;
+
+  std::string described() const { return "vocab_size = " + std::to_string(tokenizer.vocab_size()); }
 };
 
 struct LuaDecodeStream {

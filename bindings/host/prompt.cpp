@@ -49,6 +49,13 @@ std::string text_field(lua_State* L, const char* name) {
   });
 }
 
+bool bool_field(lua_State* L, const char* name) {
+  return lua::balanced(L, [&] {
+    lua_getfield(L, -1, name);
+    return lua_toboolean(L, -1) != 0;
+  });
+}
+
 }  // namespace
 
 Prompt::Prompt(ScriptEngine& engine, const PromptOptions& options)
@@ -97,7 +104,7 @@ Prompt::Answer Prompt::run(const std::string& chunk) {
     lua::protect(state, [&](lua_State* L) {
       impl_->call(L, "run", 1, chunk);
       answer = {text_field(L, "text"), text_field(L, "message"), text_field(L, "traceback"),
-                text_field(L, "hint")};
+                text_field(L, "hint"), bool_field(L, "is_help")};
     });
   } catch (const ScriptError& error) {  // while formatting the values
     if (error.kind() == ScriptError::Kind::stopped) throw;

@@ -2,13 +2,50 @@
 
 #include "arguments.h"
 
+#include "registry.h"
 #include "values.h"
 
 #include <redco/error.h>
 
+#include <cctype>
+#include <cstring>
+
 namespace redco::lua {
 
 namespace {
+
+// The names in the braces of a signature, "adamw {learning_rate, b1 = 0.9} -> Optimizer".
+std::set<std::string> names_in_signature(const std::string& text) {
+  std::set<std::string> names;
+  size_t start = text.find('{');
+  if (start == std::string::npos || start > text.find('\n')) return names;
+  int depth = 0;
+  bool may_begin = false;
+  for (size_t i = start; i < text.size(); ++i) {
+    auto each = static_cast<unsigned char>(text[i]);
+    if (std::strchr("{([", each) != nullptr) may_begin = ++depth == 1;
+    if (std::strchr("})]", each) != nullptr && --depth == 0) break;
+    if (each == ',') may_begin = depth == 1;
+    if (!may_begin || std::isalpha(each) == 0) continue;
+    size_t end = i;
+    while (std::isalnum(static_cast<unsigned char>(text[end])) != 0 || text[end] == '_') ++end;
+    names.insert(text.substr(i, end - i));
+    may_begin = false;
+    i = end - 1;
+  }
+  return names;
+}
+
+// Also finds "learning_rate" for its initials.
+std::string nearest_name(const std::string& key, const std::set<std::string>& names) {
+  for (const std::string& name : names) {
+    std::string initials = name.substr(0, 1);
+    for (size_t i = 1; i < name.size(); ++i)
+      if (name[i - 1] == '_') initials += name[i];
+    if (key.size() > 1 && key == initials) return name;
+  }
+  return nearest(key, names);
+}
 
 [[noreturn]] void fail_type(lua_State* L, int index, const std::string& what,
                             const char* expected) {
@@ -74,6 +111,11 @@ void NamedArguments::push(const char* name) {
   lua_getfield(L_, index_, name);
 }
 
+void NamedArguments::push_required(const char* name) {
+  push(name);
+  if (lua_isnil(L_, -1)) fail_missing(name);
+}
+
 bool NamedArguments::has(const char* name) {
   push(name);
   bool given = !lua_isnil(L_, -1);
@@ -95,23 +137,38 @@ std::optional<T> NamedArguments::optional(const char* name) {
 template <class T>
 T NamedArguments::required(const char* name) {
   auto value = optional<T>(name);
-  require(value.has_value(), function_, ": the argument '", name, "' is missing");
+  if (!value) fail_missing(name);
   return std::move(*value);
 }
 
 void NamedArguments::refuse(std::initializer_list<const char*> names, const std::string& why) {
-  for (const char* name : names) require(!has(name), function_, ": ", name, ": ", why);
+  for (const char* name : names) {
+    lua_getfield(L_, index_, name);
+    require(lua_isnil(L_, -1), function_, ": ", name, ": ", why);
+    lua_pop(L_, 1);
+  }
 }
 
-void NamedArguments::finish() {
+void NamedArguments::fail_missing(const char* name) {
+  auto known = names_in_signature(registered_text(L_, function_));
+  if (!known.empty()) {
+    known.insert(known_.begin(), known_.end());
+    check_names(known);
+  }
+  fail(function_, ": the argument '", name, "' is missing");
+}
+
+void NamedArguments::finish() { check_names(known_); }
+
+void NamedArguments::check_names(const std::set<std::string>& known) {
   for (lua_pushnil(L_); lua_next(L_, index_); lua_pop(L_, 1)) {
     require(lua_type(L_, -2) == LUA_TSTRING, function_,
             ": the arguments are named, got an entry at ", described(L_, -2));
     std::string key = lua_tostring(L_, -2);
-    if (known_.count(key)) continue;
-    std::string near = nearest(key, known_);
+    if (known.contains(key)) continue;
+    std::string near = nearest_name(key, known);
     std::string all;
-    for (const auto& name : known_) all += (all.empty() ? "" : ", ") + name;
+    for (const auto& name : known) all += (all.empty() ? "" : ", ") + name;
     fail(function_, ": there is no argument '", key, "'",
          near.empty() ? "" : "; '" + near + "' is near", "\nthe arguments are: ", all);
   }

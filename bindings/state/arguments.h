@@ -17,7 +17,9 @@
 namespace redco::lua {
 
 /// The named arguments of a constructor or method, given as a table. Reading an argument marks its
-/// name as known; `finish` raises an error for unknown names and suggests the nearest known one.
+/// name as known; `finish` raises an error for unknown names and suggests the nearest known one. If
+/// an argument is missing, the names in the function's help text are known too: a misspelt name is
+/// reported before the missing one.
 class NamedArguments {
  public:
   /// The table is at `index`; errors name `function`.
@@ -42,15 +44,22 @@ class NamedArguments {
   /// Pushes the argument, of any type; nil if it is missing.
   void push(const char* name);
 
+  /// The same, but raises an error if it is missing.
+  void push_required(const char* name);
+
   /// Raises an error with the text `why` for arguments that exist only in other libraries.
   void refuse(std::initializer_list<const char*> names, const std::string& why);
 
+  /// Raises an error for the first unknown name.
   void finish();
 
   lua_State* state() const { return L_; }
   const std::string& function() const { return function_; }
 
  private:
+  [[noreturn]] void fail_missing(const char* name);
+  void check_names(const std::set<std::string>& known);
+
   lua_State* L_;
   int index_;
   std::string function_;

@@ -47,6 +47,8 @@ std::shared_ptr<T> check_object(lua_State* L, int index, const std::string& what
 using ShareObject = void (*)(lua_State* from, int index, lua_State* to);
 
 /// Creates the Lua type of T with its text, its methods, and `field`, which reads other fields.
+/// `tostring` of an object gives the name of its type and, if T has `described()`, its state:
+/// `Trainer {step = 40}`.
 template <class T>
 void make_object_type(lua_State* L, const char* text, std::initializer_list<Function> methods,
                       lua_CFunction field = nullptr) {
@@ -83,7 +85,12 @@ void make_object_type(lua_State* L, const char* text, std::initializer_list<Func
   });
   lua_setfield(L, -2, "__gc");
   lua_pushcfunction(L, [](lua_State* state) {
-    lua_pushstring(state, T::lua_name);
+    std::string text = T::lua_name;
+    if constexpr (requires(const T& object) { object.described(); }) {
+      auto object = test_object<T>(state, 1);
+      if (object) text += " {" + object->described() + "}";
+    }
+    lua_pushlstring(state, text.data(), text.size());
     return 1;
   });
   lua_setfield(L, -2, "__tostring");

@@ -78,6 +78,14 @@ void register_value(lua_State* L, const std::string& full_name, const std::strin
   lua_pop(L, 1);
 }
 
+std::string registered_text(lua_State* L, const std::string& full_name) {
+  push_texts(L);
+  lua_getfield(L, -1, full_name.c_str());
+  std::string found = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
+  lua_pop(L, 2);
+  return found;
+}
+
 void register_functions(lua_State* L, const std::string& prefix,
                         std::initializer_list<Function> functions) {
   for (const Function& entry : functions) {

@@ -27,6 +27,9 @@ void register_functions(lua_State* L, const std::string& prefix,
 /// the methods of a class, or nil if there is no value yet.
 void register_value(lua_State* L, const std::string& full_name, const std::string& text);
 
+/// The help text of a full name, "redco.optim.adamw"; empty if there is none.
+std::string registered_text(lua_State* L, const std::string& full_name);
+
 /// The module `redco.registry`, with which Lua files register the texts of their functions:
 /// `define(full_name, text, value) -> value`, `text(name_or_value)`, `names()`.
 int open_registry(lua_State* L);

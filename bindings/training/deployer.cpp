@@ -12,7 +12,21 @@
 #include "torch/tensor.h"
 #include "training_objects.h"
 
+#include <sstream>
+
 namespace redco::lua {
+
+std::string LuaDeployer::described() const {
+  const Mesh& mesh = *deployer->mesh();
+  std::ostringstream text;
+  text << "seed = " << seed << ", n_processes = " << mesh.world().size();
+  if (mesh.world().size() > 1)
+    text << " (dp = " << mesh.size(Mesh::dp) << ", mp = " << mesh.size(Mesh::mp) << ")";
+  if (deployer->zero() > 0) text << ", zero = " << deployer->zero();
+  text << ", device = \"" << mesh.device() << "\"";
+  if (!deployer->workdir().empty()) text << ", workdir = \"" << deployer->workdir() << "\"";
+  return text.str();
+}
 
 namespace {
 
@@ -62,11 +76,12 @@ int make(lua_State* L) {
   args.refuse({"wandb_init_kwargs"},
               "there is no client for that service; metrics.jsonl is written");
   args.finish();
+  int64_t seed = options.seed;
   auto deployer = std::make_shared<Deployer>(std::move(options));
   context(L).mesh = deployer->mesh();
   deployer->set_config(context(L).config);
   if (const auto& record = context(L).record) record->add(deployer->mesh());
-  push_object(L, std::make_shared<LuaDeployer>(LuaDeployer{std::move(deployer)}));
+  push_object(L, std::make_shared<LuaDeployer>(LuaDeployer{std::move(deployer), seed}));
   return 1;
 }
 

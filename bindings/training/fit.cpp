@@ -30,8 +30,7 @@ void read_train_examples(NamedArguments& args, const Collator& collator, FitOpti
   lua_State* L = args.state();
   return balanced(L, [&] {
     const std::string name = args.function() + ": train_examples";
-    args.push("train_examples");
-    require(!lua_isnil(L, -1), name, " is missing");
+    args.push_required("train_examples");
     if (!lua_isfunction(L, -1)) {
       options.train_examples = make_dataset(Examples(L, -1, name), collator);
       return;

@@ -46,8 +46,7 @@ Schedule check_schedule(lua_State* L, int index, const std::string& what) {
 Schedule learning_rate(NamedArguments& args) {
   lua_State* L = args.state();
   return balanced(L, [&] {
-    args.push("learning_rate");
-    require(!lua_isnil(L, -1), args.function(), ": the argument 'learning_rate' is missing");
+    args.push_required("learning_rate");
     return check_schedule(L, lua_gettop(L), args.function() + ": learning_rate");
   });
 }
@@ -105,7 +104,7 @@ struct Signature {
     add(name, "{" + number(values[0]) + ", " + number(values[1]) + "}");
   }
 
- private:
+ protected:
   void add(const char* name, const std::string& value) {
     text += ", " + std::string(name) + " = " + value;
   }
@@ -120,9 +119,28 @@ struct Signature {
   }
 };
 
-int push_optimizer(lua_State* L, std::shared_ptr<Optimizer> optimizer) {
-  push_object(L, std::make_shared<LuaOptimizer>(LuaOptimizer{std::move(optimizer)}));
+// Writes the options of an optimizer with their values.
+struct State : Signature {
+  using Signature::operator();
+  void operator()(const char* name, const std::optional<double>& value) {
+    if (value) add(name, number(*value));
+  }
+};
+
+// `text` describes the optimizer: "adamw, learning_rate = 0.001".
+int push_optimizer(lua_State* L, std::shared_ptr<Optimizer> optimizer, std::string text) {
+  push_object(L,
+              std::make_shared<LuaOptimizer>(LuaOptimizer{std::move(optimizer), std::move(text)}));
   return 1;
+}
+
+// "0.001", or "a schedule" for a function.
+std::string learning_rate_text(NamedArguments& args) {
+  lua_State* L = args.state();
+  return balanced(L, [&]() -> std::string {
+    args.push("learning_rate");
+    return lua_type(L, -1) == LUA_TNUMBER ? lua_tostring(L, -1) : "a schedule";
+  });
 }
 
 // A name as a template argument.
@@ -142,7 +160,11 @@ int make_optimizer(lua_State* L, std::shared_ptr<Optimizer> (*make)(Options)) {
   options.weight_decay = args.get<double>("weight_decay", options.weight_decay);
   options.mask = mask(args);
   args.finish();
-  return push_optimizer(L, make(std::move(options)));
+  State own;
+  Options::visit(options, own);
+  own("weight_decay", options.weight_decay);
+  std::string text = name.text + (", learning_rate = " + learning_rate_text(args)) + own.text;
+  return push_optimizer(L, make(std::move(options)), std::move(text));
 }
 
 template <class Options>
@@ -165,36 +187,39 @@ int lua_chain(lua_State* L) {
   require(lua_istable(L, 1), "redco.optim.chain: expected a list of optimizers, got ",
           described(L, 1));
   std::vector<std::shared_ptr<Optimizer>> optimizers;
+  std::string text = "chain";
   for (int i = 1; i <= int(lua_objlen(L, 1)); ++i) {
     lua_rawgeti(L, 1, i);
-    optimizers.push_back(check_object<LuaOptimizer>(L, lua_gettop(L),
-                                                    "redco.optim.chain: entry " + std::to_string(i))
-                             ->optimizer);
+    auto entry = check_object<LuaOptimizer>(L, lua_gettop(L),
+                                            "redco.optim.chain: entry " + std::to_string(i));
+    optimizers.push_back(entry->optimizer);
+    text += ", {" + entry->text + "}";
     lua_pop(L, 1);
   }
-  return push_optimizer(L, chain(std::move(optimizers)));
+  return push_optimizer(L, chain(std::move(optimizers)), text);
 }
 
 int lua_clip(lua_State* L) {
   require(lua_type(L, 1) == LUA_TNUMBER, "redco.optim.clip_by_global_norm: expected a number, got ",
           described(L, 1));
-  return push_optimizer(L, clip_by_global_norm(lua_tonumber(L, 1)));
+  std::string text = "clip_by_global_norm, " + std::string(lua_tostring(L, 1));
+  return push_optimizer(L, clip_by_global_norm(lua_tonumber(L, 1)), text);
 }
 
 int lua_freeze(lua_State* L) {
   auto inner = check_object<LuaOptimizer>(L, 1, "redco.optim.freeze: optimizer");
   require(lua_isfunction(L, 2),
           "redco.optim.freeze: expected a function of a parameter's name, got ", described(L, 2));
-  return push_optimizer(L,
-                        freeze(inner->optimizer, [function = Ref(L, 2)](const std::string& name) {
-                          lua_State* state = function.state();
-                          return balanced(state, [&] {
-                            function.push();
-                            lua_pushlstring(state, name.data(), name.size());
-                            call(state, 1, 1);
-                            return lua_toboolean(state, -1) != 0;
-                          });
-                        }));
+  auto frozen = freeze(inner->optimizer, [function = Ref(L, 2)](const std::string& name) {
+    lua_State* state = function.state();
+    return balanced(state, [&] {
+      function.push();
+      lua_pushlstring(state, name.data(), name.size());
+      call(state, 1, 1);
+      return lua_toboolean(state, -1) != 0;
+    });
+  });
+  return push_optimizer(L, std::move(frozen), "freeze, {" + inner->text + "}");
 }
 
 int call_schedule(lua_State* L) {
@@ -229,7 +254,7 @@ void push_schedule(lua_State* L, Schedule schedule) {
 
 std::shared_ptr<Optimizer> check_optimizer(NamedArguments& args, const char* name) {
   return balanced(args.state(), [&] {
-    args.push(name);
+    args.push_required(name);
     return check_object<LuaOptimizer>(args.state(), lua_gettop(args.state()),
                                       args.function() + ": " + name)
         ->optimizer;

@@ -15,6 +15,9 @@ class NamedArguments;
 struct LuaOptimizer {
   static constexpr const char* lua_name = "Optimizer";
   std::shared_ptr<Optimizer> optimizer;
+  std::string text;
+
+  const std::string& described() const { return text; }
 };
 
 struct LuaSchedule {

@@ -50,7 +50,7 @@ OutputFn make_output_fn(const Ref& function) {
 
 int make(lua_State* L) {
   NamedArguments args(L, 1, "redco.Predictor");
-  args.push("deployer");
+  args.push_required("deployer");
   auto deployer = check_object<LuaDeployer>(L, lua_gettop(L), "redco.Predictor: deployer");
   Collator collator = check_collator(args);
   Collate collate = check_collate(args);
@@ -68,7 +68,7 @@ int make(lua_State* L) {
 int predict(lua_State* L) {
   auto self = check_object<LuaPredictor>(L, 1, "Predictor:predict");
   NamedArguments args(L, 2, "Predictor:predict");
-  args.push("examples");
+  args.push_required("examples");
   Examples examples(L, lua_gettop(L), "Predictor:predict: examples");
   int64_t batch_size = args.required<int64_t>("per_device_batch_size");
   Tree params = args.required<Tree>("params");

@@ -183,7 +183,7 @@ std::pair<at::ScalarType, std::optional<at::ScalarType>> check_compute_dtype(Nam
 
 int make(lua_State* L) {
   NamedArguments args(L, 1, "redco.Trainer");
-  args.push("deployer");
+  args.push_required("deployer");
   auto deployer = check_object<LuaDeployer>(L, lua_gettop(L), "redco.Trainer: deployer");
   auto object = std::make_shared<LuaTrainer>();
   object->collator = check_collator(args);
@@ -230,7 +230,7 @@ struct Pass {
 
 Pass read_pass(lua_State* L, const LuaTrainer& trainer, const char* method, const char* desc) {
   NamedArguments args(L, 2, method);
-  args.push("examples");
+  args.push_required("examples");
   Examples examples(L, -1, args.function() + ": examples");
   Pass pass;
   pass.batch_size = args.required<int64_t>("per_device_batch_size");
@@ -257,7 +257,7 @@ int eval_loss(lua_State* L) {
 int setup_running_step(lua_State* L) {
   auto object = self(L, "Trainer:setup_running_step");
   NamedArguments args(L, 2, "Trainer:setup_running_step");
-  args.push("examples");
+  args.push_required("examples");
   Dataset examples =
       make_dataset(Examples(L, -1, args.function() + ": examples"), object->collator);
   auto batch_size = args.required<int64_t>("per_device_batch_size");

@@ -19,6 +19,9 @@ namespace redco::lua {
 struct LuaDeployer {
   static constexpr const char* lua_name = "Deployer";
   std::shared_ptr<Deployer> deployer;
+  int64_t seed = 0;
+
+  std::string described() const;
 };
 
 struct LuaTrainer {
@@ -27,6 +30,8 @@ struct LuaTrainer {
   Collator collator;
   Collate collate;
   Ref apply_fn;  // empty when none was given
+
+  std::string described() const { return "step = " + std::to_string(trainer->step()); }
 };
 
 struct LuaPredictor {

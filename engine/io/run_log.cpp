@@ -18,6 +18,8 @@
 #include <ctime>
 #include <filesystem>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 namespace redco {
 
@@ -25,27 +27,10 @@ using namespace io;
 
 namespace {
 
-std::string clock_text(double seconds) {
-  auto whole = int64_t(std::min(seconds, 3.6e8));
-  char text[40];
-  if (whole >= 3600)
-    std::snprintf(text, sizeof(text), "%ld:%02ld:%02ld", whole / 3600, whole / 60 % 60, whole % 60);
-  else
-    std::snprintf(text, sizeof(text), "%ld:%02ld", whole / 60, whole % 60);
-  return text;
-}
-
-std::string short_number(const char* format, double value) {
+std::string formatted(const char* format, double value) {
   char text[40];
   std::snprintf(text, sizeof(text), format, value);
   return text;
-}
-
-// 1234567 -> 1.23M
-std::string rate_text(double rate) {
-  if (rate >= 1e6) return short_number("%.3gM", rate / 1e6);
-  if (rate >= 1e3) return short_number("%.3gk", rate / 1e3);
-  return short_number("%.3g", rate);
 }
 
 // Non-finite numbers become null, because JSON lacks them.
@@ -57,19 +42,52 @@ std::string dump(const nlohmann::ordered_json& json, int indent = -1) {
   return json.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
+std::string time_text(const char* format) {
+  std::time_t now = std::time(nullptr);
+  std::tm local;
+  localtime_r(&now, &local);
+  char text[40];
+  std::strftime(text, sizeof(text), format, &local);
+  return text;
+}
+
 }  // namespace
+
+std::string format_duration(double seconds) {
+  auto whole = int64_t(std::min(seconds, 3.6e8));
+  char text[40];
+  if (whole >= 3600)
+    std::snprintf(text, sizeof(text), "%ld:%02ld:%02ld", whole / 3600, whole / 60 % 60, whole % 60);
+  else
+    std::snprintf(text, sizeof(text), "%ld:%02ld", whole / 60, whole % 60);
+  return text;
+}
+
+std::string format_rate(double rate) {
+  if (rate >= 1e6) return formatted("%.3gM", rate / 1e6);
+  if (rate >= 1e3) return formatted("%.3gk", rate / 1e3);
+  return formatted("%.3g", rate);
+}
+
+std::string format_metric(double value) { return formatted("%.4g", value); }
 
 Console::~Console() = default;
 
 ProgressBar::ProgressBar(std::shared_ptr<Console> console, std::string desc, int64_t total,
-                         std::string unit)
+                         std::string unit, bool is_kept)
     : console_(std::move(console)), start_(std::chrono::steady_clock::now()), shown_(start_) {
   state_.desc = std::move(desc);
   state_.total = total;
   state_.unit = std::move(unit);
+  state_.is_kept = is_kept;
 }
 
 ProgressBar::~ProgressBar() { show(true); }
+
+void ProgressBar::skip(int64_t n) {
+  state_.done += n;
+  n_skipped_ += n;
+}
 
 void ProgressBar::advance(int64_t n, const std::map<std::string, double>& postfix) {
   state_.done += n;
@@ -85,12 +103,13 @@ void ProgressBar::show(bool finished) {
   if (!console_) return;
   std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
   state_.elapsed_seconds = elapsed.count();
-  state_.rate = elapsed.count() > 0 ? double(state_.done) / elapsed.count() : 0;
+  state_.rate = elapsed.count() > 0 ? double(state_.done - n_skipped_) / elapsed.count() : 0;
   state_.eta_seconds = state_.rate > 0 ? double(state_.total - state_.done) / state_.rate : 0;
   if (part_of_run_ && state_.total > 0) {
     auto [begin, end] = *part_of_run_;
-    double here = (end - begin) * double(state_.done) / double(state_.total);
-    state_.run_done = begin + here;
+    double of_one = (end - begin) / double(state_.total);
+    double here = of_one * double(state_.done - n_skipped_);
+    state_.run_done = begin + of_one * double(state_.done);
     state_.run_eta_seconds = here > 0 ? elapsed.count() * (1 - *state_.run_done) / here : 0;
   }
   state_.finished = finished;
@@ -113,31 +132,32 @@ RunLog::~RunLog() = default;
 
 std::string RunLog::path(const std::string& file) const { return options_.workdir + "/" + file; }
 
-void RunLog::info(const std::string& text, const std::string& title, std::optional<int64_t> step) {
-  if (!options_.console && options_.workdir.empty()) return;
-  std::string message = text;
-  if (!title.empty()) {
-    std::string head = "### " + title + (step ? " (step " + std::to_string(*step) + ")" : "");
-    message = "\n" + std::string(42, '=') + "\n" + head + "\n" + std::string(42, '-') + "\n" +
-              text + "\n" + std::string(42, '=');
-  }
-  std::time_t now = std::time(nullptr);
-  std::tm local;
-  localtime_r(&now, &local);
-  char stamp[40];
-  std::strftime(stamp, sizeof(stamp), "%m/%d/%Y %H:%M:%S", &local);
-  std::string rank = std::to_string(options_.process_id);
-  std::string line = std::string("[") + stamp + " - redco - Process Index: " + rank +
-                     " (#Processes: " + std::to_string(options_.n_processes) + ") - INFO] " +
-                     message;
-  if (options_.console) options_.console->line(line);
+void RunLog::write(const std::string& message, bool shows) {
+  if (shows && options_.console) options_.console->line(time_text("[%H:%M:%S] ") + message);
   if (options_.workdir.empty()) return;
-  append_to_file(path(options_.process_id == 0 ? "log.txt" : "log_" + rank + ".txt"), line + "\n");
+  std::string file =
+      options_.process_id == 0 ? "log.txt" : "log_" + std::to_string(options_.process_id) + ".txt";
+  append_to_file(path(file), time_text("[%Y-%m-%d %H:%M:%S] ") + message + "\n");
+}
+
+void RunLog::note(const std::string& text) { write(text, false); }
+
+void RunLog::info(const std::string& text, const std::string& title, std::optional<int64_t> step) {
+  std::string head = title;
+  if (step)
+    head = title.empty() ? "Step " + std::to_string(*step)
+                         : title + " (step " + std::to_string(*step) + ")";
+  bool has_lines = text.find('\n') != std::string::npos;
+  write(head.empty() ? text : head + (has_lines ? ":\n" : ": ") + text, true);
   if (!events_ || title.empty()) return;
   if (step)
     events_->text(*step, title, text);
   else
     events_->text(title, text);
+}
+
+void RunLog::info_if_new(const std::string& text) {
+  if (std::exchange(last_info_if_new_, text) != text) info(text);
 }
 
 void RunLog::append_metrics(int64_t step, const char* kind,
@@ -157,15 +177,20 @@ void RunLog::metrics(int64_t step, const std::map<std::string, double>& values) 
 }
 
 void RunLog::evaluation(int64_t step, const std::string& name,
-                        const std::map<std::string, double>& values) {
+                        const std::map<std::string, double>& values,
+                        const std::set<std::string>& best) {
   nlohmann::ordered_json results = nlohmann::ordered_json::object();
-  for (const auto& [key, value] : values) results[key] = json_number(value);
-  std::string text = dump(results, 4);
+  std::string text;
+  for (const auto& [key, value] : values) {
+    results[key] = json_number(value);
+    text += (text.empty() ? "" : ", ") + key + " " + format_metric(value);
+    if (best.contains(key)) text += " (best)";
+  }
   info(text, "Eval results", step);
   if (!writes_files()) return;
   append_metrics(step, "eval", values);
   if (events_) events_->scalars(step, "eval_", values);
-  write_file(path("eval_results_" + name + ".json"), text + "\n");
+  write_file(path("eval_results_" + name + ".json"), dump(results, 4) + "\n");
 }
 
 void RunLog::outputs(int64_t step, const std::string& name, const Tree& outputs) {
@@ -185,23 +210,34 @@ void RunLog::image(int64_t step, const std::string& name, const at::Tensor& pixe
         {std::move(png), pixels.size(-2), pixels.size(-1), pixels.dim() == 2 ? 1 : pixels.size(0)});
 }
 
-std::unique_ptr<ProgressBar> RunLog::progress(std::string desc, int64_t total, std::string unit) {
-  return std::make_unique<ProgressBar>(options_.console, std::move(desc), total, std::move(unit));
+std::unique_ptr<ProgressBar> RunLog::progress(std::string desc, int64_t total, std::string unit,
+                                              bool is_kept) {
+  return std::make_unique<ProgressBar>(options_.console, std::move(desc), total, std::move(unit),
+                                       is_kept);
 }
 
 std::string format_progress(const ProgressState& state, size_t width) {
   double percent = state.total > 0 ? 100.0 * double(state.done) / double(state.total) : 0;
-  std::string text = state.desc + short_number(" %.0f%% ", percent) + std::to_string(state.done) +
-                     "/" + std::to_string(state.total);
-  for (const auto& [name, value] : state.postfix)
-    text += " " + name + " " + short_number("%.4g", value);
-  text += " " + rate_text(state.rate) + " " + state.unit + "/s ";
-  text += state.finished ? "in " + clock_text(state.elapsed_seconds)
-                         : "ETA " + clock_text(state.eta_seconds);
+  auto metric = [](const std::string& name, double value) {
+    return name + " " + format_metric(value);
+  };
+  // The most important first: the end is left out where the line is narrow.
+  std::vector<std::string> parts{state.desc + formatted(" %.0f%%", percent)};
+  auto loss = state.postfix.find("loss");
+  if (loss != state.postfix.end()) parts.push_back(metric("loss", loss->second));
+  parts.push_back(format_rate(state.rate) + " " + state.unit + "/s");
+  parts.push_back(state.finished ? "in " + format_duration(state.elapsed_seconds)
+                                 : "ETA " + format_duration(state.eta_seconds));
   if (state.run_done)
-    text += short_number(" (run %.0f%%", 100 * *state.run_done) +
-            (state.finished ? ")" : " ETA " + clock_text(state.run_eta_seconds) + ")");
-  if (text.size() > width) text = text.substr(0, width);
+    parts.push_back(
+        formatted("(run %.0f%%", 100 * *state.run_done) +
+        (state.finished ? ")" : ", ETA " + format_duration(state.run_eta_seconds) + ")"));
+  parts.push_back(std::to_string(state.done) + "/" + std::to_string(state.total));
+  for (const auto& [name, value] : state.postfix)
+    if (name != "loss") parts.push_back(metric(name, value));
+  std::string text = parts.front().substr(0, width);
+  for (size_t i = 1; i < parts.size() && text.size() + 1 + parts[i].size() <= width; ++i)
+    text += " " + parts[i];
   return text;
 }
 

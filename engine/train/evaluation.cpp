@@ -35,7 +35,7 @@ double eval_loss(TrainStep& step, const Dataset& examples, int64_t per_device_ba
                                   .seed = derive_seed(step.seed(), {uint64_t(eval_collate_stream)}),
                                   .collate = step.collate()},
                                  deployer.mesh());
-  auto progress = deployer.run_log().progress(desc, examples.size, "examples");
+  auto progress = deployer.run_log().progress(desc, examples.size, "examples", /*is_kept=*/false);
   for (int64_t first = 0; first < examples.size; first += batch_size) {
     check_interrupt();
     auto indices = std::span(order).subspan(size_t(first),
@@ -64,25 +64,22 @@ std::map<std::string, double> evaluate(TrainStep& step, const FitOptions& option
     results.merge(found.metrics);
     if (!found.outputs.is_none()) deployer.save_outputs(found.outputs, name, n_steps);
   }
-  if (!results.empty()) deployer.run_log().evaluation(n_steps, name, results);
   return results;
 }
 
-void check_evaluation(TrainStep& step, const FitOptions& options) {
+std::map<std::string, double> check_evaluation(TrainStep& step, const FitOptions& options) {
   Deployer& deployer = *step.deployer();
   // The sanity check must not affect the following run, so the random state is restored.
   uint64_t rng_count = deployer.rng_count();
   int64_t batch_size = options.eval_per_device_batch_size.value_or(options.per_device_batch_size);
   Dataset examples = head(*options.eval_examples, batch_size);
-  if (options.eval_loss) {
-    eval_loss(step, examples, batch_size, "Evaluating (sanity check)");
-    deployer.log_info("Sanity check (for evaluation loss) passed.");
-  }
-  if (options.eval_metrics) {
-    options.eval_metrics(examples);
-    deployer.log_info("Sanity check (for evaluation metrics) passed.");
-  }
+  std::map<std::string, double> results;
+  if (options.eval_loss)
+    results["loss"] = eval_loss(step, examples, batch_size, "Evaluating (sanity check)");
+  if (options.eval_metrics) results.merge(options.eval_metrics(examples).metrics);
+  deployer.run_log().note("Evaluated one batch as a sanity check");
   deployer.set_rng_count(rng_count);
+  return results;
 }
 
 }  // namespace redco::train

@@ -29,11 +29,11 @@ void check_positive(const char* name, const std::optional<int64_t>& value) {
   require(value.value_or(1) > 0, "fit: ", name, " = ", value.value_or(1), " must be positive");
 }
 
-std::string described(const std::string& desc, const Batching& batching) {
+std::string described(int64_t n_examples, const Batching& batching) {
   std::ostringstream text;
-  text << desc << " (global_batch_size = " << batching.global_batch_size();
+  text << "Training on " << n_examples
+       << " examples, global_batch_size = " << batching.global_batch_size();
   if (batching.accumulate > 1) text << ", accumulate_grad_batches = " << batching.accumulate;
-  text << ")";
   return text.str();
 }
 
@@ -49,6 +49,7 @@ Fit::Fit(TrainStep& step, RunState& run, const FitOptions& options)
       watch_([this] { return stopping_.signal(); }, [this](int signal) { give_up(signal); }),
       profile_(options.profile, step.device().type(), deployer_.workdir(), deployer_.run_log()),
       handled_step_(step.state().step) {
+  done_.first_step = step.state().step;
   step_.skip_nonfinite(options_.on_nonfinite != OnNonfinite::stop);
 }
 
@@ -94,13 +95,15 @@ Dataset Fit::examples_of_epoch() const {
 
 void Fit::run() {
   check_options();
-  if (options_.eval_examples && options_.eval_sanity_check) check_evaluation(step_, options_);
+  if (options_.eval_examples && options_.eval_sanity_check)
+    check_names(check_evaluation(step_, options_));
   while (run_.epoch_idx < options_.n_epochs && !is_done()) {
     is_restored_ = false;
-    std::string place = "Training (epoch " + std::to_string(run_.epoch_idx) + " / " +
-                        std::to_string(options_.n_epochs) + ")";
+    std::string place =
+        "Epoch " + std::to_string(run_.epoch_idx) + " / " + std::to_string(options_.n_epochs);
     bool is_epoch_done = train_epoch(examples_of_epoch(), place);
     if (is_restored_) continue;
+    done_.n_epochs += is_epoch_done;
     std::vector<std::string> names;
     int64_t every_k = options_.save_ckpt_every_k_epochs.value_or(0);
     if (is_epoch_done && every_k > 0 && (run_.epoch_idx + 1) % every_k == 0)
@@ -114,8 +117,11 @@ void Fit::run() {
     ++run_.epoch_idx;
     run_.n_examples = 0;
   }
-  Waiting waiting("the last checkpoint to be written");
-  writing([&] { deployer_.checkpoints().wait(); });
+  {
+    Waiting waiting("the last checkpoint to be written");
+    writing([&] { deployer_.checkpoints().wait(); });
+  }
+  log_summary();
 }
 
 bool Fit::train_epoch(const Dataset& examples, const std::string& desc) {
@@ -130,15 +136,16 @@ bool Fit::train_epoch(const Dataset& examples, const std::string& desc) {
   std::vector<int64_t> order = epoch_order(examples.size, step_.seed(), uint64_t(run_.epoch_idx));
   Dataset ahead = from_here(examples, order);
   int64_t batch_size = batching_.global_batch_size();
-  auto progress =
-      deployer_.run_log().progress(described(desc, batching_), examples.size, "examples");
+  if (done_.n_examples == 0) deployer_.run_log().note(described(examples.size, batching_));
+  auto progress = deployer_.run_log().progress(desc, examples.size, "examples");
   if (options_.n_epochs > 1 || options_.max_steps) {
     double n = double(options_.n_epochs);
     double n_steps = std::ceil(double(examples.size) / double(batch_size));
     if (options_.max_steps) n = std::min(n, double(*options_.max_steps) / n_steps);
     progress->set_part_of_run(double(run_.epoch_idx) / n, double(run_.epoch_idx + 1) / n);
   }
-  progress->advance(run_.n_examples);
+  progress->skip(run_.n_examples);
+  auto start = std::chrono::steady_clock::now();
   try {
     while (run_.n_examples < examples.size && !is_done() && !is_restored_) {
       int64_t first = run_.n_examples, n = std::min(batch_size, examples.size - first);
@@ -146,6 +153,7 @@ bool Fit::train_epoch(const Dataset& examples, const std::string& desc) {
       if (!is_left_out) train_step(ahead, std::span(order).subspan(size_t(first), size_t(n)));
       if (is_restored_) break;
       run_.n_examples = first + n;
+      done_.n_examples += n;
       if (is_left_out) ahead = from_here(examples, order);
       after_step(ahead);
       progress->advance(n, shown_);
@@ -161,6 +169,7 @@ bool Fit::train_epoch(const Dataset& examples, const std::string& desc) {
     }
     throw;
   }
+  done_.in_epochs += std::chrono::steady_clock::now() - start;
   return run_.n_examples >= examples.size && !is_restored_;
 }
 

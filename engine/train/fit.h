@@ -9,10 +9,12 @@
 
 #include <redco/trainer.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -53,13 +55,23 @@ class Fit {
   void keep_batch(const Dataset& examples, const Running& running);
   void restore();
   void evaluate_and_save(std::vector<std::string> names, bool is_epoch_done);
-  std::vector<std::string> note_best(const std::map<std::string, double>& results);
+  void check_names(const std::map<std::string, double>& results) const;
+  bool is_tracked(const std::string& metric, bool is_lower_better) const;
+
+  // What an evaluation improved: metrics, and checkpoints of the best metrics.
+  struct Improved {
+    std::set<std::string> metrics;
+    std::vector<std::string> ckpts;
+  };
+  Improved note_best(const std::map<std::string, double>& results, const std::string& place);
   void note_for_early_stopping(const std::map<std::string, double>& results);
   void stop(const Stopping::Reason& reason);
   std::string end_by(int signal) const;
   void give_up(int signal);
   void save(const std::vector<std::string>& names, bool is_epoch_done, bool in_background);
   void writing(const std::function<void()>& write);
+  void log_summary();
+  std::string best_metrics() const;
 
   TrainStep& step_;
   RunState& run_;
@@ -69,6 +81,15 @@ class Fit {
   Stopping stopping_;
   mutable CollateWatch watch_;
   StepProfile profile_;
+  // What this call has done.
+  struct Done {
+    std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+    int64_t first_step = 0;
+    int64_t n_epochs = 0;
+    int64_t n_examples = 0;
+    std::chrono::duration<double> in_epochs{};  // without the evaluations after them
+  };
+  Done done_;
   std::optional<Running> running_;
   std::map<std::string, double> shown_;
   std::string last_saved_;    // the newest checkpoint of this run

@@ -1,5 +1,5 @@
-// The checkpoints that `fit` writes after an evaluation, a step or a signal, and the return to them
-// after a non-finite loss.
+// Best metrics, and the checkpoints that `fit` writes after an evaluation, a step or a signal, and
+// the return to them after a non-finite loss.
 
 #include "evaluation.h"
 #include "fit.h"
@@ -9,10 +9,12 @@
 #include <redco/error.h>
 #include <redco/stop.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
 namespace redco::train {
@@ -53,45 +55,68 @@ void Fit::evaluate_and_save(std::vector<std::string> names, bool is_epoch_done) 
   if (options_.eval_examples) {
     std::string desc = "Evaluating (epoch " + std::to_string(run_.epoch_idx) + " / " +
                        std::to_string(options_.n_epochs) + ")";
+    int64_t step = step_.state().step;
     bool is_epoch = run_.n_examples >= run_.epoch_size;
-    run_.metrics = evaluate(step_, options_, desc,
-                            is_epoch ? "epoch" + std::to_string(run_.epoch_idx)
-                                     : "step" + std::to_string(step_.state().step));
-    std::vector<std::string> best = note_best(run_.metrics);
-    names.insert(names.begin(), best.begin(), best.end());
+    std::string kind = is_epoch ? "epoch" : "step";
+    std::string number = std::to_string(is_epoch ? run_.epoch_idx : step);
+    run_.metrics = evaluate(step_, options_, desc, kind + number);
+    Improved improved = note_best(run_.metrics, kind + " " + number);
+    if (!run_.metrics.empty())
+      deployer_.run_log().evaluation(step, kind + number, run_.metrics, improved.metrics);
+    check_names(run_.metrics);
+    names.insert(names.begin(), improved.ckpts.begin(), improved.ckpts.end());
     if (options_.early_stopping) note_for_early_stopping(run_.metrics);
   }
   save(names, is_epoch_done, options_.save_in_background);
 }
 
-// Returns the names of the checkpoints to save for these results.
-std::vector<std::string> Fit::note_best(const std::map<std::string, double>& results) {
-  std::vector<std::string> names;
-  auto note = [&](const std::vector<std::string>& metrics, std::map<std::string, double>& best,
-                  const std::string& kind, auto is_better) {
-    for (const std::string& metric : metrics) {
-      auto found = results.find(metric);
-      if (found == results.end()) fail_without(metric, results);
-      auto [place, is_first] = best.try_emplace(metric, found->second);
-      if (std::isnan(found->second)) {
-        if (is_first) best.erase(place);  // any number is better than NaN
-        continue;
-      }
-      if (!is_first && !is_better(found->second, place->second)) continue;
-      place->second = found->second;
-      names.push_back(kind + metric);
-    }
+void Fit::check_names(const std::map<std::string, double>& results) const {
+  auto check = [&](const std::string& metric) {
+    if (!results.contains(metric)) fail_without(metric, results);
   };
-  note(options_.save_argmin_ckpt_by_metrics, run_.min_metrics, "min_", std::less());
-  note(options_.save_argmax_ckpt_by_metrics, run_.max_metrics, "max_", std::greater());
-  return names;
+  for (const std::string& metric : options_.save_argmin_ckpt_by_metrics) check(metric);
+  for (const std::string& metric : options_.save_argmax_ckpt_by_metrics) check(metric);
+  if (options_.early_stopping) check(options_.early_stopping->metric);
+}
+
+// Whether the lowest, or highest, value of a metric is the best: the options say so, or its name.
+bool Fit::is_tracked(const std::string& metric, bool is_lower_better) const {
+  const auto& asked =
+      is_lower_better ? options_.save_argmin_ckpt_by_metrics : options_.save_argmax_ckpt_by_metrics;
+  if (std::ranges::find(asked, metric) != asked.end()) return true;
+  if (options_.early_stopping && options_.early_stopping->metric == metric)
+    return options_.early_stopping->maximize != is_lower_better;
+  constexpr std::string_view lower[] = {"loss", "perplexity", "error"};
+  constexpr std::string_view higher[] = {"accuracy", "bleu", "chrf", "rouge", "exact_match", "f1"};
+  auto is_in = [&](std::string_view part) { return metric.find(part) != std::string::npos; };
+  bool is_lower = std::ranges::any_of(lower, is_in);
+  return is_lower_better ? is_lower : !is_lower && std::ranges::any_of(higher, is_in);
+}
+
+Fit::Improved Fit::note_best(const std::map<std::string, double>& results,
+                             const std::string& place) {
+  Improved improved;
+  for (bool is_lower_better : {true, false}) {
+    auto& best = is_lower_better ? run_.min_metrics : run_.max_metrics;
+    const auto& asked = is_lower_better ? options_.save_argmin_ckpt_by_metrics
+                                        : options_.save_argmax_ckpt_by_metrics;
+    for (const auto& [metric, value] : results) {
+      if (std::isnan(value) || !is_tracked(metric, is_lower_better)) continue;
+      auto [entry, is_first] = best.try_emplace(metric, value);
+      if (!is_first && !(is_lower_better ? value < entry->second : value > entry->second)) continue;
+      entry->second = value;
+      std::string name = (is_lower_better ? "min_" : "max_") + metric;
+      run_.best_places[name] = place;
+      improved.metrics.insert(metric);
+      if (std::ranges::find(asked, metric) != asked.end()) improved.ckpts.push_back(name);
+    }
+  }
+  return improved;
 }
 
 void Fit::note_for_early_stopping(const std::map<std::string, double>& results) {
   const EarlyStopping& rule = *options_.early_stopping;
-  auto found = results.find(rule.metric);
-  if (found == results.end()) fail_without(rule.metric, results);
-  double value = found->second, sign = rule.maximize ? -1 : 1;
+  double value = results.at(rule.metric), sign = rule.maximize ? -1 : 1;
   auto& best = run_.early_stopping_best;
   if (std::isfinite(value) && (!best || sign * (*best - value) > rule.min_delta)) {
     best = value;

@@ -73,15 +73,24 @@ std::optional<double> listed_peak(c10::Device device, c10::ScalarType dtype) {
 
 }  // namespace
 
-std::optional<double> peak_flops(c10::Device device, c10::ScalarType dtype) {
+std::optional<double> peak_flops(c10::Device device, c10::ScalarType dtype, double reached) {
   if (device.is_cuda()) return listed_peak(device, dtype);
   if (!device.is_cpu()) return std::nullopt;
+  constexpr int most_measurements = 4;
+  struct Peak {
+    double flops = 0;
+    int n_measurements = 0;
+  };
   static std::mutex mutex;
-  static std::map<c10::ScalarType, double> known;
+  static std::map<c10::ScalarType, Peak> known;
   std::lock_guard lock(mutex);
-  auto [entry, is_new] = known.emplace(dtype, 0);
-  if (is_new) entry->second = measured_peak(dtype);
-  return entry->second;
+  Peak& peak = known[dtype];
+  if (peak.n_measurements == 0 ||
+      (reached > peak.flops && peak.n_measurements < most_measurements)) {
+    peak.flops = std::max(peak.flops, measured_peak(dtype));
+    ++peak.n_measurements;
+  }
+  return peak.flops;
 }
 
 }  // namespace redco::train

@@ -101,7 +101,7 @@ std::vector<Tree> Predictor::predict(const Dataset& examples, int64_t per_device
                                   .seed = derive_seed(key, {collate_stream}),
                                   .collate = options_.collate},
                                  deployer.mesh());
-  auto progress = deployer.run_log().progress(desc, examples.size, "examples");
+  auto progress = deployer.run_log().progress(desc, examples.size, "examples", /*is_kept=*/false);
   for (int64_t first = 0; first < examples.size; first += batch_size) {
     check_interrupt();
     int64_t last = std::min(first + batch_size, examples.size);

@@ -49,15 +49,28 @@ class Fields {
   }
   std::map<std::string, double> metrics(const std::string& name) const {
     std::map<std::string, double> result;
-    const Tree* value = find(name);
-    if (value == nullptr) return result;
-    require(value->is<Tree::Dict>(), "last_ckpt_info: ", name, " is a ", value->kind(),
-            ", expected a dictionary of numbers");
-    for (const auto& [key, each] : value->as<Tree::Dict>()) result[key] = number(key, each);
+    for (const auto& [key, each] : dict(name)) result[key] = number(key, each);
+    return result;
+  }
+  std::map<std::string, std::string> texts(const std::string& name) const {
+    std::map<std::string, std::string> result;
+    for (const auto& [key, each] : dict(name)) {
+      require(each.is<std::string>(), "last_ckpt_info: ", name, ": ", key, " is a ", each.kind(),
+              ", expected a string");
+      result[key] = each.as<std::string>();
+    }
     return result;
   }
 
  private:
+  Tree::Dict dict(const std::string& name) const {
+    const Tree* value = find(name);
+    if (value == nullptr) return {};
+    require(value->is<Tree::Dict>(), "last_ckpt_info: ", name, " is a ", value->kind(),
+            ", expected a dictionary");
+    return value->as<Tree::Dict>();
+  }
+
   const Tree::Dict* dict_ = nullptr;  ///< null: there is no info
 };
 
@@ -72,6 +85,7 @@ Tree::Dict to_info(const RunState& state, bool is_epoch_done) {
   info["metrics"] = to_tree(state.metrics);
   info["min_metrics"] = to_tree(state.min_metrics);
   info["max_metrics"] = to_tree(state.max_metrics);
+  info["best_places"] = Tree::Dict(state.best_places.begin(), state.best_places.end());
   if (state.early_stopping_best) info["early_stopping_best"] = *state.early_stopping_best;
   info["n_without_improvement"] = state.n_without_improvement;
   Tree::List left_out;
@@ -101,6 +115,7 @@ RunState run_state_of(const Tree& info) {
   state.metrics = fields.metrics("metrics");
   state.min_metrics = fields.metrics("min_metrics");
   state.max_metrics = fields.metrics("max_metrics");
+  state.best_places = fields.texts("best_places");
   if (const Tree* best = fields.find("early_stopping_best"))
     state.early_stopping_best = number("early_stopping_best", *best);
   state.n_without_improvement = fields.integer("n_without_improvement");

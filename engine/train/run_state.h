@@ -19,6 +19,8 @@ struct RunState {
   int64_t n_examples = 0;                                  ///< examples of it already processed
   std::map<std::string, double> metrics;                   ///< of the last evaluation
   std::map<std::string, double> min_metrics, max_metrics;  ///< the best so far
+  /// The evaluations of these, `epoch 3` or `step 120`, by `min_` or `max_` and the metric.
+  std::map<std::string, std::string> best_places;
   std::optional<double> early_stopping_best;
   int64_t n_without_improvement = 0;  ///< evaluations, for early stopping
   /// Batches to skip, by their epoch and the number of examples before them in it.

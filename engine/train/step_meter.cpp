@@ -78,8 +78,14 @@ void StepMeter::end() {
   if (device_.is_cpu()) metrics_["collective_seconds"] = seconds_in_collectives() - in_collectives_;
   if (!is_alone_)
     metrics_["gathered_bytes"] = double(move_counters().gathered_bytes - gathered_bytes_);
-  if (peak_) metrics_["mfu"] = *flops_per_unit_ * units / (time * *peak_);
+  if (flops_per_unit_) add_mfu(*flops_per_unit_ * units / time);
   add_memory();
+}
+
+void StepMeter::add_mfu(double flops_per_second) {
+  if (peak_ && flops_per_second > *peak_) peak_ = peak_flops(device_, dtype_, flops_per_second);
+  // A peak that the model exceeds is wrong, and so is the fraction.
+  if (peak_ && flops_per_second <= *peak_) metrics_["mfu"] = flops_per_second / *peak_;
 }
 
 void StepMeter::count_tokens(const Tree& batch) {

@@ -26,7 +26,8 @@ namespace redco::train {
 ///   collate_seconds: time to obtain batches      collective_seconds: see group.h; none on a GPU
 ///   mfu: model FLOPs utilization (arXiv 2204.02311): the model's floating-point operations on
 ///     this process, counted in the first step, divided by the peak of its device. Causal
-///     attention counts in full, as in that paper, though a kernel may skip half of it
+///     attention counts in full, as in that paper, though a kernel may skip half of it. None where
+///     the measured peak is lower than what the model reaches, as on a busy CPU
 ///   gathered_bytes: bytes this process sent to gather arguments of operators (moves.h); none for
 ///     a single process
 ///   memory_bytes, peak_memory_bytes: of the process; on a GPU of its tensors, and the most since
@@ -60,6 +61,7 @@ class StepMeter {
   using clock = std::chrono::steady_clock;
 
   void end();
+  void add_mfu(double flops_per_second);
   void count_tokens(const Tree& batch);
   void add_memory();
 

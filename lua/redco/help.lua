@@ -48,7 +48,9 @@ help.text = registry.define("redco.help.text", [[
 text(value) -> string or nil
 Returns the text that `help` prints about a value or a name; nil if there is none.]], function(x)
   local names, operator = find(x)
-  return require "redco.reference.screen".text(names, operator)
+  local is_word = type(x) == "string" and not x:find "[.:]"
+  local similar = is_word and require "redco.reference.search".named(x) or {}
+  return require "redco.reference.screen".text(names, operator, similar)
 end)
 
 help.arguments = registry.define("redco.help.arguments", [[
@@ -92,14 +94,24 @@ local function near(x)
   return #containing > 0 and "; similar names: " .. table.concat(containing, ", ") or ""
 end
 
-local function print_help(...)
-  local print = _G.print  -- a host may have replaced it
-  if select("#", ...) == 0 then return print(require "redco.reference.screen".overview()) end
-  local x = ...
+help.search = registry.define("redco.help.search", [[
+search(query: string) -> string or nil
+Returns the list that `help` prints about a text that is no name: entries whose name, arguments or
+text contain the words. nil if there are none.]], function(query)
+  return require "redco.reference.search".text(query)
+end)
+
+local function text_about(x)
   local text = help.text(x)
-  if text then return print(text) end
-  local is_name = type(x) == "string"
-  print("there is no help for " .. (is_name and ("'%s'%s"):format(x, near(x)) or tostring(x)))
+  if text then return text end
+  if type(x) ~= "string" then return "there is no help for " .. tostring(x) end
+  return help.search(x) or ("there is no help for '%s'%s"):format(x, near(x))
+end
+
+local function print_help(...)
+  local show = require "redco.repl.output".show
+  if select("#", ...) == 0 then return show(require "redco.reference.screen".overview()) end
+  show(text_about((...)))
 end
 
 setmetatable(help, { __call = function(_, ...) return print_help(...) end })
@@ -108,4 +120,5 @@ return registry.define("redco.help", [[
 redco.help
 Prints the documentation of a value or a name. Examples: `help(redco.nn.linear)`, `help(x)` of any
 object, `help "torch.matmul"`, `help "Tensor:sum"`, `help "fit"`. For ATen's operators it prints the
-schemas and the ways to call them from Lua. `help()` lists all modules and classes.]], help)
+schemas and the ways to call them from Lua. Any other text searches the reference:
+`help "learning rate"`. `help()` lists all modules and classes.]], help)

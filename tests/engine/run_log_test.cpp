@@ -51,6 +51,8 @@ bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
+std::string without_time(const std::string& line) { return line.substr(line.find("] ") + 2); }
+
 TEST_CASE("messages go to the console and to log.txt") {
   Folder folder;
   auto console = std::make_shared<Recorder>();
@@ -58,14 +60,27 @@ TEST_CASE("messages go to the console and to log.txt") {
   log.info("hello");
   log.info("body", "Title", 7);
   REQUIRE(console->lines.size() == 2);
-  CHECK(has(console->lines[0], "INFO] hello"));
-  CHECK(has(console->lines[1], "### Title (step 7)\n"));
-  CHECK(folder.read("a/b/log.txt") == console->lines[0] + "\n" + console->lines[1] + "\n");
+  CHECK(without_time(console->lines[0]) == "hello");
+  CHECK(without_time(console->lines[1]) == "Title (step 7): body");
+  log.info("two\nlines", "Title");
+  log.info("no title", "", 7);
+  CHECK(without_time(console->lines[2]) == "Title:\ntwo\nlines");
+  CHECK(without_time(console->lines[3]) == "Step 7: no title");
+  log.note("to the file");
+  CHECK(console->lines.size() == 4);
+  std::string file = folder.read("a/b/log.txt");
+  CHECK(has(file, "] hello\n["));
+  CHECK(has(file, "] Title:\ntwo\nlines\n["));
+  CHECK(has(file, "] to the file\n"));
+  CHECK(file.substr(0, 2) == "[2");  // the date
+
+  for (const char* text : {"a", "a", "b", "a"}) log.info_if_new(text);
+  CHECK(console->lines.size() == 7);
 
   RunLog quiet({.workdir = folder.path, .verbose = false, .console = console});
   quiet.info("unseen");
   quiet.progress("Training", 3, "examples")->advance(3);
-  CHECK(console->lines.size() == 2);
+  CHECK(console->lines.size() == 7);
   CHECK(console->states.empty());
   CHECK(has(folder.read("log.txt"), "unseen"));
 }
@@ -75,13 +90,16 @@ TEST_CASE("metrics are one line of JSON each; what is not finite is null") {
   auto console = std::make_shared<Recorder>();
   RunLog log({.workdir = folder.path, .console = console});
   log.metrics(3, {{"loss", 1.25}, {"lr", std::numeric_limits<double>::quiet_NaN()}, {"step", 9}});
-  log.evaluation(4, "epoch0", {{"accuracy", 0.5}});
+  log.evaluation(4, "epoch0", {{"accuracy", 0.123456}, {"loss", 1.5}}, {"loss"});
   CHECK(
       folder.read("metrics.jsonl") ==
-      "{\"step\":3,\"loss\":1.25,\"lr\":null}\n{\"step\":4,\"kind\":\"eval\",\"accuracy\":0.5}\n");
+      "{\"step\":3,\"loss\":1.25,\"lr\":null}\n"
+      "{\"step\":4,\"kind\":\"eval\",\"accuracy\":0.123456,\"loss\":1.5}\n");
   REQUIRE(console->lines.size() == 1);
-  CHECK(has(console->lines[0], "### Eval results (step 4)\n"));
-  CHECK(folder.read("eval_results_epoch0.json") == "{\n    \"accuracy\": 0.5\n}\n");
+  CHECK(without_time(console->lines[0]) ==
+        "Eval results (step 4): accuracy 0.1235, loss 1.5 (best)");
+  CHECK(folder.read("eval_results_epoch0.json") ==
+        "{\n    \"accuracy\": 0.123456,\n    \"loss\": 1.5\n}\n");
 }
 
 TEST_CASE("outputs are JSON for a reader") {
@@ -121,7 +139,7 @@ TEST_CASE("processes other than the first write what they are asked for") {
   CHECK(console->lines.empty());
   CHECK(console->states.empty());
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 1);
-  CHECK(has(folder.read("log_2.txt"), "Process Index: 2 (#Processes: 4) - INFO] \n====="));
+  CHECK(has(folder.read("log_2.txt"), "] Title (step 1): hello\n"));
 }
 
 // ---- TensorBoard ----
@@ -244,36 +262,47 @@ TEST_CASE("a bar that ends says so, with what was shown last") {
   {
     auto bar = log.progress("Training", 4, "examples");
     bar->set_part_of_run(0.25, 0.5);
-    bar->advance(2, {{"loss", 3.0}});
-    bar->advance(2, {{"loss", 2.0}});
+    bar->skip(2);
+    bar->advance(1, {{"loss", 3.0}});
+    bar->advance(1, {{"loss", 2.0}});
   }
   REQUIRE_FALSE(console->states.empty());
   const ProgressState& last = console->states.back();
   CHECK(last.finished);
+  CHECK(last.is_kept);
   CHECK(last.done == 4);
+  // What was done before is not part of the rate.
+  CHECK(last.rate * last.elapsed_seconds == doctest::Approx(2));
   CHECK(last.run_done == 0.5);
   CHECK(last.postfix.at("loss") == 2.0);
+  log.progress("Evaluating", 1, "examples", false);
+  CHECK_FALSE(console->states.back().is_kept);
 }
 
-TEST_CASE("the text of a bar") {
+TEST_CASE("the text of a bar: the loss first, then as much as fits") {
   ProgressState state;
-  state.desc = "Training";
+  state.desc = "Epoch 3 / 20";
   state.done = 30;
   state.total = 120;
   state.rate = 1234.5;
   state.unit = "tokens";
   state.eta_seconds = 73;
   state.elapsed_seconds = 4000;
-  state.postfix = {{"loss", 2.34567}};
-  CHECK(format_progress(state, 200) == "Training 25% 30/120 loss 2.346 1.23k tokens/s ETA 1:13");
-  CHECK(format_progress(state, 10) == "Training 2");
+  state.postfix = {{"grad_norm", 1.5}, {"loss", 2.34567}};
+  CHECK(format_progress(state, 200) ==
+        "Epoch 3 / 20 25% loss 2.346 1.23k tokens/s ETA 1:13 30/120 grad_norm 1.5");
+  CHECK(format_progress(state, 60) ==
+        "Epoch 3 / 20 25% loss 2.346 1.23k tokens/s ETA 1:13 30/120");
+  CHECK(format_progress(state, 40) == "Epoch 3 / 20 25% loss 2.346");
+  CHECK(format_progress(state, 7) == "Epoch 3");
   state.run_done = 0.5;
   state.run_eta_seconds = 61;
-  CHECK(has(format_progress(state, 200), "tokens/s ETA 1:13 (run 50% ETA 1:01)"));
+  CHECK(format_progress(state, 79) ==
+        "Epoch 3 / 20 25% loss 2.346 1.23k tokens/s ETA 1:13 (run 50%, ETA 1:01) 30/120");
   state.finished = true;
-  CHECK(has(format_progress(state, 200), "in 1:06:40 (run 50%)"));
+  CHECK(has(format_progress(state, 200), "in 1:06:40 (run 50%) 30/120"));
   state.total = 0;
-  CHECK(has(format_progress(state, 200), "Training 0% 30/0"));
+  CHECK(has(format_progress(state, 200), "Epoch 3 / 20 0% loss"));
 }
 
 }  // namespace

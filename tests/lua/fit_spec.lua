@@ -86,6 +86,51 @@ test("the folders have Redco's names", function()
   assert(info.config and info.versions.redco and info.ckpt_dir == workdir .. "/ckpts/last")
 end)
 
+test("the end of fit: what it did, the best metrics, where the files are", function()
+  local workdir = new_workdir()
+  local trainer = resumed(workdir)
+  local function metric_fn(_, preds)
+    return { accuracy = 0.5, mean = torch.stack(preds):mean():item() }
+  end
+  local function options(trainer)
+    return { eval_examples = examples_of(4), save_last_ckpt = true, n_epochs = 2,
+      save_argmin_ckpt_by_metrics = { "loss" }, eval_metric_fn = metric_fn,
+      eval_predictor = trainer:get_default_predictor { pred_fn = function(_, params, batch)
+        return regression.predict(params, batch)
+      end } }
+  end
+  fit(trainer, options(trainer))
+  local lines = {}
+  for line in text_of(workdir .. "/log.txt"):gmatch "[^\n]+" do
+    lines[#lines + 1] = line:match "%] (.*)"
+  end
+  local last = "Checkpoints: WORKDIR/ckpts/min_loss, WORKDIR/ckpts/last. "
+    .. "To draw the curves: redco-lua plot WORKDIR"
+  expect_equal(lines[#lines], (last:gsub("WORKDIR", workdir)))
+  -- Whether a low mean is good is not known.
+  assert(lines[#lines - 1]:find("^Trained 6 steps %(2 epochs%) in 0:0%d, [%d.k]+ examples/s; best: "
+    .. "accuracy 0.5 %(epoch 0%), loss [%d.]+ %(epoch 1%)$"), lines[#lines - 1])
+  assert(lines[#lines - 2]:find("^Eval results %(step 6%): accuracy 0.5, loss [%d.]+ %(best%), "
+    .. "mean %-?[%d.]+$"), lines[#lines - 2])
+
+  trainer = resumed(workdir)
+  fit(trainer, options(trainer))
+  local log = text_of(workdir .. "/log.txt")
+  assert(log:find("Nothing left to train at step 6; best: accuracy 0.5 (epoch 0), loss ", 1, true),
+    log)
+  assert(log:find("loss [%d.]+ %(epoch 1%)\n[^\n]+curves: redco%-lua plot [^\n]+$"), log)
+end)
+
+test("a metric to save by is checked before training", function()
+  local trainer = resumed(new_workdir())
+  for _, option in ipairs { "save_argmin_ckpt_by_metrics", "save_argmax_ckpt_by_metrics" } do
+    expect_error(function()
+      fit(trainer, { eval_examples = examples_of(4), [option] = { "los" } })
+    end, "fit: the evaluation has no metric 'los'; it has loss: did you mean loss?")
+  end
+  expect_equal(trainer.step, 0)
+end)
+
 test("what is left out, and what is converted", function()
   local workdir = new_workdir()
   fit(resumed(workdir), { save_last_ckpt = true, save_opt_states = false,

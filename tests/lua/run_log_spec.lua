@@ -28,7 +28,7 @@ test("fit writes what it predicted and found", function()
     assert(results.loss > 0)
   end
   local log = redco.data.read(workdir .. "/log.txt")
-  assert(log:find("### Eval results (step 4)", 1, true), log)
+  assert(log:find("] Eval results (step 4): accuracy 0.5", 1, true), log)
 end)
 
 test("save_outputs writes any value", function()

@@ -27,8 +27,8 @@ end
 
 test("they spin for a short time, and the program starts once", function()
   local out, spins = run ""
-  expect_equal(out, printed("10000", "nil"))
-  expect_equal(spins, "10000")
+  expect_equal(out, printed("3000", "nil"))
+  expect_equal(spins, "3000")
 end)
 
 test("the user's settings stay", function()
@@ -46,7 +46,7 @@ test("workers inherit them", function()
   local lines = {}
   for line in out:gmatch "[^\n]+" do lines[#lines + 1] = line end
   table.sort(lines)
-  expect_equal(table.concat(lines, " "), "[0] 10000 [1] 10000")
+  expect_equal(table.concat(lines, " "), "[0] 3000 [1] 3000")
 end)
 
 test("a program loader is not started again", function()

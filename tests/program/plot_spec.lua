@@ -41,7 +41,7 @@ loss: 0 at step 4
           |                                           *************
           |                                                        ********
         0 +                                                                *****
-           0                                                                   4
+           0                               step                                4
 
 eval_loss: 1.5 at step 4
       2.5 +*****
@@ -52,7 +52,7 @@ eval_loss: 1.5 at step 4
           |                                            **********
           |                                                      **********
       1.5 +                                                                *****
-           2                                                                   4
+           2                               step                                4
 ]])
 end)
 
@@ -78,7 +78,7 @@ loss: 0 at step 4
           │                  ⠉⠒⠤⣀
           │                      ⠉⠒⠤⡀
         0 ┤                         ⠈⠑⠢⢄
-           0                           4
+           0           step            4
 ]])
 end)
 
@@ -87,12 +87,15 @@ test("as SVG, with a point for each step", function()
   expect_equal(expect_drawn("--out", path), "")
   local svg = program.read(path)
   local names, points = {}, {}
-  for name in svg:gmatch 'text%-anchor="start">([^<]*)<' do names[#names + 1] = name end
-  expect_equal(table.concat(names, " "), "loss eval_loss lr")
+  for name in svg:gmatch 'text%-anchor="start"[^>]*>([^<]*)<' do names[#names + 1] = name end
+  expect_equal(table.concat(names, " "), "loss lr")
+  expect_has(svg, ">eval 1.5<", ">train 0<", ">" .. program.folder .. "<")
+  expect_equal(select(2, svg:gsub(">step<", "")), 2)
   for list in svg:gmatch '<polyline points="([^"]*)"' do points[#points + 1] = list end
-  -- Of 300 by 166 units, 64 from the left and 34 from the top.
-  expect_equal(points[1], "64.00,34.00 139.00,75.50 214.00,117.00 289.00,158.50 364.00,200.00")
-  expect_equal(points[2], "444.00,34.00 744.00,200.00")
+  -- Of 300 by 166 units, 64 from the left and 64 from the top. The evaluations come first, in the
+  -- panel of the loss.
+  expect_equal(points[1], "214.00,126.25 364.00,167.75")
+  expect_equal(points[2], "64.00,64.00 139.00,105.50 214.00,147.00 289.00,188.50 364.00,230.00")
   local depth = 0
   for close, rest in svg:gmatch "<(/?)([^>]*)>" do
     if close == "/" then depth = depth - 1 elseif rest:sub(-1) ~= "/" then depth = depth + 1 end
@@ -104,28 +107,67 @@ test("as PNG", function()
   local path = program.folder .. "/charts.png"
   expect_drawn("--out", path, "--metric", "loss")
   local pixels = data.image(path)
-  expect_equal(table.concat(pixels.shape, " "), "3 460 760")
+  expect_equal(table.concat(pixels.shape, " "), "3 540 760")
   local function colour(x, y)
     local p = pixels:select(2, x):select(1, y)
     return ("%d %d %d"):format(p[0]:item(), p[1]:item(), p[2]:item())
   end
   expect_equal(colour(0, 0), "255 255 255")
-  expect_equal(colour(2 * 214, 2 * 117), "31 111 180")  -- the point of step 2
-  expect_equal(colour(2 * 214, 2 * 60), "255 255 255")
+  expect_equal(colour(2 * 214, 2 * 147), "31 111 180")  -- the point of step 2
+  expect_equal(colour(2 * 214, 2 * 90), "255 255 255")
+  -- The name of the metric is dark, and smooth: some of its pixels are grey.
+  local name = pixels:narrow(1, 2 * 40, 2 * 14):narrow(2, 2 * 64, 2 * 30):select(0, 0)
+  assert(name:min():item() == 40, name:min():item())
+  local n_grey = (name:gt(60) * name:lt(235)):sum():item()
+  assert(n_grey > 20 and n_grey < 400, n_grey)
 end)
 
-test("a long run keeps its peaks", function()
+-- The curves of a picture as lists of points {x, y}, in the order in which they are drawn.
+local function curves_of(lines)
+  log(lines)
+  local path, curves = program.folder .. "/long.svg", {}
+  expect_drawn("--out", path, "--metric", "loss")
+  for list in program.read(path):gmatch '<polyline points="([^"]*)"' do
+    local points = {}
+    for x, y in list:gmatch "([%d.]+),([%d.]+)" do
+      points[#points + 1] = { tonumber(x), tonumber(y) }
+    end
+    curves[#curves + 1] = points
+  end
+  return curves
+end
+
+test("a long run keeps its peaks, below the mean of neighbours", function()
   local lines = {}
   for step = 1, 20000 do
     lines[step] = ('{"step":%d,"loss":%d}'):format(step, step == 7777 and 1000 or step % 2)
   end
-  log(lines)
-  local path = program.folder .. "/long.svg"
-  expect_drawn("--out", path)
-  local points = program.read(path):match '<polyline points="([^"]*)"'
-  local _, n = points:gsub(",", "")
-  assert(n <= 1000, n)
-  assert(points:find(",34.00", 1, true), "the peak is gone")
+  local raw, means = unpack(curves_of(lines))
+  assert(#raw <= 1000 and #means <= 1000, #raw)
+  -- The axis is that of the run, 0 to 1: the peak is cut off.
+  local n_high = 0
+  for _, point in ipairs(raw) do
+    assert(point[2] >= 64 and point[2] <= 230, point[2])
+    if point[2] == 64 then n_high = n_high + 1 end
+  end
+  assert(n_high > 100, n_high)
+  assert(means[1][2] == 230 or means[1][2] == 64, means[1][2])  -- no neighbours
+  local off = 0
+  for _, point in ipairs(means) do
+    if math.abs(point[2] - 147) > 3 then off = off + 1 end
+  end
+  assert(off < 30, off)
+end)
+
+test("the axis is that of the run, not of its first steps", function()
+  local lines = {}
+  for step = 1, 200 do
+    lines[step] = ('{"step":%d,"loss":%g}'):format(step, step <= 10 and 100 or 2 - step / 200)
+  end
+  local raw, means = unpack(curves_of(lines))
+  expect_equal(raw[1][2], 64)
+  assert(math.abs(raw[11][2] - 64) < 5, raw[11][2])
+  assert(math.abs(means[200][2] - 230) < 5, means[200][2])
 end)
 
 test("errors tell what to do", function()

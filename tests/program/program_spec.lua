@@ -333,7 +333,7 @@ redco.Trainer {
 ]])
   local code, out, err = run { path }
   expect_equal(code, 0)
-  expect_has(out .. err, "Parameters", "Training (epoch 0 / 2)", "loss")
+  expect_has(out .. err, "Parameters", "Epoch 0 / 2", "loss")
   assert(not (out .. err):find "[\27\r]", out .. err)
 end)
 

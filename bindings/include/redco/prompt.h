@@ -18,9 +18,9 @@ struct PromptOptions {
 };
 
 /// An interactive prompt without a terminal: takes lines and returns text, while the caller does
-/// input and output. Once constructed, scripts may assign any global; `redco`, `torch`, `help` and
-/// `who` are globals; and LuaJIT's compiler is off, so ScriptEngine::interrupt ends every loop. Use
-/// it only on the engine's thread.
+/// input and output. Once constructed, scripts may assign any global; `redco`, `torch`, `nn`,
+/// `optim`, `help` and `who` are globals; and LuaJIT's compiler is off, so ScriptEngine::interrupt
+/// ends every loop. Use it only on the engine's thread.
 class REDCO_API Prompt {
  public:
   explicit Prompt(ScriptEngine& engine, const PromptOptions& options = {});
@@ -45,10 +45,11 @@ class REDCO_API Prompt {
 
   /// Fields that do not apply are empty.
   struct Answer {
-    std::string text;       ///< the formatted values
+    std::string text;       ///< the formatted values, or texts of help
     std::string message;    ///< the error message, with file and line
     std::string traceback;  ///< only the user's functions
     std::string hint;       ///< advice
+    bool is_help = false;   ///< whether the text has texts of help, which may be long
   };
   /// Runs a complete chunk. Throws ScriptError only if the program must end (Kind::stopped). An
   /// interrupt after the end of the chunk is ignored.

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -33,6 +34,9 @@ struct ProgressState {
       std::nullopt;  ///< progress of the whole run, 0..1, if this loop is a part of one
   double run_eta_seconds = 0;
   bool finished = false;
+  /// Whether the finished bar stays on the screen. That of an evaluation does not: its results are
+  /// logged.
+  bool is_kept = true;
   std::map<std::string, double> postfix;
 };
 
@@ -50,7 +54,8 @@ class REDCO_API Console {
 /// destructor finishes the bar.
 class REDCO_API ProgressBar {
  public:
-  ProgressBar(std::shared_ptr<Console> console, std::string desc, int64_t total, std::string unit);
+  ProgressBar(std::shared_ptr<Console> console, std::string desc, int64_t total, std::string unit,
+              bool is_kept = true);
   ~ProgressBar();
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
@@ -58,6 +63,9 @@ class REDCO_API ProgressBar {
   /// Sets the part of a run that this loop covers, from `begin` to `end` of 0..1; the bar then also
   /// shows the progress of the run.
   void set_part_of_run(double begin, double end) { part_of_run_ = {begin, end}; }
+
+  /// Counts `n` units as done before the loop started: they are not part of its rate.
+  void skip(int64_t n);
 
   /// Reports `n` more units as done; `postfix` holds numbers to show next to the bar.
   void advance(int64_t n, const std::map<std::string, double>& postfix = {});
@@ -67,6 +75,7 @@ class REDCO_API ProgressBar {
 
   std::shared_ptr<Console> console_;
   ProgressState state_;
+  int64_t n_skipped_ = 0;
   std::optional<std::pair<double, double>> part_of_run_;
   std::chrono::steady_clock::time_point start_;
   std::chrono::steady_clock::time_point shown_;
@@ -91,19 +100,27 @@ class REDCO_API RunLog {
   explicit RunLog(RunLogOptions options);
   ~RunLog();
 
-  /// Writes a message to the console and to log.txt. With a title it is set apart from other lines
-  /// and is also written as a TensorBoard text.
+  /// Writes a message to the console and to log.txt. With a title, `Title (step 7): message`, it is
+  /// also written as a TensorBoard text.
   void info(const std::string& text, const std::string& title = "",
             std::optional<int64_t> step = std::nullopt);
+
+  /// The same without a title, unless the message equals that of the last call.
+  void info_if_new(const std::string& text);
+
+  /// Writes a message to log.txt only.
+  void note(const std::string& text);
 
   /// Appends a line to metrics.jsonl, `{"step":3,"loss":1.25}`. Non-finite numbers become null.
   /// Throws Error if the file cannot be written; earlier lines stay intact.
   void metrics(int64_t step, const std::map<std::string, double>& values);
 
   /// The same for an evaluation: the line has `"kind":"eval"`, and TensorBoard's names begin with
-  /// `eval_`. Also writes a message and `eval_results_NAME.json`.
+  /// `eval_`. Also writes `eval_results_NAME.json` and a message with rounded numbers, in which
+  /// those of `best` are marked.
   void evaluation(int64_t step, const std::string& name,
-                  const std::map<std::string, double>& values);
+                  const std::map<std::string, double>& values,
+                  const std::set<std::string>& best = {});
 
   /// Writes `outputs_NAME.json`: a list of trees, in which a large tensor is replaced by its dtype
   /// and shape (io/outputs_json.h). The first ten are also written as a TensorBoard text.
@@ -116,18 +133,30 @@ class REDCO_API RunLog {
   /// folder.
   bool writes_files() const { return options_.process_id == 0 && !options_.workdir.empty(); }
 
-  std::unique_ptr<ProgressBar> progress(std::string desc, int64_t total, std::string unit);
+  std::unique_ptr<ProgressBar> progress(std::string desc, int64_t total, std::string unit,
+                                        bool is_kept = true);
 
  private:
+  void write(const std::string& message, bool shows);
   std::string path(const std::string& file) const;
   void append_metrics(int64_t step, const char* kind, const std::map<std::string, double>& values);
 
   RunLogOptions options_;
+  std::string last_info_if_new_;
   std::unique_ptr<io::EventFile> events_;  // null: none
 };
 
-/// Formats the progress as one line of at most `width` characters: `Training 12% 120/1000 loss 2.31
-/// lr 0.001 1.2k examples/s ETA 0:12`.
+/// Formats the progress as one line: `Epoch 0 / 3 12% loss 2.31 1.2k examples/s ETA 0:12`, then as
+/// much of `(run 4%, ETA 1:40) 120/1000 lr 0.001` as fits into `width` characters.
 REDCO_API std::string format_progress(const ProgressState& state, size_t width);
+
+/// Formats a duration as `12:05` or `1:02:05`.
+REDCO_API std::string format_duration(double seconds);
+
+/// Formats a rate: 1234567 is `1.23M`.
+REDCO_API std::string format_rate(double rate);
+
+/// Formats a metric with four digits.
+REDCO_API std::string format_metric(double value);
 
 }  // namespace redco

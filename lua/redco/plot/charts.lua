@@ -1,47 +1,92 @@
---- Draws series as a grid of small charts, on any canvas. A canvas has the methods
---- `line(x1, y1, x2, y2, colour)`, `curve(points, colour)`, `text(x, y, text, anchor)` and
---- `bytes()`; x grows to the right, y downwards.
+--- Draws metrics as a grid of small charts, on any canvas. A canvas has the methods
+--- `line(x1, y1, x2, y2, colour)`, `curve(points, colour)`, `mark(x, y, colour)`,
+--- `text(x, y, text, anchor, colour)` and `bytes()`; x grows to the right, y downwards.
 local axis = require "redco.plot.axis"
 local series = require "redco.plot.series"
 
 local charts = {}
 
-local columns, width, height = 3, 380, 230
-local left, right, top, bottom = 64, 16, 34, 30
+local columns, width, height = 3, 380, 240
+local left, right, top, bottom = 64, 16, 34, 40
+local title_height = 30
 local most_points = 1000
-local grid, ink = "#d8d8d8", "#1f6fb4"
+local grid, black = "#d8d8d8", "#282828"
+local colours = {
+  train = { line = "#1f6fb4", faint = "#b5d3ea" },
+  eval = { line = "#d1571b" },
+}
 
-local function draw_chart(canvas, x, y, one)
-  local steps, values = series.thinned(one.steps, one.values, most_points)
-  local across, up = axis.of(steps), axis.of(values)
+local function range_of(panel)
+  local values = {}
+  for _, kind in ipairs { "train", "eval" } do
+    for _, value in ipairs(panel[kind] and series.shown(panel[kind].values) or {}) do
+      values[#values + 1] = value
+    end
+  end
+  return axis.of(values)
+end
+
+local function draw_chart(canvas, x, y, panel, across)
+  local up = range_of(panel)
   local function place_x(step)
     return x + left + axis.place(across, step) * (width - left - right)
   end
   local function place_y(value)
-    return y + height - bottom - axis.place(up, value) * (height - top - bottom)
+    local place = math.max(0, math.min(1, axis.place(up, value)))
+    return y + height - bottom - place * (height - top - bottom)
   end
-  canvas:text(x + left, y + top - 12, one.name, "start")
-  canvas:text(x + width - right, y + top - 12, axis.text(one.values[#one.values]), "end")
+  local function draw_curve(steps, values, colour)
+    steps, values = series.thinned(steps, values, most_points)
+    local points = {}
+    for i, step in ipairs(steps) do points[i] = { place_x(step), place_y(values[i]) } end
+    if #points == 1 then points[2] = { points[1][1] + 2, points[1][2] } end
+    canvas:curve(points, colour)
+  end
+  canvas:text(x + left, y + top - 12, panel.name, "start", black)
   for _, value in ipairs(axis.ticks(up, 4)) do
     canvas:line(x + left, place_y(value), x + width - right, place_y(value), grid)
-    canvas:text(x + left - 6, place_y(value) + 4, axis.text(value), "end")
+    canvas:text(x + left - 6, place_y(value) + 4, axis.text(value), "end", black)
   end
   for _, step in ipairs(axis.ticks(across, 4)) do
     canvas:line(place_x(step), y + height - bottom, place_x(step), y + height - bottom + 4, grid)
-    canvas:text(place_x(step), y + height - bottom + 18, axis.text(step), "middle")
+    canvas:text(place_x(step), y + height - bottom + 17, axis.text(step), "middle", black)
   end
-  local points = {}
-  for i, step in ipairs(steps) do points[i] = { place_x(step), place_y(values[i]) } end
-  if #points == 1 then points[2] = { points[1][1] + 2, points[1][2] } end
-  canvas:curve(points, ink)
+  canvas:text(x + (left + width - right) / 2, y + height - 8, "step", "middle", black)
+  local train, eval = panel.train, panel.eval
+  local legend = x + width - right
+  if eval then
+    draw_curve(eval.steps, eval.values, colours.eval.line)
+    if #eval.steps <= 30 then
+      for i, step in ipairs(eval.steps) do
+        canvas:mark(place_x(step), place_y(eval.values[i]), colours.eval.line)
+      end
+    end
+    local text = "eval " .. axis.text(eval.values[#eval.values])
+    canvas:text(legend, y + top - 12, text, "end", colours.eval.line)
+    legend = legend - 90
+  end
+  if train then
+    local means = train.name ~= "lr" and series.smoothed(train.values)
+    if means then draw_curve(train.steps, train.values, colours.train.faint) end
+    draw_curve(train.steps, means or train.values, colours.train.line)
+    local text = (eval and "train " or "") .. axis.text((means or train.values)[#train.values])
+    canvas:text(legend, y + top - 12, text, "end", colours.train.line)
+  end
 end
 
---- Returns the bytes of a file with a chart of each series.
-function charts.draw(all, new_canvas)
-  local n_columns = math.min(columns, #all)
-  local canvas = new_canvas(n_columns * width, math.ceil(#all / n_columns) * height)
-  for i, one in ipairs(all) do
-    draw_chart(canvas, (i - 1) % n_columns * width, math.floor((i - 1) / n_columns) * height, one)
+--- Returns the bytes of a file with a chart of each metric, under a title.
+function charts.draw(chosen, title, new_canvas)
+  local panels, steps = series.panels(chosen), {}
+  for _, one in ipairs(chosen) do
+    steps[#steps + 1], steps[#steps + 2] = one.steps[1], one.steps[#one.steps]
+  end
+  local n_columns = math.min(columns, #panels)
+  local canvas = new_canvas(n_columns * width,
+    title_height + math.ceil(#panels / n_columns) * height)
+  canvas:text(n_columns * width / 2, 22, title, "middle", black)
+  for i, panel in ipairs(panels) do
+    draw_chart(canvas, (i - 1) % n_columns * width,
+      title_height + math.floor((i - 1) / n_columns) * height, panel, axis.of(steps))
   end
   return canvas:bytes()
 end

@@ -17,6 +17,6 @@ return function(workdir, out, width, metrics)
   local canvas = canvases[out:match "%.(%w+)$"]
   local file, message = io.open(out, "wb")
   if not file then error("plot: cannot write " .. message, 0) end
-  file:write((charts.draw(chosen, canvas)))
+  file:write((charts.draw(chosen, workdir, canvas)))
   file:close()
 end

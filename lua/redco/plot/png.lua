@@ -1,4 +1,5 @@
 --- A canvas (charts.lua) that writes a PNG file.
+local font = require "redco.plot.font"
 local native = require "redco.native"
 local torch = require "redco.torch"
 
@@ -6,20 +7,6 @@ local Png = {}
 Png.__index = Png
 
 local scale = 2  -- pixels of a unit
-
--- Five rows of three dots each. An octal digit is one row; its 4 is the leftmost dot.
-local glyphs = {
-  ["0"] = "75557", ["1"] = "26227", ["2"] = "71747", ["3"] = "71717", ["4"] = "55711",
-  ["5"] = "74717", ["6"] = "74757", ["7"] = "71122", ["8"] = "75757", ["9"] = "75717",
-  A = "25755", B = "65656", C = "34443", D = "65556", E = "74647", F = "74644", G = "34553",
-  H = "55755", I = "72227", J = "11152", K = "55655", L = "44447", M = "57755", N = "65555",
-  O = "25552", P = "65644", Q = "25563", R = "65655", S = "34216", T = "72222", U = "55557",
-  V = "55552", W = "55775", X = "55255", Y = "55222", Z = "71247", ["."] = "00002",
-  ["-"] = "00700", ["+"] = "02720", ["_"] = "00007", ["/"] = "11244", [":"] = "02020",
-  ["%"] = "51245", [" "] = "00000", ["@"] = "25743", ["("] = "12221", [")"] = "42224",
-}
-local unknown = "77777"
-local dot, advance = 2, 8  -- units
 
 local function components(colour)
   local r, g, b = colour:match "^#(%x%x)(%x%x)(%x%x)$"
@@ -54,21 +41,39 @@ function Png:curve(points, colour)
   end
 end
 
-function Png:text(x, y, text, anchor)
-  local length = #text * advance - dot
-  if anchor == "end" then x = x - length elseif anchor == "middle" then x = x - length / 2 end
-  for i = 1, #text do
-    local rows = glyphs[text:sub(i, i):upper()] or unknown
-    for row = 1, 5 do
-      local bits = tonumber(rows:sub(row, row))
-      for column = 0, 2 do
-        if math.floor(bits / 2 ^ (2 - column)) % 2 == 1 then
-          self:paint((x + column * dot) * scale, (y + (row - 6) * dot) * scale, dot * scale,
-            40, 40, 40)
-        end
-      end
+function Png:mark(x, y, colour)
+  local r, g, b = components(colour)
+  self:paint(x * scale - 4, y * scale - 4, 9, r, g, b)
+end
+
+-- Mixes a colour into a pixel: `ink` of 15 parts.
+function Png:mix(x, y, ink, r, g, b)
+  if ink == 0 or x < 0 or y < 0 or x >= self.width or y >= self.height then return end
+  local data, place = self.data, (y * self.width + x) * 3
+  for i, value in ipairs { r, g, b } do
+    local old = data[place + i - 1]
+    data[place + i - 1] = old + (value - old) * ink / 15
+  end
+end
+
+function Png:text(x, y, text, anchor, colour)
+  local r, g, b = components(colour)
+  local length = 0
+  local glyphs = {}
+  for character in text:gmatch "[%z\1-\127\194-\244][\128-\191]*" do
+    glyphs[#glyphs + 1] = font[character] or font["?"]
+    length = length + glyphs[#glyphs].advance
+  end
+  local pen, baseline = math.floor(x * scale + 0.5), math.floor(y * scale + 0.5)
+  if anchor == "end" then pen = pen - length end
+  if anchor == "middle" then pen = pen - math.floor(length / 2) end
+  for _, glyph in ipairs(glyphs) do
+    for i = 1, #glyph.pixels do
+      local row, column = math.floor((i - 1) / glyph.width), (i - 1) % glyph.width
+      self:mix(pen + glyph.left + column, baseline - glyph.top + row,
+        tonumber(glyph.pixels:sub(i, i), 16), r, g, b)
     end
-    x = x + advance
+    pen = pen + glyph.advance
   end
 end
 

@@ -79,6 +79,51 @@ function series.chosen(all, names, workdir)
   return chosen
 end
 
+--- Groups series into panels: a metric of training and of evaluations share one. Each panel is
+--- {name, train, eval}, of which one may be nil.
+function series.panels(chosen)
+  local panels, by_name = {}, {}
+  for _, one in ipairs(chosen) do
+    local kind = one.name:match "^eval_" and "eval" or "train"
+    local name = one.name:gsub("^eval_", "")
+    if not by_name[name] then
+      by_name[name] = { name = name }
+      panels[#panels + 1] = by_name[name]
+    end
+    by_name[name][kind] = one
+  end
+  return panels
+end
+
+local fewest_to_smooth, windows = 100, 50
+
+--- Returns the means of each value and its neighbours, a fiftieth of the run; nil for a short run.
+--- A mean near an end has fewer values.
+function series.smoothed(values)
+  local n = #values
+  if n < fewest_to_smooth then return nil end
+  local sums = { [0] = 0 }
+  for i, value in ipairs(values) do sums[i] = sums[i - 1] + value end
+  local half, means = math.ceil(n / windows / 2), {}
+  for i = 1, n do
+    local reach = math.min(half, i - 1, n - i)
+    means[i] = (sums[i + reach] - sums[i - reach - 1]) / (2 * reach + 1)
+  end
+  return means
+end
+
+--- Returns the values that an axis has to show: of a long series not its first steps and rare
+--- peaks, which would hide the run.
+function series.shown(values)
+  local n = #values
+  if n < fewest_to_smooth then return values end
+  local rest = {}
+  for i = math.max(11, math.ceil(n / 20)), n do rest[#rest + 1] = values[i] end
+  table.sort(rest)
+  local rare = math.floor(#rest / 200)
+  return { rest[1 + rare], rest[#rest - rare] }
+end
+
 --- Reduces a series to about `most` points and keeps every peak: of each interval of steps it takes
 --- the least and the greatest value.
 function series.thinned(steps, values, most)

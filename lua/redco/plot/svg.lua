@@ -22,8 +22,13 @@ function Svg:curve(points, colour)
     table.concat(places, " "), colour)
 end
 
-function Svg:text(x, y, text, anchor)
-  self:add('<text x="%.2f" y="%.2f" text-anchor="%s">%s</text>', x, y, anchor, escaped(text))
+function Svg:mark(x, y, colour)
+  self:add('<circle cx="%.2f" cy="%.2f" r="2.5" fill="%s"/>', x, y, colour)
+end
+
+function Svg:text(x, y, text, anchor, colour)
+  self:add('<text x="%.2f" y="%.2f" text-anchor="%s" fill="%s">%s</text>', x, y, anchor, colour,
+    escaped(text))
 end
 
 function Svg:bytes()

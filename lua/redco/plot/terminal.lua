@@ -42,7 +42,8 @@ local function dots_of(one, across, up, n_across, n_down)
   local steps, values = series.thinned(one.steps, one.values, 4 * n_across)
   for i, step in ipairs(steps) do
     local x = math.floor(axis.place(across, step) * (n_across - 1) + 0.5)
-    local y = math.floor((1 - axis.place(up, values[i])) * (n_down - 1) + 0.5)
+    local place = math.max(0, math.min(1, axis.place(up, values[i])))
+    local y = math.floor((1 - place) * (n_down - 1) + 0.5)
     draw_line(dots, before_x or x, before_y or y, x, y)
     before_x, before_y = x, y
   end
@@ -66,7 +67,7 @@ end
 
 local function chart(one, width, style)
   local columns = math.max(10, width - label_width - 2)
-  local across, up = axis.of(one.steps), axis.of(one.values)
+  local across, up = axis.of(one.steps), axis.of(series.shown(one.values))
   local dots = dots_of(one, across, up, columns * style.across, rows * style.down)
   local lines = { ("%s: %s at step %s"):format(one.name, axis.text(one.values[#one.values]),
     axis.text(one.steps[#one.steps])) }
@@ -76,8 +77,10 @@ local function chart(one, width, style)
       label == "" and style.axis or style.tick, row_of(style, dots, row, columns))
   end
   local first, last = axis.text(across.low), axis.text(across.high)
-  lines[#lines + 1] = (" "):rep(label_width + 2) .. first
-    .. (" "):rep(math.max(1, columns - #first - #last)) .. last
+  local gap = math.max(6, columns - #first - #last)
+  local before = math.floor((gap - #"step") / 2)
+  lines[#lines + 1] = (" "):rep(label_width + 2) .. first .. (" "):rep(before) .. "step"
+    .. (" "):rep(gap - before - #"step") .. last
   return table.concat(lines, "\n") .. "\n"
 end
 

@@ -48,8 +48,9 @@ local function add_operator(lines, operator)
   for _, overload in ipairs(operator.overloads) do wrap(lines, overload.schema, "  ", "      ") end
 end
 
---- Returns the text about full names, the best first, and an operator; nil if there are none.
-function screen.text(names, operator)
+--- Returns the text about full names, the best first, and an operator; nil if there are none. It
+--- refers to the `similar` names.
+function screen.text(names, operator, similar)
   local lines = {}
   if names[1] then
     add_own(lines, names[1])
@@ -60,6 +61,7 @@ function screen.text(names, operator)
   end
   local others = { unpack(names, 2) }
   if names[1] and operator then others[#others + 1] = "the operator " .. operator.full_name end
+  for _, name in ipairs(similar) do others[#others + 1] = name end
   if #others > 0 then
     lines[#lines + 1] = ""
     wrap(lines, "See also " .. table.concat(others, ", ") .. ".")

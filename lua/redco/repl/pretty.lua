@@ -192,9 +192,10 @@ function Writer:value(value, indent, depth)
   return self:tree(value, indent, depth)
 end
 
-function Writer:methods(class)
+-- Returns the state of an object, and below it its methods.
+function Writer:object(value, class)
   local names = members.of_class(class, ":", "")
-  local text, column = class, #class
+  local text, column = tostring(value) .. "\n ", 1
   for _, name in ipairs(names) do
     if column + #name + 2 > self.width then
       text, column = text .. "\n ", 1
@@ -212,7 +213,7 @@ function Writer:answer(value)
     return tostring(value) .. "\n" .. self:paint("dim", "[" .. pretty.tensor_kind(value) .. "]")
   end
   local class = members.class(value)
-  return class and self:methods(class) or self:value(value, 0, 1)
+  return class and self:object(value, class) or self:value(value, 0, 1)
 end
 
 --- Formats a result at the prompt. `options`: `width` in columns, `colors`.

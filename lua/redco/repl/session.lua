@@ -4,6 +4,7 @@ local completion = require "redco.repl.completion"
 local help = require "redco.help"
 local members = require "redco.repl.members"
 local native = require "redco.native"
+local output = require "redco.repl.output"
 local pretty = require "redco.repl.pretty"
 local who = require "redco.repl.who"
 
@@ -12,6 +13,7 @@ Session.__index = Session
 
 local commands = [[
 ?NAME     what it is: ?torch.matmul, ?Tensor:sum, ?redco.Trainer; the same as help(NAME)
+?WORDS    what the reference says about them: ?clip, ?learning rate
 who()     your globals
 _         the last value
 x = 1     keeps a value; `local x = 1` ends with its chunk
@@ -27,6 +29,23 @@ end
 
 local function itself(...) return ... end
 
+-- Returns a function that runs the statements of a text and returns the values of the expression at
+-- its end, which follows `separator`; nil if the text is no such thing.
+local function load_statements(text, separator)
+  local body, position, ends = text:gsub("[%s;]+$", ""), 0, {}
+  while true do
+    position = body:find(separator, position + 1, true)
+    if not position then break end
+    ends[#ends + 1] = position
+  end
+  for i = #ends, 1, -1 do
+    local statements, expression = body:sub(1, ends[i]), body:sub(ends[i] + 1)
+    if expression:find "%S" and loadstring("return " .. expression) and loadstring(statements) then
+      return loadstring(statements .. " return (...)(" .. expression .. "\n)", "=stdin")
+    end
+  end
+end
+
 --- Returns the function of a chunk, to be called with `itself`; or nil, the message, and whether
 --- more lines may complete it.
 local function load_chunk(text)
@@ -40,7 +59,11 @@ local function load_chunk(text)
       or chunk
   end
   local is_incomplete = lacks_end(message)
+  chunk = load_statements(text, ";")
+  if chunk then return chunk end
   chunk, message = loadstring(text .. "\n", "=stdin")
+  -- Only now: the next line may continue an expression.
+  if not chunk then chunk = load_statements(text, "\n") end
   return chunk, message, not chunk and (is_incomplete or lacks_end(message))
 end
 
@@ -96,7 +119,9 @@ local function answer_command(command)
   if name == "" then return { text = commands } end
   local text
   for _, subject in ipairs(members.subjects(name)) do text = text or help.text(subject) end
-  return { text = text, message = not text and "there is no help for " .. name or nil }
+  text = text or help.search(name)
+  return { text = text, is_help = true,
+    message = not text and "there is no help for " .. name or nil }
 end
 
 -- Explains once that a local variable ends with its chunk.
@@ -126,14 +151,22 @@ function Session:answer(chunk, ok, ...)
 end
 
 --- Runs a complete chunk. Returns a table with those of these fields that apply:
----   text       the values
+---   text       the values, or texts of `help`
+---   is_help    whether the text has texts of `help`, which may be long
 ---   message    the error, with its position, and `traceback`, the user's frames
 ---   hint       advice
 function Session:run(chunk)
   if chunk:find "^[:?]" then return answer_command(chunk) end
   local body, message = load_chunk(chunk)
   if not body then return { message = message } end
-  return self:answer(chunk, native.try(body, itself))
+  local texts = {}
+  output.show = function(text) texts[#texts + 1] = text end
+  local answer = self:answer(chunk, native.try(body, itself))
+  if #texts > 0 then
+    texts[#texts + 1] = answer.text
+    answer.text, answer.is_help = table.concat(texts, "\n"), true
+  end
+  return answer
 end
 
 --- Completes the line at the byte `cursor`, after the lines that were fed: see
@@ -145,15 +178,15 @@ end
 local session = {}
 
 --- Returns a prompt. `options`: `width` of lines in columns, and `colors`, whether values have
---- them. From then on scripts may assign globals, and `redco`, `torch`, `help` and `who` are
---- globals.
+--- them. From then on scripts may assign globals, and `redco`, `torch`, `nn`, `optim`, `help` and
+--- `who` are globals.
 function session.new(options)
   -- Compiled loops cannot be interrupted.
   jit.off()
   jit.flush()
   setmetatable(_G, nil)
   for name, value in pairs { redco = require "redco", torch = require "redco.torch",
-    help = help, who = who } do
+    nn = require "redco.nn", optim = require "redco.optim", help = help, who = who } do
     if rawget(_G, name) == nil then rawset(_G, name, value) end
   end
   return setmetatable({ options = options }, Session)

@@ -5,7 +5,8 @@ local torch = require "redco.torch"
 
 -- Lua's own globals are those that exist before any script runs.
 local at_start = getfenv(1)
-local of_prompt = { _ = true, arg = true, help = true, redco = true, torch = true, who = true }
+local of_prompt = {}
+for name in ("_ arg help nn optim redco torch who"):gmatch "%S+" do of_prompt[name] = true end
 
 -- Counts the entries of a table, its tensors and their bytes.
 local function count(root)
@@ -45,7 +46,10 @@ local function described(value)
       or ("%s, %d tensor%s, %s"):format(text, tensors, tensors == 1 and "" or "s", size_text(bytes))
   end
   if kind == "function" then return kind, pretty.signature(value) end
-  if kind == "userdata" then return tostring(value), "" end
+  if kind == "userdata" then
+    local class, state = tostring(value):match "^(%S+) ?(.*)$"
+    return class, state
+  end
   local text = kind == "string" and ("%q"):format(value):gsub("\\\n", "\\n") or tostring(value)
   return kind, text
 end

@@ -1,0 +1,105 @@
+--- Finds entries of the reference by words in their names, arguments and texts.
+local registry = require "redco.registry"
+local surface = require "redco.reference.surface"
+local wrap_lines = require "redco.reference.wrap"
+
+local search = {}
+
+local most_entries, most_operators = 12, 12
+
+-- "Learning_rate" and "learning rate" are the same words.
+local function words_of(text)
+  return (text:lower():gsub("[%s_]+", " "))
+end
+
+local function has_all(text, words)
+  for word in words:gmatch "%S+" do
+    if not text:find(word, 1, true) then return false end
+  end
+  return true
+end
+
+-- Returns how well an entry fits, 1 for the best; nil if it does not.
+local function rank(full_name, words)
+  local name = words_of(full_name:match "[^.:]+$")
+  if has_all(name, words) then return 1 end
+  local read = surface.read(full_name)
+  for _, argument in ipairs(not read.is_list and read.arguments or {}) do
+    if words_of(argument.name) == words then return 2 end
+  end
+  local text = words_of(registry.text(full_name))
+  if text:find(words, 1, true) then return 3 end
+  return has_all(text, words) and 4 or nil
+end
+
+--- Returns the full names of the entries that fit a query, the best first.
+function search.entries(query)
+  local words = words_of(query):match "^ ?(.-) ?$"
+  local found, ranks = {}, {}
+  if #words < 2 then return found end
+  for _, full_name in ipairs(registry.names()) do
+    ranks[full_name] = surface.page(full_name) and rank(full_name, words)
+    if ranks[full_name] then found[#found + 1] = full_name end
+  end
+  table.sort(found, function(a, b)
+    if ranks[a] ~= ranks[b] then return ranks[a] < ranks[b] end
+    return a < b
+  end)
+  return found
+end
+
+--- Returns the full names of the entries whose last name contains the text, at most eight.
+function search.named(part)
+  local found, words = {}, words_of(part)
+  if #words < 3 then return found end
+  for _, full_name in ipairs(registry.names()) do
+    local name = full_name:match "[^.:]+$"
+    if #found < 8 and words_of(name):find(words, 1, true) and name ~= part
+      and surface.page(full_name) then
+      found[#found + 1] = full_name
+    end
+  end
+  return found
+end
+
+--- Returns the names of ATen's operators that contain the text.
+function search.operators(part)
+  local found = {}
+  if #part < 2 or part:find "[^%w_]" then return found end
+  for _, name in ipairs(require "redco.torch".operators()) do
+    if name:find(part:lower(), 1, true) then found[#found + 1] = "torch." .. name end
+  end
+  table.sort(found, function(a, b)
+    if #a ~= #b then return #a < #b end
+    return a < b
+  end)
+  return found
+end
+
+local function cut(list, most)
+  local few = { unpack(list, 1, most) }
+  if #list > most then few[#few + 1] = ("%d more"):format(#list - most) end
+  return few
+end
+
+--- Returns a list of what fits a query, for the screen; nil if nothing does.
+function search.text(query)
+  local entries, operators = search.entries(query), search.operators(query)
+  if #entries + #operators == 0 then return nil end
+  local lines = { ("there is no help for '%s'; these mention it:"):format(query) }
+  for i, full_name in ipairs(cut(entries, most_entries)) do
+    if i > most_entries then
+      lines[#lines + 1] = "  and " .. full_name
+    else
+      wrap_lines(lines, 80, full_name, "  ")
+      wrap_lines(lines, 80, surface.summary(surface.read(full_name)), "      ", "      ")
+    end
+  end
+  if #operators > 0 then
+    wrap_lines(lines, 80, "operators: " .. table.concat(cut(operators, most_operators), ", "),
+      "  ", "      ")
+  end
+  return table.concat(lines, "\n")
+end
+
+return search
