@@ -92,10 +92,10 @@ test("the end of fit: what it did, the best metrics, where the files are", funct
   local function metric_fn(_, preds)
     return { accuracy = 0.5, mean = torch.stack(preds):mean():item() }
   end
-  local function options(trainer)
+  local function options(of)
     return { eval_examples = examples_of(4), save_last_ckpt = true, n_epochs = 2,
       save_argmin_ckpt_by_metrics = { "loss" }, eval_metric_fn = metric_fn,
-      eval_predictor = trainer:get_default_predictor { pred_fn = function(_, params, batch)
+      eval_predictor = of:get_default_predictor { pred_fn = function(_, params, batch)
         return regression.predict(params, batch)
       end } }
   end

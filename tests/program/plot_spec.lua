@@ -92,10 +92,10 @@ test("as SVG, with a point for each step", function()
   expect_has(svg, ">eval 1.5<", ">train 0<", ">" .. program.folder .. "<")
   expect_equal(select(2, svg:gsub(">step<", "")), 2)
   for list in svg:gmatch '<polyline points="([^"]*)"' do points[#points + 1] = list end
-  -- Of 300 by 166 units, 64 from the left and 64 from the top. The evaluations come first, in the
-  -- panel of the loss.
-  expect_equal(points[1], "214.00,126.25 364.00,167.75")
-  expect_equal(points[2], "64.00,64.00 139.00,105.50 214.00,147.00 289.00,188.50 364.00,230.00")
+  -- Of 300 by 166 units, 64 from the left and 64 from the top. The evaluations are in the panel of
+  -- the loss.
+  expect_equal(points[1], "64.00,64.00 139.00,105.50 214.00,147.00 289.00,188.50 364.00,230.00")
+  expect_equal(points[2], "214.00,126.25 364.00,167.75")
   local depth = 0
   for close, rest in svg:gmatch "<(/?)([^>]*)>" do
     if close == "/" then depth = depth - 1 elseif rest:sub(-1) ~= "/" then depth = depth + 1 end
@@ -151,7 +151,6 @@ test("a long run keeps its peaks, below the mean of neighbours", function()
     if point[2] == 64 then n_high = n_high + 1 end
   end
   assert(n_high > 100, n_high)
-  assert(means[1][2] == 230 or means[1][2] == 64, means[1][2])  -- no neighbours
   local off = 0
   for _, point in ipairs(means) do
     if math.abs(point[2] - 147) > 3 then off = off + 1 end
@@ -166,7 +165,7 @@ test("the axis is that of the run, not of its first steps", function()
   end
   local raw, means = unpack(curves_of(lines))
   expect_equal(raw[1][2], 64)
-  assert(math.abs(raw[11][2] - 64) < 5, raw[11][2])
+  assert(raw[11][2] > 64 and raw[11][2] < 69, raw[11][2])
   assert(math.abs(means[200][2] - 230) < 5, means[200][2])
 end)
 

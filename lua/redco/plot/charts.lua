@@ -9,7 +9,7 @@ local charts = {}
 local columns, width, height = 3, 380, 240
 local left, right, top, bottom = 64, 16, 34, 40
 local title_height = 30
-local most_points = 1000
+local most_points, most_marks = 1000, 30
 local grid, black = "#d8d8d8", "#282828"
 local colours = {
   train = { line = "#1f6fb4", faint = "#b5d3ea" },
@@ -19,7 +19,7 @@ local colours = {
 local function range_of(panel)
   local values = {}
   for _, kind in ipairs { "train", "eval" } do
-    for _, value in ipairs(panel[kind] and series.shown(panel[kind].values) or {}) do
+    for _, value in ipairs(panel[kind] and series.shown(panel[kind]) or {}) do
       values[#values + 1] = value
     end
   end
@@ -43,34 +43,34 @@ local function draw_chart(canvas, x, y, panel, across)
     canvas:curve(points, colour)
   end
   canvas:text(x + left, y + top - 12, panel.name, "start", black)
-  for _, value in ipairs(axis.ticks(up, 4)) do
+  for _, value in ipairs(axis.ticks(up, 5)) do
     canvas:line(x + left, place_y(value), x + width - right, place_y(value), grid)
     canvas:text(x + left - 6, place_y(value) + 4, axis.text(value), "end", black)
   end
-  for _, step in ipairs(axis.ticks(across, 4)) do
+  for _, step in ipairs(axis.ticks(across, 5)) do
     canvas:line(place_x(step), y + height - bottom, place_x(step), y + height - bottom + 4, grid)
     canvas:text(place_x(step), y + height - bottom + 17, axis.text(step), "middle", black)
   end
   canvas:text(x + (left + width - right) / 2, y + height - 8, "step", "middle", black)
   local train, eval = panel.train, panel.eval
   local legend = x + width - right
-  if eval then
-    draw_curve(eval.steps, eval.values, colours.eval.line)
-    if #eval.steps <= 30 then
-      for i, step in ipairs(eval.steps) do
-        canvas:mark(place_x(step), place_y(eval.values[i]), colours.eval.line)
-      end
-    end
-    local text = "eval " .. axis.text(eval.values[#eval.values])
-    canvas:text(legend, y + top - 12, text, "end", colours.eval.line)
+  local function add_legend(kind, value)
+    local text = (train and eval and kind .. " " or "") .. axis.text(value)
+    canvas:text(legend, y + top - 12, text, "end", colours[kind].line)
     legend = legend - 90
   end
   if train then
-    local means = train.name ~= "lr" and series.smoothed(train.values)
+    local means = series.smoothed(train)
     if means then draw_curve(train.steps, train.values, colours.train.faint) end
     draw_curve(train.steps, means or train.values, colours.train.line)
-    local text = (eval and "train " or "") .. axis.text((means or train.values)[#train.values])
-    canvas:text(legend, y + top - 12, text, "end", colours.train.line)
+    add_legend("train", (means or train.values)[#train.values])
+  end
+  if eval then
+    draw_curve(eval.steps, eval.values, colours.eval.line)
+    for i = 1, #eval.steps <= most_marks and #eval.steps or 0 do
+      canvas:mark(place_x(eval.steps[i]), place_y(eval.values[i]), colours.eval.line)
+    end
+    add_legend("eval", eval.values[#eval.values])
   end
 end
 

@@ -97,26 +97,26 @@ end
 
 local fewest_to_smooth, windows = 100, 50
 
---- Returns the means of each value and its neighbours, a fiftieth of the run; nil for a short run.
---- A mean near an end has fewer values.
-function series.smoothed(values)
-  local n = #values
-  if n < fewest_to_smooth then return nil end
+--- Returns the means of each value and its neighbours, a fiftieth of the run; nil for a short run
+--- and for learning rates, which have no noise.
+function series.smoothed(one)
+  local values, n = one.values, #one.values
+  if n < fewest_to_smooth or one.name == "lr" then return nil end
   local sums = { [0] = 0 }
   for i, value in ipairs(values) do sums[i] = sums[i - 1] + value end
   local half, means = math.ceil(n / windows / 2), {}
   for i = 1, n do
-    local reach = math.min(half, i - 1, n - i)
-    means[i] = (sums[i + reach] - sums[i - reach - 1]) / (2 * reach + 1)
+    local first, last = math.max(1, i - half), math.min(n, i + half)
+    means[i] = (sums[last] - sums[first - 1]) / (last - first + 1)
   end
   return means
 end
 
 --- Returns the values that an axis has to show: of a long series not its first steps and rare
 --- peaks, which would hide the run.
-function series.shown(values)
-  local n = #values
-  if n < fewest_to_smooth then return values end
+function series.shown(one)
+  local values, n = one.values, #one.values
+  if n < fewest_to_smooth or one.name == "lr" then return values end
   local rest = {}
   for i = math.max(11, math.ceil(n / 20)), n do rest[#rest + 1] = values[i] end
   table.sort(rest)

@@ -67,7 +67,7 @@ end
 
 local function chart(one, width, style)
   local columns = math.max(10, width - label_width - 2)
-  local across, up = axis.of(one.steps), axis.of(series.shown(one.values))
+  local across, up = axis.of(one.steps), axis.of(series.shown(one))
   local dots = dots_of(one, across, up, columns * style.across, rows * style.down)
   local lines = { ("%s: %s at step %s"):format(one.name, axis.text(one.values[#one.values]),
     axis.text(one.steps[#one.steps])) }
