@@ -13,12 +13,10 @@ namespace {
 // On a busy machine some processes run later than others.
 constexpr auto patience = std::chrono::seconds(1);
 
-constexpr char separator = '\x1e';  // ASCII's record separator
-
 void write_lines(int to, const std::string& prefix, const std::string& lines) {
   std::string text = prefix;
   for (char each : lines) {
-    if (each == separator)
+    if (each == joined_line_separator)
       text += "\n" + prefix;
     else
       text += each;
@@ -27,11 +25,6 @@ void write_lines(int to, const std::string& prefix, const std::string& lines) {
 }
 
 }  // namespace
-
-std::string as_one_line(std::string text) {
-  std::ranges::replace(text, '\n', separator);
-  return text;
-}
 
 bool JoinedOutput::are_alike() const {
   return std::ranges::all_of(lines_, [this](const auto& own) {

@@ -10,8 +10,9 @@
 
 namespace redco {
 
-/// Returns a text of several lines as one line, which JoinedOutput compares and prints as a whole.
-std::string as_one_line(std::string text);
+/// Separates lines that JoinedOutput compares and prints as a whole, like those of a tensor:
+/// ASCII's record separator.
+constexpr char joined_line_separator = '\x1e';
 
 /// The output of a shared prompt's workers to one stream. Lines that all workers write are printed
 /// once, with the prefix `[all] `; others by worker, with `[rank] `.

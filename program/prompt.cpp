@@ -116,7 +116,10 @@ class PromptLoop {
         console_(console),
         shared_(shares_prompt() ? std::make_unique<SharedPrompt>() : nullptr),
         has_colors_(is_shown() && is_capable_ && variable("NO_COLOR").empty()),
-        prompt_(engine, {.width = width(), .colors = has_colors_}) {}
+        prompt_(engine,
+                {.width = width(),
+                 .colors = has_colors_,
+                 .line_separator = shared_ ? std::string(1, joined_line_separator) : "\n"}) {}
 
   void run() {
     turn([this] { return run_start_up_file(); });
@@ -222,12 +225,10 @@ class PromptLoop {
     std::fflush(stdout);
   }
 
-  // Long texts of help go through a pager. With several processes, the launcher compares their
-  // values as wholes.
+  // Long texts of help go through a pager.
   void show_answer(const Prompt::Answer& answer) {
-    if (shared_) return show(as_one_line(answer.text));
     auto n_lines = size_t(std::ranges::count(answer.text, '\n')) + 1;
-    bool is_long = n_lines >= terminal_height(STDOUT_FILENO);
+    bool is_long = !shared_ && n_lines >= terminal_height(STDOUT_FILENO);
     if (answer.is_help && is_typed_ && is_shown() && is_capable_ && is_long && page(answer.text))
       return;
     show(answer.text);

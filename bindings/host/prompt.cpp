@@ -70,6 +70,8 @@ Prompt::Prompt(ScriptEngine& engine, const PromptOptions& options)
     lua_setfield(L, -2, "width");
     lua_pushboolean(L, options.colors);
     lua_setfield(L, -2, "colors");
+    lua_pushlstring(L, options.line_separator.data(), options.line_separator.size());
+    lua_setfield(L, -2, "line_separator");
     lua::call(L, 1, 1);
     impl_->session = lua::Ref(L, -1);
   });

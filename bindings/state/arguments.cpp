@@ -77,6 +77,8 @@ void read(lua_State* L, int index, const std::string& what, std::string& value) 
 void read(lua_State* L, int index, const std::string& what, c10::ScalarType& value) {
   auto dtype =
       lua_type(L, index) == LUA_TSTRING ? parse_dtype(lua_tostring(L, index)) : std::nullopt;
+  if (!dtype && lua_type(L, index) == LUA_TSTRING)
+    fail(what, ": ", unknown_dtype(lua_tostring(L, index)));
   if (!dtype) fail_type(L, index, what, "a dtype such as \"float32\"");
   value = *dtype;
 }

@@ -272,6 +272,14 @@ std::optional<c10::ScalarType> parse_dtype(const std::string& name) {
   return std::nullopt;
 }
 
+std::string unknown_dtype(const std::string& name) {
+  std::vector<std::string> known;
+  for (const auto& entry : dtype_names) known.emplace_back(entry.name);
+  std::string near = nearest(name, known);
+  return "\"" + name + "\" is not a dtype; \"" + (near.empty() ? "float32" : near) + "\" is " +
+         (near.empty() ? "one" : "near");
+}
+
 const char* dtype_name(c10::ScalarType dtype) {
   for (const auto& entry : dtype_names)
     if (dtype == entry.dtype) return entry.name;

@@ -120,6 +120,17 @@ bool is_mixed(lua_State* L, int index) {
     std::string near = nearest(key, known);
     text += "; it has no argument '" + key + "'" + (near.empty() ? "" : ": '" + near + "' is near");
   }
+  for (int i = 0; i < arguments.n_named; ++i) {
+    const auto& [name, index] = arguments.named[i];
+    if (std::strcmp(name, "dtype") == 0 && lua_type(L, index) == LUA_TSTRING &&
+        !parse_dtype(lua_tostring(L, index)))
+      text += "; " + unknown_dtype(lua_tostring(L, index));
+  }
+  bool takes_list = std::ranges::any_of(op.overloads, [](const Overload& overload) {
+    return !overload.parameters().empty() && overload.parameters()[0].kind == ArgKind::tensor_list;
+  });
+  if (takes_list && arguments.n_positional > 0 && test_tensor(L, 1) != nullptr)
+    text += "; the tensors are in a list: torch." + op.name + "({a, b})";
   if (arguments.is_method && (arguments.n_positional == 0 || test_tensor(L, 1) == nullptr))
     text += "; a method is called with a colon: tensor:" + op.name + "(...)";
   if (arguments.n_positional > 0 && is_mixed(L, arguments.n_positional))

@@ -14,6 +14,12 @@
 
 namespace redco {
 
+namespace {
+
+bool has_driver() { return access("/dev/nvidiactl", F_OK) == 0 || access("/dev/dxg", F_OK) == 0; }
+
+}  // namespace
+
 void load_cuda() {
   static std::mutex mutex;
   static bool loaded = false;
@@ -21,6 +27,9 @@ void load_cuda() {
   if (loaded) return;
   // The library's search path finds it next to libtorch_cpu.so. Loading registers its kernels.
   if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+    require(has_driver(),
+            "device \"cuda\": this machine has no NVIDIA GPU, or no driver for it; "
+            "without device = \"cuda\" redco-lua works on the CPU");
     fail("device \"cuda\": LibTorch's CUDA library cannot be loaded: ", dlerror(),
          "; `REDCO_CUDA=1 ./bootstrap` gets what it needs");
   }
@@ -31,8 +40,7 @@ void load_cuda() {
 }
 
 void load_cuda_if_present() noexcept {
-  bool has_driver = access("/dev/nvidiactl", F_OK) == 0 || access("/dev/dxg", F_OK) == 0;
-  if (!has_driver) return;
+  if (!has_driver()) return;
   try {
     load_cuda();
   } catch (const std::exception&) {

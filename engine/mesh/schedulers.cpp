@@ -55,6 +55,7 @@ void complete_torchrun(Processes& found, const ProcessOptions&) {
   found.attempt = variable("TORCHELASTIC_RESTART_COUNT", 0, 0);
   // redco-lua's launcher hosts the run's store; torchrun hosts another store.
   bool has_launcher = is_set(launcher_store_variable);
+  if (has_launcher) found.source = "the variables of redco-lua --nproc";
   found.hosts_store = found.rank == 0 && !has_launcher;
   found.is_announced = !has_launcher && text_of("TORCHELASTIC_USE_AGENT_STORE") == "True";
 }

@@ -280,7 +280,11 @@ Tokenizer Folder::tokenizer() {
 Tokenizer Tokenizer::from_pretrained(const std::string& path) {
   fs::path given(path);
   if (fs::is_directory(given)) return Folder(given).tokenizer();
-  require(fs::exists(given), "there is no ", path, ": expected a tokenizer's folder or file");
+  bool may_be_on_hub = !path.empty() && path[0] != '/' && path[0] != '.';
+  require(fs::exists(given), "there is no ", path, ": expected a tokenizer's folder or file",
+          may_be_on_hub ? "; tokenizers of the Hub are not downloaded: get the folder, as with `hf "
+                          "download NAME --local-dir FOLDER`"
+                        : "");
   std::string where = path + ": ";
   if (given.extension() == ".gguf")
     return from_parts(where, read_gguf_tokenizer(where, GgufFile(path).metadata()));

@@ -2,6 +2,7 @@
 local native = require "redco.native"
 local ordered = require "redco.ordered"
 local registry = require "redco.registry"
+local strict = require "redco.strict"
 local transforms = require "redco.transforms"
 
 local redco = {
@@ -33,8 +34,13 @@ local redco = {
   help = require "redco.help",
 }
 
+strict("redco.nn.init", redco.nn.init)
+for name, value in pairs(redco) do
+  if type(value) == "table" then strict("redco." .. name, value) end
+end
+
 return registry.define("redco", [[
 redco
 Trains and runs models on any number of devices. A script defines three functions, collate_fn,
 loss_fn and pred_fn, and passes them to three classes: `redco.Deployer`, `redco.Trainer` and
-`redco.Predictor`.]], redco)
+`redco.Predictor`.]], strict("redco", redco))

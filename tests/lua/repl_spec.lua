@@ -48,6 +48,25 @@ test("values of expressions are answers, also with = before them, not with ; beh
   expect_text("a\nb", "'a\\nb'")
 end)
 
+test("an expression after statements is an answer", function()
+  expect_text("tensor([1., 1.])\n[float32 [2]]", "x = torch.ones(2); x")
+  expect_text("4", "local y = 2; y * 2")
+  expect_text(nil, "x = 5; x;")
+  expect_text("5", "x = 5; ; x")
+  expect_text("a;b", "x = 'a;b'; x")
+  expect_text("1\n2", "x = 1; x, 2 -- a comment; and more")
+  expect_text(nil, "x = 1; y = 2")
+  expect_text("3", "x = 3\nx")
+  expect_text(nil, "x = 7\n- 2")  -- one statement
+  expect_text("5", "x")
+  expect_text("{ 1, a = 2 }", "{ 1; a = 2 }")
+  expect_equal(session:feed "x = 1; f(", "more")
+  expect_equal(session:forget(), "x = 1; f(")
+  expect_message("stdin:1: attempt to index global 'nothing' (a nil value)", "x = 1; nothing.y")
+  expect_message("stdin:2: attempt to index global 'nothing' (a nil value)",
+    "x = 1\nnothing.y + 1")
+end)
+
 test("_ is the last value", function()
   answer "6 * 7"
   expect_text("43", "_ + 1")
@@ -86,6 +105,32 @@ test("a local is gone after its chunk, which is said once", function()
   assert(answer("local gone = 1").hint:find "^gone is gone")
   expect_equal(answer("local gone = 1").hint, nil)
   expect_text("nil", "gone")
+end)
+
+test("nn and optim are globals of the prompt", function()
+  expect_text("true", "nn == redco.nn and optim == redco.optim and torch == redco.torch")
+end)
+
+test("help by name and by words, which may be long", function()
+  local function expect_help(line, ...)
+    local given = answer(line)
+    expect_equal(given.message, nil)
+    assert(given.is_help)
+    for _, part in ipairs { ... } do
+      assert(given.text:find(part, 1, true), given.text)
+    end
+  end
+  expect_help("?redco.nn.linear", "linear(params")
+  expect_help("?clip", "torch.clip: an operator", "redco.optim.clip_by_global_norm")
+  expect_help("?loss_fn", "there is no help for 'loss_fn'; these mention it:", "redco.Trainer")
+  expect_help("?learning rate", "redco.optim.adamw")
+  expect_help("help 'learning rate'", "these mention it:", "redco.optim.adamw")
+  expect_help("help(redco.nn.linear)", "linear(params")
+  expect_help("help()", "Modules and classes")
+  expect_help("for _, name in ipairs { 'fit', 'adamw' } do help(name) end", "Trainer:fit(",
+    "redco.optim.adamw")
+  expect_equal(answer("1").is_help, nil)
+  expect_message("there is no help for no such thing at all", "?no such thing at all")
 end)
 
 test("an error has its place, and the user's frames where there are several", function()
@@ -171,7 +216,8 @@ test("functions show their signatures, objects their methods, others their own t
   expect_text("{\n  function spec.long(" .. ("x"):rep(90) .. "...\n}", "{ long }")
   expect_text("torch.Size([2, 3])", "torch.zeros{2, 3}.shape")
   answer "deployer = redco.Deployer { seed = 1, verbose = false }"
-  assert(answer("deployer").text:find "^Deployer :gen_rng ")
+  assert(answer("deployer").text:find "^Deployer {seed = %d+, .*}\n  :gen_rng ",
+    answer("deployer").text)
   expect_text("{ Deployer }", "{ deployer }")
   expect_text("{ mine }", "{ setmetatable({}, { __tostring = function() return 'mine' end }) }")
   expect_message("stdin:1: no text",

@@ -62,7 +62,9 @@ class Terminal:
         text = text.replace(self.home, "HOME")
         for pattern, mask in ((r"\[\d+\.\d\d s\]", "[TIME]"), (r"0x[0-9a-f]+", "ADDRESS"),
                               (r"^redco-lua \d+\.\d+\.\d+;", "redco-lua VERSION;"),
-                              (r"^\[[\d/: ]+ - redco", "[DATE - redco")):
+                              (r"^\[\d\d:\d\d:\d\d\]", "[CLOCK]"),
+                              (r"[\d.]+[kM]? examples/s", "RATE examples/s"),
+                              (r" in \d+:\d\d", " in TIME")):
             text = re.sub(pattern, mask, text, flags=re.MULTILINE)
         return text
 
@@ -355,16 +357,12 @@ def test_progress():
     script = make_script(home, FIT.replace("VERBOSE", "true"))
     terminal = Terminal("-i", script, home=home).prompt().enter("fit(2) os.execute 'sleep 0.1'")
     see(terminal, """
-[DATE - redco - Process Index: 0 (#Processes: 1) - INFO]
-==========================================
-### Parameters
-------------------------------------------
-4
-==========================================
+[CLOCK] Parameters: 4
 redco-lua VERSION; :h for help, :q or Ctrl-D to end
 > fit(2) os.execute 'sleep 0.1'
-Training (epoch 0 / 2) (global_batch_size = 64) 100% 6400/6400 grad_norm 2 loss
-Training (epoch 1 / 2) (global_batch_size = 64) 100% 6400/6400 grad_norm 2 loss
+Epoch 0 / 2 100% loss -3.96 RATE examples/s in TIME (run 50%) 6400/6400
+Epoch 1 / 2 100% loss -7.96 RATE examples/s in TIME (run 100%) 6400/6400
+[CLOCK] Trained 200 steps (2 epochs) in TIME, RATE examples/s
 [TIME]
 >""")
 
@@ -422,6 +420,16 @@ def test_suspend():
     terminal.keys(" = 5", "> half = 5")
     terminal.keys("\r", ">").keys("half\r", ">")
     terminal.wait(lambda: terminal.text().endswith("> half\n5\n>"), "value")
+
+
+def test_pager():
+    """Long texts of help, not values, go through $PAGER."""
+    terminal = Terminal(PAGER="sed s/^/PAGED:/", rows=30).prompt()
+    terminal.enter("?redco.nn", "?redco.tree.count", "for i = 1, 40 do print(i) end")
+    assert "\nPAGED:" in terminal.raw.decode().replace("\r", ""), terminal.text()
+    assert "PAGED:" not in terminal.text(), terminal.text()
+    terminal = Terminal(PAGER="no-such-pager", rows=30).prompt().enter("?redco.nn")
+    assert b"multihead_attention(" in terminal.raw
 
 
 def test_narrow():

@@ -74,6 +74,23 @@ test("all run what is typed; what they say alike comes out once, turn by turn", 
   expect_equal(err, "[0] error 0\n[1] error 1\n[2] error 0\n[3] error 1\n")
 end)
 
+test("the lines of a value of one process stay together", function()
+  local code, out, err = session({ "torch.tensor { { 1, 2 }, { 3, r % 2 * 4 } }", "r, { a = 1 }" },
+    { "--nproc", "2" }, "r = tonumber(os.getenv 'RANK')\n")
+  expect_code(0, code, out, err)
+  expect_equal(out, [=[
+[0] tensor([[1, 2],
+[0]         [3, 0]])
+[0] [int64 [2, 2]]
+[1] tensor([[1, 2],
+[1]         [3, 4]])
+[1] [int64 [2, 2]]
+[0] 0
+[1] 1
+[all] { a = 1 }
+]=])
+end)
+
 -- What leaves a chunk half done, and the errors that are shown, all of them.
 local failures = {
   { "one, alone", "if r == 1 then error 'apart' end", "[1] stdin:1: apart\n" },

@@ -13,8 +13,9 @@
 namespace redco {
 
 struct PromptOptions {
-  size_t width = 80;    ///< columns of a line of values
-  bool colors = false;  ///< whether values are formatted with ANSI colors
+  size_t width = 80;                  ///< columns of a line of values
+  bool colors = false;                ///< whether values are formatted with ANSI colors
+  std::string line_separator = "\n";  ///< between the lines of one value
 };
 
 /// An interactive prompt without a terminal: takes lines and returns text, while the caller does

@@ -3,13 +3,35 @@ local fail = require "redco.fail"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 
+local function shape_text(value)
+  return torch.is_tensor(value) and ("has shape [%s]"):format(table.concat(value.shape, ", "))
+    or "is a " .. type(value)
+end
+
+local function check_keys(first, value, path, i)
+  if type(value) ~= "table" then
+    fail("default_collate: %s of example %d is a %s, but a table in example 1", path, i,
+      type(value))
+  end
+  for key in pairs(first) do
+    if value[key] == nil then
+      fail("default_collate: %s.%s: example %d has none, but example 1 has", path, key, i)
+    end
+  end
+  for key in pairs(value) do
+    if first[key] == nil then
+      fail("default_collate: %s.%s: example 1 has none, but example %d has", path, key, i)
+    end
+  end
+end
+
 local function collate(values, path)
   local first = values[1]
   if torch.is_tensor(first) then
     for i, value in ipairs(values) do
       if not torch.is_tensor(value) or value.shape ~= first.shape then
-        fail("default_collate: %s of example %d does not have the shape of the first example, [%s]",
-          path, i, table.concat(first.shape, ", "))
+        fail("default_collate: %s of example %d %s, but %s in example 1; write a collate_fn that "
+          .. "pads them", path, i, shape_text(value), (shape_text(first):gsub("^has ", "")))
       end
     end
     return torch.stack(values)
@@ -19,13 +41,11 @@ local function collate(values, path)
   if type(first) ~= "table" then
     fail("default_collate: %s: cannot make a batch of a %s", path, type(first))
   end
+  for i, value in ipairs(values) do check_keys(first, value, path, i) end
   local batch = {}
   for key in pairs(first) do
     local of_key = {}
-    for i, value in ipairs(values) do
-      of_key[i] = value[key]
-      if of_key[i] == nil then fail("default_collate: %s.%s: example %d has none", path, key, i) end
-    end
+    for i, value in ipairs(values) do of_key[i] = value[key] end
     batch[key] = collate(of_key, path .. "." .. tostring(key))
   end
   return batch

@@ -37,7 +37,8 @@ local harmless = {
 local function check(path, config)
   if type(config) ~= "table" then fail("%s: expected an object", path) end
   local function refuse(key, expected)
-    fail("%s: %s = %s is not supported, only %s", path, key, tostring(config[key]), expected)
+    local value = type(config[key]) == "table" and "a table" or tostring(config[key])
+    fail("%s: %s = %s is not supported, only %s", path, key, value, expected)
   end
   if config.peft_type ~= "LORA" then refuse("peft_type", '"LORA"') end
   if (config.bias or "none") ~= "none" then refuse("bias", '"none"') end
@@ -74,7 +75,7 @@ end
 local function by_pattern(path, patterns, name)
   for pattern, value in ordered.pairs(patterns or {}) do
     if type(value) ~= "number" then
-      fail("%s: expected a number for the pattern '%s', got %s", path, pattern, tostring(value))
+      fail("%s: expected a number for the pattern '%s', got a %s", path, pattern, type(value))
     end
     local expression, is_whole = lua_pattern(path, pattern)
     local is_match = name:find("^" .. expression .. "$")

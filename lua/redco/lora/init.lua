@@ -13,6 +13,22 @@ local tree = require "redco.tree"
 
 local lora = {}
 
+local function shown(value)
+  return type(value) == "table" and "a table" or tostring(value)
+end
+
+local function check_number(name, value, expected, is_valid)
+  if type(value) ~= "number" or is_valid and not is_valid(value) then
+    fail("lora.add: %s: expected %s, got %s", name, expected, shown(value))
+  end
+end
+
+local function check_tree(where, params)
+  if type(params) == "table" and not (getmetatable(params) or {}).__call then return end
+  fail("%s: expected the parameters of a model, model.params, got %s", where,
+    type(params) == "table" and "the model" or shown(params))
+end
+
 local function copy_of(params)
   return tree.map(function(leaf) return leaf end, params)
 end
@@ -26,9 +42,13 @@ local function target(modules)
   if type(modules) == "string" then
     return function(name) return name:find("^" .. modules .. "$") ~= nil end
   end
-  if type(modules) ~= "table" or #modules == 0 then
+  local wrong = type(modules) ~= "table" and type(modules) or #modules == 0 and "{}"
+  for _, module in ipairs(wrong and {} or modules) do
+    if type(module) ~= "string" then wrong = "a " .. type(module) .. " in the list" end
+  end
+  if wrong then
     fail("lora.add: target_modules: expected the last parts of layers' names, {\"q_proj\"}, or a "
-      .. "pattern of whole names, got %s", type(modules) == "table" and "{}" or type(modules))
+      .. "pattern of whole names, got %s", wrong)
   end
   return function(name)
     for _, module in ipairs(modules) do
@@ -61,7 +81,7 @@ local function check_found(chosen, modules, all)
     local is_found = false
     for _, layer in ipairs(chosen) do is_found = is_found or ends_with(layer.name, module) end
     if not is_found then
-      fail("lora.add: no layer's name ends in '%s'; layer names end in %s", tostring(module),
+      fail("lora.add: no layer's name ends in '%s'; layer names end in %s", module,
         names_of(all))
     end
   end
@@ -95,12 +115,11 @@ Names are peft's: `X.lora_A.weight` [r, in], uniform, and `X.lora_B.weight` [out
 lora_alpha / sqrt(r) if use_rslora. `fan_in_fan_out` says that weights are [in, out]; by default
 only those of GPT-2's layers are.]], function(params, options)
   local o = add_options(options)
-  if o.r < 1 or o.r % 1 ~= 0 then
-    fail("lora.add: r: expected a positive integer, got %s", tostring(o.r))
-  end
-  if o.lora_dropout < 0 or o.lora_dropout >= 1 then
-    fail("lora.add: lora_dropout: expected a number in [0, 1), got %s", tostring(o.lora_dropout))
-  end
+  check_number("r", o.r, "a positive integer", function(r) return r >= 1 and r % 1 == 0 end)
+  check_number("lora_alpha", o.lora_alpha, "a number")
+  check_number("lora_dropout", o.lora_dropout, "a number in [0, 1)",
+    function(p) return p >= 0 and p < 1 end)
+  check_tree("lora.add", params)
   local is_target, result = target(o.target_modules), copy_of(params)
   local all, chosen = layers.of(result), {}
   for _, layer in ipairs(all) do

@@ -45,8 +45,9 @@ function files.add_new(params, family, config, dtype, generator)
   return params
 end
 
---- Raises an error if the processes do not have the memory for so many new parameters.
-function files.check_memory(family, n_parameters, dtype)
+--- Raises an error, which ends with `reason`, if the processes do not have the memory for so many
+--- new parameters.
+function files.check_memory(family, n_parameters, dtype, reason)
   local n = 4096
   local part = native.parameter({ n, 1 }, { dtype = dtype }):to_local()
   if part.device ~= "cpu" then return end
@@ -54,8 +55,8 @@ function files.check_memory(family, n_parameters, dtype)
   for line in io.lines "/proc/meminfo" do
     local available = tonumber(line:match "^MemAvailable:%s+(%d+) kB")
     if available and needed > available * 1024 then
-      fail("%s: %.0f new parameters need %.1f GB in each process, and %.1f GB are free",
-        family.model_type, n_parameters, needed / 1e9, available * 1024 / 1e9)
+      fail("%s: %.0f new parameters need %.1f GB in each process, and %.1f GB are free%s",
+        family.model_type, n_parameters, needed / 1e9, available * 1024 / 1e9, reason)
     end
   end
 end

@@ -42,9 +42,37 @@ local function family_of(config, where)
     table.concat(names, ", "))
 end
 
+-- Whether a text looks like a name on the Hugging Face Hub, "gpt2" or "google/flan-t5-small".
+local function is_hub_name(dir)
+  if type(dir) ~= "string" or not dir:find "^[%w][%w_.-]*/?[%w_.-]*$" then return false end
+  local file = io.open(dir)
+  if file then file:close() end
+  return not file
+end
+
 local function config_of(dir, where)
-  return files.json(dir, "config.json") or fail("%s: there is no %s/config.json", where,
-    tostring(dir))
+  local config = files.json(dir, "config.json")
+  if config then return config end
+  fail("%s: there is no %s/config.json%s", where, tostring(dir), is_hub_name(dir)
+    and ("; models of the Hub are not downloaded: get the folder, as with `hf download %s "
+    .. "--local-dir %s`"):format(dir, dir) or "")
+end
+
+-- Lists the sizes that a configuration leaves to the family's defaults, for models that are larger
+-- than the memory.
+local function default_sizes(family, given)
+  local names = {}
+  for name, default in pairs(family.defaults) do
+    local is_given = given[name] ~= nil
+    for alias, full in pairs(family.aliases or {}) do
+      is_given = is_given or full == name and given[alias] ~= nil
+    end
+    if type(default) == "number" and default >= 8 and not is_given then
+      names[#names + 1] = ("%s = %.0f"):format(name, default)
+    end
+  end
+  table.sort(names)
+  return #names > 0 and "; the configuration does not give " .. table.concat(names, ", ") or ""
 end
 
 local new_options = arguments("models.from_config", { dtype = "float32" }, { "generator" })
@@ -59,7 +87,7 @@ function(config, options)
   local given = is_file and config_of(config, "models.from_config") or config
   local family = family_of(given, where)
   local c, n_parameters = complete_config(family, given, is_file)
-  files.check_memory(family, n_parameters, o.dtype)
+  files.check_memory(family, n_parameters, o.dtype, default_sizes(family, given))
   return new_model(family, c, files.add_new({}, family, c, o.dtype, o.generator))
 end)
 

@@ -123,6 +123,17 @@ local function new_model(family, config, params)
   end
 
   set_texts(model)
+  -- A method call would pass the model as the first argument.
+  for name, f in pairs(model) do
+    if type(f) == "function" then
+      model[name] = function(first, ...)
+        if rawequal(first, model) then
+          fail("model.%s is called with a dot, not a colon: model.%s(...)", name, name)
+        end
+        return f(first, ...)
+      end
+    end
+  end
   return model
 end
 

@@ -1,5 +1,6 @@
 --- Scaled dot-product attention and the multi-head layer.
 local arguments = require "redco.arguments"
+local check_params = require "redco.nn.check_params"
 local dropout = require("redco.nn.dropout").dropout
 local fail = require "redco.fail"
 local layers = require "redco.nn.layers"
@@ -77,6 +78,7 @@ attention.multihead_attention = registry.define("redco.nn.multihead_attention", 
 multihead_attention(params, x [batch, length, embed_dim], {num_heads, memory = x, mask, causal = false, dropout = 0, train = false, rng}) -> like x
 Attends from x to `memory` in num_heads heads: Vaswani et al., 2017. Other arguments as in
 `nn.attention`.]], function(params, x, options)
+  check_params("multihead_attention", "MultiheadAttention", params)
   local o = use(options)
   local heads = o.num_heads or fail "nn.multihead_attention: num_heads is missing"
   local batch, length, embed_dim = unpack(x.shape)

@@ -1,5 +1,6 @@
 --- Convolutions of one and two dimensions.
 local arguments = require "redco.arguments"
+local check_params = require "redco.nn.check_params"
 local init = require "redco.nn.initializers"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
@@ -39,6 +40,7 @@ Returns {weight [out, in / groups, kernel...], bias [out]}, uniform in
 Computes the cross-correlation of x with params.weight. `padding` is a number, a list, "same" or
 "valid".]])
     :format(lower), function(params, x, options)
+    check_params(lower, name, params)
     local o = use(options)
     return apply(x, params.weight, params.bias, o.stride, o.padding, o.dilation, o.groups)
   end)

@@ -1,6 +1,7 @@
 --- Linear, embedding, normalisation and the MLP.
 local adapter = require "redco.lora.adapter"
 local arguments = require "redco.arguments"
+local check_params = require "redco.nn.check_params"
 local fail = require "redco.fail"
 local init = require "redco.nn.initializers"
 local registry = require "redco.registry"
@@ -31,6 +32,7 @@ define("linear", [[
 linear(params, x [..., in], {train = false, rng}) -> [..., out]
 Computes x weight^T + bias. If the layer has an adapter (`redco.lora.add`), its output is added; its
 dropout needs `train` and `rng`.]], function(params, x, options)
+  check_params("linear", "Linear", params)
   local o, y = use(options), torch.linear(x, params.weight, params.bias)
   return params.lora_A and adapter.of_layer(params, x, y, o) or y
 end)
@@ -47,6 +49,7 @@ end)
 define("embedding", [[
 embedding(params, ids [...]) -> [..., embedding_dim]
 Returns the rows of params.weight at the integers `ids`.]], function(params, ids)
+  check_params("embedding", "Embedding", params)
   if params.lora_A then
     fail "nn.embedding: the parameters have an adapter, which only linear layers can have"
   end
@@ -68,6 +71,7 @@ define("layer_norm", [[
 layer_norm(params, x, {eps = 1e-5}) -> like x
 Normalises over the last dimensions, those of params.weight: Ba et al., 2016.]],
 function(params, x, options)
+  check_params("layer_norm", "LayerNorm", params)
   return torch.layer_norm(x, params.weight.shape, params.weight, params.bias,
     layer_norm(options).eps)
 end)
@@ -84,6 +88,7 @@ define("rms_norm", [[
 rms_norm(params, x, {eps = 1e-6}) -> like x
 Computes x / sqrt(mean(x^2) + eps) * weight over the last dimensions: Zhang and Sennrich, 2019.]],
 function(params, x, options)
+  check_params("rms_norm", "RMSNorm", params)
   return torch.rms_norm(x, params.weight.shape, params.weight, rms_norm(options).eps)
 end)
 
@@ -101,6 +106,7 @@ define("mlp", [[
 mlp(params, x, {activation = torch.relu, train = false, rng}) -> [..., last size]
 Applies linear layers with the activation between them. `train` and `rng` as in `nn.linear`.]],
 function(params, x, options)
+  check_params("mlp", "MLP", params)
   local o = mlp(options)
   for i, layer in ipairs(params) do
     if i > 1 then x = o.activation(x) end

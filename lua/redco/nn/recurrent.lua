@@ -1,5 +1,6 @@
 --- Recurrent cells: one step of a sequence.
 local arguments = require "redco.arguments"
+local check_params = require "redco.nn.check_params"
 local init = require "redco.nn.initializers"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
@@ -34,6 +35,7 @@ gru_cell(params, x [batch, input], h [batch, hidden]) -> h
 Computes one step of a gated recurrent unit: Cho et al., 2014, with the reset gate as in
 PyTorch.]],
 function(params, x, h)
+  check_params("gru_cell", "GRUCell", params)
   return torch.gru_cell(x, h, params.weight_ih, params.weight_hh, params.bias_ih, params.bias_hh)
 end)
 
@@ -41,6 +43,7 @@ recurrent.lstm_cell = registry.define("redco.nn.lstm_cell", [[
 lstm_cell(params, x [batch, input], h [batch, hidden], c [batch, hidden]) -> h, c
 Computes one step of a long short-term memory: Hochreiter and Schmidhuber, 1997.]],
 function(params, x, h, c)
+  check_params("lstm_cell", "LSTMCell", params)
   return torch.lstm_cell(x, { h, c }, params.weight_ih, params.weight_hh, params.bias_ih,
     params.bias_hh)
 end)

@@ -145,7 +145,7 @@ function Session:answer(chunk, ok, ...)
   for i = 1, n do
     local is_shown, text, traceback = native.try(pretty.answer, (select(i, ...)), self.options)
     if not is_shown then return { message = text, traceback = user_frames(traceback) } end
-    texts[i] = text
+    texts[i] = text:gsub("\n", self.options.line_separator or "\n")
   end
   return { text = table.concat(texts, "\n") }
 end
@@ -177,9 +177,9 @@ end
 
 local session = {}
 
---- Returns a prompt. `options`: `width` of lines in columns, and `colors`, whether values have
---- them. From then on scripts may assign globals, and `redco`, `torch`, `nn`, `optim`, `help` and
---- `who` are globals.
+--- Returns a prompt. `options`: `width` of lines in columns, `colors`, whether values have them,
+--- and `line_separator` between the lines of one value. From then on scripts may assign globals,
+--- and `redco`, `torch`, `nn`, `optim`, `help` and `who` are globals.
 function session.new(options)
   -- Compiled loops cannot be interrupted.
   jit.off()
