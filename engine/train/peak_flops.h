@@ -1,5 +1,7 @@
 #pragma once
 
+#include <redco/export.h>
+
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 
@@ -13,6 +15,7 @@ namespace redco::train {
 ///
 /// A CPU that other programs use gives too low a peak. If a model was seen to reach more FLOP/s,
 /// `reached`, the peak is measured again, up to three times, and is the highest of these.
-std::optional<double> peak_flops(c10::Device device, c10::ScalarType dtype, double reached = 0);
+REDCO_API std::optional<double> peak_flops(c10::Device device, c10::ScalarType dtype,
+                                           double reached = 0);
 
 }  // namespace redco::train

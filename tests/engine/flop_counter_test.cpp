@@ -1,4 +1,5 @@
 #include "../../engine/train/flop_counter.h"
+#include "../../engine/train/peak_flops.h"
 
 #include <redco/detail/recomputing.h>
 
@@ -138,6 +139,24 @@ TEST_CASE("a scope left by an exception counts nothing; counters nest") {
   CHECK(failed == 0);
   CHECK(outer == 2 * 2 * 3 * 5 * 7);
   CHECK(inner == 2 * 3 * 5 * 7);
+}
+
+TEST_CASE("the peak of the CPU is measured again if a model exceeds it") {
+  auto peak = [](double reached = 0) {
+    return *train::peak_flops(c10::kCPU, at::kDouble, reached);
+  };
+  double first = peak();
+  CHECK(first > 0);
+  CHECK(peak(first / 2) == first);
+  double before = first;
+  for (int i = 0; i < 3; ++i) {
+    double again = peak(1e30);
+    CHECK(again >= before);
+    before = again;
+  }
+  // Not more than four times.
+  CHECK(peak(1e30) == before);
+  CHECK(peak() == before);
 }
 
 }  // namespace

@@ -1,0 +1,105 @@
+-- What ./bootstrap prints, with stand-ins for the programs that it calls.
+local program = require "program"
+local testing = require "testing"
+
+local test, expect_equal = testing.test, testing.expect_equal
+local shell, write, expect_has = program.shell, program.write, program.expect_has
+
+local source = os.getenv "REDCO_SOURCE"
+assert(shell(("mkdir -p tree/cmake bin libtorch/lib && touch libtorch/lib/libtorch_cpu.so "
+  .. "tree/CMakePresets.json && cp %s/bootstrap tree && cp %s/cmake/packages.txt tree/cmake")
+  :format(source, source)) == 0)
+
+local function stand_in(name, script)
+  write("bin/" .. name, "#!/bin/sh\n" .. script)
+  assert(shell("chmod +x bin/" .. name) == 0)
+end
+
+stand_in("id", "echo 0")
+stand_in("nproc", "echo 2")
+stand_in("apt-get", 'echo "apt-get $*"; exit ${APT_CODE:-0}')
+stand_in("dpkg", "true")
+-- All packages are there but those in $MISSING.
+stand_in("dpkg-query", [[
+shift 3
+for p; do
+  case " $MISSING " in *" $p "*) printf '%s=not-installed ' "$p" ;; *) printf '%s=installed ' "$p" ;; esac
+done]])
+stand_in("cmake", [[
+case "$*" in
+  *" -n") for i in $(seq ${FILES:-3}); do echo "[$i/3] Building CXX object $i"; done ;;
+  *--build*) echo "[1/3] Building CXX object 1"; printf "$OUTPUT"; exit ${BUILD_CODE:-0} ;;
+  *)
+    mkdir -p build/release && touch build/release/build.ninja
+    echo "LibTorch_CPU_LIBRARY:FILEPATH=$REDCO_LIBTORCH/lib/libtorch_cpu.so" >build/release/CMakeCache.txt
+    ;;
+esac]])
+stand_in("ctest", [[
+case "$*" in
+  *--print-labels*) echo "All Labels:"; for each in $LABELS; do echo "  $each"; done ;;
+  *) echo "ctest $*" ;;
+esac]])
+-- Commands of packages that this machine may lack.
+for _, name in ipairs { "g++", "ninja", "ccache", "luacheck", "clang-format-14", "shellcheck",
+  "codespell", "luarocks", "luajit", "pkg-config" } do
+  stand_in(name, "true")
+end
+
+-- Returns the exit code, standard output and standard error, with the folder as FOLDER.
+local function bootstrap(settings, words)
+  local code, out, err = shell(("cd tree; PATH=%s/bin:$PATH REDCO_LIBTORCH=%s/libtorch %s "
+    .. "./bootstrap %s"):format(program.folder, program.folder, settings, words))
+  return code, out, (err:gsub(program.folder:gsub("%p", "%%%0"), "FOLDER"))
+end
+
+test("a line for each step that has work", function()
+  local code, out, err = bootstrap("MISSING='libpng-dev'", "")
+  expect_equal(code, 0)
+  expect_equal(out, "")
+  expect_equal(err, [[
+bootstrap: 1 of 4: installing Debian packages: libpng-dev to compile
+bootstrap: 3 of 4: compiling 3 files, about 1 min on 2 cores
+bootstrap: 4 of 4: built FOLDER/tree/build/release/redco-lua
+]])
+  local log = program.read(program.folder .. "/tree/build/release.log")
+  expect_has(log, "apt-get -y", "libpng-dev", "=== ", "[1/3] Building CXX object 1")
+  code, out, err = bootstrap("FILES=0", "package")
+  assert(code ~= 0 and err:find "the packages could not be made", err .. out)
+end)
+
+test("the packages of tests: which, why, and only for tests that need them", function()
+  local missing = "MISSING='munge slurmd python3-venv' LABELS="
+  local code, out, err = bootstrap(missing .. "unit", "test -L unit")
+  expect_equal(code, 0)
+  expect_equal(out, "ctest --preset release -L unit\n")
+  expect_equal(err, [[
+bootstrap: 3 of 4: compiling 3 files, about 1 min on 2 cores
+bootstrap: 4 of 4: running the tests
+]])
+  -- Not the commands of the machine, if it has them.
+  shell "rm -f tree/build/release.log"
+  code, out, err = bootstrap(missing .. "'unit hosts lint'", "test")
+  expect_equal(code, 0)
+  expect_equal(out, "ctest --preset release\n")
+  expect_has(err, "1 of 4: installing Debian packages: ",
+    "python3-venv for the tests of the sources (linters) and of other programs")
+  assert(not err:find("slurm", 1, true) or err:find("for the tests with several hosts", 1, true),
+    err)
+end)
+
+test("a failure: exit code, end of the output, log; memory only if it was that", function()
+  local code, _, err = bootstrap("BUILD_CODE=3 OUTPUT='oops.cpp: error: no such thing\\n'", "")
+  expect_equal(code, 1)
+  expect_has(err, "the build failed (exit code 3). The end of its output:",
+    "    oops.cpp: error: no such thing", "all of it is in FOLDER/tree/build/release.log")
+  assert(not err:find "memory", err)
+  code, _, err = bootstrap("BUILD_CODE=1 OUTPUT='c++: fatal error: Killed signal\\n'", "")
+  expect_equal(code, 1)
+  expect_has(err, "killed for want of memory: CMAKE_BUILD_PARALLEL_LEVEL=1 ./bootstrap")
+  code, _, err = bootstrap("MISSING=libpng-dev APT_CODE=100", "")
+  expect_equal(code, 1)
+  expect_has(err, "apt-get could not install: libpng-dev (exit code 100)", "Is there a network?")
+end)
+
+program.remove_folder()
+testing.finish()
