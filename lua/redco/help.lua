@@ -49,7 +49,7 @@ text(value) -> string or nil
 Returns the text that `help` prints about a value or a name; nil if there is none.]], function(x)
   local names, operator = find(x)
   local is_word = type(x) == "string" and not x:find "[.:]"
-  local similar = is_word and require "redco.reference.search".named(x) or {}
+  local similar = is_word and require "redco.reference.search".similar(x) or {}
   return require "redco.reference.screen".text(names, operator, similar)
 end)
 

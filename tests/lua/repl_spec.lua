@@ -122,7 +122,7 @@ test("help by name and by words, which may be long", function()
   end
   expect_help("?redco.nn.linear", "linear(params")
   expect_help("?clip", "torch.clip: an operator", "redco.optim.clip_by_global_norm")
-  expect_help("?loss_fn", "there is no help for 'loss_fn'; these mention it:", "redco.Trainer")
+  expect_help("?loss_fn", "Model.loss_fn(", "See also redco.Trainer")
   expect_help("?learning rate", "redco.optim.adamw")
   expect_help("help 'learning rate'", "these mention it:", "redco.optim.adamw")
   expect_help("help(redco.nn.linear)", "linear(params")

@@ -48,16 +48,15 @@ function search.entries(query)
   return found
 end
 
---- Returns the full names of the entries whose last name contains the text, at most eight.
-function search.named(part)
+--- Returns the full names of the entries that are not called `part`, but have it in their last name
+--- or as an argument, at most eight.
+function search.similar(part)
   local found, words = {}, words_of(part)
   if #words < 3 then return found end
   for _, full_name in ipairs(registry.names()) do
-    local name = full_name:match "[^.:]+$"
-    if #found < 8 and words_of(name):find(words, 1, true) and name ~= part
-      and surface.page(full_name) then
-      found[#found + 1] = full_name
-    end
+    if #found == 8 then break end
+    local is_similar = surface.page(full_name) and full_name:match "[^.:]+$" ~= part
+    if is_similar and (rank(full_name, words) or 3) < 3 then found[#found + 1] = full_name end
   end
   return found
 end
