@@ -22,8 +22,8 @@ bool starts_with(const char* text, const char* start) {
   return *start == 0;
 }
 
-// Whether the kernel has loaded this program, and not `ld.so PROGRAM`: /proc/self/exe is ld.so then.
-// `after_environment` is the auxiliary vector.
+// Whether the kernel has loaded this program, and not `ld.so PROGRAM`: /proc/self/exe is ld.so
+// then. `after_environment` is the auxiliary vector.
 bool is_own_executable(char** after_environment) {
   for (auto entry = reinterpret_cast<const Elf64_auxv_t*>(after_environment);
        entry->a_type != AT_NULL; ++entry)

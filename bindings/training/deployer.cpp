@@ -20,8 +20,8 @@ std::string LuaDeployer::described() const {
   const Mesh& mesh = *deployer->mesh();
   std::ostringstream text;
   text << "seed = " << seed << ", n_processes = " << mesh.world().size();
-  if (mesh.world().size() > 1)
-    text << " (dp = " << mesh.size(Mesh::dp) << ", mp = " << mesh.size(Mesh::mp) << ")";
+  if (int64_t n_shards = mesh.size(Mesh::model); n_shards > 1)
+    text << ", n_model_shards = " << n_shards;
   if (deployer->zero() > 0) text << ", zero = " << deployer->zero();
   text << ", device = \"" << mesh.device() << "\"";
   if (!deployer->workdir().empty()) text << ", workdir = \"" << deployer->workdir() << "\"";

@@ -91,10 +91,9 @@ TEST_CASE("metrics are one line of JSON each; what is not finite is null") {
   RunLog log({.workdir = folder.path, .console = console});
   log.metrics(3, {{"loss", 1.25}, {"lr", std::numeric_limits<double>::quiet_NaN()}, {"step", 9}});
   log.evaluation(4, "epoch0", {{"accuracy", 0.123456}, {"loss", 1.5}}, {"loss"});
-  CHECK(
-      folder.read("metrics.jsonl") ==
-      "{\"step\":3,\"loss\":1.25,\"lr\":null}\n"
-      "{\"step\":4,\"kind\":\"eval\",\"accuracy\":0.123456,\"loss\":1.5}\n");
+  CHECK(folder.read("metrics.jsonl") ==
+        "{\"step\":3,\"loss\":1.25,\"lr\":null}\n"
+        "{\"step\":4,\"kind\":\"eval\",\"accuracy\":0.123456,\"loss\":1.5}\n");
   REQUIRE(console->lines.size() == 1);
   CHECK(without_time(console->lines[0]) ==
         "Eval results (step 4): accuracy 0.1235, loss 1.5 (best)");
@@ -291,8 +290,7 @@ TEST_CASE("the text of a bar: the loss first, then as much as fits") {
   state.postfix = {{"grad_norm", 1.5}, {"loss", 2.34567}};
   CHECK(format_progress(state, 200) ==
         "Epoch 3 / 20 25% loss 2.346 1.23k tokens/s ETA 1:13 30/120 grad_norm 1.5");
-  CHECK(format_progress(state, 60) ==
-        "Epoch 3 / 20 25% loss 2.346 1.23k tokens/s ETA 1:13 30/120");
+  CHECK(format_progress(state, 60) == "Epoch 3 / 20 25% loss 2.346 1.23k tokens/s ETA 1:13 30/120");
   CHECK(format_progress(state, 40) == "Epoch 3 / 20 25% loss 2.346");
   CHECK(format_progress(state, 7) == "Epoch 3");
   state.run_done = 0.5;
