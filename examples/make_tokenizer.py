@@ -2,9 +2,9 @@
 
     python3 make_tokenizer.py t5 2000 text_to_text/data/verses.jsonl text_to_text/data/tokenizer
     python3 make_tokenizer.py gpt2 600 image_to_text/data/captions.txt image_to_text/data/processor
-    python3 make_tokenizer.py gpt2 257 language_modeling/data/corpus_pd.txt language_modeling/data/tokenizer
+    python3 make_tokenizer.py gpt2 2048 language_modeling/data/corpus.txt language_modeling/data/tokenizer
 
-t5: texts end with </s>; gpt2: nothing is added. With 257 tokens each byte is one.
+t5: texts end with </s>; gpt2: nothing is added.
 """
 import json
 import sys

@@ -24,6 +24,7 @@
 #include <c10/util/Logging.h>
 
 #include <malloc.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -228,6 +229,7 @@ void run(redco::ScriptEngine& engine, redco::Console& console, const Arguments& 
 }  // namespace
 
 int main(int argc, char** argv) {
+  prctl(PR_SET_NAME, "redco-lua");  // "exe" after a start through /proc/self/exe
   keep_freed_memory();
   silence_log();
   redco::show_notices([](const std::string& text) {

@@ -1,11 +1,13 @@
--- Images to classes, by an MLP or a small CNN.
+-- Images to classes, by an MLP or a small CNN. With --image=FILE: the class of one image.
 local redco = require "redco"
 local torch, nn = redco.torch, redco.nn
 
 local o = redco.options {
   data = "",  -- a folder of MNIST-like IDX files; "": the digits beside this script
+  image = "",  -- a PNG or JPEG to classify by the model in workdir, dark on light
   model = "cnn",
   workdir = "workdir",
+  resume = false,  -- continue from the newest checkpoint of workdir, if there is one
   seed = 42,
   n_model_shards = 1,
   zero = 0,
@@ -77,6 +79,19 @@ local models = {
 }
 local model = models[o.model] or error("--model is mlp or cnn, got " .. o.model)
 
+local model_file = o.workdir .. "/model.safetensors"
+if o.image ~= "" then
+  local gray = 1 - redco.data.image(o.image):float():mean(0, true) / 255
+  local images = torch.adaptive_avg_pool2d(gray:unsqueeze(0), { side, side })
+  local chances = model.apply(torch.load(model_file), { images = images }):softmax(-1)[0]
+  local label = chances:argmax():item()
+  print(("%d (%.1f %%)"):format(label, 100 * chances[label]:item()))
+  return
+end
+
+local ckpt, info
+if o.resume then ckpt, info = deployer:load_last_ckpt() end
+
 local schedule = deployer:get_lr_schedule_fn {
   train_size = #train, n_epochs = o.n_epochs, learning_rate = o.learning_rate,
   global_batch_size = o.global_batch_size, per_device_batch_size = o.per_device_batch_size,
@@ -95,7 +110,9 @@ local trainer = redco.Trainer {
     local logits = state.apply_fn(params, batch, { train = is_training, rng = rng })
     return nn.cross_entropy(logits, batch.labels)
   end,
-  params = model.params(),
+  params = ckpt and ckpt.params or model.params(),
+  opt_state = ckpt and ckpt.opt_state,
+  last_ckpt_info = info,
   optimizer = redco.optim.adamw { learning_rate = schedule, weight_decay = o.weight_decay },
   lr_schedule_fn = schedule,
 }
@@ -108,6 +125,7 @@ trainer:fit {
   global_batch_size = o.global_batch_size,
   per_device_batch_size = o.per_device_batch_size,
   eval_per_device_batch_size = 256,
+  save_last_ckpt = true,
   eval_predictor = trainer:get_default_predictor {
     pred_fn = function(rng, params, batch)
       return { label = model.apply(params, batch):argmax(-1) }
@@ -121,3 +139,6 @@ trainer:fit {
     return { accuracy = right / #examples }
   end,
 }
+
+torch.save(trainer.params, model_file)
+deployer:log_info("the model is in " .. model_file)

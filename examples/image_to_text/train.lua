@@ -1,48 +1,70 @@
 -- Image to text: a ViT looks at a picture, a GPT-2 says what it shows.
 local redco = require "redco"
+local torch = redco.torch
 
 local o = redco.options {
-  data = "",  -- a JSONL file of {"image": path, "caption": text}; "": the emoji beside this script
+  data = "",  -- a JSONL file of {"image": path, "caption": text}; "": pairs of emoji, see below
+  n_emoji = 60,
   model_dir = "",  -- a folder to go on from; "": a new model of the shape below, or of two parts:
   encoder_dir = "",  -- a ViT
   decoder_dir = "",  -- and a GPT-2
   tokenizer_dir = "",  -- "": the model's own, else the one beside this script
   workdir = "workdir",
+  resume = false,  -- continue from the newest checkpoint of workdir, if there is one
   seed = 42,
   n_model_shards = 1,
   zero = 0,
-  n_epochs = 30,
+  n_epochs = 4,
   max_steps = 0,  -- more than 0 ends the run early
-  global_batch_size = 32,
-  per_device_batch_size = 32,
+  global_batch_size = 16,
+  per_device_batch_size = 16,
   eval_per_device_batch_size = 64,
   max_tgt_len = 24,
-  num_beams = 4,
+  num_beams = 1,
   compute_dtype = "float32",
   learning_rate = 0,  -- 0: 1e-3 for a new model, 5e-5 for one from folders
-  warmup_ratio = 0.1,
+  warmup_ratio = 0.05,
   weight_decay = 0.01,
   grad_norm_clip = 1.0,
   hidden_size = 128,
   num_hidden_layers = 3,
   num_attention_heads = 4,
-  patch_size = 8,
-  dropout = 0.1,
+  patch_size = 16,
+  dropout = 0.0,
 }
 local here = redco.script_folder()
 
--- Pairs of an image, uint8 [3, height, width] or the path of one, and its caption.
-local function load_emoji()
-  local sheet, examples = redco.data.image(here .. "data/emoji.png"), {}
-  local tiles = sheet:view { 3, 38, 32, 37, 32 }:permute { 1, 3, 0, 2, 4 }:reshape { -1, 3, 32, 32 }
-  for i, caption in redco.data.lines(here .. "data/captions.txt"):ipairs() do
-    examples[i] = { image = tiles[i - 1], caption = caption }
+-- Pictures of two emoji, uint8 [3, 64, 64], and captions such as "taxi left of rose": each ordered
+-- pair once in a row and once in a column, shuffled. What is held out was never seen in training.
+local function emoji_pairs()
+  local sheet, names, tiles = redco.data.image(here .. "data/emoji.png"), {}, {}
+  local all = sheet:view { 3, 38, 32, 37, 32 }:permute { 1, 3, 0, 2, 4 }:reshape { -1, 3, 32, 32 }
+  for i, name in redco.data.lines(here .. "data/captions.txt"):ipairs() do
+    if #names < o.n_emoji and i % 3 == 0 and not name:find " " then
+      names[#names + 1], tiles[#tiles + 1] = name, all[i - 1]
+    end
   end
-  return examples
+  local n = #names
+  local order = torch.randperm(2 * n * (n - 1), { generator = torch.Generator(o.seed) })
+  return redco.data.dataset(order:numel(), function(i)
+    local number = order[i - 1]:item()
+    local pair, is_row = math.floor(number / 2), number % 2 == 0
+    local first, second = math.floor(pair / (n - 1)) + 1, pair % (n - 1) + 1
+    if second >= first then second = second + 1 end
+    -- Across the row or column, each is moved by 0 or 16 pixels.
+    local image = torch.full({ 3, 64, 64 }, 255, { dtype = "uint8" })
+    for k, tile in ipairs { tiles[first], tiles[second] } do
+      local along, across = 32 * (k - 1), math.floor(number / (2 * k)) % 2 * 16
+      local x, y = is_row and along or across, is_row and across or along
+      image:narrow(1, y, 32):narrow(2, x, 32):copy_(tile)
+    end
+    return { image = image, caption = ("%s %s %s"):format(names[first], is_row and "left of"
+      or "above", names[second]) }
+  end)
 end
 
 local train, held_out = redco.data.split(
-  o.data ~= "" and redco.data.jsonl(o.data) or load_emoji(), { every = 20 })
+  o.data ~= "" and redco.data.jsonl(o.data) or emoji_pairs(), { every = 20 })
 
 local deployer = redco.Deployer {
   seed = o.seed, n_model_shards = o.n_model_shards, zero = o.zero, workdir = o.workdir,
@@ -65,7 +87,7 @@ local function new_model()
   return redco.models.from_config({
     model_type = "vision-encoder-decoder",
     encoder = {
-      model_type = "vit", image_size = 32, patch_size = o.patch_size, hidden_size = o.hidden_size,
+      model_type = "vit", image_size = 64, patch_size = o.patch_size, hidden_size = o.hidden_size,
       intermediate_size = 4 * o.hidden_size, num_hidden_layers = o.num_hidden_layers,
       num_attention_heads = o.num_attention_heads, hidden_dropout_prob = o.dropout,
     },
@@ -112,11 +134,16 @@ local schedule = deployer:get_lr_schedule_fn {
   global_batch_size = o.global_batch_size, per_device_batch_size = o.per_device_batch_size,
   warmup_ratio = o.warmup_ratio,
 }
+local ckpt, info
+if o.resume then ckpt, info = deployer:load_last_ckpt() end
+
 local trainer = redco.Trainer {
   deployer = deployer,
   collate_fn = collate_fn,
   loss_fn = model.loss_fn,
-  params = model.params,
+  params = ckpt and ckpt.params or model.params,
+  opt_state = ckpt and ckpt.opt_state,
+  last_ckpt_info = info,
   compute_dtype = o.compute_dtype,
   optimizer = redco.optim.chain {
     redco.optim.clip_by_global_norm(o.grad_norm_clip),
@@ -135,7 +162,13 @@ trainer:fit {
   per_device_batch_size = o.per_device_batch_size,
   eval_per_device_batch_size = o.eval_per_device_batch_size,
   eval_predictor = predictor,
-  eval_metric_fn = redco.metrics.bleu_and_rouge "caption",
+  save_last_ckpt = true,
+  eval_metric_fn = function(examples, texts)
+    local captions = {}
+    for i, example in ipairs(examples) do captions[i] = { example.caption } end
+    return { exact_match = redco.metrics.exact_match(texts, captions),
+      rouge1 = redco.metrics.rouge(texts, captions).rouge1 }
+  end,
 }
 
 local samples = {}

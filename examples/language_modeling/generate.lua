@@ -3,7 +3,7 @@ local redco = require "redco"
 
 local o = redco.options {
   model_dir = "workdir/model",  -- what train.lua wrote, or any decoder's folder
-  prompt = "LOVE, n.",
+  prompt = "The king said",
   seed = 42,
   n_model_shards = 1,
   dtype = "float32",

@@ -1,4 +1,4 @@
--- Language modelling: a GPT-2 or a LLaMA learns to write on, from scratch or from a model's folder.
+-- Language modelling: a LLaMA or a GPT-2 learns to write on, from scratch or from a model's folder.
 local redco = require "redco"
 
 local o = redco.options {
@@ -6,30 +6,30 @@ local o = redco.options {
   packing = "wrapped",  -- or "bfd": each paragraph by itself
   num_workers = 2,
   model_dir = "",  -- a folder to go on from; "": a new model of the shape below
-  tokenizer_dir = "",  -- "": the model's own, or, for a new one, the bytes as they are
+  tokenizer_dir = "",  -- "": the model's own, or, for a new one, the one beside this script
   workdir = "workdir",
-  resume = false,  -- go on at the newest checkpoint of workdir, if it has one
+  resume = false,  -- continue from the newest checkpoint of workdir, if there is one
   seed = 42,
   n_model_shards = 1,
   zero = 0,
   sequence_parallel = false,
-  n_epochs = 4,
+  n_epochs = 2,
   max_steps = 0,  -- more than 0 ends the run early
   save_ckpt_every_k_steps = 0,  -- beside those after each epoch
   global_batch_size = 4,
   per_device_batch_size = 4,
   context_length = 256,
   compute_dtype = "float32",
-  learning_rate = 0,  -- 0: 4e-3 for a new model, 5e-5 for one from a folder
+  learning_rate = 0,  -- 0: 3e-3 for a new model, 5e-5 for one from a folder
   warmup_ratio = 0.05,
   weight_decay = 0.1,
   grad_norm_clip = 1.0,
-  model_type = "gpt2",  -- or "llama"
+  model_type = "llama",  -- or "gpt2"
   n_embd = 128,
   n_layer = 4,
   n_head = 4,
   dropout = 0.0,  -- gpt2 only
-  prompt = "LOVE, n.",
+  prompt = "The king said",
   max_new_tokens = 240,
   temperature = 0.7,
 }
@@ -78,11 +78,11 @@ local function new_rows(path)
 end
 
 local train, held_out = redco.data.split(
-  new_rows(o.data ~= "" and o.data or here .. "data/corpus_pd.txt"), { every = 20 })
+  new_rows(o.data ~= "" and o.data or here .. "data/corpus.txt"), { every = 20 })
 
 local schedule = deployer:get_lr_schedule_fn {
   train_size = #train, n_epochs = o.n_epochs,
-  learning_rate = o.learning_rate > 0 and o.learning_rate or is_new and 4e-3 or 5e-5,
+  learning_rate = o.learning_rate > 0 and o.learning_rate or is_new and 3e-3 or 5e-5,
   global_batch_size = o.global_batch_size, per_device_batch_size = o.per_device_batch_size,
   schedule_type = "cosine", warmup_ratio = o.warmup_ratio,
 }

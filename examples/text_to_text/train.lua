@@ -8,6 +8,7 @@ local o = redco.options {
   model_dir = "",  -- a folder to go on from; "": a new model of the shape below
   tokenizer_dir = "",  -- "": the model's own, else the one beside this script
   workdir = "workdir",
+  resume = false,  -- continue from the newest checkpoint of workdir, if there is one
   seed = 42,
   n_model_shards = 1,
   zero = 0,
@@ -20,6 +21,7 @@ local o = redco.options {
   max_src_len = 512,
   max_tgt_len = 64,
   num_beams = 4,
+  no_repeat_ngram_size = 3,
   compute_dtype = "float32",
   learning_rate = 0,  -- of Adafactor; 0: 3e-2 for a new model, 1e-3 for one from a folder
   warmup_ratio = 0.03,
@@ -74,7 +76,10 @@ local function collate_fn(examples)
 end
 
 local function pred_fn(rng, params, batch)
-  return model.generate(params, batch, { max_length = o.max_tgt_len, num_beams = o.num_beams })
+  return model.generate(params, batch, {
+    max_length = o.max_tgt_len, num_beams = o.num_beams,
+    no_repeat_ngram_size = o.no_repeat_ngram_size,
+  })
 end
 
 local function output_fn(sequences)
@@ -87,11 +92,16 @@ local schedule = deployer:get_lr_schedule_fn {
   global_batch_size = o.global_batch_size, per_device_batch_size = o.per_device_batch_size,
   warmup_ratio = o.warmup_ratio,
 }
+local ckpt, info
+if o.resume then ckpt, info = deployer:load_last_ckpt() end
+
 local trainer = redco.Trainer {
   deployer = deployer,
   collate_fn = collate_fn,
   loss_fn = model.loss_fn,
-  params = model.params,
+  params = ckpt and ckpt.params or model.params,
+  opt_state = ckpt and ckpt.opt_state,
+  last_ckpt_info = info,
   compute_dtype = o.compute_dtype,
   optimizer = redco.optim.chain {
     redco.optim.clip_by_global_norm(o.grad_norm_clip),
@@ -110,6 +120,7 @@ trainer:fit {
   per_device_batch_size = o.per_device_batch_size,
   eval_per_device_batch_size = o.eval_per_device_batch_size,
   eval_predictor = predictor,
+  save_last_ckpt = true,
   eval_metric_fn = redco.metrics.bleu_and_rouge "target",
   save_argmax_ckpt_by_metrics = { "bleu" },
 }

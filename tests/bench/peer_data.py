@@ -21,7 +21,7 @@ n_images, width, height, side = 256, 500, 375, 224
 
 
 def make_data():
-    paragraphs = open('examples/language_modeling/data/corpus_pd.txt').read().split('\n\n')
+    paragraphs = open('examples/language_modeling/data/corpus.txt').read().split('\n\n')
     with open(f'{folder}/texts.jsonl', 'w') as out:
         for _ in range(8):
             for i, text in enumerate(paragraphs):

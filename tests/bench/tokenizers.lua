@@ -5,7 +5,7 @@ local clock = require "clock"
 local redco = require "redco"
 
 local o = redco.options {
-  corpus = "examples/language_modeling/data/corpus_pd.txt", runs = 7, python = "",
+  corpus = "examples/language_modeling/data/corpus.txt", runs = 7, python = "",
   tokenizers = { "tests/cases/gpt2", "tests/cases/llama", "tests/cases/t5_relu_tied" },
 }
 

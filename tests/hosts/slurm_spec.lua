@@ -85,7 +85,7 @@ testing.test("a batch job that SIGUSR1 ends starts again, and finishes", functio
   local script = os.getenv "REDCO_SOURCE" .. "/examples/slurm/train.sbatch"
   shell(([[
 mkdir %s
-job=$(sbatch --parsable --output=%s/out %s %s --pause=0.2)
+job=$(sbatch --parsable --cpus-per-task=1 --output=%s/out %s %s --pause=0.2)
 for i in $(seq 100); do [ -e %s/notes ] && break; sleep 0.1; done
 sleep 0.5
 scancel --signal=USR1 $job

@@ -37,7 +37,7 @@ def changed(text):
 
 
 def corpus():
-    lines = (ROOT / 'examples/language_modeling/data/corpus_pd.txt').read_text().split('\n')
+    lines = (ROOT / 'examples/language_modeling/data/corpus.txt').read_text().split('\n')
     starts = rng.sample(range(len(lines) - 6), 250)
     return ['\n'.join(lines[i:i + rng.randint(1, 6)]) for i in starts]
 

@@ -6,6 +6,7 @@ local o = redco.options {
   model = "",  -- a GGUF file or a model folder; "": SmolLM2-135M-Instruct, fetched the first time
   data = "",  -- JSON lines with "question" and "answer"; "": The Devil's Dictionary, beside this
   workdir = "workdir",
+  resume = false,  -- continue from the newest checkpoint of workdir, if there is one
   seed = 42,
   n_model_shards = 1,
   zero = 0,
@@ -86,16 +87,37 @@ local schedule = deployer:get_lr_schedule_fn {
   global_batch_size = o.global_batch_size, per_device_batch_size = o.per_device_batch_size,
   schedule_type = "linear", warmup_ratio = 0.1,
 }
+local ckpt, info
+if o.resume then ckpt, info = deployer:load_last_ckpt() end
+
 local trainer = redco.Trainer {
   deployer = deployer,
   collate_fn = collate,
   loss_fn = model.loss_fn,
-  params = params,
+  params = ckpt and ckpt.params or params,
+  opt_state = ckpt and ckpt.opt_state,
+  last_ckpt_info = info,
   compute_dtype = o.compute_dtype,
   optimizer = redco.lora.freeze_base(redco.optim.adamw { learning_rate = schedule }),
   lr_schedule_fn = schedule,
 }
 
+-- The loss of the held-out conversations, and the model's answers to some of their questions.
+local function show(title)
+  local lines = { ("loss %.3f"):format(trainer:eval_loss {
+    examples = test, per_device_batch_size = o.per_device_batch_size,
+  }) }
+  for i = 1, math.min(o.n_samples, #test) do
+    local prompt = torch.tensor({ prompt_of(test[i]) }, { dtype = "int64" })
+    local ids = model.generate(trainer.params, { input_ids = prompt }, { max_new_tokens = 60 })
+    local answer = ids[0]:narrow(0, prompt:size(1), ids:size(1) - prompt:size(1))
+    lines[#lines + 1] = test[i].question .. "\n"
+      .. tokenizer:decode(answer, { skip_special_tokens = true })
+  end
+  deployer:log_info(table.concat(lines, "\n\n"), { title = title })
+end
+
+show "Before the training"
 trainer:fit {
   train_examples = train,
   eval_examples = test,
@@ -104,12 +126,6 @@ trainer:fit {
   global_batch_size = o.global_batch_size,
   per_device_batch_size = o.per_device_batch_size,
 }
+show "After the training"
 redco.lora.save_pretrained(o.workdir .. "/adapter", trainer.params, { task_type = "CAUSAL_LM" })
-
-for i = 1, math.min(o.n_samples, #test) do
-  local prompt = torch.tensor({ prompt_of(test[i]) }, { dtype = "int64" })
-  local ids = model.generate(trainer.params, { input_ids = prompt }, { max_new_tokens = 60 })
-  local answer = ids[0]:narrow(0, prompt:size(1), ids:size(1) - prompt:size(1))
-  deployer:log_info(tokenizer:decode(answer, { skip_special_tokens = true }),
-    { title = test[i].question })
-end
+deployer:log_info("the adapter is in " .. o.workdir .. "/adapter")
