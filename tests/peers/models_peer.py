@@ -1,8 +1,9 @@
 """transformers and peft open what redco-lua saves, and compute the same; redco-lua computes what
 transformers does of models with random configurations.
 
-models_peer.py REDCO_LUA SOURCE [--seed N] [--count N] [--keep FOLDER]
+models_peer.py REDCO_LUA SOURCE [--seed N] [--count N] [--family NAME ...] [--keep FOLDER]
     --seed, --count: of the random models: the first, and how many; then nothing else is tested
+    --family: only these
     --keep: where the random models stay
 """
 import argparse
@@ -26,6 +27,7 @@ parser.add_argument("program")
 parser.add_argument("source", type=pathlib.Path)
 parser.add_argument("--seed", type=int, default=1)
 parser.add_argument("--count", type=int)
+parser.add_argument("--family", action="append", choices=random_models.FAMILIES)
 parser.add_argument("--keep", type=pathlib.Path)
 given = parser.parse_args()
 program, source = given.program, given.source
@@ -102,13 +104,15 @@ def check_saved(out):
 def check_random(out, seed, count):
     """Prints what differs, with the arguments that repeat it; returns how many cases do."""
     n_wrong = 0
-    folders = random_models.write_cases(pathlib.Path(out), seed, count)
+    folders = random_models.write_cases(pathlib.Path(out), seed, count,
+                                        given.family or list(random_models.FAMILIES))
     run("random_models.lua", *folders)
     for folder in folders:
         messages = random_models.wrong(folder)
         if messages:
             n_wrong += 1
-            print(f"--seed {folder.name.split('-')[0]} --count 1: {folder.name}")
+            seed, _, family = folder.name.partition("-")
+            print(f"--seed {seed} --count 1 --family {family}")
             print("\n".join("  " + message for message in messages))
     print(f"{count} random models, {n_wrong} of them differ")
     return n_wrong

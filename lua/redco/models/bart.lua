@@ -1,6 +1,7 @@
 --- BART (Lewis et al., 2019), as Hugging Face's `BartForConditionalGeneration`: each norm follows
 --- its residual addition; both stacks and the head share one embedding.
 local blocks = require "redco.models.blocks"
+local masks = require "redco.models.masks"
 
 local bart = {
   model_type = "bart",
@@ -113,7 +114,7 @@ local function new_stack(c, side)
       + blocks.position_embedding(params, stack .. "embed_positions", {}, o, input_ids,
         position_offset)
     local memory_mask = { mask = padding }
-    local mask = memory and blocks.causal_mask({ attention_mask = own_padding }, o, x)
+    local mask = memory and masks.causal({ attention_mask = own_padding }, o, x)
       or memory_mask
     x = drop(norm(stack .. "layernorm_embedding", x), o)
     for i = 0, c[side .. "_layers"] - 1 do
@@ -132,7 +133,7 @@ local function new_stack(c, side)
 end
 
 local function padding_mask(params, inputs)
-  return blocks.padding_mask(inputs.attention_mask, params["model.shared.weight"].dtype)
+  return masks.padding(inputs.attention_mask, params["model.shared.weight"].dtype)
 end
 
 function bart.new_encoder(c)

@@ -1,5 +1,5 @@
 --- Building blocks of the model families: layers over a flat table of parameters with dotted names,
---- masks and positions. Shapes: B batch, T new tokens, S tokens seen so far, H heads, D their size.
+--- and positions. Shapes: B batch, T new tokens, S tokens seen so far, H heads, D their size.
 local adapter = require "redco.lora.adapter"
 local fail = require "redco.fail"
 local native = require "redco.native"
@@ -100,6 +100,14 @@ function blocks.rms_norm(params, name, x, eps)
   return torch.rms_norm(x, weight.shape, weight, eps)
 end
 
+--- An RMS norm whose weight is stored as its distance from 1, computed in float32 at least.
+function blocks.rms_norm_from_one(params, name, x, eps)
+  local weight, dtype = params[name .. ".weight"], x.dtype
+  if dtype ~= "float64" then x, weight = x:float(), weight:float() end
+  local y = torch.rms_norm(x, weight.shape, weight + 1, eps)
+  return y.dtype == dtype and y or y:to(dtype)
+end
+
 --- Looks up embeddings. The row `padding_idx` gets no gradient.
 function blocks.embedding(params, name, ids, padding_idx)
   adapter.refuse(params, name)
@@ -186,68 +194,18 @@ function blocks.position_ids(inputs, options, x)
   return inputs.attention_mask:cumsum(1):sub(1):clamp(0):narrow(1, past, length)
 end
 
--- [B, 1, 1, S]
-local function seen_keys(attention_mask)
-  return attention_mask:ne(0):unsqueeze(1):unsqueeze(1)
-end
-
--- Returns a mask to add to scores: 0 where `seen`, else -inf.
-local function additive(seen, dtype)
-  return torch.zeros_like(seen, { dtype = dtype }):masked_fill(seen:logical_not(), -math.huge)
-end
-
-local function segments_mask(inputs, options, x)
-  local segments, length = inputs.segment_ids, x:size(1)
-  if options.cache then fail("segment_ids: a cache does not support rows of several sequences") end
-  if not inputs.position_ids then
-    fail("segment_ids: position_ids are missing; they must count from 0 in each sequence")
-  end
-  local same = segments:unsqueeze(-1):eq(segments:unsqueeze(1)):unsqueeze(1)
-  local before = torch.ones({ length, length }, { dtype = "bool", device = x.device }):tril()
-  return { mask = additive(same:logical_and(before), x.dtype) }
-end
-
---- Returns the causal mask of the new tokens x [B, T, ...]: `{causal = true}` if LibTorch's own
---- mask suffices, else `{mask = [B or 1, 1, T, S]}`, to be added to the scores. Padding before the
---- first token attends to itself, because a row must attend to something. Padding after it attends
---- to the tokens, as in transformers. With `segment_ids` [B, T] each sequence of a row attends only
---- to itself.
-function blocks.causal_mask(inputs, options, x)
-  if inputs.segment_ids then return segments_mask(inputs, options, x) end
-  local past, padding = blocks.past(options), inputs.attention_mask
-  local length, dtype = x:size(1), x.dtype
-  if not padding and length == 1 then return {} end
-  if not padding and past == 0 then return { causal = true } end
-  if padding and length == 1 then return { mask = additive(seen_keys(padding), dtype) } end
-  local all = torch.ones({ length, past + length },
-    { dtype = "bool", device = x.device })
-  local seen = all:tril(past)
-  if padding then
-    local is_leading = padding:ne(0):cumsum(1):eq(0):narrow(1, past, length)
-    local itself = all:triu(past):logical_and(seen)
-      :logical_and(is_leading:unsqueeze(1):unsqueeze(-1))
-    seen = seen_keys(padding):logical_and(seen):logical_or(itself)
-  end
-  return { mask = additive(seen, dtype) }
-end
-
---- Returns the mask of a sequence with padding, to be added to the scores: [B, 1, 1, S], or nil.
-function blocks.padding_mask(attention_mask, dtype)
-  return attention_mask and additive(seen_keys(attention_mask), dtype)
-end
-
 --- Computes softmax(q k^T scale + mask) v and merges the heads: [B, T, H * D]. `given` has mask,
---- causal, scale, enable_gqa and dropout, as in nn.attention. `options` are those of the model
---- call.
+--- causal, scale, softcap, enable_gqa and dropout, as in nn.attention. `options` are those of the
+--- model call.
 function blocks.attention(q, k, v, given, options)
   return blocks.merge_heads(nn.attention(q, k, v, { mask = given.mask, causal = given.causal,
-    scale = given.scale, enable_gqa = given.enable_gqa, dropout = given.dropout,
-    train = options.train, rng = options.rng }))
+    scale = given.scale, softcap = given.softcap, enable_gqa = given.enable_gqa,
+    dropout = given.dropout, train = options.train, rng = options.rng }))
 end
 
 --- Returns an attention layer without rotary positions, with as many heads for k and v as for q:
 --- `layer.to_itself(params, name, x, mask, o)` and `layer.to_memory(params, name, x, memory, mask,
---- o)`. Masks have the form of causal_mask; `names` are the suffixes of q, k, v and out.
+--- o)`. Masks have the form of masks.causal; `names` are the suffixes of q, k, v and out.
 function blocks.new_attention(n_heads, names, dropout, scale)
   local function heads(params, name, x, o)
     return blocks.split_heads(blocks.linear(params, name, x, o), n_heads)

@@ -20,39 +20,55 @@ local unsupported = {
   tie_encoder_decoder = false,
 }
 
+-- The set of the keys of the family itself.
+local function names_of(family)
+  local names = {}
+  for _, list in ipairs { family.defaults, family.only or {}, family.aliases or {} } do
+    for name in pairs(list) do names[name] = true end
+  end
+  for _, name in ipairs(family.optional or {}) do names[name] = true end
+  return names
+end
+
+local function check_layer_types(family, c, is_known)
+  if c.layer_types == nil then return end
+  if type(c.layer_types) ~= "table" then
+    fail("%s: the configuration's layer_types are %s, expected a list", family.model_type,
+      tostring(c.layer_types))
+  end
+  for _, kind in ipairs(c.layer_types) do
+    if kind ~= "full_attention" and not (kind == "sliding_attention" and is_known) then
+      fail("%s: the configuration's layer_types have %s, which is not supported, only %s",
+        family.model_type, tostring(kind), is_known and "full_attention and sliding_attention"
+        or "full_attention")
+    end
+  end
+end
+
 local function refuse_unsupported(family, c)
+  local known = names_of(family)
   for key, neutral in pairs(unsupported) do
-    if c[key] ~= nil and c[key] ~= neutral then
+    if c[key] ~= nil and c[key] ~= neutral and not known[key] then
       local value = type(c[key]) == "table" and "" or " = " .. tostring(c[key])
       fail("%s: the configuration has %s%s, which is not supported%s", family.model_type, key,
         value, key == "quantization_config" and ": give the folder of the model before quantization"
         or "")
     end
   end
-  for _, kind in ipairs(type(c.layer_types) == "table" and c.layer_types or {}) do
-    if kind ~= "full_attention" then
-      fail("%s: the configuration's layer_types have %s, which is not supported, only "
-        .. "full_attention", family.model_type, tostring(kind))
-    end
+  if c.layer_types ~= nil and known.sliding_window and not known.layer_types then
+    fail("%s: the configuration has layer_types, which is not supported: its sliding_window is "
+      .. "that of all layers", family.model_type)
   end
+  check_layer_types(family, c, known.layer_types)
   if type(c.pruned_heads) == "table" and next(c.pruned_heads) ~= nil then
     fail("%s: the configuration has pruned_heads, which are not supported", family.model_type)
   end
 end
 
-local function known_names(family)
-  local names = {}
-  for name in pairs(common) do names[#names + 1] = name end
-  for name in pairs(family.defaults) do names[#names + 1] = name end
-  for name in pairs(family.only or {}) do names[#names + 1] = name end
-  for name in pairs(family.aliases or {}) do names[#names + 1] = name end
-  for _, name in ipairs(family.optional or {}) do names[#names + 1] = name end
-  return names
-end
-
 local function refuse_unknown(family, given)
-  local names, known = known_names(family), {}
-  for _, name in ipairs(names) do known[name] = true end
+  local known, names = names_of(family), {}
+  for name in pairs(common) do known[name] = true end
+  for name in pairs(known) do names[#names + 1] = name end
   for key in pairs(given) do
     if not known[key] then
       local near = native.nearest(tostring(key), names)
@@ -66,7 +82,11 @@ end
 local sizes = { "size$", "_dim$", "layers?$", "heads?$", "^n_", "^num_", "^d_", "positions$",
   "position_embeddings$", "buckets$", "distance$" }
 
+-- Keys with such a name that are lists, or may be 0.
+local is_other = { max_window_layers = true, mlp_only_layers = true, no_rope_layers = true }
+
 local function is_size(key)
+  if is_other[key] then return false end
   for _, pattern in ipairs(sizes) do
     if key:find(pattern) then return true end
   end
@@ -92,6 +112,14 @@ local function mismatch(key, value, default)
   end
 end
 
+-- Whether null means none of a key that has a default.
+local function is_nullable(family, key)
+  for _, name in ipairs(family.nullable or {}) do
+    if name == key then return true end
+  end
+  return false
+end
+
 local function check_kinds(family, c)
   local function check(key, default)
     local expected = mismatch(key, c[key], default)
@@ -101,7 +129,7 @@ local function check_kinds(family, c)
     end
   end
   for key, default in pairs(family.defaults) do
-    local is_none = c[key] == nil and key:find "_token_id$"
+    local is_none = c[key] == nil and (key:find "_token_id$" or is_nullable(family, key))
     local is_list = key == "eos_token_id" and type(c[key]) == "table"
     if not is_none and not is_list then check(key, default) end
   end
@@ -117,6 +145,8 @@ local function check_kinds(family, c)
   end
 end
 
+local most_tensors, most_elements = 100000, 1e13
+
 -- Counts the parameters before any is allocated.
 local function count_parameters(family, c)
   local n_tensors, n_elements = 0, 0
@@ -124,9 +154,9 @@ local function count_parameters(family, c)
     local n = 1
     for _, size in ipairs(shape) do n = n * size end
     n_tensors, n_elements = n_tensors + 1, n_elements + n
-    if n_tensors > 100000 or n_elements > 1e13 then
+    if n_tensors > most_tensors or n_elements > most_elements then
       fail("%s: the configuration makes more than %s", family.model_type,
-        n_tensors > 100000 and "100,000 tensors" or "10,000,000,000,000 parameters")
+        n_tensors > most_tensors and "100,000 tensors" or "10,000,000,000,000 parameters")
     end
   end)
   return n_elements
@@ -143,7 +173,7 @@ local function remove_nulls(family, given, c)
     local default = family.defaults[key]
     if type(default) == "boolean" then
       c[key] = false
-    elseif default == nil or key:find "_token_id$" then
+    elseif default == nil or key:find "_token_id$" or is_nullable(family, key) then
       nulls.set(c, key)
     else
       fail("%s: the configuration's %s is null, expected a %s", family.model_type, key,
@@ -166,6 +196,10 @@ local function complete_config(family, given, is_file)
   end
   refuse_unsupported(family, c)
   check_kinds(family, c)
+  if (c.num_hidden_layers or 0) > most_tensors then
+    fail("%s: the configuration makes more than 100,000 tensors: num_hidden_layers is %d",
+      family.model_type, c.num_hidden_layers)
+  end
   if family.complete then
     family.complete(c, is_file)
     check_kinds(family, c)

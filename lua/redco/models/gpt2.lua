@@ -1,6 +1,7 @@
 --- GPT-2 (Radford et al., 2019), as Hugging Face's `GPT2LMHeadModel`: the matrices of the blocks
 --- are [in, out]; the head shares the weight of the embedding.
 local blocks = require "redco.models.blocks"
+local masks = require "redco.models.masks"
 
 local gpt2 = {
   model_type = "gpt2",
@@ -114,7 +115,7 @@ function gpt2.new_forward(c)
     blocks.check_length(c, "n_positions", o, input_ids)
     local x = blocks.embedding(params, "transformer.wte", input_ids)
       + blocks.position_embedding(params, "transformer.wpe", inputs, o, input_ids)
-    local mask = blocks.causal_mask(inputs, o, x)
+    local mask = masks.causal(inputs, o, x)
     x = blocks.dropout(x, c.embd_pdrop, o)
     for i = 0, c.n_layer - 1 do
       local block = ("transformer.h.%d."):format(i)

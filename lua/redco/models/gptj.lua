@@ -3,6 +3,7 @@
 --- and the head has a bias.
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
+local masks = require "redco.models.masks"
 local rotary = require "redco.models.rotary"
 
 local gptj = {
@@ -96,7 +97,7 @@ function gptj.new_forward(c)
     local x = blocks.dropout(blocks.embedding(params, "transformer.wte", inputs.input_ids),
       c.embd_pdrop, o)
     local cos, sin = rotary.angles(settings, inputs, o, x)
-    local mask = blocks.causal_mask(inputs, o, x)
+    local mask = masks.causal(inputs, o, x)
     for i = 0, c.n_layer - 1 do
       local block = ("transformer.h.%d."):format(i)
       local y = blocks.layer_norm(params, block .. "ln_1", x, c.layer_norm_epsilon)

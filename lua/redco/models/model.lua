@@ -96,17 +96,20 @@ local function new_model(family, config, params)
     return p[weight], b and is_buffer[bias] and b:detach() or b
   end
 
+  local cap = family.logits_cap and family.logits_cap(config)
   function model.logits(p, hidden)
-    return native.linear(hidden, head(p))
+    local logits = native.linear(hidden, head(p))
+    return cap and torch.tanh(logits / cap) * cap or logits
   end
 
   function model.loss(p, inputs, options)
     local o = loss_options(options)
     local hidden = model.hidden_states(p, inputs, { train = o.train, rng = o.rng })
-    local last, added = head(p)
-    return nn.linear_cross_entropy(hidden, last, inputs.labels, {
-      bias = added, ignore_index = o.ignore_index, label_smoothing = o.label_smoothing,
-    })
+    local settings = { ignore_index = o.ignore_index, label_smoothing = o.label_smoothing }
+    if cap then return nn.cross_entropy(model.logits(p, hidden), inputs.labels, settings) end
+    local last
+    last, settings.bias = head(p)
+    return nn.linear_cross_entropy(hidden, last, inputs.labels, settings)
   end
 
   function model.loss_fn(rng, _, p, batch, is_training)

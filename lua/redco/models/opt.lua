@@ -1,6 +1,7 @@
 --- OPT (Zhang et al., 2022), as Hugging Face's `OPTForCausalLM`. The 350m model has its norms after
 --- the layers instead of before them, and embeddings of another size than the layers.
 local blocks = require "redco.models.blocks"
+local masks = require "redco.models.masks"
 
 local opt = {
   model_type = "opt",
@@ -95,7 +96,7 @@ function opt.new_forward(c)
     if is_projected(c) then x = blocks.linear(params, "model.decoder.project_in", x, o) end
     x = x + blocks.position_embedding(params, "model.decoder.embed_positions", inputs, o,
       inputs.input_ids, position_offset)
-    local mask = blocks.causal_mask(inputs, o, x)
+    local mask = masks.causal(inputs, o, x)
     for i = 0, c.num_hidden_layers - 1 do
       local layer = ("model.decoder.layers.%d."):format(i)
       x = residual(params, layer .. "self_attn_layer_norm", x, o, function(y)

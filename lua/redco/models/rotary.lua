@@ -129,6 +129,11 @@ function rotary.complete(c)
   c.rope_scaling, c.rope_parameters = scaling.rope_type ~= "default" and scaling or nil, nil
 end
 
+--- Returns the number of elements of a head that rotate.
+function rotary.size(c)
+  return math.floor(c.head_dim * (c.partial_rotary_factor or 1))
+end
+
 local function is_positive(value)
   return type(value) == "number" and value > 0 and value < math.huge
 end
@@ -162,7 +167,9 @@ end
 --- Reads and checks the settings of a completed configuration, for heads of `size` elements.
 function rotary.settings(family, c, size)
   local r = { rope_type = "default" }
-  for key, value in pairs(c.rope_scaling or {}) do r[key] = value end
+  for key, value in pairs(c.rope_scaling or {}) do
+    r[key == "type" and "rope_type" or key] = value
+  end
   r.size, r.theta, r.max_positions = size, c.rope_theta, c.max_position_embeddings
   -- transformers reads the length of the training texts in two places: longrope in the
   -- configuration itself, the other kinds in rope_scaling.
@@ -226,8 +233,14 @@ function rotary.of_halves(cos, sin)
   return torch.cat({ cos, cos }, -1), torch.cat({ -sin, sin }, -1)
 end
 
---- Rotates LLaMA's pairs: element i of the first half of a head with element i of the second.
+--- Rotates LLaMA's pairs: element i of the first half of a head with element i of the second. If
+--- cos and sin are shorter than the head, its last elements stay.
 function rotary.turn_halves(x, cos, sin)
+  local n, size = cos:size(-1), x:size(-1)
+  if n < size then
+    return torch.cat({ rotary.turn_halves(x:narrow(-1, 0, n), cos, sin),
+      x:narrow(-1, n, size - n) }, -1)
+  end
   local first, second = unpack(x:chunk(2, -1))
   return torch.addcmul(x * cos, torch.cat({ second, first }, -1), sin)
 end

@@ -3,6 +3,7 @@
 --- 1.1 has gated feed-forward layers and a separate head.
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
+local masks = require "redco.models.masks"
 local torch = require "redco.torch"
 
 local t5 = {
@@ -157,7 +158,7 @@ local function new_stack(c, stack, n_layers)
     if padding and not memory then bias = bias + padding end
     local x = drop(blocks.embedding(params, "shared", input_ids), o)
     if own_padding then
-      bias = bias + blocks.causal_mask({ attention_mask = own_padding }, o, x).mask
+      bias = bias + masks.causal({ attention_mask = own_padding }, o, x).mask
     end
     local mask, memory_mask = { mask = bias }, { mask = padding }
     for i = 0, n_layers - 1 do
@@ -179,7 +180,7 @@ local function new_stack(c, stack, n_layers)
 end
 
 local function padding_mask(params, inputs)
-  return blocks.padding_mask(inputs.attention_mask, params["shared.weight"].dtype)
+  return masks.padding(inputs.attention_mask, params["shared.weight"].dtype)
 end
 
 function t5.new_encoder(c)

@@ -11,7 +11,8 @@ local torch = require "redco.torch"
 local attention = {}
 
 local sdpa = arguments("nn.attention",
-  { causal = false, dropout = 0, train = false, enable_gqa = false }, { "mask", "scale", "rng" })
+  { causal = false, dropout = 0, train = false, enable_gqa = false },
+  { "mask", "scale", "softcap", "rng" })
 
 -- Combines `mask` and `causal` into one mask of the dtype of `mask`.
 local function whole_mask(q, k, o)
@@ -22,13 +23,15 @@ local function whole_mask(q, k, o)
   return o.mask:masked_fill(seen:logical_not(), -math.huge)
 end
 
--- Attention with dropout: LibTorch's own would draw from the global generator instead of `rng`.
-local function with_dropout(q, k, v, o)
+-- Attention with dropout, as LibTorch's own would draw from the global generator instead of `rng`,
+-- or with a soft cap, which LibTorch's lacks.
+local function step_by_step(q, k, v, o)
   if o.enable_gqa then
     local groups = q:size(-3) / k:size(-3)
     k, v = k:repeat_interleave(groups, -3), v:repeat_interleave(groups, -3)
   end
   local scores = q:matmul(k:transpose(-2, -1)) * (o.scale or 1 / math.sqrt(q:size(-1)))
+  if o.softcap then scores = torch.tanh(scores / o.softcap) * o.softcap end
   local mask = whole_mask(q, k, o)
   if mask then
     scores = mask.dtype == "bool" and scores:masked_fill(mask:logical_not(), -math.huge)
@@ -36,18 +39,19 @@ local function with_dropout(q, k, v, o)
   end
   -- 0 for a query that attends to nothing, as in LibTorch's attention.
   local probs = torch._safe_softmax(scores, -1)
-  return dropout(probs, o.dropout, { train = true, rng = o.rng }):matmul(v)
+  return dropout(probs, o.dropout, { train = o.train, rng = o.rng }):matmul(v)
 end
 
 attention.attention = registry.define("redco.nn.attention", [[
-attention(q, k, v, {mask, causal = false, dropout = 0, train = false, rng, scale, enable_gqa = false}) -> like q
+attention(q, k, v, {mask, causal = false, dropout = 0, train = false, rng, scale, softcap, enable_gqa = false}) -> like q
 Computes softmax(q k^T * scale + mask) v for q, k, v [..., heads, length, size]. The default scale
 is 1/sqrt(size). `mask` is added to the scores; a boolean mask is false where q must not attend.
 `causal` masks future positions. `enable_gqa`: k and v have fewer heads, each used by a group of q's
-heads. Dropout as in `nn.dropout`.]],
+heads. With `softcap`, scores become tanh(scores / softcap) * softcap before the mask. Dropout as in
+`nn.dropout`.]],
 function(q, k, v, options)
   local o = sdpa(options)
-  if o.train and o.dropout > 0 then return with_dropout(q, k, v, o) end
+  if o.softcap or o.train and o.dropout > 0 then return step_by_step(q, k, v, o) end
   -- LibTorch accepts only one of the two.
   local both = o.mask and o.causal
   local mask, causal = both and whole_mask(q, k, o) or o.mask, o.causal and not both

@@ -1,0 +1,37 @@
+--- Phi-3, Phi-3.5 and Phi-4-mini (Abdin et al., 2024), as Hugging Face's `Phi3ForCausalLM`: LLaMA
+--- with q, k and v in one projection, gate and up in another, and positions in a part of each head.
+local new_family = require "redco.models.rotary_decoder"
+local windows = require "redco.models.windows"
+
+return new_family {
+  model_type = "phi3",
+  architecture = "Phi3ForCausalLM",
+  defaults = {
+    vocab_size = 32064,
+    hidden_size = 3072,
+    intermediate_size = 8192,
+    hidden_act = "silu",
+    max_position_embeddings = 4096,
+    original_max_position_embeddings = 4096,
+    rms_norm_eps = 1e-5,
+    partial_rotary_factor = 1,
+    embd_pdrop = 0,  -- read by transformers, and not used
+    resid_pdrop = 0,
+    bos_token_id = 1,
+    eos_token_id = 32000,
+    pad_token_id = 32000,
+  },
+  -- attention_bias, which folders have, is not read by transformers.
+  optional = { "sliding_window", "attention_bias" },
+  only = {},
+  rope_type_key = "type",
+  complete = function(c)
+    local scaling = c.rope_scaling
+    if type(scaling) == "table" and (scaling.type == "su" or scaling.type == "yarn") then
+      scaling.type = "longrope"
+    end
+  end,
+  facts = function(c)
+    return { is_joined = true, residual_dropout = c.resid_pdrop, window = windows.of_all(c) }
+  end,
+}

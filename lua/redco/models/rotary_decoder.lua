@@ -1,0 +1,208 @@
+--- Decoders built as LLaMA is: norms, rotary positions, groups of heads that share keys and values,
+--- feed-forward layers. A family is a row of facts.
+local attention = require "redco.models.rotary_attention"
+local blocks = require "redco.models.blocks"
+local fail = require "redco.fail"
+local masks = require "redco.models.masks"
+local rotary = require "redco.models.rotary"
+local torch = require "redco.torch"
+
+-- What the function `facts(c)` of a family may change.
+local llama = {
+  norm = blocks.rms_norm,  -- rms_norm_from_one, layer_norm
+  eps = "rms_norm_eps",  -- the key of the configuration
+  -- The norms before and after attention and the feed-forward layer.
+  norms = { "input_layernorm", nil, "post_attention_layernorm", nil },
+  qkv_bias = false,
+  o_bias = false,
+  mlp_bias = false,
+  is_joined = false,  -- whether q, k and v are one projection, and gate and up another
+  mlp_names = { "gate_proj", "up_proj", "down_proj" },  -- two, if no gate
+  experts = nil,  -- function(i): a mixture of experts in layer i instead
+  activation = "hidden_act",  -- the key of the configuration
+  head_norms = false,  -- norms of q and k: of each "head" or the "projection"
+  embedding_scale = 1,
+  rounds_embedding_scale = false,  -- to the dtype of the embeddings
+  residual_scale = 1,
+  attention_scale = nil,
+  softcap = nil,  -- of the scores
+  logits_divisor = 1,
+  embedding_dropout = 0,
+  residual_dropout = 0,
+  window = function() end,  -- of layer i, or nil
+  rope = function(_, whole) return whole end,  -- settings of the positions of layer i, or nil
+}
+
+-- What configurations of all families have, unless a row has it.
+local defaults = {
+  hidden_size = 4096,
+  num_hidden_layers = 32,
+  num_attention_heads = 32,
+  initializer_range = 0.02,
+  rope_theta = 10000,
+  attention_dropout = 0,
+  tie_word_embeddings = false,
+}
+local optional = { "num_key_value_heads", "head_dim", "rope_scaling", "rope_parameters",
+  "original_max_position_embeddings" }
+
+local function new_mlp(c, facts)
+  local activation = blocks.activation(c.model_type, c[facts.activation])
+  local first, second, last = unpack(facts.mlp_names)
+  local mlp = {}
+
+  function mlp.add_parameters(name, linear)
+    local width, inner, bias = c.hidden_size, c.intermediate_size, facts.mlp_bias
+    if facts.is_joined then
+      linear(name .. ".gate_up_proj", width, 2 * inner, bias)
+    else
+      linear(name .. "." .. first, width, inner, bias)
+      if last then linear(name .. "." .. second, width, inner, bias) end
+    end
+    linear(name .. "." .. (last or second), inner, width, bias)
+  end
+
+  function mlp.forward(params, name, x, o)
+    local function linear(part, y) return blocks.linear(params, name .. "." .. part, y, o) end
+    if not last then return linear(second, activation(linear(first, x))) end
+    if facts.is_joined then
+      local gate, up = unpack(linear("gate_up_proj", x):chunk(2, -1))
+      return linear(last, activation(gate) * up)
+    end
+    return linear(last, activation(linear(first, x)) * linear(second, x))
+  end
+
+  return mlp
+end
+
+-- Returns a function of i: the feed-forward layer of layer i.
+local function mlps_of(c, facts)
+  local mlp = new_mlp(c, facts)
+  return function(i) return facts.experts and facts.experts(i) or mlp end
+end
+
+local function add_parameters(c, facts, add)
+  local normal, width, mlp_of = blocks.normal(c.initializer_range), c.hidden_size, mlps_of(c, facts)
+  local function linear(name, n_in, n_out, bias)
+    blocks.add_linear(add, name, n_in, n_out, normal, bias)
+  end
+  local function norm(name, size)
+    if facts.norm == blocks.layer_norm then return blocks.add_layer_norm(add, name, size) end
+    local is_from_one = facts.norm == blocks.rms_norm_from_one
+    add(name .. ".weight", { size }, is_from_one and blocks.zeros or blocks.ones)
+  end
+  add("model.embed_tokens.weight", { c.vocab_size, width },
+    blocks.normal_but_padding(c, c.initializer_range))
+  for i = 0, c.num_hidden_layers - 1 do
+    local layer, mlp = ("model.layers.%d."):format(i), mlp_of(i)
+    attention.add_parameters(c, facts, layer .. "self_attn", linear, norm)
+    mlp.add_parameters(layer .. (mlp.name or "mlp"), linear)
+    for k = 1, 4 do
+      if facts.norms[k] then norm(layer .. facts.norms[k], width) end
+    end
+  end
+  norm("model.norm", width)
+  if not c.tie_word_embeddings then add("lm_head.weight", { c.vocab_size, width }, normal) end
+end
+
+-- Returns a number as it is in this dtype.
+local function rounded(number, dtype) return torch.tensor(number, { dtype = dtype }):item() end
+
+local function new_forward(c, facts)
+  local attend, mlp_of = attention.new(c, facts), mlps_of(c, facts)
+  local padding_row, whole = blocks.padding_row(c), rotary.settings(c.model_type, c, rotary.size(c))
+  local mlps, ropes = {}, {}
+  for i = 0, c.num_hidden_layers - 1 do mlps[i], ropes[i] = mlp_of(i), facts.rope(i, whole) end
+
+  local function embedded(params, ids, o)
+    local x = blocks.embedding(params, "model.embed_tokens", ids, padding_row)
+    local scale = facts.embedding_scale
+    if facts.rounds_embedding_scale then scale = rounded(scale, x.dtype) end
+    if scale ~= 1 then x = x * scale end
+    return blocks.dropout(x, facts.embedding_dropout, o)
+  end
+
+  return function(params, inputs, o)
+    local x = embedded(params, inputs.input_ids, o)
+    local mask_of, angles = masks.by_window(inputs, o, x), {}
+    local function angles_of(rope)
+      if not rope then return end
+      angles[rope] = angles[rope] or { rotary.of_halves(rotary.angles(rope, inputs, o, x)) }
+      return angles[rope]
+    end
+    local function norm(name, y) return facts.norm(params, name, y, c[facts.eps]) end
+    -- x + f(x), with the norms k before and k + 1 after f.
+    local function residual(layer, k, f)
+      local before, after = facts.norms[k], facts.norms[k + 1]
+      local y = f(before and norm(layer .. before, x) or x)
+      y = blocks.dropout(y, facts.residual_dropout, o)
+      if after then y = norm(layer .. after, y) end
+      return x + (facts.residual_scale ~= 1 and y * facts.residual_scale or y)
+    end
+    for i = 0, c.num_hidden_layers - 1 do
+      local layer, mlp = ("model.layers.%d."):format(i), mlps[i]
+      x = residual(layer, 1, function(y)
+        return attend(params, layer .. "self_attn", y, angles_of(ropes[i]),
+          mask_of(facts.window(i)), o)
+      end)
+      x = residual(layer, 3, function(y)
+        return mlp.forward(params, layer .. (mlp.name or "mlp"), y, o, inputs)
+      end)
+    end
+    x = norm("model.norm", x)
+    return facts.logits_divisor ~= 1 and x / facts.logits_divisor or x
+  end
+end
+
+local function check(c)
+  blocks.check_multiple(c, "num_attention_heads", "num_key_value_heads")
+  if c.layer_types and #c.layer_types ~= c.num_hidden_layers then
+    fail("%s: layer_types has %d entries, but there are %d layers", c.model_type, #c.layer_types,
+      c.num_hidden_layers)
+  end
+  rotary.settings(c.model_type, c, rotary.size(c))
+end
+
+--- Returns a family. A row has the fields of a family, `facts(c)`, `complete(c)`, and rope_type_key
+--- if transformers calls it otherwise.
+return function(row)
+  local family = {
+    base_model_prefix = "model", defaults = {}, optional = { unpack(optional) },
+    -- transformers reads this key but rotates whole heads: other values fail there.
+    only = { partial_rotary_factor = 1 },
+    -- Buffers that old checkpoints store among the weights.
+    ignored = { "%.rotary_emb%.inv_freq$" },
+    check = check,
+  }
+  for key, value in pairs(row) do
+    if key ~= "defaults" and key ~= "optional" then family[key] = value end
+  end
+  for _, list in ipairs { defaults, row.defaults } do
+    for key, value in pairs(list) do family.defaults[key] = value end
+  end
+  for _, key in ipairs(row.optional or {}) do table.insert(family.optional, key) end
+
+  local function facts_of(c)
+    return setmetatable(row.facts and row.facts(c) or {}, { __index = llama })
+  end
+
+  function family.complete(c, is_file)
+    if row.complete then row.complete(c, is_file) end
+    rotary.complete(c)
+    if row.rope_type_key and c.rope_scaling then
+      c.rope_scaling[row.rope_type_key], c.rope_scaling.rope_type = c.rope_scaling.rope_type, nil
+    end
+    c.num_key_value_heads = c.num_key_value_heads or c.num_attention_heads
+    c.head_dim = c.head_dim or math.floor(c.hidden_size / c.num_attention_heads)
+  end
+
+  function family.add_parameters(c, add) add_parameters(c, facts_of(c), add) end
+
+  function family.head(c)
+    return c.tie_word_embeddings and "model.embed_tokens.weight" or "lm_head.weight"
+  end
+
+  function family.new_forward(c) return new_forward(c, facts_of(c)) end
+
+  return family
+end

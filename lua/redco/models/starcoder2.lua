@@ -1,0 +1,40 @@
+--- StarCoder2 (Lozhkov et al., 2024), as Hugging Face's `Starcoder2ForCausalLM`: LLaMA with layer
+--- norms, biases, and feed-forward layers without a gate.
+local blocks = require "redco.models.blocks"
+local new_family = require "redco.models.rotary_decoder"
+local windows = require "redco.models.windows"
+
+return new_family {
+  model_type = "starcoder2",
+  architecture = "Starcoder2ForCausalLM",
+  defaults = {
+    vocab_size = 49152,
+    hidden_size = 3072,
+    intermediate_size = 12288,
+    num_hidden_layers = 30,
+    num_attention_heads = 24,
+    num_key_value_heads = 2,
+    hidden_act = "gelu_pytorch_tanh",
+    max_position_embeddings = 4096,
+    initializer_range = 0.018042,
+    norm_epsilon = 1e-5,
+    residual_dropout = 0,
+    embedding_dropout = 0,
+    use_bias = true,
+    tie_word_embeddings = true,
+    bos_token_id = 50256,
+    eos_token_id = 50256,
+  },
+  -- The others are in folders, and transformers does not read them.
+  optional = { "sliding_window", "activation_function", "attention_softmax_in_fp32",
+    "layer_norm_epsilon", "mlp_type", "norm_type", "scale_attention_softmax_in_fp32",
+    "scale_attn_weights" },
+  facts = function(c)
+    return {
+      norm = blocks.layer_norm, eps = "norm_epsilon", mlp_names = { "c_fc", "c_proj" },
+      qkv_bias = c.use_bias, o_bias = c.use_bias, mlp_bias = c.use_bias,
+      embedding_dropout = c.embedding_dropout, residual_dropout = c.residual_dropout,
+      window = windows.of_all(c),
+    }
+  end,
+}
