@@ -16,7 +16,7 @@ end
 
 -- The inputs of a loss: those of a decoder predict the next token.
 local function training_inputs(inputs, model)
-  local is_decoder = not model.is_encoder_decoder and inputs.input_ids
+  local is_decoder = not model.is_encoder_decoder and inputs.input_ids and not model.family.task
   local prefixed = {}
   for name, tensor in pairs(inputs) do
     if not name:find ".%." then prefixed["batch." .. name] = tensor end

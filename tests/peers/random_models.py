@@ -327,10 +327,61 @@ FAMILIES = {
     "smollm3": (smollm3, "SmolLM3ForCausalLM"), "olmo2": (olmo2, "Olmo2ForCausalLM"),
     "granite": (granite, "GraniteForCausalLM"), "starcoder2": (starcoder2, "Starcoder2ForCausalLM"),
 }
+# Other heads, as FAMILY.TASK.
+for _family, _name, _task, _class in [
+        ("llama", "Llama", "sequence_classification", "ForSequenceClassification"),
+        ("llama", "Llama", "token_classification", "ForTokenClassification"),
+        ("llama", "Llama", "question_answering", "ForQuestionAnswering"),
+        ("mistral", "Mistral", "question_answering", "ForQuestionAnswering"),
+        ("gemma3_text", "Gemma3Text", "sequence_classification", "ForSequenceClassification"),
+        ("phi3", "Phi3", "token_classification", "ForTokenClassification"),
+        ("gpt2", "GPT2", "sequence_classification", "ForSequenceClassification"),
+        ("gpt2", "GPT2", "token_classification", "ForTokenClassification"),
+        ("gpt2", "GPT2", "question_answering", "ForQuestionAnswering"),
+        ("opt", "OPT", "sequence_classification", "ForSequenceClassification"),
+        ("gptj", "GPTJ", "question_answering", "ForQuestionAnswering")]:
+    FAMILIES[f"{_family}.{_task}"] = (FAMILIES[_family][0], _name + _class)
+
+
+def is_generative(family):
+    return family != "vit" and "." not in family
+
+
+def labelled(draw, config, task):
+    """A configuration for a task."""
+    if task == "sequence_classification":
+        config["num_labels"] = draw.choice([1, 2, 4])
+        config["problem_type"] = draw.choice([None, None, "multi_label_classification",
+                                              "regression"])
+        if config["num_labels"] == 1:
+            config["problem_type"] = None
+        if config.get("pad_token_id") in (None, -1):
+            config["pad_token_id"] = 0
+    elif task == "token_classification":
+        config.update(num_labels=draw.choice([2, 4]), classifier_dropout=0.0)
+
+
+def task_labels(config, task, rows, length, generator):
+    n = config.get("num_labels", 2)
+    if task == "token_classification":
+        labels = torch.randint(n, (rows, length), generator=generator)
+        labels[torch.rand(rows, length, generator=generator) < 0.3] = -100
+        labels[:, 1] = 1
+        return dict(labels=labels)
+    if task == "question_answering":
+        return {key: torch.randint(length + 1, (rows,), generator=generator).clamp(0, length - 1)
+                for key in ("start_positions", "end_positions")}
+    if config["problem_type"] == "multi_label_classification":
+        return dict(labels=torch.rand(rows, n, generator=generator).round())
+    if n == 1 or config["problem_type"] == "regression":
+        shape = (rows,) if n == 1 else (rows, n)
+        return dict(labels=torch.randn(shape, generator=generator))
+    return dict(labels=torch.randint(n, (rows,), generator=generator))
 
 
 def new_model(draw, family):
     config = FAMILIES[family][0](draw)
+    labelled(draw, config, family.partition(".")[2])
     vocab_size = config.get("vocab_size") or config.get("decoder", {}).get("vocab_size")
     if vocab_size:
         config["eos_token_id"] = draw.token(vocab_size)
@@ -344,7 +395,7 @@ def new_model(draw, family):
         made = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(
             parts["encoder"], parts["decoder"], **given)
     else:
-        made = AutoConfig.for_model(family, **given)
+        made = AutoConfig.for_model(family.partition(".")[0], **given)
     made._attn_implementation = ATTENTION.get(family)
     model = getattr(transformers, FAMILIES[family][1])(made)
     generator = torch.Generator().manual_seed(draw.randrange(2 ** 31))
@@ -397,6 +448,14 @@ def new_inputs(draw, config, vocab_size, family):
         inputs["input_ids"] = tokens(rows, length)
         if draw.maybe(0.6):
             inputs["attention_mask"] = mask_of(draw, rows, length, draw.choice(["left", "right"]))
+    if "." in family:
+        task = family.partition(".")[2]
+        inputs.update(task_labels(config, task, rows, length, generator))
+        if task == "question_answering":  # it reads the arbitrary logits of padding
+            inputs.pop("attention_mask", None)
+        if task == "token_classification" and "attention_mask" in inputs:
+            inputs["labels"][inputs["attention_mask"] == 0] = -100
+        return inputs
     if family in ("bart", "t5", "vision-encoder-decoder"):
         inputs["labels"] = some_labels(rows, draw.randint(2, 7))
         if draw.maybe(0.4):
@@ -511,7 +570,7 @@ def used(model):
 def with_positions(inputs, model, family):
     """The inputs with the positions that redco-lua counts in a mask; OPT does it by itself."""
     mask = inputs.get("attention_mask")
-    if mask is None or model.config.is_encoder_decoder or family == "opt":
+    if mask is None or model.config.is_encoder_decoder or family.partition(".")[0] == "opt":
         return dict(inputs)
     return dict(inputs, position_ids=(mask.cumsum(1) - 1).clamp(min=0))
 
@@ -528,6 +587,13 @@ def generated(model, prompts, options, is_double=False):
         return (own.double() if is_double else own).generate(**prompts, **options)
 
 
+def logits_of(out):
+    """Those of the begin and the end of an answer as redco-lua has them."""
+    if "logits" in out:
+        return out.logits.detach()
+    return torch.stack([out.start_logits, out.end_logits], -1).detach()
+
+
 def reference(model, inputs, family):
     """Everything that is compared, and the generations."""
     known, found = with_positions(inputs, model, family), {}
@@ -541,7 +607,7 @@ def reference(model, inputs, family):
         model.zero_grad()
         loss.backward()
         if step == 0:
-            found["logits"], found["loss"] = out.logits.detach().clone(), loss.detach().clone()
+            found["logits"], found["loss"] = logits_of(out).clone(), loss.detach().clone()
             for name, parameter in used(model):
                 grad = parameter.grad
                 found["grad." + name] = (torch.zeros_like(parameter) if grad is None
@@ -614,8 +680,8 @@ def write_changed(draw, folder, i, family, inputs, prompts):
             return {}
         found = {}
         with torch.no_grad():
-            found[f"changed.{i}.logits"] = model.eval()(**inputs).logits
-            if family != "vit":
+            found[f"changed.{i}.logits"] = logits_of(model.eval()(**inputs)).clone()
+            if is_generative(family):
                 found[f"changed.{i}.tokens"] = model.generate(**prompts, max_new_tokens=4)
         return found
     except Exception:  # whatever it is: there is nothing to compare with
@@ -626,11 +692,11 @@ def write_case(folder, seed, family):
     draw = Draw(f"{seed} {family}")
     config, model, vocab_size = new_model(draw, family)
     inputs = new_inputs(draw, config, vocab_size, family)
-    if config.get("pad_token_id") == -1:  # which counts from the end; no option of generate does
+    if config.get("pad_token_id") == -1 and is_generative(family):  # which counts from the end; no option of generate does
         model.generation_config.pad_token_id = None
     model.save_pretrained(folder)
     expected, noise, case = {}, {}, dict(family=family, generations=[], changes=CHANGES)
-    if family != "vit":
+    if is_generative(family):
         prompts = prompts_of(inputs, model.config.is_encoder_decoder,
                              config.get("pad_token_id"))
         encoder_ids = prompts.get("input_ids", prompts.get("pixel_values"))
@@ -660,7 +726,7 @@ def write_case(folder, seed, family):
     expected.update(reference(copy.deepcopy(model), batch, family))
     noise.update(reference(copy.deepcopy(model).double(), in_double(batch), family))
     known = {key: value for key, value in with_positions(inputs, model, family).items()
-             if "." not in key and key != "labels"}
+             if "." not in key and "labels" not in key and "_positions" not in key}
     if model.config.is_encoder_decoder and "decoder_input_ids" not in known:
         known["labels"] = inputs["labels"]
     prompts = {key.removeprefix("prompt."): value for key, value in inputs.items()
@@ -700,7 +766,7 @@ def difference(name, ours, theirs, in_double, inputs, case):
     if name.endswith("logits"):  # what stands on padding is arbitrary
         decoder = "decoder_attention_mask" in inputs or case["family"] in ("bart", "t5")
         mask = inputs.get("decoder_attention_mask" if decoder else "attention_mask")
-        if mask is not None:
+        if mask is not None and mask.shape == ours.shape[:2]:
             ours, theirs = ours[mask.bool()], theirs[mask.bool()]
             in_double = in_double[mask.bool()] if in_double is not None else None
     same = (ours == theirs) | (ours.isnan() & theirs.isnan())

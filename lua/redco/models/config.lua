@@ -205,7 +205,7 @@ local function complete_config(family, given, is_file)
     check_kinds(family, c)
   end
   c.model_type = family.model_type
-  c.architectures = c.architectures or { family.architecture }
+  if family.task or not c.architectures then c.architectures = { family.architecture } end
   if family.check then family.check(c) end
   return c, count_parameters(family, c)
 end

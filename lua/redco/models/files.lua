@@ -61,10 +61,11 @@ function files.check_memory(family, n_parameters, dtype, reason)
   end
 end
 
--- Finds the name of a weight among the parameters `sizes`: as it is, without, or with the prefix of
--- models with a head.
+-- Finds the name of a weight among the parameters `sizes`: as it is, by the task, without, or with
+-- the prefix of models with a head.
 local function place_of(family, name, sizes)
   if sizes[name] then return name end
+  if family.own_name and sizes[family.own_name(name)] then return family.own_name(name) end
   local prefix = family.base_model_prefix .. "."
   if sizes[prefix .. name] then return prefix .. name end
   local rest = name:sub(#prefix + 1)
@@ -120,7 +121,7 @@ local function check_shape(weights, source, name, sizes)
 end
 
 --- Loads the parameters of a model of this family from a file or folder of weights. options: dtype
---- (nil: as stored), low_memory.
+--- (nil: as stored), low_memory, generator (of what is new).
 function files.load_params(family, config, weights, options)
   local names, sizes = {}, {}
   family.add_parameters(config, function(name, shape)
@@ -146,7 +147,7 @@ function files.load_params(family, config, weights, options)
     end
   end
   checks.finite(weights.path, copied, params, family.buffers)
-  return files.add_new(params, family, config, options.dtype)
+  return files.add_new(params, family, config, options.dtype, options.generator)
 end
 
 -- Raises an error unless the names are those of the family, so that the written file can be read.

@@ -2,11 +2,13 @@
 --- caps on scores and logits, and windows in every other layer.
 local blocks = require "redco.models.blocks"
 local new_family = require "redco.models.rotary_decoder"
+local tasks = require "redco.models.tasks"
 local windows = require "redco.models.windows"
 
 return new_family {
   model_type = "gemma2",
   architecture = "Gemma2ForCausalLM",
+  tasks = tasks.of_decoder("Gemma2", { token_classification = "score" }),
   defaults = {
     vocab_size = 256000,
     hidden_size = 2304,

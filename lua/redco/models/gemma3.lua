@@ -4,11 +4,13 @@ local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
 local new_family = require "redco.models.rotary_decoder"
 local rotary = require "redco.models.rotary"
+local tasks = require "redco.models.tasks"
 local windows = require "redco.models.windows"
 
 local gemma3 = {
   model_type = "gemma3_text",
   architecture = "Gemma3ForCausalLM",
+  tasks = tasks.of_decoder("Gemma3Text", {}),
   defaults = {
     vocab_size = 262208,
     hidden_size = 2304,

@@ -2,10 +2,13 @@
 --- are [in, out]; the head shares the weight of the embedding.
 local blocks = require "redco.models.blocks"
 local masks = require "redco.models.masks"
+local tasks = require "redco.models.tasks"
 
 local gpt2 = {
   model_type = "gpt2",
   architecture = "GPT2LMHeadModel",
+  tasks = tasks.of_decoder("GPT2",
+    { token_classification = "classifier", question_answering = true }),
   base_model_prefix = "transformer",
   defaults = {
     vocab_size = 50257,

@@ -5,10 +5,12 @@ local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
 local masks = require "redco.models.masks"
 local rotary = require "redco.models.rotary"
+local tasks = require "redco.models.tasks"
 
 local gptj = {
   model_type = "gptj",
   architecture = "GPTJForCausalLM",
+  tasks = tasks.of_decoder("GPTJ", { question_answering = true }),
   base_model_prefix = "transformer",
   defaults = {
     vocab_size = 50400,

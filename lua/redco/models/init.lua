@@ -7,6 +7,7 @@ local gguf = require "redco.models.gguf"
 local native = require "redco.native"
 local new_model = require "redco.models.model"
 local registry = require "redco.registry"
+local tasks = require "redco.models.tasks"
 
 local models = {
   new_cache = require "redco.models.cache",
@@ -85,25 +86,37 @@ local function default_sizes(family, given)
   return #names > 0 and "; the configuration does not give " .. table.concat(names, ", ") or ""
 end
 
-local new_options = arguments("models.from_config", { dtype = "float32" }, { "generator" })
+local new_options = arguments("models.from_config", { dtype = "float32" }, { "generator", "task" })
 models.from_config = registry.define("redco.models.from_config", [[
-from_config(config: table or string, {generator, dtype = "float32"}) -> model
+from_config(config: table or string, {task, generator, dtype = "float32"}) -> model
 Returns a model with new weights, initialised as its family does. `config` has the keys of Hugging
 Face's configuration, `model_type` among them; missing keys get the family's defaults. A string is a
-folder whose `config.json` is read.]],
+folder whose `config.json` is read. `task` as in `redco.models.from_pretrained`.]],
 function(config, options)
   local o, is_file = new_options(options), type(config) == "string"
   local where = is_file and config .. "/config.json" or "models.from_config"
   local given = is_file and config_of(config, "models.from_config") or config
-  local family = family_of(given, where)
+  local family = tasks.choose(family_of(given, where), o.task, given)
   local c, n_parameters = complete_config(family, given, is_file)
   files.check_memory(family, n_parameters, o.dtype, default_sizes(family, given))
   return new_model(family, c, files.add_new({}, family, c, o.dtype, o.generator))
 end)
 
-local load_options = arguments("models.from_pretrained", { dtype = "float32", low_memory = false })
+-- Returns the configuration with these keys replaced.
+local function with_changes(given, changes)
+  if changes == nil then return given end
+  if type(changes) ~= "table" then
+    fail("models.from_pretrained: config: expected a table, got %s", type(changes))
+  end
+  for key, value in pairs(changes) do given[key] = value end
+  if changes.num_labels and not changes.id2label then given.id2label, given.label2id = nil, nil end
+  return given
+end
+
+local load_options = arguments("models.from_pretrained", { dtype = "float32", low_memory = false },
+  { "task", "config", "generator" })
 models.from_pretrained = registry.define("redco.models.from_pretrained", [[
-from_pretrained(dir, {dtype = "float32", low_memory = false}) -> model
+from_pretrained(dir, {task, config: table, dtype = "float32", low_memory = false, generator}) -> model
 Opens a model folder of Hugging Face: `config.json` with `model.safetensors`, or with the files that
 `model.safetensors.index.json` lists. Each process reads only its part of the weights. `dtype` is
 the type of the parameters; "auto" keeps that of the files.
@@ -115,6 +128,11 @@ part. Do not change the files meanwhile.
 Raises an error that names an unknown family, an unsupported setting, or a weight that is missing,
 unknown, of a wrong shape or not floating-point. NaN and infinity raise an error too, except in
 weights that stay in the mapped files.
+
+`task` chooses the head: "causal_lm" (a decoder's own), "sequence_classification" (also regression
+and several labels), "token_classification" or "question_answering", where transformers has it for
+the family. By default it is that of the architecture in `config.json`. A head that the folder lacks
+is new, drawn from `generator`. `config` has keys that replace those of the folder: {num_labels = 3}.
 
 `dir` can also be a GGUF file of llama.cpp (`model.gguf`) with the LLaMA architecture. Its quantised
 weights become float32. `redco.Tokenizer.from_pretrained` reads its tokenizer.]],
@@ -129,10 +147,12 @@ function(dir, options)
   else
     given = config_of(dir, "models.from_pretrained")
   end
-  local family = family_of(given, dir .. "/config.json")
+  given = with_changes(given, o.config)
+  local family = tasks.choose(family_of(given, dir .. "/config.json"), o.task, given)
   local c = complete_config(family, given, true)
   local params = files.load_params(family, c, weights or native.open_weights(dir), {
     dtype = o.dtype ~= "auto" and o.dtype or nil, low_memory = o.low_memory,
+    generator = o.generator,
   })
   local model = new_model(family, c, params)
   model.generation_config = files.generation_config(dir)

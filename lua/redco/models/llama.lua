@@ -1,9 +1,12 @@
 --- LLaMA (Touvron et al., 2023), as Hugging Face's `LlamaForCausalLM`.
 local new_family = require "redco.models.rotary_decoder"
+local tasks = require "redco.models.tasks"
 
 return new_family {
   model_type = "llama",
   architecture = "LlamaForCausalLM",
+  tasks = tasks.of_decoder("Llama",
+    { token_classification = "score", question_answering = true }, "transformer"),
   defaults = {
     vocab_size = 32000,
     intermediate_size = 11008,

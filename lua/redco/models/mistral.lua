@@ -1,11 +1,14 @@
 --- Mistral (Jiang et al., 2023), as Hugging Face's `MistralForCausalLM`: LLaMA with a window in all
 --- layers.
 local new_family = require "redco.models.rotary_decoder"
+local tasks = require "redco.models.tasks"
 local windows = require "redco.models.windows"
 
 return new_family {
   model_type = "mistral",
   architecture = "MistralForCausalLM",
+  tasks = tasks.of_decoder("Mistral",
+    { token_classification = "score", question_answering = true }),
   defaults = {
     vocab_size = 32000,
     intermediate_size = 14336,

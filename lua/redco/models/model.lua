@@ -85,7 +85,10 @@ local function new_model(family, config, params)
     refuse_unsupported(config, inputs)
     if encode then inputs = with_decoder_inputs(config, inputs) end
     local hidden = forward(p, inputs, o, encode and memory_of(p, inputs, o))
-    if o.cache then o.cache.length = o.cache.length + hidden:size(1) end
+    if o.cache then
+      if family.task then fail("%s: a cache is for generation", family.architecture) end
+      o.cache.length = o.cache.length + hidden:size(1)
+    end
     return hidden
   end
 
@@ -105,6 +108,7 @@ local function new_model(family, config, params)
   function model.loss(p, inputs, options)
     local o = loss_options(options)
     local hidden = model.hidden_states(p, inputs, { train = o.train, rng = o.rng })
+    if family.loss then return family.loss(config, model.logits(p, hidden), inputs, o) end
     local settings = { ignore_index = o.ignore_index, label_smoothing = o.label_smoothing }
     if cap then return nn.cross_entropy(model.logits(p, hidden), inputs.labels, settings) end
     local last
@@ -122,6 +126,7 @@ local function new_model(family, config, params)
   end
 
   function model.generate(p, inputs, options)
+    if family.task then fail("model.generate: a %s writes no text", family.architecture) end
     return generate(model, p, inputs, options)
   end
 

@@ -2,10 +2,12 @@
 --- the layers instead of before them, and embeddings of another size than the layers.
 local blocks = require "redco.models.blocks"
 local masks = require "redco.models.masks"
+local tasks = require "redco.models.tasks"
 
 local opt = {
   model_type = "opt",
   architecture = "OPTForCausalLM",
+  tasks = tasks.of_decoder("OPT", { question_answering = true }),
   base_model_prefix = "model",
   defaults = {
     vocab_size = 50272,

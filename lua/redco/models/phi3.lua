@@ -1,11 +1,13 @@
 --- Phi-3, Phi-3.5 and Phi-4-mini (Abdin et al., 2024), as Hugging Face's `Phi3ForCausalLM`: LLaMA
 --- with q, k and v in one projection, gate and up in another, and positions in a part of each head.
 local new_family = require "redco.models.rotary_decoder"
+local tasks = require "redco.models.tasks"
 local windows = require "redco.models.windows"
 
 return new_family {
   model_type = "phi3",
   architecture = "Phi3ForCausalLM",
+  tasks = tasks.of_decoder("Phi3", { token_classification = "score" }),
   defaults = {
     vocab_size = 32064,
     hidden_size = 3072,

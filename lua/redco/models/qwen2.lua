@@ -1,11 +1,14 @@
 --- Qwen2 and Qwen2.5 (Yang et al., 2024), as Hugging Face's `Qwen2ForCausalLM`: LLaMA with biases
 --- on q, k and v, and windows in the last layers.
 local new_family = require "redco.models.rotary_decoder"
+local tasks = require "redco.models.tasks"
 local windows = require "redco.models.windows"
 
 return new_family {
   model_type = "qwen2",
   architecture = "Qwen2ForCausalLM",
+  tasks = tasks.of_decoder("Qwen2",
+    { token_classification = "score", question_answering = true }, "transformer"),
   defaults = {
     vocab_size = 151936,
     intermediate_size = 22016,

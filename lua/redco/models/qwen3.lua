@@ -1,11 +1,14 @@
 --- Qwen3 (Yang et al., 2025), as Hugging Face's `Qwen3ForCausalLM`: LLaMA with norms of each head
 --- of q and k, and windows in the last layers.
 local new_family = require "redco.models.rotary_decoder"
+local tasks = require "redco.models.tasks"
 local windows = require "redco.models.windows"
 
 return new_family {
   model_type = "qwen3",
   architecture = "Qwen3ForCausalLM",
+  tasks = tasks.of_decoder("Qwen3",
+    { token_classification = "score", question_answering = true }, "transformer"),
   defaults = {
     vocab_size = 151936,
     intermediate_size = 22016,

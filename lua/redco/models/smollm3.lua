@@ -2,11 +2,14 @@
 --- positions.
 local fail = require "redco.fail"
 local new_family = require "redco.models.rotary_decoder"
+local tasks = require "redco.models.tasks"
 local windows = require "redco.models.windows"
 
 local smollm3 = {
   model_type = "smollm3",
   architecture = "SmolLM3ForCausalLM",
+  tasks = tasks.of_decoder("SmolLM3",
+    { token_classification = "score", question_answering = true }, "transformer"),
   defaults = {
     vocab_size = 128256,
     hidden_size = 2048,

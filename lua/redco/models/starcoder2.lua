@@ -2,11 +2,13 @@
 --- norms, biases, and feed-forward layers without a gate.
 local blocks = require "redco.models.blocks"
 local new_family = require "redco.models.rotary_decoder"
+local tasks = require "redco.models.tasks"
 local windows = require "redco.models.windows"
 
 return new_family {
   model_type = "starcoder2",
   architecture = "Starcoder2ForCausalLM",
+  tasks = tasks.of_decoder("Starcoder2", { token_classification = "score" }),
   defaults = {
     vocab_size = 49152,
     hidden_size = 3072,

@@ -3,6 +3,7 @@
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
 local nn = require "redco.nn"
+local tasks = require "redco.models.tasks"
 local torch = require "redco.torch"
 
 local encoder = {
@@ -123,14 +124,7 @@ function vit.check(c)
   end
 end
 
-function vit.complete(c)
-  local n_labels = 0
-  if type(c.id2label or {}) ~= "table" then
-    fail("vit: id2label is %s, expected a table", tostring(c.id2label))
-  end
-  for _ in pairs(c.id2label or {}) do n_labels = n_labels + 1 end
-  c.num_labels = n_labels > 0 and n_labels or c.num_labels or 2
-end
+vit.complete = tasks.complete_labels
 
 function vit.add_parameters(c, add)
   encoder.add_parameters(c, blocks.add_with_prefix(add, "vit."))
