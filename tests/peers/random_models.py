@@ -221,6 +221,52 @@ def starcoder2(draw):
     return config
 
 
+def gpt_neox(draw):
+    config = common(draw)
+    size = 2 * draw.randint(2, 6)
+    n_heads = draw.randint(1, 4)
+    pairs = draw.randint(1, size // 2)
+    config.update(
+        hidden_size=n_heads * size, num_attention_heads=n_heads,
+        num_hidden_layers=draw.randint(1, 3), intermediate_size=draw.randint(3, 40),
+        hidden_act=draw.choice(ACTIVATIONS), rotary_pct=2 * pairs / size + 1e-6,
+        rotary_emb_base=draw.choice([100, 10000]), max_position_embeddings=draw.randint(4, 32),
+        layer_norm_eps=draw.choice([1e-5, 0.1]), use_parallel_residual=draw.maybe(),
+        attention_bias=draw.maybe(0.7), tie_word_embeddings=draw.maybe(0.3))
+    config["rope_scaling"] = rope_scaling(draw, pairs)
+    return config
+
+
+def falcon(draw):
+    config = common(draw)
+    n_kv = draw.randint(1, 2)
+    n_heads = n_kv * draw.randint(1, 3)
+    size = 2 * draw.randint(2, 5)
+    is_new = draw.maybe()
+    config.update(
+        hidden_size=n_heads * size, num_attention_heads=n_heads,
+        num_hidden_layers=draw.randint(1, 3), layer_norm_epsilon=draw.choice([1e-5, 0.1]),
+        alibi=draw.maybe(0.4), new_decoder_architecture=is_new, multi_query=draw.maybe(),
+        parallel_attn=is_new or draw.maybe(), bias=draw.maybe(), activation="gelu",
+        max_position_embeddings=draw.randint(4, 32), tie_word_embeddings=draw.maybe(0.7),
+        ffn_hidden_size=draw.choice([None, draw.randint(3, 40)]))
+    if is_new:
+        config.update(num_kv_heads=n_kv, num_ln_in_parallel_attn=draw.choice([None, 1, 2]))
+    if not config["alibi"] and draw.maybe():
+        config["rope_scaling"] = dict(rope_type="linear", factor=2.5)
+    return config
+
+
+def bloom(draw):
+    config = common(draw)
+    n_heads, width = heads(draw, 6)
+    config.update(
+        hidden_size=width, n_head=n_heads, n_layer=draw.randint(1, 3),
+        layer_norm_epsilon=draw.choice([1e-5, 0.1]), tie_word_embeddings=draw.maybe(0.7),
+        apply_residual_connection_post_layernorm=draw.maybe())
+    return config
+
+
 def gpt2(draw, padding=True):
     config = common(draw, padding)
     n_heads, width = heads(draw)
@@ -325,6 +371,8 @@ FAMILIES = {
     "mistral": (mistral, "MistralForCausalLM"), "gemma2": (gemma2, "Gemma2ForCausalLM"),
     "gemma3_text": (gemma3, "Gemma3ForCausalLM"), "phi3": (phi3, "Phi3ForCausalLM"),
     "smollm3": (smollm3, "SmolLM3ForCausalLM"), "olmo2": (olmo2, "Olmo2ForCausalLM"),
+    "gpt_neox": (gpt_neox, "GPTNeoXForCausalLM"), "falcon": (falcon, "FalconForCausalLM"),
+    "bloom": (bloom, "BloomForCausalLM"),
     "granite": (granite, "GraniteForCausalLM"), "starcoder2": (starcoder2, "Starcoder2ForCausalLM"),
 }
 # Other heads, as FAMILY.TASK.
@@ -339,7 +387,10 @@ for _family, _name, _task, _class in [
         ("gpt2", "GPT2", "token_classification", "ForTokenClassification"),
         ("gpt2", "GPT2", "question_answering", "ForQuestionAnswering"),
         ("opt", "OPT", "sequence_classification", "ForSequenceClassification"),
-        ("gptj", "GPTJ", "question_answering", "ForQuestionAnswering")]:
+        ("gptj", "GPTJ", "question_answering", "ForQuestionAnswering"),
+        ("gpt_neox", "GPTNeoX", "sequence_classification", "ForSequenceClassification"),
+        ("falcon", "Falcon", "question_answering", "ForQuestionAnswering"),
+        ("bloom", "Bloom", "token_classification", "ForTokenClassification")]:
     FAMILIES[f"{_family}.{_task}"] = (FAMILIES[_family][0], _name + _class)
 
 
@@ -570,7 +621,8 @@ def used(model):
 def with_positions(inputs, model, family):
     """The inputs with the positions that redco-lua counts in a mask; OPT does it by itself."""
     mask = inputs.get("attention_mask")
-    if mask is None or model.config.is_encoder_decoder or family.partition(".")[0] == "opt":
+    if mask is None or model.config.is_encoder_decoder or \
+            family.partition(".")[0] in ("opt", "bloom"):
         return dict(inputs)
     return dict(inputs, position_ids=(mask.cumsum(1) - 1).clamp(min=0))
 

@@ -156,6 +156,13 @@ function blocks.split_heads(x, n_heads)
   return x:view { batch, length, n_heads, size / n_heads }:transpose(1, 2)
 end
 
+--- [B, T, H * 3 * D] -> q, k and v, each [B, H, T, D]
+function blocks.split_fused_heads(x, n_heads)
+  local batch, length, size = unpack(x.shape)
+  local q, k, v = unpack(x:view { batch, length, n_heads, 3, size / n_heads / 3 }:unbind(3))
+  return q:transpose(1, 2), k:transpose(1, 2), v:transpose(1, 2)
+end
+
 --- [B, H, T, D] -> [B, T, H * D]
 function blocks.merge_heads(x)
   local batch, n_heads, length, size = unpack(x.shape)

@@ -73,7 +73,9 @@ local function place_of(family, name, sizes)
 end
 
 local function is_ignored(family, config, name)
-  if config.tie_word_embeddings and name == "lm_head.weight" then return true end
+  if config.tie_word_embeddings and name == (family.lm_head or "lm_head") .. ".weight" then
+    return true
+  end
   for _, pattern in ipairs(family.ignored or {}) do
     if name:find(pattern) then return true end
   end

@@ -17,9 +17,12 @@ local models = {
 local families = {}
 for _, name in ipairs {
   "bart",
+  "bloom",
+  "falcon",
   "gemma2",
   "gemma3",
   "gpt2",
+  "gpt_neox",
   "gptj",
   "granite",
   "llama",

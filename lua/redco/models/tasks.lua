@@ -131,7 +131,8 @@ local function with_head(family, task)
   local function own_name(name) return (name:gsub(pattern, result.base_model_prefix .. ".")) end
   result.own_name = own_name
   result.new_if_missing = { [weight] = true, [bias or weight] = true }
-  result.ignored = { "^lm_head%.", unpack(family.ignored or {}) }
+  local lm_head = ("^%s%%."):format(family.lm_head or "lm_head")
+  result.ignored = { lm_head, unpack(family.ignored or {}) }
   result.optional = { "id2label", "label2id", "num_labels", "problem_type", "classifier_dropout",
     unpack(family.optional or {}) }
 
@@ -139,7 +140,7 @@ local function with_head(family, task)
 
   function result.add_parameters(c, add)
     family.add_parameters(c, function(name, ...)
-      if not name:find "^lm_head%." then add(own_name(name), ...) end
+      if not name:find(lm_head) then add(own_name(name), ...) end
     end)
     local n_inputs = c.word_embed_proj_dim or c.hidden_size or c.n_embd
     blocks.add_linear(add, row.head, n_inputs, c[kind.n_outputs] or kind.n_outputs,
