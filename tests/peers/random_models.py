@@ -343,6 +343,21 @@ def vit(draw):
         patch_size=patch, num_channels=draw.choice([1, 3]), qkv_bias=draw.maybe(0.7))
 
 
+def marian(draw):
+    config = bart(draw)
+    config["share_encoder_decoder_embeddings"] = draw.maybe(0.7)
+    config.setdefault("pad_token_id", 0)
+    if not config["share_encoder_decoder_embeddings"]:
+        config["decoder_vocab_size"] = config["vocab_size"]
+    return config
+
+
+def mbart(draw):
+    config = bart(draw)
+    config.setdefault("pad_token_id", 1)
+    return config
+
+
 def labelled_vit(draw):
     config = vit(draw)
     config["id2label"] = {i: f"class {i}" for i in range(draw.randint(2, 7))}
@@ -372,9 +387,14 @@ FAMILIES = {
     "gemma3_text": (gemma3, "Gemma3ForCausalLM"), "phi3": (phi3, "Phi3ForCausalLM"),
     "smollm3": (smollm3, "SmolLM3ForCausalLM"), "olmo2": (olmo2, "Olmo2ForCausalLM"),
     "gpt_neox": (gpt_neox, "GPTNeoXForCausalLM"), "falcon": (falcon, "FalconForCausalLM"),
+    "mt5": (t5, "MT5ForConditionalGeneration"), "umt5": (t5, "UMT5ForConditionalGeneration"),
+    "mbart": (mbart, "MBartForConditionalGeneration"), "marian": (marian, "MarianMTModel"),
+    "pegasus": (mbart, "PegasusForConditionalGeneration"),
     "bloom": (bloom, "BloomForCausalLM"),
     "granite": (granite, "GraniteForCausalLM"), "starcoder2": (starcoder2, "Starcoder2ForCausalLM"),
 }
+ENCODER_DECODERS = {"bart", "marian", "mbart", "mt5", "pegasus", "t5", "umt5",
+                    "vision-encoder-decoder"}
 # Other heads, as FAMILY.TASK.
 for _family, _name, _task, _class in [
         ("llama", "Llama", "sequence_classification", "ForSequenceClassification"),
@@ -453,6 +473,8 @@ def new_model(draw, family):
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if not tensor.is_floating_point() or "inv_freq" in name or "embed_scale" in name:
             continue
+        if not tensor.requires_grad and "embed_positions" in name:  # sinusoids
+            continue
         values = torch.randn(tensor.shape, generator=generator)
         is_norm = "norm" in name or "ln_" in name
         tensor.data.copy_(values * 0.2 + 1 if is_norm and name.endswith("weight") else values * 0.4)
@@ -507,7 +529,7 @@ def new_inputs(draw, config, vocab_size, family):
         if task == "token_classification" and "attention_mask" in inputs:
             inputs["labels"][inputs["attention_mask"] == 0] = -100
         return inputs
-    if family in ("bart", "t5", "vision-encoder-decoder"):
+    if family in ENCODER_DECODERS:
         inputs["labels"] = some_labels(rows, draw.randint(2, 7))
         if draw.maybe(0.4):
             inputs["decoder_input_ids"] = tokens(*inputs["labels"].shape)
@@ -521,7 +543,7 @@ def new_inputs(draw, config, vocab_size, family):
                       else "decoder_attention_mask")
     if mask is not None and mask.shape == inputs["labels"].shape:
         is_padding = mask == 0
-        if family not in ("bart", "t5", "vision-encoder-decoder"):
+        if family not in ENCODER_DECODERS:
             is_padding[:, 1:] |= mask[:, :-1] == 0
         inputs["labels"][is_padding] = -100
     return inputs
@@ -615,7 +637,7 @@ def used(model):
     """The parameters, without those that the library makes with every ViT and that captions don't
     use."""
     return [(name, parameter) for name, parameter in model.named_parameters()
-            if "pooler" not in name]
+            if "pooler" not in name and parameter.requires_grad]
 
 
 def with_positions(inputs, model, family):
@@ -816,7 +838,7 @@ def difference(name, ours, theirs, in_double, inputs, case):
             return None
         return f"{ours.tolist()}, expected {theirs.tolist()}"
     if name.endswith("logits"):  # what stands on padding is arbitrary
-        decoder = "decoder_attention_mask" in inputs or case["family"] in ("bart", "t5")
+        decoder = "decoder_attention_mask" in inputs or case["family"] in ENCODER_DECODERS
         mask = inputs.get("decoder_attention_mask" if decoder else "attention_mask")
         if mask is not None and mask.shape == ours.shape[:2]:
             ours, theirs = ours[mask.bool()], theirs[mask.bool()]

@@ -1,7 +1,7 @@
 --- Gemma 2 (Gemma Team, 2024), as Hugging Face's `Gemma2ForCausalLM`: four norms in a layer, soft
 --- caps on scores and logits, and windows in every other layer.
 local blocks = require "redco.models.blocks"
-local new_family = require "redco.models.rotary_decoder"
+local new_family = require "redco.models.llama_like"
 local tasks = require "redco.models.tasks"
 local windows = require "redco.models.windows"
 

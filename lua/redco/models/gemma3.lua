@@ -2,7 +2,7 @@
 --- with norms of each head of q and k, and other rotary positions in the layers with a window.
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
-local new_family = require "redco.models.rotary_decoder"
+local new_family = require "redco.models.llama_like"
 local rotary = require "redco.models.rotary"
 local tasks = require "redco.models.tasks"
 local windows = require "redco.models.windows"

@@ -1,5 +1,5 @@
 --- LLaMA (Touvron et al., 2023), as Hugging Face's `LlamaForCausalLM`.
-local new_family = require "redco.models.rotary_decoder"
+local new_family = require "redco.models.llama_like"
 local tasks = require "redco.models.tasks"
 
 return new_family {

@@ -1,6 +1,6 @@
 --- Mistral (Jiang et al., 2023), as Hugging Face's `MistralForCausalLM`: LLaMA with a window in all
 --- layers.
-local new_family = require "redco.models.rotary_decoder"
+local new_family = require "redco.models.llama_like"
 local tasks = require "redco.models.tasks"
 local windows = require "redco.models.windows"
 

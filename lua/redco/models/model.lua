@@ -19,8 +19,20 @@ local save_options = arguments("model.save_pretrained", { max_shard_size = "5GB"
 local Model = { __name = "Model" }
 Model.__index = Model
 
+-- Returns the labels with padding in place of -100, and their last token of each row as its first.
+local function wrapped_right(c, labels)
+  if not c.pad_token_id then
+    fail("%s: the configuration has no pad_token_id, which is needed to make decoder_input_ids "
+      .. "from labels", c.model_type)
+  end
+  local filled = labels:masked_fill(labels:eq(-100), c.pad_token_id)
+  local last = filled:gather(1, filled:ne(c.pad_token_id):sum({ 1 }, true):sub(1))
+  return torch.cat({ last, filled:narrow(1, 0, labels:size(1) - 1) }, 1)
+end
+
 -- Shifts the labels [B, T] right: the inputs of a decoder that predicts them.
-local function shifted_right(c, labels)
+local function shifted_right(family, c, labels)
+  if family.starts_with_last_label then return wrapped_right(c, labels) end
   local start, padding = c.decoder_start_token_id, c.pad_token_id
   if not start or not padding then
     fail("%s: the configuration has no %s, which is needed to make decoder_input_ids from labels",
@@ -45,9 +57,9 @@ local function refuse_unsupported(c, inputs)
 end
 
 -- Returns the inputs with decoder_input_ids added.
-local function with_decoder_inputs(c, inputs)
+local function with_decoder_inputs(family, c, inputs)
   if inputs.decoder_input_ids then return inputs end
-  local all = { decoder_input_ids = shifted_right(c, inputs.labels
+  local all = { decoder_input_ids = shifted_right(family, c, inputs.labels
     or fail("%s: the inputs have neither decoder_input_ids nor labels", c.model_type)) }
   for name, value in pairs(inputs) do all[name] = value end
   return all
@@ -70,7 +82,7 @@ local function new_model(family, config, params)
       return encode(p, inputs, { train = o.train, rng = o.rng })
     end
 
-    function model.decoder_input_ids(labels) return shifted_right(config, labels) end
+    function model.decoder_input_ids(labels) return shifted_right(family, config, labels) end
   end
 
   -- The encoder's output, to which the decoder attends.
@@ -83,7 +95,7 @@ local function new_model(family, config, params)
   function model.hidden_states(p, inputs, options)
     local o = call_options(options)
     refuse_unsupported(config, inputs)
-    if encode then inputs = with_decoder_inputs(config, inputs) end
+    if encode then inputs = with_decoder_inputs(family, config, inputs) end
     local hidden = forward(p, inputs, o, encode and memory_of(p, inputs, o))
     if o.cache then
       if family.task then fail("%s: a cache is for generation", family.architecture) end

@@ -1,6 +1,6 @@
 --- Qwen3 (Yang et al., 2025), as Hugging Face's `Qwen3ForCausalLM`: LLaMA with norms of each head
 --- of q and k, and windows in the last layers.
-local new_family = require "redco.models.rotary_decoder"
+local new_family = require "redco.models.llama_like"
 local tasks = require "redco.models.tasks"
 local windows = require "redco.models.windows"
 

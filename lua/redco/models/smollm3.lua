@@ -1,7 +1,7 @@
 --- SmolLM3 (2025), as Hugging Face's `SmolLM3ForCausalLM`: LLaMA with layers that have no
 --- positions.
 local fail = require "redco.fail"
-local new_family = require "redco.models.rotary_decoder"
+local new_family = require "redco.models.llama_like"
 local tasks = require "redco.models.tasks"
 local windows = require "redco.models.windows"
 

@@ -1,7 +1,7 @@
 --- StarCoder2 (Lozhkov et al., 2024), as Hugging Face's `Starcoder2ForCausalLM`: LLaMA with layer
 --- norms, biases, and feed-forward layers without a gate.
 local blocks = require "redco.models.blocks"
-local new_family = require "redco.models.rotary_decoder"
+local new_family = require "redco.models.llama_like"
 local tasks = require "redco.models.tasks"
 local windows = require "redco.models.windows"
 

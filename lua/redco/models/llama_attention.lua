@@ -1,4 +1,4 @@
---- Attention with rotary positions, by the facts of rotary_decoder.lua.
+--- Attention with rotary positions, by the facts of llama_like.lua.
 local blocks = require "redco.models.blocks"
 local rotary = require "redco.models.rotary"
 

@@ -1,6 +1,6 @@
 --- Decoders built as LLaMA is: norms, rotary positions, groups of heads that share keys and values,
 --- feed-forward layers. A family is a row of facts.
-local attention = require "redco.models.rotary_attention"
+local attention = require "redco.models.llama_attention"
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
 local masks = require "redco.models.masks"

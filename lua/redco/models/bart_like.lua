@@ -1,0 +1,203 @@
+--- Encoder-decoders built as BART is: attention with biases, positions added to embeddings, and an
+--- embedding that both stacks and the head share. A family is a row of facts:
+---   norm_first: whether norms are before layers, and one after each stack
+---   norm_of_embedding: whether there is one
+---   positions: "learned" or "sinusoidal"
+local blocks = require "redco.models.blocks"
+local masks = require "redco.models.masks"
+local torch = require "redco.torch"
+
+-- What configurations of all families have, unless a row has it.
+local defaults = {
+  vocab_size = 50265,
+  max_position_embeddings = 1024,
+  d_model = 1024,
+  encoder_layers = 12,
+  encoder_attention_heads = 16,
+  encoder_ffn_dim = 4096,
+  decoder_layers = 12,
+  decoder_attention_heads = 16,
+  decoder_ffn_dim = 4096,
+  activation_function = "gelu",
+  dropout = 0.1,
+  attention_dropout = 0.0,
+  activation_dropout = 0.0,
+  init_std = 0.02,
+  scale_embedding = false,
+  is_encoder_decoder = true,
+}
+
+local common = {
+  base_model_prefix = "model",
+  -- Other names of the same settings (attribute_map of transformers).
+  aliases = { hidden_size = "d_model", num_attention_heads = "encoder_attention_heads" },
+  buffers = { final_logits_bias = true },
+  new_if_missing = { final_logits_bias = true },
+}
+
+-- Tokens do not use the first two rows of the position table.
+local position_offset = 2
+
+local function embedding_of(c, side)
+  if c.share_encoder_decoder_embeddings ~= false then return "model.shared" end
+  return ("model.%s.embed_tokens"):format(side)
+end
+
+local function vocab_size_of(c, side)
+  if side == "encoder" or c.share_encoder_decoder_embeddings ~= false then return c.vocab_size end
+  return c.decoder_vocab_size
+end
+
+local function add_parameters(row, c, add)
+  local normal = blocks.normal(c.init_std)
+  local function linear(name, n_in, n_out) blocks.add_linear(add, name, n_in, n_out, normal) end
+  local function norm(name) blocks.add_layer_norm(add, name, c.d_model) end
+  local function attention(name)
+    for _, part in ipairs { ".k_proj", ".v_proj", ".q_proj", ".out_proj" } do
+      linear(name .. part, c.d_model, c.d_model)
+    end
+    norm(name .. "_layer_norm")
+  end
+  local function embedding(side)
+    add(embedding_of(c, side) .. ".weight", { vocab_size_of(c, side), c.d_model },
+      blocks.normal_but_padding(c, c.init_std))
+  end
+  embedding "encoder"
+  if embedding_of(c, "decoder") ~= embedding_of(c, "encoder") then embedding "decoder" end
+  for _, side in ipairs { "encoder", "decoder" } do
+    local stack, inner = ("model.%s."):format(side), c[side .. "_ffn_dim"]
+    if row.positions == "learned" then
+      add(stack .. "embed_positions.weight",
+        { c.max_position_embeddings + position_offset, c.d_model }, normal)
+    end
+    if row.norm_of_embedding then norm(stack .. "layernorm_embedding") end
+    for i = 0, c[side .. "_layers"] - 1 do
+      local layer = ("%slayers.%d."):format(stack, i)
+      attention(layer .. "self_attn")
+      if side == "decoder" then attention(layer .. "encoder_attn") end
+      linear(layer .. "fc1", c.d_model, inner)
+      linear(layer .. "fc2", inner, c.d_model)
+      norm(layer .. "final_layer_norm")
+    end
+    if row.norm_first then norm(stack .. "layer_norm") end
+  end
+  add("final_logits_bias", { 1, vocab_size_of(c, "decoder") }, blocks.zeros)
+end
+
+-- Returns [T, size]: sines, then cosines, in the order of transformers.
+local function sinusoids(c, past, length, like)
+  local size, device = c.d_model, like.device
+  local places = torch.arange(past, past + length, { dtype = "float64", device = device })
+    :unsqueeze(1)
+  local function angles(first)
+    local pairs_of = torch.arange(first, size, 2, { dtype = "float64", device = device }):sub(first)
+    return places / torch.pow(10000, pairs_of / size)
+  end
+  return torch.cat({ angles(0):sin(), angles(1):cos() }, 1):to(like.dtype)
+end
+
+-- Either stack: function(params, input_ids, o, padding mask of the encoder's tokens, memory,
+-- attention_mask of the decoder's tokens).
+local function new_stack(row, c, side)
+  local stack, embedding = ("model.%s."):format(side), embedding_of(c, side)
+  local attention = blocks.new_attention(c[side .. "_attention_heads"],
+    { q = ".q_proj", k = ".k_proj", v = ".v_proj", out = ".out_proj" }, c.attention_dropout)
+  local activation = blocks.activation(c.model_type, c.activation_function)
+  local scale = c.scale_embedding and math.sqrt(c.d_model) or 1
+  local padding_row = blocks.padding_row(c)
+
+  local function drop(x, o) return blocks.dropout(x, c.dropout, o) end
+
+  local function feed_forward(params, layer, x, o)
+    local y = activation(blocks.linear(params, layer .. "fc1", x, o))
+    return blocks.linear(params, layer .. "fc2", blocks.dropout(y, c.activation_dropout, o), o)
+  end
+
+  local function positions(params, input_ids, x, o)
+    if row.positions == "learned" then
+      return blocks.position_embedding(params, stack .. "embed_positions", {}, o, input_ids,
+        position_offset)
+    end
+    return sinusoids(c, blocks.past(o), input_ids:size(1), x)
+  end
+
+  return function(params, input_ids, o, padding, memory, own_padding)
+    blocks.check_length(c, "max_position_embeddings", o, input_ids)
+    local function norm(name, x) return blocks.layer_norm(params, name, x, 1e-5) end
+    -- x + f(x), with the norm before f or after the sum.
+    local function residual(name, x, f)
+      if row.norm_first then return x + drop(f(norm(name, x)), o) end
+      return norm(name, x + drop(f(x), o))
+    end
+    local x = blocks.embedding(params, embedding, input_ids, padding_row) * scale
+    x = x + positions(params, input_ids, x, o)
+    local memory_mask = { mask = padding }
+    local mask = memory and masks.causal({ attention_mask = own_padding }, o, x)
+      or memory_mask
+    if row.norm_of_embedding then x = norm(stack .. "layernorm_embedding", x) end
+    x = drop(x, o)
+    for i = 0, c[side .. "_layers"] - 1 do
+      local layer = ("%slayers.%d."):format(stack, i)
+      x = residual(layer .. "self_attn_layer_norm", x, function(y)
+        return attention.to_itself(params, layer .. "self_attn", y, mask, o)
+      end)
+      if memory then
+        x = residual(layer .. "encoder_attn_layer_norm", x, function(y)
+          return attention.to_memory(params, layer .. "encoder_attn", y, memory, memory_mask, o)
+        end)
+      end
+      x = residual(layer .. "final_layer_norm", x, function(y)
+        return feed_forward(params, layer, y, o)
+      end)
+    end
+    return row.norm_first and norm(stack .. "layer_norm", x) or x
+  end
+end
+
+local function padding_mask(c, params, inputs)
+  return masks.padding(inputs.attention_mask, params[embedding_of(c, "encoder") .. ".weight"].dtype)
+end
+
+--- Returns a family. A row has the fields of a family besides its facts.
+return function(row)
+  local family = { defaults = {}, optional = { "num_hidden_layers", unpack(row.optional or {}) } }
+  for _, part in ipairs { common, row } do
+    for key, value in pairs(part) do
+      if not family[key] then family[key] = value end
+    end
+  end
+  for _, part in ipairs { defaults, row.defaults } do
+    for key, value in pairs(part) do family.defaults[key] = value end
+  end
+  family.ignored = { "^lm_head%.weight$", "coder%.version$", unpack(row.ignored or {}) }
+  if row.positions ~= "learned" then
+    table.insert(family.ignored, "coder%.embed_positions%.weight$")
+  end
+
+  function family.check(c)
+    for _, key in ipairs { "encoder_attention_heads", "decoder_attention_heads" } do
+      blocks.check_multiple(c, "d_model", key)
+    end
+  end
+
+  function family.add_parameters(c, add) add_parameters(row, c, add) end
+
+  function family.head(c) return embedding_of(c, "decoder") .. ".weight", "final_logits_bias" end
+
+  function family.new_encoder(c)
+    local encoder = new_stack(row, c, "encoder")
+    return function(params, inputs, o)
+      return encoder(params, inputs.input_ids, o, padding_mask(c, params, inputs))
+    end
+  end
+
+  function family.new_forward(c)
+    local decoder = new_stack(row, c, "decoder")
+    return function(params, inputs, o, memory)
+      return decoder(params, inputs.decoder_input_ids, o, padding_mask(c, params, inputs), memory,
+        inputs.decoder_attention_mask)
+    end
+  end
+
+  return family
+end

@@ -1,0 +1,201 @@
+--- Encoder-decoders built as T5 is: attention is not scaled; positions enter only as biases by
+--- distance. A family is a row of facts:
+---   bias_in_each_layer: whether each layer has biases of its own, or all share those of the first
+local blocks = require "redco.models.blocks"
+local fail = require "redco.fail"
+local masks = require "redco.models.masks"
+local torch = require "redco.torch"
+
+local common = {
+  base_model_prefix = "transformer",
+  -- Other names of the same settings (attribute_map of transformers).
+  aliases = { head_dim = "d_kv", hidden_size = "d_model", num_attention_heads = "num_heads",
+    num_hidden_layers = "num_layers" },
+  only = { is_encoder_decoder = true },
+  optional = { "num_decoder_layers", "dense_act_fn", "is_gated_act", "classifier_dropout",
+    "scale_decoder_outputs" },
+  ignored = { "^[ed][ne]coder%.embed_tokens%.weight$",
+    "^decoder%.block%.0%.layer%.1%.EncDecAttention%.relative_attention_bias%.weight$" },
+}
+
+function common.complete(c)
+  c.num_decoder_layers = c.num_decoder_layers or c.num_layers
+  c.decoder_start_token_id = c.decoder_start_token_id or c.pad_token_id
+  -- Version 5 of transformers writes this key; its tie_word_embeddings has no meaning.
+  if c.scale_decoder_outputs ~= nil then c.tie_word_embeddings = c.scale_decoder_outputs end
+end
+
+-- Returns the activation, and whether it is gated. Both are derived from feed_forward_proj unless
+-- the configuration has them.
+local function feed_forward_of(c)
+  local gate = c.feed_forward_proj:match "^gated%-(.+)$"
+  local activation = c.dense_act_fn
+    or gate == "gelu" and "gelu_new" or gate or c.feed_forward_proj
+  if c.is_gated_act ~= nil then return activation, c.is_gated_act end
+  return activation, gate ~= nil
+end
+
+function common.check(c)
+  if c.relative_attention_num_buckets < 4
+    or c.relative_attention_max_distance <= c.relative_attention_num_buckets / 2 then
+    fail("%s: relative_attention_num_buckets (%d) must be 4 or more, and "
+      .. "relative_attention_max_distance (%d) more than half of them",
+      c.model_type, c.relative_attention_num_buckets, c.relative_attention_max_distance)
+  end
+end
+
+local function add_parameters(row, c, add)
+  local d_attention = c.num_heads * c.d_kv
+  local function normal(std) return blocks.normal(c.initializer_factor * std) end
+  local by_model = normal(c.d_model ^ -0.5)
+  local function linear(name, n_in, n_out, init)
+    blocks.add_linear(add, name, n_in, n_out, init, false)
+  end
+  local function norm(name)
+    add(name .. ".weight", { c.d_model }, blocks.constant(c.initializer_factor))
+  end
+  local function attention(layer, kind)
+    local name = layer .. kind
+    linear(name .. ".q", c.d_model, d_attention, normal((c.d_model * c.d_kv) ^ -0.5))
+    linear(name .. ".k", c.d_model, d_attention, by_model)
+    linear(name .. ".v", c.d_model, d_attention, by_model)
+    linear(name .. ".o", d_attention, c.d_model, normal(d_attention ^ -0.5))
+    norm(layer .. "layer_norm")
+  end
+  local function feed_forward(layer)
+    local name, _, is_gated = layer .. "DenseReluDense.", feed_forward_of(c)
+    for _, part in ipairs(is_gated and { "wi_0", "wi_1" } or { "wi" }) do
+      linear(name .. part, c.d_model, c.d_ff, by_model)
+    end
+    linear(name .. "wo", c.d_ff, c.d_model, normal(c.d_ff ^ -0.5))
+    norm(layer .. "layer_norm")
+  end
+  add("shared.weight", { c.vocab_size, c.d_model }, normal(1))
+  for _, stack in ipairs { "encoder", "decoder" } do
+    for i = 0, (stack == "encoder" and c.num_layers or c.num_decoder_layers) - 1 do
+      local layers = ("%s.block.%d.layer."):format(stack, i)
+      attention(layers .. "0.", "SelfAttention")
+      if i == 0 or row.bias_in_each_layer then
+        add(layers .. "0.SelfAttention.relative_attention_bias.weight",
+          { c.relative_attention_num_buckets, c.num_heads }, by_model)
+      end
+      if stack == "decoder" then attention(layers .. "1.", "EncDecAttention") end
+      feed_forward(layers .. (stack == "decoder" and "2." or "1."))
+    end
+    norm(stack .. ".final_layer_norm")
+  end
+  if not c.tie_word_embeddings then
+    add("lm_head.weight", { c.vocab_size, c.d_model }, normal(1))
+  end
+end
+
+function common.head(c) return c.tie_word_embeddings and "shared.weight" or "lm_head.weight" end
+
+-- Returns the bucket of each distance >= 0: half of the `n` buckets hold one distance each, the
+-- others grow logarithmically up to `max_distance`.
+local function buckets(distance, n, max_distance)
+  local n_exact = math.floor(n / 2)
+  -- The order of operations matters: bucket borders must round as in transformers.
+  local far = (distance:clamp(1):float() / n_exact):log():div(math.log(max_distance / n_exact))
+    :mul(n - n_exact):long():add(n_exact)
+  return torch.where(distance:lt(n_exact), distance, far:clamp_max(n - 1))
+end
+
+-- Returns function(params, i): the bias of layer i, [1, H, T, S], to be added to scores. That of a
+-- decoder masks future positions.
+local function position_bias(c, device, stack, past, length)
+  local key = torch.arange(past + length, { device = device })
+  local offset = key:unsqueeze(0) - key:narrow(0, past, length):unsqueeze(1)
+  local n, max = c.relative_attention_num_buckets, c.relative_attention_max_distance
+  local bucket
+  if stack == "decoder" then
+    bucket = buckets((-offset):clamp(0), n, max)
+  else
+    local half = math.floor(n / 2)
+    bucket = buckets(offset:abs(), half, max) + offset:gt(0) * half
+  end
+  return function(params, i)
+    local name = ("%s.block.%d.layer.0.SelfAttention.relative_attention_bias"):format(stack, i)
+    local bias = blocks.embedding(params, name, bucket):permute { 2, 0, 1 }:unsqueeze(0)
+    return stack == "decoder" and bias:masked_fill(offset:gt(0), -math.huge) or bias
+  end
+end
+
+-- Either stack: function(params, input_ids, o, padding mask of the encoder's tokens, memory,
+-- attention_mask of the decoder's tokens).
+local function new_stack(row, c, stack, n_layers)
+  local name_of_activation, is_gated = feed_forward_of(c)
+  local activation = blocks.activation(c.model_type, name_of_activation)
+  local attention = blocks.new_attention(c.num_heads, { q = ".q", k = ".k", v = ".v", out = ".o" },
+    c.dropout_rate, 1)
+
+  local function drop(x, o) return blocks.dropout(x, c.dropout_rate, o) end
+
+  local function feed_forward(params, name, x, o)
+    local function linear(part, y) return blocks.linear(params, name .. part, y, o) end
+    local y = is_gated and activation(linear(".wi_0", x)) * linear(".wi_1", x)
+      or activation(linear(".wi", x))
+    return drop(linear(".wo", drop(y, o)), o)
+  end
+
+  return function(params, input_ids, o, padding, memory, own_padding)
+    local bias_of = position_bias(c, params["shared.weight"].device, stack, blocks.past(o),
+      input_ids:size(1))
+    local x = drop(blocks.embedding(params, "shared", input_ids), o)
+    local added = not memory and padding
+    if own_padding then added = masks.causal({ attention_mask = own_padding }, o, x).mask end
+    local mask, memory_mask = nil, { mask = padding }
+    for i = 0, n_layers - 1 do
+      if i == 0 or row.bias_in_each_layer then
+        local bias = bias_of(params, i)
+        mask = { mask = added and bias + added or bias }
+      end
+      local layers = ("%s.block.%d.layer."):format(stack, i)
+      local function norm(layer)
+        return blocks.rms_norm(params, layers .. layer .. ".layer_norm", x, c.layer_norm_epsilon)
+      end
+      x = x + drop(attention.to_itself(params, layers .. "0.SelfAttention", norm(0), mask, o), o)
+      if memory then
+        local seen = attention.to_memory(params, layers .. "1.EncDecAttention", norm(1), memory,
+          memory_mask, o)
+        x = x + drop(seen, o)
+      end
+      local last = memory and 2 or 1
+      x = x + feed_forward(params, layers .. last .. ".DenseReluDense", norm(last), o)
+    end
+    return drop(blocks.rms_norm(params, stack .. ".final_layer_norm", x, c.layer_norm_epsilon), o)
+  end
+end
+
+local function padding_mask(params, inputs)
+  return masks.padding(inputs.attention_mask, params["shared.weight"].dtype)
+end
+
+--- Returns a family. A row has the fields of a family besides its facts.
+return function(row)
+  local family = {}
+  for _, part in ipairs { common, row } do
+    for key, value in pairs(part) do family[key] = value end
+  end
+
+  function family.add_parameters(c, add) add_parameters(row, c, add) end
+
+  function family.new_encoder(c)
+    local encoder = new_stack(row, c, "encoder", c.num_layers)
+    return function(params, inputs, o)
+      return encoder(params, inputs.input_ids, o, padding_mask(params, inputs))
+    end
+  end
+
+  function family.new_forward(c)
+    local decoder = new_stack(row, c, "decoder", c.num_decoder_layers)
+    return function(params, inputs, o, memory)
+      local x = decoder(params, inputs.decoder_input_ids, o, padding_mask(params, inputs), memory,
+        inputs.decoder_attention_mask)
+      -- A tied embedding needs this scale when it serves as the head.
+      return c.tie_word_embeddings and x * c.d_model ^ -0.5 or x
+    end
+  end
+
+  return family
+end
