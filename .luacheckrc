@@ -9,3 +9,7 @@ files["lua/redco/restricted.lua"] = { globals = { "string.dump", "string.gsub" }
 files["tests/bindings/operator_fuzz"] = {
   globals = { "T", "make", "next_call", "start", "with_gradients" },
 }
+-- Sections that run one by one.
+files["lua/redco/reference/examples"] = {
+  read_globals = { "redco", "torch", "nn" }, ignore = { "211", "4.." }, max_line_length = 78,
+}

@@ -65,6 +65,17 @@ int nearest_name(lua_State* L) {
   return 1;
 }
 
+// embedded(name) -> the text of an embedded Lua file, nil if there is none of that name.
+int embedded_text(lua_State* L) {
+  std::string name = luaL_checkstring(L, 1);
+  for (int i = 0; i < n_embedded_files; ++i) {
+    if (name != embedded_files[i].name) continue;
+    lua_pushstring(L, embedded_files[i].text);
+    return 1;
+  }
+  return 0;
+}
+
 // The wrapper of C functions adds the script line to the message.
 int fail_at_script(lua_State* L) { throw Error(luaL_checkstring(L, 1)); }
 
@@ -111,6 +122,8 @@ int open_redco(lua_State* L) {
   lua_setfield(L, -2, "fail");
   lua_pushcfunction(L, nearest_name);
   lua_setfield(L, -2, "nearest");
+  lua_pushcfunction(L, embedded_text);
+  lua_setfield(L, -2, "embedded");
   lua_pushcfunction(L, try_call);
   lua_setfield(L, -2, "try");
   lua_pushcfunction(L, without_cudnn_attention);

@@ -7,6 +7,7 @@
 -- others are not run. In what is shown "..." stands for anything, and blanks are all the same.
 local gguf_files = require "gguf_files"
 local program = require "program"
+local shown = require "shown"
 local testing = require "testing"
 
 local source = os.getenv "REDCO_SOURCE"
@@ -48,17 +49,6 @@ local function run(command)
   return output
 end
 
-local function without_blanks(text)
-  return (text:gsub("[ \t]+", " "):gsub(" ?\n ?", "\n"):match "^%s*(.-)%s*$")
-end
-
-local function expect_output(actual, shown)
-  local pattern = without_blanks(shown):gsub("%p", "%%%0"):gsub("%%%.%%%.%%%.", ".-")
-  if not without_blanks(actual):find("^" .. pattern .. "$") then
-    error(("the page shows\n%s\nbut there is\n%s"):format(shown, actual), 0)
-  end
-end
-
 -- The blocks of a file with a language: {language, text, line}.
 local function blocks_of(file)
   local text, blocks, position = "\n" .. program.read(source .. "/" .. file), {}, 1
@@ -93,24 +83,18 @@ local function runs_of(blocks)
   return runs
 end
 
-local function shown_by(lua)
-  local lines = {}
-  for line in lua:gmatch "%-%->([^\n]*)" do lines[#lines + 1] = line end
-  return #lines > 0 and table.concat(lines, "\n") or nil
-end
-
 local function run_script(lua)
   program.write("page.lua", lua)
   local status, output, errors = program.shell "bin/redco-lua page.lua </dev/null"
   if status ~= 0 then error(errors, 0) end
-  local shown = shown_by(lua)
-  if shown then expect_output(output, shown) end
+  local text = shown.by(lua)
+  if text then shown.expect(output, text) end
 end
 
-local function run_commands(commands, shown)
+local function run_commands(commands, text)
   local output = {}
   for command in commands:gmatch "[^\n]+" do output[#output + 1] = run(stand_in(command)) end
-  if shown then expect_output(table.concat(output), shown) end
+  if text then shown.expect(table.concat(output), text) end
 end
 
 local function check_links(file, text)

@@ -1,4 +1,6 @@
 --- Generates the pages of docs/reference in Markdown, and their index.
+local examples = require "redco.reference.examples"
+local pytorch = require "redco.reference.pytorch"
 local registry = require "redco.registry"
 local surface = require "redco.reference.surface"
 local types = require "redco.reference.types"
@@ -57,10 +59,14 @@ local function find_anchors()
   end
 end
 
--- Resolves a code word in the text of `context` to a full name, and returns its page too.
+-- Resolves a code word in the text of `context` to a full name, and returns its page too. The
+-- arguments of `context` come first, then its own module or class.
 local function resolve(code, context)
   local group = surface.is_group(context) and context or surface.owner(context)
-  for _, name in ipairs { code, "redco." .. code, group .. "." .. code, group .. ":" .. code } do
+  for _, argument in ipairs(surface.read(context).arguments) do
+    if argument.name == code then return nil end
+  end
+  for _, name in ipairs { code, group .. "." .. code, group .. ":" .. code, "redco." .. code } do
     local page = name:find "^[%w_.:]+$" and registry.text(name) and surface.page(name)
     if page then return name, page end
   end
@@ -108,6 +114,18 @@ local function add_arguments(lines, read, context)
   for _, row in ipairs(rows) do lines[#lines + 1] = row end
 end
 
+local function add_example(lines, full_name)
+  local example = examples.of(full_name)
+  if not example then return end
+  local base = example.after
+  if base then
+    local name = "`" .. base .. "`"
+    lines[#lines + 1] = ("\nContinues the example of %s:"):format(
+      link(name, surface.page(base), anchors[surface.page(base)][base]))
+  end
+  lines[#lines + 1] = "\n```lua\n" .. example.code .. "\n```"
+end
+
 local function add_entry(lines, full_name)
   local read = surface.read(full_name)
   lines[#lines + 1] = "\n### " .. full_name
@@ -121,6 +139,9 @@ local function add_entry(lines, full_name)
     add_prose(lines, read, full_name)
     add_arguments(lines, read, full_name)
   end
+  add_example(lines, full_name)
+  local address, name = pytorch.address(full_name)
+  if address then lines[#lines + 1] = ("\nIn PyTorch: [%s](%s)"):format(name, address) end
 end
 
 local function add_contents(lines, page, group)
@@ -139,6 +160,7 @@ local function page_text(page)
     if i > 1 or group.name ~= page[1] then lines[#lines + 1] = "\n## " .. group.name end
     add_prose(lines, read, group.name)
     add_arguments(lines, read, group.name)
+    add_example(lines, group.name)
     if #group.entries > 0 then add_contents(lines, page[1], group) end
     for _, full_name in ipairs(group.entries) do add_entry(lines, full_name) end
   end
@@ -154,9 +176,16 @@ These pages describe every function of the library. `help` shows the same texts:
 A signature has the form `name(positional, positional = default, {named, named = default}) ->
 results`. The named arguments are a table that comes last and may be omitted.
 
+Examples have the locals `redco`, `torch` and `nn`:
+
+```lua
+%s```
+
+`-->` shows what an example prints; `...` stands for any text. The tests run all of them.
+
 ATen's operators are not listed. They have the names of
-[PyTorch](https://docs.pytorch.org/docs/2.11/torch.html), as `torch.NAME(...)` and
-`tensor:NAME(...)`. `help "torch.NAME"` shows their schemas.
+[PyTorch](https://docs.pytorch.org/docs/stable/torch.html), as `torch.NAME(...)` and
+`tensor:NAME(...)`. `help "torch.NAME"` shows their schemas and the address of PyTorch's page.
 
 For editors with the [lua-language-server](https://luals.github.io), the build writes stubs of all
 functions and operators to `build/release/stubs` and installs them in `share/redco/stubs`.
@@ -164,6 +193,7 @@ functions and operators to `build/release/stubs` and installs them in `share/red
 
 | page | |
 | --- | --- |]]
+index_head = index_head:format(examples.head)
 
 --- Returns all pages, text by path.
 function pages.files()

@@ -1,5 +1,7 @@
 --- Formats texts for `help`, in lines of at most 80 columns.
+local examples = require "redco.reference.examples"
 local operators = require "redco.reference.operators"
+local pytorch = require "redco.reference.pytorch"
 local surface = require "redco.reference.surface"
 local wrap_lines = require "redco.reference.wrap"
 
@@ -17,6 +19,22 @@ local function add_members(lines, group)
   end
 end
 
+local function add_example(lines, full_name)
+  local example = examples.of(full_name)
+  if not example then return end
+  lines[#lines + 1] = example.after and ("Example, after that of %s:"):format(example.after)
+    or "Example:"
+  for line in example.code:gmatch "[^\n]+" do lines[#lines + 1] = "  " .. line end
+end
+
+local function add_address(lines, full_name)
+  local address = pytorch.address(full_name)
+  if address then
+    lines[#lines + 1] = "In PyTorch:"
+    lines[#lines + 1] = "  " .. address
+  end
+end
+
 local function add_own(lines, full_name)
   local read = surface.read(full_name)
   wrap(lines, surface.signature(full_name), "", "    ")
@@ -27,6 +45,8 @@ local function add_own(lines, full_name)
   for _, item in ipairs(read.described) do
     wrap(lines, item.names .. ": " .. item.text, "  ", "    ")
   end
+  add_example(lines, full_name)
+  add_address(lines, full_name)
   local constructor = surface.constructor(full_name)
   if constructor then wrap(lines, "Made by " .. constructor .. ".") end
   if surface.is_group(full_name) then
@@ -46,6 +66,7 @@ local function add_operator(lines, operator)
     .. "The results are written to the tensors in `out`.")
   lines[#lines + 1] = "Schemas:"
   for _, overload in ipairs(operator.overloads) do wrap(lines, overload.schema, "  ", "      ") end
+  add_address(lines, operator.full_name)
 end
 
 --- Returns the text about full names, the best first, and an operator; nil if there are none. It
