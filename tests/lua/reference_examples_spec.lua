@@ -1,37 +1,73 @@
 -- Examples of the reference run and print what they show; entries with arguments have one.
 local examples = require "redco.reference.examples"
 local ffi = require "ffi"
+local redco = require "redco"
 local registry = require "redco.registry"
 local shown = require "shown"
 local surface = require "redco.reference.surface"
 local testing = require "testing"
 
-local test = testing.test
+local test, torch = testing.test, redco.torch
 local source = os.getenv "REDCO_SOURCE"
 
-ffi.cdef "int chdir(const char *path);"
+ffi.cdef [[
+int chdir(const char *path);
+int mkdir(const char *path, unsigned int mode);
+int symlink(const char *target, const char *path);
+]]
 
--- What the folder of an example has: folders of models with random weights, and data.
-local fixture = {
-  ["tests/cases/gpt2"] = "gpt2",
+-- Examples that run only on a machine with a GPU.
+local needs_gpu = {
+  ["torch.cuda.Event"] = true, ["Event:elapsed_time"] = true, ["torch.cuda.mem_get_info"] = true,
+  ["torch.cuda.set_device"] = true, ["torch.cuda.synchronize"] = true,
 }
+
+-- What the folder of an example has, from the tests: a folder of a tiny model, images, and so on.
+local fixture = {
+  ["cases/gpt2"] = "gpt2", ["cases/t5_relu_tied"] = "t5", ["cases/lora_gpt2"] = "adapters",
+  ["lua/script_module.pt"] = "module.pt", ["lua/image_cases/rgb.png"] = "images/cat/1.png",
+  ["lua/image_cases/colour.jpg"] = "images/dog/1.jpg",
+}
+local texts = {
+  ["book.txt"] = "One paragraph\nof two lines.\n\nAnother one.\n",
+  ["captions.txt"] = "a taxi\na blue car\na red heart\n",
+  ["cities.csv"] = 'city,people\nRome,2.8\n"Washington, D.C.",0.7\n',
+  ["config.toml"] = "learning_rate = 2e-3\n",
+  ["config.json"] = '{"n_layer": 12, "names": ["a", "b"]}',
+  ["points.csv"] = "1,2,3\n4,5,6\n",
+  ["qa.jsonl"] = '{"q": "2 + 2?", "a": 4}\n{"q": "1 + 1?", "a": 2}\n',
+  ["t10k-labels-idx1-ubyte"] = "\0\0\8\1\0\0\0\3\7\2\1",
+}
+
+-- A tokenizer with a chat template, and a tiny image classifier.
+fixture["cases/gpt2/tokenizer.json"] = "chat/tokenizer.json"
+texts["chat/tokenizer_config.json"] = [[{"chat_template": "{% for m in messages %}<|im_start|>]]
+  .. [[{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}]]
+  .. [[{% if add_generation_prompt %}<|im_start|>assistant{% endif %}"}]]
+redco.models.from_config({
+  model_type = "vit", hidden_size = 32, intermediate_size = 64, num_hidden_layers = 1,
+  num_attention_heads = 4, image_size = 32, patch_size = 8, num_labels = 2,
+}).save_pretrained(testing.folder() .. "/vit")
 
 local n_folders = 0
 
--- Makes a folder with the fixture and enters it.
+-- Makes such a folder and enters it, without starting programs, which takes long.
 local function enter_folder()
   n_folders = n_folders + 1
-  local folder = ("%s/%d"):format(testing.folder(), n_folders)
-  local commands = { ("mkdir '%s' && cd '%s'"):format(folder, folder) }
-  for path, name in pairs(fixture) do
-    commands[#commands + 1] = ("cp -r '%s/%s' '%s'"):format(source, path, name)
+  local folder = ("%s/%d/"):format(testing.folder(), n_folders)
+  for _, name in ipairs { "", "chat", "images", "images/cat", "images/dog" } do
+    assert(ffi.C.mkdir(folder .. name, tonumber("755", 8)) == 0)
   end
-  assert(os.execute(table.concat(commands, " && ")) == 0)
+  for path, name in pairs(fixture) do
+    assert(ffi.C.symlink(source .. "/tests/" .. path, folder .. name) == 0)
+  end
+  assert(ffi.C.symlink("../vit", folder .. "vit") == 0)
+  for name, text in pairs(texts) do testing.write(folder .. name, text) end
   assert(ffi.C.chdir(folder) == 0)
 end
 
 -- Runs a script in such a folder and returns what it prints.
-local function output_of(script, full_name)
+local function output_of(run)
   local lines, print_before = {}, print
   rawset(_G, "print", function(...)
     local words = {}
@@ -39,11 +75,19 @@ local function output_of(script, full_name)
     lines[#lines + 1] = table.concat(words, "\t")
   end)
   enter_folder()
-  local ok, message = xpcall(assert(loadstring(script, "=" .. full_name)), debug.traceback)
+  local ok, message = xpcall(run, debug.traceback)
   rawset(_G, "print", print_before)
   collectgarbage()
   if not ok then error(message, 0) end
   return table.concat(lines, "\n")
+end
+
+local wanted = {}  -- names of entries with arguments
+for _, full_name in ipairs(registry.names()) do
+  local read = surface.page(full_name) and surface.read(full_name)
+  for _, argument in ipairs(read and read.kind == "function" and read.arguments or {}) do
+    if argument.name ~= "self" then wanted[full_name] = true end
+  end
 end
 
 for _, page in ipairs(surface.pages) do
@@ -56,16 +100,30 @@ for _, page in ipairs(surface.pages) do
         "the page " .. page[1] .. " has no such entry")
       local example = examples.of(full_name)
       local _, n_lines = example.code:gsub("[^\n]+", "")
-      assert(n_lines >= 1 and n_lines <= 12, "it has " .. n_lines .. " lines")
+      assert(n_lines >= 1 and n_lines <= 14, "it has " .. n_lines .. " lines")
       for line in example.code:gmatch "[^\n]+" do
         assert(#line <= 78, "help has no room for the line: " .. line)
       end
       local script = examples.script(full_name)
-      local output, text = output_of(script, full_name), shown.by(script)
+      local run = assert(loadstring(script, "=" .. full_name))
+      if needs_gpu[full_name] and not torch.cuda.is_available() then return end
+      local output, text = output_of(run), shown.by(script)
       if text then shown.expect(output, text) end
+      assert(text or output == "", "it does not show what it prints:\n" .. output)
     end)
   end
 end
+
+test("every entry with arguments has an example", function()
+  local missing = {}
+  for full_name in pairs(wanted) do
+    if not examples.of(full_name) then
+      missing[#missing + 1] = full_name
+    end
+  end
+  table.sort(missing)
+  assert(#missing == 0, #missing .. ":\n" .. table.concat(missing, "\n"))
+end)
 
 assert(ffi.C.chdir "/" == 0)
 testing.finish()

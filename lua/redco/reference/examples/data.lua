@@ -1,0 +1,150 @@
+--- redco.data
+local data = redco.data
+local texts = data.lines "captions.txt"
+local train, test = data.split(texts, { every = 3 })
+print(#texts, #train, #test)  --> 3  2  1
+print(test[1])                --> a red heart
+
+--- redco.data.concat
+local captions = redco.data.lines "captions.txt"  -- 3 lines
+local all = redco.data.concat { captions, { "two", "more" } }
+print(#all, all[1], all[4])  --> 5  a taxi  two
+
+--- redco.data.csv
+-- cities.csv: city,people
+--             Rome,2.8
+--             "Washington, D.C.",0.7
+local cities = redco.data.csv "cities.csv"
+print(#cities, cities[2].city, cities[2].people)  --> 2  Washington, D.C.  0.7
+local records = redco.data.csv("cities.csv", { header = false })
+print(#records, records[1][2])  --> 3  people
+
+--- redco.data.dataset
+local squares = redco.data.dataset(1000, function(i)
+  return { x = i, y = i ^ 2 }
+end)
+print(#squares, squares[30].y, squares[1001])  --> 1000  900  nil
+
+--- redco.data.default_collate
+local examples = {
+  { pixels = torch.zeros { 28, 28 }, label = 3, name = "a.png" },
+  { pixels = torch.zeros { 28, 28 }, label = 7, name = "b.png" },
+}
+local batch = redco.data.default_collate(examples)
+print(batch.pixels.shape)  --> torch.Size([2, 28, 28])
+print(batch.label, batch.name[2])  --> tensor([3, 7])  b.png
+
+--- redco.data.idx
+local labels = redco.data.idx "t10k-labels-idx1-ubyte"
+print(labels.shape, labels.dtype)  --> torch.Size([3])  uint8
+
+--- redco.data.image
+local pixels = redco.data.image "images/cat/1.png"
+print(pixels.shape, pixels.dtype)  --> torch.Size([3, ...])  uint8
+
+--- redco.data.image_folder
+-- The files are images/cat/1.png and images/dog/1.jpg.
+local images = redco.data.image_folder "images"
+print(#images, table.concat(images.classes, " "))  --> 2  cat dog
+print(images[2].path, images[2].label)  --> images/dog/1.jpg  1
+print(images[2].image.shape)            --> torch.Size([3, 13, 10])
+
+--- redco.data.image_processor
+local prepare = redco.data.image_processor {
+  image_processor_type = "ViTImageProcessor",
+  size = { height = 224, width = 224 },
+}
+local image = redco.data.image "images/cat/1.png"
+local pixel_values = prepare { image }
+print(pixel_values.shape, pixel_values.dtype)
+--> torch.Size([1, 3, 224, 224])  float32
+
+--- redco.data.json
+-- config.json: {"n_layer": 12, "names": ["a", "b"]}
+local config = redco.data.json "config.json"
+print(config.n_layer, config.names[2])  --> 12  b
+
+--- redco.data.jsonl
+-- qa.jsonl: {"q": "2 + 2?", "a": 4}
+--           {"q": "1 + 1?", "a": 2}
+local examples = redco.data.jsonl "qa.jsonl"
+print(#examples, examples[2].q, examples[2].a)  --> 2  1 + 1?  2
+
+--- redco.data.lines
+local captions = redco.data.lines "captions.txt"
+print(#captions, captions[1])  --> 3  a taxi
+local files = redco.data.lines { "captions.txt", "captions.txt" }
+print(#files)  --> 6
+
+--- redco.data.loadtxt
+-- points.csv: 1,2,3
+--             4,5,6
+local points = redco.data.loadtxt "points.csv"
+print(points.shape, points[1])  --> torch.Size([2, 3])  tensor([4., 5., 6.])
+
+--- redco.data.pack
+local sequences = { { 11, 12, 13 }, { 21, 22 }, { 31, 32, 33, 34 } }
+local rows = redco.data.pack(sequences, { seq_len = 6 })
+print(#rows, rows[1].input_ids)  --> 2  tensor([31, 32, 33, 34, 21, 22])
+print(rows[1].labels)        --> tensor([  32,   33,   34, -100,   22, -100])
+print(rows[1].segment_ids)   --> tensor([1, 1, 1, 1, 2, 2])
+print(rows[1].position_ids)  --> tensor([0, 1, 2, 3, 0, 1])
+
+--- redco.data.paragraphs
+-- book.txt: One paragraph
+--           of two lines.
+--
+--           Another one.
+local paragraphs = redco.data.paragraphs "book.txt"
+print(#paragraphs, paragraphs[2])  --> 2  Another one.
+
+--- redco.data.read
+local text = redco.data.read "captions.txt"
+print(#text, text:sub(1, 6))  --> 30  a taxi
+
+--- redco.data.split
+local train, test = redco.data.split({ 1, 2, 3, 4, 5, 6, 7 }, { every = 3 })
+print(unpack(train))  --> 1  2  4  5  7
+print(unpack(test))   --> 3  6
+
+--- redco.data.tokens
+redco.data.write_tokens("train.bin", torch.arange(1000))
+local rows = redco.data.tokens("train.bin", { seq_len = 64 })
+print(#rows, rows[1].shape)  --> 15  torch.Size([65])
+local inputs, labels = rows[2][{ { 0, 64 } }], rows[2][{ { 1, 65 } }]
+print(inputs[0], labels[0])  --> tensor(64)  tensor(65)
+
+--- redco.data.write_tokens
+local tokenizer = redco.Tokenizer.from_pretrained "gpt2"
+local ids = tokenizer:encode "some text"
+redco.data.write_tokens("train.bin", torch.tensor(ids))
+
+--- Dataset
+local captions = redco.data.lines "captions.txt"  -- 3 lines
+print(#captions, captions[1], captions[4])  --> 3  a taxi  nil
+local lengths = captions:map(function(text) return #text end)
+print(unpack(lengths:tolist()))  --> 6  10  11
+
+--- Dataset:ipairs (after Dataset)
+for i, caption in captions:ipairs() do print(i, caption) end
+--> 1  a taxi
+--> 2  a blue car
+--> 3  a red heart
+
+--- Dataset:map (after Dataset)
+local examples = captions:map(function(text) return { text = text } end)
+print(#examples, examples[1].text)  --> 3  a taxi
+
+--- Dataset:select (after Dataset)
+local some = captions:select { 3, 1 }
+print(#some, some[1], some[2])  --> 2  a red heart  a taxi
+
+--- Dataset:slice (after Dataset)
+local last_two = captions:slice(2)
+print(#last_two, last_two[1])    --> 2  a blue car
+print(#captions:slice(1, 2))     --> 2
+
+--- Dataset:tolist (after Dataset)
+local list = captions:tolist()
+table.sort(list)
+print(list[1], #list)  --> a blue car  3

@@ -1,0 +1,77 @@
+--- redco.metrics
+local metrics = redco.metrics
+local function eval_metric_fn(examples, preds)  -- for Trainer:fit
+  local references = {}
+  for i, example in ipairs(examples) do references[i] = example.target end
+  return { exact_match = metrics.exact_match(preds, references) }
+end
+local examples = { { target = "yes" }, { target = "no" } }
+print(eval_metric_fn(examples, { "yes", "yes" }).exact_match)  --> 0.5
+
+--- redco.metrics.accuracy
+local predictions = { "cat", "dog", "cat" }
+local references = { "cat", "dog", "dog" }
+print(redco.metrics.accuracy(predictions, references))  --> 0.66666666666667
+local logits, labels = torch.tensor { { 0.1, 2 }, { 3, 0.2 } }, { 1, 1 }
+print(redco.metrics.accuracy(logits:argmax(-1), labels))  --> 0.5
+
+--- redco.metrics.bleu
+local predictions = { "the cat sat on the mat today" }
+local references = { { "the cat sat on a mat", "the cat sat on the mat" } }
+local bleu = redco.metrics.bleu(predictions, references)
+print(bleu.score, bleu.sys_len, bleu.ref_len)  --> 80.910671157022  7  6
+
+--- redco.metrics.bleu_and_rouge
+local eval_metric_fn = redco.metrics.bleu_and_rouge "summary"
+local examples = { { text = "...", summary = "the cat sat on the mat" } }
+local scores = eval_metric_fn(examples, { "the cat sat on a mat" })
+print(scores.bleu, scores.rouge1, scores.rougeL)
+--> 53.728496591177  0.83333333333333  0.83333333333333
+
+--- redco.metrics.chrf
+local chrf = redco.metrics.chrf({ "the cat sat" }, { "the cats sat" })
+print(chrf.score)  --> 68.660617377865
+
+--- redco.metrics.exact_match
+local predictions = { "Paris", "the Rhine" }
+local references = { "Paris", { "Rhine", "the Rhein" } }
+print(redco.metrics.exact_match(predictions, references))  --> 0.5
+
+--- redco.metrics.f1
+local predictions, references = { 1, 0, 1, 1 }, { 1, 0, 0, 1 }
+print(redco.metrics.f1(predictions, references))  --> 0.8
+print(redco.metrics.f1(predictions, references, { average = "macro" }))
+--> 0.73333333333333
+
+--- redco.metrics.perplexity
+local logits = torch.zeros { 2, 5, 100 }  -- [batch, length, vocab_size]
+local labels = torch.randint(0, 100, { 2, 5 })
+print(("%.1f"):format(redco.metrics.perplexity(logits, labels)))  --> 100.0
+
+--- redco.metrics.perplexity_from_losses
+local losses, counts = { 3.2, 3.0 }, { 100, 300 }  -- of two batches
+print(redco.metrics.perplexity_from_losses(losses, counts))
+--> 21.115344422541
+print(math.exp((3.2 * 100 + 3.0 * 300) / 400))  --> 21.115344422541
+
+--- redco.metrics.rouge
+local predictions = { "the cat sat on the mat" }
+local references = { { "a cat sat on the mat", "the mat" } }
+local rouge = redco.metrics.rouge(predictions, references)
+print(rouge.rouge1, rouge.rouge2, rouge.rougeL)
+--> 0.83333333333333  0.8  0.83333333333333
+
+--- redco.metrics.rouge_score
+local scores = redco.metrics.rouge_score("the cat sat", "the cat sat down")
+print(scores.rouge1.precision, scores.rouge1.recall)  --> 1  0.75
+
+--- redco.metrics.sentence_bleu
+local prediction, reference = "the cat sat on a mat", "the cat sat on the mat"
+local bleu = redco.metrics.sentence_bleu(prediction, reference)
+print(bleu.score, bleu.precisions[1])  --> 53.728496591177  83.333333333333
+
+--- redco.metrics.squad
+local predictions = { "The Eiffel Tower", "in 1889" }
+local references = { "eiffel tower", { "1889", "year 1889" } }
+local scores = redco.metrics.squad(predictions, references)
+print(scores.exact_match, scores.f1)  --> 50  83.333333333333

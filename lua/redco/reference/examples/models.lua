@@ -1,0 +1,98 @@
+--- redco.models.from_config
+local model = redco.models.from_config({
+  model_type = "llama", vocab_size = 1000, hidden_size = 64,
+  intermediate_size = 128, num_hidden_layers = 2, num_attention_heads = 4,
+}, { generator = redco.Rng(42) })
+local inputs = { input_ids = torch.tensor { { 5, 6, 7 } } }
+local logits = model(model.params, inputs)
+print(logits.shape)  --> torch.Size([1, 3, 1000])
+
+--- redco.models.from_encoder_decoder_pretrained
+local model = redco.models.from_encoder_decoder_pretrained("vit", "gpt2")
+local inputs = { pixel_values = torch.rand { 2, 3, 32, 32 } }
+local captions = model.generate(model.params, inputs, { max_new_tokens = 5 })
+print(captions.shape)  --> torch.Size([2, 6])
+
+--- redco.models.from_pretrained
+local model = redco.models.from_pretrained("gpt2", { dtype = "bfloat16" })
+print(model.config.model_type, redco.tree.count(model.params))
+--> gpt2  124848
+print(model.params["transformer.wte.weight"].shape)
+--> torch.Size([768, 48])
+
+--- redco.models.generate (after Model)
+local options = { max_new_tokens = 4, num_beams = 3 }
+local sequences, scores =
+  redco.models.generate(model, model.params, inputs, options)
+print(sequences.shape, scores.shape)
+--> torch.Size([2, 9])  torch.Size([2])
+
+--- redco.models.new_cache (after Model)
+local cache = redco.models.new_cache()
+model(model.params, inputs, { cache = cache })
+print(cache.length)  --> 5
+local next_tokens = { input_ids = torch.tensor { { 30 }, { 31 } } }
+local logits = model(model.params, next_tokens, { cache = cache })
+print(logits.shape, cache.length)  --> torch.Size([2, 1, 768])  6
+
+--- Model
+local tokenizer = redco.Tokenizer.from_pretrained "gpt2"
+local model = redco.models.from_pretrained "gpt2"
+tokenizer.pad_token, tokenizer.padding_side = tokenizer.eos_token, "left"
+local inputs = tokenizer({ "a red heart", "hello" }, { padding = true })
+print(inputs.input_ids.shape)  --> torch.Size([2, 5])
+
+--- Model.decoder_input_ids
+local model = redco.models.from_pretrained "t5"
+local labels = torch.tensor { { 7, 8, 1 }, { 9, 1, -100 } }  -- 1 ends a text
+print(model.decoder_input_ids(labels))
+--> tensor([[0, 7, 8],
+-->         [0, 9, 1]])
+
+--- Model.encode
+local tokenizer = redco.Tokenizer.from_pretrained "t5"
+local model = redco.models.from_pretrained "t5"
+local inputs = tokenizer { "hello" }
+inputs.encoder_hidden_states = model.encode(model.params, inputs)
+print(inputs.encoder_hidden_states.shape)  --> torch.Size([1, 4, 48])
+inputs.decoder_input_ids = torch.tensor { { 0, 7 } }
+print(model(model.params, inputs).shape)   --> torch.Size([1, 2, 816])
+
+--- Model.generate (after Model)
+local sequences = model.generate(model.params, inputs, {
+  max_new_tokens = 6, do_sample = true, temperature = 0.8, seed = 42,
+})
+print(sequences.shape)  --> torch.Size([2, 11])
+local options = { skip_special_tokens = true }
+print(tokenizer:batch_decode(sequences, options)[1])  --> a red heart...
+
+--- Model.hidden_states (after Model)
+local hidden = model.hidden_states(model.params, inputs)
+print(hidden.shape)  --> torch.Size([2, 5, 48])
+
+--- Model.logits (after Model.hidden_states)
+print(model.logits(model.params, hidden).shape)  --> torch.Size([2, 5, 768])
+
+--- Model.loss (after Model)
+local ids = torch.tensor { { 64, 331, 67, 297, 471 } }
+local batch = {
+  input_ids = ids[{ {}, { 0, -1 } }], labels = ids[{ {}, { 1 } }],
+}
+local loss, count = model.loss(model.params, batch)
+print(loss.shape, count)  --> torch.Size([])  tensor(4)
+
+--- Model.loss_fn (after Model)
+local trainer = redco.Trainer {
+  deployer = redco.Deployer { seed = 42 }, params = model.params,
+  collate_fn = redco.data.default_collate, loss_fn = model.loss_fn,
+  optimizer = redco.optim.adamw { learning_rate = 1e-4 },
+}
+
+--- Model.save_pretrained (after Model)
+model.save_pretrained "workdir/model"
+tokenizer:save_pretrained "workdir/model"
+print(redco.models.from_pretrained("workdir/model").config.n_layer)  --> 3
+
+--- Model:__call (after Model)
+local logits = model(model.params, inputs)
+print(logits.shape)  --> torch.Size([2, 5, 768])

@@ -1,0 +1,202 @@
+--- redco.nn
+local params = { hidden = nn.Linear(784, 64), out = nn.Linear(64, 10) }
+local function classify(p, images)  -- images [batch, 784]
+  return nn.linear(p.out, torch.relu(nn.linear(p.hidden, images)))
+end
+local logits = classify(params, torch.zeros { 32, 784 })
+print(logits.shape)  --> torch.Size([32, 10])
+
+--- redco.nn.Conv1d
+local params = nn.Conv1d(80, 256, 3)
+print(params.weight.shape, params.bias.shape)
+--> torch.Size([256, 80, 3])  torch.Size([256])
+
+--- redco.nn.Conv2d
+local params = nn.Conv2d(3, 64, 7, { bias = false })
+print(params.weight.shape, params.bias)  --> torch.Size([64, 3, 7, 7])  nil
+
+--- redco.nn.Embedding
+local params = nn.Embedding(50257, 768, { std = 0.02 })
+print(params.weight.shape)  --> torch.Size([50257, 768])
+
+--- redco.nn.GRUCell
+local params = nn.GRUCell(16, 32)
+print(params.weight_ih.shape, params.bias_hh.shape)
+--> torch.Size([96, 16])  torch.Size([96])
+
+--- redco.nn.LSTMCell
+local params = nn.LSTMCell(16, 32)
+print(params.weight_ih.shape, params.weight_hh.shape)
+--> torch.Size([128, 16])  torch.Size([128, 32])
+
+--- redco.nn.LayerNorm
+print(nn.LayerNorm(768).weight.shape)       --> torch.Size([768])
+print(nn.LayerNorm({ 16, 32 }).bias.shape)  --> torch.Size([16, 32])
+
+--- redco.nn.Linear
+local deployer = redco.Deployer { seed = 42, verbose = false }
+local params = nn.Linear(64, 10, { generator = deployer:gen_rng() })
+print(params.weight.shape, params.bias.shape)
+--> torch.Size([10, 64])  torch.Size([10])
+
+--- redco.nn.MLP
+local params = nn.MLP { 784, 256, 10 }
+print(#params, params[1].weight.shape)  --> 2  torch.Size([256, 784])
+local logits = nn.mlp(params, torch.zeros { 32, 784 })
+print(logits.shape)  --> torch.Size([32, 10])
+
+--- redco.nn.MultiheadAttention
+local params = nn.MultiheadAttention(64)
+print(params.q_proj.weight.shape)  --> torch.Size([64, 64])
+local x = torch.randn { 2, 10, 64 }  -- [batch, length, embed_dim]
+local y = nn.multihead_attention(params, x, { num_heads = 8, causal = true })
+print(y.shape)  --> torch.Size([2, 10, 64])
+
+--- redco.nn.RMSNorm
+print(nn.RMSNorm(4096).weight.shape)  --> torch.Size([4096])
+
+--- redco.nn.attention
+local q = torch.randn { 2, 8, 10, 64 }  -- [batch, heads, length, size]
+local k, v = torch.randn { 2, 8, 12, 64 }, torch.randn { 2, 8, 12, 64 }
+print(nn.attention(q, k, v).shape)  --> torch.Size([2, 8, 10, 64])
+local mask = torch.ones({ 10, 12 }, { dtype = "bool" }):tril(2)
+print(nn.attention(q, k, v, { mask = mask }):equal(
+  nn.attention(q, k, v, { mask = mask:float():log() })))  --> true
+
+--- redco.nn.conv1d
+local params = nn.Conv1d(80, 256, 3)
+local x = torch.randn { 4, 80, 100 }  -- [batch, channels, length]
+print(nn.conv1d(params, x, { stride = 2, padding = 1 }).shape)
+--> torch.Size([4, 256, 50])
+
+--- redco.nn.conv2d
+local params = nn.Conv2d(3, 64, 3)
+local images = torch.rand { 8, 3, 32, 32 }  -- [batch, in, height, width]
+print(nn.conv2d(params, images, { padding = "same" }).shape)
+--> torch.Size([8, 64, 32, 32])
+
+--- redco.nn.cross_entropy
+local logits = torch.tensor { { 2, 0.5 }, { 0, 3 }, { 1, 1 } }
+local labels = torch.tensor { 0, 1, -100 }  -- the last one does not count
+print(nn.cross_entropy(logits, labels))  --> tensor(0.1250)  tensor(2)
+
+--- redco.nn.dropout
+local x, rng = torch.ones { 2, 6 }, redco.Rng(0)
+print(nn.dropout(x, 0.5, { train = true, rng = rng }))
+--> tensor([[2., 2., 0., 0., 2., 0.],
+-->         [2., 0., 0., 0., 0., 0.]])
+
+--- redco.nn.embedding
+local params = nn.Embedding(1000, 16)
+local ids = torch.tensor { { 5, 7, 9 }, { 1, 2, 0 } }
+print(nn.embedding(params, ids).shape)  --> torch.Size([2, 3, 16])
+
+--- redco.nn.gru_cell
+local params, h = nn.GRUCell(16, 32), torch.zeros { 4, 32 }
+local inputs = torch.randn { 10, 4, 16 }  -- [length, batch, size]
+for t = 0, 9 do h = nn.gru_cell(params, inputs[t], h) end
+print(h.shape)  --> torch.Size([4, 32])
+
+--- redco.nn.layer_norm
+local x = torch.tensor { { 1, 2, 3 }, { 10, 20, 30 } }:float()
+print(nn.layer_norm(nn.LayerNorm(3), x))
+--> tensor([[-1.2247,  0.0000,  1.2247],
+-->         [-1.2247,  0.0000,  1.2247]])
+
+--- redco.nn.linear
+local params = nn.Linear(64, 10)
+local rows, sequences = torch.zeros { 32, 64 }, torch.zeros { 2, 5, 64 }
+print(nn.linear(params, rows).shape)       --> torch.Size([32, 10])
+print(nn.linear(params, sequences).shape)  --> torch.Size([2, 5, 10])
+
+--- redco.nn.linear_cross_entropy
+local hidden = torch.randn { 2, 16, 64 }  -- [batch, length, size]
+local embedding = nn.Embedding(32000, 64)
+local labels = torch.randint(0, 32000, { 2, 16 })
+local loss, count = nn.linear_cross_entropy(hidden, embedding.weight, labels)
+print(loss.shape, count)  --> torch.Size([])  tensor(32)
+
+--- redco.nn.lstm_cell
+local params = nn.LSTMCell(16, 32)
+local h, c = torch.zeros { 4, 32 }, torch.zeros { 4, 32 }
+local inputs = torch.randn { 10, 4, 16 }  -- [length, batch, size]
+for t = 0, 9 do h, c = nn.lstm_cell(params, inputs[t], h, c) end
+print(h.shape, c.shape)  --> torch.Size([4, 32])  torch.Size([4, 32])
+
+--- redco.nn.mlp
+local params = nn.MLP { 64, 128, 10 }
+local x = torch.randn { 32, 64 }
+local logits = nn.mlp(params, x, { activation = torch.gelu })
+print(logits.shape)  --> torch.Size([32, 10])
+
+--- redco.nn.multihead_attention
+local params = nn.MultiheadAttention(64)
+local x, image = torch.randn { 2, 10, 64 }, torch.randn { 2, 49, 64 }
+local options = { num_heads = 8, memory = image }  -- cross-attention
+print(nn.multihead_attention(params, x, options).shape)
+--> torch.Size([2, 10, 64])
+
+--- redco.nn.rms_norm
+local x = torch.tensor { { 3, 4 }, { 30, 40 } }:float()
+print(nn.rms_norm(nn.RMSNorm(2), x))
+--> tensor([[0.8485, 1.1314],
+-->         [0.8485, 1.1314]])
+
+--- redco.nn.init
+local params = {
+  weight = nn.init.xavier_uniform_(redco.parameter { 10, 64 }),
+  bias = nn.init.zeros_(redco.parameter { 10 }),
+}
+local logits = nn.linear(params, torch.zeros { 32, 64 })
+print(logits.shape)  --> torch.Size([32, 10])
+
+--- redco.nn.init.constant_
+print(nn.init.constant_(redco.parameter { 3 }, 0.5))
+--> tensor([0.5000, 0.5000, 0.5000])
+
+--- redco.nn.init.kaiming_normal_
+local weight = redco.parameter { 64, 256 }  -- [out, in]
+nn.init.kaiming_normal_(weight, { nonlinearity = "relu" })
+print(weight:std(), (2 / 256) ^ 0.5)  --> tensor(0.08...)  0.088388347648318
+
+--- redco.nn.init.kaiming_uniform_
+local weight = redco.parameter { 64, 256 }  -- [out, in]
+nn.init.kaiming_uniform_(weight, { a = math.sqrt(5) })
+print(weight:abs():max():item() < 1 / math.sqrt(256))  --> true
+
+--- redco.nn.init.normal_
+local weight = redco.parameter { 1000, 64 }
+nn.init.normal_(weight, { std = 0.02, generator = redco.Rng(42) })
+print(("%.3f"):format(weight:std():item()))  --> 0.020
+
+--- redco.nn.init.ones_
+print(nn.init.ones_(redco.parameter { 3 }))  --> tensor([1., 1., 1.])
+
+--- redco.nn.init.orthogonal_
+local weight = nn.init.orthogonal_(redco.parameter { 4, 8 })
+local product = weight:mm(weight.T)
+print(torch.allclose(product, torch.eye(4), { atol = 1e-5 }))  --> true
+
+--- redco.nn.init.trunc_normal_
+local weight = redco.parameter { 1000, 64 }
+nn.init.trunc_normal_(weight, { std = 0.02, a = -0.04, b = 0.04 })
+print(weight:abs():max():item() <= 0.04)  --> true
+
+--- redco.nn.init.uniform_
+local weight = nn.init.uniform_(redco.parameter { 64, 64 }, { a = -1, b = 1 })
+print(weight:min():item() >= -1, weight:max():item() < 1)  --> true  true
+
+--- redco.nn.init.xavier_normal_
+local weight = redco.parameter { 300, 100 }  -- [out, in]
+nn.init.xavier_normal_(weight, { gain = 2 })
+print(weight:std(), 2 * (2 / 400) ^ 0.5)
+--> tensor(0.14...)  0.14142135623731
+
+--- redco.nn.init.xavier_uniform_
+local weight = nn.init.xavier_uniform_(redco.parameter { 300, 100 })
+print(weight:abs():max():item() < math.sqrt(6 / 400))  --> true
+
+--- redco.nn.init.zeros_
+print(nn.init.zeros_(redco.parameter { 2, 2 }))
+--> tensor([[0., 0.],
+-->         [0., 0.]])

@@ -1,0 +1,89 @@
+--- redco.Rng
+local rng = redco.Rng(42)
+local first = torch.rand({ 2, 3 }, { generator = rng })
+local second = torch.rand({ 2, 3 }, { generator = rng })
+print(first:equal(second))  --> false
+local again = torch.rand({ 2, 3 }, { generator = redco.Rng(42) })
+print(again:equal(first))  --> true
+
+--- redco.checkpoint
+local params = nn.MLP { 64, 256, 64 }
+local function block(x) return x + nn.mlp(params, x) end
+local x = torch.randn({ 32, 64 }, { requires_grad = true })
+redco.checkpoint(block, redco.checkpoint(block, x)):sum():backward()
+print(x.grad.shape)  --> torch.Size([32, 64])
+
+--- redco.grad
+local function loss(params, x) return (params.w * x):square():sum() end
+local params = { w = torch.tensor { 1.5, -2 } }
+print(redco.grad(loss)(params, 3).w)  --> tensor([ 27., -36.])
+
+--- redco.options
+-- config.toml: learning_rate = 2e-3
+local o = redco.options { learning_rate = 1e-3, n_epochs = 3, zero = 0 }
+print(o.learning_rate, o.n_epochs)  --> 0.002  3
+-- `redco-lua train.lua --n_epochs=5` prints 0.002  5.
+
+--- redco.ordered_pairs
+-- config.json: {"n_layer": 12, "names": ["a", "b"]}
+local config = redco.data.json "config.json"
+for key, value in redco.ordered_pairs(config) do print(key, type(value)) end
+--> n_layer  number
+--> names    table
+
+--- redco.ordered_table
+local call = redco.ordered_table {
+  { "name", "get_weather" }, { "arguments", { city = "Paris" } },
+}
+for key, value in redco.ordered_pairs(call) do print(key, type(value)) end
+--> name       string
+--> arguments  table
+
+--- redco.parameter
+local weight = redco.parameter { 10, 64 }
+nn.init.xavier_uniform_(weight, { generator = redco.Rng(42) })
+print(weight.shape, weight.dtype)
+--> torch.Size([10, 64])  float32
+
+--- redco.script_folder
+-- The data are in the folder of the script.
+local captions = redco.data.lines(redco.script_folder() .. "captions.txt")
+
+--- redco.shard
+local deployer = redco.Deployer { seed = 42 }
+local x = redco.shard(torch.zeros { 8, 64 }, { dp = 0 })
+print(x.shape)             --> torch.Size([8, 64])
+print(x:to_local().shape)  --> torch.Size([8, 64])
+-- With `redco-lua --nproc 2`, each process has a part: torch.Size([4, 64]).
+
+--- redco.sharding_counters
+local deployer = redco.Deployer { seed = 42 }
+-- Here the run trains.
+local counters = redco.sharding_counters()
+for _, move in ipairs(counters.moves) do print(move.what, move.bytes) end
+
+--- redco.value_and_grad
+local function loss_fn(params, x, y)
+  local error = nn.linear(params, x) - y
+  return error:square():mean(), error
+end
+local params = { weight = torch.ones { 1, 2 }, bias = torch.zeros(1) }
+local x, y = torch.ones { 1, 2 }, torch.ones { 1, 1 }
+local loss, grads, error = redco.value_and_grad(loss_fn)(params, x, y)
+print(loss, grads.weight)  --> tensor(1.)  tensor([[2., 2.]])
+print(error)               --> tensor([[1.]])
+
+--- redco.vmap
+local function loss(params, x) return (params.w * x):sum() ^ 2 end
+local params = { w = torch.tensor { 1.5, 2.5 } }
+local xs = torch.eye(2)
+local per_example = redco.vmap(redco.grad(loss), { in_dims = { false, 0 } })
+print(per_example(params, xs).w)
+--> tensor([[3., 0.],
+-->         [0., 5.]])
+
+--- redco.with_rng
+local function noisy(x) return torch.dropout(x, 0.5, true) end
+local a = redco.with_rng(redco.Rng(42), noisy, torch.ones(100))
+local b = redco.with_rng(redco.Rng(42), noisy, torch.ones(100))
+print(a:equal(b))  --> true
