@@ -107,8 +107,22 @@ bool is_mixed(lua_State* L, int index) {
   return false;
 }
 
+// Raises an error if a named argument is a misspelt dtype or device.
+void check_names_of_types(lua_State* L, const OverloadSet& op, const Arguments& arguments) {
+  for (int i = 0; i < arguments.n_named; ++i) {
+    const auto& [name, index] = arguments.named[i];
+    if (lua_type(L, index) != LUA_TSTRING) continue;
+    std::string value = lua_tostring(L, index);
+    require(std::strcmp(name, "dtype") != 0 || parse_dtype(value), "torch.", op.name,
+            ": dtype = ", unknown_dtype(value));
+    require(std::strcmp(name, "device") != 0 || parse_device(value), "torch.", op.name,
+            ": device = \"", value, "\" is not one of \"cpu\", \"cuda\", \"cuda:1\" and \"meta\"");
+  }
+}
+
 [[noreturn]] void fail_no_overload(lua_State* L, const OverloadSet& op,
                                    const Arguments& arguments) {
+  check_names_of_types(L, op, arguments);
   std::string text = (arguments.is_method ? "Tensor:" : "torch.") + op.name +
                      ": no overload takes " + given_arguments(L, arguments);
   std::set<std::string> known;
@@ -119,12 +133,6 @@ bool is_mixed(lua_State* L, int index) {
     if (known.count(key)) continue;
     std::string near = nearest(key, known);
     text += "; it has no argument '" + key + "'" + (near.empty() ? "" : ": '" + near + "' is near");
-  }
-  for (int i = 0; i < arguments.n_named; ++i) {
-    const auto& [name, index] = arguments.named[i];
-    if (std::strcmp(name, "dtype") == 0 && lua_type(L, index) == LUA_TSTRING &&
-        !parse_dtype(lua_tostring(L, index)))
-      text += "; " + unknown_dtype(lua_tostring(L, index));
   }
   bool takes_list = std::ranges::any_of(op.overloads, [](const Overload& overload) {
     return !overload.parameters().empty() && overload.parameters()[0].kind == ArgKind::tensor_list;

@@ -2,13 +2,17 @@
 local fail = require "redco.fail"
 local native = require "redco.native"
 
+local few = 12
+
 --- Makes the module strict, unless it has a metatable, and returns it.
 return function(name, module)
   if getmetatable(module) then return module end
   return setmetatable(module, { __index = function(_, key)
     local names = {}
     for known in next, module do names[#names + 1] = tostring(known) end
+    table.sort(names)
     local near = native.nearest(tostring(key), names)
-    fail("%s has no '%s'%s", name, tostring(key), near and ("; '%s' is near"):format(near) or "")
+    fail("%s has no '%s'%s", name, tostring(key), near and ("; '%s' is near"):format(near)
+      or #names <= few and "; it has " .. table.concat(names, ", ") or "")
   end })
 end

@@ -91,7 +91,7 @@ test("words: entries with them in their names, arguments and texts", function()
   end
   expect_found("clip", "torch.clip: an operator of ATen", "redco.optim.clip_by_global_norm")
   expect_found("learning rate", "there is no help for 'learning rate'; these mention it:",
-    "redco.optim.adamw", "Deployer:get_lr_schedule_fn", "more")
+    "redco.optim.adamw", "Deployer:get_lr_schedule_fn")
   expect_found("loss_fn", "Model.loss_fn", "redco.Trainer")
   expect_found("tokenizer chat", "Tokenizer:apply_chat_template")
   expect_found("global_norm", "redco.optim.clip_by_global_norm")

@@ -55,7 +55,10 @@ end)
 
 test("a misspelt dtype", function()
   local expected = '"flot32" is not a dtype; "float32" is near'
-  expect_mistake(function() torch.ones({ 2 }, { dtype = "flot32" }) end, expected)
+  expect_mistake(function() torch.ones({ 2 }, { dtype = "flot32" }) end,
+    "torch.ones: dtype = " .. expected)
+  expect_mistake(function() torch.ones({ 2 }, { device = "gpu" }) end,
+    'torch.ones: device = "gpu" is not one of "cpu"')
   expect_mistake(function() torch.zeros { 2 }:to "flot32" end, "Tensor:to", expected)
   expect_mistake(function()
     regression.trainer_of {}:fit { train_examples = { 1 }, n_epochs = 1, per_device_batch_size = 1,
@@ -103,6 +106,7 @@ test("unknown names of modules are errors", function()
   expect_mistake(function() return redco.model end, "redco has no 'model'; 'models' is near")
   expect_mistake(function() return redco.metrics.acuracy end, "'accuracy' is near")
   expect_mistake(function() return optim.adamww end, "redco.optim has no 'adamww'; 'adamw' is near")
+  expect_mistake(function() return redco.lora.LoRA end, "redco.lora has no 'LoRA'; it has add, ")
   expect_mistake(function() return redco.data.nothing_like_it_at_all end,
     "redco.data has no 'nothing_like_it_at_all'")
 end)
@@ -166,7 +170,7 @@ end)
 test("tensors that are no list", function()
   local x = torch.ones { 2 }
   for _, name in ipairs { "cat", "stack" } do
-    expect_mistake(function() return torch[name](x, x) end,
+    expect_mistake(function() torch[name](x, x) end,
       ("the tensors are in a list: torch.%s({a, b})"):format(name))
   end
 end)

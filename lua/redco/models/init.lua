@@ -86,7 +86,8 @@ local function default_sizes(family, given)
     for alias, full in pairs(family.aliases or {}) do
       is_given = is_given or full == name and given[alias] ~= nil
     end
-    if type(default) == "number" and default >= 8 and not is_given then
+    local is_size = type(default) == "number" and default >= 8 and not name:find "theta"
+    if is_size and not is_given then
       names[#names + 1] = ("%s = %.0f"):format(name, default)
     end
   end

@@ -142,7 +142,6 @@ local function new_model(family, config, params)
     return generate(model, p, inputs, options)
   end
 
-  set_texts(model)
   -- A method call would pass the model as the first argument.
   for name, f in pairs(model) do
     if type(f) == "function" then
@@ -154,6 +153,7 @@ local function new_model(family, config, params)
       end
     end
   end
+  set_texts(model)
   return model
 end
 

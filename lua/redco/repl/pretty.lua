@@ -176,7 +176,7 @@ function Writer:leaf(value)
   local kind = type(value)
   if kind == "string" then return self:paint("string", quoted(value)) end
   if kind == "function" then return self:callable(value, max_signature) end
-  if not torch.is_tensor(value) then return tostring(value) end
+  if not torch.is_tensor(value) then return members.class(value) or tostring(value) end
   if value:dim() == 0 and not value:is_sharded() then
     return self:paint("tensor", (tostring(value):gsub("%s*\n%s*", " ")))
   end
