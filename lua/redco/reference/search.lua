@@ -29,7 +29,7 @@ local function rank(full_name, words)
   end
   local text = words_of(registry.text(full_name))
   if text:find(words, 1, true) then return 3 end
-  return has_all(text, words) and 4 or nil
+  return has_all(words_of(full_name) .. " " .. text, words) and 4 or nil
 end
 
 --- Returns the full names of the entries that fit a query, the best first.

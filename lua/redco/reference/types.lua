@@ -28,12 +28,12 @@ local words_by_type = {
     process_id r save_ckpt_every_k_epochs save_ckpt_every_k_steps seed sep_token_id seq_len size step
     top_k total_steps train_size unk_token_id vocab_size warmup_steps word_order zero
     zero_min_size dim]],
-  number = [[a b eps1 init_value min_p max_norm max_seconds p peak_value pos_label scale
+  number = [[a b eps1 init_value min_p max_norm max_seconds p peak_value pos_label scale softcap
     smooth_value]],
   string = [[base_model_name_or_path bos_token chat_template ckpt_dir ckpt_name cls_token compute_dtype
     decoder_dir delimiter desc device dir dtype encoder_dir eos_token float_dtype folder full_name
     host0_address mask_token name pad_token padding_side path prediction randomness save_float_dtype
-    sep_token stem string task_type text text_pair title truncation_side unk_token workdir]],
+    sep_token stem string task task_type text text_pair title truncation_side unk_token workdir]],
   table = [[config defaults early_stopping info inputs last_ckpt_info loss_scale metadata metrics opt_state options
     outputs params profile rules structure texts tree variables]],
   ["function"] = [[activation body collate_fn eval_metric_fn f forward frozen get loss_fn
