@@ -69,6 +69,11 @@ Tree layout_batch(const Dataset& examples, int64_t per_device_batch_size, Collat
   return to_device(examples.collate(index_range(0, n)), device);
 }
 
+Tree copied(const Tree& tree) {
+  return map_tensors(tree,
+                     [](const std::string&, const at::Tensor& tensor) { return tensor.clone(); });
+}
+
 Tree gathered(const Tree& tree) {
   return map_tensors(tree,
                      [](const std::string&, const at::Tensor& tensor) { return full(tensor); });

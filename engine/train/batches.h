@@ -35,6 +35,10 @@ Tree make_batch(const Dataset& examples, std::span<const int64_t> indices, Colla
 Tree layout_batch(const Dataset& examples, int64_t per_device_batch_size, Collate collate,
                   at::Device device, const Deployer& deployer);
 
+/// The same tree in other memory. The pass that finds a layout may be repeated, and the user's
+/// function may change its batch in place.
+Tree copied(const Tree& tree);
+
 /// Gathers the tensors, so that every process has them as plain ones.
 Tree gathered(const Tree& tree);
 

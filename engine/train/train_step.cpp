@@ -155,7 +155,7 @@ void TrainStep::lay_out(const Dataset& examples, int64_t per_device_batch_size) 
                precision_.compute_dtype);
   shard_params([&](const Tree& params) {
     Autocast region = precision_.autocast(device().type());
-    loss_fn_(make_rng(seed_), state_, in_compute_dtype(params), batch, true);
+    loss_fn_(make_rng(seed_), state_, in_compute_dtype(params), copied(batch), true);
   });
 }
 

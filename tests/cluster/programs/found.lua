@@ -347,6 +347,18 @@ x3 = p.a:cumsum(0) + p.b:cumsum(0)
 no_grad(function() p.a:mul_(0.5) end)
 x2:squeeze():tanh_()
 loss = total(p.a, 0.4) + term(p.b, 0.3) + term(x1, 0.5) + term(x2, 0.7) + total(x3, 0.6)]],
+  -- A loss_fn that changes its batch in place: the pass that finds the layout is repeated.
+  [[
+p = { a = randn(3451, { 5, 5, 1 }):requires_grad_(), b = randn(8539, { 5, 5, 5 }):requires_grad_() }
+b = { x = randn(3685, { 2, 4 }), y = randn(8788, { 2, 5, 1 }) }
+rules = { { 'a', 2 }, { 'b', 2 } }
+x1 = p.a
+x2 = b.y
+x3 = p.a * 1
+x2:unsqueeze_(1)
+x4 = torch.conv2d(x2, randn(8056, { 1, 1, 2, 2 }), nil, 3, 1)
+x5 = x3:view { -1 }
+loss = term(x1, 0.4)]],
   -- A write by index to an expanded tensor of which some processes hold nothing.
   [[
 x1 = shard(randn(4717, { 1, 3, 1 }), { dp = 0, mp = 0 }) * 1
