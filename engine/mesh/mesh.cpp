@@ -96,6 +96,17 @@ void meet(const std::string& place, c10d::Store& store, Peers& peers, const Mesh
   }
 }
 
+// Hosts with different numbers of processes would make different groups.
+void check_hosts_alike(c10d::Store& store, const Processes& processes) {
+  for (int64_t rank = 0; rank < processes.size; ++rank) {
+    std::string size = store.get_to_str("local_size/" + std::to_string(rank));
+    require_usage(size == std::to_string(processes.local_size),
+                  "zero_group = \"host\": the host of process ", rank, " has ", size,
+                  " processes, that of process ", processes.rank, " has ", processes.local_size,
+                  "; all hosts must have the same number, or give zero_group a number");
+  }
+}
+
 // Returns the result of `connect`, which may wait forever for processes that do not connect. It
 // runs on a thread that is abandoned when one of them fails.
 Backend connect_watched(std::function<Backend()> connect, Peers& peers,
@@ -182,7 +193,14 @@ class Grid : public Mesh, Connection::Lines {
         (shape[dp_replicate] > 1 ? ", zero_group = " + std::to_string(shape[dp]) : std::string()));
     Store store = with_prefix(connection_->store(), name_);
     notes_ = std::make_unique<StoreNotes>(store, *connection_, peers, n);
+    bool by_host = options.zero_group == zero_group_of_host;
+    if (by_host) {
+      std::string size = std::to_string(processes_.local_size);
+      store->set("local_size/" + std::to_string(rank),
+                 std::vector<uint8_t>(size.begin(), size.end()));
+    }
     meet("joined", *store, peers, options);
+    if (by_host) check_hosts_alike(*store, processes_);
     auto add_line = [&](const std::string& name, const Line& line) {
       GroupParts parts;
       parts.name = name;

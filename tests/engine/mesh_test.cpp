@@ -196,6 +196,10 @@ TEST_CASE("groups of processes that share the state of ZeRO") {
             "zero_group = 4 must divide the number of data-parallel processes, 2");
     refused({.processes = there, .n_model_shards = 4, .zero_group = host},
             "the 2 processes of a host cannot be divided into models of n_model_shards = 4");
+    there.local_size = rank < 2 ? 2 : 1;
+    there.local_rank = rank < 2 ? rank : 0;
+    refused({.processes = there, .zero_group = host}, "all hosts must have the same number");
+    there.local_size = 2;
     there.local_rank = rank / 2;
     if (rank == 1)
       refused({.processes = there, .zero_group = host}, "must have consecutive numbers");
