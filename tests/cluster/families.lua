@@ -101,8 +101,9 @@ local function test(folder, name, n_model_shards, zero)
   testing.test(("%s/%s on %s"):format(folder, name, layout), function()
     local memory = train(deployer, cases.open(folder, name))
     expect_no_gather()
-    -- Norms and some biases stay whole.
-    assert(memory.params.here < 0.55 * memory.params.whole, "the parameters are not split")
+    -- Norms and some biases stay whole, and Phi-3's q, k and v, which are one weight.
+    local most = name == "phi3" and n_model_shards > 1 and 0.75 or 0.55
+    assert(memory.params.here < most * memory.params.whole, "the parameters are not split")
   end)
 end
 
@@ -144,11 +145,12 @@ local function test_generation(folder, name, n_model_shards)
 end
 
 for _, folder in ipairs(cases.folders) do
-  for _, name in ipairs(redco.tree.leaves { cases.names, cases.lora_names }) do
+  local names = cases.found(folder, cases.names)
+  for _, name in ipairs(redco.tree.leaves { names, cases.found(folder, cases.lora_names) }) do
     test(folder, name, 2, 0)
     if n_processes == 2 then test(folder, name, 1, 3) end
   end
-  for _, name in ipairs(cases.names) do test_generation(folder, name, 2) end
+  for _, name in ipairs(names) do test_generation(folder, name, 2) end
 end
 
 testing.finish()

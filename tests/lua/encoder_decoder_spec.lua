@@ -22,7 +22,8 @@ local function stored_under(prefix)
   return found
 end
 
-for _, name in ipairs { "t5_long", "bart_uneven", "vit", "vit_gpt2_projected" } do
+for _, name in ipairs { "t5_long", "bart_uneven", "vit", "vit_gpt2_projected", "umt5", "mt5",
+  "mbart", "pegasus", "marian" } do
   local model = redco.models.from_config(configs[name])
   local params, inputs = stored_under(name .. ".p."), stored_under(name .. ".in.")
 

@@ -6,8 +6,6 @@ local testing = require "testing"
 local torch = redco.torch
 local test = testing.test
 
-local names = cases.names
-
 local function shown(rows)
   local lines = {}
   for i, row in ipairs(rows) do lines[i] = table.concat(row, " ") end
@@ -15,7 +13,7 @@ local function shown(rows)
 end
 
 for _, folder in ipairs(cases.folders) do
-  for _, name in ipairs(names) do
+  for _, name in ipairs(cases.found(folder, cases.names)) do
     local case = cases.open(folder, name)
     local model = redco.models.from_pretrained(case.dir)
     model.generation_config = {}  -- what a case gives is all that holds

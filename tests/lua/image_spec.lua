@@ -29,7 +29,7 @@ end
 
 test("the reference cases", function() check_folder "../cases" end)
 
-local folder = os.getenv "REDCO_CASES"
+local folder = (os.getenv "REDCO_CASES" or ""):match "[^:]+"
 if folder then
   test("the cases in REDCO_CASES", function() check_folder(folder) end)
 else

@@ -17,7 +17,7 @@ local function expect_same_params(actual, expected)
 end
 
 for _, folder in ipairs(cases.folders) do
-  for _, name in ipairs(cases.lora_names) do
+  for _, name in ipairs(cases.found(folder, cases.lora_names)) do
     local case = cases.open(folder, name)
     local model = redco.models.from_pretrained(case.base.dir)
     local params = lora.from_pretrained(case.dir, model.params)

@@ -18,15 +18,35 @@ cases.names = {
   "t5_gated_untied",
   "bart",
   "vit_gpt2",
+  "qwen2",
+  "qwen3",
+  "gemma2",
+  "gemma3",
+  "phi3",
 }
 
 --- Adapters on the model of another case, and its batches.
 cases.lora_names = { "lora_gpt2", "lora_llama" }
 
 if os.getenv "REDCO_CASES" then
-  cases.folders[2] = os.getenv "REDCO_CASES"
+  for folder in os.getenv("REDCO_CASES"):gmatch "[^:]+" do
+    cases.folders[#cases.folders + 1] = folder
+  end
 else
   print "REDCO_CASES names no larger set of cases: only tests/cases is read"
+end
+
+--- Those of these cases that a folder has.
+function cases.found(folder, names)
+  local found = {}
+  for _, name in ipairs(names) do
+    local file = io.open(("%s/%s/expected.json"):format(folder, name))
+    if file then
+      file:close()
+      found[#found + 1] = name
+    end
+  end
+  return found
 end
 
 --- Everything of one case: `dir`, `arrays`, `expected` (the JSON), `base` (the case whose model an

@@ -25,7 +25,7 @@ local function with_gradients(params)
 end
 
 for _, folder in ipairs(cases.folders) do
-  for _, name in ipairs(cases.names) do
+  for _, name in ipairs(cases.found(folder, cases.names)) do
     local case = cases.open(folder, name)
     local expected = case.expected
     local model = redco.models.from_pretrained(case.dir)

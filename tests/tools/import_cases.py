@@ -13,14 +13,14 @@ import sys
 from pathlib import Path
 
 MODELS = ['gpt2', 'gptj', 'opt', 'opt_350m_style', 'llama', 'llama3', 't5_relu_tied',
-          't5_gated_untied', 'bart', 'vit_gpt2']
+          't5_gated_untied', 'bart', 'vit_gpt2', 'qwen2', 'qwen3', 'gemma2', 'gemma3', 'phi3']
 LORA = ['lora_gpt2', 'lora_llama']
 FILES = ['config.json', 'expected.json', 'generation_config.json', 'model.safetensors',
          'tokenizer.json', 'tokenizer_config.json', 'tokenizer_cases.json', 'special_tokens_map.json',
          'spiece.model', 'tokenizer.model', 'preprocessor_config.json', 'adapter_config.json',
          'adapter_model.safetensors', 'metrics.json']
 # The same tokenizer as another case's.
-NO_TOKENIZER = ['opt_350m_style', 'vit_gpt2']
+NO_TOKENIZER = ['opt_350m_style', 'vit_gpt2', 'qwen2', 'qwen3', 'gemma2', 'gemma3', 'phi3']
 NO_SENTENCEPIECE = ['t5_gated_untied']
 
 
@@ -51,6 +51,8 @@ def copy_arrays(case, source, target):
 
 def main(source, target):
     for case in MODELS + LORA + ['metrics']:
+        if not (source / case).exists():  # of another set
+            continue
         folder = target / case
         folder.mkdir(parents=True, exist_ok=True)
         for name in FILES:

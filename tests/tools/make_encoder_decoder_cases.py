@@ -22,8 +22,11 @@ configs, tensors = {}, {}
 def case(name, model, inputs, labels):
     """`inputs` and `labels` as the model's forward takes them; its logits are not shifted."""
     model = model.eval()
+    fixed = {n for n, p in model.named_parameters() if not p.requires_grad}  # sinusoids
     with torch.no_grad():
         for key, value in model.state_dict().items():
+            if key in fixed:
+                continue
             is_scale = value.dim() == 1 and key.endswith('weight')
             value.copy_(torch.randn(value.shape) * (0.2 if is_scale else 0.4) + is_scale)
     logits = model(**inputs).logits
@@ -32,7 +35,7 @@ def case(name, model, inputs, labels):
     parameters = dict(model.named_parameters())
     buffers = {n: b for n, b in model.named_buffers() if n in model.state_dict()}
     for key, value in (parameters | buffers).items():
-        if 'pooler' not in key:
+        if 'pooler' not in key and key not in fixed:
             tensors[f'{name}.p.{key}'] = value.detach()
     for key, value in parameters.items():
         if value.grad is not None:
@@ -83,6 +86,22 @@ gpt2 = transformers.GPT2Config(vocab_size=19, n_positions=8, n_embd=12, n_layer=
 both = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(vit, gpt2)
 case('vit_gpt2_projected', transformers.VisionEncoderDecoderModel(both),
         {'pixel_values': torch.randn(2, 2, 8, 8), 'decoder_input_ids': ids(2, 6)}, ids(2, 6))
+
+# Rows of the same implementations.
+umt5 = transformers.UMT5Config(vocab_size=19, d_model=8, d_kv=4, d_ff=12, num_layers=2, num_heads=2,
+                               relative_attention_num_buckets=8, relative_attention_max_distance=20)
+mt5 = transformers.MT5Config(vocab_size=19, d_model=8, d_kv=4, d_ff=12, num_layers=1, num_heads=2)
+small = dict(vocab_size=19, d_model=8, max_position_embeddings=12, encoder_layers=2,
+             encoder_attention_heads=4, encoder_ffn_dim=12, decoder_layers=1,
+             decoder_attention_heads=2, decoder_ffn_dim=10, pad_token_id=1)
+for name, model in {
+        'umt5': transformers.UMT5ForConditionalGeneration(umt5),
+        'mt5': transformers.MT5ForConditionalGeneration(mt5),
+        'mbart': transformers.MBartForConditionalGeneration(transformers.MBartConfig(**small)),
+        'pegasus': transformers.PegasusForConditionalGeneration(transformers.PegasusConfig(**small)),
+        'marian': transformers.MarianMTModel(transformers.MarianConfig(
+            **small, share_encoder_decoder_embeddings=False, decoder_vocab_size=19))}.items():
+    case(name, model, inputs, ids(2, 7))
 
 with open(sys.argv[1] + '.json', 'w') as file:
     json.dump(configs, file, indent=1, sort_keys=True)

@@ -21,6 +21,12 @@ OPT = dict(model_type='opt', vocab_size=11, hidden_size=8, num_hidden_layers=1, 
 GPTJ = dict(model_type='gptj', vocab_size=11, n_positions=8, n_embd=8, n_layer=1, n_head=2,
             rotary_dim=2)
 
+SHARED = dict(LLAMA, num_attention_heads=4, num_key_value_heads=2, hidden_size=16)
+GEMMA = dict(LLAMA, head_dim=6, hidden_activation='gelu', query_pre_attn_scalar=5,
+             num_key_value_heads=1, tie_word_embeddings=False, sliding_window=3)
+FALCON = dict(model_type='falcon', vocab_size=11, hidden_size=16, num_hidden_layers=2,
+              num_attention_heads=4)
+
 CONFIGS = [
     dict(LLAMA, attention_bias=True, mlp_bias=True, rms_norm_eps=0.1),
     dict(LLAMA, tie_word_embeddings=True, head_dim=6, hidden_act='gelu', pad_token_id=2),
@@ -36,6 +42,33 @@ CONFIGS = [
     dict(OPT, do_layer_norm_before=False),
     dict(GPTJ, tie_word_embeddings=True, n_inner=12, activation_function='relu'),
     dict(GPTJ, rotary_dim=4),
+    dict(SHARED, model_type='mistral', sliding_window=3),
+    dict(SHARED, model_type='granite', embedding_multiplier=3.0, attention_multiplier=0.2,
+         residual_multiplier=0.5, logits_scaling=4.0),
+    dict(SHARED, model_type='smollm3', no_rope_layers=[0, 1], use_sliding_window=True,
+         sliding_window=3, layer_types=['full_attention', 'sliding_attention'], pad_token_id=0),
+    dict(SHARED, model_type='olmo2'),
+    dict(SHARED, model_type='starcoder2', sliding_window=3),
+    dict(SHARED, model_type='qwen3', head_dim=6, use_sliding_window=True, sliding_window=3,
+         max_window_layers=1, attention_bias=True),
+    dict(GEMMA, model_type='gemma2', attn_logit_softcapping=2.0, final_logit_softcapping=3.0),
+    dict(GEMMA, model_type='gemma3_text', sliding_window_pattern=2, final_logit_softcapping=3.0,
+         rope_scaling=dict(rope_type='linear', factor=4.0)),
+    dict(SHARED, model_type='phi3', partial_rotary_factor=0.5, sliding_window=3, pad_token_id=0,
+         max_position_embeddings=8, original_max_position_embeddings=4, rope_scaling=dict(
+             type='longrope', short_factor=[1.5], long_factor=[3.0])),
+    dict(model_type='gpt_neox', vocab_size=11, hidden_size=16, num_hidden_layers=2,
+         num_attention_heads=2, intermediate_size=12, rotary_pct=0.5, max_position_embeddings=8),
+    dict(model_type='gpt_neox', vocab_size=11, hidden_size=16, num_hidden_layers=2,
+         num_attention_heads=2, intermediate_size=12, use_parallel_residual=False,
+         attention_bias=False, tie_word_embeddings=True),
+    dict(FALCON, bias=True),
+    dict(FALCON, new_decoder_architecture=True, num_kv_heads=2),
+    dict(FALCON, new_decoder_architecture=True, num_kv_heads=2, num_ln_in_parallel_attn=1),
+    dict(FALCON, multi_query=False, alibi=True, parallel_attn=False, tie_word_embeddings=False),
+    dict(model_type='bloom', vocab_size=11, hidden_size=24, n_layer=2, n_head=3,
+         apply_residual_connection_post_layernorm=True),
+    dict(model_type='bloom', vocab_size=11, hidden_size=24, n_layer=1, n_head=2),
 ]
 
 
@@ -45,7 +78,9 @@ def main():
     for i, config in enumerate(CONFIGS):
         # It writes into nested tables.
         kind = AutoConfig.for_model(**json.loads(json.dumps(config)))
-        model = AutoModelForCausalLM.from_config(kind, attn_implementation='eager').eval()
+        # Falcon's eager attention differs from the default one.
+        attention = 'sdpa' if config['model_type'] == 'falcon' else 'eager'
+        model = AutoModelForCausalLM.from_config(kind, attn_implementation=attention).eval()
         for name, parameter in model.named_parameters():
             values = 0.7 * torch.randn(parameter.shape, generator=generator)
             parameter.data = values + 1 if 'norm' in name and 'weight' in name else values
@@ -56,8 +91,8 @@ def main():
         positions = (mask.cumsum(-1) - 1).clamp(min=0)
         with torch.no_grad():
             tensors[f'{i}.plain.logits'] = model(ids).logits
-            tensors[f'{i}.left.logits'] = model(ids, attention_mask=mask,
-                                                position_ids=positions).logits
+            more = {} if config['model_type'] == 'bloom' else dict(position_ids=positions)
+            tensors[f'{i}.left.logits'] = model(ids, attention_mask=mask, **more).logits
         tensors[f'{i}.plain.input_ids'] = ids
         tensors[f'{i}.left.input_ids'] = ids.clone()
         tensors[f'{i}.left.attention_mask'] = mask

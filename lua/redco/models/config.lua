@@ -8,7 +8,8 @@ local common = {}
 for _, key in ipairs {
   "architectures", "bos_token_id", "decoder_start_token_id", "dtype", "eos_token_id",
   "forced_bos_token_id", "forced_eos_token_id", "is_encoder_decoder", "model_type",
-  "pad_token_id", "tie_word_embeddings", "torch_dtype", "transformers_version", "use_cache",
+  "pad_token_id", "tie_word_embeddings", "tokenizer_class", "torch_dtype", "transformers_version",
+  "use_cache",
 } do common[key] = true end
 
 -- Keys that transformers reads for any family and that are not supported, with the value that has

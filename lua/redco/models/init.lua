@@ -8,6 +8,7 @@ local native = require "redco.native"
 local new_model = require "redco.models.model"
 local registry = require "redco.registry"
 local tasks = require "redco.models.tasks"
+local text_part = require "redco.models.text_part"
 
 local models = {
   new_cache = require "redco.models.cache",
@@ -45,6 +46,12 @@ for _, name in ipairs {
 } do
   local family = require("redco.models." .. name)
   families[family.model_type] = family
+end
+
+-- Whether it is the configuration of a model of which only the text model can be read.
+local function has_text_part(config)
+  local own = type(config) == "table" and config.text_config
+  return not families[config.model_type] and type(own) == "table" and families[own.model_type]
 end
 
 local function family_of(config, where)
@@ -125,7 +132,7 @@ end
 local load_options = arguments("models.from_pretrained", { dtype = "float32", low_memory = false },
   { "task", "config", "generator" })
 models.from_pretrained = registry.define("redco.models.from_pretrained", [[
-from_pretrained(dir, {task, config: table, dtype = "float32", low_memory = false, generator}) -> model
+from_pretrained(dir, {task, config, dtype = "float32", low_memory = false, generator}) -> model
 Opens a model folder of Hugging Face: `config.json` with `model.safetensors`, or with the files that
 `model.safetensors.index.json` lists. Each process reads only its part of the weights. `dtype` is
 the type of the parameters; "auto" keeps that of the files.
@@ -142,6 +149,7 @@ weights that stay in the mapped files.
 and several labels), "token_classification" or "question_answering", where transformers has it for
 the family. By default it is that of the architecture in `config.json`. A head that the folder lacks
 is new, drawn from `generator`. `config` has keys that replace those of the folder: {num_labels = 3}.
+Of a model that also reads images and has its text model in `text_config`, only that is read.
 
 `dir` can also be a GGUF file of llama.cpp (`model.gguf`) with the LLaMA architecture. Its quantised
 weights become float32. `redco.Tokenizer.from_pretrained` reads its tokenizer.]],
@@ -156,10 +164,14 @@ function(dir, options)
   else
     given = config_of(dir, "models.from_pretrained")
   end
+  local reads_part = has_text_part(given)
+  if reads_part then given = text_part.config(given) end
   given = with_changes(given, o.config)
   local family = tasks.choose(family_of(given, dir .. "/config.json"), o.task, given)
   local c = complete_config(family, given, true)
-  local params = files.load_params(family, c, weights or native.open_weights(dir), {
+  weights = weights or native.open_weights(dir)
+  if reads_part then weights = text_part.weights(weights) end
+  local params = files.load_params(family, c, weights, {
     dtype = o.dtype ~= "auto" and o.dtype or nil, low_memory = o.low_memory,
     generator = o.generator,
   })
@@ -196,5 +208,6 @@ end)
 
 return registry.define("redco.models", [[
 redco.models
-Models in Hugging Face's folders. The families are BART, GPT-2, GPT-J, LLaMA, OPT, T5, ViT, and
-image captioners made of ViT and GPT-2.]], models)
+Models in Hugging Face's folders. The families are BART, BLOOM, Falcon, Gemma 2 and 3, GPT-2, GPT-J,
+GPT-NeoX (Pythia), Granite, LLaMA, Marian, mBART, Mistral, mT5, OLMo 2, OPT, Pegasus, Phi-3, Qwen2,
+Qwen3, SmolLM3, StarCoder2, T5, UMT5, ViT, and image captioners made of ViT and GPT-2.]], models)

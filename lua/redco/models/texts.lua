@@ -25,12 +25,16 @@ are the encoder's. The default decoder_input_ids are made from inputs.labels by
 result of `Model.encode`, saves running the encoder.
 
 Image classifiers take pixel_values and labels [batch] and return logits [batch, num_labels].
+Classifiers of sequences do so from input_ids, those of tokens return [batch, length, num_labels].
+Question answering takes start_positions and end_positions [batch] instead of labels and returns
+[batch, length, 2].
   cache: from `redco.models.new_cache`; the inputs are then only the new tokens]],
 
   ["Model.loss"] = [[
 loss(params, inputs, {train = false, rng, ignore_index = -100, label_smoothing = 0}) -> loss, count
 Returns the mean cross-entropy of inputs.labels and the number of labels, without holding all
-logits. For decoders the collate_fn must shift the labels; for encoder-decoders it must not.]],
+logits. For language models the collate_fn must shift the labels; for encoder-decoders it must not.
+Classifiers of sequences have the loss of the configuration's problem_type.]],
 
   ["Model.loss_fn"] = [[
 loss_fn(rng, state: table, params, inputs, is_training: boolean) -> loss, count

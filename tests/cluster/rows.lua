@@ -1,0 +1,143 @@
+-- The families that have no reference case, as rows of shared implementations: tiny new models,
+-- laid out by a Trainer over processes that share the model or the parameters. Loss, gradients and
+-- generated tokens are those of tensors that every process has whole, and nothing is gathered for
+-- want of a rule.
+local redco = require "redco"
+local testing = require "testing"
+local traffic = require "traffic"
+
+local torch = redco.torch
+local vocab_size = 33
+
+local llama = { hidden_size = 32, intermediate_size = 48, num_hidden_layers = 2,
+  num_attention_heads = 4, num_key_value_heads = 2, initializer_range = 0.2, pad_token_id = 0 }
+local bart = { d_model = 32, encoder_layers = 1, decoder_layers = 1, encoder_attention_heads = 4,
+  decoder_attention_heads = 4, encoder_ffn_dim = 48, decoder_ffn_dim = 48, pad_token_id = 1,
+  max_position_embeddings = 32, init_std = 0.2, decoder_start_token_id = 2 }
+local t5 = { d_model = 32, d_kv = 8, d_ff = 48, num_layers = 2, num_heads = 4 }
+local falcon = { hidden_size = 32, num_attention_heads = 4, num_hidden_layers = 2,
+  initializer_range = 0.2 }
+
+-- {model_type, what is common, more, task}
+local rows = {
+  { "mistral", llama, { sliding_window = 3 } },
+  { "granite", llama, { residual_multiplier = 0.5, logits_scaling = 2 } },
+  { "smollm3", llama, { no_rope_layers = { 1, 0 } } },
+  { "olmo2", llama, {} },
+  { "starcoder2", llama, { sliding_window = 3 } },
+  { "qwen2", llama, { num_labels = 4 }, "sequence_classification" },
+  { "llama", llama, { num_labels = 4, classifier_dropout = 0 }, "token_classification" },
+  { "gpt_neox", { hidden_size = 32, intermediate_size = 48, num_hidden_layers = 2,
+    num_attention_heads = 4, initializer_range = 0.2 }, {} },
+  { "falcon", falcon, { new_decoder_architecture = true, num_kv_heads = 2 } },
+  { "falcon", falcon, { multi_query = false, alibi = true } },
+  { "bloom", { hidden_size = 32, n_head = 4, n_layer = 2, initializer_range = 0.2 }, {} },
+  { "mt5", t5, {} },
+  { "umt5", t5, {} },
+  { "mbart", bart, {} },
+  { "marian", bart, {} },
+  { "pegasus", bart, {} },
+}
+
+local function config_of(row)
+  local config = { model_type = row[1], vocab_size = vocab_size }
+  for _, source in ipairs { row[2], row[3] } do
+    for key, value in pairs(source) do config[key] = value end
+  end
+  return config
+end
+
+local ids = torch.tensor { { 5, 4, 7, 6, 32, 9 }, { 3, 6, 6, 3, 4, 20 } }
+
+local function batch_of(task)
+  local labels = torch.tensor { { 7, 8, 9, 10, 11, -100 }, { 6, 6, 3, 4, 20, 8 } }
+  if task == "sequence_classification" then labels = torch.tensor { 1, 3 } end
+  if task == "token_classification" then labels = labels:clamp(-100, 3) end
+  return { input_ids = ids, labels = labels }
+end
+
+local function examples_of(batch)
+  return { redco.tree.map(function(t) return t[0] end, batch),
+    redco.tree.map(function(t) return t[1] end, batch) }
+end
+
+local function collate(examples)
+  return redco.tree.map(function(...) return torch.stack { ... } end, unpack(examples))
+end
+
+local function whole_copy(model)
+  local whole = {}
+  model.family.add_parameters(model.config, function(name)
+    whole[name] = model.params[name]:full():clone()
+  end)
+  return whole
+end
+
+local function check(row, deployer)
+  local model = redco.models.from_config(config_of(row),
+    { generator = torch.Generator(3), task = row[4] })
+  local whole, batch = whole_copy(model), batch_of(row[4])
+  local loss_of = function(params, given) return (model.loss(params, given)) end
+  local expected_loss, expected = redco.value_and_grad(function(params)
+    return loss_of(params, batch)
+  end)(whole)
+  local tokens = not row[4] and model.generate(whole, { input_ids = ids }, { max_new_tokens = 4 })
+  local trainer = redco.Trainer {
+    deployer = deployer, params = model.params, collate_fn = collate,
+    optimizer = redco.optim.sgd { learning_rate = 0.1 },
+    loss_fn = function(_, _, params, given) return loss_of(params, given) end,
+    train_step_fn = function(_, _, given, defaults)
+      local loss, gradients = defaults.value_and_grad(function(params)
+        return loss_of(params, given)
+      end)
+      testing.expect_close(loss:full(), expected_loss, 1e-5, 1e-5)
+      model.family.add_parameters(model.config, function(name)
+        if (model.family.buffers or {})[name] then return end
+        local size = math.max(expected[name]:norm():item(), 1e-2)
+        local ok, message = pcall(testing.expect_close, gradients[name]:full(), expected[name],
+          1e-3, 1e-4 * size)
+        if not ok then error(name .. ": " .. message) end
+      end)
+      return { loss = loss, norm = defaults.apply_gradients(gradients) }
+    end,
+  }
+  trainer:train {
+    examples = examples_of(batch), per_device_batch_size = 2 / deployer.mesh.dp,
+  }
+  local memory = trainer:memory()
+  assert(memory.params.here < 0.6 * memory.params.whole,
+    ("%d of %d bytes are here"):format(memory.params.here, memory.params.whole))
+  if not tokens then return end
+  local predictor = redco.Predictor {
+    deployer = deployer, collate_fn = collate,
+    pred_fn = function(_, params, given)
+      return (model.generate(params, given, { max_new_tokens = 4 }))
+    end,
+  }
+  local preds = predictor:predict {
+    examples = examples_of { input_ids = ids }, params = whole,
+    per_device_batch_size = 2 / deployer.mesh.dp,
+  }
+  for i = 1, 2 do
+    testing.expect_equal(table.concat(preds[i]:tolist(), " "),
+      table.concat(tokens[i - 1]:tolist(), " "))
+  end
+end
+
+for _, layout in ipairs { { 2, 0 }, { 1, 3 } } do
+  local n_model_shards, zero = unpack(layout)
+  local deployer = redco.Deployer {
+    seed = 1, n_model_shards = n_model_shards, zero = zero, zero_min_size = 64, verbose = false,
+  }
+  for i, row in ipairs(rows) do
+    testing.test(("%d: %s%s, %d model shards, zero = %d"):format(i, row[1],
+      row[4] and " for " .. row[4] or "", n_model_shards, zero), function()
+      check(row, deployer)
+      for operator, calls in pairs(traffic.gathered_without_rule()) do
+        error(("%s was gathered %d times"):format(operator, calls))
+      end
+    end)
+  end
+end
+
+testing.finish()

@@ -1,0 +1,134 @@
+-- Other heads on models: classification, regression, tokens, answers; tests/peers compares their
+-- numbers with transformers. And the text models of folders that also read images.
+local redco = require "redco"
+local testing = require "testing"
+
+local torch = redco.torch
+local test, expect_equal, expect_error = testing.test, testing.expect_equal, testing.expect_error
+
+local tiny = { model_type = "llama", vocab_size = 11, hidden_size = 8, intermediate_size = 12,
+  num_hidden_layers = 1, num_attention_heads = 2, pad_token_id = 0 }
+
+local function new(task, changes)
+  local config = {}
+  for _, source in ipairs { tiny, changes or {} } do
+    for key, value in pairs(source) do config[key] = value end
+  end
+  return redco.models.from_config(config, { task = task, generator = torch.Generator(1) })
+end
+
+local input_ids = torch.tensor { { 3, 4, 5, 0 }, { 6, 7, 8, 9 } }
+
+test("a task has the head and the architecture that transformers has for it", function()
+  local model = new "sequence_classification"
+  expect_equal(model.config.architectures[1], "LlamaForSequenceClassification")
+  expect_equal(model.params["lm_head.weight"], nil)
+  expect_equal(table.concat(model.params["score.weight"].shape, " "), "2 8")
+  model = new("token_classification", { num_labels = 5 })
+  expect_equal(table.concat(model.params["score.weight"].shape, " "), "5 8")
+  expect_equal(table.concat(model.params["score.bias"].shape, " "), "5")
+  model = new "question_answering"
+  assert(model.params["transformer.embed_tokens.weight"] and model.params["qa_outputs.bias"])
+end)
+
+test("a sequence is read at its last token that is no padding", function()
+  local model = new "sequence_classification"
+  local logits = model(model.params, { input_ids = input_ids })
+  local alone = model(model.params, { input_ids = input_ids:narrow(1, 0, 3):narrow(0, 0, 1) })
+  testing.expect_close(logits:narrow(0, 0, 1), alone, 1e-5, 1e-6)
+  local left = torch.tensor { { 0, 3, 4, 5 } }
+  logits = model(model.params, { input_ids = left, attention_mask = left:ne(0):to "int64" })
+  testing.expect_close(logits, alone, 1e-5, 1e-6)
+  model = new("sequence_classification", { pad_token_id = false })
+  expect_error(function() model(model.params, { input_ids = input_ids }) end, "tasks_spec.lua:",
+    "llama", "pad_token_id")
+end)
+
+test("the kind of loss is that of the labels, or of problem_type", function()
+  local function loss(changes, labels)
+    local model = new("sequence_classification", changes)
+    local logits = model(model.params, { input_ids = input_ids })
+    local actual, count = model.loss(model.params, { input_ids = input_ids, labels = labels })
+    return actual, logits, count:item()
+  end
+  local labels = torch.tensor { 1, 0 }
+  local actual, logits, count = loss({}, labels)
+  testing.expect_close(actual, (redco.nn.cross_entropy(logits, labels)), 1e-6)
+  expect_equal(count, 2)
+  labels = torch.tensor { 0.5, -1 }
+  actual, logits = loss({ num_labels = 1 }, labels)
+  testing.expect_close(actual, (logits:squeeze(1) - labels):pow(2):mean(), 1e-6)
+  labels = torch.tensor { { 1, 0, 1 }, { 0, 0, 1 } }:float()
+  actual, logits, count = loss({ num_labels = 3 }, labels)
+  testing.expect_close(actual, torch.binary_cross_entropy_with_logits(logits, labels), 1e-6)
+  expect_equal(count, 6)
+  actual, logits = loss({ num_labels = 3, problem_type = "regression" }, labels)
+  testing.expect_close(actual, (logits - labels):pow(2):mean(), 1e-6)
+end)
+
+test("an answer beyond the text does not count", function()
+  local model = new "question_answering"
+  local function loss(first, last)
+    return (model.loss(model.params, { input_ids = input_ids, start_positions = torch.tensor(first),
+      end_positions = torch.tensor(last) })):item()
+  end
+  local logits = model(model.params, { input_ids = input_ids })
+  local expected = redco.nn.cross_entropy(logits:select(-1, 0), torch.tensor { 1, 2 })
+    + redco.nn.cross_entropy(logits[1]:select(-1, 1):unsqueeze(0), torch.tensor { 3 })
+  testing.expect_close(torch.tensor(loss({ 1, 2 }, { 9, 3 })), expected / 2, 1e-5)
+end)
+
+test("a folder opens with its head, or gets a new one", function()
+  local folder = testing.folder()
+  new().save_pretrained(folder .. "/whole")
+  local function open(task, config)
+    return redco.models.from_pretrained(folder .. "/whole",
+      { task = task, config = config, generator = torch.Generator(2) })
+  end
+  expect_equal(open().family.task, nil)
+  expect_equal(open("causal_lm").family.task, nil)
+  local model = open("sequence_classification", { num_labels = 3 })
+  expect_equal(model.params["score.weight"]:size(0), 3)
+  testing.expect_close(model.params["model.norm.weight"], open().params["model.norm.weight"], 0, 0)
+  model.save_pretrained(folder .. "/classes")
+  local again = redco.models.from_pretrained(folder .. "/classes")
+  expect_equal(again.family.task, "sequence_classification")
+  testing.expect_close(again.params["score.weight"], model.params["score.weight"], 0, 0)
+  local answers = open "question_answering"
+  testing.expect_close(answers.params["transformer.norm.weight"],
+    open().params["model.norm.weight"], 0, 0)
+end)
+
+test("what a task does not do is an error", function()
+  expect_error(function() new "fill_mask" end, "tasks_spec.lua:", "llama: unknown task 'fill_mask'",
+    "question_answering, sequence_classification, token_classification, causal_lm")
+  expect_error(function() new("sequence_classification", { problem_type = "ranking" }) end,
+    "llama", "problem_type 'ranking'")
+  local model = new "sequence_classification"
+  expect_error(function() model.generate(model.params, { input_ids = input_ids }) end,
+    "LlamaForSequenceClassification", "no text")
+  expect_error(function() model.loss(model.params, { input_ids = input_ids }) end, "labels")
+end)
+
+test("the text model of a folder that also reads images is read alone", function()
+  local source = assert(os.getenv "REDCO_SOURCE") .. "/tests/cases/gemma3"
+  local text = redco.models.from_pretrained(source)
+  for _, names in ipairs { { "model.", "model.language_model." },
+    { "model.", "language_model.model." } } do
+    local folder = testing.folder()
+    local weights = { ["vision_tower.weight"] = torch.ones { 2 } }
+    for name, tensor in pairs(text.params) do
+      weights[(name:gsub("^" .. names[1]:gsub("%.", "%%."), names[2]))] = tensor
+    end
+    torch.save(weights, folder .. "/model.safetensors")
+    local config = redco.data.json(source .. "/config.json")
+    testing.write(folder .. "/config.json", require("redco.native").json_encode("config.json",
+      { model_type = "gemma3", text_config = config, vision_config = {} }, 2))
+    local model = redco.models.from_pretrained(folder)
+    expect_equal(model.config.model_type, "gemma3_text")
+    testing.expect_close(model(model.params, { input_ids = input_ids }),
+      text(text.params, { input_ids = input_ids }), 0, 0)
+  end
+end)
+
+testing.finish()
