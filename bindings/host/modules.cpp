@@ -139,9 +139,9 @@ int open_redco(lua_State* L) {
       L, "redco.",
       {{"checkpoint", checkpoint,
         "checkpoint(f, ...) -> what f returns\n"
-        "Calls f(...) without keeping what its operators save for the backward pass: there f runs "
-        "again, with the random numbers of its first run. Saves memory for time. f must do the "
-        "same both times."},
+        "Calls f(...) and keeps only its arguments for the backward pass, which runs f again with "
+        "the same random numbers. This saves memory and takes more time. f must compute the same "
+        "both times."},
        {"options", options,
         "options(defaults) -> table\n"
         "Returns the defaults, changed first by a TOML file and then by the script's arguments "

@@ -134,7 +134,9 @@ void make_generator_type(lua_State* L) {
   register_value(L, "Generator",
                  "Generator {}\n"
                  "A source of random numbers: the `generator` argument of operators, and the `rng` "
-                 "argument of loss_fn.");
+                 "argument of loss_fn. `split`, `fold_in`, `state` and `set_state` need one of "
+                 "redco: that of loss_fn and pred_fn, or one made by `redco.Rng` or "
+                 "`Deployer:gen_rng`.");
   register_functions(
       L, "Generator:",
       {{"seed", seed,
@@ -143,8 +145,7 @@ void make_generator_type(lua_State* L) {
        {"split", split,
         "split(self, n) -> list of Generators\n"
         "Returns n new generators, independent of each other and of this one. They depend only "
-        "on its seed and n, not on earlier draws. Like the methods below, it works only for "
-        "generators of redco."},
+        "on its seed, not on earlier draws."},
        {"fold_in", fold_in,
         "fold_in(self, number) -> Generator\n"
         "Returns a new generator for a number, for example that of a layer. It depends only on "

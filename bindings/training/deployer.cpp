@@ -363,8 +363,16 @@ void add_deployer(lua_State* L) {
         "number, global_batch_size, accumulate_grad_batches, schedule_type = \"linear\", "
         "warmup_ratio = 0, warmup_steps, init_learning_rate = 0, end_learning_rate = 0}) -> "
         "function(step) -> number\n"
-        "Returns a learning rate schedule: warm-up, then \"linear\" or \"cosine\" decay that ends "
-        "with the last step of the run. It counts optimizer steps."},
+        "Returns a learning rate schedule for an optimizer: a linear warm-up, then \"linear\" or "
+        "\"cosine\" decay until the last optimizer step of the run.\n"
+        "  train_size: the number of training examples\n"
+        "  learning_rate: the value after the warm-up, its maximum\n"
+        "  global_batch_size: examples of one optimizer step, as in Trainer:fit\n"
+        "  accumulate_grad_batches: micro-batches of one optimizer step, instead of "
+        "global_batch_size\n"
+        "  warmup_ratio: the part of all steps, from 0 to 1, that warms up\n"
+        "  warmup_steps: their number, instead of warmup_ratio\n"
+        "  init_learning_rate, end_learning_rate: the first and the last value"},
        {"get_accumulate_grad_batches", get_accumulate_grad_batches,
         "get_accumulate_grad_batches(self, {global_batch_size, per_device_batch_size}) -> "
         "integer\n"
@@ -409,15 +417,17 @@ void add_deployer(lua_State* L) {
         "to TensorBoard."},
        {"log_metrics", log_metrics,
         "log_metrics(self, metrics, step = nil)\n"
-        "Writes numbers to workdir/metrics.jsonl and TensorBoard."},
+        "Writes a table of numbers to workdir/metrics.jsonl, as one line with `step`, and to "
+        "TensorBoard."},
        {"log_image", log_image,
         "log_image(self, name, pixels, step = nil)\n"
         "Writes an image to TensorBoard: a tensor [height, width] or [channels, height, width] "
         "with 1, 3 or 4 channels, either uint8 or floating-point from 0 to 1."},
        {"save_outputs", save_outputs,
         "save_outputs(self, outputs, {desc, step})\n"
-        "Writes a list to workdir/outputs_DESC.json, and its first ten entries to TensorBoard. "
-        "Values that JSON cannot represent are written as tostring formats them. For a tensor "
+        "Writes a list to workdir/outputs_DESC.json, and its first ten entries to TensorBoard at "
+        "`step`. Both `desc` and `step` are required. Values that JSON cannot represent are "
+        "written as tostring formats them. For a tensor "
         "with more than 1000 elements, or with several dimensions and more than 32 elements, only "
         "the type and shape are written. After an evaluation with an eval_predictor, fit saves "
         "{example = ..., pred = ...} of each example this way."}},

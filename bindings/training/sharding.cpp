@@ -333,7 +333,7 @@ void add_sharding(lua_State* L) {
         "`advice` then says what to do. `gathered_bytes` is the sum of their bytes.\n"
         "\n"
         "`plans_made` and `plans_found` count the calls of operators that needed a new plan and "
-        "that found one. Trainer:memory() returns the bytes held."}});
+        "that found one. `Trainer:memory` returns the bytes held."}});
 }
 
 }  // namespace redco::lua

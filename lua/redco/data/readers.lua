@@ -204,10 +204,10 @@ end)
 
 readers.image_folder = registry.define("redco.data.image_folder", [[
 image_folder(folder) -> Dataset
-Returns the PNG and JPEG files below a folder, sorted by path. An example is a table with `path` and
-`image`, the pixels, which are read on access as by `redco.data.image`. If the files are in
-sub-folders, each sub-folder is a class: `label` is its number, from 0, and `classes` of the data
-set is the sorted list of class names.]],
+Returns the PNG and JPEG files below a folder, sorted by path. An example is a table
+{path, image}; the pixels are read on access as by `redco.data.image`. If the files are in
+sub-folders, each sub-folder is a class: an example also has its number from 0 as `label`, and the
+data set has the sorted list of class names as `classes`.]],
 function(folder)
   if type(folder) ~= "string" then
     fail("image_folder: expected a path, got a %s", type(folder))

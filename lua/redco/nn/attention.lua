@@ -66,7 +66,8 @@ end)
 local new = arguments("nn.MultiheadAttention", { bias = true }, { "generator" })
 attention.MultiheadAttention = registry.define("redco.nn.MultiheadAttention", [[
 MultiheadAttention(embed_dim, {bias = true, generator}) -> params
-Returns {q_proj, k_proj, v_proj, out_proj}, each Linear(embed_dim, embed_dim).]],
+Returns the parameters of `multihead_attention`: {q_proj, k_proj, v_proj, out_proj}, each those of
+a linear layer from embed_dim to embed_dim.]],
 function(embed_dim, options)
   local o = new(options)
   local params = {}

@@ -20,9 +20,9 @@ local function define(name, n, apply)
   local new = arguments("nn." .. name, { bias = true, groups = 1 }, { "generator" })
   convolution[name] = registry.define("redco.nn." .. name, ([[
 %s(in_channels, out_channels, kernel_size, {bias = true, groups = 1, generator}) -> params
-Returns {weight [out, in / groups, kernel...], bias [out]}, uniform in
+Returns the parameters of `%s`: {weight [out, in / groups, kernel...], bias [out]}, uniform in
 (-1/sqrt(fan_in), 1/sqrt(fan_in)).]])
-    :format(name), function(in_channels, out_channels, kernel_size, options)
+    :format(name, name:lower()), function(in_channels, out_channels, kernel_size, options)
     local o = new(options)
     local shape = { out_channels, in_channels / o.groups, unpack(repeated(kernel_size, n)) }
     local fan_in = 1
@@ -38,8 +38,8 @@ Returns {weight [out, in / groups, kernel...], bias [out]}, uniform in
   convolution[lower] = registry.define("redco.nn." .. lower, ([[
 %s(params, x [batch, in, size...], {stride = 1, padding = 0, dilation = 1, groups = 1}) -> [batch, out, size...]
 Computes the cross-correlation of x with params.weight. `padding` is a number, a list, "same" or
-"valid".]])
-    :format(lower), function(params, x, options)
+"valid". `%s` makes the params, with the same `groups`.]])
+    :format(lower, name), function(params, x, options)
     check_params(lower, name, params)
     local o = use(options)
     return apply(x, params.weight, params.bias, o.stride, o.padding, o.dilation, o.groups)

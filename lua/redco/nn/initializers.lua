@@ -127,8 +127,9 @@ end
 
 define("kaiming_uniform_", [[
 kaiming_uniform_(tensor, {a = 0, mode = "fan_in", nonlinearity = "leaky_relu", generator}) -> tensor
-Fills with uniform values in (-b, b), b = gain * sqrt(3 / fan): He et al., 2015. `a` is the slope of
-leaky ReLU.]],
+Fills with uniform values in (-b, b), b = gain * sqrt(3 / fan): He et al., 2015. `mode` is "fan_in"
+(the inputs of an output) or "fan_out". `nonlinearity` determines the gain: linear, sigmoid, tanh,
+relu, selu, or leaky_relu with the slope `a`, which is relu by default.]],
 function(t, options)
   local o = kaiming(options)
   local bound = math.sqrt(3) * kaiming_std(t, o, "nn.init.kaiming_uniform_")
@@ -137,8 +138,8 @@ end)
 
 define("kaiming_normal_", [[
 kaiming_normal_(tensor, {a = 0, mode = "fan_in", nonlinearity = "leaky_relu", generator}) -> tensor
-Fills with normal values, std = gain / sqrt(fan): He et al., 2015. `a` is the slope of leaky
-ReLU.]], function(t, options)
+Fills with normal values, std = gain / sqrt(fan): He et al., 2015. The arguments are as in
+`kaiming_uniform_`.]], function(t, options)
   local o = kaiming(options)
   return t:normal_(0, kaiming_std(t, o, "nn.init.kaiming_normal_"), { generator = o.generator })
 end)
@@ -146,7 +147,8 @@ end)
 local orthogonal = arguments("nn.init.orthogonal_", { gain = 1 }, { "generator" })
 define("orthogonal_", [[
 orthogonal_(tensor, {gain = 1, generator}) -> tensor
-Fills with a (semi-)orthogonal matrix [first dimension, all others]: Saxe et al., 2013.]],
+Fills with a (semi-)orthogonal matrix, times `gain`: Saxe et al., 2013. A tensor of more than two
+dimensions counts as the matrix [first dimension, all others].]],
 function(t, options)
   local o = orthogonal(options)
   fans(t, "nn.init.orthogonal_")

@@ -17,7 +17,8 @@ end
 local linear = arguments("nn.Linear", { bias = true }, { "generator" })
 define("Linear", [[
 Linear(in_features, out_features, {bias = true, generator}) -> params
-Returns {weight [out, in], bias [out]}, uniform in (-1/sqrt(in), 1/sqrt(in)).]],
+Returns the parameters of `linear`: {weight [out, in], bias [out]}, uniform in (-1/sqrt(in),
+1/sqrt(in)).]],
 function(in_features, out_features, options)
   local o = linear(options)
   local bound = { a = -1 / math.sqrt(in_features), b = 1 / math.sqrt(in_features),
@@ -40,7 +41,8 @@ end)
 local embedding = arguments("nn.Embedding", { std = 1 }, { "generator" })
 define("Embedding", [[
 Embedding(num_embeddings, embedding_dim, {std = 1, generator}) -> params
-Returns {weight [num_embeddings, embedding_dim]}, normal.]],
+Returns the parameters of `embedding`: {weight [num_embeddings, embedding_dim]}, of the normal
+distribution with standard deviation `std`.]],
 function(num_embeddings, embedding_dim, options)
   local weight = parameter { num_embeddings, embedding_dim }
   return { weight = init.normal_(weight, embedding(options)) }
@@ -59,7 +61,8 @@ end)
 local layer_norm_params = arguments("nn.LayerNorm", { bias = true })
 define("LayerNorm", [[
 LayerNorm(normalized_shape, {bias = true}) -> params
-Returns {weight, bias} of the given shape (a number or a list), filled with 1 and 0.]],
+Returns the parameters of `layer_norm`: {weight, bias} of the given shape (a number or a list),
+filled with 1 and 0.]],
 function(normalized_shape, options)
   local params = { weight = torch.ones(normalized_shape) }
   if layer_norm_params(options).bias then params.bias = torch.zeros(normalized_shape) end
@@ -78,7 +81,8 @@ end)
 
 define("RMSNorm", [[
 RMSNorm(normalized_shape) -> params
-Returns {weight} of the given shape (a number or a list), filled with 1.]],
+Returns the parameters of `rms_norm`: {weight} of the given shape (a number or a list), filled with
+1.]],
 function(normalized_shape)
   return { weight = torch.ones(normalized_shape) }
 end)
@@ -95,7 +99,8 @@ end)
 local mlp_params = arguments("nn.MLP", { bias = true }, { "generator" })
 define("MLP", [[
 MLP(sizes, {bias = true, generator}) -> params
-Returns a list of Linear params: MLP{784, 256, 10} has two.]], function(sizes, options)
+Returns the parameters of `mlp`, a list of those of linear layers: MLP {784, 256, 10} has two.]],
+function(sizes, options)
   local o, params = mlp_params(options), {}
   for i = 1, #sizes - 1 do params[i] = layers.Linear(sizes[i], sizes[i + 1], o) end
   return params

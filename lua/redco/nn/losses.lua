@@ -15,9 +15,10 @@ end
 local cross_entropy = arguments("nn.cross_entropy", { ignore_index = -100, label_smoothing = 0 })
 losses.cross_entropy = registry.define("redco.nn.cross_entropy", [[
 cross_entropy(logits [..., classes], labels [...], {ignore_index = -100, label_smoothing = 0}) -> loss, count
-Returns the mean cross-entropy over the labels that are not ignore_index, and their number. A
-loss_fn that returns both gets exact means over micro-batches. The loss is 0 if there is no such
-label. Logits of less than 32 bits are converted to float32 first.]],
+Returns the mean cross-entropy over the labels that are not ignore_index, and their number, both as
+tensors without dimensions. `labels` are classes, from 0. A loss_fn that returns both gets exact
+means over micro-batches. The loss is 0 if there is no such label. Logits of less than 32 bits are
+converted to float32 first.]],
 function(logits, labels, options)
   local o = cross_entropy(options)
   if logits.dtype == "bfloat16" or logits.dtype == "float16" then logits = logits:float() end
@@ -33,7 +34,7 @@ local fused = arguments("nn.linear_cross_entropy",
   { ignore_index = -100, label_smoothing = 0 }, { "bias" })
 losses.linear_cross_entropy = registry.define("redco.nn.linear_cross_entropy", [[
 linear_cross_entropy(x [..., in], weight [classes, in], labels [...], {bias [classes], ignore_index = -100, label_smoothing = 0}) -> loss, count
-Computes cross_entropy(x weight^T + bias, labels) without holding all logits: they are computed,
+Computes `cross_entropy` of x weight^T + bias and the labels without holding all logits: they are computed,
 used and freed by blocks of rows. Use it for the head of a language model, whose logits would be by
 far the largest tensor. It can be differentiated twice; the second derivative holds all logits.]],
 function(x, weight, labels, options)

@@ -10,6 +10,7 @@
 --- The head of a section is the full name of an entry. With "(after NAME)", it continues the
 --- example of another entry. `redco`, `torch` and `nn` are locals. `-->` shows what is printed.
 local native = require "redco.native"
+local registry = require "redco.registry"
 local surface = require "redco.reference.surface"
 
 local examples = {}
@@ -56,6 +57,38 @@ function examples.script(full_name)
     example = example.after and assert(examples.of(example.after), example.after)
   end
   return examples.head .. code
+end
+
+-- Returns the full name of a call in an example, "nn.linear" or ":fit"; nil if the reference has no
+-- such entry or it is everywhere.
+local function called(name)
+  if name == "torch.tensor" then return nil end
+  if name:find "%w%." then
+    for _, full_name in ipairs { name, "redco." .. name } do
+      local entry = surface.page(full_name) and surface.read(full_name)
+      if entry and entry.kind == "function" then return full_name end
+    end
+    return nil
+  elseif name:sub(1, 1) ~= ":" then
+    return nil
+  end
+  local found, n = nil, 0
+  for _, full_name in ipairs(registry.names()) do
+    if full_name:sub(-#name) == name then found, n = full_name, n + 1 end
+  end
+  return n == 1 and surface.page(found) and not found:find "^Tensor:" and found or nil
+end
+
+--- Returns the other entries that the example of a full name calls, in their order.
+function examples.uses(full_name)
+  local found, seen = {}, { [full_name] = true }
+  local code = examples.of(full_name).code:gsub("%-%-[^\n]*", ""):gsub('"[^"]*"', "")
+  for colon, name in code:gmatch "(:?)%f[%w_]([%a_][%w_.]*)" do
+    local other = called(colon .. name)
+    if other and not seen[other] then found[#found + 1] = other end
+    seen[other or ""] = true
+  end
+  return found
 end
 
 return examples

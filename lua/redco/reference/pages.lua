@@ -72,11 +72,21 @@ local function resolve(code, context)
   end
 end
 
--- Converts prose: names in backticks become links, and Markdown's special characters are escaped.
+-- Links the names of classes to their pages, but on these pages, and Tensor, which is everywhere.
+local function with_classes(text, context)
+  return (text:gsub("%f[%w_.]%u%w+%f[^%w_]", function(word)
+    if word ~= "Tensor" and types.classes[word] and surface.page(word) ~= surface.page(context) then
+      return link(word, surface.page(word), anchors[surface.page(word)][word])
+    end
+  end))
+end
+
+-- Converts prose: names in backticks and those of classes become links, and Markdown's special
+-- characters are escaped.
 local function linked(text, context)
   local parts = {}
   for plain, code in (text .. "``"):gmatch "([^`]*)`([^`]*)`" do
-    parts[#parts + 1] = plain:gsub("[*<]", "\\%0")
+    parts[#parts + 1] = with_classes(plain:gsub("[*<]", "\\%0"), context)
     local name, page = resolve(code, context)
     if name and name ~= context then
       parts[#parts + 1] = link("`" .. code .. "`", page, anchors[page][name])
@@ -99,7 +109,8 @@ local function add_arguments(lines, read, context)
   local rows, words, is_described = {}, {}, false
   for _, argument in ipairs(read.arguments) do
     if argument.name ~= "self" and argument.name ~= "..." then
-      local type = types.of_argument(argument) .. (argument.shape and " " .. argument.shape or "")
+      local type = with_classes(types.of_argument(argument), context)
+        .. (argument.shape and " " .. argument.shape or "")
       words[#words + 1] = ("`%s`: %s"):format(argument.name, type)
       rows[#rows + 1] = ("| `%s` | %s | %s |"):format(argument.name, type,
         linked(argument.text or "", context))
@@ -124,6 +135,15 @@ local function add_example(lines, full_name)
       link(name, surface.page(base), anchors[surface.page(base)][base]))
   end
   lines[#lines + 1] = "\n```lua\n" .. example.code .. "\n```"
+  local others = {}
+  for _, name in ipairs(examples.uses(full_name)) do
+    others[#others + 1] = link("`" .. name .. "`", surface.page(name),
+      anchors[surface.page(name)][name])
+  end
+  if #others > 0 then
+    lines[#lines + 1] = ""
+    wrap(lines, width, "See also " .. table.concat(others, ", ") .. ".")
+  end
 end
 
 local function add_entry(lines, full_name)
