@@ -27,7 +27,7 @@ local function rank(full_name, words)
   for _, argument in ipairs(not read.is_list and read.arguments or {}) do
     if words_of(argument.name) == words then return 2 end
   end
-  local text = words_of(registry.text(full_name))
+  local text = words_of(full_name .. " " .. registry.text(full_name))
   if text:find(words, 1, true) then return 3 end
   return has_all(words_of(full_name) .. " " .. text, words) and 4 or nil
 end

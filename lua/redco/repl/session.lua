@@ -29,6 +29,12 @@ end
 
 local function itself(...) return ... end
 
+-- Returns a function that calls its argument with the values of an expression.
+local function load_call(statements, expression)
+  return loadstring(statements .. "return (...)(" .. expression .. ")", "=stdin")
+    or loadstring(statements .. "return (...)(" .. expression .. "\n)", "=stdin")  -- a comment
+end
+
 -- Returns a function that runs the statements of a text and returns the values of the expression at
 -- its end, which follows `separator`; nil if the text is no such thing.
 local function load_statements(text, separator)
@@ -41,7 +47,7 @@ local function load_statements(text, separator)
   for i = #ends, 1, -1 do
     local statements, expression = body:sub(1, ends[i]), body:sub(ends[i] + 1)
     if expression:find "%S" and loadstring("return " .. expression) and loadstring(statements) then
-      return loadstring(statements .. " return (...)(" .. expression .. "\n)", "=stdin")
+      return load_call(statements .. " ", expression)
     end
   end
 end
@@ -54,9 +60,7 @@ local function load_chunk(text)
   -- A tail call in `return` would leave no frame of the chunk, and errors would have no position.
   if chunk then
     local values = expression:gsub(";%s*$", "")
-    return loadstring("return (...)(" .. values .. ")", "=stdin")
-      or loadstring("return (...)(" .. values .. "\n)", "=stdin")  -- if it ends in a comment
-      or chunk
+    return load_call("", values) or chunk
   end
   local is_incomplete = lacks_end(message)
   chunk = load_statements(text, ";")
