@@ -75,8 +75,8 @@ test("all run what is typed; what they say alike comes out once, turn by turn", 
 end)
 
 test("the lines of a value of one process stay together", function()
-  local code, out, err = session({ "torch.tensor { { 1, 2 }, { 3, r % 2 * 4 } }", "r, { a = 1 }" },
-    { "--nproc", "2" }, "r = tonumber(os.getenv 'RANK')\n")
+  local code, out, err = session({ "torch.tensor { { 1, 2 }, { 3, r % 2 * 4 } }", "r, { a = 1 }",
+    "torch.ones { 2, 1 }" }, { "--nproc", "2" }, "r = tonumber(os.getenv 'RANK')\n")
   expect_code(0, code, out, err)
   expect_equal(out, [=[
 [0] tensor([[1, 2],
@@ -86,8 +86,12 @@ test("the lines of a value of one process stay together", function()
 [1]         [3, 4]])
 [1] [int64 [2, 2]]
 [0] 0
+[0] { a = 1 }
 [1] 1
-[all] { a = 1 }
+[1] { a = 1 }
+[all] tensor([[1.],
+[all]         [1.]])
+[all] [float32 [2, 1]]
 ]=])
 end)
 
