@@ -435,9 +435,10 @@ from tokenizer_config.json, else from tokenizer.json; the default is "right".)te
 
 constexpr const char* call_text =
     R"text(__call(self, texts: string or list of strings, {padding: boolean or string = false,
-  truncation = false, max_length, padding_side, truncation_side, pad_to_multiple_of,
-  add_special_tokens = true, return_offsets_mapping = false, return_special_tokens_mask = false,
-  text_pair: string or list of strings}) -> {input_ids, attention_mask, ...}
+  truncation = false, max_length = nil, padding_side = nil, truncation_side = nil,
+  pad_to_multiple_of = nil, add_special_tokens = true, return_offsets_mapping = false,
+  return_special_tokens_mask = false, text_pair: string or list of strings = nil}) -> {input_ids,
+  attention_mask, ...}
 Tokenizes a batch. Returns int64 tensors [batch, length] for a model.
   padding: "longest" (or true) or "max_length"
   return_offsets_mapping: adds offset_mapping [batch, length, 2], character positions in each text)text";
@@ -446,23 +447,23 @@ void add_tokenizer(lua_State* L) {
   make_object_type<LuaTokenizer>(
       L, tokenizer_text,
       {{"encode", encode,
-        "encode(self, text, {add_special_tokens = true, truncation = false, max_length, "
-        "truncation_side, text_pair}) -> list of integers\n"
+        "encode(self, text, {add_special_tokens = true, truncation = false, max_length = nil, "
+        "truncation_side = nil, text_pair = nil}) -> list of integers\n"
         "Returns the token ids of a text. The text is UTF-8; invalid bytes count as U+FFFD. For "
         "batches as tensors, call the tokenizer itself: tok(texts, {...})."},
        {"tokenize", tokenize,
-        "tokenize(self, text, {add_special_tokens = false, truncation = false, max_length, "
-        "truncation_side, text_pair}) -> list of strings\n"
+        "tokenize(self, text, {add_special_tokens = false, truncation = false, max_length = nil, "
+        "truncation_side = nil, text_pair = nil}) -> list of strings\n"
         "Returns the tokens of a text as the vocabulary spells them. Arguments are as in "
         "`encode`."},
        {"decode", decode,
-        "decode(self, ids, {skip_special_tokens = false, clean_up_tokenization_spaces}) -> "
+        "decode(self, ids, {skip_special_tokens = false, clean_up_tokenization_spaces = nil}) -> "
         "string\n"
         "Returns the text of a list or tensor of ids. Ids beyond the vocabulary are skipped; "
         "negative ids raise an error."},
        {"batch_decode", batch_decode,
         "batch_decode(self, sequences: table or Tensor, {skip_special_tokens = false, "
-        "clean_up_tokenization_spaces}) -> list of strings\n"
+        "clean_up_tokenization_spaces = nil}) -> list of strings\n"
         "Returns the texts of a list of lists, or of a tensor [batch, length]."},
        {"convert_tokens_to_ids", convert_tokens_to_ids,
         "convert_tokens_to_ids(self, tokens: string or list of strings) -> integer or list of "
@@ -479,7 +480,7 @@ void add_tokenizer(lua_State* L) {
         "of text, `stream:finish()` the rest."},
        {"apply_chat_template", apply_chat_template,
         "apply_chat_template(self, messages, {add_generation_prompt = false, tokenize = true, "
-        "variables}) -> list of integers or string\n"
+        "variables = nil}) -> list of integers or string\n"
         "Formats a conversation, {{role = \"user\", content = \"...\"}, ...}, for the model. "
         "Returns token ids, or text with tokenize = false. `variables` is a table of further "
         "variables of the template, such as `tools`. Templates see the keys of tables read from "

@@ -182,7 +182,7 @@ void add_autograd(lua_State* L) {
         "enable_grad(f, ...) -> what f returns\n"
         "Calls f(...) and records operators for gradients, even inside `no_grad`."},
        {"autocast", with_autocast,
-        "autocast(device, {dtype, enabled = true}, f, ...) -> what f returns\n"
+        "autocast(device, {dtype = nil, enabled = true}, f, ...) -> what f returns\n"
         "Calls f(...) in mixed precision. On tensors of `device`, \"cpu\" or \"cuda\", products, "
         "convolutions and attention run in `dtype`, \"bfloat16\" (the default on a CPU) or "
         "\"float16\" (the default on a GPU). Norms, softmax, losses, exponents, logarithms, "
@@ -202,7 +202,8 @@ void add_autograd(lua_State* L) {
       L, "torch.autograd.",
       {{"grad", grad,
         "grad(outputs: Tensor or list of Tensors, inputs: Tensor or list of Tensors, "
-        "{grad_outputs: list of Tensors, retain_graph, create_graph, allow_unused}) -> list of "
+        "{grad_outputs: list of Tensors = nil, retain_graph = nil, create_graph = nil, "
+        "allow_unused = nil}) -> list of "
         "Tensors\n"
         "Returns the gradients of the sum of `outputs`, weighted by `grad_outputs`, with "
         "respect to each input. An input that the outputs do not depend on raises an error; "
@@ -214,7 +215,7 @@ void add_backward(lua_State* L) {
   register_functions(
       L, "Tensor:",
       {{"backward", backward,
-        "backward(self, gradient = nil, {retain_graph, create_graph})\n"
+        "backward(self, gradient = nil, {retain_graph = nil, create_graph = nil})\n"
         "Adds the gradient of this tensor to `grad` of every leaf tensor that requires one. "
         "`gradient` has the shape of the tensor; it may be omitted for a tensor of one element."}});
 }

@@ -255,7 +255,7 @@ void add_factories(lua_State* L) {
   register_functions(
       L, "torch.",
       {{"tensor", tensor,
-        "tensor(data, {dtype, device, requires_grad}) -> Tensor\n"
+        "tensor(data, {dtype = nil, device = nil, requires_grad = nil}) -> Tensor\n"
         "Returns a tensor of a number, a boolean, nested tables of them, or a list of tensors "
         "of one shape. The default dtype is bool if all elements are booleans, int64 if all "
         "numbers are integers (up to 2^53; write 9007199254740993LL beyond), else float32. A "

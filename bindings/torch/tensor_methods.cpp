@@ -341,7 +341,8 @@ void add_tensor_methods(lua_State* L) {
         "is_contiguous(self) -> boolean\n"
         "Returns true if the elements are in row-major order."},
        {"to", to,
-        "to(self, dtype_or_device_or_tensor = nil, {dtype, device, copy, non_blocking}) -> "
+        "to(self, dtype_or_device_or_tensor = nil, {dtype = nil, device = nil, copy = nil, "
+        "non_blocking = nil}) -> "
         "Tensor\n"
         "Converts the tensor to another dtype or moves it to another device; returns the tensor "
         "itself if nothing changes."},

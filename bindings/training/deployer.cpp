@@ -320,9 +320,9 @@ std::map<std::string, double> check_metrics(lua_State* L, int index, const std::
 }
 
 constexpr const char* deployer_text = R"text(Deployer{seed, n_model_shards = 1, zero = 0,
-  zero_min_size = 4096, zero_group, sequence_parallel = false, device, workdir,
-  run_tensorboard = false, log_all_processes = false, verbose = true, n_processes, process_id,
-  host0_address, host0_port = 11111, collective_timeout = 600} -> Deployer
+  zero_min_size = 4096, zero_group = nil, sequence_parallel = false, device = nil, workdir = nil,
+  run_tensorboard = false, log_all_processes = false, verbose = true, n_processes = nil,
+  process_id = nil, host0_address = nil, host0_port = 11111, collective_timeout = 600} -> Deployer
 Creates the deployer of a run: its processes, device, random numbers and log. Processes started by
 redco-lua --nproc N, torchrun, srun or mpirun find each other. Otherwise pass n_processes,
 process_id and host0_address.
@@ -360,8 +360,9 @@ void add_deployer(lua_State* L) {
         "runs with the same seed get the same ones."},
        {"get_lr_schedule_fn", get_lr_schedule_fn,
         "get_lr_schedule_fn(self, {train_size, per_device_batch_size, n_epochs, learning_rate: "
-        "number, global_batch_size, accumulate_grad_batches, schedule_type = \"linear\", "
-        "warmup_ratio = 0, warmup_steps, init_learning_rate = 0, end_learning_rate = 0}) -> "
+        "number, global_batch_size = nil, accumulate_grad_batches = nil, schedule_type = "
+        "\"linear\", "
+        "warmup_ratio = 0, warmup_steps = nil, init_learning_rate = 0, end_learning_rate = 0}) -> "
         "function(step) -> number\n"
         "Returns a learning rate schedule for an optimizer: a linear warm-up, then \"linear\" or "
         "\"cosine\" decay until the last optimizer step of the run.\n"
@@ -390,19 +391,20 @@ void add_deployer(lua_State* L) {
         "takes precedence. `n_model_shards` plans for another number of shards than the "
         "Deployer's."},
        {"save_ckpt", save_ckpt,
-        "save_ckpt(self, {ckpt_dir, params, opt_state, info, float_dtype, max_shard_size = "
+        "save_ckpt(self, {ckpt_dir, params, opt_state = nil, info = nil, float_dtype = nil, "
+        "max_shard_size = "
         "5e9})\n"
         "Writes a checkpoint and waits until it is written: a folder of safetensors files with "
         "whole tensors, independent of their sharding, and info.json with the fields of `info`. "
         "The write is atomic and replaces an earlier checkpoint of that name."},
        {"load_ckpt", load_ckpt,
-        "load_ckpt(self, {ckpt_dir, load_params = true, load_opt_state = true, float_dtype, "
+        "load_ckpt(self, {ckpt_dir, load_params = true, load_opt_state = true, float_dtype = nil, "
         "update_rng = false}) -> {params, opt_state}, info\n"
         "Loads a checkpoint, whatever layout wrote it. Verifies the checksum of every file. "
         "`float_dtype` converts floating-point tensors. With `update_rng`, random numbers "
         "continue where the saved run left off. Pass `info` to a Trainer as last_ckpt_info."},
        {"load_last_ckpt", load_last_ckpt,
-        "load_last_ckpt(self, {load_params = true, load_opt_state = true, float_dtype, "
+        "load_last_ckpt(self, {load_params = true, load_opt_state = true, float_dtype = nil, "
         "update_rng = true}) -> {params, opt_state}, info\n"
         "Loads the newest checkpoint of the work folder; returns nil, nil if there is none. If "
         "the checkpoint that last_ckpt.txt names is missing or damaged, it loads the newest "
@@ -412,7 +414,7 @@ void add_deployer(lua_State* L) {
         "load_params_shape(self, ckpt_dir) -> table\n"
         "Returns the params of a checkpoint without values: tensors on the meta device."},
        {"log_info", log_info,
-        "log_info(self, info: string, {title, step})\n"
+        "log_info(self, info: string, {title = nil, step = nil})\n"
         "Writes a text to the console and workdir/log.txt. A text with a title is also written "
         "to TensorBoard."},
        {"log_metrics", log_metrics,

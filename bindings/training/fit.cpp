@@ -186,13 +186,14 @@ void read_saving(NamedArguments& args, FitOptions& options) {
 }  // namespace
 
 const char* const fit_text =
-    R"text(fit(self, {train_examples, per_device_batch_size, n_epochs, global_batch_size, max_steps,
-  max_seconds, eval_examples, eval_per_device_batch_size, eval_loss = true, eval_predictor,
-  eval_metric_fn, eval_sanity_check = true, eval_every_k_steps, save_ckpt_every_k_epochs,
-  save_ckpt_every_k_steps, save_last_ckpt = false, save_argmin_ckpt_by_metrics,
-  save_argmax_ckpt_by_metrics, save_opt_states = true, save_float_dtype, keep_last_k_ckpts,
-  save_in_background = true, on_save_error = "stop", early_stopping, on_nonfinite = "stop",
-  profile})
+    R"text(fit(self, {train_examples, per_device_batch_size, n_epochs, global_batch_size = nil,
+  max_steps = nil, max_seconds = nil, eval_examples = nil, eval_per_device_batch_size = nil,
+  eval_loss = true, eval_predictor = nil, eval_metric_fn = nil, eval_sanity_check = true,
+  eval_every_k_steps = nil, save_ckpt_every_k_epochs = nil, save_ckpt_every_k_steps = nil,
+  save_last_ckpt = false, save_argmin_ckpt_by_metrics = nil, save_argmax_ckpt_by_metrics = nil,
+  save_opt_states = true, save_float_dtype = nil, keep_last_k_ckpts = nil,
+  save_in_background = true, on_save_error = "stop", early_stopping = nil, on_nonfinite = "stop",
+  profile = nil})
 Trains for n_epochs, or until `step` reaches max_steps or max_seconds are over. Evaluates after each
 epoch and every eval_every_k_steps. A limit or an interval of 0 is none. SIGTERM and SIGUSR1 end the
 run after the current step, with the checkpoint `last`.

@@ -96,7 +96,7 @@ struct Signature {
   std::string text;
 
   void operator()(const char* name, const std::optional<double>&) {
-    text += ", " + std::string(name);
+    text += ", " + std::string(name) + " = nil";
   }
   void operator()(const char* name, bool value) { add(name, value ? "true" : "false"); }
   void operator()(const char* name, double value) { add(name, number(value)); }
@@ -173,7 +173,7 @@ std::string signature(const char* name, std::shared_ptr<Optimizer> (*)(Options))
   Signature own;
   Options::visit(defaults, own);
   own("weight_decay", defaults.weight_decay);
-  return name + ("{learning_rate" + own.text) + ", mask: function} -> Optimizer\n";
+  return name + ("{learning_rate" + own.text) + ", mask: function = nil} -> Optimizer\n";
 }
 
 // The Lua function of an optimizer that updates parameters; `text` describes it.

@@ -96,8 +96,9 @@ void push_predictor(lua_State* L, const Collator& collator, const Ref& pred_fn,
       L, std::make_shared<LuaPredictor>(LuaPredictor{Predictor(std::move(options)), collator}));
 }
 
-constexpr const char* predictor_text = R"text(Predictor{deployer, collate_fn, pred_fn, output_fn,
-  collate = "global", params_sharding_rules, num_workers = 0, prefetch_factor = 2} -> Predictor
+constexpr const char* predictor_text = R"text(Predictor{deployer, collate_fn, pred_fn,
+  output_fn = nil, collate = "global", params_sharding_rules = nil, num_workers = 0,
+  prefetch_factor = 2} -> Predictor
 Creates a Predictor, which predicts from a list or a data set of examples, one batch at a time.
   collate_fn: collate_fn(examples) returns a batch, a table of tensors; collate_fn, collate,
     num_workers, prefetch_factor and params_sharding_rules are as in Trainer

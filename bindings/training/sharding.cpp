@@ -301,7 +301,7 @@ void add_sharding(lua_State* L) {
   register_functions(
       L, "redco.",
       {{"shard", shard,
-        "shard(tensor, {dp, mp, dp_replicate}) -> Tensor\n"
+        "shard(tensor, {dp = nil, mp = nil, dp_replicate = nil}) -> Tensor\n"
         "Shards a tensor over the processes of the newest Deployer. All processes pass the same "
         "tensor and each keeps its part; the result stands for the whole tensor. `dp` and `mp` "
         "are the dimension that is split over data-parallel and model-parallel processes (from "

@@ -348,10 +348,10 @@ int field(lua_State* L) {
 }  // namespace
 
 constexpr const char* trainer_text =
-    R"text(Trainer{deployer, collate_fn, loss_fn, params, optimizer,
-  apply_fn, opt_state, step = 0, last_ckpt_info, compute_dtype = "float32", loss_scale,
-  lr_schedule_fn, accumulate_grad_batches, train_step_fn, collate = "global",
-  params_sharding_rules, num_workers = 0, prefetch_factor = 2} -> Trainer
+    R"text(Trainer{deployer, collate_fn, loss_fn, params, optimizer, apply_fn = nil,
+  opt_state = nil, step = 0, last_ckpt_info = nil, compute_dtype = "float32", loss_scale = nil,
+  lr_schedule_fn = nil, accumulate_grad_batches = nil, train_step_fn = nil, collate = "global",
+  params_sharding_rules = nil, num_workers = 0, prefetch_factor = 2} -> Trainer
 Creates a Trainer, which trains a tree of parameters in place.
   collate_fn: collate_fn(examples) returns a batch, a table of tensors, from a list of examples
   loss_fn: loss_fn(rng, state, params, batch, is_training) returns the mean loss of a batch, and the
@@ -410,13 +410,13 @@ void add_trainer(lua_State* L) {
       "  step: the number of optimizer steps done",
       {{"fit", fit, fit_text},
        {"train", train,
-        "train(self, {examples, per_device_batch_size, desc})\n"
+        "train(self, {examples, per_device_batch_size, desc = nil})\n"
         "Trains for one epoch."},
        {"eval_loss", eval_loss,
-        "eval_loss(self, {examples, per_device_batch_size, desc}) -> number\n"
+        "eval_loss(self, {examples, per_device_batch_size, desc = nil}) -> number\n"
         "Returns the mean loss over all examples, by weight, with is_training = false."},
        {"save_ckpt", save_ckpt,
-        "save_ckpt(self, {ckpt_name, epoch_idx, save_opt_state = true, float_dtype})\n"
+        "save_ckpt(self, {ckpt_name, epoch_idx = nil, save_opt_state = true, float_dtype = nil})\n"
         "Writes the checkpoint workdir/ckpts/ckpt_name and waits until it is written. A run can "
         "resume from it. `epoch_idx` is the number of a finished epoch."},
        {"setup_running_step", setup_running_step,
@@ -424,14 +424,15 @@ void add_trainer(lua_State* L) {
         "Shards the parameters according to one call of loss_fn with the first batch. fit, "
         "train and eval_loss do this themselves."},
        {"set_train_state", set_train_state,
-        "set_train_state(self, {params, opt_state, step = 0, loss_scale, optimizer, apply_fn})\n"
+        "set_train_state(self, {params, opt_state = nil, step = 0, loss_scale = nil, optimizer = "
+        "nil, apply_fn = nil})\n"
         "Restarts training from a copy of `params`."},
        {"memory", memory,
         "memory(self) -> {params, grads, opt_state}\n"
         "Returns the bytes of each: `here`, on this device, and `whole`, without sharding. "
         "Gradients exist during a step."},
        {"get_default_predictor", get_default_predictor,
-        "get_default_predictor(self, {pred_fn, output_fn}) -> Predictor\n"
+        "get_default_predictor(self, {pred_fn, output_fn = nil}) -> Predictor\n"
         "Returns a Predictor with the Trainer's deployer, collate_fn, workers, collate, "
         "compute_dtype and params_sharding_rules. With compute_dtype = \"bfloat16\", pred_fn "
         "returns bfloat16 unless it casts."}},

@@ -136,7 +136,7 @@ local function check_options(name, options)
 end
 
 transforms.value_and_grad = registry.define("redco.value_and_grad", [[
-value_and_grad(f, {create_graph}) -> function(params, ...) -> value, gradients, ...
+value_and_grad(f, {create_graph = nil}) -> function(params, ...) -> value, gradients, ...
 Returns a function that computes f and its gradients with respect to the tensors of its first
 argument, a tree. f returns a tensor of one element. Further results of f follow the gradients.
 
@@ -157,7 +157,7 @@ is on by default if `params` already require gradients.]], function(f, options)
 end)
 
 transforms.grad = registry.define("redco.grad", [[
-grad(f, {create_graph}) -> function(params, ...) -> gradients
+grad(f, {create_graph = nil}) -> function(params, ...) -> gradients
 Like `value_and_grad`, but returns only the gradients. `redco.grad(redco.grad(f))` is a second
 derivative.]],
   function(f, options)

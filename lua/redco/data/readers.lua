@@ -97,7 +97,7 @@ end)
 local csv_options = arguments("csv", { header = true }, { "delimiter" })
 
 readers.csv = registry.define("redco.data.csv", [[
-csv(path: string or list of strings, {header = true, delimiter}) -> Dataset
+csv(path: string or list of strings, {header = true, delimiter = nil}) -> Dataset
 Returns the records of a file, or of several, of comma-separated values (RFC 4180). A quoted value
 may contain delimiters, line breaks and doubled quotes. A record is a table of strings, with the
 names in the first record as keys. With header = false it is a list of strings. The default

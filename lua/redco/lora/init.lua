@@ -104,7 +104,7 @@ local add_options = arguments("lora.add",
   { r = 8, lora_alpha = 8, lora_dropout = 0, use_rslora = false },
   { "target_modules", "fan_in_fan_out", "generator" })
 lora.add = registry.define("redco.lora.add", [[
-add(params, {target_modules, r = 8, lora_alpha = 8, lora_dropout = 0, use_rslora = false, fan_in_fan_out, generator}) -> params
+add(params, {target_modules, r = 8, lora_alpha = 8, lora_dropout = 0, use_rslora = false, fan_in_fan_out = nil, generator = nil}) -> params
 Returns the tree with adapters of rank r added to the selected layers. The other tensors are those
 of `params`. `target_modules` is a list of the last parts of layer names, {"q_proj", "v_proj"}, or a
 Lua pattern of whole names. The layers are those of the models and `nn.linear`, in any tree. Train
@@ -197,7 +197,7 @@ end)
 local save_options = arguments("lora.save_pretrained", {},
   { "base_model_name_or_path", "task_type" })
 lora.save_pretrained = registry.define("redco.lora.save_pretrained", [[
-save_pretrained(dir, params, {base_model_name_or_path, task_type})
+save_pretrained(dir, params, {base_model_name_or_path = nil, task_type = nil})
 Writes only the adapters, in peft's format: adapter_config.json and adapter_model.safetensors. Every
 process must call it.]], function(dir, params, options)
   folder.save(dir, layers.of(params), save_options(options))

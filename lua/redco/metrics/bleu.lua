@@ -106,7 +106,9 @@ local bleu = {}
 local bleu_arguments = arguments("metrics.bleu", { tokenize = "13a", smooth_method = "exp",
   lowercase = false, use_effective_order = false }, { "smooth_value" })
 bleu.bleu = registry.define("redco.metrics.bleu", [[
-bleu(predictions, references, {tokenize = "13a", smooth_method = "exp", smooth_value, lowercase = false, use_effective_order = false}) -> {score, counts, totals, precisions, bp, sys_len, ref_len}
+bleu(predictions, references, {tokenize = "13a", smooth_method = "exp", smooth_value = nil,
+  lowercase = false, use_effective_order = false}) -> {score, counts, totals, precisions, bp,
+  sys_len, ref_len}
 Returns the BLEU score of a corpus, from 0 to 100. Each entry of references is a string or a list of
 strings. `tokenize` is 13a, intl, char or none. `smooth_method` is exp, floor, add-k or none.
 `smooth_value` is the value that floor (default 0.1) and add-k (default 1) add.]],
@@ -117,7 +119,7 @@ end)
 local sentence_arguments = arguments("metrics.sentence_bleu", { tokenize = "13a",
   smooth_method = "exp", lowercase = false, use_effective_order = true }, { "smooth_value" })
 bleu.sentence_bleu = registry.define("redco.metrics.sentence_bleu", [[
-sentence_bleu(prediction, reference, {tokenize = "13a", smooth_method = "exp", smooth_value, lowercase = false, use_effective_order = true}) -> {score, ...}
+sentence_bleu(prediction, reference, {tokenize = "13a", smooth_method = "exp", smooth_value = nil, lowercase = false, use_effective_order = true}) -> {score, ...}
 Returns the BLEU score of one text against a reference or a list of references, with the entries of
 `bleu`. With use_effective_order, n-grams longer than the text are left out.]],
 function(prediction, reference, options)

@@ -104,7 +104,7 @@ end
 
 local new_options = arguments("models.from_config", { dtype = "float32" }, { "generator", "task" })
 models.from_config = registry.define("redco.models.from_config", [[
-from_config(config: table or string, {task, generator, dtype = "float32"}) -> model
+from_config(config: table or string, {task = nil, generator = nil, dtype = "float32"}) -> model
 Returns a model with new weights, initialised as its family does. `config` has the keys of Hugging
 Face's configuration, `model_type` among them; missing keys get the family's defaults. A string is a
 folder whose `config.json` is read. `task` as in `redco.models.from_pretrained`.]],
@@ -184,7 +184,7 @@ local part_options = arguments("models.from_encoder_decoder_pretrained", { dtype
   { "generator" })
 models.from_encoder_decoder_pretrained =
 registry.define("redco.models.from_encoder_decoder_pretrained", [[
-from_encoder_decoder_pretrained(encoder_dir, decoder_dir, {dtype = "float32", generator}) -> model
+from_encoder_decoder_pretrained(encoder_dir, decoder_dir, {dtype = "float32", generator = nil}) -> model
 Returns a vision-encoder-decoder, a model that writes text about images, from a ViT folder and a
 GPT-2 folder. The cross-attention layers, which neither folder has, are new and drawn from
 `generator`. `model.config` gets eos_token_id and pad_token_id of the decoder, and its bos_token_id as

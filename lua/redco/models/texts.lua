@@ -12,7 +12,7 @@ functions with a dot: `model.loss(params, batch)`. Made by `redco.models.from_pr
   generation_config: the contents of generation_config.json of its folder]],
 
   ["Model:__call"] = [[
-__call(self, params, inputs, {train = false, rng, cache}) -> logits [batch, length, vocab_size]
+__call(self, params, inputs, {train = false, rng = nil, cache = nil}) -> logits [batch, length, vocab_size]
 Computes logits.
 
 Decoders take inputs.input_ids [batch, length] and optionally attention_mask (1 for tokens, 0 for
@@ -31,7 +31,7 @@ Question answering takes start_positions and end_positions [batch] instead of la
   cache: from `redco.models.new_cache`; the inputs are then only the new tokens]],
 
   ["Model.loss"] = [[
-loss(params, inputs, {train = false, rng, ignore_index = -100, label_smoothing = 0}) -> loss, count
+loss(params, inputs, {train = false, rng = nil, ignore_index = -100, label_smoothing = 0}) -> loss, count
 Returns the mean cross-entropy of inputs.labels and the number of labels, without holding all
 logits. For language models the collate_fn must shift the labels; for encoder-decoders it must not.
 Classifiers of sequences have the loss of the configuration's problem_type.]],
@@ -42,15 +42,17 @@ Calls `Model.loss` with the arguments that a Trainer passes: `redco.Trainer {los
 model.loss_fn, ...}`.]],
 
   ["Model.generate"] = [[
-generate(params, inputs, {max_length, max_new_tokens, min_length = 0, min_new_tokens,
-  do_sample = false, temperature = 1, top_k = 50, top_p = 1, min_p, typical_p = 1, epsilon_cutoff = 0,
-  eta_cutoff = 0, seed, rng, repetition_penalty = 1, encoder_repetition_penalty = 1,
-  no_repeat_ngram_size = 0, encoder_no_repeat_ngram_size = 0, sequence_bias, bad_words_ids,
-  suppress_tokens, begin_suppress_tokens, remove_invalid_values = false, renormalize_logits = false,
-  exponential_decay_length_penalty, num_beams = 1, length_penalty = 1,
-  early_stopping: boolean or string = false, num_return_sequences = 1, eos_token_id, pad_token_id,
-  bos_token_id, decoder_start_token_id, forced_bos_token_id, forced_eos_token_id, stop_strings,
-  tokenizer, streamer}) -> sequences [rows, length], scores [rows] (beam search)
+generate(params, inputs, {max_length = nil, max_new_tokens = nil, min_length = 0,
+  min_new_tokens = nil, do_sample = false, temperature = 1, top_k = 50, top_p = 1, min_p = nil,
+  typical_p = 1, epsilon_cutoff = 0, eta_cutoff = 0, seed = nil, rng = nil, repetition_penalty = 1,
+  encoder_repetition_penalty = 1, no_repeat_ngram_size = 0, encoder_no_repeat_ngram_size = 0,
+  sequence_bias = nil, bad_words_ids = nil, suppress_tokens = nil, begin_suppress_tokens = nil,
+  remove_invalid_values = false, renormalize_logits = false,
+  exponential_decay_length_penalty = nil, num_beams = 1, length_penalty = 1,
+  early_stopping: boolean or string = false, num_return_sequences = 1, eos_token_id = nil, pad_token_id = nil,
+  bos_token_id = nil, decoder_start_token_id = nil, forced_bos_token_id = nil,
+  forced_eos_token_id = nil, stop_strings = nil, tokenizer = nil,
+  streamer = nil}) -> sequences [rows, length], scores [rows] (beam search)
 Generates tokens after a prompt. inputs are those of the model. Prompts may be padded on either side
 and are returned padded on the left.
 
@@ -77,7 +79,7 @@ already has it.
     unfinished]],
 
   ["Model.encode"] = [[
-encode(params, inputs, {train = false, rng}) -> hidden_states [batch, length, size]
+encode(params, inputs, {train = false, rng = nil}) -> hidden_states [batch, length, size]
 Returns the encoder's output, for inputs.encoder_hidden_states. Only for encoder-decoders.]],
 
   ["Model.decoder_input_ids"] = [[
@@ -86,7 +88,7 @@ Returns the labels shifted right behind the start token, with padding in place o
 encoder-decoders.]],
 
   ["Model.hidden_states"] = [[
-hidden_states(params, inputs, {train = false, rng, cache}) -> hidden_states [batch, length, size]
+hidden_states(params, inputs, {train = false, rng = nil, cache = nil}) -> hidden_states [batch, length, size]
 Returns the input of the head.]],
 
   ["Model.logits"] = [[

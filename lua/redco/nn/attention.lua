@@ -43,7 +43,7 @@ local function step_by_step(q, k, v, o)
 end
 
 attention.attention = registry.define("redco.nn.attention", [[
-attention(q, k, v, {mask, causal = false, dropout = 0, train = false, rng, scale, softcap, enable_gqa = false}) -> like q
+attention(q, k, v, {mask = nil, causal = false, dropout = 0, train = false, rng = nil, scale = nil, softcap = nil, enable_gqa = false}) -> like q
 Computes softmax(q k^T * scale + mask) v for q, k, v [..., heads, length, size]. The default scale
 is 1/sqrt(size). `mask` is added to the scores; a boolean mask is false where q must not attend.
 `causal` masks future positions. `enable_gqa`: k and v have fewer heads, each used by a group of q's
@@ -65,7 +65,7 @@ end)
 
 local new = arguments("nn.MultiheadAttention", { bias = true }, { "generator" })
 attention.MultiheadAttention = registry.define("redco.nn.MultiheadAttention", [[
-MultiheadAttention(embed_dim, {bias = true, generator}) -> params
+MultiheadAttention(embed_dim, {bias = true, generator = nil}) -> params
 Returns the parameters of `multihead_attention`: {q_proj, k_proj, v_proj, out_proj}, each those of
 a linear layer from embed_dim to embed_dim.]],
 function(embed_dim, options)
@@ -80,7 +80,7 @@ end)
 local use = arguments("nn.multihead_attention", { causal = false, dropout = 0, train = false },
   { "num_heads", "memory", "mask", "rng" })
 attention.multihead_attention = registry.define("redco.nn.multihead_attention", [[
-multihead_attention(params, x [batch, length, embed_dim], {num_heads, memory = x, mask, causal = false, dropout = 0, train = false, rng}) -> like x
+multihead_attention(params, x [batch, length, embed_dim], {num_heads, memory = x, mask = nil, causal = false, dropout = 0, train = false, rng = nil}) -> like x
 Attends from x to `memory` in num_heads heads: Vaswani et al., 2017. Other arguments as in
 `nn.attention`.]], function(params, x, options)
   check_params("multihead_attention", "MultiheadAttention", params)

@@ -19,7 +19,7 @@ end
 local function define(name, n, apply)
   local new = arguments("nn." .. name, { bias = true, groups = 1 }, { "generator" })
   convolution[name] = registry.define("redco.nn." .. name, ([[
-%s(in_channels, out_channels, kernel_size, {bias = true, groups = 1, generator}) -> params
+%s(in_channels, out_channels, kernel_size, {bias = true, groups = 1, generator = nil}) -> params
 Returns the parameters of `%s`: {weight [out, in / groups, kernel...], bias [out]}, uniform in
 (-1/sqrt(fan_in), 1/sqrt(fan_in)).]])
     :format(name, name:lower()), function(in_channels, out_channels, kernel_size, options)

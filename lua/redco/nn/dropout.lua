@@ -8,7 +8,7 @@ local dropout = {}
 
 local use = arguments("nn.dropout", { train = false }, { "rng" })
 dropout.dropout = registry.define("redco.nn.dropout", [[
-dropout(x, p, {train = false, rng}) -> like x
+dropout(x, p, {train = false, rng = nil}) -> like x
 In training, sets each element to 0 with probability p and divides the others by 1 - p. `rng` is the
 Generator that loss_fn receives. Without `train`, returns x itself.]], function(x, p, options)
   local o = use(options)

@@ -62,7 +62,7 @@ Fills with `value`.]], function(t, value) return t:fill_(value) end)
 
 local normal = arguments("nn.init.normal_", { mean = 0, std = 1 }, { "generator" })
 define("normal_", [[
-normal_(tensor, {mean = 0, std = 1, generator}) -> tensor
+normal_(tensor, {mean = 0, std = 1, generator = nil}) -> tensor
 Fills with values of the normal distribution.]], function(t, options)
   local o = normal(options)
   return t:normal_(o.mean, o.std, { generator = o.generator })
@@ -70,7 +70,7 @@ end)
 
 local uniform = arguments("nn.init.uniform_", { a = 0, b = 1 }, { "generator" })
 define("uniform_", [[
-uniform_(tensor, {a = 0, b = 1, generator}) -> tensor
+uniform_(tensor, {a = 0, b = 1, generator = nil}) -> tensor
 Fills with values of the uniform distribution on [a, b).]], function(t, options)
   local o = uniform(options)
   return t:uniform_(o.a, o.b, { generator = o.generator })
@@ -79,7 +79,7 @@ end)
 local truncated = arguments("nn.init.trunc_normal_", { mean = 0, std = 1, a = -2, b = 2 },
   { "generator" })
 define("trunc_normal_", [[
-trunc_normal_(tensor, {mean = 0, std = 1, a = -2, b = 2, generator}) -> tensor
+trunc_normal_(tensor, {mean = 0, std = 1, a = -2, b = 2, generator = nil}) -> tensor
 Fills with values of the normal distribution truncated to [a, b], by inverting its distribution
 function.]],
 function(t, options)
@@ -94,7 +94,7 @@ end)
 
 local xavier = arguments("nn.init.xavier", { gain = 1 }, { "generator" })
 define("xavier_uniform_", [[
-xavier_uniform_(tensor, {gain = 1, generator}) -> tensor
+xavier_uniform_(tensor, {gain = 1, generator = nil}) -> tensor
 Fills with uniform values in (-a, a), a = gain * sqrt(6 / (fan_in + fan_out)): Glorot and Bengio,
 2010.]],
 function(t, options)
@@ -105,7 +105,7 @@ function(t, options)
 end)
 
 define("xavier_normal_", [[
-xavier_normal_(tensor, {gain = 1, generator}) -> tensor
+xavier_normal_(tensor, {gain = 1, generator = nil}) -> tensor
 Fills with normal values, std = gain * sqrt(2 / (fan_in + fan_out)): Glorot and Bengio, 2010.]],
 function(t, options)
   local o = xavier(options)
@@ -126,7 +126,7 @@ local function kaiming_std(t, o, where)
 end
 
 define("kaiming_uniform_", [[
-kaiming_uniform_(tensor, {a = 0, mode = "fan_in", nonlinearity = "leaky_relu", generator}) -> tensor
+kaiming_uniform_(tensor, {a = 0, mode = "fan_in", nonlinearity = "leaky_relu", generator = nil}) -> tensor
 Fills with uniform values in (-b, b), b = gain * sqrt(3 / fan): He et al., 2015. `mode` is "fan_in"
 (the inputs of an output) or "fan_out". `nonlinearity` determines the gain: linear, sigmoid, tanh,
 relu, selu, or leaky_relu with the slope `a`, which is relu by default.]],
@@ -137,7 +137,7 @@ function(t, options)
 end)
 
 define("kaiming_normal_", [[
-kaiming_normal_(tensor, {a = 0, mode = "fan_in", nonlinearity = "leaky_relu", generator}) -> tensor
+kaiming_normal_(tensor, {a = 0, mode = "fan_in", nonlinearity = "leaky_relu", generator = nil}) -> tensor
 Fills with normal values, std = gain / sqrt(fan): He et al., 2015. The arguments are as in
 `kaiming_uniform_`.]], function(t, options)
   local o = kaiming(options)
@@ -146,7 +146,7 @@ end)
 
 local orthogonal = arguments("nn.init.orthogonal_", { gain = 1 }, { "generator" })
 define("orthogonal_", [[
-orthogonal_(tensor, {gain = 1, generator}) -> tensor
+orthogonal_(tensor, {gain = 1, generator = nil}) -> tensor
 Fills with a (semi-)orthogonal matrix, times `gain`: Saxe et al., 2013. A tensor of more than two
 dimensions counts as the matrix [first dimension, all others].]],
 function(t, options)

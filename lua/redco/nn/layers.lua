@@ -16,7 +16,7 @@ end
 
 local linear = arguments("nn.Linear", { bias = true }, { "generator" })
 define("Linear", [[
-Linear(in_features, out_features, {bias = true, generator}) -> params
+Linear(in_features, out_features, {bias = true, generator = nil}) -> params
 Returns the parameters of `linear`: {weight [out, in], bias [out]}, uniform in (-1/sqrt(in),
 1/sqrt(in)).]],
 function(in_features, out_features, options)
@@ -30,7 +30,7 @@ end)
 
 local use = arguments("nn.linear", { train = false }, { "rng" })
 define("linear", [[
-linear(params, x [..., in], {train = false, rng}) -> [..., out]
+linear(params, x [..., in], {train = false, rng = nil}) -> [..., out]
 Computes x weight^T + bias. If the layer has an adapter (`redco.lora.add`), its output is added; its
 dropout needs `train` and `rng`.]], function(params, x, options)
   check_params("linear", "Linear", params)
@@ -40,7 +40,7 @@ end)
 
 local embedding = arguments("nn.Embedding", { std = 1 }, { "generator" })
 define("Embedding", [[
-Embedding(num_embeddings, embedding_dim, {std = 1, generator}) -> params
+Embedding(num_embeddings, embedding_dim, {std = 1, generator = nil}) -> params
 Returns the parameters of `embedding`: {weight [num_embeddings, embedding_dim]}, of the normal
 distribution with standard deviation `std`.]],
 function(num_embeddings, embedding_dim, options)
@@ -98,7 +98,7 @@ end)
 
 local mlp_params = arguments("nn.MLP", { bias = true }, { "generator" })
 define("MLP", [[
-MLP(sizes, {bias = true, generator}) -> params
+MLP(sizes, {bias = true, generator = nil}) -> params
 Returns the parameters of `mlp`, a list of those of linear layers: MLP {784, 256, 10} has two.]],
 function(sizes, options)
   local o, params = mlp_params(options), {}
@@ -108,7 +108,7 @@ end)
 
 local mlp = arguments("nn.mlp", { activation = torch.relu, train = false }, { "rng" })
 define("mlp", [[
-mlp(params, x, {activation = torch.relu, train = false, rng}) -> [..., last size]
+mlp(params, x, {activation = torch.relu, train = false, rng = nil}) -> [..., last size]
 Applies linear layers with the activation between them. `train` and `rng` as in `nn.linear`.]],
 function(params, x, options)
   check_params("mlp", "MLP", params)

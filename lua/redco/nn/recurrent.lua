@@ -12,7 +12,7 @@ local recurrent = {}
 local function define(name, gates, order)
   local new = arguments("nn." .. name, { bias = true }, { "generator" })
   recurrent[name] = registry.define("redco.nn." .. name, ([[
-%s(input_size, hidden_size, {bias = true, generator}) -> params
+%s(input_size, hidden_size, {bias = true, generator = nil}) -> params
 Returns the parameters of `%s`: {weight_ih [%d hidden, input], weight_hh [%d hidden, hidden],
 bias_ih, bias_hh}, uniform in (-1/sqrt(hidden), 1/sqrt(hidden)). The order of blocks is %s.]])
     :format(name, (name:lower():gsub("cell", "_cell")), gates, gates, order),

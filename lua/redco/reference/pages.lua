@@ -194,7 +194,8 @@ These pages describe every function of the library. `help` shows the same texts:
 `redco-lua -e 'require("redco").help "fit"'`.
 
 A signature has the form `name(positional, positional = default, {named, named = default}) ->
-results`. The named arguments are a table that comes last and may be omitted.
+results`. The named arguments are a table, which comes last. Arguments without a default are
+required; `= nil` marks those that may be omitted.
 
 Examples have the locals `redco`, `torch` and `nn`:
 

@@ -53,13 +53,20 @@ local function named_arguments(full_name, read)
   local fields = {}
   for _, argument in ipairs(read.arguments) do
     if argument.is_named then
-      fields[#fields + 1] = ("---@field %s? %s%s\n"):format(argument.name, annotation(argument),
-        remark(argument.text))
+      fields[#fields + 1] = ("---@field %s%s %s%s\n"):format(argument.name,
+        argument.default and "?" or "", annotation(argument), remark(argument.text))
     end
   end
   if #fields == 0 then return "" end
   local name = full_name:gsub(":", ".") .. ".arguments"
   return ("---@class (exact) %s\n%s\n"):format(name, table.concat(fields)), name
+end
+
+local function requires_named(read)
+  for _, argument in ipairs(read.arguments) do
+    if argument.is_named and not argument.default then return true end
+  end
+  return false
 end
 
 -- Returns the parameters of a function: their names, and a list of {name, type, remark}.
@@ -74,10 +81,10 @@ local function parameters(read, named, class)
     end
   end
   if named then
-    -- The table is required if there are only named arguments. `...` can only be the last.
+    -- `...` can only be the last.
     local place = names[#names] == "..." and #names or #names + 1
     table.insert(names, place, "arguments")
-    table.insert(all, place, { "arguments" .. (read.is_braced and "" or "?"), named, "" })
+    table.insert(all, place, { "arguments" .. (requires_named(read) and "" or "?"), named, "" })
   end
   return names, all
 end
