@@ -104,6 +104,47 @@ test("what a text describes is in its signature", function()
   expect_none(wrong)
 end)
 
+-- Calls a function without arguments; returns the message of its error.
+local function message_without_arguments(full_name, objects)
+  local class, method = full_name:match "^(%w+):([%w_]+)$"
+  local ok, message
+  if class then
+    ok, message = pcall(objects[class][method], objects[class], {})
+  else
+    local f = redco
+    for part in full_name:gsub("^redco%.", ""):gmatch "[^.]+" do f = f[part] end
+    ok, message = pcall(f, {})
+  end
+  assert(not ok, full_name .. " needs no arguments")
+  return tostring(message)
+end
+
+test("named arguments without a default are required", function()
+  local objects = { Deployer = redco.Deployer { seed = 1, verbose = false } }
+  objects.Trainer = redco.Trainer {
+    deployer = objects.Deployer, params = { w = torch.zeros { 1 } }, loss_fn = print,
+    optimizer = redco.optim.sgd { learning_rate = 0.1 }, collate_fn = print,
+  }
+  objects.Predictor = objects.Trainer:get_default_predictor { pred_fn = print }
+  local wrong, n = {}, 0
+  for _, full_name in ipairs(registry.names()) do
+    local read, first = surface.page(full_name) and surface.read(full_name), nil
+    local is_called = read and not read.is_list
+      and (read.is_braced or objects[full_name:match "^(%w+):" or ""])
+    for _, argument in ipairs(is_called and read.arguments or {}) do
+      if not argument.is_named and argument.name ~= "self" then break end
+      if argument.is_named and not argument.default then first = first or argument.name end
+    end
+    if first then
+      n = n + 1
+      local message = message_without_arguments(full_name, objects)
+      if not message:find(first, 1, true) then wrong[#wrong + 1] = full_name .. ": " .. message end
+    end
+  end
+  assert(n > 20, n)
+  expect_none(wrong)
+end)
+
 test("every module and class is on a page, or internal", function()
   local wrong = {}
   for _, full_name in ipairs(registry.names()) do
