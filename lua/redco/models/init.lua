@@ -132,7 +132,7 @@ end
 local load_options = arguments("models.from_pretrained", { dtype = "float32", low_memory = false },
   { "task", "config", "generator" })
 models.from_pretrained = registry.define("redco.models.from_pretrained", [[
-from_pretrained(dir, {task, config, dtype = "float32", low_memory = false, generator}) -> model
+from_pretrained(dir, {task = nil, config = nil, dtype = "float32", low_memory = false, generator = nil}) -> model
 Opens a model folder of Hugging Face: `config.json` with `model.safetensors`, or with the files that
 `model.safetensors.index.json` lists. Each process reads only its part of the weights. `dtype` is
 the type of the parameters; "auto" keeps that of the files.
