@@ -98,7 +98,7 @@ test("wrong values of --nproc, and what several cannot do, are wrong usage", fun
   expect_has(err, "n_model_shards = 3 must divide the number of processes, 2")
   for group, message in pairs {
     ["3"] = "zero_group = 3 must divide the number of data-parallel processes, 2",
-    ["0"] = 'zero_group: expected a number of processes or "host", got 0',
+    ["0"] = 'zero_group: expected a number of processes or "host", got number 0',
     ["'hosts'"] = 'zero_group: expected a number of processes or "host", got "hosts"',
   } do
     code, out, err = run { "--nproc", "2", write("group.lua",
