@@ -23,6 +23,7 @@ cases.names = {
   "gemma2",
   "gemma3",
   "phi3",
+  "qwen3_moe",
 }
 
 --- Adapters on the model of another case, and its batches.

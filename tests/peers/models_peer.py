@@ -69,7 +69,9 @@ def check_model(name, folder, case, ours):
     assert config.dtype == stored, (name, config.dtype)
     for file in folder.glob("*.safetensors"):
         assert all(tensor.dtype == stored for tensor in load_file(file).values()), file
-    model, info = kind.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+    model, info = kind.from_pretrained(
+        folder, dtype=torch.float32, output_loading_info=True,
+        attn_implementation=random_models.ATTENTION.get(config.model_type))
     assert set(info.pop("missing_keys")) <= unused and not any(info.values()), (name, info)
     same_logits(name, model, case, ours)
 

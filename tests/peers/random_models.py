@@ -214,6 +214,25 @@ def granite(draw):
                       attention_multiplier=draw.number(0.01, 1))
 
 
+def mixtral(draw):
+    n = draw.randint(2, 5)
+    return like_llama(draw, sliding_window=draw.choice([None, 2, 5]), num_local_experts=n,
+                      num_experts_per_tok=draw.randint(1, n), router_jitter_noise=0.0,
+                      output_router_logits=draw.maybe(), router_aux_loss_coef=0.1,
+                      head_dim=2 * draw.randint(2, 4), rope_scaling=None)
+
+
+def qwen3_moe(draw):
+    n = draw.randint(2, 5)
+    return like_llama(draw, attention_bias=draw.maybe(), num_experts=n,
+                      num_experts_per_tok=draw.randint(1, n), norm_topk_prob=draw.maybe(),
+                      moe_intermediate_size=draw.randint(3, 20),
+                      num_hidden_layers=2, decoder_sparse_step=draw.randint(1, 2),
+                      mlp_only_layers=draw.choice([[], [0]]), output_router_logits=draw.maybe(),
+                      router_aux_loss_coef=0.1, use_sliding_window=draw.maybe(),
+                      sliding_window=draw.randint(2, 6))
+
+
 def starcoder2(draw):
     config = like_llama(draw, use_bias=draw.maybe(0.7), norm_epsilon=draw.choice([1e-5, 0.1]),
                         sliding_window=draw.choice([None, 2, 3, 30]))
@@ -390,6 +409,7 @@ FAMILIES = {
     "mt5": (t5, "MT5ForConditionalGeneration"), "umt5": (t5, "UMT5ForConditionalGeneration"),
     "mbart": (mbart, "MBartForConditionalGeneration"), "marian": (marian, "MarianMTModel"),
     "pegasus": (mbart, "PegasusForConditionalGeneration"),
+    "mixtral": (mixtral, "MixtralForCausalLM"), "qwen3_moe": (qwen3_moe, "Qwen3MoeForCausalLM"),
     "bloom": (bloom, "BloomForCausalLM"),
     "granite": (granite, "GraniteForCausalLM"), "starcoder2": (starcoder2, "Starcoder2ForCausalLM"),
 }
@@ -657,6 +677,7 @@ def in_double(inputs):
 def generated(model, prompts, options, is_double=False):
     """The tokens, by a copy: rope_type "dynamic" remembers the longest text."""
     own = copy.deepcopy(model)
+    own.config.output_router_logits = False  # it fails with a cache
     with torch.no_grad():
         return (own.double() if is_double else own).generate(**prompts, **options)
 
@@ -680,6 +701,9 @@ def reference(model, inputs, family):
                                                      inputs["labels"].flatten())
         model.zero_grad()
         loss.backward()
+        for name, parameter in used(model):
+            if "experts" in name and parameter.grad is None:  # chosen for no token
+                parameter.grad = torch.zeros_like(parameter)
         if step == 0:
             found["logits"], found["loss"] = logits_of(out).clone(), loss.detach().clone()
             for name, parameter in used(model):

@@ -13,21 +13,23 @@ import sys
 from pathlib import Path
 
 MODELS = ['gpt2', 'gptj', 'opt', 'opt_350m_style', 'llama', 'llama3', 't5_relu_tied',
-          't5_gated_untied', 'bart', 'vit_gpt2', 'qwen2', 'qwen3', 'gemma2', 'gemma3', 'phi3']
+          't5_gated_untied', 'bart', 'vit_gpt2', 'qwen2', 'qwen3', 'gemma2', 'gemma3', 'phi3',
+          'qwen3_moe']
 LORA = ['lora_gpt2', 'lora_llama']
 FILES = ['config.json', 'expected.json', 'generation_config.json', 'model.safetensors',
          'tokenizer.json', 'tokenizer_config.json', 'tokenizer_cases.json', 'special_tokens_map.json',
          'spiece.model', 'tokenizer.model', 'preprocessor_config.json', 'adapter_config.json',
          'adapter_model.safetensors', 'metrics.json']
 # The same tokenizer as another case's.
-NO_TOKENIZER = ['opt_350m_style', 'vit_gpt2', 'qwen2', 'qwen3', 'gemma2', 'gemma3', 'phi3']
+NO_TOKENIZER = ['opt_350m_style', 'vit_gpt2', 'qwen2', 'qwen3', 'gemma2', 'gemma3', 'phi3',
+                'qwen3_moe']
 NO_SENTENCEPIECE = ['t5_gated_untied']
 
 
 def is_kept(case, name):
     if name.startswith('grad.'):
         return case in LORA
-    return not re.match(r'adamw\.|merged\.|(fwd(_left)?\.)(\w+_)?hidden\.', name)
+    return not re.match(r'adamw\.|merged\.|fwd\.router|(fwd(_left)?\.)(\w+_)?hidden\.', name)
 
 
 def copy_arrays(case, source, target):

@@ -5,7 +5,6 @@
 ---   positions: "learned" or "sinusoidal"
 local blocks = require "redco.models.blocks"
 local masks = require "redco.models.masks"
-local torch = require "redco.torch"
 
 -- What configurations of all families have, unless a row has it.
 local defaults = {
@@ -84,18 +83,6 @@ local function add_parameters(row, c, add)
   add("final_logits_bias", { 1, vocab_size_of(c, "decoder") }, blocks.zeros)
 end
 
--- Returns [T, size]: sines, then cosines, in the order of transformers.
-local function sinusoids(c, past, length, like)
-  local size, device = c.d_model, like.device
-  local places = torch.arange(past, past + length, { dtype = "float64", device = device })
-    :unsqueeze(1)
-  local function angles(first)
-    local pairs_of = torch.arange(first, size, 2, { dtype = "float64", device = device }):sub(first)
-    return places / torch.pow(10000, pairs_of / size)
-  end
-  return torch.cat({ angles(0):sin(), angles(1):cos() }, 1):to(like.dtype)
-end
-
 -- Either stack: function(params, input_ids, o, padding mask of the encoder's tokens, memory,
 -- attention_mask of the decoder's tokens).
 local function new_stack(row, c, side)
@@ -118,7 +105,7 @@ local function new_stack(row, c, side)
       return blocks.position_embedding(params, stack .. "embed_positions", {}, o, input_ids,
         position_offset)
     end
-    return sinusoids(c, blocks.past(o), input_ids:size(1), x)
+    return blocks.sinusoids(c.d_model, blocks.past(o), input_ids:size(1), x)
   end
 
   return function(params, input_ids, o, padding, memory, own_padding)

@@ -125,6 +125,17 @@ function blocks.position_embedding(params, name, inputs, options, ids, offset)
   return torch.embedding(weight, blocks.position_ids(inputs, options, ids) + (offset or 0))
 end
 
+--- Returns sinusoidal positions [T, size] of `length` tokens after `past`: sines, then cosines, in
+--- the order of transformers.
+function blocks.sinusoids(size, past, length, like)
+  local options = { dtype = "float64", device = like.device }
+  local places = torch.arange(past, past + length, options):unsqueeze(1)
+  local function angles(first)
+    return places / torch.pow(10000, torch.arange(first, size, 2, options):sub(first) / size)
+  end
+  return torch.cat({ angles(0):sin(), angles(1):cos() }, 1):to(like.dtype)
+end
+
 function blocks.dropout(x, p, options)
   return nn.dropout(x, p, { train = options.train, rng = options.rng })
 end

@@ -30,6 +30,7 @@ for _, name in ipairs {
   "marian",
   "mbart",
   "mistral",
+  "mixtral",
   "mt5",
   "olmo2",
   "opt",
@@ -37,6 +38,7 @@ for _, name in ipairs {
   "phi3",
   "qwen2",
   "qwen3",
+  "qwen3_moe",
   "smollm3",
   "starcoder2",
   "t5",
@@ -209,5 +211,6 @@ end)
 return registry.define("redco.models", [[
 redco.models
 Models in Hugging Face's folders. The families are BART, BLOOM, Falcon, Gemma 2 and 3, GPT-2, GPT-J,
-GPT-NeoX (Pythia), Granite, LLaMA, Marian, mBART, Mistral, mT5, OLMo 2, OPT, Pegasus, Phi-3, Qwen2,
-Qwen3, SmolLM3, StarCoder2, T5, UMT5, ViT, and image captioners made of ViT and GPT-2.]], models)
+GPT-NeoX (Pythia), Granite, LLaMA, Marian, mBART, Mistral, Mixtral, mT5, OLMo 2, OPT, Pegasus,
+Phi-3, Qwen2, Qwen3, Qwen3-MoE, SmolLM3, StarCoder2, T5, UMT5, ViT, and image captioners made of ViT
+and GPT-2.]], models)

@@ -2,8 +2,10 @@
 --- feed-forward layers. A family is a row of facts.
 local attention = require "redco.models.llama_attention"
 local blocks = require "redco.models.blocks"
+local experts = require "redco.models.experts"
 local fail = require "redco.fail"
 local masks = require "redco.models.masks"
+local new_mlp = require "redco.models.llama_mlp"
 local rotary = require "redco.models.rotary"
 local torch = require "redco.torch"
 
@@ -18,7 +20,7 @@ local llama = {
   mlp_bias = false,
   is_joined = false,  -- whether q, k and v are one projection, and gate and up another
   mlp_names = { "gate_proj", "up_proj", "down_proj" },  -- two, if no gate
-  experts = nil,  -- function(i): a mixture of experts in layer i instead
+  experts = nil,  -- function(i): a mixture of experts (experts.lua) in layer i instead
   activation = "hidden_act",  -- the key of the configuration
   head_norms = false,  -- norms of q and k: of each "head" or the "projection"
   embedding_scale = 1,
@@ -45,35 +47,6 @@ local defaults = {
 }
 local optional = { "num_key_value_heads", "head_dim", "rope_scaling", "rope_parameters",
   "original_max_position_embeddings" }
-
-local function new_mlp(c, facts)
-  local activation = blocks.activation(c.model_type, c[facts.activation])
-  local first, second, last = unpack(facts.mlp_names)
-  local mlp = {}
-
-  function mlp.add_parameters(name, linear)
-    local width, inner, bias = c.hidden_size, c.intermediate_size, facts.mlp_bias
-    if facts.is_joined then
-      linear(name .. ".gate_up_proj", width, 2 * inner, bias)
-    else
-      linear(name .. "." .. first, width, inner, bias)
-      if last then linear(name .. "." .. second, width, inner, bias) end
-    end
-    linear(name .. "." .. (last or second), inner, width, bias)
-  end
-
-  function mlp.forward(params, name, x, o)
-    local function linear(part, y) return blocks.linear(params, name .. "." .. part, y, o) end
-    if not last then return linear(second, activation(linear(first, x))) end
-    if facts.is_joined then
-      local gate, up = unpack(linear("gate_up_proj", x):chunk(2, -1))
-      return linear(last, activation(gate) * up)
-    end
-    return linear(last, activation(linear(first, x)) * linear(second, x))
-  end
-
-  return mlp
-end
 
 -- Returns a function of i: the feed-forward layer of layer i.
 local function mlps_of(c, facts)
@@ -124,7 +97,7 @@ local function new_forward(c, facts)
 
   return function(params, inputs, o)
     local x = embedded(params, inputs.input_ids, o)
-    local mask_of, angles = masks.by_window(inputs, o, x), {}
+    local mask_of, angles, routers = masks.by_window(inputs, o, x), {}, {}
     local function angles_of(rope)
       if not rope then return end
       angles[rope] = angles[rope] or { rotary.of_halves(rotary.angles(rope, inputs, o, x)) }
@@ -146,21 +119,35 @@ local function new_forward(c, facts)
           mask_of(facts.window(i)), o)
       end)
       x = residual(layer, 3, function(y)
-        return mlp.forward(params, layer .. (mlp.name or "mlp"), y, o, inputs)
+        local z, router = mlp.forward(params, layer .. (mlp.name or "mlp"), y, o)
+        routers[#routers + 1] = router
+        return z
       end)
     end
     x = norm("model.norm", x)
-    return facts.logits_divisor ~= 1 and x / facts.logits_divisor or x
+    return facts.logits_divisor ~= 1 and x / facts.logits_divisor or x, routers
   end
 end
 
-local function check(c)
+local function check(c, n_experts)
   blocks.check_multiple(c, "num_attention_heads", "num_key_value_heads")
+  if n_experts and c.num_experts_per_tok > c[n_experts] then
+    fail("%s: num_experts_per_tok (%d) exceeds %s (%d)", c.model_type, c.num_experts_per_tok,
+      n_experts, c[n_experts])
+  end
   if c.layer_types and #c.layer_types ~= c.num_hidden_layers then
     fail("%s: layer_types has %d entries, but there are %d layers", c.model_type, #c.layer_types,
       c.num_hidden_layers)
   end
   rotary.settings(c.model_type, c, rotary.size(c))
+end
+
+-- The loss of the routers of mixtures, if the configuration has it.
+local function router_loss(row, c)
+  if not row.n_experts or not c.output_router_logits then return end
+  return function(routers, attention_mask)
+    return experts.balance(routers, attention_mask, c.num_experts_per_tok) * c.router_aux_loss_coef
+  end
 end
 
 --- Returns a family. A row has the fields of a family, `facts(c)`, `complete(c)`, and rope_type_key
@@ -172,7 +159,6 @@ return function(row)
     only = { partial_rotary_factor = 1 },
     -- Buffers that old checkpoints store among the weights.
     ignored = { "%.rotary_emb%.inv_freq$" },
-    check = check,
   }
   for key, value in pairs(row) do
     if key ~= "defaults" and key ~= "optional" then family[key] = value end
@@ -196,6 +182,8 @@ return function(row)
     c.head_dim = c.head_dim or math.floor(c.hidden_size / c.num_attention_heads)
   end
 
+  function family.check(c) check(c, row.n_experts) end
+
   function family.add_parameters(c, add) add_parameters(c, facts_of(c), add) end
 
   function family.head(c)
@@ -203,6 +191,8 @@ return function(row)
   end
 
   function family.new_forward(c) return new_forward(c, facts_of(c)) end
+
+  function family.router_loss(c) return router_loss(row, c) end
 
   return family
 end

@@ -96,12 +96,12 @@ local function new_model(family, config, params)
     local o = call_options(options)
     refuse_unsupported(config, inputs)
     if encode then inputs = with_decoder_inputs(family, config, inputs) end
-    local hidden = forward(p, inputs, o, encode and memory_of(p, inputs, o))
+    local hidden, routers = forward(p, inputs, o, encode and memory_of(p, inputs, o))
     if o.cache then
       if family.task then fail("%s: a cache is for generation", family.architecture) end
       o.cache.length = o.cache.length + hidden:size(1)
     end
-    return hidden
+    return hidden, routers
   end
 
   local head_name = weight:gsub("%.weight$", "")
@@ -111,6 +111,7 @@ local function new_model(family, config, params)
     return p[weight], b and is_buffer[bias] and b:detach() or b
   end
 
+  local router_loss = family.router_loss and family.router_loss(config)
   local cap = family.logits_cap and family.logits_cap(config)
   function model.logits(p, hidden)
     local logits = native.linear(hidden, head(p))
@@ -119,13 +120,19 @@ local function new_model(family, config, params)
 
   function model.loss(p, inputs, options)
     local o = loss_options(options)
-    local hidden = model.hidden_states(p, inputs, { train = o.train, rng = o.rng })
+    local hidden, routers = model.hidden_states(p, inputs, { train = o.train, rng = o.rng })
     if family.loss then return family.loss(config, model.logits(p, hidden), inputs, o) end
     local settings = { ignore_index = o.ignore_index, label_smoothing = o.label_smoothing }
-    if cap then return nn.cross_entropy(model.logits(p, hidden), inputs.labels, settings) end
-    local last
-    last, settings.bias = head(p)
-    return nn.linear_cross_entropy(hidden, last, inputs.labels, settings)
+    local loss, count
+    if cap then
+      loss, count = nn.cross_entropy(model.logits(p, hidden), inputs.labels, settings)
+    else
+      local last
+      last, settings.bias = head(p)
+      loss, count = nn.linear_cross_entropy(hidden, last, inputs.labels, settings)
+    end
+    if router_loss and routers[1] then loss = loss + router_loss(routers, inputs.attention_mask) end
+    return loss, count
   end
 
   function model.loss_fn(rng, _, p, batch, is_training)

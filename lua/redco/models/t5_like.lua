@@ -21,12 +21,11 @@ local common = {
 function common.complete(c)
   c.num_decoder_layers = c.num_decoder_layers or c.num_layers
   c.decoder_start_token_id = c.decoder_start_token_id or c.pad_token_id
-  -- Version 5 of transformers writes this key; its tie_word_embeddings has no meaning.
+  -- Version 5 of transformers writes this key instead.
   if c.scale_decoder_outputs ~= nil then c.tie_word_embeddings = c.scale_decoder_outputs end
 end
 
--- Returns the activation, and whether it is gated. Both are derived from feed_forward_proj unless
--- the configuration has them.
+-- Returns the activation, and whether it is gated: by feed_forward_proj, if not given.
 local function feed_forward_of(c)
   local gate = c.feed_forward_proj:match "^gated%-(.+)$"
   local activation = c.dense_act_fn
@@ -95,14 +94,13 @@ function common.head(c) return c.tie_word_embeddings and "shared.weight" or "lm_
 -- others grow logarithmically up to `max_distance`.
 local function buckets(distance, n, max_distance)
   local n_exact = math.floor(n / 2)
-  -- The order of operations matters: bucket borders must round as in transformers.
+  -- In the order of transformers, so that bucket borders round alike.
   local far = (distance:clamp(1):float() / n_exact):log():div(math.log(max_distance / n_exact))
     :mul(n - n_exact):long():add(n_exact)
   return torch.where(distance:lt(n_exact), distance, far:clamp_max(n - 1))
 end
 
--- Returns function(params, i): the bias of layer i, [1, H, T, S], to be added to scores. That of a
--- decoder masks future positions.
+-- Returns function(params, i): the bias [1, H, T, S] of layer i. A decoder's masks the future.
 local function position_bias(c, device, stack, past, length)
   local key = torch.arange(past + length, { device = device })
   local offset = key:unsqueeze(0) - key:narrow(0, past, length):unsqueeze(1)
@@ -144,7 +142,7 @@ local function new_stack(row, c, stack, n_layers)
     local x = drop(blocks.embedding(params, "shared", input_ids), o)
     local added = not memory and padding
     if own_padding then added = masks.causal({ attention_mask = own_padding }, o, x).mask end
-    local mask, memory_mask = nil, { mask = padding }
+    local memory_mask, mask = { mask = padding }, nil
     for i = 0, n_layers - 1 do
       if i == 0 or row.bias_in_each_layer then
         local bias = bias_of(params, i)

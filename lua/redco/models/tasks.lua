@@ -151,6 +151,8 @@ local function with_head(family, task)
 
   function result.logits_cap() end
 
+  function result.router_loss() end
+
   function result.new_forward(c)
     local forward = family.new_forward(c)
     return function(params, inputs, o)

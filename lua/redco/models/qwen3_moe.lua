@@ -1,0 +1,53 @@
+--- Qwen3's mixtures of experts (Yang et al., 2025), as Hugging Face's `Qwen3MoeForCausalLM`.
+local experts = require "redco.models.experts"
+local new_family = require "redco.models.llama_like"
+local tasks = require "redco.models.tasks"
+
+local qwen3_moe = {
+  model_type = "qwen3_moe",
+  architecture = "Qwen3MoeForCausalLM",
+  tasks = tasks.of_decoder("Qwen3Moe",
+    { token_classification = "score", question_answering = true }, "transformer"),
+  defaults = {
+    vocab_size = 151936,
+    hidden_size = 2048,
+    intermediate_size = 6144,
+    num_hidden_layers = 24,
+    num_key_value_heads = 4,
+    hidden_act = "silu",
+    max_position_embeddings = 32768,
+    rms_norm_eps = 1e-6,
+    attention_bias = false,
+    use_sliding_window = false,
+    sliding_window = 4096,
+    decoder_sparse_step = 1,
+    moe_intermediate_size = 768,
+    num_experts_per_tok = 8,
+    num_experts = 128,
+    norm_topk_prob = false,
+    output_router_logits = false,
+    router_aux_loss_coef = 0.001,
+  },
+  nullable = { "num_key_value_heads", "sliding_window" },
+  optional = { "mlp_only_layers", "max_window_layers" },
+  n_experts = "num_experts",
+}
+
+function qwen3_moe.facts(c)
+  local mixture = experts.new(c, {
+    n = c.num_experts, n_chosen = c.num_experts_per_tok, inner = c.moe_intermediate_size,
+    is_normalised = c.norm_topk_prob, names = { "gate_proj", "up_proj", "down_proj" },
+  })
+  local is_dense = {}
+  for _, i in ipairs(c.mlp_only_layers or {}) do is_dense[i] = true end
+  local window = c.use_sliding_window and c.sliding_window or nil
+  return {
+    qkv_bias = c.attention_bias, o_bias = c.attention_bias, head_norms = "head",
+    window = function() return window end,
+    experts = function(i)
+      return not is_dense[i] and (i + 1) % c.decoder_sparse_step == 0 and mixture or nil
+    end,
+  }
+end
+
+return new_family(qwen3_moe)
