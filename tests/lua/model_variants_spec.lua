@@ -35,9 +35,15 @@ local tiny = {
   gptj = { vocab_size = 5, n_positions = 4, n_embd = 8, n_layer = 1, n_head = 2, rotary_dim = 2 },
   llama = { vocab_size = 5, hidden_size = 8, intermediate_size = 4, num_hidden_layers = 1,
     num_attention_heads = 2 },
+  mistral = { vocab_size = 5, hidden_size = 8, intermediate_size = 4, num_hidden_layers = 1,
+    num_attention_heads = 2, num_key_value_heads = 1 },
   opt = { vocab_size = 5, max_position_embeddings = 4, hidden_size = 8, ffn_dim = 4,
     num_hidden_layers = 1, num_attention_heads = 2 },
 }
+
+tiny.qwen2, tiny.gemma3_text, tiny.mixtral = tiny.mistral, tiny.mistral, tiny.mistral
+tiny.falcon = { vocab_size = 5, hidden_size = 8, num_hidden_layers = 1, num_attention_heads = 2 }
+tiny.gpt_neox = tiny.falcon
 
 local function new(model_type, changes)
   local config = { model_type = model_type }
@@ -57,6 +63,18 @@ testing.test("configurations that make no model are refused", function()
     { "llama", { head_dim = 3 }, "even number of elements in a head, got 3" },
     { "llama", { hidden_act = "bent" }, "unknown activation 'bent'" },
     { "opt", { num_attention_heads = 3 }, "hidden_size (8)", "num_attention_heads (3)" },
+    { "qwen2", { layer_types = { "sliding_attention" } }, "no sliding_window",
+      "use_sliding_window is false" },
+    { "qwen2", { layer_types = { "full_attention", "full_attention" } }, "2 entries", "1 layers" },
+    { "qwen2", { layer_types = { "chunked_attention" } }, "chunked_attention", "not supported" },
+    { "mistral", { layer_types = { "full_attention" } }, "unknown key 'layer_types'" },
+    { "gemma3_text", { rope_parameters = { full_attention = { rope_theta = 100 },
+      sliding_attention = { rope_theta = 10, rope_type = "linear", factor = 2 } } },
+      "sliding_attention has rope_type linear" },
+    { "falcon", { new_decoder_architecture = true, parallel_attn = false }, "parallel_attn" },
+    { "gpt_neox", { head_dim = 2 }, "head_dim = 2" },
+    { "mixtral", { num_experts_per_tok = 9 }, "num_experts_per_tok (9)", "num_local_experts (8)" },
+    { "mixtral", { router_jitter_noise = 0.1 }, "router_jitter_noise = 0.1", "only 0" },
     { "opt", { layerdrop = 0.1 }, "layerdrop = 0.1", "only 0" },
   } do
     testing.expect_error(function() new(case[1], case[2]) end, "model_variants_spec.lua:",
@@ -68,7 +86,7 @@ testing.test("keys that change the numbers and are not supported are refused", f
   for key, value in pairs { quantization_config = { quant_method = "gptq" }, sliding_window = 4,
     attention_chunk_size = 2, layer_types = { "sliding_attention" }, tie_encoder_decoder = true,
     pruned_heads = { ["0"] = { 1 } } } do
-    for model_type in pairs(tiny) do
+    for _, model_type in ipairs { "gptj", "llama", "opt" } do
       local folder = testing.folder()
       local config = { model_type = model_type, [key] = value }
       for name, size in pairs(tiny[model_type]) do config[name] = size end
@@ -156,6 +174,22 @@ testing.test("weights that are no numbers are refused by name", function()
   end
   -- Its sum overflows, and every number is one.
   assert(load(function(weight) return weight:fill_(6e4):to "float16" end, { dtype = "auto" }))
+end)
+
+testing.test("sizes that config.json lacks are named if the weights have others", function()
+  local folder, model = testing.folder() .. "/sizes", new("mistral", {})
+  model.save_pretrained(folder)
+  local config = redco.data.json(folder .. "/config.json")
+  config.num_key_value_heads, config.head_dim = nil, nil
+  testing.write(folder .. "/config.json",
+    require("redco.native").json_encode("config.json", config, 2))
+  testing.expect_error(function() redco.models.from_pretrained(folder) end,
+    "num_attention_heads (2)", "num_key_value_heads (8)")
+  config.num_key_value_heads, config.intermediate_size = 1, nil
+  testing.write(folder .. "/config.json",
+    require("redco.native").json_encode("config.json", config, 2))
+  testing.expect_error(function() redco.models.from_pretrained(folder) end, "gate_proj.weight",
+    "expected [14336, 8]", "config.json lacks these, taken as intermediate_size = 14336")
 end)
 
 testing.test("learned positions and tables of them end; LLaMA's do not", function()

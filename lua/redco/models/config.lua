@@ -183,9 +183,23 @@ local function remove_nulls(family, given, c)
   end
 end
 
---- Returns the complete configuration of a model of this family, and the number of parameters. An
---- unknown key is an error in a script (`is_file` is false); in a file it is kept, to be saved
---- again.
+-- Lists the sizes that the configuration lacks, "num_hidden_layers = 32", in their order.
+local function assumed_sizes(family, given)
+  local is_given, list = {}, {}
+  for key in pairs(given) do is_given[(family.aliases or {})[key] or key] = true end
+  for key in pairs(nulls.keys(given)) do is_given[key] = true end
+  for key, default in pairs(family.defaults) do
+    if is_size(key) and not is_given[key] then
+      list[#list + 1] = ("%s = %s"):format(key, tostring(default))
+    end
+  end
+  table.sort(list)
+  return list
+end
+
+--- Returns the complete configuration of a model of this family, the number of parameters, and a
+--- list of the sizes that `given` lacks, with their defaults. An unknown key is an error in a
+--- script (`is_file` is false); in a file it is kept, to be saved again.
 local function complete_config(family, given, is_file)
   if not is_file then refuse_unknown(family, given) end
   local c = {}
@@ -208,7 +222,7 @@ local function complete_config(family, given, is_file)
   c.model_type = family.model_type
   if family.task or not c.architectures then c.architectures = { family.architecture } end
   if family.check then family.check(c) end
-  return c, count_parameters(family, c)
+  return c, count_parameters(family, c), assumed_sizes(family, given)
 end
 
 return complete_config

@@ -88,8 +88,14 @@ local function listed(names)
   return #names > 4 and ("%s and %d more"):format(shown, #names - 4) or shown
 end
 
+-- Returns what to add to an error of weights that do not fit a configuration that lacks sizes.
+local function by_assumption(assumed)
+  if not assumed or #assumed == 0 then return "" end
+  return "; config.json lacks these, taken as " .. listed(assumed)
+end
+
 -- Returns the tensor of the file for each parameter.
-local function match(family, config, weights, sizes)
+local function match(family, config, weights, sizes, assumed)
   local sources, surplus, missing = {}, {}, {}
   for _, name in ipairs(weights:keys()) do
     local place = place_of(family, name, sizes)
@@ -104,37 +110,39 @@ local function match(family, config, weights, sizes)
     if not sources[name] and not is_new[name] then missing[#missing + 1] = name end
   end
   if #missing > 0 then
-    fail("%s: weights of the %s are missing: %s%s", weights.path, family.architecture,
-      listed(missing), #surplus > 0 and "; unknown weights: " .. listed(surplus) or "")
+    fail("%s: weights of the %s are missing: %s%s%s", weights.path, family.architecture,
+      listed(missing), #surplus > 0 and "; unknown weights: " .. listed(surplus) or "",
+      by_assumption(assumed))
   end
   if #surplus > 0 then
-    fail("%s: the %s has no place for the weights %s", weights.path, family.architecture,
-      listed(surplus))
+    fail("%s: the %s has no place for the weights %s%s", weights.path, family.architecture,
+      listed(surplus), by_assumption(assumed))
   end
   return sources
 end
 
-local function check_shape(weights, source, name, sizes)
+local function check_shape(weights, source, name, sizes, assumed)
   local shape = weights:shape(source)
   if table.concat(shape, ", ") ~= table.concat(sizes, ", ") then
-    fail("%s: the weight %s is [%s], expected [%s] by the configuration", weights.path, name,
-      table.concat(shape, ", "), table.concat(sizes, ", "))
+    fail("%s: the weight %s is [%s], expected [%s] by the configuration%s", weights.path, name,
+      table.concat(shape, ", "), table.concat(sizes, ", "), by_assumption(assumed))
   end
 end
 
 --- Loads the parameters of a model of this family from a file or folder of weights. options: dtype
---- (nil: as stored), low_memory, generator (of what is new).
+--- (nil: as stored), low_memory, generator (of what is new),
+--- assumed (sizes that config.json lacks, for errors).
 function files.load_params(family, config, weights, options)
   local names, sizes = {}, {}
   family.add_parameters(config, function(name, shape)
     names[#names + 1], sizes[name] = name, shape
   end)
-  local sources = match(family, config, weights, sizes)
+  local sources = match(family, config, weights, sizes, options.assumed)
   local params, copied = {}, {}
   for _, name in ipairs(names) do
     local source = sources[name]
     if source then
-      check_shape(weights, source, name, sizes[name])
+      check_shape(weights, source, name, sizes[name], options.assumed)
       local stored = weights:tensor(source)
       checks.dtype(weights.path, name, stored.dtype)
       local dtype = options.dtype or stored.dtype

@@ -170,12 +170,12 @@ function(dir, options)
   if reads_part then given = text_part.config(given) end
   given = with_changes(given, o.config)
   local family = tasks.choose(family_of(given, dir .. "/config.json"), o.task, given)
-  local c = complete_config(family, given, true)
+  local c, _, assumed = complete_config(family, given, true)
   weights = weights or native.open_weights(dir)
   if reads_part then weights = text_part.weights(weights) end
   local params = files.load_params(family, c, weights, {
     dtype = o.dtype ~= "auto" and o.dtype or nil, low_memory = o.low_memory,
-    generator = o.generator,
+    generator = o.generator, assumed = assumed,
   })
   local model = new_model(family, c, params)
   model.generation_config = files.generation_config(dir)
