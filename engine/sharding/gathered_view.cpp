@@ -2,6 +2,8 @@
 
 #include "gathered_view.h"
 
+#include "operators/rules.h"
+
 #include <redco/error.h>
 
 #include <ATen/ops/empty_strided.h>
@@ -71,9 +73,10 @@ std::shared_ptr<const GatheredView> GatheredView::written(ShardedTensorImpl& vie
   for (size_t dim = 0; dim < held.size(); ++dim)
     if (geometry.strides[dim] == 0 && splitting(worked_on_, int64_t(dim)).empty() && held[dim] > 1)
       held[dim] = 1;
-  at::Tensor memory = at::empty_strided(held, dense_geometry(held, geometry.strides).strides,
-                                        base.local().options())
-                          .expand(sizes);
+  Sizes strides = takes_strides(known_operator(op_))
+                      ? geometry.strides
+                      : dense_geometry(held, geometry.strides).strides;
+  at::Tensor memory = at::empty_strided(held, strides, base.local().options()).expand(sizes);
   overwrite(memory, redistribute_local(base.local(), geometry.sizes, geometry.strides,
                                        base.placements(), worked_on_, mesh));
   at::Tensor same = view_of(wrap(memory, worked_on_, base.mesh(), geometry));

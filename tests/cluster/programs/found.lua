@@ -347,6 +347,20 @@ x3 = p.a:cumsum(0) + p.b:cumsum(0)
 no_grad(function() p.a:mul_(0.5) end)
 x2:squeeze():tanh_()
 loss = total(p.a, 0.4) + term(p.b, 0.3) + term(x1, 0.5) + term(x2, 0.7) + total(x3, 0.6)]],
+  -- A write to a view by strides of a tensor that is not dense in memory.
+  [[
+x1 = shard(randn(7736, { 4, 5, 5 }), { dp = 2, mp = 2 }):requires_grad_()
+x2 = x1[{ 'newaxis', { 1, 4 } }]:as_strided({ 15 }, { 1 })
+x3 = x1[{ {}, { 1, 3 } }]:as_strided({ 4, 3 }, { 25, 1 })
+no_grad(function() x2:add_(0.5) end)
+no_grad(function() x3:mul_(2) end)
+loss = term(x1, 0.4)]],
+  -- A copy of an expanded tensor to itself.
+  [[
+x1 = randn(4110, { 7, 5, 7 }, "bfloat16"):requires_grad_()
+x2 = x1:take(shard(torch.tensor { 158, 95, 166, 102 }, {}))
+x3, x4 = unpack(torch.meshgrid({ x2, x2 }, { indexing = 'ij' }))
+x4:copy_(x4)]],
   -- A loss_fn that changes its batch in place: the pass that finds the layout is repeated.
   [[
 p = { a = randn(3451, { 5, 5, 1 }):requires_grad_(), b = randn(8539, { 5, 5, 5 }):requires_grad_() }

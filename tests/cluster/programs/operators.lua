@@ -9,7 +9,7 @@
 --- placeholders.lua has what may stand in <>.
 local lists = {}
 
--- The sizes of a result may not depend on how a number was rounded.
+-- A result may not depend on whether a number was rounded to zero.
 local function has_no_small(v, draw)
   return v.x.kind ~= "float" or not draw.env[v.x.name]:detach():abs():lt(0.02):any():item()
 end
@@ -197,6 +197,10 @@ local function indexing(list)
     { "<x>:scatter_reduce(<d>, <places>, <placed>, 'amax')" }, { "<x>:take(<flat_index>)" },
     { "<x>:select_scatter(<selected>, <d>, <i>)" },
     { "<x>:nonzero()", kind = "any", weight = 0.3, when = has_no_small },
+    { "<x>:count_nonzero()", kind = "any", weight = 0.3, when = has_no_small },
+    { "<x>:count_nonzero(<d>)", kind = "any", weight = 0.3, when = has_no_small },
+    { "<x>:any()", kind = "any", weight = 0.3, when = has_no_small },
+    { "<x>:all(<d>)", kind = "any", weight = 0.3, when = has_no_small },
     { "torch.embedding(<x>, <index0>)", dims = { 2, 2 }, weight = 2 },
     { "torch.one_hot(<x>:abs(), 9)", kind = "int", weight = 0.5 },
       { "torch.argwhere(<x>)", weight = 0.2 },
