@@ -44,7 +44,8 @@ void check_range(const Operator& op, const at::Tensor& index, int64_t size) {
 at::Tensor with_one_more(const at::Tensor& tensor, int64_t dim) {
   std::vector<int64_t> sizes = tensor.sizes().vec(), pad(size_t(2 * (tensor.dim() - dim)), 0);
   at::Tensor once = tensor;
-  for (int64_t d = 0; d < tensor.dim(); ++d)
+  // An empty part may have any strides.
+  for (int64_t d = 0; d < tensor.dim() && tensor.numel() > 0; ++d)
     if (d != dim && tensor.stride(d) == 0 && tensor.size(d) > 1) once = once.narrow(d, 0, 1);
   ++sizes[size_t(dim)];
   pad.back() = 1;

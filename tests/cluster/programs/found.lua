@@ -355,6 +355,11 @@ x3 = x1[{ {}, { 1, 3 } }]:as_strided({ 4, 3 }, { 25, 1 })
 no_grad(function() x2:add_(0.5) end)
 no_grad(function() x3:mul_(2) end)
 loss = term(x1, 0.4)]],
+  -- A write by index to a tensor of which a process holds nothing, with strides of 0.
+  [[
+x1 = shard(randn(2145, { 7, 1, 1, 1 }), { dp = 1 }):requires_grad_()
+x2 = x1 * 1
+x2:scatter_(1, shard(ints(6987, { 7, 1, 1, 1 }, 1), { mp = 3 }), 0)]],
   -- A copy of an expanded tensor to itself.
   [[
 x1 = randn(4110, { 7, 5, 7 }, "bfloat16"):requires_grad_()
