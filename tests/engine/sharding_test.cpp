@@ -181,3 +181,16 @@ TEST_CASE("a mesh dimension splits blocks of a dimension that others split betwe
                       doctest::Contains("dp does not cut between the blocks that dp_replicate"));
   });
 }
+
+TEST_CASE("a view keeps the rows of an unevenly split batch where they are") {
+  at::Tensor whole = at::arange(5 * 4 * 3, at::kDouble).reshape({5, 4, 3});
+  on_threads({2, 1, 2}, [&](const std::shared_ptr<const Mesh>& mesh) {
+    at::Tensor x = shard(whole, mesh, placements_on(Mesh::batch, Placement::shard(0)));
+    at::Tensor rows = x.view({20, 3}) * 2, back = rows.view({5, 4, 3}) + x;
+    for (Mesh::Dim dim : Mesh::dims)
+      for (const Traffic& traffic : mesh->group(dim).counters()) CHECK(traffic.count == 0);
+    CHECK(to_local(rows).size(0) == to_local(x).size(0) * 4);
+    check_close(full(rows), whole.view({20, 3}) * 2, "rows");
+    check_close(full(back), whole * 3, "back");
+  });
+}

@@ -42,6 +42,22 @@ std::vector<Run> matching_runs(at::IntArrayRef in, at::IntArrayRef out) {
   return runs;
 }
 
+// A dimension of the tensor and the one of the result that the same ranks split.
+struct Match {
+  int64_t in, in_inner;    // its length, and the elements within one index
+  int64_t out, out_inner;  // the same of the result
+};
+
+// Whether the parts of all ranks have the same elements.
+bool splits_alike(const Match& part, int64_t in_grain, int64_t out_grain, int64_t n_ranks) {
+  if (part.in % in_grain != 0 || part.out % out_grain != 0) return false;
+  for (int64_t rank = 0; rank < n_ranks; ++rank)
+    if (span_of(part.in, in_grain, n_ranks, rank).end * part.in_inner !=
+        span_of(part.out, out_grain, n_ranks, rank).end * part.out_inner)
+      return false;
+  return true;
+}
+
 // The placement after a view, with the same elements on the same ranks. Nullopt if the result has
 // no such split.
 std::optional<Placement> moved(const Placement& placement, at::IntArrayRef in, at::IntArrayRef out,
@@ -63,26 +79,15 @@ std::optional<Placement> moved(const Placement& placement, at::IntArrayRef in, a
       if (out_block < out[to] && placement.block == 0 && out.size() < 3 && !keeps_rows_apart)
         continue;
       int64_t grain = std::max<int64_t>(1, placement.grain * inner / out_inner);
-      if (out_block % n_ranks == 0 || out_block % grain != 0) grain = 1;
-      bool is_same = true;
-      for (int64_t rank = 0; rank < n_ranks && is_same; ++rank) {
-        Span before = span_of(block, placement.grain, n_ranks, rank);
-        Span after = span_of(out_block, grain, n_ranks, rank);
-        is_same = before.begin * inner == after.begin * out_inner &&
-                  before.end * inner == after.end * out_inner;
-      }
-      if (is_same)
+      Match whole = {block, inner, out_block, out_inner};
+      bool may_be_one = out_block % n_ranks == 0 || out_block % grain != 0;
+      if (may_be_one && splits_alike(whole, placement.grain, 1, n_ranks)) grain = 1;
+      if (splits_alike(whole, placement.grain, grain, n_ranks))
         return Placement::shard(int64_t(to), out_block == out[to] ? 0 : out_block, grain);
     }
   }
   return std::nullopt;
 }
-
-// A dimension of the tensor and the one of the result that the same ranks split.
-struct Match {
-  int64_t in, in_inner;    // its length, and the elements within one index
-  int64_t out, out_inner;  // the same of the result
-};
 
 // The lengths of the parts that each rank of these mesh dimensions has of both.
 std::vector<Match> parts_of(const Match& whole, const MeshDims& over, const Placements& in,
@@ -100,15 +105,6 @@ std::vector<Match> parts_of(const Match& whole, const MeshDims& over, const Plac
     parts = std::move(smaller);
   }
   return parts;
-}
-
-bool splits_alike(const Match& part, int64_t in_grain, int64_t out_grain, int64_t n_ranks) {
-  if (part.in % in_grain != 0 || part.out % out_grain != 0) return false;
-  for (int64_t rank = 0; rank < n_ranks; ++rank)
-    if (span_of(part.in, in_grain, n_ranks, rank).end * part.in_inner !=
-        span_of(part.out, out_grain, n_ranks, rank).end * part.out_inner)
-      return false;
-  return true;
 }
 
 // The placement on `over.back()`, which splits the parts of the other mesh dimensions, after a view
