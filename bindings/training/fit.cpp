@@ -202,11 +202,18 @@ Checkpoints are folders of workdir/ckpts: epoch_I, step_N, last (after each epoc
 and min_METRIC and max_METRIC (of the evaluation in which the metric was best). They are written in
 the background, one at a time, from copies in memory.
 
+The log has a line for each evaluation, with the best values so far marked, and at the end the time,
+the best values, the checkpoints and how to plot the run. The best is the lowest of the metrics with
+`loss`, `perplexity` or `error` in their names, and the highest of those with `accuracy`, `bleu`,
+`chrf`, `rouge`, `exact_match` or `f1`. For others save_argmin_ckpt_by_metrics,
+save_argmax_ckpt_by_metrics and early_stopping say which it is.
+
 The step metrics in metrics.jsonl are the time of the step, the time spent waiting for the batch and
 in collectives, examples and tokens (elements of a batch's input_ids) per second, memory in bytes,
-and mfu, the fraction of the device's peak matrix product speed that the model uses. On several
-processes, gathered_bytes is the number of bytes that process 0 sent in the step because operators
-had to gather their arguments; redco-lua --report-sharding names these operators.
+and mfu, the fraction of the device's peak matrix product speed that the model uses, unless the peak
+was measured too low. On several processes, gathered_bytes is the number of bytes that process 0
+sent in the step because operators had to gather their arguments; redco-lua --report-sharding names
+these operators.
   train_examples: a list, a data set (redco.data.dataset), a tensor of rows, or a function of
     epoch_idx (from 0) that returns one of these
   global_batch_size: examples of one optimizer step; the default is those of a micro-batch, times
