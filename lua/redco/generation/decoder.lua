@@ -45,7 +45,11 @@ end
 
 --- Returns a decoder of `inputs`; `ids` are its first tokens.
 local function new_decoder(model, params, inputs, o)
-  local self = setmetatable({ model = model, params = params }, Decoder)
+  local family = model.family
+  local self = setmetatable({
+    model = model, params = params,
+    restart_length = family.restart_length and family.restart_length(model.config),
+  }, Decoder)
   if model.is_encoder_decoder then
     local start = o.decoder_start_token_id
       or fail "model.generate: decoder_start_token_id and bos_token_id are missing"
@@ -68,8 +72,24 @@ local function new_decoder(model, params, inputs, o)
   return self
 end
 
+-- Some families compute a text anew when it becomes longer than `restart_length`, as its positions
+-- change then. Returns all tokens at this moment, and else the new ones. The cache has them too,
+-- so that it reorders them.
+function Decoder:unless_restarted(ids)
+  local limit = self.restart_length
+  if not limit then return ids end
+  local rows, n, past = ids:size(0), ids:size(1), self.cache.length
+  local new = ids:view { rows, 1, n, 1 }
+  local all = self.cache:extend("input_ids", new, new)
+  if past == 0 or past > limit or past + n <= limit then return ids end
+  self.cache = new_cache(self.cache.capacity)
+  self.cache:extend("input_ids", all, all)
+  return all:reshape { rows, past + n }
+end
+
 -- Appends the tokens `ids` and returns the scores [rows, vocab_size] of the next token.
 function Decoder:scores(ids)
+  ids = self:unless_restarted(ids)
   local mask = self.mask and self.mask:narrow(1, 0, self.cache.length + ids:size(1))
   local inputs = self.memory
     and { decoder_input_ids = ids, decoder_attention_mask = mask,

@@ -33,6 +33,8 @@ return new_family {
       scaling.type = "longrope"
     end
   end,
+  -- Beyond this length all positions have other angles.
+  restart_length = function(c) return c.rope_scaling and c.original_max_position_embeddings end,
   facts = function(c)
     return { is_joined = true, residual_dropout = c.resid_pdrop, window = windows.of_all(c) }
   end,

@@ -1,9 +1,16 @@
---- Tasks: models of a family with another head than that of its language model. A family lists in
---- `tasks`, by name, the architecture and the weight of each head; how a task reads hidden states
---- and what its loss is, is the same for all families.
+--- Tasks: models of a family with another head than its own. A family lists them in `tasks`, by
+--- name:
+---   architecture: the name of the class in transformers
+---   head: the name of the last layer; bias = false if it has none
+---   base_model_prefix: if it differs from the family's
+---   add_parameters(c, add): those of layers between the hidden states and the head, if any
+---   new_read(c): function(params, hidden, inputs, o) -> the input of the head, if the task's own
+---   is not right
+--- The loss of a task is the same for all families. `own_task` of a family is the name of the task
+--- of its own head, by default "causal_lm" of decoders; `lm_head` the name of the layer.
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
-local nn = require "redco.nn"
+local losses = require "redco.models.task_losses"
 local torch = require "redco.torch"
 
 local tasks = {}
@@ -33,54 +40,17 @@ local function of_last_token(hidden, inputs, c)
   return hidden:gather(1, last:view { -1, 1, 1 }:expand { -1, 1, hidden:size(2) }):squeeze(1)
 end
 
-local function is_integer(t) return t.dtype == "int64" or t.dtype == "int32" end
-
--- Returns the loss by a function of wide logits and labels, and the number of labels.
-local function mean_loss(f, logits, labels)
-  local dtype = logits.dtype == "float64" and "float64" or "float32"
-  logits, labels = logits:to(dtype), labels:to(dtype):reshape(logits.shape)
-  return f(logits, labels), torch.ones_like(labels):sum()
-end
-
-local problems = {
-  regression = function(...) return mean_loss(torch.mse_loss, ...) end,
-  multi_label_classification = function(...)
-    return mean_loss(torch.binary_cross_entropy_with_logits, ...)
-  end,
-  single_label_classification = nn.cross_entropy,
-}
-
-local function of_classes(logits, inputs, c, o)
-  local labels = inputs.labels
-  local problem = c.problem_type or c.num_labels == 1 and "regression"
-    or is_integer(labels) and "single_label_classification" or "multi_label_classification"
-  return problems[problem](logits, labels, problem == "single_label_classification" and o or nil)
-end
-
-local function of_tokens(logits, inputs, _, o) return nn.cross_entropy(logits, inputs.labels, o) end
-
--- Positions outside the text are ignored.
-local function of_spans(logits, inputs, _, o)
-  local length = logits:size(1)
-  local function loss(k, positions)
-    return nn.cross_entropy(logits:select(-1, k), positions:view { -1 }:clamp(0, length),
-      { ignore_index = length, label_smoothing = o.label_smoothing })
-  end
-  local first, count = loss(0, inputs.start_positions)
-  return (first + loss(1, inputs.end_positions)) / 2, count
-end
-
 -- For each task: the number of outputs, what a loss needs of the inputs, the loss, what is read of
 -- the hidden states (all if nil), and whether the head is behind a dropout.
 local kinds = {
   sequence_classification = {
-    n_outputs = "num_labels", needs = { "labels" }, loss = of_classes, read = of_last_token,
+    n_outputs = "num_labels", needs = { "labels" }, loss = losses.of_classes, read = of_last_token,
   },
   token_classification = {
-    n_outputs = "num_labels", needs = { "labels" }, loss = of_tokens, has_dropout = true,
+    n_outputs = "num_labels", needs = { "labels" }, loss = losses.of_tokens, has_dropout = true,
   },
   question_answering = {
-    n_outputs = 2, needs = { "start_positions", "end_positions" }, loss = of_spans,
+    n_outputs = 2, needs = { "start_positions", "end_positions" }, loss = losses.of_spans,
   },
 }
 
@@ -114,7 +84,7 @@ local function dropout_of(c) return c.classifier_dropout or c.hidden_dropout or 
 local function complete(family, c, is_file)
   if family.complete then family.complete(c, is_file) end
   tasks.complete_labels(c)
-  if c.problem_type and not problems[c.problem_type] then
+  if c.problem_type and not losses.problems[c.problem_type] then
     fail("%s: unknown problem_type '%s'; expected multi_label_classification, regression or "
       .. "single_label_classification", c.model_type, tostring(c.problem_type))
   end
@@ -142,6 +112,7 @@ local function with_head(family, task)
     family.add_parameters(c, function(name, ...)
       if not name:find(lm_head) then add(own_name(name), ...) end
     end)
+    if row.add_parameters then row.add_parameters(c, add) end
     local n_inputs = c.word_embed_proj_dim or c.hidden_size or c.n_embd
     blocks.add_linear(add, row.head, n_inputs, c[kind.n_outputs] or kind.n_outputs,
       blocks.normal(c.initializer_range or c.init_std), row.bias)
@@ -154,11 +125,12 @@ local function with_head(family, task)
   function result.router_loss() end
 
   function result.new_forward(c)
-    local forward = family.new_forward(c)
+    local forward, read = family.new_forward(c), row.new_read and row.new_read(c)
     return function(params, inputs, o)
       local hidden = forward(setmetatable({}, { __index = function(_, name)
         return params[own_name(name)]
       end }), inputs, o)
+      if read then return read(params, hidden, inputs, o) end
       if kind.has_dropout then hidden = blocks.dropout(hidden, dropout_of(c), o) end
       return kind.read and kind.read(hidden, inputs, c) or hidden
     end
@@ -175,8 +147,14 @@ local function with_head(family, task)
   return setmetatable(result, { __index = family })
 end
 
---- Returns the family for a task, "causal_lm" being a decoder's own. Without a task it is that of
---- the architecture that the configuration names.
+-- Returns the name of the task of the family's own head, or nil if it has none.
+local function own_task(family)
+  if family.own_task then return family.own_task end
+  return not family.new_encoder and family.architecture:find "LM" and "causal_lm" or nil
+end
+
+--- Returns the family for a task. Without a task it is that of the architecture that the
+--- configuration names.
 function tasks.choose(family, task, config)
   local architecture = type(config.architectures) == "table" and config.architectures[1]
   for name, row in pairs(family.tasks or {}) do
@@ -184,7 +162,7 @@ function tasks.choose(family, task, config)
       return with_head(family, name)
     end
   end
-  local own = family.new_encoder == nil and family.architecture:find "LM" and "causal_lm"
+  local own = own_task(family)
   if task and task ~= own then
     local names = names_of(family)
     if own then names[#names + 1] = own end

@@ -1,0 +1,48 @@
+--- The losses of tasks: functions(logits, inputs, c, o) -> loss, count. `o` has ignore_index and
+--- label_smoothing.
+local nn = require "redco.nn"
+local torch = require "redco.torch"
+
+local losses = {}
+
+local function is_integer(t) return t.dtype == "int64" or t.dtype == "int32" end
+
+-- Returns the loss by a function of wide logits and labels, and the number of labels.
+local function mean_loss(f, logits, labels)
+  local dtype = logits.dtype == "float64" and "float64" or "float32"
+  logits, labels = logits:to(dtype), labels:to(dtype):reshape(logits.shape)
+  return f(logits, labels), torch.ones_like(labels):sum()
+end
+
+losses.problems = {
+  regression = function(...) return mean_loss(torch.mse_loss, ...) end,
+  multi_label_classification = function(...)
+    return mean_loss(torch.binary_cross_entropy_with_logits, ...)
+  end,
+  single_label_classification = nn.cross_entropy,
+}
+
+function losses.of_classes(logits, inputs, c, o)
+  local labels = inputs.labels
+  local problem = c.problem_type or c.num_labels == 1 and "regression"
+    or is_integer(labels) and "single_label_classification" or "multi_label_classification"
+  local options = problem == "single_label_classification" and o or nil
+  return losses.problems[problem](logits, labels, options)
+end
+
+function losses.of_tokens(logits, inputs, _, o)
+  return nn.cross_entropy(logits, inputs.labels, o)
+end
+
+-- Positions outside the text are ignored.
+function losses.of_spans(logits, inputs, _, o)
+  local length = logits:size(1)
+  local function loss(k, positions)
+    return nn.cross_entropy(logits:select(-1, k), positions:view { -1 }:clamp(0, length),
+      { ignore_index = length, label_smoothing = o.label_smoothing })
+  end
+  local first, count = loss(0, inputs.start_positions)
+  return (first + loss(1, inputs.end_positions)) / 2, count
+end
+
+return losses
