@@ -326,6 +326,7 @@ constexpr const char* deployer_text = R"text(Deployer{seed, n_model_shards = 1, 
 Creates the deployer of a run: its processes, device, random numbers and log. Processes started by
 redco-lua --nproc N, torchrun, srun or mpirun find each other. Otherwise pass n_processes,
 process_id and host0_address.
+  seed: an integer that determines all random numbers of the run
   n_model_shards: the number of processes that share one copy of the model; the other processes hold
     further copies and split the batch
   zero: the state that copies of the model shard instead of replicating: 1 optimizer states, 2 also
@@ -343,6 +344,7 @@ process_id and host0_address.
   run_tensorboard: also writes an event file for TensorBoard
   log_all_processes: the other processes write log_RANK.txt
   verbose: also prints the log to the console
+  n_processes, process_id: the number of all processes, and that of this one, from 0
   host0_address: the address of process 0, which listens on host0_port
   collective_timeout: seconds after which an unfinished collective raises an error)text";
 

@@ -214,19 +214,30 @@ and mfu, the fraction of the device's peak matrix product speed that the model u
 was measured too low. On several processes, gathered_bytes is the number of bytes that process 0
 sent in the step because operators had to gather their arguments; redco-lua --report-sharding names
 these operators.
-  train_examples: a list, a data set (redco.data.dataset), a tensor of rows, or a function of
+  train_examples: a list, a data set (`redco.data.dataset`), a tensor of rows, or a function of
     epoch_idx (from 0) that returns one of these
+  per_device_batch_size: examples of one micro-batch on each device
+  n_epochs: passes over train_examples
   global_batch_size: examples of one optimizer step; the default is those of a micro-batch, times
     the Trainer's accumulate_grad_batches
+  max_steps: optimizer steps, counted from the start of training as `step` is
+  max_seconds: seconds since the call of fit
+  eval_examples: what evaluations use; without them there are none
+  eval_per_device_batch_size: the default is per_device_batch_size
+  eval_loss: evaluates the mean of loss_fn
+  eval_predictor: predicts eval_examples for eval_metric_fn
   eval_metric_fn: eval_metric_fn(examples, preds) returns a table of numbers. Both arguments are
     lists: the examples, even if eval_examples is a data set, and the prediction of eval_predictor
     for each
   eval_sanity_check: evaluates the first batch before the first epoch
+  save_ckpt_every_k_epochs, save_ckpt_every_k_steps: write the checkpoints epoch_I and step_N
+  save_last_ckpt: writes the checkpoint `last`
   save_argmin_ckpt_by_metrics: names of the metrics whose lowest value saves min_METRIC
   save_argmax_ckpt_by_metrics: names of the metrics whose highest value saves max_METRIC
   save_opt_states: saves the optimizer state, which resuming needs
   save_float_dtype: the dtype of floating-point parameters in checkpoints
   keep_last_k_ckpts: the number of newest epoch_I, and of newest step_N, to keep
+  save_in_background: training goes on while a checkpoint is written
   on_save_error: if a checkpoint cannot be written, "stop" ends the run and "continue" logs the
     error
   early_stopping: {metric = "loss", mode = "min", patience = 3, min_delta = 0} ends the run after

@@ -101,9 +101,9 @@ constexpr const char* predictor_text = R"text(Predictor{deployer, collate_fn, pr
   prefetch_factor = 2} -> Predictor
 Creates a Predictor, which predicts from a list or a data set of examples, one batch at a time.
   collate_fn: collate_fn(examples) returns a batch, a table of tensors; collate_fn, collate,
-    num_workers, prefetch_factor and params_sharding_rules are as in Trainer
+    num_workers, prefetch_factor and params_sharding_rules are as in `redco.Trainer`
   pred_fn: pred_fn(rng, params, batch) returns the predictions of a batch, a tree of tensors; `rng`
-    is as in Trainer
+    is as in `redco.Trainer`
   output_fn: output_fn(batch_preds) returns a list of them, one for each example; by default every
     tensor is split along its first dimension)text";
 
@@ -114,8 +114,9 @@ void add_predictor(lua_State* L) {
       "Predicts from examples, batch by batch.",
       {{"predict", predict,
         "predict(self, {examples, per_device_batch_size, params, desc = \"Predicting\"}) -> list\n"
-        "Returns one prediction for each example, in their order. `examples` is a list or a "
-        "data set. Parameters that no Trainer has sharded are sharded for this call."}});
+        "Returns a list with one prediction for each example, in their order. `desc` is shown on "
+        "the "
+        "progress line. Parameters that no Trainer has sharded are sharded for this call."}});
   register_functions(L, "redco.", {{"Predictor", make, predictor_text}});
 }
 

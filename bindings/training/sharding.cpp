@@ -312,7 +312,7 @@ void add_sharding(lua_State* L) {
        {"parameter", parameter,
         "parameter(sizes, {dtype = \"float32\"}) -> Tensor\n"
         "Returns an uninitialised tensor for a parameter; fill it with the functions of "
-        "redco.nn.init. After a Deployer has connected several processes, they share it evenly, "
+        "`redco.nn.init`. After a Deployer has connected several processes, they share it evenly, "
         "so none holds a whole model; a Trainer redistributes it. With a generator, it gets the "
         "same values on any number of processes."},
        {"sharding_counters", counters,

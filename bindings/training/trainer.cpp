@@ -359,9 +359,13 @@ Creates a Trainer, which trains a tree of parameters in place.
     `rng` gives each example the same numbers however the batch is split; operators without a
     generator, such as torch.dropout, draw from it too. `state` has apply_fn, params, opt_state and
     step, which counts optimizer steps
+  params: a tree of tensors; the floating-point ones are trained
+  optimizer: one of `redco.optim`
+  opt_state: the optimizer state of a checkpoint; by default a new one
+  step: the optimizer steps already done
   apply_fn: a function that loss_fn receives as state.apply_fn, for example a model
-  last_ckpt_info: the second result of load_ckpt or load_last_ckpt; with the params and opt_state of
-    that checkpoint, the run resumes at its step and its place in the epoch
+  last_ckpt_info: the second result of `Deployer:load_ckpt` or `Deployer:load_last_ckpt`; with the
+    params and opt_state of that checkpoint, the run resumes at its step and its place in the epoch
   compute_dtype: the dtype to which floating-point params and floating-point tensors of the batch
     are cast for loss_fn, train_step_fn and the pred_fn of the default predictor: "float32",
     "float64", "bfloat16" or "float16". Tensors of float16, bfloat16, float32 and float64 are all
@@ -410,19 +414,23 @@ void add_trainer(lua_State* L) {
       "  step: the number of optimizer steps done",
       {{"fit", fit, fit_text},
        {"train", train,
-        "train(self, {examples, per_device_batch_size, desc = nil})\n"
-        "Trains for one epoch."},
+        "train(self, {examples, per_device_batch_size, desc = \"Training\"})\n"
+        "Trains for one pass over the examples, without evaluation and checkpoints. `desc` names "
+        "the "
+        "pass on the progress line."},
        {"eval_loss", eval_loss,
-        "eval_loss(self, {examples, per_device_batch_size, desc = nil}) -> number\n"
-        "Returns the mean loss over all examples, by weight, with is_training = false."},
+        "eval_loss(self, {examples, per_device_batch_size, desc = \"Evaluating\"}) -> number\n"
+        "Returns the mean loss of all examples, from loss_fn with is_training = false. Batches "
+        "count "
+        "by the weights that loss_fn returns."},
        {"save_ckpt", save_ckpt,
         "save_ckpt(self, {ckpt_name, epoch_idx = nil, save_opt_state = true, float_dtype = nil})\n"
         "Writes the checkpoint workdir/ckpts/ckpt_name and waits until it is written. A run can "
         "resume from it. `epoch_idx` is the number of a finished epoch."},
        {"setup_running_step", setup_running_step,
         "setup_running_step(self, {examples, per_device_batch_size})\n"
-        "Shards the parameters according to one call of loss_fn with the first batch. fit, "
-        "train and eval_loss do this themselves."},
+        "Shards the parameters according to one call of loss_fn with the first batch. `fit`, "
+        "`train` and `eval_loss` do this themselves."},
        {"set_train_state", set_train_state,
         "set_train_state(self, {params, opt_state = nil, step = 0, loss_scale = nil, optimizer = "
         "nil, apply_fn = nil})\n"

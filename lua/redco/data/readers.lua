@@ -255,7 +255,7 @@ local write_options = arguments("write_tokens", { dtype = "uint16" })
 
 readers.write_tokens = registry.define("redco.data.write_tokens", [[
 write_tokens(path, tokens [count], {dtype = "uint16"})
-Writes a file that `tokens` reads. It has llm.c's header and then the tokens, a tensor of integers.
+Writes a file that `redco.data.tokens` reads. It has llm.c's header and then the tokens, a tensor of integers.
 The header is 256 int32 numbers: 20240520 and 1 (for uint32: 20240801 and 7), the number of tokens,
 then zeros.]],
 function(path, tokens, options)

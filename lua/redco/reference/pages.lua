@@ -146,6 +146,11 @@ local function add_example(lines, full_name)
   end
 end
 
+local function add_address(lines, full_name)
+  local address, name = pytorch.address(full_name)
+  if address then lines[#lines + 1] = ("\nIn PyTorch: [%s](%s)"):format(name, address) end
+end
+
 local function add_entry(lines, full_name)
   local read = surface.read(full_name)
   lines[#lines + 1] = "\n### " .. full_name
@@ -160,8 +165,7 @@ local function add_entry(lines, full_name)
     add_arguments(lines, read, full_name)
   end
   add_example(lines, full_name)
-  local address, name = pytorch.address(full_name)
-  if address then lines[#lines + 1] = ("\nIn PyTorch: [%s](%s)"):format(name, address) end
+  add_address(lines, full_name)
 end
 
 local function add_contents(lines, page, group)
@@ -181,6 +185,7 @@ local function page_text(page)
     add_prose(lines, read, group.name)
     add_arguments(lines, read, group.name)
     add_example(lines, group.name)
+    add_address(lines, group.name)
     if #group.entries > 0 then add_contents(lines, page[1], group) end
     for _, full_name in ipairs(group.entries) do add_entry(lines, full_name) end
   end
@@ -202,7 +207,8 @@ Examples have the locals `redco`, `torch` and `nn`:
 ```lua
 %s```
 
-`-->` shows what an example prints; `...` stands for any text. The tests run all of them.
+`-->` shows what an example prints; `...` stands for any text. The tests run all of them. Model
+folders, such as `gpt2`, are those of tiny models with random weights there.
 
 ATen's operators are not listed. They have the names of
 [PyTorch](https://docs.pytorch.org/docs/stable/torch.html), as `torch.NAME(...)` and

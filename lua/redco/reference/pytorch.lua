@@ -86,11 +86,17 @@ local names_by_page = {
 }
 
 -- Entries of the reference whose PyTorch page has another name.
-local others = {
+local others = {  -- false: PyTorch's function of the name is another one
+  ["torch"] = "torch.html", ["Tensor"] = "tensors.html", ["redco.nn"] = "nn.html",
+  ["redco.nn.init"] = "nn.init.html", ["redco.optim"] = "optim.html", ["torch.jit"] = "jit.html",
+  ["torch.autograd"] = "autograd.html", ["torch.backends"] = "backends.html",
+  ["torch.cuda"] = "cuda.html", ["torch.fft"] = "fft.html", ["torch.linalg"] = "linalg.html",
+  ["torch.special"] = "special.html",
   ["torch.autograd.grad"] = "generated/torch.autograd.grad.html",
   ["torch.set_grad_enabled"] = "generated/torch.autograd.grad_mode.set_grad_enabled.html",
   ["torch.jit.load"] = "generated/torch.jit.load.html",
   ["torch.autocast"] = "amp.html#torch.autocast",
+  ["Tensor:full"] = false,  -- gathers a sharded tensor
   ["Tensor.T"] = "tensors.html#torch.Tensor.T",
   ["redco.checkpoint"] = "checkpoint.html#torch.utils.checkpoint.checkpoint",
   ["redco.grad"] = "generated/torch.func.grad.html",
@@ -139,6 +145,7 @@ local families = {
 --- "torch.abs" or "Tensor:abs", and the name of the function there; nil if there is none.
 function pytorch.address(full_name)
   local page = others[full_name]
+  if page == false then return nil end
   local name = full_name:match "^torch%.([%w_]+)$" or full_name:match "^Tensor[.:]([%w_]+)$"
   if not page and name then
     local family, member = name:match "^(%a+)_(%a[%w_]*)$"
