@@ -206,7 +206,8 @@ void add_autograd(lua_State* L) {
         "allow_unused = nil}) -> list of "
         "Tensors\n"
         "Returns the gradients of the sum of `outputs`, weighted by `grad_outputs`, with "
-        "respect to each input. An input that the outputs do not depend on raises an error; "
+        "respect to each input and in its shape. An input that the outputs do not depend on raises "
+        "an error; "
         "with `allow_unused` its gradient is false."}});
   lua_setfield(L, -2, "autograd");
 }

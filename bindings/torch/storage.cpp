@@ -72,7 +72,7 @@ void add_storage(lua_State* L) {
         "meanwhile: write a new one and rename it. In redco-lua, using a tensor of a truncated "
         "file raises an error."},
        {"frombuffer", frombuffer,
-        "frombuffer(string, {dtype, count = nil, offset = 0}) -> Tensor\n"
+        "frombuffer(string, {dtype, count = nil, offset = 0}) -> Tensor [count]\n"
         "Returns a one-dimensional tensor of the bytes of a string, from `offset` on: `count` "
         "elements, or all. Bytes are in the machine's order."}});
 }

@@ -301,7 +301,7 @@ void add_sharding(lua_State* L) {
   register_functions(
       L, "redco.",
       {{"shard", shard,
-        "shard(tensor, {dp = nil, mp = nil, dp_replicate = nil}) -> Tensor\n"
+        "shard(tensor, {dp = nil, mp = nil, dp_replicate = nil}) -> like tensor\n"
         "Shards a tensor over the processes of the newest Deployer. All processes pass the same "
         "tensor and each keeps its part; the result stands for the whole tensor. `dp` and `mp` "
         "are the dimension that is split over data-parallel and model-parallel processes (from "
@@ -310,7 +310,7 @@ void add_sharding(lua_State* L) {
         "the groups that the Deployer's zero_group makes of the data-parallel processes. A sharded "
         "tensor is redistributed; every process must call it. Gradients flow through it."},
        {"parameter", parameter,
-        "parameter(sizes, {dtype = \"float32\"}) -> Tensor\n"
+        "parameter(sizes, {dtype = \"float32\"}) -> Tensor [sizes...]\n"
         "Returns an uninitialised tensor for a parameter; fill it with the functions of "
         "`redco.nn.init`. After a Deployer has connected several processes, they share it evenly, "
         "so none holds a whole model; a Trainer redistributes it. With a generator, it gets the "

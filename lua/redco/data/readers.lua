@@ -160,9 +160,10 @@ local idx_types = {
 }
 
 readers.idx = registry.define("redco.data.idx", [[
-idx(path) -> Tensor
-Reads an IDX file, the format of MNIST, compressed with gzip or not. Only one-byte types are
-supported. The format: http://yann.lecun.com/exdb/mnist, "the IDX file format".]], function(path)
+idx(path) -> Tensor [sizes...]
+Reads an IDX file, the format of MNIST, compressed with gzip or not: images are [count, height,
+width], labels [count]. Only one-byte types are supported. The format:
+http://yann.lecun.com/exdb/mnist, "the IDX file format".]], function(path)
   local bytes = read_all(path)
   local zero, zero_too, kind, n_dims = bytes:byte(1, 4)
   local dtype, size = unpack(idx_types[kind] or {})
@@ -255,9 +256,9 @@ local write_options = arguments("write_tokens", { dtype = "uint16" })
 
 readers.write_tokens = registry.define("redco.data.write_tokens", [[
 write_tokens(path, tokens [count], {dtype = "uint16"})
-Writes a file that `redco.data.tokens` reads. It has llm.c's header and then the tokens, a tensor of integers.
-The header is 256 int32 numbers: 20240520 and 1 (for uint32: 20240801 and 7), the number of tokens,
-then zeros.]],
+Writes a file that `redco.data.tokens` reads. It has llm.c's header and then the tokens, a
+tensor of integers. The header is 256 int32 numbers: 20240520 and 1 (for uint32: 20240801 and 7),
+the number of tokens, then zeros.]],
 function(path, tokens, options)
   native.write_tokens(path, tokens, write_options(options).dtype)
 end)
