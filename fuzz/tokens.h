@@ -1,5 +1,6 @@
 #pragma once
 
+#include <redco/error.h>
 #include <redco/tokenizer.h>
 
 #include <numeric>
@@ -18,6 +19,13 @@ inline void use(const redco::Tokenizer& tokenizer) {
   }
   options.max_length = 3;
   tokenizer.encode("some words", "and more", options);
+  options.max_length = 12;
+  options.with_overflow = true;
+  options.truncation = redco::Truncation::only_second;
+  try {
+    tokenizer.encode("some", "words and some more of them and more", options);
+  } catch (const redco::Error&) {  // the first text alone is longer
+  }
   std::vector<int64_t> first(64);
   std::iota(first.begin(), first.end(), 0);
   tokenizer.decode(first);

@@ -91,6 +91,27 @@ Side check_side(const std::string& what, const std::string& side) {
   return side == "left" ? Side::left : Side::right;
 }
 
+std::optional<Truncation> check_truncation(NamedArguments& args) {
+  lua_State* L = args.state();
+  return balanced(L, [&]() -> std::optional<Truncation> {
+    args.push("truncation");
+    if (lua_isnil(L, -1) || (lua_isboolean(L, -1) && !lua_toboolean(L, -1))) return std::nullopt;
+    static const std::map<std::string, Truncation> kinds = {
+        {"longest_first", Truncation::longest_first},
+        {"only_first", Truncation::only_first},
+        {"only_second", Truncation::only_second}};
+    std::string name = lua_isboolean(L, -1)             ? "longest_first"
+                       : lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1)
+                                                        : "";
+    auto kind = kinds.find(name);
+    require(kind != kinds.end(), args.function(),
+            ": truncation: expected true, false, \"longest_first\", \"only_first\" or "
+            "\"only_second\", got ",
+            described(L, -1));
+    return kind->second;
+  });
+}
+
 // Reads the options common to encoding a text and a batch. Padding also uses `max_length`.
 EncodeOptions encode_options(NamedArguments& args, const Tokenizer& tokenizer,
                              std::optional<int64_t> max_length) {
@@ -98,7 +119,8 @@ EncodeOptions encode_options(NamedArguments& args, const Tokenizer& tokenizer,
   options.add_special_tokens = args.get<bool>("add_special_tokens", true);
   if (auto side = args.optional<std::string>("truncation_side"))
     options.truncation_side = check_side(args.function() + ": truncation_side", *side);
-  if (args.get<bool>("truncation", false)) {
+  if (auto truncation = check_truncation(args)) {
+    options.truncation = *truncation;
     options.max_length = max_length ? max_length : tokenizer.model_max_length();
     require(options.max_length.has_value(), args.function(),
             ": truncation needs max_length: the tokenizer's files do not set it");
@@ -200,6 +222,15 @@ int call_tokenizer(lua_State* L) {
   options.pad_to_multiple_of = args.optional<int64_t>("pad_to_multiple_of");
   options.encode.with_offsets = args.get<bool>("return_offsets_mapping", false);
   bool with_mask = args.get<bool>("return_special_tokens_mask", false);
+  bool with_types = args.get<bool>("return_token_type_ids", tokenizer.returns_type_ids());
+  options.encode.with_overflow = args.get<bool>("return_overflowing_tokens", false);
+  require(!options.encode.with_overflow || options.encode.max_length,
+          "Tokenizer: return_overflowing_tokens needs truncation");
+  if (auto stride = args.optional<int64_t>("stride")) {
+    require(options.encode.with_overflow,
+            "Tokenizer: stride is for return_overflowing_tokens = true");
+    options.encode.stride = *stride;
+  }
   std::vector<std::string> pairs;
   if (args.has("text_pair")) {
     args.push("text_pair");
@@ -215,6 +246,9 @@ int call_tokenizer(lua_State* L) {
   };
   set("input_ids", batch.input_ids);
   set("attention_mask", batch.attention_mask);
+  if (with_types) set("token_type_ids", batch.token_type_ids);
+  if (options.encode.with_overflow)
+    set("overflow_to_sample_mapping", batch.overflow_to_sample_mapping);
   if (options.encode.with_offsets) set("offset_mapping", batch.offset_mapping);
   if (with_mask) set("special_tokens_mask", batch.special_tokens_mask);
   return 1;
@@ -435,25 +469,32 @@ from tokenizer_config.json, else from tokenizer.json; the default is "right".)te
 
 constexpr const char* call_text =
     R"text(__call(self, texts: string or list of strings, {padding: boolean or string = false,
-  truncation = false, max_length = nil, padding_side = nil, truncation_side = nil,
-  pad_to_multiple_of = nil, add_special_tokens = true, return_offsets_mapping = false,
-  return_special_tokens_mask = false, text_pair: string or list of strings = nil}) -> {input_ids,
-  attention_mask, ...}
+  truncation: boolean or string = false, max_length = nil, padding_side = nil,
+  truncation_side = nil, pad_to_multiple_of = nil, add_special_tokens = true,
+  return_offsets_mapping = false, return_special_tokens_mask = false,
+  return_token_type_ids: boolean = nil, return_overflowing_tokens = false, stride: integer = 0,
+  text_pair: string or list of strings = nil}) -> {input_ids, attention_mask, ...}
 Tokenizes a batch. Returns int64 tensors [batch, length] for a model.
   padding: "longest" (or true) or "max_length"
+  truncation: true or "longest_first", or of a pair "only_first" or "only_second"
+  return_token_type_ids: adds token_type_ids, 1 for the second text of a pair; by default if the
+    tokenizer's files say that the model takes them
+  return_overflowing_tokens: adds rows for what truncation removed, each beginning with the last
+    `stride` tokens of the row before, and overflow_to_sample_mapping [batch], the text of each row
+    (from 0)
   return_offsets_mapping: adds offset_mapping [batch, length, 2], character positions in each text)text";
 
 void add_tokenizer(lua_State* L) {
   make_object_type<LuaTokenizer>(
       L, tokenizer_text,
       {{"encode", encode,
-        "encode(self, text, {add_special_tokens = true, truncation = false, max_length = nil, "
-        "truncation_side = nil, text_pair = nil}) -> list of integers\n"
+        "encode(self, text, {add_special_tokens = true, truncation: boolean or string = false, "
+        "max_length = nil, truncation_side = nil, text_pair = nil}) -> list of integers\n"
         "Returns the token ids of a text. The text is UTF-8; invalid bytes count as U+FFFD. For "
         "batches as tensors, call the tokenizer itself: tok(texts, {...})."},
        {"tokenize", tokenize,
-        "tokenize(self, text, {add_special_tokens = false, truncation = false, max_length = nil, "
-        "truncation_side = nil, text_pair = nil}) -> list of strings\n"
+        "tokenize(self, text, {add_special_tokens = false, truncation: boolean or string = false, "
+        "max_length = nil, truncation_side = nil, text_pair = nil}) -> list of strings\n"
         "Returns the tokens of a text as the vocabulary spells them. Arguments are as in "
         "`encode`."},
        {"decode", decode,

@@ -20,6 +20,14 @@ std::string replaced(const Pattern& pattern, const std::string& content, std::st
   return result.append(text, done, text.npos);
 }
 
+std::string replace_all(const std::string& text, std::string_view from, std::string_view to) {
+  std::string result;
+  size_t done = 0;
+  for (size_t at = 0; (at = text.find(from, done)) != text.npos; done = at + from.size())
+    result.append(text, done, at - done).append(to);
+  return result.append(text, done);
+}
+
 // The byte of a token such as <0xE2>, or another token's text.
 std::string byte_or_text(const std::string& token) {
   auto byte = byte_of_token(token);
@@ -116,6 +124,27 @@ Decoder decode_suffix(std::string suffix) {
   return {[pattern](std::vector<std::string>& tokens) {
     for (size_t i = 0; i < tokens.size(); ++i)
       tokens[i] = replaced(pattern, i + 1 < tokens.size() ? " " : "", tokens[i]);
+  }};
+}
+
+std::string without_tokenization_spaces(std::string text) {
+  constexpr std::pair<const char*, const char*> rules[] = {
+      {" .", "."},     {" ?", "?"},   {" !", "!"},   {" ,", ","},     {" ' ", "'"},
+      {" n't", "n't"}, {" 'm", "'m"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+  for (auto [from, to] : rules) text = replace_all(text, from, to);
+  return text;
+}
+
+Decoder decode_wordpiece(std::string prefix, bool cleanup) {
+  return {[prefix = std::move(prefix), cleanup](std::vector<std::string>& tokens) {
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      std::string& token = tokens[i];
+      if (i > 0 && token.starts_with(prefix))
+        token.erase(0, prefix.size());
+      else if (i > 0)
+        token.insert(0, " ");
+      if (cleanup) token = replace_all(without_tokenization_spaces(token), " do not", " don't");
+    }
   }};
 }
 

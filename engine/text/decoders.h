@@ -30,6 +30,12 @@ Decoder decode_strip(std::string character, size_t start, size_t stop);
 /// The suffix of a word's last token becomes a space, except at the end.
 Decoder decode_suffix(std::string suffix);
 
+/// Puts spaces before tokens without the prefix; `cleanup` removes those of tokenized English.
+Decoder decode_wordpiece(std::string prefix, bool cleanup);
+
+/// Removes superfluous spaces of tokenized English text, as `transformers` does.
+std::string without_tokenization_spaces(std::string text);
+
 /// Writes pieces as the sentencepiece library does.
 struct SentencePieceSurface {
   std::string unknown_piece;

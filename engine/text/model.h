@@ -101,4 +101,14 @@ struct UnigramOptions {
 
 std::unique_ptr<Model> make_unigram(const std::string& where, UnigramOptions options);
 
+struct WordPieceOptions {
+  Vocabulary vocabulary;
+  std::string unknown_token = "[UNK]";
+  std::string continuing_prefix = "##";
+  /// In characters; a longer word is unknown.
+  size_t longest_word = 100;
+};
+
+std::unique_ptr<Model> make_wordpiece(WordPieceOptions options);
+
 }  // namespace redco::text

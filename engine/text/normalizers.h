@@ -20,8 +20,20 @@ Normalizer replace(Pattern pattern, std::string content);
 Normalizer strip(bool left, bool right);
 Normalizer lowercase();
 
+/// Removes marks.
+Normalizer strip_accents();
+
 enum class UnicodeForm { nfc, nfd, nfkc, nfkd };
 Normalizer unicode_normalization(UnicodeForm form);
+
+/// BERT's normalizer.
+struct BertSpec {
+  bool clean_text = true;                ///< removes control characters; whitespace becomes " "
+  bool spaces_around_ideographs = true;  ///< splits Chinese text into characters
+  bool strip_accents = true;
+  bool lowercase = true;
+};
+Normalizer bert_normalization(BertSpec spec);
 
 /// The character map as applied by `tokenizers`: to grapheme clusters of up to five bytes, in which
 /// the shortest matching prefix replaces the whole cluster, then to single characters.

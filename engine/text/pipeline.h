@@ -57,7 +57,7 @@ void trim_offsets(Encoding& encoding, bool add_prefix_space);
 
 /// Inserts texts into a template.
 Encoding fill_template(const std::vector<Template::Piece>& pieces,
-                       const std::vector<Encoding>& texts, const EncodeOptions& options);
+                       const std::vector<const Encoding*>& texts, const EncodeOptions& options);
 
 /// The number of tokens a template adds.
 size_t n_added(const std::vector<Template::Piece>& pieces);

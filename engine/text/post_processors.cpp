@@ -44,8 +44,8 @@ void trim_offsets(Encoding& encoding, bool add_prefix_space) {
     int64_t leading = leading_spaces(encoding.tokens[i]);
     int64_t trailing = trailing_spaces(encoding.tokens[i]);
     if (leading > 0) {
-      // The inserted prefix space is not part of the text.
-      if ((i == 0 || begin == 0) && add_prefix_space) --leading;
+      // A single space may be the inserted prefix, which is not part of the text.
+      if ((i == 0 || begin == 0) && add_prefix_space && leading == 1) leading = 0;
       begin = std::min(begin + leading, end);
     }
     if (trailing > 0 && end >= trailing) end = std::max(end - trailing, begin);
@@ -75,6 +75,12 @@ Template surround(const std::vector<AddedToken>& before, const std::vector<Added
   return result;
 }
 
+Template surround_like_bert(const AddedToken& cls, const AddedToken& sep) {
+  Template result = surround({cls}, {sep});
+  result.pair.erase(result.pair.begin() + 3);
+  return result;
+}
+
 Template surround_like_roberta(const AddedToken& cls, const AddedToken& sep) {
   Template result = surround({cls}, {sep});
   result.pair = result.single;
@@ -85,12 +91,12 @@ Template surround_like_roberta(const AddedToken& cls, const AddedToken& sep) {
 }
 
 Encoding fill_template(const std::vector<Template::Piece>& pieces,
-                       const std::vector<Encoding>& texts, const EncodeOptions& options) {
+                       const std::vector<const Encoding*>& texts, const EncodeOptions& options) {
   Encoding all;
   for (const Template::Piece& piece : pieces) {
     size_t n = piece.ids.size();
     if (piece.is_text) {
-      const Encoding& text = texts[size_t(piece.sequence)];
+      const Encoding& text = *texts[size_t(piece.sequence)];
       n = text.ids.size();
       append(all.ids, text.ids);
       append(all.tokens, text.tokens);

@@ -29,6 +29,9 @@ extern const char* const gpt2_words;
 enum class PrependScheme { always, first, never };
 PreTokenizer metaspace(std::string symbol, PrependScheme scheme, bool split);
 
+/// BERT's words: runs of characters between whitespace, and single punctuation marks.
+PreTokenizer bert_words();
+
 /// Splits before each run of space symbols: see `Model::has_independent_words`.
 PreTokenizer split_before_space_symbols();
 

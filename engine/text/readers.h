@@ -21,6 +21,7 @@ struct Settings {
   Side truncation_side = Side::right;
   std::optional<int64_t> model_max_length;
   bool clean_up_tokenization_spaces = false;
+  bool returns_type_ids = false;  ///< batches have token_type_ids, unless the call says otherwise
   std::string chat_template;
   std::string tool_template;  ///< for conversations with tools; empty: the same
 };
@@ -39,6 +40,10 @@ Pipeline read_tokenizer_json(const std::string& where, std::string_view text, Se
 Pipeline read_vocab_and_merges(const std::string& where, std::string_view vocab,
                                const std::string& merges_where, std::string_view merges,
                                bool add_prefix_space);
+
+/// Reads BERT's vocab.txt, a token a line.
+Pipeline read_vocab_txt(const std::string& where, std::string_view text,
+                        const std::string& unknown_token, BertSpec spec);
 
 /// The content of a SentencePiece model.
 struct SentencePieceModel {
@@ -72,6 +77,12 @@ Vocabulary read_vocabulary(const JsonField& field);
 
 /// The template with these tokens around a text, and around each text of a pair.
 Template surround(const std::vector<AddedToken>& before, const std::vector<AddedToken>& after);
+
+/// Names BERT's special tokens, unless `settings` do, and puts its template around texts.
+void add_bert_template(const std::string& where, Pipeline& pipeline, Settings& settings);
+
+/// BERT's template, with one `sep` after each text.
+Template surround_like_bert(const AddedToken& cls, const AddedToken& sep);
 
 /// RoBERTa's template, with two `sep` between the texts of a pair.
 Template surround_like_roberta(const AddedToken& cls, const AddedToken& sep);

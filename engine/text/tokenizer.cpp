@@ -1,6 +1,7 @@
 // Tokenizer: encoding and decoding.
 
 #include "readers.h"
+#include "truncation.h"
 #include "utf8.h"
 #include "word_cache.h"
 
@@ -33,52 +34,6 @@ void check_growth(size_t given, size_t made) {
   require(made <= 1'000'000 + 1000 * given, "the tokenizer makes ", made, " bytes of ", given);
 }
 
-void truncate(Encoding& encoding, size_t length, Side side) {
-  auto cut = [&](auto& list) {
-    if (list.size() <= length) return;
-    auto extra = ptrdiff_t(list.size() - length);
-    if (side == Side::right)
-      list.resize(length);
-    else
-      list.erase(list.begin(), list.begin() + extra);
-  };
-  cut(encoding.ids);
-  cut(encoding.tokens);
-  cut(encoding.offsets);
-}
-
-// Truncates one text, or of two first the longer and then both, to `room` tokens in total.
-void truncate(std::vector<Encoding>& texts, size_t room, Side side) {
-  if (texts.size() == 1) return truncate(texts[0], room, side);
-  size_t a = texts[0].ids.size(), b = texts[1].ids.size();
-  if (a + b <= room) return;
-  size_t shorter = std::min(a, b);
-  size_t longer = shorter > room ? shorter : std::max(shorter, room - shorter);
-  if (shorter + longer > room) {
-    shorter = room / 2;
-    longer = shorter + room % 2;
-  }
-  truncate(texts[0], a <= b ? shorter : longer, side);
-  truncate(texts[1], a <= b ? longer : shorter, side);
-}
-
-std::string replace_all(const std::string& text, std::string_view from, std::string_view to) {
-  std::string result;
-  size_t done = 0;
-  for (size_t at = 0; (at = text.find(from, done)) != text.npos; done = at + from.size())
-    result.append(text, done, at - done).append(to);
-  return result.append(text, done);
-}
-
-// Removes superfluous spaces of tokenized English text, as `transformers` does.
-std::string without_tokenization_spaces(std::string text) {
-  constexpr std::pair<const char*, const char*> rules[] = {
-      {" .", "."},     {" ?", "?"},   {" !", "!"},   {" ,", ","},     {" ' ", "'"},
-      {" n't", "n't"}, {" 'm", "'m"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
-  for (auto [from, to] : rules) text = replace_all(text, from, to);
-  return text;
-}
-
 }  // namespace
 
 struct Tokenizer::State {
@@ -103,6 +58,7 @@ struct Tokenizer::State {
   void add(const AddedToken& token);
   Encoding encode_text(std::string_view text, const EncodeOptions& options) const;
   Encoding encode(std::vector<Encoding> texts, const EncodeOptions& options) const;
+  std::vector<Template::Piece> pieces_for(size_t n_texts, bool with_special) const;
   EncodeOptions internal(EncodeOptions options) const {
     // Trimming offsets needs the tokens.
     options.with_tokens |= options.with_offsets && !pipeline.post_processor.trims.empty();
@@ -244,28 +200,51 @@ Encoding Tokenizer::State::encode_text(std::string_view given, const EncodeOptio
   return Encoder(*this, options, lock.owns_lock() ? &cache : nullptr).encode(valid);
 }
 
-Encoding Tokenizer::State::encode(std::vector<Encoding> texts, const EncodeOptions& options) const {
+std::vector<Template::Piece> Tokenizer::State::pieces_for(size_t n_texts, bool with_special) const {
   std::vector<Template::Piece> pieces;
-  const auto& around = pipeline.post_processor.around;
-  if (options.add_special_tokens && around)
-    pieces = texts.size() == 1 ? around->single : around->pair;
-  else
-    for (int i = 0; i < int(texts.size()); ++i)
-      pieces.push_back({.is_text = true, .sequence = i, .ids = {}, .tokens = {}, .type_id = i});
+  if (const auto& around = pipeline.post_processor.around) {
+    pieces = n_texts == 1 ? around->single : around->pair;
+    if (!with_special) std::erase_if(pieces, [](const auto& piece) { return !piece.is_text; });
+    return pieces;
+  }
+  for (int i = 0; i < int(n_texts); ++i)
+    pieces.push_back({.is_text = true, .sequence = i, .ids = {}, .tokens = {}, .type_id = i});
+  return pieces;
+}
+
+Encoding Tokenizer::State::encode(std::vector<Encoding> texts, const EncodeOptions& options) const {
+  auto pieces = pieces_for(texts.size(), options.add_special_tokens);
   for (const Template::Piece& piece : pieces)
     require(!piece.is_text || size_t(piece.sequence) < texts.size(),
             "the tokenizer's template for one text has a second");
+  std::vector<std::vector<Encoding>> parts;
   if (options.max_length) {
     auto n_special = int64_t(n_added(pieces));
     require(*options.max_length >= n_special, "max_length is ", *options.max_length,
             ", and the tokenizer adds ", n_special, " special tokens");
-    truncate(texts, size_t(*options.max_length - n_special),
-             options.truncation_side.value_or(settings.truncation_side));
+    parts = truncate(std::move(texts), size_t(*options.max_length - n_special),
+                     options.truncation_side.value_or(settings.truncation_side), options);
+  } else {
+    for (Encoding& text : texts) parts.push_back({std::move(text)});
   }
-  for (Encoding& text : texts)
-    for (PostProcessor::Trim trim : pipeline.post_processor.trims)
-      trim_offsets(text, trim.add_prefix_space);
-  return fill_template(pieces, texts, options);
+  for (auto& of_text : parts)
+    for (Encoding& part : of_text)
+      for (PostProcessor::Trim trim : pipeline.post_processor.trims)
+        trim_offsets(part, trim.add_prefix_space);
+  bool is_pair = parts.size() == 2;
+  auto filled = [&](size_t first, size_t second) {
+    std::vector<const Encoding*> chosen = {&parts[0][first]};
+    if (is_pair) chosen.push_back(&parts[1][second]);
+    return fill_template(pieces, chosen, options);
+  };
+  Encoding result = filled(0, 0);
+  // All combinations, in the order of `tokenizers`.
+  size_t n_second = is_pair ? parts[1].size() : 1;
+  for (size_t first = 1; first < parts[0].size(); ++first)
+    for (size_t second = 0; second < n_second; ++second)
+      result.overflow.push_back(filled(first, second));
+  for (size_t second = 1; second < n_second; ++second) result.overflow.push_back(filled(0, second));
+  return result;
 }
 
 Tokenizer text::make_tokenizer(Pipeline pipeline, Settings settings,
@@ -287,6 +266,13 @@ Tokenizer Tokenizer::from_json(const std::string& where, std::string_view tokeni
 
 Tokenizer Tokenizer::from_sentencepiece(const std::string& where, std::string_view model) {
   return make_tokenizer(sentencepiece_pipeline(where, read_sentencepiece(where, model)), {});
+}
+
+Tokenizer Tokenizer::from_vocab_txt(const std::string& where, std::string_view vocab) {
+  Settings settings;
+  Pipeline pipeline = read_vocab_txt(where, vocab, "[UNK]", {});
+  add_bert_template(where, pipeline, settings);
+  return make_tokenizer(std::move(pipeline), std::move(settings));
 }
 
 Encoding Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
@@ -311,10 +297,15 @@ BatchEncoding Tokenizer::encode_batch(const std::vector<std::string>& texts,
   require(pairs.empty() || pairs.size() == texts.size(), "there are ", texts.size(), " texts and ",
           pairs.size(), " to pair with them");
   std::vector<Encoding> rows;
+  std::vector<int64_t> text_of_row;
   rows.reserve(texts.size());
-  for (size_t i = 0; i < texts.size(); ++i)
+  for (size_t i = 0; i < texts.size(); ++i) {
     rows.push_back(pairs.empty() ? encode(texts[i], options.encode)
                                  : encode(texts[i], pairs[i], options.encode));
+    std::vector<Encoding> overflow = std::move(rows.back().overflow);
+    std::move(overflow.begin(), overflow.end(), std::back_inserter(rows));
+    text_of_row.resize(rows.size(), int64_t(i));
+  }
   size_t length = 0;
   for (const Encoding& row : rows) length = std::max(length, row.ids.size());
   if (options.padding == Padding::max_length) {
@@ -332,8 +323,8 @@ BatchEncoding Tokenizer::encode_batch(const std::vector<std::string>& texts,
   int64_t pad_id = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
     if (rows[i].ids.size() == length) continue;
-    require(options.padding != Padding::none, "text ", i + 1, " has ", rows[i].ids.size(),
-            " tokens and the longest ", length,
+    require(options.padding != Padding::none, "text ", text_of_row[i] + 1, " has ",
+            rows[i].ids.size(), " tokens and the longest ", length,
             ": rows of a tensor are equally long; use padding = \"longest\" or \"max_length\"");
     auto pad = special_token_id("pad");
     require(pad.has_value(),
@@ -343,8 +334,13 @@ BatchEncoding Tokenizer::encode_batch(const std::vector<std::string>& texts,
   }
   auto n_rows = int64_t(rows.size()), n_columns = int64_t(length);
   auto tensor = [&](at::IntArrayRef sizes) { return at::empty(sizes, at::kLong); };
-  BatchEncoding batch{
-      tensor({n_rows, n_columns}), tensor({n_rows, n_columns}), tensor({n_rows, n_columns}), {}};
+  BatchEncoding batch;
+  batch.overflow_to_sample_mapping = tensor({n_rows});
+  std::copy(text_of_row.begin(), text_of_row.end(),
+            batch.overflow_to_sample_mapping.data_ptr<int64_t>());
+  for (at::Tensor* rows_of :
+       {&batch.input_ids, &batch.attention_mask, &batch.token_type_ids, &batch.special_tokens_mask})
+    *rows_of = tensor({n_rows, n_columns});
   if (options.encode.with_offsets) batch.offset_mapping = tensor({n_rows, n_columns, 2});
   Side side = options.padding_side.value_or(padding_side());
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -357,6 +353,7 @@ BatchEncoding Tokenizer::encode_batch(const std::vector<std::string>& texts,
     };
     fill(batch.input_ids, 1, pad_id, [&](size_t j) { return row.ids[j]; });
     fill(batch.attention_mask, 1, 0, [](size_t) { return 1; });
+    fill(batch.token_type_ids, 1, 0, [&](size_t j) { return row.type_ids[j]; });
     fill(batch.special_tokens_mask, 1, 1, [&](size_t j) { return row.special_tokens_mask[j]; });
     if (options.encode.with_offsets)
       fill(batch.offset_mapping, 2, 0, [&](size_t j) {
@@ -475,6 +472,7 @@ void Tokenizer::set_truncation_side(Side side) { state_->settings.truncation_sid
 std::optional<int64_t> Tokenizer::model_max_length() const {
   return state_->settings.model_max_length;
 }
+bool Tokenizer::returns_type_ids() const { return state_->settings.returns_type_ids; }
 const std::string& Tokenizer::chat_template() const { return state_->settings.chat_template; }
 
 void Tokenizer::save_pretrained(const std::string& folder) const {

@@ -45,6 +45,10 @@ const std::map<std::string, TokenizerClass> byte_level_classes = {
     {"RobertaTokenizer", {.like_roberta = true}},
 };
 
+// The classes with BERT's vocab.txt, and whether their models take token_type_ids.
+const std::map<std::string, bool> wordpiece_classes = {
+    {"BertTokenizer", true}, {"DistilBertTokenizer", false}, {"ElectraTokenizer", true}};
+
 // The tokenizer's files in a folder, and their settings.
 class Folder {
  public:
@@ -60,6 +64,9 @@ class Folder {
   void read_template(const JsonField& field);
   Pipeline sentencepiece(const std::string& name) const;
   Pipeline vocab_and_merges() const;
+  Pipeline wordpiece();
+  std::string with_bert_settings(std::string tokenizer_json) const;
+  void read_inputs();
   void add_listed_tokens(Pipeline& pipeline) const;
   std::vector<AddedToken> role(const Pipeline& pipeline, const char* name) const;
   void add_template(Pipeline& pipeline, TokenizerClass kind) const;
@@ -72,10 +79,16 @@ class Folder {
   Settings settings_;
 };
 
-constexpr const char* file_names[] = {
-    "tokenizer.json",     "spiece.model",          "tokenizer.model",         "vocab.json",
-    "merges.txt",         "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-    "chat_template.jinja"};
+constexpr const char* file_names[] = {"tokenizer.json",
+                                      "spiece.model",
+                                      "tokenizer.model",
+                                      "vocab.json",
+                                      "merges.txt",
+                                      "tokenizer_config.json",
+                                      "special_tokens_map.json",
+                                      "added_tokens.json",
+                                      "chat_template.jinja",
+                                      "vocab.txt"};
 
 Folder::Folder(fs::path path) : path_(std::move(path)) {
   for (const char* name : file_names)
@@ -127,7 +140,6 @@ void Folder::read_config() {
   if (auto map = parsed("special_tokens_map.json"))
     read_special_tokens(JsonField(*map, where("special_tokens_map.json")));
   if (auto added = parsed("added_tokens.json")) added_ = std::move(*added);
-  if (auto config = parsed("tokenizer_config.json")) config_ = std::move(*config);
   JsonField config(config_, where("tokenizer_config.json"));
   read_special_tokens(config);
   read_side(config.find("padding_side"), settings_.padding_side);
@@ -254,12 +266,67 @@ Pipeline Folder::vocab_and_merges() const {
   return pipeline;
 }
 
+Pipeline Folder::wordpiece() {
+  std::string name = class_name();
+  require(
+      name.empty() || wordpiece_classes.count(name) != 0, where("vocab.txt"), "how a ", name,
+      " uses it is not known, only BertTokenizer, DistilBertTokenizer and ElectraTokenizer; its "
+      "tokenizer.json would say");
+  JsonField config(config_, where("tokenizer_config.json"));
+  auto basic = config.find("do_basic_tokenize");
+  if (basic && !basic->boolean()) basic->fail_expecting("true");
+  BertSpec spec;
+  spec.lowercase = config.boolean("do_lower_case", true);
+  spec.strip_accents = config.boolean("strip_accents", spec.lowercase);
+  spec.spaces_around_ideographs = config.boolean("tokenize_chinese_chars", true);
+  auto unknown = settings_.special_tokens.find("unk");
+  Pipeline pipeline =
+      read_vocab_txt(where("vocab.txt"), files_.at("vocab.txt"),
+                     unknown == settings_.special_tokens.end() ? "[UNK]" : unknown->second, spec);
+  add_listed_tokens(pipeline);
+  add_bert_template(where("vocab.txt"), pipeline, settings_);
+  return pipeline;
+}
+
+// The settings of BERT's normalizer in tokenizer_config.json take precedence, as in `transformers`.
+std::string Folder::with_bert_settings(std::string tokenizer_json) const {
+  if (wordpiece_classes.count(class_name()) == 0) return tokenizer_json;
+  nlohmann::json file = parse_json(where("tokenizer.json"), tokenizer_json, max_depth);
+  if (!file.is_object() || !file.contains("normalizer")) return tokenizer_json;
+  nlohmann::json& normalizer = file["normalizer"];
+  if (!normalizer.is_object() || normalizer.value("type", nlohmann::json()) != "BertNormalizer")
+    return tokenizer_json;
+  nlohmann::json before = normalizer;
+  for (auto [key, name] :
+       {std::pair("do_lower_case", "lowercase"), std::pair("strip_accents", "strip_accents"),
+        std::pair("tokenize_chinese_chars", "handle_chinese_chars")})
+    if (auto value = JsonField(config_, where("tokenizer_config.json")).find(key))
+      normalizer[name] = value->boolean();
+  return normalizer == before ? tokenizer_json : file.dump();
+}
+
+// Whether batches have token_type_ids.
+void Folder::read_inputs() {
+  auto known = wordpiece_classes.find(class_name());
+  settings_.returns_type_ids =
+      known == wordpiece_classes.end() ? class_name() == "DebertaV2Tokenizer" : known->second;
+  JsonField config(config_, where("tokenizer_config.json"));
+  if (auto inputs = config.find("model_input_names")) {
+    settings_.returns_type_ids = false;
+    for (const JsonField& name : inputs->items())
+      settings_.returns_type_ids |= name.text() == "token_type_ids";
+  }
+}
+
 Tokenizer Folder::tokenizer() {
   Pipeline pipeline;
-  // Read before the configuration, whose settings take precedence.
+  if (auto config = parsed("tokenizer_config.json")) config_ = std::move(*config);
+  // Read before the other settings of the configuration, which take precedence.
   if (has("tokenizer.json"))
-    pipeline = read_tokenizer_json(where("tokenizer.json"), files_.at("tokenizer.json"), settings_);
+    pipeline = read_tokenizer_json(where("tokenizer.json"),
+                                   with_bert_settings(files_.at("tokenizer.json")), settings_);
   read_config();
+  read_inputs();
   if (has("tokenizer.json")) {
     add_listed_tokens(pipeline);
   } else if (has("spiece.model")) {
@@ -268,9 +335,12 @@ Tokenizer Folder::tokenizer() {
     pipeline = sentencepiece("tokenizer.model");
   } else if (has("vocab.json") && has("merges.txt")) {
     pipeline = vocab_and_merges();
+  } else if (has("vocab.txt")) {
+    pipeline = wordpiece();
   } else {
     fail("no tokenizer in ", path_.string(),
-         ": expected tokenizer.json, spiece.model, tokenizer.model, or vocab.json with merges.txt");
+         ": expected tokenizer.json, spiece.model, tokenizer.model, vocab.json with merges.txt, or "
+         "vocab.txt");
   }
   return make_tokenizer(std::move(pipeline), std::move(settings_), std::move(files_));
 }
@@ -295,8 +365,9 @@ Tokenizer Tokenizer::from_pretrained(const std::string& path) {
     Pipeline pipeline = read_tokenizer_json(where, bytes, settings);
     return make_tokenizer(std::move(pipeline), std::move(settings), std::move(files));
   }
+  if (given.extension() == ".txt") return from_vocab_txt(where, bytes);
   require(given.extension() == ".model", where,
-          "expected a folder, a tokenizer.json, a SentencePiece .model or a .gguf");
+          "expected a folder, a tokenizer.json, a vocab.txt, a SentencePiece .model or a .gguf");
   return make_tokenizer(sentencepiece_pipeline(where, read_sentencepiece(where, bytes)), {},
                         std::move(files));
 }

@@ -85,6 +85,16 @@ const Readers<Normalizers> normalizer_readers = {
     {"NFD", read_unicode<UnicodeForm::nfd>},
     {"NFKC", read_unicode<UnicodeForm::nfkc>},
     {"NFKD", read_unicode<UnicodeForm::nfkd>},
+    {"StripAccents", [](const JsonField&) { return Normalizers{strip_accents()}; }},
+    {"BertNormalizer",
+     [](const JsonField& field) {
+       BertSpec spec;
+       spec.clean_text = field.boolean("clean_text", true);
+       spec.spaces_around_ideographs = field.boolean("handle_chinese_chars", true);
+       spec.lowercase = field.boolean("lowercase", true);
+       spec.strip_accents = field.boolean("strip_accents", spec.lowercase);
+       return Normalizers{bert_normalization(spec)};
+     }},
     {"Lowercase", [](const JsonField&) { return Normalizers{lowercase()}; }},
     {"Prepend",
      [](const JsonField& field) { return Normalizers{prepend(field.at("prepend").text())}; }},
@@ -177,6 +187,7 @@ const Readers<PreTokenizers> pre_tokenizer_readers = {
      }},
     {"WhitespaceSplit",
      [](const JsonField& field) { return regex_split(field, "\\s+", Delimiter::removed); }},
+    {"BertPreTokenizer", [](const JsonField&) { return PreTokenizers{bert_words()}; }},
     {"Metaspace",
      [](const JsonField& field) {
        return PreTokenizers{metaspace(read_space_symbol(field), read_prepend_scheme(field),
@@ -237,9 +248,25 @@ std::unique_ptr<Model> read_unigram(const JsonField& field) {
   return make_unigram(field.where(), std::move(options));
 }
 
+size_t read_count(const JsonField& field) {
+  int64_t count = field.integer();
+  if (count < 0) field.fail_expecting("a count");
+  return size_t(count);
+}
+
+std::unique_ptr<Model> read_wordpiece(const JsonField& field) {
+  WordPieceOptions options;
+  options.vocabulary = read_vocabulary(field.at("vocab"));
+  options.unknown_token = field.text("unk_token", "[UNK]");
+  options.continuing_prefix = field.text("continuing_subword_prefix", "##");
+  if (auto longest = field.find("max_input_chars_per_word"))
+    options.longest_word = read_count(*longest);
+  return make_wordpiece(std::move(options));
+}
+
 std::unique_ptr<Model> read_model(const JsonField& field) {
-  static const Readers<std::unique_ptr<Model>> readers = {{"BPE", read_bpe},
-                                                          {"Unigram", read_unigram}};
+  static const Readers<std::unique_ptr<Model>> readers = {
+      {"BPE", read_bpe}, {"Unigram", read_unigram}, {"WordPiece", read_wordpiece}};
   if (field.find("type")) return read_by_type(field, readers);
   // Files of the first versions do not have the type.
   return field.find("merges") ? read_bpe(field) : read_unigram(field);
@@ -289,6 +316,12 @@ const Readers<PostProcessor> post_processor_readers = {
        if (field.boolean("trim_offsets", true)) result.trims.push_back(read_trim(field));
        return result;
      }},
+    {"BertProcessing",
+     [](const JsonField& field) {
+       PostProcessor result;
+       result.around = surround_like_bert(read_pair(field.at("cls")), read_pair(field.at("sep")));
+       return result;
+     }},
     {"RobertaProcessing",
      [](const JsonField& field) {
        PostProcessor result;
@@ -325,12 +358,6 @@ void read_post_processor(const std::optional<JsonField>& field, PostProcessor& a
 
 using Decoders = std::vector<Decoder>;
 
-size_t read_count(const JsonField& field) {
-  int64_t count = field.integer();
-  if (count < 0) field.fail_expecting("a count");
-  return size_t(count);
-}
-
 const Readers<Decoders> decoder_readers = {
     {"ByteLevel", [](const JsonField&) { return Decoders{decode_bytes_of_characters()}; }},
     {"Metaspace",
@@ -348,6 +375,11 @@ const Readers<Decoders> decoder_readers = {
      [](const JsonField& field) {
        return Decoders{decode_strip(read_character(field.at("content")),
                                     read_count(field.at("start")), read_count(field.at("stop")))};
+     }},
+    {"WordPiece",
+     [](const JsonField& field) {
+       return Decoders{
+           decode_wordpiece(field.text("prefix", "##"), field.boolean("cleanup", true))};
      }},
     {"BPEDecoder",
      [](const JsonField& field) { return Decoders{decode_suffix(field.text("suffix", "</w>"))}; }},

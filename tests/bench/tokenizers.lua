@@ -6,7 +6,8 @@ local redco = require "redco"
 
 local o = redco.options {
   corpus = "examples/language_modeling/data/corpus.txt", runs = 7, python = "",
-  tokenizers = { "tests/cases/gpt2", "tests/cases/llama", "tests/cases/t5_relu_tied" },
+  tokenizers = { "tests/cases/gpt2", "tests/cases/llama", "tests/cases/t5_relu_tied",
+    "tests/cases/bert" },
 }
 
 local text = redco.data.read(o.corpus)

@@ -219,7 +219,10 @@ TEST_CASE("what is wrong in tokenizer.json is named") {
   const Wrong all[] = {
       {json::array(), {"t.json: ", "an object"}},
       {json::object(), {"t.json: ", "'model'"}},
-      {with("/model/type", "WordPiece"), {"model", "WordPiece", "Unigram"}},
+      {with("/model/type", "WordLevel"), {"model", "WordLevel", "Unigram"}},
+      {{{"model",
+         {{"type", "WordPiece"}, {"vocab", {{"a", 0}}}, {"max_input_chars_per_word", -1}}}},
+       {"model.max_input_chars_per_word", "count"}},
       {with("/model/vocab/c", -1), {"model.vocab", "'c'", "-1"}},
       {with("/model/vocab/c", 1e300), {"'c'"}},
       {with("/model/vocab/c", 0), {"'a'", "'c'", "same number"}},

@@ -51,6 +51,59 @@ test("a batch is two tensors of int64", function()
   expect_equal(list(tok("Hi").input_ids.shape), "1,3")
 end)
 
+test("BERT: a pair has types, from tokenizer.json and from vocab.txt", function()
+  local from_json, folder = read "bert", testing.folder() .. "/bert"
+  assert(os.execute("mkdir " .. folder) == 0)
+  for _, name in ipairs { "vocab.txt", "tokenizer_config.json", "special_tokens_map.json" } do
+    assert(os.execute(("cp ../cases/bert/%s %s"):format(name, folder)) == 0)
+  end
+  local from_txt = redco.Tokenizer.from_pretrained(folder)
+  for _, tok in ipairs { from_json, from_txt } do
+    local batch = tok("The Café,", { text_pair = "東京 is here" })
+    expect_equal(list(batch.token_type_ids[0]:tolist()),
+      list(from_json("The Café,", { text_pair = "東京 is here" }).token_type_ids[0]:tolist()))
+    local ids = batch.input_ids[0]:tolist()
+    expect_equal(ids[1], tok.cls_token_id)
+    expect_equal(ids[#ids], tok.sep_token_id)
+    expect_equal(batch.token_type_ids[0]:max():item(), 1)
+    expect_equal(tok("a", { return_token_type_ids = false }).token_type_ids, nil)
+    expect_equal(tok:decode(tok:encode "The CAFÉ, here.", { skip_special_tokens = true }),
+      "the cafe, here.")
+  end
+  expect_equal(read("gpt2")("a").token_type_ids, nil)
+  assert(read("gpt2")("a", { return_token_type_ids = true }).token_type_ids)
+end)
+
+test("what truncation removes comes in further rows, which share tokens", function()
+  local tok = read "bert"
+  local question, text = "is it", "one two three four five six seven eight nine ten"
+  local whole = tok(text, { add_special_tokens = false }).input_ids[0]:tolist()
+  local batch = tok({ "a", question }, { text_pair = { "b", text }, truncation = "only_second",
+    max_length = 16, stride = 3, return_overflowing_tokens = true, padding = true })
+  local n = batch.input_ids:size(0)
+  assert(n > 2)
+  expect_equal(batch.overflow_to_sample_mapping[0]:item(), 0)
+  expect_equal(batch.overflow_to_sample_mapping:sum():item(), n - 1)
+  local found = {}
+  for i = 1, n - 1 do
+    local part = {}
+    for j, id in ipairs(batch.input_ids[i]:tolist()) do
+      if batch.token_type_ids[i][j - 1]:item() == 1 then part[#part + 1] = id end
+    end
+    for j = i == 1 and 1 or 4, #part - 1 do found[#found + 1] = part[j] end
+  end
+  expect_equal(list(found), list(whole))
+  expect_error(function() tok("a b", { stride = 2 }) end, "stride", "return_overflowing_tokens")
+  expect_error(function() tok("a b", { return_overflowing_tokens = true }) end, "truncation")
+  expect_error(function()
+    tok(text, { truncation = true, max_length = 5, stride = 3, return_overflowing_tokens = true })
+  end, "stride is 3", "3 tokens")
+  expect_error(function()
+    tok(text, { text_pair = "a", truncation = "only_second", max_length = 8 })
+  end, "second text", "longest_first")
+  expect_error(function() tok(text, { truncation = "last" }) end, "only_first", "last")
+end)
+
 test("fields have Hugging Face's names", function()
   local tok = read "llama"
   expect_equal(tok.vocab_size, 700)

@@ -27,7 +27,7 @@ class RandomTokenizer:
         return self.rng.choice(values)
 
     def make(self):
-        kind = self.one_of('byte_level', 'bpe', 'unigram')
+        kind = self.one_of('byte_level', 'bpe', 'unigram', 'wordpiece')
         prefix = self.chance(0.5)
         normalizers = [self.normalizer() for _ in range(self.rng.choice([0, 0, 1, 1, 2, 3]))]
         if kind == 'byte_level':
@@ -36,6 +36,18 @@ class RandomTokenizer:
             steps.append({'type': 'ByteLevel', 'add_prefix_space': prefix, 'trim_offsets': True,
                           'use_regex': self.chance(0.7)})
             decoder = {'type': 'ByteLevel', 'add_prefix_space': True, 'trim_offsets': True, 'use_regex': True}
+        elif kind == 'wordpiece':
+            steps = [self.pre_tokenizer() for _ in range(self.rng.choice([0, 0, 0, 1]))]
+            steps.append({'type': self.one_of(*3 * ['BertPreTokenizer'], 'Whitespace')})
+            if self.chance(0.8):
+                normalizers.append({'type': 'BertNormalizer', 'clean_text': self.chance(0.7),
+                                    'handle_chinese_chars': self.chance(0.7),
+                                    'strip_accents': self.one_of(None, True, False),
+                                    'lowercase': self.chance(0.7)})
+            model = self.wordpiece()
+            prefix_of = self.one_of(model['continuing_subword_prefix'], '##')
+            decoder = self.one_of({'type': 'WordPiece', 'prefix': prefix_of,
+                                   'cleanup': self.chance(0.7)}, None)
         else:
             scheme = self.one_of('always', 'first', 'never')
             steps = [self.pre_tokenizer() for _ in range(self.rng.choice([0, 0, 0, 1]))]
@@ -62,7 +74,20 @@ class RandomTokenizer:
                      'pre_tokenizer': self.sequence('pretokenizers', steps),
                      'post_processor': self.post_processor(kind, prefix),
                      'decoder': decoder, 'model': model}
+        self.avoid_blank_tokens()
         return json.dumps(self.file)
+
+    def avoid_blank_tokens(self):
+        """`tokenizers` finds a token that is, or becomes, blank again in what it has stripped."""
+        normalizer = tokenizers.Tokenizer.from_str(json.dumps(self.file)).normalizer
+        tokens = self.file['added_tokens']
+        for token in tokens:
+            text = token['content']
+            if normalizer and token['normalized'] and not normalizer.normalize_str(text).strip():
+                token['normalized'] = False
+        if any(not token['content'].strip() for token in tokens):
+            for token in tokens:
+                token['lstrip'] = token['rstrip'] = False
 
     @staticmethod
     def sequence(key, steps):
@@ -96,6 +121,22 @@ class RandomTokenizer:
                 model['vocab'].setdefault(token, len(model['vocab']))
         return model
 
+    def wordpiece(self):
+        """The parts of words of the corpus, some of them left out."""
+        bert = pre_tokenizers.BertPreTokenizer()
+        words = [word for text in self.corpus for word, _ in bert.pre_tokenize_str(text.lower())]
+        prefix = self.one_of('##', '##', '@', '')
+        pieces = ['<unk>', '##', prefix]
+        for word in words:
+            if self.chance(0.8):
+                pieces += list(word) + [prefix + character for character in word]
+            begin = self.rng.randrange(len(word))
+            end = self.rng.randrange(begin, len(word)) + 1
+            pieces.append(word[begin:end] if begin == 0 else prefix + word[begin:end])
+        vocab = {piece: i for i, piece in enumerate(dict.fromkeys(piece for piece in pieces if piece))}
+        return {'type': 'WordPiece', 'unk_token': '<unk>', 'continuing_subword_prefix': prefix,
+                'max_input_chars_per_word': self.one_of(100, 5), 'vocab': vocab}
+
     def unigram(self):
         text = ' '.join(self.corpus).replace(' ', '▁')
         characters = sorted(set(text))
@@ -116,7 +157,7 @@ class RandomTokenizer:
     # ---- steps ----
 
     def normalizer(self):
-        kind = self.rng.randrange(11)
+        kind = self.rng.randrange(12)
         if kind < 4:
             return {'type': ['NFC', 'NFD', 'NFKC', 'NFKD'][kind]}
         if kind == 4:
@@ -125,6 +166,8 @@ class RandomTokenizer:
             return {'type': 'Prepend', 'prepend': self.one_of('▁', 'a', 'é ')}
         if kind == 6:
             return {'type': 'Strip', 'strip_left': self.chance(0.5), 'strip_right': self.chance(0.5)}
+        if kind == 11:
+            return {'type': 'StripAccents'}
         if kind == 7 and self.charsmap:
             return {'type': 'Precompiled', 'precompiled_charsmap': self.charsmap}
         return {'type': 'Replace', 'pattern': self.rng.choice(PATTERNS),
@@ -159,10 +202,10 @@ class RandomTokenizer:
             number = known.get(content)
             if number is None:
                 number, size = size, size + 1
+            normalized = self.chance(0.2 if special else 0.7)
             tokens.append({'id': number, 'content': content, 'special': special,
                            'single_word': self.chance(0.2), 'lstrip': self.chance(0.2),
-                           'rstrip': self.chance(0.2),
-                           'normalized': self.chance(0.2 if special else 0.7)})
+                           'rstrip': self.chance(0.2), 'normalized': normalized})
         self.numbers = {token['content']: token['id'] for token in tokens}
         return sorted(tokens, key=lambda token: token['id'])
 
@@ -179,7 +222,8 @@ class RandomTokenizer:
                                for name, number in [('<s>', bos), ('</s>', eos)]}}
         roberta = {'type': 'RobertaProcessing', 'sep': ['</s>', eos], 'cls': ['<s>', bos],
                    'trim_offsets': self.chance(0.5), 'add_prefix_space': prefix}
-        choices = [None, template]
+        bert = {'type': 'BertProcessing', 'sep': ['</s>', eos], 'cls': ['<s>', bos]}
+        choices = [None, template, bert]
         if kind == 'byte_level':
             choices += [trim, roberta, {'type': 'Sequence', 'processors': [trim, template]}]
         return self.rng.choice(choices)
@@ -198,4 +242,14 @@ class RandomTokenizer:
         if self.chance(0.3):
             job['max_length'] = self.rng.randrange(4, 14)
             job['truncation_side'] = self.one_of('left', 'right')
+        if self.chance(0.2):
+            post = self.file['post_processor'] or {}
+            if post.get('type') == 'RobertaProcessing':
+                # Without special tokens its parts have other types than the text they are of.
+                job['add_special_tokens'] = True
+            job['max_length'] = self.rng.randrange(8, 14)
+            job['truncation_side'] = self.one_of('left', 'right')
+            job['stride'] = self.rng.randrange(4)
+        if 'max_length' in job and self.chance(0.4):
+            job['truncation'] = self.one_of('only_first', 'only_second')
         return job

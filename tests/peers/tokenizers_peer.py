@@ -162,7 +162,9 @@ def random_tokenizers(options, folder):
 def expected_of_job(tokenizer, job):
     tokenizer.no_truncation()
     if 'max_length' in job:
-        tokenizer.enable_truncation(job['max_length'], direction=job['truncation_side'])
+        tokenizer.enable_truncation(job['max_length'], direction=job['truncation_side'],
+                                    strategy=job.get('truncation', 'longest_first'),
+                                    stride=job.get('stride', 0))
     full = tokenizer.encode(job['text'], job.get('text_pair'),
                             add_special_tokens=job['add_special_tokens'])
     stream, parts = DecodeStream(skip_special_tokens=job['skip_special_tokens']), []
@@ -173,7 +175,9 @@ def expected_of_job(tokenizer, job):
             parts = None
             break
     return dict(ids=full.ids, tokens=full.tokens, offsets=[list(pair) for pair in full.offsets],
-                special=full.special_tokens_mask, stream=parts,
+                special=full.special_tokens_mask, types=full.type_ids, stream=parts,
+                overflow=[[row.ids, [list(pair) for pair in row.offsets], row.type_ids]
+                          for row in full.overflowing] if 'stride' in job else [],
                 decoded=tokenizer.decode(full.ids, job['skip_special_tokens']))
 
 
@@ -181,7 +185,8 @@ def differences(job, got, expected):
     if 'error' in got:
         return [('error', got['error'], '')]
     # An empty list is an object in our JSON.
-    told = [(key, got[key] or [], expected[key]) for key in ('ids', 'tokens', 'offsets', 'special')
+    lists = ('ids', 'tokens', 'offsets', 'special', 'types', 'overflow')
+    told = [(key, got[key] or [], expected[key]) for key in lists
             if (got[key] or []) != expected[key]]
     if got['decoded'] != expected['decoded']:
         told.append(('decoded', got['decoded'], expected['decoded']))

@@ -31,21 +31,30 @@ struct Encoding {
   std::vector<int64_t> special_tokens_mask;
   /// 1 for tokens that the template assigns to the second text of a pair.
   std::vector<int64_t> type_ids;
+  /// What truncation removed, in further parts. Empty unless requested.
+  std::vector<Encoding> overflow;
 };
 
 enum class Side { left, right };
+
+/// Which text of a pair is truncated; `longest_first`: the longer one, then both.
+enum class Truncation { longest_first, only_first, only_second };
 
 struct EncodeOptions {
   /// Adds the template's tokens around the text, such as <s>. Special tokens written in the text
   /// are always recognised.
   bool add_special_tokens = true;
-  /// Truncates to this number of tokens, including those of the template; of a pair the longer text
-  /// first.
+  /// Truncates to this number of tokens, including those of the template.
   std::optional<int64_t> max_length;
+  Truncation truncation = Truncation::longest_first;
   /// Default: the tokenizer's.
   std::optional<Side> truncation_side;
   bool with_tokens = false;
   bool with_offsets = false;
+  /// Returns the rest of a truncated text in further parts of the same length, each of which begins
+  /// with the last `stride` tokens of the part before.
+  bool with_overflow = false;
+  int64_t stride = 0;
 };
 
 enum class Padding { none, longest, max_length };
@@ -62,12 +71,15 @@ struct BatchOptions {
   std::optional<int64_t> pad_to_multiple_of;
 };
 
-/// An encoded batch; all tensors are int64.
+/// An encoded batch; all tensors are int64. The parts of a text that overflow are rows after its
+/// own.
 struct BatchEncoding {
-  at::Tensor input_ids;            ///< [batch, length]
-  at::Tensor attention_mask;       ///< [batch, length]: 0 on padding
-  at::Tensor special_tokens_mask;  ///< [batch, length]: 1 also on padding
-  at::Tensor offset_mapping;       ///< [batch, length, 2], undefined unless with_offsets
+  at::Tensor input_ids;                   ///< [batch, length]
+  at::Tensor attention_mask;              ///< [batch, length]: 0 on padding
+  at::Tensor token_type_ids;              ///< [batch, length]: 0 on padding
+  at::Tensor special_tokens_mask;         ///< [batch, length]: 1 also on padding
+  at::Tensor offset_mapping;              ///< [batch, length, 2], undefined unless with_offsets
+  at::Tensor overflow_to_sample_mapping;  ///< [batch]: the text of each row, from 0
 };
 
 struct DecodeOptions {
@@ -104,20 +116,22 @@ struct TokenizerParts {
 };
 
 /// Converts text to tokens and back, as Hugging Face's `tokenizers` does with the same files:
-/// byte-level and SentencePiece BPE, Unigram. Text is UTF-8; each maximal subpart of an invalid
-/// sequence becomes U+FFFD. Several threads may encode and decode concurrently.
+/// byte-level and SentencePiece BPE, Unigram, WordPiece. Text is UTF-8; each maximal subpart of an
+/// invalid sequence becomes U+FFFD. Several threads may encode and decode concurrently.
 class REDCO_API Tokenizer {
  public:
   /// Reads a folder - tokenizer.json, else spiece.model or tokenizer.model, else vocab.json with
-  /// merges.txt, along with tokenizer_config.json and special_tokens_map.json - or one such file,
-  /// or the tokenizer in a GGUF file. Throws Error, with the file and the key, for damaged or
-  /// unsupported content.
+  /// merges.txt, else vocab.txt, along with tokenizer_config.json and special_tokens_map.json - or
+  /// one such file, or the tokenizer in a GGUF file. Throws Error, with the file and the key, for
+  /// damaged or unsupported content.
   static Tokenizer from_pretrained(const std::string& path);
 
   /// The readers of each format, for bytes in memory. Error messages begin with `where`.
   static Tokenizer from_json(const std::string& where, std::string_view tokenizer_json);
   /// A bare SentencePiece model does not recognise its control tokens in text, and adds none.
   static Tokenizer from_sentencepiece(const std::string& where, std::string_view model);
+  /// Reads BERT's vocab.txt, with the settings of an uncased model and its special tokens.
+  static Tokenizer from_vocab_txt(const std::string& where, std::string_view vocab);
   static Tokenizer from_parts(const std::string& where, const TokenizerParts& parts);
 
   ~Tokenizer();
@@ -158,6 +172,8 @@ class REDCO_API Tokenizer {
   void set_truncation_side(Side side);
   /// The maximum number of tokens of the model; none if the files do not specify it.
   std::optional<int64_t> model_max_length() const;
+  /// Whether the model of these files takes the token_type_ids of a batch.
+  bool returns_type_ids() const;
   /// The chat template, in Jinja; "" if there is none.
   const std::string& chat_template() const;
 
