@@ -192,6 +192,20 @@ test("accuracy and F1 of classes, from lists, strings and tensors", function()
   expect_equal(metrics.f1({ 0, 0 }, { 0, 0 }), 0)
 end)
 
+test("the scores of GLUE: Matthews, Pearson and Spearman, with ties and constants", function()
+  expect_near(metrics.matthews_correlation({ 1, 0, 0, 1, 1 }, { 1, 0, 1, 1, 0 }), 1 / 6)
+  expect_near(metrics.matthews_correlation({ 0, 1, 2, 2, 1, 0, 3 }, { 0, 2, 2, 1, 1, 0, 1 }),
+    0.41247895569215276)
+  expect_equal(metrics.matthews_correlation({ 1, 1, 1 }, { 0, 1, 1 }), 0)
+  local x, y = { 1, 2.5, 2.5, 4, 0 }, { 0.5, 3, 2, 2, -1 }
+  expect_near(metrics.pearsonr(x, y), 0.8291157144114419)
+  expect_near(metrics.spearmanr(x, torch.tensor(y)), 0.7631578947368421)
+  local constant = metrics.pearsonr({ 1, 1 }, { 1, 2 })
+  assert(constant ~= constant)
+  expect_error(function() metrics.spearmanr({ 1, "a" }, { 1, 2 }) end, "entry 2", "number")
+  expect_error(function() metrics.pearsonr({ 1, 2 }, { 1 }) end, "2 and 1")
+end)
+
 test("perplexity, of logits and of the losses of batches", function()
   local logits = torch.tensor({ { { 1, 2, 3 }, { 0, 0, 0 }, { 5, 1, 1 } } }, { dtype = "float64" })
   local labels = torch.tensor({ { 2, 0, -100 } }, { dtype = "int64" })

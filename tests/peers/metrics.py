@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import sacrebleu
+import scipy.stats
 import sklearn.metrics
 from nltk.stem.porter import PorterStemmer
 from rouge_score.rouge_scorer import RougeScorer
@@ -104,7 +105,15 @@ def classes(n):
     averages = ['macro', 'micro', 'weighted'] + ['binary'] * (n == 2)
     return {'predictions': found, 'references': labels,
             'accuracy': sklearn.metrics.accuracy_score(labels, found),
+            'matthews': float(sklearn.metrics.matthews_corrcoef(labels, found)),
             'f1': {a: sklearn.metrics.f1_score(labels, found, average=a) for a in averages}}
+
+
+def numbers(values):
+    found, references = rng.choices(values, k=100), rng.choices(values, k=100)
+    return {'predictions': found, 'references': references,
+            'pearsonr': float(scipy.stats.pearsonr(found, references).statistic),
+            'spearmanr': float(scipy.stats.spearmanr(found, references).statistic)}
 
 
 stem = PorterStemmer().stem
@@ -113,5 +122,7 @@ words |= {a + b for a in rng.sample(sorted(words), 300)
           for b in ['ational', 'logi', 'alli', 'ed', 'ing', 'eed', 'y', 'ies', 'ousness', 'ion']}
 json.dump({
     'groups': {'corpus': group(corpus()), 'spanish': group(spanish()), 'noise': group(noise())},
-    'classes': [classes(2), classes(5)], 'stems': {word: stem(word) for word in sorted(words)},
+    'classes': [classes(2), classes(5)],
+    'numbers': [numbers([rng.gauss(3, 2) for _ in range(n)]) for n in (5, 1000)],
+    'stems': {word: stem(word) for word in sorted(words)},
 }, open(sys.argv[1], 'w'))

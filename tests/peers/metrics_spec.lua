@@ -73,9 +73,19 @@ for name, group in pairs(peer.groups) do
   end)
 end
 
-test("accuracy and f1", function()
+test("correlations", function()
+  for _, case in ipairs(peer.numbers) do
+    for _, name in ipairs { "pearsonr", "spearmanr" } do
+      expect_near(metrics[name](case.predictions, case.references), case[name], name)
+    end
+  end
+end)
+
+test("accuracy, f1 and Matthews' correlation", function()
   for _, case in ipairs(peer.classes) do
     expect_near(metrics.accuracy(case.predictions, case.references), case.accuracy, "accuracy")
+    expect_near(metrics.matthews_correlation(case.predictions, case.references), case.matthews,
+      "matthews")
     for average, expected in pairs(case.f1) do
       expect_near(metrics.f1(case.predictions, case.references, { average = average }), expected,
         average)

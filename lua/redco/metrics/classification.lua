@@ -1,4 +1,4 @@
---- Accuracy and F1 of predicted classes, with the results of scikit-learn.
+--- Accuracy, F1 and Matthews' correlation of predicted classes, with the results of scikit-learn.
 local arguments = require "redco.arguments"
 local fail = require "redco.fail"
 local registry = require "redco.registry"
@@ -106,6 +106,22 @@ function(predictions, references, options)
       tostring(o.average))
   end
   return average(count_classes(predictions, references), #references, o.pos_label)
+end)
+
+classification.matthews_correlation = registry.define("redco.metrics.matthews_correlation", [[
+matthews_correlation(predictions, references) -> number
+Returns Matthews' correlation coefficient of predicted classes, from -1 to 1; 0 if all predictions
+or all references are equal. The arguments are lists of numbers or strings, or tensors.]],
+function(predictions, references)
+  predictions, references = two_lists("metrics.matthews_correlation", predictions, references)
+  local n, both, product, predicted, expected = #references, 0, 0, 0, 0
+  for _, count in pairs(count_classes(predictions, references)) do
+    both = both + count.both
+    product = product + count.predicted * count.expected
+    predicted, expected = predicted + count.predicted ^ 2, expected + count.expected ^ 2
+  end
+  local scale = (n * n - predicted) * (n * n - expected)
+  return scale > 0 and (both * n - product) / math.sqrt(scale) or 0
 end)
 
 return classification
