@@ -18,6 +18,15 @@ local t5 = { d_model = 32, d_kv = 8, d_ff = 48, num_layers = 2, num_heads = 4 }
 local falcon = { hidden_size = 32, num_attention_heads = 4, num_hidden_layers = 2,
   initializer_range = 0.2 }
 
+local bert = { hidden_size = 32, intermediate_size = 48, num_hidden_layers = 2,
+  num_attention_heads = 4, max_position_embeddings = 16, initializer_range = 0.2,
+  hidden_dropout_prob = 0, attention_probs_dropout_prob = 0 }
+local distilbert = { dim = 32, hidden_dim = 48, n_layers = 2, n_heads = 4, dropout = 0,
+  max_position_embeddings = 16, initializer_range = 0.2, attention_dropout = 0,
+  seq_classif_dropout = 0 }
+local deberta = { relative_attention = true, pos_att_type = { "c2p", "p2c" }, position_buckets = 4,
+  norm_rel_ebd = "layer_norm" }
+
 -- {model_type, what is common, more, task}
 local rows = {
   { "mistral", llama, { sliding_window = 3 } },
@@ -41,6 +50,15 @@ local rows = {
   { "mbart", bart, {} },
   { "marian", bart, {} },
   { "pegasus", bart, {} },
+  { "xlm-roberta", bert, {}, "masked_lm" },
+  { "bert", bert, { num_labels = 4 }, "token_classification" },
+  { "electra", bert, { embedding_size = 16 }, "masked_lm" },
+  { "electra", bert, {}, "replaced_token_detection" },
+  { "distilbert", distilbert, {}, "masked_lm" },
+  { "distilbert", distilbert, { num_labels = 4 }, "sequence_classification" },
+  { "deberta-v2", bert, deberta, "masked_lm" },
+  { "deberta-v2", bert, { num_labels = 4, relative_attention = true, pos_att_type = "c2p",
+    share_att_key = true }, "sequence_classification" },
 }
 
 local function config_of(row)
@@ -57,6 +75,7 @@ local function batch_of(task)
   local labels = torch.tensor { { 7, 8, 9, 10, 11, -100 }, { 6, 6, 3, 4, 20, 8 } }
   if task == "sequence_classification" then labels = torch.tensor { 1, 3 } end
   if task == "token_classification" then labels = labels:clamp(-100, 3) end
+  if task == "replaced_token_detection" then labels = labels:remainder(2) end
   return { input_ids = ids, labels = labels }
 end
 

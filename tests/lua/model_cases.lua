@@ -24,6 +24,10 @@ cases.names = {
   "gemma3",
   "phi3",
   "qwen3_moe",
+  "bert",
+  "bert_sequence_classification",
+  "roberta_regression",
+  "modernbert",
 }
 
 --- Adapters on the model of another case, and its batches.
@@ -102,11 +106,16 @@ function cases.prompts(case)
   return inputs
 end
 
+--- Whether the labels of a model are those of the next tokens.
+function cases.predicts_next(model)
+  return not model.is_encoder_decoder and not model.family.task
+end
+
 --- Inputs with `labels` as a loss takes them: a decoder-only model's position predicts the next
 --- token, which the library's own losses see to.
-function cases.training_inputs(case, prefix, is_encoder_decoder)
+function cases.training_inputs(case, prefix, is_ready)
   local inputs = cases.inputs(case, prefix)
-  if is_encoder_decoder then return inputs end
+  if is_ready then return inputs end
   local next_ones = torch.full_like(inputs.labels, -100)
   local length = inputs.labels:size(1) - 1
   next_ones:narrow(1, 0, length):copy_(inputs.labels:narrow(1, 1, length))

@@ -395,6 +395,76 @@ def captioner(draw):
                 decoder_start_token_id=draw.token(decoder["vocab_size"]))
 
 
+def bert(draw, **more):
+    config = common(draw)
+    n_heads, width = heads(draw)
+    config.update(
+        hidden_size=width, num_hidden_layers=draw.randint(1, 3), num_attention_heads=n_heads,
+        intermediate_size=draw.randint(3, 40), hidden_act=draw.choice(ACTIVATIONS),
+        max_position_embeddings=draw.randint(10, 40), type_vocab_size=draw.randint(1, 3),
+        layer_norm_eps=draw.choice([1e-12, 1e-3, 0.1]), hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0, **more)
+    return config
+
+
+def roberta(draw):
+    config = bert(draw)
+    config.setdefault("pad_token_id", 1)
+    config["max_position_embeddings"] += config["pad_token_id"] + 1
+    return config
+
+
+def electra(draw):
+    config = bert(draw)
+    config["embedding_size"] = draw.choice([config["hidden_size"], draw.randint(3, 20)])
+    return config
+
+
+def distilbert(draw):
+    config = common(draw)
+    n_heads, width = heads(draw)
+    config.update(
+        dim=width, n_layers=draw.randint(1, 3), n_heads=n_heads, hidden_dim=draw.randint(3, 40),
+        activation=draw.choice(ACTIVATIONS), max_position_embeddings=draw.randint(10, 40),
+        dropout=0.0, attention_dropout=0.0, qa_dropout=0.0, seq_classif_dropout=0.0)
+    return config
+
+
+def deberta(draw):
+    config = bert(draw)
+    config.update(
+        type_vocab_size=draw.randint(0, 3), position_biased_input=draw.maybe(),
+        pooler_dropout=0, pooler_hidden_act=draw.choice(ACTIVATIONS))
+    if draw.maybe(0.8):
+        config.update(
+            relative_attention=True, share_att_key=draw.maybe(),
+            pos_att_type=draw.choice([["c2p"], ["p2c"], ["p2c", "c2p"], "c2p|p2c"]),
+            norm_rel_ebd=draw.choice(["none", "layer_norm"]))
+    if draw.maybe():
+        config.update(position_buckets=draw.randint(2, 6), max_relative_positions=draw.randint(8, 20))
+    if draw.maybe(0.3):
+        config["embedding_size"] = draw.randint(3, 20)
+    return config
+
+
+def modernbert(draw):
+    config = common(draw)
+    n_heads, width = heads(draw)
+    config.setdefault("pad_token_id", draw.token(config["vocab_size"]))
+    config.update(
+        hidden_size=width, num_hidden_layers=draw.randint(1, 4), num_attention_heads=n_heads,
+        intermediate_size=draw.randint(3, 40), hidden_activation=draw.choice(ACTIVATIONS),
+        max_position_embeddings=draw.randint(10, 40), norm_eps=draw.choice([1e-5, 1e-3, 0.1]),
+        norm_bias=draw.maybe(), attention_bias=draw.maybe(), mlp_bias=draw.maybe(),
+        decoder_bias=draw.maybe(0.7), classifier_bias=draw.maybe(),
+        global_rope_theta=draw.choice([100.0, 160000.0]),
+        local_rope_theta=draw.choice([None, 50.0, 10000.0]),
+        global_attn_every_n_layers=draw.randint(1, 3), local_attention=draw.randint(1, 12),
+        classifier_pooling=draw.choice(["cls", "mean"]),
+        classifier_activation=draw.choice(ACTIVATIONS))
+    return config
+
+
 FAMILIES = {
     "llama": (llama, "LlamaForCausalLM"), "gpt2": (gpt2, "GPT2LMHeadModel"),
     "gptj": (gptj, "GPTJForCausalLM"), "opt": (opt, "OPTForCausalLM"),
@@ -434,6 +504,29 @@ for _family, _name, _task, _class in [
     FAMILIES[f"{_family}.{_task}"] = (FAMILIES[_family][0], _name + _class)
 
 
+ENCODERS = {
+    "bert": (bert, "Bert"), "roberta": (roberta, "Roberta"), "electra": (electra, "Electra"),
+    "distilbert": (distilbert, "DistilBert"), "xlm-roberta": (roberta, "XLMRoberta"),
+    "deberta-v2": (deberta, "DebertaV2"), "modernbert": (modernbert, "ModernBert"),
+}
+ENCODER_TASKS = {
+    "masked_lm": "ForMaskedLM", "sequence_classification": "ForSequenceClassification",
+    "token_classification": "ForTokenClassification",
+    "question_answering": "ForQuestionAnswering", "multiple_choice": "ForMultipleChoice",
+}
+for _family, (_draw, _name) in ENCODERS.items():
+    for _task, _class in ENCODER_TASKS.items():
+        if (_family, _task) == ("electra", "multiple_choice"):
+            _task, _class = "replaced_token_detection", "ForPreTraining"
+        if (_family, _task) == ("modernbert", "multiple_choice"):
+            continue
+        FAMILIES[f"{_family}.{_task}"] = (_draw, _name + _class)
+
+
+def is_encoder(family):
+    return family.partition(".")[0] in ENCODERS
+
+
 def is_generative(family):
     return family != "vit" and "." not in family
 
@@ -454,6 +547,13 @@ def labelled(draw, config, task):
 
 def task_labels(config, task, rows, length, generator):
     n = config.get("num_labels", 2)
+    if task == "masked_lm":
+        labels = torch.randint(config["vocab_size"], (rows, length), generator=generator)
+        labels[torch.rand(rows, length, generator=generator) < 0.6] = -100
+        labels[:, length // 2] = 3
+        return dict(labels=labels)
+    if task == "replaced_token_detection":
+        return dict(labels=torch.randint(2, (rows, length), generator=generator))
     if task == "token_classification":
         labels = torch.randint(n, (rows, length), generator=generator)
         labels[torch.rand(rows, length, generator=generator) < 0.3] = -100
@@ -540,13 +640,23 @@ def new_inputs(draw, config, vocab_size, family):
     else:
         inputs["input_ids"] = tokens(rows, length)
         if draw.maybe(0.6):
-            inputs["attention_mask"] = mask_of(draw, rows, length, draw.choice(["left", "right"]))
-    if "." in family:
-        task = family.partition(".")[2]
+            # DeBERTa reads the arbitrary state of padding if that is first.
+            sides = ["right"] if family.startswith("deberta") else ["left", "right"]
+            inputs["attention_mask"] = mask_of(draw, rows, length, draw.choice(sides))
+    task = family.partition(".")[2]
+    if is_encoder(family) and config.get("type_vocab_size", 1) > 1 and draw.maybe():
+        inputs["token_type_ids"] = torch.randint(config["type_vocab_size"], (rows, length),
+                                                 generator=generator)
+    if task == "multiple_choice":
+        n = draw.randint(2, 4)
+        inputs = {key: value.unsqueeze(1).repeat(1, n, 1) for key, value in inputs.items()}
+        inputs["input_ids"] = tokens(rows, n, length)
+        return dict(inputs, labels=torch.randint(n, (rows,), generator=generator))
+    if task:
         inputs.update(task_labels(config, task, rows, length, generator))
         if task == "question_answering":  # it reads the arbitrary logits of padding
             inputs.pop("attention_mask", None)
-        if task == "token_classification" and "attention_mask" in inputs:
+        if task in ("token_classification", "masked_lm") and "attention_mask" in inputs:
             inputs["labels"][inputs["attention_mask"] == 0] = -100
         return inputs
     if family in ENCODER_DECODERS:
@@ -657,13 +767,14 @@ def used(model):
     """The parameters, without those that the library makes with every ViT and that captions don't
     use."""
     return [(name, parameter) for name, parameter in model.named_parameters()
-            if "pooler" not in name and parameter.requires_grad]
+            if ("pooler" not in name or model.config.model_type in ENCODERS)
+            and parameter.requires_grad]
 
 
 def with_positions(inputs, model, family):
     """The inputs with the positions that redco-lua counts in a mask; OPT does it by itself."""
     mask = inputs.get("attention_mask")
-    if mask is None or model.config.is_encoder_decoder or \
+    if mask is None or model.config.is_encoder_decoder or is_encoder(family) or \
             family.partition(".")[0] in ("opt", "bloom"):
         return dict(inputs)
     return dict(inputs, position_ids=(mask.cumsum(1) - 1).clamp(min=0))
@@ -729,7 +840,9 @@ MORE_KEYS = dict(
     scale_attn_weights=False, scale_embedding=True, sliding_window=2,
     static_position_embeddings=True, use_sliding_window=True, max_window_layers=1,
     use_bidirectional_attention=True, no_rope_layer_interval=2,
-    tie_encoder_decoder=True, tie_word_embeddings=False, torchscript=True)
+    tie_encoder_decoder=True, tie_word_embeddings=False, torchscript=True,
+    position_embedding_type="relative_key", add_cross_attention=True, sinusoidal_pos_embds=True,
+    classifier_dropout=0.5)
 SETTLED = {"architectures", "dtype", "model_type", "transformers_version", "id2label", "label2id"}
 
 

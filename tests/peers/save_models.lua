@@ -19,7 +19,7 @@ local function trained(model, case)
     deployer = redco.Deployer { seed = 1, verbose = false },
     params = model.params, optimizer = redco.optim.adamw { learning_rate = 0.01 },
     collate_fn = function()
-      return cases.training_inputs(case, "batch0", model.is_encoder_decoder)
+      return cases.training_inputs(case, "batch0", not cases.predicts_next(model))
     end,
     loss_fn = function(_, _, params, batch) return model.loss(params, batch) end,
   }

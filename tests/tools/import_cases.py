@@ -15,14 +15,17 @@ from pathlib import Path
 MODELS = ['gpt2', 'gptj', 'opt', 'opt_350m_style', 'llama', 'llama3', 't5_relu_tied',
           't5_gated_untied', 'bart', 'vit_gpt2', 'qwen2', 'qwen3', 'gemma2', 'gemma3', 'phi3',
           'qwen3_moe']
+# Of these the name here is another.
+ENCODERS = {'bert': 'bert', 'bert/sequence_classification': 'bert_sequence_classification',
+            'roberta/regression': 'roberta_regression', 'modernbert': 'modernbert'}
 LORA = ['lora_gpt2', 'lora_llama']
 FILES = ['config.json', 'expected.json', 'generation_config.json', 'model.safetensors',
          'tokenizer.json', 'tokenizer_config.json', 'tokenizer_cases.json', 'special_tokens_map.json',
-         'spiece.model', 'tokenizer.model', 'preprocessor_config.json', 'adapter_config.json',
+         'spiece.model', 'tokenizer.model', 'vocab.txt', 'preprocessor_config.json', 'adapter_config.json',
          'adapter_model.safetensors', 'metrics.json']
 # The same tokenizer as another case's.
 NO_TOKENIZER = ['opt_350m_style', 'vit_gpt2', 'qwen2', 'qwen3', 'gemma2', 'gemma3', 'phi3',
-                'qwen3_moe']
+                'qwen3_moe', 'modernbert']
 NO_SENTENCEPIECE = ['t5_gated_untied']
 
 
@@ -52,13 +55,13 @@ def copy_arrays(case, source, target):
 
 
 def main(source, target):
-    for case in MODELS + LORA + ['metrics']:
+    for case in MODELS + list(ENCODERS) + LORA + ['metrics']:
         if not (source / case).exists():  # of another set
             continue
-        folder = target / case
+        folder = target / ENCODERS.get(case, case)
         folder.mkdir(parents=True, exist_ok=True)
         for name in FILES:
-            is_tokenizer = 'token' in name or name == 'spiece.model'
+            is_tokenizer = 'token' in name or name in ('spiece.model', 'vocab.txt')
             if (is_tokenizer and case in NO_TOKENIZER) or \
                     (name == 'spiece.model' and case in NO_SENTENCEPIECE):
                 continue

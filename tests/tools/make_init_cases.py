@@ -11,7 +11,8 @@ import sys
 
 import torch
 from transformers import (AutoConfig, AutoModelForCausalLM, AutoModelForImageClassification,
-                          AutoModelForSeq2SeqLM, VisionEncoderDecoderModel)
+                          AutoModelForMaskedLM, AutoModelForSeq2SeqLM,
+                          AutoModelForSequenceClassification, VisionEncoderDecoderModel)
 
 N_MODELS = 30
 LLAMA = dict(model_type='llama', vocab_size=90, hidden_size=64, intermediate_size=96,
@@ -26,6 +27,14 @@ BART = dict(model_type='bart', vocab_size=90, d_model=48, max_position_embedding
             decoder_layers=2, decoder_attention_heads=4, decoder_ffn_dim=64)
 VIT = dict(model_type='vit', hidden_size=48, num_hidden_layers=1, num_attention_heads=4,
            intermediate_size=96, image_size=16, patch_size=4)
+BERT = dict(vocab_size=90, hidden_size=64, num_hidden_layers=2, intermediate_size=96,
+            num_attention_heads=4, max_position_embeddings=40, pad_token_id=3)
+ENCODERS = [dict(BERT, model_type=name) for name in ('bert', 'roberta', 'electra', 'modernbert')] + [
+    dict(BERT, model_type='deberta-v2', relative_attention=True, pos_att_type=['c2p', 'p2c']),
+    dict(model_type='distilbert', vocab_size=90, dim=64, n_layers=1, n_heads=4, hidden_dim=96,
+         max_position_embeddings=40),
+    dict(BERT, model_type='modernbert', architectures=['ModernBertForSequenceClassification'],
+         initializer_range=0.1, classifier_bias=True, norm_bias=True)]
 NO_CAUSAL_LM = {'t5': AutoModelForSeq2SeqLM, 'bart': AutoModelForSeq2SeqLM,
                 'vit': AutoModelForImageClassification}
 
@@ -49,6 +58,7 @@ CONFIGS = [
     dict(model_type='vision-encoder-decoder', encoder=VIT,
          decoder=dict(model_type='gpt2', vocab_size=90, n_positions=40, n_embd=64, n_layer=2,
                       n_head=4, add_cross_attention=True)),
+    *ENCODERS,
 ]
 
 
@@ -57,6 +67,10 @@ def new_model(config, seed):
     kind = AutoConfig.for_model(**copy.deepcopy(config))
     if config['model_type'] == 'vision-encoder-decoder':
         model = VisionEncoderDecoderModel(kind)
+    elif config in ENCODERS:
+        is_head = 'architectures' in config
+        model = (AutoModelForSequenceClassification if is_head else AutoModelForMaskedLM).from_config(
+            kind)
     else:
         model = NO_CAUSAL_LM.get(config['model_type'], AutoModelForCausalLM).from_config(kind)
     stored = model.state_dict()

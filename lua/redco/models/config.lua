@@ -86,6 +86,9 @@ local sizes = { "size$", "_dim$", "layers?$", "heads?$", "^n_", "^num_", "^d_", 
 -- Keys with such a name that are lists, or may be 0.
 local is_other = { max_window_layers = true, mlp_only_layers = true, no_rope_layers = true }
 
+-- The least values of sizes that may be smaller than 1.
+local least_of = { max_relative_positions = -1, position_buckets = -1, type_vocab_size = 0 }
+
 local function is_size(key)
   if is_other[key] then return false end
   for _, pattern in ipairs(sizes) do
@@ -100,15 +103,16 @@ local largest = 2 ^ 31 - 1
 local function mismatch(key, value, default)
   local is_number = type(value) == "number"
   if is_size(key) then
-    local fits = is_number and value >= 1 and value <= largest and value % 1 == 0
-    return not fits and ("a whole number from 1 to %d"):format(largest)
+    local least = least_of[key] or 1
+    local fits = is_number and value >= least and value <= largest and value % 1 == 0
+    return not fits and ("a whole number from %d to %d"):format(least, largest)
   elseif default ~= nil and type(value) ~= type(default) then
     return "a " .. type(default)
   elseif is_number and key:find "_token_id$" then
     return (value < -1 or value > largest or value % 1 ~= 0) and "the number of a token"
   elseif is_number and key:find "drop" then
     return not (value >= 0 and value <= 1) and "a probability, from 0 to 1"
-  elseif is_number then
+  elseif is_number and not key:find "_index$" then
     return not (value >= 0 and value < math.huge) and "a number that is not negative"
   end
 end

@@ -64,6 +64,7 @@ end
 -- Finds the name of a weight among the parameters `sizes`: as it is, by the task, without, or with
 -- the prefix of models with a head.
 local function place_of(family, name, sizes)
+  if family.current_name then name = family.current_name(name) end
   if sizes[name] then return name end
   if family.own_name and sizes[family.own_name(name)] then return family.own_name(name) end
   local prefix = family.base_model_prefix .. "."

@@ -18,7 +18,11 @@ local models = {
 local families = {}
 for _, name in ipairs {
   "bart",
+  "bert",
   "bloom",
+  "deberta_v2",
+  "distilbert",
+  "electra",
   "falcon",
   "gemma2",
   "gemma3",
@@ -31,6 +35,7 @@ for _, name in ipairs {
   "mbart",
   "mistral",
   "mixtral",
+  "modernbert",
   "mt5",
   "olmo2",
   "opt",
@@ -39,12 +44,14 @@ for _, name in ipairs {
   "qwen2",
   "qwen3",
   "qwen3_moe",
+  "roberta",
   "smollm3",
   "starcoder2",
   "t5",
   "umt5",
   "vision_encoder_decoder",
   "vit",
+  "xlm_roberta",
 } do
   local family = require("redco.models." .. name)
   families[family.model_type] = family
@@ -147,8 +154,9 @@ Raises an error that names an unknown family, an unsupported setting, or a weigh
 unknown, of a wrong shape or not floating-point. NaN and infinity raise an error too, except in
 weights that stay in the mapped files.
 
-`task` chooses the head: "causal_lm" (a decoder's own), "sequence_classification" (also regression
-and several labels), "token_classification" or "question_answering", where transformers has it for
+`task` chooses the head: "causal_lm" (a decoder's own), "masked_lm" (an encoder's default),
+"sequence_classification" (also regression and several labels), "token_classification",
+"question_answering", "multiple_choice" or "replaced_token_detection", where transformers has it for
 the family. By default it is that of the architecture in `config.json`. A head that the folder lacks
 is new, drawn from `generator`. `config` has keys that replace those of the folder: {num_labels = 3}.
 Of a model that also reads images and has its text model in `text_config`, only that is read.
@@ -210,7 +218,7 @@ end)
 
 return registry.define("redco.models", [[
 redco.models
-Models in Hugging Face's folders. The families are BART, BLOOM, Falcon, Gemma 2 and 3, GPT-2, GPT-J,
-GPT-NeoX (Pythia), Granite, LLaMA, Marian, mBART, Mistral, Mixtral, mT5, OLMo 2, OPT, Pegasus,
-Phi-3, Qwen2, Qwen3, Qwen3-MoE, SmolLM3, StarCoder2, T5, UMT5, ViT, and image captioners made of ViT
-and GPT-2.]], models)
+Models in Hugging Face's folders. The families are BART, BERT, BLOOM, DeBERTa-v2 and v3, DistilBERT,
+ELECTRA, Falcon, Gemma 2 and 3, GPT-2, GPT-J, GPT-NeoX (Pythia), Granite, LLaMA, Marian, mBART,
+Mistral, Mixtral, ModernBERT, mT5, OLMo 2, OPT, Pegasus, Phi-3, Qwen2, Qwen3, Qwen3-MoE, RoBERTa,
+SmolLM3, StarCoder2, T5, UMT5, ViT, XLM-RoBERTa, and image captioners made of ViT and GPT-2.]], models)

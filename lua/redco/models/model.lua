@@ -48,10 +48,10 @@ local unsupported = { "bool_masked_pos", "cross_attn_head_mask", "decoder_head_m
   "decoder_inputs_embeds", "encoder_outputs", "head_mask", "inputs_embeds", "past_key_values",
   "token_type_ids" }
 
-local function refuse_unsupported(c, inputs)
+local function refuse_unsupported(family, inputs)
   for _, name in ipairs(unsupported) do
-    if inputs[name] ~= nil then
-      fail("%s: inputs.%s is not supported", c.model_type, name)
+    if inputs[name] ~= nil and not (family.inputs or {})[name] then
+      fail("%s: inputs.%s is not supported", family.model_type, name)
     end
   end
 end
@@ -94,7 +94,7 @@ local function new_model(family, config, params)
 
   function model.hidden_states(p, inputs, options)
     local o = call_options(options)
-    refuse_unsupported(config, inputs)
+    refuse_unsupported(family, inputs)
     if encode then inputs = with_decoder_inputs(family, config, inputs) end
     local hidden, routers = forward(p, inputs, o, encode and memory_of(p, inputs, o))
     if o.cache then
@@ -115,6 +115,7 @@ local function new_model(family, config, params)
   local cap = family.logits_cap and family.logits_cap(config)
   function model.logits(p, hidden)
     local logits = native.linear(hidden, head(p))
+    if family.is_single then logits = logits:squeeze(-1) end
     return cap and torch.tanh(logits / cap) * cap or logits
   end
 

@@ -45,4 +45,15 @@ function losses.of_spans(logits, inputs, _, o)
   return (first + loss(1, inputs.end_positions)) / 2, count
 end
 
+-- Of ELECTRA's discriminator: 1 where a token was replaced. Padding is ignored.
+function losses.of_replaced_tokens(logits, inputs)
+  local dtype = logits.dtype == "float64" and "float64" or "float32"
+  local labels, mask = inputs.labels:to(dtype), inputs.attention_mask
+  local weight = mask and mask:eq(1):to(dtype) or torch.ones_like(labels)
+  local count = weight:sum()
+  local sum = 2  -- of LibTorch's reductions
+  return torch.binary_cross_entropy_with_logits(logits:to(dtype), labels,
+    { weight = weight, reduction = sum }) / count, count
+end
+
 return losses

@@ -2,13 +2,15 @@
 --- name:
 ---   architecture: the name of the class in transformers
 ---   head: the name of the last layer; bias = false if it has none
+---   weight, bias: instead, the names of its parameters; the latter if the configuration has bias_key
+---   layers: of an encoder, what is between the hidden states and the last layer: encoder_heads.lua
 ---   base_model_prefix: if it differs from the family's
----   add_parameters(c, add): those of layers between the hidden states and the head, if any
----   new_read(c): function(params, hidden, inputs, o) -> the input of the head, if the task's own
----   is not right
---- The loss of a task is the same for all families. `own_task` of a family is the name of the task
---- of its own head, by default "causal_lm" of decoders; `lm_head` the name of the layer.
+--- The loss of a task is the same for all families. `default_task` of a family without a head of its
+--- own is the one it has if nothing says which; `size_key` is the key of its size; `head_inits(c)`
+--- returns the initialisers of the layers and of the last one. `lm_head` is the name of a decoder's
+--- own head, whose task is "causal_lm".
 local blocks = require "redco.models.blocks"
+local encoder_heads = require "redco.models.encoder_heads"
 local fail = require "redco.fail"
 local losses = require "redco.models.task_losses"
 local torch = require "redco.torch"
@@ -41,7 +43,9 @@ local function of_last_token(hidden, inputs, c)
 end
 
 -- For each task: the number of outputs, what a loss needs of the inputs, the loss, what is read of
--- the hidden states (all if nil), and whether the head is behind a dropout.
+-- the hidden states (all if nil), whether the head is behind a dropout, whether inputs are [batch,
+-- choices, length], and whether the only output is no dimension of the logits. Without a loss it is
+-- that of a language model.
 local kinds = {
   sequence_classification = {
     n_outputs = "num_labels", needs = { "labels" }, loss = losses.of_classes, read = of_last_token,
@@ -51,6 +55,14 @@ local kinds = {
   },
   question_answering = {
     n_outputs = 2, needs = { "start_positions", "end_positions" }, loss = losses.of_spans,
+  },
+  masked_lm = {},
+  multiple_choice = {
+    n_outputs = 1, needs = { "labels" }, loss = losses.of_tokens, has_choices = true,
+    is_single = true,
+  },
+  replaced_token_detection = {
+    n_outputs = 1, needs = { "labels" }, loss = losses.of_replaced_tokens, is_single = true,
   },
 }
 
@@ -90,17 +102,46 @@ local function complete(family, c, is_file)
   end
 end
 
+-- Returns the inputs with all choices as rows.
+local function with_choices_as_rows(inputs, architecture)
+  local shape = inputs.input_ids.shape
+  if #shape ~= 3 then
+    fail("%s: input_ids are [%s], expected [batch, choices, length]", architecture,
+      table.concat(shape, ", "))
+  end
+  local rows = {}
+  for name, value in pairs(inputs) do
+    rows[name] = torch.is_tensor(value) and value:dim() == 3 and value:flatten(0, 1) or value
+  end
+  return rows, { shape[1], shape[2], -1 }
+end
+
+-- Declares the parameters of a head.
+local function add_head(family, row, kind, c, add)
+  local size = c[family.size_key] or c.word_embed_proj_dim or c.hidden_size or c.n_embd
+  local layers_init = blocks.normal(c.initializer_range or c.init_std)
+  local last_init = layers_init
+  if family.head_inits then layers_init, last_init = family.head_inits(c) end
+  if row.layers then encoder_heads.add_parameters(row.layers, c, size, layers_init, add) end
+  if row.head then
+    blocks.add_linear(add, row.head, size, c[kind.n_outputs] or kind.n_outputs, last_init, row.bias)
+  elseif not row.bias_key or c[row.bias_key] then
+    add(row.bias, { c.vocab_size }, blocks.zeros)
+  end
+end
+
 --- Returns the family with the head of this task.
 local function with_head(family, task)
   local row = family.tasks[task]
   local kind, result = kinds[task], { task = task }
-  local weight, bias = row.head .. ".weight", row.bias ~= false and row.head .. ".bias" or nil
+  local weight = row.weight or row.head .. ".weight"
+  local bias = row.bias ~= false and (row.bias or row.head .. ".bias") or nil
   result.architecture = row.architecture
   result.base_model_prefix = row.base_model_prefix or family.base_model_prefix
   local pattern = "^" .. family.base_model_prefix .. "%."
   local function own_name(name) return (name:gsub(pattern, result.base_model_prefix .. ".")) end
   result.own_name = own_name
-  result.new_if_missing = { [weight] = true, [bias or weight] = true }
+  result.new_if_missing, result.is_single = {}, kind.is_single
   local lm_head = ("^%s%%."):format(family.lm_head or "lm_head")
   result.ignored = { lm_head, unpack(family.ignored or {}) }
   result.optional = { "id2label", "label2id", "num_labels", "problem_type", "classifier_dropout",
@@ -112,31 +153,41 @@ local function with_head(family, task)
     family.add_parameters(c, function(name, ...)
       if not name:find(lm_head) then add(own_name(name), ...) end
     end)
-    if row.add_parameters then row.add_parameters(c, add) end
-    local n_inputs = c.word_embed_proj_dim or c.hidden_size or c.n_embd
-    blocks.add_linear(add, row.head, n_inputs, c[kind.n_outputs] or kind.n_outputs,
-      blocks.normal(c.initializer_range or c.init_std), row.bias)
+    add_head(family, row, kind, c, function(name, ...)
+      result.new_if_missing[name] = true
+      add(name, ...)
+    end)
   end
 
-  function result.head() return weight, bias end
+  function result.head(c)
+    return weight, (not row.bias_key or c[row.bias_key]) and bias or nil
+  end
 
   function result.logits_cap() end
 
   function result.router_loss() end
 
   function result.new_forward(c)
-    local forward, read = family.new_forward(c), row.new_read and row.new_read(c)
+    local forward = family.new_forward(c)
+    local layers = row.layers and encoder_heads.new_forward(row.layers, c)
     return function(params, inputs, o)
+      local shape
+      if kind.has_choices then
+        inputs, shape = with_choices_as_rows(inputs, result.architecture)
+      end
       local hidden = forward(setmetatable({}, { __index = function(_, name)
         return params[own_name(name)]
       end }), inputs, o)
-      if read then return read(params, hidden, inputs, o) end
+      if layers then
+        hidden = layers(params, hidden, o, inputs)
+        return shape and hidden:view(shape) or hidden
+      end
       if kind.has_dropout then hidden = blocks.dropout(hidden, dropout_of(c), o) end
       return kind.read and kind.read(hidden, inputs, c) or hidden
     end
   end
 
-  function result.loss(c, logits, inputs, o)
+  result.loss = kind.loss and function(c, logits, inputs, o)
     for _, name in ipairs(kind.needs) do
       if not inputs[name] then fail("%s: inputs.%s are missing", result.architecture, name) end
     end
@@ -149,8 +200,7 @@ end
 
 -- Returns the name of the task of the family's own head, or nil if it has none.
 local function own_task(family)
-  if family.own_task then return family.own_task end
-  return not family.new_encoder and family.architecture:find "LM" and "causal_lm" or nil
+  return not family.new_encoder and not family.default_task and family.architecture:find "LM" and "causal_lm" or nil
 end
 
 --- Returns the family for a task. Without a task it is that of the architecture that the
@@ -162,6 +212,7 @@ function tasks.choose(family, task, config)
       return with_head(family, name)
     end
   end
+  if not task and family.default_task then return with_head(family, family.default_task) end
   local own = own_task(family)
   if task and task ~= own then
     local names = names_of(family)

@@ -1,0 +1,168 @@
+--- DeBERTa-v2 and -v3 (He et al., 2020, 2021), as Hugging Face's `DebertaV2ForMaskedLM` and other
+--- classes: BERT whose scores add products with embeddings of relative positions.
+local attention = require "redco.models.deberta_attention"
+local blocks = require "redco.models.blocks"
+local fail = require "redco.fail"
+local masks = require "redco.models.masks"
+local torch = require "redco.torch"
+
+local hidden_dropout = { dropout = { "hidden_dropout_prob" } }
+local pooled = { "first", { dropout = { "pooler_dropout" } },
+  { linear = "pooler.dense", activation = "pooler_hidden_act" },
+  { dropout = { "cls_dropout", "hidden_dropout_prob" } } }
+
+local deberta = {
+  model_type = "deberta-v2",
+  architecture = "DebertaV2Model",
+  base_model_prefix = "deberta",
+  default_task = "masked_lm",
+  size_key = "hidden_size",
+  inputs = { token_type_ids = true },
+  defaults = {
+    vocab_size = 128100,
+    hidden_size = 1536,
+    num_hidden_layers = 24,
+    num_attention_heads = 24,
+    intermediate_size = 6144,
+    hidden_act = "gelu",
+    hidden_dropout_prob = 0.1,
+    attention_probs_dropout_prob = 0.1,
+    max_position_embeddings = 512,
+    type_vocab_size = 0,
+    initializer_range = 0.02,
+    layer_norm_eps = 1e-7,
+    relative_attention = false,
+    max_relative_positions = -1,
+    position_buckets = -1,
+    share_att_key = false,
+    norm_rel_ebd = "none",
+    position_biased_input = true,
+    pooler_dropout = 0,
+    pooler_hidden_act = "gelu",
+    pad_token_id = 0,
+  },
+  nullable = { "pad_token_id" },
+  optional = { "pos_att_type", "pooler_hidden_size", "embedding_size", "cls_dropout",
+    "attention_head_size" },
+  only = { tie_word_embeddings = true, legacy = true, conv_kernel_size = 0 },
+  ignored = { "position_ids$", "^cls%.", "^classifier%.", "^qa_outputs%.", "^pooler%.",
+    "^lm_predictions%.", "^mask_predictions%.", "%.position_embeddings%.",
+    "%.encoder%.LayerNorm%.", "%.encoder%.rel_embeddings%." },
+  tasks = {
+    masked_lm = {
+      architecture = "DebertaV2ForMaskedLM", bias = "cls.predictions.bias",
+      weight = "deberta.embeddings.word_embeddings.weight",
+      layers = { { linear = "cls.predictions.transform.dense", activation = "hidden_act",
+        size = "embedding_size" }, { norm = "cls.predictions.transform.LayerNorm" } },
+    },
+    sequence_classification = {
+      architecture = "DebertaV2ForSequenceClassification", head = "classifier", layers = pooled,
+    },
+    multiple_choice = {
+      architecture = "DebertaV2ForMultipleChoice", head = "classifier", layers = pooled,
+    },
+    token_classification = {
+      architecture = "DebertaV2ForTokenClassification", head = "classifier",
+      layers = { hidden_dropout },
+    },
+    question_answering = {
+      architecture = "DebertaV2ForQuestionAnswering", head = "qa_outputs", layers = {},
+    },
+  },
+}
+
+local function norms_positions(c)
+  return c.relative_attention and c.norm_rel_ebd:lower():find "layer_norm" ~= nil
+end
+
+function deberta.check(c)
+  blocks.check_multiple(c, "hidden_size", "num_attention_heads")
+  local size = c.hidden_size / c.num_attention_heads
+  if c.attention_head_size and c.attention_head_size ~= size then
+    fail("deberta-v2: attention_head_size = %s is not supported, only hidden_size / "
+      .. "num_attention_heads = %d", tostring(c.attention_head_size), size)
+  end
+  if c.pooler_hidden_size and c.pooler_hidden_size ~= c.hidden_size then
+    fail("deberta-v2: pooler_hidden_size (%d) must be hidden_size (%d)", c.pooler_hidden_size,
+      c.hidden_size)
+  end
+end
+
+function deberta.add_parameters(c, add)
+  local size, normal = c.hidden_size, blocks.normal(c.initializer_range)
+  local embedded = c.embedding_size or size
+  local function linear(name, n_in, n_out, bias)
+    blocks.add_linear(add, "deberta." .. name, n_in, n_out, normal, bias)
+  end
+  local function norm(name) blocks.add_layer_norm(add, "deberta." .. name, size) end
+  add("deberta.embeddings.word_embeddings.weight", { c.vocab_size, embedded },
+    blocks.normal_but_padding(c, c.initializer_range))
+  local function table_of(name, n)
+    if n > 0 then add("deberta.embeddings." .. name .. ".weight", { n, embedded }, normal) end
+  end
+  table_of("position_embeddings", c.position_biased_input and c.max_position_embeddings or 0)
+  table_of("token_type_embeddings", c.type_vocab_size)
+  if embedded ~= size then linear("embeddings.embed_proj", embedded, size, false) end
+  norm "embeddings.LayerNorm"
+  if c.relative_attention then
+    add("deberta.encoder.rel_embeddings.weight", { 2 * attention.span_of(c), size }, normal)
+  end
+  if norms_positions(c) then norm "encoder.LayerNorm" end
+  for i = 0, c.num_hidden_layers - 1 do
+    local layer = ("encoder.layer.%d."):format(i)
+    attention.add_parameters(c, layer .. "attention.self.", linear)
+    linear(layer .. "attention.output.dense", size, size)
+    norm(layer .. "attention.output.LayerNorm")
+    linear(layer .. "intermediate.dense", size, c.intermediate_size)
+    linear(layer .. "output.dense", c.intermediate_size, size)
+    norm(layer .. "output.LayerNorm")
+  end
+end
+
+-- Returns the embedded tokens [B, T, size].
+local function embedded_tokens(c, params, inputs, o)
+  local ids = inputs.input_ids
+  blocks.check_length(c, "max_position_embeddings", o, ids)
+  local name = "deberta.embeddings."
+  local x = blocks.embedding(params, name .. "word_embeddings", ids, blocks.padding_row(c))
+  if c.position_biased_input then
+    local places = inputs.position_ids and { position_ids = inputs.position_ids } or {}
+    x = x + blocks.position_embedding(params, name .. "position_embeddings", places, o, ids)
+  end
+  if c.type_vocab_size > 0 then
+    local types = params[name .. "token_type_embeddings.weight"]
+    x = x + (inputs.token_type_ids and torch.embedding(types, inputs.token_type_ids)
+      or types:narrow(0, 0, 1):unsqueeze(0))
+  end
+  if (c.embedding_size or c.hidden_size) ~= c.hidden_size then
+    x = blocks.linear(params, name .. "embed_proj", x, o)
+  end
+  x = blocks.layer_norm(params, name .. "LayerNorm", x, c.layer_norm_eps)
+  return blocks.dropout(x, c.hidden_dropout_prob, o)
+end
+
+function deberta.new_forward(c)
+  local attend = attention.new(c)
+  local activation = blocks.activation("deberta-v2", c.hidden_act)
+
+  return function(params, inputs, o)
+    local function drop(x) return blocks.dropout(x, c.hidden_dropout_prob, o) end
+    local function norm(name, x) return blocks.layer_norm(params, name, x, c.layer_norm_eps) end
+    local x = embedded_tokens(c, params, inputs, o)
+    local mask = masks.padding(inputs.attention_mask, x.dtype)
+    local positions = c.relative_attention and params["deberta.encoder.rel_embeddings.weight"]
+    if norms_positions(c) then positions = norm("deberta.encoder.LayerNorm", positions) end
+    for i = 0, c.num_hidden_layers - 1 do
+      local layer = ("deberta.encoder.layer.%d."):format(i)
+      local seen = attend(params, layer .. "attention.self.", x, mask, positions, o)
+      seen = blocks.linear(params, layer .. "attention.output.dense", seen, o)
+      x = norm(layer .. "attention.output.LayerNorm", x + drop(seen))
+      local inner = activation(blocks.linear(params, layer .. "intermediate.dense", x, o))
+      x = norm(layer .. "output.LayerNorm",
+        x + drop(blocks.linear(params, layer .. "output.dense", inner, o)))
+    end
+    return x
+  end
+end
+
+return deberta

@@ -1,0 +1,39 @@
+--- ELECTRA (Clark et al., 2020), as Hugging Face's `ElectraForPreTraining` (the discriminator),
+--- `ElectraForMaskedLM` (the generator) and other classes: BERT with smaller embeddings.
+local new_encoder = require "redco.models.post_norm_encoder"
+
+local dropout = { dropout = { "classifier_dropout", "hidden_dropout_prob" } }
+
+return new_encoder {
+  model_type = "electra",
+  class = "Electra",
+  prefix = "electra",
+  embedding_size = "embedding_size",
+  more = { embedding_size = 128, hidden_size = 256, num_attention_heads = 4,
+    intermediate_size = 1024 },
+  optional = { "summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout" },
+  tasks = {
+    masked_lm = {
+      architecture = "ElectraForMaskedLM", bias = "generator_lm_head.bias",
+      weight = "electra.embeddings.word_embeddings.weight",
+      layers = {
+        { linear = "generator_predictions.dense", activation = "gelu", size = "embedding_size" },
+        { norm = "generator_predictions.LayerNorm" },
+      },
+    },
+    replaced_token_detection = {
+      architecture = "ElectraForPreTraining", head = "discriminator_predictions.dense_prediction",
+      layers = { { linear = "discriminator_predictions.dense", activation = "hidden_act" } },
+    },
+    sequence_classification = {
+      architecture = "ElectraForSequenceClassification", head = "classifier.out_proj",
+      layers = { "first", dropout, { linear = "classifier.dense", activation = "gelu" }, dropout },
+    },
+    token_classification = {
+      architecture = "ElectraForTokenClassification", head = "classifier", layers = { dropout },
+    },
+    question_answering = {
+      architecture = "ElectraForQuestionAnswering", head = "qa_outputs", layers = {},
+    },
+  },
+}
