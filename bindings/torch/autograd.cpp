@@ -138,7 +138,7 @@ int with_grad_mode(lua_State* L) {
   return lua_gettop(L);
 }
 
-// torch.autocast(device, {dtype, enabled}, f, ...)
+// torch.autocast(device, {dtype, enabled}, f, ...); the table may be omitted.
 int with_autocast(lua_State* L) {
   const char* name = "torch.autocast";
   require(lua_type(L, 1) == LUA_TSTRING, name, ": expected the name of a device first, got ",
@@ -147,6 +147,10 @@ int with_autocast(lua_State* L) {
   require(given == "cpu" || given == "cuda", name, ": the device \"", given,
           "\" is not one of \"cpu\" and \"cuda\"");
   const at::DeviceType device = given == "cpu" ? at::kCPU : at::kCUDA;
+  if (lua_isfunction(L, 2)) {
+    lua_newtable(L);
+    lua_insert(L, 2);
+  }
   NamedArguments args(L, 2, name);
   auto dtype = args.get<c10::ScalarType>("dtype", device == at::kCPU ? at::kBFloat16 : at::kHalf);
   bool enabled = args.get<bool>("enabled", true);
@@ -189,7 +193,8 @@ void add_autograd(lua_State* L) {
         "powers and sums run in float32. All other operators run in the dtype of their "
         "arguments. float64 tensors stay float64. The policy is that of PyTorch on GPUs, on "
         "both devices. Call backward outside of f. `enabled = false` switches autocast off for "
-        "f. A Trainer does this with compute_dtype = \"autocast:bfloat16\"."},
+        "f. The table may be omitted. A Trainer does this with compute_dtype = "
+        "\"autocast:bfloat16\"."},
        {"is_grad_enabled", is_grad_enabled,
         "is_grad_enabled() -> boolean\n"
         "Returns true if operators are recorded for gradients."},

@@ -179,6 +179,12 @@ test("other dtypes are refused, by name", function()
 end)
 
 -- torch.autocast, by itself.
+test("the options of autocast may be omitted", function()
+  local x = torch.ones { 2, 2 }
+  expect_equal(torch.autocast("cpu", torch.mm, x, x).dtype, "bfloat16")
+  expect_error(function() torch.autocast "cpu" end, "torch.autocast")
+end)
+
 
 local function under(dtype, f, ...) return torch.autocast("cpu", { dtype = dtype }, f, ...) end
 

@@ -11,8 +11,10 @@ print(values, indices)  --> tensor([2., 5.])  tensor([2, 2])
 --- torch.autocast
 local a, b = torch.randn { 4, 8 }, torch.randn { 8, 2 }
 local function product() return a:mm(b) end
-print(torch.autocast("cpu", { dtype = "bfloat16" }, product).dtype)
---> bfloat16
+print(product().dtype, torch.autocast("cpu", product).dtype)
+--> float32  bfloat16
+print(torch.autocast("cpu", { dtype = "float16" }, product).dtype)
+--> float16
 
 --- torch.enable_grad
 local w = torch.ones({ 2 }, { requires_grad = true })
