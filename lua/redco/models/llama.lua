@@ -1,5 +1,6 @@
 --- LLaMA (Touvron et al., 2023), as Hugging Face's `LlamaForCausalLM`.
 local new_family = require "redco.models.llama_like"
+local rotary = require "redco.models.rotary"
 local tasks = require "redco.models.tasks"
 
 return new_family {
@@ -19,6 +20,8 @@ return new_family {
     eos_token_id = 2,
   },
   optional = { "pretraining_tp" },
+  -- transformers writes it.
+  complete = function(c) c.head_dim = rotary.head_dim(c) end,
   facts = function(c)
     return { qkv_bias = c.attention_bias, o_bias = c.attention_bias, mlp_bias = c.mlp_bias }
   end,

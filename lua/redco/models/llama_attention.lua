@@ -8,8 +8,9 @@ local names = { ".q_proj", ".k_proj", ".v_proj" }
 local norm_names = { ".q_norm", ".k_norm" }
 
 local function sizes_of(c)
-  local kv_size = c.num_key_value_heads * c.head_dim
-  return { c.num_attention_heads * c.head_dim, kv_size, kv_size }
+  local size = rotary.head_dim(c)
+  local kv_size = c.num_key_value_heads * size
+  return { c.num_attention_heads * size, kv_size, kv_size }
 end
 
 --- Adds the parameters of the layer `name`. `linear(name, n_in, n_out, bias)` and
@@ -22,7 +23,7 @@ function attention.add_parameters(c, facts, name, linear, norm)
     for k = 1, 3 do linear(name .. names[k], width, sizes[k], facts.qkv_bias) end
   end
   for k = 1, facts.head_norms and 2 or 0 do
-    norm(name .. norm_names[k], facts.head_norms == "head" and c.head_dim or sizes[k])
+    norm(name .. norm_names[k], facts.head_norms == "head" and rotary.head_dim(c) or sizes[k])
   end
   linear(name .. ".o_proj", sizes[1], width, facts.o_bias)
 end
@@ -30,7 +31,7 @@ end
 --- Returns function(params, name, x, {cos, sin} or nil, mask, o).
 function attention.new(c, facts)
   local n_heads = { c.num_attention_heads, c.num_key_value_heads, c.num_key_value_heads }
-  local sizes, which = sizes_of(c), facts.head_norms
+  local sizes, which, head_dim = sizes_of(c), facts.head_norms, rotary.head_dim(c)
 
   -- Returns q, k and v, each [B, T, size].
   local function projected(params, name, x, o)
@@ -46,7 +47,7 @@ function attention.new(c, facts)
   local function heads(params, name, k, x, angles)
     local function norm(y) return facts.norm(params, name .. norm_names[k], y, c[facts.eps]) end
     if k < 3 and which == "projection" then x = norm(x) end
-    x = x:view { x:size(0), x:size(1), n_heads[k], c.head_dim }
+    x = x:view { x:size(0), x:size(1), n_heads[k], head_dim }
     if k < 3 and which == "head" then x = norm(x) end
     x = x:transpose(1, 2)
     return k < 3 and angles and rotary.turn_halves(x, unpack(angles)) or x

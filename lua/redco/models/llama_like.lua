@@ -179,7 +179,6 @@ return function(row)
       c.rope_scaling[row.rope_type_key], c.rope_scaling.rope_type = c.rope_scaling.rope_type, nil
     end
     c.num_key_value_heads = c.num_key_value_heads or c.num_attention_heads
-    c.head_dim = c.head_dim or math.floor(c.hidden_size / c.num_attention_heads)
   end
 
   function family.check(c) check(c, row.n_experts) end

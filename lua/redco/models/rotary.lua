@@ -129,9 +129,14 @@ function rotary.complete(c)
   c.rope_scaling, c.rope_parameters = scaling.rope_type ~= "default" and scaling or nil, nil
 end
 
+--- Returns the number of elements of a head.
+function rotary.head_dim(c)
+  return c.head_dim or math.floor(c.hidden_size / c.num_attention_heads)
+end
+
 --- Returns the number of elements of a head that rotate.
 function rotary.size(c)
-  return math.floor(c.head_dim * (c.partial_rotary_factor or 1))
+  return math.floor(rotary.head_dim(c) * (c.partial_rotary_factor or 1))
 end
 
 local function is_positive(value)
