@@ -12,6 +12,8 @@
 
 namespace redco::text {
 
+using namespace io;
+
 namespace {
 
 class WordPiece final : public Model {
