@@ -106,7 +106,7 @@ Parts whole(const at::Tensor& x, const at::Tensor& weight, const std::optional<a
   auto log_softmax = [](const at::Tensor& logits) { return logits.log_softmax(1); };
   return linear_cross_entropy_part(x, weight, bias, labels, ignore_index, label_smoothing,
                                    {needs_x, needs_weight, needs_bias},
-                                   {0, n_classes, n_classes, n_classes, log_softmax});
+                                   {0, n_classes, n_classes, n_classes, x.size(0), log_softmax});
 }
 
 TORCH_LIBRARY_FRAGMENT(redco, m) {
@@ -202,8 +202,8 @@ Parts linear_cross_entropy_part(const at::Tensor& x, const at::Tensor& weight,
   at::Tensor d_bias;
   if (needed.bias) d_bias = at::zeros({weight.size(0)}, total.options());
   const int64_t block = rows_per_block(x.device().type(), classes.n_most);
-  for (int64_t begin = 0; begin < n_rows; begin += block) {
-    const int64_t length = std::min(block, n_rows - begin);
+  for (int64_t first = 0; first < classes.n_most_rows; first += block) {
+    const int64_t begin = std::min(first, n_rows), length = std::min(block, n_rows - begin);
     at::Tensor rows = x.narrow(0, begin, length);
     const Target here = target.rows(begin, length);
     at::Tensor log_probs = classes.log_softmax(widened(at::linear(rows, weight, bias)));

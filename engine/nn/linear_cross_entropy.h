@@ -16,6 +16,9 @@ struct Classes {
   int64_t begin, end;
   int64_t n_all;
   int64_t n_most;  ///< the maximum over ranks, from which all derive the same block size
+  /// The maximum number of rows over ranks, from which all derive the same number of blocks:
+  /// `log_softmax` communicates.
+  int64_t n_most_rows;
   /// Maps logits [rows, local classes] to log-probabilities over all classes.
   std::function<at::Tensor(const at::Tensor& logits)> log_softmax;
 };

@@ -2,6 +2,7 @@
 
 #include "normalizers.h"
 #include "pre_tokenizers.h"
+#include "unicode_8.h"
 #include "utf8.h"
 
 #include <utf8proc.h>
@@ -12,11 +13,9 @@ namespace redco::text {
 
 namespace {
 
-auto category(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)); }
-
 bool is_control(char32_t c) {
   if (c < 0x80) return c < 0x20 || c == 0x7F;
-  auto kind = category(c);
+  auto kind = category_in_unicode_8(c);
   return kind == UTF8PROC_CATEGORY_CC || kind == UTF8PROC_CATEGORY_CF ||
          kind == UTF8PROC_CATEGORY_CO || c == 0xFFFD;
 }
@@ -37,7 +36,7 @@ bool is_ideograph(char32_t c) {
 bool is_punctuation(char32_t c) {
   if (c < 0x80)
     return c > ' ' && c < 0x7F && !(c >= '0' && c <= '9') && !((c | 32) >= 'a' && (c | 32) <= 'z');
-  auto kind = category(c);
+  auto kind = category_in_unicode_8(c);
   return kind >= UTF8PROC_CATEGORY_PC && kind <= UTF8PROC_CATEGORY_PO;
 }
 
@@ -108,7 +107,7 @@ void clean(Text& text, const BertSpec& spec) {
 Normalizer strip_accents() {
   return [](Text& text) {
     keep_characters(text, [](char32_t c) {
-      auto kind = category(c);
+      auto kind = utf8proc_category(static_cast<utf8proc_int32_t>(c));
       return kind < UTF8PROC_CATEGORY_MN || kind > UTF8PROC_CATEGORY_ME;
     });
   };
@@ -121,7 +120,8 @@ Normalizer bert_normalization(BertSpec spec) {
         clean(text, spec);
         if (spec.strip_accents) {
           decompose(text);
-          keep_characters(text, [](char32_t c) { return category(c) != UTF8PROC_CATEGORY_MN; });
+          keep_characters(
+              text, [](char32_t c) { return category_in_unicode_8(c) != UTF8PROC_CATEGORY_MN; });
         }
         if (spec.lowercase) lower(text);
       };

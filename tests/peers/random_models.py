@@ -659,6 +659,11 @@ def new_inputs(draw, config, vocab_size, family):
         inputs.update(task_labels(config, task, rows, length, generator))
         if task == "question_answering":  # it reads the arbitrary logits of padding
             inputs.pop("attention_mask", None)
+        pad = config.get("pad_token_id")
+        if task == "sequence_classification" and "attention_mask" in inputs and pad is not None:
+            # A decoder reads the last token that is no padding, by its id.
+            hidden = inputs["attention_mask"] == 0
+            inputs["input_ids"] = inputs["input_ids"].masked_fill(hidden, max(pad, 0))
         if task in ("token_classification", "masked_lm") and "attention_mask" in inputs:
             inputs["labels"][inputs["attention_mask"] == 0] = -100
         return inputs
@@ -799,7 +804,9 @@ def generated(model, prompts, options, is_double=False):
 def logits_of(out):
     """Those of the begin and the end of an answer as redco-lua has them."""
     if "logits" in out:
-        return out.logits.detach()
+        logits = out.logits.detach()
+        # DeBERTa-v2 returns those of a regression without their dimension.
+        return logits.unsqueeze(-1) if logits.dim() == 1 else logits
     return torch.stack([out.start_logits, out.end_logits], -1).detach()
 
 

@@ -10,6 +10,17 @@ using namespace nn;
 
 namespace {
 
+// The maximum length over ranks of the parts of a dimension.
+int64_t longest_part(int64_t size, const Placements& placements, int64_t dim, const Mesh& mesh) {
+  for (Mesh::Dim mesh_dim : splitting(placements, dim)) {
+    const Placement& placement = placements[mesh_dim];
+    int64_t n_blocks = placement.n_blocks(size), n_ranks = mesh.size(mesh_dim);
+    int64_t grains = placement.block_length(size) / placement.grain;
+    size = n_blocks * ((grains + n_ranks - 1) / n_ranks) * placement.grain;
+  }
+  return size;
+}
+
 std::optional<Plan> linear_cross_entropy(const Call& call) {
   enum : int8_t { row, in, label };
   auto factors = named_factors(
@@ -24,8 +35,8 @@ std::optional<Plan> linear_cross_entropy(const Call& call) {
   Span own = own_span(n_classes, plan.inputs[1], 0, *call.mesh);
   MeshDims over = splitting(plan.inputs[1], 0);
   if (over.empty()) return plan;
-  int64_t n_most = n_classes;
-  for (Mesh::Dim dim : over) n_most = (n_most + call.mesh->size(dim) - 1) / call.mesh->size(dim);
+  int64_t n_most = longest_part(n_classes, plan.inputs[1], 0, *call.mesh);
+  int64_t n_most_rows = longest_part(call.tensors[0].sizes()[0], plan.inputs[0], 0, *call.mesh);
   plan.run = [=](const Operator&, torch::jit::Stack& stack, const Mesh& mesh) {
     auto log_softmax = [&](const at::Tensor& logits) {
       return logits - split_logsumexp(logits, 1, over, mesh);
@@ -34,7 +45,7 @@ std::optional<Plan> linear_cross_entropy(const Call& call) {
         stack[0].toTensor(), stack[1].toTensor(), stack[2].toOptional<at::Tensor>(),
         stack[3].toTensor(), stack[4].toInt(), stack[5].toDouble(),
         {stack[6].toBool(), stack[7].toBool(), stack[8].toBool()},
-        {own.begin, own.end, n_classes, n_most, log_softmax});
+        {own.begin, own.end, n_classes, n_most, n_most_rows, log_softmax});
     stack = {total, d_x, d_weight, d_bias};
   };
   return plan;

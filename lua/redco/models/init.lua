@@ -218,7 +218,8 @@ end)
 
 return registry.define("redco.models", [[
 redco.models
-Models in Hugging Face's folders. The families are BART, BERT, BLOOM, DeBERTa-v2 and v3, DistilBERT,
-ELECTRA, Falcon, Gemma 2 and 3, GPT-2, GPT-J, GPT-NeoX (Pythia), Granite, LLaMA, Marian, mBART,
-Mistral, Mixtral, ModernBERT, mT5, OLMo 2, OPT, Pegasus, Phi-3, Qwen2, Qwen3, Qwen3-MoE, RoBERTa,
-SmolLM3, StarCoder2, T5, UMT5, ViT, XLM-RoBERTa, and image captioners made of ViT and GPT-2.]], models)
+Models in Hugging Face's folders. The families are BART, BERT, BLOOM, DeBERTa-v2 and v3,
+DistilBERT, ELECTRA, Falcon, Gemma 2 and 3, GPT-2, GPT-J, GPT-NeoX (Pythia), Granite, LLaMA,
+Marian, mBART, Mistral, Mixtral, ModernBERT, mT5, OLMo 2, OPT, Pegasus, Phi-3, Qwen2, Qwen3,
+Qwen3-MoE, RoBERTa, SmolLM3, StarCoder2, T5, UMT5, ViT, XLM-RoBERTa, and image captioners made of
+ViT and GPT-2.]], models)

@@ -2,13 +2,14 @@
 --- name:
 ---   architecture: the name of the class in transformers
 ---   head: the name of the last layer; bias = false if it has none
----   weight, bias: instead, the names of its parameters; the latter if the configuration has bias_key
----   layers: of an encoder, what is between the hidden states and the last layer: encoder_heads.lua
+---   weight, bias: instead, the names of its parameters, the latter if the configuration has
+---   bias_key
+---   layers: of an encoder, the layers before the last one: encoder_heads.lua
 ---   base_model_prefix: if it differs from the family's
---- The loss of a task is the same for all families. `default_task` of a family without a head of its
---- own is the one it has if nothing says which; `size_key` is the key of its size; `head_inits(c)`
---- returns the initialisers of the layers and of the last one. `lm_head` is the name of a decoder's
---- own head, whose task is "causal_lm".
+--- The loss of a task is the same for all families. `default_task` of a family without a head of
+--- its own is the one it has if nothing says which; `size_key` is the key of its size;
+--- `head_inits(c)` returns the initialisers of the layers and of the last one. `lm_head` is the
+--- name of a decoder's own head, whose task is "causal_lm".
 local blocks = require "redco.models.blocks"
 local encoder_heads = require "redco.models.encoder_heads"
 local fail = require "redco.fail"
@@ -200,7 +201,8 @@ end
 
 -- Returns the name of the task of the family's own head, or nil if it has none.
 local function own_task(family)
-  return not family.new_encoder and not family.default_task and family.architecture:find "LM" and "causal_lm" or nil
+  if family.default_task then return nil end
+  return not family.new_encoder and family.architecture:find "LM" and "causal_lm" or nil
 end
 
 --- Returns the family for a task. Without a task it is that of the architecture that the
