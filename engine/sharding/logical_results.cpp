@@ -47,7 +47,8 @@ torch::jit::Stack called_on_zeros(const Call& call, c10::Device device) {
   for (const TensorArgument& argument : call.tensors) {
     // `copy_` of a tensor to itself does nothing, also if its elements share memory.
     bool is_new = size_t(argument.first) >= tensors.size();
-    tensors.push_back(is_new ? zeros_for(argument.tensor, device) : tensors[size_t(argument.first)]);
+    tensors.push_back(is_new ? zeros_for(argument.tensor, device)
+                             : tensors[size_t(argument.first)]);
   }
   set_tensors(call, tensors, stack);
   for (c10::IValue& value : stack) {

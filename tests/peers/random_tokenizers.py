@@ -146,8 +146,9 @@ class RandomTokenizer:
             pieces.append(text[at:at + self.rng.randrange(2, 7)])
         # Sums with ties and without. `tokenizers` reads some decimal numbers inexactly, so that those
         # that differ are fractions of powers of two.
-        score = self.one_of(lambda: -self.rng.uniform(1, 9), lambda: -float(self.rng.randrange(1, 4)),
-                            lambda: -self.rng.randrange(8, 32) / 8, lambda: -1.1)
+        score = self.one_of(
+            lambda: -self.rng.randrange(1024, 9216) / 1024, lambda: -1.1,
+            lambda: -float(self.rng.randrange(1, 4)), lambda: -self.rng.randrange(8, 32) / 8)
         vocab = [['<unk>', 0.0]] + [[piece, score()] for piece in dict.fromkeys(pieces)]
         fallback = self.chance(0.4)
         if fallback:

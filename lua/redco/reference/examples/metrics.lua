@@ -77,7 +77,9 @@ local scores = redco.metrics.squad(predictions, references)
 print(scores.exact_match, scores.f1)  --> 50  83.333333333333
 
 --- redco.metrics.matthews_correlation
-print(redco.metrics.matthews_correlation({ 1, 1, 0, 0 }, { 1, 1, 0, 1 }))  --> 0.57735026918963
+local predictions, references = { 1, 1, 0, 0 }, { 1, 1, 0, 1 }
+print(redco.metrics.matthews_correlation(predictions, references))
+--> 0.57735026918963
 
 --- redco.metrics.pearsonr
 print(redco.metrics.pearsonr({ 0.1, 0.4, 0.5 }, { 1, 2, 3 }) > 0.9)  --> true
