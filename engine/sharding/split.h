@@ -17,6 +17,9 @@ class Split {
   /// `size`: of the dimension before this group splits it.
   Split(const Placement& placement, int64_t size, int64_t n_ranks);
 
+  /// The maximum length of the dimension over the ranks' parts.
+  int64_t longest_part() const { return blocks_ * longest_; }
+
   /// Pads a rank's part to the longest part, so that all have the same size.
   at::Tensor padded(const at::Tensor& part) const;
   at::Tensor unpadded(const at::Tensor& part, int64_t rank) const;

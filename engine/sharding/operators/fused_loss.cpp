@@ -2,6 +2,7 @@
 // split; split classes cost one all-gather per block, of one number per row.
 
 #include "../../nn/linear_cross_entropy.h"
+#include "../split.h"
 #include "rules.h"
 
 namespace redco::sharding {
@@ -12,12 +13,8 @@ namespace {
 
 // The maximum length over ranks of the parts of a dimension.
 int64_t longest_part(int64_t size, const Placements& placements, int64_t dim, const Mesh& mesh) {
-  for (Mesh::Dim mesh_dim : splitting(placements, dim)) {
-    const Placement& placement = placements[mesh_dim];
-    int64_t n_blocks = placement.n_blocks(size), n_ranks = mesh.size(mesh_dim);
-    int64_t grains = placement.block_length(size) / placement.grain;
-    size = n_blocks * ((grains + n_ranks - 1) / n_ranks) * placement.grain;
-  }
+  for (Mesh::Dim mesh_dim : splitting(placements, dim))
+    size = Split(placements[mesh_dim], size, mesh.size(mesh_dim)).longest_part();
   return size;
 }
 

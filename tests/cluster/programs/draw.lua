@@ -207,8 +207,12 @@ function Draw:is_defined(line, name)
     if other ~= name and torch.is_tensor(self.env[other]) then others[other] = true end
   end
   if not next(others) then return true end
-  local together, apart, chunk = self:replay {}, self:replay(others), loadstring(line)
-  if not pcall(setfenv(chunk, together)) or not pcall(setfenv(chunk, apart)) then return true end
+  local together, chunk = self:replay {}, loadstring(line)
+  local is_readable, apart = pcall(self.replay, self, others)
+  -- A line that fails is the same on all layouts: it writes nothing.
+  if not is_readable or not pcall(setfenv(chunk, together)) or not pcall(setfenv(chunk, apart)) then
+    return true
+  end
   local a, b = together[name], apart[name]
   return a:eq(b):logical_or(a:isnan():logical_and(b:isnan())):all():item()
 end

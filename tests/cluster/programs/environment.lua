@@ -40,6 +40,9 @@ function globals.total(x, weight)
   return x:double():sum() * weight
 end
 
+--- The mean loss of labels with the logits x w^T, which are never held at once.
+function globals.linear_cross_entropy(...) return (redco.nn.linear_cross_entropy(...)) end
+
 --- A probability. Where LibTorch refuses a number, NaN here, the process that holds it fails alone.
 function globals.chance(x) return x:sigmoid():nan_to_num(0.5) end
 

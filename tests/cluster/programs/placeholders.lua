@@ -304,6 +304,14 @@ function place.classes(g, v)
   return g:sharded(("ints(%d, { %s }, %d)"):format(g:seed(), numbers(sizes), n), sizes)
 end
 function place.classes_n(_, v) return v.classes_n and tostring(v.classes_n) or nil end
+--- A class below <w>'s first size for each row of x.
+function place.row_classes(g, v)
+  local n = v.new_size
+  if not n or n == 0 then return nil end
+  local sizes = { unpack(v.x.shape) }
+  table.remove(sizes)
+  return g:sharded(("ints(%d, { %s }, %d)"):format(g:seed(), numbers(sizes), n), sizes)
+end
 function place.size0(_, v) return tostring(v.x.shape[1]) end
 place["size-1"] = function(_, v) return tostring(size_of(v.x, -1)) end
 

@@ -149,6 +149,15 @@ for _, reduction in ipairs { 0, 1, 2 } do  -- none, mean, sum
       weight = row.weight, when = row.when }
   end
 end
+for _, row in ipairs {
+  { "linear_cross_entropy(<x>, <w>, <row_classes>)" },
+  { "linear_cross_entropy(<x>, <w>, <row_classes>, { bias = <w2>, ignore_index = 1 })",
+    w2 = { "n" } },
+  { "linear_cross_entropy(<x>, <w>, <row_classes>, { label_smoothing = 0.1 })" },
+} do
+  row.dims, row.w, row.weight = { 2, 3 }, { "n", -1 }, 3
+  losses[#losses + 1] = row
+end
 losses[#losses + 1] = { "torch.cosine_embedding_loss(<x>, <s>, torch.ones({ <size0> }, "
   .. "{ dtype = <x>.dtype }))", dims = { 2, 2 } }
 losses[#losses + 1] = { "torch.margin_ranking_loss(<x>, <s>, <x>:detach():sign(), 0.2)" }
