@@ -72,9 +72,13 @@ Factors factors_of(const Call& call, const Indexing& indexing) {
     factors.inputs[index.tensor] =
         aligned(call.tensors[index.tensor].sizes(), indexing.broadcast,
                 letters(int64_t(indexing.broadcast.size()), int(indexing.n_dims)));
-    if (is_in_blocks(call.tensors[0], index.dim)) factors.whole |= uint64_t{1} << index.dim;
   }
   return factors;
+}
+
+Plan plan_of(const Call& call, const Indexing& indexing, Factors factors) {
+  for (const Index& index : indexing.indices) refuse_blocks(call, factors, index.dim);
+  return plan_by_factors(call, factors);
 }
 
 // An index into a split dimension.
@@ -116,7 +120,7 @@ std::optional<Plan> index(const Call& call) {
   Factors factors = factors_of(call, *indexing);
   factors.outputs = {indexing->result};
   factors.linear = {1};
-  Plan plan = plan_by_factors(call, factors);
+  Plan plan = plan_of(call, *indexing, factors);
   std::vector<SplitIndex> splits = split_indices(call, *indexing, plan);
   if (splits.empty()) return plan;
   plan.run = [splits, n_behind = indexing->n_behind()](const Operator& op, torch::jit::Stack& stack,
@@ -169,7 +173,7 @@ std::optional<Plan> index_put(const Call& call) {
     for (size_t i = 0; i < indexing->broadcast.size(); ++i)
       factors.whole |= uint64_t{1} << (size_t(indexing->n_dims) + i);
   }
-  Plan plan = plan_by_factors(call, factors);
+  Plan plan = plan_of(call, *indexing, factors);
   std::vector<SplitIndex> splits = split_indices(call, *indexing, plan);
   if (splits.empty()) return plan;
   plan.run = [splits](const Operator& op, torch::jit::Stack& stack, const Mesh&) {

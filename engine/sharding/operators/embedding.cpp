@@ -16,7 +16,7 @@ std::optional<Plan> embedding(const Call& call) {
   Letters ids = letters(indices.tensor.dim(), 2), result = ids;
   result.push_back(1);
   Factors factors{{{0, 1}, ids}, {result}};
-  if (is_in_blocks(weight, 0)) factors.whole = 1;
+  refuse_blocks(call, factors, 0);
   Plan plan = plan_by_factors(call, factors);
   if (splitting(plan.inputs[0], 0).empty()) return plan;
   int64_t n_rows = weight.sizes()[0];

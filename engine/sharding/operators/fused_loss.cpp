@@ -25,10 +25,9 @@ std::optional<Plan> linear_cross_entropy(const Call& call) {
       {{}, {row, in}, {label, in}, {label}});
   if (!factors) return std::nullopt;
   factors->whole = uint64_t{1} << in;
-  const TensorArgument& weight = call.tensors[1];
-  if (is_in_blocks(weight, 0)) factors->whole |= uint64_t{1} << label;
+  refuse_blocks(call, *factors, label);
   Plan plan = plan_by_factors(call, *factors);
-  int64_t n_classes = weight.sizes()[0];
+  int64_t n_classes = call.tensors[1].sizes()[0];
   Span own = own_span(n_classes, plan.inputs[1], 0, *call.mesh);
   MeshDims over = splitting(plan.inputs[1], 0);
   if (over.empty()) return plan;

@@ -82,7 +82,7 @@ std::optional<int64_t> own_dim(const Call& call) {
 
 std::optional<Plan> read(const Call& call, Factors factors, int64_t dim) {
   factors.linear = {1};
-  if (is_in_blocks(call.tensors[0], dim)) factors.whole |= uint64_t{1} << dim;
+  refuse_blocks(call, factors, dim);
   Plan plan = plan_by_factors(call, factors);
   Indexed indexed = indexed_by(call, plan, dim);
   if (is_split(plan, indexed))
@@ -93,7 +93,7 @@ std::optional<Plan> read(const Call& call, Factors factors, int64_t dim) {
 }
 
 std::optional<Plan> write(const Call& call, Factors factors, int64_t dim) {
-  if (is_in_blocks(call.tensors[0], dim)) factors.whole |= uint64_t{1} << dim;
+  refuse_blocks(call, factors, dim);
   factors.outputs = {factors.inputs[0]};
   Plan plan = plan_by_factors(call, factors);
   at::IntArrayRef sizes = call.tensors[0].sizes();

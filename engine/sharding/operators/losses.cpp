@@ -55,8 +55,7 @@ std::optional<Factors> factors_of(const Call& call, const Shape& shape) {
     if (int64_t(letters.size()) != argument.tensor.dim()) return std::nullopt;
     factors.inputs.push_back(letters);
   }
-  int self = call.tensor_of("self");
-  if (is_in_blocks(call.tensors[size_t(self)], shape.class_dim)) factors.whole = 1;
+  refuse_blocks(call, factors, 0);
   return factors;
 }
 

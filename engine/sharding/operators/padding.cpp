@@ -105,8 +105,7 @@ std::optional<Plan> triangle(const Call& call) {
   int64_t n_dims = argument.tensor.dim();
   Letters all = letters(n_dims);
   Factors factors{{all}, {all}};
-  for (int64_t dim : {n_dims - 2, n_dims - 1})
-    if (is_in_blocks(argument, dim)) factors.whole |= uint64_t{1} << dim;
+  for (int64_t dim : {n_dims - 2, n_dims - 1}) refuse_blocks(call, factors, dim);
   factors.linear = {1};
   Plan plan = plan_by_factors(call, factors);
   auto begin = [&](int64_t dim) {

@@ -11,10 +11,12 @@
 
 namespace redco::sharding {
 
-bool is_in_blocks(const TensorArgument& argument, int64_t dim) {
-  for (const Placement& placement : argument.placements)
-    if (placement.is_sharded() && placement.dim == dim && placement.block > 0) return true;
-  return false;
+void refuse_blocks(const Call& call, Factors& factors, int64_t factor) {
+  for (size_t i = 0; i < call.tensors.size(); ++i)
+    for (const Placement& placement : call.tensors[i].placements)
+      if (placement.is_sharded() && placement.block > 0 &&
+          factors.inputs[i][size_t(placement.dim)] == factor)
+        factors.whole |= uint64_t{1} << factor;
 }
 
 bool is_sum(const TensorArgument& argument) { return is_partial(argument.placements); }

@@ -6,8 +6,9 @@
 
 namespace redco::sharding {
 
-/// Whether a dimension is split in blocks, so that a rank's elements are not one range.
-bool is_in_blocks(const TensorArgument& argument, int64_t dim);
+/// Leaves the dimensions of `factor` whole if a tensor is split along it in blocks: then a rank's
+/// elements are not one range, and own_span() has no answer.
+void refuse_blocks(const Call& call, Factors& factors, int64_t factor);
 
 /// Whether a tensor is a partial sum. A partial source that is added to a tensor that is not one is
 /// reduced first: it is often smaller.

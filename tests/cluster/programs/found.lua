@@ -384,4 +384,17 @@ x1 = shard(randn(4717, { 1, 3, 1 }), { dp = 0, mp = 0 }) * 1
 x2 = x1:expand { 2, 3, 4 }
 x1:expand { 1, 3, 4 }[{ shard(ints(9, { 1 }, 1), { dp = 0 }), {}, ints(9, { 2 }, 4) }] = -1.25
 x1:expand { 1, 3, 4 }:index_fill_(0, ints(9, { 1 }, 1), 3)]],
+  -- Classes of a loss that a bias or weights split in blocks: a process holds several ranges.
+  [[
+x1 = randn(5543, { 9, 6 }):requires_grad_()
+x2 = shard(randn(4562, { 6 }), { mp = { dim = 0, block = 3 } }):requires_grad_()
+x3 = linear_cross_entropy(x1, randn(9335, { 6, 6 }), ints(8737, { 9 }, 6), { bias = x2 })
+loss = term(x3, 0.7)
+gx1, gx2 = grads(loss, { x1, x2 })]],
+  [[
+x1 = randn(5544, { 9, 6 }):requires_grad_()
+x2 = shard(randn(4562, { 6 }):abs(), { mp = { dim = 0, block = 3 } })
+x3 = torch.nll_loss(x1:log_softmax(1), ints(8737, { 9 }, 6), x2)
+loss = term(x3, 0.7)
+gx1 = grads(loss, { x1 })]],
 }

@@ -303,7 +303,12 @@ function place.classes(g, v)
   table.remove(sizes, 2)
   return g:sharded(("ints(%d, { %s }, %d)"):format(g:seed(), numbers(sizes), n), sizes)
 end
-function place.classes_n(_, v) return v.classes_n and tostring(v.classes_n) or nil end
+--- A weight for each class of <classes>.
+function place.class_weights(g, v)
+  if not v.classes_n then return nil end
+  local text = ("torch.arange(1, %d, { dtype = %s.dtype })"):format(v.classes_n + 1, v.x.name)
+  return g:sharded(text, { v.classes_n })
+end
 --- A class below <w>'s first size for each row of x.
 function place.row_classes(g, v)
   local n = v.new_size

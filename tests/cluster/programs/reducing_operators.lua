@@ -139,8 +139,7 @@ for _, reduction in ipairs { 0, 1, 2 } do  -- none, mean, sum
     { "torch.cross_entropy_loss(<x>, <classes>, nil, %d, 1, 0.1)", weight = 2 },
     { "torch.cross_entropy_loss(<x>, <s>:softmax(1), nil, %d)" },
     { "torch.nll_loss(<x>:log_softmax(1), <classes>, nil, %d)", dims = { 2, 2 } },
-    { "torch.cross_entropy_loss(<x>, <classes>, torch.arange(1, <classes_n> + 1, "
-      .. "{ dtype = <x>.dtype }), %d)" },
+    { "torch.cross_entropy_loss(<x>, <classes>, <class_weights>, %d)" },
     -- LibTorch's result of no rows is memory that nobody wrote.
     { "torch.multi_margin_loss(<x>, <classes>, 1, 1, nil, %d)", dims = { 2, 2 }, weight = 0.5,
       when = function(v) return v.x.numel > 0 end },
