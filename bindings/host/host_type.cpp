@@ -78,7 +78,7 @@ void push_metatable(lua_State* L, const std::string& name) {
     for (lua_pushnil(L); lua_next(L, table) != 0; lua_pop(L, 1))
       known.emplace_back(lua_tostring(L, -2));
   std::string near = nearest(field, known);
-  fail("a ", type, " has no '", field, "'", near.empty() ? "" : "; '" + near + "' is near");
+  fail("a ", type, " has no '", field, "'", near.empty() ? "" : "; did you mean '" + near + "'?");
 }
 
 // Upvalues of __index and __newindex: the type's name, methods, getters, setters.

@@ -97,6 +97,12 @@ int try_call(lua_State* L) {
   }
 }
 
+// describe(value) -> a short text for messages: "Tensor float32[2, 3]", "number 1.5", "redco.Rng"
+int described_value(lua_State* L) {
+  lua_pushstring(L, describe(L, 1).c_str());
+  return 1;
+}
+
 int linear_layer(lua_State* L) {
   at::Tensor bias = lua_isnoneornil(L, 3) ? at::Tensor() : check_tensor(L, 3);
   push_tensor(L, with_memory_retry(
@@ -122,6 +128,8 @@ int open_redco(lua_State* L) {
   lua_setfield(L, -2, "fail");
   lua_pushcfunction(L, nearest_name);
   lua_setfield(L, -2, "nearest");
+  lua_pushcfunction(L, described_value);
+  lua_setfield(L, -2, "describe");
   lua_pushcfunction(L, embedded_text);
   lua_setfield(L, -2, "embedded");
   lua_pushcfunction(L, try_call);

@@ -172,7 +172,7 @@ void NamedArguments::check_names(const std::set<std::string>& known) {
     std::string all;
     for (const auto& name : known) all += (all.empty() ? "" : ", ") + name;
     fail(function_, ": there is no argument '", key, "'",
-         near.empty() ? "" : "; '" + near + "' is near", "\nthe arguments are: ", all);
+         near.empty() ? "" : "; did you mean '" + near + "'?", "\nthe arguments are: ", all);
   }
 }
 

@@ -15,6 +15,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <sstream>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -166,6 +168,7 @@ struct Advice {
   std::string_view begin, end, text;
 };
 constexpr Advice advices[] = {
+    {"attempt to call field 'Tensor'", "(a table value)", "; torch.tensor makes a tensor"},
     {"attempt to call ", "(a table value)",
      "; a table is not a function. Parameters of a layer are the first argument of the function "
      "that computes with them: nn.linear(params, x)"},
@@ -188,6 +191,22 @@ void add_advice(lua_State* L) {
   }
 }
 
+// The traceback from `level` on, without the functions that raise errors and the address of the
+// C++ code that called the script.
+std::string traceback_from(lua_State* L, int level) {
+  luaL_traceback(L, L, nullptr, level);
+  std::istringstream all(lua_tostring(L, -1));
+  lua_pop(L, 1);
+  std::string text;
+  for (std::string line; std::getline(all, line);) {
+    if (line.starts_with("\t[C]: at ") || line == "\t[C]: in function 'fail'" ||
+        line.starts_with("\tredco/fail.lua:"))
+      continue;
+    text += (text.empty() ? "" : "\n") + line;
+  }
+  return text;
+}
+
 int with_traceback(lua_State* L) {
   if (!lua_isstring(L, 1)) return 1;
   auto& error = context(L).error;
@@ -196,10 +215,7 @@ int with_traceback(lua_State* L) {
   // An error that came through C++ already has the deeper traceback.
   if (!noted || error.traceback.empty()) {
     ScriptError::Kind kind = noted ? error.kind : ScriptError::Kind::script;
-    luaL_traceback(L, L, nullptr, 1);
-    std::string traceback = lua_tostring(L, -1);
-    lua_pop(L, 1);
-    note_error(L, kind, std::move(traceback), error.signal);
+    note_error(L, kind, traceback_from(L, 1), error.signal);
   }
   return 1;
 }

@@ -276,8 +276,8 @@ std::string unknown_dtype(const std::string& name) {
   std::vector<std::string> known;
   for (const auto& entry : dtype_names) known.emplace_back(entry.name);
   std::string near = nearest(name, known);
-  return "\"" + name + "\" is not a dtype; \"" + (near.empty() ? "float32" : near) + "\" is " +
-         (near.empty() ? "one" : "near");
+  return "\"" + name + "\" is not a dtype; " +
+         (near.empty() ? "one is \"float32\"" : "did you mean \"" + near + "\"?");
 }
 
 const char* dtype_name(c10::ScalarType dtype) {

@@ -47,7 +47,7 @@ void push_scalar(lua_State* L, const c10::Scalar& value);
 /// Element types by PyTorch's names: "float32", "int64", "bool", ... ("float", "half", "double",
 /// "long", "int" are accepted too).
 std::optional<c10::ScalarType> parse_dtype(const std::string& name);
-/// "\"flot32\" is not a dtype; \"float32\" is near".
+/// "\"flot32\" is not a dtype; did you mean \"float32\"?".
 std::string unknown_dtype(const std::string& name);
 const char* dtype_name(c10::ScalarType dtype);
 c10::ScalarType check_dtype(lua_State* L, int index);

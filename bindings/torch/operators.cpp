@@ -132,11 +132,19 @@ void check_names_of_types(lua_State* L, const OverloadSet& op, const Arguments& 
     std::string key = arguments.named[i].name;
     if (known.count(key)) continue;
     std::string near = nearest(key, known);
-    text += "; it has no argument '" + key + "'" + (near.empty() ? "" : ": '" + near + "' is near");
+    text += "; it has no argument '" + key + "'" +
+            (near.empty() ? "" : ": did you mean '" + near + "'?");
   }
   bool takes_list = std::ranges::any_of(op.overloads, [](const Overload& overload) {
     return !overload.parameters().empty() && overload.parameters()[0].kind == ArgKind::tensor_list;
   });
+  bool takes_tensor = std::ranges::any_of(op.overloads, [](const Overload& overload) {
+    return !overload.parameters().empty() && overload.parameters()[0].kind == ArgKind::tensor;
+  });
+  if (takes_tensor && !arguments.is_method && arguments.n_positional > 0) {
+    if (lua_isnil(L, 1)) text += "; the first argument is nil: is a name misspelt?";
+    if (lua_istable(L, 1)) text += "; the first argument is a table: torch.tensor makes a tensor";
+  }
   if (takes_list && arguments.n_positional > 0 && test_tensor(L, 1) != nullptr)
     text += "; the tensors are in a list: torch." + op.name + "({a, b})";
   if (arguments.is_method && (arguments.n_positional == 0 || test_tensor(L, 1) == nullptr))

@@ -31,7 +31,7 @@ namespace {
     for (lua_pushnil(L); lua_next(L, table) != 0; lua_pop(L, 1))
       if (lua_type(L, -2) == LUA_TSTRING) known.emplace_back(lua_tostring(L, -2));
   std::string near = nearest(name, known);
-  fail(owner, " has no '", name, "'", near.empty() ? "" : "; '" + near + "' is near");
+  fail(owner, " has no '", name, "'", near.empty() ? "" : "; did you mean '" + near + "'?");
 }
 
 int torch_index(lua_State* L) {

@@ -51,7 +51,7 @@ class JsonBuilder final : public nlohmann::json_sax<json> {
   bool end_array() override { return close(); }
 
   bool parse_error(size_t, const std::string&, const json::exception& error) override {
-    fail(where_, "not valid JSON: ", excerpt(error.what(), 200));
+    fail_to_parse(where_, error);
   }
 
  private:

@@ -27,6 +27,12 @@ std::string in_quotes(const std::string& text) {
   return quoted;
 }
 
+void fail_to_parse(const std::string& where, const nlohmann::json::exception& error) {
+  std::string text = error.what();
+  if (text.starts_with("[json.exception.")) text.erase(0, text.find("] ") + 2);
+  fail(where, "not valid JSON: ", excerpt(text, 200));
+}
+
 void check_no_zero_byte(const std::string& where, std::string_view text) {
   size_t zero = text.find('\0');
   require(zero == text.npos, where, "not valid JSON: a zero byte at ", zero);
@@ -50,7 +56,7 @@ json parse_json(const std::string& where, std::string_view text, int max_depth,
   try {
     return json::parse(text.begin(), text.end(), check);
   } catch (const json::exception& error) {
-    fail(where, "not valid JSON: ", excerpt(error.what(), 200));
+    fail_to_parse(where, error);
   }
 }
 

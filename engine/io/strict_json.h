@@ -23,6 +23,9 @@ using JsonHook = std::function<bool(int depth, nlohmann::json::parse_event_t, nl
 nlohmann::json parse_json(const std::string& where, std::string_view text, int max_depth,
                           const JsonHook& hook = nullptr);
 
+/// Throws Error, beginning with `where`, for what the parser found.
+[[noreturn]] void fail_to_parse(const std::string& where, const nlohmann::json::exception& error);
+
 /// Throws Error, beginning with `where`, for a zero byte, which the parser takes for the end of the
 /// text.
 void check_no_zero_byte(const std::string& where, std::string_view text);

@@ -30,7 +30,7 @@ constexpr int64_t most_restores = 2;
   std::string near = nearest(metric, names), all;
   for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
   fail("fit: the evaluation has no metric '", metric, "'; it has ", all,
-       near.empty() ? "" : ": did you mean " + near + "?");
+       near.empty() ? "" : "; did you mean '" + near + "'?");
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ return function(name, module)
     for known in next, module do names[#names + 1] = tostring(known) end
     table.sort(names)
     local near = native.nearest(tostring(key), names)
-    fail("%s has no '%s'%s", name, tostring(key), near and ("; '%s' is near"):format(near)
+    fail("%s has no '%s'%s", name, tostring(key), near and ("; did you mean '%s'?"):format(near)
       or #names <= few and "; it has " .. table.concat(names, ", ") or "")
   end })
 end

@@ -8,9 +8,9 @@ local a = torch.zeros({ 2, 3 })
 local exact = 9007199254740993LL  -- 2^53 + 1, which no double holds
 
 test("an unknown name is refused with a near one", function()
-  expect_error(function() return torch.sofmax end, "torch has no 'sofmax'", "'softmax' is near")
+  expect_error(function() return torch.sofmax end, "torch has no 'sofmax'", "did you mean 'softmax'?")
   expect_error(function() return torch.matmull(a, a) end, "torch has no 'matmull'", "'matmul'")
-  expect_error(function() return a:sofmax(0) end, "a Tensor has no 'sofmax'", "'softmax' is near")
+  expect_error(function() return a:sofmax(0) end, "a Tensor has no 'sofmax'", "did you mean 'softmax'?")
 end)
 
 test("a wrong type is refused with what was given and the candidates", function()
@@ -74,7 +74,7 @@ end)
 
 test("an unknown or repeated named argument is refused", function()
   expect_error(function() torch.add(a, a, { alhpa = 2 }) end, "{alhpa = number 2}",
-    "it has no argument 'alhpa': 'alpha' is near", "candidates:")
+    "it has no argument 'alhpa': did you mean 'alpha'?", "candidates:")
   expect_error(function() a:sum({ dim = 0, keepdims = true }) end,
     "no argument 'keepdims'", "'keepdim'")
   expect_error(function() torch.rand({ 2 }, { memory_format = "channels_last" }) end,

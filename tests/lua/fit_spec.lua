@@ -126,7 +126,7 @@ test("a metric to save by is checked before training", function()
   for _, option in ipairs { "save_argmin_ckpt_by_metrics", "save_argmax_ckpt_by_metrics" } do
     expect_error(function()
       fit(trainer, { eval_examples = examples_of(4), [option] = { "los" } })
-    end, "fit: the evaluation has no metric 'los'; it has loss: did you mean loss?")
+    end, "fit: the evaluation has no metric 'los'; it has loss; did you mean 'loss'?")
   end
   expect_equal(trainer.step, 0)
 end)
@@ -265,7 +265,7 @@ test("early_stopping ends after so many evaluations that are no better, also ove
       early_stopping = { metric = "loss", patience = 1, min_delta = 0.1 } })
     assert(trainer.step > 3 and trainer.step < 60, trainer.step)
     expect_error(function() fit(resumed(new_workdir()), options {
-      early_stopping = { metric = "los" } }) end, "no metric 'los'", "did you mean loss")
+      early_stopping = { metric = "los" } }) end, "no metric 'los'", "did you mean 'loss'?")
   end)
 
 test("evaluations every k steps, and time that is over", function()

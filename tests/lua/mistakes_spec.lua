@@ -15,19 +15,19 @@ end
 
 test("an unknown argument is reported before a missing one", function()
   expect_mistake(function() optim.adamw { lr = 0.1 } end,
-    "redco.optim.adamw: there is no argument 'lr'; 'learning_rate' is near",
+    "redco.optim.adamw: there is no argument 'lr'; did you mean 'learning_rate'?",
     "the arguments are: betas, eps, learning_rate, mask, weight_decay")
   expect_mistake(function() redco.Deployer { sed = 1 } end,
-    "redco.Deployer: there is no argument 'sed'; 'seed' is near")
+    "redco.Deployer: there is no argument 'sed'; did you mean 'seed'?")
   expect_mistake(function() optim.sgd {} end,
     "redco.optim.sgd: the argument 'learning_rate' is missing")
   expect_mistake(function() redco.Trainer { deployr = 1 } end,
-    "redco.Trainer: there is no argument 'deployr'; 'deployer' is near")
+    "redco.Trainer: there is no argument 'deployr'; did you mean 'deployer'?")
   expect_mistake(function() redco.Trainer {} end,
     "redco.Trainer: the argument 'deployer' is missing")
   local trainer = regression.trainer_of {}
   expect_mistake(function() trainer:fit { train_example = {}, n_epochs = 1 } end,
-    "Trainer:fit: there is no argument 'train_example'; 'train_examples' is near")
+    "Trainer:fit: there is no argument 'train_example'; did you mean 'train_examples'?")
   expect_mistake(function() trainer:fit { n_epochs = 1 } end,
     "Trainer:fit: the argument 'train_examples' is missing")
 end)
@@ -54,7 +54,7 @@ test("a GPU that is not there", function()
 end)
 
 test("a misspelt dtype", function()
-  local expected = '"flot32" is not a dtype; "float32" is near'
+  local expected = '"flot32" is not a dtype; did you mean "float32"?'
   expect_mistake(function() torch.ones({ 2 }, { dtype = "flot32" }) end,
     "torch.ones: dtype = " .. expected)
   expect_mistake(function() torch.ones({ 2 }, { device = "gpu" }) end,
@@ -66,6 +66,12 @@ test("a misspelt dtype", function()
   end, "Trainer:fit: save_float_dtype: " .. expected)
 end)
 
+test("nil and tables in the place of a tensor", function()
+  local w = torch.ones { 2, 2 }
+  expect_mistake(function() torch.linear(nil, w) end, "the first argument is nil: is a name misspelt?")
+  expect_mistake(function() torch.linear({ 1, 2 }, w) end, "is a table: torch.tensor makes a tensor")
+end)
+
 test("layers without their parameters, and called as functions", function()
   local x = torch.ones { 2, 2 }
   for lower, upper in pairs { linear = "Linear", mlp = "MLP", layer_norm = "LayerNorm",
@@ -73,11 +79,11 @@ test("layers without their parameters, and called as functions", function()
     lstm_cell = "LSTMCell", multihead_attention = "MultiheadAttention" } do
     expect_mistake(function() nn[lower](nil, x) end, ("nn.%s: the first argument is the table of "
       .. "parameters that nn.%s returns, got nil"):format(lower, upper))
-    expect_mistake(function() nn[lower](x) end, "got a Tensor")
+    expect_mistake(function() nn[lower](x) end, "got Tensor float32")
   end
 end)
 
--- Runs a script in an engine of its own: advice is added where the error leaves the script.
+-- Runs a script in another process: advice is added where the error leaves the script.
 local function message_of(script)
   local path = os.tmpname()
   local file = assert(io.open(path, "w"))
@@ -95,17 +101,19 @@ test("Lua's own errors about tables and tensors have advice", function()
   local text = message_of(start .. "local layer = redco.nn.Linear(2, 2)\nlayer(x)")
   assert(text:find("attempt to call local 'layer' (a table value); a table is not a function", 1,
     true) and text:find("nn.linear(params, x)", 1, true), text)
+  text = message_of(start .. "redco.torch.Tensor { 1 }")
+  assert(text:find("(a table value); torch.tensor makes a tensor", 1, true), text)
   text = message_of(start .. "print(x < 2)")
   assert(text:find("attempt to compare userdata with number; compare tensors with x:lt(y)", 1,
     true), text)
 end)
 
 test("unknown names of modules are errors", function()
-  expect_mistake(function() return nn.Liner end, "redco.nn has no 'Liner'; 'Linear' is near")
+  expect_mistake(function() return nn.Liner end, "redco.nn has no 'Liner'; did you mean 'Linear'?")
   expect_mistake(function() return nn.init.xavier_norml_ end, "redco.nn.init has no")
-  expect_mistake(function() return redco.model end, "redco has no 'model'; 'models' is near")
-  expect_mistake(function() return redco.metrics.acuracy end, "'accuracy' is near")
-  expect_mistake(function() return optim.adamww end, "redco.optim has no 'adamww'; 'adamw' is near")
+  expect_mistake(function() return redco.model end, "redco has no 'model'; did you mean 'models'?")
+  expect_mistake(function() return redco.metrics.acuracy end, "did you mean 'accuracy'?")
+  expect_mistake(function() return optim.adamww end, "redco.optim has no 'adamww'; did you mean 'adamw'?")
   expect_mistake(function() return redco.lora.LoRA end, "redco.lora has no 'LoRA'; it has add, ")
   expect_mistake(function() return redco.data.nothing_like_it_at_all end,
     "redco.data has no 'nothing_like_it_at_all'")

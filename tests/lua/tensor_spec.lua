@@ -346,9 +346,9 @@ test("a shape is a list that can be printed and compared", function()
 end)
 
 test("a name that is near is told", function()
-  expect_error(function() return torch.empty(1).shap end, "'shape' is near")
-  expect_error(function() return torch.tensr end, "'tensor' is near")
-  expect_error(function() return torch.empty(1):tolst() end, "'tolist' is near")
+  expect_error(function() return torch.empty(1).shap end, "did you mean 'shape'?")
+  expect_error(function() return torch.tensr end, "did you mean 'tensor'?")
+  expect_error(function() return torch.empty(1):tolst() end, "did you mean 'tolist'?")
 end)
 
 test("a device that is not there", function()

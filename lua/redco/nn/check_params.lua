@@ -1,10 +1,10 @@
 --- Checks the first argument of a layer's function.
 local fail = require "redco.fail"
-local torch = require "redco.torch"
+local native = require "redco.native"
 
 --- Raises an error unless `params` is a table: nn.linear(params, x), of nn.Linear.
 return function(name, constructor, params)
   if type(params) == "table" then return end
   fail("nn.%s: the first argument is the table of parameters that nn.%s returns, got %s", name,
-    constructor, torch.is_tensor(params) and "a Tensor" or type(params))
+    constructor, native.describe(params))
 end
