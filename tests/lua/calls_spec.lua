@@ -8,9 +8,11 @@ local a = torch.zeros({ 2, 3 })
 local exact = 9007199254740993LL  -- 2^53 + 1, which no double holds
 
 test("an unknown name is refused with a near one", function()
-  expect_error(function() return torch.sofmax end, "torch has no 'sofmax'", "did you mean 'softmax'?")
+  expect_error(function() return torch.sofmax end, "torch has no 'sofmax'",
+    "did you mean 'softmax'?")
   expect_error(function() return torch.matmull(a, a) end, "torch has no 'matmull'", "'matmul'")
-  expect_error(function() return a:sofmax(0) end, "a Tensor has no 'sofmax'", "did you mean 'softmax'?")
+  expect_error(function() return a:sofmax(0) end, "a Tensor has no 'sofmax'",
+    "did you mean 'softmax'?")
 end)
 
 test("a wrong type is refused with what was given and the candidates", function()

@@ -68,8 +68,10 @@ end)
 
 test("nil and tables in the place of a tensor", function()
   local w = torch.ones { 2, 2 }
-  expect_mistake(function() torch.linear(nil, w) end, "the first argument is nil: is a name misspelt?")
-  expect_mistake(function() torch.linear({ 1, 2 }, w) end, "is a table: torch.tensor makes a tensor")
+  expect_mistake(function() torch.linear(nil, w) end,
+    "the first argument is nil: is a name misspelt?")
+  expect_mistake(function() torch.linear({ 1, 2 }, w) end,
+    "is a table: torch.tensor makes a tensor")
 end)
 
 test("layers without their parameters, and called as functions", function()
@@ -113,7 +115,8 @@ test("unknown names of modules are errors", function()
   expect_mistake(function() return nn.init.xavier_norml_ end, "redco.nn.init has no")
   expect_mistake(function() return redco.model end, "redco has no 'model'; did you mean 'models'?")
   expect_mistake(function() return redco.metrics.acuracy end, "did you mean 'accuracy'?")
-  expect_mistake(function() return optim.adamww end, "redco.optim has no 'adamww'; did you mean 'adamw'?")
+  expect_mistake(function() return optim.adamww end,
+    "redco.optim has no 'adamww'; did you mean 'adamw'?")
   expect_mistake(function() return redco.lora.LoRA end, "redco.lora has no 'LoRA'; it has add, ")
   expect_mistake(function() return redco.data.nothing_like_it_at_all end,
     "redco.data has no 'nothing_like_it_at_all'")
