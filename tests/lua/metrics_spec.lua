@@ -206,6 +206,39 @@ test("the scores of GLUE: Matthews, Pearson and Spearman, with ties and constant
   expect_error(function() metrics.pearsonr({ 1, 2 }, { 1 }) end, "2 and 1")
 end)
 
+test("precision, recall, balanced accuracy and the confusion matrix", function()
+  local predictions, references = { 0, 1, 1, 2, 2, 2 }, { 0, 1, 0, 2, 2, 1 }
+  expect_near(metrics.precision(predictions, references, { average = "macro" }), (1 + 1 / 2 + 2 / 3)
+    / 3)
+  expect_near(metrics.recall(predictions, references, { average = "weighted" }), 4 / 6)
+  expect_near(metrics.precision(predictions, references, { average = "micro" }), 4 / 6)
+  expect_near(metrics.balanced_accuracy(predictions, references), (1 / 2 + 1 / 2 + 1) / 3)
+  expect_equal(metrics.precision({ 0, 0 }, { 1, 0 }), 0)
+  local matrix, classes = metrics.confusion_matrix(torch.tensor(predictions), references)
+  expect_equal(table.concat(matrix:reshape { -1 }:tolist(), " "), "1 1 0 0 1 1 0 0 2")
+  expect_equal(table.concat(classes, " "), "0 1 2")
+  matrix, classes = metrics.confusion_matrix({ "cat", "dog" }, { "cat", "cow" },
+    { classes = { "dog", "cat" } })
+  expect_equal(table.concat(matrix:reshape { -1 }:tolist(), " "), "0 0 0 1")
+  expect_equal(table.concat(classes, " "), "dog cat")
+end)
+
+test("scores of a positive class, and errors of numbers", function()
+  local scores, references = { 0.1, 0.4, 0.35, 0.8, 0.4 }, { 0, 0, 1, 1, 1 }
+  expect_near(metrics.roc_auc(scores, references), (1 + 2 + 1.5) / 6)
+  expect_near(metrics.average_precision(scores, references), 1 / 3 + 2 / 3 / 3 + 3 / 4 / 3)
+  expect_near(metrics.roc_auc(torch.tensor { 0.9, 0.1 }, { "no", "yes" }, { pos_label = "yes" }), 0)
+  local curve = metrics.roc_curve({ 3, 2, 2, 1 }, { 1, 1, 0, 0 })
+  expect_equal(table.concat(curve.tpr, " ") .. ", " .. table.concat(curve.fpr, " ") .. ", "
+    .. table.concat(curve.thresholds, " "), "0 0.5 1 1, 0 0 0.5 1, inf 3 2 1")
+  local logits = torch.tensor { { 0.1, 0.5, 0.4 }, { 0.6, 0.3, 0.1 } }
+  expect_near(metrics.top_k_accuracy(logits, { 2, 2 }, { k = 2 }), 0.5)
+  expect_near(metrics.mean_squared_error({ 1, 2 }, { 3, 2 }), 2)
+  expect_near(metrics.mean_absolute_error({ 1, 2 }, { 3, 2 }), 1)
+  expect_near(metrics.r2({ 1, 2 }, { 3, 2 }), -7)
+  expect_equal(metrics.r2({ 2, 2 }, { 2, 2 }) .. " " .. metrics.r2({ 2, 1 }, { 2, 2 }), "1 0")
+end)
+
 test("perplexity, of logits and of the losses of batches", function()
   local logits = torch.tensor({ { { 1, 2, 3 }, { 0, 0, 0 }, { 5, 1, 1 } } }, { dtype = "float64" })
   local labels = torch.tensor({ { 2, 0, -100 } }, { dtype = "int64" })
@@ -235,6 +268,20 @@ test("misuse is an error of the caller's line", function()
   expect_error(function() metrics.bleu({ "a" }, { "a" }, { smooth_method = "x" }) end, where, "x")
   expect_error(function() metrics.f1({ 0, 1, 2 }, { 0, 1, 2 }) end, where, "needs two classes")
   expect_error(function() metrics.f1({ 0 }, { 0 }, { average = "x" }) end, where, "macro")
+  expect_error(function() metrics.roc_auc({ 0.5, 0.2 }, { 1, 1 }) end, where, "one class", "2 of 2")
+  expect_error(function() metrics.roc_auc({ 0.5, 0.2 }, { 0, 0 }) end, where, "0 of 2")
+  expect_error(function() metrics.roc_auc({ 0.5, 0 / 0 }, { 0, 1 }) end, where, "entry 2 is NaN")
+  expect_error(function() metrics.roc_auc({ 0.5 }, { 0, 1 }) end, where, "1 and 2")
+  expect_error(function() metrics.roc_auc({ 1, 2, 3 }, { 0, 1, 2 }) end, where, "two classes")
+  expect_error(function() metrics.average_precision({ 1 }, { 0 }) end, where, "none of the 1")
+  expect_error(function() metrics.top_k_accuracy(torch.zeros { 2, 3 }, { 1, 1 }, { k = 4 }) end,
+    where, "from 1 to 3")
+  expect_error(function() metrics.top_k_accuracy(torch.zeros { 2, 3 }, { 1 }, { k = 1 }) end, where,
+    "[2]", "[1]")
+  expect_error(function() metrics.confusion_matrix({ 1 }, { 1 }, { classes = { 1, 1 } }) end, where,
+    "twice")
+  expect_error(function() metrics.r2({ 1 }, { 1 }) end, where, "at least 2")
+  expect_error(function() metrics.recall({ 0, 1, 2 }, { 0, 1, 2 }) end, where, "metrics.recall")
   expect_error(function() metrics.accuracy({ 0 }, {}) end, where, "got 1 and 0")
   expect_error(function() metrics.accuracy(3, {}) end, where, "got number")
 end)

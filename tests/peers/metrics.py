@@ -106,12 +106,40 @@ def classes(n):
     return {'predictions': found, 'references': labels,
             'accuracy': sklearn.metrics.accuracy_score(labels, found),
             'matthews': float(sklearn.metrics.matthews_corrcoef(labels, found)),
-            'f1': {a: sklearn.metrics.f1_score(labels, found, average=a) for a in averages}}
+            'balanced': float(sklearn.metrics.balanced_accuracy_score(labels, found)),
+            'confusion': sklearn.metrics.confusion_matrix(labels, found).tolist(),
+            'f1': {a: sklearn.metrics.f1_score(labels, found, average=a) for a in averages},
+            'precision': {a: sklearn.metrics.precision_score(labels, found, average=a)
+                          for a in averages},
+            'recall': {a: sklearn.metrics.recall_score(labels, found, average=a)
+                       for a in averages}}
+
+
+def scores(n, values):
+    """Scores, many of them equal if there are few values, of two classes."""
+    labels = [1, 0] + rng.choices([0, 1], k=n - 2)
+    found = [rng.randrange(values) / values + 0.2 * label for label in labels]
+    fpr, tpr, thresholds = sklearn.metrics.roc_curve(labels, found, drop_intermediate=False)
+    return {'scores': found, 'references': labels,
+            'roc_auc': float(sklearn.metrics.roc_auc_score(labels, found)),
+            'average_precision': float(sklearn.metrics.average_precision_score(labels, found)),
+            'curve': {'fpr': fpr.tolist(), 'tpr': tpr.tolist(),
+                      'thresholds': [1e300] + thresholds[1:].tolist()}}
+
+
+def top_k(k):
+    labels, found = rng.choices(range(6), k=50), [[rng.random() for _ in range(6)] for _ in range(50)]
+    return {'k': k, 'scores': found, 'references': labels,
+            'accuracy': float(sklearn.metrics.top_k_accuracy_score(labels, found, k=k,
+                                                                   labels=range(6)))}
 
 
 def numbers(values):
     found, references = rng.choices(values, k=100), rng.choices(values, k=100)
     return {'predictions': found, 'references': references,
+            'mean_squared_error': float(sklearn.metrics.mean_squared_error(references, found)),
+            'mean_absolute_error': float(sklearn.metrics.mean_absolute_error(references, found)),
+            'r2': float(sklearn.metrics.r2_score(references, found)),
             'pearsonr': float(scipy.stats.pearsonr(found, references).statistic),
             'spearmanr': float(scipy.stats.spearmanr(found, references).statistic)}
 
@@ -123,6 +151,8 @@ words |= {a + b for a in rng.sample(sorted(words), 300)
 json.dump({
     'groups': {'corpus': group(corpus()), 'spanish': group(spanish()), 'noise': group(noise())},
     'classes': [classes(2), classes(5)],
+    'scores': [scores(2, 5), scores(50, 5), scores(500, 10**9)],
+    'top_k': [top_k(1), top_k(3), top_k(6)],
     'numbers': [numbers([rng.gauss(3, 2) for _ in range(n)]) for n in (5, 1000)],
     'stems': {word: stem(word) for word in sorted(words)},
 }, open(sys.argv[1], 'w'))

@@ -73,23 +73,49 @@ for name, group in pairs(peer.groups) do
   end)
 end
 
-test("correlations", function()
+test("correlations and errors of numbers", function()
   for _, case in ipairs(peer.numbers) do
-    for _, name in ipairs { "pearsonr", "spearmanr" } do
+    for _, name in ipairs { "pearsonr", "spearmanr", "mean_squared_error", "mean_absolute_error",
+      "r2" } do
       expect_near(metrics[name](case.predictions, case.references), case[name], name)
     end
   end
 end)
 
-test("accuracy, f1 and Matthews' correlation", function()
+test("scores of predicted classes", function()
   for _, case in ipairs(peer.classes) do
     expect_near(metrics.accuracy(case.predictions, case.references), case.accuracy, "accuracy")
     expect_near(metrics.matthews_correlation(case.predictions, case.references), case.matthews,
       "matthews")
-    for average, expected in pairs(case.f1) do
-      expect_near(metrics.f1(case.predictions, case.references, { average = average }), expected,
-        average)
+    expect_near(metrics.balanced_accuracy(case.predictions, case.references), case.balanced,
+      "balanced")
+    for _, name in ipairs { "f1", "precision", "recall" } do
+      for average, expected in pairs(case[name]) do
+        expect_near(metrics[name](case.predictions, case.references, { average = average }),
+          expected, name .. " " .. average)
+      end
     end
+    local matrix = metrics.confusion_matrix(case.predictions, case.references)
+    testing.expect_equal(tostring(matrix), tostring(redco.torch.tensor(case.confusion)))
+  end
+end)
+
+test("scores of a positive class", function()
+  for _, case in ipairs(peer.scores) do
+    for _, name in ipairs { "roc_auc", "average_precision" } do
+      expect_near(metrics[name](case.scores, case.references), case[name], name)
+    end
+    local curve = metrics.roc_curve(case.scores, case.references)
+    for name, expected in pairs(case.curve) do
+      testing.expect_equal(#curve[name], #expected)
+      for i, value in ipairs(expected) do
+        expect_near(math.min(curve[name][i], 1e300), value, name)
+      end
+    end
+  end
+  for _, case in ipairs(peer.top_k) do
+    expect_near(metrics.top_k_accuracy(redco.torch.tensor(case.scores), case.references,
+      { k = case.k }), case.accuracy, "top_k")
   end
 end)
 

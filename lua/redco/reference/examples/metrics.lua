@@ -86,3 +86,60 @@ print(redco.metrics.pearsonr({ 0.1, 0.4, 0.5 }, { 1, 2, 3 }) > 0.9)  --> true
 
 --- redco.metrics.spearmanr
 print(redco.metrics.spearmanr({ 0.1, 0.5, 0.4 }, { 1, 2, 3 }))  --> 0.5
+
+--- redco.metrics.precision
+local predictions, references = { 1, 0, 1, 1 }, { 1, 0, 0, 1 }
+print(redco.metrics.precision(predictions, references))
+--> 0.66666666666667
+
+--- redco.metrics.recall
+local predictions, references = { 1, 0, 1, 1 }, { 1, 0, 0, 1 }
+print(redco.metrics.recall(predictions, references))  --> 1
+
+--- redco.metrics.balanced_accuracy
+local predictions, references = { 1, 0, 1, 1 }, { 1, 0, 0, 1 }
+print(redco.metrics.balanced_accuracy(predictions, references))
+--> 0.75
+
+--- redco.metrics.confusion_matrix
+local predictions = { "cat", "dog", "cat" }
+local references = { "cat", "dog", "dog" }
+local matrix, classes =
+  redco.metrics.confusion_matrix(predictions, references)
+print(table.concat(classes, " "), matrix)
+--> cat dog  tensor([[1, 0],
+-->                  [1, 1]])
+
+--- redco.metrics.roc_auc
+local scores, references = { 0.1, 0.4, 0.35, 0.8 }, { 0, 0, 1, 1 }
+print(redco.metrics.roc_auc(scores, references))  --> 0.75
+
+--- redco.metrics.average_precision
+local scores, references = { 0.1, 0.4, 0.35, 0.8 }, { 0, 0, 1, 1 }
+print(redco.metrics.average_precision(scores, references))
+--> 0.83333333333333
+
+--- redco.metrics.roc_curve
+local scores, references = { 0.1, 0.4, 0.35, 0.8 }, { 0, 0, 1, 1 }
+local curve = redco.metrics.roc_curve(scores, references)
+print(unpack(curve.tpr))  --> 0  0.5  0.5  1  1
+print(unpack(curve.fpr))  --> 0  0  0.5  0.5  1
+
+--- redco.metrics.top_k_accuracy
+local logits = torch.tensor { { 0.1, 0.5, 0.4 }, { 0.6, 0.3, 0.1 } }
+print(redco.metrics.top_k_accuracy(logits, { 2, 2 }, { k = 2 }))  --> 0.5
+
+--- redco.metrics.mean_squared_error
+local predictions, references = { 2.5, 0, 2, 8 }, { 3, -0.5, 2, 7 }
+print(redco.metrics.mean_squared_error(predictions, references))
+--> 0.375
+
+--- redco.metrics.mean_absolute_error
+local predictions, references = { 2.5, 0, 2, 8 }, { 3, -0.5, 2, 7 }
+print(redco.metrics.mean_absolute_error(predictions, references))
+--> 0.5
+
+--- redco.metrics.r2
+local predictions, references = { 2.5, 0, 2, 8 }, { 3, -0.5, 2, 7 }
+print(redco.metrics.r2(predictions, references))
+--> 0.94860813704497
