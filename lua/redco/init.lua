@@ -31,6 +31,8 @@ local redco = {
   lora = require "redco.lora",
   data = require "redco.data",
   metrics = require "redco.metrics",
+  distributions = require "redco.distributions",
+  augment = require "redco.augment",
   help = require "redco.help",
 }
 

@@ -29,7 +29,7 @@ end
 local all = { "gpt-float64-zero0", "llama-float64-zero0", "t5-float64-zero0", "conv-float64-zero0",
   "gpt-float32-zero0", "gpt-bfloat16-zero0", "gpt-float16-zero0", "gpt-float64-zero0-dropout",
   "llama-float64-zero0-mqa", "conv-bfloat16-zero0", "conv-float16-zero0",
-  "conv-autocast:bfloat16-zero0", "conv-autocast:float16-zero0",
+  "layers-float64-zero0-dropout", "conv-autocast:bfloat16-zero0", "conv-autocast:float16-zero0",
   "gpt-autocast:bfloat16-zero0-dropout" }
 local shared = { "gpt-float64-zero1", "gpt-float64-zero2", "gpt-float64-zero3-dropout",
   "gpt-float64-zero3-recompute-dropout",
@@ -40,8 +40,9 @@ local sequence = { "gpt-float64-zero0-sequence", "gpt-float64-zero0-sequence-dro
   "gpt-float64-zero0-sequence-recompute-dropout" }
 -- What other models add to these; families.lua trains more of them. All where all is asked for.
 local more_shared = is_full and { "llama-float64-zero1", "llama-float64-zero2", "t5-float64-zero1",
-  "t5-float64-zero2", "conv-float64-zero1", "conv-float64-zero2", "llama-float64-zero3-mqa" }
-  or { "t5-float64-zero1", "conv-float64-zero2" }
+  "t5-float64-zero2", "conv-float64-zero1", "conv-float64-zero2", "llama-float64-zero3-mqa",
+  "layers-float64-zero3-dropout" }
+  or { "t5-float64-zero1", "conv-float64-zero2", "layers-float64-zero3-dropout" }
 local more_sequence = is_full and { "llama-float64-zero0-sequence", "t5-float64-zero0-sequence",
   "conv-float64-zero0-sequence", "llama-float64-zero0-sequence-mqa" }
   or { "t5-float64-zero0-sequence", "llama-float64-zero0-sequence-mqa" }

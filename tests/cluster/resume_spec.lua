@@ -41,7 +41,7 @@ end
 -- 10 steps, 5 an epoch; killed in the second epoch, where no checkpoint is.
 for _, case in ipairs {
   { 1, 1, "gpt-float32-zero0-dropout" }, { 1, 1, "gpt-float16-zero0-dropout" },
-  { 1, 1, "conv-float32-zero0" }, { 1, 1, "llama-bfloat16-zero0" },
+  { 2, 1, "layers-float32-zero0-dropout" }, { 1, 1, "llama-bfloat16-zero0" },
   { 2, 1, "gpt-float32-zero0-dropout" }, { 2, 1, "gpt-float32-zero3-dropout" },
   { 2, 2, "gpt-float32-zero0-dropout" }, { 4, 2, "gpt-float32-zero2-dropout" },
   { 4, 1, "gpt-float32-zero3-group2-dropout" },

@@ -1,4 +1,4 @@
---- Convolutions of one and two dimensions.
+--- Convolutions of one to three dimensions, and transposed ones.
 local arguments = require "redco.arguments"
 local check_params = require "redco.nn.check_params"
 local init = require "redco.nn.initializers"
@@ -15,6 +15,14 @@ local function repeated(size, n)
   return sizes
 end
 
+-- A weight of this shape, and the bounds that its bias shares.
+local function new_params(shape, generator)
+  local fan = 1
+  for i = 2, #shape do fan = fan * shape[i] end
+  local bound = { a = -1 / math.sqrt(fan), b = 1 / math.sqrt(fan), generator = generator }
+  return { weight = init.uniform_(parameter(shape), bound) }, bound
+end
+
 --- Defines the two functions of a convolution over `n` dimensions.
 local function define(name, n, apply)
   local new = arguments("nn." .. name, { bias = true, groups = 1 }, { "generator" })
@@ -24,11 +32,8 @@ Returns the parameters of `%s`: {weight [out, in / groups, kernel...], bias [out
 (-1/sqrt(fan_in), 1/sqrt(fan_in)).]])
     :format(name, name:lower()), function(in_channels, out_channels, kernel_size, options)
     local o = new(options)
-    local shape = { out_channels, in_channels / o.groups, unpack(repeated(kernel_size, n)) }
-    local fan_in = 1
-    for i = 2, #shape do fan_in = fan_in * shape[i] end
-    local bound = { a = -1 / math.sqrt(fan_in), b = 1 / math.sqrt(fan_in), generator = o.generator }
-    local params = { weight = init.uniform_(parameter(shape), bound) }
+    local params, bound = new_params(
+      { out_channels, in_channels / o.groups, unpack(repeated(kernel_size, n)) }, o.generator)
     if o.bias then params.bias = init.uniform_(parameter { out_channels }, bound) end
     return params
   end)
@@ -48,5 +53,41 @@ end
 
 define("Conv1d", 1, torch.conv1d)
 define("Conv2d", 2, torch.conv2d)
+define("Conv3d", 3, torch.conv3d)
+
+--- Defines the two functions of a transposed convolution over `n` dimensions.
+local function define_transposed(n, apply)
+  local name, lower = ("ConvTranspose%dd"):format(n), ("conv_transpose%dd"):format(n)
+  local new = arguments("nn." .. name, { bias = true, groups = 1 }, { "generator" })
+  convolution[name] = registry.define("redco.nn." .. name, ([[
+%s(in_channels, out_channels, kernel_size, {bias = true, groups = 1, generator = nil}) -> params
+Returns the parameters of `%s`: {weight [in, out / groups, kernel...], bias [out]}, uniform in
+(-1/sqrt(fan), 1/sqrt(fan)) with fan = out / groups * the size of the kernel.]])
+    :format(name, lower), function(in_channels, out_channels, kernel_size, options)
+    local o = new(options)
+    local params, bound = new_params(
+      { in_channels, out_channels / o.groups, unpack(repeated(kernel_size, n)) }, o.generator)
+    if o.bias then params.bias = init.uniform_(parameter { out_channels }, bound) end
+    return params
+  end)
+
+  local use = arguments("nn." .. lower,
+    { stride = 1, padding = 0, output_padding = 0, dilation = 1, groups = 1 })
+  convolution[lower] = registry.define("redco.nn." .. lower, ([[
+%s(params, x [batch, in, size...], {stride = 1, padding = 0, output_padding = 0, dilation = 1, groups = 1}) -> [batch, out, size...]
+Computes the transposed convolution of x with params.weight, the gradient of a convolution with
+respect to its input: size' = (size - 1) * stride - 2 * padding + dilation * (kernel - 1) +
+output_padding + 1. `%s` makes the params, with the same `groups`.]])
+    :format(lower, name), function(params, x, options)
+    check_params(lower, name, params)
+    local o = use(options)
+    return apply(x, params.weight, params.bias, o.stride, o.padding, o.output_padding, o.groups,
+      o.dilation)
+  end)
+end
+
+define_transposed(1, torch.conv_transpose1d)
+define_transposed(2, torch.conv_transpose2d)
+define_transposed(3, torch.conv_transpose3d)
 
 return convolution

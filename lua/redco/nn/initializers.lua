@@ -163,6 +163,61 @@ function(t, options)
   return t:copy_(q:reshape(t.shape)):mul_(o.gain)
 end)
 
+define("eye_", [[
+eye_(tensor [rows, columns]) -> tensor
+Fills with the identity matrix, ones on the diagonal.]], function(t)
+  if t:dim() ~= 2 then
+    fail("nn.init.eye_: needs a matrix, got [%s]", table.concat(t.shape, ", "))
+  end
+  return t:copy_(torch.eye(t:size(0), t:size(1), { dtype = t.dtype, device = t.device }))
+end)
+
+local dirac = arguments("nn.init.dirac_", { groups = 1 })
+define("dirac_", [[
+dirac_(tensor [out, in, kernel...], {groups = 1}) -> tensor
+Fills the weight of a convolution so that it passes its inputs: as many channels as there are, in
+each group.]], function(t, options)
+  local groups, shape = dirac(options).groups, t.shape
+  if #shape < 3 or #shape > 5 or groups < 1 or shape[1] % groups ~= 0 then
+    fail("nn.init.dirac_: needs a weight [out, in, kernel...] of 3 to 5 dimensions with out a "
+      .. "multiple of groups = %s, got [%s]", tostring(groups), table.concat(shape, ", "))
+  end
+  t:zero_()
+  local per_group = shape[1] / groups
+  for group = 0, groups - 1 do
+    for i = 0, math.min(per_group, shape[2]) - 1 do
+      local place = { group * per_group + i, i }
+      for d = 3, #shape do place[d] = math.floor(shape[d] / 2) end
+      t[place] = 1
+    end
+  end
+  return t
+end)
+
+local sparse = arguments("nn.init.sparse_", { std = 0.01 }, { "sparsity", "generator" })
+define("sparse_", [[
+sparse_(tensor [rows, columns], {sparsity, std = 0.01, generator = nil}) -> tensor
+Fills with normal values, and sets the fraction `sparsity` of each column, rounded up, to 0:
+Martens, 2010.]], function(t, options)
+  local o = sparse(options)
+  if t:dim() ~= 2 or type(o.sparsity) ~= "number" or o.sparsity < 0 or o.sparsity > 1 then
+    fail("nn.init.sparse_: needs a matrix and a sparsity from 0 to 1, got [%s] and %s",
+      table.concat(t.shape, ", "), tostring(o.sparsity))
+  end
+  local rows = t:size(0)
+  local order = torch.rand(t.shape, { generator = o.generator }):argsort(0):argsort(0)
+  t:normal_(0, o.std, { generator = o.generator })
+  return t:masked_fill_(order:lt(math.ceil(o.sparsity * rows)):to(t.device), 0)
+end)
+
+init.calculate_gain = registry.define("redco.nn.init.calculate_gain", [[
+calculate_gain(nonlinearity, param = nil) -> number
+Returns the gain that keeps the variance of activations after a nonlinearity: linear, sigmoid, tanh,
+relu, selu, or leaky_relu with the slope `param`, by default 0.01. Other initialisers take it as
+`gain`.]], function(nonlinearity, param)
+  return gain_of(nonlinearity, param or 0.01, "nn.init.calculate_gain")
+end)
+
 return registry.define("redco.nn.init", [[
 redco.nn.init
 Initialisers, as in torch.nn.init. Each function fills its tensor in place and returns it.]],

@@ -102,6 +102,7 @@ local others = {  -- false: PyTorch's function of the name is another one
   ["redco.grad"] = "generated/torch.func.grad.html",
   ["redco.value_and_grad"] = "generated/torch.func.grad_and_value.html",
   ["redco.vmap"] = "generated/torch.func.vmap.html",
+  ["redco.distributions"] = "distributions.html",
   ["redco.nn.attention"] = "generated/torch.nn.functional.scaled_dot_product_attention.html",
   ["redco.optim.adafactor"] = "generated/torch.optim.Adafactor.html",
   ["redco.optim.adam"] = "generated/torch.optim.Adam.html",
@@ -117,17 +118,29 @@ for page, names in pairs {
 } do
   for name in names:gmatch "%S+" do others["torch.cuda." .. name] = page:gsub("%%", name) end
 end
-for name in ([[Conv1d Conv2d Embedding GRUCell LSTMCell LayerNorm Linear MultiheadAttention
-  RMSNorm]]):gmatch "%S+" do
+for name in ([[Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d Embedding
+  EmbeddingBag GRU GRUCell GroupNorm LSTM LSTMCell LayerNorm Linear MultiheadAttention RMSNorm RNN
+  RNNCell]]):gmatch "%S+" do
   others["redco.nn." .. name] = "generated/torch.nn." .. name .. ".html"
 end
-for name in ([[conv1d conv2d cross_entropy dropout embedding layer_norm linear
-  rms_norm]]):gmatch "%S+" do
+for name in ([[adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d
+  adaptive_max_pool2d adaptive_max_pool3d avg_pool1d avg_pool2d avg_pool3d batch_norm
+  binary_cross_entropy binary_cross_entropy_with_logits conv1d conv2d conv3d conv_transpose1d
+  conv_transpose2d conv_transpose3d cosine_embedding_loss cross_entropy ctc_loss dropout embedding
+  embedding_bag gaussian_nll_loss group_norm hinge_embedding_loss huber_loss instance_norm kl_div
+  l1_loss layer_norm linear margin_ranking_loss max_pool1d max_pool2d max_pool3d mse_loss
+  multi_margin_loss multilabel_margin_loss multilabel_soft_margin_loss nll_loss poisson_nll_loss
+  rms_norm smooth_l1_loss soft_margin_loss triplet_margin_loss]]):gmatch "%S+" do
   others["redco.nn." .. name] = "generated/torch.nn.functional." .. name .. ".html"
 end
-for name in ([[constant_ kaiming_normal_ kaiming_uniform_ normal_ ones_ orthogonal_ trunc_normal_
-  uniform_ xavier_normal_ xavier_uniform_ zeros_]]):gmatch "%S+" do
+for name in ([[calculate_gain constant_ dirac_ eye_ kaiming_normal_ kaiming_uniform_ normal_ ones_
+  orthogonal_ sparse_ trunc_normal_ uniform_ xavier_normal_ xavier_uniform_
+  zeros_]]):gmatch "%S+" do
   others["redco.nn.init." .. name] = "nn.init.html#torch.nn.init." .. name
+end
+
+for name in ("Bernoulli Categorical Independent Normal"):gmatch "%S+" do
+  others["redco.distributions." .. name] = "distributions.html#" .. name:lower()
 end
 
 local page_of = {}  -- by the name of an operator

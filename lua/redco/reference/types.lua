@@ -6,9 +6,11 @@ local types = {}
 --- The types of classes, by the `__name` in an object's metatable.
 types.classes = {
   Cache = "redco.Cache", Dataset = "redco.Dataset", DecodeStream = "redco.DecodeStream",
-  Deployer = "redco.Deployer", Event = "torch.cuda.Event", Generator = "torch.Generator",
+  Deployer = "redco.Deployer", Distribution = "redco.Distribution", Event = "torch.cuda.Event",
+  Generator = "torch.Generator",
   Model = "redco.Model",
   Optimizer = "redco.Optimizer", Predictor = "redco.Predictor",
+  ReplayBuffer = "redco.ReplayBuffer",
   ScriptModule = "torch.ScriptModule", Tensor = "torch.Tensor", Tokenizer = "redco.Tokenizer",
   Trainer = "redco.Trainer",
 }
@@ -27,24 +29,26 @@ local words_by_type = {
     out_dims out_features pad_to_multiple_of pad_token_id per_device_batch_size prefetch_factor
     process_id r save_ckpt_every_k_epochs save_ckpt_every_k_steps seed sep_token_id seq_len size step
     top_k total_steps train_size unk_token_id vocab_size warmup_steps word_order zero
-    zero_min_size dim]],
+    zero_min_size dim num_channels num_classes num_features num_groups num_samples padding_idx
+    position]],
   number = [[a b eps1 init_value min_p max_norm max_seconds p peak_value pos_label scale softcap
-    smooth_value]],
+    smooth_value param rate
+    sparsity]],
   string = [[base_model_name_or_path bos_token chat_template ckpt_dir ckpt_name cls_token compute_dtype
     decoder_dir delimiter desc device dir dtype encoder_dir eos_token float_dtype folder full_name
-    host0_address mask_token name pad_token padding_side path prediction randomness save_float_dtype
+    host0_address mask_token name nonlinearity pad_token padding_side path prediction randomness save_float_dtype
     sep_token stem string task task_type text text_pair title truncation_side unk_token workdir]],
   table = [[config defaults early_stopping info inputs last_ckpt_info loss_scale metadata metrics opt_state options
     outputs params profile rules structure texts tree variables]],
   ["function"] = [[activation body collate_fn eval_metric_fn f forward frozen get loss_fn
     lr_schedule_fn output_fn pred_fn streamer train_step_fn]],
-  Tensor = [[c gradient h hidden_states k logits loss mask memory pixels q scores tensor v
-    x]],
+  Tensor = [[c gradient h hidden_states k logits loss mask memory pixels pos_weight probs q scores
+    target tensor v var weight x]],
   Dataset = "", Cache = "cache", Deployer = "deployer", Generator = "generator rng",
   Model = "model", Optimizer = "optimizer second", Predictor = "eval_predictor",
   Tokenizer = "tokenizer",
   ["integer or list of integers"] = [[dilation eos_token_id forced_eos_token_id kernel_size
-    normalized_shape stride]],
+    normalized_shape output_size stride]],
   ["integer or boolean or list"] = "in_dims",
   ["integer or string or list of integers"] = "padding",
   ["integer or string or table"] = "dp dp_replicate mp",
@@ -54,7 +58,7 @@ local words_by_type = {
   ["function or Model"] = "apply_fn",
   ["list of integers"] = "begin_suppress_tokens indices sizes suppress_tokens",
   ["list of integers or Tensor"] = "ids",
-  ["list of numbers"] = "betas counts exponential_decay_length_penalty losses",
+  ["list of numbers"] = "betas counts exponential_decay_length_penalty losses ratio",
   list = "bad_words_ids leaves sequence_bias",
   ["list of strings"] = [[rouge_types save_argmax_ckpt_by_metrics save_argmin_ckpt_by_metrics
     stop_strings]],

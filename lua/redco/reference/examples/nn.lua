@@ -200,3 +200,279 @@ print(weight:abs():max():item() < math.sqrt(6 / 400))  --> true
 print(nn.init.zeros_(redco.parameter { 2, 2 }))
 --> tensor([[0., 0.],
 -->         [0., 0.]])
+
+--- redco.nn.BatchNorm
+local params = nn.BatchNorm(64)
+print(params.weight.shape, params.running_var[0])
+--> torch.Size([64])  tensor(1.)
+local optimizer = redco.optim.freeze(
+  redco.optim.adamw { learning_rate = 1e-3 }, nn.is_running_statistic)
+
+--- redco.nn.batch_norm
+local params = nn.BatchNorm(3)
+local x = torch.randn { 8, 3, 32, 32 } + 5
+local y = nn.batch_norm(params, x, { train = true })
+print(y:mean():abs():lt(1e-5), params.running_mean:gt(0.4):all())
+--> tensor(True)  tensor(True)
+local z = nn.batch_norm(params, x)  -- with the running statistics
+
+--- redco.nn.is_running_statistic
+print(nn.is_running_statistic "blocks.1.norm.running_mean")  --> true
+print(nn.is_running_statistic "blocks.1.norm.weight")        --> false
+
+--- redco.nn.GroupNorm
+print(nn.GroupNorm(64).weight.shape)  --> torch.Size([64])
+
+--- redco.nn.group_norm
+local params, x = nn.GroupNorm(64), torch.randn { 2, 64, 8, 8 }
+print(nn.group_norm(params, x, { num_groups = 32 }).shape)
+--> torch.Size([2, 64, 8, 8])
+
+--- redco.nn.InstanceNorm
+print(nn.InstanceNorm(64).bias.shape)  --> torch.Size([64])
+
+--- redco.nn.instance_norm
+local x = torch.randn { 2, 64, 8, 8 }
+print(nn.instance_norm(nn.InstanceNorm(64), x).shape)
+--> torch.Size([2, 64, 8, 8])
+
+--- redco.nn.Conv3d
+local params = nn.Conv3d(4, 8, 3)
+print(params.weight.shape)  --> torch.Size([8, 4, 3, 3, 3])
+
+--- redco.nn.conv3d
+local params, x = nn.Conv3d(4, 8, 3), torch.randn { 1, 4, 6, 6, 6 }
+print(nn.conv3d(params, x, { padding = 1 }).shape)
+--> torch.Size([1, 8, 6, 6, 6])
+
+--- redco.nn.ConvTranspose1d
+local params = nn.ConvTranspose1d(8, 4, 2)
+print(params.weight.shape)  --> torch.Size([8, 4, 2])
+
+--- redco.nn.conv_transpose1d
+local params = nn.ConvTranspose1d(8, 4, 2)
+local x = torch.randn { 1, 8, 5 }
+print(nn.conv_transpose1d(params, x, { stride = 2 }).shape)
+--> torch.Size([1, 4, 10])
+
+--- redco.nn.max_pool1d
+local x = torch.randn { 1, 8, 6 }
+print(nn.max_pool1d(x, 2).shape)  --> torch.Size([1, 8, 3])
+
+--- redco.nn.adaptive_max_pool1d
+local x = torch.randn { 1, 8, 6 }
+print(nn.adaptive_max_pool1d(x, 1).shape)  --> torch.Size([1, 8, 1])
+
+--- redco.nn.avg_pool1d
+local x = torch.randn { 1, 8, 6 }
+print(nn.avg_pool1d(x, 2).shape)  --> torch.Size([1, 8, 3])
+
+--- redco.nn.adaptive_avg_pool1d
+local x = torch.randn { 1, 8, 6 }
+print(nn.adaptive_avg_pool1d(x, 1).shape)  --> torch.Size([1, 8, 1])
+
+--- redco.nn.ConvTranspose2d
+local params = nn.ConvTranspose2d(8, 4, 2)
+print(params.weight.shape)  --> torch.Size([8, 4, 2, 2])
+
+--- redco.nn.conv_transpose2d
+local params = nn.ConvTranspose2d(8, 4, 2)
+local x = torch.randn { 1, 8, 5, 5 }
+print(nn.conv_transpose2d(params, x, { stride = 2 }).shape)
+--> torch.Size([1, 4, 10, 10])
+
+--- redco.nn.max_pool2d
+local x = torch.randn { 1, 8, 6, 6 }
+print(nn.max_pool2d(x, 2).shape)  --> torch.Size([1, 8, 3, 3])
+
+--- redco.nn.adaptive_max_pool2d
+local x = torch.randn { 1, 8, 6, 6 }
+print(nn.adaptive_max_pool2d(x, 1).shape)  --> torch.Size([1, 8, 1, 1])
+
+--- redco.nn.avg_pool2d
+local x = torch.randn { 1, 8, 6, 6 }
+print(nn.avg_pool2d(x, 2).shape)  --> torch.Size([1, 8, 3, 3])
+
+--- redco.nn.adaptive_avg_pool2d
+local x = torch.randn { 1, 8, 6, 6 }
+print(nn.adaptive_avg_pool2d(x, 1).shape)  --> torch.Size([1, 8, 1, 1])
+
+--- redco.nn.ConvTranspose3d
+local params = nn.ConvTranspose3d(8, 4, 2)
+print(params.weight.shape)  --> torch.Size([8, 4, 2, 2, 2])
+
+--- redco.nn.conv_transpose3d
+local params = nn.ConvTranspose3d(8, 4, 2)
+local x = torch.randn { 1, 8, 5, 5, 5 }
+print(nn.conv_transpose3d(params, x, { stride = 2 }).shape)
+--> torch.Size([1, 4, 10, 10, 10])
+
+--- redco.nn.max_pool3d
+local x = torch.randn { 1, 8, 6, 6, 6 }
+print(nn.max_pool3d(x, 2).shape)  --> torch.Size([1, 8, 3, 3, 3])
+
+--- redco.nn.adaptive_max_pool3d
+local x = torch.randn { 1, 8, 6, 6, 6 }
+print(nn.adaptive_max_pool3d(x, 1).shape)  --> torch.Size([1, 8, 1, 1, 1])
+
+--- redco.nn.avg_pool3d
+local x = torch.randn { 1, 8, 6, 6, 6 }
+print(nn.avg_pool3d(x, 2).shape)  --> torch.Size([1, 8, 3, 3, 3])
+
+--- redco.nn.adaptive_avg_pool3d
+local x = torch.randn { 1, 8, 6, 6, 6 }
+print(nn.adaptive_avg_pool3d(x, 1).shape)  --> torch.Size([1, 8, 1, 1, 1])
+
+--- redco.nn.EmbeddingBag
+print(nn.EmbeddingBag(100, 16).weight.shape)  --> torch.Size([100, 16])
+
+--- redco.nn.embedding_bag
+local params = nn.EmbeddingBag(100, 16)
+local words = torch.tensor { { 5, 7, 9 }, { 8, 0, 0 } }  -- 0 pads
+print(nn.embedding_bag(params, words, { padding_idx = 0 }).shape)
+--> torch.Size([2, 16])
+
+--- redco.nn.RNNCell
+local params = nn.RNNCell(16, 32)
+print(params.weight_ih.shape, params.weight_hh.shape)
+--> torch.Size([32, 16])  torch.Size([32, 32])
+
+--- redco.nn.rnn_cell
+local params, h = nn.RNNCell(16, 32), torch.zeros { 4, 32 }
+local inputs = torch.randn { 10, 4, 16 }  -- [length, batch, size]
+for t = 0, 9 do h = nn.rnn_cell(params, inputs[t], h) end
+print(h.shape)  --> torch.Size([4, 32])
+
+--- redco.nn.RNN
+local params = nn.RNN(16, 32, { num_layers = 2 })
+print(params.weight_ih_l0.shape, params.weight_ih_l1.shape)
+--> torch.Size([32, 16])  torch.Size([32, 32])
+
+--- redco.nn.GRU
+local params = nn.GRU(16, 32, { num_layers = 2 })
+print(params.weight_ih_l0.shape, params.weight_ih_l1.shape)
+--> torch.Size([96, 16])  torch.Size([96, 32])
+
+--- redco.nn.LSTM
+local params = nn.LSTM(16, 32, { num_layers = 2 })
+print(params.weight_ih_l0.shape, params.weight_ih_l1.shape)
+--> torch.Size([128, 16])  torch.Size([128, 32])
+
+--- redco.nn.rnn
+local params, x = nn.RNN(16, 32), torch.randn { 4, 10, 16 }
+local y, h = nn.rnn(params, x)
+print(y.shape, h.shape)  --> torch.Size([4, 10, 32])  torch.Size([1, 4, 32])
+
+--- redco.nn.gru
+local params = nn.GRU(16, 32, { bidirectional = true })
+local y, h = nn.gru(params, torch.randn { 4, 10, 16 })
+print(y.shape, h.shape)  --> torch.Size([4, 10, 64])  torch.Size([2, 4, 32])
+
+--- redco.nn.lstm
+local params = nn.LSTM(16, 32, { num_layers = 2 })
+local y, h, c = nn.lstm(params, torch.randn { 4, 10, 16 })
+print(y.shape, c.shape)  --> torch.Size([4, 10, 32])  torch.Size([2, 4, 32])
+-- The sequence continues from the last state.
+local more = nn.lstm(params, torch.randn { 4, 10, 16 }, { h = h, c = c })
+print(more.shape)  --> torch.Size([4, 10, 32])
+
+--- redco.nn.l1_loss
+local x, y = torch.tensor { 1.5, -1 }, torch.tensor { 0.5, 1 }
+print(nn.l1_loss(x, y))  --> tensor(1.5000)
+
+--- redco.nn.mse_loss
+local x, y = torch.tensor { 1.5, -1 }, torch.tensor { 0.5, 1 }
+print(nn.mse_loss(x, y))  --> tensor(2.5000)
+
+--- redco.nn.smooth_l1_loss
+local x, y = torch.tensor { 1.5, -1 }, torch.tensor { 0.5, 1 }
+print(nn.smooth_l1_loss(x, y, { beta = 0.5 }))  --> tensor(1.2500)
+
+--- redco.nn.huber_loss
+local x, y = torch.tensor { 1.5, -1 }, torch.tensor { 0.5, 1 }
+print(nn.huber_loss(x, y, { delta = 0.5 }))  --> tensor(0.6250)
+
+--- redco.nn.soft_margin_loss
+local x, y = torch.tensor { 1.5, -1.5 }, torch.tensor { 1, -1 }
+print(nn.soft_margin_loss(x, y))  --> tensor(0.2014)
+
+--- redco.nn.binary_cross_entropy
+local x, y = torch.tensor { 0.9, 0.2 }, torch.tensor { 1, 0 }:float()
+print(nn.binary_cross_entropy(x, y))  --> tensor(0.1643)
+
+--- redco.nn.binary_cross_entropy_with_logits
+local x, y = torch.tensor { 2.2, -1.4 }, torch.tensor { 1, 0 }:float()
+print(nn.binary_cross_entropy_with_logits(x, y))  --> tensor(0.1628)
+
+--- redco.nn.nll_loss
+local x = torch.tensor { { 0.2, 0.8 }, { 0.7, 0.3 } }:log()
+local y = torch.tensor { 1, 0 }
+print(nn.nll_loss(x, y))  --> tensor(0.2899)
+
+--- redco.nn.kl_div
+local x = torch.tensor { { 0.2, 0.8 } }:log()
+local y = torch.tensor { { 0.5, 0.5 } }
+print(nn.kl_div(x, y, { reduction = "batchmean" }))  --> tensor(0.2231)
+
+--- redco.nn.poisson_nll_loss
+local x, y = torch.tensor { 1.5, 0.1 }, torch.tensor { 4, 1 }
+print(nn.poisson_nll_loss(x, y))  --> tensor(-0.2566)
+
+--- redco.nn.gaussian_nll_loss
+local x, y = torch.tensor { 1.5, -1 }, torch.tensor { 0.5, 1 }
+print(nn.gaussian_nll_loss(x, y, torch.ones { 2 }))  --> tensor(1.2500)
+
+--- redco.nn.hinge_embedding_loss
+local x, y = torch.tensor { 0.5, 0.2 }, torch.tensor { 1, -1 }
+print(nn.hinge_embedding_loss(x, y))  --> tensor(0.6500)
+
+--- redco.nn.margin_ranking_loss
+local x, y = torch.tensor { 1.5, -1 }, torch.tensor { 0.5, 1 }
+local target = torch.tensor { 1, -1 }
+print(nn.margin_ranking_loss(x, y, target, { margin = 2 }))
+--> tensor(0.5000)
+
+--- redco.nn.cosine_embedding_loss
+local x, y = torch.tensor { { 1.5, 0 } }, torch.tensor { { 1.5, 1.5 } }
+print(nn.cosine_embedding_loss(x, y, torch.tensor { 1 }))  --> tensor(0.2929)
+
+--- redco.nn.triplet_margin_loss
+local x, y = torch.tensor { { 1.5, 0 } }, torch.tensor { { 1.5, 1.5 } }
+print(nn.triplet_margin_loss(x, y, -x))  --> tensor(0.)
+
+--- redco.nn.multi_margin_loss
+local x, y = torch.tensor { { 0.1, 0.9, 0.5 } }, torch.tensor { 1 }
+print(nn.multi_margin_loss(x, y))  --> tensor(0.2667)
+
+--- redco.nn.multilabel_margin_loss
+local x = torch.tensor { { 0.1, 0.9, 0.5 } }
+local y = torch.tensor { { 1, 2, -1 } }  -- the classes 1 and 2
+print(nn.multilabel_margin_loss(x, y))  --> tensor(0.2667)
+
+--- redco.nn.multilabel_soft_margin_loss
+local x = torch.tensor { { 0.1, 0.9, 0.5 } }
+local y = torch.tensor { { 0, 1, 1 } }:float()
+print(nn.multilabel_soft_margin_loss(x, y))  --> tensor(0.5199)
+
+--- redco.nn.ctc_loss
+local log_probs = torch.zeros { 10, 1, 5 }:log_softmax(-1)
+local targets = torch.tensor { { 1, 3 } }
+print(nn.ctc_loss(log_probs, targets, { 10 }, { 2 }))  --> tensor(4.9449)
+
+--- redco.nn.init.eye_
+print(nn.init.eye_(torch.empty { 2, 3 }))
+--> tensor([[1., 0., 0.],
+-->         [0., 1., 0.]])
+
+--- redco.nn.init.dirac_
+local params = nn.Conv1d(2, 2, 3, { bias = false })
+local x = torch.randn { 1, 2, 5 }
+nn.init.dirac_(params.weight)
+print(nn.conv1d(params, x, { padding = 1 }) == x)  --> true
+
+--- redco.nn.init.sparse_
+local weight = nn.init.sparse_(torch.empty { 10, 4 }, { sparsity = 0.3 })
+print(weight:eq(0):sum(0))  --> tensor([3, 3, 3, 3])
+
+--- redco.nn.init.calculate_gain
+print(nn.init.calculate_gain "relu")  --> 1.4142135623731
