@@ -4,6 +4,7 @@
 #include "state/object.h"
 #include "torch/tensor.h"
 
+#include <redco/byte_file.h>
 #include <redco/record_file.h>
 #include <redco/token_file.h>
 
@@ -25,6 +26,12 @@ struct LuaTokenFile {
   static constexpr const char* lua_name = "TokenFile";
   static constexpr bool is_thread_safe = true;
   TokenFile file;
+};
+
+struct LuaByteFile {
+  static constexpr const char* lua_name = "ByteFile";
+  static constexpr bool is_thread_safe = true;
+  ByteFile file;
 };
 
 template <class T>
@@ -86,6 +93,39 @@ int store_tokens(lua_State* L) {
   return 0;
 }
 
+int byte_file(lua_State* L) {
+  push_object(L, std::make_shared<LuaByteFile>(
+                     LuaByteFile{ByteFile(luaL_checkstring(L, 1), luaL_checkstring(L, 2))}));
+  return 1;
+}
+
+int bytes(lua_State* L) {
+  auto self = check_object<LuaByteFile>(L, 1, "ByteFile:bytes");
+  std::string read = self->file.read(check_integer(L, 2, "ByteFile:bytes"),
+                                     check_integer(L, 3, "ByteFile:bytes"));
+  lua_pushlstring(L, read.data(), read.size());
+  return 1;
+}
+
+int tensor(lua_State* L) {
+  auto self = check_object<LuaByteFile>(L, 1, "ByteFile:tensor");
+  push_tensor(L, self->file.read_tensor(check_integer(L, 2, "ByteFile:tensor"),
+                                        check_integer(L, 3, "ByteFile:tensor"),
+                                        check_dtype(L, 4)));
+  return 1;
+}
+
+int zip_archive(lua_State* L) {
+  auto files = read_zip_archive(luaL_checkstring(L, 1));
+  lua_createtable(L, 0, int(files.size()));
+  for (const auto& [name, text] : files) {
+    lua_pushlstring(L, name.data(), name.size());
+    lua_pushlstring(L, text.data(), text.size());
+    lua_rawset(L, -3);
+  }
+  return 1;
+}
+
 int list_files(lua_State* L) {
   namespace fs = std::filesystem;
   std::string folder = luaL_checkstring(L, 1);
@@ -129,6 +169,21 @@ void add_data_files(lua_State* L) {
         "tokens(self, first, count) -> Tensor [count]\n"
         "Returns `count` tokens starting at position `first`, counted from 0."}});
   add_length<LuaTokenFile>(L);
+  make_object_type<LuaByteFile>(
+      L,
+      "ByteFile {}\n"
+      "A binary file; #file is its number of bytes.",
+      {{"bytes", bytes,
+        "bytes(self, offset, count) -> string\n"
+        "Returns `count` bytes starting at `offset`, counted from 0."},
+       {"tensor", tensor,
+        "tensor(self, offset, count, dtype) -> Tensor [count]\n"
+        "Returns `count` little-endian elements starting at byte `offset`, counted from 0."}});
+  add_length<LuaByteFile>(L);
+  lua_pushcfunction(L, byte_file);
+  lua_setfield(L, -2, "byte_file");
+  lua_pushcfunction(L, zip_archive);
+  lua_setfield(L, -2, "zip_archive");
   lua_pushcfunction(L, record_file);
   lua_setfield(L, -2, "record_file");
   lua_pushcfunction(L, token_file);

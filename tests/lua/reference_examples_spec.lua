@@ -27,6 +27,7 @@ local fixture = {
   ["cases/gpt2"] = "gpt2", ["cases/t5_relu_tied"] = "t5", ["cases/lora_gpt2"] = "adapters",
   ["lua/script_module.pt"] = "module.pt", ["lua/image_cases/rgb.png"] = "images/cat/1.png",
   ["lua/image_cases/colour.jpg"] = "images/dog/1.jpg",
+  ["lua/numpy_cases/matrix.npy"] = "matrix.npy", ["lua/numpy_cases/stored.npz"] = "arrays.npz",
 }
 local texts = {
   ["book.txt"] = "One paragraph\nof two lines.\n\nAnother one.\n",

@@ -9,9 +9,12 @@ local data = {
   pack = require "redco.data.pack",
   split = require "redco.data.split",
   image_processor = require "redco.data.image_processor",
+  replay_buffer = require "redco.data.replay_buffer",
 }
 
-for name, value in pairs(require "redco.data.readers") do data[name] = value end
+for _, part in ipairs { "readers", "numpy", "sampling" } do
+  for name, value in pairs(require("redco.data." .. part)) do data[name] = value end
+end
 
 return registry.define("redco.data", [[
 redco.data

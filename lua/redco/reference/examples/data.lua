@@ -148,3 +148,63 @@ print(#captions:slice(1, 2))     --> 2
 local list = captions:tolist()
 table.sort(list)
 print(list[1], #list)  --> a blue car  3
+
+--- redco.data.weighted_sampler
+local labels = { 0, 0, 0, 1 }
+local weights = { 1 / 3, 1 / 3, 1 / 3, 1 }  -- 1 / examples of the class
+local draw = redco.data.weighted_sampler(labels, weights,
+  { num_samples = 1000 })
+local n_ones = 0
+for _, label in draw(0):ipairs() do n_ones = n_ones + label end
+print(n_ones > 450 and n_ones < 550)  --> true
+
+--- redco.data.poisson_sampler
+local examples = redco.data.dataset(1000, function(i) return i end)
+local draw = redco.data.poisson_sampler(examples, { rate = 0.05 })
+print(#draw(0) > 20, #draw(1) < 80)  --> true  true
+
+--- redco.data.mixture
+local web = redco.data.dataset(10000, function(i) return "web " .. i end)
+local books = redco.data.dataset(100, function(i) return "book " .. i end)
+local draw = redco.data.mixture({ web, books },
+  { weights = { 0.9, 0.1 }, num_samples = 1000 })
+print(#draw(0))  --> 1000
+
+--- redco.data.npy
+local matrix = redco.data.npy "matrix.npy"  -- numpy.save("matrix.npy", x)
+print(matrix.shape, matrix.dtype)  --> torch.Size([2, 3])  float32
+
+--- redco.data.npz
+local arrays = redco.data.npz "arrays.npz"  -- numpy.savez(file, f4=x, ...)
+print(arrays.f4.shape)  --> torch.Size([2, 3])
+
+--- redco.data.replay_buffer
+local buffer = redco.data.replay_buffer {
+  capacity = 10000,
+  example = { state = torch.zeros { 4 }, action = torch.tensor(0) },
+}
+local actions = torch.randint(2, { 32 })
+buffer:add { state = torch.randn { 32, 4 }, action = actions }
+print(buffer)  --> ReplayBuffer(32 of 10000 rows)
+
+--- ReplayBuffer
+local buffer = redco.data.replay_buffer {
+  capacity = 3, example = { x = torch.tensor(0) },
+}
+buffer:add { x = torch.tensor { 1, 2, 3, 4 } }
+print(buffer.size, buffer.position, buffer.tensors.x)
+--> 3  1  tensor([4, 2, 3])
+
+--- ReplayBuffer:add (after ReplayBuffer)
+buffer:add { x = torch.tensor { 5 } }
+print(buffer.tensors.x)  --> tensor([4, 5, 3])
+
+--- ReplayBuffer:sample (after ReplayBuffer)
+local batch = buffer:sample(16, { generator = redco.Rng(0) })
+print(batch.x.shape)  --> torch.Size([16])
+
+--- ReplayBuffer:state_dict (after ReplayBuffer)
+torch.save(buffer:state_dict(), "buffer.safetensors")
+local state = torch.load "buffer.safetensors"
+local restored = redco.data.replay_buffer { state = state }
+print(restored)  --> ReplayBuffer(3 of 3 rows)
