@@ -180,4 +180,32 @@ test("image_processor: misuse", function()
   expect_error(function() process { 3 } end, where, "got number")
 end)
 
+test("make_grid puts images beside each other, as torchvision's", function()
+  local images = torch.arange(1, 4):view { 3, 1, 1, 1 }:expand(3, 1, 2, 3):to "uint8"
+  local grid = data.make_grid(images, { nrow = 2, padding = 1, pad_value = 9 })
+  expect_equal(grid.dtype .. " " .. table.concat(grid.shape, ","), "uint8 3,7,9")
+  local rows = {}
+  for i, row in ipairs(grid[1]:tolist()) do rows[i] = table.concat(row) end
+  expect_equal(table.concat(rows, " "),
+    "999999999 911192229 911192229 999999999 933399999 933399999 999999999")
+  expect_equal(table.concat(data.make_grid(torch.rand { 10, 3, 4, 4 }).shape, ","), "3,14,50")
+  local where = "image_spec.lua:"
+  expect_error(function() data.make_grid(torch.zeros { 0, 3, 4, 4 }) end, where, "no images")
+  expect_error(function() data.make_grid(torch.zeros { 2, 4, 4, 4 }) end, where, "[2, 4, 4, 4]")
+  expect_error(function() data.make_grid(images, { nrow = 0 }) end, where, "nrow")
+end)
+
+test("save_image writes what image reads", function()
+  local saved = testing.folder() .. "/saved.png"
+  local pixels = torch.arange(3 * 4 * 5):view { 3, 4, 5 }:to "uint8"
+  data.save_image(pixels, saved)
+  expect_same(data.image(saved), pixels)
+  data.save_image(torch.tensor { { { -1, 0.5, 2 } } }, saved)
+  expect_equal(table.concat(data.image(saved)[2]:reshape { -1 }:tolist(), " "), "0 128 255")
+  local where = "image_spec.lua:"
+  expect_error(function() data.save_image(torch.zeros { 3, 1, 1 } / 0, saved) end, where, "NaN")
+  expect_error(function() data.save_image(torch.zeros { 3, 4 }, saved) end, where, "[3, 4]")
+  expect_error(function() data.save_image(pixels, "/nowhere/x.png") end, where, "/nowhere/x.png")
+end)
+
 testing.finish()

@@ -28,6 +28,7 @@ local fixture = {
   ["lua/script_module.pt"] = "module.pt", ["lua/image_cases/rgb.png"] = "images/cat/1.png",
   ["lua/image_cases/colour.jpg"] = "images/dog/1.jpg",
   ["lua/numpy_cases/matrix.npy"] = "matrix.npy", ["lua/numpy_cases/stored.npz"] = "arrays.npz",
+  ["lua/shard.tar"] = "shard.tar",
 }
 local texts = {
   ["book.txt"] = "One paragraph\nof two lines.\n\nAnother one.\n",

@@ -1,5 +1,6 @@
 --- redco.data: data sets, readers of data files, the image processor.
 local dataset = require "redco.data.dataset"
+local numpy = require "redco.data.numpy"
 local registry = require "redco.registry"
 
 local data = {
@@ -8,11 +9,15 @@ local data = {
   default_collate = require "redco.data.default_collate",
   pack = require "redco.data.pack",
   split = require "redco.data.split",
+  npy = numpy.npy,
+  npz = numpy.npz,
   image_processor = require "redco.data.image_processor",
   replay_buffer = require "redco.data.replay_buffer",
+  stream = require "redco.data.stream",
+  tar = require "redco.data.tar",
 }
 
-for _, part in ipairs { "readers", "numpy", "sampling" } do
+for _, part in ipairs { "readers", "image_grid", "sampling" } do
   for name, value in pairs(require("redco.data." .. part)) do data[name] = value end
 end
 

@@ -1,8 +1,8 @@
 --- Readers of NumPy's files: .npy, one array, and .npz, a zip archive of them.
+local byte_source = require "redco.data.byte_source"
 local fail = require "redco.fail"
 local native = require "redco.native"
 local registry = require "redco.registry"
-local torch = require "redco.torch"
 
 local numpy = {}
 
@@ -75,25 +75,6 @@ local function read_array(where, source)
   return t:view(reversed):permute(dims):contiguous()
 end
 
-local function of_file(path)
-  local file = native.byte_file(path, "a NumPy array")
-  return {
-    size = tonumber(#file),
-    bytes = function(offset, count) return file:bytes(offset, count) end,
-    tensor = function(...) return file:tensor(...) end,
-  }
-end
-
-local function of_text(text)
-  return {
-    size = #text,
-    bytes = function(offset, count) return text:sub(offset + 1, offset + count) end,
-    tensor = function(offset, count, dtype)
-      return torch.frombuffer(text, { dtype = dtype, offset = offset, count = count })
-    end,
-  }
-end
-
 local function check_path(name, path)
   if type(path) ~= "string" then fail("%s: expected a path, got a %s", name, type(path)) end
 end
@@ -104,8 +85,13 @@ Reads a NumPy array, a file that numpy.save writes. uint16 becomes int32, and ui
 big-endian numbers, text, records and objects are not supported. The format:
 https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html.]], function(path)
   check_path("data.npy", path)
-  return read_array(path, of_file(path))
+  return read_array(path, byte_source.of_file(path, "a NumPy array"))
 end)
+
+--- Reads an array from the bytes of a .npy file; `where` names it in errors.
+function numpy.array_of(where, text)
+  return read_array(where, byte_source.of_text(text))
+end
 
 numpy.npz = registry.define("redco.data.npz", [[
 npz(path) -> table
@@ -114,7 +100,7 @@ arrays are as in `npy`.]], function(path)
   check_path("data.npz", path)
   local arrays = {}
   for name, text in pairs(native.zip_archive(path)) do
-    arrays[name:gsub("%.npy$", "")] = read_array(path .. ": " .. name, of_text(text))
+    arrays[name:gsub("%.npy$", "")] = numpy.array_of(path .. ": " .. name, text)
   end
   return arrays
 end)

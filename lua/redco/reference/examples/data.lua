@@ -208,3 +208,27 @@ torch.save(buffer:state_dict(), "buffer.safetensors")
 local state = torch.load "buffer.safetensors"
 local restored = redco.data.replay_buffer { state = state }
 print(restored)  --> ReplayBuffer(3 of 3 rows)
+
+--- redco.data.tar
+-- shard.tar: 1.txt, 1.cls, 2.txt, 2.cls
+local set = redco.data.tar "shard.tar"
+print(#set, set[2].__key__, set[2].txt, set[2].cls)  --> 2  2  a dog  1
+
+--- redco.data.stream
+local function open()  -- an endless stream of numbers
+  local i = 0
+  return function()
+    i = i + 1
+    return { x = i }
+  end
+end
+local train_examples = redco.data.stream(open, { chunk_size = 1000 })
+print(#train_examples(0), train_examples(1)[1].x)  --> 1000  1001
+
+--- redco.data.make_grid
+local grid = redco.data.make_grid(torch.rand { 10, 3, 32, 32 }, { nrow = 5 })
+print(grid.shape)  --> torch.Size([3, 70, 172])
+
+--- redco.data.save_image
+redco.data.save_image(torch.rand { 3, 32, 32 }, "noise.png")
+print(redco.data.image("noise.png").shape)  --> torch.Size([3, 32, 32])
