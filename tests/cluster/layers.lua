@@ -9,6 +9,8 @@ local width, n_words, n_bag, n_actions = 4, 11, 3, 2
 
 local function make_params(generator)
   local new = { generator = generator }
+  local head = nn.Linear(2 * width, 2 * n_actions, new)
+  nn.init.normal_(head.weight, { std = 0.02, generator = generator })  -- a loss that falls steadily
   return {
     conv = nn.Conv2d(3, width, 3, { bias = false, generator = generator }),
     norm = nn.BatchNorm(width),
@@ -17,7 +19,7 @@ local function make_params(generator)
     bag = nn.EmbeddingBag(n_words, width, new),
     recurrent = nn.LSTM(2 * width, width, { num_layers = 2, generator = generator }),
     features = nn.BatchNorm(2 * width),
-    head = nn.Linear(2 * width, 2 * n_actions, new),
+    head = head,
   }
 end
 
@@ -41,7 +43,7 @@ return function(generator, options)
     examples[i] = {
       image = torch.rand({ 3, 4, 4 }, { generator = generator, dtype = options.dtype }),
       words = torch.randint(n_words, { n_bag }, { generator = generator }),
-      target = torch.rand({ n_actions }, { generator = generator, dtype = options.dtype }),
+      target = 2 + torch.rand({ n_actions }, { generator = generator, dtype = options.dtype }) / 9,
     }
   end
   return {
@@ -71,7 +73,7 @@ return function(generator, options)
       local class = classes:sample { rng = rng }
       local kl = distributions.kl_divergence(
         distributions.Independent(distributions.Normal(loc, scale + 0.1), 1), prior)
-      return nn.mse_loss(action, target) + nn.huber_loss(loc, target)
+      return 0.01 * nn.mse_loss(action, target) + nn.huber_loss(loc, target)
         + (0.01 * (log_prob + kl - classes:entropy() - classes:log_prob(class))
           - 0.01 * bits:log_prob(drawn):sum(-1)):mean()
     end,
