@@ -138,6 +138,8 @@ int open_redco(lua_State* L) {
   lua_setfield(L, -2, "without_cudnn_attention");
   lua_pushcfunction(L, linear_layer);
   lua_setfield(L, -2, "linear");
+  lua_pushcfunction(L, is_recomputing);
+  lua_setfield(L, -2, "is_recomputing");
   lua_pushcfunction(L, fused_linear_cross_entropy);
   lua_setfield(L, -2, "linear_cross_entropy");
   add_decoders(L);

@@ -223,6 +223,11 @@ void about_to_draw(const at::Generator& generator) {
   if (!runs.empty() && !runs.back().again) runs.back().checkpoint->met(generator);
 }
 
+int is_recomputing(lua_State* L) {
+  lua_pushboolean(L, !runs.empty() && runs.back().again);
+  return 1;
+}
+
 int checkpoint(lua_State* L) {
   require(lua_isfunction(L, 1), "redco.checkpoint: expected a function to call, got ",
           described(L, 1));

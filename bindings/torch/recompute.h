@@ -10,6 +10,10 @@ namespace redco::lua {
 /// the backward pass. In the backward pass f runs again, with the same random numbers.
 int checkpoint(lua_State* L);
 
+/// Pushes whether a backward pass runs the function of a `checkpoint` again, so that functions with
+/// state leave it as the first run did.
+int is_recomputing(lua_State* L);
+
 /// Notifies a running checkpoint that an operator is about to draw from `generator`.
 void about_to_draw(const at::Generator& generator);
 

@@ -165,6 +165,19 @@ test("wrong arguments of layers are errors of the line that called", function()
   nn.batch_norm(norm, x)  -- in evaluation they are not written
 end)
 
+test("batch norm inside redco.checkpoint updates its statistics once", function()
+  local x, norm, plain = torch.randn { 6, 3 }, nn.BatchNorm(3), nn.BatchNorm(3)
+  local weight = torch.randn({ 3, 3 }):requires_grad_()
+  local function forward(params, y) return nn.batch_norm(params, y, { train = true }):tanh() end
+  redco.checkpoint(function(y) return forward(norm, y) end, torch.linear(x, weight)):sum():backward()
+  local gradient = weight.grad:clone()
+  weight.grad:zero_()
+  forward(plain, torch.linear(x, weight)):sum():backward()
+  expect_close(norm.running_mean, plain.running_mean)
+  expect_close(norm.running_var, plain.running_var)
+  expect_close(gradient, weight.grad)
+end)
+
 test("running statistics are told by their names", function()
   expect_equal(nn.is_running_statistic "blocks.1.norm.running_mean", true)
   expect_equal(nn.is_running_statistic "running_var", true)

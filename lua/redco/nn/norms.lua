@@ -2,6 +2,7 @@
 local arguments = require "redco.arguments"
 local check_params = require "redco.nn.check_params"
 local fail = require "redco.fail"
+local native = require "redco.native"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 
@@ -75,6 +76,8 @@ micro-batches the statistics are those of each micro-batch.]], function(params, 
   end
   local mean, var = params.running_mean, params.running_var
   if not o.train and mean then mean, var = mean:detach(), var:detach() end
+  -- The first run of a function in redco.checkpoint has updated the statistics.
+  if o.train and mean and native.is_recomputing() then mean, var = mean:clone(), var:clone() end
   return torch.batch_norm(x, params.weight, params.bias, mean, var, o.train or not mean, o.momentum,
     o.eps, false)
 end)
