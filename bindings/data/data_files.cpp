@@ -101,8 +101,8 @@ int byte_file(lua_State* L) {
 
 int bytes(lua_State* L) {
   auto self = check_object<LuaByteFile>(L, 1, "ByteFile:bytes");
-  std::string read = self->file.read(check_integer(L, 2, "ByteFile:bytes"),
-                                     check_integer(L, 3, "ByteFile:bytes"));
+  std::string read =
+      self->file.read(check_integer(L, 2, "ByteFile:bytes"), check_integer(L, 3, "ByteFile:bytes"));
   lua_pushlstring(L, read.data(), read.size());
   return 1;
 }
@@ -110,8 +110,7 @@ int bytes(lua_State* L) {
 int tensor(lua_State* L) {
   auto self = check_object<LuaByteFile>(L, 1, "ByteFile:tensor");
   push_tensor(L, self->file.read_tensor(check_integer(L, 2, "ByteFile:tensor"),
-                                        check_integer(L, 3, "ByteFile:tensor"),
-                                        check_dtype(L, 4)));
+                                        check_integer(L, 3, "ByteFile:tensor"), check_dtype(L, 4)));
   return 1;
 }
 
