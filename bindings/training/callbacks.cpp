@@ -33,41 +33,31 @@ int get_example(lua_State* L) {
   return 1;
 }
 
-// While it exists, math.random draws from the current rng, if there is one. The destructor restores
-// the earlier state.
-class MathRandom {
- public:
-  explicit MathRandom(lua_State* L) {
-    if (!WithRng::current().defined()) return;
-    int top = lua_gettop(L);
-    lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
-    lua_getfield(L, -1, LUA_MATHLIBNAME);
-    lua_getfield(L, -1, "randomseed");
-    // LuaJIT keeps the state of math.random in a userdata shared by its functions.
-    if (lua_iscfunction(L, -1) && lua_getupvalue(L, -1, 1) && lua_isuserdata(L, -1)) {
-      state_ = static_cast<char*>(lua_touserdata(L, -1));
-      before_.assign(state_, state_ + lua_objlen(L, -1));
-      lua_pop(L, 1);
-      // 2^53 seeds; each micro-batch of a step has a different one.
-      auto first = counter_generator(WithRng::current())->batch().first;
-      auto seed = fold_in(WithRng::current(), uint64_t(first)).current_seed();
-      lua_pushnumber(L, double(seed >> 11));
-      lua_call(L, 1, 0);
-    }
-    lua_settop(L, top);
-  }
-  ~MathRandom() {
-    if (state_) std::copy(before_.begin(), before_.end(), state_);
-  }
-  MathRandom(const MathRandom&) = delete;
-  MathRandom& operator=(const MathRandom&) = delete;
-
- private:
-  char* state_ = nullptr;
-  std::vector<char> before_;
-};
-
 }  // namespace
+
+MathRandom::MathRandom(lua_State* L) {
+  if (!WithRng::current().defined()) return;
+  int top = lua_gettop(L);
+  lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
+  lua_getfield(L, -1, LUA_MATHLIBNAME);
+  lua_getfield(L, -1, "randomseed");
+  // LuaJIT keeps the state of math.random in a userdata shared by its functions.
+  if (lua_iscfunction(L, -1) && lua_getupvalue(L, -1, 1) && lua_isuserdata(L, -1)) {
+    state_ = static_cast<char*>(lua_touserdata(L, -1));
+    before_.assign(state_, state_ + lua_objlen(L, -1));
+    lua_pop(L, 1);
+    // 2^53 seeds; each micro-batch of a step has a different one.
+    auto first = counter_generator(WithRng::current())->batch().first;
+    auto seed = fold_in(WithRng::current(), uint64_t(first)).current_seed();
+    lua_pushnumber(L, double(seed >> 11));
+    lua_call(L, 1, 0);
+  }
+  lua_settop(L, top);
+}
+
+MathRandom::~MathRandom() {
+  if (state_) std::copy(before_.begin(), before_.end(), state_);
+}
 
 Examples::Examples(lua_State* L, int index, const std::string& name) : value_(L, index) {
   balanced(L, [&] {

@@ -20,6 +20,20 @@ namespace redco::lua {
 
 class CollateWorkers;
 
+/// While it exists, math.random draws from the current rng, if there is one. The destructor
+/// restores the earlier state.
+class MathRandom {
+ public:
+  explicit MathRandom(lua_State* L);
+  ~MathRandom();
+  MathRandom(const MathRandom&) = delete;
+  MathRandom& operator=(const MathRandom&) = delete;
+
+ private:
+  char* state_ = nullptr;
+  std::vector<char> before_;
+};
+
 /// Examples held by Lua: a list, the rows of a tensor, or an object whose __len and __index return
 /// a length and examples by number from 1, such as the data sets of redco.data.
 class Examples {

@@ -12,7 +12,11 @@
 #include "torch/tensor.h"
 #include "training_objects.h"
 
+#include <c10/util/ScopeExit.h>
+
 #include <sstream>
+#include <utility>
+#include <vector>
 
 namespace redco::lua {
 
@@ -268,6 +272,33 @@ int save_outputs(lua_State* L) {
   return 0;
 }
 
+int alone(lua_State* L) {
+  auto deployer = self(L);
+  require(lua_isfunction(L, 2), "Deployer:alone: expected a function, got ", described(L, 2));
+  Ref function(L, 2);
+  std::vector<Tree> results = deployer->alone([&](const std::shared_ptr<Deployer>& own) {
+    lua_State* state = function.state();
+    MathRandom math_random(state);
+    auto mesh_before = std::exchange(context(state).mesh, own->mesh());
+    auto restore = c10::make_scope_exit([&] { context(state).mesh = mesh_before; });
+    return balanced(state, [&] {
+      function.push();
+      push_object(state, std::make_shared<LuaDeployer>(LuaDeployer{own, own->seed()}));
+      call(state, 1, 1);
+      return lua_isnil(state, -1) ? Tree() : check_tree(state, lua_gettop(state), "alone: result");
+    });
+  });
+  lua_createtable(L, int(results.size()), 0);
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (results[i].is_none())
+      lua_pushboolean(L, false);
+    else
+      push_tree(L, results[i]);
+    lua_rawseti(L, -2, int(i) + 1);
+  }
+  return 1;
+}
+
 int field(lua_State* L) {
   auto deployer = self(L);
   std::string name = luaL_checkstring(L, 2);
@@ -393,9 +424,8 @@ void add_deployer(lua_State* L) {
         "takes precedence. `n_model_shards` plans for another number of shards than the "
         "Deployer's."},
        {"save_ckpt", save_ckpt,
-        "save_ckpt(self, {ckpt_dir, params, opt_state = nil, info = nil, float_dtype = nil, "
-        "max_shard_size = "
-        "5e9})\n"
+        "save_ckpt(self, {ckpt_dir, params, opt_state = nil, info = nil, "
+        "float_dtype = nil, max_shard_size = 5e9})\n"
         "Writes a checkpoint and waits until it is written: a folder of safetensors files with "
         "whole tensors, independent of their sharding, and info.json with the fields of `info`. "
         "The write is atomic and replaces an earlier checkpoint of that name."},
@@ -412,6 +442,15 @@ void add_deployer(lua_State* L) {
         "the checkpoint that last_ckpt.txt names is missing or damaged, it loads the newest "
         "intact one, logs that, and renames damaged ones to NAME.damaged. Raises an error if "
         "all are damaged."},
+       {"alone", alone,
+        "alone(self, f) -> list\n"
+        "Runs f(own) on each process by itself, for as long as it takes, and returns the results "
+        "of all processes, by their number: trees, whose tensors are on the CPU, or false for "
+        "none. `own` is a Deployer of this process alone, as each redco.Deployer made inside f is. "
+        "Random numbers inside f, also those of math.random, differ between processes; a Deployer "
+        "with a fixed seed makes work independent of the process that does it. Inside f, "
+        "anything that needs the other processes raises an error with its line. If f fails on one "
+        "process, all processes raise an error."},
        {"load_params_shape", load_params_shape,
         "load_params_shape(self, ckpt_dir) -> table\n"
         "Returns the params of a checkpoint without values: tensors on the meta device."},

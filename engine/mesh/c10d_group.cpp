@@ -2,6 +2,7 @@
 
 #include "c10d_group.h"
 
+#include "alone.h"
 #include "await.h"
 #include "device_wait.h"
 #include "spmd_log.h"
@@ -202,6 +203,7 @@ void C10dGroup::record(const Label& label, ReduceOp op) {
 Label C10dGroup::announce(Kind kind, const at::Tensor& tensor, const at::Tensor& sent,
                           ReduceOp op) {
   Label label{kind, tensor.scalar_type(), tensor.sizes().vec()};
+  Alone::refuse([&] { return label.text(parts_); });
   if (!tensor.is_contiguous()) fail(label.text(parts_), ": the tensor must be contiguous");
   bool has_rows = kind == reduce_scatter_kind || kind == all_to_all_kind;
   if (has_rows && (tensor.dim() == 0 || tensor.size(0) != size()))

@@ -3,6 +3,7 @@
 #include <redco/mesh.h>
 
 #include "../core/require_usage.h"
+#include "alone.h"
 #include "c10d_group.h"
 #include "gloo.h"
 #include "host_group.h"
@@ -57,6 +58,7 @@ class StoreNotes final : public Notes {
   }
 
   std::string next_exchange() override {
+    Alone::refuse([] { return "an exchange between the processes"; });
     // In a failed turn some processes may have begun more exchanges than others.
     if (std::exchange(reconnects_, connection_.reconnects()) != connection_.reconnects())
       n_exchanges_ = 0;
@@ -184,6 +186,7 @@ class Grid : public Mesh, Connection::Lines {
       notes_ = make_own_notes();
       return;
     }
+    Alone::refuse([] { return "a Deployer of all processes"; });
     connection_ = &Connection::of(processes_, options.timeout);
     Peers& peers = connection_->peers();
     name_ = connection_->next_mesh();

@@ -39,8 +39,12 @@ class SpmdLog {
   static SpmdLog& get();
 
   /// If off, as in a run of one process, nothing is recorded.
-  bool is_on() const { return is_on_.load(std::memory_order_relaxed); }
+  bool is_on() const {
+    return is_on_.load(std::memory_order_relaxed) && !is_paused_.load(std::memory_order_relaxed);
+  }
   void turn_on() { is_on_ = true; }
+  /// While it is paused nothing is recorded: what the process does concerns no other.
+  void pause(bool is_paused) { is_paused_ = is_paused; }
   /// Clears the log; all processes must do so at the same point.
   void clear();
 
@@ -83,6 +87,7 @@ class SpmdLog {
   const Entry& append(Entry entry);
 
   std::atomic<bool> is_on_ = false;
+  std::atomic<bool> is_paused_ = false;
   mutable std::mutex mutex_;
   Mark mark_;
   std::vector<Entry> newest_;  // a ring buffer

@@ -4,6 +4,7 @@
 #include <redco/detail/notes.h>
 
 #include "../io/workdir_lock.h"
+#include "../mesh/alone.h"
 #include "../mesh/store/agreement.h"
 #include "random.h"
 
@@ -23,15 +24,18 @@ void check_positive(const char* name, int64_t value) {
   require(value > 0, name, " = ", value, " must be positive");
 }
 
-// Streams of random numbers that must not meet.
-constexpr uint64_t user_stream = 0, trainer_stream = 1;
-
 std::shared_ptr<Mesh> make_mesh(const DeployerOptions& options) {
   require(options.collective_timeout > 0 && options.collective_timeout <= 1e6,
           "Deployer: collective_timeout = ", options.collective_timeout,
           " must be a positive number of seconds");
+  Processes processes = find_processes(options.processes);
+  if (Alone::is_on()) {
+    Processes single;
+    single.local_rank = processes.local_rank;
+    processes = single;
+  }
   return Mesh::make(
-      {.processes = find_processes(options.processes),
+      {.processes = processes,
        .n_model_shards = options.n_model_shards,
        .zero_group = options.zero > 0 ? options.zero_group : zero_group_of_all,
        .device_type = options.device.value_or(c10::kCPU),
@@ -73,8 +77,10 @@ RunLog make_run_log(const DeployerOptions& options, const Processes& processes) 
 
 }  // namespace
 
-Deployer::Deployer(DeployerOptions options)
-    : mesh_(make_mesh(options)),
+Deployer::Deployer(DeployerOptions options) : Deployer(options, make_mesh(options)) {}
+
+Deployer::Deployer(const DeployerOptions& options, std::shared_ptr<Mesh> mesh)
+    : mesh_(std::move(mesh)),
       device_(options.device ? std::optional(mesh_->device()) : std::nullopt),
       seed_(options.seed),
       zero_(options.zero),
@@ -151,6 +157,8 @@ Schedule Deployer::get_lr_schedule_fn(const LrScheduleOptions& options) const {
 // Returns the next number of a stream. After a failed turn the counts of processes may differ; the
 // shift by the number of reconnects makes them equal again.
 uint64_t Deployer::take(uint64_t& count) const {
+  if (mesh_->world().size() > 1)
+    Alone::refuse([] { return "random numbers that all processes draw alike"; });
   count = std::max(count, uint64_t(mesh_->reconnects()) << 32);
   return count++;
 }

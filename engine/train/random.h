@@ -5,6 +5,9 @@
 
 namespace redco::train {
 
+/// Streams of a Deployer's random numbers, which must not meet.
+constexpr uint64_t user_stream = 0, trainer_stream = 1, alone_stream = 2;
+
 /// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): small, portable, and good enough to choose
 /// seeds and to shuffle.
 class SplitMix64 {

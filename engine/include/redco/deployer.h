@@ -10,11 +10,13 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace redco {
 
@@ -127,18 +129,28 @@ class REDCO_API Deployer {
   /// workdir/ckpts. Throws Error without a work folder.
   std::string ckpts_dir() const;
 
+  /// Runs `body` on each process by itself, for different lengths of time if need be, and returns
+  /// the results of all, by rank; tensors among them arrive on the CPU. `own` is a Deployer of this
+  /// process alone, whose random numbers differ between processes, as any other is that is made
+  /// inside. Whatever needs the other processes throws Error there. If `body` throws, its process
+  /// throws that, and the others an Error that names the process. All processes call it.
+  std::vector<Tree> alone(const std::function<Tree(const std::shared_ptr<Deployer>& own)>& body);
+
   /// A seed for a new Trainer; that of the n-th call depends only on the seed and n.
   uint64_t new_trainer_seed();
 
   /// The device to which parameters and batches are moved; none: they stay where they are.
   std::optional<c10::Device> device() const { return device_; }
 
+  int64_t seed() const { return seed_; }
   int64_t zero() const { return zero_; }
   int64_t zero_min_size() const { return zero_min_size_; }
   RunLog& run_log() { return run_log_; }
   const std::string& workdir() const { return workdir_; }
 
  private:
+  Deployer(const DeployerOptions& options, std::shared_ptr<Mesh> mesh);
+
   std::shared_ptr<Mesh> mesh_;
   std::optional<c10::Device> device_;
   int64_t seed_;

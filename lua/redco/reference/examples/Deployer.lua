@@ -4,6 +4,13 @@ local deployer = redco.Deployer {
 }
 print(deployer.n_processes, deployer.mesh.dp, deployer.mesh.mp)  --> 1  1  1
 
+--- Deployer:alone (after redco.Deployer)
+local results = deployer:alone(function(own)
+  return { process = deployer.process_id, noise = torch.randn { 3 } }
+end)
+print(#results, results[1].process, results[1].noise.shape)
+--> 1  0  torch.Size([3])
+
 --- Deployer:gen_rng (after redco.Deployer)
 local weight = torch.randn({ 10, 64 }, { generator = deployer:gen_rng() })
 
