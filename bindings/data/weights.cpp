@@ -215,7 +215,7 @@ void add_weights(lua_State* L) {
       mapped_tensor,
       "tensor(self, name) -> Tensor\n"
       "Returns a tensor in the memory-mapped file, which is read on use. Writing to the "
-      "tensor does not change the file.");
+      "tensor does not change the file. A copy of it, where the file does not align the tensor.");
   make_reader_type<GgufObject>(
       L,
       "GgufFile {path, metadata}\n"
@@ -229,8 +229,8 @@ void add_weights(lua_State* L) {
       {{"open_weights", open<WeightsObject>,
         "open_weights(path) -> Weights\n"
         "Opens the weights of a model folder, `model.safetensors` or the files that "
-        "`model.safetensors.index.json` lists, or one such file. `path` is a field of the "
-        "result."},
+        "`model.safetensors.index.json` lists, or without them those of `pytorch_model.bin`; or "
+        "one such file. `path` is a field of the result."},
        {"open_gguf", open<GgufObject>,
         "open_gguf(path) -> GgufFile\n"
         "Opens a model file of llama.cpp with tensors of F32, F16, BF16, Q8_0, Q4_0 or Q4_1. "

@@ -68,7 +68,10 @@ void add_storage(lua_State* L) {
        {"load", load,
         "load(path) -> value\n"
         "Reads a file that torch.save wrote. Any other safetensors file becomes a table of its "
-        "tensors by name. Tensors are memory-mapped and read on use, so do not change the file "
+        "tensors by name. Files of PyTorch's torch.save are read if they have only tensors, "
+        "numbers, texts, booleans and None in dictionaries (with texts as keys), lists and tuples: "
+        "any function in them is an error that names it, and is never run. Tensors are "
+        "memory-mapped and read on use, so do not change the file "
         "meanwhile: write a new one and rename it. In redco-lua, using a tensor of a truncated "
         "file raises an error."},
        {"frombuffer", frombuffer,

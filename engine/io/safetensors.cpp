@@ -5,6 +5,7 @@
 #include "input_file.h"
 #include "safetensors_format.h"
 #include "strict_json.h"
+#include "torch_file.h"
 
 #include <redco/error.h>
 
@@ -52,12 +53,6 @@ std::vector<int64_t> get_sizes(const std::string& where, const char* field, cons
   return sizes;
 }
 
-// Detects a file of torch.save: a zip archive, or before 1.6 a bare pickle.
-bool is_pytorch(uint64_t first_bytes) {
-  std::string_view bytes(reinterpret_cast<const char*>(&first_bytes), sizeof(first_bytes));
-  return bytes.substr(0, 4) == "PK\3\4" || (bytes[0] == '\x80' && bytes[1] >= 2 && bytes[1] <= 5);
-}
-
 }  // namespace
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
@@ -69,7 +64,8 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
   file.read(&header_size, sizeof(header_size), 0);
   require(header_size >= 2, path, ": the header's length is ", header_size,
           " bytes, expected at least the 2 of {}");
-  if (header_size > max_header && is_pytorch(header_size)) refuse_pytorch(path);
+  require(header_size <= max_header || !TorchFile::is_one(header_size), path,
+          ": this file was written by PyTorch's torch.save, expected safetensors");
   require(header_size <= max_header, path, ": the header's length is ", header_size,
           " bytes, expected at most ", max_header, "; this is not a safetensors file");
   uint64_t begin = sizeof(header_size) + header_size;

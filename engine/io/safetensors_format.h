@@ -67,7 +67,4 @@ inline const DtypeName* find_dtype(const std::string& name) {
                       [&](const DtypeName& known) { return known.name == name; });
 }
 
-/// Throws Error for a file of torch.save, with instructions to convert it.
-[[noreturn]] void refuse_pytorch(const std::string& path);
-
 }  // namespace redco::safetensors

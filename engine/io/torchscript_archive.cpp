@@ -47,12 +47,8 @@ void check_nesting(const std::string& where, const std::string& code) {
 
 void check_torchscript(const std::string& where, std::string_view bytes) {
   ZipRecords records = read_zip(where, bytes);
-  require(!records.empty(), where, "the archive is empty");
-  std::string folder = records.begin()->first;
-  folder.resize(folder.find('/') == std::string::npos ? 0 : folder.find('/') + 1);
-  for (const auto& [name, record] : records)
-    require(!folder.empty() && name.starts_with(folder), where,
-            "its files are not all in one folder");
+  for (const auto& [name, record] : records) record.check();
+  std::string folder = folder_of(where, records);
   require(records.count(folder + "model.json") == 0, where,
           "it was written before PyTorch 1.4; save it again with a newer one");
   for (const char* name : {"data", "constants"}) {

@@ -1,7 +1,8 @@
-// Saves trees to safetensors files and loads them.
+// Saves trees to safetensors files and loads them, and those of PyTorch.
 
 #include <redco/safetensors.h>
 
+#include "torch_file.h"
 #include "tree_description.h"
 
 #include <redco/error.h>
@@ -23,6 +24,7 @@ void save_tree(const std::string& path, const Tree& tree) {
 }
 
 Tree load_tree(const std::string& path) {
+  if (TorchFile::is_one(path)) return TorchFile(path).tree();
   SafetensorsFile file(path);
   auto description = file.metadata().find(tree_key);
   if (description == file.metadata().end()) {

@@ -1,4 +1,4 @@
-// Reads and checks zip archives as torch.jit.save writes them.
+// Reads and checks zip archives as torch.save writes them.
 
 #include "zip_archive.h"
 
@@ -127,7 +127,7 @@ class Reader {
     check_signature(end, end_signature, "end of a zip archive");
     require(number<uint16_t>(end + 4) == 0 && number<uint16_t>(end + 6) == 0 &&
                 number<uint16_t>(end + 20) == 0,
-            where_, "it has several parts or a comment, which torch.jit.save does not write");
+            where_, "it has several parts or a comment, which PyTorch does not write");
     uint64_t size = number<uint32_t>(end + 12);
     n_entries_ = number<uint16_t>(end + 10);
     directory_ = number<uint32_t>(end + 16);
@@ -209,18 +209,8 @@ class Reader {
                    number<uint16_t>(entry.offset + 8) == entry.method && flags == entry.flags;
     require(is_same, where, "its header and the directory differ");
     uint64_t data = entry.offset + local_length + name_size + extra_size;
-    ZipRecord record{take(data, entry.stored), entry.size, entry.method == deflated_method};
-    uint64_t crc = 0;
-    auto add = [&](std::string_view piece) {
-      crc = crc32_z(crc, reinterpret_cast<const Bytef*>(piece.data()), piece.size());
-    };
-    bool is_whole = true;
-    if (record.is_compressed)
-      is_whole = inflate_all(record.stored, record.size, add);
-    else
-      add(record.stored);
-    require(is_whole && crc == entry.crc, where, "its CRC-32 is ", crc, ", expected ", entry.crc,
-            ": the file is damaged");
+    ZipRecord record{take(data, entry.stored), entry.size, entry.method == deflated_method,
+                     entry.crc, where};
     end = data + entry.stored;
     if ((flags & has_descriptor) != 0) {
       check_signature(end, data_descriptor, "data descriptor");
@@ -238,16 +228,40 @@ class Reader {
 
 }  // namespace
 
+void ZipRecord::check() const {
+  uint64_t sum = 0;
+  auto add = [&](std::string_view piece) {
+    sum = crc32_z(sum, reinterpret_cast<const Bytef*>(piece.data()), piece.size());
+  };
+  bool is_whole = true;
+  if (is_compressed)
+    is_whole = inflate_all(stored, size, add);
+  else
+    add(stored);
+  require(is_whole && sum == crc, where, "its CRC-32 is ", sum, ", expected ", crc,
+          ": the file is damaged");
+}
+
 std::string ZipRecord::text() const {
+  check();
   if (!is_compressed) return std::string(stored);
   std::string all;
-  bool is_whole = inflate_all(stored, size, [&](std::string_view piece) { all += piece; });
-  require(is_whole, "a file of a zip archive is damaged");
+  inflate_all(stored, size, [&](std::string_view piece) { all += piece; });
   return all;
 }
 
 ZipRecords read_zip(const std::string& where, std::string_view bytes) {
   return Reader(where, bytes).read();
+}
+
+std::string folder_of(const std::string& where, const ZipRecords& records) {
+  require(!records.empty(), where, "the archive is empty");
+  std::string folder = records.begin()->first;
+  folder.resize(folder.find('/') == std::string::npos ? 0 : folder.find('/') + 1);
+  for (const auto& [name, record] : records)
+    require(!folder.empty() && name.starts_with(folder), where,
+            "its files are not all in one folder");
+  return folder;
 }
 
 }  // namespace redco::io

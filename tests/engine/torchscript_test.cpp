@@ -2,6 +2,7 @@
 #include <redco/torchscript.h>
 
 #include "files.h"
+#include "zip_of.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/ones.h>
@@ -9,7 +10,6 @@
 #include <doctest/doctest.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/serialization/import.h>
-#include <zlib.h>
 
 #include <random>
 #include <sstream>
@@ -29,38 +29,6 @@ torch::jit::Module make_module() {
   for (int i = 0; i < 20; ++i) code += "  y = torch.tanh(y + " + std::to_string(i) + ")\n";
   module.define(code + "  return y\n");
   return module;
-}
-
-using Record = std::pair<std::string, std::string>;
-
-template <class T>
-void put(std::string& text, T value) {
-  text.append(reinterpret_cast<const char*>(&value), sizeof(T));
-}
-
-// A zip archive whose CRC-32s fit.
-std::string zip_of(const std::vector<Record>& records) {
-  std::string bytes, directory;
-  for (const auto& [name, data] : records) {
-    auto size = uint32_t(data.size()), offset = uint32_t(bytes.size());
-    auto crc = uint32_t(crc32(0, reinterpret_cast<const Bytef*>(data.data()), size));
-    std::string common;  // what both headers have: from the version to the length of extra fields
-    for (uint16_t each : {20, 0, 0, 0, 0}) put(common, each);
-    for (uint32_t each : {crc, size, size}) put(common, each);
-    for (uint16_t each : {uint16_t(name.size()), uint16_t(0)}) put(common, each);
-    put(bytes, uint32_t{0x04034b50});
-    bytes += common + name + data;
-    put(directory, uint32_t{0x02014b50});
-    put(directory, uint16_t{20});
-    directory += common + std::string(10, '\0');
-    put(directory, offset);
-    directory += name;
-  }
-  auto begin = uint32_t(bytes.size()), n = uint32_t(records.size() << 16 | records.size());
-  bytes += directory;
-  put(bytes, uint32_t{0x06054b50});
-  for (uint32_t each : {uint32_t(0), n, uint32_t(directory.size()), begin}) put(bytes, each);
-  return bytes + std::string(2, '\0');
 }
 
 std::vector<Record> records_of(const std::string& bytes) {

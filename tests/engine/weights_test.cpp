@@ -153,7 +153,7 @@ TEST_CASE("an index that does not agree with its files is an Error") {
        "tensor 'd' is in '1.safetensors', but the file does not have it"},
       {index_text(a + R"("c":"2.safetensors")"),
        "tensor 'b' of the file '2.safetensors' is not listed"},
-      {index_text(R"("a":"pytorch_model-00001-of-00002.bin")"), "was written by torch.save"},
+      {index_text(R"("a":"pytorch_model-00001-of-00002.bin")"), "there is no such file"},
       {std::string(1'000'000, '['), "nested deeper than the 8 levels"},
   };
   for (const auto& [text, message] : cases) {
@@ -176,24 +176,19 @@ TEST_CASE("an index that does not agree with its files is an Error") {
                  "2.safetensors: the file has 5 bytes");
 }
 
-TEST_CASE("files of torch.save are refused with how to convert them") {
+TEST_CASE("a folder without weights, and safetensors before files of torch.save") {
   Folder folder;
   check_contains(message_of([&] { Weights weights(folder.path); }),
                  folder.path.string() + ": no weights in this folder");
   check_contains(message_of([&] { Weights weights(folder / "none"); }), "No such file");
-  for (const char* name : {"pytorch_model.bin", "model.pt", "model.pth", "model.ckpt"}) {
-    write_bytes(folder / name, "PK\3\4" + std::string(60, '\x7F'));
-    for (const std::string& path : {folder.path.string(), folder / name}) {
-      std::string text = message_of([&] { Weights weights(path); });
-      check_contains(text, (folder / name) + ": this file was written by torch.save");
-      check_contains(text, "from safetensors.torch import save_file");
-    }
-    fs::remove(folder / name);
-  }
-  write_bytes(folder / "old", "\x80\2\x8a\x0a\x6c\xfc\x9c\x46\xf9 and so on");
-  check_contains(message_of([&] { Weights weights(folder / "old"); }), "was written by torch.save");
-  // Beside safetensors they do not matter.
+  write_bytes(folder / "model.pt", "PK\3\4" + std::string(60, '\x7F'));
+  check_contains(message_of([&] { Weights weights(folder.path); }), "; it has 'model.pt'");
+  check_contains(message_of([&] { redco::SafetensorsFile file(folder / "model.pt"); }),
+                 "model.pt: this file was written by PyTorch's torch.save, expected safetensors");
+  check_contains(message_of([&] { Weights weights(folder / "model.pt"); }),
+                 "model.pt: there is no end of a zip archive");
   write_bytes(folder / "pytorch_model.bin", "PK");
+  check_contains(message_of([&] { Weights weights(folder.path); }), "pytorch_model.bin: ");
   redco::save_weights(folder.path, tensors_of(1));
   check_has(folder, tensors_of(1));
 }

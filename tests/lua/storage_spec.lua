@@ -74,6 +74,19 @@ test("integers beyond 2^53 keep every digit", function()
   expect_equal(tostring(round_trip { n = 9007199254740993LL }.n), "9007199254740993LL")
 end)
 
+test("files of Python's torch.save: tensors by name, which share what they share there", function()
+  local corpus = os.getenv "REDCO_SOURCE" .. "/fuzz/corpus/torch_file/"
+  local value = torch.load(corpus .. "legacy")
+  local whole = torch.arange(16, { dtype = "float32" }):view { 4, 4 }
+  expect_same(value, { a = whole, b = whole[0], c = torch.zeros { 0, 3 } })
+  value.b:fill_(9)
+  expect_equal(value.a[0][3]:item(), 9)
+  expect_same(torch.load(corpus .. "archive"), { a = torch.ones({ 3 }, { dtype = "bool" }) })
+  local other = folder .. "/other.bin"
+  testing.write(other, redco.data.read(corpus .. "archive"):sub(1, 900))
+  expect_error(function() torch.load(other) end, "storage_spec.lua:", other, "zip archive")
+end)
+
 test("a loaded tensor is written to without changing the file", function()
   torch.save({ t = torch.zeros { 4 } }, path)
   local first = torch.load(path)

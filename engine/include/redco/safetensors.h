@@ -90,6 +90,12 @@ REDCO_API void save_tree(const std::string& path, const Tree& tree);
 /// Loads a tree that `save_tree` wrote, identical in every key, kind, number and tensor, except
 /// that all tensors are on the CPU. A file of another writer becomes a dictionary of its tensors by
 /// name, dots included. The tensors are views of the mapped file, as those of SafetensorsFile are.
+///
+/// Files of PyTorch's torch.save are read too: dictionaries with texts as keys, lists and tuples
+/// (which become lists), tensors, numbers, texts, booleans and None, of PyTorch 1.6 and later as
+/// well as the format before. Nothing of such a file is ever run: one that names any function
+/// except those that build these values throws an Error with the function's name. Tensors have the
+/// strides, and share the storages, that they have in PyTorch.
 REDCO_API Tree load_tree(const std::string& path);
 
 }  // namespace redco

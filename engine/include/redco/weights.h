@@ -15,12 +15,13 @@
 namespace redco {
 
 /// The weights of a model folder in Hugging Face's layout: `model.safetensors`, or else the parts
-/// that `model.safetensors.index.json` names, read as one file. The path may also be that of the
-/// single file or of the index.
+/// that `model.safetensors.index.json` names, read as one file; without them `pytorch_model.bin` or
+/// the parts in `pytorch_model.bin.index.json`. The path may also be that of a single file or of an
+/// index.
 ///
 /// Opening reads the headers of all parts and maps them. If index and parts disagree on any tensor,
-/// it throws Error with the file, tensor and reason; for a folder that only has files of torch.save
-/// the error explains how to convert them.
+/// it throws Error with the file, tensor and reason. Files of torch.save are read as by
+/// `load_tree`, without running anything, and must have a dictionary of tensors.
 class REDCO_API Weights {
  public:
   explicit Weights(std::string path);
@@ -28,22 +29,23 @@ class REDCO_API Weights {
   const std::string& path() const { return path_; }
   /// The names of the tensors in byte order.
   std::vector<std::string> keys() const;
-  bool contains(const std::string& name) const { return file_of_.count(name) != 0; }
+  bool contains(const std::string& name) const { return part_of_.count(name) != 0; }
 
-  /// As in SafetensorsFile.
-  at::ScalarType dtype(const std::string& name) const { return file(name).dtype(name); }
-  const std::vector<int64_t>& shape(const std::string& name) const {
-    return file(name).shape(name);
-  }
-  at::Tensor tensor(const std::string& name) const { return file(name).tensor(name); }
+  /// As in SafetensorsFile. Of a file of torch.save, a tensor is copied if the file does not align
+  /// it, as those before PyTorch 1.6 do not, if it is not contiguous there, or if it overlaps
+  /// another: no two tensors share memory.
+  at::ScalarType dtype(const std::string& name) const;
+  const std::vector<int64_t>& shape(const std::string& name) const;
+  at::Tensor tensor(const std::string& name) const;
 
  private:
+  struct Part;
   void open_single(const std::string& path);
   void open_index(const std::string& path);
-  const SafetensorsFile& file(const std::string& name) const;
+  const Part& part(const std::string& name) const;
 
   std::string path_;
-  std::map<std::string, std::shared_ptr<const SafetensorsFile>> file_of_;  ///< by tensor name
+  std::map<std::string, std::shared_ptr<const Part>> part_of_;  ///< by tensor name
 };
 
 struct SaveWeightsOptions {

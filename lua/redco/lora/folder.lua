@@ -1,4 +1,5 @@
---- Adapter folders as peft writes and reads them: adapter_config.json, adapter_model.safetensors.
+--- Adapter folders as peft writes and reads them: adapter_config.json, adapter_model.safetensors;
+--- older ones have adapter_model.bin.
 local checks = require "redco.models.checks"
 local data = require "redco.data"
 local fail = require "redco.fail"
@@ -8,7 +9,7 @@ local torch = require "redco.torch"
 
 local folder = {}
 
-local config_file, weights_file = "adapter_config.json", "adapter_model.safetensors"
+local config_file = "adapter_config.json"
 local prefix = "base_model.model."
 
 -- The keys of a configuration that are read here, with their types.
@@ -149,10 +150,20 @@ local function place(layer, keys, fan_in_fan_out, path, config, weights)
   if fan_in_fan_out then layer:set("lora_fan_in_fan_out", true) end
 end
 
+-- Like peft, prefers safetensors.
+local function open_weights(dir)
+  local stem = dir .. "/adapter_model"
+  local older = io.open(stem .. ".bin", "rb")
+  if older then older:close() end
+  local newer = io.open(stem .. ".safetensors", "rb")
+  if newer then newer:close() end
+  return native.open_weights(stem .. (older and not newer and ".bin" or ".safetensors"))
+end
+
 --- Adds the adapters of a folder to these layers.
 function folder.load(dir, layers)
   local path = dir .. "/" .. config_file
-  local config, weights = data.json(path), native.open_weights(dir .. "/" .. weights_file)
+  local config, weights = data.json(path), open_weights(dir)
   check(path, config)
   local stored, of_conv1d = adapters_in(weights), false
   for _, layer in ipairs(layers) do

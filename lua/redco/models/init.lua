@@ -143,8 +143,9 @@ local load_options = arguments("models.from_pretrained", { dtype = "float32", lo
 models.from_pretrained = registry.define("redco.models.from_pretrained", [[
 from_pretrained(dir, {task = nil, config = nil, dtype = "float32", low_memory = false, generator = nil}) -> model
 Opens a model folder of Hugging Face: `config.json` with `model.safetensors`, or with the files that
-`model.safetensors.index.json` lists. Each process reads only its part of the weights. `dtype` is
-the type of the parameters; "auto" keeps that of the files.
+`model.safetensors.index.json` lists, or else with `pytorch_model.bin` or the files of
+`pytorch_model.bin.index.json`, of which no code is ever run. Each process reads only its part of the
+weights. `dtype` is the type of the parameters; "auto" keeps that of the files.
 
 With `low_memory`, weights that are already of that dtype are not copied: they stay in memory-mapped
 files and are read on use, so a process that trains a part of the model needs memory only for that
