@@ -87,15 +87,45 @@ test("old names of norms, and further heads", function()
     0, 0)
 end)
 
+test("a head that is not tied to the embedding, and the one of DeBERTa's authors", function()
+  for model_type, name in pairs { bert = "cls.predictions.decoder.weight",
+    ["deberta-v2"] = "cls.predictions.decoder.weight", distilbert = "vocab_projector.weight",
+    electra = "generator_lm_head.weight", modernbert = "decoder.weight",
+    roberta = "lm_head.decoder.weight" } do
+    local tied, model = new(model_type), new(model_type, nil, { tie_word_embeddings = false })
+    expect_equal(tied.params[name], nil)
+    expect_equal(model.params[name]:size(0), model.config.vocab_size)
+    local before = model(model.params, { input_ids = ids })
+    redco.torch.no_grad(function() model.params[name]:mul_(2) end)
+    assert(not torch.equal(model(model.params, { input_ids = ids }), before), model_type)
+  end
+  local model = new("deberta-v2", nil, { legacy = false })
+  assert(model.params["lm_predictions.lm_head.dense.weight"])
+  expect_equal(model.params["cls.predictions.transform.dense.weight"], nil)
+end)
+
+test("DeBERTa's convolution does not see padding", function()
+  local model = new("deberta-v2", "token_classification", { conv_kernel_size = 3 })
+  local padding = torch.tensor { { 1, 1, 1, 0, 0 }, { 1, 1, 1, 1, 1 } }
+  local padded = model(model.params, { input_ids = ids, attention_mask = padding })
+  local alone = model(model.params, { input_ids = ids:narrow(0, 0, 1):narrow(1, 0, 3) })
+  expect_close(padded:narrow(0, 0, 1):narrow(1, 0, 3), alone, 1e-4, 1e-5)
+end)
+
 test("what is not supported is refused by name", function()
   for key, value in pairs { is_decoder = true, add_cross_attention = true,
-    position_embedding_type = "relative_key", tie_word_embeddings = false } do
+    position_embedding_type = "relative_key" } do
     expect_error(function() new("bert", nil, { [key] = value }) end, "encoders_spec.lua:",
       "bert: " .. key, tostring(value))
   end
   expect_error(function() new("distilbert", nil, { sinusoidal_pos_embds = true }) end,
     "sinusoidal_pos_embds")
-  expect_error(function() new("deberta-v2", nil, { conv_kernel_size = 3 }) end, "conv_kernel_size")
+  for key, value in pairs { conv_kernel_size = 2, conv_groups = 3, conv_act = 1 } do
+    local changes = { conv_kernel_size = 3, [key] = value }
+    expect_error(function() new("deberta-v2", nil, changes) end, "deberta-v2", key)
+  end
+  expect_error(function() new("deberta-v2", nil, { legacy = false, embedding_size = 4 }) end,
+    "embedding_size (4)", "legacy")
   expect_error(function() new("roberta", nil, { pad_token_id = false }) end, "pad_token_id")
   expect_error(function() new("bert", nil, { hidden_sizes = 8 }) end, "hidden_sizes",
     "did you mean 'hidden_size'")

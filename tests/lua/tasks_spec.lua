@@ -44,6 +44,47 @@ test("a sequence is read at its last token that is no padding", function()
     "llama", "pad_token_id")
 end)
 
+test("encoder-decoders read the last end token of their inputs", function()
+  local config = { model_type = "bart", vocab_size = 11, d_model = 8, encoder_layers = 1,
+    decoder_layers = 1, encoder_attention_heads = 2, decoder_attention_heads = 2,
+    encoder_ffn_dim = 12, decoder_ffn_dim = 12, decoder_start_token_id = 2 }
+  local options = { task = "sequence_classification", generator = torch.Generator(1) }
+  local model = redco.models.from_config(config, options)
+  expect_equal(model.config.architectures[1], "BartForSequenceClassification")
+  expect_equal(model.params.final_logits_bias, nil)
+  local ids = torch.tensor { { 0, 2, 4, 2, 5 }, { 0, 7, 8, 9, 3 } }
+  local logits = model(model.params, { input_ids = ids })
+  local hidden = model.hidden_states(model.params, { input_ids = ids })
+  expect_equal(table.concat(hidden.shape, " "), "2 8")
+  expect_equal(logits[1]:isnan():all():item(), true)  -- which has no end token
+  -- The decoder sees no token after the one that is read.
+  local other = torch.tensor { { 0, 2, 4, 2, 9 } }
+  local mask = torch.tensor { { 1, 1, 1, 1, 0 } }
+  testing.expect_close(model(model.params, { input_ids = other, attention_mask = mask }),
+    model(model.params, { input_ids = ids:narrow(0, 0, 1), attention_mask = mask }), 1e-5, 1e-6)
+  expect_error(function() model.generate(model.params, { input_ids = ids }) end,
+    "BartForSequenceClassification writes no text")
+  expect_error(function()
+    model(model.params, { input_ids = ids, decoder_input_ids = ids:narrow(1, 0, 2) })
+  end, "2 decoder_input_ids")
+  expect_error(function() redco.models.from_config(config, { task = "token_classification" }) end,
+    "unknown task 'token_classification'", "question_answering, sequence_classification")
+end)
+
+test("T5 classifies tokens by its encoder alone", function()
+  local config = { model_type = "t5", vocab_size = 11, d_model = 8, d_kv = 4, d_ff = 12,
+    num_layers = 1, num_heads = 2 }
+  local whole = redco.models.from_config(config, { generator = torch.Generator(1) })
+  whole.save_pretrained(testing.folder())
+  local model = redco.models.from_pretrained(testing.folder(), { task = "token_classification" })
+  assert(not model.is_encoder_decoder and not model.encode)
+  assert(not model.params["transformer.decoder.final_layer_norm.weight"])
+  testing.expect_close(model.params["transformer.shared.weight"], whole.params["shared.weight"],
+    0, 0)
+  local logits = model(model.params, { input_ids = input_ids })
+  expect_equal(table.concat(logits.shape, " "), "2 4 2")
+end)
+
 test("the kind of loss is that of the labels, or of problem_type", function()
   local function loss(changes, labels)
     local model = new("sequence_classification", changes)

@@ -445,6 +445,9 @@ def deberta(draw):
         config.update(position_buckets=draw.randint(2, 6), max_relative_positions=draw.randint(8, 20))
     if draw.maybe(0.3):
         config["embedding_size"] = draw.randint(3, 20)
+    if draw.maybe(0.4):
+        config.update(conv_kernel_size=draw.choice([1, 3, 5]), conv_act=draw.choice(ACTIVATIONS),
+                      conv_groups=draw.choice([1, config["num_attention_heads"]]))
     return config
 
 
@@ -505,6 +508,16 @@ for _family, _name, _task, _class in [
     FAMILIES[f"{_family}.{_task}"] = (FAMILIES[_family][0], _name + _class)
 
 
+for _family in "bart", "mbart", "t5", "mt5", "umt5":
+    _draw, _class = FAMILIES[_family]
+    for _task, _kind in [("sequence_classification", "ForSequenceClassification"),
+                         ("question_answering", "ForQuestionAnswering"),
+                         ("token_classification", "ForTokenClassification")]:
+        if _task != "token_classification" or "t5" in _family:
+            FAMILIES[f"{_family}.{_task}"] = (
+                _draw, _class.replace("ForConditionalGeneration", _kind))
+
+
 ENCODERS = {
     "bert": (bert, "Bert"), "roberta": (roberta, "Roberta"), "electra": (electra, "Electra"),
     "distilbert": (distilbert, "DistilBert"), "xlm-roberta": (roberta, "XLMRoberta"),
@@ -542,6 +555,11 @@ def labelled(draw, config, task):
             config["problem_type"] = None
         if config.get("pad_token_id") in (None, -1):
             config["pad_token_id"] = 0
+    elif task == "masked_lm":
+        config["tie_word_embeddings"] = draw.maybe(0.6)
+        if "pooler_hidden_act" in config and not config["tie_word_embeddings"] and draw.maybe():
+            config["legacy"] = False  # with tied embeddings transformers fails
+            config.pop("embedding_size", None)
     elif task == "token_classification":
         config.update(num_labels=draw.choice([2, 4]), classifier_dropout=0.0)
 
@@ -664,6 +682,11 @@ def new_inputs(draw, config, vocab_size, family):
             # A decoder reads the last token that is no padding, by its id.
             hidden = inputs["attention_mask"] == 0
             inputs["input_ids"] = inputs["input_ids"].masked_fill(hidden, max(pad, 0))
+        if task == "sequence_classification" and family.partition(".")[0] in ENCODER_DECODERS:
+            # They read the end token, of which each row must have the same number.
+            ids, end = inputs["input_ids"], config["eos_token_id"]
+            ids[ids == end] = (end + 1) % vocab_size
+            ids[:, draw.randrange(length)] = end
         if task in ("token_classification", "masked_lm") and "attention_mask" in inputs:
             inputs["labels"][inputs["attention_mask"] == 0] = -100
         return inputs
@@ -782,8 +805,8 @@ def used(model):
 def with_positions(inputs, model, family):
     """The inputs with the positions that redco-lua counts in a mask; OPT does it by itself."""
     mask = inputs.get("attention_mask")
-    if mask is None or model.config.is_encoder_decoder or is_encoder(family) or \
-            family.partition(".")[0] in ("opt", "bloom"):
+    if mask is None or is_encoder(family) or \
+            family.partition(".")[0] in {"opt", "bloom", *ENCODER_DECODERS}:
         return dict(inputs)
     return dict(inputs, position_ids=(mask.cumsum(1) - 1).clamp(min=0))
 
@@ -893,7 +916,8 @@ def write_changed(draw, folder, i, family, inputs, prompts):
     place.mkdir()
     config = changed(draw, json.loads((folder / "config.json").read_text()))
     (place / "config.json").write_text(json.dumps(config))
-    (place / "model.safetensors").symlink_to(folder / "model.safetensors")
+    for file in (*folder.glob("model*"), *folder.glob("pytorch_model*")):
+        (place / file.name).symlink_to(file)
     try:
         model, info = getattr(transformers, FAMILIES[family][1]).from_pretrained(
             place, attn_implementation=ATTENTION.get(family), output_loading_info=True)
@@ -915,7 +939,9 @@ def write_case(folder, seed, family):
     inputs = new_inputs(draw, config, vocab_size, family)
     if config.get("pad_token_id") == -1 and is_generative(family):  # which counts from the end; no option of generate does
         model.generation_config.pad_token_id = None
-    model.save_pretrained(folder)
+    files = Draw(f"{seed} files")  # of torch.save or safetensors, one or several
+    model.save_pretrained(folder, safe_serialization=files.maybe(0.7),
+                          max_shard_size="20KB" if files.maybe(0.3) else "1GB")
     expected, noise, case = {}, {}, dict(family=family, generations=[], changes=CHANGES)
     if is_generative(family):
         prompts = prompts_of(inputs, model.config.is_encoder_decoder,
@@ -948,7 +974,8 @@ def write_case(folder, seed, family):
     noise.update(reference(copy.deepcopy(model).double(), in_double(batch), family))
     known = {key: value for key, value in with_positions(inputs, model, family).items()
              if "." not in key and "labels" not in key and "_positions" not in key}
-    if model.config.is_encoder_decoder and "decoder_input_ids" not in known:
+    is_text = model.config.is_encoder_decoder and is_generative(family)
+    if is_text and "decoder_input_ids" not in known:
         known["labels"] = inputs["labels"]
     prompts = {key.removeprefix("prompt."): value for key, value in inputs.items()
                if key.startswith("prompt.")}
@@ -965,6 +992,7 @@ def write_case(folder, seed, family):
 def write_cases(folder, seed, count, families):
     """`count` cases; the families take turns. Returns their folders."""
     transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     torch.manual_seed(seed)
     folders = []
     for i in range(count):

@@ -8,6 +8,7 @@ return new_family {
   norm_first = false,
   norm_of_embedding = true,
   positions = "learned",
+  tasks = "Bart",
   defaults = {
     pad_token_id = 1,
     bos_token_id = 0,
@@ -15,8 +16,8 @@ return new_family {
     decoder_start_token_id = 2,
     forced_eos_token_id = 2,
   },
-  optional = { "force_bos_token_to_be_generated", "classifier_dropout", "id2label", "label2id",
-    "num_labels" },
+  optional = { "force_bos_token_to_be_generated", "classif_dropout", "classifier_dropout",
+    "id2label", "label2id", "num_labels" },
   only = { is_encoder_decoder = true, tie_word_embeddings = true, encoder_layerdrop = 0,
     decoder_layerdrop = 0, normalize_embedding = true, normalize_before = false,
     add_final_layer_norm = false },

@@ -5,6 +5,7 @@
 ---   positions: "learned" or "sinusoidal"
 local blocks = require "redco.models.blocks"
 local masks = require "redco.models.masks"
+local new_tasks = require "redco.models.encoder_decoder_tasks"
 
 -- What configurations of all families have, unless a row has it.
 local defaults = {
@@ -32,6 +33,8 @@ local common = {
   aliases = { hidden_size = "d_model", num_attention_heads = "encoder_attention_heads" },
   buffers = { final_logits_bias = true },
   new_if_missing = { final_logits_bias = true },
+  head_parameters = "^final_logits_bias$",
+  size_key = "d_model",
 }
 
 -- Tokens do not use the first two rows of the position table.
@@ -145,7 +148,8 @@ local function padding_mask(c, params, inputs)
   return masks.padding(inputs.attention_mask, params[embedding_of(c, "encoder") .. ".weight"].dtype)
 end
 
---- Returns a family. A row has the fields of a family besides its facts.
+--- Returns a family. A row has the fields of a family besides its facts; `tasks` is the begin of
+--- the names of its classes, if it has tasks.
 return function(row)
   local family = { defaults = {}, optional = { "num_hidden_layers", unpack(row.optional or {}) } }
   for _, part in ipairs { common, row } do
@@ -156,7 +160,9 @@ return function(row)
   for _, part in ipairs { defaults, row.defaults } do
     for key, value in pairs(part) do family.defaults[key] = value end
   end
-  family.ignored = { "^lm_head%.weight$", "coder%.version$", unpack(row.ignored or {}) }
+  family.tasks = row.tasks and new_tasks(row.tasks)
+  family.ignored = { "^lm_head%.weight$", "^classification_head%.", "^qa_outputs%.",
+    "coder%.version$", unpack(row.ignored or {}) }
   if row.positions ~= "learned" then
     table.insert(family.ignored, "coder%.embed_positions%.weight$")
   end

@@ -11,7 +11,7 @@ return new_encoder {
   tasks = {
     masked_lm = {
       architecture = "BertForMaskedLM", bias = "cls.predictions.bias",
-      weight = "bert.embeddings.word_embeddings.weight",
+      weight = "bert.embeddings.word_embeddings.weight", untied = "cls.predictions.decoder.weight",
       layers = {
         { linear = "cls.predictions.transform.dense", activation = "hidden_act" },
         { norm = "cls.predictions.transform.LayerNorm" },

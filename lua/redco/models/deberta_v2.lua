@@ -2,6 +2,7 @@
 --- classes: BERT whose scores add products with embeddings of relative positions.
 local attention = require "redco.models.deberta_attention"
 local blocks = require "redco.models.blocks"
+local convolution = require "redco.models.deberta_convolution"
 local fail = require "redco.fail"
 local masks = require "redco.models.masks"
 local torch = require "redco.torch"
@@ -10,6 +11,15 @@ local hidden_dropout = { dropout = { "hidden_dropout_prob" } }
 local pooled = { "first", { dropout = { "pooler_dropout" } },
   { linear = "pooler.dense", activation = "pooler_hidden_act" },
   { dropout = { "cls_dropout", "hidden_dropout_prob" } } }
+
+-- The head of DeBERTa's authors, whose last product is always with the embedding.
+local function original_head(c)
+  return not c.legacy and {
+    bias = "lm_predictions.lm_head.bias", weight = "deberta.embeddings.word_embeddings.weight",
+    layers = { { linear = "lm_predictions.lm_head.dense", activation = "hidden_act" },
+      { norm = "lm_predictions.lm_head.LayerNorm" } },
+  } or nil
+end
 
 local deberta = {
   model_type = "deberta-v2",
@@ -40,11 +50,12 @@ local deberta = {
     pooler_dropout = 0,
     pooler_hidden_act = "gelu",
     pad_token_id = 0,
+    legacy = true,
+    tie_word_embeddings = true,
   },
   nullable = { "pad_token_id" },
   optional = { "pos_att_type", "pooler_hidden_size", "embedding_size", "cls_dropout",
-    "attention_head_size" },
-  only = { tie_word_embeddings = true, legacy = true, conv_kernel_size = 0 },
+    "attention_head_size", "conv_kernel_size", "conv_groups", "conv_act" },
   ignored = { "position_ids$", "^cls%.", "^classifier%.", "^qa_outputs%.", "^pooler%.",
     "^lm_predictions%.", "^mask_predictions%.", "%.position_embeddings%.",
     "%.encoder%.LayerNorm%.", "%.encoder%.rel_embeddings%." },
@@ -52,6 +63,7 @@ local deberta = {
     masked_lm = {
       architecture = "DebertaV2ForMaskedLM", bias = "cls.predictions.bias",
       weight = "deberta.embeddings.word_embeddings.weight",
+      untied = "cls.predictions.decoder.weight", variant = original_head,
       layers = { { linear = "cls.predictions.transform.dense", activation = "hidden_act",
         size = "embedding_size" }, { norm = "cls.predictions.transform.LayerNorm" } },
     },
@@ -86,6 +98,11 @@ function deberta.check(c)
     fail("deberta-v2: pooler_hidden_size (%d) must be hidden_size (%d)", c.pooler_hidden_size,
       c.hidden_size)
   end
+  if not c.legacy and (c.embedding_size or c.hidden_size) ~= c.hidden_size then
+    fail("deberta-v2: embedding_size (%d) must be hidden_size (%d) if legacy is false",
+      c.embedding_size, c.hidden_size)
+  end
+  convolution.check(c)
 end
 
 function deberta.add_parameters(c, add)
@@ -108,6 +125,7 @@ function deberta.add_parameters(c, add)
     add("deberta.encoder.rel_embeddings.weight", { 2 * attention.span_of(c), size }, normal)
   end
   if norms_positions(c) then norm "encoder.LayerNorm" end
+  convolution.add_parameters(c, "deberta.encoder.conv", add)
   for i = 0, c.num_hidden_layers - 1 do
     local layer = ("encoder.layer.%d."):format(i)
     attention.add_parameters(c, layer .. "attention.self.", linear)
@@ -138,17 +156,19 @@ local function embedded_tokens(c, params, inputs, o)
     x = blocks.linear(params, name .. "embed_proj", x, o)
   end
   x = blocks.layer_norm(params, name .. "LayerNorm", x, c.layer_norm_eps)
-  return blocks.dropout(x, c.hidden_dropout_prob, o)
+  return blocks.dropout(convolution.without_padding(c, x, inputs), c.hidden_dropout_prob, o)
 end
 
 function deberta.new_forward(c)
   local attend = attention.new(c)
   local activation = blocks.activation("deberta-v2", c.hidden_act)
+  local convolve = convolution.new(c, "deberta.encoder.conv")
 
   return function(params, inputs, o)
     local function drop(x) return blocks.dropout(x, c.hidden_dropout_prob, o) end
     local function norm(name, x) return blocks.layer_norm(params, name, x, c.layer_norm_eps) end
     local x = embedded_tokens(c, params, inputs, o)
+    local embedded = x
     local mask = masks.padding(inputs.attention_mask, x.dtype)
     local positions = c.relative_attention and params["deberta.encoder.rel_embeddings.weight"]
     if norms_positions(c) then positions = norm("deberta.encoder.LayerNorm", positions) end
@@ -160,6 +180,7 @@ function deberta.new_forward(c)
       local inner = activation(blocks.linear(params, layer .. "intermediate.dense", x, o))
       x = norm(layer .. "output.LayerNorm",
         x + drop(blocks.linear(params, layer .. "output.dense", inner, o)))
+      if i == 0 and convolve then x = convolve(params, embedded, x, inputs, o) end
     end
     return x
   end

@@ -25,6 +25,7 @@ return new_encoder {
     qa_dropout = 0.1,
     seq_classif_dropout = 0.2,
     pad_token_id = 0,
+    tie_word_embeddings = true,
   },
   -- Other names of the same settings (attribute_map of transformers).
   aliases = { hidden_size = "dim", num_attention_heads = "n_heads",
@@ -41,7 +42,7 @@ return new_encoder {
   tasks = {
     masked_lm = {
       architecture = "DistilBertForMaskedLM", bias = "vocab_projector.bias",
-      weight = "distilbert.embeddings.word_embeddings.weight",
+      weight = "distilbert.embeddings.word_embeddings.weight", untied = "vocab_projector.weight",
       layers = { { linear = "vocab_transform", activation = "activation" },
         { norm = "vocab_layer_norm" } },
     },

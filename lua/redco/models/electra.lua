@@ -15,7 +15,7 @@ return new_encoder {
   tasks = {
     masked_lm = {
       architecture = "ElectraForMaskedLM", bias = "generator_lm_head.bias",
-      weight = "electra.embeddings.word_embeddings.weight",
+      weight = "electra.embeddings.word_embeddings.weight", untied = "generator_lm_head.weight",
       layers = {
         { linear = "generator_predictions.dense", activation = "gelu", size = "embedding_size" },
         { norm = "generator_predictions.LayerNorm" },

@@ -1,8 +1,11 @@
 --- Heads of encoders: the layers between the hidden states and the last product, as lists of steps.
---- A step is "first" (the first token's hidden state), "pooled" (by classifier_pooling),
+--- A step is "first" (the first token's hidden state), "end" (that of the last eos_token_id of the
+--- inputs), "pooled" (by classifier_pooling),
 --- { dropout = keys }, with the first of these keys that the configuration has, { linear = name,
 --- activation = name or key, size = key, bias = key }, or { norm = name, bias = key }.
 local blocks = require "redco.models.blocks"
+local fail = require "redco.fail"
+local torch = require "redco.torch"
 
 local heads = {}
 
@@ -10,6 +13,7 @@ local function rate(c, keys)
   for _, key in ipairs(keys) do
     if c[key] then return c[key] end
   end
+  return 0
 end
 
 local function activation_of(c, step)
@@ -25,8 +29,26 @@ local function mean_of(x, mask)
   return (x * mask:unsqueeze(-1)):sum { 1 } / mask:sum({ 1 }, true)
 end
 
+-- Returns the hidden states [B, size] of the last end token of each row: NaN without one, since the
+-- first token would be wrong.
+local function of_end(x, inputs, c)
+  if type(c.eos_token_id) ~= "number" then
+    fail("%s: eos_token_id is %s, expected a token, whose place in the inputs is read",
+      c.model_type, tostring(c.eos_token_id))
+  end
+  local ids = inputs.input_ids
+  if ids:size(1) ~= x:size(1) then
+    fail("%s: %d decoder_input_ids, expected as many as input_ids (%d): the output at the last "
+      .. "eos_token_id among these is read", c.model_type, x:size(1), ids:size(1))
+  end
+  local is_end = ids:eq(c.eos_token_id)
+  local last = (is_end * torch.arange(ids:size(1), { device = x.device })):amax { 1 }
+  local found = x:gather(1, last:view { -1, 1, 1 }:expand { -1, 1, x:size(2) }):squeeze(1)
+  return found:masked_fill(is_end:any(1, true):logical_not(), 0 / 0)
+end
+
 --- Declares the parameters of the steps; `size` is that of the hidden states, `init` initialises
---- weights of linear layers.
+--- weights of linear layers. Returns the size of what the steps return.
 function heads.add_parameters(steps, c, size, init, add)
   for _, step in ipairs(steps) do
     if step.linear then
@@ -38,6 +60,7 @@ function heads.add_parameters(steps, c, size, init, add)
       if has_bias(c, step) then add(step.norm .. ".bias", { size }, blocks.zeros) end
     end
   end
+  return size
 end
 
 --- Returns function(params, hidden, o, inputs), which applies the steps.
@@ -50,6 +73,8 @@ function heads.new_forward(steps, c)
     for i, step in ipairs(steps) do
       if step == "pooled" and c.classifier_pooling == "mean" then
         x = mean_of(x, inputs.attention_mask)
+      elseif step == "end" then
+        x = of_end(x, inputs, c)
       elseif step == "first" or step == "pooled" then
         x = x:select(1, 0)
       elseif step.dropout then

@@ -8,6 +8,7 @@ return new_family {
   norm_first = true,
   norm_of_embedding = true,
   positions = "learned",
+  tasks = "MBart",
   starts_with_last_label = true,
   defaults = {
     pad_token_id = 1,

@@ -59,7 +59,8 @@ end
 -- Returns the inputs with decoder_input_ids added.
 local function with_decoder_inputs(family, c, inputs)
   if inputs.decoder_input_ids then return inputs end
-  local all = { decoder_input_ids = shifted_right(family, c, inputs.labels
+  local source = family.decodes_inputs and inputs.input_ids or inputs.labels
+  local all = { decoder_input_ids = shifted_right(family, c, source
     or fail("%s: the inputs have neither decoder_input_ids nor labels", c.model_type)) }
   for name, value in pairs(inputs) do all[name] = value end
   return all
@@ -71,7 +72,7 @@ local function new_model(family, config, params)
   local is_buffer = family.buffers or {}  -- kept with the parameters, not trained
   local model = setmetatable({
     family = family, config = config, params = params,
-    is_encoder_decoder = family.new_encoder ~= nil,
+    is_encoder_decoder = family.new_encoder and true or false,
   }, Model)
   local encode = family.new_encoder and family.new_encoder(config)
   local forward = family.new_forward(config)

@@ -48,17 +48,19 @@ local modernbert = {
     classifier_dropout = 0.0,
     classifier_bias = false,
     classifier_activation = "gelu",
+    tie_word_embeddings = true,
   },
   nullable = { "pad_token_id", "local_rope_theta", "initializer_cutoff_factor" },
   -- Settings of how transformers computes the same.
   optional = { "deterministic_flash_attn", "reference_compile", "repad_logits_with_grad",
     "sparse_pred_ignore_index", "sparse_prediction", "layer_types", "rope_parameters" },
-  only = { tie_word_embeddings = true, rope_scaling = false },
+  only = { rope_scaling = false },
   ignored = { "^decoder%.", "^head%.", "^classifier%." },
   tasks = {
     masked_lm = {
       architecture = "ModernBertForMaskedLM", weight = "model.embeddings.tok_embeddings.weight",
-      bias = "decoder.bias", bias_key = "decoder_bias", layers = { head, norm },
+      untied = "decoder.weight", bias = "decoder.bias", bias_key = "decoder_bias",
+      layers = { head, norm },
     },
     sequence_classification = {
       architecture = "ModernBertForSequenceClassification", head = "classifier",

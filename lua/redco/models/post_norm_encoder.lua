@@ -35,6 +35,7 @@ local bert_defaults = {
   initializer_range = 0.02,
   layer_norm_eps = 1e-12,
   pad_token_id = 0,
+  tie_word_embeddings = true,
 }
 
 -- What other heads of transformers have among the weights, and what old files have.
@@ -166,7 +167,7 @@ local function new_family(facts)
     nullable = { "pad_token_id" },
     optional = facts.optional,
     aliases = facts.aliases,
-    only = { is_decoder = false, add_cross_attention = false, tie_word_embeddings = true,
+    only = { is_decoder = false, add_cross_attention = false,
       position_embedding_type = "absolute" },
     ignored = { ("^%s%%.pooler%%."):format(facts.prefix), unpack(ignored) },
     inputs = { token_type_ids = defaults.type_vocab_size ~= nil },

@@ -15,7 +15,7 @@ local function like_roberta(model_type, class, vocab_size)
     tasks = {
       masked_lm = {
         architecture = class .. "ForMaskedLM", bias = "lm_head.bias",
-        weight = "roberta.embeddings.word_embeddings.weight",
+        weight = "roberta.embeddings.word_embeddings.weight", untied = "lm_head.decoder.weight",
         layers = { { linear = "lm_head.dense", activation = "gelu" },
           { norm = "lm_head.layer_norm" } },
       },

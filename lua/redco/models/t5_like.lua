@@ -4,6 +4,7 @@
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
 local masks = require "redco.models.masks"
+local new_tasks = require "redco.models.encoder_decoder_tasks"
 local torch = require "redco.torch"
 
 local common = {
@@ -14,9 +15,17 @@ local common = {
   only = { is_encoder_decoder = true },
   optional = { "num_decoder_layers", "dense_act_fn", "is_gated_act", "classifier_dropout",
     "scale_decoder_outputs" },
-  ignored = { "^[ed][ne]coder%.embed_tokens%.weight$",
-    "^decoder%.block%.0%.layer%.1%.EncDecAttention%.relative_attention_bias%.weight$" },
+  ignored = { "[ed][ne]coder%.embed_tokens%.weight$", "^classification_head%.", "^classifier%.",
+    "^qa_outputs%.",
+    "decoder%.block%.0%.layer%.1%.EncDecAttention%.relative_attention_bias%.weight$" },
+  size_key = "d_model",
 }
+
+function common.head_inits(c, task)
+  local by_model = blocks.normal(c.initializer_factor * c.d_model ^ -0.5)
+  return by_model, task == "token_classification" and blocks.normal(c.initializer_factor)
+    or by_model
+end
 
 function common.complete(c)
   c.num_decoder_layers = c.num_decoder_layers or c.num_layers
@@ -175,6 +184,7 @@ return function(row)
   for _, part in ipairs { common, row } do
     for key, value in pairs(part) do family[key] = value end
   end
+  family.tasks = new_tasks(row.architecture:match "^(.*)ForConditionalGeneration$", "transformer.")
 
   function family.add_parameters(c, add) add_parameters(row, c, add) end
 
@@ -185,13 +195,13 @@ return function(row)
     end
   end
 
-  function family.new_forward(c)
+  function family.new_forward(c, is_task)
     local decoder = new_stack(row, c, "decoder", c.num_decoder_layers)
     return function(params, inputs, o, memory)
       local x = decoder(params, inputs.decoder_input_ids, o, padding_mask(params, inputs), memory,
         inputs.decoder_attention_mask)
       -- A tied embedding needs this scale when it serves as the head.
-      return c.tie_word_embeddings and x * c.d_model ^ -0.5 or x
+      return c.tie_word_embeddings and not is_task and x * c.d_model ^ -0.5 or x
     end
   end
 

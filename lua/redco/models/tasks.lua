@@ -4,12 +4,19 @@
 ---   head: the name of the last layer; bias = false if it has none
 ---   weight, bias: instead, the names of its parameters, the latter if the configuration has
 ---   bias_key
+---   untied: the name of the weight if tie_word_embeddings is false
+---   variant: a function of the configuration that returns another row, or nil
 ---   layers: of an encoder, the layers before the last one: encoder_heads.lua
 ---   base_model_prefix: if it differs from the family's
+---   prefix: what stands before the names of a family without prefix
+---   has_encoder_only: of an encoder-decoder, whether the decoder is not there
+---   ignored: weights of a folder that the task does not have
+--- The decoder of an encoder-decoder reads the tokens of the encoder, shifted right.
 --- The loss of a task is the same for all families. `default_task` of a family without a head of
 --- its own is the one it has if nothing says which; `size_key` is the key of its size;
---- `head_inits(c)` returns the initialisers of the layers and of the last one. `lm_head` is the
---- name of a decoder's own head, whose task is "causal_lm".
+--- `head_inits(c, task)` returns the initialisers of the layers and of the last one. `lm_head` is
+--- the name of a decoder's own head, whose task is "causal_lm"; `head_parameters` is a pattern of
+--- the other parameters of a family's own head.
 local blocks = require "redco.models.blocks"
 local encoder_heads = require "redco.models.encoder_heads"
 local fail = require "redco.fail"
@@ -117,34 +124,55 @@ local function with_choices_as_rows(inputs, architecture)
   return rows, { shape[1], shape[2], -1 }
 end
 
+local function is_untied(row, c) return row.untied ~= nil and c.tie_word_embeddings == false end
+
 -- Declares the parameters of a head.
-local function add_head(family, row, kind, c, add)
+local function add_head(family, row, kind, c, task, add)
   local size = c[family.size_key] or c.word_embed_proj_dim or c.hidden_size or c.n_embd
   local layers_init = blocks.normal(c.initializer_range or c.init_std)
   local last_init = layers_init
-  if family.head_inits then layers_init, last_init = family.head_inits(c) end
-  if row.layers then encoder_heads.add_parameters(row.layers, c, size, layers_init, add) end
+  if family.head_inits then layers_init, last_init = family.head_inits(c, task) end
+  if row.layers then
+    size = encoder_heads.add_parameters(row.layers, c, size, layers_init, add)
+  end
   if row.head then
     blocks.add_linear(add, row.head, size, c[kind.n_outputs] or kind.n_outputs, last_init, row.bias)
-  elseif not row.bias_key or c[row.bias_key] then
-    add(row.bias, { c.vocab_size }, blocks.zeros)
+    return
   end
+  if is_untied(row, c) then add(row.untied, { c.vocab_size, size }, layers_init) end
+  if not row.bias_key or c[row.bias_key] then add(row.bias, { c.vocab_size }, blocks.zeros) end
 end
 
 --- Returns the family with the head of this task.
 local function with_head(family, task)
-  local row = family.tasks[task]
+  local general = family.tasks[task]
   local kind, result = kinds[task], { task = task }
-  local weight = row.weight or row.head .. ".weight"
-  local bias = row.bias ~= false and (row.bias or row.head .. ".bias") or nil
-  result.architecture = row.architecture
-  result.base_model_prefix = row.base_model_prefix or family.base_model_prefix
+  local function row_for(c) return general.variant and general.variant(c) or general end
+  result.architecture = general.architecture
+  result.base_model_prefix = general.base_model_prefix or family.base_model_prefix
   local pattern = "^" .. family.base_model_prefix .. "%."
-  local function own_name(name) return (name:gsub(pattern, result.base_model_prefix .. ".")) end
+  local function own_name(name)
+    if general.prefix then return general.prefix .. name end
+    return (name:gsub(pattern, result.base_model_prefix .. "."))
+  end
   result.own_name = own_name
   result.new_if_missing, result.is_single = {}, kind.is_single
   local lm_head = ("^%s%%."):format(family.lm_head or "lm_head")
-  result.ignored = { lm_head, unpack(family.ignored or {}) }
+  -- Whether a parameter of the family is one of the task, too.
+  local function is_kept(name)
+    return not name:find(lm_head)
+      and not (family.head_parameters and name:find(family.head_parameters))
+      and not (general.has_encoder_only and name:find "^decoder%.")
+  end
+  result.ignored = { lm_head, family.head_parameters or lm_head, unpack(family.ignored or {}) }
+  for _, name in ipairs(general.ignored or {}) do table.insert(result.ignored, name) end
+  if general.has_encoder_only then
+    -- transformers says of such a model that it is no encoder-decoder.
+    result.only = {}
+    for key, value in pairs(family.only) do
+      if key ~= "is_encoder_decoder" then result.only[key] = value end
+    end
+  end
   result.optional = { "id2label", "label2id", "num_labels", "problem_type", "classifier_dropout",
     unpack(family.optional or {}) }
 
@@ -152,15 +180,18 @@ local function with_head(family, task)
 
   function result.add_parameters(c, add)
     family.add_parameters(c, function(name, ...)
-      if not name:find(lm_head) then add(own_name(name), ...) end
+      if is_kept(name) then add(own_name(name), ...) end
     end)
-    add_head(family, row, kind, c, function(name, ...)
+    add_head(family, row_for(c), kind, c, task, function(name, ...)
       result.new_if_missing[name] = true
       add(name, ...)
     end)
   end
 
   function result.head(c)
+    local row = row_for(c)
+    local weight = is_untied(row, c) and row.untied or row.weight or row.head .. ".weight"
+    local bias = row.bias ~= false and (row.bias or row.head .. ".bias") or nil
     return weight, (not row.bias_key or c[row.bias_key]) and bias or nil
   end
 
@@ -168,17 +199,28 @@ local function with_head(family, task)
 
   function result.router_loss() end
 
+  local function with_own_names(params)
+    return setmetatable({}, { __index = function(_, name) return params[own_name(name)] end })
+  end
+
+  result.decodes_inputs = family.new_encoder ~= nil
+  result.new_encoder = family.new_encoder and not general.has_encoder_only and function(c)
+    local encode = family.new_encoder(c)
+    return function(params, ...) return encode(with_own_names(params), ...) end
+  end
+
   function result.new_forward(c)
-    local forward = family.new_forward(c)
-    local layers = row.layers and encoder_heads.new_forward(row.layers, c)
-    return function(params, inputs, o)
+    local is_task = true
+    local forward = general.has_encoder_only and family.new_encoder(c)
+      or family.new_forward(c, is_task)
+    local steps = row_for(c).layers
+    local layers = steps and encoder_heads.new_forward(steps, c)
+    return function(params, inputs, o, memory)
       local shape
       if kind.has_choices then
         inputs, shape = with_choices_as_rows(inputs, result.architecture)
       end
-      local hidden = forward(setmetatable({}, { __index = function(_, name)
-        return params[own_name(name)]
-      end }), inputs, o)
+      local hidden = forward(with_own_names(params), inputs, o, memory)
       if layers then
         hidden = layers(params, hidden, o, inputs)
         return shape and hidden:view(shape) or hidden
