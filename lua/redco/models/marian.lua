@@ -23,6 +23,7 @@ return new_family {
     "max_length" },
   only = { is_encoder_decoder = true, tie_word_embeddings = true, encoder_layerdrop = 0,
     decoder_layerdrop = 0 },
+  ignored = { "[ed][ne]coder%.embed_tokens%.weight$" },
   complete = function(c)
     c.decoder_vocab_size = c.decoder_vocab_size or c.vocab_size
     if c.share_encoder_decoder_embeddings then
