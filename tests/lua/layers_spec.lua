@@ -168,8 +168,9 @@ end)
 test("batch norm inside redco.checkpoint updates its statistics once", function()
   local x, norm, plain = torch.randn { 6, 3 }, nn.BatchNorm(3), nn.BatchNorm(3)
   local weight = torch.randn({ 3, 3 }):requires_grad_()
-  local function forward(params, y) return nn.batch_norm(params, y, { train = true }):tanh() end
-  redco.checkpoint(function(y) return forward(norm, y) end, torch.linear(x, weight)):sum():backward()
+  local function forward(params, z) return nn.batch_norm(params, z, { train = true }):tanh() end
+  local y = redco.checkpoint(function(z) return forward(norm, z) end, torch.linear(x, weight))
+  y:sum():backward()
   local gradient = weight.grad:clone()
   weight.grad:zero_()
   forward(plain, torch.linear(x, weight)):sum():backward()
