@@ -16,7 +16,6 @@ namespace redco::checkpoint {
 inline const std::string params_stem = "params";
 inline const std::string opt_state_stem = "opt_state";
 inline const std::string info_file = "info.json";
-inline const std::string tree_key = "redco.tree";
 
 /// The hidden names, next to a folder, of the folder while it is incomplete, and of an earlier one
 /// if the two cannot be exchanged.

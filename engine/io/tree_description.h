@@ -11,6 +11,9 @@
 
 namespace redco::io {
 
+/// The key of a description in the metadata of a safetensors file.
+inline const std::string tree_key = "redco.tree";
+
 /// A tree as text, and its tensors by the names used in the text: their paths as in
 /// `named_tensors`; if two paths are equal ("a.b" and b inside a), the second gets "#2". A tensor
 /// at two paths has one name.

@@ -1,40 +1,17 @@
-// Saves trees to safetensors files and loads them, and those of PyTorch.
+// Saves trees to safetensors files.
 
 #include <redco/safetensors.h>
 
-#include "torch_file.h"
 #include "tree_description.h"
-
-#include <redco/error.h>
 
 namespace redco {
 
 using namespace io;
 
-namespace {
-
-const std::string tree_key = "redco.tree";
-
-}  // namespace
-
 void save_tree(const std::string& path, const Tree& tree) {
   DescribedTree described = describe_tree(tree, "cannot write " + path + ": ");
   // Programs that read checkpoints require "format" if there is any metadata.
   save_safetensors(path, described.tensors, {{"format", "pt"}, {tree_key, described.description}});
-}
-
-Tree load_tree(const std::string& path) {
-  if (TorchFile::is_one(path)) return TorchFile(path).tree();
-  SafetensorsFile file(path);
-  auto description = file.metadata().find(tree_key);
-  if (description == file.metadata().end()) {
-    Tree::Dict dict;
-    for (const std::string& name : file.keys()) dict.emplace(name, file.tensor(name));
-    return dict;
-  }
-  return read_tree(description->second,
-                   path + ": the tree in the metadata '" + tree_key + "': ", file.keys(),
-                   [&](const std::string& name) { return file.tensor(name); });
 }
 
 }  // namespace redco
