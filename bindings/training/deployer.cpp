@@ -189,6 +189,7 @@ int save_ckpt(lua_State* L) {
   Checkpoint checkpoint;
   checkpoint.params = args.required<Tree>("params");
   checkpoint.opt_state = args.get<Tree>("opt_state", {});
+  checkpoint.custom_state = args.get<Tree>("custom_state", {});
   checkpoint.info = args.get<Tree>("info", Tree::Dict{});
   SaveCheckpointOptions options;
   options.float_dtype = args.optional<c10::ScalarType>("float_dtype");
@@ -210,11 +211,13 @@ LoadCheckpointOptions read_loading(NamedArguments& args) {
 }
 
 int push_ckpt(lua_State* L, Checkpoint checkpoint) {
-  lua_createtable(L, 0, 2);
+  lua_createtable(L, 0, 3);
   push_tree(L, checkpoint.params);
   lua_setfield(L, -2, "params");
   push_tree(L, checkpoint.opt_state);
   lua_setfield(L, -2, "opt_state");
+  push_tree(L, checkpoint.custom_state);
+  lua_setfield(L, -2, "custom_state");
   push_tree(L, checkpoint.info);
   return 2;
 }
@@ -424,20 +427,20 @@ void add_deployer(lua_State* L) {
         "takes precedence. `n_model_shards` plans for another number of shards than the "
         "Deployer's."},
        {"save_ckpt", save_ckpt,
-        "save_ckpt(self, {ckpt_dir, params, opt_state = nil, info = nil, "
+        "save_ckpt(self, {ckpt_dir, params, opt_state = nil, custom_state = nil, info = nil, "
         "float_dtype = nil, max_shard_size = 5e9})\n"
         "Writes a checkpoint and waits until it is written: a folder of safetensors files with "
         "whole tensors, independent of their sharding, and info.json with the fields of `info`. "
         "The write is atomic and replaces an earlier checkpoint of that name."},
        {"load_ckpt", load_ckpt,
         "load_ckpt(self, {ckpt_dir, load_params = true, load_opt_state = true, float_dtype = nil, "
-        "update_rng = false}) -> {params, opt_state}, info\n"
+        "update_rng = false}) -> {params, opt_state, custom_state}, info\n"
         "Loads a checkpoint, whatever layout wrote it. Verifies the checksum of every file. "
         "`float_dtype` converts floating-point tensors. With `update_rng`, random numbers "
         "continue where the saved run left off. Pass `info` to a Trainer as last_ckpt_info."},
        {"load_last_ckpt", load_last_ckpt,
         "load_last_ckpt(self, {load_params = true, load_opt_state = true, float_dtype = nil, "
-        "update_rng = true}) -> {params, opt_state}, info\n"
+        "update_rng = true}) -> {params, opt_state, custom_state}, info\n"
         "Loads the newest checkpoint of the work folder; returns nil, nil if there is none. If "
         "the checkpoint that last_ckpt.txt names is missing or damaged, it loads the newest "
         "intact one, logs that, and renames damaged ones to NAME.damaged. Raises an error if "

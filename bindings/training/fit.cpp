@@ -193,7 +193,7 @@ const char* const fit_text =
   save_last_ckpt = false, save_argmin_ckpt_by_metrics = nil, save_argmax_ckpt_by_metrics = nil,
   save_opt_states = true, save_float_dtype = nil, keep_last_k_ckpts = nil,
   save_in_background = true, on_save_error = "stop", early_stopping = nil, on_nonfinite = "stop",
-  profile = nil})
+  on_step = nil, on_eval = nil, on_epoch = nil, on_save = nil, profile = nil})
 Trains for n_epochs, or until `step` reaches max_steps or max_seconds are over. Evaluates after each
 epoch and every eval_every_k_steps. A limit or an interval of 0 is none. SIGTERM and SIGUSR1 end the
 run after the current step, with the checkpoint `last`.
@@ -245,6 +245,11 @@ these operators.
   on_nonfinite: if the loss or gradients are not finite, "stop" ends the run, "skip" skips the
     batch, and "restore" returns to the last checkpoint and continues without the batch. The batch
     is written to workdir in each case
+  on_step, on_eval, on_epoch, on_save: hooks, functions of an event, called on all processes: after
+    each optimizer step, after each evaluation, at the end of each epoch, and before checkpoints
+    are written. What they change is in the checkpoints of the same step. The event has step,
+    epoch_idx, trainer, metrics (those of the step, for which on_step waits when it reads them, or
+    of the last evaluation), stop(reason), which ends fit, and in on_save ckpt_names
   profile: {steps = {10, 12}} writes a trace of these steps to workdir/profile_step10-12.json, for
     ui.perfetto.dev or chrome://tracing)text";
 
@@ -272,6 +277,7 @@ int fit(lua_State* L) {
       make_eval_metrics(args, *object, eval_examples,
                         options.eval_per_device_batch_size.value_or(options.per_device_batch_size));
   read_saving(args, options);
+  read_hooks(args, object, options);
   options.early_stopping = check_early_stopping(args);
   options.max_seconds = unless_zero<double>(args, "max_seconds");
   options.stop = context(L).stop;

@@ -20,50 +20,54 @@ namespace redco::lua {
 
 namespace {
 
-// A number, or a function of the step.
-Schedule check_schedule(lua_State* L, int index, const std::string& what) {
-  if (lua_type(L, index) == LUA_TNUMBER) {
-    double value = lua_tonumber(L, index);
-    require(value >= 0 && std::isfinite(value), what, ": must be finite and not below 0, it is ",
-            value);
-    return Schedule(value);
-  }
-  require(lua_isfunction(L, index), what, ": expected a number or a function of the step, got ",
-          described(L, index));
-  return Schedule([function = Ref(L, index), what](int64_t step) {
-    lua_State* state = function.state();
-    return balanced(state, [&] {
-      function.push();
-      push_integer(state, step);
-      call(state, 1, 1);
-      require(lua_type(state, -1) == LUA_TNUMBER, what, ": the schedule returned ",
-              described(state, -1), " for step ", step, ", expected a number");
-      return double(lua_tonumber(state, -1));
-    });
-  });
-}
-
 Schedule learning_rate(NamedArguments& args) {
   lua_State* L = args.state();
   return balanced(L, [&] {
     args.push_required("learning_rate");
+    if (auto object = test_object<LuaSchedule>(L, lua_gettop(L))) return object->schedule;
     return check_schedule(L, lua_gettop(L), args.function() + ": learning_rate");
   });
 }
 
+// Reads a pattern of names, a list of them, or a function of a name and a parameter.
+ParamFilter check_filter(lua_State* L, int index, const std::string& what) {
+  if (lua_isfunction(L, index))
+    return [function = Ref(L, index)](const std::string& name, const at::Tensor& param) {
+      lua_State* state = function.state();
+      return balanced(state, [&] {
+        function.push();
+        lua_pushlstring(state, name.data(), name.size());
+        push_tensor(state, param);
+        call(state, 2, 1);
+        return lua_toboolean(state, -1) != 0;
+      });
+    };
+  NamePatterns names;
+  if (lua_type(L, index) == LUA_TSTRING) {
+    names.patterns.emplace_back(lua_tostring(L, index));
+    return names;
+  }
+  require(lua_istable(L, index) && lua_objlen(L, index) > 0, what,
+          ": expected a pattern of names, a list of patterns, or a function of a name and a "
+          "parameter, got ",
+          described(L, index));
+  for (int i = 1; i <= int(lua_objlen(L, index)); ++i) {
+    lua_rawgeti(L, index, i);
+    require(lua_type(L, -1) == LUA_TSTRING, what, ": entry ", i, " of the patterns is ",
+            described(L, lua_gettop(L)));
+    names.patterns.emplace_back(lua_tostring(L, -1));
+    lua_pop(L, 1);
+  }
+  return names;
+}
+
 DecayMask mask(NamedArguments& args) {
-  auto function = args.optional<Ref>("mask");
-  if (!function) return {};
-  return [function = *function](const std::string& name, const at::Tensor& param) {
-    lua_State* L = function.state();
-    return balanced(L, [&] {
-      function.push();
-      lua_pushlstring(L, name.data(), name.size());
-      push_tensor(L, param);
-      call(L, 2, 1);
-      return lua_toboolean(L, -1) != 0;
-    });
-  };
+  lua_State* L = args.state();
+  return balanced(L, [&]() -> DecayMask {
+    args.push("mask");
+    if (lua_isnil(L, -1)) return {};
+    return check_filter(L, lua_gettop(L), args.function() + ": mask");
+  });
 }
 
 // Reads the options of an optimizer from its arguments.
@@ -77,15 +81,17 @@ struct Reader {
   void operator()(const char* name, std::optional<double>& value) {
     value = args.optional<double>(name);
   }
-  void operator()(const char* name, std::array<double, 2>& values) {
+  template <size_t n>
+  void operator()(const char* name, std::array<double, n>& values) {
     auto given = args.optional<Tree>(name);
     if (!given) return;
-    require(given->is<Tree::List>() && given->as<Tree::List>().size() == 2, args.function(), ": ",
-            name, ": expected a list of two numbers");
-    for (size_t i = 0; i < 2; ++i) {
+    const char* number = n == 2 ? "two" : "three";
+    require(given->is<Tree::List>() && given->as<Tree::List>().size() == n, args.function(), ": ",
+            name, ": expected a list of ", number, " numbers");
+    for (size_t i = 0; i < n; ++i) {
       const Tree& value = given->as<Tree::List>()[i];
       require(value.is<int64_t>() || value.is<double>(), args.function(), ": ", name,
-              ": expected a list of two numbers, entry ", i + 1, " is a ", value.kind());
+              ": expected a list of ", number, " numbers, entry ", i + 1, " is a ", value.kind());
       values[i] = value.is<int64_t>() ? double(value.as<int64_t>()) : value.as<double>();
     }
   }
@@ -100,8 +106,13 @@ struct Signature {
   }
   void operator()(const char* name, bool value) { add(name, value ? "true" : "false"); }
   void operator()(const char* name, double value) { add(name, number(value)); }
-  void operator()(const char* name, const std::array<double, 2>& values) {
-    add(name, "{" + number(values[0]) + ", " + number(values[1]) + "}");
+  void operator()(const char* name, int64_t value) { add(name, std::to_string(value)); }
+  void operator()(const char* name, const std::string& value) { add(name, "\"" + value + "\""); }
+  template <size_t n>
+  void operator()(const char* name, const std::array<double, n>& values) {
+    std::string list;
+    for (double value : values) list += (list.empty() ? "{" : ", ") + number(value);
+    add(name, list + "}");
   }
 
  protected:
@@ -173,7 +184,8 @@ std::string signature(const char* name, std::shared_ptr<Optimizer> (*)(Options))
   Signature own;
   Options::visit(defaults, own);
   own("weight_decay", defaults.weight_decay);
-  return name + ("{learning_rate" + own.text) + ", mask: function = nil} -> Optimizer\n";
+  return name + ("{learning_rate" + own.text) +
+         ", mask: string or list of strings or function = nil} -> Optimizer\n";
 }
 
 // The Lua function of an optimizer that updates parameters; `text` describes it.
@@ -199,58 +211,91 @@ int lua_chain(lua_State* L) {
   return push_optimizer(L, chain(std::move(optimizers)), text);
 }
 
-int lua_clip(lua_State* L) {
-  require(lua_type(L, 1) == LUA_TNUMBER, "redco.optim.clip_by_global_norm: expected a number, got ",
-          described(L, 1));
-  std::string text = "clip_by_global_norm, " + std::string(lua_tostring(L, 1));
-  return push_optimizer(L, clip_by_global_norm(lua_tonumber(L, 1)), text);
+// A function of one number.
+template <Name name, std::shared_ptr<Optimizer> (*make)(double)>
+int clip(lua_State* L) {
+  const std::string function = std::string("redco.optim.") + name.text;
+  require(lua_type(L, 1) == LUA_TNUMBER, function, ": expected a number, got ", described(L, 1));
+  std::string text = name.text + (", " + std::string(lua_tostring(L, 1)));
+  return push_optimizer(L, make(lua_tonumber(L, 1)), std::move(text));
+}
+
+int lua_add_decayed_weights(lua_State* L) {
+  NamedArguments args(L, 1, "redco.optim.add_decayed_weights");
+  auto weight_decay = args.required<double>("weight_decay");
+  DecayMask decays = mask(args);
+  args.finish();
+  State own;
+  own("weight_decay", weight_decay);
+  return push_optimizer(L, add_decayed_weights(weight_decay, std::move(decays)),
+                        "add_decayed_weights" + own.text);
+}
+
+int lua_ema(lua_State* L) {
+  NamedArguments args(L, 1, "redco.optim.ema");
+  args.push_required("decay");
+  Schedule decay = check_schedule(L, lua_gettop(L), args.function() + ": decay");
+  auto every = args.get<int64_t>("every", 1);
+  args.finish();
+  State own;
+  own("every", every);
+  return push_optimizer(L, ema(std::move(decay), every), "ema" + own.text);
+}
+
+int lua_lookahead(lua_State* L) {
+  NamedArguments args(L, 1, "redco.optim.lookahead");
+  auto every = args.get<int64_t>("every", 5);
+  auto alpha = args.get<double>("alpha", 0.5);
+  args.finish();
+  State own;
+  own("every", every);
+  own("alpha", alpha);
+  return push_optimizer(L, lookahead(every, alpha), "lookahead" + own.text);
 }
 
 int lua_freeze(lua_State* L) {
   auto inner = check_object<LuaOptimizer>(L, 1, "redco.optim.freeze: optimizer");
-  require(lua_isfunction(L, 2),
-          "redco.optim.freeze: expected a function of a parameter's name, got ", described(L, 2));
-  auto frozen = freeze(inner->optimizer, [function = Ref(L, 2)](const std::string& name) {
-    lua_State* state = function.state();
-    return balanced(state, [&] {
-      function.push();
-      lua_pushlstring(state, name.data(), name.size());
-      call(state, 1, 1);
-      return lua_toboolean(state, -1) != 0;
-    });
-  });
-  return push_optimizer(L, std::move(frozen), "freeze, {" + inner->text + "}");
+  ParamFilter frozen = check_filter(L, 2, "redco.optim.freeze: frozen");
+  return push_optimizer(L, freeze(inner->optimizer, std::move(frozen)),
+                        "freeze, {" + inner->text + "}");
 }
 
-int call_schedule(lua_State* L) {
-  auto schedule = check_object<LuaSchedule>(L, lua_upvalueindex(1), "schedule");
-  lua_pushnumber(L, schedule->schedule(check_integer(L, 1, "schedule: step")));
-  return 1;
-}
-
-using WarmupSchedule = Schedule (*)(double, double, double, int64_t, int64_t);
-
-template <WarmupSchedule make>
-int warmup_schedule(lua_State* L) {
-  NamedArguments args(
-      L, 1,
-      make == linear_schedule ? "redco.optim.linear_schedule" : "redco.optim.cosine_schedule");
-  double init = args.get<double>("init_value", 0);
-  double peak = args.required<double>("peak_value");
-  double end = args.get<double>("end_value", 0);
-  int64_t warmup = args.get<int64_t>("warmup_steps", 0);
-  int64_t total = args.required<int64_t>("total_steps");
-  args.finish();
-  push_schedule(L, make(init, peak, end, warmup, total));
-  return 1;
+int lua_multi(lua_State* L) {
+  const std::string function = "redco.optim.multi";
+  require(lua_istable(L, 1) && lua_objlen(L, 1) > 0, function,
+          ": expected a list of {pattern, optimizer}, got ", described(L, 1));
+  std::vector<OptimizerOf> entries;
+  std::string text = "multi";
+  for (int i = 1; i <= int(lua_objlen(L, 1)); ++i) {
+    const std::string what = function + ": entry " + std::to_string(i);
+    lua_rawgeti(L, 1, i);
+    int entry = lua_gettop(L);
+    require(lua_istable(L, entry) && lua_objlen(L, entry) == 2, what,
+            ": expected {pattern, optimizer} or {pattern, \"frozen\"}, got ", described(L, entry));
+    lua_rawgeti(L, entry, 1);
+    lua_rawgeti(L, entry, 2);
+    OptimizerOf own;
+    own.selects = check_filter(L, entry + 1, what);
+    const auto* names = own.selects.target<NamePatterns>();
+    if (names == nullptr) own.label = "a function";
+    for (size_t j = 0; names != nullptr && j < names->patterns.size(); ++j)
+      own.label += (j == 0 ? "\"" : ", \"") + names->patterns[j] + "\"";
+    std::string described_as = "frozen";
+    bool is_frozen =
+        lua_type(L, entry + 2) == LUA_TSTRING && lua_tostring(L, entry + 2) == described_as;
+    if (!is_frozen) {
+      auto optimizer = check_object<LuaOptimizer>(L, entry + 2, what + ": optimizer");
+      own.optimizer = optimizer->optimizer;
+      described_as = optimizer->text;
+    }
+    text += ", {" + own.label + ": " + described_as + "}";
+    entries.push_back(std::move(own));
+    lua_settop(L, entry - 1);
+  }
+  return push_optimizer(L, multi(std::move(entries)), std::move(text));
 }
 
 }  // namespace
-
-void push_schedule(lua_State* L, Schedule schedule) {
-  push_object(L, std::make_shared<LuaSchedule>(LuaSchedule{std::move(schedule)}));
-  lua_pushcclosure(L, call_schedule, 1);
-}
 
 std::shared_ptr<Optimizer> check_optimizer(NamedArguments& args, const char* name) {
   return balanced(args.state(), [&] {
@@ -261,24 +306,8 @@ std::shared_ptr<Optimizer> check_optimizer(NamedArguments& args, const char* nam
   });
 }
 
-Schedule check_schedule_argument(NamedArguments& args, const char* name) {
-  return balanced(args.state(), [&]() -> Schedule {
-    args.push(name);
-    if (lua_isnil(args.state(), -1)) return {};
-    return check_schedule(args.state(), lua_gettop(args.state()), args.function() + ": " + name);
-  });
-}
-
 int open_optim(lua_State* L) {
-  make_object_type<LuaOptimizer>(L,
-                                 "Optimizer {}\n"
-                                 "Turns gradients into updates of parameters, for a Trainer.",
-                                 {});
-  make_object_type<LuaSchedule>(
-      L,
-      "Schedule {}\n"
-      "A function of the step that returns a number, such as the learning rate.",
-      {});
+  add_optimizer_type(L);
   lua_newtable(L);
   register_value(
       L, "redco.optim",
@@ -288,39 +317,67 @@ int open_optim(lua_State* L) {
   register_functions(
       L, "redco.optim.",
       {optimizer<"adamw", adamw>(
-           "Adam with decoupled weight decay (arXiv 1711.05101). `learning_rate` is a number or a "
-           "function of the step. `mask(name, param)` returns whether a parameter decays; by "
-           "default all do."),
+           "Adam with decoupled weight decay (arXiv 1711.05101). `learning_rate` is a number, a "
+           "function of the step or `on_plateau`. `mask` says which parameters decay, by default "
+           "all: a pattern of dotted names, which * makes match any text and which may leave out "
+           "the first parts, a list of patterns, or mask(name, param)."),
        optimizer<"adam", adam>("Adam (arXiv 1412.6980). Weight decay is added to the gradient, as "
                                "in torch.optim.Adam."),
        optimizer<"sgd", sgd>("Stochastic gradient descent, as torch.optim.SGD."),
+       optimizer<"rmsprop", rmsprop>("RMSprop, as torch.optim.RMSprop."),
+       optimizer<"adagrad", adagrad>("Adagrad, as torch.optim.Adagrad."),
        optimizer<"lion", lion>("Lion (arXiv 2302.06675): updates by the sign of the momentum."),
+       optimizer<"lamb", lamb>(
+           "LAMB (arXiv 1904.00962), as optax.lamb: Adam with decoupled weight decay, in which the "
+           "norm of each parameter scales its update."),
        optimizer<"adafactor", adafactor>(
            "Adafactor (arXiv 1804.04235), as torch.optim.Adafactor: factored second moments, no "
            "first moment."),
+       optimizer<"muon", muon>(
+           "Muon, as torch.optim.Muon: makes the momentum of a matrix orthogonal. It updates "
+           "matrices only: combine it by `multi` with another optimizer for embeddings, biases and "
+           "norms. adjust_lr_fn = \"match_rms_adamw\" suits the learning rates of adamw."),
        {"chain", lua_chain,
         "chain{first: Optimizer, second, ...} -> Optimizer\n"
-        "Applies optimizers in order: any number that change gradients, then one that updates "
-        "parameters."},
-       {"clip_by_global_norm", lua_clip,
+        "Applies optimizers in order: any number that change gradients, one that updates "
+        "parameters, any number that work on the updated parameters (`ema`, `lookahead`)."},
+       {"multi", lua_multi,
+        "multi{first: table, second: table, ...} -> Optimizer\n"
+        "Several optimizers on one tree. Each entry is {pattern, optimizer}, or {pattern, "
+        "\"frozen\"} for parameters that are not trained; a parameter has the first entry that "
+        "matches it. A pattern is one of dotted names, as for `mask`, a list of them, or a "
+        "function(name, param). Raises an error for a parameter without an entry and for an entry "
+        "without parameters. A step changes only the entries that got gradients."},
+       {"clip_by_global_norm", clip<"clip_by_global_norm", clip_by_global_norm>,
         "clip_by_global_norm(max_norm) -> Optimizer\n"
         "Scales all gradients by max_norm / norm if their global 2-norm exceeds max_norm. For "
         "`chain`."},
+       {"clip_by_value", clip<"clip_by_value", clip_by_value>,
+        "clip_by_value(max_value) -> Optimizer\n"
+        "Limits each value of the gradients to the range from -max_value to max_value. For "
+        "`chain`."},
+       {"add_decayed_weights", lua_add_decayed_weights,
+        "add_decayed_weights{weight_decay: number, mask: string or list of strings or function = "
+        "nil} "
+        "-> Optimizer\n"
+        "Adds weight_decay times the parameter to each gradient (L2), for parameters that `mask` "
+        "selects. For `chain`."},
+       {"ema", lua_ema,
+        "ema{decay: number or function, every = 1} -> Optimizer\n"
+        "Keeps a moving average of the parameters, at the end of a `chain`. It starts with the "
+        "initial parameters; at each `every`-th step it becomes decay * average + (1 - decay) * "
+        "parameter. `decay` may be a function of the step. `Optimizer:averages` returns it. It is "
+        "at least float32, and part of the optimizer state."},
+       {"lookahead", lua_lookahead,
+        "lookahead{every = 5, alpha = 0.5} -> Optimizer\n"
+        "Lookahead (arXiv 1907.08610), at the end of a `chain`: every `every` steps, slow "
+        "parameters move by `alpha` towards the parameters, which continue from there."},
        {"freeze", lua_freeze,
         "freeze(optimizer, frozen) -> Optimizer\n"
-        "Returns the optimizer without the parameters for which frozen(name) is true: these get "
-        "no gradient, no optimizer state and no update. `name` is the dotted path in the params "
-        "tree."},
-       {"linear_schedule", warmup_schedule<linear_schedule>,
-        "linear_schedule{init_value = 0, peak_value, end_value = 0, warmup_steps = 0, "
-        "total_steps} -> function(step) -> number\n"
-        "Rises linearly from init_value to peak_value at warmup_steps, then falls linearly to "
-        "end_value at total_steps."},
-       {"cosine_schedule", warmup_schedule<cosine_schedule>,
-        "cosine_schedule{init_value = 0, peak_value, end_value = 0, warmup_steps = 0, "
-        "total_steps} -> function(step) -> number\n"
-        "Rises linearly from init_value to peak_value at warmup_steps, then falls along half a "
-        "cosine to end_value at total_steps."}});
+        "Returns the optimizer without the parameters that `frozen` selects: these get no "
+        "gradient, no optimizer state and no update. `frozen` is a pattern of dotted names, a list "
+        "of them, or frozen(name, param)."}});
+  add_schedules(L);
   return 1;
 }
 

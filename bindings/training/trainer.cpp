@@ -26,9 +26,14 @@ namespace {
 
 constexpr const char* laid_out_by_trainer = "the Trainer shards the tensors it is given; omit it";
 
+// What a script adds to the state of a Trainer; either may be empty.
+struct OfScript {
+  Ref apply_fn, custom_state;
+};
+
 // Pushes the `state` argument of loss_fn and train_step_fn.
-void push_state(lua_State* L, const TrainState& state, const Ref& apply_fn) {
-  lua_createtable(L, 0, 5);
+void push_state(lua_State* L, const TrainState& state, const OfScript& own) {
+  lua_createtable(L, 0, 6);
   push_tree(L, state.params);
   lua_setfield(L, -2, "params");
   push_tree(L, state.opt_state);
@@ -43,9 +48,13 @@ void push_state(lua_State* L, const TrainState& state, const Ref& apply_fn) {
     lua_setfield(L, -2, "good_steps");
     lua_setfield(L, -2, "loss_scale");
   }
-  if (apply_fn) {
-    apply_fn.push();
+  if (own.apply_fn) {
+    own.apply_fn.push();
     lua_setfield(L, -2, "apply_fn");
+  }
+  if (own.custom_state) {
+    own.custom_state.push();
+    lua_setfield(L, -2, "custom_state");
   }
 }
 
@@ -63,15 +72,15 @@ at::Tensor check_weight(lua_State* L, int index) {
   return at::scalar_tensor(*number, at::kFloat);
 }
 
-LossFn make_loss_fn(const Ref& function, const Ref& apply_fn) {
-  return [function, apply_fn](at::Generator rng, const TrainState& state, const Tree& params,
-                              const Tree& batch, bool is_training) -> Loss {
+LossFn make_loss_fn(const Ref& function, const OfScript& own) {
+  return [function, own](at::Generator rng, const TrainState& state, const Tree& params,
+                         const Tree& batch, bool is_training) -> Loss {
     lua_State* L = function.state();
     return balanced(L, [&]() -> Loss {
       luaL_checkstack(L, 10, "loss_fn");
       function.push();
       push_generator(L, std::move(rng));
-      push_state(L, state, apply_fn);
+      push_state(L, state, own);
       push_tree(L, params);
       push_tree(L, batch);
       lua_pushboolean(L, is_training);
@@ -131,15 +140,15 @@ void push_defaults(lua_State* L, Trainer& trainer, const Ref& loss_fn) {
   }
 }
 
-TrainStepFn make_train_step_fn(const Ref& function, const Ref& loss_fn, const Ref& apply_fn) {
+TrainStepFn make_train_step_fn(const Ref& function, const Ref& loss_fn, const OfScript& own) {
   if (!function) return {};
-  return [function, loss_fn, apply_fn](at::Generator rng, Trainer& trainer, const Tree& batch) {
+  return [function, loss_fn, own](at::Generator rng, Trainer& trainer, const Tree& batch) {
     lua_State* L = function.state();
     return balanced(L, [&] {
       luaL_checkstack(L, 10, "train_step_fn");
       function.push();
       push_generator(L, std::move(rng));
-      push_state(L, trainer.state(), apply_fn);
+      push_state(L, trainer.state(), own);
       push_tree(L, batch);
       push_defaults(L, trainer, loss_fn);
       call(L, 4, 1);
@@ -181,6 +190,45 @@ std::pair<at::ScalarType, std::optional<at::ScalarType>> check_compute_dtype(Nam
   return {*dtype, std::nullopt};
 }
 
+// Reads `custom_state`, a table that stays the script's.
+void read_custom_state(NamedArguments& args, LuaTrainer& trainer, TrainerOptions& options) {
+  lua_State* L = args.state();
+  balanced(L, [&] {
+    const std::string what = args.function() + ": custom_state";
+    args.push("custom_state");
+    if (lua_isnil(L, -1)) return;
+    require(lua_istable(L, -1), what, ": expected a table, got ", described(L, lua_gettop(L)));
+    trainer.custom_state = Ref(L, -1);
+    options.custom_state = [table = trainer.custom_state, what] {
+      lua_State* state = table.state();
+      return balanced(state, [&] {
+        table.push();
+        return check_tree(state, lua_gettop(state), what.c_str());
+      });
+    };
+    options.set_custom_state = [table = trainer.custom_state](const Tree& saved) {
+      lua_State* state = table.state();
+      balanced(state, [&] {
+        table.push();
+        int own = lua_gettop(state);
+        for (lua_pushnil(state); lua_next(state, own);) {
+          lua_pop(state, 1);
+          lua_pushvalue(state, -1);
+          lua_pushnil(state);
+          lua_rawset(state, own);
+        }
+        push_tree(state, saved);
+        int from = lua_gettop(state);
+        for (lua_pushnil(state); lua_next(state, from); lua_pop(state, 1)) {
+          lua_pushvalue(state, -2);
+          lua_pushvalue(state, -2);
+          lua_rawset(state, own);
+        }
+      });
+    };
+  });
+}
+
 int make(lua_State* L) {
   NamedArguments args(L, 1, "redco.Trainer");
   args.push_required("deployer");
@@ -194,7 +242,9 @@ int make(lua_State* L) {
   options.deployer = deployer->deployer;
   options.collate = object->collate;
   options.params = args.required<Tree>("params");
-  options.loss_fn = make_loss_fn(loss_fn, object->apply_fn);
+  read_custom_state(args, *object, options);
+  const OfScript own{object->apply_fn, object->custom_state};
+  options.loss_fn = make_loss_fn(loss_fn, own);
   options.optimizer = check_optimizer(args, "optimizer");
   options.opt_state = args.optional<Tree>("opt_state");
   options.step = args.get<int64_t>("step", 0);
@@ -202,8 +252,7 @@ int make(lua_State* L) {
   options.loss_scale = check_loss_scale_argument(args);
   options.lr_schedule_fn = check_schedule_argument(args, "lr_schedule_fn");
   options.accumulate_grad_batches = args.optional<int64_t>("accumulate_grad_batches");
-  options.train_step_fn =
-      make_train_step_fn(args.get<Ref>("train_step_fn", {}), loss_fn, object->apply_fn);
+  options.train_step_fn = make_train_step_fn(args.get<Ref>("train_step_fn", {}), loss_fn, own);
   options.params_sharding_rules = check_sharding_rules(args);
   args.refuse({"params_sharded", "opt_state_sharded"}, laid_out_by_trainer);
   if (auto info = args.optional<Tree>("last_ckpt_info")) options.last_ckpt_info = *info;
@@ -245,6 +294,23 @@ int train(lua_State* L) {
   Pass pass = read_pass(L, *object, "Trainer:train", "Training");
   object->trainer->train(pass.examples, pass.batch_size, pass.desc);
   return 0;
+}
+
+int train_step(lua_State* L) {
+  auto object = self(L, "Trainer:train_step");
+  NamedArguments args(L, 2, "Trainer:train_step");
+  args.push_required("examples");
+  Examples examples(L, -1, args.function() + ": examples");
+  auto batch_size = args.optional<int64_t>("per_device_batch_size");
+  args.finish();
+  Metrics metrics =
+      object->trainer->train_step(make_dataset(examples, object->collator), batch_size);
+  lua_createtable(L, 0, int(metrics.size()));
+  for (const auto& [name, value] : metrics) {
+    lua_pushnumber(L, value);
+    lua_setfield(L, -2, name.c_str());
+  }
+  return 1;
 }
 
 int eval_loss(lua_State* L) {
@@ -336,7 +402,7 @@ int field(lua_State* L) {
   if (name == "step") {
     push_integer(L, object->trainer->step());
   } else if (name == "state") {
-    push_state(L, object->trainer->state(), object->apply_fn);
+    push_state(L, object->trainer->state(), {object->apply_fn, object->custom_state});
   } else if (name == "params") {
     push_tree(L, object->trainer->state().params);
   } else {
@@ -349,19 +415,22 @@ int field(lua_State* L) {
 
 constexpr const char* trainer_text =
     R"text(Trainer{deployer, collate_fn, loss_fn, params, optimizer, apply_fn = nil,
-  opt_state = nil, step = 0, last_ckpt_info = nil, compute_dtype = "float32", loss_scale = nil,
-  lr_schedule_fn = nil, accumulate_grad_batches = nil, train_step_fn = nil, collate = "global",
-  params_sharding_rules = nil, num_workers = 0, prefetch_factor = 2} -> Trainer
+  opt_state = nil, custom_state = nil, step = 0, last_ckpt_info = nil, compute_dtype = "float32",
+  loss_scale = nil, lr_schedule_fn = nil, accumulate_grad_batches = nil, train_step_fn = nil,
+  collate = "global", params_sharding_rules = nil, num_workers = 0, prefetch_factor = 2} -> Trainer
 Creates a Trainer, which trains a tree of parameters in place.
   collate_fn: collate_fn(examples) returns a batch, a table of tensors, from a list of examples
   loss_fn: loss_fn(rng, state, params, batch, is_training) returns the mean loss of a batch, and the
     weight of that mean (default: the number of examples), by which micro-batches are combined.
     `rng` gives each example the same numbers however the batch is split; operators without a
-    generator, such as torch.dropout, draw from it too. `state` has apply_fn, params, opt_state and
-    step, which counts optimizer steps
+    generator, such as torch.dropout, draw from it too. `state` has apply_fn, params, opt_state,
+    custom_state and step, which counts optimizer steps
   params: a tree of tensors; the floating-point ones are trained
   optimizer: one of `redco.optim`
   opt_state: the optimizer state of a checkpoint; by default a new one
+  custom_state: a table of the script, a tree of tensors, numbers, strings and booleans, that
+    hooks and train_step_fn may change. Each checkpoint contains it; resume with
+    ckpt.custom_state. When on_nonfinite = "restore" goes back, it is filled again
   step: the optimizer steps already done
   apply_fn: a function that loss_fn receives as state.apply_fn, for example a model
   last_ckpt_info: the second result of `Deployer:load_ckpt` or `Deployer:load_last_ckpt`; with the
@@ -384,7 +453,8 @@ Creates a Trainer, which trains a tree of parameters in place.
     fit's global_batch_size
   train_step_fn: train_step_fn(rng, state, batch, defaults) replaces the step. It calls
     defaults.value_and_grad(f) and defaults.apply_gradients(grads) and returns a table of metrics;
-    its gradients are not multiplied by the scale
+    its gradients are not multiplied by the scale. It may apply gradients several times, of other
+    parameters or of the same: together they are one step
   collate: with "global" each process collates the whole batch and keeps its rows. With "local" it
     collates only the examples of its rows. Both give the same result if collate_fn treats examples
     independently: tensors whose first dimension is the number of examples must agree in the other
@@ -406,11 +476,12 @@ Creates a Trainer, which trains a tree of parameters in place.
   prefetch_factor: the maximum number of batches that each of these threads prepares ahead)text";
 
 void add_trainer(lua_State* L) {
+  add_hooks(L);
   make_object_type<LuaTrainer>(
       L,
       "Trainer {params, state: table, step}\n"
       "Trains parameters, evaluates and saves them.\n"
-      "  state: the argument of loss_fn: apply_fn, params, opt_state and step\n"
+      "  state: the argument of loss_fn: apply_fn, params, opt_state, custom_state and step\n"
       "  step: the number of optimizer steps done",
       {{"fit", fit, fit_text},
        {"train", train,
@@ -418,6 +489,11 @@ void add_trainer(lua_State* L) {
         "Trains for one pass over the examples, without evaluation and checkpoints. `desc` names "
         "the "
         "pass on the progress line."},
+       {"train_step", train_step,
+        "train_step(self, {examples, per_device_batch_size = nil}) -> table\n"
+        "Performs one optimizer step on these examples, for a loop in a script, and returns its "
+        "metrics: loss, grad_norm and lr, or those of train_step_fn. They are not logged. Examples "
+        "beyond per_device_batch_size become further micro-batches; by default there is one."},
        {"eval_loss", eval_loss,
         "eval_loss(self, {examples, per_device_batch_size, desc = \"Evaluating\"}) -> number\n"
         "Returns the mean loss of all examples, from loss_fn with is_training = false. Batches "

@@ -29,7 +29,8 @@ struct LuaTrainer {
   std::shared_ptr<Trainer> trainer;
   Collator collator;
   Collate collate;
-  Ref apply_fn;  // empty when none was given
+  Ref apply_fn;      // empty when none was given
+  Ref custom_state;  // a table; empty when none was given
 
   std::string described() const { return "step = " + std::to_string(trainer->step()); }
 };
@@ -44,6 +45,11 @@ struct LuaPredictor {
 void add_deployer(lua_State* L);
 void add_trainer(lua_State* L);
 void add_predictor(lua_State* L);
+
+/// Reads the hooks of Trainer:fit; `add_hooks` prepares a state for them.
+void read_hooks(NamedArguments& args, const std::shared_ptr<LuaTrainer>& trainer,
+                FitOptions& options);
+void add_hooks(lua_State* L);
 
 /// Trainer:fit and its text.
 int fit(lua_State* L);

@@ -15,6 +15,7 @@ namespace redco::checkpoint {
 
 inline const std::string params_stem = "params";
 inline const std::string opt_state_stem = "opt_state";
+inline const std::string custom_state_stem = "custom_state";
 inline const std::string info_file = "info.json";
 
 /// The hidden names, next to a folder, of the folder while it is incomplete, and of an earlier one

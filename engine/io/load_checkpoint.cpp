@@ -76,13 +76,24 @@ Info read_info(const std::string& folder) {
   return info;
 }
 
+// The part of a checkpoint that a file belongs to.
+const std::string& stem_of(const std::string& file) {
+  for (const std::string* stem : {&opt_state_stem, &custom_state_stem})
+    if (file.starts_with(*stem)) return *stem;
+  return params_stem;
+}
+
+bool is_asked(const std::string& stem, const LoadCheckpointOptions& options) {
+  if (stem == params_stem) return options.params;
+  return stem != opt_state_stem || options.opt_state;
+}
+
 // Verifies this process's share of the requested files, on its share of the cores.
 void check_files(const Info& info, const std::map<std::string, ReadInto>& into,
                  const LoadCheckpointOptions& options, const Processes& processes) {
   std::vector<std::string> files;
   for (const auto& [name, sum] : info.sums)
-    if (name.starts_with(opt_state_stem) ? options.opt_state : options.params)
-      files.push_back(name);
+    if (is_asked(stem_of(name), options)) files.push_back(name);
   std::vector<std::exception_ptr> failures(files.size());
   std::atomic<size_t> next = size_t(processes.rank);
   auto work = [&] {
@@ -116,9 +127,8 @@ struct OwnTensors {
   OwnTensors(const Info& info, const LoadCheckpointOptions& options,
              const std::shared_ptr<const Mesh>& mesh) {
     for (const auto& [name, sum] : info.sums) {
-      bool is_opt_state = name.starts_with(opt_state_stem);
-      bool is_asked = is_opt_state ? options.opt_state : options.params;
-      if (!is_asked || !name.ends_with(".safetensors")) continue;
+      const std::string& stem = stem_of(name);
+      if (!is_asked(stem, options) || !name.ends_with(".safetensors")) continue;
       try {
         SafetensorsFile file(info.folder + "/" + name);
         for (const std::string& key : file.keys()) {
@@ -128,7 +138,7 @@ struct OwnTensors {
           if (n < 1 << 12) continue;
           at::Tensor own = empty_spread(file.shape(key), type, mesh);
           into[name][int64_t(file.offset(key))] = own;
-          tensors[(is_opt_state ? opt_state_stem : params_stem) + "/" + key] = own;
+          tensors[stem + "/" + key] = own;
         }
       } catch (const Error&) {
         into.erase(name);  // the verification reports the fault
@@ -200,6 +210,8 @@ Checkpoint load_checkpoint(const std::string& folder, const std::shared_ptr<cons
       if (options.params) checkpoint.params = read_part(info, params_stem, tensor_of);
       if (options.opt_state && info.sums.count(safetensors::index_name(opt_state_stem)) != 0)
         checkpoint.opt_state = read_part(info, opt_state_stem, tensor_of);
+      if (info.sums.count(safetensors::index_name(custom_state_stem)) != 0)
+        checkpoint.custom_state = read_part(info, custom_state_stem, tensor_of);
     });
   } catch (const std::exception&) {
     failure = std::current_exception();

@@ -258,6 +258,8 @@ class CheckpointWriter::Save {
     parts_.emplace_back(params_stem, checkpoint.params, folder_, options_, loads);
     if (!checkpoint.opt_state.is_none())
       parts_.emplace_back(opt_state_stem, checkpoint.opt_state, folder_, options_, loads);
+    if (!checkpoint.custom_state.is_none())
+      parts_.emplace_back(custom_state_stem, checkpoint.custom_state, folder_, options_, loads);
     json_from_tree(folder_ + ": info: ", info_);  // throws for values that JSON cannot represent
     std::exception_ptr failure;
     try {

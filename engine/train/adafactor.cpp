@@ -58,7 +58,7 @@ class Adafactor : public WithLearningRate<AdafactorOptions> {
     check_at_least("adafactor", "eps2", options_.eps2, 0);
   }
 
-  Tree init(const std::vector<NamedTensor>& params) const override {
+  Tree slots(const std::vector<NamedTensor>& params) const override {
     Tree::Dict row_var, col_var, variance;
     for (const auto& [name, param] : params) {
       if (param.dim() > 1) {
@@ -80,8 +80,9 @@ class Adafactor : public WithLearningRate<AdafactorOptions> {
   void apply(Update& update, Tree& state, double learning_rate) const override {
     at::Tensor step = state.at("step").tensor();
     step.add_(1);
-    at::Tensor weight = step.pow(options_.beta2_decay);       // 1 - beta2 at this step
-    at::Tensor rho = step.rsqrt().clamp_max_(learning_rate);  // relative step size
+    at::Tensor steps = step.to(at::kDouble);
+    at::Tensor weight = steps.pow(options_.beta2_decay);       // 1 - beta2 at this step
+    at::Tensor rho = steps.rsqrt().clamp_max_(learning_rate);  // relative step size
     for (const ParameterGroup& group : groups(update)) {
       for (size_t i : group.members) {
         at::Tensor& param = update.params[i];

@@ -48,6 +48,7 @@ Fit::Fit(TrainStep& step, RunState& run, const FitOptions& options)
       stopping_(deployer_.mesh(), options.max_seconds, options.stop),
       watch_([this] { return stopping_.signal(); }, [this](int signal) { give_up(signal); }),
       profile_(options.profile, step.device().type(), deployer_.workdir(), deployer_.run_log()),
+      hooked_step_(step.state().step),
       handled_step_(step.state().step) {
   done_.first_step = step.state().step;
   step_.skip_nonfinite(options_.on_nonfinite != OnNonfinite::stop);
@@ -155,6 +156,7 @@ bool Fit::train_epoch(const Dataset& examples, const std::string& desc) {
       run_.n_examples = first + n;
       done_.n_examples += n;
       if (is_left_out) ahead = from_here(examples, order);
+      call_on_step();
       after_step(ahead);
       progress->advance(n, shown_);
     }

@@ -65,10 +65,14 @@ class Fit {
   };
   Improved note_best(const std::map<std::string, double>& results, const std::string& place);
   void note_for_early_stopping(const std::map<std::string, double>& results);
+  void call(const Hook& hook, const char* name, const std::function<Metrics()>& metrics,
+            const std::vector<std::string>& ckpt_names = {});
+  void call_on_step();
   void stop(const Stopping::Reason& reason);
   std::string end_by(int signal) const;
   void give_up(int signal);
   void save(const std::vector<std::string>& names, bool is_epoch_done, bool in_background);
+  void write(const std::vector<std::string>& names, bool is_epoch_done, bool in_background);
   void writing(const std::function<void()>& write);
   void log_summary();
   std::string best_metrics() const;
@@ -91,6 +95,7 @@ class Fit {
   };
   Done done_;
   std::optional<Running> running_;
+  int64_t hooked_step_;  // the last step for which on_step was called
   std::map<std::string, double> shown_;
   std::string last_saved_;    // the newest checkpoint of this run
   int64_t n_restores_ = 0;    // since last_saved_

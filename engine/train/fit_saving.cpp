@@ -47,7 +47,7 @@ void Fit::restore() {
   require(checkpoint.has_value(), "training: the checkpoint ", last_saved_, " is gone");
   train::restore(*checkpoint, step_, run_);
   run_.left_out_batches = left_out;
-  handled_step_ = step_.state().step;
+  handled_step_ = hooked_step_ = step_.state().step;
   is_restored_ = true;
 }
 
@@ -66,7 +66,11 @@ void Fit::evaluate_and_save(std::vector<std::string> names, bool is_epoch_done) 
     check_names(run_.metrics);
     names.insert(names.begin(), improved.ckpts.begin(), improved.ckpts.end());
     if (options_.early_stopping) note_for_early_stopping(run_.metrics);
+    step_.observe(run_.metrics);
+    call(options_.on_eval, "on_eval", [this] { return run_.metrics; });
   }
+  if (run_.n_examples >= run_.epoch_size)
+    call(options_.on_epoch, "on_epoch", [this] { return run_.metrics; });
   save(names, is_epoch_done, options_.save_in_background);
 }
 
@@ -143,7 +147,7 @@ void Fit::give_up(int signal) {
     if (deployer_.mesh()->world().size() > 1) {
       text += "; of several processes none has saved";
     } else if (!deployer_.workdir().empty()) {
-      save({"last"}, false, false);
+      write({"last"}, false, false);  // without a hook: this is not the training thread
       text += "; " + deployer_.ckpts_dir() + "/last is where it goes on";
     }
   } catch (const std::exception& error) {
@@ -166,6 +170,13 @@ void Fit::stop(const Stopping::Reason& reason) {
 
 void Fit::save(const std::vector<std::string>& names, bool is_epoch_done, bool in_background) {
   if (names.empty()) return;
+  call(
+      options_.on_save, "on_save", [this] { return run_.metrics; }, names);
+  step_.read_custom_state();
+  write(names, is_epoch_done, in_background);
+}
+
+void Fit::write(const std::vector<std::string>& names, bool is_epoch_done, bool in_background) {
   std::string ckpts = deployer_.ckpts_dir();
   SaveCheckpointOptions options;
   options.float_dtype = options_.save_float_dtype;

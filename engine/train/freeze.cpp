@@ -1,9 +1,10 @@
 // freeze: trains only some of the parameters.
 
+#include "parameter_groups.h"
+
 #include <redco/error.h>
 #include <redco/optim.h>
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,7 +17,7 @@ namespace {
 
 class Freeze : public Optimizer {
  public:
-  Freeze(std::shared_ptr<Optimizer> optimizer, std::function<bool(const std::string&)> frozen)
+  Freeze(std::shared_ptr<Optimizer> optimizer, ParamFilter frozen)
       : optimizer_(std::move(optimizer)), frozen_(std::move(frozen)) {
     require(optimizer_ != nullptr, "freeze: the optimizer is missing");
     require(bool(frozen_), "freeze: the function that selects the frozen parameters is missing");
@@ -25,32 +26,47 @@ class Freeze : public Optimizer {
   Tree init(const std::vector<NamedTensor>& params) const override {
     std::vector<NamedTensor> trained;
     for (const auto& param : params)
-      if (trains(param.first)) trained.push_back(param);
+      if (trains(param.first, param.second)) trained.push_back(param);
     return optimizer_->init(trained);
   }
 
   // Nothing to filter: `update` only holds parameters that are trained.
   void update(Update& update, Tree& state) const override { optimizer_->update(update, state); }
 
-  bool updates_params() const override { return optimizer_->updates_params(); }
+  Stage stage() const override { return optimizer_->stage(); }
 
-  bool trains(const std::string& name) const override {
-    return !frozen_(name) && optimizer_->trains(name);
+  void check(const std::vector<NamedTensor>& params) const override {
+    train::check_patterns("freeze", frozen_, params);
+    std::vector<NamedTensor> others;
+    for (const auto& param : params)
+      if (!frozen_(param.first, param.second)) others.push_back(param);
+    optimizer_->check(others);
   }
 
-  std::optional<double> learning_rate(int64_t step) const override {
-    return optimizer_->learning_rate(step);
+  bool trains(const std::string& name, const at::Tensor& param) const override {
+    return !frozen_(name, param) && optimizer_->trains(name, param);
+  }
+
+  std::optional<double> learning_rate(int64_t step, const Tree& state) const override {
+    return optimizer_->learning_rate(step, state);
+  }
+
+  void observe(const Metrics& metrics, Tree& state) const override {
+    optimizer_->observe(metrics, state);
+  }
+
+  void collect_averages(const Tree& state, Tree::Dict& averages) const override {
+    optimizer_->collect_averages(state, averages);
   }
 
  private:
   std::shared_ptr<Optimizer> optimizer_;
-  std::function<bool(const std::string&)> frozen_;
+  ParamFilter frozen_;
 };
 
 }  // namespace
 
-std::shared_ptr<Optimizer> freeze(std::shared_ptr<Optimizer> optimizer,
-                                  std::function<bool(const std::string&)> frozen) {
+std::shared_ptr<Optimizer> freeze(std::shared_ptr<Optimizer> optimizer, ParamFilter frozen) {
   return std::make_shared<Freeze>(std::move(optimizer), std::move(frozen));
 }
 

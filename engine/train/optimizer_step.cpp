@@ -8,17 +8,24 @@
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <utility>
 
 namespace redco::train {
 
+namespace {
+
+constexpr size_t most_kept = 16;  // sets of leaves with gradients
+
+}  // namespace
+
 OptimizerStep::OptimizerStep(std::shared_ptr<Optimizer> optimizer,
                              std::shared_ptr<Deployer> deployer)
     : optimizer_(std::move(optimizer)), deployer_(std::move(deployer)) {
-  require(optimizer_->updates_params(),
-          "Trainer: the optimizer only changes gradients: chain it with one that updates the "
-          "parameters (adamw, sgd, ...)");
+  require(optimizer_->stage() == Stage::params,
+          "Trainer: the optimizer does not update the parameters: chain it with one that does "
+          "(adamw, sgd, ...)");
 }
 
 Tree OptimizerStep::init(const TrainedParams& params, std::optional<Tree> given) const {
@@ -26,25 +33,39 @@ Tree OptimizerStep::init(const TrainedParams& params, std::optional<Tree> given)
   std::vector<NamedTensor> trained;
   for (size_t i = 0; i < params.names().size(); ++i)
     trained.emplace_back(params.names()[i], params.optimizer_views()[i]);
+  if (given) check_state(*optimizer_, *given, trained);
   return params.laid_out_like_params(given ? std::move(*given) : optimizer_->init(trained));
 }
 
-// Usually called once: optimizers cache data derived from this list.
-void OptimizerStep::select(const TrainedParams& params, const std::vector<size_t>& present,
-                           int64_t step) {
-  update_ = {};
+Tree OptimizerStep::first_state(const TrainedParams& params, const Tree& like) const {
+  at::NoGradGuard no_grad;
+  std::map<std::string, at::Tensor> by_name;
+  for (const auto& [name, tensor] : named_tensors(like)) by_name[name] = tensor;
+  std::vector<NamedTensor> trained;
+  for (const std::string& name : params.names()) trained.emplace_back(name, by_name.at(name));
+  return optimizer_->init(trained);
+}
+
+// The update of the leaves that have gradients. Usually these are always the same, or alternate
+// between a few sets: optimizers cache data derived from them.
+Update& OptimizerStep::update_of(const TrainedParams& params, const std::vector<size_t>& present,
+                                 int64_t step) {
+  if (updates_.size() >= most_kept && !updates_.contains(present)) updates_.clear();
+  auto [entry, is_new] = updates_.try_emplace(present);
+  Update& update = entry->second;
+  if (!is_new) return update;
   for (size_t i : present) {
-    update_.names.push_back(params.names()[i]);
-    update_.params.push_back(params.optimizer_views()[i]);
+    update.names.push_back(params.names()[i]);
+    update.params.push_back(params.optimizer_views()[i]);
   }
-  present_ = present;
-  if (present.size() == params.names().size()) return;
+  if (!logs_missing_ || present.size() == params.names().size()) return update;
   std::string missing;
   for (size_t i = 0; i < params.names().size(); ++i)
     if (!std::binary_search(present.begin(), present.end(), i))
       missing += (missing.empty() ? "" : ", ") + params.names()[i];
   deployer_->log_info("These parameters got no gradient and stay as they are: " + missing, "",
                       step);
+  return update;
 }
 
 at::Tensor OptimizerStep::apply(const TrainedParams& params, std::vector<at::Tensor> grads,
@@ -57,20 +78,20 @@ at::Tensor OptimizerStep::apply(const TrainedParams& params, std::vector<at::Ten
     if (grads[i].defined()) present.push_back(i);
   require(!present.empty(), "no gradient reached any of the ", grads.size(),
           " trained parameters: the loss must be computed from the params it is given");
-  if (present != present_) select(params, present, step);
-  update_.grads.clear();
+  Update& update = update_of(params, present, step);
+  update.grads.clear();
   for (size_t i : present) {
     const at::Tensor& view = params.optimizer_views()[i];
     // The optimizers need it in the memory order of the parameter; a collective may have changed
     // that.
     if (grads[i].strides() != view.strides()) grads[i] = at::empty_like(view).copy_(grads[i]);
-    update_.grads.push_back(std::move(grads[i]));
+    update.grads.push_back(std::move(grads[i]));
   }
-  update_.step = step;
-  update_.grads_changed();
-  at::Tensor norm = update_.global_norm();
-  if (accepts(norm)) optimizer_->update(update_, opt_state);
-  update_.grads.clear();
+  update.step = step;
+  update.grads_changed();
+  at::Tensor norm = update.global_norm();
+  if (accepts(norm)) optimizer_->update(update, opt_state);
+  update.grads.clear();
   return norm;
 }
 

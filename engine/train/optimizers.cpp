@@ -27,7 +27,7 @@ class Adam : public WithLearningRate<Options> {
     check_at_least(name, "eps", this->options_.eps, 0);
   }
 
-  Tree init(const std::vector<NamedTensor>& params) const override {
+  Tree slots(const std::vector<NamedTensor>& params) const override {
     return Tree::Dict{{"exp_avg", zeros_like(params)},
                       {"exp_avg_sq", zeros_like(params)},
                       {"step", zero_step(params)}};
@@ -72,7 +72,7 @@ class SGD : public WithLearningRate<SGDOptions> {
             options_.momentum, " and ", options_.dampening);
   }
 
-  Tree init(const std::vector<NamedTensor>& params) const override {
+  Tree slots(const std::vector<NamedTensor>& params) const override {
     if (options_.momentum == 0) return Tree::Dict{};
     return Tree::Dict{{"momentum_buffer", zeros_like(params)}};
   }
@@ -82,10 +82,31 @@ class SGD : public WithLearningRate<SGDOptions> {
       check_layout(update, group);
       Tensors buffers;
       if (options_.momentum != 0) buffers = select(state, "momentum_buffer", update, group);
+      const at::Tensor& first = update.params[group.members.front()];
+      if (first.is_cpu() && at::isReducedFloatingType(first.scalar_type())) {
+        apply_by_operators(update, group, buffers, learning_rate);
+        continue;
+      }
       at::_fused_sgd_(select(update.params, group), select(update.grads, group), buffers,
                       group.weight_decay, options_.momentum, learning_rate, options_.dampening,
-                      options_.nesterov, /*maximize=*/false, /*is_first_step=*/update.step == 0);
+                      options_.nesterov, /*maximize=*/false,
+                      /*is_first_step=*/options_.dampening != 0 && update.step == 0);
     }
+  }
+
+ private:
+  // LibTorch 2.11's fused operator gives wrong numbers for 16-bit floats on a CPU.
+  void apply_by_operators(const Update& update, const ParameterGroup& group, Tensors& buffers,
+                          double learning_rate) const {
+    Tensors params = select(update.params, group), grads = select(update.grads, group);
+    if (group.weight_decay != 0) grads = at::_foreach_add(grads, params, group.weight_decay);
+    if (options_.momentum != 0) {
+      bool is_first = options_.dampening != 0 && update.step == 0;
+      at::_foreach_mul_(buffers, options_.momentum);
+      at::_foreach_add_(buffers, grads, is_first ? 1 : 1 - options_.dampening);
+      grads = options_.nesterov ? at::_foreach_add(grads, buffers, options_.momentum) : buffers;
+    }
+    at::_foreach_add_(params, grads, -learning_rate);
   }
 };
 
@@ -95,7 +116,7 @@ class Lion : public WithLearningRate<LionOptions> {
     check_betas("lion", options_.betas);
   }
 
-  Tree init(const std::vector<NamedTensor>& params) const override {
+  Tree slots(const std::vector<NamedTensor>& params) const override {
     return Tree::Dict{{"exp_avg", zeros_like(params)}};
   }
 

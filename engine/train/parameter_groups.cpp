@@ -1,12 +1,17 @@
 #include "parameter_groups.h"
 
+#include "record_alike.h"
+
+#include <redco/detail/name_pattern.h>
 #include <redco/error.h>
 
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <algorithm>
 #include <cmath>
 #include <tuple>
+#include <utility>
 
 namespace redco {
 
@@ -16,14 +21,53 @@ const std::vector<ParameterGroup>& Update::groups(const Optimizer& optimizer, do
   if (!is_new) return entry->second;
   using Key = std::tuple<std::string, at::ScalarType, bool>;
   std::map<Key, size_t> places;
+  std::vector<std::string> decaying;
   for (size_t i = 0; i < params.size(); ++i) {
     bool decays = weight_decay != 0 && (!mask || mask(names[i], params[i]));
+    if (decays) decaying.push_back(names[i]);
     Key key(params[i].device().str(), params[i].scalar_type(), decays);
     auto [place, added] = places.try_emplace(std::move(key), entry->second.size());
     if (added) entry->second.push_back({{}, decays ? weight_decay : 0});
     entry->second[place->second].members.push_back(i);
   }
+  if (mask) train::record_names("decays the weights of", decaying);
   return entry->second;
+}
+
+bool NamePatterns::operator()(const std::string& name, const at::Tensor&) const {
+  return std::ranges::any_of(
+      patterns, [&](const std::string& pattern) { return matches_name(pattern, name); });
+}
+
+struct Update::Part {
+  Update update;
+  std::vector<size_t> members;
+};
+
+Update& Update::part(const void* key, const std::function<std::vector<size_t>()>& members) {
+  std::shared_ptr<Part>& part = parts_[key];
+  if (!part) {
+    part = std::make_shared<Part>();
+    part->members = members();
+    for (size_t i : part->members) {
+      part->update.names.push_back(names[i]);
+      part->update.params.push_back(params[i]);
+    }
+    train::record_names("has an optimizer for", part->update.names);
+  }
+  Update& update = part->update;
+  update.grads.clear();
+  for (size_t i : part->members) update.grads.push_back(grads[i]);
+  update.grads_changed();
+  update.borrows_grads = borrows_grads;
+  update.step = step;
+  return update;
+}
+
+std::vector<at::Tensor>& Update::own_grads() {
+  if (std::exchange(borrows_grads, false))
+    for (at::Tensor& grad : grads) grad = grad.clone();
+  return grads;
 }
 
 namespace train {
@@ -82,9 +126,23 @@ void check_layout(const Update& update, const ParameterGroup& group) {
   }
 }
 
+void check_patterns(const char* what, const ParamFilter& filter,
+                    const std::vector<NamedTensor>& params) {
+  const auto* names = filter.target<NamePatterns>();
+  if (names == nullptr) return;
+  for (const std::string& pattern : names->patterns)
+    require(
+        std::ranges::any_of(
+            params, [&](const NamedTensor& param) { return matches_name(pattern, param.first); }),
+        what, ": the pattern \"", pattern, "\" matches no parameter; the first is '",
+        params.empty() ? "" : params.front().first,
+        "'. A pattern must match a whole dotted name or its last parts, with * for any text");
+}
+
 Schedule checked_learning_rate(const char* optimizer, Schedule learning_rate) {
   require(bool(learning_rate), optimizer,
           ": learning_rate is missing: give a number or a schedule");
+  if (learning_rate.plateau()) return learning_rate;  // its values are checked already
   return [optimizer, learning_rate = std::move(learning_rate)](int64_t step) {
     double value = learning_rate(step);
     require(value >= 0 && std::isfinite(value), optimizer, ": learning_rate is ", value,
@@ -99,8 +157,14 @@ void check_betas(const char* optimizer, const std::array<double, 2>& betas) {
             "} must each be at least 0 and less than 1");
 }
 
+void check_fraction(const char* optimizer, const char* option, double value) {
+  require(value >= 0 && value < 1, optimizer, ": ", option, " = ", value,
+          " must be at least 0 and less than 1");
+}
+
 void check_at_least(const char* optimizer, const char* option, double value, double least) {
-  require(value >= least, optimizer, ": ", option, " = ", value, " must be at least ", least);
+  require(value >= least && std::isfinite(value), optimizer, ": ", option, " = ", value,
+          " must be at least ", least, std::isfinite(value) ? "" : " and finite");
 }
 
 }  // namespace train

@@ -21,10 +21,16 @@ Tree zero_step(const std::vector<NamedTensor>& params);
 /// Throws Error unless parameters and gradients of a group are dense and have the same strides.
 void check_layout(const Update& update, const ParameterGroup& group);
 
+/// Throws Error, which begins with `what`, if `filter` is a NamePatterns of which a pattern matches
+/// none of the parameters.
+void check_patterns(const char* what, const ParamFilter& filter,
+                    const std::vector<NamedTensor>& params);
+
 /// Wraps a schedule to throw Error for a step at which it is negative or not finite. `optimizer`
 /// must be a string literal: the pointer is kept.
 Schedule checked_learning_rate(const char* optimizer, Schedule learning_rate);
 void check_betas(const char* optimizer, const std::array<double, 2>& betas);
+void check_fraction(const char* optimizer, const char* option, double value);
 void check_at_least(const char* optimizer, const char* option, double value, double least);
 
 }  // namespace redco::train

@@ -71,6 +71,15 @@ void record_params(const std::vector<NamedTensor>& params) {
   }
 }
 
+void record_names(const char* what, const std::vector<std::string>& names) {
+  if (!SpmdLog::get().is_on()) return;
+  Digest digest;
+  for (const std::string& name : names) digest.add(name);
+  std::string text = std::string(what) + " " + std::to_string(names.size()) + " parameters";
+  if (!names.empty()) text += ", the first one '" + names.front() + "'";
+  SpmdLog::get().add(std::move(text), digest.value());
+}
+
 void record_settings(const char* optimizer, const Settings& settings) {
   if (!SpmdLog::get().is_on()) return;
   for (const auto& [name, value] : settings) {

@@ -23,6 +23,9 @@ void record_batch(const Tree& batch);
 /// Records the names, dtypes and shapes of parameters.
 void record_params(const std::vector<NamedTensor>& params);
 
+/// Records for which parameters something is done, such as `decays the weights of`.
+void record_names(const char* what, const std::vector<std::string>& names);
+
 /// The settings of an optimizer by name.
 using Settings = std::vector<std::pair<std::string, double>>;
 

@@ -17,14 +17,33 @@ Checkpoint checkpoint_of(const TrainStep& step, const RunState& run, bool with_o
   if (state.loss_scale)
     info["loss_scale"] = Tree::Dict{{"scale", state.loss_scale->scale},
                                     {"good_steps", state.loss_scale->good_steps}};
-  return {state.params, with_opt_state ? state.opt_state : Tree(), std::move(info)};
+  return {state.params, with_opt_state ? state.opt_state : Tree(), step.custom_state(),
+          std::move(info)};
 }
+
+namespace {
+
+// Sets the plain values of a tree to those of another, and keeps its tensors.
+void copy_plain_values(const Tree& from, Tree& to) {
+  if (to.is<Tree::Dict>() && from.is<Tree::Dict>()) {
+    for (auto& [key, value] : to.as<Tree::Dict>()) copy_plain_values(from.at(key), value);
+  } else if (to.is<Tree::List>() && from.is<Tree::List>()) {
+    for (size_t i = 0; i < to.as<Tree::List>().size(); ++i)
+      copy_plain_values(from.as<Tree::List>().at(i), to.as<Tree::List>()[i]);
+  } else if (!to.is_tensor() && !to.is<Tree::Dict>() && !to.is<Tree::List>()) {
+    to = from;
+  }
+}
+
+}  // namespace
 
 void restore(const Checkpoint& checkpoint, TrainStep& step, RunState& run) {
   at::NoGradGuard no_grad;
   TrainState& state = step.state();
   step.params().restore(checkpoint.params);
   copy_values("optimizer state", checkpoint.opt_state, state.opt_state);
+  copy_plain_values(checkpoint.opt_state, state.opt_state);
+  step.set_custom_state(checkpoint.custom_state);
   state.step = step_of(checkpoint.info, 0);
   state.loss_scale = loss_scale_of(checkpoint.info, state.loss_scale);
   run = run_state_of(checkpoint.info);

@@ -89,7 +89,10 @@ TrainStep::TrainStep(const TrainerOptions& options, Custom custom, uint64_t seed
       accumulate_grad_batches_(options.accumulate_grad_batches),
       collate_(options.collate),
       params_sharding_rules_(options.params_sharding_rules),
-      seed_(seed) {
+      seed_(seed),
+      custom_state_fn_(options.custom_state),
+      set_custom_state_fn_(options.set_custom_state) {
+  read_custom_state();
   at::ScalarType compute = precision_.compute_dtype;
   require(compute == at::kFloat || compute == at::kDouble || compute == at::kBFloat16 ||
               compute == at::kHalf,
@@ -120,9 +123,17 @@ void TrainStep::set_state(SetTrainStateOptions options) {
           "Trainer: the parameters are on ", device, ", and the processes work on ", mesh.device(),
           ": make the Deployer with device = \"", c10::DeviceTypeName(device.type(), true), "\"");
 
-  TrainedParams params(std::move(options.params), deployer_, device, [&](const std::string& name) {
-    return optimizer_step.optimizer()->trains(name);
+  std::vector<NamedTensor> floating = named_tensors(options.params);
+  std::erase_if(floating, [](const NamedTensor& param) {
+    return !param.second.defined() || !param.second.is_floating_point();
   });
+  optimizer_step.optimizer()->check(floating);
+  floating.clear();  // TrainedParams takes over tensors that nothing else holds
+  optimizer_step.log_missing(!custom_);
+  TrainedParams params(std::move(options.params), deployer_, device,
+                       [&](const std::string& name, const at::Tensor& param) {
+                         return optimizer_step.optimizer()->trains(name, param);
+                       });
   for (size_t i = 0; i < params.names().size(); ++i)
     require(!precision_.is_scaled() || params.leaves()[i].scalar_type() != at::kHalf,
             "Trainer: parameter '", params.names()[i],
@@ -155,7 +166,11 @@ void TrainStep::lay_out(const Dataset& examples, int64_t per_device_batch_size) 
                precision_.compute_dtype);
   shard_params([&](const Tree& params) {
     Autocast region = precision_.autocast(device().type());
-    loss_fn_(make_rng(seed_), state_, in_compute_dtype(params), copied(batch), true);
+    // A loss may use the optimizer state, as that of an average of the parameters.
+    TrainState state = state_;
+    state.params = params;
+    state.opt_state = optimizer_step_->first_state(*params_, params);
+    loss_fn_(make_rng(seed_), state, in_compute_dtype(params), copied(batch), true);
   });
 }
 
@@ -185,7 +200,9 @@ Batching TrainStep::batching(int64_t per_device_batch_size,
 }
 
 std::optional<double> TrainStep::learning_rate() const {
-  auto rate = optimizer_step_->optimizer()->learning_rate(state_.step);
+  std::optional<double> rate;
+  if (is_laid_out_)  // otherwise there is no state yet
+    rate = optimizer_step_->optimizer()->learning_rate(state_.step, state_.opt_state);
   if (!rate && lr_schedule_fn_) rate = lr_schedule_fn_(state_.step);
   return rate;
 }
@@ -308,7 +325,7 @@ at::Tensor TrainStep::update(std::vector<at::Tensor> grads, const at::Tensor& lo
   };
   at::Tensor norm =
       optimizer_step_->apply(*params_, std::move(grads), state_.step, state_.opt_state, accepts);
-  ++(is_accepted ? state_.step : n_left_out_);
+  ++(is_accepted ? n_updates_ : n_left_out_);
   params_->refresh();
   return norm;
 }
@@ -316,7 +333,7 @@ at::Tensor TrainStep::update(std::vector<at::Tensor> grads, const at::Tensor& lo
 PendingMetrics TrainStep::run(const Dataset& examples, std::span<const int64_t> indices,
                               int64_t micro) {
   params_->rejoin(state_.step);
-  int64_t step = state_.step, n_left_out = n_left_out_;
+  int64_t step = state_.step, n_updates = n_updates_, n_left_out = n_left_out_;
   record("begins step", step, "of a training");
   auto counter = meter_->start(step, int64_t(indices.size()));
   Tree::Dict metrics;
@@ -326,14 +343,28 @@ PendingMetrics TrainStep::run(const Dataset& examples, std::span<const int64_t> 
     Tree own = run_custom(examples, indices);
     if (!own.is_none())
       for (auto& [name, value] : own.as<Tree::Dict>()) metrics[name] = value;
-    // Each call counts as a step, even if it did not use the optimizer.
-    if (state_.step == step && n_left_out_ == n_left_out) ++state_.step;
   } else {
     at::Tensor loss = accumulate(examples, indices, micro);
     metrics["loss"] = loss;
     metrics["grad_norm"] = update(params_->take_gradients(), loss);
   }
-  return PendingMetrics(step, metrics, n_left_out_ > n_left_out);
+  // A train_step_fn that did not use the optimizer counts as well.
+  bool is_left_out = n_left_out_ > n_left_out && n_updates_ == n_updates;
+  if (!is_left_out) ++state_.step;
+  return PendingMetrics(step, metrics, is_left_out);
+}
+
+void TrainStep::observe(const Metrics& metrics) {
+  optimizer_step_->optimizer()->observe(metrics, state_.opt_state);
+}
+
+void TrainStep::read_custom_state() {
+  if (custom_state_fn_) custom_state_ = custom_state_fn_();
+}
+
+void TrainStep::set_custom_state(const Tree& saved) {
+  if (set_custom_state_fn_ && !saved.is_none()) set_custom_state_fn_(saved);
+  read_custom_state();
 }
 
 Tree TrainStep::run_custom(const Dataset& examples, std::span<const int64_t> indices) {
@@ -345,6 +376,8 @@ Tree TrainStep::run_custom(const Dataset& examples, std::span<const int64_t> ind
   WithRng with_rng(rng);
   RecordDraws record_draws;
   Autocast region = precision_.autocast(device().type());
+  is_in_custom_ = true;
+  auto left = c10::make_scope_exit([this] { is_in_custom_ = false; });
   Tree metrics = custom_(rng, batch);
   require(metrics.is_none() || metrics.is<Tree::Dict>(), "train_step_fn returned a ",
           metrics.kind(), "; it must return a dictionary of metrics");
@@ -398,7 +431,10 @@ at::Tensor TrainStep::apply_gradients(const Tree& grads) {
   }
   for (const auto& [name, grad] : by_name)
     require(!grad.defined(), "apply_gradients: there is no trained parameter '", name, "'");
-  return update(std::move(ordered), {});
+  int64_t n_updates = n_updates_;
+  at::Tensor norm = update(std::move(ordered), {});
+  if (!is_in_custom_) state_.step += n_updates_ - n_updates;
+  return norm;
 }
 
 }  // namespace redco::train

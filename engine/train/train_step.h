@@ -75,6 +75,15 @@ class TrainStep {
   void skip_nonfinite(bool skips) { skips_nonfinite_ = skips && !state_.loss_scale; }
   bool skips_nonfinite() const { return skips_nonfinite_; }
 
+  /// Passes on the metrics of an evaluation to the optimizer.
+  void observe(const Metrics& metrics);
+
+  /// The script's tree as it was at the last `read_custom_state`; none without one. Reading it runs
+  /// the script, which only the training thread may do.
+  const Tree& custom_state() const { return custom_state_; }
+  void read_custom_state();
+  void set_custom_state(const Tree& saved);
+
   TrainState& state() { return state_; }
   const TrainState& state() const { return state_; }
   TrainedParams& params() { return *params_; }
@@ -95,7 +104,8 @@ class TrainStep {
   at::Tensor accumulate(const Dataset& examples, std::span<const int64_t> indices, int64_t micro);
   void add_up(std::vector<at::Tensor>& sums, bool is_last);
   Tree run_custom(const Dataset& examples, std::span<const int64_t> indices);
-  // `loss` may be undefined; it is only checked.
+  // Returns the norm; counts in n_updates_ or n_left_out_. `loss` may be undefined; it is only
+  // checked.
   at::Tensor update(std::vector<at::Tensor> grads, const at::Tensor& loss);
 
   std::shared_ptr<Deployer> deployer_;
@@ -116,7 +126,12 @@ class TrainStep {
   bool is_laid_out_ = false;
   bool needs_cast_ = false;  // whether any parameter is not in compute_dtype
   bool skips_nonfinite_ = false;
-  int64_t n_left_out_ = 0;  // steps skipped because of their gradients
+  int64_t n_updates_ = 0;
+  int64_t n_left_out_ = 0;  // updates skipped because of their gradients
+  bool is_in_custom_ = false;
+  std::function<Tree()> custom_state_fn_;
+  std::function<void(const Tree& saved)> set_custom_state_fn_;
+  Tree custom_state_;
 };
 
 }  // namespace redco::train

@@ -27,7 +27,7 @@ bool ends_with(const std::string& path, const std::string& name) {
 }  // namespace
 
 TrainedParams::TrainedParams(Tree params, std::shared_ptr<Deployer> deployer, at::Device device,
-                             const std::function<bool(const std::string& name)>& trains)
+                             const ParamFilter& trains)
     : deployer_(std::move(deployer)), device_(device) {
   // Given tensors and their replacements here, by storage, so that tied weights stay tied.
   std::multimap<const void*, std::pair<at::Tensor, at::Tensor>> seen;
@@ -41,7 +41,7 @@ TrainedParams::TrainedParams(Tree params, std::shared_ptr<Deployer> deployer, at
     at::Tensor own = given.detach();
     bool is_moved = deployer_->device() && given.device() != device_;
     if (is_moved) own = own.to(device_);
-    if (given.is_floating_point() && trains(name)) {
+    if (given.is_floating_point() && trains(name, given)) {
       require(given.layout() == at::kStrided, "Trainer: parameter '", name, "' is ", given.layout(),
               "; only dense tensors can be trained");
       // The optimizers update it in place as one dense block of memory. With several processes

@@ -4,6 +4,7 @@
 
 #include <redco/deployer.h>
 #include <redco/detail/zero3_store.h>
+#include <redco/optim.h>
 #include <redco/sharding_rules.h>
 #include <redco/tree.h>
 
@@ -21,11 +22,11 @@ namespace redco::train {
 /// movement of parameters and gradients between processes.
 class TrainedParams {
  public:
-  /// Takes over the tensors of `params` on `device`, and trains the floating-point ones for whose
-  /// dotted paths `trains` is true. These are copied, unless nothing else holds them; tied weights
+  /// Takes over the tensors of `params` on `device`, and trains the floating-point ones for which
+  /// `trains` is true. These are copied, unless nothing else holds them; tied weights
   /// stay tied. Throws Error if nothing is trained, or a parameter cannot be.
   TrainedParams(Tree params, std::shared_ptr<Deployer> deployer, at::Device device,
-                const std::function<bool(const std::string& name)>& trains);
+                const ParamFilter& trains);
 
   /// The masters, laid out over the processes after `lay_out`.
   const Tree& tree() const { return tree_; }

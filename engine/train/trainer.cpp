@@ -2,17 +2,23 @@
 
 #include <redco/trainer.h>
 
+#include "batches.h"
 #include "evaluation.h"
 #include "fit.h"
+#include "lookahead.h"
 #include "memory.h"
+#include "random.h"
+#include "record_alike.h"
 #include "run_checkpoint.h"
 #include "run_state.h"
 #include "train_step.h"
 
 #include <redco/error.h>
 
+#include <cmath>
 #include <set>
 #include <utility>
+#include <vector>
 
 namespace redco {
 
@@ -107,6 +113,37 @@ void Trainer::train(const Dataset& examples, int64_t per_device_batch_size,
   run.n_examples = 0;
 }
 
+Metrics Trainer::train_step(const Dataset& examples, std::optional<int64_t> per_device_batch_size) {
+  TrainStep& step = impl_->step;
+  train::check_examples("train_step", examples);
+  train::record("trains on", examples.size, "examples");
+  int64_t n_copies = deployer()->mesh()->size(Mesh::batch);
+  int64_t size = per_device_batch_size.value_or((examples.size + n_copies - 1) / n_copies);
+  train::Batching batching = step.batching(size, std::nullopt);
+  step.lay_out(examples, size);
+  std::vector<int64_t> order = train::index_range(0, examples.size);
+  uint64_t seed = train::derive_seed(
+      step.seed(), {uint64_t(train::collate_stream), uint64_t(step.state().step)});
+  Dataset ahead = train::with_lookahead(
+      examples,
+      {.order = order,
+       .batch_size = batching.micro,
+       .batches_per_step = (examples.size + batching.micro - 1) / batching.micro,
+       .seed = seed,
+       .collate = step.collate()},
+      deployer()->mesh());
+  train::PendingMetrics pending = step.run(ahead, order, batching.micro);
+  Metrics metrics = pending.read();
+  for (const char* name : {"loss", "grad_norm"}) {
+    auto found = metrics.find(name);
+    require(found == metrics.end() || pending.is_left_out() || std::isfinite(found->second),
+            "training: the ", name, " of step ", pending.step(), " is ",
+            found == metrics.end() ? 0 : found->second,
+            ". The parameters have been updated with its gradients");
+  }
+  return metrics;
+}
+
 double Trainer::eval_loss(const Dataset& examples, int64_t per_device_batch_size,
                           const std::string& desc) {
   return train::eval_loss(impl_->step, examples, per_device_batch_size, desc);
@@ -120,6 +157,7 @@ void Trainer::save_ckpt(const std::string& ckpt_name, std::optional<int64_t> epo
   require(impl_->step.is_laid_out(),
           "save_ckpt: the parameters are not laid out over the processes yet: train, "
           "or call setup_running_step first");
+  impl_->step.read_custom_state();
   Checkpoint written =
       train::checkpoint_of(impl_->step, impl_->run, options.save_opt_state, epoch_idx.has_value());
   if (epoch_idx) written.info["epoch_idx"] = *epoch_idx;

@@ -116,6 +116,29 @@ case("parameters", function(is_stray)
 end, { "is not the same on all processes" })
 
 -- What decides a training.
+case("stop in a hook", function(is_stray)
+  local params = { w = torch.ones { 4 } }
+  redco.Trainer {
+    deployer = d, params = params, optimizer = redco.optim.sgd { learning_rate = 0.1 },
+    collate_fn = redco.data.default_collate,
+    loss_fn = function(_, _, p, batch) return (batch.x * p.w):mean() end,
+  }:fit {
+    train_examples = redco.data.dataset(32, function() return { x = torch.ones { 4 } } end),
+    per_device_batch_size = 4, n_epochs = 1,
+    on_step = function(event) if is_stray then event.stop() end end,
+  }
+end, { "is ended by a hook of fit after 1 steps" })
+case("a part of the params", function(is_stray)
+  train { optimizer = redco.optim.multi {
+    { is_stray and "1.*" or "*.weight", redco.optim.sgd { learning_rate = 0.1 } },
+    { "*", redco.optim.adamw { learning_rate = 0.1 } } } }
+end, { "has an optimizer for 2 parameters, the first one '1.bias'",
+  "has an optimizer for 2 parameters, the first one '1.weight'" })
+case("mask", function(is_stray)
+  train { optimizer = redco.optim.adamw {
+    learning_rate = 0.1, mask = is_stray and "1.*" or "*.weight" } }
+end, { "decays the weights of 2 parameters, the first one '1.bias'",
+  "decays the weights of 2 parameters, the first one '1.weight'" })
 case("rate", function(is_stray)
   train { optimizer = redco.optim.sgd { learning_rate = is_stray and 0.5 or 0.1 } }
 end, { "learning_rate = 0.5", "learning_rate = 0.1" })

@@ -350,8 +350,9 @@ TEST_CASE("D15: bfloat16 casts floating-point tensors of params and batch, and n
 TEST_CASE("D16: a frozen parameter costs no gradient, no state and no update") {
   Regression regression;
   TrainerOptions frozen = options();
-  frozen.optimizer = redco::freeze(redco::adamw({.learning_rate = 0.1}),
-                                   [](const std::string& name) { return name == "b"; });
+  frozen.optimizer =
+      redco::freeze(redco::adamw({.learning_rate = 0.1}),
+                    [](const std::string& name, const at::Tensor&) { return name == "b"; });
   frozen.loss_fn = [](at::Generator rng, const TrainState& state, const Tree& params,
                       const Tree& batch, bool is_training) {
     CHECK(params.at("w").tensor().requires_grad());
@@ -363,8 +364,8 @@ TEST_CASE("D16: a frozen parameter costs no gradient, no state and no update") {
   CHECK(trainer.state().params.at("b").tensor().item<float>() == 0);
   CHECK_FALSE(at::equal(trainer.state().params.at("w").tensor(), at::full({2, 1}, 0.3f)));
   CHECK(trainer.state().opt_state.at("exp_avg").as<Tree::Dict>().size() == 1);
-  frozen.optimizer =
-      redco::freeze(redco::adamw({.learning_rate = 0.1}), [](const std::string&) { return true; });
+  frozen.optimizer = redco::freeze(redco::adamw({.learning_rate = 0.1}),
+                                   [](const std::string&, const at::Tensor&) { return true; });
   CHECK_THROWS_WITH_AS(Trainer{frozen}, doctest::Contains("nothing to train"), redco::Error);
 }
 
@@ -579,7 +580,7 @@ TEST_CASE("what can't work is refused when the Trainer is made or fit is called"
   refuses([](TrainerOptions& o) { o.loss_fn = {}; }, "loss_fn is missing");
   refuses([](TrainerOptions& o) { o.optimizer = nullptr; }, "optimizer is missing");
   refuses([](TrainerOptions& o) { o.optimizer = redco::clip_by_global_norm(1); },
-          "only changes gradients");
+          "does not update the parameters");
   refuses([](TrainerOptions& o) { o.params = Tree::Dict{{"n", 1}}; }, "nothing to train");
   refuses([](TrainerOptions& o) { o.compute_dtype = at::kLong; }, "compute_dtype = Long");
   refuses([](TrainerOptions& o) { o.accumulate_grad_batches = 0; }, "must be positive");

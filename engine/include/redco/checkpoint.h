@@ -21,14 +21,16 @@ namespace redco {
 ///   or params-00001-of-00003.safetensors ... if they are large or several processes wrote them.
 /// - params.safetensors.index.json: which tensor is in which file, and the shape of the tree.
 /// - opt_state...: the same for the optimizer state, if it was saved.
+/// - custom_state...: the same for a script's own state, if it has one.
 /// - info.json: plain values, the size and XXH3-64 of every other file, and its own XXH3-64.
 ///
 /// Writing is atomic: the folder is written next to its destination as ".NAME.saving", synced, and
 /// renamed.
 struct Checkpoint {
   Tree params = {};
-  Tree opt_state = {};  ///< none: not saved or not loaded
-  Tree info = {};       ///< a dictionary of plain values
+  Tree opt_state = {};     ///< none: not saved or not loaded
+  Tree custom_state = {};  ///< of the script; none: not saved
+  Tree info = {};          ///< a dictionary of plain values
 };
 
 struct SaveCheckpointOptions {

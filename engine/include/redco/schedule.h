@@ -5,8 +5,26 @@
 #include <concepts>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <string>
+#include <vector>
 
 namespace redco {
+
+/// A learning rate that is reduced when a metric stops improving, as
+/// torch.optim.lr_scheduler.ReduceLROnPlateau does. Its state is part of the optimizer's.
+struct PlateauOptions {
+  double value = 0;  ///< the first learning rate
+  std::string metric = "loss";
+  bool maximize = false;
+  double factor = 0.1;
+  int64_t patience = 10;  ///< evaluations without an improvement that change nothing
+  double threshold = 1e-4;
+  bool is_absolute = false;  ///< whether the threshold is absolute, or a part of the best value
+  int64_t cooldown = 0;      ///< evaluations after a reduction that do not count
+  double min_value = 0;
+  double eps = 1e-8;  ///< smaller reductions are left out
+};
 
 /// A number that depends on the step. Steps are optimizer steps, counted from 0: the first update
 /// of a run reads the schedule at 0, however many micro-batches it accumulates.
@@ -23,8 +41,14 @@ class Schedule {
   double operator()(int64_t step) const { return function_(step); }
   explicit operator bool() const { return bool(function_); }
 
+  /// Null unless it is `on_plateau`, whose function returns the first value.
+  const std::shared_ptr<const PlateauOptions>& plateau() const { return plateau_; }
+
  private:
+  friend REDCO_API Schedule on_plateau(PlateauOptions options);
+
   std::function<double(int64_t)> function_;
+  std::shared_ptr<const PlateauOptions> plateau_;
 };
 
 REDCO_API Schedule constant(double value);
@@ -40,5 +64,34 @@ REDCO_API Schedule linear_schedule(double init, double peak, double end, int64_t
 /// `total_steps`. This is optax's cosine decay with alpha = end / peak.
 REDCO_API Schedule cosine_schedule(double init, double peak, double end, int64_t warmup_steps,
                                    int64_t total_steps);
+
+/// The same warm-up, then `end + (peak - end) * (1 - t) ** power`.
+REDCO_API Schedule polynomial_schedule(double init, double peak, double end, double power,
+                                       int64_t warmup_steps, int64_t total_steps);
+
+/// The same warm-up, then `peak * decay_rate ** (n / decay_steps)` after n more steps, and with
+/// `staircase` n / decay_steps rounded down; never beyond `end`.
+REDCO_API Schedule exponential_schedule(double init, double peak, double end, double decay_rate,
+                                        int64_t decay_steps, bool staircase, int64_t warmup_steps);
+
+/// As torch.optim.lr_scheduler.OneCycleLR: half a cosine (or with `linear` a line) from
+/// `peak / div_factor` up to `peak` in `pct_start` of the steps, then down to
+/// `peak / div_factor / final_div_factor` at the last of `total_steps`.
+REDCO_API Schedule one_cycle_schedule(double peak, int64_t total_steps, double pct_start,
+                                      double div_factor, double final_div_factor, bool linear);
+
+/// The same warm-up, `peak` until `decay_steps` before the end, then down to `end` at
+/// `total_steps` (warm-up, stable, decay): `decay` is "linear", "cosine" or "sqrt", which is
+/// `end + (peak - end) * (1 - sqrt(t))`.
+REDCO_API Schedule wsd_schedule(double init, double peak, double end, int64_t warmup_steps,
+                                int64_t decay_steps, int64_t total_steps, const std::string& decay);
+
+/// `pieces[i]` from `boundaries[i - 1]`, from which it counts its steps, to `boundaries[i]`.
+/// Throws Error unless the boundaries rise and are one fewer than the pieces.
+REDCO_API Schedule piecewise_schedule(std::vector<Schedule> pieces,
+                                      std::vector<int64_t> boundaries);
+
+/// See PlateauOptions. For an optimizer's learning rate only.
+REDCO_API Schedule on_plateau(PlateauOptions options);
 
 }  // namespace redco

@@ -114,6 +114,11 @@ struct TrainerOptions {
   /// The info.json of the checkpoint from which the run resumes. Its `step` and `loss_scale` take
   /// precedence over those above. none: a new run.
   Tree last_ckpt_info = {};
+  /// Reads a tree of the script, which is saved in checkpoints and which `train_step_fn` and hooks
+  /// may change. Called on the training thread. none: there is no such tree.
+  std::function<Tree()> custom_state = {};
+  /// Sets that tree when a run goes back to a checkpoint (OnNonfinite::restore).
+  std::function<void(const Tree& saved)> set_custom_state = {};
   /// The placements of parameters on the model shards. They take precedence over those chosen by
   /// tracing the first loss.
   std::vector<ShardingRule> params_sharding_rules = {};
@@ -142,6 +147,22 @@ enum class OnNonfinite {
 
 /// How `fit` handles a checkpoint that cannot be written: it ends, or logs the failure.
 enum class OnSaveError { stop, go_on };
+
+/// The argument of a hook of `fit`. It is valid until the hook returns.
+struct FitEvent {
+  int64_t step = 0;  ///< completed optimizer steps
+  int64_t epoch_idx = 0;
+  std::vector<std::string> ckpt_names = {};  ///< on_save: the checkpoints about to be written
+  /// on_step: the metrics of the step, for which the call waits; otherwise those of the last
+  /// evaluation.
+  std::function<Metrics()> metrics;
+  /// Ends `fit` after this step, evaluation or epoch, with the checkpoint `last` if it is asked
+  /// for. Must be called on all processes.
+  std::function<void(const std::string& reason)> stop;
+};
+
+/// Called on all processes. May change everything that a script can change between two steps.
+using Hook = std::function<void(const FitEvent& event)>;
 
 /// The range of steps to profile, both ends included.
 struct ProfileOptions {
@@ -178,6 +199,12 @@ struct FitOptions {
   /// Whether training continues while a checkpoint is written from copies in memory.
   bool save_in_background = true;
   OnSaveError on_save_error = OnSaveError::stop;
+
+  // Hooks. What they change is in the checkpoints that are written at the same step.
+  Hook on_step = {};   ///< after each optimizer step
+  Hook on_eval = {};   ///< after each evaluation
+  Hook on_epoch = {};  ///< at the end of each epoch, after its evaluation
+  Hook on_save = {};   ///< before checkpoints are written
 
   std::optional<EarlyStopping> early_stopping = std::nullopt;
   OnNonfinite on_nonfinite = OnNonfinite::stop;
@@ -224,6 +251,12 @@ class REDCO_API Trainer {
   void train(const Dataset& examples, int64_t per_device_batch_size,
              const std::string& desc = "Training");
 
+  /// Performs one optimizer step on these examples and returns its metrics, without logging them.
+  /// Examples beyond per_device_batch_size become further micro-batches; none: one micro-batch.
+  /// Throws Error for a loss or gradients that are not finite.
+  Metrics train_step(const Dataset& examples,
+                     std::optional<int64_t> per_device_batch_size = std::nullopt);
+
   /// The weighted mean of the loss over all examples, in order, with is_training = false.
   double eval_loss(const Dataset& examples, int64_t per_device_batch_size,
                    const std::string& desc = "Evaluating");
@@ -260,7 +293,8 @@ class REDCO_API Trainer {
   /// master parameters: undefined for parameters that are not trained or not used. Gradients of a
   /// float16 loss are unscaled, and may not be finite.
   ValueAndGrad value_and_grad(const std::function<at::Tensor(const Tree& params)>& function) const;
-  /// Performs one optimizer step and increments `step()`. Gradients are found by their dotted
+  /// Updates the parameters. Inside a train_step_fn all calls together are one optimizer step:
+  /// they see the same `step()`, which then counts one. Gradients are found by their dotted
   /// paths; parameters without a gradient, or with an undefined one, stay unchanged. Returns the
   /// global norm of the gradients before clipping. With compute_dtype = float16 a non-finite norm
   /// skips the step: only the loss scale changes.

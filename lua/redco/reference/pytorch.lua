@@ -107,6 +107,11 @@ local others = {  -- false: PyTorch's function of the name is another one
   ["redco.optim.adafactor"] = "generated/torch.optim.Adafactor.html",
   ["redco.optim.adam"] = "generated/torch.optim.Adam.html",
   ["redco.optim.adamw"] = "generated/torch.optim.AdamW.html",
+  ["redco.optim.adagrad"] = "generated/torch.optim.Adagrad.html",
+  ["redco.optim.muon"] = "generated/torch.optim.Muon.html",
+  ["redco.optim.on_plateau"] = "generated/torch.optim.lr_scheduler.ReduceLROnPlateau.html",
+  ["redco.optim.one_cycle_schedule"] = "generated/torch.optim.lr_scheduler.OneCycleLR.html",
+  ["redco.optim.rmsprop"] = "generated/torch.optim.RMSprop.html",
   ["redco.optim.sgd"] = "generated/torch.optim.SGD.html",
   ["redco.optim.clip_by_global_norm"] = "generated/torch.nn.utils.clip_grad_norm_.html",
 }

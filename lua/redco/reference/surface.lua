@@ -13,7 +13,7 @@ surface.pages = {
   { "Deployer", "Deployer" },
   { "Trainer", "Trainer" },
   { "Predictor", "Predictor" },
-  { "optim", "redco.optim", "Optimizer" },
+  { "optim", "redco.optim", "Optimizer", "Schedule" },
   { "nn", "redco.nn", "redco.nn.init" },
   { "distributions", "redco.distributions", "Distribution" },
   { "models", "redco.models", "Model", "Cache" },

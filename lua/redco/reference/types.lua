@@ -10,7 +10,7 @@ types.classes = {
   Generator = "torch.Generator",
   Model = "redco.Model",
   Optimizer = "redco.Optimizer", Predictor = "redco.Predictor",
-  ReplayBuffer = "redco.ReplayBuffer",
+  ReplayBuffer = "redco.ReplayBuffer", Schedule = "redco.Schedule",
   ScriptModule = "torch.ScriptModule", Tensor = "torch.Tensor", Tokenizer = "redco.Tokenizer",
   Trainer = "redco.Trainer",
 }
@@ -31,17 +31,17 @@ local words_by_type = {
     top_k total_steps train_size unk_token_id vocab_size warmup_steps word_order zero
     zero_min_size dim num_channels num_classes num_features num_groups num_samples padding_idx
     position]],
-  number = [[a b eps1 init_value min_p max_norm max_seconds p peak_value pos_label scale softcap
+  number = [[a b eps1 init_value min_p max_norm max_seconds max_value p peak_value pos_label scale softcap
     smooth_value param rate
     sparsity]],
   string = [[base_model_name_or_path bos_token chat_template ckpt_dir ckpt_name cls_token compute_dtype
     decoder_dir delimiter desc device dir dtype encoder_dir eos_token float_dtype folder full_name
     host0_address mask_token name nonlinearity pad_token padding_side path prediction randomness save_float_dtype
     sep_token stem string task task_type text text_pair title truncation_side unk_token workdir]],
-  table = [[config defaults early_stopping info inputs last_ckpt_info loss_scale metadata metrics opt_state options
+  table = [[config defaults early_stopping custom_state info inputs last_ckpt_info loss_scale metadata metrics opt_state options
     outputs params profile rules structure texts tree variables]],
-  ["function"] = [[activation body collate_fn eval_metric_fn f forward frozen get loss_fn
-    lr_schedule_fn output_fn pred_fn streamer train_step_fn]],
+  ["function"] = [[activation body collate_fn eval_metric_fn f forward get loss_fn
+    lr_schedule_fn on_epoch on_eval on_save on_step output_fn pred_fn streamer train_step_fn]],
   Tensor = [[c gradient h hidden_states k logits loss mask memory pixels pos_weight probs q scores
     target tensor v var weight x]],
   Dataset = "", Cache = "cache", Deployer = "deployer", Generator = "generator rng",
@@ -54,6 +54,7 @@ local words_by_type = {
   ["integer or string or table"] = "dp dp_replicate mp",
   ["integer or string"] = "max_shard_size zero_group",
   ["string or function"] = "operator",
+  ["string or list of strings or function"] = "frozen",
   ["number or function"] = "learning_rate",
   ["function or Model"] = "apply_fn",
   ["list of integers"] = "begin_suppress_tokens indices sizes suppress_tokens",

@@ -50,3 +50,12 @@ trainer:setup_running_step { examples = examples, per_device_batch_size = 16 }
 --- Trainer:train (after redco.Trainer)
 trainer:train { examples = examples, per_device_batch_size = 16 }
 print(trainer.step)  --> 4
+
+--- Trainer:train_step (after redco.Trainer)
+for i = 1, 3 do
+  local metrics = trainer:train_step { examples = examples:slice(1, 16) }
+  print(trainer.step, metrics.loss > 0)
+end
+--> 1  true
+--> 2  true
+--> 3  true
