@@ -38,7 +38,8 @@ local words_by_type = {
     decoder_dir delimiter desc device dir dtype encoder_dir eos_token float_dtype folder full_name
     host0_address mask_token name nonlinearity pad_token padding_side path prediction randomness save_float_dtype
     sep_token stem string task task_type text text_pair title truncation_side unk_token workdir]],
-  table = [[config defaults early_stopping custom_state info inputs last_ckpt_info loss_scale metadata metrics opt_state options
+  table = [[config custom_state defaults early_stopping info inputs last_ckpt_info loss_scale metadata
+    metrics opt_state options
     outputs params profile rules structure texts tree variables]],
   ["function"] = [[activation body collate_fn eval_metric_fn f forward get loss_fn
     lr_schedule_fn on_epoch on_eval on_save on_step output_fn pred_fn streamer train_step_fn]],
