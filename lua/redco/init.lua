@@ -26,6 +26,7 @@ local redco = {
   torch = require "redco.torch",
   nn = require "redco.nn",
   optim = require "redco.optim",
+  privacy = require "redco.privacy",
   tree = require "redco.tree",
   models = require "redco.models",
   lora = require "redco.lora",

@@ -8,6 +8,7 @@ for _, run in ipairs {
   { 2, "tensors" }, { 4, "tensors" },
   { 2, "steps" }, { 4, "steps" }, { 2, "alone" }, { 4, "alone" },
   { 2, "optimizers" }, { 4, "optimizers" }, { 2, "networks" }, { 4, "networks" },
+  { 1, "algorithms" }, { 2, "algorithms" }, { 4, "algorithms" },
   { 2, "precision" }, { 4, "precision" },
   { 2, "ranges" }, { 4, "ranges" }, { 2, "operators", takes_options = true },
   { 2, "collate" }, { 4, "collate" }, { 2, "data" }, { 4, "data" },

@@ -22,6 +22,7 @@ surface.pages = {
   { "data", "redco.data", "Dataset", "ReplayBuffer" },
   { "augment", "redco.augment" },
   { "metrics", "redco.metrics" },
+  { "privacy", "redco.privacy" },
   { "tree", "redco.tree" },
   { "torch", "torch", "torch.autograd", "torch.backends", "torch.backends.cuda", "torch.cuda",
     "torch.fft", "torch.jit", "torch.linalg", "torch.special", "Event", "Generator",

@@ -24,22 +24,23 @@ local words_by_type = {
     eval_every_k_steps every eval_per_device_batch_size first forced_bos_token_id global_batch_size
     groups hidden_size host0_port i id ignore_index in_channels in_features input_size keep_last_k_ckpts
     last length level mask_token_id max_length max_new_tokens max_steps min_length min_new_tokens
-    model_max_length n n_epochs n_model_shards n_processes no_repeat_ngram_size num_beams
+    micro_batch_size model_max_length n n_epochs n_model_shards n_processes no_repeat_ngram_size num_beams
     num_embeddings num_heads num_return_sequences num_workers number offset out_channels out_dim
     out_dims out_features pad_to_multiple_of pad_token_id per_device_batch_size prefetch_factor
-    process_id r save_ckpt_every_k_epochs save_ckpt_every_k_steps seed sep_token_id seq_len size step
+    process_id r save_ckpt_every_k_epochs save_ckpt_every_k_steps seed sep_token_id seq_len size step steps
     top_k total_steps train_size unk_token_id vocab_size warmup_steps word_order zero
     zero_min_size dim num_channels num_classes num_features num_groups num_samples padding_idx
     position]],
-  number = [[a b eps1 init_value min_p max_norm max_seconds max_value p peak_value pos_label scale softcap
+  number = [[a b delta eps1 expected_batch_size init_value max_grad_norm max_norm max_seconds max_value min_p
+     noise_multiplier p peak_value pos_label sample_rate scale softcap target_epsilon
     smooth_value param rate
     sparsity]],
   string = [[base_model_name_or_path bos_token chat_template ckpt_dir ckpt_name cls_token compute_dtype
     decoder_dir delimiter desc device dir dtype encoder_dir eos_token float_dtype folder full_name
     host0_address mask_token name nonlinearity pad_token padding_side path prediction randomness save_float_dtype
     sep_token stem string task task_type text text_pair title truncation_side unk_token workdir]],
-  table = [[config custom_state defaults early_stopping info inputs last_ckpt_info loss_scale metadata
-    metrics opt_state options
+  table = [[config custom_state defaults early_stopping gradients info inputs last_ckpt_info loss_scale
+     metadata metrics opt_state options
     outputs params profile rules structure texts tree variables]],
   ["function"] = [[activation body collate_fn eval_metric_fn f forward get loss_fn
     lr_schedule_fn on_epoch on_eval on_save on_step output_fn pred_fn streamer train_step_fn]],
@@ -64,7 +65,7 @@ local words_by_type = {
   list = "bad_words_ids leaves sequence_bias",
   ["list of strings"] = [[rouge_types save_argmax_ckpt_by_metrics save_argmin_ckpt_by_metrics
     stop_strings]],
-  ["list of tables"] = "messages params_sharding_rules",
+  ["list of tables"] = "earlier messages params_sharding_rules",
   ["list or Dataset or Tensor"] = "eval_examples examples",
   ["list of Datasets"] = "sets",
   ["list or Dataset or Tensor or function"] = "train_examples",

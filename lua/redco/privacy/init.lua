@@ -1,0 +1,12 @@
+--- redco.privacy: differentially private training, and what it costs.
+local accountants = require "redco.privacy.accountants"
+local registry = require "redco.registry"
+
+return registry.define("redco.privacy", [[
+redco.privacy
+Differentially private training: gradients that are clipped example by example and have noise, and
+the privacy budget that a run spends.]], {
+  epsilon = accountants.epsilon,
+  gradients = require "redco.privacy.gradients",
+  noise_multiplier = accountants.noise_multiplier,
+})
