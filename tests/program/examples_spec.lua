@@ -161,6 +161,8 @@ for example, arguments in pairs {
   text_to_text = smoke.text_to_text.all .. " " .. smoke.text_to_text.new,
   language_modeling = smoke.language_modeling.all .. " " .. smoke.language_modeling.new,
   image_to_text = smoke.image_to_text.all .. " " .. smoke.image_to_text.new,
+  meta_learning = "--task=sines",
+  private_training = "--data=digits --global-batch-size=64",
 } do
   testing.test(example .. ": --resume continues as if there had been no break", function()
     local whole = run(example, arguments .. " --max-steps=3")
@@ -169,6 +171,88 @@ for example, arguments in pairs {
     testing.expect_equal(#steps, 3)
     for i = 1, 3 do testing.expect_equal(steps[i].loss, whole[i].loss) end
   end)
+end
+
+-- Trains with these options on one process and in each of the layouts, and expects equal losses.
+local function expect_same_losses(example, arguments, ...)
+  local expected = run(example, arguments)
+  for _, layout in ipairs { ... } do
+    local steps = run(example, arguments .. layout, 2)
+    testing.expect_equal(#steps, #expected)
+    for i, step in ipairs(expected) do
+      for _, name in ipairs { "loss", "n_examples", "epsilon" } do
+        local off = math.abs((steps[i][name] or 0) - (step[name] or 0))
+        assert(off <= 1e-4 * math.abs(step[name] or 0),
+          ("with%s: %s of step %d is off by %g"):format(layout, name, i, off))
+      end
+    end
+  end
+  return expected
+end
+
+testing.test("meta_learning: the same losses in each layout, and the error falls", function()
+  local steps = expect_same_losses("meta_learning", "--task=sines --max-steps=4",
+    " --per-device-batch-size=8", " --n-model-shards=2",
+    " --per-device-batch-size=8 --zero=3")
+  testing.expect_equal(#steps, 4)
+  local first_order = run("meta_learning", "--task=sines --max-steps=4 --first-order")
+  testing.expect_equal(steps[1].loss, first_order[1].loss)
+  assert(steps[1].grad_norm ~= first_order[1].grad_norm, "--first-order has no effect")
+  local _, evaluations = run("meta_learning", "--task=sines --n-epochs=1 --learning-rate=1e-2")
+  assert(evaluations[1].error_after_1 < 0.95 * evaluations[1].error_after_0)
+end)
+
+testing.test("meta_learning: characters", function()
+  local steps, evaluations = run("meta_learning", "--max-steps=10 --learning-rate=5e-3")
+  assert(steps[10].loss < steps[1].loss and evaluations[1].accuracy_after_1 > 0.3)
+end)
+
+local private = "--data=digits --global-batch-size=64 --micro-batch-size=24 --n-epochs=1 "
+
+testing.test("private_training: the same losses, batches and budget in each layout", function()
+  local steps = expect_same_losses("private_training", private .. "--max-steps=3", "",
+    " --n-model-shards=2", " --zero=3")
+  testing.expect_equal(#steps, 3)
+  assert(steps[1].n_examples ~= steps[2].n_examples, "all batches are of one size")
+end)
+
+testing.test("private_training: it learns within its budget", function()
+  local steps, evaluations = run("private_training",
+    "--data=digits --global-batch-size=128 --n-epochs=10 --accountant=rdp --learning-rate=1e-2")
+  assert(evaluations[10].accuracy > 0.6, evaluations[10].accuracy)
+  local epsilon = steps[#steps].epsilon
+  assert(epsilon > 2.9 and epsilon <= 3, epsilon)
+end)
+
+testing.test("private_training: empty batches, and no noise without a budget", function()
+  local steps = run("private_training", "--data=digits --global-batch-size=1 --max-steps=12 "
+    .. "--n-epochs=1 --epsilon=0 --noise-multiplier=2")
+  local n_empty = 0
+  for _, step in ipairs(steps) do
+    if step.n_examples == 0 then n_empty = n_empty + 1 end
+  end
+  assert(#steps == 12 and n_empty > 0, "no batch was empty")
+  steps = run("private_training", private .. "--max-steps=2 --epsilon=0")
+  testing.expect_equal(steps[1].epsilon, nil)
+  local ok, message = pcall(run, "private_training", private .. "--epsilon=0.001")
+  assert(not ok and message:find "cannot be reached", message)
+end)
+
+if os.getenv "REDCO_TEST_FULL" then
+  for example, metric in pairs {
+    meta_learning = "accuracy_after_1", private_training = "accuracy",
+  } do
+    testing.test(example .. ": the figures of its README", function()
+      local readme = redco.data.read(source .. "/examples/" .. example .. "/README.md")
+      local stated
+      for figure in readme:gmatch("Eval results.-" .. metric .. " ([%d.]+)") do
+        stated = tonumber(figure)
+      end
+      local _, evaluations = run(example, "")
+      local found = evaluations[#evaluations][metric]
+      assert(math.abs(found - stated) < 0.03, ("%g, in the README %g"):format(found, stated))
+    end)
+  end
 end
 
 testing.test("digits: the saved model classifies a picture", function()
