@@ -18,6 +18,26 @@ namespace redco::lua {
 
 namespace {
 
+// The lengths of blocks: a number, or a list of them.
+std::vector<int64_t> check_blocks(lua_State* L, NamedArguments& args, const std::string& what) {
+  args.push("block");
+  std::vector<int64_t> lengths;
+  if (lua_istable(L, -1)) {
+    for (size_t i = 1; i <= lua_objlen(L, -1); ++i) {
+      lua_rawgeti(L, -1, int(i));
+      std::optional<int64_t> length = test_integer(L, -1);
+      require(length && *length > 0, what, ": block[", i, "] is ", describe(L, -1),
+              ", expected a positive integer");
+      lengths.push_back(*length);
+      lua_pop(L, 1);
+    }
+    require(lengths.size() > 1, what, ": block has ", lengths.size(),
+            " entries, expected a number or a list of two or more");
+  }
+  lua_pop(L, 1);
+  return lengths;
+}
+
 // Reads a placement from the top of the stack: a dimension, "replicate", "partial" or {dim, block}.
 // Negative dimensions count from the end of `n_dims`, if that is known.
 Placement check_placement(lua_State* L, const std::string& what, std::optional<int64_t> n_dims) {
@@ -35,9 +55,13 @@ Placement check_placement(lua_State* L, const std::string& what, std::optional<i
   if (lua_istable(L, index)) {
     NamedArguments args(L, index, what);
     auto dim = args.required<int64_t>("dim");
-    auto block = args.get<int64_t>("block", 0);
+    std::vector<int64_t> lengths = check_blocks(L, args, what);
+    auto block = lengths.empty() ? args.get<int64_t>("block", 0) : 0;
+    auto grain = args.get<int64_t>("grain", 1);
     args.finish();
-    return shard(dim, block);
+    require(grain > 0, what, ": grain = ", grain, " must be positive");
+    if (lengths.empty()) return shard(dim, block);
+    return Placement::shard_blocks(shard(dim, 0).dim, lengths, grain);
   }
   std::string name = lua_type(L, index) == LUA_TSTRING ? lua_tostring(L, index) : "";
   if (name == "replicate") return Placement::replicate();
@@ -50,14 +74,26 @@ Placement check_placement(lua_State* L, const std::string& what, std::optional<i
 void push_rule_placement(lua_State* L, const Placement& placement) {
   if (!placement.is_sharded()) {
     lua_pushliteral(L, "replicate");
-  } else if (placement.block == 0) {
+  } else if (!placement.is_in_blocks()) {
     push_integer(L, placement.dim);
   } else {
-    lua_createtable(L, 0, 2);
+    lua_createtable(L, 0, 3);
     push_integer(L, placement.dim);
     lua_setfield(L, -2, "dim");
-    push_integer(L, placement.block);
+    if (placement.lengths) {
+      lua_createtable(L, int(placement.lengths->size()), 0);
+      for (size_t i = 0; i < placement.lengths->size(); ++i) {
+        push_integer(L, (*placement.lengths)[i]);
+        lua_rawseti(L, -2, int(i) + 1);
+      }
+    } else {
+      push_integer(L, placement.block);
+    }
     lua_setfield(L, -2, "block");
+    if (placement.grain > 1) {
+      push_integer(L, placement.grain);
+      lua_setfield(L, -2, "grain");
+    }
   }
 }
 

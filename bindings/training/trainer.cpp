@@ -463,8 +463,9 @@ Creates a Trainer, which trains a tree of parameters in place.
     the first one
   params_sharding_rules: a list of {pattern, placement} for parameters by dotted name,
     {"*.q_proj.weight", 0}. A placement is the dimension that is split over the model shards,
-    "replicate" or {dim = 1, block = 768}. The first match counts. Parameters without a match are
-    planned from one observed call of loss_fn
+    "replicate" or {dim = 1, block = 768}: the dimension consists of blocks of this length, or of
+    the lengths in a list, each of which is split, between units of `grain` elements if given. The
+    first match counts. Parameters without a match are planned from one observed call of loss_fn
   num_workers: the number of threads that run collate_fn ahead of training. Each has a separate Lua
     state with copies of collate_fn and the examples. collate_fn is copied now, the examples when a
     run first uses them; later changes of variables have no effect there. They may use numbers,

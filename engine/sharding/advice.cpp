@@ -56,7 +56,8 @@ const std::vector<Family>& families() {
         "aten::unbind", "aten::diagonal*", "aten::glu*"},
        "It cuts the split dimension. If it separates a fused projection, split each of the fused "
        "matrices, `params_sharding_rules = { { \"*.weight\", { dim = 0, block = 768 } } "
-       "}` with their length as the block; matrices of unequal length need separate parameters. "
+       "}` with their length as the block, or a list of their lengths, "
+       "`params_sharding_rules = { { \"*.weight\", { dim = 0, block = { 768, 384, 384 } } } }`. "
        "Otherwise split another dimension, or none: `params_sharding_rules = { { \"*.weight\", "
        "\"replicate\" } "
        "}`."},

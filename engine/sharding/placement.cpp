@@ -2,6 +2,9 @@
 
 #include <redco/sharding.h>
 
+#include <algorithm>
+#include <mutex>
+#include <set>
 #include <sstream>
 
 namespace redco {
@@ -22,6 +25,25 @@ const char* name(ReduceOp op) {
 
 }  // namespace
 
+Placement Placement::shard_blocks(int64_t dim, const std::vector<int64_t>& lengths, int64_t grain) {
+  if (lengths.size() < 2) return shard(dim, 0, grain);
+  if (std::ranges::adjacent_find(lengths, std::not_equal_to<>()) == lengths.end())
+    return shard(dim, lengths[0], grain);
+  static std::mutex mutex;
+  static auto& known = *new std::set<std::vector<int64_t>>;  // placements may outlive statics
+  Placement placement = shard(dim, 0, grain);
+  std::lock_guard lock(mutex);
+  placement.lengths = &*known.insert(lengths).first;
+  return placement;
+}
+
+int64_t Placement::part_length(int64_t size, int64_t n_ranks, int64_t rank) const {
+  if (!lengths) return span_of(block_length(size), grain, n_ranks, rank).length() * n_blocks(size);
+  int64_t sum = 0;
+  for (int64_t length : *lengths) sum += span_of(length, grain, n_ranks, rank).length();
+  return sum;
+}
+
 std::string to_string(const Placement& placement) {
   std::ostringstream text;
   switch (placement.kind) {
@@ -31,6 +53,12 @@ std::string to_string(const Placement& placement) {
     case Placement::sharded:
       text << "shard(" << placement.dim;
       if (placement.block > 0) text << ", block = " << placement.block;
+      if (placement.lengths) {
+        for (size_t i = 0; i < placement.lengths->size(); ++i)
+          text << (i == 0 ? ", block = {" : ", ") << (*placement.lengths)[i];
+        text << "}";
+        if (placement.grain > 1) text << ", grain = " << placement.grain;
+      }
       text << ")";
       break;
     case Placement::partial:

@@ -33,9 +33,11 @@ struct KeyHash {
 };
 
 void append(Key& key, const Placement& placement) {
-  key.push_back(int64_t(placement.kind) | int64_t(placement.op) << 2 | int64_t(placement.dim) << 4);
+  key.push_back(int64_t(placement.kind) | int64_t(placement.op) << 2 |
+                int64_t(placement.lengths != nullptr) << 4 | int64_t(placement.dim) << 5);
   if (placement.is_sharded())
     key.push_back(int64_t(placement.block) | int64_t(placement.grain) << 32);
+  if (placement.lengths) key.push_back(std::bit_cast<int64_t>(placement.lengths));
 }
 
 void append(Key& key, double number) {

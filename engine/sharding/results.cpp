@@ -34,11 +34,10 @@ bool has_thin_parts(at::IntArrayRef sizes, const Placements& placements, const M
     const Placement& placement = placements[i];
     if (!placement.is_sharded()) continue;
     int64_t& size = least[size_t(placement.dim)];
-    int64_t n_ranks = mesh.size(i), n_blocks = placement.n_blocks(size);
-    int64_t length = placement.block_length(size), shortest = length;
+    int64_t n_ranks = mesh.size(i), shortest = size;
     for (int64_t rank = 0; rank < n_ranks; ++rank)
-      shortest = std::min(shortest, span_of(length, placement.grain, n_ranks, rank).length());
-    size = shortest * n_blocks;
+      shortest = std::min(shortest, placement.part_length(size, n_ranks, rank));
+    size = shortest;
     if (size < 2) return true;
   }
   return false;
@@ -111,6 +110,10 @@ at::Tensor Results::wrapped(at::Tensor local) {
     Placements worked_on = plan_.inputs[0];
     for (Placement& placement : worked_on)
       if (placement.is_partial() && geometry.sizes.empty()) placement = {};
+    // A piece that the ranks joined is a copy: a view of a whole tensor is not.
+    for (Mesh::Dim dim : Mesh::dims)
+      if (!is_view && worked_on[dim].is_sharded() && placements[dim].is_replicated())
+        worked_on[dim] = {};
     view.set_gathered_view(std::make_shared<GatheredView>(call_, next_ - 1, worked_on));
   }
   return result;

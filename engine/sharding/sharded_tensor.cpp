@@ -293,9 +293,10 @@ bool can_split_again(int64_t size, const MeshDims& over, const Placements& place
   const Placement &first = placements[over.front()], &last = placements[over.back()];
   int64_t n_parts = 1;
   for (size_t i = 0; i + 1 < over.size(); ++i) {
-    if (placements[over[i]].block > 0) return false;
+    if (placements[over[i]].is_in_blocks()) return false;
     n_parts *= mesh.size(over[i]);
   }
+  if (last.lengths) return false;
   int64_t unit = last.block > 0 ? last.block : last.grain;
   return unit == 1 || (over.size() == 2 && first.grain % unit == 0) || size % (n_parts * unit) == 0;
 }
@@ -307,8 +308,7 @@ Sizes local_sizes(at::IntArrayRef sizes, const Placements& placements, const Mes
     if (!placement.is_sharded()) continue;
     const Group& group = mesh.group(dim);
     int64_t& size = local[size_t(placement.dim)];
-    int64_t length = placement.block_length(size), blocks = placement.n_blocks(size);
-    size = span_of(length, placement.grain, group.size(), group.rank()).length() * blocks;
+    size = placement.part_length(size, group.size(), group.rank());
   }
   return local;
 }

@@ -16,6 +16,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <numeric>
 
 namespace redco {
 
@@ -39,7 +40,11 @@ Placements effective(const Placements& placements, const Mesh& mesh, at::IntArra
       require(placement.block >= 0 && (placement.block == 0 || size % placement.block == 0),
               "placement ", to_string(placement), ": dimension ", placement.dim, " of shape ",
               sizes, " is not a multiple of ", placement.block);
-      placement.grain = 1;
+      require(!placement.lengths || size == std::accumulate(placement.lengths->begin(),
+                                                            placement.lengths->end(), int64_t{0}),
+              "placement ", to_string(placement), ": dimension ", placement.dim, " of shape ",
+              sizes, " is not the sum of the blocks");
+      if (!placement.is_in_blocks()) placement.grain = 1;
       if (placement.block == size) placement.block = 0;
     }
     if (mesh.size(dim) == 1) placement = {};

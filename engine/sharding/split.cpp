@@ -12,11 +12,24 @@ namespace redco::sharding {
 
 Split::Split(const Placement& placement, int64_t size, int64_t n_ranks)
     : dim_(placement.dim), blocks_(placement.n_blocks(size)) {
-  for (int64_t rank = 0; rank < n_ranks; ++rank)
-    spans_.push_back(span_of(placement.block_length(size), placement.grain, n_ranks, rank));
+  for (int64_t rank = 0; rank < n_ranks; ++rank) {
+    if (placement.lengths) {
+      std::vector<Span>& pieces = pieces_.emplace_back();
+      int64_t begin = 0;
+      for (int64_t length : *placement.lengths) {
+        Span own = span_of(length, placement.grain, n_ranks, rank);
+        pieces.push_back({begin + own.begin, begin + own.end});
+        begin += length;
+      }
+      spans_.push_back({0, placement.part_length(size, n_ranks, rank)});
+    } else {
+      spans_.push_back(span_of(placement.block_length(size), placement.grain, n_ranks, rank));
+    }
+  }
   for (const Span& span : spans_) longest_ = std::max(longest_, span.length());
-  is_even_ = std::all_of(spans_.begin(), spans_.end(),
-                         [&](const Span& span) { return span.length() == longest_; });
+  is_even_ = !placement.lengths && std::all_of(spans_.begin(), spans_.end(), [&](const Span& span) {
+    return span.length() == longest_;
+  });
 }
 
 at::Tensor Split::open(const at::Tensor& tensor) const {
@@ -39,6 +52,12 @@ at::Tensor Split::unpadded(const at::Tensor& part, int64_t rank) const {
 }
 
 at::Tensor Split::part(const at::Tensor& whole, int64_t rank) const {
+  if (!pieces_.empty()) {
+    std::vector<at::Tensor> pieces;
+    for (const Span& piece : pieces_[size_t(rank)])
+      pieces.push_back(whole.narrow(dim_, piece.begin, piece.length()));
+    return at::cat(pieces, dim_);
+  }
   const Span& span = spans_[size_t(rank)];
   if (blocks_ == 1) return whole.narrow(dim_, span.begin, span.length());
   return close(open(whole).narrow(dim_ + 1, span.begin, span.length()));
@@ -65,6 +84,16 @@ at::Tensor Split::joined(const at::Tensor& parts) const {
     return close(opened.movedim(0, dim_ + 1).flatten(dim_ + 1, dim_ + 2)).contiguous();
   }
   std::vector<at::Tensor> pieces;
+  if (!pieces_.empty()) {
+    std::vector<int64_t> begin(spans_.size(), 0);
+    for (size_t block = 0; block < pieces_[0].size(); ++block)
+      for (size_t rank = 0; rank < spans_.size(); ++rank) {
+        int64_t length = pieces_[rank][block].length();
+        pieces.push_back(parts[int64_t(rank)].narrow(dim_, begin[rank], length));
+        begin[rank] += length;
+      }
+    return at::cat(pieces, dim_);
+  }
   for (int64_t rank = 0; rank < parts.size(0); ++rank)
     pieces.push_back(open(unpadded(parts[rank], rank)));
   return close(at::cat(pieces, dim_ + 1));

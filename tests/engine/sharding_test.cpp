@@ -182,6 +182,60 @@ TEST_CASE("a mesh dimension splits blocks of a dimension that others split betwe
   });
 }
 
+TEST_CASE("blocks of several lengths are each split") {
+  at::Tensor whole = at::arange(12 * 3, at::kDouble).reshape({12, 3});
+  on_threads({1, 2, 1}, [&](const std::shared_ptr<const Mesh>& mesh) {
+    Placement r, blocks = Placement::shard_blocks(0, {8, 2, 2});
+    CHECK(to_string(blocks) == "shard(0, block = {8, 2, 2})");
+    CHECK(blocks == Placement::shard_blocks(0, {8, 2, 2}));
+    CHECK(Placement::shard_blocks(0, {4, 4, 4}) == Placement::shard(0, 4));
+    int64_t rank = mesh->group(Mesh::mp).rank();
+    at::Tensor x = shard(whole, mesh, {r, blocks, r});
+    std::vector<int64_t> rows = rank == 0 ? std::vector<int64_t>{0, 1, 2, 3, 8, 10}
+                                          : std::vector<int64_t>{4, 5, 6, 7, 9, 11};
+    CHECK(to_local(x).equal(whole.index_select(0, at::tensor(rows))));
+    check_close(full(x), whole, "full");
+    check_close(full(redistribute(x, {r, Placement::shard(1), r})), whole, "other dimension");
+    check_close(
+        full(redistribute(shard(whole, mesh, {r, Placement::reduction(), r}), {r, blocks, r})),
+        whole, "of a sum");
+    auto parts = x.split_with_sizes({8, 2, 2}), expected = whole.split_with_sizes({8, 2, 2});
+    for (size_t i = 0; i < parts.size(); ++i) {
+      CHECK(placements_of(parts[i])[Mesh::mp] == Placement::shard(0));
+      check_close(full(parts[i]), expected[i], "piece");
+    }
+    CHECK(placements_of(at::cat(parts))[Mesh::mp] == blocks);
+    check_close(full(at::cat(parts)), whole, "joined");
+    check_close(full(x.t().mm(x)), whole.t().mm(whole), "product");
+    check_close(full(x.narrow(0, 3, 6)), whole.narrow(0, 3, 6), "across blocks");
+    check_close(full(x.view({6, 6})), whole.view({6, 6}), "view");
+    CHECK_THROWS_WITH(shard(whole, mesh, {r, Placement::shard_blocks(0, {8, 2}), r}),
+                      doctest::Contains("is not the sum of the blocks"));
+  });
+}
+
+TEST_CASE("of a block with fewer units than ranks all get the piece") {
+  at::Tensor whole = at::arange(12 * 3, at::kDouble).reshape({12, 3});
+  on_threads({1, 2, 1}, [&](const std::shared_ptr<const Mesh>& mesh) {
+    Placement r, blocks = Placement::shard_blocks(0, {8, 2, 2}, 2);
+    at::Tensor x = shard(whole, mesh, {r, blocks, r});
+    CHECK(to_local(x).size(0) == (mesh->group(Mesh::mp).rank() == 0 ? 4 : 8));
+    check_close(full(x), whole, "full");
+    auto parts = x.split_with_sizes({8, 2, 2}), expected = whole.split_with_sizes({8, 2, 2});
+    for (size_t i = 0; i < parts.size(); ++i) {
+      CHECK(placements_of(parts[i])[Mesh::mp].is_replicated() == (i > 0));
+      check_close(full(parts[i]), expected[i], "piece");
+    }
+    parts[1].mul_(2);  // reaches the tensor
+    check_close(full(x), at::cat({expected[0], expected[1] * 2, expected[2]}), "written");
+    // As the gradients of keys and values, which all ranks have read.
+    at::Tensor sum = shard(expected[1], mesh, {r, Placement::reduction(), r});
+    at::Tensor joined = at::cat({parts[0], sum, sum});
+    CHECK(placements_of(joined)[Mesh::mp] == blocks);
+    check_close(full(joined), at::cat({expected[0], expected[1], expected[1]}), "joined");
+  });
+}
+
 TEST_CASE("a view keeps the rows of an unevenly split batch where they are") {
   at::Tensor whole = at::arange(5 * 4 * 3, at::kDouble).reshape({5, 4, 3});
   on_threads({2, 1, 2}, [&](const std::shared_ptr<const Mesh>& mesh) {

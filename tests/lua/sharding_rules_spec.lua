@@ -237,8 +237,14 @@ test("the reason for what stays whole is the one that holds", function()
   local ids = torch.tensor { 0, 0 }
   for _, case in ipairs {
     -- Phi-3's queries, keys and values: 2 ranks divide each of them.
-    { torch.zeros { 32, 16 }, "[2, 8, 32], are split into pieces of several lengths", function(w)
+    { torch.zeros { 32, 16 }, "each of the 3 parts fused in it", function(w)
       return torch.linear(x, w):split_with_sizes({ 16, 8, 8 }, -1)
+    end },
+    { torch.zeros { 12, 16 }, "the shortest are on one rank each", function(w)
+      return torch.linear(x, w):split_with_sizes({ 8, 2, 2 }, -1)[2]:unbind(-1)
+    end },
+    { torch.zeros { 5, 16 }, "are unbound along", function(w)
+      return torch.linear(x, w):split_with_sizes({ 1, 2, 2 }, -1)[2]:unbind(-1)
     end },
     { torch.zeros { 3 * 16, 16 }, "each of the 3 parts fused in it", function(w)
       return torch.linear(x, w):split(16, -1)

@@ -12,6 +12,7 @@
 #include <iosfwd>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace redco {
 
@@ -29,22 +30,31 @@ struct REDCO_API Placement {
   /// The dimension consists of blocks of this length, each of which is split; 0: a single block. A
   /// fused query-key-value weight is three blocks, so that each rank holds its heads of all three.
   int32_t block = 0;
+  /// The lengths of the blocks if they differ, as of a query-key-value weight with fewer heads for
+  /// keys and values than for queries; null: they are as `block` says. `shard_blocks` makes it.
+  const std::vector<int64_t>* lengths = nullptr;
   /// The dimension is split at multiples of this: when two dimensions were merged into one, it is
   /// split between rows of the first.
   int32_t grain = 1;
 
   static Placement replicate() { return {}; }
   static Placement shard(int64_t dim, int64_t block = 0, int64_t grain = 1) {
-    return {sharded, ReduceOp::sum, int32_t(dim), int32_t(block), int32_t(grain)};
+    return {sharded, ReduceOp::sum, int32_t(dim), int32_t(block), nullptr, int32_t(grain)};
   }
+  /// For blocks of these lengths. Equal lists give equal placements.
+  static Placement shard_blocks(int64_t dim, const std::vector<int64_t>& lengths,
+                                int64_t grain = 1);
   static Placement reduction(ReduceOp op = ReduceOp::sum) { return {partial, op}; }
 
   bool is_replicated() const { return kind == replicated; }
   bool is_sharded() const { return kind == sharded; }
   bool is_partial() const { return kind == partial; }
-  /// For a dimension of `size`.
+  bool is_in_blocks() const { return block > 0 || lengths; }
+  /// For a dimension of `size` whose blocks do not differ.
   int64_t n_blocks(int64_t size) const { return block > 0 ? size / block : 1; }
   int64_t block_length(int64_t size) const { return block > 0 ? block : size; }
+  /// The number of elements that a rank holds of a dimension of `size`.
+  int64_t part_length(int64_t size, int64_t n_ranks, int64_t rank) const;
   bool operator==(const Placement&) const = default;
 };
 
@@ -55,7 +65,8 @@ using Placements = std::array<Placement, Mesh::n_dims>;
 /// `placement` on the mesh dimensions that have a role, replicated on the others.
 REDCO_API Placements placements_on(Mesh::Role role, const Placement& placement);
 
-/// "replicate", "shard(0)", "shard(0, block = 768)", "partial(sum)".
+/// "replicate", "shard(0)", "shard(0, block = 768)", "shard(0, block = {768, 256, 256})",
+/// "partial(sum)".
 REDCO_API std::string to_string(const Placement& placement);
 /// "{dp = shard(0), mp = replicate}".
 REDCO_API std::string to_string(const Placements& placements);

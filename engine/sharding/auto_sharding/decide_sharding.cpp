@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <exception>
 #include <map>
+#include <numeric>
 #include <string_view>
 
 namespace redco {
@@ -43,6 +44,12 @@ void apply_rules(const std::vector<ShardingRule>& rules, std::vector<TracedParam
                 "sharding rule \"", rule.pattern, "\": dimension ", placement.dim, " of '",
                 parameter.name, "', of shape ", parameter.given.sizes(), ", is not a multiple of ",
                 placement.block, ", the block");
+        require(!placement.lengths || parameter.given.size(placement.dim) ==
+                                          std::accumulate(placement.lengths->begin(),
+                                                          placement.lengths->end(), int64_t{0}),
+                "sharding rule \"", rule.pattern, "\": dimension ", placement.dim, " of '",
+                parameter.name, "', of shape ", parameter.given.sizes(),
+                ", is not the sum of the blocks in ", to_string(placement));
       }
       parameter.placement = placement;
       parameter.reason = "by the rule \"" + rule.pattern + "\"";
@@ -227,10 +234,8 @@ std::vector<ShardingDecision> decide_sharding(
     if (placement.is_sharded()) {
       int64_t size = parameter.given.size(placement.dim), longest = 0;
       for (int64_t rank = 0; rank < n_model_shards; ++rank)
-        longest = std::max(longest,
-                           span_of(placement.block_length(size), 1, n_model_shards, rank).length());
-      decision.bytes_per_device =
-          size == 0 ? 0 : decision.bytes / size * longest * placement.n_blocks(size);
+        longest = std::max(longest, placement.part_length(size, n_model_shards, rank));
+      decision.bytes_per_device = size == 0 ? 0 : decision.bytes / size * longest;
     }
     decisions.push_back(std::move(decision));
   }

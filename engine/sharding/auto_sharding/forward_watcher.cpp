@@ -7,6 +7,8 @@
 #include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <sstream>
 #include <string_view>
 
@@ -29,20 +31,38 @@ void keep_whole(TracedParameter& parameter, std::string reason) {
   parameter.reason = std::move(reason);
 }
 
-// The number of equal pieces that an operator splits its argument into, or 0.
-size_t logical_pieces(const Call& call) {
-  if (const c10::IValue* sizes = call.find("split_sizes")) {
-    std::vector<int64_t> pieces = sizes->toIntVector();
-    bool is_even =
-        std::all_of(pieces.begin(), pieces.end(), [&](int64_t size) { return size == pieces[0]; });
-    return is_even ? pieces.size() : 0;
-  }
-  int64_t dim = call.integer("dim", 0);
-  if (call.op.name == "aten::unbind") return size_t(call.tensors[0].tensor.size(dim));
+// The lengths of the pieces that an operator splits its argument into; empty for equal pieces that
+// do not fill it.
+std::vector<int64_t> logical_pieces(const Call& call) {
+  if (const c10::IValue* sizes = call.find("split_sizes")) return sizes->toIntVector();
+  int64_t dim = call.integer("dim", 0), whole = call.tensors[0].tensor.size(dim);
+  if (call.op.name == "aten::unbind") return std::vector<int64_t>(size_t(whole), 1);
   const c10::IValue* size = call.find("split_size");
-  if (!size || !size->isInt() || size->toInt() <= 0) return 0;
-  int64_t whole = call.tensors[0].tensor.size(dim);
-  return whole % size->toInt() == 0 ? size_t(whole / size->toInt()) : 0;
+  if (!size || !size->isInt() || size->toInt() <= 0 || whole % size->toInt() != 0) return {};
+  return std::vector<int64_t>(size_t(whole / size->toInt()), size->toInt());
+}
+
+// The placement that splits each of a weight's fused parts, of these lengths in its output; whole
+// if it has no such parts.
+Placement split_parts(const Placement& now, int64_t n_outputs, const std::vector<int64_t>& pieces) {
+  auto n = int64_t(pieces.size());
+  if (n < 2 || now.is_in_blocks()) return {};
+  bool is_even = std::ranges::adjacent_find(pieces, std::not_equal_to<>()) == pieces.end();
+  if (is_even) return n_outputs % n == 0 ? Placement::shard(now.dim, n_outputs / n) : Placement();
+  bool is_all = std::accumulate(pieces.begin(), pieces.end(), int64_t{0}) == n_outputs;
+  return is_all ? Placement::shard_blocks(now.dim, pieces) : Placement();
+}
+
+// The same split between units of the shortest part, such as the keys of a few heads that the ranks
+// do not divide; whole if the longest has fewer of them than ranks.
+Placement split_between_units(const Placement& now, int64_t n_ranks) {
+  if (!now.lengths || now.grain > 1) return {};
+  int64_t unit = std::ranges::min(*now.lengths);
+  bool is_divided = unit > 0 && std::ranges::all_of(*now.lengths, [&](int64_t length) {
+                      return length % unit == 0;
+                    });
+  if (!is_divided || unit == 1 || std::ranges::max(*now.lengths) / unit < n_ranks) return {};
+  return Placement::shard_blocks(now.dim, *now.lengths, unit);
 }
 
 // Attention cannot keep a split within one head, which a view can give it.
@@ -50,6 +70,18 @@ bool splits_a_head(const Call& call, const TensorArgument& argument) {
   const Placement& now = argument.placements[mp];
   return call.op.name.starts_with("aten::_scaled_dot_product") && now.is_sharded() &&
          now.dim + 1 == argument.tensor.dim();
+}
+
+constexpr const char* one_holds_shortest =
+    "split along its outputs, each of the parts fused in it; the shortest are on one rank each, "
+    "and "
+    "their outputs are gathered";
+
+// The correction of a weight whose parts would be parts of heads.
+ForwardWatcher::Correction between_heads(const Placement& now, int64_t n_ranks) {
+  Placement placement = split_between_units(now, n_ranks);
+  return {placement, placement.is_sharded() ? one_holds_shortest
+                                            : "whole: its parts would be parts of attention heads"};
 }
 
 // Whether a result is split: a product's output, or the gradient that a fused loss returns with its
@@ -83,10 +115,8 @@ std::string why_gathered(const Call& call, at::IntArrayRef sizes, int64_t dim, i
       text << "which " << n_ranks << " ranks do not divide";
     else
       text << "which cuts through the parts";
-  } else if (logical_pieces(call) == 0) {
-    text << "split into pieces of several lengths: a parameter for each could be split";
   } else {
-    text << "split into " << logical_pieces(call) << " pieces, which cuts through the parts";
+    text << "split into " << logical_pieces(call).size() << " pieces, which cuts through the parts";
   }
   return text.str();
 }
@@ -151,10 +181,10 @@ void ForwardWatcher::after(const Call& call, const Plan& plan, c10::ArrayRef<c10
     if (now.is_sharded() && target.is_replicated() && call.op.facts.regroups)
       correct(call, i, own.split);
     if (splits_a_head(call, argument) && target.is_replicated())
-      for (int weight : own.split)
-        corrections_.emplace(weight,
-                             Correction{Placement::replicate(),
-                                        "whole: its parts would be parts of attention heads"});
+      for (int weight : own.split) {
+        const std::optional<Placement>& placement = parameters_[size_t(weight)].placement;
+        corrections_.emplace(weight, between_heads(placement.value_or(Placement()), n_));
+      }
     if (now.is_partial() && target.is_replicated()) own.summed = own.split;
     if (!now.is_replicated() && !target.is_replicated())
       made.split.insert(own.split.begin(), own.split.end());
@@ -202,7 +232,10 @@ bool ForwardWatcher::decide_as(TracedParameter& parameter, const at::Tensor& see
     parameter.reason = "used reshaped, so that none of its dimensions can be split: whole";
     return false;
   }
-  if (placement.block_length(parameter.given.size(dim)) < n_) {
+  int64_t size = parameter.given.size(dim);
+  int64_t longest = placement.lengths ? std::ranges::max(*placement.lengths) / placement.grain
+                                      : placement.block_length(size);
+  if (longest < n_) {
     parameter.reason = "its dimension " + std::to_string(dim) + " is shorter than the " +
                        std::to_string(n_) + " ranks: whole";
     return false;
@@ -290,8 +323,8 @@ void ForwardWatcher::follow_weight(TracedParameter& parameter) {
     keep_whole(parameter, "of an adapter: whole");
     return;
   }
-  parameter.placement = Placement::shard(0);
-  parameter.placement->block = weight->block;
+  parameter.placement = weight;
+  parameter.placement->dim = 0;
   parameter.reason = "of an adapter: split like the outputs of the adapted weight";
 }
 
@@ -327,27 +360,29 @@ void ForwardWatcher::correct(const Call& call, size_t i, const std::set<int>& we
   const TensorArgument& argument = call.tensors[i];
   int64_t split_dim = argument.placements[mp].dim;
   const c10::IValue* regrouped = call.find("size");
-  auto pieces = regrouped ? 0 : int64_t(logical_pieces(call));
+  std::vector<int64_t> pieces = regrouped ? std::vector<int64_t>() : logical_pieces(call);
+  int64_t size = argument.sizes()[size_t(split_dim)];
   for (int weight : weights) {
     const TracedParameter& parameter = parameters_[size_t(weight)];
     const at::Tensor& given = parameter.given;
     if (!regrouped || given.dim() < 2 || !parameter.placement) continue;
     if (!parameter.placement->is_sharded()) continue;
     int64_t n_inputs = given.numel() / given.size(parameter.placement->dim);
-    pieces = fused_parts(argument.sizes(), regrouped->toIntVector(), split_dim, n_inputs);
+    int64_t n = fused_parts(argument.sizes(), regrouped->toIntVector(), split_dim, n_inputs);
+    pieces =
+        n > 1 && size % n == 0 ? std::vector<int64_t>(size_t(n), size / n) : std::vector<int64_t>();
   }
-  int64_t size = argument.sizes()[size_t(split_dim)];
   for (int weight : weights) {
     const TracedParameter& parameter = parameters_[size_t(weight)];
     if (!parameter.placement || !parameter.placement->is_sharded()) continue;
-    Placement placement = *parameter.placement;
+    const Placement& now = *parameter.placement;
+    Placement placement = split_parts(now, parameter.given.size(now.dim), pieces);
     std::ostringstream reason;
-    if (pieces > 1 && size % pieces == 0 && placement.block == 0 &&
-        parameter.given.size(placement.dim) % pieces == 0) {
-      placement.block = int32_t(parameter.given.size(placement.dim) / pieces);
-      reason << "split along its outputs, each of the " << pieces << " parts fused in it";
+    if (placement.is_sharded()) {
+      reason << "split along its outputs, each of the " << pieces.size() << " parts fused in it";
+    } else if (placement = split_between_units(now, n_); placement.is_sharded()) {
+      reason << one_holds_shortest;
     } else {
-      placement = {};
       reason << "whole: its outputs, " << argument.sizes() << ", are "
              << why_gathered(call, argument.sizes(), split_dim, n_);
     }

@@ -3,6 +3,8 @@
 #include "rules.h"
 
 #include <algorithm>
+#include <array>
+#include <numeric>
 
 namespace redco::sharding {
 
@@ -17,10 +19,42 @@ Plan moved(const Call& call, Factors factors) {
   return plan_by_factors(call, factors);
 }
 
-bool are_alike(const Call& call) {
-  return std::all_of(call.tensors.begin(), call.tensors.end(), [&](const TensorArgument& argument) {
-    return argument.sizes() == call.tensors[0].sizes();
-  });
+// Whether a split in units of one element cuts the dimension between units of `grain`.
+bool cuts_between(int64_t size, int64_t grain, int64_t n_ranks) {
+  for (int64_t rank = 0; rank < n_ranks; ++rank)
+    if (span_of(size, 1, n_ranks, rank).end != span_of(size, grain, n_ranks, rank).end)
+      return false;
+  return true;
+}
+
+// The grain of the blocks that tensors become which one mesh dimension splits along the joined
+// dimension; nullopt if their parts are not parts of blocks. Terms of a sum may be among them, as
+// the gradients of keys and values that all ranks have read: one rank gets each whole.
+std::optional<int64_t> grain_of_blocks(const Call& call, int64_t dim, Mesh::Dim mesh_dim) {
+  int64_t unit = 0;
+  bool any_split = false;
+  for (const TensorArgument& argument : call.tensors) {
+    const Placement& placement = argument.placements[mesh_dim];
+    int64_t size = argument.sizes()[size_t(dim)];
+    if (placement.is_sharded() && placement.dim == dim) {
+      any_split = true;
+      if (placement.is_in_blocks() || placement.grain > 1) return std::nullopt;
+      if (splitting(argument.placements, dim).size() > 1) return std::nullopt;
+    } else if (placement.is_partial() && size > 0 && (unit == 0 || unit == size)) {
+      unit = size;
+    } else {
+      unit = -1;
+    }
+  }
+  if (!any_split || unit == 0) return 1;
+  for (const TensorArgument& argument : call.tensors) {
+    const Placement& placement = argument.placements[mesh_dim];
+    int64_t size = argument.sizes()[size_t(dim)];
+    if (unit < 0 || size % unit != 0) return std::nullopt;
+    if (placement.is_sharded() && !cuts_between(size, unit, call.mesh->size(mesh_dim)))
+      return std::nullopt;
+  }
+  return unit;
 }
 
 std::optional<Plan> cat(const Call& call) {
@@ -29,19 +63,15 @@ std::optional<Plan> cat(const Call& call) {
     n_dims = std::max(n_dims, argument.tensor.dim());
   int64_t dim = joined_dim(call, n_dims);
   if (call.find("out")) return std::nullopt;
-  // Equal tensors split along the joined dimension become blocks of the result; each block stays
-  // split.
-  bool in_blocks = are_alike(call) && n_dims > 0;
+  // Tensors split along the joined dimension become blocks of the result; each block stays split.
+  bool in_blocks = n_dims > 0 && std::ranges::all_of(call.tensors, [&](const auto& argument) {
+                     return argument.tensor.dim() == n_dims;
+                   });
+  std::array<int64_t, Mesh::n_dims> grains;
   for (Mesh::Dim i : Mesh::dims) {
-    int n_split = 0;
-    for (const TensorArgument& argument : call.tensors) {
-      const Placement& placement = argument.placements[i];
-      if (!placement.is_sharded() || placement.dim != dim) continue;
-      ++n_split;
-      in_blocks &= placement.block == 0 && placement.grain == 1 &&
-                   splitting(argument.placements, dim).size() == 1;
-    }
-    in_blocks &= n_split == 0 || n_split == int(call.tensors.size());
+    std::optional<int64_t> grain = in_blocks ? grain_of_blocks(call, dim, i) : std::nullopt;
+    in_blocks &= grain.has_value();
+    grains[i] = grain.value_or(1);
   }
   Letters all = letters(n_dims);
   Factors factors;
@@ -57,11 +87,15 @@ std::optional<Plan> cat(const Call& call) {
   Plan plan = moved(call, std::move(factors));
   if (!in_blocks) return plan;
   OutputPlan& output = plan.outputs[0];
-  int64_t size = call.tensors[0].sizes()[size_t(dim)];
-  output.sizes[size_t(dim)] = size * int64_t(call.tensors.size());
-  for (Placement& placement : output.placements)
-    if (placement.is_sharded() && placement.dim == dim)
-      placement.block = call.tensors.size() > 1 ? int32_t(size) : 0;
+  std::vector<int64_t> lengths;
+  for (const TensorArgument& argument : call.tensors)
+    lengths.push_back(argument.sizes()[size_t(dim)]);
+  output.sizes[size_t(dim)] = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  for (Mesh::Dim i : splitting(output.placements, dim)) {
+    output.placements[i] = Placement::shard_blocks(dim, lengths, grains[i]);
+    for (size_t k = 0; k < plan.inputs.size(); ++k)
+      if (call.tensors[k].placements[i].is_partial()) plan.inputs[k][i].grain = int32_t(grains[i]);
+  }
   return plan;
 }
 

@@ -29,7 +29,7 @@ const c10::IValue* generator_of(const Call& call) {
 // A part in blocks is not a box.
 bool is_box(const OutputPlan& output) {
   for (const Placement& placement : output.placements)
-    if (placement.is_sharded() && placement.block > 0) return false;
+    if (placement.is_sharded() && placement.is_in_blocks()) return false;
   return true;
 }
 

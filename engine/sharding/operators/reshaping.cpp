@@ -68,6 +68,15 @@ std::optional<Placement> moved(const Placement& placement, at::IntArrayRef in, a
     // Each rank holds equal stretches of the run, cut at the same positions in both shapes.
     int64_t inner = product(in, dim + 1, run.in_last);
     int64_t block = placement.block_length(in[dim]);
+    if (placement.lengths) {
+      for (size_t to = run.out_first; to < run.out_last; ++to)
+        if (out[to] == in[dim] && product(out, to + 1, run.out_last) == inner) {
+          Placement same = placement;
+          same.dim = int32_t(to);
+          return same;
+        }
+      continue;
+    }
     for (size_t to = run.out_first; to < run.out_last; ++to) {
       int64_t out_inner = product(out, to + 1, run.out_last);
       int64_t out_block = block * inner / out_inner;
@@ -117,10 +126,10 @@ std::optional<Placement> moved_again(const MeshDims& over, const Placements& bef
   int64_t to = after[outer.front()].dim;
   if (splitting(after, to) != over && splitting(after, to) != outer) return std::nullopt;
   for (Mesh::Dim dim : outer)
-    if (!after[dim].is_sharded() || before[dim].block > 0 || after[dim].block > 0)
+    if (!after[dim].is_sharded() || before[dim].is_in_blocks() || after[dim].is_in_blocks())
       return std::nullopt;
   const Placement& placement = before[last];
-  if (placement.block > 0) return std::nullopt;
+  if (placement.is_in_blocks()) return std::nullopt;
   auto dim = size_t(placement.dim), to_dim = size_t(to);
   for (const Run& run : matching_runs(in, out)) {
     if (dim < run.in_first || dim >= run.in_last) continue;

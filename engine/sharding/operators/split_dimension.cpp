@@ -14,7 +14,7 @@ namespace redco::sharding {
 void refuse_blocks(const Call& call, Factors& factors, int64_t factor) {
   for (size_t i = 0; i < call.tensors.size(); ++i)
     for (const Placement& placement : call.tensors[i].placements)
-      if (placement.is_sharded() && placement.block > 0 &&
+      if (placement.is_sharded() && placement.is_in_blocks() &&
           factors.inputs[i][size_t(placement.dim)] == factor)
         factors.whole |= uint64_t{1} << factor;
 }

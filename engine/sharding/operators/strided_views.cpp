@@ -135,6 +135,7 @@ std::optional<Place> place_of(const Walk& walk, at::IntArrayRef sizes, size_t di
 // The placement of the result if the tensor has `placement`: each rank's elements stay on it.
 std::optional<Placement> walked_placement(const Placement& placement, int64_t size,
                                           const Place& place, int64_t n_ranks) {
+  if (placement.lengths) return std::nullopt;
   int64_t step = place.step, block = placement.block_length(size);
   if (block % step != 0) return std::nullopt;
   int64_t grain = placement.grain % step == 0 ? placement.grain / step : 1;

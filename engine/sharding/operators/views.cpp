@@ -1,6 +1,9 @@
 // Rules for views that permute, select or split dimensions.
 
+#include "../split.h"
 #include "rules.h"
+
+#include <ATen/ops/cat.h>
 
 #include <algorithm>
 #include <numeric>
@@ -123,19 +126,45 @@ std::optional<Plan> slice(const Call& call) {
   return view_by_factors(call, std::move(factors));
 }
 
+// Whether a dimension is sharded with one block for each of these pieces.
+bool is_block_each(const Placement& placement, int64_t dim, const std::vector<int64_t>& pieces) {
+  Placement blocks = Placement::shard_blocks(dim, pieces, placement.grain);
+  return placement.is_in_blocks() && placement == blocks;
+}
+
+// The pieces of a local tensor in which some blocks are not split between all ranks: joins those,
+// with one collective, and keeps the part of others.
+std::vector<at::Tensor> pieces_of_part(const at::Tensor& local, int64_t dim,
+                                       const std::vector<int64_t>& pieces, int64_t grain,
+                                       Group& group) {
+  std::vector<int64_t> own, thin;
+  for (int64_t size : pieces) {
+    own.push_back(span_of(size, grain, group.size(), group.rank()).length());
+    if (size / grain < group.size()) thin.push_back(size);
+  }
+  std::vector<at::Tensor> parts = local.split_with_sizes(own, dim), joined;
+  if (thin.empty()) return parts;
+  for (size_t i = 0; i < pieces.size(); ++i)
+    if (pieces[i] / grain < group.size()) joined.push_back(parts[i]);
+  Placement placement = Placement::shard_blocks(dim, thin, grain);
+  Split split(placement, std::accumulate(thin.begin(), thin.end(), int64_t{0}), group.size());
+  at::Tensor part = split.padded(at::cat(joined, dim)).contiguous();
+  joined = split.joined(group.all_gather(part)).split_with_sizes(thin, dim);
+  for (size_t i = 0, next = 0; i < pieces.size(); ++i)
+    if (pieces[i] / grain < group.size()) parts[i] = joined[next++].contiguous();
+  return parts;
+}
+
 // Splits a dimension into pieces of these sizes. If it is sharded with one block per piece, each
-// rank holds its part of each piece.
+// rank holds its part of each piece; of a piece with fewer units than ranks, all.
 std::optional<Plan> split_into(const Call& call, int64_t dim, const std::vector<int64_t>& pieces) {
   const TensorArgument& tensor = call.tensors[0];
   int64_t n_dims = tensor.tensor.dim();
   auto n = int64_t(pieces.size());
-  bool is_even =
-      std::all_of(pieces.begin(), pieces.end(), [&](int64_t size) { return size == pieces[0]; });
   Factors factors;
   bool in_blocks = false;
   for (const Placement& placement : tensor.placements)
-    in_blocks |=
-        placement.is_sharded() && placement.dim == dim && placement.block == pieces[0] && is_even;
+    in_blocks |= placement.is_sharded() && is_block_each(placement, dim, pieces);
   in_blocks &= !is_split_again(tensor.placements);
   Letters all = letters(n_dims), piece = all;
   if (!in_blocks) {
@@ -146,13 +175,18 @@ std::optional<Plan> split_into(const Call& call, int64_t dim, const std::vector<
   factors.outputs.assign(size_t(n), piece);
   std::optional<Plan> plan = view_by_factors(call, std::move(factors));
   if (!in_blocks) return plan;
-  for (OutputPlan& output : plan->outputs)
-    for (Placement& placement : output.placements)
-      if (placement.is_sharded() && placement.dim == dim) placement.block = 0;
-  int64_t local = local_sizes(tensor.sizes(), plan->inputs[0], *call.mesh)[size_t(dim)] / n;
-  plan->run = [dim, sizes = std::vector<int64_t>(size_t(n), local)](
-                  const Operator&, torch::jit::Stack& stack, const Mesh&) {
-    stack = {c10::List<at::Tensor>(stack[0].toTensor().split_with_sizes(sizes, dim))};
+  Mesh::Dim over = splitting(plan->inputs[0], dim).front();
+  int64_t grain = plan->inputs[0][over].grain, n_ranks = call.mesh->size(over);
+  for (int64_t i = 0; i < n; ++i) {
+    OutputPlan& output = plan->outputs[size_t(i)];
+    bool is_thin = pieces[size_t(i)] / grain < n_ranks;
+    output.placements[over] = is_thin ? Placement() : Placement::shard(dim, 0, grain);
+    output.sizes[size_t(dim)] = pieces[size_t(i)];
+  }
+  plan->run = [dim, pieces, grain, over](const Operator&, torch::jit::Stack& stack,
+                                         const Mesh& mesh) {
+    stack = {c10::List<at::Tensor>(
+        pieces_of_part(stack[0].toTensor(), dim, pieces, grain, mesh.group(over)))};
   };
   return plan;
 }

@@ -111,8 +111,15 @@ local function splitter(c)
   if not c.new_decoder_architecture and not c.multi_query then
     return function(x) return blocks.split_fused_heads(x, n_heads) end
   end
-  -- One group has all heads of q, or there is a group for each head of k.
-  local n_groups = c.new_decoder_architecture and c.num_kv_heads or 1
+  if not c.new_decoder_architecture then
+    local sizes = { n_heads * size, size, size }
+    return function(x)
+      local q, k, v = unpack(x:split(sizes, -1))
+      return blocks.split_heads(q, n_heads), blocks.split_heads(k, 1), blocks.split_heads(v, 1)
+    end
+  end
+  -- There is a group for each head of k.
+  local n_groups = c.num_kv_heads
   local n = n_heads / n_groups
   return function(x)
     local batch, length = x:size(0), x:size(1)
