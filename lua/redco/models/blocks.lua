@@ -159,6 +159,24 @@ function blocks.activation(family, name)
   return activations[name] or fail("%s: unknown activation '%s'", family, tostring(name))
 end
 
+--- Returns a feed-forward layer, function(params, name, x, o): two linear layers with an activation
+--- between them. `names` are their suffixes.
+function blocks.new_mlp(activation, names)
+  return function(params, name, x, o)
+    local y = activation(blocks.linear(params, name .. names[1], x, o))
+    return blocks.linear(params, name .. names[2], y, o)
+  end
+end
+
+--- Returns a function of a configuration to the name of the head's weight: `embedding` if they are
+--- tied, else `head` or "lm_head.weight".
+function blocks.tied_head(embedding, head)
+  return function(c) return c.tie_word_embeddings and embedding or head or "lm_head.weight" end
+end
+
+--- Returns the dtype for sums and losses of a tensor: "float64" for float64, else "float32".
+function blocks.wide_dtype(t) return t.dtype == "float64" and "float64" or "float32" end
+
 -- Attention.
 
 --- [B, T, H * D] -> [B, H, T, D]

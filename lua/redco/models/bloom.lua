@@ -53,12 +53,12 @@ function bloom.add_parameters(c, add)
   if not c.tie_word_embeddings then add("lm_head.weight", { c.vocab_size, width }, normal) end
 end
 
-function bloom.head(c)
-  return c.tie_word_embeddings and "transformer.word_embeddings.weight" or "lm_head.weight"
-end
+bloom.head = blocks.tied_head "transformer.word_embeddings.weight"
 
 function bloom.new_forward(c)
-  local activation, bias = blocks.activation("bloom", "gelu_new"), alibi.new(c.n_head)
+  local mlp = blocks.new_mlp(blocks.activation("bloom", "gelu_new"),
+    { ".dense_h_to_4h", ".dense_4h_to_h" })
+  local bias = alibi.new(c.n_head)
 
   local function attention(params, name, x, mask, o)
     local q, k, v = blocks.split_fused_heads(
@@ -67,11 +67,6 @@ function bloom.new_forward(c)
     local y = blocks.attention(q, k, v,
       { mask = mask.mask, causal = mask.causal, dropout = c.attention_dropout }, o)
     return blocks.linear(params, name .. ".dense", y, o)
-  end
-
-  local function mlp(params, name, x, o)
-    return blocks.linear(params, name .. ".dense_4h_to_h",
-      activation(blocks.linear(params, name .. ".dense_h_to_4h", x, o)), o)
   end
 
   return function(params, inputs, o)

@@ -5,7 +5,7 @@ local torch = require "redco.torch"
 
 local experts = {}
 
-local function wide(t) return t.dtype == "float64" and t or t:float() end
+local function wide(t) return t:to(blocks.wide_dtype(t)) end
 
 -- The probabilities and numbers [N, k] of the experts of each token, by the router's logits.
 local function chosen(logits, given)

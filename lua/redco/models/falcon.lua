@@ -101,9 +101,7 @@ function falcon.add_parameters(c, add)
   if not c.tie_word_embeddings then add("lm_head.weight", { c.vocab_size, width }, normal) end
 end
 
-function falcon.head(c)
-  return c.tie_word_embeddings and "transformer.word_embeddings.weight" or "lm_head.weight"
-end
+falcon.head = blocks.tied_head "transformer.word_embeddings.weight"
 
 -- Returns a function that splits what query_key_value puts out into q, k and v, each [B, H, T, D].
 local function splitter(c)
@@ -130,7 +128,9 @@ local function splitter(c)
 end
 
 function falcon.new_forward(c)
-  local activation, split = blocks.activation("falcon", c.activation), splitter(c)
+  local mlp = blocks.new_mlp(blocks.activation("falcon", c.activation),
+    { ".dense_h_to_4h", ".dense_4h_to_h" })
+  local split = splitter(c)
   local bias = c.alibi and alibi.new(c.num_attention_heads, "bfloat16")
   local settings = not c.alibi and rotary.settings("falcon", c, head_size(c))
   local _, norm_of_attention, norm_of_mlp = norms_of(c)
@@ -144,11 +144,6 @@ function falcon.new_forward(c)
     local y = blocks.attention(q, k, v, { mask = mask.mask, causal = mask.causal,
       dropout = c.alibi and c.attention_dropout or 0, enable_gqa = k:size(1) < q:size(1) }, o)
     return blocks.linear(params, name .. ".dense", y, o)
-  end
-
-  local function mlp(params, name, x, o)
-    return blocks.linear(params, name .. ".dense_4h_to_h",
-      activation(blocks.linear(params, name .. ".dense_h_to_4h", x, o)), o)
   end
 
   return function(params, inputs, o)

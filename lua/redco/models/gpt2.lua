@@ -74,9 +74,7 @@ function gpt2.add_parameters(c, add)
   end
 end
 
-function gpt2.head(c)
-  return c.tie_word_embeddings and "transformer.wte.weight" or "lm_head.weight"
-end
+gpt2.head = blocks.tied_head "transformer.wte.weight"
 
 function gpt2.new_forward(c)
   local activation = blocks.activation("gpt2", c.activation_function)

@@ -1,5 +1,5 @@
 --- GPT-NeoX (Black et al., 2022) and Pythia, as Hugging Face's `GPTNeoXForCausalLM`: attention and
---- feed-forward layers run in parallel, each after a norm of its own; rotary positions cover a part
+--- feed-forward layers run in parallel, each after a separate norm; rotary positions cover a part
 --- of each head.
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
@@ -88,12 +88,12 @@ function neox.add_parameters(c, add)
   if not c.tie_word_embeddings then add("embed_out.weight", { c.vocab_size, width }, normal) end
 end
 
-function neox.head(c)
-  return c.tie_word_embeddings and "gpt_neox.embed_in.weight" or "embed_out.weight"
-end
+neox.head = blocks.tied_head("gpt_neox.embed_in.weight", "embed_out.weight")
 
 function neox.new_forward(c)
-  local activation, settings = blocks.activation("gpt_neox", c.hidden_act), rope(c)
+  local mlp = blocks.new_mlp(blocks.activation("gpt_neox", c.hidden_act),
+    { ".dense_h_to_4h", ".dense_4h_to_h" })
+  local settings = rope(c)
 
   local function attention(params, name, x, angles, mask, o)
     local q, k, v = blocks.split_fused_heads(
@@ -103,12 +103,6 @@ function neox.new_forward(c)
     local y = blocks.attention(q, k, v,
       { mask = mask.mask, causal = mask.causal, dropout = c.attention_dropout }, o)
     return blocks.dropout(blocks.linear(params, name .. ".dense", y, o), c.hidden_dropout, o)
-  end
-
-  local function mlp(params, name, x, o)
-    local y = activation(blocks.linear(params, name .. ".dense_h_to_4h", x, o))
-    return blocks.dropout(blocks.linear(params, name .. ".dense_4h_to_h", y, o), c.hidden_dropout,
-      o)
   end
 
   return function(params, inputs, o)
@@ -123,8 +117,8 @@ function neox.new_forward(c)
       end
       local y = x + attention(params, layer .. "attention", norm("input_layernorm", x), angles,
         mask, o)
-      x = y + mlp(params, layer .. "mlp",
-        norm("post_attention_layernorm", c.use_parallel_residual and x or y), o)
+      local z = norm("post_attention_layernorm", c.use_parallel_residual and x or y)
+      x = y + blocks.dropout(mlp(params, layer .. "mlp", z, o), c.hidden_dropout, o)
     end
     return blocks.layer_norm(params, "gpt_neox.final_layer_norm", x, c.layer_norm_eps)
   end

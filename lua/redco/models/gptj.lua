@@ -69,12 +69,12 @@ function gptj.add_parameters(c, add)
   add("lm_head.bias", { c.vocab_size }, blocks.zeros)
 end
 
-function gptj.head(c)
-  return c.tie_word_embeddings and "transformer.wte.weight" or "lm_head.weight", "lm_head.bias"
-end
+local head = blocks.tied_head "transformer.wte.weight"
+function gptj.head(c) return head(c), "lm_head.bias" end
 
 function gptj.new_forward(c)
-  local activation = blocks.activation("gptj", c.activation_function)
+  local mlp = blocks.new_mlp(blocks.activation("gptj", c.activation_function),
+    { ".fc_in", ".fc_out" })
   local settings = rope(c)
 
   local function attention(params, name, x, cos, sin, mask, o)
@@ -89,11 +89,6 @@ function gptj.new_forward(c)
     return blocks.dropout(blocks.linear(params, name .. ".out_proj", y, o), c.resid_pdrop, o)
   end
 
-  local function mlp(params, name, x, o)
-    local y = activation(blocks.linear(params, name .. ".fc_in", x, o))
-    return blocks.dropout(blocks.linear(params, name .. ".fc_out", y, o), c.resid_pdrop, o)
-  end
-
   return function(params, inputs, o)
     blocks.check_length(c, "n_positions", o, inputs.input_ids)
     local x = blocks.dropout(blocks.embedding(params, "transformer.wte", inputs.input_ids),
@@ -104,7 +99,7 @@ function gptj.new_forward(c)
       local block = ("transformer.h.%d."):format(i)
       local y = blocks.layer_norm(params, block .. "ln_1", x, c.layer_norm_epsilon)
       x = x + attention(params, block .. "attn", y, cos, sin, mask, o)
-        + mlp(params, block .. "mlp", y, o)
+        + blocks.dropout(mlp(params, block .. "mlp", y, o), c.resid_pdrop, o)
     end
     return blocks.layer_norm(params, "transformer.ln_f", x, c.layer_norm_epsilon)
   end

@@ -185,9 +185,7 @@ return function(row)
 
   function family.add_parameters(c, add) add_parameters(c, facts_of(c), add) end
 
-  function family.head(c)
-    return c.tie_word_embeddings and "model.embed_tokens.weight" or "lm_head.weight"
-  end
+  family.head = blocks.tied_head "model.embed_tokens.weight"
 
   function family.new_forward(c) return new_forward(c, facts_of(c)) end
 

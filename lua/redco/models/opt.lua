@@ -74,12 +74,11 @@ function opt.add_parameters(c, add)
   if not c.tie_word_embeddings then add("lm_head.weight", { c.vocab_size, embed }, normal) end
 end
 
-function opt.head(c)
-  return c.tie_word_embeddings and "model.decoder.embed_tokens.weight" or "lm_head.weight"
-end
+opt.head = blocks.tied_head "model.decoder.embed_tokens.weight"
 
 function opt.new_forward(c)
-  local activation, eps = blocks.activation("opt", c.activation_function), 1e-5
+  local mlp = blocks.new_mlp(blocks.activation("opt", c.activation_function), { "fc1", "fc2" })
+  local eps = 1e-5
   local padding_row = blocks.padding_row(c)
   local attention = blocks.new_attention(c.num_attention_heads,
     { q = ".q_proj", k = ".k_proj", v = ".v_proj", out = ".out_proj" }, c.attention_dropout)
@@ -105,8 +104,7 @@ function opt.new_forward(c)
         return attention.to_itself(params, layer .. "self_attn", y, mask, o)
       end)
       x = residual(params, layer .. "final_layer_norm", x, o, function(y)
-        return blocks.linear(params, layer .. "fc2",
-          activation(blocks.linear(params, layer .. "fc1", y, o)), o)
+        return mlp(params, layer, y, o)
       end)
     end
     if has_final_norm(c) then

@@ -1,6 +1,6 @@
 --- Encoder-decoders built as T5 is: attention is not scaled; positions enter only as biases by
 --- distance. A family is a row of facts:
----   bias_in_each_layer: whether each layer has biases of its own, or all share those of the first
+---   bias_in_each_layer: true if each layer has separate biases, false if all share the first's
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
 local masks = require "redco.models.masks"

@@ -1,5 +1,6 @@
 --- The losses of tasks: functions(logits, inputs, c, o) -> loss, count. `o` has ignore_index and
 --- label_smoothing.
+local blocks = require "redco.models.blocks"
 local nn = require "redco.nn"
 local torch = require "redco.torch"
 
@@ -9,7 +10,7 @@ local function is_integer(t) return t.dtype == "int64" or t.dtype == "int32" end
 
 -- Returns the loss by a function of wide logits and labels, and the number of labels.
 local function mean_loss(f, logits, labels)
-  local dtype = logits.dtype == "float64" and "float64" or "float32"
+  local dtype = blocks.wide_dtype(logits)
   logits, labels = logits:to(dtype), labels:to(dtype):reshape(logits.shape)
   return f(logits, labels), torch.ones_like(labels):sum()
 end
@@ -47,7 +48,7 @@ end
 
 -- Of ELECTRA's discriminator: 1 where a token was replaced. Padding is ignored.
 function losses.of_replaced_tokens(logits, inputs)
-  local dtype = logits.dtype == "float64" and "float64" or "float32"
+  local dtype = blocks.wide_dtype(logits)
   local labels, mask = inputs.labels:to(dtype), inputs.attention_mask
   local weight = mask and mask:eq(1):to(dtype) or torch.ones_like(labels)
   local count = weight:sum()
