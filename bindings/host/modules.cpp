@@ -21,6 +21,7 @@
 #include "training/training_objects.h"
 
 #include <redco/error.h>
+#include <redco/grouped_linear.h>
 #include <redco/linear.h>
 #include <redco/linear_cross_entropy.h>
 #include <redco/run_log.h>
@@ -121,6 +122,20 @@ int fused_linear_cross_entropy(lua_State* L) {
   return 1;
 }
 
+// grouped_linear(x, numbers, list of weights)
+int grouped_linear_layer(lua_State* L) {
+  std::vector<at::Tensor> weights;
+  for (int i = 1; i <= int(lua_objlen(L, 3)); ++i) {
+    lua_rawgeti(L, 3, i);
+    weights.push_back(check_tensor(L, -1));
+    lua_pop(L, 1);
+  }
+  push_tensor(L, with_memory_retry(L, [&] {
+                return grouped_linear(check_tensor(L, 1), check_tensor(L, 2), weights);
+              }));
+  return 1;
+}
+
 int open_redco(lua_State* L) {
   lua_newtable(L);
   // Functions for this library's Lua files only.
@@ -140,6 +155,8 @@ int open_redco(lua_State* L) {
   lua_setfield(L, -2, "linear");
   lua_pushcfunction(L, is_recomputing);
   lua_setfield(L, -2, "is_recomputing");
+  lua_pushcfunction(L, grouped_linear_layer);
+  lua_setfield(L, -2, "grouped_linear");
   lua_pushcfunction(L, fused_linear_cross_entropy);
   lua_setfield(L, -2, "linear_cross_entropy");
   add_decoders(L);

@@ -72,6 +72,29 @@ at::Tensor check_weight(lua_State* L, int index) {
   return at::scalar_tensor(*number, at::kFloat);
 }
 
+// Numbers and tensors of one element, by name.
+std::map<std::string, at::Tensor> check_metrics(lua_State* L, int index) {
+  std::map<std::string, at::Tensor> metrics;
+  if (lua_isnil(L, index)) return metrics;
+  require(
+      lua_istable(L, index),
+      "loss_fn: expected loss, weight and a table of metrics to be returned; the third value is ",
+      described(L, index));
+  lua_pushnil(L);
+  while (lua_next(L, index) != 0) {
+    require(lua_type(L, -2) == LUA_TSTRING, "loss_fn: the key of a metric is ", described(L, -2),
+            ", expected its name");
+    std::string name = lua_tostring(L, -2);
+    auto number = test_scalar(L, lua_gettop(L));
+    at::Tensor* tensor = test_tensor(L, -1);
+    require(tensor || number, "loss_fn: the metric '", name, "' is ", described(L, lua_gettop(L)),
+            ", expected a number or a tensor of one element");
+    metrics[name] = tensor ? *tensor : at::scalar_tensor(*number, at::kFloat);
+    lua_pop(L, 1);
+  }
+  return metrics;
+}
+
 LossFn make_loss_fn(const Ref& function, const OfScript& own) {
   return [function, own](at::Generator rng, const TrainState& state, const Tree& params,
                          const Tree& batch, bool is_training) -> Loss {
@@ -84,12 +107,13 @@ LossFn make_loss_fn(const Ref& function, const OfScript& own) {
       push_tree(L, params);
       push_tree(L, batch);
       lua_pushboolean(L, is_training);
-      call(L, 5, 2);
-      at::Tensor* loss = test_tensor(L, -2);
+      call(L, 5, 3);
+      int first = lua_gettop(L) - 2;
+      at::Tensor* loss = test_tensor(L, first);
       require(loss != nullptr && loss->numel() == 1,
               "loss_fn: expected a tensor of one element to be returned, got ",
-              described(L, lua_gettop(L) - 1));
-      Loss result{*loss, check_weight(L, lua_gettop(L))};
+              described(L, first));
+      Loss result{*loss, check_weight(L, first + 1), check_metrics(L, first + 2)};
       if (is_training) collect_before_backward(L);
       return result;
     });
@@ -421,7 +445,8 @@ constexpr const char* trainer_text =
 Creates a Trainer, which trains a tree of parameters in place.
   collate_fn: collate_fn(examples) returns a batch, a table of tensors, from a list of examples
   loss_fn: loss_fn(rng, state, params, batch, is_training) returns the mean loss of a batch, and the
-    weight of that mean (default: the number of examples), by which micro-batches are combined.
+    weight of that mean (default: the number of examples), by which micro-batches are combined. A
+    third value is a table of metrics of the training step, numbers and tensors of one element.
     `rng` gives each example the same numbers however the batch is split; operators without a
     generator, such as torch.dropout, draw from it too. `state` has apply_fn, params, opt_state,
     custom_state and step, which counts optimizer steps

@@ -248,6 +248,14 @@ Loss TrainStep::loss_of(const Dataset& examples, std::span<const int64_t> indice
   } else {
     result.weight = at::scalar_tensor(double(indices.size()), for_sums(result.loss).options());
   }
+  for (auto& [name, value] : result.metrics) {
+    require(value.defined() && value.numel() == 1, "loss_fn returned the metric '", name,
+            "' of shape ", value.sizes(), "; it must be one number");
+    for (const char* own : {"loss", "grad_norm", "lr", "loss_scale"})
+      require(name != own, "loss_fn returned a metric '", name,
+              "', which each step has: give it another name");
+    value = value.detach().reshape({}).to(for_sums(result.loss).options());
+  }
   return result;
 }
 
@@ -260,8 +268,10 @@ void TrainStep::add_up(std::vector<at::Tensor>& sums, bool is_last) {
   }
 }
 
-at::Tensor TrainStep::accumulate(const Dataset& examples, std::span<const int64_t> indices,
-                                 int64_t micro) {
+// A step's metrics are means over its micro-batches by their weights.
+std::map<std::string, at::Tensor> TrainStep::accumulate(const Dataset& examples,
+                                                        std::span<const int64_t> indices,
+                                                        int64_t micro) {
   BackwardOnThisThread on_this_thread;
   at::AutoGradMode with_grad(true);
   GradientReducer* reducer = params_->reducer();
@@ -271,7 +281,8 @@ at::Tensor TrainStep::accumulate(const Dataset& examples, std::span<const int64_
   });
   params_->clear_gradients();
   size_t n_batches = (indices.size() + size_t(micro) - 1) / size_t(micro);
-  at::Tensor loss_sum, weight_sum, unit;
+  at::Tensor weight_sum, unit;
+  std::map<std::string, at::Tensor> means;  // sums until the last micro-batch
   std::vector<at::Tensor> sums(leaves.size());
   for (size_t i = 0; i < n_batches; ++i) {
     check_interrupt();
@@ -298,10 +309,20 @@ at::Tensor TrainStep::accumulate(const Dataset& examples, std::span<const int64_
     torch::autograd::backward({result.loss}, {factor.to(result.loss.scalar_type())}, false, false,
                               leaves);
     if (is_reduced) reducer->finish();
-    if (n_batches == 1 && !state_.loss_scale) return loss;
+    std::map<std::string, at::Tensor> values = std::move(result.metrics);
+    values["loss"] = loss;
+    if (n_batches == 1 && !state_.loss_scale) return values;
     if (is_shared) add_up(sums, i + 1 == n_batches);
-    loss = loss * weight;
-    loss_sum = loss_sum.defined() ? loss_sum + loss : loss;
+    for (const auto& [name, value] : values) {
+      at::Tensor& sum = means[name];
+      require(
+          i == 0 || sum.defined(), "loss_fn returned the metric '", name,
+          "' for a later micro-batch, but not for the first one: it must return the same for all");
+      sum = sum.defined() ? sum + value * weight : value * weight;
+    }
+    require(values.size() == means.size(),
+            "loss_fn did not return all metrics of the first micro-batch for a later one: it must "
+            "return the same for all");
     weight_sum = weight_sum.defined() ? weight_sum + weight : weight;
   }
   at::NoGradGuard no_grad;
@@ -310,7 +331,8 @@ at::Tensor TrainStep::accumulate(const Dataset& examples, std::span<const int64_
     if (leaf.grad().defined()) grads.push_back(leaf.grad());
   weight_sum = divisor(weight_sum);
   if (!grads.empty()) at::_foreach_div_(grads, unit.defined() ? weight_sum / unit : weight_sum);
-  return loss_sum / weight_sum;
+  for (auto& [name, mean] : means) mean = mean / weight_sum;
+  return means;
 }
 
 at::Tensor TrainStep::update(std::vector<at::Tensor> grads, const at::Tensor& loss) {
@@ -344,9 +366,9 @@ PendingMetrics TrainStep::run(const Dataset& examples, std::span<const int64_t> 
     if (!own.is_none())
       for (auto& [name, value] : own.as<Tree::Dict>()) metrics[name] = value;
   } else {
-    at::Tensor loss = accumulate(examples, indices, micro);
-    metrics["loss"] = loss;
-    metrics["grad_norm"] = update(params_->take_gradients(), loss);
+    std::map<std::string, at::Tensor> means = accumulate(examples, indices, micro);
+    for (const auto& [name, mean] : means) metrics[name] = mean;
+    metrics["grad_norm"] = update(params_->take_gradients(), means["loss"]);
   }
   // A train_step_fn that did not use the optimizer counts as well.
   bool is_left_out = n_left_out_ > n_left_out && n_updates_ == n_updates;

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -101,7 +102,8 @@ class TrainStep {
   void shard_params(const std::function<void(const Tree& params)>& forward);
   Tree batch_of(const Dataset& examples, std::span<const int64_t> indices) const;
   Tree in_compute_dtype(const Tree& params) const;
-  at::Tensor accumulate(const Dataset& examples, std::span<const int64_t> indices, int64_t micro);
+  std::map<std::string, at::Tensor> accumulate(const Dataset& examples,
+                                               std::span<const int64_t> indices, int64_t micro);
   void add_up(std::vector<at::Tensor>& sums, bool is_last);
   Tree run_custom(const Dataset& examples, std::span<const int64_t> indices);
   // Returns the norm; counts in n_updates_ or n_left_out_. `loss` may be undefined; it is only

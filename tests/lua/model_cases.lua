@@ -24,6 +24,7 @@ cases.names = {
   "gemma3",
   "phi3",
   "qwen3_moe",
+  "deepseek_v3",
   "bert",
   "bert_sequence_classification",
   "roberta_regression",

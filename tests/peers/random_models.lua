@@ -89,6 +89,11 @@ local function run(folder)
   for name in pairs(model.family.buffers or {}) do
     result["grad." .. name], result["after." .. name] = nil, nil
   end
+  for name in pairs(params) do
+    if name:find "correction_bias$" then  -- a buffer too
+      result["grad." .. name], result["after." .. name] = nil, nil
+    end
+  end
   torch.save(result, folder .. "/result.safetensors")
   model.save_pretrained(folder .. "/saved", { params = params })
 end

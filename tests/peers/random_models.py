@@ -234,6 +234,52 @@ def qwen3_moe(draw):
                       sliding_window=draw.randint(2, 6))
 
 
+def olmoe(draw):
+    n = draw.randint(2, 5)
+    config = like_llama(draw, attention_bias=draw.maybe(), num_experts=n,
+                        num_experts_per_tok=draw.randint(1, n), norm_topk_prob=draw.maybe(),
+                        output_router_logits=draw.maybe(), router_aux_loss_coef=0.1,
+                        clip_qkv=draw.choice([None, 0.5, 2.0]))
+    config.pop("head_dim", None)
+    config["hidden_size"] = config["num_attention_heads"] * 2 * draw.randint(2, 5)
+    config["rope_scaling"] = None
+    return config
+
+
+def with_weights_in_double():
+    """In float64 the router's float32 weights fail in the library."""
+    from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MoE
+    moe = DeepseekV3MoE.moe
+    DeepseekV3MoE.moe = lambda self, x, numbers, weights: moe(self, x, numbers, weights.to(x.dtype))
+
+
+with_weights_in_double()
+
+
+def deepseek_v3(draw):
+    n_heads, turned = draw.randint(1, 4), 2 * draw.randint(1, 4)
+    n_group, in_group = draw.randint(1, 3), draw.randint(2, 3)
+    topk_group = draw.randint(1, n_group)
+    config = like_llama(
+        draw, num_attention_heads=n_heads, num_key_value_heads=n_heads,
+        hidden_size=draw.randint(3, 40), q_lora_rank=draw.choice([None, draw.randint(2, 20)]),
+        kv_lora_rank=draw.randint(2, 20), qk_rope_head_dim=turned,
+        qk_nope_head_dim=draw.randint(1, 10), v_head_dim=draw.randint(1, 20),
+        moe_intermediate_size=draw.randint(3, 20), n_shared_experts=draw.randint(1, 2),
+        n_routed_experts=n_group * in_group, n_group=n_group, topk_group=topk_group,
+        num_experts_per_tok=draw.randint(1, topk_group * in_group),
+        first_k_dense_replace=draw.randint(0, 2), norm_topk_prob=draw.maybe(),
+        routed_scaling_factor=draw.number(0.5, 3), rope_interleave=draw.maybe(0.7),
+        attention_bias=draw.maybe(), rope_scaling=None)
+    config.pop("head_dim", None)
+    if draw.maybe():
+        config["rope_scaling"] = dict(
+            rope_type="yarn", factor=draw.number(1, 8), mscale=draw.choice([1.0, 0.7]),
+            mscale_all_dim=draw.choice([0.0, 1.0, 0.7]), beta_fast=32.0, beta_slow=1.0,
+            original_max_position_embeddings=draw.randint(4, 64))
+    return config
+
+
 def starcoder2(draw):
     config = like_llama(draw, use_bias=draw.maybe(0.7), norm_epsilon=draw.choice([1e-5, 0.1]),
                         sliding_window=draw.choice([None, 2, 3, 30]))
@@ -484,6 +530,7 @@ FAMILIES = {
     "mbart": (mbart, "MBartForConditionalGeneration"), "marian": (marian, "MarianMTModel"),
     "pegasus": (mbart, "PegasusForConditionalGeneration"),
     "mixtral": (mixtral, "MixtralForCausalLM"), "qwen3_moe": (qwen3_moe, "Qwen3MoeForCausalLM"),
+    "olmoe": (olmoe, "OlmoeForCausalLM"), "deepseek_v3": (deepseek_v3, "DeepseekV3ForCausalLM"),
     "bloom": (bloom, "BloomForCausalLM"),
     "granite": (granite, "GraniteForCausalLM"), "starcoder2": (starcoder2, "Starcoder2ForCausalLM"),
 }

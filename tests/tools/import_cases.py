@@ -14,7 +14,7 @@ from pathlib import Path
 
 MODELS = ['gpt2', 'gptj', 'opt', 'opt_350m_style', 'llama', 'llama3', 't5_relu_tied',
           't5_gated_untied', 'bart', 'vit_gpt2', 'qwen2', 'qwen3', 'gemma2', 'gemma3', 'phi3',
-          'qwen3_moe']
+          'qwen3_moe', 'deepseek_v3']
 # Of these the name here is another.
 ENCODERS = {'bert': 'bert', 'bert/sequence_classification': 'bert_sequence_classification',
             'roberta/regression': 'roberta_regression', 'modernbert': 'modernbert'}
@@ -25,7 +25,7 @@ FILES = ['config.json', 'expected.json', 'generation_config.json', 'model.safete
          'adapter_model.safetensors', 'metrics.json']
 # The same tokenizer as another case's.
 NO_TOKENIZER = ['opt_350m_style', 'vit_gpt2', 'qwen2', 'qwen3', 'gemma2', 'gemma3', 'phi3',
-                'qwen3_moe', 'modernbert']
+                'qwen3_moe', 'deepseek_v3', 'modernbert']
 NO_SENTENCEPIECE = ['t5_gated_untied']
 
 

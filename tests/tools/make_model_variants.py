@@ -27,6 +27,11 @@ GEMMA = dict(LLAMA, head_dim=6, hidden_activation='gelu', query_pre_attn_scalar=
 FALCON = dict(model_type='falcon', vocab_size=11, hidden_size=16, num_hidden_layers=2,
               num_attention_heads=4)
 
+DEEPSEEK = dict(LLAMA, model_type='deepseek_v3', num_key_value_heads=2, qk_rope_head_dim=4,
+                qk_nope_head_dim=3, v_head_dim=5, q_lora_rank=5, kv_lora_rank=6,
+                n_routed_experts=6, n_group=3, topk_group=2, num_experts_per_tok=2,
+                moe_intermediate_size=6, n_shared_experts=1)
+
 CONFIGS = [
     dict(LLAMA, attention_bias=True, mlp_bias=True, rms_norm_eps=0.1),
     dict(LLAMA, tie_word_embeddings=True, head_dim=6, hidden_act='gelu', pad_token_id=2),
@@ -69,6 +74,12 @@ CONFIGS = [
     dict(model_type='bloom', vocab_size=11, hidden_size=24, n_layer=2, n_head=3,
          apply_residual_connection_post_layernorm=True),
     dict(model_type='bloom', vocab_size=11, hidden_size=24, n_layer=1, n_head=2),
+    dict(SHARED, model_type='olmoe', num_experts=5, num_experts_per_tok=2, clip_qkv=0.5),
+    dict(DEEPSEEK, v_head_dim=10, topk_group=1, rope_interleave=False,
+         first_k_dense_replace=1),
+    dict(DEEPSEEK, attention_bias=True, n_shared_experts=2, first_k_dense_replace=0,
+         rope_scaling=dict(rope_type='yarn', factor=4.0, mscale=0.7, mscale_all_dim=1.0,
+                           original_max_position_embeddings=4)),
 ]
 
 
@@ -85,6 +96,10 @@ def main():
             values = 0.7 * torch.randn(parameter.shape, generator=generator)
             parameter.data = values + 1 if 'norm' in name and 'weight' in name else values
             tensors[f'{i}.p.{name}'] = parameter.data
+        for name, buffer in model.named_buffers():
+            if name.endswith('correction_bias'):
+                buffer.copy_(0.3 * torch.randn(buffer.shape, generator=generator))
+                tensors[f'{i}.p.{name}'] = buffer
         ids = torch.randint(3, 11, (2, 7), generator=generator)
         mask = torch.ones_like(ids)
         mask[1, :3] = 0

@@ -44,10 +44,12 @@ REDCO_API std::string memory_report(const std::vector<TrainerMemory>& trainers);
 /// The result of a loss_fn: the mean loss of a batch, one number, and the weight of that mean, with
 /// which micro-batches are combined: sum(w_i L_i) / sum(w_i). For a mean over tokens it is their
 /// number. An undefined weight means the number of examples. A loss with weight 0 must still be
-/// finite.
+/// finite. `metrics`, of one number each, become metrics of the training step, combined by the same
+/// weights; evaluations ignore them.
 struct Loss {
   at::Tensor loss;
   at::Tensor weight = {};
+  std::map<std::string, at::Tensor> metrics = {};
 };
 
 /// The factor applied to a float16 loss before backward, so that small gradients do not underflow;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 namespace redco::sharding {
 
@@ -141,6 +142,61 @@ Rule product(const char* text) {
   };
 }
 
+// Under sequence parallelism, rows that mp splits are gathered if it splits the columns of another
+// tensor: all ranks need them.
+void gather_rows(Call& call) {
+  auto splits = [](const TensorArgument& argument, bool rows) {
+    const Placement& placement = argument.placements[Mesh::mp];
+    return placement.is_sharded() && (placement.dim == 0) == rows;
+  };
+  bool any_columns = std::ranges::any_of(
+      call.tensors, [&](const TensorArgument& argument) { return splits(argument, false); });
+  if (!call.mesh->sequence_parallel() || !any_columns) return;
+  for (TensorArgument& argument : call.tensors)
+    if (splits(argument, true)) argument.placements[Mesh::mp] = {};
+}
+
+Letters row_letters(const TensorArgument& argument, int8_t last) {
+  return argument.tensor.dim() == 2 ? Letters{0, last} : Letters{0, 1, last};
+}
+
+// redco::grouped_linear(x, numbers, weights, is_transposed). The weights are laid out alike, as the
+// first: there may be more of them than bits in a mask.
+std::optional<Plan> grouped_linear(const Call& call) {
+  enum : int8_t { row, choice, in, out };
+  bool is_transposed = call.boolean("is_transposed", false);
+  size_t n_weights = call.tensors.size() - 2;
+  Call first = call;
+  while (first.tensors.size() > 3) first.tensors.pop_back();
+  Placement& weight = first.tensors[2].placements[Mesh::mp];
+  // To gather_rows the first dimension of a weight is one of columns.
+  Placement kept = std::exchange(weight, weight.is_sharded() ? Placement::shard(1) : weight);
+  gather_rows(first);
+  weight = kept;
+  Factors factors{{row_letters(call.tensors[0], in),
+                   {row, choice},
+                   is_transposed ? Letters{in, out} : Letters{out, in}},
+                  {{row, choice, out}}};
+  factors.whole = uint64_t{1} << choice;
+  if (!may_overflow(call.tensors[0].tensor.scalar_type())) factors.linear = {1};
+  Plan plan = plan_by_factors(first, factors);
+  plan.inputs.resize(2 + n_weights, plan.inputs[2]);
+  return plan;
+}
+
+// redco::grouped_outer(a, b, numbers, n_weights)
+std::optional<Plan> grouped_outer(const Call& call) {
+  enum : int8_t { row, choice, left, right };
+  Call together = call;
+  gather_rows(together);
+  Factors factors{
+      {row_letters(call.tensors[0], left), row_letters(call.tensors[1], right), {row, choice}}, {}};
+  factors.outputs.assign(size_t(call.integer("n_weights", 0)), {left, right});
+  factors.whole = uint64_t{1} << choice;
+  if (!may_overflow(call.tensors[0].tensor.scalar_type())) factors.linear = {1, 2};
+  return plan_by_factors(together, factors);
+}
+
 }  // namespace
 
 const RuleTable& product_rules() {
@@ -151,6 +207,9 @@ const RuleTable& product_rules() {
       facts.is_product = true;
       facts.flops = row.flops;
     }
+    table["redco::grouped_linear"] = grouped_linear;
+    table["redco::grouped_linear"].is_product = true;
+    table["redco::grouped_outer"] = grouped_outer;
     return table;
   }();
   return table;

@@ -230,13 +230,17 @@ function blocks.position_ids(inputs, options, x)
   return inputs.attention_mask:cumsum(1):sub(1):clamp(0):narrow(1, past, length)
 end
 
---- Computes softmax(q k^T scale + mask) v and merges the heads: [B, T, H * D]. `given` has mask,
---- causal, scale, softcap, enable_gqa and dropout, as in nn.attention. `options` are those of the
---- model call.
-function blocks.attention(q, k, v, given, options)
-  return blocks.merge_heads(nn.attention(q, k, v, { mask = given.mask, causal = given.causal,
+--- Computes softmax(q k^T scale + mask) v: [B, H, T, D]. `given` has mask, causal, scale, softcap,
+--- enable_gqa and dropout, as in nn.attention. `options` are those of the model call.
+function blocks.attend(q, k, v, given, options)
+  return nn.attention(q, k, v, { mask = given.mask, causal = given.causal,
     scale = given.scale, softcap = given.softcap, enable_gqa = given.enable_gqa,
-    dropout = given.dropout, train = options.train, rng = options.rng }))
+    dropout = given.dropout, train = options.train, rng = options.rng })
+end
+
+--- The same with merged heads: [B, T, H * D].
+function blocks.attention(q, k, v, given, options)
+  return blocks.merge_heads(blocks.attend(q, k, v, given, options))
 end
 
 --- Returns an attention layer without rotary positions, with as many heads for k and v as for q:

@@ -21,6 +21,7 @@ for _, name in ipairs {
   "bert",
   "bloom",
   "deberta_v2",
+  "deepseek_v3",
   "distilbert",
   "electra",
   "falcon",
@@ -38,6 +39,7 @@ for _, name in ipairs {
   "modernbert",
   "mt5",
   "olmo2",
+  "olmoe",
   "opt",
   "pegasus",
   "phi3",
@@ -220,7 +222,7 @@ end)
 return registry.define("redco.models", [[
 redco.models
 Models in Hugging Face's folders. The families are BART, BERT, BLOOM, DeBERTa-v2 and v3,
-DistilBERT, ELECTRA, Falcon, Gemma 2 and 3, GPT-2, GPT-J, GPT-NeoX (Pythia), Granite, LLaMA,
-Marian, mBART, Mistral, Mixtral, ModernBERT, mT5, OLMo 2, OPT, Pegasus, Phi-3, Qwen2, Qwen3,
-Qwen3-MoE, RoBERTa, SmolLM3, StarCoder2, T5, UMT5, ViT, XLM-RoBERTa, and image captioners made of
-ViT and GPT-2.]], models)
+DeepSeek-V3, DistilBERT, ELECTRA, Falcon, Gemma 2 and 3, GPT-2, GPT-J, GPT-NeoX (Pythia), Granite,
+LLaMA, Marian, mBART, Mistral, Mixtral, ModernBERT, mT5, OLMo 2, OLMoE, OPT, Pegasus, Phi-3, Qwen2,
+Qwen3, Qwen3-MoE, RoBERTa, SmolLM3, StarCoder2, T5, UMT5, ViT, XLM-RoBERTa, and image captioners
+made of ViT and GPT-2.]], models)

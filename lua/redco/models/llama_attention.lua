@@ -47,6 +47,7 @@ function attention.new(c, facts)
   local function heads(params, name, k, x, angles)
     local function norm(y) return facts.norm(params, name .. norm_names[k], y, c[facts.eps]) end
     if k < 3 and which == "projection" then x = norm(x) end
+    if facts.clamp then x = x:clamp(-facts.clamp, facts.clamp) end
     x = x:view { x:size(0), x:size(1), n_heads[k], head_dim }
     if k < 3 and which == "head" then x = norm(x) end
     x = x:transpose(1, 2)

@@ -31,8 +31,11 @@ local llama = {
   logits_divisor = 1,
   embedding_dropout = 0,
   residual_dropout = 0,
+  clamp = nil,  -- the most that an element of q, k and v may be
   window = function() end,  -- of layer i, or nil
   rope = function(_, whole) return whole end,  -- settings of the positions of layer i, or nil
+  angles = rotary.of_halves,  -- of cos and sin, for `attention`
+  attention = attention,
 }
 
 -- What configurations of all families have, unless a row has it.
@@ -68,8 +71,8 @@ local function add_parameters(c, facts, add)
     blocks.normal_but_padding(c, c.initializer_range))
   for i = 0, c.num_hidden_layers - 1 do
     local layer, mlp = ("model.layers.%d."):format(i), mlp_of(i)
-    attention.add_parameters(c, facts, layer .. "self_attn", linear, norm)
-    mlp.add_parameters(layer .. (mlp.name or "mlp"), linear)
+    facts.attention.add_parameters(c, facts, layer .. "self_attn", linear, norm)
+    mlp.add_parameters(layer .. (mlp.name or "mlp"), linear, add)
     for k = 1, 4 do
       if facts.norms[k] then norm(layer .. facts.norms[k], width) end
     end
@@ -82,7 +85,7 @@ end
 local function rounded(number, dtype) return torch.tensor(number, { dtype = dtype }):item() end
 
 local function new_forward(c, facts)
-  local attend, mlp_of = attention.new(c, facts), mlps_of(c, facts)
+  local attend, mlp_of = facts.attention.new(c, facts), mlps_of(c, facts)
   local padding_row, whole = blocks.padding_row(c), rotary.settings(c.model_type, c, rotary.size(c))
   local mlps, ropes = {}, {}
   for i = 0, c.num_hidden_layers - 1 do mlps[i], ropes[i] = mlp_of(i), facts.rope(i, whole) end
@@ -97,10 +100,10 @@ local function new_forward(c, facts)
 
   return function(params, inputs, o)
     local x = embedded(params, inputs.input_ids, o)
-    local mask_of, angles, routers = masks.by_window(inputs, o, x), {}, {}
+    local mask_of, angles, routers = masks.by_window(inputs, o, x), {}, { numbers = {} }
     local function angles_of(rope)
       if not rope then return end
-      angles[rope] = angles[rope] or { rotary.of_halves(rotary.angles(rope, inputs, o, x)) }
+      angles[rope] = angles[rope] or { facts.angles(rotary.angles(rope, inputs, o, x)) }
       return angles[rope]
     end
     local function norm(name, y) return facts.norm(params, name, y, c[facts.eps]) end
@@ -119,8 +122,8 @@ local function new_forward(c, facts)
           mask_of(facts.window(i)), o)
       end)
       x = residual(layer, 3, function(y)
-        local z, router = mlp.forward(params, layer .. (mlp.name or "mlp"), y, o)
-        routers[#routers + 1] = router
+        local z, logits, numbers = mlp.forward(params, layer .. (mlp.name or "mlp"), y, o)
+        routers[#routers + 1], routers.numbers[#routers.numbers + 1] = logits, numbers
         return z
       end)
     end
@@ -142,11 +145,11 @@ local function check(c, n_experts)
   rotary.settings(c.model_type, c, rotary.size(c))
 end
 
--- The loss of the routers of mixtures, if the configuration has it.
+-- The loss of the routers of mixtures and its factor, if the configuration has it.
 local function router_loss(row, c)
   if not row.n_experts or not c.output_router_logits then return end
   return function(routers, attention_mask)
-    return experts.balance(routers, attention_mask, c.num_experts_per_tok) * c.router_aux_loss_coef
+    return experts.balance(routers, attention_mask), c.router_aux_loss_coef
   end
 end
 
@@ -181,7 +184,10 @@ return function(row)
     c.num_key_value_heads = c.num_key_value_heads or c.num_attention_heads
   end
 
-  function family.check(c) check(c, row.n_experts) end
+  function family.check(c)
+    check(c, row.n_experts)
+    if row.check then row.check(c) end
+  end
 
   function family.add_parameters(c, add) add_parameters(c, facts_of(c), add) end
 

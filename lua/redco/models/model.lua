@@ -2,6 +2,7 @@
 local adapter = require "redco.lora.adapter"
 local arguments = require "redco.arguments"
 local blocks = require "redco.models.blocks"
+local experts = require "redco.models.experts"
 local fail = require "redco.fail"
 local files = require "redco.models.files"
 local generate = require "redco.generation"
@@ -133,8 +134,15 @@ local function new_model(family, config, params)
       last, settings.bias = head(p)
       loss, count = nn.linear_cross_entropy(hidden, last, inputs.labels, settings)
     end
-    if router_loss and routers[1] then loss = loss + router_loss(routers, inputs.attention_mask) end
-    return loss, count
+    if not routers or not routers[1] then return loss, count end
+    local mask = inputs.attention_mask
+    local metrics = torch.is_grad_enabled() and experts.metrics(routers, mask) or nil
+    if router_loss then
+      local balance, factor = router_loss(routers, mask)
+      loss = loss + balance * factor
+      if metrics then metrics.router_loss = balance end
+    end
+    return loss, count, metrics
   end
 
   function model.loss_fn(rng, _, p, batch, is_training)

@@ -34,7 +34,10 @@ Question answering takes start_positions and end_positions [batch] instead of la
 loss(params, inputs, {train = false, rng = nil, ignore_index = -100, label_smoothing = 0}) -> loss, count
 Returns the mean cross-entropy of inputs.labels and the number of labels, without holding all
 logits. For language models the collate_fn must shift the labels; for encoder-decoders it must not.
-Classifiers of sequences have the loss of the configuration's problem_type.]],
+Classifiers of sequences have the loss of the configuration's problem_type. Mixtures of experts also
+return metrics, which a Trainer logs with each step: expert_load_max and expert_load_min, the most
+and the fewest tokens that an expert of a layer gets as multiples of the mean, and router_loss if
+the configuration has output_router_logits.]],
 
   ["Model.loss_fn"] = [[
 loss_fn(rng, state: table, params, inputs, is_training: boolean) -> loss, count

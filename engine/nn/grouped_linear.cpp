@@ -1,0 +1,208 @@
+// Products of rows with weights chosen for each row.
+
+#include <redco/autocast.h>
+#include <redco/error.h>
+#include <redco/grouped_linear.h>
+#include <redco/linear.h>
+
+#include <ATen/ATen.h>
+#include <ATen/functorch/DynamicLayer.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace redco {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// The choices in the order of their weights: those of weight e are `counts[e]` in a row.
+struct Groups {
+  at::Tensor order;  // indices of choices
+  std::vector<int64_t> counts;
+  int64_t n_choices;  // of a row
+
+  Groups(const at::Tensor& numbers, int64_t n_weights) : n_choices(numbers.size(1)) {
+    at::Tensor all = numbers.reshape({-1});
+    order = all.argsort(/*stable=*/true);
+    at::Tensor n = at::bincount(all, {}, n_weights).cpu();
+    require(n.numel() == n_weights, "grouped_linear: a number is ", n.numel() - 1,
+            ", but there are ", n_weights, " weights");
+    counts.assign(n.const_data_ptr<int64_t>(), n.const_data_ptr<int64_t>() + n_weights);
+  }
+
+  // x [n, in] or [n, k, in] -> [n k, in]
+  at::Tensor sorted(const at::Tensor& x) const {
+    if (x.dim() == 3) return x.reshape({-1, x.size(2)}).index_select(0, order);
+    return x.index_select(0, order.div(n_choices, "floor"));
+  }
+
+  template <class Function>
+  void for_each(const Function& function) const {
+    int64_t begin = 0;
+    for (size_t i = 0; i < counts.size(); ++i) {
+      function(i, begin, counts[i]);
+      begin += counts[i];
+    }
+  }
+};
+
+// Of local tensors. The weights are [out, in], or [in, out] if transposed.
+at::Tensor multiplied(const at::Tensor& x, const at::Tensor& numbers, at::TensorList weights,
+                      bool is_transposed) {
+  const int64_t n_out = weights[0].size(is_transposed ? 1 : 0);
+  at::Tensor y = at::empty({numbers.size(0), numbers.size(1), n_out}, x.options());
+  if (y.is_meta() || y.numel() == 0) return y;
+  const Groups groups(numbers, int64_t(weights.size()));
+  at::Tensor rows = groups.sorted(x), sorted = at::empty({rows.size(0), n_out}, x.options());
+  groups.for_each([&](size_t i, int64_t begin, int64_t n) {
+    if (n == 0) return;
+    at::Tensor weight = is_transposed ? weights[i].t() : weights[i];
+    sorted.narrow(0, begin, n).copy_(redco::linear(rows.narrow(0, begin, n), weight, at::Tensor()));
+  });
+  y.view({-1, n_out}).index_copy_(0, groups.order, sorted);
+  return y;
+}
+
+// The sum over the choices of each weight of a^T b: n_weights tensors [columns of a, of b].
+std::vector<at::Tensor> outer_sums(const at::Tensor& a, const at::Tensor& b,
+                                   const at::Tensor& numbers, int64_t n_weights) {
+  std::vector<at::Tensor> sums;
+  for (int64_t i = 0; i < n_weights; ++i)
+    sums.push_back(at::empty({a.size(-1), b.size(-1)}, a.options()));
+  if (a.is_meta()) return sums;
+  const Groups groups(numbers, n_weights);
+  at::Tensor left = groups.sorted(a), right = groups.sorted(b);
+  groups.for_each([&](size_t i, int64_t begin, int64_t n) {
+    if (n == 0) return void(sums[i].zero_());
+    at::mm_out(sums[i], left.narrow(0, begin, n).t(), right.narrow(0, begin, n));
+  });
+  return sums;
+}
+
+TORCH_LIBRARY_FRAGMENT(redco, m) {
+  m.def("grouped_linear(Tensor x, Tensor numbers, Tensor[] weights, bool is_transposed) -> Tensor",
+        torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, &multiplied));
+  m.def("grouped_outer(Tensor a, Tensor b, Tensor numbers, int n_weights) -> Tensor[]",
+        torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, &outer_sums));
+}
+
+at::Tensor product(const at::Tensor& x, const at::Tensor& numbers, at::TensorList weights,
+                   bool is_transposed);
+variable_list outer(const at::Tensor& a, const at::Tensor& b, const at::Tensor& numbers,
+                    int64_t n_weights);
+
+// The gradient of rows that all choices of an index share.
+at::Tensor like_rows(const at::Tensor& grad, const at::Tensor& rows) {
+  return rows.dim() == 2 ? grad.sum(1) : grad;
+}
+
+class Product : public torch::autograd::Function<Product> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& numbers,
+                            at::TensorList weights, bool is_transposed) {
+    static const auto op = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow("redco::grouped_linear", "")
+                               .typed<decltype(multiplied)>();
+    variable_list saved{x, numbers};
+    saved.insert(saved.end(), weights.begin(), weights.end());
+    ctx->save_for_backward(saved);
+    ctx->saved_data["is_transposed"] = is_transposed;
+    return op.call(x, numbers, weights, is_transposed);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const variable_list saved = ctx->get_saved_variables();
+    const at::Tensor &x = saved[0], &numbers = saved[1], &grad = grads[0];
+    const bool is_transposed = ctx->saved_data["is_transposed"].toBool();
+    const at::TensorList weights = at::TensorList(saved).slice(2);
+    variable_list result(saved.size() + 1);
+    if (ctx->needs_input_grad(0))
+      result[0] = like_rows(product(grad, numbers, weights, !is_transposed), x);
+    bool any = false;
+    for (size_t i = 0; i < weights.size(); ++i) any |= ctx->needs_input_grad(2 + i);
+    if (!any) return result;
+    const at::Tensor &a = is_transposed ? x : grad, &b = is_transposed ? grad : x;
+    variable_list sums = outer(a, b, numbers, int64_t(weights.size()));
+    std::ranges::copy(sums, result.begin() + 2);
+    return result;
+  }
+};
+
+class Outer : public torch::autograd::Function<Outer> {
+ public:
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& a, const at::Tensor& b,
+                               const at::Tensor& numbers, int64_t n_weights) {
+    static const auto op = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow("redco::grouped_outer", "")
+                               .typed<decltype(outer_sums)>();
+    ctx->save_for_backward({a, b, numbers});
+    return op.call(a, b, numbers, n_weights);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const variable_list saved = ctx->get_saved_variables();
+    const at::Tensor &a = saved[0], &b = saved[1], &numbers = saved[2];
+    return {like_rows(product(b, numbers, grads, false), a),
+            like_rows(product(a, numbers, grads, true), b), at::Tensor(), at::Tensor()};
+  }
+};
+
+at::Tensor product(const at::Tensor& x, const at::Tensor& numbers, at::TensorList weights,
+                   bool is_transposed) {
+  return Product::apply(x, numbers, weights, is_transposed);
+}
+
+variable_list outer(const at::Tensor& a, const at::Tensor& b, const at::Tensor& numbers,
+                    int64_t n_weights) {
+  return Outer::apply(a, b, numbers, n_weights);
+}
+
+// For transforms such as vmap, which know LibTorch's operators only: all weights on all rows.
+at::Tensor with_all_products(const at::Tensor& x, const at::Tensor& numbers,
+                             at::TensorList weights) {
+  at::Tensor rows = x.dim() == 2 ? x.unsqueeze(1) : x, sum;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    at::Tensor chosen = numbers.eq(int64_t(i)).unsqueeze(-1);
+    at::Tensor y = at::linear(rows, weights[i]).mul(chosen);
+    sum = sum.defined() ? sum + y : y;
+  }
+  return sum;
+}
+
+}  // namespace
+
+at::Tensor grouped_linear(const at::Tensor& x, const at::Tensor& numbers, at::TensorList weights) {
+  require(!weights.empty(), "grouped_linear: there are no weights");
+  if (auto dtype = autocast_dtype(x.device().type()); dtype && x.scalar_type() != at::kDouble) {
+    variable_list converted;
+    for (const at::Tensor& weight : weights) converted.push_back(weight.to(*dtype));
+    Autocast off(x.device().type(), std::nullopt);
+    return grouped_linear(x.to(*dtype), numbers, converted);
+  }
+  require(numbers.dim() == 2 && numbers.scalar_type() == at::kLong,
+          "grouped_linear: expected numbers [n, k] of int64, got ", numbers.scalar_type(), " ",
+          numbers.sizes());
+  bool is_row_each = x.dim() == 3 && x.size(1) == numbers.size(1);
+  require((x.dim() == 2 || is_row_each) && x.size(0) == numbers.size(0),
+          "grouped_linear: expected x [n, in] or [n, k, in] for numbers ", numbers.sizes(),
+          ", got ", x.sizes());
+  for (const at::Tensor& weight : weights) {
+    require(
+        weight.sizes() == weights[0].sizes() && weight.dim() == 2 && weight.size(1) == x.size(-1),
+        "grouped_linear: expected weights [out, in] of one shape for x ", x.sizes(), ", got ",
+        weight.sizes());
+    require(weight.scalar_type() == x.scalar_type() && x.is_floating_point(),
+            "grouped_linear: x and the weights must have one floating-point dtype, they have ",
+            x.scalar_type(), " and ", weight.scalar_type());
+  }
+  if (at::functorch::maybeCurrentDynamicLayer()) return with_all_products(x, numbers, weights);
+  return product(x, numbers, weights, false);
+}
+
+}  // namespace redco
