@@ -3,14 +3,15 @@
     python3 make_tokenizer.py t5 2000 text_to_text/data/verses.jsonl text_to_text/data/tokenizer
     python3 make_tokenizer.py gpt2 600 image_to_text/data/captions.txt image_to_text/data/processor
     python3 make_tokenizer.py gpt2 2048 language_modeling/data/corpus.txt language_modeling/data/tokenizer
+    python3 make_tokenizer.py clip 900 image_to_text/data/captions.txt zero_shot/data/processor
 
-t5: texts end with </s>; gpt2: nothing is added.
+t5: texts end with </s>; gpt2: nothing is added; clip: the files of a CLIPTokenizer.
 """
 import json
 import sys
 from pathlib import Path
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 kind, size, data, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4])
 is_t5 = kind == "t5"
@@ -21,6 +22,40 @@ def texts():
     for line in open(data, encoding="utf-8"):
         yield from json.loads(line).values() if data.suffix == ".jsonl" else [line]
 
+
+def write_clip():
+    """Bytes, bytes at the end of a word, merges, and the two special tokens."""
+    words = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+    tokenizer = Tokenizer(models.BPE(end_of_word_suffix="</w>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(words), "removed", True), pre_tokenizers.ByteLevel(False)]
+    )
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer.train_from_iterator(
+        (text.lower() for text in texts()),
+        trainers.BpeTrainer(
+            vocab_size=size - 2,
+            initial_alphabet=letters,
+            end_of_word_suffix="</w>",
+            show_progress=False,
+        ),
+    )
+    merges = [tuple(merge) for merge in json.loads(tokenizer.to_str())["model"]["merges"]]
+    tokens = letters + [letter + "</w>" for letter in letters]
+    merges = merges[: size - len(tokens) - 2]
+    tokens += [left + right for left, right in merges] + ["<|startoftext|>", "<|endoftext|>"]
+    folder.mkdir(exist_ok=True)
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    (folder / "vocab.json").write_text(json.dumps(vocabulary, ensure_ascii=False) + "\n", "utf-8")
+    lines = ["#version: 0.2"] + [" ".join(merge) for merge in merges]
+    (folder / "merges.txt").write_text("\n".join(lines) + "\n", "utf-8")
+    config = {"tokenizer_class": "CLIPTokenizer", "model_max_length": 16}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+if kind == "clip":
+    write_clip()
+    sys.exit()
 
 tokenizer = Tokenizer(models.BPE())
 tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=is_t5)

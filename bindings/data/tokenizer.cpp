@@ -222,6 +222,7 @@ int call_tokenizer(lua_State* L) {
   options.pad_to_multiple_of = args.optional<int64_t>("pad_to_multiple_of");
   options.encode.with_offsets = args.get<bool>("return_offsets_mapping", false);
   bool with_mask = args.get<bool>("return_special_tokens_mask", false);
+  bool with_attention_mask = args.get<bool>("return_attention_mask", tokenizer.returns_mask());
   bool with_types = args.get<bool>("return_token_type_ids", tokenizer.returns_type_ids());
   options.encode.with_overflow = args.get<bool>("return_overflowing_tokens", false);
   require(!options.encode.with_overflow || options.encode.max_length,
@@ -245,7 +246,7 @@ int call_tokenizer(lua_State* L) {
     lua_setfield(L, -2, name);
   };
   set("input_ids", batch.input_ids);
-  set("attention_mask", batch.attention_mask);
+  if (with_attention_mask) set("attention_mask", batch.attention_mask);
   if (with_types) set("token_type_ids", batch.token_type_ids);
   if (options.encode.with_overflow)
     set("overflow_to_sample_mapping", batch.overflow_to_sample_mapping);
@@ -472,11 +473,13 @@ constexpr const char* call_text =
   truncation: boolean or string = false, max_length = nil, padding_side = nil,
   truncation_side = nil, pad_to_multiple_of = nil, add_special_tokens = true,
   return_offsets_mapping = false, return_special_tokens_mask = false,
-  return_token_type_ids: boolean = nil, return_overflowing_tokens = false, stride: integer = 0,
+  return_attention_mask: boolean = nil, return_token_type_ids: boolean = nil,
+  return_overflowing_tokens = false, stride: integer = 0,
   text_pair: string or list of strings = nil}) -> {input_ids, attention_mask, ...}
 Tokenizes a batch. Returns int64 tensors [batch, length] for a model.
   padding: "longest" (or true) or "max_length"
   truncation: true or "longest_first", or of a pair "only_first" or "only_second"
+  return_attention_mask: by default unless the tokenizer's files say that the model takes none
   return_token_type_ids: adds token_type_ids, 1 for the second text of a pair; by default if the
     tokenizer's files say that the model takes them
   return_overflowing_tokens: adds rows for what truncation removed, each beginning with the last

@@ -55,9 +55,8 @@ Pipeline byte_level_pipeline(std::unique_ptr<Model> model, const std::string& wh
   return pipeline;
 }
 
-Pipeline read_vocab_and_merges(const std::string& where, std::string_view vocab,
-                               const std::string& merges_where, std::string_view merges,
-                               bool add_prefix_space) {
+BpeOptions read_bpe_files(const std::string& where, std::string_view vocab,
+                          const std::string& merges_where, std::string_view merges) {
   BpeOptions options;
   nlohmann::json parsed = parse_json(where, vocab, 2);
   options.vocabulary = read_vocabulary(JsonField(parsed, where));
@@ -70,6 +69,13 @@ Pipeline read_vocab_and_merges(const std::string& where, std::string_view vocab,
       options.merges.push_back(parse_merge(merges_where, line, options.merges.size()));
     begin = end + 1;
   }
+  return options;
+}
+
+Pipeline read_vocab_and_merges(const std::string& where, std::string_view vocab,
+                               const std::string& merges_where, std::string_view merges,
+                               bool add_prefix_space) {
+  BpeOptions options = read_bpe_files(where, vocab, merges_where, merges);
   return byte_level_pipeline(make_bpe(merges_where, std::move(options)), where, {gpt2_words},
                              add_prefix_space);
 }

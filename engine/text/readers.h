@@ -22,6 +22,7 @@ struct Settings {
   std::optional<int64_t> model_max_length;
   bool clean_up_tokenization_spaces = false;
   bool returns_type_ids = false;  ///< batches have token_type_ids, unless the call says otherwise
+  bool returns_mask = true;       ///< and attention_mask
   std::string chat_template;
   std::string tool_template;  ///< for conversations with tools; empty: the same
 };
@@ -35,6 +36,14 @@ Tokenizer make_tokenizer(Pipeline pipeline, Settings settings,
 
 /// Sets truncation and padding in `settings` from the file.
 Pipeline read_tokenizer_json(const std::string& where, std::string_view text, Settings& settings);
+
+/// Reads the vocabulary and the merges of vocab.json and merges.txt.
+BpeOptions read_bpe_files(const std::string& where, std::string_view vocab,
+                          const std::string& merges_where, std::string_view merges);
+
+/// The pipeline of `transformers`' CLIPTokenizer without ftfy. Names its special tokens, unless
+/// `settings` do.
+Pipeline clip_pipeline(const std::string& where, BpeOptions options, Settings& settings);
 
 /// Reads GPT-2's vocab.json and merges.txt.
 Pipeline read_vocab_and_merges(const std::string& where, std::string_view vocab,
@@ -61,6 +70,11 @@ struct SentencePieceModel {
 };
 SentencePieceModel read_sentencepiece(const std::string& where, std::string_view bytes);
 Pipeline sentencepiece_pipeline(const std::string& where, const SentencePieceModel& model);
+
+/// The same for `transformers`' SiglipTokenizer, which first removes punctuation. Names its special
+/// tokens and the length, unless `settings` do.
+Pipeline siglip_pipeline(const std::string& where, SentencePieceModel model, bool lowercases,
+                         Settings& settings);
 
 /// The pipeline of byte-level BPE as in GPT-2, with one or several expressions for words.
 Pipeline byte_level_pipeline(std::unique_ptr<Model> model, const std::string& where,

@@ -473,6 +473,7 @@ std::optional<int64_t> Tokenizer::model_max_length() const {
   return state_->settings.model_max_length;
 }
 bool Tokenizer::returns_type_ids() const { return state_->settings.returns_type_ids; }
+bool Tokenizer::returns_mask() const { return state_->settings.returns_mask; }
 const std::string& Tokenizer::chat_template() const { return state_->settings.chat_template; }
 
 void Tokenizer::save_pretrained(const std::string& folder) const {

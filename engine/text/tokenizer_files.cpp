@@ -64,6 +64,8 @@ class Folder {
   void read_template(const JsonField& field);
   Pipeline sentencepiece(const std::string& name) const;
   Pipeline vocab_and_merges() const;
+  Pipeline clip();
+  Pipeline siglip();
   Pipeline wordpiece();
   std::string with_bert_settings(std::string tokenizer_json) const;
   void read_inputs();
@@ -250,8 +252,8 @@ Pipeline Folder::vocab_and_merges() const {
   std::string name = class_name();
   auto kind = byte_level_classes.find(name.empty() ? "GPT2Tokenizer" : name);
   require(kind != byte_level_classes.end(), where("vocab.json"), "how a ", name,
-          " uses it is not known, only GPT2Tokenizer, BartTokenizer and RobertaTokenizer; "
-          "its tokenizer.json would say");
+          " uses it is not known, only GPT2Tokenizer, BartTokenizer, RobertaTokenizer and "
+          "CLIPTokenizer; its tokenizer.json would say");
   JsonField config(config_, where("tokenizer_config.json"));
   Pipeline pipeline =
       read_vocab_and_merges(where("vocab.json"), files_.at("vocab.json"), where("merges.txt"),
@@ -263,6 +265,24 @@ Pipeline Folder::vocab_and_merges() const {
       pipeline.added_tokens.push_back(mask);
     }
   add_template(pipeline, kind->second);
+  return pipeline;
+}
+
+Pipeline Folder::clip() {
+  Pipeline pipeline = clip_pipeline(where("vocab.json"),
+                                    read_bpe_files(where("vocab.json"), files_.at("vocab.json"),
+                                                   where("merges.txt"), files_.at("merges.txt")),
+                                    settings_);
+  add_listed_tokens(pipeline);
+  return pipeline;
+}
+
+Pipeline Folder::siglip() {
+  JsonField config(config_, where("tokenizer_config.json"));
+  std::string place = where("spiece.model");
+  Pipeline pipeline = siglip_pipeline(place, read_sentencepiece(place, files_.at("spiece.model")),
+                                      config.boolean("do_lower_case", true), settings_);
+  add_listed_tokens(pipeline);
   return pipeline;
 }
 
@@ -305,16 +325,18 @@ std::string Folder::with_bert_settings(std::string tokenizer_json) const {
   return normalizer == before ? tokenizer_json : file.dump();
 }
 
-// Whether batches have token_type_ids.
+// Whether batches have token_type_ids and attention_mask.
 void Folder::read_inputs() {
   auto known = wordpiece_classes.find(class_name());
   settings_.returns_type_ids =
       known == wordpiece_classes.end() ? class_name() == "DebertaV2Tokenizer" : known->second;
   JsonField config(config_, where("tokenizer_config.json"));
   if (auto inputs = config.find("model_input_names")) {
-    settings_.returns_type_ids = false;
-    for (const JsonField& name : inputs->items())
+    settings_.returns_type_ids = settings_.returns_mask = false;
+    for (const JsonField& name : inputs->items()) {
       settings_.returns_type_ids |= name.text() == "token_type_ids";
+      settings_.returns_mask |= name.text() == "attention_mask";
+    }
   }
 }
 
@@ -330,11 +352,11 @@ Tokenizer Folder::tokenizer() {
   if (has("tokenizer.json")) {
     add_listed_tokens(pipeline);
   } else if (has("spiece.model")) {
-    pipeline = sentencepiece("spiece.model");
+    pipeline = class_name() == "SiglipTokenizer" ? siglip() : sentencepiece("spiece.model");
   } else if (has("tokenizer.model")) {
     pipeline = sentencepiece("tokenizer.model");
   } else if (has("vocab.json") && has("merges.txt")) {
-    pipeline = vocab_and_merges();
+    pipeline = class_name() == "CLIPTokenizer" ? clip() : vocab_and_merges();
   } else if (has("vocab.txt")) {
     pipeline = wordpiece();
   } else {

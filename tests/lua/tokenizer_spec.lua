@@ -292,4 +292,71 @@ test("a conversation goes through the chat template", function()
   os.execute("rm -r " .. folder)
 end)
 
+-- What transformers 4.57.6 gives, without ftfy.
+test("CLIP's tokenizer from vocab.json and merges.txt alone", function()
+  local tok = redco.Tokenizer.from_pretrained "../../examples/zero_shot/data/processor"
+  for _, case in ipairs {
+    { "A Taxi, isn't it?", "898,320,612,87,328,267,548,333,6,339,794,286,899",
+      "a taxi , isn 't it ?" },
+    { "  two\twords ", "898,725,334,774,619,899", "two words" },
+    { "日本語 e\204\129É", "898,162,245,354,162,250,361,164,103,508,127,102,127,358,899",
+      "日 本 語 éé" },
+    { "x<|endoftext|>Y 12", "898,343,899,344,272,273,899", "x y 1 2" },
+    { "", "898,899", "" },
+    { "a\0b\226\128\139c", "898,64,65,322,899", "abc" },
+  } do
+    local ids = tok:encode(case[1])
+    expect_equal(list(ids), case[2])
+    expect_equal(tok:decode(ids, { skip_special_tokens = true }), case[3])
+  end
+  local pair = tok({ "a taxi" }, { text_pair = { "two" }, padding = "max_length" })
+  expect_equal(list(pair.input_ids[0]:tolist()),
+    "898,320,612,87,328,899,899,725,334,899,899,899,899,899,899,899")
+  expect_equal(pair.attention_mask:sum():item(), 10)
+  local long = tok:encode(("goblin "):rep(20), { truncation = true })
+  expect_equal(#long, 16)
+  expect_equal(long[16], tok.eos_token_id)
+
+  local folder = testing.folder() .. "/clip"
+  tok:save_pretrained(folder)
+  tok = redco.Tokenizer.from_pretrained(folder)
+  expect_equal(list(tok:encode "a taxi"), "898,320,612,87,328,899")
+  testing.write(folder .. "/vocab.json", '{"a": 0, "a</w>": 1}')
+  testing.write(folder .. "/merges.txt", "#version: 0.2\n")
+  expect_error(function() redco.Tokenizer.from_pretrained(folder) end, "vocab.json",
+    "there is no token", "<|startoftext|>", "bos_token")
+end)
+
+test("SigLIP's tokenizer removes punctuation, pads with the end token and gives no mask", function()
+  local folder = testing.folder() .. "/siglip"
+  os.execute("mkdir -p " .. folder)
+  testing.write(folder .. "/spiece.model", redco.data.read "../cases/t5_relu_tied/spiece.model")
+  local function read_with(config)
+    testing.write(folder .. "/tokenizer_config.json", config)
+    return redco.Tokenizer.from_pretrained(folder)
+  end
+  local tok = read_with '{"tokenizer_class": "SiglipTokenizer", "model_input_names": ["input_ids"]}'
+  for text, ids in pairs {
+    ["Don't stop, (now)!"] = "273,9,140,15,28,398,1",
+    ["  two\twords\226\128\168here "] = "465,366,4,33,46,1",
+    ["▁under▁score"] = "97,215,53,239,46,1",
+    ["and</s>the"] = "13,1,98,10,1",
+    [""] = "1",
+    ["<unk> a"] = "2,17,1",
+    ["..."] = "1",
+  } do
+    expect_equal(list(tok:encode(text)), ids)
+    local batch = tok({ text }, { return_offsets_mapping = true })
+    expect_equal(list(batch.input_ids[0]:tolist()), ids)
+  end
+  local batch = tok({ "the end" }, { padding = "max_length", truncation = true })
+  expect_equal(batch.attention_mask, nil)
+  expect_equal(batch.input_ids:size(1), 64)
+  expect_equal(list(batch.input_ids[0]:tolist()):sub(1, 13), "6,47,14,1,1,1")
+  local masked = tok({ "the end" }, { return_attention_mask = true })
+  expect_equal(masked.attention_mask:sum():item(), 4)
+  tok = read_with '{"tokenizer_class": "SiglipTokenizer"}'
+  assert(tok { "the end" }.attention_mask)
+end)
+
 testing.finish()

@@ -174,6 +174,8 @@ class REDCO_API Tokenizer {
   std::optional<int64_t> model_max_length() const;
   /// Whether the model of these files takes the token_type_ids of a batch.
   bool returns_type_ids() const;
+  /// Whether it takes the attention_mask. SigLIP's does not.
+  bool returns_mask() const;
   /// The chat template, in Jinja; "" if there is none.
   const std::string& chat_template() const;
 
