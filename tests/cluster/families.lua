@@ -64,7 +64,7 @@ local function train(deployer, case)
     optimizer = redco.lora.freeze_base(optimizer)
   end
   local function trained(given) return case.base and cases.adapters(given) or given end
-  local function loss_fn(given, batch) return (model.loss(given, batch)) end
+  local function loss_fn(given, batch) return (cases.loss(model, given, batch)) end
   local losses = {}
   local trainer = redco.Trainer {
     deployer = deployer, params = params, optimizer = optimizer, collate_fn = collate,

@@ -29,6 +29,12 @@ cases.names = {
   "bert_sequence_classification",
   "roberta_regression",
   "modernbert",
+  "clip",
+  "clip_text",
+  "clip_vision",
+  "siglip",
+  "vit",
+  "vit_features",
 }
 
 --- Adapters on the model of another case, and its batches.
@@ -64,6 +70,10 @@ function cases.open(folder, name)
     arrays = torch.load(dir .. "/expected.safetensors"),
     expected = redco.data.json(dir .. "/expected.json"),
   }
+  -- Larger sets have other names for what models of texts and images return.
+  local arrays = case.arrays
+  arrays["fwd.logits"] = arrays["fwd.logits"] or arrays["fwd.logits_per_image"]
+    or arrays["fwd.pooled"] or arrays["fwd.logits_per_text"] and arrays["fwd.logits_per_text"]:t()
   if case.expected.base then
     case.base = cases.open(folder, case.expected.base:match "[^/]*$")
     for key, array in pairs(case.base.arrays) do
@@ -97,6 +107,20 @@ function cases.inputs(case, prefix)
     if key and key ~= "logits" and key ~= "images_u8" then inputs[key] = tensor end
   end
   return inputs
+end
+
+--- The inputs of fwd.logits.
+function cases.forward_inputs(case)
+  local inputs = cases.inputs(case, "fwd")
+  return (inputs.input_ids or inputs.pixel_values) and inputs or cases.inputs(case, "batch0")
+end
+
+--- The loss and its count; of features the mean of their squares.
+function cases.loss(model, params, inputs, options)
+  if model.output and not model.family.loss then
+    return model.output(params, inputs, options):pow(2):mean()
+  end
+  return model.loss(params, inputs, options)
 end
 
 --- What its `generation.cases` start from.
@@ -171,7 +195,7 @@ function cases.expect_trained(case, losses, params)
   for _, name in ipairs(names_of(params)) do
     local after = adamw.param_norms_after_fp64[name] or norm(before[name])  -- it is not trained
     local is_key_bias = name:find "k_proj%.bias" or name:find "c_attn%.bias"
-      or name:find "key%.bias"
+      or name:find "key%.bias" or name:find "in_proj_bias"
     -- The gradient of a key's bias is 0 but for rounding, of which Adam makes whole steps.
     cases.expect_near(name, norm(params[name]), after,
       is_key_bias and 1e-2 or 1e-5)

@@ -33,7 +33,7 @@ for _, folder in ipairs(cases.folders) do
     local function check(what, body) test(("%s/%s: %s"):format(folder, name, what), body) end
 
     check("logits", function()
-      local inputs = cases.inputs(case, "fwd")
+      local inputs = cases.forward_inputs(case)
       expect_logits(model(model.params, inputs), case.arrays["fwd.logits"],
         not is_seq2seq and case.arrays["fwd.logits"]:dim() == 3 and inputs.attention_mask)
     end)
@@ -81,7 +81,7 @@ for _, folder in ipairs(cases.folders) do
     check("loss and gradients", function()
       local params = with_gradients(model.params)
       local inputs = cases.training_inputs(case, "batch0", is_ready)
-      local loss = model.loss(params, inputs)
+      local loss = cases.loss(model, params, inputs)
       loss:backward()
       cases.expect_near("the loss", loss:item(), expected.training.loss_fp64, 1e-5)
       cases.expect_gradients(case, redco.tree.map(function(tensor)
@@ -98,7 +98,7 @@ for _, folder in ipairs(cases.folders) do
           return cases.training_inputs(case, "batch" .. examples[1], is_ready)
         end,
         loss_fn = function(_, _, params, batch)
-          local loss, count = model.loss(params, batch)
+          local loss, count = cases.loss(model, params, batch)
           losses[#losses + 1] = loss:item()
           return loss, count
         end,

@@ -30,10 +30,10 @@ local function train(model, inputs, result)
     optimizer = redco.optim.adamw { learning_rate = 0.02, betas = { 0.8, 0.9 }, eps = 1e-3,
       weight_decay = 0.1 },
     collate_fn = function() return inputs end,
-    loss_fn = function(_, _, params, batch) return model.loss(params, batch) end,
+    loss_fn = function(_, _, params, batch) return cases.loss(model, params, batch) end,
     train_step_fn = function(_, _, batch, defaults)
       local loss, gradients = defaults.value_and_grad(function(params)
-        return (model.loss(params, batch))
+        return (cases.loss(model, params, batch))
       end)
       if not result.loss then
         result.loss = loss:detach()

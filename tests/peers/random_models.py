@@ -426,7 +426,61 @@ def mbart(draw):
 
 def labelled_vit(draw):
     config = vit(draw)
-    config["id2label"] = {i: f"class {i}" for i in range(draw.randint(2, 7))}
+    config["id2label"] = {i: f"class {i}" for i in range(draw.randint(1, 7))}
+    config["problem_type"] = draw.choice([None, None, "multi_label_classification", "regression"])
+    if len(config["id2label"]) == 1:
+        config["problem_type"] = None
+    return config
+
+
+def vit_features(draw):
+    config = vit(draw)
+    config.update(pooler_act=draw.choice(ACTIVATIONS), pooler_output_size=draw.randint(2, 20))
+    return config
+
+
+def tower(draw, **more):
+    """Of texts or images, in CLIP and SigLIP."""
+    n_heads, width = heads(draw)
+    return dict(more, hidden_size=width, num_hidden_layers=draw.randint(1, 3),
+                num_attention_heads=n_heads, intermediate_size=draw.randint(3, 30),
+                hidden_act=draw.choice(ACTIVATIONS),
+                layer_norm_eps=draw.choice([1e-12, 1e-3, 0.1]))
+
+
+def clip_text(draw):
+    config = tower(draw, **common(draw), projection_dim=draw.randint(2, 20),
+                   max_position_embeddings=draw.randint(9, 20))
+    config["eos_token_id"] = draw.choice([2, draw.token(config["vocab_size"])])
+    return config
+
+
+def clip_image(draw):
+    patch = draw.randint(2, 4)
+    return tower(draw, image_size=patch * draw.randint(1, 4) + draw.randint(0, 1), patch_size=patch,
+                 num_channels=draw.choice([1, 3]), projection_dim=draw.randint(2, 20))
+
+
+def clip(draw):
+    return dict(text_config=clip_text(draw), vision_config=clip_image(draw),
+                projection_dim=draw.randint(2, 20))
+
+
+def siglip_text(draw):
+    config = clip_text(draw)
+    config["projection_size"] = config.pop("projection_dim")
+    return config
+
+
+def siglip_image(draw):
+    config = clip_image(draw)
+    config.pop("projection_dim")
+    return config
+
+
+def siglip(draw):
+    config = dict(text_config=siglip_text(draw), vision_config=siglip_image(draw))
+    config["text_config"]["projection_size"] = config["vision_config"]["hidden_size"]
     return config
 
 
@@ -565,6 +619,19 @@ for _family in "bart", "mbart", "t5", "mt5", "umt5":
                 _draw, _class.replace("ForConditionalGeneration", _kind))
 
 
+PAIRED = {"clip.similarity": (clip, "CLIPModel"), "siglip.similarity": (siglip, "SiglipModel")}
+OF_TEXTS = {
+    "clip_text_model.features": (clip_text, "CLIPTextModel"),
+    "clip_text_model.projection": (clip_text, "CLIPTextModelWithProjection"),
+    "siglip_text_model.features": (siglip_text, "SiglipTextModel"),
+}
+OF_IMAGES = {
+    "vit.features": (vit_features, "ViTModel"),
+    "clip_vision_model.features": (clip_image, "CLIPVisionModel"),
+    "clip_vision_model.projection": (clip_image, "CLIPVisionModelWithProjection"),
+    "siglip_vision_model.features": (siglip_image, "SiglipVisionModel"),
+}
+FAMILIES.update({**PAIRED, **OF_TEXTS, **OF_IMAGES})
 ENCODERS = {
     "bert": (bert, "Bert"), "roberta": (roberta, "Roberta"), "electra": (electra, "Electra"),
     "distilbert": (distilbert, "DistilBert"), "xlm-roberta": (roberta, "XLMRoberta"),
@@ -640,7 +707,7 @@ def new_model(draw, family):
     config = FAMILIES[family][0](draw)
     labelled(draw, config, family.partition(".")[2])
     vocab_size = config.get("vocab_size") or config.get("decoder", {}).get("vocab_size")
-    if vocab_size:
+    if vocab_size and "eos_token_id" not in config:
         config["eos_token_id"] = draw.token(vocab_size)
         config["bos_token_id"] = draw.token(vocab_size)
         if "decoder" in config:
@@ -651,6 +718,8 @@ def new_model(draw, family):
         parts = {kind: AutoConfig.for_model(**given.pop(kind)) for kind in ("encoder", "decoder")}
         made = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(
             parts["encoder"], parts["decoder"], **given)
+    elif family.startswith("siglip_text_model"):  # which AutoConfig does not know
+        made = transformers.SiglipTextConfig(**given)
     else:
         made = AutoConfig.for_model(family.partition(".")[0], **given)
     made._attn_implementation = ATTENTION.get(family)
@@ -678,7 +747,29 @@ def mask_of(draw, rows, length, side):
     return mask
 
 
+def image_and_text_inputs(draw, config, family):
+    rows, length = draw.randint(1, 3), draw.randint(3, 9)
+    generator = torch.Generator().manual_seed(draw.randrange(2 ** 31))
+    inputs = {}
+    if family not in OF_TEXTS:
+        image = config.get("vision_config", config)
+        inputs["pixel_values"] = torch.randn(rows, image["num_channels"], image["image_size"],
+                                             image["image_size"], generator=generator)
+    if family not in OF_IMAGES:
+        text = config.get("text_config", config)
+        ids = torch.randint(text["vocab_size"], (rows, length), generator=generator)
+        ids[torch.rand(ids.shape, generator=generator) < 0.2] = text["eos_token_id"]
+        inputs["input_ids"] = ids
+        if draw.maybe(0.6):
+            # With padding on the left CLIP in transformers has NaN.
+            sides = ["left", "right"] if family.startswith("siglip") else ["right"]
+            inputs["attention_mask"] = mask_of(draw, rows, length, draw.choice(sides))
+    return inputs
+
+
 def new_inputs(draw, config, vocab_size, family):
+    if family in PAIRED or family in OF_TEXTS or family in OF_IMAGES:
+        return image_and_text_inputs(draw, config, family)
     rows, length = draw.randint(1, 3), draw.randint(3, 9)
     generator = torch.Generator().manual_seed(draw.randrange(2 ** 31))
 
@@ -701,8 +792,8 @@ def new_inputs(draw, config, vocab_size, family):
         inputs["pixel_values"] = torch.randn(rows, image["num_channels"], image["image_size"],
                                              image["image_size"], generator=generator)
         if family == "vit":
-            inputs["labels"] = torch.randint(len(config["id2label"]), (rows,), generator=generator)
-            return inputs
+            kind = dict(num_labels=len(config["id2label"]), problem_type=config["problem_type"])
+            return dict(inputs, **task_labels(kind, "", rows, length, generator))
     else:
         inputs["input_ids"] = tokens(rows, length)
         # When the library computes a text of Phi-3 anew, its mask shows later tokens.
@@ -845,14 +936,15 @@ def used(model):
     """The parameters, without those that the library makes with every ViT and that captions don't
     use."""
     return [(name, parameter) for name, parameter in model.named_parameters()
-            if ("pooler" not in name or model.config.model_type in ENCODERS)
+            if ("pooler" not in name or model.config.model_type in ENCODERS
+                or name.startswith("pooler"))
             and parameter.requires_grad]
 
 
 def with_positions(inputs, model, family):
     """The inputs with the positions that redco-lua counts in a mask; OPT does it by itself."""
     mask = inputs.get("attention_mask")
-    if mask is None or is_encoder(family) or \
+    if mask is None or is_encoder(family) or family in PAIRED or family in OF_TEXTS or \
             family.partition(".")[0] in {"opt", "bloom", *ENCODER_DECODERS}:
         return dict(inputs)
     return dict(inputs, position_ids=(mask.cumsum(1) - 1).clamp(min=0))
@@ -871,8 +963,18 @@ def generated(model, prompts, options, is_double=False):
         return (own.double() if is_double else own).generate(**prompts, **options)
 
 
+def features_of(out):
+    """What models of texts and images return in redco-lua."""
+    for key in ("logits_per_image", "text_embeds", "image_embeds", "pooler_output"):
+        if out.get(key) is not None:
+            return out[key]
+    return None
+
+
 def logits_of(out):
     """Those of the begin and the end of an answer as redco-lua has them."""
+    if features_of(out) is not None and "logits" not in out:
+        return features_of(out).detach()
     if "logits" in out:
         logits = out.logits.detach()
         # DeBERTa-v2 returns those of a regression without their dimension.
@@ -885,8 +987,8 @@ def reference(model, inputs, family):
     known, found = with_positions(inputs, model, family), {}
     optimizer = torch.optim.AdamW(model.parameters(), **ADAMW)
     for step in range(STEPS):
-        out = model(**known)
-        loss = out.loss
+        out = model(**known, **(dict(return_loss=True) if family in PAIRED else {}))
+        loss = out.loss if out.get("loss") is not None else features_of(out).pow(2).mean()
         if family == "vision-encoder-decoder":  # transformers 4.57 shifts these labels twice
             loss = torch.nn.functional.cross_entropy(out.logits.flatten(0, 1),
                                                      inputs["labels"].flatten())
@@ -1018,7 +1120,10 @@ def write_case(folder, seed, family):
         inputs.update({"prompt." + key: value.clone() for key, value in prompts.items()})
     batch = {key: value for key, value in inputs.items() if "." not in key}
     expected.update(reference(copy.deepcopy(model), batch, family))
+    if family in PAIRED or family in OF_TEXTS:  # CLIP makes its mask in this type
+        torch.set_default_dtype(torch.float64)
     noise.update(reference(copy.deepcopy(model).double(), in_double(batch), family))
+    torch.set_default_dtype(torch.float32)
     known = {key: value for key, value in with_positions(inputs, model, family).items()
              if "." not in key and "labels" not in key and "_positions" not in key}
     is_text = model.config.is_encoder_decoder and is_generative(family)

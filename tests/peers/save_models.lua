@@ -8,7 +8,7 @@ local cases_folder, out = cases.folders[1], arg[1]
 
 local function keep_logits(name, model, params, case)
   torch.no_grad(function()
-    torch.save({ logits = model(params, cases.inputs(case, "fwd")) },
+    torch.save({ logits = model(params, cases.forward_inputs(case)) },
       ("%s/%s.logits.safetensors"):format(out, name))
   end)
 end
@@ -21,7 +21,7 @@ local function trained(model, case)
     collate_fn = function()
       return cases.training_inputs(case, "batch0", not cases.predicts_next(model))
     end,
-    loss_fn = function(_, _, params, batch) return model.loss(params, batch) end,
+    loss_fn = function(_, _, params, batch) return cases.loss(model, params, batch) end,
   }
   trainer:train { examples = { 1 }, per_device_batch_size = 1 }
   return trainer.params

@@ -20,6 +20,9 @@ for _, name in ipairs {
   "bart",
   "bert",
   "bloom",
+  "clip",
+  "clip_text_model",
+  "clip_vision_model",
   "deberta_v2",
   "deepseek_v3",
   "distilbert",
@@ -47,6 +50,9 @@ for _, name in ipairs {
   "qwen3",
   "qwen3_moe",
   "roberta",
+  "siglip",
+  "siglip_text_model",
+  "siglip_vision_model",
   "smollm3",
   "starcoder2",
   "t5",
@@ -160,7 +166,8 @@ weights that stay in the mapped files.
 `task` chooses the head: "causal_lm" (a decoder's own), "masked_lm" (an encoder's default),
 "sequence_classification" (also regression and several labels), "token_classification",
 "question_answering", "multiple_choice" or "replaced_token_detection", where transformers has it for
-the family. By default it is that of the architecture in `config.json`. A head that the folder lacks
+the family; of images and texts "image_classification", "similarity", "features" or "projection"
+(projected features). By default it is that of the architecture in `config.json`. A head that the folder lacks
 is new, drawn from `generator`. `config` has keys that replace those of the folder: {num_labels = 3}.
 Of a model that also reads images and has its text model in `text_config`, only that is read.
 
@@ -221,8 +228,9 @@ end)
 
 return registry.define("redco.models", [[
 redco.models
-Models in Hugging Face's folders. The families are BART, BERT, BLOOM, DeBERTa-v2 and v3,
+Models in Hugging Face's folders. The families are BART, BERT, BLOOM, CLIP, DeBERTa-v2 and v3,
 DeepSeek-V3, DistilBERT, ELECTRA, Falcon, Gemma 2 and 3, GPT-2, GPT-J, GPT-NeoX (Pythia), Granite,
 LLaMA, Marian, mBART, Mistral, Mixtral, ModernBERT, mT5, OLMo 2, OLMoE, OPT, Pegasus, Phi-3, Qwen2,
-Qwen3, Qwen3-MoE, RoBERTa, SmolLM3, StarCoder2, T5, UMT5, ViT, XLM-RoBERTa, and image captioners
+Qwen3, Qwen3-MoE, RoBERTa, SigLIP, SmolLM3, StarCoder2, T5, UMT5, ViT, XLM-RoBERTa, and image
+captioners
 made of ViT and GPT-2.]], models)

@@ -8,6 +8,7 @@ local files = require "redco.models.files"
 local generate = require "redco.generation"
 local native = require "redco.native"
 local nn = require "redco.nn"
+local set_features = require "redco.models.features"
 local set_texts = require "redco.models.texts"
 local torch = require "redco.torch"
 
@@ -69,14 +70,15 @@ end
 
 --- family: a file of this folder; config: complete; params: a flat table.
 local function new_model(family, config, params)
-  local weight, bias = family.head(config)
+  local weight, bias
+  if family.head then weight, bias = family.head(config) end
   local is_buffer = family.buffers or {}  -- kept with the parameters, not trained
   local model = setmetatable({
     family = family, config = config, params = params,
     is_encoder_decoder = family.new_encoder and true or false,
   }, Model)
   local encode = family.new_encoder and family.new_encoder(config)
-  local forward = family.new_forward(config)
+  local forward = family.new_forward and family.new_forward(config)
 
   if encode then
     function model.encode(p, inputs, options)
@@ -106,7 +108,7 @@ local function new_model(family, config, params)
     return hidden, routers
   end
 
-  local head_name = weight:gsub("%.weight$", "")
+  local head_name = weight and weight:gsub("%.weight$", "")
   local function head(p)
     adapter.refuse(p, head_name)
     local b = bias and p[bias]:reshape { -1 }
@@ -159,6 +161,15 @@ local function new_model(family, config, params)
     return generate(model, p, inputs, options)
   end
 
+  if family.new_functions then
+    set_features(model, function(inputs, options)
+      local o = call_options(options)
+      if o.cache then fail("%s: a cache is for generation", family.architecture) end
+      refuse_unsupported(family, inputs)
+      return { train = o.train, rng = o.rng }
+    end)
+  end
+
   -- A method call would pass the model as the first argument.
   for name, f in pairs(model) do
     if type(f) == "function" then
@@ -175,6 +186,7 @@ local function new_model(family, config, params)
 end
 
 function Model:__call(params, inputs, options)
+  if self.output then return self.output(params, inputs, options) end
   return self.logits(params, self.hidden_states(params, inputs, options))
 end
 

@@ -16,7 +16,8 @@
 --- its own is the one it has if nothing says which; `size_key` is the key of its size;
 --- `head_inits(c, task)` returns the initialisers of the layers and of the last one. `lm_head` is
 --- the name of a decoder's own head, whose task is "causal_lm"; `head_parameters` is a pattern of
---- the other parameters of a family's own head.
+--- the other parameters of a family's own head. `variants` lists complete families of the same
+--- model_type, each with its `task`.
 local blocks = require "redco.models.blocks"
 local encoder_heads = require "redco.models.encoder_heads"
 local fail = require "redco.fail"
@@ -94,6 +95,7 @@ end
 local function names_of(family)
   local names = {}
   for name in pairs(family.tasks or {}) do names[#names + 1] = name end
+  for _, variant in ipairs(family.variants or {}) do names[#names + 1] = variant.task end
   table.sort(names)
   return names
 end
@@ -251,6 +253,11 @@ end
 --- configuration names.
 function tasks.choose(family, task, config)
   local architecture = type(config.architectures) == "table" and config.architectures[1]
+  for _, variant in ipairs(family.variants or {}) do
+    if task == variant.task or not task and variant.architecture == architecture then
+      return variant
+    end
+  end
   for name, row in pairs(family.tasks or {}) do
     if task == name or not task and row.architecture == architecture then
       return with_head(family, name)

@@ -28,16 +28,22 @@ Image classifiers take pixel_values and labels [batch] and return logits [batch,
 Classifiers of sequences do so from input_ids, those of tokens return [batch, length, num_labels].
 Question answering takes start_positions and end_positions [batch] instead of labels and returns
 [batch, length, 2].
+
+CLIP and SigLIP take input_ids of texts and pixel_values of images, not necessarily as many, and
+return logits [images, texts]. Their parts alone, and a ViT without a classifier, return features
+[batch, size].
   cache: from `redco.models.new_cache`; the inputs are then only the new tokens]],
 
   ["Model.loss"] = [[
 loss(params, inputs, {train = false, rng = nil, ignore_index = -100, label_smoothing = 0}) -> loss, count
 Returns the mean cross-entropy of inputs.labels and the number of labels, without holding all
 logits. For language models the collate_fn must shift the labels; for encoder-decoders it must not.
-Classifiers of sequences have the loss of the configuration's problem_type. Mixtures of experts also
-return metrics, which a Trainer logs with each step: expert_load_max and expert_load_min, the most
-and the fewest tokens that an expert of a layer gets as multiples of the mean, and router_loss if
-the configuration has output_router_logits.]],
+Classifiers of sequences and images have the loss of the configuration's problem_type. CLIP and
+SigLIP have their contrastive loss of all pairs in the batch, where image i belongs to text i; it
+takes no ignore_index and label_smoothing, and the count is the number of pairs. Mixtures of experts
+also return metrics, which a Trainer logs with each step: expert_load_max and expert_load_min, the
+most and the fewest tokens that an expert of a layer gets as multiples of the mean, and router_loss
+if the configuration has output_router_logits.]],
 
   ["Model.loss_fn"] = [[
 loss_fn(rng, state: table, params, inputs, is_training: boolean) -> loss, count
@@ -92,7 +98,18 @@ encoder-decoders.]],
 
   ["Model.hidden_states"] = [[
 hidden_states(params, inputs, {train = false, rng = nil, cache = nil}) -> hidden_states [batch, length, size]
-Returns the input of the head.]],
+Returns the input of the head. Models that return features also return a list: the input of the
+first layer, and the output of each layer before the last norm. CLIP and SigLIP return those of
+inputs.input_ids if there are some, else those of inputs.pixel_values.]],
+
+  ["Model.get_text_features"] = [[
+get_text_features(params, inputs, {train = false, rng = nil}) -> features [batch, size]
+Returns the features of inputs.input_ids as CLIP and SigLIP compare them with those of images,
+before they are divided by their lengths. Only for these.]],
+
+  ["Model.get_image_features"] = [[
+get_image_features(params, inputs, {train = false, rng = nil}) -> features [batch, size]
+Returns the features of inputs.pixel_values, as `Model.get_text_features` does those of texts.]],
 
   ["Model.logits"] = [[
 logits(params, hidden_states [batch, length, size]) -> logits [batch, length, vocab_size]

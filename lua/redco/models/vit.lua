@@ -1,7 +1,8 @@
---- ViT (Dosovitskiy et al., 2020), as Hugging Face's `ViTForImageClassification`, and its encoder
---- alone, `ViTModel` without the pooler, as a part of other models.
+--- ViT (Dosovitskiy et al., 2020), as Hugging Face's `ViTForImageClassification` and `ViTModel`,
+--- and the latter's encoder without the pooler, as a part of other models.
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
+local losses = require "redco.models.task_losses"
 local nn = require "redco.nn"
 local tasks = require "redco.models.tasks"
 local torch = require "redco.torch"
@@ -66,7 +67,9 @@ function encoder.add_parameters(c, add)
   blocks.add_layer_norm(add, "layernorm", size)
 end
 
---- function(params, inputs, o) -> [B, 1 + patches, hidden_size]; inputs: pixel_values [B, C, H, W]
+--- function(params, inputs, o, kept) -> [B, 1 + patches, hidden_size]; inputs: pixel_values [B, C,
+--- H, W]. Appends the input of the first layer and the output of each to the list `kept`, if it is
+--- given.
 function encoder.new_encoder(c)
   local activation = blocks.activation("vit", c.hidden_act)
 
@@ -88,9 +91,11 @@ function encoder.new_encoder(c)
     k = ".attention.key", v = ".attention.value", out = ".output.dense" },
     c.attention_probs_dropout_prob)
 
-  return function(params, inputs, o)
+  return function(params, inputs, o, kept)
     local function drop(x) return blocks.dropout(x, c.hidden_dropout_prob, o) end
+    local function keep(x) if kept then kept[#kept + 1] = x end end
     local x = drop(embedded(params, inputs.pixel_values))
+    keep(x)
     for i = 0, c.num_hidden_layers - 1 do
       local layer = ("encoder.layer.%d."):format(i)
       local function norm(name)
@@ -100,6 +105,7 @@ function encoder.new_encoder(c)
       x = x + drop(seen)
       local inner = blocks.linear(params, layer .. "intermediate.dense", norm "layernorm_after", o)
       x = x + drop(blocks.linear(params, layer .. "output.dense", activation(inner), o))
+      keep(x)
     end
     return blocks.layer_norm(params, "layernorm", x, c.layer_norm_eps)
   end
@@ -110,17 +116,17 @@ local vit = {
   architecture = "ViTForImageClassification",
   base_model_prefix = "vit",
   defaults = encoder.defaults,
-  optional = encoder.optional,
-  -- Other values select another loss.
-  only = { problem_type = "single_label_classification" },
+  optional = { "problem_type", unpack(encoder.optional) },
   ignored = { "^vit%.pooler%." },
   encoder = encoder,
+  task = "image_classification",
 }
 
 function vit.check(c)
   encoder.check(c)
-  if c.num_labels == 1 then
-    fail "vit: num_labels = 1 makes a regression, which is not supported: give at least 2 classes"
+  if c.problem_type and not losses.problems[c.problem_type] then
+    fail("vit: unknown problem_type '%s'; expected multi_label_classification, regression or "
+      .. "single_label_classification", tostring(c.problem_type))
   end
 end
 
@@ -140,5 +146,52 @@ function vit.new_forward(c)
     return encode(blocks.with_prefix(params, "vit."), inputs, o):select(1, 0)
   end
 end
+
+function vit.loss(c, logits, inputs, o)
+  if not inputs.labels then fail "ViTForImageClassification: inputs.labels are missing" end
+  return losses.of_classes(logits, inputs, c,
+    { ignore_index = o.ignore_index, label_smoothing = o.label_smoothing })
+end
+
+-- Features of images: the first token behind the pooler's layer.
+local model = {
+  model_type = "vit",
+  architecture = "ViTModel",
+  base_model_prefix = "vit",
+  defaults = encoder.defaults,
+  optional = encoder.optional,
+  ignored = { "^classifier%." },
+  task = "features",
+  check = encoder.check,
+  -- Some folders lack it.
+  new_if_missing = { ["pooler.dense.weight"] = true, ["pooler.dense.bias"] = true },
+}
+
+function model.complete(c)
+  c.pooler_output_size = c.pooler_output_size or c.hidden_size
+  c.pooler_act = c.pooler_act or "tanh"
+end
+
+function model.add_parameters(c, add)
+  encoder.add_parameters(c, add)
+  blocks.add_linear(add, "pooler.dense", c.hidden_size, c.pooler_output_size, normal_of(c))
+end
+
+function model.new_functions(c)
+  local encode = encoder.new_encoder(c)
+  local activation = blocks.activation("vit", c.pooler_act)
+  return {
+    output = function(params, inputs, o)
+      local first = encode(params, inputs, o):select(1, 0)
+      return activation(blocks.linear(params, "pooler.dense", first, o))
+    end,
+    hidden_states = function(params, inputs, o)
+      local kept = {}
+      return encode(params, inputs, o, kept), kept
+    end,
+  }
+end
+
+vit.variants = { vit, model }
 
 return vit

@@ -44,8 +44,8 @@ local words_by_type = {
     outputs params profile rules structure texts tree variables]],
   ["function"] = [[activation body collate_fn eval_metric_fn f forward get loss_fn
     lr_schedule_fn on_epoch on_eval on_save on_step output_fn pred_fn streamer train_step_fn]],
-  Tensor = [[c gradient h hidden_states k logits loss mask memory pixels pos_weight probs q scores
-    target tensor v var weight x]],
+  Tensor = [[c features gradient h hidden_states k logits loss mask memory pixels pos_weight probs q
+    scores target tensor v var weight x]],
   Dataset = "", Cache = "cache", Deployer = "deployer", Generator = "generator rng",
   Model = "model", Optimizer = "optimizer second", Predictor = "eval_predictor",
   Tokenizer = "tokenizer",

@@ -66,6 +66,18 @@ print(sequences.shape)  --> torch.Size([2, 11])
 local options = { skip_special_tokens = true }
 print(tokenizer:batch_decode(sequences, options)[1])  --> a red heart...
 
+--- Model.get_image_features
+local clip = redco.models.from_pretrained "clip"
+local inputs = { pixel_values = torch.rand { 2, 3, 12, 12 } }
+local features = clip.get_image_features(clip.params, inputs)
+print(features.shape)  --> torch.Size([2, 20])
+
+--- Model.get_text_features
+local clip = redco.models.from_pretrained "clip"
+local inputs = { input_ids = torch.tensor { { 38, 5, 39 }, { 38, 39, 39 } } }
+local features = clip.get_text_features(clip.params, inputs)
+print(features.shape)  --> torch.Size([2, 20])
+
 --- Model.hidden_states (after Model)
 local hidden = model.hidden_states(model.params, inputs)
 print(hidden.shape)  --> torch.Size([2, 5, 48])
