@@ -123,6 +123,13 @@ local smoke = {
       source, source), ("--encoder-dir=%s --decoder-dir=%s/tests/cases/gpt2"):format(vit, source) },
     metrics = { "loss", "exact_match", "rouge1" },
   },
+  zero_shot = {
+    all = "--n-emoji=4 --n-places=1 --global-batch-size=16 --per-device-batch-size=16",
+    half = 8,  -- both halves are compared with each other
+    new = "--hidden-size=32 --num-hidden-layers=1 --num-attention-heads=2 --projection-dim=16",
+    folders = {},
+    metrics = { "loss", "accuracy", "emoji_accuracy" },
+  },
 }
 
 for example, o in pairs(smoke) do
@@ -163,6 +170,8 @@ for example, arguments in pairs {
   image_to_text = smoke.image_to_text.all .. " " .. smoke.image_to_text.new,
   meta_learning = "--task=sines",
   private_training = "--data=digits --global-batch-size=64",
+  zero_shot = smoke.zero_shot.all .. " --global-batch-size=8 --per-device-batch-size=8 "
+    .. smoke.zero_shot.new,
 } do
   testing.test(example .. ": --resume continues as if there had been no break", function()
     local whole = run(example, arguments .. " --max-steps=3")
@@ -254,6 +263,23 @@ if os.getenv "REDCO_TEST_FULL" then
     end)
   end
 end
+
+testing.test("zero_shot: unseen captions are found, and classify.lua names a picture", function()
+  local options, least = "--n-emoji=6 --n-epochs=12 --hidden-size=64 --num-hidden-layers=1", 0.9
+  if os.getenv "REDCO_TEST_FULL" then
+    options = ""
+    local page = redco.data.read(source .. "/examples/zero_shot/README.md")
+    least = page:match "right: accuracy ([%d.]+)%."
+  end
+  local _, evaluations, workdir = run("zero_shot", options)
+  local accuracy = evaluations[#evaluations].accuracy
+  assert(accuracy > least - 0.05, "accuracy on held-out captions: " .. accuracy)
+  local answer = execute(1, "zero_shot/classify.lua", ("--model-dir=%s/model --image=%s/examples/"
+    .. "zero_shot/data/penguin.png --labels='penguin in pink light, bone in green light'"):format(
+    workdir, source))
+  local first, second = answer:match "^ *([%d.]+) %%  [^\n]+\n *([%d.]+) %%  [^\n]+\n$"
+  assert(tonumber(first) >= tonumber(second), answer)
+end)
 
 testing.test("digits: the saved model classifies a picture", function()
   local _, _, workdir = run("digits", "--n-epochs=4")
