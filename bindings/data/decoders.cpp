@@ -6,11 +6,13 @@
 #include "state/values.h"
 #include "torch/tensor.h"
 
+#include <redco/audio.h>
 #include <redco/image.h>
 #include <redco/json.h>
 
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace redco::lua {
 
@@ -40,6 +42,19 @@ int image_decode(lua_State* L) {
   return 1;
 }
 
+int audio_decode(lua_State* L) {
+  Audio audio = decode_audio(luaL_checkstring(L, 1), check_bytes(L, 2));
+  push_tensor(L, std::move(audio.samples));
+  lua_pushinteger(L, audio.sampling_rate);
+  return 2;
+}
+
+int audio_resample(lua_State* L) {
+  push_tensor(L,
+              resample_audio(check_tensor(L, 1), luaL_checkinteger(L, 2), luaL_checkinteger(L, 3)));
+  return 1;
+}
+
 int png_encode(lua_State* L) {
   std::string png = encode_png(luaL_checkstring(L, 1), check_tensor(L, 2));
   lua_pushlstring(L, png.data(), png.size());
@@ -61,6 +76,10 @@ void add_decoders(lua_State* L) {
   lua_setfield(L, -2, "json_encode");
   lua_pushcfunction(L, image_decode);
   lua_setfield(L, -2, "image_decode");
+  lua_pushcfunction(L, audio_decode);
+  lua_setfield(L, -2, "audio_decode");
+  lua_pushcfunction(L, audio_resample);
+  lua_setfield(L, -2, "audio_resample");
   lua_pushcfunction(L, png_encode);
   lua_setfield(L, -2, "png_encode");
   lua_pushcfunction(L, image_resize);

@@ -1,4 +1,4 @@
---- redco.data: data sets, readers of data files, the image processor.
+--- redco.data: data sets, readers of data files, preparation of images and sound.
 local dataset = require "redco.data.dataset"
 local numpy = require "redco.data.numpy"
 local registry = require "redco.registry"
@@ -12,16 +12,17 @@ local data = {
   npy = numpy.npy,
   npz = numpy.npz,
   image_processor = require "redco.data.image_processor",
+  feature_extractor = require "redco.data.feature_extractor",
   replay_buffer = require "redco.data.replay_buffer",
   stream = require "redco.data.stream",
   tar = require "redco.data.tar",
 }
 
-for _, part in ipairs { "readers", "image_grid", "sampling" } do
+for _, part in ipairs { "readers", "audio", "image_grid", "sampling" } do
   for name, value in pairs(require("redco.data." .. part)) do data[name] = value end
 end
 
 return registry.define("redco.data", [[
 redco.data
-Data sets, readers of data files, and image preparation. Examples are a list or a `Dataset`, which
-makes each on access.]], data)
+Data sets, readers of data files, and preparation of images and sound. Examples are a list or a
+`Dataset`, which makes each on access.]], data)
