@@ -12,6 +12,17 @@ local function expect_near(actual, expected, what)
   end
 end
 
+test("error rates are jiwer's", function()
+  for _, case in ipairs(redco.data.json("audio_cases/cases.json").error_rates) do
+    expect_near(metrics.word_error_rate(case.predictions, case.references), case.wer, "words")
+    expect_near(metrics.character_error_rate(case.predictions, case.references), case.cer,
+      "characters")
+  end
+  expect_error(function() metrics.word_error_rate({ "a" }, { " " }) end, "word_error_rate", "empty")
+  expect_error(function() metrics.word_error_rate({ "a" }, {}) end, "1 and 0")
+  expect_error(function() metrics.character_error_rate({ "a" }, { { "a" } }) end, "strings")
+end)
+
 local function expect_list(actual, expected, what)
   expect_equal(#actual, #expected)
   for i, value in ipairs(expected) do expect_near(actual[i], value, what .. " " .. i) end

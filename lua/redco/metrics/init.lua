@@ -4,7 +4,7 @@ local registry = require "redco.registry"
 local metrics = {}
 
 for _, part in ipairs { "rouge", "bleu", "chrf", "question_answering", "classification",
-  "ranking", "regression", "correlation", "perplexity", "texts" } do
+  "ranking", "regression", "correlation", "perplexity", "error_rates", "texts" } do
   for name, value in pairs(require("redco.metrics." .. part)) do metrics[name] = value end
 end
 

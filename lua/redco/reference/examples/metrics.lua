@@ -28,6 +28,10 @@ local scores = eval_metric_fn(examples, { "the cat sat on a mat" })
 print(scores.bleu, scores.rouge1, scores.rougeL)
 --> 53.728496591177  0.83333333333333  0.83333333333333
 
+--- redco.metrics.character_error_rate
+local cer = redco.metrics.character_error_rate({ "kat" }, { "cat" })
+print(cer)  --> 0.33333333333333
+
 --- redco.metrics.chrf
 local chrf = redco.metrics.chrf({ "the cat sat" }, { "the cats sat" })
 print(chrf.score)  --> 68.660617377865
@@ -143,3 +147,8 @@ print(redco.metrics.mean_absolute_error(predictions, references))
 local predictions, references = { 2.5, 0, 2, 8 }, { 3, -0.5, 2, 7 }
 print(redco.metrics.r2(predictions, references))
 --> 0.94860813704497
+
+--- redco.metrics.word_error_rate
+local predictions = { "two three", "one nine four" }
+local references = { "two three", "one five four" }
+print(redco.metrics.word_error_rate(predictions, references))  --> 0.2
