@@ -156,6 +156,7 @@ DecodeOptions decode_options(lua_State* L, int index, const char* function) {
   DecodeOptions options;
   options.skip_special_tokens = args.get<bool>("skip_special_tokens", false);
   options.clean_up_tokenization_spaces = args.optional<bool>("clean_up_tokenization_spaces");
+  options.decode_with_timestamps = args.get<bool>("decode_with_timestamps", false);
   args.finish();
   return options;
 }
@@ -501,13 +502,16 @@ void add_tokenizer(lua_State* L) {
         "Returns the tokens of a text as the vocabulary spells them. Arguments are as in "
         "`encode`."},
        {"decode", decode,
-        "decode(self, ids, {skip_special_tokens = false, clean_up_tokenization_spaces = nil}) -> "
-        "string\n"
+        "decode(self, ids, {skip_special_tokens = false, clean_up_tokenization_spaces = nil, "
+        "decode_with_timestamps = false}) -> string\n"
         "Returns the text of a list or tensor of ids. Ids beyond the vocabulary are skipped; "
-        "negative ids raise an error."},
+        "negative ids raise an error. A Whisper tokenizer leaves out times, or with "
+        "decode_with_timestamps shows them, <|1.20|>, in seconds from the beginning of the sound; "
+        "with skip_special_tokens it leaves out the tokens from <|startofprev|> to "
+        "<|startoftranscript|>."},
        {"batch_decode", batch_decode,
         "batch_decode(self, sequences: table or Tensor, {skip_special_tokens = false, "
-        "clean_up_tokenization_spaces = nil}) -> list of strings\n"
+        "clean_up_tokenization_spaces = nil, decode_with_timestamps = false}) -> list of strings\n"
         "Returns the texts of a list of lists, or of a tensor [batch, length]."},
        {"convert_tokens_to_ids", convert_tokens_to_ids,
         "convert_tokens_to_ids(self, tokens: string or list of strings) -> integer or list of "

@@ -21,6 +21,7 @@ struct Settings {
   Side truncation_side = Side::right;
   std::optional<int64_t> model_max_length;
   bool clean_up_tokenization_spaces = false;
+  bool writes_times = false;      ///< tokens after <|notimestamps|> are times, as Whisper's
   bool returns_type_ids = false;  ///< batches have token_type_ids, unless the call says otherwise
   bool returns_mask = true;       ///< and attention_mask
   std::string chat_template;

@@ -1,6 +1,7 @@
 // Tokenizer: encoding and decoding.
 
 #include "readers.h"
+#include "times.h"
 #include "truncation.h"
 #include "utf8.h"
 #include "word_cache.h"
@@ -389,6 +390,35 @@ bool Tokenizer::ends_inside_character(const std::vector<int64_t>& ids,
 }
 
 std::string Tokenizer::decode(const std::vector<int64_t>& ids, const DecodeOptions& options) const {
+  return state_->settings.writes_times ? decode_with_times(ids, options)
+                                       : decode_tokens(ids, options);
+}
+
+std::string Tokenizer::decode_with_times(std::vector<int64_t> ids,
+                                         const DecodeOptions& options) const {
+  // What was written before is only context.
+  if (options.skip_special_tokens && !ids.empty() && ids[0] == token_to_id("<|startofprev|>"))
+    ids.erase(ids.begin(), std::find(ids.begin(), ids.end(), token_to_id("<|startoftranscript|>")));
+  auto last = token_to_id("<|notimestamps|>");
+  if (!last) return decode_tokens(ids, options);
+  // Older folders have no tokens for times.
+  auto is_time = [&](int64_t id) {
+    if (id <= *last) return false;
+    auto token = id_to_token(id);
+    return !token || is_shown_time(*token);
+  };
+  if (!options.decode_with_timestamps) {
+    std::erase_if(ids, is_time);
+    return decode_tokens(ids, options);
+  }
+  std::string text;
+  for (const TimedPart& part : split_at_times(ids, *last + 1, is_time))
+    text += part.time + decode_tokens(part.ids, options);
+  return text;
+}
+
+std::string Tokenizer::decode_tokens(const std::vector<int64_t>& ids,
+                                     const DecodeOptions& options) const {
   std::vector<std::string> tokens = tokens_of(ids, options.skip_special_tokens);
   std::string text;
   if (state_->pipeline.decoders.empty()) {

@@ -153,6 +153,7 @@ void Folder::read_config() {
     if (value <= INT32_MAX) settings_.model_max_length = int64_t(value);
   }
   settings_.clean_up_tokenization_spaces = config.boolean("clean_up_tokenization_spaces", false);
+  settings_.writes_times = class_name() == "WhisperTokenizer";
   if (auto chat = config.find("chat_template")) read_template(*chat);
   if (has("chat_template.jinja")) settings_.chat_template = files_.at("chat_template.jinja");
 }

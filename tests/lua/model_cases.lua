@@ -35,6 +35,7 @@ cases.names = {
   "siglip",
   "vit",
   "vit_features",
+  "whisper",
 }
 
 --- Adapters on the model of another case, and its batches.
@@ -127,7 +128,9 @@ end
 function cases.prompts(case)
   local inputs = {}
   for key, rows in pairs(case.expected.generation.inputs) do inputs[key] = torch.tensor(rows) end
-  inputs.pixel_values = case.arrays["gen.pixel_values"]
+  for _, key in ipairs { "pixel_values", "input_features" } do
+    inputs[key] = case.arrays["gen." .. key]
+  end
   return inputs
 end
 

@@ -30,6 +30,7 @@ local fixture = {
   ["lua/image_cases/colour.jpg"] = "images/dog/1.jpg",
   ["lua/numpy_cases/matrix.npy"] = "matrix.npy", ["lua/numpy_cases/stored.npz"] = "arrays.npz",
   ["lua/shard.tar"] = "shard.tar",
+  ["lua/audio_cases/pcm16.flac"] = "sound.flac",
 }
 local texts = {
   ["book.txt"] = "One paragraph\nof two lines.\n\nAnother one.\n",

@@ -48,7 +48,7 @@ def same_logits(name, model, case, ours):
     arrays = load_file(case / "expected.safetensors")
     inputs = {key.removeprefix("fwd."): value for key, value in arrays.items()
               if key in ("fwd.input_ids", "fwd.attention_mask", "fwd.pixel_values",
-                         "fwd.decoder_input_ids", "fwd.token_type_ids")}
+                         "fwd.input_features", "fwd.decoder_input_ids", "fwd.token_type_ids")}
     if not inputs:
         inputs = {key.removeprefix("batch0."): value for key, value in arrays.items()
                   if key.startswith("batch0.") and key != "batch0.labels"}

@@ -68,7 +68,7 @@ local function run(folder)
       local ok, tokens = pcall(model.generate, model.params, prompts, generation.options)
       local is_refused = not ok and tostring(tokens):find "model.generate: "
       if not is_refused then result["tokens." .. i - 1] = ok and tokens or error(tokens, 0) end
-    else
+    elseif generation.kind == "scores" then
       result["scores." .. i - 1] = processed(model, inputs, i - 1, generation)
     end
   end

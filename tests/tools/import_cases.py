@@ -14,7 +14,7 @@ from pathlib import Path
 
 MODELS = ['gpt2', 'gptj', 'opt', 'opt_350m_style', 'llama', 'llama3', 't5_relu_tied',
           't5_gated_untied', 'bart', 'vit_gpt2', 'qwen2', 'qwen3', 'gemma2', 'gemma3', 'phi3',
-          'qwen3_moe', 'deepseek_v3']
+          'qwen3_moe', 'deepseek_v3', 'whisper']
 # Of these the name here is another.
 ENCODERS = {'bert': 'bert', 'bert/sequence_classification': 'bert_sequence_classification',
             'roberta/regression': 'roberta_regression', 'modernbert': 'modernbert'}

@@ -86,6 +86,9 @@ struct DecodeOptions {
   bool skip_special_tokens = false;
   /// Removes spaces before punctuation. Default: the tokenizer's.
   std::optional<bool> clean_up_tokenization_spaces;
+  /// Shows the times that a Whisper tokenizer's tokens stand for, "<|1.20|>". Without effect on
+  /// other tokenizers.
+  bool decode_with_timestamps = false;
 };
 
 /// The parts of a tokenizer as stored in other formats than Hugging Face's, such as GGUF. The input
@@ -203,6 +206,9 @@ class REDCO_API Tokenizer {
   // Whether the bytes of these tokens end in an incomplete character, which further tokens may
   // complete.
   bool ends_inside_character(const std::vector<int64_t>& ids, const DecodeOptions& options) const;
+
+  std::string decode_tokens(const std::vector<int64_t>& ids, const DecodeOptions& options) const;
+  std::string decode_with_times(std::vector<int64_t> ids, const DecodeOptions& options) const;
 
   std::unique_ptr<State> state_;
 };

@@ -56,9 +56,10 @@ local function new_decoder(model, params, inputs, o)
     self.memory_mask = mask_of(inputs, o)
     self.memory = inputs.encoder_hidden_states
       or model.encode(params, { input_ids = inputs.input_ids, pixel_values = inputs.pixel_values,
-        attention_mask = self.memory_mask })
+        input_features = inputs.input_features, attention_mask = self.memory_mask })
     if inputs.decoder_input_ids then
-      self.ids, self.mask = with_start(inputs, start)
+      self.ids, self.mask = inputs.decoder_input_ids, inputs.decoder_attention_mask
+      if not family.generate then self.ids, self.mask = with_start(inputs, start) end
       self.mask = unless_all_ones(self.mask)
     else
       self.ids = torch.full_like(self.memory:select(-1, 0):narrow(1, 0, 1), start,

@@ -34,11 +34,13 @@ local function end_of_rows(o, prompt_length)
   end
 end
 
-local function generate(model, params, inputs, options)
+-- `rule` is a family's own processor of scores, or nil.
+local function generate(model, params, inputs, options, rule)
   if not model.is_encoder_decoder and not inputs.input_ids then
     fail "model.generate: the inputs have no input_ids"
   end
   local o = generation_options.read(model, options)
+  o.rule = rule
   o.rng = o.rng or (o.seed and torch.Generator(o.seed))
   local decoder = new_decoder(model, params, inputs, o)
   local prompt_length = decoder.ids:size(1)
@@ -75,5 +77,7 @@ return registry.define("redco.models.generate", [[
 generate(model, params, inputs, options = nil) -> sequences [rows, length], scores [rows] (beam search)
 Generates tokens after a prompt. `Model.generate` describes the options.]],
 function(model, params, inputs, options)
+  local own = model.family.generate
+  if own then return torch.no_grad(own, generate, model, params, inputs, options) end
   return torch.no_grad(generate, model, params, inputs, options)
 end)

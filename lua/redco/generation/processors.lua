@@ -185,6 +185,11 @@ define(function(o) return o.begin_suppress_tokens end, function(o)
   end
 end)
 
+-- A family's own.
+define(function(o) return o.rule end, function(o)
+  return function(scores, ids) return o.rule(scores, ids, o.prompt_length) end
+end)
+
 -- The processors below apply to sampling.
 
 define(function(o) return o.do_sample and o.temperature ~= 1 end, function(o)
@@ -259,8 +264,8 @@ define(function(o) return o.renormalize_logits end, function()
   return function(scores) return scores:log_softmax(-1) end
 end)
 
---- Returns the processor for the options of a call. It also reads `o.prompt_length` and
---- `o.encoder_ids` [prompts, length].
+--- Returns the processor for the options of a call. It also reads `o.prompt_length`, `o.rule`, a
+--- function(scores, ids, prompt_length), and `o.encoder_ids` [prompts, length].
 return function(o)
   local used = {}
   for _, processor in ipairs(processors) do

@@ -59,6 +59,7 @@ for _, name in ipairs {
   "umt5",
   "vision_encoder_decoder",
   "vit",
+  "whisper",
   "xlm_roberta",
 } do
   local family = require("redco.models." .. name)
@@ -231,6 +232,6 @@ redco.models
 Models in Hugging Face's folders. The families are BART, BERT, BLOOM, CLIP, DeBERTa-v2 and v3,
 DeepSeek-V3, DistilBERT, ELECTRA, Falcon, Gemma 2 and 3, GPT-2, GPT-J, GPT-NeoX (Pythia), Granite,
 LLaMA, Marian, mBART, Mistral, Mixtral, ModernBERT, mT5, OLMo 2, OLMoE, OPT, Pegasus, Phi-3, Qwen2,
-Qwen3, Qwen3-MoE, RoBERTa, SigLIP, SmolLM3, StarCoder2, T5, UMT5, ViT, XLM-RoBERTa, and image
-captioners
+Qwen3, Qwen3-MoE, RoBERTa, SigLIP, SmolLM3, StarCoder2, T5, UMT5, ViT, Whisper, XLM-RoBERTa, and
+image captioners
 made of ViT and GPT-2.]], models)

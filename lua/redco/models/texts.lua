@@ -19,8 +19,8 @@ Decoders take inputs.input_ids [batch, length] and optionally attention_mask (1 
 padding) and position_ids. Rows of several sequences need segment_ids and position_ids, as from
 `redco.data.pack`.
 
-In encoder-decoders, input_ids (or pixel_values [batch, channels, height, width]) and attention_mask
-are the encoder's. The default decoder_input_ids are made from inputs.labels by
+In encoder-decoders, input_ids (or pixel_values [batch, channels, height, width], or input_features
+[batch, mels, frames]) and attention_mask are the encoder's. The default decoder_input_ids are made from inputs.labels by
 `Model.decoder_input_ids`; decoder_attention_mask marks their padding. encoder_hidden_states, the
 result of `Model.encode`, saves running the encoder.
 
@@ -60,8 +60,8 @@ generate(params, inputs, {max_length = nil, max_new_tokens = nil, min_length = 0
   exponential_decay_length_penalty = nil, num_beams = 1, length_penalty = 1,
   early_stopping: boolean or string = false, num_return_sequences = 1, eos_token_id = nil, pad_token_id = nil,
   bos_token_id = nil, decoder_start_token_id = nil, forced_bos_token_id = nil,
-  forced_eos_token_id = nil, stop_strings = nil, tokenizer = nil,
-  streamer = nil}) -> sequences [rows, length], scores [rows] (beam search)
+  forced_eos_token_id = nil, stop_strings = nil, tokenizer = nil, streamer = nil,
+  language: string or list of strings = nil, task = nil, return_timestamps = nil}) -> sequences [rows, length], scores [rows] (beam search)
 Generates tokens after a prompt. inputs are those of the model. Prompts may be padded on either side
 and are returned padded on the left.
 
@@ -73,6 +73,14 @@ their value has no effect. All processes must make the call, with the same argum
 Without inputs.attention_mask, tokens equal to pad_token_id are padding, unless it is also an end
 token. inputs.decoder_input_ids get decoder_start_token_id as their first token, unless a row
 already has it.
+
+Whisper, without inputs.decoder_input_ids, begins with the tokens of `language` ("en", "english"; a
+list has one for each row) and `task` ("transcribe" or "translate"). Without a language it finds out
+which. `return_timestamps` makes it write times. inputs.input_features may have any number of frames:
+more than those of 30 seconds are read window after window, which needs times, and for several rows
+inputs.attention_mask. As in transformers, the sequences have neither the prompt nor the end token,
+and `temperature` means sampling. The second result is then a list of segments for each row, {start,
+end, tokens} in seconds.
 
   max_length: includes the prompt; by default, at most 20 new tokens
   max_new_tokens, min_new_tokens: exclude the prompt; they replace max_length and min_length

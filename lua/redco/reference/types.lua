@@ -17,24 +17,25 @@ types.classes = {
 
 local words_by_type = {
   any = "data value name_or_value dtype_or_device_or_tensor",
-  boolean = [[allow_unused clean_up_tokenization_spaces copy create_graph enabled fan_in_fan_out
-    is_encoder_decoder non_blocking requires_grad retain_graph return_offsets_mapping]],
+  boolean = [[allow_unused clean_up_tokenization_spaces copy create_graph
+    decode_with_timestamps enabled fan_in_fan_out
+    is_encoder_decoder non_blocking requires_grad retain_graph return_offsets_mapping
+    return_timestamps]],
   integer = [[accumulate_grad_batches batch_size bos_token_id capacity char_order cls_token_id count
     decoder_start_token_id draws embed_dim embedding_dim encoder_no_repeat_ngram_size epoch_idx
     eval_every_k_steps every eval_per_device_batch_size first forced_bos_token_id global_batch_size
     groups hidden_size host0_port i id ignore_index in_channels in_features input_size keep_last_k_ckpts
     last length level mask_token_id max_length max_new_tokens max_steps min_length min_new_tokens
-    micro_batch_size model_max_length n n_epochs n_model_shards n_processes no_repeat_ngram_size num_beams
-    num_embeddings num_heads num_return_sequences num_workers number offset out_channels out_dim
-    out_dims out_features pad_to_multiple_of pad_token_id per_device_batch_size prefetch_factor
-    process_id r save_ckpt_every_k_epochs save_ckpt_every_k_steps seed sep_token_id seq_len size step steps
-    top_k total_steps train_size unk_token_id vocab_size warmup_steps word_order zero
-    zero_min_size dim num_channels num_classes num_features num_groups num_samples padding_idx
-    position]],
-  number = [[a b delta eps1 expected_batch_size init_value max_grad_norm max_norm max_seconds max_value min_p
-     noise_multiplier p peak_value pos_label sample_rate scale softcap target_epsilon
-    smooth_value param rate
-    sparsity]],
+    micro_batch_size model_max_length n n_epochs n_model_shards n_processes new_freq
+    no_repeat_ngram_size num_beams num_embeddings num_heads num_return_sequences num_workers number
+    offset orig_freq out_channels out_dim out_dims out_features pad_to_multiple_of pad_token_id
+    per_device_batch_size prefetch_factor process_id r sampling_rate save_ckpt_every_k_epochs
+    save_ckpt_every_k_steps seed sep_token_id seq_len size step steps top_k total_steps train_size
+    unk_token_id vocab_size warmup_steps word_order zero zero_min_size dim num_channels num_classes
+    num_features num_groups num_samples padding_idx position]],
+  number = [[a b delta eps1 expected_batch_size init_value max_grad_norm max_norm max_seconds
+    max_value min_p noise_multiplier p peak_value pos_label sample_rate scale softcap
+    target_epsilon smooth_value param rate sparsity]],
   string = [[base_model_name_or_path bos_token chat_template ckpt_dir ckpt_name cls_token compute_dtype
     decoder_dir delimiter desc device dir dtype encoder_dir eos_token float_dtype folder full_name
     host0_address mask_token name nonlinearity pad_token padding_side path prediction randomness save_float_dtype
@@ -45,7 +46,7 @@ local words_by_type = {
   ["function"] = [[activation body collate_fn eval_metric_fn f forward get loss_fn
     lr_schedule_fn on_epoch on_eval on_save on_step output_fn pred_fn streamer train_step_fn]],
   Tensor = [[c features gradient h hidden_states k logits loss mask memory pixels pos_weight probs q
-    scores target tensor v var weight x]],
+    samples scores target tensor v var weight x]],
   Dataset = "", Cache = "cache", Deployer = "deployer", Generator = "generator rng",
   Model = "model", Optimizer = "optimizer second", Predictor = "eval_predictor",
   Tokenizer = "tokenizer",

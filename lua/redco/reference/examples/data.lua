@@ -5,6 +5,12 @@ local train, test = data.split(texts, { every = 3 })
 print(#texts, #train, #test)  --> 3  2  1
 print(test[1])                --> a red heart
 
+--- redco.data.audio
+local samples, rate = redco.data.audio "sound.flac"
+print(samples.shape, rate)  --> torch.Size([2, 800])  8000
+local for_whisper = redco.data.audio("sound.flac", { sampling_rate = 16000 })
+print(for_whisper:mean(0).shape)  --> torch.Size([1600])
+
 --- redco.data.concat
 local captions = redco.data.lines "captions.txt"  -- 3 lines
 local all = redco.data.concat { captions, { "two", "more" } }
@@ -33,6 +39,13 @@ local examples = {
 local batch = redco.data.default_collate(examples)
 print(batch.pixels.shape)  --> torch.Size([2, 28, 28])
 print(batch.label, batch.name[2])  --> tensor([3, 7])  b.png
+
+--- redco.data.feature_extractor
+local extract = redco.data.feature_extractor { feature_size = 80 }
+local sounds = { torch.zeros { 16000 }, torch.zeros { 40000 } }
+local input_features, mask = extract(sounds, { sampling_rate = 16000 })
+print(input_features.shape)  --> torch.Size([2, 80, 3000])
+print(mask:sum(1))           --> tensor([100, 250])
 
 --- redco.data.idx
 local labels = redco.data.idx "t10k-labels-idx1-ubyte"
@@ -101,6 +114,11 @@ print(#paragraphs, paragraphs[2])  --> 2  Another one.
 --- redco.data.read
 local text = redco.data.read "captions.txt"
 print(#text, text:sub(1, 6))  --> 30  a taxi
+
+--- redco.data.resample
+local samples = torch.randn { 44100 }
+print(redco.data.resample(samples, 44100, 16000).shape)
+--> torch.Size([16000])
 
 --- redco.data.split
 local train, test = redco.data.split({ 1, 2, 3, 4, 5, 6, 7 }, { every = 3 })
