@@ -2,10 +2,12 @@
 
     python3 make_tokenizer.py t5 2000 text_to_text/data/verses.jsonl text_to_text/data/tokenizer
     python3 make_tokenizer.py gpt2 600 image_to_text/data/captions.txt image_to_text/data/processor
+    python3 make_tokenizer.py whisper 300 speech_to_text/data/words.txt speech_to_text/data/processor
     python3 make_tokenizer.py gpt2 2048 language_modeling/data/corpus.txt language_modeling/data/tokenizer
     python3 make_tokenizer.py clip 900 image_to_text/data/captions.txt zero_shot/data/processor
 
-t5: texts end with </s>; gpt2: nothing is added; clip: the files of a CLIPTokenizer.
+t5: texts end with </s>; gpt2: nothing is added; whisper: texts begin with language and task; clip:
+the files of a CLIPTokenizer.
 """
 import json
 import sys
@@ -16,6 +18,9 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, proce
 kind, size, data, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4])
 is_t5 = kind == "t5"
 special = ["<pad>", "</s>"] if is_t5 else ["<|endoftext|>"]
+# Whisper's follow the vocabulary: what is after them are times.
+last = ["<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>"]
+is_whisper = kind == "whisper"
 
 
 def texts():
@@ -70,17 +75,23 @@ tokenizer.train_from_iterator(
     texts(),
     trainers.BpeTrainer(
         vocab_size=size,
-        special_tokens=special,
+        special_tokens=[] if is_whisper else special,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     ),
 )
+if is_whisper:
+    tokenizer.add_special_tokens(last)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{' '.join(last[1:])} $A {last[0]}",
+        special_tokens=[(name, tokenizer.token_to_id(name)) for name in last],
+    )
 folder.mkdir(exist_ok=True)
 tokenizer.save(str(folder / "tokenizer.json"))
 config = {
-    "tokenizer_class": "PreTrainedTokenizerFast",
+    "tokenizer_class": "WhisperTokenizer" if is_whisper else "PreTrainedTokenizerFast",
     "pad_token": special[0],
-    "eos_token": special[-1],
+    "eos_token": special[1] if is_t5 else special[0],
     "add_prefix_space": is_t5,  # transformers goes by this one
     "model_input_names": ["input_ids", "attention_mask"],
     "clean_up_tokenization_spaces": False,

@@ -130,6 +130,14 @@ local smoke = {
     folders = {},
     metrics = { "loss", "accuracy", "emoji_accuracy" },
   },
+  speech_to_text = {
+    all = "--n-sequences=24 --n-held-out=6 --max-digits=2 --max-tgt-len=8 --global-batch-size=8 "
+      .. "--per-device-batch-size=8",
+    half = 4,
+    new = "--d-model=32 --encoder-layers=1 --decoder-layers=1 --num-attention-heads=2",
+    folders = { "--model-dir=" .. source .. "/tests/cases/whisper" },
+    metrics = { "loss", "word_error_rate" },
+  },
 }
 
 for example, o in pairs(smoke) do
@@ -172,6 +180,7 @@ for example, arguments in pairs {
   private_training = "--data=digits --global-batch-size=64",
   zero_shot = smoke.zero_shot.all .. " --global-batch-size=8 --per-device-batch-size=8 "
     .. smoke.zero_shot.new,
+  speech_to_text = smoke.speech_to_text.all .. " " .. smoke.speech_to_text.new,
 } do
   testing.test(example .. ": --resume continues as if there had been no break", function()
     local whole = run(example, arguments .. " --max-steps=3")
@@ -286,6 +295,14 @@ testing.test("digits: the saved model classifies a picture", function()
   local answer = execute(1, "digits/train.lua", ("--workdir=%s --image='%s/%s'"):format(workdir,
     source, "examples/digits/data/seven.png"))
   assert(answer:find "^7 %(", answer)
+end)
+
+testing.test("speech_to_text: the saved model writes what a file says", function()
+  local arguments = smoke.speech_to_text.all .. " " .. smoke.speech_to_text.new
+  local _, _, workdir = run("speech_to_text", arguments .. " --max-steps=1")
+  local answer = execute(1, "speech_to_text/train.lua",
+    ("--workdir=%s --audio='%s/tests/lua/audio_cases/pcm16.flac'"):format(workdir, source))
+  assert(answer:find "\n$" and not answer:find "<|", answer)
 end)
 
 testing.test("language_modeling: it learns, two runs are the same, and the model writes", function()
