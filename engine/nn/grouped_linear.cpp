@@ -38,7 +38,7 @@ struct Groups {
 
   // x [n, in] or [n, k, in] -> [n k, in]
   at::Tensor sorted(const at::Tensor& x) const {
-    if (x.dim() == 3) return x.reshape({-1, x.size(2)}).index_select(0, order);
+    if (x.dim() == 3) return x.flatten(0, 1).index_select(0, order);
     return x.index_select(0, order.div(n_choices, "floor"));
   }
 

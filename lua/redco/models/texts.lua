@@ -35,7 +35,7 @@ return logits [images, texts]. Their parts alone, and a ViT without a classifier
   cache: from `redco.models.new_cache`; the inputs are then only the new tokens]],
 
   ["Model.loss"] = [[
-loss(params, inputs, {train = false, rng = nil, ignore_index = -100, label_smoothing = 0}) -> loss, count
+loss(params, inputs, {train = false, rng = nil, ignore_index = -100, label_smoothing = 0}) -> loss, count, metrics
 Returns the mean cross-entropy of inputs.labels and the number of labels, without holding all
 logits. For language models the collate_fn must shift the labels; for encoder-decoders it must not.
 Classifiers of sequences and images have the loss of the configuration's problem_type. CLIP and
@@ -46,7 +46,7 @@ most and the fewest tokens that an expert of a layer gets as multiples of the me
 if the configuration has output_router_logits.]],
 
   ["Model.loss_fn"] = [[
-loss_fn(rng, state: table, params, inputs, is_training: boolean) -> loss, count
+loss_fn(rng, state: table, params, inputs, is_training: boolean) -> loss, count, metrics
 Calls `Model.loss` with the arguments that a Trainer passes: `redco.Trainer {loss_fn =
 model.loss_fn, ...}`.]],
 

@@ -19,6 +19,13 @@ local function placement_of(word)
   if word == "replicate" then return nil end
   local dim, block = word:match "^shard%((%d+), block = (%d+)%)$"
   if dim then return { dim = tonumber(dim), block = tonumber(block) } end
+  local lengths, rest
+  dim, lengths, rest = word:match "^shard%((%d+), block = {(.-)}(.*)%)$"
+  if dim then
+    local list = {}
+    for length in lengths:gmatch "%d+" do list[#list + 1] = tonumber(length) end
+    return { dim = tonumber(dim), block = list, grain = tonumber(rest:match "grain = (%d+)") }
+  end
   return tonumber(word:match "^shard%((%d+)%)$") or false
 end
 

@@ -45,8 +45,10 @@ function Draw:placement(sizes, may_be_sum)
       local dim = self.random:below(#sizes)
       local size = sizes[dim + 1]
       word = tostring(dim)
-      if size > 2 and size % 2 == 0 and dims.dp ~= dim and self.random:chance(0.1) then
-        word = ("{ dim = %d, block = %d }"):format(dim, size / 2)
+      if size > 2 and dims.dp ~= dim and self.random:chance(0.15) then
+        local first = self.random:between(1, size - 1)
+        word = ("{ dim = %d, block = %s }"):format(dim, size % 2 == 0 and self.random:chance(0.5)
+          and size / 2 or ("{ %d, %d }"):format(first, size - first))
         if axis == "dp" then self.is_blocked = dim end
       end
       if axis == "mp" and dims.dp == dim and self.is_blocked == dim then word = nil end

@@ -2,6 +2,7 @@
 --- on sharded ones with another; only shard and terms differ. Two more environments, "exact" and
 --- "noisy", run it on plain tensors to find out how far rounding may move a result.
 local redco = require "redco"
+local native = require "redco.native"
 local torch = require "redco.torch"
 
 local environment = {}
@@ -42,6 +43,9 @@ end
 
 --- The mean loss of labels with the logits x w^T, which are never held at once.
 function globals.linear_cross_entropy(...) return (redco.nn.linear_cross_entropy(...)) end
+
+--- Row i of x [N, in] by each of the weights numbers[i]: [N, k, out].
+globals.grouped_linear = native.grouped_linear
 
 --- A probability. Where LibTorch refuses a number, NaN here, the process that holds it fails alone.
 function globals.chance(x) return x:sigmoid():nan_to_num(0.5) end

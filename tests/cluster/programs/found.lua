@@ -397,4 +397,11 @@ x2 = shard(randn(4562, { 6 }):abs(), { mp = { dim = 0, block = 3 } })
 x3 = torch.nll_loss(x1:log_softmax(1), ints(8737, { 9 }, 6), x2)
 loss = term(x3, 0.7)
 gx1 = grads(loss, { x1 })]],
+  -- A product with chosen weights of which a process holds no columns.
+  [[
+x1 = shard(randn(3489, { 1, 4 }), { dp = 0, mp = 0 }):requires_grad_()
+x2 = shard(randn(9653, { 1, 4 }), { dp = 1, mp = 1 }):requires_grad_()
+x3 = grouped_linear(x1, shard(ints(1526, { 1, 3 }, 3), { dp = 0 }), { x1, x2, x1 })
+loss = total(x3, 0.4)
+gx1, gx2 = grads(loss, { x1, x2 })]],
 }

@@ -309,6 +309,11 @@ function place.class_weights(g, v)
   local text = ("torch.arange(1, %d, { dtype = %s.dtype })"):format(v.classes_n + 1, v.x.name)
   return g:sharded(text, { v.classes_n })
 end
+--- Numbers of weights, below 3, for each row of x.
+function place.experts(g, v)
+  local sizes = { v.x.shape[1], g.random:between(1, 3) }
+  return g:sharded(("ints(%d, { %s }, 3)"):format(g:seed(), numbers(sizes)), sizes)
+end
 --- A class below <w>'s first size for each row of x.
 function place.row_classes(g, v)
   local n = v.new_size

@@ -73,6 +73,8 @@ for _, row in ipairs {
   { "torch.cdist(<x>, <s> + 3)", dims = { 2, 2 }, weight = 0.3 },
   { "torch.kron(<x>, torch.ones({ 2 }, { dtype = <x>.dtype }))", dims = { 1, 1 }, weight = 0.3 },
   { "torch.tensordot(<x>, <w>, { <d> }, { 0 })", w = { "d", "n" }, weight = 0.5 },
+  { "grouped_linear(<x>, <experts>, { <w>, <w2>, <w> })", dims = { 2, 2 }, w = { "n", -1 },
+    w2 = { "n", -1 }, weight = 3 },
 } do
   row.dims = row.dims or { 1 }
   products[#products + 1] = row
