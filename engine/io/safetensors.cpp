@@ -64,7 +64,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
   file.read(&header_size, sizeof(header_size), 0);
   require(header_size >= 2, path, ": the header's length is ", header_size,
           " bytes, expected at least the 2 of {}");
-  require(header_size <= max_header || !TorchFile::is_one(header_size), path,
+  require(!TorchFile::is_one(header_size), path,
           ": this file was written by PyTorch's torch.save, expected safetensors");
   require(header_size <= max_header, path, ": the header's length is ", header_size,
           " bytes, expected at most ", max_header, "; this is not a safetensors file");

@@ -3,6 +3,7 @@
 #include "torch_file.h"
 
 #include "input_file.h"
+#include "safetensors_format.h"
 #include "strict_json.h"
 #include "zip_archive.h"
 
@@ -73,7 +74,10 @@ void check_booleans(const std::string& where, const TorchTensor& tensor, const s
 
 bool TorchFile::is_one(uint64_t first_bytes) {
   std::string_view bytes(reinterpret_cast<const char*>(&first_bytes), sizeof(first_bytes));
-  return bytes.starts_with("PK\3\4") || (bytes[0] == '\x80' && bytes[1] >= 2 && bytes[1] <= 5);
+  if (bytes.starts_with("PK\3\4")) return true;
+  // A safetensors file begins with the size of its header, which may begin as a pickle.
+  return bytes[0] == '\x80' && bytes[1] >= 2 && bytes[1] <= 5 &&
+         first_bytes > safetensors::max_header;
 }
 
 bool TorchFile::is_one(const std::string& path) {

@@ -17,8 +17,10 @@ Checkpoint checkpoint_of(const TrainStep& step, const RunState& run, bool with_o
   if (state.loss_scale)
     info["loss_scale"] = Tree::Dict{{"scale", state.loss_scale->scale},
                                     {"good_steps", state.loss_scale->good_steps}};
-  return {state.params, with_opt_state ? state.opt_state : Tree(), step.custom_state(),
-          std::move(info)};
+  return {.params = state.params,
+          .opt_state = with_opt_state ? state.opt_state : Tree(),
+          .info = std::move(info),
+          .custom_state = step.custom_state()};
 }
 
 namespace {

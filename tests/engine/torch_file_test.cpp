@@ -276,3 +276,16 @@ TEST_CASE("torch.save: a damaged file is refused or read within its bounds") {
   }
   CHECK(n_read > 5);
 }
+
+TEST_CASE("safetensors with a header whose size has the bytes of a pickle are not torch.save's") {
+  for (size_t size : {0x280, 0x380, 0x480, 0x580}) {
+    std::string header = R"({"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
+    header.resize(size, ' ');
+    std::string bytes = bytes_of(at::full({1}, int64_t(size), at::kLong)) + header;
+    Folder folder;
+    std::string path = folder / "x.safetensors";
+    write_bytes(path, bytes + bytes_of(at::full({1}, 2.5F)));
+    CHECK(load_tree(path)["x"].as<at::Tensor>().item<float>() == 2.5F);
+    CHECK(Weights(path).tensor("x").item<float>() == 2.5F);
+  }
+}

@@ -21,6 +21,13 @@ local others = {
   ["model.save_pretrained"] = "Model.save_pretrained",
 }
 
+-- Functions that others return: the texts of those describe the arguments.
+local returned = { feature_extractor = "redco.data.feature_extractor" }
+
+-- What Whisper takes besides; and the models whose loss takes less.
+local of_some = { ["model.generate"] = { task = true, language = true, return_timestamps = true },
+  ["model.loss"] = { label_smoothing = true, ignore_index = true } }
+
 local function full_name(where)
   for _, prefix in ipairs { "", "redco.", "redco.data.", "redco.metrics.", "redco.nn.init." } do
     if registry.text(prefix .. where) then return prefix .. where end
@@ -31,6 +38,12 @@ end
 testing.test("each function's text lists its named arguments and their defaults", function()
   local wrong, n = {}, 0
   for _, each in ipairs(taken) do
+    if returned[each.where] then
+      local text = registry.text(returned[each.where])
+      for key in pairs(each.defaults) do assert(text:find("`" .. key .. "`", 1, true), key) end
+      for _, key in ipairs(each.optional) do assert(text:find("`" .. key .. "`", 1, true), key) end
+      goto continue
+    end
     local name = full_name(each.where)
     local listed = {}
     for _, argument in ipairs(name and surface.read(name).arguments or {}) do
@@ -51,8 +64,11 @@ testing.test("each function's text lists its named arguments and their defaults"
       listed[key] = nil
     end
     for key in pairs(listed) do
-      wrong[#wrong + 1] = ("%s does not take %s"):format(each.where, key)
+      if not (of_some[each.where] or {})[key] then
+        wrong[#wrong + 1] = ("%s does not take %s"):format(each.where, key)
+      end
     end
+    ::continue::
   end
   assert(n > 40, n)
   assert(#wrong == 0, table.concat(wrong, "\n"))

@@ -215,7 +215,7 @@ test("functions show their signatures, objects their methods, others their own t
   expect_text("{\n  function spec.long(" .. ("x"):rep(90) .. "...\n}", "{ long }")
   expect_text("torch.Size([2, 3])", "torch.zeros{2, 3}.shape")
   answer "deployer = redco.Deployer { seed = 1, verbose = false }"
-  assert(answer("deployer").text:find "^Deployer {seed = %d+, .*}\n  :gen_rng ",
+  assert(answer("deployer").text:find "^Deployer {seed = %d+, .*}\n  :alone :gen_rng ",
     answer("deployer").text)
   expect_text("{ Deployer }", "{ deployer }")
   expect_text("{ mine }", "{ setmetatable({}, { __tostring = function() return 'mine' end }) }")

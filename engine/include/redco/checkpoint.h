@@ -29,8 +29,8 @@ namespace redco {
 struct Checkpoint {
   Tree params = {};
   Tree opt_state = {};     ///< none: not saved or not loaded
-  Tree custom_state = {};  ///< of the script; none: not saved
   Tree info = {};          ///< a dictionary of plain values
+  Tree custom_state = {};  ///< of the script; none: not saved
 };
 
 struct SaveCheckpointOptions {

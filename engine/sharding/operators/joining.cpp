@@ -19,11 +19,10 @@ Plan moved(const Call& call, Factors factors) {
   return plan_by_factors(call, factors);
 }
 
-// Whether a split in units of one element cuts the dimension between units of `grain`.
-bool cuts_between(int64_t size, int64_t grain, int64_t n_ranks) {
+// Whether splits in units of `a` and of `b` elements are the same.
+bool cut_alike(int64_t size, int64_t a, int64_t b, int64_t n_ranks) {
   for (int64_t rank = 0; rank < n_ranks; ++rank)
-    if (span_of(size, 1, n_ranks, rank).end != span_of(size, grain, n_ranks, rank).end)
-      return false;
+    if (span_of(size, a, n_ranks, rank).end != span_of(size, b, n_ranks, rank).end) return false;
   return true;
 }
 
@@ -32,13 +31,14 @@ bool cuts_between(int64_t size, int64_t grain, int64_t n_ranks) {
 // the gradients of keys and values that all ranks have read: one rank gets each whole.
 std::optional<int64_t> grain_of_blocks(const Call& call, int64_t dim, Mesh::Dim mesh_dim) {
   int64_t unit = 0;
-  bool any_split = false;
+  bool any_split = false, any_grain = false;
   for (const TensorArgument& argument : call.tensors) {
     const Placement& placement = argument.placements[mesh_dim];
     int64_t size = argument.sizes()[size_t(dim)];
     if (placement.is_sharded() && placement.dim == dim) {
       any_split = true;
-      if (placement.is_in_blocks() || placement.grain > 1) return std::nullopt;
+      any_grain |= placement.grain > 1;
+      if (placement.is_in_blocks()) return std::nullopt;
       if (splitting(argument.placements, dim).size() > 1) return std::nullopt;
     } else if (placement.is_partial() && size > 0 && (unit == 0 || unit == size)) {
       unit = size;
@@ -46,12 +46,14 @@ std::optional<int64_t> grain_of_blocks(const Call& call, int64_t dim, Mesh::Dim 
       unit = -1;
     }
   }
+  if (any_grain && unit == 0) return std::nullopt;
   if (!any_split || unit == 0) return 1;
   for (const TensorArgument& argument : call.tensors) {
     const Placement& placement = argument.placements[mesh_dim];
     int64_t size = argument.sizes()[size_t(dim)];
     if (unit < 0 || size % unit != 0) return std::nullopt;
-    if (placement.is_sharded() && !cuts_between(size, unit, call.mesh->size(mesh_dim)))
+    if (placement.is_sharded() &&
+        !cut_alike(size, placement.grain, unit, call.mesh->size(mesh_dim)))
       return std::nullopt;
   }
   return unit;

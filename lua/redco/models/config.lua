@@ -81,7 +81,7 @@ end
 
 -- Patterns of keys that are counts or sizes.
 local sizes = { "size$", "_dim$", "layers?$", "heads?$", "^n_", "^num_", "^d_", "positions$",
-  "position_embeddings$", "buckets$", "distance$" }
+  "position_embeddings$", "buckets$", "distance$", "_rank$" }
 
 -- Keys with such a name that are lists, or may be 0.
 local is_other = { max_window_layers = true, mlp_only_layers = true, no_rope_layers = true }

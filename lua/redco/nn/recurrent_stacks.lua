@@ -102,10 +102,11 @@ local function run(where, params, x, names, given, o, apply)
   return y, unpack(ends)
 end
 
--- LibTorch's operator runs both directions at once.
-local function fused(operator, n_states)
+-- LibTorch's operator runs both directions at once. It is looked up when it is called, because
+-- restricted scripts do not have it.
+local function fused(name, n_states)
   return function(x, states, weights, has_bias, is_bidirectional)
-    return operator(x, n_states == 1 and states[1] or states, weights, has_bias, 1, 0, false,
+    return torch[name](x, n_states == 1 and states[1] or states, weights, has_bias, 1, 0, false,
       is_bidirectional, true)
   end
 end
@@ -142,13 +143,14 @@ local function step_by_step(cell, n_states)
 end
 
 -- Returns the function for a layer that fits x.
-local function chooser(operator, cell, n_states)
-  local whole, split = fused(operator, n_states), step_by_step(cell, n_states)
+local function chooser(name, cell, n_states)
+  local whole, split = fused(name, n_states), step_by_step(cell, n_states)
   return function(x, ...) return (x:is_sharded() and split or whole)(x, ...) end
 end
 
-local function hidden_only(operator, cell)
-  return chooser(operator, function(x, states, ...) return cell(x, states[1], ...) end, 1)
+local function hidden_only(name)
+  local cell = torch[name .. "_cell"]
+  return chooser(name, function(x, states, ...) return cell(x, states[1], ...) end, 1)
 end
 
 define_params("RNN", 1)
@@ -158,8 +160,7 @@ define_params("LSTM", 4)
 local about_dropout = [[
 `dropout` is the probability with which, in training, outputs between layers are set to 0.]]
 
-local operators = { tanh = hidden_only(torch.rnn_tanh, torch.rnn_tanh_cell),
-  relu = hidden_only(torch.rnn_relu, torch.rnn_relu_cell) }
+local operators = { tanh = hidden_only "rnn_tanh", relu = hidden_only "rnn_relu" }
 local use_rnn = arguments("nn.rnn", { nonlinearity = "tanh", dropout = 0, train = false },
   { "h", "rng" })
 stacks.rnn = registry.define("redco.nn.rnn", [[
@@ -175,7 +176,7 @@ function(params, x, options)
   return run("nn.rnn", params, x, { "h" }, { o.h }, o, apply)
 end)
 
-local run_gru = hidden_only(torch.gru, torch.gru_cell)
+local run_gru = hidden_only "gru"
 local use_gru = arguments("nn.gru", { dropout = 0, train = false }, { "h", "rng" })
 stacks.gru = registry.define("redco.nn.gru", [[
 gru(params, x [batch, length, input], {h [layers, batch, hidden] = nil, dropout = 0, train = false, rng = nil}) -> y [batch, length, hidden], h
@@ -186,7 +187,7 @@ function(params, x, options)
   return run("nn.gru", params, x, { "h" }, { o.h }, o, run_gru)
 end)
 
-local run_lstm = chooser(torch.lstm, torch.lstm_cell, 2)
+local run_lstm = chooser("lstm", torch.lstm_cell, 2)
 local use_lstm = arguments("nn.lstm", { dropout = 0, train = false }, { "h", "c", "rng" })
 stacks.lstm = registry.define("redco.nn.lstm", [[
 lstm(params, x [batch, length, input], {h [layers, batch, hidden] = nil, c [layers, batch, hidden] = nil, dropout = 0, train = false, rng = nil}) -> y [batch, length, hidden], h, c
