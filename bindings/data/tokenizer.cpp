@@ -536,7 +536,8 @@ void add_tokenizer(lua_State* L) {
        {"save_pretrained", save_pretrained,
         "save_pretrained(self, folder)\n"
         "Copies the files of the tokenizer, byte for byte, into a folder, which is created if "
-        "necessary. Only the first process writes."}},
+        "necessary. Files of another tokenizer there are removed. Only the first process "
+        "writes."}},
       field);
   luaL_getmetatable(L, LuaTokenizer::lua_name);
   register_functions(L, "Tokenizer:", {{"__call", call_tokenizer, call_text}});

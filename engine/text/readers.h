@@ -35,6 +35,9 @@ inline constexpr int64_t largest_id = INT32_MAX - 1;
 Tokenizer make_tokenizer(Pipeline pipeline, Settings settings,
                          std::map<std::string, std::string> files = {});
 
+/// Removes files of a tokenizer from a folder but for `kept`, with which they would be read.
+void remove_other_files(const std::string& folder, const std::map<std::string, std::string>& kept);
+
 /// Sets truncation and padding in `settings` from the file.
 Pipeline read_tokenizer_json(const std::string& where, std::string_view text, Settings& settings);
 

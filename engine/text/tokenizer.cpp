@@ -513,6 +513,7 @@ void Tokenizer::save_pretrained(const std::string& folder) const {
   std::filesystem::create_directories(folder, error);
   require(!error, "cannot make the folder ", folder, ": ", error.message());
   for (const auto& [name, bytes] : state_->files) write_file(folder + "/" + name, bytes);
+  text::remove_other_files(folder, state_->files);
 }
 
 }  // namespace redco

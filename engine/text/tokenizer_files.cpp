@@ -370,6 +370,13 @@ Tokenizer Folder::tokenizer() {
 
 }  // namespace
 
+void text::remove_other_files(const std::string& folder, const Files& kept) {
+  for (const char* name : file_names) {
+    std::error_code ignored;
+    if (kept.count(name) == 0) fs::remove(fs::path(folder) / name, ignored);
+  }
+}
+
 Tokenizer Tokenizer::from_pretrained(const std::string& path) {
   fs::path given(path);
   if (fs::is_directory(given)) return Folder(given).tokenizer();

@@ -285,7 +285,10 @@ test("a conversation goes through the chat template", function()
   expect_error(function() read "gpt2":apply_chat_template(messages) end, "chat_template")
   expect_error(function() tok:apply_chat_template "hi" end, "messages")
   local copy = folder .. "/new/copy"
+  redco.Tokenizer.from_pretrained "../../examples/zero_shot/data/processor":save_pretrained(copy)
   tok:save_pretrained(copy)
+  -- Those of the other tokenizer would be read with this one.
+  expect_error(function() redco.data.read(copy .. "/merges.txt") end, "No such file")
   for _, name in ipairs { "tokenizer.json", "tokenizer_config.json" } do
     expect_equal(redco.data.read(copy .. "/" .. name), redco.data.read(folder .. "/" .. name))
   end

@@ -190,7 +190,7 @@ class REDCO_API Tokenizer {
                                   const Json::Object& variables = {}) const;
 
   /// Writes the files the tokenizer was read from, byte for byte, into a folder, which is created
-  /// if necessary. Throws Error if it was not read from files.
+  /// if necessary, and removes those of another. Throws Error if it was not read from files.
   void save_pretrained(const std::string& folder) const;
 
   struct State;
