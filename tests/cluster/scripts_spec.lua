@@ -1,4 +1,5 @@
--- Runs the scripts of this folder that test themselves, each in several processes.
+-- Runs the scripts of this folder that test themselves, each in several processes; with
+-- REDCO_TEST_FULL=1 those marked `full` too.
 local program = require "program"
 local testing = require "testing"
 
@@ -7,8 +8,9 @@ local here = assert(os.getenv "REDCO_SOURCE") .. "/tests/cluster"
 for _, run in ipairs {
   { 2, "tensors" }, { 4, "tensors" },
   { 2, "steps" }, { 4, "steps" }, { 2, "alone" }, { 4, "alone" },
-  { 2, "optimizers" }, { 4, "optimizers" }, { 2, "networks" }, { 4, "networks" },
-  { 1, "algorithms" }, { 2, "algorithms" }, { 4, "algorithms" },
+  { 2, "optimizers" }, { 4, "optimizers", full = true },
+  { 2, "networks" }, { 4, "networks", full = true },
+  { 1, "algorithms", full = true }, { 2, "algorithms" }, { 4, "algorithms", full = true },
   { 2, "precision" }, { 4, "precision" },
   { 2, "ranges" }, { 4, "ranges" }, { 2, "operators", takes_options = true },
   { 2, "collate" }, { 4, "collate" }, { 2, "data" }, { 4, "data" },
@@ -19,12 +21,14 @@ for _, run in ipairs {
   { 2, "torchscript" }, { 4, "torchscript" },
 } do
   local n, script = unpack(run)
+  if run.full and not os.getenv "REDCO_TEST_FULL" then goto continue end
   testing.test(("%s.lua in %d processes"):format(script, n), function()
     local words = { "--nproc", tostring(n), ("%s/%s.lua"):format(here, script) }
     if not run.takes_options then words[#words + 1] = program.folder end
     local code, out, err = program.run(words)
     if code ~= 0 then error(("exit code %d\n%s%s"):format(code, out, err)) end
   end)
+  ::continue::
 end
 
 program.remove_folder()
