@@ -377,7 +377,6 @@ stack traceback:
         [C]: in function 'error'
         HOME/script.lua:4: in function 'f'
         HOME/script.lua:5: in main chunk
-        [C]: at ADDRESS
 redco-lua VERSION; :h for help, :q or Ctrl-D to end
 > made
 before
