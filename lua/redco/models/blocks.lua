@@ -52,10 +52,12 @@ function blocks.add_layer_norm(add, name, size)
   add(name .. ".bias", { size }, blocks.zeros)
 end
 
---- Adds a weight [out, in] and, unless `bias` is false, a bias.
+--- Adds a weight [out, in] and a bias. `bias` is false for none, or its initialiser, by default
+--- zeros.
 function blocks.add_linear(add, name, n_in, n_out, init, bias)
   add(name .. ".weight", { n_out, n_in }, init)
-  if bias ~= false then add(name .. ".bias", { n_out }, blocks.zeros) end
+  if bias == false then return end
+  add(name .. ".bias", { n_out }, type(bias) == "function" and bias or blocks.zeros)
 end
 
 --- Raises an error if the configuration's `key` is not a multiple of its `parts`.

@@ -8,16 +8,11 @@ local layers = {}
 
 local projections = { q = ".q_proj", k = ".k_proj", v = ".v_proj", out = ".out_proj" }
 
---- Declares a weight [out, in] and a bias with this initialiser, by default zeros.
-local function add_linear(add, name, n_in, n_out, init, bias_init)
-  add(name .. ".weight", { n_out, n_in }, init)
-  add(name .. ".bias", { n_out }, bias_init or blocks.zeros)
-end
-
 --- Declares the two layers of a feed-forward network. `inits` has fc1, fc2 and optionally fc_bias.
 function layers.add_mlp(add, name, c, inits)
-  add_linear(add, name .. ".fc1", c.hidden_size, c.intermediate_size, inits.fc1, inits.fc_bias)
-  add_linear(add, name .. ".fc2", c.intermediate_size, c.hidden_size, inits.fc2, inits.fc_bias)
+  local size, inner = c.hidden_size, c.intermediate_size
+  blocks.add_linear(add, name .. ".fc1", size, inner, inits.fc1, inits.fc_bias)
+  blocks.add_linear(add, name .. ".fc2", inner, size, inits.fc2, inits.fc_bias)
 end
 
 --- Returns function(params, name, x, o), a feed-forward network.
@@ -35,8 +30,8 @@ function layers.add_parameters(c, add, inits)
   for i = 0, c.num_hidden_layers - 1 do
     local layer = ("encoder.layers.%d."):format(i)
     for _, part in ipairs { "q", "k", "v", "out" } do
-      add_linear(add, layer .. "self_attn" .. projections[part], c.hidden_size, c.hidden_size,
-        part == "out" and inits.out or inits.projection)
+      blocks.add_linear(add, layer .. "self_attn" .. projections[part], c.hidden_size,
+        c.hidden_size, part == "out" and inits.out or inits.projection)
     end
     layers.add_mlp(add, layer .. "mlp", c, inits)
     blocks.add_layer_norm(add, layer .. "layer_norm1", c.hidden_size)
