@@ -73,7 +73,7 @@ at::Tensor check_weight(lua_State* L, int index) {
 }
 
 // Numbers and tensors of one element, by name.
-std::map<std::string, at::Tensor> check_metrics(lua_State* L, int index) {
+std::map<std::string, at::Tensor> check_loss_metrics(lua_State* L, int index) {
   std::map<std::string, at::Tensor> metrics;
   if (lua_isnil(L, index)) return metrics;
   require(
@@ -113,7 +113,7 @@ LossFn make_loss_fn(const Ref& function, const OfScript& own) {
       require(loss != nullptr && loss->numel() == 1,
               "loss_fn: expected a tensor of one element to be returned, got ",
               described(L, first));
-      Loss result{*loss, check_weight(L, first + 1), check_metrics(L, first + 2)};
+      Loss result{*loss, check_weight(L, first + 1), check_loss_metrics(L, first + 2)};
       if (is_training) collect_before_backward(L);
       return result;
     });

@@ -24,10 +24,7 @@ class Freeze : public Optimizer {
   }
 
   Tree init(const std::vector<NamedTensor>& params) const override {
-    std::vector<NamedTensor> trained;
-    for (const auto& param : params)
-      if (trains(param.first, param.second)) trained.push_back(param);
-    return optimizer_->init(trained);
+    return optimizer_->init(train::trained_by(*this, params));
   }
 
   // Nothing to filter: `update` only holds parameters that are trained.

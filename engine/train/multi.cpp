@@ -22,8 +22,7 @@ class Multi : public Optimizer {
   }
 
   void check(const std::vector<NamedTensor>& params) const override {
-    std::vector<std::vector<NamedTensor>> own(entries_.size());
-    for (const auto& [name, param] : params) own[entry_of(name, param)].emplace_back(name, param);
+    std::vector<std::vector<NamedTensor>> own = by_entry(params);
     for (size_t i = 0; i < entries_.size(); ++i) {
       if (own[i].empty()) {
         std::string names;
@@ -36,8 +35,7 @@ class Multi : public Optimizer {
   }
 
   Tree init(const std::vector<NamedTensor>& params) const override {
-    std::vector<std::vector<NamedTensor>> own(entries_.size());
-    for (const auto& [name, param] : params) own[entry_of(name, param)].emplace_back(name, param);
+    std::vector<std::vector<NamedTensor>> own = by_entry(params);
     Tree::List states;
     for (size_t i = 0; i < entries_.size(); ++i)
       states.push_back(entries_[i].optimizer ? entries_[i].optimizer->init(own[i])
@@ -97,6 +95,12 @@ class Multi : public Optimizer {
     }
     fail("multi: no entry selects the parameter '", name, "'; the entries are ", labels,
          ". End with one for the rest: {\"*\", optimizer} or {\"*\", \"frozen\"}");
+  }
+
+  std::vector<std::vector<NamedTensor>> by_entry(const std::vector<NamedTensor>& params) const {
+    std::vector<std::vector<NamedTensor>> own(entries_.size());
+    for (const auto& param : params) own[entry_of(param.first, param.second)].push_back(param);
+    return own;
   }
 
   std::vector<OptimizerOf> entries_;

@@ -78,30 +78,30 @@ class SGD : public WithLearningRate<SGDOptions> {
   }
 
   void apply(Update& update, Tree& state, double learning_rate) const override {
+    // Only with dampening does the first gradient count otherwise than the later ones.
+    const bool is_first = options_.dampening != 0 && update.step == 0;
     for (const ParameterGroup& group : groups(update)) {
       check_layout(update, group);
       Tensors buffers;
       if (options_.momentum != 0) buffers = select(state, "momentum_buffer", update, group);
       const at::Tensor& first = update.params[group.members.front()];
       if (first.is_cpu() && at::isReducedFloatingType(first.scalar_type())) {
-        apply_by_operators(update, group, buffers, learning_rate);
+        apply_by_operators(update, group, buffers, learning_rate, is_first);
         continue;
       }
       at::_fused_sgd_(select(update.params, group), select(update.grads, group), buffers,
                       group.weight_decay, options_.momentum, learning_rate, options_.dampening,
-                      options_.nesterov, /*maximize=*/false,
-                      /*is_first_step=*/options_.dampening != 0 && update.step == 0);
+                      options_.nesterov, /*maximize=*/false, is_first);
     }
   }
 
  private:
   // LibTorch 2.11's fused operator gives wrong numbers for 16-bit floats on a CPU.
   void apply_by_operators(const Update& update, const ParameterGroup& group, Tensors& buffers,
-                          double learning_rate) const {
+                          double learning_rate, bool is_first) const {
     Tensors params = select(update.params, group), grads = select(update.grads, group);
     if (group.weight_decay != 0) grads = at::_foreach_add(grads, params, group.weight_decay);
     if (options_.momentum != 0) {
-      bool is_first = options_.dampening != 0 && update.step == 0;
       at::_foreach_mul_(buffers, options_.momentum);
       at::_foreach_add_(buffers, grads, is_first ? 1 : 1 - options_.dampening);
       grads = options_.nesterov ? at::_foreach_add(grads, buffers, options_.momentum) : buffers;

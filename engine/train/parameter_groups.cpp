@@ -72,6 +72,21 @@ std::vector<at::Tensor>& Update::own_grads() {
 
 namespace train {
 
+std::vector<NamedTensor> floating_params(const Tree& params) {
+  std::vector<NamedTensor> found = named_tensors(params);
+  std::erase_if(found, [](const NamedTensor& param) {
+    return !param.second.defined() || !param.second.is_floating_point();
+  });
+  return found;
+}
+
+std::vector<NamedTensor> trained_by(const Optimizer& optimizer, std::vector<NamedTensor> params) {
+  std::erase_if(params, [&](const NamedTensor& param) {
+    return !optimizer.trains(param.first, param.second);
+  });
+  return params;
+}
+
 std::vector<at::Tensor> select(const std::vector<at::Tensor>& tensors,
                                const ParameterGroup& group) {
   std::vector<at::Tensor> selected;

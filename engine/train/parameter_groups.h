@@ -4,6 +4,12 @@
 
 namespace redco::train {
 
+/// The floating-point tensors of a tree: those that an optimizer may train.
+std::vector<NamedTensor> floating_params(const Tree& params);
+
+/// Those of `params` that the optimizer trains.
+std::vector<NamedTensor> trained_by(const Optimizer& optimizer, std::vector<NamedTensor> params);
+
 /// Selects the members of a group, in order.
 std::vector<at::Tensor> select(const std::vector<at::Tensor>& tensors, const ParameterGroup& group);
 

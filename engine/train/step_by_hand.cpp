@@ -21,10 +21,7 @@ namespace redco {
 namespace {
 
 std::vector<NamedTensor> floating(const Tree& params) {
-  std::vector<NamedTensor> result = named_tensors(params);
-  std::erase_if(result, [](const NamedTensor& param) {
-    return !param.second.defined() || !param.second.is_floating_point();
-  });
+  std::vector<NamedTensor> result = train::floating_params(params);
   require(!result.empty(), "optimizer: there is no floating-point tensor in the params");
   std::map<const void*, const NamedTensor*> seen;
   for (const NamedTensor& param : result) {
@@ -36,13 +33,6 @@ std::vector<NamedTensor> floating(const Tree& params) {
     first = &param;
   }
   return result;
-}
-
-std::vector<NamedTensor> trained(const Optimizer& optimizer, std::vector<NamedTensor> params) {
-  std::erase_if(params, [&](const NamedTensor& param) {
-    return !optimizer.trains(param.first, param.second);
-  });
-  return params;
 }
 
 std::string kind_of(const Tree& tree) {
@@ -144,7 +134,8 @@ Tree init_state(const Optimizer& optimizer, const Tree& params) {
   at::NoGradGuard no_grad;
   std::vector<NamedTensor> all = floating(params);
   optimizer.check(all);
-  return Tree::Dict{{"step", 0}, {"opt_state", optimizer.init(trained(optimizer, std::move(all)))}};
+  return Tree::Dict{{"step", 0},
+                    {"opt_state", optimizer.init(train::trained_by(optimizer, std::move(all)))}};
 }
 
 void take_step(const Optimizer& optimizer, const Tree& grads, Tree& state, const Tree& params) {
@@ -158,7 +149,7 @@ void take_step(const Optimizer& optimizer, const Tree& grads, Tree& state, const
           "{step = trainer.step, opt_state = trainer.state.opt_state}");
   std::vector<NamedTensor> all = floating(params);
   optimizer.check(all);
-  std::vector<NamedTensor> own = trained(optimizer, std::move(all));
+  std::vector<NamedTensor> own = train::trained_by(optimizer, std::move(all));
   check_state(optimizer, state.at("opt_state"), own);
   Update update;
   update.step = step_of(state);

@@ -4,6 +4,7 @@
 
 #include "batches.h"
 #include "loss_scaler.h"
+#include "parameter_groups.h"
 #include "random.h"
 #include "record_alike.h"
 
@@ -123,12 +124,8 @@ void TrainStep::set_state(SetTrainStateOptions options) {
           "Trainer: the parameters are on ", device, ", and the processes work on ", mesh.device(),
           ": make the Deployer with device = \"", c10::DeviceTypeName(device.type(), true), "\"");
 
-  std::vector<NamedTensor> floating = named_tensors(options.params);
-  std::erase_if(floating, [](const NamedTensor& param) {
-    return !param.second.defined() || !param.second.is_floating_point();
-  });
-  optimizer_step.optimizer()->check(floating);
-  floating.clear();  // TrainedParams takes over tensors that nothing else holds
+  // The list must not outlive the call: TrainedParams takes over tensors that nothing else holds.
+  optimizer_step.optimizer()->check(floating_params(options.params));
   optimizer_step.log_missing(!custom_);
   TrainedParams params(std::move(options.params), deployer_, device,
                        [&](const std::string& name, const at::Tensor& param) {
