@@ -38,12 +38,11 @@ function closeness.tolerance_of(env, names)
   return largest
 end
 
---- Two tensors with zeros where one is NaN and the other NaN or infinite: the order of additions
---- decides which of these an overflow becomes.
+--- Two tensors with zeros where neither is finite: the order of additions decides whether an
+--- overflow becomes NaN or infinite, and the rounding of a factor near 0 the sign of infinity.
 local function without_overflow(a, b)
   local both = a:isfinite():logical_or(b:isfinite()):logical_not()
-  local either = both:logical_and(a:isnan():logical_or(b:isnan()))
-  return a:masked_fill(either, 0), b:masked_fill(either, 0)
+  return a:masked_fill(both, 0), b:masked_fill(both, 0)
 end
 
 --- Equal, or near enough for rounding.

@@ -80,12 +80,19 @@ for _, row in ipairs {
   products[#products + 1] = row
 end
 
+-- LibTorch's convolutions of 16 bits give NaN beside the places of an infinite input too, which
+-- places depends on the number of channels.
+local function has_no_low_specials(v, draw)
+  return not draw.is_special or not v.x.dtype:find "float16"
+end
 for _, row in ipairs {
   { "torch.layer_norm(<x>, { <size-1> })", weight = 2 },
   { "torch.layer_norm(<x>, { <size-1> }, <w>, <w2>)", w = { -1 }, w2 = { -1 }, weight = 2 },
   { "torch.layer_norm(<x>, <x>.shape)" },
   { "torch.rms_norm(<x>, { <size-1> }, <w>, 1e-5)", w = { -1 } },
-  { "torch.group_norm(<x>, <groups>, <w>, <w2>)", dims = { 2 }, w = { 1 }, w2 = { 1 }, weight = 2 },
+  -- Of two nearly equal numbers the second gradient is all rounding.
+  { "torch.group_norm(<x>, <groups>, <w>, <w2>)", dims = { 2 }, w = { 1 }, w2 = { 1 }, weight = 2,
+    when = function(v) return v.x.dtype == "float64" or v.x.ndim > 2 end },
   { "torch.batch_norm(<x>, <w>, <w2>, nil, nil, true, 0.1, 1e-5, false)", dims = { 2 }, w = { 1 },
     w2 = { 1 }, weight = 2 },
   { "torch.batch_norm(<x>, nil, nil, nil, nil, true, 0.1, 1e-5, false)", dims = { 2 } },
@@ -129,6 +136,7 @@ for _, row in ipairs {
     weight = 3 },
 } do
   row.dims = row.dims or { 1 }
+  if row[1]:find "^torch.conv" then row.when = has_no_low_specials end
   layers[#layers + 1] = row
 end
 
