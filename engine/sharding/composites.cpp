@@ -2,6 +2,7 @@
 // key of a sharded tensor, but reads index values, ignores strides, or has a separate kernel
 // without gradients.
 
+#include "memory_format.h"
 #include "sharded_tensor.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -53,8 +54,11 @@ void read_whole(const c10::OperatorHandle& op, Stack* stack) {
   call_composite(op, stack);
 }
 
-// LibTorch's backward on the CPU ignores the strides of the weight, plain tensors' too.
+// LibTorch's backward on the CPU ignores the strides of the weight and mistakes those of some
+// inputs, plain tensors' too.
 void batch_norm(const c10::OperatorHandle& op, Stack* stack) {
+  c10::IValue& input = torch::jit::peek(*stack, 0, op.schema().arguments().size());
+  input = with_clear_format(input.toTensor());
   for (size_t i : {1, 2}) {  // weight, bias
     c10::IValue& value = torch::jit::peek(*stack, i, op.schema().arguments().size());
     if (value.isTensor()) value = value.toTensor().contiguous();

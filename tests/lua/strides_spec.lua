@@ -152,4 +152,51 @@ testing.test("most cases are compared", function()
   assert(n_compared > 2000, n_compared)
 end)
 
+-- Kernels for images choose between two memory formats by strides that sizes of 1 leave open.
+testing.test("gradients of images whose memory format is open", function()
+  local w = torch.randn({ 4 }, { generator = torch.Generator(2), dtype = "float64" })
+  local kernel = torch.randn({ 2, 4, 3, 1 }, { generator = torch.Generator(3), dtype = "float64" })
+  local layers = {
+    batch_norm = function(x) return torch.batch_norm(x, w, w, nil, nil, true, 0.1, 1e-5, false) end,
+    group_norm = function(x) return torch.group_norm(x, 2, w, w) end,
+    conv2d = function(x) return torch.conv2d(x, kernel) end,
+    avg_pool2d = function(x) return torch.avg_pool2d(x, { 2, 1 }) end,
+    max_pool2d = function(x) return torch.max_pool2d(x, { 2, 1 }) end,
+    adaptive_avg_pool2d = function(x) return torch.adaptive_avg_pool2d(x, { 2, 1 }) end,
+    upsample_nearest2d = function(x) return torch.upsample_nearest2d(x, { 10, 1 }) end,
+    upsample_bilinear2d = function(x) return torch.upsample_bilinear2d(x, { 10, 1 }, false) end,
+  }
+  local layouts = {
+    { { 3, 5, 4 }, function(x) return x:transpose(1, 2):unsqueeze(-1) end },
+    { { 3, 1, 5, 4 }, function(x) return x:transpose(1, 3) end },
+    { { 3, 5, 1, 4 }, function(x) return x:permute { 0, 3, 1, 2 } end },
+  }
+  for name, layer in pairs(layers) do
+    for number, layout in ipairs(layouts) do
+      local sizes, view = unpack(layout)
+      local given = torch.randn(sizes, { generator = torch.Generator(1), dtype = "float64" })
+      -- The gradient of a layer's result, of the same layout as its input; and that of this.
+      local function gradients(is_contiguous)
+        local base = given:clone():requires_grad_()
+        local x = view(base)
+        local y = layer(is_contiguous and x:contiguous() or x)
+        local wanted = torch.arange(y:numel(), { dtype = "float64" }):sin():view(y.shape)
+        if not is_contiguous then
+          wanted = wanted:permute({ 0, 2, 3, 1 }):contiguous():permute { 0, 3, 1, 2 }
+        end
+        local grad = torch.autograd.grad(y, { base }, { grad_outputs = { wanted },
+          create_graph = true })[1]
+        return grad, grad.requires_grad
+          and torch.autograd.grad(grad:pow(3):sum(), { base }, { allow_unused = true })[1]
+      end
+      local once, twice = gradients(false)
+      local once_plain, twice_plain = gradients(true)
+      local where = ("%s in layout %d"):format(name, number)
+      assert(torch.allclose(once, once_plain, { atol = 1e-12 }), where)
+      assert(not twice or torch.allclose(twice, twice_plain, { atol = 1e-12 }),
+        where .. ", twice")
+    end
+  end
+end)
+
 testing.finish()

@@ -1,5 +1,6 @@
 // Rules for batch normalization, with the statistics of the whole batch if the batch is split.
 
+#include "../memory_format.h"
 #include "rules.h"
 
 #include <ATen/OpMathType.h>
@@ -137,12 +138,14 @@ auto differentiate_over(int64_t n, const MeshDims& over) {
 }
 
 // The kernels divide by the number of values, so they cannot run on an empty part. Some ignore the
-// strides of arguments by channel, which a part in blocks has.
+// strides of arguments by channel, which a part in blocks has, and mistake those of an input.
 void run_unless_empty(const Operator& op, torch::jit::Stack& stack, const Mesh&) {
   at::Tensor input = tensor_in(op, stack, {"input"});
   for (size_t i = 0; i < stack.size(); ++i)
     if (stack[i].isTensor() && stack[i].toTensor().dim() == 1 && !op.is_written[i])
       stack[i] = stack[i].toTensor().contiguous();
+  for (c10::IValue& value : stack)
+    if (value.isTensor() && value.toTensor().is_same(input)) value = with_clear_format(input);
   if (input.numel() > 0) return op.handle.callBoxed(&stack);
   bool is_backward = tensor_in(op, stack, {"grad_out", "grad_output"}).defined();
   at::Tensor of_channels = at::zeros({is_backward ? input.size(channel) : 0},

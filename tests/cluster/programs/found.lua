@@ -404,4 +404,13 @@ x2 = shard(randn(9653, { 1, 4 }), { dp = 1, mp = 1 }):requires_grad_()
 x3 = grouped_linear(x1, shard(ints(1526, { 1, 3 }, 3), { dp = 0 }), { x1, x2, x1 })
 loss = total(x3, 0.4)
 gx1, gx2 = grads(loss, { x1, x2 })]],
+  -- LibTorch's backward of batch_norm for sizes of 1 with strides of either memory format.
+  [[
+x1 = randn(2632, { 6, 1 }):requires_grad_()
+x2 = shard(randn(661, { 4, 1, 6, 4 }), { mp = { dim = 3, block = 2 } }):requires_grad_()
+x3 = torch.fmin(x1, x2):transpose(1, 3)
+x4 = torch.batch_norm(x3, randn(1665, { 4 }), nil, nil, nil, true, 0.1, 1e-5, false)
+loss = term(x4, 0.4)
+gx1, gx2 = grads(loss, { x1, x2 })
+hx1, hx2 = grads(term(gx1, 0.4), { x1, x2 })]],
 }
