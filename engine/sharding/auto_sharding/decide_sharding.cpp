@@ -171,7 +171,7 @@ class Watched {
 };
 
 // Several weights with the same split input, such as those that read a residual stream, each need a
-// reduction. Replicates the producer of such an input if that halves the bytes moved.
+// reduction. Keeps such an input whole if that halves the bytes moved.
 std::vector<TracedParameter> least_moving(Watched& watched, std::vector<TracedParameter> decided) {
   Watched::Layout best = watched.layout(decided);
   std::set<std::set<int>> tried;
@@ -180,13 +180,10 @@ std::vector<TracedParameter> least_moving(Watched& watched, std::vector<TracedPa
     for (const std::set<int>& sources : best.shared_sources) {
       if (!tried.insert(sources).second) continue;
       std::vector<TracedParameter> changed = decided;
-      for (int source : sources) {
-        if (changed[size_t(source)].placement || !best.parameters[size_t(source)].is_multiplied)
-          continue;
-        changed[size_t(source)].placement = Placement::replicate();
-        changed[size_t(source)].reason =
-            "split outputs would need a reduction in several weights: whole";
-      }
+      for (int source : sources)
+        if (!changed[size_t(source)].placement && best.parameters[size_t(source)].is_multiplied)
+          changed[size_t(source)].why_outputs_whole =
+              "split outputs would need a reduction in several weights: whole";
       Watched::Layout other = watched.layout(changed);
       is_better = 2 * other.bytes_moved <= best.bytes_moved;
       if (!is_better) continue;

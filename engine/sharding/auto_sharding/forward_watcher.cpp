@@ -274,6 +274,8 @@ void ForwardWatcher::decide(Call& call, size_t i, TracedParameter& parameter) {
   } else if (is_weight && comes_of_whole(call)) {
     // Splitting it would save no reduction and cost a gather.
     keep_whole(parameter, "its input comes from outputs that stay whole: whole");
+  } else if (is_weight && !parameter.why_outputs_whole.empty()) {
+    keep_whole(parameter, parameter.why_outputs_whole);
   } else if (is_weight) {
     split_outputs(call, i, parameter);
   } else {

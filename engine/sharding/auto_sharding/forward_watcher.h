@@ -27,6 +27,8 @@ struct TracedParameter {
   bool was_corrected = false;  ///< the placement comes from a correction
   bool is_embedding = false;   ///< its rows are looked up
   bool is_multiplied = false;  ///< it is the weight of a product
+  /// If not empty: why its outputs must not be split. Its inputs may be.
+  std::string why_outputs_whole = {};
   /// For a matrix of a low-rank adapter: its role, and the indices of the adapted weight and of the
   /// adapter's other matrix.
   struct Adapter {
