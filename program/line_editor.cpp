@@ -241,6 +241,7 @@ LineEditor::LineEditor(const std::string& history_path, Complete complete)
   // While a chunk runs, the terminal must not echo ^C into a progress bar.
   tcgetattr(STDIN_FILENO, &terminal_before);
   std::atexit(restore_terminal);  // also after os.exit
+  std::at_quick_exit(restore_terminal);
   el_set(editor, EL_SETTY, "-x", "-echoctl", nullptr);
   el_set(editor, EL_ADDFN, "redco-clear", "Discards the typed text", &Impl::clear);
   el_set(editor, EL_ADDFN, "redco-suspend", "Stops the program", &Impl::suspend);
