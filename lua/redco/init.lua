@@ -27,6 +27,7 @@ local redco = {
   nn = require "redco.nn",
   optim = require "redco.optim",
   privacy = require "redco.privacy",
+  rl = require "redco.rl",
   tree = require "redco.tree",
   models = require "redco.models",
   lora = require "redco.lora",

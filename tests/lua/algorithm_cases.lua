@@ -1,6 +1,7 @@
 --- The reference cases of algorithms: their arrays, and the networks that they use.
 local redco = require "redco"
-local nn, torch = redco.nn, redco.torch
+local nn, rl, torch, tree = redco.nn, redco.rl, redco.torch, redco.tree
+local distributions = redco.distributions
 
 local cases = {}
 
@@ -75,5 +76,74 @@ cases.private_losses = {
     return nn.cross_entropy(nn.linear(params.fc, x), example.labels)
   end,
 }
+
+local function mlp(params, x, activation)
+  return nn.mlp(params, x, { activation = activation })
+end
+
+--- The functions of a run of the case ppo: policy(params, observations), value(params,
+--- observations), and losses(params, rows), a table of tensors by the names of the case.
+function cases.ppo(kind, h)
+  local ppo = {}
+  function ppo.policy(params, observations)
+    local output = mlp(params.actor, observations, torch.tanh)
+    if kind == "discrete" then return distributions.Categorical { logits = output } end
+    return distributions.Independent(distributions.Normal(output, params.log_std:exp()), 1)
+  end
+  function ppo.value(params, observations)
+    return mlp(params.critic, observations, torch.tanh):squeeze(-1)
+  end
+  function ppo.losses(params, rows)
+    local policy, found = ppo.policy(params, rows.observations), {}
+    local scaled = rows.advantages - rows.advantages:mean()
+    local metrics
+    found.pg_loss, metrics = rl.policy_loss { clip = h.clip_coef,
+      log_probs = policy:log_prob(rows.actions), old_log_probs = rows.log_probs,
+      advantages = scaled / (rows.advantages:std() + 1e-8) }
+    found.approx_kl, found.clipfrac = metrics.approx_kl, metrics.clip_fraction
+    found.v_loss = rl.value_loss { values = ppo.value(params, rows.observations),
+      returns = rows.returns, old_values = rows.values, clip = h.clip_coef }
+    found.entropy = policy:entropy():mean()
+    found.loss = found.pg_loss - h.ent_coef * found.entropy + h.vf_coef * found.v_loss
+    return found
+  end
+  return ppo
+end
+
+--- The losses of the case ddpg: each returns a tensor and a table of further figures.
+cases.ddpg = {}
+
+local function act(params, observations)
+  return 2 * mlp(params.actor, observations, torch.relu):tanh()
+end
+
+local function judge(params, observations, actions)
+  return mlp(params.critic, torch.cat({ observations, actions }, -1), torch.relu):squeeze(-1)
+end
+
+function cases.ddpg.critic_loss(params, target, batch, gamma)
+  local goal = batch.rewards + gamma * (1 - batch.dones)
+    * judge(target, batch.next_observations, act(target, batch.next_observations))
+  local values = judge(params, batch.observations, batch.actions)
+  local loss = (values - goal):square():mean()
+  return loss, { critic_loss = loss, q_mean = values:mean(), target_mean = goal:mean() }
+end
+
+--- Of the actor, with the critic as a constant.
+function cases.ddpg.actor_loss(params, batch)
+  local critic = tree.map(function(t) return t:detach() end, params.critic)
+  return -judge({ critic = critic }, batch.observations, act(params, batch.observations)):mean()
+end
+
+--- Fails unless the figures of an update, by name, are near those expected.
+function cases.expect_figures(found, expected, what)
+  for name, value in pairs(expected) do
+    local figure = torch.is_tensor(found[name]) and found[name]:full():item() or found[name]
+    local off = math.abs((figure or 0 / 0) - value)
+    if off ~= off or off > 1e-5 * math.max(math.abs(value), 0.1) then
+      error(("%s of %s is off by %g"):format(name, what, off), 2)
+    end
+  end
+end
 
 return cases

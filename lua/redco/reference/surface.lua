@@ -23,6 +23,7 @@ surface.pages = {
   { "augment", "redco.augment" },
   { "metrics", "redco.metrics" },
   { "privacy", "redco.privacy" },
+  { "rl", "redco.rl", "Environment" },
   { "tree", "redco.tree" },
   { "torch", "torch", "torch.autograd", "torch.backends", "torch.backends.cuda", "torch.cuda",
     "torch.fft", "torch.jit", "torch.linalg", "torch.special", "Event", "Generator",

@@ -7,7 +7,7 @@ local types = {}
 types.classes = {
   Cache = "redco.Cache", Dataset = "redco.Dataset", DecodeStream = "redco.DecodeStream",
   Deployer = "redco.Deployer", Distribution = "redco.Distribution", Event = "torch.cuda.Event",
-  Generator = "torch.Generator",
+  Environment = "redco.Environment", Generator = "torch.Generator",
   Model = "redco.Model",
   Optimizer = "redco.Optimizer", Predictor = "redco.Predictor",
   ReplayBuffer = "redco.ReplayBuffer", Schedule = "redco.Schedule",
@@ -32,10 +32,11 @@ local words_by_type = {
     per_device_batch_size prefetch_factor process_id r sampling_rate save_ckpt_every_k_epochs
     save_ckpt_every_k_steps seed sep_token_id seq_len size step steps top_k total_steps train_size
     unk_token_id vocab_size warmup_steps word_order zero zero_min_size dim num_channels num_classes
-    num_features num_groups num_samples padding_idx position]],
+    num_features num_groups num_samples padding_idx position max_episode_steps n_actions n_envs n_episodes
+    observation_size]],
   number = [[a b delta eps1 expected_batch_size init_value max_grad_norm max_norm max_seconds
     max_value min_p noise_multiplier p peak_value pos_label sample_rate scale softcap
-    target_epsilon smooth_value param rate sparsity]],
+    target_epsilon smooth_value param rate sparsity clip]],
   string = [[base_model_name_or_path bos_token chat_template ckpt_dir ckpt_name cls_token compute_dtype
     decoder_dir delimiter desc device dir dtype encoder_dir eos_token float_dtype folder full_name
     host0_address mask_token name nonlinearity pad_token padding_side path prediction randomness save_float_dtype
@@ -45,8 +46,8 @@ local words_by_type = {
     outputs params profile rules structure texts tree variables]],
   ["function"] = [[activation body collate_fn eval_metric_fn f forward get loss_fn
     lr_schedule_fn on_epoch on_eval on_save on_step output_fn pred_fn streamer train_step_fn]],
-  Tensor = [[c features gradient h hidden_states k logits loss mask memory pixels pos_weight probs q
-    samples scores target tensor v var weight x]],
+  Tensor = [[actions advantages c features final_observations gradient h hidden_states k logits loss mask memory observations pixels pos_weight probs q returns rewards
+    samples scores target tensor terminated truncated v var weight x]],
   Dataset = "", Cache = "cache", Deployer = "deployer", Generator = "generator rng",
   Model = "model", Optimizer = "optimizer second", Predictor = "eval_predictor",
   Tokenizer = "tokenizer",

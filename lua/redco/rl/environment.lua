@@ -1,0 +1,274 @@
+--- Environments of reinforcement learning: many copies of one, stepped together as tensors.
+local arguments = require "redco.arguments"
+local classic_control = require "redco.rl.classic_control"
+local fail = require "redco.fail"
+local native = require "redco.native"
+local registry = require "redco.registry"
+local torch = require "redco.torch"
+
+local methods = registry.define("Environment", [[
+Environment {n_envs, observation_size, n_actions, action_low: list of numbers, action_high: list of numbers, max_episode_steps, n_episodes, observations: Tensor, states: Tensor}
+Copies of an environment that are stepped together. Its tensors are on the CPU.
+  observation_size: the numbers of an observation
+  n_actions: the number of discrete actions; nil if actions are continuous
+  action_low, action_high: the bounds of each number of a continuous action; nil if actions are
+    discrete
+  max_episode_steps: the steps after which an episode is truncated
+  n_episodes: the number of episodes that ended, in all copies
+  observations: the newest observations, float32 [n_envs, observation_size]
+  states: the states of all copies, float64 [n_envs, size]; a script may write to it]], {})
+
+local meta = { __name = "Environment" }
+
+function meta.__index(self, key)
+  if methods[key] then return methods[key] end
+  local facts = rawget(self, "facts")
+  if facts[key] ~= nil then return facts[key] end
+  if key == "n_actions" or key == "action_low" or key == "action_high" then return nil end
+  fail("an Environment has no '%s'", tostring(key))
+end
+
+function meta.__tostring(self)
+  return ("Environment(%s, %.0f copies)"):format(self.name, self.n_envs)
+end
+
+local function numbers_of(t)
+  return "[" .. table.concat(torch.is_tensor(t) and t:view { -1 }:tolist() or { t }, ", ") .. "]"
+end
+
+local function check_integer(where, name, value, least, most)
+  if type(value) ~= "number" or value < least or value > (most or math.huge) or value % 1 ~= 0 then
+    fail("%s: %s: expected an integer of at least %d%s, got %s", where, name, least,
+      most and " and at most " .. most or "", tostring(value))
+  end
+end
+
+-- New states of all copies, which depend on the seed, the number of the step and the copy's place.
+local function starts(self)
+  local generator = native.Rng(self.seed):fold_in(self.n_steps)
+  return self.facts.start(function(n)
+    return torch.rand({ self.n_envs, n }, { generator = generator, dtype = "float64" })
+  end)
+end
+
+-- Sets the observations from the states, and returns them.
+local function observe(self)
+  local facts = self.facts
+  self.observations = (facts.observe and facts.observe(self.states) or self.states):float()
+  return self.observations
+end
+
+local function check_actions(self, actions)
+  local discrete = self.n_actions
+  local kind = discrete and ("int64 [%.0f]"):format(self.n_envs)
+    or ("floating-point [%.0f, %d]"):format(self.n_envs, #self.action_low)
+  local shape = discrete and { self.n_envs } or { self.n_envs, #self.action_low }
+  if not torch.is_tensor(actions) or actions:is_floating_point() == (discrete ~= nil)
+    or actions.dtype == "bool"
+    or table.concat(actions.shape, ", ") ~= table.concat(shape, ", ") then
+    fail("Environment:step: %s: expected the actions as a tensor %s, got %s", self.name, kind,
+      torch.is_tensor(actions) and actions.dtype .. " [" .. table.concat(actions.shape, ", ") .. "]"
+      or type(actions))
+  end
+  if discrete then
+    local low, high = actions:min():item(), actions:max():item()
+    if low < 0 or high >= discrete then
+      fail("Environment:step: %s: expected actions from 0 to %d, got %d", self.name, discrete - 1,
+        low < 0 and low or high)
+    end
+  end
+  return actions:detach():full():cpu():double()
+end
+
+-- Raises an error that names the first copy whose state, reward or action is not finite.
+local function check_finite(self, states, rewards, actions)
+  local sum = (states:sum() + rewards:sum()):item()
+  if sum - sum == 0 then return end
+  for i = 0, self.n_envs - 1 do
+    for _, row in ipairs {
+      { "got the action", actions[i], "check the policy's parameters" },
+      { "diverged: its state became", states[i], "check its equations and the actions" },
+      { "diverged: its reward became", rewards[i], "check its equations and the actions" },
+    } do
+      if not row[2]:isfinite():all():item() then
+        fail("Environment:step: %s: copy %d %s %s at step %d of its episode, after the state %s; "
+          .. "%s", self.name, i, row[1], numbers_of(row[2]), self.steps[i]:item() + 1,
+          numbers_of(self.states[i]), row[3])
+      end
+    end
+  end
+end
+
+-- Starts new episodes of the copies of a mask.
+local function restart(self, mask)
+  self.states:copy_(torch.where(mask:unsqueeze(1), starts(self), self.states))
+  self.steps:masked_fill_(mask, 0)
+  self.returns:masked_fill_(mask, 0)
+end
+
+methods.reset = registry.define("Environment:reset", [[
+reset(self) -> Tensor [n_envs, observation_size]
+Starts new episodes in all copies and returns their observations.]], function(self)
+  return torch.no_grad(function()
+    restart(self, torch.ones({ self.n_envs }, { dtype = "bool" }))
+    self.ended:zero_()
+    return observe(self)
+  end)
+end)
+
+-- Keeps the returns of the newest 1000 ended episodes, in a ring.
+local n_kept = 1000
+local function count_episodes(self, returns)
+  for _, value in ipairs(returns) do
+    self.finished[self.n_episodes % n_kept + 1] = value
+    self.n_episodes = self.n_episodes + 1
+  end
+end
+
+methods.step = registry.define("Environment:step", [[
+step(self, actions: Tensor) -> observations, rewards, terminated, truncated, final_observations
+Makes a step in each copy. `actions` is int64 [n_envs] or floating-point [n_envs, action size].
+`terminated` says where an episode ended by the rules, `truncated` where by the time limit.
+
+A copy whose episode ends is reset. With autoreset = "same_step", `observations` has the first
+observation of its new episode, and `final_observations` the last one of the old. With "next_step",
+which is gymnasium's default, the next call resets it: that call ignores the action and returns
+reward 0. An action, state or reward that is not finite raises an error.]], function(self, actions)
+  return torch.no_grad(function()
+    local taken = check_actions(self, actions)
+    local states, rewards, terminated = self.facts.step(self.states, taken)
+    local ended = self.ended
+    local were_ended = self.autoreset == "next_step" and ended:any():item()
+    if were_ended then
+      -- A copy that is reset takes no step.
+      states = torch.where(ended:unsqueeze(1), self.states, states)
+      rewards = rewards:masked_fill(ended, 0)
+      terminated = terminated:logical_and(ended:logical_not())
+    end
+    check_finite(self, states, rewards, taken)
+    self.n_steps = self.n_steps + 1
+    self.states:copy_(states)
+    self.steps:add_(1)
+    self.returns:add_(rewards)
+    if were_ended then restart(self, ended) end
+    local truncated = self.steps:ge(self.max_episode_steps)
+      :logical_and_(terminated:logical_not())
+    ended:copy_(terminated:logical_or(truncated))
+    local observations = observe(self)
+    local final = observations
+    if ended:any():item() then
+      count_episodes(self, self.returns[ended]:tolist())
+      if self.autoreset == "same_step" then
+        restart(self, ended)
+        observations = observe(self)
+      end
+    end
+    return observations, rewards:float(), terminated, truncated, final
+  end)
+end)
+
+methods.mean_return = registry.define("Environment:mean_return", [[
+mean_return(self, n) -> number
+Returns the mean sum of rewards of the last n ended episodes, at most 1000, or of all if there are
+fewer; 0 if there are none.]], function(self, n)
+  check_integer("Environment:mean_return", "n", n, 1, n_kept)
+  local count, sum = math.min(n, self.n_episodes), 0
+  for i = self.n_episodes - count, self.n_episodes - 1 do
+    sum = sum + self.finished[i % n_kept + 1]
+  end
+  return count > 0 and sum / count or 0
+end)
+
+local tensors = { "states", "steps", "returns", "ended" }
+
+methods.state_dict = registry.define("Environment:state_dict", [[
+state_dict(self) -> table
+Returns a copy of the copies' states and of what decides the next resets, for a checkpoint's
+custom_state or `torch.save`.]], function(self)
+  local state = { n_steps = self.n_steps, seed = self.seed, n_episodes = self.n_episodes,
+    finished = torch.tensor(self.finished, { dtype = "float64" }) }
+  for _, name in ipairs(tensors) do state[name] = self[name]:clone() end
+  return state
+end)
+
+local required = { start = "function", step = "function", observation_size = "number",
+  max_episode_steps = "number" }
+
+local function facts_of(kind)
+  if type(kind) == "string" then
+    local names = {}
+    for name in pairs(classic_control) do names[#names + 1] = name end
+    table.sort(names)
+    return kind, classic_control[kind] or fail("rl.environment: there is no environment '%s'; "
+      .. "expected one of %s, or a table of your own", kind, table.concat(names, ", "))
+  end
+  if type(kind) ~= "table" then
+    fail("rl.environment: expected a name or a table, got a %s", type(kind))
+  end
+  for name, expected in pairs(required) do
+    if type(kind[name]) ~= expected then
+      fail("rl.environment: %s: expected a %s, got a %s", name, expected, type(kind[name]))
+    end
+  end
+  local is_continuous = type(kind.action_low) == "table" and type(kind.action_high) == "table"
+    and #kind.action_low == #kind.action_high and #kind.action_low > 0
+  if is_continuous == (kind.n_actions ~= nil) then
+    fail "rl.environment: expected either n_actions, or action_low and action_high of equal length"
+  end
+  return kind.name or "environment", kind
+end
+
+local options_of = arguments("rl.environment", { n_envs = 1, seed = 0, autoreset = "same_step" },
+  { "state" })
+
+return registry.define("redco.rl.environment", [[
+environment(kind: string or table, {n_envs = 1, seed = 0, autoreset = "same_step", state: table = nil}) -> Environment
+Returns n_envs copies of an environment in new episodes. Copies that start with the same seed get
+the same starts, on any number of processes.
+
+`kind` is a name: "CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0" or
+"Pendulum-v1", whose transitions are those of gymnasium 1.4. Or it is a table: observation_size;
+max_episode_steps; n_actions, or action_low and action_high; start(uniform), which returns new
+states of all copies, where uniform(n) draws numbers [n_envs, n] from 0 to 1; step(states, actions),
+which returns the next states, rewards and terminated; observe(states), if observations are not the
+states. All tensors have a row for each copy; those of numbers are float64.
+  n_envs: the number of copies
+  autoreset: the call of `Environment:step` that resets an ended copy: "same_step" or "next_step"
+  state: what `Environment:state_dict` returned, to continue from there]], function(kind, options)
+  local o = options_of(options)
+  local name, facts = facts_of(kind)
+  check_integer("rl.environment", "n_envs", o.n_envs, 1)
+  check_integer("rl.environment", "seed", o.seed, 0)
+  if o.autoreset ~= "same_step" and o.autoreset ~= "next_step" then
+    fail("rl.environment: autoreset: expected same_step or next_step, got %s",
+      tostring(o.autoreset))
+  end
+  local self = setmetatable({ name = name, facts = facts, n_envs = o.n_envs, seed = o.seed,
+    autoreset = o.autoreset, n_steps = 0, n_episodes = 0, finished = {} }, meta)
+  self.states = torch.no_grad(starts, self)
+  if not torch.is_tensor(self.states) or self.states:dim() ~= 2
+    or self.states:size(0) ~= o.n_envs or self.states.dtype ~= "float64" then
+    fail("rl.environment: %s: start: expected it to return float64 [%d, size]", name, o.n_envs)
+  end
+  self.steps = torch.zeros({ o.n_envs }, { dtype = "int64" })
+  self.returns = torch.zeros({ o.n_envs }, { dtype = "float64" })
+  self.ended = torch.zeros({ o.n_envs }, { dtype = "bool" })
+  if o.state then
+    for _, field in ipairs(tensors) do
+      local given = o.state[field]
+      if not torch.is_tensor(given) or table.concat(given.shape, ",")
+        ~= table.concat(self[field].shape, ",") then
+        fail("rl.environment: state: it is not of %d copies of %s: %s has another shape", o.n_envs,
+          name, field)
+      end
+      self[field]:copy_(given)
+    end
+    for _, field in ipairs { "n_steps", "seed", "n_episodes" } do
+      local given = o.state[field]
+      self[field] = torch.is_tensor(given) and given:item() or given
+    end
+    self.finished = o.state.finished:tolist()
+  end
+  torch.no_grad(observe, self)
+  return self
+end)
