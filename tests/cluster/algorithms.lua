@@ -1,4 +1,5 @@
--- Private gradients and meta-gradients on every layout: the arrays of the reference cases.
+-- Private gradients, meta-gradients, and updates of PPO and DDPG on every layout: the arrays of the
+-- reference cases.
 local cases = require "algorithm_cases"
 local redco = require "redco"
 local testing = require "testing"
@@ -95,6 +96,106 @@ local function test_meta_gradients(deployer, layout, arrays, case)
   end)
 end
 
+local function indices(first, n)
+  local list = {}
+  for i = 1, n do list[i] = first + i - 1 end
+  return list
+end
+
+local function test_ppo(deployer, layout, arrays, run, kind)
+  local data, h = arrays(kind .. "."), run.hyperparameters
+  local ppo = cases.ppo(kind, h)
+  local batch = { returns = data.returns }
+  for _, name in ipairs { "observations", "actions", "log_probs", "values", "advantages" } do
+    batch[name] = data[name]
+  end
+  batch = tree.map(function(t) return t:flatten(0, 1) end, batch)
+  testing.test(("PPO, %s %s"):format(kind, layout), function()
+    local trainer = redco.Trainer {
+      deployer = deployer, params = data.params,
+      optimizer = redco.optim.chain { redco.optim.clip_by_global_norm(h.max_grad_norm),
+        redco.optim.adam { learning_rate = h.optimizer.lr, eps = h.optimizer.eps } },
+      loss_fn = function(_, _, params, rows)
+        local found = ppo.losses(params, rows)
+        local metrics = tree.map(function(t) return t:detach() end, found)
+        metrics.loss = nil
+        return found.loss, rows.returns:size(0), metrics
+      end,
+      collate_fn = function(numbers)
+        local chosen = torch.tensor(numbers)
+        return tree.map(function(t) return t:index_select(0, chosen) end, batch)
+      end,
+    }
+    local n_updates = 0
+    for _, order in ipairs(run.permutations) do
+      for first = 1, #order, h.minibatch_size do
+        local found = trainer:train_step {
+          examples = { unpack(order, first, first + h.minibatch_size - 1) } }
+        n_updates = n_updates + 1
+        local expected = run.minibatches[n_updates]
+        found.old_approx_kl = expected.old_approx_kl
+        cases.expect_figures(found, expected, "update " .. n_updates)
+      end
+    end
+    cases.expect_trees(trainer.params, data.params_after, "parameter")
+  end)
+end
+
+local function test_ddpg(deployer, layout, arrays, run, kind)
+  local h = run.hyperparameters
+  testing.test(("DDPG, %s %s"):format(kind, layout), function()
+    local found
+    local target = tree.map(function(t) return t:clone() end, arrays "target.")
+    local function move_target(params)
+      tree.map(function(t, param) t:lerp_(param:full():detach(), h.tau) end, target, params)
+    end
+    local function joint_loss(params, rows)
+      local loss
+      loss, found = cases.ddpg.critic_loss(params, target, rows, h.gamma)
+      found.actor_loss = cases.ddpg.actor_loss(params, rows)
+      return (h.critic_loss_weight or 1) * loss + found.actor_loss
+    end
+    local function adam() return redco.optim.adam { learning_rate = h.optimizer.lr } end
+    local trainer = redco.Trainer {
+      deployer = deployer, params = arrays "params.",
+      optimizer = kind == "redco" and adam()
+        or redco.optim.multi { { "actor.*", adam() }, { "critic.*", adam() } },
+      loss_fn = function(_, _, params, rows) return joint_loss(params, rows) end,
+      train_step_fn = function(_, state, rows, defaults)
+        if kind == "redco" then
+          local _, gradients = defaults.value_and_grad(function(p) return joint_loss(p, rows) end)
+          defaults.apply_gradients(gradients)
+        else
+          local _, gradients = defaults.value_and_grad(function(p)
+            local loss
+            loss, found = cases.ddpg.critic_loss(p, target, rows, h.gamma)
+            return loss
+          end)
+          defaults.apply_gradients { critic = gradients.critic }
+          if state.step % h.policy_frequency ~= 0 then return found end
+          found.actor_loss, gradients = defaults.value_and_grad(function(p)
+            return cases.ddpg.actor_loss(p, rows)
+          end)
+          defaults.apply_gradients { actor = gradients.actor }
+        end
+        move_target(state.params)
+        return tree.map(function(t) return t:detach() end, found)
+      end,
+      -- An example is a row of one of the batches.
+      collate_fn = function(numbers)
+        local chosen = torch.tensor(numbers):remainder(32)
+        local batch = arrays(("batch%d."):format(math.floor(numbers[1] / 32)))
+        return tree.map(function(t) return t:index_select(0, chosen) end, batch)
+      end,
+    }
+    for i, expected in ipairs(run.updates) do
+      cases.expect_figures(trainer:train_step { examples = indices(32 * (i - 1), 32) }, expected,
+        "update " .. i)
+    end
+    cases.expect_trees(trainer.params, arrays(kind .. ".params_after."), "parameter")
+  end)
+end
+
 local n_processes = redco.Deployer({ seed = 1, verbose = false }).n_processes
 -- n_model_shards and zero, by the number of processes.
 local layouts = {
@@ -110,6 +211,18 @@ for _, facts in ipairs(layouts[n_processes]) do
     local info, arrays = cases.read(folder)
     for _, tag in ipairs { "conv", "text" } do
       test_privacy(deployer, ("%s, case %d"):format(layout, i), arrays, info, tag)
+    end
+  end
+  for name, run_test in redco.ordered_pairs { ppo = test_ppo, ddpg = test_ddpg } do
+    for i, folder in ipairs(cases.folders(name)) do
+      local info, arrays = cases.read(folder)
+      for kind, run in redco.ordered_pairs(info.runs) do
+        -- The Trainer changes its parameters in place.
+        local function copies(prefix)
+          return tree.map(function(t) return t:clone() end, arrays(prefix))
+        end
+        run_test(deployer, ("%s, case %d"):format(layout, i), copies, run, kind)
+      end
     end
   end
   for i, folder in ipairs(cases.folders "maml") do

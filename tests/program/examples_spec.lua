@@ -17,15 +17,17 @@ local function execute(n_processes, script, arguments)
   return output
 end
 
--- Runs an example on one process or more; returns the lines of its metrics.jsonl: of steps, and of
--- evaluations; and its workdir, which is new unless it is given.
+-- Runs an example, the train.lua of a folder or another file, on one process or more; returns the
+-- lines of its metrics.jsonl: of steps, and of evaluations; and its workdir, which is new unless it
+-- is given.
 local function run(example, arguments, n_processes, workdir)
   if not workdir then
     workdir = os.tmpname()
     os.remove(workdir)
     workdir = scratch .. "/" .. workdir:match "[^/]+$"
   end
-  execute(n_processes or 1, example .. "/train.lua", ("--workdir=%s %s"):format(workdir, arguments))
+  local script = example:find "%.lua$" and example or example .. "/train.lua"
+  execute(n_processes or 1, script, ("--workdir=%s %s"):format(workdir, arguments))
   local steps, evaluations = {}, {}
   for line in io.lines(workdir .. "/metrics.jsonl") do
     local list = line:find '"kind":"eval"' and evaluations or steps
@@ -171,7 +173,14 @@ for example, o in pairs(smoke) do
   end
 end
 
+-- Small rollouts and episodes.
+local small_ppo = "--n-envs=8 --rollout-length=8 --minibatch-size=32 --update-epochs=1 "
+  .. "--hidden-size=16 --learning-rate=0.01"
+local small_ddpg = "--warm-up=1 --updates-per-episode=4 --batch-size=16 --hidden-size=16"
+
 for example, arguments in pairs {
+  ["reinforcement_learning/ppo.lua"] = small_ppo,
+  ["reinforcement_learning/ddpg.lua"] = small_ddpg,
   digits = "--model=mlp",
   text_to_text = smoke.text_to_text.all .. " " .. smoke.text_to_text.new,
   language_modeling = smoke.language_modeling.all .. " " .. smoke.language_modeling.new,
@@ -198,7 +207,7 @@ local function expect_same_losses(example, arguments, ...)
     local steps = run(example, arguments .. layout, 2)
     testing.expect_equal(#steps, #expected)
     for i, step in ipairs(expected) do
-      for _, name in ipairs { "loss", "n_examples", "epsilon" } do
+      for _, name in ipairs { "loss", "n_examples", "epsilon", "episode_return" } do
         local off = math.abs((steps[i][name] or 0) - (step[name] or 0))
         assert(off <= 1e-4 * math.abs(step[name] or 0),
           ("with%s: %s of step %d is off by %g"):format(layout, name, i, off))
@@ -223,6 +232,32 @@ end)
 testing.test("meta_learning: characters", function()
   local steps, evaluations = run("meta_learning", "--max-steps=10 --learning-rate=5e-3")
   assert(steps[10].loss < steps[1].loss and evaluations[1].accuracy_after_1 > 0.3)
+end)
+
+for algorithm, arguments in pairs {
+  ppo = small_ppo .. " --max-steps=6", ["ppo.lua, Pendulum"] = small_ppo
+    .. " --max-steps=4 --environment=Pendulum-v1", ddpg = small_ddpg .. " --max-steps=6",
+} do
+  testing.test("reinforcement_learning: the same curve in each layout: " .. algorithm, function()
+    local script = ("reinforcement_learning/%s.lua"):format(algorithm:match "^%w+")
+    local steps = expect_same_losses(script, arguments, "", " --n-model-shards=2", " --zero=3")
+    assert(#steps >= 4 and steps[#steps].episode_return, "there are no steps")
+  end)
+end
+
+testing.test("reinforcement_learning: PPO learns in a few seconds", function()
+  local steps = run("reinforcement_learning/ppo.lua", "--total-steps=20000 --n-envs=16 "
+    .. "--minibatch-size=128")
+  local first, last = steps[1].episode_return, steps[#steps].episode_return
+  assert(last > first + 25, ("the mean return went from %g to %g"):format(first, last))
+end)
+
+testing.test("reinforcement_learning: what goes wrong", function()
+  local ok, message = pcall(run, "reinforcement_learning/ddpg.lua", "--environment=CartPole-v1")
+  assert(not ok and message:find "use ppo.lua", message)
+  ok, message = pcall(run, "reinforcement_learning/ppo.lua", small_ppo
+    .. " --environment=Pendulum-v1 --learning-rate=1e30")
+  assert(not ok and message:find "the loss of step 1 is %-?nan", message)
 end)
 
 local private = "--data=digits --global-batch-size=64 --micro-batch-size=24 --n-epochs=1 "
@@ -257,6 +292,20 @@ testing.test("private_training: empty batches, and no noise without a budget", f
 end)
 
 if os.getenv "REDCO_TEST_FULL" then
+  for arguments, goal in pairs {
+    ["ppo.lua --environment=CartPole-v1"] = 475, ["ppo.lua --environment=Acrobot-v1"] = -90,
+    ["ddpg.lua"] = -250,
+  } do
+    testing.test("reinforcement_learning: three of three seeds: " .. arguments, function()
+      for seed = 1, 3 do
+        local script, options = arguments:match "^(%S+)(.*)"
+        local steps = run("reinforcement_learning/" .. script, options .. " --seed=" .. seed)
+        local found = steps[#steps].episode_return
+        assert(found > goal, ("seed %d: mean return %g"):format(seed, found))
+      end
+    end)
+  end
+
   for example, metric in pairs {
     meta_learning = "accuracy_after_1", private_training = "accuracy",
   } do

@@ -200,7 +200,7 @@ local function facts_of(kind)
     for name in pairs(classic_control) do names[#names + 1] = name end
     table.sort(names)
     return kind, classic_control[kind] or fail("rl.environment: there is no environment '%s'; "
-      .. "expected one of %s, or a table of your own", kind, table.concat(names, ", "))
+      .. "expected one of %s, or a table", kind, table.concat(names, ", "))
   end
   if type(kind) ~= "table" then
     fail("rl.environment: expected a name or a table, got a %s", type(kind))

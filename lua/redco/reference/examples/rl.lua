@@ -59,14 +59,12 @@ print(advantages, returns)
 --> tensor([1.0000, 0.5000, 1.2500])  tensor([1.5000, 1.0000, 1.7500])
 
 --- redco.rl.policy_loss
-local log_probs = torch.tensor({ -0.5, -1 }, { requires_grad = true })
 local loss, metrics = redco.rl.policy_loss {
-  log_probs = log_probs, old_log_probs = torch.tensor { -1.0, -1.0 },
+  log_probs = torch.tensor { -0.5, -1.0 },
+  old_log_probs = torch.tensor { -1.0, -1.0 },
   advantages = torch.tensor { 1.0, -1.0 },
 }
 print(loss, metrics.clip_fraction)  --> tensor(-0.1000)  tensor(0.5000)
-loss:backward()
-print(log_probs.grad)  --> tensor([-0.0000, 0.5000])
 
 --- redco.rl.value_loss
 local loss = redco.rl.value_loss {
