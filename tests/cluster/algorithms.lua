@@ -1,10 +1,12 @@
--- Private gradients, meta-gradients, and updates of PPO and DDPG on every layout: the arrays of the
--- reference cases.
+-- Private gradients, meta-gradients, federated averages, and updates of PPO and DDPG on every
+-- layout: the arrays of the reference cases.
 local cases = require "algorithm_cases"
 local redco = require "redco"
 local testing = require "testing"
 
 local nn, privacy, torch, tree = redco.nn, redco.privacy, redco.torch, redco.tree
+local federated = dofile((os.getenv "REDCO_SOURCE" or "../..")
+  .. "/examples/federated_learning/federated.lua")
 
 --- Trains for one step with the given step, on the batch of a case.
 local function train(deployer, params, batch, step, optimizer, loss_fn)
@@ -196,6 +198,70 @@ local function test_ddpg(deployer, layout, arrays, run, kind)
   end)
 end
 
+-- The batches of a client: its rows in their order.
+local function in_order(n, size, epochs)
+  local batches = {}
+  for _ = 1, epochs do
+    for _, rows in ipairs(torch.arange(n):split(size)) do batches[#batches + 1] = rows end
+  end
+  return batches
+end
+
+local function test_federated(deployer, layout, arrays, run)
+  local name = ("federated averaging by %s, %s, %s"):format(run.weights, run.optimizer, layout)
+  local optimizer = redco.optim[run.optimizer] { learning_rate = run.learning_rate }
+  testing.test(name, function()
+    local params = arrays "params."
+    for i, clients in ipairs(run.rounds) do
+      local function client_of(k) return arrays(("client%d."):format(k)) end
+      params = federated.round(deployer, clients, function(k)
+        local client = client_of(k)
+        return federated.train_client(params, function(p, rows)
+          return losses.digits(p, client.x[rows], client.y[rows])
+        end, in_order(client.x:size(0), run.batch_size, run.local_epochs), optimizer)
+      end, function(k) return run.weights == "uniform" and 1 or client_of(k).x:size(0) end)
+      local held_out, expected = arrays "test.", run.log[i]
+      cases.expect_near(losses.digits(params, held_out.x, held_out.y), expected.test_loss,
+        "the loss of round " .. i)
+      for path, norm in pairs(expected.param_norms) do
+        local index, key = path:match "(%d+)%.(%a+)"
+        cases.expect_near(params[index + 1][key]:norm(), norm, "the norm of " .. path)
+      end
+    end
+  end)
+end
+
+-- Of one client the result is that of plain training, bit for bit.
+local function test_one_client(deployer, layout, arrays)
+  testing.test("federated averaging of one client " .. layout, function()
+    local params, client = arrays "params.", arrays "client0."
+    local optimizer = redco.optim.adam { learning_rate = 0.01 }
+    local batches = in_order(client.x:size(0), 7, 2)
+    local function loss_of(p, rows)
+      return (losses.digits(p, client.x[rows], client.y[rows]))
+    end
+    local function train_one()
+      return federated.train_client(params, loss_of, batches, optimizer)
+    end
+    local result = federated.round(deployer, { 1 }, train_one, function() return 30 end)
+    local expected = deployer:alone(function(own)
+      local trainer = redco.Trainer { deployer = own, params = params, optimizer = optimizer,
+        collate_fn = function(rows) return { rows = torch.tensor(rows) } end,
+        loss_fn = function(_, _, p, batch) return loss_of(p, batch.rows) end }
+      for _, rows in ipairs(batches) do trainer:train_step { examples = rows:tolist() } end
+      return tree.map(function(param) return param:detach() end, trainer.params)
+    end)[1]
+    for i, leaf in ipairs(tree.leaves(expected)) do
+      assert(torch.equal(tree.leaves(result)[i], leaf), tree.paths(expected)[i])
+    end
+    testing.expect_error(function()
+      federated.round(deployer, { 1 }, function()
+        return federated.train_client(params, loss_of, {}, optimizer)
+      end, function() return 1 end)
+    end, "a client without examples cannot train")
+  end)
+end
+
 local n_processes = redco.Deployer({ seed = 1, verbose = false }).n_processes
 -- n_model_shards and zero, by the number of processes.
 local layouts = {
@@ -230,6 +296,13 @@ for _, facts in ipairs(layouts[n_processes]) do
     for _, case in ipairs(info.tables) do
       test_meta_gradients(deployer, ("%s, case %d"):format(layout, i), arrays, case)
     end
+  end
+  for i, folder in ipairs(cases.folders "fedavg") do
+    local info, arrays = cases.read(folder)
+    for _, run in ipairs(info.runs) do
+      test_federated(deployer, ("%s, case %d"):format(layout, i), arrays, run)
+    end
+    test_one_client(deployer, ("%s, case %d"):format(layout, i), arrays)
   end
 end
 

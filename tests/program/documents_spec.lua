@@ -32,7 +32,9 @@ local function stand_in(command)
   local short
   if script:find "digits/short%.lua$" then return "redco-lua " .. script end
   if script:find "examples/chat/" then short = "--model=" .. model end
-  if script:find "train%.lua" or script:find "reinforcement_learning/" then
+  if script:find "federated_learning" then
+    short = "--n-rounds=1 --n-clients=20 --local-epochs=1 --data=digits"
+  elseif script:find "train%.lua" or script:find "reinforcement_learning/" then
     short = (short or "") .. " --max-steps=2"
     if script:find "_to_text" then short = short .. " --max-tgt-len=8 --num-beams=1" end
   elseif script:find "generate%.lua" then

@@ -291,6 +291,59 @@ testing.test("private_training: empty batches, and no noise without a budget", f
   assert(not ok and message:find "cannot be reached", message)
 end)
 
+testing.test("federated_learning: the same numbers in each layout, and after --resume", function()
+  local small = "--data=digits --n-clients=20 --clients-per-round=3 --local-epochs=1 --n-rounds="
+  local steps = expect_same_losses("federated_learning", small .. 2, "",
+    " --n-model-shards=2 --partition=iid", " --zero=3")
+  local _, _, workdir = run("federated_learning", small .. 1)
+  local resumed = run("federated_learning", small .. "2 --resume", 1, workdir)
+  testing.expect_equal(#resumed, 2)
+  for i = 1, 2 do testing.expect_equal(resumed[i].loss, steps[i].loss) end
+  local matrix = redco.data.json(workdir .. "/outputs_confusion_2.json")
+  testing.expect_equal(#matrix, 10)
+  local ok, message = pcall(run, "federated_learning", small .. "1 --learning-rate=1e9")
+  assert(not ok and message:find "round 1: the loss is not a number", message)
+end)
+
+testing.test("federated_learning: equal clients learn more quickly than different ones", function()
+  local small = "--data=digits --n-clients=10 --clients-per-round=4 --n-rounds=4 --partition="
+  local equal, different = run("federated_learning", small .. "iid"),
+    run("federated_learning", small .. "shards")
+  assert(equal[4].accuracy > 0.8 and equal[4].accuracy > different[4].accuracy,
+    equal[4].accuracy .. " " .. different[4].accuracy)
+end)
+
+testing.test("federated_learning: partitions", function()
+  local torch = redco.torch
+  local federated = dofile(source .. "/examples/federated_learning/federated.lua")
+  local labels = torch.arange(600):remainder(10)
+  local function split(kind, n_clients, setting)
+    local clients = federated.partition(kind, labels, n_clients, setting, redco.Rng(3))
+    testing.expect_equal(#clients, n_clients)
+    local counts = torch.bincount(torch.cat(clients), { minlength = 600 })
+    assert(counts:eq(1):all():item(), "not each example is at one client")
+    return clients
+  end
+  testing.expect_equal(split("iid", 7, 1)[7]:numel(), 85)
+  for _, rows in ipairs(split("shards", 30, 2)) do
+    testing.expect_equal(rows:numel(), 20)
+    assert(torch.bincount(labels[rows]):gt(0):sum():item() <= 2)
+  end
+  for _, rows in ipairs(split("dirichlet", 5, 1e6)) do
+    assert(math.abs(rows:numel() - 120) <= 10, rows:numel())
+  end
+  split("dirichlet", 5, 0.5)
+  for text, arguments in pairs {
+    ["client 601 of 700 has no examples"] = { "iid", 700, 1 },
+    ["has no examples: take fewer clients, or a larger --alpha"] = { "dirichlet", 50, 1e-3 },
+    ["--partition is iid, shards or dirichlet, got even"] = { "even", 5, 1 },
+    ["the partition shards needs a positive integer, got 1.5"] = { "shards", 5, 1.5 },
+    ["--n-clients is 0, expected at least 1"] = { "iid", 0, 1 },
+  } do
+    testing.expect_error(function() split(unpack(arguments)) end, text)
+  end
+end)
+
 if os.getenv "REDCO_TEST_FULL" then
   for arguments, goal in pairs {
     ["ppo.lua --environment=CartPole-v1"] = 475, ["ppo.lua --environment=Acrobot-v1"] = -90,
