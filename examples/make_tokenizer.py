@@ -1,19 +1,21 @@
-"""Makes the examples' byte-level BPE tokenizers; takes Python's package `tokenizers`.
+"""Makes the examples' tokenizers, of byte-level BPE or word pieces; takes Python's package `tokenizers`.
 
     python3 make_tokenizer.py t5 2000 text_to_text/data/verses.jsonl text_to_text/data/tokenizer
     python3 make_tokenizer.py gpt2 600 image_to_text/data/captions.txt image_to_text/data/processor
     python3 make_tokenizer.py whisper 300 speech_to_text/data/words.txt speech_to_text/data/processor
     python3 make_tokenizer.py gpt2 2048 language_modeling/data/corpus.txt language_modeling/data/tokenizer
     python3 make_tokenizer.py clip 900 image_to_text/data/captions.txt zero_shot/data/processor
+    python3 make_tokenizer.py bert 3000 classification/data/glosses.txt classification/data/tokenizer
 
 t5: texts end with </s>; gpt2: nothing is added; whisper: texts begin with language and task; clip:
-the files of a CLIPTokenizer.
+the files of a CLIPTokenizer; bert: word pieces, those of a BertTokenizer.
 """
 import json
 import sys
 from pathlib import Path
 
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import processors, trainers
 
 kind, size, data, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4])
 is_t5 = kind == "t5"
@@ -58,8 +60,32 @@ def write_clip():
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
-if kind == "clip":
-    write_clip()
+def write_bert():
+    """Word pieces; the files of a BertTokenizer."""
+    first = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.train_from_iterator(
+        texts(),
+        trainers.WordPieceTrainer(vocab_size=size, special_tokens=first, show_progress=False),
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(name, first.index(name)) for name in ("[CLS]", "[SEP]")],
+    )
+    folder.mkdir(exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+    config = {"tokenizer_class": "BertTokenizerFast", "do_lower_case": True}
+    config |= {"model_max_length": 512} | dict(zip(names, first))
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+if kind in ("clip", "bert"):
+    write_clip() if kind == "clip" else write_bert()
     sys.exit()
 
 tokenizer = Tokenizer(models.BPE())

@@ -36,6 +36,9 @@ local function stand_in(command)
     short = "--n-rounds=1 --n-clients=20 --local-epochs=1 --data=digits"
   elseif script:find "train%.lua" or script:find "reinforcement_learning/" then
     short = (short or "") .. " --max-steps=2"
+    if script:find "classification" then
+      short = short .. " --hidden-size=32 --num-attention-heads=2 --num-hidden-layers=1"
+    end
     if script:find "_to_text" then short = short .. " --max-tgt-len=8 --num-beams=1" end
   elseif script:find "generate%.lua" then
     short = "--max-new-tokens=2 --model-dir=workdir/model"

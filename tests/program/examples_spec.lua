@@ -140,6 +140,14 @@ local smoke = {
     folders = { "--model-dir=" .. source .. "/tests/cases/whisper" },
     metrics = { "loss", "word_error_rate" },
   },
+  classification = {
+    all = "--global-batch-size=8 --per-device-batch-size=8 --data="
+      .. first_lines("classification/data/domains.jsonl", 24),
+    half = 4,
+    new = "--hidden-size=32 --num-hidden-layers=1 --num-attention-heads=2 --intermediate-size=32",
+    folders = { "--model-dir=" .. source .. "/tests/cases/bert" },
+    metrics = { "loss", "accuracy", "f1", "matthews" },
+  },
 }
 
 for example, o in pairs(smoke) do
@@ -190,6 +198,7 @@ for example, arguments in pairs {
   zero_shot = smoke.zero_shot.all .. " --global-batch-size=8 --per-device-batch-size=8 "
     .. smoke.zero_shot.new,
   speech_to_text = smoke.speech_to_text.all .. " " .. smoke.speech_to_text.new,
+  classification = smoke.classification.all .. " " .. smoke.classification.new,
 } do
   testing.test(example .. ": --resume continues as if there had been no break", function()
     local whole = run(example, arguments .. " --max-steps=3")
@@ -344,6 +353,29 @@ testing.test("federated_learning: partitions", function()
   end
 end)
 
+testing.test("classification: the language first, then pairs, and regression", function()
+  local shape = smoke.classification.new .. " --n-epochs=1 --global-batch-size=16 "
+    .. "--per-device-batch-size=16 --task="
+  local function data(name, n)
+    return " --data=" .. first_lines("classification/data/" .. name, n)
+  end
+  local steps, evaluations, workdir = run("classification", shape .. "masked_lm --n-epochs=12 "
+    .. "--learning-rate=1e-2" .. data("glosses.txt", 120))
+  assert(steps[1].loss > 7.8 and evaluations[12].loss < 7.6, evaluations[12].loss)
+  local from = " --model-dir=" .. workdir .. "/model"
+  local _, pairs_of = run("classification",
+    shape .. "classification" .. data("pairs.jsonl", 32) .. from)
+  assert(pairs_of[1].f1 and pairs_of[1].loss < 1)
+  local _, regression = run("classification",
+    shape .. "regression" .. data("similarity.jsonl", 32) .. from)
+  assert(regression[1].pearson and regression[1].spearman)
+  local bad = scratch .. "/bad.jsonl"
+  write(bad, '{"text": "a cat", "label": "animal"}\n')
+  local ok, message = pcall(run, "classification", shape .. "regression --data=" .. bad)
+  assert(not ok and message:find("example 1 has the text a cat and the label animal", 1, true),
+    message)
+end)
+
 if os.getenv "REDCO_TEST_FULL" then
   for arguments, goal in pairs {
     ["ppo.lua --environment=CartPole-v1"] = 475, ["ppo.lua --environment=Acrobot-v1"] = -90,
@@ -358,6 +390,14 @@ if os.getenv "REDCO_TEST_FULL" then
       end
     end)
   end
+
+  testing.test("classification: it is better after masked language modelling", function()
+    local _, _, workdir = run("classification", "--task=masked_lm")
+    local _, before = run("classification", "")
+    local _, after = run("classification", "--model-dir=" .. workdir .. "/model")
+    before, after = before[#before].accuracy, after[#after].accuracy
+    assert(after > before + 0.05, ("%.3f, from scratch %.3f"):format(after, before))
+  end)
 
   for example, metric in pairs {
     meta_learning = "accuracy_after_1", private_training = "accuracy",
