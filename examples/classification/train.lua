@@ -53,9 +53,10 @@ local deployer = redco.Deployer {
 local tokenizer = redco.Tokenizer.from_pretrained(is_new and here .. "data/tokenizer"
   or o.model_dir)
 
-local config = is_masked and {} or is_regression and { num_labels = 1 } or { id2label = {} }
+local config = is_masked and {} or is_regression and { num_labels = 1 }
+  or { id2label = {}, label2id = {} }
 for i, label in ipairs(config.id2label and classes or {}) do
-  config.id2label[tostring(i - 1)] = tostring(label)
+  config.id2label[tostring(i - 1)], config.label2id[tostring(label)] = tostring(label), i - 1
 end
 local options = { task = is_masked and "masked_lm" or "sequence_classification",
   generator = deployer:gen_rng(), config = not is_new and config or nil }
