@@ -11,9 +11,11 @@
 namespace redco::sharding {
 
 Split::Split(const Placement& placement, int64_t size, int64_t n_ranks)
-    : dim_(placement.dim), blocks_(placement.n_blocks(size)) {
+    : dim_(placement.dim), blocks_(std::max<int64_t>(placement.n_blocks(size), 1)) {
+  // A part without elements of another split of this dimension has no blocks.
+  int64_t block_length = size == 0 ? 0 : placement.block_length(size);
   for (int64_t rank = 0; rank < n_ranks; ++rank) {
-    if (placement.lengths) {
+    if (placement.lengths && size > 0) {
       std::vector<Span>& pieces = pieces_.emplace_back();
       int64_t begin = 0;
       for (int64_t length : *placement.lengths) {
@@ -23,13 +25,13 @@ Split::Split(const Placement& placement, int64_t size, int64_t n_ranks)
       }
       spans_.push_back({0, placement.part_length(size, n_ranks, rank)});
     } else {
-      spans_.push_back(span_of(placement.block_length(size), placement.grain, n_ranks, rank));
+      spans_.push_back(span_of(block_length, placement.grain, n_ranks, rank));
     }
   }
   for (const Span& span : spans_) longest_ = std::max(longest_, span.length());
-  is_even_ = !placement.lengths && std::all_of(spans_.begin(), spans_.end(), [&](const Span& span) {
-    return span.length() == longest_;
-  });
+  is_even_ = pieces_.empty() && std::all_of(spans_.begin(), spans_.end(), [&](const Span& span) {
+               return span.length() == longest_;
+             });
 }
 
 at::Tensor Split::open(const at::Tensor& tensor) const {

@@ -413,4 +413,15 @@ x4 = torch.batch_norm(x3, randn(1665, { 4 }), nil, nil, nil, true, 0.1, 1e-5, fa
 loss = term(x4, 0.4)
 gx1, gx2 = grads(loss, { x1, x2 })
 hx1, hx2 = grads(term(gx1, 0.4), { x1, x2 })]],
+  -- Blocks over mp of a dimension of which the process has no part over dp.
+  [[
+x1 = shard(randn(1149, { 4 }, "float32"), { mp = { dim = 0, block = { 1, 3 } } }):requires_grad_()
+x2 = x1:matmul(shard(randn(7475, { 4, 2 }, "float32"), { dp = 0, mp = 0 }))
+x3 = shard(randn(3426, { 1, 4 }, "float32"), { mp = { dim = 1, block = { 2, 2 } } }):requires_grad_()
+x4 = shard(randn(2171, { 1 }, "float32"), { dp = 0, mp = 0 }):requires_grad_()
+x5 = torch.linear(x1, x3, x4)
+loss = total(x1, 0.4) + term(x2, 0.5) + term(x4, 0.6) + term(x5, 0.7)
+gx1, gx3, gx4 = grads(loss, { x1, x3, x4 })
+second = term(gx1, 0.4) + total(gx3, 0.5) + term(gx4, 0.6)
+hx1, hx3, hx4 = grads(second, { x1, x3, x4 })]],
 }
