@@ -10,7 +10,7 @@ local o = redco.options {
   seed = 1, n_model_shards = 1, zero = 0,
   total_steps = 500000,  -- of all copies of the environment
   max_steps = 0,  -- more than 0 ends the run after so many optimizer steps
-  n_envs = 64, rollout_length = 64,
+  n_envs = 128, rollout_length = 32,
   update_epochs = 4, minibatch_size = 512,
   hidden_size = 64,
   learning_rate = 2e-3,  -- falls linearly to 0

@@ -7,7 +7,7 @@ local redco = require "redco"
 local torch = redco.torch
 
 local o = redco.options { python = "python3", redco_lua = "build/release/redco-lua", runs = 5,
-  threads = 1, our_steps = 131072, peer_steps = 8192, random_steps = 65536 }
+  threads = 1, our_steps = 262144, peer_steps = 8192, random_steps = 65536 }
 torch.set_num_threads(o.threads)
 
 local folder = os.tmpname() .. ".d"
