@@ -205,6 +205,16 @@ int save_weights(lua_State* L) {
   return 0;
 }
 
+int write_texts(lua_State* L) {
+  require(lua_type(L, 1) == LUA_TSTRING, "write_texts: expected the path of a folder, got ",
+          described(L, 1));
+  NamedArguments args(L, 2, "write_texts");
+  std::map<std::string, std::string> texts = check_texts(args, "texts");
+  args.finish();
+  redco::write_texts(lua_tostring(L, 1), texts, current_mesh(L));
+  return 0;
+}
+
 }  // namespace
 
 void add_weights(lua_State* L) {
@@ -243,7 +253,11 @@ void add_weights(lua_State* L) {
         "files with an index above max_shard_size. Sharded tensors are written whole, one after "
         "the other, by the first process; every process must call it. At every moment the "
         "folder has either the earlier weights or the new ones. `stem` is the beginning of the "
-        "file names; `texts` are other files, by name."}});
+        "file names; `texts` are other files, by name."},
+       {"write_texts", write_texts,
+        "write_texts(folder, {texts})\n"
+        "Writes text files by name into a folder, which is created if necessary. Only the first "
+        "process writes; every process must call it."}});
 }
 
 }  // namespace redco::lua

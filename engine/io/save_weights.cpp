@@ -168,4 +168,16 @@ void save_weights(const std::string& folder, const std::map<std::string, at::Ten
   writer.agree();
 }
 
+void write_texts(const std::string& folder, const std::map<std::string, std::string>& texts,
+                 const std::shared_ptr<const Mesh>& mesh) {
+  Writer writer(mesh);
+  writer.on_first([&] {
+    std::error_code error;
+    fs::create_directories(folder, error);
+    require(!error, "cannot make the folder ", folder, ": ", error.message());
+    for (const auto& [name, text] : texts) write_file(fs::path(folder) / name, text);
+  });
+  writer.agree();
+}
+
 }  // namespace redco

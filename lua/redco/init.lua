@@ -30,6 +30,7 @@ local redco = {
   rl = require "redco.rl",
   tree = require "redco.tree",
   models = require "redco.models",
+  diffusion = require "redco.diffusion",
   lora = require "redco.lora",
   data = require "redco.data",
   metrics = require "redco.metrics",

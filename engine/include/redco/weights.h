@@ -77,4 +77,11 @@ REDCO_API void save_weights(const std::string& folder,
                             const SaveWeightsOptions& options = {},
                             const std::shared_ptr<const Mesh>& mesh = nullptr);
 
+/// Writes text files by name into a folder, which is created if necessary; each replaces an earlier
+/// file at once. With a `mesh` every process must call it: the first writes, and a failure throws
+/// Error on all.
+REDCO_API void write_texts(const std::string& folder,
+                           const std::map<std::string, std::string>& texts,
+                           const std::shared_ptr<const Mesh>& mesh = nullptr);
+
 }  // namespace redco

@@ -161,8 +161,8 @@ function files.load_params(family, config, weights, options)
   return files.add_new(params, family, config, options.dtype, options.generator)
 end
 
--- Raises an error unless the names are those of the family, so that the written file can be read.
-local function check_names(family, config, params)
+--- Raises an error unless the names are those of the family, so that the written file can be read.
+function files.check_names(family, config, params)
   local rest, missing = {}, {}
   for name in pairs(params) do rest[name] = true end
   family.add_parameters(config, function(name)
@@ -188,7 +188,7 @@ end
 
 --- Writes a model folder that `load_params` and `json` read.
 function files.save(dir, model, params, max_shard_size)
-  check_names(model.family, model.config, params)
+  files.check_names(model.family, model.config, params)
   local texts, config = {}, {}
   for key, value in pairs(model.config) do config[key] = value end
   for key in pairs(nulls.keys(model.config)) do

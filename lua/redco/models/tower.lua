@@ -31,7 +31,8 @@ local function functions_of(run, project)
     end,
     hidden_states = function(params, inputs, o)
       local kept = {}
-      return (run(params, inputs, o, kept)), kept
+      local x, features = run(params, inputs, o, kept)
+      return x, kept, project and project(params, features, o) or features
     end,
   }
 end
