@@ -75,7 +75,8 @@ function Component:__tostring()
   return ("%s: %.0f parameters in %d tensors"):format(self.family.class_name, n_params, n_tensors)
 end
 
-local function complete(class, given, where)
+--- Returns the complete configuration of a class.
+function component.complete(class, given, where)
   local c = config.complete(class, given, where)
   class.check(c, where)
   return c
@@ -87,7 +88,7 @@ function component.from_config(given, where, options)
     fail("%s: expected a configuration, got %s", where, type(given))
   end
   local class = component.class(given._class_name, where)
-  local c = complete(class, given, where)
+  local c = component.complete(class, given, where)
   return new(class, c, files.add_new({}, class, c, options.dtype, options.generator))
 end
 
@@ -111,7 +112,7 @@ end
 --- as stored), low_memory.
 function component.from_weights(given, where, weights, options)
   local class = component.class(given._class_name, where)
-  local c = complete(class, given, where)
+  local c = component.complete(class, given, where)
   return new(class, c, files.load_params(class, c, weights, options))
 end
 

@@ -3,6 +3,8 @@ local arguments = require "redco.arguments"
 local component = require "redco.diffusion.component"
 local fail = require "redco.fail"
 local files = require "redco.models.files"
+local lora = require "redco.diffusion.lora"
+local native = require "redco.native"
 local pipeline = require "redco.diffusion.pipeline"
 local registry = require "redco.registry"
 
@@ -33,6 +35,42 @@ error that names a missing part, an unknown class or setting, or a weight that i
 or of a wrong shape.]], function(dir, options)
   check_dir("diffusion.from_pretrained", dir)
   return pipeline.load(dir, reading(pipeline_options(options)))
+end)
+
+local single_options = arguments("diffusion.from_single_file",
+  { dtype = "float32", low_memory = false })
+diffusion.from_single_file = registry.define("redco.diffusion.from_single_file", [[
+from_single_file(path, dir, {dtype = "float32", low_memory = false}) -> pipeline
+Opens a checkpoint of the original layout, one file with the weights of all parts (`model.diffusion_model.`,
+`first_stage_model.`, `cond_stage_model.` or `conditioner.`). Such a file has no configurations and
+no tokenizers: those of `dir` are taken, a folder of diffusers whose weights may be missing. Options
+as in `redco.models.from_pretrained`.]], function(path, dir, options)
+  check_dir("diffusion.from_single_file", path)
+  check_dir("diffusion.from_single_file", dir)
+  local o = reading(single_options(options))
+  o.single_file = native.open_weights(path)
+  return pipeline.load(dir, o)
+end)
+
+local lora_options = arguments("diffusion.load_lora", {}, { "params" })
+diffusion.load_lora = registry.define("redco.diffusion.load_lora", [[
+load_lora(pipeline, path, {params = pipeline.params}) -> params
+Returns the tree of parameters with the adapters of a file, or of a folder with
+`pytorch_lora_weights.safetensors`: names of diffusers (unet.X.lora_A.weight, or .lora.down.weight)
+or of kohya's scripts (lora_unet_X.lora_down.weight with alpha). Only linear layers may have one. A
+name without a layer raises an error.]], function(p, path, options)
+  check_dir("diffusion.load_lora", path)
+  return lora.load(p, path, lora_options(options).params or p.params)
+end)
+
+local save_lora_options = arguments("diffusion.save_lora", { format = "diffusers" })
+diffusion.save_lora = registry.define("redco.diffusion.save_lora", [[
+save_lora(dir, params, {format = "diffusers"})
+Writes the adapters of a pipeline's parameters as `pytorch_lora_weights.safetensors` in the folder.
+`format` is "diffusers" or "kohya". Files of diffusers have no scaling: it is multiplied into
+lora_B.]], function(dir, params, options)
+  check_dir("diffusion.save_lora", dir)
+  lora.save(dir, params, save_lora_options(options).format)
 end)
 
 local load_options = arguments("diffusion.load", { dtype = "float32", low_memory = false })

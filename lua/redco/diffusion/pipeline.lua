@@ -6,6 +6,7 @@ local files = require "redco.models.files"
 local models = require "redco.models"
 local native = require "redco.native"
 local nulls = require "redco.models.nulls"
+local single_file = require "redco.diffusion.single_file"
 local text = require "redco.diffusion.text"
 
 local pipeline = {}
@@ -31,15 +32,17 @@ local settings = { requires_safety_checker = true, force_zeros_for_empty_prompt 
 
 local tasks = { CLIPTextModel = "features", CLIPTextModelWithProjection = "projection" }
 
-local function load_text_encoder(dir, class, options)
+local function load_text_encoder(dir, class, options, name)
   local task = tasks[class]
   if not task then
     fail("%s/%s: unknown class '%s' of a text encoder; the supported classes are CLIPTextModel, "
       .. "CLIPTextModelWithProjection", dir, index_file, class)
   end
   return function(path)
-    local model = models.from_pretrained(path, { task = task, dtype = options.dtype,
-      low_memory = options.low_memory })
+    local model = options.single_file
+      and single_file.text_encoder(options.single_file, name, path, task, options)
+      or models.from_pretrained(path, { task = task, dtype = options.dtype or "auto",
+        low_memory = options.low_memory })
     if model.config.use_attention_mask then
       fail("%s/config.json: use_attention_mask is not supported", path)
     end
@@ -68,7 +71,8 @@ end
 local function load_model(dir, class, options)
   component.class(class, dir .. "/" .. index_file)
   return function(path)
-    local model = component.load(path, options)
+    local model = options.single_file and single_file.model(options.single_file, path, options)
+      or component.load(path, options)
     if model.family.class_name ~= class then
       fail("%s/config.json: the class is %s, expected %s by %s", path, model.family.class_name,
         class, index_file)
@@ -137,7 +141,7 @@ local function save(p, dir, options)
   local o = save_options(options)
   local params = o.params or p.params
   local index = { _class_name = p.class_name, _diffusers_version = "0.35.2" }
-  for name, value in pairs(p.settings) do index[name] = value end
+  for name in pairs(settings) do index[name] = p.config[name] end
   for name, class in pairs(p.classes) do
     local library = (name == "scheduler" or name == "unet" or name == "vae") and "diffusers"
       or "transformers"
@@ -155,10 +159,11 @@ function Pipeline:__tostring()
   return ("%s: %s"):format(self.class_name, tostring(self.unet))
 end
 
---- Returns a pipeline of these parts: classes, a table by part, and the parts by name.
-function pipeline.new(class_name, classes, parts, given_settings)
-  local p = setmetatable({ class_name = class_name, classes = classes,
-    settings = given_settings or {}, params = {}, warn = print }, Pipeline)
+--- Returns a pipeline of these parts, by name; `classes` has their classes. `config` is the table of
+--- model_index.json.
+function pipeline.new(class_name, classes, parts, config)
+  local p = setmetatable({ class_name = class_name, classes = classes, config = config or {},
+    params = {}, warn = print }, Pipeline)
   for name, part in pairs(parts) do
     p[name == "scheduler" and "scheduler_config" or name] = part
     if is_model[name] then p.params[name] = part.params end
@@ -169,17 +174,17 @@ function pipeline.new(class_name, classes, parts, given_settings)
   return p
 end
 
---- Opens a folder. options: dtype (nil: as stored), low_memory.
+--- Opens a folder. options: dtype (nil: as stored), low_memory, single_file (weights of all models, in
+--- place of those of the folder).
 function pipeline.load(dir, options)
   local index = files.json(dir, index_file)
   if not index then fail("diffusion.from_pretrained: there is no %s/%s", tostring(dir), index_file) end
-  local classes, parts, kept = classes_of(dir, index), {}, {}
+  local classes, parts = classes_of(dir, index), {}
   for name, class in pairs(classes) do
-    parts[name] = loaders[name](dir, class, options)(dir .. "/" .. name)
+    parts[name] = loaders[name](dir, class, options, name)(dir .. "/" .. name)
   end
-  for name in pairs(settings) do kept[name] = index[name] end
-  if kept.requires_safety_checker then kept.requires_safety_checker = false end
-  return pipeline.new(index._class_name, classes, parts, kept)
+  if index.requires_safety_checker then index.requires_safety_checker = false end
+  return pipeline.new(index._class_name, classes, parts, index)
 end
 
 return pipeline

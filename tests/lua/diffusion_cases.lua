@@ -1,0 +1,106 @@
+--- The reference cases of Stable Diffusion: tests/cases, and larger sets where REDCO_CASES names them
+--- (tests/cases/README.md).
+local cases = require "model_cases"
+local redco = require "redco"
+local testing = require "testing"
+
+local torch = redco.torch
+
+local diffusion = {}
+
+local names = { "stable_diffusion", "stable_diffusion_2", "stable_diffusion_xl" }
+
+--- Calls body(case) for each case found. A case: `dir`, `name`, `arrays`, `expected`.
+function diffusion.each(body)
+  for _, folder in ipairs(cases.folders) do
+    for _, name in ipairs(names) do
+      local dir = folder .. "/" .. name
+      local file = io.open(dir .. "/expected.json")
+      if file then
+        file:close()
+        body { dir = dir, name = name, arrays = torch.load(dir .. "/expected.safetensors"),
+          expected = redco.data.json(dir .. "/expected.json") }
+      end
+    end
+  end
+end
+
+--- The inputs of a step.
+function diffusion.batch(case, i)
+  local batch = {}
+  for name, tensor in pairs(case.arrays) do
+    local key = name:match("^batch" .. i .. "%.([%w_]+)$")
+    if key then batch[key] = tensor end
+  end
+  return batch
+end
+
+-- Products of 1 - beta, with diffusers' scaled_linear betas of Stable Diffusion.
+local function alphas_cumprod()
+  local betas = torch.linspace(0.00085 ^ 0.5, 0.012 ^ 0.5, 1000, { dtype = "float32" }):square()
+  return (1 - betas):cumprod(0)
+end
+
+--- The noisy latents of a batch.
+function diffusion.noisy(batch)
+  local alphas = alphas_cumprod():index_select(0, batch.timesteps):view { -1, 1, 1, 1 }
+  return batch.latents * alphas:sqrt() + batch.noise * (1 - alphas):sqrt()
+end
+
+--- The UNet's output; `params` are those of the pipeline.
+function diffusion.predict(pipeline, params, batch)
+  local text, pooled = torch.no_grad(function()
+    return pipeline.encode_text(params, batch)
+  end)
+  return pipeline.unet(params.unet, diffusion.noisy(batch), batch.timesteps, text,
+    { text_embeds = pooled, time_ids = batch.time_ids })
+end
+
+function diffusion.loss(pipeline, params, batch)
+  return (diffusion.predict(pipeline, params, batch) - batch.noise):square():mean()
+end
+
+function diffusion.optimizer(case)
+  local adamw = case.expected.training.adamw
+  return redco.optim.adamw { learning_rate = adamw.lr, betas = adamw.betas, eps = adamw.eps,
+    weight_decay = adamw.weight_decay }
+end
+
+local function norm(tensor) return tensor:double():norm():item() end
+
+local function sorted(set)
+  local list = {}
+  for name in pairs(set) do list[#list + 1] = name end
+  table.sort(list)
+  return list
+end
+
+--- The losses before each step, and the UNet's parameters after all.
+function diffusion.expect_trained(case, losses, params)
+  local adamw = case.expected.training.adamw
+  for step, loss in ipairs(adamw.losses_fp64 or adamw.losses) do
+    cases.expect_near("the loss of step " .. step, losses[step], loss, 1e-5)
+  end
+  local after = adamw.param_norms_after_fp64 or adamw.param_norms_after
+  for _, name in ipairs(sorted(after)) do
+    cases.expect_near(name, norm(params[name]), after[name], 2e-5)
+  end
+end
+
+--- Compares what the parts compute with the case.
+function diffusion.expect_outputs(case, pipeline)
+  local arrays, batch, params = case.arrays, diffusion.batch(case, 0), pipeline.params
+  torch.no_grad(function()
+    local mean, logvar = pipeline.vae.encode(params.vae, batch.pixel_values)
+    local function close(actual, name) testing.expect_close(actual, arrays[name], 1e-4, 1e-4) end
+    close(mean, "vae.mean")
+    close(logvar, "vae.logvar")
+    close(pipeline.vae.decode(params.vae, mean), "vae.decoded_from_mean")
+    if arrays["text.last_hidden_state"] then
+      close(pipeline.encode_text(params, batch), "text.last_hidden_state")
+    end
+    close(diffusion.predict(pipeline, params, batch), "unet.sample")
+  end)
+end
+
+return diffusion
