@@ -1,6 +1,7 @@
 --- The reference cases of Stable Diffusion: tests/cases, and larger sets where REDCO_CASES names them
 --- (tests/cases/README.md).
 local cases = require "model_cases"
+local native = require "redco.native"
 local redco = require "redco"
 local testing = require "testing"
 
@@ -9,6 +10,11 @@ local torch = redco.torch
 local diffusion = {}
 
 local names = { "stable_diffusion", "stable_diffusion_2", "stable_diffusion_xl" }
+
+-- Python writes infinity, which JSON does not have.
+local function read_json(path)
+  return native.json_decode(path, (redco.data.read(path):gsub("%-?Infinity", "null")))
+end
 
 --- Calls body(case) for each case found. A case: `dir`, `name`, `arrays`, `expected`.
 function diffusion.each(body)
@@ -19,7 +25,7 @@ function diffusion.each(body)
       if file then
         file:close()
         body { dir = dir, name = name, arrays = torch.load(dir .. "/expected.safetensors"),
-          expected = redco.data.json(dir .. "/expected.json") }
+          expected = read_json(dir .. "/expected.json") }
       end
     end
   end

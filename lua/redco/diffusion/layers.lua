@@ -37,7 +37,8 @@ function layers.conv(params, name, x, stride, padding)
 end
 
 function layers.group_norm(params, name, x, groups, eps)
-  return torch.group_norm(x, groups, params[name .. ".weight"], params[name .. ".bias"], eps, false)
+  -- The kernel does not take every memory order that the result of an attention has.
+  return torch.group_norm(x:contiguous(), groups, params[name .. ".weight"], params[name .. ".bias"], eps, false)
 end
 
 --- Declares the two convolutions of a residual block. `n_time` is E, nil without time.
