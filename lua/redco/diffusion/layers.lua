@@ -37,8 +37,9 @@ function layers.conv(params, name, x, stride, padding)
 end
 
 function layers.group_norm(params, name, x, groups, eps)
-  -- The kernel does not take every memory order that the result of an attention has.
-  return torch.group_norm(x:contiguous(), groups, params[name .. ".weight"], params[name .. ".bias"], eps, false)
+  -- Convolutions of tensors without values may give strides that the norm does not take.
+  return torch.group_norm(x:contiguous(), groups, params[name .. ".weight"],
+    params[name .. ".bias"], eps, false)
 end
 
 --- Declares the two convolutions of a residual block. `n_time` is E, nil without time.
