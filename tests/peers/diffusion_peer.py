@@ -1,0 +1,87 @@
+"""redco-lua computes what diffusers does of pipelines with random configurations, and diffusers
+opens what redco-lua saves: folders, and adapters in two formats.
+
+diffusion_peer.py REDCO_LUA SOURCE [--seed N] [--count N]
+"""
+import argparse
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import warnings
+
+import diffusers
+import torch
+from safetensors.torch import load_file
+
+sys.dont_write_bytecode = True  # the tests leave nothing in the source tree
+import random_diffusion  # noqa: E402
+
+warnings.simplefilter("ignore")
+diffusers.logging.set_verbosity_error()
+diffusers.logging.disable_progress_bar()
+
+parser = argparse.ArgumentParser()
+parser.add_argument("program")
+parser.add_argument("source", type=pathlib.Path)
+parser.add_argument("--seed", type=int, default=1)
+parser.add_argument("--count", type=int, default=1)
+given = parser.parse_args()
+
+
+def config_of(part):
+    config = part.config.to_dict() if hasattr(part.config, "to_dict") else dict(part.config)
+    return {key: list(value) if isinstance(value, tuple) else value
+            for key, value in config.items() if not key.startswith("_") and "dtype" not in key}
+
+
+def parts_of(pipe):
+    names = ["unet", "vae", "text_encoder", "text_encoder_2"]
+    return {name: getattr(pipe, name) for name in names if hasattr(pipe, name)}
+
+
+def check_saved(folder, pipe):
+    saved = type(pipe).from_pretrained(folder / "saved")
+    for name, part in parts_of(pipe).items():
+        theirs, ours = part.state_dict(), getattr(saved, name).state_dict()
+        assert theirs.keys() == ours.keys(), name
+        for key, tensor in theirs.items():
+            assert torch.equal(tensor, ours[key]), (name, key)
+        assert config_of(part) == config_of(getattr(saved, name)), name
+    assert pipe.scheduler.config == saved.scheduler.config
+    texts = ["a cat", "the big red dog on the house of the tree of the cat of a dog"]
+    options = dict(padding="max_length", truncation=True)
+    assert pipe.tokenizer(texts, **options).input_ids == saved.tokenizer(texts, **options).input_ids
+
+
+def check_adapters(folder, kind):
+    arrays = load_file(folder / "expected.safetensors")
+    expected = load_file(folder / "adapted.safetensors")["adapted"]
+    batch = {key.removeprefix("batch0."): value for key, value in arrays.items()
+             if key.startswith("batch0.")}
+    for form in ["diffusers", "kohya"]:
+        pipe = diffusers.DiffusionPipeline.from_pretrained(folder)
+        # Of SDXL's first text encoder too.
+        pipe.load_lora_weights(folder / f"lora_{form}")
+        with torch.no_grad():
+            ours = random_diffusion.predict(pipe, pipe.unet, batch)
+        worst = (ours - expected).abs().max().item()
+        assert worst < 1e-4, (kind, form, worst)
+
+
+with tempfile.TemporaryDirectory() as name:
+    root, folders = pathlib.Path(name), []
+    for seed in range(given.seed, given.seed + given.count):
+        for kind in random_diffusion.KINDS:
+            parent = root / f"{seed}-{kind}"
+            # The name under which the tests look for a case.
+            folder = parent / "stable_diffusion"
+            folders.append((parent, folder, kind,
+                            random_diffusion.make_case(folder, seed, kind)))
+    subprocess.run([given.program, "random_diffusion.lua", *(str(row[0]) for row in folders)],
+                   check=True, env=dict(os.environ, REDCO_SOURCE=str(given.source)))
+    for _, folder, kind, pipe in folders:
+        check_saved(folder, pipe)
+        check_adapters(folder, kind)
+print(f"{len(folders)} pipelines are the same")

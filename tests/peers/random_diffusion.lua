@@ -1,0 +1,69 @@
+-- Opens the cases of random_diffusion.py: random_diffusion.lua FOLDER...
+-- Compares what it computes with them, and writes beside each case `saved`, the same pipeline;
+-- `adapters`, the output of the UNet with them, and adapters in two formats.
+package.path = os.getenv "REDCO_SOURCE" .. "/tests/lua/?.lua;" .. package.path
+local cases = require "model_cases"
+local diffusion = require "diffusion_cases"
+local redco = require "redco"
+
+local torch = redco.torch
+
+local function train(case, pipeline)
+  local losses, params = {}, pipeline.params
+  local trainer = redco.Trainer {
+    deployer = redco.Deployer { seed = 1, verbose = false }, params = params,
+    collate_fn = function(rows) return rows[1] end,
+    optimizer = redco.optim.freeze(diffusion.optimizer(case),
+      function(name) return not name:find "^unet%." end),
+    loss_fn = function(_, _, given, batch) return diffusion.loss(pipeline, given, batch) end,
+    train_step_fn = function(_, _, batch, defaults)
+      local loss, gradients = defaults.value_and_grad(function(given)
+        return diffusion.loss(pipeline, given, batch)
+      end)
+      if #losses == 0 then cases.expect_gradients(case, gradients.unet) end
+      losses[#losses + 1] = loss:item()
+      return { loss = loss, norm = defaults.apply_gradients(gradients) }
+    end,
+  }
+  for step = 0, #case.expected.training.adamw.losses - 1 do
+    trainer:train { examples = { diffusion.batch(case, step) }, per_device_batch_size = 1 }
+  end
+  diffusion.expect_trained(case, losses, trainer.params.unet)
+end
+
+local function write_adapters(case, pipeline)
+  local params, generator = {}, torch.Generator(1)
+  for name, part in pairs(pipeline.params) do params[name] = part end
+  local targets = { unet = { "to_q", "to_k", "to_v", "to_out.0" },
+    text_encoder = { "q_proj", "k_proj", "v_proj", "out_proj" } }
+  for name, modules in pairs(targets) do
+    params[name] = redco.lora.add(params[name], { r = 2, lora_alpha = 5, target_modules = modules,
+      generator = generator })
+    torch.no_grad(function()
+      for key, tensor in pairs(params[name]) do
+        if key:find "lora_B" then tensor:normal_(0, 0.3, { generator = generator }) end
+      end
+    end)
+  end
+  for _, format in ipairs { "diffusers", "kohya" } do
+    redco.diffusion.save_lora(case.dir .. "/lora_" .. format, params, { format = format })
+  end
+  return torch.no_grad(function()
+    return diffusion.predict(pipeline, params, diffusion.batch(case, 0))
+  end)
+end
+
+cases.folders = { ... }
+if #cases.folders == 0 then cases.folders = arg end
+diffusion.each(function(case)
+  local ok, message = xpcall(function()
+    local pipeline = redco.diffusion.from_pretrained(case.dir)
+    diffusion.expect_outputs(case, pipeline)
+    pipeline.save_pretrained(case.dir .. "/saved")
+    local adapted = write_adapters(case, pipeline)
+    torch.save({ adapted = adapted }, case.dir .. "/adapted.safetensors")
+    train(case, pipeline)
+  end, debug.traceback)
+  if not ok then error(("%s: %s"):format(case.dir, message)) end
+end)
+print "the same"
