@@ -131,6 +131,24 @@ test("image_folder: classes by folders", function()
   expect_error(function() data.image_folder(folder .. "/empty") end, "no PNG or JPEG files")
 end)
 
+test("image_folder: captions in metadata.jsonl", function()
+  os.execute(("mkdir -p '%s/captions/sub'"):format(folder))
+  write("captions/sub/a.png", data.read "image_cases/grey.png")
+  write("captions/metadata.jsonl", [[{"file_name": "sub/a.png", "text": "grey", "size": 3}
+{"file_name": "b.png", "text": "absent"}
+{"text": "no name"}
+]])
+  local set = data.image_folder(folder .. "/captions")
+  expect_equal(#set, 3)
+  expect_equal(set[1].text .. set[1].size, "grey3")
+  expect_equal(set[1].path, folder .. "/captions/sub/a.png")
+  expect_close(set[1].image, data.image "image_cases/grey.png")
+  expect_error(function() return set[2] end, "b.png")
+  expect_error(function() return set[3] end, "metadata.jsonl: line 3 has no file_name")
+  write("captions/metadata.jsonl", "")
+  expect_error(function() data.image_folder(folder .. "/captions") end, "has no lines")
+end)
+
 test("tokens: rows that overlap by one, within each file", function()
   local path = folder .. "/tokens.bin"
   data.write_tokens(path, torch.arange(10))

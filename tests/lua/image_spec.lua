@@ -208,4 +208,42 @@ test("save_image writes what image reads", function()
   expect_error(function() data.save_image(pixels, "/nowhere/x.png") end, where, "/nowhere/x.png")
 end)
 
+test("save_image: texts", function()
+  local saved = testing.folder() .. "/texts.png"
+  local pixels = torch.zeros({ 3, 2, 2 }, { dtype = "uint8" })
+  data.save_image(pixels, saved, { metadata = { Title = "a taxi", Steps = 25, Ort = "Köln" } })
+  expect_same(data.image(saved), pixels)
+  -- By the format: length, type, keyword, flags; zlib's crc32 of "iTXtTitle\0\0\0\0\0a taxi".
+  local bytes = data.read(saved)
+  assert(bytes:find("\0\0\0\16iTXtTitle\0\0\0\0\0a taxi\120\122\234\197", 1, true), "no such chunk")
+  assert(bytes:find("Steps\0\0\0\0\00025", 1, true) and bytes:find("Köln", 1, true))
+  local where = "image_spec.lua:"
+  local function with(metadata)
+    return function() data.save_image(pixels, saved, { metadata = metadata }) end
+  end
+  expect_error(with { [""] = "x" }, where, "1 to 79 ASCII characters")
+  expect_error(with { ["Ä"] = "x" }, where, "1 to 79 ASCII characters")
+  expect_error(with { Title = {} }, where, "metadata.Title", "a table")
+end)
+
+test("show_image: blocks of two pixels, and the protocols of terminals", function()
+  local terminal_image = require "redco.data.terminal_image"
+  local red, blue = { 255, 0, 0 }, { 0, 0, 255 }
+  expect_equal(terminal_image.text("blocks", nil, { { red, red }, { blue, blue }, { blue, red } }),
+    "\27[38;2;255;0;0m\27[48;2;0;0;255m▀▀\27[0m\n\27[38;2;0;0;255m\27[49m▀"
+      .. "\27[38;2;255;0;0m\27[49m▀\27[0m\n")
+  expect_equal(terminal_image.text("kitty", "abcd"), "\27_Ga=T,f=100,m=0;YWJjZA==\27\\\n")
+  expect_equal(terminal_image.text("iterm2", "abc"), "\27]1337;File=inline=1;size=3:YWJj\7\n")
+  local pieces = terminal_image.text("kitty", ("x"):rep(4000))
+  assert(pieces:find "^\27_Ga=T,f=100,m=1;" and pieces:find "\27_Gm=0;")
+  local function protocol(variables)
+    return terminal_image.protocol(function(name) return variables[name] end)
+  end
+  expect_equal(protocol { TERM = "xterm-kitty" }, "kitty")
+  expect_equal(protocol { TERM_PROGRAM = "WezTerm" }, "iterm2")
+  expect_equal(protocol { TERM = "xterm" }, "blocks")
+  expect_error(function() data.show_image(torch.zeros { 3, 2, 2 }, { protocol = "sixel" }) end,
+    "'kitty', 'iterm2' or 'blocks'")
+end)
+
 testing.finish()

@@ -1,8 +1,10 @@
---- Images to look at: grids of a batch, and PNG files.
+--- Images to look at: grids of a batch, PNG files, and images on the terminal.
+local add_texts = require "redco.data.png_text"
 local arguments = require "redco.arguments"
 local fail = require "redco.fail"
 local native = require "redco.native"
 local registry = require "redco.registry"
+local terminal_image = require "redco.data.terminal_image"
 local torch = require "redco.torch"
 
 local grids = {}
@@ -50,24 +52,61 @@ function(images, given)
   return grid
 end)
 
+-- Returns an image as uint8 [3, height, width] on the CPU.
+local function as_pixels(where, image)
+  image = in_colour(where, image, 3):detach():cpu()
+  if image.dtype ~= "uint8" then
+    if image:isnan():any():item() then fail("%s: the image has NaN", where) end
+    image = (image:float() * 255 + 0.5):clamp(0, 255):to "uint8"
+  end
+  return image:contiguous()
+end
+
+local save_options = arguments("save_image", {}, { "metadata" })
 grids.save_image = registry.define("redco.data.save_image", [[
-save_image(image [channels, height, width], path)
+save_image(image [channels, height, width], path, {metadata = nil})
 Writes an image as a PNG file: uint8 pixels, or floating-point values from 0 to 1, to which others
-are clamped. One channel gives a grey image.]], function(image, path)
-  image = in_colour("data.save_image", image, 3):detach():cpu()
+are clamped. One channel gives a grey image. `metadata` are texts by keyword, as
+{Description = "a taxi"}, which image viewers and Pillow's `Image.text` show.]],
+function(image, path, given)
+  local o = save_options(given)
+  image = as_pixels("data.save_image", image)
   if type(path) ~= "string" then
     fail("data.save_image: path: expected a string, got a %s", type(path))
   end
-  if image.dtype ~= "uint8" then
-    if image:isnan():any():item() then fail "data.save_image: the image has NaN" end
-    image = (image:float() * 255 + 0.5):clamp(0, 255):to "uint8"
-  end
-  local bytes = native.png_encode(path, image:contiguous())
+  local bytes = native.png_encode(path, image)
+  if o.metadata then bytes = add_texts("data.save_image", bytes, o.metadata) end
   local file, message = io.open(path, "wb")
   if not file then fail("data.save_image: cannot write %s", message) end
   local written, reason = file:write(bytes)
   local closed, late = file:close()
   if not (written and closed) then fail("data.save_image: %s: %s", path, reason or late) end
+end)
+
+local show_options = arguments("show_image", { width = 64 }, { "protocol" })
+grids.show_image = registry.define("redco.data.show_image", [[
+show_image(image [channels, height, width], {width: integer = 64, protocol: string = nil})
+Shows an image, as `save_image` takes it, on the terminal: as a picture where the terminal has kitty's
+or iTerm2's protocol, else as coloured blocks, at most `width` columns wide. `protocol` is "kitty",
+"iterm2" or "blocks"; the default follows the terminal's environment variables.]],
+function(image, given)
+  local o = show_options(given)
+  image = as_pixels("data.show_image", image)
+  local protocol = o.protocol or terminal_image.protocol(os.getenv)
+  if protocol ~= "kitty" and protocol ~= "iterm2" and protocol ~= "blocks" then
+    fail("data.show_image: protocol: expected 'kitty', 'iterm2' or 'blocks', got '%s'",
+      tostring(protocol))
+  end
+  local png, pixels
+  if protocol == "blocks" then
+    local columns = math.min(o.width, image:size(2))
+    local rows = math.max(1, math.floor(image:size(1) * columns / image:size(2) + 0.5))
+    local small = native.image_resize(image, rows, columns, 2)
+    pixels = small:permute { 1, 2, 0 }:contiguous():tolist()
+  else
+    png = native.png_encode("show_image", image)
+  end
+  io.write(terminal_image.text(protocol, png, pixels))
 end)
 
 return grids

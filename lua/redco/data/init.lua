@@ -11,6 +11,7 @@ local data = {
   split = require "redco.data.split",
   npy = numpy.npy,
   npz = numpy.npz,
+  image_folder = require "redco.data.image_folder",
   image_processor = require "redco.data.image_processor",
   feature_extractor = require "redco.data.feature_extractor",
   replay_buffer = require "redco.data.replay_buffer",

@@ -203,34 +203,6 @@ Transparency is dropped. The orientation in the metadata is ignored.]], function
   return native.image_decode(path, read_all(path))
 end)
 
-readers.image_folder = registry.define("redco.data.image_folder", [[
-image_folder(folder) -> Dataset
-Returns the PNG and JPEG files below a folder, sorted by path. An example is a table
-{path, image}; the pixels are read on access as by `redco.data.image`. If the files are in
-sub-folders, each sub-folder is a class: an example also has its number from 0 as `label`, and the
-data set has the sorted list of class names as `classes`.]],
-function(folder)
-  if type(folder) ~= "string" then
-    fail("image_folder: expected a path, got a %s", type(folder))
-  end
-  local paths, classes, label_of = {}, {}, {}
-  for _, path in ipairs(native.list_files(folder)) do
-    local ending = path:lower():match "%.(%w+)$"
-    if ending == "png" or ending == "jpg" or ending == "jpeg" then
-      paths[#paths + 1] = path
-      local class = path:match "^(.-)/"
-      if class and not label_of[class] then
-        classes[#classes + 1], label_of[class] = class, #classes
-      end
-    end
-  end
-  if #paths == 0 then fail("image_folder: there are no PNG or JPEG files in %s", folder) end
-  return dataset.new(#paths, function(i)
-    local path = folder .. "/" .. paths[i]
-    return { path = path, image = readers.image(path), label = label_of[paths[i]:match "^(.-)/"] }
-  end, { classes = classes })
-end)
-
 local token_options = arguments("tokens", { dtype = "uint16" }, { "seq_len" })
 
 readers.tokens = registry.define("redco.data.tokens", [[

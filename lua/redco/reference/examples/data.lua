@@ -248,5 +248,10 @@ local grid = redco.data.make_grid(torch.rand { 10, 3, 32, 32 }, { nrow = 5 })
 print(grid.shape)  --> torch.Size([3, 70, 172])
 
 --- redco.data.save_image
-redco.data.save_image(torch.rand { 3, 32, 32 }, "noise.png")
+redco.data.save_image(torch.rand { 3, 32, 32 }, "noise.png",
+  { metadata = { Description = "noise" } })
 print(redco.data.image("noise.png").shape)  --> torch.Size([3, 32, 32])
+
+--- redco.data.show_image
+local image = torch.zeros { 3, 2, 2 }
+redco.data.show_image(image, { width = 2, protocol = "blocks" })
