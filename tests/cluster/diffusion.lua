@@ -1,6 +1,6 @@
 -- The UNet of the reference cases, trained by processes that share the model, the batches, or both:
--- the losses, gradients and parameters are those of diffusers, and nothing is gathered for want of a
--- rule.
+-- the losses, gradients and parameters are those of diffusers, and nothing is gathered for want of
+-- a rule.
 local cases = require "model_cases"
 local diffusion = require "diffusion_cases"
 local redco = require "redco"

@@ -1,7 +1,8 @@
---- The reference cases of Stable Diffusion: tests/cases, and larger sets where REDCO_CASES names them
---- (tests/cases/README.md).
+--- The reference cases of Stable Diffusion: tests/cases, and larger sets where REDCO_CASES names
+--- them (tests/cases/README.md).
 local cases = require "model_cases"
 local native = require "redco.native"
+local original_names = require "redco.diffusion.original_names"
 local redco = require "redco"
 local testing = require "testing"
 
@@ -107,6 +108,32 @@ function diffusion.expect_outputs(case, pipeline)
     end
     close(diffusion.predict(pipeline, params, batch), "unet.sample")
   end)
+end
+
+--- The tensors of a file of the original layout with OpenCLIP's names, those of Stable Diffusion 2.
+function diffusion.single_file(pipeline)
+  local params, whole, joined = pipeline.params, {}, {}
+  local unet, vae = original_names.unet(pipeline.unet.config),
+    original_names.vae(pipeline.vae.config)
+  for name, tensor in pairs(params.unet) do
+    whole["model.diffusion_model." .. unet(name)] = tensor
+  end
+  for name, tensor in pairs(params.vae) do
+    local own, form = vae(name)
+    whole["first_stage_model." .. own] = form and tensor:unsqueeze(-1):unsqueeze(-1) or tensor
+  end
+  for name, tensor in pairs(params.text_encoder) do
+    local own, form = original_names.open_clip(name)
+    own = "cond_stage_model.model." .. own
+    if form then
+      joined[own] = joined[own] or {}
+      joined[own][form + 1] = tensor
+    else
+      whole[own] = tensor
+    end
+  end
+  for own, parts in pairs(joined) do whole[own] = torch.cat(parts, 0) end
+  return whole
 end
 
 return diffusion

@@ -3,7 +3,6 @@
 local cases = require "model_cases"
 local diffusion = require "diffusion_cases"
 local native = require "redco.native"
-local original_names = require "redco.diffusion.original_names"
 local redco = require "redco"
 local testing = require "testing"
 
@@ -97,33 +96,11 @@ test("new models", function()
 end)
 
 test("a single file of the original layout", function()
-  local pipeline, whole = redco.diffusion.from_pretrained(folder), {}
-  local params = pipeline.params
-  local unet, vae = original_names.unet(pipeline.unet.config),
-    original_names.vae(pipeline.vae.config)
-  for name, tensor in pairs(params.unet) do
-    whole["model.diffusion_model." .. unet(name)] = tensor
-  end
-  for name, tensor in pairs(params.vae) do
-    local own, form = vae(name)
-    whole["first_stage_model." .. own] = form and tensor:unsqueeze(-1):unsqueeze(-1) or tensor
-  end
+  local pipeline = redco.diffusion.from_pretrained(folder)
+  local params, whole = pipeline.params, diffusion.single_file(pipeline)
   assert(whole["model.diffusion_model.input_blocks.1.1.transformer_blocks.0.attn2.to_k.weight"])
   assert(whole["model.diffusion_model.output_blocks.1.1.conv.weight"])
   assert(whole["first_stage_model.decoder.up.1.upsample.conv.weight"])
-  local joined = { weight = {}, bias = {} }
-  for name, tensor in pairs(params.text_encoder) do
-    local own, form = original_names.open_clip(name)
-    if type(form) == "number" then
-      joined[own] = joined[own] or {}
-      joined[own][form + 1] = tensor
-    else
-      whole["cond_stage_model.model." .. own] = tensor
-    end
-  end
-  for own, parts in pairs(joined) do
-    if parts[1] then whole["cond_stage_model.model." .. own] = torch.cat(parts, 0) end
-  end
   local dir = testing.folder() .. "/single"
   native.save_weights(dir, whole)
   local path = dir .. "/model.safetensors"

@@ -1,6 +1,5 @@
 --- The autoencoder of Stable Diffusion, SDXL and their kind (Rombach et al., 2022), as diffusers'
 --- `AutoencoderKL`: pictures to the mean and log-variance of latents, and latents to pictures.
-local arguments = require "redco.arguments"
 local blocks = require "redco.models.blocks"
 local config = require "redco.diffusion.config"
 local fail = require "redco.fail"
@@ -161,17 +160,15 @@ local function shared(c)
   }
 end
 
-local encode_options = arguments("vae.encode", {})
-local decode_options = arguments("vae.decode", {})
-
 function vae.new_functions(c)
   local parts, down, up = shared(c), encoder_blocks(c), decoder_blocks(c)
   local functions = {}
 
-  function functions.encode(params, images, options)
-    local o = encode_options(options)
+  function functions.encode(params, images)
+    local o = {}
     check_input("images", images, c.in_channels)
-    local x = layers.conv(params, "encoder.conv_in", images:to(params["encoder.conv_in.weight"].dtype))
+    local x = layers.conv(params, "encoder.conv_in",
+      images:to(params["encoder.conv_in.weight"].dtype))
     for _, block in ipairs(down) do
       x = parts.resnets(params, block, x, o)
       if block.sampler then x = layers.downsample(params, block.name .. block.sampler, x, 0) end
@@ -182,8 +179,8 @@ function vae.new_functions(c)
     return mean, logvar:clamp(-30, 20)
   end
 
-  function functions.decode(params, latents, options)
-    local o = decode_options(options)
+  function functions.decode(params, latents)
+    local o = {}
     check_input("latents", latents, c.latent_channels)
     local x = latents:to(params["decoder.conv_in.weight"].dtype)
     if c.use_post_quant_conv then x = layers.conv(params, "post_quant_conv", x) end

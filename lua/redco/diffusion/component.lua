@@ -7,6 +7,7 @@ local fail = require "redco.fail"
 local files = require "redco.models.files"
 local native = require "redco.native"
 local nulls = require "redco.models.nulls"
+local set_texts = require "redco.diffusion.component_texts"
 local torch = require "redco.torch"
 
 local component = {}
@@ -56,6 +57,7 @@ local function new(class, c, params)
       end
     end
   end
+  set_texts(model)
   return model
 end
 
@@ -108,8 +110,8 @@ local function open_weights(dir)
   fail("%s: no weights in this folder, expected one of %s", dir, table.concat(names, ", "))
 end
 
---- Loads a model with given weights, an object like that of native.open_weights. options: dtype (nil:
---- as stored), low_memory.
+--- Loads a model with given weights, an object like that of native.open_weights. options: dtype
+--- (nil: as stored), low_memory.
 function component.from_weights(given, where, weights, options)
   local class = component.class(given._class_name, where)
   local c = component.complete(class, given, where)

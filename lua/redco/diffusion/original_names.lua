@@ -78,7 +78,7 @@ function names.vae(c)
     end
     local i, ending = rest:match "^mid_block%.resnets%.(%d)%.(.*)$"
     if i then
-      return ("%s.mid.block_%d.%s"):format(side, i + 1, (ending:gsub("conv_shortcut", "nin_shortcut")))
+      return ("%s.mid.block_%d.%s"):format(side, i + 1, ending)
     end
     local way, block, inner = rest:match "^(%a+)_blocks%.(%d+)%.(.*)$"
     if not way then return side .. "." .. rest:gsub("conv_norm_out", "norm_out") end

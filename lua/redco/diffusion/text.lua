@@ -60,8 +60,8 @@ local function states_of(model, params, ids, skip, is_xl, o)
     model.config.layer_norm_eps), features
 end
 
---- Returns the hidden states [B, T, D] of prompts, and for SDXL the features [B, size] of the second
---- text encoder. `params` are those of the pipeline.
+--- Returns the hidden states [B, T, D] of prompts, and for SDXL the features [B, size] of the
+--- second text encoder. `params` are those of the pipeline.
 function text.encode(pipeline, params, batch, options)
   local o, states, pooled = encode_options(options), {}, nil
   local is_xl = pipeline.text_encoder_2 ~= nil

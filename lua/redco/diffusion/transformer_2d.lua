@@ -1,6 +1,6 @@
 --- The transformer within a UNet block (diffusers' `Transformer2DModel`): pixels attend to each
---- other and to the text. facts: heads, groups, n_layers, n_text (size of a text's tokens), is_linear
---- (linear projections instead of 1 x 1 convolutions), sees_text_only.
+--- other and to the text. facts: heads, groups, n_layers, n_text (size of a text's tokens),
+--- is_linear (linear projections instead of 1 x 1 convolutions), sees_text_only.
 local blocks = require "redco.models.blocks"
 local layers = require "redco.diffusion.layers"
 local torch = require "redco.torch"
@@ -20,8 +20,8 @@ function transformer.add_parameters(add, name, size, facts)
   for i = 0, facts.n_layers - 1 do
     local layer = layer_name(name, i)
     layers.add_norm(add, layer .. ".norm1", size)
-    layers.add_attention(add, layer .. ".attn1", size, facts.sees_text_only and facts.n_text or size,
-      false)
+    layers.add_attention(add, layer .. ".attn1", size,
+      facts.sees_text_only and facts.n_text or size, false)
     layers.add_norm(add, layer .. ".norm2", size)
     layers.add_attention(add, layer .. ".attn2", size, facts.n_text, false)
     layers.add_norm(add, layer .. ".norm3", size)

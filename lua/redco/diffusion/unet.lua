@@ -1,4 +1,4 @@
---- The UNet of Stable Diffusion (Rombach et al., 2022) and SDXL (Podell et al., 2023), as diffusers'
+--- The UNet of Stable Diffusion (Rombach et al., 2022) and SDXL (Podell et al., 2023), diffusers'
 --- `UNet2DConditionModel`.
 local arguments = require "redco.arguments"
 local blocks = require "redco.models.blocks"

@@ -77,7 +77,8 @@ local function up_blocks(c, each, where, add)
 end
 
 --- Returns {blocks = list}. A block: name, is_down, is_up, size (its channels), resnets (list of
---- {channels before, after}), n_attentions, attention (facts of a transformer), sampler (the rest of its name, or nil).
+--- {channels before, after}), n_attentions, attention (facts of a transformer), sampler (the
+--- rest of its name, or nil).
 return function(c, where)
   local n, plan = #c.block_out_channels, { blocks = {} }
   local function add(block) plan.blocks[#plan.blocks + 1] = block end

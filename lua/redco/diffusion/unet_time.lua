@@ -1,5 +1,5 @@
---- The conditions that a UNet adds to every residual block: the time, and where it has them classes,
---- a guidance scale, and SDXL's features of the text with the sizes of the picture.
+--- The conditions that a UNet adds to every residual block: the time, and where it has them
+--- classes, a guidance scale, and SDXL's features of the text with the sizes of the picture.
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
 local layers = require "redco.diffusion.layers"

@@ -1,0 +1,48 @@
+--- The help texts of the functions of a UNet and an autoencoder, by name. Each begins with the
+--- signature.
+local registry = require "redco.registry"
+
+local texts = {
+  ["Component"] = [[
+Component {params, config: table}
+A UNet or an autoencoder of a pipeline. Call its functions with a dot. Made by
+`redco.diffusion.load`, `redco.diffusion.from_config` and, as a part of a pipeline,
+`redco.diffusion.from_pretrained`.
+  params: a flat table of parameters, with diffusers' names
+  config: the complete configuration, with diffusers' keys]],
+
+  ["Component:__call"] = [[
+__call(self, params, sample [batch, channels, height, width], timesteps: number or Tensor,
+  encoder_hidden_states [batch, length, size], {train = false, rng = nil, text_embeds: Tensor = nil,
+  time_ids: Tensor = nil, encoder_attention_mask: Tensor = nil, class_labels: Tensor = nil,
+  timestep_cond: Tensor = nil}) -> like sample
+Computes what a UNet predicts of the noise in a sample. `timesteps` is a number or [batch].
+  text_embeds: SDXL: features of the text [batch, size], from `Pipeline.encode_text`
+  time_ids: SDXL: height, width, top and left of the crop, and height and width wanted [batch, 6]
+  encoder_attention_mask: 1 for tokens that are seen, 0 for others [batch, length]
+  class_labels: [batch], if the configuration has num_class_embeds
+  timestep_cond: [batch, size], if it has time_cond_proj_dim]],
+
+  ["Component.encode"] = [[
+encode(params, images [batch, channels, height, width]) -> mean, logvar
+Returns the mean and the log-variance, from -30 to 20, of an autoencoder's latents of images from
+-1 to 1. They are not scaled: see config.scaling_factor.]],
+
+  ["Component.decode"] = [[
+decode(params, latents [batch, channels, height, width]) -> images
+Returns the images of latents that are not scaled.]],
+
+  ["Component.save_pretrained"] = [[
+save_pretrained(dir, {params = Component.params, max_shard_size = "10GB"})
+Writes a folder that `redco.diffusion.load` and diffusers read. Every process must call it.]],
+}
+
+for name, text in pairs(texts) do registry.define(name, text) end
+
+--- Attaches the texts to the functions of a new model.
+return function(model)
+  for name, text in pairs(texts) do
+    local own = rawget(model, name:match "[^.:]+$")
+    if own then registry.define(name, text, own) end
+  end
+end
