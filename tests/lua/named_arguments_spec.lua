@@ -19,6 +19,11 @@ local others = {
   ["nn.init.kaiming"] = "redco.nn.init.kaiming_uniform_",
   model = "Model:__call", ["model.loss"] = "Model.loss", ["model.generate"] = "Model.generate",
   ["model.save_pretrained"] = "Model.save_pretrained",
+  pipeline = "Pipeline:__call", ["pipeline.generate"] = "Pipeline.generate",
+  ["pipeline.loss"] = "Pipeline.loss", ["pipeline.encode_text"] = "Pipeline.encode_text",
+  ["pipeline.save_pretrained"] = "Pipeline.save_pretrained",
+  unet = "Component:__call", ["vae.encode"] = "Component.encode",
+  ["vae.decode"] = "Component.decode", save_pretrained = "Component.save_pretrained",
 }
 
 -- Functions that others return: the texts of those describe the arguments.

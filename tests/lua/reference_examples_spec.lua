@@ -1,4 +1,5 @@
 -- Examples of the reference run and print what they show; entries with arguments have one.
+local diffusion = require "diffusion_cases"
 local examples = require "redco.reference.examples"
 local ffi = require "ffi"
 local redco = require "redco"
@@ -25,7 +26,7 @@ local needs_gpu = {
 -- What the folder of an example has, from the tests: a folder of a tiny model, images, and so on.
 local fixture = {
   ["cases/gpt2"] = "gpt2", ["cases/t5_relu_tied"] = "t5", ["cases/lora_gpt2"] = "adapters",
-  ["cases/clip"] = "clip",
+  ["cases/clip"] = "clip", ["cases/stable_diffusion"] = "stable_diffusion",
   ["lua/script_module.pt"] = "module.pt", ["lua/image_cases/rgb.png"] = "images/cat/1.png",
   ["lua/image_cases/colour.jpg"] = "images/dog/1.jpg",
   ["lua/numpy_cases/matrix.npy"] = "matrix.npy", ["lua/numpy_cases/stored.npz"] = "arrays.npz",
@@ -53,6 +54,10 @@ redco.models.from_config({
   num_attention_heads = 4, image_size = 32, patch_size = 8, num_labels = 2,
 }).save_pretrained(testing.folder() .. "/vit")
 
+-- The weights of a pipeline in one file.
+torch.save(diffusion.single_file(redco.diffusion.from_pretrained "../cases/stable_diffusion"),
+  testing.folder() .. "/original.safetensors")
+
 local n_folders = 0
 
 -- Makes such a folder and enters it, without starting programs, which takes long.
@@ -66,6 +71,7 @@ local function enter_folder()
     assert(ffi.C.symlink(source .. "/tests/" .. path, folder .. name) == 0)
   end
   assert(ffi.C.symlink("../vit", folder .. "vit") == 0)
+  assert(ffi.C.symlink("../original.safetensors", folder .. "original.safetensors") == 0)
   for name, text in pairs(texts) do testing.write(folder .. name, text) end
   assert(ffi.C.chdir(folder) == 0)
 end

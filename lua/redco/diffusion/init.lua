@@ -8,7 +8,7 @@ local native = require "redco.native"
 local pipeline = require "redco.diffusion.pipeline"
 local registry = require "redco.registry"
 
-local diffusion = {}
+local diffusion = { scheduler = require "redco.diffusion.schedulers" }
 
 -- "auto" keeps the dtype of the files.
 local function reading(o)
@@ -41,10 +41,9 @@ local single_options = arguments("diffusion.from_single_file",
   { dtype = "float32", low_memory = false })
 diffusion.from_single_file = registry.define("redco.diffusion.from_single_file", [[
 from_single_file(path, dir, {dtype = "float32", low_memory = false}) -> pipeline
-Opens a checkpoint of the original layout, one file with the weights of all parts (`model.diffusion_model.`,
-`first_stage_model.`, `cond_stage_model.` or `conditioner.`). Such a file has no configurations and
-no tokenizers: those of `dir` are taken, a folder of diffusers whose weights may be missing. Options
-as in `redco.models.from_pretrained`.]], function(path, dir, options)
+Opens a checkpoint of the original layout, one file with the weights of all parts. Such a file has
+no configurations and no tokenizers: those of `dir` are taken, a folder of diffusers whose weights
+may be missing. Options as in `redco.models.from_pretrained`.]], function(path, dir, options)
   check_dir("diffusion.from_single_file", path)
   check_dir("diffusion.from_single_file", dir)
   local o = reading(single_options(options))
@@ -65,7 +64,7 @@ end)
 
 local save_lora_options = arguments("diffusion.save_lora", { format = "diffusers" })
 diffusion.save_lora = registry.define("redco.diffusion.save_lora", [[
-save_lora(dir, params, {format = "diffusers"})
+save_lora(dir, params, {format: string = "diffusers"})
 Writes the adapters of a pipeline's parameters as `pytorch_lora_weights.safetensors` in the folder.
 `format` is "diffusers" or "kohya". Files of diffusers have no scaling: it is multiplied into
 lora_B.]], function(dir, params, options)
@@ -96,6 +95,23 @@ whose `config.json` is read.]], function(config, options)
     return component.from_config(given, path, o)
   end
   return component.from_config(config, "diffusion.from_config", o)
+end)
+
+local part_options = arguments("diffusion.pipeline", {},
+  { "unet", "vae", "text_encoder", "tokenizer", "scheduler" })
+diffusion.pipeline = registry.define("redco.diffusion.pipeline", [[
+pipeline{unet: table, vae: table, text_encoder, tokenizer, scheduler: table} -> pipeline
+Returns a StableDiffusionPipeline of these parts: a UNet2DConditionModel, an AutoencoderKL, a CLIP
+text model with the task "features", its tokenizer, and the table of a scheduler_config.json.]],
+function(options)
+  local o = part_options(options)
+  local classes = { unet = "UNet2DConditionModel", vae = "AutoencoderKL",
+    text_encoder = "CLIPTextModel", tokenizer = "CLIPTokenizer" }
+  for _, name in ipairs { "unet", "vae", "text_encoder", "tokenizer", "scheduler" } do
+    if not o[name] then fail("diffusion.pipeline: the part %s is missing", name) end
+  end
+  classes.scheduler = diffusion.scheduler(o.scheduler).name
+  return pipeline.new("StableDiffusionPipeline", classes, o, {})
 end)
 
 return registry.define("redco.diffusion", [[

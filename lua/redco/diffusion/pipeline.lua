@@ -3,10 +3,14 @@ local arguments = require "redco.arguments"
 local component = require "redco.diffusion.component"
 local fail = require "redco.fail"
 local files = require "redco.models.files"
+local losses = require "redco.diffusion.losses"
 local models = require "redco.models"
+local generate = require("redco.diffusion.sampling").generate
 local native = require "redco.native"
 local nulls = require "redco.models.nulls"
 local single_file = require "redco.diffusion.single_file"
+local schedulers = require "redco.diffusion.schedulers.config"
+local set_texts = require "redco.diffusion.pipeline_texts"
 local text = require "redco.diffusion.text"
 
 local pipeline = {}
@@ -60,8 +64,7 @@ end
 
 local function load_scheduler(_, class)
   return function(path)
-    local config = files.json(path, "scheduler_config.json")
-      or fail("there is no %s/scheduler_config.json", path)
+    local config = schedulers.read(path .. "/scheduler_config.json")
     config._class_name = config._class_name or class
     return config
   end
@@ -155,12 +158,14 @@ end
 local Pipeline = { __name = "Pipeline" }
 Pipeline.__index = Pipeline
 
+Pipeline.__call = require "redco.diffusion.sampling.call"
+
 function Pipeline:__tostring()
   return ("%s: %s"):format(self.class_name, tostring(self.unet))
 end
 
---- Returns a pipeline of these parts, by name; `classes` has their classes. `config` is the table of
---- model_index.json.
+--- Returns a pipeline of these parts, by name; `classes` has their classes. `config` is the table
+--- of model_index.json.
 function pipeline.new(class_name, classes, parts, config)
   local p = setmetatable({ class_name = class_name, classes = classes, config = config or {},
     params = {}, warn = print }, Pipeline)
@@ -168,17 +173,22 @@ function pipeline.new(class_name, classes, parts, config)
     p[name == "scheduler" and "scheduler_config" or name] = part
     if is_model[name] then p.params[name] = part.params end
   end
+  p.scheduler_config = schedulers.corrected(class_name, p.scheduler_config)
   function p.tokenize(prompts) return text.tokenize(p, prompts) end
   function p.encode_text(params, batch, options) return text.encode(p, params, batch, options) end
   function p.save_pretrained(dir, options) save(p, dir, options) end
+  function p.loss(params, batch, options) return losses.loss(p, params, batch, options) end
+  function p.encode_images(params, images) return losses.encode_images(p, params, images) end
+  function p.generate(params, batch, options) return generate(p, params, batch, options) end
+  set_texts(p)
   return p
 end
 
---- Opens a folder. options: dtype (nil: as stored), low_memory, single_file (weights of all models, in
---- place of those of the folder).
+--- Opens a folder. options: dtype (nil: as stored), low_memory, single_file (weights of all models,
+--- in place of those of the folder).
 function pipeline.load(dir, options)
   local index = files.json(dir, index_file)
-  if not index then fail("diffusion.from_pretrained: there is no %s/%s", tostring(dir), index_file) end
+  if not index then fail("diffusion.from_pretrained: there is no %s/%s", dir, index_file) end
   local classes, parts = classes_of(dir, index), {}
   for name, class in pairs(classes) do
     parts[name] = loaders[name](dir, class, options, name)(dir .. "/" .. name)

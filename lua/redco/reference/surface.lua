@@ -18,6 +18,7 @@ surface.pages = {
   { "distributions", "redco.distributions", "Distribution" },
   { "models", "redco.models", "Model", "Cache" },
   { "lora", "redco.lora" },
+  { "diffusion", "redco.diffusion", "Pipeline", "Component", "Scheduler" },
   { "Tokenizer", "Tokenizer", "redco.Tokenizer", "DecodeStream" },
   { "data", "redco.data", "Dataset", "ReplayBuffer" },
   { "augment", "redco.augment" },

@@ -8,10 +8,12 @@ types.classes = {
   Cache = "redco.Cache", Dataset = "redco.Dataset", DecodeStream = "redco.DecodeStream",
   Deployer = "redco.Deployer", Distribution = "redco.Distribution", Event = "torch.cuda.Event",
   Environment = "redco.Environment", Generator = "torch.Generator",
-  Model = "redco.Model",
+  Model = "redco.Model", Pipeline = "redco.Pipeline",
   Optimizer = "redco.Optimizer", Predictor = "redco.Predictor",
   ReplayBuffer = "redco.ReplayBuffer", Schedule = "redco.Schedule",
-  ScriptModule = "torch.ScriptModule", Tensor = "torch.Tensor", Tokenizer = "redco.Tokenizer",
+  Scheduler = "redco.Scheduler",
+  Component = "redco.Component", ScriptModule = "torch.ScriptModule", Tensor = "torch.Tensor",
+  Tokenizer = "redco.Tokenizer",
   Trainer = "redco.Trainer",
 }
 
@@ -49,8 +51,8 @@ local words_by_type = {
   Tensor = [[actions advantages c features final_observations gradient h hidden_states k logits loss mask memory observations pixels pos_weight probs q returns rewards
     samples scores target tensor terminated truncated v var weight x]],
   Dataset = "", Cache = "cache", Deployer = "deployer", Generator = "generator rng",
-  Model = "model", Optimizer = "optimizer second", Predictor = "eval_predictor",
-  Tokenizer = "tokenizer",
+  Model = "model text_encoder", Optimizer = "optimizer second", Predictor = "eval_predictor",
+  Pipeline = "pipeline", Tokenizer = "tokenizer",
   ["integer or list of integers"] = [[dilation eos_token_id forced_eos_token_id kernel_size
     normalized_shape output_size stride]],
   ["integer or boolean or list"] = "in_dims",

@@ -1,0 +1,130 @@
+--- Pictures from a pipeline: text to image, image to image, inpainting.
+local arguments = require "redco.arguments"
+local conditions = require "redco.diffusion.sampling.conditions"
+local fail = require "redco.fail"
+local native = require "redco.native"
+local new_scheduler = require "redco.diffusion.schedulers"
+local start = require "redco.diffusion.sampling.start"
+local torch = require "redco.torch"
+
+local sampling = {}
+
+local options = arguments("pipeline.generate", {
+  num_inference_steps = 50, guidance_scale = 7.5, guidance_rescale = 0,
+  num_images_per_prompt = 1, clip_skip = 0, eta = 0, output = "images",
+}, { "height", "width", "strength", "seed", "rng", "latents", "scheduler", "on_step" })
+
+local function check_count(where, name, value)
+  if type(value) ~= "number" or value < 1 or value % 1 ~= 0 then
+    fail("%s: %s: expected a positive integer, got %s", where, name, tostring(value))
+  end
+end
+
+-- Completes and checks the options of a call.
+local function read(pipeline, given)
+  local where, all = "pipeline.generate", {}
+  for key, value in pairs(options(given)) do all[key] = value end
+  check_count(where, "num_inference_steps", all.num_inference_steps)
+  check_count(where, "num_images_per_prompt", all.num_images_per_prompt)
+  local scale = start.scale(pipeline)
+  for _, side in ipairs { "height", "width" } do
+    local size = pipeline.unet.config.sample_size
+    if type(size) == "table" then size = size[side == "height" and 1 or 2] end
+    if not all[side] and not size then
+      fail("%s: %s is missing, and the UNet has no sample_size", where, side)
+    end
+    all[side] = all[side] or size * scale
+    check_count(where, side, all[side])
+    if all[side] % scale ~= 0 then
+      fail("%s: %s: expected a multiple of %d, got %d", where, side, scale, all[side])
+    end
+  end
+  if all.output ~= "images" and all.output ~= "latents" then
+    fail("%s: output: expected 'images' or 'latents', got '%s'", where, tostring(all.output))
+  end
+  if all.rng and all.seed then fail("%s: give rng or seed, not both", where) end
+  all.rng = all.rng or all.seed and native.Rng(all.seed)
+    or fail("%s: it needs a seed, or rng, the Generator that pred_fn is given", where)
+  return all
+end
+
+-- A scheduler of its own for each call, as it has a state. A name is another class with the same
+-- settings.
+local function scheduler_of(pipeline, o)
+  local config = pipeline.scheduler_config
+  if type(o.scheduler) == "string" then
+    local changed = {}
+    for key, value in pairs(config) do changed[key] = value end
+    changed._class_name = o.scheduler
+    config = changed
+  elseif o.scheduler then
+    config = o.scheduler
+  end
+  return new_scheduler(config):set_timesteps(o.num_inference_steps):set_begin_index(0)
+end
+
+local function is_meta(t) return t:to_local().device == "meta" end
+
+local function check_finite(latents, step)
+  if not is_meta(latents) and latents:isnan():any():item() then
+    fail("pipeline.generate: the latents are NaN after step %d: the weights or the inputs have "
+      .. "NaN, or numbers are too large for the dtype %s", step, latents.dtype)
+  end
+end
+
+-- Latents to images in [0, 1].
+local function decoded(pipeline, params, latents)
+  local c = pipeline.vae.config
+  local images = pipeline.vae.decode(params.vae,
+    latents / c.scaling_factor + (c.shift_factor or 0))
+  return (images / 2 + 0.5):clamp(0, 1)
+end
+
+-- Removes noise from `begun` (see start.of), step by step.
+local function denoised(pipeline, params, scheduler, begun, told, o, is_guided)
+  local latents, timesteps = begun.latents, scheduler.timesteps
+  for i = begun.first + 1, #timesteps do
+    local t = timesteps[i]
+    local input = scheduler:scale_model_input(latents, t)
+    if begun.extra then input = torch.cat({ input, begun.extra }, 1) end
+    if is_guided then input = conditions.paired(input, input) end
+    local output = pipeline.unet(params.unet, input, t, told.states,
+      { text_embeds = told.text_embeds, time_ids = told.time_ids })
+    if is_guided then
+      output = conditions.guided(output, o.guidance_scale, o.guidance_rescale)
+    end
+    latents = scheduler:step(output, t, latents, { generator = o.rng, eta = o.eta })
+    if begun.mask then
+      local kept = begun.kept
+      if timesteps[i + 1] then kept = scheduler:add_noise(kept, begun.noise, timesteps[i + 1]) end
+      latents = (1 - begun.mask) * kept + begun.mask * latents
+    end
+    check_finite(latents, i)
+    if o.on_step then o.on_step(i - begun.first, #timesteps - begun.first, latents) end
+    if is_meta(latents) then break end  -- one step decides the layout of the parameters
+  end
+  return latents
+end
+
+local function generate(pipeline, params, batch, given)
+  if type(batch) ~= "table" or not torch.is_tensor(batch.input_ids) then
+    fail "pipeline.generate: expected a batch with input_ids, as pipeline.tokenize returns it"
+  end
+  local o = read(pipeline, given)
+  local is_guided = o.guidance_scale > 1
+  local told = conditions.of(pipeline, params, batch, o, is_guided)
+  local pictures = batch.input_ids:size(0) * o.num_images_per_prompt
+  local scheduler = scheduler_of(pipeline, o)
+  local states = told.states
+  if is_guided then states = states:unflatten(0, { -1, 2 }):select(1, 1) end
+  local begun = start.of(pipeline, params, scheduler, batch, states, pictures, o)
+  local latents = denoised(pipeline, params, scheduler, begun, told, o, is_guided)
+  return o.output == "latents" and latents or decoded(pipeline, params, latents)
+end
+
+--- pipeline.generate(params, batch, options) -> images [pictures, 3, height, width] from 0 to 1.
+function sampling.generate(pipeline, params, batch, given)
+  return torch.no_grad(generate, pipeline, params, batch, given)
+end
+
+return sampling

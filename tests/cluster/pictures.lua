@@ -1,0 +1,102 @@
+-- A seed gives the same pictures, and a batch the same loss and gradients, whether processes share
+-- the model, the batch, both or nothing.
+local redco = require "redco"
+local testing = require "testing"
+
+local torch = redco.torch
+local source = assert(os.getenv "REDCO_SOURCE")
+local pipeline = redco.diffusion.from_pretrained(source .. "/tests/cases/stable_diffusion")
+local n_processes = redco.Deployer { seed = 1, verbose = false }.n_processes
+local prompts = { "a taxi", "bone", "leg", "red heart" }
+local side = pipeline.unet.config.sample_size * 2 ^ (#pipeline.vae.config.block_out_channels - 1)
+local images = torch.rand({ 4, 3, side, side }, { generator = redco.Rng(9) }) * 2 - 1
+local mask = torch.zeros { 4, 1, side, side }
+mask:narrow(3, 0, side / 2):fill_(1)
+
+local function expect_near(actual, expected, tolerance)
+  local off = (actual:full() - expected):abs():max():item()
+  assert(off <= tolerance, "off by " .. off)
+end
+
+local function collate(rows)
+  local texts, pictures, masks = {}, {}, {}
+  for i, row in ipairs(rows) do
+    texts[i], pictures[i], masks[i] = row.text, row.image, row.mask
+  end
+  local batch = pipeline.tokenize(texts)
+  batch.pixel_values = pictures[1] and torch.stack(pictures)
+  batch.mask = masks[1] and torch.stack(masks)
+  return batch
+end
+
+local function rows_of(has_image, has_mask)
+  local rows = {}
+  for i, text in ipairs(prompts) do
+    rows[i] = { text = text, image = has_image and images[i - 1], mask = has_mask and mask[i - 1] }
+  end
+  return rows
+end
+
+local options = { seed = 7, num_inference_steps = 3, scheduler = "EulerAncestralDiscreteScheduler" }
+
+local function check_pictures(deployer, rows)
+  local predictor = redco.Predictor {
+    deployer = deployer, collate_fn = collate,
+    pred_fn = function(_, params, batch) return pipeline.generate(params, batch, options) end,
+  }
+  local pictures = predictor:predict { examples = rows, params = pipeline.params,
+    per_device_batch_size = #rows / deployer.mesh.dp }
+  expect_near(torch.stack(pictures), pipeline.generate(pipeline.params, collate(rows), options),
+    1e-4)
+end
+
+local loss_options = { train = true, caption_dropout = 0.5, noise_offset = 0.1, min_snr_gamma = 5 }
+
+local function loss_of(params, batch)
+  local o = { rng = redco.Rng(3) }
+  for key, value in pairs(loss_options) do o[key] = value end
+  batch.prior = { input_ids = batch.input_ids, pixel_values = batch.pixel_values }
+  return pipeline.loss(params, batch, o)
+end
+
+local function check_loss(deployer)
+  local rows = rows_of(true)
+  local loss, gradients = redco.value_and_grad(function(params)
+    return (loss_of(params, collate(rows)))
+  end)(pipeline.params)
+  local names = { "unet.conv_in.weight", "unet.mid_block.resnets.0.conv1.weight" }
+  local trained = redco.tree.map(function(t) return t:clone() end, pipeline.params)
+  local off
+  redco.Trainer {
+    deployer = deployer, collate_fn = collate, params = trained,
+    optimizer = redco.optim.freeze(redco.optim.sgd { learning_rate = 1e-3 }, "vae.*"),
+    loss_fn = function(_, _, params, batch) return loss_of(params, batch) end,
+    train_step_fn = function(_, _, batch, defaults)
+      local found, own = defaults.value_and_grad(function(p) return loss_of(p, batch) end)
+      off = math.abs(found:item() / loss:item() - 1)
+      for _, name in ipairs(names) do
+        local key = name:match "^unet%.(.*)"
+        expect_near(own.unet[key], gradients.unet[key], 1e-4)
+      end
+      return { loss = found, norm = defaults.apply_gradients(own) }
+    end,
+  }:train_step { examples = rows, per_device_batch_size = #rows / deployer.mesh.dp }
+  assert(off <= 1e-5, "the loss is off by " .. off)
+end
+
+for _, layout in ipairs { { 1, 0 }, { 1, 3 }, { 2, 0 }, { 2, 3 } } do
+  local n_model_shards, zero = unpack(layout)
+  if n_processes % n_model_shards == 0 then
+    testing.test(("%d shards, zero %d"):format(n_model_shards, zero), function()
+      local deployer = redco.Deployer { seed = 1, n_model_shards = n_model_shards, zero = zero,
+        verbose = false }
+      if zero == 0 then
+        check_pictures(deployer, rows_of())
+        check_pictures(deployer, rows_of(true, true))
+      end
+      check_loss(deployer)
+    end)
+  end
+end
+
+testing.finish()
