@@ -432,6 +432,28 @@ testing.test("zero_shot: unseen captions are found, and classify.lua names a pic
   assert(tonumber(first) >= tonumber(second), answer)
 end)
 
+testing.test("text_to_image: the same losses on two processes, and DreamBooth", function()
+  local small = "--n-emoji=4 --vae-steps=2 --channels=8 --num-inference-steps=2 --n-epochs=2 "
+    .. "--global-batch-size=4 --per-device-batch-size="
+  local steps, _, workdir = run("text_to_image", small .. 4)
+  local shared = run("text_to_image", small .. 2, 2)
+  testing.expect_equal(#shared, #steps)
+  for i, step in ipairs(steps) do
+    local off = math.abs(shared[i].loss - step.loss)
+    assert(off <= 1e-4 * step.loss, ("the loss of step %d is off by %g"):format(i, off))
+  end
+  local data = scratch .. "/pictures"
+  os.execute("mkdir " .. data)
+  write(data .. "/a.png", redco.data.read(workdir .. "/samples.png"))
+  write(data .. "/metadata.jsonl", '{"file_name": "a.png", "text": "four"}\n')
+  local _, _, second = run("text_to_image", ("%s --model-dir=%s/model --data=%s --random-flip "
+    .. "--class-prompt=emoji --n-class-images=2 --instance-prompt='sks emoji' "
+    .. "--prompts='sks emoji; bone'"):format(small .. 4, workdir, data))
+  testing.expect_equal(redco.data.image(second .. "/samples.png"):size(2), 2 * 34 + 2)
+  local pipeline = redco.diffusion.from_pretrained(second .. "/model")
+  testing.expect_equal(pipeline("bone", { num_inference_steps = 1 }):size(2), 32)
+end)
+
 testing.test("digits: the saved model classifies a picture", function()
   local _, _, workdir = run("digits", "--n-epochs=4")
   local answer = execute(1, "digits/train.lua", ("--workdir=%s --image='%s/%s'"):format(workdir,
