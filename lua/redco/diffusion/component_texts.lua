@@ -24,12 +24,12 @@ Computes what a UNet predicts of the noise in a sample. `timesteps` is a number 
   timestep_cond: [batch, size], if it has time_cond_proj_dim]],
 
   ["Component.encode"] = [[
-encode(params, images [batch, channels, height, width]) -> mean, logvar
+encode(params, images [batch, channels, height, width]) -> mean [batch, latent_channels, h, w], logvar [like mean]
 Returns the mean and the log-variance, from -30 to 20, of an autoencoder's latents of images from
 -1 to 1. They are not scaled: see config.scaling_factor.]],
 
   ["Component.decode"] = [[
-decode(params, latents [batch, channels, height, width]) -> images
+decode(params, latents [batch, channels, height, width]) -> images [batch, channels, h, w]
 Returns the images of latents that are not scaled.]],
 
   ["Component.save_pretrained"] = [[
