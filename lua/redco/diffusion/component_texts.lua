@@ -24,7 +24,8 @@ Computes what a UNet predicts of the noise in a sample. `timesteps` is a number 
   timestep_cond: [batch, size], if it has time_cond_proj_dim]],
 
   ["Component.encode"] = [[
-encode(params, images [batch, channels, height, width]) -> mean [batch, latent_channels, h, w], logvar [like mean]
+encode(params, images [batch, channels, height, width]) -> mean [batch, size, h, w],
+  logvar [batch, size, h, w]
 Returns the mean and the log-variance, from -30 to 20, of an autoencoder's latents of images from
 -1 to 1. They are not scaled: see config.scaling_factor.]],
 

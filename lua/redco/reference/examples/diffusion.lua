@@ -106,7 +106,7 @@ print(images.shape)  --> torch.Size([1, 3, 16, 16])
 --- redco.diffusion.from_pretrained
 local pipeline = redco.diffusion.from_pretrained "stable_diffusion"
 print(pipeline.unet)
---> UNet2DConditionModel: 53116 parameters in 208 tensors
+--> UNet2DConditionModel: 52004 parameters in 208 tensors
 
 --- redco.diffusion.from_single_file
 local pipeline = redco.diffusion.from_single_file(
