@@ -1,0 +1,106 @@
+#pragma once
+
+#include <redco/group.h>
+#include <redco/mesh.h>
+
+#include <c10/core/ScalarType.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace redco::plan {
+
+/// What memory is used for.
+enum class MemoryKind : uint8_t {
+  parameters,
+  gradients,
+  states,             ///< of the optimizer
+  activation,         ///< made by the forward pass and used after the operator that made it
+  temporary,          ///< freed by the operator that allocated it
+  collective_buffer,  ///< input or output of a collective, or a bucket of gradients
+  gathered,           ///< whole parameters, gathered from their parts
+  n_kinds
+};
+constexpr size_t n_memory_kinds = size_t(MemoryKind::n_kinds);
+
+/// A name for messages and reports, such as "collective buffers".
+constexpr const char* name_of(MemoryKind kind) {
+  constexpr std::array<const char*, n_memory_kinds> names = {
+      "parameters",  "gradients",          "states",  "activations",
+      "temporaries", "collective buffers", "gathered"};
+  return names[size_t(kind)];
+}
+
+/// A block that is allocated or freed.
+struct Allocation {
+  int64_t block;  ///< identifies the block: its allocation and its release have the same number
+  int64_t bytes;  ///< as requested; negative if the block is freed
+  MemoryKind kind;
+};
+
+/// An operator that runs on the device. Numbers are those of this device's part.
+struct Operator {
+  std::string name = {};  ///< such as "aten::mm"
+  /// Multiplications and additions of products, convolutions and attention, as FlopCounter counts
+  /// them, with what is computed again in the backward pass; 0 for all other operators.
+  double flops = 0;
+  c10::ScalarType dtype = c10::ScalarType::Float;  ///< in which the products are computed
+  int64_t bytes_read = 0;                          ///< of all arguments
+  int64_t bytes_written = 0;                       ///< of all results; 0 for views
+  /// The smallest of m, n and k of a product [m, k] x [k, n]; 0 if the operator is not a product.
+  int64_t smallest_size = 0;
+
+  bool is_view() const { return flops == 0 && bytes_written == 0; }
+};
+
+/// A collective that this device takes part in.
+struct Collective {
+  Group::Kind kind = Group::all_reduce_kind;
+  std::optional<Mesh::Dim> dim = std::nullopt;  ///< the group's dimension; none for the world
+  int64_t n_ranks = 1;
+  int64_t rank_step = 1;  ///< the ranks of the group are r, r + rank_step, ... (Mesh::Line)
+  /// The bytes that this device sends, as in Group::counters: 2 S (n - 1) / n for an all-reduce of
+  /// S bytes, S (n - 1) for an all-gather of parts of S bytes, and S (n - 1) / n for a
+  /// reduce-scatter or an all-to-all of n rows of S bytes in all.
+  int64_t bytes_sent = 0;
+};
+
+/// The record of one device's training step: everything it allocates, computes and sends, in the
+/// order in which the host starts it. It begins with the allocation of what exists before the step
+/// (parameters, states), which stays allocated at the end.
+struct StepLog {
+  enum class What : uint8_t { allocation, operator_call, collective_start, collective_wait };
+  /// One element of the sequence. `index` refers to `allocations`, `operators` or, for both the
+  /// start and the wait, `collectives`.
+  struct Event {
+    What what;
+    int64_t index;
+  };
+
+  std::vector<Allocation> allocations = {};
+  std::vector<Operator> operators = {};
+  std::vector<Collective> collectives = {};
+  std::vector<Event> sequence = {};
+
+  void add(const Allocation& allocation) {
+    sequence.push_back({What::allocation, int64_t(allocations.size())});
+    allocations.push_back(allocation);
+  }
+  void add(Operator call) {
+    sequence.push_back({What::operator_call, int64_t(operators.size())});
+    operators.push_back(std::move(call));
+  }
+  /// Returns the number that `wait` takes.
+  int64_t start(const Collective& collective) {
+    auto number = int64_t(collectives.size());
+    sequence.push_back({What::collective_start, number});
+    collectives.push_back(collective);
+    return number;
+  }
+  void wait(int64_t collective) { sequence.push_back({What::collective_wait, collective}); }
+};
+
+}  // namespace redco::plan
