@@ -1,0 +1,22 @@
+#pragma once
+
+#include <redco/cluster.h>
+
+#include <optional>
+#include <set>
+#include <string>
+
+namespace redco::plan {
+
+/// Messages about names that no table has, with the nearest one.
+std::string unknown_device(const std::string& name);
+std::string unknown_link(const std::string& name);
+
+/// Names that a cluster.toml uses: "gpu", "bfloat16".
+std::optional<DeviceFacts::Kind> device_kind(const std::string& name);
+const char* name_of(DeviceFacts::Kind kind);
+const std::set<std::string>& dtype_names();
+std::optional<c10::ScalarType> dtype_of(const std::string& name);
+std::string name_of(c10::ScalarType dtype);
+
+}  // namespace redco::plan

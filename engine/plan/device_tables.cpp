@@ -1,0 +1,198 @@
+// Facts about devices and links. Rates are those of data sheets, for dense matrices, as in
+// train/peak_flops.cpp; "recalled" marks figures without a source at hand.
+
+#include "device_tables.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cmath>
+
+namespace redco::plan {
+
+namespace {
+
+constexpr double giga = 1e9, tera = 1e12, gib = 1024.0 * 1024 * 1024;
+
+struct Device {
+  const char* name;
+  const char* reported;  // a word of the driver's name
+  DeviceFacts::Kind kind;
+  double memory;     // GiB that a program can have
+  double bandwidth;  // GB/s
+  double half;       // TFLOP/s of bfloat16 and float16
+  double single;     // TFLOP/s of float32
+  double tf32;
+  const char* link;
+  bool has_bfloat16 = true;
+};
+constexpr auto gpu = DeviceFacts::gpu;
+
+// Memory: less than the nominal size where the driver reports less (nvidia-smi: 81559 MiB of an
+// H100 80GB, 143771 MiB of an H200, 183359 MiB of a B200).
+constexpr Device devices[] = {
+    // NVIDIA V100 data sheet; half is float16
+    {"V100-16G", "V100", gpu, 15.8, 900, 125, 15.7, 0, "nvlink2", false},
+    {"V100-32G", "V100", gpu, 31.7, 900, 125, 15.7, 0, "nvlink2", false},
+    // NVIDIA A100 data sheet, SXM4
+    {"A100-40G", "A100", gpu, 39.4, 1555, 312, 19.5, 156, "nvlink3"},
+    {"A100-80G", "A100", gpu, 79.1, 2039, 312, 19.5, 156, "nvlink3"},
+    // NVIDIA H100 data sheet, SXM5
+    {"H100-80G", "H100", gpu, 79.1, 3350, 989, 67, 494, "nvlink4"},
+    // torchtitan/benchmarks/llama3_h100_202412_torchtitan.md: HBM2e, limited to 500 W. The peak is
+    // that of the SXM5 part; the clock under the limit is not published.
+    {"H100-96G", "H100", gpu, 94.5, 2400, 989, 67, 494, "nvlink4"},
+    {"H100-PCIE-80G", "H100 PCIe", gpu, 79.1, 2000, 756, 51, 378, "pcie5"},
+    // NVIDIA H200 data sheet
+    {"H200-141G", "H200", gpu, 139.8, 4800, 989, 67, 494, "nvlink4"},
+    // NVIDIA DGX B200 data sheet: 1,440 GB and 64 TB/s of 8 GPUs
+    {"B200-180G", "B200", gpu, 178.3, 8000, 2250, 75, 1125, "nvlink5"},
+    {"B200-192G", "B200", gpu, 190.0, 8000, 2250, 75, 1125, "nvlink5"},
+    // NVIDIA L40S data sheet
+    {"L40S-48G", "L40S", gpu, 44.4, 864, 362, 91.6, 183, "pcie4"},
+    // NVIDIA Ada and Ampere GA102 white papers
+    {"RTX-4090-24G", "RTX 4090", gpu, 23.5, 1008, 165, 82.6, 82.6, "pcie4"},
+    {"RTX-3090-24G", "RTX 3090", gpu, 23.6, 936, 71, 35.6, 35.6, "pcie4"},
+    {"A10G-24G", "A10G", gpu, 22.1, 600, 70, 35, 35, "pcie4"},
+    // recalled
+    {"1080Ti-11G", "GTX 1080 Ti", gpu, 10.9, 484, 0, 11.3, 0, "pcie3", false},
+    // cloud.google.com/tpu/docs/v4: 32 GiB, 1200 GB/s, 275 TFLOP/s. Float32 products run as several
+    // bfloat16 ones; 1/6 is recalled.
+    {"TPU-v4-32G", "TPU v4", DeviceFacts::tpu, 32, 1200, 275, 45.8, 0, "ici-v4"},
+};
+
+struct Link {
+  const char* name;
+  double bandwidth;  // GB/s in one direction, of one device
+  double share;
+  double latency_us, hop_us;              // protocol Simple
+  double small_latency_us, small_hop_us;  // protocol LL
+};
+
+// Latencies: NCCL 2.x, src/graph/tuning.cc, rings: base 8.4 (Simple) and 3.6 (LL); a hop 3.4 / 0.47
+// (NVLink), 5.7 / 1.0 (PCIe), 9.6 / 2.7 (network).
+constexpr Link links[] = {
+    // Half of the data sheets' figures for both directions. NCCL caps an A100 at 235 GB/s
+    // (tuning.cc)
+    // and gives an H100 18 channels of 20.6 GB/s: 0.78 and 0.82 of them.
+    {"nvlink2", 150, 0.80, 8.4, 3.4, 3.6, 0.47},
+    {"nvlink3", 300, 0.78, 8.4, 3.4, 3.6, 0.47},
+    {"nvlink4", 450, 0.80, 8.4, 3.4, 3.6, 0.47},
+    {"nvlink5", 900, 0.80, 8.4, 3.4, 3.6, 0.47},
+    // 16 lanes; 80 % of 15.8, 31.5 and 63 GB/s (recalled)
+    {"pcie3", 12, 1, 8.4, 5.7, 3.6, 1.0},
+    {"pcie4", 25, 1, 8.4, 5.7, 3.6, 1.0},
+    {"pcie5", 50, 1, 8.4, 5.7, 3.6, 1.0},
+    {"ib-200", 25, 0.90, 8.4, 9.6, 3.6, 2.7},
+    {"ib-400", 50, 0.90, 8.4, 9.6, 3.6, 2.7},
+    {"ib-800", 100, 0.90, 8.4, 9.6, 3.6, 2.7},
+    // 30 us a message and 90 % of the wire (recalled)
+    {"eth-10", 1.25, 0.90, 30, 30, 0, 0},
+    {"eth-25", 3.125, 0.90, 30, 30, 0, 0},
+    {"eth-100", 12.5, 0.90, 30, 30, 0, 0},
+    // cloud.google.com/tpu/docs/v4: six links of 50 GB/s, of which a ring in one dimension uses two
+    {"ici-v4", 100, 0.90, 1, 1, 0, 0},
+    // Gloo between two processes of a host, tests/bench/README.md's machine: 0.9 ms for 256 B, 17
+    // ms
+    // for 16 MB
+    {"loopback", 1.04, 1, 400, 250, 0, 0},
+};
+
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return char(std::tolower(c)); });
+  return text;
+}
+
+DeviceFacts facts(const Device& device) {
+  DeviceFacts facts{.name = device.name,
+                    .kind = device.kind,
+                    .memory = std::llround(device.memory * gib),
+                    .bandwidth = device.bandwidth * giga,
+                    .tf32 = device.tf32 * tera,
+                    .link = device.link};
+  facts.flops[c10::ScalarType::Float] = device.single * tera;
+  if (device.half > 0 && device.kind == gpu)
+    facts.flops[c10::ScalarType::Half] = device.half * tera;
+  if (device.half > 0 && device.has_bfloat16)
+    facts.flops[c10::ScalarType::BFloat16] = device.half * tera;
+  return facts;
+}
+
+}  // namespace
+
+std::optional<DeviceFacts> find_device(const std::string& name) {
+  std::string word = lower(name);
+  if (word.empty()) return std::nullopt;
+  for (const Device& device : devices)
+    if (lower(device.name) == word) return facts(device);
+  // Without the memory: the smallest that has this name.
+  const Device* found = nullptr;
+  for (const Device& device : devices) {
+    std::string full = lower(device.name);
+    bool matches =
+        full.starts_with(word + "-") && full.find('-', word.size() + 1) == std::string::npos;
+    if (matches && (found == nullptr || device.memory < found->memory)) found = &device;
+  }
+  return found == nullptr ? std::nullopt : std::optional(facts(*found));
+}
+
+std::optional<DeviceFacts> find_reported_device(const std::string& name, int64_t memory) {
+  std::string words = " " + lower(name) + " ";
+  std::replace(words.begin(), words.end(), '-', ' ');
+  const Device* found = nullptr;
+  auto distance = [&](const Device& device) {
+    return std::abs(device.memory * gib - double(memory));
+  };
+  size_t longest = 0;
+  for (const Device& device : devices) {
+    std::string reported = lower(device.reported);
+    if (words.find(" " + reported + " ") == std::string::npos || reported.size() < longest)
+      continue;
+    if (reported.size() == longest && distance(device) >= distance(*found)) continue;
+    found = &device;
+    longest = reported.size();
+  }
+  return found == nullptr ? std::nullopt : std::optional(facts(*found));
+}
+
+std::optional<LinkFacts> find_link(const std::string& name) {
+  // "ib 400G", "ib-400G": the number alone.
+  std::string word = lower(name);
+  std::replace(word.begin(), word.end(), ' ', '-');
+  if (word.size() > 1 && word.back() == 'g' && std::isdigit((unsigned char)word[word.size() - 2]))
+    word.pop_back();
+  for (const Link& link : links)
+    if (word == link.name)
+      return LinkFacts{link.name,   link.bandwidth * giga, link.share,       link.latency_us,
+                       link.hop_us, link.small_latency_us, link.small_hop_us};
+  return std::nullopt;
+}
+
+std::set<std::string> device_names() {
+  std::set<std::string> names;
+  for (const Device& device : devices) names.insert(device.name);
+  return names;
+}
+
+std::set<std::string> link_names() {
+  std::set<std::string> names;
+  for (const Link& link : links) names.insert(link.name);
+  return names;
+}
+
+ReservedMemory default_reserve(DeviceFacts::Kind kind) {
+  // Of a GPU: the CUDA context with LibTorch's kernels, NCCL's buffers of one communicator,
+  // cuBLAS's workspace of Hopper (32 MiB; LibTorch's default). All but the last are recalled.
+  if (kind == DeviceFacts::gpu)
+    return {int64_t(0.6 * gib), int64_t(0.3 * gib), int64_t(0.03 * gib)};
+  return {};
+}
+
+const ModelConstants& constants_of(DeviceFacts::Kind kind) {
+  static const ModelConstants of_gpu{0.88, 4.5, {{{256, 0.31}, {1024, 0.62}, {4096, 0.78}}}};
+  static const ModelConstants of_cpu{0.70, 3, {{{16, 0.3}, {64, 0.7}, {256, 0.95}}}};
+  return kind == DeviceFacts::cpu ? of_cpu : of_gpu;
+}
+
+}  // namespace redco::plan

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <redco/cluster.h>
+
+#include <optional>
+#include <set>
+#include <string>
+
+namespace redco::plan {
+
+/// A device of the built-in table. Names are compared without case. A name without the memory, such
+/// as "A100", means the device of that name with the least memory.
+REDCO_API std::optional<DeviceFacts> find_device(const std::string& name);
+/// A device of the built-in table by the name that its driver reports, such as
+/// "NVIDIA H100 80GB HBM3", and its memory, which distinguishes devices of one name.
+REDCO_API std::optional<DeviceFacts> find_reported_device(const std::string& name, int64_t memory);
+/// A link of the built-in table. "ib 400G", "ib-400" and "IB 400" are one name.
+REDCO_API std::optional<LinkFacts> find_link(const std::string& name);
+
+REDCO_API std::set<std::string> device_names();
+REDCO_API std::set<std::string> link_names();
+
+/// The memory that no tensor has on devices of a kind.
+REDCO_API ReservedMemory default_reserve(DeviceFacts::Kind kind);
+
+/// Constants of the cost model, where nothing was measured.
+struct ModelConstants {
+  double bandwidth_share;  ///< of the memory's bandwidth that operators reach
+  double launch_us;        ///< of one operator
+  Efficiency matmul;       ///< share of the peak by the smallest of m, n and k
+};
+REDCO_API const ModelConstants& constants_of(DeviceFacts::Kind kind);
+
+}  // namespace redco::plan
