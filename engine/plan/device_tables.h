@@ -27,7 +27,8 @@ REDCO_API ReservedMemory default_reserve(DeviceFacts::Kind kind);
 struct ModelConstants {
   double bandwidth_share;  ///< of the memory's bandwidth that operators reach
   double launch_us;        ///< of one operator
-  Efficiency matmul;       ///< share of the peak by the smallest of m, n and k
+  Efficiency matmul;       ///< share of what large products reach, by the smallest of m, n and k
+  double attention_share;  ///< the same of attention and convolutions, whose sizes are not known
 };
 REDCO_API const ModelConstants& constants_of(DeviceFacts::Kind kind);
 

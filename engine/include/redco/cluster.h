@@ -27,8 +27,9 @@ struct DeviceFacts {
   double bandwidth = 0;  ///< of its memory
   /// Peak operations per second of products of dense matrices, by dtype.
   std::map<c10::ScalarType, double> flops = {};
-  double tf32 = 0;        ///< of float32 products in TF32, which LibTorch must be told to use
-  std::string link = {};  ///< the usual link between the devices of one host
+  double matmul_share = 0.75;  ///< of these peaks that large products reach
+  double tf32 = 0;             ///< of float32 products in TF32, which LibTorch must be told to use
+  std::string link = {};       ///< the usual link between the devices of one host
 
   /// The peak of products of a dtype. A dtype without a figure is computed as float32, and
   /// `is_listed` is false. Float32 is computed in TF32 if LibTorch is set to do so.

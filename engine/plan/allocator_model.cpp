@@ -1,0 +1,344 @@
+// Allocators, simulated without memory.
+
+#include "allocator_model.h"
+
+#include <redco/error.h>
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <set>
+#include <tuple>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+namespace redco::plan {
+
+namespace {
+
+constexpr int64_t kib = 1024, mib = 1024 * kib;
+
+constexpr int64_t rounded_up(int64_t bytes, int64_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
+
+// Blocks that cover segments of address space, with their neighbours.
+class Blocks {
+ public:
+  using Index = int32_t;
+  static constexpr Index none = -1;
+  struct Block {
+    int64_t address, size;
+    Index before = none, after = none;
+    uint8_t pool = 0;
+    bool is_free = true;
+  };
+
+  Index add(int64_t address, int64_t size, uint8_t pool) {
+    Index index = none;
+    if (unused_.empty()) {
+      index = Index(blocks_.size());
+      blocks_.emplace_back();
+    } else {
+      index = unused_.back();
+      unused_.pop_back();
+    }
+    blocks_[size_t(index)] = {.address = address, .size = size, .pool = pool};
+    set_free(index, true);
+    return index;
+  }
+
+  const Block& operator[](Index index) const { return blocks_[size_t(index)]; }
+
+  // The smallest free block of a pool that fits, and of these the one with the lowest address.
+  Index best_fit(uint8_t pool, int64_t size) const {
+    auto found = free_.lower_bound({pool, size, std::numeric_limits<int64_t>::min(), none});
+    if (found == free_.end() || std::get<0>(*found) != pool) return none;
+    return std::get<3>(*found);
+  }
+
+  // Takes a free block; splits it if the rest is larger than `least_rest`.
+  void take(Index index, int64_t size, int64_t least_rest) {
+    set_free(index, false);
+    int64_t rest = at(index).size - size;
+    if (rest <= least_rest) return;
+    at(index).size = size;
+    Index tail = add(at(index).address + size, rest, at(index).pool);
+    at(tail).before = index;
+    at(tail).after = at(index).after;
+    if (at(index).after != none) at(at(index).after).before = tail;
+    at(index).after = tail;
+    if (last_ == index) last_ = tail;
+  }
+
+  // Frees a block and merges it with its free neighbours.
+  void release(Index index) {
+    set_free(index, true);
+    if (Index after = at(index).after; after != none && at(after).is_free) merge(index, after);
+    if (Index before = at(index).before; before != none && at(before).is_free) merge(before, index);
+  }
+
+  // The block at the end of the segment that was last extended.
+  Index last() const { return last_; }
+
+  // Extends that segment by its last block if it is free, or by a new one behind it.
+  Index extend(int64_t bytes) {
+    Index end = last_;
+    if (at(end).is_free) {
+      set_free(end, false);
+      at(end).size += bytes;
+      set_free(end, true);
+      return end;
+    }
+    Index tail = add(at(end).address + at(end).size, bytes, at(end).pool);
+    at(tail).before = end;
+    at(end).after = tail;
+    return last_ = tail;
+  }
+  void set_last(Index index) { last_ = index; }
+
+  // Removes free blocks that are whole segments of the pools from a number on. Returns their bytes.
+  int64_t remove_free_segments(uint8_t from_pool) {
+    int64_t bytes = 0;
+    for (auto each = free_.lower_bound({from_pool, 0, 0, none}); each != free_.end();) {
+      auto [pool, size, address, index] = *each;
+      bool is_segment = at(index).before == none && at(index).after == none;
+      if (is_segment) {
+        bytes += size;
+        unused_.push_back(index);
+        each = free_.erase(each);
+      } else {
+        ++each;
+      }
+    }
+    return bytes;
+  }
+
+ private:
+  Block& at(Index index) { return blocks_[size_t(index)]; }
+
+  void set_free(Index index, bool is_free) {
+    Block& block = at(index);
+    block.is_free = is_free;
+    std::tuple key{block.pool, block.size, block.address, index};
+    if (is_free)
+      free_.insert(key);
+    else
+      free_.erase(key);
+  }
+
+  // Merges two free neighbours into the first.
+  void merge(Index first, Index second) {
+    set_free(first, false);
+    set_free(second, false);
+    at(first).size += at(second).size;
+    at(first).after = at(second).after;
+    if (at(second).after != none) at(at(second).after).before = first;
+    unused_.push_back(second);
+    set_free(first, true);
+    if (last_ == second) last_ = first;
+  }
+
+  std::vector<Block> blocks_;
+  std::vector<Index> unused_;
+  Index last_ = none;
+  std::set<std::tuple<uint8_t, int64_t, int64_t, Index>> free_;
+};
+
+// The memory that an allocator holds, with its limit.
+struct Reserve {
+  std::optional<int64_t> capacity;
+  int64_t now = 0, most = 0;
+
+  bool has_room(int64_t bytes) const { return !capacity || now + bytes <= *capacity; }
+  void grow(int64_t bytes) {
+    now += bytes;
+    most = std::max(most, now);
+  }
+};
+
+// Both allocators: where a block is, or that there is no memory for it.
+class Allocator {
+ public:
+  explicit Allocator(std::optional<int64_t> capacity) : reserve_{capacity} {}
+  virtual ~Allocator() = default;
+  virtual Blocks::Index allocate(int64_t bytes) = 0;
+  virtual void release(Blocks::Index block) { blocks_.release(block); }
+
+  const Reserve& reserve() const { return reserve_; }
+  bool is_out_of_memory() const { return is_out_of_memory_; }
+  int64_t n_retries() const { return n_retries_; }
+
+ protected:
+  // Makes room for a segment if there is too little: returns unused ones first, of the pools from a
+  // number on.
+  void make_room(int64_t bytes, uint8_t from_pool) {
+    if (reserve_.has_room(bytes)) return;
+    ++n_retries_;
+    reserve_.now -= blocks_.remove_free_segments(from_pool);
+    if (reserve_.has_room(bytes)) return;
+    is_out_of_memory_ = true;
+    reserve_.capacity.reset();
+  }
+
+  Blocks blocks_;
+  Reserve reserve_;
+  bool is_out_of_memory_ = false;
+  int64_t n_retries_ = 0;
+};
+
+class CudaAllocator : public Allocator {
+ public:
+  using Allocator::Allocator;
+
+  Blocks::Index allocate(int64_t bytes) override {
+    constexpr int64_t unit = 512, small = mib, small_segment = 2 * mib, large_segment = 20 * mib,
+                      least_own_segment = 10 * mib, segment_unit = 2 * mib;
+    enum : uint8_t { small_pool, large_pool };
+    int64_t size = rounded_up(std::max<int64_t>(bytes, 1), unit);
+    bool is_small = size <= small;
+    uint8_t pool = is_small ? small_pool : large_pool;
+    Blocks::Index block = blocks_.best_fit(pool, size);
+    if (block == Blocks::none) {
+      int64_t segment = is_small                   ? small_segment
+                        : size < least_own_segment ? large_segment
+                                                   : rounded_up(size, segment_unit);
+      make_room(segment, small_pool);
+      reserve_.grow(segment);
+      // Segments do not touch.
+      block = blocks_.add(next_address_, segment, pool);
+      next_address_ += 2 * segment;
+    }
+    // A rest of at least 512 bytes in the small pool, of more than 1 MiB in the large one.
+    blocks_.take(block, size, is_small ? unit - 1 : small);
+    return block;
+  }
+
+ private:
+  int64_t next_address_ = 0;
+};
+
+// One heap, which grows at its end and does not shrink; blocks of 2 GB have their own mappings.
+class GlibcAllocator : public Allocator {
+ public:
+  using Allocator::Allocator;
+
+  Blocks::Index allocate(int64_t bytes) override {
+    // LibTorch aligns to 64 bytes; glibc has a header before each block.
+    constexpr int64_t unit = 64, header = 16, step = 128 * kib;
+    int64_t size = rounded_up(bytes + header, unit);
+    if (size >= mapping_threshold) {
+      make_room(size, mapping);
+      reserve_.grow(size);
+      Blocks::Index block = blocks_.add(next_mapping_, size, mapping);
+      next_mapping_ += 2 * size;
+      blocks_.take(block, size, unit - 1);
+      return block;
+    }
+    Blocks::Index block = blocks_.best_fit(heap, size);
+    if (block == Blocks::none) {
+      Blocks::Index last = blocks_.last();
+      bool has_end = last != Blocks::none && blocks_[last].is_free;
+      int64_t growth = rounded_up(size - (has_end ? blocks_[last].size : 0), step);
+      make_room(growth, mapping);
+      reserve_.grow(growth);
+      if (last == Blocks::none)
+        blocks_.set_last(block = blocks_.add(0, growth, heap));
+      else
+        block = blocks_.extend(growth);
+    }
+    blocks_.take(block, size, unit - 1);
+    return block;
+  }
+
+  void release(Blocks::Index block) override {
+    bool is_mapping = blocks_[block].pool == mapping;
+    blocks_.release(block);
+    if (is_mapping) reserve_.now -= blocks_.remove_free_segments(mapping);
+  }
+
+ private:
+  enum : uint8_t { heap, mapping };
+  static constexpr int64_t mapping_threshold = 2'000'000'000;
+  int64_t next_mapping_ = 0;
+};
+
+// A log with the blocks that it does not free apart.
+class Replay {
+ public:
+  Replay(const StepLog& log, Allocator& allocator) : log_(log), allocator_(allocator) {
+    for (const Allocation& each : log.allocations)
+      if (each.bytes < 0) freed_.insert(each.block);
+  }
+
+  void run(bool is_first) {
+    for (const Allocation& each : log_.allocations) {
+      if (each.bytes < 0)
+        release(each);
+      else if (is_first || freed_.count(each.block) > 0)
+        allocate(each);
+    }
+  }
+
+  AllocatorUse use() const {
+    AllocatorUse use = most_;
+    use.reserved = allocator_.reserve().most;
+    use.is_out_of_memory = allocator_.is_out_of_memory();
+    use.n_retries = allocator_.n_retries();
+    return use;
+  }
+
+ private:
+  struct Held {
+    Blocks::Index place;
+    int64_t bytes;
+    MemoryKind kind;
+  };
+
+  void allocate(const Allocation& each) {
+    require(each.kind < MemoryKind::n_kinds, "block ", each.block, " of the log has no kind");
+    auto [held, is_new] = held_.try_emplace(each.block, Held{Blocks::none, each.bytes, each.kind});
+    require(is_new, "the log allocates block ", each.block, " twice");
+    if (each.bytes == 0) return;  // no memory
+    held->second.place = allocator_.allocate(each.bytes);
+    now_.allocated += each.bytes;
+    now_.kinds[size_t(each.kind)] += each.bytes;
+    if (now_.allocated > most_.allocated) most_ = now_;
+  }
+
+  void release(const Allocation& each) {
+    auto held = held_.find(each.block);
+    require(held != held_.end(), "the log frees block ", each.block, ", which is not allocated");
+    auto [place, bytes, kind] = held->second;
+    require(bytes == -each.bytes, "the log frees ", -each.bytes, " bytes of block ", each.block,
+            ", which has ", bytes);
+    held_.erase(held);
+    if (place == Blocks::none) return;
+    allocator_.release(place);
+    now_.allocated -= bytes;
+    now_.kinds[size_t(kind)] -= bytes;
+  }
+
+  const StepLog& log_;
+  Allocator& allocator_;
+  std::unordered_set<int64_t> freed_;
+  std::unordered_map<int64_t, Held> held_;
+  AllocatorUse now_, most_;
+};
+
+}  // namespace
+
+AllocatorUse replay(const StepLog& log, AllocatorKind kind, std::optional<int64_t> capacity,
+                    int64_t n_steps) {
+  std::unique_ptr<Allocator> allocator;
+  if (kind == AllocatorKind::cuda)
+    allocator = std::make_unique<CudaAllocator>(capacity);
+  else
+    allocator = std::make_unique<GlibcAllocator>(capacity);
+  Replay replay(log, *allocator);
+  for (int64_t step = 0; step < n_steps; ++step) replay.run(step == 0);
+  return replay.use();
+}
+
+}  // namespace redco::plan

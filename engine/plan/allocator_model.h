@@ -1,0 +1,43 @@
+#pragma once
+
+#include "step_log.h"
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+namespace redco::plan {
+
+/// The allocators that a step's allocations can be replayed through.
+enum class AllocatorKind : uint8_t {
+  /// LibTorch's caching allocator on GPUs, with its default settings (c10/core/AllocatorConfig.h,
+  /// c10/cuda/CUDACachingAllocator.cpp).
+  cuda,
+  /// glibc's malloc as the program sets it (M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of 2 GB): memory
+  /// is never returned, freed neighbours are merged, and the best fit is taken.
+  glibc,
+};
+
+/// What an allocator holds at the step's peak. Bytes.
+struct AllocatorUse {
+  int64_t allocated = 0;  ///< the most that was allocated at one time, as requested
+  /// The parts of it. Their sum is `allocated`.
+  std::array<int64_t, n_memory_kinds> kinds = {};
+  int64_t reserved = 0;  ///< the most that the allocator held at one time
+  /// Whether an allocation needed more than the capacity, even after all unused segments were
+  /// returned. The other numbers are then those of an allocator without a limit.
+  bool is_out_of_memory = false;
+  int64_t n_retries = 0;  ///< how often unused segments were returned to make room
+
+  /// Rounding, and free parts of segments.
+  int64_t fragmentation() const { return reserved - allocated; }
+};
+
+/// Replays the allocations of a log. With a capacity, an allocator that would exceed it first
+/// returns its unused segments, as LibTorch's does. `n_steps` repeats the part after the blocks
+/// that stay allocated, because the first step of an allocator with a cache fragments it
+/// differently. Throws Error for a log that frees an unknown block, or allocates one twice.
+REDCO_API AllocatorUse replay(const StepLog& log, AllocatorKind kind,
+                              std::optional<int64_t> capacity = std::nullopt, int64_t n_steps = 2);
+
+}  // namespace redco::plan

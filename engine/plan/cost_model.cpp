@@ -1,0 +1,121 @@
+// The time of a step, simulated over its log.
+
+#include "cost_model.h"
+
+#include "collective_cost.h"
+
+#include <redco/error.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace redco::plan {
+
+double StepTime::exposed_sum() const {
+  return std::accumulate(exposed.begin(), exposed.end(), 0.0);
+}
+
+CostModel::CostModel(ClusterSpec cluster)
+    : cluster_(std::move(cluster)),
+      device_(cluster_.device()),
+      constants_(constants_of(device_.kind)),
+      overlaps_(cluster_.overlaps_collectives()) {
+  if (cluster_.measured.bandwidth) constants_.bandwidth_share = *cluster_.measured.bandwidth;
+  if (cluster_.measured.launch_us) constants_.launch_us = *cluster_.measured.launch_us;
+}
+
+double CostModel::seconds(const Operator& call) const {
+  if (call.is_view()) return 0;
+  double seconds = double(call.bytes_read + call.bytes_written) /
+                   (device_.bandwidth * constants_.bandwidth_share);
+  if (call.flops > 0) {
+    auto measured = cluster_.measured.matmul.find(call.dtype);
+    bool is_measured = measured != cluster_.measured.matmul.end();
+    const Efficiency& efficiency = is_measured ? measured->second : constants_.matmul;
+    double share = call.smallest_size > 0
+                       ? efficiency.at(double(call.smallest_size))
+                       : efficiency.points.back().second * constants_.attention_share;
+    if (!is_measured) share *= device_.matmul_share;
+    seconds = std::max(seconds, call.flops / (device_.peak(call.dtype).flops * share));
+  }
+  return seconds + 1e-6 * constants_.launch_us;
+}
+
+double CostModel::seconds(const Collective& collective) const {
+  return seconds_of(collective, cluster_);
+}
+
+StepTime CostModel::simulate(const StepLog& log) const {
+  // A step has many collectives of few sizes.
+  std::map<std::tuple<Group::Kind, int64_t, int64_t, int64_t>, double> costs;
+  std::map<std::pair<int64_t, int64_t>, GroupPlace> places;
+  std::vector<double> ends(log.collectives.size(), -1);
+  StepTime time;
+  double now = 0, in_host = 0, network = 0;  // when the streams become free
+  for (auto [what, index] : log.sequence) {
+    if (what == StepLog::What::operator_call) {
+      double cost = seconds(log.operators.at(size_t(index)));
+      time.compute += cost;
+      now += cost;
+      continue;
+    }
+    if (what == StepLog::What::allocation) continue;
+    const Collective& each = log.collectives.at(size_t(index));
+    size_t dim = each.dim.value_or(Mesh::n_dims);
+    if (what == StepLog::What::collective_wait) {
+      double end = ends.at(size_t(index));
+      require(end >= 0, "the log waits for collective ", index, " before its start");
+      time.exposed[dim] += std::max(0.0, end - now);
+      now = std::max(now, end);
+      continue;
+    }
+    auto [cost, is_new] =
+        costs.try_emplace({each.kind, each.n_ranks, each.rank_step, each.bytes_sent});
+    if (is_new) cost->second = seconds(each);
+    time.communication[dim] += cost->second;
+    if (!overlaps_) {
+      now += cost->second;
+      time.exposed[dim] += cost->second;
+      ends[size_t(index)] = now;
+      continue;
+    }
+    auto [place, is_first] = places.try_emplace({each.n_ranks, each.rank_step});
+    if (is_first) place->second = place_of(each, cluster_);
+    bool uses_network = place->second.n_hosts > 1;
+    bool uses_host = place->second.ranks_of_host > 1;
+    double start = now;
+    if (uses_network) start = std::max(start, network);
+    if (uses_host) start = std::max(start, in_host);
+    double end = start + cost->second;
+    if (uses_network) network = end;
+    if (uses_host) in_host = end;
+    ends[size_t(index)] = end;
+  }
+  // A collective that nothing waits for belongs to the step, too.
+  for (size_t i = 0; i < ends.size(); ++i) {
+    if (ends[i] <= now) continue;
+    time.exposed[log.collectives[i].dim.value_or(Mesh::n_dims)] += ends[i] - now;
+    now = ends[i];
+  }
+  time.total = now;
+  return time;
+}
+
+double CostModel::model_flops_utilization(double model_flops, double seconds,
+                                          c10::ScalarType dtype) const {
+  return seconds > 0 ? model_flops / (seconds * device_.peak(dtype).flops) : 0;
+}
+
+std::vector<std::string> CostModel::notes(const StepLog& log) const {
+  std::set<c10::ScalarType> unlisted;
+  for (const Operator& call : log.operators)
+    if (call.flops > 0 && !device_.peak(call.dtype).is_listed) unlisted.insert(call.dtype);
+  std::vector<std::string> notes;
+  for (c10::ScalarType dtype : unlisted)
+    notes.push_back(std::string("there is no figure for products of ") + c10::toString(dtype) +
+                    " on " + device_.name + "; they count as float32");
+  return notes;
+}
+
+}  // namespace redco::plan

@@ -1,0 +1,62 @@
+#pragma once
+
+#include "device_tables.h"
+#include "step_log.h"
+
+#include <redco/cluster.h>
+
+#include <array>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace redco::plan {
+
+/// The seconds of a step, on one device.
+struct StepTime {
+  double total = 0;
+  double compute = 0;  ///< of the operators
+  /// Of the collectives of each dimension, and of the world (the last), as if each ran alone.
+  std::array<double, Mesh::n_dims + 1> communication = {};
+  /// The part of these during which no operator runs. total = compute + the sum of exposed.
+  std::array<double, Mesh::n_dims + 1> exposed = {};
+
+  double exposed_sum() const;
+};
+
+/// Predicts the time of a step from its log.
+class REDCO_API CostModel {
+ public:
+  explicit CostModel(ClusterSpec cluster);
+
+  const ClusterSpec& cluster() const { return cluster_; }
+
+  /// max(FLOPs / (peak x efficiency(smallest of m, n, k)), bytes / (bandwidth x share)) + launch;
+  /// 0 for views.
+  double seconds(const Operator& call) const;
+  /// See seconds_of(Collective), without other traffic.
+  double seconds(const Collective& collective) const;
+
+  /// Simulates the streams of a device: one computes, and each link has one. A collective begins
+  /// when it was started, the operators before it have ended, and its links are free; what follows
+  /// its wait begins when it has ended. If the processes have no cores left for collectives
+  /// (overlaps_collectives), they run in the compute stream.
+  StepTime simulate(const StepLog& log) const;
+
+  /// The share of the device's peak that a model reaches whose forward and backward pass need this
+  /// many operations in a step of this device, without what is computed again.
+  double model_flops_utilization(double model_flops, double seconds, c10::ScalarType dtype) const;
+
+  /// What a reader should know about the log: dtypes for which the table has no figure.
+  std::vector<std::string> notes(const StepLog& log) const;
+
+ private:
+  ClusterSpec cluster_;
+  DeviceFacts device_;
+  ModelConstants constants_;
+  bool overlaps_;
+};
+
+}  // namespace redco::plan
