@@ -1,6 +1,7 @@
 // What follows from the description of a cluster.
 
 #include "../core/require_usage.h"
+#include "cluster_names.h"
 #include "device_tables.h"
 
 #include <redco/cluster.h>
@@ -138,7 +139,8 @@ std::vector<std::string> ClusterSpec::notes() const {
 }
 
 ClusterSpec ClusterSpec::with_devices(int64_t n) const {
-  require_usage(n > 0, "the number of devices must be positive, got ", n);
+  require_usage(n > 0 && n <= most_devices, "the number of devices must be from 1 to ",
+                most_devices, ", got ", n);
   if (n == n_devices()) return *this;
   ClusterSpec result = *this;
   if (hosts.size() > 1) {

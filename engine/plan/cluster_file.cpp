@@ -297,6 +297,7 @@ ClusterSpec read_cluster(const toml::table& table, const std::string& file) {
     top.expect("hosts", *hosts, "a list of tables");
   ClusterSpec cluster;
   for (const toml::node& host : *hosts->as_array()) cluster.hosts.push_back(read_host(host, file));
+  check_size(cluster, file);
   if (const toml::node* network = top.find("network"))
     cluster.network = read_network(*network, file);
   if (cluster.n_hosts() > 1 && !cluster.network)

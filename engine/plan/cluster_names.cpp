@@ -2,6 +2,7 @@
 
 #include "cluster_names.h"
 
+#include "../core/require_usage.h"
 #include "device_tables.h"
 
 #include <redco/error.h>
@@ -42,6 +43,11 @@ std::string unknown_device(const std::string& name) {
 }
 
 std::string unknown_link(const std::string& name) { return unknown("link", name, link_names()); }
+
+void check_size(const ClusterSpec& cluster, const std::string& where) {
+  require_usage(cluster.n_devices() <= most_devices, where, ": ", cluster.n_devices(),
+                " devices are more than ", most_devices);
+}
 
 std::optional<DeviceFacts::Kind> device_kind(const std::string& name) {
   for (size_t i = 0; i < kinds.size(); ++i)

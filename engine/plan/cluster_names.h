@@ -12,6 +12,11 @@ namespace redco::plan {
 std::string unknown_device(const std::string& name);
 std::string unknown_link(const std::string& name);
 
+/// The most devices of a cluster.
+constexpr int64_t most_devices = 10'000'000;
+/// Throws UsageError, which begins with `where`, for a cluster that is larger.
+void check_size(const ClusterSpec& cluster, const std::string& where);
+
 /// Names that a cluster.toml uses: "gpu", "bfloat16".
 std::optional<DeviceFacts::Kind> device_kind(const std::string& name);
 const char* name_of(DeviceFacts::Kind kind);

@@ -114,6 +114,7 @@ ClusterSpec ClusterSpec::from_text(const std::string& text) {
   require_usage(!cluster.hosts.empty(), where,
                 ": there are no hosts; write hosts x device : devices of a host, such as "
                 "\"2x H100-80G:8, ib 400G\"");
+  check_size(cluster, where);
   require_usage(cluster.n_hosts() == 1 || cluster.network, where, ": there are ", cluster.n_hosts(),
                 " hosts: add the network between them, such as \", ib 400G\"");
   cluster.reserve = default_reserve(cluster.device().kind);

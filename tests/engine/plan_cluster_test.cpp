@@ -70,6 +70,7 @@ TEST_CASE("--servers: what is wrong, and the nearest name") {
   CHECK(contains(refused_servers("0x H100"), "'0' hosts: expected a number from 1"));
   CHECK(contains(refused_servers("H100:many"), "'many' devices of a host"));
   CHECK(contains(refused_servers("2x H100:8, ib 400G, eth 25G"), "two networks"));
+  CHECK(contains(refused_servers("9000000x H100:8, ib 400G"), "are more than 10000000"));
   CHECK(contains(refused_servers("toaster"), "there are: 1080Ti-11G, "));
 }
 
