@@ -2,51 +2,82 @@
 
 #include "../core/require_usage.h"
 #include "../train/peak_flops.h"
+#include "calibration.h"
 #include "cluster_names.h"
 #include "device_tables.h"
+#include "this_host.h"
 
 #include <redco/cluster.h>
 #include <redco/detail/cuda.h>
+#include <redco/detail/user_folder.h>
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/detail/CUDAHooksInterface.h>
-#include <ATen/ops/copy.h>
 #include <ATen/ops/ones.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <sys/sysinfo.h>
 #include <unistd.h>
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <thread>
 
 namespace redco {
 
+namespace plan {
+
 namespace {
 
-using namespace plan;
+int64_t n_gpus() {
+  load_cuda_if_present();
+  return at::hasCUDA() ? at::detail::getCUDAHooks().deviceCount() : 0;
+}
 
 // Bytes read and written in a second by copies of 64 MB.
 double copy_bandwidth() {
-  using clock = std::chrono::steady_clock;
-  at::NoGradGuard no_grad;
   constexpr int64_t bytes = 64 << 20;
   at::Tensor from = at::ones({bytes}, at::kByte), to = at::ones({bytes}, at::kByte);
-  double best = 0;
-  for (int i = 0; i < 5; ++i) {
-    auto start = clock::now();
-    to.copy_(from);
-    std::chrono::duration<double> time = clock::now() - start;
-    best = std::max(best, 2.0 * bytes / time.count());
-  }
-  return best;
+  return 2.0 * bytes / least_seconds(c10::kCPU, 0.1, [&] { to.copy_(from); });
 }
 
-std::string cpu_name() {
+HostGroup this_cpu(int64_t n_processes, int64_t n_measuring) {
+  DeviceFacts cpu{.name = this_device_name(), .kind = DeviceFacts::cpu, .link = "loopback"};
+  cpu.matmul_share = 0.9;
+  cpu.memory = int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  cpu.bandwidth = double(n_measuring) * copy_bandwidth();
+  for (c10::ScalarType dtype : {c10::kFloat, c10::kBFloat16, c10::kDouble})
+    cpu.flops[dtype] = double(n_measuring) * *train::peak_flops(c10::kCPU, dtype);
+  HostGroup host{.devices = n_processes, .device = cpu, .link = *find_link("loopback")};
+  host.cores = n_measuring * at::get_num_threads();
+  return host;
+}
+
+HostGroup these_gpus(int64_t n) {
+  std::string name = this_device_name();
+  auto total = int64_t(at::getDeviceAllocator(c10::kCUDA)->getMemoryInfo(0).second);
+  auto device = find_reported_device(name, total);
+  require_usage(device.has_value(), "--here: the table has no GPU '", name,
+                "'; describe it in a cluster.toml, and use --cluster FILE");
+  device->memory = total;
+  HostGroup host{.devices = n, .device = *device, .link = *find_link(device->link)};
+  host.cores = int64_t(std::thread::hardware_concurrency());
+  return host;
+}
+
+void check_processes(int64_t n) {
+  require_usage(n > 0 && n <= most_devices, "--here: the number of processes must be from 1 to ",
+                most_devices, ", got ", n);
+}
+
+}  // namespace
+
+std::string this_device_name() {
+  if (n_gpus() > 0) return cuda_device_name(0);
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);)
     if (line.starts_with("model name") && line.find(": ") != std::string::npos)
@@ -54,42 +85,66 @@ std::string cpu_name() {
   return "CPU";
 }
 
-HostGroup this_cpu(int64_t n_processes) {
-  DeviceFacts cpu{.name = cpu_name(), .kind = DeviceFacts::cpu, .link = "loopback"};
-  cpu.memory = int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  cpu.bandwidth = copy_bandwidth();
-  for (c10::ScalarType dtype : {c10::kFloat, c10::kBFloat16, c10::kDouble})
-    cpu.flops[dtype] = *train::peak_flops(c10::kCPU, dtype);
-  HostGroup host{.devices = n_processes, .device = cpu, .link = *find_link("loopback")};
-  host.cores = std::max<int64_t>(1, at::get_num_threads());
-  return host;
+HostGroup this_host(int64_t n_processes, int64_t n_measuring) {
+  int64_t n = n_gpus();
+  return n > 0 ? these_gpus(n) : this_cpu(n_processes, n_measuring);
 }
 
-HostGroup these_gpus(int64_t n) {
-  load_cuda();
-  std::string name = cuda_device_name(0);
-  auto* allocator = at::getDeviceAllocator(c10::kCUDA);
-  auto [free, total] = allocator->getMemoryInfo(0);
-  (void)free;
-  auto device = find_reported_device(name, int64_t(total));
-  require_usage(device.has_value(), "--here: the table has no GPU '", name,
-                "'; describe it in a cluster.toml, and use --cluster FILE");
-  device->memory = int64_t(total);
-  HostGroup host{.devices = n, .device = *device, .link = *find_link(device->link)};
-  host.cores = int64_t(std::thread::hardware_concurrency());
-  return host;
+void synchronize(c10::Device device) {
+  if (device.is_cpu()) return;
+  c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }
 
-}  // namespace
+double least_seconds(c10::Device device, double seconds, const std::function<void()>& work) {
+  using clock = std::chrono::steady_clock;
+  using duration = std::chrono::duration<double>;
+  at::NoGradGuard no_grad;
+  work();
+  synchronize(device);
+  auto start = clock::now();
+  double least = 0;
+  do {
+    auto from = clock::now();
+    work();
+    synchronize(device);
+    double time = duration(clock::now() - from).count();
+    least = least == 0 ? time : std::min(least, time);
+  } while (duration(clock::now() - start).count() < seconds);
+  return least;
+}
+
+std::string calibration_file() {
+  std::string folder = user_folder("XDG_CACHE_HOME", "/.cache");
+  return folder.empty() ? "" : folder + "/redco/calibration.toml";
+}
+
+ClusterSpec here_calibrated(int64_t n_processes) {
+  check_processes(n_processes);
+  std::string file = calibration_file();
+  std::error_code ignored;
+  if (!file.empty() && std::filesystem::exists(file, ignored)) {
+    ClusterSpec cluster = ClusterSpec::read(file);
+    const HostGroup& host = cluster.hosts.front();
+    bool is_gpu = host.device.kind == DeviceFacts::gpu;
+    auto listed =
+        is_gpu ? find_reported_device(this_device_name(), host.device.memory) : std::nullopt;
+    std::string name = is_gpu ? (listed ? listed->name : "") : this_device_name();
+    if (cluster.n_hosts() == 1 && host.device.name == name) {
+      // A CPU's facts are those of the whole host, for any number of processes.
+      if (!is_gpu) cluster.hosts.front().devices = n_processes;
+      return cluster;
+    }
+  }
+  return ClusterSpec::here(n_processes);
+}
+
+}  // namespace plan
 
 ClusterSpec ClusterSpec::here(int64_t n_processes) {
-  require_usage(n_processes > 0, "--here: the number of processes must be positive, got ",
-                n_processes);
+  plan::check_processes(n_processes);
   ClusterSpec cluster;
-  load_cuda_if_present();
-  int64_t n_gpus = at::hasCUDA() ? at::detail::getCUDAHooks().deviceCount() : 0;
-  cluster.hosts.push_back(n_gpus > 0 ? these_gpus(n_gpus) : this_cpu(n_processes));
-  cluster.reserve = default_reserve(cluster.device().kind);
+  cluster.hosts.push_back(plan::this_host(n_processes));
+  cluster.reserve = plan::default_reserve(cluster.device().kind);
   return cluster;
 }
 

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <redco/cluster.h>
+
+#include <c10/core/Device.h>
+
+#include <functional>
+#include <string>
+
+namespace redco::plan {
+
+/// What the driver, or /proc/cpuinfo, calls this machine's device.
+std::string this_device_name();
+
+/// This machine with its GPUs or, without one, with `n_processes` on its CPU. `n_measuring`: how
+/// many processes call this at the same time, each with its part of the CPU. Throws UsageError for
+/// a GPU that the table lacks.
+HostGroup this_host(int64_t n_processes, int64_t n_measuring = 1);
+
+/// Waits until the device has computed everything.
+void synchronize(c10::Device device);
+
+/// Calls `work` once, and then for about `seconds`; returns the least time of a call.
+double least_seconds(c10::Device device, double seconds, const std::function<void()>& work);
+
+}  // namespace redco::plan
