@@ -82,6 +82,17 @@ TEST_CASE("cuda: a rest of more than 1 MiB of a large segment is used") {
   CHECK(cuda(log).reserved == 60 * mib);
 }
 
+TEST_CASE("cuda: a rest of 1 MiB stays with its block") {
+  Log log;
+  int64_t first = log.allocate(7 * mib), second = log.allocate(2 * mib);
+  log.allocate(9 * mib), log.allocate(2 * mib);  // 20 MiB
+  log.release(first);
+  log.allocate(6 * mib);  // in the place of 7
+  log.release(second);
+  log.allocate(3 * mib);  // would fit in 1 and 2 MiB
+  CHECK(cuda(log).reserved == 40 * mib);
+}
+
 TEST_CASE("cuda: best fit, and merging of free neighbours") {
   Log log;
   int64_t a = log.allocate(30 * mib), b = log.allocate(12 * mib);
