@@ -15,7 +15,7 @@
 namespace redco::plan {
 
 /// The seconds of a step, on one device.
-struct StepTime {
+struct REDCO_API StepTime {
   double total = 0;
   double compute = 0;  ///< of the operators
   /// Of the collectives of each dimension, and of the world (the last), as if each ran alone.
