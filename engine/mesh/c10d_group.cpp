@@ -6,19 +6,14 @@
 #include "await.h"
 #include "device_wait.h"
 #include "spmd_log.h"
+#include "wire_form.h"
 
 #include <redco/error.h>
 #include <redco/moves.h>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/amax.h>
-#include <ATen/ops/amin.h>
-#include <ATen/ops/any.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/sum.h>
-#include <ATen/ops/view_as_real.h>
-#include <ATen/ops/where.h>
 #include <ATen/record_function.h>
 
 #include <cstdint>
@@ -50,41 +45,6 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
       return c10d::ReduceOp::MIN;
   }
   fail("unknown reduction");
-}
-
-// Reduces dimension 0. 16-bit floats are summed in 32 bits and rounded once.
-at::Tensor reduce_rows(const at::Tensor& rows, ReduceOp op) {
-  if (rows.scalar_type() == at::kBool && op == ReduceOp::sum) return at::any(rows, 0);
-  switch (op) {
-    case ReduceOp::sum:
-      return at::sum(rows, {0}, false, rows.scalar_type());
-    case ReduceOp::max:
-      return at::amax(rows, {0});
-    case ReduceOp::min:
-      return at::amin(rows, {0});
-  }
-  fail("unknown reduction");
-}
-
-// Maps the bits of floats to integers in the same order. The function is its own inverse.
-at::Tensor to_integer_order(const at::Tensor& bits) {
-  int64_t most = bits.scalar_type() == at::kInt ? INT32_MAX : INT64_MAX;
-  return at::where(bits.lt(0), bits.bitwise_xor(most), bits);
-}
-
-// Converts floats to integers for max and min, because backends may drop NaNs when they compare
-// floats. NaN becomes the integer that wins.
-at::Tensor to_ordered(const at::Tensor& floats, ReduceOp op) {
-  at::Tensor wide = floats.element_size() < 4 ? floats.to(at::kFloat) : floats;
-  bool is_double = wide.scalar_type() == at::kDouble;
-  int64_t most = is_double ? INT64_MAX : INT32_MAX;
-  return to_integer_order(wide.view(is_double ? at::kLong : at::kInt))
-      .masked_fill_(wide.isnan(), op == ReduceOp::max ? most : -most - 1);
-}
-
-at::Tensor from_ordered(const at::Tensor& ordered) {
-  return to_integer_order(ordered).view(ordered.scalar_type() == at::kLong ? at::kDouble
-                                                                           : at::kFloat);
 }
 
 // The description of a collective in messages.
@@ -169,18 +129,6 @@ class C10dGroup : public Group {
   const GroupParts& parts_;  // without a connection
 };
 
-// The bytes a process sends with rings and pairwise exchanges, the minimum.
-int64_t bytes_sent(Group::Kind kind, int64_t bytes, int64_t n) {
-  switch (kind) {
-    case Group::all_reduce_kind:
-      return 2 * bytes * (n - 1) / n;
-    case Group::all_gather_kind:
-      return bytes * (n - 1);
-    default:
-      return bytes * (n - 1) / n;
-  }
-}
-
 void C10dGroup::record(const Label& label, ReduceOp op) {
   std::string_view operator_name = current_operator();
   std::string text = "calls " + label.text(parts_);
@@ -237,38 +185,19 @@ void keep_until_exit(const Backend& backend) {
 
 std::unique_ptr<Pending> C10dGroup::start_all_reduce(at::Tensor tensor, ReduceOp op) {
   at::NoGradGuard no_grad;
-  // Backends support integers of 8, 32 and 64 bits and floats; other dtypes are converted, and
-  // copied back if they do not share memory.
-  at::Tensor reduced = tensor;
-  ReduceOp backend_op = op;
-  bool is_ordered = tensor.is_floating_point() && op != ReduceOp::sum;
-  if (tensor.scalar_type() == at::kBool) {
-    reduced = tensor.view(at::kByte);
-    if (op == ReduceOp::sum) backend_op = ReduceOp::max;
-  } else if (tensor.is_complex() && op == ReduceOp::sum) {
-    reduced = at::view_as_real(tensor);
-  } else if (tensor.scalar_type() == at::kShort) {
-    reduced = tensor.to(at::kInt);
-  } else if (is_ordered) {
-    reduced = to_ordered(tensor, op);
-  } else if (at::isReducedFloatingType(tensor.scalar_type()) && size() > 2) {
-    reduced = tensor.to(at::kFloat);  // a sum of two is rounded once anyway
-  }
-  Label label = announce(all_reduce_kind, tensor, reduced, op);
+  const Reduced reduced = reduced_form(tensor, op, size());
+  Label label = announce(all_reduce_kind, tensor, reduced.tensor, op);
   if (tensor.is_complex() && op != ReduceOp::sum)
     fail(label.text(parts_), ": complex numbers have a sum, but no order");
   Work work;
   if (tensor.numel() > 0) {
-    std::vector<at::Tensor> tensors{reduced};
+    std::vector<at::Tensor> tensors{reduced.tensor};
     c10d::AllreduceOptions options;
-    options.reduceOp = to_c10d(backend_op);
+    options.reduceOp = to_c10d(reduced.op);
     work = backend().c10d->allreduce(tensors, options);
   }
-  return started(label, work, [tensor, reduced, is_ordered] {
-    if (is_ordered)
-      tensor.copy_(from_ordered(reduced));
-    else if (!reduced.is_alias_of(tensor))
-      tensor.copy_(reduced);
+  return started(label, work, [tensor, reduced] {
+    reduced.put_back(tensor);
     return tensor;
   });
 }
@@ -304,10 +233,7 @@ std::unique_ptr<Pending> C10dGroup::start_all_to_all(at::Tensor tensor) {
 std::unique_ptr<Pending> C10dGroup::start_reduce_scatter(at::Tensor tensor, ReduceOp op) {
   Label label = announce(reduce_scatter_kind, tensor, op);
   at::NoGradGuard no_grad;
-  // Otherwise each rank reduces the rows that it receives, which takes as many bytes; this keeps
-  // NaNs and rounds 16-bit floats once.
-  bool is_exact = tensor.is_floating_point() && tensor.element_size() >= 4 && op == ReduceOp::sum;
-  if (backend().has_reduce_scatter && is_exact && tensor.numel() > 0) {
+  if (is_scattered_exactly(tensor, op) && backend().has_reduce_scatter && tensor.numel() > 0) {
     at::Tensor result = at::empty(tensor.sizes().slice(1), tensor.options());
     c10d::ReduceScatterOptions options;
     options.reduceOp = to_c10d(op);

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <redco/group.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace redco::mesh {
+
+/// The bytes that a process sends with rings and pairwise exchanges, the minimum. `bytes`: of the
+/// tensor that is sent.
+int64_t bytes_sent(Group::Kind kind, int64_t bytes, int64_t n_ranks);
+
+/// A tensor in a form that backends can reduce.
+struct Reduced {
+  at::Tensor tensor;  ///< may share the memory of the given one
+  ReduceOp op;        ///< by which backends reduce it
+  bool is_ordered;    ///< floats as integers in the same order
+
+  /// Writes the result to the given tensor.
+  void put_back(const at::Tensor& given) const;
+};
+Reduced reduced_form(const at::Tensor& tensor, ReduceOp op, int64_t n_ranks);
+
+/// Whether a reduce-scatter may be left to a backend that has one. Otherwise each rank reduces the
+/// rows that it receives, which takes as many bytes; this keeps NaNs and rounds 16-bit floats once.
+bool is_scattered_exactly(const at::Tensor& tensor, ReduceOp op);
+
+/// Reduces dimension 0. 16-bit floats are summed in 32 bits and rounded once.
+at::Tensor reduce_rows(const at::Tensor& rows, ReduceOp op);
+
+}  // namespace redco::mesh
