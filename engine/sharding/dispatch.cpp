@@ -49,7 +49,7 @@ at::Tensor redistributed(const Call& call, const TensorArgument& argument,
                          const Placements& target) {
   const Placements now = argument.impl ? argument.impl->placements() : Placements();
   // Cached tensors must not be written to, and no result may be a view of one.
-  bool is_cacheable = !argument.is_written && !call.op.is_view && execution().has_values() &&
+  bool is_cacheable = !argument.is_written && !call.op.is_view && execution().is_faithful() &&
                       now != target && LastRedistribution::may_hold(argument);
   if (is_cacheable)
     if (at::Tensor held = last_redistribution().find(argument, target); held.defined()) return held;
@@ -76,7 +76,12 @@ void resize_out(const TensorArgument& argument, const at::Tensor& result) {
 void write_back(const TensorArgument& argument, const Placements& worked_on,
                 const at::Tensor& result, const Mesh& mesh) {
   if (!argument.impl) {
-    if (!execution().has_values()) return;
+    const Execution& how = execution();
+    if (!how.is_faithful()) return;
+    if (!how.has_values()) {
+      redistribute_local(result, argument.sizes(), argument.tensor.strides(), worked_on, {}, mesh);
+      return;
+    }
     if (is_replicated(worked_on)) {
       if (!result.is_same(argument.tensor)) overwrite(argument.tensor, result);
       return;
@@ -211,7 +216,7 @@ void run(Call& call, const Plan& plan, Stack* stack) {
     }
     last_redistribution().forget(argument.local());
     write_back(argument, plan.inputs[i], inputs[i], *call.mesh);
-    if (argument.impl && execution().has_values()) note_write(*argument.impl);
+    if (argument.impl && execution().is_faithful()) note_write(*argument.impl);
     // Operators on lists leave this to what they call for each tensor.
     if (argument.element >= 0) argument.tensor.unsafeGetTensorImpl()->bump_version();
   }
@@ -248,7 +253,8 @@ TORCH_LIBRARY_IMPL(_, Fake, m) {
 void run_sharded(const c10::OperatorHandle& handle, Stack* stack) {
   Call call(known_operator(handle), *stack);
   if (!call.mesh) {
-    handle.callBoxed(stack);
+    PlainCalls take_over = plain_calls();
+    if (!take_over || !take_over(handle, *stack)) handle.callBoxed(stack);
     return;
   }
   InCall in_call(call);
@@ -261,6 +267,11 @@ void run_sharded(const c10::OperatorHandle& handle, Stack* stack) {
 Execution& execution() {
   static OnParts on_parts;
   return other_execution != nullptr ? *other_execution : on_parts;
+}
+
+PlainCalls& plain_calls() {
+  thread_local PlainCalls calls = nullptr;
+  return calls;
 }
 
 WithExecution::WithExecution(Execution* execution)

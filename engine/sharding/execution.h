@@ -13,6 +13,9 @@ class Execution {
   /// Whether tensors have values. Without values nothing outside changes: plain tensors are not
   /// written to, and writes are not counted.
   virtual bool has_values() const = 0;
+  /// Whether everything else is as in a run: collectives, what is kept between calls, and the count
+  /// of writes.
+  virtual bool is_faithful() const { return has_values(); }
   /// Called before the plan is made. May change the placements of the arguments.
   virtual void before(Call& call) = 0;
   /// Calls the operator, or the plan's own function, on the local arguments.
@@ -34,5 +37,10 @@ class WithExecution {
  private:
   Execution* previous_;
 };
+
+/// Takes over calls of operators without sharded arguments on this thread, such as those that make
+/// tensors, while the key Fake is included. Returns whether it has called the operator. Null: none.
+using PlainCalls = bool (*)(const c10::OperatorHandle& handle, torch::jit::Stack& stack);
+PlainCalls& plain_calls();
 
 }  // namespace redco::sharding

@@ -2,6 +2,8 @@
 
 #include "logical_results.h"
 
+#include "execution.h"
+
 #include "../mesh/spmd_log.h"
 
 #include <redco/random.h>
@@ -94,6 +96,8 @@ torch::jit::Stack called_on_small_zeros(const Call& call) {
 }  // namespace
 
 std::vector<std::optional<Geometry>> logical_results(const Call& call) {
+  // These are no calls of the program that runs or is planned.
+  WithExecution not_of_program(nullptr);
   bool writes_shared =
       std::any_of(call.tensors.begin(), call.tensors.end(), [](const TensorArgument& argument) {
         return argument.is_written && shares_elements(argument.tensor);

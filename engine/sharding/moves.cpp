@@ -58,6 +58,8 @@ Moving::Moving(Move::Cause cause, std::string_view what, bool warns)
 
 Moving::~Moving() { current = outer_; }
 
+Move::Cause Moving::cause_now() { return current ? current->cause_ : Move::other_cause; }
+
 MoveCounters& move_counters() {
   thread_local MoveCounters counters;
   return counters;

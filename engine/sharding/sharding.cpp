@@ -112,7 +112,7 @@ class Full : public torch::autograd::Function<Full> {
 // times as fast. The system may ignore the advice.
 at::Tensor in_huge_pages(at::Tensor tensor) {
   constexpr uintptr_t page = 2 << 20;
-  if (!tensor.is_cpu() || tensor.nbytes() < 2 * page) return tensor;
+  if (!tensor.is_cpu() || is_sharded(tensor) || tensor.nbytes() < 2 * page) return tensor;
   auto begin = reinterpret_cast<uintptr_t>(tensor.mutable_data_ptr());
   uintptr_t first = (begin + page - 1) / page * page;
   uintptr_t last = (begin + tensor.nbytes()) / page * page;

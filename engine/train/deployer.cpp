@@ -63,10 +63,10 @@ std::shared_ptr<WorkdirLock> lock_workdir(const std::string& workdir, Mesh& mesh
   return lock;
 }
 
-RunLog make_run_log(const DeployerOptions& options, const Processes& processes) {
+RunLog make_run_log(const DeployerOptions& options, const Processes& processes, bool writes_files) {
   require(!options.run_tensorboard || !options.workdir.empty(),
           "Deployer: run_tensorboard = true writes to the work folder: give a workdir");
-  return RunLog({.workdir = options.workdir,
+  return RunLog({.workdir = writes_files ? options.workdir : "",
                  .verbose = options.verbose,
                  .console = options.console,
                  .process_id = processes.rank,
@@ -79,20 +79,25 @@ RunLog make_run_log(const DeployerOptions& options, const Processes& processes) 
 
 Deployer::Deployer(DeployerOptions options) : Deployer(options, make_mesh(options)) {}
 
-Deployer::Deployer(const DeployerOptions& options, std::shared_ptr<Mesh> mesh)
+std::shared_ptr<Deployer> Deployer::on_mesh(DeployerOptions options, std::shared_ptr<Mesh> mesh) {
+  options.run_tensorboard = false;
+  return std::shared_ptr<Deployer>(new Deployer(options, std::move(mesh), /*writes_files=*/false));
+}
+
+Deployer::Deployer(const DeployerOptions& options, std::shared_ptr<Mesh> mesh, bool writes_files)
     : mesh_(std::move(mesh)),
       device_(options.device ? std::optional(mesh_->device()) : std::nullopt),
       seed_(options.seed),
       zero_(options.zero),
       zero_min_size_(options.zero_min_size),
       workdir_(options.workdir),
-      workdir_lock_(lock_workdir(workdir_, *mesh_)),
-      run_log_(make_run_log(options, mesh_->processes())),
+      workdir_lock_(writes_files ? lock_workdir(workdir_, *mesh_) : nullptr),
+      run_log_(make_run_log(options, mesh_->processes(), writes_files)),
       checkpoints_(mesh_) {
   require(zero_ >= 0 && zero_ <= 3, "Deployer: zero = ", zero_, " must be 0, 1, 2 or 3");
   mesh_->set_sequence_parallel(options.sequence_parallel);
   const Processes& processes = mesh_->processes();
-  if (processes.size > 1)
+  if (processes.size > 1 && writes_files)
     log_info(std::to_string(processes.size) + " processes, as " + processes.source +
              " say, have met at " + processes.store_address + ":" +
              std::to_string(processes.store_port));

@@ -25,7 +25,7 @@ PendingMetrics::PendingMetrics(int64_t step, const Tree& metrics, bool is_left_o
       require(value.is_tensor() && value.tensor().numel() == 1, "train_step_fn: the metric '", name,
               "' must be a number or a tensor of one element");
       at::Tensor tensor = full(value.tensor());
-      if (tensor.is_cpu()) {
+      if (tensor.is_cpu() || tensor.is_meta()) {  // meta: of a step that is only planned
         numbers_[name] = tensor.item<double>();
       } else {
         names_.push_back(name);

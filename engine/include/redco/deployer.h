@@ -79,6 +79,10 @@ class REDCO_API Deployer {
   /// not connect or another run uses the work folder.
   explicit Deployer(DeployerOptions options);
 
+  /// A Deployer on a mesh that exists already. It connects nothing and writes no file: `workdir` is
+  /// only a name.
+  static std::shared_ptr<Deployer> on_mesh(DeployerOptions options, std::shared_ptr<Mesh> mesh);
+
   const std::shared_ptr<Mesh>& mesh() const { return mesh_; }
 
   /// The examples of a micro-batch: per device, and over the whole mesh, in which each
@@ -149,7 +153,7 @@ class REDCO_API Deployer {
   const std::string& workdir() const { return workdir_; }
 
  private:
-  Deployer(const DeployerOptions& options, std::shared_ptr<Mesh> mesh);
+  Deployer(const DeployerOptions& options, std::shared_ptr<Mesh> mesh, bool writes_files = true);
 
   std::shared_ptr<Mesh> mesh_;
   std::optional<c10::Device> device_;

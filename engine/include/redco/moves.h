@@ -68,6 +68,9 @@ class REDCO_API Moving {
   Moving(const Moving&) = delete;
   Moving& operator=(const Moving&) = delete;
 
+  /// The cause under which this thread counts collectives now.
+  static Move::Cause cause_now();
+
  private:
   friend void count_move(const std::string&, Group::Kind, int64_t);
   Moving* outer_;

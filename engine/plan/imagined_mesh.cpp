@@ -1,0 +1,158 @@
+// A mesh of any size, of which only this process exists.
+
+#include "imagined_mesh.h"
+
+#include "recorder.h"
+
+#include "../mesh/single.h"
+#include "../mesh/wire_form.h"
+
+#include <redco/detail/notes.h>
+#include <redco/moves.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace redco::plan {
+
+using namespace mesh;
+
+namespace {
+
+using Finish = std::function<at::Tensor()>;
+
+class Imagined final : public Pending {
+ public:
+  Imagined(std::optional<int64_t> number, Finish finish)
+      : number_(number), finish_(std::move(finish)) {}
+
+  at::Tensor wait() override {
+    if (!finish_) return result_;
+    if (Recorder* recorder = Recorder::current(); recorder && number_) recorder->waited(*number_);
+    at::NoGradGuard no_grad;
+    result_ = std::exchange(finish_, nullptr)();
+    return result_;
+  }
+
+ private:
+  std::optional<int64_t> number_;  // in the log
+  Finish finish_;
+  at::Tensor result_;
+};
+
+// Allocates as C10dGroup does with a backend that has no reduce-scatter, as Gloo.
+class ImaginedGroup final : public Group {
+ public:
+  ImaginedGroup(std::string name, std::optional<Mesh::Dim> dim, const Mesh::Line& line)
+      : name_(std::move(name)), dim_(dim), line_(line) {}
+
+  const std::string& name() const override { return name_; }
+  int64_t rank() const override { return 0; }
+  int64_t size() const override { return line_.size; }
+
+  std::unique_ptr<Pending> start_all_reduce(at::Tensor tensor, ReduceOp op) override {
+    at::NoGradGuard no_grad;
+    const Reduced reduced = reduced_form(tensor, op, size());
+    auto number = count(all_reduce_kind, reduced.tensor);
+    if (!tensor.is_meta() && op == ReduceOp::sum) reduced.tensor.mul_(size());
+    return started(number, [tensor, reduced] {
+      reduced.put_back(tensor);
+      return tensor;
+    });
+  }
+
+  std::unique_ptr<Pending> start_all_gather(at::Tensor tensor) override {
+    auto number = count(all_gather_kind, tensor);
+    at::NoGradGuard no_grad;
+    std::vector<int64_t> sizes = tensor.sizes().vec();
+    sizes.insert(sizes.begin(), size());
+    at::Tensor result = at::empty(sizes, tensor.options());
+    if (!tensor.is_meta()) result.copy_(tensor.unsqueeze(0).expand(sizes));
+    return started(number, [result] { return result; });
+  }
+
+  std::unique_ptr<Pending> start_all_to_all(at::Tensor tensor) override {
+    auto number = count(all_to_all_kind, tensor);
+    at::NoGradGuard no_grad;
+    at::Tensor result = exchanged(tensor);
+    return started(number, [result] { return result; });
+  }
+
+  std::unique_ptr<Pending> start_reduce_scatter(at::Tensor tensor, ReduceOp op) override {
+    auto number = count(reduce_scatter_kind, tensor);
+    at::NoGradGuard no_grad;
+    at::Tensor rows = exchanged(tensor);
+    return started(number, [rows, op] { return reduce_rows(rows, op); });
+  }
+
+ private:
+  std::optional<int64_t> count(Kind kind, const at::Tensor& sent) {
+    int64_t bytes = bytes_sent(kind, int64_t(sent.nbytes()), size());
+    ++counters_[kind].count;
+    counters_[kind].bytes += bytes;
+    count_move(name(), kind, bytes);
+    Recorder* recorder = Recorder::current();
+    if (!recorder) return std::nullopt;
+    return recorder->started({kind, dim_, size(), line_.step, bytes});
+  }
+
+  // Row 0 of each rank: the other ranks hold the same values.
+  at::Tensor exchanged(const at::Tensor& tensor) const {
+    at::Tensor result = at::empty_like(tensor);
+    if (!tensor.is_meta()) result.copy_(tensor.select(0, 0).unsqueeze(0).expand_as(tensor));
+    return result;
+  }
+
+  static std::unique_ptr<Pending> started(std::optional<int64_t> number, Finish finish) {
+    return std::make_unique<Imagined>(number, std::move(finish));
+  }
+
+  std::string name_;
+  std::optional<Mesh::Dim> dim_;
+  Mesh::Line line_;
+};
+
+class ImaginedMesh final : public Mesh {
+ public:
+  ImaginedMesh(const Shape& shape, c10::Device device) : device_(device), notes_(make_own_notes()) {
+    processes_.size = 1;
+    for (int64_t size : shape) processes_.size *= size;
+    auto make = [](const std::string& name, std::optional<Dim> dim, const Line& line) {
+      return line.size == 1 ? make_single(name) : std::make_unique<ImaginedGroup>(name, dim, line);
+    };
+    for (Dim dim : dims) groups_.push_back(make(facts[dim].name, dim, line_of(dim, shape, 0)));
+    world_ = make("world", std::nullopt, {0, 1, processes_.size});
+  }
+  const Processes& processes() const override { return processes_; }
+  c10::Device device() const override { return device_; }
+  Group& group(Dim dim) const override { return *groups_[dim]; }
+  Group& world() const override { return *world_; }
+  Notes& notes() const override { return *notes_; }
+
+ private:
+  Processes processes_;
+  c10::Device device_;
+  std::vector<std::unique_ptr<Group>> groups_;
+  std::unique_ptr<Group> world_;
+  std::unique_ptr<Notes> notes_;
+};
+
+}  // namespace
+
+std::shared_ptr<Mesh> make_imagined_mesh(const MeshSize& size, c10::Device device) {
+  Mesh::Shape shape;
+  for (Mesh::Dim dim : Mesh::dims)
+    shape[dim] = Mesh::has(dim, Mesh::model)  ? size.model
+                 : Mesh::has(dim, Mesh::zero) ? size.zero
+                                              : size.replicated;
+  return std::make_shared<ImaginedMesh>(shape, device);
+}
+
+}  // namespace redco::plan

@@ -1,0 +1,325 @@
+// Kernels of the device meta for operators that have none in LibTorch without Python. A few that
+// large models call compute the shapes; all others run on the CPU, on one element that stands for
+// all.
+
+#include "meta_kernels.h"
+
+#include "recorder.h"
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/OpMathType.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <tuple>
+
+namespace redco::plan {
+
+namespace {
+
+using torch::jit::Stack;
+
+// Small enough to compute with, large enough to be no broadcast dimension.
+constexpr int64_t few = 2;
+
+bool is_dispatched(const c10::OperatorHandle& op) {
+  using Key = c10::DispatchKey;
+  for (Key key : {Key::Meta, Key::CompositeExplicitAutograd, Key::CompositeImplicitAutograd,
+                  Key::CompositeExplicitAutogradNonFunctional})
+    if (op.hasKernelForDispatchKey(key)) return true;
+  return false;
+}
+
+bool is_written(const c10::Argument& argument) {
+  return argument.alias_info() && argument.alias_info()->isWrite();
+}
+
+void refuse_outside_of_plans(const c10::OperatorHandle& op) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!sharding::execution().has_values(),
+                              c10::toString(op.operator_name()),
+                              ": there is no kernel for the device meta");
+}
+
+// Replaces each tensor on the device meta.
+template <class Function>
+void replace(c10::IValue& value, const Function& function) {
+  auto replaced = [&](const at::Tensor& tensor) {
+    return tensor.defined() && tensor.is_meta() ? function(tensor) : tensor;
+  };
+  if (value.isTensor()) {
+    value = replaced(value.toTensor());
+  } else if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(replaced(tensor));
+    value = list;
+  } else if (value.isList()) {
+    c10::List<c10::IValue> list = value.toList().copy();
+    for (size_t i = 0; i < list.size(); ++i) {
+      c10::IValue element = list.get(i);
+      if (element.isTensor()) list.set(i, replaced(element.toTensor()));
+    }
+    value = list;
+  } else if (value.isDevice()) {
+    value = c10::Device(c10::kCPU);
+  }
+}
+
+at::Tensor on_meta(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.is_meta()) return tensor;
+  return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
+}
+
+// Zeros in the shape of a tensor: one expanded element, unless it is written to.
+at::Tensor zeros_like(const at::Tensor& tensor, bool is_written) {
+  at::TensorOptions options = tensor.options().device(at::kCPU);
+  if (!is_written) return at::zeros({}, options).expand(tensor.sizes());
+  at::Tensor zeros = at::empty_strided(tensor.sizes(), tensor.strides(), options);
+  return zeros.zero_();
+}
+
+// The tensor with `few` elements along each longer dimension, in the same memory order.
+at::Tensor shrunk(const at::Tensor& tensor) {
+  std::vector<int64_t> sizes = tensor.sizes().vec(), strides(sizes.size(), 0);
+  std::vector<size_t> order(sizes.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return tensor.stride(int64_t(a)) < tensor.stride(int64_t(b));
+  });
+  int64_t stride = 1;
+  for (size_t dim : order) {
+    sizes[dim] = std::min(sizes[dim], few);
+    if (tensor.stride(int64_t(dim)) == 0 && tensor.size(int64_t(dim)) > 1) continue;  // expanded
+    strides[dim] = stride;
+    stride *= std::max<int64_t>(sizes[dim], 1);
+  }
+  at::TensorOptions options = tensor.options().device(at::kCPU);
+  return at::empty_strided(sizes, strides, options).zero_();
+}
+
+// The memory order of `like`, dense, in these sizes.
+at::Tensor grown(const at::Tensor& like, at::IntArrayRef sizes) {
+  std::vector<size_t> order(sizes.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return like.stride(int64_t(a)) > like.stride(int64_t(b));
+  });
+  std::vector<int64_t> strides(sizes.size());
+  int64_t stride = 1;
+  for (size_t i = order.size(); i-- > 0;) {
+    strides[order[i]] = stride;
+    stride *= std::max<int64_t>(sizes[order[i]], 1);
+  }
+  return at::empty_strided(sizes, strides, like.options().device(at::kMeta));
+}
+
+// Puts the results on the device meta, and the given tensors back where they are returned.
+template <class Make>
+void return_results(const c10::FunctionSchema& schema, const std::vector<c10::IValue>& given,
+                    Stack* stack, const Make& make) {
+  size_t n = schema.returns().size(), base = stack->size() - n;
+  for (size_t i = 0; i < n; ++i) {
+    const c10::AliasInfo* alias = schema.returns()[i].alias_info();
+    c10::IValue& value = (*stack)[base + i];
+    if (!alias || !alias->isWrite()) {
+      if (value.isTensor()) {
+        if (value.toTensor().defined()) value = make(value.toTensor());
+      } else if (value.isTensorList()) {
+        c10::List<at::Tensor> list;
+        for (const at::Tensor& tensor : value.toTensorVector())
+          list.push_back(tensor.defined() ? make(tensor) : tensor);
+        value = list;
+      }
+      continue;
+    }
+    for (size_t a = 0; a < given.size(); ++a) {
+      const c10::AliasInfo* other = schema.arguments()[a].alias_info();
+      if (other && other->isWrite() && other->beforeSets() == alias->beforeSets()) value = given[a];
+    }
+  }
+}
+
+std::vector<c10::IValue> arguments_of(const c10::OperatorHandle& op, const Stack& stack) {
+  size_t n = op.schema().arguments().size();
+  return {stack.end() - std::ptrdiff_t(n), stack.end()};
+}
+
+// An elementwise operator: it runs on few elements, and its result has the broadcast sizes.
+void elementwise(const c10::OperatorHandle& op, Stack* stack) {
+  refuse_outside_of_plans(op);
+  std::vector<c10::IValue> given = arguments_of(op, *stack);
+  size_t first = stack->size() - given.size();
+  std::vector<int64_t> sizes;
+  at::Tensor out;
+  for (size_t i = 0; i < given.size(); ++i) {
+    const c10::Argument& argument = op.schema().arguments()[i];
+    if (given[i].isTensor() && given[i].toTensor().defined()) {
+      at::Tensor tensor = given[i].toTensor();
+      if (is_written(argument) && argument.name() == "out")
+        out = tensor;
+      else
+        sizes = at::infer_size(sizes, tensor.sizes());
+    }
+    replace((*stack)[first + i], shrunk);
+  }
+  // A plain tensor among them keeps its size: none of these is longer than `few` then.
+  for (size_t i = 0; i < given.size(); ++i) {
+    c10::IValue& value = (*stack)[first + i];
+    if (value.isTensor() && value.toTensor().defined() && value.toTensor().numel() > 1 &&
+        !given[i].toTensor().is_meta())
+      value = shrunk(value.toTensor());
+  }
+  op.callBoxed(stack);
+  if (out.defined() && out.sizes() != at::IntArrayRef(sizes)) out.resize_(sizes);
+  return_results(op.schema(), given, stack,
+                 [&](const at::Tensor& tensor) { return grown(tensor, sizes); });
+}
+
+void on_cpu(const c10::OperatorHandle& op, Stack* stack) {
+  refuse_outside_of_plans(op);
+  if (Recorder* recorder = Recorder::current())
+    recorder->ran_on_cpu(c10::toString(op.operator_name()));
+  std::vector<c10::IValue> given = arguments_of(op, *stack);
+  size_t first = stack->size() - given.size();
+  for (size_t i = 0; i < given.size(); ++i)
+    replace((*stack)[first + i], [&](const at::Tensor& tensor) {
+      return zeros_like(tensor, is_written(op.schema().arguments()[i]));
+    });
+  std::vector<c10::IValue> ran = arguments_of(op, *stack);
+  op.callBoxed(stack);
+  // The operator may have resized what it writes to.
+  for (size_t i = 0; i < given.size(); ++i) {
+    if (!is_written(op.schema().arguments()[i]) || !given[i].isTensor()) continue;
+    at::Tensor own = given[i].toTensor();
+    if (own.defined() && own.is_meta() && own.sizes() != ran[i].toTensor().sizes())
+      own.resize_(ran[i].toTensor().sizes());
+  }
+  return_results(op.schema(), given, stack, on_meta);
+}
+
+// A value that a script reads: nobody knows it, 1 stands for it.
+at::Scalar local_scalar(const at::Tensor& self) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!sharding::execution().has_values(),
+                              "a tensor of the device meta has no value");
+  if (Recorder* recorder = Recorder::current()) recorder->read_value();
+  if (self.is_floating_point()) return 1.0;
+  return self.scalar_type() == at::kBool ? at::Scalar(true) : at::Scalar(1);
+}
+
+std::tuple<at::Tensor, at::Tensor> attention(const at::Tensor& query, const at::Tensor& key,
+                                             const at::Tensor& value, double, bool,
+                                             const std::optional<at::Tensor>&,
+                                             std::optional<double>) {
+  auto type = at::toOpMathType(query.scalar_type());
+  int64_t batch = query.size(0), heads = query.size(1), length = query.size(2);
+  // As the kernel: heads beside each other in memory.
+  at::Tensor output = at::empty({batch, length, heads, value.size(3)}, query.options());
+  at::Tensor sums = at::empty({batch, length, heads}, query.options().dtype(type));
+  return {output.transpose(1, 2), sums.transpose(1, 2)};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(
+    const at::Tensor&, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+    const at::Tensor&, const at::Tensor&, double, bool, const std::optional<at::Tensor>&,
+    std::optional<double>) {
+  auto like = [](const at::Tensor& tensor) {
+    at::Tensor by_position = at::empty(
+        {tensor.size(0), tensor.size(2), tensor.size(1), tensor.size(3)}, tensor.options());
+    return by_position.transpose(1, 2);
+  };
+  return {like(query), like(key), like(value)};
+}
+
+at::Tensor embedding_backward(const at::Tensor& grad, const at::Tensor&, c10::SymInt n_rows,
+                              c10::SymInt, bool) {
+  return at::empty({n_rows.expect_int(), grad.size(-1)}, grad.options());
+}
+
+at::Tensor index_select(const at::Tensor& self, int64_t dim, const at::Tensor& index) {
+  if (self.dim() == 0) return at::empty({}, self.options());
+  std::vector<int64_t> sizes = self.sizes().vec();
+  sizes[size_t(at::maybe_wrap_dim(dim, self.dim()))] = index.numel();
+  return at::empty(sizes, self.options());
+}
+
+// Convolution's sizes, as ATen/native/ConvUtils.h has them. Arguments of the operator: input,
+// weight, bias, stride, padding, dilation, transposed, output_padding, groups.
+void convolution(const c10::OperatorHandle& op, Stack* stack) {
+  refuse_outside_of_plans(op);
+  std::vector<c10::IValue> given = arguments_of(op, *stack);
+  at::Tensor input = given[0].toTensor(), weight = given[1].toTensor();
+  std::vector<int64_t> stride = given[3].toIntVector(), padding = given[4].toIntVector(),
+                       dilation = given[5].toIntVector(), added = given[7].toIntVector();
+  bool is_transposed = given[6].toBool();
+  std::vector<int64_t> sizes{input.size(0),
+                             is_transposed ? weight.size(1) * given[8].toInt() : weight.size(0)};
+  for (size_t i = 0; i < stride.size(); ++i) {
+    int64_t length = input.size(int64_t(i) + 2);
+    int64_t reach = dilation[i] * (weight.size(int64_t(i) + 2) - 1);
+    sizes.push_back(is_transposed ? (length - 1) * stride[i] - 2 * padding[i] + reach + added[i] + 1
+                                  : (length + 2 * padding[i] - reach - 1) / stride[i] + 1);
+  }
+  torch::jit::drop(*stack, given.size());
+  stack->emplace_back(at::empty(sizes, input.options(), input.suggest_memory_format()));
+}
+
+// Arguments: grad_output, input, weight, ..., output_mask.
+void convolution_backward(const c10::OperatorHandle& op, Stack* stack) {
+  refuse_outside_of_plans(op);
+  std::vector<c10::IValue> given = arguments_of(op, *stack);
+  at::Tensor grad = given[0].toTensor();
+  auto mask = given.back().toBoolList();
+  torch::jit::drop(*stack, given.size());
+  for (size_t i = 0; i < 2; ++i)
+    stack->emplace_back(mask.get(i) ? at::empty_like(given[i + 1].toTensor()) : at::Tensor());
+  stack->emplace_back(mask.get(2) ? at::empty({grad.size(1)}, grad.options()) : at::Tensor());
+}
+
+}  // namespace
+
+void add_meta_kernels() {
+  [[maybe_unused]] static const bool are_added = [] {
+    static torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::Meta, __FILE__,
+                                  __LINE__);
+    auto& dispatcher = c10::Dispatcher::singleton();
+    std::vector<c10::OperatorHandle> lacking;
+    for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+      if (!name.name.starts_with("aten::")) continue;
+      auto op = dispatcher.findSchema(name);
+      if (op && op->hasKernelForDispatchKey(c10::DispatchKey::CPU) && !is_dispatched(*op))
+        lacking.push_back(*op);
+    }
+    static const std::map<std::string, torch::CppFunction (*)()> own = {
+        {"_local_scalar_dense", [] { return torch::CppFunction(TORCH_FN(local_scalar)); }},
+        {"_scaled_dot_product_flash_attention_for_cpu",
+         [] { return torch::CppFunction(TORCH_FN(attention)); }},
+        {"_scaled_dot_product_flash_attention_for_cpu_backward",
+         [] { return torch::CppFunction(TORCH_FN(attention_backward)); }},
+        {"embedding_dense_backward",
+         [] { return torch::CppFunction(TORCH_FN(embedding_backward)); }},
+        {"index_select", [] { return torch::CppFunction(TORCH_FN(index_select)); }},
+    };
+    // LibTorch's convolution calls these on a device that it does not know.
+    library.impl("convolution_overrideable",
+                 torch::CppFunction::makeFromBoxedFunction<&convolution>());
+    library.impl("convolution_backward_overrideable",
+                 torch::CppFunction::makeFromBoxedFunction<&convolution_backward>());
+    for (const c10::OperatorHandle& op : lacking) {
+      std::string name = c10::toString(op.operator_name()).substr(6);
+      auto found = own.find(name);
+      if (found != own.end())
+        library.impl(name.c_str(), found->second());
+      else if (op.hasTag(at::Tag::pointwise))
+        library.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&elementwise>());
+      else
+        library.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&on_cpu>());
+    }
+    return true;
+  }();
+}
+
+}  // namespace redco::plan

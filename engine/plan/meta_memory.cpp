@@ -1,0 +1,58 @@
+// An allocator for the device meta that counts: its blocks have no memory, but a size and an end.
+
+#include "recorder.h"
+
+#include <c10/core/Allocator.h>
+
+#include <memory>
+
+namespace redco::plan {
+
+namespace {
+
+struct Block {
+  uint64_t recorder;
+  int64_t number;
+};
+
+void end_block(void* context) {
+  std::unique_ptr<Block> block(static_cast<Block*>(context));
+  // A block that ends on another thread, or after its recorder, no longer counts.
+  Recorder* recorder = Recorder::of_thread();
+  if (recorder && recorder->number() == block->recorder) recorder->freed(block->number);
+}
+
+void end_nothing(void*) {}
+
+class CountingAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    const c10::Device device(c10::DeviceType::Meta);
+    Recorder* recorder = bytes > 0 ? Recorder::current() : nullptr;
+    if (recorder == nullptr) return {nullptr, nullptr, &end_nothing, device};
+    auto* block = new Block{recorder->number(), recorder->allocated(int64_t(bytes))};
+    return {nullptr, block, &end_block, device};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &end_nothing; }
+  void copy_data(void*, const void*, size_t) const override {}
+};
+
+}  // namespace
+
+void count_meta_memory() {
+  static CountingAllocator allocator;
+  [[maybe_unused]] static const bool is_set = [] {
+    constexpr uint8_t above_libtorch = 200;
+    c10::SetAllocator(c10::kMeta, &allocator, above_libtorch);
+    return true;
+  }();
+}
+
+int64_t block_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage() || !tensor.is_meta()) return -1;
+  const c10::DataPtr& data = tensor.storage().data_ptr();
+  if (data.get_deleter() != &end_block) return -1;
+  return static_cast<const Block*>(data.get_context())->number;
+}
+
+}  // namespace redco::plan

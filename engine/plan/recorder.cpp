@@ -1,0 +1,288 @@
+// Runs the operators of a planned step on meta tensors, and records what they do.
+
+#include "recorder.h"
+
+#include "meta_kernels.h"
+
+#include "../sharding/operators/rules.h"
+#include "../train/flop_counter.h"
+
+#include <redco/error.h>
+#include <redco/group.h>
+#include <redco/moves.h>
+
+#include <ATen/ops/empty_strided.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <algorithm>
+#include <atomic>
+#include <optional>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+namespace redco::plan {
+
+using namespace sharding;
+using torch::jit::Stack;
+
+namespace {
+
+thread_local Recorder* of_this_thread = nullptr;
+
+// Calls `function` for each tensor of the stack, which it may replace.
+template <class Function>
+void for_each_tensor(c10::IValue& value, const Function& function) {
+  if (value.isTensor()) {
+    at::Tensor tensor = value.toTensor();
+    if (tensor.defined()) value = function(std::move(tensor));
+  } else if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& tensor : value.toTensorVector())
+      list.push_back(tensor.defined() ? function(tensor) : tensor);
+    value = list;
+  } else if (value.isList()) {
+    c10::List<c10::IValue> list = value.toList().copy();
+    for (size_t i = 0; i < list.size(); ++i) {
+      c10::IValue element = list.get(i);
+      if (element.isTensor() && element.toTensor().defined())
+        list.set(i, function(element.toTensor()));
+    }
+    value = list;
+  }
+}
+
+// Tensors that the script made have values: they are taken without. The copy is no allocation of
+// the step.
+at::Tensor without_values(const at::Tensor& tensor) {
+  if (tensor.is_meta()) return tensor;
+  WithExecution not_counted(nullptr);
+  return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
+}
+
+template <class Function>
+void for_each_tensor(c10::ArrayRef<c10::IValue> values, const Function& function) {
+  for (c10::IValue value : values)
+    for_each_tensor(value, [&](const at::Tensor& tensor) {
+      function(tensor);
+      return tensor;
+    });
+}
+
+int64_t bytes_of(const at::Tensor& tensor) {
+  // Expanded dimensions are read once.
+  int64_t elements = 1;
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim)
+    if (tensor.stride(dim) != 0) elements *= tensor.size(dim);
+  return elements * int64_t(tensor.element_size());
+}
+
+// The smallest of m, n and k of the first two matrices.
+int64_t smallest_size(const Stack& arguments) {
+  int64_t smallest = 0, n_matrices = 0;
+  for_each_tensor(c10::ArrayRef<c10::IValue>(arguments), [&](const at::Tensor& tensor) {
+    if (tensor.dim() < 2 || n_matrices++ >= 2) return;
+    int64_t own = std::min(tensor.size(-1), tensor.size(-2));
+    smallest = n_matrices == 1 ? own : std::min(smallest, own);
+  });
+  return smallest;
+}
+
+// The place of the argument `device` of an operator that makes a tensor from none; none for others.
+std::optional<size_t> device_of_factory(const c10::FunctionSchema& schema) {
+  thread_local std::unordered_map<const c10::FunctionSchema*, std::optional<size_t>> known;
+  auto found = known.find(&schema);
+  if (found != known.end()) return found->second;
+  std::optional<size_t> place;
+  bool is_factory = schema.returns().size() == 1;
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const c10::Argument& argument = schema.arguments()[i];
+    if (argument.name() == "device") place = i;
+    is_factory &= argument.type()->str().find("Tensor") == std::string::npos;
+  }
+  if (!is_factory) place.reset();
+  return known[&schema] = place;
+}
+
+uint64_t next_number() {
+  static std::atomic<uint64_t> last = 0;
+  return ++last;
+}
+
+}  // namespace
+
+Recorder::Recorder(std::shared_ptr<const Mesh> mesh)
+    : number_(next_number()),
+      outer_(std::exchange(of_this_thread, this)),
+      installed_(this),
+      sees_plain_calls_(c10::DispatchKey::Fake),
+      outer_calls_(std::exchange(plain_calls(), make_tensor)),
+      mesh_(std::move(mesh)) {
+  count_meta_memory();
+  add_meta_kernels();
+}
+
+Recorder::~Recorder() {
+  plain_calls() = outer_calls_;
+  of_this_thread = outer_;
+}
+
+Recorder* Recorder::of_thread() { return of_this_thread; }
+
+Recorder* Recorder::current() {
+  Recorder* recorder = of_this_thread;
+  bool records = recorder && !recorder->n_pauses_ && &execution() == recorder;
+  return records ? recorder : nullptr;
+}
+
+bool Recorder::make_tensor(const c10::OperatorHandle& handle, Stack& stack) {
+  Recorder* recorder = of_this_thread;
+  if (!recorder || &execution() != recorder) return false;
+  auto place = device_of_factory(handle.schema());
+  if (!place) return false;
+  size_t first = stack.size() - handle.schema().arguments().size();
+  const c10::IValue& device = stack[first + *place];
+  if (device.isDevice() && !device.toDevice().is_cpu()) return false;
+  Stack arguments(stack.begin() + std::ptrdiff_t(first), stack.end());
+  arguments[*place] = c10::Device(c10::kMeta);
+  at::Tensor made;
+  try {
+    WithExecution not_counted(nullptr);
+    handle.callBoxed(&arguments);
+    made = arguments.back().toTensor();
+  } catch (const c10::Error&) {
+    return false;  // it has no shapes-only form, or fails in any case
+  }
+  // Small tensors keep their values: loops and conditions of a script read those.
+  const size_t large = recorder->n_pauses_ > 0 ? 1 << 20 : 1 << 12;
+  if (made.nbytes() < large) return false;
+  made = at::empty_strided(made.sizes(), made.strides(), made.options());
+  torch::jit::drop(stack, handle.schema().arguments().size());
+  stack.emplace_back(wrap(made, {}, recorder->mesh_, geometry_of(made)));
+  return true;
+}
+
+void Recorder::run(const Call& call, const Plan& plan, Stack& local) {
+  operator_name_ = call.op.name;
+  if (n_pauses_ == 0 && ++n_operators_ > most_operators)
+    fail("plan: the step has called ", most_operators, " operators, at ", call_site(),
+         ". Values are not computed here: does a loop wait for a value? Each value that is read is "
+         "taken as 1");
+  for (c10::IValue& value : local) {
+    for_each_tensor(value, without_values);
+    if (value.isDevice()) value = c10::Device(c10::kMeta);
+  }
+  // Memory that the operator writes to or reads, to tell its results from views.
+  std::set<const void*> given;
+  Operator record{.name = call.op.name};
+  bool is_first = true;
+  for_each_tensor(c10::ArrayRef<c10::IValue>(local), [&](const at::Tensor& tensor) {
+    if (tensor.has_storage()) given.insert(tensor.storage().unsafeGetStorageImpl());
+    record.bytes_read += bytes_of(tensor);
+    if (std::exchange(is_first, false)) record.dtype = tensor.scalar_type();
+  });
+  for (size_t i = 0; i < local.size(); ++i)
+    if (call.op.is_written[i])
+      for_each_tensor(c10::ArrayRef<c10::IValue>(local[i]),
+                      [&](const at::Tensor& tensor) { record.bytes_written += bytes_of(tensor); });
+  std::optional<train::FlopCounter> counter;
+  if (call.op.facts.flops || call.op.facts.is_product) {
+    record.smallest_size = smallest_size(local);
+    counter.emplace(record.flops);
+  }
+  try {
+    if (plan.run) {
+      Moving moving(Move::within_operator, call.op.name);
+      plan.run(call.op, local, *call.mesh);
+    } else {
+      call.op.handle.callBoxed(&local);
+    }
+  } catch (const c10::Error& error) {
+    std::string line = call_site();
+    fail("plan: ", call.op.name, line.empty() ? "" : ", called at " + line,
+         ", cannot be planned: ", error.what_without_backtrace());
+  }
+  counter.reset();
+  for_each_tensor(c10::ArrayRef<c10::IValue>(local), [&](const at::Tensor& tensor) {
+    bool is_new = !tensor.has_storage() || !given.contains(tensor.storage().unsafeGetStorageImpl());
+    if (is_new) record.bytes_written += bytes_of(tensor);
+  });
+  if (n_pauses_ == 0) log_.add(std::move(record));
+}
+
+void Recorder::after(const Call&, const Plan&, c10::ArrayRef<c10::IValue>) {
+  operator_name_.clear();
+}
+
+void Recorder::begin_step() {
+  log_ = {};
+  ended_.clear();
+  values_read_.clear();
+  without_shapes_.clear();
+  n_operators_ = 0;
+  for (auto& [number, block] : alive_) {
+    block.place = int64_t(log_.allocations.size());
+    log_.add(Allocation{number, block.facts.bytes, block.facts.kind});
+  }
+}
+
+Recorder::Record Recorder::end_step() {
+  Record record{std::move(log_), std::move(ended_), std::move(values_read_),
+                std::move(without_shapes_)};
+  for (const auto& [number, block] : alive_) record.blocks[number] = block.facts;
+  // A kind may be known only after the allocation.
+  for (Allocation& allocation : record.log.allocations)
+    allocation.kind = record.blocks.at(allocation.block).kind;
+  begin_step();
+  return record;
+}
+
+void Recorder::label(const at::Tensor& tensor, MemoryKind kind) {
+  auto found = alive_.find(block_of(tensor));
+  if (found != alive_.end()) found->second.facts.kind = kind;
+}
+
+MemoryKind Recorder::kind_now() const {
+  switch (Moving::cause_now()) {
+    case Move::parameters:
+      return MemoryKind::gathered;
+    case Move::gradients:
+      return MemoryKind::collective_buffer;
+    default:
+      return is_updating_ ? MemoryKind::temporary : MemoryKind::activation;
+  }
+}
+
+int64_t Recorder::allocated(int64_t bytes) {
+  int64_t number = n_blocks_++;
+  Block block{{bytes, kind_now(), operator_name_, {}, false},
+              n_operators_,
+              int64_t(log_.allocations.size())};
+  constexpr int64_t worth_a_line = 1 << 16;
+  if (bytes >= worth_a_line) {
+    block.facts.line = call_site();
+    block.facts.is_backward = torch::autograd::get_current_node() != nullptr;
+  }
+  log_.add(Allocation{number, bytes, block.facts.kind});
+  alive_.emplace(number, std::move(block));
+  return number;
+}
+
+void Recorder::freed(int64_t number) {
+  auto found = alive_.find(number);
+  if (found == alive_.end()) return;
+  Block& block = found->second;
+  bool is_of_operator = block.operator_number == n_operators_ && block.place >= 0;
+  if (is_of_operator && block.facts.kind == MemoryKind::activation)
+    block.facts.kind = MemoryKind::temporary;
+  log_.add(Allocation{number, -block.facts.bytes, block.facts.kind});
+  ended_[number] = std::move(block.facts);
+  alive_.erase(found);
+}
+
+void Recorder::read_value() {
+  std::string line = call_site();
+  ++values_read_[line.empty() ? "outside of the script" : line];
+}
+
+}  // namespace redco::plan

@@ -1,0 +1,42 @@
+#pragma once
+
+#include "imagined_mesh.h"
+#include "recorder.h"
+
+#include <redco/trainer.h>
+
+#include <map>
+#include <string>
+
+namespace redco::plan {
+
+/// How a training step is spread over devices.
+struct TracedLayout {
+  MeshSize mesh;
+  int64_t zero = 0;
+  bool sequence_parallel = false;
+  int64_t per_device_batch_size = 1;
+  int64_t n_accumulated = 1;  ///< micro-batches of a step
+};
+
+/// A program that trains: what a Trainer is made from, and its examples.
+struct TracedProgram {
+  TrainerOptions options;  ///< params: any tensors of the right shapes, whole; they are not read
+  Dataset examples;
+};
+
+/// Whole tensors without values, of the shapes of `tensors`. Tied ones stay tied.
+Tree without_values(const Tree& tensors, const std::shared_ptr<Mesh>& mesh);
+
+struct StepTrace {
+  Recorder::Record record;
+  std::map<std::string, Group::Counters> collectives;  ///< of the step, by group
+  int64_t n_parameters = 0;                            ///< elements of the whole model
+};
+
+/// Runs steps of the program's Trainer on tensors without values, on an imagined mesh, and returns
+/// the record of the second, or of step `n_steps`. Throws what the program throws.
+REDCO_API StepTrace trace_step(const TracedProgram& program, const TracedLayout& layout,
+                               int64_t n_steps = 2);
+
+}  // namespace redco::plan

@@ -1,0 +1,199 @@
+// A planned step against the same step on threads: what is sent, and what is alive.
+#include "thread_mesh.h"
+
+#include "../../engine/plan/step_trace.h"
+
+#include <redco/linear_cross_entropy.h>
+#include <redco/sharding.h>
+#include <redco/trainer.h>
+
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+
+using namespace redco;
+using plan::StepTrace;
+using plan::TracedLayout;
+using plan::TracedProgram;
+
+namespace {
+
+constexpr int64_t vocabulary = 512, hidden = 64, n_heads = 8, length = 16, n_layers = 2;
+
+Tree transformer() {
+  auto weight = [](at::IntArrayRef sizes) { return at::full(sizes, 0.01f); };
+  Tree::Dict params{{"embedding", weight({vocabulary, hidden})}, {"norm", weight({hidden})}};
+  for (int64_t i = 0; i < n_layers; ++i) {
+    Tree::Dict layer{{"norm", weight({hidden})}};
+    for (const char* name : {"q", "k", "v", "o"}) layer[name] = weight({hidden, hidden});
+    layer["up"] = weight({4 * hidden, hidden});
+    layer["down"] = weight({hidden, 4 * hidden});
+    params["layer" + std::to_string(i)] = layer;
+  }
+  return params;
+}
+
+at::Tensor normalized(const at::Tensor& x, const at::Tensor& weight) {
+  return at::layer_norm(x, {hidden}, weight);
+}
+
+Loss transformer_loss(at::Generator, const TrainState&, const Tree& params, const Tree& batch,
+                      bool) {
+  at::Tensor ids = batch.at("ids").tensor();
+  at::Tensor x = at::embedding(params.at("embedding").tensor(), ids);
+  for (int64_t i = 0; i < n_layers; ++i) {
+    const Tree& layer = params.at("layer" + std::to_string(i));
+    auto weight = [&](const char* name) { return layer.at(name).tensor(); };
+    at::Tensor y = normalized(x, weight("norm"));
+    auto heads = [&](const char* name) {
+      return at::linear(y, weight(name))
+          .view({-1, length, n_heads, hidden / n_heads})
+          .transpose(1, 2);
+    };
+    at::Tensor a =
+        at::scaled_dot_product_attention(heads("q"), heads("k"), heads("v"), {}, 0.0, true);
+    x = x + at::linear(a.transpose(1, 2).reshape({-1, length, hidden}), weight("o"));
+    x = x + at::linear(at::gelu(at::linear(x, weight("up"))), weight("down"));
+  }
+  x = normalized(x, params.at("norm").tensor());
+  return {linear_cross_entropy(x, params.at("embedding").tensor(), ids)};
+}
+
+Tree convolutions() {
+  return Tree::Dict{{"first", at::full({16, 3, 3, 3}, 0.01f)},
+                    {"second", at::full({32, 16, 3, 3}, 0.01f)},
+                    {"scale", at::full({32}, 1.f)},
+                    {"shift", at::zeros({32})},
+                    {"head", at::full({10, 32 * 16}, 0.01f)}};
+}
+
+Loss convolutions_loss(at::Generator, const TrainState&, const Tree& params, const Tree& batch,
+                       bool) {
+  auto weight = [&](const char* name) { return params.at(name).tensor(); };
+  at::Tensor x = at::relu(at::conv2d(batch.at("x").tensor(), weight("first"), {}, 1, 1));
+  x = at::max_pool2d(at::conv2d(x, weight("second"), {}, 1, 1), 2);
+  x = at::relu(at::group_norm(x, 8, weight("scale"), weight("shift")));
+  at::Tensor logits = at::linear(x.flatten(1), weight("head"));
+  return {at::cross_entropy_loss(logits, batch.at("y").tensor())};
+}
+
+struct Model {
+  const char* name;
+  Tree (*params)();
+  LossFn loss;
+};
+
+const Model models[] = {{"transformer", transformer, transformer_loss},
+                        {"convolutions", convolutions, convolutions_loss}};
+
+TracedProgram program_of(const Model& model, std::shared_ptr<Deployer> deployer) {
+  TrainerOptions options{.deployer = std::move(deployer),
+                         .params = model.params(),
+                         .loss_fn = model.loss,
+                         .optimizer = adamw({.learning_rate = 0.01})};
+  Dataset examples{64, [](const std::vector<int64_t>& indices) -> Tree {
+                     auto n = int64_t(indices.size());
+                     return Tree::Dict{{"ids", at::ones({n, length}, at::kLong)},
+                                       {"x", at::ones({n, 3, 8, 8})},
+                                       {"y", at::ones({n}, at::kLong)}};
+                   }};
+  return {std::move(options), std::move(examples)};
+}
+
+using Counted = std::map<std::string, Group::Counters>;
+
+Counted counted(const Mesh& mesh) {
+  Counted all;
+  for (Mesh::Dim dim : Mesh::dims) all[mesh.group(dim).name()] = mesh.group(dim).counters();
+  all["world"] = mesh.world().counters();
+  return all;
+}
+
+// The counters of rank 0 for steps 2 and 3, on threads.
+std::vector<Counted> measured(const Model& model, const TracedLayout& layout) {
+  std::vector<Counted> steps;
+  Mesh::Shape shape{layout.mesh.zero, layout.mesh.model, layout.mesh.replicated};
+  testing::on_threads(shape, [&](const std::shared_ptr<const Mesh>& given) {
+    auto mesh = std::const_pointer_cast<Mesh>(given);
+    auto deployer = Deployer::on_mesh(
+        {.zero = layout.zero, .sequence_parallel = layout.sequence_parallel, .verbose = false},
+        mesh);
+    TracedProgram program = program_of(model, deployer);
+    program.options.accumulate_grad_batches = layout.n_accumulated;
+    Trainer trainer(program.options);
+    Dataset examples = head(program.examples, layout.per_device_batch_size *
+                                                  layout.mesh.n_copies() * layout.n_accumulated);
+    for (int step = 0; step < 3; ++step) {
+      Counted before = counted(*mesh);
+      trainer.train_step(examples, layout.per_device_batch_size);
+      Counted now = counted(*mesh);
+      for (auto& [name, counters] : now)
+        for (size_t kind = 0; kind < counters.size(); ++kind) {
+          counters[kind].count -= before[name][kind].count;
+          counters[kind].bytes -= before[name][kind].bytes;
+        }
+      if (mesh->processes().rank == 0 && step > 0) steps.push_back(now);
+    }
+  });
+  return steps;
+}
+
+std::string text_of(const Counted& counted) {
+  std::string text;
+  for (const auto& [name, counters] : counted)
+    for (size_t kind = 0; kind < counters.size(); ++kind)
+      if (counters[kind].bytes > 0)
+        text += name + "." + Group::name(Group::Kind(kind)) + " " +
+                std::to_string(counters[kind].count) + " x " +
+                std::to_string(counters[kind].bytes) + "; ";
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("a planned step sends what the step on threads sends") {
+  auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
+  for (const Model& model : models)
+    for (plan::MeshSize mesh : {plan::MeshSize{2, 1}, plan::MeshSize{1, 2}, plan::MeshSize{2, 2}})
+      for (int64_t zero = 0; zero <= 3; ++zero)
+        for (int64_t n_accumulated : {1, 2}) {
+          static const bool is_full = std::getenv("REDCO_TEST_FULL") != nullptr;
+          if (!is_full && n_accumulated != 1 + zero % 2) continue;
+          TracedLayout layout{mesh, zero, false, 2, n_accumulated};
+          CAPTURE(model.name);
+          CAPTURE(mesh.zero);
+          CAPTURE(mesh.model);
+          CAPTURE(zero);
+          CAPTURE(n_accumulated);
+          StepTrace planned = trace_step(program_of(model, own), layout);
+          auto steps = measured(model, layout);
+          REQUIRE(steps.size() == 2);
+          for (const Counted& step : steps) CHECK(text_of(planned.collectives) == text_of(step));
+          CHECK(text_of(steps[0]) != "");
+        }
+}
+
+TEST_CASE("what exists before a planned step exists after it, and nothing else") {
+  auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
+  for (const Model& model : models) {
+    CAPTURE(model.name);
+    StepTrace planned = trace_step(program_of(model, own), {.per_device_batch_size = 2});
+    int64_t before = 0, after = 0, parameters = 0;
+    bool has_begun = false;
+    for (const auto& event : planned.record.log.sequence) {
+      has_begun |= event.what != plan::StepLog::What::allocation;
+      if (event.what != plan::StepLog::What::allocation) continue;
+      const plan::Allocation& allocation = planned.record.log.allocations[size_t(event.index)];
+      after += allocation.bytes;
+      if (has_begun) continue;
+      before += allocation.bytes;
+      if (allocation.kind == plan::MemoryKind::parameters) parameters += allocation.bytes;
+    }
+    int64_t expected = 0;
+    for (const auto& [name, param] : named_tensors(model.params()))
+      expected += int64_t(param.nbytes());
+    CHECK(parameters == expected);
+    CHECK(after <= before);
+    CHECK(after >= 3 * expected);  // with the two states of adamw
+  }
+}
