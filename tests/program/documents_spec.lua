@@ -7,6 +7,7 @@
 -- others are not run. In what is shown "..." stands for anything, and blanks are all the same.
 local gguf_files = require "gguf_files"
 local program = require "program"
+local redco = require "redco"
 local shown = require "shown"
 local testing = require "testing"
 
@@ -21,6 +22,17 @@ assert(os.execute(("cd '%s' && mkdir bin && ln -s '%s' bin/redco-lua && ln -s '%
 local case, model = source .. "/tests/cases/llama3", program.folder .. "/model.gguf"
 gguf_files.write(model, gguf_files.add_byte_level(gguf_files.metadata(case), case),
   gguf_files.tensors(case, "F32"))
+
+-- In place of a user's pictures, and of a published Stable Diffusion.
+local diffusion_folder = "stable-diffusion-2-1-base"
+for _, folder in ipairs { "pictures", "my_emoji" } do
+  assert(os.execute(("mkdir '%s/%s'"):format(program.folder, folder)) == 0)
+  redco.data.save_image(redco.torch.rand { 3, 32, 32 },
+    ("%s/%s/a.png"):format(program.folder, folder))
+  program.write(folder .. "/metadata.jsonl", '{"file_name": "a.png", "text": "a picture"}\n')
+end
+assert(os.execute(("ln -s '%s/tests/cases/stable_diffusion' '%s/%s'"):format(source,
+  program.folder, diffusion_folder)) == 0)
 
 -- What a command of a page stands for here; an unknown one is an error.
 local function stand_in(command)
@@ -38,6 +50,9 @@ local function stand_in(command)
     short = (short or "") .. " --max-steps=2"
     if script:find "classification" then
       short = short .. " --hidden-size=32 --num-attention-heads=2 --num-hidden-layers=1"
+    end
+    if script:find "text_to_image" then
+      short = short .. " --vae-steps=2 --num-inference-steps=2 --n-class-images=2 --n-emoji=4"
     end
     if script:find "_to_text" then short = short .. " --max-tgt-len=8 --num-beams=1" end
   elseif script:find "generate%.lua" then
