@@ -190,10 +190,13 @@ std::optional<std::string> SpmdLog::first_difference(const std::vector<std::stri
     text += ". Before that, " + story({&entry, other, found.rank_a, found.rank_b});
     break;
   }
-  return text +
-         ". Every process must make the same calls in the same order: a call that "
-         "communicates, draws random numbers or changes the training must not depend on the "
-         "process";
+  text +=
+      ". Every process must make the same calls in the same order: a call that communicates, draws "
+      "random numbers or changes the training must not depend on the process";
+  if (!found.a->site.empty() && found.a->site == found.b->site)
+    text +=
+        " (pairs visits a table in another order in each process, redco.ordered_pairs does not)";
+  return text;
 }
 
 void append_type(std::string& text, at::ScalarType type, c10::IntArrayRef sizes) {

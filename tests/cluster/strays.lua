@@ -104,6 +104,11 @@ case("another type", function(is_stray)
     { dp = 0, mp = 1 }):full()
 end, { "Double[", "Float[" })
 
+case("another order", function(is_stray)
+  local sizes = is_stray and { 8, 12 } or { 12, 8 }
+  for _, n in ipairs(sizes) do redco.shard(torch.ones { 4, n }, { dp = 0, mp = 1 }):full() end
+end, { "all_gather", "redco.ordered_pairs" })
+
 -- Random numbers.
 case("randn", function(is_stray)
   train { in_loss = function() if is_stray then torch.randn { 3 } end end }

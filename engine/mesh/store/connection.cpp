@@ -4,6 +4,7 @@
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include <cstdlib>
 #include <map>
 
 namespace redco::mesh {
@@ -18,14 +19,17 @@ struct Connection::All {
   std::map<std::string, Connection> connections;
 };
 
+void Connection::stop_peers() {
+  for_each([](Connection& connection) { connection.peers_.stop(); });
+}
+
 Connection::All& Connection::all() {
-  struct StopAtExit {
-    ~StopAtExit() {
-      for_each([](Connection& connection) { connection.peers_.stop(); });
-    }
-  };
-  static All& made = *new All;
-  static StopAtExit stop;
+  // However the process ends, the others learn that its script has ended.
+  static All& made = []() -> All& {
+    std::atexit(stop_peers);
+    std::at_quick_exit(stop_peers);
+    return *new All;
+  }();
   return made;
 }
 

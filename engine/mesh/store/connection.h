@@ -59,6 +59,7 @@ class Connection {
  private:
   struct All;
   static All& all();
+  static void stop_peers();
 
   const Processes processes_;
   const std::chrono::milliseconds timeout_;

@@ -2,6 +2,7 @@
 local arguments = require "redco.arguments"
 local fail = require "redco.fail"
 local new_scheduler = require "redco.diffusion.schedulers"
+local ordered = require "redco.ordered"
 local torch = require "redco.torch"
 
 local losses = {}
@@ -58,7 +59,7 @@ local function dropped(pipeline, batch, o)
   local empty, result = pipeline.tokenize "", {}
   for key, value in pairs(batch) do result[key] = value end
   local is_kept = numbers(batch.input_ids, rng_of(o)):ge(o.caption_dropout):unsqueeze(1)
-  for name, ids in pairs(empty) do
+  for name, ids in ordered.pairs(empty) do
     result[name] = torch.where(is_kept, batch[name], ids:to(batch[name].device))
   end
   return result

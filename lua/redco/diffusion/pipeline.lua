@@ -8,6 +8,7 @@ local models = require "redco.models"
 local generate = require("redco.diffusion.sampling").generate
 local native = require "redco.native"
 local nulls = require "redco.models.nulls"
+local ordered = require "redco.ordered"
 local single_file = require "redco.diffusion.single_file"
 local schedulers = require "redco.diffusion.schedulers.config"
 local set_texts = require "redco.diffusion.pipeline_texts"
@@ -145,7 +146,7 @@ local function save(p, dir, options)
   local params = o.params or p.params
   local index = { _class_name = p.class_name, _diffusers_version = "0.35.2" }
   for name in pairs(settings) do index[name] = p.config[name] end
-  for name, class in pairs(p.classes) do
+  for name, class in ordered.pairs(p.classes) do
     local library = (name == "scheduler" or name == "unet" or name == "vae") and "diffusers"
       or "transformers"
     if name == "scheduler" then class = p.scheduler_config._class_name end
@@ -190,7 +191,7 @@ function pipeline.load(dir, options)
   local index = files.json(dir, index_file)
   if not index then fail("diffusion.from_pretrained: there is no %s/%s", dir, index_file) end
   local classes, parts = classes_of(dir, index), {}
-  for name, class in pairs(classes) do
+  for name, class in ordered.pairs(classes) do
     parts[name] = loaders[name](dir, class, options, name)(dir .. "/" .. name)
   end
   if index.requires_safety_checker then index.requires_safety_checker = false end
