@@ -155,7 +155,7 @@ void ForwardWatcher::run(const Call& call, const Plan& plan, torch::jit::Stack& 
   if (call.op.name == "aten::_local_scalar_dense") {
     local = {at::Scalar(1)};  // no placement depends on the value
   } else {
-    call_without_values(call.op, local, [&](torch::jit::Stack& stack) {
+    call_without_values(local, [&](torch::jit::Stack& stack) {
       if (plan.run)
         plan.run(call.op, stack, *call.mesh);
       else

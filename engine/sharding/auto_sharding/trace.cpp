@@ -63,12 +63,12 @@ at::Tensor without_values(const at::Tensor& tensor) {
   return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
 }
 
-// Zeros of the shape; one expanded element, unless the tensor is written to.
-at::Tensor with_any_values(const at::Tensor& tensor, bool is_written) {
+// Zeros; kernels may check the strides.
+at::Tensor with_any_values(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_meta()) return tensor;
   at::TensorOptions options = tensor.options().device(at::kCPU);
-  if (is_written) return at::zeros(tensor.sizes(), options);
-  return at::zeros({}, options).expand(tensor.sizes());
+  if (!tensor.is_non_overlapping_and_dense()) return at::zeros(tensor.sizes(), options);
+  return at::empty_strided(tensor.sizes(), tensor.strides(), options).zero_();
 }
 
 template <class Function>
@@ -95,7 +95,7 @@ std::shared_ptr<const Mesh> make_imagined_mesh(int64_t n_model_shards, c10::Devi
   return std::make_shared<ImaginedMesh>(n_model_shards, device);
 }
 
-void call_without_values(const Operator& op, torch::jit::Stack& stack,
+void call_without_values(torch::jit::Stack& stack,
                          const std::function<void(torch::jit::Stack&)>& function) {
   for (c10::IValue& value : stack)
     map_tensors(value, [](const at::Tensor& tensor) {
@@ -109,10 +109,7 @@ void call_without_values(const Operator& op, torch::jit::Stack& stack,
     // Some operators compute shapes together with values: run these on zeros.
     stack = std::move(again);
   }
-  for (size_t i = 0; i < stack.size(); ++i)
-    map_tensors(stack[i], [&](const at::Tensor& tensor) {
-      return with_any_values(tensor, op.is_written[i]);
-    });
+  for (c10::IValue& value : stack) map_tensors(value, with_any_values);
   function(stack);
   for (c10::IValue& value : stack)
     map_tensors(value, [](const at::Tensor& tensor) {

@@ -17,9 +17,9 @@ namespace redco::sharding {
 /// move nothing and return tensors of the right shapes.
 std::shared_ptr<const Mesh> make_imagined_mesh(int64_t n_model_shards, c10::Device device);
 
-/// Calls `function`, which works on the stack as `op` does, on meta tensors; the results are meta
-/// tensors too.
-void call_without_values(const Operator& op, torch::jit::Stack& stack,
+/// Calls `function`, which works on the stack as an operator does, on meta tensors; the results are
+/// meta tensors too.
+void call_without_values(torch::jit::Stack& stack,
                          const std::function<void(torch::jit::Stack&)>& function);
 
 }  // namespace redco::sharding

@@ -77,9 +77,12 @@ std::optional<Plan> group_norm_plan(const Call& call, bool is_backward) {
   set_argument(call, plan, "group", n_groups * local[channel] / all[channel]);
   plan.outputs[0].sizes = all;
   // The kernels need dense tensors in one memory order, which redistributed tensors may not have.
+  // Only that of the CPU takes channels-last ones.
   plan.run = [input_argument = input.argument](const Operator& op, torch::jit::Stack& stack,
                                                const Mesh&) {
-    at::MemoryFormat order = stack[input_argument].toTensor().suggest_memory_format();
+    const at::Tensor& x = stack[input_argument].toTensor();
+    at::MemoryFormat order =
+        x.is_cpu() ? x.suggest_memory_format() : at::MemoryFormat::Contiguous;
     for (c10::IValue& value : stack)
       if (value.isTensor() && value.toTensor().defined())
         value = value.toTensor().contiguous(

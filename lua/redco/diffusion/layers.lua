@@ -37,9 +37,7 @@ function layers.conv(params, name, x, stride, padding)
 end
 
 function layers.group_norm(params, name, x, groups, eps)
-  -- Convolutions of tensors without values may give strides that the norm does not take.
-  return torch.group_norm(x:contiguous(), groups, params[name .. ".weight"],
-    params[name .. ".bias"], eps, false)
+  return torch.group_norm(x, groups, params[name .. ".weight"], params[name .. ".bias"], eps, false)
 end
 
 --- Declares the two convolutions of a residual block. `n_time` is E, nil without time.
