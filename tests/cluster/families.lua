@@ -1,6 +1,7 @@
 -- Every family of models, and adapters on some, trained on its reference case by processes that
 -- share the model, the batches, or both: the losses, gradients and parameters are those of one
--- process, and no operator gathers what it is given. Bounds as in tests/lua/models_spec.lua.
+-- process, and no operator gathers what it is given. Bounds as in tests/lua/models_spec.lua. All
+-- families share a model; some share the batches too, or only these.
 local cases = require "model_cases"
 local redco = require "redco"
 local testing = require "testing"
@@ -107,11 +108,8 @@ local function test(folder, name, n_model_shards, zero)
   end)
 end
 
--- The searches read the same sharded scores: two of them are enough here. REDCO_TEST_FULL=1 runs
--- more of them.
-local is_full = os.getenv "REDCO_TEST_FULL" ~= nil
-local searches = { greedy16 = is_full, greedy_eos = is_full, beam4_eos_lp1 = true,
-  greedy_reppen = n_processes == 2 or is_full }
+-- The searches read the same sharded scores: one of them is enough here.
+local function searches(name) return testing.is_full or name == "beam4_eos_lp1" end
 
 -- The tokens that one process writes, by a Predictor that lays out the parameters itself.
 local function test_generation(folder, name, n_model_shards)
@@ -138,7 +136,7 @@ local function test_generation(folder, name, n_model_shards)
         testing.expect_equal(table.concat(preds[i]:tolist(), " "), table.concat(row, " "))
       end
     end
-    if searches[expected.name] then
+    if searches(expected.name) then
       local layout = ("%dx%d"):format(mesh.dp, mesh.mp)
       testing.test(("%s/%s: %s on %s"):format(folder, name, expected.name, layout), body)
     end
@@ -147,11 +145,17 @@ end
 
 for _, folder in ipairs(cases.folders) do
   local names = cases.found(folder, cases.names)
-  for _, name in ipairs(redco.tree.leaves { names, cases.found(folder, cases.lora_names) }) do
-    test(folder, name, 2, 0)
-    if n_processes == 2 then test(folder, name, 1, 3) end
+  for i, name in ipairs(redco.tree.leaves { names, cases.found(folder, cases.lora_names) }) do
+    if n_processes == 2 then
+      test(folder, name, 2, 0)
+      if testing.is_chosen(i, 3) then test(folder, name, 1, 3) end
+    elseif testing.is_chosen(i, 5) then
+      test(folder, name, 2, 0)
+    end
   end
-  for _, name in ipairs(names) do test_generation(folder, name, 2) end
+  for i, name in ipairs(names) do
+    if testing.is_chosen(i, n_processes == 2 and 2 or 5) then test_generation(folder, name, 2) end
+  end
 end
 
 testing.finish()

@@ -1,5 +1,6 @@
 -- One training script on every layout: the losses, the parameters, the evaluation and the
--- predictions are those of one process. REDCO_TEST_FULL=1 trains everything on four processes too.
+-- predictions are those of one process. On four processes every second of the runs that two
+-- processes have made too.
 local program = require "program"
 local runs = require "runs"
 local testing = require "testing"
@@ -7,12 +8,12 @@ local torch = require "redco.torch"
 local tree = require "redco.tree"
 
 local test = testing.test
-local is_full = os.getenv "REDCO_TEST_FULL" ~= nil
+local is_full = testing.is_full
 local micro_batch_size = 4
 
---- Two epochs of five steps, the last with 5 examples instead of 8; twice as many where the script
---- can be compared most closely.
-local n_epochs, n_steps = is_full and 4 or 2, is_full and 20 or 10
+-- The last step of an epoch has 5 examples instead of 8.
+local n_epochs, n_examples, n_steps = 2, 21, 6
+if is_full then n_epochs, n_examples, n_steps = 4, 37, 20 end
 
 --- Trains in `n` processes; returns the folder of what came out.
 local function train(n, n_model_shards, names)
@@ -20,7 +21,7 @@ local function train(n, n_model_shards, names)
   local workdir = ("%s/%dx%d"):format(program.folder, n_dp, n_model_shards)
   local code, out, err = runs.train(n, n_model_shards, {
     workdir = workdir, per_device_batch_size = micro_batch_size / n_dp,
-    runs = table.concat(names, " "), n_epochs = n_epochs,
+    runs = table.concat(names, " "), n_epochs = n_epochs, n_examples = n_examples,
   })
   if code ~= 0 then error(("exit code %d\n%s%s"):format(code, out, err), 2) end
   return workdir
@@ -93,12 +94,16 @@ local layouts = { { 2, 1 }, { 2, 2 }, { 4, 2 }, { 4, 1 }, is_full and { 4, 4 } }
 for _, layout in ipairs(layouts) do
   if not layout then break end
   local n, n_model_shards = unpack(layout)
-  local only_groups = not is_full and n == 4 and n_model_shards == 1
-  local names = only_groups and { unpack(in_groups) } or { unpack(all) }
-  local function add(more)
-    for _, name in ipairs(only_groups and {} or more) do names[#names + 1] = name end
+  local names = {}
+  local function add(more, n_alike)
+    for i, name in ipairs(more) do
+      if testing.is_chosen(i, n_alike or 1) then names[#names + 1] = name end
+    end
   end
-  if n > n_model_shards then add(shared) end
+  if is_full or n_model_shards > 1 or n == 2 then
+    add(all, n / 2)
+    if n > n_model_shards then add(shared, n / 2) end
+  end
   if n_model_shards > 1 then add(sequence) end
   if n > n_model_shards and (is_full or n == 2) then add(more_shared) end
   if n_model_shards > 1 and (is_full or n == 2) then add(more_sequence) end
@@ -106,7 +111,7 @@ for _, layout in ipairs(layouts) do
   if n == 4 and n_model_shards == 2 then
     add { "gpt-float64-zero3-group1-dropout", "gpt-float64-zero1-group1-sequence" }
   end
-  if n == 4 and n_model_shards == 1 then add(in_groups) end
+  if n == 4 and n_model_shards == 1 then add(in_groups, 2) end
   local folder
   test(("%dx%d trains"):format(n / n_model_shards, n_model_shards), function()
     folder = train(n, n_model_shards, names)

@@ -11,18 +11,18 @@ for _, run in ipairs {
   { 2, "optimizers" }, { 4, "optimizers", full = true },
   { 2, "networks" }, { 4, "networks", full = true },
   { 1, "algorithms", full = true }, { 2, "algorithms" }, { 4, "algorithms", full = true },
-  { 2, "precision" }, { 4, "precision" },
-  { 2, "ranges" }, { 4, "ranges" }, { 2, "operators", takes_options = true },
-  { 2, "collate" }, { 4, "collate" }, { 2, "data" }, { 4, "data" },
+  { 2, "precision" }, { 4, "precision", full = true },
+  { 2, "ranges" }, { 4, "ranges", full = true }, { 2, "operators", takes_options = true },
+  { 2, "collate" }, { 4, "collate", full = true }, { 2, "data" }, { 4, "data" },
   { 2, "budgets" }, { 2, "model_budgets" },
   { 4, "model_budgets" }, { 2, "moves" },
   { 2, "families" }, { 4, "families" }, { 2, "loading" }, { 4, "saving" },
   { 2, "new_models" }, { 4, "every_family" }, { 2, "rows" }, { 2, "whisper" },
   { 2, "diffusion" }, { 4, "diffusion", full = true }, { 2, "pictures" },
-  { 2, "torchscript" }, { 4, "torchscript" },
+  { 2, "torchscript" }, { 4, "torchscript", full = true },
 } do
   local n, script = unpack(run)
-  if run.full and not os.getenv "REDCO_TEST_FULL" then goto continue end
+  if run.full and not testing.is_full then goto continue end
   testing.test(("%s.lua in %d processes"):format(script, n), function()
     local words = { "--nproc", tostring(n), ("%s/%s.lua"):format(here, script) }
     if not run.takes_options then words[#words + 1] = program.folder end

@@ -142,10 +142,7 @@ local function all_layouts()
   return list
 end
 
--- On four processes those that differ most from the layouts of two; REDCO_TEST_FULL=1 tests all.
-local is_full = n_processes == 2 or os.getenv "REDCO_TEST_FULL"
-local layouts = is_full and all_layouts()
-  or { { n_model_shards = 2, zero = 3 }, { n_model_shards = 4, zero = 0 } }
+local layouts = all_layouts()
 
 for _, run in ipairs(runs) do
   local name, make_example, dtype = unpack(run)

@@ -1,4 +1,5 @@
 // A planned step against the same step on threads: what is sent, and what is alive.
+#include "selection.h"
 #include "thread_mesh.h"
 
 #include "../../engine/plan/step_trace.h"
@@ -9,7 +10,6 @@
 
 #include <doctest/doctest.h>
 
-#include <cstdlib>
 
 using namespace redco;
 using plan::StepTrace;
@@ -157,8 +157,7 @@ TEST_CASE("a planned step sends what the step on threads sends") {
     for (plan::MeshSize mesh : {plan::MeshSize{2, 1}, plan::MeshSize{1, 2}, plan::MeshSize{2, 2}})
       for (int64_t zero = 0; zero <= 3; ++zero)
         for (int64_t n_accumulated : {1, 2}) {
-          static const bool is_full = std::getenv("REDCO_TEST_FULL") != nullptr;
-          if (!is_full && n_accumulated != 1 + zero % 2) continue;
+          if (!runs_all() && n_accumulated != 1 + zero % 2) continue;
           TracedLayout layout{mesh, zero, false, 2, n_accumulated};
           CAPTURE(model.name);
           CAPTURE(mesh.zero);

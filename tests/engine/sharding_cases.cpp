@@ -1,5 +1,7 @@
 #include "sharding_cases.h"
 
+#include "selection.h"
+
 #include <doctest/doctest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -168,11 +170,6 @@ void run_layouts(const Case& c, const Tensors& inputs, const Results& expected,
       }
     }
   });
-}
-
-bool runs_all() {
-  const char* everything = std::getenv("REDCO_TEST_FULL");
-  return everything && *everything == '1';
 }
 
 std::mt19937_64 random_numbers() {

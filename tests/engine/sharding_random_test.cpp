@@ -3,6 +3,7 @@
 
 #include <redco/sharding.h>
 
+#include "selection.h"
 #include "thread_mesh.h"
 
 #include <ATen/ATen.h>
@@ -226,9 +227,8 @@ void run_seed(uint64_t seed, const std::shared_ptr<const Mesh>& mesh) {
 
 TEST_CASE("random expressions") {
   const char* one = std::getenv("REDCO_TEST_SEED");
-  const char* all = std::getenv("REDCO_TEST_FULL");
   uint64_t first = one ? std::strtoull(one, nullptr, 10) : 1;
-  uint64_t n = one ? 1 : (all && *all == '1' ? 5000 : 200);
+  uint64_t n = one ? 1 : (runs_all() ? 5000 : 200);
   for (const Mesh::Shape& shape :
        {Mesh::Shape{1, 2, 1}, {1, 3, 1}, {2, 2, 1}, {2, 1, 2}, {1, 2, 2}}) {
     CAPTURE(redco::testing::shape_text(shape));

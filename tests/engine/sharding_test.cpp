@@ -1,12 +1,12 @@
 #include <redco/sharding.h>
 
 #include <redco/detail/coalesced.h>
+#include "selection.h"
 #include "sharding_cases.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <random>
 #include <sstream>
 
@@ -60,8 +60,7 @@ TEST_CASE("between any two placements") {
     for (const Placements& from : all)
       for (const Placements& to : all) changes.emplace_back(from, to);
     // Some of those on three dimensions, unless all are asked for.
-    const char* everything = std::getenv("REDCO_TEST_FULL");
-    if (changes.size() > 1000 && !(everything && *everything == '1')) {
+    if (changes.size() > 1000 && !runs_all()) {
       std::shuffle(changes.begin(), changes.end(), std::mt19937_64(1));
       changes.resize(1000);
     }

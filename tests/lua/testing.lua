@@ -1,11 +1,36 @@
 --- The frame of the Lua specs: each file calls `testing.test(name, body)` and ends with
---- `testing.finish()`. A failing body does not stop the others.
+--- `testing.finish()`. A failing body does not stop the others. REDCO_TEST_TIMES=1 prints the
+--- processor time of each test.
 local testing = { passed = 0, failed = 0, names = {} }
+
+--- Whether REDCO_TEST_FULL=1 asks for all tests.
+testing.is_full = os.getenv "REDCO_TEST_FULL" ~= nil
+
+--- Returns whether test i of many similar ones runs: the first and then every n-th, or all if
+--- `is_full`.
+function testing.is_chosen(i, n) return testing.is_full or (i - 1) % n == 0 end
+
+local prints_times = os.getenv "REDCO_TEST_TIMES" ~= nil
+
+-- The seconds that this process and those it has waited for have used.
+local function processor_time()
+  local file = assert(io.open "/proc/self/stat")
+  local fields = file:read("*a"):match ".*%) (.*)"
+  file:close()
+  local ticks, i = 0, 2
+  for field in fields:gmatch "%S+" do
+    i = i + 1
+    if i >= 14 and i <= 17 then ticks = ticks + tonumber(field) end
+  end
+  return ticks / 100
+end
 
 function testing.test(name, body)
   assert(not testing.names[name], "two tests have the name: " .. name)
   testing.names[name] = true
+  local from = prints_times and processor_time()
   local ok, message = xpcall(body, function(e) return debug.traceback(tostring(e), 2) end)
+  if from then print(("%6.2f s: %s"):format(processor_time() - from, name)) end
   if ok then
     testing.passed = testing.passed + 1
   else
