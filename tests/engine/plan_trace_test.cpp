@@ -10,7 +10,6 @@
 
 #include <doctest/doctest.h>
 
-
 using namespace redco;
 using plan::StepTrace;
 using plan::TracedLayout;

@@ -81,8 +81,7 @@ std::optional<Plan> group_norm_plan(const Call& call, bool is_backward) {
   plan.run = [input_argument = input.argument](const Operator& op, torch::jit::Stack& stack,
                                                const Mesh&) {
     const at::Tensor& x = stack[input_argument].toTensor();
-    at::MemoryFormat order =
-        x.is_cpu() ? x.suggest_memory_format() : at::MemoryFormat::Contiguous;
+    at::MemoryFormat order = x.is_cpu() ? x.suggest_memory_format() : at::MemoryFormat::Contiguous;
     for (c10::IValue& value : stack)
       if (value.isTensor() && value.toTensor().defined())
         value = value.toTensor().contiguous(
