@@ -102,6 +102,9 @@ void call_without_values(torch::jit::Stack& stack,
       return tensor.defined() && !tensor.is_meta() ? without_values(tensor) : tensor;
     });
   torch::jit::Stack again = stack;
+  // A copy to another dtype names the device, too.
+  for (c10::IValue& value : stack)
+    if (value.isDevice()) value = c10::Device(c10::kMeta);
   try {
     function(stack);
     return;
