@@ -134,7 +134,7 @@ std::vector<std::string> ClusterSpec::notes() const {
         "as if all had " +
         std::to_string(devices_per_host()));
   if (measured.is_empty())
-    notes.emplace_back("times use built-in constants; redco-lua plan --calibrate measures them");
+    notes.emplace_back("times use built-in constants: the cluster has no [measured]");
   return notes;
 }
 

@@ -1,6 +1,6 @@
 // Kernels of the device meta for operators that have none in LibTorch without Python. A few that
-// large models call compute the shapes; all others run on the CPU, on one element that stands for
-// all.
+// large models call compute the shapes, those without results do nothing; all others run on the
+// CPU, on one element that stands for all.
 
 #include "meta_kernels.h"
 
@@ -179,6 +179,12 @@ void elementwise(const c10::OperatorHandle& op, Stack* stack) {
                  [&](const at::Tensor& tensor) { return grown(tensor, sizes); });
 }
 
+// An operator that only writes to its arguments, such as a fused update of an optimizer.
+void write_only(const c10::OperatorHandle& op, Stack* stack) {
+  refuse_outside_of_plans(op);
+  torch::jit::drop(*stack, op.schema().arguments().size());
+}
+
 void on_cpu(const c10::OperatorHandle& op, Stack* stack) {
   refuse_outside_of_plans(op);
   if (Recorder* recorder = Recorder::current())
@@ -313,6 +319,8 @@ void add_meta_kernels() {
       auto found = own.find(name);
       if (found != own.end())
         library.impl(name.c_str(), found->second());
+      else if (op.schema().returns().empty())
+        library.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&write_only>());
       else if (op.hasTag(at::Tag::pointwise))
         library.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&elementwise>());
       else

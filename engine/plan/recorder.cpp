@@ -29,6 +29,7 @@ using torch::jit::Stack;
 namespace {
 
 thread_local Recorder* of_this_thread = nullptr;
+thread_local bool is_script_calling = false;
 
 // Calls `function` for each tensor of the stack, which it may replace.
 template <class Function>
@@ -116,7 +117,7 @@ Recorder::Recorder(std::shared_ptr<const Mesh> mesh)
       outer_(std::exchange(of_this_thread, this)),
       installed_(this),
       sees_plain_calls_(c10::DispatchKey::Fake),
-      outer_calls_(std::exchange(plain_calls(), make_tensor)),
+      outer_calls_(std::exchange(plain_calls(), take_over)),
       mesh_(std::move(mesh)) {
   count_meta_memory();
   add_meta_kernels();
@@ -135,9 +136,44 @@ Recorder* Recorder::current() {
   return records ? recorder : nullptr;
 }
 
-bool Recorder::make_tensor(const c10::OperatorHandle& handle, Stack& stack) {
+bool Recorder::set_script_calling(bool is_calling) {
+  return std::exchange(is_script_calling, is_calling);
+}
+
+bool Recorder::take_over(const c10::OperatorHandle& handle, Stack& stack) {
   Recorder* recorder = of_this_thread;
   if (!recorder || &execution() != recorder) return false;
+  return recorder->make_tensor(handle, stack) || drop_values(handle, stack);
+}
+
+// A whole parameter is a plain tensor without values. What the script has, and uses with it, is
+// taken without values, too.
+bool Recorder::drop_values(const c10::OperatorHandle& handle, Stack& stack) {
+  const c10::FunctionSchema& schema = handle.schema();
+  size_t n = schema.arguments().size(), first = stack.size() - n;
+  Stack given(stack.begin() + std::ptrdiff_t(first), stack.end());
+  bool has_some = false, lacks_some = false;
+  for_each_tensor(c10::ArrayRef<c10::IValue>(given), [&](const at::Tensor& tensor) {
+    (tensor.is_meta() ? lacks_some : has_some) = true;
+  });
+  if (!has_some || !lacks_some) return false;
+  for (size_t i = first; i < stack.size(); ++i) for_each_tensor(stack[i], without_values);
+  handle.callBoxed(&stack);
+  size_t n_results = schema.returns().size();
+  for (size_t i = 0; i < n_results; ++i) {
+    const c10::AliasInfo* alias = schema.returns()[i].alias_info();
+    for (size_t a = 0; a < n; ++a) {
+      const c10::AliasInfo* other = schema.arguments()[a].alias_info();
+      if (alias && alias->isWrite() && other && *other == *alias)
+        stack[stack.size() - n_results + i] = given[a];
+    }
+  }
+  return true;
+}
+
+bool Recorder::make_tensor(const c10::OperatorHandle& handle, Stack& stack) {
+  const bool is_of_step = n_pauses_ == 0;
+  if (!is_of_step && !is_script_calling) return false;
   auto place = device_of_factory(handle.schema());
   if (!place) return false;
   size_t first = stack.size() - handle.schema().arguments().size();
@@ -153,12 +189,13 @@ bool Recorder::make_tensor(const c10::OperatorHandle& handle, Stack& stack) {
   } catch (const c10::Error&) {
     return false;  // it has no shapes-only form, or fails in any case
   }
-  // Small tensors keep their values: loops and conditions of a script read those.
-  const size_t large = recorder->n_pauses_ > 0 ? 1 << 20 : 1 << 12;
-  if (made.nbytes() < large) return false;
+  // Small tensors keep their values: loops and conditions of a script read those. So does what may
+  // be data: a parameter is no integer.
+  const size_t large = is_of_step ? 1 << 12 : 1 << 20;
+  if (made.nbytes() < large || (!is_of_step && !made.is_floating_point())) return false;
   made = at::empty_strided(made.sizes(), made.strides(), made.options());
   torch::jit::drop(stack, handle.schema().arguments().size());
-  stack.emplace_back(wrap(made, {}, recorder->mesh_, geometry_of(made)));
+  stack.emplace_back(wrap(made, {}, mesh_, geometry_of(made)));
   return true;
 }
 

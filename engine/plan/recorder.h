@@ -38,6 +38,9 @@ class Recorder final : public sharding::Execution {
   /// The recorder of this thread; null if it has none, or something runs that is not part of the
   /// step, such as the search for a layout.
   static Recorder* current();
+  /// Says whether the thread's script calls an operator: outside of a step, only tensors that a
+  /// script makes have no values. Returns what was said before.
+  static bool set_script_calling(bool is_calling);
   /// The recorder of this thread, whatever runs.
   static Recorder* of_thread();
   uint64_t number() const { return number_; }  ///< unique in the process
@@ -94,7 +97,9 @@ class Recorder final : public sharding::Execution {
     int64_t place;  ///< in log_.allocations; -1 before the step
   };
   MemoryKind kind_now() const;
-  static bool make_tensor(const c10::OperatorHandle& handle, torch::jit::Stack& stack);
+  static bool take_over(const c10::OperatorHandle& handle, torch::jit::Stack& stack);
+  bool make_tensor(const c10::OperatorHandle& handle, torch::jit::Stack& stack);
+  static bool drop_values(const c10::OperatorHandle& handle, torch::jit::Stack& stack);
 
   uint64_t number_;
   Recorder* outer_;

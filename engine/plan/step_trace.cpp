@@ -5,6 +5,7 @@
 #include "../mesh/spmd_log.h"
 
 #include <redco/error.h>
+#include <redco/moves.h>
 #include <redco/sharding.h>
 
 #include <ATen/core/grad_mode.h>
@@ -77,20 +78,22 @@ Dataset layout_examples(const Dataset& examples, int64_t n_micro, int64_t per_de
           [examples](const std::vector<int64_t>& indices) { return collate(examples, indices); }};
 }
 
-// Nothing in a plan concerns the other processes of a run.
+// Nothing in a plan concerns the other processes of a run, or its report.
 class NotRecorded {
  public:
-  NotRecorded() : was_on_(mesh::SpmdLog::get().is_on()) {
+  NotRecorded() : was_on_(mesh::SpmdLog::get().is_on()), moves_(move_counters()) {
     if (was_on_) mesh::SpmdLog::get().pause(true);
   }
   ~NotRecorded() {
     if (was_on_) mesh::SpmdLog::get().pause(false);
+    move_counters() = std::move(moves_);
   }
   NotRecorded(const NotRecorded&) = delete;
   NotRecorded& operator=(const NotRecorded&) = delete;
 
  private:
   bool was_on_;
+  MoveCounters moves_;
 };
 
 using Counted = std::map<std::string, Group::Counters>;

@@ -2,6 +2,7 @@
 
 #include <redco/moves.h>
 
+#include "execution.h"
 #include "in_bytes.h"
 
 #include <redco/mesh.h>
@@ -20,9 +21,10 @@ namespace {
 
 thread_local Moving* current = nullptr;
 
-// Warns once per operator.
+// Warns once per operator, unless the run is only planned.
 void warn(const Move& move, const Moved& moved) {
   constexpr int64_t many_bytes = 4 << 20;
+  if (!execution().has_values()) return;
   thread_local std::set<std::string> warned;
   if (moved.bytes < many_bytes || !warned.insert(move.what).second) return;
   TORCH_WARN(move.what, move.line.empty() ? "" : ", called at ", move.line,

@@ -5,6 +5,7 @@
 #include "../../engine/plan/step_trace.h"
 
 #include <redco/linear_cross_entropy.h>
+#include <redco/plan.h>
 #include <redco/sharding.h>
 #include <redco/trainer.h>
 
@@ -194,4 +195,43 @@ TEST_CASE("what exists before a planned step exists after it, and nothing else")
     CHECK(after <= before);
     CHECK(after >= 3 * expected);  // with the two states of adamw
   }
+}
+
+TEST_CASE("a plan has the best layouts first, and the one that is asked for") {
+  auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
+  TracedProgram program = program_of(models[0], own);
+  ClusterSpec cluster = ClusterSpec::from_text("1x A100-80G:4");
+  PlanOptions options;
+  options.per_device_batch_size = 2;
+  options.zero = 2;
+  options.n_layouts = 3;
+  StepPlan found = plan_step(program.options, program.examples, cluster, options);
+  CHECK(found.global_batch_size == 8);
+  CHECK(found.least_devices == 0);
+  int n_asked = 0;
+  double seconds = 0;
+  for (const PlannedLayout& layout : found.layouts) {
+    n_asked += int(layout.is_asked);
+    CHECK(layout.n_copies * layout.n_model_shards == 4);
+    CHECK(layout.n_copies * layout.per_device_batch_size * layout.n_accumulated == 8);
+    CHECK(layout.fits);
+    CHECK(layout.seconds >= seconds);
+    seconds = layout.seconds;
+    StepTrace alone = trace_step(program, {.mesh = {layout.n_copies, layout.n_model_shards},
+                                           .zero = layout.zero,
+                                           .per_device_batch_size = layout.per_device_batch_size,
+                                           .n_accumulated = layout.n_accumulated});
+    CHECK(text_of(layout.collectives) == text_of(alone.collectives));
+  }
+  CHECK(n_asked == 1);
+
+  // Nothing fits if nearly all of the memory is to stay free.
+  options.margin = 0.9999;
+  StepPlan none = plan_step(program.options, program.examples, cluster, options);
+  for (const PlannedLayout& layout : none.layouts) {
+    CHECK_FALSE(layout.fits);
+    CHECK(layout.why != "");
+  }
+  CHECK(none.states > 0);
+  CHECK(none.least_devices == 1);
 }

@@ -1,0 +1,126 @@
+#pragma once
+
+#include <redco/cluster.h>
+#include <redco/dataset.h>
+#include <redco/deployer.h>
+#include <redco/export.h>
+#include <redco/group.h>
+#include <redco/trainer.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace redco {
+
+struct PlanOptions {
+  int64_t per_device_batch_size = 1;  ///< of the layout that is asked for
+  /// Examples of an optimizer step, kept the same in all layouts. none: those of the layout that is
+  /// asked for, on all devices.
+  std::optional<int64_t> global_batch_size = std::nullopt;
+  // The layout that is asked for.
+  int64_t n_model_shards = 1;
+  int64_t zero = 0;
+  bool sequence_parallel = false;
+  std::optional<int64_t> max_model_shards = std::nullopt;  ///< none: the devices of a host
+  double margin = 0.06;   ///< the part of a device's memory that must stay free
+  double timeout = 60;    ///< seconds after which no further layout is tried
+  int64_t n_layouts = 8;  ///< the most to return, besides the one asked for
+};
+
+/// A tensor that exists when a step needs the most memory.
+struct PlannedTensor {
+  int64_t bytes = 0;
+  std::string kind = {};           ///< "parameters", "gradients", "activations", ...
+  std::string operator_name = {};  ///< empty outside of operators
+  std::string line = {};           ///< of the script; empty if none
+  bool is_backward = false;
+};
+
+/// A layout of a training step over devices, and what one device (rank 0) needs for it. Bytes, and
+/// bytes of one step.
+struct PlannedLayout {
+  int64_t n_copies = 1;  ///< of the model: the data-parallel size
+  int64_t n_model_shards = 1;
+  int64_t zero = 0;
+  bool sequence_parallel = false;
+  int64_t per_device_batch_size = 1;
+  int64_t n_accumulated = 1;
+  bool is_asked = false;  ///< the layout that the script asks for
+
+  bool is_planned = false;  ///< whether a step was run: else only `states` and `why` are known
+  bool fits = false;
+  std::string why = {};  ///< why it does not fit, or was not planned
+  int64_t states = 0;    ///< the least that parameters, gradients and optimizer states need
+
+  std::map<std::string, int64_t> memory = {};  ///< when most is alive, by kind
+  int64_t allocated = 0;                       ///< their sum
+  int64_t fragmentation = 0;                   ///< of the allocator
+  int64_t reserved = 0;                        ///< of the driver, libraries and groups
+  int64_t total = 0;                           ///< allocated + fragmentation + reserved
+  std::vector<PlannedTensor> largest = {};     ///< the ten largest of those
+
+  std::map<std::string, Group::Counters> collectives = {};  ///< by group
+  double seconds = 0;                                       ///< of a step
+  double exposed_seconds = 0;  ///< of these, in which the device only communicates
+  double mfu = 0;              ///< model FLOPs utilization
+  std::vector<std::string> notes = {};
+};
+
+struct StepPlan {
+  std::vector<PlannedLayout> layouts;  ///< the best first
+  int64_t n_parameters = 0;
+  int64_t global_batch_size = 0;
+  int64_t memory = 0;  ///< of a device
+  // If no layout fits:
+  int64_t states = 0;         ///< bytes of all parameters, gradients and optimizer states
+  int64_t least_devices = 0;  ///< that could hold these, and nothing else
+  std::vector<std::string> notes;
+};
+
+/// Plans how the step of a Trainer with these options runs on a cluster: runs it for each possible
+/// layout on tensors without values, and reports its memory, its collectives and its time. Needs
+/// none of the devices, makes no process and writes nothing. The parameters are not read; they may
+/// be sharded or have no values. Throws what the loss function throws, and Error, which names the
+/// operator and the script line, for a step that depends on values. Throws Error, which names the
+/// nearest possible numbers, for a batch that no layout divides.
+REDCO_API StepPlan plan_step(const TrainerOptions& trainer, const Dataset& examples,
+                             const ClusterSpec& cluster, const PlanOptions& options = {});
+
+/// While it exists, this thread's scripts are only planned: floating-point tensors of 1 MB or more
+/// that they make (ScriptCall) have no values, and operators on these compute shapes.
+class REDCO_API PlanMode {
+ public:
+  PlanMode();
+  ~PlanMode();
+  PlanMode(const PlanMode&) = delete;
+  PlanMode& operator=(const PlanMode&) = delete;
+
+  static bool is_on();  ///< on this thread
+
+  /// While it exists, the script calls an operator, or makes a parameter. Tensors that the engine
+  /// makes in other ways, such as data from files, have their values.
+  class REDCO_API ScriptCall {
+   public:
+    ScriptCall();
+    ~ScriptCall();
+    ScriptCall(const ScriptCall&) = delete;
+    ScriptCall& operator=(const ScriptCall&) = delete;
+
+   private:
+    bool outer_;
+  };
+
+  /// A Deployer that connects nothing and writes nothing. Its mesh has one device, whatever layout
+  /// the options ask for.
+  std::shared_ptr<Deployer> make_deployer(DeployerOptions options);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace redco
