@@ -3,6 +3,7 @@
 #include "completion.h"
 #include "error_file.h"
 #include "launcher.h"
+#include "plan_command.h"
 #include "plot_command.h"
 #include "prompt.h"
 #include "shared_prompt.h"
@@ -278,6 +279,8 @@ int run_program(int argc, char** argv) {
                "Report at the end which data moved between processes, and how to move less");
   redco::PlotCommand plot;
   plot.add_to(app);
+  redco::PlanCommand plan;
+  plan.add_to(app);
   std::string shell;
   app.add_option("--completion", shell, "Print a completion script for this shell")
       ->type_name("SHELL")
@@ -303,6 +306,10 @@ int run_program(int argc, char** argv) {
     return wrong_usage;
   }
   try {
+    if (plan.is_given() && (args.nproc > 1 || args.restarts.max > 0))
+      throw redco::UsageError(
+          "plan runs in one process, without --nproc and --max-restarts: --devices N and --servers "
+          "say where the training would run");
     if (args.nproc > 1 || args.restarts.max > 0) return run_workers(args);
     draw_alike();
     redco::guard_mapped_files();
@@ -319,6 +326,8 @@ int run_program(int argc, char** argv) {
     for (int signal : {SIGTERM, SIGUSR1}) std::signal(signal, on_stop);
     if (!plot.workdir.empty())
       plot.run(engine);
+    else if (plan.is_given())
+      plan.run(engine);
     else
       run(engine, *terminal, args);
     return fine;

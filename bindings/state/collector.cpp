@@ -52,10 +52,23 @@ void count_on_gpu(lua_State* L, c10::Device device, int64_t bytes) {
   if (debt.gpu >= allowance / 8) work_off(L, debt.gpu, 2 * allowance);
 }
 
+// As much may be garbage on the device that a step is planned for. Collecting all of it at once
+// makes two plans alike: how far a step of the collector comes depends on addresses.
+void count_on_planned_gpu(lua_State* L, int64_t bytes) {
+  auto& debt = context(L).tensor_debt;
+  debt.gpu += bytes;
+  debt.gpu_uncollected += bytes;
+  if (debt.gpu < debt.planned_gpu / 20) return;
+  debt.gpu = debt.gpu_uncollected = 0;
+  lua_gc(L, LUA_GCCOLLECT, 0);
+}
+
 }  // namespace
 
 void count_tensor_bytes(lua_State* L, c10::Device device, int64_t bytes) {
-  if (device.is_cpu())
+  if (context(L).tensor_debt.planned_gpu > 0)
+    count_on_planned_gpu(L, bytes);
+  else if (device.is_cpu())
     count_on_cpu(L, bytes);
   else if (device.is_cuda())
     count_on_gpu(L, device, bytes);
@@ -67,12 +80,16 @@ void count_tensor_bytes(lua_State* L, c10::Device device, int64_t bytes) {
 void collect_before_backward(lua_State* L) {
   auto& debt = context(L).tensor_debt;
   if (debt.gpu_uncollected == 0) return;
-  c10::Device device = c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice();
-  int64_t all = card_bytes(device);
-  if (debt.gpu_uncollected < all / 100) return;
-  auto stats = c10::getDeviceAllocator(c10::kCUDA)->getDeviceStats(device.index());
-  constexpr auto total = size_t(c10::CachingAllocator::StatType::AGGREGATE);
-  if (stats.allocated_bytes[total].current < all / 2) return;
+  if (int64_t card = debt.planned_gpu) {
+    if (debt.gpu_uncollected < card / 100) return;
+  } else {
+    c10::Device device = c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice();
+    int64_t all = card_bytes(device);
+    if (debt.gpu_uncollected < all / 100) return;
+    auto stats = c10::getDeviceAllocator(c10::kCUDA)->getDeviceStats(device.index());
+    constexpr auto total = size_t(c10::CachingAllocator::StatType::AGGREGATE);
+    if (stats.allocated_bytes[total].current < all / 2) return;
+  }
   debt.gpu = debt.gpu_uncollected = 0;
   lua_gc(L, LUA_GCCOLLECT, 0);
 }

@@ -67,10 +67,12 @@ struct Context : std::enable_shared_from_this<Context> {
   /// The thread that runs the engine, or the last one that did.
   std::atomic<std::thread::id> thread;
   /// Bytes of tensors created since the collector last advanced for them; see collector.h.
-  struct {
+  struct TensorDebt {
     int64_t cpu = 0;
     int64_t gpu = 0;
     int64_t gpu_uncollected = 0;  ///< since collect_before_backward last collected
+    /// The memory of the GPU that a step is planned for; 0 if none is.
+    int64_t planned_gpu = 0;
   } tensor_debt;
   /// Further data of the newest error. Errors stay plain strings for Lua, so `pcall` and string
   /// functions work on them.

@@ -6,6 +6,7 @@
 #include "values.h"
 
 #include <redco/error.h>
+#include <redco/plan.h>
 
 #include <filesystem>
 #include <string>
@@ -59,7 +60,7 @@ int options(lua_State* L) {
   Tree resolved = resolve_options(check_tree(L, 1), find_options_file(script.file), script.args);
   const auto& values = resolved.as<Tree::Dict>();
   auto workdir = values.find("workdir");
-  if (workdir != values.end() && workdir->second.is<std::string>() &&
+  if (!PlanMode::is_on() && workdir != values.end() && workdir->second.is<std::string>() &&
       !workdir->second.as<std::string>().empty())
     write_config(workdir->second.as<std::string>(), resolved);
   push_tree(L, resolved);

@@ -7,6 +7,7 @@
 #include "tensor.h"
 
 #include <redco/error.h>
+#include <redco/plan.h>
 #include <redco/random.h>
 #include <redco/sharding.h>
 
@@ -17,6 +18,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <optional>
 
 namespace redco::lua {
 
@@ -528,6 +530,8 @@ int Overload::call(lua_State* L, const Binding& binding) const {
   }
   if (check_ != nullptr) check_(handle_.schema(), stack);
   WrittenTensors written(parameters_, stack);
+  std::optional<PlanMode::ScriptCall> planned;
+  if (PlanMode::is_on()) planned.emplace();
   if (rng.defined()) {
     WithRng boxed_calls_need_it(rng);
     handle_.callBoxed(stack);

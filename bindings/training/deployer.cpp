@@ -3,6 +3,7 @@
 
 #include "callbacks.h"
 #include "optim.h"
+#include "plan.h"
 #include "run_record.h"
 #include "sharding.h"
 #include "state/arguments.h"
@@ -81,7 +82,8 @@ int make(lua_State* L) {
               "there is no client for that service; metrics.jsonl is written");
   args.finish();
   int64_t seed = options.seed;
-  auto deployer = std::make_shared<Deployer>(std::move(options));
+  auto deployer = is_planning() ? make_planned_deployer(std::move(options))
+                                : std::make_shared<Deployer>(std::move(options));
   context(L).mesh = deployer->mesh();
   deployer->set_config(context(L).config);
   if (const auto& record = context(L).record) record->add(deployer->mesh());
@@ -242,7 +244,8 @@ int load_last_ckpt(lua_State* L) {
   LoadCheckpointOptions options = read_loading(args);
   bool update_rng = args.get<bool>("update_rng", true);
   args.finish();
-  auto checkpoint = deployer->load_last_ckpt(options, update_rng);
+  // A planned script begins anew: it reads no weights.
+  auto checkpoint = is_planning() ? std::nullopt : deployer->load_last_ckpt(options, update_rng);
   if (checkpoint) return push_ckpt(L, *std::move(checkpoint));
   lua_pushnil(L);
   lua_pushnil(L);

@@ -2,6 +2,7 @@
 #include <redco/trainer.h>
 
 #include "callbacks.h"
+#include "plan.h"
 #include "state/arguments.h"
 #include "state/object.h"
 #include "state/plain_tree.h"
@@ -286,6 +287,12 @@ int fit(lua_State* L) {
                                                     {"skip", OnNonfinite::skip},
                                                     {"restore", OnNonfinite::restore}});
   args.finish();
+  if (is_planning()) {
+    Dataset examples = std::holds_alternative<Dataset>(options.train_examples)
+                           ? std::get<Dataset>(options.train_examples)
+                           : std::get<1>(options.train_examples)(0);
+    plan_and_end(*object, examples, options.per_device_batch_size, options.global_batch_size);
+  }
   object->trainer->fit(options);
   return 0;
 }

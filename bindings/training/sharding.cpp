@@ -9,8 +9,10 @@
 
 #include <redco/error.h>
 #include <redco/moves.h>
+#include <redco/plan.h>
 
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -138,6 +140,8 @@ int parameter(lua_State* L) {
   }
   std::shared_ptr<const Mesh> mesh = current_mesh(L);
   at::TensorOptions options(dtype);
+  std::optional<PlanMode::ScriptCall> planned;
+  if (PlanMode::is_on()) planned.emplace();
   push_tensor(L, empty_spread(sizes, mesh ? options.device(mesh->device()) : options, mesh));
   return 1;
 }

@@ -3,6 +3,7 @@
 
 #include "callbacks.h"
 #include "optim.h"
+#include "plan.h"
 #include "run_record.h"
 #include "sharding.h"
 #include "state/arguments.h"
@@ -281,6 +282,10 @@ int make(lua_State* L) {
   args.refuse({"params_sharded", "opt_state_sharded"}, laid_out_by_trainer);
   if (auto info = args.optional<Tree>("last_ckpt_info")) options.last_ckpt_info = *info;
   args.finish();
+  TrainerOptions kept = options;
+  kept.params = {};
+  kept.opt_state.reset();
+  object->options = std::make_shared<const TrainerOptions>(std::move(kept));
   auto trainer = std::make_unique<Trainer>(std::move(options));
   if (const auto& record = context(L).record)
     object->trainer = record->watched(std::move(trainer));
@@ -316,6 +321,7 @@ Pass read_pass(lua_State* L, const LuaTrainer& trainer, const char* method, cons
 int train(lua_State* L) {
   auto object = self(L, "Trainer:train");
   Pass pass = read_pass(L, *object, "Trainer:train", "Training");
+  if (is_planning()) plan_and_end(*object, pass.examples, pass.batch_size, std::nullopt);
   object->trainer->train(pass.examples, pass.batch_size, pass.desc);
   return 0;
 }
@@ -327,8 +333,9 @@ int train_step(lua_State* L) {
   Examples examples(L, -1, args.function() + ": examples");
   auto batch_size = args.optional<int64_t>("per_device_batch_size");
   args.finish();
-  Metrics metrics =
-      object->trainer->train_step(make_dataset(examples, object->collator), batch_size);
+  Dataset dataset = make_dataset(examples, object->collator);
+  if (is_planning()) plan_and_end(*object, dataset, batch_size, dataset.size);
+  Metrics metrics = object->trainer->train_step(dataset, batch_size);
   lua_createtable(L, 0, int(metrics.size()));
   for (const auto& [name, value] : metrics) {
     lua_pushnumber(L, value);
@@ -520,6 +527,7 @@ void add_trainer(lua_State* L) {
         "Performs one optimizer step on these examples, for a loop in a script, and returns its "
         "metrics: loss, grad_norm and lr, or those of train_step_fn. They are not logged. Examples "
         "beyond per_device_batch_size become further micro-batches; by default there is one."},
+       {"plan", plan, plan_text},
        {"eval_loss", eval_loss,
         "eval_loss(self, {examples, per_device_batch_size, desc = \"Evaluating\"}) -> number\n"
         "Returns the mean loss of all examples, from loss_fn with is_training = false. Batches "
@@ -548,6 +556,7 @@ void add_trainer(lua_State* L) {
         "returns bfloat16 unless it casts."}},
       field);
   register_functions(L, "redco.", {{"Trainer", make, trainer_text}});
+  add_plan(L);
 }
 
 }  // namespace redco::lua

@@ -29,8 +29,9 @@ struct LuaTrainer {
   std::shared_ptr<Trainer> trainer;
   Collator collator;
   Collate collate;
-  Ref apply_fn;      // empty when none was given
-  Ref custom_state;  // a table; empty when none was given
+  Ref apply_fn;                                   // empty when none was given
+  Ref custom_state;                               // a table; empty when none was given
+  std::shared_ptr<const TrainerOptions> options;  // without params and opt_state
 
   std::string described() const { return "step = " + std::to_string(trainer->step()); }
 };

@@ -35,11 +35,11 @@ local words_by_type = {
     save_ckpt_every_k_steps seed sep_token_id seq_len size step steps top_k total_steps train_size
     unk_token_id vocab_size warmup_steps word_order zero zero_min_size dim num_channels num_classes
     num_features num_groups num_samples padding_idx position max_episode_steps n_actions n_envs n_episodes
-    observation_size]],
+    observation_size n_devices max_model_shards n_layouts]],
   number = [[a b delta eps1 expected_batch_size init_value max_grad_norm max_norm max_seconds
     max_value min_p noise_multiplier p peak_value pos_label sample_rate scale softcap
-    target_epsilon smooth_value param rate sparsity clip]],
-  string = [[base_model_name_or_path bos_token chat_template ckpt_dir ckpt_name cls_token compute_dtype
+    target_epsilon smooth_value param rate sparsity clip margin timeout]],
+  string = [[base_model_name_or_path cluster bos_token chat_template ckpt_dir ckpt_name cls_token compute_dtype
     decoder_dir delimiter desc device dir dtype encoder_dir eos_token float_dtype folder full_name
     host0_address mask_token name nonlinearity pad_token padding_side path prediction randomness save_float_dtype
     sep_token stem string task task_type text text_pair title truncation_side unk_token workdir]],

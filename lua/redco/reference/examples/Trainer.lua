@@ -37,6 +37,14 @@ local predictor = trainer:get_default_predictor {
 local memory = trainer:memory()
 print(memory.params.here, memory.opt_state.whole)  --> 168  340
 
+--- Trainer:plan (after redco.Trainer)
+local plan = trainer:plan {
+  train_examples = examples, per_device_batch_size = 16,
+  cluster = "1x A100-80G:2",
+}
+local best = plan.layouts[1]
+print(plan.n_devices, plan.global_batch_size, best.fits)  --> 2  32  true
+
 --- Trainer:save_ckpt (after Trainer:fit)
 trainer:save_ckpt { ckpt_name = "done", epoch_idx = 1 }  -- workdir/ckpts/done
 

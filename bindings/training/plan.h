@@ -1,0 +1,36 @@
+// Trainer:plan, and the script of `redco-lua plan`, which is planned where it begins to train.
+
+#pragma once
+
+#include "training_objects.h"
+
+#include <redco/dataset.h>
+#include <redco/deployer.h>
+
+#include <cstdint>
+#include <lua.hpp>
+#include <memory>
+#include <optional>
+
+namespace redco::lua {
+
+/// Whether `redco-lua plan` runs the script of this thread.
+bool is_planning();
+
+/// The Deployer of a planned script: it connects and writes nothing.
+std::shared_ptr<Deployer> make_planned_deployer(DeployerOptions options);
+
+/// Plans the training of a planned script, and ends the script with an error.
+/// `per_device_batch_size`: none divides the global batch evenly.
+[[noreturn]] void plan_and_end(const LuaTrainer& trainer, const Dataset& examples,
+                               std::optional<int64_t> per_device_batch_size,
+                               std::optional<int64_t> global_batch_size);
+
+/// Trainer:plan and its text.
+int plan(lua_State* L);
+extern const char* const plan_text;
+
+/// Adds what redco.plan needs to the table on top of the stack.
+void add_plan(lua_State* L);
+
+}  // namespace redco::lua

@@ -1,0 +1,184 @@
+--- The text of a plan.
+local report = {}
+
+local MiB, GiB = 2 ^ 20, 2 ^ 30
+
+local function bytes(n)
+  local units = { "B", "KiB", "MiB", "GiB", "TiB" }
+  local i = 1
+  while n >= 1024 and i < #units do n, i = n / 1024, i + 1 end
+  return (i == 1 and "%d %s" or n < 10 and "%.2f %s" or "%.1f %s"):format(n, units[i])
+end
+
+local function number_in(unit, n)
+  n = n / unit
+  return (n < 10 and "%.2f" or "%.1f"):format(n)
+end
+
+local function count(n)
+  for _, unit in ipairs { { 1e9, "B" }, { 1e6, "M" }, { 1e3, "k" } } do
+    if n >= unit[1] then return ("%.2f %s"):format(n / unit[1], unit[2]) end
+  end
+  return ("%d"):format(n)
+end
+
+local function seconds(s)
+  if s >= 1 then return ("%.2f s"):format(s) end
+  return s >= 1e-3 and ("%.1f ms"):format(s * 1e3) or ("%.0f us"):format(s * 1e6)
+end
+
+--- The columns of memory: the kinds that each adds up.
+local memory_columns = {
+  { "params", "parameters", "gathered" }, { "grads", "gradients" }, { "states", "states" },
+  { "acts", "activations", "temporaries" }, { "buffers", "collective buffers" },
+  { "frag.", "fragmentation" }, { "reserve", "reserved" }, { "total", "total" },
+}
+
+-- The groups that send something, in the order of names.
+local function groups_of(layout)
+  local names = {}
+  for name, kinds in pairs(layout.collectives) do
+    if next(kinds) then names[#names + 1] = name end
+  end
+  table.sort(names)
+  return names
+end
+
+local function sent(layout)
+  local lines = {}
+  for _, group in ipairs(groups_of(layout)) do
+    local kinds = {}
+    for kind, traffic in pairs(layout.collectives[group]) do
+      kinds[#kinds + 1] = ("%s %d, %s"):format(kind, traffic.count, bytes(traffic.bytes))
+    end
+    table.sort(kinds)
+    lines[#lines + 1] = ("%s: %s"):format(group, table.concat(kinds, "; "))
+  end
+  return lines
+end
+
+local function row_of(i, layout, unit, has_sp)
+  local cells = {
+    layout.is_asked and "*" .. i or tostring(i), layout.n_copies, layout.n_model_shards,
+    layout.zero, layout.per_device_batch_size, layout.accumulate_grad_batches,
+  }
+  if has_sp then table.insert(cells, 5, layout.sequence_parallel and "yes" or "-") end
+  for _, column in ipairs(memory_columns) do
+    local sum = 0
+    for k = 2, #column do sum = sum + (layout.is_planned and layout.memory[column[k]] or 0) end
+    cells[#cells + 1] = layout.is_planned and number_in(unit, sum) or "-"
+  end
+  -- What is known of a layout whose states alone are too much; nothing of an impossible one.
+  if not layout.is_planned and layout.states > 0 then
+    cells[#cells] = ">" .. number_in(unit, layout.states)
+  end
+  cells[#cells + 1] = layout.is_planned and seconds(layout.seconds.total) or "-"
+  cells[#cells + 1] = layout.is_planned and ("%.0f %%"):format(100 * layout.mfu) or "-"
+  cells[#cells + 1] = layout.fits and "yes" or layout.states > 0 and "no" or "-"
+  return cells
+end
+
+local function aligned(rows)
+  local widths, lines = {}, {}
+  for _, row in ipairs(rows) do
+    for i, cell in ipairs(row) do widths[i] = math.max(widths[i] or 0, #tostring(cell)) end
+  end
+  for _, row in ipairs(rows) do
+    local cells = {}
+    for i, cell in ipairs(row) do
+      cells[i] = (" "):rep(widths[i] - #tostring(cell)) .. tostring(cell)
+    end
+    lines[#lines + 1] = table.concat(cells, "  ")
+  end
+  return lines
+end
+
+--- The table of layouts.
+function report.table(name, result)
+  local most, has_sp = 0, false
+  for _, layout in ipairs(result.layouts) do
+    if layout.is_planned then most = math.max(most, layout.memory.allocated) end
+    has_sp = has_sp or layout.sequence_parallel
+  end
+  local header = { "row", "dp", "mp", "zero", "batch", "accum" }
+  if has_sp then table.insert(header, 5, "sp") end
+  for _, column in ipairs(memory_columns) do header[#header + 1] = column[1] end
+  for _, title in ipairs { "step", "MFU", "fits" } do header[#header + 1] = title end
+  local unit = most < GiB and MiB or GiB
+  local rows, notes = { header }, {}
+  for i, layout in ipairs(result.layouts) do rows[#rows + 1] = row_of(i, layout, unit, has_sp) end
+  local lines = aligned(rows)
+  for i, layout in ipairs(result.layouts) do
+    if layout.states == 0 then
+      lines[#lines + 1] = ("row %d is not possible: %s"):format(i, layout.why)
+    end
+    for _, note in ipairs(layout.notes) do notes[note] = true end
+  end
+  table.insert(lines, 1, ("%s on %s, %s each"):format(name, result.cluster,
+    bytes(result.device_memory)))
+  table.insert(lines, 2, ("%s parameters, global batch %d; memory of a device in %s"):format(
+    count(result.n_parameters), result.global_batch_size, unit == MiB and "MiB" or "GiB"))
+  local best = result.layouts[1]
+  if best.is_planned then
+    lines[#lines + 1] = ("Row 1: of %s a device only waits for others in %s. In a step it sends:")
+      :format(seconds(best.seconds.total), seconds(best.seconds.exposed))
+    for _, line in ipairs(sent(best)) do lines[#lines + 1] = "  " .. line end
+    if #sent(best) == 0 then lines[#lines + 1] = "  nothing" end
+  end
+  for _, note in ipairs(result.notes) do lines[#lines + 1] = "note: " .. note end
+  local sorted = {}
+  for note in pairs(notes) do sorted[#sorted + 1] = note end
+  table.sort(sorted)
+  for _, note in ipairs(sorted) do lines[#lines + 1] = "note: " .. note end
+  return table.concat(lines, "\n") .. "\n"
+end
+
+--- What a device holds in one layout when it holds most.
+function report.explain(row, layout)
+  if not layout.is_planned then return ("row %d: %s\n"):format(row, layout.why) end
+  local lines = { ("row %d, when a device holds most:"):format(row) }
+  local kinds = {}
+  for kind in pairs(layout.memory) do
+    if kind ~= "allocated" and kind ~= "total" then kinds[#kinds + 1] = kind end
+  end
+  table.sort(kinds, function(a, b)
+    if layout.memory[a] ~= layout.memory[b] then return layout.memory[a] > layout.memory[b] end
+    return a < b
+  end)
+  for _, kind in ipairs(kinds) do
+    lines[#lines + 1] = ("  %-20s %s"):format(kind, bytes(layout.memory[kind]))
+  end
+  lines[#lines + 1] = ("  %-20s %s"):format("total", bytes(layout.memory.total))
+  lines[#lines + 1] = "the largest tensors:"
+  for _, tensor in ipairs(layout.largest) do
+    local where = tensor.line ~= "" and " at " .. tensor.line or ""
+    if tensor.is_backward then where = where .. ", in backward" end
+    lines[#lines + 1] = ("  %-12s %s%s%s"):format(bytes(tensor.bytes), tensor.kind,
+      tensor.operator ~= "" and ", " .. tensor.operator or "", where)
+  end
+  for _, line in ipairs(sent(layout)) do lines[#lines + 1] = "sends " .. line end
+  return table.concat(lines, "\n") .. "\n"
+end
+
+-- "row 2 (n_model_shards = 4, zero = 3) needs 30 GiB, of which activations 20 GiB"
+local function needs(result)
+  for i, layout in ipairs(result.layouts) do
+    if layout.is_planned then
+      return ("row %d (n_model_shards = %d, zero = %d) %s"):format(i, layout.n_model_shards,
+        layout.zero, layout.why)
+    end
+  end
+end
+
+--- If no layout fits: the least memory found, its largest part, and how many devices the states
+--- need.
+function report.nothing_fits(result)
+  for _, layout in ipairs(result.layouts) do
+    if layout.fits then return nil end
+  end
+  return ("no layout of %d devices fits in %s; %s; parameters, gradients and optimizer states are "
+    .. "%s: at least %d such devices must share them"):format(result.n_devices,
+    bytes(result.device_memory), needs(result), bytes(result.states), result.least_devices)
+end
+
+return report

@@ -1,0 +1,117 @@
+// The command `redco-lua plan`.
+
+#include "plan_command.h"
+
+#include <redco/error.h>
+#include <redco/script_engine.h>
+#include <redco/tree.h>
+
+#include <CLI/CLI.hpp>
+#include <string_view>
+#include <utility>
+
+namespace redco {
+
+namespace {
+
+// An error about the cluster or the plan needs no line of this command's own Lua, "plan:3: ".
+[[noreturn]] void throw_without_place(const ScriptError& error) {
+  std::string text = error.what();
+  if (text.starts_with("plan:")) {
+    size_t end = text.find_first_not_of("0123456789", 5);
+    if (end != 5 && text.compare(end, 2, ": ") == 0) text.erase(0, end + 2);
+  }
+  if (error.kind() == ScriptError::Kind::usage) throw UsageError(text);
+  if (error.kind() == ScriptError::Kind::script) throw Error(text);
+  throw;
+}
+
+}  // namespace
+
+void PlanCommand::add_to(CLI::App& program) {
+  command_ = program.add_subcommand(
+      "plan",
+      "Plan how the training in FILE runs on a cluster, without it: plan [OPTIONS] FILE [ARGS]");
+  CLI::App& plan = *command_;
+  auto* cluster =
+      plan.add_option("--cluster", cluster_, "The description of the cluster, cluster.toml")
+          ->type_name("FILE");
+  auto* servers = plan.add_option("--servers", servers_,
+                                  "The cluster as a text, such as \"2x H100-80G:8, ib 400G\"")
+                      ->type_name("TEXT")
+                      ->excludes(cluster);
+  plan.add_flag("--here", is_here_, "This machine; the default")
+      ->excludes(cluster)
+      ->excludes(servers);
+  plan.add_option("--devices", n_devices_, "Plan for N such devices")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t(1), int64_t(1000000)));
+  plan.add_option("--max-mp", max_model_shards_,
+                  "Try at most N model shards; default: those of a host")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t(1), int64_t(1000000)));
+  plan.add_option("--margin", margin_, "The percentage of memory to keep free; default: 6")
+      ->type_name("PERCENT")
+      ->check(CLI::Range(0.0, 99.0));
+  plan.add_option("--timeout", timeout_, "Try layouts for this long; default: 60")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.0, 1e6));
+  plan.add_option("--layouts", n_layouts_, "Print at most N layouts; default: 8")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t(1), int64_t(1000)));
+  plan.add_option("--explain", row_, "List what a device holds in this row of the table")
+      ->type_name("ROW")
+      ->check(CLI::Range(int64_t(1), int64_t(1000)));
+  plan.add_option("--json", json_, "Write the plan to FILE; - is standard output")
+      ->type_name("FILE");
+  plan.prefix_command();
+}
+
+bool PlanCommand::is_given() const { return command_->parsed(); }
+
+void PlanCommand::run(ScriptEngine& engine) const {
+  std::vector<std::string> script = command_->remaining();
+  if (script.empty()) throw UsageError("plan: give the script: redco-lua plan [OPTIONS] FILE");
+  if (script[0].starts_with("-"))
+    throw UsageError("plan: there is no flag " + script[0] + "; see redco-lua plan --help");
+  auto text_of = [](const std::optional<int64_t>& number) {
+    return number ? std::to_string(*number) : std::string();
+  };
+  constexpr const char* begin = R"(
+    local cluster, n_devices, max_model_shards, margin, timeout, n_layouts = ...
+    require "redco.plan".start {
+      cluster = cluster ~= "" and cluster or nil, n_devices = tonumber(n_devices),
+      max_model_shards = tonumber(max_model_shards), margin = tonumber(margin) / 100,
+      timeout = tonumber(timeout), n_layouts = tonumber(n_layouts),
+    })";
+  constexpr const char* end = R"(
+    local name, json, row = ...
+    require "redco.plan".finish(name, json ~= "" and json or nil, tonumber(row)))";
+  const std::string name = script[0];
+  script.erase(script.begin());
+  try {
+    engine.run_string(
+        begin, "plan",
+        {cluster_.value_or(servers_.value_or("")), text_of(n_devices_), text_of(max_model_shards_),
+         std::to_string(margin_), std::to_string(timeout_), text_of(n_layouts_)});
+  } catch (const ScriptError& error) {
+    throw_without_place(error);
+  }
+  try {
+    engine.run_file(name, script);
+  } catch (const ScriptError& error) {
+    // The script ends where its training is planned.
+    if (std::string_view(error.what()).find("plan: the step is planned") ==
+        std::string_view::npos) {
+      engine.run_string("require 'redco.native'.finish_plan()", "plan");
+      throw;
+    }
+  }
+  try {
+    engine.run_string(end, "plan", {name, json_.value_or(""), text_of(row_)});
+  } catch (const ScriptError& error) {
+    throw_without_place(error);
+  }
+}
+
+}  // namespace redco

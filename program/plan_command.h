@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+namespace redco {
+
+class ScriptEngine;
+
+/// `redco-lua plan FILE`: plans how a script's training runs on a cluster.
+class PlanCommand {
+ public:
+  /// Adds it to the program's commands.
+  void add_to(CLI::App& program);
+  /// Whether the command line has it.
+  bool is_given() const;
+  void run(ScriptEngine& engine) const;
+
+ private:
+  CLI::App* command_ = nullptr;
+  std::optional<std::string> cluster_, servers_, json_;
+  bool is_here_ = false;
+  std::optional<int64_t> n_devices_, max_model_shards_, n_layouts_, row_;
+  double margin_ = 6;  // percent
+  double timeout_ = 60;
+};
+
+}  // namespace redco

@@ -1,0 +1,89 @@
+-- Steps of a model, and what the last one sent; or with --planned a script for `redco-lua plan`.
+local redco = require "redco"
+local traffic = require "traffic"
+
+local o = redco.options {
+  model = "mlp", n_model_shards = 1, zero = 0, accumulate = 1, batch = 2, sequence_parallel = false,
+  compute_dtype = "float32", planned = false,
+}
+local torch, nn = redco.torch, redco.nn
+local deployer = redco.Deployer {
+  seed = 1, n_model_shards = o.n_model_shards, zero = o.zero, zero_min_size = 64,
+  sequence_parallel = o.sequence_parallel, verbose = false,
+}
+
+local length = 8
+local models = {}
+
+function models.mlp()
+  local rng = deployer:gen_rng()
+  local layers = {
+    up = nn.Linear(32, 128, { generator = rng }), down = nn.Linear(128, 32, { generator = rng }),
+  }
+  return layers, function(params, batch)
+    local y = nn.linear(params.down, nn.linear(params.up, batch.x):relu())
+    return (y - batch.x):square():mean()
+  end
+end
+
+local function language_model(config)
+  local model = redco.models.from_config(config, { generator = deployer:gen_rng() })
+  return model.params, function(params, batch) return model.loss(params, batch) end
+end
+
+function models.llama()
+  return language_model {
+    model_type = "llama", vocab_size = 64, hidden_size = 32, intermediate_size = 64,
+    num_hidden_layers = 2, num_attention_heads = 4, num_key_value_heads = 2,
+    max_position_embeddings = 32,
+  }
+end
+
+function models.gpt2()
+  return language_model {
+    model_type = "gpt2", vocab_size = 64, n_embd = 32, n_layer = 2, n_head = 4, n_positions = 32,
+    resid_pdrop = 0, embd_pdrop = 0, attn_pdrop = 0,
+  }
+end
+
+local all_params, loss = models[o.model]()
+local trainer = redco.Trainer {
+  deployer = deployer, params = all_params, optimizer = redco.optim.adamw { learning_rate = 0.01 },
+  compute_dtype = o.compute_dtype, accumulate_grad_batches = o.accumulate,
+  collate_fn = function(examples)
+    local ids = torch.ones({ #examples, length }, { dtype = "int64" })
+    return {
+      x = torch.ones { #examples, length, 32 }, input_ids = ids, labels = ids,
+      attention_mask = ids,
+    }
+  end,
+  loss_fn = function(_, _, params, batch) return loss(params, batch) end,
+}
+
+local n_copies = deployer.mesh.dp
+local examples = {}
+for i = 1, o.batch * o.accumulate * n_copies do examples[i] = i end
+if o.planned then
+  trainer:fit { train_examples = examples, per_device_batch_size = o.batch, n_epochs = 1 }
+end
+
+local function step()
+  trainer:train_step { examples = examples, per_device_batch_size = o.batch }
+end
+step()
+for _ = 2, 3 do
+  local lines = {}
+  local before = redco.sharding_counters().collectives
+  step()
+  local after = redco.sharding_counters().collectives
+  for _, group in ipairs { "dp", "mp", "world" } do
+    for _, kind in ipairs(traffic.kinds) do
+      local a, b = before[group][kind], after[group][kind]
+      if b.bytes > a.bytes then
+        lines[#lines + 1] = ("%s.%s %d %d"):format(group, kind, b.count - a.count,
+          b.bytes - a.bytes)
+      end
+    end
+  end
+  if deployer.process_id == 0 then print(table.concat(lines, "; ")) end
+end

@@ -1,0 +1,87 @@
+-- What `redco-lua plan` says that a step sends is what the step sends on real processes.
+local data = require "redco.data"
+local program = require "program"
+local testing = require "testing"
+local traffic = require "traffic"
+
+local test, expect_equal = testing.test, testing.expect_equal
+local script = assert(os.getenv "REDCO_SOURCE") .. "/tests/cluster/plan.lua"
+
+local function options_of(case)
+  local words = {}
+  for name, value in pairs(case) do
+    if type(name) == "string" and name ~= "n" then
+      words[#words + 1] = ("--%s=%s"):format(name, tostring(value))
+    end
+  end
+  table.sort(words)
+  return table.concat(words, " ")
+end
+
+local function checked(command)
+  local code, out, err = program.shell(command .. " </dev/null")
+  if code ~= 0 then error(("%s: exit code %d: %s%s"):format(command, code, out, err), 0) end
+  return out
+end
+
+local function planned(case)
+  local command = "\"$REDCO_LUA\" plan --servers '1x A100-80G:%d' --timeout 0 --json plan.json "
+    .. "'%s' %s --planned=true"
+  checked(command:format(case.n, script, options_of(case)))
+  local plan = data.json(program.folder .. "/plan.json")
+  for _, layout in ipairs(plan.layouts) do
+    if layout.is_asked then
+      local lines = {}
+      for _, group in ipairs { "dp", "mp", "world" } do
+        for _, kind in ipairs(traffic.kinds) do
+          local found = (layout.collectives[group] or {})[kind]
+          if found and found.bytes > 0 then
+            lines[#lines + 1] = ("%s.%s %d %d"):format(group, kind, found.count, found.bytes)
+          end
+        end
+      end
+      return table.concat(lines, "; ")
+    end
+  end
+end
+
+local function compare(case)
+  local command = "\"$REDCO_LUA\" --nproc %d '%s' %s"
+  local out = checked(command:format(case.n, script, options_of(case)))
+  local expected = planned(case)
+  local n = 0
+  for line in out:gmatch "[^\n]+" do
+    n = n + 1
+    expect_equal(line:gsub("^%[0%] ", ""), expected)
+  end
+  expect_equal(n, 2)
+end
+
+local cases = {
+  { n = 2, model = "mlp", n_model_shards = 2 },
+  { n = 2, model = "llama", zero = 3, accumulate = 2 },
+}
+if os.getenv "REDCO_TEST_FULL" == "1" then
+  cases = {}
+  for _, model in ipairs { "mlp", "llama", "gpt2" } do
+    for _, mesh in ipairs { { 2, 1 }, { 2, 2 }, { 4, 2 } } do
+      for zero = 0, mesh[1] > mesh[2] and 3 or 0 do
+        for accumulate = 1, 2 do
+          for _, dtype in ipairs { "float32", "bfloat16" } do
+            cases[#cases + 1] = {
+              n = mesh[1], n_model_shards = mesh[2], model = model, zero = zero,
+              accumulate = accumulate, compute_dtype = dtype,
+            }
+          end
+        end
+      end
+    end
+  end
+end
+
+for _, case in ipairs(cases) do
+  test(("%d processes, %s"):format(case.n, options_of(case)), function() compare(case) end)
+end
+
+program.remove_folder()
+testing.finish()
