@@ -16,7 +16,7 @@ local n_processes = tonumber(os.getenv "WORLD_SIZE")
 local batch_size = n_processes
 
 --- Trains a model of this folder; returns a function that makes a step, and the trainer.
-local function prepare(name, options, train_step_fn)
+local function prepare(name, options, train_step_fn, compute_dtype)
   options.seed, options.verbose = 7, false
   local deployer = redco.Deployer(options)
   local task = require(name)(torch.Generator(5), {
@@ -29,6 +29,7 @@ local function prepare(name, options, train_step_fn)
   local trainer = redco.Trainer {
     deployer = deployer, params = task.params, collate_fn = task.collate_fn,
     loss_fn = task.loss_fn, optimizer = optimizer, train_step_fn = train_step_fn,
+    compute_dtype = compute_dtype,
   }
   return function()
     trainer:train {
@@ -241,6 +242,25 @@ for _, name in ipairs(on_two) do
     end
     traffic.expect_only(traffic.sent("dp", step), total(of_split_batch(name),
       { { "all_reduce", 1, bytes, "each gradient once, all in one piece" } }))
+  end)
+end
+
+if n_processes == 2 then
+  test("gpt in bfloat16 on 2x1", function()
+    local step, trainer = prepare("gpt", {}, nil, "bfloat16")
+    step()
+    local params, summed, n_summed = trainer.params, 0, 0
+    for path, param in pairs(params) do  -- biases, and the embedding of positions
+      if path:find "wpe" or path:find "bias" and not path:find "ln_" then
+        summed, n_summed = summed + param:numel() * number, n_summed + 1
+      end
+    end
+    local head = params["transformer.wte.weight"]:numel() * number
+    traffic.expect_only(traffic.sent("dp", step), total(of_split_batch "gpt", {
+      { "all_reduce", n_summed, summed / n_summed, "sums, made in float32 before they are rounded" },
+      { "all_reduce", 1, head, "the head's, for the same reason" },
+      { "all_reduce", 1, tree.count(params) * number - summed, "the others, in one piece" },
+    }))
   end)
 end
 

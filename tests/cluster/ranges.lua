@@ -144,6 +144,21 @@ testing.test("a sum to come is made before its values are looked at", function()
   testing.expect_equal(sum:nansum():item(), whole:nansum():item())
 end)
 
+testing.test("a sum to come stays one in a wider type, and is made for a narrower one", function()
+  local terms = torch.tensor { { 1, 2 }, { 100, -99.5 }, { 3, 4 } }
+  for _, dtype in ipairs { "float16", "bfloat16" } do
+    local sum = torch.linear(redco.shard(torch.ones({ 1, 2 }, { dtype = dtype }), { mp = 1 }),
+      redco.shard(terms:to(dtype), { mp = 1 }))
+    testing.expect_equal(sum:placement().mp, "partial(sum)")
+    local wide, whole = sum:to "float32", terms:sum(1):unsqueeze(0)
+    testing.expect_equal(wide:placement().mp, "partial(sum)")
+    testing.expect_close(wide:full(), whole)
+    local narrow = wide:to(dtype)
+    testing.expect_equal(narrow:placement().mp, "replicate")
+    testing.expect_close(narrow:full(), whole:to(dtype))
+  end
+end)
+
 -- A term times the factor is beyond what float16 holds, the sum's value is not.
 testing.test("what is computed with a sum to come of float16 does not overflow", function()
   local terms = torch.full({ 3, 2 }, 60)

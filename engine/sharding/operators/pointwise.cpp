@@ -32,6 +32,7 @@ const std::unordered_map<std::string_view, std::vector<std::vector<std::string_v
     {"aten::neg", {{"self"}}},
     {"aten::neg_", {{"self"}}},
     {"aten::clone", {{"self"}}},
+    {"aten::_to_copy", {{"self"}}},
     {"aten::copy_", {{"self", "src"}}},
     {"aten::_foreach_add.List", {{"self", "other"}}},
     {"aten::_foreach_add_.List", {{"self", "other"}}},
@@ -111,11 +112,13 @@ const std::set<std::string_view> of_shape_alone = {"aten::empty_like", "aten::ze
                                                    "aten::zero",       "aten::fill"};
 
 // These change terms at most in sign.
-const std::set<std::string_view> keeps_size = {"aten::clone",         "aten::copy",
-                                               "aten::neg",           "aten::masked_fill",
-                                               "aten::_foreach_copy", "aten::_foreach_neg"};
+const std::set<std::string_view> keeps_size = {
+    "aten::clone",       "aten::_to_copy",      "aten::copy",        "aten::neg",
+    "aten::masked_fill", "aten::_foreach_copy", "aten::_foreach_neg"};
 
 at::ScalarType result_type(const Call& call) {
+  if (const c10::IValue* dtype = call.find("dtype"); dtype && dtype->isInt())
+    return at::ScalarType(dtype->toInt());
   at::native::ResultTypeState state = {};
   for (const TensorArgument& argument : call.tensors) {
     if (argument.is_written) return argument.tensor.scalar_type();
