@@ -245,6 +245,18 @@ for _, name in ipairs(on_two) do
   end)
 end
 
+for _, name in ipairs(n_processes == 2 and { "gpt", "llama", "t5" } or {}) do
+  test(name .. " in bfloat16 on 1x2", function()
+    local step = prepare(name, { n_model_shards = 2 }, nil, "bfloat16")
+    step()
+    local count, bytes = unpack(total(tensor_parallel[name](unpack(models[name]))).all_reduce)
+    -- The norms' weights send nothing: their gradients are made of gradients that were reduced.
+    traffic.expect_only(traffic.sent("mp", step), total(
+      { { "all_reduce", count, bytes / 2 / count, "activations, in bfloat16" } },
+      of_split_loss(models[name]), of_norms(models[name])))
+  end)
+end
+
 if n_processes == 2 then
   test("gpt in bfloat16 on 2x1", function()
     local step, trainer = prepare("gpt", {}, nil, "bfloat16")
@@ -257,7 +269,7 @@ if n_processes == 2 then
     end
     local head = params["transformer.wte.weight"]:numel() * number
     traffic.expect_only(traffic.sent("dp", step), total(of_split_batch "gpt", {
-      { "all_reduce", n_summed, summed / n_summed, "sums, made in float32 before they are rounded" },
+      { "all_reduce", n_summed, summed / n_summed, "sums, made before they are rounded" },
       { "all_reduce", 1, head, "the head's, for the same reason" },
       { "all_reduce", 1, tree.count(params) * number - summed, "the others, in one piece" },
     }))

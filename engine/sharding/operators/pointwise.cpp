@@ -195,6 +195,18 @@ std::optional<Plan> product(const Call& call) {
   return pointwise(split);
 }
 
+// A sum to come that becomes wider, such as a float32 gradient of bfloat16 terms, stays one for the
+// trainer to make. Between the ranks of one model it is made first, at half the bytes: it is an
+// activation, and its products would need it anyway.
+std::optional<Plan> converted(const Call& call) {
+  Call summed = call;
+  TensorArgument& self = summed.tensors[0];
+  if (c10::elementSize(result_type(call)) > self.tensor.element_size())
+    for (Mesh::Dim dim : Mesh::dims_of(Mesh::model))
+      if (self.placements[dim].is_partial()) self.placements[dim] = Placement::replicate();
+  return pointwise(summed);
+}
+
 // Multiplies two halves of one dimension, which must not be split.
 std::optional<Plan> glu(const Call& call) {
   const TensorArgument& self = call.tensors[size_t(call.tensor_of("self"))];
@@ -249,6 +261,7 @@ const RuleTable& pointwise_rules() {
     table[""] = pointwise;  // for all operators that LibTorch tags
     for (const char* name : untagged) table[name] = pointwise;
     table["aten::mul"] = product;
+    table["aten::_to_copy"] = converted;
     for (const char* name : {"aten::glu", "aten::glu_backward"}) table[name] = glu;
     for (std::string_view name : of_shape_alone) table[name] = shape_alone;
     for (const char* name : {"aten::_to_copy", "aten::clone"}) table[name].passes_through = true;
