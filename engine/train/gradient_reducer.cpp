@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <utility>
 
 namespace redco::train {
@@ -16,6 +17,8 @@ namespace {
 
 // Large enough for full bandwidth, small enough that the first collective starts early.
 constexpr size_t bucket_bytes = size_t{25} << 20;
+// One bucket is sent while others fill. More would hold the whole gradients that ZeRO saves.
+constexpr size_t most_bytes_under_way = 2 * bucket_bytes;
 constexpr size_t no_bucket = size_t(-1);
 
 }  // namespace
@@ -37,6 +40,7 @@ GradientReducer::GradientReducer(std::vector<at::Tensor> leaves, std::vector<Pla
   std::erase_if(over_, [&](Mesh::Dim dim) { return mesh->size(dim) == 1; });
   for (size_t i = 0; i < leaves_.size(); ++i)
     torch::autograd::impl::set_post_acc_grad_hooks(leaves_[i], std::make_unique<Hook>(*this, i));
+  forget_order();
 }
 
 GradientReducer::~GradientReducer() {
@@ -53,8 +57,8 @@ void GradientReducer::begin() {
 void GradientReducer::on_gradient(size_t leaf) {
   if (!is_active_) return;
   order_.push_back(leaf);
-  size_t bucket = bucket_of_.empty() ? no_bucket : bucket_of_[leaf];
-  if (bucket != no_bucket && --missing_[bucket] == 0) start(buckets_[bucket], 0);
+  size_t bucket = bucket_of_[leaf];
+  if (--missing_[bucket] == 0) start(buckets_[bucket], 0);
 }
 
 void GradientReducer::start(const std::vector<size_t>& members, size_t stage) {
@@ -79,34 +83,40 @@ void GradientReducer::start(const std::vector<size_t>& members, size_t stage) {
   for (const auto& [kind, leaves] : alike) {
     std::vector<at::Tensor> grads;
     std::vector<Placement> targets;
+    size_t bytes = 0;
     for (size_t leaf : leaves) {
       grads.push_back(std::move(leaves_[leaf].mutable_grad()));
       targets.push_back(targets_[leaf][dim]);
+      if (targets.back().is_sharded()) bytes += grads.back().nbytes();
     }
-    under_way_.push_back({leaves, start_change(std::move(grads), targets, dim)});
+    under_way_.push_back({leaves, start_change(grads, targets, dim), stage, bytes});
   }
+  auto bytes_before_last = [&] {
+    size_t bytes = 0;
+    for (size_t i = 0; i + 1 < under_way_.size(); ++i) bytes += under_way_[i].bytes;
+    return bytes;
+  };
+  while (bytes_before_last() > most_bytes_under_way) take_first();
 }
 
-void GradientReducer::take(UnderWay& ended) {
-  std::vector<at::Tensor> grads = ended.change.wait();
-  for (size_t i = 0; i < grads.size(); ++i) leaves_[ended.members[i]].mutable_grad() = grads[i];
+void GradientReducer::take_first() {
+  UnderWay first = std::move(under_way_.front());
+  under_way_.pop_front();
+  std::vector<at::Tensor> grads = first.change.wait();
+  for (size_t i = 0; i < grads.size(); ++i) leaves_[first.members[i]].mutable_grad() = grads[i];
+  start(first.members, first.stage + 1);
 }
 
 void GradientReducer::finish() {
   is_active_ = false;
-  if (buckets_.empty()) plan_buckets();
   // Start buckets with leaves that this backward did not reach.
   for (size_t bucket = 0; bucket < buckets_.size(); ++bucket)
-    if (missing_.size() <= bucket || missing_[bucket] > 0) start(buckets_[bucket], 0);
+    if (missing_[bucket] > 0) start(buckets_[bucket], 0);
   // A bucket is reduced over the second mesh dimension while the next one is over the first.
-  for (size_t stage = 1; stage < over_.size(); ++stage)
-    for (UnderWay& ended : std::exchange(under_way_, {})) {
-      take(ended);
-      start(ended.members, stage);
-    }
-  for (UnderWay& ended : under_way_) take(ended);
-  under_way_.clear();
+  while (!under_way_.empty()) take_first();
   reduce_leftovers();
+  if (!is_order_known_) plan_buckets(order_);
+  is_order_known_ = true;
 }
 
 void GradientReducer::abandon() {
@@ -114,15 +124,19 @@ void GradientReducer::abandon() {
   under_way_.clear();
 }
 
-void GradientReducer::forget_plan() {
-  buckets_.clear();
-  bucket_of_.clear();
+void GradientReducer::forget_order() {
+  // Mostly, backward goes through the parameters from the last to the first.
+  std::vector<size_t> backwards(leaves_.size());
+  std::iota(backwards.rbegin(), backwards.rend(), size_t{0});
+  plan_buckets(backwards);
+  is_order_known_ = false;
 }
 
-void GradientReducer::plan_buckets() {
+void GradientReducer::plan_buckets(const std::vector<size_t>& order) {
+  buckets_.clear();
   bucket_of_.assign(leaves_.size(), no_bucket);
   size_t bytes = 0;
-  for (size_t leaf : order_) {
+  for (size_t leaf : order) {
     size_t own = size_t(leaves_[leaf].numel()) * leaves_[leaf].element_size();
     if (buckets_.empty() || bytes + own > bucket_bytes) {
       buckets_.emplace_back();

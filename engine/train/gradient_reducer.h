@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -26,32 +27,37 @@ class GradientReducer {
   void finish();
   /// Drops collectives in progress, after backward or `finish` failed.
   void abandon();
-  /// Discards the buckets: after a reconnect only some processes may have planned them.
-  void forget_plan();
+  /// Plans the buckets as before the first step: after a reconnect only some processes may know the
+  /// order of the gradients.
+  void forget_order();
 
  private:
   class Hook;
   struct UnderWay {
     std::vector<size_t> members;
     CoalescedChange change;
+    size_t stage = 0;
+    size_t bytes = 0;  // that are freed when it has ended
   };
 
   void on_gradient(size_t leaf);
   /// Starts to reduce gradients over one of the mesh dimensions that split the batch, the first of
   /// which has stage 0.
   void start(const std::vector<size_t>& members, size_t stage);
-  void take(UnderWay& ended);
-  void plan_buckets();
+  /// Waits for the first of those under way, and starts the next stage of its gradients.
+  void take_first();
+  void plan_buckets(const std::vector<size_t>& order);
   void reduce_leftovers();
 
   std::vector<at::Tensor> leaves_;
   std::vector<Placements> targets_;
   std::vector<Mesh::Dim> over_;  // the mesh dimensions that split the batch
   bool is_active_ = false;
-  std::vector<size_t> order_;                 // the order in which gradients became ready
-  std::vector<std::vector<size_t>> buckets_;  // in the order of the first step
+  bool is_order_known_ = false;
+  std::vector<size_t> order_;  // the order in which gradients became ready
+  std::vector<std::vector<size_t>> buckets_;
   std::vector<size_t> bucket_of_, missing_;
-  std::vector<UnderWay> under_way_;
+  std::deque<UnderWay> under_way_;
 };
 
 }  // namespace redco::train

@@ -19,6 +19,8 @@ namespace redco::train {
 
 namespace {
 
+constexpr size_t bucket_bytes = size_t{25} << 20;
+
 bool ends_with(const std::string& path, const std::string& name) {
   return path == name || (path.size() > name.size() && path.ends_with(name) &&
                           path[path.size() - name.size() - 1] == '.');
@@ -127,12 +129,33 @@ void TrainedParams::refresh() {
   std::map<at::ScalarType, std::vector<size_t>> shared;
   for (size_t i = 0; i < leaves_.size(); ++i)
     if (!views_[i].is_same(leaves_[i])) shared[leaves_[i].scalar_type()].push_back(i);
-  for (const auto& [type, leaves] : shared) {
+  for (const auto& [type, leaves] : shared) gather_into_leaves(leaves);
+}
+
+// In buckets: a buffer for all would be as large as the parameters.
+void TrainedParams::gather_into_leaves(const std::vector<size_t>& leaves) {
+  std::vector<std::vector<size_t>> buckets;
+  size_t bytes = 0;
+  for (size_t leaf : leaves) {
+    size_t own = leaves_[leaf].nbytes();
+    if (buckets.empty() || bytes + own > bucket_bytes) {
+      buckets.emplace_back();
+      bytes = 0;
+    }
+    bytes += own;
+    buckets.back().push_back(leaf);
+  }
+  auto start = [&](const std::vector<size_t>& bucket) {
     std::vector<at::Tensor> parts;
-    for (size_t i : leaves) parts.push_back(views_[i]);
-    auto whole =
-        start_change(parts, std::vector<Placement>(parts.size()), Mesh::dim_of(Mesh::zero)).wait();
-    for (size_t i = 0; i < leaves.size(); ++i) leaves_[leaves[i]].detach().copy_(whole[i]);
+    for (size_t leaf : bucket) parts.push_back(views_[leaf]);
+    return start_change(parts, std::vector<Placement>(parts.size()), Mesh::dim_of(Mesh::zero));
+  };
+  CoalescedChange next = start(buckets[0]);
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    CoalescedChange now = std::move(next);
+    if (i + 1 < buckets.size()) next = start(buckets[i + 1]);
+    std::vector<at::Tensor> whole = now.wait();
+    for (size_t k = 0; k < whole.size(); ++k) leaves_[buckets[i][k]].detach().copy_(whole[k]);
   }
 }
 
@@ -145,7 +168,7 @@ void TrainedParams::rejoin(int64_t step) {
   require(newest == oldest, "the processes were interrupted between steps: some are at step ",
           oldest, ", some at ", newest,
           "; give the Trainer a state they share, such as that of a checkpoint");
-  reducer_->forget_plan();
+  reducer_->forget_order();
   refresh();
 }
 

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
 using namespace redco;
 
@@ -130,4 +131,36 @@ TEST_CASE("a planned step needs the memory of the step") {
       // Kernels make scalars, such as the exponent of a power, that no schema has.
       CHECK(std::abs(planned(step) - expected) <= 64);
     }
+}
+
+TEST_CASE("zero holds few whole gradients at a time") {
+  constexpr int64_t n_layers = 64, n_devices = 8;
+  constexpr int64_t layer_bytes = 1024 * 1024 * 4;
+  Tree::Dict layers;
+  for (int64_t i = 0; i < n_layers; ++i)
+    layers["layer" + std::to_string(i)] = at::empty({1024, 1024}, at::kMeta);
+  auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
+  plan::TracedProgram program{
+      {.deployer = own,
+       .params = layers,
+       .loss_fn =
+           [](at::Generator, const TrainState&, const Tree& params, const Tree& batch, bool) {
+             at::Tensor x = batch.at("x").tensor();
+             for (int64_t i = 0; i < n_layers; ++i)
+               x = at::linear(x, params.at("layer" + std::to_string(i)).tensor());
+             return Loss{x.square().mean()};
+           },
+       .optimizer = sgd({.learning_rate = 0.01})},
+      {n_devices, [](const std::vector<int64_t>& indices) -> Tree {
+         return Tree::Dict{{"x", at::ones({int64_t(indices.size()), 1024})}};
+       }}};
+  auto peak = [&](int64_t zero) {
+    return plan::peak_of(trace_step(program, {.mesh = {.zero = n_devices}, .zero = zero}).record)
+        .bytes;
+  };
+  // A gradient is reduced in buckets of 25 MiB, of which at most six exist at a time.
+  int64_t parameters = n_layers * layer_bytes, buckets = 6 * (25 << 20);
+  CHECK(peak(0) > 2 * parameters);
+  CHECK(peak(2) < parameters + parameters / n_devices + buckets);
+  CHECK(peak(3) < 2 * parameters / n_devices + buckets);
 }

@@ -176,7 +176,8 @@ TEST_CASE("what exists before a planned step exists after it, and nothing else")
   auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
   for (const Model& model : models) {
     CAPTURE(model.name);
-    StepTrace planned = trace_step(program_of(model, own), {.per_device_batch_size = 2});
+    StepTrace planned =
+        trace_step(program_of(model, own), {.mesh = {}, .per_device_batch_size = 2});
     int64_t before = 0, after = 0, parameters = 0;
     bool has_begun = false;
     for (const auto& event : planned.record.log.sequence) {

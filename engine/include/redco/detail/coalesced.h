@@ -18,19 +18,25 @@ class REDCO_API CoalescedChange {
   std::vector<at::Tensor> wait();
 
  private:
-  friend REDCO_API CoalescedChange start_change(std::vector<at::Tensor>,
+  friend REDCO_API CoalescedChange start_change(const std::vector<at::Tensor>&,
                                                 const std::vector<Placement>&, Mesh::Dim);
-  std::vector<at::Tensor> tensors_;
-  std::vector<Placement> targets_;
+  struct Member {
+    std::vector<int64_t> sizes;
+    Placements placements;  // before the change
+    Placement target;
+    std::vector<int64_t> received;  // sizes of what the collective returns for it, from one rank
+  };
+  std::vector<Member> members_;
+  std::shared_ptr<const Mesh> mesh_;
   Mesh::Dim dim_ = {};
   std::unique_ptr<Pending> pending_;
 };
 
 /// Starts to redistribute each tensor to its target on `dim`. All have one dtype and make the same
 /// transition: partial to replicated, partial to sharded, or sharded to replicated. A dimension
-/// that is split here must not be split by another mesh dimension. The inputs must not be changed
-/// before `wait`.
-REDCO_API CoalescedChange start_change(std::vector<at::Tensor> tensors,
+/// that is split here must not be split by another mesh dimension. The inputs are copied: their
+/// memory may be freed before `wait`.
+REDCO_API CoalescedChange start_change(const std::vector<at::Tensor>& tensors,
                                        const std::vector<Placement>& targets, Mesh::Dim dim);
 
 }  // namespace redco
