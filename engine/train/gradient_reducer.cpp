@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <utility>
 
 namespace redco::train {
@@ -40,7 +39,6 @@ GradientReducer::GradientReducer(std::vector<at::Tensor> leaves, std::vector<Pla
   std::erase_if(over_, [&](Mesh::Dim dim) { return mesh->size(dim) == 1; });
   for (size_t i = 0; i < leaves_.size(); ++i)
     torch::autograd::impl::set_post_acc_grad_hooks(leaves_[i], std::make_unique<Hook>(*this, i));
-  forget_order();
 }
 
 GradientReducer::~GradientReducer() {
@@ -49,16 +47,34 @@ GradientReducer::~GradientReducer() {
 
 void GradientReducer::begin() {
   is_active_ = true;
-  order_.clear();
+  if (!is_planned_) {
+    buckets_.clear();
+    bucket_of_.assign(leaves_.size(), no_bucket);
+  }
   missing_.clear();
   for (const auto& bucket : buckets_) missing_.push_back(bucket.size());
 }
 
 void GradientReducer::on_gradient(size_t leaf) {
   if (!is_active_) return;
-  order_.push_back(leaf);
-  size_t bucket = bucket_of_[leaf];
-  if (--missing_[bucket] == 0) start(buckets_[bucket], 0);
+  if (!is_planned_) {
+    plan(leaf);
+  } else if (size_t bucket = bucket_of_[leaf]; --missing_[bucket] == 0) {
+    start(buckets_[bucket], 0);
+  }
+}
+
+// The first step makes the buckets that later steps have: other buckets would round otherwise.
+void GradientReducer::plan(size_t leaf) {
+  size_t own = size_t(leaves_[leaf].numel()) * leaves_[leaf].element_size();
+  if (buckets_.empty() || bytes_in_last_ + own > bucket_bytes) {
+    if (!buckets_.empty()) start(buckets_.back(), 0);
+    buckets_.emplace_back();
+    bytes_in_last_ = 0;
+  }
+  bytes_in_last_ += own;
+  bucket_of_[leaf] = buckets_.size() - 1;
+  buckets_.back().push_back(leaf);
 }
 
 void GradientReducer::start(const std::vector<size_t>& members, size_t stage) {
@@ -109,49 +125,29 @@ void GradientReducer::take_first() {
 
 void GradientReducer::finish() {
   is_active_ = false;
-  // Start buckets with leaves that this backward did not reach.
-  for (size_t bucket = 0; bucket < buckets_.size(); ++bucket)
-    if (missing_[bucket] > 0) start(buckets_[bucket], 0);
+  if (!is_planned_) {
+    if (!buckets_.empty()) start(buckets_.back(), 0);
+    // Leaves without a gradient so far may get one later: they share a bucket.
+    std::vector<size_t> others;
+    for (size_t leaf = 0; leaf < leaves_.size(); ++leaf)
+      if (bucket_of_[leaf] == no_bucket) others.push_back(leaf);
+    for (size_t leaf : others) bucket_of_[leaf] = buckets_.size();
+    start(others, 0);
+    if (!others.empty()) buckets_.push_back(std::move(others));
+    is_planned_ = true;
+  } else {
+    // Start buckets with leaves that this backward did not reach.
+    for (size_t bucket = 0; bucket < buckets_.size(); ++bucket)
+      if (missing_[bucket] > 0) start(buckets_[bucket], 0);
+  }
   // A bucket is reduced over the second mesh dimension while the next one is over the first.
   while (!under_way_.empty()) take_first();
   reduce_leftovers();
-  if (!is_order_known_) plan_buckets(order_);
-  is_order_known_ = true;
 }
 
 void GradientReducer::abandon() {
   is_active_ = false;
   under_way_.clear();
-}
-
-void GradientReducer::forget_order() {
-  // Mostly, backward goes through the parameters from the last to the first.
-  std::vector<size_t> backwards(leaves_.size());
-  std::iota(backwards.rbegin(), backwards.rend(), size_t{0});
-  plan_buckets(backwards);
-  is_order_known_ = false;
-}
-
-void GradientReducer::plan_buckets(const std::vector<size_t>& order) {
-  buckets_.clear();
-  bucket_of_.assign(leaves_.size(), no_bucket);
-  size_t bytes = 0;
-  for (size_t leaf : order) {
-    size_t own = size_t(leaves_[leaf].numel()) * leaves_[leaf].element_size();
-    if (buckets_.empty() || bytes + own > bucket_bytes) {
-      buckets_.emplace_back();
-      bytes = 0;
-    }
-    bytes += own;
-    bucket_of_[leaf] = buckets_.size() - 1;
-    buckets_.back().push_back(leaf);
-  }
-  // Leaves without a gradient so far may get one later: they share the last bucket.
-  std::vector<size_t> others;
-  for (size_t leaf = 0; leaf < leaves_.size(); ++leaf)
-    if (bucket_of_[leaf] == no_bucket) others.push_back(leaf);
-  for (size_t leaf : others) bucket_of_[leaf] = buckets_.size();
-  if (!others.empty()) buckets_.push_back(std::move(others));
 }
 
 // Reduces gradients that are partial on a dimension of the model, in one collective for each dtype,

@@ -27,9 +27,8 @@ class GradientReducer {
   void finish();
   /// Drops collectives in progress, after backward or `finish` failed.
   void abandon();
-  /// Plans the buckets as before the first step: after a reconnect only some processes may know the
-  /// order of the gradients.
-  void forget_order();
+  /// Lets the next step plan the buckets anew: after a reconnect only some processes may have them.
+  void forget_plan() { is_planned_ = false; }
 
  private:
   class Hook;
@@ -46,16 +45,17 @@ class GradientReducer {
   void start(const std::vector<size_t>& members, size_t stage);
   /// Waits for the first of those under way, and starts the next stage of its gradients.
   void take_first();
-  void plan_buckets(const std::vector<size_t>& order);
+  /// Adds a leaf to the last bucket, or starts that one and opens another.
+  void plan(size_t leaf);
   void reduce_leftovers();
 
   std::vector<at::Tensor> leaves_;
   std::vector<Placements> targets_;
   std::vector<Mesh::Dim> over_;  // the mesh dimensions that split the batch
   bool is_active_ = false;
-  bool is_order_known_ = false;
-  std::vector<size_t> order_;  // the order in which gradients became ready
-  std::vector<std::vector<size_t>> buckets_;
+  bool is_planned_ = false;
+  std::vector<std::vector<size_t>> buckets_;  // in the order of the first step's gradients
+  size_t bytes_in_last_ = 0;                  // of the buckets, in the first step
   std::vector<size_t> bucket_of_, missing_;
   std::deque<UnderWay> under_way_;
 };

@@ -168,7 +168,7 @@ void TrainedParams::rejoin(int64_t step) {
   require(newest == oldest, "the processes were interrupted between steps: some are at step ",
           oldest, ", some at ", newest,
           "; give the Trainer a state they share, such as that of a checkpoint");
-  reducer_->forget_order();
+  reducer_->forget_plan();
   refresh();
 }
 
