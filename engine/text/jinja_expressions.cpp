@@ -151,15 +151,22 @@ ExpressionPtr ExpressionParser::filters(ExpressionPtr value) {
   }
 }
 
+// The names of filters and tests may have dots. No such name is known here.
+std::string ExpressionParser::dotted_word() {
+  std::string name = word();
+  while (take_symbol(".")) name += "." + word();
+  return name;
+}
+
 ExpressionPtr ExpressionParser::filter(ExpressionPtr value) {
-  ExpressionPtr result = make(Expression::filter, word(), std::move(value));
+  ExpressionPtr result = make(Expression::filter, dotted_word(), std::move(value));
   if (take_symbol("(")) arguments(*result);
   return result;
 }
 
 ExpressionPtr ExpressionParser::test(ExpressionPtr value) {
   bool negated = take_word("not");
-  ExpressionPtr result = make(Expression::test, word(), std::move(value));
+  ExpressionPtr result = make(Expression::test, dotted_word(), std::move(value));
   bool is_operand = peek().kind == Lexeme::string || peek().kind == Lexeme::number ||
                     sees_one_of(Lexeme::symbol, {"[", "{"}) ||
                     (peek().kind == Lexeme::word &&

@@ -34,6 +34,7 @@ class ExpressionParser {
   }
   bool at_end() const { return at_ == lexemes_.size(); }
   std::string word();
+  std::string dotted_word();
   void expect_word(std::string_view text);
   void expect_symbol(std::string_view symbol);
   void expect_end();

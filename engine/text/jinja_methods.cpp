@@ -99,7 +99,6 @@ class Split {
         rest.resize(begin);
         rest.resize(rest.size() - trailing_whitespace(rest));
       }
-      rest.erase(0, leading_whitespace(rest));
       if (!rest.empty()) add(rest);
     } else {
       const std::string& by = text_of(*separator_);
@@ -130,7 +129,6 @@ class Split {
       rest.remove_prefix(size);
       rest.remove_prefix(leading_whitespace(rest));
     }
-    rest.remove_suffix(trailing_whitespace(rest));
     if (!rest.empty()) add(std::string(rest));
     return make_list(std::move(parts_));
   }
@@ -397,33 +395,41 @@ const std::set<std::string> other_methods[] = {
     {"append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"}};
 
 template <class T, class Bind>
-std::optional<Value> bound(const std::map<std::string, T>& table,
-                           const std::set<std::string>& other, const char* of,
-                           const std::string& name, Bind bind) {
+std::optional<Value::Function> bound(const std::map<std::string, T>& table,
+                                     const std::set<std::string>& other, const char* of,
+                                     const std::string& name, Bind bind) {
   auto found = table.find(name);
   if (found != table.end()) return bind(found->second);
   if (!other.contains(name)) return std::nullopt;
-  return make_function([&table, of, name](const Arguments&) -> Value {
+  return [&table, of, name](const Arguments&) -> Value {
     look_up(table, (std::string("method of ") + of).c_str(), name);
     return {};
-  });
+  };
+}
+
+std::optional<Value::Function> call_of(const Value& value, const std::string& name) {
+  auto with_value = [&](Method method) -> Value::Function {
+    return [value, method](const Arguments& given) { return method(value, given); };
+  };
+  if (const std::string* text = value.get<std::string>())
+    return bound(string_methods(), other_methods[0], "a string", name,
+                 [&](StringMethod method) -> Value::Function {
+                   return [text = *text, method](const Arguments& given) {
+                     return method(text, given);
+                   };
+                 });
+  if (value.dict())
+    return bound(dict_methods(), other_methods[1], "a dictionary", name, with_value);
+  if (value.list()) return bound(list_methods(), other_methods[2], "a list", name, with_value);
+  return std::nullopt;
 }
 
 }  // namespace
 
 std::optional<Value> find_method(const Value& value, const std::string& name) {
-  auto with_value = [&](Method method) {
-    return make_function([value, method](const Arguments& given) { return method(value, given); });
-  };
-  if (const std::string* text = value.get<std::string>())
-    return bound(string_methods(), other_methods[0], "a string", name, [&](StringMethod method) {
-      return make_function(
-          [text = *text, method](const Arguments& given) { return method(text, given); });
-    });
-  if (value.dict())
-    return bound(dict_methods(), other_methods[1], "a dictionary", name, with_value);
-  if (value.list()) return bound(list_methods(), other_methods[2], "a list", name, with_value);
-  return std::nullopt;
+  std::optional<Value::Function> call = call_of(value, name);
+  if (!call) return std::nullopt;
+  return make_function(BoundMethod{value, name, std::move(*call)});
 }
 
 }  // namespace redco::text::jinja

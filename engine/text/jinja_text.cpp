@@ -234,7 +234,9 @@ std::string converted(std::string flags, char letter, const Value& value) {
     return text;
   }
   if (letter == 'd' || letter == 'i' || letter == 'x' || letter == 'X' || letter == 'o') {
-    const double* real = value.get<double>();
+    const double* real = letter == 'd' || letter == 'i' ? value.get<double>() : nullptr;
+    require(!real || std::isfinite(*real), "the format '%", letter, "' of ", to_text(value));
+    if (real && std::abs(*real) >= 0x1p63) return printed((flags + ".0f").c_str(), *real);
     auto integer = real ? std::optional(int64_t(*real)) : integer_of(value);
     require(integer.has_value(), "the format '%", letter, "' of ", kind_of(value));
     return printed((flags + "l" + letter).c_str(), long(*integer));

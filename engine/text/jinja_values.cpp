@@ -25,6 +25,14 @@ void count_entry(Value& whole, const Value& entry) {
           " entries, counting nested ones");
 }
 
+// Whether both are one method of one object, as in Python.
+bool is_same_method(const Value& a, const Value& b) {
+  const auto *m = a.function()->target<BoundMethod>(), *n = b.function()->target<BoundMethod>();
+  if (!m || !n || m->name != n->name) return false;
+  return m->of.get<std::string>() ? is_equal(m->of, n->of)
+                                  : m->of.dict() == n->of.dict() && m->of.list() == n->of.list();
+}
+
 bool is_equal_dict(const Value::Dict& a, const Value& b) {
   return a.size() == b.dict()->size() && std::all_of(a.begin(), a.end(), [&](const auto& entry) {
            const Value* other = b.find(entry.first);
@@ -210,7 +218,7 @@ bool is_equal(const Value& a, const Value& b) {
            std::equal(list->begin(), list->end(), b.list()->begin(), b.list()->end(), is_equal);
   if (const Value::Dict* dict = a.dict())
     return dict == b.dict() || (a.kind == Value::Kind::plain && is_equal_dict(*dict, b));
-  if (a.function()) return a.function() == b.function();
+  if (a.function()) return a.function() == b.function() || is_same_method(a, b);
   return true;  // both are none or undefined
 }
 

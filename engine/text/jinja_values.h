@@ -16,6 +16,14 @@ namespace redco::text::jinja {
 inline constexpr size_t longest_text = 1 << 26;
 inline constexpr int64_t most_entries = 1'000'000;
 
+/// What a Function holds that is a method of a value.
+struct BoundMethod {
+  Value of;
+  std::string name;
+  Value::Function call;
+  Value operator()(const Arguments& arguments) const { return call(arguments); }
+};
+
 bool is_true(const Value& value);
 bool is_equal(const Value& a, const Value& b);
 /// Returns a value below, equal to or above 0, as Python orders numbers, strings and lists; throws

@@ -177,3 +177,15 @@ TEST_CASE("macros, dates and Python's values") {
   std::string year = std::to_string(1900 + std::localtime(&now)->tm_year);
   CHECK(render("{{ strftime_now('%Y') }}") == year);
 }
+
+TEST_CASE("details are those of Python") {
+  CHECK(render("{{ '  two  words '.split(none, 1) }}") == "['two', 'words ']");
+  CHECK(render("{{ '  two  words '.rsplit(none, 1) }}") == "['  two', 'words']");
+  CHECK(render("{{ '%d' % 1e20 }}") == "100000000000000000000");
+  CHECK(render("{{ messages[0].items == messages[0].items }}") == "True");
+  CHECK(render("{{ messages[0].items == messages[1].items }}") == "False");
+  CHECK(render("{% if false %}{{ 1 | string.lower }}{% endif %}") == "");
+  check_error("{{ 1 | string.lower }}", {"string.lower"});
+  check_error("{{ '%d' % (1e200 * 1e200) }}", {"%d", "inf"});
+  check_error("{{ '%x' % 1.5 }}", {"%x"});
+}
