@@ -399,7 +399,7 @@ const std::map<std::string, Filter>& filters() {
       {"replace", replace},
       {"reverse", reversed},
       {"round", rounded},
-      {"safe", [](const Value& v, const Arguments&) { return v; }},
+      {"safe", [](const Value& v, const Arguments&) { return Value{to_text(v)}; }},
       {"select", select<false, true>},
       {"selectattr", select<true, true>},
       {"sort", sort},

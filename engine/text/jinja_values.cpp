@@ -76,10 +76,16 @@ Value arithmetic(const std::string& name, const Value& a, const Value& b) {
   if (name == "-") return {*x - *y};
   if (name == "*") return {*x * *y};
   if (name == "/") return {*x / *y};
-  if (name == "//") return {std::floor(*x / *y)};
   if (name == "**") return {std::pow(*x, *y)};
+  // As Python: the rest has the divisor's sign, also if it is 0, and decides the quotient.
   double rest = std::fmod(*x, *y);
-  return {rest != 0 && (rest < 0) != (*y < 0) ? rest + *y : rest};
+  if (rest == 0)
+    rest = std::copysign(0, *y);
+  else if ((rest < 0) != (*y < 0))
+    rest += *y;
+  if (name == "%") return {rest};
+  double quotient = (*x - rest) / *y;
+  return {quotient == 0 ? std::copysign(0, *x / *y) : std::round(quotient)};
 }
 
 // Repeats a string or list `n` times.

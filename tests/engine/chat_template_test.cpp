@@ -181,6 +181,9 @@ TEST_CASE("macros, dates and Python's values") {
 TEST_CASE("details are those of Python") {
   CHECK(render("{{ '  two  words '.split(none, 1) }}") == "['two', 'words ']");
   CHECK(render("{{ '  two  words '.rsplit(none, 1) }}") == "['  two', 'words']");
+  CHECK(render("{{ 4 % -1.0 }} {{ 1.0 // 0.1 }} {{ -5.5 % 2 }} {{ 7.0 // -2 }}") ==
+        "-0.0 9.0 0.5 -4.0");
+  CHECK(render("{{ (nothing | safe) * 2 }}") == "");
   CHECK(render("{{ '%d' % 1e20 }}") == "100000000000000000000");
   CHECK(render("{{ messages[0].items == messages[0].items }}") == "True");
   CHECK(render("{{ messages[0].items == messages[1].items }}") == "False");
