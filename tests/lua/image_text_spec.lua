@@ -208,4 +208,24 @@ test("what is wrong is said by name", function()
     input_ids = torch.tensor { { 3, 4, 9 }, { 3, 4, 9 } } })) end, here, "out_proj has an adapter")
 end)
 
+testing.test("CLIP and SigLIP with a new head classify images", function()
+  for _, name in ipairs { "clip", "siglip" } do
+    local model = redco.models.from_pretrained("../cases/" .. name,
+      { task = "image_classification" })
+    local pixel_values = inputs_of(name).pixel_values
+    local labels = torch.zeros({ pixel_values:size(0) }, { dtype = "int64" })
+    local batch = { pixel_values = pixel_values, labels = labels }
+    testing.expect_equal(tostring(model(model.params, batch).shape),
+      ("torch.Size([%d, 2])"):format(pixel_values:size(0)))
+    local loss, gradients = redco.value_and_grad(function(params)
+      return (model.loss(params, batch))
+    end)(model.params)
+    assert(loss:item() > 0)
+    assert(gradients["classifier.weight"]:abs():max():item() > 0)
+    testing.expect_equal(model.params["text_model.embeddings.token_embedding.weight"], nil)
+    expect_error(function() model.loss(model.params, { pixel_values = pixel_values }) end,
+      "image_text_spec.lua:", "ForImageClassification: inputs.labels are missing")
+  end
+end)
+
 testing.finish()

@@ -19,6 +19,7 @@ local clip = new_family {
   defaults = { projection_dim = 512, logit_scale_init_value = 2.6592, initializer_factor = 1.0 },
   text = text, image = vision,
   project_text = projection_of(text.tower), project_image = projection_of(vision.tower),
+  classifier = { architecture = "CLIPForImageClassification", first_patch = 1 },
   ignored = { "position_ids$" },
   loss = contrastive.softmax_loss,
 }

@@ -11,6 +11,7 @@ local siglip = new_family {
   defaults = { initializer_factor = 1.0 },
   text = require "redco.models.siglip_text_model",
   image = require "redco.models.siglip_vision_model",
+  classifier = { architecture = "SiglipForImageClassification", first_patch = 0 },
   ignored = { "position_ids$" },
   loss = contrastive.sigmoid_loss,
 }

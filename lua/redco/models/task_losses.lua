@@ -1,6 +1,7 @@
 --- The losses of tasks: functions(logits, inputs, c, o) -> loss, count. `o` has ignore_index and
 --- label_smoothing.
 local blocks = require "redco.models.blocks"
+local fail = require "redco.fail"
 local nn = require "redco.nn"
 local torch = require "redco.torch"
 
@@ -29,6 +30,15 @@ function losses.of_classes(logits, inputs, c, o)
     or is_integer(labels) and "single_label_classification" or "multi_label_classification"
   local options = problem == "single_label_classification" and o or nil
   return losses.problems[problem](logits, labels, options)
+end
+
+--- Returns the `loss` of a family that classifies images; `architecture` names it in errors.
+function losses.of_images(architecture)
+  return function(c, logits, inputs, o)
+    if not inputs.labels then fail("%s: inputs.labels are missing", architecture) end
+    return losses.of_classes(logits, inputs, c,
+      { ignore_index = o.ignore_index, label_smoothing = o.label_smoothing })
+  end
 end
 
 function losses.of_tokens(logits, inputs, _, o)

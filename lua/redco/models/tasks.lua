@@ -26,7 +26,7 @@ local torch = require "redco.torch"
 
 local tasks = {}
 
---- Completes num_labels of a configuration, by id2label if it has one.
+--- Completes num_labels of a configuration, by id2label if it has one, and checks problem_type.
 function tasks.complete_labels(c)
   local n_labels = 0
   if type(c.id2label or {}) ~= "table" then
@@ -34,6 +34,10 @@ function tasks.complete_labels(c)
   end
   for _ in pairs(c.id2label or {}) do n_labels = n_labels + 1 end
   c.num_labels = n_labels > 0 and n_labels or c.num_labels or 2
+  if c.problem_type and not losses.problems[c.problem_type] then
+    fail("%s: unknown problem_type '%s'; expected multi_label_classification, regression or "
+      .. "single_label_classification", c.model_type, tostring(c.problem_type))
+  end
 end
 
 -- Returns the hidden states [B, size] of the last token of each row that is no padding.
@@ -106,10 +110,6 @@ local function dropout_of(c) return c.classifier_dropout or c.hidden_dropout or 
 local function complete(family, c, is_file)
   if family.complete then family.complete(c, is_file) end
   tasks.complete_labels(c)
-  if c.problem_type and not losses.problems[c.problem_type] then
-    fail("%s: unknown problem_type '%s'; expected multi_label_classification, regression or "
-      .. "single_label_classification", c.model_type, tostring(c.problem_type))
-  end
 end
 
 -- Returns the inputs with all choices as rows.

@@ -1,7 +1,10 @@
 --- Models of texts and images that compare features: CLIP and SigLIP. Their calls return logits
 --- [images, texts].
+local blocks = require "redco.models.blocks"
 local complete_config = require "redco.models.config"
 local fail = require "redco.fail"
+local losses = require "redco.models.task_losses"
+local tasks = require "redco.models.tasks"
 local torch = require "redco.torch"
 local tower = require "redco.models.tower"
 
@@ -59,9 +62,51 @@ local function functions_of(family, c)
   return functions
 end
 
---- Returns a family. facts: model_type, architecture, text and image (families of towers),
---- defaults, loss, ignored, project_text and project_image (functions(params, features, o), or
---- nil). It needs add_own_parameters(c, add), of what belongs to neither tower.
+-- The class that classifies images by the mean of their patches.
+local function with_classes(family)
+  local facts, image = family.classifier, family.image.tower
+  local result = {
+    architecture = facts.architecture,
+    task = "image_classification",
+    optional = { "id2label", "label2id", "num_labels", "problem_type" },
+    ignored = { "position_ids$", "^text_model%.", "^%a+_projection%.", "^logit_" },
+    new_if_missing = { ["classifier.weight"] = true, ["classifier.bias"] = true },
+    loss = losses.of_images(facts.architecture),
+    new_functions = false,
+  }
+
+  function result.complete(c, is_file)
+    family.complete(c, is_file)
+    tasks.complete_labels(c)
+  end
+
+  function result.add_parameters(c, add)
+    tower.add_parameters(image, c.vision_config, add)
+    local size = c.vision_config.hidden_size
+    blocks.add_linear(add, "classifier", size, c.num_labels,
+      blocks.normal(size ^ -0.5 * c.initializer_factor))
+  end
+
+  function result.head() return "classifier.weight", "classifier.bias" end
+
+  function result.new_forward(c)
+    local run = tower.new(image, c.vision_config)
+    return function(params, inputs, o)
+      local hidden = run(params, inputs, o)
+      return hidden:narrow(1, facts.first_patch, hidden:size(1) - facts.first_patch):mean { 1 }
+    end
+  end
+
+  return setmetatable(result, { __index = family })
+end
+
+--- Returns a family. facts:
+---   model_type, architecture, defaults, loss, ignored
+---   text, image: families of towers
+---   classifier: of the class that classifies images, the architecture, and the place of the first
+---     token that is a patch
+---   project_text, project_image: functions(params, features, o), or nil
+--- It needs add_own_parameters(c, add), of what belongs to neither tower.
 return function(facts)
   local family = {
     base_model_prefix = facts.model_type,
@@ -73,7 +118,7 @@ return function(facts)
     if key ~= "defaults" then family[key] = value end
   end
   for key, value in pairs(facts.defaults) do family.defaults[key] = value end
-  family.variants = { family }
+  family.variants = { family, with_classes(family) }
 
   function family.complete(c, is_file)
     for kind in pairs(kinds) do complete_part(family, c, kind, is_file) end

@@ -120,15 +120,9 @@ local vit = {
   ignored = { "^vit%.pooler%." },
   encoder = encoder,
   task = "image_classification",
+  check = encoder.check,
+  loss = losses.of_images "ViTForImageClassification",
 }
-
-function vit.check(c)
-  encoder.check(c)
-  if c.problem_type and not losses.problems[c.problem_type] then
-    fail("vit: unknown problem_type '%s'; expected multi_label_classification, regression or "
-      .. "single_label_classification", tostring(c.problem_type))
-  end
-end
 
 vit.complete = tasks.complete_labels
 
@@ -145,12 +139,6 @@ function vit.new_forward(c)
   return function(params, inputs, o)
     return encode(blocks.with_prefix(params, "vit."), inputs, o):select(1, 0)
   end
-end
-
-function vit.loss(c, logits, inputs, o)
-  if not inputs.labels then fail "ViTForImageClassification: inputs.labels are missing" end
-  return losses.of_classes(logits, inputs, c,
-    { ignore_index = o.ignore_index, label_smoothing = o.label_smoothing })
 end
 
 -- Features of images: the first token behind the pooler's layer.
