@@ -109,9 +109,9 @@ int64_t product(at::IntArrayRef sizes) {
   return result;
 }
 
-// Checks the indices of a pooling, each a position in the last `dims` dimensions of `self`.
+// Checks the gradient of a pooling of the last `dims` dimensions of `self`.
 template <int dims>
-void pooled_indices(const Call& call) {
+void pooled(const Call& call) {
   at::Tensor self = call.tensor("self");
   at::Tensor grad = call.tensor("grad_output");
   if (!self.defined() || !grad.defined()) return;
@@ -119,11 +119,20 @@ void pooled_indices(const Call& call) {
                self.sizes());
   call.require(grad.dim() == self.dim(), "grad_output: expected ", self.dim(), " dimensions, got ",
                grad.sizes());
-  same_sizes(call, "indices", grad.sizes());
   call.require(grad.sizes().slice(0, size_t(self.dim() - dims)) ==
                    self.sizes().slice(0, size_t(self.dim() - dims)),
                "grad_output: expected the batch and channels of self, ", self.sizes(), ", got ",
                grad.sizes());
+}
+
+// Checks the indices of a pooling, too, each a position in those dimensions.
+template <int dims>
+void pooled_indices(const Call& call) {
+  pooled<dims>(call);
+  at::Tensor self = call.tensor("self");
+  at::Tensor grad = call.tensor("grad_output");
+  if (!self.defined() || !grad.defined()) return;
+  same_sizes(call, "indices", grad.sizes());
   within(call, "indices", 0, product(self.sizes().slice(size_t(self.dim() - dims))));
 }
 
@@ -394,6 +403,8 @@ constexpr Entry table[] = {
      pooled_indices<2>},
     {"max_pool3d_with_indices_backward adaptive_max_pool3d_backward fractional_max_pool3d_backward",
      pooled_indices<3>},
+    {"avg_pool2d_backward", pooled<2>},
+    {"avg_pool3d_backward", pooled<3>},
     {"native_batch_norm native_batch_norm_backward batch_norm_backward", batch_norm},
     {"native_layer_norm_backward", layer_norm_backward},
     {"native_group_norm native_group_norm_backward", group_norm},

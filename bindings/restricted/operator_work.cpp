@@ -136,6 +136,34 @@ double isin(Arguments arguments) {
                                     std::min(numel(arguments[0]), 16.0) * numel(arguments[1]);
 }
 
+double integer(Arguments arguments, size_t i, double otherwise) {
+  return i < arguments.size() && arguments[i].isInt() ? double(arguments[i].toInt()) : otherwise;
+}
+
+// Each piece takes the steps of a call. Pieces may be empty, so there can be more than elements.
+double pieces(double n) { return std::max(0.0, n) * steps_of_call * elements_per_step; }
+
+// (self, dim)
+double unbind(Arguments arguments) {
+  return pieces(size(arguments, 0, int64_t(integer(arguments, 1, 0))));
+}
+
+// (self, split_size, dim)
+double split(Arguments arguments) {
+  return pieces(size(arguments, 0, int64_t(integer(arguments, 2, 0))) /
+                std::max(1.0, integer(arguments, 1, 1)));
+}
+
+// (self, chunks, dim)
+double chunks(Arguments arguments) {
+  double all = size(arguments, 0, int64_t(integer(arguments, 2, 0)));
+  double n = integer(arguments, 1, 0);
+  return pieces(all > 0 ? std::min(n, all) : n);
+}
+
+// (self, sections)
+double sections(Arguments arguments) { return pieces(integer(arguments, 1, 0)); }
+
 using Formula = double (*)(Arguments);
 
 struct Group {
@@ -182,6 +210,10 @@ constexpr Group groups[] = {
      "index_select gather take embedding index select_copy slice_copy narrow_copy index_put_ "
      "_index_put_impl_ index_add_ index_copy_ index_fill_ scatter_ scatter_add_ scatter_reduce_ "
      "put_"},
+    {unbind, "unbind"},
+    {split, "split"},
+    {chunks, "chunk"},
+    {sections, "tensor_split hsplit vsplit dsplit"},
 };
 
 enum class Kind : uint8_t { composite, view, kernel };

@@ -22,6 +22,8 @@ local wild = {
   { "max_pool3d_with_indices_backward", "indices", ones(1, 1, 2, 2, 2), ones(1, 1, 4, 4, 4), { 2,
     2, 2 },
     { 2, 2, 2 }, { 0, 0, 0 }, { 1, 1, 1 }, false, ints({ 1, 1, 2, 2, 2 }, 64) },
+  { "avg_pool3d_backward", "grad_output", ones(1, 2, 5, 5, 5), ones(3, 2, 4, 4, 4), { 2, 2, 2 },
+    { 1, 1, 1 }, { 1, 1, 1 }, true, false, 2 },
   { "fractional_max_pool2d_backward", "output_size", ones(1, 1, 2, 2), ones(1, 1, 4, 4), { 2,
     2 }, {},
     ints({ 1, 1, 2, 2 }, 0) },
