@@ -298,4 +298,21 @@ test("decoder tokens that the mask hides change nothing", function()
   end
 end)
 
+test("in a text of padding alone all tokens attend to all alike", function()
+  local model = redco.models.from_pretrained(cases .. "/bart")
+  local ids = torch.tensor { { 5, 6, 7 }, { 8, 9, 4 } }
+  local without_scores = {}
+  for name, tensor in pairs(model.params) do
+    local asks = name:find "encoder%.layers.*self_attn%.q_proj" or name:find "encoder_attn%.q_proj"
+    if name:find "decoder.*self_attn" then asks = false end
+    without_scores[name] = asks and torch.zeros_like(tensor) or tensor
+  end
+  local function logits(params, mask)
+    return model(params, { input_ids = ids, decoder_input_ids = ids, attention_mask = mask })
+  end
+  torch.no_grad(function()
+    expect_close(logits(model.params, torch.zeros_like(ids)), logits(without_scores), 1e-5, 1e-5)
+  end)
+end)
+
 testing.finish()

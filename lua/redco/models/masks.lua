@@ -1,5 +1,5 @@
---- Masks of attention, to be added to scores: 0 where a token attends, else -inf. Shapes: B batch,
---- T new tokens, S tokens seen so far.
+--- Masks of attention, to be added to scores: 0 where a token attends, else -inf or the lowest
+--- number. Shapes: B batch, T new tokens, S tokens seen so far.
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
 local torch = require "redco.torch"
@@ -11,8 +11,9 @@ local function seen_keys(attention_mask)
   return attention_mask:ne(0):unsqueeze(1):unsqueeze(1)
 end
 
-local function additive(seen, dtype)
-  return torch.zeros_like(seen, { dtype = dtype }):masked_fill(seen:logical_not(), -math.huge)
+local function additive(seen, dtype, hidden)
+  return torch.zeros_like(seen, { dtype = dtype }):masked_fill(seen:logical_not(),
+    hidden or -math.huge)
 end
 
 -- Returns [T, S]: which tokens are not after the new ones, and less than `window` before them.
@@ -82,9 +83,13 @@ function masks.near(attention_mask, x, distance)
   return additive(seen, x.dtype)
 end
 
---- Returns the mask of a sequence with padding: [B, 1, 1, S], or nil.
+local lowest = { float16 = -65504, bfloat16 = -0x1.fep127, float32 = -0x1.fffffep127,
+  float64 = -0x1.fffffffffffffp1023 }
+
+--- Returns the mask of a sequence with padding: [B, 1, 1, S], or nil. In a row of padding alone all
+--- tokens attend to all alike, as in transformers.
 function masks.padding(attention_mask, dtype)
-  return attention_mask and additive(seen_keys(attention_mask), dtype)
+  return attention_mask and additive(seen_keys(attention_mask), dtype, lowest[dtype])
 end
 
 return masks
