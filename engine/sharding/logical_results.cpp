@@ -77,12 +77,17 @@ bool has_state(const Operator& op) {
          });
 }
 
-bool is_random(const Operator& op) { return op.handle.hasTag(at::Tag::nondeterministic_seeded); }
+bool is_random(const Call& call) {
+  // Attention draws only for dropout.
+  const c10::IValue* p = call.find("dropout_p");
+  return call.op.handle.hasTag(at::Tag::nondeterministic_seeded) &&
+         !(p && p->isDouble() && p->toDouble() == 0);
+}
 
 // Runs an operator without a suitable meta kernel on real tensors, if they are small.
 torch::jit::Stack called_on_small_zeros(const Call& call) {
   constexpr int64_t most = 1 << 16;  // elements
-  if (has_state(call.op) || is_random(call.op)) return {};
+  if (has_state(call.op) || is_random(call)) return {};
   int64_t n = 0;
   for (const TensorArgument& argument : call.tensors) n += argument.tensor.numel();
   if (n > most) return {};
@@ -103,7 +108,7 @@ std::vector<std::optional<Geometry>> logical_results(const Call& call) {
         return argument.is_written && shares_elements(argument.tensor);
       });
   // Meta kernels do not detect all writes to shared elements. Real ones must not draw numbers.
-  bool is_real = writes_shared && !is_random(call.op);
+  bool is_real = writes_shared && !is_random(call);
   torch::jit::Stack stack;
   try {
     stack = called_on_zeros(call, is_real ? call.mesh->device() : c10::Device(c10::kMeta));

@@ -424,4 +424,9 @@ loss = total(x1, 0.4) + term(x2, 0.5) + term(x4, 0.6) + term(x5, 0.7)
 gx1, gx3, gx4 = grads(loss, { x1, x3, x4 })
 second = term(gx1, 0.4) + total(gx3, 0.5) + term(gx4, 0.6)
 hx1, hx3, hx4 = grads(second, { x1, x3, x4 })]],
+  -- Strides of attention with heads of one element, whose examples are split.
+  [[
+x1 = shard(randn(2962, { 1, 6, 2, 1 }), { dp = 2 }):requires_grad_()
+x2 = vmap(function(r) return r:clone():mul_(2) end, { in_dims = -2 })(x1)
+x3 = torch.scaled_dot_product_attention(x2, x2, x2)]],
 }
