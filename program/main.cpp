@@ -24,7 +24,6 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <c10/util/Logging.h>
 
-#include <malloc.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 #include <CLI/CLI.hpp>
@@ -68,14 +67,6 @@ void on_stop(int signal) {
   if (redco::request_stop(signal)) return;
   std::signal(signal, SIG_DFL);
   std::raise(signal);
-}
-
-// Keeps freed memory: with glibc's defaults each tensor of megabytes costs a system call and newly
-// zeroed pages.
-void keep_freed_memory() {
-  constexpr int two_gigabytes = 0x7fffffff;
-  mallopt(M_MMAP_THRESHOLD, two_gigabytes);
-  mallopt(M_TRIM_THRESHOLD, two_gigabytes);
 }
 
 // Silences LibTorch's log of connections; its errors are also thrown.
@@ -230,7 +221,6 @@ void run(redco::ScriptEngine& engine, redco::Console& console, const Arguments& 
 // Returns the exit code.
 int run_program(int argc, char** argv) {
   prctl(PR_SET_NAME, "redco-lua");  // "exe" after a start through /proc/self/exe
-  keep_freed_memory();
   silence_log();
   redco::show_notices([](const std::string& text) {
     std::fprintf(stderr, "redco-lua: %s\n", redco::printable(text).c_str());

@@ -219,31 +219,22 @@ class CudaAllocator : public Allocator {
   int64_t next_address_ = 0;
 };
 
-// One heap, which grows at its end and does not shrink; blocks of 2 GB have their own mappings.
-class GlibcAllocator : public Allocator {
+// One heap, which grows at its end and does not shrink. Small blocks come from spans of their size,
+// which are not modelled.
+class Tcmalloc : public Allocator {
  public:
   using Allocator::Allocator;
 
   Blocks::Index allocate(int64_t bytes) override {
-    // LibTorch aligns to 64 bytes; glibc has a header before each block.
-    constexpr int64_t unit = 64, header = 16, step = 128 * kib;
-    int64_t size = rounded_up(bytes + header, unit);
-    if (size >= mapping_threshold) {
-      make_room(size, mapping);
-      reserve_.grow(size);
-      Blocks::Index block = blocks_.add(next_mapping_, size, mapping);
-      next_mapping_ += 2 * size;
-      blocks_.take(block, size, unit - 1);
-      return block;
-    }
+    constexpr int64_t alignment = 64, most_small = 256 * kib, page = 8 * kib, least_growth = mib;
+    int64_t unit = bytes <= most_small ? alignment : page;
+    int64_t size = rounded_up(std::max<int64_t>(bytes, 1), unit);
     Blocks::Index block = blocks_.best_fit(heap, size);
     if (block == Blocks::none) {
-      Blocks::Index last = blocks_.last();
-      bool has_end = last != Blocks::none && blocks_[last].is_free;
-      int64_t growth = rounded_up(size - (has_end ? blocks_[last].size : 0), step);
-      make_room(growth, mapping);
+      int64_t growth = std::max(rounded_up(size, page), least_growth);
+      make_room(growth, heap);
       reserve_.grow(growth);
-      if (last == Blocks::none)
+      if (blocks_.last() == Blocks::none)
         blocks_.set_last(block = blocks_.add(0, growth, heap));
       else
         block = blocks_.extend(growth);
@@ -252,16 +243,8 @@ class GlibcAllocator : public Allocator {
     return block;
   }
 
-  void release(Blocks::Index block) override {
-    bool is_mapping = blocks_[block].pool == mapping;
-    blocks_.release(block);
-    if (is_mapping) reserve_.now -= blocks_.remove_free_segments(mapping);
-  }
-
  private:
-  enum : uint8_t { heap, mapping };
-  static constexpr int64_t mapping_threshold = 2'000'000'000;
-  int64_t next_mapping_ = 0;
+  enum : uint8_t { heap };
 };
 
 // A log with the blocks that it does not free apart.
@@ -335,7 +318,7 @@ AllocatorUse replay(const StepLog& log, AllocatorKind kind, std::optional<int64_
   if (kind == AllocatorKind::cuda)
     allocator = std::make_unique<CudaAllocator>(capacity);
   else
-    allocator = std::make_unique<GlibcAllocator>(capacity);
+    allocator = std::make_unique<Tcmalloc>(capacity);
   Replay replay(log, *allocator);
   for (int64_t step = 0; step < n_steps; ++step) replay.run(step == 0);
   return replay.use();

@@ -13,9 +13,10 @@ enum class AllocatorKind : uint8_t {
   /// LibTorch's caching allocator on GPUs, with its default settings (c10/core/AllocatorConfig.h,
   /// c10/cuda/CUDACachingAllocator.cpp).
   cuda,
-  /// glibc's malloc as the program sets it (M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of 2 GB): memory
-  /// is never returned, freed neighbours are merged, and the best fit is taken.
-  glibc,
+  /// The program's malloc, gperftools' tcmalloc (page_heap.cc): the best fit is taken, freed
+  /// neighbours are merged, and the heap grows by a whole block. What it returns after gigabytes of
+  /// freed memory is not counted.
+  tcmalloc,
 };
 
 /// What an allocator holds at the step's peak. Bytes.

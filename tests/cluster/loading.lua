@@ -10,11 +10,8 @@ ffi.cdef [[
   typedef struct { unsigned long soft, hard; } redco_rlimit;
   int getrlimit(int resource, redco_rlimit *limit);
   int setrlimit(int resource, const redco_rlimit *limit);
-  int mallopt(int parameter, int value);
 ]]
-local RLIMIT_DATA, M_MMAP_THRESHOLD = 2, -3
--- Each tensor is a mapping of its own, so that the heap's holes are not counted.
-ffi.C.mallopt(M_MMAP_THRESHOLD, 2 ^ 20)
+local RLIMIT_DATA = 2
 
 local folder = arg[1] .. "/large_llama"
 
