@@ -155,6 +155,10 @@ int open_redco(lua_State* L) {
   lua_setfield(L, -2, "linear");
   lua_pushcfunction(L, is_recomputing);
   lua_setfield(L, -2, "is_recomputing");
+  lua_pushcfunction(L, begins_recomputed_block);
+  lua_setfield(L, -2, "begins_recomputed_block");
+  lua_pushcfunction(L, with_recomputed_blocks);
+  lua_setfield(L, -2, "with_recomputed_blocks");
   lua_pushcfunction(L, grouped_linear_layer);
   lua_setfield(L, -2, "grouped_linear");
   lua_pushcfunction(L, fused_linear_cross_entropy);

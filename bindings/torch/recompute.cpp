@@ -245,4 +245,18 @@ int checkpoint(lua_State* L) {
   return lua_gettop(L);
 }
 
+int begins_recomputed_block(lua_State* L) {
+  RecomputeBlocks::count_block();
+  // What a checkpoint runs again has no checkpoints: the whole is one.
+  bool is_recomputed = RecomputeBlocks::is_on() && runs.empty() && at::GradMode::is_enabled();
+  lua_pushboolean(L, is_recomputed);
+  return 1;
+}
+
+int with_recomputed_blocks(lua_State* L) {
+  RecomputeBlocks recompute(true);
+  call(L, lua_gettop(L) - 1, LUA_MULTRET);
+  return lua_gettop(L);
+}
+
 }  // namespace redco::lua

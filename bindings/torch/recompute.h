@@ -10,6 +10,12 @@ namespace redco::lua {
 /// the backward pass. In the backward pass f runs again, with the same random numbers.
 int checkpoint(lua_State* L);
 
+/// Counts a block that a function marks, and pushes whether it is to be called by `checkpoint`.
+int begins_recomputed_block(lua_State* L);
+
+/// Calls a function with its arguments, with RecomputeBlocks on.
+int with_recomputed_blocks(lua_State* L);
+
 /// Pushes whether a backward pass runs the function of a `checkpoint` again, so that functions with
 /// state leave it as the first run did.
 int is_recomputing(lua_State* L);

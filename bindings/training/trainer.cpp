@@ -279,6 +279,10 @@ int make(lua_State* L) {
   options.accumulate_grad_batches = args.optional<int64_t>("accumulate_grad_batches");
   options.train_step_fn = make_train_step_fn(args.get<Ref>("train_step_fn", {}), loss_fn, own);
   options.params_sharding_rules = check_sharding_rules(args);
+  auto recompute = args.get<std::string>("recompute", "none");
+  require(recompute == "none" || recompute == "blocks", "redco.Trainer: recompute = \"", recompute,
+          "\" is not \"none\" or \"blocks\"");
+  options.recompute_blocks = recompute == "blocks";
   args.refuse({"params_sharded", "opt_state_sharded"}, laid_out_by_trainer);
   if (auto info = args.optional<Tree>("last_ckpt_info")) options.last_ckpt_info = *info;
   args.finish();
@@ -448,7 +452,8 @@ constexpr const char* trainer_text =
     R"text(Trainer{deployer, collate_fn, loss_fn, params, optimizer, apply_fn = nil,
   opt_state = nil, custom_state = nil, step = 0, last_ckpt_info = nil, compute_dtype = "float32",
   loss_scale = nil, lr_schedule_fn = nil, accumulate_grad_batches = nil, train_step_fn = nil,
-  collate = "global", params_sharding_rules = nil, num_workers = 0, prefetch_factor = 2} -> Trainer
+  collate = "global", params_sharding_rules = nil, recompute = "none", num_workers = 0,
+  prefetch_factor = 2} -> Trainer
 Creates a Trainer, which trains a tree of parameters in place.
   collate_fn: collate_fn(examples) returns a batch, a table of tensors, from a list of examples
   loss_fn: loss_fn(rng, state, params, batch, is_training) returns the mean loss of a batch, and the
@@ -498,6 +503,9 @@ Creates a Trainer, which trains a tree of parameters in place.
     "replicate" or {dim = 1, block = 768}: the dimension consists of blocks of this length, or of
     the lengths in a list, each of which is split, between units of `grain` elements if given. The
     first match counts. Parameters without a match are planned from one observed call of loss_fn
+  recompute: with "blocks" the layers of `redco.models`, and what the script calls by `nn.block`, keep
+    only their inputs for the backward pass, which computes the rest again: less memory, about a
+    third more time
   num_workers: the number of threads that run collate_fn ahead of training. Each has a separate Lua
     state with copies of collate_fn and the examples. collate_fn is copied now, the examples when a
     run first uses them; later changes of variables have no effect there. They may use numbers,

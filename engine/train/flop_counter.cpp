@@ -63,7 +63,21 @@ FlopCounter::~FlopCounter() {
 
 }  // namespace train
 
-Recomputing::Recomputing() : outer_(std::exchange(is_recomputing, true)) {}
+Recomputing::Recomputing(bool is_on) : outer_(std::exchange(is_recomputing, is_on)) {}
 Recomputing::~Recomputing() { is_recomputing = outer_; }
+bool Recomputing::is_on() { return is_recomputing; }
+
+namespace {
+
+thread_local bool recomputes_blocks = false;
+thread_local int64_t n_marked_blocks = 0;
+
+}  // namespace
+
+RecomputeBlocks::RecomputeBlocks(bool is_on) : outer_(std::exchange(recomputes_blocks, is_on)) {}
+RecomputeBlocks::~RecomputeBlocks() { recomputes_blocks = outer_; }
+bool RecomputeBlocks::is_on() { return recomputes_blocks; }
+void RecomputeBlocks::count_block() { ++n_marked_blocks; }
+int64_t RecomputeBlocks::n_blocks() { return n_marked_blocks; }
 
 }  // namespace redco

@@ -90,6 +90,7 @@ TrainStep::TrainStep(const TrainerOptions& options, Custom custom, uint64_t seed
       accumulate_grad_batches_(options.accumulate_grad_batches),
       collate_(options.collate),
       params_sharding_rules_(options.params_sharding_rules),
+      recompute_blocks_(options.recompute_blocks),
       seed_(seed),
       custom_state_fn_(options.custom_state),
       set_custom_state_fn_(options.set_custom_state) {
@@ -172,9 +173,9 @@ void TrainStep::lay_out(const Dataset& examples, int64_t per_device_batch_size) 
 }
 
 void TrainStep::shard_params(const std::function<void(const Tree& params)>& forward) {
-  auto decisions = params_->lay_out(params_sharding_rules_, forward);
+  decisions_ = params_->lay_out(params_sharding_rules_, forward);
   if (deployer_->mesh()->size(Mesh::model) > 1)
-    deployer_->log_info(to_string(decisions), "Sharding");
+    deployer_->log_info(to_string(decisions_), "Sharding");
   state_.params = params_->tree();
   state_.opt_state = optimizer_step_->init(*params_, std::exchange(given_opt_state_, std::nullopt));
   is_laid_out_ = true;  // set last, so that a failure so far, such as in a loss_fn, can be fixed
@@ -233,6 +234,7 @@ Loss TrainStep::loss_of(const Dataset& examples, std::span<const int64_t> indice
     WithRng with_rng(rng);
     RecordDraws record_draws;
     Autocast region = precision_.autocast(device().type());
+    RecomputeBlocks recompute(is_training && recompute_blocks_);
     result = loss_fn_(rng, state_, params, batch, is_training);
   }
   if (is_training && needs_cast_) take_back(state_.params, params);
@@ -410,6 +412,7 @@ ValueAndGrad TrainStep::value_and_grad(
   at::Tensor value;
   {
     Autocast region = precision_.autocast(device().type());
+    RecomputeBlocks recompute(recompute_blocks_);
     Tree params = computed_params();
     value = function(params);
     if (needs_cast_) take_back(state_.params, params);

@@ -94,7 +94,9 @@ class TrainStep {
   const LossFn& loss_fn() const { return loss_fn_; }
   const Precision& precision() const { return precision_; }
   const std::vector<ShardingRule>& params_sharding_rules() const { return params_sharding_rules_; }
+  const std::vector<ShardingDecision>& sharding_decisions() const { return decisions_; }
   Collate collate() const { return collate_; }
+  void set_recompute_blocks(bool is_on) { recompute_blocks_ = is_on; }
   uint64_t seed() const { return seed_; }
   StepMeter& meter() { return *meter_; }
 
@@ -118,10 +120,12 @@ class TrainStep {
   std::optional<int64_t> accumulate_grad_batches_;
   Collate collate_;
   std::vector<ShardingRule> params_sharding_rules_;
+  bool recompute_blocks_;
   uint64_t seed_;
 
   TrainState state_;
   std::optional<TrainedParams> params_;
+  std::vector<ShardingDecision> decisions_;
   std::optional<OptimizerStep> optimizer_step_;
   std::unique_ptr<StepMeter> meter_;
   std::optional<Tree> given_opt_state_;  // until the parameters are laid out

@@ -93,6 +93,8 @@ void Trainer::set_train_state(SetTrainStateOptions options) {
   impl_->step.set_state(std::move(options));
 }
 
+void Trainer::set_recompute_blocks(bool is_on) { impl_->step.set_recompute_blocks(is_on); }
+
 void Trainer::setup_running_step(const Dataset& examples, int64_t per_device_batch_size) {
   impl_->step.lay_out(examples, per_device_batch_size);
 }
@@ -181,6 +183,10 @@ const std::shared_ptr<Deployer>& Trainer::deployer() const { return impl_->step.
 
 const std::vector<ShardingRule>& Trainer::params_sharding_rules() const {
   return impl_->step.params_sharding_rules();
+}
+
+const std::vector<ShardingDecision>& Trainer::sharding_decisions() const {
+  return impl_->step.sharding_decisions();
 }
 
 at::ScalarType Trainer::compute_dtype() const { return impl_->step.precision().compute_dtype; }

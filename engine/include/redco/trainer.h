@@ -121,6 +121,9 @@ struct TrainerOptions {
   std::function<Tree()> custom_state = {};
   /// Sets that tree when a run goes back to a checkpoint (OnNonfinite::restore).
   std::function<void(const Tree& saved)> set_custom_state = {};
+  /// Whether the blocks that the loss marks keep only their inputs for backward, which computes the
+  /// rest again: less memory, more time.
+  bool recompute_blocks = false;
   /// The placements of parameters on the model shards. They take precedence over those chosen by
   /// tracing the first loss.
   std::vector<ShardingRule> params_sharding_rules = {};
@@ -275,12 +278,17 @@ class REDCO_API Trainer {
   /// Starts over from `params`, as in the constructor: one set of weights can start several runs.
   void set_train_state(SetTrainStateOptions options);
 
+  /// See TrainerOptions; applies to later steps.
+  void set_recompute_blocks(bool is_on);
+
   const TrainState& state() const;
   int64_t step() const { return state().step; }
   /// The memory held between two steps, and that of the gradients of each step.
   TrainerMemory memory() const;
   const std::shared_ptr<Deployer>& deployer() const;
   const std::vector<ShardingRule>& params_sharding_rules() const;
+  /// How the parameters are laid out over the model shards, and why; empty before that is known.
+  const std::vector<ShardingDecision>& sharding_decisions() const;
   at::ScalarType compute_dtype() const;
   std::optional<at::ScalarType> autocast_dtype() const;
   /// A Predictor with the Trainer's dtypes.

@@ -4,6 +4,7 @@ local blocks = require "redco.models.blocks"
 local config = require "redco.diffusion.config"
 local fail = require "redco.fail"
 local layers = require "redco.diffusion.layers"
+local nn = require "redco.nn"
 local torch = require "redco.torch"
 
 local none = config.none
@@ -144,7 +145,7 @@ local function shared(c)
   return {
     resnets = function(params, block, x, o)
       for j = 0, #block.resnets - 1 do
-        x = resnet(params, ("%s.resnets.%d"):format(block.name, j), x, nil, o)
+        x = nn.block(resnet, params, ("%s.resnets.%d"):format(block.name, j), x, nil, o)
       end
       return x
     end,

@@ -3,6 +3,7 @@
 --- is_linear (linear projections instead of 1 x 1 convolutions), sees_text_only.
 local blocks = require "redco.models.blocks"
 local layers = require "redco.diffusion.layers"
+local nn = require "redco.nn"
 local torch = require "redco.torch"
 
 local transformer = {}
@@ -58,7 +59,7 @@ function transformer.apply(params, name, x, text, mask, facts, o)
     y = layers.pixels_as_tokens(layers.conv(params, name .. ".proj_in", y))
   end
   for i = 0, facts.n_layers - 1 do
-    y = apply_layer(params, layer_name(name, i), y, text, mask, facts, o)
+    y = nn.block(apply_layer, params, layer_name(name, i), y, text, mask, facts, o)
   end
   if facts.is_linear then
     y = layers.tokens_as_pixels(blocks.linear(params, name .. ".proj_out", y, o), x)

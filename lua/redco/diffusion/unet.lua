@@ -5,6 +5,7 @@ local blocks = require "redco.models.blocks"
 local config = require "redco.diffusion.config"
 local fail = require "redco.fail"
 local layers = require "redco.diffusion.layers"
+local nn = require "redco.nn"
 local plan_of = require "redco.diffusion.unet_plan"
 local time_of = require "redco.diffusion.unet_time"
 local torch = require "redco.torch"
@@ -129,7 +130,7 @@ local function new_forward(c)
     for _, block in ipairs(plan.blocks) do
       for i = 0, #block.resnets - 1 do
         if block.is_up then x = torch.cat({ x, table.remove(skips) }, 1) end
-        x = resnet(params, ("%s.resnets.%d"):format(block.name, i), x, time, o)
+        x = nn.block(resnet, params, ("%s.resnets.%d"):format(block.name, i), x, time, o)
         if i < block.n_attentions then
           x = transformer.apply(params, ("%s.attentions.%d"):format(block.name, i), x, text, mask,
             block.attention, o)

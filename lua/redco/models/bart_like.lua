@@ -6,6 +6,7 @@
 local blocks = require "redco.models.blocks"
 local masks = require "redco.models.masks"
 local new_tasks = require "redco.models.encoder_decoder_tasks"
+local nn = require "redco.nn"
 
 -- What configurations of all families have, unless a row has it.
 local defaults = {
@@ -126,19 +127,19 @@ local function new_stack(row, c, side)
       or memory_mask
     if row.norm_of_embedding then x = norm(stack .. "layernorm_embedding", x) end
     x = drop(x, o)
-    for i = 0, c[side .. "_layers"] - 1 do
-      local layer = ("%slayers.%d."):format(stack, i)
-      x = residual(layer .. "self_attn_layer_norm", x, function(y)
+    local function apply_layer(layer, z)
+      z = residual(layer .. "self_attn_layer_norm", z, function(y)
         return attention.to_itself(params, layer .. "self_attn", y, mask, o)
       end)
-      if memory then
-        x = residual(layer .. "encoder_attn_layer_norm", x, function(y)
-          return attention.to_memory(params, layer .. "encoder_attn", y, memory, memory_mask, o)
-        end)
-      end
-      x = residual(layer .. "final_layer_norm", x, function(y)
+      z = memory and residual(layer .. "encoder_attn_layer_norm", z, function(y)
+        return attention.to_memory(params, layer .. "encoder_attn", y, memory, memory_mask, o)
+      end) or z
+      return residual(layer .. "final_layer_norm", z, function(y)
         return feed_forward(params, layer, y, o)
       end)
+    end
+    for i = 0, c[side .. "_layers"] - 1 do
+      x = nn.block(apply_layer, ("%slayers.%d."):format(stack, i), x)
     end
     return row.norm_first and norm(stack .. "layer_norm", x) or x
   end

@@ -3,6 +3,7 @@
 local alibi = require "redco.models.alibi"
 local blocks = require "redco.models.blocks"
 local masks = require "redco.models.masks"
+local nn = require "redco.nn"
 local tasks = require "redco.models.tasks"
 
 local bloom = {
@@ -75,19 +76,21 @@ function bloom.new_forward(c)
       blocks.embedding(params, "transformer.word_embeddings", inputs.input_ids))
     local mask = alibi.masked(masks.causal(inputs, o, x), bias(inputs, o, x))
     -- What a layer puts out is added to its input, or to the norm of that.
-    local function residual(name, f)
-      local y = norm(name, x)
-      return (c.apply_residual_connection_post_layernorm and y or x)
+    local function residual(name, input, f)
+      local y = norm(name, input)
+      return (c.apply_residual_connection_post_layernorm and y or input)
         + blocks.dropout(f(y), c.hidden_dropout, o)
     end
-    for i = 0, c.n_layer - 1 do
-      local block = ("transformer.h.%d."):format(i)
-      x = residual(block .. "input_layernorm", function(y)
+    local function layer(block, input)
+      local seen = residual(block .. "input_layernorm", input, function(y)
         return attention(params, block .. "self_attention", y, mask, o)
       end)
-      x = residual(block .. "post_attention_layernorm", function(y)
+      return residual(block .. "post_attention_layernorm", seen, function(y)
         return mlp(params, block .. "mlp", y, o)
       end)
+    end
+    for i = 0, c.n_layer - 1 do
+      x = nn.block(layer, ("transformer.h.%d."):format(i), x)
     end
     return norm("transformer.ln_f", x)
   end

@@ -2,6 +2,7 @@
 --- embeddings share. The names of parameters are those within such a model: "encoder.layers.0...".
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
+local nn = require "redco.nn"
 local torch = require "redco.torch"
 
 local layers = {}
@@ -44,16 +45,19 @@ end
 function layers.new(c)
   local attention = blocks.new_attention(c.num_attention_heads, projections, c.attention_dropout)
   local mlp = layers.new_mlp(c)
+  local function apply_layer(params, layer, x, mask, o)
+    local function norm(name)
+      return blocks.layer_norm(params, layer .. name, x, c.layer_norm_eps)
+    end
+    x = x + attention.to_itself(params, layer .. "self_attn", norm "layer_norm1", mask, o)
+    return x + mlp(params, layer .. "mlp", norm "layer_norm2", o)
+  end
+
   return function(params, x, mask, o, kept)
     local function keep(hidden) if kept then kept[#kept + 1] = hidden end end
     keep(x)
     for i = 0, c.num_hidden_layers - 1 do
-      local layer = ("encoder.layers.%d."):format(i)
-      local function norm(name)
-        return blocks.layer_norm(params, layer .. name, x, c.layer_norm_eps)
-      end
-      x = x + attention.to_itself(params, layer .. "self_attn", norm "layer_norm1", mask, o)
-      x = x + mlp(params, layer .. "mlp", norm "layer_norm2", o)
+      x = nn.block(apply_layer, params, ("encoder.layers.%d."):format(i), x, mask, o)
       keep(x)
     end
     return x

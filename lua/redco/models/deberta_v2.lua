@@ -5,6 +5,7 @@ local blocks = require "redco.models.blocks"
 local convolution = require "redco.models.deberta_convolution"
 local fail = require "redco.fail"
 local masks = require "redco.models.masks"
+local nn = require "redco.nn"
 local torch = require "redco.torch"
 
 local hidden_dropout = { dropout = { "hidden_dropout_prob" } }
@@ -172,14 +173,16 @@ function deberta.new_forward(c)
     local mask = masks.padding(inputs.attention_mask, x.dtype)
     local positions = c.relative_attention and params["deberta.encoder.rel_embeddings.weight"]
     if norms_positions(c) then positions = norm("deberta.encoder.LayerNorm", positions) end
-    for i = 0, c.num_hidden_layers - 1 do
-      local layer = ("deberta.encoder.layer.%d."):format(i)
-      local seen = attend(params, layer .. "attention.self.", x, mask, positions, o)
+    local function apply_layer(layer, y)
+      local seen = attend(params, layer .. "attention.self.", y, mask, positions, o)
       seen = blocks.linear(params, layer .. "attention.output.dense", seen, o)
-      x = norm(layer .. "attention.output.LayerNorm", x + drop(seen))
-      local inner = activation(blocks.linear(params, layer .. "intermediate.dense", x, o))
-      x = norm(layer .. "output.LayerNorm",
-        x + drop(blocks.linear(params, layer .. "output.dense", inner, o)))
+      y = norm(layer .. "attention.output.LayerNorm", y + drop(seen))
+      local inner = activation(blocks.linear(params, layer .. "intermediate.dense", y, o))
+      return norm(layer .. "output.LayerNorm",
+        y + drop(blocks.linear(params, layer .. "output.dense", inner, o)))
+    end
+    for i = 0, c.num_hidden_layers - 1 do
+      x = nn.block(apply_layer, ("deberta.encoder.layer.%d."):format(i), x)
       if i == 0 and convolve then x = convolve(params, embedded, x, inputs, o) end
     end
     return x

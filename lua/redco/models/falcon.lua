@@ -6,6 +6,7 @@ local alibi = require "redco.models.alibi"
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
 local masks = require "redco.models.masks"
+local nn = require "redco.nn"
 local rotary = require "redco.models.rotary"
 local tasks = require "redco.models.tasks"
 
@@ -146,6 +147,21 @@ function falcon.new_forward(c)
     return blocks.linear(params, name .. ".dense", y, o)
   end
 
+  local function layer(params, block, x, angles, mask, o)
+    local function norm(name, y)
+      return blocks.layer_norm(params, block .. name, y, c.layer_norm_epsilon)
+    end
+    local y = attention(params, block .. "self_attention", norm(norm_of_attention, x), angles,
+      mask, o)
+    if c.parallel_attn then
+      y = y + mlp(params, block .. "mlp", norm(norm_of_mlp, x), o)
+      return x + blocks.dropout(y, c.hidden_dropout, o)
+    end
+    x = x + blocks.dropout(y, c.attention_dropout, o)
+    return x + blocks.dropout(mlp(params, block .. "mlp", norm(norm_of_mlp, x), o),
+      c.hidden_dropout, o)
+  end
+
   return function(params, inputs, o)
     local x = blocks.embedding(params, "transformer.word_embeddings", inputs.input_ids)
     local mask, angles = masks.causal(inputs, o, x), nil
@@ -155,20 +171,7 @@ function falcon.new_forward(c)
       angles = { rotary.of_halves(rotary.angles(settings, inputs, o, x)) }
     end
     for i = 0, c.num_hidden_layers - 1 do
-      local block = ("transformer.h.%d."):format(i)
-      local function norm(name, y)
-        return blocks.layer_norm(params, block .. name, y, c.layer_norm_epsilon)
-      end
-      local y = attention(params, block .. "self_attention", norm(norm_of_attention, x), angles,
-        mask, o)
-      if c.parallel_attn then
-        y = y + mlp(params, block .. "mlp", norm(norm_of_mlp, x), o)
-        x = x + blocks.dropout(y, c.hidden_dropout, o)
-      else
-        x = x + blocks.dropout(y, c.attention_dropout, o)
-        x = x + blocks.dropout(mlp(params, block .. "mlp", norm(norm_of_mlp, x), o),
-          c.hidden_dropout, o)
-      end
+      x = nn.block(layer, params, ("transformer.h.%d."):format(i), x, angles, mask, o)
     end
     return blocks.layer_norm(params, "transformer.ln_f", x, c.layer_norm_epsilon)
   end

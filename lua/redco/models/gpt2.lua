@@ -2,6 +2,7 @@
 --- are [in, out]; the head shares the weight of the embedding.
 local blocks = require "redco.models.blocks"
 local masks = require "redco.models.masks"
+local nn = require "redco.nn"
 local tasks = require "redco.models.tasks"
 
 local gpt2 = {
@@ -111,6 +112,17 @@ function gpt2.new_forward(c)
     return blocks.dropout(blocks.conv1d(params, name .. ".c_proj", y, o), c.resid_pdrop, o)
   end
 
+  local function layer(params, block, x, mask, memory, o)
+    local function norm(name)
+      return blocks.layer_norm(params, block .. name, x, c.layer_norm_epsilon)
+    end
+    x = x + attention(params, block .. "attn", norm "ln_1", mask, o)
+    if memory then
+      x = x + cross_attention(params, block .. "crossattention", norm "ln_cross_attn", memory, o)
+    end
+    return x + mlp(params, block .. "mlp", norm "ln_2", o)
+  end
+
   return function(params, inputs, o, memory)
     local input_ids = inputs.input_ids
     blocks.check_length(c, "n_positions", o, input_ids)
@@ -119,15 +131,7 @@ function gpt2.new_forward(c)
     local mask = masks.causal(inputs, o, x)
     x = blocks.dropout(x, c.embd_pdrop, o)
     for i = 0, c.n_layer - 1 do
-      local block = ("transformer.h.%d."):format(i)
-      local function norm(name)
-        return blocks.layer_norm(params, block .. name, x, c.layer_norm_epsilon)
-      end
-      x = x + attention(params, block .. "attn", norm "ln_1", mask, o)
-      if memory then
-        x = x + cross_attention(params, block .. "crossattention", norm "ln_cross_attn", memory, o)
-      end
-      x = x + mlp(params, block .. "mlp", norm "ln_2", o)
+      x = nn.block(layer, params, ("transformer.h.%d."):format(i), x, mask, memory, o)
     end
     return blocks.layer_norm(params, "transformer.ln_f", x, c.layer_norm_epsilon)
   end

@@ -4,6 +4,7 @@
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
 local masks = require "redco.models.masks"
+local nn = require "redco.nn"
 local rotary = require "redco.models.rotary"
 local tasks = require "redco.models.tasks"
 
@@ -105,20 +106,23 @@ function neox.new_forward(c)
     return blocks.dropout(blocks.linear(params, name .. ".dense", y, o), c.hidden_dropout, o)
   end
 
+  local function apply_layer(params, layer, x, angles, mask, o)
+    local function norm(name, y)
+      return blocks.layer_norm(params, layer .. name, y, c.layer_norm_eps)
+    end
+    local y = x + attention(params, layer .. "attention", norm("input_layernorm", x), angles,
+      mask, o)
+    local z = norm("post_attention_layernorm", c.use_parallel_residual and x or y)
+    return y + blocks.dropout(mlp(params, layer .. "mlp", z, o), c.hidden_dropout, o)
+  end
+
   return function(params, inputs, o)
     local x = blocks.dropout(blocks.embedding(params, "gpt_neox.embed_in", inputs.input_ids),
       c.hidden_dropout, o)
     local angles = { rotary.of_halves(rotary.angles(settings, inputs, o, x)) }
     local mask = masks.causal(inputs, o, x)
     for i = 0, c.num_hidden_layers - 1 do
-      local layer = ("gpt_neox.layers.%d."):format(i)
-      local function norm(name, y)
-        return blocks.layer_norm(params, layer .. name, y, c.layer_norm_eps)
-      end
-      local y = x + attention(params, layer .. "attention", norm("input_layernorm", x), angles,
-        mask, o)
-      local z = norm("post_attention_layernorm", c.use_parallel_residual and x or y)
-      x = y + blocks.dropout(mlp(params, layer .. "mlp", z, o), c.hidden_dropout, o)
+      x = nn.block(apply_layer, params, ("gpt_neox.layers.%d."):format(i), x, angles, mask, o)
     end
     return blocks.layer_norm(params, "gpt_neox.final_layer_norm", x, c.layer_norm_eps)
   end

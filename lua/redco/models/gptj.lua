@@ -4,6 +4,7 @@
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
 local masks = require "redco.models.masks"
+local nn = require "redco.nn"
 local rotary = require "redco.models.rotary"
 local tasks = require "redco.models.tasks"
 
@@ -89,6 +90,12 @@ function gptj.new_forward(c)
     return blocks.dropout(blocks.linear(params, name .. ".out_proj", y, o), c.resid_pdrop, o)
   end
 
+  local function layer(params, block, x, cos, sin, mask, o)
+    local y = blocks.layer_norm(params, block .. "ln_1", x, c.layer_norm_epsilon)
+    return x + attention(params, block .. "attn", y, cos, sin, mask, o)
+      + blocks.dropout(mlp(params, block .. "mlp", y, o), c.resid_pdrop, o)
+  end
+
   return function(params, inputs, o)
     blocks.check_length(c, "n_positions", o, inputs.input_ids)
     local x = blocks.dropout(blocks.embedding(params, "transformer.wte", inputs.input_ids),
@@ -96,10 +103,7 @@ function gptj.new_forward(c)
     local cos, sin = rotary.angles(settings, inputs, o, x)
     local mask = masks.causal(inputs, o, x)
     for i = 0, c.n_layer - 1 do
-      local block = ("transformer.h.%d."):format(i)
-      local y = blocks.layer_norm(params, block .. "ln_1", x, c.layer_norm_epsilon)
-      x = x + attention(params, block .. "attn", y, cos, sin, mask, o)
-        + blocks.dropout(mlp(params, block .. "mlp", y, o), c.resid_pdrop, o)
+      x = nn.block(layer, params, ("transformer.h.%d."):format(i), x, cos, sin, mask, o)
     end
     return blocks.layer_norm(params, "transformer.ln_f", x, c.layer_norm_epsilon)
   end

@@ -120,12 +120,28 @@ local function default_sizes(family, given)
   return #names > 0 and "; the configuration does not give " .. table.concat(names, ", ") or ""
 end
 
-local new_options = arguments("models.from_config", { dtype = "float32" }, { "generator", "task" })
+-- Lets backward compute the layers of a model again, if `how` is "blocks".
+local function with_recompute(model, how, where)
+  if how ~= "none" and how ~= "blocks" then
+    fail("%s: recompute = %s is not \"none\" or \"blocks\"", where, tostring(how))
+  end
+  if how == "none" then return model end
+  for name, f in pairs(model) do
+    if type(f) == "function" then
+      model[name] = function(...) return native.with_recomputed_blocks(f, ...) end
+    end
+  end
+  return model
+end
+
+local new_options = arguments("models.from_config", { dtype = "float32", recompute = "none" },
+  { "generator", "task" })
 models.from_config = registry.define("redco.models.from_config", [[
-from_config(config: table or string, {task = nil, generator = nil, dtype = "float32"}) -> model
+from_config(config: table or string, {task = nil, generator = nil, dtype = "float32",
+  recompute = "none"}) -> model
 Returns a model with new weights, initialised as its family does. `config` has the keys of Hugging
 Face's configuration, `model_type` among them; missing keys get the family's defaults. A string is a
-folder whose `config.json` is read. `task` as in `redco.models.from_pretrained`.]],
+folder whose `config.json` is read. `task` and `recompute` as in `redco.models.from_pretrained`.]],
 function(config, options)
   local o, is_file = new_options(options), type(config) == "string"
   local where = is_file and config .. "/config.json" or "models.from_config"
@@ -133,7 +149,8 @@ function(config, options)
   local family = tasks.choose(family_of(given, where), o.task, given)
   local c, n_parameters = complete_config(family, given, is_file)
   files.check_memory(family, n_parameters, o.dtype, default_sizes(family, given))
-  return new_model(family, c, files.add_new({}, family, c, o.dtype, o.generator))
+  local model = new_model(family, c, files.add_new({}, family, c, o.dtype, o.generator))
+  return with_recompute(model, o.recompute, "models.from_config")
 end)
 
 -- Returns the configuration with these keys replaced.
@@ -147,10 +164,11 @@ local function with_changes(given, changes)
   return given
 end
 
-local load_options = arguments("models.from_pretrained", { dtype = "float32", low_memory = false },
-  { "task", "config", "generator" })
+local load_options = arguments("models.from_pretrained",
+  { dtype = "float32", low_memory = false, recompute = "none" }, { "task", "config", "generator" })
 models.from_pretrained = registry.define("redco.models.from_pretrained", [[
-from_pretrained(dir, {task = nil, config = nil, dtype = "float32", low_memory = false, generator = nil}) -> model
+from_pretrained(dir, {task = nil, config = nil, dtype = "float32", low_memory = false,
+  generator = nil, recompute = "none"}) -> model
 Opens a model folder of Hugging Face: `config.json` with `model.safetensors`, or with the files that
 `model.safetensors.index.json` lists, or else with `pytorch_model.bin` or the files of
 `pytorch_model.bin.index.json`, of which no code is ever run. Each process reads only its part of the
@@ -159,6 +177,9 @@ weights. `dtype` is the type of the parameters; "auto" keeps that of the files.
 With `low_memory`, weights that are already of that dtype are not copied: they stay in memory-mapped
 files and are read on use, so a process that trains a part of the model needs memory only for that
 part. Do not change the files meanwhile.
+
+With `recompute = "blocks"`, training keeps only the inputs of the layers, and backward computes them
+again: less memory, about a third more time. The Trainer has the same option.
 
 Raises an error that names an unknown family, an unsupported setting, or a weight that is missing,
 unknown, of a wrong shape or not floating-point. NaN and infinity raise an error too, except in
@@ -193,7 +214,8 @@ function(dir, options)
   if native.is_planning() then
     -- Only the shapes count: weights are not read.
     local dtype = o.dtype ~= "auto" and o.dtype or "float32"
-    return new_model(family, c, files.add_new({}, family, c, dtype, o.generator))
+    local model = new_model(family, c, files.add_new({}, family, c, dtype, o.generator))
+    return with_recompute(model, o.recompute, "models.from_pretrained")
   end
   weights = weights or native.open_weights(dir)
   if reads_part then weights = text_part.weights(weights) end
@@ -203,7 +225,7 @@ function(dir, options)
   })
   local model = new_model(family, c, params)
   model.generation_config = files.generation_config(dir)
-  return model
+  return with_recompute(model, o.recompute, "models.from_pretrained")
 end)
 
 local part_options = arguments("models.from_encoder_decoder_pretrained", { dtype = "float32" },

@@ -6,6 +6,7 @@ local experts = require "redco.models.experts"
 local fail = require "redco.fail"
 local masks = require "redco.models.masks"
 local new_mlp = require "redco.models.llama_mlp"
+local nn = require "redco.nn"
 local rotary = require "redco.models.rotary"
 local torch = require "redco.torch"
 
@@ -107,25 +108,28 @@ local function new_forward(c, facts)
       return angles[rope]
     end
     local function norm(name, y) return facts.norm(params, name, y, c[facts.eps]) end
-    -- x + f(x), with the norms k before and k + 1 after f.
-    local function residual(layer, k, f)
+    -- input + f(input), with the norms k before and k + 1 after f.
+    local function residual(layer, k, input, f)
       local before, after = facts.norms[k], facts.norms[k + 1]
-      local y = f(before and norm(layer .. before, x) or x)
+      local y, logits, numbers = f(before and norm(layer .. before, input) or input)
       y = blocks.dropout(y, facts.residual_dropout, o)
       if after then y = norm(layer .. after, y) end
-      return x + (facts.residual_scale ~= 1 and y * facts.residual_scale or y)
+      return input + (facts.residual_scale ~= 1 and y * facts.residual_scale or y), logits, numbers
+    end
+    local function apply_layer(i, input, turn, mask)
+      local layer, mlp = ("model.layers.%d."):format(i), mlps[i]
+      local seen = residual(layer, 1, input, function(y)
+        return attend(params, layer .. "self_attn", y, turn, mask, o)
+      end)
+      return residual(layer, 3, seen, function(y)
+        return mlp.forward(params, layer .. (mlp.name or "mlp"), y, o)
+      end)
     end
     for i = 0, c.num_hidden_layers - 1 do
-      local layer, mlp = ("model.layers.%d."):format(i), mlps[i]
-      x = residual(layer, 1, function(y)
-        return attend(params, layer .. "self_attn", y, angles_of(ropes[i]),
-          mask_of(facts.window(i)), o)
-      end)
-      x = residual(layer, 3, function(y)
-        local z, logits, numbers = mlp.forward(params, layer .. (mlp.name or "mlp"), y, o)
-        routers[#routers + 1], routers.numbers[#routers.numbers + 1] = logits, numbers
-        return z
-      end)
+      local logits, numbers
+      x, logits, numbers = nn.block(apply_layer, i, x, angles_of(ropes[i]),
+        mask_of(facts.window(i)))
+      routers[#routers + 1], routers.numbers[#routers.numbers + 1] = logits, numbers
     end
     x = norm("model.norm", x)
     return facts.logits_divisor ~= 1 and x / facts.logits_divisor or x, routers

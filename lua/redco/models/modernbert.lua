@@ -187,13 +187,14 @@ function modernbert.new_forward(c)
     for kind, r in pairs(ropes) do
       angles[kind] = { rotary.of_halves(rotary.angles(r, places, o, x)) }
     end
-    for i = 0, c.num_hidden_layers - 1 do
+    local function apply_layer(i, input)
       local layer = ("model.layers.%d."):format(i)
       local kind = i % c.global_attn_every_n_layers == 0 and "full" or "near"
-      local y = i > 0 and normed(layer .. "attn_norm", x) or x
-      x = x + attend(params, layer .. "attn", y, mask_of[kind], angles[kind], o)
-      x = x + feed_forward(params, layer .. "mlp", normed(layer .. "mlp_norm", x), o)
+      local y = i > 0 and normed(layer .. "attn_norm", input) or input
+      y = input + attend(params, layer .. "attn", y, mask_of[kind], angles[kind], o)
+      return y + feed_forward(params, layer .. "mlp", normed(layer .. "mlp_norm", y), o)
     end
+    for i = 0, c.num_hidden_layers - 1 do x = nn.block(apply_layer, i, x) end
     return normed("model.final_norm", x)
   end
 end

@@ -2,6 +2,7 @@
 --- the layers instead of before them, and embeddings of another size than the layers.
 local blocks = require "redco.models.blocks"
 local masks = require "redco.models.masks"
+local nn = require "redco.nn"
 local tasks = require "redco.models.tasks"
 
 local opt = {
@@ -91,6 +92,15 @@ function opt.new_forward(c)
     return blocks.layer_norm(params, norm, x + blocks.dropout(f(x), c.dropout, o), eps)
   end
 
+  local function apply_layer(params, layer, x, mask, o)
+    x = residual(params, layer .. "self_attn_layer_norm", x, o, function(y)
+      return attention.to_itself(params, layer .. "self_attn", y, mask, o)
+    end)
+    return residual(params, layer .. "final_layer_norm", x, o, function(y)
+      return mlp(params, layer, y, o)
+    end)
+  end
+
   return function(params, inputs, o)
     blocks.check_length(c, "max_position_embeddings", o, inputs.input_ids)
     local x = blocks.embedding(params, "model.decoder.embed_tokens", inputs.input_ids, padding_row)
@@ -99,13 +109,7 @@ function opt.new_forward(c)
       inputs.input_ids, position_offset)
     local mask = masks.causal(inputs, o, x)
     for i = 0, c.num_hidden_layers - 1 do
-      local layer = ("model.decoder.layers.%d."):format(i)
-      x = residual(params, layer .. "self_attn_layer_norm", x, o, function(y)
-        return attention.to_itself(params, layer .. "self_attn", y, mask, o)
-      end)
-      x = residual(params, layer .. "final_layer_norm", x, o, function(y)
-        return mlp(params, layer, y, o)
-      end)
+      x = nn.block(apply_layer, params, ("model.decoder.layers.%d."):format(i), x, mask, o)
     end
     if has_final_norm(c) then
       x = blocks.layer_norm(params, "model.decoder.final_layer_norm", x, eps)

@@ -3,6 +3,7 @@
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
 local masks = require "redco.models.masks"
+local nn = require "redco.nn"
 local torch = require "redco.torch"
 
 -- The keys of BERT's configuration, by what they mean here.
@@ -129,14 +130,16 @@ local function new_forward(c, facts)
     local function drop(x) return blocks.dropout(x, c[keys.dropout], o) end
     local x = embed(params, inputs, o)
     local mask = { mask = masks.padding(inputs.attention_mask, x.dtype) }
-    for i = 0, c[keys.layers] - 1 do
-      local layer = facts.prefix .. "." .. names.layer:format(i)
-      local seen = attention.to_itself(params, layer .. names.attention, x, mask, o)
+    local function apply_layer(layer, y)
+      local seen = attention.to_itself(params, layer .. names.attention, y, mask, o)
       if not facts.keeps_attention then seen = drop(seen) end
-      x = blocks.layer_norm(params, layer .. names.attention_norm, x + seen, eps)
-      local inner = activation(blocks.linear(params, layer .. names.up, x, o))
-      x = blocks.layer_norm(params, layer .. names.norm,
-        x + drop(blocks.linear(params, layer .. names.down, inner, o)), eps)
+      y = blocks.layer_norm(params, layer .. names.attention_norm, y + seen, eps)
+      local inner = activation(blocks.linear(params, layer .. names.up, y, o))
+      return blocks.layer_norm(params, layer .. names.norm,
+        y + drop(blocks.linear(params, layer .. names.down, inner, o)), eps)
+    end
+    for i = 0, c[keys.layers] - 1 do
+      x = nn.block(apply_layer, facts.prefix .. "." .. names.layer:format(i), x)
     end
     return x
   end

@@ -5,6 +5,7 @@ local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
 local masks = require "redco.models.masks"
 local new_tasks = require "redco.models.encoder_decoder_tasks"
+local nn = require "redco.nn"
 local torch = require "redco.torch"
 
 local common = {
@@ -145,6 +146,20 @@ local function new_stack(row, c, stack, n_layers)
     return drop(linear(".wo", drop(y, o)), o)
   end
 
+  local function apply_block(params, layers, x, mask, memory, memory_mask, o)
+    local function norm(layer)
+      return blocks.rms_norm(params, layers .. layer .. ".layer_norm", x, c.layer_norm_epsilon)
+    end
+    x = x + drop(attention.to_itself(params, layers .. "0.SelfAttention", norm(0), mask, o), o)
+    if memory then
+      local seen = attention.to_memory(params, layers .. "1.EncDecAttention", norm(1), memory,
+        memory_mask, o)
+      x = x + drop(seen, o)
+    end
+    local last = memory and 2 or 1
+    return x + feed_forward(params, layers .. last .. ".DenseReluDense", norm(last), o)
+  end
+
   return function(params, input_ids, o, padding, memory, own_padding)
     local bias_of = position_bias(c, params["shared.weight"].device, stack, blocks.past(o),
       input_ids:size(1))
@@ -157,18 +172,8 @@ local function new_stack(row, c, stack, n_layers)
         local bias = bias_of(params, i)
         mask = { mask = added and bias + added or bias }
       end
-      local layers = ("%s.block.%d.layer."):format(stack, i)
-      local function norm(layer)
-        return blocks.rms_norm(params, layers .. layer .. ".layer_norm", x, c.layer_norm_epsilon)
-      end
-      x = x + drop(attention.to_itself(params, layers .. "0.SelfAttention", norm(0), mask, o), o)
-      if memory then
-        local seen = attention.to_memory(params, layers .. "1.EncDecAttention", norm(1), memory,
-          memory_mask, o)
-        x = x + drop(seen, o)
-      end
-      local last = memory and 2 or 1
-      x = x + feed_forward(params, layers .. last .. ".DenseReluDense", norm(last), o)
+      x = nn.block(apply_block, params, ("%s.block.%d.layer."):format(stack, i), x, mask, memory,
+        memory_mask, o)
     end
     return drop(blocks.rms_norm(params, stack .. ".final_layer_norm", x, c.layer_norm_epsilon), o)
   end

@@ -96,15 +96,17 @@ function encoder.new_encoder(c)
     local function keep(x) if kept then kept[#kept + 1] = x end end
     local x = drop(embedded(params, inputs.pixel_values))
     keep(x)
-    for i = 0, c.num_hidden_layers - 1 do
-      local layer = ("encoder.layer.%d."):format(i)
+    local function apply_layer(layer, y)
       local function norm(name)
-        return blocks.layer_norm(params, layer .. name, x, c.layer_norm_eps)
+        return blocks.layer_norm(params, layer .. name, y, c.layer_norm_eps)
       end
       local seen = attention.to_itself(params, layer .. "attention", norm "layernorm_before", {}, o)
-      x = x + drop(seen)
+      y = y + drop(seen)
       local inner = blocks.linear(params, layer .. "intermediate.dense", norm "layernorm_after", o)
-      x = x + drop(blocks.linear(params, layer .. "output.dense", activation(inner), o))
+      return y + drop(blocks.linear(params, layer .. "output.dense", activation(inner), o))
+    end
+    for i = 0, c.num_hidden_layers - 1 do
+      x = nn.block(apply_layer, ("encoder.layer.%d."):format(i), x)
       keep(x)
     end
     return blocks.layer_norm(params, "layernorm", x, c.layer_norm_eps)

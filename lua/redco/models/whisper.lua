@@ -4,6 +4,7 @@ local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
 local generate = require "redco.generation.whisper"
 local masks = require "redco.models.masks"
+local nn = require "redco.nn"
 local torch = require "redco.torch"
 
 local whisper = {
@@ -113,23 +114,23 @@ local function new_layers(c, side)
 
   return function(params, x, o, mask, memory)
     local function norm(name, y) return blocks.layer_norm(params, name, y, 1e-5) end
-    local function residual(name, f)
-      x = x + blocks.dropout(f(norm(name, x)), c.dropout, o)
+    local function residual(name, input, f)
+      return input + blocks.dropout(f(norm(name, input)), c.dropout, o)
     end
-    for i = 0, c[side .. "_layers"] - 1 do
-      local layer = ("%slayers.%d."):format(stack, i)
-      residual(layer .. "self_attn_layer_norm", function(y)
+    local function apply_layer(layer, z)
+      z = residual(layer .. "self_attn_layer_norm", z, function(y)
         return attention.to_itself(params, layer .. "self_attn", y, mask, o)
       end)
-      if memory then
-        residual(layer .. "encoder_attn_layer_norm", function(y)
-          return attention.to_memory(params, layer .. "encoder_attn", y, memory, {}, o)
-        end)
-      end
-      residual(layer .. "final_layer_norm", function(y)
+      z = memory and residual(layer .. "encoder_attn_layer_norm", z, function(y)
+        return attention.to_memory(params, layer .. "encoder_attn", y, memory, {}, o)
+      end) or z
+      return residual(layer .. "final_layer_norm", z, function(y)
         y = activation(blocks.linear(params, layer .. "fc1", y, o))
         return blocks.linear(params, layer .. "fc2", blocks.dropout(y, c.activation_dropout, o), o)
       end)
+    end
+    for i = 0, c[side .. "_layers"] - 1 do
+      x = nn.block(apply_layer, ("%slayers.%d."):format(stack, i), x)
     end
     return norm(stack .. "layer_norm", x)
   end

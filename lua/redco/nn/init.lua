@@ -5,7 +5,7 @@ local registry = require "redco.registry"
 local nn = { init = require "redco.nn.initializers" }
 
 for _, part in ipairs { "layers", "dropout", "convolution", "pooling", "norms", "attention",
-  "embedding_bag", "recurrent", "recurrent_stacks", "losses", "loss_functions" } do
+  "embedding_bag", "recompute", "recurrent", "recurrent_stacks", "losses", "loss_functions" } do
   for name, value in pairs(require("redco.nn." .. part)) do nn[name] = value end
 end
 

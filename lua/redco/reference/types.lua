@@ -41,7 +41,7 @@ local words_by_type = {
     target_epsilon smooth_value param rate sparsity clip margin timeout]],
   string = [[base_model_name_or_path cluster bos_token chat_template ckpt_dir ckpt_name cls_token compute_dtype
     decoder_dir delimiter desc device dir dtype encoder_dir eos_token float_dtype folder full_name
-    host0_address mask_token name nonlinearity pad_token padding_side path prediction randomness save_float_dtype
+    host0_address mask_token name nonlinearity pad_token padding_side path prediction randomness recompute save_float_dtype
     sep_token stem string task task_type text text_pair title truncation_side unk_token workdir]],
   table = [[config custom_state defaults early_stopping gradients info inputs last_ckpt_info loss_scale
      metadata metrics opt_state options

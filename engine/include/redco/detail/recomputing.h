@@ -4,16 +4,38 @@
 
 #include <c10/core/AutogradState.h>
 
+#include <cstdint>
+
 namespace redco {
 
 /// While it exists, this thread's computation counts as recomputation, as when backward reruns a
 /// function whose results were not kept. It is not counted as work of the model.
 class REDCO_API Recomputing {
  public:
-  Recomputing();
+  explicit Recomputing(bool is_on = true);
   ~Recomputing();
   Recomputing(const Recomputing&) = delete;
   Recomputing& operator=(const Recomputing&) = delete;
+
+  static bool is_on();
+
+ private:
+  bool outer_;
+};
+
+/// While it exists, the blocks that this thread's functions mark keep only their inputs for
+/// backward, which computes the rest again (arXiv 1604.06174).
+class REDCO_API RecomputeBlocks {
+ public:
+  explicit RecomputeBlocks(bool is_on);
+  ~RecomputeBlocks();
+  RecomputeBlocks(const RecomputeBlocks&) = delete;
+  RecomputeBlocks& operator=(const RecomputeBlocks&) = delete;
+
+  static bool is_on();
+  /// Called for each block that is marked, whether it is on or not.
+  static void count_block();
+  static int64_t n_blocks();  ///< that this thread's functions have marked so far
 
  private:
   bool outer_;

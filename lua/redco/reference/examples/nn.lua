@@ -63,6 +63,13 @@ local mask = torch.ones({ 10, 12 }, { dtype = "bool" }):tril(2)
 print(nn.attention(q, k, v, { mask = mask }):equal(
   nn.attention(q, k, v, { mask = mask:float():log() })))  --> true
 
+--- redco.nn.block
+local layers = { nn.Linear(8, 8), nn.Linear(8, 8) }
+local function layer(p, x) return nn.linear(p, x):tanh() end
+local x = torch.ones { 4, 8 }
+for _, p in ipairs(layers) do x = nn.block(layer, p, x) end
+print(x.shape)  --> torch.Size([4, 8])
+
 --- redco.nn.conv1d
 local params = nn.Conv1d(80, 256, 3)
 local x = torch.randn { 4, 80, 100 }  -- [batch, channels, length]
