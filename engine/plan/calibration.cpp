@@ -1,6 +1,6 @@
 // Measures a device and its links.
 
-#include "calibration.h"
+#include <redco/calibration.h>
 
 #include "device_tables.h"
 #include "link_fit.h"

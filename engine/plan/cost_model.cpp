@@ -46,7 +46,7 @@ double CostModel::seconds(const Collective& collective) const {
   return seconds_of(collective, cluster_);
 }
 
-StepTime CostModel::simulate(const StepLog& log) const {
+StepTime CostModel::simulate(const StepLog& log, std::vector<double>* times) const {
   // A step has many collectives of few sizes.
   std::map<std::tuple<Group::Kind, int64_t, int64_t, int64_t>, double> costs;
   std::map<std::pair<int64_t, int64_t>, GroupPlace> places;
@@ -54,6 +54,7 @@ StepTime CostModel::simulate(const StepLog& log) const {
   StepTime time;
   double now = 0, in_host = 0, network = 0;  // when the streams become free
   for (auto [what, index] : log.sequence) {
+    if (times != nullptr) times->push_back(now);
     if (what == StepLog::What::operator_call) {
       double cost = seconds(log.operators.at(size_t(index)));
       time.compute += cost;

@@ -42,8 +42,9 @@ class REDCO_API CostModel {
   /// Simulates the streams of a device: one computes, and each link has one. A collective begins
   /// when it was started, the operators before it have ended, and its links are free; what follows
   /// its wait begins when it has ended. If the processes have no cores left for collectives
-  /// (overlaps_collectives), they run in the compute stream.
-  StepTime simulate(const StepLog& log) const;
+  /// (overlaps_collectives), they run in the compute stream. `times`, unless null, gets the time at
+  /// which the computing stream is when the host comes to each event.
+  StepTime simulate(const StepLog& log, std::vector<double>* times = nullptr) const;
 
   /// The share of the device's peak that a model reaches whose forward and backward pass need this
   /// many operations in a step of this device, without what is computed again.

@@ -1,8 +1,8 @@
 // The machine that the planner runs on.
 
+#include <redco/calibration.h>
 #include "../core/require_usage.h"
 #include "../train/peak_flops.h"
-#include "calibration.h"
 #include "cluster_names.h"
 #include "device_tables.h"
 #include "this_host.h"
@@ -48,7 +48,7 @@ double copy_bandwidth() {
 HostGroup this_cpu(int64_t n_processes, int64_t n_measuring) {
   DeviceFacts cpu{.name = this_device_name(), .kind = DeviceFacts::cpu, .link = "loopback"};
   cpu.matmul_share = 0.9;
-  cpu.memory = int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  cpu.memory = memory_of(c10::kCPU, 1);
   cpu.bandwidth = double(n_measuring) * copy_bandwidth();
   for (c10::ScalarType dtype : {c10::kFloat, c10::kBFloat16, c10::kDouble})
     cpu.flops[dtype] = double(n_measuring) * *train::peak_flops(c10::kCPU, dtype);
@@ -88,6 +88,12 @@ std::string this_device_name() {
 HostGroup this_host(int64_t n_processes, int64_t n_measuring) {
   int64_t n = n_gpus();
   return n > 0 ? these_gpus(n) : this_cpu(n_processes, n_measuring);
+}
+
+int64_t memory_of(c10::Device device, int64_t n_processes) {
+  if (device.is_cpu())
+    return int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE) / n_processes;
+  return int64_t(at::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).second);
 }
 
 void synchronize(c10::Device device) {

@@ -7,6 +7,7 @@
 #include "../sharding/operators/rules.h"
 #include "../train/flop_counter.h"
 
+#include <redco/detail/recomputing.h>
 #include <redco/error.h>
 #include <redco/group.h>
 #include <redco/moves.h>
@@ -211,7 +212,7 @@ void Recorder::run(const Call& call, const Plan& plan, Stack& local) {
   }
   // Memory that the operator writes to or reads, to tell its results from views.
   std::set<const void*> given;
-  Operator record{.name = call.op.name};
+  Operator record{.name = call.op.name, .is_recomputed = Recomputing::is_on()};
   bool is_first = true;
   for_each_tensor(c10::ArrayRef<c10::IValue>(local), [&](const at::Tensor& tensor) {
     if (tensor.has_storage()) given.insert(tensor.storage().unsafeGetStorageImpl());
@@ -223,6 +224,7 @@ void Recorder::run(const Call& call, const Plan& plan, Stack& local) {
       for_each_tensor(c10::ArrayRef<c10::IValue>(local[i]),
                       [&](const at::Tensor& tensor) { record.bytes_written += bytes_of(tensor); });
   std::optional<train::FlopCounter> counter;
+  Recomputing counted(false);  // it takes time, too
   if (call.op.facts.flops || call.op.facts.is_product) {
     record.smallest_size = smallest_size(local);
     counter.emplace(record.flops);

@@ -1,19 +1,23 @@
 // Plans the step of a Trainer in each possible layout.
 
-#include "peak.h"
-#include "step_trace.h"
-
 #include "allocator_model.h"
 #include "cost_model.h"
+#include "layouts.h"
+#include "peak.h"
+#include "step_trace.h"
+#include "timeline.h"
 
 #include <redco/error.h>
 #include <redco/plan.h>
 #include <redco/sharding.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
-#include <set>
+#include <functional>
+#include <iomanip>
+#include <map>
 #include <sstream>
 #include <utility>
 
@@ -25,51 +29,29 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-std::string in_gib(int64_t bytes) {
+// "1.50 GiB"
+std::string text_of(int64_t bytes) {
+  constexpr std::array units = {"B", "KiB", "MiB", "GiB", "TiB"};
+  auto value = double(bytes);
+  size_t unit = 0;
+  while (value >= 1024 && unit + 1 < units.size()) value /= 1024, ++unit;
   std::ostringstream text;
-  text.precision(bytes < int64_t{100} << 30 ? 3 : 4);
-  text << double(bytes) / double(int64_t{1} << 30) << " GiB";
+  text << std::fixed
+       << std::setprecision(unit == 0    ? 0
+                            : value < 10 ? 2
+                                         : 1)
+       << value << " " << units[unit];
   return text.str();
 }
 
-// Bytes of the whole model: what the layouts divide.
-struct WholeBytes {
-  int64_t parameters = 0, gradients = 0, states = 0;
-};
-
-int64_t bytes_of(const Tree& tree) {
-  int64_t bytes = 0;
-  for (const auto& [name, tensor] : named_tensors(tree))
-    bytes += tensor.numel() * int64_t(tensor.element_size());
-  return bytes;
-}
-
-WholeBytes whole_bytes(const TrainerOptions& options) {
-  std::shared_ptr<Mesh> mesh = make_imagined_mesh({});
-  Recorder recorder(mesh);
-  Recorder::Pause pause(recorder);
-  std::vector<NamedTensor> trained;
-  WholeBytes whole;
-  std::set<const void*> counted;
-  for (const auto& [name, param] : named_tensors(without_values(options.params, mesh))) {
-    if (!counted.insert(param.unsafeGetTensorImpl()).second) continue;
-    int64_t bytes = param.numel() * int64_t(param.element_size());
-    whole.parameters += bytes;
-    if (!param.is_floating_point() || !options.optimizer->trains(name, param)) continue;
-    whole.gradients += bytes;
-    trained.emplace_back(name, param);
-  }
-  whole.states = bytes_of(options.optimizer->init(trained));
-  return whole;
-}
-
-// The least that a device can hold of them: each tensor divided evenly.
-int64_t least_states(const WholeBytes& whole, const PlannedLayout& layout) {
-  int64_t mp = layout.n_model_shards, dp = layout.n_copies;
-  auto part = [&](int64_t bytes, int64_t from_zero) {
-    return bytes / mp / (layout.zero >= from_zero ? dp : 1);
-  };
-  return part(whole.parameters, 3) + part(whole.gradients, 2) + part(whole.states, 1);
+// The rules that decide the same.
+std::vector<ShardingRule> rules_of(const std::vector<ShardingDecision>& decisions) {
+  std::vector<ShardingRule> rules;
+  for (const ShardingDecision& each : decisions) rules.push_back({each.name, each.placement});
+  // A pattern matches the ends of names, too, and the first one counts.
+  std::ranges::stable_sort(rules, std::greater<>(),
+                           [](const ShardingRule& rule) { return rule.pattern.size(); });
+  return rules;
 }
 
 class Search {
@@ -86,10 +68,18 @@ class Search {
   }
 
   StepPlan run() {
-    PlannedLayout asked = asked_layout();
-    std::vector<PlannedLayout> others = candidates(asked);
+    PlannedLayout asked = asked_layout(options_, program_.options, cluster_);
+    result_.global_batch_size = global_batch_of(options_, program_.options, asked);
+    std::vector<PlannedLayout> others =
+        other_layouts(asked, result_.global_batch_size, options_, program_.options, cluster_);
     if (others.empty() && !asked.why.empty()) fail("plan: ", asked.why);
-    std::vector<PlannedLayout> done{asked.why.empty() ? planned(asked, true) : asked};
+    std::vector<PlannedLayout> done;
+    if (options_.has_asked) done.push_back(asked.why.empty() ? planned(asked, true) : asked);
+    // If it does not fit, another form of it may.
+    if (asked.why.empty() && (done.empty() || !done.front().fits)) {
+      asked.is_asked = false;
+      others.insert(others.begin(), asked);
+    }
     for (PlannedLayout& candidate : others) {
       std::chrono::duration<double> used = clock::now() - from_;
       bool has_one = std::ranges::any_of(done, &PlannedLayout::is_planned);
@@ -98,7 +88,10 @@ class Search {
         ++n_left_;
         continue;
       }
-      done.push_back(best_batch(std::move(candidate)));
+      PlannedLayout best = best_form(candidate);
+      bool is_done =
+          std::ranges::any_of(done, [&](const PlannedLayout& each) { return is_same(each, best); });
+      if (!is_done) done.push_back(std::move(best));
     }
     if (n_left_ > 0)
       result_.notes.push_back(std::to_string(n_left_) +
@@ -113,67 +106,26 @@ class Search {
     int64_t n = 0;
     for (PlannedLayout& layout : done)
       if (layout.is_asked || n++ < options_.n_layouts) result_.layouts.push_back(std::move(layout));
+    if (!result_.layouts.front().fits) result_.why = nothing_fits();
     return std::move(result_);
   }
 
  private:
-  PlannedLayout asked_layout() {
-    int64_t n = cluster_.n_devices();
-    require(options_.per_device_batch_size > 0,
-            "plan: per_device_batch_size = ", options_.per_device_batch_size, " must be positive");
-    require(options_.n_model_shards > 0 && n % options_.n_model_shards == 0,
-            "plan: n_model_shards = ", options_.n_model_shards, " does not divide the ", n,
-            " devices of the cluster");
-    PlannedLayout asked;
-    asked.is_asked = true;
-    asked.n_model_shards = options_.n_model_shards;
-    asked.n_copies = n / options_.n_model_shards;
-    asked.zero = options_.zero;
-    asked.sequence_parallel = options_.sequence_parallel;
-    asked.per_device_batch_size = options_.per_device_batch_size;
-    int64_t micro = asked.per_device_batch_size * asked.n_copies;
-    int64_t global = options_.global_batch_size.value_or(
-        micro * program_.options.accumulate_grad_batches.value_or(1));
-    require(global > 0, "plan: global_batch_size = ", global, " must be positive");
-    if (global % micro != 0) {
-      std::ostringstream why;
-      why << "global_batch_size = " << global << " is no multiple of " << micro
-          << " (per_device_batch_size = " << asked.per_device_batch_size << " on " << asked.n_copies
-          << " copies of the model); the nearest: ";
-      if (global > micro) why << global / micro * micro << " and ";
-      why << (global / micro + 1) * micro;
-      asked.why = why.str();
+  // The least memory found, its largest part, and how many devices the states need.
+  std::string nothing_fits() const {
+    std::ostringstream text;
+    text << "no layout of " << cluster_.n_devices() << " devices fits in "
+         << text_of(result_.memory);
+    for (size_t i = 0; i < result_.layouts.size(); ++i) {
+      const PlannedLayout& layout = result_.layouts[i];
+      if (!layout.is_planned) continue;
+      text << "; row " << i + 1 << " (n_model_shards = " << layout.n_model_shards
+           << ", zero = " << layout.zero << ") " << layout.why;
+      break;
     }
-    asked.n_accumulated = std::max<int64_t>(1, global / micro);
-    result_.global_batch_size = global;
-    return asked;
-  }
-
-  std::vector<PlannedLayout> candidates(const PlannedLayout& asked) {
-    std::vector<PlannedLayout> all;
-    int64_t n = cluster_.n_devices();
-    int64_t most = options_.max_model_shards.value_or(cluster_.devices_per_host());
-    for (int64_t mp = 1; mp <= std::min(n, most); ++mp) {
-      int64_t copies = n / mp;
-      if (n % mp != 0 || result_.global_batch_size % copies != 0) continue;
-      int64_t per_copy = result_.global_batch_size / copies;
-      // A device works on as much at a time as in the layout that is asked for.
-      int64_t batch = std::max<int64_t>(1, asked.per_device_batch_size * mp / asked.n_model_shards);
-      while (per_copy % batch != 0) --batch;
-      for (int64_t zero = 0; zero <= (copies > 1 ? 3 : 0); ++zero) {
-        PlannedLayout layout;
-        layout.n_copies = copies;
-        layout.n_model_shards = mp;
-        layout.zero = zero;
-        layout.sequence_parallel = asked.sequence_parallel && mp > 1;
-        layout.per_device_batch_size = program_.options.train_step_fn ? per_copy : batch;
-        layout.n_accumulated = per_copy / layout.per_device_batch_size;
-        bool is_asked = mp == asked.n_model_shards && zero == asked.zero &&
-                        layout.per_device_batch_size == asked.per_device_batch_size;
-        if (!is_asked) all.push_back(std::move(layout));
-      }
-    }
-    return all;
+    text << "; parameters, gradients and optimizer states are " << text_of(result_.states)
+         << ": at least " << result_.least_devices << " such devices must share them";
+    return text.str();
   }
 
   // If nothing fits: plans the layout whose states are least, and finds how many devices they need.
@@ -190,7 +142,7 @@ class Search {
         std::swap(least->per_device_batch_size, least->n_accumulated);
       *least = planned(*least, true);
     }
-    result_.states = whole_.parameters + whole_.gradients + whole_.states;
+    result_.states = whole_.sum();
     result_.least_devices = (result_.states + most_bytes() - 1) / most_bytes();
   }
 
@@ -199,19 +151,33 @@ class Search {
     return std::max<int64_t>(1, int64_t(double(result_.memory) * (1 - options_.margin)));
   }
 
-  // The layout with fewer examples at a time, if that makes it fit.
-  PlannedLayout best_batch(PlannedLayout layout) {
-    PlannedLayout first = planned(layout);
-    PlannedLayout now = first;
-    while (now.is_planned && !now.fits && now.per_device_batch_size > 1 &&
-           !program_.options.train_step_fn) {
-      int64_t per_copy = layout.per_device_batch_size * layout.n_accumulated;
-      int64_t batch = now.per_device_batch_size / 2;
-      while (per_copy % batch != 0) --batch;
-      PlannedLayout smaller = layout;
-      smaller.per_device_batch_size = batch;
-      smaller.n_accumulated = per_copy / batch;
-      now = planned(smaller);
+  // The layout with fewer examples at a time, or with blocks that are computed again, if that makes
+  // it fit.
+  PlannedLayout best_form(const PlannedLayout& layout) {
+    PlannedLayout first = best_batch(layout);
+    bool is_as_given = first.per_device_batch_size == layout.per_device_batch_size;
+    if (!has_blocks_ || !first.is_planned || (first.fits && is_as_given)) return first;
+    PlannedLayout again = layout;
+    again.recompute_blocks = true;
+    again = best_batch(again);
+    bool is_better = again.fits && (!first.fits || again.seconds < first.seconds);
+    if (!again.fits && !first.fits) is_better = again.total < first.total;
+    return is_better ? again : first;
+  }
+
+  PlannedLayout best_batch(const PlannedLayout& layout) {
+    PlannedLayout first = planned(layout), now = first;
+    while (now.is_planned && !now.fits && !program_.options.train_step_fn) {
+      // What does not depend on the batch is at least this, so that no batch that fits is left out.
+      int64_t fixed = now.reserved;
+      for (MemoryKind kind : {MemoryKind::parameters, MemoryKind::gradients, MemoryKind::states})
+        fixed += now.memory.at(name_of(kind));
+      if (fixed >= most_bytes()) break;
+      double share = double(most_bytes() - fixed) / double(now.total - fixed);
+      auto smaller = with_smaller_batch(
+          now, std::max<int64_t>(1, int64_t(share * double(now.per_device_batch_size))));
+      if (!smaller) break;
+      now = planned(*smaller);
     }
     return now.fits ? now : first;
   }
@@ -220,24 +186,53 @@ class Search {
     layout.why.clear();
     layout.states = least_states(whole_, layout);
     if (layout.states > most_bytes() && !even_if_states_do_not_fit) {
-      layout.why = "parameters, gradients and optimizer states alone need " + in_gib(layout.states);
+      layout.why =
+          "parameters, gradients and optimizer states alone need " + text_of(layout.states);
       return layout;
     }
-    StepTrace trace = trace_step(program_, {.mesh = {layout.n_copies, layout.n_model_shards},
-                                            .zero = layout.zero,
-                                            .sequence_parallel = layout.sequence_parallel,
-                                            .per_device_batch_size = layout.per_device_batch_size,
-                                            .n_accumulated = layout.n_accumulated});
+    if (auto known = like_zero1(layout)) return *known;
+    auto& decisions = decisions_[{layout.n_model_shards, layout.sequence_parallel}];
+    TracedProgram program = program_;
+    if (!decisions.empty()) program.options.params_sharding_rules = rules_of(decisions);
+    StepTrace trace =
+        trace_step(program, {.mesh = {.zero = layout.zero_group,
+                                      .model = layout.n_model_shards,
+                                      .replicated = layout.n_copies / layout.zero_group},
+                             .zero = layout.zero,
+                             .sequence_parallel = layout.sequence_parallel,
+                             .recompute_blocks = layout.recompute_blocks,
+                             .per_device_batch_size = layout.per_device_batch_size,
+                             .n_accumulated = layout.n_accumulated});
+    if (decisions.empty()) decisions = std::move(trace.decisions);
     result_.n_parameters = trace.n_parameters;
+    has_blocks_ = trace.has_blocks;
     layout.is_planned = true;
+    layout.notes.clear();
     layout.collectives = std::move(trace.collectives);
+    add_whole_weights(layout, decisions);
     add_memory(layout, trace.record);
     layout.fits = layout.total <= most_bytes();
     if (!layout.fits)
-      layout.why = "needs " + in_gib(layout.total) + ", of which " + largest_kind(layout);
+      layout.why = "needs " + text_of(layout.total) + ", of which " + largest_kind(layout);
     add_time(layout, trace.record.log);
     add_notes(layout, trace.record);
+    if (layout.zero == 1) of_zero1_.push_back(layout);
     return layout;
+  }
+
+  // With one micro-batch, ZeRO 2 does what ZeRO 1 does.
+  std::optional<PlannedLayout> like_zero1(const PlannedLayout& layout) const {
+    if (layout.zero != 2 || layout.n_accumulated > 1) return std::nullopt;
+    PlannedLayout same = layout;
+    same.zero = 1;
+    auto found = std::ranges::find_if(
+        of_zero1_, [&](const PlannedLayout& each) { return is_same(each, same); });
+    if (found == of_zero1_.end()) return std::nullopt;
+    same = *found;
+    same.zero = 2;
+    same.is_asked = layout.is_asked;
+    same.states = layout.states;
+    return same;
   }
 
   void add_memory(PlannedLayout& layout, const Recorder::Record& record) const {
@@ -247,8 +242,8 @@ class Search {
     layout.allocated = peak.bytes;
     layout.largest = std::move(peak.largest);
     bool is_cpu = cluster_.device().kind == DeviceFacts::cpu;
-    int64_t n_groups = (layout.n_copies > 1) + (layout.n_model_shards > 1) +
-                       (layout.n_copies * layout.n_model_shards > 1);
+    int64_t n_groups = (layout.zero_group > 1) + (layout.n_copies > layout.zero_group) +
+                       (layout.n_model_shards > 1) + (layout.n_copies * layout.n_model_shards > 1);
     layout.reserved =
         cluster_.reserve.context + cluster_.reserve.workspace + n_groups * cluster_.reserve.group;
     // LibTorch's allocator returns unused segments before it gives up; tcmalloc keeps its heap.
@@ -263,20 +258,50 @@ class Search {
   static std::string largest_kind(const PlannedLayout& layout) {
     auto largest =
         std::ranges::max_element(layout.memory, {}, [](const auto& entry) { return entry.second; });
-    return largest->first + " " + in_gib(largest->second);
+    return largest->first + " " + text_of(largest->second);
   }
 
   void add_time(PlannedLayout& layout, const StepLog& log) const {
-    StepTime time = cost_.simulate(log);
+    std::vector<double> times;
+    StepTime time = cost_.simulate(log, options_.has_timelines ? &times : nullptr);
     layout.seconds = time.total;
     layout.exposed_seconds = time.exposed_sum();
+    for (size_t dim = 0; dim < time.exposed.size(); ++dim)
+      if (time.exposed[dim] > 0)
+        layout.exposed[dim < Mesh::n_dims ? Mesh::facts[dim].name : "world"] = time.exposed[dim];
+    if (options_.has_timelines) layout.timeline = timeline_of(log, times);
     double flops = 0;
-    for (const plan::Operator& call : log.operators) flops += call.flops;
+    for (const plan::Operator& call : log.operators)
+      if (!call.is_recomputed) flops += call.flops;
     layout.mfu = cost_.model_flops_utilization(flops, time.total, program_.options.compute_dtype);
   }
 
+  // Says which weights each of the model shards holds whole, if these are much of the model.
+  void add_whole_weights(PlannedLayout& layout,
+                         const std::vector<ShardingDecision>& decisions) const {
+    std::map<std::string, std::pair<int64_t, int64_t>> whole;  // count and bytes by reason
+    for (const ShardingDecision& each : decisions) {
+      if (layout.n_model_shards == 1 || each.placement.is_sharded() || each.sizes.size() < 2)
+        continue;
+      auto& [count, bytes] = whole[each.reason];
+      ++count;
+      bytes += each.bytes;
+    }
+    for (const auto& [reason, found] : whole) {
+      auto [count, bytes] = found;
+      constexpr double worth_a_note = 0.02;
+      if (double(bytes) < worth_a_note * double(whole_.parameters)) continue;
+      std::ostringstream note;
+      note << "each of " << layout.n_model_shards << " model shards holds " << count
+           << " weights of " << text_of(bytes) << " in all, "
+           << std::lround(100.0 * double(bytes) / double(whole_.parameters))
+           << " % of the parameters: " << reason;
+      layout.notes.push_back(note.str());
+    }
+  }
+
   void add_notes(PlannedLayout& layout, const Recorder::Record& record) const {
-    layout.notes = cost_.notes(record.log);
+    for (std::string& note : cost_.notes(record.log)) layout.notes.push_back(std::move(note));
     for (const auto& [line, count] : record.values_read) {
       if (line == from_line_) continue;  // the Trainer's own, such as the loss
       layout.notes.push_back(line + " reads " + std::to_string(count) +
@@ -296,6 +321,11 @@ class Search {
   clock::time_point from_ = clock::now();
   std::string from_line_ = call_site();
   int64_t n_left_ = 0;
+  bool has_blocks_ = false;  // whether the loss marks blocks
+  // How the parameters are split, by the number of model shards and sequence_parallel: it is
+  // decided once.
+  std::map<std::pair<int64_t, bool>, std::vector<ShardingDecision>> decisions_;
+  std::vector<PlannedLayout> of_zero1_;
 };
 
 }  // namespace
@@ -303,6 +333,7 @@ class Search {
 StepPlan plan_step(const TrainerOptions& trainer, const Dataset& examples,
                    const ClusterSpec& cluster, const PlanOptions& options) {
   require(examples.size > 0, "plan: the set of examples is empty");
+  NotRecorded not_recorded;
   return Search(trainer, examples, cluster, options).run();
 }
 

@@ -45,8 +45,9 @@ struct Allocation {
 struct Operator {
   std::string name = {};  ///< such as "aten::mm"
   /// Multiplications and additions of products, convolutions and attention, as FlopCounter counts
-  /// them, with what is computed again in the backward pass; 0 for all other operators.
+  /// them; 0 for all other operators.
   double flops = 0;
+  bool is_recomputed = false;  ///< whether backward computes again what forward did not keep
   c10::ScalarType dtype = c10::ScalarType::Float;  ///< in which the products are computed
   int64_t bytes_read = 0;                          ///< of all arguments
   int64_t bytes_written = 0;                       ///< of all results; 0 for views

@@ -4,6 +4,7 @@
 
 #include "../mesh/spmd_log.h"
 
+#include <redco/detail/recomputing.h>
 #include <redco/error.h>
 #include <redco/moves.h>
 #include <redco/sharding.h>
@@ -78,24 +79,6 @@ Dataset layout_examples(const Dataset& examples, int64_t n_micro, int64_t per_de
           [examples](const std::vector<int64_t>& indices) { return collate(examples, indices); }};
 }
 
-// Nothing in a plan concerns the other processes of a run, or its report.
-class NotRecorded {
- public:
-  NotRecorded() : was_on_(mesh::SpmdLog::get().is_on()), moves_(move_counters()) {
-    if (was_on_) mesh::SpmdLog::get().pause(true);
-  }
-  ~NotRecorded() {
-    if (was_on_) mesh::SpmdLog::get().pause(false);
-    move_counters() = std::move(moves_);
-  }
-  NotRecorded(const NotRecorded&) = delete;
-  NotRecorded& operator=(const NotRecorded&) = delete;
-
- private:
-  bool was_on_;
-  MoveCounters moves_;
-};
-
 using Counted = std::map<std::string, Group::Counters>;
 
 Counted counted(const Mesh& mesh) {
@@ -161,6 +144,15 @@ void label(Recorder& recorder, const Tree& tensors, MemoryKind kind) {
 
 }  // namespace
 
+NotRecorded::NotRecorded() : was_on_(mesh::SpmdLog::get().is_on()), moves_(move_counters()) {
+  if (was_on_) mesh::SpmdLog::get().pause(true);
+}
+
+NotRecorded::~NotRecorded() {
+  if (was_on_) mesh::SpmdLog::get().pause(false);
+  move_counters() = std::move(moves_);
+}
+
 StepTrace trace_step(const TracedProgram& program, const TracedLayout& layout, int64_t n_steps) {
   NotRecorded not_recorded;
   const Deployer& own = *program.options.deployer;
@@ -184,6 +176,7 @@ StepTrace trace_step(const TracedProgram& program, const TracedLayout& layout, i
   of_trainer.opt_state.reset();
   of_trainer.last_ckpt_info = {};
   of_trainer.accumulate_grad_batches = layout.n_accumulated;
+  of_trainer.recompute_blocks = layout.recompute_blocks;
   if (of_trainer.train_step_fn) of_trainer.accumulate_grad_batches.reset();
   Trainer trainer(std::move(of_trainer));
 
@@ -200,12 +193,15 @@ StepTrace trace_step(const TracedProgram& program, const TracedLayout& layout, i
       if (param.grad().defined()) recorder.label(memory_of(param.grad()), MemoryKind::gradients);
   });
   Counted before;
+  int64_t n_blocks = RecomputeBlocks::n_blocks();
   for (int64_t step = 0; step < n_steps; ++step) {
     recorder.begin_step();
     before = counted(*mesh);
     trainer.train_step(examples, layout.per_device_batch_size);
   }
   trace.collectives = difference(counted(*mesh), before);
+  trace.has_blocks = RecomputeBlocks::n_blocks() > n_blocks;
+  trace.decisions = trainer.sharding_decisions();
   trace.record = recorder.end_step();
   return trace;
 }

@@ -3,6 +3,7 @@
 #include "imagined_mesh.h"
 #include "recorder.h"
 
+#include <redco/moves.h>
 #include <redco/trainer.h>
 
 #include <map>
@@ -15,6 +16,7 @@ struct TracedLayout {
   MeshSize mesh;
   int64_t zero = 0;
   bool sequence_parallel = false;
+  bool recompute_blocks = false;
   int64_t per_device_batch_size = 1;
   int64_t n_accumulated = 1;  ///< micro-batches of a step
 };
@@ -32,6 +34,22 @@ struct StepTrace {
   Recorder::Record record;
   std::map<std::string, Group::Counters> collectives;  ///< of the step, by group
   int64_t n_parameters = 0;                            ///< elements of the whole model
+  bool has_blocks = false;  ///< whether the loss marks blocks (RecomputeBlocks)
+  std::vector<ShardingDecision> decisions = {};  ///< how the parameters are split
+};
+
+/// While it exists, nothing that this thread calls concerns the other processes of a run
+/// (REDCO_CHECK_SPMD), or its report.
+class NotRecorded {
+ public:
+  NotRecorded();
+  ~NotRecorded();
+  NotRecorded(const NotRecorded&) = delete;
+  NotRecorded& operator=(const NotRecorded&) = delete;
+
+ private:
+  bool was_on_;
+  MoveCounters moves_;
 };
 
 /// Runs steps of the program's Trainer on tensors without values, on an imagined mesh, and returns

@@ -17,6 +17,9 @@ std::string this_device_name();
 /// a GPU that the table lacks.
 HostGroup this_host(int64_t n_processes, int64_t n_measuring = 1);
 
+/// Bytes of a device's memory, of a CPU's the part of one of `n_processes`.
+int64_t memory_of(c10::Device device, int64_t n_processes);
+
 /// Waits until the device has computed everything.
 void synchronize(c10::Device device);
 

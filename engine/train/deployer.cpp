@@ -29,6 +29,7 @@ std::shared_ptr<Mesh> make_mesh(const DeployerOptions& options) {
           "Deployer: collective_timeout = ", options.collective_timeout,
           " must be a positive number of seconds");
   Processes processes = find_processes(options.processes);
+  bool has_layout = options.choice.is_empty();
   if (Alone::is_on()) {
     Processes single;
     single.local_rank = processes.local_rank;
@@ -36,8 +37,8 @@ std::shared_ptr<Mesh> make_mesh(const DeployerOptions& options) {
   }
   return Mesh::make(
       {.processes = processes,
-       .n_model_shards = options.n_model_shards,
-       .zero_group = options.zero > 0 ? options.zero_group : zero_group_of_all,
+       .n_model_shards = has_layout ? options.n_model_shards : 1,
+       .zero_group = has_layout && options.zero > 0 ? options.zero_group : zero_group_of_all,
        .device_type = options.device.value_or(c10::kCPU),
        .timeout = std::chrono::milliseconds(int64_t(options.collective_timeout * 1000))});
 }
@@ -85,7 +86,8 @@ std::shared_ptr<Deployer> Deployer::on_mesh(DeployerOptions options, std::shared
 }
 
 Deployer::Deployer(const DeployerOptions& options, std::shared_ptr<Mesh> mesh, bool writes_files)
-    : mesh_(std::move(mesh)),
+    : options_(options),
+      mesh_(std::move(mesh)),
       device_(options.device ? std::optional(mesh_->device()) : std::nullopt),
       seed_(options.seed),
       zero_(options.zero),
@@ -93,7 +95,7 @@ Deployer::Deployer(const DeployerOptions& options, std::shared_ptr<Mesh> mesh, b
       workdir_(options.workdir),
       workdir_lock_(writes_files ? lock_workdir(workdir_, *mesh_) : nullptr),
       run_log_(make_run_log(options, mesh_->processes(), writes_files)),
-      checkpoints_(mesh_) {
+      checkpoints_(std::make_unique<CheckpointWriter>(mesh_)) {
   require(zero_ >= 0 && zero_ <= 3, "Deployer: zero = ", zero_, " must be 0, 1, 2 or 3");
   mesh_->set_sequence_parallel(options.sequence_parallel);
   const Processes& processes = mesh_->processes();
@@ -107,9 +109,40 @@ Deployer::Deployer(const DeployerOptions& options, std::shared_ptr<Mesh> mesh, b
         "there. Don't start another run in it");
 }
 
+void Deployer::require_layout(const std::string& what) const {
+  if (has_layout()) return;
+  const LayoutChoice& choice = options_.choice;
+  const char* name = choice.n_model_shards ? "n_model_shards"
+                     : choice.zero         ? "zero"
+                                           : "sequence_parallel";
+  throw UsageError(what + ": the layout is not known yet: the Deployer has " + name +
+                   " = \"auto\", which the first fit, train or train_step decides");
+}
+
+void Deployer::set_layout(const ProcessLayout& layout) {
+  require(!has_layout(), "Deployer: the layout is set already");
+  DeployerOptions options = options_;
+  options.choice = {};
+  options.n_model_shards = layout.n_model_shards;
+  options.zero = layout.zero;
+  options.zero_group = layout.zero_group;
+  options.sequence_parallel = layout.sequence_parallel;
+  std::shared_ptr<Mesh> mesh = make_mesh(options);
+  checkpoints_ = std::make_unique<CheckpointWriter>(mesh);
+  mesh_ = std::move(mesh);
+  mesh_->set_sequence_parallel(options.sequence_parallel);
+  zero_ = options.zero;
+  options_ = std::move(options);
+}
+
+ProcessLayout Deployer::layout() const {
+  return {options_.n_model_shards, options_.zero, options_.zero_group, options_.sequence_parallel};
+}
+
 std::pair<int64_t, int64_t> Deployer::get_local_global_micro_batch_size(
     int64_t per_device_batch_size) const {
   check_positive("per_device_batch_size", per_device_batch_size);
+  require_layout("the number of examples of a micro-batch");
   return {per_device_batch_size, per_device_batch_size * mesh_->size(Mesh::batch)};
 }
 
@@ -131,10 +164,14 @@ Schedule Deployer::get_lr_schedule_fn(const LrScheduleOptions& options) const {
   check_positive("get_lr_schedule_fn: n_epochs", options.n_epochs);
   require(options.learning_rate > 0, "get_lr_schedule_fn: learning_rate = ", options.learning_rate,
           " must be positive");
-  int64_t micro = get_local_global_micro_batch_size(options.per_device_batch_size).second;
+  // Without a layout, a step has the examples that it has if each process is a copy of the model.
+  int64_t micro = has_layout()
+                      ? get_local_global_micro_batch_size(options.per_device_batch_size).second
+                      : options.global_batch_size.value_or(options.per_device_batch_size *
+                                                           mesh_->world().size());
   int64_t accumulate = options.accumulate_grad_batches.value_or(1);
   check_positive("get_lr_schedule_fn: accumulate_grad_batches", accumulate);
-  if (options.global_batch_size) {
+  if (options.global_batch_size && has_layout()) {
     int64_t derived =
         get_accumulate_grad_batches(*options.global_batch_size, options.per_device_batch_size);
     require(!options.accumulate_grad_batches || accumulate == derived,

@@ -119,13 +119,13 @@ void Deployer::save_ckpt(const std::string& ckpt_dir, Checkpoint checkpoint,
   info["rng_count"] = int64_t(rng_count_);
   info["config"] = config_;
   info["versions"] = Tree::Dict{{"redco", REDCO_VERSION}, {"torch", TORCH_VERSION}};
-  checkpoints_.save(ckpt_dir, checkpoint, options);
+  checkpoints_->save(ckpt_dir, checkpoint, options);
 }
 
 Checkpoint Deployer::load_ckpt(const std::string& ckpt_dir, const LoadCheckpointOptions& options,
                                bool update_rng) {
   record_checkpoint("loads", ckpt_dir);
-  checkpoints_.wait();
+  checkpoints_->wait();
   Checkpoint checkpoint = load_checkpoint(ckpt_dir, mesh_, options);
   const auto& info = checkpoint.info.as<Tree::Dict>();
   auto count = info.find("rng_count");
@@ -138,7 +138,7 @@ Checkpoint Deployer::load_ckpt(const std::string& ckpt_dir, const LoadCheckpoint
 // Process 0 lists the checkpoints; all processes together determine whether one is intact.
 std::optional<Checkpoint> Deployer::load_last_ckpt(const LoadCheckpointOptions& options,
                                                    bool update_rng) {
-  checkpoints_.wait();
+  checkpoints_->wait();
   const std::string ckpts = ckpts_dir();
   const bool is_first = mesh_->world().rank() == 0;
   std::string listed;

@@ -154,11 +154,13 @@ void TrainStep::set_state(SetTrainStateOptions options) {
   if (given_opt_state_ && deployer_->device())
     given_opt_state_ = to_device(std::move(*given_opt_state_), device);
   // With model shards the first batch determines the layout.
-  if (mesh.size(Mesh::model) == 1) shard_params({});
+  if (deployer_->has_layout() && mesh.size(Mesh::model) == 1) shard_params({});
 }
 
 void TrainStep::lay_out(const Dataset& examples, int64_t per_device_batch_size) {
   if (is_laid_out_) return;
+  deployer_->require_layout("laying out the parameters");
+  if (deployer_->mesh()->size(Mesh::model) == 1) return shard_params({});
   Tree batch =
       in_dtype(layout_batch(examples, per_device_batch_size, collate_, device(), *deployer_),
                precision_.compute_dtype);

@@ -1,4 +1,4 @@
-#include "../../engine/plan/calibration.h"
+#include <redco/calibration.h>
 #include "../../engine/plan/collective_cost.h"
 #include "../../engine/plan/cost_model.h"
 #include "../../engine/plan/link_fit.h"

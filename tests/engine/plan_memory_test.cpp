@@ -57,11 +57,16 @@ Tree perceptron() {
                     {"down", at::full({width, 4 * width}, 0.01f)}};
 }
 
+// A mutation: the step keeps a tensor until the next one.
+std::atomic<bool> keeps_a_tensor = false;
+at::Tensor kept;
+
 Loss perceptron_loss(at::Generator, const TrainState&, const Tree& params, const Tree& batch,
                      bool) {
   auto weight = [&](const char* name) { return params.at(name).tensor(); };
   at::Tensor x = batch.at("x").tensor();
   at::Tensor y = at::linear(at::relu(at::linear(x, weight("up"))), weight("down"));
+  if (keeps_a_tensor) kept = (y + 1).detach();
   y = at::layer_norm(x + y, {width}, weight("scale"), weight("shift"));
   return {at::softmax(y, -1).square().mean()};
 }
@@ -130,6 +135,10 @@ TEST_CASE("a planned step needs the memory of the step") {
       CHECK(expected > n_rows * 4 * width * 4);
       // Kernels make scalars, such as the exponent of a power, that no schema has.
       CHECK(std::abs(planned(step) - expected) <= 64);
+      keeps_a_tensor = true;
+      CHECK(measured(step) - expected > 64);  // so that a missing release fails above
+      keeps_a_tensor = false;
+      kept.reset();
     }
 }
 

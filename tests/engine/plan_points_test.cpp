@@ -2,12 +2,12 @@
 // ... point of the table; the others judge it. REDCO_TEST_FULL=1 prints the errors.
 
 #include "../../engine/plan/cost_model.h"
-#include "../../engine/plan/scaling.h"
 #include "selection.h"
 #include "transformer_log.h"
 
 #include <redco/cluster.h>
 #include <redco/error.h>
+#include <redco/plan_scaling.h>
 
 #include <doctest/doctest.h>
 
@@ -200,7 +200,7 @@ TEST_CASE("published scaling: FSDP from 8 to 128 devices, and a fixed batch") {
 }
 
 TEST_CASE("numbers of devices in text") {
-  using redco::plan::parse_device_numbers;
+  using redco::parse_device_numbers;
   using Numbers = std::vector<int64_t>;
   CHECK(parse_device_numbers("8") == Numbers{8});
   CHECK(parse_device_numbers("8, 16,64") == Numbers{8, 16, 64});
@@ -215,23 +215,30 @@ TEST_CASE("numbers of devices in text") {
 }
 
 TEST_CASE("a scaling curve: the batch grows or stays, and what does not fit is left out") {
-  using namespace redco::plan;
-  // Half a second for each example of a device, and a tenth for each doubling.
+  using namespace redco;
+  // Half a second for each example of a device, and a tenth of waiting for each doubling.
   auto plan = [](int64_t n, int64_t batch) {
-    if (n == 1) return ScalingStep{.why = "does not fit"};
-    return ScalingStep{.seconds = 0.5 * double(batch) / double(n) + 0.1 * std::log2(double(n))};
+    if (n == 1) return PlannedLayout{.why = "does not fit"};
+    double wait = 0.1 * std::log2(double(n));
+    return PlannedLayout{.fits = true,
+                         .seconds = 0.5 * double(batch) / double(n) + wait,
+                         .exposed_seconds = wait,
+                         .exposed = {{"dp", wait}}};
   };
   auto weak = scaling_curve({1, 2, 4}, Scaling::weak, 4, plan);
   REQUIRE(weak.size() == 3);
   CHECK(weak[0].efficiency == 0);
-  CHECK(weak[0].step.why == "does not fit");
-  CHECK(weak[1].global_batch == 8);
+  CHECK(weak[0].layout.why == "does not fit");
+  CHECK(weak[1].global_batch_size == 8);
   CHECK(weak[1].examples_per_second == Approx(8 / 2.1));
   CHECK(weak[1].efficiency == 1);
   CHECK(weak[2].efficiency == Approx(2.1 / 2.2));
   auto strong = scaling_curve({2, 4}, Scaling::strong, 8, plan);
-  CHECK(strong[1].global_batch == 8);
+  CHECK(strong[1].global_batch_size == 8);
   CHECK(strong[1].efficiency == Approx(2.1 / (2 * 1.2)));
+  CHECK(bend_of(strong) ==
+        "from 2 to 4 devices each does 12 % less: it waits for dp in 17 % of the step, 5 % before");
+  CHECK(bend_of({weak[0], weak[1]}).empty());
   CHECK_THROWS_WITH_AS(
       scaling_curve({2, 3}, Scaling::weak, 3, plan),
       "--scaling weak: a global batch of 3 on 2 devices is not a whole number on 3",

@@ -11,6 +11,9 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <map>
+
 using namespace redco;
 using plan::StepTrace;
 using plan::TracedLayout;
@@ -37,6 +40,9 @@ at::Tensor normalized(const at::Tensor& x, const at::Tensor& weight) {
   return at::layer_norm(x, {hidden}, weight);
 }
 
+// A mutation: one weight is used twice, and another one never.
+std::atomic<bool> leaves_out_a_weight = false;
+
 Loss transformer_loss(at::Generator, const TrainState&, const Tree& params, const Tree& batch,
                       bool) {
   at::Tensor ids = batch.at("ids").tensor();
@@ -52,7 +58,8 @@ Loss transformer_loss(at::Generator, const TrainState&, const Tree& params, cons
     };
     at::Tensor a =
         at::scaled_dot_product_attention(heads("q"), heads("k"), heads("v"), {}, 0.0, true);
-    x = x + at::linear(a.transpose(1, 2).reshape({-1, length, hidden}), weight("o"));
+    const char* out = leaves_out_a_weight && i == 0 ? "v" : "o";
+    x = x + at::linear(a.transpose(1, 2).reshape({-1, length, hidden}), weight(out));
     x = x + at::linear(at::gelu(at::linear(x, weight("up"))), weight("down"));
   }
   x = normalized(x, params.at("norm").tensor());
@@ -153,23 +160,44 @@ std::string text_of(const Counted& counted) {
 
 TEST_CASE("a planned step sends what the step on threads sends") {
   auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
+  auto compare = [&](const Model& model, const TracedLayout& layout) {
+    CAPTURE(model.name);
+    CAPTURE(layout.mesh.zero);
+    CAPTURE(layout.mesh.model);
+    CAPTURE(layout.mesh.replicated);
+    CAPTURE(layout.zero);
+    CAPTURE(layout.sequence_parallel);
+    CAPTURE(layout.n_accumulated);
+    StepTrace planned = trace_step(program_of(model, own), layout);
+    auto steps = measured(model, layout);
+    REQUIRE(steps.size() == 2);
+    for (const Counted& step : steps) CHECK(text_of(planned.collectives) == text_of(step));
+    CHECK(text_of(steps[0]) != "");
+  };
   for (const Model& model : models)
-    for (plan::MeshSize mesh : {plan::MeshSize{2, 1}, plan::MeshSize{1, 2}, plan::MeshSize{2, 2}})
-      for (int64_t zero = 0; zero <= 3; ++zero)
+    for (plan::MeshSize mesh : {plan::MeshSize{2, 1}, plan::MeshSize{1, 2}, plan::MeshSize{2, 2},
+                                plan::MeshSize{2, 1, 2}})
+      for (int64_t zero = mesh.replicated > 1 ? 1 : 0; zero <= 3; ++zero)
         for (int64_t n_accumulated : {1, 2}) {
           if (!runs_all() && n_accumulated != 1 + zero % 2) continue;
-          TracedLayout layout{mesh, zero, false, 2, n_accumulated};
-          CAPTURE(model.name);
-          CAPTURE(mesh.zero);
-          CAPTURE(mesh.model);
-          CAPTURE(zero);
-          CAPTURE(n_accumulated);
-          StepTrace planned = trace_step(program_of(model, own), layout);
-          auto steps = measured(model, layout);
-          REQUIRE(steps.size() == 2);
-          for (const Counted& step : steps) CHECK(text_of(planned.collectives) == text_of(step));
-          CHECK(text_of(steps[0]) != "");
+          TracedLayout layout{.mesh = mesh,
+                              .zero = zero,
+                              .per_device_batch_size = 2,
+                              .n_accumulated = n_accumulated};
+          compare(model, layout);
+          layout.sequence_parallel = true;
+          if (mesh.model > 1 && &model == &models[0]) compare(model, layout);
         }
+}
+
+TEST_CASE("one gather less than planned is noticed") {
+  auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
+  TracedLayout layout{.mesh = {2, 1}, .zero = 3, .per_device_batch_size = 2};
+  StepTrace planned = trace_step(program_of(models[0], own), layout);
+  CHECK(text_of(planned.collectives) == text_of(measured(models[0], layout).at(0)));
+  leaves_out_a_weight = true;
+  CHECK(text_of(planned.collectives) != text_of(measured(models[0], layout).at(0)));
+  leaves_out_a_weight = false;
 }
 
 TEST_CASE("what exists before a planned step exists after it, and nothing else") {
@@ -218,8 +246,10 @@ TEST_CASE("a plan has the best layouts first, and the one that is asked for") {
     CHECK(layout.fits);
     CHECK(layout.seconds >= seconds);
     seconds = layout.seconds;
-    StepTrace alone = trace_step(program, {.mesh = {layout.n_copies, layout.n_model_shards},
+    StepTrace alone = trace_step(program, {.mesh = {layout.zero_group, layout.n_model_shards,
+                                                    layout.n_copies / layout.zero_group},
                                            .zero = layout.zero,
+                                           .sequence_parallel = layout.sequence_parallel,
                                            .per_device_batch_size = layout.per_device_batch_size,
                                            .n_accumulated = layout.n_accumulated});
     CHECK(text_of(layout.collectives) == text_of(alone.collectives));
@@ -235,4 +265,74 @@ TEST_CASE("a plan has the best layouts first, and the one that is asked for") {
   }
   CHECK(none.states > 0);
   CHECK(none.least_devices == 1);
+}
+
+TEST_CASE("layouts over several hosts have groups of copies within a host") {
+  auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
+  TracedProgram program = program_of(models[1], own);
+  ClusterSpec cluster = ClusterSpec::from_text("2x A100-80G:2, eth 10G");
+  PlanOptions options{.per_device_batch_size = 2,
+                      .zero = 3,
+                      .zero_group = zero_group_of_host,
+                      .tries_sequence_parallel = false,
+                      .max_model_shards = 1,
+                      .n_layouts = 100};
+  StepPlan found = plan_step(program.options, program.examples, cluster, options);
+  std::map<std::pair<int64_t, int64_t>, int> n;
+  for (const PlannedLayout& layout : found.layouts) {
+    ++n[{layout.zero, layout.zero_group}];
+    CHECK(layout.is_asked == (layout.zero == 3 && layout.zero_group == 2));
+  }
+  using Key = std::pair<int64_t, int64_t>;
+  CHECK(n == std::map<Key, int>{{{0, 4}, 1},
+                                {{1, 2}, 1},
+                                {{1, 4}, 1},
+                                {{2, 2}, 1},
+                                {{2, 4}, 1},
+                                {{3, 2}, 1},
+                                {{3, 4}, 1}});
+  options.tries_zero = false;
+  CHECK(plan_step(program.options, program.examples, cluster, options).layouts.size() == 2);
+  options.zero_group = 3;
+  CHECK_THROWS_WITH_AS(plan_step(program.options, program.examples, cluster, options),
+                       "plan: zero_group = 3 does not divide the 4 copies of the model", Error);
+}
+
+TEST_CASE("weights that the model shards cannot split are told") {
+  auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
+  TracedProgram program = program_of(models[0], own);  // eight heads
+  ClusterSpec cluster = ClusterSpec::from_text("1x A100-80G:16");
+  PlanOptions options{.per_device_batch_size = 1,
+                      .n_model_shards = 16,
+                      .tries_model_shards = false,
+                      .tries_sequence_parallel = false};
+  options.global_batch_size = 1;
+  StepPlan found = plan_step(program.options, program.examples, cluster, options);
+  REQUIRE(found.layouts.size() == 1);
+  std::string notes;
+  for (const std::string& note : found.layouts[0].notes) notes += note + "\n";
+  CHECK(notes.find("each of 16 model shards holds 2 weights") != std::string::npos);
+  CHECK(notes.find("heads") != std::string::npos);
+}
+
+TEST_CASE("the timeline of a step has its peak, and each kind") {
+  auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
+  TracedProgram program = program_of(models[0], own);
+  ClusterSpec cluster = ClusterSpec::from_text("1x A100-80G:1");
+  PlanOptions options{.per_device_batch_size = 2, .has_timelines = true};
+  StepPlan found = plan_step(program.options, program.examples, cluster, options);
+  const PlannedLayout& layout = found.layouts.at(0);
+  REQUIRE(layout.timeline.moments.size() == 120);
+  CHECK(layout.timeline.seconds * 120 == doctest::Approx(layout.seconds).epsilon(0.01));
+  int64_t most = 0;
+  for (const auto& moment : layout.timeline.moments) {
+    int64_t sum = 0;
+    for (const auto& [kind, bytes] : moment) {
+      CHECK(bytes >= 0);
+      sum += bytes;
+    }
+    most = std::max(most, sum);
+    CHECK(moment.at("parameters") == layout.memory.at("parameters"));
+  }
+  CHECK(most == layout.allocated);
 }

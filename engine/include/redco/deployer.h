@@ -20,6 +20,22 @@
 
 namespace redco {
 
+/// How the model, and what ZeRO splits, are spread over the processes.
+struct ProcessLayout {
+  int64_t n_model_shards = 1;
+  int64_t zero = 0;
+  int64_t zero_group = zero_group_of_all;
+  bool sequence_parallel = false;
+};
+
+/// The parts of a layout that a plan chooses (choose_layout in redco/plan.h).
+struct LayoutChoice {
+  bool n_model_shards = false, zero = false, sequence_parallel = false;
+  std::optional<int64_t> memory = std::nullopt;  ///< of a device, in bytes; none: what it has
+
+  bool is_empty() const { return !n_model_shards && !zero && !sequence_parallel; }
+};
+
 struct DeployerOptions {
   int64_t seed = 0;
   /// The number of processes that share one copy of the parameters; must divide the number of
@@ -36,6 +52,9 @@ struct DeployerOptions {
   int64_t zero_group = zero_group_of_all;
   /// Whether the model shards split activations along the sequence dimension between blocks.
   bool sequence_parallel = false;
+  /// What is chosen when the first training begins. Unless it is empty, the Deployer has no layout
+  /// until set_layout: parameters cannot be laid out, and nothing may depend on the mesh's shape.
+  LayoutChoice choice = {};
   /// The device type to which parameters and batches are moved; each process of a host takes the
   /// GPU with its local rank. none: they stay where they are, and several processes work on the
   /// CPU.
@@ -83,7 +102,18 @@ class REDCO_API Deployer {
   /// only a name.
   static std::shared_ptr<Deployer> on_mesh(DeployerOptions options, std::shared_ptr<Mesh> mesh);
 
+  /// Without a layout, all processes as copies of the model.
   const std::shared_ptr<Mesh>& mesh() const { return mesh_; }
+
+  /// What is still to be chosen; empty if the Deployer has a layout.
+  const LayoutChoice& choice() const { return options_.choice; }
+  bool has_layout() const { return options_.choice.is_empty(); }
+  /// Throws UsageError, which names `what`, without a layout.
+  void require_layout(const std::string& what) const;
+  /// Sets the layout of a Deployer that has none. All processes call it.
+  void set_layout(const ProcessLayout& layout);
+  /// The layout as far as it was given.
+  ProcessLayout layout() const;
 
   /// The examples of a micro-batch: per device, and over the whole mesh, in which each
   /// data-parallel group has its own examples.
@@ -127,7 +157,7 @@ class REDCO_API Deployer {
   /// and logged. Returns none if there is no checkpoint at all. Throws Error if all are damaged.
   std::optional<Checkpoint> load_last_ckpt(const LoadCheckpointOptions& options = {},
                                            bool update_rng = true);
-  CheckpointWriter& checkpoints() { return checkpoints_; }
+  CheckpointWriter& checkpoints() { return *checkpoints_; }
   /// Sets the configuration of the run, which is recorded in checkpoints.
   void set_config(Tree config) { config_ = std::move(config); }
   /// workdir/ckpts. Throws Error without a work folder.
@@ -155,6 +185,7 @@ class REDCO_API Deployer {
  private:
   Deployer(const DeployerOptions& options, std::shared_ptr<Mesh> mesh, bool writes_files = true);
 
+  DeployerOptions options_;
   std::shared_ptr<Mesh> mesh_;
   std::optional<c10::Device> device_;
   int64_t seed_;
@@ -163,7 +194,7 @@ class REDCO_API Deployer {
   std::string workdir_;
   std::shared_ptr<io::WorkdirLock> workdir_lock_;  ///< of process 0
   RunLog run_log_;
-  CheckpointWriter checkpoints_;
+  std::unique_ptr<CheckpointWriter> checkpoints_;
   Tree config_ = Tree::Dict{};
   uint64_t take(uint64_t& count) const;
 

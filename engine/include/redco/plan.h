@@ -24,11 +24,19 @@ struct PlanOptions {
   // The layout that is asked for.
   int64_t n_model_shards = 1;
   int64_t zero = 0;
+  int64_t zero_group = zero_group_of_all;
   bool sequence_parallel = false;
+  bool has_asked = true;  ///< whether that layout is planned even if it does not fit
+  // What the other layouts may have otherwise.
+  bool tries_model_shards = true;
+  bool tries_zero = true;
+  bool tries_sequence_parallel = true;
+
   std::optional<int64_t> max_model_shards = std::nullopt;  ///< none: the devices of a host
-  double margin = 0.06;   ///< the part of a device's memory that must stay free
-  double timeout = 60;    ///< seconds after which no further layout is tried
-  int64_t n_layouts = 8;  ///< the most to return, besides the one asked for
+  double margin = 0.06;        ///< the part of a device's memory that must stay free
+  double timeout = 60;         ///< seconds after which no further layout is tried
+  int64_t n_layouts = 8;       ///< the most to return, besides the one asked for
+  bool has_timelines = false;  ///< whether layouts have a `timeline`
 };
 
 /// A tensor that exists when a step needs the most memory.
@@ -40,13 +48,23 @@ struct PlannedTensor {
   bool is_backward = false;
 };
 
+/// The memory of a device during a step.
+struct MemoryTimeline {
+  /// Bytes by kind, with the names of PlannedLayout::memory.
+  using Moment = std::map<std::string, int64_t>;
+  double seconds = 0;                ///< of each moment
+  std::vector<Moment> moments = {};  ///< what exists when most does in that part of the step
+};
+
 /// A layout of a training step over devices, and what one device (rank 0) needs for it. Bytes, and
 /// bytes of one step.
 struct PlannedLayout {
   int64_t n_copies = 1;  ///< of the model: the data-parallel size
   int64_t n_model_shards = 1;
   int64_t zero = 0;
+  int64_t zero_group = 1;  ///< the copies that share ZeRO's state: all, or those of a host
   bool sequence_parallel = false;
+  bool recompute_blocks = false;
   int64_t per_device_batch_size = 1;
   int64_t n_accumulated = 1;
   bool is_asked = false;  ///< the layout that the script asks for
@@ -62,11 +80,13 @@ struct PlannedLayout {
   int64_t reserved = 0;                        ///< of the driver, libraries and groups
   int64_t total = 0;                           ///< allocated + fragmentation + reserved
   std::vector<PlannedTensor> largest = {};     ///< the ten largest of those
+  MemoryTimeline timeline = {};                ///< if it was asked for
 
   std::map<std::string, Group::Counters> collectives = {};  ///< by group
   double seconds = 0;                                       ///< of a step
-  double exposed_seconds = 0;  ///< of these, in which the device only communicates
-  double mfu = 0;              ///< model FLOPs utilization
+  double exposed_seconds = 0;                  ///< of these, in which the device only communicates
+  std::map<std::string, double> exposed = {};  ///< the same by group
+  double mfu = 0;                              ///< model FLOPs utilization
   std::vector<std::string> notes = {};
 };
 
@@ -76,6 +96,7 @@ struct StepPlan {
   int64_t global_batch_size = 0;
   int64_t memory = 0;  ///< of a device
   // If no layout fits:
+  std::string why = {};       ///< what the best one needs
   int64_t states = 0;         ///< bytes of all parameters, gradients and optimizer states
   int64_t least_devices = 0;  ///< that could hold these, and nothing else
   std::vector<std::string> notes;
@@ -89,6 +110,14 @@ struct StepPlan {
 /// nearest possible numbers, for a batch that no layout divides.
 REDCO_API StepPlan plan_step(const TrainerOptions& trainer, const Dataset& examples,
                              const ClusterSpec& cluster, const PlanOptions& options = {});
+
+/// Chooses the layout of a Trainer's Deployer that has none (DeployerOptions::choice): the fastest
+/// one that fits, by a plan that process 0 makes and gives to all. `trainer` has the options of the
+/// Trainer, with its parameters. Returns the layout; training must use its per_device_batch_size
+/// and n_accumulated. All processes call it. Throws Error, which says what is least needed, if none
+/// fits.
+REDCO_API PlannedLayout choose_layout(const TrainerOptions& trainer, const Dataset& examples,
+                                      const PlanOptions& options);
 
 /// While it exists, this thread's scripts are only planned: floating-point tensors of 1 MB or more
 /// that they make (ScriptCall) have no values, and operators on these compute shapes.

@@ -1,0 +1,157 @@
+// Chooses the layout of a run that was started without one.
+
+#include "device_tables.h"
+#include "this_host.h"
+
+#include <redco/calibration.h>
+#include <redco/detail/notes.h>
+#include <redco/error.h>
+#include <redco/plan.h>
+#include <redco/random.h>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <sstream>
+#include <string>
+#include <utility>
+
+namespace redco {
+
+using namespace plan;
+
+namespace {
+
+// The least memory that any process may use.
+int64_t least_memory(const Mesh& mesh, const LayoutChoice& choice) {
+  const Processes& processes = mesh.processes();
+  int64_t own =
+      choice.memory.value_or(memory_of(mesh.device(), std::max<int64_t>(1, processes.local_size)));
+  at::Tensor least = at::tensor({own}, at::kLong).to(mesh.device());
+  return mesh.world().all_reduce(least, ReduceOp::min).item<int64_t>();
+}
+
+// The devices of this run.
+ClusterSpec cluster_of(const Mesh& mesh, int64_t memory) {
+  const Processes& processes = mesh.processes();
+  int64_t n_local = std::max<int64_t>(1, processes.local_size);
+  ClusterSpec cluster = here_calibrated(n_local);
+  HostGroup& host = cluster.hosts.front();
+  host.devices = n_local;
+  host.count = std::max<int64_t>(1, processes.size / n_local);
+  bool is_cpu = host.device.kind == DeviceFacts::cpu;
+  host.device.memory = is_cpu ? memory * n_local : memory;
+  if (host.count > 1 && !cluster.network)
+    cluster.network = NetworkFacts{.link = *find_link(is_cpu ? "eth-10" : "ib-400")};
+  return cluster;
+}
+
+// The choice as a text for the other processes, and back.
+std::string text_of(const PlannedLayout& layout) {
+  std::ostringstream text;
+  text << layout.n_copies << " " << layout.n_model_shards << " " << layout.zero << " "
+       << layout.zero_group << " " << layout.sequence_parallel << " " << layout.recompute_blocks
+       << " " << layout.per_device_batch_size << " " << layout.n_accumulated << " " << layout.total
+       << " " << layout.seconds;
+  return text.str();
+}
+
+PlannedLayout layout_of(const std::string& text) {
+  std::istringstream words(text);
+  PlannedLayout layout{.is_planned = true, .fits = true};
+  words >> layout.n_copies >> layout.n_model_shards >> layout.zero >> layout.zero_group >>
+      layout.sequence_parallel >> layout.recompute_blocks >> layout.per_device_batch_size >>
+      layout.n_accumulated >> layout.total >> layout.seconds;
+  return layout;
+}
+
+// What a script draws for the plan counts on no process.
+class DrawsNothing {
+ public:
+  DrawsNothing() : state_(generator_.get_state()) {}
+  ~DrawsNothing() { generator_.set_state(state_); }
+  DrawsNothing(const DrawsNothing&) = delete;
+  DrawsNothing& operator=(const DrawsNothing&) = delete;
+
+ private:
+  at::Generator generator_ = at::detail::getDefaultCPUGenerator();
+  at::Tensor state_;
+};
+
+void check_rules(const TrainerOptions& trainer, const LayoutChoice& choice) {
+  if (!choice.n_model_shards) return;
+  for (const ShardingRule& rule : trainer.params_sharding_rules)
+    require(
+        !rule.placement.is_sharded(), "Deployer: n_model_shards = \"auto\", but the rule \"",
+        rule.pattern,
+        "\" of params_sharding_rules splits parameters: give the number of model shards that it "
+        "is for");
+}
+
+void log_choice(Deployer& deployer, const PlannedLayout& layout, int64_t memory) {
+  std::ostringstream text;
+  text << "n_model_shards = " << layout.n_model_shards << ", zero = " << layout.zero;
+  if (layout.zero > 0 && layout.zero_group < layout.n_copies)
+    text << ", zero_group = " << layout.zero_group;
+  if (layout.sequence_parallel) text << ", sequence_parallel = true";
+  if (layout.recompute_blocks) text << ", recompute = \"blocks\"";
+  constexpr double mib = 1 << 20;
+  text << ", per_device_batch_size = " << layout.per_device_batch_size
+       << " (planned: " << int64_t(double(layout.total) / mib) << " of "
+       << int64_t(double(memory) / mib) << " MiB of a device)";
+  deployer.log_info(text.str(), "Layout");
+}
+
+}  // namespace
+
+PlannedLayout choose_layout(const TrainerOptions& trainer, const Dataset& examples,
+                            const PlanOptions& given) {
+  Deployer& deployer = *trainer.deployer;
+  const LayoutChoice choice = deployer.choice();
+  require(!choice.is_empty(), "choose_layout: the Deployer has a layout");
+  check_rules(trainer, choice);
+  const ProcessLayout known = deployer.layout();
+  std::shared_ptr<Mesh> mesh = deployer.mesh();
+  PlanOptions options = given;
+  options.n_model_shards = choice.n_model_shards ? 1 : known.n_model_shards;
+  options.zero = choice.zero ? 0 : known.zero;
+  options.zero_group = known.zero_group;
+  options.sequence_parallel = known.sequence_parallel && !choice.sequence_parallel;
+  options.has_asked = false;
+  options.tries_model_shards = choice.n_model_shards;
+  options.tries_zero = choice.zero;
+  options.tries_sequence_parallel = choice.sequence_parallel;
+  int64_t memory = least_memory(*mesh, choice);
+
+  const bool is_alone = mesh->world().size() == 1;
+  std::string key = is_alone ? "" : "layout/" + mesh->notes().next_exchange();
+  std::string text;
+  std::exception_ptr failure;
+  if (mesh->world().rank() == 0) {
+    try {
+      DrawsNothing draws_nothing;
+      StepPlan plan = plan_step(trainer, examples, cluster_of(*mesh, memory), options);
+      require(plan.why.empty(), "Deployer: ", plan.why);
+      text = text_of(plan.layouts.front());
+    } catch (const std::exception& error) {
+      failure = std::current_exception();
+      text = std::string("!") + error.what();
+    }
+    if (!is_alone) mesh->notes().leave(key, text);
+    if (failure) std::rethrow_exception(failure);
+  } else {
+    text = mesh->notes().await(key, "choosing the layout");
+    require(!text.starts_with("!"), text.substr(1));
+  }
+  PlannedLayout layout = layout_of(text);
+  deployer.set_layout(
+      {.n_model_shards = layout.n_model_shards,
+       .zero = layout.zero,
+       .zero_group = layout.zero_group < layout.n_copies ? layout.zero_group : zero_group_of_all,
+       .sequence_parallel = layout.sequence_parallel});
+  log_choice(deployer, layout, memory);
+  return layout;
+}
+
+}  // namespace redco

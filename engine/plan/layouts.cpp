@@ -1,0 +1,173 @@
+// The layouts that a step can have on a cluster.
+
+#include "layouts.h"
+
+#include "imagined_mesh.h"
+#include "recorder.h"
+#include "step_trace.h"
+
+#include <redco/error.h>
+#include <redco/sharding.h>
+
+#include <algorithm>
+#include <set>
+#include <sstream>
+#include <tuple>
+#include <utility>
+
+namespace redco::plan {
+
+namespace {
+
+int64_t bytes_of(const Tree& tree) {
+  int64_t bytes = 0;
+  for (const auto& [name, tensor] : named_tensors(tree))
+    bytes += tensor.numel() * int64_t(tensor.element_size());
+  return bytes;
+}
+
+// The copies that share ZeRO's state.
+int64_t zero_group_of(const PlanOptions& options, const PlannedLayout& layout,
+                      const ClusterSpec& cluster) {
+  if (layout.zero == 0 || options.zero_group == zero_group_of_all) return layout.n_copies;
+  if (options.zero_group != zero_group_of_host) return options.zero_group;
+  return std::max<int64_t>(1, cluster.devices_per_host() / layout.n_model_shards);
+}
+
+}  // namespace
+
+bool is_same(const PlannedLayout& a, const PlannedLayout& b) {
+  auto facts = [](const PlannedLayout& layout) {
+    return std::tuple(layout.n_model_shards, layout.zero, layout.zero_group,
+                      layout.sequence_parallel, layout.recompute_blocks,
+                      layout.per_device_batch_size);
+  };
+  return facts(a) == facts(b);
+}
+
+WholeBytes whole_bytes(const TrainerOptions& options) {
+  std::shared_ptr<Mesh> mesh = make_imagined_mesh({});
+  Recorder recorder(mesh);
+  Recorder::Pause pause(recorder);
+  std::vector<NamedTensor> trained;
+  WholeBytes whole;
+  std::set<const void*> counted;
+  for (const auto& [name, param] : named_tensors(without_values(options.params, mesh))) {
+    if (!counted.insert(param.unsafeGetTensorImpl()).second) continue;
+    int64_t bytes = param.numel() * int64_t(param.element_size());
+    whole.parameters += bytes;
+    if (!param.is_floating_point() || !options.optimizer->trains(name, param)) continue;
+    whole.gradients += bytes;
+    trained.emplace_back(name, param);
+  }
+  whole.states = bytes_of(options.optimizer->init(trained));
+  return whole;
+}
+
+int64_t least_states(const WholeBytes& whole, const PlannedLayout& layout) {
+  auto part = [&](int64_t bytes, int64_t from_zero) {
+    return bytes / layout.n_model_shards / (layout.zero >= from_zero ? layout.zero_group : 1);
+  };
+  return part(whole.parameters, 3) + part(whole.gradients, 2) + part(whole.states, 1);
+}
+
+int64_t global_batch_of(const PlanOptions& options, const TrainerOptions& trainer,
+                        const PlannedLayout& asked) {
+  int64_t micro = asked.per_device_batch_size * asked.n_copies;
+  return options.global_batch_size.value_or(micro * trainer.accumulate_grad_batches.value_or(1));
+}
+
+PlannedLayout asked_layout(const PlanOptions& options, const TrainerOptions& trainer,
+                           const ClusterSpec& cluster) {
+  int64_t n = cluster.n_devices();
+  require(options.per_device_batch_size > 0,
+          "plan: per_device_batch_size = ", options.per_device_batch_size, " must be positive");
+  require(options.n_model_shards > 0 && n % options.n_model_shards == 0,
+          "plan: n_model_shards = ", options.n_model_shards, " does not divide the ", n,
+          " devices of the cluster");
+  PlannedLayout asked;
+  asked.is_asked = true;
+  asked.n_model_shards = options.n_model_shards;
+  asked.n_copies = n / options.n_model_shards;
+  asked.zero = options.zero;
+  asked.zero_group = zero_group_of(options, asked, cluster);
+  require(asked.zero_group > 0 && asked.n_copies % asked.zero_group == 0,
+          "plan: zero_group = ", asked.zero_group, " does not divide the ", asked.n_copies,
+          " copies of the model");
+  asked.sequence_parallel = options.sequence_parallel;
+  asked.recompute_blocks = trainer.recompute_blocks;
+  asked.per_device_batch_size = options.per_device_batch_size;
+  int64_t micro = asked.per_device_batch_size * asked.n_copies;
+  int64_t global = global_batch_of(options, trainer, asked);
+  require(global > 0, "plan: global_batch_size = ", global, " must be positive");
+  if (global % micro != 0) {
+    std::ostringstream why;
+    why << "global_batch_size = " << global << " is no multiple of " << micro
+        << " (per_device_batch_size = " << asked.per_device_batch_size << " on " << asked.n_copies
+        << " copies of the model); the nearest: ";
+    if (global > micro) why << global / micro * micro << " and ";
+    why << (global / micro + 1) * micro;
+    asked.why = why.str();
+  }
+  asked.n_accumulated = std::max<int64_t>(1, global / micro);
+  return asked;
+}
+
+std::vector<PlannedLayout> other_layouts(const PlannedLayout& asked, int64_t global_batch_size,
+                                         const PlanOptions& options, const TrainerOptions& trainer,
+                                         const ClusterSpec& cluster) {
+  std::vector<PlannedLayout> all;
+  int64_t n = cluster.n_devices(), of_host = cluster.devices_per_host();
+  int64_t most = options.max_model_shards.value_or(of_host);
+  if (!options.tries_model_shards) most = asked.n_model_shards;
+  for (int64_t mp = 1; mp <= std::min(n, most); ++mp) {
+    int64_t copies = n / mp;
+    if (n % mp != 0 || global_batch_size % copies != 0) continue;
+    if (!options.tries_model_shards && mp != asked.n_model_shards) continue;
+    int64_t per_copy = global_batch_size / copies;
+    int64_t batch =
+        std::clamp<int64_t>(asked.per_device_batch_size * mp / asked.n_model_shards, 1, per_copy);
+    while (per_copy % batch != 0) --batch;
+    if (trainer.train_step_fn) batch = per_copy;
+    PlannedLayout layout;
+    layout.n_copies = copies;
+    layout.n_model_shards = mp;
+    layout.per_device_batch_size = batch;
+    layout.n_accumulated = per_copy / batch;
+    for (layout.zero = 0; layout.zero <= (copies > 1 ? 3 : 0); ++layout.zero) {
+      if (!options.tries_zero && layout.zero != asked.zero) continue;
+      // Between hosts copies can also only sum gradients.
+      std::set<int64_t> groups{copies};
+      int64_t in_host = of_host / mp;
+      if (layout.zero > 0 && in_host > 1 && copies % in_host == 0) groups.insert(in_host);
+      std::set<bool> sequence{asked.sequence_parallel && mp > 1};
+      if (options.tries_sequence_parallel && mp > 1) sequence = {false, true};
+      for (int64_t group : groups)
+        for (bool is_on : sequence) {
+          layout.zero_group = group;
+          layout.sequence_parallel = is_on;
+          if (!is_same(layout, asked)) all.push_back(layout);
+        }
+    }
+  }
+  // The time may not suffice for all: those that take long, and variants, come last. A split over
+  // many copies that does not divide the dimensions takes as many pieces.
+  constexpr int64_t many = 512;
+  std::ranges::stable_sort(all, {}, [](const PlannedLayout& layout) {
+    return std::pair(layout.zero > 0 && layout.zero_group > many, layout.sequence_parallel);
+  });
+  return all;
+}
+
+std::optional<PlannedLayout> with_smaller_batch(const PlannedLayout& layout, int64_t most) {
+  int64_t per_copy = layout.per_device_batch_size * layout.n_accumulated;
+  int64_t batch = std::min(most, layout.per_device_batch_size - 1);
+  if (batch < 1) return std::nullopt;
+  while (per_copy % batch != 0) --batch;
+  PlannedLayout smaller = layout;
+  smaller.per_device_batch_size = batch;
+  smaller.n_accumulated = per_copy / batch;
+  return smaller;
+}
+
+}  // namespace redco::plan

@@ -1,0 +1,41 @@
+// The memory of a device during a step, in parts of which each shows its most.
+
+#include "timeline.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+namespace redco::plan {
+
+MemoryTimeline timeline_of(const StepLog& log, const std::vector<double>& times, size_t n_moments) {
+  using Bytes = std::array<int64_t, n_memory_kinds>;
+  auto sum = [](const Bytes& bytes) {
+    return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+  };
+  Bytes now{};
+  std::vector<Bytes> most(n_moments);
+  double end = times.empty() ? 0 : times.back();
+  size_t moment = 0;
+  for (size_t i = 0; i < log.sequence.size(); ++i) {
+    auto [what, index] = log.sequence[i];
+    if (what != StepLog::What::allocation) continue;
+    size_t of_event = end > 0 ? std::min(n_moments - 1, size_t(times[i] / end * double(n_moments)))
+                              : n_moments - 1;
+    // What exists when a part begins exists in it.
+    while (moment < of_event) most[++moment] = now;
+    const Allocation& each = log.allocations[size_t(index)];
+    now[size_t(each.kind)] += each.bytes;
+    if (sum(now) > sum(most[moment])) most[moment] = now;
+  }
+  while (moment + 1 < n_moments) most[++moment] = now;
+  MemoryTimeline timeline{.seconds = end / double(n_moments)};
+  for (const Bytes& bytes : most) {
+    MemoryTimeline::Moment& named = timeline.moments.emplace_back();
+    for (size_t kind = 0; kind < n_memory_kinds; ++kind)
+      named[name_of(MemoryKind(kind))] = bytes[kind];
+  }
+  return timeline;
+}
+
+}  // namespace redco::plan
