@@ -296,6 +296,10 @@ int run_program(int argc, char** argv) {
     return wrong_usage;
   }
   try {
+    if (plan.is_given() && plan.is_calibration() && args.nproc > 1) {
+      args.script = plan.calibration_words();
+      return run_workers(args);
+    }
     if (plan.is_given() && (args.nproc > 1 || args.restarts.max > 0))
       throw redco::UsageError(
           "plan runs in one process, without --nproc and --max-restarts: --devices N and --servers "

@@ -43,7 +43,18 @@ void PlanCommand::add_to(CLI::App& program) {
   plan.add_flag("--here", is_here_, "This machine; the default")
       ->excludes(cluster)
       ->excludes(servers);
-  plan.add_option("--devices", n_devices_, "Plan for N such devices")
+  plan.add_option("--devices", devices_,
+                  "Plan for N such devices, or for several numbers: 8,16,...,1024")
+      ->type_name("N");
+  plan.add_option("--scaling", scaling_,
+                  "With several numbers: the global batch grows (weak) or stays (strong)")
+      ->type_name("KIND")
+      ->check(CLI::IsMember({"weak", "strong"}));
+  plan.add_option("--global-batch,--global_batch", global_batch_,
+                  "Examples of an optimizer step; default: the script's")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t(1), int64_t(1) << 40));
+  plan.add_option("--fit", fit_, "Plan the N-th training of FILE; default: 1")
       ->type_name("N")
       ->check(CLI::Range(int64_t(1), int64_t(1000000)));
   plan.add_option("--max-mp", max_model_shards_,
@@ -62,6 +73,12 @@ void PlanCommand::add_to(CLI::App& program) {
   plan.add_option("--explain", row_, "List what a device holds in this row of the table")
       ->type_name("ROW")
       ->check(CLI::Range(int64_t(1), int64_t(1000)));
+  plan.add_option("--out", out_,
+                  "Draw the memory of that row, or the curve of several --devices: .svg or .png")
+      ->type_name("FILE");
+  plan.add_option("--calibrate", calibration_,
+                  "Measure this machine, with --nproc N also its links, and write cluster.toml")
+      ->type_name("FILE");
   plan.add_option("--json", json_, "Write the plan to FILE; - is standard output")
       ->type_name("FILE");
   plan.prefix_command();
@@ -69,8 +86,23 @@ void PlanCommand::add_to(CLI::App& program) {
 
 bool PlanCommand::is_given() const { return command_->parsed(); }
 
+std::vector<std::string> PlanCommand::calibration_words() const {
+  return {"plan", "--calibrate", *calibration_};
+}
+
 void PlanCommand::run(ScriptEngine& engine) const {
   std::vector<std::string> script = command_->remaining();
+  auto run_own = [&engine](const char* code, const std::vector<std::string>& args) {
+    try {
+      engine.run_string(code, "plan", args);
+    } catch (const ScriptError& error) {
+      throw_without_place(error);
+    }
+  };
+  if (is_calibration()) {
+    if (!script.empty()) throw UsageError("plan: --calibrate takes no script");
+    return run_own("require 'redco.plan'.calibrate(...)", {*calibration_});
+  }
   if (script.empty()) throw UsageError("plan: give the script: redco-lua plan [OPTIONS] FILE");
   if (script[0].starts_with("-"))
     throw UsageError("plan: there is no flag " + script[0] + "; see redco-lua plan --help");
@@ -78,25 +110,25 @@ void PlanCommand::run(ScriptEngine& engine) const {
     return number ? std::to_string(*number) : std::string();
   };
   constexpr const char* begin = R"(
-    local cluster, n_devices, max_model_shards, margin, timeout, n_layouts = ...
+    local cluster, devices, max_model_shards, margin, timeout, n_layouts, scaling, global, fit,
+      has_timelines = ...
+    local function given(text) return text ~= "" and text or nil end
     require "redco.plan".start {
-      cluster = cluster ~= "" and cluster or nil, n_devices = tonumber(n_devices),
+      cluster = given(cluster), devices = given(devices), scaling = given(scaling),
       max_model_shards = tonumber(max_model_shards), margin = tonumber(margin) / 100,
-      timeout = tonumber(timeout), n_layouts = tonumber(n_layouts),
+      timeout = tonumber(timeout), n_layouts = tonumber(n_layouts), fit = tonumber(fit),
+      global_batch_size = tonumber(global), has_timelines = has_timelines == "true",
     })";
   constexpr const char* end = R"(
-    local name, json, row = ...
-    require "redco.plan".finish(name, json ~= "" and json or nil, tonumber(row)))";
+    local name, json, row, out = ...
+    local function given(text) return text ~= "" and text or nil end
+    require "redco.plan".finish(name, { json = given(json), row = tonumber(row), out = given(out) }))";
   const std::string name = script[0];
   script.erase(script.begin());
-  try {
-    engine.run_string(
-        begin, "plan",
-        {cluster_.value_or(servers_.value_or("")), text_of(n_devices_), text_of(max_model_shards_),
-         std::to_string(margin_), std::to_string(timeout_), text_of(n_layouts_)});
-  } catch (const ScriptError& error) {
-    throw_without_place(error);
-  }
+  run_own(begin, {cluster_.value_or(servers_.value_or("")), devices_.value_or(""),
+                  text_of(max_model_shards_), std::to_string(margin_), std::to_string(timeout_),
+                  text_of(n_layouts_), scaling_.value_or(""), text_of(global_batch_), text_of(fit_),
+                  out_ ? "true" : "false"});
   try {
     engine.run_file(name, script);
   } catch (const ScriptError& error) {
@@ -107,11 +139,7 @@ void PlanCommand::run(ScriptEngine& engine) const {
       throw;
     }
   }
-  try {
-    engine.run_string(end, "plan", {name, json_.value_or(""), text_of(row_)});
-  } catch (const ScriptError& error) {
-    throw_without_place(error);
-  }
+  run_own(end, {name, json_.value_or(""), text_of(row_), out_.value_or("")});
 }
 
 }  // namespace redco

@@ -1,4 +1,5 @@
 // The Lua class redco.Deployer.
+#include <redco/cluster.h>
 #include <redco/deployer.h>
 
 #include "callbacks.h"
@@ -25,6 +26,7 @@ std::string LuaDeployer::described() const {
   const Mesh& mesh = *deployer->mesh();
   std::ostringstream text;
   text << "seed = " << seed << ", n_processes = " << mesh.world().size();
+  if (!deployer->has_layout()) text << ", layout = \"auto\"";
   if (int64_t n_shards = mesh.size(Mesh::model); n_shards > 1)
     text << ", n_model_shards = " << n_shards;
   if (deployer->zero() > 0) text << ", zero = " << deployer->zero();
@@ -52,16 +54,47 @@ int64_t check_zero_group(NamedArguments& args) {
   return is_host ? zero_group_of_host : n.value_or(zero_group_of_all);
 }
 
+// Whether an option is "auto".
+bool is_auto(NamedArguments& args, const char* name) {
+  lua_State* L = args.state();
+  return balanced(L, [&] {
+    args.push(name);
+    return lua_type(L, -1) == LUA_TSTRING && std::string(lua_tostring(L, -1)) == "auto";
+  });
+}
+
+// Reads `memory`: a number of bytes or a text such as "70 GiB".
+std::optional<int64_t> check_memory(NamedArguments& args) {
+  lua_State* L = args.state();
+  return balanced(L, [&]() -> std::optional<int64_t> {
+    args.push("memory");
+    if (lua_isnil(L, -1)) return std::nullopt;
+    if (lua_type(L, -1) == LUA_TSTRING)
+      return parse_bytes(lua_tostring(L, -1), "redco.Deployer: memory");
+    auto bytes = test_integer(L, lua_gettop(L));
+    require(bytes.value_or(0) > 0,
+            "redco.Deployer: memory: expected bytes or a text such as \"70 GiB\", got ",
+            described(L, lua_gettop(L)));
+    return bytes;
+  });
+}
+
 int make(lua_State* L) {
   NamedArguments args(L, 1, "redco.Deployer");
   DeployerOptions options;
   args.refuse({"jax_seed"}, "it is called seed here");
   options.seed = args.required<int64_t>("seed");
-  options.n_model_shards = args.get<int64_t>("n_model_shards", 1);
-  options.zero = args.get<int64_t>("zero", 0);
+  LayoutChoice& choice = options.choice;
+  choice = {is_auto(args, "n_model_shards"), is_auto(args, "zero"),
+            is_auto(args, "sequence_parallel"), check_memory(args)};
+  require(!choice.memory || !choice.is_empty(),
+          "redco.Deployer: memory is for n_model_shards, zero or sequence_parallel = \"auto\"");
+  if (!choice.n_model_shards) options.n_model_shards = args.get<int64_t>("n_model_shards", 1);
+  if (!choice.zero) options.zero = args.get<int64_t>("zero", 0);
   options.zero_min_size = args.get<int64_t>("zero_min_size", options.zero_min_size);
   options.zero_group = check_zero_group(args);
-  options.sequence_parallel = args.get<bool>("sequence_parallel", false);
+  if (!choice.sequence_parallel)
+    options.sequence_parallel = args.get<bool>("sequence_parallel", false);
   if (auto device = args.optional<std::string>("device")) {
     require(*device == "cpu" || *device == "cuda", "redco.Deployer: device = \"", *device,
             "\" is not \"cpu\" or \"cuda\"; each process uses the GPU with its local number");
@@ -318,6 +351,7 @@ int field(lua_State* L) {
     return 1;
   }
   if (name == "mesh") {
+    deployer->require_layout("deployer.mesh");
     lua_createtable(L, 0, Mesh::n_dims);
     for (Mesh::Dim dim : Mesh::dims) {
       push_integer(L, mesh.size(dim));
@@ -356,10 +390,12 @@ std::map<std::string, double> check_metrics(lua_State* L, int index, const std::
   return metrics;
 }
 
-constexpr const char* deployer_text = R"text(Deployer{seed, n_model_shards = 1, zero = 0,
-  zero_min_size = 4096, zero_group = nil, sequence_parallel = false, device = nil, workdir = nil,
-  run_tensorboard = false, log_all_processes = false, verbose = true, n_processes = nil,
-  process_id = nil, host0_address = nil, host0_port = 11111, collective_timeout = 600} -> Deployer
+constexpr const char* deployer_text = R"text(Deployer{seed, n_model_shards: integer or string = 1,
+  zero: integer or string = 0, zero_min_size = 4096, zero_group = nil,
+  sequence_parallel: boolean or string = false, memory: integer or string = nil, device = nil,
+  workdir = nil, run_tensorboard = false, log_all_processes = false, verbose = true,
+  n_processes = nil, process_id = nil, host0_address = nil, host0_port = 11111,
+  collective_timeout = 600} -> Deployer
 Creates the deployer of a run: its processes, device, random numbers and log. Processes started by
 redco-lua --nproc N, torchrun, srun or mpirun find each other. Otherwise pass n_processes,
 process_id and host0_address.
@@ -374,6 +410,11 @@ process_id and host0_address.
     are one group
   sequence_parallel: the shards of one copy split activations along their sequence between the
     blocks
+  memory: with n_model_shards, zero or sequence_parallel = "auto", the memory of a device, in bytes or
+    as a text such as "70 GiB"; by default what the device with the least has. The first fit, train
+    or train_step then plans, as Trainer:plan does, and takes the fastest layout that fits. It keeps
+    the examples of an optimizer step, and may change per_device_batch_size and recompute. Until then
+    `deployer.mesh` raises an error
   device: "cpu" or "cuda", to which parameters and batches are moved; on a host with several GPUs,
     each process uses the GPU with its local number. By default they stay where they are
   workdir: the folder of log.txt, metrics.jsonl, checkpoints, and outputs and metrics of

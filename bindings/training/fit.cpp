@@ -287,11 +287,21 @@ int fit(lua_State* L) {
                                                     {"skip", OnNonfinite::skip},
                                                     {"restore", OnNonfinite::restore}});
   args.finish();
+  auto first_examples = [&] {
+    return std::holds_alternative<Dataset>(options.train_examples)
+               ? std::get<Dataset>(options.train_examples)
+               : std::get<1>(options.train_examples)(0);
+  };
   if (is_planning()) {
-    Dataset examples = std::holds_alternative<Dataset>(options.train_examples)
-                           ? std::get<Dataset>(options.train_examples)
-                           : std::get<1>(options.train_examples)(0);
-    plan_and_end(*object, examples, options.per_device_batch_size, options.global_batch_size);
+    plan_and_end(*object, first_examples(), options.per_device_batch_size,
+                 options.global_batch_size);
+    return 0;
+  }
+  if (!object->trainer->deployer()->has_layout()) {
+    BatchSizes sizes = with_layout(L, *object, first_examples(),
+                                   {options.per_device_batch_size, options.global_batch_size});
+    options.per_device_batch_size = *sizes.per_device;
+    options.global_batch_size = sizes.global;
   }
   object->trainer->fit(options);
   return 0;

@@ -2,15 +2,21 @@
 
 #include "plan.h"
 
+#include "callbacks.h"
+#include "plan_tree.h"
 #include "state/arguments.h"
 #include "state/context.h"
 #include "state/object.h"
 #include "state/plain_tree.h"
 #include "state/values.h"
 
+#include <redco/calibration.h>
 #include <redco/error.h>
 #include <redco/json.h>
 #include <redco/plan.h>
+#include <redco/plan_scaling.h>
+
+#include <ATen/Context.h>
 
 #include <algorithm>
 #include <string>
@@ -50,13 +56,16 @@ struct Planned {
   PlanMode mode;
   ClusterSpec cluster;
   PlanOptions options;
+  std::vector<int64_t> numbers;  // of devices, for a curve
+  Scaling scaling = Scaling::weak;
+  int64_t n_passed = 0;  // the trainings to pass by
   std::optional<Tree> result;
 };
 thread_local std::unique_ptr<Planned> planned;
 
 // A file of a cluster, or a text such as "2x H100-80G:8, ib 400G"; none is this machine.
 ClusterSpec cluster_of(const std::optional<std::string>& given, std::optional<int64_t> n_devices) {
-  if (!given) return ClusterSpec::here(n_devices.value_or(1));
+  if (!given) return plan::here_calibrated(n_devices.value_or(1));
   ClusterSpec cluster =
       given->ends_with(".toml") ? ClusterSpec::read(*given) : ClusterSpec::from_text(*given);
   return n_devices ? cluster.with_devices(*n_devices) : cluster;
@@ -71,72 +80,6 @@ void read_search(NamedArguments& args, PlanOptions& options) {
           " must be from 0 up to 1");
 }
 
-Tree list_of(const std::vector<std::string>& texts) {
-  Tree::List list;
-  for (const std::string& text : texts) list.emplace_back(text);
-  return list;
-}
-
-Tree tree_of(const Group::Counters& counters) {
-  Tree::Dict kinds;
-  for (uint8_t kind = 0; kind < Group::n_kinds; ++kind)
-    if (counters[kind].count > 0)
-      kinds[Group::name(Group::Kind(kind))] =
-          Tree::Dict{{"count", counters[kind].count}, {"bytes", counters[kind].bytes}};
-  return kinds;
-}
-
-Tree tree_of(const PlannedLayout& layout) {
-  Tree::Dict tree{{"n_copies", layout.n_copies},
-                  {"n_model_shards", layout.n_model_shards},
-                  {"zero", layout.zero},
-                  {"sequence_parallel", layout.sequence_parallel},
-                  {"per_device_batch_size", layout.per_device_batch_size},
-                  {"accumulate_grad_batches", layout.n_accumulated},
-                  {"is_asked", layout.is_asked},
-                  {"is_planned", layout.is_planned},
-                  {"fits", layout.fits},
-                  {"why", layout.why},
-                  {"states", layout.states},
-                  {"notes", list_of(layout.notes)}};
-  if (!layout.is_planned) return tree;
-  Tree::Dict memory{{"allocated", layout.allocated},
-                    {"fragmentation", layout.fragmentation},
-                    {"reserved", layout.reserved},
-                    {"total", layout.total}};
-  for (const auto& [kind, bytes] : layout.memory) memory[kind] = bytes;
-  tree["memory"] = std::move(memory);
-  Tree::List largest;
-  for (const PlannedTensor& tensor : layout.largest)
-    largest.push_back(Tree::Dict{{"bytes", tensor.bytes},
-                                 {"kind", tensor.kind},
-                                 {"operator", tensor.operator_name},
-                                 {"line", tensor.line},
-                                 {"is_backward", tensor.is_backward}});
-  tree["largest"] = std::move(largest);
-  Tree::Dict groups;
-  for (const auto& [group, counters] : layout.collectives) groups[group] = tree_of(counters);
-  tree["collectives"] = std::move(groups);
-  tree["seconds"] = Tree::Dict{{"total", layout.seconds}, {"exposed", layout.exposed_seconds}};
-  tree["mfu"] = layout.mfu;
-  return tree;
-}
-
-Tree tree_of(const StepPlan& plan, const ClusterSpec& cluster) {
-  Tree::List layouts;
-  for (const PlannedLayout& layout : plan.layouts) layouts.push_back(tree_of(layout));
-  return Tree::Dict{{"schema", int64_t{1}},
-                    {"cluster", cluster.text()},
-                    {"n_devices", cluster.n_devices()},
-                    {"device_memory", plan.memory},
-                    {"n_parameters", plan.n_parameters},
-                    {"global_batch_size", plan.global_batch_size},
-                    {"layouts", std::move(layouts)},
-                    {"states", plan.states},
-                    {"least_devices", plan.least_devices},
-                    {"notes", list_of(plan.notes)}};
-}
-
 TrainerOptions options_of(const LuaTrainer& trainer) {
   TrainerOptions options = *trainer.options;
   options.params = trainer.trainer->state().params;
@@ -148,14 +91,25 @@ constexpr const char* ended = "plan: the step is planned";
 int start(lua_State* L) {
   NamedArguments args(L, 1, "redco.plan");
   auto cluster = args.optional<std::string>("cluster");
-  auto n_devices = args.optional<int64_t>("n_devices");
+  auto devices = args.optional<std::string>("devices");
+  auto scaling = args.get<std::string>("scaling", "weak");
+  auto fit = args.get<int64_t>("fit", 1);
   PlanOptions options;
+  options.global_batch_size = args.optional<int64_t>("global_batch_size");
+  options.has_timelines = args.get<bool>("has_timelines", false);
   read_search(args, options);
   args.finish();
+  std::vector<int64_t> numbers;
+  if (devices) numbers = parse_device_numbers(*devices);
+  std::optional<int64_t> n_devices;
+  if (numbers.size() == 1) n_devices = numbers[0];
   ClusterSpec spec = cluster_of(cluster, n_devices);
   context(L).tensor_debt = {};
   context(L).tensor_debt.planned_gpu = gpu_memory(spec);
   planned = std::make_unique<Planned>(std::move(spec), options);
+  if (numbers.size() > 1) planned->numbers = std::move(numbers);
+  planned->scaling = scaling == "strong" ? Scaling::strong : Scaling::weak;
+  planned->n_passed = fit - 1;
   return 0;
 }
 
@@ -167,6 +121,17 @@ int finish(lua_State* L) {
   if (!result) return 0;
   push_tree(L, *result);
   lua_pushstring(L, json_from_tree("plan", *result, 2).c_str());
+  return 2;
+}
+
+// Measures the devices and links of this run; process 0 returns the text of a cluster.toml.
+int calibrate(lua_State* L) {
+  MeshOptions options{.processes = find_processes()};
+  if (at::hasCUDA()) options.device_type = c10::kCUDA;
+  ClusterSpec measured = plan::calibrate(*Mesh::make(options));
+  if (options.processes.rank != 0) return 0;
+  lua_pushstring(L, measured.to_toml().c_str());
+  lua_pushstring(L, plan::calibration_file().c_str());
   return 2;
 }
 
@@ -182,22 +147,56 @@ bool is_planning() { return planned != nullptr; }
 std::shared_ptr<Deployer> make_planned_deployer(DeployerOptions options) {
   planned->options.n_model_shards = options.n_model_shards;
   planned->options.zero = options.zero;
+  planned->options.zero_group = options.zero_group;
   planned->options.sequence_parallel = options.sequence_parallel;
+  options.choice = {};  // the plan shows all
   return planned->mode.make_deployer(std::move(options));
 }
 
 void plan_and_end(const LuaTrainer& trainer, const Dataset& examples,
                   std::optional<int64_t> per_device_batch_size,
                   std::optional<int64_t> global_batch_size) {
-  if (!planned->result) {
-    int64_t n_copies = planned->cluster.n_devices() / planned->options.n_model_shards;
-    planned->options.per_device_batch_size = per_device_batch_size.value_or(
-        std::max<int64_t>(1, global_batch_size.value_or(1) / std::max<int64_t>(1, n_copies)));
-    planned->options.global_batch_size = global_batch_size;
-    StepPlan result = plan_step(options_of(trainer), examples, planned->cluster, planned->options);
-    planned->result = tree_of(result, planned->cluster);
+  Planned& now = *planned;
+  if (now.result) fail(ended);
+  if (now.n_passed > 0) {
+    --now.n_passed;
+    return;
   }
+  PlanOptions& options = now.options;
+  int64_t n = now.numbers.empty() ? now.cluster.n_devices() : now.numbers.front();
+  int64_t n_copies = std::max<int64_t>(1, n / options.n_model_shards);
+  if (!options.global_batch_size) options.global_batch_size = global_batch_size;
+  options.per_device_batch_size = per_device_batch_size.value_or(
+      std::max<int64_t>(1, options.global_batch_size.value_or(1) / n_copies));
+  if (now.numbers.empty())
+    now.result =
+        tree_of(plan_step(options_of(trainer), examples, now.cluster, options), now.cluster);
+  else
+    now.result = tree_of(
+        plan_scaling(options_of(trainer), examples, now.cluster, now.numbers, now.scaling, options),
+        now.scaling, now.cluster);
   fail(ended);
+}
+
+BatchSizes with_layout(lua_State* L, LuaTrainer& trainer, const Dataset& examples,
+                       const BatchSizes& given) {
+  const std::shared_ptr<Deployer>& deployer = trainer.trainer->deployer();
+  if (deployer->has_layout()) return given;
+  TrainerOptions of_trainer = options_of(trainer);
+  require(of_trainer.accumulate_grad_batches.value_or(1) == 1,
+          "Trainer: accumulate_grad_batches depends on the layout, which is \"auto\": give fit "
+          "global_batch_size instead");
+  int64_t n = deployer->mesh()->world().size();
+  PlanOptions options;
+  options.global_batch_size = given.global;
+  options.per_device_batch_size =
+      given.per_device.value_or(std::max<int64_t>(1, given.global.value_or(1) / n));
+  MathRandom math_random(L);
+  PlannedLayout layout = choose_layout(of_trainer, examples, options);
+  context(L).mesh = deployer->mesh();
+  trainer.trainer->set_recompute_blocks(layout.recompute_blocks);
+  return {layout.per_device_batch_size,
+          layout.per_device_batch_size * layout.n_copies * layout.n_accumulated};
 }
 
 const char* const plan_text =
@@ -206,9 +205,9 @@ const char* const plan_text =
 Plans how an optimizer step runs on a cluster, without the cluster: for each layout what a device
 holds, what it sends and how long it takes. Nothing is trained. The result has `layouts`, a list
 with the best first, `cluster`, `n_devices`, `device_memory`, `n_parameters`, `global_batch_size`
-and `notes`; if none fits, also the bytes of all `states` and the `least_devices` that could hold
-them. A layout has n_copies, n_model_shards, zero, sequence_parallel, per_device_batch_size,
-accumulate_grad_batches, `is_asked` (it is that of the Deployer), `fits`, `why` it does not fit,
+and `notes`; if none fits, also `why`, the bytes of all `states` and the `least_devices` that could
+hold them. A layout has n_copies, n_model_shards, zero, zero_group, sequence_parallel, recompute,
+per_device_batch_size, accumulate_grad_batches, `is_asked` (it is that of the Deployer), `fits`, `why` it does not fit,
 `memory` (bytes by kind, when most are in use; `allocated` is their sum, `total` adds fragmentation
 and what is reserved), `collectives` (a `count` and `bytes` that a device sends, by group and kind),
 `seconds` (`total` and `exposed`, in which a device only communicates), `mfu` and `largest`, the ten
@@ -237,8 +236,11 @@ int plan(lua_State* L) {
   read_search(args, options);
   args.finish();
   const Deployer& deployer = *object->trainer->deployer();
+  deployer.require_layout("Trainer:plan");
   options.zero = deployer.zero();
   options.n_model_shards = deployer.mesh()->size(Mesh::model);
+  if (int64_t group = deployer.mesh()->size(Mesh::zero); group < deployer.mesh()->size(Mesh::batch))
+    options.zero_group = group;
   options.sequence_parallel = deployer.mesh()->sequence_parallel();
   ClusterSpec spec = cluster_of(cluster, n_devices);
   CollectsAsOn collects(L, spec);
@@ -249,6 +251,7 @@ int plan(lua_State* L) {
 void add_plan(lua_State* L) {
   for (const auto& [name, function] : {std::pair<const char*, lua_CFunction>{"start_plan", start},
                                        {"finish_plan", finish},
+                                       {"calibrate", calibrate},
                                        {"is_planning", is_planning_of}}) {
     lua_pushcfunction(L, function);
     lua_setfield(L, -2, name);

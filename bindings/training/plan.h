@@ -20,11 +20,22 @@ bool is_planning();
 /// The Deployer of a planned script: it connects and writes nothing.
 std::shared_ptr<Deployer> make_planned_deployer(DeployerOptions options);
 
-/// Plans the training of a planned script, and ends the script with an error.
-/// `per_device_batch_size`: none divides the global batch evenly.
-[[noreturn]] void plan_and_end(const LuaTrainer& trainer, const Dataset& examples,
-                               std::optional<int64_t> per_device_batch_size,
-                               std::optional<int64_t> global_batch_size);
+/// Plans the training of a planned script, and ends the script with an error. Returns if a later
+/// training is to be planned: this one is passed by. `per_device_batch_size`: none divides the
+/// global batch evenly.
+void plan_and_end(const LuaTrainer& trainer, const Dataset& examples,
+                  std::optional<int64_t> per_device_batch_size,
+                  std::optional<int64_t> global_batch_size);
+
+/// The examples of a training, at a time on each device and in an optimizer step.
+struct BatchSizes {
+  std::optional<int64_t> per_device, global;
+};
+
+/// If the Trainer's Deployer has no layout yet, plans and sets it, and returns the batch sizes with
+/// it; else returns those given.
+BatchSizes with_layout(lua_State* L, LuaTrainer& trainer, const Dataset& examples,
+                       const BatchSizes& given);
 
 /// Trainer:plan and its text.
 int plan(lua_State* L);

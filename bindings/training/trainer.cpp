@@ -325,8 +325,18 @@ Pass read_pass(lua_State* L, const LuaTrainer& trainer, const char* method, cons
 int train(lua_State* L) {
   auto object = self(L, "Trainer:train");
   Pass pass = read_pass(L, *object, "Trainer:train", "Training");
-  if (is_planning()) plan_and_end(*object, pass.examples, pass.batch_size, std::nullopt);
-  object->trainer->train(pass.examples, pass.batch_size, pass.desc);
+  if (is_planning()) {
+    plan_and_end(*object, pass.examples, pass.batch_size, std::nullopt);
+    return 0;
+  }
+  BatchSizes sizes = with_layout(L, *object, pass.examples, {pass.batch_size, std::nullopt});
+  int64_t n_copies = object->trainer->deployer()->mesh()->size(Mesh::batch);
+  require(
+      !sizes.global || *sizes.global == *sizes.per_device * n_copies,
+      "Trainer:train: the layout that fits has several micro-batches in a step: use Trainer:fit "
+      "with global_batch_size = ",
+      sizes.global.value_or(0));
+  object->trainer->train(pass.examples, *sizes.per_device, pass.desc);
   return 0;
 }
 
@@ -338,8 +348,13 @@ int train_step(lua_State* L) {
   auto batch_size = args.optional<int64_t>("per_device_batch_size");
   args.finish();
   Dataset dataset = make_dataset(examples, object->collator);
-  if (is_planning()) plan_and_end(*object, dataset, batch_size, dataset.size);
-  Metrics metrics = object->trainer->train_step(dataset, batch_size);
+  if (is_planning()) {
+    plan_and_end(*object, dataset, batch_size, dataset.size);
+    lua_newtable(L);
+    return 1;
+  }
+  BatchSizes sizes = with_layout(L, *object, dataset, {batch_size, dataset.size});
+  Metrics metrics = object->trainer->train_step(dataset, sizes.per_device);
   lua_createtable(L, 0, int(metrics.size()));
   for (const auto& [name, value] : metrics) {
     lua_pushnumber(L, value);

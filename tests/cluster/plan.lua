@@ -4,12 +4,13 @@ local traffic = require "traffic"
 
 local o = redco.options {
   model = "mlp", n_model_shards = 1, zero = 0, accumulate = 1, batch = 2, sequence_parallel = false,
-  compute_dtype = "float32", planned = false,
+  zero_group = 0, recompute = "none", compute_dtype = "float32", planned = false,
 }
 local torch, nn = redco.torch, redco.nn
 local deployer = redco.Deployer {
   seed = 1, n_model_shards = o.n_model_shards, zero = o.zero, zero_min_size = 64,
   sequence_parallel = o.sequence_parallel, verbose = false,
+  zero_group = o.zero_group > 0 and o.zero_group or nil,
 }
 
 local length = 8
@@ -46,21 +47,52 @@ function models.gpt2()
   }
 end
 
-local all_params, loss = models[o.model]()
+function models.t5()
+  return language_model {
+    model_type = "t5", vocab_size = 64, d_model = 32, d_ff = 64, d_kv = 8, num_heads = 4,
+    num_layers = 2, num_decoder_layers = 2, dropout_rate = 0, pad_token_id = 0,
+    decoder_start_token_id = 0,
+  }
+end
+
+function models.lora()
+  local params, loss = models.llama()
+  return redco.lora.add(params, { target_modules = { "q_proj", "v_proj" },
+    generator = deployer:gen_rng() }), loss, true
+end
+
+function models.conv()
+  local rng = deployer:gen_rng()
+  local layers = {
+    first = nn.Conv2d(3, 16, 3, { generator = rng }), norm = nn.GroupNorm(16),
+    second = nn.Conv2d(16, 32, 3, { generator = rng }), head = nn.Linear(32, 10, { generator = rng }),
+  }
+  return layers, function(p, batch)
+    local x = nn.conv2d(p.first, batch.pixels, { padding = 1 })
+    x = nn.group_norm(p.norm, x, { num_groups = 4 }):relu()
+    x = torch.max_pool2d(nn.conv2d(p.second, x, { padding = 1 }), { 2, 2 })
+    return nn.cross_entropy(nn.linear(p.head, x:mean { 2, 3 }), batch.y)
+  end
+end
+
+local all_params, loss, is_frozen = models[o.model]()
+local optimizer = redco.optim.adamw { learning_rate = 0.01 }
+if is_frozen then optimizer = redco.lora.freeze_base(optimizer) end
 local trainer = redco.Trainer {
-  deployer = deployer, params = all_params, optimizer = redco.optim.adamw { learning_rate = 0.01 },
+  deployer = deployer, params = all_params, optimizer = optimizer, recompute = o.recompute,
   compute_dtype = o.compute_dtype, accumulate_grad_batches = o.accumulate,
   collate_fn = function(examples)
     local ids = torch.ones({ #examples, length }, { dtype = "int64" })
     return {
       x = torch.ones { #examples, length, 32 }, input_ids = ids, labels = ids,
-      attention_mask = ids,
+      attention_mask = o.model ~= "t5" and ids or nil,
+      pixels = torch.ones { #examples, 3, 8, 8 }, y = torch.ones({ #examples }, { dtype = "int64" }),
     }
   end,
   loss_fn = function(_, _, params, batch) return loss(params, batch) end,
 }
 
-local n_copies = deployer.mesh.dp
+local n_copies = deployer.mesh.dp * deployer.mesh.dp_replicate
 local examples = {}
 for i = 1, o.batch * o.accumulate * n_copies do examples[i] = i end
 if o.planned then
@@ -76,7 +108,7 @@ for _ = 2, 3 do
   local before = redco.sharding_counters().collectives
   step()
   local after = redco.sharding_counters().collectives
-  for _, group in ipairs { "dp", "mp", "world" } do
+  for _, group in ipairs { "dp", "mp", "dp_replicate", "world" } do
     for _, kind in ipairs(traffic.kinds) do
       local a, b = before[group][kind], after[group][kind]
       if b.bytes > a.bytes then

@@ -32,7 +32,7 @@ local function planned(case)
   for _, layout in ipairs(plan.layouts) do
     if layout.is_asked then
       local lines = {}
-      for _, group in ipairs { "dp", "mp", "world" } do
+      for _, group in ipairs { "dp", "mp", "dp_replicate", "world" } do
         for _, kind in ipairs(traffic.kinds) do
           local found = (layout.collectives[group] or {})[kind]
           if found and found.bytes > 0 then
@@ -59,22 +59,30 @@ end
 
 local cases = {
   { n = 2, model = "mlp", n_model_shards = 2 },
-  { n = 2, model = "llama", zero = 3, accumulate = 2 },
+  { n = 2, model = "llama", zero = 3, accumulate = 2, recompute = "blocks" },
+  { n = 2, model = "t5", n_model_shards = 2, sequence_parallel = true },
 }
 if os.getenv "REDCO_TEST_FULL" == "1" then
   cases = {}
-  for _, model in ipairs { "mlp", "llama", "gpt2" } do
-    for _, mesh in ipairs { { 2, 1 }, { 2, 2 }, { 4, 2 } } do
-      for zero = 0, mesh[1] > mesh[2] and 3 or 0 do
+  for _, model in ipairs { "mlp", "llama", "gpt2", "t5", "conv", "lora" } do
+    for _, mesh in ipairs { { 2, 1 }, { 2, 2 }, { 4, 2 }, { 4, 1 }, { 4, 4 } } do
+      local n, shards = unpack(mesh)
+      for zero = 0, n > shards and 3 or 0 do
         for accumulate = 1, 2 do
           for _, dtype in ipairs { "float32", "bfloat16" } do
-            cases[#cases + 1] = {
-              n = mesh[1], n_model_shards = mesh[2], model = model, zero = zero,
-              accumulate = accumulate, compute_dtype = dtype,
-            }
+            for _, is_parallel in ipairs(shards > 1 and { false, true } or { false }) do
+              cases[#cases + 1] = {
+                n = n, n_model_shards = shards, model = model, zero = zero, accumulate = accumulate,
+                compute_dtype = dtype, sequence_parallel = is_parallel,
+              }
+            end
           end
         end
       end
+    end
+    for zero = 1, 3 do
+      cases[#cases + 1] = { n = 4, model = model, zero = zero, zero_group = 2 }
+      cases[#cases + 1] = { n = 2, model = model, zero = zero, recompute = "blocks" }
     end
   end
 end

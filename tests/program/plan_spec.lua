@@ -70,6 +70,105 @@ test("a table, a JSON file, and nothing else", function()
   expect_equal(os.execute("test -e '" .. program.folder .. "/run'") == 0, false)
 end)
 
+test("recomputation where a step does not fit without", function()
+  program.write("deep.lua", [[
+local redco = require "redco"
+local o = redco.options { recompute = "none", rows = 4096 }
+local nn, torch = redco.nn, redco.torch
+local params = {}
+for i = 1, 12 do params[i] = nn.Linear(512, 512) end
+redco.Trainer {
+  deployer = redco.Deployer { seed = 1 }, params = params, recompute = o.recompute,
+  optimizer = redco.optim.sgd { learning_rate = 0.01 },
+  collate_fn = function(examples) return { x = torch.ones { #examples, o.rows, 512 } } end,
+  loss_fn = function(_, _, p, batch)
+    local x = batch.x
+    for _, layer in ipairs(p) do
+      x = nn.block(function(y) return nn.linear(layer, nn.linear(layer, y):tanh()):tanh() end, x)
+    end
+    return x:mean()
+  end,
+}:fit { train_examples = { 1, 2 }, per_device_batch_size = 1, n_epochs = 1 }
+]])
+  program.write("small.toml", [[
+hosts = [{ devices = 1, device = { like = "A100-40G", memory = "280 MiB" } }]
+reserve = { context = 0, group = 0, workspace = 0 }
+]])
+  local code, out, err = plan("--cluster", "small.toml", "--json", "plan.json", "--explain", "1",
+    "--out", "memory.svg", "deep.lua")
+  expect_equal(err, "")
+  expect_equal(code, 0)
+  expect_has(out, "recomp", "blocks")
+  local layouts = data.json(program.folder .. "/plan.json").layouts
+  expect_equal(layouts[1].recompute, "blocks")
+  expect_equal(layouts[1].fits, true)
+  expect_equal(layouts[2].is_asked, true)
+  expect_equal(layouts[2].recompute, "none")
+  assert(layouts[1].seconds.total > 1.2 * layouts[2].seconds.total)
+  assert(layouts[1].mfu < layouts[2].mfu)  -- what is computed again is no work of the model
+  local svg = program.read(program.folder .. "/memory.svg")
+  expect_has(svg, "<polygon", "activations", "parameters", "available", "deep.lua, row 1")
+end)
+
+test("groups of copies within hosts", function()
+  plan("--servers", "2x A100-80G:2, eth 10G", "--max-mp", "1", "--json", "plan.json", "--layouts",
+    "20", "train.lua")
+  local found = {}
+  for _, layout in ipairs(data.json(program.folder .. "/plan.json").layouts) do
+    found[layout.zero .. " " .. layout.zero_group] = layout
+  end
+  local all, in_host = found["3 4"], found["3 2"]
+  assert(all.memory.states < in_host.memory.states)
+  assert(in_host.seconds.total < all.seconds.total)
+  -- The gradients of a part are reduced between the hosts.
+  local share = in_host.collectives.dp_replicate.all_reduce.bytes
+    / all.collectives.dp.reduce_scatter.bytes
+  assert(math.abs(share - 2 / 3) < 0.01, share)
+end)
+
+test("the second training", function()
+  local code, out, err = plan("--servers", "1x A100-80G:2", "--fit", "2", "train.lua",
+    "--how=train_step", "--batch=3")
+  expect_equal(err, "")
+  expect_equal(code, 0)
+  expect_has(out, "global batch 6", "*")
+end)
+
+test("another global batch", function()
+  local _, out = plan("--servers", "1x A100-80G:2", "--global-batch", "32", "train.lua")
+  expect_has(out, "global batch 32")
+end)
+
+test("a scaling curve", function()
+  local code, out, err = plan("--servers", "4x A100-80G:2, eth 10G", "--devices", "1,2,...,8",
+    "--global-batch", "64", "--scaling", "strong", "--out", "scaling.svg", "--json", "plan.json",
+    "train.lua")
+  expect_equal(err, "")
+  expect_equal(code, 0)
+  expect_has(out, "strong scaling", "efficiency", "The curve bends: from ")
+  expect_has(program.read(program.folder .. "/scaling.svg"), "<polyline", "strong scaling")
+  local result = data.json(program.folder .. "/plan.json")
+  expect_equal(#result.points, 4)
+  expect_equal(result.points[1].efficiency, 1)
+  assert(result.points[4].efficiency < result.points[2].efficiency)
+  expect_equal(result.points[4].global_batch_size, 64)
+end)
+
+test("a calibration of two processes", function()
+  local code, out, err = program.shell(("XDG_CACHE_HOME='%s/cache' \"$REDCO_LUA\" --nproc 2 plan "
+    .. "--calibrate measured.toml"):format(program.folder))
+  expect_equal(err, "")
+  expect_equal(code, 0)
+  expect_has(out, "written to measured.toml, and to ", "calibration.toml")
+  expect_has(program.read(program.folder .. "/measured.toml"), "[measured", "matmul.float32",
+    "collective.\"loopback\"")
+  code, out, err = program.shell(("XDG_CACHE_HOME='%s/cache' \"$REDCO_LUA\" plan --devices 2 "
+    .. "train.lua --width=256"):format(program.folder))
+  expect_equal(err, "")
+  expect_equal(code, 0)
+  assert(not out:find("built-in constants", 1, true), out)
+end)
+
 test("two plans are equal", function()
   local texts = {}
   for i = 1, 2 do
@@ -103,6 +202,10 @@ test("errors", function()
   fails(2, { "there is no flag --nodes" }, "--nodes", "train.lua")
   fails(2, { "give the script" }, "--servers", "1x A100-80G:2")
   fails(2, { "cannot read the script missing.lua" }, "--servers", "1x A100-80G:2", "missing.lua")
+  fails(2, { "plan: --calibrate takes no script" }, "--calibrate", "a.toml", "train.lua")
+  fails(2, { "--devices 8,4: the numbers must ascend" }, "--devices", "8,4", "train.lua")
+  fails(1, { "--out must end in .svg or .png" }, "--servers", "1x A100-80G:2", "--out", "a.pdf",
+    "train.lua")
   fails(1, { "the last row is" }, "--servers", "1x A100-80G:2", "--explain", "99", "train.lua")
   local code, _, err = program.run { "--nproc", "2", "plan", "train.lua" }
   expect_equal(code, 2)

@@ -22,7 +22,9 @@ local function count(n)
   return ("%d"):format(n)
 end
 
-local function seconds(s)
+function report.percent(share) return ("%.0f %%"):format(100 * share) end
+
+function report.seconds(s)
   if s >= 1 then return ("%.2f s"):format(s) end
   return s >= 1e-3 and ("%.1f ms"):format(s * 1e3) or ("%.0f us"):format(s * 1e6)
 end
@@ -57,12 +59,37 @@ local function sent(layout)
   return lines
 end
 
-local function row_of(i, layout, unit, has_sp)
+-- Columns between `zero` and `batch`, which are shown if a layout has a value for them.
+local optional_columns = {
+  { "group", function(layout)
+    return layout.zero > 0 and layout.zero_group < layout.n_copies and layout.zero_group
+  end },
+  { "sp", function(layout) return layout.sequence_parallel and "yes" end },
+  { "recomp", function(layout) return layout.recompute ~= "none" and layout.recompute end },
+}
+
+-- Returns the optional columns that some layout has.
+local function columns_of(layouts)
+  local columns = {}
+  for _, column in ipairs(optional_columns) do
+    for _, layout in ipairs(layouts) do
+      if column[2](layout) then
+        columns[#columns + 1] = column
+        break
+      end
+    end
+  end
+  return columns
+end
+
+local function row_of(i, layout, unit, columns)
   local cells = {
     layout.is_asked and "*" .. i or tostring(i), layout.n_copies, layout.n_model_shards,
-    layout.zero, layout.per_device_batch_size, layout.accumulate_grad_batches,
+    layout.zero,
   }
-  if has_sp then table.insert(cells, 5, layout.sequence_parallel and "yes" or "-") end
+  for _, column in ipairs(columns) do cells[#cells + 1] = column[2](layout) or "-" end
+  cells[#cells + 1] = layout.per_device_batch_size
+  cells[#cells + 1] = layout.accumulate_grad_batches
   for _, column in ipairs(memory_columns) do
     local sum = 0
     for k = 2, #column do sum = sum + (layout.is_planned and layout.memory[column[k]] or 0) end
@@ -72,13 +99,14 @@ local function row_of(i, layout, unit, has_sp)
   if not layout.is_planned and layout.states > 0 then
     cells[#cells] = ">" .. number_in(unit, layout.states)
   end
-  cells[#cells + 1] = layout.is_planned and seconds(layout.seconds.total) or "-"
-  cells[#cells + 1] = layout.is_planned and ("%.0f %%"):format(100 * layout.mfu) or "-"
+  cells[#cells + 1] = layout.is_planned and report.seconds(layout.seconds.total) or "-"
+  cells[#cells + 1] = layout.is_planned and report.percent(layout.mfu) or "-"
   cells[#cells + 1] = layout.fits and "yes" or layout.states > 0 and "no" or "-"
   return cells
 end
 
-local function aligned(rows)
+--- Returns the lines of a table whose columns end at the same places.
+function report.aligned(rows)
   local widths, lines = {}, {}
   for _, row in ipairs(rows) do
     for i, cell in ipairs(row) do widths[i] = math.max(widths[i] or 0, #tostring(cell)) end
@@ -95,19 +123,19 @@ end
 
 --- The table of layouts.
 function report.table(name, result)
-  local most, has_sp = 0, false
+  local most, columns = 0, columns_of(result.layouts)
   for _, layout in ipairs(result.layouts) do
     if layout.is_planned then most = math.max(most, layout.memory.allocated) end
-    has_sp = has_sp or layout.sequence_parallel
   end
-  local header = { "row", "dp", "mp", "zero", "batch", "accum" }
-  if has_sp then table.insert(header, 5, "sp") end
+  local header = { "row", "dp", "mp", "zero" }
+  for _, column in ipairs(columns) do header[#header + 1] = column[1] end
+  for _, title in ipairs { "batch", "accum" } do header[#header + 1] = title end
   for _, column in ipairs(memory_columns) do header[#header + 1] = column[1] end
   for _, title in ipairs { "step", "MFU", "fits" } do header[#header + 1] = title end
   local unit = most < GiB and MiB or GiB
   local rows, notes = { header }, {}
-  for i, layout in ipairs(result.layouts) do rows[#rows + 1] = row_of(i, layout, unit, has_sp) end
-  local lines = aligned(rows)
+  for i, layout in ipairs(result.layouts) do rows[#rows + 1] = row_of(i, layout, unit, columns) end
+  local lines = report.aligned(rows)
   for i, layout in ipairs(result.layouts) do
     if layout.states == 0 then
       lines[#lines + 1] = ("row %d is not possible: %s"):format(i, layout.why)
@@ -121,7 +149,7 @@ function report.table(name, result)
   local best = result.layouts[1]
   if best.is_planned then
     lines[#lines + 1] = ("Row 1: of %s a device only waits for others in %s. In a step it sends:")
-      :format(seconds(best.seconds.total), seconds(best.seconds.exposed))
+      :format(report.seconds(best.seconds.total), report.seconds(best.seconds.exposed))
     for _, line in ipairs(sent(best)) do lines[#lines + 1] = "  " .. line end
     if #sent(best) == 0 then lines[#lines + 1] = "  nothing" end
   end
@@ -158,27 +186,6 @@ function report.explain(row, layout)
   end
   for _, line in ipairs(sent(layout)) do lines[#lines + 1] = "sends " .. line end
   return table.concat(lines, "\n") .. "\n"
-end
-
--- "row 2 (n_model_shards = 4, zero = 3) needs 30 GiB, of which activations 20 GiB"
-local function needs(result)
-  for i, layout in ipairs(result.layouts) do
-    if layout.is_planned then
-      return ("row %d (n_model_shards = %d, zero = %d) %s"):format(i, layout.n_model_shards,
-        layout.zero, layout.why)
-    end
-  end
-end
-
---- If no layout fits: the least memory found, its largest part, and how many devices the states
---- need.
-function report.nothing_fits(result)
-  for _, layout in ipairs(result.layouts) do
-    if layout.fits then return nil end
-  end
-  return ("no layout of %d devices fits in %s; %s; parameters, gradients and optimizer states are "
-    .. "%s: at least %d such devices must share them"):format(result.n_devices,
-    bytes(result.device_memory), needs(result), bytes(result.states), result.least_devices)
 end
 
 return report

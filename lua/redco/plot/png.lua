@@ -41,6 +41,18 @@ function Png:curve(points, colour)
   end
 end
 
+--- Fills what is between two curves with the same xs, which do not fall.
+function Png:area(upper, lower, colour)
+  local r, g, b = components(colour)
+  for i = 2, #upper do
+    for x = math.floor(upper[i - 1][1] * scale), math.floor(upper[i][1] * scale) - 1 do
+      for y = math.floor(upper[i][2] * scale), math.floor(lower[i][2] * scale) - 1 do
+        self:paint(x, y, 1, r, g, b)
+      end
+    end
+  end
+end
+
 function Png:mark(x, y, colour)
   local r, g, b = components(colour)
   self:paint(x * scale - 4, y * scale - 4, 9, r, g, b)

@@ -22,6 +22,16 @@ function Svg:curve(points, colour)
     table.concat(places, " "), colour)
 end
 
+--- Fills what is between two curves with the same xs.
+function Svg:area(upper, lower, colour)
+  local places = {}
+  for _, point in ipairs(upper) do places[#places + 1] = ("%.2f,%.2f"):format(point[1], point[2]) end
+  for i = #lower, 1, -1 do
+    places[#places + 1] = ("%.2f,%.2f"):format(lower[i][1], lower[i][2])
+  end
+  self:add('<polygon points="%s" fill="%s"/>', table.concat(places, " "), colour)
+end
+
 function Svg:mark(x, y, colour)
   self:add('<circle cx="%.2f" cy="%.2f" r="2.5" fill="%s"/>', x, y, colour)
 end

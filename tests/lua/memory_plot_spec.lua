@@ -1,0 +1,56 @@
+-- The picture of `redco-lua plan --out`: the memory of a step.
+local draw = require "redco.plot.memory"
+local testing = require "testing"
+
+local test, expect_equal = testing.test, testing.expect_equal
+
+local MiB = 2 ^ 20
+local layout = {
+  memory = { reserved = 10 * MiB, fragmentation = 0 },
+  timeline = { seconds = 0.5, moments = {
+    { parameters = 20 * MiB }, { parameters = 20 * MiB, activations = 80 * MiB },
+  } },
+}
+
+local function drawn(name, given, capacity)
+  local path = testing.folder() .. "/" .. name
+  draw(given or layout, "a step", capacity or 110 * MiB, path)
+  local file = assert(io.open(path, "rb"))
+  local bytes = file:read "*a"
+  file:close()
+  return bytes
+end
+
+local function refusal(...)
+  local ok, message = pcall(draw, ...)
+  assert(not ok)
+  return message
+end
+
+test("the kinds lie on each other, below what is available", function()
+  local svg, areas = drawn "memory.svg", {}
+  for points in svg:gmatch '<polygon points="([^"]*)"' do areas[#areas + 1] = points end
+  expect_equal(#areas, 7)
+  -- 506 by 292 units from 64 and 44; 100 MiB are the height.
+  expect_equal(areas[1], "64.00,277.60 317.00,277.60 317.00,277.60 570.00,277.60 "
+    .. "570.00,336.00 317.00,336.00 317.00,336.00 64.00,336.00")
+  expect_equal(areas[5], "64.00,277.60 317.00,277.60 317.00,44.00 570.00,44.00 "
+    .. "570.00,277.60 317.00,277.60 317.00,277.60 64.00,277.60")
+  assert(svg:find(">available<", 1, true) and svg:find(">MiB<", 1, true))
+  assert(svg:find(">activations<", 1, true) and not svg:find(">gradients<", 1, true))
+end)
+
+test("much more memory than is used is not shown, and PNG", function()
+  assert(not drawn("large.svg", nil, 1000 * MiB):find(">available<", 1, true))
+  expect_equal(drawn("memory.png"):sub(2, 4), "PNG")
+end)
+
+test("what cannot be drawn", function()
+  expect_equal(refusal(layout, "t", MiB, "a.pdf"),
+    "plan: --out must end in .svg or .png, got a.pdf")
+  expect_equal(refusal({ memory = {} }, "t", MiB, "a.svg"),
+    "plan: --out: no step was planned in this row")
+  assert(refusal(layout, "t", MiB, "/nowhere/a.svg"):find "^plan: cannot write /nowhere/a.svg")
+end)
+
+testing.finish()
