@@ -285,6 +285,55 @@ void convolution_backward(const c10::OperatorHandle& op, Stack* stack) {
   stack->emplace_back(mask.get(2) ? at::empty({grad.size(1)}, grad.options()) : at::Tensor());
 }
 
+// The statistics of a norm have the dtype of the input, or float32 beside 16-bit inputs with
+// float32 weights (at::native::param_scalar_type).
+at::Tensor statistics(const at::Tensor& input, const c10::IValue& weight, at::IntArrayRef sizes) {
+  bool is_mixed = weight.isTensor() && weight.toTensor().defined() &&
+                  weight.toTensor().scalar_type() != input.scalar_type();
+  return at::empty(sizes, input.options().dtype(is_mixed ? at::kFloat : input.scalar_type()));
+}
+
+void return_norm(const c10::OperatorHandle& op, Stack* stack, at::Tensor y, at::IntArrayRef sizes,
+                 size_t weight) {
+  std::vector<c10::IValue> given = arguments_of(op, *stack);
+  torch::jit::drop(*stack, given.size());
+  at::Tensor input = given[0].toTensor();
+  stack->emplace_back(std::move(y));
+  for (int i = 0; i < 2; ++i) stack->emplace_back(statistics(input, given[weight], sizes));
+}
+
+// Arguments: input, normalized_shape, weight, ...
+void layer_norm(const c10::OperatorHandle& op, Stack* stack) {
+  std::vector<c10::IValue> given = arguments_of(op, *stack);
+  at::Tensor input = given[0].toTensor();
+  std::vector<int64_t> sizes = input.sizes().vec();
+  size_t n = given[1].toIntVector().size();
+  std::fill(sizes.end() - std::ptrdiff_t(n), sizes.end(), 1);
+  return_norm(op, stack, at::empty_like(input, at::MemoryFormat::Contiguous), sizes, 2);
+}
+
+// Arguments: input, weight, bias, N, C, HxW, group, ...
+void group_norm(const c10::OperatorHandle& op, Stack* stack) {
+  std::vector<c10::IValue> given = arguments_of(op, *stack);
+  at::Tensor input = given[0].toTensor();
+  std::vector<int64_t> sizes{given[3].toInt(), given[6].toInt()};
+  return_norm(op, stack, at::empty_like(input, input.suggest_memory_format()), sizes, 1);
+}
+
+// Arguments: grad_output, input, ..., output_mask; the weight is the argument `weight`. Returns the
+// gradients of input, weight and bias.
+template <size_t weight>
+void norm_backward(const c10::OperatorHandle& op, Stack* stack) {
+  std::vector<c10::IValue> given = arguments_of(op, *stack);
+  torch::jit::drop(*stack, given.size());
+  auto mask = given.back().toBoolList();
+  at::Tensor input = given[1].toTensor();
+  stack->emplace_back(mask.get(0) ? at::empty_like(input, input.suggest_memory_format())
+                                  : at::Tensor());
+  for (size_t i = 1; i < 3; ++i)
+    stack->emplace_back(mask.get(i) ? at::empty_like(given[weight].toTensor()) : at::Tensor());
+}
+
 }  // namespace
 
 void add_meta_kernels() {
@@ -307,6 +356,10 @@ void add_meta_kernels() {
          [] { return torch::CppFunction(TORCH_FN(attention_backward)); }},
         {"embedding_dense_backward",
          [] { return torch::CppFunction(TORCH_FN(embedding_backward)); }},
+        {"native_layer_norm_backward",
+         [] { return torch::CppFunction::makeFromBoxedFunction<&norm_backward<5>>(); }},
+        {"native_group_norm_backward",
+         [] { return torch::CppFunction::makeFromBoxedFunction<&norm_backward<4>>(); }},
         {"index_select", [] { return torch::CppFunction(TORCH_FN(index_select)); }},
     };
     // LibTorch's convolution calls these on a device that it does not know.
@@ -314,6 +367,9 @@ void add_meta_kernels() {
                  torch::CppFunction::makeFromBoxedFunction<&convolution>());
     library.impl("convolution_backward_overrideable",
                  torch::CppFunction::makeFromBoxedFunction<&convolution_backward>());
+    // LibTorch's own forms of these run on the CPU.
+    library.impl("native_layer_norm", torch::CppFunction::makeFromBoxedFunction<&layer_norm>());
+    library.impl("native_group_norm", torch::CppFunction::makeFromBoxedFunction<&group_norm>());
     for (const c10::OperatorHandle& op : lacking) {
       std::string name = c10::toString(op.operator_name()).substr(6);
       auto found = own.find(name);

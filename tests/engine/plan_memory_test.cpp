@@ -66,7 +66,7 @@ Loss perceptron_loss(at::Generator, const TrainState&, const Tree& params, const
   auto weight = [&](const char* name) { return params.at(name).tensor(); };
   at::Tensor x = batch.at("x").tensor();
   at::Tensor y = at::linear(at::relu(at::linear(x, weight("up"))), weight("down"));
-  if (keeps_a_tensor) kept = (y + 1).detach();
+  if (keeps_a_tensor) kept = at::zeros({1 << 20});
   y = at::layer_norm(x + y, {width}, weight("scale"), weight("shift"));
   return {at::softmax(y, -1).square().mean()};
 }
