@@ -20,8 +20,10 @@ local function language_model(sizes)
     for key, value in pairs(sizes) do config[key] = value end
     for key, value in pairs(is_small or {}) do config[key] = value end
     local model = redco.models.from_config(config, { generator = deployer:gen_rng() })
-    return model.params, function(_, _, params, batch, is_training)
-      return model.loss(params, batch, { train = is_training })
+    local params = model.params
+    model.params = nil  -- else these stay beside the Trainer's copies
+    return params, function(_, _, p, batch, is_training)
+      return model.loss(p, batch, { train = is_training })
     end, function(n)
       local ids = torch.full({ n, o.length }, 5, { dtype = "int64" })
       return { input_ids = ids, labels = ids }
