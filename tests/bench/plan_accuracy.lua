@@ -1,8 +1,8 @@
--- What `redco-lua plan` predicts against what runs measure: the memory of the process with the most,
--- and the time of a step, of four models on 1, 2 and 4 processes in all layouts. Prints the table
+-- What `redco-lua plan` predicts against what runs measure: the memory of the process with the
+-- most, and the time of a step, of four models on 1, 2 and 4 processes in all layouts. Prints the table
 -- that tests/bench/README.md shows. Memory can be measured on a busy machine, times cannot:
 --     redco-lua tests/bench/plan_accuracy.lua                 # memory
---     redco-lua tests/bench/plan_accuracy.lua --times=true    # on a quiet machine; calibrates first
+--     redco-lua tests/bench/plan_accuracy.lua --times=true  # on a quiet machine; it calibrates
 -- REDCO_LUA may name the program.
 local clock = require "clock"
 local redco = require "redco"
@@ -40,7 +40,9 @@ end
 
 local function options_of(model, layout)
   local words = { "--model=" .. model }
-  for name, value in pairs(layout) do words[#words + 1] = ("--%s=%s"):format(name, tostring(value)) end
+  for name, value in pairs(layout) do
+    words[#words + 1] = ("--%s=%s"):format(name, tostring(value))
+  end
   table.sort(words)
   return table.concat(words, " ")
 end
@@ -85,7 +87,8 @@ if o.times then
   end
 end
 
-print "| model | processes | layout | planned MB | measured MB | difference | planned s | measured s |"
+print("| model | processes | layout | planned MB | measured MB | difference | planned s "
+  .. "| measured s |")
 print "| --- | --- | --- | --- | --- | --- | --- | --- |"
 local n_rows, n_good = 0, 0
 for model in o.models:gmatch "%S+" do
@@ -96,13 +99,13 @@ for model in o.models:gmatch "%S+" do
       local off = plan.memory.total - pss
       n_rows = n_rows + 1
       if math.abs(off) <= math.max(0.05 * pss, 24 * MB) then n_good = n_good + 1 end
-      print(("| %s | %s | %s | %.0f | %.0f | %+.1f %% | %s | %s |"):format(model, n, text_of(layout),
-        plan.memory.total / MB, pss / MB, 100 * off / pss,
+      print(("| %s | %s | %s | %.0f | %.0f | %+.1f %% | %s | %s |"):format(model, n,
+        text_of(layout), plan.memory.total / MB, pss / MB, 100 * off / pss,
         o.times and ("%.3f"):format(plan.seconds.total) or "",
         o.times and ("%.3f"):format(seconds) or ""))
       io.stdout:flush()
     end
   end
 end
-print(("%d of %d within 5 %% or 24 MB; planning took %.1f s, median of one plan"):format(n_good, n_rows,
-  clock.median(planning)))
+print(("%d of %d within 5 %% or 24 MB; planning took %.1f s, median of one plan"):format(n_good,
+  n_rows, clock.median(planning)))

@@ -52,7 +52,8 @@ local function convolutions(is_small)
   return params, function(_, _, p, batch)
     local x = batch.x
     for _, layer in ipairs(p.layers) do
-      x = nn.group_norm(layer.norm, nn.conv2d(layer.conv, x, { padding = 1 }), { num_groups = 8 }):relu()
+      x = nn.conv2d(layer.conv, x, { padding = 1 })
+      x = nn.group_norm(layer.norm, x, { num_groups = 8 }):relu()
       x = torch.max_pool2d(x, { 2, 2 })
     end
     return nn.cross_entropy(nn.linear(p.head, x:mean { 2, 3 }), batch.y)

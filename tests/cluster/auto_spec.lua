@@ -1,4 +1,5 @@
--- Deployer { n_model_shards = "auto", zero = "auto" }: takes a layout that fits, and trains as in it.
+-- Deployer { n_model_shards = "auto", zero = "auto" }: takes a layout that fits, and trains as in
+-- it.
 local data = require "redco.data"
 local program = require "program"
 local testing = require "testing"
@@ -7,8 +8,8 @@ local test, expect_equal = testing.test, testing.expect_equal
 local script = assert(os.getenv "REDCO_SOURCE") .. "/tests/cluster/auto.lua"
 
 local function run(options)
-  local code, out, err = program.shell(("\"$REDCO_LUA\" --nproc 2 '%s' %s </dev/null"):format(script,
-    options))
+  local code, out, err = program.shell(("\"$REDCO_LUA\" --nproc 2 '%s' %s </dev/null"):format(
+    script, options))
   return code, out:gsub("%[0%] ", ""), err
 end
 
@@ -43,7 +44,9 @@ local function expect_near(actual, expected)
   for number in expected:gmatch "%S+" do b[#b + 1] = tonumber(number) end
   expect_equal(#a, #b)
   for i = 1, #a do
-    if math.abs(a[i] - b[i]) > 2e-5 then error(("losses %s, expected %s"):format(actual, expected), 2) end
+    if math.abs(a[i] - b[i]) > 2e-5 then
+      error(("losses %s, expected %s"):format(actual, expected), 2)
+    end
   end
 end
 

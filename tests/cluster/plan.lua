@@ -65,7 +65,8 @@ function models.conv()
   local rng = deployer:gen_rng()
   local layers = {
     first = nn.Conv2d(3, 16, 3, { generator = rng }), norm = nn.GroupNorm(16),
-    second = nn.Conv2d(16, 32, 3, { generator = rng }), head = nn.Linear(32, 10, { generator = rng }),
+    second = nn.Conv2d(16, 32, 3, { generator = rng }),
+    head = nn.Linear(32, 10, { generator = rng }),
   }
   return layers, function(p, batch)
     local x = nn.conv2d(p.first, batch.pixels, { padding = 1 })
@@ -86,7 +87,8 @@ local trainer = redco.Trainer {
     return {
       x = torch.ones { #examples, length, 32 }, input_ids = ids, labels = ids,
       attention_mask = o.model ~= "t5" and ids or nil,
-      pixels = torch.ones { #examples, 3, 8, 8 }, y = torch.ones({ #examples }, { dtype = "int64" }),
+      pixels = torch.ones { #examples, 3, 8, 8 },
+      y = torch.ones({ #examples }, { dtype = "int64" }),
     }
   end,
   loss_fn = function(_, _, params, batch) return loss(params, batch) end,

@@ -7,8 +7,8 @@ local scaling = require "redco.plan.scaling"
 local plan = {}
 
 --- From now on this thread's script is planned where it begins to train. `options`: cluster,
---- devices (numbers as a text), scaling, fit (which training), global_batch_size, has_timelines, and
---- those of Trainer:plan.
+--- devices (numbers as a text), scaling, fit (which training), global_batch_size, has_timelines,
+--- and those of Trainer:plan.
 function plan.start(options)
   -- What a compiled loop leaves on the stack depends on when it was compiled, and tensors there are
   -- no garbage: without the compiler two plans are alike.
@@ -61,8 +61,8 @@ function plan.finish(name, options)
   if result.why ~= "" then error("plan: " .. result.why, 0) end
 end
 
---- Measures the devices and links of this run, and writes them to `path`, and to the file from which
---- plans for this machine read them.
+--- Measures the devices and links of this run, and writes them to `path`, and to the file from
+--- which plans for this machine read them.
 function plan.calibrate(path)
   local text, of_user = native.calibrate()
   if not text then return end

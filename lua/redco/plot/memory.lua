@@ -90,7 +90,8 @@ return function(layout, title, capacity, out)
   end
   for i = 0, 4 do
     local seconds = duration * i / 4
-    canvas:text(place_x(#moments * i / 4), height - bottom + 17, axis.text(seconds), "middle", black)
+    canvas:text(place_x(#moments * i / 4), height - bottom + 17, axis.text(seconds), "middle",
+      black)
   end
   canvas:text((left + width - right) / 2, height - 8, "seconds of the step, as planned", "middle",
     black)

@@ -25,7 +25,9 @@ end
 --- Fills what is between two curves with the same xs.
 function Svg:area(upper, lower, colour)
   local places = {}
-  for _, point in ipairs(upper) do places[#places + 1] = ("%.2f,%.2f"):format(point[1], point[2]) end
+  for _, point in ipairs(upper) do
+    places[#places + 1] = ("%.2f,%.2f"):format(point[1], point[2])
+  end
   for i = #lower, 1, -1 do
     places[#places + 1] = ("%.2f,%.2f"):format(lower[i][1], lower[i][2])
   end
