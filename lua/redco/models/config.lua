@@ -44,6 +44,10 @@ local function check_layer_types(family, c, is_known)
         or "full_attention")
     end
   end
+  if is_known and #c.layer_types ~= c.num_hidden_layers then
+    fail("%s: layer_types has %d entries, but num_hidden_layers is %s", family.model_type,
+      #c.layer_types, tostring(c.num_hidden_layers))
+  end
 end
 
 local function refuse_unsupported(family, c)
@@ -167,12 +171,14 @@ local function count_parameters(family, c)
   return n_elements
 end
 
--- A token that is null, or false in a script, means no token; a switch that is null is off.
+-- A token that is null, or false in a script, means no token, as other values that may be null; a
+-- switch that is null is off.
 local function remove_nulls(family, given, c)
   local keys = {}
   for key in pairs(nulls.keys(given)) do keys[key] = true end
   for key, value in pairs(given) do
-    if value == false and key:find "_token_id$" then keys[key] = true end
+    local is_none = key:find "_token_id$" or is_nullable(family, key)
+    if value == false and is_none then keys[key] = true end
   end
   for key in pairs(keys) do
     local default = family.defaults[key]
