@@ -825,6 +825,8 @@ def new_inputs(draw, config, vocab_size, family):
                                                  generator=generator)
     if task == "multiple_choice":
         n = draw.randint(2, 4)
+        if family.startswith("modernbert"):  # whose means need it
+            inputs.setdefault("attention_mask", torch.ones(rows, length, dtype=torch.int64))
         inputs = {key: value.unsqueeze(1).repeat(1, n, 1) for key, value in inputs.items()}
         inputs["input_ids"] = tokens(rows, n, length)
         return dict(inputs, labels=torch.randint(n, (rows,), generator=generator))
@@ -837,6 +839,7 @@ def new_inputs(draw, config, vocab_size, family):
             # A decoder reads the last token that is no padding, by its id.
             hidden = inputs["attention_mask"] == 0
             inputs["input_ids"] = inputs["input_ids"].masked_fill(hidden, max(pad, 0))
+            inputs["input_ids"][:, length // 2] = (max(pad, 0) + 1) % vocab_size
         if task == "sequence_classification" and family.partition(".")[0] in ENCODER_DECODERS:
             # They read the end token, of which each row must have the same number.
             ids, end = inputs["input_ids"], config["eos_token_id"]
