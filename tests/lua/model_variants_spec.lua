@@ -209,6 +209,13 @@ testing.test("sizes that config.json lacks are named if the weights have others"
     require("redco.native").json_encode("config.json", config, 2))
   testing.expect_error(function() redco.models.from_pretrained(folder) end, "gate_proj.weight",
     "expected [14336, 8]", "config.json lacks these, taken as intermediate_size = 14336")
+  os.execute(("rm -r %s; cp -r ../cases/clip %s"):format(folder, folder))
+  config = redco.data.json(folder .. "/config.json")
+  config.vision_config.patch_size = nil
+  testing.write(folder .. "/config.json",
+    require("redco.native").json_encode("config.json", config, 2))
+  testing.expect_error(function() redco.models.from_pretrained(folder) end,
+    "patch_embedding.weight", "taken as vision_config.patch_size = 32")
 end)
 
 testing.test("learned positions and tables of them end; LLaMA's do not", function()

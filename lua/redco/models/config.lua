@@ -133,8 +133,9 @@ local function check_kinds(family, c)
   local function check(key, default)
     local expected = mismatch(key, c[key], default)
     if expected then
+      local value = c[key]
       fail("%s: the configuration's %s is %s, expected %s", family.model_type, key,
-        tostring(c[key]), expected)
+        type(value) == "string" and ("'%s'"):format(value) or tostring(value), expected)
     end
   end
   for key, default in pairs(family.defaults) do
@@ -193,7 +194,8 @@ local function remove_nulls(family, given, c)
   end
 end
 
--- Lists the sizes that the configuration lacks, "num_hidden_layers = 32", in their order.
+-- Lists the sizes that the configuration lacks, "num_hidden_layers = 32", in their order, also
+-- those of its parts: "vision_config.patch_size = 32".
 local function assumed_sizes(family, given)
   local is_given, list = {}, {}
   for key in pairs(given) do is_given[(family.aliases or {})[key] or key] = true end
@@ -201,6 +203,11 @@ local function assumed_sizes(family, given)
   for key, default in pairs(family.defaults) do
     if is_size(key) and not is_given[key] then
       list[#list + 1] = ("%s = %s"):format(key, tostring(default))
+    end
+  end
+  for kind, part in pairs(family.config_parts and family.config_parts(given) or {}) do
+    for _, size in ipairs(assumed_sizes(part, given[kind] or {})) do
+      list[#list + 1] = kind .. "." .. size
     end
   end
   table.sort(list)

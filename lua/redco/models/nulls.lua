@@ -78,7 +78,8 @@ end
 --- Encodes a value with its nulls and real numbers, in the format of native.json_encode.
 function nulls.encode(name, value, indent)
   local text = native.json_encode(name, with_marks(value), indent)
-  return (text:gsub(('"%s"'):format(mark), "null"):gsub(('"%s(%%-?%%d+)"'):format(real_mark), "%1.0"))
+  text = text:gsub(('"%s"'):format(mark), "null")
+  return (text:gsub(('"%s(%%-?%%d+)"'):format(real_mark), "%1.0"))
 end
 
 return nulls

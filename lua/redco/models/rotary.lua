@@ -133,7 +133,8 @@ function rotary.complete(c)
       -- There `factor` counts before the ratio of the two lengths.
       local context = c.original_max_position_embeddings or c.max_position_embeddings
       if is_positive(scaling.factor) and is_positive(context) then
-        scaling.attention_factor = scaling.attention_factor or longrope_scale(scaling.factor, context)
+        scaling.attention_factor = scaling.attention_factor
+          or longrope_scale(scaling.factor, context)
       end
     end
   else
