@@ -25,6 +25,7 @@
 #include <redco/linear.h>
 #include <redco/linear_cross_entropy.h>
 #include <redco/run_log.h>
+#include <redco/sharding.h>
 
 #include <cstring>
 #include <optional>
@@ -122,6 +123,15 @@ int fused_linear_cross_entropy(lua_State* L) {
   return 1;
 }
 
+// whole_on_shards(x) -> x, gathered over the processes that share a copy of the model
+int whole_on_shards(lua_State* L) {
+  const at::Tensor& tensor = check_tensor(L, 1);
+  Placements placements = placements_of(tensor);
+  placements[Mesh::dim_of(Mesh::model)] = {};
+  push_tensor(L, is_sharded(tensor) ? redistribute(tensor, placements) : tensor);
+  return 1;
+}
+
 // grouped_linear(x, numbers, list of weights)
 int grouped_linear_layer(lua_State* L) {
   std::vector<at::Tensor> weights;
@@ -159,6 +169,8 @@ int open_redco(lua_State* L) {
   lua_setfield(L, -2, "begins_recomputed_block");
   lua_pushcfunction(L, with_recomputed_blocks);
   lua_setfield(L, -2, "with_recomputed_blocks");
+  lua_pushcfunction(L, whole_on_shards);
+  lua_setfield(L, -2, "whole_on_shards");
   lua_pushcfunction(L, grouped_linear_layer);
   lua_setfield(L, -2, "grouped_linear");
   lua_pushcfunction(L, fused_linear_cross_entropy);

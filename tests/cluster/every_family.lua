@@ -39,6 +39,10 @@ local configs = {
   bart = bart,
   bert = encoder,
   bloom = { hidden_size = 16, n_layer = 2, n_head = 4, hidden_dropout = 0, attention_dropout = 0 },
+  deepseek_v3 = merged(decoder, { num_key_value_heads = 4, q_lora_rank = 8, kv_lora_rank = 6,
+    qk_rope_head_dim = 4, qk_nope_head_dim = 4, v_head_dim = 4, n_routed_experts = 4, n_group = 1,
+    topk_group = 1, num_experts_per_tok = 2, moe_intermediate_size = 8,
+    first_k_dense_replace = 1 }),
   ["deberta-v2"] = merged(encoder, { relative_attention = true, pos_att_type = { "c2p", "p2c" },
     conv_kernel_size = 3, position_buckets = 4 }),
   distilbert = { dim = 16, n_layers = 2, n_heads = 4, hidden_dim = 24, dropout = 0,
@@ -61,6 +65,7 @@ local configs = {
     local_attention = 4 }),
   mt5 = t5,
   olmo2 = grouped,
+  olmoe = merged(grouped, { num_experts = 4, num_experts_per_tok = 2 }),
   opt = merged(usual, { ffn_dim = 24, max_position_embeddings = 32, word_embed_proj_dim = 16,
     dropout = 0 }),
   pegasus = bart,
@@ -113,7 +118,8 @@ end
 -- The layers of the attention and of the first feed-forward layer, whatever they are called.
 local targets = {}
 for part in ([[q_proj k_proj v_proj query key value query_key_value c_attn qkv_proj q k v q_lin
-    v_lin Wqkv query_proj value_proj fc1 fc_in wi wi_0 up_proj dense_h_to_4h]]):gmatch "%S+" do
+    q_b_proj kv_b_proj v_lin Wqkv query_proj value_proj fc1 fc_in wi wi_0 up_proj
+    dense_h_to_4h]]):gmatch "%S+" do
   targets[part] = true
 end
 

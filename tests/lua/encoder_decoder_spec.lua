@@ -69,7 +69,7 @@ local function new(model_type, changes, seed)
       intermediate_size = 12, image_size = 8, patch_size = 4 },
     gpt2 = { vocab_size = 19, n_positions = 12, n_embd = 8, n_layer = 1, n_head = 2,
       bos_token_id = 2, eos_token_id = 3, embd_pdrop = 0, resid_pdrop = 0, attn_pdrop = 0 },
-  })[model_type]
+  })[(model_type:gsub("^u?mt5$", "t5"))]
   local config = { model_type = model_type }
   for key, value in pairs(tiny) do config[key] = value end
   for key, value in pairs(changes or {}) do config[key] = value end
@@ -133,13 +133,6 @@ test("each kind of dropout drops, by the rng, in training only", function()
   end
 end)
 
-test("T5's configurations of version 5 of the library say by another key that heads are tied",
-  function()
-    local model = new("t5", { scale_decoder_outputs = false })
-    assert(model.params["lm_head.weight"])
-    expect_equal(new("t5", { scale_decoder_outputs = true }).params["lm_head.weight"], nil)
-  end)
-
 -- A folder of a model with these parameters.
 local function save(model, params)
   local dir = os.tmpname()
@@ -151,6 +144,29 @@ local function save(model, params)
   file:close()
   return dir
 end
+
+-- Version 5 of the library writes that heads are tied also if they are not, and says apart from it
+-- whether the decoder's output is scaled.
+test("T5's folders of version 5 of transformers", function()
+  for _, case in ipairs {
+    { "t5", true, true, true }, { "t5", false, false, false }, { "t5", false, true, false },
+    { "mt5", nil, true, false }, { "mt5", nil, false, false }, { "umt5", nil, true, true },
+  } do
+    local model_type, scale, is_tied, is_scaled = unpack(case, 1, 4)
+    local made = new(model_type, { tie_word_embeddings = is_tied }, 3)
+    made.config.transformers_version, made.config.scale_decoder_outputs = "5.23.0", scale
+    made.config.tie_word_embeddings = true
+    local dir = save(made, made.params)
+    local model = redco.models.from_pretrained(dir)
+    os.execute("rm -r " .. dir)
+    expect_equal(model.params["lm_head.weight"] == nil, is_tied)
+    -- Only in the scale the hidden states differ from those of an untied head.
+    local plain = new(model_type, { tie_word_embeddings = false }, 3)
+    local hidden = plain.hidden_states(plain.params, inputs)
+    local factor = is_scaled and model.config.d_model ^ -0.5 or 1
+    expect_close(model.hidden_states(model.params, inputs), hidden * factor, 1e-6, 1e-7)
+  end
+end)
 
 test("a captioning model of two folders", function()
   local image_model = new("vit", { hidden_size = 12, num_labels = 3 }, 7)

@@ -139,13 +139,26 @@ test("what is not supported is refused by name", function()
 end)
 
 test("a choice for each row", function()
-  local model = new("bert", "multiple_choice")
-  local choices = torch.stack({ ids, ids:flip { 1 } }, 1)
-  local logits = model(model.params, { input_ids = choices })
-  expect_equal(table.concat(logits.shape, " "), "2 2")
-  local first = model(model.params, { input_ids = ids:unsqueeze(1) })
-  expect_close(logits:narrow(1, 0, 1), first, 1e-5, 1e-6)
-  expect_error(function() model(model.params, { input_ids = ids }) end, "choices")
+  for _, model_type in ipairs { "bert", "electra", "modernbert" } do
+    local model = new(model_type, "multiple_choice")
+    local choices = torch.stack({ ids, ids:flip { 1 } }, 1)
+    local logits = model(model.params, { input_ids = choices })
+    expect_equal(table.concat(logits.shape, " "), "2 2")
+    local first = model(model.params, { input_ids = ids:unsqueeze(1) })
+    expect_close(logits:narrow(1, 0, 1), first, 1e-5, 1e-6)
+    expect_error(function() model(model.params, { input_ids = ids }) end, "choices")
+  end
+end)
+
+test("ModernBERT's choices read the first token that is no padding", function()
+  local model = new("modernbert", "multiple_choice")
+  local padded = torch.cat({ torch.zeros_like(ids:narrow(1, 0, 2)), ids }, 1)
+  local mask = torch.cat({ torch.zeros { ids:size(0), 2 }, torch.ones(ids.shape) }, 1):long()
+  -- Positions count padding.
+  local places = torch.arange(2, 2 + ids:size(1)):unsqueeze(0)
+  expect_close(model(model.params, { input_ids = padded:unsqueeze(1),
+    attention_mask = mask:unsqueeze(1) }), model(model.params, { input_ids = ids:unsqueeze(1),
+    position_ids = places }), 1e-4, 1e-5)
 end)
 
 test("ModernBERT reads the keys of transformers 5", function()

@@ -42,6 +42,7 @@ local tiny = {
 }
 
 tiny.qwen2, tiny.gemma3_text, tiny.mixtral = tiny.mistral, tiny.mistral, tiny.mistral
+tiny.qwen3_moe = tiny.mistral
 tiny.falcon = { vocab_size = 5, hidden_size = 8, num_hidden_layers = 1, num_attention_heads = 2 }
 tiny.gpt_neox = tiny.falcon
 
@@ -65,7 +66,7 @@ testing.test("configurations that make no model are refused", function()
     { "opt", { num_attention_heads = 3 }, "hidden_size (8)", "num_attention_heads (3)" },
     { "qwen2", { layer_types = { "sliding_attention" } }, "no sliding_window",
       "use_sliding_window is false" },
-    { "qwen2", { layer_types = { "full_attention", "full_attention" } }, "2 entries", "1 layers" },
+    { "qwen2", { layer_types = { "full_attention", "full_attention" } }, "2 entries", "num_hidden_layers is 1" },
     { "qwen2", { layer_types = { "chunked_attention" } }, "chunked_attention", "not supported" },
     { "mistral", { layer_types = { "full_attention" } }, "unknown key 'layer_types'" },
     { "gemma3_text", { rope_parameters = { full_attention = { rope_theta = 100 },
@@ -105,6 +106,8 @@ testing.test("other names of a setting count, as in transformers", function()
   testing.expect_equal(model.config.n_embd, 8)
   testing.expect_equal(model.config.n_layer, 1)
   testing.expect_equal(model.config.hidden_size, nil)
+  testing.expect_equal(new("qwen3_moe", { num_local_experts = 3, num_experts_per_tok = 2,
+    moe_intermediate_size = 4 }).config.num_experts, 3)
 end)
 
 testing.test("a token that is null has no default, and is written as null", function()
@@ -131,6 +134,22 @@ testing.test("a token that is null has no default, and is written as null", func
   testing.write(folder .. "/config.json", '{ "model_type": "gptj", "rotary_dim": null }')
   testing.expect_error(function() redco.models.from_config(folder) end, "gptj", "rotary_dim",
     "null")
+end)
+
+testing.test("numbers that are real are written so: transformers 5 refuses 50 for 50.0", function()
+  local folder = testing.folder() .. "/reals"
+  local model = new("gemma3_text", { final_logit_softcapping = 30, rope_scaling = {
+    rope_type = "linear", factor = 8 } })
+  model.generation_config = { temperature = 2, top_k = 5 }
+  model.save_pretrained(folder)
+  local config = redco.data.read(folder .. "/config.json")
+  for _, text in ipairs { '"final_logit_softcapping": 30.0', '"factor": 8.0', '"head_dim": 256',
+    '"rope_theta": 1000000.0', '"attention_dropout": 0.0', '"vocab_size": 5' } do
+    assert(config:find(text .. "[,\n]"), text)
+  end
+  local generation = redco.data.read(folder .. "/generation_config.json")
+  assert(generation:find '"temperature": 2.0' and generation:find '"top_k": 5[,\n]', generation)
+  testing.expect_equal(redco.models.from_pretrained(folder).config.final_logit_softcapping, 30)
 end)
 
 testing.test("inputs that are not supported are refused", function()
@@ -190,6 +209,13 @@ testing.test("sizes that config.json lacks are named if the weights have others"
     require("redco.native").json_encode("config.json", config, 2))
   testing.expect_error(function() redco.models.from_pretrained(folder) end, "gate_proj.weight",
     "expected [14336, 8]", "config.json lacks these, taken as intermediate_size = 14336")
+  os.execute(("rm -r %s; cp -r ../cases/clip %s"):format(folder, folder))
+  config = redco.data.json(folder .. "/config.json")
+  config.vision_config.patch_size = nil
+  testing.write(folder .. "/config.json",
+    require("redco.native").json_encode("config.json", config, 2))
+  testing.expect_error(function() redco.models.from_pretrained(folder) end,
+    "patch_embedding.weight", "taken as vision_config.patch_size = 32")
 end)
 
 testing.test("learned positions and tables of them end; LLaMA's do not", function()

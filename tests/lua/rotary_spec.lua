@@ -62,6 +62,8 @@ test("the configurations of transformers 5 mean the same, and are saved as versi
     if scaling.rope_type == "longrope" then
       scaling.original_max_position_embeddings = config.original_max_position_embeddings
       config.original_max_position_embeddings = nil
+      -- In version 4 the ratio of the two lengths counts before the factor.
+      if scaling.original_max_position_embeddings then scaling.factor = nil end
     end
     scaling.rope_theta = config.rope_theta or 10000
     config.rope_parameters, config.rope_scaling, config.rope_theta = scaling, nil, nil
@@ -72,11 +74,24 @@ test("the configurations of transformers 5 mean the same, and are saved as versi
     expect_equal(new.rope_theta, old.rope_theta)
     for key, value in pairs(old.rope_scaling or {}) do
       local is_unread = scaling.rope_type == "longrope"
-        and key == "original_max_position_embeddings"
+        and (key == "original_max_position_embeddings" or key == "factor")
       if not is_unread then expect_equal(new.rope_scaling[key], value) end
     end
     expect_equal(new.rope_scaling == nil, old.rope_scaling == nil)
   end
+end)
+
+test("in version 5 the factor of longrope counts before the ratio of the lengths", function()
+  local r = settings_of { hidden_size = 8, num_attention_heads = 2, max_position_embeddings = 32,
+    rope_parameters = { rope_type = "longrope", rope_theta = 100, factor = 2,
+      original_max_position_embeddings = 16, short_factor = { 1, 1 }, long_factor = { 2, 3 } } }
+  local _, factor = rotary.frequencies(r, 4)
+  expect_close(torch.tensor(factor), torch.tensor(math.sqrt(1 + math.log(2) / math.log(16))), 1e-6)
+  r = settings_of { hidden_size = 8, num_attention_heads = 2, max_position_embeddings = 32,
+    original_max_position_embeddings = 8, rope_scaling = { type = "longrope", factor = 2,
+      short_factor = { 1, 1 }, long_factor = { 2, 3 } } }
+  _, factor = rotary.frequencies(r, 4)
+  expect_close(torch.tensor(factor), torch.tensor(math.sqrt(1 + math.log(4) / math.log(8))), 1e-6)
 end)
 
 test("angles are positions times frequencies; kinds by length count tokens", function()

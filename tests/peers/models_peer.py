@@ -2,9 +2,11 @@
 transformers does of models with random configurations.
 
 models_peer.py REDCO_LUA SOURCE [--seed N] [--count N] [--family NAME ...] [--keep FOLDER]
+    [--shards N]
     --seed, --count: of the random models: the first, and how many; then nothing else is tested
     --family: only these
     --keep: where the random models stay
+    --shards: the random models are also laid out over so many processes
 """
 import argparse
 import os
@@ -29,6 +31,7 @@ parser.add_argument("--seed", type=int, default=1)
 parser.add_argument("--count", type=int)
 parser.add_argument("--family", action="append", choices=random_models.FAMILIES)
 parser.add_argument("--keep", type=pathlib.Path)
+parser.add_argument("--shards", type=int)
 given = parser.parse_args()
 program, source = given.program, given.source
 cases = source / "tests/cases"
@@ -87,9 +90,12 @@ def check_adapter(name, folder, case, ours):
     same_logits(name, model, case, ours)
 
 
-def run(script, *arguments):
-    subprocess.run([program, source / "tests/peers" / script, *arguments], check=True, env={
-        **os.environ, "REDCO_SOURCE": str(source), "LUA_PATH": f"{source}/tests/lua/?.lua;;"})
+def run(script, *arguments, n_processes=1):
+    launcher = ["--nproc", str(n_processes)] if n_processes > 1 else []
+    tests = source / "tests"
+    subprocess.run([program, *launcher, tests / "peers" / script, *arguments], check=True, env={
+        **os.environ, "REDCO_SOURCE": str(source),
+        "LUA_PATH": f"{tests}/lua/?.lua;{tests}/cluster/?.lua;;"})
 
 
 def check_saved(out):
@@ -112,6 +118,8 @@ def check_random(out, seed, count):
     folders = random_models.write_cases(pathlib.Path(out), seed, count,
                                         given.family or list(random_models.FAMILIES))
     run("random_models.lua", *folders)
+    if given.shards:
+        run("random_layouts.lua", *folders, n_processes=given.shards)
     for folder in folders:
         messages = random_models.wrong(folder)
         if messages:

@@ -9,6 +9,7 @@ which redco-lua may also refuse. noise.safetensors has them as a float64 run giv
 """
 import copy
 import functools
+import inspect
 import json
 import random
 
@@ -16,6 +17,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
+from transformers.models.auto import modeling_auto
 
 ACTIVATIONS = ["gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "quick_gelu", "relu", "silu",
                "swish", "tanh"]
@@ -607,32 +609,13 @@ FAMILIES = {
 ENCODER_DECODERS = {"bart", "marian", "mbart", "mt5", "pegasus", "t5", "umt5",
                     "vision-encoder-decoder", "whisper"}
 # Other heads, as FAMILY.TASK.
-for _family, _name, _task, _class in [
-        ("llama", "Llama", "sequence_classification", "ForSequenceClassification"),
-        ("llama", "Llama", "token_classification", "ForTokenClassification"),
-        ("llama", "Llama", "question_answering", "ForQuestionAnswering"),
-        ("mistral", "Mistral", "question_answering", "ForQuestionAnswering"),
-        ("gemma3_text", "Gemma3Text", "sequence_classification", "ForSequenceClassification"),
-        ("phi3", "Phi3", "token_classification", "ForTokenClassification"),
-        ("gpt2", "GPT2", "sequence_classification", "ForSequenceClassification"),
-        ("gpt2", "GPT2", "token_classification", "ForTokenClassification"),
-        ("gpt2", "GPT2", "question_answering", "ForQuestionAnswering"),
-        ("opt", "OPT", "sequence_classification", "ForSequenceClassification"),
-        ("gptj", "GPTJ", "question_answering", "ForQuestionAnswering"),
-        ("gpt_neox", "GPTNeoX", "sequence_classification", "ForSequenceClassification"),
-        ("falcon", "Falcon", "question_answering", "ForQuestionAnswering"),
-        ("bloom", "Bloom", "token_classification", "ForTokenClassification")]:
-    FAMILIES[f"{_family}.{_task}"] = (FAMILIES[_family][0], _name + _class)
-
-
-for _family in "bart", "mbart", "t5", "mt5", "umt5":
-    _draw, _class = FAMILIES[_family]
-    for _task, _kind in [("sequence_classification", "ForSequenceClassification"),
-                         ("question_answering", "ForQuestionAnswering"),
-                         ("token_classification", "ForTokenClassification")]:
-        if _task != "token_classification" or "t5" in _family:
-            FAMILIES[f"{_family}.{_task}"] = (
-                _draw, _class.replace("ForConditionalGeneration", _kind))
+HEADS = {"sequence_classification": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+         "token_classification": modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
+         "question_answering": modeling_auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES}
+for _family, (_draw, _) in list(FAMILIES.items()):
+    for _task, _names in HEADS.items():
+        if _family in _names:
+            FAMILIES[f"{_family}.{_task}"] = (_draw, _names[_family])
 
 
 CLASSIFIERS = {"vit": (vit, "ViTForImageClassification"),
@@ -665,15 +648,21 @@ ENCODER_TASKS = {
 }
 for _family, (_draw, _name) in ENCODERS.items():
     for _task, _class in ENCODER_TASKS.items():
-        if (_family, _task) == ("electra", "multiple_choice"):
-            _task, _class = "replaced_token_detection", "ForPreTraining"
-        if (_family, _task) == ("modernbert", "multiple_choice"):
-            continue
         FAMILIES[f"{_family}.{_task}"] = (_draw, _name + _class)
+FAMILIES["electra.replaced_token_detection"] = (electra, "ElectraForPreTraining")
 
 
 def is_encoder(family):
     return family.partition(".")[0] in ENCODERS
+
+
+def attention_of(family):
+    return ATTENTION.get(family.partition(".")[0])
+
+
+def takes_positions(family):
+    forward = getattr(transformers, FAMILIES[family][1]).forward
+    return "position_ids" in inspect.signature(forward).parameters
 
 
 def is_generative(family):
@@ -745,7 +734,7 @@ def new_model(draw, family):
         made = transformers.SiglipTextConfig(**given)
     else:
         made = AutoConfig.for_model(family.partition(".")[0], **given)
-    made._attn_implementation = ATTENTION.get(family)
+    made._attn_implementation = attention_of(family)
     model = getattr(transformers, FAMILIES[family][1])(made)
     generator = torch.Generator().manual_seed(draw.randrange(2 ** 31))
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
@@ -826,8 +815,9 @@ def new_inputs(draw, config, vocab_size, family):
         # When the library computes a text of Phi-3 anew, its mask shows later tokens.
         is_restarted = family == "phi3" and config["rope_scaling"]
         if draw.maybe(0.6) and not is_restarted:
-            # DeBERTa reads the arbitrary state of padding if that is first.
-            sides = ["right"] if family.startswith("deberta") else ["left", "right"]
+            # DeBERTa reads the arbitrary state of padding if that is first; others count it.
+            is_counted = family.startswith("falcon.") and not takes_positions(family)
+            sides = ["left", "right"][family.startswith("deberta") or is_counted:]
             inputs["attention_mask"] = mask_of(draw, rows, length, draw.choice(sides))
     task = family.partition(".")[2]
     if is_encoder(family) and config.get("type_vocab_size", 1) > 1 and draw.maybe():
@@ -835,6 +825,8 @@ def new_inputs(draw, config, vocab_size, family):
                                                  generator=generator)
     if task == "multiple_choice":
         n = draw.randint(2, 4)
+        if family.startswith("modernbert"):  # whose means need it
+            inputs.setdefault("attention_mask", torch.ones(rows, length, dtype=torch.int64))
         inputs = {key: value.unsqueeze(1).repeat(1, n, 1) for key, value in inputs.items()}
         inputs["input_ids"] = tokens(rows, n, length)
         return dict(inputs, labels=torch.randint(n, (rows,), generator=generator))
@@ -847,6 +839,7 @@ def new_inputs(draw, config, vocab_size, family):
             # A decoder reads the last token that is no padding, by its id.
             hidden = inputs["attention_mask"] == 0
             inputs["input_ids"] = inputs["input_ids"].masked_fill(hidden, max(pad, 0))
+            inputs["input_ids"][:, length // 2] = (max(pad, 0) + 1) % vocab_size
         if task == "sequence_classification" and family.partition(".")[0] in ENCODER_DECODERS:
             # They read the end token, of which each row must have the same number.
             ids, end = inputs["input_ids"], config["eos_token_id"]
@@ -972,7 +965,8 @@ def with_positions(inputs, model, family):
     """The inputs with the positions that redco-lua counts in a mask; OPT does it by itself."""
     mask = inputs.get("attention_mask")
     if mask is None or is_encoder(family) or family in PAIRED or family in OF_TEXTS or \
-            family.partition(".")[0] in {"opt", "bloom", *ENCODER_DECODERS}:
+            family.partition(".")[0] in {"opt", "bloom", *ENCODER_DECODERS} or \
+            not takes_positions(family):
         return dict(inputs)
     return dict(inputs, position_ids=(mask.cumsum(1) - 1).clamp(min=0))
 
@@ -1102,7 +1096,7 @@ def write_changed(draw, folder, i, family, inputs, prompts):
         (place / file.name).symlink_to(file)
     try:
         model, info = getattr(transformers, FAMILIES[family][1]).from_pretrained(
-            place, attn_implementation=ATTENTION.get(family), output_loading_info=True)
+            place, attn_implementation=attention_of(family), output_loading_info=True)
         if any("pooler" not in key for key in info["missing_keys"]) or info["mismatched_keys"]:
             return {}
         found = {}
@@ -1115,15 +1109,76 @@ def write_changed(draw, folder, i, family, inputs, prompts):
         return {}
 
 
+def write_model(draw, model, folder, family, vocab_size):
+    """Files of torch.save or safetensors, one or several, in one of three dtypes."""
+    dtype = draw.choice([torch.float32, torch.float32, torch.float16, torch.bfloat16])
+    for tensor in model.state_dict().values():
+        if tensor.is_floating_point():
+            tensor.copy_(tensor.to(dtype))
+    if is_generative(family) and family != "whisper" and draw.maybe(0.4):
+        for key, value in generation_config(draw, vocab_size).items():
+            setattr(model.generation_config, key, value)
+    copy.deepcopy(model).to(dtype).save_pretrained(
+        folder, safe_serialization=draw.maybe(0.7),
+        max_shard_size="20KB" if draw.maybe(0.3) else "1GB")
+
+
+def generation_config(draw, vocab_size):
+    """What generation_config.json says beside special tokens."""
+    options = dict(repetition_penalty=draw.number(0.5, 2), no_repeat_ngram_size=draw.randint(1, 3),
+                   suppress_tokens=[draw.token(vocab_size)], max_length=draw.randint(8, 20),
+                   begin_suppress_tokens=[draw.token(vocab_size)],
+                   bad_words_ids=[[draw.token(vocab_size)], [1, 2]],
+                   min_new_tokens=draw.randint(1, 3), renormalize_logits=True)
+    return {key: options[key] for key in draw.sample(sorted(options), draw.randint(1, 3))}
+
+
+def write_config(draw, folder):
+    """The configuration as other versions of the library write it."""
+    place = folder / "config.json"
+    config = json.loads(place.read_text())
+    if draw.maybe(0.3) and "dtype" in config:
+        config["torch_dtype"] = config.pop("dtype")
+    if draw.maybe(0.4):
+        config = of_version_5(config)
+    place.write_text(json.dumps(config))
+
+
+def of_version_5(config):
+    """rope_parameters has all settings of the positions; of two kinds of layers there are two."""
+    config = dict(config)
+    keys = dict(gpt_neox=("rotary_emb_base", "rotary_pct")).get(
+        config["model_type"], ("rope_theta", "partial_rotary_factor"))
+    if config["model_type"] == "modernbert":
+        thetas = [config.pop("global_rope_theta"), config.pop("local_rope_theta")]
+        kinds = ["full_attention", "sliding_attention"]
+        n = config.pop("global_attn_every_n_layers")
+        config["layer_types"] = [kinds[i % n != 0] for i in range(config["num_hidden_layers"])]
+        config["rope_parameters"] = {
+            kind: dict(rope_type="default", rope_theta=theta or thetas[0])
+            for kind, theta in zip(kinds, thetas)}
+    elif keys[0] in config:
+        rope = config.pop("rope_scaling", None) or {}
+        rope["rope_type"] = rope.pop("type", None) or rope.get("rope_type", "default")
+        rope["rope_theta"] = config.pop(keys[0])
+        if config.get("original_max_position_embeddings"):  # there `factor` counts before it
+            rope.pop("factor" if rope["rope_type"] == "longrope" else None, None)
+        if config["model_type"] == "gemma3_text":
+            near = dict(rope_type="default", rope_theta=config.pop("rope_local_base_freq"))
+            rope = dict(full_attention=rope, sliding_attention=near)
+        elif keys[1] in config:
+            rope["partial_rotary_factor"] = config.pop(keys[1])
+        config["rope_parameters"] = rope
+    return config
+
+
 def write_case(folder, seed, family):
     draw = Draw(f"{seed} {family}")
     config, model, vocab_size = new_model(draw, family)
     inputs = new_inputs(draw, config, vocab_size, family)
     if config.get("pad_token_id") == -1 and is_generative(family):  # which counts from the end; no option of generate does
         model.generation_config.pad_token_id = None
-    files = Draw(f"{seed} files")  # of torch.save or safetensors, one or several
-    model.save_pretrained(folder, safe_serialization=files.maybe(0.7),
-                          max_shard_size="20KB" if files.maybe(0.3) else "1GB")
+    write_model(Draw(f"{seed} files"), model, folder, family, vocab_size)
     expected, noise, case = {}, {}, dict(family=family, generations=[], changes=CHANGES)
     if is_generative(family):
         prompts = prompts_of(inputs, model.config.is_encoder_decoder,
@@ -1171,6 +1226,7 @@ def write_case(folder, seed, family):
                if key.startswith("prompt.")}
     for i in range(CHANGES):
         expected.update(write_changed(draw, folder, i, family, known, prompts))
+    write_config(Draw(f"{seed} config"), folder)
     save_file({key: value.contiguous() for key, value in inputs.items()},
               folder / "inputs.safetensors")
     for name, arrays in dict(expected=expected, noise=noise).items():

@@ -44,6 +44,10 @@ local function check_layer_types(family, c, is_known)
         or "full_attention")
     end
   end
+  if is_known and #c.layer_types ~= c.num_hidden_layers then
+    fail("%s: layer_types has %d entries, but num_hidden_layers is %s", family.model_type,
+      #c.layer_types, tostring(c.num_hidden_layers))
+  end
 end
 
 local function refuse_unsupported(family, c)
@@ -129,8 +133,9 @@ local function check_kinds(family, c)
   local function check(key, default)
     local expected = mismatch(key, c[key], default)
     if expected then
+      local value = c[key]
       fail("%s: the configuration's %s is %s, expected %s", family.model_type, key,
-        tostring(c[key]), expected)
+        type(value) == "string" and ("'%s'"):format(value) or tostring(value), expected)
     end
   end
   for key, default in pairs(family.defaults) do
@@ -167,12 +172,14 @@ local function count_parameters(family, c)
   return n_elements
 end
 
--- A token that is null, or false in a script, means no token; a switch that is null is off.
+-- A token that is null, or false in a script, means no token, as other values that may be null; a
+-- switch that is null is off.
 local function remove_nulls(family, given, c)
   local keys = {}
   for key in pairs(nulls.keys(given)) do keys[key] = true end
   for key, value in pairs(given) do
-    if value == false and key:find "_token_id$" then keys[key] = true end
+    local is_none = key:find "_token_id$" or is_nullable(family, key)
+    if value == false and is_none then keys[key] = true end
   end
   for key in pairs(keys) do
     local default = family.defaults[key]
@@ -187,7 +194,8 @@ local function remove_nulls(family, given, c)
   end
 end
 
--- Lists the sizes that the configuration lacks, "num_hidden_layers = 32", in their order.
+-- Lists the sizes that the configuration lacks, "num_hidden_layers = 32", in their order, also
+-- those of its parts: "vision_config.patch_size = 32".
 local function assumed_sizes(family, given)
   local is_given, list = {}, {}
   for key in pairs(given) do is_given[(family.aliases or {})[key] or key] = true end
@@ -195,6 +203,11 @@ local function assumed_sizes(family, given)
   for key, default in pairs(family.defaults) do
     if is_size(key) and not is_given[key] then
       list[#list + 1] = ("%s = %s"):format(key, tostring(default))
+    end
+  end
+  for kind, part in pairs(family.config_parts and family.config_parts(given) or {}) do
+    for _, size in ipairs(assumed_sizes(part, given[kind] or {})) do
+      list[#list + 1] = kind .. "." .. size
     end
   end
   table.sort(list)

@@ -85,7 +85,9 @@ local function new_router(c)
   return function(params, name, x)
     adapter.refuse(params, name .. ".gate")
     local dtype = blocks.wide_dtype(x)
-    local logits = native.linear(x:to(dtype), params[name .. ".gate.weight"]:to(dtype))
+    -- Each model shard chooses among all experts.
+    local logits = native.whole_on_shards(
+      native.linear(x:to(dtype), params[name .. ".gate.weight"]:to(dtype)))
     local scores = logits:sigmoid()
     local bias = params[name .. ".gate.e_score_correction_bias"]:detach()
     local numbers = torch.no_grad(function()

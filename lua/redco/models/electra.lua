@@ -10,8 +10,9 @@ return new_encoder {
   prefix = "electra",
   embedding_size = "embedding_size",
   more = { embedding_size = 128, hidden_size = 256, num_attention_heads = 4,
-    intermediate_size = 1024 },
-  optional = { "summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout" },
+    intermediate_size = 1024, summary_type = "first", summary_use_proj = true,
+    summary_activation = "gelu", summary_last_dropout = 0.1 },
+  only = { summary_type = "first", summary_use_proj = true },
   tasks = {
     masked_lm = {
       architecture = "ElectraForMaskedLM", bias = "generator_lm_head.bias",
@@ -28,6 +29,11 @@ return new_encoder {
     sequence_classification = {
       architecture = "ElectraForSequenceClassification", head = "classifier.out_proj",
       layers = { "first", dropout, { linear = "classifier.dense", activation = "gelu" }, dropout },
+    },
+    multiple_choice = {
+      architecture = "ElectraForMultipleChoice", head = "classifier",
+      layers = { "first", { linear = "sequence_summary.summary",
+        activation = "summary_activation" }, { dropout = { "summary_last_dropout" } } },
     },
     token_classification = {
       architecture = "ElectraForTokenClassification", head = "classifier", layers = { dropout },

@@ -1,6 +1,6 @@
 --- Heads of encoders: the layers between the hidden states and the last product, as lists of steps.
 --- A step is "first" (the first token's hidden state), "end" (that of the last eos_token_id of the
---- inputs), "pooled" (by classifier_pooling),
+--- inputs), "pooled" (by classifier_pooling), "pooled tokens" (the same, and padding may be first),
 --- { dropout = keys }, with the first of these keys that the configuration has, { linear = name,
 --- activation = name or key, size = key, bias = key }, or { norm = name, bias = key }.
 local blocks = require "redco.models.blocks"
@@ -27,6 +27,14 @@ local function mean_of(x, mask)
   if not mask then return x:mean { 1 } end
   mask = mask:to(x.dtype)
   return (x * mask:unsqueeze(-1)):sum { 1 } / mask:sum({ 1 }, true)
+end
+
+-- The hidden state of the first token, after padding on the left.
+local function first_of(x, mask)
+  if not mask then return x:select(1, 0) end
+  local places = torch.arange(x:size(1), { device = x.device })
+  local first = places:masked_fill(mask:eq(0), x:size(1) - 1):amin { 1 }
+  return x:gather(1, first:view { -1, 1, 1 }:expand { -1, 1, x:size(2) }):squeeze(1)
 end
 
 -- Returns the hidden states [B, size] of the last end token of each row: NaN without one, since the
@@ -71,8 +79,11 @@ function heads.new_forward(steps, c)
   end
   return function(params, x, o, inputs)
     for i, step in ipairs(steps) do
-      if step == "pooled" and c.classifier_pooling == "mean" then
+      local is_pooled = step == "pooled" or step == "pooled tokens"
+      if is_pooled and c.classifier_pooling == "mean" then
         x = mean_of(x, inputs.attention_mask)
+      elseif step == "pooled tokens" then
+        x = first_of(x, inputs.attention_mask)
       elseif step == "end" then
         x = of_end(x, inputs, c)
       elseif step == "first" or step == "pooled" then

@@ -210,14 +210,16 @@ function(dir, options)
   if reads_part then given = text_part.config(given) end
   given = with_changes(given, o.config)
   local family = tasks.choose(family_of(given, dir .. "/config.json"), o.task, given)
+  local is_planning = native.is_planning()
+  weights = weights or not is_planning and native.open_weights(dir)
+  if weights and family.complete_by_weights then family:complete_by_weights(given, weights) end
   local c, _, assumed = complete_config(family, given, true)
-  if native.is_planning() then
+  if is_planning then
     -- Only the shapes count: weights are not read.
     local dtype = o.dtype ~= "auto" and o.dtype or "float32"
     local model = new_model(family, c, files.add_new({}, family, c, dtype, o.generator))
     return with_recompute(model, o.recompute, "models.from_pretrained")
   end
-  weights = weights or native.open_weights(dir)
   if reads_part then weights = text_part.weights(weights) end
   local params = files.load_params(family, c, weights, {
     dtype = o.dtype ~= "auto" and o.dtype or nil, low_memory = o.low_memory,

@@ -3,6 +3,7 @@
 --- has rotary positions; all heads share that part of the keys. Shapes: B batch, T new tokens, S
 --- tokens seen so far, H heads.
 local blocks = require "redco.models.blocks"
+local native = require "redco.native"
 local rotary = require "redco.models.rotary"
 local torch = require "redco.torch"
 
@@ -46,11 +47,16 @@ function attention.new(c, facts)
   -- With the epsilon of transformers, whatever rms_norm_eps is.
   local function norm(params, name, x) return facts.norm(params, name, x, 1e-6) end
 
+  -- What reads a latent is split by heads, so each model shard needs all of it.
+  local function projected(params, name, x, o)
+    return native.whole_on_shards(blocks.linear(params, name, x, o))
+  end
+
   -- Returns the parts of q without and with positions, [B, H, T, plain] and [B, H, T, turned].
   local function queries(params, name, x, angles, o)
     local y
     if c.q_lora_rank then
-      y = norm(params, name .. ".q_a_layernorm", blocks.linear(params, name .. ".q_a_proj", x, o))
+      y = norm(params, name .. ".q_a_layernorm", projected(params, name .. ".q_a_proj", x, o))
       y = blocks.linear(params, name .. ".q_b_proj", y, o)
     else
       y = blocks.linear(params, name .. ".q_proj", x, o)
@@ -61,7 +67,7 @@ function attention.new(c, facts)
 
   -- Returns the latents [B, 1, T, rank] and the part of k that all heads share, [B, 1, T, turned].
   local function latents(params, name, x, angles, o)
-    local y = blocks.linear(params, name .. ".kv_a_proj_with_mqa", x, o)
+    local y = projected(params, name .. ".kv_a_proj_with_mqa", x, o)
     local latent, k = unpack(y:split({ rank, turned }, -1))
     return norm(params, name .. ".kv_a_layernorm", latent):unsqueeze(1),
       turn(k:unsqueeze(1), unpack(angles))

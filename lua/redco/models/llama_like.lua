@@ -82,9 +82,6 @@ local function add_parameters(c, facts, add)
   if not c.tie_word_embeddings then add("lm_head.weight", { c.vocab_size, width }, normal) end
 end
 
--- Returns a number as it is in this dtype.
-local function rounded(number, dtype) return torch.tensor(number, { dtype = dtype }):item() end
-
 local function new_forward(c, facts)
   local attend, mlp_of = facts.attention.new(c, facts), mlps_of(c, facts)
   local padding_row, whole = blocks.padding_row(c), rotary.settings(c.model_type, c, rotary.size(c))
@@ -94,7 +91,9 @@ local function new_forward(c, facts)
   local function embedded(params, ids, o)
     local x = blocks.embedding(params, "model.embed_tokens", ids, padding_row)
     local scale = facts.embedding_scale
-    if facts.rounds_embedding_scale then scale = rounded(scale, x.dtype) end
+    if facts.rounds_embedding_scale then
+      scale = torch.tensor(scale, { dtype = x.dtype }):item()
+    end
     if scale ~= 1 then x = x * scale end
     return blocks.dropout(x, facts.embedding_dropout, o)
   end
@@ -141,10 +140,6 @@ local function check(c, n_experts)
   if n_experts and c.num_experts_per_tok > c[n_experts] then
     fail("%s: num_experts_per_tok (%d) exceeds %s (%d)", c.model_type, c.num_experts_per_tok,
       n_experts, c[n_experts])
-  end
-  if c.layer_types and #c.layer_types ~= c.num_hidden_layers then
-    fail("%s: layer_types has %d entries, but there are %d layers", c.model_type, #c.layer_types,
-      c.num_hidden_layers)
   end
   rotary.settings(c.model_type, c, rotary.size(c))
 end

@@ -3,6 +3,7 @@
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
 local masks = require "redco.models.masks"
+local read_types = require "redco.models.modernbert_types"
 local nn = require "redco.nn"
 local rotary = require "redco.models.rotary"
 
@@ -56,6 +57,7 @@ local modernbert = {
     "sparse_pred_ignore_index", "sparse_prediction", "layer_types", "rope_parameters" },
   only = { rope_scaling = false },
   ignored = { "^decoder%.", "^head%.", "^classifier%." },
+  complete = read_types,
   tasks = {
     masked_lm = {
       architecture = "ModernBertForMaskedLM", weight = "model.embeddings.tok_embeddings.weight",
@@ -65,6 +67,10 @@ local modernbert = {
     sequence_classification = {
       architecture = "ModernBertForSequenceClassification", head = "classifier",
       layers = { "pooled", head, norm, dropout },
+    },
+    multiple_choice = {
+      architecture = "ModernBertForMultipleChoice", head = "classifier",
+      layers = { "pooled tokens", head, norm, dropout },
     },
     token_classification = {
       architecture = "ModernBertForTokenClassification", head = "classifier",
@@ -76,32 +82,6 @@ local modernbert = {
     },
   },
 }
-
--- Converts the keys of transformers 5: layer_types, and rope_parameters for each type.
-function modernbert.complete(c)
-  local given = c.rope_parameters
-  if type(given) ~= "table" then return end
-  for kind, key in pairs { full_attention = "global_rope_theta",
-    sliding_attention = "local_rope_theta" } do
-    local rope = given[kind] or {}
-    if rope.rope_type and rope.rope_type ~= "default" then
-      fail("modernbert: rope_parameters.%s has rope_type %s, which is not supported, only default",
-        kind, tostring(rope.rope_type))
-    end
-    c[key] = rope.rope_theta or c[key]
-  end
-  local n, types = c.global_attn_every_n_layers, c.layer_types or {}
-  for i = #types, 2, -1 do
-    if types[i] == "full_attention" then n = i - 1 end
-  end
-  for i, kind in ipairs(types) do
-    if (kind == "full_attention") ~= ((i - 1) % n == 0) then
-      fail("modernbert: layer_types has %s for layer %d; full_attention is supported in the first "
-        .. "and each further n-th layer only", kind, i - 1)
-    end
-  end
-  c.global_attn_every_n_layers, c.rope_parameters, c.layer_types = n, nil, nil
-end
 
 function modernbert.check(c)
   blocks.check_multiple(c, "hidden_size", "num_attention_heads")

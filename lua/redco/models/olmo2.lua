@@ -1,10 +1,12 @@
 --- OLMo 2 (OLMo et al., 2024), as Hugging Face's `Olmo2ForCausalLM`: LLaMA with norms after the
 --- layers instead of before them, and norms of the whole projections q and k.
 local new_family = require "redco.models.llama_like"
+local tasks = require "redco.models.tasks"
 
 return new_family {
   model_type = "olmo2",
   architecture = "Olmo2ForCausalLM",
+  tasks = tasks.of_decoder("Olmo2", {}),
   defaults = {
     vocab_size = 50304,
     intermediate_size = 11008,

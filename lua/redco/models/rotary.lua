@@ -7,6 +7,10 @@ local torch = require "redco.torch"
 
 local rotary = {}
 
+local function is_positive(value)
+  return type(value) == "number" and value > 0 and value < math.huge
+end
+
 -- Returns the radians per position for each pair of a head of `size` elements. In float32, as in
 -- transformers: at position 8000, rounding changes an angle by half a thousandth of a radian.
 local function frequencies(size, theta)
@@ -81,6 +85,11 @@ kinds.yarn = { needs = { "factor" }, frequencies = function(r)
   return list, both and scale(r.mscale) / scale(r.mscale_all_dim) or scale(1)
 end }
 
+-- The factor of cos and sin for a text that is so many times longer than those of the training.
+local function longrope_scale(factor, context)
+  return math.sqrt(1 + math.log(math.max(factor, 1)) / math.log(context))
+end
+
 -- LongRoPE (Ding et al., 2024): a divisor for each pair, with one list for texts up to the length
 -- of the training texts and one for longer texts.
 kinds.longrope = {
@@ -96,8 +105,7 @@ kinds.longrope = {
       list[i] = list[i] / divisor
     end
     local factor = r.model_context and r.max_positions / context or r.factor
-    return list, r.attention_factor
-      or math.sqrt(1 + math.log(math.max(factor or 1, 1)) / math.log(context))
+    return list, r.attention_factor or longrope_scale(factor or 1, context)
   end,
 }
 
@@ -122,6 +130,12 @@ function rotary.complete(c)
       c.original_max_position_embeddings = scaling.original_max_position_embeddings
         or c.original_max_position_embeddings
       scaling.original_max_position_embeddings = nil
+      -- There `factor` counts before the ratio of the two lengths.
+      local context = c.original_max_position_embeddings or c.max_position_embeddings
+      if is_positive(scaling.factor) and is_positive(context) then
+        scaling.attention_factor = scaling.attention_factor
+          or longrope_scale(scaling.factor, context)
+      end
     end
   else
     scaling.rope_type, scaling.type = scaling.type or scaling.rope_type or "default", nil
@@ -137,10 +151,6 @@ end
 --- Returns the number of elements of a head that rotate.
 function rotary.size(c)
   return math.floor(rotary.head_dim(c) * (c.partial_rotary_factor or 1))
-end
-
-local function is_positive(value)
-  return type(value) == "number" and value > 0 and value < math.huge
 end
 
 local function check_numbers(family, r, size)

@@ -1,12 +1,14 @@
 --- Encoder-decoders built as T5 is: attention is not scaled; positions enter only as biases by
 --- distance. A family is a row of facts:
 ---   bias_in_each_layer: true if each layer has separate biases, false if all share the first's
+---   scales_in_version_5: whether version 5 of transformers scales what the head reads, where the
+---   configuration does not say it
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
 local masks = require "redco.models.masks"
+local new_bias = require "redco.models.relative_bias"
 local new_tasks = require "redco.models.encoder_decoder_tasks"
 local nn = require "redco.nn"
-local torch = require "redco.torch"
 
 local common = {
   base_model_prefix = "transformer",
@@ -31,8 +33,25 @@ end
 function common.complete(c)
   c.num_decoder_layers = c.num_decoder_layers or c.num_layers
   c.decoder_start_token_id = c.decoder_start_token_id or c.pad_token_id
-  -- Version 5 of transformers writes this key instead.
-  if c.scale_decoder_outputs ~= nil then c.tie_word_embeddings = c.scale_decoder_outputs end
+end
+
+-- Version 5 of transformers ties the head if the file has none, whatever the configuration says.
+function common.complete_by_weights(family, given, weights)
+  local version = tonumber(tostring(given.transformers_version):match "^%d+")
+  if not version or version < 5 then return end
+  given.tie_word_embeddings = true
+  for _, name in ipairs(weights:keys()) do
+    if name == "lm_head.weight" then given.tie_word_embeddings = false end
+  end
+  if given.scale_decoder_outputs == nil then
+    given.scale_decoder_outputs = family.scales_in_version_5 or false
+  end
+end
+
+-- Whether the output is scaled for the head, by default if that is the embedding.
+local function has_scaled_output(c)
+  if c.scale_decoder_outputs ~= nil then return c.scale_decoder_outputs end
+  return c.tie_word_embeddings
 end
 
 -- Returns the activation, and whether it is gated: by feed_forward_proj, if not given.
@@ -100,35 +119,6 @@ end
 
 function common.head(c) return c.tie_word_embeddings and "shared.weight" or "lm_head.weight" end
 
--- Returns the bucket of each distance >= 0: half of the `n` buckets hold one distance each, the
--- others grow logarithmically up to `max_distance`.
-local function buckets(distance, n, max_distance)
-  local n_exact = math.floor(n / 2)
-  -- In the order of transformers, so that bucket borders round alike.
-  local far = (distance:clamp(1):float() / n_exact):log():div(math.log(max_distance / n_exact))
-    :mul(n - n_exact):long():add(n_exact)
-  return torch.where(distance:lt(n_exact), distance, far:clamp_max(n - 1))
-end
-
--- Returns function(params, i): the bias [1, H, T, S] of layer i. A decoder's masks the future.
-local function position_bias(c, device, stack, past, length)
-  local key = torch.arange(past + length, { device = device })
-  local offset = key:unsqueeze(0) - key:narrow(0, past, length):unsqueeze(1)
-  local n, max = c.relative_attention_num_buckets, c.relative_attention_max_distance
-  local bucket
-  if stack == "decoder" then
-    bucket = buckets((-offset):clamp(0), n, max)
-  else
-    local half = math.floor(n / 2)
-    bucket = buckets(offset:abs(), half, max) + offset:gt(0) * half
-  end
-  return function(params, i)
-    local name = ("%s.block.%d.layer.0.SelfAttention.relative_attention_bias"):format(stack, i)
-    local bias = blocks.embedding(params, name, bucket):permute { 2, 0, 1 }:unsqueeze(0)
-    return stack == "decoder" and bias:masked_fill(offset:gt(0), -math.huge) or bias
-  end
-end
-
 -- Either stack: function(params, input_ids, o, padding mask of the encoder's tokens, memory,
 -- attention_mask of the decoder's tokens).
 local function new_stack(row, c, stack, n_layers)
@@ -161,7 +151,7 @@ local function new_stack(row, c, stack, n_layers)
   end
 
   return function(params, input_ids, o, padding, memory, own_padding)
-    local bias_of = position_bias(c, params["shared.weight"].device, stack, blocks.past(o),
+    local bias_of = new_bias(c, params["shared.weight"].device, stack, blocks.past(o),
       input_ids:size(1))
     local x = drop(blocks.embedding(params, "shared", input_ids), o)
     local added = not memory and padding
@@ -205,8 +195,7 @@ return function(row)
     return function(params, inputs, o, memory)
       local x = decoder(params, inputs.decoder_input_ids, o, padding_mask(params, inputs), memory,
         inputs.decoder_attention_mask)
-      -- A tied embedding needs this scale when it serves as the head.
-      return c.tie_word_embeddings and not is_task and x * c.d_model ^ -0.5 or x
+      return has_scaled_output(c) and not is_task and x * c.d_model ^ -0.5 or x
     end
   end
 

@@ -120,6 +120,10 @@ return function(facts)
   for key, value in pairs(facts.defaults) do family.defaults[key] = value end
   family.variants = { family, with_classes(family) }
 
+  function family.config_parts()
+    return { text_config = family.text.tower, vision_config = family.image.tower }
+  end
+
   function family.complete(c, is_file)
     for kind in pairs(kinds) do complete_part(family, c, kind, is_file) end
   end

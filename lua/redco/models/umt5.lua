@@ -6,6 +6,7 @@ return new_family {
   model_type = "umt5",
   architecture = "UMT5ForConditionalGeneration",
   bias_in_each_layer = true,
+  scales_in_version_5 = true,
   defaults = {
     vocab_size = 250112,
     d_model = 512,

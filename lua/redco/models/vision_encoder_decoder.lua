@@ -32,6 +32,11 @@ function both.part(kind, config)
     .. "'%s' is supported", kind, tostring(model_type), next(parts[kind]))
 end
 
+function both.config_parts(given)
+  return { encoder = both.part("encoder", given.encoder),
+    decoder = both.part("decoder", given.decoder) }
+end
+
 function both.complete(c, is_file)
   for kind in pairs(parts) do
     c[kind] = complete_config(both.part(kind, c[kind]), c[kind], is_file)

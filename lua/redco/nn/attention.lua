@@ -23,23 +23,38 @@ local function whole_mask(q, k, o)
   return o.mask:masked_fill(seen:logical_not(), -math.huge)
 end
 
+-- Whether there is one query in each head, with the same mask in all heads. Shards of heads need not
+-- be whole groups.
+local function is_one_token(q, mask)
+  return q:size(-2) == 1 and not q:is_sharded()
+    and (not mask or mask:dim() < 3 or mask:size(-3) == 1)
+end
+
 -- Attention with dropout, as LibTorch's own would draw from the global generator instead of `rng`,
 -- or with a soft cap, which LibTorch's lacks.
 local function step_by_step(q, k, v, o)
-  if o.enable_gqa then
+  local mask, shape = whole_mask(q, k, o), nil
+  if o.enable_gqa and is_one_token(q, mask) then
+    -- The heads of a group as the tokens of one: k and v need no copies.
+    local grouped = { unpack(q.shape) }
+    shape = { unpack(grouped) }
+    shape[#shape] = v:size(-1)
+    grouped[#shape - 2], grouped[#shape - 1] = k:size(-3), shape[#shape - 2] / k:size(-3)
+    q = q:reshape(grouped)
+  elseif o.enable_gqa then
     local groups = q:size(-3) / k:size(-3)
     k, v = k:repeat_interleave(groups, -3), v:repeat_interleave(groups, -3)
   end
   local scores = q:matmul(k:transpose(-2, -1)) * (o.scale or 1 / math.sqrt(q:size(-1)))
   if o.softcap then scores = torch.tanh(scores / o.softcap) * o.softcap end
-  local mask = whole_mask(q, k, o)
   if mask then
     scores = mask.dtype == "bool" and scores:masked_fill(mask:logical_not(), -math.huge)
       or scores + mask
   end
   -- 0 for a query that attends to nothing, as in LibTorch's attention.
   local probs = torch._safe_softmax(scores, -1)
-  return dropout(probs, o.dropout, { train = o.train, rng = o.rng }):matmul(v)
+  local y = dropout(probs, o.dropout, { train = o.train, rng = o.rng }):matmul(v)
+  return shape and y:reshape(shape) or y
 end
 
 attention.attention = registry.define("redco.nn.attention", [[

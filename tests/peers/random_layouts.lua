@@ -1,0 +1,79 @@
+-- random_layouts.lua FOLDER...: models of the cases of random_models.py on model shards, as many as
+-- there are processes: the loss and the gradients are those of whole tensors, and nothing is
+-- gathered for want of a rule.
+local cases = require "model_cases"
+local redco = require "redco"
+local testing = require "testing"
+local traffic = require "traffic"
+
+local torch = redco.torch
+local deployer = redco.Deployer {
+  seed = 1, n_model_shards = tonumber(os.getenv "WORLD_SIZE"), verbose = false,
+}
+
+-- All processes must go through tables in the same order.
+local function sorted_keys(map)
+  local keys = {}
+  for key in pairs(map) do keys[#keys + 1] = key end
+  table.sort(keys)
+  return keys
+end
+
+local function batch_of(model, folder)
+  local inputs, prefixed = torch.load(folder .. "/inputs.safetensors"), {}
+  for name, tensor in pairs(inputs) do
+    if not name:find ".%." then prefixed["batch." .. name] = tensor end
+  end
+  local is_decoder = not model.is_encoder_decoder and inputs.input_ids and not model.family.task
+  return cases.training_inputs({ arrays = prefixed }, "batch", not is_decoder)
+end
+
+local function expect_gradients(found, expected)
+  for _, name in ipairs(sorted_keys(expected)) do
+    if found[name] then
+      local size = math.max(expected[name]:norm():item(), 1e-2)
+      local ok, message = pcall(testing.expect_close, found[name]:full(), expected[name], 2e-3,
+        5e-4 * size)
+      if not ok then error(name .. ": " .. message, 0) end
+    end
+  end
+end
+
+local function check(folder)
+  local model, whole = redco.models.from_pretrained(folder), {}
+  for _, name in ipairs(sorted_keys(model.params)) do
+    whole[name] = model.params[name]:full():clone()
+  end
+  local batch = batch_of(model, folder)
+  local function loss_of(params, given) return (cases.loss(model, params, given)) end
+  local loss, gradients = redco.value_and_grad(function(params)
+    return loss_of(params, batch)
+  end)(whole)
+  local trainer = redco.Trainer {
+    deployer = deployer, params = model.params, optimizer = redco.optim.sgd { learning_rate = 0.1 },
+    collate_fn = function() return batch end,
+    loss_fn = function(_, _, params, given) return loss_of(params, given) end,
+    train_step_fn = function(_, _, given, defaults)
+      local here, found = defaults.value_and_grad(function(params)
+        return loss_of(params, given)
+      end)
+      testing.expect_close(here:full(), loss, 1e-4, 1e-4)
+      expect_gradients(found, gradients)
+      return { loss = here, norm = defaults.apply_gradients(found) }
+    end,
+  }
+  trainer:train { examples = { 1 }, per_device_batch_size = 1 }
+end
+
+local n_gathered = {}
+for _, folder in ipairs(arg) do
+  testing.test(folder:match "[^/]*$", function()
+    check(folder)
+    for operator, calls in pairs(traffic.gathered_without_rule()) do
+      local n = calls - (n_gathered[operator] or 0)
+      n_gathered[operator] = calls
+      if n > 0 then error(("%s was gathered %d times"):format(operator, n)) end
+    end
+  end)
+end
+testing.finish()
