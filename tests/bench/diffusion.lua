@@ -1,9 +1,9 @@
--- A training step of a UNet with AdamW and clipped gradients, and 20 steps of DDIM with guidance, in
+-- A training step of a UNet with AdamW and clipped gradients, and steps of DDIM with guidance, in
 -- examples and pictures a second beside diffusers on the same folder, in interleaved runs. Both
--- print the same loss and picture. One JSON line. --python= names a Python with diffusers. Seconds
--- are of the processor, so that a busy machine changes them less; so keep --threads=1. With
--- --alone=train or --alone=sample only that is done, three times, and the peak of memory is its own;
--- with --keep= the folder stays for the peer's fourth argument.
+-- compute the same loss and picture. One JSON line. --python= names one with diffusers. Seconds
+-- are of the processor, so that a busy machine changes them less: keep --threads=1. With
+-- --alone=train or --alone=sample only that is done, three times, and the peak of memory is its
+-- own; with --keep= the folder stays for the peer's fourth argument.
 local clock = require "clock"
 local redco = require "redco"
 local torch = redco.torch
@@ -27,13 +27,13 @@ while #down > #channels do table.remove(down, 2) table.remove(up, 2) end
 
 local tests = redco.script_folder() .. "../cases/stable_diffusion"
 local rng = redco.Rng(0)
-local given = redco.diffusion.from_pretrained(tests)
+local tokenizer = redco.diffusion.from_pretrained(tests).tokenizer
 local pipeline = redco.diffusion.pipeline {
-  tokenizer = given.tokenizer,
+  tokenizer = tokenizer,
   text_encoder = redco.models.from_config({ model_type = "clip_text_model",
-    vocab_size = #given.tokenizer, hidden_size = text_size, intermediate_size = 4 * text_size,
+    vocab_size = #tokenizer, hidden_size = text_size, intermediate_size = 4 * text_size,
     num_hidden_layers = 2, num_attention_heads = 4, max_position_embeddings = length,
-    eos_token_id = given.tokenizer.eos_token_id }, { task = "features", generator = rng }),
+    eos_token_id = tokenizer.eos_token_id }, { task = "features", generator = rng }),
   vae = redco.diffusion.from_config({ _class_name = "AutoencoderKL", norm_num_groups = 8,
     block_out_channels = { 16, 32 }, sample_size = 2 * side,
     down_block_types = { "DownEncoderBlock2D", "DownEncoderBlock2D" },
@@ -44,7 +44,6 @@ local pipeline = redco.diffusion.pipeline {
     cross_attention_dim = text_size }, { generator = rng }),
   scheduler = { _class_name = "DDIMScheduler", clip_sample = false, set_alpha_to_one = false },
 }
-given = nil  -- so that its memory is free
 
 local new = { generator = rng }
 local batch = { latents = torch.randn({ batch_size, 4, side, side }, new),
