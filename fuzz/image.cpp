@@ -1,4 +1,4 @@
-// A PNG or JPEG file.
+// An image file.
 #include "memory_file.h"
 
 #include <redco/error.h>

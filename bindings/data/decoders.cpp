@@ -61,6 +61,13 @@ int png_encode(lua_State* L) {
   return 1;
 }
 
+int jpeg_encode(lua_State* L) {
+  std::string jpeg =
+      encode_jpeg(luaL_checkstring(L, 1), check_tensor(L, 2), int(luaL_checkinteger(L, 3)));
+  lua_pushlstring(L, jpeg.data(), jpeg.size());
+  return 1;
+}
+
 int image_resize(lua_State* L) {
   push_tensor(L, resize_image(check_tensor(L, 1), luaL_checkinteger(L, 2), luaL_checkinteger(L, 3),
                               static_cast<Resample>(luaL_checkinteger(L, 4))));
@@ -82,6 +89,8 @@ void add_decoders(lua_State* L) {
   lua_setfield(L, -2, "audio_resample");
   lua_pushcfunction(L, png_encode);
   lua_setfield(L, -2, "png_encode");
+  lua_pushcfunction(L, jpeg_encode);
+  lua_setfield(L, -2, "jpeg_encode");
   lua_pushcfunction(L, image_resize);
   lua_setfield(L, -2, "image_resize");
 }

@@ -1,128 +1,51 @@
-// Decodes PNG and JPEG images.
-
-#include <redco/image.h>
+// Decodes images of all formats.
+#include "image_formats.h"
 
 #include <redco/error.h>
+#include <redco/image.h>
 
 #include <ATen/ops/empty.h>
-#include <png.h>
-#include <turbojpeg.h>
 
-#include <csetjmp>
-#include <cstdint>
-#include <cstring>
-#include <memory>
-#include <vector>
+#include <algorithm>
 
 namespace redco {
 
 namespace {
 
+using namespace image_formats;
+
 constexpr int64_t max_pixels = 178956970;
 
-// [height, width, 3], the memory order of the libraries.
-at::Tensor new_pixels(const std::string& name, int64_t width, int64_t height) {
+// A format by the first bytes of its files, and by those from byte 8.
+struct Format {
+  std::string_view signature, later;
+  at::Tensor (*decode)(const std::string& name, std::string_view bytes);
+};
+
+constexpr Format formats[] = {
+    {"\x89PNG\r\n\x1a\n", "", decode_png},
+    {"\xFF\xD8\xFF", "", decode_jpeg},
+    {"RIFF", "WEBP", decode_webp},
+    {"GIF8", "", decode_gif},
+    {"BM", "", decode_bmp},
+    {std::string_view("II*\0", 4), "", decode_tiff},
+    {std::string_view("MM\0*", 4), "", decode_tiff},
+};
+
+}  // namespace
+
+at::Tensor image_formats::new_pixels(const std::string& name, int64_t width, int64_t height) {
   require(width > 0 && height > 0 && width <= max_pixels / height, name, ": an image of ", width,
           " x ", height, " pixels; at most ", max_pixels, " pixels are read");
   return at::empty({height, width, 3}, at::kByte);
 }
 
-// ---- PNG ----
-
-// libpng reports errors with longjmp, so objects with destructors are members here.
-struct PngReader {
-  std::string_view rest;
-  std::string error;
-  png_structp png = nullptr;
-  png_infop info = nullptr;
-
-  PngReader(std::string_view bytes) : rest(bytes) {
-    png = png_create_read_struct(PNG_LIBPNG_VER_STRING, this, on_error, on_warning);
-    if (png != nullptr) info = png_create_info_struct(png);
-    if (info != nullptr) png_set_read_fn(png, this, read);
-  }
-  PngReader(const PngReader&) = delete;
-  ~PngReader() { png_destroy_read_struct(&png, &info, nullptr); }
-
-  static void on_error(png_structp png, png_const_charp message) {
-    static_cast<PngReader*>(png_get_error_ptr(png))->error = message;
-    png_longjmp(png, 1);
-  }
-  static void on_warning(png_structp, png_const_charp) {}
-  static void read(png_structp png, png_bytep target, size_t size) {
-    auto& reader = *static_cast<PngReader*>(png_get_io_ptr(png));
-    if (size > reader.rest.size()) png_error(png, "the file ends too early");
-    std::memcpy(target, reader.rest.data(), size);
-    reader.rest.remove_prefix(size);
-  }
-
-  // Both return false after an error. They have no local variables with destructors.
-  bool read_header() {
-    if (setjmp(png_jmpbuf(png)) != 0) return false;
-    png_read_info(png, info);
-    png_set_expand(png);
-    png_set_strip_16(png);
-    png_set_strip_alpha(png);
-    png_set_gray_to_rgb(png);
-    png_set_interlace_handling(png);
-    png_read_update_info(png, info);
-    return true;
-  }
-  bool read_rows(png_bytepp rows) {
-    if (setjmp(png_jmpbuf(png)) != 0) return false;
-    png_read_image(png, rows);
-    png_read_end(png, nullptr);
-    return true;
-  }
-};
-
-at::Tensor decode_png(const std::string& name, std::string_view bytes) {
-  PngReader reader(bytes);
-  require(reader.info != nullptr, name, ": libpng is out of memory");
-  require(reader.read_header(), name, ": not a valid PNG file: ", reader.error);
-  int64_t width = png_get_image_width(reader.png, reader.info);
-  int64_t height = png_get_image_height(reader.png, reader.info);
-  at::Tensor pixels = new_pixels(name, width, height);
-  std::vector<png_bytep> rows;
-  for (int64_t y = 0; y < height; ++y) rows.push_back(pixels.data_ptr<uint8_t>() + y * width * 3);
-  require(reader.read_rows(rows.data()), name, ": not a valid PNG file: ", reader.error);
-  return pixels;
-}
-
-// ---- JPEG ----
-
-at::Tensor decode_jpeg(const std::string& name, std::string_view bytes) {
-  std::unique_ptr<void, int (*)(tjhandle)> decoder(tjInitDecompress(), tjDestroy);
-  require(decoder != nullptr, name, ": ", tjGetErrorStr2(nullptr));
-  const auto* data = reinterpret_cast<const unsigned char*>(bytes.data());
-  auto check = [&](int status) {
-    require(status == 0, name, ": not a valid JPEG file: ", tjGetErrorStr2(decoder.get()));
-  };
-  int width = 0, height = 0, subsampling = 0, colours = 0;
-  check(tjDecompressHeader3(decoder.get(), data, bytes.size(), &width, &height, &subsampling,
-                            &colours));
-  require(colours == TJCS_RGB || colours == TJCS_YCbCr || colours == TJCS_GRAY, name,
-          ": a JPEG file in CMYK, only RGB and grey are read");
-  at::Tensor pixels = new_pixels(name, width, height);
-  check(tjDecompress2(decoder.get(), data, bytes.size(), pixels.data_ptr<uint8_t>(), width, 0,
-                      height, TJPF_RGB, TJFLAG_STOPONWARNING | TJFLAG_LIMITSCANS));
-  return pixels;
-}
-
-struct Format {
-  std::string_view signature;
-  at::Tensor (*decode)(const std::string& name, std::string_view bytes);
-};
-
-constexpr Format formats[] = {{"\x89PNG\r\n\x1a\n", decode_png}, {"\xFF\xD8\xFF", decode_jpeg}};
-
-}  // namespace
-
 at::Tensor decode_image(const std::string& name, std::string_view bytes) {
   for (const Format& format : formats)
-    if (bytes.substr(0, format.signature.size()) == format.signature)
+    if (bytes.substr(0, format.signature.size()) == format.signature &&
+        bytes.substr(std::min<size_t>(8, bytes.size()), format.later.size()) == format.later)
       return format.decode(name, bytes).permute({2, 0, 1}).contiguous();
-  fail(name, ": neither a PNG nor a JPEG file, by its first bytes");
+  fail(name, ": not a PNG, JPEG, WebP, GIF, BMP or TIFF file, by its first bytes");
 }
 
 }  // namespace redco

@@ -28,21 +28,18 @@ local function collate(rows)
   return batch
 end
 
--- Only the UNet is trained.
-local function is_frozen(name) return not name:find "^unet%." end
-
 local function train(deployer, case)
   local pipeline = redco.diffusion.from_pretrained(case.dir)
   local losses = {}
   local trainer = redco.Trainer {
     deployer = deployer, params = pipeline.params, collate_fn = collate,
-    optimizer = redco.optim.freeze(diffusion.optimizer(case), is_frozen),
+    optimizer = redco.optim.freeze(diffusion.optimizer(case), diffusion.is_frozen(pipeline)),
     loss_fn = function(_, _, params, batch) return diffusion.loss(pipeline, params, batch) end,
     train_step_fn = function(_, _, batch, defaults)
       local loss, gradients = defaults.value_and_grad(function(params)
         return diffusion.loss(pipeline, params, batch)
       end)
-      if #losses == 0 then cases.expect_gradients(case, gradients.unet) end
+      if #losses == 0 then cases.expect_gradients(case, gradients[pipeline.kind.model]) end
       losses[#losses + 1] = loss:item()
       return { loss = loss, norm = defaults.apply_gradients(gradients) }
     end,
@@ -53,8 +50,9 @@ local function train(deployer, case)
       examples = rows, per_device_batch_size = math.ceil(#rows / deployer.mesh.dp),
     }
   end
-  diffusion.expect_trained(case, losses, trainer.params.unet)
-  return trainer.params.unet
+  local trained = trainer.params[pipeline.kind.model]
+  diffusion.expect_trained(case, losses, trained)
+  return trained
 end
 
 -- The share of the parameters that this process holds.

@@ -84,6 +84,26 @@ local function check_loss(deployer)
   assert(off <= 1e-5, "the loss is off by " .. off)
 end
 
+-- The transformers: {folder, what they are told, options}.
+local others = {
+  { "stable_diffusion_3", { "a cat", "a dog", "the tree", "" }, { seed = 7,
+    num_inference_steps = 2 } },
+  { "dit", { 1, 2, 3, 1000 }, { seed = 7, num_inference_steps = 2 } },
+}
+
+local function check_transformers(deployer)
+  for _, row in ipairs(others) do
+    local folder, inputs, o = unpack(row)
+    local other = redco.diffusion.from_pretrained(source .. "/tests/cases/" .. folder)
+    local found = redco.Predictor {
+      deployer = deployer, collate_fn = function(rows) return other.tokenize(rows) end,
+      pred_fn = function(_, params, batch) return other.generate(params, batch, o) end,
+    }:predict { examples = inputs, params = other.params,
+      per_device_batch_size = #inputs / deployer.mesh.dp }
+    expect_near(torch.stack(found), other.generate(other.params, other.tokenize(inputs), o), 1e-4)
+  end
+end
+
 for _, layout in ipairs { { 1, 0 }, { 1, 3 }, { 2, 0 }, { 2, 3 } } do
   local n_model_shards, zero = unpack(layout)
   if n_processes % n_model_shards == 0 then
@@ -93,6 +113,7 @@ for _, layout in ipairs { { 1, 0 }, { 1, 3 }, { 2, 0 }, { 2, 3 } } do
       if zero == 0 then
         check_pictures(deployer, rows_of())
         check_pictures(deployer, rows_of(true, true))
+        check_transformers(deployer)
       end
       check_loss(deployer)
     end)

@@ -128,7 +128,7 @@ test("image_folder: classes by folders", function()
   expect_equal(data.image_folder(folder .. "/flat")[1].label, nil)
   expect_error(function() data.image_folder(folder .. "/nowhere") end, "nowhere", "No such file")
   os.execute(("mkdir '%s/empty'"):format(folder))
-  expect_error(function() data.image_folder(folder .. "/empty") end, "no PNG or JPEG files")
+  expect_error(function() data.image_folder(folder .. "/empty") end, "there are no image files")
 end)
 
 test("image_folder: captions in metadata.jsonl", function()

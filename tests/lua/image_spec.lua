@@ -45,7 +45,7 @@ test("files of all kinds have Pillow's pixels", function()
     expect_same(data.image("image_cases/" .. name), pixels)
     n = n + 1
   end
-  expect_equal(n, 13)
+  expect_equal(n, 30)
 end)
 
 local path = testing.folder() .. "/image"
@@ -60,9 +60,18 @@ local function expect_refused(bytes, ...)
 end
 
 test("a file cut short anywhere is an error that names it", function()
-  for _, name in ipairs { "rgb.png", "palette_transparent.png", "colour.jpg", "progressive.jpg" } do
+  for _, name in ipairs { "rgb.png", "palette_transparent.png", "colour.jpg", "progressive.jpg",
+    "cmyk.jpg" } do
     local bytes = data.read("image_cases/" .. name)
     for size = 0, #bytes - 1 do
+      expect_refused(bytes:sub(1, size))
+    end
+  end
+  -- What follows the pixels of other formats is not needed.
+  for _, name in ipairs { "palette.bmp", "palette.gif", "lossy.webp", "several.webp",
+    "rgb.tiff" } do
+    local bytes = data.read("image_cases/" .. name)
+    for size = 0, #bytes * 0.6, 3 do
       expect_refused(bytes:sub(1, size))
     end
   end
@@ -91,10 +100,12 @@ local function big_endian(n)
     math.floor(n / 256) % 256, n % 256)
 end
 
-test("what is no image, CMYK, too many pixels", function()
-  expect_refused("", "neither a PNG nor a JPEG file")
-  expect_refused("GIF89a", "neither a PNG nor a JPEG file")
-  expect_refused(data.read "image_cases/cmyk.jpg", "CMYK")
+test("what is no image, too many pixels", function()
+  expect_refused("", "not a PNG, JPEG, WebP, GIF, BMP or TIFF file")
+  expect_refused("RIFF\1\0\0\0WAVE", "not a PNG, JPEG, WebP, GIF, BMP or TIFF file")
+  expect_refused("GIF89a", "not a valid GIF file")
+  local rle = data.read "image_cases/palette.bmp"
+  expect_refused(rle:sub(1, 30) .. "\1" .. rle:sub(32), "compression 1")
   -- A header, with its checksum, and the beginning of the data.
   expect_refused("\137PNG\r\n\26\n" .. big_endian(13) .. "IHDR" .. big_endian(100000)
     .. big_endian(100000) .. "\8\2\0\0\0" .. big_endian(0x27309C9F)
@@ -226,6 +237,23 @@ test("save_image: texts", function()
   expect_error(with { Title = {} }, where, "metadata.Title", "a table")
 end)
 
+test("save_image: JPEG files, and their comment", function()
+  local saved = testing.folder() .. "/texts.JPG"
+  local pixels = torch.full({ 3, 9, 7 }, 200, { dtype = "uint8" })
+  data.save_image(pixels, saved, { metadata = { Title = "a taxi", Steps = 25 } })
+  expect_same(data.image(saved), pixels)
+  assert(data.read(saved):find("^\255\216\255\254\0\25Steps: 25\nTitle: a taxi\255"))
+  local noise = torch.randint(0, 256, { 3, 64, 64 }):to "uint8"
+  data.save_image(noise, saved)
+  local size = #data.read(saved)
+  data.save_image(noise, saved, { quality = 20 })
+  assert(#data.read(saved) < size / 2)
+  expect_error(function() data.save_image(pixels, saved, { quality = 0 }) end, "1 to 100, got 0")
+  expect_error(function()
+    data.save_image(pixels, saved, { metadata = { Title = ("x"):rep(70000) } })
+  end, "room for 65533 bytes")
+end)
+
 test("show_image: blocks of two pixels, and the protocols of terminals", function()
   local terminal_image = require "redco.data.terminal_image"
   local red, blue = { 255, 0, 0 }, { 0, 0, 255 }
@@ -234,6 +262,10 @@ test("show_image: blocks of two pixels, and the protocols of terminals", functio
       .. "\27[38;2;255;0;0m\27[49m▀\27[0m\n")
   expect_equal(terminal_image.text("kitty", "abcd"), "\27_Ga=T,f=100,m=0;YWJjZA==\27\\\n")
   expect_equal(terminal_image.text("iterm2", "abc"), "\27]1337;File=inline=1;size=3:YWJj\7\n")
+  local text = terminal_image.text("sixel", nil, { { red, red }, { blue, blue }, { blue, red } })
+  assert(text:find('^\27Pq"1;1;2;3#0;2;0;0;0#1;2;0;0;20'), text)
+  -- Rows are bits: red is in rows 1 and (on the right) 3, blue in rows 2 and (on the left) 3.
+  expect_equal(text:match "#215;[%d;]+(.*)$", "#180@D$#5EA-\27\\\n")
   local pieces = terminal_image.text("kitty", ("x"):rep(4000))
   assert(pieces:find "^\27_Ga=T,f=100,m=1;" and pieces:find "\27_Gm=0;")
   local function protocol(variables)
@@ -242,8 +274,9 @@ test("show_image: blocks of two pixels, and the protocols of terminals", functio
   expect_equal(protocol { TERM = "xterm-kitty" }, "kitty")
   expect_equal(protocol { TERM_PROGRAM = "WezTerm" }, "iterm2")
   expect_equal(protocol { TERM = "xterm" }, "blocks")
-  expect_error(function() data.show_image(torch.zeros { 3, 2, 2 }, { protocol = "sixel" }) end,
-    "'kitty', 'iterm2' or 'blocks'")
+  expect_equal(protocol { TERM = "foot" }, "sixel")
+  expect_error(function() data.show_image(torch.zeros { 3, 2, 2 }, { protocol = "ascii" }) end,
+    "'kitty', 'iterm2', 'sixel' or 'blocks'")
 end)
 
 testing.finish()

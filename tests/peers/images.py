@@ -26,14 +26,25 @@ def some_image(width, height):
     return sheet.crop((x, y, x + width, y + height))
 
 
+MODES = {'gif': ['P', 'L', '1'], 'webp': ['RGB', 'RGBA'], 'bmp': ['RGB', 'RGBA', 'L', 'P', '1'],
+         'tiff': ['RGB', 'RGBA', 'L', 'P', '1', 'LA']}
+
+
 def files():
-    for i in range(40):
+    for i in range(80):
         image, options = some_image(rng.randint(1, 90), rng.randint(1, 90)), {}
-        if i % 2:
+        if i % 4 == 3:
+            kind = rng.choice(['gif', 'webp', 'bmp', 'tiff'])
+            image = image.convert(rng.choice(MODES[kind]))
+            options = {'gif': {'interlace': rng.randrange(2)},
+                       'webp': {'lossless': rng.random() < 0.5, 'quality': rng.randint(5, 100)},
+                       'tiff': {'compression': rng.choice([None, 'tiff_lzw', 'tiff_deflate',
+                                                           'packbits'])}}.get(kind, {})
+        elif i % 2:
             kind = 'jpg'
             options = {'quality': rng.randint(5, 100), 'subsampling': rng.randrange(3),
                        'progressive': rng.random() < 0.3, 'optimize': rng.random() < 0.3}
-            image = image.convert(rng.choice(['RGB', 'RGB', 'L']))
+            image = image.convert(rng.choice(['RGB', 'RGB', 'L', 'CMYK']))
         else:
             kind = 'png'
             image = image.convert(rng.choice(['RGB', 'L', '1', 'P', 'LA', 'RGBA']))

@@ -23,7 +23,7 @@ test("files", function()
       n = n + 1
     end
   end
-  assert(n == 40, n)
+  assert(n == 80, n)
 end)
 
 test("resizing", function()

@@ -14,13 +14,13 @@ local function train(case, pipeline)
     deployer = redco.Deployer { seed = 1, verbose = false }, params = params,
     collate_fn = function(rows) return rows[1] end,
     optimizer = redco.optim.freeze(diffusion.optimizer(case),
-      function(name) return not name:find "^unet%." end),
+      diffusion.is_frozen(pipeline)),
     loss_fn = function(_, _, given, batch) return diffusion.loss(pipeline, given, batch) end,
     train_step_fn = function(_, _, batch, defaults)
       local loss, gradients = defaults.value_and_grad(function(given)
         return diffusion.loss(pipeline, given, batch)
       end)
-      if #losses == 0 then cases.expect_gradients(case, gradients.unet) end
+      if #losses == 0 then cases.expect_gradients(case, gradients[pipeline.kind.model]) end
       losses[#losses + 1] = loss:item()
       return { loss = loss, norm = defaults.apply_gradients(gradients) }
     end,
@@ -28,13 +28,13 @@ local function train(case, pipeline)
   for step = 0, #case.expected.training.adamw.losses - 1 do
     trainer:train { examples = { diffusion.batch(case, step) }, per_device_batch_size = 1 }
   end
-  diffusion.expect_trained(case, losses, trainer.params.unet)
+  diffusion.expect_trained(case, losses, trainer.params[pipeline.kind.model])
 end
 
 local function write_adapters(case, pipeline)
   local params, generator = {}, torch.Generator(1)
   for name, part in pairs(pipeline.params) do params[name] = part end
-  local targets = { unet = { "to_q", "to_k", "to_v", "to_out.0" },
+  local targets = { [pipeline.kind.model] = { "to_q", "to_k", "to_v", "to_out.0" },
     text_encoder = { "q_proj", "k_proj", "v_proj", "out_proj" } }
   for name, modules in pairs(targets) do
     params[name] = redco.lora.add(params[name], { r = 2, lora_alpha = 5, target_modules = modules,
@@ -45,7 +45,7 @@ local function write_adapters(case, pipeline)
       end
     end)
   end
-  for _, format in ipairs { "diffusers", "kohya" } do
+  for _, format in ipairs { "diffusers", pipeline.unet and "kohya" } do
     redco.diffusion.save_lora(case.dir .. "/lora_" .. format, params, { format = format })
   end
   return torch.no_grad(function()
@@ -60,8 +60,9 @@ diffusion.each(function(case)
     local pipeline = redco.diffusion.from_pretrained(case.dir)
     diffusion.expect_outputs(case, pipeline)
     pipeline.save_pretrained(case.dir .. "/saved")
-    local adapted = write_adapters(case, pipeline)
-    torch.save({ adapted = adapted }, case.dir .. "/adapted.safetensors")
+    if pipeline.kind.texts then
+      torch.save({ adapted = write_adapters(case, pipeline) }, case.dir .. "/adapted.safetensors")
+    end
     train(case, pipeline)
   end, debug.traceback)
   if not ok then error(("%s: %s"):format(case.dir, message)) end

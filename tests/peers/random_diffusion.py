@@ -1,7 +1,7 @@
 """Pipelines of random configurations, made by diffusers, and what they compute: folders in the form
 of tests/cases/stable_diffusion, which tests/lua/diffusion_cases.lua reads.
 
-    random_diffusion.py FOLDER --seed N --kind sd|sd2|xl [--smallest]
+    random_diffusion.py FOLDER --seed N --kind sd|sd2|xl|sd3|dit [--smallest]
 """
 import argparse
 import json
@@ -15,7 +15,9 @@ from safetensors.torch import save_file
 from transformers import (CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection,
                           CLIPTokenizer)
 
-KINDS = ["sd", "sd2", "xl"]
+import random_transformers
+
+KINDS = ["sd", "sd2", "xl", "sd3", "dit"]
 NOISE = dict(num_train_timesteps=1000, beta_start=0.00085, beta_end=0.012,
              beta_schedule="scaled_linear")
 ADAMW = dict(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
@@ -99,9 +101,7 @@ def vae_config(draw, smallest):
         use_post_quant_conv=smallest or draw.random() < 0.7)
 
 
-def make_pipeline(folder, seed, kind, smallest):
-    draw = random.Random(f"{seed} {kind}")
-    torch.manual_seed(seed)
+def make_unet_pipeline(draw, folder, kind, smallest):
     tokenizer = make_tokenizer(folder / "tokenizer", "!" if kind == "sd2" else "<|endoftext|>")
     scheduler = PNDMScheduler(skip_prk_steps=True, steps_offset=1, **NOISE)
     texts = [text_encoder(draw, tokenizer, 16)]
@@ -111,26 +111,56 @@ def make_pipeline(folder, seed, kind, smallest):
     text_size = sum(text.config.hidden_size for text in texts)
     unet = UNet2DConditionModel(**unet_config(draw, kind, smallest, text_size, pooled))
     vae = AutoencoderKL(**vae_config(draw, smallest))
-    for model in [unet, vae, *texts]:
-        for parameter in model.parameters():  # no norm or bias stays without effect
-            if parameter.dim() == 1:
-                parameter.data += 0.1 * torch.randn_like(parameter)
-        model.eval()
     parts = dict(vae=vae, unet=unet, scheduler=scheduler, text_encoder=texts[0],
                  tokenizer=tokenizer)
     if kind == "xl":
-        pipe = StableDiffusionXLPipeline(
+        return StableDiffusionXLPipeline(
             text_encoder_2=texts[1], tokenizer_2=tokenizer, add_watermarker=False, **parts)
+    return StableDiffusionPipeline(safety_checker=None, feature_extractor=None,
+                                   requires_safety_checker=False, **parts)
+
+
+def make_sd3_pipeline(draw, folder, smallest):
+    tokenizer = make_tokenizer(folder / "tokenizer", "<|endoftext|>")
+    parts = dict(text_encoder=text_encoder(draw, tokenizer, 16, 12), tokenizer=tokenizer,
+                 text_encoder_2=text_encoder(draw, tokenizer, 20, 20),
+                 tokenizer_2=make_tokenizer(folder / "tokenizer_2", "!"))
+    return random_transformers.make_sd3(
+        draw, smallest, parts, random_transformers.t5_tokenizer(folder / "tokenizer_3", WORDS, 32),
+        16 + 20, 12 + 20, vae_config(draw, smallest))
+
+
+def make_pipeline(folder, seed, kind, smallest):
+    draw = random.Random(f"{seed} {kind}")
+    torch.manual_seed(seed)
+    if kind == "dit":
+        pipe = random_transformers.make_dit(draw, smallest, vae_config(draw, smallest))
+    elif kind == "sd3":
+        pipe = make_sd3_pipeline(draw, folder, smallest)
     else:
-        pipe = StableDiffusionPipeline(safety_checker=None, feature_extractor=None,
-                                       requires_safety_checker=False, **parts)
+        pipe = make_unet_pipeline(draw, folder, kind, smallest)
+    for model in pipe.components.values():
+        if isinstance(model, torch.nn.Module):
+            for parameter in model.parameters():  # no norm or bias stays without effect
+                if parameter.dim() == 1:
+                    parameter.data += 0.1 * torch.randn_like(parameter)
+            model.eval()
     pipe.save_pretrained(folder)
     return draw, pipe
 
 
-def encode(pipe, ids):
-    """What the UNet sees of a text: hidden states and, in SDXL, features."""
+def model_of(pipe):
+    """The name of the part that removes noise, and the part."""
+    name = "unet" if hasattr(pipe, "unet") else "transformer"
+    return name, getattr(pipe, name)
+
+
+def encode(pipe, batch):
+    """What the model sees of a text: hidden states and, in SDXL and SD3, features."""
     with torch.no_grad():
+        if hasattr(pipe, "text_encoder_3"):
+            return random_transformers.text_states(pipe, batch)
+        ids = batch["input_ids"]
         if not hasattr(pipe, "text_encoder_2"):
             return pipe.text_encoder(ids).last_hidden_state, None
         first = pipe.text_encoder(ids, output_hidden_states=True)
@@ -140,24 +170,35 @@ def encode(pipe, ids):
 
 def new_batch(draw, pipe, n):
     prompts = [" ".join(draw.choices(WORDS, k=draw.randint(0, 6))) for _ in range(n)]
-    ids = pipe.tokenizer(prompts, padding="max_length", truncation=True, max_length=LENGTH,
-                         return_tensors="pt").input_ids
     size = pipe.vae.config.sample_size
-    batch = dict(input_ids=ids, pixel_values=torch.rand(n, 3, size, size) * 2 - 1,
+    batch = dict(pixel_values=torch.rand(n, 3, size, size) * 2 - 1,
                  latents=torch.randn(n, 4, 8, 8), noise=torch.randn(n, 4, 8, 8),
                  timesteps=torch.randint(1000, (n,)))
-    if hasattr(pipe, "text_encoder_2"):
-        batch.update(input_ids_2=ids.clone(), time_ids=torch.randint(64, (n, 6)).float())
+    for suffix in ["", "_2", "_3"]:
+        tokenizer = getattr(pipe, "tokenizer" + suffix, None)
+        if tokenizer is not None:
+            batch["input_ids" + suffix] = tokenizer(
+                prompts, padding="max_length", truncation=True, max_length=LENGTH,
+                return_tensors="pt").input_ids
+    if "unet" in pipe.components and hasattr(pipe, "text_encoder_2"):
+        batch["time_ids"] = torch.randint(64, (n, 6)).float()
+    if not hasattr(pipe, "tokenizer"):
+        batch["class_labels"] = torch.randint(1001, (n,))
     return batch
 
 
-def predict(pipe, unet, batch):
-    dtype = next(unet.parameters()).dtype
+def predict(pipe, model, batch):
+    dtype = next(model.parameters()).dtype
     noisy = DDPMScheduler(**NOISE).add_noise(batch["latents"], batch["noise"], batch["timesteps"])
-    states, pooled = encode(pipe, batch["input_ids"])
+    noisy, timesteps = noisy.to(dtype), batch["timesteps"]
+    if "class_labels" in batch:
+        return model(noisy, timesteps, batch["class_labels"]).sample[:, :4]
+    states, pooled = encode(pipe, batch)
+    states = states.to(dtype)
+    if hasattr(pipe, "transformer"):
+        return model(noisy, states, pooled.to(dtype), timesteps).sample
     added = pooled is not None and dict(text_embeds=pooled.to(dtype), time_ids=batch["time_ids"])
-    return unet(noisy.to(dtype), batch["timesteps"], states.to(dtype),
-                added_cond_kwargs=added or None).sample
+    return model(noisy, timesteps, states, added_cond_kwargs=added or None).sample
 
 
 def norms(tensors):
@@ -165,22 +206,23 @@ def norms(tensors):
 
 
 def train(pipe, batches):
-    unet = UNet2DConditionModel.from_config(pipe.unet.config).double()
-    unet.load_state_dict(pipe.unet.state_dict())
-    optimizer, losses, result = torch.optim.AdamW(unet.parameters(), **ADAMW), [], {}
+    _, original = model_of(pipe)
+    model = type(original).from_config(original.config).double().eval()
+    model.load_state_dict(original.state_dict())
+    optimizer, losses, result = torch.optim.AdamW(model.parameters(), **ADAMW), [], {}
     for batch in batches:
         optimizer.zero_grad()
-        loss = (predict(pipe, unet, batch) - batch["noise"]).square().mean()
+        loss = (predict(pipe, model, batch) - batch["noise"]).square().mean()
         loss.backward()
         if not losses:
             result["grad_norms_fp64"] = norms(
-                (name, p.grad) for name, p in unet.named_parameters() if p.grad is not None)
+                (name, p.grad) for name, p in model.named_parameters() if p.grad is not None)
             result["grad_norm_total_fp64"] = sum(
                 value ** 2 for value in result["grad_norms_fp64"].values()) ** 0.5
         losses.append(loss.item())
         optimizer.step()
     result["adamw"] = dict(ADAMW, steps=len(losses), losses=losses,
-                           param_norms_after_fp64=norms(unet.named_parameters()))
+                           param_norms_after_fp64=norms(model.named_parameters()))
     return result
 
 
@@ -193,13 +235,16 @@ def make_case(folder, seed, kind, smallest=False):
     first = batches[0]
     with torch.no_grad():
         latents = pipe.vae.encode(first["pixel_values"]).latent_dist
-        states, pooled = encode(pipe, first["input_ids"])
+        name, model = model_of(pipe)
         arrays.update({
             "vae.mean": latents.mean, "vae.logvar": latents.logvar,
             "vae.decoded_from_mean": pipe.vae.decode(latents.mean).sample,
-            "text.last_hidden_state": states, "unet.sample": predict(pipe, pipe.unet, first)})
-        if pooled is not None:
-            arrays["text.pooled"] = pooled
+            f"{name}.sample": predict(pipe, model, first)})
+        if "class_labels" not in first:
+            states, pooled = encode(pipe, first)
+            arrays["text.last_hidden_state"] = states
+            if pooled is not None:
+                arrays["text.pooled"] = pooled
     save_file({name: tensor.contiguous() for name, tensor in arrays.items()},
               folder / "expected.safetensors")
     (folder / "expected.json").write_text(

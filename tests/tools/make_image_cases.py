@@ -1,4 +1,4 @@
-"""Writes tests/lua/image_cases: small PNG and JPEG files of every kind that is read, and what Pillow
+"""Writes tests/lua/image_cases: small image files of every kind that is read, and what Pillow
 reads from them: make_image_cases.py FOLDER. Needs pillow, numpy, safetensors."""
 import struct
 import sys
@@ -31,6 +31,24 @@ image.save(folder / 'progressive.jpg', quality=70, progressive=True)
 image.convert('L').save(folder / 'grey.jpg')
 image.convert('CMYK').save(folder / 'cmyk.jpg')
 
+rgba = Image.fromarray(np.dstack([rgb, rgb[..., 1:2]]))
+palette.save(folder / 'palette.gif')
+palette.save(folder / 'transparent.gif', transparency=3, interlace=1)
+palette.save(folder / 'several.gif', save_all=True, append_images=[image.quantize(4)])
+image.convert('L').save(folder / 'grey.gif')
+image.save(folder / 'lossy.webp', quality=80)
+image.save(folder / 'lossless.webp', lossless=True)
+rgba.save(folder / 'rgba.webp', lossless=True, exact=True)
+image.save(folder / 'several.webp', save_all=True, append_images=[image.rotate(180)], lossless=True)
+image.save(folder / 'rgb.bmp')
+rgba.save(folder / 'rgba.bmp')
+palette.save(folder / 'palette.bmp')
+image.convert('1').save(folder / 'bits.bmp')
+image.save(folder / 'rgb.tiff', compression='tiff_lzw')
+rgba.save(folder / 'rgba.tiff', compression='tiff_deflate')
+image.convert('L').save(folder / 'grey.tiff')
+palette.save(folder / 'palette.tiff')
+
 
 def write_png(path, pixels, passes):
     """What Pillow does not write: 16 bits a colour, or interlaced (PNG specification, 8.2)."""
@@ -53,5 +71,5 @@ write_png(folder / 'deep.png', rgb.astype(np.uint16) * 256 + rng.integers(0, 256
 
 save_file({path.name: np.ascontiguousarray(np.asarray(Image.open(path).convert('RGB'))
                                            .transpose(2, 0, 1))
-           for path in sorted(folder.glob('*.*g')) if path.name != 'cmyk.jpg'},
+           for path in sorted(folder.iterdir()) if path.suffix != '.safetensors'},
           folder / 'expected.safetensors')

@@ -23,6 +23,9 @@ local function listed(folder)
   end)
 end
 
+local is_image = { png = true, jpg = true, jpeg = true, webp = true, gif = true, bmp = true,
+  tif = true, tiff = true }
+
 local function exists(path)
   local file = io.open(path, "rb")
   return file ~= nil and file:close()
@@ -30,8 +33,8 @@ end
 
 return registry.define("redco.data.image_folder", [[
 image_folder(folder) -> Dataset
-Returns the PNG and JPEG files below a folder, sorted by path. An example is a table
-{path, image}; the pixels are read on access as by `redco.data.image`. If the files are in
+Returns the image files below a folder (png, jpg, jpeg, webp, gif, bmp, tif, tiff), sorted by path.
+An example is a table {path, image}; the pixels are read on access as by `redco.data.image`. If the files are in
 sub-folders, each sub-folder is a class: an example also has its number from 0 as `label`, and the
 data set has the sorted list of class names as `classes`.
 
@@ -46,7 +49,7 @@ function(folder)
   local paths, classes, label_of = {}, {}, {}
   for _, path in ipairs(native.list_files(folder)) do
     local ending = path:lower():match "%.(%w+)$"
-    if ending == "png" or ending == "jpg" or ending == "jpeg" then
+    if is_image[ending] then
       paths[#paths + 1] = path
       local class = path:match "^(.-)/"
       if class and not label_of[class] then
@@ -54,7 +57,7 @@ function(folder)
       end
     end
   end
-  if #paths == 0 then fail("image_folder: there are no PNG or JPEG files in %s", folder) end
+  if #paths == 0 then fail("image_folder: there are no image files in %s", folder) end
   return dataset.new(#paths, function(i)
     local path = folder .. "/" .. paths[i]
     return { path = path, image = readers.image(path), label = label_of[paths[i]:match "^(.-)/"] }

@@ -1,5 +1,5 @@
---- Images to look at: grids of a batch, PNG files, and images on the terminal.
-local add_texts = require "redco.data.png_text"
+--- Images to look at: grids of a batch, PNG and JPEG files, and images on the terminal.
+local add_texts = require "redco.data.image_texts"
 local arguments = require "redco.arguments"
 local fail = require "redco.fail"
 local native = require "redco.native"
@@ -62,20 +62,25 @@ local function as_pixels(where, image)
   return image:contiguous()
 end
 
-local save_options = arguments("save_image", {}, { "metadata" })
+local save_options = arguments("save_image", { quality = 95 }, { "metadata" })
 grids.save_image = registry.define("redco.data.save_image", [[
-save_image(image [channels, height, width], path, {metadata = nil})
-Writes an image as a PNG file: uint8 pixels, or floating-point values from 0 to 1, to which others
-are clamped. One channel gives a grey image. `metadata` are texts by keyword, as
-{Description = "a taxi"}, which image viewers and Pillow's `Image.text` show.]],
+save_image(image [channels, height, width], path, {metadata = nil, quality: integer = 95})
+Writes an image as a PNG file, or if the path ends in .jpg or .jpeg as a JPEG file of this quality
+from 1 to 100: uint8 pixels, or floating-point values from 0 to 1, to which others are clamped. One
+channel gives a grey image. `metadata` are texts by keyword, as {Description = "a taxi"}, which image
+viewers and Pillow's `Image.text` show; a JPEG file has them as its comment, one line for each.]],
 function(image, path, given)
   local o = save_options(given)
   image = as_pixels("data.save_image", image)
   if type(path) ~= "string" then
     fail("data.save_image: path: expected a string, got a %s", type(path))
   end
-  local bytes = native.png_encode(path, image)
-  if o.metadata then bytes = add_texts("data.save_image", bytes, o.metadata) end
+  local is_jpeg = path:lower():find "%.jpe?g$" ~= nil
+  local bytes = is_jpeg and native.jpeg_encode(path, image, o.quality)
+    or native.png_encode(path, image)
+  if o.metadata then
+    bytes = add_texts("data.save_image", bytes, o.metadata, is_jpeg and "jpeg" or "png")
+  end
   local file, message = io.open(path, "wb")
   if not file then fail("data.save_image: cannot write %s", message) end
   local written, reason = file:write(bytes)
@@ -83,18 +88,20 @@ function(image, path, given)
   if not (written and closed) then fail("data.save_image: %s: %s", path, reason or late) end
 end)
 
+local protocols = { kitty = true, iterm2 = true, sixel = true, blocks = true }
+
 local show_options = arguments("show_image", { width = 64 }, { "protocol" })
 grids.show_image = registry.define("redco.data.show_image", [[
 show_image(image [channels, height, width], {width: integer = 64, protocol: string = nil})
 Shows an image, as `save_image` takes it, on the terminal: as a picture where the terminal has kitty's
-or iTerm2's protocol, else as coloured blocks, at most `width` columns wide. `protocol` is "kitty",
-"iterm2" or "blocks"; the default follows the terminal's environment variables.]],
+or iTerm2's protocol or sixels, else as coloured blocks, at most `width` columns wide. `protocol` is
+"kitty", "iterm2", "sixel" or "blocks"; the default follows the terminal's environment variables.]],
 function(image, given)
   local o = show_options(given)
   image = as_pixels("data.show_image", image)
   local protocol = o.protocol or terminal_image.protocol(os.getenv)
-  if protocol ~= "kitty" and protocol ~= "iterm2" and protocol ~= "blocks" then
-    fail("data.show_image: protocol: expected 'kitty', 'iterm2' or 'blocks', got '%s'",
+  if not protocols[protocol] then
+    fail("data.show_image: protocol: expected 'kitty', 'iterm2', 'sixel' or 'blocks', got '%s'",
       tostring(protocol))
   end
   local png, pixels
@@ -103,6 +110,8 @@ function(image, given)
     local rows = math.max(1, math.floor(image:size(1) * columns / image:size(2) + 0.5))
     local small = native.image_resize(image, rows, columns, 2)
     pixels = small:permute { 1, 2, 0 }:contiguous():tolist()
+  elseif protocol == "sixel" then
+    pixels = image:permute { 1, 2, 0 }:contiguous():tolist()
   else
     png = native.png_encode("show_image", image)
   end

@@ -198,7 +198,8 @@ end)
 
 readers.image = registry.define("redco.data.image", [[
 image(path) -> Tensor [3, height, width]
-Reads a PNG or JPEG file as uint8 pixels in RGB. A grey image gives three equal channels.
+Reads a PNG, JPEG, WebP, GIF, BMP or TIFF file as uint8 pixels in RGB. A grey image gives three equal
+channels; CMYK becomes RGB; of an animation the first picture is read.
 Transparency is dropped. The orientation in the metadata is ignored.]], function(path)
   return native.image_decode(path, read_all(path))
 end)

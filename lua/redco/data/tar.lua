@@ -118,7 +118,8 @@ end
 local function image(where, bytes) return native.image_decode(where, bytes) end
 
 local decoders = {
-  png = image, jpg = image, jpeg = image,
+  png = image, jpg = image, jpeg = image, webp = image, gif = image, bmp = image, tif = image,
+  tiff = image,
   json = function(where, bytes) return native.json_decode(where, bytes) end,
   npy = numpy.array_of,
   cls = function(where, bytes)
@@ -131,7 +132,7 @@ return registry.define("redco.data.tar", [[
 tar(path: string or list of strings, {decode = true}) -> Dataset of tables
 Returns the examples of a tar archive, or of several shards, in WebDataset's form: files in
 succession whose names are equal up to the first dot are one example. It is a table with the ending
-of each file as key, and the name as `__key__`. With `decode`, files that end in png, jpg or jpeg
+of each file as key, and the name as `__key__`. With `decode`, image files (by their endings)
 become uint8 pixels [3, height, width], json values, cls numbers and npy tensors; all others, and
 all without `decode`, are strings. Only an index is held in memory. An archive whose name ends in
 `.gz` is held whole.]], function(paths, given)

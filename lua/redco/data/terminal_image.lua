@@ -1,5 +1,7 @@
---- Images on a terminal: by the protocols of kitty and iTerm2 where the terminal has one, else as
---- blocks of two pixels each, an upper and a lower one, in 24-bit colours.
+--- Images on a terminal: by the protocols of kitty and iTerm2 or as sixels where the terminal has
+--- one of them, else as blocks of two pixels each, an upper and a lower one, in 24-bit colours.
+local bit = require "bit"
+
 local terminal_image = {}
 
 local alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
@@ -36,13 +38,53 @@ local function iterm2(png)
   return ("\27]1337;File=inline=1;size=%d:%s\7\n"):format(#png, base64(png))
 end
 
---- Returns "kitty", "iterm2" or "blocks" by the environment variables of a terminal.
+-- A colour of a cube of 6 x 6 x 6 colours.
+local function cube_colour(pixel)
+  local number = 0
+  for i = 1, 3 do number = number * 6 + math.floor(pixel[i] / 51 + 0.5) end
+  return number
+end
+
+-- Six rows of pixels from row `top`: for each colour in them, its columns as bits.
+local function sixel_band(pixels, top)
+  local columns, used = {}, {}
+  for y = top, math.min(top + 5, #pixels) do
+    for x, pixel in ipairs(pixels[y]) do
+      local colour = cube_colour(pixel)
+      if not columns[colour] then columns[colour], used[#used + 1] = {}, colour end
+      columns[colour][x] = bit.bor(columns[colour][x] or 0, bit.lshift(1, y - top))
+    end
+  end
+  local parts, width = {}, #pixels[top]
+  for i, colour in ipairs(used) do
+    local characters = {}
+    for x = 1, width do characters[x] = string.char(63 + (columns[colour][x] or 0)) end
+    parts[i] = ("#%d%s"):format(colour, table.concat(characters))
+  end
+  return table.concat(parts, "$") .. "-"
+end
+
+local function sixels(pixels)
+  local parts = { ('\27Pq"1;1;%d;%d'):format(#pixels[1], #pixels) }
+  for colour = 0, 215 do
+    parts[#parts + 1] = ("#%d;2;%d;%d;%d"):format(colour, math.floor(colour / 36) * 20,
+      math.floor(colour / 6) % 6 * 20, colour % 6 * 20)
+  end
+  for top = 1, #pixels, 6 do parts[#parts + 1] = sixel_band(pixels, top) end
+  return table.concat(parts) .. "\27\\\n"
+end
+
+--- Returns "kitty", "iterm2", "sixel" or "blocks" by the environment variables of a terminal.
 function terminal_image.protocol(getenv)
   if getenv "KITTY_WINDOW_ID" or (getenv "TERM" or ""):find "kitty"
     or getenv "TERM_PROGRAM" == "ghostty" then
     return "kitty"
   end
-  local program = getenv "TERM_PROGRAM"
+  local program, term = getenv "TERM_PROGRAM", getenv "TERM" or ""
+  for _, name in ipairs { "foot", "mlterm", "sixel", "yaft" } do
+    if term:find(name, 1, true) then return "sixel" end
+  end
+  if program == "mintty" then return "sixel" end
   return (program == "iTerm.app" or program == "WezTerm") and "iterm2" or "blocks"
 end
 
@@ -68,6 +110,7 @@ end
 function terminal_image.text(protocol, png, pixels)
   if protocol == "kitty" then return kitty(png) end
   if protocol == "iterm2" then return iterm2(png) end
+  if protocol == "sixel" then return sixels(pixels) end
   return blocks(pixels)
 end
 

@@ -1,6 +1,6 @@
---- A model in diffusers' form, a UNet or an autoencoder: a folder with config.json and
---- diffusion_pytorch_model.safetensors. A class is a table of facts: those of config.lua, of
---- models.files, and new_functions(config) -> functions by name.
+--- A model in diffusers' form, a UNet, a transformer or an autoencoder: a folder with config.json
+--- and diffusion_pytorch_model.safetensors. A class is a table of facts: those of config.lua, of
+--- models.files, new_functions(config) -> functions by name, and older_class_name, or nil.
 local arguments = require "redco.arguments"
 local config = require "redco.diffusion.config"
 local fail = require "redco.fail"
@@ -15,14 +15,17 @@ local component = {}
 local stem = "diffusion_pytorch_model"
 
 local classes = {}
-for _, name in ipairs { "unet", "autoencoder_kl" } do
+local older_classes = {}
+for _, name in ipairs { "unet", "autoencoder_kl", "dit_transformer", "sd3_transformer" } do
   local class = require("redco.diffusion." .. name)
   classes[class.class_name] = class
+  if class.older_class_name then older_classes[class.older_class_name] = class end
 end
 
 --- Returns the facts of a class; `where` is its file, for errors.
 function component.class(name, where)
-  if classes[name] then return classes[name] end
+  local class = classes[name] or older_classes[name]
+  if class then return class end
   local names = {}
   for known in pairs(classes) do names[#names + 1] = known end
   table.sort(names)
@@ -35,12 +38,23 @@ Component.__index = Component
 
 local save_options = arguments("save_pretrained", { max_shard_size = "10GB" }, { "params" })
 
+-- Returns the configuration without empty lists, which JSON would take for objects; where a key may
+-- have one, it is the default.
+local function written(c)
+  local copy = {}
+  for key, value in pairs(c) do
+    if type(value) ~= "table" or next(value) ~= nil then copy[key] = value end
+  end
+  for key in pairs(nulls.keys(c)) do nulls.set(copy, key) end
+  return copy
+end
+
 local function save(model, dir, options)
   local o = save_options(options)
   local params = o.params or model.params
   files.check_names(model.family, model.config, params)
   native.save_weights(dir, params, { stem = stem, max_shard_size = o.max_shard_size,
-    texts = { ["config.json"] = nulls.encode("config.json", model.config, 2) .. "\n" } })
+    texts = { ["config.json"] = nulls.encode("config.json", written(model.config), 2) .. "\n" } })
 end
 
 local function new(class, c, params)

@@ -1,11 +1,11 @@
---- The help texts of the functions of a UNet and an autoencoder, by name. Each begins with the
---- signature.
+--- The help texts of the functions of a UNet, a transformer and an autoencoder, by name. Each
+--- begins with the signature.
 local registry = require "redco.registry"
 
 local texts = {
   ["Component"] = [[
 Component {params, config: table}
-A UNet or an autoencoder of a pipeline. Call its functions with a dot. Made by
+A UNet, a transformer or an autoencoder of a pipeline. Call its functions with a dot. Made by
 `redco.diffusion.load`, `redco.diffusion.from_config` and, as a part of a pipeline,
 `redco.diffusion.from_pretrained`.
   params: a flat table of parameters, with diffusers' names
@@ -15,13 +15,16 @@ A UNet or an autoencoder of a pipeline. Call its functions with a dot. Made by
 __call(self, params, sample [batch, channels, height, width], timesteps: number or Tensor,
   encoder_hidden_states [batch, length, size], {train = false, rng = nil, text_embeds: Tensor = nil,
   time_ids: Tensor = nil, encoder_attention_mask: Tensor = nil, class_labels: Tensor = nil,
-  timestep_cond: Tensor = nil}) -> like sample
-Computes what a UNet predicts of the noise in a sample. `timesteps` is a number or [batch].
+  timestep_cond: Tensor = nil, pooled_projections: Tensor = nil}) -> like sample
+Computes what a UNet or a transformer predicts of the noise in a sample. `timesteps` is a number or
+[batch]. A DiT has class_labels, int64 [batch], in place of encoder_hidden_states; the options but
+`train` and `rng` are those of a UNet, and pooled_projections of Stable Diffusion 3.
   text_embeds: SDXL: features of the text [batch, size], from `Pipeline.encode_text`
   time_ids: SDXL: height, width, top and left of the crop, and height and width wanted [batch, 6]
   encoder_attention_mask: 1 for tokens that are seen, 0 for others [batch, length]
   class_labels: [batch], if the configuration has num_class_embeds
-  timestep_cond: [batch, size], if it has time_cond_proj_dim]],
+  timestep_cond: [batch, size], if it has time_cond_proj_dim
+  pooled_projections: features of the text [batch, size], from `Pipeline.encode_text`]],
 
   ["Component.encode"] = [[
 encode(params, images [batch, channels, height, width]) -> mean [batch, size, h, w],

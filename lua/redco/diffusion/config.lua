@@ -31,6 +31,11 @@ local kinds = {
     function(value) return is_size(value) or is_list(value, is_size) end },
   sizes = { "a list of whole numbers above 0",
     function(value) return is_list(value, is_size) end },
+  places = { "a list of whole numbers from 0",
+    function(value)
+      return type(value) == "table" and (next(value) == nil
+        or is_list(value, function(entry) return is_whole(entry, 0) end))
+    end },
   texts = { "a list of names",
     function(value)
       return is_list(value, function(entry) return type(entry) == "string" end)

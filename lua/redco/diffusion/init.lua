@@ -3,6 +3,7 @@ local arguments = require "redco.arguments"
 local component = require "redco.diffusion.component"
 local fail = require "redco.fail"
 local files = require "redco.models.files"
+local kinds = require "redco.diffusion.kinds"
 local lora = require "redco.diffusion.lora"
 local native = require "redco.native"
 local pipeline = require "redco.diffusion.pipeline"
@@ -24,15 +25,17 @@ local pipeline_options = arguments("diffusion.from_pretrained",
 diffusion.from_pretrained = registry.define("redco.diffusion.from_pretrained", [[
 from_pretrained(dir, {dtype = "float32", low_memory = false}) -> pipeline
 Opens a folder of diffusers: `model_index.json` and a sub-folder for each part. The result has the
-parts `unet`, `vae`, `text_encoder` and `tokenizer` (for SDXL also `text_encoder_2` and
-`tokenizer_2`), the table `scheduler_config`, and `params`, a tree with the parameters of all parts:
-params.unet and so on. The safety checker and the feature extractor are not read.
+parts of model_index.json, such as `unet`, `vae`, `text_encoder` and `tokenizer`, the table
+`scheduler_config`, and `params`, a tree with the parameters of all parts: params.unet and so on.
+The safety checker and the feature extractor are not read.
 
 The classes are StableDiffusionPipeline and StableDiffusionXLPipeline, also those for images to
-images and inpainting; UNet2DConditionModel; AutoencoderKL; CLIPTextModel and
-CLIPTextModelWithProjection; CLIPTokenizer. Options as in `redco.models.from_pretrained`. Raises an
-error that names a missing part, an unknown class or setting, or a weight that is missing, unknown
-or of a wrong shape.]], function(dir, options)
+images and inpainting; StableDiffusion3Pipeline, also for images to images, whose T5 may be null;
+DiTPipeline; UNet2DConditionModel; SD3Transformer2DModel; DiTTransformer2DModel; AutoencoderKL;
+CLIPTextModel and CLIPTextModelWithProjection; T5EncoderModel; CLIPTokenizer and T5TokenizerFast.
+Options as in `redco.models.from_pretrained`. Raises an error that names a missing part, an unknown
+class or setting, or a weight that is missing, unknown or of a wrong shape.]],
+function(dir, options)
   check_dir("diffusion.from_pretrained", dir)
   return pipeline.load(dir, reading(pipeline_options(options)))
 end)
@@ -75,7 +78,7 @@ end)
 local load_options = arguments("diffusion.load", { dtype = "float32", low_memory = false })
 diffusion.load = registry.define("redco.diffusion.load", [[
 load(dir, {dtype = "float32", low_memory = false}) -> model
-Opens the folder of one part, a UNet or an autoencoder: `config.json` with
+Opens the folder of one part, a UNet, a transformer or an autoencoder: `config.json` with
 `diffusion_pytorch_model.safetensors`. Options as in `redco.models.from_pretrained`.]],
 function(dir, options)
   check_dir("diffusion.load", dir)
@@ -85,9 +88,9 @@ end)
 local new_options = arguments("diffusion.from_config", { dtype = "float32" }, { "generator" })
 diffusion.from_config = registry.define("redco.diffusion.from_config", [[
 from_config(config: table or string, {dtype = "float32", generator = nil}) -> model
-Returns a UNet or an autoencoder with new weights, initialised as in diffusers. `config` has
-diffusers' keys, `_class_name` among them; missing keys get diffusers' defaults. A string is a folder
-whose `config.json` is read.]], function(config, options)
+Returns a UNet, a transformer or an autoencoder with new weights, initialised as in diffusers.
+`config` has diffusers' keys, `_class_name` among them; missing keys get diffusers' defaults. A
+string is a folder whose `config.json` is read.]], function(config, options)
   local o = new_options(options)
   if type(config) == "string" then
     local path = config .. "/config.json"
@@ -97,21 +100,40 @@ whose `config.json` is read.]], function(config, options)
   return component.from_config(config, "diffusion.from_config", o)
 end)
 
-local part_options = arguments("diffusion.pipeline", {},
-  { "unet", "vae", "text_encoder", "tokenizer", "scheduler" })
-diffusion.pipeline = registry.define("redco.diffusion.pipeline", [[
-pipeline{unet: table, vae: table, text_encoder, tokenizer, scheduler: table} -> pipeline
-Returns a StableDiffusionPipeline of these parts: a UNet2DConditionModel, an AutoencoderKL, a CLIP
-text model with the task "features", its tokenizer, and the table of a scheduler_config.json.]],
-function(options)
-  local o = part_options(options)
-  local classes = { unet = "UNet2DConditionModel", vae = "AutoencoderKL",
-    text_encoder = "CLIPTextModel", tokenizer = "CLIPTokenizer" }
-  for _, name in ipairs { "unet", "vae", "text_encoder", "tokenizer", "scheduler" } do
-    if not o[name] then fail("diffusion.pipeline: the part %s is missing", name) end
+local part_options = arguments("diffusion.pipeline", {}, { "unet", "transformer", "vae",
+  "text_encoder", "text_encoder_2", "text_encoder_3", "tokenizer", "tokenizer_2", "tokenizer_3",
+  "scheduler" })
+
+-- The class of a part in diffusers or transformers.
+local function class_of(name, part)
+  if name == "scheduler" then return diffusion.scheduler(part).name end
+  if name:find "^tokenizer" then
+    return name == "tokenizer_3" and "T5TokenizerFast" or "CLIPTokenizer"
   end
-  classes.scheduler = diffusion.scheduler(o.scheduler).name
-  return pipeline.new("StableDiffusionPipeline", classes, o, {})
+  return part.family.class_name or part.family.architecture
+end
+
+diffusion.pipeline = registry.define("redco.diffusion.pipeline", [[
+pipeline{unet: table, transformer: table, vae: table, text_encoder, text_encoder_2, text_encoder_3,
+  tokenizer, tokenizer_2, tokenizer_3, scheduler: table} -> pipeline
+Returns a pipeline of parts. With a `unet` it is a StableDiffusionPipeline, and if there is a
+text_encoder_2 a StableDiffusionXLPipeline; with a `transformer` a StableDiffusion3Pipeline, and
+without a text_encoder a DiTPipeline. Models are those of `redco.diffusion.from_config` or `load`;
+text encoders are CLIP text models with the task "features" or "projection" and a T5 with the task
+"features"; `scheduler` is the table of a scheduler_config.json.]],
+function(options)
+  local o, classes = part_options(options), {}
+  local class_name = o.transformer and (o.text_encoder and "StableDiffusion3Pipeline"
+    or "DiTPipeline") or o.text_encoder_2 and "StableDiffusionXLPipeline"
+    or "StableDiffusionPipeline"
+  for _, name in ipairs(kinds[class_name].parts) do
+    if o[name] then
+      classes[name] = class_of(name, o[name])
+    elseif not (kinds[class_name].optional or {})[name] then
+      fail("diffusion.pipeline: the part %s of a %s is missing", name, class_name)
+    end
+  end
+  return pipeline.new(class_name, classes, o, {})
 end)
 
 return registry.define("redco.diffusion", [[

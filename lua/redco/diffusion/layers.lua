@@ -28,6 +28,18 @@ end
 
 layers.add_norm = blocks.add_layer_norm
 
+--- Declares the two linear layers of a condition.
+function layers.add_embedding(add, name, n_in, n_out)
+  layers.add_linear(add, name .. ".linear_1", n_in, n_out)
+  layers.add_linear(add, name .. ".linear_2", n_out, n_out)
+end
+
+--- Returns the embedding [B, E] of a condition [B, n_in].
+function layers.embedding(params, name, x, activation, o)
+  local y = activation(blocks.linear(params, name .. ".linear_1", x, o))
+  return blocks.linear(params, name .. ".linear_2", y, o)
+end
+
 --- A convolution that keeps height and width, unless it has a stride or another padding.
 function layers.conv(params, name, x, stride, padding)
   adapter.refuse(params, name)

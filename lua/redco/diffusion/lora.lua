@@ -25,20 +25,21 @@ local endings = {
 
 -- The beginnings of kohya's names by part; the first is written if there is one text encoder.
 local kohya = {
-  unet = { "lora_unet_" }, text_encoder = { "lora_te_", "lora_te1_" },
-  text_encoder_2 = { "lora_te2_" },
+  unet = { "lora_unet_" }, transformer = {}, text_encoder = { "lora_te_", "lora_te1_" },
+  text_encoder_2 = { "lora_te2_" }, text_encoder_3 = {},
 }
 
 -- Returns the layers of the parts by each name that a file may have for them.
 local function by_file_name(pipeline, all)
-  local found, to_original = {}, original_names.unet(pipeline.unet.config)
+  local found = {}
+  local to_original = pipeline.unet and original_names.unet(pipeline.unet.config)
   for _, layer in ipairs(all) do
     local part, name = layer.name:match "^([^.]+)%.(.*)$"
     found[layer.name] = layer
     for _, start in ipairs(kohya[part] or {}) do
       found[start .. name:gsub("%.", "_")] = layer
     end
-    local original = part == "unet" and to_original(name .. ".weight")
+    local original = part == "unet" and to_original(name .. ".weight") or nil
     if original then
       found["lora_unet_" .. original:gsub("%.weight$", ""):gsub("%.", "_")] = layer
     end
@@ -152,6 +153,7 @@ local writers = {
     local part, name = layer.name:match "^([^.]+)%.(.*)$"
     local starts = kohya[part]
     local start = starts[has_two and 2 or 1] or starts[1]
+      or fail("diffusion.save_lora: kohya's format has no place for adapters of the %s here", part)
     local stem = start .. name:gsub("%.", "_")
     tensors[stem .. ".lora_down.weight"], tensors[stem .. ".lora_up.weight"] = a, b
     tensors[stem .. ".alpha"] = torch.tensor(scaling * a:size(0), { dtype = a.dtype })
@@ -171,8 +173,9 @@ function lora.save(dir, params, format)
       local a = layer:matrix "lora_A"
       if a then
         if not kohya[layer.name:match "^[^.]+"] then
-          fail("diffusion.save_lora: %s is not in the unet or a text encoder: expected the "
-            .. "parameters of a pipeline, {unet = ..., text_encoder = ...}", layer.name)
+          fail("diffusion.save_lora: %s is in no unet, transformer or text encoder: "
+            .. "expected the parameters of a pipeline, {unet = ..., text_encoder = ...}",
+            layer.name)
         end
         write(tensors, layer, a, layer:matrix "lora_B", layer:get "lora_scaling",
           params.text_encoder_2 ~= nil)

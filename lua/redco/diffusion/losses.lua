@@ -1,26 +1,32 @@
---- The loss of training a UNet to remove noise.
+--- The loss of training a UNet or a transformer to remove noise.
 local arguments = require "redco.arguments"
+local conditions = require "redco.diffusion.sampling.conditions"
 local fail = require "redco.fail"
 local new_scheduler = require "redco.diffusion.schedulers"
 local ordered = require "redco.ordered"
+local start = require "redco.diffusion.sampling.start"
 local torch = require "redco.torch"
 
 local losses = {}
 
 local options = arguments("pipeline.loss", {
   train = false, prior_weight = 1, caption_dropout = 0, noise_offset = 0, clip_skip = 0,
+  timestep_sampling = "uniform", logit_mean = 0, logit_std = 1,
 }, { "rng", "min_snr_gamma" })
 
--- One float32 number from [0, 1) for each example, split over the processes as `t` [B, ...] is.
-local function numbers(t, rng)
-  local row = t:detach():flatten(1):select(1, 0)
-  return torch.empty_like(row, { dtype = "float32" }):uniform_(0, 1, { generator = rng })
+-- One float32 number for each example, from [0, 1) or for method "normal_" a normal one, split over
+-- the processes as `t` [B, ...] is.
+local function numbers(t, rng, method)
+  local row = t:detach()
+  while row:dim() > 1 do row = row:select(-1, 0) end
+  row = torch.empty_like(row, { dtype = "float32" })
+  return row[method or "uniform_"](row, 0, 1, { generator = rng })
 end
 
-local function factors(values, like)
+local function factors(values, like, dtype)
   local shape = { -1 }
   for i = 2, like:dim() do shape[i] = 1 end
-  return values:to(like.dtype):view(shape)
+  return values:to(dtype or like.dtype):view(shape)
 end
 
 local function noise_like(t, rng) return torch.empty_like(t):normal_(0, 1, { generator = rng }) end
@@ -30,7 +36,7 @@ local function rng_of(o)
 end
 
 --- Returns {latent_mean, latent_std} of images [B, 3, H, W] from -1 to 1: the distribution of their
---- latents, scaled as the UNet sees them. A Predictor computes them once for all epochs.
+--- latents, scaled as the model sees them. A Predictor computes them once for all epochs.
 function losses.encode_images(pipeline, params, images)
   return torch.no_grad(function()
     local c = pipeline.vae.config
@@ -53,19 +59,20 @@ local function latents_of(pipeline, params, batch, o)
   return known.latent_mean + known.latent_std * noise_like(known.latent_mean, rng_of(o))
 end
 
--- The input_ids with those of the empty prompt in place of some.
+-- The batch with the empty prompt, or no class, in place of some.
 local function dropped(pipeline, batch, o)
   if not o.train or o.caption_dropout == 0 then return batch end
-  local empty, result = pipeline.tokenize "", {}
+  local result, is_kept = {}, nil
   for key, value in pairs(batch) do result[key] = value end
-  local is_kept = numbers(batch.input_ids, rng_of(o)):ge(o.caption_dropout):unsqueeze(1)
-  for name, ids in ordered.pairs(empty) do
-    result[name] = torch.where(is_kept, batch[name], ids:to(batch[name].device))
+  for name, empty in ordered.pairs(pipeline.kind.says.empty(pipeline, batch)) do
+    is_kept = is_kept or numbers(batch[name], rng_of(o)):ge(o.caption_dropout)
+    result[name] = torch.where(factors(is_kept, batch[name], "bool"), batch[name],
+      empty:to(batch[name].device))
   end
   return result
 end
 
--- What the UNet is told of the prompts; hidden states that the batch has are not computed again.
+-- What the model is told of the prompts; hidden states that the batch has are not computed again.
 local function conditions_of(pipeline, params, batch, o, latents)
   local states, pooled = batch.encoder_hidden_states, batch.text_embeds
   if states then
@@ -73,17 +80,12 @@ local function conditions_of(pipeline, params, batch, o, latents)
       fail "pipeline.loss: caption_dropout needs input_ids, not encoder_hidden_states"
     end
   else
-    states, pooled = pipeline.encode_text(params, dropped(pipeline, batch, o),
+    states, pooled = pipeline.kind.says.encode(pipeline, params, dropped(pipeline, batch, o),
       { train = o.train, rng = o.rng, clip_skip = o.clip_skip })
   end
-  local time_ids = batch.time_ids
-  if pooled and not time_ids then
-    local scale = 2 ^ (#pipeline.vae.config.block_out_channels - 1)
-    local height, width = latents:size(2) * scale, latents:size(3) * scale
-    time_ids = torch.tensor({ { height, width, 0, 0, height, width } },
-      { dtype = pooled.dtype, device = pooled.device }):expand(pooled:size(0), 6)
-  end
-  return states, pooled, time_ids
+  local scale = 2 ^ (#pipeline.vae.config.block_out_channels - 1)
+  return states, conditions.call(pipeline, pooled, batch.time_ids, latents:size(2) * scale,
+    latents:size(3) * scale)
 end
 
 -- The weights of arXiv 2303.09556 by prediction_type, of the ratio of signal to noise.
@@ -119,7 +121,24 @@ local function noising(scheduler, places, latents)
     targets[kind] or fail("pipeline.loss: prediction_type '%s' is not supported", kind), share
 end
 
-local function check_gamma(scheduler, o)
+-- The numbers of the timesteps of the examples by timestep_sampling.
+local draws_of_timesteps = {
+  uniform = function(latents, count, o)
+    return (numbers(latents, rng_of(o)) * count):floor():clamp(0, count - 1):long()
+  end,
+  -- Most are in the middle (arXiv 2403.03206). As in diffusers, a mean above 0 is for less noise.
+  logit_normal = function(latents, count, o)
+    local normal = numbers(latents, rng_of(o), "normal_")
+    local share = torch.sigmoid(normal * o.logit_std + o.logit_mean)
+    return count - 1 - (share * count):floor():clamp(0, count - 1):long()
+  end,
+}
+
+local function check_options(scheduler, o)
+  if not draws_of_timesteps[o.timestep_sampling] then
+    fail("pipeline.loss: timestep_sampling: expected 'uniform' or 'logit_normal', got '%s'",
+      tostring(o.timestep_sampling))
+  end
   if o.min_snr_gamma and scheduler.class.has_flow then
     fail "pipeline.loss: min_snr_gamma is not for flow matching"
   end
@@ -133,13 +152,13 @@ local function plain(pipeline, scheduler, params, batch, o)
     noise = noise + o.noise_offset
       * noise_like(latents:narrow(2, 0, 1):narrow(3, 0, 1):contiguous(), rng_of(o))
   end
-  local count = scheduler.config.num_train_timesteps
   local places = batch.timesteps
-    or (numbers(latents, rng_of(o)) * count):floor():clamp(0, count - 1):long()
+    or draws_of_timesteps[o.timestep_sampling](latents, scheduler.config.num_train_timesteps, o)
   local alpha, sigma, timesteps, target, share = noising(scheduler, places, latents)
-  local states, pooled, time_ids = conditions_of(pipeline, params, batch, o, latents)
-  local output = pipeline.unet(params.unet, alpha * latents + sigma * noise, timesteps, states,
-    { train = o.train, rng = o.rng, text_embeds = pooled, time_ids = time_ids })
+  local states, call = conditions_of(pipeline, params, batch, o, latents)
+  call.train, call.rng = o.train, o.rng
+  local output = start.without_variance(pipeline, pipeline.denoiser(params[pipeline.kind.model],
+    alpha * latents + sigma * noise, timesteps, states, call))
   local off = (output.dtype == "float64" and output or output:float())
     - target(latents, noise, alpha, sigma):to(output.dtype)
   local each = off:square():mean { 1, 2, 3 }
@@ -159,12 +178,12 @@ function losses.loss(pipeline, params, batch, given)
     scheduler = new_scheduler(pipeline.scheduler_config)
     scheduler.source, pipeline.training_scheduler = pipeline.scheduler_config, scheduler
   end
-  check_gamma(scheduler, o)
+  check_options(scheduler, o)
   local loss = plain(pipeline, scheduler, params, batch, o)
   if batch.prior then
     loss = loss + o.prior_weight * plain(pipeline, scheduler, params, batch.prior, o)
   end
-  local first = batch.input_ids or batch.encoder_hidden_states
+  local first = batch.input_ids or batch.encoder_hidden_states or batch.class_labels
   return loss, first:size(0)
 end
 

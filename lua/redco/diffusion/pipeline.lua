@@ -8,6 +8,7 @@ local models = require "redco.models"
 local generate = require("redco.diffusion.sampling").generate
 local native = require "redco.native"
 local nulls = require "redco.models.nulls"
+local kinds = require "redco.diffusion.kinds"
 local ordered = require "redco.ordered"
 local single_file = require "redco.diffusion.single_file"
 local schedulers = require "redco.diffusion.schedulers.config"
@@ -18,30 +19,27 @@ local pipeline = {}
 
 local index_file = "model_index.json"
 
--- Parts of each pipeline class.
-local sd = { "scheduler", "text_encoder", "tokenizer", "unet", "vae" }
-local xl = { "scheduler", "text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2", "unet",
-  "vae" }
-local parts_of = {
-  StableDiffusionPipeline = sd, StableDiffusionImg2ImgPipeline = sd,
-  StableDiffusionInpaintPipeline = sd, StableDiffusionXLPipeline = xl,
-  StableDiffusionXLImg2ImgPipeline = xl, StableDiffusionXLInpaintPipeline = xl,
-}
-
 -- Parts that are not read, because pictures are the same without them.
 local ignored = { feature_extractor = true, image_encoder = true, safety_checker = true }
 
--- Settings of model_index.json that are kept.
-local settings = { requires_safety_checker = true, force_zeros_for_empty_prompt = true,
-  requires_aesthetics_score = true, add_watermarker = true }
+local tasks = { CLIPTextModel = "features", CLIPTextModelWithProjection = "projection",
+  T5EncoderModel = "features" }
 
-local tasks = { CLIPTextModel = "features", CLIPTextModelWithProjection = "projection" }
+local tokenizers = { CLIPTokenizer = true, CLIPTokenizerFast = true, T5Tokenizer = true,
+  T5TokenizerFast = true }
+
+local function listed(names)
+  local list = {}
+  for name in pairs(names) do list[#list + 1] = name end
+  table.sort(list)
+  return table.concat(list, ", ")
+end
 
 local function load_text_encoder(dir, class, options, name)
   local task = tasks[class]
   if not task then
-    fail("%s/%s: unknown class '%s' of a text encoder; the supported classes are CLIPTextModel, "
-      .. "CLIPTextModelWithProjection", dir, index_file, class)
+    fail("%s/%s: unknown class '%s' of a text encoder; the supported classes are %s", dir,
+      index_file, class, listed(tasks))
   end
   return function(path)
     local model = options.single_file
@@ -56,9 +54,9 @@ local function load_text_encoder(dir, class, options, name)
 end
 
 local function load_tokenizer(dir, class)
-  if class ~= "CLIPTokenizer" and class ~= "CLIPTokenizerFast" then
-    fail("%s/%s: unknown class '%s' of a tokenizer; the supported classes are CLIPTokenizer, "
-      .. "CLIPTokenizerFast", dir, index_file, class)
+  if not tokenizers[class] then
+    fail("%s/%s: unknown class '%s' of a tokenizer; the supported classes are %s", dir, index_file,
+      class, listed(tokenizers))
   end
   return native.Tokenizer.from_pretrained
 end
@@ -73,7 +71,7 @@ end
 
 -- Loads a UNet or an autoencoder; the class of the folder must be that of model_index.json.
 local function load_model(dir, class, options)
-  component.class(class, dir .. "/" .. index_file)
+  class = component.class(class, dir .. "/" .. index_file).class_name
   return function(path)
     local model = options.single_file and single_file.model(options.single_file, path, options)
       or component.load(path, options)
@@ -87,34 +85,36 @@ end
 
 local loaders = {
   scheduler = load_scheduler, text_encoder = load_text_encoder, text_encoder_2 = load_text_encoder,
-  tokenizer = load_tokenizer, tokenizer_2 = load_tokenizer, unet = load_model, vae = load_model,
+  text_encoder_3 = load_text_encoder, tokenizer = load_tokenizer, tokenizer_2 = load_tokenizer,
+  tokenizer_3 = load_tokenizer, transformer = load_model, unet = load_model, vae = load_model,
 }
 
-local is_model = { text_encoder = true, text_encoder_2 = true, unet = true, vae = true }
+local is_model = { text_encoder = true, text_encoder_2 = true, text_encoder_3 = true,
+  transformer = true, unet = true, vae = true }
 
 -- Returns the parts of a pipeline by name: the class in diffusers or transformers.
 local function classes_of(dir, index)
   local where, classes = dir .. "/" .. index_file, {}
   local class_name = index._class_name
-  local expected = parts_of[class_name]
-  if not expected then
-    local names = {}
-    for name in pairs(parts_of) do names[#names + 1] = name end
-    table.sort(names)
+  local kind = kinds[class_name]
+  if not kind then
     fail("%s: %s; the supported classes are %s", where, class_name == nil
       and "_class_name is missing" or ("unknown class '%s'"):format(tostring(class_name)),
-      table.concat(names, ", "))
+      listed(kinds))
   end
-  for _, name in ipairs(expected) do
+  for _, name in ipairs(kind.parts) do
     local entry = index[name]
     local class = type(entry) == "table" and entry[2]
-    if type(class) ~= "string" then
+    if type(class) == "string" then
+      classes[name] = class
+    elseif not (kind.optional or {})[name] then
       fail("%s: the %s has no part %s", where, class_name, name)
     end
-    classes[name] = class
   end
+  local is_setting = {}
+  for _, name in ipairs(kind.settings) do is_setting[name] = true end
   for key, entry in pairs(index) do
-    local is_known = classes[key] or ignored[key] or settings[key] or key:sub(1, 1) == "_"
+    local is_known = classes[key] or ignored[key] or is_setting[key] or key:sub(1, 1) == "_"
     local is_off = entry == false or type(entry) == "table" and entry[1] == nil
     if not is_known and not is_off then
       fail("%s: unknown part '%s' of the %s", where, key, class_name)
@@ -145,12 +145,16 @@ local function save(p, dir, options)
   local o = save_options(options)
   local params = o.params or p.params
   local index = { _class_name = p.class_name, _diffusers_version = "0.35.2" }
-  for name in pairs(settings) do index[name] = p.config[name] end
+  for _, name in ipairs(p.kind.settings) do index[name] = p.config[name] end
+  for name in pairs(p.kind.optional or {}) do
+    index[name] = {}
+    for i = 1, 2 do nulls.set(index[name], i) end
+  end
   for name, class in ordered.pairs(p.classes) do
-    local library = (name == "scheduler" or name == "unet" or name == "vae") and "diffusers"
-      or "transformers"
+    local is_of_text = name:find "^text_encoder" or name:find "^tokenizer"
     if name == "scheduler" then class = p.scheduler_config._class_name end
-    index[name] = { library, class }
+    if name == p.kind.model then class = p.denoiser.family.class_name end
+    index[name] = { is_of_text and "transformers" or "diffusers", class }
     save_part(dir, p, name, params, o)
   end
   write_json(dir, index_file, index)
@@ -162,21 +166,24 @@ Pipeline.__index = Pipeline
 Pipeline.__call = require "redco.diffusion.sampling.call"
 
 function Pipeline:__tostring()
-  return ("%s: %s"):format(self.class_name, tostring(self.unet))
+  return ("%s: %s"):format(self.class_name, tostring(self.denoiser))
 end
 
 --- Returns a pipeline of these parts, by name; `classes` has their classes. `config` is the table
 --- of model_index.json.
 function pipeline.new(class_name, classes, parts, config)
+  local kind = kinds[class_name]
   local p = setmetatable({ class_name = class_name, classes = classes, config = config or {},
-    params = {}, warn = print }, Pipeline)
+    params = {}, warn = print, kind = kind, denoiser = parts[kind.model] }, Pipeline)
   for name, part in pairs(parts) do
     p[name == "scheduler" and "scheduler_config" or name] = part
     if is_model[name] then p.params[name] = part.params end
   end
   p.scheduler_config = schedulers.corrected(class_name, p.scheduler_config)
-  function p.tokenize(prompts) return text.tokenize(p, prompts) end
-  function p.encode_text(params, batch, options) return text.encode(p, params, batch, options) end
+  function p.tokenize(prompts, options) return kind.says.tokenize(p, prompts, options) end
+  if kind.texts then
+    function p.encode_text(params, batch, options) return text.encode(p, params, batch, options) end
+  end
   function p.save_pretrained(dir, options) save(p, dir, options) end
   function p.loss(params, batch, options) return losses.loss(p, params, batch, options) end
   function p.encode_images(params, images) return losses.encode_images(p, params, images) end

@@ -3,8 +3,10 @@ local registry = require "redco.registry"
 
 local texts = {
   ["Pipeline"] = [[
-Pipeline {params, unet: table, vae: table, text_encoder, tokenizer, scheduler_config: table, config: table}
-The parts that make a picture of a text. Call its functions with a dot. Made by
+Pipeline {params, unet: table, transformer: table, vae: table, text_encoder, tokenizer,
+  scheduler_config: table, config: table}
+The parts that make a picture of a text, or of a DiT of a class; either `unet` or `transformer` is
+there. Call its functions with a dot. Made by
 `redco.diffusion.from_pretrained` and `redco.diffusion.pipeline`.
   params: a tree with the parameters of the models: params.unet, params.vae, params.text_encoder
   scheduler_config: the keys of scheduler_config.json, see `redco.diffusion.scheduler`; a change
@@ -13,8 +15,8 @@ The parts that make a picture of a text. Call its functions with a dot. Made by
 
   ["Pipeline:__call"] = [[
 __call(self, prompts: string or list of strings, {negative_prompt: string or list of strings = nil,
-  image: Tensor = nil, mask: Tensor = nil, seed = 0, num_inference_steps: integer = 50,
-  guidance_scale = 7.5, guidance_rescale = 0, num_images_per_prompt: integer = 1,
+  image: Tensor = nil, mask: Tensor = nil, seed = 0, num_inference_steps: integer = nil,
+  guidance_scale: number = nil, guidance_rescale = 0, num_images_per_prompt: integer = 1,
   height: integer = nil, width: integer = nil, strength: number = nil, clip_skip: integer = 0,
   eta = 0, rng = nil, latents: Tensor = nil, scheduler: string or table = nil,
   output: string = "images", on_step = nil}) -> images [pictures, 3, height, width]
@@ -24,7 +26,7 @@ terminal. Options and result are those of `Pipeline.generate`, and these:
   mask: with an image: what of it to paint anew, [1, height, width], 1 or 255 where it changes]],
 
   ["Pipeline.generate"] = [[
-generate(params, batch, {num_inference_steps: integer = 50, guidance_scale = 7.5,
+generate(params, batch, {num_inference_steps: integer = nil, guidance_scale: number = nil,
   guidance_rescale = 0, num_images_per_prompt: integer = 1, height: integer = nil,
   width: integer = nil, strength: number = nil, clip_skip: integer = 0, eta = 0, seed = nil,
   rng = nil, latents: Tensor = nil, scheduler: string or table = nil, output: string = "images",
@@ -39,12 +41,14 @@ anew. Latents that are NaN raise an error with the number of the step.
 
 A picture depends on the seed, or on the state of `rng`, and on its place in the batch, not on how
 many processes share the batch or the model.
-  guidance_scale: how far to move from the negative prompt; up to 1 it is not used
+  num_inference_steps: 50 by default, 28 with Stable Diffusion 3
+  guidance_scale: how far to move from the negative prompt; up to 1 it is not used. By default 7.5,
+    with Stable Diffusion 3 7, with a DiT 4
   guidance_rescale: a share from 0 to 1 in which guidance keeps the contrast (arXiv 2305.08891)
-  height, width: in pixels; the default is the UNet's sample_size
+  height, width: in pixels; the default is the model's sample_size
   strength: of a given picture, the share of the steps that are done; the default is 0.8, with a
     mask 1
-  clip_skip: the number of last layers of the text encoder that are left out
+  clip_skip: the number of last layers of CLIP's text encoders that are left out, of the prompt only
   eta: DDIM's share of new noise
   latents: the noise to start from, in place of the generator's
   scheduler: a class such as "DDIMScheduler" with the pipeline's other keys, or a whole table
@@ -52,34 +56,39 @@ many processes share the batch or the model.
 
   ["Pipeline.loss"] = [[
 loss(params, batch, {train = false, rng = nil, min_snr_gamma: number = nil, prior_weight: number = 1,
-  caption_dropout = 0, noise_offset = 0, clip_skip: integer = 0}) -> loss, count
-Returns the mean square error of what the UNet predicts of noise at random timesteps (the noise, the
+  caption_dropout = 0, noise_offset = 0, clip_skip: integer = 0, timestep_sampling = "uniform",
+  logit_mean = 0, logit_std = 1}) -> loss, count
+Returns the mean square error of what the model predicts of noise at random timesteps (the noise, the
 velocity or the picture, by the scheduler's prediction_type; for flow matching noise - picture), and
 the number of examples.
 
-`batch` has input_ids of `Pipeline.tokenize`, and pixel_values [batch, 3, height, width] from -1 to 1,
+`batch` has what `Pipeline.tokenize` returns, and pixel_values [batch, 3, height, width] from -1 to 1,
 or in their place latent_mean and latent_std of `Pipeline.encode_images`, or latents. Computed before
 they can be encoder_hidden_states (and text_embeds), noise and timesteps [batch]. `batch.prior` is
 another such batch: pictures of the class, whose loss counts prior_weight times (DreamBooth, arXiv
 2208.12242).
   min_snr_gamma: weights of the timesteps by arXiv 2303.09556; 5 is usual
   caption_dropout: the share of prompts that training replaces by the empty one, for guidance
-  noise_offset: the deviation of noise that is equal in all places of a channel]],
+  noise_offset: the deviation of noise that is equal in all places of a channel
+  timestep_sampling: "logit_normal" draws more timesteps from the middle (Stable Diffusion 3, arXiv
+    2403.03206), sigmoid(logit_std * normal + logit_mean) of them from the noisiest]],
 
   ["Pipeline.encode_images"] = [[
 encode_images(params, images [batch, 3, height, width]) -> {latent_mean, latent_std}
-Returns the autoencoder's distribution of latents of images from -1 to 1, scaled as the UNet sees
+Returns the autoencoder's distribution of latents of images from -1 to 1, scaled as the model sees
 them. A `redco.Predictor` that calls it once spares the autoencoder in all epochs.]],
 
   ["Pipeline.tokenize"] = [[
-tokenize(prompts: string or list of strings) -> {input_ids [batch, length]}
-Returns the tokens of prompts, padded and cut to the length of the text encoder; SDXL's second text
-encoder gets input_ids_2. A prompt that is cut gives a warning.]],
+tokenize(prompts: string or list of strings, {max_sequence_length: integer = 256}) -> {input_ids [batch, length]}
+Returns the tokens of prompts, padded and cut to the length of the text encoder; a second text
+encoder gets input_ids_2, and T5 input_ids_3 of max_sequence_length tokens. A prompt that is cut
+gives a warning. Of a DiT's pipeline it returns {class_labels [batch]}: `prompts` are numbers of
+classes, or names of the pipeline's id2label.]],
 
   ["Pipeline.encode_text"] = [[
 encode_text(params, batch, {train = false, rng = nil, clip_skip: integer = 0}) -> hidden_states [batch, length, size], text_embeds [batch, size]
-Returns what the UNet attends to of the tokens of `Pipeline.tokenize`, and of SDXL the features of
-the second text encoder.]],
+Returns what the model attends to of the tokens of `Pipeline.tokenize`, and of SDXL and Stable
+Diffusion 3 features of the texts.]],
 
   ["Pipeline.save_pretrained"] = [[
 save_pretrained(dir, {params = pipeline.params, max_shard_size = "10GB"})

@@ -6,12 +6,6 @@ local torch = require "redco.torch"
 
 local text = {}
 
--- Text encoders with their tokenizers and the names of their tokens in a batch.
-local parts = {
-  { encoder = "text_encoder", tokenizer = "tokenizer", ids = "input_ids" },
-  { encoder = "text_encoder_2", tokenizer = "tokenizer_2", ids = "input_ids_2" },
-}
-
 -- Prints what does not fit into the text encoder, once for each prompt.
 local function warn(pipeline, tokenizer, prompt, length)
   local ids = tokenizer:encode(prompt)
@@ -22,18 +16,22 @@ local function warn(pipeline, tokenizer, prompt, length)
     .. "cut off: %s"):format(#ids, length, (tokenizer:decode(rest):gsub("</w>", " "))))
 end
 
---- Returns {input_ids [B, length]} of a prompt or a list, and input_ids_2 of a second text encoder.
-function text.tokenize(pipeline, prompts)
+local tokenize_options = arguments("pipeline.tokenize", { max_sequence_length = 256 })
+
+--- Returns {input_ids [B, length]} of a prompt or a list, and input_ids_2 and input_ids_3 of other
+--- text encoders. T5 reads max_sequence_length tokens, as many as one wants.
+function text.tokenize(pipeline, prompts, options)
+  local o = tokenize_options(options)
   if type(prompts) == "string" then prompts = { prompts } end
   if type(prompts) ~= "table" or type(prompts[1]) ~= "string" then
     fail("pipeline.tokenize: expected a prompt or a list of prompts, got %s",
       type(prompts) == "table" and "a table with " .. type(prompts[1]) or type(prompts))
   end
   local batch = {}
-  for _, part in ipairs(parts) do
+  for _, part in ipairs(pipeline.kind.texts) do
     local tokenizer = pipeline[part.tokenizer]
     if tokenizer then
-      local length = tokenizer.model_max_length
+      local length = part.is_t5 and o.max_sequence_length or tokenizer.model_max_length
       for _, prompt in ipairs(prompts) do warn(pipeline, tokenizer, prompt, length) end
       batch[part.ids] = tokenizer(prompts, { padding = "max_length", truncation = true,
         max_length = length }).input_ids
@@ -42,40 +40,54 @@ function text.tokenize(pipeline, prompts)
   return batch
 end
 
+--- The tokens of the empty prompt, as long as those of `batch`.
+function text.empty(pipeline, batch)
+  local ids = batch.input_ids_3
+  return text.tokenize(pipeline, "", { max_sequence_length = ids and ids:size(1) })
+end
+
 local encode_options = arguments("pipeline.encode_text", { train = false, clip_skip = 0 },
   { "rng" })
 
--- Returns the hidden states [B, T, size] of the layer that a UNet sees, and features [B, size].
-local function states_of(model, params, ids, skip, is_xl, o)
+-- Returns the hidden states [B, T, size] of the layer that is read, and features [B, size].
+local function states_of(model, params, ids, skip, last_layers, o)
   local last, all, features = model.hidden_states(params, { input_ids = ids },
     { train = o.train, rng = o.rng })
-  if not is_xl and skip == 0 then return last, features end
-  local at = #all - skip - (is_xl and 1 or 0)
+  if not all then return last end  -- of T5
+  if last_layers == 0 and skip == 0 then return last, features end
+  local at = #all - skip - last_layers
   if at < 1 then
     fail("pipeline.encode_text: clip_skip = %d is too large for %d layers", skip, #all - 1)
   end
-  local states = all[at]
-  if is_xl then return states, features end
-  return blocks.layer_norm(params, "text_model.final_layer_norm", states,
+  if last_layers > 0 then return all[at], features end
+  return blocks.layer_norm(params, "text_model.final_layer_norm", all[at],
     model.config.layer_norm_eps), features
 end
 
---- Returns the hidden states [B, T, D] of prompts, and for SDXL the features [B, size] of the
---- second text encoder. `params` are those of the pipeline.
+-- SD3 reads CLIP's tokens, filled up with zeros, and then T5's.
+local function joined(pipeline, clip, t5)
+  local size = pipeline.transformer.config.joint_attention_dim
+  t5 = t5 or clip:new_zeros { clip:size(0), clip:size(1), size }
+  return torch.cat({ torch.constant_pad_nd(clip, { 0, size - clip:size(2) }, 0), t5 }, 1)
+end
+
+--- Returns the hidden states [B, T, D] of prompts, and features of the text [B, size]: for SDXL of
+--- the second text encoder, for SD3 of both of CLIP. `params` are those of the pipeline.
 function text.encode(pipeline, params, batch, options)
-  local o, states, pooled = encode_options(options), {}, nil
-  local is_xl = pipeline.text_encoder_2 ~= nil
-  for _, part in ipairs(parts) do
+  local o, kind, states, features = encode_options(options), pipeline.kind, {}, {}
+  for i, part in ipairs(kind.texts) do
     local model = pipeline[part.encoder]
     if model then
       local ids = batch[part.ids]
       if not ids then fail("pipeline.encode_text: batch.%s is missing", part.ids) end
-      local hidden, features = states_of(model, params[part.encoder], ids, o.clip_skip, is_xl, o)
-      states[#states + 1] = hidden
-      if is_xl then pooled = features end
+      states[i], features[i] = states_of(model, params[part.encoder], ids, o.clip_skip,
+        kind.last_layers, o)
     end
   end
-  return #states == 1 and states[1] or torch.cat(states, -1), pooled
+  if #kind.texts == 1 then return states[1] end
+  local clip = torch.cat({ states[1], states[2] }, -1)
+  if #kind.texts == 2 then return clip, features[2] end
+  return joined(pipeline, clip, states[3]), torch.cat({ features[1], features[2] }, -1)
 end
 
 return text

@@ -20,15 +20,10 @@ function time.check(c, where)
   end
 end
 
-local function add_embedding(add, name, n_in, n_out)
-  layers.add_linear(add, name .. ".linear_1", n_in, n_out)
-  layers.add_linear(add, name .. ".linear_2", n_out, n_out)
-end
-
 --- Returns the size of the embedding.
 function time.add_parameters(c, add)
   local first, size = c.block_out_channels[1], time.size(c)
-  add_embedding(add, "time_embedding", first, size)
+  layers.add_embedding(add, "time_embedding", first, size)
   if c.time_cond_proj_dim then
     layers.add_linear(add, "time_embedding.cond_proj", c.time_cond_proj_dim, first, false)
   end
@@ -36,7 +31,7 @@ function time.add_parameters(c, add)
     add("class_embedding.weight", { c.num_class_embeds, size }, blocks.normal(1))
   end
   if c.addition_embed_type then
-    add_embedding(add, "add_embedding", c.projection_class_embeddings_input_dim, size)
+    layers.add_embedding(add, "add_embedding", c.projection_class_embeddings_input_dim, size)
   end
   return size
 end
@@ -53,13 +48,8 @@ function time.sinusoids(values, size, flip_sin_to_cos, freq_shift)
   return torch.cat(parts, 1)
 end
 
-local function apply_embedding(params, name, x, activation, o)
-  local y = activation(blocks.linear(params, name .. ".linear_1", x, o))
-  return blocks.linear(params, name .. ".linear_2", y, o)
-end
-
--- Returns the times as a tensor [1] or [B].
-local function times_of(timesteps, sample)
+--- Returns the times as a tensor [1] or [B].
+function time.times_of(timesteps, sample)
   if type(timesteps) == "number" then
     return torch.full({ 1 }, timesteps, { dtype = "float32", device = sample.device })
   end
@@ -68,7 +58,7 @@ local function times_of(timesteps, sample)
     and (timesteps:size(0) == sample:size(0) or timesteps:size(0) == 1) then
     return timesteps
   end
-  fail("unet: timesteps are %s, expected a number or a tensor [%d]", torch.is_tensor(timesteps)
+  fail("timesteps are %s, expected a number or a tensor [%d]", torch.is_tensor(timesteps)
     and "[" .. table.concat(timesteps.shape, ", ") .. "]" or tostring(timesteps), sample:size(0))
 end
 
@@ -87,22 +77,22 @@ local function added(c, params, sample, o)
       table.concat(o.text_embeds.shape, ", "), table.concat(ids.shape, ", "), x:size(1),
       c.projection_class_embeddings_input_dim)
   end
-  return apply_embedding(params, "add_embedding", x, torch.silu, o)
+  return layers.embedding(params, "add_embedding", x, torch.silu, o)
 end
 
 --- Returns the embedding [1 or B, E] of the time and the other conditions. `o` are the options of
 --- the UNet's call.
 function time.embed(c, params, timesteps, sample, o)
   local activation = blocks.activation("unet", c.act_fn)
-  local x = time.sinusoids(times_of(timesteps, sample), c.block_out_channels[1], c.flip_sin_to_cos,
-    c.freq_shift):to(sample.dtype)
+  local x = time.sinusoids(time.times_of(timesteps, sample), c.block_out_channels[1],
+    c.flip_sin_to_cos, c.freq_shift):to(sample.dtype)
   if o.timestep_cond then
     if not c.time_cond_proj_dim then
       fail "unet: timestep_cond is given, but the UNet has no time_cond_proj_dim"
     end
     x = x + blocks.linear(params, "time_embedding.cond_proj", o.timestep_cond:to(sample.dtype), o)
   end
-  local embedding = apply_embedding(params, "time_embedding", x, activation, o)
+  local embedding = layers.embedding(params, "time_embedding", x, activation, o)
   if c.num_class_embeds then
     if not o.class_labels then fail "unet: class_labels [batch] are missing" end
     embedding = embedding + blocks.embedding(params, "class_embedding", o.class_labels)

@@ -173,6 +173,34 @@ local function padding_mask(params, inputs)
   return masks.padding(inputs.attention_mask, params["shared.weight"].dtype)
 end
 
+-- The encoder alone, whose hidden states another model reads: transformers' `T5EncoderModel`.
+local function encoder_of(family)
+  local result = {
+    architecture = family.architecture:gsub("ForConditionalGeneration", "EncoderModel"),
+    task = "features", only = {}, head = false, new_encoder = false, new_forward = false,
+    ignored = { "^decoder%.", "^lm_head%.", unpack(family.ignored) },
+  }
+
+  function result.add_parameters(c, add)
+    family.add_parameters(c, function(name, ...)
+      if not name:find "^decoder%." and name ~= "lm_head.weight" then add(name, ...) end
+    end)
+  end
+
+  function result.complete(c)
+    local start = c.decoder_start_token_id
+    family.complete(c)
+    c.decoder_start_token_id = start
+  end
+
+  function result.new_functions(c)
+    local encode = family.new_encoder(c)
+    return { output = encode, hidden_states = encode }
+  end
+
+  return setmetatable(result, { __index = family })
+end
+
 --- Returns a family. A row has the fields of a family besides its facts.
 return function(row)
   local family = {}
@@ -199,5 +227,6 @@ return function(row)
     end
   end
 
+  family.variants = { encoder_of(family) }
   return family
 end

@@ -51,8 +51,9 @@ local words_by_type = {
   Tensor = [[actions advantages c features final_observations gradient h hidden_states k logits loss mask memory observations pixels pos_weight probs q returns rewards
     samples scores target tensor terminated truncated v var weight x]],
   Dataset = "", Cache = "cache", Deployer = "deployer", Generator = "generator rng",
-  Model = "model text_encoder", Optimizer = "optimizer second", Predictor = "eval_predictor",
-  Pipeline = "pipeline", Tokenizer = "tokenizer",
+  Model = "model text_encoder text_encoder_2 text_encoder_3", Optimizer = "optimizer second",
+  Predictor = "eval_predictor", Pipeline = "pipeline",
+  Tokenizer = "tokenizer tokenizer_2 tokenizer_3",
   ["integer or list of integers"] = [[dilation eos_token_id forced_eos_token_id kernel_size
     normalized_shape output_size stride]],
   ["integer or boolean or list"] = "in_dims",

@@ -46,8 +46,9 @@ end
 -- The tokens of `prompts`, and of the negative ones under their names.
 local function batch_of(pipeline, prompts, negative)
   local batch = pipeline.tokenize(prompts)
+  local n = (batch.input_ids or batch.class_labels):size(0)
   if negative then
-    local n, list = batch.input_ids:size(0), negative
+    local list = negative
     if type(negative) == "string" then
       list = {}
       for i = 1, n do list[i] = negative end
@@ -58,7 +59,7 @@ local function batch_of(pipeline, prompts, negative)
     end
     for name, ids in pairs(pipeline.tokenize(list)) do batch["negative_" .. name] = ids end
   end
-  return batch
+  return batch, n
 end
 
 return function(pipeline, prompts, given)
@@ -68,8 +69,7 @@ return function(pipeline, prompts, given)
     if not own[name] then passed[name] = value end
   end
   if not passed.on_step and ffi.C.isatty(2) == 1 then passed.on_step = show_step end
-  local batch = batch_of(pipeline, prompts, o.negative_prompt)
-  local n = batch.input_ids:size(0)
+  local batch, n = batch_of(pipeline, prompts, o.negative_prompt)
   if o.image then
     local images = as_batch("image", o.image, 3, n)
     passed.height, passed.width = images:size(2), images:size(3)

@@ -1,6 +1,7 @@
---- What the UNet is told: hidden states of prompts, also of the negative ones for guidance, and of
---- SDXL the sizes of the picture. With guidance, each example has two rows beside each other, the
---- negative prompt's and the prompt's: so a batch that is split over processes stays so.
+--- What the model is told: hidden states of prompts or classes, also of the negative ones for
+--- guidance, and of SDXL the sizes of the picture. With guidance, each example has two rows beside
+--- each other, the negative prompt's and the prompt's: so a batch that is split over processes
+--- stays so.
 local fail = require "redco.fail"
 local torch = require "redco.torch"
 
@@ -11,22 +12,15 @@ function conditions.paired(negative, positive)
   return torch.stack({ negative, positive }, 1):flatten(0, 1)
 end
 
-local id_names = { "input_ids", "input_ids_2" }
-
--- The tokens of the negative prompts: those of the batch, else of the empty text.
-local function negative_ids(pipeline, batch)
-  local ids, has_own = {}, batch.negative_input_ids ~= nil
-  local empty = not has_own and pipeline.tokenize ""
-  for _, name in ipairs(id_names) do
-    if batch[name] then
-      local own = batch["negative_" .. name]
-      if has_own and not own then
-        fail("pipeline.generate: batch.negative_%s is missing", name)
-      end
-      ids[name] = own or torch.empty_like(batch[name]):copy_(empty[name]:to(batch[name].device))
-    end
+-- The inputs of the negative prompts: those of the batch, else of the empty text or of no class.
+local function negative_of(pipeline, batch)
+  local result, has_own = {}, batch.negative_input_ids ~= nil
+  for name, empty in pairs(pipeline.kind.says.empty(pipeline, batch)) do
+    local own = batch["negative_" .. name]
+    if has_own and not own then fail("pipeline.generate: batch.negative_%s is missing", name) end
+    result[name] = own or torch.empty_like(batch[name]):copy_(empty:to(batch[name].device))
   end
-  return ids, has_own
+  return result, has_own
 end
 
 local function repeated(t, n) return n > 1 and t:repeat_interleave(n, 0) or t end
@@ -38,23 +32,30 @@ local function sizes(pooled, height, width)
   return one:expand(pooled:size(0), 6)
 end
 
---- Returns {states [rows, T, D], text_embeds, time_ids} for o.num_images_per_prompt pictures of
---- each prompt; rows are twice the pictures if `is_guided`.
+--- Returns the options of the model's call.
+function conditions.call(pipeline, pooled, time_ids, height, width)
+  local kind = pipeline.kind
+  return kind.call(pooled, kind.has_time_ids and (time_ids or sizes(pooled, height, width)) or nil)
+end
+
+--- Returns {states [rows, ...], options} for o.num_images_per_prompt pictures of each prompt; rows
+--- are twice the pictures if `is_guided`.
 function conditions.of(pipeline, params, batch, o, is_guided)
-  local n = o.num_images_per_prompt
-  local states, pooled = pipeline.encode_text(params, batch, { clip_skip = o.clip_skip })
+  local n, encode = o.num_images_per_prompt, pipeline.kind.says.encode
+  local states, pooled = encode(pipeline, params, batch, { clip_skip = o.clip_skip })
   states, pooled = repeated(states, n), pooled and repeated(pooled, n)
   if is_guided then
-    local ids, has_own = negative_ids(pipeline, batch)
-    local other, other_pooled = pipeline.encode_text(params, ids, { clip_skip = o.clip_skip })
+    local negative, has_own = negative_of(pipeline, batch)
+    -- As in diffusers, clip_skip does not apply to the negative prompt.
+    local other, other_pooled = encode(pipeline, params, negative)
     if not has_own and pipeline.config.force_zeros_for_empty_prompt then
       other, other_pooled = torch.zeros_like(other), torch.zeros_like(other_pooled)
     end
     states = conditions.paired(repeated(other, n), states)
     pooled = pooled and conditions.paired(repeated(other_pooled, n), pooled)
   end
-  return { states = states, text_embeds = pooled,
-    time_ids = pooled and sizes(pooled, o.height, o.width) }
+  return { states = states,
+    options = conditions.call(pipeline, pooled, nil, o.height, o.width) }
 end
 
 --- Returns the output for the prompt, moved away from that for the negative prompt. `rescale` is

@@ -10,9 +10,11 @@ local torch = require "redco.torch"
 local sampling = {}
 
 local options = arguments("pipeline.generate", {
-  num_inference_steps = 50, guidance_scale = 7.5, guidance_rescale = 0,
-  num_images_per_prompt = 1, clip_skip = 0, eta = 0, output = "images",
-}, { "height", "width", "strength", "seed", "rng", "latents", "scheduler", "on_step" })
+  guidance_rescale = 0, num_images_per_prompt = 1, clip_skip = 0, eta = 0, output = "images",
+}, { "num_inference_steps", "guidance_scale", "height", "width", "strength", "seed", "rng",
+  "latents", "scheduler", "on_step" })
+
+local defaults = { num_inference_steps = 50, guidance_scale = 7.5 }
 
 local function check_count(where, name, value)
   if type(value) ~= "number" or value < 1 or value % 1 ~= 0 then
@@ -23,20 +25,23 @@ end
 -- Completes and checks the options of a call.
 local function read(pipeline, given)
   local where, all = "pipeline.generate", {}
-  for key, value in pairs(options(given)) do all[key] = value end
+  for _, set in ipairs { defaults, pipeline.kind.defaults or {}, options(given) } do
+    for key, value in pairs(set) do all[key] = value end
+  end
   check_count(where, "num_inference_steps", all.num_inference_steps)
   check_count(where, "num_images_per_prompt", all.num_images_per_prompt)
-  local scale = start.scale(pipeline)
+  local scale, c = start.scale(pipeline), pipeline.denoiser.config
+  local multiple = scale * (c.patch_size or 1)
   for _, side in ipairs { "height", "width" } do
-    local size = pipeline.unet.config.sample_size
+    local size = c.sample_size
     if type(size) == "table" then size = size[side == "height" and 1 or 2] end
     if not all[side] and not size then
       fail("%s: %s is missing, and the UNet has no sample_size", where, side)
     end
     all[side] = all[side] or size * scale
     check_count(where, side, all[side])
-    if all[side] % scale ~= 0 then
-      fail("%s: %s: expected a multiple of %d, got %d", where, side, scale, all[side])
+    if all[side] % multiple ~= 0 then
+      fail("%s: %s: expected a multiple of %d, got %d", where, side, multiple, all[side])
     end
   end
   if all.output ~= "images" and all.output ~= "latents" then
@@ -46,6 +51,15 @@ local function read(pipeline, given)
   all.rng = all.rng or all.seed and native.Rng(all.seed)
     or fail("%s: it needs a seed, or rng, the Generator that pred_fn is given", where)
   return all
+end
+
+-- The shift of flow matching that grows with the number of patches, or nil.
+local function mu_of(pipeline, scheduler, o)
+  local c = scheduler.config
+  if not c.use_dynamic_shifting then return nil end
+  local side = start.scale(pipeline) * (pipeline.denoiser.config.patch_size or 1)
+  local slope = (c.max_shift - c.base_shift) / (c.max_image_seq_len - c.base_image_seq_len)
+  return c.base_shift + slope * (o.height * o.width / side ^ 2 - c.base_image_seq_len)
 end
 
 -- A scheduler of its own for each call, as it has a state. A name is another class with the same
@@ -60,7 +74,9 @@ local function scheduler_of(pipeline, o)
   elseif o.scheduler then
     config = o.scheduler
   end
-  return new_scheduler(config):set_timesteps(o.num_inference_steps):set_begin_index(0)
+  local scheduler = new_scheduler(config)
+  return scheduler:set_timesteps(o.num_inference_steps, { mu = mu_of(pipeline, scheduler, o) })
+    :set_begin_index(0)
 end
 
 local function is_meta(t) return t:to_local().device == "meta" end
@@ -88,8 +104,9 @@ local function denoised(pipeline, params, scheduler, begun, told, o, is_guided)
     local input = scheduler:scale_model_input(latents, t)
     if begun.extra then input = torch.cat({ input, begun.extra }, 1) end
     if is_guided then input = conditions.paired(input, input) end
-    local output = pipeline.unet(params.unet, input, t, told.states,
-      { text_embeds = told.text_embeds, time_ids = told.time_ids })
+    local output = pipeline.denoiser(params[pipeline.kind.model], input, t, told.states,
+      told.options)
+    output = start.without_variance(pipeline, output)
     if is_guided then
       output = conditions.guided(output, o.guidance_scale, o.guidance_rescale)
     end
@@ -107,13 +124,15 @@ local function denoised(pipeline, params, scheduler, begun, told, o, is_guided)
 end
 
 local function generate(pipeline, params, batch, given)
-  if type(batch) ~= "table" or not torch.is_tensor(batch.input_ids) then
-    fail "pipeline.generate: expected a batch with input_ids, as pipeline.tokenize returns it"
+  local ids = type(batch) == "table" and (batch.input_ids or batch.class_labels)
+  if not torch.is_tensor(ids) then
+    fail("pipeline.generate: expected a batch with %s, as pipeline.tokenize returns it",
+      pipeline.kind.texts and "input_ids" or "class_labels")
   end
   local o = read(pipeline, given)
   local is_guided = o.guidance_scale > 1
   local told = conditions.of(pipeline, params, batch, o, is_guided)
-  local pictures = batch.input_ids:size(0) * o.num_images_per_prompt
+  local pictures = ids:size(0) * o.num_images_per_prompt
   local scheduler = scheduler_of(pipeline, o)
   local states = told.states
   if is_guided then states = states:unflatten(0, { -1, 2 }):select(1, 1) end

@@ -8,9 +8,19 @@ local start = {}
 --- Returns the pixels of one latent, across and down.
 function start.scale(pipeline) return 2 ^ (#pipeline.vae.config.block_out_channels - 1) end
 
+--- Returns the output of a model without the variance that some predict after the noise (a DiT): as
+--- in diffusers, it is not used.
+function start.without_variance(pipeline, output)
+  local c = pipeline.denoiser.config
+  if c.out_channels ~= 2 * c.in_channels then return output end
+  return output:narrow(1, 0, c.in_channels)
+end
+
 -- Draws [pictures, channels, height, width] numbers, split over the processes as `states` are.
-local function draws(states, pictures, shape, generator)
-  local row = states:narrow(0, 0, pictures):select(-1, 0):select(-1, 0):view { -1, 1, 1, 1 }
+local function draws(states, pictures, shape, dtype, generator)
+  local row = states:narrow(0, 0, pictures)
+  while row:dim() > 1 do row = row:select(-1, 0) end
+  row = row:to(dtype):view { -1, 1, 1, 1 }
   return torch.empty_like(row:expand(pictures, shape[1], shape[2], shape[3]):contiguous())
     :normal_(0, 1, { generator = generator })
 end
@@ -51,11 +61,13 @@ end
 --- timestep, and of inpainting the latents to keep, where to change them (1) or not, and channels
 --- that are added to the UNet's input.
 function start.of(pipeline, params, scheduler, batch, states, pictures, o)
-  local n, in_channels = o.num_images_per_prompt, pipeline.unet.config.in_channels
+  local n, in_channels = o.num_images_per_prompt, pipeline.denoiser.config.in_channels
+  local dtype = states.dtype:find "float" and states.dtype
+    or params[pipeline.kind.model]["pos_embed.proj.weight"].dtype
   local channels = pipeline.vae.config.latent_channels
   local scale = start.scale(pipeline)
   local shape = { channels, o.height / scale, o.width / scale }
-  local function draw() return draws(states, pictures, shape, o.rng) end
+  local function draw() return draws(states, pictures, shape, dtype, o.rng) end
   local result = { first = 0 }
   local images = batch.pixel_values
   if images then
@@ -67,7 +79,7 @@ function start.of(pipeline, params, scheduler, batch, states, pictures, o)
   elseif batch.mask then
     fail "pipeline.generate: a mask needs pixel_values, the picture to change"
   end
-  local noise = o.latents and o.latents:to(states.dtype) or draw()
+  local noise = o.latents and o.latents:to(dtype) or draw()
   if o.latents then check_images("latents", o.latents, unpack(shape)) end
   if result.kept and not (batch.mask and result.first == 0) then
     scheduler:set_begin_index(result.first)
@@ -78,7 +90,7 @@ function start.of(pipeline, params, scheduler, batch, states, pictures, o)
   result.noise = noise
   if batch.mask then
     check_images("mask", batch.mask, 1, o.height, o.width)
-    local mask = repeated(batch.mask, n):ge(0.5):to(states.dtype)
+    local mask = repeated(batch.mask, n):ge(0.5):to(dtype)
     result.mask = torch.upsample_nearest2d(mask, { shape[2], shape[3] })
     if in_channels == 2 * channels + 1 then
       local rest = encoded(pipeline, params, images * (1 - mask), draw)
@@ -88,7 +100,8 @@ function start.of(pipeline, params, scheduler, batch, states, pictures, o)
   end
   local expected = channels + (result.extra and channels + 1 or 0)
   if in_channels ~= expected then
-    fail("pipeline.generate: the UNet takes %d channels, this needs one of %d%s", in_channels,
+    fail("pipeline.generate: the %s takes %d channels, this needs one of %d%s",
+      pipeline.denoiser.family.class_name, in_channels,
       expected, in_channels == 2 * channels + 1 and ": it is for inpainting, give a mask" or "")
   end
   if not batch.mask then result.kept = nil end

@@ -13,6 +13,9 @@ function dpmsolver.set_timesteps(self, n)
   solver_timesteps.set(self, n, self.config.beta_schedule ~= "squaredcos_cap_v2")
 end
 
+-- A step of no width may round to less than 0.
+local function root(x) return math.sqrt(math.max(x, 0)) end
+
 local function phi2(x) return (math.exp(x) - 1) / x end
 local function phi3(x) return (math.exp(x) - 1 - x) / x ^ 2 end
 
@@ -37,13 +40,13 @@ algorithms["sde-dpmsolver++"] = function(s, t, h)
   local rest = 1 - math.exp(-2 * h)
   return { sample = t.sigma / s.sigma * math.exp(-h), d0 = t.alpha * rest,
     midpoint = t.alpha * rest / 2, heun = t.alpha * (1 - phi2(-2 * h)),
-    d2 = t.alpha * ((rest - 2 * h) / (2 * h) ^ 2 - 0.5), noise = t.sigma * math.sqrt(rest) }
+    d2 = t.alpha * ((rest - 2 * h) / (2 * h) ^ 2 - 0.5), noise = t.sigma * root(rest) }
 end
 
 algorithms["sde-dpmsolver"] = function(s, t, h)
   return { sample = t.alpha / s.alpha, d0 = -2 * t.sigma * (math.exp(h) - 1),
     midpoint = -t.sigma * (math.exp(h) - 1), heun = -2 * t.sigma * (phi2(h) - 1),
-    noise = t.sigma * math.sqrt(math.exp(2 * h) - 1) }
+    noise = t.sigma * root(math.exp(2 * h) - 1) }
 end
 
 local function at(self, index)

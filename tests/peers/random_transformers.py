@@ -1,0 +1,76 @@
+"""Parts of random pipelines whose model is a transformer: Stable Diffusion 3 and DiT. Used by
+random_diffusion.py."""
+import tokenizers
+import torch
+from diffusers import (AutoencoderKL, DDIMScheduler, DiTPipeline, DiTTransformer2DModel,
+                       FlowMatchEulerDiscreteScheduler, SD3Transformer2DModel,
+                       StableDiffusion3Pipeline)
+from transformers import T5Config, T5EncoderModel, T5TokenizerFast
+
+
+def t5_tokenizer(folder, words, length):
+    letters = sorted(set("".join(words)))
+    vocabulary = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", -9.0), ("▁", -3.0)]
+    vocabulary += [("▁" + word, -2.0) for word in words if len(word) > 1]
+    vocabulary += [(letter, -5.0) for letter in letters]
+    model = tokenizers.Tokenizer(tokenizers.models.Unigram(vocabulary, unk_id=2))
+    model.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    model.decoder = tokenizers.decoders.Metaspace()
+    model.post_processor = tokenizers.processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", 1)])
+    folder.mkdir(parents=True)
+    model.save(str(folder / "tokenizer.json"))
+    return T5TokenizerFast(tokenizer_file=str(folder / "tokenizer.json"), extra_ids=0,
+                           model_max_length=length)
+
+
+def t5_encoder(draw, tokenizer, size):
+    config = T5Config(
+        vocab_size=len(tokenizer), d_model=size, d_kv=6, d_ff=20, num_layers=2, num_heads=3,
+        relative_attention_num_buckets=8, relative_attention_max_distance=12,
+        feed_forward_proj=draw.choice(["relu", "gated-gelu"]), tie_word_embeddings=False)
+    return T5EncoderModel(config)
+
+
+def make_sd3(draw, smallest, parts, tokenizer_3, text_size, pooled, vae_config):
+    heads, layers = draw.choice([2, 4]), 2 if smallest else draw.randint(1, 3)
+    size, t5_size = 4 * heads, text_size + 8
+    transformer = SD3Transformer2DModel(
+        sample_size=8, patch_size=2, in_channels=4, num_layers=layers, attention_head_dim=4,
+        num_attention_heads=heads, joint_attention_dim=t5_size, caption_projection_dim=size,
+        pooled_projection_dim=pooled, out_channels=4, pos_embed_max_size=draw.choice([4, 6]),
+        dual_attention_layers=(0,) if smallest else draw.choice([(), (0,)]),
+        qk_norm="rms_norm" if smallest else draw.choice([None, "rms_norm"]))
+    vae = AutoencoderKL(**dict(vae_config, shift_factor=0.06, use_quant_conv=False,
+                               use_post_quant_conv=False))
+    with_t5 = smallest or draw.random() < 0.7
+    return StableDiffusion3Pipeline(
+        transformer=transformer, vae=vae, scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0),
+        text_encoder_3=t5_encoder(draw, tokenizer_3, t5_size) if with_t5 else None,
+        tokenizer_3=tokenizer_3 if with_t5 else None, **parts)
+
+
+def make_dit(draw, smallest, vae_config):
+    heads = draw.choice([2, 4])
+    transformer = DiTTransformer2DModel(
+        num_attention_heads=heads, attention_head_dim=4, in_channels=4,
+        out_channels=8 if smallest else draw.choice([4, 8]), num_layers=2, sample_size=8,
+        patch_size=draw.choice([2, 4]), attention_bias=smallest or draw.random() < 0.7,
+        num_embeds_ada_norm=1000)  # the pipeline's number of no class
+    names = {i: f"thing {i}, object {i}" for i in range(3)}
+    return DiTPipeline(transformer=transformer, vae=AutoencoderKL(**vae_config),
+                       scheduler=DDIMScheduler(clip_sample=False), id2label=names)
+
+
+def text_states(pipe, batch):
+    """What SD3's transformer sees of a text: hidden states and features."""
+    clip = [getattr(pipe, name)(batch[ids], output_hidden_states=True)
+            for name, ids in [("text_encoder", "input_ids"), ("text_encoder_2", "input_ids_2")]]
+    states = torch.cat([one.hidden_states[-2] for one in clip], -1)
+    size = pipe.transformer.config.joint_attention_dim
+    states = torch.nn.functional.pad(states, (0, size - states.shape[-1]))
+    if pipe.text_encoder_3 is None:
+        t5 = torch.zeros_like(states)
+    else:
+        t5 = pipe.text_encoder_3(batch["input_ids_3"])[0]
+    return torch.cat([states, t5], 1), torch.cat([one.text_embeds for one in clip], -1)

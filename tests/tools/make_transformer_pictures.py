@@ -1,0 +1,43 @@
+"""Makes tests/lua/transformer_pictures.safetensors with diffusers' pipelines of Stable Diffusion 3 and
+DiT: make_transformer_pictures.py FOLDER_OF_SD3 FOLDER_OF_DIT FILE
+
+Latents of text to image and image to image, and images of classes, from given noise. The
+autoencoder's latents are their means.
+"""
+import sys
+
+import diffusers
+import torch
+from diffusers.models.autoencoders import vae as vae_module
+from diffusers.pipelines.dit import pipeline_dit
+from diffusers.pipelines.stable_diffusion_3 import (
+    pipeline_stable_diffusion_3_img2img as img2img)
+from safetensors.torch import save_file
+
+sd3_folder, dit_folder, target = sys.argv[1:]
+torch.manual_seed(0)
+torch.set_num_threads(1)
+arrays = {"noise": torch.randn(2, 4, 8, 8), "image": torch.rand(2, 3, 16, 16) * 2 - 1}
+vae_module.randn_tensor = lambda shape, **_: torch.zeros(shape)
+for module in (img2img, pipeline_dit):
+    module.randn_tensor = lambda shape, **_: arrays["noise"]
+PROMPTS = {"prompt": ["a cat", "the big red dog"], "negative_prompt": ["", "a tree"],
+           "output_type": "latent", "guidance_scale": 4.0, "max_sequence_length": 16}
+
+sd3 = diffusers.StableDiffusion3Pipeline.from_pretrained(sd3_folder)
+for name, config in {"fixed": {"shift": 3.0}, "dynamic": {"use_dynamic_shifting": True}}.items():
+    sd3.scheduler = diffusers.FlowMatchEulerDiscreteScheduler(**config)
+    arrays["text." + name] = sd3(**PROMPTS, latents=arrays["noise"].clone(), height=16, width=16,
+                                 num_inference_steps=4).images
+sd3.scheduler = diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0)
+arrays["text.clip_skip"] = sd3(**PROMPTS, latents=arrays["noise"].clone(), height=16, width=16,
+                               num_inference_steps=4, clip_skip=1).images
+arrays["image.fixed"] = diffusers.StableDiffusion3Img2ImgPipeline(**sd3.components)(
+    **PROMPTS, image=arrays["image"], height=16, width=16, strength=0.6,
+    num_inference_steps=5).images
+
+dit = diffusers.DiTPipeline.from_pretrained(dit_folder)
+for scale in (1.0, 4.0):
+    images = dit([1, 2], guidance_scale=scale, num_inference_steps=4, output_type="np").images
+    arrays[f"class.{scale}"] = torch.from_numpy(images).permute(0, 3, 1, 2)
+save_file({name: array.contiguous() for name, array in arrays.items()}, target)
