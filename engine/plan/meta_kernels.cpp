@@ -252,6 +252,10 @@ at::Tensor index_select(const at::Tensor& self, int64_t dim, const at::Tensor& i
   return at::empty(sizes, self.options());
 }
 
+at::Tensor linear_few_rows(const at::Tensor& x, const at::Tensor& weight) {
+  return at::empty({x.size(0), weight.size(0)}, x.options());
+}
+
 // Convolution's sizes, as ATen/native/ConvUtils.h has them. Arguments of the operator: input,
 // weight, bias, stride, padding, dilation, transposed, output_padding, groups.
 void convolution(const c10::OperatorHandle& op, Stack* stack) {
@@ -362,6 +366,9 @@ void add_meta_kernels() {
          [] { return torch::CppFunction::makeFromBoxedFunction<&norm_backward<4>>(); }},
         {"index_select", [] { return torch::CppFunction(TORCH_FN(index_select)); }},
     };
+    static torch::Library of_engine(torch::Library::IMPL, "redco", c10::DispatchKey::Meta, __FILE__,
+                                    __LINE__);
+    of_engine.impl("linear_few_rows", torch::CppFunction(TORCH_FN(linear_few_rows)));
     // LibTorch's convolution calls these on a device that it does not know.
     library.impl("convolution_overrideable",
                  torch::CppFunction::makeFromBoxedFunction<&convolution>());

@@ -61,6 +61,7 @@ local cases = {
   { n = 2, model = "mlp", n_model_shards = 2 },
   { n = 2, model = "llama", zero = 3, accumulate = 2, recompute = "blocks" },
   { n = 2, model = "t5", n_model_shards = 2, sequence_parallel = true },
+  { n = 2, model = "lora", n_model_shards = 2 },
 }
 if os.getenv "REDCO_TEST_FULL" == "1" then
   cases = {}
