@@ -193,6 +193,10 @@ std::string with_advice(const std::string& message) {
     if (first.ends_with(each.end) && first.find(each.part) != std::string_view::npos)
       return std::string(first.substr(0, first.ends_with(':') ? end - 1 : end)) + "; " +
              std::string(each.text) + message.substr(end);
+  std::match_results<std::string_view::const_iterator> found;
+  static const std::regex nil_global(R"(global '(\w{1,50})' \(a nil value\)$)");
+  if (std::regex_search(first.begin(), first.end(), found, nil_global))
+    return message + advice_on_name(found[1]);
   return message;
 }
 

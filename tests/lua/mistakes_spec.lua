@@ -185,6 +185,7 @@ test("Python's loops, comparisons and formats", function()
     ["print((x == x):float())"] = "x:eq(y) compares the elements",
     ["print(('%.3f'):format(x))"] = "x:item() is the number",
     ["redco.Deployer:new {}"] = "a function is called",
+    ["setmetatable(_G, nil)\nprint(len(x))"] = "(a nil value); #x is the length of a list",
   } do
     local text = message_of(start .. code)
     assert(text:find(advice, 1, true), code .. "\n" .. text)
