@@ -59,7 +59,8 @@ std::vector<std::string> check_texts(lua_State* L, int index, const std::string&
 std::vector<int64_t> check_ids(lua_State* L, int index, const std::string& what) {
   if (at::Tensor* tensor = test_tensor(L, index)) {
     require(tensor->dim() <= 1 && c10::isIntegralType(tensor->scalar_type(), false), what,
-            ": expected integers in one dimension, got ", described(*tensor));
+            ": expected integers in one dimension, got ", described(*tensor),
+            tensor->dim() == 2 ? "; Tokenizer:batch_decode decodes rows" : "");
     at::Tensor ids = tensor->to(at::kCPU, at::kLong).contiguous();
     const int64_t* first = ids.const_data_ptr<int64_t>();
     return {first, first + ids.numel()};

@@ -10,6 +10,7 @@
 #include "restricted/patterns.h"
 #include "state/collector.h"
 #include "state/context.h"
+#include "state/habits.h"
 #include "state/options.h"
 #include "state/registry.h"
 #include "state/values.h"
@@ -99,6 +100,18 @@ int try_call(lua_State* L) {
   }
 }
 
+// advice_on_syntax(message, code) -> text to append to the message of a syntax error, or ""
+int syntax_advice(lua_State* L) {
+  lua_pushstring(L, advice_on_syntax(luaL_checkstring(L, 1), luaL_checkstring(L, 2)).c_str());
+  return 1;
+}
+
+// advice_on_field(name) -> text to append to a message about an unknown field, or ""
+int field_advice(lua_State* L) {
+  lua_pushstring(L, advice_on_field(luaL_checkstring(L, 1)).c_str());
+  return 1;
+}
+
 // describe(value) -> a short text for messages: "Tensor float32[2, 3]", "number 1.5", "redco.Rng"
 int described_value(lua_State* L) {
   lua_pushstring(L, describe(L, 1).c_str());
@@ -153,6 +166,10 @@ int open_redco(lua_State* L) {
   lua_setfield(L, -2, "fail");
   lua_pushcfunction(L, nearest_name);
   lua_setfield(L, -2, "nearest");
+  lua_pushcfunction(L, field_advice);
+  lua_setfield(L, -2, "advice_on_field");
+  lua_pushcfunction(L, syntax_advice);
+  lua_setfield(L, -2, "advice_on_syntax");
   lua_pushcfunction(L, described_value);
   lua_setfield(L, -2, "describe");
   lua_pushcfunction(L, embedded_text);
@@ -200,16 +217,6 @@ int open_redco(lua_State* L) {
   add_weights(L);
   add_tokenizer(L);
   return 1;
-}
-
-int undeclared_read(lua_State* L) {
-  fail("undeclared global '", luaL_checkstring(L, 2),
-       "' is read; declare it with `local`, or run with --no-strict");
-}
-
-int undeclared_write(lua_State* L) {
-  fail("undeclared global '", luaL_checkstring(L, 2),
-       "' is assigned; declare it with `local`, or run with --no-strict");
 }
 
 int show_line(lua_State* L) {
@@ -287,15 +294,6 @@ void restrict_globals(lua_State* L) {
   push_counted_patterns(L);
   lua_call(L, 4, 1);
   lua_replace(L, LUA_GLOBALSINDEX);
-}
-
-void forbid_undeclared_globals(lua_State* L) {
-  lua_newtable(L);
-  lua_pushcfunction(L, undeclared_read);
-  lua_setfield(L, -2, "__index");
-  lua_pushcfunction(L, undeclared_write);
-  lua_setfield(L, -2, "__newindex");
-  lua_setmetatable(L, LUA_GLOBALSINDEX);
 }
 
 }  // namespace redco::lua

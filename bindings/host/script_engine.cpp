@@ -6,6 +6,7 @@
 #include "modules.h"
 #include "restricted/confinement.h"
 #include "state/context.h"
+#include "state/habits.h"
 #include "state/values.h"
 #include "training/run_record.h"
 
@@ -18,6 +19,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
 #include <fstream>
 #include <lua.hpp>
 #include <new>
@@ -186,10 +188,26 @@ int destroy_host(lua_State* L) {
   return 0;
 }
 
+// Why a script cannot be read.
+std::string reason_for(const std::string& path) {
+  std::error_code code;
+  if (std::filesystem::is_directory(path, code))
+    return "it is a folder; name a file in it, such as " + path + (path.ends_with('/') ? "" : "/") +
+           "train.lua";
+  if (std::filesystem::exists(path, code)) return "it cannot be opened";
+  return "there is no such file" +
+         std::string(path.find('.') == path.npos
+                         ? ", and no command of this name: see redco-lua --help"
+                         : "");
+}
+
 void load(lua_State* L, const std::string& code, const std::string& chunk) {
   // Text only: bytecode is not checked by LuaJIT and can crash the process.
-  if (luaL_loadbufferx(L, code.data(), code.size(), chunk.c_str(), "t") != 0)
-    throw lua::take_error(L);
+  if (luaL_loadbufferx(L, code.data(), code.size(), chunk.c_str(), "t") == 0) return;
+  std::string message = lua_tostring(L, -1), advice = lua::advice_on_syntax(message, code);
+  lua_pushlstring(L, advice.data(), advice.size());
+  lua_concat(L, 2);
+  throw lua::take_error(L);
 }
 
 // Adds the script's folder to the search path of `require`.
@@ -299,7 +317,7 @@ void ScriptEngine::run_file(const std::string& path, const std::vector<std::stri
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   if (file) text << file.rdbuf();
-  if (!file || !text) throw UsageError("cannot read the script " + path);
+  if (!file || !text) throw UsageError("cannot read the script " + path + ": " + reason_for(path));
   std::string code = text.str();
   if (code.starts_with("#")) code.insert(0, "--");  // the `#!...` line of an executable script
   Entry(impl_).protect([&](lua_State* L) {

@@ -2,6 +2,8 @@
 
 #include "context.h"
 
+#include "habits.h"
+
 #include <redco/mapped_files.h>
 
 #include <redco/group.h>
@@ -163,32 +165,10 @@ bool is_interrupted(Context& ctx) {
   return ctx.interrupted.load(std::memory_order_relaxed);
 }
 
-// Advice on errors of Lua itself that mean something else to its user, by their last words.
-struct Advice {
-  std::string_view begin, end, text;
-};
-constexpr Advice advices[] = {
-    {"attempt to call field 'Tensor'", "(a table value)", "; torch.tensor makes a tensor"},
-    {"attempt to call ", "(a table value)",
-     "; a table is not a function. Parameters of a layer are the first argument of the function "
-     "that computes with them: nn.linear(params, x)"},
-    {"attempt to compare ", "userdata with number",
-     "; compare tensors with x:lt(y), x:le(y), x:gt(y) and x:ge(y)"},
-    {"attempt to compare ", "number with userdata",
-     "; compare tensors with x:lt(y), x:le(y), x:gt(y) and x:ge(y)"},
-    {"attempt to compare ", "two userdata values",
-     "; compare tensors with x:lt(y), x:le(y), x:gt(y) and x:ge(y)"},
-};
-
 void add_advice(lua_State* L) {
-  std::string message = lua_tostring(L, 1);
-  for (const Advice& each : advices) {
-    if (!message.ends_with(each.end) || message.find(each.begin) == std::string::npos) continue;
-    message += each.text;
-    lua_pushlstring(L, message.data(), message.size());
-    lua_replace(L, 1);
-    return;
-  }
+  std::string message = with_advice(lua_tostring(L, 1));
+  lua_pushlstring(L, message.data(), message.size());
+  lua_replace(L, 1);
 }
 
 // The traceback from `level` on, without the functions that raise errors and the address of the

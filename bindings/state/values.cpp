@@ -76,6 +76,17 @@ std::optional<int64_t> test_int64_cdata(lua_State* L, int index) {
   return value;
 }
 
+// Whether a table is a model of redco.models, whose parameters are in a field.
+bool is_model(lua_State* L, int table) {
+  lua_pushliteral(L, "loss_fn");
+  lua_rawget(L, table);
+  lua_pushliteral(L, "params");
+  lua_rawget(L, table);
+  bool is_one = lua_isfunction(L, -2) && lua_istable(L, -1);
+  lua_pop(L, 2);
+  return is_one;
+}
+
 std::string join(const std::string& path, const std::string& key) {
   return path.empty() ? key : path + "." + key;
 }
@@ -103,6 +114,8 @@ Tree tree_at(lua_State* L, int index, const char* what, const std::string& path,
     case LUA_TTABLE: {
       luaL_checkstack(L, 4, "a deeply nested tree");
       int table = index < 0 ? lua_gettop(L) + index + 1 : index;
+      require(!path.empty() || !is_model(L, table), what,
+              ": expected the parameters of a model, model.params, got the model");
       size_t length = lua_objlen(L, table);
       if (length > 0) {
         Tree::List list;

@@ -120,6 +120,36 @@ void check_names_of_types(lua_State* L, const OverloadSet& op, const Arguments& 
   }
 }
 
+// Whether a value is the module torch.
+bool is_torch(lua_State* L, int index) {
+  if (!lua_istable(L, index)) return false;
+  lua_pushliteral(L, "is_tensor");
+  lua_rawget(L, index);
+  bool is_one = lua_isfunction(L, -1);
+  lua_pop(L, 1);
+  return is_one;
+}
+
+// Errors of LibTorch that do not say what to do, by a part of their text.
+constexpr struct {
+  std::string_view part, text;
+} remedies[] = {
+    {"index out of range in self",
+     "; an index is negative, or not less than the rows of the first tensor: for token ids, is "
+     "this "
+     "the tokenizer of the model?"},
+    {"is out of bounds.",
+     " Classes count from 0, and there are as many as the logits have columns"},
+    {"could not infer output dtype", "; x:float() makes numbers with fractions of it"},
+    {"to have the same dtype", "; x:to \"float32\" converts"},
+};
+
+std::string remedy_for(const std::string& message) {
+  for (const auto& each : remedies)
+    if (message.find(each.part) != message.npos) return std::string(each.text);
+  return "";
+}
+
 [[noreturn]] void fail_no_overload(lua_State* L, const OverloadSet& op,
                                    const Arguments& arguments) {
   check_names_of_types(L, op, arguments);
@@ -141,6 +171,12 @@ void check_names_of_types(lua_State* L, const OverloadSet& op, const Arguments& 
   bool takes_tensor = std::ranges::any_of(op.overloads, [](const Overload& overload) {
     return !overload.parameters().empty() && overload.parameters()[0].kind == ArgKind::tensor;
   });
+  for (int i = 0; i < arguments.n_named; ++i)
+    if (std::strcmp(arguments.named[i].name, "generator") == 0 &&
+        lua_type(L, arguments.named[i].index) == LUA_TNUMBER)
+      text += "; a seed makes a generator: torch.Generator(42)";
+  if (arguments.n_positional > 0 && is_torch(L, 1))
+    fail("torch.", op.name, " is called with a dot, not a colon: torch.", op.name, "(...)");
   if (takes_tensor && !arguments.is_method && arguments.n_positional > 0) {
     if (lua_isnil(L, 1)) text += "; the first argument is nil: is a name misspelt?";
     if (lua_istable(L, 1)) text += "; the first argument is a table: torch.tensor makes a tensor";
@@ -299,7 +335,7 @@ int call_operator(lua_State* L, const OverloadSet& op, bool is_method) {
     return n_results;
   } catch (const c10::Error& error) {
     fail(is_method ? "Tensor:" : "torch.", op.name, ": ", text_of(error),
-         "\ngiven: ", given_arguments(L, arguments));
+         remedy_for(text_of(error)), "\ngiven: ", given_arguments(L, arguments));
   }
 }
 

@@ -5,6 +5,7 @@
 #include "operators.h"
 #include "restricted/allowed_operators.h"
 #include "state/context.h"
+#include "state/habits.h"
 #include "state/registry.h"
 #include "state/values.h"
 #include "tensor.h"
@@ -30,8 +31,9 @@ namespace {
   for (int table : tables)
     for (lua_pushnil(L); lua_next(L, table) != 0; lua_pop(L, 1))
       if (lua_type(L, -2) == LUA_TSTRING) known.emplace_back(lua_tostring(L, -2));
-  std::string near = nearest(name, known);
-  fail(owner, " has no '", name, "'", near.empty() ? "" : "; did you mean '" + near + "'?");
+  std::string advice = advice_on_field(name), near = nearest(name, known);
+  if (advice.empty() && !near.empty()) advice = "; did you mean '" + near + "'?";
+  fail(owner, " has no '", name, "'", advice);
 }
 
 int torch_index(lua_State* L) {

@@ -59,8 +59,12 @@ Tree& option(Tree& options, const std::string& key, const std::string& where) {
   std::ostringstream known;
   for (const std::string& name : names) known << (known.tellp() > 0 ? ", " : "") << name;
   misuse(where, ": there is no option '", key, "'",
-         near.empty() ? "; there are: " + known.str() : "; did you mean '" + near + "'?");
+         near.empty() ? "; there are: " + known.str() +
+                            ". Options of redco-lua itself precede the script's name"
+                      : "; did you mean '" + near + "'?");
 }
+
+void write_table(std::ostream& stream, const Tree& table, const std::string& prefix);
 
 // ---- the command line ----
 
@@ -101,6 +105,11 @@ void apply_argument(Tree& options, const std::string& argument) {
     misuse("unexpected argument '", argument, "'; options are written --name=value");
   size_t equals = argument.find('=');
   std::string key = argument.substr(2, equals == std::string::npos ? equals : equals - 2);
+  if (argument == "--help" && !options.as<Tree::Dict>().count("help")) {
+    std::ostringstream all;
+    write_table(all, options, "");
+    misuse("the options of this script, written --name=value, and their values:\n", all.str());
+  }
   Tree* table = &options;
   for (size_t dot; (dot = key.find('.')) != std::string::npos; key.erase(0, dot + 1)) {
     table = &option(*table, key.substr(0, dot), argument);

@@ -66,6 +66,9 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
           " bytes, expected at least the 2 of {}");
   require(!TorchFile::is_one(header_size), path,
           ": this file was written by PyTorch's torch.save, expected safetensors");
+  constexpr uint64_t version_ = 0x206e6f6973726576;  // "version "
+  require(header_size != version_, path,
+          ": a pointer of Git LFS, without the weights: `git lfs pull` fetches them");
   require(header_size <= max_header, path, ": the header's length is ", header_size,
           " bytes, expected at most ", max_header, "; this is not a safetensors file");
   uint64_t begin = sizeof(header_size) + header_size;

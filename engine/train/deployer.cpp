@@ -151,11 +151,14 @@ int64_t Deployer::get_accumulate_grad_batches(int64_t global_batch_size,
   check_positive("global_batch_size", global_batch_size);
   int64_t micro = get_local_global_micro_batch_size(per_device_batch_size).second;
   int64_t n_copies = mesh_->size(Mesh::batch);
-  require(global_batch_size % micro == 0, "global_batch_size = ", global_batch_size,
-          " must be a multiple of the micro-batch of all devices, ", micro,
-          " (per_device_batch_size = ", per_device_batch_size, " on ", n_copies,
-          n_copies == 1 ? " device" : " copies of the model", "); the nearest are ",
-          global_batch_size / micro * micro, " and ", (global_batch_size / micro + 1) * micro);
+  require(
+      global_batch_size % micro == 0, "global_batch_size = ", global_batch_size,
+      " must be a multiple of the micro-batch of all devices, ", micro,
+      " (per_device_batch_size = ", per_device_batch_size, " on ", n_copies,
+      n_copies == 1 ? " device" : " copies of the model", "); ",
+      global_batch_size < micro ? "the least is " : "the nearest are ",
+      global_batch_size < micro ? "" : std::to_string(global_batch_size / micro * micro) + " and ",
+      (global_batch_size / micro + 1) * micro);
   return global_batch_size / micro;
 }
 

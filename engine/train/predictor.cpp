@@ -33,6 +33,8 @@ std::vector<Tree> split_examples(const Tree& batch_preds, int64_t n_examples) {
   std::vector<std::vector<at::Tensor>> rows(n_examples);
   for_each_leaf(batch_preds, [&](const std::string& path, const Tree& leaf) {
     std::string place = path.empty() ? "the prediction" : "'" + path + "' of the predictions";
+    require(!leaf.is_none(), "Predictor: pred_fn returned nil for ", place,
+            ": does it lack a `return`?");
     require(leaf.is_tensor(), "Predictor: ", place, " is a ", leaf.kind(),
             ", and only tensors can be split into examples: return tensors from pred_fn or give an "
             "output_fn");

@@ -12,6 +12,8 @@ return function(name, module)
     for known in next, module do names[#names + 1] = tostring(known) end
     table.sort(names)
     local near = native.nearest(tostring(key), names)
+    local advice = native.advice_on_field(tostring(key))
+    if advice ~= "" then fail("%s has no '%s'%s", name, tostring(key), advice) end
     fail("%s has no '%s'%s", name, tostring(key), near and ("; did you mean '%s'?"):format(near)
       or #names <= few and "; it has " .. table.concat(names, ", ") or "")
   end })

@@ -24,7 +24,8 @@ test("a data set has a length, examples by number, and nil beyond them", functio
   expect_equal(#set, 5)
   expect_equal(set[3], 9)
   expect_equal(table.concat(asked, " "), "3")
-  for _, i in ipairs { 0, -1, 6, 1.5 } do expect_equal(set[i], nil) end
+  for _, i in ipairs { -1, 6, 1.5 } do expect_equal(set[i], nil) end
+  expect_error(function() return set[0] end, "data_sets_spec.lua:", "they count from 1")
   expect_equal(tostring(set), "Dataset(5 examples)")
   expect_error(function() return set.maps end, "data_sets_spec.lua:", "'maps'")
   expect_error(function() data.dataset(1.5, print) end, "data_sets_spec.lua:", "1.5")

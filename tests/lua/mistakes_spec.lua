@@ -110,6 +110,103 @@ test("Lua's own errors about tables and tensors have advice", function()
     true), text)
 end)
 
+-- Each line and a part of the advice that is given on it.
+test("syntax of other languages", function()
+  for line, advice in pairs {
+    ["import redco"] = 'local redco = require "redco"',
+    ["from redco import torch"] = 'local redco = require "redco"',
+    ["def f(x): return x"] = "local function f(x) ... end",
+    ["class Net(nn.Module):"] = "Lua has no classes",
+    ["with torch.no_grad():"] = "torch.no_grad(function() ... end)",
+    ["local x = 1\n# a comment"] = "a comment begins with --",
+    ["local f = lambda x: x + 1"] = "function(x) return x + 1 end",
+    ["if x != 2 then print(x) end"] = "is written ~=",
+    ["if !x then print(x) end"] = "is written: not x",
+    ["if x == 1 && y then end"] = "`and` and `or`",
+    ["if x == 1 then y()\nelif x == 2 then y() end"] = "elseif ... then",
+    ["if x = 2 then print(x) end"] = "is written ==",
+    ["while x: "] = "while x do ... end",
+    ["x += 1"] = "write x = x + 1",
+    ["x++"] = "write x = x + 1",
+    ["print(x ** 2)"] = "x ^ 2",
+    ["print(a @ b)"] = "a:matmul(b)",
+    ["print(x[2:5])"] = "x[{ { 2, 5 } }]",
+    ["print(x[0, 1])"] = "x[{ 0, 1 }]",
+    ["x = torch.tensor([1, 2])"] = "{ 1, 2, 3 }",
+    ["x = torch.ones({ 2 }, dtype=torch.float32)"] = "f(x, { name = value })",
+    ['x = f { "seed" = 1 }'] = "name = value",
+    ["x = f { seed: 1 }"] = "name = value",
+    ['x = f { seed = 1 workdir = "x" }'] = "is a comma missing before it?",
+    ["function f(x) { return x }"] = "ends with `end`",
+  } do
+    local text = message_of(line .. "\n")
+    assert(text:find(advice, 1, true), line .. "\n" .. text)
+  end
+  local text = message_of "local x = 1\nprint('x += 1' x)\n"
+  assert(not text:find("x + 1", 1, true), text)
+end)
+
+test("names of other languages, and misspelt ones", function()
+  local start = "local redco = require 'redco'\nlocal trainer = redco\n"
+  for code, advice in pairs {
+    ["print(None)"] = "nil is the word",
+    ["print(len(redco))"] = "#x is the length",
+    ['print(f"{x}")'] = ":format(x)",
+    ["torch.ones { 2 }"] = "redco.torch",
+    ["print(trainr)"] = "undeclared global 'trainr' is read; did you mean 'trainer'?",
+    ["local function g() return trainr end\nlocal h = trainer\ng()"] = "is read",
+    ["pirnt(1)"] = "did you mean 'print'?",
+    ["print(something_else)"] = "declare it with `local`",
+    ["require 'torch'"] = "not found; write: local torch = require(\"redco\").torch\n",
+  } do
+    local text = message_of(start .. code)
+    assert(text:find(advice, 1, true), code .. "\n" .. text)
+  end
+end)
+
+test("names of other libraries", function()
+  expect_mistake(function() return torch.nn end, "torch has no 'nn'; layers are in redco.nn")
+  expect_mistake(function() return torch.optim end, "optimizers are in redco.optim")
+  expect_mistake(function() return torch.ones({ 2 }):astype "float32" end, 'x:to "float32"')
+  expect_mistake(function() return nn.Sequential end, "nn.MLP with nn.mlp")
+  expect_mistake(function() return nn.relu end, "torch.relu(x)")
+  expect_mistake(function() return redco.data.DataLoader end, "Trainer:fit makes batches")
+  expect_mistake(function() return optim.AdamW end, "did you mean 'adamw'?")
+  expect_mistake(function() return torch.onse end, "did you mean 'ones'?")
+end)
+
+test("Python's loops, comparisons and formats", function()
+  local start = "local redco = require 'redco'\nlocal x = redco.torch.ones { 2 }\n"
+  for code, advice in pairs {
+    ["for y in x do print(y) end"] = "for i = 0, #x - 1 with x[i]",
+    ["for y in { 1 } do print(y) end"] = "for i, x in ipairs(list)",
+    ["for i, y in pairs(x) do print(y) end"] = "loops are written",
+    ["local list = { x }\nprint(list[0]:sum())"] = "lists count from 1",
+    ["print((x == x):float())"] = "x:eq(y) compares the elements",
+    ["print(('%.3f'):format(x))"] = "x:item() is the number",
+    ["redco.Deployer:new {}"] = "a function is called",
+    ["setmetatable(_G, nil)\nprint(len(x))"] = "(a nil value); #x is the length of a list",
+  } do
+    local text = message_of(start .. code)
+    assert(text:find(advice, 1, true), code .. "\n" .. text)
+  end
+end)
+
+test("modules are called with a dot", function()
+  expect_mistake(function() torch:ones { 2 } end, "torch.ones is called with a dot")
+  expect_mistake(function() nn:linear(nn.Linear(2, 2), torch.ones { 1, 2 }) end,
+    "nn.linear is called with a dot")
+end)
+
+test("indices and classes that are too large", function()
+  expect_mistake(function() nn.cross_entropy(torch.ones { 2, 3 }, torch.tensor { 1, 3 }) end,
+    "Target 3 is out of bounds. Classes count from 0")
+  expect_mistake(function() nn.embedding(nn.Embedding(4, 2), torch.tensor { 4 }) end,
+    "not less than the rows of the first tensor")
+  expect_mistake(function() torch.ones({ 2 }, { dtype = "int64" }):mean() end, "x:float()")
+  expect_mistake(function() torch.randn({ 2 }, { generator = 42 }) end, "torch.Generator(42)")
+end)
+
 test("unknown names of modules are errors", function()
   expect_mistake(function() return nn.Liner end, "redco.nn has no 'Liner'; did you mean 'Linear'?")
   expect_mistake(function() return nn.init.xavier_norml_ end, "redco.nn.init has no")
@@ -133,6 +230,53 @@ test("functions of a model are called with a dot", function()
       ("model.%s is called with a dot, not a colon: model.%s(...)"):format(name, name))
   end
   expect_mistake(function() model:save_pretrained "nowhere" end, "model.save_pretrained is called")
+end)
+
+test("arguments of a model's functions", function()
+  local model, ids = tiny(), torch.tensor { { 1, 2 } }
+  expect_mistake(function() model.loss(torch.Generator(1), nil, model.params, {}) end,
+    "model.loss: the first argument is the parameters, model.params, got Generator; a Trainer "
+    .. "takes model.loss_fn")
+  expect_mistake(function() model.loss(model.params, { input_ids = ids }) end,
+    "model.loss: inputs.labels is missing")
+  expect_mistake(function() model.generate(model.params, ids) end,
+    "inputs is a table such as { input_ids = ids }, got Tensor int64[1, 2]")
+  expect_mistake(function() model.generate(model.params, { input_ids = ids[0] }) end,
+    "inputs.input_ids: expected [batch, length], got Tensor int64[2]; ids:unsqueeze(0)")
+  expect_mistake(function()
+    redco.Trainer { deployer = regression.deployer { seed = 7 }, params = model,
+      collate_fn = function() end, loss_fn = model.loss_fn, optimizer = optim.sgd {
+        learning_rate = 1 } }
+  end, "expected the parameters of a model, model.params, got the model")
+end)
+
+-- Writes a file and returns its path.
+local function file_of(text)
+  local path = os.tmpname()
+  local file = assert(io.open(path, "wb"))
+  file:write(text)
+  file:close()
+  return path
+end
+
+test("files that are something else", function()
+  local data = redco.data
+  local path = file_of "a,b\n1,2\n"
+  expect_mistake(function() data.loadtxt(path) end, ":1: 'a' is not a number; redco.data.csv reads")
+  os.remove(path)
+  for text, advice in pairs { ["[\n{}\n]\n"] = "redco.data.json reads",
+    ["\31\139\8\n"] = "compressed with gzip" } do
+    path = file_of(text)
+    expect_mistake(function() return data.jsonl(path)[1] end, ":1: ", advice)
+    os.remove(path)
+  end
+  path = file_of '{"a": 1}\n'
+  expect_mistake(function() return data.jsonl(path)[0] end, "they count from 1")
+  os.remove(path)
+  path = file_of "version https://git-lfs.github.com/spec/v1\n"
+  os.rename(path, path .. ".safetensors")
+  expect_mistake(function() torch.load(path .. ".safetensors") end, "git lfs pull")
+  os.remove(path .. ".safetensors")
 end)
 
 test("a model that is larger than the memory: the sizes that were not given", function()

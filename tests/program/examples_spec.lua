@@ -38,11 +38,31 @@ local function run(example, arguments, n_processes, workdir)
   return steps, evaluations, workdir
 end
 
+-- Compares the "Eval results" of an example's README with the evaluations of a run. Another number
+-- of threads rounds differently, which shows most while the model learns quickest.
+local function expect_figures(example, evaluations)
+  local by_step, n = {}, 0
+  for _, evaluation in ipairs(evaluations) do by_step[evaluation.step] = evaluation end
+  local page = redco.data.read(source .. "/examples/" .. example .. "/README.md")
+  for step, figures in page:gmatch "Eval results %(step (%d+)%): ([^\n]+)" do
+    local evaluation = by_step[tonumber(step)]
+    assert(evaluation, ("the run of %s has no evaluation at step %s"):format(example, step))
+    for name, figure in figures:gmatch "([%a_]%w+) (%d[%d.e+-]*)" do
+      local stated, found = tonumber(figure), evaluation[name]
+      assert(found and math.abs(found - stated) <= 0.05 + 0.2 * stated,
+        ("%s, step %s: %s is %s, in the README %s"):format(example, step, name, found, figure))
+      n = n + 1
+    end
+  end
+  assert(n > 0, "the README of " .. example .. " has no figures")
+end
+
 for model, least in pairs { cnn = 0.98, mlp = 0.96 } do
   testing.test("digits: the " .. model .. " learns", function()
     local _, evaluations = run("digits", "--model=" .. model)
     local accuracy = evaluations[#evaluations].accuracy
     assert(accuracy > least, "accuracy on held-out digits: " .. accuracy)
+    if model == "cnn" then expect_figures("digits", evaluations) end
   end)
 end
 
@@ -399,18 +419,15 @@ if os.getenv "REDCO_TEST_FULL" then
     assert(after > before, ("%.3f, from scratch %.3f"):format(after, before))
   end)
 
-  for example, metric in pairs {
-    meta_learning = "accuracy_after_1", private_training = "accuracy",
-  } do
+  for _, example in ipairs { "image_to_text", "meta_learning", "private_training",
+    "speech_to_text", "zero_shot" } do
     testing.test(example .. ": the figures of its README", function()
-      local readme = redco.data.read(source .. "/examples/" .. example .. "/README.md")
-      local stated
-      for figure in readme:gmatch("Eval results.-" .. metric .. " ([%d.]+)") do
-        stated = tonumber(figure)
+      if example == "private_training" and not io.open "/usr/share/datasets/fashion-mnist" then
+        print "absent, so not tried: Debian's dataset-fashion-mnist"
+        return
       end
       local _, evaluations = run(example, "")
-      local found = evaluations[#evaluations][metric]
-      assert(math.abs(found - stated) < 0.03, ("%g, in the README %g"):format(found, stated))
+      expect_figures(example, evaluations)
     end)
   end
 end

@@ -100,6 +100,13 @@ test("unknown options are refused with 2, the nearest name and the script's line
   expect_misuse({ "--zzzzzzzz" }, "zzzzzzzz")
 end)
 
+test("--help lists the options, and options of the program are not the script's", function()
+  expect_misuse({ "--n-epochs=5", "--help" }, "written --name=value", "\nn_epochs = 5\n",
+    "[model]\nkind = 'cnn'\nn_layer = 2\n")
+  expect_misuse({ "--nproc", "2" }, "there is no option 'nproc'",
+    "Options of redco-lua itself precede the script's name")
+end)
+
 test("wrong values and arguments that are none are refused with 2", function()
   expect_misuse({ "--n_epochs=many" }, "--n_epochs=many", "a number")
   expect_misuse({ "--n_epochs=" }, "--n_epochs=", "a number")

@@ -54,7 +54,8 @@ void require(bool condition, const Args&... args) {
 template <class Names>
 std::string nearest(const std::string& word, const Names& candidates);
 
-/// The Levenshtein distance between two words.
+/// The number of edits between two words: letters added, left out, replaced or swapped with the
+/// next one. Capitals count as small letters.
 REDCO_API size_t edit_distance(const std::string& a, const std::string& b);
 
 template <class Names>

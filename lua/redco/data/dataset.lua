@@ -28,6 +28,7 @@ local function new_dataset(size, get, fields)
         or fail("a data set has no method '%s'; examples have numbers", tostring(key))
     end
     if key >= 1 and key <= size and key % 1 == 0 then return get(key) end
+    if key == 0 then fail "a data set has no example 0: they count from 1" end
   end
 
   function meta.__tostring() return ("Dataset(%.0f examples)"):format(size) end
@@ -38,8 +39,8 @@ end
 local dataset = registry.define("redco.data.dataset", [[
 dataset(size, get) -> Dataset
 Returns a data set of `size` examples. `ds[i]` calls get(i), with i from 1, on every access. `#ds`
-is the size and `ds[i]` is nil beyond it, as in a list. Every function that takes a list of examples
-takes a data set too.]], function(size, get)
+is the size and `ds[i]` is nil beyond it, as in a list. `ds[0]` raises an error. Every function that
+takes a list of examples takes a data set too.]], function(size, get)
   check_size("dataset", size)
   if type(get) ~= "function" then fail("dataset: expected a function, got a %s", type(get)) end
   return new_dataset(size, get)

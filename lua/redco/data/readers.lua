@@ -89,7 +89,14 @@ function(paths)
       local text = file:record(i)
       local ok, value = pcall(native.json_decode, path, text)
       -- Lines are counted only for an error.
-      return ok and value or native.json_decode(path .. ":" .. file:line_number(i), text)
+      if ok then return value end
+      local line = file:line_number(i)
+      if text:find "^\31\139" then fail("%s:%d: this file is compressed with gzip", path, line) end
+      if text:find "^%s*[%[{]%s*$" then
+        fail("%s:%d: not valid JSON: expected a whole text on each line; redco.data.json reads "
+          .. "one that is spread over lines", path, line)
+      end
+      return native.json_decode(path .. ":" .. line, text)
     end)
   end)
 end)
@@ -142,7 +149,8 @@ function(path)
   for number, line in readers.lines(path):ipairs() do
     local row = {}
     for cell in (line .. ","):gmatch "([^,]*)," do
-      row[#row + 1] = tonumber(cell) or fail("%s:%d: '%s' is not a number", path, number, cell)
+      row[#row + 1] = tonumber(cell) or fail("%s:%d: '%s' is not a number; redco.data.csv reads "
+        .. "texts, names of columns and other delimiters", path, number, cell)
     end
     if rows[1] and #row ~= #rows[1] then
       fail("%s:%d: the row has %d numbers, the first row has %d", path, number, #row, #rows[1])

@@ -58,6 +58,25 @@ local function refuse_unsupported(family, inputs)
   end
 end
 
+local takes_inputs = { generate = true, hidden_states = true, loss = true }
+
+-- Checks the first arguments of a function of a model. `optional` and others follow.
+local function check_inputs(name, p, inputs)
+  if type(p) ~= "table" then
+    fail("model.%s: the first argument is the parameters, model.params, got %s%s", name,
+      native.describe(p), name == "loss" and "; a Trainer takes model.loss_fn" or "")
+  end
+  if type(inputs) ~= "table" then
+    fail("model.%s: inputs is a table such as { input_ids = ids }, got %s", name,
+      native.describe(inputs))
+  end
+  local ids = inputs.input_ids
+  if torch.is_tensor(ids) and ids:dim() < 2 then
+    fail("model.%s: inputs.input_ids: expected [batch, length], got %s; ids:unsqueeze(0) makes a "
+      .. "batch of one row", name, native.describe(ids))
+  end
+end
+
 -- Returns the inputs with decoder_input_ids added.
 local function with_decoder_inputs(family, c, inputs)
   if inputs.decoder_input_ids then return inputs end
@@ -125,6 +144,9 @@ local function new_model(family, config, params)
 
   function model.loss(p, inputs, options)
     local o = loss_options(options)
+    if not family.loss and inputs.labels == nil then
+      fail "model.loss: inputs.labels is missing; without labels there is model.hidden_states"
+    end
     local hidden, routers = model.hidden_states(p, inputs, { train = o.train, rng = o.rng })
     if family.loss then return family.loss(config, model.logits(p, hidden), inputs, o) end
     local settings = { ignore_index = o.ignore_index, label_smoothing = o.label_smoothing }
@@ -177,6 +199,7 @@ local function new_model(family, config, params)
         if rawequal(first, model) then
           fail("model.%s is called with a dot, not a colon: model.%s(...)", name, name)
         end
+        if takes_inputs[name] then check_inputs(name, first, ...) end
         return f(first, ...)
       end
     end

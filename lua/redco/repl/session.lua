@@ -162,7 +162,9 @@ end
 function Session:run(chunk)
   if chunk:find "^[:?]" then return answer_command(chunk) end
   local body, message = load_chunk(chunk)
-  if not body then return { message = message } end
+  if not body then
+    return { message = message .. native.advice_on_syntax(message, chunk) }
+  end
   local texts = {}
   output.show = function(text) texts[#texts + 1] = text end
   local answer = self:answer(chunk, native.try(body, itself))

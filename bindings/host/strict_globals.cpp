@@ -1,0 +1,58 @@
+// Undeclared globals as errors.
+
+#include "modules.h"
+#include "state/habits.h"
+
+#include <redco/error.h>
+
+#include <string>
+#include <vector>
+
+namespace redco::lua {
+
+namespace {
+
+// What the calling function can use: globals, its local variables and those around it.
+std::vector<std::string> names_in_scope(lua_State* L) {
+  std::vector<std::string> names;
+  for (lua_pushnil(L); lua_next(L, LUA_GLOBALSINDEX) != 0; lua_pop(L, 1))
+    if (lua_type(L, -2) == LUA_TSTRING) names.push_back(lua_tostring(L, -2));
+  lua_Debug caller;
+  if (!lua_getstack(L, 1, &caller)) return names;
+  const char* name;
+  for (int i = 1; (name = lua_getlocal(L, &caller, i)) != nullptr; ++i, lua_pop(L, 1))
+    names.push_back(name);
+  lua_getinfo(L, "f", &caller);
+  for (int i = 1; (name = lua_getupvalue(L, -1, i)) != nullptr; ++i, lua_pop(L, 1))
+    names.push_back(name);
+  lua_pop(L, 1);
+  return names;
+}
+
+int undeclared_read(lua_State* L) {
+  std::string name = luaL_checkstring(L, 2), advice = advice_on_name(name);
+  if (advice.empty()) {
+    std::string near = nearest(name, names_in_scope(L));
+    advice = near.empty() ? "; declare it with `local`, or run with --no-strict"
+                          : "; did you mean '" + near + "'?";
+  }
+  fail("undeclared global '", name, "' is read", advice);
+}
+
+int undeclared_write(lua_State* L) {
+  fail("undeclared global '", luaL_checkstring(L, 2),
+       "' is assigned; declare it with `local`, or run with --no-strict");
+}
+
+}  // namespace
+
+void forbid_undeclared_globals(lua_State* L) {
+  lua_newtable(L);
+  lua_pushcfunction(L, undeclared_read);
+  lua_setfield(L, -2, "__index");
+  lua_pushcfunction(L, undeclared_write);
+  lua_setfield(L, -2, "__newindex");
+  lua_setmetatable(L, LUA_GLOBALSINDEX);
+}
+
+}  // namespace redco::lua

@@ -1,0 +1,203 @@
+#include "habits.h"
+
+#include <algorithm>
+#include <regex>
+#include <sstream>
+
+namespace redco::lua {
+
+namespace {
+
+// A pattern of a line that is no Lua, and what Lua has instead. The first one that matches counts.
+struct Habit {
+  const char* pattern;
+  const char* text;
+};
+constexpr Habit habits[] = {
+    {R"(^\s*(import|from)\s+\w)", R"(Lua has no import: local redco = require "redco")"},
+    {R"(^\s*(async\s+)?def\s)", "a function is written: local function f(x) ... end"},
+    {R"(^\s*class\s)", "Lua has no classes: a model is a table of parameters, and functions of it"},
+    {R"(^\s*with\s.*no_grad)", "write: torch.no_grad(function() ... end)"},
+    {R"(^\s*(#|//))", "a comment begins with --"},
+    {R"(\blambda\b)", "an anonymous function is written: function(x) return x + 1 end"},
+    {R"(\b(elif|else\s+if)\b)", "write: elseif ... then"},
+    {R"(^\s*(if|while|for|try|else)\b.*:\s*$)",
+     "blocks are written: if x then ... end, while x do ... end, for i = 1, n do ... end"},
+    {R"(!=)", "\"not equal\" is written ~="},
+    {R"(![\w(])", "\"not\" is written: not x"},
+    {R"(&&|\|\|)", "write `and` and `or`"},
+    {R"(\+\+|--\s*$|[-+*/%]=)", "there is no such operator: write x = x + 1"},
+    {R"(\*\*)", "a power is written x ^ 2"},
+    {R"([\w)\]]\s*@\s*[\w(])", "a product of matrices is written a:matmul(b)"},
+    {R"(\b[fr]["'])", R"(texts are formatted by ("loss %.3f"):format(x))"},
+    {R"(\w\[[^\]]*:[^\]]*\])",
+     "a slice is written x[{ { 2, 5 } }], of the second dimension too "
+     "x[{ {}, { 2, 5 } }]"},
+    {R"(\w\[[^\]]*,[^\]]*\])", "an element is written x[{ 0, 1 }]"},
+    {R"((^|[=(,{])\s*\[(?!\[)[^\]=]*($|\](?!\s*=)))", "a list is written { 1, 2, 3 }"},
+    {R"([({,]\s*["'][^"']*["']\s*[:=])",
+     R"(a field is written name = value, or ["a name"] = value)"},
+    {R"([{,]\s*\w+\s*:(?!\w+\s*[({"']))", "a field is written name = value"},
+    {R"(\w\((.*[,({])?\s*\w+\s*=(?!=)[^()]*\))",
+     "named arguments are written f { name = value }, or after others "
+     "f(x, { name = value })"},
+    {R"(^\s*(if|while|elseif)\b[^=~<>]*[^=~<>]=(?!=))", "a comparison is written =="},
+    {R"(\bfunction\b[^)]*\)\s*\{)", "a function ends with `end` and has no braces"},
+    {R"(\?)", "a choice is written: x and a or b"},
+    {R"(^\s*(const|let|var|int|float|auto)\s+\w)", "a variable is declared: local x = 1"},
+};
+
+// Names that others have for what Lua has under another one.
+constexpr Habit names[] = {
+    {"None|null|NULL|nullptr|undefined", "nil is the word for it here"},
+    {"True", "it is written true"},
+    {"False", "it is written false"},
+    {"len", "#x is the length of a list, x:size(0) that of a tensor"},
+    {"range|enumerate", "write: for i = 1, n do ... end, or for i, x in ipairs(list) do ... end"},
+    {"str", "tostring(x) makes a text"},
+    {"int|float", "math.floor(x) and tonumber(x) make numbers, x:int() and x:float() tensors"},
+    {"f|r", R"(texts are formatted by ("loss %.3f"):format(x))"},
+    {"self", "`self` exists in a function declared as t:f(), with a colon"},
+    {"redco", R"(write: local redco = require "redco")"},
+    {"torch|nn|optim", R"(write: local torch, nn = redco.torch, redco.nn)"},
+    {"np|numpy", "redco.torch has the functions of numpy"},
+    {"print_function|printf|println", "print(x) prints"},
+    {"Deployer|Trainer|Predictor|Tokenizer", "write redco.Trainer, redco.Deployer and so on"},
+};
+
+// Names of fields of this library that are elsewhere, or under another name.
+constexpr Habit fields[] = {
+    {"nn|functional", R"(layers are in redco.nn: local nn = require("redco").nn)"},
+    {"optim", "optimizers are in redco.optim"},
+    {"utils", "data sets are in redco.data"},
+    {"Sequential|ModuleList",
+     "a model is a function: nn.linear(p.out, torch.relu(nn.linear(p.hidden, "
+     "x))), or nn.MLP with nn.mlp"},
+    {"Module", "a model is a table of parameters and a function, without classes"},
+    {"DataLoader|TensorDataset", "Trainer:fit makes batches of a list, with collate_fn"},
+    {"array|asarray", "torch.tensor makes a tensor"},
+    {"astype", "x:to \"float32\" converts"},
+    {"numpy", "x:tolist() returns a table of numbers"},
+    {"ReLU|Softmax|GELU|Sigmoid|Tanh|relu|softmax|gelu|sigmoid|tanh",
+     "it is a function of tensors: torch.relu(x), torch.softmax(x, -1), torch.gelu(x)"},
+    {"CrossEntropyLoss", "nn.cross_entropy(logits, labels) is the loss"},
+    {"MSELoss", "nn.mse_loss(x, y) is the loss"},
+    {"zero_grad",
+     "a Trainer makes the steps; in a loop, redco.value_and_grad returns new gradients"},
+    {"parameters|state_dict", "parameters are a table: redco.tree.leaves(params) lists them"},
+    {"train|eval", "loss_fn has the argument is_training"},
+};
+
+// Lua's own errors that mean something else to their users, by a part and their last words.
+struct Advice {
+  std::string_view part, end, text;
+};
+constexpr std::string_view on_comparison =
+    "compare tensors with x:lt(y), x:le(y), x:gt(y) and x:ge(y)";
+constexpr std::string_view on_loop =
+    "loops are written: for i, x in ipairs(list), for i, x in data_set:ipairs(), and for a tensor "
+    "for i = 0, #x - 1 with x[i]";
+constexpr Advice advices[] = {
+    {"attempt to call field 'Tensor'", "(a table value)", "torch.tensor makes a tensor"},
+    {"attempt to call a ", "table value", on_loop},
+    {"attempt to call a ", "userdata value", on_loop},
+    {"bad argument #1 to 'pairs'", "got userdata)", on_loop},
+    {"bad argument #1 to 'ipairs'", "got userdata)", on_loop},
+    {"attempt to call ", "(a table value)",
+     "a table is not a function. Parameters of a layer are the first argument of the function "
+     "that computes with them: nn.linear(params, x)"},
+    {"attempt to compare ", "userdata with number", on_comparison},
+    {"attempt to compare ", "number with userdata", on_comparison},
+    {"attempt to compare ", "two userdata values", on_comparison},
+    {"attempt to index a boolean value", "",
+     "== compares two values as a whole: x:eq(y) compares the elements of tensors"},
+    {"attempt to index a nil value", "",
+     "lists count from 1, and a function without `return` returns nil"},
+    {"attempt to index ", "(a function value)",
+     "a function is called: redco.Deployer { seed = 1 }"},
+    {"number expected, got userdata", "", "x:item() is the number in a tensor of one element"},
+    {"module 'torch' not found", "", "write: local torch = require(\"redco\").torch"},
+    {"module 'nn' not found", "", "write: local nn = require(\"redco\").nn"},
+    {"module 'optim' not found", "", "write: local optim = require(\"redco\").optim"},
+    {"module 'redco", "", "the library is: require \"redco\""},
+};
+
+std::string line_of(const std::string& code, int number) {
+  std::istringstream lines(code);
+  std::string line;
+  while (number-- > 0 && std::getline(lines, line)) {
+  }
+  return line;
+}
+
+// The line without its comment, and with nothing inside of quotes.
+std::string without_texts(const std::string& line) {
+  std::string kept;
+  char quote = 0;
+  for (size_t i = 0; i < line.size(); ++i) {
+    if (quote != 0) {
+      if (line[i] == '\\') {
+        ++i;
+        continue;
+      }
+      if (line[i] != quote) continue;
+      quote = 0;
+    } else if (line[i] == '"' || line[i] == '\'') {
+      quote = line[i];
+    } else if (line.compare(i, 3, "-- ") == 0) {
+      break;
+    }
+    kept += line[i];
+  }
+  return kept;
+}
+
+}  // namespace
+
+std::string advice_on_syntax(const std::string& message, const std::string& code) {
+  std::smatch position;
+  if (!std::regex_search(message, position, std::regex(R"(:(\d{1,8}): )"))) return "";
+  int number = std::stoi(position[1]);
+  // A block that begins with a colon may be noticed only on its next line.
+  for (int i : {number, number - 1}) {
+    std::string line = without_texts(line_of(code, i));
+    if (i < 1 || line.size() > 1000) continue;  // std::regex recurses
+    for (const Habit& habit : habits)
+      if (std::regex_search(line, std::regex(habit.pattern))) return std::string("; ") + habit.text;
+  }
+  bool lacks_comma = std::regex_search(message, std::regex(R"('[)}]' expected.* near '["\w{])"));
+  return lacks_comma ? "; is a comma missing before it?" : "";
+}
+
+namespace {
+
+template <size_t n>
+std::string advice_of(const Habit (&table)[n], const std::string& name) {
+  if (name.size() > 100) return "";  // std::regex recurses
+  for (const Habit& habit : table)
+    if (std::regex_match(name, std::regex(habit.pattern))) return std::string("; ") + habit.text;
+  return "";
+}
+
+}  // namespace
+
+std::string advice_on_name(const std::string& name) { return advice_of(names, name); }
+
+std::string advice_on_field(const std::string& name) { return advice_of(fields, name); }
+
+std::string with_advice(const std::string& message) {
+  // A list of places that were searched may follow the first line.
+  size_t end = std::min(message.find('\n'), message.size());
+  std::string_view first = std::string_view(message).substr(0, end);
+  for (const Advice& each : advices)
+    if (first.ends_with(each.end) && first.find(each.part) != std::string_view::npos)
+      return std::string(first.substr(0, first.ends_with(':') ? end - 1 : end)) + "; " +
+             std::string(each.text) + message.substr(end);
+  std::match_results<std::string_view::const_iterator> found;
+  static const std::regex nil_global(R"(global '(\w{1,50})' \(a nil value\)$)");
+  if (std::regex_search(first.begin(), first.end(), found, nil_global))
+    return message + advice_on_name(found[1]);
+  return message;
+}
+
+}  // namespace redco::lua
