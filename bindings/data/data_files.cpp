@@ -131,9 +131,9 @@ int parquet_file(lua_State* L) {
       lua_pop(L, 1);
     }
   }
-  push_object(L, std::make_shared<LuaParquetFile>(LuaParquetFile{ParquetFile(
-                     luaL_checkstring(L, 1), columns,
-                     check_integer(L, 3, "data.parquet: max_memory"))}));
+  push_object(
+      L, std::make_shared<LuaParquetFile>(LuaParquetFile{ParquetFile(
+             luaL_checkstring(L, 1), columns, check_integer(L, 3, "data.parquet: max_memory"))}));
   return 1;
 }
 

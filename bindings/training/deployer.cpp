@@ -490,7 +490,7 @@ void add_deployer(lua_State* L) {
         "Writes an image to TensorBoard: a tensor [height, width] or [channels, height, width] "
         "with 1, 3 or 4 channels, either uint8 or floating-point from 0 to 1."},
        {"log_histogram", log_histogram,
-        "log_histogram(self, name, values, step)\n"
+        "log_histogram(self, name, values: Tensor or table, step)\n"
         "Writes the distribution of a tensor's values to TensorBoard, or of each tensor in a tree "
         "such as trainer.params, whose dotted name follows. Values that are not finite are left "
         "out. All processes must call it."},

@@ -94,9 +94,9 @@ class RowReader {
     cursor.value = column.value_starts.empty() ? row : column.value_starts[at];
     bool has_lists = !column.level_starts.empty();
     cursor.level = has_lists ? column.level_starts[at] : row;
-    cursor.end = !has_lists                              ? row + 1
-                 : at + 1 < column.level_starts.size()   ? column.level_starts[at + 1]
-                                                         : column.n_levels;
+    cursor.end = !has_lists                            ? row + 1
+                 : at + 1 < column.level_starts.size() ? column.level_starts[at + 1]
+                                                       : column.n_levels;
   }
 
   void check_level(size_t leaf) const {
@@ -164,16 +164,20 @@ class RowReader {
     const ParquetLeaf& facts = leaves_[leaf];
     const ParquetColumn& column = group_.columns[leaf];
     switch (facts.type) {
-      case ParquetType::boolean: return copied<uint8_t, bool>(column, first, n, at::kBool);
+      case ParquetType::boolean:
+        return copied<uint8_t, bool>(column, first, n, at::kBool);
       case ParquetType::int32:
         if (facts.is_unsigned) return copied<uint32_t, int64_t>(column, first, n, at::kLong);
         return copied<int32_t, int64_t>(column, first, n, at::kLong);
       case ParquetType::int64:
         for (int64_t i = 0; i < n && facts.is_unsigned; ++i) integer(leaf, first + i);
         return copied<int64_t, int64_t>(column, first, n, at::kLong);
-      case ParquetType::float32: return copied<float, float>(column, first, n, at::kFloat);
-      case ParquetType::float64: return copied<double, double>(column, first, n, at::kDouble);
-      default: return copied<c10::Half, c10::Half>(column, first, n, at::kHalf);
+      case ParquetType::float32:
+        return copied<float, float>(column, first, n, at::kFloat);
+      case ParquetType::float64:
+        return copied<double, double>(column, first, n, at::kDouble);
+      default:
+        return copied<c10::Half, c10::Half>(column, first, n, at::kHalf);
     }
   }
 
@@ -190,13 +194,17 @@ class RowReader {
     int64_t value = cursors_[leaf].value;
     advance(leaf);
     switch (facts.type) {
-      case ParquetType::boolean: return number_at<uint8_t>(column, value) != 0;
+      case ParquetType::boolean:
+        return number_at<uint8_t>(column, value) != 0;
       case ParquetType::int32:
         return facts.is_unsigned ? int64_t(number_at<uint32_t>(column, value))
                                  : int64_t(number_at<int32_t>(column, value));
-      case ParquetType::int64: return integer(leaf, value);
-      case ParquetType::float32: return double(number_at<float>(column, value));
-      case ParquetType::float64: return number_at<double>(column, value);
+      case ParquetType::int64:
+        return integer(leaf, value);
+      case ParquetType::float32:
+        return double(number_at<float>(column, value));
+      case ParquetType::float64:
+        return number_at<double>(column, value);
       default:
         if (facts.is_float16) return double(number_at<c10::Half>(column, value));
         return std::string(column.texts[size_t(value)]);
@@ -238,10 +246,9 @@ struct ParquetFile::State {
       for (size_t i = node->first_leaf; i < node->end_leaf; ++i) {
         const ParquetChunk& chunk = row_group.chunks[i];
         const ParquetLeaf& leaf = metadata.leaves[i];
-        group->columns[i] =
-            decode_parquet_column(where + "the column " + in_quotes(leaf.path) + ": ",
-                                  read(chunk.offset, chunk.n_bytes), chunk, leaf,
-                                  row_group.n_rows, budget);
+        group->columns[i] = decode_parquet_column(
+            where + "the column " + in_quotes(leaf.path) + ": ", read(chunk.offset, chunk.n_bytes),
+            chunk, leaf, row_group.n_rows, budget);
       }
     group->n_bytes = budget.used();
     return group;
@@ -283,8 +290,7 @@ ParquetFile::ParquetFile(ParquetFile&&) noexcept = default;
 ParquetFile::~ParquetFile() = default;
 
 ParquetFile::ParquetFile(const std::string& path,
-                         const std::optional<std::vector<std::string>>& columns,
-                         int64_t max_memory)
+                         const std::optional<std::vector<std::string>>& columns, int64_t max_memory)
     : state_(std::make_unique<State>(path, max_memory)) {
   const std::string& where = state_->where;
   require(max_memory > 0, where, "max_memory = ", max_memory, " must be positive");

@@ -27,12 +27,18 @@ enum Encoding : int64_t { plain = 0, plain_dictionary = 2, rle = 3, rle_dictiona
 
 const char* name_of(int64_t encoding) {
   switch (encoding) {
-    case 4: return "BIT_PACKED";
-    case 5: return "DELTA_BINARY_PACKED";
-    case 6: return "DELTA_LENGTH_BYTE_ARRAY";
-    case 7: return "DELTA_BYTE_ARRAY";
-    case 9: return "BYTE_STREAM_SPLIT";
-    default: return "unknown";
+    case 4:
+      return "BIT_PACKED";
+    case 5:
+      return "DELTA_BINARY_PACKED";
+    case 6:
+      return "DELTA_LENGTH_BYTE_ARRAY";
+    case 7:
+      return "DELTA_BYTE_ARRAY";
+    case 9:
+      return "BYTE_STREAM_SPLIT";
+    default:
+      return "unknown";
   }
 }
 
@@ -61,16 +67,25 @@ PageHeader read_page_header(const std::string& where, std::string_view& bytes) {
   ThriftReader in(where, bytes);
   in.read_struct([&](int64_t number) {
     switch (number) {
-      case 1: page.type = in.read_integer(); break;
-      case 2: page.size = in.read_integer(); break;
-      case 3: page.compressed_size = in.read_integer(); break;
-      case 4: page.crc = uint32_t(in.read_integer()); break;
+      case 1:
+        page.type = in.read_integer();
+        break;
+      case 2:
+        page.size = in.read_integer();
+        break;
+      case 3:
+        page.compressed_size = in.read_integer();
+        break;
+      case 4:
+        page.crc = uint32_t(in.read_integer());
+        break;
       case 5:
       case 7:
       case 8:
         in.read_struct([&](int64_t field) { read_page_field(in, page, number, field); });
         break;
-      default: break;
+      default:
+        break;
     }
   });
   bytes.remove_prefix(in.position());
@@ -178,9 +193,15 @@ class Decoder {
         require(stored.size() == n, where_, "a page has ", stored.size(), " bytes, expected ", n);
         bytes = stored;
         break;
-      case 1: bytes = decompress_snappy(where_, stored, n); break;
-      case 2: bytes = decompress_gzip(where_, stored, n); break;
-      case 6: bytes = decompress_zstd(where_, stored, n); break;
+      case 1:
+        bytes = decompress_snappy(where_, stored, n);
+        break;
+      case 2:
+        bytes = decompress_gzip(where_, stored, n);
+        break;
+      case 6:
+        bytes = decompress_zstd(where_, stored, n);
+        break;
       default:
         fail(where_, "its compression is method ", chunk_.codec,
              " (LZO 3, Brotli 4, LZ4 5 or 7), which is not supported, only Snappy, gzip and "
@@ -253,10 +274,8 @@ class Decoder {
       rest = keep(body, page.size, true);
     }
     std::string_view& source = is_v2 ? levels : rest;
-    read_levels(source, repetition_bytes, leaf_.max_repetition, page.n_values,
-                column_.repetitions);
-    read_levels(source, definition_bytes, leaf_.max_definition, page.n_values,
-                column_.definitions);
+    read_levels(source, repetition_bytes, leaf_.max_repetition, page.n_values, column_.repetitions);
+    read_levels(source, definition_bytes, leaf_.max_definition, page.n_values, column_.definitions);
     int64_t n_values = page.n_values;
     if (leaf_.max_definition > 0)
       n_values = std::count(column_.definitions.end() - page.n_values, column_.definitions.end(),

@@ -44,14 +44,29 @@ Element read_element(ThriftReader& in) {
   Element element;
   in.read_struct([&](int64_t number) {
     switch (number) {
-      case 1: element.type = in.read_integer(); break;
-      case 2: element.type_length = in.read_integer(); break;
-      case 3: element.repetition = in.read_integer(); break;
-      case 4: element.name = in.read_bytes(); break;
-      case 5: element.n_children = in.read_integer(); break;
-      case 6: element.converted = in.read_integer(); break;
-      case 10: read_logical_type(in, element); break;
-      default: break;
+      case 1:
+        element.type = in.read_integer();
+        break;
+      case 2:
+        element.type_length = in.read_integer();
+        break;
+      case 3:
+        element.repetition = in.read_integer();
+        break;
+      case 4:
+        element.name = in.read_bytes();
+        break;
+      case 5:
+        element.n_children = in.read_integer();
+        break;
+      case 6:
+        element.converted = in.read_integer();
+        break;
+      case 10:
+        read_logical_type(in, element);
+        break;
+      default:
+        break;
     }
   });
   return element;
@@ -131,15 +146,15 @@ class Schema {
 
   // A list or map of two or three levels: a group with a repeated child, which is the element or
   // has it as its only child ("Lists" in LogicalTypes.md of parquet-format).
-  ParquetNode list(const std::string& name, int definition, int repetition,
-                   const std::string& path, int depth) {
+  ParquetNode list(const std::string& name, int definition, int repetition, const std::string& path,
+                   int depth) {
     ParquetNode result = new_list(name, definition, repetition);
     const Element& child = take(depth + 1);
-    bool is_element = child.n_children != 1 || child.name == "array" ||
-                      child.name.ends_with("_tuple");
-    result.children.push_back(
-        is_element ? content(child, definition + 1, repetition + 1, path, depth + 1)
-                   : node(definition + 1, repetition + 1, path, depth + 2));
+    bool is_element =
+        child.n_children != 1 || child.name == "array" || child.name.ends_with("_tuple");
+    result.children.push_back(is_element
+                                  ? content(child, definition + 1, repetition + 1, path, depth + 1)
+                                  : node(definition + 1, repetition + 1, path, depth + 2));
     return finished(std::move(result));
   }
 
@@ -197,13 +212,26 @@ ChunkMetadata read_chunk(const std::string& where, ThriftReader& in) {
     has_metadata = true;
     in.read_struct([&](int64_t field) {
       switch (field) {
-        case 1: chunk.type = in.read_integer(); break;
-        case 4: chunk.codec = in.read_integer(); break;
-        case 5: chunk.n_values = in.read_integer(); break;
-        case 7: chunk.n_bytes = in.read_integer(); break;
-        case 9: chunk.data_offset = in.read_integer(); break;
-        case 11: chunk.dictionary_offset = in.read_integer(); break;
-        default: break;
+        case 1:
+          chunk.type = in.read_integer();
+          break;
+        case 4:
+          chunk.codec = in.read_integer();
+          break;
+        case 5:
+          chunk.n_values = in.read_integer();
+          break;
+        case 7:
+          chunk.n_bytes = in.read_integer();
+          break;
+        case 9:
+          chunk.data_offset = in.read_integer();
+          break;
+        case 11:
+          chunk.dictionary_offset = in.read_integer();
+          break;
+        default:
+          break;
       }
     });
   });
@@ -252,7 +280,9 @@ ParquetMetadata read_parquet_metadata(const std::string& where, std::string_view
         in.read_list([&] { elements.push_back(read_element(in)); });
         Schema(where, std::move(elements), result).read();
         break;
-      case 3: n_rows = in.read_integer(); break;
+      case 3:
+        n_rows = in.read_integer();
+        break;
       case 4:
         require(!result.leaves.empty(), where, "it has row groups without a schema");
         in.read_list([&] {
@@ -274,8 +304,10 @@ ParquetMetadata read_parquet_metadata(const std::string& where, std::string_view
           result.texts[key] = std::move(value);
         });
         break;
-      case 8: fail(where, "it is encrypted, which is not supported");
-      default: break;
+      case 8:
+        fail(where, "it is encrypted, which is not supported");
+      default:
+        break;
     }
   });
   require(n_rows == end, where, "it has ", n_rows, " rows, its row groups ", end);

@@ -176,11 +176,12 @@ namespace {
 
 // The tag of a step's metric. TensorBoard groups tags by what is before the slash.
 std::string step_tag(const std::string& name) {
-  static const std::set<std::string> measured = {  // by train/step_meter.h
-      "collate_seconds", "collective_seconds",    "examples_per_second",
-      "gathered_bytes",  "memory_bytes",          "mfu",
-      "peak_memory_bytes", "reserved_memory_bytes", "step_seconds",
-      "tokens_per_second"};
+  static const std::set<std::string> measured = {// by train/step_meter.h
+                                                 "collate_seconds",     "collective_seconds",
+                                                 "examples_per_second", "gathered_bytes",
+                                                 "memory_bytes",        "mfu",
+                                                 "peak_memory_bytes",   "reserved_memory_bytes",
+                                                 "step_seconds",        "tokens_per_second"};
   if (name.find('/') != std::string::npos) return name;
   return (measured.contains(name) ? "system/" : "train/") + name;
 }
@@ -259,10 +260,10 @@ void RunLog::histogram(int64_t step, const std::string& name, const at::Tensor& 
 
 void RunLog::settings(const Tree::Dict& values) {
   for (const auto& [name, value] : values)
-    require(value.is<bool>() || value.is<int64_t>() || value.is<double>() ||
-                value.is<std::string>(),
-            "log_hparams: ", name, " is a ", value.kind(),
-            ", expected a number, a string or a boolean");
+    require(
+        value.is<bool>() || value.is<int64_t>() || value.is<double>() || value.is<std::string>(),
+        "log_hparams: ", name, " is a ", value.kind(),
+        ", expected a number, a string or a boolean");
   if (events_) events_->settings(values);
 }
 

@@ -226,9 +226,9 @@ void EventFile::settings(const Tree::Dict& values) {
   std::string plugin = bytes_field(1, "hparams") + bytes_field(2, bytes_field(3, session));
   constexpr int64_t float_type = 1;
   std::string no_shape = bytes_field(2, bytes_field(2, number_field(1, 0)));
-  append_without_step(summary_value(
-      "_hparams_/session_start_info",
-      bytes_field(8, number_field(1, float_type) + no_shape) + bytes_field(9, bytes_field(1, plugin))));
+  append_without_step(summary_value("_hparams_/session_start_info",
+                                    bytes_field(8, number_field(1, float_type) + no_shape) +
+                                        bytes_field(9, bytes_field(1, plugin))));
 }
 
 }  // namespace redco::io

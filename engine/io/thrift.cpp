@@ -116,24 +116,38 @@ std::string_view ThriftReader::read_bytes() {
 void ThriftReader::skip() {
   switch (type_) {
     case true_value:
-    case false_value: read_boolean(); break;
+    case false_value:
+      read_boolean();
+      break;
     case byte:
     case int16:
     case int32:
-    case int64: read_integer(); break;
-    case float64: take(8); break;
-    case uuid: take(16); break;
-    case binary: read_bytes(); break;
+    case int64:
+      read_integer();
+      break;
+    case float64:
+      take(8);
+      break;
+    case uuid:
+      take(16);
+      break;
+    case binary:
+      read_bytes();
+      break;
     case list:
-    case set: read_list([] {}); break;
-    case structure: read_fields([](int64_t) {}); break;
+    case set:
+      read_list([] {});
+      break;
+    case structure:
+      read_fields([](int64_t) {});
+      break;
     case map: {
       uint64_t size = varint();
       require(size == 0, where_, "its metadata has a map, which Parquet has not");
       break;
     }
-    default: fail(where_, "its metadata is damaged: at byte ", at_, " there is no type ",
-                  int(type_));
+    default:
+      fail(where_, "its metadata is damaged: at byte ", at_, " there is no type ", int(type_));
   }
   is_next_ = false;
 }

@@ -125,7 +125,8 @@ test("a file that is cut short or changed anywhere is an error or another file",
   local n_found = 0
   for at = 4, #whole - 1, 61 do
     local byte = string.char((whole:byte(at) + 85) % 256)
-    if not read_all(whole:sub(1, at - 1) .. byte .. whole:sub(at + 1)) then n_found = n_found + 1 end
+    local is_read = read_all(whole:sub(1, at - 1) .. byte .. whole:sub(at + 1))
+    n_found = n_found + (is_read and 0 or 1)
   end
   assert(n_found > 50, n_found)
 end)

@@ -1,5 +1,5 @@
--- parquet_rows.lua FILE...: prints the rows of Parquet files, forwards and backwards, in the form of
--- parquet_peer.py: strings in hexadecimal, keys in order.
+-- parquet_rows.lua FILE...: prints the rows of Parquet files, forwards and backwards, in the form
+-- of parquet_peer.py: strings in hexadecimal, keys in order.
 local redco = require "redco"
 
 local function form(value)

@@ -113,8 +113,8 @@ class REDCO_API RunLog {
 
   /// Appends a line to metrics.jsonl, `{"step":3,"loss":1.25}`. Non-finite numbers become null.
   /// Throws Error if the file cannot be written; earlier lines stay intact. TensorBoard's names
-  /// begin with `system/` for what a Trainer measures of its steps, with `train/` for others without
-  /// a slash.
+  /// begin with `system/` for what a Trainer measures of its steps, with `train/` for others
+  /// without a slash.
   void metrics(int64_t step, const std::map<std::string, double>& values);
 
   /// The same for an evaluation: the line has `"kind":"eval"`, and TensorBoard's names begin with

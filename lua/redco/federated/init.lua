@@ -2,7 +2,6 @@
 local fail = require "redco.fail"
 local grad = require("redco.transforms").grad
 local registry = require "redco.registry"
-local torch = require "redco.torch"
 local tree = require "redco.tree"
 
 local federated = { partition = require "redco.federated.partition" }

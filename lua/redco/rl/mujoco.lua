@@ -6,8 +6,8 @@ local torch = require "redco.torch"
 
 local where = "rl.mujoco"
 
--- The bits of mjtState (mjdata.h, mjtype.h): from which version on, what makes a simulation go on as
--- if it had not been interrupted (mjSTATE_INTEGRATION), and the controls. Time, positions and
+-- The bits of mjtState (mjdata.h, mjtype.h) by version: what makes a simulation continue as if it
+-- had not been interrupted (mjSTATE_INTEGRATION), and the controls. Time, positions and
 -- velocities are the first three in all versions.
 local versions = {
   { first = 3017000, last = 3017999, integration = 0x3FFF, controls = 0x40 },

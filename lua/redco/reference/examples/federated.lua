@@ -3,7 +3,8 @@ local federated = redco.federated
 local deployer = redco.Deployer { seed = 1, verbose = false }
 local x = torch.randn({ 60, 2 }, { generator = deployer:gen_rng() })
 local y = x:matmul(torch.tensor { 1.5, -2 })
-local clients = federated.partition(torch.arange(60):remainder(3), { n_clients = 5 })
+local labels = torch.arange(60):remainder(3)
+local clients = federated.partition(labels, { n_clients = 5 })
 local function loss_of(params, rows)
   return (x[rows]:matmul(params.w) - y[rows]):square():mean()
 end
@@ -11,7 +12,8 @@ local params = { w = torch.zeros { 2 } }
 local sgd = redco.optim.sgd { learning_rate = 0.1 }
 for _ = 1, 10 do
   params = federated.round(deployer, { 1, 3, 5 }, function(client)
-    return federated.train_client(params, loss_of, clients[client]:split(4), sgd)
+    local batches = clients[client]:split(4)
+    return federated.train_client(params, loss_of, batches, sgd)
   end, function(client) return clients[client]:numel() end)
 end
 print(loss_of(params, torch.arange(60)):item() < 1e-3)  --> true

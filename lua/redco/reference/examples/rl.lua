@@ -61,12 +61,12 @@ print(advantages, returns)
 --- redco.rl.mujoco
 local function step(before, after, actions, seconds)
   local moved = after.positions:select(1, 0) - before.positions:select(1, 0)
-  return moved / seconds - 0.1 * actions:square():sum(1)  -- forwards, and no waste
+  return moved / seconds - 0.1 * actions:square():sum(1)
 end
 local function environment()
   return redco.rl.environment(redco.rl.mujoco {
-    library = "libmujoco.so.3.17.0", model = "half_cheetah.xml", frame_skip = 5,
-    step = step,
+    library = "libmujoco.so.3.17.0", model = "half_cheetah.xml",
+    frame_skip = 5, step = step,
   }, { n_envs = 16, seed = 1 })
 end
 print(pcall(environment))  -- where there is no such library
