@@ -5,6 +5,7 @@
 #include "torch/tensor.h"
 
 #include <redco/byte_file.h>
+#include <redco/parquet.h>
 #include <redco/record_file.h>
 #include <redco/token_file.h>
 
@@ -32,6 +33,12 @@ struct LuaByteFile {
   static constexpr const char* lua_name = "ByteFile";
   static constexpr bool is_thread_safe = true;
   ByteFile file;
+};
+
+struct LuaParquetFile {
+  static constexpr const char* lua_name = "ParquetFile";
+  static constexpr bool is_thread_safe = true;
+  ParquetFile file;
 };
 
 template <class T>
@@ -114,6 +121,49 @@ int tensor(lua_State* L) {
   return 1;
 }
 
+int parquet_file(lua_State* L) {
+  std::optional<std::vector<std::string>> columns;
+  if (lua_istable(L, 2)) {
+    columns.emplace();
+    for (size_t i = 1; i <= lua_objlen(L, 2); ++i) {
+      lua_rawgeti(L, 2, int(i));
+      columns->emplace_back(luaL_checkstring(L, -1));
+      lua_pop(L, 1);
+    }
+  }
+  push_object(
+      L, std::make_shared<LuaParquetFile>(LuaParquetFile{ParquetFile(
+             luaL_checkstring(L, 1), columns, check_integer(L, 3, "data.parquet: max_memory"))}));
+  return 1;
+}
+
+int row(lua_State* L) {
+  auto self = check_object<LuaParquetFile>(L, 1, "ParquetFile:row");
+  push_tree(L, self->file.row(check_integer(L, 2, "ParquetFile:row") - 1));
+  return 1;
+}
+
+int columns(lua_State* L) {
+  auto self = check_object<LuaParquetFile>(L, 1, "ParquetFile:columns");
+  lua_newtable(L);
+  for (const std::string& name : self->file.columns()) {
+    lua_pushlstring(L, name.data(), name.size());
+    lua_rawseti(L, -2, int(lua_objlen(L, -2)) + 1);
+  }
+  return 1;
+}
+
+int metadata(lua_State* L) {
+  auto self = check_object<LuaParquetFile>(L, 1, "ParquetFile:metadata");
+  lua_newtable(L);
+  for (const auto& [key, text] : self->file.metadata()) {
+    lua_pushlstring(L, key.data(), key.size());
+    lua_pushlstring(L, text.data(), text.size());
+    lua_rawset(L, -3);
+  }
+  return 1;
+}
+
 int zip_archive(lua_State* L) {
   auto files = read_zip_archive(luaL_checkstring(L, 1));
   lua_createtable(L, 0, int(files.size()));
@@ -179,6 +229,22 @@ void add_data_files(lua_State* L) {
         "tensor(self, offset, count, dtype) -> Tensor [count]\n"
         "Returns `count` little-endian elements starting at byte `offset`, counted from 0."}});
   add_length<LuaByteFile>(L);
+  make_object_type<LuaParquetFile>(
+      L,
+      "ParquetFile {}\n"
+      "A Parquet file whose rows are read on access; #file is their number.",
+      {{"row", row,
+        "row(self, i) -> table\n"
+        "Returns row i, from 1, as a table of its columns."},
+       {"columns", columns,
+        "columns(self) -> list of strings\n"
+        "Returns the names of the selected columns."},
+       {"metadata", metadata,
+        "metadata(self) -> table\n"
+        "Returns texts of the writer by key."}});
+  add_length<LuaParquetFile>(L);
+  lua_pushcfunction(L, parquet_file);
+  lua_setfield(L, -2, "parquet_file");
   lua_pushcfunction(L, byte_file);
   lua_setfield(L, -2, "byte_file");
   lua_pushcfunction(L, zip_archive);

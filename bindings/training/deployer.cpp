@@ -300,6 +300,23 @@ int log_image(lua_State* L) {
   return 0;
 }
 
+int log_histogram(lua_State* L) {
+  auto deployer = self(L);
+  deployer->log_histogram(luaL_checkstring(L, 2), check_tree(L, 3, "Deployer:log_histogram"),
+                          check_integer(L, 4, "Deployer:log_histogram: step"));
+  return 0;
+}
+
+int log_hparams(lua_State* L) {
+  auto deployer = self(L);
+  require(lua_istable(L, 2), "Deployer:log_hparams: expected a table of settings, got ",
+          described(L, 2));
+  Tree settings = check_tree(L, 2, "Deployer:log_hparams");
+  require(settings.is<Tree::Dict>(), "Deployer:log_hparams: expected settings by name, got a list");
+  deployer->log_hparams(settings.as<Tree::Dict>());
+  return 0;
+}
+
 int save_outputs(lua_State* L) {
   auto deployer = self(L);
   check_list(L, 2, "Deployer:save_outputs: outputs");
@@ -508,11 +525,21 @@ void add_deployer(lua_State* L) {
        {"log_metrics", log_metrics,
         "log_metrics(self, metrics, step = nil)\n"
         "Writes a table of numbers to workdir/metrics.jsonl, as one line with `step`, and to "
-        "TensorBoard."},
+        "TensorBoard, there as train/NAME if the name has no slash."},
        {"log_image", log_image,
         "log_image(self, name, pixels, step = nil)\n"
         "Writes an image to TensorBoard: a tensor [height, width] or [channels, height, width] "
         "with 1, 3 or 4 channels, either uint8 or floating-point from 0 to 1."},
+       {"log_histogram", log_histogram,
+        "log_histogram(self, name, values: Tensor or table, step)\n"
+        "Writes the distribution of a tensor's values to TensorBoard, or of each tensor in a tree "
+        "such as trainer.params, whose dotted name follows. Values that are not finite are left "
+        "out. All processes must call it."},
+       {"log_hparams", log_hparams,
+        "log_hparams(self, settings: table)\n"
+        "Writes settings of the run to TensorBoard, which compares runs by them in its tab "
+        "HPARAMS: numbers, strings and booleans by name, such as the table that `redco.options` "
+        "returns."},
        {"save_outputs", save_outputs,
         "save_outputs(self, outputs, {desc, step})\n"
         "Writes a list to workdir/outputs_DESC.json, and its first ten entries to TensorBoard at "

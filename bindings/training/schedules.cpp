@@ -56,6 +56,14 @@ struct Warmup {
   int64_t steps;
 };
 
+int lua_constant(lua_State* L) {
+  NamedArguments args(L, 1, "redco.optim.constant_schedule");
+  Warmup warmup(args);
+  args.finish();
+  push_schedule(L, constant_schedule(warmup.init, warmup.peak, warmup.steps));
+  return 1;
+}
+
 using WarmupSchedule = Schedule (*)(double, double, double, int64_t, int64_t);
 
 template <WarmupSchedule make>
@@ -198,7 +206,12 @@ void add_schedules(lua_State* L) {
       {});
   register_functions(
       L, "redco.optim.",
-      {{"linear_schedule", warmup_schedule<linear_schedule>,
+      {{"constant_schedule", lua_constant,
+        "constant_schedule{init_value = 0, peak_value, warmup_steps = 0} -> function(step) -> "
+        "number\n"
+        "Rises linearly from init_value to peak_value at warmup_steps, and stays there. Without a "
+        "warm-up a number is enough as learning_rate."},
+       {"linear_schedule", warmup_schedule<linear_schedule>,
         "linear_schedule{init_value = 0, peak_value, end_value = 0, warmup_steps = 0, "
         "total_steps} -> function(step) -> number\n"
         "Rises linearly from init_value to peak_value at warmup_steps, then falls linearly to "

@@ -10,6 +10,8 @@
 #include <redco/error.h>
 #include <redco/image.h>
 
+#include <ATen/ops/full.h>
+#include <ATen/ops/histc.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -170,10 +172,29 @@ void RunLog::append_metrics(int64_t step, const char* kind,
   append_to_file(path("metrics.jsonl"), dump(line) + "\n");
 }
 
+namespace {
+
+// The tag of a step's metric. TensorBoard groups tags by what is before the slash.
+std::string step_tag(const std::string& name) {
+  static const std::set<std::string> measured = {// by train/step_meter.h
+                                                 "collate_seconds",     "collective_seconds",
+                                                 "examples_per_second", "gathered_bytes",
+                                                 "memory_bytes",        "mfu",
+                                                 "peak_memory_bytes",   "reserved_memory_bytes",
+                                                 "step_seconds",        "tokens_per_second"};
+  if (name.find('/') != std::string::npos) return name;
+  return (measured.contains(name) ? "system/" : "train/") + name;
+}
+
+}  // namespace
+
 void RunLog::metrics(int64_t step, const std::map<std::string, double>& values) {
   if (!writes_files()) return;
   append_metrics(step, nullptr, values);
-  if (events_) events_->scalars(step, "", values);
+  if (!events_) return;
+  std::map<std::string, double> by_tag;
+  for (const auto& [name, value] : values) by_tag[step_tag(name)] = value;
+  events_->scalars(step, by_tag);
 }
 
 void RunLog::evaluation(int64_t step, const std::string& name,
@@ -189,7 +210,11 @@ void RunLog::evaluation(int64_t step, const std::string& name,
   info(text, "Eval results", step);
   if (!writes_files()) return;
   append_metrics(step, "eval", values);
-  if (events_) events_->scalars(step, "eval_", values);
+  if (events_) {
+    std::map<std::string, double> by_tag;
+    for (const auto& [key, value] : values) by_tag["eval/" + key] = value;
+    events_->scalars(step, by_tag);
+  }
   write_file(path("eval_results_" + name + ".json"), dump(results, 4) + "\n");
 }
 
@@ -208,6 +233,38 @@ void RunLog::image(int64_t step, const std::string& name, const at::Tensor& pixe
     events_->image(
         step, name,
         {std::move(png), pixels.size(-2), pixels.size(-1), pixels.dim() == 2 ? 1 : pixels.size(0)});
+}
+
+void RunLog::histogram(int64_t step, const std::string& name, const at::Tensor& values) {
+  if (!events_) return;
+  at::Tensor numbers = values.detach().to(at::kCPU, at::kDouble).flatten();
+  numbers = numbers.masked_select(numbers.isfinite());
+  if (numbers.numel() == 0) return;
+  io::Histogram histogram;
+  histogram.min = numbers.min().item<double>();
+  histogram.max = numbers.max().item<double>();
+  histogram.count = double(numbers.numel());
+  histogram.sum = numbers.sum().item<double>();
+  histogram.sum_of_squares = numbers.square().sum().item<double>();
+  constexpr int64_t n_buckets = 64;
+  int64_t n = histogram.min < histogram.max ? n_buckets : 1;
+  at::Tensor counts = n == 1 ? at::full({1}, histogram.count, at::kDouble)
+                             : at::histc(numbers, n, histogram.min, histogram.max);
+  for (int64_t i = 0; i < n; ++i) {
+    double part = double(i + 1) / double(n);
+    histogram.limits.push_back(histogram.min + part * (histogram.max - histogram.min));
+    histogram.counts.push_back(counts[i].item<double>());
+  }
+  events_->histogram(step, name, histogram);
+}
+
+void RunLog::settings(const Tree::Dict& values) {
+  for (const auto& [name, value] : values)
+    require(
+        value.is<bool>() || value.is<int64_t>() || value.is<double>() || value.is<std::string>(),
+        "log_hparams: ", name, " is a ", value.kind(),
+        ", expected a number, a string or a boolean");
+  if (events_) events_->settings(values);
 }
 
 std::unique_ptr<ProgressBar> RunLog::progress(std::string desc, int64_t total, std::string unit,

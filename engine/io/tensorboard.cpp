@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 namespace redco::io {
 
@@ -66,6 +67,20 @@ std::string bytes_field(int field, std::string_view bytes) {
   return out.append(bytes);
 }
 
+std::string packed_field(int field, const std::vector<double>& values) {
+  std::string bytes;
+  for (double value : values) put_raw(bytes, value);
+  return bytes_field(field, bytes);
+}
+
+// A google.protobuf.Value.
+std::string any_value(const Tree& value) {
+  if (value.is<bool>()) return number_field(4, value.as<bool>());
+  if (value.is<int64_t>()) return double_field(2, double(value.as<int64_t>()));
+  if (value.is<double>()) return double_field(2, value.as<double>());
+  return bytes_field(3, value.as<std::string>());
+}
+
 // ---- TFRecords: length, its checksum, the bytes, their checksum ----
 
 constexpr std::array<uint32_t, 256> make_crc_table() {
@@ -99,10 +114,12 @@ std::string record(std::string_view bytes) {
 
 // ---- Messages ----
 
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
 std::string event(int64_t step, std::string_view content) {
-  double now =
-      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  std::string out = double_field(1, now);
+  std::string out = double_field(1, seconds_now());
   if (step != 0) out += number_field(2, step);
   return out.append(content);
 }
@@ -162,11 +179,17 @@ void EventFile::append(int64_t step, std::string_view summary) {
   step_ = step;
 }
 
-void EventFile::scalars(int64_t step, const std::string& prefix,
-                        const std::map<std::string, double>& values) {
+void EventFile::append_without_step(std::string summary) {
+  if (path_.empty())
+    waiting_.push_back(std::move(summary));
+  else
+    append(step_, summary);
+}
+
+void EventFile::scalars(int64_t step, const std::map<std::string, double>& values) {
   std::string summary;
-  for (const auto& [name, value] : values)
-    summary += summary_value(prefix + name, float_field(2, float(value)));
+  for (const auto& [tag, value] : values)
+    summary += summary_value(tag, float_field(2, float(value)));
   if (!summary.empty()) append(step, summary);
 }
 
@@ -175,10 +198,7 @@ void EventFile::text(int64_t step, const std::string& tag, const std::string& te
 }
 
 void EventFile::text(const std::string& tag, const std::string& text) {
-  if (path_.empty())
-    waiting_.push_back(text_summary(tag, text));
-  else
-    append(step_, text_summary(tag, text));
+  append_without_step(text_summary(tag, text));
 }
 
 void EventFile::image(int64_t step, const std::string& tag, const EncodedImage& image) {
@@ -186,6 +206,29 @@ void EventFile::image(int64_t step, const std::string& tag, const EncodedImage& 
          summary_value(
              tag, bytes_field(4, number_field(1, image.height) + number_field(2, image.width) +
                                      number_field(3, image.channels) + bytes_field(4, image.png))));
+}
+
+void EventFile::histogram(int64_t step, const std::string& tag, const Histogram& histogram) {
+  std::string message = double_field(1, histogram.min) + double_field(2, histogram.max) +
+                        double_field(3, histogram.count) + double_field(4, histogram.sum) +
+                        double_field(5, histogram.sum_of_squares) +
+                        packed_field(6, histogram.limits) + packed_field(7, histogram.counts);
+  append(step, summary_value(tag, bytes_field(5, message)));
+}
+
+// tensorboard/plugins/hparams/plugin_data.proto: a SessionStartInfo. TensorBoard finds the metrics
+// of a run by itself.
+void EventFile::settings(const Tree::Dict& values) {
+  std::string session;
+  for (const auto& [name, value] : values)
+    session += bytes_field(1, bytes_field(1, name) + bytes_field(2, any_value(value)));
+  session += double_field(5, seconds_now());
+  std::string plugin = bytes_field(1, "hparams") + bytes_field(2, bytes_field(3, session));
+  constexpr int64_t float_type = 1;
+  std::string no_shape = bytes_field(2, bytes_field(2, number_field(1, 0)));
+  append_without_step(summary_value("_hparams_/session_start_info",
+                                    bytes_field(8, number_field(1, float_type) + no_shape) +
+                                        bytes_field(9, bytes_field(1, plugin))));
 }
 
 }  // namespace redco::io

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <redco/tree.h>
+
 #include <cstdint>
 #include <map>
 #include <string>
@@ -16,6 +18,12 @@ struct EncodedImage {
   int64_t channels = 0;
 };
 
+/// The distribution of numbers: how many are in each bucket, which ends at its limit.
+struct Histogram {
+  double min = 0, max = 0, count = 0, sum = 0, sum_of_squares = 0;
+  std::vector<double> limits, counts;
+};
+
 /// The TensorBoard event file of one process, `events.out.tfevents.TIME.HOST.PID.N`: TFRecords of
 /// Event messages (tensorflow/core/util/event.proto, framework/summary.proto), encoded without a
 /// protobuf library.
@@ -28,16 +36,19 @@ class EventFile {
  public:
   explicit EventFile(std::string folder) : folder_(std::move(folder)) {}
 
-  /// Writes a scalar for each value, named `prefix` plus its name.
-  void scalars(int64_t step, const std::string& prefix,
-               const std::map<std::string, double>& values);
+  /// Writes a scalar for each value by tag.
+  void scalars(int64_t step, const std::map<std::string, double>& values);
   void text(int64_t step, const std::string& tag, const std::string& text);
   /// Writes a text without a step: it gets the first step of the file, or the last one written.
   void text(const std::string& tag, const std::string& text);
   void image(int64_t step, const std::string& tag, const EncodedImage& image);
+  void histogram(int64_t step, const std::string& tag, const Histogram& histogram);
+  /// Writes the settings of the run for the hparams dashboard: booleans, numbers and strings.
+  void settings(const Tree::Dict& values);
 
  private:
   void append(int64_t step, std::string_view summary);
+  void append_without_step(std::string summary);
 
   std::string folder_;
   std::string path_;  // empty until the file exists

@@ -225,6 +225,13 @@ void Deployer::log_image(const std::string& name, const at::Tensor& pixels, int6
   run_log_.image(step, name, full(pixels));
 }
 
+void Deployer::log_histogram(const std::string& name, const Tree& values, int64_t step) {
+  for (const auto& [path, tensor] : named_tensors(values))
+    run_log_.histogram(step, path.empty() ? name : name + "/" + path, full(tensor));
+}
+
+void Deployer::log_hparams(const Tree::Dict& values) { run_log_.settings(values); }
+
 void Deployer::save_outputs(const Tree& outputs, const std::string& desc, int64_t step) {
   run_log_.outputs(step, desc, outputs);
 }

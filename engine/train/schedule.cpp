@@ -34,6 +34,15 @@ Schedule warmup_then(const char* name, double init, double peak, double end, int
 
 Schedule constant(double value) { return value; }
 
+Schedule constant_schedule(double init, double peak, int64_t warmup_steps) {
+  require(warmup_steps >= 0, "constant_schedule: warmup_steps = ", warmup_steps,
+          " must not be negative");
+  return [=](int64_t step) {
+    if (step >= warmup_steps) return peak;
+    return init + (peak - init) * double(step) / double(warmup_steps);
+  };
+}
+
 Schedule linear_schedule(double init, double peak, double end, int64_t warmup_steps,
                          int64_t total_steps) {
   return warmup_then("linear_schedule", init, peak, end, warmup_steps, total_steps,

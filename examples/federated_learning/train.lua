@@ -1,7 +1,7 @@
 -- Federated averaging (arXiv 1602.05629): clients train on their own examples, and a server, which
 -- never sees the examples, averages their parameters.
 local redco = require "redco"
-local federated = dofile(redco.script_folder() .. "federated.lua")
+local federated = redco.federated
 local torch, nn, tree = redco.torch, redco.nn, redco.tree
 
 local o = redco.options {
@@ -76,8 +76,9 @@ local function loss_of(params, rows)
   return (nn.cross_entropy(apply(params, batch.images), batch.labels))
 end
 
-local clients = federated.partition(o.partition, train.labels, o.n_clients,
-  o.partition == "shards" and o.shards_per_client or o.alpha, deployer:gen_rng())
+local clients = federated.partition(train.labels, {
+  kind = o.partition, n_clients = o.n_clients, shards_per_client = o.shards_per_client,
+  alpha = o.alpha, generator = deployer:gen_rng() })
 
 -- The batches of a client depend on the seed, the round and the client only.
 local function batches_of(client, rng)

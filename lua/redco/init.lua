@@ -26,6 +26,7 @@ local redco = {
   torch = require "redco.torch",
   nn = require "redco.nn",
   optim = require "redco.optim",
+  federated = require "redco.federated",
   privacy = require "redco.privacy",
   rl = require "redco.rl",
   tree = require "redco.tree",

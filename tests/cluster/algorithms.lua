@@ -5,8 +5,7 @@ local redco = require "redco"
 local testing = require "testing"
 
 local nn, privacy, torch, tree = redco.nn, redco.privacy, redco.torch, redco.tree
-local federated = dofile((os.getenv "REDCO_SOURCE" or "../..")
-  .. "/examples/federated_learning/federated.lua")
+local federated = redco.federated
 
 --- Trains for one step with the given step, on the batch of a case.
 local function train(deployer, params, batch, step, optimizer, loss_fn)

@@ -22,6 +22,16 @@ TEST_CASE("a schedule is made from a number or a function") {
   CHECK_FALSE(bool(Schedule()));
 }
 
+TEST_CASE("constant: up, then flat") {
+  Schedule schedule = redco::constant_schedule(0.1, 1.1, 10);
+  CHECK(schedule(0) == Approx(0.1));
+  CHECK(schedule(5) == Approx(0.6));
+  CHECK(schedule(10) == 1.1);
+  CHECK(schedule(1000) == 1.1);
+  CHECK(redco::constant_schedule(0, 3, 0)(0) == 3);
+  CHECK_THROWS_AS(redco::constant_schedule(0, 1, -1), redco::Error);
+}
+
 TEST_CASE("linear: up, down, and flat after the end") {
   Schedule schedule = redco::linear_schedule(0.1, 1.1, 0.1, 10, 30);
   CHECK(schedule(0) == Approx(0.1));

@@ -72,7 +72,7 @@ end
 test("the reference cases", function() check_folder "../cases" end)
 
 local folder = (os.getenv "REDCO_CASES" or ""):match "[^:]+"
-if folder then
+if folder and io.open(folder .. "/metrics/metrics.json") then
   test("the cases in REDCO_CASES", function() check_folder(folder) end)
 else
   print "REDCO_CASES names no folder: only the cases of the repository are tested"
@@ -215,6 +215,37 @@ test("the scores of GLUE: Matthews, Pearson and Spearman, with ties and constant
   assert(constant ~= constant)
   expect_error(function() metrics.spearmanr({ 1, "a" }, { 1, 2 }) end, "entry 2", "number")
   expect_error(function() metrics.pearsonr({ 1, 2 }, { 1 }) end, "2 and 1")
+end)
+
+-- The figures of a task by scikit-learn's and SciPy's names.
+local glue = {
+  accuracy = metrics.accuracy, f1 = metrics.f1,
+  matthews_correlation = metrics.matthews_correlation, mse = metrics.mean_squared_error,
+  pearson = metrics.pearsonr, spearmanr = metrics.spearmanr,
+}
+function glue.f1_macro(predictions, references)
+  return metrics.f1(predictions, references, { average = "macro" })
+end
+function glue.acc_and_f1(...) return (metrics.accuracy(...) + metrics.f1(...)) / 2 end
+
+test("the reference cases of GLUE", function()
+  local folders = { "../cases" }
+  for one in (os.getenv "REDCO_CASES" or ""):gmatch "[^:]+" do folders[#folders + 1] = one end
+  for _, one in ipairs(folders) do
+    local path, n = one .. "/glue_metrics/glue_metrics.json", 0
+    local file = io.open(path)
+    if file then file:close() end
+    for i, case in ipairs(file and redco.data.json(path).cases or {}) do
+      for name, score in pairs(glue) do
+        if case[name] then
+          n = n + 1
+          expect_near(score(case.predictions, case.references), case[name],
+            ("%s of case %d"):format(name, i))
+        end
+      end
+    end
+    assert(not file or n > 40, n)
+  end
 end)
 
 test("precision, recall, balanced accuracy and the confusion matrix", function()

@@ -216,6 +216,8 @@ test("schedules", function()
     for i, step in ipairs { ... } do list[i] = ("%.4g"):format(schedule(step)) end
     return table.concat(list, " ")
   end
+  expect_equal(values(optim.constant_schedule { init_value = 0.5, peak_value = 1,
+    warmup_steps = 4 }, 0, 1, 4, 9), "0.5 0.625 1 1")
   expect_equal(values(optim.polynomial_schedule { peak_value = 1, power = 2, warmup_steps = 2,
     total_steps = 12 }, 0, 1, 2, 7, 12, 20), "0 0.5 1 0.25 0 0")
   expect_equal(values(optim.exponential_schedule { peak_value = 1, decay_rate = 0.5,

@@ -30,7 +30,7 @@ local fixture = {
   ["lua/script_module.pt"] = "module.pt", ["lua/image_cases/rgb.png"] = "images/cat/1.png",
   ["lua/image_cases/colour.jpg"] = "images/dog/1.jpg",
   ["lua/numpy_cases/matrix.npy"] = "matrix.npy", ["lua/numpy_cases/stored.npz"] = "arrays.npz",
-  ["lua/shard.tar"] = "shard.tar",
+  ["lua/shard.tar"] = "shard.tar", ["lua/parquet_cases/images.parquet"] = "images.parquet",
   ["lua/audio_cases/pcm16.flac"] = "sound.flac",
 }
 local texts = {

@@ -22,6 +22,12 @@ trainer:fit {
   },
   eval_metric_fn = function(examples, preds) return { last = preds[#examples]:item() } end,
 }
+deployer:log_hparams { rate = 0.125, rule = "sgd", nesterov = false }
+deployer:log_histogram("weights", { a = torch.arange(101) / 10, b = torch.full({ 3 }, 2.5) },
+  first + 4)
+deployer:log_histogram("holes", torch.tensor { 1, 0 / 0, 3 }, first + 4)
+deployer:log_histogram("nothing", torch.tensor { 0 / 0 }, first + 4)
+deployer:log_metrics({ ["own/name"] = 1 }, first + 4)
 deployer:log_metrics({ odd = 0 / 0, large = 2 ^ 80 }, first + 4)
 deployer:log_image("grey", torch.arange(256):view({ 16, 16 }):to "uint8", first + 4)
 deployer:log_image("colour", torch.linspace(0, 1, 48):view { 3, 4, 4 }, first + 4)

@@ -2,9 +2,11 @@
 
 optim_peer.py REDCO_LUA SOURCE [SEED]
 
-LAMB and lookahead, which PyTorch lacks, are written out in float64 here.
+Lion, LAMB and lookahead, which PyTorch lacks, are written out in float64 here. SEED also draws
+options of the optimizers.
 """
 import math
+import random
 import subprocess
 import sys
 import tempfile
@@ -52,6 +54,23 @@ class Lamb(torch.optim.Optimizer):
                 u = m / (v.sqrt() + group["eps"]) + group["decay"] * p
                 ratio = p.norm() / u.norm() if p.norm() > 0 and u.norm() > 0 else 1
                 p.sub_(group["lr"] * ratio * u)
+
+
+class Lion(torch.optim.Optimizer):
+    """Algorithm 2 of arXiv 2302.06675."""
+
+    def __init__(self, params, lr, betas=(0.9, 0.99), weight_decay=0):
+        super().__init__(params, {"lr": lr, "betas": betas, "decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for p in group["params"]:
+                m = self.state[p].setdefault("m", torch.zeros_like(p))
+                u = (beta1 * m + (1 - beta1) * p.grad).sign() + group["decay"] * p
+                p.sub_(group["lr"] * u)
+                m.mul_(beta2).add_(p.grad, alpha=1 - beta2)
 
 
 class Then:
@@ -154,6 +173,8 @@ optimizers = {
     "lamb_options": (
         lambda p: Lamb(p, lr=0.02, betas=(0.8, 0.95), eps=1e-4, weight_decay=0.1),
         "lamb { learning_rate = 0.02, betas = { 0.8, 0.95 }, eps = 1e-4, weight_decay = 0.1 }"),
+    "lion": (lambda p: Lion(p, lr=0.02, betas=(0.8, 0.95), weight_decay=0.3),
+             "lion { learning_rate = 0.02, betas = { 0.8, 0.95 }, weight_decay = 0.3 }"),
     "adafactor": (lambda p: o.Adafactor(p, lr=0.02), "adafactor { learning_rate = 0.02 }"),
     "muon": (lambda p: o.Muon(p, lr=0.02), "muon { learning_rate = 0.02 }"),
     "muon_options": (
@@ -186,6 +207,66 @@ optimizers = {
 }
 
 
+draw = random.Random(seed)
+
+
+def part():
+    return draw.choice([0.0, round(draw.uniform(0, 0.999), 3)])
+
+
+def betas():
+    return part(), round(draw.uniform(0.01, 0.999), 3)
+
+
+def eps():
+    return 10**draw.uniform(-12, -2)
+
+
+def sometimes():
+    return draw.random() < 0.5
+
+
+# The options to draw of each optimizer.
+options = {
+    "sgd": (o.SGD, {"momentum": part, "dampening": part}),
+    "adam": (o.Adam, {"betas": betas, "eps": eps}),
+    "adamw": (o.AdamW, {"betas": betas, "eps": eps}),
+    "rmsprop": (o.RMSprop, {"alpha": part, "eps": eps, "momentum": part, "centered": sometimes}),
+    "adagrad": (o.Adagrad, {"lr_decay": part, "initial_accumulator_value": part, "eps": eps}),
+    "lion": (Lion, {"betas": betas}),
+    "lamb": (Lamb, {"betas": betas, "eps": eps}),
+    "adafactor": (o.Adafactor, {
+        "beta2_decay": lambda: -draw.uniform(0.1, 1), "eps": lambda: (eps(), eps()),
+        "d": lambda: draw.uniform(1, 3)}),
+    "muon": (o.Muon, {
+        "momentum": part, "nesterov": sometimes, "eps": eps, "ns_steps": lambda: draw.randrange(1, 9),
+        "adjust_lr_fn": lambda: draw.choice(["original", "match_rms_adamw"])}),
+}
+
+
+def lua_of(value):
+    if isinstance(value, tuple):
+        return "{ " + ", ".join(map(lua_of, value)) + " }"
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def drawn(kind, values):
+    """An optimizer with these options, here and in Lua."""
+    names = {"learning_rate": values["lr"], **values}
+    del names["lr"]
+    if kind == "adafactor":
+        names["eps1"], names["eps2"] = names.pop("eps")
+    text = ", ".join(f"{name} = {lua_of(value)}" for name, value in names.items())
+    return lambda p: options[kind][0](p, **values), f"{kind} {{ {text} }}"
+
+
+for kind, (_, ranges) in options.items():
+    for i in range(3):
+        values = {name: value() for name, value in ranges.items()}
+        optimizers[f"drawn_{kind}_{i}"] = drawn(
+            kind, {"lr": draw.uniform(0.001, 0.2), "weight_decay": part(), **values})
+
+
 def schedule(make):
     optimizer = o.SGD([torch.zeros(1, requires_grad=True)], lr=0.4)
     scheduler, values = make(optimizer), []
@@ -201,6 +282,9 @@ def chained(optimizer, first, then, boundary):
 
 
 schedules = {
+    "constant": (
+        lambda p: lr_scheduler.LambdaLR(p, lambda t: min(1, t / 10)),
+        "constant_schedule { peak_value = 0.4, warmup_steps = 10 }"),
     "one_cycle": (
         lambda p: lr_scheduler.OneCycleLR(p, max_lr=0.4, total_steps=N_SCHEDULE_STEPS + 1),
         f"one_cycle_schedule {{ peak_value = 0.4, total_steps = {N_SCHEDULE_STEPS + 1} }}"),
@@ -270,6 +354,9 @@ with tempfile.TemporaryDirectory() as folder:
     worst = dict.fromkeys(TYPES, 0.0)
     for name, (make, _) in optimizers.items():
         for type_name, dtype in TYPES.items():
+            # Some options enlarge rounding errors.
+            if name.startswith("drawn") and type_name != "float64":
+                continue
             keys = ["w", "v"] if "muon" in name else list(SIZES)
             tensors = stored[type_name]
             params = [tensors[f"start.{key}"].clone().requires_grad_() for key in keys]

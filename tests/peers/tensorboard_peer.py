@@ -12,6 +12,7 @@ import tempfile
 import zlib
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import metadata
 from tensorboard.util import tensor_util
 
 script = pathlib.Path(__file__).parent / "log_run.lua"
@@ -22,7 +23,8 @@ def run(folder, first):
 
 
 def read(folder):
-    events = EventAccumulator(str(folder), size_guidance=dict(scalars=0, tensors=0, images=0))
+    events = EventAccumulator(str(folder), size_guidance=dict(
+        scalars=0, tensors=0, images=0, histograms=0))
     events.Reload()
     return events
 
@@ -76,16 +78,44 @@ def pixels(png):
     return depth, colour, rows
 
 
+def check_histograms(events):
+    assert sorted(events.Tags()["histograms"]) == ["holes", "weights/a", "weights/b"]
+    [event] = events.Histograms("weights/a")
+    value = event.histogram_value
+    assert event.step == 4 and (value.min, value.max, value.num) == (0, 10, 101)
+    assert math.isclose(value.sum, 505, rel_tol=1e-6)
+    assert math.isclose(value.sum_squares, sum((i / 10)**2 for i in range(101)), rel_tol=1e-6)
+    assert len(value.bucket) == len(value.bucket_limit) == 64 and sum(value.bucket) == 101
+    assert value.bucket_limit[-1] == 10 and max(value.bucket) <= 2
+    [event] = events.Histograms("weights/b")
+    assert list(event.histogram_value.bucket) == [3]
+    assert list(event.histogram_value.bucket_limit) == [2.5]
+    assert events.Histograms("holes")[0].histogram_value.num == 2
+
+
+def check_settings(events):
+    content = events.SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data.content
+    values = metadata.parse_session_start_info_plugin_data(content).hparams
+    assert {key: value.WhichOneof("kind") for key, value in values.items()} == {
+        "rate": "number_value", "rule": "string_value", "nesterov": "bool_value"}
+    assert (values["rate"].number_value, values["rule"].string_value) == (0.125, "sgd")
+
+
 def check_first(folder):
     events = read(folder)
     tags = events.Tags()
-    for name in "loss", "grad_norm", "lr":
+    for name in "train/loss", "train/grad_norm", "train/lr", "system/step_seconds":
         assert [step for step, _ in scalars(events, name)] == [0, 1, 2, 3]
-        same(scalars(events, name), logged(folder, None, name))
+        same(scalars(events, name), logged(folder, None, name.split("/")[1]))
     for name in "loss", "last":
-        same(scalars(events, "eval_" + name), logged(folder, "eval", name))
-    assert scalars(events, "eval_last") == [(4, 22)]
-    assert math.isnan(scalars(events, "odd")[0][1]) and scalars(events, "large") == [(4, 2.0**80)]
+        same(scalars(events, "eval/" + name), logged(folder, "eval", name))
+    assert scalars(events, "eval/last") == [(4, 22)]
+    assert math.isnan(scalars(events, "train/odd")[0][1])
+    assert scalars(events, "train/large") == [(4, 2.0**80)]
+    assert scalars(events, "own/name") == [(4, 1)]
+    assert {tag.split("/")[0] for tag in tags["scalars"]} == {"train", "eval", "system", "own"}
+    check_histograms(events)
+    check_settings(events)
 
     assert texts(events, "Setting") == [(0, "    a | b\n    c | d, from 0")]
     assert texts(events, "Parameters") == [(0, "1")]
@@ -112,11 +142,11 @@ def check_first(folder):
 def check_resumed(folder):
     events = read(folder)
     # What was evaluated after 2 steps would stay; steps 3 and 4 of the killed run are gone.
-    steps = [step for step, _ in scalars(events, "loss")]
+    steps = [step for step, _ in scalars(events, "train/loss")]
     assert steps == [0, 1, 2, 2, 3, 4, 5], steps
-    given = dict(scalars(events, "loss"))
+    given = dict(scalars(events, "train/loss"))
     same(sorted(given.items()), logged(folder, None, "loss"))
-    assert [step for step, _ in scalars(events, "eval_loss")] == [6]
+    assert [step for step, _ in scalars(events, "eval/loss")] == [6]
     assert [step for step, _ in texts(events, "Setting")] == [0, 2]
 
 

@@ -342,37 +342,6 @@ testing.test("federated_learning: equal clients learn more quickly than differen
     equal[4].accuracy .. " " .. different[4].accuracy)
 end)
 
-testing.test("federated_learning: partitions", function()
-  local torch = redco.torch
-  local federated = dofile(source .. "/examples/federated_learning/federated.lua")
-  local labels = torch.arange(600):remainder(10)
-  local function split(kind, n_clients, setting)
-    local clients = federated.partition(kind, labels, n_clients, setting, redco.Rng(3))
-    testing.expect_equal(#clients, n_clients)
-    local counts = torch.bincount(torch.cat(clients), { minlength = 600 })
-    assert(counts:eq(1):all():item(), "not each example is at one client")
-    return clients
-  end
-  testing.expect_equal(split("iid", 7, 1)[7]:numel(), 85)
-  for _, rows in ipairs(split("shards", 30, 2)) do
-    testing.expect_equal(rows:numel(), 20)
-    assert(torch.bincount(labels[rows]):gt(0):sum():item() <= 2)
-  end
-  for _, rows in ipairs(split("dirichlet", 5, 1e6)) do
-    assert(math.abs(rows:numel() - 120) <= 10, rows:numel())
-  end
-  split("dirichlet", 5, 0.5)
-  for text, arguments in pairs {
-    ["client 601 of 700 has no examples"] = { "iid", 700, 1 },
-    ["has no examples: take fewer clients, or a larger --alpha"] = { "dirichlet", 50, 1e-3 },
-    ["--partition is iid, shards or dirichlet, got even"] = { "even", 5, 1 },
-    ["the partition shards needs a positive integer, got 1.5"] = { "shards", 5, 1.5 },
-    ["--n-clients is 0, expected at least 1"] = { "iid", 0, 1 },
-  } do
-    testing.expect_error(function() split(unpack(arguments)) end, text)
-  end
-end)
-
 testing.test("classification: the language first, then pairs, and regression", function()
   local shape = smoke.classification.new .. " --n-epochs=1 --global-batch-size=16 "
     .. "--per-device-batch-size=16 --task="

@@ -141,6 +141,11 @@ class REDCO_API Deployer {
   /// Logs pixels, in the format of `encode_png`, to TensorBoard. If the tensor is sharded, all
   /// processes must call it.
   void log_image(const std::string& name, const at::Tensor& pixels, int64_t step);
+  /// The same with the distribution of a tensor's values, or of each tensor in a tree, whose path
+  /// follows the name. All processes must call it.
+  void log_histogram(const std::string& name, const Tree& values, int64_t step);
+  /// Logs settings of the run, numbers, strings and booleans by name, for TensorBoard.
+  void log_hparams(const Tree::Dict& values);
   /// Writes a list of predictions to `outputs_DESC.json` in the work folder.
   void save_outputs(const Tree& outputs, const std::string& desc, int64_t step);
 

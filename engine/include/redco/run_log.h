@@ -112,11 +112,13 @@ class REDCO_API RunLog {
   void note(const std::string& text);
 
   /// Appends a line to metrics.jsonl, `{"step":3,"loss":1.25}`. Non-finite numbers become null.
-  /// Throws Error if the file cannot be written; earlier lines stay intact.
+  /// Throws Error if the file cannot be written; earlier lines stay intact. TensorBoard's names
+  /// begin with `system/` for what a Trainer measures of its steps, with `train/` for others
+  /// without a slash.
   void metrics(int64_t step, const std::map<std::string, double>& values);
 
   /// The same for an evaluation: the line has `"kind":"eval"`, and TensorBoard's names begin with
-  /// `eval_`. Also writes `eval_results_NAME.json` and a message with rounded numbers, in which
+  /// `eval/`. Also writes `eval_results_NAME.json` and a message with rounded numbers, in which
   /// those of `best` are marked.
   void evaluation(int64_t step, const std::string& name,
                   const std::map<std::string, double>& values,
@@ -128,6 +130,13 @@ class REDCO_API RunLog {
 
   /// Writes an image to TensorBoard only; pixels are in the format of `encode_png`.
   void image(int64_t step, const std::string& name, const at::Tensor& pixels);
+
+  /// Writes the distribution of the finite values of a tensor, in 64 buckets, to TensorBoard only.
+  void histogram(int64_t step, const std::string& name, const at::Tensor& values);
+
+  /// Writes settings of the run, numbers, strings and booleans by name, for TensorBoard's dashboard
+  /// HPARAMS.
+  void settings(const Tree::Dict& values);
 
   /// Whether this process writes files other than logs: true for process 0 of a run with a work
   /// folder.

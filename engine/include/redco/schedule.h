@@ -53,6 +53,10 @@ class Schedule {
 
 REDCO_API Schedule constant(double value);
 
+/// Linear from `init` at step 0 to `peak` at `warmup_steps`, and `peak` from there on. Throws Error
+/// unless 0 <= warmup_steps.
+REDCO_API Schedule constant_schedule(double init, double peak, int64_t warmup_steps);
+
 /// Linear from `init` at step 0 to `peak` at `warmup_steps`, then linear to `end` at `total_steps`,
 /// and `end` from there on. The last of `total_steps` updates still has a value before `end`.
 /// Throws Error unless 0 <= warmup_steps <= total_steps.

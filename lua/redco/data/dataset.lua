@@ -98,9 +98,7 @@ Returns a list of all examples, held in memory.]], function(self)
   return list
 end)
 
-local concat = registry.define("redco.data.concat", [[
-concat(sets) -> Dataset
-Concatenates several data sets or lists.]], function(sets)
+local function joined(sets, fields)
   local size, ends = 0, {}
   for i, set in ipairs(sets) do
     size = size + #set
@@ -113,7 +111,11 @@ Concatenates several data sets or lists.]], function(sets)
       if ends[middle] < i then low = middle + 1 else high = middle end
     end
     return sets[low][i - (ends[low - 1] or 0)]
-  end)
-end)
+  end, fields)
+end
 
-return { new = new_dataset, dataset = dataset, concat = concat }
+local concat = registry.define("redco.data.concat", [[
+concat(sets) -> Dataset
+Concatenates several data sets or lists.]], function(sets) return joined(sets) end)
+
+return { new = new_dataset, dataset = dataset, concat = concat, joined = joined }

@@ -14,6 +14,7 @@ local data = {
   image_folder = require "redco.data.image_folder",
   image_processor = require "redco.data.image_processor",
   feature_extractor = require "redco.data.feature_extractor",
+  parquet = require "redco.data.parquet",
   replay_buffer = require "redco.data.replay_buffer",
   stream = require "redco.data.stream",
   tar = require "redco.data.tar",

@@ -6,8 +6,8 @@ local series = {}
 --- Costs of steps, drawn only if they are named.
 local costs = {}
 for _, name in ipairs { "collate_seconds", "collective_seconds", "examples_per_second",
-  "memory_bytes", "mfu", "peak_memory_bytes", "reserved_memory_bytes", "step_seconds",
-  "tokens_per_second" } do
+  "gathered_bytes", "memory_bytes", "mfu", "peak_memory_bytes", "reserved_memory_bytes",
+  "step_seconds", "tokens_per_second" } do
   costs[name] = true
 end
 

@@ -23,6 +23,7 @@ surface.pages = {
   { "data", "redco.data", "Dataset", "ReplayBuffer" },
   { "augment", "redco.augment" },
   { "metrics", "redco.metrics" },
+  { "federated", "redco.federated" },
   { "privacy", "redco.privacy" },
   { "rl", "redco.rl", "Environment" },
   { "tree", "redco.tree" },

@@ -9,6 +9,7 @@ The algorithms are scripts in examples/reinforcement_learning; `redco.data.repla
 transitions, `redco.distributions` has policies.]], {
   environment = require "redco.rl.environment",
   gae = require "redco.rl.gae",
+  mujoco = require "redco.rl.mujoco",
   policy_loss = losses.policy_loss,
   value_loss = losses.value_loss,
 })

@@ -61,6 +61,20 @@ print(resumed.step, info.epoch_idx)  --> 8  1
 local shapes = deployer:load_params_shape "workdir/ckpts/best"
 print(shapes.w.shape, shapes.w.device)  --> torch.Size([2, 3])  meta
 
+--- Deployer:log_histogram
+local deployer = redco.Deployer {
+  seed = 42, workdir = "workdir", run_tensorboard = true,
+}
+local params = redco.nn.MLP { 64, 32, 10 }
+deployer:log_histogram("params", params, 100)  -- params/1.weight and so on
+
+--- Deployer:log_hparams
+local options = { learning_rate = 1e-3, schedule = "cosine", n_layers = 4 }
+local deployer = redco.Deployer {
+  seed = 42, workdir = "workdir", run_tensorboard = true,
+}
+deployer:log_hparams(options)
+
 --- Deployer:log_image
 local deployer = redco.Deployer {
   seed = 42, workdir = "workdir", run_tensorboard = true,

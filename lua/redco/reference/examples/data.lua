@@ -196,6 +196,13 @@ print(matrix.shape, matrix.dtype)  --> torch.Size([2, 3])  float32
 local arrays = redco.data.npz "arrays.npz"  -- numpy.savez(file, f4=x, ...)
 print(arrays.f4.shape)  --> torch.Size([2, 3])
 
+--- redco.data.parquet
+local columns = { "image", "label" }
+local set = redco.data.parquet("images.parquet", { columns = columns })
+local row = set[2]
+print(#set, row.image.shape)  --> 3  torch.Size([3, 2, 3])
+print(set.features.label.names[row.label + 1])  --> dog
+
 --- redco.data.replay_buffer
 local buffer = redco.data.replay_buffer {
   capacity = 10000,

@@ -79,6 +79,13 @@ local optimizer = redco.optim.chain {
   redco.optim.sgd { learning_rate = 0.1 },
 }
 
+--- redco.optim.constant_schedule
+local schedule = redco.optim.constant_schedule {
+  peak_value = 3e-4, warmup_steps = 100,
+}
+print(schedule(0), schedule(50), schedule(100), schedule(1000))
+--> 0  0.00015  0.0003  0.0003
+
 --- redco.optim.cosine_schedule
 local schedule = redco.optim.cosine_schedule {
   peak_value = 3e-4, end_value = 3e-5, warmup_steps = 100, total_steps = 1000,

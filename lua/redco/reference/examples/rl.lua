@@ -58,6 +58,20 @@ local advantages, returns = redco.rl.gae {
 print(advantages, returns)
 --> tensor([1.0000, 0.5000, 1.2500])  tensor([1.5000, 1.0000, 1.7500])
 
+--- redco.rl.mujoco
+local function step(before, after, actions, seconds)
+  local moved = after.positions:select(1, 0) - before.positions:select(1, 0)
+  return moved / seconds - 0.1 * actions:square():sum(1)
+end
+local function environment()
+  return redco.rl.environment(redco.rl.mujoco {
+    library = "libmujoco.so.3.17.0", model = "half_cheetah.xml",
+    frame_skip = 5, step = step,
+  }, { n_envs = 16, seed = 1 })
+end
+print(pcall(environment))  -- where there is no such library
+--> false  ... cannot load MuJoCo: ...
+
 --- redco.rl.policy_loss
 local loss, metrics = redco.rl.policy_loss {
   log_probs = torch.tensor { -0.5, -1.0 },
