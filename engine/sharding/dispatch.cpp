@@ -34,15 +34,20 @@ using torch::jit::Stack;
 // share memory.
 void reduce_in_place(Call& call, const Plan& plan) {
   const bool is_forward = !torch::autograd::get_current_node();
-  for (size_t i = 0; i < call.tensors.size(); ++i)
-    for (Mesh::Dim dim : Mesh::dims) {
-      const TensorArgument& argument = call.tensors[i];
+  for (size_t i = 0; i < call.tensors.size(); ++i) {
+    const TensorArgument& argument = call.tensors[i];
+    auto is_needed = [&](Mesh::Dim dim) {
       const Placement& target = plan.inputs[i][dim];
       bool is_read_again = target.is_sharded() && is_forward && argument.tensor.requires_grad();
-      if (argument.placements[dim].is_partial() && (target.is_replicated() || is_read_again) &&
-          argument.impl->placements()[dim].is_partial())
-        argument.impl->reduce_in_place(dim);
-    }
+      return argument.placements[dim].is_partial() && (target.is_replicated() || is_read_again);
+    };
+    // In the order of all reductions, so that a view that was read before has the same bits: first
+    // over the mesh dimensions before the last that is needed.
+    auto last = std::find_if(Mesh::dims.rbegin(), Mesh::dims.rend(), is_needed);
+    for (auto dim = Mesh::dims.begin(); dim != last.base(); ++dim)
+      if (argument.placements[*dim].is_partial() && argument.impl->placements()[*dim].is_partial())
+        argument.impl->reduce_in_place(*dim);
+  }
 }
 
 at::Tensor redistributed(const Call& call, const TensorArgument& argument,

@@ -87,10 +87,22 @@ local function as_numbers(t)
   return t:double()
 end
 
---- The largest difference; infinite where one alone is NaN or infinite.
-function closeness.off_by(a, b)
+--- Whether one has NaN where the other is infinite. The terms of a sum meet an infinite factor one by
+--- one, and a factor near 0 may round to 0: both give NaN for an infinity.
+function closeness.has_other_overflow(a, b)
+  a, b = as_numbers(a), as_numbers(b)
+  return a:isnan():logical_and(b:isinf()):logical_or(a:isinf():logical_and(b:isnan())):any():item()
+end
+
+--- The largest difference; infinite where one alone is NaN or infinite. With `skips_nan`, places
+--- where either is NaN do not count.
+function closeness.off_by(a, b, skips_nan)
   if a:numel() == 0 then return 0 end
   a, b = without_overflow(as_numbers(a), as_numbers(b))
+  if skips_nan then
+    local is_nan = a:isnan():logical_or(b:isnan())
+    a, b = a:masked_fill(is_nan, 0), b:masked_fill(is_nan, 0)
+  end
   local off = torch.where(a:eq(b), 0, (a - b):abs())
   return off:nan_to_num(math.huge, math.huge, math.huge):max():item()
 end

@@ -429,4 +429,16 @@ hx1, hx3, hx4 = grads(second, { x1, x3, x4 })]],
 x1 = shard(randn(2962, { 1, 6, 2, 1 }), { dp = 2 }):requires_grad_()
 x2 = vmap(function(r) return r:clone():mul_(2) end, { in_dims = -2 })(x1)
 x3 = torch.scaled_dot_product_attention(x2, x2, x2)]],
+  -- A sum over both dimensions of which a view was read before: the same bits in either order.
+  [[
+x1 = randn(362, { 2, 6 }, "bfloat16")
+x2 = shard(randn(3915, { 6, 2 }, "bfloat16"), { mp = 0 }):requires_grad_()
+x3 = shard(randn(116, { 2, 6 }, "bfloat16"), { dp = 1 }):requires_grad_()
+x4 = (function(h) return h + torch.linear(torch.linear(h:transpose(-1, -2), x2):tanh(), x3):transpose(-1, -2) end)(x1:tanh())
+x5 = vmap(function(r) return (r * r):sum() end, { in_dims = 0 })(x2)
+x6 = x4:unfold(-1, 1, 3)
+x7 = x6:scatter_reduce(-3, ints(7513, { 2, 2, 1 }, 2), randn(9832, { 2, 2, 1 }, "bfloat16"), 'amax')
+x8 = gradient(function(p) return (p:pow(2) * x4):mean() end)(x5)
+loss = term(x7, 0.6)
+gx2, gx3 = grads(loss, { x2, x3 })]],
 }
