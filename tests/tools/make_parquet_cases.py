@@ -6,10 +6,8 @@ kind as pyarrow and Hugging Face datasets store them, and some that are not supp
 Packages: pyarrow, datasets, pillow.
 """
 
-import io
 import json
 import pathlib
-import shutil
 import sys
 
 import datasets

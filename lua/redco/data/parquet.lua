@@ -30,7 +30,7 @@ end
 
 local options = arguments("parquet", { decode = true, max_memory = 2 ^ 32 }, { "columns" })
 return registry.define("redco.data.parquet", [[
-parquet(path: string or list of strings, {columns: list of strings = nil, decode = true, max_memory = 2^32}) -> Dataset of tables
+parquet(path: string or list of strings, {columns: list of strings = nil, decode = true, max_memory: integer = 2^32}) -> Dataset of tables
 Returns the rows of a Parquet file, or of several shards, as tables by column. A list of numbers or
 booleans is a tensor, of whole numbers int64; other lists and structs are tables. A null is nil, in a
 list false. Dates and times are the integers that are stored.
