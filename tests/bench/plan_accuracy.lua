@@ -1,6 +1,6 @@
 -- What `redco-lua plan` predicts against what runs measure: the memory of the process with the
--- most, and the time of a step, of four models on 1, 2 and 4 processes in all layouts. Prints the table
--- that tests/bench/README.md shows. Memory can be measured on a busy machine, times cannot:
+-- most, and the time of a step, of four models on 1, 2 and 4 processes in all layouts. Prints the
+-- table that tests/bench/README.md shows. Memory can be measured on a busy machine, times cannot:
 --     redco-lua tests/bench/plan_accuracy.lua                 # memory
 --     redco-lua tests/bench/plan_accuracy.lua --times=true  # on a quiet machine; it calibrates
 -- REDCO_LUA may name the program.

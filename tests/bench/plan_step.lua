@@ -88,7 +88,7 @@ local function train(is_small, n_steps, on_step)
     compute_dtype = o.compute_dtype, optimizer = redco.optim.adamw { learning_rate = 1e-4 },
     collate_fn = function(rows) return batch_of(#rows) end,
   }
-  params = nil  -- the Trainer's now
+  params = nil  -- luacheck: ignore (the Trainer's now)
   collectgarbage()
   trainer:fit { train_examples = examples, per_device_batch_size = o.batch, n_epochs = 1,
     on_step = on_step }

@@ -541,7 +541,8 @@ end)
 testing.test("one query in each head of a group needs no copies of keys and values", function()
   local q, k, v = torch.randn { 3, 6, 1, 8 }, torch.randn { 3, 2, 9, 8 }, torch.randn { 3, 2, 9, 5 }
   local seen = torch.rand({ 3, 1, 1, 9 }):gt(0.4)
-  for _, mask in ipairs { torch.zeros { 3, 1, 1, 9 }, seen, torch.randn { 3, 6, 1, 9 }, seen[0][0] } do
+  for _, mask in ipairs { torch.zeros { 3, 1, 1, 9 }, seen, torch.randn { 3, 6, 1, 9 },
+    seen[0][0] } do
     local expected = redco.nn.attention(q, k:repeat_interleave(3, -3), v:repeat_interleave(3, -3),
       { softcap = 2, mask = mask })
     testing.expect_close(redco.nn.attention(q, k, v,

@@ -2,8 +2,8 @@
 -- which layout, and what does not fit. Run it with `redco-lua tests/plan/table1.lua`; REDCO_LUA may
 -- name the program. The weights are not needed. Parameters are float32, with AdamW, one example at
 -- a time on a device; the numbers in brackets are the lengths of texts. For BART and GPT-2 the
--- paper's text and its table have them the other way round: both are tried. --models="opt-66b" takes
--- only these; all take some minutes.
+-- paper's text and its table have them the other way round: both are tried. --models="opt-66b"
+-- takes only these; all take some minutes.
 local redco = require "redco"
 
 local o = redco.options { models = "", timeout = 600 }

@@ -23,8 +23,8 @@ local function whole_mask(q, k, o)
   return o.mask:masked_fill(seen:logical_not(), -math.huge)
 end
 
--- Whether there is one query in each head, with the same mask in all heads. Shards of heads need not
--- be whole groups.
+-- Whether there is one query in each head, with the same mask in all heads. Shards of heads need
+-- not be whole groups.
 local function is_one_token(q, mask)
   return q:size(-2) == 1 and not q:is_sharded()
     and (not mask or mask:dim() < 3 or mask:size(-3) == 1)

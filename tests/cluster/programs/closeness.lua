@@ -87,8 +87,8 @@ local function as_numbers(t)
   return t:double()
 end
 
---- Whether one has NaN where the other is infinite. The terms of a sum meet an infinite factor one by
---- one, and a factor near 0 may round to 0: both give NaN for an infinity.
+--- Whether one has NaN where the other is infinite. The terms of a sum meet an infinite factor one
+--- by one, and a factor near 0 may round to 0: both give NaN for an infinity.
 function closeness.has_other_overflow(a, b)
   a, b = as_numbers(a), as_numbers(b)
   return a:isnan():logical_and(b:isinf()):logical_or(a:isinf():logical_and(b:isnan())):any():item()
