@@ -153,11 +153,11 @@ end)
 test("ModernBERT's choices read the first token that is no padding", function()
   local model = new("modernbert", "multiple_choice")
   local padded = torch.cat({ torch.zeros_like(ids:narrow(1, 0, 2)), ids }, 1)
-  local attention_mask = torch.cat({ torch.zeros { ids:size(0), 2 }, torch.ones(ids.shape) }, 1):long()
+  local seen = torch.cat({ torch.zeros { ids:size(0), 2 }, torch.ones(ids.shape) }, 1):long()
   -- Positions count padding.
   local places = torch.arange(2, 2 + ids:size(1)):unsqueeze(0)
   expect_close(model(model.params, { input_ids = padded:unsqueeze(1),
-    attention_mask = attention_mask:unsqueeze(1) }), model(model.params, { input_ids = ids:unsqueeze(1),
+    attention_mask = seen:unsqueeze(1) }), model(model.params, { input_ids = ids:unsqueeze(1),
     position_ids = places }), 1e-4, 1e-5)
 end)
 
