@@ -33,10 +33,13 @@ std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), 
 Peers::Peers(const Processes& processes, std::unique_ptr<RunStore> store)
     : rank_(processes.rank),
       where_(processes.store_address + ":" + std::to_string(processes.store_port)),
+      hosts_store_(processes.hosts_store),
       store_(std::move(store)),
       signs_(size_t(processes.size)) {
-  for (int64_t rank = 0; rank < processes.size; ++rank)
+  for (int64_t rank = 0; rank < processes.size; ++rank) {
     keys_.push_back("alive/" + std::to_string(rank));
+    keys_of_end_.push_back("ended/" + std::to_string(rank));
+  }
   store_->c10d()->set(keys_[size_t(rank_)], std::vector<uint8_t>{'0'});
   thread_without_signals([this] { run(); }).detach();
 }
@@ -47,6 +50,19 @@ void Peers::stop() {
   ++n_ended_;
   changed_.notify_all();
   changed_.wait_for(lock, std::chrono::seconds(1), [this] { return stopped_; });
+  bool waits = hosts_store_ && stopped_;
+  lock.unlock();
+  if (waits) wait_for_others();
+}
+
+void Peers::wait_for_others() {
+  const auto end = steady_clock::now() + patience;
+  try {
+    while (!store_->c10d()->check(keys_of_end_) && !store_->failure() && steady_clock::now() < end)
+      std::this_thread::sleep_for(milliseconds(10));
+  } catch (const std::exception&) {
+    // There is no store that others could need.
+  }
 }
 
 void Peers::run() {
@@ -91,6 +107,7 @@ void Peers::run() {
   lock.unlock();
   try {
     store_->c10d()->set(keys_[size_t(rank_)], bytes_of(last));
+    store_->c10d()->set(keys_of_end_[size_t(rank_)], std::vector<uint8_t>{'1'});
   } catch (const std::exception&) {
     // The others will notice that this process is gone.
   }

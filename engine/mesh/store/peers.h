@@ -59,7 +59,9 @@ class REDCO_API Peers {
   /// Calls `body` on the heartbeat thread once a failure is known.
   void on_failure(std::function<void()> body);
 
-  /// Ends the heartbeats when this process's script has ended; waits at most a second.
+  /// Ends the heartbeats when this process's script has ended; waits at most a second. A process
+  /// that hosts the store waits for the end of the others, too, which still need it: at most
+  /// `patience`.
   void stop();
 
   /// Reports to the others that this process failed, with the reason and its exit code.
@@ -88,6 +90,7 @@ class REDCO_API Peers {
   };
 
   void run();
+  void wait_for_others();
   std::string own_sign() const;
   void exchange_signs();
   void read_signs(const std::vector<std::vector<uint8_t>>& texts);
@@ -97,8 +100,9 @@ class REDCO_API Peers {
 
   const int64_t rank_;
   const std::string where_;
+  const bool hosts_store_;
   std::unique_ptr<RunStore> store_;
-  std::vector<std::string> keys_;
+  std::vector<std::string> keys_, keys_of_end_;
   bool all_came_ = false;
 
   std::mutex mutex_;
