@@ -51,8 +51,8 @@ end
 
 -- Patterns of keys whose numbers are real.
 local reals = { "^init", "_multiplier$", "_noise$", "_scaling$", "_theta$", "coef$", "cutoff$",
-  "drop$", "dropout", "_eps$", "^eps$", "epsilon$", "factor$", "freq$", "^mscale", "penalty$", "^clip_qkv$",
-  "^temperature$", "_p$", "_pct$", "_prob$", "softcapping$", "_std$" }
+  "drop$", "dropout", "_eps$", "^eps$", "epsilon$", "factor$", "freq$", "^mscale", "penalty$",
+  "^clip_qkv$", "^temperature$", "_p$", "_pct$", "_prob$", "softcapping$", "_std$" }
 
 local function is_real(key)
   for _, pattern in ipairs(type(key) == "string" and reals or {}) do
