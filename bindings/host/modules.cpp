@@ -28,6 +28,7 @@
 #include <redco/run_log.h>
 #include <redco/sharding.h>
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -62,6 +63,9 @@ int nearest_name(lua_State* L) {
     names.push_back(luaL_checkstring(L, -1));
     lua_pop(L, 1);
   }
+  // Of names that are as near, those with the same first letter, capital or small.
+  std::ranges::stable_partition(
+      names, [&](const std::string& name) { return name.substr(0, 1) == word.substr(0, 1); });
   std::string near = nearest(word, names);
   if (near.empty()) return 0;
   lua_pushstring(L, near.c_str());

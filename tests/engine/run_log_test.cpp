@@ -219,7 +219,8 @@ TEST_CASE("TensorBoard's event file") {
         "09000000000000000010072a230a210a055469746c65420e08071204120208014204626f64794a080a060a04"
         "74657874");
   CHECK(hex(found[3]) ==
-        "09000000000000000010072a180a0b0a046c6f7373150000a03f0a090a026c721500009643");
+        "09000000000000000010072a240a110a0a747261696e2f6c6f7373150000a03f0a0f0a08747261696e2f6c72"
+        "1500009643");
 
   CHECK_THROWS_WITH_AS(log.image(7, "digits", at::zeros({2, 8, 8})),
                        doctest::Contains("log_image: digits: an image is [height, width] or"),

@@ -264,7 +264,7 @@ test("what is wrong is said by name and line", function()
     "'swin'", "only 'vit'")
   expect_error(function() captions { encoder = { model_type = "vit", image_sise = 8 } } end, here,
     "unknown key 'image_sise'")
-  expect_error(function() captions { decoder = "gpt2" } end, here, "decoder is gpt2", "a table")
+  expect_error(function() captions { decoder = "gpt2" } end, here, "decoder is 'gpt2'", "a table")
 
   local bart, vit = new "bart", new "vit"
   local long = torch.full({ 1, 13 }, 5, { dtype = "int64" })

@@ -22,15 +22,20 @@ local others = {
   pipeline = "Pipeline:__call", ["pipeline.generate"] = "Pipeline.generate",
   ["pipeline.loss"] = "Pipeline.loss", ["pipeline.encode_text"] = "Pipeline.encode_text",
   ["pipeline.save_pretrained"] = "Pipeline.save_pretrained",
-  unet = "Component:__call", ["vae.encode"] = "Component.encode",
+  ["pipeline.tokenize"] = "Pipeline.tokenize",
+  unet = "Component:__call", transformer = "Component:__call", ["vae.encode"] = "Component.encode",
   ["vae.decode"] = "Component.decode", save_pretrained = "Component.save_pretrained",
 }
 
 -- Functions that others return: the texts of those describe the arguments.
 local returned = { feature_extractor = "redco.data.feature_extractor" }
 
--- What Whisper takes besides; and the models whose loss takes less.
-local of_some = { ["model.generate"] = { task = true, language = true, return_timestamps = true },
+-- What Whisper takes besides; the models whose loss takes less; and what some of the models that
+-- remove noise take.
+local of_denoisers = { text_embeds = true, time_ids = true, encoder_attention_mask = true,
+  class_labels = true, timestep_cond = true, pooled_projections = true }
+local of_some = { unet = of_denoisers, transformer = of_denoisers,
+  ["model.generate"] = { task = true, language = true, return_timestamps = true },
   ["model.loss"] = { label_smoothing = true, ignore_index = true } }
 
 local function full_name(where)

@@ -114,8 +114,9 @@ local function class_of(name, part)
 end
 
 diffusion.pipeline = registry.define("redco.diffusion.pipeline", [[
-pipeline{unet: table, transformer: table, vae: table, text_encoder, text_encoder_2, text_encoder_3,
-  tokenizer, tokenizer_2, tokenizer_3, scheduler: table} -> pipeline
+pipeline{scheduler: table, vae: table, unet: table = nil, transformer: table = nil,
+  text_encoder = nil, text_encoder_2 = nil, text_encoder_3 = nil, tokenizer = nil,
+  tokenizer_2 = nil, tokenizer_3 = nil} -> pipeline
 Returns a pipeline of parts. With a `unet` it is a StableDiffusionPipeline, and if there is a
 text_encoder_2 a StableDiffusionXLPipeline; with a `transformer` a StableDiffusion3Pipeline, and
 without a text_encoder a DiTPipeline. Models are those of `redco.diffusion.from_config` or `load`;
