@@ -68,7 +68,8 @@ local function within(bytes, call)
   return ok and result or error(result, 0)
 end
 
--- The bytes in use; what malloc keeps of freed memory does not count. No sanitizer has the function.
+-- The bytes in use; what malloc keeps of freed memory does not count. No sanitizer has the
+-- function.
 local function in_use()
   pcall(function() ffi.C.MallocExtension_ReleaseFreeMemory() end)
   return smaps("/proc/self/smaps_rollup", "Anonymous")
