@@ -15,10 +15,7 @@ local layout = {
 local function drawn(name, given, capacity)
   local path = testing.folder() .. "/" .. name
   draw(given or layout, "a step", capacity or 110 * MiB, path)
-  local file = assert(io.open(path, "rb"))
-  local bytes = file:read "*a"
-  file:close()
-  return bytes
+  return testing.read(path)
 end
 
 local function refusal(...)

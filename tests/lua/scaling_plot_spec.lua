@@ -13,10 +13,7 @@ local points = {
 local function draw(name, chosen)
   local path = testing.folder() .. "/" .. name
   scaling(chosen or points, "GPT, weak scaling", "tokens", path)
-  local file = assert(io.open(path, "rb"))
-  local bytes = file:read "*a"
-  file:close()
-  return bytes
+  return testing.read(path)
 end
 
 local function refusal(...)

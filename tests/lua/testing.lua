@@ -58,6 +58,14 @@ function testing.write(path, bytes)
   return path
 end
 
+--- Returns the bytes of a file.
+function testing.read(path)
+  local file = assert(io.open(path, "rb"))
+  local bytes = file:read "*a"
+  file:close()
+  return bytes
+end
+
 --- Fails unless `body` raises an error whose text has every given part (plain text, no pattern).
 function testing.expect_error(body, ...)
   local ok, message = pcall(body)
