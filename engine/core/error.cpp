@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cctype>
 #include <csignal>
+#include <cstddef>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -48,6 +50,16 @@ size_t edit_distance(const std::string& a, const std::string& b) {
     }
   }
   return row.back();
+}
+
+std::string nearest(const std::string& word, const std::vector<std::string>& candidates) {
+  auto rank = [&](const std::string& name) {
+    auto [end, _] = std::mismatch(word.begin(), word.end(), name.begin(), name.end());
+    return std::tuple(edit_distance(word, name), word.end() - end, name);
+  };
+  auto best = std::tuple(word.size() / 3 + 2, std::ptrdiff_t{0}, std::string());
+  for (const std::string& name : candidates) best = std::min(best, rank(name));
+  return std::get<2>(best);
 }
 
 }  // namespace redco

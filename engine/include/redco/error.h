@@ -6,6 +6,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace redco {
 
@@ -49,27 +50,18 @@ void require(bool condition, const Args&... args) {
     fail(args...);
 }
 
-/// The candidate nearest to `word` by edit distance, or "" if none is near. For suggestions in
-/// messages about a misspelt name.
-template <class Names>
-std::string nearest(const std::string& word, const Names& candidates);
-
 /// The number of edits between two words: letters added, left out, replaced or swapped with the
 /// next one. Capitals count as small letters.
 REDCO_API size_t edit_distance(const std::string& a, const std::string& b);
 
+/// The candidate nearest to `word` by edit distance, or "" if none is near. Of equally near ones
+/// it is the one that begins like `word` for longest, then the first in the alphabet. For
+/// suggestions in messages about a misspelt name.
+REDCO_API std::string nearest(const std::string& word, const std::vector<std::string>& candidates);
+
 template <class Names>
 std::string nearest(const std::string& word, const Names& candidates) {
-  std::string best;
-  size_t limit = word.size() / 3 + 2;
-  for (const auto& name : candidates) {
-    size_t distance = edit_distance(word, name);
-    if (distance < limit) {
-      limit = distance;
-      best = name;
-    }
-  }
-  return best;
+  return nearest(word, std::vector<std::string>(candidates.begin(), candidates.end()));
 }
 
 }  // namespace redco
