@@ -4,7 +4,6 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
-#include <ATen/ops/stack.h>
 
 #include <algorithm>
 
@@ -72,10 +71,16 @@ at::Tensor Split::parts(const at::Tensor& whole) const {
     at::Tensor rows = open(whole).unflatten(dim_ + 1, {n, longest_}).movedim(dim_ + 1, 0);
     return rows.flatten(dim_ + 1, dim_ + 2).contiguous();
   }
-  std::vector<at::Tensor> rows;
-  for (size_t rank = 0; rank < spans_.size(); ++rank)
-    rows.push_back(padded(part(whole, int64_t(rank))));
-  return at::stack(rows);
+  std::vector<int64_t> sizes = whole.sizes().vec();
+  sizes[size_t(dim_)] = longest_part();
+  sizes.insert(sizes.begin(), int64_t(spans_.size()));
+  at::Tensor rows = whole.new_zeros(sizes);
+  if (whole.is_meta()) return rows;  // thousands of imagined ranks
+  for (size_t rank = 0; rank < spans_.size(); ++rank) {
+    at::Tensor own = open(part(whole, int64_t(rank)));
+    open(rows[int64_t(rank)]).narrow(dim_ + 1, 0, spans_[rank].length()).copy_(own);
+  }
+  return rows;
 }
 
 at::Tensor Split::joined(const at::Tensor& parts) const {
@@ -85,20 +90,28 @@ at::Tensor Split::joined(const at::Tensor& parts) const {
     // A part of one element could be joined by a view in another memory order.
     return close(opened.movedim(0, dim_ + 1).flatten(dim_ + 1, dim_ + 2)).contiguous();
   }
-  std::vector<at::Tensor> pieces;
-  if (!pieces_.empty()) {
-    std::vector<int64_t> begin(spans_.size(), 0);
-    for (size_t block = 0; block < pieces_[0].size(); ++block)
-      for (size_t rank = 0; rank < spans_.size(); ++rank) {
-        int64_t length = pieces_[rank][block].length();
-        pieces.push_back(parts[int64_t(rank)].narrow(dim_, begin[rank], length));
-        begin[rank] += length;
-      }
-    return at::cat(pieces, dim_);
+  std::vector<int64_t> sizes = parts.sizes().slice(1).vec();
+  sizes[size_t(dim_)] = 0;
+  for (const Span& span : spans_) sizes[size_t(dim_)] += blocks_ * span.length();
+  at::Tensor whole = parts.new_empty(sizes);
+  if (whole.is_meta()) return whole;
+  for (size_t rank = 0; rank < spans_.size(); ++rank) {
+    const at::Tensor own = parts[int64_t(rank)];
+    if (pieces_.empty()) {
+      const Span& span = spans_[rank];
+      open(whole)
+          .narrow(dim_ + 1, span.begin, span.length())
+          .copy_(open(own).narrow(dim_ + 1, 0, span.length()));
+      continue;
+    }
+    int64_t begin = 0;
+    for (const Span& piece : pieces_[rank]) {
+      whole.narrow(dim_, piece.begin, piece.length())
+          .copy_(own.narrow(dim_, begin, piece.length()));
+      begin += piece.length();
+    }
   }
-  for (int64_t rank = 0; rank < parts.size(0); ++rank)
-    pieces.push_back(open(unpadded(parts[rank], rank)));
-  return close(at::cat(pieces, dim_ + 1));
+  return whole;
 }
 
 }  // namespace redco::sharding
