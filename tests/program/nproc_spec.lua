@@ -290,6 +290,25 @@ sleep 1.5
   expect_has(program.read(program.folder .. "/alone.err"), "process 1 of 2 did not come within 4 s")
 end)
 
+test("the store stays while another process than its host still works", function()
+  local path = write("works_on.lua", [[
+local redco = require "redco"
+local d = redco.Deployer { seed = 1, verbose = false, n_processes = 2,
+  process_id = tonumber(arg[1]), host0_address = "127.0.0.1", host0_port = tonumber(arg[2]) }
+local x = redco.shard(redco.torch.ones { 4, 2 }, { dp = 0 })
+if d.process_id == 1 then
+  require("ffi").cdef "int poll(void *, unsigned long, int);"
+  require("ffi").C.poll(nil, 0, 7000)  -- longer than the silence after which a process is gone
+  x:full()
+end]])
+  local port = 30000 + tonumber(tostring(os.time()):sub(-4))
+  local code, out, err = shell(([[
+"$REDCO_LUA" %s 0 %d & "$REDCO_LUA" %s 1 %d; echo $?; wait]]):format(path, port, path, port))
+  expect_code(0, code, out, err)
+  expect_equal(out, "1\n")
+  expect_has(err, "because process 0 has ended its script without it")
+end)
+
 test("torchrun's variables, and the file in which torchrun looks for the error", function()
   local path = write("fails_for_torchrun.lua", "local function f() error 'for torchrun' end\nf()")
   local code, out, err = shell(

@@ -2,6 +2,7 @@
 
 #include "peers.h"
 
+#include <redco/detail/forced_stop.h>
 #include <redco/detail/printable.h>
 #include <redco/detail/thread_without_signals.h>
 #include <redco/error.h>
@@ -56,10 +57,18 @@ void Peers::stop() {
 }
 
 void Peers::wait_for_others() {
-  const auto end = steady_clock::now() + patience;
+  std::vector<std::vector<uint8_t>> last_signs;
+  auto end = steady_clock::now() + patience;
   try {
-    while (!store_->c10d()->check(keys_of_end_) && !store_->failure() && steady_clock::now() < end)
+    auto& store = *store_->c10d();
+    while (!store.check(keys_of_end_) && !store_->failure() && !is_interrupt_pending() &&
+           steady_clock::now() < end) {
+      if (store.check(keys_)) {
+        auto signs = store.multiGet(keys_);
+        if (std::exchange(last_signs, signs) != signs) end = steady_clock::now() + patience;
+      }
       std::this_thread::sleep_for(milliseconds(10));
+    }
   } catch (const std::exception&) {
     // There is no store that others could need.
   }

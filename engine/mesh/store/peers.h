@@ -60,8 +60,8 @@ class REDCO_API Peers {
   void on_failure(std::function<void()> body);
 
   /// Ends the heartbeats when this process's script has ended; waits at most a second. A process
-  /// that hosts the store waits for the end of the others, too, which still need it: at most
-  /// `patience`.
+  /// that hosts the store waits for the end of the others, too, which still need it, for as long
+  /// as one of them gives signs of life.
   void stop();
 
   /// Reports to the others that this process failed, with the reason and its exit code.
