@@ -321,7 +321,9 @@ void Peers::check(const What& what, const std::vector<int64_t>& waited_for) {
   if (!stray_.empty() && !is_between_turns) fail(stray_);
   if (!failure_) {
     for (int64_t rank : waited_for) {
-      if (signs_[size_t(rank)].unchanged < patience) continue;
+      const Sign& sign = signs_[size_t(rank)];
+      bool has_ended = sign.n_ended > n_ended_;  // and is silent for that reason
+      if (has_ended || sign.unchanged < patience) continue;
       std::ostringstream text;
       text << "no sign of life for " << patience.count() / 1000
            << " s: it has ended, was killed or was stopped";
