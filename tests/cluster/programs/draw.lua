@@ -201,7 +201,8 @@ end
 
 --- Whether what a line writes to a tensor is the same in whichever order elements are written. If
 --- not, LibTorch promises no result: that of a write to overlapping windows, or of reading what
---- shares memory with the tensor and lies otherwise.
+--- shares memory with the tensor and lies otherwise. It refuses some of these; on another layout
+--- the two may not share memory.
 function Draw:is_defined(line, name)
   if overlaps(self.env[name]) then return false end
   local others = {}
@@ -211,10 +212,11 @@ function Draw:is_defined(line, name)
   if not next(others) then return true end
   local together, chunk = self:replay {}, loadstring(line)
   local is_readable, apart = pcall(self.replay, self, others)
-  -- A line that fails is the same on all layouts: it writes nothing.
-  if not is_readable or not pcall(setfenv(chunk, together)) or not pcall(setfenv(chunk, apart)) then
-    return true
-  end
+  if not is_readable then return true end
+  local ok, message = pcall(setfenv(chunk, together))
+  if not ok and tostring(message):find("single memory location", 1, true) then return false end
+  -- Another line that fails is the same on all layouts: it writes nothing.
+  if not ok or not pcall(setfenv(chunk, apart)) then return true end
   local a, b = together[name], apart[name]
   return a:eq(b):logical_or(a:isnan():logical_and(b:isnan())):all():item()
 end
