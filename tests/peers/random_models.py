@@ -1054,7 +1054,9 @@ MORE_KEYS = dict(
     tie_encoder_decoder=True, tie_word_embeddings=False, torchscript=True,
     position_embedding_type="relative_key", add_cross_attention=True, sinusoidal_pos_embds=True,
     classifier_dropout=0.5)
-SETTLED = {"architectures", "dtype", "model_type", "transformers_version", "id2label", "label2id"}
+# Without a cache, positions that depend on the length are those of the whole text for each token.
+SETTLED = {"architectures", "dtype", "model_type", "transformers_version", "id2label", "label2id",
+           "use_cache"}
 
 
 def changed(draw, config):
@@ -1114,6 +1116,8 @@ def write_changed(draw, folder, i, family, inputs, prompts):
 def write_model(draw, model, folder, family, vocab_size):
     """Files of torch.save or safetensors, one or several, in one of three dtypes."""
     dtype = draw.choice([torch.float32, torch.float32, torch.float16, torch.bfloat16])
+    if family in ("marian", "pegasus"):  # whose sinusoids are computed, not read rounded
+        dtype = torch.float32
     for tensor in model.state_dict().values():
         if tensor.is_floating_point():
             tensor.copy_(tensor.to(dtype))
@@ -1163,6 +1167,8 @@ def of_version_5(config):
         rope = config.pop("rope_scaling", None) or {}
         rope["rope_type"] = rope.pop("type", None) or rope.get("rope_type", "default")
         rope["rope_theta"] = config.pop(keys[0])
+        if rope["rope_type"] == "longrope":  # version 4 does not read this one
+            rope.pop("original_max_position_embeddings", None)
         if config.get("original_max_position_embeddings"):  # there `factor` counts before it
             rope.pop("factor" if rope["rope_type"] == "longrope" else None, None)
         if config["model_type"] == "gemma3_text":
