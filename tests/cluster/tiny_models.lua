@@ -91,7 +91,8 @@ local configs = {
   whisper = { num_mel_bins = 4, max_source_positions = 6, max_target_positions = 32, d_model = 16,
     encoder_layers = 2, decoder_layers = 1, encoder_attention_heads = 4,
     decoder_attention_heads = 4, encoder_ffn_dim = 24, decoder_ffn_dim = 24, pad_token_id = 1,
-    eos_token_id = 2, decoder_start_token_id = 2 },
+    classifier_proj_size = 12, use_weighted_layer_sum = true, eos_token_id = 2,
+    decoder_start_token_id = 2 },
   ["xlm-roberta"] = encoder,
 }
 
@@ -101,7 +102,8 @@ local heads = { "bart.sequence_classification", "bert.multiple_choice",
   "distilbert.sequence_classification", "electra.replaced_token_detection",
   "gpt2.token_classification", "llama.sequence_classification",
   "modernbert.sequence_classification", "roberta.sequence_classification",
-  "siglip.image_classification", "t5.features", "umt5.token_classification", "vit.features" }
+  "siglip.image_classification", "t5.features", "umt5.token_classification", "vit.features",
+  "whisper.audio_classification" }
 
 --- The names of all, sorted: FAMILY or FAMILY.TASK.
 function tiny.names()
@@ -153,8 +155,10 @@ local labels_of = {
   token_classification = function(tokens) return { labels = tokens(length) % 2 } end,
   replaced_token_detection = function(tokens) return { labels = tokens(length) % 2 } end,
 }
-for _, task in ipairs { "sequence_classification", "image_classification" } do
-  labels_of[task] = function() return { labels = torch.tensor { 0, 1, 1, 0 } } end
+for _, kind in ipairs { "sequence", "image", "audio" } do
+  labels_of[kind .. "_classification"] = function()
+    return { labels = torch.tensor { 0, 1, 1, 0 } }
+  end
 end
 
 --- Returns the inputs of a loss: four rows.

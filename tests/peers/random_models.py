@@ -442,6 +442,13 @@ def whisper(draw):
     return config
 
 
+def whisper_classes(draw):
+    config = whisper(draw)
+    config.update(classifier_proj_size=draw.randint(2, 20), use_weighted_layer_sum=draw.maybe(),
+                  id2label={i: f"class {i}" for i in range(draw.randint(2, 7))}, problem_type=None)
+    return config
+
+
 def classifier(draw, of_images):
     config = of_images(draw)
     config["id2label"] = {i: f"class {i}" for i in range(draw.randint(1, 7))}
@@ -623,6 +630,8 @@ CLASSIFIERS = {"vit": (vit, "ViTForImageClassification"),
                "siglip.image_classification": (siglip, "SiglipForImageClassification")}
 FAMILIES.update({_family: (functools.partial(classifier, of_images=_draw), _class)
                  for _family, (_draw, _class) in CLASSIFIERS.items()})
+CLASSIFIERS["whisper.audio_classification"] = (whisper_classes, "WhisperForAudioClassification")
+FAMILIES["whisper.audio_classification"] = CLASSIFIERS["whisper.audio_classification"]
 PAIRED = {"clip.similarity": (clip, "CLIPModel"), "siglip.similarity": (siglip, "SiglipModel")}
 OF_TEXTS = {
     "clip_text_model.features": (clip_text, "CLIPTextModel"),
@@ -801,8 +810,14 @@ def new_inputs(draw, config, vocab_size, family):
     inputs = {}
     if family in CLASSIFIERS or family == "vision-encoder-decoder":
         image = config.get("vision_config") or config.get("encoder") or config
-        inputs["pixel_values"] = torch.randn(rows, image["num_channels"], image["image_size"],
-                                             image["image_size"], generator=generator)
+        if family.startswith("whisper"):
+            inputs["input_features"] = torch.randn(
+                rows, config["num_mel_bins"], 2 * config["max_source_positions"],
+                generator=generator)
+        else:
+            inputs["pixel_values"] = torch.randn(
+                rows, image["num_channels"], image["image_size"], image["image_size"],
+                generator=generator)
         if family in CLASSIFIERS:
             kind = dict(num_labels=len(config["id2label"]), problem_type=config["problem_type"])
             return dict(inputs, **task_labels(kind, "", rows, length, generator))
