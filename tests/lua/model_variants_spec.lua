@@ -54,6 +54,14 @@ local function new(model_type, changes)
   return redco.models.from_config(config)
 end
 
+testing.test("padding attends to the tokens in its window, or to all alike", function()
+  local masks = require "redco.models.masks"
+  local x = redco.torch.zeros { 1, 4, 1 }
+  local mask = masks.near(redco.torch.tensor { { 0, 0, 1, 1 } }, x, 1)
+  testing.expect_close(mask:softmax(-1)[0][0], { { 0.25, 0.25, 0.25, 0.25 }, { 0, 0, 1, 0 },
+    { 0, 0, 0.5, 0.5 }, { 0, 0, 0.5, 0.5 } })
+end)
+
 testing.test("configurations that make no model are refused", function()
   for _, case in ipairs {
     { "gptj", { n_head = 3 }, "n_embd (8)", "n_head (3)" },

@@ -172,4 +172,32 @@ test("the text model of a folder that also reads images is read alone", function
   end
 end)
 
+test("the bias of an untied masked language model has both names in a file", function()
+  for model_type, names in redco.ordered_pairs {
+    bert = { "cls.predictions.bias", "cls.predictions.decoder.bias" },
+    ["deberta-v2"] = { "cls.predictions.bias", "cls.predictions.decoder.bias" },
+    roberta = { "lm_head.bias", "lm_head.decoder.bias" },
+  } do
+    local dir = testing.folder() .. "/untied_" .. model_type
+    local model = redco.models.from_config { model_type = model_type, vocab_size = 11,
+      hidden_size = 8, intermediate_size = 12, num_hidden_layers = 1, num_attention_heads = 2,
+      max_position_embeddings = 12, tie_word_embeddings = false }
+    torch.no_grad(function() model.params[names[1]]:fill_(1) end)
+    model.save_pretrained(dir)
+    local path = dir .. "/model.safetensors"
+    local weights = torch.load(path)
+    expect_equal(weights[names[2]]:sum():item(), 11)
+    -- transformers 5 writes two values and uses the second.
+    weights[names[2]] = torch.full({ 11 }, 2)
+    local function read_bias()
+      os.remove(path)
+      torch.save(weights, path)
+      return redco.models.from_pretrained(dir).params[names[1]]:sum():item()
+    end
+    expect_equal(read_bias(), 22)
+    weights[names[2]] = nil
+    expect_equal(read_bias(), 11)
+  end
+end)
+
 testing.finish()

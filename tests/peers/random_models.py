@@ -442,6 +442,13 @@ def whisper(draw):
     return config
 
 
+def whisper_classes(draw):
+    config = whisper(draw)
+    config.update(classifier_proj_size=draw.randint(2, 20), use_weighted_layer_sum=draw.maybe(),
+                  id2label={i: f"class {i}" for i in range(draw.randint(2, 7))}, problem_type=None)
+    return config
+
+
 def classifier(draw, of_images):
     config = of_images(draw)
     config["id2label"] = {i: f"class {i}" for i in range(draw.randint(1, 7))}
@@ -623,6 +630,8 @@ CLASSIFIERS = {"vit": (vit, "ViTForImageClassification"),
                "siglip.image_classification": (siglip, "SiglipForImageClassification")}
 FAMILIES.update({_family: (functools.partial(classifier, of_images=_draw), _class)
                  for _family, (_draw, _class) in CLASSIFIERS.items()})
+CLASSIFIERS["whisper.audio_classification"] = (whisper_classes, "WhisperForAudioClassification")
+FAMILIES["whisper.audio_classification"] = CLASSIFIERS["whisper.audio_classification"]
 PAIRED = {"clip.similarity": (clip, "CLIPModel"), "siglip.similarity": (siglip, "SiglipModel")}
 OF_TEXTS = {
     "clip_text_model.features": (clip_text, "CLIPTextModel"),
@@ -801,8 +810,14 @@ def new_inputs(draw, config, vocab_size, family):
     inputs = {}
     if family in CLASSIFIERS or family == "vision-encoder-decoder":
         image = config.get("vision_config") or config.get("encoder") or config
-        inputs["pixel_values"] = torch.randn(rows, image["num_channels"], image["image_size"],
-                                             image["image_size"], generator=generator)
+        if family.startswith("whisper"):
+            inputs["input_features"] = torch.randn(
+                rows, config["num_mel_bins"], 2 * config["max_source_positions"],
+                generator=generator)
+        else:
+            inputs["pixel_values"] = torch.randn(
+                rows, image["num_channels"], image["image_size"], image["image_size"],
+                generator=generator)
         if family in CLASSIFIERS:
             kind = dict(num_labels=len(config["id2label"]), problem_type=config["problem_type"])
             return dict(inputs, **task_labels(kind, "", rows, length, generator))
@@ -832,6 +847,8 @@ def new_inputs(draw, config, vocab_size, family):
         return dict(inputs, labels=torch.randint(n, (rows,), generator=generator))
     if task:
         inputs.update(task_labels(config, task, rows, length, generator))
+        if family.startswith("mbart."):  # each row needs a token that is no padding
+            inputs["input_ids"][:, 0] = (config["pad_token_id"] + 1) % vocab_size
         if task == "question_answering":  # it reads the arbitrary logits of padding
             inputs.pop("attention_mask", None)
         pad = config.get("pad_token_id")
@@ -1052,7 +1069,9 @@ MORE_KEYS = dict(
     tie_encoder_decoder=True, tie_word_embeddings=False, torchscript=True,
     position_embedding_type="relative_key", add_cross_attention=True, sinusoidal_pos_embds=True,
     classifier_dropout=0.5)
-SETTLED = {"architectures", "dtype", "model_type", "transformers_version", "id2label", "label2id"}
+# Without a cache, positions that depend on the length are those of the whole text for each token.
+SETTLED = {"architectures", "dtype", "model_type", "transformers_version", "id2label", "label2id",
+           "use_cache"}
 
 
 def changed(draw, config):
@@ -1112,6 +1131,8 @@ def write_changed(draw, folder, i, family, inputs, prompts):
 def write_model(draw, model, folder, family, vocab_size):
     """Files of torch.save or safetensors, one or several, in one of three dtypes."""
     dtype = draw.choice([torch.float32, torch.float32, torch.float16, torch.bfloat16])
+    if family in ("marian", "pegasus"):  # whose sinusoids are computed, not read rounded
+        dtype = torch.float32
     for tensor in model.state_dict().values():
         if tensor.is_floating_point():
             tensor.copy_(tensor.to(dtype))
@@ -1161,6 +1182,8 @@ def of_version_5(config):
         rope = config.pop("rope_scaling", None) or {}
         rope["rope_type"] = rope.pop("type", None) or rope.get("rope_type", "default")
         rope["rope_theta"] = config.pop(keys[0])
+        if rope["rope_type"] == "longrope":  # version 4 does not read this one
+            rope.pop("original_max_position_embeddings", None)
         if config.get("original_max_position_embeddings"):  # there `factor` counts before it
             rope.pop("factor" if rope["rope_type"] == "longrope" else None, None)
         if config["model_type"] == "gemma3_text":

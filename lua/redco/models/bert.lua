@@ -12,6 +12,7 @@ return new_encoder {
     masked_lm = {
       architecture = "BertForMaskedLM", bias = "cls.predictions.bias",
       weight = "bert.embeddings.word_embeddings.weight", untied = "cls.predictions.decoder.weight",
+      untied_bias = "cls.predictions.decoder.bias",
       layers = {
         { linear = "cls.predictions.transform.dense", activation = "hidden_act" },
         { norm = "cls.predictions.transform.LayerNorm" },

@@ -64,7 +64,8 @@ local deberta = {
     masked_lm = {
       architecture = "DebertaV2ForMaskedLM", bias = "cls.predictions.bias",
       weight = "deberta.embeddings.word_embeddings.weight",
-      untied = "cls.predictions.decoder.weight", variant = original_head,
+      untied = "cls.predictions.decoder.weight",
+      untied_bias = "cls.predictions.decoder.bias", variant = original_head,
       layers = { { linear = "cls.predictions.transform.dense", activation = "hidden_act",
         size = "embedding_size" }, { norm = "cls.predictions.transform.LayerNorm" } },
     },

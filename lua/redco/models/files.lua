@@ -96,12 +96,19 @@ local function by_assumption(assumed)
   return "; config.json lacks these, taken as " .. listed(assumed)
 end
 
+-- Returns second names of parameters in files, which have precedence: { [name] = parameter }.
+local function copies_of(family, config) return family.copies and family.copies(config) or {} end
+
 -- Returns the tensor of the file for each parameter.
 local function match(family, config, weights, sizes, assumed)
   local sources, surplus, missing = {}, {}, {}
+  local copies = copies_of(family, config)
   for _, name in ipairs(weights:keys()) do
-    local place = place_of(family, name, sizes)
-    if place and not (sources[place] and place ~= name) then
+    local place = copies[name] or place_of(family, name, sizes)
+    local is_copied = place and copies[sources[place]] ~= nil
+    if copies[name] then
+      sources[place] = name
+    elseif place and not is_copied and not (sources[place] and place ~= name) then
       sources[place] = name
     elseif not place and not is_ignored(family, config, name) then
       surplus[#surplus + 1] = name
@@ -201,7 +208,12 @@ function files.save(dir, model, params, max_shard_size)
     texts["generation_config.json"] =
       nulls.encode("generation_config.json", model.generation_config, 2) .. "\n"
   end
-  native.save_weights(dir, params, { max_shard_size = max_shard_size, texts = texts })
+  local written = {}
+  for name, tensor in pairs(params) do written[name] = tensor end
+  for name, parameter in pairs(copies_of(model.family, model.config)) do
+    written[name] = params[parameter]
+  end
+  native.save_weights(dir, written, { max_shard_size = max_shard_size, texts = texts })
 end
 
 return files

@@ -189,7 +189,7 @@ weights that stay in the mapped files.
 "sequence_classification" (also regression and several labels), "token_classification",
 "question_answering", "multiple_choice" or "replaced_token_detection", where transformers has it for
 the family; of images and texts "image_classification", "similarity", "features" or "projection"
-(projected features); of T5 "features" is its encoder alone. By default it is that of the
+(projected features); of sound "audio_classification"; of T5 "features" is its encoder alone. By default it is that of the
 architecture in `config.json`. A head that the folder lacks is new, drawn from `generator`. `config`
 has keys that replace those of the folder: {num_labels = 3}.
 Of a model that also reads images and has its text model in `text_config`, only that is read.

@@ -68,21 +68,6 @@ function masks.by_window(inputs, options, x)
   end
 end
 
---- Returns the mask of tokens x [B, T, ...] of which each attends to those at most `distance`
---- before and after it, or nil if it attends to all. Padding attends to itself, because a row must
---- attend to something.
-function masks.near(attention_mask, x, distance)
-  local length, device = x:size(1), x.device
-  if distance >= length - 1 then return masks.padding(attention_mask, x.dtype) end
-  local all = torch.ones({ length, length }, { dtype = "bool", device = device })
-  local seen = all:tril(distance):triu(-distance)
-  if attention_mask then
-    local itself = all:tril():triu():logical_and(attention_mask:eq(0):unsqueeze(1):unsqueeze(-1))
-    seen = seen_keys(attention_mask):logical_and(seen):logical_or(itself)
-  end
-  return additive(seen, x.dtype)
-end
-
 local lowest = { float16 = -65504, bfloat16 = -0x1.fep127, float32 = -0x1.fffffep127,
   float64 = -0x1.fffffffffffffp1023 }
 
@@ -90,6 +75,18 @@ local lowest = { float16 = -65504, bfloat16 = -0x1.fep127, float32 = -0x1.fffffe
 --- tokens attend to all alike, as in transformers.
 function masks.padding(attention_mask, dtype)
   return attention_mask and additive(seen_keys(attention_mask), dtype, lowest[dtype])
+end
+
+--- Returns the mask of tokens x [B, T, ...] of which each attends to those at most `distance`
+--- before and after it, or nil if it attends to all. Tokens that see only padding attend to all
+--- alike, as in transformers.
+function masks.near(attention_mask, x, distance)
+  local length, device = x:size(1), x.device
+  if distance >= length - 1 then return masks.padding(attention_mask, x.dtype) end
+  local all = torch.ones({ length, length }, { dtype = "bool", device = device })
+  local seen = all:tril(distance):triu(-distance)
+  if attention_mask then seen = seen_keys(attention_mask):logical_and(seen) end
+  return additive(seen, x.dtype, lowest[x.dtype])
 end
 
 return masks

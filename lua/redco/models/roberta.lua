@@ -16,6 +16,7 @@ local function like_roberta(model_type, class, vocab_size)
       masked_lm = {
         architecture = class .. "ForMaskedLM", bias = "lm_head.bias",
         weight = "roberta.embeddings.word_embeddings.weight", untied = "lm_head.decoder.weight",
+        untied_bias = "lm_head.decoder.bias",
         layers = { { linear = "lm_head.dense", activation = "gelu" },
           { norm = "lm_head.layer_norm" } },
       },

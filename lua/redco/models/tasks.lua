@@ -5,6 +5,8 @@
 ---   weight, bias: instead, the names of its parameters, the latter if the configuration has
 ---   bias_key
 ---   untied: the name of the weight if tie_word_embeddings is false
+---   untied_bias: the second name that the bias then has in files. transformers 5 writes two values
+---   and uses this one; version 4 has one parameter
 ---   variant: a function of the configuration that returns another row, or nil
 ---   layers: of an encoder, the layers before the last one: encoder_heads.lua
 ---   base_model_prefix: if it differs from the family's
@@ -196,6 +198,11 @@ local function with_head(family, task)
     local weight = is_untied(row, c) and row.untied or row.weight or row.head .. ".weight"
     local bias = row.bias ~= false and (row.bias or row.head .. ".bias") or nil
     return weight, (not row.bias_key or c[row.bias_key]) and bias or nil
+  end
+
+  function result.copies(c)
+    local row = row_for(c)
+    return is_untied(row, c) and row.untied_bias and { [row.untied_bias] = row.bias } or {}
   end
 
   function result.logits_cap() end

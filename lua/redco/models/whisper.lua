@@ -4,6 +4,7 @@ local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
 local generate = require "redco.generation.whisper"
 local masks = require "redco.models.masks"
+local new_classifier = require "redco.models.whisper_classifier"
 local nn = require "redco.nn"
 local torch = require "redco.torch"
 
@@ -105,14 +106,15 @@ end
 
 function whisper.head() return "model.decoder.embed_tokens.weight" end
 
--- The layers of either stack: function(params, x, o, mask, memory).
+-- The layers of either stack: function(params, x, o, mask, memory, kept). Appends the input of the
+-- first layer and the output of each to the list `kept`, if it is given.
 local function new_layers(c, side)
   local stack, attention = ("model.%s."):format(side), blocks.new_attention(
     c[side .. "_attention_heads"], { q = ".q_proj", k = ".k_proj", v = ".v_proj",
       out = ".out_proj" }, c.attention_dropout)
   local activation = blocks.activation("whisper", c.activation_function)
 
-  return function(params, x, o, mask, memory)
+  return function(params, x, o, mask, memory, kept)
     local function norm(name, y) return blocks.layer_norm(params, name, y, 1e-5) end
     local function residual(name, input, f)
       return input + blocks.dropout(f(norm(name, input)), c.dropout, o)
@@ -130,8 +132,10 @@ local function new_layers(c, side)
       end)
     end
     for i = 0, c[side .. "_layers"] - 1 do
+      if kept then kept[#kept + 1] = x end
       x = nn.block(apply_layer, ("%slayers.%d."):format(stack, i), x)
     end
+    if kept then kept[#kept + 1] = x end
     return norm(stack .. "layer_norm", x)
   end
 end
@@ -149,7 +153,7 @@ end
 --- Padding is silence, which is not masked.
 function whisper.new_encoder(c)
   local layers = new_layers(c, "encoder")
-  return function(params, inputs, o)
+  return function(params, inputs, o, kept)
     check_features(c, inputs.input_features)
     local function convolved(name, x, stride)
       local weight = params[name .. ".weight"]
@@ -160,7 +164,7 @@ function whisper.new_encoder(c)
     x = convolved("model.encoder.conv2", x, 2):transpose(1, 2)
     -- Without a gradient they are not trained.
     x = x + params[encoder_positions .. ".weight"]:detach()
-    return layers(params, blocks.dropout(x, c.dropout, o), o, {})
+    return layers(params, blocks.dropout(x, c.dropout, o), o, {}, nil, kept)
   end
 end
 
@@ -186,5 +190,7 @@ function whisper.new_forward(c)
     return layers(params, blocks.dropout(x, c.dropout, o), o, mask, memory)
   end
 end
+
+whisper.variants = { new_classifier(whisper) }
 
 return whisper

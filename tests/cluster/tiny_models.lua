@@ -1,0 +1,190 @@
+--- A tiny configuration and inputs of every family of models, and of their heads.
+local redco = require "redco"
+
+local torch = redco.torch
+
+local tiny = {}
+
+local function merged(...)
+  local result = {}
+  for _, source in ipairs { ... } do
+    for key, value in pairs(source) do result[key] = value end
+  end
+  return result
+end
+
+-- Sizes, by the names that families have for them.
+local usual = { hidden_size = 16, num_hidden_layers = 2, num_attention_heads = 4 }
+local decoder = merged(usual, { intermediate_size = 24, max_position_embeddings = 32 })
+local grouped = merged(decoder, { num_key_value_heads = 2 })
+local with_head_size = merged(grouped, { head_dim = 8 })
+local encoder = merged(decoder, { hidden_dropout_prob = 0, attention_probs_dropout_prob = 0 })
+local gpt = { n_embd = 16, n_layer = 2, n_head = 4, n_positions = 32, resid_pdrop = 0,
+  embd_pdrop = 0, attn_pdrop = 0 }
+local bart = { d_model = 16, encoder_layers = 1, decoder_layers = 1, encoder_attention_heads = 4,
+  decoder_attention_heads = 4, encoder_ffn_dim = 24, decoder_ffn_dim = 24, dropout = 0,
+  max_position_embeddings = 32, decoder_start_token_id = 2, pad_token_id = 1, eos_token_id = 2 }
+local t5 = { d_model = 16, d_kv = 4, d_ff = 24, num_layers = 1, num_heads = 4, dropout_rate = 0,
+  decoder_start_token_id = 0 }
+local vit = merged(usual, { model_type = "vit", intermediate_size = 24, hidden_dropout_prob = 0,
+  attention_probs_dropout_prob = 0, image_size = 8, patch_size = 4, num_channels = 3 })
+local text = merged(decoder, { vocab_size = 32, eos_token_id = 2 })
+local image = merged(usual, { intermediate_size = 24, image_size = 8, patch_size = 4,
+  num_channels = 3 })
+local siglip_text = merged(text, { projection_size = 16 })
+
+local configs = {
+  bart = bart,
+  bert = encoder,
+  bloom = { hidden_size = 16, n_layer = 2, n_head = 4, hidden_dropout = 0, attention_dropout = 0 },
+  deepseek_v3 = merged(decoder, { num_key_value_heads = 4, q_lora_rank = 8, kv_lora_rank = 6,
+    qk_rope_head_dim = 4, qk_nope_head_dim = 4, v_head_dim = 4, n_routed_experts = 4, n_group = 1,
+    topk_group = 1, num_experts_per_tok = 2, moe_intermediate_size = 8,
+    first_k_dense_replace = 1 }),
+  clip = { text_config = text, vision_config = image, projection_dim = 12 },
+  clip_text_model = text,
+  clip_vision_model = image,
+  ["deberta-v2"] = merged(encoder, { relative_attention = true, pos_att_type = { "c2p", "p2c" },
+    conv_kernel_size = 3, position_buckets = 4 }),
+  distilbert = { dim = 16, n_layers = 2, n_heads = 4, hidden_dim = 24, dropout = 0,
+    attention_dropout = 0, max_position_embeddings = 32 },
+  electra = merged(encoder, { embedding_size = 8 }),
+  falcon = usual,
+  gemma2 = with_head_size,
+  gemma3_text = with_head_size,
+  gpt2 = gpt,
+  gpt_neox = merged(decoder, { rotary_pct = 0.5, num_attention_heads = 2 }),
+  gptj = merged(gpt, { rotary_dim = 4 }),
+  granite = grouped,
+  llama = grouped,
+  marian = bart,
+  mbart = bart,
+  mistral = grouped,
+  mixtral = merged(grouped, { num_experts_per_tok = 2, num_local_experts = 4 }),
+  modernbert = merged(usual, { intermediate_size = 24, pad_token_id = 0, bos_token_id = 1,
+    eos_token_id = 2, cls_token_id = 1, sep_token_id = 2, global_attn_every_n_layers = 2,
+    local_attention = 4 }),
+  mt5 = t5,
+  olmo2 = grouped,
+  olmoe = merged(grouped, { num_experts = 4, num_experts_per_tok = 2 }),
+  opt = merged(usual, { ffn_dim = 24, max_position_embeddings = 32, word_embed_proj_dim = 16,
+    dropout = 0 }),
+  pegasus = bart,
+  phi3 = merged(grouped, { resid_pdrop = 0, pad_token_id = 0 }),
+  qwen2 = grouped,
+  qwen3 = with_head_size,
+  qwen3_moe = merged(with_head_size, { num_experts = 4, num_experts_per_tok = 2,
+    moe_intermediate_size = 8 }),
+  roberta = encoder,
+  siglip = { text_config = siglip_text, vision_config = image },
+  siglip_text_model = siglip_text,
+  siglip_vision_model = image,
+  smollm3 = merged(grouped, { pad_token_id = 0 }),
+  starcoder2 = merged(grouped, { residual_dropout = 0, embedding_dropout = 0 }),
+  t5 = t5,
+  umt5 = t5,
+  ["vision-encoder-decoder"] = { encoder = vit, decoder = merged(gpt, { model_type = "gpt2",
+    vocab_size = 32, add_cross_attention = true, is_decoder = true, bos_token_id = 1,
+    eos_token_id = 2 }), decoder_start_token_id = 1, pad_token_id = 0,
+    tie_word_embeddings = false },
+  vit = vit,
+  whisper = { num_mel_bins = 4, max_source_positions = 6, max_target_positions = 32, d_model = 16,
+    encoder_layers = 2, decoder_layers = 1, encoder_attention_heads = 4,
+    decoder_attention_heads = 4, encoder_ffn_dim = 24, decoder_ffn_dim = 24, pad_token_id = 1,
+    classifier_proj_size = 12, use_weighted_layer_sum = true, eos_token_id = 2,
+    decoder_start_token_id = 2 },
+  ["xlm-roberta"] = encoder,
+}
+
+-- Heads besides a family's own: each task, and each way that a family has to it.
+local heads = { "bart.sequence_classification", "bert.multiple_choice",
+  "clip.image_classification", "clip_text_model.projection", "deberta-v2.question_answering",
+  "distilbert.sequence_classification", "electra.replaced_token_detection",
+  "gpt2.token_classification", "llama.sequence_classification",
+  "modernbert.sequence_classification", "roberta.sequence_classification",
+  "siglip.image_classification", "t5.features", "umt5.token_classification", "vit.features",
+  "whisper.audio_classification" }
+
+--- The names of all, sorted: FAMILY or FAMILY.TASK.
+function tiny.names()
+  local names = { unpack(heads) }
+  for name in pairs(configs) do names[#names + 1] = name end
+  table.sort(names)
+  return names
+end
+
+function tiny.has(name) return configs[name] ~= nil end
+
+--- Returns a new model, whose weights are large enough for gradients that differ from zero.
+function tiny.new(name)
+  local model_type, task = name:match "^([^.]+)%.?(.*)$"
+  local config = merged({ model_type = model_type }, configs[model_type])
+  if not config.text_config and not config.image_size and not config.encoder then
+    config.vocab_size = 32
+  end
+  if task == "sequence_classification" then
+    config.pad_token_id = config.pad_token_id or 0
+  end
+  local generator = torch.Generator(3)
+  local model = redco.models.from_config(config, {
+    generator = generator, task = task ~= "" and task or nil,
+  })
+  torch.no_grad(function()
+    for _, leaf in redco.ordered_pairs(model.params) do
+      if leaf:dim() > 1 then redco.nn.init.normal_(leaf, { std = 0.3, generator = generator }) end
+    end
+  end)
+  return model
+end
+
+local takes_pixels = { clip = true, clip_vision_model = true, siglip = true,
+  siglip_vision_model = true, vit = true, ["vision-encoder-decoder"] = true }
+local are_compared = { clip = true, siglip = true }
+local n_rows, length = 4, 5
+
+-- What a loss needs besides the model's inputs, by task; all others have labels of tokens.
+local labels_of = {
+  features = function() return {} end,
+  projection = function() return {} end,
+  similarity = function() return {} end,
+  multiple_choice = function() return { labels = torch.tensor { 0, 2, 1, 2 } } end,
+  question_answering = function()
+    return { start_positions = torch.tensor { 0, 1, 2, 3 },
+      end_positions = torch.tensor { 1, 1, 4, 3 } }
+  end,
+  token_classification = function(tokens) return { labels = tokens(length) % 2 } end,
+  replaced_token_detection = function(tokens) return { labels = tokens(length) % 2 } end,
+}
+for _, kind in ipairs { "sequence", "image", "audio" } do
+  labels_of[kind .. "_classification"] = function()
+    return { labels = torch.tensor { 0, 1, 1, 0 } }
+  end
+end
+
+--- Returns the inputs of a loss: four rows.
+function tiny.inputs(name, model)
+  local model_type, task = name:match "^[^.]+", model.family.task
+  local generator = torch.Generator(5)
+  local function tokens(...)
+    return torch.randint(3, 32, { n_rows, ... }, { generator = generator })
+  end
+  local function numbers(...) return torch.randn({ n_rows, ... }, { generator = generator }) end
+  local inputs = {}
+  if takes_pixels[model_type] then
+    inputs.pixel_values = numbers(3, 8, 8)
+  elseif model_type == "whisper" then
+    inputs.input_features = numbers(4, 12)
+  end
+  if task == "multiple_choice" then
+    inputs.input_ids = tokens(3, length)
+  elseif not next(inputs) or are_compared[model_type] and task == "similarity" then
+    inputs.input_ids = tokens(length)
+    if task == "sequence_classification" and model.is_encoder_decoder then
+      inputs.input_ids:narrow(1, length - 2, 1):fill_(2)  -- the end token, which is read
+    end
+  end
+  local labels = labels_of[task]
+  return merged(inputs, labels and labels(tokens) or { labels = tokens(length) })
+end
+
+return tiny
