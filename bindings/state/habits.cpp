@@ -106,7 +106,7 @@ constexpr struct {
      "global_batch_size that of all processes in a step"},
     {"batch_size|per_device_eval_batch_size", "per_device_batch_size",
      "per_device_batch_size is the number of examples that a process computes at once"},
-    {"(num_)?(train_)?epochs|n_epoch", "n_epochs", "it is called n_epochs"},
+    {"(num_)?(train_)?epochs", "n_epochs", "it is called n_epochs"},
     {"train_(data(set|loader)?|set)|(data(set|loader)?)|examples", "train_examples",
      "train_examples is a list or a data set"},
     {"(eval|val|valid|validation|test)_(data(set|loader)?|set|examples)", "eval_examples",
