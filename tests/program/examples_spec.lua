@@ -396,7 +396,7 @@ if os.getenv "REDCO_TEST_FULL" then
     assert(after > before, ("%.3f, from scratch %.3f"):format(after, before))
   end)
 
-  for _, example in ipairs { "image_to_text", "meta_learning", "private_training",
+  for _, example in ipairs { "classification", "image_to_text", "meta_learning", "private_training",
     "speech_to_text", "zero_shot" } do
     testing.test(example .. ": the figures of its README", function()
       if example == "private_training" and not io.open "/usr/share/datasets/fashion-mnist" then
