@@ -127,8 +127,8 @@ local function check_are_options(name, known, options)
   if options == nil or type(options) == "table" and (first == nil or known[first]) then return end
   local given = torch.is_tensor(options) and "a Tensor" or type(options) == "table"
     and ("a table with %s"):format(tostring(first)) or "a " .. type(options)
-  fail("%s: expected options after the function, got %s; %s(f) returns a function: %s(f)(...) calls "
-    .. "it", name, given, name, name)
+  fail("%s: expected options after the function, got %s; %s(f) returns a function: %s(f)(...) "
+    .. "calls it", name, given, name, name)
 end
 
 local function check_options(name, options)
