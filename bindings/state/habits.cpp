@@ -60,6 +60,7 @@ constexpr Habit names[] = {
     {"self", "`self` exists in a function declared as t:f(), with a colon"},
     {"redco", R"(write: local redco = require "redco")"},
     {"torch|nn|optim", R"(write: local torch, nn = redco.torch, redco.nn)"},
+    {"quit|exit", ":q or Ctrl-D ends the prompt, os.exit() a script"},
     {"np|numpy", "redco.torch has the functions of numpy"},
     {"print_function|printf|println", "print(x) prints"},
     {"Deployer|Trainer|Predictor|Tokenizer", "write redco.Trainer, redco.Deployer and so on"},
