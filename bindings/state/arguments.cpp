@@ -2,6 +2,7 @@
 
 #include "arguments.h"
 
+#include "habits.h"
 #include "registry.h"
 #include "values.h"
 
@@ -164,15 +165,16 @@ void NamedArguments::finish() { check_names(known_); }
 
 void NamedArguments::check_names(const std::set<std::string>& known) {
   for (lua_pushnil(L_); lua_next(L_, index_); lua_pop(L_, 1)) {
-    require(lua_type(L_, -2) == LUA_TSTRING, function_,
-            ": the arguments are named, got an entry at ", described(L_, -2));
+    require(lua_type(L_, -2) == LUA_TSTRING, function_, ": the arguments are named, ", function_,
+            "{name = value, ...}; got an entry at ", described(L_, -2));
     std::string key = lua_tostring(L_, -2);
     if (known.contains(key)) continue;
     std::string near = nearest_name(key, known);
     std::string all;
     for (const auto& name : known) all += (all.empty() ? "" : ", ") + name;
-    fail(function_, ": there is no argument '", key, "'",
-         near.empty() ? "" : "; did you mean '" + near + "'?", "\nthe arguments are: ", all);
+    std::string advice = advice_on_argument(key, known);
+    if (advice.empty() && !near.empty()) advice = "; did you mean '" + near + "'?";
+    fail(function_, ": there is no argument '", key, "'", advice, "\nthe arguments are: ", all);
   }
 }
 

@@ -60,6 +60,7 @@ constexpr Habit names[] = {
     {"self", "`self` exists in a function declared as t:f(), with a colon"},
     {"redco", R"(write: local redco = require "redco")"},
     {"torch|nn|optim", R"(write: local torch, nn = redco.torch, redco.nn)"},
+    {"quit|exit", ":q or Ctrl-D ends the prompt, os.exit() a script"},
     {"np|numpy", "redco.torch has the functions of numpy"},
     {"print_function|printf|println", "print(x) prints"},
     {"Deployer|Trainer|Predictor|Tokenizer", "write redco.Trainer, redco.Deployer and so on"},
@@ -78,6 +79,15 @@ constexpr Habit fields[] = {
     {"array|asarray", "torch.tensor makes a tensor"},
     {"astype", "x:to \"float32\" converts"},
     {"numpy", "x:tolist() returns a table of numbers"},
+    {"(Float|Double|Half|Long|Int|Byte|Bool)?Tensor|from_numpy",
+     "torch.tensor(list, { dtype = \"float32\" }) makes a tensor"},
+    {"device", "a device is a string, \"cpu\" or \"cuda\""},
+    {"load_dataset",
+     "data sets of the Hub are not downloaded; redco.data.jsonl and "
+     "redco.data.parquet read files"},
+    {".*[^a-zA-Z0-9_].*",
+     "an element is x[{ 0, 1 }], the rows 2 to 4 are x[{ { 2, 5 } }], the "
+     "column 0 is x[{ {}, 0 }]"},
     {"ReLU|Softmax|GELU|Sigmoid|Tanh|relu|softmax|gelu|sigmoid|tanh",
      "it is a function of tensors: torch.relu(x), torch.softmax(x, -1), torch.gelu(x)"},
     {"CrossEntropyLoss", "nn.cross_entropy(logits, labels) is the loss"},
@@ -86,6 +96,36 @@ constexpr Habit fields[] = {
      "a Trainer makes the steps; in a loop, redco.value_and_grad returns new gradients"},
     {"parameters|state_dict", "parameters are a table: redco.tree.leaves(params) lists them"},
     {"train|eval", "loss_fn has the argument is_training"},
+};
+
+// Names that others have for arguments, an argument of the function here, and its use.
+constexpr struct {
+  const char *pattern, *needs, *text;
+} named_arguments[] = {
+    {"batch_size|per_device_train_batch_size|train_batch_size", "global_batch_size",
+     "per_device_batch_size is the number of examples that a process computes at once, "
+     "global_batch_size that of all processes in a step"},
+    {"batch_size|per_device_eval_batch_size", "per_device_batch_size",
+     "per_device_batch_size is the number of examples that a process computes at once"},
+    {"(num_)?(train_)?epochs", "n_epochs", "it is called n_epochs"},
+    {"train_(data(set|loader)?|set)|(data(set|loader)?)|examples", "train_examples",
+     "train_examples is a list or a data set"},
+    {"(eval|val|valid|validation|test)_(data(set|loader)?|set|examples)", "eval_examples",
+     "eval_examples is a list or a data set"},
+    {"shuffle", "train_examples", "each epoch of training has a new order"},
+    {"learning_rate|lr", "optimizer",
+     "the optimizer has it: redco.optim.adamw { learning_rate = 1e-3 }"},
+    {"model", "loss_fn", "params are the parameters of a model, and loss_fn computes with them"},
+    {"(n|num)_(gpus|devices|processes|nodes)|gpus|devices|world_size", "n_model_shards",
+     "the command line has the number of processes: redco-lua --nproc 2"},
+    {"params|parameters", "learning_rate",
+     "the parameters are given to redco.Trainer, or to Optimizer:init"},
+    {"fp16|bf16|mixed_precision|dtype|amp", "compute_dtype",
+     "compute_dtype = \"bfloat16\" computes in it"},
+    {"(data_)?collator", "collate_fn", "it is called collate_fn"},
+    {"callbacks?", "on_step", "on_step, on_eval, on_epoch and on_save are functions to call"},
+    {"compute_metrics|metrics", "eval_metric_fn",
+     "eval_metric_fn(examples, predictions) returns metrics"},
 };
 
 // Lua's own errors that mean something else to their users, by a part and their last words.
@@ -184,6 +224,14 @@ std::string advice_of(const Habit (&table)[n], const std::string& name) {
 std::string advice_on_name(const std::string& name) { return advice_of(names, name); }
 
 std::string advice_on_field(const std::string& name) { return advice_of(fields, name); }
+
+std::string advice_on_argument(const std::string& name, const std::set<std::string>& known) {
+  if (name.size() > 100) return "";  // std::regex recurses
+  for (const auto& each : named_arguments)
+    if (known.contains(each.needs) && std::regex_match(name, std::regex(each.pattern)))
+      return std::string("; ") + each.text;
+  return "";
+}
 
 std::string with_advice(const std::string& message) {
   // A list of places that were searched may follow the first line.

@@ -141,13 +141,50 @@ constexpr struct {
     {"is out of bounds.",
      " Classes count from 0, and there are as many as the logits have columns"},
     {"could not infer output dtype", "; x:float() makes numbers with fractions of it"},
-    {"to have the same dtype", "; x:to \"float32\" converts"},
+    {"have the same dtype", "; x:to \"float32\" converts"},
+    {"expected scalar type Long", "; x:long() makes whole numbers, such as classes, of it"},
+    {"scalar types: Long, Int; but got",
+     "; x:long() makes whole numbers, such as token ids, of it"},
+    {"not implemented for 'Long'", "; x:float() makes numbers with fractions of it"},
+    {"a leaf Variable that requires grad is being used in an in-place operation",
+     " Write it in torch.no_grad(function() ... end)"},
+    {"can require gradients", "; x:float() makes such numbers"},
 };
 
 std::string remedy_for(const std::string& message) {
   for (const auto& each : remedies)
     if (message.find(each.part) != message.npos) return std::string(each.text);
   return "";
+}
+
+// Whether an overload must be given an argument of this kind at a position, from 1.
+bool takes(const OverloadSet& op, int position, ArgKind kind) {
+  return std::ranges::any_of(op.overloads, [&](const Overload& overload) {
+    const auto& parameters = overload.parameters();
+    return int(parameters.size()) >= position && parameters[position - 1].kind == kind &&
+           !parameters[position - 1].optional;
+  });
+}
+
+// The arguments that an overload lacks, if each lacks some.
+std::string missing_arguments(const OverloadSet& op, const Arguments& arguments) {
+  std::string fewest;
+  int least = -1;
+  for (const Overload& overload : op.overloads) {
+    std::string names;
+    int n = 0, position = 0;
+    for (const Parameter& parameter : overload.parameters()) {
+      bool is_given = position++ < arguments.n_positional && !parameter.named_only;
+      for (int i = 0; i < arguments.n_named; ++i)
+        is_given = is_given || parameter.name == arguments.named[i].name;
+      if (is_given || parameter.has_default || parameter.is_out) continue;
+      names += (n++ == 0 ? "" : "', '") + parameter.name;
+    }
+    if (!overload.callable() || (least >= 0 && n >= least)) continue;
+    least = n;
+    fewest = names;
+  }
+  return least > 0 ? "; '" + fewest + "' " + (least == 1 ? "is" : "are") + " missing" : "";
 }
 
 [[noreturn]] void fail_no_overload(lua_State* L, const OverloadSet& op,
@@ -163,30 +200,31 @@ std::string remedy_for(const std::string& message) {
     if (known.count(key)) continue;
     std::string near = nearest(key, known);
     text += "; it has no argument '" + key + "'" +
-            (near.empty() ? "" : ": did you mean '" + near + "'?");
+            (key == "axis" && known.count("dim") ? ": it is called dim"
+             : near.empty()                      ? ""
+                                                 : ": did you mean '" + near + "'?");
   }
-  bool takes_list = std::ranges::any_of(op.overloads, [](const Overload& overload) {
-    return !overload.parameters().empty() && overload.parameters()[0].kind == ArgKind::tensor_list;
-  });
-  bool takes_tensor = std::ranges::any_of(op.overloads, [](const Overload& overload) {
-    return !overload.parameters().empty() && overload.parameters()[0].kind == ArgKind::tensor;
-  });
   for (int i = 0; i < arguments.n_named; ++i)
     if (std::strcmp(arguments.named[i].name, "generator") == 0 &&
         lua_type(L, arguments.named[i].index) == LUA_TNUMBER)
       text += "; a seed makes a generator: torch.Generator(42)";
   if (arguments.n_positional > 0 && is_torch(L, 1))
     fail("torch.", op.name, " is called with a dot, not a colon: torch.", op.name, "(...)");
-  if (takes_tensor && !arguments.is_method && arguments.n_positional > 0) {
-    if (lua_isnil(L, 1)) text += "; the first argument is nil: is a name misspelt?";
-    if (lua_istable(L, 1)) text += "; the first argument is a table: torch.tensor makes a tensor";
+  for (int i = 1; i <= arguments.n_positional; ++i) {
+    const std::string which = i == 1 ? "the first argument" : "argument " + std::to_string(i);
+    if (!takes(op, i, ArgKind::tensor) || (arguments.is_method && i == 1)) continue;
+    if (lua_isnil(L, i)) text += "; " + which + " is nil: is a name misspelt?";
+    if (lua_istable(L, i)) text += "; " + which + " is a table: torch.tensor makes a tensor";
   }
-  if (takes_list && arguments.n_positional > 0 && test_tensor(L, 1) != nullptr)
+  if (takes(op, 1, ArgKind::tensor_list) && arguments.n_positional > 0 &&
+      test_tensor(L, 1) != nullptr)
     text += "; the tensors are in a list: torch." + op.name + "({a, b})";
   if (arguments.is_method && (arguments.n_positional == 0 || test_tensor(L, 1) == nullptr))
     text += "; a method is called with a colon: tensor:" + op.name + "(...)";
   if (arguments.n_positional > 0 && is_mixed(L, arguments.n_positional))
     text += "; a list and named arguments are two tables: {0}, {keepdim = true}";
+  if (arguments.n_positional > 0 && test_tensor(L, 1) != nullptr)
+    text += missing_arguments(op, arguments);
   text += "\ncandidates:";
   for (const Overload& overload : op.overloads)
     if (overload.callable()) text += "\n  " + overload.text();

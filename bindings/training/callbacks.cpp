@@ -116,7 +116,7 @@ Dataset make_dataset(const Examples& examples, const Ref& collate_fn) {
               call(L, 1, 1);
               require(lua_istable(L, -1),
                       "collate_fn: expected a table of tensors to be returned, got ",
-                      described(L, -1));
+                      described(L, -1), lua_isnil(L, -1) ? "; does it lack a `return`?" : "");
               return check_tree(L, lua_gettop(L), "what collate_fn returned");
             });
           }};

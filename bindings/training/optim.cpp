@@ -165,6 +165,9 @@ struct Name {
 template <Name name, class Options>
 int make_optimizer(lua_State* L, std::shared_ptr<Optimizer> (*make)(Options)) {
   NamedArguments args(L, 1, std::string("redco.optim.") + name.text);
+  require(lua_gettop(L) == 1 && lua_objlen(L, 1) == 0, args.function(),
+          ": expected only a table of named arguments, such as { learning_rate = 1e-3 }; the "
+          "parameters are given to redco.Trainer, or to Optimizer:init");
   Options options;
   options.learning_rate = learning_rate(args);
   Options::visit(options, Reader{args});
@@ -195,6 +198,15 @@ Function optimizer(const char* text) {
   return {name.text, [](lua_State* L) { return make_optimizer<name>(L, make); }, whole.c_str()};
 }
 
+// `what` begins the error that says how an optimizer is made.
+std::shared_ptr<LuaOptimizer> check_optimizer(lua_State* L, int index, const std::string& what) {
+  auto optimizer = test_object<LuaOptimizer>(L, index);
+  require(optimizer != nullptr, what,
+          ": expected an Optimizer, such as redco.optim.adamw { learning_rate = 1e-3 }, got ",
+          described(L, index));
+  return optimizer;
+}
+
 int lua_chain(lua_State* L) {
   require(lua_istable(L, 1), "redco.optim.chain: expected a list of optimizers, got ",
           described(L, 1));
@@ -202,8 +214,7 @@ int lua_chain(lua_State* L) {
   std::string text = "chain";
   for (int i = 1; i <= int(lua_objlen(L, 1)); ++i) {
     lua_rawgeti(L, 1, i);
-    auto entry = check_object<LuaOptimizer>(L, lua_gettop(L),
-                                            "redco.optim.chain: entry " + std::to_string(i));
+    auto entry = check_optimizer(L, lua_gettop(L), "redco.optim.chain: entry " + std::to_string(i));
     optimizers.push_back(entry->optimizer);
     text += ", {" + entry->text + "}";
     lua_pop(L, 1);
@@ -254,7 +265,7 @@ int lua_lookahead(lua_State* L) {
 }
 
 int lua_freeze(lua_State* L) {
-  auto inner = check_object<LuaOptimizer>(L, 1, "redco.optim.freeze: optimizer");
+  auto inner = check_optimizer(L, 1, "redco.optim.freeze: optimizer");
   ParamFilter frozen = check_filter(L, 2, "redco.optim.freeze: frozen");
   return push_optimizer(L, freeze(inner->optimizer, std::move(frozen)),
                         "freeze, {" + inner->text + "}");
@@ -284,7 +295,7 @@ int lua_multi(lua_State* L) {
     bool is_frozen =
         lua_type(L, entry + 2) == LUA_TSTRING && lua_tostring(L, entry + 2) == described_as;
     if (!is_frozen) {
-      auto optimizer = check_object<LuaOptimizer>(L, entry + 2, what + ": optimizer");
+      auto optimizer = check_optimizer(L, entry + 2, what + ": optimizer");
       own.optimizer = optimizer->optimizer;
       described_as = optimizer->text;
     }
@@ -300,8 +311,7 @@ int lua_multi(lua_State* L) {
 std::shared_ptr<Optimizer> check_optimizer(NamedArguments& args, const char* name) {
   return balanced(args.state(), [&] {
     args.push_required(name);
-    return check_object<LuaOptimizer>(args.state(), lua_gettop(args.state()),
-                                      args.function() + ": " + name)
+    return check_optimizer(args.state(), lua_gettop(args.state()), args.function() + ": " + name)
         ->optimizer;
   });
 }

@@ -21,7 +21,10 @@ namespace redco::lua {
 namespace {
 
 std::shared_ptr<Optimizer> self(lua_State* L, const char* method) {
-  return check_object<LuaOptimizer>(L, 1, method)->optimizer;
+  auto optimizer = test_object<LuaOptimizer>(L, 1);
+  require(optimizer != nullptr, method, ": expected an Optimizer, got ", described(L, 1),
+          "; methods are called with a colon");
+  return optimizer->optimizer;
 }
 
 Tree check_table(lua_State* L, int index, const std::string& what) {

@@ -112,8 +112,11 @@ LossFn make_loss_fn(const Ref& function, const OfScript& own) {
       int first = lua_gettop(L) - 2;
       at::Tensor* loss = test_tensor(L, first);
       require(loss != nullptr && loss->numel() == 1,
-              "loss_fn: expected a tensor of one element to be returned, got ",
-              described(L, first));
+              "loss_fn: expected a tensor of one element to be returned, got ", described(L, first),
+              loss != nullptr          ? "; loss:mean() has one"
+              : lua_isnil(L, first)    ? "; does it lack a `return`?"
+              : lua_isnumber(L, first) ? "; after loss:item() there are no gradients"
+                                       : "");
       Loss result{*loss, check_weight(L, first + 1), check_loss_metrics(L, first + 2)};
       if (is_training) collect_before_backward(L);
       return result;

@@ -33,6 +33,7 @@ TrainedParams::TrainedParams(Tree params, std::shared_ptr<Deployer> deployer, at
     : deployer_(std::move(deployer)), device_(device) {
   // Given tensors and their replacements here, by storage, so that tied weights stay tied.
   std::multimap<const void*, std::pair<at::Tensor, at::Tensor>> seen;
+  std::string other;  // the first tensor that cannot be trained
   tree_ = map_tensors(params, [&](const std::string& name, const at::Tensor& given) {
     require(given.defined(), "Trainer: parameter '", name, "' is undefined");
     auto [first, last] = seen.equal_range(memory_key(given));
@@ -43,6 +44,8 @@ TrainedParams::TrainedParams(Tree params, std::shared_ptr<Deployer> deployer, at
     at::Tensor own = given.detach();
     bool is_moved = deployer_->device() && given.device() != device_;
     if (is_moved) own = own.to(device_);
+    if (!given.is_floating_point() && other.empty())
+      other = "; '" + name + "' has the type " + c10::toString(given.scalar_type());
     if (given.is_floating_point() && trains(name, given)) {
       require(given.layout() == at::kStrided, "Trainer: parameter '", name, "' is ", given.layout(),
               "; only dense tensors can be trained");
@@ -59,7 +62,8 @@ TrainedParams::TrainedParams(Tree params, std::shared_ptr<Deployer> deployer, at
   });
   require(
       !leaves_.empty(),
-      "Trainer: nothing to train: params has no floating-point tensor that the optimizer trains");
+      "Trainer: nothing to train: params has no floating-point tensor that the optimizer trains",
+      other);
   views_ = leaves_;
 }
 

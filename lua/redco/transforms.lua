@@ -121,10 +121,18 @@ local function on_level(f, params, ...)
   end)
 end
 
+--- Raises an error for redco.grad(f, params): f's arguments are those of the returned function.
+local function check_are_options(name, known, options)
+  local first = type(options) == "table" and next(options)
+  if options == nil or type(options) == "table" and (first == nil or known[first]) then return end
+  local given = torch.is_tensor(options) and "a Tensor" or type(options) == "table"
+    and ("a table with %s"):format(tostring(first)) or "a " .. type(options)
+  fail("%s: expected options after the function, got %s; %s(f) returns a function: %s(f)(...) "
+    .. "calls it", name, given, name, name)
+end
+
 local function check_options(name, options)
-  if options ~= nil and type(options) ~= "table" then
-    fail("%s: expected a table { create_graph = ... }, got a %s", name, type(options))
-  end
+  check_are_options(name, { create_graph = true }, options)
   for key, value in pairs(options or {}) do
     if key ~= "create_graph" then
       fail("%s: the only option is create_graph, got %s", name, tostring(key))
@@ -228,6 +236,7 @@ stands for an argument that all entries share. `randomness` is "error", "differe
 numbers for each entry) or "same". `redco.vmap(redco.grad(f), {in_dims = {false, 0}})` computes
 per-example gradients.]], function(f, options)
   check_function("redco.vmap", f)
+  check_are_options("redco.vmap", { in_dims = true, out_dims = true, randomness = true }, options)
   options = options or {}
   for key in pairs(options) do
     if key ~= "in_dims" and key ~= "out_dims" and key ~= "randomness" then

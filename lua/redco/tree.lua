@@ -78,6 +78,10 @@ Returns a tree of the same structure with f(leaf, ...) in place of each leaf. Fu
 have the structure of the first; their leaves are the further arguments of f. Leaves are visited in
 the order of `leaves`.]],
 function(f, first, ...)
+  local meta = getmetatable(f)
+  if type(f) ~= "function" and not (type(meta) == "table" and meta.__call) then
+    fail("tree.map: expected a function and then trees, tree.map(f, tree), got a %s first", type(f))
+  end
   return map_nodes(f, first, { ... }, "")
 end)
 

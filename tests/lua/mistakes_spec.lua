@@ -149,6 +149,7 @@ end)
 test("names of other languages, and misspelt ones", function()
   local start = "local redco = require 'redco'\nlocal trainer = redco\n"
   for code, advice in pairs {
+    ["quit()"] = ":q or Ctrl-D ends the prompt",
     ["print(None)"] = "nil is the word",
     ["print(len(redco))"] = "#x is the length",
     ['print(f"{x}")'] = ":format(x)",

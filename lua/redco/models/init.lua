@@ -81,8 +81,10 @@ local function family_of(config, where)
   local names = {}
   for name in pairs(families) do names[#names + 1] = name end
   table.sort(names)
-  fail("%s: %s; the supported families are %s", where, config.model_type == nil
+  local near = type(config.model_type) == "string" and native.nearest(config.model_type, names)
+  fail("%s: %s%s; the supported families are %s", where, config.model_type == nil
     and "model_type is missing" or ("unknown model_type '%s'"):format(tostring(config.model_type)),
+    near and (", did you mean '%s'?"):format(near) or "",
     table.concat(names, ", "))
 end
 
