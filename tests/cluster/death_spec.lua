@@ -7,34 +7,38 @@ local read = program.read
 
 -- The phases are tried side by side: most of the time they wait.
 local phases = { "collate", "forward", "backward", "update", "evaluation" }
+local some = testing.is_full and phases or { "collate", "backward", "evaluation" }
 
 -- A line of the launcher with the time when it came out.
 local stamped = 'while read -r line; do echo "$(date +%s.%N) $line"; done'
 
 for name, case in pairs {
-  killed = { signal = 9, cause = "was ended by signal 9 %(Killed%)" },
-  stopped = { signal = 19, cause = "no sign of life for 5 s" },
+  killed = { signal = 9, n = 4, phases = phases, cause = "was ended by signal 9 %(Killed%)" },
+  stopped = { signal = 19, n = testing.is_full and 4 or 2, phases = some,
+    cause = "no sign of life for 5 s" },
 } do
-  local lines = {}
-  for _, phase in ipairs(phases) do
+  local lines, n = {}, case.n
+  for _, phase in ipairs(case.phases) do
     local folder = name .. "_" .. phase
     lines[#lines + 1] = ([[
 mkdir %s
-{ "$REDCO_LUA" --nproc 4 --max-restarts 2 %s --phase=%s --signal=%d 2>&1
+{ "$REDCO_LUA" --nproc %d --max-restarts 2 %s --phase=%s --signal=%d 2>&1
   echo $? >%s/code; } | %s >%s/out &]])
-      :format(folder, runs.words(4, folder, "death.lua"), phase, case.signal, folder, stamped,
+      :format(folder, n, runs.words(n, folder, "death.lua"), phase, case.signal, folder, stamped,
         folder)
   end
   program.shell(table.concat(lines, "\n") .. "\nwait")
 
-  for _, phase in ipairs(phases) do
-    testing.test(("one of four %s in %s"):format(name, phase), function()
+  for _, phase in ipairs(case.phases) do
+    testing.test(("one of %d %s in %s"):format(n, name, phase), function()
       local folder = ("%s_%s"):format(name, phase)
       local path = program.folder .. "/" .. folder
       local out = "\n" .. read(path .. "/out")
       if tonumber(read(path .. "/code")) ~= 0 then error(out) end
-      local told = out:match("\n([%d.]+) redco%-lua: process 1 of 4 failed first: " .. case.cause)
-      program.expect_has(out, " redco-lua: restart 1 of 2, with processes 0 to 3 of 4 on this host")
+      local told = out:match(("\n([%%d.]+) redco%%-lua: process 1 of %d failed first: "):format(n)
+        .. case.cause)
+      program.expect_has(out, (" redco-lua: restart 1 of 2, with processes 0 to %d of %d on this "
+        .. "host"):format(n - 1, n))
       assert(told and not out:find("restart 2", 1, true), out)
       local took = told - read(path .. "/notes"):match "\ndied ([%d.]+)\n"
       assert(took < 10, took .. " s until all had ended")

@@ -1,6 +1,7 @@
 -- What a process needs to load a model of which it keeps a part: its part, and of the mapped file
 -- about the pages of its part.
 local ffi = require "ffi"
+local process_memory = require "process_memory"
 local redco = require "redco"
 local testing = require "testing"
 
@@ -10,23 +11,12 @@ ffi.cdef [[
   typedef struct { unsigned long soft, hard; } redco_rlimit;
   int getrlimit(int resource, redco_rlimit *limit);
   int setrlimit(int resource, const redco_rlimit *limit);
-  void MallocExtension_ReleaseFreeMemory(void);
 ]]
 local RLIMIT_DATA = 2
 
 local folder = arg[1] .. "/large_llama"
 
 local deployer = redco.Deployer { seed = 1, n_model_shards = 2, verbose = false }
-
-local function smaps(path, field, mapping)
-  local total, counts = 0, mapping == nil
-  for line in io.lines(path) do
-    if mapping and line:find "^%x+%-%x+ " then counts = line:find(mapping, 1, true) ~= nil end
-    local kb = counts and line:match("^" .. field .. ":%s+(%d+)")
-    if kb then total = total + kb * 1024 end
-  end
-  return total
-end
 
 local config = {
   model_type = "llama", vocab_size = 6000, hidden_size = 1024, intermediate_size = 3072,
@@ -61,18 +51,17 @@ collectgarbage()
 local function within(bytes, call)
   local before, limit = ffi.new "redco_rlimit", ffi.new "redco_rlimit"
   assert(ffi.C.getrlimit(RLIMIT_DATA, before) == 0)
-  limit.soft, limit.hard = smaps("/proc/self/status", "VmData") + bytes, before.hard
+  limit.soft, limit.hard = process_memory.bytes("status", "VmData") + bytes, before.hard
   assert(ffi.C.setrlimit(RLIMIT_DATA, limit) == 0)
   local ok, result = pcall(call)
   assert(ffi.C.setrlimit(RLIMIT_DATA, before) == 0)
   return ok and result or error(result, 0)
 end
 
--- The bytes in use; what malloc keeps of freed memory does not count. No sanitizer has the
--- function.
+-- The bytes in use; what malloc keeps of freed memory does not count.
 local function in_use()
-  pcall(function() ffi.C.MallocExtension_ReleaseFreeMemory() end)
-  return smaps("/proc/self/smaps_rollup", "Anonymous")
+  process_memory.release()
+  return process_memory.bytes("smaps_rollup", "Anonymous")
 end
 
 testing.test("low_memory: a process's part and no more, at any moment", function()
@@ -89,7 +78,7 @@ testing.test("low_memory: a process's part and no more, at any moment", function
   assert(params.whole == whole and params.here < half)
   assert(os.getenv "REDCO_SANITIZE" == "1" or taken < params.here + slack,
     ("%.0f bytes, of which %.0f are parameters"):format(taken, params.here))
-  local mapped = smaps("/proc/self/smaps", "Rss", folder)
+  local mapped = process_memory.bytes("smaps", "Rss", folder)
   -- Rows are pages of their own; the parts of columns share theirs.
   assert(mapped < 0.75 * params.whole, ("%.2f of the file was read"):format(mapped / params.whole))
 end)

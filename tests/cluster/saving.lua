@@ -1,6 +1,6 @@
 -- What a process needs to save a model of which it holds a part: its share of the files, and what
 -- it takes to gather a largest tensor.
-local ffi = require "ffi"
+local process_memory = require "process_memory"
 local redco = require "redco"
 local testing = require "testing"
 
@@ -8,13 +8,6 @@ local torch, tree = redco.torch, redco.tree
 local deployer = redco.Deployer {
   seed = 1, n_model_shards = 2, zero = 3, workdir = arg[1] .. "/saving", verbose = false,
 }
-
-local function status(field)
-  for line in io.lines "/proc/self/status" do
-    local kb = line:match("^" .. field .. ":%s+(%d+)")
-    if kb then return tonumber(kb) * 1024 end
-  end
-end
 
 local model = redco.models.from_config({
   model_type = "llama", vocab_size = 6000, hidden_size = 1024, intermediate_size = 3072,
@@ -35,13 +28,7 @@ trainer:setup_running_step { examples = { row, row, row, row }, per_device_batch
 collectgarbage()
 collectgarbage()
 
-ffi.cdef [[
-  int malloc_trim(size_t);
-  void MallocExtension_ReleaseFreeMemory(void);
-]]
--- Free memory that malloc keeps would hide what a save takes.
-ffi.C.malloc_trim(0)
-pcall(function() ffi.C.MallocExtension_ReleaseFreeMemory() end)  -- no sanitizer has it
+process_memory.release()
 
 testing.test("a process's share of what is saved, and no more than three largest tensors beside it",
   function()
@@ -53,9 +40,10 @@ testing.test("a process's share of what is saved, and no more than three largest
     local refs = assert(io.open("/proc/self/clear_refs", "w"))
     refs:write "5"  -- the peak begins anew
     refs:close()
-    local before = status "VmRSS"
+    local before = process_memory.bytes("status", "VmRSS")
     trainer:save_ckpt { ckpt_name = "a" }
-    local taken, share = status "VmHWM" - before, whole / deployer.n_processes
+    local taken = process_memory.bytes("status", "VmHWM") - before
+    local share = whole / deployer.n_processes
     -- Freed memory is returned every 16 MiB; a sanitizer keeps it for a while.
     local slack = os.getenv "REDCO_SANITIZE" == "1" and 2 ^ 30 or 2 ^ 24 + 2 ^ 22
     assert(taken < share + 3 * largest + slack,

@@ -2,7 +2,7 @@
 local draw = require "redco.plot.memory"
 local testing = require "testing"
 
-local test, expect_equal = testing.test, testing.expect_equal
+local test, expect_equal, refusal = testing.test, testing.expect_equal, testing.refusal
 
 local MiB = 2 ^ 20
 local layout = {
@@ -16,12 +16,6 @@ local function drawn(name, given, capacity)
   local path = testing.folder() .. "/" .. name
   draw(given or layout, "a step", capacity or 110 * MiB, path)
   return testing.read(path)
-end
-
-local function refusal(...)
-  local ok, message = pcall(draw, ...)
-  assert(not ok)
-  return message
 end
 
 test("the kinds lie on each other, below what is available", function()
@@ -43,11 +37,11 @@ test("much more memory than is used is not shown, and PNG", function()
 end)
 
 test("what cannot be drawn", function()
-  expect_equal(refusal(layout, "t", MiB, "a.pdf"),
+  expect_equal(refusal(draw, layout, "t", MiB, "a.pdf"),
     "plan: --out must end in .svg or .png, got a.pdf")
-  expect_equal(refusal({ memory = {} }, "t", MiB, "a.svg"),
+  expect_equal(refusal(draw, { memory = {} }, "t", MiB, "a.svg"),
     "plan: --out: no step was planned in this row")
-  assert(refusal(layout, "t", MiB, "/nowhere/a.svg"):find "^plan: cannot write /nowhere/a.svg")
+  assert(refusal(draw, layout, "t", MiB, "/nowhere/a.svg"):find "^plan: cannot write /nowhere/a.svg")
 end)
 
 testing.finish()

@@ -2,7 +2,7 @@
 local scaling = require "redco.plot.scaling"
 local testing = require "testing"
 
-local test, expect_equal = testing.test, testing.expect_equal
+local test, expect_equal, refusal = testing.test, testing.expect_equal, testing.refusal
 
 local points = {
   { devices = 1, rate = 0, mfu = 0 },
@@ -14,12 +14,6 @@ local function draw(name, chosen)
   local path = testing.folder() .. "/" .. name
   scaling(chosen or points, "GPT, weak scaling", "tokens", path)
   return testing.read(path)
-end
-
-local function refusal(...)
-  local ok, message = pcall(scaling, ...)
-  assert(not ok)
-  return message
 end
 
 test("a curve of the rate of a device, and one of the utilization", function()
@@ -41,11 +35,12 @@ test("a single point, and PNG", function()
 end)
 
 test("what cannot be drawn", function()
-  expect_equal(refusal(points, "t", "tokens", "a.pdf"),
+  expect_equal(refusal(scaling, points, "t", "tokens", "a.pdf"),
     "plan: --out must end in .svg or .png, got a.pdf")
-  expect_equal(refusal({ points[1] }, "t", "tokens", testing.folder() .. "/a.svg"),
+  expect_equal(refusal(scaling, { points[1] }, "t", "tokens", testing.folder() .. "/a.svg"),
     "plan: nothing fits on any of these numbers of devices")
-  assert(refusal(points, "t", "tokens", "/nowhere/a.svg"):find "^plan: cannot write /nowhere/a.svg")
+  assert(refusal(scaling, points, "t", "tokens", "/nowhere/a.svg")
+    :find "^plan: cannot write /nowhere/a.svg")
 end)
 
 testing.finish()

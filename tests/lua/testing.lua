@@ -66,11 +66,16 @@ function testing.read(path)
   return bytes
 end
 
+--- Returns the error that a call raises; fails if it raises none.
+function testing.refusal(f, ...)
+  local ok, message = pcall(f, ...)
+  assert(not ok, "expected an error, but there was none")
+  return message
+end
+
 --- Fails unless `body` raises an error whose text has every given part (plain text, no pattern).
 function testing.expect_error(body, ...)
-  local ok, message = pcall(body)
-  assert(not ok, "expected an error, but there was none")
-  message = tostring(message)
+  local message = tostring(testing.refusal(body))
   for _, part in ipairs { ... } do
     if not message:find(part, 1, true) then
       error(("expected an error with %q, got:\n%s"):format(part, message), 2)

@@ -1,4 +1,4 @@
--- random_models.lua FOLDER...: what redco-lua computes of the cases of random_models.py.
+-- random_models.lua FOLDER...: what redco-lua computes of the cases that random_models/ writes.
 local cases = require "model_cases"
 local new_processor = require "redco.generation.processors"
 local options_of = require "redco.generation.options"

@@ -34,6 +34,17 @@ end
 assert(os.execute(("ln -s '%s/tests/cases/stable_diffusion' '%s/%s'"):format(source,
   program.folder, diffusion_folder)) == 0)
 
+-- Options that make the models, the evaluations and the data of examples smaller.
+local small_encoder = "--hidden-size=32 --num-attention-heads=2 --num-hidden-layers=1"
+local smaller = {
+  classification = small_encoder, zero_shot = small_encoder .. " --n-emoji=4 --n-places=1",
+  text_to_image = "--vae-steps=2 --num-inference-steps=2 --n-class-images=2 --n-emoji=4",
+  image_to_text = small_encoder .. " --max-tgt-len=8 --num-beams=1 --n-emoji=8",
+  speech_to_text = "--max-tgt-len=8 --num-beams=1 --n-sequences=24 --n-held-out=6",
+  text_to_text = "--max-tgt-len=8 --num-beams=1 --num-layers=1 --eval-every=400",
+  language_modeling = "--max-new-tokens=8 --n-layer=1 --n-embd=32 --n-head=2",
+}
+
 -- What a command of a page stands for here; an unknown one is an error.
 local function stand_in(command)
   if command:find "^redco%-lua " then return command end
@@ -48,13 +59,7 @@ local function stand_in(command)
     short = "--n-rounds=1 --n-clients=20 --local-epochs=1 --data=digits"
   elseif script:find "train%.lua" or script:find "reinforcement_learning/" then
     short = (short or "") .. " --max-steps=2"
-    if script:find "classification" then
-      short = short .. " --hidden-size=32 --num-attention-heads=2 --num-hidden-layers=1"
-    end
-    if script:find "text_to_image" then
-      short = short .. " --vae-steps=2 --num-inference-steps=2 --n-class-images=2 --n-emoji=4"
-    end
-    if script:find "_to_text" then short = short .. " --max-tgt-len=8 --num-beams=1" end
+    short = short .. " " .. (smaller[script:match "examples/([%w_]+)/train%.lua"] or "")
   elseif script:find "generate%.lua" then
     short = "--max-new-tokens=2 --model-dir=workdir/model"
   elseif script:find "classify%.lua" then

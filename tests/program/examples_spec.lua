@@ -7,27 +7,25 @@ local program, source, scratch = os.getenv "REDCO_LUA", os.getenv "REDCO_SOURCE"
 os.remove(scratch)
 os.execute("mkdir " .. scratch)
 
--- Runs a script with arguments; returns what it prints.
-local function execute(n_processes, script, arguments)
-  local command = ("'%s' --nproc %d '%s/examples/%s' %s >%s/output 2>&1 </dev/null"):format(program,
-    n_processes, source, script, arguments, scratch)
+-- Runs a script of the repository, with arguments; returns what it prints.
+local function execute(n_processes, words)
+  local command = ("cd '%s' && '%s' --nproc %d %s >%s/output 2>&1 </dev/null"):format(source,
+    program, n_processes, words, scratch)
   local status = os.execute(command)
   local output = io.open(scratch .. "/output"):read "*a"
   if status ~= 0 then error(command .. "\n" .. output, 0) end
   return output
 end
 
--- Runs an example, the train.lua of a folder or another file, on one process or more; returns the
--- lines of its metrics.jsonl: of steps, and of evaluations; and its workdir, which is new unless it
--- is given.
-local function run(example, arguments, n_processes, workdir)
-  if not workdir then
-    workdir = os.tmpname()
-    os.remove(workdir)
-    workdir = scratch .. "/" .. workdir:match "[^/]+$"
-  end
-  local script = example:find "%.lua$" and example or example .. "/train.lua"
-  execute(n_processes or 1, script, ("--workdir=%s %s"):format(workdir, arguments))
+-- The path of a new folder.
+local n_folders = 0
+local function new_folder()
+  n_folders = n_folders + 1
+  return ("%s/run_%d"):format(scratch, n_folders)
+end
+
+-- Returns the lines of a metrics.jsonl: of steps, and of evaluations.
+local function metrics_in(workdir)
   local steps, evaluations = {}, {}
   for line in io.lines(workdir .. "/metrics.jsonl") do
     local list = line:find '"kind":"eval"' and evaluations or steps
@@ -35,7 +33,29 @@ local function run(example, arguments, n_processes, workdir)
     for name, value in line:gmatch '"([%w_]+)":([-%d.e+]+)' do metrics[name] = tonumber(value) end
     list[#list + 1] = metrics
   end
-  return steps, evaluations, workdir
+  return steps, evaluations
+end
+
+-- Runs an example, the train.lua of a folder or another file, on one process or more, with each of
+-- the arguments in turn, {arguments, workdir}; returns a list of {steps, evaluations, workdir}.
+local function run_in_turn(example, n_processes, runs)
+  local script = "examples/" .. (example:find "%.lua$" and example or example .. "/train.lua")
+  local words, found = {}, {}
+  for i, each in ipairs(runs) do
+    local workdir = each[2] or new_folder()
+    words[i], found[i] = ("%s --workdir=%s %s"):format(script, workdir, each[1]),
+      { workdir = workdir }
+  end
+  execute(n_processes, (#runs > 1 and "tests/program/in_turn.lua " or "")
+    .. table.concat(words, " -- "))
+  for _, each in ipairs(found) do each.steps, each.evaluations = metrics_in(each.workdir) end
+  return found
+end
+
+-- Runs it once; returns its steps, evaluations and workdir.
+local function run(example, arguments)
+  local found = run_in_turn(example, 1, { { arguments } })[1]
+  return found.steps, found.evaluations, found.workdir
 end
 
 -- Compares the "Eval results" of an example's README with the evaluations of a run. Another number
@@ -57,18 +77,19 @@ local function expect_figures(example, evaluations)
   assert(n > 0, "the README of " .. example .. " has no figures")
 end
 
-for model, least in pairs { cnn = 0.98, mlp = 0.96 } do
-  testing.test("digits: the " .. model .. " learns", function()
-    local _, evaluations = run("digits", "--model=" .. model)
+testing.test("digits: both models learn", function()
+  local cnn, mlp = unpack(run_in_turn("digits", 1, { { "" }, { "--model=mlp --n-epochs=4" } }))
+  for name, found in pairs { cnn = { cnn, 0.98 }, mlp = { mlp, 0.93 } } do
+    local evaluations, least = found[1].evaluations, found[2]
     local accuracy = evaluations[#evaluations].accuracy
-    assert(accuracy > least, "accuracy on held-out digits: " .. accuracy)
-    if model == "cnn" then expect_figures("digits", evaluations) end
-  end)
-end
+    assert(accuracy > least, ("%s: accuracy on held-out digits: %g"):format(name, accuracy))
+  end
+  expect_figures("digits", cnn.evaluations)
+end)
 
 testing.test("digits: short.lua gets the accuracy of its header", function()
   local least = redco.data.read(source .. "/examples/digits/short.lua"):match "more than (%d+) %%"
-  local accuracy = execute(1, "digits/short.lua", ""):match "Accuracy: ([%d.]+) %%\n$"
+  local accuracy = execute(1, "examples/digits/short.lua"):match "Accuracy: ([%d.]+) %%\n$"
   assert(tonumber(accuracy) > tonumber(least), "accuracy on held-out digits: " .. accuracy)
 end)
 
@@ -84,7 +105,8 @@ end)
 
 testing.test("digits: a batch in four pieces gives the same losses", function()
   local options = "--dropout=0 --max-steps=10 --global-batch-size=32 --per-device-batch-size="
-  local whole, pieces = run("digits", options .. 32), run("digits", options .. 8)
+  local found = run_in_turn("digits", 1, { { options .. 32 }, { options .. 8 } })
+  local whole, pieces = found[1].steps, found[2].steps
   assert(#whole == 10 and #pieces == 10)
   for i = 1, 10 do
     for _, name in ipairs { "loss", "grad_norm", "lr" } do
@@ -170,35 +192,63 @@ local smoke = {
   },
 }
 
+-- Runs that go three steps, stop after two, and continue to the third: the first element of the
+-- list returned is the whole one, the third the resumed one, in `workdir`.
+local function resumed(arguments, workdir)
+  workdir = workdir or new_folder()
+  return { { arguments .. " --max-steps=3" }, { arguments .. " --max-steps=2", workdir },
+    { arguments .. " --max-steps=3 --resume", workdir } }
+end
+
+local function expect_resumed(found)
+  local whole, steps = found[1].steps, found[3].steps
+  testing.expect_equal(#steps, 3)
+  for i = 1, 3 do testing.expect_equal(steps[i].loss, whole[i].loss) end
+end
+
 for example, o in pairs(smoke) do
-  -- On one process, and on two in each of the ways given: the same losses. Returns the workdir.
-  local function train(arguments, ...)
-    arguments = ("%s %s --n-epochs=1 --max-steps=2"):format(o.all, arguments)
-    local steps, evaluations, workdir = run(example, arguments)
-    testing.expect_equal(#steps, 2)
-    for _, name in ipairs(o.metrics) do
-      assert(evaluations[1][name], "no " .. name .. " in the evaluation")
+  local model_split, batch_split = " --n-model-shards=2", " --per-device-batch-size=" .. o.half
+  local all = o.all .. " --n-epochs=2 "
+  local workdir = new_folder()
+  local from_folders = { "--model-dir=" .. workdir .. "/model", unpack(o.folders) }
+  local alone, shared
+
+  testing.test(example .. ": a new model is trained, and folders are trained on", function()
+    local runs = resumed(all .. o.new, workdir)
+    for _, from in ipairs(from_folders) do
+      runs[#runs + 1] = { all .. from .. " --max-steps=2" }
     end
-    for _, layout in ipairs { ... } do
-      local shared, shared_evaluations = run(example, arguments .. layout, 2)
-      for i, expected in ipairs { steps[1].loss, steps[2].loss, evaluations[1].loss } do
-        local loss = (shared[i] or shared_evaluations[1]).loss
-        assert(math.abs(loss - expected) <= 1e-4 * expected,
-          ("with%s: loss %d is %.6f, on one process %.6f"):format(layout, i, loss, expected))
+    alone = run_in_turn(example, 1, runs)
+    for i = 4, #alone do testing.expect_equal(#alone[i].steps, 2) end
+    for i, found in ipairs(alone) do
+      for _, name in ipairs(o.metrics) do
+        assert(found.evaluations[1][name], ("no %s in the evaluation of run %d"):format(name, i))
       end
     end
-    return workdir
-  end
-  local model_split, batch_split = " --n-model-shards=2", " --per-device-batch-size=" .. o.half
-
-  testing.test(example .. ": a new model is trained, and trained on", function()
-    train("--model-dir=" .. train(o.new, model_split, batch_split) .. "/model", model_split)
   end)
-  for i, folder in ipairs(o.folders) do
-    testing.test(("%s: a folder is trained on, %d"):format(example, i), function()
-      train(folder, model_split)
-    end)
-  end
+  testing.test(example .. ": --resume continues as if there had been no break", function()
+    expect_resumed(alone)
+  end)
+  testing.test(example .. ": the same losses on two processes", function()
+    local runs = { { all .. o.new .. model_split .. " --max-steps=2" },
+      { all .. o.new .. batch_split .. " --max-steps=2" } }
+    for _, from in ipairs(from_folders) do
+      runs[#runs + 1] = { all .. from .. model_split .. " --max-steps=2" }
+    end
+    shared = run_in_turn(example, 2, runs)
+    for i, found in ipairs(shared) do
+      local one = alone[i + 1]  -- of the same model: the first two are the new one
+      for _, kind in ipairs { "steps", "evaluations" } do
+        for k, expected in ipairs { unpack(one[kind], 1, #found[kind]) } do
+          local loss = found[kind][k].loss
+          assert(math.abs(loss - expected.loss) <= 1e-4 * expected.loss,
+            ("with %s: loss %d of the %s is %.6f, on one process %.6f"):format(runs[i][1], k, kind,
+              loss, expected.loss))
+        end
+      end
+      testing.expect_equal(#found.steps, 2)
+    end
+  end)
 end
 
 -- Small rollouts and episodes.
@@ -209,37 +259,27 @@ local small_ddpg = "--warm-up=1 --updates-per-episode=4 --batch-size=16 --hidden
 for example, arguments in pairs {
   ["reinforcement_learning/ppo.lua"] = small_ppo,
   ["reinforcement_learning/ddpg.lua"] = small_ddpg,
-  digits = "--model=mlp",
-  text_to_text = smoke.text_to_text.all .. " " .. smoke.text_to_text.new,
-  language_modeling = smoke.language_modeling.all .. " " .. smoke.language_modeling.new,
-  image_to_text = smoke.image_to_text.all .. " " .. smoke.image_to_text.new,
-  meta_learning = "--task=sines",
+  digits = "--model=mlp", meta_learning = "--task=sines",
   private_training = "--data=digits --global-batch-size=64",
-  zero_shot = smoke.zero_shot.all .. " --global-batch-size=8 --per-device-batch-size=8 "
-    .. smoke.zero_shot.new,
-  speech_to_text = smoke.speech_to_text.all .. " " .. smoke.speech_to_text.new,
-  classification = smoke.classification.all .. " " .. smoke.classification.new,
 } do
   testing.test(example .. ": --resume continues as if there had been no break", function()
-    local whole = run(example, arguments .. " --max-steps=3")
-    local _, _, workdir = run(example, arguments .. " --max-steps=2")
-    local steps = run(example, arguments .. " --max-steps=3 --resume", 1, workdir)
-    testing.expect_equal(#steps, 3)
-    for i = 1, 3 do testing.expect_equal(steps[i].loss, whole[i].loss) end
+    expect_resumed(run_in_turn(example, 1, resumed(arguments)))
   end)
 end
 
 -- Trains with these options on one process and in each of the layouts, and expects equal losses.
 local function expect_same_losses(example, arguments, ...)
   local expected = run(example, arguments)
-  for _, layout in ipairs { ... } do
-    local steps = run(example, arguments .. layout, 2)
+  local runs = {}
+  for i, layout in ipairs { ... } do runs[i] = { arguments .. layout } end
+  for k, found in ipairs(run_in_turn(example, 2, runs)) do
+    local steps, layout = found.steps, runs[k][1]
     testing.expect_equal(#steps, #expected)
     for i, step in ipairs(expected) do
       for _, name in ipairs { "loss", "n_examples", "epsilon", "episode_return" } do
         local off = math.abs((steps[i][name] or 0) - (step[name] or 0))
         assert(off <= 1e-4 * math.abs(step[name] or 0),
-          ("with%s: %s of step %d is off by %g"):format(layout, name, i, off))
+          ("with %s: %s of step %d is off by %g"):format(layout, name, i, off))
       end
     end
   end
@@ -251,10 +291,12 @@ testing.test("meta_learning: the same losses in each layout, and the error falls
     " --per-device-batch-size=8", " --n-model-shards=2",
     " --per-device-batch-size=8 --zero=3")
   testing.expect_equal(#steps, 4)
-  local first_order = run("meta_learning", "--task=sines --max-steps=4 --first-order")
+  local found = run_in_turn("meta_learning", 1, {
+    { "--task=sines --max-steps=4 --first-order" },
+    { "--task=sines --n-epochs=1 --learning-rate=1e-2" } })
+  local first_order, evaluations = found[1].steps, found[2].evaluations
   testing.expect_equal(steps[1].loss, first_order[1].loss)
   assert(steps[1].grad_norm ~= first_order[1].grad_norm, "--first-order has no effect")
-  local _, evaluations = run("meta_learning", "--task=sines --n-epochs=1 --learning-rate=1e-2")
   assert(evaluations[1].error_after_1 < 0.95 * evaluations[1].error_after_0)
 end)
 
@@ -307,15 +349,17 @@ testing.test("private_training: it learns within its budget", function()
 end)
 
 testing.test("private_training: empty batches, and no noise without a budget", function()
-  local steps = run("private_training", "--data=digits --global-batch-size=1 --max-steps=12 "
-    .. "--n-epochs=1 --epsilon=0 --noise-multiplier=2")
+  local found = run_in_turn("private_training", 1, {
+    { "--data=digits --global-batch-size=1 --max-steps=12 --n-epochs=1 --epsilon=0 "
+      .. "--noise-multiplier=2" },
+    { private .. "--max-steps=2 --epsilon=0" } })
+  local steps = found[1].steps
   local n_empty = 0
   for _, step in ipairs(steps) do
     if step.n_examples == 0 then n_empty = n_empty + 1 end
   end
   assert(#steps == 12 and n_empty > 0, "no batch was empty")
-  steps = run("private_training", private .. "--max-steps=2 --epsilon=0")
-  testing.expect_equal(steps[1].epsilon, nil)
+  testing.expect_equal(found[2].steps[1].epsilon, nil)
   local ok, message = pcall(run, "private_training", private .. "--epsilon=0.001")
   assert(not ok and message:find "cannot be reached", message)
 end)
@@ -324,10 +368,11 @@ testing.test("federated_learning: the same numbers in each layout, and after --r
   local small = "--data=digits --n-clients=20 --clients-per-round=3 --local-epochs=1 --n-rounds="
   local steps = expect_same_losses("federated_learning", small .. 2, "",
     " --n-model-shards=2 --partition=iid", " --zero=3")
-  local _, _, workdir = run("federated_learning", small .. 1)
-  local resumed = run("federated_learning", small .. "2 --resume", 1, workdir)
-  testing.expect_equal(#resumed, 2)
-  for i = 1, 2 do testing.expect_equal(resumed[i].loss, steps[i].loss) end
+  local workdir = new_folder()
+  local found = run_in_turn("federated_learning", 1, { { small .. 1, workdir },
+    { small .. "2 --resume", workdir } })[2].steps
+  testing.expect_equal(#found, 2)
+  for i = 1, 2 do testing.expect_equal(found[i].loss, steps[i].loss) end
   local matrix = redco.data.json(workdir .. "/outputs_confusion_2.json")
   testing.expect_equal(#matrix, 10)
   local ok, message = pcall(run, "federated_learning", small .. "1 --learning-rate=1e9")
@@ -336,8 +381,8 @@ end)
 
 testing.test("federated_learning: equal clients learn more quickly than different ones", function()
   local small = "--data=digits --n-clients=10 --clients-per-round=4 --n-rounds=4 --partition="
-  local equal, different = run("federated_learning", small .. "iid"),
-    run("federated_learning", small .. "shards")
+  local found = run_in_turn("federated_learning", 1, { { small .. "iid" }, { small .. "shards" } })
+  local equal, different = found[1].steps, found[2].steps
   assert(equal[4].accuracy > 0.8 and equal[4].accuracy > different[4].accuracy,
     equal[4].accuracy .. " " .. different[4].accuracy)
 end)
@@ -352,11 +397,11 @@ testing.test("classification: the language first, then pairs, and regression", f
     .. "--learning-rate=1e-2" .. data("glosses.txt", 120))
   assert(steps[1].loss > 7.8 and evaluations[12].loss < 7.6, evaluations[12].loss)
   local from = " --model-dir=" .. workdir .. "/model"
-  local _, pairs_of = run("classification",
-    shape .. "classification" .. data("pairs.jsonl", 32) .. from)
+  local found = run_in_turn("classification", 1, {
+    { shape .. "classification" .. data("pairs.jsonl", 32) .. from },
+    { shape .. "regression" .. data("similarity.jsonl", 32) .. from } })
+  local pairs_of, regression = found[1].evaluations, found[2].evaluations
   assert(pairs_of[1].f1 and pairs_of[1].loss < 1)
-  local _, regression = run("classification",
-    shape .. "regression" .. data("similarity.jsonl", 32) .. from)
   assert(regression[1].pearson and regression[1].spearman)
   local bad = scratch .. "/bad.jsonl"
   write(bad, '{"text": "a cat", "label": "animal"}\n')
@@ -419,9 +464,9 @@ testing.test("zero_shot: unseen captions are found, and classify.lua names a pic
   local _, evaluations, workdir = run("zero_shot", options)
   local accuracy = evaluations[#evaluations].accuracy
   assert(accuracy > least - 0.05, "accuracy on held-out captions: " .. accuracy)
-  local answer = execute(1, "zero_shot/classify.lua", ("--model-dir=%s/model --image=%s/examples/"
-    .. "zero_shot/data/penguin.png --labels='penguin in pink light, bone in green light'"):format(
-    workdir, source))
+  local answer = execute(1, "examples/zero_shot/classify.lua "
+    .. "--image=examples/zero_shot/data/penguin.png --model-dir=" .. workdir
+    .. "/model --labels='penguin in pink light, bone in green light'")
   local first, second = answer:match "^ *([%d.]+) %%  [^\n]+\n *([%d.]+) %%  [^\n]+\n$"
   assert(tonumber(first) >= tonumber(second), answer)
 end)
@@ -430,7 +475,7 @@ testing.test("text_to_image: the same losses on two processes, and DreamBooth", 
   local small = "--n-emoji=4 --vae-steps=2 --channels=8 --num-inference-steps=2 --n-epochs=2 "
     .. "--global-batch-size=4 --per-device-batch-size="
   local steps, _, workdir = run("text_to_image", small .. 4)
-  local shared = run("text_to_image", small .. 2, 2)
+  local shared = run_in_turn("text_to_image", 2, { { small .. 2 } })[1].steps
   testing.expect_equal(#shared, #steps)
   for i, step in ipairs(steps) do
     local off = math.abs(shared[i].loss - step.loss)
@@ -450,38 +495,40 @@ end)
 
 testing.test("digits: the saved model classifies a picture", function()
   local _, _, workdir = run("digits", "--n-epochs=4")
-  local answer = execute(1, "digits/train.lua", ("--workdir=%s --image='%s/%s'"):format(workdir,
-    source, "examples/digits/data/seven.png"))
+  local answer = execute(1, "examples/digits/train.lua --image=examples/digits/data/seven.png "
+    .. "--workdir=" .. workdir)
   assert(answer:find "^7 %(", answer)
 end)
 
 testing.test("speech_to_text: the saved model writes what a file says", function()
   local arguments = smoke.speech_to_text.all .. " " .. smoke.speech_to_text.new
   local _, _, workdir = run("speech_to_text", arguments .. " --max-steps=1")
-  local answer = execute(1, "speech_to_text/train.lua",
-    ("--workdir=%s --audio='%s/tests/lua/audio_cases/pcm16.flac'"):format(workdir, source))
+  local answer = execute(1, "examples/speech_to_text/train.lua "
+    .. "--audio=tests/lua/audio_cases/pcm16.flac --workdir=" .. workdir)
   assert(answer:find "\n$" and not answer:find "<|", answer)
 end)
 
 testing.test("language_modeling: it learns, two runs are the same, and the model writes", function()
-  local options = "--model-type=gpt2 --max-steps=40 --n-layer=2 --n-embd=64 --context-length=64 "
+  local options = "--model-type=gpt2 --n-layer=2 --n-embd=64 --context-length=64 "
     .. "--dropout=0.1 --global-batch-size=8 --per-device-batch-size=8 --max-new-tokens=20 "
-    .. "--n-epochs=1"
-  local first, evaluations, workdir = run("language_modeling", options)
-  assert(first[1].loss > 7 and evaluations[1].loss < 6.4, evaluations[1].loss)
-  local second = run("language_modeling", options)
-  for i = 1, 40 do testing.expect_equal(second[i].loss, first[i].loss) end
+    .. "--n-epochs=1 "
+  local found = run_in_turn("language_modeling", 1,
+    { { options .. "--max-steps=40" }, { options .. "--max-steps=10" } })
+  local first, second, workdir = found[1].steps, found[2].steps, found[1].workdir
+  local loss = found[1].evaluations[1].loss
+  assert(first[1].loss > 7 and loss < 6.4, loss)
+  testing.expect_equal(#second, 10)
+  for i = 1, 10 do testing.expect_equal(second[i].loss, first[i].loss) end
 
-  local generate, prompt = "language_modeling/generate.lua", "In the beginning"
-  local arguments = ("--model-dir=%s/model --max-new-tokens=20 --prompt='%s'"):format(workdir,
-    prompt)
-  local written = execute(1, generate, arguments)
+  local prompt = "In the beginning"
+  local generate = ("examples/language_modeling/generate.lua --model-dir=%s/model "
+    .. "--max-new-tokens=20 --prompt='%s'"):format(workdir, prompt)
+  local written = execute(1, generate)
   testing.expect_equal(written:sub(1, #prompt), prompt)
   assert(#written > #prompt + 15, written)
-  for _, n_model_shards in ipairs { 1, 2 } do
-    local shared = execute(2, generate, arguments .. " --n-model-shards=" .. n_model_shards)
-    testing.expect_equal(shared:gsub("%[0%] ", ""), written)
-  end
+  local shared = execute(2, ("tests/program/in_turn.lua %s -- %s --n-model-shards=2"):format(
+    generate, generate))
+  testing.expect_equal(shared:gsub("%[0%] ", ""), written .. written)
 end)
 
 testing.test("text_to_text: pairs come from Debian's descriptions", function()
@@ -504,8 +551,8 @@ Description-en: no more than a line
     return
   end
   local out = scratch .. "/made.jsonl"
-  execute(1, "text_to_text/data/make_summarization_pairs.lua",
-    ("--lists=%s --out=%s"):format(lists, out))
+  execute(1, ("examples/text_to_text/data/make_summarization_pairs.lua --lists=%s --out=%s")
+    :format(lists, out))
   local made = redco.data.jsonl(out)
   testing.expect_equal(#made, 1)
   testing.expect_equal(made[1].source, "What it is, at length. More of it.")

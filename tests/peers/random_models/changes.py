@@ -1,0 +1,84 @@
+"""The weights of a model with one key of the configuration changed."""
+import json
+
+import torch
+import transformers
+
+from .draw import ACTIVATIONS
+from .families import FAMILIES, attention_of, is_generative
+from .generation import generated
+from .reference import logits_of
+
+# Keys that config.json may have besides those that transformers writes.
+MORE_KEYS = dict(
+    attention_chunk_size=2, chunk_size_feed_forward=2, cross_attention_hidden_size=4,
+    decoder_layerdrop=0.5, dense_act_fn="tanh", head_dim=4, hidden_size=8, is_decoder=True,
+    is_gated_act=True, layer_norm_elementwise_affine=False, layer_types=["full_attention"],
+    layerdrop=0.5, n_ctx=4, normalize_before=True, num_attention_heads=1, num_hidden_layers=1,
+    num_labels=5, original_max_position_embeddings=4, partial_rotary_factor=0.5, pretraining_tp=2,
+    problem_type="regression", pruned_heads={"0": [0]}, quantization_config=dict(
+        quant_method="bitsandbytes", load_in_8bit=True),
+    rope_theta=77.0, rotary_pct=0.5, scale_attn_by_inverse_layer_idx=True,
+    scale_attn_weights=False, scale_embedding=True, sliding_window=2,
+    static_position_embeddings=True, use_sliding_window=True, max_window_layers=1,
+    use_bidirectional_attention=True, no_rope_layer_interval=2,
+    tie_encoder_decoder=True, tie_word_embeddings=False, torchscript=True,
+    position_embedding_type="relative_key", add_cross_attention=True, sinusoidal_pos_embds=True,
+    classifier_dropout=0.5)
+# Without a cache, positions that depend on the length are those of the whole text for each token.
+SETTLED = {"architectures", "dtype", "model_type", "transformers_version", "id2label", "label2id",
+           "use_cache"}
+
+
+def changed(draw, config):
+    """The configuration with one other value, at any depth."""
+    config = json.loads(json.dumps(config))
+    parts = [config] + [part for part in config.values()
+                        if isinstance(part, dict) and "model_type" in part]
+    part = draw.choice(parts)
+    if draw.maybe(0.4):
+        key = draw.choice(sorted(MORE_KEYS))
+        part[key] = MORE_KEYS[key]
+        return config
+    key = draw.choice(sorted(set(part) - SETTLED))
+    value = part[key]
+    if isinstance(value, dict) and value:
+        inner = draw.choice(sorted(value))
+        part, key, value = value, inner, value[inner]
+    if key == "sliding_window":  # 1 is wrong in the library's cache: it keeps all tokens
+        part[key] = draw.choice([2, 3, 4, 50])
+    elif isinstance(value, bool):
+        part[key] = not value
+    elif isinstance(value, (int, float)):
+        part[key] = draw.choice([value + 1, value * 2, value / 2, 0.25, 1, 2])
+        if isinstance(value, int):
+            part[key] = int(part[key])
+    elif isinstance(value, str):
+        part[key] = draw.choice(ACTIVATIONS)
+    else:
+        part[key] = draw.choice([1, 2, True, "gelu"])
+    return config
+
+
+def write_changed(draw, folder, i, family, inputs, prompts):
+    """A folder with the weights of another one, and what transformers makes of it; {} where it
+    fails or has no such weights."""
+    place = folder / f"changed-{i}"
+    place.mkdir()
+    config = changed(draw, json.loads((folder / "config.json").read_text()))
+    (place / "config.json").write_text(json.dumps(config))
+    for file in (*folder.glob("model*"), *folder.glob("pytorch_model*")):
+        (place / file.name).symlink_to(file)
+    try:
+        model, info = getattr(transformers, FAMILIES[family][1]).from_pretrained(
+            place, attn_implementation=attention_of(family), output_loading_info=True)
+        if any("pooler" not in key for key in info["missing_keys"]) or info["mismatched_keys"]:
+            return {}
+        found = {}
+        with torch.no_grad():
+            found[f"changed.{i}.logits"] = logits_of(model.eval()(**inputs)).clone()
+            if is_generative(family):
+                found[f"changed.{i}.tokens"] = generated(model, prompts, dict(max_new_tokens=4))
+        return found
+    except Exception:  # whatever it is: there is nothing to compare with
+        return {}

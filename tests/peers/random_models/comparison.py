@@ -1,0 +1,93 @@
+"""Compares what redco-lua wrote with what transformers did."""
+import json
+
+import torch
+import transformers
+from safetensors.torch import load_file
+
+from .families import ENCODER_DECODERS, FAMILIES
+
+ORDER = ["logits", "loss", "tokens", "scores", "grad", "after", "changed"]  # of what is told first
+
+
+def difference(name, ours, theirs, in_double, inputs, case):
+    """How far they are apart, in words; None where they agree as well as transformers does with
+    itself in float64."""
+    if ours.shape != theirs.shape:
+        return f"has the shape {list(ours.shape)}, expected {list(theirs.shape)}"
+    if name.startswith("tokens") or name.endswith(".tokens"):
+        is_close_call = in_double is not None and not torch.equal(in_double, theirs)
+        if is_close_call or torch.equal(ours, theirs):
+            return None
+        return f"{ours.tolist()}, expected {theirs.tolist()}"
+    if name.endswith("logits"):  # what stands on padding is arbitrary
+        decoder = "decoder_attention_mask" in inputs or case["family"] in ENCODER_DECODERS
+        mask = inputs.get("decoder_attention_mask" if decoder else "attention_mask")
+        if mask is not None and mask.shape == ours.shape[:2]:
+            ours, theirs = ours[mask.bool()], theirs[mask.bool()]
+            in_double = in_double[mask.bool()] if in_double is not None else None
+    same = (ours == theirs) | (ours.isnan() & theirs.isnan())
+    apart = (ours - theirs).abs().masked_fill(same, 0)
+    finite = theirs[theirs.isfinite()]
+    scale = finite.abs().max().item() if finite.numel() else 1
+    most = apart.max().item() if apart.numel() else 0
+    bound = 1e-6 if name.startswith("scores") else 5e-4 if name.startswith("grad") else 2e-4
+    if name.startswith("after"):  # of parameters near 1, and of biases that begin at 0.4 or less
+        scale = max(scale, 1)
+    noise = 0
+    if in_double is not None:  # NaN where transformers' attention rounds -inf to float32
+        noise = (in_double - theirs).nan_to_num(0).abs().max().item()
+    if most <= bound * max(scale, 1e-3) + 10 * noise:
+        return None
+    return f"differs by up to {most:.2g}; the largest is {scale:.2g}"
+
+
+def difference_of(before, after):
+    return {key: (before.get(key), after.get(key)) for key in {*before, *after}
+            if before.get(key) != after.get(key)}
+
+
+def wrong(folder):
+    """What differs in one case, in words."""
+    case = json.loads((folder / "case.json").read_text())
+    if (folder / "error.txt").exists():
+        return [(folder / "error.txt").read_text().strip()]
+    expected, found = load_file(folder / "expected.safetensors"), load_file(
+        folder / "result.safetensors")
+    inputs = load_file(folder / "inputs.safetensors")
+    noise = load_file(folder / "noise.safetensors")
+    named = {**expected, **found}
+    largest = max([value.abs().max().item() for key, value in expected.items()
+                   if key.startswith("grad.")], default=1)
+    messages = []
+    for name in sorted(named, key=lambda name: (ORDER.index(name.split(".")[0]), name)):
+        if name.startswith("changed.") and not (name in expected and name in found):
+            continue  # one of them refused it
+        if name not in expected or name not in found:
+            where = "transformers" if name not in found else "redco-lua"
+            messages.append(f"{name}: only {where} has it")
+            continue
+        message = difference(name, found[name], expected[name], noise.get(name), inputs, case)
+        if message and name.startswith("grad."):
+            # Of what is zero except for rounding.
+            if (found[name] - expected[name]).abs().max() <= 1e-5 * largest:
+                continue
+        if message and name.startswith("changed."):
+            place = folder / f"changed-{name.split('.')[1]}" / "config.json"
+            before = json.loads((folder / "config.json").read_text())
+            message += f"\n    {difference_of(before, json.loads(place.read_text()))}"
+        if message and name.startswith(("tokens.", "scores.")):
+            message += f"\n    {case['generations'][int(name.split('.')[1])]['options']}"
+        if message:
+            messages.append(f"{name}: {message}")
+    try:
+        reloaded = getattr(transformers, FAMILIES[case["family"]][1]).from_pretrained(
+            folder / "saved").eval()
+        state = dict(reloaded.named_parameters())
+        for name, value in found.items():
+            if name.startswith("after.") and not torch.equal(
+                    state[name.removeprefix("after.")], value):
+                messages.append(f"saved: {name} differs")
+    except Exception as error:  # any of them is a difference
+        messages.append(f"saved: {error}")
+    return messages[:6] + [f"and {len(messages) - 6} more"] if len(messages) > 7 else messages

@@ -1,0 +1,311 @@
+"""Random configurations of decoders."""
+from .draw import ACTIVATIONS, common, heads
+
+
+def rope_scaling(draw, pairs):
+    kinds = ["default", "linear", "llama3", "yarn", "longrope"]
+    if pairs > 1:  # else transformers divides by zero
+        kinds.append("dynamic")
+    kind = draw.choice(kinds)
+    scaling = {draw.choice(["type", "rope_type"]): kind}
+    if kind == "default":
+        return draw.choice([None, scaling])
+    if kind != "longrope" or draw.maybe(0.8):
+        scaling["factor"] = draw.number(1, 8)
+    if kind == "llama3":
+        scaling.update(low_freq_factor=draw.number(0.5, 1.5), high_freq_factor=draw.number(2, 5),
+                       original_max_position_embeddings=draw.randint(4, 64))
+    elif kind == "yarn":
+        for key, value in dict(attention_factor=draw.number(0.5, 2), beta_fast=draw.number(2, 40),
+                               beta_slow=draw.number(0.5, 1.5), mscale=draw.number(0, 2),
+                               mscale_all_dim=draw.number(0.1, 2), truncate=draw.maybe(),
+                               original_max_position_embeddings=draw.randint(4, 64)).items():
+            if draw.maybe(0.4):
+                scaling[key] = value
+    elif kind == "longrope":
+        for key in ("short_factor", "long_factor"):
+            scaling[key] = [draw.number(1, 5) for _ in range(pairs)]
+        if "factor" not in scaling or draw.maybe(0.3):
+            scaling["attention_factor"] = draw.number(0.5, 2)
+        if draw.maybe(0.3):
+            scaling["original_max_position_embeddings"] = draw.randint(2, 16)
+    return scaling
+
+
+def llama(draw):
+    config = common(draw)
+    n_kv = draw.randint(1, 2)
+    n_heads = n_kv * draw.randint(1, 3)
+    size = 2 * draw.randint(2, 5)
+    config.update(
+        hidden_size=n_heads * size, intermediate_size=draw.randint(3, 40),
+        num_hidden_layers=draw.randint(1, 3), num_attention_heads=n_heads,
+        num_key_value_heads=n_kv, hidden_act=draw.choice(ACTIVATIONS),
+        max_position_embeddings=draw.randint(4, 32), rms_norm_eps=draw.choice([1e-6, 1e-5, 0.1]),
+        rope_theta=draw.choice([100.0, 10000.0, 500000.0]), attention_bias=draw.maybe(),
+        mlp_bias=draw.maybe(), tie_word_embeddings=draw.maybe())
+    if draw.maybe(0.3):
+        size = 2 * draw.randint(2, 5)
+        config.update(head_dim=size)
+        if draw.maybe():
+            config.update(hidden_size=draw.randint(3, 30))
+    config["rope_scaling"] = rope_scaling(draw, size // 2)
+    if draw.maybe(0.3):
+        config["original_max_position_embeddings"] = draw.randint(2, 16)
+    if config.get("pad_token_id") is not None and draw.maybe(0.2):
+        config["pad_token_id"] = -1
+    return config
+
+
+def like_llama(draw, **more):
+    """A decoder with rotary positions and groups of heads."""
+    config = llama(draw)
+    for key in ("attention_bias", "mlp_bias", "original_max_position_embeddings"):
+        config.pop(key, None)
+    if config["hidden_size"] % config["num_attention_heads"]:
+        config.setdefault("head_dim", 4)
+    if config["rope_scaling"]:  # some families know only the newer name
+        kind = config["rope_scaling"].pop("type", None)
+        config["rope_scaling"].setdefault("rope_type", kind)
+    config.update(more)
+    return config
+
+
+def layer_types(draw, config):
+    """Some of the layers get windows by name."""
+    if draw.maybe(0.4):
+        config["layer_types"] = [draw.choice(["full_attention", "sliding_attention"])
+                                 for _ in range(config["num_hidden_layers"])]
+
+
+def qwen2(draw):
+    config = like_llama(draw, use_sliding_window=draw.maybe(0.7),
+                        sliding_window=draw.randint(2, 6), max_window_layers=draw.randint(0, 2))
+    if config["use_sliding_window"]:
+        layer_types(draw, config)
+    return config
+
+
+def qwen3(draw):
+    config = qwen2(draw)
+    config.update(attention_bias=draw.maybe())
+    config.setdefault("head_dim", config["hidden_size"] // config["num_attention_heads"])
+    return config
+
+
+def mistral(draw):
+    config = like_llama(draw, sliding_window=draw.choice([None, 2, 3, 5, 30]))
+    if config["rope_scaling"] or draw.maybe():  # some scalings fail without it
+        config.setdefault("head_dim", config["hidden_size"] // config["num_attention_heads"])
+    return config
+
+
+def gemma2(draw):
+    config = like_llama(
+        draw, hidden_activation=draw.choice(ACTIVATIONS), attention_bias=draw.maybe(),
+        query_pre_attn_scalar=draw.randint(2, 30), sliding_window=draw.randint(2, 6),
+        final_logit_softcapping=draw.choice([None, 3.0, 30.0]),
+        attn_logit_softcapping=draw.choice([None, 2.0, 50.0]))
+    config.pop("hidden_act")
+    config.setdefault("head_dim", config["hidden_size"] // config["num_attention_heads"])
+    layer_types(draw, config)
+    return config
+
+
+def gemma3(draw):
+    config = gemma2(draw)
+    config.update(rope_local_base_freq=draw.choice([100.0, 10000.0]), attn_logit_softcapping=None,
+                  sliding_window_pattern=draw.randint(1, 3))
+    return config
+
+
+def phi3(draw):
+    size = 2 * draw.randint(2, 6)
+    n_kv = draw.randint(1, 2)
+    n_heads = n_kv * draw.randint(1, 3)
+    factor = draw.choice([1.0, 0.5, 0.75])
+    context = draw.randint(3, 20)
+    config = like_llama(
+        draw, hidden_size=n_heads * size, num_attention_heads=n_heads, num_key_value_heads=n_kv,
+        sliding_window=draw.choice([None, 2, 3, 5]), partial_rotary_factor=factor,
+        original_max_position_embeddings=context, max_position_embeddings=context * 2,
+        rope_scaling=None)
+    config.pop("head_dim", None)
+    config.setdefault("pad_token_id", 0)
+    pairs = int(size * factor) // 2
+    if int(size * factor) % 2:
+        config["partial_rotary_factor"], pairs = 1.0, size // 2
+    if draw.maybe():
+        config["sliding_window"] = None  # see new_inputs
+        config["rope_scaling"] = dict(type=draw.choice(["su", "longrope", "yarn"]),
+                                      short_factor=[draw.number(1, 5) for _ in range(pairs)],
+                                      long_factor=[draw.number(1, 5) for _ in range(pairs)])
+    return config
+
+
+def smollm3(draw):
+    config = like_llama(draw, attention_bias=draw.maybe(), mlp_bias=draw.maybe(),
+                        use_sliding_window=draw.maybe(), sliding_window=draw.randint(2, 6),
+                        no_rope_layer_interval=draw.randint(1, 4))
+    if draw.maybe(0.4):
+        config["no_rope_layers"] = [draw.randint(0, 1) for _ in range(config["num_hidden_layers"])]
+    if config["use_sliding_window"]:
+        layer_types(draw, config)
+    config.setdefault("pad_token_id", 0)
+    return config
+
+
+def olmo2(draw):
+    config = like_llama(draw, attention_bias=draw.maybe())
+    config["rope_scaling"] = draw.choice([None, dict(type="linear", factor=2.5)])
+    return config
+
+
+def granite(draw):
+    return like_llama(draw, attention_bias=draw.maybe(), mlp_bias=draw.maybe(),
+                      embedding_multiplier=draw.number(0.5, 12),
+                      logits_scaling=draw.number(0.5, 16),
+                      residual_multiplier=draw.number(0.1, 1),
+                      attention_multiplier=draw.number(0.01, 1))
+
+
+def mixtral(draw):
+    n = draw.randint(2, 5)
+    return like_llama(draw, sliding_window=draw.choice([None, 2, 5]), num_local_experts=n,
+                      num_experts_per_tok=draw.randint(1, n), router_jitter_noise=0.0,
+                      output_router_logits=draw.maybe(), router_aux_loss_coef=0.1,
+                      head_dim=2 * draw.randint(2, 4), rope_scaling=None)
+
+
+def qwen3_moe(draw):
+    n = draw.randint(2, 5)
+    return like_llama(draw, attention_bias=draw.maybe(), num_experts=n,
+                      num_experts_per_tok=draw.randint(1, n), norm_topk_prob=draw.maybe(),
+                      moe_intermediate_size=draw.randint(3, 20),
+                      num_hidden_layers=2, decoder_sparse_step=draw.randint(1, 2),
+                      mlp_only_layers=draw.choice([[], [0]]), output_router_logits=draw.maybe(),
+                      router_aux_loss_coef=0.1, use_sliding_window=draw.maybe(),
+                      sliding_window=draw.randint(2, 6))
+
+
+def olmoe(draw):
+    n = draw.randint(2, 5)
+    config = like_llama(draw, attention_bias=draw.maybe(), num_experts=n,
+                        num_experts_per_tok=draw.randint(1, n), norm_topk_prob=draw.maybe(),
+                        output_router_logits=draw.maybe(), router_aux_loss_coef=0.1,
+                        clip_qkv=draw.choice([None, 0.5, 2.0]))
+    config.pop("head_dim", None)
+    config["hidden_size"] = config["num_attention_heads"] * 2 * draw.randint(2, 5)
+    config["rope_scaling"] = None
+    return config
+
+
+def deepseek_v3(draw):
+    n_heads, turned = draw.randint(1, 4), 2 * draw.randint(1, 4)
+    n_group, in_group = draw.randint(1, 3), draw.randint(2, 3)
+    topk_group = draw.randint(1, n_group)
+    config = like_llama(
+        draw, num_attention_heads=n_heads, num_key_value_heads=n_heads,
+        hidden_size=draw.randint(3, 40), q_lora_rank=draw.choice([None, draw.randint(2, 20)]),
+        kv_lora_rank=draw.randint(2, 20), qk_rope_head_dim=turned,
+        qk_nope_head_dim=draw.randint(1, 10), v_head_dim=draw.randint(1, 20),
+        moe_intermediate_size=draw.randint(3, 20), n_shared_experts=draw.randint(1, 2),
+        n_routed_experts=n_group * in_group, n_group=n_group, topk_group=topk_group,
+        num_experts_per_tok=draw.randint(1, topk_group * in_group),
+        first_k_dense_replace=draw.randint(0, 2), norm_topk_prob=draw.maybe(),
+        routed_scaling_factor=draw.number(0.5, 3), rope_interleave=draw.maybe(0.7),
+        attention_bias=draw.maybe(), rope_scaling=None)
+    config.pop("head_dim", None)
+    if draw.maybe():
+        config["rope_scaling"] = dict(
+            rope_type="yarn", factor=draw.number(1, 8), mscale=draw.choice([1.0, 0.7]),
+            mscale_all_dim=draw.choice([0.0, 1.0, 0.7]), beta_fast=32.0, beta_slow=1.0,
+            original_max_position_embeddings=draw.randint(4, 64))
+    return config
+
+
+def starcoder2(draw):
+    config = like_llama(draw, use_bias=draw.maybe(0.7), norm_epsilon=draw.choice([1e-5, 0.1]),
+                        sliding_window=draw.choice([None, 2, 3, 30]))
+    del config["rms_norm_eps"]
+    return config
+
+
+def gpt_neox(draw):
+    config = common(draw)
+    size = 2 * draw.randint(2, 6)
+    n_heads = draw.randint(1, 4)
+    pairs = draw.randint(1, size // 2)
+    config.update(
+        hidden_size=n_heads * size, num_attention_heads=n_heads,
+        num_hidden_layers=draw.randint(1, 3), intermediate_size=draw.randint(3, 40),
+        hidden_act=draw.choice(ACTIVATIONS), rotary_pct=2 * pairs / size + 1e-6,
+        rotary_emb_base=draw.choice([100, 10000]), max_position_embeddings=draw.randint(4, 32),
+        layer_norm_eps=draw.choice([1e-5, 0.1]), use_parallel_residual=draw.maybe(),
+        attention_bias=draw.maybe(0.7), tie_word_embeddings=draw.maybe(0.3))
+    config["rope_scaling"] = rope_scaling(draw, pairs)
+    return config
+
+
+def falcon(draw):
+    config = common(draw)
+    n_kv = draw.randint(1, 2)
+    n_heads = n_kv * draw.randint(1, 3)
+    size = 2 * draw.randint(2, 5)
+    is_new = draw.maybe()
+    config.update(
+        hidden_size=n_heads * size, num_attention_heads=n_heads,
+        num_hidden_layers=draw.randint(1, 3), layer_norm_epsilon=draw.choice([1e-5, 0.1]),
+        alibi=draw.maybe(0.4), new_decoder_architecture=is_new, multi_query=draw.maybe(),
+        parallel_attn=is_new or draw.maybe(), bias=draw.maybe(), activation="gelu",
+        max_position_embeddings=draw.randint(4, 32), tie_word_embeddings=draw.maybe(0.7),
+        ffn_hidden_size=draw.choice([None, draw.randint(3, 40)]))
+    if is_new:
+        config.update(num_kv_heads=n_kv, num_ln_in_parallel_attn=draw.choice([None, 1, 2]))
+    if not config["alibi"] and draw.maybe():
+        config["rope_scaling"] = dict(rope_type="linear", factor=2.5)
+    return config
+
+
+def bloom(draw):
+    config = common(draw)
+    n_heads, width = heads(draw, 6)
+    config.update(
+        hidden_size=width, n_head=n_heads, n_layer=draw.randint(1, 3),
+        layer_norm_epsilon=draw.choice([1e-5, 0.1]), tie_word_embeddings=draw.maybe(0.7),
+        apply_residual_connection_post_layernorm=draw.maybe())
+    return config
+
+
+def gpt2(draw, padding=True):
+    config = common(draw, padding)
+    n_heads, width = heads(draw)
+    config.update(
+        n_positions=draw.randint(20, 40), n_embd=width, n_head=n_heads, n_layer=draw.randint(1, 3),
+        n_inner=draw.choice([None, draw.randint(3, 40)]), tie_word_embeddings=draw.maybe(0.8),
+        activation_function=draw.choice(ACTIVATIONS), embd_pdrop=0.0, resid_pdrop=0.0,
+        attn_pdrop=0.0, layer_norm_epsilon=draw.choice([1e-5, 1e-3, 0.1]),
+        reorder_and_upcast_attn=draw.maybe(0.3))
+    return config
+
+
+def gptj(draw):
+    config = gpt2(draw)
+    del config["reorder_and_upcast_attn"]
+    config["rotary_dim"] = 2 * draw.randint(1, config["n_embd"] // config["n_head"] // 2)
+    config["tie_word_embeddings"] = draw.maybe(0.3)
+    return config
+
+
+def opt(draw):
+    config = common(draw)
+    n_heads, width = heads(draw)
+    config.update(
+        hidden_size=width, num_hidden_layers=draw.randint(1, 3), ffn_dim=draw.randint(3, 40),
+        max_position_embeddings=draw.randint(20, 40), do_layer_norm_before=draw.maybe(0.7),
+        _remove_final_layer_norm=draw.maybe(0.2), dropout=0.0, num_attention_heads=n_heads,
+        activation_function=draw.choice(ACTIVATIONS), enable_bias=draw.maybe(0.8),
+        tie_word_embeddings=draw.maybe(0.7))
+    if draw.maybe(0.3):
+        config["word_embed_proj_dim"] = draw.randint(3, 20)
+    return config

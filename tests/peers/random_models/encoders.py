@@ -1,0 +1,75 @@
+"""Random configurations of encoders of texts."""
+from .draw import ACTIVATIONS, common, heads
+
+
+def bert(draw, **more):
+    config = common(draw)
+    n_heads, width = heads(draw)
+    config.update(
+        hidden_size=width, num_hidden_layers=draw.randint(1, 3), num_attention_heads=n_heads,
+        intermediate_size=draw.randint(3, 40), hidden_act=draw.choice(ACTIVATIONS),
+        max_position_embeddings=draw.randint(10, 40), type_vocab_size=draw.randint(1, 3),
+        layer_norm_eps=draw.choice([1e-12, 1e-3, 0.1]), hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0, **more)
+    return config
+
+
+def roberta(draw):
+    config = bert(draw)
+    config.setdefault("pad_token_id", 1)
+    config["max_position_embeddings"] += config["pad_token_id"] + 1
+    return config
+
+
+def electra(draw):
+    config = bert(draw)
+    config["embedding_size"] = draw.choice([config["hidden_size"], draw.randint(3, 20)])
+    return config
+
+
+def distilbert(draw):
+    config = common(draw)
+    n_heads, width = heads(draw)
+    config.update(
+        dim=width, n_layers=draw.randint(1, 3), n_heads=n_heads, hidden_dim=draw.randint(3, 40),
+        activation=draw.choice(ACTIVATIONS), max_position_embeddings=draw.randint(10, 40),
+        dropout=0.0, attention_dropout=0.0, qa_dropout=0.0, seq_classif_dropout=0.0)
+    return config
+
+
+def deberta(draw):
+    config = bert(draw)
+    config.update(
+        type_vocab_size=draw.randint(0, 3), position_biased_input=draw.maybe(),
+        pooler_dropout=0, pooler_hidden_act=draw.choice(ACTIVATIONS))
+    if draw.maybe(0.8):
+        config.update(
+            relative_attention=True, share_att_key=draw.maybe(),
+            pos_att_type=draw.choice([["c2p"], ["p2c"], ["p2c", "c2p"], "c2p|p2c"]),
+            norm_rel_ebd=draw.choice(["none", "layer_norm"]))
+    if draw.maybe():
+        config.update(position_buckets=draw.randint(2, 6), max_relative_positions=draw.randint(8, 20))
+    if draw.maybe(0.3):
+        config["embedding_size"] = draw.randint(3, 20)
+    if draw.maybe(0.4):
+        config.update(conv_kernel_size=draw.choice([1, 3, 5]), conv_act=draw.choice(ACTIVATIONS),
+                      conv_groups=draw.choice([1, config["num_attention_heads"]]))
+    return config
+
+
+def modernbert(draw):
+    config = common(draw)
+    n_heads, width = heads(draw)
+    config.setdefault("pad_token_id", draw.token(config["vocab_size"]))
+    config.update(
+        hidden_size=width, num_hidden_layers=draw.randint(1, 4), num_attention_heads=n_heads,
+        intermediate_size=draw.randint(3, 40), hidden_activation=draw.choice(ACTIVATIONS),
+        max_position_embeddings=draw.randint(10, 40), norm_eps=draw.choice([1e-5, 1e-3, 0.1]),
+        norm_bias=draw.maybe(), attention_bias=draw.maybe(), mlp_bias=draw.maybe(),
+        decoder_bias=draw.maybe(0.7), classifier_bias=draw.maybe(),
+        global_rope_theta=draw.choice([100.0, 160000.0]),
+        local_rope_theta=draw.choice([None, 50.0, 10000.0]),
+        global_attn_every_n_layers=draw.randint(1, 3), local_attention=draw.randint(1, 12),
+        classifier_pooling=draw.choice(["cls", "mean"]),
+        classifier_activation=draw.choice(ACTIVATIONS))
+    return config

@@ -1,0 +1,102 @@
+"""Random options of generation, and what transformers makes of them."""
+import copy
+import functools
+
+import torch
+import transformers
+
+
+def some_processors(draw, vocab_size, prompt, is_text, is_beam):
+    """Options that change scores; None where transformers has nothing."""
+    def some_tokens(n):
+        return [draw.token(vocab_size) for _ in range(draw.randint(1, n))]
+
+    options = dict(
+        sequence_bias=[[[draw.randint(1, vocab_size - 1) for _ in range(draw.randint(1, 2))],
+                        draw.number(-5, 5)] for _ in range(6)],
+        repetition_penalty=draw.number(0.5, 2), no_repeat_ngram_size=draw.randint(1, 3),
+        bad_words_ids=[some_tokens(2) for _ in range(6)], min_length=prompt + draw.randint(0, 4),
+        min_new_tokens=draw.randint(0, 4), forced_bos_token_id=draw.token(vocab_size),
+        forced_eos_token_id=draw.choice([draw.token(vocab_size), some_tokens(2)]),
+        remove_invalid_values=draw.maybe(), suppress_tokens=some_tokens(4) + [vocab_size + 3],
+        begin_suppress_tokens=some_tokens(4), renormalize_logits=draw.maybe(),
+        exponential_decay_length_penalty=[draw.randint(0, 3), draw.number(1, 1.5)])
+    if is_text:
+        options["encoder_no_repeat_ngram_size"] = draw.randint(1, 3)
+        if not is_beam:
+            options["encoder_repetition_penalty"] = draw.number(0.5, 2)
+    chosen = {key: options[key] for key in draw.sample(sorted(options), draw.randint(0, 4))}
+    if any(key in chosen for key in ("min_length", "min_new_tokens", "bad_words_ids",
+                                     "no_repeat_ngram_size", "encoder_no_repeat_ngram_size",
+                                     "suppress_tokens", "forced_bos_token_id",
+                                     "forced_eos_token_id", "begin_suppress_tokens")):
+        chosen.pop("exponential_decay_length_penalty", None)  # -inf + inf
+    return chosen
+
+
+def some_warpers(draw):
+    options = dict(temperature=draw.number(0.3, 3), top_k=draw.choice([0, 1, 5, 100]),
+                   top_p=draw.number(0.05, 1), min_p=draw.number(0, 1),
+                   typical_p=draw.number(0.05, 1), epsilon_cutoff=draw.number(0, 0.2),
+                   eta_cutoff=draw.number(0, 0.2))
+    chosen = draw.sample(sorted(options), draw.randint(1, 3))
+    return dict({key: options[key] for key in chosen}, do_sample=True)
+
+
+def new_generations(draw, vocab_size, prompt, is_text):
+    """(how it is compared, options) of each."""
+    found = []
+    for is_beam in (False, True):
+        options = some_processors(draw, vocab_size, prompt, is_text, is_beam)
+        if draw.maybe(0.8):
+            options["max_new_tokens"] = draw.randint(1, 8)
+        if is_beam:
+            options.update(num_beams=draw.randint(2, 3), length_penalty=draw.number(-1, 2),
+                           early_stopping=draw.choice([True, False, "never"]))
+            options["num_return_sequences"] = draw.randint(1, options["num_beams"])
+        if draw.maybe(0.3):
+            options["eos_token_id"] = [draw.token(vocab_size) for _ in range(draw.randint(1, 2))]
+        found.append(("tokens", options))
+    for _ in range(2):
+        options = some_processors(draw, vocab_size, prompt, is_text, False)
+        options.update(some_warpers(draw), max_new_tokens=4)
+        found.append(("scores", options))
+    return found
+
+
+def processed(model, options, prompt, scores, ids, encoder_ids):
+    """What transformers' processors make of the scores of the next token."""
+    config, _ = model._prepare_generation_config(None, **options)
+    model._prepare_special_tokens(config, device="cpu")
+    config = model._prepare_generated_length(config, True, "min_length" not in options, "input_ids",
+                                             prompt, ids)
+    return model._get_logits_processor(config, prompt, encoder_ids, device="cpu")(ids, scores)
+
+
+def prompts_of(inputs, is_encoder_decoder, pad_token_id):
+    prompts = {key: value.clone() for key, value in inputs.items()
+               if key in ("input_ids", "attention_mask", "pixel_values", "input_features")}
+    if is_encoder_decoder:
+        for key in ("decoder_input_ids", "decoder_attention_mask"):
+            if key in inputs:
+                prompts[key] = inputs[key]
+    elif "attention_mask" in prompts:  # that of a prompt is on the left
+        lengths = prompts["attention_mask"].sum(1)
+        for row, n in zip(prompts["attention_mask"], lengths):
+            row[:] = 0
+            row[len(row) - n:] = 1
+    else:  # a padding token at the end would be padding on the right
+        prompts["input_ids"][:, -1] = 4 if pad_token_id == 5 else 5
+    return prompts
+
+
+def generated(model, prompts, options, is_double=False):
+    """The tokens, by a copy: rope_type "dynamic" remembers the longest text."""
+    own = copy.deepcopy(model)
+    own.config.output_router_logits = False  # it fails with a cache
+    own = own.double() if is_double else own
+    generate = own.generate
+    if "input_features" in prompts and "decoder_input_ids" in prompts:  # as of other models
+        generate = functools.partial(transformers.GenerationMixin.generate, own)
+    with torch.no_grad():
+        return generate(**prompts, **options)

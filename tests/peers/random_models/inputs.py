@@ -1,0 +1,158 @@
+"""Random inputs and labels of a model."""
+import torch
+
+from .families import (CLASSIFIERS, ENCODER_DECODERS, OF_IMAGES, OF_TEXTS, PAIRED, is_encoder,
+                       takes_positions)
+
+
+def task_labels(config, task, rows, length, generator):
+    n = config.get("num_labels", 2)
+    if task == "masked_lm":
+        labels = torch.randint(config["vocab_size"], (rows, length), generator=generator)
+        labels[torch.rand(rows, length, generator=generator) < 0.6] = -100
+        labels[:, length // 2] = 3
+        return dict(labels=labels)
+    if task == "replaced_token_detection":
+        return dict(labels=torch.randint(2, (rows, length), generator=generator))
+    if task == "token_classification":
+        labels = torch.randint(n, (rows, length), generator=generator)
+        labels[torch.rand(rows, length, generator=generator) < 0.3] = -100
+        labels[:, 1] = 1
+        return dict(labels=labels)
+    if task == "question_answering":
+        return {key: torch.randint(length + 1, (rows,), generator=generator).clamp(0, length - 1)
+                for key in ("start_positions", "end_positions")}
+    if config["problem_type"] == "multi_label_classification":
+        return dict(labels=torch.rand(rows, n, generator=generator).round())
+    if n == 1 or config["problem_type"] == "regression":
+        shape = (rows,) if n == 1 else (rows, n)
+        return dict(labels=torch.randn(shape, generator=generator))
+    return dict(labels=torch.randint(n, (rows,), generator=generator))
+
+
+def mask_of(draw, rows, length, side):
+    mask = torch.ones(rows, length, dtype=torch.int64)
+    for row in mask:
+        n = draw.randint(0, (length - 1) // 3)  # the middle is always a token
+        if n and side == "left":
+            row[:n] = 0
+        elif n:
+            row[length - n:] = 0
+    return mask
+
+
+def image_and_text_inputs(draw, config, family):
+    rows, length = draw.randint(1, 3), draw.randint(3, 9)
+    generator = torch.Generator().manual_seed(draw.randrange(2 ** 31))
+    inputs = {}
+    if family not in OF_TEXTS:
+        image = config.get("vision_config", config)
+        inputs["pixel_values"] = torch.randn(rows, image["num_channels"], image["image_size"],
+                                             image["image_size"], generator=generator)
+    if family not in OF_IMAGES:
+        text = config.get("text_config", config)
+        ids = torch.randint(text["vocab_size"], (rows, length), generator=generator)
+        ids[torch.rand(ids.shape, generator=generator) < 0.2] = text["eos_token_id"]
+        inputs["input_ids"] = ids
+        if draw.maybe(0.6):
+            # With padding on the left CLIP in transformers has NaN.
+            sides = ["left", "right"] if family.startswith("siglip") else ["right"]
+            inputs["attention_mask"] = mask_of(draw, rows, length, draw.choice(sides))
+    return inputs
+
+
+def new_inputs(draw, config, vocab_size, family):
+    if family in PAIRED or family in OF_TEXTS or family in OF_IMAGES:
+        return image_and_text_inputs(draw, config, family)
+    rows, length = draw.randint(1, 3), draw.randint(3, 9)
+    generator = torch.Generator().manual_seed(draw.randrange(2 ** 31))
+
+    def tokens(*shape):
+        ids = torch.randint(vocab_size, shape, generator=generator)
+        pad = config.get("pad_token_id")
+        if pad is not None and draw.maybe():
+            ids[torch.rand(shape, generator=generator) < 0.3] = pad % vocab_size
+        return ids
+
+    def some_labels(*shape):
+        labels = tokens(*shape)
+        labels[torch.rand(shape, generator=generator) < 0.2] = -100
+        labels[:, shape[1] // 2] = 3
+        return labels
+
+    inputs = {}
+    if family in CLASSIFIERS or family == "vision-encoder-decoder":
+        image = config.get("vision_config") or config.get("encoder") or config
+        if family.startswith("whisper"):
+            inputs["input_features"] = torch.randn(
+                rows, config["num_mel_bins"], 2 * config["max_source_positions"],
+                generator=generator)
+        else:
+            inputs["pixel_values"] = torch.randn(
+                rows, image["num_channels"], image["image_size"], image["image_size"],
+                generator=generator)
+        if family in CLASSIFIERS:
+            kind = dict(num_labels=len(config["id2label"]), problem_type=config["problem_type"])
+            return dict(inputs, **task_labels(kind, "", rows, length, generator))
+    elif family == "whisper":
+        inputs["input_features"] = torch.randn(rows, config["num_mel_bins"],
+                                               2 * config["max_source_positions"],
+                                               generator=generator)
+    else:
+        inputs["input_ids"] = tokens(rows, length)
+        # When the library computes a text of Phi-3 anew, its mask shows later tokens.
+        is_restarted = family == "phi3" and config["rope_scaling"]
+        if draw.maybe(0.6) and not is_restarted:
+            # DeBERTa reads the arbitrary state of padding if that is first; others count it.
+            is_counted = family.startswith("falcon.") and not takes_positions(family)
+            sides = ["left", "right"][family.startswith("deberta") or is_counted:]
+            inputs["attention_mask"] = mask_of(draw, rows, length, draw.choice(sides))
+    task = family.partition(".")[2]
+    if is_encoder(family) and config.get("type_vocab_size", 1) > 1 and draw.maybe():
+        inputs["token_type_ids"] = torch.randint(config["type_vocab_size"], (rows, length),
+                                                 generator=generator)
+    if task == "multiple_choice":
+        n = draw.randint(2, 4)
+        if family.startswith("modernbert"):  # whose means need it
+            inputs.setdefault("attention_mask", torch.ones(rows, length, dtype=torch.int64))
+        inputs = {key: value.unsqueeze(1).repeat(1, n, 1) for key, value in inputs.items()}
+        inputs["input_ids"] = tokens(rows, n, length)
+        return dict(inputs, labels=torch.randint(n, (rows,), generator=generator))
+    if task:
+        inputs.update(task_labels(config, task, rows, length, generator))
+        if family.startswith("mbart."):  # each row needs a token that is no padding
+            inputs["input_ids"][:, 0] = (config["pad_token_id"] + 1) % vocab_size
+        if task == "question_answering":  # it reads the arbitrary logits of padding
+            inputs.pop("attention_mask", None)
+        pad = config.get("pad_token_id")
+        if task == "sequence_classification" and "attention_mask" in inputs and pad is not None:
+            # A decoder reads the last token that is no padding, by its id.
+            hidden = inputs["attention_mask"] == 0
+            inputs["input_ids"] = inputs["input_ids"].masked_fill(hidden, max(pad, 0))
+            inputs["input_ids"][:, length // 2] = (max(pad, 0) + 1) % vocab_size
+        if task == "sequence_classification" and family.partition(".")[0] in ENCODER_DECODERS:
+            # They read the end token, of which each row must have the same number.
+            ids, end = inputs["input_ids"], config["eos_token_id"]
+            ids[ids == end] = (end + 1) % vocab_size
+            ids[:, draw.randrange(length)] = end
+        if task in ("token_classification", "masked_lm") and "attention_mask" in inputs:
+            inputs["labels"][inputs["attention_mask"] == 0] = -100
+        return inputs
+    if family in ENCODER_DECODERS:
+        inputs["labels"] = some_labels(rows, draw.randint(2, 7))
+        if draw.maybe(0.4):
+            inputs["decoder_input_ids"] = tokens(*inputs["labels"].shape)
+            if draw.maybe(0.6):
+                inputs["decoder_attention_mask"] = mask_of(draw, *inputs["labels"].shape,
+                                                           draw.choice(["left", "right"]))
+    else:
+        inputs["labels"] = some_labels(rows, length)
+    # What stands on padding, and what it predicts, is arbitrary.
+    mask = inputs.get("attention_mask" if "decoder_input_ids" not in inputs
+                      else "decoder_attention_mask")
+    if mask is not None and mask.shape == inputs["labels"].shape:
+        is_padding = mask == 0
+        if family not in ENCODER_DECODERS:
+            is_padding[:, 1:] |= mask[:, :-1] == 0
+        inputs["labels"][is_padding] = -100
+    return inputs

@@ -1,0 +1,62 @@
+"""Models with random weights."""
+import json
+
+import torch
+import transformers
+from transformers import AutoConfig
+
+from .families import FAMILIES, attention_of
+
+
+def labelled(draw, config, task):
+    """A configuration for a task."""
+    if task == "sequence_classification":
+        config["num_labels"] = draw.choice([1, 2, 4])
+        config["problem_type"] = draw.choice([None, None, "multi_label_classification",
+                                              "regression"])
+        if config["num_labels"] == 1:
+            config["problem_type"] = None
+        if config.get("pad_token_id") in (None, -1):
+            config["pad_token_id"] = 0
+    elif task == "masked_lm":
+        config["tie_word_embeddings"] = draw.maybe(0.6)
+        if "pooler_hidden_act" in config and not config["tie_word_embeddings"] and draw.maybe():
+            config["legacy"] = False  # with tied embeddings transformers fails
+            config.pop("embedding_size", None)
+    elif task == "token_classification":
+        config.update(num_labels=draw.choice([2, 4]), classifier_dropout=0.0)
+
+
+def new_model(draw, family):
+    config = FAMILIES[family][0](draw)
+    labelled(draw, config, family.partition(".")[2])
+    vocab_size = config.get("vocab_size") or config.get("decoder", {}).get("vocab_size")
+    if vocab_size and "eos_token_id" not in config:
+        config["eos_token_id"] = draw.token(vocab_size)
+        config["bos_token_id"] = draw.token(vocab_size)
+        if family == "whisper":  # the library fails on padding that is no end
+            config["pad_token_id"] = config["eos_token_id"]
+        if "decoder" in config:
+            config["decoder"].update(eos_token_id=config["eos_token_id"],
+                                     bos_token_id=config["bos_token_id"])
+    given = json.loads(json.dumps(config))  # what makes them writes into nested tables
+    if family == "vision-encoder-decoder":
+        parts = {kind: AutoConfig.for_model(**given.pop(kind)) for kind in ("encoder", "decoder")}
+        made = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(
+            parts["encoder"], parts["decoder"], **given)
+    elif family.startswith("siglip_text_model"):  # which AutoConfig does not know
+        made = transformers.SiglipTextConfig(**given)
+    else:
+        made = AutoConfig.for_model(family.partition(".")[0], **given)
+    made._attn_implementation = attention_of(family)
+    model = getattr(transformers, FAMILIES[family][1])(made)
+    generator = torch.Generator().manual_seed(draw.randrange(2 ** 31))
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if not tensor.is_floating_point() or "inv_freq" in name or "embed_scale" in name:
+            continue
+        if not tensor.requires_grad and "embed_positions" in name:  # sinusoids
+            continue
+        values = torch.randn(tensor.shape, generator=generator)
+        is_norm = "norm" in name or "ln_" in name
+        tensor.data.copy_(values * 0.2 + 1 if is_norm and name.endswith("weight") else values * 0.4)
+    return config, model.eval(), vocab_size

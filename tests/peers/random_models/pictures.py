@@ -1,0 +1,72 @@
+"""Random configurations of models of images, and of pairs of images and texts."""
+from .draw import ACTIVATIONS, common, heads
+
+
+def vit(draw):
+    n_heads, width = heads(draw)
+    patch = draw.randint(2, 4)
+    return dict(
+        hidden_size=width, num_hidden_layers=draw.randint(1, 3), num_attention_heads=n_heads,
+        intermediate_size=draw.randint(3, 30), hidden_act=draw.choice(ACTIVATIONS),
+        layer_norm_eps=draw.choice([1e-12, 1e-3, 0.1]), image_size=patch * draw.randint(1, 4),
+        patch_size=patch, num_channels=draw.choice([1, 3]), qkv_bias=draw.maybe(0.7))
+
+
+def classifier(draw, of_images):
+    config = of_images(draw)
+    config["id2label"] = {i: f"class {i}" for i in range(draw.randint(1, 7))}
+    config["problem_type"] = draw.choice([None, None, "multi_label_classification", "regression"])
+    if len(config["id2label"]) == 1:
+        config["problem_type"] = None
+    return config
+
+
+def vit_features(draw):
+    config = vit(draw)
+    config.update(pooler_act=draw.choice(ACTIVATIONS), pooler_output_size=draw.randint(2, 20))
+    return config
+
+
+def tower(draw, **more):
+    """Of texts or images, in CLIP and SigLIP."""
+    n_heads, width = heads(draw)
+    return dict(more, hidden_size=width, num_hidden_layers=draw.randint(1, 3),
+                num_attention_heads=n_heads, intermediate_size=draw.randint(3, 30),
+                hidden_act=draw.choice(ACTIVATIONS),
+                layer_norm_eps=draw.choice([1e-12, 1e-3, 0.1]))
+
+
+def clip_text(draw):
+    config = tower(draw, **common(draw), projection_dim=draw.randint(2, 20),
+                   max_position_embeddings=draw.randint(9, 20))
+    config["eos_token_id"] = draw.choice([2, draw.token(config["vocab_size"])])
+    return config
+
+
+def clip_image(draw):
+    patch = draw.randint(2, 4)
+    return tower(draw, image_size=patch * draw.randint(1, 4) + draw.randint(0, 1), patch_size=patch,
+                 num_channels=draw.choice([1, 3]), projection_dim=draw.randint(2, 20))
+
+
+def clip(draw):
+    return dict(text_config=clip_text(draw), vision_config=clip_image(draw),
+                projection_dim=draw.randint(2, 20))
+
+
+def siglip_text(draw):
+    config = clip_text(draw)
+    config["projection_size"] = config.pop("projection_dim")
+    return config
+
+
+def siglip_image(draw):
+    config = clip_image(draw)
+    config.pop("projection_dim")
+    return config
+
+
+def siglip(draw):
+    config = dict(text_config=siglip_text(draw), vision_config=siglip_image(draw))
+    config["text_config"]["projection_size"] = config["vision_config"]["hidden_size"]
+    return config

@@ -1,0 +1,90 @@
+"""What transformers computes of a model."""
+import torch
+
+from .families import (CLASSIFIERS, ENCODER_DECODERS, ENCODERS, OF_TEXTS, PAIRED, is_encoder,
+                       takes_positions)
+
+STEPS = 3
+ADAMW = dict(lr=0.02, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.1)
+
+
+def with_weights_in_double():
+    """In float64 the router's float32 weights fail in the library."""
+    from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MoE
+    moe = DeepseekV3MoE.moe
+    DeepseekV3MoE.moe = lambda self, x, numbers, weights: moe(self, x, numbers, weights.to(x.dtype))
+
+
+with_weights_in_double()
+
+
+def used(model):
+    """The parameters, without those that the library makes with every ViT and that captions don't
+    use."""
+    return [(name, parameter) for name, parameter in model.named_parameters()
+            if ("pooler" not in name or model.config.model_type in ENCODERS
+                or name.startswith("pooler"))
+            and parameter.requires_grad]
+
+
+def with_positions(inputs, model, family):
+    """The inputs with the positions that redco-lua counts in a mask; OPT does it by itself."""
+    mask = inputs.get("attention_mask")
+    if mask is None or is_encoder(family) or family in PAIRED or family in OF_TEXTS or \
+            family.partition(".")[0] in {"opt", "bloom", *ENCODER_DECODERS} or \
+            not takes_positions(family):
+        return dict(inputs)
+    return dict(inputs, position_ids=(mask.cumsum(1) - 1).clamp(min=0))
+
+
+def in_double(inputs):
+    return {key: value.double() if value.is_floating_point() else value
+            for key, value in inputs.items()}
+
+
+def features_of(out):
+    """What models of texts and images return in redco-lua."""
+    for key in ("logits_per_image", "text_embeds", "image_embeds", "pooler_output"):
+        if out.get(key) is not None:
+            return out[key]
+    return None
+
+
+def logits_of(out):
+    """Those of the begin and the end of an answer as redco-lua has them."""
+    if features_of(out) is not None and "logits" not in out:
+        return features_of(out).detach()
+    if "logits" in out:
+        logits = out.logits.detach()
+        # DeBERTa-v2 returns those of a regression without their dimension.
+        return logits.unsqueeze(-1) if logits.dim() == 1 else logits
+    return torch.stack([out.start_logits, out.end_logits], -1).detach()
+
+
+def reference(model, inputs, family):
+    """Everything that is compared, and the generations."""
+    known, found = with_positions(inputs, model, family), {}
+    optimizer = torch.optim.AdamW(model.parameters(), **ADAMW)
+    for step in range(STEPS):
+        out = model(**known, **(dict(return_loss=True) if family in PAIRED else {}))
+        loss = out.loss if out.get("loss") is not None else features_of(out).pow(2).mean()
+        if family == "vision-encoder-decoder":  # transformers 4.57 shifts these labels twice
+            loss = torch.nn.functional.cross_entropy(out.logits.flatten(0, 1),
+                                                     inputs["labels"].flatten())
+        model.zero_grad()
+        loss.backward()
+        for name, parameter in used(model):
+            if "experts" in name and parameter.grad is None:  # chosen for no token
+                parameter.grad = torch.zeros_like(parameter)
+        if step == 0:
+            found["logits"], found["loss"] = logits_of(out).clone(), loss.detach().clone()
+            for name, parameter in used(model):
+                grad = parameter.grad
+                if grad is None and family in CLASSIFIERS:  # behind what they read
+                    continue
+                found["grad." + name] = (torch.zeros_like(parameter) if grad is None
+                                         else grad.clone())
+        optimizer.step()
+    for name, parameter in used(model):
+        found["after." + name] = parameter.detach().clone()
+    return found
