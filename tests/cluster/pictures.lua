@@ -84,6 +84,60 @@ local function check_loss(deployer)
   assert(off <= 1e-5, "the loss is off by " .. off)
 end
 
+-- Textual inversion trains two vectors, and nothing else.
+local added_name = "text_model.embeddings.added_tokens.weight"
+local learning_rate = 100
+
+local function check_inversion(deployer)
+  local own = redco.diffusion.from_pretrained(source .. "/tests/cases/stable_diffusion")
+  local params = redco.diffusion.add_token(own, "<x>", { initializer = "!", n_vectors = 2 })
+  local before = redco.tree.map(function(t) return t:full():clone() end, params)
+  local function collate_rows(rows)
+    local texts, pictures = {}, {}
+    for i, row in ipairs(rows) do texts[i], pictures[i] = row.text, row.image end
+    local batch = own.tokenize(texts)
+    batch.pixel_values = torch.stack(pictures)
+    return batch
+  end
+  local rows = rows_of(true)
+  for i, text in ipairs { "a <x>", "<x>", "leg", "<x> <x>" } do rows[i].text = text end
+  local function loss_here(given, batch)
+    return own.loss(given, batch, { train = true, rng = redco.Rng(3) })
+  end
+  local loss, gradients = redco.value_and_grad(function(given)
+    return (loss_here(given, collate_rows(rows)))
+  end)(before)
+  local found
+  local trainer = redco.Trainer {
+    deployer = deployer, collate_fn = collate_rows, params = params,
+    optimizer = redco.optim.freeze(redco.optim.sgd { learning_rate = learning_rate },
+      function(name) return not name:find "added_tokens" end),
+    loss_fn = function(_, _, given, batch) return loss_here(given, batch) end,
+    train_step_fn = function(_, _, batch, defaults)
+      local own_loss, own_gradients = defaults.value_and_grad(function(given)
+        return loss_here(given, batch)
+      end)
+      found = own_loss:item()
+      return { loss = own_loss, norm = defaults.apply_gradients(own_gradients) }
+    end,
+  }
+  trainer:train_step { examples = rows, per_device_batch_size = #rows / deployer.mesh.dp }
+  local off = math.abs(found / loss:item() - 1)
+  assert(off <= 1e-5, "the loss is off by " .. off)
+  for part, tensors in redco.ordered_pairs(before) do
+    for name, tensor in redco.ordered_pairs(tensors) do
+      local after = trainer.params[part][name]:full()
+      if name == added_name then
+        local step = learning_rate * gradients[part][name]
+        assert(step:abs():max():item() > 1e-2, "a step too short to compare")
+        expect_near(after, tensor - step, 1e-4)
+      else
+        assert(after:equal(tensor), name .. " was changed")
+      end
+    end
+  end
+end
+
 -- The transformers: {folder, what they are told, options}.
 local others = {
   { "stable_diffusion_3", { "a cat", "a dog", "the tree", "" }, { seed = 7,
@@ -116,6 +170,7 @@ for _, layout in ipairs { { 1, 0 }, { 1, 3 }, { 2, 0 }, { 2, 3 } } do
         check_transformers(deployer)
       end
       check_loss(deployer)
+      check_inversion(deployer)
     end)
   end
 end

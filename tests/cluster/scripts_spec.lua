@@ -19,6 +19,7 @@ for _, run in ipairs {
   { 2, "families" }, { 4, "families" }, { 2, "loading" }, { 4, "saving" },
   { 2, "new_models" }, { 4, "every_family" }, { 2, "rows" }, { 2, "whisper" },
   { 2, "diffusion" }, { 4, "diffusion", full = true }, { 2, "pictures" },
+  { 4, "pictures", full = true },
   { 2, "torchscript" }, { 4, "torchscript", full = true },
 } do
   local n, script = unpack(run)

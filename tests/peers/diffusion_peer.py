@@ -1,5 +1,5 @@
 """redco-lua computes what diffusers does of pipelines with random configurations, and diffusers
-opens what redco-lua saves: folders, and adapters in two formats.
+opens what redco-lua saves: folders, adapters in two formats, and vectors of textual inversion.
 
 diffusion_peer.py REDCO_LUA SOURCE [--seed N] [--count N] [--kinds KIND...]
 """
@@ -13,13 +13,15 @@ import warnings
 
 import diffusers
 import torch
-from safetensors.torch import load_file
+import transformers
+from safetensors.torch import load_file, save_file
 
 sys.dont_write_bytecode = True  # the tests leave nothing in the source tree
 import random_diffusion  # noqa: E402
 
 warnings.simplefilter("ignore")
 diffusers.logging.set_verbosity_error()
+transformers.logging.set_verbosity_error()
 diffusers.logging.disable_progress_bar()
 
 parser = argparse.ArgumentParser()
@@ -82,6 +84,55 @@ def check_adapters(folder, kind, pipe):
         assert worst < 1e-4, (kind, form, worst)
 
 
+INVERTED = ["sd", "sd2", "xl"]  # diffusers has no textual inversion of others
+PROMPT = "a <x> on the <x> house"
+
+
+def write_token(folder, kind, pipe):
+    """A file of textual inversion, and what diffusers makes of a prompt with its token."""
+    pipe = opened(folder, pipe)
+    vectors = torch.randn(2, 16)
+    if kind == "xl":
+        path, state = folder / "token.safetensors", dict(clip_l=vectors, clip_g=torch.randn(2, 24))
+        save_file(state, path)
+    elif kind == "sd":
+        path, state = folder / "token.bin", {"<x>": vectors}
+        torch.save(state, path)
+    else:  # as the web UI does
+        path = folder / "token.pt"
+        state = dict(string_to_token={"*": 265}, string_to_param={"*": vectors}, name="<x>",
+                     step=3, sd_checkpoint=None)
+        torch.save(state, path)
+    load_token(pipe, state)
+    (folder / "token.txt").write_text(f"{path}\n{PROMPT}\n")
+    save_file(encoded(pipe), folder / "inverted.safetensors")
+
+
+def load_token(pipe, state):
+    if "clip_g" not in state:
+        pipe.load_textual_inversion(state)
+        return
+    for key, suffix in [("clip_l", ""), ("clip_g", "_2")]:
+        pipe.load_textual_inversion(
+            state[key], token="<x>", text_encoder=getattr(pipe, "text_encoder" + suffix),
+            tokenizer=getattr(pipe, "tokenizer" + suffix))
+
+
+def encoded(pipe):
+    with torch.no_grad():
+        states = pipe.encode_prompt(prompt=PROMPT, device="cpu", num_images_per_prompt=1,
+                                    do_classifier_free_guidance=False)
+    named = dict(states=states[0], pooled=states[2] if len(states) > 2 else None)
+    return {name: tensor.contiguous() for name, tensor in named.items() if tensor is not None}
+
+
+def check_token(folder, kind, pipe):
+    pipe, ours = opened(folder, pipe), load_file(folder / "learned" / "learned_embeds.safetensors")
+    load_token(pipe, ours)
+    for name, tensor in load_file(folder / "inverted.safetensors").items():
+        assert torch.equal(encoded(pipe)[name], tensor), (kind, name)
+
+
 with tempfile.TemporaryDirectory() as name:
     root, folders = pathlib.Path(name), []
     for seed in range(given.seed, given.seed + given.count):
@@ -91,10 +142,14 @@ with tempfile.TemporaryDirectory() as name:
             folder = parent / "stable_diffusion"
             folders.append((parent, folder, kind,
                             random_diffusion.make_case(folder, seed, kind)))
+            if kind in INVERTED:
+                write_token(folder, kind, folders[-1][-1])
     subprocess.run([given.program, "random_diffusion.lua", *(str(row[0]) for row in folders)],
                    check=True, env=dict(os.environ, REDCO_SOURCE=str(given.source)))
     for _, folder, kind, pipe in folders:
         check_saved(folder, pipe)
         if kind != "dit":
             check_adapters(folder, kind, pipe)
+        if kind in INVERTED:
+            check_token(folder, kind, pipe)
 print(f"{len(folders)} pipelines are the same")

@@ -1,10 +1,12 @@
 -- Opens the cases of random_diffusion.py: random_diffusion.lua FOLDER...
 -- Compares what it computes with them, and writes beside each case `saved`, the same pipeline;
--- `adapters`, the output of the UNet with them, and adapters in two formats.
+-- `adapters`, the output of the UNet with them, and adapters in two formats; `learned`, the vectors
+-- of the file of textual inversion that token.txt names.
 package.path = os.getenv "REDCO_SOURCE" .. "/tests/lua/?.lua;" .. package.path
 local cases = require "model_cases"
 local diffusion = require "diffusion_cases"
 local redco = require "redco"
+local testing = require "testing"
 
 local torch = redco.torch
 
@@ -53,6 +55,22 @@ local function write_adapters(case, pipeline)
   end)
 end
 
+local function check_token(case, pipeline)
+  local file = io.open(case.dir .. "/token.txt")
+  if not file then return end
+  local path, prompt = file:read("*l", "*l")
+  file:close()
+  local params = redco.diffusion.load_textual_inversion(pipeline, path,
+    { token = path:find "safetensors$" and "<x>" or nil })
+  local states, pooled = torch.no_grad(function()
+    return pipeline.encode_text(params, pipeline.tokenize(prompt))
+  end)
+  local expected = torch.load(case.dir .. "/inverted.safetensors")
+  testing.expect_close(states, expected.states, 1e-4, 1e-5)
+  if expected.pooled then testing.expect_close(pooled, expected.pooled, 1e-4, 1e-5) end
+  redco.diffusion.save_textual_inversion(pipeline, case.dir .. "/learned", params)
+end
+
 cases.folders = { ... }
 if #cases.folders == 0 then cases.folders = arg end
 diffusion.each(function(case)
@@ -63,6 +81,7 @@ diffusion.each(function(case)
     if pipeline.kind.texts then
       torch.save({ adapted = write_adapters(case, pipeline) }, case.dir .. "/adapted.safetensors")
     end
+    check_token(case, pipeline)
     train(case, pipeline)
   end, debug.traceback)
   if not ok then error(("%s: %s"):format(case.dir, message)) end

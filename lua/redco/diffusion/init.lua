@@ -8,6 +8,7 @@ local lora = require "redco.diffusion.lora"
 local native = require "redco.native"
 local pipeline = require "redco.diffusion.pipeline"
 local registry = require "redco.registry"
+local textual_inversion = require "redco.diffusion.textual_inversion"
 
 local diffusion = { scheduler = require "redco.diffusion.schedulers" }
 
@@ -73,6 +74,52 @@ Writes the adapters of a pipeline's parameters as `pytorch_lora_weights.safetens
 lora_B.]], function(dir, params, options)
   check_dir("diffusion.save_lora", dir)
   lora.save(dir, params, save_lora_options(options).format)
+end)
+
+local token_options = arguments("diffusion.add_token", { n_vectors = 1 },
+  { "initializer", "params" })
+diffusion.add_token = registry.define("redco.diffusion.add_token", [[
+add_token(pipeline, token: string, {initializer: string, n_vectors: integer = 1,
+  params = pipeline.params}) -> params
+Adds a token, such as "<cat>", to the tokenizers of CLIP of a pipeline, for textual inversion (arXiv
+2208.01618). Returns the tree of parameters with a new one for each text encoder of CLIP,
+text_model.embeddings.added_tokens.weight [vectors, size]. Its rows begin as the vector of the word
+`initializer`, which must be one token. Train it alone:
+
+  redco.optim.freeze(optimizer, function(name) return not name:find "added_tokens" end)
+
+Where a prompt has the token, the text encoder reads its n_vectors vectors. The last parameters that
+add_token or load_textual_inversion returned have those of all added tokens.]],
+function(p, token, options)
+  local o = token_options(options)
+  if type(o.initializer) ~= "string" then
+    fail("diffusion.add_token: initializer: expected a word whose vector the token begins with, "
+      .. "got %s", tostring(o.initializer))
+  end
+  return textual_inversion.add(p, token, o.initializer, o.n_vectors, o.params or p.params)
+end)
+
+local load_token_options = arguments("diffusion.load_textual_inversion", {}, { "params", "token" })
+diffusion.load_textual_inversion = registry.define("redco.diffusion.load_textual_inversion", [[
+load_textual_inversion(pipeline, path, {token: string = nil, params = pipeline.params}) -> params
+Adds the token of a file, or of a folder with `learned_embeds.safetensors` or `.bin`, as
+`redco.diffusion.add_token` does, with its vectors. Files are those of diffusers, {token = vectors};
+with clip_l and clip_g, for two text encoders; and of the web UI, with emb_params or string_to_param.
+`token` is another name for it, needed if the file has none.]], function(p, path, options)
+  check_dir("diffusion.load_textual_inversion", path)
+  local o = load_token_options(options)
+  return textual_inversion.load(p, path, o.token, o.params or p.params)
+end)
+
+local save_token_options = arguments("diffusion.save_textual_inversion", {}, { "token" })
+diffusion.save_textual_inversion = registry.define("redco.diffusion.save_textual_inversion", [[
+save_textual_inversion(pipeline, dir, params, {token: string = nil})
+Writes the vectors of an added token as `learned_embeds.safetensors` in the folder, which diffusers'
+load_textual_inversion reads: {token = vectors}, and with two text encoders of CLIP clip_l and clip_g.
+`token` may be left out if only one was added. Every process must call it.]],
+function(p, dir, params, options)
+  check_dir("diffusion.save_textual_inversion", dir)
+  textual_inversion.save(p, dir, params, save_token_options(options).token)
 end)
 
 local load_options = arguments("diffusion.load", { dtype = "float32", low_memory = false })

@@ -174,7 +174,8 @@ end
 function pipeline.new(class_name, classes, parts, config)
   local kind = kinds[class_name]
   local p = setmetatable({ class_name = class_name, classes = classes, config = config or {},
-    params = {}, warn = print, kind = kind, denoiser = parts[kind.model] }, Pipeline)
+    params = {}, added_tokens = {}, warn = print, kind = kind,
+    denoiser = parts[kind.model] }, Pipeline)
   for name, part in pairs(parts) do
     p[name == "scheduler" and "scheduler_config" or name] = part
     if is_model[name] then p.params[name] = part.params end

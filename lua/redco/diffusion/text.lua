@@ -1,4 +1,5 @@
 --- Prompts as a pipeline's text encoders see them: tokens, then hidden states.
+local added_tokens = require "redco.diffusion.added_tokens"
 local arguments = require "redco.arguments"
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
@@ -7,8 +8,7 @@ local torch = require "redco.torch"
 local text = {}
 
 -- Prints what does not fit into the text encoder, once for each prompt.
-local function warn(pipeline, tokenizer, prompt, length)
-  local ids = tokenizer:encode(prompt)
+local function warn(pipeline, tokenizer, ids, length)
   if #ids <= length then return end
   local rest = {}
   for i = length, #ids - 1 do rest[#rest + 1] = ids[i] end
@@ -32,9 +32,15 @@ function text.tokenize(pipeline, prompts, options)
     local tokenizer = pipeline[part.tokenizer]
     if tokenizer then
       local length = part.is_t5 and o.max_sequence_length or tokenizer.model_max_length
-      for _, prompt in ipairs(prompts) do warn(pipeline, tokenizer, prompt, length) end
-      batch[part.ids] = tokenizer(prompts, { padding = "max_length", truncation = true,
-        max_length = length }).input_ids
+      local all = {}
+      if part.is_t5 or #pipeline.added_tokens == 0 then
+        for i, prompt in ipairs(prompts) do all[i] = tokenizer:encode(prompt) end
+        batch[part.ids] = tokenizer(prompts, { padding = "max_length", truncation = true,
+          max_length = length }).input_ids
+      else
+        batch[part.ids], all = added_tokens.tokenize(pipeline, part, prompts, length)
+      end
+      for _, ids in ipairs(all) do warn(pipeline, tokenizer, ids, length) end
     end
   end
   return batch
@@ -80,6 +86,7 @@ function text.encode(pipeline, params, batch, options)
     if model then
       local ids = batch[part.ids]
       if not ids then fail("pipeline.encode_text: batch.%s is missing", part.ids) end
+      added_tokens.check(pipeline, part, params, ids)
       states[i], features[i] = states_of(model, params[part.encoder], ids, o.clip_skip,
         kind.last_layers, o)
     end

@@ -64,12 +64,23 @@ function layers.new(c)
   end
 end
 
+-- Looks up tokens. Those behind the vocabulary are rows of another table, which textual inversion
+-- adds (redco.diffusion.add_token).
+local function look_up(c, params, ids)
+  local added = params["embeddings.added_tokens.weight"]
+  if not added then return blocks.embedding(params, "embeddings.token_embedding", ids) end
+  local known = blocks.embedding(params, "embeddings.token_embedding",
+    ids:clamp(nil, c.vocab_size - 1))
+  return torch.where(ids:ge(c.vocab_size):unsqueeze(-1),
+    torch.embedding(added, (ids - c.vocab_size):clamp(0)), known)
+end
+
 --- Returns the embeddings [B, T, size] of tokens and their learned positions. Positions count
 --- padding too, as in transformers.
 function layers.embed_tokens(c, params, inputs)
   local ids = inputs.input_ids or fail("%s: inputs.input_ids are missing", c.model_type)
   blocks.check_length(c, "max_position_embeddings", {}, ids)
-  local x = blocks.embedding(params, "embeddings.token_embedding", ids)
+  local x = look_up(c, params, ids)
   local places = params["embeddings.position_embedding.weight"]
   if inputs.position_ids then return x + torch.embedding(places, inputs.position_ids) end
   return x + places:narrow(0, 0, ids:size(1)):unsqueeze(0)

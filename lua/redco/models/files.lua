@@ -186,6 +186,11 @@ function files.check_names(family, config, params)
       fail("save_pretrained: the parameters have adapters (%s): redco.lora.merge(params) adds them "
         .. "to the weights, redco.lora.save_pretrained(dir, params) writes only them", name)
     end
+    if name:find "embeddings%.added_tokens%." then
+      fail("save_pretrained: the parameters have vectors of added tokens (%s), for which the "
+        .. "folder has no place: redco.diffusion.save_textual_inversion(pipeline, dir, params) "
+        .. "writes them", name)
+    end
     surplus[#surplus + 1] = name
   end
   if #surplus > 0 then

@@ -138,6 +138,32 @@ redco.diffusion.save_lora("adapters_of_unet", params, { format = "kohya" })
 local again = redco.diffusion.load_lora(pipeline, "adapters_of_unet")
 print(redco.tree.count(again) == redco.tree.count(params))  --> true
 
+--- redco.diffusion.add_token
+local pipeline = redco.diffusion.from_pretrained "stable_diffusion"
+local params = redco.diffusion.add_token(pipeline, "<cat>", {
+  initializer = "!", n_vectors = 2,
+})
+local adamw = redco.optim.adamw { learning_rate = 5e-3 }
+local optimizer = redco.optim.freeze(adamw,
+  function(name) return not name:find "added_tokens" end)
+print(params.text_encoder["text_model.embeddings.added_tokens.weight"].shape)
+--> torch.Size([2, 16])
+
+--- redco.diffusion.save_textual_inversion
+local pipeline = redco.diffusion.from_pretrained "stable_diffusion"
+local params = redco.diffusion.add_token(pipeline, "<cat>", {
+  initializer = "!",
+})
+redco.diffusion.save_textual_inversion(pipeline, "cat", params)
+
+--- redco.diffusion.load_textual_inversion
+torch.save({ ["<cat>"] = torch.randn { 2, 16 } }, "cat.safetensors")
+local pipeline = redco.diffusion.from_pretrained "stable_diffusion"
+pipeline.params = redco.diffusion.load_textual_inversion(
+  pipeline, "cat.safetensors")
+local images = pipeline("a <cat>", { num_inference_steps = 2 })
+print(images.shape)  --> torch.Size([1, 3, 16, 16])
+
 --- Component:__call
 local unet = redco.diffusion.load "stable_diffusion/unet"
 local noise, text = torch.randn { 2, 4, 8, 8 }, torch.randn { 2, 12, 16 }
