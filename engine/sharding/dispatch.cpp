@@ -157,13 +157,19 @@ void gather_stored(Call& call) {
   }
 }
 
-// A permuted or converted ZeRO-3 parameter is gathered by the same store.
+// A permuted or converted ZeRO-3 parameter is gathered by the same store. A copy that was converted
+// twice has other values than the parameter converted once, and floats that were rounded for other
+// operators have other integers.
 void pass_storage_on(const Call& call, const c10::SmallVector<c10::IValue, 4>& results) {
-  ShardedTensorImpl* base = call.tensors[0].impl;
-  if (!is_in_store(call.tensors[0]) || results.size() != 1 || !results[0].isTensor()) return;
-  ShardedTensorImpl* result = sharded_impl(results[0].toTensor());
+  const TensorArgument& argument = call.tensors[0];
+  if (!is_in_store(argument) || results.size() != 1 || !results[0].isTensor()) return;
+  const at::Tensor& tensor = results[0].toTensor();
+  ShardedTensorImpl* result = sharded_impl(tensor);
   auto order = dimension_order(call);
-  if (result && result != base && order) result->be_stored_like(*base, *order);
+  if (!result || result == argument.impl || !order) return;
+  bool converts_parameter = is_parameter(argument) && tensor.is_floating_point();
+  if (converts_parameter || tensor.scalar_type() == argument.tensor.scalar_type())
+    result->be_stored_like(*argument.impl, *order);
 }
 
 // After an in-place view operator: changes the tensor's view of its memory.

@@ -441,4 +441,14 @@ x7 = x6:scatter_reduce(-3, ints(7513, { 2, 2, 1 }, 2), randn(9832, { 2, 2, 1 }, 
 x8 = gradient(function(p) return (p:pow(2) * x4):mean() end)(x5)
 loss = term(x7, 0.6)
 gx2, gx3 = grads(loss, { x2, x3 })]],
+  -- With ZeRO 3, parameters that were converted twice, and to integers beside a matrix product.
+  [[
+p = { a = randn(2866, { 7, 2, 7 }):requires_grad_(), b = randn(669, { 7, 2, 7 }):requires_grad_(), c = randn(8776, { 7, 2, 7 }):requires_grad_() }
+b = { x = randn(7698, { 2, 2 }), y = randn(6483, { 2, 2, 7 }) }
+rules = { { 'a', 2 }, { 'b', 0 }, { 'c', 0 } }
+x1 = p.a:bool():double():matmul(randn(6444, { 7, 7 }))
+x2 = p.b:long():double():matmul(randn(6444, { 7, 7 }))
+x3 = p.c:to("float32"):double():matmul(randn(6444, { 7, 7 })):ceil()
+x4 = (p.c * 300):to("bfloat16"):matmul(randn(6444, { 7, 7 }, "bfloat16"))
+loss = total(p.a, 0.4)]],
 }
