@@ -41,7 +41,8 @@ test("what cannot be drawn", function()
     "plan: --out must end in .svg or .png, got a.pdf")
   expect_equal(refusal(draw, { memory = {} }, "t", MiB, "a.svg"),
     "plan: --out: no step was planned in this row")
-  assert(refusal(draw, layout, "t", MiB, "/nowhere/a.svg"):find "^plan: cannot write /nowhere/a.svg")
+  assert(refusal(draw, layout, "t", MiB, "/nowhere/a.svg")
+    :find "^plan: cannot write /nowhere/a.svg")
 end)
 
 testing.finish()

@@ -1,6 +1,6 @@
--- random_layouts.lua FOLDER...: models of the cases that random_models/ writes, on model shards, as
--- many as there are processes: the loss and the gradients are those of whole tensors, and nothing is
--- gathered for want of a rule.
+-- random_layouts.lua FOLDER...: models of the cases that random_models/ writes, on as many model
+-- shards as there are processes: the loss and the gradients are those of whole tensors, and nothing
+-- is gathered for want of a rule.
 local cases = require "model_cases"
 local redco = require "redco"
 local testing = require "testing"
