@@ -39,6 +39,10 @@ at::Tensor Split::open(const at::Tensor& tensor) const {
 
 at::Tensor Split::close(const at::Tensor& tensor) const { return tensor.flatten(dim_, dim_ + 1); }
 
+c10::ArrayRef<Span> Split::spans_of(size_t rank) const {
+  return pieces_.empty() ? c10::ArrayRef<Span>(spans_[rank]) : c10::ArrayRef<Span>(pieces_[rank]);
+}
+
 at::Tensor Split::padded(const at::Tensor& part) const {
   int64_t missing = longest_ - part.size(dim_) / blocks_;
   if (missing == 0) return part;
@@ -96,19 +100,13 @@ at::Tensor Split::joined(const at::Tensor& parts) const {
   at::Tensor whole = parts.new_empty(sizes);
   if (whole.is_meta()) return whole;
   for (size_t rank = 0; rank < spans_.size(); ++rank) {
-    const at::Tensor own = parts[int64_t(rank)];
-    if (pieces_.empty()) {
-      const Span& span = spans_[rank];
+    const at::Tensor own = open(parts[int64_t(rank)]);
+    int64_t begin = 0;
+    for (const Span& span : spans_of(rank)) {
       open(whole)
           .narrow(dim_ + 1, span.begin, span.length())
-          .copy_(open(own).narrow(dim_ + 1, 0, span.length()));
-      continue;
-    }
-    int64_t begin = 0;
-    for (const Span& piece : pieces_[rank]) {
-      whole.narrow(dim_, piece.begin, piece.length())
-          .copy_(own.narrow(dim_, begin, piece.length()));
-      begin += piece.length();
+          .copy_(own.narrow(dim_ + 1, begin, span.length()));
+      begin += span.length();
     }
   }
   return whole;

@@ -3,6 +3,7 @@
 #include <redco/sharding.h>
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/ArrayRef.h>
 
 #include <cstdint>
 #include <vector>
@@ -34,6 +35,8 @@ class Split {
  private:
   at::Tensor open(const at::Tensor& tensor) const;
   at::Tensor close(const at::Tensor& tensor) const;
+  /// Where a rank's part comes from: one span of each block, or of blocks that differ all spans.
+  c10::ArrayRef<Span> spans_of(size_t rank) const;
 
   int64_t dim_, blocks_;
   std::vector<Span> spans_;
