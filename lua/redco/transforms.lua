@@ -121,26 +121,31 @@ local function on_level(f, params, ...)
   end)
 end
 
---- Raises an error for redco.grad(f, params): f's arguments are those of the returned function.
-local function check_are_options(name, known, options)
+--- Returns the options behind a function; raises an error for other names than the known ones, and
+--- for redco.grad(f, params): f's arguments are those of the returned function.
+local function check_names(name, known, options)
   local first = type(options) == "table" and next(options)
-  if options == nil or type(options) == "table" and (first == nil or known[first]) then return end
-  local given = torch.is_tensor(options) and "a Tensor" or type(options) == "table"
-    and ("a table with %s"):format(tostring(first)) or "a " .. type(options)
-  fail("%s: expected options after the function, got %s; %s(f) returns a function: %s(f)(...) "
-    .. "calls it", name, given, name, name)
-end
-
-local function check_options(name, options)
-  check_are_options(name, { create_graph = true }, options)
-  for key, value in pairs(options or {}) do
-    if key ~= "create_graph" then
-      fail("%s: the only option is create_graph, got %s", name, tostring(key))
-    elseif type(value) ~= "boolean" then
-      fail("%s: create_graph: expected true or false, got a %s", name, type(value))
-    end
+  if options ~= nil and (type(options) ~= "table" or first ~= nil and not known.names[first]) then
+    local given = torch.is_tensor(options) and "a Tensor" or type(options) == "table"
+      and ("a table with %s"):format(tostring(first)) or "a " .. type(options)
+    fail("%s: expected options after the function, got %s; %s(f) returns a function: %s(f)(...) "
+      .. "calls it", name, given, name, name)
+  end
+  for key in pairs(options or {}) do
+    if not known.names[key] then fail("%s: %s, got %s", name, known.text, tostring(key)) end
   end
   return options or {}
+end
+
+local gradient_options = { names = { create_graph = true },
+  text = "the only option is create_graph" }
+
+local function check_options(name, given)
+  local options = check_names(name, gradient_options, given)
+  if options.create_graph ~= nil and type(options.create_graph) ~= "boolean" then
+    fail("%s: create_graph: expected true or false, got a %s", name, type(options.create_graph))
+  end
+  return options
 end
 
 transforms.value_and_grad = registry.define("redco.value_and_grad", [[
@@ -226,6 +231,9 @@ local function batch_size_of(args, dims)
   return size
 end
 
+local vmap_options = { names = { in_dims = true, out_dims = true, randomness = true },
+  text = "the options are in_dims, out_dims and randomness" }
+
 transforms.vmap = registry.define("redco.vmap", [[
 vmap(f, {in_dims = 0, out_dims = 0, randomness = "error"}) -> function
 Returns a function that applies f to every entry of its arguments at once. f sees tensors without
@@ -236,13 +244,7 @@ stands for an argument that all entries share. `randomness` is "error", "differe
 numbers for each entry) or "same". `redco.vmap(redco.grad(f), {in_dims = {false, 0}})` computes
 per-example gradients.]], function(f, options)
   check_function("redco.vmap", f)
-  check_are_options("redco.vmap", { in_dims = true, out_dims = true, randomness = true }, options)
-  options = options or {}
-  for key in pairs(options) do
-    if key ~= "in_dims" and key ~= "out_dims" and key ~= "randomness" then
-      fail("redco.vmap: the options are in_dims, out_dims and randomness, got %s", tostring(key))
-    end
-  end
+  options = check_names("redco.vmap", vmap_options, options)
   local in_dims = check_in_dims(options.in_dims)
   local out_dim = options.out_dims or 0
   if not is_integer(out_dim) then
