@@ -6,15 +6,19 @@ local torch = require "redco.torch"
 
 local added = {}
 
---- Returns the text encoders of CLIP of a pipeline, in order: {part, name of the parameter}. T5
---- sees an added token as text.
+-- The name of the parameter that has the vectors of added tokens.
+local function name_in(model) return model.family.prefix .. "embeddings.added_tokens.weight" end
+
+--- Returns the text encoders of CLIP of a pipeline, in order, with the names of two parameters: of
+--- the vectors of added tokens, and of the table. T5 sees an added token as text.
 function added.places(where, pipeline)
   local found = {}
   for _, part in ipairs(pipeline.kind.texts or {}) do
     local model = pipeline[part.encoder]
     if model and not part.is_t5 then
       found[#found + 1] = { part = part, model = model, tokenizer = pipeline[part.tokenizer],
-        name = model.family.prefix .. "embeddings.added_tokens.weight" }
+        name = name_in(model),
+        table_name = model.family.prefix .. "embeddings.token_embedding.weight" }
     end
   end
   if #found == 0 then fail("%s: a %s has no text encoder of CLIP", where, pipeline.class_name) end
@@ -70,7 +74,7 @@ end
 function added.check(pipeline, part, params, ids)
   local tokens, model = pipeline.added_tokens, pipeline[part.encoder]
   if #tokens == 0 or part.is_t5 then return end
-  if params[part.encoder][model.family.prefix .. "embeddings.added_tokens.weight"] then return end
+  if params[part.encoder][name_in(model)] then return end
   if ids:max():item() >= model.config.vocab_size then
     fail("pipeline.encode_text: the parameters of the %s have no vectors of the added token %s: "
       .. "use those that redco.diffusion.add_token or load_textual_inversion returned",

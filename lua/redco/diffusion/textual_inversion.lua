@@ -35,13 +35,12 @@ local function add(pipeline, places, params, token, vectors)
   local result, first_row = tree.map(function(leaf) return leaf end, params), nil
   for i, place in ipairs(places) do
     local own = result[place.part.encoder]
-    local before, table_of = own[place.name], own[place.model.family.prefix
-      .. "embeddings.token_embedding.weight"]
+    local before, known = own[place.name], own[place.table_name]
     first_row = before and before:size(0) or 0
     own[place.name] = torch.no_grad(function()
-      local rows = vectors[i]:to(table_of.dtype):to(table_of.device)
+      local rows = vectors[i]:to(known.dtype):to(known.device)
       if before then rows = torch.cat({ before, rows }, 0) end
-      return native.parameter(rows.shape, { dtype = table_of.dtype }):copy_(rows)
+      return native.parameter(rows.shape, { dtype = known.dtype }):copy_(rows)
     end)
   end
   local tokens = pipeline.added_tokens
@@ -64,10 +63,10 @@ function inversion.add(pipeline, token, initializer, n_vectors, params)
       fail("%s: the initializer '%s' is %d tokens of the %s, expected one", where, initializer,
         #ids, place.part.tokenizer)
     end
-    local name = place.model.family.prefix .. "embeddings.token_embedding.weight"
-    local row = torch.tensor({ ids[1] }, { device = params[place.part.encoder][name].device })
+    local known = params[place.part.encoder][place.table_name]
+    local row = torch.tensor({ ids[1] }, { device = known.device })
     vectors[i] = torch.no_grad(function()
-      return torch.embedding(params[place.part.encoder][name], row):expand { n_vectors, -1 }
+      return torch.embedding(known, row):expand { n_vectors, -1 }
     end)
   end
   return add(pipeline, places, params, token, vectors)
