@@ -13,22 +13,6 @@ local deployer = redco.Deployer {
   seed = 1, n_model_shards = 2, zero = 3, zero_min_size = 16, verbose = false,
 }
 
-local function merged(...)
-  local result = {}
-  for _, source in ipairs { ... } do
-    for key, value in pairs(source) do result[key] = value end
-  end
-  return result
-end
-
--- All processes must go through tables in the same order.
-local function sorted_keys(map)
-  local keys = {}
-  for key in pairs(map) do keys[#keys + 1] = key end
-  table.sort(keys)
-  return keys
-end
-
 -- The layers of the attention and of the first feed-forward layer, whatever they are called.
 local targets = {}
 for part in ([[q_proj k_proj v_proj query key value query_key_value c_attn qkv_proj q k v q_lin
@@ -43,12 +27,14 @@ local function with_adapters(params)
     local part = key:match "([^.]+)%.weight$"
     if targets[part] then found[part] = true end
   end
-  local result = redco.lora.add(params, { target_modules = sorted_keys(found), r = 4,
-    lora_alpha = 8, generator = generator })
+  local modules = {}
+  for part in redco.ordered_pairs(found) do modules[#modules + 1] = part end
+  local result = redco.lora.add(params, { target_modules = modules, r = 4, lora_alpha = 8,
+    generator = generator })
   torch.no_grad(function()
-    for _, key in ipairs(sorted_keys(result)) do
+    for key, leaf in redco.ordered_pairs(result) do
       if key:find "lora_B" then
-        redco.nn.init.normal_(result[key], { std = 0.3, generator = generator })
+        redco.nn.init.normal_(leaf, { std = 0.3, generator = generator })
       end
     end
   end)
@@ -59,8 +45,7 @@ local function is_adapter(key) return not redco.lora.is_frozen(key) and key:find
 
 local function whole(params)
   local result = {}
-  for _, key in ipairs(sorted_keys(params)) do
-    local leaf = params[key]
+  for key, leaf in redco.ordered_pairs(params) do
     result[key] = torch.is_tensor(leaf) and (leaf:is_sharded() and leaf:full() or leaf:clone())
       or leaf
   end
@@ -83,14 +68,14 @@ local function expected_step(model, params, inputs, is_trained)
     if is_trained(key, leaf) then trained[key] = leaf end
   end
   local loss, gradients = redco.value_and_grad(function(given)
-    return loss_of(model, merged(plain, given), inputs)
+    return loss_of(model, tiny.merged(plain, given), inputs)
   end)(trained)
   return loss:item(), gradients
 end
 
 local function stacked(examples)
   local batch = {}
-  for _, key in ipairs(sorted_keys(examples[1])) do
+  for key in redco.ordered_pairs(examples[1]) do
     local tensors = {}
     for i, example in ipairs(examples) do tensors[i] = example[key] end
     batch[key] = torch.stack(tensors)
@@ -114,8 +99,7 @@ local function check(model, inputs, params, optimizer, is_trained)
         return loss_of(model, given, batch)
       end)
       testing.expect_close(here:full(), torch.tensor(loss), 1e-4, 1e-5)
-      for _, key in ipairs(sorted_keys(found)) do
-        local gradient = found[key]
+      for key, gradient in redco.ordered_pairs(found) do
         if torch.is_tensor(gradient) and gradients[key] then
           testing.expect_close(gradient:full(), gradients[key], 2e-3, 2e-5)
           n_compared = n_compared + 1
@@ -126,8 +110,8 @@ local function check(model, inputs, params, optimizer, is_trained)
   }
   local before = whole(params)
   trainer:train { examples = rows, per_device_batch_size = 2 }
-  for _, key in ipairs(sorted_keys(trainer.params)) do
-    local leaf, expected = trainer.params[key], before[key]
+  for key, leaf in redco.ordered_pairs(trainer.params) do
+    local expected = before[key]
     if torch.is_tensor(leaf) then
       if gradients[key] then expected = expected - 0.5 * gradients[key] end
       testing.expect_close(leaf:full(), expected, 2e-3, 2e-5)

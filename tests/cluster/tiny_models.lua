@@ -5,13 +5,16 @@ local torch = redco.torch
 
 local tiny = {}
 
-local function merged(...)
+--- Returns a table with the entries of all; of equal keys the last counts.
+function tiny.merged(...)
   local result = {}
   for _, source in ipairs { ... } do
     for key, value in pairs(source) do result[key] = value end
   end
   return result
 end
+
+local merged = tiny.merged
 
 -- Sizes, by the names that families have for them.
 local usual = { hidden_size = 16, num_hidden_layers = 2, num_attention_heads = 4 }
