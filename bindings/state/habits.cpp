@@ -211,11 +211,15 @@ std::string advice_on_syntax(const std::string& message, const std::string& code
 
 namespace {
 
+bool matches(const std::string& name, const char* pattern) {
+  // std::regex recurses.
+  return name.size() <= 100 && std::regex_match(name, std::regex(pattern));
+}
+
 template <size_t n>
 std::string advice_of(const Habit (&table)[n], const std::string& name) {
-  if (name.size() > 100) return "";  // std::regex recurses
   for (const Habit& habit : table)
-    if (std::regex_match(name, std::regex(habit.pattern))) return std::string("; ") + habit.text;
+    if (matches(name, habit.pattern)) return std::string("; ") + habit.text;
   return "";
 }
 
@@ -226,9 +230,8 @@ std::string advice_on_name(const std::string& name) { return advice_of(names, na
 std::string advice_on_field(const std::string& name) { return advice_of(fields, name); }
 
 std::string advice_on_argument(const std::string& name, const std::set<std::string>& known) {
-  if (name.size() > 100) return "";  // std::regex recurses
   for (const auto& each : named_arguments)
-    if (known.contains(each.needs) && std::regex_match(name, std::regex(each.pattern)))
+    if (known.contains(each.needs) && matches(name, each.pattern))
       return std::string("; ") + each.text;
   return "";
 }

@@ -158,11 +158,9 @@ int to(lua_State* L) {
       else if (auto place = parse_device(name))
         device = *place;
       else
-        fail(
-            "Tensor:to: expected a dtype (\"float32\"), a device (\"cpu\", \"cuda\", \"cuda:1\") "
-            "or "
-            "a Tensor; ",
-            name.empty() ? "got " + describe(L, i) : unknown_dtype(name));
+        fail("Tensor:to: expected a dtype (\"float32\"), a device (\"cpu\", \"cuda\", ",
+             "\"cuda:1\") or a Tensor; ",
+             name.empty() ? "got " + describe(L, i) : unknown_dtype(name));
     }
   }
   push_tensor(L, with_memory_retry(L, [&] { return self.to(device, dtype, non_blocking, copy); }));
