@@ -88,6 +88,7 @@ Tree tree_of(const StepPlan& plan, const ClusterSpec& cluster) {
                     {"device_memory", plan.memory},
                     {"n_parameters", plan.n_parameters},
                     {"global_batch_size", plan.global_batch_size},
+                    {"n_traced", plan.n_traced},
                     {"layouts", std::move(layouts)},
                     {"why", plan.why},
                     {"states", plan.states},

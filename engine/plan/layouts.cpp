@@ -150,12 +150,8 @@ std::vector<PlannedLayout> other_layouts(const PlannedLayout& asked, int64_t glo
         }
     }
   }
-  // The time may not suffice for all: those that take long, and variants, come last. A split over
-  // many copies that does not divide the dimensions takes as many pieces.
-  constexpr int64_t many = 512;
-  std::ranges::stable_sort(all, {}, [](const PlannedLayout& layout) {
-    return std::pair(layout.zero > 0 && layout.zero_group > many, layout.sequence_parallel);
-  });
+  // The time may not suffice for all: variants come last.
+  std::ranges::stable_sort(all, {}, &PlannedLayout::sequence_parallel);
   return all;
 }
 

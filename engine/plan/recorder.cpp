@@ -303,6 +303,7 @@ int64_t Recorder::allocated(int64_t bytes) {
     block.facts.is_backward = torch::autograd::get_current_node() != nullptr;
   }
   log_.add(Allocation{number, bytes, block.facts.kind});
+  alive_bytes_ += bytes;
   alive_.emplace(number, std::move(block));
   return number;
 }
@@ -316,6 +317,7 @@ void Recorder::freed(int64_t number) {
     block.facts.kind = MemoryKind::temporary;
   log_.add(Allocation{number, -block.facts.bytes, block.facts.kind});
   ended_[number] = std::move(block.facts);
+  alive_bytes_ -= block.facts.bytes;
   alive_.erase(found);
 }
 

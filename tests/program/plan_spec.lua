@@ -110,6 +110,42 @@ reserve = { context = 0, group = 0, workspace = 0 }
   expect_has(svg, "<polygon", "activations", "parameters", "available", "deep.lua, row 1")
 end)
 
+test("Lua's garbage is collected in proportion to what a step holds", function()
+  -- Each result is over 5 % of this device's memory, but a small part of the parameters.
+  program.write("collections.lua", [[
+local redco = require "redco"
+local torch, n = redco.torch, 0
+local function sentinel()
+  getmetatable(newproxy(true)).__gc = function() n = n + 1 sentinel() end
+end
+sentinel()
+redco.Trainer {
+  deployer = redco.Deployer { seed = 1 }, params = { w = torch.zeros { 16, 2 ^ 20 } },
+  optimizer = redco.optim.sgd { learning_rate = 0.01 },
+  collate_fn = function(examples) return { x = torch.ones { #examples, 2 ^ 18 } } end,
+  loss_fn = function(_, _, p, batch)
+    local from, x = n, batch.x
+    for _ = 1, 100 do x = x * 0.5 end
+    print("collections", n - from)
+    return p.w:mean() + x:mean()
+  end,
+}:fit { train_examples = { 1 }, per_device_batch_size = 1, n_epochs = 1 }
+]])
+  program.write("tiny.toml", [[
+hosts = [{ devices = 1, device = { like = "A100-40G", memory = "1 MiB" } }]
+reserve = { context = 0, group = 0, workspace = 0 }
+]])
+  local code, out = plan("--cluster", "tiny.toml", "--timeout", "0", "collections.lua")
+  expect_equal(code, 1)
+  local n_steps = 0
+  for n in out:gmatch "collections%s+(%d+)" do
+    n_steps = n_steps + 1
+    -- 100 results of 1 MiB, beside 64 MiB of parameters of which 5 % may be garbage.
+    assert(tonumber(n) <= 30, n)
+  end
+  assert(n_steps >= 2, out)
+end)
+
 test("groups of copies within hosts", function()
   plan("--servers", "2x A100-80G:2, eth 10G", "--max-mp", "1", "--json", "plan.json", "--layouts",
     "20", "train.lua")

@@ -94,7 +94,8 @@ struct StepPlan {
   std::vector<PlannedLayout> layouts;  ///< the best first
   int64_t n_parameters = 0;
   int64_t global_batch_size = 0;
-  int64_t memory = 0;  ///< of a device
+  int64_t memory = 0;    ///< of a device
+  int64_t n_traced = 0;  ///< how many steps were planned: layouts, with their batches
   // If no layout fits:
   std::string why = {};       ///< what the best one needs
   int64_t states = 0;         ///< bytes of all parameters, gradients and optimizer states
@@ -118,6 +119,10 @@ REDCO_API StepPlan plan_step(const TrainerOptions& trainer, const Dataset& examp
 /// fits.
 REDCO_API PlannedLayout choose_layout(const TrainerOptions& trainer, const Dataset& examples,
                                       const PlanOptions& options);
+
+/// The bytes of the tensors of the step that this thread plans; none if it plans none, or something
+/// runs that is no part of the step, such as the search for a layout.
+REDCO_API std::optional<int64_t> planned_bytes();
 
 /// While it exists, this thread's scripts are only planned: floating-point tensors of 1 MB or more
 /// that they make (ScriptCall) have no values, and operators on these compute shapes.
