@@ -114,6 +114,9 @@ class Recorder final : public sharding::Execution {
   std::map<int64_t, BlockFacts> ended_;
   std::map<std::string, int64_t> values_read_, without_shapes_;
   int64_t n_blocks_ = 0, n_operators_ = 0, alive_bytes_ = 0;
+  struct Sum {
+    int64_t block = -1, bytes = 0, operator_number = 0;
+  } sum_;  // of two gradients, the last one
   std::string operator_name_;
   bool is_updating_ = false;
 };
