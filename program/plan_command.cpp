@@ -50,10 +50,25 @@ void PlanCommand::add_to(CLI::App& program) {
                   "With several numbers: the global batch grows (weak) or stays (strong)")
       ->type_name("KIND")
       ->check(CLI::IsMember({"weak", "strong"}));
-  plan.add_option("--global-batch,--global_batch", global_batch_,
-                  "Examples of an optimizer step; default: the script's")
-      ->type_name("N")
-      ->check(CLI::Range(int64_t(1), int64_t(1) << 40));
+  auto* global_batch = plan.add_option("--global-batch,--global_batch", global_batch_,
+                                       "Examples of an optimizer step; default: the script's")
+                           ->type_name("N")
+                           ->check(CLI::Range(int64_t(1), int64_t(1) << 40));
+  plan.add_option("--keep", keep_,
+                  "Keep the script's global batch (global, the default), or the batch of a device "
+                  "(per-device)")
+      ->type_name("KIND")
+      ->check(CLI::IsMember({"global", "per-device"}))
+      ->excludes(global_batch);
+  plan.add_option("--objective", objective_,
+                  "What the best layout has least of: time (the default), memory or cost")
+      ->type_name("KIND")
+      ->check(CLI::IsMember({"time", "memory", "cost"}));
+  plan.add_option(
+          "--allow", allow_,
+          "What layouts may have otherwise than the script: recompute (the default), dtype, "
+          "both with a comma, or none")
+      ->type_name("LIST");
   plan.add_option("--fit", fit_, "Plan the N-th training of FILE; default: 1")
       ->type_name("N")
       ->check(CLI::Range(int64_t(1), int64_t(1000000)));
@@ -111,13 +126,14 @@ void PlanCommand::run(ScriptEngine& engine) const {
   };
   constexpr const char* begin = R"(
     local cluster, devices, max_model_shards, margin, timeout, n_layouts, scaling, global, fit,
-      has_timelines = ...
+      has_timelines, objective, keep, allow = ...
     local function given(text) return text ~= "" and text or nil end
     require "redco.plan".start {
       cluster = given(cluster), devices = given(devices), scaling = given(scaling),
       max_model_shards = tonumber(max_model_shards), margin = tonumber(margin) / 100,
       timeout = tonumber(timeout), n_layouts = tonumber(n_layouts), fit = tonumber(fit),
       global_batch_size = tonumber(global), has_timelines = has_timelines == "true",
+      objective = given(objective), keep = given(keep), allow = given(allow),
     })";
   constexpr const char* end = R"(
     local name, json, row, out = ...
@@ -128,7 +144,8 @@ void PlanCommand::run(ScriptEngine& engine) const {
   run_own(begin, {cluster_.value_or(servers_.value_or("")), devices_.value_or(""),
                   text_of(max_model_shards_), std::to_string(margin_), std::to_string(timeout_),
                   text_of(n_layouts_), scaling_.value_or(""), text_of(global_batch_), text_of(fit_),
-                  out_ ? "true" : "false"});
+                  out_ ? "true" : "false", objective_.value_or(""), keep_.value_or(""),
+                  allow_.value_or("")});
   try {
     engine.run_file(name, script);
   } catch (const ScriptError& error) {

@@ -28,7 +28,8 @@ class PlanCommand {
 
  private:
   CLI::App* command_ = nullptr;
-  std::optional<std::string> cluster_, servers_, json_, devices_, scaling_, out_, calibration_;
+  std::optional<std::string> cluster_, servers_, json_, devices_, scaling_, out_, calibration_,
+      objective_, keep_, allow_;
   bool is_here_ = false;
   std::optional<int64_t> max_model_shards_, n_layouts_, row_, global_batch_, fit_;
   double margin_ = 6;  // percent

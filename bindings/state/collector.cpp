@@ -4,6 +4,8 @@
 
 #include "context.h"
 
+#include <redco/plan.h>
+
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
@@ -52,13 +54,16 @@ void count_on_gpu(lua_State* L, c10::Device device, int64_t bytes) {
   if (debt.gpu >= allowance / 8) work_off(L, debt.gpu, 2 * allowance);
 }
 
-// As much may be garbage on the device that a step is planned for. Collecting all of it at once
-// makes two plans alike: how far a step of the collector comes depends on addresses.
+// As much may be garbage on the device that a step is planned for; more if the step does not fit,
+// since each tensor could then be larger than that. Collecting all of it at once makes two plans
+// alike: how far a step of the collector comes depends on addresses.
 void count_on_planned_gpu(lua_State* L, int64_t bytes) {
+  std::optional<int64_t> planned = planned_bytes();
+  if (!planned) return;  // these have no memory
   auto& debt = context(L).tensor_debt;
   debt.gpu += bytes;
   debt.gpu_uncollected += bytes;
-  if (debt.gpu < debt.planned_gpu / 20) return;
+  if (debt.gpu < std::max(debt.planned_gpu, *planned) / 20) return;
   debt.gpu = debt.gpu_uncollected = 0;
   lua_gc(L, LUA_GCCOLLECT, 0);
 }

@@ -58,7 +58,8 @@ struct Planned {
   PlanOptions options;
   std::vector<int64_t> numbers;  // of devices, for a curve
   Scaling scaling = Scaling::weak;
-  int64_t n_passed = 0;  // the trainings to pass by
+  int64_t n_passed = 0;           // the trainings to pass by
+  bool keeps_per_device = false;  // the examples of a device, rather than those of a step
   std::optional<Tree> result;
 };
 thread_local std::unique_ptr<Planned> planned;
@@ -76,6 +77,8 @@ void read_search(NamedArguments& args, PlanOptions& options) {
   options.margin = args.get<double>("margin", options.margin);
   options.timeout = args.get<double>("timeout", options.timeout);
   options.n_layouts = args.get<int64_t>("n_layouts", options.n_layouts);
+  options.objective = parse_objective(args.get<std::string>("objective", "time"));
+  parse_allowed(args.get<std::string>("allow", "recompute"), options);
   require(options.margin >= 0 && options.margin < 1, args.function(), ": margin = ", options.margin,
           " must be from 0 up to 1");
 }
@@ -94,6 +97,7 @@ int start(lua_State* L) {
   auto devices = args.optional<std::string>("devices");
   auto scaling = args.get<std::string>("scaling", "weak");
   auto fit = args.get<int64_t>("fit", 1);
+  auto keep = args.get<std::string>("keep", "global");
   PlanOptions options;
   options.global_batch_size = args.optional<int64_t>("global_batch_size");
   options.has_timelines = args.get<bool>("has_timelines", false);
@@ -104,12 +108,14 @@ int start(lua_State* L) {
   std::optional<int64_t> n_devices;
   if (numbers.size() == 1) n_devices = numbers[0];
   ClusterSpec spec = cluster_of(cluster, n_devices);
+  check_prices(options.objective, spec);
   context(L).tensor_debt = {};
   context(L).tensor_debt.planned_gpu = gpu_memory(spec);
   planned = std::make_unique<Planned>(std::move(spec), options);
   if (numbers.size() > 1) planned->numbers = std::move(numbers);
   planned->scaling = scaling == "strong" ? Scaling::strong : Scaling::weak;
   planned->n_passed = fit - 1;
+  planned->keeps_per_device = keep == "per-device";
   return 0;
 }
 
@@ -165,7 +171,8 @@ void plan_and_end(const LuaTrainer& trainer, const Dataset& examples,
   PlanOptions& options = now.options;
   int64_t n = now.numbers.empty() ? now.cluster.n_devices() : now.numbers.front();
   int64_t n_copies = std::max<int64_t>(1, n / options.n_model_shards);
-  if (!options.global_batch_size) options.global_batch_size = global_batch_size;
+  if (!options.global_batch_size && !(now.keeps_per_device && per_device_batch_size))
+    options.global_batch_size = global_batch_size;
   options.per_device_batch_size = per_device_batch_size.value_or(
       std::max<int64_t>(1, options.global_batch_size.value_or(1) / n_copies));
   if (now.numbers.empty())
@@ -201,17 +208,19 @@ BatchSizes with_layout(lua_State* L, LuaTrainer& trainer, const Dataset& example
 
 const char* const plan_text =
     R"text(plan(self, {train_examples, per_device_batch_size, global_batch_size = nil, cluster = nil,
-  n_devices = nil, max_model_shards = nil, margin = 0.06, timeout = 60, n_layouts = 8}) -> table
+  n_devices = nil, max_model_shards = nil, margin = 0.06, timeout = 60, n_layouts = 8,
+  objective = "time", allow = "recompute"}) -> table
 Plans how an optimizer step runs on a cluster, without the cluster: for each layout what a device
 holds, what it sends and how long it takes. Nothing is trained. The result has `layouts`, a list
 with the best first, `cluster`, `n_devices`, `device_memory`, `n_parameters`, `global_batch_size`
 and `notes`; if none fits, also `why`, the bytes of all `states` and the `least_devices` that could
 hold them. A layout has n_copies, n_model_shards, zero, zero_group, sequence_parallel, recompute,
-per_device_batch_size, accumulate_grad_batches, `is_asked` (it is that of the Deployer), `fits`, `why` it does not fit,
+compute_dtype, per_device_batch_size, accumulate_grad_batches, `is_asked` (it is that of the
+Deployer), `is_least` (none needs less memory, or none without recomputation), `fits`, `why` it does not fit,
 `memory` (bytes by kind, when most are in use; `allocated` is their sum, `total` adds fragmentation
 and what is reserved), `collectives` (a `count` and `bytes` that a device sends, by group and kind),
-`seconds` (`total` and `exposed`, in which a device only communicates), `mfu` and `largest`, the ten
-largest tensors of that time. A layout whose states alone do not fit has `is_planned = false`, and
+`seconds` (`total` and `exposed`, in which a device only communicates), `mfu`, the `price` of a step
+if the cluster has prices, and `largest`, the ten largest tensors of that time. A layout whose states alone do not fit has `is_planned = false`, and
 no memory, collectives and times.
   train_examples: a list or a data set, of which one batch is used
   cluster: such as "2x H100-80G:8, ib 400G", or the name of a .toml file; the default is this
@@ -220,7 +229,10 @@ no memory, collectives and times.
   max_model_shards: the most model shards to try; the default is the devices of a host
   margin: the part of a device's memory that must stay free
   timeout: seconds after which no further layout is tried
-  n_layouts: the most layouts to return, besides the one that is asked for)text";
+  n_layouts: the most layouts to return, besides the one that is asked for and the least
+  objective: what the best layout has least of: "time", "memory" or "cost"
+  allow: what layouts may have otherwise than the Trainer: "recompute", blocks that are computed
+    again; "dtype", compute_dtype = "bfloat16"; "recompute,dtype"; or "none")text";
 
 int plan(lua_State* L) {
   auto object = check_object<LuaTrainer>(L, 1, "Trainer:plan");

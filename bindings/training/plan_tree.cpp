@@ -2,6 +2,8 @@
 
 #include "plan_tree.h"
 
+#include "state/values.h"
+
 #include <redco/group.h>
 
 #include <string>
@@ -47,7 +49,9 @@ Tree tree_of(const PlannedLayout& layout) {
                   {"recompute", layout.recompute_blocks ? "blocks" : "none"},
                   {"per_device_batch_size", layout.per_device_batch_size},
                   {"accumulate_grad_batches", layout.n_accumulated},
+                  {"compute_dtype", dtype_name(layout.compute_dtype)},
                   {"is_asked", layout.is_asked},
+                  {"is_least", layout.is_least},
                   {"is_planned", layout.is_planned},
                   {"fits", layout.fits},
                   {"why", layout.why},
@@ -73,6 +77,7 @@ Tree tree_of(const PlannedLayout& layout) {
   tree["collectives"] = std::move(groups);
   tree["seconds"] = Tree::Dict{{"total", layout.seconds}, {"exposed", layout.exposed_seconds}};
   tree["mfu"] = layout.mfu;
+  if (layout.price) tree["price"] = *layout.price;
   if (!layout.timeline.moments.empty()) tree["timeline"] = tree_of(layout.timeline);
   return tree;
 }
@@ -88,6 +93,7 @@ Tree tree_of(const StepPlan& plan, const ClusterSpec& cluster) {
                     {"device_memory", plan.memory},
                     {"n_parameters", plan.n_parameters},
                     {"global_batch_size", plan.global_batch_size},
+                    {"n_traced", plan.n_traced},
                     {"layouts", std::move(layouts)},
                     {"why", plan.why},
                     {"states", plan.states},

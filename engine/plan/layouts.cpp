@@ -39,7 +39,7 @@ int64_t zero_group_of(const PlanOptions& options, const PlannedLayout& layout,
 bool is_same(const PlannedLayout& a, const PlannedLayout& b) {
   auto facts = [](const PlannedLayout& layout) {
     return std::tuple(layout.n_model_shards, layout.zero, layout.zero_group,
-                      layout.sequence_parallel, layout.recompute_blocks,
+                      layout.sequence_parallel, layout.recompute_blocks, layout.compute_dtype,
                       layout.per_device_batch_size);
   };
   return facts(a) == facts(b);
@@ -96,6 +96,7 @@ PlannedLayout asked_layout(const PlanOptions& options, const TrainerOptions& tra
           " copies of the model");
   asked.sequence_parallel = options.sequence_parallel;
   asked.recompute_blocks = trainer.recompute_blocks;
+  asked.compute_dtype = trainer.compute_dtype;
   asked.per_device_batch_size = options.per_device_batch_size;
   int64_t micro = asked.per_device_batch_size * asked.n_copies;
   int64_t global = global_batch_of(options, trainer, asked);
@@ -140,22 +141,22 @@ std::vector<PlannedLayout> other_layouts(const PlannedLayout& asked, int64_t glo
       std::set<int64_t> groups{copies};
       int64_t in_host = of_host / mp;
       if (layout.zero > 0 && in_host > 1 && copies % in_host == 0) groups.insert(in_host);
+      std::set<c10::ScalarType> dtypes{asked.compute_dtype};
+      if (options.tries_dtype && asked.compute_dtype == at::kFloat) dtypes.insert(at::kBFloat16);
       std::set<bool> sequence{asked.sequence_parallel && mp > 1};
       if (options.tries_sequence_parallel && mp > 1) sequence = {false, true};
       for (int64_t group : groups)
-        for (bool is_on : sequence) {
-          layout.zero_group = group;
-          layout.sequence_parallel = is_on;
-          if (!is_same(layout, asked)) all.push_back(layout);
-        }
+        for (bool is_on : sequence)
+          for (c10::ScalarType dtype : dtypes) {
+            layout.zero_group = group;
+            layout.sequence_parallel = is_on;
+            layout.compute_dtype = dtype;
+            if (!is_same(layout, asked)) all.push_back(layout);
+          }
     }
   }
-  // The time may not suffice for all: those that take long, and variants, come last. A split over
-  // many copies that does not divide the dimensions takes as many pieces.
-  constexpr int64_t many = 512;
-  std::ranges::stable_sort(all, {}, [](const PlannedLayout& layout) {
-    return std::pair(layout.zero > 0 && layout.zero_group > many, layout.sequence_parallel);
-  });
+  // The time may not suffice for all: variants come last.
+  std::ranges::stable_sort(all, {}, &PlannedLayout::sequence_parallel);
   return all;
 }
 

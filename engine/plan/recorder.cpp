@@ -259,6 +259,7 @@ void Recorder::begin_step() {
   values_read_.clear();
   without_shapes_.clear();
   n_operators_ = 0;
+  sum_ = {};
   for (auto& [number, block] : alive_) {
     block.place = int64_t(log_.allocations.size());
     log_.add(Allocation{number, block.facts.bytes, block.facts.kind});
@@ -302,7 +303,12 @@ int64_t Recorder::allocated(int64_t bytes) {
     block.facts.line = call_site();
     block.facts.is_backward = torch::autograd::get_current_node() != nullptr;
   }
+  // Without a wrapper LibTorch adds up the gradients of a tensor in place; see freed.
+  if (mesh_->world().size() == 1 && operator_name_ == "aten::add" &&
+      torch::autograd::get_current_node() != nullptr)
+    sum_ = {number, bytes, n_operators_};
   log_.add(Allocation{number, bytes, block.facts.kind});
+  alive_bytes_ += bytes;
   alive_.emplace(number, std::move(block));
   return number;
 }
@@ -314,8 +320,18 @@ void Recorder::freed(int64_t number) {
   bool is_of_operator = block.operator_number == n_operators_ && block.place >= 0;
   if (is_of_operator && block.facts.kind == MemoryKind::activation)
     block.facts.kind = MemoryKind::temporary;
-  log_.add(Allocation{number, -block.facts.bytes, block.facts.kind});
+  Allocation end{number, -block.facts.bytes, block.facts.kind};
+  auto sum = alive_.find(sum_.block);
+  if (sum != alive_.end() && number != sum_.block && sum_.operator_number == n_operators_ &&
+      sum_.bytes == block.facts.bytes && sum->second.place >= 0) {
+    // The sum took the memory of this block: one ends where the other begins.
+    std::swap(end, log_.allocations[size_t(sum->second.place)]);
+    sum->second.place = int64_t(log_.allocations.size());
+    sum_ = {};
+  }
+  log_.add(end);
   ended_[number] = std::move(block.facts);
+  alive_bytes_ -= block.facts.bytes;
   alive_.erase(found);
 }
 

@@ -81,6 +81,7 @@ class Recorder final : public sharding::Execution {
 
   int64_t allocated(int64_t bytes);
   void freed(int64_t block);
+  int64_t alive_bytes() const { return alive_bytes_; }  ///< of all blocks
   int64_t started(const Collective& collective) { return log_.start(collective); }
   void waited(int64_t collective) { log_.wait(collective); }
   void read_value();
@@ -112,7 +113,10 @@ class Recorder final : public sharding::Execution {
   std::map<int64_t, Block> alive_;
   std::map<int64_t, BlockFacts> ended_;
   std::map<std::string, int64_t> values_read_, without_shapes_;
-  int64_t n_blocks_ = 0, n_operators_ = 0;
+  int64_t n_blocks_ = 0, n_operators_ = 0, alive_bytes_ = 0;
+  struct Sum {
+    int64_t block = -1, bytes = 0, operator_number = 0;
+  } sum_;  // of two gradients, the last one
   std::string operator_name_;
   bool is_updating_ = false;
 };

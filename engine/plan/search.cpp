@@ -3,6 +3,7 @@
 #include "allocator_model.h"
 #include "cost_model.h"
 #include "layouts.h"
+#include "objective.h"
 #include "peak.h"
 #include "step_trace.h"
 #include "timeline.h"
@@ -19,6 +20,7 @@
 #include <iomanip>
 #include <map>
 #include <sstream>
+#include <tuple>
 #include <utility>
 
 namespace redco {
@@ -63,6 +65,7 @@ class Search {
         options_(options),
         cost_(cluster),
         whole_(whole_bytes(trainer)) {
+    check_prices(options.objective, cluster);
     result_.memory = cluster.device().memory;
     result_.notes = cluster.notes();
   }
@@ -73,10 +76,11 @@ class Search {
     std::vector<PlannedLayout> others =
         other_layouts(asked, result_.global_batch_size, options_, program_.options, cluster_);
     if (others.empty() && !asked.why.empty()) fail("plan: ", asked.why);
-    std::vector<PlannedLayout> done;
+    std::vector<PlannedLayout>& done = done_;
     if (options_.has_asked) done.push_back(asked.why.empty() ? planned(asked, true) : asked);
-    // If it does not fit, another form of it may.
-    if (asked.why.empty() && (done.empty() || !done.front().fits)) {
+    // If it does not fit, another form of it may; or one needs less.
+    bool needs_less = options_.objective == PlanObjective::memory;
+    if (asked.why.empty() && (done.empty() || !done.front().fits || needs_less)) {
       asked.is_asked = false;
       others.insert(others.begin(), asked);
     }
@@ -88,24 +92,29 @@ class Search {
         ++n_left_;
         continue;
       }
-      PlannedLayout best = best_form(candidate);
-      bool is_done =
-          std::ranges::any_of(done, [&](const PlannedLayout& each) { return is_same(each, best); });
-      if (!is_done) done.push_back(std::move(best));
+      if (is_too_slow(least_seconds(candidate))) {
+        ++n_slow_;
+        continue;
+      }
+      for (PlannedLayout& form : forms(candidate)) {
+        bool is_done = std::ranges::any_of(
+            done, [&](const PlannedLayout& each) { return is_same(each, form); });
+        if (!is_done) done.push_back(std::move(form));
+      }
     }
     if (n_left_ > 0)
       result_.notes.push_back(std::to_string(n_left_) +
                               " layouts were not tried: the time was over (timeout)");
+    if (n_slow_ > 0)
+      result_.notes.push_back(std::to_string(n_slow_) +
+                              " layouts were not tried: they are slower than those shown");
     if (std::ranges::none_of(done, &PlannedLayout::fits)) add_least(done);
-    std::stable_sort(done.begin(), done.end(), [](const auto& a, const auto& b) {
-      if (a.fits != b.fits) return a.fits;
-      if (a.is_planned != b.is_planned) return a.is_planned;
-      if (a.fits) return a.seconds < b.seconds;
-      return a.is_planned ? a.total < b.total : a.states < b.states;
-    });
+    mark_least(done);
+    sort_by(options_.objective, done);
     int64_t n = 0;
     for (PlannedLayout& layout : done)
-      if (layout.is_asked || n++ < options_.n_layouts) result_.layouts.push_back(std::move(layout));
+      if (layout.is_asked || n++ < options_.n_layouts || layout.is_least)
+        result_.layouts.push_back(std::move(layout));
     if (!result_.layouts.front().fits) result_.why = nothing_fits();
     return std::move(result_);
   }
@@ -152,22 +161,49 @@ class Search {
   }
 
   // The layout with fewer examples at a time, or with blocks that are computed again, if that makes
-  // it fit.
-  PlannedLayout best_form(const PlannedLayout& layout) {
+  // it fit. Both forms if less memory is what is looked for.
+  std::vector<PlannedLayout> forms(const PlannedLayout& layout) {
     PlannedLayout first = best_batch(layout);
     bool is_as_given = first.per_device_batch_size == layout.per_device_batch_size;
-    if (!has_blocks_ || !first.is_planned || (first.fits && is_as_given)) return first;
+    bool needs_less = options_.objective == PlanObjective::memory || !first.fits || !is_as_given;
+    bool may_recompute = has_blocks_ && options_.tries_recompute && !layout.recompute_blocks;
+    if (!may_recompute || !needs_less || !first.is_planned || is_too_slow(first.seconds))
+      return {first};
     PlannedLayout again = layout;
     again.recompute_blocks = true;
     again = best_batch(again);
+    if (options_.objective == PlanObjective::memory) return {first, again};
     bool is_better = again.fits && (!first.fits || again.seconds < first.seconds);
     if (!again.fits && !first.fits) is_better = again.total < first.total;
-    return is_better ? again : first;
+    return {is_better ? again : first};
+  }
+
+  // Whether as many layouts as are returned are faster than this. What needs less memory than a
+  // layout, a smaller batch or recomputation, takes no less time.
+  bool is_too_slow(double seconds) const {
+    if (options_.objective == PlanObjective::memory) return false;
+    return std::ranges::count_if(done_, [&](const PlannedLayout& each) {
+             return each.fits && !each.is_asked && each.seconds < seconds;
+           }) >= options_.n_layouts;
+  }
+
+  // What decides what a device computes.
+  using Kind = std::tuple<int64_t, bool, c10::ScalarType>;
+  static Kind kind_of(const PlannedLayout& layout) {
+    return {layout.n_model_shards, layout.sequence_parallel, layout.compute_dtype};
+  }
+
+  // What ZeRO shares between copies changes what a step sends, and little of what it computes.
+  double least_seconds(const PlannedLayout& layout) const {
+    constexpr double without_updates = 0.9;
+    auto found = busy_.find(kind_of(layout));
+    return found == busy_.end() ? 0 : without_updates * found->second;
   }
 
   PlannedLayout best_batch(const PlannedLayout& layout) {
     PlannedLayout first = planned(layout), now = first;
-    while (now.is_planned && !now.fits && !program_.options.train_step_fn) {
+    while (now.is_planned && !now.fits && !is_too_slow(now.seconds) &&
+           !program_.options.train_step_fn) {
       // What does not depend on the batch is at least this, so that no batch that fits is left out.
       int64_t fixed = now.reserved;
       for (MemoryKind kind : {MemoryKind::parameters, MemoryKind::gradients, MemoryKind::states})
@@ -191,9 +227,10 @@ class Search {
       return layout;
     }
     if (auto known = like_zero1(layout)) return *known;
-    auto& decisions = decisions_[{layout.n_model_shards, layout.sequence_parallel}];
+    auto& decisions = decisions_[layout.n_model_shards];
     TracedProgram program = program_;
     if (!decisions.empty()) program.options.params_sharding_rules = rules_of(decisions);
+    program.options.compute_dtype = layout.compute_dtype;
     StepTrace trace =
         trace_step(program, {.mesh = {.zero = layout.zero_group,
                                       .model = layout.n_model_shards,
@@ -203,6 +240,7 @@ class Search {
                              .recompute_blocks = layout.recompute_blocks,
                              .per_device_batch_size = layout.per_device_batch_size,
                              .n_accumulated = layout.n_accumulated});
+    ++result_.n_traced;
     if (decisions.empty()) decisions = std::move(trace.decisions);
     result_.n_parameters = trace.n_parameters;
     has_blocks_ = trace.has_blocks;
@@ -261,11 +299,14 @@ class Search {
     return largest->first + " " + text_of(largest->second);
   }
 
-  void add_time(PlannedLayout& layout, const StepLog& log) const {
+  void add_time(PlannedLayout& layout, const StepLog& log) {
     std::vector<double> times;
     StepTime time = cost_.simulate(log, options_.has_timelines ? &times : nullptr);
     layout.seconds = time.total;
+    layout.price = cluster_.price(time.total);
     layout.exposed_seconds = time.exposed_sum();
+    double& busy = busy_.try_emplace(kind_of(layout), time.compute).first->second;
+    busy = std::min(busy, time.compute);
     for (size_t dim = 0; dim < time.exposed.size(); ++dim)
       if (time.exposed[dim] > 0)
         layout.exposed[dim < Mesh::n_dims ? Mesh::facts[dim].name : "world"] = time.exposed[dim];
@@ -273,7 +314,7 @@ class Search {
     double flops = 0;
     for (const plan::Operator& call : log.operators)
       if (!call.is_recomputed) flops += call.flops;
-    layout.mfu = cost_.model_flops_utilization(flops, time.total, program_.options.compute_dtype);
+    layout.mfu = cost_.model_flops_utilization(flops, time.total, layout.compute_dtype);
   }
 
   // Says which weights each of the model shards holds whole, if these are much of the model.
@@ -320,12 +361,12 @@ class Search {
   StepPlan result_;
   clock::time_point from_ = clock::now();
   std::string from_line_ = call_site();
-  int64_t n_left_ = 0;
-  bool has_blocks_ = false;  // whether the loss marks blocks
-  // How the parameters are split, by the number of model shards and sequence_parallel: it is
-  // decided once.
-  std::map<std::pair<int64_t, bool>, std::vector<ShardingDecision>> decisions_;
-  std::vector<PlannedLayout> of_zero1_;
+  int64_t n_left_ = 0, n_slow_ = 0;  // layouts that were not tried
+  bool has_blocks_ = false;          // whether the loss marks blocks
+  // How the parameters are split, by the number of model shards: it is decided once.
+  std::map<int64_t, std::vector<ShardingDecision>> decisions_;
+  std::map<Kind, double> busy_;  // the least seconds that a device computes
+  std::vector<PlannedLayout> done_, of_zero1_;
 };
 
 }  // namespace
@@ -335,34 +376,6 @@ StepPlan plan_step(const TrainerOptions& trainer, const Dataset& examples,
   require(examples.size > 0, "plan: the set of examples is empty");
   NotRecorded not_recorded;
   return Search(trainer, examples, cluster, options).run();
-}
-
-struct PlanMode::Impl {
-  std::shared_ptr<Mesh> mesh = make_imagined_mesh({});
-  Recorder recorder{mesh};
-  Recorder::Pause pause{recorder};
-};
-
-namespace {
-
-thread_local bool is_planning = false;
-
-}  // namespace
-
-PlanMode::PlanMode() : impl_(std::make_unique<Impl>()) { is_planning = true; }
-PlanMode::~PlanMode() { is_planning = false; }
-
-bool PlanMode::is_on() { return is_planning; }
-
-PlanMode::ScriptCall::ScriptCall() : outer_(Recorder::set_script_calling(true)) {}
-PlanMode::ScriptCall::~ScriptCall() { Recorder::set_script_calling(outer_); }
-
-std::shared_ptr<Deployer> PlanMode::make_deployer(DeployerOptions options) {
-  require(options.n_model_shards > 0, "n_model_shards = ", options.n_model_shards,
-          " must be positive");
-  options.device.reset();
-  options.verbose = false;
-  return Deployer::on_mesh(std::move(options), impl_->mesh);
 }
 
 }  // namespace redco

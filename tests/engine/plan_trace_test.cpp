@@ -267,6 +267,39 @@ TEST_CASE("a plan has the best layouts first, and the one that is asked for") {
   CHECK(none.least_devices == 1);
 }
 
+TEST_CASE("as many steps are planned for ten times the devices") {
+  auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
+  TracedProgram program = program_of(models[0], own);
+  for (const char* text : {"125x H100-80G:8, ib 400G", "1250x H100-80G:8, ib 400G"}) {
+    CAPTURE(text);
+    StepPlan found = plan_step(program.options, program.examples, ClusterSpec::from_text(text),
+                               {.per_device_batch_size = 1, .n_layouts = 1000});
+    CHECK(found.layouts.size() == 51);
+    CHECK(found.n_traced == 37);  // with one micro-batch, ZeRO 2 does what ZeRO 1 does
+  }
+}
+
+TEST_CASE("layouts that cannot be among those shown are not tried") {
+  auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
+  TracedProgram program = program_of(models[0], own);
+  ClusterSpec cluster = ClusterSpec::from_text("5x H100-80G:8, ib 400G");
+  // Five shards cannot share eight heads, so that each computes all of them.
+  PlanOptions options{.per_device_batch_size = 1 << 13, .n_layouts = 1000};
+  StepPlan all = plan_step(program.options, program.examples, cluster, options);
+  options.n_layouts = 3;
+  StepPlan few = plan_step(program.options, program.examples, cluster, options);
+  CHECK(all.n_traced == 37);
+  CHECK(few.n_traced == 25);
+  auto shown = [](const StepPlan& plan) {
+    std::vector<std::string> texts;
+    for (const PlannedLayout& each : plan.layouts)
+      if (!each.is_asked && texts.size() < 3)
+        texts.push_back(text_of(each.collectives) + " " + std::to_string(each.seconds));
+    return texts;
+  };
+  CHECK(shown(few) == shown(all));
+}
+
 TEST_CASE("layouts over several hosts have groups of copies within a host") {
   auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
   TracedProgram program = program_of(models[1], own);

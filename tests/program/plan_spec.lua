@@ -110,6 +110,108 @@ reserve = { context = 0, group = 0, workspace = 0 }
   expect_has(svg, "<polygon", "activations", "parameters", "available", "deep.lua, row 1")
 end)
 
+test("Lua's garbage is collected in proportion to what a step holds", function()
+  -- Each result is over 5 % of this device's memory, but a small part of the parameters.
+  program.write("collections.lua", [[
+local redco = require "redco"
+local torch, n = redco.torch, 0
+local function sentinel()
+  getmetatable(newproxy(true)).__gc = function() n = n + 1 sentinel() end
+end
+sentinel()
+redco.Trainer {
+  deployer = redco.Deployer { seed = 1 }, params = { w = torch.zeros { 16, 2 ^ 20 } },
+  optimizer = redco.optim.sgd { learning_rate = 0.01 },
+  collate_fn = function(examples) return { x = torch.ones { #examples, 2 ^ 18 } } end,
+  loss_fn = function(_, _, p, batch)
+    local from, x = n, batch.x
+    for _ = 1, 100 do x = x * 0.5 end
+    print("collections", n - from)
+    return p.w:mean() + x:mean()
+  end,
+}:fit { train_examples = { 1 }, per_device_batch_size = 1, n_epochs = 1 }
+]])
+  program.write("tiny.toml", [[
+hosts = [{ devices = 1, device = { like = "A100-40G", memory = "1 MiB" } }]
+reserve = { context = 0, group = 0, workspace = 0 }
+]])
+  local code, out = plan("--cluster", "tiny.toml", "--timeout", "0", "collections.lua")
+  expect_equal(code, 1)
+  local n_steps = 0
+  for n in out:gmatch "collections%s+(%d+)" do
+    n_steps = n_steps + 1
+    -- 100 results of 1 MiB, beside 64 MiB of parameters of which 5 % may be garbage.
+    assert(tonumber(n) <= 30, n)
+  end
+  assert(n_steps >= 2, out)
+end)
+
+test("the objective: memory", function()
+  program.write("medium.toml", [[
+hosts = [{ devices = 1, device = { like = "A100-40G", memory = "400 MiB" } }]
+reserve = { context = 0, group = 0, workspace = 0 }
+]])
+  local code, out = plan("--cluster", "medium.toml", "--objective", "memory", "--json",
+    "plan.json", "deep.lua")
+  expect_equal(code, 0)
+  local layouts = data.json(program.folder .. "/plan.json").layouts
+  -- The row with recomputation, and the one without, though that fits.
+  expect_equal(#layouts, 2)
+  expect_equal(layouts[1].recompute, "blocks")
+  assert(layouts[1].memory.total < layouts[2].memory.total)
+  assert(layouts[1].seconds.total > layouts[2].seconds.total)
+  expect_equal(layouts[1].is_least, true)
+  expect_equal(layouts[2].is_least, true)
+  expect_has(out, "Least memory: row 1, ", " with recomputation; row 2, ")
+  -- By time only the faster one is a row.
+  plan("--cluster", "medium.toml", "--json", "plan.json", "deep.lua")
+  layouts = data.json(program.folder .. "/plan.json").layouts
+  expect_equal(#layouts, 1)
+  expect_equal(layouts[1].recompute, "none")
+end)
+
+test("the objective: cost", function()
+  local toml = [[
+hosts = [{ count = 4, devices = 1, device = "A100-80G", link = "nvlink3", price_per_hour = %s }]
+network = { link = "ib-400" }
+]]
+  program.write("priced.toml", toml:format "3.6")
+  local code, out = plan("--cluster", "priced.toml", "--objective", "cost", "--json", "plan.json",
+    "--max-mp", "1", "train.lua")
+  expect_equal(code, 0)
+  expect_has(out, "1000 steps of row 1 cost ")
+  local best = data.json(program.folder .. "/plan.json").layouts[1]
+  assert(math.abs(best.price / (best.seconds.total * 4 * 3.6 / 3600) - 1) < 1e-9)
+  local _, curve = plan("--cluster", "priced.toml", "--devices", "1,2,4", "--scaling", "strong",
+    "--global-batch", "64", "train.lua")
+  expect_has(curve, "Cheapest: 1 devices, ")
+end)
+
+test("what may be otherwise: --allow", function()
+  local function dtypes(...)
+    local code = plan("--servers", "1x A100-80G:2", "--max-mp", "1", "--json", "plan.json", ...)
+    expect_equal(code, 0)
+    local found = {}
+    for _, layout in ipairs(data.json(program.folder .. "/plan.json").layouts) do
+      found[layout.compute_dtype] = (found[layout.compute_dtype] or 0) + 1
+    end
+    return ("%d %d"):format(found.float32 or 0, found.bfloat16 or 0)
+  end
+  expect_equal(dtypes "train.lua", "4 0")
+  expect_equal(dtypes("--allow", "dtype", "train.lua"), "4 4")
+  local code, _, err = plan("--cluster", "small.toml", "--allow", "none", "deep.lua")
+  expect_equal(code, 1)  -- it fits with recomputation only
+  expect_has(err, "no layout of 1 devices fits")
+end)
+
+test("what is kept: --keep", function()
+  local here = { "--servers", "1x A100-80G:2", "train.lua", "--global-batch-size=16" }
+  local _, global = plan(unpack(here))
+  expect_has(global, "global batch 16")
+  local _, per_device = plan("--keep", "per-device", unpack(here))
+  expect_has(per_device, "global batch 8")
+end)
+
 test("groups of copies within hosts", function()
   plan("--servers", "2x A100-80G:2, eth 10G", "--max-mp", "1", "--json", "plan.json", "--layouts",
     "20", "train.lua")
@@ -200,6 +302,14 @@ test("errors", function()
   end
   fails(2, { "A100-81G", "A100-80G" }, "--servers", "1x A100-81G:2", "train.lua")
   fails(2, { "there is no flag --nodes" }, "--nodes", "train.lua")
+  fails(2, { "--objective: speed not in {", "time", "memory", "cost" }, "--objective", "speed",
+    "train.lua")
+  fails(2, { "--keep: all not in {", "global", "per-device" }, "--keep", "all", "train.lua")
+  fails(2, { "--global-batch excludes --keep" }, "--keep", "global", "--global-batch", "8",
+    "train.lua")
+  fails(2, { 'allow "fp8": expected "recompute", "dtype"' }, "--allow", "dtype,fp8", "train.lua")
+  fails(2, { 'the objective "cost" needs the price_per_hour' }, "--servers", "1x A100-80G:2",
+    "--objective", "cost", "train.lua")
   fails(2, { "give the script" }, "--servers", "1x A100-80G:2")
   fails(2, { "cannot read the script missing.lua" }, "--servers", "1x A100-80G:2", "missing.lua")
   fails(2, { "plan: --calibrate takes no script" }, "--calibrate", "a.toml", "train.lua")

@@ -16,6 +16,13 @@
 
 namespace redco {
 
+/// Which of the layouts that fit is the best.
+enum class PlanObjective : uint8_t {
+  time,    ///< the fastest
+  memory,  ///< the one that needs least
+  cost     ///< the cheapest; needs the prices of the cluster
+};
+
 struct PlanOptions {
   int64_t per_device_batch_size = 1;  ///< of the layout that is asked for
   /// Examples of an optimizer step, kept the same in all layouts. none: those of the layout that is
@@ -31,11 +38,14 @@ struct PlanOptions {
   bool tries_model_shards = true;
   bool tries_zero = true;
   bool tries_sequence_parallel = true;
+  bool tries_recompute = true;  ///< where a step does not fit without, or the objective is memory
+  bool tries_dtype = false;     ///< compute_dtype = bfloat16, too, if the script's is float32
+  PlanObjective objective = PlanObjective::time;
 
   std::optional<int64_t> max_model_shards = std::nullopt;  ///< none: the devices of a host
   double margin = 0.06;        ///< the part of a device's memory that must stay free
   double timeout = 60;         ///< seconds after which no further layout is tried
-  int64_t n_layouts = 8;       ///< the most to return, besides the one asked for
+  int64_t n_layouts = 8;       ///< the most to return, besides the one asked for and the least
   bool has_timelines = false;  ///< whether layouts have a `timeline`
 };
 
@@ -65,9 +75,12 @@ struct PlannedLayout {
   int64_t zero_group = 1;  ///< the copies that share ZeRO's state: all, or those of a host
   bool sequence_parallel = false;
   bool recompute_blocks = false;
+  c10::ScalarType compute_dtype = c10::ScalarType::Float;
   int64_t per_device_batch_size = 1;
   int64_t n_accumulated = 1;
   bool is_asked = false;  ///< the layout that the script asks for
+  /// No planned layout needs less memory; or none does without recomputation.
+  bool is_least = false;
 
   bool is_planned = false;  ///< whether a step was run: else only `states` and `why` are known
   bool fits = false;
@@ -87,14 +100,26 @@ struct PlannedLayout {
   double exposed_seconds = 0;                  ///< of these, in which the device only communicates
   std::map<std::string, double> exposed = {};  ///< the same by group
   double mfu = 0;                              ///< model FLOPs utilization
+  std::optional<double> price = std::nullopt;  ///< of a step; none if the cluster has no prices
   std::vector<std::string> notes = {};
 };
+
+/// Reads "time", "memory" or "cost". Throws UsageError for other text.
+REDCO_API PlanObjective parse_objective(const std::string& name);
+
+/// Throws UsageError if layouts are to be compared by cost and the cluster has no prices.
+REDCO_API void check_prices(PlanObjective objective, const ClusterSpec& cluster);
+
+/// Sets what else layouts may have than the script, from "recompute", "dtype", both with a comma,
+/// or "none". Throws UsageError for other text.
+REDCO_API void parse_allowed(const std::string& names, PlanOptions& options);
 
 struct StepPlan {
   std::vector<PlannedLayout> layouts;  ///< the best first
   int64_t n_parameters = 0;
   int64_t global_batch_size = 0;
-  int64_t memory = 0;  ///< of a device
+  int64_t memory = 0;    ///< of a device
+  int64_t n_traced = 0;  ///< how many steps were planned: layouts, with their batches
   // If no layout fits:
   std::string why = {};       ///< what the best one needs
   int64_t states = 0;         ///< bytes of all parameters, gradients and optimizer states
@@ -118,6 +143,10 @@ REDCO_API StepPlan plan_step(const TrainerOptions& trainer, const Dataset& examp
 /// fits.
 REDCO_API PlannedLayout choose_layout(const TrainerOptions& trainer, const Dataset& examples,
                                       const PlanOptions& options);
+
+/// The bytes of the tensors of the step that this thread plans; none if it plans none, or something
+/// runs that is no part of the step, such as the search for a layout.
+REDCO_API std::optional<int64_t> planned_bytes();
 
 /// While it exists, this thread's scripts are only planned: floating-point tensors of 1 MB or more
 /// that they make (ScriptCall) have no values, and operators on these compute shapes.

@@ -39,9 +39,13 @@ end
 --- Adds the parameters of the family that `params` lack, initialised as in a new model. Returns
 --- `params`.
 function files.add_new(params, family, config, dtype, generator)
+  -- A compiled loop may hold this function, and what it captures, as long as the program runs.
+  local made = { params = params }
   family.add_parameters(config, function(name, sizes, init)
-    params[name] = params[name] or init(new_parameter(sizes, dtype), generator)
+    local all = made.params
+    all[name] = all[name] or init(new_parameter(sizes, dtype), generator)
   end)
+  made.params = nil
   return params
 end
 

@@ -59,13 +59,15 @@ local function sent(layout)
   return lines
 end
 
--- Columns between `zero` and `batch`, which are shown if a layout has a value for them.
+-- Columns between `zero` and `batch`, which are shown if a layout has a value for them, or with
+-- if_different if two layouts have different ones.
 local optional_columns = {
   { "group", function(layout)
     return layout.zero > 0 and layout.zero_group < layout.n_copies and layout.zero_group
   end },
   { "sp", function(layout) return layout.sequence_parallel and "yes" end },
   { "recomp", function(layout) return layout.recompute ~= "none" and layout.recompute end },
+  { "dtype", function(layout) return layout.compute_dtype end, if_different = true },
 }
 
 -- Returns the optional columns that some layout has.
@@ -73,7 +75,8 @@ local function columns_of(layouts)
   local columns = {}
   for _, column in ipairs(optional_columns) do
     for _, layout in ipairs(layouts) do
-      if column[2](layout) then
+      local value = column[2](layout)
+      if value and not (column.if_different and value == column[2](layouts[1])) then
         columns[#columns + 1] = column
         break
       end
@@ -103,6 +106,18 @@ local function row_of(i, layout, unit, columns)
   cells[#cells + 1] = layout.is_planned and report.percent(layout.mfu) or "-"
   cells[#cells + 1] = layout.fits and "yes" or layout.states > 0 and "no" or "-"
   return cells
+end
+
+-- The rows that need the least memory, as a text; nil if none was planned.
+local function least_of(layouts)
+  local texts = {}
+  for i, layout in ipairs(layouts) do
+    if layout.is_least then
+      texts[#texts + 1] = ("row %d, %s%s"):format(i, bytes(layout.memory.total),
+        layout.recompute ~= "none" and " with recomputation" or "")
+    end
+  end
+  return texts[1] and "Least memory: " .. table.concat(texts, "; ")
 end
 
 --- Returns the lines of a table whose columns end at the same places.
@@ -152,6 +167,10 @@ function report.table(name, result)
       :format(report.seconds(best.seconds.total), report.seconds(best.seconds.exposed))
     for _, line in ipairs(sent(best)) do lines[#lines + 1] = "  " .. line end
     if #sent(best) == 0 then lines[#lines + 1] = "  nothing" end
+  end
+  lines[#lines + 1] = least_of(result.layouts)
+  if best.price then
+    lines[#lines + 1] = ("1000 steps of row 1 cost %.4g"):format(1000 * best.price)
   end
   for _, note in ipairs(result.notes) do lines[#lines + 1] = "note: " .. note end
   local sorted = {}

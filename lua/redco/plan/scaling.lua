@@ -17,6 +17,19 @@ local function row_of(point)
   }
 end
 
+-- The number of devices with the cheapest examples, as a text; nil if the cluster has no prices.
+local function cheapest(points)
+  local best, least
+  for _, point in ipairs(points) do
+    local price = point.layout.price and point.layout.price / point.global_batch_size
+    if point.examples_per_second > 0 and price and (not least or price < least) then
+      best, least = point, price
+    end
+  end
+  return best and ("Cheapest: %d devices, %.4g for 1000 examples"):format(best.n_devices,
+    1000 * least)
+end
+
 --- The table of the numbers, and where the curve bends.
 function scaling.table(name, result)
   local rows = { { "devices", "global batch", "dp", "mp", "zero", "batch", "step", "waits", "MFU",
@@ -32,6 +45,7 @@ function scaling.table(name, result)
   end
   lines[#lines + 1] = result.bend ~= "" and "The curve bends: " .. result.bend
     or "The speed of a device stays the same within 2 %"
+  lines[#lines + 1] = cheapest(result.points)
   return table.concat(lines, "\n") .. "\n"
 end
 
