@@ -187,13 +187,14 @@ void read_saving(NamedArguments& args, FitOptions& options) {
 }  // namespace
 
 const char* const fit_text =
-    R"text(fit(self, {train_examples, per_device_batch_size, n_epochs, global_batch_size = nil,
-  max_steps = nil, max_seconds = nil, eval_examples = nil, eval_per_device_batch_size = nil,
-  eval_loss = true, eval_predictor = nil, eval_metric_fn = nil, eval_sanity_check = true,
-  eval_every_k_steps = nil, save_ckpt_every_k_epochs = nil, save_ckpt_every_k_steps = nil,
-  save_last_ckpt = false, save_argmin_ckpt_by_metrics = nil, save_argmax_ckpt_by_metrics = nil,
-  save_opt_states = true, save_float_dtype = nil, keep_last_k_ckpts = nil,
-  save_in_background = true, on_save_error = "stop", early_stopping = nil, on_nonfinite = "stop",
+    R"text(fit(self, {train_examples, per_device_batch_size, n_epochs, shuffle = true,
+  global_batch_size = nil, max_steps = nil, max_seconds = nil, eval_examples = nil,
+  eval_per_device_batch_size = nil, eval_loss = true, eval_predictor = nil, eval_metric_fn = nil,
+  eval_sanity_check = true, eval_every_k_steps = nil, save_ckpt_every_k_epochs = nil,
+  save_ckpt_every_k_steps = nil, save_last_ckpt = false, save_argmin_ckpt_by_metrics = nil,
+  save_argmax_ckpt_by_metrics = nil, save_opt_states = true, save_float_dtype = nil,
+  keep_last_k_ckpts = nil, save_in_background = true, on_save_error = "stop",
+  early_stopping = nil, on_nonfinite = "stop",
   on_step = nil, on_eval = nil, on_epoch = nil, on_save = nil, profile = nil})
 Trains for n_epochs, or until `step` reaches max_steps or max_seconds are over. Evaluates after each
 epoch and every eval_every_k_steps. A limit or an interval of 0 is none. SIGTERM and SIGUSR1 end the
@@ -219,6 +220,8 @@ these operators.
     epoch_idx (from 0) that returns one of these
   per_device_batch_size: examples of one micro-batch on each device
   n_epochs: passes over train_examples
+  shuffle: each epoch visits the examples in another order, which depends on the seed and the epoch;
+    false keeps their order
   global_batch_size: examples of one optimizer step; the default is those of a micro-batch, times
     the Trainer's accumulate_grad_batches
   max_steps: optimizer steps, counted from the start of training as `step` is
@@ -261,6 +264,7 @@ int fit(lua_State* L) {
   read_train_examples(args, object->collator, options);
   options.per_device_batch_size = args.required<int64_t>("per_device_batch_size");
   options.n_epochs = args.required<int64_t>("n_epochs");
+  options.shuffle = args.get<bool>("shuffle", true);
   options.global_batch_size = args.optional<int64_t>("global_batch_size");
   options.max_steps = unless_zero<int64_t>(args, "max_steps");
   options.eval_per_device_batch_size = args.optional<int64_t>("eval_per_device_batch_size");

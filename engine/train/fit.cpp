@@ -134,7 +134,9 @@ bool Fit::train_epoch(const Dataset& examples, const std::string& desc) {
           " examples, but epoch ", run_.epoch_idx, " has ", examples.size,
           " now: go on with the same examples, or from a checkpoint at the end of an epoch");
   run_.epoch_size = examples.size;
-  std::vector<int64_t> order = epoch_order(examples.size, step_.seed(), uint64_t(run_.epoch_idx));
+  std::vector<int64_t> order =
+      options_.shuffle ? epoch_order(examples.size, step_.seed(), uint64_t(run_.epoch_idx))
+                       : index_range(0, examples.size);
   Dataset ahead = from_here(examples, order);
   int64_t batch_size = batching_.global_batch_size();
   if (done_.n_examples == 0) deployer_.run_log().note(described(examples.size, batching_));

@@ -52,4 +52,70 @@ for _, n_model_shards in ipairs { 1, 2 } do
   end
 end
 
+-- Pictures of many sizes in buckets: the steps are those of one process that goes through the
+-- batches by hand.
+local function pictures()
+  local rng, list = redco.Rng(3), {}
+  for i = 1, 21 do
+    local height, width = 10 + 3 * (i % 5), 10 + 4 * (i % 7)
+    list[i] = { image = (255 * torch.rand({ 3, height, width }, { generator = rng })):to "uint8" }
+  end
+  return list
+end
+
+local function collate(examples)
+  local images, time_ids = {}, {}
+  for i, example in ipairs(examples) do
+    images[i], time_ids[i] = example.image:double() / 255, example.time_ids
+  end
+  return { x = torch.stack(images), time_ids = torch.stack(time_ids):double() }
+end
+
+local function loss_of(params, batch)
+  local y = torch.conv2d(batch.x, params.w, nil, 1, 1):mean { 1, 2, 3 }
+  return ((y - 1):square() * batch.time_ids:mean(1)):mean()
+end
+
+local function new_params()
+  return { w = torch.rand({ 4, 3, 3, 3 }, { dtype = "float64", generator = redco.Rng(5) }) }
+end
+
+local epochs = redco.data.bucket_sampler(pictures(), { batch_size = 4, crop = "random", seed = 2,
+  buckets = redco.data.aspect_buckets(16, { divisor = 4 }) })
+
+local function by_hand()
+  local params = new_params()
+  for epoch_idx = 0, 1 do
+    local examples, rows = epochs(epoch_idx), {}
+    for i = 1, #examples do
+      rows[#rows + 1] = examples[i]
+      if #rows == 4 then
+        local _, gradients = redco.value_and_grad(loss_of)(params, collate(rows))
+        params, rows = { w = params.w - 1e-3 * gradients.w }, {}
+      end
+    end
+  end
+  return params.w
+end
+
+for _, n_model_shards in ipairs { 1, 2 } do
+  for _, how in ipairs { "global", "local" } do
+    testing.test(("buckets, %s, %d model shards"):format(how, n_model_shards), function()
+      local deployer = redco.Deployer { seed = 1, n_model_shards = n_model_shards,
+        verbose = false }
+      local trainer = redco.Trainer {
+        deployer = deployer, params = new_params(), collate_fn = collate, collate = how,
+        compute_dtype = "float64", optimizer = redco.optim.sgd { learning_rate = 1e-3 },
+        loss_fn = function(_, _, params, batch) return loss_of(params, batch) end,
+      }
+      trainer:fit { train_examples = epochs, n_epochs = 2, shuffle = false, global_batch_size = 4,
+        per_device_batch_size = 4 / deployer.mesh.dp }
+      local expected = by_hand()
+      local off = (trainer.params.w:full() - expected):abs():max():item()
+      assert(off < 1e-10, "off by " .. off)
+      assert((expected - new_params().w):abs():max():item() > 1e-3, "nothing was trained")
+    end)
+  end
+end
+
 testing.finish()

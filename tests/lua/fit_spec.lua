@@ -51,6 +51,30 @@ local function fit(trainer, changes)
   return trainer
 end
 
+test("without shuffle each epoch keeps the order of the examples", function()
+  local seen
+  local function run(shuffle)
+    seen = {}
+    trainer_of {
+      deployer = deployer(), optimizer = adamw(),
+      collate_fn = function(examples)
+        for _, example in ipairs(examples) do seen[#seen + 1] = example.number end
+        return redco.data.default_collate(examples)
+      end,
+    }:fit {
+      train_examples = function(epoch_idx)
+        local examples = examples_of(6)
+        for i, example in ipairs(examples) do example.number = 10 * epoch_idx + i end
+        return examples
+      end,
+      per_device_batch_size = 4, n_epochs = 2, shuffle = shuffle,
+    }
+    return table.concat(seen, " ", #seen - 11)
+  end
+  expect_equal(run(false), "1 2 3 4 5 6 11 12 13 14 15 16")
+  assert(run(true) ~= "1 2 3 4 5 6 11 12 13 14 15 16")
+end)
+
 -- ---- Checkpoints ----
 
 test("at the first start there is none", function()

@@ -180,6 +180,7 @@ struct FitOptions {
   std::variant<Dataset, std::function<Dataset(int64_t epoch_idx)>> train_examples = {};
   int64_t per_device_batch_size = 0;
   int64_t n_epochs = 1;
+  bool shuffle = true;  ///< visits the examples of an epoch in a random order, not in theirs
   std::optional<int64_t> global_batch_size = std::nullopt;  ///< accumulation is derived from it
   std::optional<int64_t> max_steps = std::nullopt;          ///< stops when step() reaches it
   std::optional<Dataset> eval_examples = std::nullopt;

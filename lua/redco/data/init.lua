@@ -20,7 +20,7 @@ local data = {
   tar = require "redco.data.tar",
 }
 
-for _, part in ipairs { "readers", "audio", "image_grid", "sampling" } do
+for _, part in ipairs { "readers", "audio", "image_grid", "sampling", "aspect_buckets" } do
   for name, value in pairs(require("redco.data." .. part)) do data[name] = value end
 end
 

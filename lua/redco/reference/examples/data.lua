@@ -188,6 +188,29 @@ local draw = redco.data.mixture({ web, books },
   { weights = { 0.9, 0.1 }, num_samples = 1000 })
 print(#draw(0))  --> 1000
 
+--- redco.data.aspect_buckets
+for _, size in ipairs(redco.data.aspect_buckets(512)) do
+  print(size[1], size[2])
+end
+--> 384  640
+--> 448  576
+--> 512  512
+--> 576  448
+--> 640  384
+
+--- redco.data.bucket_sampler
+local pictures = {}  -- or redco.data.image_folder "pictures"
+for i = 1, 6 do
+  local image = torch.zeros({ 3, 32, 16 * i }, { dtype = "uint8" })
+  pictures[i] = { image = image }
+end
+local epoch = redco.data.bucket_sampler(pictures, {
+  buckets = redco.data.aspect_buckets(32, { divisor = 8 }), batch_size = 2,
+})
+local examples = epoch(0)
+print(#examples % 2, examples[1].image.shape == examples[2].image.shape)
+--> 0  true
+
 --- redco.data.npy
 local matrix = redco.data.npy "matrix.npy"  -- numpy.save("matrix.npy", x)
 print(matrix.shape, matrix.dtype)  --> torch.Size([2, 3])  float32
