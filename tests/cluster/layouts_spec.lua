@@ -12,7 +12,7 @@ local is_full = testing.is_full
 local micro_batch_size = 4
 
 -- The last step of an epoch has 5 examples instead of 8.
-local n_epochs, n_examples, n_steps = 2, 21, 6
+local n_epochs, n_examples, n_steps = 2, 13, 4
 if is_full then n_epochs, n_examples, n_steps = 4, 37, 20 end
 
 --- Trains in `n` processes; returns the folder of what came out.

@@ -11,7 +11,7 @@ local save_every = 3
 local function train(n, n_model_shards, workdir, names, options)
   local all = {
     workdir = program.folder .. "/" .. workdir, runs = names,
-    per_device_batch_size = 4 * n_model_shards / n,
+    per_device_batch_size = 4 * n_model_shards / n, n_epochs = 2,
   }
   for name, value in pairs(options or {}) do all[name] = value end
   return runs.train(n, n_model_shards, all)
@@ -51,12 +51,12 @@ for i, case in ipairs {
   test(("%s on %dx%d, killed"):format(name, n / n_model_shards, n_model_shards), function()
     local whole, killed = ("whole_%d_%d"):format(n, n_model_shards), ("killed_%d_%d"):format(n,
       n_model_shards)
-    expect_code(0, train(n, n_model_shards, whole, name))
     local code = train(n, n_model_shards, killed, name, {
       save_every = save_every, signal_at = 7, signal_rank = n - 1,
     })
     assert(code ~= 0 and not exists(("%s/%s/result.safetensors"):format(killed, name)))
-    expect_code(0, train(n, n_model_shards, killed, name, { save_every = save_every }))
+    expect_code(0, train(n, n_model_shards, killed, name,
+      { save_every = save_every, whole = program.folder .. "/" .. whole }))
     expect_same(killed, whole, name)
     assert(not exists(("%s/%s/ckpts/.step_6.saving"):format(killed, name)))
   end)
@@ -77,8 +77,9 @@ test("on other layouts", function()
   -- `zero` says nothing where there is one copy of the model.
   for _, layout in ipairs {
     { 1, 1, chosen({ 0, 2 }, { 2 }) }, { 4, 1, chosen({ 0, 1, 2, 3 }, { 1 }) },
-    { 4, 4, chosen({ 1, 3 }, {}) }, { 4, 2, chosen({ 1, 2 }, {}) },
+    { 4, 4, chosen({ 1, 3 }, {}) }, testing.is_full and { 4, 2, chosen({ 1, 2 }, {}) },
   } do
+    if not layout then break end
     local n, n_model_shards, names = unpack(layout)
     local workdir = ("resumed_%d_%d"):format(n, n_model_shards)
     expect_code(0, program.shell(("cp -r saved %s"):format(workdir)))
@@ -119,9 +120,8 @@ end)
 for _, case in ipairs { { "TERM", 143, 2 }, { "USR1", 138, 1 } } do
   local signal, code, n = unpack(case)
   test(("SIG%s on %d processes"):format(signal, n), function()
-    local name = "gpt-float64-zero0-dropout"  -- 20 steps
+    local name = "gpt-float64-zero0-dropout"
     local whole, stopped = "whole_" .. n, "stopped_" .. n
-    expect_code(0, train(n, 1, whole, name))
     local actual, out, err = train(n, 1, stopped, name, {
       save_every = 100, signal_at = 2, signal = signal,
     })
@@ -130,7 +130,8 @@ for _, case in ipairs { { "TERM", 143, 2 }, { "USR1", 138, 1 } } do
     expect_equal(program.read(("%s/%s/%s/ckpts/last_ckpt.txt"):format(program.folder, stopped,
       name)), "last\n")
     assert(not exists(("%s/%s/result.safetensors"):format(stopped, name)))
-    expect_code(0, train(n, 1, stopped, name, { save_every = 100 }))
+    expect_code(0, train(n, 1, stopped, name,
+      { save_every = 100, whole = program.folder .. "/" .. whole }))
     expect_same(stopped, whole, name)
   end)
 end

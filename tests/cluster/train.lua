@@ -8,7 +8,8 @@
 -- "-mqa" for one head of keys and values.
 --
 -- With save_every it writes checkpoints, and goes on from what it finds. At the step signal_at the
--- process signal_rank sends itself `signal`.
+-- process signal_rank sends itself `signal`. With `whole`, a folder, it then trains each once
+-- more, from its start and without checkpoints, to <whole>/<name>/.
 local redco = require "redco"
 local torch = redco.torch
 
@@ -17,16 +18,16 @@ local o = redco.options {
   global_batch_size = 8, per_device_batch_size = 2, save_every = 0, max_steps = 1000,
   save_in_background = true, on_save_error = "stop",
   n_epochs = 0,  -- 0: 4 of the GPT in float64, 2 of all others
-  signal = "KILL", signal_at = -1, signal_rank = 0,
+  signal = "KILL", signal_at = -1, signal_rank = 0, whole = "",
 }
 
-local function train(name)
+local function train(name, workdir, save_every)
   local model, dtype, zero, extra = name:match "^(%w+)-([%w:]+)-zero(%d)(.*)$"
   local deployer = redco.Deployer {
     seed = 7, n_model_shards = o.n_model_shards, zero = tonumber(zero), verbose = false,
     zero_min_size = 64,  -- the tests' models are small
     zero_group = tonumber(extra:match "group(%d)"),
-    sequence_parallel = extra:find "sequence" ~= nil, workdir = o.workdir .. "/" .. name,
+    sequence_parallel = extra:find "sequence" ~= nil, workdir = workdir .. "/" .. name,
   }
   local stored = dtype == "float64" and dtype or "float32"
   local task = require(model)(torch.Generator(5), {
@@ -35,7 +36,7 @@ local function train(name)
   })
   local params = redco.tree.map(function(param) return param:to(stored) end, task.params)
   local checkpoint, info
-  if o.save_every > 0 then checkpoint, info = deployer:load_last_ckpt {} end
+  if save_every > 0 then checkpoint, info = deployer:load_last_ckpt {} end
   local rate = redco.optim.linear_schedule {
     peak_value = 0.01, warmup_steps = 3, total_steps = 40,
   }
@@ -65,8 +66,8 @@ local function train(name)
     n_epochs = o.n_epochs > 0 and o.n_epochs or name:find "^gpt%-float64" and 4 or 2,
     per_device_batch_size = batch_size,
     global_batch_size = o.global_batch_size, max_steps = o.max_steps,
-    save_ckpt_every_k_steps = o.save_every > 0 and o.save_every or nil,
-    save_last_ckpt = o.save_every > 0, save_in_background = o.save_in_background,
+    save_ckpt_every_k_steps = save_every > 0 and save_every or nil,
+    save_last_ckpt = save_every > 0, save_in_background = o.save_in_background,
     on_save_error = o.on_save_error,
   }
   local evaluated = trainer:eval_loss {
@@ -80,7 +81,10 @@ local function train(name)
     evaluated = torch.tensor({ evaluated }, { dtype = "float64" }),
     predictions = torch.stack(predictions), params = trainer.state.params,
     opt_state = trainer.state.opt_state,
-  }, o.workdir .. "/" .. name .. "/result.safetensors")
+  }, workdir .. "/" .. name .. "/result.safetensors")
 end
 
-for name in o.runs:gmatch "%S+" do train(name) end
+for name in o.runs:gmatch "%S+" do
+  train(name, o.workdir, o.save_every)
+  if o.whole ~= "" then train(name, o.whole, 0) end
+end

@@ -298,7 +298,7 @@ TEST_CASE("collectives overlap, and are waited for in any order") {
 }
 
 TEST_CASE("processes start and end again and again") {
-  for (int i = 0; i < (runs_all() ? 40 : 8); ++i) {
+  for (int i = 0; i < (runs_all() ? 40 : 4); ++i) {
     in_processes({.n_processes = 2, .n_model_shards = 1 + i % 2}, [&](Mesh& mesh) {
       mesh.world().all_reduce(at::ones(1000 * i), ReduceOp::sum);
       // A mesh that lives until the end, and one that is dropped while others work.

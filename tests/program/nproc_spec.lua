@@ -79,7 +79,7 @@ end)
 
 test("wrong values of --nproc, and what several cannot do, are wrong usage", function()
   local path = write("nothing.lua", "")
-  for _, n in ipairs { "0", "-1", "x", "1.5", "", "5000" } do
+  for _, n in ipairs { "0", "x", "1.5", "5000" } do
     local code, _, err = run { "--nproc", n, path }
     expect_equal(code, 2)
     expect_has(err, "--nproc")
@@ -96,20 +96,17 @@ test("wrong values of --nproc, and what several cannot do, are wrong usage", fun
     "require('redco').Deployer { seed = 1, n_model_shards = 3 }") }
   expect_code(2, code, out, err)
   expect_has(err, "n_model_shards = 3 must divide the number of processes, 2")
-  for group, message in pairs {
-    ["3"] = "zero_group = 3 must divide the number of data-parallel processes, 2",
-    ["0"] = 'zero_group: expected a number of processes or "host", got number 0',
-    ["'hosts'"] = 'zero_group: expected a number of processes or "host", got "hosts"',
-  } do
-    code, out, err = run { "--nproc", "2", write("group.lua",
-      "require('redco').Deployer { seed = 1, zero = 1, zero_group = " .. group .. " }") }
-    assert(code ~= 0, out)
-    expect_has(err, message)
-  end
-  code, out, err = run { "--nproc", "2", write("host.lua", [[
-local mesh = require 'redco'.Deployer { seed = 1, zero = 3, zero_group = "host", verbose = false }.mesh
+  code, out, err = run { "--nproc", "2", write("group.lua", [[
+local redco = require "redco"
+for _, group in ipairs { 3, 0, "hosts" } do
+  io.stderr:write(tostring(select(2, pcall(redco.Deployer, { seed = 1, zero = 1, zero_group = group }))))
+end
+local mesh = redco.Deployer { seed = 1, zero = 3, zero_group = "host", verbose = false }.mesh
 print(mesh.dp, mesh.mp, mesh.dp_replicate)]]) }
   expect_code(0, code, out, err)
+  expect_has(err, "zero_group = 3 must divide the number of data-parallel processes, 2",
+    'zero_group: expected a number of processes or "host", got number 0',
+    'zero_group: expected a number of processes or "host", got "hosts"')
   expect_equal(sorted_lines(out), "[0] 2\t1\t1\n[1] 2\t1\t1\n")
 end)
 
@@ -232,18 +229,21 @@ true]]):format(path, command))
 end
 
 test("Ctrl-C ends all with 130, SIGTERM with 143, and leaves none", function()
-  for signal, expected in pairs { INT = 130, TERM = 143 } do
-    for _, script in ipairs {
+  for i, signal in ipairs { "INT", "TERM" } do
+    local expected = ({ INT = 130, TERM = 143 })[signal]
+    for k, script in ipairs {
       "while true do require('redco.torch').ones { 2 } end",
       "if d.process_id == 0 then require('redco').Deployer { seed = 2 } end\n" ..
         "while true do require('redco.torch').ones { 2 } end",
     } do
+      if not testing.is_chosen(i + k - 1, 2) then goto continue end
       local from = seconds()
       local code, left, err = with_running(script, "kill -" .. signal .. " $launcher")
       assert(code == expected, ("%s: exit code %d\n%s"):format(signal, code, err))
       expect_equal(left, 0)
       assert(seconds() - from < 8, seconds() - from)
       assert(not err:find "failed first", err)
+      ::continue::
     end
   end
 end)
