@@ -79,7 +79,7 @@ end)
 
 test("wrong values of --nproc, and what several cannot do, are wrong usage", function()
   local path = write("nothing.lua", "")
-  for _, n in ipairs { "0", "x", "1.5", "5000" } do
+  for _, n in ipairs { "0", "-1", "x", "1.5", "", "5000" } do
     local code, _, err = run { "--nproc", n, path }
     expect_equal(code, 2)
     expect_has(err, "--nproc")
