@@ -112,7 +112,6 @@ constexpr struct {
      "train_examples is a list or a data set"},
     {"(eval|val|valid|validation|test)_(data(set|loader)?|set|examples)", "eval_examples",
      "eval_examples is a list or a data set"},
-    {"shuffle", "train_examples", "each epoch of training has a new order"},
     {"learning_rate|lr", "optimizer",
      "the optimizer has it: redco.optim.adamw { learning_rate = 1e-3 }"},
     {"model", "loss_fn", "params are the parameters of a model, and loss_fn computes with them"},

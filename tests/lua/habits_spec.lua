@@ -34,7 +34,7 @@ test("arguments that other libraries name otherwise", function()
     batch_size = "per_device_batch_size is the number of examples that a process computes at once, "
       .. "global_batch_size that of all processes",
     num_epochs = "it is called n_epochs", train_dataset = "train_examples is a list or a data set",
-    val_data = "eval_examples is a list", shuffle = "each epoch of training has a new order",
+    val_data = "eval_examples is a list",
     callbacks = "on_step, on_eval", compute_metrics = "eval_metric_fn(examples, predictions)",
   } do
     expect_mistake(function()
