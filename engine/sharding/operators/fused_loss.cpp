@@ -35,7 +35,7 @@ std::optional<Plan> linear_cross_entropy(const Call& call) {
   int64_t n_most_rows = longest_part(call.tensors[0].sizes()[0], plan.inputs[0], 0, *call.mesh);
   plan.run = [=](const Operator&, torch::jit::Stack& stack, const Mesh& mesh) {
     auto log_softmax = [&](const at::Tensor& logits) {
-      return logits - split_logsumexp(logits, 1, over, mesh);
+      return logits - softmax_normalizer(logits, 1, over, mesh);
     };
     auto [total, d_x, d_weight, d_bias] = linear_cross_entropy_part(
         stack[0].toTensor(), stack[1].toTensor(), stack[2].toOptional<at::Tensor>(),

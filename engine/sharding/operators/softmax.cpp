@@ -2,8 +2,6 @@
 
 #include "rules.h"
 
-#include <limits>
-
 namespace redco::sharding {
 
 namespace {
@@ -18,30 +16,23 @@ at::ScalarType forward_type(const torch::jit::Stack& arguments) {
   return wanted.isBool() && wanted.toBool() ? at::kFloat : arguments[0].toTensor().scalar_type();
 }
 
-// log(sum(exp)) of each row. NaN for rows with an infinite element, as on one process, which
-// subtracts the maximum first.
-at::Tensor normalizer(const at::Tensor& x, int64_t dim, const MeshDims& over, const Mesh& mesh) {
-  at::Tensor result = split_logsumexp(x, dim, over, mesh);
-  return result.masked_fill(result.isposinf(), std::numeric_limits<double>::quiet_NaN());
-}
-
 at::Tensor log_softmax(const torch::jit::Stack& arguments, int64_t dim, const MeshDims& over,
                        const Mesh& mesh) {
   at::Tensor x = widened(arguments[0].toTensor());
-  return (x - normalizer(x, dim, over, mesh)).to(forward_type(arguments));
+  return (x - softmax_normalizer(x, dim, over, mesh)).to(forward_type(arguments));
 }
 
 at::Tensor softmax(const torch::jit::Stack& arguments, int64_t dim, const MeshDims& over,
                    const Mesh& mesh) {
   at::Tensor x = widened(arguments[0].toTensor());
-  return (x - normalizer(x, dim, over, mesh)).exp_().to(forward_type(arguments));
+  return (x - softmax_normalizer(x, dim, over, mesh)).exp_().to(forward_type(arguments));
 }
 
 // A row of -inf gives zeros.
 at::Tensor safe_softmax(const torch::jit::Stack& arguments, int64_t dim, const MeshDims& over,
                         const Mesh& mesh) {
   at::Tensor x = widened(arguments[0].toTensor());
-  at::Tensor most = normalizer(x, dim, over, mesh);
+  at::Tensor most = softmax_normalizer(x, dim, over, mesh);
   most = most.masked_fill(most.isneginf(), 0);
   return (x - most).exp_().to(forward_type(arguments));
 }

@@ -9,6 +9,8 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/logsumexp.h>
 
+#include <limits>
+
 namespace redco::sharding {
 
 void refuse_blocks(const Call& call, Factors& factors, int64_t factor) {
@@ -72,12 +74,12 @@ at::Tensor all_reduced(at::Tensor tensor, const MeshDims& over, const Mesh& mesh
 
 // One all-gather of the ranks' results: for few ranks no more bytes than an all-reduce of the
 // maximum and one of the sum, with half the launches.
-at::Tensor split_logsumexp(const at::Tensor& x, int64_t dim, const MeshDims& over,
-                           const Mesh& mesh) {
+at::Tensor softmax_normalizer(const at::Tensor& x, int64_t dim, const MeshDims& over,
+                              const Mesh& mesh) {
   at::Tensor result = widened(x).logsumexp(dim, true);  // -inf if this rank's part is empty
   for (Mesh::Dim mesh_dim : over)
     result = mesh.group(mesh_dim).all_gather(result.contiguous()).logsumexp(0);
-  return result;
+  return result.masked_fill(result.isposinf(), std::numeric_limits<double>::quiet_NaN());
 }
 
 }  // namespace redco::sharding
