@@ -366,6 +366,27 @@ for _, name in ipairs(names) do
   end)
 end
 
+-- A mesh of three dimensions: its copies split the batch, and gather no activations.
+for _, name in ipairs(n_processes == 4 and { "gpt", "llama", "t5" } or {}) do
+  test(name .. " on 2x2, sequence parallel, in groups of one", function()
+    local function of_step(options)
+      options.n_model_shards, options.sequence_parallel = 2, true
+      local step = prepare(name, options)
+      step()
+      local of_batch
+      local of_model = traffic.sent("mp", function()
+        of_batch = traffic.sent("dp_replicate", step)
+      end)
+      return of_model, of_batch
+    end
+    local expected = {}
+    for kind, found in pairs(of_step {}) do expected[kind] = { found.count, found.bytes } end
+    local of_model, of_batch = of_step { zero = 1, zero_group = 1 }
+    traffic.expect_only(of_model, expected)
+    testing.expect_equal(of_batch.all_gather.count, 0)
+  end)
+end
+
 -- With gradients that lie as the parameters do nothing moves but norms, and those once, for
 -- clipping and for what is shown.
 for _, layout in ipairs {

@@ -173,7 +173,7 @@ void try_on_parts(const c10::OperatorHandle& op, const Stack& stack, const Tenso
     on_threads(1, 2, [&](const std::shared_ptr<const Mesh>& mesh) {
       Tensors parts;
       for (const at::Tensor& tensor : tensors)
-        parts.push_back(placed(tensor.clone(), mesh, {Placement(), pattern[parts.size() % 2]}));
+        parts.push_back(placed(tensor.clone(), mesh, {Placement(), {}, pattern[parts.size() % 2]}));
       std::string text = difference(called(op, stack, parts), expected, tolerance);
       if (mesh->coordinate(Mesh::mp) == 0) failure = text;
     });

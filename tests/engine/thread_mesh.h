@@ -225,13 +225,14 @@ inline void on_threads(const Mesh::Shape& shape,
 /// The same on a mesh of dp and mp.
 inline void on_threads(int64_t n_dp, int64_t n_mp,
                        const std::function<void(const std::shared_ptr<const Mesh>&)>& body) {
-  on_threads({n_dp, n_mp, 1}, body);
+  on_threads({n_dp, 1, n_mp}, body);
 }
 
-/// "2x1", or "2x1x2" with a third dimension.
+/// "2x1" for dp and mp, or "2x1x2" with dp_replicate.
 inline std::string shape_text(const Mesh::Shape& shape) {
-  std::string text = std::to_string(shape[0]) + "x" + std::to_string(shape[1]);
-  return shape[2] > 1 ? text + "x" + std::to_string(shape[2]) : text;
+  std::string text = std::to_string(shape[Mesh::dp]) + "x" + std::to_string(shape[Mesh::mp]);
+  int64_t n_copies = shape[Mesh::dp_replicate];
+  return n_copies > 1 ? text + "x" + std::to_string(n_copies) : text;
 }
 
 }  // namespace redco::testing

@@ -67,14 +67,14 @@ local torch = redco.torch
 local deployer = redco.Deployer { seed = 1, zero = 1, zero_group = 2, verbose = false }
 local rows = redco.shard(torch.ones(8), { dp = 0, dp_replicate = 0 })
 assert(rows:placement().dp_replicate == "shard(0)")
-assert(tostring(rows):find("dp=shard(0), mp=replicate, dp_replicate=shard(0)", 1, true))
+assert(tostring(rows):find("dp=shard(0), dp_replicate=shard(0), mp=replicate", 1, true))
 assert(rows:sum():item() == 8)
 local first = redco.shard(rows, { dp = 0 })
 assert(first:placement().dp_replicate == nil and not tostring(first):find "dp_replicate")
 assert(deployer.mesh.dp == 2 and deployer.mesh.mp == 1 and deployer.mesh.dp_replicate == 2)
 ]])
   expect_has(expect_run(0, { "--report-sharding", "--nproc", "4", path }),
-    "sharding over 4 processes (dp = 2, mp = 1, dp_replicate = 2), as process 0 saw it\n",
+    "sharding over 4 processes (dp = 2, dp_replicate = 2, mp = 1), as process 0 saw it\n",
     "  dp            all_reduce            1",
     "  dp_replicate  all_reduce            1", "  dp_replicate  all_gather            1")
 end)

@@ -83,8 +83,9 @@ class REDCO_API Mesh {
  public:
   /// Parameters are split over mp, the batch over dp and dp_replicate; ZeRO splits its state over
   /// dp, and the ranks along dp_replicate hold copies of it. If several dimensions of the mesh
-  /// split one dimension of a tensor, they do so in this order.
-  enum Dim : uint8_t { dp = 0, mp = 1, dp_replicate = 2, n_dims = 3 };
+  /// split one dimension of a tensor, they do so in this order: examples first, then the positions
+  /// of each, which sequence parallelism splits.
+  enum Dim : uint8_t { dp = 0, dp_replicate = 1, mp = 2, n_dims = 3 };
 
   /// What a dimension of the mesh is for. Code outside of mesh/ and sharding/ names roles, not
   /// dimensions.
@@ -101,11 +102,11 @@ class REDCO_API Mesh {
   };
   static constexpr std::array<Facts, n_dims> facts = {{
       {"dp", batch | zero, false},
-      {"mp", model, false},
       {"dp_replicate", batch, true},
+      {"mp", model, false},
   }};
 
-  static constexpr std::array<Dim, n_dims> dims = {dp, mp, dp_replicate};
+  static constexpr std::array<Dim, n_dims> dims = {dp, dp_replicate, mp};
   /// Ranks count up along these dimensions, along the first one fastest: the groups of the first
   /// ones lie within a host.
   static constexpr std::array<Dim, n_dims> from_innermost = {mp, dp, dp_replicate};

@@ -339,7 +339,8 @@ void ForwardWatcher::lay_out(Call& call, size_t i, const TracedParameter& parame
   for (int64_t dim = 0; dim < argument.tensor.dim(); ++dim) {
     if (dim_of_parameter(argument.tensor, dim, parameter.given) != placement.dim) continue;
     placement.dim = int32_t(dim);
-    Placements placements = {Placement(), placement};
+    Placements placements;
+    placements[Mesh::mp] = placement;
     Sizes sizes = local_sizes(argument.sizes(), placements, *mesh_);
     at::IntArrayRef strides = argument.tensor.strides();
     at::Tensor local = at::empty_strided(sizes, dense_geometry(sizes, strides).strides,

@@ -124,7 +124,9 @@ std::optional<Placement> moved_again(const MeshDims& over, const Placements& bef
   Mesh::Dim last = over.back();
   MeshDims outer(over.begin(), over.end() - 1);
   int64_t to = after[outer.front()].dim;
-  if (splitting(after, to) != over && splitting(after, to) != outer) return std::nullopt;
+  MeshDims there = splitting(after, to);
+  while (!there.empty() && there.back() > last) there.pop_back();  // they split the new parts
+  if (there != over && there != outer) return std::nullopt;
   for (Mesh::Dim dim : outer)
     if (!after[dim].is_sharded() || before[dim].is_in_blocks() || after[dim].is_in_blocks())
       return std::nullopt;
