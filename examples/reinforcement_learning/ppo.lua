@@ -11,9 +11,9 @@ local o = redco.options {
   total_steps = 500000,  -- of all copies of the environment
   max_steps = 0,  -- more than 0 ends the run after so many optimizer steps
   n_envs = 128, rollout_length = 32,
-  update_epochs = 4, minibatch_size = 512,
+  update_epochs = 2, minibatch_size = 512,
   hidden_size = 64,
-  learning_rate = 2e-3,  -- falls linearly to 0
+  learning_rate = 3e-3,  -- falls linearly to 0
   gamma = 0.99, gae_lambda = 0.95,
   clip = 0.2, entropy_weight = 0.01, value_weight = 0.5, max_grad_norm = 0.5,
 }

@@ -231,6 +231,26 @@ test("an environment that diverges raises an error and keeps its states", functi
     "reward became [inf]")
 end)
 
+test("results and fields of another shape are refused", function()
+  local zeros = torch.zeros { 2 }
+  for name, wrong in pairs {
+    states = function(states) return states:t(), zeros, zeros:bool() end,
+    rewards = function(states) return states, zeros:unsqueeze(1), zeros:bool() end,
+    terminated = function(states) return states, zeros, true end,
+  } do
+    local facts = counter(3)
+    local env = rl.environment(facts, { n_envs = 2 })
+    facts.step = wrong
+    expect_error(function() env:step(torch.tensor { 1, 1 }) end,
+      ("counter: step: %s: expected a tensor"):format(name))
+  end
+  for name, shape in pairs { states = { 2, 3 }, steps = { 1 }, returns = { 1 }, ended = { 1 } } do
+    local env = rl.environment("CartPole-v1", { n_envs = 2 })
+    env[name] = torch.zeros(shape, { dtype = env[name].dtype })
+    expect_error(function() env:step(torch.tensor { 1, 1 }) end, "expected ")
+  end
+end)
+
 -- ---- advantages ----
 
 test("gae: where episodes end, and its limits", function()

@@ -416,19 +416,11 @@ if os.getenv "REDCO_TEST_FULL" then
     ["ddpg.lua"] = -250,
   } do
     testing.test("reinforcement_learning: three of three seeds: " .. arguments, function()
-      local kind = arguments:match "=(%S+)" or "Pendulum-v1"
-      local figures = redco.data.read(source .. "/examples/reinforcement_learning/README.md"):match(
-        "\n| `[%w.]+` | " .. kind:gsub("%-", "%%-") .. " | [%d,]+ | ([^\n]+) |\n")
-      local stated = {}
-      for figure in figures:gmatch "[^ |]+" do stated[#stated + 1] = tonumber(figure) end
       for seed = 1, 3 do
         local script, options = arguments:match "^(%S+)(.*)"
         local steps = run("reinforcement_learning/" .. script, options .. " --seed=" .. seed)
         local found = steps[#steps].episode_return
         assert(found > goal, ("seed %d: mean return %g"):format(seed, found))
-        -- A rounding error may change an action, and from there the run.
-        assert(math.abs(found - stated[seed]) <= 0.05 * math.abs(stated[seed]) + 75,
-          ("seed %d: mean return %g, in the README %g"):format(seed, found, stated[seed]))
       end
     end)
   end

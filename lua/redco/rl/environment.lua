@@ -19,6 +19,7 @@ Copies of an environment that are stepped together. Its tensors are on the CPU.
   states: the states of all copies, float64 [n_envs, size]; a script may write to it]], {})
 
 local meta = { __name = "Environment" }
+local data_ptr = torch.Tensor.data_ptr
 
 function meta.__index(self, key)
   if methods[key] then return methods[key] end
@@ -43,6 +44,26 @@ local function check_integer(where, name, value, least, most)
   end
 end
 
+-- `value` as a contiguous tensor of this dtype, [n] or, with `size`, [n, size].
+local function checked(self, what, value, dtype, n, size)
+  if not torch.is_tensor(value) or value:dim() ~= (size and 2 or 1) or value:size(0) ~= n
+    or size and value:size(1) ~= size then
+    fail("%s: %s: expected a tensor %s [%.0f%s], got %s", self.name, what, dtype, n,
+      size and (", %.0f"):format(size) or "", torch.is_tensor(value)
+      and value.dtype .. " [" .. table.concat(value.shape, ", ") .. "]" or type(value))
+  end
+  return value.dtype == dtype and value:is_contiguous() and value or value:to(dtype):contiguous()
+end
+
+-- The address of the elements of a field, for writing. A script may have put another tensor there.
+local function elements_of(self, name, dtype, n, size)
+  local tensor = rawget(self, name)
+  if not rawequal(checked(self, name, tensor, dtype, n, size), tensor) then
+    fail("%s: %s: expected a contiguous tensor %s", self.name, name, dtype)
+  end
+  return data_ptr(tensor)
+end
+
 -- New states of all copies, which depend on the seed, the number of the step and the copy's place.
 local function starts(self)
   local generator = native.Rng(self.seed):fold_in(self.n_steps)
@@ -58,32 +79,45 @@ local function observe(self)
   return self.observations
 end
 
+local function fits(self, actions)
+  local discrete = self.n_actions
+  return torch.is_tensor(actions) and actions.dtype ~= "bool"
+    and actions:is_floating_point() == (discrete == nil)
+    and actions:dim() == (discrete and 1 or 2) and actions:size(0) == self.n_envs
+    and (discrete or actions:size(1) == #self.action_low)
+end
+
 local function check_actions(self, actions)
   local discrete = self.n_actions
-  local kind = discrete and ("int64 [%.0f]"):format(self.n_envs)
-    or ("floating-point [%.0f, %d]"):format(self.n_envs, #self.action_low)
-  local shape = discrete and { self.n_envs } or { self.n_envs, #self.action_low }
-  if not torch.is_tensor(actions) or actions:is_floating_point() == (discrete ~= nil)
-    or actions.dtype == "bool"
-    or table.concat(actions.shape, ", ") ~= table.concat(shape, ", ") then
-    fail("Environment:step: %s: expected the actions as a tensor %s, got %s", self.name, kind,
+  if not fits(self, actions) then
+    local expected = discrete and ("int64 [%.0f]"):format(self.n_envs)
+      or ("floating-point [%.0f, %d]"):format(self.n_envs, #self.action_low)
+    fail("Environment:step: %s: expected the actions as a tensor %s, got %s", self.name, expected,
       torch.is_tensor(actions) and actions.dtype .. " [" .. table.concat(actions.shape, ", ") .. "]"
       or type(actions))
   end
+  actions = actions:detach():full():cpu():double():contiguous()
   if discrete then
-    local low, high = actions:min():item(), actions:max():item()
-    if low < 0 or high >= discrete then
-      fail("Environment:step: %s: expected actions from 0 to %d, got %d", self.name, discrete - 1,
-        low < 0 and low or high)
+    local action = data_ptr(actions)
+    for i = 0, actions:size(0) - 1 do
+      if action[i] < 0 or action[i] >= discrete then
+        fail("Environment:step: %s: expected actions from 0 to %d, got %d", self.name,
+          discrete - 1, action[i])
+      end
     end
   end
-  return actions:detach():full():cpu():double()
+  return actions
+end
+
+local function is_finite(tensor)
+  local value, sum = data_ptr(tensor), 0
+  for i = 0, tensor:numel() - 1 do sum = sum + value[i] end
+  return sum - sum == 0
 end
 
 -- Raises an error that names the first copy whose state, reward or action is not finite.
 local function check_finite(self, states, rewards, actions)
-  local sum = (states:sum() + rewards:sum()):item()
-  if sum - sum == 0 then return end
+  if is_finite(states) and is_finite(rewards) then return end
   for i = 0, self.n_envs - 1 do
     for _, row in ipairs {
       { "got the action", actions[i], "check the policy's parameters" },
@@ -101,9 +135,19 @@ end
 
 -- Starts new episodes of the copies of a mask.
 local function restart(self, mask)
-  self.states:copy_(torch.where(mask:unsqueeze(1), starts(self), self.states))
-  self.steps:masked_fill_(mask, 0)
-  self.returns:masked_fill_(mask, 0)
+  local n, size = self.n_envs, self.states:size(1)
+  mask = checked(self, "ended", mask, "bool", n)
+  local first_states = checked(self, "start: states", starts(self), "float64", n, size)
+  local is_chosen, first = data_ptr(mask), data_ptr(first_states)
+  local states = elements_of(self, "states", "float64", n, size)
+  local steps = elements_of(self, "steps", "int64", n)
+  local returns = elements_of(self, "returns", "float64", n)
+  for i = 0, n - 1 do
+    if is_chosen[i] then
+      for k = i * size, (i + 1) * size - 1 do states[k] = first[k] end
+      steps[i], returns[i] = 0, 0
+    end
+  end
 end
 
 methods.reset = registry.define("Environment:reset", [[
@@ -118,11 +162,28 @@ end)
 
 -- Keeps the returns of the newest 1000 ended episodes, in a ring.
 local n_kept = 1000
-local function count_episodes(self, returns)
-  for _, value in ipairs(returns) do
-    self.finished[self.n_episodes % n_kept + 1] = value
-    self.n_episodes = self.n_episodes + 1
+
+-- Counts a step of each copy. Returns where the time limit ended an episode, and whether any ended.
+local function count_steps(self, rewards, terminated)
+  local n, limit = self.n_envs, self.max_episode_steps
+  local truncated = torch.empty({ n }, { dtype = "bool" })
+  local reward, is_over, is_late = data_ptr(checked(self, "rewards", rewards, "float64", n)),
+    data_ptr(checked(self, "terminated", terminated, "bool", n)), data_ptr(truncated)
+  local steps = elements_of(self, "steps", "int64", n)
+  local returns = elements_of(self, "returns", "float64", n)
+  local ended = elements_of(self, "ended", "bool", n)
+  local n_ended = 0
+  for i = 0, n - 1 do
+    steps[i], returns[i] = steps[i] + 1, returns[i] + reward[i]
+    is_late[i] = steps[i] >= limit and not is_over[i]
+    ended[i] = is_over[i] or is_late[i]
+    if ended[i] then
+      self.finished[(self.n_episodes + n_ended) % n_kept + 1] = returns[i]
+      n_ended = n_ended + 1
+    end
   end
+  self.n_episodes = self.n_episodes + n_ended
+  return truncated, n_ended > 0
 end
 
 methods.step = registry.define("Environment:step", [[
@@ -137,31 +198,30 @@ reward 0. An action, state or reward that is not finite raises an error.]], func
   return torch.no_grad(function()
     local taken = check_actions(self, actions)
     local states, rewards, terminated = self.facts.step(self.states, taken)
-    local ended = self.ended
-    local were_ended = self.autoreset == "next_step" and ended:any():item()
-    if were_ended then
+    local n = self.n_envs
+    states = checked(self, "step: states", states, "float64", n, self.states:size(1))
+    rewards = checked(self, "step: rewards", rewards, "float64", n)
+    terminated = checked(self, "step: terminated", terminated, "bool", n)
+    local resets = self.autoreset == "next_step" and self.ended:any():item() and self.ended:clone()
+    if resets then
       -- A copy that is reset takes no step.
-      states = torch.where(ended:unsqueeze(1), self.states, states)
-      rewards = rewards:masked_fill(ended, 0)
-      terminated = terminated:logical_and(ended:logical_not())
+      states = torch.where(resets:unsqueeze(1), self.states, states)
+      rewards = rewards:masked_fill(resets, 0)
+      terminated = terminated:logical_and(resets:logical_not())
     end
     check_finite(self, states, rewards, taken)
     self.n_steps = self.n_steps + 1
     self.states:copy_(states)
-    self.steps:add_(1)
-    self.returns:add_(rewards)
-    if were_ended then restart(self, ended) end
-    local truncated = self.steps:ge(self.max_episode_steps)
-      :logical_and_(terminated:logical_not())
-    ended:copy_(terminated:logical_or(truncated))
+    if resets then
+      restart(self, resets)
+      self.steps:masked_fill_(resets, -1)
+    end
+    local truncated, any_ended = count_steps(self, rewards, terminated)
     local observations = observe(self)
     local final = observations
-    if ended:any():item() then
-      count_episodes(self, self.returns[ended]:tolist())
-      if self.autoreset == "same_step" then
-        restart(self, ended)
-        observations = observe(self)
-      end
+    if any_ended and self.autoreset == "same_step" then
+      restart(self, self.ended)
+      observations = observe(self)
     end
     return observations, rewards:float(), terminated, truncated, final
   end)
