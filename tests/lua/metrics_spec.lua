@@ -211,8 +211,19 @@ test("the scores of GLUE: Matthews, Pearson and Spearman, with ties and constant
   local x, y = { 1, 2.5, 2.5, 4, 0 }, { 0.5, 3, 2, 2, -1 }
   expect_near(metrics.pearsonr(x, y), 0.8291157144114419)
   expect_near(metrics.spearmanr(x, torch.tensor(y)), 0.7631578947368421)
-  local constant = metrics.pearsonr({ 1, 1 }, { 1, 2 })
-  assert(constant ~= constant)
+  -- The mean of three times 0.1 is rounded to another number than 0.1.
+  for _, constant in ipairs { { 1, 1, 1 }, { 0.1, 0.1, 0.1 } } do
+    for _, other in ipairs { { 1, 2, 4 }, { 0.7, 0.7, 0.7 } } do
+      local found = metrics.pearsonr(constant, other)
+      assert(found ~= found, found)
+    end
+  end
+  for _, scale in ipairs { 1e200, 1e-200 } do
+    expect_near(metrics.pearsonr({ scale, 2 * scale, 4 * scale }, { 1, 2, 4 }), 1)
+  end
+  for _, correlation in ipairs { metrics.pearsonr, metrics.spearmanr } do
+    expect_error(function() correlation({ 0.1, 0 / 0, 0.3 }, { 1, 2, 3 }) end, "entry 2", "NaN")
+  end
   expect_error(function() metrics.spearmanr({ 1, "a" }, { 1, 2 }) end, "entry 2", "number")
   expect_error(function() metrics.pearsonr({ 1, 2 }, { 1 }) end, "2 and 1")
 end)
