@@ -127,6 +127,17 @@ test("image_folder: classes by folders", function()
   end
   expect_equal(table.concat(found, " "), "set/cat/sub/1.PNG=0 set/dog/1.png=1 set/dog/2.png=1")
   expect_equal(data.image_folder(folder .. "/flat")[1].label, nil)
+  -- "cat-big/1.png" is before "cat/1.png", but "cat" is before "cat-big".
+  for _, name in ipairs { "names/cat-big/1.png", "names/cat/1.png", "names/cat/._1.png",
+    "names/.cache/1.png" } do
+    os.execute(("mkdir -p '%s/%s'"):format(folder, name:match "(.*)/"))
+    write(name, bytes)
+  end
+  local names = data.image_folder(folder .. "/names")
+  expect_equal(table.concat(names.classes, " "), "cat cat-big")
+  expect_equal(#names, 2)
+  expect_equal(names[1].path:match "names/(.*)" .. names[1].label, "cat-big/1.png1")
+  expect_equal(names[2].path:match "names/(.*)" .. names[2].label, "cat/1.png0")
   expect_error(function() data.image_folder(folder .. "/nowhere") end, "nowhere", "No such file")
   os.execute(("mkdir '%s/empty'"):format(folder))
   expect_error(function() data.image_folder(folder .. "/empty") end, "there are no image files")
