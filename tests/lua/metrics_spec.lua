@@ -18,6 +18,18 @@ test("error rates are jiwer's", function()
     expect_near(metrics.character_error_rate(case.predictions, case.references), case.cer,
       "characters")
   end
+  -- White space is that of Python: no-break and other spaces, and separators.
+  for _, case in ipairs {
+    { "a\194\160b c", "a b c", 1, 0.2 }, { "a \194\160 b", "a b", 0, 0.4 },
+    { "\226\128\131a b\226\128\131", "a b", 0, 0 }, { "a\226\128\168\226\128\168b", "a b", 0, 0.5 },
+    { "a\28\28b", "a b", 0, 0.5 }, { "a\194\160b", "a\194\160b c", 1, 2 / 3 },
+    { "a\226\128\139b c", "ab c", 0.5, 0.2 }, { "a\194\133\tb", "a b", 0, 0.5 },
+  } do
+    local reference, prediction, words, characters = unpack(case)
+    expect_near(metrics.word_error_rate({ prediction }, { reference }), words, "words")
+    expect_near(metrics.character_error_rate({ prediction }, { reference }), characters,
+      "characters")
+  end
   expect_error(function() metrics.word_error_rate({ "a" }, { " " }) end, "word_error_rate", "empty")
   expect_error(function() metrics.word_error_rate({ "a" }, {}) end, "1 and 0")
   expect_error(function() metrics.character_error_rate({ "a" }, { { "a" } }) end, "strings")
@@ -290,6 +302,7 @@ test("scores of a positive class, and errors of numbers", function()
   expect_near(metrics.mean_absolute_error({ 1, 2 }, { 3, 2 }), 1)
   expect_near(metrics.r2({ 1, 2 }, { 3, 2 }), -7)
   expect_equal(metrics.r2({ 2, 2 }, { 2, 2 }) .. " " .. metrics.r2({ 2, 1 }, { 2, 2 }), "1 0")
+  expect_equal(metrics.r2({ 1, 2, 3 }, { 0.1, 0.1, 0.1 }), 0)  -- their mean is rounded
 end)
 
 test("perplexity, of logits and of the losses of batches", function()

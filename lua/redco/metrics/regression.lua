@@ -48,7 +48,8 @@ The arguments are lists of numbers or tensors.]], function(predictions, referenc
   local mean = sum_of(function(a) return a end, y) / #y
   local error_sum = sum_of(square_of_difference, x, y)
   local total = sum_of(function(a) return (a - mean) ^ 2 end, y)
-  if total == 0 then return error_sum == 0 and 1 or 0 end
+  -- The mean of equal numbers may be rounded to another number.
+  if sum_of(function(a) return a == y[1] and 0 or 1 end, y) == 0 then return error_sum == 0 and 1 or 0 end
   return 1 - error_sum / total
 end)
 
