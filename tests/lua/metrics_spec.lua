@@ -298,6 +298,13 @@ test("scores of a positive class, and errors of numbers", function()
     .. table.concat(curve.thresholds, " "), "0 0.5 1 1, 0 0 0.5 1, inf 3 2 1")
   local logits = torch.tensor { { 0.1, 0.5, 0.4 }, { 0.6, 0.3, 0.1 } }
   expect_near(metrics.top_k_accuracy(logits, { 2, 2 }, { k = 2 }), 0.5)
+  -- Of equal scores the later class is first, as in scikit-learn.
+  local ties = torch.tensor { { 0, 0, 0, 0 }, { 1, 1, 0, 0 }, { 0, 2, 2, 1 }, { 1, 1, 1, 0 },
+    { 3, 0, 0, 3 } }
+  for k, expected in ipairs { { 0.6, 0.4 }, { 0.6, 1 }, { 0.8, 1 } } do
+    expect_near(metrics.top_k_accuracy(ties, { 0, 1, 2, 0, 3 }, { k = k }), expected[1], "ties")
+    expect_near(metrics.top_k_accuracy(ties, { 3, 0, 1, 2, 0 }, { k = k }), expected[2], "ties")
+  end
   expect_near(metrics.mean_squared_error({ 1, 2 }, { 3, 2 }), 2)
   expect_near(metrics.mean_absolute_error({ 1, 2 }, { 3, 2 }), 1)
   expect_near(metrics.r2({ 1, 2 }, { 3, 2 }), -7)
@@ -344,6 +351,8 @@ test("misuse is an error of the caller's line", function()
     where, "from 1 to 3")
   expect_error(function() metrics.top_k_accuracy(torch.zeros { 2, 3 }, { 1 }, { k = 1 }) end, where,
     "[2]", "[1]")
+  expect_error(function() metrics.top_k_accuracy(torch.full({ 1, 9 }, 0 / 0), { 1 }) end, where,
+    "NaN")
   expect_error(function() metrics.confusion_matrix({ 1 }, { 1 }, { classes = { 1, 1 } }) end, where,
     "twice")
   expect_error(function() metrics.r2({ 1 }, { 1 }) end, where, "at least 2")
