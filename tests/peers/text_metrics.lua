@@ -24,7 +24,8 @@ local n_cases, n_wrong = 0, 0
 for i, case in ipairs(redco.data.json(arg[1])) do
   local found = scores_of[case.metric](case.predictions, case.references, case.options)
   for k, expected in ipairs(case.scores) do
-    if not (math.abs(found[k] - expected) <= 1e-9 * math.max(1, math.abs(expected))) then
+    local off = math.abs(found[k] - expected)
+    if off > 1e-9 * math.max(1, math.abs(expected)) or off ~= off then
       print(("case %d, %s: score %d is %.17g, expected %.17g"):format(i, case.metric, k, found[k],
         expected))
       n_wrong = n_wrong + 1

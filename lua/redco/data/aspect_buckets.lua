@@ -21,7 +21,8 @@ buckets.aspect_buckets = registry.define("redco.data.aspect_buckets", [[
 aspect_buckets(resolution: integer, {divisor: integer = 64, max_ratio: number = 2}) -> list
 Returns sizes {width, height} of pictures with about the same number of pixels, at most
 resolution x resolution, for `redco.data.bucket_sampler`. Width and height are multiples of
-`divisor`, and neither is more than max_ratio times the other. The list is sorted by width.]], function(resolution, options)
+`divisor`, and neither is more than max_ratio times the other. The list is sorted by width.]],
+function(resolution, options)
   local where, o = "data.aspect_buckets", shapes(options)
   check_integer(where, "divisor", o.divisor, 1)
   check_integer(where, "resolution", resolution, o.divisor)

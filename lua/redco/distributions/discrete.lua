@@ -58,7 +58,9 @@ Distributions over classes, from 0, by probabilities or by logits, of which one 
       shape[#shape + 1] = log_probs:size(-1)
       return log_probs:expand(shape):gather(-1, index):squeeze(-1)
     end,
-    entropy_of = function() return -(probs * log_probs:clamp(lowest[log_probs.dtype] or -3e38)):sum(-1) end,
+    entropy_of = function()
+      return -(probs * log_probs:clamp(lowest[log_probs.dtype] or -3e38)):sum(-1)
+    end,
     mode_of = function() return probs:argmax(-1) end,
   }
 end)
