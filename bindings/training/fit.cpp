@@ -247,8 +247,8 @@ these operators.
   early_stopping: {metric = "loss", mode = "min", patience = 3, min_delta = 0} ends the run after
     `patience` evaluations without an improvement
   on_nonfinite: if the loss or gradients are not finite, "stop" ends the run, "skip" skips the
-    batch, and "restore" returns to the last checkpoint and continues without the batch. The batch
-    is written to workdir in each case
+    batch, what it did to running statistics too, and "restore" returns to the last checkpoint and
+    continues without the batch. The batch is written to workdir in each case
   on_step, on_eval, on_epoch, on_save: hooks, functions of an event, called on all processes: after
     each optimizer step, after each evaluation, at the end of each epoch, and before checkpoints
     are written. What they change is in the checkpoints of the same step. The event has step,

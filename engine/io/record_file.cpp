@@ -20,6 +20,30 @@ constexpr size_t chunk_size = 1 << 20;
 
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
+// Whether a line, or a part of it, has no record. A tab may separate two empty values.
+bool is_blank_line(RecordKind kind, std::string_view line) {
+  return std::all_of(line.begin(), line.end(), [kind](char c) {
+    return is_blank(c) && (kind != RecordKind::csv || c != '\t');
+  });
+}
+
+void remove_newline(std::string& record) {
+  if (record.ends_with('\n')) record.pop_back();
+  if (record.ends_with('\r')) record.pop_back();
+}
+
+// Removes the end of a record's last line, and blank lines after it. Other blanks at its end are
+// part of its last value.
+void remove_csv_end(std::string& record) {
+  while (true) {
+    remove_newline(record);
+    size_t end = record.rfind('\n');
+    if (end == std::string::npos) return;
+    if (!is_blank_line(RecordKind::csv, std::string_view(record).substr(end + 1))) return;
+    record.resize(end + 1);
+  }
+}
+
 // Scans a text in pieces and collects the offsets of its records.
 class Scan {
  public:
@@ -45,7 +69,7 @@ class Scan {
  private:
   void look_at(std::string_view part_of_line) {
     if (kind_ == RecordKind::line) return;
-    if (is_empty_) is_empty_ = std::all_of(part_of_line.begin(), part_of_line.end(), is_blank);
+    if (is_empty_) is_empty_ = is_blank_line(kind_, part_of_line);
     if (kind_ == RecordKind::csv)
       is_quoted_ ^= std::count(part_of_line.begin(), part_of_line.end(), '"') % 2 != 0;
   }
@@ -112,8 +136,9 @@ std::string RecordFile::read(int64_t index) const {
   std::string record(size_t(end - start), '\0');
   read_bytes(record.data(), record.size(), start);
   if (kind_ == RecordKind::line) {
-    if (record.ends_with('\n')) record.pop_back();
-    if (record.ends_with('\r')) record.pop_back();
+    remove_newline(record);
+  } else if (kind_ == RecordKind::csv) {
+    remove_csv_end(record);
   } else {
     while (!record.empty() && is_blank(record.back())) record.pop_back();
   }

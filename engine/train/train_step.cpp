@@ -79,6 +79,15 @@ void take_back(const Tree& masters, const Tree& copies) {
   }
 }
 
+// The untrained vectors of a tree, such as running statistics, which a loss_fn may change in place.
+std::vector<at::Tensor> untrained_vectors(const Tree& params) {
+  std::vector<at::Tensor> found;
+  for (const auto& [name, param] : named_tensors(params))
+    if (param.is_floating_point() && !param.requires_grad() && param.dim() <= 1)
+      found.push_back(param);
+  return found;
+}
+
 }  // namespace
 
 TrainStep::TrainStep(const TrainerOptions& options, Custom custom, uint64_t seed)
@@ -359,6 +368,9 @@ PendingMetrics TrainStep::run(const Dataset& examples, std::span<const int64_t> 
   int64_t step = state_.step, n_updates = n_updates_, n_left_out = n_left_out_;
   record("begins step", step, "of a training");
   auto counter = meter_->start(step, int64_t(indices.size()));
+  std::vector<at::Tensor> untrained, before;  // for a step that is left out
+  if (skips_nonfinite_ || state_.loss_scale) untrained = untrained_vectors(state_.params);
+  for (const at::Tensor& param : untrained) before.push_back(param.clone());
   Tree::Dict metrics;
   if (auto rate = learning_rate()) metrics["lr"] = *rate;
   if (state_.loss_scale) metrics["loss_scale"] = state_.loss_scale->scale;
@@ -373,7 +385,12 @@ PendingMetrics TrainStep::run(const Dataset& examples, std::span<const int64_t> 
   }
   // A train_step_fn that did not use the optimizer counts as well.
   bool is_left_out = n_left_out_ > n_left_out && n_updates_ == n_updates;
-  if (!is_left_out) ++state_.step;
+  if (!is_left_out) {
+    ++state_.step;
+  } else {
+    at::NoGradGuard no_grad;
+    for (size_t i = 0; i < untrained.size(); ++i) untrained[i].copy_(before[i]);
+  }
   return PendingMetrics(step, metrics, is_left_out);
 }
 

@@ -51,6 +51,7 @@ TEST_CASE("full lines, paragraphs and records of CSV") {
   check_records("\na\nb\n \t\r\n\nc\n", RecordKind::paragraph, {"a\nb", "c"});
   check_records("a,\"1\n\n2\"\n\nb\n", RecordKind::csv, {"a,\"1\n\n2\"", "b"});
   check_records("a,\"x\"\"\ny\"\r\nb,\"\"\r\n", RecordKind::csv, {"a,\"x\"\"\ny\"", "b,\"\""});
+  check_records("a\t\r\n\t\n \n\nb, \n  \n", RecordKind::csv, {"a\t", "\t", "b, "});
   check_records("a,\"never closed\nb\n", RecordKind::csv, {"a,\"never closed\nb"});
 }
 

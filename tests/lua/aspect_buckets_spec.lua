@@ -106,6 +106,24 @@ test("a picture covers its bucket and is cropped, and time_ids say where", funct
   expect_equal(example("random", 3).image:equal(example("random", 3).image), true)
 end)
 
+test("workers make the pictures that the process makes", function()
+  local function trained(n_workers)
+    local trainer = redco.Trainer {
+      deployer = redco.Deployer { seed = 1, verbose = false }, num_workers = n_workers,
+      params = { w = torch.zeros { 1 } }, optimizer = redco.optim.sgd { learning_rate = 0.01 },
+      collate_fn = function(examples)
+        return { x = examples[1].image:float():mean() + examples[1].time_ids:sum() }
+      end,
+      loss_fn = function(_, _, params, batch) return (params.w * batch.x):sum() end,
+    }
+    trainer:fit { n_epochs = 2, per_device_batch_size = 1, shuffle = false,
+      train_examples = redco.data.bucket_sampler(pictures(mixed),
+        { buckets = shapes, batch_size = 1, crop = "random" }) }
+    return trainer.params.w:item()
+  end
+  expect_equal(trained(2), trained(0))
+end)
+
 test("known sizes spare reading the images", function()
   local n_read = 0
   local set = redco.data.dataset(#mixed, function(i)

@@ -95,6 +95,13 @@ test("csv: names, quotes, line breaks in values, tabs", function()
   expect_equal(table.concat(data.csv(path, { header = false })[3], "|"), "2||")
   local tabs = data.csv(write("a.tsv", "a\tb\n1,5\t\"\t\"\n"))
   expect_equal(tabs[1].a .. tabs[1].b, "1,5\t")
+  -- Blanks at the end of a record are part of its last value, which may be empty.
+  local ends = data.csv(write("ends.tsv", "a\tb\tc\n1\t2\t\n\t\t\r\n3\t4\t5 \r\n\n \n\n"))
+  expect_equal(#ends, 3)
+  local texts = {}
+  for i, row in ends:ipairs() do texts[i] = row.a .. "|" .. row.b .. "|" .. row.c end
+  expect_equal(table.concat(texts, ","), "1|2|,||,3|4|5 ")
+  expect_equal(data.csv(write("last.csv", "a,b\n1,\t\n"))[1].b, "\t")
   expect_equal(data.csv(write("semi.csv", "a;b\n1;2\n"), { delimiter = ";" })[1].b, "2")
   expect_equal(#data.csv(write("none.csv", "")), 0)
   expect_equal(#data.csv { path, path }, 4)
@@ -127,6 +134,17 @@ test("image_folder: classes by folders", function()
   end
   expect_equal(table.concat(found, " "), "set/cat/sub/1.PNG=0 set/dog/1.png=1 set/dog/2.png=1")
   expect_equal(data.image_folder(folder .. "/flat")[1].label, nil)
+  -- "cat-big/1.png" is before "cat/1.png", but "cat" is before "cat-big".
+  for _, name in ipairs { "names/cat-big/1.png", "names/cat/1.png", "names/cat/._1.png",
+    "names/.cache/1.png" } do
+    os.execute(("mkdir -p '%s/%s'"):format(folder, name:match "(.*)/"))
+    write(name, bytes)
+  end
+  local names = data.image_folder(folder .. "/names")
+  expect_equal(table.concat(names.classes, " "), "cat cat-big")
+  expect_equal(#names, 2)
+  expect_equal(names[1].path:match "names/(.*)" .. names[1].label, "cat-big/1.png1")
+  expect_equal(names[2].path:match "names/(.*)" .. names[2].label, "cat/1.png0")
   expect_error(function() data.image_folder(folder .. "/nowhere") end, "nowhere", "No such file")
   os.execute(("mkdir '%s/empty'"):format(folder))
   expect_error(function() data.image_folder(folder .. "/empty") end, "there are no image files")

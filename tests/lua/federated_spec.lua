@@ -8,8 +8,8 @@ local test, expect_error, expect_equal = testing.test, testing.expect_error, tes
 
 local labels = torch.arange(600):remainder(10)
 
-local function split(kind, n_clients, setting)
-  local clients = federated.partition(labels, { kind = kind, n_clients = n_clients,
+local function split(kind, n_clients, setting, own_labels)
+  local clients = federated.partition(own_labels or labels, { kind = kind, n_clients = n_clients,
     shards_per_client = kind == "shards" and setting or nil,
     alpha = kind == "dirichlet" and setting or nil, generator = redco.Rng(3) })
   expect_equal(#clients, n_clients)
@@ -30,6 +30,10 @@ test("partitions", function()
   local sizes = {}
   for i, rows in ipairs(split("dirichlet", 5, 0.5)) do sizes[i] = rows:numel() end
   assert(math.max(unpack(sizes)) > 1.3 * math.min(unpack(sizes)), table.concat(sizes, " "))
+end)
+
+test("negative labels are classes, too", function()
+  for _, kind in ipairs { "iid", "shards", "dirichlet" } do split(kind, 3, 2, labels - 4) end
 end)
 
 test("partitions that cannot be", function()

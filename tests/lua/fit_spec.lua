@@ -387,6 +387,27 @@ test("on_nonfinite = skip goes on as if the batch had no gradient", function()
   end, "10 batches in a row")
 end)
 
+test("a batch that is skipped leaves no trace in running statistics", function()
+  local nn = redco.nn
+  for _, dtype in ipairs { "float32", "bfloat16" } do
+    local function trained(examples)
+      local options = spoilt(1, {
+        params = { norm = nn.BatchNorm(2), w = torch.ones { 2 } }, compute_dtype = dtype,
+        optimizer = optim.freeze(optim.sgd { learning_rate = 0 }, nn.is_running_statistic),
+        collate_fn = function(rows)
+          return { x = torch.tensor { { rows[1], 1 }, { 2 * rows[1], 3 } } }
+        end,
+        loss_fn = function(_, _, params, batch, train)
+          return (nn.batch_norm(params.norm, batch.x, { train = train }) * params.w):sum()
+        end,
+      })
+      return fit(trainer_of(options), { train_examples = examples, per_device_batch_size = 1,
+        shuffle = false, n_epochs = 1, on_nonfinite = "skip" }).params
+    end
+    expect_same(trained { 0.5, nan, 1.5, math.huge, 2.5 }, trained { 0.5, 1.5, 2.5 })
+  end
+end)
+
 test("on_nonfinite = restore goes back, and on without the batch", function()
   local whole = fit(resumed(new_workdir(), spoilt(0)))
   local workdir = new_workdir()

@@ -362,8 +362,35 @@ test("extreme parameters give numbers, not NaN", function()
   local bits = distributions.Bernoulli { probs = torch.arange(2):float() }
   expect_equal(table.concat(bits:sample { rng = redco.Rng(2) }:tolist(), " "), "0 1")
   assert(bits:entropy():isfinite():all():item())
+  -- A divergence is infinite where q excludes what p draws.
+  local function divergence(p, q)
+    return distributions.kl_divergence(
+      distributions.Bernoulli { probs = torch.tensor({ p }, { dtype = "float64" }) },
+      distributions.Bernoulli { probs = torch.tensor({ q }, { dtype = "float64" }) }):item()
+  end
+  expect_equal(divergence(0.5, 0), math.huge)
+  expect_equal(divergence(0.5, 1), math.huge)
+  expect_equal(divergence(1, 0), math.huge)
+  expect_equal(divergence(0, 0), 0)
+  expect_equal(divergence(1, 1), 0)
+  expect_close(torch.tensor(divergence(0, 0.5)), torch.tensor(math.log(2)))
+  local low = distributions.Bernoulli { logits = torch.tensor { -200.5 } }
+  local even = distributions.Bernoulli { logits = torch.zeros { 1 } }
+  expect_close(distributions.kl_divergence(even, low), torch.tensor { 100.25 - math.log(2) }, 1e-6)
   local tanh = distributions.TanhNormal(torch.zeros { 2 }, 1)
   assert(tanh:log_prob(torch.tensor({ -1, 1 }, { dtype = "float32" })):isfinite():all():item())
+  for _, dtype in ipairs { "bfloat16", "float16" } do
+    local function numbers(values) return torch.tensor(values, { dtype = dtype }) end
+    local function expect_finite(t) assert(t:isfinite():all():item(), tostring(t)) end
+    local ends = distributions.Bernoulli { probs = numbers { 0, 1 } }
+    expect_finite(ends:log_prob(numbers { 0, 1 }))
+    expect_finite(ends:log_prob(numbers { 1, 0 }))
+    expect_finite(ends:entropy())
+    local one = distributions.Categorical { probs = numbers { 0, 1, 0 } }
+    expect_finite(one:entropy())
+    expect_finite(one:log_prob(torch.tensor(0)))
+    expect_finite(distributions.TanhNormal(numbers { 0, 0 }, 1):log_prob(numbers { -1, 1 }))
+  end
 end)
 
 test("distributions inside vmap", function()

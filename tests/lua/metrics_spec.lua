@@ -18,6 +18,18 @@ test("error rates are jiwer's", function()
     expect_near(metrics.character_error_rate(case.predictions, case.references), case.cer,
       "characters")
   end
+  -- White space is that of Python: no-break and other spaces, and separators.
+  for _, case in ipairs {
+    { "a\194\160b c", "a b c", 1, 0.2 }, { "a \194\160 b", "a b", 0, 0.4 },
+    { "\226\128\131a b\226\128\131", "a b", 0, 0 }, { "a\226\128\168\226\128\168b", "a b", 0, 0.5 },
+    { "a\28\28b", "a b", 0, 0.5 }, { "a\194\160b", "a\194\160b c", 1, 2 / 3 },
+    { "a\226\128\139b c", "ab c", 0.5, 0.2 }, { "a\194\133\tb", "a b", 0, 0.5 },
+  } do
+    local reference, prediction, words, characters = unpack(case)
+    expect_near(metrics.word_error_rate({ prediction }, { reference }), words, "words")
+    expect_near(metrics.character_error_rate({ prediction }, { reference }), characters,
+      "characters")
+  end
   expect_error(function() metrics.word_error_rate({ "a" }, { " " }) end, "word_error_rate", "empty")
   expect_error(function() metrics.word_error_rate({ "a" }, {}) end, "1 and 0")
   expect_error(function() metrics.character_error_rate({ "a" }, { { "a" } }) end, "strings")
@@ -211,8 +223,19 @@ test("the scores of GLUE: Matthews, Pearson and Spearman, with ties and constant
   local x, y = { 1, 2.5, 2.5, 4, 0 }, { 0.5, 3, 2, 2, -1 }
   expect_near(metrics.pearsonr(x, y), 0.8291157144114419)
   expect_near(metrics.spearmanr(x, torch.tensor(y)), 0.7631578947368421)
-  local constant = metrics.pearsonr({ 1, 1 }, { 1, 2 })
-  assert(constant ~= constant)
+  -- The mean of three times 0.1 is rounded to another number than 0.1.
+  for _, constant in ipairs { { 1, 1, 1 }, { 0.1, 0.1, 0.1 } } do
+    for _, other in ipairs { { 1, 2, 4 }, { 0.7, 0.7, 0.7 } } do
+      local found = metrics.pearsonr(constant, other)
+      assert(found ~= found, found)
+    end
+  end
+  for _, scale in ipairs { 1e200, 1e-200 } do
+    expect_near(metrics.pearsonr({ scale, 2 * scale, 4 * scale }, { 1, 2, 4 }), 1)
+  end
+  for _, correlation in ipairs { metrics.pearsonr, metrics.spearmanr } do
+    expect_error(function() correlation({ 0.1, 0 / 0, 0.3 }, { 1, 2, 3 }) end, "entry 2", "NaN")
+  end
   expect_error(function() metrics.spearmanr({ 1, "a" }, { 1, 2 }) end, "entry 2", "number")
   expect_error(function() metrics.pearsonr({ 1, 2 }, { 1 }) end, "2 and 1")
 end)
@@ -275,10 +298,18 @@ test("scores of a positive class, and errors of numbers", function()
     .. table.concat(curve.thresholds, " "), "0 0.5 1 1, 0 0 0.5 1, inf 3 2 1")
   local logits = torch.tensor { { 0.1, 0.5, 0.4 }, { 0.6, 0.3, 0.1 } }
   expect_near(metrics.top_k_accuracy(logits, { 2, 2 }, { k = 2 }), 0.5)
+  -- Of equal scores the later class is first, as in scikit-learn.
+  local ties = torch.tensor { { 0, 0, 0, 0 }, { 1, 1, 0, 0 }, { 0, 2, 2, 1 }, { 1, 1, 1, 0 },
+    { 3, 0, 0, 3 } }
+  for k, expected in ipairs { { 0.6, 0.4 }, { 0.6, 1 }, { 0.8, 1 } } do
+    expect_near(metrics.top_k_accuracy(ties, { 0, 1, 2, 0, 3 }, { k = k }), expected[1], "ties")
+    expect_near(metrics.top_k_accuracy(ties, { 3, 0, 1, 2, 0 }, { k = k }), expected[2], "ties")
+  end
   expect_near(metrics.mean_squared_error({ 1, 2 }, { 3, 2 }), 2)
   expect_near(metrics.mean_absolute_error({ 1, 2 }, { 3, 2 }), 1)
   expect_near(metrics.r2({ 1, 2 }, { 3, 2 }), -7)
   expect_equal(metrics.r2({ 2, 2 }, { 2, 2 }) .. " " .. metrics.r2({ 2, 1 }, { 2, 2 }), "1 0")
+  expect_equal(metrics.r2({ 1, 2, 3 }, { 0.1, 0.1, 0.1 }), 0)  -- their mean is rounded
 end)
 
 test("perplexity, of logits and of the losses of batches", function()
@@ -320,6 +351,8 @@ test("misuse is an error of the caller's line", function()
     where, "from 1 to 3")
   expect_error(function() metrics.top_k_accuracy(torch.zeros { 2, 3 }, { 1 }, { k = 1 }) end, where,
     "[2]", "[1]")
+  expect_error(function() metrics.top_k_accuracy(torch.full({ 1, 9 }, 0 / 0), { 1 }) end, where,
+    "NaN")
   expect_error(function() metrics.confusion_matrix({ 1 }, { 1 }, { classes = { 1, 1 } }) end, where,
     "twice")
   expect_error(function() metrics.r2({ 1 }, { 1 }) end, where, "at least 2")

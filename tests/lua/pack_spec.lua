@@ -72,6 +72,16 @@ test("wrapped: one after another, without padding", function()
   expect_equal(rows[1].segment_ids, nil)
 end)
 
+test("wrapped: given labels count, in pieces of their sequences", function()
+  local rows = data.pack({
+    { input_ids = { 1, 2, 3 }, labels = { -100, 3, 9 } }, { 4, 5 },
+    { input_ids = { 6, 7, 8, 9 }, labels = { -100, -100, 9, -100 } },
+  }, { seq_len = 4, strategy = "wrapped" })
+  expect_equal(text(rows[1].labels), "-100 3 9 5")
+  expect_equal(text(rows[2].input_ids), "5 6 7 8")
+  expect_equal(text(rows[2].labels), "6 -100 -100 9")
+end)
+
 test("a row is made when it is asked for", function()
   local asked = 0
   local rows = data.pack(data.dataset(4, function()
@@ -87,8 +97,11 @@ test("what is wrong", function()
   expect_error(function() data.pack({ { 1 } }) end, "pack_spec.lua:", "seq_len")
   expect_error(function() data.pack({ { 1 } }, { seq_len = 2, strategy = "ffd" }) end, '"ffd"')
   expect_error(function() data.pack({ "text" }, { seq_len = 2 }) end, "got a string")
-  local rows = data.pack({ { input_ids = { 1, 2 }, labels = { 1 } } }, { seq_len = 2 })
-  expect_error(function() return rows[1] end, "2 input_ids and 1 labels")
+  for _, strategy in ipairs { "bfd", "wrapped" } do
+    local rows = data.pack({ { input_ids = { 1, 2, 3 }, labels = { 1 } } },
+      { seq_len = 2, strategy = strategy })
+    expect_error(function() return rows[1] end, "3 input_ids and 1 labels")
+  end
 end)
 
 test("default_collate", function()

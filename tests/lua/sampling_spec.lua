@@ -127,6 +127,7 @@ test("wrong weights, rates and sets are errors of the line that called", functio
     { mixture({ { 1 }, { 2 } }, { 0, 0 }), "all are 0" },
     { mixture({ { 1 } }, { 1 }, 1.5), "num_samples", "1.5" }, { mixture({}, {}), "an empty one" },
     { mixture({ { 1 } }, nil), "weights" },
+    { mixture({ { 1 }, { 2 } }, { 0.995, 0.005 }, 90), "set 2", "never", "num_samples = 90" },
   } do
     expect_error(case[1], "sampling_spec.lua:", unpack(case, 2))
   end

@@ -56,6 +56,14 @@ test("files with one key are an example, decoded by their endings", function()
   expect_equal(data.tar(path .. ".gz")[2].json.x[1], 1)
 end)
 
+test("hidden files, as macOS adds them to archives, are no examples", function()
+  local set = data.tar(archive(file("./._1.txt", "x"), file("./1.txt", "one"),
+    file("a.b/._2.txt", "x"), file("a.b/2.txt", "two"), file(".DS_Store", "x")))
+  expect_equal(#set, 2)
+  expect_equal(set[1].__key__ .. " " .. set[1].txt, "./1 one")
+  expect_equal(set[2].__key__ .. " " .. set[2].txt, "a.b/2 two")
+end)
+
 test("long names: of POSIX, pax and GNU", function()
   local long = ("d"):rep(150)
   local pax = ("%d path=%s/p.txt\n"):format(3 + 1 + 5 + 150 + 7, long)

@@ -32,9 +32,10 @@ for name, config in {"fixed": {"shift": 3.0}, "dynamic": {"use_dynamic_shifting"
 sd3.scheduler = diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0)
 arrays["text.clip_skip"] = sd3(**PROMPTS, latents=arrays["noise"].clone(), height=16, width=16,
                                num_inference_steps=4, clip_skip=1).images
-arrays["image.fixed"] = diffusers.StableDiffusion3Img2ImgPipeline(**sd3.components)(
-    **PROMPTS, image=arrays["image"], height=16, width=16, strength=0.6,
-    num_inference_steps=5).images
+for name, strength in {"fixed": 0.6, "part_of_a_step": 0.5}.items():
+    arrays["image." + name] = diffusers.StableDiffusion3Img2ImgPipeline(**sd3.components)(
+        **PROMPTS, image=arrays["image"], height=16, width=16, strength=strength,
+        num_inference_steps=5).images
 
 dit = diffusers.DiTPipeline.from_pretrained(dit_folder)
 for scale in (1.0, 4.0):

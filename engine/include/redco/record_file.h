@@ -18,7 +18,7 @@ enum class RecordKind {
   line,       ///< a line, without its "\n" or "\r\n"
   full_line,  ///< a line that is not blank
   paragraph,  ///< consecutive lines that are not blank
-  csv,        ///< a full line, continued by the next lines while quotes are open (RFC 4180)
+  csv,        ///< a line of more than spaces, continued while quotes are open (RFC 4180)
 };
 
 /// The records of a text file. One pass over the file finds them; their text is read on demand.
@@ -34,7 +34,7 @@ class REDCO_API RecordFile {
 
   int64_t size() const { return int64_t(starts_.size()); }
 
-  /// Returns record `index`, counted from 0, without its line ending; all kinds but `line` also
+  /// Returns record `index`, counted from 0, without its line ending; full_line and paragraph also
   /// strip trailing blanks. The file must not have changed.
   std::string read(int64_t index) const;
 

@@ -21,8 +21,8 @@ buckets.aspect_buckets = registry.define("redco.data.aspect_buckets", [[
 aspect_buckets(resolution: integer, {divisor: integer = 64, max_ratio: number = 2}) -> list
 Returns sizes {width, height} of pictures with about the same number of pixels, at most
 resolution x resolution, for `redco.data.bucket_sampler`. Width and height are multiples of
-`divisor`, and neither is more than max_ratio times the other. The list is sorted by
-width.]], function(resolution, options)
+`divisor`, and neither is more than max_ratio times the other. The list is sorted by width.]],
+function(resolution, options)
   local where, o = "data.aspect_buckets", shapes(options)
   check_integer(where, "divisor", o.divisor, 1)
   check_integer(where, "resolution", resolution, o.divisor)
@@ -179,13 +179,13 @@ Diffusion XL's original height and width, top and left of the crop, and height a
     end
   end
   return function(epoch_idx)
-    local rng = native.Rng(o.seed):fold_in(epoch_idx or 0)
-    local batches = batches_of(members, size, o.incomplete == "fill", rng)
-    local crops = rng:fold_in(#members + 1)
+    -- Made anew for each example, as a Generator cannot be copied to workers.
+    local function rng() return native.Rng(o.seed):fold_in(epoch_idx or 0) end
+    local batches = batches_of(members, size, o.incomplete == "fill", rng())
     return dataset.new(#batches * size, function(i)
       local batch = batches[math.floor((i - 1) / size) + 1]
       return fitted(examples[batch[2][(i - 1) % size + 1]], o.buckets[batch[1]],
-        place_of(crops:fold_in(i)), o.resample)
+        place_of(rng():fold_in(#members + 1):fold_in(i)), o.resample)
     end)
   end
 end)

@@ -33,8 +33,8 @@ end
 
 return registry.define("redco.data.image_folder", [[
 image_folder(folder) -> Dataset
-Returns the image files below a folder (png, jpg, jpeg, webp, gif, bmp, tif, tiff), sorted by path.
-An example is a table {path, image}; the pixels are read on access as by `redco.data.image`. If the files are in
+Returns the image files below a folder (png, jpg, jpeg, webp, gif, bmp, tif, tiff), sorted by path,
+without hidden ones. An example is a table {path, image}; the pixels are read on access as by `redco.data.image`. If the files are in
 sub-folders, each sub-folder is a class: an example also has its number from 0 as `label`, and the
 data set has the sorted list of class names as `classes`.
 
@@ -49,14 +49,17 @@ function(folder)
   local paths, classes, label_of = {}, {}, {}
   for _, path in ipairs(native.list_files(folder)) do
     local ending = path:lower():match "%.(%w+)$"
-    if is_image[ending] then
+    if is_image[ending] and not ("/" .. path):find "/%." then
       paths[#paths + 1] = path
       local class = path:match "^(.-)/"
       if class and not label_of[class] then
-        classes[#classes + 1], label_of[class] = class, #classes
+        classes[#classes + 1], label_of[class] = class, true
       end
     end
   end
+  -- Sorted again: a longer name may come first among paths, as "cat-big/" before "cat/".
+  table.sort(classes)
+  for i, class in ipairs(classes) do label_of[class] = i - 1 end
   if #paths == 0 then fail("image_folder: there are no image files in %s", folder) end
   return dataset.new(#paths, function(i)
     local path = folder .. "/" .. paths[i]

@@ -25,16 +25,21 @@ local function to_tensor(ids)
   return torch.is_tensor(ids) and ids:long() or torch.tensor(ids, { dtype = "int64" })
 end
 
+--- Returns the tokens of a sequence and the labels that it has, or nil.
+local function tokens_and_own_labels(sequence)
+  local ids = to_tensor(ids_of(sequence))
+  if not is_example(sequence) or not sequence.labels then return ids end
+  local labels = to_tensor(sequence.labels)
+  if labels:size(0) ~= ids:size(0) then
+    fail("pack: a sequence has %d input_ids and %d labels", ids:size(0), labels:size(0))
+  end
+  return ids, labels
+end
+
 --- Returns the tokens of a sequence and their labels. The default label is the next token.
 local function tokens_and_labels(sequence)
-  local ids = to_tensor(ids_of(sequence))
-  if is_example(sequence) and sequence.labels then
-    local labels = to_tensor(sequence.labels)
-    if labels:size(0) ~= ids:size(0) then
-      fail("pack: a sequence has %d input_ids and %d labels", ids:size(0), labels:size(0))
-    end
-    return ids, labels
-  end
+  local ids, labels = tokens_and_own_labels(sequence)
+  if labels then return ids, labels end
   return ids, torch.cat { ids:narrow(0, 1, ids:size(0) - 1), torch.full({ 1 }, -100) }
 end
 
@@ -155,16 +160,28 @@ local function wrapped_rows(sequences, o)
   ends = integers(ends)
   return dataset.new(math.max(0, math.floor((total - 1) / o.seq_len)), function(i)
     local at, parts, missing = (i - 1) * o.seq_len, {}, o.seq_len + 1
+    local own = {}  -- {position in the row, labels} of the sequences that have labels
     local index = torch.searchsorted(ends, at, { right = true }):item()
     while missing > 0 do
-      local ids = to_tensor(ids_of(sequences[index + 1]))
+      local ids, labels = tokens_and_own_labels(sequences[index + 1])
       local from = at - (index > 0 and ends[index - 1]:item() or 0)
       local n = math.min(missing, ids:size(0) - from)
       parts[#parts + 1] = ids:narrow(0, from, n)
+      local first = o.seq_len + 1 - missing
+      local n_labels = math.min(n, o.seq_len - first)
+      if labels and n_labels > 0 then
+        own[#own + 1] = { first, labels:narrow(0, from, n_labels) }
+      end
       at, missing, index = at + n, missing - n, index + 1
     end
     local tokens = torch.cat(parts)
-    return { input_ids = tokens:narrow(0, 0, o.seq_len), labels = tokens:narrow(0, 1, o.seq_len) }
+    local targets = tokens:narrow(0, 1, o.seq_len)
+    if #own > 0 then targets = targets:clone() end
+    for _, part in ipairs(own) do
+      local first, labels = unpack(part)
+      targets:narrow(0, first, labels:size(0)):copy_(labels)
+    end
+    return { input_ids = tokens:narrow(0, 0, o.seq_len), labels = targets }
   end)
 end
 

@@ -157,6 +157,11 @@ epoch.]], function(sets, options)
   for i, share in ipairs(shares) do
     sum = sum + share
     ends[i] = sum
+    local weight = weights[i - 1]:item()
+    if share == 0 and weight > 0 then
+      fail("%s: set %d would never be used: its weight is %g of %g, less than one example of "
+        .. "num_samples = %.0f", where, i, weight, total, count)
+    end
   end
 
   -- The order of set number `i` in one pass.

@@ -97,8 +97,9 @@ local function index_of(where, source)
     if lines then examples[#examples + 1] = table.concat(lines, "\n") end
   end
   each_file(where, source, function(name, offset, size)
-    local folder, base, ending = name:match "^(.-)([^/.][^/.]*)%.([^/]*)$"
-    if not base or name:find "\n" then return end  -- no example's, as .DS_Store
+    local folder, base, ending = name:match "^(.-)([^/.]+)%.([^/]*)$"
+    local is_hidden = not base or folder ~= "" and folder:sub(-1) ~= "/"
+    if is_hidden or name:find "\n" then return end  -- no example's, as .DS_Store and ._1.jpg
     local key = folder .. base
     if key ~= last_key then
       finish()

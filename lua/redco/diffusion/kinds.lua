@@ -6,6 +6,7 @@
 ---   last_layers: how many of the last layers of CLIP's text encoders are never read
 ---   call(pooled, time_ids): the options of the model's call
 ---   settings: other keys of model_index.json that are kept
+---   starts_earlier: whether a part of a step that strength leaves is done
 ---   defaults: of the options of pipeline.generate, where they differ
 local class_labels = require "redco.diffusion.class_labels"
 local text = require "redco.diffusion.text"
@@ -35,7 +36,8 @@ local sd3 = {
     "tokenizer_2", "tokenizer_3", "transformer", "vae" },
   optional = { text_encoder_3 = true, tokenizer_3 = true },
   model = "transformer", says = text, texts = { first, second, third }, last_layers = 1,
-  settings = {}, defaults = { num_inference_steps = 28, guidance_scale = 7 },
+  settings = {}, starts_earlier = true,
+  defaults = { num_inference_steps = 28, guidance_scale = 7 },
   call = function(pooled) return { pooled_projections = pooled } end,
 }
 

@@ -61,7 +61,7 @@ values clamps them to the numbers next to -1 and 1, where atanh is finite.]], fu
       return x:tanh(), density_of(x)
     end,
     density = function(value)
-      local limit = 1 - (value.dtype == "float64" and 2 ^ -53 or 2 ^ -24)
+      local limit = 1 - distribution.eps[value.dtype] / 2
       return density_of(value:clamp(-limit, limit):atanh())
     end,
     mode_of = function() return parts.loc:tanh() end,

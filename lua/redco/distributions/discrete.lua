@@ -15,9 +15,12 @@ end
 
 -- Probabilities near 0 are clamped, so that their logarithm is finite, as in PyTorch.
 local function clamped(probs)
-  local eps = probs.dtype == "float64" and 2 ^ -52 or 2 ^ -23
+  local eps = distribution.eps[probs.dtype]
   return probs:clamp(eps, 1 - eps)
 end
+
+-- About the least number of a dtype; others have -3e38, too.
+local lowest = { float16 = -65504 }
 
 local categorical = arguments("distributions.Categorical", {}, { "probs", "logits" })
 discrete.Categorical = registry.define("redco.distributions.Categorical", [[
@@ -55,7 +58,9 @@ Distributions over classes, from 0, by probabilities or by logits, of which one 
       shape[#shape + 1] = log_probs:size(-1)
       return log_probs:expand(shape):gather(-1, index):squeeze(-1)
     end,
-    entropy_of = function() return -(probs * log_probs:clamp(-3e38)):sum(-1) end,
+    entropy_of = function()
+      return -(probs * log_probs:clamp(lowest[log_probs.dtype] or -3e38)):sum(-1)
+    end,
     mode_of = function() return probs:argmax(-1) end,
   }
 end)
@@ -81,7 +86,7 @@ A draw has the dtype of the parameters.]], function(given)
 
   return distribution.new {
     name = "Bernoulli", batch_shape = values.shape, event_shape = {},
-    logits = logits, probs = probs,
+    logits = logits, probs = probs, is_clamped = name == "probs",
     draw = function(sample_shape, rng)
       local wide = probs.dtype == "float64" and probs or probs:float()
       return distribution.empty(wide, sample_shape):uniform_(0, 1, { generator = rng })

@@ -62,6 +62,9 @@ function distribution.broadcast(where, names, ...)
   return unpack(torch.broadcast_tensors(values))
 end
 
+--- The distance from 1 to the next number of each dtype.
+distribution.eps = { float64 = 2 ^ -52, float32 = 2 ^ -23, bfloat16 = 2 ^ -7, float16 = 2 ^ -10 }
+
 --- Returns one of two parameters that exclude each other, "probs" or "logits", and its name.
 function distribution.one_of(where, given)
   if (given.probs == nil) == (given.logits == nil) then

@@ -73,7 +73,14 @@ function divergences.Bernoulli(p, q)
   local function log_of(logits) return -torch.softplus(-logits), -torch.softplus(logits) end
   local p1, p0 = log_of(p.logits)
   local q1, q0 = log_of(q.logits)
-  return p.probs * (p1 - q1) + (1 - p.probs) * (p0 - q0)
+  local function term(p_share, q_share, difference)
+    local values = p_share * difference
+    if q.is_clamped then
+      values = values:masked_fill(q_share:eq(0):logical_and(p_share:gt(0)), math.huge)
+    end
+    return values:masked_fill(p_share:eq(0), 0)
+  end
+  return term(p.probs, q.probs, p1 - q1) + term(1 - p.probs, 1 - q.probs, p0 - q0)
 end
 
 local function divergence(p, q)

@@ -43,7 +43,7 @@ end
 function partitions.dirichlet(labels, o)
   local seed = torch.randint(0, 2 ^ 40, { 1 }, { generator = o.generator }):item()
   local draws, parts, rows = torch.Generator(seed), {}, {}
-  for class = 0, labels:max():item() do
+  for class = math.min(0, labels:min():item()), labels:max():item() do
     local shares = torch._standard_gamma(
       torch.full({ o.n_clients }, o.alpha, { dtype = "float64" }), { generator = draws })
     local of_class = labels:eq(class):nonzero():view { -1 }

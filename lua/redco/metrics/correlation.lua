@@ -1,24 +1,11 @@
 --- Correlation of predicted numbers with their references, with the results of SciPy.
 local fail = require "redco.fail"
+local numbers = require "redco.metrics.numbers"
 local registry = require "redco.registry"
-local torch = require "redco.torch"
-
-local function list_of(where, name, given)
-  if torch.is_tensor(given) then given = given:reshape { -1 }:tolist() end
-  if type(given) ~= "table" then
-    fail("%s: %s: expected a list or a tensor of numbers, got %s", where, name, type(given))
-  end
-  for i, value in ipairs(given) do
-    if type(value) ~= "number" then
-      fail("%s: %s: entry %d is a %s, expected a number", where, name, i, type(value))
-    end
-  end
-  return given
-end
 
 local function two_lists(where, predictions, references)
-  predictions = list_of(where, "predictions", predictions)
-  references = list_of(where, "references", references)
+  predictions = numbers(where, "predictions", predictions)
+  references = numbers(where, "references", references)
   if #predictions < 2 or #predictions ~= #references then
     fail("%s: expected as many predictions as references, and at least two, got %d and %d", where,
       #predictions, #references)
@@ -32,11 +19,25 @@ local function mean(values)
   return sum / #values
 end
 
+-- Returns the differences from the mean, divided by the largest one, so that no square overflows.
+-- Equal values have none: their mean may be rounded to another number.
+local function differences(values)
+  local center, largest, is_constant, result = mean(values), 0, true, {}
+  for i, value in ipairs(values) do
+    result[i] = value - center
+    largest = math.max(largest, math.abs(result[i]))
+    is_constant = is_constant and value == values[1]
+  end
+  for i, difference in ipairs(result) do result[i] = is_constant and 0 or difference / largest end
+  return result
+end
+
 -- NaN if one of the lists is constant.
 local function pearson(x, y)
-  local mean_x, mean_y, xx, yy, xy = mean(x), mean(y), 0, 0, 0
-  for i, value in ipairs(x) do
-    local a, b = value - mean_x, y[i] - mean_y
+  local xx, yy, xy = 0, 0, 0
+  x, y = differences(x), differences(y)
+  for i, a in ipairs(x) do
+    local b = y[i]
     xx, yy, xy = xx + a * a, yy + b * b, xy + a * b
   end
   return math.max(-1, math.min(1, xy / (math.sqrt(xx) * math.sqrt(yy))))

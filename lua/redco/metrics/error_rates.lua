@@ -2,6 +2,7 @@
 --- to replace, insert and delete, over the number in the references.
 local fail = require "redco.fail"
 local registry = require "redco.registry"
+local unicode = require "redco.metrics.unicode"
 
 -- Returns the least number of changes between two lists (Levenshtein, 1966).
 local function distance(from, to)
@@ -19,21 +20,33 @@ local function distance(from, to)
   return costs[#to]
 end
 
-local function stripped(text) return text:match "^%s*(.-)%s*$" end
-
--- A single blank other than a space belongs to its word there.
-local function words_of(text)
-  local words = {}
-  for word in stripped(text:gsub("%s%s+", " ")):gmatch "[^ ]+" do words[#words + 1] = word end
-  return words
+-- Returns the characters of a text without white space at its ends.
+local function characters_of(text)
+  local characters, kept = unicode.characters(text), {}
+  local last = #characters
+  while last > 0 and unicode.is_blank(characters[last]) do last = last - 1 end
+  for i = 1, last do
+    if #kept > 0 or not unicode.is_blank(characters[i]) then kept[#kept + 1] = characters[i] end
+  end
+  return kept
 end
 
-local function characters_of(text)
-  local characters = {}
-  for character in stripped(text):gmatch "[%z\1-\127\192-\255][\128-\191]*" do
-    characters[#characters + 1] = character
+-- Spaces and runs of white space separate words. A single blank other than a space belongs to its
+-- word there.
+local function words_of(text)
+  local characters, words, is_inside = characters_of(text), {}, false
+  for i, character in ipairs(characters) do
+    local is_blank = unicode.is_blank(character)
+    local is_run = is_blank and (unicode.is_blank(characters[i - 1] or "x")
+      or unicode.is_blank(characters[i + 1] or "x"))
+    if is_run or character == " " then
+      is_inside = false
+    else
+      words[is_inside and #words or #words + 1] = (is_inside and words[#words] or "") .. character
+      is_inside = true
+    end
   end
-  return characters
+  return words
 end
 
 local function check(name, predictions, references)

@@ -104,7 +104,8 @@ local best = arguments("metrics.top_k_accuracy", { k = 5 })
 ranking.top_k_accuracy = registry.define("redco.metrics.top_k_accuracy", [[
 top_k_accuracy(scores [examples, classes], references [examples], {k: integer = 5}) -> number
 Returns the fraction of examples whose reference, a class from 0, is among the k classes with the
-highest scores.]], function(scores, references, options)
+highest scores; of equal scores the later class comes first.]],
+function(scores, references, options)
   local where, k = "metrics.top_k_accuracy", best(options).k
   if not torch.is_tensor(scores) or scores:dim() ~= 2 or scores:size(0) == 0 then
     fail("%s: scores: expected a tensor [examples, classes]", where)
@@ -117,7 +118,8 @@ highest scores.]], function(scores, references, options)
     fail("%s: references: expected [%d], got [%s]", where, scores:size(0),
       table.concat(references.shape, ", "))
   end
-  local _, classes = scores:topk(k, -1)
+  if scores:ne(scores):any():item() then fail("%s: scores: there are NaN among them", where) end
+  local classes = scores:argsort { stable = true, dim = -1 }:narrow(-1, scores:size(1) - k, k)
   return classes:eq(references:unsqueeze(-1)):any(-1):double():mean():item()
 end)
 

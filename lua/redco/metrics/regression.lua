@@ -47,9 +47,10 @@ The arguments are lists of numbers or tensors.]], function(predictions, referenc
   local x, y = two_lists("metrics.r2", predictions, references, 2)
   local mean = sum_of(function(a) return a end, y) / #y
   local error_sum = sum_of(square_of_difference, x, y)
-  local total = sum_of(function(a) return (a - mean) ^ 2 end, y)
-  if total == 0 then return error_sum == 0 and 1 or 0 end
-  return 1 - error_sum / total
+  -- Compared one by one, as the mean of equal numbers may be rounded to another number.
+  local n_others = sum_of(function(a) return a == y[1] and 0 or 1 end, y)
+  if n_others == 0 then return error_sum == 0 and 1 or 0 end
+  return 1 - error_sum / sum_of(function(a) return (a - mean) ^ 2 end, y)
 end)
 
 return regression

@@ -61,6 +61,11 @@ for _, code in ipairs { 0x85, 0xA0, 0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x30
 end
 for code = 0x2000, 0x200A do other_blanks[utf8(code)] = " " end
 
+--- Returns whether a character is white space for Python.
+function unicode.is_blank(character)
+  return other_blanks[character] ~= nil or character:find "^[%s\28-\31]$" ~= nil
+end
+
 --- Replaces every non-ASCII character that is white space for Python's split by a blank.
 function unicode.plain_blanks(text)
   return text:find "[\194\225\226\227]" and (text:gsub(beyond_ascii, other_blanks)) or text

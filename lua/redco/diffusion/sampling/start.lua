@@ -45,12 +45,13 @@ local function check_images(where, images, channels, height, width)
 end
 
 --- The number of the first timestep, counted from 0: `strength` of all steps are done.
-local function first_timestep(scheduler, o, strength)
+local function first_timestep(scheduler, o, strength, starts_earlier)
   if type(strength) ~= "number" or strength < 0 or strength > 1 then
     fail("pipeline.generate: strength: expected a number from 0 to 1, got %s", tostring(strength))
   end
   local n = o.num_inference_steps
-  local left = n - math.min(math.floor(n * strength), n)
+  local done = math.min(n * strength, n)
+  local left = starts_earlier and math.floor(n - done) or n - math.floor(done)
   if left == n then
     fail("pipeline.generate: strength %g of %d steps leaves none to do", strength, n)
   end
@@ -75,7 +76,8 @@ function start.of(pipeline, params, scheduler, batch, states, pictures, o)
     images = repeated(images, n)
     result.kept = batch.image_latents and repeated(batch.image_latents, n)
       or encoded(pipeline, params, images, draw)
-    result.first = first_timestep(scheduler, o, o.strength or (batch.mask and 1 or 0.8))
+    result.first = first_timestep(scheduler, o, o.strength or (batch.mask and 1 or 0.8),
+      pipeline.kind.starts_earlier)
   elseif batch.mask then
     fail "pipeline.generate: a mask needs pixel_values, the picture to change"
   end
