@@ -15,6 +15,7 @@
 #include <ATen/ops/empty_like.h>
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -27,31 +28,48 @@ using namespace mesh;
 namespace {
 
 using Finish = std::function<at::Tensor()>;
+using Tensors = std::vector<at::Tensor>;
+
+// What the library holds for a collective.
+struct Work {
+  Tensors tensors;  // that it sends and receives
+  Tensors copies;   // its own, until it has ended
+  bool has_ended = false;
+
+  void end() {
+    copies.clear();
+    has_ended = true;
+  }
+};
 
 class Imagined final : public Pending {
  public:
-  Imagined(std::optional<int64_t> number, Finish finish)
-      : number_(number), finish_(std::move(finish)) {}
+  Imagined(std::optional<int64_t> number, Finish finish, std::shared_ptr<Work> work)
+      : number_(number), finish_(std::move(finish)), work_(std::move(work)) {}
 
   at::Tensor wait() override {
     if (!finish_) return result_;
     if (Recorder* recorder = Recorder::current(); recorder && number_) recorder->waited(*number_);
     at::NoGradGuard no_grad;
+    work_->end();
     result_ = std::exchange(finish_, nullptr)();
+    work_.reset();
     return result_;
   }
 
  private:
   std::optional<int64_t> number_;  // in the log
   Finish finish_;
+  std::shared_ptr<Work> work_;
   at::Tensor result_;
 };
 
-// Allocates as C10dGroup does with a backend that has no reduce-scatter, as Gloo.
+// Allocates as C10dGroup and its library do.
 class ImaginedGroup final : public Group {
  public:
-  ImaginedGroup(std::string name, std::optional<Mesh::Dim> dim, const Mesh::Line& line)
-      : name_(std::move(name)), dim_(dim), line_(line) {}
+  ImaginedGroup(std::string name, std::optional<Mesh::Dim> dim, const Mesh::Line& line,
+                Library library)
+      : name_(std::move(name)), dim_(dim), line_(line), library_(library) {}
 
   const std::string& name() const override { return name_; }
   int64_t rank() const override { return 0; }
@@ -62,10 +80,12 @@ class ImaginedGroup final : public Group {
     const Reduced reduced = reduced_form(tensor, op, size());
     auto number = count(all_reduce_kind, reduced.tensor);
     if (!tensor.is_meta() && op == ReduceOp::sum) reduced.tensor.mul_(size());
-    return started(number, [tensor, reduced] {
-      reduced.put_back(tensor);
-      return tensor;
-    });
+    return started(number,
+                   [tensor, reduced] {
+                     reduced.put_back(tensor);
+                     return tensor;
+                   },
+                   {.tensors = {reduced.tensor}});
   }
 
   std::unique_ptr<Pending> start_all_gather(at::Tensor tensor) override {
@@ -75,21 +95,32 @@ class ImaginedGroup final : public Group {
     sizes.insert(sizes.begin(), size());
     at::Tensor result = at::empty(sizes, tensor.options());
     if (!tensor.is_meta()) result.copy_(tensor.unsqueeze(0).expand(sizes));
-    return started(number, [result] { return result; });
+    Work work{.tensors = {tensor, result}};
+    // ProcessGroupGloo gathers into a tensor of its own, which it copies.
+    if (library_ == Library::gloo) work.copies.push_back(at::empty_like(result));
+    return started(
+        number, [result] { return result; }, std::move(work));
   }
 
   std::unique_ptr<Pending> start_all_to_all(at::Tensor tensor) override {
     auto number = count(all_to_all_kind, tensor);
     at::NoGradGuard no_grad;
     at::Tensor result = exchanged(tensor);
-    return started(number, [result] { return result; });
+    return started(number, [result] { return result; }, {.tensors = {tensor, result}});
   }
 
   std::unique_ptr<Pending> start_reduce_scatter(at::Tensor tensor, ReduceOp op) override {
     auto number = count(reduce_scatter_kind, tensor);
     at::NoGradGuard no_grad;
+    if (library_ == Library::nccl && is_scattered_exactly(tensor, op)) {
+      at::Tensor result = at::empty(tensor.sizes().slice(1), tensor.options());
+      if (!tensor.is_meta())
+        result.copy_(tensor.select(0, 0)).mul_(op == ReduceOp::sum ? size() : 1);
+      return started(number, [result] { return result; }, {.tensors = {tensor, result}});
+    }
     at::Tensor rows = exchanged(tensor);
-    return started(number, [rows, op] { return reduce_rows(rows, op); });
+    return started(number, [rows, op] { return reduce_rows(rows, op); },
+                   {.tensors = {tensor, rows}});
   }
 
  private:
@@ -110,22 +141,35 @@ class ImaginedGroup final : public Group {
     return result;
   }
 
-  static std::unique_ptr<Pending> started(std::optional<int64_t> number, Finish finish) {
-    return std::make_unique<Imagined>(number, std::move(finish));
+  // The tensors of a collective are held until the wait. A group keeps Gloo's work, with them,
+  // until it starts other work and this has ended (GroupLine::add). Of the work that nobody has
+  // waited for, the newest counts as under way.
+  std::unique_ptr<Pending> started(std::optional<int64_t> number, Finish finish, Work given) {
+    auto work = std::make_shared<Work>(std::move(given));
+    if (library_ == Library::gloo) {
+      for (size_t i = 0; i + 1 < in_flight_.size(); ++i) in_flight_[i]->end();
+      std::erase_if(in_flight_, [](const auto& each) { return each->has_ended; });
+      in_flight_.push_back(work);
+    }
+    return std::make_unique<Imagined>(number, std::move(finish), std::move(work));
   }
 
   std::string name_;
   std::optional<Mesh::Dim> dim_;
   Mesh::Line line_;
+  Library library_;
+  std::vector<std::shared_ptr<Work>> in_flight_;
 };
 
 class ImaginedMesh final : public Mesh {
  public:
-  ImaginedMesh(const Shape& shape, c10::Device device) : device_(device), notes_(make_own_notes()) {
+  ImaginedMesh(const Shape& shape, Library library, c10::Device device)
+      : device_(device), notes_(make_own_notes()) {
     processes_.size = 1;
     for (int64_t size : shape) processes_.size *= size;
-    auto make = [](const std::string& name, std::optional<Dim> dim, const Line& line) {
-      return line.size == 1 ? make_single(name) : std::make_unique<ImaginedGroup>(name, dim, line);
+    auto make = [&](const std::string& name, std::optional<Dim> dim, const Line& line) {
+      return line.size == 1 ? make_single(name)
+                            : std::make_unique<ImaginedGroup>(name, dim, line, library);
     };
     for (Dim dim : dims) groups_.push_back(make(facts[dim].name, dim, line_of(dim, shape, 0)));
     world_ = make("world", std::nullopt, {0, 1, processes_.size});
@@ -146,13 +190,14 @@ class ImaginedMesh final : public Mesh {
 
 }  // namespace
 
-std::shared_ptr<Mesh> make_imagined_mesh(const MeshSize& size, c10::Device device) {
+std::shared_ptr<Mesh> make_imagined_mesh(const MeshSize& size, Library library,
+                                         c10::Device device) {
   Mesh::Shape shape;
   for (Mesh::Dim dim : Mesh::dims)
     shape[dim] = Mesh::has(dim, Mesh::model)  ? size.model
                  : Mesh::has(dim, Mesh::zero) ? size.zero
                                               : size.replicated;
-  return std::make_shared<ImaginedMesh>(shape, device);
+  return std::make_shared<ImaginedMesh>(shape, library, device);
 }
 
 }  // namespace redco::plan

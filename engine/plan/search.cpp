@@ -231,15 +231,17 @@ class Search {
     TracedProgram program = program_;
     if (!decisions.empty()) program.options.params_sharding_rules = rules_of(decisions);
     program.options.compute_dtype = layout.compute_dtype;
-    StepTrace trace =
-        trace_step(program, {.mesh = {.zero = layout.zero_group,
-                                      .model = layout.n_model_shards,
-                                      .replicated = layout.n_copies / layout.zero_group},
-                             .zero = layout.zero,
-                             .sequence_parallel = layout.sequence_parallel,
-                             .recompute_blocks = layout.recompute_blocks,
-                             .per_device_batch_size = layout.per_device_batch_size,
-                             .n_accumulated = layout.n_accumulated});
+    StepTrace trace = trace_step(
+        program,
+        {.mesh = {.zero = layout.zero_group,
+                  .model = layout.n_model_shards,
+                  .replicated = layout.n_copies / layout.zero_group},
+         .library = cluster_.device().kind == DeviceFacts::cpu ? Library::gloo : Library::nccl,
+         .zero = layout.zero,
+         .sequence_parallel = layout.sequence_parallel,
+         .recompute_blocks = layout.recompute_blocks,
+         .per_device_batch_size = layout.per_device_batch_size,
+         .n_accumulated = layout.n_accumulated});
     ++result_.n_traced;
     if (decisions.empty()) decisions = std::move(trace.decisions);
     result_.n_parameters = trace.n_parameters;

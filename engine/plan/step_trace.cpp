@@ -156,7 +156,7 @@ NotRecorded::~NotRecorded() {
 StepTrace trace_step(const TracedProgram& program, const TracedLayout& layout, int64_t n_steps) {
   NotRecorded not_recorded;
   const Deployer& own = *program.options.deployer;
-  std::shared_ptr<Mesh> mesh = make_imagined_mesh(layout.mesh);
+  std::shared_ptr<Mesh> mesh = make_imagined_mesh(layout.mesh, layout.library);
   DeployerOptions options;
   options.seed = own.seed();
   options.zero = layout.zero;

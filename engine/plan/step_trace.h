@@ -14,6 +14,7 @@ namespace redco::plan {
 /// How a training step is spread over devices.
 struct TracedLayout {
   MeshSize mesh;
+  Library library = Library::gloo;
   int64_t zero = 0;
   bool sequence_parallel = false;
   bool recompute_blocks = false;
