@@ -6,6 +6,7 @@
 #include "state/values.h"
 #include "torch/tensor.h"
 
+#include <redco/detail/article.h>
 #include <redco/error.h>
 
 #include <cxxabi.h>
@@ -71,14 +72,15 @@ void push_metatable(lua_State* L, const std::string& name) {
 
 [[noreturn]] void fail_unknown(lua_State* L, std::initializer_list<int> tables) {
   const std::string type = lua_tostring(L, lua_upvalueindex(1));
-  if (lua_type(L, 2) != LUA_TSTRING) fail("a ", type, " has no field ", described(L, 2));
+  if (lua_type(L, 2) != LUA_TSTRING) fail(with_article(type), " has no field ", described(L, 2));
   const std::string field = lua_tostring(L, 2);
   std::vector<std::string> known;
   for (int table : tables)
     for (lua_pushnil(L); lua_next(L, table) != 0; lua_pop(L, 1))
       known.emplace_back(lua_tostring(L, -2));
   std::string near = nearest(field, known);
-  fail("a ", type, " has no '", field, "'", near.empty() ? "" : "; did you mean '" + near + "'?");
+  fail(with_article(type), " has no '", field, "'",
+       near.empty() ? "" : "; did you mean '" + near + "'?");
 }
 
 // Upvalues of __index and __newindex: the type's name, methods, getters, setters.
@@ -269,7 +271,7 @@ std::shared_ptr<void> HostCall::object(int index, std::type_index type) const {
     if (same) return *static_cast<lua::Object*>(lua_touserdata(L_, index));
   }
   bool is_self = has_self_ && index == 1;
-  fail(where(index), ": expected a ", name, ", got ", described(L_, index),
+  fail(where(index), ": expected ", with_article(name), ", got ", described(L_, index),
        is_self ? "; methods are called with a colon" : "");
 }
 

@@ -110,6 +110,12 @@ int syntax_advice(lua_State* L) {
   return 1;
 }
 
+// advice_on_name(name) -> text to append to a message about an undeclared name, or ""
+int name_advice(lua_State* L) {
+  lua_pushstring(L, advice_on_name(luaL_checkstring(L, 1)).c_str());
+  return 1;
+}
+
 // advice_on_field(name) -> text to append to a message about an unknown field, or ""
 int field_advice(lua_State* L) {
   lua_pushstring(L, advice_on_field(luaL_checkstring(L, 1)).c_str());
@@ -170,6 +176,8 @@ int open_redco(lua_State* L) {
   lua_setfield(L, -2, "fail");
   lua_pushcfunction(L, nearest_name);
   lua_setfield(L, -2, "nearest");
+  lua_pushcfunction(L, name_advice);
+  lua_setfield(L, -2, "advice_on_name");
   lua_pushcfunction(L, field_advice);
   lua_setfield(L, -2, "advice_on_field");
   lua_pushcfunction(L, syntax_advice);

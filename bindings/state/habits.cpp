@@ -138,6 +138,9 @@ constexpr std::string_view on_loop =
     "for i = 0, #x - 1 with x[i]";
 constexpr Advice advices[] = {
     {"attempt to call field 'Tensor'", "(a table value)", "torch.tensor makes a tensor"},
+    {"'step' (a number value)", "(a number value)",
+     "it is the number of steps done: trainer:train_step { examples = examples } performs one"},
+    {"attempt to call method", "(a number value)", "it is a field: write it with a dot"},
     {"attempt to call a ", "table value", on_loop},
     {"attempt to call a ", "userdata value", on_loop},
     {"bad argument #1 to 'pairs'", "got userdata)", on_loop},

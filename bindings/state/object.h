@@ -6,6 +6,7 @@
 #include "registry.h"
 #include "values.h"
 
+#include <redco/detail/article.h>
 #include <redco/error.h>
 
 #include <initializer_list>
@@ -37,8 +38,9 @@ std::shared_ptr<T> test_object(lua_State* L, int index) {
 template <class T>
 std::shared_ptr<T> check_object(lua_State* L, int index, const std::string& what) {
   auto object = test_object<T>(L, index);
-  require(object != nullptr, what, ": expected a ", T::lua_name, ", got ", described(L, index),
-          index == 1 ? "; methods are called with a colon" : "");
+  if (object == nullptr)
+    fail(what, ": expected ", with_article(T::lua_name), ", got ", described(L, index),
+         index == 1 ? "; methods are called with a colon" : "");
   return object;
 }
 

@@ -148,6 +148,8 @@ constexpr struct {
     {"not implemented for 'Long'", "; x:float() makes numbers with fractions of it"},
     {"a leaf Variable that requires grad is being used in an in-place operation",
      " Write it in torch.no_grad(function() ... end)"},
+    {"does not match the length of the desired ordering of dimensions",
+     "; each dimension is named once: x:permute(0, 2, 1)"},
     {"can require gradients", "; x:float() makes such numbers"},
 };
 
@@ -372,8 +374,12 @@ int call_operator(lua_State* L, const OverloadSet& op, bool is_method) {
     if (requires_grad) check_tensor(L, lua_gettop(L)).set_requires_grad(*requires_grad);
     return n_results;
   } catch (const c10::Error& error) {
-    fail(is_method ? "Tensor:" : "torch.", op.name, ": ", text_of(error),
-         remedy_for(text_of(error)), "\ngiven: ", given_arguments(L, arguments));
+    std::string text = text_of(error);
+    // LibTorch's permute names this layout for every tensor.
+    constexpr std::string_view prefix = "permute(sparse_coo): ";
+    if (text.starts_with(prefix)) text.erase(0, prefix.size());
+    fail(is_method ? "Tensor:" : "torch.", op.name, ": ", text, remedy_for(text),
+         "\ngiven: ", given_arguments(L, arguments));
   }
 }
 

@@ -19,6 +19,24 @@ int64_t check_list(lua_State* L, int index, const std::string& what) {
   return int64_t(lua_objlen(L, index));
 }
 
+void check_parameter_order(const Ref& function, const std::string& what,
+                           const std::vector<std::string>& order) {
+  lua_State* L = function.state();
+  std::string expected;
+  for (const std::string& name : order) expected += (expected.empty() ? "" : ", ") + name;
+  balanced(L, [&] {
+    function.push();
+    const char* given;
+    for (size_t i = 0; i < order.size() && (given = lua_getlocal(L, nullptr, int(i) + 1)); ++i) {
+      // A function may name something else `state`: what it observes, for example.
+      auto place = std::ranges::find(order, given == std::string("train_rng") ? "rng" : given);
+      require(place == order.end() || place == order.begin() + long(i) || *place == "state", what,
+              ": its argument ", i + 1, " is ", order[i], ", but the function names it ", given,
+              ": write function(", expected, ")");
+    }
+  });
+}
+
 Collate check_collate(NamedArguments& args) {
   auto name = args.get<std::string>("collate", "global");
   require(name == "global" || name == "local", args.function(), ": collate = \"", name,

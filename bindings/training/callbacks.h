@@ -76,6 +76,11 @@ Dataset make_dataset(const Examples& examples, const Collator& collator);
 /// Reads the argument `collate`.
 Collate check_collate(NamedArguments& args);
 
+/// Raises an error if a parameter of a Lua function has the name of another one's place. `order`
+/// has the names that the documentation gives.
+void check_parameter_order(const Ref& function, const std::string& what,
+                           const std::vector<std::string>& order);
+
 /// Returns the number of entries of the list at `index`. Raises an error if it is not a list.
 int64_t check_list(lua_State* L, int index, const std::string& what);
 

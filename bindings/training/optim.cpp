@@ -7,6 +7,7 @@
 #include "state/values.h"
 #include "torch/tensor.h"
 
+#include <redco/detail/article.h>
 #include <redco/error.h>
 
 #include <array>
@@ -91,7 +92,8 @@ struct Reader {
     for (size_t i = 0; i < n; ++i) {
       const Tree& value = given->as<Tree::List>()[i];
       require(value.is<int64_t>() || value.is<double>(), args.function(), ": ", name,
-              ": expected a list of ", number, " numbers, entry ", i + 1, " is a ", value.kind());
+              ": expected a list of ", number, " numbers, entry ", i + 1, " is ",
+              with_article(value.kind()));
       values[i] = value.is<int64_t>() ? double(value.as<int64_t>()) : value.as<double>();
     }
   }

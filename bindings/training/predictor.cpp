@@ -90,6 +90,7 @@ int predict(lua_State* L) {
 
 void push_predictor(lua_State* L, const Collator& collator, const Ref& pred_fn,
                     const Ref& output_fn, PredictorOptions options) {
+  check_parameter_order(pred_fn, "pred_fn", {"rng", "params", "batch"});
   options.pred_fn = make_pred_fn(pred_fn);
   options.output_fn = make_output_fn(output_fn);
   push_object(

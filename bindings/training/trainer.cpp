@@ -272,6 +272,8 @@ int make(lua_State* L) {
   options.params = args.required<Tree>("params");
   read_custom_state(args, *object, options);
   const OfScript own{object->apply_fn, object->custom_state};
+  check_parameter_order(loss_fn, "redco.Trainer: loss_fn",
+                        {"rng", "state", "params", "batch", "is_training"});
   options.loss_fn = make_loss_fn(loss_fn, own);
   options.optimizer = check_optimizer(args, "optimizer");
   options.opt_state = args.optional<Tree>("opt_state");
@@ -280,7 +282,11 @@ int make(lua_State* L) {
   options.loss_scale = check_loss_scale_argument(args);
   options.lr_schedule_fn = check_schedule_argument(args, "lr_schedule_fn");
   options.accumulate_grad_batches = args.optional<int64_t>("accumulate_grad_batches");
-  options.train_step_fn = make_train_step_fn(args.get<Ref>("train_step_fn", {}), loss_fn, own);
+  Ref train_step_fn = args.get<Ref>("train_step_fn", {});
+  if (train_step_fn)
+    check_parameter_order(train_step_fn, "redco.Trainer: train_step_fn",
+                          {"rng", "state", "batch", "defaults"});
+  options.train_step_fn = make_train_step_fn(train_step_fn, loss_fn, own);
   options.params_sharding_rules = check_sharding_rules(args);
   auto recompute = args.get<std::string>("recompute", "none");
   require(recompute == "none" || recompute == "blocks", "redco.Trainer: recompute = \"", recompute,

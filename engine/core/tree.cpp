@@ -2,6 +2,7 @@
 
 #include <redco/tree.h>
 
+#include <redco/detail/article.h>
 #include <redco/error.h>
 
 namespace redco {
@@ -13,7 +14,8 @@ const char* Tree::kind() const {
 }
 
 void Tree::throw_kind(const char* expected) const {
-  fail("expected a ", expected, " in this place of the tree, found a ", kind());
+  fail("expected ", with_article(expected), " in this place of the tree, found ",
+       with_article(kind()));
 }
 
 const Tree& Tree::at(const std::string& key) const {

@@ -6,6 +6,7 @@
 #include "safetensors_format.h"
 #include "strict_json.h"
 
+#include <redco/detail/article.h>
 #include <redco/error.h>
 #include <redco/json.h>
 
@@ -76,7 +77,8 @@ Tree tree_of(const FileSums& sums) {
 
 FileSums sums_of(const std::string& where, const Tree& tree) {
   FileSums sums;
-  require(tree.is<Tree::Dict>(), where, "it is a ", tree.kind(), ", expected an object");
+  require(tree.is<Tree::Dict>(), where, "it is ", with_article(tree.kind()),
+          ", expected an object");
   for (const auto& [name, value] : tree.as<Tree::Dict>()) {
     bool is_name = !name.empty() && name.find('/') == std::string::npos && name[0] != '.';
     require(is_name, where, in_quotes(name), " is not the name of a file in the same folder");

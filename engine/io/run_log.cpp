@@ -7,6 +7,7 @@
 #include "outputs_json.h"
 #include "tensorboard.h"
 
+#include <redco/detail/article.h>
 #include <redco/error.h>
 #include <redco/image.h>
 
@@ -262,7 +263,7 @@ void RunLog::settings(const Tree::Dict& values) {
   for (const auto& [name, value] : values)
     require(
         value.is<bool>() || value.is<int64_t>() || value.is<double>() || value.is<std::string>(),
-        "log_hparams: ", name, " is a ", value.kind(),
+        "log_hparams: ", name, " is ", with_article(value.kind()),
         ", expected a number, a string or a boolean");
   if (events_) events_->settings(values);
 }

@@ -2,6 +2,7 @@
 // (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md).
 #include "readers.h"
 
+#include <redco/detail/article.h>
 #include <redco/error.h>
 #include <redco/gguf.h>
 
@@ -38,7 +39,7 @@ class Metadata {
     std::vector<T> values;
     auto found = values_.find(key);
     if (found == values_.end()) return values;
-    require(found->second.is<Tree::List>(), where_, key, " is a ", found->second.kind(),
+    require(found->second.is<Tree::List>(), where_, key, " is ", with_article(found->second.kind()),
             ", expected a list");
     for (const Tree& entry : found->second.as<Tree::List>()) values.push_back(value<T>(key, entry));
     return values;
@@ -47,7 +48,8 @@ class Metadata {
  private:
   template <class T>
   T value(const std::string& key, const Tree& tree) const {
-    require(tree.is<T>(), where_, key, " has a ", tree.kind(), ", expected a ", Tree(T{}).kind());
+    require(tree.is<T>(), where_, key, " has ", with_article(tree.kind()), ", expected ",
+            with_article(Tree(T{}).kind()));
     return tree.as<T>();
   }
 

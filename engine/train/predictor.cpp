@@ -11,6 +11,7 @@
 #include "../mesh/spmd_log.h"
 
 #include <redco/autocast.h>
+#include <redco/detail/article.h>
 #include <redco/error.h>
 #include <redco/random.h>
 
@@ -35,7 +36,7 @@ std::vector<Tree> split_examples(const Tree& batch_preds, int64_t n_examples) {
     std::string place = path.empty() ? "the prediction" : "'" + path + "' of the predictions";
     require(!leaf.is_none(), "Predictor: pred_fn returned nil for ", place,
             ": does it lack a `return`?");
-    require(leaf.is_tensor(), "Predictor: ", place, " is a ", leaf.kind(),
+    require(leaf.is_tensor(), "Predictor: ", place, " is ", with_article(leaf.kind()),
             ", and only tensors can be split into examples: return tensors from pred_fn or give an "
             "output_fn");
     const at::Tensor& tensor = leaf.tensor();

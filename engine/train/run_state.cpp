@@ -2,6 +2,7 @@
 
 #include "run_state.h"
 
+#include <redco/detail/article.h>
 #include <redco/error.h>
 
 #include <cmath>
@@ -20,7 +21,7 @@ Tree to_tree(const std::map<std::string, double>& metrics) {
 
 double number(const std::string& name, const Tree& value) {
   if (value.is<int64_t>()) return double(value.as<int64_t>());
-  require(value.is<double>(), "last_ckpt_info: ", name, " is a ", value.kind(),
+  require(value.is<double>(), "last_ckpt_info: ", name, " is ", with_article(value.kind()),
           ", expected a number");
   return value.as<double>();
 }
@@ -55,8 +56,8 @@ class Fields {
   std::map<std::string, std::string> texts(const std::string& name) const {
     std::map<std::string, std::string> result;
     for (const auto& [key, each] : dict(name)) {
-      require(each.is<std::string>(), "last_ckpt_info: ", name, ": ", key, " is a ", each.kind(),
-              ", expected a string");
+      require(each.is<std::string>(), "last_ckpt_info: ", name, ": ", key, " is ",
+              with_article(each.kind()), ", expected a string");
       result[key] = each.as<std::string>();
     }
     return result;
@@ -66,7 +67,7 @@ class Fields {
   Tree::Dict dict(const std::string& name) const {
     const Tree* value = find(name);
     if (value == nullptr) return {};
-    require(value->is<Tree::Dict>(), "last_ckpt_info: ", name, " is a ", value->kind(),
+    require(value->is<Tree::Dict>(), "last_ckpt_info: ", name, " is ", with_article(value->kind()),
             ", expected a dictionary");
     return value->as<Tree::Dict>();
   }
@@ -127,7 +128,7 @@ RunState run_state_of(const Tree& info) {
   if (left_out != nullptr && left_out->is<Tree::List>())
     for (const Tree& batch : left_out->as<Tree::List>()) {
       bool is_pair = batch.is<Tree::List>() && batch.as<Tree::List>().size() == 2;
-      require(is_pair, "last_ckpt_info: left_out_batches has a ", batch.kind(),
+      require(is_pair, "last_ckpt_info: left_out_batches has ", with_article(batch.kind()),
               ", expected pairs of integers");
       const auto& pair = batch.as<Tree::List>();
       state.left_out_batches.emplace(pair[0].as<int64_t>(), pair[1].as<int64_t>());

@@ -134,6 +134,15 @@ TEST_CASE("a constructor may be any function") {
   CHECK(failure(engine, "Camera('front', -2)") == "piece:1: no exposure of -2.000000");
 }
 
+TEST_CASE("a type whose name begins with a vowel") {
+  ScriptEngine engine;
+  engine.register_type<Camera>("Eye").constructor<std::string>().method("called", &Camera::called);
+  CHECK(
+      failure(engine, "Eye('front').called(1)") ==
+      "piece:1: Eye:called: self: expected an Eye, got number 1; methods are called with a colon");
+  CHECK(failure(engine, "Eye('front'):look()") == "piece:1: an Eye has no 'look'");
+}
+
 TEST_CASE("wrong uses are errors that say what was meant") {
   ScriptEngine engine;
   register_camera(engine);

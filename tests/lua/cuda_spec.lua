@@ -26,6 +26,7 @@ test("torch.cuda without a GPU: PyTorch's answers, or an error that says so", fu
   local event = torch.cuda.Event { enable_timing = true }
   assert(event:query())
   event:synchronize()
+  expect_error(function() event.query {} end, "expected an Event, got table {}; methods are called")
   expect_error(function() event:record() end, 'device "cuda": ')
   expect_error(function() torch.cuda.Event { timing = true } end, "no argument 'timing'",
     "enable_timing")

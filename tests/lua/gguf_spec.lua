@@ -172,7 +172,7 @@ test("tokenizers that are refused, and one that cannot be saved", function()
   expect_tokenizer({ ["tokenizer.ggml.tokens"] = { "u32[]", { 1 } } }, "expected a string")
   expect_tokenizer({ ["tokenizer.ggml.token_type"] = { "i32[]", { 9 } } }, "has 9")
   expect_tokenizer({ ["tokenizer.ggml.bos_token_id"] = { "string", "1" } }, "bos_token_id",
-    "expected a integer")
+    "expected an integer")
   write_with {}
   local tokenizer = redco.Tokenizer.from_pretrained(path)
   expect_error(function() tokenizer:save_pretrained(os.tmpname()) end, "cannot save")

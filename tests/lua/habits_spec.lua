@@ -83,6 +83,39 @@ test("what loss_fn and collate_fn return", function()
     "nothing to train", "'w' has the type Long")
 end)
 
+test("parameters of loss_fn, pred_fn and train_step_fn in another order", function()
+  local order = "write function(rng, state, params, batch, is_training)"
+  for given, f in pairs {
+    ["argument 1 is rng, but the function names it params"] = function(params, batch) end,
+    ["argument 2 is state, but the function names it params"] = function(rng, params, batch) end,
+    ["argument 3 is params, but the function names it batch"] = function(_, _, batch, params) end,
+    ["argument 4 is batch, but the function names it train_rng"] = function(
+      params_, batch_, _, train_rng, is_training) end,
+  } do
+    expect_mistake(function() regression.trainer_of { loss_fn = f } end,
+      "redco.Trainer: loss_fn: its " .. given .. ": " .. order)
+  end
+  local trainer = regression.trainer_of {}
+  expect_mistake(function()
+    trainer:get_default_predictor { pred_fn = function(params, batch) end }
+  end, "pred_fn: its argument 1 is rng, but the function names it params: write function(rng, ")
+  expect_mistake(function()
+    regression.trainer_of { train_step_fn = function(rng, batch, state) end }
+  end, "train_step_fn: its argument 2 is state, but the function names it batch")
+  -- Other names are free, a state may be one of something else, and C functions have no names.
+  for _, f in ipairs { function(_, _, p, state) end, function(train_rng, s, params, x, train) end,
+    function(...) end, function() end, function(key, state, weights, batch, is_training, more) end,
+    math.max } do
+    regression.trainer_of { loss_fn = f }
+  end
+end)
+
+test("dimensions of permute", function()
+  local message = expect_mistake(function() local _ = torch.ones({ 2, 3 }):permute(1) end,
+    "Tensor:permute: number of dimensions", "each dimension is named once: x:permute(0, 2, 1)")
+  assert(not message:find("sparse", 1, true), message)
+end)
+
 test("nil, tables and missing arguments of operators", function()
   local x, ids = torch.ones { 2, 3 }, torch.tensor { 0, 1 }
   expect_mistake(function() return x + nil end, "argument 2 is nil: is a name misspelt?")

@@ -186,6 +186,9 @@ test("Python's loops, comparisons and formats", function()
     ["print((x == x):float())"] = "x:eq(y) compares the elements",
     ["print(('%.3f'):format(x))"] = "x:item() is the number",
     ["redco.Deployer:new {}"] = "a function is called",
+    ["local trainer = { step = 1 }\ntrainer:step()"] =
+      "it is the number of steps done: trainer:train_step {",
+    ["local list = { size = 1 }\nlist:size()"] = "it is a field: write it with a dot",
     ["setmetatable(_G, nil)\nprint(len(x))"] = "(a nil value); #x is the length of a list",
   } do
     local text = message_of(start .. code)

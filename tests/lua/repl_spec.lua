@@ -110,6 +110,13 @@ test("nn and optim are globals of the prompt", function()
   expect_text("true", "nn == redco.nn and optim == redco.optim and torch == redco.torch")
 end)
 
+test("exit and other names without a value say what to write", function()
+  expect_text("exit is nil; :q or Ctrl-D ends the prompt, os.exit() a script", "exit")
+  expect_text("len is nil; #x is the length of a list, x:size(0) that of a tensor", " len")
+  expect_text("nil", "nothing")
+  expect_text("1", "len = 1; len")
+end)
+
 test("help by name and by words, which may be long", function()
   local function expect_help(line, ...)
     local given = answer(line)

@@ -497,6 +497,50 @@ redco-lua VERSION; :h for help, :q or Ctrl-D to end
     expect(terminal.ended(), (0, None))
 
 
+def test_several_processes_complete_and_remember():
+    first = Terminal("--nproc", "2").prompt()
+    first.enter("x = torch.ones { 2 }", "for i = 1, 2 do", "  last = i end")
+    first.keys("torch.matm\t", "> torch.matmul")
+    first.keys("\x03", ">").prompt()
+    first.keys("redco.optim.adamw{ lea\t", "> redco.optim.adamw{ learning_rate =")
+    first.keys("\x03", ">").prompt()
+    first.keys("x:su\t", "> x:su")
+    first.wait(lambda: "sum_to_size" in first.text(), "list")
+    first.keys("m\t()", "> x:sum()")
+    first.send("\r")
+    first.prompt()
+    first.send(":q\r")
+    expect(first.ended(), (0, None))
+    expect(first.text().split("\n")[-3:], ["[all] tensor(2.)", "[all] [float32 []]", "> :q"])
+    expect(open(first.home + "/.local/state/redco/history").read(),
+           "x = torch.ones { 2 }\nfor i = 1, 2 do\\n  last = i end\nx:sum()\n")
+    second = Terminal("--nproc", "2", home=first.home).prompt()
+    second.keys("\x1b[A", "> x:sum()").keys("\x1b[A", "  last = i end")
+    second.send("\r")
+    second.prompt().enter("last", "'of one'")
+    expect(second.text().split("\n")[-5:], ["> last", "[all] 2", "> 'of one'", "[all] of one", ">"])
+    second.send("\x12x:")
+    second.wait(lambda: "bck:x:" in second.text(), "found line")
+    second.child.close(force=True)
+    alone = Terminal(home=first.home).prompt().keys("\x1b[A", "> 'of one'")
+    alone.child.close(force=True)
+
+
+def test_leaving():
+    terminal = Terminal(columns=110).prompt().enter("exit", "quit", "nothing", "exit()")
+    see(terminal, """
+redco-lua VERSION; :h for help, :q or Ctrl-D to end
+> exit
+exit is nil; :q or Ctrl-D ends the prompt, os.exit() a script
+> quit
+quit is nil; :q or Ctrl-D ends the prompt, os.exit() a script
+> nothing
+nil
+> exit()
+stdin:1: attempt to call global 'exit' (a nil value); :q or Ctrl-D ends the prompt, os.exit() a script
+>""")
+
+
 def test_terminal_after_a_death():
     command = f'"{PROGRAM}" --nproc 2; code=$?; stty -a; exit $code'
     terminal = Terminal("-c", command, command="/bin/sh").prompt()

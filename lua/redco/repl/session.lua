@@ -145,6 +145,10 @@ function Session:answer(chunk, ok, ...)
   local n = select("#", ...)
   if n > 0 and (...) ~= nil then rawset(_G, "_", (...)) end
   if n == 0 or chunk:find ";%s*$" then return { hint = self:hint(chunk) } end
+  -- `exit`, as at the prompt of Python.
+  local name = n == 1 and (...) == nil and chunk:match "^%s*([%a_][%w_]*)%s*$"
+  local advice = name and native.advice_on_name(name) or ""
+  if advice ~= "" then return { text = name .. " is nil" .. advice } end
   local texts = {}
   for i = 1, n do
     local is_shown, text, traceback = native.try(pretty.answer, (select(i, ...)), self.options)
