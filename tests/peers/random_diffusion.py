@@ -122,12 +122,15 @@ def make_unet_pipeline(draw, folder, kind, smallest):
 
 def make_sd3_pipeline(draw, folder, smallest):
     tokenizer = make_tokenizer(folder / "tokenizer", "<|endoftext|>")
-    parts = dict(text_encoder=text_encoder(draw, tokenizer, 16, 12), tokenizer=tokenizer,
+    first = 12 if smallest else 16
+    parts = dict(text_encoder=text_encoder(draw, tokenizer, 16, first), tokenizer=tokenizer,
                  text_encoder_2=text_encoder(draw, tokenizer, 20, 20),
                  tokenizer_2=make_tokenizer(folder / "tokenizer_2", "!"))
+    if not smallest:  # as the published ones have it; single files have no place for another
+        parts["text_encoder"].text_projection.weight.data = torch.eye(16)
     return random_transformers.make_sd3(
         draw, smallest, parts, random_transformers.t5_tokenizer(folder / "tokenizer_3", WORDS, 32),
-        16 + 20, 12 + 20, vae_config(draw, smallest))
+        16 + 20, first + 20, vae_config(draw, smallest))
 
 
 def make_pipeline(folder, seed, kind, smallest):

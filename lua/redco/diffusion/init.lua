@@ -45,9 +45,12 @@ local single_options = arguments("diffusion.from_single_file",
   { dtype = "float32", low_memory = false })
 diffusion.from_single_file = registry.define("redco.diffusion.from_single_file", [[
 from_single_file(path, dir, {dtype = "float32", low_memory = false}) -> pipeline
-Opens a checkpoint of the original layout, one file with the weights of all parts. Such a file has
-no configurations and no tokenizers: those of `dir` are taken, a folder of diffusers whose weights
-may be missing. Options as in `redco.models.from_pretrained`.]], function(path, dir, options)
+Opens a checkpoint of the original layout, one file with the weights of all parts: of Stable
+Diffusion 1, 2, XL and 3, or the transformer of a DiT. Such a file has no configurations and no
+tokenizers: those of `dir` are taken, a folder of diffusers, which needs weights only of text
+encoders and an autoencoder that the file lacks. To do without T5, model_index.json of `dir` has
+"text_encoder_3": [null, null] and the same for tokenizer_3. Options as in
+`redco.models.from_pretrained`.]], function(path, dir, options)
   check_dir("diffusion.from_single_file", path)
   check_dir("diffusion.from_single_file", dir)
   local o = reading(single_options(options))
@@ -60,8 +63,9 @@ diffusion.load_lora = registry.define("redco.diffusion.load_lora", [[
 load_lora(pipeline, path, {params = pipeline.params}) -> params
 Returns the tree of parameters with the adapters of a file, or of a folder with
 `pytorch_lora_weights.safetensors`: names of diffusers (unet.X.lora_A.weight, or .lora.down.weight)
-or of kohya's scripts (lora_unet_X.lora_down.weight with alpha). Only linear layers may have one. A
-name without a layer raises an error.]], function(p, path, options)
+or of kohya's scripts (lora_unet_X.lora_down.weight with alpha), which may have one adapter for q, k
+and v of Stable Diffusion 3. Only linear layers may have one. A name without a layer raises an
+error.]], function(p, path, options)
   check_dir("diffusion.load_lora", path)
   return lora.load(p, path, lora_options(options).params or p.params)
 end)
@@ -70,8 +74,9 @@ local save_lora_options = arguments("diffusion.save_lora", { format = "diffusers
 diffusion.save_lora = registry.define("redco.diffusion.save_lora", [[
 save_lora(dir, params, {format: string = "diffusers"})
 Writes the adapters of a pipeline's parameters as `pytorch_lora_weights.safetensors` in the folder.
-`format` is "diffusers" or "kohya". Files of diffusers have no scaling: it is multiplied into
-lora_B.]], function(dir, params, options)
+`format` is "diffusers" or "kohya". Files of diffusers have no scaling: it is multiplied into lora_B.
+Files of kohya have one adapter for q, k and v of a transformer, with the ranks of all three.]],
+function(dir, params, options)
   check_dir("diffusion.save_lora", dir)
   lora.save(dir, params, save_lora_options(options).format)
 end)
