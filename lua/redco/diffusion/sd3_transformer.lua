@@ -33,12 +33,11 @@ local sd3 = {
   only = {},
 }
 
-local function size_of(c) return c.num_attention_heads * c.attention_head_dim end
-
 function sd3.check(c, where)
-  if c.caption_projection_dim ~= size_of(c) or size_of(c) % 4 ~= 0 then
+  local size = patches.size(c)
+  if c.caption_projection_dim ~= size or size % 4 ~= 0 then
     fail("%s: caption_projection_dim is %d, and num_attention_heads * attention_head_dim is %d: "
-      .. "expected the same multiple of 4", where, c.caption_projection_dim, size_of(c))
+      .. "expected the same multiple of 4", where, c.caption_projection_dim, size)
   end
   if c.qk_norm and c.qk_norm ~= "rms_norm" then
     fail("%s: qk_norm = '%s' is not supported, only 'rms_norm' and null", where, c.qk_norm)
@@ -88,7 +87,7 @@ local function add_block(c, add, block, size)
 end
 
 function sd3.add_parameters(c, add)
-  local size = size_of(c)
+  local size = patches.size(c)
   patches.add_parameters(c, add, size, c.pos_embed_max_size)
   layers.add_embedding(add, "time_text_embed.timestep_embedder", 256, size)
   layers.add_embedding(add, "time_text_embed.text_embedder", c.pooled_projection_dim, size)
@@ -155,17 +154,16 @@ local function apply_block(c, params, block, x, text, conditions, o)
 end
 
 -- The time and the features of the text [B, C], behind the activation.
-local function conditions_of(params, sample, timesteps, features, o)
-  local name, dtype = "time_text_embed", params["pos_embed.proj.weight"].dtype
-  local waves = time_of.sinusoids(time_of.times_of(timesteps, sample), 256, true, 0):to(dtype)
+local function conditions_of(params, timesteps, features, dtype, o)
+  local name, waves = "time_text_embed", time_of.sinusoids(timesteps, 256, true, 0):to(dtype)
   return torch.silu(layers.embedding(params, name .. ".timestep_embedder", waves, torch.silu, o)
     + layers.embedding(params, name .. ".text_embedder", features:to(dtype), torch.silu, o))
 end
 
 local call_options = arguments("transformer", { train = false }, { "rng", "pooled_projections" })
 
-local function check_texts(c, sample, text, pooled)
-  local batch = sample:size(0)
+local function check_texts(c, sample, text, o)
+  local batch, pooled = sample:size(0), o.pooled_projections
   local function shape(t)
     return torch.is_tensor(t) and "[" .. table.concat(t.shape, ", ") .. "]" or tostring(t)
   end
@@ -181,25 +179,19 @@ local function check_texts(c, sample, text, pooled)
   end
 end
 
-local function new_forward(c)
+function sd3.new_functions(c)
   local list = blocks_of(c)
-  return function(params, sample, timesteps, text, options)
-    local o, size = call_options(options), size_of(c)
-    patches.check_latents(c, sample)
-    check_texts(c, sample, text, o.pooled_projections)
-    local dtype = params["pos_embed.proj.weight"].dtype
-    local x, height, width = patches.embed(c, params, sample:to(dtype), size, c.pos_embed_max_size)
-    local conditions = conditions_of(params, sample, timesteps, o.pooled_projections, o)
-    text = blocks.linear(params, "context_embedder", text:to(dtype), o)
+  local function apply(params, x, timesteps, text, o)
+    local conditions = conditions_of(params, timesteps, o.pooled_projections, x.dtype, o)
+    text = blocks.linear(params, "context_embedder", text:to(x.dtype), o)
     for _, block in ipairs(list) do
       x, text = apply_block(c, params, block, x, text, conditions, o)
     end
     local scale, shift = patches.modulation(params, "norm_out.linear", conditions, 2, o)
-    x = blocks.linear(params, "proj_out", patches.norm(x, shift, scale), o)
-    return patches.join(x, height, width, c.patch_size, c.out_channels)
+    return x, shift, scale
   end
+  return { forward = patches.new_forward(c, { options = call_options, check = check_texts,
+    apply = apply, out = "proj_out", channels = c.out_channels, max = c.pos_embed_max_size }) }
 end
-
-function sd3.new_functions(c) return { forward = new_forward(c) } end
 
 return sd3
