@@ -142,6 +142,8 @@ end
 local others = {
   { "stable_diffusion_3", { "a cat", "a dog", "the tree", "" }, { seed = 7,
     num_inference_steps = 2 } },
+  { "flux", { "a cat", "a dog", "the tree", "" }, { seed = 7, num_inference_steps = 2,
+    height = 16, width = 16 } },
   { "dit", { 1, 2, 3, 1000 }, { seed = 7, num_inference_steps = 2 } },
 }
 

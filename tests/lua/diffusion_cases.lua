@@ -13,7 +13,7 @@ local torch = redco.torch
 local diffusion = {}
 
 local names = { "stable_diffusion", "stable_diffusion_2", "stable_diffusion_xl",
-  "stable_diffusion_3", "dit" }
+  "stable_diffusion_3", "flux", "dit" }
 
 -- Python writes infinity, which JSON does not have.
 local function read_json(path)
@@ -64,7 +64,7 @@ function diffusion.predict(pipeline, params, batch)
     return kind.says.encode(pipeline, params, batch)
   end)
   return start.without_variance(pipeline, pipeline.denoiser(params[kind.model], noisy,
-    batch.timesteps, states, conditions.call(pipeline, pooled, batch.time_ids, 8, 8)))
+    batch.timesteps, states, conditions.call(pipeline, pooled, batch.time_ids, 8, 8, 3.5)))
 end
 
 function diffusion.loss(pipeline, params, batch)

@@ -1,4 +1,4 @@
--- Pictures from Stable Diffusion 3 and DiT beside diffusers'
+-- Pictures from Stable Diffusion 3, Flux and DiT beside diffusers'
 -- (tests/tools/make_transformer_pictures.py), the losses, single files of the original layout,
 -- adapters in kohya's format, and what is refused.
 local cases = require "diffusion_cases"
@@ -12,18 +12,30 @@ local test, expect_close, expect_error = testing.test, testing.expect_close, tes
 local source = os.getenv "REDCO_SOURCE" or "../.."
 local sd3 = redco.diffusion.from_pretrained(source .. "/tests/cases/stable_diffusion_3")
 local dit = redco.diffusion.from_pretrained(source .. "/tests/cases/dit")
+local flux = redco.diffusion.from_pretrained(source .. "/tests/cases/flux")
 local arrays = torch.load "transformer_pictures.safetensors"
 
-local function sd3_batch()
+local function batch_of(pipeline)
   local o = { max_sequence_length = 16 }
-  local batch = sd3.tokenize({ "a cat", "the big red dog" }, o)
-  for name, ids in pairs(sd3.tokenize({ "", "a tree" }, o)) do batch["negative_" .. name] = ids end
+  local batch = pipeline.tokenize({ "a cat", "the big red dog" }, o)
+  for name, ids in pairs(pipeline.tokenize({ "", "a tree" }, o)) do
+    batch["negative_" .. name] = ids
+  end
   return batch
 end
 
+local function sd3_batch() return batch_of(sd3) end
+
+local function with(options, more)
+  local all = {}
+  for key, value in pairs(options) do all[key] = value end
+  for key, value in pairs(more) do all[key] = value end
+  return all
+end
+
 local function check(pipeline, batch, expected, more)
-  local o = { latents = arrays.noise, seed = 0, num_inference_steps = 4, guidance_scale = 4 }
-  for key, value in pairs(more) do o[key] = value end
+  local o = with({ latents = arrays.noise, seed = 0, num_inference_steps = 4, guidance_scale = 4 },
+    more)
   expect_close(pipeline.generate(pipeline.params, batch, o), expected, 1e-4, 1e-5)
 end
 
@@ -61,6 +73,47 @@ test("without T5 its tokens are zeros", function()
   assert(states:narrow(1, length, length):eq(0):all():item())
   without.save_pretrained(dir .. "/again")
   redco.diffusion.from_pretrained(dir .. "/again")
+end)
+
+test("text to image with Flux, whose model is told the guidance", function()
+  local batch, o = batch_of(flux), { height = 16, width = 16, output = "latents" }
+  local function scheduled(changes)
+    changes._class_name = "FlowMatchEulerDiscreteScheduler"
+    return with(o, { scheduler = changes })
+  end
+  check(flux, batch, arrays["flux.fixed"], scheduled { shift = 3 })
+  check(flux, batch, arrays["flux.dynamic"], scheduled { use_dynamic_shifting = true })
+  check(flux, batch, arrays["flux.negative"], with(scheduled {}, { true_cfg_scale = 2 }))
+  local function generate(options) return flux.generate(flux.params, batch, options) end
+  o = with(o, { latents = arrays.noise, seed = 0, num_inference_steps = 1 })
+  local weak, default = with(o, { guidance_scale = 1 }), with(o, { guidance_scale = 3.5 })
+  assert(not generate(weak):equal(generate(default)))
+  assert(generate(o):equal(generate(default)))
+  expect_error(function() sd3.generate(sd3.params, sd3_batch(), { seed = 1, true_cfg_scale = 2 })
+  end, "true_cfg_scale is not for a StableDiffusion3Pipeline")
+  testing.expect_equal(flux.tokenize("a cat").input_ids_2:size(1), 512)
+end)
+
+test("a pipeline of Flux from its parts, and its losses", function()
+  local made = redco.diffusion.pipeline { transformer = flux.transformer, vae = flux.vae,
+    text_encoder = flux.text_encoder, text_encoder_2 = flux.text_encoder_2,
+    tokenizer = flux.tokenizer, tokenizer_2 = flux.tokenizer_2, scheduler = flux.scheduler_config }
+  testing.expect_equal(made.class_name, "FluxPipeline")
+  made.save_pretrained(testing.folder() .. "/made")
+  local again = redco.diffusion.from_pretrained(testing.folder() .. "/made")
+  local batch = batch_of(again)
+  batch.latents, batch.noise = arrays.noise, torch.randn({ 2, 4, 8, 8 },
+    { generator = torch.Generator(1) })
+  batch.timesteps = torch.tensor({ 99, 700 }, { dtype = "int64" })
+  local states, pooled = again.encode_text(again.params, batch)
+  local sigma = torch.tensor({ 0.1, 0.701 }):view { -1, 1, 1, 1 }
+  for _, guidance in ipairs { 3.5, 1 } do
+    local output = again.transformer(again.params.transformer,
+      (1 - sigma) * batch.latents + sigma * batch.noise, sigma:view { -1 } * 1000, states,
+      { pooled_projections = pooled, guidance = guidance })
+    local loss = again.loss(again.params, batch, { guidance_scale = guidance })
+    expect_close(loss, (output - (batch.noise - batch.latents)):square():mean())
+  end
 end)
 
 test("classes with DiT", function()
@@ -253,9 +306,7 @@ test("what is wrong is named", function()
   local folder = source .. "/tests/cases/stable_diffusion_3"
   local config = redco.data.json(folder .. "/transformer/config.json")
   local function new(key, value, ...)
-    local changed = {}
-    for name, old in pairs(config) do changed[name] = old end
-    changed[key] = value
+    local changed = with(config, { [key] = value })
     expect_error(function() redco.diffusion.from_config(changed) end, ...)
   end
   new("qk_norm", "layer_norm", "only 'rms_norm' and null")
@@ -268,6 +319,23 @@ test("what is wrong is named", function()
   expect_error(function() transformer(params, torch.ones { 1, 4, 8, 16 }, 1,
     torch.ones { 1, 3, 44 }, { pooled_projections = torch.ones { 1, 32 } })
   end, "more than pos_embed_max_size")
+  config = redco.data.json(source .. "/tests/cases/flux/transformer/config.json")
+  new("axes_dims_rope", { 4, 4 }, "2 sizes with the sum 8, expected 3", "attention_head_dim (8)")
+  new("axes_dims_rope", { 3, 3, 2 }, "axes_dims_rope has 3", "multiple of the size of a pair (2)")
+  new("in_channels", 6, "in_channels is 6", "multiple of 4")
+  new("patch_size", 2, "patch_size = 2 is not supported")
+  transformer, params = flux.transformer, flux.params.transformer
+  local function call(sample, o)
+    return function() transformer(params, sample, 1, torch.ones { 1, 3, 20 }, o) end
+  end
+  local pooled = torch.ones { 1, 16 }
+  expect_error(call(torch.ones { 1, 4, 8, 8 }, { pooled_projections = pooled }),
+    "guidance is missing")
+  expect_error(call(torch.ones { 1, 4, 7, 8 }, { pooled_projections = pooled, guidance = 1 }),
+    "sample is [1, 4, 7, 8]", "multiples of 2")
+  expect_error(function()
+    redco.diffusion.save_lora(testing.folder(), adapted(flux, { "to_q" }), { format = "kohya" })
+  end, "not supported for transformer.single_transformer_blocks.0.attn.to_q of Flux")
   expect_error(function() dit.transformer(dit.params.transformer, torch.ones { 1, 4, 8, 8 }, 1)
   end, "class_labels are nil, expected int64 [1]")
   expect_error(function() dit.generate(dit.params, {}, { seed = 1 }) end, "class_labels")

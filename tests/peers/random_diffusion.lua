@@ -50,7 +50,8 @@ local function write_adapters(case, pipeline)
       end
     end)
   end
-  for _, format in ipairs { "diffusers", "kohya" } do
+  local is_flux = pipeline.class_name == "FluxPipeline"
+  for _, format in ipairs { "diffusers", not is_flux and "kohya" or nil } do
     redco.diffusion.save_lora(case.dir .. "/lora_" .. format, params, { format = format })
   end
   return torch.no_grad(function()

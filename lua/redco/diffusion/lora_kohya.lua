@@ -1,5 +1,6 @@
 --- Adapters as kohya's scripts name and hold them: names of the original layout with underscores,
 --- and one adapter for layers that the original has joined, as q, k and v.
+local fail = require "redco.fail"
 local original_names = require "redco.diffusion.original_names"
 local torch = require "redco.torch"
 
@@ -25,13 +26,14 @@ local function of_layers(name_of)
   end
 end
 
--- Returns it for a transformer with these layers.
+-- Returns it for a transformer with these layers, or nil if its names are not known.
 local function transformer_names(all)
   local own = {}
   for _, layer in ipairs(all) do
     local part, name = part_of(layer)
     if part == "transformer" then own[name .. ".weight"] = true end
   end
+  if own["x_embedder.weight"] then return nil end  -- Flux
   return of_layers(own["context_embedder.weight"] and original_names.sd3(nil, own)
     or original_names.dit())
 end
@@ -107,7 +109,13 @@ function kohya.tensors(adapters, all, has_two_text_encoders)
   for _, adapter in ipairs(adapters) do
     local part, name = part_of(adapter.layer)
     local start, original, form = starts[part][has_two_text_encoders and 2 or 1] or starts[part][1]
-    if part == "transformer" then original, form = original_of(name) end
+    if part == "transformer" then
+      if not original_of then
+        fail("diffusion.save_lora: kohya's format is not supported for %s of Flux: give format = "
+          .. "\"diffusers\"", adapter.layer.name)
+      end
+      original, form = original_of(name)
+    end
     local stem = flat(start, form ~= "shared" and original or name)
     if type(form) == "number" then
       if not groups[stem] then groups[stem], stems[#stems + 1] = {}, stem end

@@ -83,6 +83,9 @@ function single_file.model(weights, dir, options)
   local where = dir .. "/config.json"
   local given = files.json(dir, "config.json") or fail("there is no %s", where)
   local class = component.class(given._class_name, where)
+  if not model_places[class.class_name] then
+    fail("%s: single files with a %s are not supported", weights.path, class.class_name)
+  end
   local prefix, name_of, is_optional = unpack(model_places[class.class_name])
   if not has_prefix(weights, prefix) then
     if is_optional then return nil end
