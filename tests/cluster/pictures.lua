@@ -142,6 +142,8 @@ end
 local others = {
   { "stable_diffusion_3", { "a cat", "a dog", "the tree", "" }, { seed = 7,
     num_inference_steps = 2 } },
+  { "flux", { "a cat", "a dog", "the tree", "" }, { seed = 7, num_inference_steps = 2,
+    height = 16, width = 16 } },
   { "dit", { 1, 2, 3, 1000 }, { seed = 7, num_inference_steps = 2 } },
 }
 
@@ -158,6 +160,33 @@ local function check_transformers(deployer)
   end
 end
 
+-- Kohya's format joins adapters of q, k and v, also those that processes share.
+local function check_kohya(deployer, name)
+  local sd3 = redco.diffusion.from_pretrained(source .. "/tests/cases/stable_diffusion_3")
+  local params, dir = redco.tree.map(function(leaf) return leaf end, sd3.params), arg[1] .. name
+  params.transformer = redco.lora.add(params.transformer, { r = 2,
+    target_modules = { "to_q", "to_v", "add_k_proj", "linear" }, generator = torch.Generator(1) })
+  local trainer = redco.Trainer {
+    deployer = deployer, params = params,
+    collate_fn = function(rows)
+      local batch = sd3.tokenize(rows, { max_sequence_length = 8 })
+      batch.latents = torch.randn({ #rows, 4, 8, 8 }, { generator = torch.Generator(#rows) })
+      return batch
+    end,
+    optimizer = redco.optim.freeze(redco.optim.adamw { learning_rate = 0.1 },
+      function(parameter) return not parameter:find "lora_" end),
+    loss_fn = function(rng, _, given, batch) return sd3.loss(given, batch, { rng = rng }) end,
+  }
+  trainer:train_step { examples = prompts, per_device_batch_size = #prompts / deployer.mesh.dp }
+  redco.diffusion.save_lora(dir, trainer.params, { format = "kohya" })
+  local read = redco.lora.merge(redco.diffusion.load_lora(sd3, dir)).transformer
+  for key, weight in redco.ordered_pairs(redco.lora.merge(trainer.params).transformer) do
+    expect_near(read[key]:full(), weight:full(), 1e-6)
+  end
+  local q = "transformer_blocks.0.attn.to_q.weight"
+  assert(not read[q]:full():equal(sd3.params.transformer[q]:full()), "no step was taken")
+end
+
 for _, layout in ipairs { { 1, 0 }, { 1, 3 }, { 2, 0 }, { 2, 3 } } do
   local n_model_shards, zero = unpack(layout)
   if n_processes % n_model_shards == 0 then
@@ -171,6 +200,7 @@ for _, layout in ipairs { { 1, 0 }, { 1, 3 }, { 2, 0 }, { 2, 3 } } do
       end
       check_loss(deployer)
       check_inversion(deployer)
+      if zero == 3 then check_kohya(deployer, ("/kohya_%d"):format(n_model_shards)) end
     end)
   end
 end

@@ -13,7 +13,7 @@ local torch = redco.torch
 local diffusion = {}
 
 local names = { "stable_diffusion", "stable_diffusion_2", "stable_diffusion_xl",
-  "stable_diffusion_3", "dit" }
+  "stable_diffusion_3", "flux", "dit" }
 
 -- Python writes infinity, which JSON does not have.
 local function read_json(path)
@@ -64,7 +64,7 @@ function diffusion.predict(pipeline, params, batch)
     return kind.says.encode(pipeline, params, batch)
   end)
   return start.without_variance(pipeline, pipeline.denoiser(params[kind.model], noisy,
-    batch.timesteps, states, conditions.call(pipeline, pooled, batch.time_ids, 8, 8)))
+    batch.timesteps, states, conditions.call(pipeline, pooled, batch.time_ids, 8, 8, 3.5)))
 end
 
 function diffusion.loss(pipeline, params, batch)
@@ -126,29 +126,43 @@ function diffusion.expect_outputs(case, pipeline)
   end)
 end
 
---- The tensors of a file of the original layout with OpenCLIP's names, those of Stable Diffusion 2.
-function diffusion.single_file(pipeline)
-  local params, whole, joined = pipeline.params, {}, {}
-  local unet, vae = original_names.unet(pipeline.unet.config),
-    original_names.vae(pipeline.vae.config)
-  for name, tensor in pairs(params.unet) do
-    whole["model.diffusion_model." .. unet(name)] = tensor
-  end
-  for name, tensor in pairs(params.vae) do
-    local own, form = vae(name)
-    whole["first_stage_model." .. own] = form and tensor:unsqueeze(-1):unsqueeze(-1) or tensor
-  end
-  for name, tensor in pairs(params.text_encoder) do
-    local own, form = original_names.open_clip(name)
-    own = "cond_stage_model.model." .. own
-    if form then
+-- Adds tensors to `whole`, by the names of name_of, as the original layout holds them.
+local function add_originals(whole, params, prefix, name_of)
+  local joined = {}
+  for name, tensor in pairs(params) do
+    local own, form = name_of(name)
+    own = prefix .. own
+    if type(form) == "number" then
       joined[own] = joined[own] or {}
       joined[own][form + 1] = tensor
+    elseif form == "conv" then
+      whole[own] = tensor:unsqueeze(-1):unsqueeze(-1)
+    elseif form == "swapped" then
+      whole[own] = torch.cat({ tensor:chunk(2)[2], tensor:chunk(2)[1] }, 0)
     else
       whole[own] = tensor
     end
   end
   for own, parts in pairs(joined) do whole[own] = torch.cat(parts, 0) end
+end
+
+--- The tensors of a file of the original layout with OpenCLIP's names, those of Stable Diffusion 2;
+--- or of Stable Diffusion 3.
+function diffusion.single_file(pipeline)
+  local params, whole = pipeline.params, {}
+  add_originals(whole, params.vae, "first_stage_model.", original_names.vae(pipeline.vae.config))
+  local model = "model.diffusion_model."
+  if pipeline.unet then
+    add_originals(whole, params.unet, model, original_names.unet(pipeline.unet.config))
+    add_originals(whole, params.text_encoder, "cond_stage_model.model.", original_names.open_clip)
+    return whole
+  end
+  add_originals(whole, params.transformer, model, original_names.sd3(nil, params.transformer))
+  for name, place in pairs { text_encoder = "clip_l", text_encoder_2 = "clip_g",
+    text_encoder_3 = "t5xxl" } do
+    add_originals(whole, params[name], ("text_encoders.%s.transformer."):format(place),
+      function(own) return own end)
+  end
   return whole
 end
 

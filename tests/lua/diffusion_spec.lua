@@ -184,7 +184,7 @@ test("what is wrong is named", function()
     native.write_texts(dir, { texts = { ["model_index.json"] = text } })
     expect_error(function() redco.diffusion.from_pretrained(dir) end, ...)
   end
-  index('{"_class_name": "FluxPipeline"}', "unknown class 'FluxPipeline'")
+  index('{"_class_name": "KolorsPipeline"}', "unknown class 'KolorsPipeline'")
   index('{"_class_name": "StableDiffusionPipeline"}', "has no part scheduler")
   local pipeline = redco.diffusion.from_pretrained(folder)
   expect_error(function() pipeline.unet(pipeline.params.unet, torch.ones { 1, 3, 8, 8 }, 1) end,

@@ -1,5 +1,6 @@
 """redco-lua computes what diffusers does of pipelines with random configurations, and diffusers
-opens what redco-lua saves: folders, adapters in two formats, and vectors of textual inversion.
+opens what redco-lua saves: folders, adapters in two formats, and vectors of textual inversion. Both
+open a single file of Stable Diffusion 3.
 
 diffusion_peer.py REDCO_LUA SOURCE [--seed N] [--count N] [--kinds KIND...]
 """
@@ -17,6 +18,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 sys.dont_write_bytecode = True  # the tests leave nothing in the source tree
+import original_layout  # noqa: E402
 import random_diffusion  # noqa: E402
 
 warnings.simplefilter("ignore")
@@ -69,11 +71,42 @@ def check_saved(folder, pipe):
             assert tokenizer(texts, **options).input_ids == ours.input_ids, name
 
 
-def check_adapters(folder, kind, pipe):
+def first_batch(folder):
     arrays = load_file(folder / "expected.safetensors")
+    return {key.removeprefix("batch0."): value for key, value in arrays.items()
+            if key.startswith("batch0.")}
+
+
+def from_single_file(folder, pipe):
+    absent = [name for name, part in pipe.components.items() if part is None]
+    read = type(pipe).from_single_file(folder / "single.safetensors", config=str(folder),
+                                       local_files_only=True, **dict.fromkeys(absent))
+    for part in parts_of(read).values():
+        part.eval()
+    return read
+
+
+def check_single_file(folder, pipe):
+    """diffusers reads the file as redco-lua does; kohya's adapters are those of its names."""
+    read = from_single_file(folder, pipe)
+    for name, part in parts_of(pipe).items():
+        ours = getattr(read, name).state_dict()
+        for key, tensor in part.state_dict().items():
+            assert torch.equal(tensor, ours[key]), (name, key)
+    whole = load_file(folder / "single.safetensors")
+    original_layout.add_adapters(
+        whole, load_file(folder / "lora_kohya" / "pytorch_lora_weights.safetensors"))
+    save_file(whole, folder / "single.safetensors")
+    read = from_single_file(folder, pipe)
+    with torch.no_grad():
+        ours = random_diffusion.predict(read, read.transformer, first_batch(folder))
+    worst = (ours - load_file(folder / "adapted.safetensors")["adapted"]).abs().max().item()
+    assert worst < 1e-5, worst
+
+
+def check_adapters(folder, kind, pipe):
     expected = load_file(folder / "adapted.safetensors")["adapted"]
-    batch = {key.removeprefix("batch0."): value for key, value in arrays.items()
-             if key.startswith("batch0.")}
+    batch = first_batch(folder)
     for form in ["diffusers", "kohya"] if hasattr(pipe, "unet") else ["diffusers"]:
         pipe = opened(folder, pipe)
         # Of SDXL's first text encoder too.
@@ -144,12 +177,17 @@ with tempfile.TemporaryDirectory() as name:
                             random_diffusion.make_case(folder, seed, kind)))
             if kind in INVERTED:
                 write_token(folder, kind, folders[-1][-1])
+            if kind == "sd3":
+                save_file(original_layout.of_pipeline(folders[-1][-1]),
+                          folder / "single.safetensors")
     subprocess.run([given.program, "random_diffusion.lua", *(str(row[0]) for row in folders)],
                    check=True, env=dict(os.environ, REDCO_SOURCE=str(given.source)))
     for _, folder, kind, pipe in folders:
         check_saved(folder, pipe)
         if kind != "dit":
             check_adapters(folder, kind, pipe)
+        if kind == "sd3":
+            check_single_file(folder, pipe)
         if kind in INVERTED:
             check_token(folder, kind, pipe)
 print(f"{len(folders)} pipelines are the same")

@@ -1,7 +1,7 @@
 -- Opens the cases of random_diffusion.py: random_diffusion.lua FOLDER...
 -- Compares what it computes with them, and writes beside each case `saved`, the same pipeline;
 -- `adapters`, the output of the UNet with them, and adapters in two formats; `learned`, the vectors
--- of the file of textual inversion that token.txt names.
+-- of the file of textual inversion that token.txt names. Reads the single file, if there is one.
 package.path = os.getenv "REDCO_SOURCE" .. "/tests/lua/?.lua;" .. package.path
 local cases = require "model_cases"
 local diffusion = require "diffusion_cases"
@@ -36,23 +36,40 @@ end
 local function write_adapters(case, pipeline)
   local params, generator = {}, torch.Generator(1)
   for name, part in pairs(pipeline.params) do params[name] = part end
-  local targets = { [pipeline.kind.model] = { "to_q", "to_k", "to_v", "to_out.0" },
+  local targets = { unet = { "to_q", "to_k", "to_v", "to_out.0" },
+    transformer = { "to_q", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "add_v_proj", "linear",
+      "net.2" },
     text_encoder = { "q_proj", "k_proj", "v_proj", "out_proj" } }
-  for name, modules in pairs(targets) do
-    params[name] = redco.lora.add(params[name], { r = 2, lora_alpha = 5, target_modules = modules,
-      generator = generator })
+  for _, name in ipairs { pipeline.kind.model, "text_encoder" } do
+    local modules = targets[name]
+    params[name] = redco.lora.add(params[name], { r = 2, lora_alpha = 5,
+      target_modules = modules, generator = generator })
     torch.no_grad(function()
       for key, tensor in pairs(params[name]) do
         if key:find "lora_B" then tensor:normal_(0, 0.3, { generator = generator }) end
       end
     end)
   end
-  for _, format in ipairs { "diffusers", pipeline.unet and "kohya" } do
+  local is_flux = pipeline.class_name == "FluxPipeline"
+  for _, format in ipairs { "diffusers", not is_flux and "kohya" or nil } do
     redco.diffusion.save_lora(case.dir .. "/lora_" .. format, params, { format = format })
   end
   return torch.no_grad(function()
     return diffusion.predict(pipeline, params, diffusion.batch(case, 0))
   end)
+end
+
+local function check_single_file(case, pipeline)
+  local path = case.dir .. "/single.safetensors"
+  local file = io.open(path)
+  if not file then return end
+  file:close()
+  local read = redco.diffusion.from_single_file(path, case.dir)
+  for part, params in redco.ordered_pairs(read.params) do
+    for name, tensor in redco.ordered_pairs(params) do
+      testing.expect_close(tensor, pipeline.params[part][name], 0, 0)
+    end
+  end
 end
 
 local function check_token(case, pipeline)
@@ -81,6 +98,7 @@ diffusion.each(function(case)
     if pipeline.kind.texts then
       torch.save({ adapted = write_adapters(case, pipeline) }, case.dir .. "/adapted.safetensors")
     end
+    check_single_file(case, pipeline)
     check_token(case, pipeline)
     train(case, pipeline)
   end, debug.traceback)

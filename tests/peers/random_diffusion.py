@@ -1,7 +1,7 @@
 """Pipelines of random configurations, made by diffusers, and what they compute: folders in the form
 of tests/cases/stable_diffusion, which tests/lua/diffusion_cases.lua reads.
 
-    random_diffusion.py FOLDER --seed N --kind sd|sd2|xl|sd3|dit [--smallest]
+    random_diffusion.py FOLDER --seed N --kind sd|sd2|xl|sd3|flux|dit [--smallest]
 """
 import argparse
 import json
@@ -9,15 +9,15 @@ import random
 from pathlib import Path
 
 import torch
-from diffusers import (AutoencoderKL, DDPMScheduler, PNDMScheduler, StableDiffusionPipeline,
-                       StableDiffusionXLPipeline, UNet2DConditionModel)
+from diffusers import (AutoencoderKL, DDPMScheduler, FluxPipeline, PNDMScheduler,
+                       StableDiffusionPipeline, StableDiffusionXLPipeline, UNet2DConditionModel)
 from safetensors.torch import save_file
 from transformers import (CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection,
                           CLIPTokenizer)
 
 import random_transformers
 
-KINDS = ["sd", "sd2", "xl", "sd3", "dit"]
+KINDS = ["sd", "sd2", "xl", "sd3", "flux", "dit"]
 NOISE = dict(num_train_timesteps=1000, beta_start=0.00085, beta_end=0.012,
              beta_schedule="scaled_linear")
 ADAMW = dict(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
@@ -122,12 +122,23 @@ def make_unet_pipeline(draw, folder, kind, smallest):
 
 def make_sd3_pipeline(draw, folder, smallest):
     tokenizer = make_tokenizer(folder / "tokenizer", "<|endoftext|>")
-    parts = dict(text_encoder=text_encoder(draw, tokenizer, 16, 12), tokenizer=tokenizer,
+    first = 12 if smallest else 16
+    parts = dict(text_encoder=text_encoder(draw, tokenizer, 16, first), tokenizer=tokenizer,
                  text_encoder_2=text_encoder(draw, tokenizer, 20, 20),
                  tokenizer_2=make_tokenizer(folder / "tokenizer_2", "!"))
+    if not smallest:  # as the published ones have it; single files have no place for another
+        parts["text_encoder"].text_projection.weight.data = torch.eye(16)
     return random_transformers.make_sd3(
         draw, smallest, parts, random_transformers.t5_tokenizer(folder / "tokenizer_3", WORDS, 32),
-        16 + 20, 12 + 20, vae_config(draw, smallest))
+        16 + 20, first + 20, vae_config(draw, smallest))
+
+
+def make_flux_pipeline(draw, folder, smallest):
+    tokenizer = make_tokenizer(folder / "tokenizer", "<|endoftext|>")
+    parts = dict(text_encoder=text_encoder(draw, tokenizer, 16), tokenizer=tokenizer)
+    return random_transformers.make_flux(
+        draw, smallest, parts, random_transformers.t5_tokenizer(folder / "tokenizer_2", WORDS, 32),
+        16, vae_config(draw, smallest))
 
 
 def make_pipeline(folder, seed, kind, smallest):
@@ -137,6 +148,8 @@ def make_pipeline(folder, seed, kind, smallest):
         pipe = random_transformers.make_dit(draw, smallest, vae_config(draw, smallest))
     elif kind == "sd3":
         pipe = make_sd3_pipeline(draw, folder, smallest)
+    elif kind == "flux":
+        pipe = make_flux_pipeline(draw, folder, smallest)
     else:
         pipe = make_unet_pipeline(draw, folder, kind, smallest)
     for model in pipe.components.values():
@@ -158,6 +171,8 @@ def model_of(pipe):
 def encode(pipe, batch):
     """What the model sees of a text: hidden states and, in SDXL and SD3, features."""
     with torch.no_grad():
+        if isinstance(pipe, FluxPipeline):
+            return random_transformers.flux_states(pipe, batch)
         if hasattr(pipe, "text_encoder_3"):
             return random_transformers.text_states(pipe, batch)
         ids = batch["input_ids"]
@@ -195,6 +210,8 @@ def predict(pipe, model, batch):
         return model(noisy, timesteps, batch["class_labels"]).sample[:, :4]
     states, pooled = encode(pipe, batch)
     states = states.to(dtype)
+    if isinstance(pipe, FluxPipeline):
+        return random_transformers.predict_flux(model, noisy, states, pooled.to(dtype), timesteps)
     if hasattr(pipe, "transformer"):
         return model(noisy, states, pooled.to(dtype), timesteps).sample
     added = pooled is not None and dict(text_embeds=pooled.to(dtype), time_ids=batch["time_ids"])

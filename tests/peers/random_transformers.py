@@ -1,10 +1,10 @@
-"""Parts of random pipelines whose model is a transformer: Stable Diffusion 3 and DiT. Used by
+"""Parts of random pipelines whose model is a transformer: Stable Diffusion 3, Flux and DiT. Used by
 random_diffusion.py."""
 import tokenizers
 import torch
 from diffusers import (AutoencoderKL, DDIMScheduler, DiTPipeline, DiTTransformer2DModel,
-                       FlowMatchEulerDiscreteScheduler, SD3Transformer2DModel,
-                       StableDiffusion3Pipeline)
+                       FlowMatchEulerDiscreteScheduler, FluxPipeline, FluxTransformer2DModel,
+                       SD3Transformer2DModel, StableDiffusion3Pipeline)
 from transformers import T5Config, T5EncoderModel, T5TokenizerFast
 
 
@@ -50,6 +50,35 @@ def make_sd3(draw, smallest, parts, tokenizer_3, text_size, pooled, vae_config):
         tokenizer_3=tokenizer_3 if with_t5 else None, **parts)
 
 
+def make_flux(draw, smallest, parts, tokenizer_2, pooled, vae_config):
+    heads, axes = (2, [4, 2, 2]) if smallest else draw.choice([(2, [2, 4, 6]), (4, [4, 2, 2])])
+    transformer = FluxTransformer2DModel(
+        in_channels=16, num_layers=1 if smallest else draw.randint(1, 2),
+        num_single_layers=draw.randint(1, 2), attention_head_dim=sum(axes),
+        num_attention_heads=heads, joint_attention_dim=20, pooled_projection_dim=pooled,
+        guidance_embeds=smallest or draw.random() < 0.5, axes_dims_rope=axes)
+    vae = AutoencoderKL(**dict(vae_config, shift_factor=0.06, use_quant_conv=False,
+                               use_post_quant_conv=False))
+    scheduler = FlowMatchEulerDiscreteScheduler(
+        shift=3.0, use_dynamic_shifting=smallest or draw.random() < 0.5)
+    return FluxPipeline(transformer=transformer, vae=vae, scheduler=scheduler,
+                        text_encoder_2=t5_encoder(draw, tokenizer_2, 20), tokenizer_2=tokenizer_2,
+                        **parts)
+
+
+def predict_flux(model, noisy, states, pooled, timesteps):
+    """The output for latents [B, C, H, W] and a guidance_scale of 3.5."""
+    batch, channels, height, width = noisy.shape
+    packed = FluxPipeline._pack_latents(noisy, batch, channels, height, width)
+    places = FluxPipeline._prepare_latent_image_ids(batch, height // 2, width // 2, "cpu",
+                                                    noisy.dtype)
+    guidance = torch.full([batch], 3.5, dtype=noisy.dtype)
+    output = model(packed, states, pooled, timesteps.to(noisy.dtype) / 1000, places,
+                   torch.zeros(states.shape[1], 3, dtype=noisy.dtype),
+                   guidance if model.config.guidance_embeds else None).sample
+    return FluxPipeline._unpack_latents(output, height, width, 1)
+
+
 def make_dit(draw, smallest, vae_config):
     heads = draw.choice([2, 4])
     transformer = DiTTransformer2DModel(
@@ -60,6 +89,12 @@ def make_dit(draw, smallest, vae_config):
     names = {i: f"thing {i}, object {i}" for i in range(3)}
     return DiTPipeline(transformer=transformer, vae=AutoencoderKL(**vae_config),
                        scheduler=DDIMScheduler(clip_sample=False), id2label=names)
+
+
+def flux_states(pipe, batch):
+    """What Flux's transformer sees of a text: hidden states of T5 and features of CLIP."""
+    return (pipe.text_encoder_2(batch["input_ids_2"])[0],
+            pipe.text_encoder(batch["input_ids"]).pooler_output)
 
 
 def text_states(pipe, batch):

@@ -16,7 +16,8 @@ local stem = "diffusion_pytorch_model"
 
 local classes = {}
 local older_classes = {}
-for _, name in ipairs { "unet", "autoencoder_kl", "dit_transformer", "sd3_transformer" } do
+for _, name in ipairs { "unet", "autoencoder_kl", "dit_transformer", "flux_transformer",
+  "sd3_transformer" } do
   local class = require("redco.diffusion." .. name)
   classes[class.class_name] = class
   if class.older_class_name then older_classes[class.older_class_name] = class end

@@ -15,16 +15,19 @@ A UNet, a transformer or an autoencoder of a pipeline. Call its functions with a
 __call(self, params, sample [batch, channels, height, width], timesteps: number or Tensor,
   encoder_hidden_states [batch, length, size], {train = false, rng = nil, text_embeds: Tensor = nil,
   time_ids: Tensor = nil, encoder_attention_mask: Tensor = nil, class_labels: Tensor = nil,
-  timestep_cond: Tensor = nil, pooled_projections: Tensor = nil}) -> like sample
+  timestep_cond: Tensor = nil, pooled_projections: Tensor = nil,
+  guidance: number or Tensor = nil}) -> like sample
 Computes what a UNet or a transformer predicts of the noise in a sample. `timesteps` is a number or
 [batch]. A DiT has class_labels, int64 [batch], in place of encoder_hidden_states; the options but
-`train` and `rng` are those of a UNet, and pooled_projections of Stable Diffusion 3.
+`train` and `rng` are those of a UNet, pooled_projections of Stable Diffusion 3 and Flux, and
+guidance of Flux.
   text_embeds: SDXL: features of the text [batch, size], from `Pipeline.encode_text`
   time_ids: SDXL: height, width, top and left of the crop, and height and width wanted [batch, 6]
   encoder_attention_mask: 1 for tokens that are seen, 0 for others [batch, length]
   class_labels: [batch], if the configuration has num_class_embeds
   timestep_cond: [batch, size], if it has time_cond_proj_dim
-  pooled_projections: features of the text [batch, size], from `Pipeline.encode_text`]],
+  pooled_projections: features of the text [batch, size], from `Pipeline.encode_text`
+  guidance: the guidance_scale, also [batch], if the configuration has guidance_embeds]],
 
   ["Component.encode"] = [[
 encode(params, images [batch, channels, height, width]) -> mean [batch, size, h, w],

@@ -35,14 +35,12 @@ local dit = {
     norm_type = "ada_norm_zero" },
 }
 
-local function size_of(c) return c.num_attention_heads * c.attention_head_dim end
-
 local function out_channels(c) return c.out_channels or c.in_channels end
 
 function dit.check(c, where)
-  if size_of(c) % 4 ~= 0 then
+  if patches.size(c) % 4 ~= 0 then
     fail("%s: num_attention_heads * attention_head_dim is %d, expected a multiple of 4", where,
-      size_of(c))
+      patches.size(c))
   end
   if c.sample_size % c.patch_size ~= 0 then
     fail("%s: sample_size (%d) is not a multiple of patch_size (%d)", where, c.sample_size,
@@ -53,7 +51,7 @@ end
 local function block_name(i) return ("transformer_blocks.%d"):format(i) end
 
 function dit.add_parameters(c, add)
-  local size = size_of(c)
+  local size = patches.size(c)
   patches.add_parameters(c, add, size)
   for i = 0, c.num_layers - 1 do
     local name = block_name(i)
@@ -88,7 +86,7 @@ end
 
 local call_options = arguments("transformer", { train = false }, { "rng" })
 
-local function check_labels(labels, sample)
+local function check_labels(_, sample, labels)
   if torch.is_tensor(labels) and labels:dim() == 1 and labels:size(0) == sample:size(0)
     and labels.dtype == "int64" then
     return
@@ -98,26 +96,18 @@ local function check_labels(labels, sample)
     sample:size(0))
 end
 
-local function new_forward(c)
-  return function(params, sample, timesteps, labels, options)
-    local o, size = call_options(options), size_of(c)
-    patches.check_latents(c, sample)
-    check_labels(labels, sample)
-    local dtype = params["pos_embed.proj.weight"].dtype
-    local waves = time_of.sinusoids(time_of.times_of(timesteps, sample), 256, true, 1):to(dtype)
-    local x, height, width = patches.embed(c, params, sample:to(dtype), size)
-    local first
+function dit.new_functions(c)
+  local function apply(params, x, timesteps, labels, o)
+    local waves, first = time_of.sinusoids(timesteps, 256, true, 1):to(x.dtype), nil
     for i = 0, c.num_layers - 1 do
       local conditions = conditions_of(params, block_name(i), waves, labels, o)
       first = first or conditions
       x = apply_block(c, params, block_name(i), x, conditions, o)
     end
-    local shift, scale = patches.modulation(params, "proj_out_1", first, 2, o)
-    x = blocks.linear(params, "proj_out_2", patches.norm(x, shift, scale), o)
-    return patches.join(x, height, width, c.patch_size, out_channels(c))
+    return x, patches.modulation(params, "proj_out_1", first, 2, o)
   end
+  return { forward = patches.new_forward(c, { options = call_options, check = check_labels,
+    apply = apply, out = "proj_out_2", channels = out_channels(c) }) }
 end
-
-function dit.new_functions(c) return { forward = new_forward(c) } end
 
 return dit

@@ -32,8 +32,9 @@ The safety checker and the feature extractor are not read.
 
 The classes are StableDiffusionPipeline and StableDiffusionXLPipeline, also those for images to
 images and inpainting; StableDiffusion3Pipeline, also for images to images, whose T5 may be null;
-DiTPipeline; UNet2DConditionModel; SD3Transformer2DModel; DiTTransformer2DModel; AutoencoderKL;
-CLIPTextModel and CLIPTextModelWithProjection; T5EncoderModel; CLIPTokenizer and T5TokenizerFast.
+FluxPipeline; DiTPipeline; UNet2DConditionModel; SD3Transformer2DModel; FluxTransformer2DModel;
+DiTTransformer2DModel; AutoencoderKL; CLIPTextModel and CLIPTextModelWithProjection;
+T5EncoderModel; CLIPTokenizer and T5TokenizerFast.
 Options as in `redco.models.from_pretrained`. Raises an error that names a missing part, an unknown
 class or setting, or a weight that is missing, unknown or of a wrong shape.]],
 function(dir, options)
@@ -45,9 +46,12 @@ local single_options = arguments("diffusion.from_single_file",
   { dtype = "float32", low_memory = false })
 diffusion.from_single_file = registry.define("redco.diffusion.from_single_file", [[
 from_single_file(path, dir, {dtype = "float32", low_memory = false}) -> pipeline
-Opens a checkpoint of the original layout, one file with the weights of all parts. Such a file has
-no configurations and no tokenizers: those of `dir` are taken, a folder of diffusers whose weights
-may be missing. Options as in `redco.models.from_pretrained`.]], function(path, dir, options)
+Opens a checkpoint of the original layout, one file with the weights of all parts: of Stable
+Diffusion 1, 2, XL and 3, or the transformer of a DiT. Such a file has no configurations and no
+tokenizers: those of `dir` are taken, a folder of diffusers, which needs weights only of text
+encoders and an autoencoder that the file lacks. To do without T5, model_index.json of `dir` has
+"text_encoder_3": [null, null] and the same for tokenizer_3. Options as in
+`redco.models.from_pretrained`.]], function(path, dir, options)
   check_dir("diffusion.from_single_file", path)
   check_dir("diffusion.from_single_file", dir)
   local o = reading(single_options(options))
@@ -60,8 +64,9 @@ diffusion.load_lora = registry.define("redco.diffusion.load_lora", [[
 load_lora(pipeline, path, {params = pipeline.params}) -> params
 Returns the tree of parameters with the adapters of a file, or of a folder with
 `pytorch_lora_weights.safetensors`: names of diffusers (unet.X.lora_A.weight, or .lora.down.weight)
-or of kohya's scripts (lora_unet_X.lora_down.weight with alpha). Only linear layers may have one. A
-name without a layer raises an error.]], function(p, path, options)
+or of kohya's scripts (lora_unet_X.lora_down.weight with alpha), which may have one adapter for q, k
+and v of Stable Diffusion 3. Only linear layers may have one. A name without a layer raises an
+error.]], function(p, path, options)
   check_dir("diffusion.load_lora", path)
   return lora.load(p, path, lora_options(options).params or p.params)
 end)
@@ -70,8 +75,9 @@ local save_lora_options = arguments("diffusion.save_lora", { format = "diffusers
 diffusion.save_lora = registry.define("redco.diffusion.save_lora", [[
 save_lora(dir, params, {format: string = "diffusers"})
 Writes the adapters of a pipeline's parameters as `pytorch_lora_weights.safetensors` in the folder.
-`format` is "diffusers" or "kohya". Files of diffusers have no scaling: it is multiplied into
-lora_B.]], function(dir, params, options)
+`format` is "diffusers" or "kohya". Files of diffusers have no scaling: it is multiplied into lora_B.
+Files of kohya have one adapter for q, k and v of a transformer, with the ranks of all three.]],
+function(dir, params, options)
   check_dir("diffusion.save_lora", dir)
   lora.save(dir, params, save_lora_options(options).format)
 end)
@@ -151,32 +157,34 @@ local part_options = arguments("diffusion.pipeline", {}, { "unet", "transformer"
   "text_encoder", "text_encoder_2", "text_encoder_3", "tokenizer", "tokenizer_2", "tokenizer_3",
   "scheduler" })
 
--- The class of a part in diffusers or transformers.
-local function class_of(name, part)
+-- The class of a part of a pipeline in diffusers or transformers.
+local function class_of(kind, name, part)
   if name == "scheduler" then return diffusion.scheduler(part).name end
-  if name:find "^tokenizer" then
-    return name == "tokenizer_3" and "T5TokenizerFast" or "CLIPTokenizer"
+  for _, row in ipairs(kind.texts or {}) do
+    if row.tokenizer == name then return row.is_t5 and "T5TokenizerFast" or "CLIPTokenizer" end
   end
   return part.family.class_name or part.family.architecture
 end
+
+local of_transformers = { SD3Transformer2DModel = "StableDiffusion3Pipeline",
+  FluxTransformer2DModel = "FluxPipeline", DiTTransformer2DModel = "DiTPipeline" }
 
 diffusion.pipeline = registry.define("redco.diffusion.pipeline", [[
 pipeline{scheduler: table, vae: table, unet: table = nil, transformer: table = nil,
   text_encoder = nil, text_encoder_2 = nil, text_encoder_3 = nil, tokenizer = nil,
   tokenizer_2 = nil, tokenizer_3 = nil} -> pipeline
 Returns a pipeline of parts. With a `unet` it is a StableDiffusionPipeline, and if there is a
-text_encoder_2 a StableDiffusionXLPipeline; with a `transformer` a StableDiffusion3Pipeline, and
-without a text_encoder a DiTPipeline. Models are those of `redco.diffusion.from_config` or `load`;
+text_encoder_2 a StableDiffusionXLPipeline; with a `transformer` by its class a
+StableDiffusion3Pipeline, FluxPipeline or DiTPipeline. Models are those of `redco.diffusion.from_config` or `load`;
 text encoders are CLIP text models with the task "features" or "projection" and a T5 with the task
 "features"; `scheduler` is the table of a scheduler_config.json.]],
 function(options)
   local o, classes = part_options(options), {}
-  local class_name = o.transformer and (o.text_encoder and "StableDiffusion3Pipeline"
-    or "DiTPipeline") or o.text_encoder_2 and "StableDiffusionXLPipeline"
-    or "StableDiffusionPipeline"
+  local class_name = o.transformer and of_transformers[o.transformer.family.class_name]
+    or o.text_encoder_2 and "StableDiffusionXLPipeline" or "StableDiffusionPipeline"
   for _, name in ipairs(kinds[class_name].parts) do
     if o[name] then
-      classes[name] = class_of(name, o[name])
+      classes[name] = class_of(kinds[class_name], name, o[name])
     elseif not (kinds[class_name].optional or {})[name] then
       fail("diffusion.pipeline: the part %s of a %s is missing", name, class_name)
     end

@@ -2,9 +2,9 @@
 --- pipeline: both are one file of safetensors, with different names.
 local checks = require "redco.models.checks"
 local fail = require "redco.fail"
+local kohya = require "redco.diffusion.lora_kohya"
 local layers = require "redco.lora.layers"
 local native = require "redco.native"
-local original_names = require "redco.diffusion.original_names"
 local torch = require "redco.torch"
 local tree = require "redco.tree"
 
@@ -23,27 +23,10 @@ local endings = {
   { "%.alpha$", "alpha" },
 }
 
--- The beginnings of kohya's names by part; the first is written if there is one text encoder.
-local kohya = {
-  unet = { "lora_unet_" }, transformer = {}, text_encoder = { "lora_te_", "lora_te1_" },
-  text_encoder_2 = { "lora_te2_" }, text_encoder_3 = {},
-}
-
--- Returns the layers of the parts by each name that a file may have for them.
+-- Returns the layers that each name of a file may mean: {name = {{layer, form}, ...}}.
 local function by_file_name(pipeline, all)
-  local found = {}
-  local to_original = pipeline.unet and original_names.unet(pipeline.unet.config)
-  for _, layer in ipairs(all) do
-    local part, name = layer.name:match "^([^.]+)%.(.*)$"
-    found[layer.name] = layer
-    for _, start in ipairs(kohya[part] or {}) do
-      found[start .. name:gsub("%.", "_")] = layer
-    end
-    local original = part == "unet" and to_original(name .. ".weight") or nil
-    if original then
-      found["lora_unet_" .. original:gsub("%.weight$", ""):gsub("%.", "_")] = layer
-    end
-  end
+  local found = kohya.layers_by_name(pipeline, all)
+  for _, layer in ipairs(all) do found[layer.name] = { { layer = layer } } end
   return found
 end
 
@@ -82,36 +65,46 @@ local function check_settings(path, settings, part)
   end
 end
 
-local function scaling_of(entry, settings, r)
-  if entry.alpha then return entry.alpha:item() / r end
-  local part = entry.layer.name:match "^[^.]+"
-  local alpha = settings[part .. ".lora_alpha"]
+local function scaling_of(alpha, settings, layer, r)
+  if alpha then return alpha:item() / r end
+  local part = layer.name:match "^[^.]+"
+  alpha = settings[part .. ".lora_alpha"]
   if not alpha then return 1 end
   return alpha / (settings[part .. ".use_rslora"] and math.sqrt(r) or r)
 end
 
-local function place(path, name, entry, settings)
-  local layer, a, b = entry.layer, entry.lora_A, entry.lora_B
-  if not (a and b) then fail("%s: %s has no %s", path, name, a and "lora_B" or "lora_A") end
-  local weight = layer:get "weight"
-  if weight:dim() ~= 2 then
+local function check_shapes(path, name, layer, a, b, n_parts)
+  if layer:get("weight"):dim() ~= 2 then
     fail("%s: %s is a convolution; only adapters of linear layers are supported", path, layer.name)
   end
   local n_in, n_out = layer:sizes()
   local r = a:size(0)
-  if a:dim() ~= 2 or b:dim() ~= 2 or a:size(1) ~= n_in or b:size(0) ~= n_out or b:size(1) ~= r then
+  if a:dim() ~= 2 or b:dim() ~= 2 or a:size(1) ~= n_in or b:size(0) ~= n_parts * n_out
+    or b:size(1) ~= r then
     fail("%s: %s has matrices [%s] and [%s], expected [%d, %d] and [%d, %d] beside its weight",
-      path, name, table.concat(a.shape, ", "), table.concat(b.shape, ", "), r, n_in, n_out, r)
+      path, name, table.concat(a.shape, ", "), table.concat(b.shape, ", "), r, n_in,
+      n_parts * n_out, r)
   end
-  for matrix, tensor in pairs { lora_A = a, lora_B = b } do
+end
+
+-- Gives the layer an adapter. `form`: how the file holds its rows.
+local function place(path, name, entry, layer, form, settings)
+  local a, b = entry.lora_A, entry.lora_B
+  if not (a and b) then fail("%s: %s has no %s", path, name, a and "lora_B" or "lora_A") end
+  check_shapes(path, name, layer, a, b, type(form) == "number" and 3 or 1)
+  local scaling = scaling_of(entry.alpha, settings, layer, a:size(0))
+  a, b = kohya.own_matrices(a, b, form)
+  if not a then return end
+  for _, row in ipairs { { "lora_A", a }, { "lora_B", b } } do
+    local matrix, tensor = unpack(row)
     checks.dtype(path, name, tensor.dtype)
     local parameter = torch.no_grad(function()
-      return native.parameter(tensor.shape, { dtype = weight.dtype }):copy_(tensor)
+      return native.parameter(tensor.shape, { dtype = layer:get("weight").dtype }):copy_(tensor)
     end)
     checks.finite(path, { name }, { [name] = parameter })
     layer:set_matrix(matrix, parameter)
   end
-  layer:set("lora_scaling", scaling_of(entry, settings, r))
+  layer:set("lora_scaling", scaling)
 end
 
 local function is_directory(path)
@@ -128,37 +121,57 @@ function lora.load(pipeline, path, params)
   local found, settings = by_file_name(pipeline, layers.of(result)), settings_of(path)
   for _, key in ipairs(weights:keys()) do
     local name, kind = parse(path, key)
-    local layer = found[name]
-    if not layer then fail("%s: there is no layer for %s in the pipeline", path, key) end
-    entries[name] = entries[name] or { layer = layer }
+    if not found[name] then fail("%s: there is no layer for %s in the pipeline", path, key) end
+    entries[name] = entries[name] or {}
     entries[name][kind] = weights:tensor(key)
   end
-  for part in pairs(kohya) do check_settings(path, settings, part) end
+  for part in pairs(params) do check_settings(path, settings, part) end
   local names = {}
   for name in pairs(entries) do names[#names + 1] = name end
   table.sort(names)
   if #names == 0 then fail("%s: there are no adapters in this file", path) end
-  for _, name in ipairs(names) do place(path, name, entries[name], settings) end
+  for _, name in ipairs(names) do
+    for _, target in ipairs(found[name]) do
+      place(path, name, entries[name], target.layer, target.form, settings)
+    end
+  end
   return result
 end
 
--- What a file has for a layer: names and tensors, by format.
+-- What a file has, by format: function(adapters {layer, a, b, scaling}, all layers, params).
 local writers = {
   -- The form has no place for alpha, which readers take to be the rank.
-  diffusers = function(tensors, layer, a, b, scaling)
-    tensors[layer.name .. ".lora_A.weight"] = a
-    tensors[layer.name .. ".lora_B.weight"] = scaling ~= 1 and b * scaling or b
+  diffusers = function(adapters)
+    local tensors = {}
+    for _, adapter in ipairs(adapters) do
+      local name, scaling = adapter.layer.name, adapter.scaling
+      tensors[name .. ".lora_A.weight"] = adapter.a
+      tensors[name .. ".lora_B.weight"] = scaling ~= 1 and adapter.b * scaling or adapter.b
+    end
+    return tensors
   end,
-  kohya = function(tensors, layer, a, b, scaling, has_two)
-    local part, name = layer.name:match "^([^.]+)%.(.*)$"
-    local starts = kohya[part]
-    local start = starts[has_two and 2 or 1] or starts[1]
-      or fail("diffusion.save_lora: kohya's format has no place for adapters of the %s here", part)
-    local stem = start .. name:gsub("%.", "_")
-    tensors[stem .. ".lora_down.weight"], tensors[stem .. ".lora_up.weight"] = a, b
-    tensors[stem .. ".alpha"] = torch.tensor(scaling * a:size(0), { dtype = a.dtype })
+  kohya = function(adapters, all, params)
+    return kohya.tensors(adapters, all, params.text_encoder_2 ~= nil)
   end,
 }
+
+-- Returns the adapters of layers, in their order.
+local function adapters_of(all)
+  local adapters = {}
+  for _, layer in ipairs(all) do
+    local a = layer:matrix "lora_A"
+    if a then
+      if not kohya.is_part(layer.name:match "^[^.]+") then
+        fail("diffusion.save_lora: %s is in no unet, transformer or text encoder: "
+          .. "expected the parameters of a pipeline, {unet = ..., text_encoder = ...}", layer.name)
+      end
+      adapters[#adapters + 1] = { layer = layer, a = a, b = layer:matrix "lora_B",
+        scaling = layer:get "lora_scaling" }
+    end
+  end
+  if #adapters == 0 then fail "diffusion.save_lora: there is no adapter in the parameters" end
+  return adapters
+end
 
 --- Writes the adapters of `params` into a folder.
 function lora.save(dir, params, format)
@@ -167,22 +180,8 @@ function lora.save(dir, params, format)
     fail("diffusion.save_lora: format: expected \"diffusers\" or \"kohya\", got %s",
       tostring(format))
   end
-  local tensors = {}
-  torch.no_grad(function()
-    for _, layer in ipairs(layers.of(params)) do
-      local a = layer:matrix "lora_A"
-      if a then
-        if not kohya[layer.name:match "^[^.]+"] then
-          fail("diffusion.save_lora: %s is in no unet, transformer or text encoder: "
-            .. "expected the parameters of a pipeline, {unet = ..., text_encoder = ...}",
-            layer.name)
-        end
-        write(tensors, layer, a, layer:matrix "lora_B", layer:get "lora_scaling",
-          params.text_encoder_2 ~= nil)
-      end
-    end
-  end)
-  if next(tensors) == nil then fail "diffusion.save_lora: there is no adapter in the parameters" end
+  local all = layers.of(params)
+  local tensors = torch.no_grad(write, adapters_of(all), all, params)
   native.save_weights(dir, tensors, { stem = file_name:gsub("%.safetensors$", "") })
 end
 

@@ -11,7 +11,7 @@ local losses = {}
 
 local options = arguments("pipeline.loss", {
   train = false, prior_weight = 1, caption_dropout = 0, noise_offset = 0, clip_skip = 0,
-  timestep_sampling = "uniform", logit_mean = 0, logit_std = 1,
+  timestep_sampling = "uniform", logit_mean = 0, logit_std = 1, guidance_scale = 3.5,
 }, { "rng", "min_snr_gamma" })
 
 -- One float32 number for each example, from [0, 1) or for method "normal_" a normal one, split over
@@ -85,7 +85,7 @@ local function conditions_of(pipeline, params, batch, o, latents)
   end
   local scale = 2 ^ (#pipeline.vae.config.block_out_channels - 1)
   return states, conditions.call(pipeline, pooled, batch.time_ids, latents:size(2) * scale,
-    latents:size(3) * scale)
+    latents:size(3) * scale, o.guidance_scale)
 end
 
 -- The weights of arXiv 2303.09556 by prediction_type, of the ratio of signal to noise.

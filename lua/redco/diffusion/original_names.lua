@@ -1,8 +1,10 @@
---- The names of weights in single files of the original layout (CompVis' and Stability's), from
---- those of diffusers and transformers. Each function returns function(name) -> original name, and
---- how the original holds it: nil, "conv" (a 1 x 1 convolution), "transposed", or 0, 1, 2 (the part
---- of a joined weight).
+--- The names of weights in single files of the original layout (CompVis', Stability's and Meta's),
+--- from those of diffusers and transformers. Each function returns function(name) -> original name,
+--- and how the original holds it: nil, "conv" (a 1 x 1 convolution), "transposed", "swapped" (the
+--- second half of the rows first), "shared" (one for several of diffusers), or 0, 1, 2 (the part of
+--- a joined weight).
 local plan_of = require "redco.diffusion.unet_plan"
+local torch = require "redco.torch"
 
 local names = {}
 
@@ -110,6 +112,104 @@ function names.open_clip(name)
   rest = rest:gsub("^layer_norm", "ln_"):gsub("%.fc1%.", ".c_fc."):gsub("%.fc2%.", ".c_proj.")
     :gsub("^self_attn", "attn")
   return start .. rest
+end
+
+-- The facts of a transformer: `block`, the beginning of its blocks' names, and of layers {original
+-- name, form}: `in_block` of those in a block, `others`.
+local sd3 = {
+  block = "joint_blocks.%d.",
+  others = {
+    ["pos_embed.proj"] = { "x_embedder.proj" },
+    ["time_text_embed.timestep_embedder.linear_1"] = { "t_embedder.mlp.0" },
+    ["time_text_embed.timestep_embedder.linear_2"] = { "t_embedder.mlp.2" },
+    ["time_text_embed.text_embedder.linear_1"] = { "y_embedder.mlp.0" },
+    ["time_text_embed.text_embedder.linear_2"] = { "y_embedder.mlp.2" },
+    context_embedder = { "context_embedder" },
+    ["norm_out.linear"] = { "final_layer.adaLN_modulation.1", "swapped" },
+    proj_out = { "final_layer.linear" },
+  },
+  in_block = {
+    ["attn.to_out.0"] = { "x_block.attn.proj" },
+    ["attn.to_add_out"] = { "context_block.attn.proj" },
+    ["attn2.to_out.0"] = { "x_block.attn2.proj" },
+  },
+}
+
+local dit = {
+  block = "blocks.%d.",
+  others = {
+    ["pos_embed.proj"] = { "x_embedder.proj" },
+    ["norm1.emb.timestep_embedder.linear_1"] = { "t_embedder.mlp.0", "shared" },
+    ["norm1.emb.timestep_embedder.linear_2"] = { "t_embedder.mlp.2", "shared" },
+    ["norm1.emb.class_embedder.embedding_table"] = { "y_embedder.embedding_table", "shared" },
+    proj_out_1 = { "final_layer.adaLN_modulation.1" },
+    proj_out_2 = { "final_layer.linear" },
+  },
+  in_block = { ["attn1.to_out.0"] = { "attn.proj" } },
+}
+
+-- Layers of each side of a block: {facts, beginning of original names, feed-forward layer, norm};
+-- and of attentions: {facts, beginning of original names, names of q, k, v, names of their norms}.
+for _, row in ipairs { { sd3, "x_block.", "ff", "norm1" },
+  { sd3, "context_block.", "ff_context", "norm1_context" }, { dit, "", "ff", "norm1" } } do
+  local facts, start, feed_forward, norm = unpack(row)
+  facts.in_block[feed_forward .. ".net.0.proj"] = { start .. "mlp.fc1" }
+  facts.in_block[feed_forward .. ".net.2"] = { start .. "mlp.fc2" }
+  facts.in_block[norm .. ".linear"] = { start .. "adaLN_modulation.1" }
+end
+for _, row in ipairs {
+  { sd3, "x_block.attn.", "attn.to_%s", "attn.norm_%s" },
+  { sd3, "x_block.attn2.", "attn2.to_%s", "attn2.norm_%s" },
+  { sd3, "context_block.attn.", "attn.add_%s_proj", "attn.norm_added_%s" },
+  { dit, "attn.", "attn1.to_%s", "attn1.norm_%s" } } do
+  local facts, start, projection, norm = unpack(row)
+  for part, place in pairs(joined) do
+    facts.in_block[projection:format(part)] = { start .. "qkv", place }
+    facts.in_block[norm:format(part)] = { start .. "ln_" .. part }
+  end
+end
+
+local function transformer(facts, name)
+  local layer, last = name:match "^(.*)%.(%a+)$"
+  local i, rest = layer:match "^transformer_blocks%.(%d+)%.(.*)$"
+  local row = i and facts.in_block[rest]
+  local start = row and facts.block:format(i) or ""
+  row = row or facts.others[rest or layer]
+  if row then return start .. row[1] .. "." .. last, row[2] end
+end
+
+--- For names without the prefix "model.diffusion_model.". `own`: the set of diffusers' names.
+function names.sd3(_, own)
+  return function(name)
+    if name == "pos_embed.pos_embed" then return "pos_embed" end
+    local original, form = transformer(sd3, name)
+    -- Where the text ends, diffusers has the scale before the shift.
+    local block = name:match "^(.*)%.norm1_context%."
+    if block and not own[block .. ".attn.to_add_out.weight"] then form = "swapped" end
+    return original, form
+  end
+end
+
+--- For the names of DiT's files, which have only the transformer.
+function names.dit()
+  return function(name) return transformer(dit, name) end
+end
+
+local function half(t, i) return t:narrow(0, i * t:size(0) / 2, t:size(0) / 2) end
+
+local own_forms = {
+  conv = function(t) return t:dim() == 4 and t:flatten(1) or t end,
+  transposed = function(t) return t:t() end,
+  swapped = function(t) return torch.cat({ half(t, 1), half(t, 0) }, 0) end,
+}
+
+--- Returns a weight of diffusers from the original one.
+function names.from_original(t, form)
+  if type(form) == "number" then
+    local size = t:size(0) / 3
+    return t:narrow(0, form * size, size)
+  end
+  return own_forms[form] and own_forms[form](t) or t
 end
 
 return names

@@ -1,14 +1,19 @@
---- Layers that DiT and Stable Diffusion 3 share: patches of latents as tokens with fixed positions,
---- and norms that the conditions scale and shift (adaLN, Peebles and Xie, 2023).
+--- What DiT and Stable Diffusion 3 share: patches of latents as tokens with fixed positions, norms
+--- that the conditions scale and shift (adaLN, Peebles and Xie, 2023), and what is around the
+--- blocks.
 --- Shapes: B batch, T tokens, C size of a token.
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
 local layers = require "redco.diffusion.layers"
+local time_of = require "redco.diffusion.unet_time"
 local torch = require "redco.torch"
 
 local patches = {}
 
 local eps = 1e-6
+
+--- Returns C.
+function patches.size(c) return c.num_attention_heads * c.attention_head_dim end
 
 -- Sines and cosines [T, size] of places [T].
 local function waves(places, size)
@@ -52,8 +57,9 @@ local function middle(stored, max, height, width)
     :narrow(2, math.floor((max - width) / 2), width):reshape { 1, height * width, size }
 end
 
---- Returns latents [B, channels, H, W] as tokens [B, T, C], and the patches in a column and a row.
-function patches.embed(c, params, latents, size, max)
+-- Returns latents [B, channels, H, W] as tokens [B, T, C], and the patches in a column and a row.
+local function embed(c, params, latents, max)
+  local size = patches.size(c)
   local x = layers.conv(params, "pos_embed.proj", latents, c.patch_size, 0)
   local height, width = x:size(2), x:size(3)
   local places = max and middle(params["pos_embed.pos_embed"], max, height, width)
@@ -61,8 +67,8 @@ function patches.embed(c, params, latents, size, max)
   return layers.pixels_as_tokens(x) + places:to(x.dtype), height, width
 end
 
---- The inverse of a cut into patches: [B, T, patch * patch * channels] -> [B, channels, H, W].
-function patches.join(x, height, width, patch, channels)
+-- The inverse of a cut into patches: [B, T, patch * patch * channels] -> [B, channels, H, W].
+local function join(x, height, width, patch, channels)
   return x:view { x:size(0), height, width, patch, patch, channels }
     :permute { 0, 5, 1, 3, 2, 4 }:reshape { x:size(0), channels, height * patch, width * patch }
 end
@@ -90,8 +96,8 @@ end
 patches.feed_forward = blocks.new_mlp(blocks.activation("transformer", "gelu_new"),
   { ".net.0.proj", ".net.2" })
 
---- Raises an error unless latents fit the model and can be cut into patches.
-function patches.check_latents(c, x)
+-- Raises an error unless latents fit the model and can be cut into patches.
+local function check_latents(c, x)
   if torch.is_tensor(x) and x:dim() == 4 and x:size(1) == c.in_channels
     and x:size(2) % c.patch_size == 0 and x:size(3) % c.patch_size == 0 then
     return
@@ -99,6 +105,24 @@ function patches.check_latents(c, x)
   fail("transformer: sample is %s, expected [batch, %d, height, width], both multiples of %d",
     torch.is_tensor(x) and "[" .. table.concat(x.shape, ", ") .. "]" or tostring(x), c.in_channels,
     c.patch_size)
+end
+
+--- Returns forward(params, sample, timesteps, told, options) -> like sample. facts:
+---   options: reads the options of a call; check(c, sample, told, options)
+---   max: the stored positions are for `max` x `max` patches; nil: there are none
+---   apply(params, x [B, T, C], timesteps [B], told, options) -> x, shift, scale of the last norm
+---   out: the name of the last layer; channels: of its output
+function patches.new_forward(c, facts)
+  return function(params, sample, timesteps, told, options)
+    local o = facts.options(options)
+    check_latents(c, sample)
+    facts.check(c, sample, told, o)
+    local x, height, width = embed(c, params, sample:to(params["pos_embed.proj.weight"].dtype),
+      facts.max)
+    local y, shift, scale = facts.apply(params, x, time_of.times_of(timesteps, sample), told, o)
+    y = blocks.linear(params, facts.out, patches.norm(y, shift, scale), o)
+    return join(y, height, width, c.patch_size, facts.channels)
+  end
 end
 
 return patches

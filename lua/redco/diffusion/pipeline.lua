@@ -69,7 +69,8 @@ local function load_scheduler(_, class)
   end
 end
 
--- Loads a UNet or an autoencoder; the class of the folder must be that of model_index.json.
+-- Loads a UNet, a transformer or an autoencoder; the class of the folder must be that of
+-- model_index.json.
 local function load_model(dir, class, options)
   class = component.class(class, dir .. "/" .. index_file).class_name
   return function(path)

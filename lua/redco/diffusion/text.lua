@@ -3,7 +3,6 @@ local added_tokens = require "redco.diffusion.added_tokens"
 local arguments = require "redco.arguments"
 local blocks = require "redco.models.blocks"
 local fail = require "redco.fail"
-local torch = require "redco.torch"
 
 local text = {}
 
@@ -16,12 +15,13 @@ local function warn(pipeline, tokenizer, ids, length)
     .. "cut off: %s"):format(#ids, length, (tokenizer:decode(rest):gsub("</w>", " "))))
 end
 
-local tokenize_options = arguments("pipeline.tokenize", { max_sequence_length = 256 })
+local tokenize_options = arguments("pipeline.tokenize", {}, { "max_sequence_length" })
 
 --- Returns {input_ids [B, length]} of a prompt or a list, and input_ids_2 and input_ids_3 of other
 --- text encoders. T5 reads max_sequence_length tokens, as many as one wants.
 function text.tokenize(pipeline, prompts, options)
-  local o = tokenize_options(options)
+  local t5_length = tokenize_options(options).max_sequence_length
+    or pipeline.kind.max_sequence_length
   if type(prompts) == "string" then prompts = { prompts } end
   if type(prompts) ~= "table" or type(prompts[1]) ~= "string" then
     fail("pipeline.tokenize: expected a prompt or a list of prompts, got %s",
@@ -31,7 +31,7 @@ function text.tokenize(pipeline, prompts, options)
   for _, part in ipairs(pipeline.kind.texts) do
     local tokenizer = pipeline[part.tokenizer]
     if tokenizer then
-      local length = part.is_t5 and o.max_sequence_length or tokenizer.model_max_length
+      local length = part.is_t5 and t5_length or tokenizer.model_max_length
       local all = {}
       if part.is_t5 or #pipeline.added_tokens == 0 then
         for i, prompt in ipairs(prompts) do all[i] = tokenizer:encode(prompt) end
@@ -48,7 +48,8 @@ end
 
 --- The tokens of the empty prompt, as long as those of `batch`.
 function text.empty(pipeline, batch)
-  local ids = batch.input_ids_3
+  local ids
+  for _, part in ipairs(pipeline.kind.texts) do ids = part.is_t5 and batch[part.ids] or ids end
   return text.tokenize(pipeline, "", { max_sequence_length = ids and ids:size(1) })
 end
 
@@ -70,15 +71,8 @@ local function states_of(model, params, ids, skip, last_layers, o)
     model.config.layer_norm_eps), features
 end
 
--- SD3 reads CLIP's tokens, filled up with zeros, and then T5's.
-local function joined(pipeline, clip, t5)
-  local size = pipeline.transformer.config.joint_attention_dim
-  t5 = t5 or clip:new_zeros { clip:size(0), clip:size(1), size }
-  return torch.cat({ torch.constant_pad_nd(clip, { 0, size - clip:size(2) }, 0), t5 }, 1)
-end
-
 --- Returns the hidden states [B, T, D] of prompts, and features of the text [B, size]: for SDXL of
---- the second text encoder, for SD3 of both of CLIP. `params` are those of the pipeline.
+--- the second text encoder, for SD3 and Flux of those of CLIP. `params` are those of the pipeline.
 function text.encode(pipeline, params, batch, options)
   local o, kind, states, features = encode_options(options), pipeline.kind, {}, {}
   for i, part in ipairs(kind.texts) do
@@ -91,10 +85,7 @@ function text.encode(pipeline, params, batch, options)
         kind.last_layers, o)
     end
   end
-  if #kind.texts == 1 then return states[1] end
-  local clip = torch.cat({ states[1], states[2] }, -1)
-  if #kind.texts == 2 then return clip, features[2] end
-  return joined(pipeline, clip, states[3]), torch.cat({ features[1], features[2] }, -1)
+  return kind.join(pipeline, states, features)
 end
 
 return text

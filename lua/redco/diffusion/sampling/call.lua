@@ -11,9 +11,9 @@ local own = { negative_prompt = true, image = true, mask = true }
 
 -- Checks the names of sampling's options there; here are those that only this call has.
 local options = arguments("pipeline", {}, { "negative_prompt", "image", "mask",
-  "num_inference_steps", "guidance_scale", "guidance_rescale", "num_images_per_prompt", "clip_skip",
-  "eta", "output", "height", "width", "strength", "seed", "rng", "latents", "scheduler",
-  "on_step" })
+  "num_inference_steps", "guidance_scale", "true_cfg_scale", "guidance_rescale",
+  "num_images_per_prompt", "clip_skip", "eta", "output", "height", "width", "strength", "seed",
+  "rng", "latents", "scheduler", "on_step" })
 
 -- A progress line on a terminal.
 local function show_step(step, n)

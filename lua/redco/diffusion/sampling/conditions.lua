@@ -33,10 +33,11 @@ local function sizes(pooled, height, width)
   return one:expand(pooled:size(0), 6)
 end
 
---- Returns the options of the model's call.
-function conditions.call(pipeline, pooled, time_ids, height, width)
+--- Returns the options of the model's call. `guidance`: the scale that the model may be told.
+function conditions.call(pipeline, pooled, time_ids, height, width, guidance)
   local kind = pipeline.kind
-  return kind.call(pooled, kind.has_time_ids and (time_ids or sizes(pooled, height, width)) or nil)
+  return kind.call(pooled, kind.has_time_ids and (time_ids or sizes(pooled, height, width)) or nil,
+    guidance)
 end
 
 --- Returns {states [rows, ...], options} for o.num_images_per_prompt pictures of each prompt; rows
@@ -56,7 +57,7 @@ function conditions.of(pipeline, params, batch, o, is_guided)
     pooled = pooled and conditions.paired(repeated(other_pooled, n), pooled)
   end
   return { states = states,
-    options = conditions.call(pipeline, pooled, nil, o.height, o.width) }
+    options = conditions.call(pipeline, pooled, nil, o.height, o.width, o.guidance_scale) }
 end
 
 --- Returns the output for the prompt, moved away from that for the negative prompt. `rescale` is

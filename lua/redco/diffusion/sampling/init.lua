@@ -11,8 +11,8 @@ local sampling = {}
 
 local options = arguments("pipeline.generate", {
   guidance_rescale = 0, num_images_per_prompt = 1, clip_skip = 0, eta = 0, output = "images",
-}, { "num_inference_steps", "guidance_scale", "height", "width", "strength", "seed", "rng",
-  "latents", "scheduler", "on_step" })
+}, { "num_inference_steps", "guidance_scale", "true_cfg_scale", "height", "width", "strength",
+  "seed", "rng", "latents", "scheduler", "on_step" })
 
 local defaults = { num_inference_steps = 50, guidance_scale = 7.5 }
 
@@ -30,10 +30,10 @@ local function read(pipeline, given)
   end
   check_count(where, "num_inference_steps", all.num_inference_steps)
   check_count(where, "num_images_per_prompt", all.num_images_per_prompt)
-  local scale, c = start.scale(pipeline), pipeline.denoiser.config
-  local multiple = scale * (c.patch_size or 1)
+  local scale, latents = start.scale(pipeline), start.latents(pipeline)
+  local multiple = scale * latents.patch
   for _, side in ipairs { "height", "width" } do
-    local size = c.sample_size
+    local size = latents.sample_size
     if type(size) == "table" then size = size[side == "height" and 1 or 2] end
     if not all[side] and not size then
       fail("%s: %s is missing, and the UNet has no sample_size", where, side)
@@ -57,7 +57,7 @@ end
 local function mu_of(pipeline, scheduler, o)
   local c = scheduler.config
   if not c.use_dynamic_shifting then return nil end
-  local side = start.scale(pipeline) * (pipeline.denoiser.config.patch_size or 1)
+  local side = start.scale(pipeline) * start.latents(pipeline).patch
   local slope = (c.max_shift - c.base_shift) / (c.max_image_seq_len - c.base_image_seq_len)
   return c.base_shift + slope * (o.height * o.width / side ^ 2 - c.base_image_seq_len)
 end
@@ -75,7 +75,8 @@ local function scheduler_of(pipeline, o)
     config = o.scheduler
   end
   local scheduler = new_scheduler(config)
-  return scheduler:set_timesteps(o.num_inference_steps, { mu = mu_of(pipeline, scheduler, o) })
+  return scheduler:set_timesteps(o.num_inference_steps, { mu = mu_of(pipeline, scheduler, o),
+    sigmas = pipeline.kind.sigmas and pipeline.kind.sigmas(o.num_inference_steps) })
     :set_begin_index(0)
 end
 
@@ -96,8 +97,22 @@ local function decoded(pipeline, params, latents)
   return (images / 2 + 0.5):clamp(0, 1)
 end
 
--- Removes noise from `begun` (see start.of), step by step.
-local function denoised(pipeline, params, scheduler, begun, told, o, is_guided)
+-- How far to move from the negative prompt, up to 1 not at all. A model that is told the
+-- guidance_scale moves by itself; from a prompt it moves only if one is given.
+local function distance_of(pipeline, batch, o)
+  if not pipeline.kind.is_told_guidance then
+    if o.true_cfg_scale then
+      fail("pipeline.generate: true_cfg_scale is not for a %s: give guidance_scale",
+        pipeline.class_name)
+    end
+    return o.guidance_scale
+  end
+  return batch.negative_input_ids and o.true_cfg_scale or 1
+end
+
+-- Removes noise from `begun` (see start.of), step by step, guided by `distance`.
+local function denoised(pipeline, params, scheduler, begun, told, o, distance)
+  local is_guided = distance > 1
   local latents, timesteps = begun.latents, scheduler.timesteps
   for i = begun.first + 1, #timesteps do
     local t = timesteps[i]
@@ -108,7 +123,7 @@ local function denoised(pipeline, params, scheduler, begun, told, o, is_guided)
       told.options)
     output = start.without_variance(pipeline, output)
     if is_guided then
-      output = conditions.guided(output, o.guidance_scale, o.guidance_rescale)
+      output = conditions.guided(output, distance, o.guidance_rescale)
     end
     latents = scheduler:step(output, t, latents, { generator = o.rng, eta = o.eta })
     if begun.mask then
@@ -130,14 +145,15 @@ local function generate(pipeline, params, batch, given)
       pipeline.kind.texts and "input_ids" or "class_labels")
   end
   local o = read(pipeline, given)
-  local is_guided = o.guidance_scale > 1
+  local distance = distance_of(pipeline, batch, o)
+  local is_guided = distance > 1
   local told = conditions.of(pipeline, params, batch, o, is_guided)
   local pictures = ids:size(0) * o.num_images_per_prompt
   local scheduler = scheduler_of(pipeline, o)
   local states = told.states
   if is_guided then states = states:unflatten(0, { -1, 2 }):select(1, 1) end
   local begun = start.of(pipeline, params, scheduler, batch, states, pictures, o)
-  local latents = denoised(pipeline, params, scheduler, begun, told, o, is_guided)
+  local latents = denoised(pipeline, params, scheduler, begun, told, o, distance)
   return o.output == "latents" and latents or decoded(pipeline, params, latents)
 end
 

@@ -8,6 +8,14 @@ local start = {}
 --- Returns the pixels of one latent, across and down.
 function start.scale(pipeline) return 2 ^ (#pipeline.vae.config.block_out_channels - 1) end
 
+--- Returns {channels, patch, sample_size} of the latents of what removes noise: `patch` divides
+--- their height and width.
+function start.latents(pipeline)
+  local c, family = pipeline.denoiser.config, pipeline.denoiser.family
+  if family.latents then return family.latents(c) end
+  return { channels = c.in_channels, patch = c.patch_size or 1, sample_size = c.sample_size }
+end
+
 --- Returns the output of a model without the variance that some predict after the noise (a DiT): as
 --- in diffusers, it is not used.
 function start.without_variance(pipeline, output)
@@ -62,7 +70,7 @@ end
 --- timestep, and of inpainting the latents to keep, where to change them (1) or not, and channels
 --- that are added to the UNet's input.
 function start.of(pipeline, params, scheduler, batch, states, pictures, o)
-  local n, in_channels = o.num_images_per_prompt, pipeline.denoiser.config.in_channels
+  local n, in_channels = o.num_images_per_prompt, start.latents(pipeline).channels
   local dtype = states.dtype:find "float" and states.dtype
     or params[pipeline.kind.model]["pos_embed.proj.weight"].dtype
   local channels = pipeline.vae.config.latent_channels

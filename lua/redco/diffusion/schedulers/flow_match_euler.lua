@@ -24,15 +24,17 @@ function flow.training_sigmas(c)
 end
 
 --- With use_dynamic_shifting the shift depends on the size of the picture: `mu` of the options.
+--- Their `sigmas` are those of the steps before the shift.
 function flow.set_timesteps(self, n, o)
   local c, training = self.config, self.training_sigmas
   if c.use_dynamic_shifting and not o.mu then
     fail("%s:set_timesteps: use_dynamic_shifting is set, so it needs mu", self.name)
   end
   local total = c.num_train_timesteps
-  local sigmas = tables.map(tables.linspace(training[#training] * total, training[1] * total, n),
-    function(t)
-      local sigma = t / total
+  local unshifted = o.sigmas or tables.map(tables.linspace(training[#training] * total,
+    training[1] * total, n), function(t) return t / total end)
+  local sigmas = tables.map(unshifted,
+    function(sigma)
       if c.use_dynamic_shifting then return time_shifts[c.time_shift_type](o.mu, sigma) end
       return shifted(c.shift, sigma)
     end)

@@ -80,16 +80,20 @@ function methods.noise_like(self, t, o)
   return torch.empty_like(t):normal_(0, 1, { generator = o.generator })
 end
 
-local timestep_options = arguments("Scheduler:set_timesteps", {}, { "mu" })
+local timestep_options = arguments("Scheduler:set_timesteps", {}, { "mu", "sigmas" })
 methods.set_timesteps = registry.define("Scheduler:set_timesteps", [[
-set_timesteps(self, num_inference_steps: integer, {mu: number = nil}) -> self
-Begins a new sample: chooses `timesteps` and forgets the outputs of earlier steps. `mu` is the shift
-of flow matching with use_dynamic_shifting.]], function(self, n, options)
+set_timesteps(self, num_inference_steps: integer, {mu: number = nil, sigmas: list = nil}) -> self
+Begins a new sample: chooses `timesteps` and forgets the outputs of earlier steps. Of flow matching,
+`mu` is the shift with use_dynamic_shifting, and `sigmas` those of the steps before the shift.]],
+function(self, n, options)
   local o = timestep_options(options)
   local most = self.config.num_train_timesteps
   if type(n) ~= "number" or n < 1 or n % 1 ~= 0 or n > most then
     fail("%s:set_timesteps: expected a number of steps from 1 to %d (num_train_timesteps), got %s",
       self.name, most, tostring(n))
+  end
+  if o.sigmas and (not self.class.has_flow or #o.sigmas ~= n) then
+    fail("%s:set_timesteps: sigmas: expected a list of %d numbers, and flow matching", self.name, n)
   end
   self.class.set_timesteps(self, n, o)
   self.index = nil
