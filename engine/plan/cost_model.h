@@ -20,8 +20,10 @@ struct REDCO_API StepTime {
   double compute = 0;  ///< of the operators
   /// Of the collectives of each dimension, and of the world (the last), as if each ran alone.
   std::array<double, Mesh::n_dims + 1> communication = {};
-  /// The part of these during which no operator runs. total = compute + the sum of exposed.
+  /// The part of these during which no operator runs.
   std::array<double, Mesh::n_dims + 1> exposed = {};
+  /// Of waiting for the slowest of the devices. total = compute + the sum of exposed + straggling.
+  double straggling = 0;
 
   double exposed_sum() const;
 };
@@ -42,8 +44,9 @@ class REDCO_API CostModel {
   /// Simulates the streams of a device: one computes, and each link has one. A collective begins
   /// when it was started, the operators before it have ended, and its links are free; what follows
   /// its wait begins when it has ended. If the processes have no cores left for collectives
-  /// (overlaps_collectives), they run in the compute stream. `times`, unless null, gets the time at
-  /// which the computing stream is when the host comes to each event.
+  /// (overlaps_collectives), they run in the compute stream. Devices that are alike differ in speed
+  /// by a few percent, and collectives make all wait for the slowest. `times`, unless null, gets
+  /// the time at which the computing stream is when the host comes to each event.
   StepTime simulate(const StepLog& log, std::vector<double>* times = nullptr) const;
 
   /// The share of the device's peak that a model reaches whose forward and backward pass need this

@@ -306,12 +306,13 @@ class Search {
     StepTime time = cost_.simulate(log, options_.has_timelines ? &times : nullptr);
     layout.seconds = time.total;
     layout.price = cluster_.price(time.total);
-    layout.exposed_seconds = time.exposed_sum();
+    layout.exposed_seconds = time.exposed_sum() + time.straggling;
     double& busy = busy_.try_emplace(kind_of(layout), time.compute).first->second;
     busy = std::min(busy, time.compute);
     for (size_t dim = 0; dim < time.exposed.size(); ++dim)
       if (time.exposed[dim] > 0)
         layout.exposed[dim < Mesh::n_dims ? Mesh::facts[dim].name : "world"] = time.exposed[dim];
+    if (time.straggling > 0) layout.exposed["the slowest device"] = time.straggling;
     if (options_.has_timelines) layout.timeline = timeline_of(log, times);
     double flops = 0;
     for (const plan::Operator& call : log.operators)

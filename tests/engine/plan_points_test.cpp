@@ -185,16 +185,18 @@ TEST_CASE("the table's shares are those that fit the other half") {
 }
 
 TEST_CASE("published scaling: FSDP from 8 to 128 devices, and a fixed batch") {
-  // torchtitan: 5762 to 5605 tokens/s and device (-2.7 %), Llama 3.1 8B, not compiled. The model
-  // finds that all collectives overlap, and gains by the smaller shares of the optimizer: +0.4 %.
-  // It knows no stragglers.
+  // torchtitan: 5762 to 5605 tokens/s and device (-2.7 %), Llama 3.1 8B, not compiled. All
+  // collectives overlap; the optimizer's smaller shares gain 0.4 %, and the slowest of more devices
+  // costs 1.8 %.
   auto tokens = [](int64_t n, int64_t accumulation, int64_t batch) {
     ClusterSpec cluster = ClusterSpec::from_text("2x H100-96G:8, ib 400G").with_devices(n);
     Point point{"", llama3_8b, 0, "", {n, 1, true, 8192, batch, accumulation, 0.5, false}, 0};
     return predicted_tokens(point, cluster);
   };
   double weak = tokens(128, 1, 2) / tokens(8, 1, 2) - 1;
-  CHECK(std::abs(weak + 0.027) < 0.05);
+  if (runs_all()) std::cout << "weak scaling from 8 to 128: " << 100 * weak << " %\n";
+  CHECK(weak < -0.01);
+  CHECK(std::abs(weak + 0.027) < 0.02);
   // 512 examples of 8,192 tokens on 16 devices have 32 each, and on 512 one each.
   CHECK(tokens(512, 1, 1) < tokens(16, 32, 1));
 }
