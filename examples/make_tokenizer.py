@@ -1,14 +1,15 @@
 """Makes the examples' tokenizers, of byte-level BPE or word pieces; takes Python's package `tokenizers`.
 
-    python3 make_tokenizer.py t5 2000 text_to_text/data/verses.jsonl text_to_text/data/tokenizer
+    python3 make_tokenizer.py t5 2000 pairs.jsonl text_to_text/data/tokenizer
     python3 make_tokenizer.py gpt2 600 image_to_text/data/captions.txt image_to_text/data/processor
     python3 make_tokenizer.py whisper 300 speech_to_text/data/words.txt speech_to_text/data/processor
     python3 make_tokenizer.py gpt2 2048 language_modeling/data/corpus.txt language_modeling/data/tokenizer
     python3 make_tokenizer.py clip 900 image_to_text/data/captions.txt zero_shot/data/processor
     python3 make_tokenizer.py bert 3000 classification/data/glosses.txt classification/data/tokenizer
 
-t5: texts end with </s>; gpt2: nothing is added; whisper: texts begin with language and task; clip:
-the files of a CLIPTokenizer; bert: word pieces, those of a BertTokenizer.
+text_to_text/data/make_pairs.lua writes pairs.jsonl. t5: texts end with </s>; gpt2: nothing is
+added; whisper: texts begin with language and task; clip: the files of a CLIPTokenizer; bert: word
+pieces, those of a BertTokenizer.
 """
 import json
 import sys

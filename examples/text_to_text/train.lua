@@ -2,7 +2,9 @@
 local redco = require "redco"
 
 local o = redco.options {
-  data = "",  -- a JSONL file of pairs; "": the verses beside this script
+  data = "",  -- a JSONL file of pairs; "": sentences in English and Spanish, see sentences.lua
+  n_sentences = 20000,
+  n_held_out = 400,  -- of other sentences
   src_key = "source",
   tgt_key = "target",
   model_dir = "",  -- a folder to start from; "": a new model of the shape below
@@ -12,16 +14,16 @@ local o = redco.options {
   seed = 42,
   n_model_shards = 1,
   zero = 0,
-  n_epochs = 10,
+  n_epochs = 2,
   max_steps = 0,  -- more than 0 ends the run early
-  global_batch_size = 16,
-  per_device_batch_size = 16,
+  global_batch_size = 32,
+  per_device_batch_size = 32,
   eval_per_device_batch_size = 64,
-  eval_every = 40,  -- every 40th pair is held out
+  eval_every = 40,  -- every 40th pair of a file is held out
   max_src_len = 512,
   max_tgt_len = 64,
-  num_beams = 4,
-  no_repeat_ngram_size = 3,
+  num_beams = 1,
+  no_repeat_ngram_size = 0,  -- 3 keeps an uncertain model from writing a phrase again and again
   compute_dtype = "float32",
   learning_rate = 0,  -- of Adafactor; 0: 3e-2 for a new model, 1e-3 for one from a folder
   warmup_ratio = 0.03,
@@ -36,14 +38,24 @@ local o = redco.options {
 local here = redco.script_folder()
 local is_new = o.model_dir == ""
 
-local pairs_of = {}
-for i, pair in redco.data.jsonl(o.data ~= "" and o.data or here .. "data/verses.jsonl"):ipairs() do
-  pairs_of[i] = {
-    source = pair[o.src_key] or error(("pair %d has no '%s'"):format(i, o.src_key), 0),
-    target = pair[o.tgt_key] or error(("pair %d has no '%s'"):format(i, o.tgt_key), 0),
-  }
+local function renamed(pairs_of)
+  local result = {}
+  for i, pair in pairs_of:ipairs() do
+    result[i] = {
+      source = pair[o.src_key] or error(("pair %d has no '%s'"):format(i, o.src_key), 0),
+      target = pair[o.tgt_key] or error(("pair %d has no '%s'"):format(i, o.tgt_key), 0),
+    }
+  end
+  return result
 end
-local train, held_out = redco.data.split(pairs_of, { every = o.eval_every })
+
+local train, held_out
+if o.data ~= "" then
+  train, held_out = redco.data.split(renamed(redco.data.jsonl(o.data)), { every = o.eval_every })
+else
+  local sentences = dofile(here .. "sentences.lua")
+  train, held_out = sentences(o.n_sentences, o.n_held_out, o.seed)
+end
 
 local deployer = redco.Deployer {
   seed = o.seed, n_model_shards = o.n_model_shards, zero = o.zero, workdir = o.workdir,
@@ -110,6 +122,7 @@ local trainer = redco.Trainer {
   lr_schedule_fn = schedule,
 }
 local predictor = trainer:get_default_predictor { pred_fn = pred_fn, output_fn = output_fn }
+local bleu_and_rouge = redco.metrics.bleu_and_rouge "target"
 
 trainer:fit {
   train_examples = train,
@@ -121,11 +134,17 @@ trainer:fit {
   eval_per_device_batch_size = o.eval_per_device_batch_size,
   eval_predictor = predictor,
   save_last_ckpt = true,
-  eval_metric_fn = redco.metrics.bleu_and_rouge "target",
+  eval_metric_fn = function(examples, texts)
+    local references = {}
+    for i, example in ipairs(examples) do references[i] = { example.target } end
+    local metrics = bleu_and_rouge(examples, texts)
+    metrics.exact_match = redco.metrics.exact_match(texts, references)
+    return metrics
+  end,
   save_argmax_ckpt_by_metrics = { "bleu" },
 }
 
-local samples = { unpack(held_out, 1, 5) }
+local samples = { unpack(held_out, 1, 10) }
 local texts = predictor:predict {
   examples = samples, params = trainer.params,
   per_device_batch_size = o.eval_per_device_batch_size,

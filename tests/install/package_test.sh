@@ -44,7 +44,7 @@ dpkg --verify redco-lua
 user() { setpriv --reuid=65534 --regid=65534 --clear-groups "$@"; }
 [ "$(user redco-lua --version)" = "redco-lua VERSION" ]
 examples=/usr/share/redco/examples
-user redco-lua $examples/text_to_text/train.lua --max-steps=2 --max-tgt-len=8 --num-beams=1 \
+user redco-lua $examples/text_to_text/train.lua --max-steps=2 --max-tgt-len=8 --n-held-out=8 \
   --workdir=/tmp/translation
 [ -s translation/model/model.safetensors ]
 user redco-lua --nproc 2 $examples/digits/train.lua --model=mlp --n_model_shards=2 --max-steps=20 \

@@ -41,7 +41,8 @@ local smaller = {
   text_to_image = "--vae-steps=2 --num-inference-steps=2 --n-class-images=2 --n-emoji=4",
   image_to_text = small_encoder .. " --max-tgt-len=8 --num-beams=1 --n-emoji=8",
   speech_to_text = "--max-tgt-len=8 --num-beams=1 --n-sequences=24 --n-held-out=6",
-  text_to_text = "--max-tgt-len=8 --num-beams=1 --num-layers=1 --eval-every=400",
+  text_to_text = "--max-tgt-len=8 --num-beams=1 --num-layers=1 --eval-every=400 "
+    .. "--n-sentences=64 --n-held-out=8",
   language_modeling = "--max-new-tokens=8 --n-layer=1 --n-embd=32 --n-head=2",
 }
 

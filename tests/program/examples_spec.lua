@@ -67,7 +67,7 @@ local function expect_figures(example, evaluations)
   for step, figures in page:gmatch "Eval results %(step (%d+)%): ([^\n]+)" do
     local evaluation = by_step[tonumber(step)]
     assert(evaluation, ("the run of %s has no evaluation at step %s"):format(example, step))
-    for name, figure in figures:gmatch "([%a_]%w+) (%d[%d.e+-]*)" do
+    for name, figure in figures:gmatch "([%a_][%w_]*) (%d[%d.e+-]*)" do
       local stated, found = tonumber(figure), evaluation[name]
       assert(found and math.abs(found - stated) <= 0.05 + 0.2 * stated,
         ("%s, step %s: %s is %s, in the README %s"):format(example, step, name, found, figure))
@@ -149,7 +149,7 @@ local smoke = {
     new = "--d-model=32 --d-ff=64 --num-layers=1 --num-heads=2",
     folders = { "--model-dir=" .. source .. "/tests/cases/t5_gated_untied",
       "--model-dir=" .. source .. "/tests/cases/bart" },
-    metrics = { "loss", "bleu", "rouge1", "rougeL" },
+    metrics = { "loss", "bleu", "rouge1", "rougeL", "exact_match" },
   },
   language_modeling = {
     all = "--context-length=32 --max-new-tokens=8 --data="
@@ -434,7 +434,7 @@ if os.getenv "REDCO_TEST_FULL" then
   end)
 
   for _, example in ipairs { "classification", "image_to_text", "meta_learning", "private_training",
-    "speech_to_text", "zero_shot" } do
+    "speech_to_text", "text_to_text", "zero_shot" } do
     testing.test(example .. ": the figures of its README", function()
       if example == "private_training" and not io.open "/usr/share/datasets/fashion-mnist" then
         print "absent, so not tried: Debian's dataset-fashion-mnist"
@@ -520,6 +520,21 @@ testing.test("language_modeling: it learns, two runs are the same, and the model
   local shared = execute(2, ("tests/program/in_turn.lua %s -- %s --n-model-shards=2"):format(
     generate, generate))
   testing.expect_equal(shared:gsub("%[0%] ", ""), written .. written)
+end)
+
+testing.test("text_to_text: no held-out sentence is among those to train on", function()
+  local sentences = dofile(source .. "/examples/text_to_text/sentences.lua")
+  local train, held_out = sentences(1000, 100, 1)
+  testing.expect_equal(#train, 1000)
+  testing.expect_equal(#held_out, 100)
+  local seen = {}
+  for _, pair in ipairs(train) do
+    seen[pair.source] = true
+    local is_right = not pair.source:find " a [aeiou]" and not pair.target:find " de el "
+      and (pair.source:find "%?$" == nil) == (pair.target:find "^¿.*%?$" == nil)
+    assert(is_right, pair.source .. " " .. pair.target)
+  end
+  for _, pair in ipairs(held_out) do assert(not seen[pair.source], pair.source) end
 end)
 
 testing.test("text_to_text: pairs come from Debian's descriptions", function()
