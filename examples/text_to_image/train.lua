@@ -144,7 +144,7 @@ local schedule = deployer:get_lr_schedule_fn { train_size = #train, n_epochs = o
 local optimizer = redco.optim.freeze(redco.optim.chain {
   redco.optim.clip_by_global_norm(1),
   redco.optim.adamw { learning_rate = schedule },
-  redco.optim.ema { decay = 0.995 },
+  redco.optim.ema { decay = function(step) return math.min(0.995, (1 + step) / (10 + step)) end },
 }, is_new and { "vae.*" } or { "vae.*", "text_encoder*" })
 local trainer = redco.Trainer {
   deployer = deployer, collate_fn = collate_fn, optimizer = optimizer,

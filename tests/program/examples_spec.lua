@@ -481,6 +481,13 @@ testing.test("text_to_image: the same losses on two processes, and DreamBooth", 
     .. "--class-prompt=emoji --n-class-images=2 --instance-prompt='sks emoji' "
     .. "--prompts='sks emoji; bone'"):format(small .. 4, workdir, data))
   testing.expect_equal(redco.data.image(second .. "/samples.png"):size(2), 2 * 34 + 2)
+  local out = scratch .. "/compared.png"
+  local answer = execute(1, ("examples/text_to_image/compare.lua --before=%s/model "
+    .. "--after=%s/model --picture=examples/text_to_image/data/panda.png --out=%s --n-pictures=2 "
+    .. "--num-inference-steps=2"):format(workdir, second, out))
+  local before, after = answer:match "(%d%.%d+) +(%d%.%d+) +sks emoji\n"
+  assert(before and after and answer:find "%d +emoji\n", answer)
+  testing.expect_equal(redco.data.image(out):size(2), 3 * 34 + 2)
   local pipeline = redco.diffusion.from_pretrained(second .. "/model")
   testing.expect_equal(pipeline("bone", { num_inference_steps = 1 }):size(2), 32)
 end)
