@@ -150,6 +150,7 @@ test("what is wrong is said by name and line", function()
     { { num_beams = 0 }, "num_beams is 0" },
     { { num_return_sequences = 2 }, "num_return_sequences is 2", "num_beams, 1" },
     { { num_beams = 2, do_sample = true }, "do_sample with num_beams" },
+    { { num_beams = 2, streamer = print }, "streamer needs num_beams = 1" },
     { { num_beams = 2, early_stopping = "sometimes" }, "early_stopping is sometimes" },
     { { min_p = 2 }, "min_p is 2", "from 0 to 1" },
     { { top_k = 1.5 }, "top_k is 1.5", "whole number" },

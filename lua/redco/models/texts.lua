@@ -93,7 +93,7 @@ end, tokens} in seconds.
   num_return_sequences: the rows of one prompt are adjacent
   stop_strings: needs `tokenizer`; a row ends when its text contains one of them
   streamer: called after each step with the new tokens [rows] and which rows were still
-    unfinished]],
+    unfinished; needs num_beams = 1]],
 
   ["Model.encode"] = [[
 encode(params, inputs, {train = false, rng = nil}) -> hidden_states [batch, length, size]
