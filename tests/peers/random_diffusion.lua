@@ -33,11 +33,20 @@ local function train(case, pipeline)
   diffusion.expect_trained(case, losses, trainer.params[pipeline.kind.model])
 end
 
+-- Whether a part has attention: a random UNet may have none.
+local function has_layer(params, name)
+  for key in pairs(params) do
+    if key:find("." .. name .. ".weight", 1, true) then return true end
+  end
+  return false
+end
+
 local function write_adapters(case, pipeline)
   local params, generator = {}, torch.Generator(1)
   for name, part in pairs(pipeline.params) do params[name] = part end
   local targets = { [pipeline.kind.model] = { "to_q", "to_k", "to_v", "to_out.0" },
     text_encoder = { "q_proj", "k_proj", "v_proj", "out_proj" } }
+  if not has_layer(params[pipeline.kind.model], "to_q") then targets[pipeline.kind.model] = nil end
   for name, modules in pairs(targets) do
     params[name] = redco.lora.add(params[name], { r = 2, lora_alpha = 5, target_modules = modules,
       generator = generator })
