@@ -33,6 +33,14 @@ local function train(case, pipeline)
   diffusion.expect_trained(case, losses, trainer.params[pipeline.kind.model])
 end
 
+-- Whether a part has attention: a random UNet may have none.
+local function has_layer(params, name)
+  for key in pairs(params) do
+    if key:find("." .. name .. ".weight", 1, true) then return true end
+  end
+  return false
+end
+
 local function write_adapters(case, pipeline)
   local params, generator = {}, torch.Generator(1)
   for name, part in pairs(pipeline.params) do params[name] = part end
@@ -40,10 +48,11 @@ local function write_adapters(case, pipeline)
     transformer = { "to_q", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "add_v_proj", "linear",
       "net.2" },
     text_encoder = { "q_proj", "k_proj", "v_proj", "out_proj" } }
-  for _, name in ipairs { pipeline.kind.model, "text_encoder" } do
-    local modules = targets[name]
+  local model = pipeline.kind.model
+  if model == "unet" and not has_layer(params.unet, "to_q") then model = nil end
+  for _, name in ipairs { "text_encoder", model } do
     params[name] = redco.lora.add(params[name], { r = 2, lora_alpha = 5,
-      target_modules = modules, generator = generator })
+      target_modules = targets[name], generator = generator })
     torch.no_grad(function()
       for key, tensor in pairs(params[name]) do
         if key:find "lora_B" then tensor:normal_(0, 0.3, { generator = generator }) end

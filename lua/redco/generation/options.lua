@@ -161,7 +161,7 @@ local function check(o)
     fail "model.generate: do_sample with num_beams > 1 is not supported: choose one of them"
   end
   if o.streamer and o.num_beams > 1 then
-    fail "model.generate: streamer needs num_beams = 1: the tokens of beams may change until the end"
+    fail "model.generate: streamer needs num_beams = 1: beams change until the end"
   end
   if not o.do_sample and o.num_return_sequences > o.num_beams then
     fail("model.generate: num_return_sequences is %d, but without do_sample it can be at most "
