@@ -6,7 +6,7 @@ files=$(find README.md CHANGELOG.md CONTRIBUTING.md docs examples fuzz tests -na
 found=0
 
 # shellcheck disable=SC2086 # names without blanks
-codespell --ignore-words-list=rouge,fpr $files || found=1
+codespell --ignore-words-list=rouge,fpr,flor $files || found=1
 
 # The reference is generated from the help texts and has no list of phrases yet.
 # shellcheck disable=SC2086
