@@ -140,7 +140,9 @@ end
 function Session:answer(chunk, ok, ...)
   if not ok then
     local message, traceback = ...
-    return { message = message, traceback = user_frames(traceback) }
+    -- Another interrupt may come: of a process that has ended its turn.
+    local is_done, frames = native.try(user_frames, traceback)
+    return { message = message, traceback = is_done and frames or nil }
   end
   local n = select("#", ...)
   if n > 0 and (...) ~= nil then rawset(_G, "_", (...)) end
