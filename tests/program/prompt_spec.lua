@@ -41,6 +41,13 @@ test("a chunk reads the input behind it", function()
   expect_run("got a line\nafter\n", "", {}, "print('got ' .. io.read())\na line\n'after'\n")
 end)
 
+test("img shows a picture", function()
+  local code, out, err = shell("echo 'img(torch.zeros { 3, 2, 2 })' | TERM=xterm \"$REDCO_LUA\"")
+  expect_equal(err, "")
+  expect_equal(out, "\27[38;2;0;0;0m\27[48;2;0;0;0m▀▀\27[0m\n")
+  expect_equal(code, 0)
+end)
+
 test("os.exit ends it with its code, a script's error does not", function()
   local code, out = run({ "-i" }, "os.exit(3)\n")
   expect_equal(code, 3)

@@ -15,6 +15,7 @@ local commands = [[
 ?NAME     what it is: ?torch.matmul, ?Tensor:sum, ?redco.Trainer; the same as help(NAME)
 ?WORDS    what the reference says about them: ?clip, ?learning rate
 who()     your globals
+img(x)    shows the picture x, [channels, height, width]: redco.data.show_image
 _         the last value
 x = 1     keeps a value; `local x = 1` ends with its chunk
 f(x);     a `;` at the end shows no value
@@ -191,14 +192,15 @@ local session = {}
 
 --- Returns a prompt. `options`: `width` of lines in columns, `colors`, whether values have them,
 --- and `line_separator` between the lines of one value. From then on scripts may assign globals,
---- and `redco`, `torch`, `nn`, `optim`, `help` and `who` are globals.
+--- and `redco`, `torch`, `nn`, `optim`, `help`, `who` and `img` are globals.
 function session.new(options)
   -- Compiled loops cannot be interrupted.
   jit.off()
   jit.flush()
   setmetatable(_G, nil)
   for name, value in pairs { redco = require "redco", torch = require "redco.torch",
-    nn = require "redco.nn", optim = require "redco.optim", help = help, who = who } do
+    nn = require "redco.nn", optim = require "redco.optim", help = help, who = who,
+    img = require "redco.data".show_image } do
     if rawget(_G, name) == nil then rawset(_G, name, value) end
   end
   return setmetatable({ options = options }, Session)

@@ -6,7 +6,7 @@ local torch = require "redco.torch"
 -- Lua's own globals are those that exist before any script runs.
 local at_start = getfenv(1)
 local of_prompt = {}
-for name in ("_ arg help nn optim redco torch who"):gmatch "%S+" do of_prompt[name] = true end
+for name in ("_ arg help img nn optim redco torch who"):gmatch "%S+" do of_prompt[name] = true end
 
 -- Counts the entries of a table, its tensors and their bytes.
 local function count(root)
