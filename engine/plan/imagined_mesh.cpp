@@ -96,7 +96,7 @@ class ImaginedGroup final : public Group {
     at::Tensor result = at::empty(sizes, tensor.options());
     if (!tensor.is_meta()) result.copy_(tensor.unsqueeze(0).expand(sizes));
     Work work{.tensors = {tensor, result}};
-    // ProcessGroupGloo gathers into a tensor of its own, which it copies.
+    // ProcessGroupGloo gathers into an extra tensor and then copies it.
     if (library_ == Library::gloo) work.copies.push_back(at::empty_like(result));
     return started(
         number, [result] { return result; }, std::move(work));

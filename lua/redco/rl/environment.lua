@@ -44,13 +44,17 @@ local function check_integer(where, name, value, least, most)
   end
 end
 
+local function shown(value)
+  return torch.is_tensor(value) and value.dtype .. " [" .. table.concat(value.shape, ", ") .. "]"
+    or type(value)
+end
+
 -- `value` as a contiguous tensor of this dtype, [n] or, with `size`, [n, size].
 local function checked(self, what, value, dtype, n, size)
   if not torch.is_tensor(value) or value:dim() ~= (size and 2 or 1) or value:size(0) ~= n
     or size and value:size(1) ~= size then
     fail("%s: %s: expected a tensor %s [%.0f%s], got %s", self.name, what, dtype, n,
-      size and (", %.0f"):format(size) or "", torch.is_tensor(value)
-      and value.dtype .. " [" .. table.concat(value.shape, ", ") .. "]" or type(value))
+      size and (", %.0f"):format(size) or "", shown(value))
   end
   return value.dtype == dtype and value:is_contiguous() and value or value:to(dtype):contiguous()
 end
@@ -93,8 +97,7 @@ local function check_actions(self, actions)
     local expected = discrete and ("int64 [%.0f]"):format(self.n_envs)
       or ("floating-point [%.0f, %d]"):format(self.n_envs, #self.action_low)
     fail("Environment:step: %s: expected the actions as a tensor %s, got %s", self.name, expected,
-      torch.is_tensor(actions) and actions.dtype .. " [" .. table.concat(actions.shape, ", ") .. "]"
-      or type(actions))
+      shown(actions))
   end
   actions = actions:detach():full():cpu():double():contiguous()
   if discrete then
@@ -163,12 +166,12 @@ end)
 -- Keeps the returns of the newest 1000 ended episodes, in a ring.
 local n_kept = 1000
 
--- Counts a step of each copy. Returns where the time limit ended an episode, and whether any ended.
+-- Counts a step of each copy, from results that `checked` returned. Returns where the time limit
+-- ended an episode, and whether any ended.
 local function count_steps(self, rewards, terminated)
-  local n, limit = self.n_envs, self.max_episode_steps
+  local n, limit = rewards:size(0), self.max_episode_steps
   local truncated = torch.empty({ n }, { dtype = "bool" })
-  local reward, is_over, is_late = data_ptr(checked(self, "rewards", rewards, "float64", n)),
-    data_ptr(checked(self, "terminated", terminated, "bool", n)), data_ptr(truncated)
+  local reward, is_over, is_late = data_ptr(rewards), data_ptr(terminated), data_ptr(truncated)
   local steps = elements_of(self, "steps", "int64", n)
   local returns = elements_of(self, "returns", "float64", n)
   local ended = elements_of(self, "ended", "bool", n)
