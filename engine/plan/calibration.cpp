@@ -9,13 +9,18 @@
 #include <redco/error.h>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/add.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/exp.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -25,34 +30,67 @@ namespace {
 
 constexpr int64_t kib = 1024, mib = 1024 * kib;
 
-// The operations per second of square products by size, until one takes too long.
+// The times of a layer's three products, forward and backward, with this many rows. Weights take
+// turns, as those of a model's layers: none is in the cache.
+std::vector<double> time_products(c10::Device device, c10::ScalarType dtype, int64_t n_rows,
+                                  int64_t width, double seconds) {
+  constexpr size_t cache = 64 * mib;
+  const auto options = at::device(device).dtype(dtype);
+  std::vector<at::Tensor> weights{at::ones({width, width}, options)};
+  while (weights.size() * weights[0].nbytes() < cache) weights.push_back(weights[0].clone());
+  at::Tensor x = at::ones({n_rows, width}, options), y = at::empty_like(x), d_x = at::empty_like(x),
+             d_weight = at::empty_like(weights[0]);
+  size_t turn = 0;
+  return seconds_of_calls(device, seconds, [&] {
+    const at::Tensor& weight = weights[turn++ % weights.size()];
+    at::mm_out(y, x, weight.t());
+    at::mm_out(d_x, y, weight);
+    at::mm_out(d_weight, y.t(), x);
+  });
+}
+
+// The operations per second of products by the smallest size, until one takes too long. Several
+// rounds, because the speed of a shared machine changes from second to second.
 std::vector<std::pair<double, double>> measure_products(c10::Device device, c10::ScalarType dtype,
                                                         double seconds) {
+  constexpr int n_rounds = 5;
+  constexpr int64_t least = 64, most = 4096;
+  auto width = [](int64_t n) { return std::max<int64_t>(n, 1024); };
+  int64_t largest = most;
+  std::map<int64_t, std::vector<double>> times;
+  for (int round = 0; round < n_rounds; ++round)
+    for (int64_t n = least; n <= largest; n *= 2) {
+      auto some = time_products(device, dtype, n, width(n), seconds / (7 * n_rounds));
+      times[n].insert(times[n].end(), some.begin(), some.end());
+      // The next one takes twice or eight times as long, and is called twice in a round.
+      if ((n < width(n) ? 4 : 16) * n_rounds * some.front() > seconds) largest = n;
+    }
   std::vector<std::pair<double, double>> rates;
-  constexpr int n_sizes = 7;
-  for (int64_t n = 64; n <= 4096; n *= 2) {
-    at::Tensor a = at::ones({n, n}, at::device(device).dtype(dtype)), b = at::ones_like(a),
-               c = at::empty_like(a);
-    double time = least_seconds(device, seconds / n_sizes, [&] { at::mm_out(c, a, b); });
-    rates.emplace_back(double(n), 2.0 * double(n) * double(n) * double(n) / time);
-    // The next one takes eight times as long, twice.
-    if (16 * time > seconds) break;
-  }
+  for (const auto& [n, of_size] : times)
+    rates.emplace_back(double(n),
+                       6.0 * double(n) * std::pow(double(width(n)), 2) / median(of_size));
   return rates;
 }
 
-// Bytes per second of an addition of large tensors.
+// Bytes per second of an addition to a large tensor.
 double measure_bandwidth(c10::Device device, double seconds) {
-  at::Tensor a = at::ones({16 * mib}, at::device(device).dtype(at::kFloat)), b = at::ones_like(a),
-             c = at::ones_like(a);
-  double time = least_seconds(device, seconds, [&] { at::add_out(c, a, b); });
+  at::Tensor a = at::ones({16 * mib}, at::device(device).dtype(at::kFloat)), b = at::zeros_like(a);
+  double time = median(seconds_of_calls(device, seconds, [&] { a.add_(b); }));
   return 3 * double(a.nbytes()) / time;
+}
+
+// Evaluations of exp per second, on tensors in the cache.
+double measure_exp(c10::Device device, double seconds) {
+  at::Tensor a = at::ones({mib / 8}, at::device(device).dtype(at::kFloat)), b = at::empty_like(a);
+  double time = median(seconds_of_calls(device, seconds, [&] { at::exp_out(b, a); }));
+  return double(a.numel()) / time;
 }
 
 // Measures what this device reaches of its peaks. Those of a CPU were measured too: on a busy
 // machine they may be too low, and are raised to what is reached.
 void measure_device(c10::Device device, double seconds, int64_t n_processes, DeviceFacts& facts,
                     Measurements& measured) {
+  at::NoGradGuard no_grad;
   const bool is_cpu = facts.kind == DeviceFacts::cpu;
   const double sharing = is_cpu ? double(n_processes) : 1;
   for (auto& [dtype, peak] : facts.flops) {
@@ -62,19 +100,23 @@ void measure_device(c10::Device device, double seconds, int64_t n_processes, Dev
       if (is_cpu) peak = std::max(peak, sharing * rate);
     for (auto& [size, rate] : efficiency.points) rate *= sharing / peak;
   }
+  measured.exp = sharing * measure_exp(device, 0.05 * seconds) / facts.peak(at::kFloat).flops;
   double rate = sharing * measure_bandwidth(device, 0.1 * seconds);
   if (is_cpu) facts.bandwidth = std::max(facts.bandwidth, rate);
   measured.bandwidth = rate / facts.bandwidth;
 }
 
-// Microseconds of an operator on almost nothing.
+// Microseconds of an operator on almost nothing, in a forward and backward pass.
 double measure_launch(c10::Device device, double seconds) {
-  constexpr int n = 1000;
-  at::Tensor a = at::ones({4}, at::device(device)), b = at::ones_like(a);
-  double time = least_seconds(device, seconds, [&] {
-    for (int i = 0; i < n; ++i) at::add(a, b);
-  });
-  return 1e6 * time / n;
+  constexpr int n = 250, n_operators = 4 * n;  // backward has two products and a sum for each
+  at::AutoGradMode grad_mode(true);
+  at::Tensor a = at::ones({4}, at::device(device)).requires_grad_();
+  double time = median(seconds_of_calls(device, seconds, [&] {
+    at::Tensor y = a;
+    for (int i = 0; i < n; ++i) y = y * a;
+    torch::autograd::grad({y.sum()}, {a});
+  }));
+  return 1e6 * time / n_operators;
 }
 
 std::unique_ptr<Pending> start(Group& group, Group::Kind kind, const at::Tensor& rows) {
@@ -115,8 +157,7 @@ std::vector<CollectiveSample> time_collectives(Group& group, c10::Device device,
         sent = group.counters()[size_t(kind)].bytes - before;
         if (i > 0) times.push_back(time.count());  // the first one connects
       }
-      std::nth_element(times.begin(), times.begin() + n_repeats / 2, times.end());
-      samples.push_back({Group::Kind(kind), group.size(), sent, times[n_repeats / 2]});
+      samples.push_back({Group::Kind(kind), group.size(), sent, median(std::move(times))});
     }
   }
   return samples;

@@ -259,9 +259,10 @@ Measurements read_measured(const toml::node& node, const std::string& file) {
   require_usage(node.is_table(), file, ":", node.source().begin.line,
                 ": 'measured': expected a table");
   Section section(*node.as_table(), file, "measured.",
-                  {"matmul", "bandwidth", "launch_us", "collective"});
+                  {"matmul", "bandwidth", "exp", "launch_us", "collective"});
   Measurements measured;
   measured.bandwidth = section.number("bandwidth", 0.01, 10, "a share from 0.01 to 10");
+  measured.exp = section.number("exp", 1e-6, 10, "a share from 1e-6 to 10");
   measured.launch_us = section.number("launch_us", 0, most_us, "microseconds");
   if (const toml::node* matmul = section.find("matmul")) {
     if (!matmul->is_table())

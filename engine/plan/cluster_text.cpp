@@ -141,6 +141,7 @@ std::string ClusterSpec::to_toml() const {
   if (measured.is_empty()) return text.str();
   text << "\n[measured]\n";
   if (measured.bandwidth) text << "bandwidth = " << number_text(*measured.bandwidth) << "\n";
+  if (measured.exp) text << "exp = " << number_text(*measured.exp) << "\n";
   if (measured.launch_us) text << "launch_us = " << number_text(*measured.launch_us) << "\n";
   for (const auto& [dtype, efficiency] : measured.matmul) {
     std::string points;

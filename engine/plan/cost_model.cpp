@@ -37,13 +37,15 @@ CostModel::CostModel(ClusterSpec cluster)
       constants_(constants_of(device_.kind)),
       overlaps_(cluster_.overlaps_collectives()) {
   if (cluster_.measured.bandwidth) constants_.bandwidth_share = *cluster_.measured.bandwidth;
+  if (cluster_.measured.exp) constants_.exp_share = *cluster_.measured.exp;
   if (cluster_.measured.launch_us) constants_.launch_us = *cluster_.measured.launch_us;
 }
 
 double CostModel::seconds(const Operator& call) const {
   if (call.is_view()) return 0;
-  double seconds = double(call.bytes_read + call.bytes_written) /
-                   (device_.bandwidth * constants_.bandwidth_share);
+  const double traffic = double(call.bytes_read + call.bytes_written) /
+                         (device_.bandwidth * constants_.bandwidth_share);
+  double computing = call.exps / (device_.peak(c10::kFloat).flops * constants_.exp_share);
   if (call.flops > 0) {
     auto measured = cluster_.measured.matmul.find(call.dtype);
     bool is_measured = measured != cluster_.measured.matmul.end();
@@ -52,9 +54,9 @@ double CostModel::seconds(const Operator& call) const {
                        ? efficiency.at(double(call.smallest_size))
                        : efficiency.points.back().second * constants_.attention_share;
     if (!is_measured) share *= device_.matmul_share;
-    seconds = std::max(seconds, call.flops / (device_.peak(call.dtype).flops * share));
+    computing += call.flops / (device_.peak(call.dtype).flops * share);
   }
-  return seconds + 1e-6 * constants_.launch_us;
+  return std::max(traffic, computing) + 1e-6 * constants_.launch_us;
 }
 
 double CostModel::seconds(const Collective& collective) const {

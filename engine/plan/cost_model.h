@@ -35,8 +35,8 @@ class REDCO_API CostModel {
 
   const ClusterSpec& cluster() const { return cluster_; }
 
-  /// max(FLOPs / (peak x efficiency(smallest of m, n, k)), bytes / (bandwidth x share)) + launch;
-  /// 0 for views.
+  /// max(FLOPs / (peak x efficiency(smallest of m, n, k)) + exps / (peak of float32 x share),
+  /// bytes / (bandwidth x share)) + launch; 0 for views.
   double seconds(const Operator& call) const;
   /// See seconds_of(Collective), without other traffic.
   double seconds(const Collective& collective) const;

@@ -26,6 +26,7 @@ REDCO_API ReservedMemory default_reserve(DeviceFacts::Kind kind);
 /// Constants of the cost model, where nothing was measured.
 struct ModelConstants {
   double bandwidth_share;  ///< of the memory's bandwidth that operators reach
+  double exp_share;        ///< evaluations of exp per second, as a share of float32's FLOP/s
   double launch_us;        ///< of one operator
   Efficiency matmul;       ///< share of what large products reach, by the smallest of m, n and k
   double attention_share;  ///< the same of attention and convolutions, whose sizes are not known

@@ -26,6 +26,7 @@
 #include <fstream>
 #include <string>
 #include <thread>
+#include <vector>
 
 namespace redco {
 
@@ -42,7 +43,7 @@ int64_t n_gpus() {
 double copy_bandwidth() {
   constexpr int64_t bytes = 64 << 20;
   at::Tensor from = at::ones({bytes}, at::kByte), to = at::ones({bytes}, at::kByte);
-  return 2.0 * bytes / least_seconds(c10::kCPU, 0.1, [&] { to.copy_(from); });
+  return 2.0 * bytes / median(seconds_of_calls(c10::kCPU, 0.1, [&] { to.copy_(from); }));
 }
 
 HostGroup this_cpu(int64_t n_processes, int64_t n_measuring) {
@@ -101,22 +102,27 @@ void synchronize(c10::Device device) {
   c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }
 
-double least_seconds(c10::Device device, double seconds, const std::function<void()>& work) {
+std::vector<double> seconds_of_calls(c10::Device device, double seconds,
+                                     const std::function<void()>& work) {
   using clock = std::chrono::steady_clock;
   using duration = std::chrono::duration<double>;
-  at::NoGradGuard no_grad;
   work();
   synchronize(device);
   auto start = clock::now();
-  double least = 0;
+  std::vector<double> times;
   do {
     auto from = clock::now();
     work();
     synchronize(device);
-    double time = duration(clock::now() - from).count();
-    least = least == 0 ? time : std::min(least, time);
+    times.push_back(duration(clock::now() - from).count());
   } while (duration(clock::now() - start).count() < seconds);
-  return least;
+  return times;
+}
+
+double median(std::vector<double> values) {
+  auto middle = values.begin() + std::ptrdiff_t(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
 }
 
 std::string calibration_file() {

@@ -2,6 +2,7 @@
 
 #include "recorder.h"
 
+#include "exp_counter.h"
 #include "meta_kernels.h"
 
 #include "../sharding/operators/rules.h"
@@ -224,6 +225,7 @@ void Recorder::run(const Call& call, const Plan& plan, Stack& local) {
       for_each_tensor(c10::ArrayRef<c10::IValue>(local[i]),
                       [&](const at::Tensor& tensor) { record.bytes_written += bytes_of(tensor); });
   std::optional<train::FlopCounter> counter;
+  std::optional<ExpCounter> exp_counter(record.exps);
   Recomputing counted(false);  // it takes time, too
   if (call.op.facts.flops || call.op.facts.is_product) {
     record.smallest_size = smallest_size(local);
@@ -242,6 +244,7 @@ void Recorder::run(const Call& call, const Plan& plan, Stack& local) {
          ", cannot be planned: ", error.what_without_backtrace());
   }
   counter.reset();
+  exp_counter.reset();
   for_each_tensor(c10::ArrayRef<c10::IValue>(local), [&](const at::Tensor& tensor) {
     bool is_new = !tensor.has_storage() || !given.contains(tensor.storage().unsafeGetStorageImpl());
     if (is_new) record.bytes_written += bytes_of(tensor);

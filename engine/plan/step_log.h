@@ -47,6 +47,7 @@ struct Operator {
   /// Multiplications and additions of products, convolutions and attention, as FlopCounter counts
   /// them; 0 for all other operators.
   double flops = 0;
+  double exps = 0;             ///< evaluations of exp, as ExpCounter counts them
   bool is_recomputed = false;  ///< whether backward computes again what forward did not keep
   c10::ScalarType dtype = c10::ScalarType::Float;  ///< in which the products are computed
   int64_t bytes_read = 0;                          ///< of all arguments

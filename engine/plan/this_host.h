@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace redco::plan {
 
@@ -23,7 +24,9 @@ int64_t memory_of(c10::Device device, int64_t n_processes);
 /// Waits until the device has computed everything.
 void synchronize(c10::Device device);
 
-/// Calls `work` once, and then for about `seconds`; returns the least time of a call.
-double least_seconds(c10::Device device, double seconds, const std::function<void()>& work);
+/// Calls `work` once, and then for about `seconds`; returns the times of these calls.
+std::vector<double> seconds_of_calls(c10::Device device, double seconds,
+                                     const std::function<void()>& work);
+double median(std::vector<double> values);
 
 }  // namespace redco::plan

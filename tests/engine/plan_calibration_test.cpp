@@ -88,11 +88,12 @@ TEST_CASE("a calibration of two processes is written and read back") {
   setenv("XDG_CACHE_HOME", folder.c_str(), 1);
   CHECK(redco::plan::calibration_file() == folder / "redco" / "calibration.toml");
   in_processes({.n_processes = 2}, [&](Mesh& mesh) {
-    ClusterSpec cluster = redco::plan::calibrate(mesh, {.seconds = 0.2});
+    ClusterSpec cluster = redco::plan::calibrate(mesh, {.seconds = 2});
     if (mesh.world().rank() != 0) return;
     CHECK(cluster.n_devices() == 2);
     REQUIRE(cluster.measured.collective.count("loopback") == 1);
     CHECK(cluster.measured.collective.at("loopback").share > 0);
+    CHECK(cluster.measured.exp > 0);
     CHECK(cluster.measured.launch_us > 0);
     CHECK(cluster.measured.bandwidth > 0);
     CHECK(cluster.measured.matmul.at(c10::kFloat).points.size() >= 2);

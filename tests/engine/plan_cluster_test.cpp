@@ -82,6 +82,7 @@ reserve = { context = 0.5, group = "256 MiB" }
 [measured]
 matmul.bfloat16 = [[256, 0.31], [1024, 0.62], [4096, 0.78]]
 bandwidth = 0.88
+exp = 0.01
 launch_us = 4.5
 collective.nvlink4 = { latency_us = 6.6, hop_us = 0.6, share = 0.80 }
 )",
@@ -93,6 +94,7 @@ collective.nvlink4 = { latency_us = 6.6, hop_us = 0.6, share = 0.80 }
   CHECK(cluster.reserve.group == gib / 4);
   CHECK(cluster.reserve.workspace == int64_t(0.03 * gib));
   CHECK(cluster.measured.bandwidth == 0.88);
+  CHECK(cluster.measured.exp == 0.01);
   CHECK(cluster.measured.collective.at("nvlink4").share == 0.8);
   // Two hosts of 24 an hour for half an hour.
   CHECK(*cluster.price(1800) == Approx(24));

@@ -1,7 +1,11 @@
 #include "../../engine/plan/collective_cost.h"
 #include "../../engine/plan/cost_model.h"
+#include "../../engine/plan/exp_counter.h"
 
 #include <redco/error.h>
+#include <redco/linear_cross_entropy.h>
+
+#include <ATen/ATen.h>
 
 #include <doctest/doctest.h>
 
@@ -34,6 +38,7 @@ flops = { bfloat16 = 100e12, float32 = 10e12 }
 link = { name = "between", bandwidth = "10 GB/s" }
 [measured]
 bandwidth = 0.5
+exp = 0.01
 launch_us = 10
 matmul.bfloat16 = [[64, 0.25], [1024, 0.5]]
 collective.inside = { latency_us = 20, hop_us = 1, share = 0.5 }
@@ -63,8 +68,36 @@ TEST_CASE("operators: the longer of computing and reading, and a launch") {
   Operator skinny = product(1e9);
   skinny.bytes_read = 500'000'000;
   CHECK(model.seconds(skinny) == Approx(0.001 + 10e-6));
+  Operator softmax{.name = "aten::_softmax", .exps = 1e9, .bytes_written = 4'000'000'000};
+  CHECK(model.seconds(softmax) == Approx(0.01 + 10e-6));
+  Operator loss = product(1e12);
+  loss.exps = 1e9;
+  CHECK(model.seconds(loss) == Approx(0.02 + 0.01 + 10e-6));
   CHECK(model.seconds(Operator{.name = "aten::view", .bytes_read = 100}) == 0);
   CHECK(model.model_flops_utilization(50e12, 2, c10::kBFloat16) == Approx(0.25));
+}
+
+TEST_CASE("exps: also of operators that others call, in proportion to their time") {
+  auto count = [](const auto& work) {
+    double exps = 0;
+    {
+      ExpCounter counter(exps);
+      work();
+    }
+    return exps;
+  };
+  at::Tensor x = at::ones({6, 4}, at::kMeta), weight = at::ones({5, 4}, at::kMeta);
+  CHECK(count([&] { x.add(1).matmul(weight.t()); }) == 0);
+  CHECK(count([&] { x.exp(), x.exp_(), x.sigmoid(); }) == Approx(24 * (1 + 1 + 1.3)));
+  CHECK(count([&] { at::softmax(x, 1); }) == Approx(24 * 1.3));
+  double outer = count([&] { CHECK(count([&] { x.tanh(); }) == 24 * 3); });
+  CHECK(outer == 0);  // an inner counter takes over
+  // 30 logits, whose gradients are made from their probabilities.
+  at::Tensor labels = at::zeros({6}, at::kLong);
+  at::Tensor rows = at::ones({6, 4}), classes = at::ones({5, 4}).requires_grad_();
+  CHECK(count([&] { redco::linear_cross_entropy(rows, classes.detach(), labels); }) ==
+        Approx(30 * 1.5));
+  CHECK(count([&] { redco::linear_cross_entropy(rows, classes, labels); }) == Approx(30 * 2.5));
 }
 
 TEST_CASE("the ranks of a group on each host") {

@@ -9,12 +9,12 @@ struct CalibrationOptions {
   double seconds = 10;  ///< about the time that it may take
 };
 
-/// Measures the devices of a run and the links between them: products of 64 to 4096 by dtype, a
-/// copy and an addition of large tensors, an addition of 4 numbers, and all collectives of 1 KiB to
-/// 64 MiB over all processes; on GPUs also the memory of the context and of a group. Every process
-/// of the mesh must call it. The result describes the processes of one host, with [measured];
-/// that of process 0 is to be kept. For several hosts, the link measured is the network.
-/// Throws UsageError for a GPU that the table lacks.
+/// Measures the devices of a run and the links between them: a linear layer's products of 64 to
+/// 4096 rows by dtype, an addition to a large tensor, exp, operators on 4 numbers with their
+/// gradients, and all collectives of 1 KiB to 32 MiB over all processes; on GPUs also the memory of
+/// the context and of a group. Every process of the mesh must call it. The result describes the
+/// processes of one host, with [measured]; that of process 0 is to be kept. For several hosts, the
+/// link measured is the network. Throws UsageError for a GPU that the table lacks.
 REDCO_API ClusterSpec calibrate(const Mesh& mesh, const CalibrationOptions& options = {});
 
 /// Where --calibrate keeps what it measured on this machine, and --here finds it:

@@ -95,14 +95,16 @@ struct REDCO_API Efficiency {
 struct Measurements {
   std::map<c10::ScalarType, Efficiency> matmul = {};  ///< by the smallest of m, n and k
   std::optional<double> bandwidth = std::nullopt;     ///< share of the memory's
-  std::optional<double> launch_us = std::nullopt;     ///< of one operator
+  /// Evaluations of exp per second, as a share of the FLOP/s of float32 products.
+  std::optional<double> exp = std::nullopt;
+  std::optional<double> launch_us = std::nullopt;  ///< of one operator
   struct Link {
     double latency_us, hop_us, share;
     bool operator==(const Link&) const = default;
   };
   std::map<std::string, Link> collective = {};  ///< by the name of the link
   bool operator==(const Measurements&) const = default;
-  bool is_empty() const { return matmul.empty() && !bandwidth && !launch_us && collective.empty(); }
+  bool is_empty() const { return *this == Measurements{}; }
 };
 
 struct REDCO_API ClusterSpec {
