@@ -227,10 +227,10 @@ void Recorder::run(const Call& call, const Plan& plan, Stack& local) {
   std::optional<train::FlopCounter> counter;
   std::optional<ExpCounter> exp_counter(record.exps);
   Recomputing counted(false);  // it takes time, too
-  if (call.op.facts.flops || call.op.facts.is_product) {
-    record.smallest_size = smallest_size(local);
-    counter.emplace(record.flops);
-  }
+  const OperatorFacts& facts = call.op.facts;
+  if (facts.flops || facts.is_product) counter.emplace(record.flops);
+  const bool is_convolution = call.op.name.find("convolution") != std::string::npos;
+  if (facts.is_product && !is_convolution) record.smallest_size = smallest_size(local);
   try {
     if (plan.run) {
       Moving moving(Move::within_operator, call.op.name);

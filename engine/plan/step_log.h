@@ -52,7 +52,7 @@ struct Operator {
   c10::ScalarType dtype = c10::ScalarType::Float;  ///< in which the products are computed
   int64_t bytes_read = 0;                          ///< of all arguments
   int64_t bytes_written = 0;                       ///< of all results; 0 for views
-  /// The smallest of m, n and k of a product [m, k] x [k, n]; 0 if the operator is not a product.
+  /// The smallest of m, n and k of a product [m, k] x [k, n]; 0 if the operator is not one.
   int64_t smallest_size = 0;
 
   bool is_view() const { return flops == 0 && bytes_written == 0; }

@@ -81,18 +81,14 @@ local function measured(model, n, layout)
   return clock.median(pss), clock.median(seconds)
 end
 
-if o.times then
-  for n in o.processes:gmatch "%d+" do
-    if n ~= "1" then run(("--nproc %s plan --calibrate /dev/null"):format(n)) end
-  end
-end
-
 print("| model | processes | layout | planned MB | measured MB | difference | planned s "
   .. "| measured s |")
 print "| --- | --- | --- | --- | --- | --- | --- | --- |"
 local n_rows, n_good = 0, 0
-for model in o.models:gmatch "%S+" do
-  for n in o.processes:gmatch "%d+" do
+for n in o.processes:gmatch "%d+" do
+  -- One process has one thread here, as each of several has.
+  if o.times then run(("--nproc %s plan --calibrate /dev/null"):format(n)) end
+  for model in o.models:gmatch "%S+" do
     for _, layout in ipairs(layouts_of(model, tonumber(n))) do
       local plan = planned(model, tonumber(n), layout)
       local pss, seconds = measured(model, tonumber(n), layout)

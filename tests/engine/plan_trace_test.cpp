@@ -190,6 +190,23 @@ TEST_CASE("a planned step sends what the step on threads sends") {
         }
 }
 
+TEST_CASE("the size of products is recorded, and none of attention and convolutions") {
+  auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
+  std::map<std::string, int64_t> sizes;
+  for (const Model& model : models) {
+    TracedLayout layout{.mesh = {1, 1}, .per_device_batch_size = 2};
+    for (const plan::Operator& call :
+         trace_step(program_of(model, own), layout).record.log.operators)
+      if (call.flops > 0) sizes[call.name] = call.smallest_size;
+  }
+  CHECK(sizes.at("aten::mm") > 0);
+  CHECK(sizes.at("redco::linear_cross_entropy") == 2 * length);
+  for (const char* name : {"aten::_scaled_dot_product_flash_attention_for_cpu",
+                           "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+                           "aten::convolution", "aten::convolution_backward"})
+    CHECK(sizes.at(name) == 0);
+}
+
 TEST_CASE("one gather less than planned is noticed") {
   auto own = Deployer::on_mesh({.verbose = false}, plan::make_imagined_mesh({}));
   TracedLayout layout{.mesh = {2, 1}, .zero = 3, .per_device_batch_size = 2};
