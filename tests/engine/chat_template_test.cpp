@@ -135,8 +135,7 @@ std::string text(const Json& value) { return *value.get<std::string>(); }
 }  // namespace
 
 TEST_CASE("templates like those of public models render as transformers renders them") {
-  auto path =
-      std::filesystem::path(__FILE__).parent_path() / "../cases/chat_templates/chat_templates.json";
+  auto path = std::filesystem::path(TESTS_FOLDER) / "cases/chat_templates/chat_templates.json";
   std::ifstream file(path);
   REQUIRE(file.is_open());
   Json cases = redco::read_json("", std::string(std::istreambuf_iterator<char>(file), {}));

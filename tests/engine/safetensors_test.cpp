@@ -577,8 +577,8 @@ TEST_CASE("a wrong description of a tree is an Error") {
 
 TEST_CASE("files of the reference implementation: read, and written again to the same bytes") {
   const char* given = std::getenv("REDCO_CASES");
-  fs::path cases = given != nullptr ? fs::path(given)
-                                    : fs::path(__FILE__).parent_path() / "../../../shared/cases";
+  fs::path cases =
+      given != nullptr ? fs::path(given) : fs::path(TESTS_FOLDER) / "../../shared/cases";
   if (!fs::is_directory(cases)) {
     MESSAGE("skipped: no folder ", cases.string(), "; REDCO_CASES may name one");
     return;

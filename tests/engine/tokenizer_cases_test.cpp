@@ -14,7 +14,7 @@ using redco::Tokenizer;
 
 namespace {
 
-fs::path shipped_cases() { return fs::path(__FILE__).parent_path() / "../cases"; }
+fs::path shipped_cases() { return fs::path(TESTS_FOLDER) / "cases"; }
 
 // The cases that ship, and those of REDCO_CASES.
 std::vector<fs::path> case_folders() {

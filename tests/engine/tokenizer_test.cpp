@@ -23,7 +23,7 @@ using Ids = std::vector<int64_t>;
 
 namespace {
 
-fs::path cases() { return fs::path(__FILE__).parent_path() / "../cases"; }
+fs::path cases() { return fs::path(TESTS_FOLDER) / "cases"; }
 
 std::string read_bytes(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
