@@ -63,8 +63,9 @@ int record_file(lua_State* L) {
   RecordKind kind = kinds.at(luaL_checkstring(L, 2));
   size_t size = 0;
   const char* text = lua_isnoneornil(L, 3) ? nullptr : luaL_checklstring(L, 3, &size);
-  RecordFile file =
-      text ? RecordFile::of_text({text, size}, kind) : RecordFile(luaL_checkstring(L, 1), kind);
+  const char delimiter = *luaL_optstring(L, 4, ",");
+  RecordFile file = text ? RecordFile::of_text({text, size}, kind, delimiter)
+                         : RecordFile(luaL_checkstring(L, 1), kind, delimiter);
   push_object(L, std::make_shared<LuaRecordFile>(LuaRecordFile{std::move(file)}));
   return 1;
 }

@@ -47,8 +47,8 @@ void remove_csv_end(std::string& record) {
 // Scans a text in pieces and collects the offsets of its records.
 class Scan {
  public:
-  Scan(RecordKind kind, uint64_t start, std::vector<uint64_t>& starts)
-      : kind_(kind), line_start_(start), starts_(starts) {}
+  Scan(RecordKind kind, char delimiter, uint64_t start, std::vector<uint64_t>& starts)
+      : kind_(kind), delimiter_(delimiter), line_start_(start), starts_(starts) {}
 
   // `offset` is the position of the piece in the text.
   void add(std::string_view piece, uint64_t offset) {
@@ -67,41 +67,71 @@ class Scan {
   }
 
  private:
+  // Where in a record of CSV: where a value begins, in one without or with quotes, or after a quote
+  // that ends the value unless another quote follows.
+  enum class Place : uint8_t { start, value, quoted, after_quote };
+
   void look_at(std::string_view part_of_line) {
     if (kind_ == RecordKind::line) return;
     if (is_empty_) is_empty_ = is_blank_line(kind_, part_of_line);
-    if (kind_ == RecordKind::csv)
-      is_quoted_ ^= std::count(part_of_line.begin(), part_of_line.end(), '"') % 2 != 0;
+    if (kind_ == RecordKind::csv) look_at_values(part_of_line);
+  }
+
+  void look_at_values(std::string_view part) {
+    if (part.empty()) return;
+    const bool is_inside = place_ == Place::quoted || place_ == Place::after_quote;
+    if (!is_inside && part.find('"') == std::string_view::npos)
+      place_ = part.back() == delimiter_ ? Place::start : Place::value;
+    else
+      for (char c : part) place_ = after(c);
+  }
+
+  // Only a quote with which a value begins opens it; a doubled quote stands for one.
+  Place after(char c) const {
+    if (c == '"') {
+      if (place_ == Place::start || place_ == Place::after_quote) return Place::quoted;
+      if (place_ == Place::quoted) return Place::after_quote;
+    }
+    if (place_ == Place::quoted) return Place::quoted;
+    return c == delimiter_ ? Place::start : Place::value;
   }
 
   void end_line(uint64_t next) {
     // A later line of a paragraph or of a quoted field continues a record.
     if (kind_ == RecordKind::line || (!is_empty_ && !continues_)) starts_.push_back(line_start_);
     if (kind_ == RecordKind::paragraph) continues_ = !is_empty_;
-    if (kind_ == RecordKind::csv) continues_ = is_quoted_;
+    if (kind_ == RecordKind::csv) {
+      continues_ = place_ == Place::quoted;
+      if (!continues_) place_ = Place::start;
+    }
     line_start_ = next;
     is_empty_ = true;
   }
 
   RecordKind kind_;
+  char delimiter_;
   uint64_t line_start_;
   std::vector<uint64_t>& starts_;
-  bool is_empty_ = true, is_quoted_ = false, continues_ = false;
+  bool is_empty_ = true, continues_ = false;
+  Place place_ = Place::start;
 };
 
 }  // namespace
 
-RecordFile::RecordFile(RecordKind kind) : kind_(kind) {}
+RecordFile::RecordFile(RecordKind kind, char delimiter) : kind_(kind), delimiter_(delimiter) {}
 RecordFile::RecordFile(RecordFile&&) noexcept = default;
 RecordFile::~RecordFile() = default;
 
-RecordFile::RecordFile(const std::string& path, RecordKind kind)
-    : kind_(kind), file_(std::make_unique<InputFile>(path, "a text file")), size_(file_->size()) {
+RecordFile::RecordFile(const std::string& path, RecordKind kind, char delimiter)
+    : kind_(kind),
+      delimiter_(delimiter),
+      file_(std::make_unique<InputFile>(path, "a text file")),
+      size_(file_->size()) {
   find_records();
 }
 
-RecordFile RecordFile::of_text(std::string text, RecordKind kind) {
-  RecordFile records(kind);
+RecordFile RecordFile::of_text(std::string text, RecordKind kind, char delimiter) {
+  RecordFile records(kind, delimiter);
   records.text_ = std::move(text);
   records.size_ = records.text_.size();
   records.find_records();
@@ -120,7 +150,7 @@ void RecordFile::find_records() {
   std::string chunk(size_t(std::min<uint64_t>(size_, mark.size())), '\0');
   read_bytes(chunk.data(), chunk.size(), 0);
   uint64_t offset = chunk == mark ? mark.size() : 0;
-  for (Scan scan(kind_, offset, starts_);; offset += chunk.size()) {
+  for (Scan scan(kind_, delimiter_, offset, starts_);; offset += chunk.size()) {
     check_interrupt();
     if (offset == size_) return scan.finish(size_);
     chunk.resize(size_t(std::min<uint64_t>(size_ - offset, chunk_size)));

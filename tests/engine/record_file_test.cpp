@@ -52,6 +52,13 @@ TEST_CASE("full lines, paragraphs and records of CSV") {
   check_records("a,\"1\n\n2\"\n\nb\n", RecordKind::csv, {"a,\"1\n\n2\"", "b"});
   check_records("a,\"x\"\"\ny\"\r\nb,\"\"\r\n", RecordKind::csv, {"a,\"x\"\"\ny\"", "b,\"\""});
   check_records("a\t\r\n\t\n \n\nb, \n  \n", RecordKind::csv, {"a\t", "\t", "b, "});
+  check_records("a,5\" pipe\nb,6\"x\"\n", RecordKind::csv, {"a,5\" pipe", "b,6\"x\""});
+  check_records("\"a\"\"\"\n\"b\",\"\n\"\n\"c\"d\"\ne\n", RecordKind::csv,
+                {"\"a\"\"\"", "\"b\",\"\n\"", "\"c\"d\"", "e"});
+  for (char delimiter : {',', ';'}) {
+    auto records = RecordFile::of_text("a;\"b\nc\"\n", RecordKind::csv, delimiter);
+    CHECK(records.size() == (delimiter == ';' ? 1 : 2));
+  }
   check_records("a,\"never closed\nb\n", RecordKind::csv, {"a,\"never closed\nb"});
 }
 

@@ -18,7 +18,7 @@ enum class RecordKind {
   line,       ///< a line, without its "\n" or "\r\n"
   full_line,  ///< a line that is not blank
   paragraph,  ///< consecutive lines that are not blank
-  csv,        ///< a line of more than spaces, continued while quotes are open (RFC 4180)
+  csv,        ///< a line of more than spaces, continued in a value in quotes (RFC 4180)
 };
 
 /// The records of a text file. One pass over the file finds them; their text is read on demand.
@@ -26,9 +26,10 @@ enum class RecordKind {
 /// Thread-safe. Errors name the file.
 class REDCO_API RecordFile {
  public:
-  RecordFile(const std::string& path, RecordKind kind);
+  /// `delimiter` separates the values of CSV: a quote in the middle of a value is part of it.
+  RecordFile(const std::string& path, RecordKind kind, char delimiter = ',');
   /// The same for a text in memory.
-  static RecordFile of_text(std::string text, RecordKind kind);
+  static RecordFile of_text(std::string text, RecordKind kind, char delimiter = ',');
   RecordFile(RecordFile&&) noexcept;
   ~RecordFile();
 
@@ -42,11 +43,12 @@ class REDCO_API RecordFile {
   int64_t line_number(int64_t index) const;
 
  private:
-  explicit RecordFile(RecordKind kind);
+  RecordFile(RecordKind kind, char delimiter);
   void find_records();
   void read_bytes(char* data, size_t size, uint64_t offset) const;
 
   RecordKind kind_;
+  char delimiter_;
   std::unique_ptr<io::InputFile> file_;  // null: the records are in text_
   std::string text_;
   uint64_t size_ = 0;

@@ -44,9 +44,10 @@ Returns the bytes of a file. A file whose name ends in `.gz` is decompressed wit
   read_all)
 
 -- Returns the records of a text file, compressed or not.
-local function records_of(path, kind)
+local function records_of(path, kind, delimiter)
   if type(path) ~= "string" then fail("cannot read: expected a path, got a %s", type(path)) end
-  return native.record_file(path, kind, path:find "%.gz$" and read_all(path) or nil)
+  return native.record_file(path, kind, path:find "%.gz$" and read_all(path) or nil,
+    delimiter)
 end
 
 -- Concatenates the data sets of several files.
@@ -116,8 +117,8 @@ of numbers as a tensor.]], function(paths, options)
     fail("csv: delimiter: expected one character, got '%s'", o.delimiter)
   end
   return over_files(paths, function(path)
-    local file = records_of(path, "csv")
     local delimiter = o.delimiter or path:gsub("%.gz$", ""):sub(-4) == ".tsv" and "\t" or ","
+    local file = records_of(path, "csv", delimiter)
     local function fields(i)
       return csv_fields(file:record(i), delimiter, function(message, ...)
         fail("%s:%d: " .. message, path, tonumber(file:line_number(i)), ...)
