@@ -131,6 +131,18 @@ test("stop strings end a row when its new text has one", function()
   local text = tokenizer:decode(rows[0]:narrow(0, 7, rows:size(1) - 7),
     { skip_special_tokens = true })
   assert(text:find(stop, 1, true) and #text < #whole, text)
+  -- One may begin in the prompt; one that the prompt has already does not end a row.
+  local row = generate({ eos_token_id = false })[0]
+  local prompt = tokenizer:decode(row:narrow(0, 0, 7))
+  local first = tokenizer:decode(row:narrow(0, 0, 8)):sub(#prompt + 1)
+  for _, across in ipairs { prompt:sub(-2) .. first:sub(1, 1), prompt:sub(-1) .. first } do
+    local ended = generate({ eos_token_id = false, stop_strings = across, tokenizer = tokenizer })
+    testing.expect_equal(ended[{ 0, 8 }]:item(), ended[{ 0, ended:size(1) - 1 }]:item())
+    testing.expect_equal(ended[{ 0, 7 }]:item(), row[7]:item())
+    assert(ended[{ 0, 8 }]:item() ~= row[8]:item())
+  end
+  local never = generate({ eos_token_id = false, stop_strings = prompt, tokenizer = tokenizer })
+  testing.expect_equal(tokenizer:decode(never[0]), tokenizer:decode(row))
   testing.expect_error(function() generate { stop_strings = "x" } end, "tokenizer")
 end)
 

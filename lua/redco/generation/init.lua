@@ -8,18 +8,27 @@ local registry = require "redco.registry"
 local search = require "redco.generation.search"
 local torch = require "redco.torch"
 
+-- Whether `text` has the string with an end after the text `before`, of which it is a continuation.
+local function ends_after(text, before, string)
+  local n = 0  -- of equal bytes: the last token may complete a character of `before`
+  while n < #before and text:byte(n + 1) == before:byte(n + 1) do n = n + 1 end
+  return text:find(string, math.max(1, n - #string + 2), true) ~= nil
+end
+
 -- Returns a function of ids [rows, max_length] and the number of known tokens. It returns which
 -- rows end with the last token.
-local function end_of_rows(o, prompt_length)
+local function end_of_rows(o)
   local eos = torch.tensor(#o.eos > 0 and o.eos or { -1 }, { dtype = "int64" })
   local longest = 0
   for _, stop in ipairs(o.stop_strings) do longest = math.max(longest, #stop) end
-  -- Decodes enough of the last tokens to contain any of the strings.
+  -- Decodes enough of the last tokens to contain any of the strings. As in transformers, one may
+  -- begin in the prompt.
   local function is_stopped(row, length)
-    local first = math.max(prompt_length, length - longest - 1)
+    local first = math.max(0, length - longest - 1)
     local text = o.tokenizer:decode(row:narrow(0, first, length - first))
+    local before = o.tokenizer:decode(row:narrow(0, first, length - first - 1))
     for _, stop in ipairs(o.stop_strings) do
-      if text:find(stop, 1, true) then return true end
+      if ends_after(text, before, stop) then return true end
     end
     return false
   end
@@ -60,7 +69,7 @@ local function generate(model, params, inputs, options, rule)
   ids:narrow(1, 0, prompt_length):copy_(decoder.ids:full())
   o.prompt_length = prompt_length
   o.encoder_ids = decoder.prompt and decoder.prompt:full():cpu()
-  local process, ended = new_processor(o), end_of_rows(o, prompt_length)
+  local process, ended = new_processor(o), end_of_rows(o)
   if o.num_beams == 1 then
     local length = search(decoder, scores, process, ended, ids, prompt_length, o)
     return ids:narrow(1, 0, length)

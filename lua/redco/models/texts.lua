@@ -91,7 +91,7 @@ end, tokens} in seconds.
   seed, rng: the source of random numbers for sampling
   early_stopping: false, true or "never"
   num_return_sequences: the rows of one prompt are adjacent
-  stop_strings: needs `tokenizer`; a row ends when its text contains one of them
+  stop_strings: needs `tokenizer`; a row ends with the token that completes one of them
   streamer: called after each step with the new tokens [rows] and which rows were still
     unfinished; needs num_beams = 1]],
 
