@@ -71,6 +71,7 @@ class Chain : public Optimizer {
   void observe(const Metrics& metrics, Tree& state) const override {
     optimizers_[updating_]->observe(metrics, state.as<Tree::List>().at(updating_));
   }
+  bool needs_metrics() const override { return optimizers_[updating_]->needs_metrics(); }
 
   void collect_averages(const Tree& state, Tree::Dict& averages) const override {
     const auto& states = state.as<Tree::List>();

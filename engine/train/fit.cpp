@@ -69,7 +69,8 @@ void Fit::check_options() const {
        {std::pair("eval_every_k_steps", o.eval_every_k_steps.has_value()),
         std::pair("save_argmin_ckpt_by_metrics", !o.save_argmin_ckpt_by_metrics.empty()),
         std::pair("save_argmax_ckpt_by_metrics", !o.save_argmax_ckpt_by_metrics.empty()),
-        std::pair("early_stopping", o.early_stopping.has_value())})
+        std::pair("early_stopping", o.early_stopping.has_value()),
+        std::pair("a learning rate of on_plateau", step_.needs_metrics())})
     require(!is_asked || evaluates, "fit: ", name, " needs eval_examples to evaluate");
   if (o.early_stopping)
     require(o.early_stopping->patience > 0 && o.early_stopping->min_delta >= 0,

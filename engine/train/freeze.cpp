@@ -51,6 +51,7 @@ class Freeze : public Optimizer {
   void observe(const Metrics& metrics, Tree& state) const override {
     optimizer_->observe(metrics, state);
   }
+  bool needs_metrics() const override { return optimizer_->needs_metrics(); }
 
   void collect_averages(const Tree& state, Tree::Dict& averages) const override {
     optimizer_->collect_averages(state, averages);

@@ -3,6 +3,7 @@
 #include <redco/error.h>
 #include <redco/optim.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -78,6 +79,11 @@ class Multi : public Optimizer {
     auto& states = state.as<Tree::List>();
     for (size_t i = 0; i < entries_.size() && i < states.size(); ++i)
       if (entries_[i].optimizer) entries_[i].optimizer->observe(metrics, states[i]);
+  }
+  bool needs_metrics() const override {
+    return std::any_of(entries_.begin(), entries_.end(), [](const auto& entry) {
+      return entry.optimizer && entry.optimizer->needs_metrics();
+    });
   }
 
   void collect_averages(const Tree& state, Tree::Dict& averages) const override {

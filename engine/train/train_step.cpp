@@ -398,6 +398,8 @@ void TrainStep::observe(const Metrics& metrics) {
   optimizer_step_->optimizer()->observe(metrics, state_.opt_state);
 }
 
+bool TrainStep::needs_metrics() const { return optimizer_step_->optimizer()->needs_metrics(); }
+
 void TrainStep::read_custom_state() {
   if (custom_state_fn_) custom_state_ = custom_state_fn_();
 }

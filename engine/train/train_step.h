@@ -78,6 +78,8 @@ class TrainStep {
 
   /// Passes on the metrics of an evaluation to the optimizer.
   void observe(const Metrics& metrics);
+  /// Whether the optimizer's learning rate depends on them.
+  bool needs_metrics() const;
 
   /// The script's tree as it was at the last `read_custom_state`; none without one. Reading it runs
   /// the script, which only the training thread may do.

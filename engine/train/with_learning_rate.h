@@ -56,6 +56,7 @@ class WithLearningRate : public Optimizer {
   void observe(const Metrics& metrics, Tree& state) const override {
     if (plateau_) train::observe(*plateau_, metrics, state.at("plateau"));
   }
+  bool needs_metrics() const override { return plateau_ != nullptr; }
 
  protected:
   /// The tensors of the state before the first step.

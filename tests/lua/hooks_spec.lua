@@ -151,13 +151,24 @@ test("on_nonfinite = restore takes the custom state and a plateau's numbers back
   }
   local seen = {}
   fit(trainer, { train_examples = poisoned, per_device_batch_size = 1, n_epochs = 1,
-    save_ckpt_every_k_steps = 1, on_nonfinite = "restore", save_in_background = false,
+    eval_examples = examples, save_ckpt_every_k_steps = 1, on_nonfinite = "restore",
+    save_in_background = false,
     on_step = function(event)
       custom.n = custom.n + 1
       seen[#seen + 1] = event.step .. ":" .. custom.n
     end })
   expect_equal(trainer.state.custom_state, custom)
   expect_equal(table.concat(seen, " "), "1:1 2:2 3:3 4:4 5:5")
+end)
+
+test("on_plateau needs evaluations, also inside other optimizers", function()
+  local sgd = optim.sgd { learning_rate = optim.on_plateau { value = 0.1 } }
+  for _, optimizer in ipairs { sgd, optim.freeze(sgd, function() return false end),
+    optim.chain { optim.clip_by_value(1), sgd }, optim.multi { { "*", sgd } } } do
+    local trainer = new_trainer { optimizer = optimizer }
+    expect_error(function() fit(trainer) end,
+      "a learning rate of on_plateau needs eval_examples")
+  end
 end)
 
 test("on_plateau follows the evaluations of fit", function()

@@ -114,6 +114,8 @@ class REDCO_API Optimizer {
 
   /// Passes on the metrics of an evaluation to learning rates that depend on them (`Plateau`).
   virtual void observe(const Metrics& metrics, Tree& state) const {}
+  /// Whether `observe` does anything.
+  virtual bool needs_metrics() const { return false; }
 
   /// Adds the averages of parameters in `state` (see `ema`) to `averages`, by name.
   virtual void collect_averages(const Tree& state, Tree::Dict& averages) const {}
