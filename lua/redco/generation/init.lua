@@ -8,13 +8,6 @@ local registry = require "redco.registry"
 local search = require "redco.generation.search"
 local torch = require "redco.torch"
 
--- Whether `text` has the string with an end after the text `before`, of which it is a continuation.
-local function ends_after(text, before, string)
-  local n = 0  -- of equal bytes: the last token may complete a character of `before`
-  while n < #before and text:byte(n + 1) == before:byte(n + 1) do n = n + 1 end
-  return text:find(string, math.max(1, n - #string + 2), true) ~= nil
-end
-
 -- Returns a function of ids [rows, max_length] and the number of known tokens. It returns which
 -- rows end with the last token.
 local function end_of_rows(o)
@@ -27,8 +20,11 @@ local function end_of_rows(o)
     local first = math.max(0, length - longest - 1)
     local text = o.tokenizer:decode(row:narrow(0, first, length - first))
     local before = o.tokenizer:decode(row:narrow(0, first, length - first - 1))
+    local n = 0  -- equal bytes: the last token may complete a character
+    while n < #before and text:byte(n + 1) == before:byte(n + 1) do n = n + 1 end
     for _, stop in ipairs(o.stop_strings) do
-      if ends_after(text, before, stop) then return true end
+      -- It ends after these bytes.
+      if text:find(stop, math.max(1, n - #stop + 2), true) then return true end
     end
     return false
   end
