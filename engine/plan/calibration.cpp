@@ -49,12 +49,13 @@ std::vector<double> time_products(c10::Device device, c10::ScalarType dtype, int
   });
 }
 
-// The operations per second of products by the smallest size, until one takes too long. Several
-// rounds, because the speed of a shared machine changes from second to second.
+// The operations per second of products by the smallest size: of the two smallest always, of
+// larger ones until one takes too long. Several rounds, because the speed of a shared machine
+// changes from second to second.
 std::vector<std::pair<double, double>> measure_products(c10::Device device, c10::ScalarType dtype,
                                                         double seconds) {
   constexpr int n_rounds = 5, n_sizes = 7;
-  constexpr int64_t least = 64, most = least << (n_sizes - 1);
+  constexpr int64_t least = 64, always = 2 * least, most = least << (n_sizes - 1);
   auto width = [](int64_t n) { return std::max<int64_t>(n, 1024); };
   int64_t largest = most;
   std::map<int64_t, std::vector<double>> times;
@@ -63,7 +64,7 @@ std::vector<std::pair<double, double>> measure_products(c10::Device device, c10:
       auto some = time_products(device, dtype, n, width(n), seconds / (n_sizes * n_rounds));
       times[n].insert(times[n].end(), some.begin(), some.end());
       // The next one takes twice or eight times as long, and is called twice in a round.
-      if ((n < width(n) ? 4 : 16) * n_rounds * some.front() > seconds) largest = n;
+      if (n >= always && (n < width(n) ? 4 : 16) * n_rounds * some.front() > seconds) largest = n;
     }
   std::vector<std::pair<double, double>> rates;
   for (const auto& [n, of_size] : times)

@@ -88,7 +88,7 @@ TEST_CASE("a calibration of two processes is written and read back") {
   setenv("XDG_CACHE_HOME", folder.c_str(), 1);
   CHECK(redco::plan::calibration_file() == folder / "redco" / "calibration.toml");
   in_processes({.n_processes = 2}, [&](Mesh& mesh) {
-    ClusterSpec cluster = redco::plan::calibrate(mesh, {.seconds = 2});
+    ClusterSpec cluster = redco::plan::calibrate(mesh, {.seconds = 0.5});
     if (mesh.world().rank() != 0) return;
     CHECK(cluster.n_devices() == 2);
     REQUIRE(cluster.measured.collective.count("loopback") == 1);
