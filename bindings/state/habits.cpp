@@ -63,7 +63,9 @@ constexpr Habit names[] = {
     {"quit|exit", ":q or Ctrl-D ends the prompt, os.exit() a script"},
     {"np|numpy", "redco.torch has the functions of numpy"},
     {"print_function|printf|println", "print(x) prints"},
-    {"Deployer|Trainer|Predictor|Tokenizer", "write redco.Trainer, redco.Deployer and so on"},
+    {"Deployer|Trainer|Predictor|Tokenizer|Rng|data|diffusion|grad|lora|metrics|models|options|rl|"
+     "tree|value_and_grad|vmap",
+     "write redco.Trainer, redco.data and so on"},
 };
 
 // Names of fields of this library that are elsewhere, or under another name.

@@ -24,7 +24,8 @@ void register_functions(lua_State* L, const std::string& prefix,
                         std::initializer_list<Function> functions);
 
 /// Registers the text of the value on top of the stack, which stays there: a function, a module,
-/// the methods of a class, or nil if there is no value yet.
+/// the methods of a class, or nil if there is no value yet. Throws Error if the value has another
+/// name already.
 void register_value(lua_State* L, const std::string& full_name, const std::string& text);
 
 /// The help text of a full name, "redco.optim.adamw"; empty if there is none.

@@ -137,4 +137,11 @@ test("no line is longer than 80 columns but for a word that is", function()
   end
 end)
 
+test("a function has one name", function()
+  local function f() end
+  registry.define("spec.first", "first()", f)
+  testing.expect_error(function() registry.define("spec.second", "second()", f) end,
+    "spec.second is registered as spec.first already")
+end)
+
 testing.finish()

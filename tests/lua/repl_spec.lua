@@ -202,7 +202,13 @@ test("long lists fill lines, long tables are cut", function()
   expect_text('{\n  "' .. ("x"):rep(200) .. '"... (500 bytes)\n}', "{ ('x'):rep(500) }")
   answer "deep = {} for i = 1, 100 do deep[i] = {} for j = 1, 100 do deep[i][j] = { j } end end"
   local _, n = answer("deep").text:gsub("\n", "\n")
-  assert(n < 1500, n)
+  assert(n <= 100, n)
+end)
+
+test("a module is shown by its own names", function()
+  local text = answer("redco").text
+  local _, n = text:gsub("\n", "\n")
+  assert(n <= 100 and text:find("\n  nn = { ... ", 1, true), text)
 end)
 
 test("cycles end, shared tables do not", function()

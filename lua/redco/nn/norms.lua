@@ -85,7 +85,7 @@ end)
 define("GroupNorm", [[
 GroupNorm(num_channels) -> params
 Returns the parameters of `group_norm`: {weight, bias} [num_channels], filled with 1 and 0.]],
-affine_params)
+function(num_channels) return affine_params(num_channels) end)
 
 local use_group = arguments("nn.group_norm", { eps = 1e-5 }, { "num_groups" })
 define("group_norm", [[
@@ -105,7 +105,7 @@ end)
 define("InstanceNorm", [[
 InstanceNorm(num_features) -> params
 Returns the parameters of `instance_norm`: {weight, bias} [num_features], filled with 1 and 0. An
-instance norm without parameters is instance_norm({}, x).]], affine_params)
+instance norm without parameters is instance_norm({}, x).]], function(num_features) return affine_params(num_features) end)
 
 local use_instance = arguments("nn.instance_norm", { eps = 1e-5 })
 define("instance_norm", [[

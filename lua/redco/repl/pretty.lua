@@ -5,6 +5,7 @@ local registry = require "redco.registry"
 local torch = require "redco.torch"
 
 local max_depth = 4       -- of tables in tables
+local max_lines = 100     -- of tables in tables: a larger value is shown less deeply
 local max_entries = 100   -- of one table
 local max_total = 1000    -- of all
 local max_string = 200    -- bytes of a string in a table
@@ -119,7 +120,7 @@ function Writer:tree(t, indent, depth)
   if next(t) == nil then return "{}" end
   local n = #t
   local keys = other_keys(t, n)
-  if depth > max_depth then
+  if depth > self.depth then
     return self:paint("dim", ("{ ... %d }"):format(n + #keys))
   end
   self.open[t] = true
@@ -218,8 +219,13 @@ end
 
 --- Formats a result at the prompt. `options`: `width` in columns, `colors`.
 function pretty.answer(value, options)
-  local writer = { open = {}, total = 0, width = options.width, colors = options.colors }
-  return setmetatable(writer, Writer):answer(value)
+  for depth = max_depth, 1, -1 do
+    local writer = setmetatable({ open = {}, total = 0, depth = depth, width = options.width,
+      colors = options.colors }, Writer)
+    local text = writer:answer(value)
+    local _, n_lines = text:gsub("\n", "\n")
+    if depth == 1 or n_lines <= max_lines then return text end
+  end
 end
 
 return pretty
