@@ -24,14 +24,14 @@ local function is_differentiable(leaf)
     or leaf.dtype:find("^complex")) ~= nil
 end
 
-local function differentiable_leaves(t)
+local function differentiable_leaves(name, t)
   local found = {}
   for _, leaf in ipairs(tree.leaves(t)) do
     if is_differentiable(leaf) then found[#found + 1] = leaf end
   end
   if #found == 0 then
-    fail("redco.grad: the first argument has no floating-point tensor; torch.tensor returns int64 "
-      .. "if all numbers are integers: pass { dtype = \"float32\" }")
+    fail("%s: the first argument has no floating-point tensor; torch.tensor returns int64 if all "
+      .. "numbers are integers: pass { dtype = \"float32\" }", name)
   end
   return found
 end
@@ -50,14 +50,14 @@ local function map_tensors(f, t)
   return tree.map(function(leaf) return torch.is_tensor(leaf) and f(leaf) or leaf end, t)
 end
 
-local function check_loss(loss)
+local function check_loss(name, loss)
   local given = type(loss)
   if torch.is_tensor(loss) then
     if loss:numel() == 1 and loss.dtype:find("^b?float") then return end
     given = ("a Tensor %s[%s]"):format(loss.dtype, table.concat(loss.shape, ", "))
   end
-  fail("redco.grad: the function must return a floating-point tensor of one element, "
-    .. "it returned %s", given)
+  fail("%s: the function must return a floating-point tensor of one element, it returned %s", name,
+    given)
 end
 
 local function map_results(f, results)
@@ -77,10 +77,10 @@ local function gradients_of(loss, inputs, create_graph)
 end
 
 --- Computes gradients with LibTorch's autograd, for functions outside any transformation.
-local function recorded(f, create_graph, params, ...)
+local function recorded(name, f, create_graph, params, ...)
   local needs_graph = create_graph
   local inputs = {}
-  for i, leaf in ipairs(differentiable_leaves(params)) do
+  for i, leaf in ipairs(differentiable_leaves(name, params)) do
     -- A new node for each leaf: the gradient covers only uses of the argument, and an outer
     -- gradient still flows to the origin of the leaf.
     if leaf.requires_grad and torch.is_grad_enabled() then
@@ -97,7 +97,7 @@ local function recorded(f, create_graph, params, ...)
   else
     results = pack(torch.enable_grad(f, args, ...))
   end
-  check_loss(results[1])
+  check_loss(name, results[1])
   local gradients = gradients_of(results[1], inputs, needs_graph or false)
   if not needs_graph then results = map_results(function(leaf) return leaf:detach() end,
     results) end
@@ -105,15 +105,15 @@ local function recorded(f, create_graph, params, ...)
 end
 
 --- Computes gradients on a functorch level, inside vmap, where plain autograd does not work.
-local function on_level(f, params, ...)
+local function on_level(name, f, params, ...)
   local args = pack(...)
   return functorch.with_grad(function(level)
     local inputs = {}
-    for i, leaf in ipairs(differentiable_leaves(params)) do
+    for i, leaf in ipairs(differentiable_leaves(name, params)) do
       inputs[i] = functorch.wrap_grad(leaf, level):requires_grad_()
     end
     local results = pack(f(with_leaves(params, inputs), unpack(args, 1, args.n)))
-    check_loss(results[1])
+    check_loss(name, results[1])
     local gradients = gradients_of(results[1], inputs, true)
     local function unwrap(leaf) return functorch.unwrap_grad(leaf, level) end
     for i, gradient in ipairs(gradients) do gradients[i] = unwrap(gradient) end
@@ -148,6 +148,21 @@ local function check_options(name, given)
   return options
 end
 
+--- Returns the function from params, ... to the value, the gradients and further results of f.
+local function differentiated(name, f, options)
+  check_function(name, f)
+  local create_graph = check_options(name, options).create_graph
+  return function(params, ...)
+    local gradients, results
+    if functorch.in_transform() then
+      gradients, results = on_level(name, f, params, ...)
+    else
+      gradients, results = recorded(name, f, create_graph, params, ...)
+    end
+    return results[1], with_leaves(params, gradients), unpack(results, 2, results.n)
+  end
+end
+
 transforms.value_and_grad = registry.define("redco.value_and_grad", [[
 value_and_grad(f, {create_graph = nil}) -> function(params, ...) -> value, gradients, ...
 Returns a function that computes f and its gradients with respect to the tensors of its first
@@ -155,27 +170,15 @@ argument, a tree. f returns a tensor of one element. Further results of f follow
 
 The gradients are a tree like `params`. A tensor that f does not use gets zeros. Leaves that are not
 floating-point tensors are kept. With `create_graph` you can differentiate the gradients again; it
-is on by default if `params` already require gradients.]], function(f, options)
-  check_function("redco.value_and_grad", f)
-  local create_graph = check_options("redco.value_and_grad", options).create_graph
-  return function(params, ...)
-    local gradients, results
-    if functorch.in_transform() then
-      gradients, results = on_level(f, params, ...)
-    else
-      gradients, results = recorded(f, create_graph, params, ...)
-    end
-    return results[1], with_leaves(params, gradients), unpack(results, 2, results.n)
-  end
-end)
+is on by default if `params` already require gradients.]],
+  function(f, options) return differentiated("redco.value_and_grad", f, options) end)
 
 transforms.grad = registry.define("redco.grad", [[
 grad(f, {create_graph = nil}) -> function(params, ...) -> gradients
 Like `value_and_grad`, but returns only the gradients. `redco.grad(redco.grad(f))` is a second
 derivative.]],
   function(f, options)
-    check_function("redco.grad", f)
-    local both = transforms.value_and_grad(f, check_options("redco.grad", options))
+    local both = differentiated("redco.grad", f, options)
     return function(...)
       local _, gradients = both(...)
       return gradients

@@ -50,10 +50,17 @@ test("grad of a single tensor, and of a list", function()
   expect_close(gradients[2], { 1, 2 })
 end)
 
-test("where there is nothing to differentiate, grad says why", function()
-  for _, params in ipairs { torch.tensor { 1, 2 }, { ids = torch.tensor { 1.0 } }, {} } do
-    expect_error(function() redco.grad(function() return f64 { 1 } end)(params) end, here,
-      "no floating-point tensor", "float32")
+test("errors say which function was called, and why", function()
+  for _, name in ipairs { "grad", "value_and_grad" } do
+    local transform, full_name = redco[name], "redco." .. name .. ": "
+    for _, params in ipairs { torch.tensor { 1, 2 }, { ids = torch.tensor { 1.0 } }, {} } do
+      expect_error(function() transform(function() return f64 { 1 } end)(params) end, here,
+        full_name, "no floating-point tensor", "float32")
+    end
+    expect_error(function() transform(function(x) return x end)(f64 { 1, 2 }) end, here,
+      full_name, "must return", "float64[2]")
+    expect_error(function() redco.vmap(transform(function(x) return x end))(f64 { { 1, 2 } }) end,
+      full_name, "must return")
   end
 end)
 

@@ -105,7 +105,8 @@ end)
 define("InstanceNorm", [[
 InstanceNorm(num_features) -> params
 Returns the parameters of `instance_norm`: {weight, bias} [num_features], filled with 1 and 0. An
-instance norm without parameters is instance_norm({}, x).]], function(num_features) return affine_params(num_features) end)
+instance norm without parameters is instance_norm({}, x).]],
+function(num_features) return affine_params(num_features) end)
 
 local use_instance = arguments("nn.instance_norm", { eps = 1e-5 })
 define("instance_norm", [[
