@@ -50,16 +50,18 @@ std::vector<double> time_products(c10::Device device, c10::ScalarType dtype, int
 }
 
 // The operations per second of products by the smallest size: of the two smallest always, of
-// larger ones until one takes too long. Several rounds, because the speed of a shared machine
-// changes from second to second.
+// larger ones until one takes too long. Several rounds, if there is time, because the speed of a
+// shared machine changes from second to second.
 std::vector<std::pair<double, double>> measure_products(c10::Device device, c10::ScalarType dtype,
                                                         double seconds) {
   constexpr int n_rounds = 5, n_sizes = 7;
   constexpr int64_t least = 64, always = 2 * least, most = least << (n_sizes - 1);
   auto width = [](int64_t n) { return std::max<int64_t>(n, 1024); };
+  using clock = std::chrono::steady_clock;
+  const auto until = clock::now() + std::chrono::duration<double>(seconds);
   int64_t largest = most;
   std::map<int64_t, std::vector<double>> times;
-  for (int round = 0; round < n_rounds; ++round)
+  for (int round = 0; round < n_rounds && (round == 0 || clock::now() < until); ++round)
     for (int64_t n = least; n <= largest; n *= 2) {
       auto some = time_products(device, dtype, n, width(n), seconds / (n_sizes * n_rounds));
       times[n].insert(times[n].end(), some.begin(), some.end());
