@@ -178,7 +178,8 @@ end)
 test("lower case: letters beyond ASCII, the sigma that ends a word", function()
   local unicode = require "redco.metrics.unicode"
   for text, expected in pairs { ["ÀÉÎ ŒÑ"] = "àéî œñ", ["ΟΔΟΣ ΣΑΣ Σ"] = "οδος σας σ",
-    ["ΟΣ'Ν ΑΣ."] = "οσ'ν ας.", ["ДОМ"] = "дом", ["\196\176"] = "i\204\135",
+    ["ΟΣ'Ν ΑΣ."] = "οσ'ν ας.", ["ΑΣ’Α Α’Σ"] = "ασ’α α’ς",
+    ["ДОМ"] = "дом", ["\196\176"] = "i\204\135",
     ["\240\144\144\128"] = "\240\144\144\168",
     ["\255\200x\200"] = "\255\200x\200", AbC = "abc" } do
     expect_equal(unicode.lower(text), expected)

@@ -1,7 +1,8 @@
 """Writes lua/redco/metrics/unicode_tables.lua: make_unicode_tables.py > FILE
 
-What of Unicode the metrics need, from Python's own tables: lower case letters, and which characters
-are punctuation, symbols and numbers.
+What of Unicode the metrics need, from Python's own tables: lower case letters, which characters are
+punctuation, symbols, numbers, marks and controls, and which ones decide about the lower case of a
+sigma.
 """
 import sys
 import unicodedata
@@ -9,16 +10,25 @@ import unicodedata
 CODES = [c for c in range(0x80, sys.maxunicode + 1) if not 0xD800 <= c < 0xE000]
 
 
-def ranges(letter):
+def ranges(is_chosen):
     found = []
     for code in CODES:
-        if unicodedata.category(chr(code))[0] != letter:
+        if not is_chosen(chr(code)):
             continue
         if found and found[-1][1] == code - 1:
             found[-1][1] = code
         else:
             found.append([code, code])
     return found
+
+
+def of_category(*starts):
+    return ranges(lambda c: unicodedata.category(c).startswith(starts))
+
+
+def ends_word(text):
+    """Whether a capital sigma after the text is that of a word's end."""
+    return (text + 'Σ').lower()[-1] == 'ς'
 
 
 def lower_ranges():
@@ -55,7 +65,12 @@ print(f'-- Unicode {unicodedata.unidata_version}, beyond ASCII. '
       'Written by tests/tools/make_unicode_tables.py: do not edit.')
 print('return {\n  -- {first, last, step, from upper to lower case}')
 write('lower', lower_ranges())
-print('  -- {first, last} of the categories P, S and N')
+print('  -- {first, last} of the categories P, S, N, M, Cc and Cf')
 for table, letter in ('punctuation', 'P'), ('symbols', 'S'), ('numbers', 'N'):
-    write(table, ranges(letter))
+    write(table, of_category(letter))
+write('marks', of_category('M'))
+write('controls', of_category('Cc', 'Cf'))
+print('  -- {first, last}: before a sigma, letters, and characters that are skipped')
+write('cased', ranges(ends_word))
+write('case_ignorable', ranges(lambda c: ends_word('a' + c) and not ends_word(c)))
 print('}')

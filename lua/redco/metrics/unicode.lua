@@ -12,34 +12,55 @@ local function utf8(code)
     .. last_two
 end
 
--- A map from characters beyond ASCII to lower case, and the set of cased characters.
-local lower_of, is_cased = { [utf8(0x130)] = "i" .. utf8(0x307) }, {}
+-- A map from characters beyond ASCII to lower case.
+local lower_of = { [utf8(0x130)] = "i" .. utf8(0x307) }
 for _, run in ipairs(tables.lower) do
   for code = run[1], run[2], run[3] do
-    local upper = utf8(code)
     local to = code + run[4]
-    lower_of[upper] = to < 0x80 and string.char(to) or utf8(to)
-    is_cased[upper], is_cased[lower_of[upper]] = true, true
+    lower_of[utf8(code)] = to < 0x80 and string.char(to) or utf8(to)
   end
 end
 
 local beyond_ascii = "[\194-\244][\128-\191]+"
 
-local capital_sigma, final_sigma = utf8(0x3A3), utf8(0x3C2)
-is_cased[final_sigma] = true
-
-local function is_letter(character)
-  return character:find "%a" ~= nil or is_cased[character] == true
+-- Returns the set of the characters in a list of ranges and of those in an ASCII text.
+local function set_of(ranges, ascii)
+  local set = {}
+  for _, range in ipairs(ranges) do
+    for code = range[1], range[2] do set[utf8(code)] = true end
+  end
+  for character in ascii:gmatch "." do set[character] = true end
+  return set
 end
 
---- A capital sigma at the end of a word has a special lower case. To find the end, ASCII marks that
---- are Case_Ignorable are skipped; other marks end the word.
+local capital_sigma, final_sigma = utf8(0x3A3), utf8(0x3C2)
+local is_cased, is_skipped
+
+--- A capital sigma at the end of a word has a special lower case: a letter is before it and none
+--- after it. Characters that Unicode calls Case_Ignorable are skipped (The Unicode Standard, 3.13).
 local function lower_final_sigmas(text)
+  is_cased = is_cased
+    or set_of(tables.cased, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+  is_skipped = is_skipped or set_of(tables.case_ignorable, "'.:^`")
+  local function has_letter_before(first)
+    local character
+    repeat
+      local near = text:sub(math.max(first - 4, 1), first - 1)
+      character = near:match "[^\128-\191][\128-\191]*$" or ""
+      first = first - #character
+    until not is_skipped[character]
+    return is_cased[character]
+  end
+  local function has_letter_after(past)
+    local character
+    repeat
+      character = text:match("^.[\128-\191]*", past) or ""
+      past = past + #character
+    until not is_skipped[character]
+    return is_cased[character]
+  end
   return (text:gsub("()" .. capital_sigma .. "()", function(first, past)
-    local left = text:sub(math.max(first - 8, 1), first - 1):gsub("['.:^`]+$", "")
-    local before = left:match ".[\128-\191]*$" or ""
-    local after = text:match("^['.:^`]*(.[\128-\191]*)", past) or ""
-    if is_letter(before) and not is_letter(after) then return final_sigma end
+    if has_letter_before(first) and not has_letter_after(past) then return final_sigma end
   end))
 end
 
@@ -86,7 +107,8 @@ end
 local class_of
 local function read_classes()
   class_of = {}
-  for letter, ranges in pairs { P = tables.punctuation, S = tables.symbols, N = tables.numbers } do
+  for letter, ranges in pairs { P = tables.punctuation, S = tables.symbols, N = tables.numbers,
+    M = tables.marks, C = tables.controls } do
     for _, range in ipairs(ranges) do
       for code = range[1], range[2] do class_of[utf8(code)] = letter end
     end
@@ -98,8 +120,8 @@ local function read_classes()
   end
 end
 
---- Returns "P" for punctuation, "S" for a symbol, "N" for a number (Unicode's categories), else
---- "-".
+--- Returns "P" for punctuation, "S" for a symbol, "N" for a number, "M" for a combining mark, "C"
+--- for a control or format character beyond ASCII (Unicode's categories), else "-".
 function unicode.class(character)
   if not class_of then read_classes() end
   return class_of[character] or "-"
