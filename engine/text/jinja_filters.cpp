@@ -186,7 +186,9 @@ Value to_integer(const Value& value, const Arguments& arguments) {
   if (text)
     if (auto integer = parsed<int64_t>(*text)) return {*integer};
   auto real = text ? parsed<double>(*text) : number_of(value);
-  if (real && std::abs(*real) < 9e18) return {int64_t(*real)};
+  if (real && std::abs(*real) < 0x1p63) return {int64_t(*real)};
+  require(!real || std::isnan(*real) || (text && std::isinf(*real)), "int: the integer ",
+          to_text(value), " is too large");
   return fallback ? *fallback : Value{int64_t{0}};
 }
 

@@ -189,5 +189,10 @@ TEST_CASE("details are those of Python") {
   CHECK(render("{% if false %}{{ 1 | string.lower }}{% endif %}") == "");
   check_error("{{ 1 | string.lower }}", {"string.lower"});
   check_error("{{ '%d' % (1e200 * 1e200) }}", {"%d", "inf"});
+  CHECK(render("{{ '1e400' | int(7) }} {{ (1e200 * 1e200 - 1e200 * 1e200) | int(7) }} "
+               "{{ '9.5' | int }} {{ 9.2e18 | int }}") == "7 7 9 9200000000000000000");
+  check_error("{{ 1e20 | int(-1) }}", {"1e+20 is too large"});
+  check_error("{{ '99999999999999999999' | int }}", {"99999999999999999999 is too large"});
+  check_error("{{ (1e200 * 1e200) | int(7) }}", {"inf is too large"});
   check_error("{{ '%x' % 1.5 }}", {"%x"});
 }
