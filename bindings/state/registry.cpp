@@ -74,8 +74,9 @@ void register_value(lua_State* L, const std::string& full_name, const std::strin
     lua_pushvalue(L, -2);
     lua_rawget(L, -2);
     const char* other = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : nullptr;
-    require(other == nullptr || full_name == other, full_name, " is registered as ",
-            other != nullptr ? other : "", " already: its help would be that of one of them");
+    if (other != nullptr && full_name != other)
+      fail(full_name, " is registered as ", other,
+           " already: its help would be that of one of them");
     lua_pop(L, 1);
     lua_pushvalue(L, -2);
     lua_pushlstring(L, full_name.data(), full_name.size());

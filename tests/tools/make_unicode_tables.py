@@ -7,12 +7,13 @@ sigma.
 import sys
 import unicodedata
 
-CODES = [c for c in range(0x80, sys.maxunicode + 1) if not 0xD800 <= c < 0xE000]
+ALL_CODES = [c for c in range(sys.maxunicode + 1) if not 0xD800 <= c < 0xE000]
+CODES = ALL_CODES[0x80:]
 
 
-def ranges(is_chosen):
+def ranges(is_chosen, codes):
     found = []
-    for code in CODES:
+    for code in codes:
         if not is_chosen(chr(code)):
             continue
         if found and found[-1][1] == code - 1:
@@ -23,7 +24,7 @@ def ranges(is_chosen):
 
 
 def of_category(*starts):
-    return ranges(lambda c: unicodedata.category(c).startswith(starts))
+    return ranges(lambda c: unicodedata.category(c).startswith(starts), CODES)
 
 
 def ends_word(text):
@@ -70,7 +71,7 @@ for table, letter in ('punctuation', 'P'), ('symbols', 'S'), ('numbers', 'N'):
     write(table, of_category(letter))
 write('marks', of_category('M'))
 write('controls', of_category('Cc', 'Cf'))
-print('  -- {first, last}: before a sigma, letters, and characters that are skipped')
-write('cased', ranges(ends_word))
-write('case_ignorable', ranges(lambda c: ends_word('a' + c) and not ends_word(c)))
+print('  -- {first, last}: before a sigma, letters, and characters that are skipped; ASCII too')
+write('cased', ranges(ends_word, ALL_CODES))
+write('case_ignorable', ranges(lambda c: ends_word('a' + c) and not ends_word(c), ALL_CODES))
 print('}')

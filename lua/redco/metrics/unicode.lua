@@ -5,6 +5,7 @@ local tables = require "redco.metrics.unicode_tables"
 local unicode = {}
 
 local function utf8(code)
+  if code < 0x80 then return string.char(code) end
   if code < 0x800 then return string.char(0xC0 + math.floor(code / 64), 0x80 + code % 64) end
   local last_two = string.char(0x80 + math.floor(code / 64) % 64, 0x80 + code % 64)
   if code < 0x10000 then return string.char(0xE0 + math.floor(code / 4096)) .. last_two end
@@ -16,51 +17,51 @@ end
 local lower_of = { [utf8(0x130)] = "i" .. utf8(0x307) }
 for _, run in ipairs(tables.lower) do
   for code = run[1], run[2], run[3] do
-    local to = code + run[4]
-    lower_of[utf8(code)] = to < 0x80 and string.char(to) or utf8(to)
+    lower_of[utf8(code)] = utf8(code + run[4])
   end
 end
 
 local beyond_ascii = "[\194-\244][\128-\191]+"
 
--- Returns the set of the characters in a list of ranges and of those in an ASCII text.
-local function set_of(ranges, ascii)
-  local set = {}
+-- Sets the characters in a list of ranges to a value; returns the map.
+local function set(map, ranges, value)
   for _, range in ipairs(ranges) do
-    for code = range[1], range[2] do set[utf8(code)] = true end
+    for code = range[1], range[2] do map[utf8(code)] = value end
   end
-  for character in ascii:gmatch "." do set[character] = true end
-  return set
+  return map
 end
 
 local capital_sigma, final_sigma = utf8(0x3A3), utf8(0x3C2)
 local is_cased, is_skipped
 
+local function has_letter_before(text, first)
+  local character
+  repeat
+    local near = text:sub(math.max(first - 4, 1), first - 1)
+    character = near:match "[^\128-\191][\128-\191]*$" or ""
+    first = first - #character
+  until not is_skipped[character]
+  return is_cased[character]
+end
+
+local function has_letter_after(text, past)
+  local character
+  repeat
+    character = text:match("^.[\128-\191]*", past) or ""
+    past = past + #character
+  until not is_skipped[character]
+  return is_cased[character]
+end
+
 --- A capital sigma at the end of a word has a special lower case: a letter is before it and none
 --- after it. Characters that Unicode calls Case_Ignorable are skipped (The Unicode Standard, 3.13).
 local function lower_final_sigmas(text)
-  is_cased = is_cased
-    or set_of(tables.cased, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
-  is_skipped = is_skipped or set_of(tables.case_ignorable, "'.:^`")
-  local function has_letter_before(first)
-    local character
-    repeat
-      local near = text:sub(math.max(first - 4, 1), first - 1)
-      character = near:match "[^\128-\191][\128-\191]*$" or ""
-      first = first - #character
-    until not is_skipped[character]
-    return is_cased[character]
-  end
-  local function has_letter_after(past)
-    local character
-    repeat
-      character = text:match("^.[\128-\191]*", past) or ""
-      past = past + #character
-    until not is_skipped[character]
-    return is_cased[character]
-  end
+  is_cased = is_cased or set({}, tables.cased, true)
+  is_skipped = is_skipped or set({}, tables.case_ignorable, true)
   return (text:gsub("()" .. capital_sigma .. "()", function(first, past)
-    if has_letter_before(first) and not has_letter_after(past) then return final_sigma end
+    if has_letter_before(text, first) and not has_letter_after(text, past) then
+      return final_sigma
+    end
   end))
 end
 
@@ -109,9 +110,7 @@ local function read_classes()
   class_of = {}
   for letter, ranges in pairs { P = tables.punctuation, S = tables.symbols, N = tables.numbers,
     M = tables.marks, C = tables.controls } do
-    for _, range in ipairs(ranges) do
-      for code = range[1], range[2] do class_of[utf8(code)] = letter end
-    end
+    set(class_of, ranges, letter)
   end
   for byte = 0, 127 do
     local character = string.char(byte)

@@ -214,18 +214,19 @@ function Writer:answer(value)
     return tostring(value) .. "\n" .. self:paint("dim", "[" .. pretty.tensor_kind(value) .. "]")
   end
   local class = members.class(value)
-  return class and self:object(value, class) or self:value(value, 0, 1)
+  if class then return self:object(value, class) end
+  for depth = max_depth, 1, -1 do
+    self.depth, self.total = depth, 0
+    local text = self:value(value, 0, 1)
+    local _, n_lines = text:gsub("\n", "\n")
+    if depth == 1 or n_lines <= max_lines then return text end
+  end
 end
 
 --- Formats a result at the prompt. `options`: `width` in columns, `colors`.
 function pretty.answer(value, options)
-  for depth = max_depth, 1, -1 do
-    local writer = setmetatable({ open = {}, total = 0, depth = depth, width = options.width,
-      colors = options.colors }, Writer)
-    local text = writer:answer(value)
-    local _, n_lines = text:gsub("\n", "\n")
-    if depth == 1 or n_lines <= max_lines then return text end
-  end
+  local writer = { open = {}, width = options.width, colors = options.colors }
+  return setmetatable(writer, Writer):answer(value)
 end
 
 return pretty
