@@ -66,8 +66,11 @@ using Finish = std::function<at::Tensor()>;
 // A collective from its start to its wait.
 class Call : public Pending {
  public:
-  Call(Group::Kind kind, Started started, Finish finish)
-      : kind_(kind), started_(std::move(started)), finish_(std::move(finish)) {}
+  Call(Group::Kind kind, std::shared_ptr<GroupLine> line, Started started, Finish finish)
+      : kind_(kind),
+        line_(std::move(line)),
+        started_(std::move(started)),
+        finish_(std::move(finish)) {}
   // Memory that a GPU still writes to must not be freed.
   ~Call() override {
     if (!started_.work || !started_.group->backend.runs_on_stream) return;
@@ -83,7 +86,10 @@ class Call : public Pending {
   at::Tensor wait() override {
     if (finish_) {
       RECORD_USER_SCOPE(Group::name(kind_));
-      if (started_.work) await(started_);
+      if (started_.work) {
+        await(started_);
+        line_->remove(started_);
+      }
       at::NoGradGuard no_grad;
       result_ = std::exchange(finish_, nullptr)();
       started_.work.reset();
@@ -93,6 +99,7 @@ class Call : public Pending {
 
  private:
   Group::Kind kind_;
+  std::shared_ptr<GroupLine> line_;
   Started started_;  // without work if there is nothing to send
   Finish finish_;
   at::Tensor result_;
@@ -123,6 +130,7 @@ class C10dGroup : public Group {
   void record(const Label& label, ReduceOp op);
   std::unique_ptr<Pending> started(Label label, Work work, Finish finish);
   Work exchange_rows(const at::Tensor& tensor, const at::Tensor& result);
+  Work send_to_each(const at::Tensor& tensor, const at::Tensor& rows);
   const Backend& backend() { return line_->parts()->backend; }
 
   std::shared_ptr<GroupLine> line_;
@@ -172,7 +180,7 @@ std::unique_ptr<Pending> C10dGroup::started(Label label, Work work, Finish finis
   What what = [label = std::move(label), parts] { return label.text(*parts); };
   Started started{std::move(parts), std::move(what), number, std::move(work)};
   if (started.work) line_->add(started);
-  return std::make_unique<Call>(kind, std::move(started), std::move(finish));
+  return std::make_unique<Call>(kind, line_, std::move(started), std::move(finish));
 }
 
 // Keeps a backend alive until the process ends.
@@ -183,12 +191,35 @@ void keep_until_exit(const Backend& backend) {
   left.push_back(backend);
 }
 
+Work C10dGroup::exchange_rows(const at::Tensor& tensor, const at::Tensor& result) {
+  if (tensor.numel() == 0) return {};
+  at::Tensor to = as_bytes(result), from = as_bytes(tensor);
+  std::vector<int64_t> equal_rows;
+  return backend().c10d->alltoall_base(to, from, equal_rows, equal_rows);
+}
+
+// Row r of `rows` will be the tensor of rank r.
+Work C10dGroup::send_to_each(const at::Tensor& tensor, const at::Tensor& rows) {
+  return exchange_rows(tensor.unsqueeze(0).expand(rows.sizes()).contiguous(), rows);
+}
+
+at::Tensor empty_rows(const at::Tensor& tensor, int64_t n) {
+  std::vector<int64_t> sizes = tensor.sizes().vec();
+  sizes.insert(sizes.begin(), n);
+  return at::empty(sizes, tensor.options());
+}
+
 std::unique_ptr<Pending> C10dGroup::start_all_reduce(at::Tensor tensor, ReduceOp op) {
   at::NoGradGuard no_grad;
   const Reduced reduced = reduced_form(tensor, op, size());
   Label label = announce(all_reduce_kind, tensor, reduced.tensor, op);
   if (tensor.is_complex() && op != ReduceOp::sum)
     fail(label.text(parts_), ": complex numbers have a sum, but no order");
+  if (int64_t(tensor.nbytes()) * (size() - 1) <= backend().most_to_exchange) {
+    at::Tensor rows = empty_rows(tensor, size());
+    return started(label, send_to_each(tensor, rows),
+                   [tensor, rows, op] { return tensor.copy_(reduce_rows(rows, op)); });
+  }
   Work work;
   if (tensor.numel() > 0) {
     std::vector<at::Tensor> tensors{reduced.tensor};
@@ -205,22 +236,15 @@ std::unique_ptr<Pending> C10dGroup::start_all_reduce(at::Tensor tensor, ReduceOp
 std::unique_ptr<Pending> C10dGroup::start_all_gather(at::Tensor tensor) {
   Label label = announce(all_gather_kind, tensor);
   at::NoGradGuard no_grad;
-  std::vector<int64_t> sizes = tensor.sizes().vec();
-  sizes.insert(sizes.begin(), size());
-  at::Tensor result = at::empty(sizes, tensor.options());
+  at::Tensor result = empty_rows(tensor, size());
   Work work;
-  if (tensor.numel() > 0) {
+  if (backend().gathers_by_exchange) {
+    work = send_to_each(tensor, result);
+  } else if (tensor.numel() > 0) {
     at::Tensor to = as_bytes(result), from = as_bytes(tensor);
     work = backend().c10d->_allgather_base(to, from);
   }
   return started(label, work, [result] { return result; });
-}
-
-Work C10dGroup::exchange_rows(const at::Tensor& tensor, const at::Tensor& result) {
-  if (tensor.numel() == 0) return {};
-  at::Tensor to = as_bytes(result), from = as_bytes(tensor);
-  std::vector<int64_t> equal_rows;
-  return backend().c10d->alltoall_base(to, from, equal_rows, equal_rows);
 }
 
 std::unique_ptr<Pending> C10dGroup::start_all_to_all(at::Tensor tensor) {
@@ -266,6 +290,12 @@ void GroupLine::add(const Started& started) {
     std::erase_if(in_flight_, [](const Work& each) { return each->isCompleted(); });
   }
   in_flight_.push_back(started.work);
+}
+
+void GroupLine::remove(const Started& started) {
+  if (started.group->backend.runs_on_stream) return;
+  std::lock_guard lock(mutex_);
+  std::erase(in_flight_, started.work);
 }
 
 void GroupLine::disconnect() {

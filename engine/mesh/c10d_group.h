@@ -27,6 +27,8 @@ class GroupLine {
   std::shared_ptr<const GroupParts> parts();
   /// Tracks work that runs over the connection.
   void add(const Started& started);
+  /// Forgets work that has ended, and with it the tensors that it sent.
+  void remove(const Started& started);
   /// Abandons the connection and the work that runs over it, which are kept until the process ends.
   void disconnect();
 
@@ -35,7 +37,7 @@ class GroupLine {
   const std::function<void(GroupParts&)> connect_;
   std::mutex mutex_;
   std::shared_ptr<const GroupParts> connected_;
-  // Also some completed work. On a stream only the newest, which ends last.
+  // On a stream only the newest, which ends last.
   std::vector<c10::intrusive_ptr<c10d::Work>> in_flight_;
   NewestOnStream newest_;
 };

@@ -61,6 +61,8 @@ Backend make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, in
   gloo->setTimeout(std::chrono::hours(24 * 365));
   Backend backend;
   backend.c10d = gloo;
+  backend.gathers_by_exchange = true;
+  backend.most_to_exchange = 256 << 10;
   backend.expect = [gloo](uint64_t digest) { gloo->expect(digest); };
   return backend;
 }

@@ -7,7 +7,6 @@
 #include <ATen/ops/amax.h>
 #include <ATen/ops/amin.h>
 #include <ATen/ops/any.h>
-#include <ATen/ops/sum.h>
 #include <ATen/ops/view_as_real.h>
 #include <ATen/ops/where.h>
 
@@ -34,6 +33,14 @@ at::Tensor to_ordered(const at::Tensor& floats, ReduceOp op) {
 at::Tensor from_ordered(const at::Tensor& ordered) {
   return to_integer_order(ordered).view(ordered.scalar_type() == at::kLong ? at::kDouble
                                                                            : at::kFloat);
+}
+
+// Adds the rows one by one, so that all processes get the same bits, whatever their CPUs are.
+at::Tensor sum_of_rows(const at::Tensor& rows) {
+  const at::ScalarType type = rows.scalar_type();
+  at::Tensor sum = rows[0].to(at::isReducedFloatingType(type) ? at::kFloat : type, false, true);
+  for (int64_t i = 1; i < rows.size(0); ++i) sum.add_(rows[i]);
+  return sum.to(type);
 }
 
 }  // namespace
@@ -83,7 +90,7 @@ at::Tensor reduce_rows(const at::Tensor& rows, ReduceOp op) {
   if (rows.scalar_type() == at::kBool && op == ReduceOp::sum) return at::any(rows, 0);
   switch (op) {
     case ReduceOp::sum:
-      return at::sum(rows, {0}, false, rows.scalar_type());
+      return sum_of_rows(rows);
     case ReduceOp::max:
       return at::amax(rows, {0});
     case ReduceOp::min:

@@ -8,8 +8,8 @@
 
 namespace redco::mesh {
 
-/// The bytes that a process sends with rings and pairwise exchanges, the minimum. `bytes`: of the
-/// tensor that is sent.
+/// The bytes that a process sends with rings and pairwise exchanges, the minimum. A small
+/// all-reduce may send more (Backend::most_to_exchange). `bytes`: of the tensor that is sent.
 int64_t bytes_sent(Group::Kind kind, int64_t bytes, int64_t n_ranks);
 
 /// A tensor in a form that backends can reduce.
@@ -27,7 +27,8 @@ Reduced reduced_form(const at::Tensor& tensor, ReduceOp op, int64_t n_ranks);
 /// rows that it receives, which takes as many bytes; this keeps NaNs and rounds 16-bit floats once.
 bool is_scattered_exactly(const at::Tensor& tensor, ReduceOp op);
 
-/// Reduces dimension 0. 16-bit floats are summed in 32 bits and rounded once.
+/// Reduces dimension 0, with the same bits on all processes. 16-bit floats are summed in 32 bits
+/// and rounded once.
 at::Tensor reduce_rows(const at::Tensor& rows, ReduceOp op);
 
 }  // namespace redco::mesh

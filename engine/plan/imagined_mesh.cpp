@@ -30,37 +30,25 @@ namespace {
 using Finish = std::function<at::Tensor()>;
 using Tensors = std::vector<at::Tensor>;
 
-// What the library holds for a collective.
-struct Work {
-  Tensors tensors;  // that it sends and receives
-  Tensors copies;   // its own, until it has ended
-  bool has_ended = false;
-
-  void end() {
-    copies.clear();
-    has_ended = true;
-  }
-};
-
+// A collective with the tensors that the library holds for it until the wait.
 class Imagined final : public Pending {
  public:
-  Imagined(std::optional<int64_t> number, Finish finish, std::shared_ptr<Work> work)
-      : number_(number), finish_(std::move(finish)), work_(std::move(work)) {}
+  Imagined(std::optional<int64_t> number, Finish finish, Tensors held)
+      : number_(number), finish_(std::move(finish)), held_(std::move(held)) {}
 
   at::Tensor wait() override {
     if (!finish_) return result_;
     if (Recorder* recorder = Recorder::current(); recorder && number_) recorder->waited(*number_);
     at::NoGradGuard no_grad;
-    work_->end();
     result_ = std::exchange(finish_, nullptr)();
-    work_.reset();
+    held_.clear();
     return result_;
   }
 
  private:
   std::optional<int64_t> number_;  // in the log
   Finish finish_;
-  std::shared_ptr<Work> work_;
+  Tensors held_;
   at::Tensor result_;
 };
 
@@ -85,7 +73,7 @@ class ImaginedGroup final : public Group {
                      reduced.put_back(tensor);
                      return tensor;
                    },
-                   {.tensors = {reduced.tensor}});
+                   {reduced.tensor});
   }
 
   std::unique_ptr<Pending> start_all_gather(at::Tensor tensor) override {
@@ -95,18 +83,18 @@ class ImaginedGroup final : public Group {
     sizes.insert(sizes.begin(), size());
     at::Tensor result = at::empty(sizes, tensor.options());
     if (!tensor.is_meta()) result.copy_(tensor.unsqueeze(0).expand(sizes));
-    Work work{.tensors = {tensor, result}};
-    // ProcessGroupGloo gathers into an extra tensor and then copies it.
-    if (library_ == Library::gloo) work.copies.push_back(at::empty_like(result));
+    Tensors held{tensor, result};
+    // The exchange of C10dGroup sends a copy to each rank.
+    if (library_ == Library::gloo) held.push_back(at::empty_like(result));
     return started(
-        number, [result] { return result; }, std::move(work));
+        number, [result] { return result; }, std::move(held));
   }
 
   std::unique_ptr<Pending> start_all_to_all(at::Tensor tensor) override {
     auto number = count(all_to_all_kind, tensor);
     at::NoGradGuard no_grad;
     at::Tensor result = exchanged(tensor);
-    return started(number, [result] { return result; }, {.tensors = {tensor, result}});
+    return started(number, [result] { return result; }, {tensor, result});
   }
 
   std::unique_ptr<Pending> start_reduce_scatter(at::Tensor tensor, ReduceOp op) override {
@@ -116,11 +104,10 @@ class ImaginedGroup final : public Group {
       at::Tensor result = at::empty(tensor.sizes().slice(1), tensor.options());
       if (!tensor.is_meta())
         result.copy_(tensor.select(0, 0)).mul_(op == ReduceOp::sum ? size() : 1);
-      return started(number, [result] { return result; }, {.tensors = {tensor, result}});
+      return started(number, [result] { return result; }, {tensor, result});
     }
     at::Tensor rows = exchanged(tensor);
-    return started(number, [rows, op] { return reduce_rows(rows, op); },
-                   {.tensors = {tensor, rows}});
+    return started(number, [rows, op] { return reduce_rows(rows, op); }, {tensor, rows});
   }
 
  private:
@@ -141,24 +128,14 @@ class ImaginedGroup final : public Group {
     return result;
   }
 
-  // The tensors of a collective are held until the wait. A group keeps Gloo's work, with them,
-  // until it starts other work and this has ended (GroupLine::add). Of the work that nobody has
-  // waited for, the newest counts as under way.
-  std::unique_ptr<Pending> started(std::optional<int64_t> number, Finish finish, Work given) {
-    auto work = std::make_shared<Work>(std::move(given));
-    if (library_ == Library::gloo) {
-      for (size_t i = 0; i + 1 < in_flight_.size(); ++i) in_flight_[i]->end();
-      std::erase_if(in_flight_, [](const auto& each) { return each->has_ended; });
-      in_flight_.push_back(work);
-    }
-    return std::make_unique<Imagined>(number, std::move(finish), std::move(work));
+  std::unique_ptr<Pending> started(std::optional<int64_t> number, Finish finish, Tensors held) {
+    return std::make_unique<Imagined>(number, std::move(finish), std::move(held));
   }
 
   std::string name_;
   std::optional<Mesh::Dim> dim_;
   Mesh::Line line_;
   Library library_;
-  std::vector<std::shared_ptr<Work>> in_flight_;
 };
 
 class ImaginedMesh final : public Mesh {

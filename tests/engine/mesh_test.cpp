@@ -28,11 +28,15 @@ using redco::ReduceOp;
 
 namespace {
 
-// Every collective of the group on one type of numbers, with small whole values.
-void check_collectives(Group& group, at::ScalarType type) {
+// Every collective of the group on one type of numbers, with small whole values. The reductions
+// and gathers are of tensors of 6 numbers, `n_times` over.
+void check_collectives(Group& group, at::ScalarType type, int64_t n_times = 1) {
   CAPTURE(type);
+  CAPTURE(n_times);
   int64_t n = group.size(), rank = group.rank();
-  auto of_rank = [&](int64_t r) { return at::arange(6).view({2, 3}).add(r + 1).to(type); };
+  auto of_rank = [&](int64_t r) {
+    return at::arange(6).view({2, 3}).add(r + 1).to(type).repeat({1, n_times});
+  };
   auto equal = [&](const at::Tensor& a, const at::Tensor& b) {
     return a.scalar_type() == type && at::equal(a, b.to(type));
   };
@@ -69,22 +73,26 @@ void check_collectives(Group& group, at::ScalarType type) {
 
 // Each rank has a NaN, infinities and numbers in another order; and one large number is added to by
 // others that a sum in 16 bits would lose one by one.
-void check_floats(Group& group, at::ScalarType type) {
+void check_floats(Group& group, at::ScalarType type, int64_t n_times = 1) {
   CAPTURE(type);
+  CAPTURE(n_times);
   int64_t n = group.size(), rank = group.rank();
   constexpr double inf = std::numeric_limits<double>::infinity(), nan = NAN;
-  at::Tensor mine = at::tensor({nan, inf, -inf, -1.5, 0.25, -nan}, at::kDouble).to(type).roll(rank);
-  at::Tensor rows = mine.expand({n, 6}).contiguous(), all = group.all_gather(mine);
+  at::Tensor mine = at::tensor({nan, inf, -inf, -1.5, 0.25, -nan}, at::kDouble)
+                        .to(type)
+                        .roll(rank)
+                        .repeat(n_times);
+  at::Tensor rows = mine.expand({n, -1}).contiguous(), all = group.all_gather(mine);
   for (ReduceOp op : {ReduceOp::max, ReduceOp::min}) {
     at::Tensor expected = op == ReduceOp::max ? all.amax(0) : all.amin(0);
     CHECK(at::allclose(group.all_reduce(mine.clone(), op), expected, 0, 0, true));
     CHECK(at::allclose(group.reduce_scatter(rows, op), expected, 0, 0, true));
   }
   double large = type == at::kHalf ? 4096 : 512;  // the last digit is 4 in 16 bits
-  at::Tensor number = at::full({3}, rank == 0 ? large : 1, at::kDouble).to(type);
-  at::Tensor sum = at::full({3}, large + double(n - 1), at::kDouble).to(type);
+  at::Tensor number = at::full({3 * n_times}, rank == 0 ? large : 1, at::kDouble).to(type);
+  at::Tensor sum = at::full({3 * n_times}, large + double(n - 1), at::kDouble).to(type);
   CHECK(at::equal(group.all_reduce(number.clone(), ReduceOp::sum), sum));
-  CHECK(at::equal(group.reduce_scatter(number.expand({n, 3}).contiguous(), ReduceOp::sum), sum));
+  CHECK(at::equal(group.reduce_scatter(number.expand({n, -1}).contiguous(), ReduceOp::sum), sum));
   // One element, whatever its strides.
   at::Tensor one = number.as_strided({1, 1}, {7, 5});
   CHECK(group.all_gather(one).sizes() == at::IntArrayRef({n, 1, 1}));
@@ -131,6 +139,13 @@ TEST_CASE("every collective on every type, in two, three and four processes") {
         check_floats(mesh.world(), type);
     });
   }
+  // Large tensors are reduced in another way.
+  in_processes({.n_processes = 3}, [&](Mesh& mesh) {
+    constexpr int64_t n_times = 22'000;
+    for (auto type : types) check_collectives(mesh.world(), type, n_times);
+    for (auto type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16})
+      check_floats(mesh.world(), type, 2 * n_times);
+  });
 }
 
 TEST_CASE("waiting for others is told in seconds") {
