@@ -2,6 +2,7 @@
 #include "gloo.h"
 
 #include "../store/sockets.h"
+#include "wire_form.h"
 
 #include <redco/error.h>
 
@@ -62,7 +63,7 @@ Backend make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, in
   Backend backend;
   backend.c10d = gloo;
   backend.gathers_by_exchange = true;
-  backend.most_to_exchange = 256 << 10;
+  backend.most_to_exchange = most_exchanged_by_gloo;
   backend.expect = [gloo](uint64_t digest) { gloo->expect(digest); };
   return backend;
 }

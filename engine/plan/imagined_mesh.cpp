@@ -68,24 +68,25 @@ class ImaginedGroup final : public Group {
     const Reduced reduced = reduced_form(tensor, op, size());
     auto number = count(all_reduce_kind, reduced.tensor);
     if (!tensor.is_meta() && op == ReduceOp::sum) reduced.tensor.mul_(size());
-    return started(number,
-                   [tensor, reduced] {
-                     reduced.put_back(tensor);
-                     return tensor;
-                   },
-                   {reduced.tensor});
+    Tensors held{reduced.tensor};
+    if (library_ == Library::gloo &&
+        int64_t(tensor.nbytes()) * (size() - 1) <= most_exchanged_by_gloo)
+      held = {copies(tensor), copies(tensor)};  // sent and received
+    return started(
+        number,
+        [tensor, reduced] {
+          reduced.put_back(tensor);
+          return tensor;
+        },
+        std::move(held));
   }
 
   std::unique_ptr<Pending> start_all_gather(at::Tensor tensor) override {
     auto number = count(all_gather_kind, tensor);
     at::NoGradGuard no_grad;
-    std::vector<int64_t> sizes = tensor.sizes().vec();
-    sizes.insert(sizes.begin(), size());
-    at::Tensor result = at::empty(sizes, tensor.options());
-    if (!tensor.is_meta()) result.copy_(tensor.unsqueeze(0).expand(sizes));
+    at::Tensor result = copies(tensor);
     Tensors held{tensor, result};
-    // The exchange of C10dGroup sends a copy to each rank.
-    if (library_ == Library::gloo) held.push_back(at::empty_like(result));
+    if (library_ == Library::gloo) held.push_back(copies(tensor));  // sent
     return started(
         number, [result] { return result; }, std::move(held));
   }
@@ -119,6 +120,15 @@ class ImaginedGroup final : public Group {
     Recorder* recorder = Recorder::current();
     if (!recorder) return std::nullopt;
     return recorder->started({kind, dim_, size(), line_.step, bytes});
+  }
+
+  // One for each rank.
+  at::Tensor copies(const at::Tensor& tensor) const {
+    std::vector<int64_t> sizes = tensor.sizes().vec();
+    sizes.insert(sizes.begin(), size());
+    at::Tensor result = at::empty(sizes, tensor.options());
+    if (!tensor.is_meta()) result.copy_(tensor.unsqueeze(0).expand(sizes));
+    return result;
   }
 
   // Row 0 of each rank: the other ranks hold the same values.
