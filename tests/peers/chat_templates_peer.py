@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from operator import add, floordiv, mul, sub
 from pathlib import Path
 
 from jinja2 import TemplateSyntaxError, nodes
@@ -24,6 +25,7 @@ USER, SYSTEM = {'role': 'user', 'content': ' Hi,\nyou '}, {'role': 'system', 'co
 ANSWER = {'role': 'assistant', 'content': 'Hello 😀\n'}
 CONVERSATIONS = [[USER], [SYSTEM, USER], [USER, ANSWER, USER], [SYSTEM, USER, ANSWER, USER, ANSWER]]
 
+OPERATIONS = {'+': add, '-': sub, '*': mul, '//': floordiv}
 TEMPLATES = [
     # ChatML
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
@@ -149,10 +151,21 @@ def difference(env, template, variables, got):
     if 'written as text' in error or got.get('text') == expected:
         return None
     # Nor are integers of more than 64 bits.
-    large = re.search(r'int: the integer (\S+) is too large', error)
-    if large and abs(float(large[1])) >= 2**63:
+    large = re.search(r'the integer (\S+)(?: (\S+) (\S+))? is too large', error)
+    if large and is_beyond_64_bits(*large.groups()):
         return None
     return f'expected {expected!r}\ngot      {got!r}'
+
+
+def is_beyond_64_bits(first, operator, second):
+    """Whether a number, or an operation on two integers, really is too large."""
+    if not operator:
+        result = float(first)
+    elif operator == '**':
+        result = int(first) ** min(int(second), 64)  # as far as it matters
+    else:
+        result = OPERATIONS[operator](int(first), int(second))
+    return not -2**63 <= result < 2**63
 
 
 def main():
