@@ -73,7 +73,7 @@ constexpr Habit fields[] = {
     {"nn|functional", R"(layers are in redco.nn: local nn = require("redco").nn)"},
     {"optim", "optimizers are in redco.optim"},
     {"utils", "data sets are in redco.data"},
-    {"Sequential|ModuleList",
+    {"Sequential|sequential|ModuleList",
      "a model is a function: nn.linear(p.out, torch.relu(nn.linear(p.hidden, "
      "x))), or nn.MLP with nn.mlp"},
     {"Module", "a model is a table of parameters and a function, without classes"},

@@ -83,6 +83,14 @@ test("layers without their parameters, and called as functions", function()
       .. "parameters that nn.%s returns, got nil"):format(lower, upper))
     expect_mistake(function() nn[lower](x) end, "got Tensor float32")
   end
+  -- Those of another layer, of a model and of none.
+  local model = { hidden = nn.Linear(2, 2), out = nn.Linear(2, 2) }
+  expect_mistake(function() nn.linear(model, x) end,
+    "the table of parameters that nn.Linear returns, got table {hidden = {...}, out = {...}}")
+  expect_mistake(function() nn.conv2d({}, x) end, "nn.conv2d: the first argument")
+  expect_mistake(function() nn.layer_norm(nn.MLP { 2, 2 }, x) end, "nn.layer_norm: the first")
+  expect_mistake(function() nn.mlp({ 2, 4, 2 }, x) end,
+    "nn.mlp: the first argument is the table of parameters that nn.MLP returns, got table {2, 4, 2}")
 end)
 
 -- Runs a script in another process: advice is added where the error leaves the script.

@@ -45,7 +45,7 @@ Returns the parameters of `%s`: {weight [out, in / groups, kernel...], bias [out
 Computes the cross-correlation of x with params.weight. `padding` is a number, a list, "same" or
 "valid". `%s` makes the params, with the same `groups`.]])
     :format(lower, name), function(params, x, options)
-    check_params(lower, name, params)
+    check_params(lower, name, params, "weight")
     local o = use(options)
     return apply(x, params.weight, params.bias, o.stride, o.padding, o.dilation, o.groups)
   end)
@@ -79,7 +79,7 @@ Computes the transposed convolution of x with params.weight, the gradient of a c
 respect to its input: size' = (size - 1) * stride - 2 * padding + dilation * (kernel - 1) +
 output_padding + 1. `%s` makes the params, with the same `groups`.]])
     :format(lower, name), function(params, x, options)
-    check_params(lower, name, params)
+    check_params(lower, name, params, "weight")
     local o = use(options)
     return apply(x, params.weight, params.bias, o.stride, o.padding, o.output_padding, o.groups,
       o.dilation)

@@ -34,7 +34,7 @@ embedding_bag(params, ids [..., n], {mode = "mean", padding_idx = nil, per_sampl
 Returns the "sum", the "mean" or the "max" of the rows of params.weight at the n ids of each bag.
 Pad shorter bags with padding_idx, which does not count; an empty bag gives zeros. With mode =
 "sum", per_sample_weights multiplies the rows.]], function(params, ids, options)
-  check_params("embedding_bag", "EmbeddingBag", params)
+  check_params("embedding_bag", "EmbeddingBag", params, "weight")
   local o = use(options)
   local reduce = type(o.mode) == "string" and modes[o.mode]
     or fail("nn.embedding_bag: mode: expected \"sum\", \"mean\" or \"max\", got %s",

@@ -33,7 +33,7 @@ define("linear", [[
 linear(params, x [..., in], {train = false, rng = nil}) -> [..., out]
 Computes x weight^T + bias. If the layer has an adapter (`redco.lora.add`), its output is added; its
 dropout needs `train` and `rng`.]], function(params, x, options)
-  check_params("linear", "Linear", params)
+  check_params("linear", "Linear", params, "weight")
   local o, y = use(options), torch.linear(x, params.weight, params.bias)
   return params.lora_A and adapter.of_layer(params, x, y, o) or y
 end)
@@ -51,7 +51,7 @@ end)
 define("embedding", [[
 embedding(params, ids [...]) -> [..., embedding_dim]
 Returns the rows of params.weight at the integers `ids`.]], function(params, ids)
-  check_params("embedding", "Embedding", params)
+  check_params("embedding", "Embedding", params, "weight")
   if params.lora_A then
     fail "nn.embedding: the parameters have an adapter, which only linear layers can have"
   end
@@ -74,7 +74,7 @@ define("layer_norm", [[
 layer_norm(params, x, {eps = 1e-5}) -> like x
 Normalises over the last dimensions, those of params.weight: Ba et al., 2016.]],
 function(params, x, options)
-  check_params("layer_norm", "LayerNorm", params)
+  check_params("layer_norm", "LayerNorm", params, "weight")
   return torch.layer_norm(x, params.weight.shape, params.weight, params.bias,
     layer_norm(options).eps)
 end)
@@ -92,7 +92,7 @@ define("rms_norm", [[
 rms_norm(params, x, {eps = 1e-6}) -> like x
 Computes x / sqrt(mean(x^2) + eps) * weight over the last dimensions: Zhang and Sennrich, 2019.]],
 function(params, x, options)
-  check_params("rms_norm", "RMSNorm", params)
+  check_params("rms_norm", "RMSNorm", params, "weight")
   return torch.rms_norm(x, params.weight.shape, params.weight, rms_norm(options).eps)
 end)
 
@@ -114,6 +114,7 @@ function(params, x, options)
   check_params("mlp", "MLP", params)
   local o = mlp(options)
   for i, layer in ipairs(params) do
+    if type(layer) ~= "table" then check_params("mlp", "MLP", params, "weight") end
     if i > 1 then x = o.activation(x) end
     x = layers.linear(layer, x, { train = o.train, rng = o.rng })
   end
