@@ -138,10 +138,14 @@ constexpr std::string_view on_comparison =
 constexpr std::string_view on_loop =
     "loops are written: for i, x in ipairs(list), for i, x in data_set:ipairs(), and for a tensor "
     "for i = 0, #x - 1 with x[i]";
+constexpr std::string_view on_model =
+    "a model of redco.models is called itself: model(params, inputs) computes logits";
 constexpr Advice advices[] = {
     {"attempt to call field 'Tensor'", "(a table value)", "torch.tensor makes a tensor"},
     {"'step' (a number value)", "(a number value)",
      "it is the number of steps done: trainer:train_step { examples = examples } performs one"},
+    {"attempt to call field 'forward'", "(a nil value)", on_model},
+    {"attempt to call field 'apply'", "(a nil value)", on_model},
     {"attempt to call method", "(a number value)", "it is a field: write it with a dot"},
     {"attempt to call a ", "table value", on_loop},
     {"attempt to call a ", "userdata value", on_loop},

@@ -90,7 +90,7 @@ test("layers without their parameters, and called as functions", function()
   expect_mistake(function() nn.conv2d({}, x) end, "nn.conv2d: the first argument")
   expect_mistake(function() nn.layer_norm(nn.MLP { 2, 2 }, x) end, "nn.layer_norm: the first")
   expect_mistake(function() nn.mlp({ 2, 4, 2 }, x) end,
-    "nn.mlp: the first argument is the table of parameters that nn.MLP returns, got table {2, 4, 2}")
+    "nn.mlp: the first argument", "that nn.MLP returns, got table {2, 4, 2}")
 end)
 
 -- Runs a script in another process: advice is added where the error leaves the script.
@@ -113,6 +113,8 @@ test("Lua's own errors about tables and tensors have advice", function()
     true) and text:find("nn.linear(params, x)", 1, true), text)
   text = message_of(start .. "redco.torch.Tensor { 1 }")
   assert(text:find("(a table value); torch.tensor makes a tensor", 1, true), text)
+  text = message_of(start .. "local model = { config = {} }\nmodel.forward(x)")
+  assert(text:find("(a nil value); a model of redco.models is called itself", 1, true), text)
   text = message_of(start .. "print(x < 2)")
   assert(text:find("attempt to compare userdata with number; compare tensors with x:lt(y)", 1,
     true), text)
@@ -253,6 +255,8 @@ test("arguments of a model's functions", function()
     "model.loss: inputs.labels is missing")
   expect_mistake(function() model.generate(model.params, ids) end,
     "inputs is a table such as { input_ids = ids }, got Tensor int64[1, 2]")
+  expect_mistake(function() redco.models.generate(model, model.params, ids) end,
+    "models.generate: inputs is a table such as { input_ids = ids }, got Tensor int64[1, 2]")
   expect_mistake(function() model.generate(model.params, { input_ids = ids[0] }) end,
     "inputs.input_ids: expected [batch, length], got Tensor int64[2]; ids:unsqueeze(0)")
   expect_mistake(function()
