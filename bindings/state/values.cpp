@@ -10,10 +10,15 @@
 #include <redco/sharding.h>
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/StringUtil.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
+#include <map>
 #include <unordered_map>
+#include <vector>
 
 namespace redco::lua {
 
@@ -160,30 +165,42 @@ std::string describe(const at::Tensor& tensor) {
   return text;
 }
 
-// The first entries of a table: `{2, 1.5}`, `{Tensor float32[2], ...}`.
+static std::string describe_entry(lua_State* L) {
+  if (lua_istable(L, -1)) return "{...}";
+  if (lua_type(L, -1) != LUA_TNUMBER) return describe(L, lua_gettop(L));
+  lua_pushvalue(L, -1);  // lua_tostring converts the number in its place
+  std::string text = lua_tostring(L, -1);
+  lua_pop(L, 1);
+  return text;
+}
+
+// The first entries of a table: `{2, 1.5}`, `{Tensor float32[2], ...}`, `{hidden = {...}, out =
+// {...}}`. Names are sorted, because Lua gives them in an order that differs between processes.
 static std::string describe_table(lua_State* L, int index) {
-  constexpr int most = 4;
-  std::string text;
-  int n = 0;
+  constexpr size_t most = 4;
   lua_pushvalue(L, index);
-  for (lua_pushnil(L); lua_next(L, -2) != 0; lua_pop(L, 1)) {
-    if (++n > most) {
-      text += ", ...";
-      lua_pop(L, 2);
-      break;
-    }
-    if (n > 1) text += ", ";
-    if (lua_type(L, -2) == LUA_TSTRING) text += std::string(lua_tostring(L, -2)) + " = ";
-    if (lua_type(L, -1) == LUA_TNUMBER) {
-      lua_pushvalue(L, -1);
-      text += lua_tostring(L, -1);
-      lua_pop(L, 1);
-    } else {
-      text += lua_istable(L, -1) ? "{...}" : describe(L, lua_gettop(L));
-    }
+  const int table = lua_gettop(L);
+  const size_t length = lua_objlen(L, table);
+  std::vector<std::string> entries;
+  for (size_t i = 1; i <= std::min(length, most); ++i, lua_pop(L, 1)) {
+    lua_rawgeti(L, table, int(i));
+    entries.push_back(describe_entry(L));
+  }
+  std::map<std::string, std::string> named;  // the first of them
+  size_t n = 0;
+  for (lua_pushnil(L); lua_next(L, table); lua_pop(L, 1)) {
+    ++n;
+    if (lua_type(L, -2) != LUA_TSTRING) continue;
+    std::string name = lua_tostring(L, -2);
+    if (named.size() == most && name > named.rbegin()->first) continue;
+    named[name] = describe_entry(L);
+    if (named.size() > most) named.erase(std::prev(named.end()));
   }
   lua_pop(L, 1);
-  return "{" + text + "}";
+  for (const auto& [name, value] : named)
+    if (entries.size() < most) entries.push_back(name + " = " + value);
+  if (n > entries.size()) entries.emplace_back("...");
+  return "{" + c10::Join(", ", entries) + "}";
 }
 
 std::string describe(lua_State* L, int index) {
