@@ -197,9 +197,10 @@ std::string missing_arguments(const OverloadSet& op, const Arguments& arguments)
   std::set<std::string> known;
   for (const Overload& overload : op.overloads)
     for (const Parameter& parameter : overload.parameters()) known.insert(parameter.name);
-  for (int i = 0; i < arguments.n_named; ++i) {
-    std::string key = arguments.named[i].name;
-    if (known.count(key)) continue;
+  std::set<std::string> unknown;
+  for (int i = 0; i < arguments.n_named; ++i)
+    if (!known.count(arguments.named[i].name)) unknown.insert(arguments.named[i].name);
+  for (const std::string& key : unknown) {
     std::string near = nearest(key, known);
     text += "; it has no argument '" + key + "'" +
             (key == "axis" && known.count("dim") ? ": it is called dim"
