@@ -21,12 +21,10 @@ struct REDCO_API Backend {
   /// Whether its reduce-scatter sends the minimum number of bytes; Gloo's sends as many as an
   /// all-reduce.
   bool has_reduce_scatter = false;
-  /// Whether an all-gather is an exchange of copies instead: Gloo's gathers in a ring, one half of
-  /// a tensor after the other, and then copies the result.
-  bool gathers_by_exchange = false;
-  /// Up to how many bytes an all-reduce is an exchange of copies too, which each process then adds.
-  /// It sends more than a ring does, but takes as long as one message instead of several.
-  int64_t most_to_exchange = 0;
+  /// Whether all-gathers and small all-reduces (is_exchanged) are exchanges of copies instead:
+  /// Gloo's run in a ring, in several messages one after the other, and its all-gather then copies
+  /// the result.
+  bool exchanges_copies = false;
   /// Whether its work is queued on a device stream, so that later work there waits for it and the
   /// host does not.
   bool runs_on_stream = false;

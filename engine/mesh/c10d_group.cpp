@@ -130,7 +130,6 @@ class C10dGroup : public Group {
   void record(const Label& label, ReduceOp op);
   std::unique_ptr<Pending> started(Label label, Work work, Finish finish);
   Work exchange_rows(const at::Tensor& tensor, const at::Tensor& result);
-  Work send_to_each(const at::Tensor& tensor, const at::Tensor& rows);
   const Backend& backend() { return line_->parts()->backend; }
 
   std::shared_ptr<GroupLine> line_;
@@ -198,26 +197,15 @@ Work C10dGroup::exchange_rows(const at::Tensor& tensor, const at::Tensor& result
   return backend().c10d->alltoall_base(to, from, equal_rows, equal_rows);
 }
 
-// Row r of `rows` will be the tensor of rank r.
-Work C10dGroup::send_to_each(const at::Tensor& tensor, const at::Tensor& rows) {
-  return exchange_rows(tensor.unsqueeze(0).expand(rows.sizes()).contiguous(), rows);
-}
-
-at::Tensor empty_rows(const at::Tensor& tensor, int64_t n) {
-  std::vector<int64_t> sizes = tensor.sizes().vec();
-  sizes.insert(sizes.begin(), n);
-  return at::empty(sizes, tensor.options());
-}
-
 std::unique_ptr<Pending> C10dGroup::start_all_reduce(at::Tensor tensor, ReduceOp op) {
   at::NoGradGuard no_grad;
   const Reduced reduced = reduced_form(tensor, op, size());
   Label label = announce(all_reduce_kind, tensor, reduced.tensor, op);
   if (tensor.is_complex() && op != ReduceOp::sum)
     fail(label.text(parts_), ": complex numbers have a sum, but no order");
-  if (int64_t(tensor.nbytes()) * (size() - 1) <= backend().most_to_exchange) {
-    at::Tensor rows = empty_rows(tensor, size());
-    return started(label, send_to_each(tensor, rows),
+  if (backend().exchanges_copies && is_exchanged(tensor, size())) {
+    at::Tensor copies = copies_of(tensor, size()), rows = at::empty_like(copies);
+    return started(label, exchange_rows(copies, rows),
                    [tensor, rows, op] { return tensor.copy_(reduce_rows(rows, op)); });
   }
   Work work;
@@ -236,10 +224,12 @@ std::unique_ptr<Pending> C10dGroup::start_all_reduce(at::Tensor tensor, ReduceOp
 std::unique_ptr<Pending> C10dGroup::start_all_gather(at::Tensor tensor) {
   Label label = announce(all_gather_kind, tensor);
   at::NoGradGuard no_grad;
-  at::Tensor result = empty_rows(tensor, size());
+  std::vector<int64_t> sizes = tensor.sizes().vec();
+  sizes.insert(sizes.begin(), size());
+  at::Tensor result = at::empty(sizes, tensor.options());
   Work work;
-  if (backend().gathers_by_exchange) {
-    work = send_to_each(tensor, result);
+  if (backend().exchanges_copies) {
+    work = exchange_rows(copies_of(tensor, size()), result);
   } else if (tensor.numel() > 0) {
     at::Tensor to = as_bytes(result), from = as_bytes(tensor);
     work = backend().c10d->_allgather_base(to, from);

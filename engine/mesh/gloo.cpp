@@ -2,7 +2,6 @@
 #include "gloo.h"
 
 #include "../store/sockets.h"
-#include "wire_form.h"
 
 #include <redco/error.h>
 
@@ -62,8 +61,7 @@ Backend make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, in
   gloo->setTimeout(std::chrono::hours(24 * 365));
   Backend backend;
   backend.c10d = gloo;
-  backend.gathers_by_exchange = true;
-  backend.most_to_exchange = most_exchanged_by_gloo;
+  backend.exchanges_copies = true;
   backend.expect = [gloo](uint64_t digest) { gloo->expect(digest); };
   return backend;
 }

@@ -10,6 +10,8 @@
 #include <ATen/ops/view_as_real.h>
 #include <ATen/ops/where.h>
 
+#include <vector>
+
 namespace redco::mesh {
 
 namespace {
@@ -38,8 +40,10 @@ at::Tensor from_ordered(const at::Tensor& ordered) {
 // Adds the rows one by one, so that all processes get the same bits, whatever their CPUs are.
 at::Tensor sum_of_rows(const at::Tensor& rows) {
   const at::ScalarType type = rows.scalar_type();
-  at::Tensor sum = rows[0].to(at::isReducedFloatingType(type) ? at::kFloat : type, false, true);
-  for (int64_t i = 1; i < rows.size(0); ++i) sum.add_(rows[i]);
+  at::Tensor first = rows[0].to(at::isReducedFloatingType(type) ? at::kFloat : type);
+  if (rows.size(0) == 1) return first.to(type);
+  at::Tensor sum = first.add(rows[1]);
+  for (int64_t i = 2; i < rows.size(0); ++i) sum.add_(rows[i]);
   return sum.to(type);
 }
 
@@ -54,6 +58,17 @@ int64_t bytes_sent(Group::Kind kind, int64_t bytes, int64_t n_ranks) {
     default:
       return bytes * (n_ranks - 1) / n_ranks;
   }
+}
+
+bool is_exchanged(const at::Tensor& tensor, int64_t n_ranks) {
+  constexpr int64_t most = 256 << 10;
+  return int64_t(tensor.nbytes()) * (n_ranks - 1) <= most;
+}
+
+at::Tensor copies_of(const at::Tensor& tensor, int64_t n_ranks) {
+  std::vector<int64_t> sizes = tensor.sizes().vec();
+  sizes.insert(sizes.begin(), n_ranks);
+  return tensor.unsqueeze(0).expand(sizes).clone(at::MemoryFormat::Contiguous);
 }
 
 // Backends support integers of 8, 32 and 64 bits and floats; other dtypes are converted, and copied

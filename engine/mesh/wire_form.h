@@ -9,12 +9,17 @@
 namespace redco::mesh {
 
 /// The bytes that a process sends with rings and pairwise exchanges, the minimum. A small
-/// all-reduce may send more (Backend::most_to_exchange). `bytes`: of the tensor that is sent.
+/// all-reduce may send more (is_exchanged). `bytes`: of the tensor that is sent.
 int64_t bytes_sent(Group::Kind kind, int64_t bytes, int64_t n_ranks);
 
-/// Backend::most_to_exchange of Gloo. Measured on one host: an exchange takes half of the time of a
-/// ring for 64 KiB to one other process and to each of three, and as long for 512 KiB to one.
-constexpr int64_t most_exchanged_by_gloo = 256 << 10;
+/// Whether the backends that exchange copies (Backend::exchanges_copies) also do so to reduce this
+/// tensor: each rank gets all of it and adds. It sends more than a ring, but takes as long as one
+/// message instead of several. Measured on one host: half of the time for 64 KiB to one other
+/// process and to each of three, as long for 512 KiB to one.
+bool is_exchanged(const at::Tensor& tensor, int64_t n_ranks);
+
+/// Returns [n_ranks, ...], a copy of the tensor for each rank.
+at::Tensor copies_of(const at::Tensor& tensor, int64_t n_ranks);
 
 /// A tensor in a form that backends can reduce.
 struct Reduced {

@@ -69,9 +69,8 @@ class ImaginedGroup final : public Group {
     auto number = count(all_reduce_kind, reduced.tensor);
     if (!tensor.is_meta() && op == ReduceOp::sum) reduced.tensor.mul_(size());
     Tensors held{reduced.tensor};
-    if (library_ == Library::gloo &&
-        int64_t(tensor.nbytes()) * (size() - 1) <= most_exchanged_by_gloo)
-      held = {copies(tensor), copies(tensor)};  // sent and received
+    if (library_ == Library::gloo && is_exchanged(tensor, size()))
+      held = {copies_of(tensor, size()), copies_of(tensor, size())};  // sent and received
     return started(
         number,
         [tensor, reduced] {
@@ -84,9 +83,9 @@ class ImaginedGroup final : public Group {
   std::unique_ptr<Pending> start_all_gather(at::Tensor tensor) override {
     auto number = count(all_gather_kind, tensor);
     at::NoGradGuard no_grad;
-    at::Tensor result = copies(tensor);
+    at::Tensor result = copies_of(tensor, size());
     Tensors held{tensor, result};
-    if (library_ == Library::gloo) held.push_back(copies(tensor));  // sent
+    if (library_ == Library::gloo) held.push_back(copies_of(tensor, size()));  // sent
     return started(
         number, [result] { return result; }, std::move(held));
   }
@@ -120,15 +119,6 @@ class ImaginedGroup final : public Group {
     Recorder* recorder = Recorder::current();
     if (!recorder) return std::nullopt;
     return recorder->started({kind, dim_, size(), line_.step, bytes});
-  }
-
-  // One for each rank.
-  at::Tensor copies(const at::Tensor& tensor) const {
-    std::vector<int64_t> sizes = tensor.sizes().vec();
-    sizes.insert(sizes.begin(), size());
-    at::Tensor result = at::empty(sizes, tensor.options());
-    if (!tensor.is_meta()) result.copy_(tensor.unsqueeze(0).expand(sizes));
-    return result;
   }
 
   // Row 0 of each rank: the other ranks hold the same values.
