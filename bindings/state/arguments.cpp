@@ -164,18 +164,21 @@ void NamedArguments::fail_missing(const char* name) {
 void NamedArguments::finish() { check_names(known_); }
 
 void NamedArguments::check_names(const std::set<std::string>& known) {
+  std::set<std::string> unknown;
   for (lua_pushnil(L_); lua_next(L_, index_); lua_pop(L_, 1)) {
     require(lua_type(L_, -2) == LUA_TSTRING, function_, ": the arguments are named, ", function_,
             "{name = value, ...}; got an entry at ", described(L_, -2));
     std::string key = lua_tostring(L_, -2);
-    if (known.contains(key)) continue;
-    std::string near = nearest_name(key, known);
-    std::string all;
-    for (const auto& name : known) all += (all.empty() ? "" : ", ") + name;
-    std::string advice = advice_on_argument(key, known);
-    if (advice.empty() && !near.empty()) advice = "; did you mean '" + near + "'?";
-    fail(function_, ": there is no argument '", key, "'", advice, "\nthe arguments are: ", all);
+    if (!known.contains(key)) unknown.insert(key);
   }
+  if (unknown.empty()) return;
+  const std::string& key = *unknown.begin();
+  std::string near = nearest_name(key, known);
+  std::string all;
+  for (const auto& name : known) all += (all.empty() ? "" : ", ") + name;
+  std::string advice = advice_on_argument(key, known);
+  if (advice.empty() && !near.empty()) advice = "; did you mean '" + near + "'?";
+  fail(function_, ": there is no argument '", key, "'", advice, "\nthe arguments are: ", all);
 }
 
 #define REDCO_ARGUMENT_TYPE(T)                                        \

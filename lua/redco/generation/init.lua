@@ -1,10 +1,10 @@
 --- Generates sequences with a model: greedy search, sampling and beam search.
 local beam_search = require "redco.generation.beam_search"
+local check_inputs = require "redco.models.check_inputs"
 local fail = require "redco.fail"
 local generation_options = require "redco.generation.options"
 local new_decoder = require "redco.generation.decoder"
 local new_processor = require "redco.generation.processors"
-local native = require "redco.native"
 local registry = require "redco.registry"
 local search = require "redco.generation.search"
 local torch = require "redco.torch"
@@ -83,10 +83,7 @@ return registry.define("redco.models.generate", [[
 generate(model, params, inputs, options = nil) -> sequences [rows, length], scores [rows] (beam search)
 Generates tokens after a prompt. `Model.generate` describes the options.]],
 function(model, params, inputs, options)
-  if type(inputs) ~= "table" then
-    fail("models.generate: inputs is a table such as { input_ids = ids }, got %s",
-      native.describe(inputs))
-  end
+  check_inputs("models.generate", params, inputs)
   local own = model.family.generate
   if own then return torch.no_grad(own, generate, model, params, inputs, options) end
   return torch.no_grad(generate, model, params, inputs, options)

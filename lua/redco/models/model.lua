@@ -2,6 +2,7 @@
 local adapter = require "redco.lora.adapter"
 local arguments = require "redco.arguments"
 local blocks = require "redco.models.blocks"
+local check_inputs = require "redco.models.check_inputs"
 local experts = require "redco.models.experts"
 local fail = require "redco.fail"
 local files = require "redco.models.files"
@@ -59,23 +60,6 @@ local function refuse_unsupported(family, inputs)
 end
 
 local takes_inputs = { generate = true, hidden_states = true, loss = true }
-
--- Checks the first arguments of a function of a model. `optional` and others follow.
-local function check_inputs(name, p, inputs)
-  if type(p) ~= "table" then
-    fail("model.%s: the first argument is the parameters, model.params, got %s%s", name,
-      native.describe(p), name == "loss" and "; a Trainer takes model.loss_fn" or "")
-  end
-  if type(inputs) ~= "table" then
-    fail("model.%s: inputs is a table such as { input_ids = ids }, got %s", name,
-      native.describe(inputs))
-  end
-  local ids = inputs.input_ids
-  if torch.is_tensor(ids) and ids:dim() < 2 then
-    fail("model.%s: inputs.input_ids: expected [batch, length], got %s; ids:unsqueeze(0) makes a "
-      .. "batch of one row", name, native.describe(ids))
-  end
-end
 
 -- Returns the inputs with decoder_input_ids added.
 local function with_decoder_inputs(family, c, inputs)
@@ -199,7 +183,7 @@ local function new_model(family, config, params)
         if rawequal(first, model) then
           fail("model.%s is called with a dot, not a colon: model.%s(...)", name, name)
         end
-        if takes_inputs[name] then check_inputs(name, first, ...) end
+        if takes_inputs[name] then check_inputs("model." .. name, first, ...) end
         return f(first, ...)
       end
     end
