@@ -60,7 +60,7 @@ bool is_final(const Workers::Ended& worker, int code) {
 class Launch {
  public:
   Launch(const Processes& place, int64_t n_workers, const Restarts& restarts,
-         const std::vector<std::string>& command, bool share_prompt);
+         PreparedWorkers& prepared, const std::vector<std::string>& command, bool share_prompt);
   int run();
 
  private:
@@ -73,11 +73,12 @@ class Launch {
   void follow(const Hosts::News& news);
   void stop_in_time();
   void conclude(const Hosts::News& news);
-  std::vector<Workers::Variables> variables() const;
+  std::vector<Variables> variables() const;
 
   const Processes place_;
   const int64_t n_workers_;
   const Restarts restarts_;
+  PreparedWorkers& prepared_;
   const std::vector<std::string>& command_;
   const bool share_prompt_;
   const Guardian guardian_;
@@ -97,10 +98,12 @@ class Launch {
 };
 
 Launch::Launch(const Processes& place, int64_t n_workers, const Restarts& restarts,
-               const std::vector<std::string>& command, bool share_prompt)
+               PreparedWorkers& prepared, const std::vector<std::string>& command,
+               bool share_prompt)
     : place_(place),
       n_workers_(n_workers),
       restarts_(restarts),
+      prepared_(prepared),
       command_(command),
       share_prompt_(share_prompt) {
   // Before any thread starts, so that none handles these signals.
@@ -187,13 +190,13 @@ void Launch::start() {
   else if (place_.size > 1)
     say("host ", place_.rank, " of ", place_.size, ", as ", place_.source, " say, runs processes ",
         ranks.str(), ", which meet at ", hosts_->address(), ":", hosts_->port());
-  workers_ = std::make_unique<Workers>(command_, variables(), signals_, share_prompt_);
+  workers_ = std::make_unique<Workers>(prepared_, command_, variables(), signals_, share_prompt_);
 }
 
-std::vector<Workers::Variables> Launch::variables() const {
+std::vector<Variables> Launch::variables() const {
   int64_t local_size = place_.local_size * n_workers_;
   auto cores = int64_t(std::thread::hardware_concurrency());
-  Workers::Variables all = {
+  Variables all = {
       {"WORLD_SIZE", std::to_string(attempt_.size)},
       {"LOCAL_WORLD_SIZE", std::to_string(local_size)},
       {"MASTER_ADDR", hosts_->address()},
@@ -211,7 +214,7 @@ std::vector<Workers::Variables> Launch::variables() const {
   if (share_prompt_) all[prompt_variable] = std::to_string(terminal_width(STDOUT_FILENO));
   if (std::getenv("OMP_NUM_THREADS") == nullptr)
     all["OMP_NUM_THREADS"] = std::to_string(std::max<int64_t>(1, cores / local_size));
-  std::vector<Workers::Variables> each(size_t(n_workers_), all);
+  std::vector<Variables> each(size_t(n_workers_), all);
   for (int64_t i = 0; i < n_workers_; ++i) {
     auto& variables = each[size_t(i)];
     variables["RANK"] = std::to_string(attempt_.first_rank + i);
@@ -308,15 +311,15 @@ class TerminalState {
 
 }  // namespace
 
-int launch(const Processes& place, int64_t n_workers, const Restarts& restarts,
-           const std::vector<std::string>& command, bool share_prompt) {
+std::optional<int> launch(const Processes& place, int64_t n_workers, const Restarts& restarts,
+                          const std::vector<std::string>& command, bool share_prompt) {
+  // Ctrl-Z would stop some of the processes, which the others would report as failed.
+  if (share_prompt) std::signal(SIGTSTP, SIG_IGN);
+  PreparedWorkers prepared(n_workers, share_prompt);
+  if (prepared.is_worker()) return std::nullopt;
   std::optional<TerminalState> kept;
-  if (share_prompt) {
-    kept.emplace();
-    // Ctrl-Z would stop some of the processes, which the others would report as failed.
-    std::signal(SIGTSTP, SIG_IGN);
-  }
-  Launch running(place, n_workers, restarts, command, share_prompt);
+  if (share_prompt) kept.emplace();
+  Launch running(place, n_workers, restarts, prepared, command, share_prompt);
   return running.run();
 }
 

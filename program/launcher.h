@@ -5,6 +5,7 @@
 #include <redco/mesh.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,10 @@ namespace redco {
 ///
 /// Returns the exit code of the run: that of the first failed worker, or 128 + the signal that
 /// ended it. No worker outlives this process. Throws Error if workers cannot be started.
-int launch(const Processes& place, int64_t n_workers, const Restarts& restarts,
-           const std::vector<std::string>& command, bool share_prompt);
+///
+/// In the workers of the first attempt, which are forked, it returns nothing: they should go on as
+/// `command` would. Call it before any thread is started.
+std::optional<int> launch(const Processes& place, int64_t n_workers, const Restarts& restarts,
+                          const std::vector<std::string>& command, bool share_prompt);
 
 }  // namespace redco

@@ -117,7 +117,8 @@ std::vector<std::string> worker_command(const Arguments& args) {
   return words;
 }
 
-int run_workers(const Arguments& args) {
+// Returns nothing in the workers, which go on with the script.
+std::optional<int> run_workers(const Arguments& args) {
   bool share_prompt = args.has_prompt();
   if (!args.script.empty() && args.script[0] == "-")
     throw redco::UsageError("--nproc needs a FILE: several processes do not share their input");
@@ -296,15 +297,15 @@ int run_program(int argc, char** argv) {
     return wrong_usage;
   }
   try {
-    if (plan.is_given() && plan.is_calibration() && args.nproc > 1) {
-      args.script = plan.calibration_words();
-      return run_workers(args);
-    }
-    if (plan.is_given() && (args.nproc > 1 || args.restarts.max > 0))
+    const bool has_workers = args.nproc > 1 || args.restarts.max > 0;
+    const bool calibrates = plan.is_given() && plan.is_calibration() && args.nproc > 1;
+    if (plan.is_given() && has_workers && !calibrates)
       throw redco::UsageError(
           "plan runs in one process, without --nproc and --max-restarts: --devices N and --servers "
           "say where the training would run");
-    if (args.nproc > 1 || args.restarts.max > 0) return run_workers(args);
+    if (calibrates) args.script = plan.calibration_words();
+    if (has_workers)
+      if (auto code = run_workers(args)) return *code;
     draw_alike();
     redco::guard_mapped_files();
     auto terminal = redco::make_terminal();

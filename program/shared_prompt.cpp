@@ -30,8 +30,8 @@ constexpr size_t rank_columns = 6;  // "[all] "
 // Waits until the launcher has printed the output of all processes.
 void await_output() {
   char byte = 0;
-  if (send(Workers::prompt_descriptor, &byte, 1, MSG_NOSIGNAL) == 1)
-    while (recv(Workers::prompt_descriptor, &byte, 1, 0) < 0 && errno == EINTR) continue;
+  if (send(prompt_descriptor, &byte, 1, MSG_NOSIGNAL) == 1)
+    while (recv(prompt_descriptor, &byte, 1, 0) < 0 && errno == EINTR) continue;
 }
 
 }  // namespace
@@ -48,7 +48,7 @@ SharedPrompt::SharedPrompt()
   if (width_ > 0) width_ = std::max(width_, 2 * rank_columns) - rank_columns;
   // Child processes do not share the prompt.
   unsetenv(prompt_variable);
-  if (is_here()) fcntl(Workers::prompt_descriptor, F_SETFD, FD_CLOEXEC);
+  if (is_here()) fcntl(prompt_descriptor, F_SETFD, FD_CLOEXEC);
 }
 
 void SharedPrompt::turn(const std::function<std::string()>& body,

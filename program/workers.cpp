@@ -4,8 +4,6 @@
 
 #include <redco/error.h>
 
-#include <fcntl.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,12 +17,6 @@ namespace redco {
 
 namespace {
 
-std::pair<int, int> make_pipe() {
-  int ends[2];
-  require(pipe2(ends, O_CLOEXEC) == 0, "cannot make a pipe: ", std::strerror(errno));
-  return {ends[0], ends[1]};
-}
-
 // Errors are ignored: if the reader is gone, other checks detect it.
 void send_byte(int to) { (void)send(to, "", 1, MSG_NOSIGNAL); }
 
@@ -34,7 +26,7 @@ void signal_all(pid_t process, bool leads_group, int signal) {
 }
 
 // This process' environment with `added`.
-std::vector<std::string> environment(const Workers::Variables& added) {
+std::vector<std::string> environment(const Variables& added) {
   std::vector<std::string> entries;
   for (char** each = environ; *each != nullptr; ++each) {
     std::string entry = *each;
@@ -51,6 +43,19 @@ std::vector<char*> pointers(std::vector<std::string>& words) {
   return result;
 }
 
+// Starts `command` in a process of its own.
+WorkerProcess start(const std::vector<std::string>& command, const Variables& variables,
+                    const sigset_t& blocked) {
+  auto entries = environment(variables);
+  auto words = command;
+  auto args = pointers(words), env = pointers(entries);
+  WorkerProcess worker;
+  if (!fork_worker(false, worker)) return worker;
+  sigprocmask(SIG_UNBLOCK, &blocked, nullptr);
+  execve("/proc/self/exe", args.data(), env.data());
+  _exit(127);
+}
+
 }  // namespace
 
 int exit_code(int status) {
@@ -63,11 +68,13 @@ std::string describe_end(int status) {
          strsignal(WTERMSIG(status)) + ")";
 }
 
-Workers::Workers(const std::vector<std::string>& command, const std::vector<Variables>& variables,
-                 const sigset_t& blocked, bool share_prompt)
+Workers::Workers(PreparedWorkers& prepared, const std::vector<std::string>& command,
+                 const std::vector<Variables>& variables, const sigset_t& blocked,
+                 bool share_prompt)
     : share_prompt_(share_prompt) {
   for (int to : {STDOUT_FILENO, STDERR_FILENO}) joined_.emplace_back(to, variables.size());
-  for (const auto& each : variables) start(command, each, blocked);
+  for (const auto& each : variables)
+    add(prepared.empty() ? start(command, each, blocked) : prepared.start(each), each.at("RANK"));
 }
 
 Workers::~Workers() {
@@ -79,53 +86,16 @@ Workers::~Workers() {
   if (prompt_ >= 0) close(prompt_);
 }
 
-void Workers::start(const std::vector<std::string>& command, const Variables& variables,
-                    const sigset_t& blocked) {
-  auto entries = environment(variables);
-  auto words = command;
-  auto args = pointers(words), env = pointers(entries);
-  auto [out, to_out] = make_pipe();
-  auto [err, to_err] = make_pipe();
-  bool has_prompt = share_prompt_ && workers_.empty();
-  int prompt[2] = {-1, -1};
-  require(!has_prompt || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, prompt) == 0,
-          "cannot make a pair of sockets: ", std::strerror(errno));
-  pid_t launcher = getpid();
-  pid_t process = fork();
-  require(process >= 0, "cannot start a process: ", std::strerror(errno));
-  if (process == 0) {
-    // Only what is safe in a copy of a process with threads.
-    // The terminal's signals go to the launcher, which hands them on.
-    if (!has_prompt) setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != launcher) _exit(127);
-    if (has_prompt)
-      dup2(prompt[1], prompt_descriptor);
-    else
-      dup2(open("/dev/null", O_RDONLY), STDIN_FILENO);
-    dup2(to_out, STDOUT_FILENO);
-    dup2(to_err, STDERR_FILENO);
-    sigprocmask(SIG_UNBLOCK, &blocked, nullptr);
-    execve("/proc/self/exe", args.data(), env.data());
-    _exit(127);
-  }
-  if (has_prompt) {
-    prompt_ = prompt[0];
-    fcntl(prompt_, F_SETFL, O_NONBLOCK);
-    close(prompt[1]);
-  } else {
-    setpgid(process, process);
-  }
-  close(to_out);
-  close(to_err);
-  size_t index = workers_.size();
+void Workers::add(const WorkerProcess& started, const std::string& rank) {
+  const size_t index = workers_.size();
   Worker& worker = workers_.emplace_back();
-  worker.rank = std::stoll(variables.at("RANK"));
-  worker.process = process;
-  worker.leads_group = !has_prompt;
-  std::string prefix = "[" + variables.at("RANK") + "] ";
-  for (auto [from, to] : {std::pair(out, STDOUT_FILENO), std::pair(err, STDERR_FILENO)}) {
-    fcntl(from, F_SETFL, O_NONBLOCK);
+  worker.rank = std::stoll(rank);
+  worker.process = started.process;
+  worker.leads_group = started.prompt < 0;
+  if (started.prompt >= 0) prompt_ = started.prompt;
+  const std::string prefix = "[" + rank + "] ";
+  for (auto [from, to] :
+       {std::pair(started.output, STDOUT_FILENO), std::pair(started.error, STDERR_FILENO)}) {
     WorkerOutput::Take take = [to, prefix](std::string_view line) {
       write_line(to, prefix + std::string(line));
     };

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "joined_output.h"
+#include "prepared_workers.h"
 #include "worker_output.h"
 
 #include <poll.h>
@@ -27,19 +28,17 @@ std::string describe_end(int status);
 /// this process.
 class Workers {
  public:
-  using Variables = std::map<std::string, std::string>;
   struct Ended {
     int64_t rank;
     int status;
     bool was_asked;  ///< `send` had signalled it before
   };
 
-  /// Starts `command` in one process for each of `variables`, which are added to its environment
-  /// and include its RANK. `blocked`: signals that this process blocks, and workers must not. With
-  /// a shared prompt, the first worker keeps this process' standard input and process group, since
-  /// only that group may read from the terminal. Throws Error if a process cannot be started.
-  Workers(const std::vector<std::string>& command, const std::vector<Variables>& variables,
-          const sigset_t& blocked, bool share_prompt);
+  /// Starts one process for each of `variables`, which are added to its environment and include its
+  /// RANK: a prepared one if there is one, else `command`. `blocked`: signals that this process
+  /// blocks, and workers must not. Throws Error if a process cannot be started.
+  Workers(PreparedWorkers& prepared, const std::vector<std::string>& command,
+          const std::vector<Variables>& variables, const sigset_t& blocked, bool share_prompt);
   ~Workers();
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
@@ -59,10 +58,6 @@ class Workers {
   /// Interrupts the workers' current chunk at the prompt.
   void interrupt();
 
-  /// The descriptor on which the worker with the prompt asks for all workers' output to be printed:
-  /// it writes a byte, and reads one when that is done.
-  static constexpr int prompt_descriptor = 3;
-
  private:
   struct Worker {
     int64_t rank = 0;
@@ -72,8 +67,7 @@ class Workers {
     bool was_asked = false;
     bool has_ended = false;
   };
-  void start(const std::vector<std::string>& command, const Variables& variables,
-             const sigset_t& blocked);
+  void add(const WorkerProcess& started, const std::string& rank);
   bool is_asked();
 
   bool share_prompt_;

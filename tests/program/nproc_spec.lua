@@ -69,6 +69,41 @@ io.write("10%\r20%\r") io.write("30%\r\n", "\n", ("x"):rep(200000), "\nlast")]])
   expect_equal(counts["1"], 304)
 end)
 
+test("workers have the open files of a process that runs alone", function()
+  local path = write("descriptors.lua", [[
+local n = 0
+for name in io.popen("ls /proc/$PPID/fd"):lines() do n = n + (tonumber(name) > 2 and 1 or 0) end
+print(n)]])
+  -- One that the shell opened is among them.
+  local code, out, err = shell(([[
+exec 9<%s
+"$REDCO_LUA" /dev/fd/9
+"$REDCO_LUA" --nproc 3 /dev/fd/9]]):format(path))
+  expect_code(0, code, out, err)
+  local alone = out:match "^%d+"
+  expect_equal(sorted_lines(out), ("%s\n[0] %s\n[1] %s\n[2] %s\n"):gsub("%%s", alone))
+end)
+
+test("no worker is left if the other machines never come", function()
+  for signal, expected in pairs { INT = 130, TERM = 143, KILL = 137 } do
+    local path = write("alone.lua", "")
+    local _, out = shell(([[
+"$REDCO_LUA" --n-processes 2 --process-id 0 --host0-address 127.0.0.1 --host0-port %d --nproc 2 %s &
+launcher=$!
+for i in $(seq 100); do
+  workers=$(cat /proc/$launcher/task/$launcher/children)
+  [ $(echo $workers | wc -w) = 3 ] && break
+  sleep 0.05
+done
+sleep 0.2
+kill -%s $launcher; wait $launcher; echo "code $?"
+sleep 0.3
+for each in $workers; do grep -s '^State:' /proc/$each/status | grep -v Z | sed 's/^/left /'; done
+true]]):format(21000 + os.time() % 1000, path, signal))
+    expect_equal(out, "code " .. expected .. "\n")
+  end
+end)
+
 test("one worker is this process itself", function()
   local path = write("one.lua", head .. "print(d.n_processes, d.mesh.dp, os.getenv 'RANK')")
   local code, out, err = run { "--nproc", "1", path }
@@ -111,13 +146,17 @@ print(mesh.dp, mesh.mp, mesh.dp_replicate)]]) }
 end)
 
 test("workers share the cores, unless they are told otherwise", function()
-  local path = write("threads.lua", "print(os.getenv 'OMP_NUM_THREADS')")
+  local path = write("threads.lua",
+    "print(os.getenv 'OMP_NUM_THREADS', require('redco').torch.get_num_threads())")
   local _, out = shell(("unset OMP_NUM_THREADS; \"$REDCO_LUA\" --nproc 2 %s"):format(path))
   local cores = io.popen("nproc"):read "*n"
   local share = math.max(1, math.floor(cores / 2))
-  expect_equal(sorted_lines(out), ("[0] %d\n[1] %d\n"):format(share, share))
-  _, out = shell(("OMP_NUM_THREADS=3 \"$REDCO_LUA\" --nproc 2 %s"):format(path))
-  expect_equal(sorted_lines(out), "[0] 3\n[1] 3\n")
+  expect_equal(sorted_lines(out), ("[0] %d\t%d\n[1] %d\t%d\n"):format(share, share, share, share))
+  -- LibTorch's number of threads is limited by the cores.
+  _, out = shell(("export OMP_NUM_THREADS=3; \"$REDCO_LUA\" %s; \"$REDCO_LUA\" --nproc 2 %s")
+    :format(path, path))
+  local alone, both = out:match "^(3\t%d\n)(.*)$"
+  expect_equal(sorted_lines(both), ("[0] %s[1] %s"):format(alone, alone))
 end)
 
 test("process 0 alone writes the log", function()
