@@ -5,33 +5,31 @@
 #include <algorithm>
 #include <cstring>
 
-// Like REDCO_VECTORIZE, with fused multiply-add: see this file's compile options.
-#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define REDCO_FUSED __attribute__((target_clones("avx512f", "arch=haswell", "default")))
-#else
-#define REDCO_FUSED
-#endif
-
 namespace redco::nn {
 
 namespace {
 
-constexpr int64_t n_lanes = 16;
-using Lanes = float __attribute__((vector_size(n_lanes * sizeof(float))));
+// A register of an instruction set.
+template <int kWidth>
+struct Register;
+template <>
+struct Register<4> {
+  using Floats = float __attribute__((vector_size(16)));
+};
+template <>
+struct Register<8> {
+  using Floats = float __attribute__((vector_size(32)));
+};
+template <>
+struct Register<16> {
+  using Floats = float __attribute__((vector_size(64)));
+};
+template <int kWidth>
+using Lanes = typename Register<kWidth>::Floats;
 
-inline __attribute__((always_inline)) void load(Lanes& lanes, const float* from) {
+template <int kWidth>
+inline __attribute__((always_inline)) void load(Lanes<kWidth>& lanes, const float* from) {
   std::memcpy(&lanes, from, sizeof(lanes));
-}
-
-using Half = float __attribute__((vector_size(n_lanes / 2 * sizeof(float))));
-using Quarter = float __attribute__((vector_size(n_lanes / 4 * sizeof(float))));
-
-inline __attribute__((always_inline)) float sum(const Lanes& lanes) {
-  Half a = __builtin_shufflevector(lanes, lanes, 0, 1, 2, 3, 4, 5, 6, 7) +
-           __builtin_shufflevector(lanes, lanes, 8, 9, 10, 11, 12, 13, 14, 15);
-  Quarter b = __builtin_shufflevector(a, a, 0, 1, 2, 3) + __builtin_shufflevector(a, a, 4, 5, 6, 7);
-  return (b[0] + b[2]) + (b[1] + b[3]);
 }
 
 // With several rows the computation delays the processor's own loads, so data is prefetched. With
@@ -41,31 +39,43 @@ inline __attribute__((always_inline)) void prefetch(const float* from) {
   if constexpr (kRows > 1) __builtin_prefetch(from);
 }
 
-// Computes outputs from `out` on, kOut at a time for kRows rows: as many sums as there are
-// registers. Returns the first remaining output.
-template <int kRows, int kOut>
+// Each output is the sum of this many partial sums, however wide the registers are, so that its
+// value does not depend on them.
+constexpr int n_partial = 16;
+
+// Computes outputs from `out` on, kOut at a time for kRows rows. Returns the first remaining
+// output.
+template <int kWidth, int kRows, int kOut>
 inline __attribute__((always_inline)) int64_t dots(const float* x, const float* w, float* y,
                                                    int64_t n_in, int64_t n_out, int64_t out,
                                                    int64_t end) {
+  constexpr int n_parts = n_partial / kWidth;
   for (; out + kOut <= end; out += kOut) {
-    Lanes sums[kOut][kRows] = {};
+    Lanes<kWidth> sums[kOut][kRows][n_parts] = {};
     int64_t i = 0;
-    for (; i + n_lanes <= n_in; i += n_lanes) {
-      Lanes weights[kOut];
-      for (int o = 0; o < kOut; ++o) {
-        const float* row = w + (out + o) * n_in + i;
-        load(weights[o], row);
-        prefetch<kRows>(row + kOut * n_in);
-      }
-      for (int r = 0; r < kRows; ++r) {
-        Lanes values;
-        load(values, x + r * n_in + i);
-        for (int o = 0; o < kOut; ++o) sums[o][r] += weights[o] * values;
+    for (; i + n_partial <= n_in; i += n_partial) {
+      for (int part = 0; part < n_parts; ++part) {
+        const int64_t first = i + part * kWidth;
+        Lanes<kWidth> weights[kOut];
+        for (int o = 0; o < kOut; ++o) {
+          const float* piece = w + (out + o) * n_in + first;
+          load<kWidth>(weights[o], piece);
+          if (part == 0) prefetch<kRows>(piece + kOut * n_in);
+        }
+        for (int r = 0; r < kRows; ++r) {
+          Lanes<kWidth> values;
+          load<kWidth>(values, x + r * n_in + first);
+          for (int o = 0; o < kOut; ++o) sums[o][r][part] += weights[o] * values;
+        }
       }
     }
     for (int o = 0; o < kOut; ++o) {
       for (int r = 0; r < kRows; ++r) {
-        float total = sum(sums[o][r]);
+        float partial[n_partial];
+        std::memcpy(partial, sums[o][r], sizeof(partial));
+        for (int half = n_partial / 2; half > 0; half /= 2)
+          for (int k = 0; k < half; ++k) partial[k] += partial[k + half];
+        float total = partial[0];
         for (int64_t k = i; k < n_in; ++k) total += w[(out + o) * n_in + k] * x[r * n_in + k];
         y[r * n_out + out + o] = total;
       }
@@ -78,7 +88,7 @@ inline __attribute__((always_inline)) int64_t dots(const float* x, const float* 
 constexpr int64_t block_columns = 512;
 constexpr int block_inputs = 8;
 
-template <int kRows>
+template <int kWidth, int kRows>
 inline __attribute__((always_inline)) void sums_of_rows(const float* x, const float* w, float* y,
                                                         int64_t n_in, int64_t n_out, int64_t begin,
                                                         int64_t end) {
@@ -90,16 +100,16 @@ inline __attribute__((always_inline)) void sums_of_rows(const float* x, const fl
     for (; i + block_inputs <= n_in; i += block_inputs) {
       const float* from = w + i * n_out + first;
       int64_t column = 0;
-      for (; column + n_lanes <= width; column += n_lanes) {
-        Lanes weights[block_inputs];
+      for (; column + kWidth <= width; column += kWidth) {
+        Lanes<kWidth> weights[block_inputs];
         for (int k = 0; k < block_inputs; ++k) {
           const float* piece = from + k * n_out + column;
-          load(weights[k], piece);
+          load<kWidth>(weights[k], piece);
           prefetch<kRows>(piece + block_inputs * n_out);
         }
         for (int r = 0; r < kRows; ++r) {
-          Lanes total;
-          load(total, sums[r] + column);
+          Lanes<kWidth> total;
+          load<kWidth>(total, sums[r] + column);
           for (int k = 0; k < block_inputs; ++k) total += weights[k] * x[r * n_in + i + k];
           std::memcpy(sums[r] + column, &total, sizeof(total));
         }
@@ -121,42 +131,46 @@ inline __attribute__((always_inline)) void sums_of_rows(const float* x, const fl
 using Kernel = void (*)(const float* x, const float* w, float* y, int64_t n_in, int64_t n_out,
                         int64_t begin, int64_t end);
 
-REDCO_FUSED void dots_of_1(const float* x, const float* w, float* y, int64_t n_in, int64_t n_out,
-                           int64_t begin, int64_t end) {
-  begin = dots<1, 8>(x, w, y, n_in, n_out, begin, end);
-  dots<1, 1>(x, w, y, n_in, n_out, begin, end);
-}
-
-REDCO_FUSED void dots_of_4(const float* x, const float* w, float* y, int64_t n_in, int64_t n_out,
-                           int64_t begin, int64_t end) {
-  begin = dots<4, 4>(x, w, y, n_in, n_out, begin, end);
-  dots<4, 1>(x, w, y, n_in, n_out, begin, end);
-}
-
-REDCO_FUSED void dots_of_8(const float* x, const float* w, float* y, int64_t n_in, int64_t n_out,
-                           int64_t begin, int64_t end) {
-  begin = dots<8, 2>(x, w, y, n_in, n_out, begin, end);
-  dots<8, 1>(x, w, y, n_in, n_out, begin, end);
-}
-
-REDCO_FUSED void sums_of_1(const float* x, const float* w, float* y, int64_t n_in, int64_t n_out,
-                           int64_t begin, int64_t end) {
-  sums_of_rows<1>(x, w, y, n_in, n_out, begin, end);
-}
-
-REDCO_FUSED void sums_of_4(const float* x, const float* w, float* y, int64_t n_in, int64_t n_out,
-                           int64_t begin, int64_t end) {
-  sums_of_rows<4>(x, w, y, n_in, n_out, begin, end);
-}
-
-REDCO_FUSED void sums_of_8(const float* x, const float* w, float* y, int64_t n_in, int64_t n_out,
-                           int64_t begin, int64_t end) {
-  sums_of_rows<8>(x, w, y, n_in, n_out, begin, end);
-}
-
+// The kernels of an instruction set, by the number of rows.
 struct Kernels {
   Kernel of_1, of_4, of_8;
 };
+
+// Defines the kernels of an instruction set: the width of its registers, and how many outputs are
+// computed at a time for 1, 4 and 8 rows. Their sums should fit in the registers.
+#define REDCO_KERNELS(name, attribute, kWidth, kOut1, kOut4, kOut8)                          \
+  struct name {                                                                              \
+    template <int kRows, int kOut>                                                           \
+    attribute static void by_outputs(const float* x, const float* w, float* y, int64_t n_in, \
+                                     int64_t n_out, int64_t begin, int64_t end) {            \
+      begin = dots<kWidth, kRows, kOut>(x, w, y, n_in, n_out, begin, end);                   \
+      dots<kWidth, kRows, 1>(x, w, y, n_in, n_out, begin, end);                              \
+    }                                                                                        \
+    template <int kRows>                                                                     \
+    attribute static void by_inputs(const float* x, const float* w, float* y, int64_t n_in,  \
+                                    int64_t n_out, int64_t begin, int64_t end) {             \
+      sums_of_rows<kWidth, kRows>(x, w, y, n_in, n_out, begin, end);                         \
+    }                                                                                        \
+    static constexpr Kernels kernels[] = {                                                   \
+        {by_inputs<1>, by_inputs<4>, by_inputs<8>},                                          \
+        {by_outputs<1, kOut1>, by_outputs<4, kOut4>, by_outputs<8, kOut8>}};                 \
+  }
+
+REDCO_KERNELS(Baseline, , 4, 2, 1, 1);
+
+#if defined(__x86_64__)
+REDCO_KERNELS(Avx2, __attribute__((target("avx2,fma"))), 8, 6, 2, 1);
+REDCO_KERNELS(Avx512, __attribute__((target("avx512f,fma"))), 16, 8, 4, 2);
+#endif
+
+// Returns the kernels of this machine for W as [n_in, n_out], then for W as [n_out, n_in].
+const Kernels* find_kernels() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) return Avx512::kernels;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Avx2::kernels;
+#endif
+  return Baseline::kernels;
+}
 
 }  // namespace
 
@@ -164,8 +178,7 @@ int64_t few_rows_padded(int64_t rows) { return rows == 1 ? 1 : (rows + 3) / 4 * 
 
 void few_rows_linear(const float* x, const float* w, float* y, int64_t rows, int64_t n_in,
                      int64_t n_out, bool by_outputs, int64_t begin, int64_t end) {
-  constexpr Kernels kernels[] = {{sums_of_1, sums_of_4, sums_of_8},
-                                 {dots_of_1, dots_of_4, dots_of_8}};
+  static const Kernels* const kernels = find_kernels();
   const Kernels& kernel = kernels[by_outputs];
   // A part of the matrix that stays in the L2 cache until all rows are multiplied with it.
   const int64_t block = by_outputs ? 64 : block_columns;
