@@ -21,6 +21,7 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <lua.hpp>
 #include <new>
 #include <optional>
@@ -315,10 +316,10 @@ lua_State* ScriptEngine::state() const { return impl_->L; }
 
 void ScriptEngine::run_file(const std::string& path, const std::vector<std::string>& args) {
   std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (file) text << file.rdbuf();
-  if (!file || !text) throw UsageError("cannot read the script " + path + ": " + reason_for(path));
-  std::string code = text.str();
+  std::error_code ignored;
+  if (!file.is_open() || std::filesystem::is_directory(path, ignored))
+    throw UsageError("cannot read the script " + path + ": " + reason_for(path));
+  std::string code(std::istreambuf_iterator<char>(file), {});
   if (code.starts_with("#")) code.insert(0, "--");  // the `#!...` line of an executable script
   Entry(impl_).protect([&](lua_State* L) {
     if (!impl_->options.restricted) add_script_folder(L, path);

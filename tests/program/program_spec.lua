@@ -69,6 +69,11 @@ test("a file that is not there or cannot be read is wrong usage", function()
   expect_run(2, "", program.folder, run { program.folder })
 end)
 
+test("an empty script does nothing", function()
+  local code, out, err = run { write("empty.lua", "") }
+  expect_equal(code .. out .. err, "0")
+end)
+
 test("os.exit gives its code", function()
   expect_run(7, "", "", run { "-e", "os.exit(7)" })
   expect_run(0, "x\n", "", run { "-e", "print 'x' os.exit(0)" })
