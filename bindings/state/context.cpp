@@ -3,6 +3,7 @@
 #include "context.h"
 
 #include "habits.h"
+#include "values.h"
 
 #include <redco/mapped_files.h>
 
@@ -359,7 +360,7 @@ ScriptError take_error(lua_State* L) {
   if (lua_isstring(L, -1)) {
     message = lua_tostring(L, -1);
   } else {
-    message = std::string("an error that is a ") + luaL_typename(L, -1) + ", not a text";
+    message = "an error that is " + describe(L, lua_gettop(L)) + ", not a text";
     if (luaL_getmetafield(L, -1, "__tostring")) {
       lua_pushvalue(L, -2);
       if (lua_pcall(L, 1, 1, 0) == 0 && lua_isstring(L, -1)) message = lua_tostring(L, -1);

@@ -159,6 +159,9 @@ test("attention drops probabilities at the rate, keeps their mean, and draws fro
   local still = nn.attention(q, k, v, { dropout = 0.25, rng = torch.Generator(5) })
   expect_close(still, torch.ones_like(still))
   expect_error(function() nn.attention(q, k, v, { train = true, dropout = 0.5 }) end, "rng")
+  expect_error(function() nn.attention(q, torch.ones { 4 }, v) end,
+    "nn.attention: k: expected a tensor [..., heads, length, size], got Tensor float32[4]")
+  expect_error(function() nn.attention(nil, k, v) end, "nn.attention: q: expected", "got nil")
 end)
 
 test("attention takes a mask and causal together only where that has a meaning", function()
@@ -195,6 +198,8 @@ test("multihead_attention: a mask like causal, and what is wrong", function()
     "4", "6")
   expect_error(function() nn.multihead_attention(p, i.x, { n_heads = 2 }) end,
     "nn.multihead_attention: unknown argument 'n_heads'", "did you mean 'num_heads'?")
+  expect_error(function() nn.multihead_attention(p, i.x[0], { num_heads = 2 }) end,
+    "x: expected a tensor [batch, length, embed_dim], got Tensor float32[5, 6]")
 end)
 
 -- ---- dropout ----

@@ -57,6 +57,12 @@ local function step_by_step(q, k, v, o)
   return shape and y:reshape(shape) or y
 end
 
+local function check_tensor(where, name, t, n_dims, shape)
+  if not torch.is_tensor(t) or t:dim() < n_dims then
+    fail("%s: %s: expected a tensor [%s], got %s", where, name, shape, native.describe(t))
+  end
+end
+
 attention.attention = registry.define("redco.nn.attention", [[
 attention(q, k, v, {mask = nil, causal = false, dropout = 0, train = false, rng = nil, scale = nil, softcap = nil, enable_gqa = false}) -> like q
 Computes softmax(q k^T * scale + mask) v for q, k, v [..., heads, length, size]. The default scale
@@ -66,6 +72,9 @@ heads. With `softcap`, scores become tanh(scores / softcap) * softcap before the
 `nn.dropout`.]],
 function(q, k, v, options)
   local o = sdpa(options)
+  check_tensor("nn.attention", "q", q, 2, "..., heads, length, size")
+  check_tensor("nn.attention", "k", k, 2, "..., heads, length, size")
+  check_tensor("nn.attention", "v", v, 2, "..., heads, length, size")
   if o.softcap or o.train and o.dropout > 0 then return step_by_step(q, k, v, o) end
   -- LibTorch accepts only one of the two.
   local both = o.mask and o.causal
@@ -101,6 +110,7 @@ Attends from x to `memory` in num_heads heads: Vaswani et al., 2017. Other argum
   check_params("multihead_attention", "MultiheadAttention", params)
   local o = use(options)
   local heads = o.num_heads or fail "nn.multihead_attention: num_heads is missing"
+  check_tensor("nn.multihead_attention", "x", x, 3, "batch, length, embed_dim")
   local batch, length, embed_dim = unpack(x.shape)
   local function project(name, from)
     return layers.linear(params[name], from, { train = o.train, rng = o.rng })
