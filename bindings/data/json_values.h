@@ -15,9 +15,4 @@ void push_json(lua_State* L, const Json& value);
 /// be converted.
 Json check_json(lua_State* L, int index, const char* what);
 
-/// Adds to the table on top of the stack: `ordered_table() -> table`, empty; `ordered_keys(table)
-/// -> list of strings`; `ordered_null(table, key)`, whether a key is null; `ordered_newindex`, the
-/// metamethod.
-void add_ordered_tables(lua_State* L);
-
 }  // namespace redco::lua

@@ -4,7 +4,7 @@
 
 #include "data/data_files.h"
 #include "data/decoders.h"
-#include "data/json_values.h"
+#include "data/table_order.h"
 #include "data/tokenizer.h"
 #include "data/weights.h"
 #include "restricted/patterns.h"
@@ -27,6 +27,7 @@
 #include <redco/linear_cross_entropy.h>
 #include <redco/run_log.h>
 #include <redco/sharding.h>
+#include <redco/version.h>
 
 #include <algorithm>
 #include <cstring>
@@ -204,6 +205,8 @@ int open_redco(lua_State* L) {
   lua_setfield(L, -2, "grouped_linear");
   lua_pushcfunction(L, fused_linear_cross_entropy);
   lua_setfield(L, -2, "linear_cross_entropy");
+  lua_pushliteral(L, REDCO_VERSION);
+  lua_setfield(L, -2, "version");
   add_decoders(L);
   add_ordered_tables(L);
   add_data_files(L);
@@ -278,6 +281,7 @@ void push_own_globals(lua_State* L) {
 
 void open_modules(lua_State* L) {
   open_values(L);
+  open_pairs(L);
   push_own_globals(L);
   lua_getglobal(L, "package");
   lua_getfield(L, -1, "preload");

@@ -195,7 +195,8 @@ std::optional<std::string> SpmdLog::first_difference(const std::vector<std::stri
       "random numbers or changes the training must not depend on the process";
   if (!found.a->site.empty() && found.a->site == found.b->site)
     text +=
-        " (pairs visits a table in another order in each process, redco.ordered_pairs does not)";
+        " (next visits a table in another order in each process, and so does pairs if the keys are "
+        "tables or functions)";
   return text;
 }
 

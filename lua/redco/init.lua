@@ -1,11 +1,11 @@
 --- redco: train and run models on any number of devices with three functions.
 local native = require "redco.native"
-local ordered = require "redco.ordered"
 local registry = require "redco.registry"
 local strict = require "redco.strict"
 local transforms = require "redco.transforms"
 
 local redco = {
+  version = native.version,
   Deployer = native.Deployer,
   Trainer = native.Trainer,
   Predictor = native.Predictor,
@@ -21,8 +21,7 @@ local redco = {
   grad = transforms.grad,
   value_and_grad = transforms.value_and_grad,
   vmap = transforms.vmap,
-  ordered_table = ordered.table,
-  ordered_pairs = ordered.pairs,
+  ordered_table = require "redco.ordered_table",
   torch = require "redco.torch",
   nn = require "redco.nn",
   optim = require "redco.optim",
@@ -49,4 +48,5 @@ return registry.define("redco", [[
 redco
 Trains and runs models on any number of devices. A script defines three functions, collate_fn,
 loss_fn and pred_fn, and passes them to three classes: `redco.Deployer`, `redco.Trainer` and
-`redco.Predictor`.]], strict("redco", redco))
+`redco.Predictor`. `redco.version` is the version of this library, such as "0.1.0".]],
+strict("redco", redco))

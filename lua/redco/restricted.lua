@@ -1,5 +1,6 @@
 --- The globals of a restricted engine. The tables below list everything that its scripts can reach.
 local fail = require "redco.fail"
+local names_of = require "redco.names_of"
 local torch = require "redco.torch"
 
 -- Functions of Lua. Left out are functions that read files or load code (require and print are
@@ -73,11 +74,8 @@ end
 local function require_module(name)
   local shown = modules[name]
   if not shown then
-    local names = {}
-    for each in pairs(modules) do names[#names + 1] = each end
-    table.sort(names)
     fail("require: a restricted engine has no module '%s', only %s", tostring(name),
-      table.concat(names, ", "))
+      table.concat(names_of(modules), ", "))
   end
   return read_only(require(name), name, shown ~= "*" and set_of(shown) or nil)
 end

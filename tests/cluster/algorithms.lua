@@ -278,10 +278,10 @@ for _, facts in ipairs(layouts[n_processes]) do
       test_privacy(deployer, ("%s, case %d"):format(layout, i), arrays, info, tag)
     end
   end
-  for name, run_test in redco.ordered_pairs { ppo = test_ppo, ddpg = test_ddpg } do
+  for name, run_test in pairs { ppo = test_ppo, ddpg = test_ddpg } do
     for i, folder in ipairs(cases.folders(name)) do
       local info, arrays = cases.read(folder)
-      for kind, run in redco.ordered_pairs(info.runs) do
+      for kind, run in pairs(info.runs) do
         -- The Trainer changes its parameters in place.
         local function copies(prefix)
           return tree.map(function(t) return t:clone() end, arrays(prefix))

@@ -28,11 +28,11 @@ local function with_adapters(params)
     if targets[part] then found[part] = true end
   end
   local modules = {}
-  for part in redco.ordered_pairs(found) do modules[#modules + 1] = part end
+  for part in pairs(found) do modules[#modules + 1] = part end
   local result = redco.lora.add(params, { target_modules = modules, r = 4, lora_alpha = 8,
     generator = generator })
   torch.no_grad(function()
-    for key, leaf in redco.ordered_pairs(result) do
+    for key, leaf in pairs(result) do
       if key:find "lora_B" then
         redco.nn.init.normal_(leaf, { std = 0.3, generator = generator })
       end
@@ -45,7 +45,7 @@ local function is_adapter(key) return not redco.lora.is_frozen(key) and key:find
 
 local function whole(params)
   local result = {}
-  for key, leaf in redco.ordered_pairs(params) do
+  for key, leaf in pairs(params) do
     result[key] = torch.is_tensor(leaf) and (leaf:is_sharded() and leaf:full() or leaf:clone())
       or leaf
   end
@@ -75,7 +75,7 @@ end
 
 local function stacked(examples)
   local batch = {}
-  for key in redco.ordered_pairs(examples[1]) do
+  for key in pairs(examples[1]) do
     local tensors = {}
     for i, example in ipairs(examples) do tensors[i] = example[key] end
     batch[key] = torch.stack(tensors)
@@ -99,7 +99,7 @@ local function check(model, inputs, params, optimizer, is_trained)
         return loss_of(model, given, batch)
       end)
       testing.expect_close(here:full(), torch.tensor(loss), 1e-4, 1e-5)
-      for key, gradient in redco.ordered_pairs(found) do
+      for key, gradient in pairs(found) do
         if torch.is_tensor(gradient) and gradients[key] then
           testing.expect_close(gradient:full(), gradients[key], 2e-3, 2e-5)
           n_compared = n_compared + 1
@@ -110,7 +110,7 @@ local function check(model, inputs, params, optimizer, is_trained)
   }
   local before = whole(params)
   trainer:train { examples = rows, per_device_batch_size = 2 }
-  for key, leaf in redco.ordered_pairs(trainer.params) do
+  for key, leaf in pairs(trainer.params) do
     local expected = before[key]
     if torch.is_tensor(leaf) then
       if gradients[key] then expected = expected - 0.5 * gradients[key] end

@@ -107,7 +107,7 @@ end, { "Double[", "Float[" })
 case("another order", function(is_stray)
   local sizes = is_stray and { 8, 12 } or { 12, 8 }
   for _, n in ipairs(sizes) do redco.shard(torch.ones { 4, n }, { dp = 0, mp = 1 }):full() end
-end, { "all_gather", "redco.ordered_pairs" })
+end, { "all_gather", "next visits a table in another order" })
 
 -- Random numbers.
 case("randn", function(is_stray)

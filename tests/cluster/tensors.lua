@@ -45,6 +45,13 @@ test("each process keeps its part, and the tensor counts as the whole", function
   expect_equal(halves:full():is_sharded(), false)
 end)
 
+test("a loop with pairs communicates in the same order on all processes", function()
+  local tensors, found = {}, {}
+  for i = 1, 32 do tensors["layer" .. i] = redco.shard(torch.full({ 2, 4 }, i), { mp = 1 }) end
+  for name, tensor in pairs(tensors) do found[name] = tensor:sum():item() end
+  for i = 1, 32 do expect_equal(found["layer" .. i], 8 * i) end
+end)
+
 test("placements: dimensions from the end, blocks, sums and whole tensors", function()
   expect_equal(redco.shard(whole, { mp = -1 }):placement().mp, "shard(1)")
   local blocks = redco.shard(whole, { mp = { dim = -1, block = 2 } })

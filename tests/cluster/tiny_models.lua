@@ -133,7 +133,7 @@ function tiny.new(name)
     generator = generator, task = task ~= "" and task or nil,
   })
   torch.no_grad(function()
-    for _, leaf in redco.ordered_pairs(model.params) do
+    for _, leaf in pairs(model.params) do
       if leaf:dim() > 1 then redco.nn.init.normal_(leaf, { std = 0.3, generator = generator }) end
     end
   end)

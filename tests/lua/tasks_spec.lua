@@ -173,7 +173,7 @@ test("the text model of a folder that also reads images is read alone", function
 end)
 
 test("the bias of an untied masked language model has both names in a file", function()
-  for model_type, names in redco.ordered_pairs {
+  for model_type, names in pairs {
     bert = { "cls.predictions.bias", "cls.predictions.decoder.bias" },
     ["deberta-v2"] = { "cls.predictions.bias", "cls.predictions.decoder.bias" },
     roberta = { "lm_head.bias", "lm_head.decoder.bias" },

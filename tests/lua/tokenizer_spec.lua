@@ -261,7 +261,7 @@ test("chat templates see the keys of tools in their order", function()
     '[{"name": "f", "args": {"type": "object", "none": null, "Z": 2, "a": 3}}]')
   expect_equal(rendered { { name = "f", args = 1 } }, '[{"args": 1, "name": "f"}]')
   local keys = {}
-  for key in redco.ordered_pairs(parameters) do keys[#keys + 1] = key end
+  for key in pairs(parameters) do keys[#keys + 1] = key end
   expect_equal(list(keys), "type,Z,a")
   expect_error(function() redco.ordered_table { { 1, 2 } } end, "entry 1", "string")
   expect_error(function() redco.ordered_table { { "a", 1 }, { "a", 2 } } end, "'a'", "twice")

@@ -227,7 +227,7 @@ local function adapted(pipeline, modules)
   params.transformer = redco.lora.add(params.transformer, { r = 2, lora_alpha = 6,
     target_modules = modules, generator = torch.Generator(1) })
   torch.no_grad(function()
-    for name, tensor in redco.ordered_pairs(params.transformer) do
+    for name, tensor in pairs(params.transformer) do
       if name:find "lora_B" then tensor:normal_(0, 0.3, { generator = torch.Generator(2) }) end
     end
   end)

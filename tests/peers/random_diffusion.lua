@@ -74,8 +74,8 @@ local function check_single_file(case, pipeline)
   if not file then return end
   file:close()
   local read = redco.diffusion.from_single_file(path, case.dir)
-  for part, params in redco.ordered_pairs(read.params) do
-    for name, tensor in redco.ordered_pairs(params) do
+  for part, params in pairs(read.params) do
+    for name, tensor in pairs(params) do
       testing.expect_close(tensor, pipeline.params[part][name], 0, 0)
     end
   end

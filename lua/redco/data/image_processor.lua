@@ -1,6 +1,7 @@
 --- Prepares images for a vision model as Hugging Face's image processors do with Pillow: resize,
 --- centre-crop, rescale, normalise.
 local fail = require "redco.fail"
+local names_of = require "redco.names_of"
 local native = require "redco.native"
 local readers = require "redco.data.readers"
 local registry = require "redco.registry"
@@ -56,11 +57,8 @@ local function processor_of(where, config)
   local kind = config.image_processor_type or config.feature_extractor_type
   if kind == nil then return nil end
   local name = tostring(kind):gsub("FeatureExtractor$", "ImageProcessor"):gsub("Fast$", "")
-  local names = {}
-  for known in pairs(processors) do names[#names + 1] = known end
-  table.sort(names)
   return processors[name] or fail("%s: the processor %s is not supported, only %s", where,
-    tostring(kind), table.concat(names, ", "))
+    tostring(kind), table.concat(names_of(processors), ", "))
 end
 
 -- Refuses unknown keys: they may stand for a step that is not supported.

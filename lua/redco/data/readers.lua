@@ -201,7 +201,7 @@ end)
 readers.json = registry.define("redco.data.json", [[
 json(path) -> value
 Reads a JSON file. Objects and arrays become tables, null becomes nil. Tables of objects remember
-the order of their keys; `redco.ordered_pairs` iterates in that order.]], function(path)
+the order of their keys, which `pairs` follows.]], function(path)
   return native.json_decode(path, read_all(path))
 end)
 

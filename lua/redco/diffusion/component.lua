@@ -5,6 +5,7 @@ local arguments = require "redco.arguments"
 local config = require "redco.diffusion.config"
 local fail = require "redco.fail"
 local files = require "redco.models.files"
+local names_of = require "redco.names_of"
 local native = require "redco.native"
 local nulls = require "redco.models.nulls"
 local set_texts = require "redco.diffusion.component_texts"
@@ -27,11 +28,8 @@ end
 function component.class(name, where)
   local class = classes[name] or older_classes[name]
   if class then return class end
-  local names = {}
-  for known in pairs(classes) do names[#names + 1] = known end
-  table.sort(names)
   fail("%s: %s; the supported classes are %s", where, name == nil and "_class_name is missing"
-    or ("unknown class '%s'"):format(tostring(name)), table.concat(names, ", "))
+    or ("unknown class '%s'"):format(tostring(name)), table.concat(names_of(classes), ", "))
 end
 
 local Component = { __name = "Component" }

@@ -4,6 +4,7 @@ local checks = require "redco.models.checks"
 local fail = require "redco.fail"
 local kohya = require "redco.diffusion.lora_kohya"
 local layers = require "redco.lora.layers"
+local names_of = require "redco.names_of"
 local native = require "redco.native"
 local torch = require "redco.torch"
 local tree = require "redco.tree"
@@ -126,9 +127,7 @@ function lora.load(pipeline, path, params)
     entries[name][kind] = weights:tensor(key)
   end
   for part in pairs(params) do check_settings(path, settings, part) end
-  local names = {}
-  for name in pairs(entries) do names[#names + 1] = name end
-  table.sort(names)
+  local names = names_of(entries)
   if #names == 0 then fail("%s: there are no adapters in this file", path) end
   for _, name in ipairs(names) do
     for _, target in ipairs(found[name]) do

@@ -3,7 +3,6 @@ local arguments = require "redco.arguments"
 local conditions = require "redco.diffusion.sampling.conditions"
 local fail = require "redco.fail"
 local new_scheduler = require "redco.diffusion.schedulers"
-local ordered = require "redco.ordered"
 local start = require "redco.diffusion.sampling.start"
 local torch = require "redco.torch"
 
@@ -64,7 +63,7 @@ local function dropped(pipeline, batch, o)
   if not o.train or o.caption_dropout == 0 then return batch end
   local result, is_kept = {}, nil
   for key, value in pairs(batch) do result[key] = value end
-  for name, empty in ordered.pairs(pipeline.kind.says.empty(pipeline, batch)) do
+  for name, empty in pairs(pipeline.kind.says.empty(pipeline, batch)) do
     is_kept = is_kept or numbers(batch[name], rng_of(o)):ge(o.caption_dropout)
     result[name] = torch.where(factors(is_kept, batch[name], "bool"), batch[name],
       empty:to(batch[name].device))

@@ -9,7 +9,7 @@ local generate = require("redco.diffusion.sampling").generate
 local native = require "redco.native"
 local nulls = require "redco.models.nulls"
 local kinds = require "redco.diffusion.kinds"
-local ordered = require "redco.ordered"
+local names_of = require "redco.names_of"
 local single_file = require "redco.diffusion.single_file"
 local schedulers = require "redco.diffusion.schedulers.config"
 local set_texts = require "redco.diffusion.pipeline_texts"
@@ -28,12 +28,7 @@ local tasks = { CLIPTextModel = "features", CLIPTextModelWithProjection = "proje
 local tokenizers = { CLIPTokenizer = true, CLIPTokenizerFast = true, T5Tokenizer = true,
   T5TokenizerFast = true }
 
-local function listed(names)
-  local list = {}
-  for name in pairs(names) do list[#list + 1] = name end
-  table.sort(list)
-  return table.concat(list, ", ")
-end
+local function listed(t) return table.concat(names_of(t), ", ") end
 
 local function load_text_encoder(dir, class, options, name)
   local task = tasks[class]
@@ -151,7 +146,7 @@ local function save(p, dir, options)
     index[name] = {}
     for i = 1, 2 do nulls.set(index[name], i) end
   end
-  for name, class in ordered.pairs(p.classes) do
+  for name, class in pairs(p.classes) do
     local is_of_text = name:find "^text_encoder" or name:find "^tokenizer"
     if name == "scheduler" then class = p.scheduler_config._class_name end
     if name == p.kind.model then class = p.denoiser.family.class_name end
@@ -200,7 +195,7 @@ function pipeline.load(dir, options)
   local index = files.json(dir, index_file)
   if not index then fail("diffusion.from_pretrained: there is no %s/%s", dir, index_file) end
   local classes, parts = classes_of(dir, index), {}
-  for name, class in ordered.pairs(classes) do
+  for name, class in pairs(classes) do
     parts[name] = loaders[name](dir, class, options, name)(dir .. "/" .. name)
   end
   if index.requires_safety_checker then index.requires_safety_checker = false end

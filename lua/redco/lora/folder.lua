@@ -4,7 +4,7 @@ local checks = require "redco.models.checks"
 local data = require "redco.data"
 local fail = require "redco.fail"
 local native = require "redco.native"
-local ordered = require "redco.ordered"
+local ordered_table = require "redco.ordered_table"
 local torch = require "redco.torch"
 
 local folder = {}
@@ -74,7 +74,7 @@ end
 -- Returns the value of the first pattern, in the file's order, that matches the end of a layer's
 -- name.
 local function by_pattern(path, patterns, name)
-  for pattern, value in ordered.pairs(patterns or {}) do
+  for pattern, value in pairs(patterns or {}) do
     if type(value) ~= "number" then
       fail("%s: expected a number for the pattern '%s', got a %s", path, pattern, type(value))
     end
@@ -89,7 +89,7 @@ end
 -- none. The first match counts, so a name comes before those that it ends in, also with the usual
 -- value.
 local function patterns_of(values, usual)
-  local names, needed, result = {}, {}, ordered.table()
+  local names, needed, result = {}, {}, ordered_table()
   for name, value in pairs(values) do
     names[#names + 1] = name
     if value ~= usual then needed[#needed + 1] = name end

@@ -4,6 +4,7 @@ local complete_config = require "redco.models.config"
 local fail = require "redco.fail"
 local files = require "redco.models.files"
 local gguf = require "redco.models.gguf"
+local names_of = require "redco.names_of"
 local native = require "redco.native"
 local new_model = require "redco.models.model"
 local registry = require "redco.registry"
@@ -78,9 +79,7 @@ local function family_of(config, where)
   end
   local family = families[config.model_type]
   if family then return family end
-  local names = {}
-  for name in pairs(families) do names[#names + 1] = name end
-  table.sort(names)
+  local names = names_of(families)
   local near = type(config.model_type) == "string" and native.nearest(config.model_type, names)
   fail("%s: %s%s; the supported families are %s", where, config.model_type == nil
     and "model_type is missing" or ("unknown model_type '%s'"):format(tostring(config.model_type)),
@@ -118,7 +117,6 @@ local function default_sizes(family, given)
       names[#names + 1] = ("%s = %.0f"):format(name, default)
     end
   end
-  table.sort(names)
   return #names > 0 and "; the configuration does not give " .. table.concat(names, ", ") or ""
 end
 

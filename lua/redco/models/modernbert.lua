@@ -5,7 +5,6 @@ local fail = require "redco.fail"
 local masks = require "redco.models.masks"
 local read_types = require "redco.models.modernbert_types"
 local nn = require "redco.nn"
-local ordered = require "redco.ordered"
 local rotary = require "redco.models.rotary"
 
 local head = { linear = "head.dense", activation = "classifier_activation",
@@ -165,7 +164,7 @@ function modernbert.new_forward(c)
     local places, mask_of, angles = { position_ids = inputs.position_ids }, {}, {}
     mask_of.full = masks.padding(inputs.attention_mask, x.dtype)
     mask_of.near = masks.near(inputs.attention_mask, x, window)
-    for kind, r in ordered.pairs(ropes) do
+    for kind, r in pairs(ropes) do
       angles[kind] = { rotary.of_halves(rotary.angles(r, places, o, x)) }
     end
     local function apply_layer(i, input)

@@ -24,7 +24,6 @@ local blocks = require "redco.models.blocks"
 local encoder_heads = require "redco.models.encoder_heads"
 local fail = require "redco.fail"
 local losses = require "redco.models.task_losses"
-local ordered = require "redco.ordered"
 local torch = require "redco.torch"
 
 local tasks = {}
@@ -123,7 +122,7 @@ local function with_choices_as_rows(inputs, architecture)
       table.concat(shape, ", "))
   end
   local rows = {}
-  for name, value in ordered.pairs(inputs) do
+  for name, value in pairs(inputs) do
     rows[name] = torch.is_tensor(value) and value:dim() == 3 and value:flatten(0, 1) or value
   end
   return rows, { shape[1], shape[2], -1 }

@@ -1,6 +1,7 @@
 --- Initialisers, as in torch.nn.init: each function fills its tensor in place and returns it.
 local arguments = require "redco.arguments"
 local fail = require "redco.fail"
+local names_of = require "redco.names_of"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
 
@@ -39,10 +40,7 @@ local gains = {
 local function gain_of(nonlinearity, a, where)
   local gain = gains[nonlinearity]
   if not gain then
-    local names = {}
-    for name in pairs(gains) do names[#names + 1] = name end
-    table.sort(names)
-    fail("%s: nonlinearity: expected one of %s, got %s", where, table.concat(names, ", "),
+    fail("%s: nonlinearity: expected one of %s, got %s", where, table.concat(names_of(gains), ", "),
       tostring(nonlinearity))
   end
   return gain(a)

@@ -42,7 +42,6 @@ local function groups_of(layout)
   for name, kinds in pairs(layout.collectives) do
     if next(kinds) then names[#names + 1] = name end
   end
-  table.sort(names)
   return names
 end
 
@@ -53,7 +52,6 @@ local function sent(layout)
     for kind, traffic in pairs(layout.collectives[group]) do
       kinds[#kinds + 1] = ("%s %d, %s"):format(kind, traffic.count, bytes(traffic.bytes))
     end
-    table.sort(kinds)
     lines[#lines + 1] = ("%s: %s"):format(group, table.concat(kinds, "; "))
   end
   return lines
@@ -173,10 +171,7 @@ function report.table(name, result)
     lines[#lines + 1] = ("1000 steps of row 1 cost %.4g"):format(1000 * best.price)
   end
   for _, note in ipairs(result.notes) do lines[#lines + 1] = "note: " .. note end
-  local sorted = {}
-  for note in pairs(notes) do sorted[#sorted + 1] = note end
-  table.sort(sorted)
-  for _, note in ipairs(sorted) do lines[#lines + 1] = "note: " .. note end
+  for note in pairs(notes) do lines[#lines + 1] = "note: " .. note end
   return table.concat(lines, "\n") .. "\n"
 end
 

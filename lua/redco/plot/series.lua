@@ -40,9 +40,9 @@ function series.read(workdir)
   local all = {}
   for name, by_step in pairs(by_name) do
     local steps, values = {}, {}
-    for step in pairs(by_step) do steps[#steps + 1] = step end
-    table.sort(steps)
-    for i, step in ipairs(steps) do values[i] = by_step[step] end
+    for step, value in pairs(by_step) do
+      steps[#steps + 1], values[#values + 1] = step, value
+    end
     all[name] = { name = name, steps = steps, values = values }
   end
   if not next(all) then error(("plot: %s has no metrics yet"):format(path), 0) end

@@ -2,6 +2,7 @@
 local arguments = require "redco.arguments"
 local classic_control = require "redco.rl.classic_control"
 local fail = require "redco.fail"
+local names_of = require "redco.names_of"
 local native = require "redco.native"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
@@ -259,11 +260,8 @@ local required = { start = "function", step = "function", observation_size = "nu
 
 local function facts_of(kind)
   if type(kind) == "string" then
-    local names = {}
-    for name in pairs(classic_control) do names[#names + 1] = name end
-    table.sort(names)
     return kind, classic_control[kind] or fail("rl.environment: there is no environment '%s'; "
-      .. "expected one of %s, or a table", kind, table.concat(names, ", "))
+      .. "expected one of %s, or a table", kind, table.concat(names_of(classic_control), ", "))
   end
   if type(kind) ~= "table" then
     fail("rl.environment: expected a name or a table, got a %s", type(kind))

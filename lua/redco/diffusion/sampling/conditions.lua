@@ -3,7 +3,6 @@
 --- each other, the negative prompt's and the prompt's: so a batch that is split over processes
 --- stays so.
 local fail = require "redco.fail"
-local ordered = require "redco.ordered"
 local torch = require "redco.torch"
 
 local conditions = {}
@@ -16,7 +15,7 @@ end
 -- The inputs of the negative prompts: those of the batch, else of the empty text or of no class.
 local function negative_of(pipeline, batch)
   local result, has_own = {}, batch.negative_input_ids ~= nil
-  for name, empty in ordered.pairs(pipeline.kind.says.empty(pipeline, batch)) do
+  for name, empty in pairs(pipeline.kind.says.empty(pipeline, batch)) do
     local own = batch["negative_" .. name]
     if has_own and not own then fail("pipeline.generate: batch.negative_%s is missing", name) end
     result[name] = own or torch.empty_like(batch[name]):copy_(empty:to(batch[name].device))

@@ -1,7 +1,8 @@
 --- scheduler_config.json: the keys of each class, their defaults, and what is refused.
 local fail = require "redco.fail"
+local names_of = require "redco.names_of"
 local native = require "redco.native"
-local ordered = require "redco.ordered"
+local ordered_table = require "redco.ordered_table"
 local readers = require "redco.data.readers"
 
 local config = {}
@@ -116,11 +117,8 @@ function config.complete(where, given)
   local name = given._class_name
   local defaults = config.defaults[name]
   if not defaults then
-    local names = {}
-    for known in pairs(config.defaults) do names[#names + 1] = known end
-    table.sort(names)
     fail("%s: _class_name: the scheduler %s is not supported, only %s", where, tostring(name),
-      table.concat(names, ", "))
+      table.concat(names_of(config.defaults), ", "))
   end
   local c = {}
   for key, value in pairs(defaults) do c[key] = value end
@@ -166,10 +164,7 @@ end
 --- Returns the ordered table that diffusers reads as scheduler_config.json.
 function config.to_json(name, c)
   local entries = { { "_class_name", name }, { "_diffusers_version", "0.35.2" } }
-  local keys = {}
-  for key in pairs(config.defaults[name]) do keys[#keys + 1] = key end
-  table.sort(keys)
-  for _, key in ipairs(keys) do
+  for key in pairs(config.defaults[name]) do
     local value = c[key]
     -- JSON has no infinity; what is absent has the default.
     if value ~= -math.huge and not (key == "disable_corrector" and #value == 0) then
@@ -177,7 +172,7 @@ function config.to_json(name, c)
       entries[#entries + 1] = { key, value }
     end
   end
-  return ordered.table(entries)
+  return ordered_table(entries)
 end
 
 return config

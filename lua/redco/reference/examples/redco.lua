@@ -24,18 +24,11 @@ local o = redco.options { learning_rate = 1e-3, n_epochs = 3, zero = 0 }
 print(o.learning_rate, o.n_epochs)  --> 0.002  3
 -- `redco-lua train.lua --n_epochs=5` prints 0.002  5.
 
---- redco.ordered_pairs
--- config.json: {"n_layer": 12, "names": ["a", "b"]}
-local config = redco.data.json "config.json"
-for key, value in redco.ordered_pairs(config) do print(key, type(value)) end
---> n_layer  number
---> names    table
-
 --- redco.ordered_table
 local call = redco.ordered_table {
   { "name", "get_weather" }, { "arguments", { city = "Paris" } },
 }
-for key, value in redco.ordered_pairs(call) do print(key, type(value)) end
+for key, value in pairs(call) do print(key, type(value)) end
 --> name       string
 --> arguments  table
 

@@ -3,14 +3,12 @@ local fail = require "redco.fail"
 local native = require "redco.native"
 local registry = require "redco.registry"
 
-local ordered = {}
-
-ordered.table = registry.define("redco.ordered_table", [[
+return registry.define("redco.ordered_table", [[
 ordered_table(entries: list = {}) -> table
 Returns a table that remembers the order of its keys. `entries` is a list of {key, value}; an entry
 without a value is a JSON null. Keys that are set later come last. Tables read from JSON files
-remember their order too. The order is kept by `redco.ordered_pairs`, chat templates and JSON files,
-but not by `pairs` and `redco.tree`.]], function(entries)
+remember their order too. The order is kept by `pairs`, chat templates and JSON files, but not by
+`redco.tree`.]], function(entries)
   local result = native.ordered_table()
   for i, entry in ipairs(entries or {}) do
     if type(entry) ~= "table" or type(entry[1]) ~= "string" then
@@ -28,21 +26,3 @@ but not by `pairs` and `redco.tree`.]], function(entries)
   end
   return result
 end)
-
-ordered.pairs = registry.define("redco.ordered_pairs", [[
-ordered_pairs(object: table) -> function
-Iterates over keys and values in the order of a table's keys: `for key, value in
-redco.ordered_pairs(object) do`. The keys of a plain table are sorted by their bytes. Keys must be
-strings. Entries that are null in JSON are skipped, as by `pairs`.]], function(object)
-  if type(object) ~= "table" then
-    fail("ordered_pairs: expected a table, got %s", tostring(object))
-  end
-  local keys, i = native.ordered_keys(object), 0
-  return function()
-    i = i + 1
-    local key = keys[i]
-    if key ~= nil then return key, object[key] end
-  end
-end)
-
-return ordered
