@@ -6,8 +6,8 @@
 #include "state/values.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
-#include <optional>
 #include <unordered_set>
 #include <utility>
 
@@ -83,22 +83,19 @@ int add_null(lua_State* L) {
   return 0;
 }
 
-// Whether `next` visits the table at `table` in the order of `pairs`: ascending numbers and at most
-// one other key, the last.
-bool is_sorted(lua_State* L, int table) {
-  std::optional<double> last;
-  bool has_other = false;
-  for (lua_pushnil(L); lua_next(L, table); lua_pop(L, 1)) {
-    if (has_other || (lua_type(L, -2) == LUA_TNUMBER && last && lua_tonumber(L, -2) < *last)) {
+// Returns n if the keys of the table at `table` are 1 to n, else -1.
+int length_of_list(lua_State* L, int table) {
+  const auto length = static_cast<lua_Number>(lua_objlen(L, table));
+  int n = 0;
+  for (lua_pushnil(L); lua_next(L, table); lua_pop(L, 1), ++n) {
+    const bool is_number = lua_type(L, -2) == LUA_TNUMBER;
+    const lua_Number key = is_number ? lua_tonumber(L, -2) : 0;
+    if (key < 1 || key > length || key != std::floor(key)) {
       lua_pop(L, 2);
-      return false;
+      return -1;
     }
-    if (lua_type(L, -2) == LUA_TNUMBER)
-      last = lua_tonumber(L, -2);
-    else
-      has_other = true;
   }
-  return true;
+  return n == int(length) ? n : -1;
 }
 
 // Pushes the list of the keys of the table at `table`, in order.
@@ -136,53 +133,56 @@ void push_keys(lua_State* L, int table) {
   }
 }
 
-// Makes the iterator of `pairs`. It is written in Lua because LuaJIT does not compile calls of C
-// functions.
+// Makes the iterator of `pairs`: it visits the keys in the list `keys`, or 1 to n without it. It is
+// written in Lua because LuaJIT does not compile calls of C functions. `pairs` must never return
+// `next`: LuaJIT replaces the instruction of a loop that gets now one, now the other, which makes a
+// loop that runs meanwhile endless (the bug that LuaJIT's commits 119fd1fa and 27f169c6 mend).
 constexpr const char* make_iterator = R"(
 local rawget = rawget
-return function(t, keys)
+return function(t, n, keys)
   local i = 0
   return function()
-    local key, value
-    repeat
+    while i < n do
       i = i + 1
-      key = keys[i]
-      if key == nil then return nil end
-      value = rawget(t, key)
-    until value ~= nil
-    return key, value
+      local key = i
+      if keys then key = keys[i] end
+      local value = rawget(t, key)
+      if value ~= nil then return key, value end
+    end
   end
 end
 )";
 
-// pairs(table); its upvalues are `next` and the function of make_iterator.
+// pairs(table); its upvalue is the function of make_iterator.
 int pairs(lua_State* L) {
   if (!lua_istable(L, 1))
     return luaL_error(L, "bad argument #1 to 'pairs' (table expected, got %s)",
                       luaL_typename(L, 1));
   lua_settop(L, 1);
-  if (is_sorted(L, 1)) {
-    lua_pushvalue(L, lua_upvalueindex(1));
-    lua_pushvalue(L, 1);
-    lua_pushnil(L);
-    return 3;
-  }
-  lua_pushvalue(L, lua_upvalueindex(2));
+  lua_pushvalue(L, lua_upvalueindex(1));
   lua_pushvalue(L, 1);
-  push_keys(L, 1);
-  take_steps(context(L), int64_t(lua_objlen(L, -1)));
-  lua_call(L, 2, 1);
+  int n = length_of_list(L, 1);
+  lua_pushinteger(L, n);
+  if (n < 0) {
+    push_keys(L, 1);
+    n = int(lua_objlen(L, -1));
+    lua_pushinteger(L, n);
+    lua_replace(L, -3);
+  } else {
+    lua_pushnil(L);
+  }
+  take_steps(context(L), n);
+  lua_call(L, 3, 1);
   return 1;
 }
 
 }  // namespace
 
 void open_pairs(lua_State* L) {
-  lua_getglobal(L, "next");
   if (luaL_loadbuffer(L, make_iterator, std::strlen(make_iterator), "=pairs") != 0)
     throw take_error(L);
   lua_call(L, 0, 1);
-  lua_pushcclosure(L, pairs, 2);
+  lua_pushcclosure(L, pairs, 1);
   lua_setglobal(L, "pairs");
 }
 

@@ -41,15 +41,15 @@ test("partitions that cannot be", function()
     ["client 601 of 700 has no examples"] = { "iid", 700 },
     ["has no examples: take fewer clients, or a larger alpha"] = { "dirichlet", 50, 1e-3 },
     ["kind is even, expected iid, shards or dirichlet"] = { "even", 5 },
-    ["shards_per_client is 1.5, expected a positive integer"] = { "shards", 5, 1.5 },
-    ["alpha is 0, expected a positive number"] = { "dirichlet", 5, 0 },
-    ["n_clients is 0, expected a positive integer"] = { "iid", 0 },
+    ["shards_per_client: expected an integer of at least 1, got 1.5"] = { "shards", 5, 1.5 },
+    ["alpha: expected a positive number, got 0"] = { "dirichlet", 5, 0 },
+    ["n_clients: expected an integer of at least 1, got 0"] = { "iid", 0 },
   } do
     expect_error(function() split(unpack(arguments)) end, "federated_spec.lua:", text)
   end
   expect_error(function() federated.partition(labels:float(), { n_clients = 2 }) end,
     "expected integer labels [examples], got float32 [600]")
-  expect_error(function() federated.partition(labels) end, "n_clients is nil")
+  expect_error(function() federated.partition(labels) end, "n_clients: expected an integer of at least 1, got nil")
 end)
 
 local sgd = redco.optim.sgd { learning_rate = 0.5 }

@@ -64,6 +64,12 @@ test("the body of a loop may set fields", function()
   expect_equal(visited(t), "a=1 b=2 d=40 newa=0 newb=0 newd=0")
   for key in pairs(t) do t[key] = nil end
   expect_equal(next(t), nil)
+  local list, n = { 1, 2 }, 0
+  for i in pairs(list) do
+    list[i + 2], n = i, n + 1
+    list[2] = i == 1 and list[2] or nil
+  end
+  expect_equal(n, 2)
 end)
 
 test("loops nest, and a loop may be left and begun again", function()
@@ -79,6 +85,12 @@ test("loops nest, and a loop may be left and begun again", function()
   local value
   key, value = iterator(state, key)
   expect_equal(key .. value, "x1")
+end)
+
+test("the iterator is never next, which LuaJIT could not exchange for another one", function()
+  for _, t in ipairs { {}, { 1, 2 }, { a = 1 }, { a = 1, b = 2 } } do
+    assert(pairs(t) ~= next, "it is next")
+  end
 end)
 
 test("metamethods are not called", function()

@@ -1,6 +1,7 @@
 --- Pictures of different sizes in batches of one size each: buckets by their ratio of width to
 --- height.
 local arguments = require "redco.arguments"
+local check_integer = require "redco.check_integer"
 local dataset = require "redco.data.dataset"
 local fail = require "redco.fail"
 local native = require "redco.native"
@@ -8,13 +9,6 @@ local registry = require "redco.registry"
 local torch = require "redco.torch"
 
 local buckets = {}
-
-local function check_integer(where, name, value, least)
-  if type(value) ~= "number" or value < least or value % 1 ~= 0 then
-    fail("%s: %s: expected an integer of at least %d, got %s", where, name, least,
-      tostring(value))
-  end
-end
 
 local shapes = arguments("data.aspect_buckets", { divisor = 64, max_ratio = 2 })
 buckets.aspect_buckets = registry.define("redco.data.aspect_buckets", [[

@@ -1,6 +1,7 @@
 --- Images to look at: grids of a batch, PNG and JPEG files, and images on the terminal.
 local add_texts = require "redco.data.image_texts"
 local arguments = require "redco.arguments"
+local check_integer = require "redco.check_integer"
 local fail = require "redco.fail"
 local native = require "redco.native"
 local registry = require "redco.registry"
@@ -35,11 +36,8 @@ function(images, given)
   images = in_colour("data.make_grid", images, 4)
   local n, height, width = images:size(0), images:size(2) + o.padding, images:size(3) + o.padding
   if n == 0 then fail "data.make_grid: the batch has no images" end
-  if type(o.nrow) ~= "number" or o.nrow < 1 or o.nrow % 1 ~= 0 or o.padding < 0
-    or o.padding % 1 ~= 0 then
-    fail("data.make_grid: nrow and padding: expected integers, got %s and %s", tostring(o.nrow),
-      tostring(o.padding))
-  end
+  check_integer("data.make_grid", "nrow", o.nrow, 1)
+  check_integer("data.make_grid", "padding", o.padding, 0)
   local columns = math.min(o.nrow, n)
   local rows = math.ceil(n / columns)
   local grid = torch.full({ 3, height * rows + o.padding, width * columns + o.padding },

@@ -1,5 +1,6 @@
 --- Packs token sequences into rows of equal length.
 local arguments = require "redco.arguments"
+local check_integer = require "redco.check_integer"
 local dataset = require "redco.data.dataset"
 local fail = require "redco.fail"
 local registry = require "redco.registry"
@@ -208,8 +209,6 @@ function(sequences, given)
   local o = options(given)
   local make = strategies[o.strategy]
     or fail("pack: strategy: expected \"bfd\" or \"wrapped\", got \"%s\"", tostring(o.strategy))
-  if type(o.seq_len) ~= "number" or o.seq_len < 1 or o.seq_len % 1 ~= 0 then
-    fail("pack: seq_len: expected a positive integer, got %s", tostring(o.seq_len))
-  end
+  check_integer("pack", "seq_len", o.seq_len, 1)
   return make(sequences, o)
 end)

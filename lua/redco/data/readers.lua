@@ -1,5 +1,6 @@
 --- Readers of text, table, image and token files.
 local arguments = require "redco.arguments"
+local check_integer = require "redco.check_integer"
 local csv_fields = require "redco.data.csv_fields"
 local dataset = require "redco.data.dataset"
 local fail = require "redco.fail"
@@ -223,9 +224,7 @@ the end of a file is dropped. A file has its tokens one after another, 2 or 4 by
 to `dtype`, or to its header if it has llm.c's.]], function(paths, options)
   local o = token_options(options)
   local seq_len = o.seq_len
-  if type(seq_len) ~= "number" or seq_len < 1 or seq_len % 1 ~= 0 then
-    fail("tokens: seq_len: expected a positive integer, got %s", tostring(seq_len))
-  end
+  check_integer("tokens", "seq_len", seq_len, 1)
   return over_files(paths, function(path)
     local file = native.token_file(path, o.dtype)
     return dataset.new(math.max(0, math.floor((#file - 1) / seq_len)), function(i)

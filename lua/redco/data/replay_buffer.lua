@@ -1,5 +1,6 @@
 --- Replay buffers: the newest transitions, as tensors.
 local arguments = require "redco.arguments"
+local check_integer = require "redco.check_integer"
 local fail = require "redco.fail"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
@@ -76,9 +77,7 @@ function(self, count, options)
   local o = sample(options)
   if not o.generator then fail "ReplayBuffer:sample: the generator is missing" end
   if self.size == 0 then fail "ReplayBuffer:sample: the buffer is empty: add rows first" end
-  if type(count) ~= "number" or count < 1 or count % 1 ~= 0 then
-    fail("ReplayBuffer:sample: expected a positive number of rows, got %s", tostring(count))
-  end
+  check_integer("ReplayBuffer:sample", "count", count, 1)
   local places = torch.randint(self.size, { count }, { generator = o.generator })
   return tree.map(function(t) return t:index_select(0, places:to(t.device)) end, self.tensors)
 end)
@@ -106,9 +105,7 @@ buffer whose `ReplayBuffer:state_dict` is given.]], function(given)
     return setmetatable({ capacity = leaves[1]:size(0), size = number(o.state.size),
       position = number(o.state.position), tensors = o.state.tensors }, meta)
   end
-  if type(o.capacity) ~= "number" or o.capacity < 1 or o.capacity % 1 ~= 0 then
-    fail("data.replay_buffer: capacity: expected a positive integer, got %s", tostring(o.capacity))
-  end
+  check_integer("data.replay_buffer", "capacity", o.capacity, 1)
   if type(o.example) ~= "table" or #tree.leaves(o.example) == 0 then
     fail "data.replay_buffer: example: expected a table of tensors, those of one row"
   end

@@ -1,5 +1,6 @@
 --- Samples of data sets, a new one for each epoch: by weights, by Poisson's scheme, and mixtures.
 local arguments = require "redco.arguments"
+local check_integer = require "redco.check_integer"
 local dataset = require "redco.data.dataset"
 local fail = require "redco.fail"
 local native = require "redco.native"
@@ -55,13 +56,6 @@ local function check_weights(where, weights, count, what)
   return tensor, total
 end
 
-local function check_count(where, name, count)
-  if type(count) ~= "number" or count < 1 or count % 1 ~= 0 then
-    fail("%s: %s: expected a positive integer, got %s", where, name, tostring(count))
-  end
-  return count
-end
-
 local weighted = arguments("data.weighted_sampler", { replacement = true, seed = 0 },
   { "num_samples" })
 sampling.weighted_sampler = registry.define("redco.data.weighted_sampler", [[
@@ -75,7 +69,8 @@ function(examples, weights, options)
   local o = weighted(options)
   check_examples(where, examples)
   local tensor, total = check_weights(where, weights, #examples, "example")
-  local count = check_count(where, "num_samples", o.num_samples or #examples)
+  local count = o.num_samples or #examples
+  check_integer(where, "num_samples", count, 1)
   local n_possible = tensor:gt(0):sum():item()
   if not o.replacement and count > n_possible then
     fail("%s: num_samples = %.0f: without replacement only the %.0f examples with a weight above 0 "
@@ -152,7 +147,8 @@ epoch.]], function(sets, options)
   end
   for i, set in ipairs(sets) do check_examples(("%s: set %d"):format(where, i), set) end
   local weights, total = check_weights(where, o.weights, #sets, "set")
-  local count = check_count(where, "num_samples", o.num_samples)
+  local count = o.num_samples
+  check_integer(where, "num_samples", count, 1)
   local shares, ends, sum = shares_of(weights:tolist(), total, count), {}, 0
   for i, share in ipairs(shares) do
     sum = sum + share

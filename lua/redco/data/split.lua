@@ -1,5 +1,6 @@
 --- Divides examples into those to train on and those to evaluate on.
 local arguments = require "redco.arguments"
+local check_integer = require "redco.check_integer"
 local dataset = require "redco.data.dataset"
 local fail = require "redco.fail"
 local registry = require "redco.registry"
@@ -13,9 +14,7 @@ others are for training. Returns the training examples and the held-out ones, in
 gives two lists. A data set gives two data sets, which read an example when it is accessed.]],
 function(set, given)
   local every = options(given).every
-  if type(every) ~= "number" or every < 2 or every % 1 ~= 0 then
-    fail("split: every: expected an integer of at least 2, got %s", tostring(every))
-  end
+  check_integer("split", "every", every, 2)
   local is_list = type(set) == "table"
   if not is_list and type(set) ~= "userdata" then
     fail("split: expected a list or a data set, got a %s", type(set))

@@ -1,5 +1,6 @@
 --- Streams of examples whose number is not known.
 local arguments = require "redco.arguments"
+local check_integer = require "redco.check_integer"
 local fail = require "redco.fail"
 local registry = require "redco.registry"
 
@@ -17,9 +18,7 @@ open() must give the same examples each time, on all processes.]], function(open
     fail("data.stream: expected a function that starts the stream, got a %s", type(open))
   end
   local size = o.chunk_size
-  if type(size) ~= "number" or size < 1 or size % 1 ~= 0 then
-    fail("data.stream: chunk_size: expected a positive integer, got %s", tostring(size))
-  end
+  check_integer("data.stream", "chunk_size", size, 1)
   local read, n_read, n_in_pass = nil, 0, 0
 
   local function start()

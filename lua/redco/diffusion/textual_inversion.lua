@@ -1,6 +1,7 @@
 --- Textual inversion (arXiv 2208.01618): a word of one's own for what a few pictures show, whose
 --- vectors are all that is trained. In the files of diffusers, and of the web UI.
 local added = require "redco.diffusion.added_tokens"
+local check_integer = require "redco.check_integer"
 local checks = require "redco.models.checks"
 local fail = require "redco.fail"
 local native = require "redco.native"
@@ -53,10 +54,7 @@ function inversion.add(pipeline, token, initializer, n_vectors, params)
   local where = "diffusion.add_token"
   local places, vectors = added.places(where, pipeline), {}
   check_token(where, pipeline, places, token)
-  if type(n_vectors) ~= "number" or n_vectors < 1 or n_vectors % 1 ~= 0 then
-    fail("%s: n_vectors: expected an integer of at least 1, got %s", where,
-      native.describe(n_vectors))
-  end
+  check_integer(where, "n_vectors", n_vectors, 1)
   for i, place in ipairs(places) do
     local ids = place.tokenizer:encode(initializer, { add_special_tokens = false })
     if #ids ~= 1 then

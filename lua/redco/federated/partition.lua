@@ -1,5 +1,6 @@
 --- Partitions of examples over the clients of federated learning.
 local arguments = require "redco.arguments"
+local check_integer = require "redco.check_integer"
 local fail = require "redco.fail"
 local registry = require "redco.registry"
 local torch = require "redco.torch"
@@ -58,12 +59,6 @@ function partitions.dirichlet(labels, o)
   return rows
 end
 
-local function check(where, name, value, is_right, expected)
-  if type(value) ~= "number" or not is_right then
-    fail("%s: %s is %s, expected %s", where, name, tostring(value), expected)
-  end
-end
-
 local options = arguments("federated.partition",
   { kind = "iid", shards_per_client = 2, alpha = 0.5 }, { "n_clients", "generator" })
 return registry.define("redco.federated.partition", [[
@@ -80,12 +75,11 @@ function(labels, given)
       and ("%s [%s]"):format(labels.dtype, table.concat(labels.shape, ", "))
       or "a " .. type(labels))
   end
-  local function is_count(n) return type(n) == "number" and n >= 1 and n % 1 == 0 end
-  check(where, "n_clients", o.n_clients, is_count(o.n_clients), "a positive integer")
-  check(where, "shards_per_client", o.shards_per_client, is_count(o.shards_per_client),
-    "a positive integer")
-  check(where, "alpha", o.alpha, type(o.alpha) == "number" and o.alpha > 0 and o.alpha < 1e9,
-    "a positive number")
+  check_integer(where, "n_clients", o.n_clients, 1)
+  check_integer(where, "shards_per_client", o.shards_per_client, 1)
+  if type(o.alpha) ~= "number" or not (o.alpha > 0 and o.alpha < 1e9) then
+    fail("%s: alpha: expected a positive number, got %s", where, tostring(o.alpha))
+  end
   local split = partitions[o.kind]
     or fail("%s: kind is %s, expected iid, shards or dirichlet", where, tostring(o.kind))
   local clients = split(labels:long(), o)

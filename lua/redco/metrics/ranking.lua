@@ -1,5 +1,6 @@
 --- Metrics of scores of a positive class, with the results of scikit-learn.
 local arguments = require "redco.arguments"
+local check_integer = require "redco.check_integer"
 local fail = require "redco.fail"
 local numbers = require "redco.metrics.numbers"
 local registry = require "redco.registry"
@@ -110,9 +111,7 @@ function(scores, references, options)
   if not torch.is_tensor(scores) or scores:dim() ~= 2 or scores:size(0) == 0 then
     fail("%s: scores: expected a tensor [examples, classes]", where)
   end
-  if type(k) ~= "number" or k < 1 or k > scores:size(1) or k % 1 ~= 0 then
-    fail("%s: k: expected a number from 1 to %d, got %s", where, scores:size(1), tostring(k))
-  end
+  check_integer(where, "k", k, 1, scores:size(1))
   references = torch.is_tensor(references) and references or torch.tensor(references)
   if references:dim() ~= 1 or references:size(0) ~= scores:size(0) then
     fail("%s: references: expected [%d], got [%s]", where, scores:size(0),

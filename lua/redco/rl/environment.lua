@@ -1,5 +1,6 @@
 --- Environments of reinforcement learning: many copies of one, stepped together as tensors.
 local arguments = require "redco.arguments"
+local check_integer = require "redco.check_integer"
 local classic_control = require "redco.rl.classic_control"
 local fail = require "redco.fail"
 local names_of = require "redco.names_of"
@@ -36,13 +37,6 @@ end
 
 local function numbers_of(t)
   return "[" .. table.concat(torch.is_tensor(t) and t:view { -1 }:tolist() or { t }, ", ") .. "]"
-end
-
-local function check_integer(where, name, value, least, most)
-  if type(value) ~= "number" or value < least or value > (most or math.huge) or value % 1 ~= 0 then
-    fail("%s: %s: expected an integer of at least %d%s, got %s", where, name, least,
-      most and " and at most " .. most or "", tostring(value))
-  end
 end
 
 local function shown(value)

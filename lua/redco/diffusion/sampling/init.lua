@@ -1,5 +1,6 @@
 --- Pictures from a pipeline: text to image, image to image, inpainting.
 local arguments = require "redco.arguments"
+local check_integer = require "redco.check_integer"
 local conditions = require "redco.diffusion.sampling.conditions"
 local fail = require "redco.fail"
 local native = require "redco.native"
@@ -16,20 +17,14 @@ local options = arguments("pipeline.generate", {
 
 local defaults = { num_inference_steps = 50, guidance_scale = 7.5 }
 
-local function check_count(where, name, value)
-  if type(value) ~= "number" or value < 1 or value % 1 ~= 0 then
-    fail("%s: %s: expected a positive integer, got %s", where, name, tostring(value))
-  end
-end
-
 -- Completes and checks the options of a call.
 local function read(pipeline, given)
   local where, all = "pipeline.generate", {}
   for _, set in ipairs { defaults, pipeline.kind.defaults or {}, options(given) } do
     for key, value in pairs(set) do all[key] = value end
   end
-  check_count(where, "num_inference_steps", all.num_inference_steps)
-  check_count(where, "num_images_per_prompt", all.num_images_per_prompt)
+  check_integer(where, "num_inference_steps", all.num_inference_steps, 1)
+  check_integer(where, "num_images_per_prompt", all.num_images_per_prompt, 1)
   local scale, latents = start.scale(pipeline), start.latents(pipeline)
   local multiple = scale * latents.patch
   for _, side in ipairs { "height", "width" } do
@@ -39,7 +34,7 @@ local function read(pipeline, given)
       fail("%s: %s is missing, and the UNet has no sample_size", where, side)
     end
     all[side] = all[side] or size * scale
-    check_count(where, side, all[side])
+    check_integer(where, side, all[side], 1)
     if all[side] % multiple ~= 0 then
       fail("%s: %s: expected a multiple of %d, got %d", where, side, multiple, all[side])
     end
