@@ -105,3 +105,5 @@ test("only tables have pairs", function()
   expect_error(function() return pairs(torch.ones { 2 }) end, "bad argument #1 to 'pairs'",
     "got userdata)")
 end)
+
+testing.finish()

@@ -212,7 +212,7 @@ test("wrong arguments of environments", function()
   local pendulum = rl.environment("Pendulum-v1", { n_envs = 2 })
   expect_error(function() pendulum:step(torch.zeros { 2 }) end, "[2, 1]")
   expect_equal(env:mean_return(1), 0)
-  expect_error(function() env:mean_return(0) end, "n: ", "at most 1000")
+  expect_error(function() env:mean_return(0) end, "n: ", "an integer from 1 to 1000")
 end)
 
 test("an environment that diverges raises an error and keeps its states", function()
