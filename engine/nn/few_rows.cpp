@@ -40,8 +40,36 @@ inline __attribute__((always_inline)) void prefetch(const float* from) {
 }
 
 // Each output is the sum of this many partial sums, however wide the registers are, so that its
-// value does not depend on them.
+// value does not depend on them: i + 8, then i + 4, then i + 2, then i + 1 is added to i.
 constexpr int n_partial = 16;
+
+inline __attribute__((always_inline)) float sum(const Lanes<4>& b) {
+  return (b[0] + b[2]) + (b[1] + b[3]);
+}
+
+inline __attribute__((always_inline)) float sum(const Lanes<8>& a) {
+  Lanes<4> b =
+      __builtin_shufflevector(a, a, 0, 1, 2, 3) + __builtin_shufflevector(a, a, 4, 5, 6, 7);
+  return sum(b);
+}
+
+inline __attribute__((always_inline)) float sum(const Lanes<16>& all) {
+  Lanes<8> a = __builtin_shufflevector(all, all, 0, 1, 2, 3, 4, 5, 6, 7) +
+               __builtin_shufflevector(all, all, 8, 9, 10, 11, 12, 13, 14, 15);
+  return sum(a);
+}
+
+inline __attribute__((always_inline)) float sum_parts(const Lanes<16> (&parts)[1]) {
+  return sum(parts[0]);
+}
+inline __attribute__((always_inline)) float sum_parts(const Lanes<8> (&parts)[2]) {
+  Lanes<8> a = parts[0] + parts[1];
+  return sum(a);
+}
+inline __attribute__((always_inline)) float sum_parts(const Lanes<4> (&parts)[4]) {
+  Lanes<4> b = (parts[0] + parts[2]) + (parts[1] + parts[3]);
+  return sum(b);
+}
 
 // Computes outputs from `out` on, kOut at a time for kRows rows. Returns the first remaining
 // output.
@@ -71,11 +99,7 @@ inline __attribute__((always_inline)) int64_t dots(const float* x, const float* 
     }
     for (int o = 0; o < kOut; ++o) {
       for (int r = 0; r < kRows; ++r) {
-        float partial[n_partial];
-        std::memcpy(partial, sums[o][r], sizeof(partial));
-        for (int half = n_partial / 2; half > 0; half /= 2)
-          for (int k = 0; k < half; ++k) partial[k] += partial[k + half];
-        float total = partial[0];
+        float total = sum_parts(sums[o][r]);
         for (int64_t k = i; k < n_in; ++k) total += w[(out + o) * n_in + k] * x[r * n_in + k];
         y[r * n_out + out + o] = total;
       }
@@ -86,37 +110,42 @@ inline __attribute__((always_inline)) int64_t dots(const float* x, const float* 
 
 // The number of columns whose sums stay in the L1 cache.
 constexpr int64_t block_columns = 512;
-constexpr int block_inputs = 8;
 
 template <int kWidth, int kRows>
 inline __attribute__((always_inline)) void sums_of_rows(const float* x, const float* w, float* y,
                                                         int64_t n_in, int64_t n_out, int64_t begin,
                                                         int64_t end) {
+  // Weights of kInputs inputs and 16 outputs at a time, in 8 registers.
+  constexpr int kParts = 16 / kWidth, kInputs = 8 / kParts;
   alignas(64) float sums[kRows][block_columns];
   for (int64_t first = begin; first < end; first += block_columns) {
     const int64_t width = std::min(block_columns, end - first);
     for (int r = 0; r < kRows; ++r) std::fill_n(sums[r], width, 0.f);
     int64_t i = 0;
-    for (; i + block_inputs <= n_in; i += block_inputs) {
+    for (; i + kInputs <= n_in; i += kInputs) {
       const float* from = w + i * n_out + first;
       int64_t column = 0;
-      for (; column + kWidth <= width; column += kWidth) {
-        Lanes<kWidth> weights[block_inputs];
-        for (int k = 0; k < block_inputs; ++k) {
+      for (; column + 16 <= width; column += 16) {
+        Lanes<kWidth> weights[kInputs][kParts];
+        for (int k = 0; k < kInputs; ++k) {
           const float* piece = from + k * n_out + column;
-          load<kWidth>(weights[k], piece);
-          prefetch<kRows>(piece + block_inputs * n_out);
+          for (int part = 0; part < kParts; ++part)
+            load<kWidth>(weights[k][part], piece + part * kWidth);
+          prefetch<kRows>(piece + kInputs * n_out);
         }
         for (int r = 0; r < kRows; ++r) {
-          Lanes<kWidth> total;
-          load<kWidth>(total, sums[r] + column);
-          for (int k = 0; k < block_inputs; ++k) total += weights[k] * x[r * n_in + i + k];
-          std::memcpy(sums[r] + column, &total, sizeof(total));
+          float* to = sums[r] + column;
+          Lanes<kWidth> totals[kParts];
+          for (int part = 0; part < kParts; ++part) load<kWidth>(totals[part], to + part * kWidth);
+          for (int k = 0; k < kInputs; ++k)
+            for (int part = 0; part < kParts; ++part)
+              totals[part] += weights[k][part] * x[r * n_in + i + k];
+          std::memcpy(to, totals, sizeof(totals));
         }
       }
       for (; column < width; ++column)
         for (int r = 0; r < kRows; ++r)
-          for (int k = 0; k < block_inputs; ++k)
+          for (int k = 0; k < kInputs; ++k)
             sums[r][column] += from[k * n_out + column] * x[r * n_in + i + k];
     }
     for (; i < n_in; ++i)
