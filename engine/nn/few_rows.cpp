@@ -32,11 +32,11 @@ inline __attribute__((always_inline)) void load(Lanes<kWidth>& lanes, const floa
   std::memcpy(&lanes, from, sizeof(lanes));
 }
 
-// With several rows the computation delays the processor's own loads, so data is prefetched. With
-// one row prefetching slows it down.
-template <int kRows>
+// Computation delays the processor's own loads, so data is prefetched. With one row in registers of
+// 64 bytes there is too little of it, and prefetching slows it down.
+template <int kWidth, int kRows>
 inline __attribute__((always_inline)) void prefetch(const float* from) {
-  if constexpr (kRows > 1) __builtin_prefetch(from);
+  if constexpr (kRows > 1 || kWidth < 16) __builtin_prefetch(from);
 }
 
 // Each output is the sum of this many partial sums, however wide the registers are, so that its
@@ -88,7 +88,7 @@ inline __attribute__((always_inline)) int64_t dots(const float* x, const float* 
         for (int o = 0; o < kOut; ++o) {
           const float* piece = w + (out + o) * n_in + first;
           load<kWidth>(weights[o], piece);
-          if (part == 0) prefetch<kRows>(piece + kOut * n_in);
+          if (part == 0) prefetch<kWidth, kRows>(piece + kOut * n_in);
         }
         for (int r = 0; r < kRows; ++r) {
           Lanes<kWidth> values;
@@ -131,7 +131,7 @@ inline __attribute__((always_inline)) void sums_of_rows(const float* x, const fl
           const float* piece = from + k * n_out + column;
           for (int part = 0; part < kParts; ++part)
             load<kWidth>(weights[k][part], piece + part * kWidth);
-          prefetch<kRows>(piece + kInputs * n_out);
+          prefetch<kWidth, kRows>(piece + kInputs * n_out);
         }
         for (int r = 0; r < kRows; ++r) {
           float* to = sums[r] + column;
