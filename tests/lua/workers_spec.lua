@@ -202,6 +202,17 @@ test("functions, their shared variables, recursion, C functions and modules", fu
   expect_equal(batch.viewed:size(1), 2)
 end)
 
+test("pairs, global or not, visits tables in order", function()
+  local own = pairs
+  local batch = in_worker(function()
+    local names = ""
+    for name in own { c = 1, a = 2, b = 3 } do names = names .. name end
+    for name in pairs { f = 1, d = 2, e = 3 } do names = names .. name end
+    return { names = names }
+  end)
+  expect_equal(batch.names, "abcdef")
+end)
+
 test("tensors are shared; tokenizers, data sets and image processors work there", function()
   local tensor, other = torch.zeros { 3 }, torch.ones { 2 }
   local tokenizer = redco.Tokenizer.from_pretrained "../cases/gpt2"
