@@ -49,7 +49,8 @@ test("partitions that cannot be", function()
   end
   expect_error(function() federated.partition(labels:float(), { n_clients = 2 }) end,
     "expected integer labels [examples], got float32 [600]")
-  expect_error(function() federated.partition(labels) end, "n_clients: expected an integer of at least 1, got nil")
+  expect_error(function() federated.partition(labels) end,
+    "n_clients: expected an integer of at least 1, got nil")
 end)
 
 local sgd = redco.optim.sgd { learning_rate = 0.5 }

@@ -152,8 +152,8 @@ class REDCO_API ScriptEngine {
 
 /// Adds the modules of a ScriptEngine to a LuaJIT state that the program created, until it is
 /// closed: `require "redco"` works in it from then on. Every C function of the state is then called
-/// through a wrapper that turns C++ exceptions into Lua errors, and the global `pairs` visits tables
-/// in the same order on all processes. Call it once per state; `console` may be null.
+/// through a wrapper that turns C++ exceptions into Lua errors, and the global `pairs` visits
+/// tables in the same order on all processes. Call it once per state; `console` may be null.
 REDCO_API void open_modules(lua_State* L, std::shared_ptr<Console> console);
 
 }  // namespace redco
