@@ -25,10 +25,10 @@ constexpr int prompt_descriptor = 3;
 using Variables = std::map<std::string, std::string>;
 
 /// Forks a process that has the standard streams and signals of a worker, and sets `worker`.
-/// Returns whether this is the new process. Until that starts a program, it may only call what is
-/// safe in a signal handler, if this process has threads. With the prompt it keeps this process'
-/// standard input and process group, since only that group may read from the terminal. Throws Error
-/// if there can be no process.
+/// Returns true in the new process. If this process has threads, the new one may only call
+/// functions that are safe in a signal handler, until it starts a program. The worker with the
+/// prompt keeps this process' standard input and process group, since only that group may read from
+/// the terminal. Throws Error if no process can be started.
 bool fork_worker(bool has_prompt, WorkerProcess& worker);
 
 /// The processes of a run's first attempt, forked before the launcher has threads. LibTorch's start
