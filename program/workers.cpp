@@ -43,7 +43,7 @@ std::vector<char*> pointers(std::vector<std::string>& words) {
   return result;
 }
 
-// Starts `command` in a process of its own.
+// Starts `command` as a new process.
 WorkerProcess start(const std::vector<std::string>& command, const Variables& variables,
                     const sigset_t& blocked) {
   auto entries = environment(variables);

@@ -134,9 +134,10 @@ void push_keys(lua_State* L, int table) {
 }
 
 // Makes the iterator of `pairs`: it visits the keys in the list `keys`, or 1 to n without it. It is
-// written in Lua because LuaJIT does not compile calls of C functions. `pairs` must never return
-// `next`: LuaJIT replaces the instruction of a loop that gets now one, now the other, which makes a
-// loop that runs meanwhile endless (the bug that LuaJIT's commits 119fd1fa and 27f169c6 mend).
+// written in Lua because LuaJIT does not compile calls of C functions. It is never `next`: if a
+// loop gets `next` first and another function later, LuaJIT rewrites the loop's instruction, and
+// the outer runs of a recursive loop may then never end. LuaJIT's commits 119fd1fa and 27f169c6 fix
+// such errors, but Debian 12's version has neither.
 constexpr const char* make_iterator = R"(
 local rawget = rawget
 return function(t, n, keys)

@@ -1,5 +1,6 @@
 --- Reads the trailing table of named arguments of a function written in Lua.
 local fail = require "redco.fail"
+local names_of = require "redco.names_of"
 local native = require "redco.native"
 
 local function is_known(known, key)
@@ -7,10 +8,7 @@ local function is_known(known, key)
 end
 
 local function refuse(where, known, key)
-  local names = {}
-  for name in pairs(known.defaults) do names[#names + 1] = name end
-  for name in pairs(known.optional) do names[#names + 1] = name end
-  table.sort(names)
+  local names = names_of(known.defaults, known.optional)
   local near = native.nearest(tostring(key), names)
   fail("%s: unknown argument '%s'; %s", where, tostring(key), near
     and ("did you mean '%s'?"):format(near) or "expected one of " .. table.concat(names, ", "))

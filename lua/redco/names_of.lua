@@ -1,6 +1,9 @@
---- Returns the list of a table's keys, in the order of `pairs`.
-return function(t)
-  local list = {}
-  for name in pairs(t) do list[#list + 1] = name end
-  return list
+--- Returns the sorted list of the names in tables.
+return function(...)
+  local names = {}
+  for _, t in ipairs { ... } do
+    for name in pairs(t) do names[#names + 1] = name end
+  end
+  table.sort(names)
+  return names
 end

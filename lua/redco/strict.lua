@@ -1,5 +1,6 @@
 --- Modules in which an unknown name is an error, not nil.
 local fail = require "redco.fail"
+local names_of = require "redco.names_of"
 local native = require "redco.native"
 
 local few = 12
@@ -8,9 +9,7 @@ local few = 12
 return function(name, module)
   if getmetatable(module) then return module end
   return setmetatable(module, { __index = function(_, key)
-    local names = {}
-    for known in next, module do names[#names + 1] = tostring(known) end
-    table.sort(names)
+    local names = names_of(module)
     local near = native.nearest(tostring(key), names)
     local advice = native.advice_on_field(tostring(key))
     if advice ~= "" then fail("%s has no '%s'%s", name, tostring(key), advice) end

@@ -2,6 +2,7 @@
 ---   keys: by name {default, kind}; a default of `none` is null. Kinds are the functions below.
 ---   only: by name the one supported value, `none` for null
 local fail = require "redco.fail"
+local names_of = require "redco.names_of"
 local native = require "redco.native"
 local nulls = require "redco.models.nulls"
 
@@ -70,10 +71,7 @@ local function check_unknown(facts, key, value, where)
   if key:sub(1, 1) == "_" then return end
   -- A later version's switch that is off does not change the numbers.
   if value == false then return end
-  local names = {}
-  for name in pairs(facts.keys) do names[#names + 1] = name end
-  for name in pairs(facts.only) do names[#names + 1] = name end
-  local near = native.nearest(key, names)
+  local near = native.nearest(key, names_of(facts.keys, facts.only))
   fail("%s: unknown key '%s' of %s%s", where, key, facts.class_name,
     near and ("; did you mean '%s'?"):format(near) or "")
 end

@@ -1,5 +1,6 @@
 --- Completes and checks configurations, from scripts and from `config.json`.
 local fail = require "redco.fail"
+local names_of = require "redco.names_of"
 local native = require "redco.native"
 local nulls = require "redco.models.nulls"
 
@@ -22,7 +23,7 @@ local unsupported = {
 }
 
 -- The set of the keys of the family itself.
-local function names_of(family)
+local function keys_of(family)
   local names = {}
   for _, list in ipairs { family.defaults, family.only or {}, family.aliases or {} } do
     for name in pairs(list) do names[name] = true end
@@ -51,7 +52,7 @@ local function check_layer_types(family, c, is_known)
 end
 
 local function refuse_unsupported(family, c)
-  local known = names_of(family)
+  local known = keys_of(family)
   for key, neutral in pairs(unsupported) do
     if c[key] ~= nil and c[key] ~= neutral and not known[key] then
       local value = type(c[key]) == "table" and "" or " = " .. tostring(c[key])
@@ -71,12 +72,11 @@ local function refuse_unsupported(family, c)
 end
 
 local function refuse_unknown(family, given)
-  local known, names = names_of(family), {}
+  local known = keys_of(family)
   for name in pairs(common) do known[name] = true end
-  for name in pairs(known) do names[#names + 1] = name end
   for key in pairs(given) do
     if not known[key] then
-      local near = native.nearest(tostring(key), names)
+      local near = native.nearest(tostring(key), names_of(known))
       fail("%s: unknown key '%s' in the configuration%s", family.model_type, tostring(key),
         near and ("; did you mean '%s'?"):format(near) or "")
     end

@@ -1,4 +1,5 @@
 --- Reads the series of numbers in a metrics.jsonl.
+local names_of = require "redco.names_of"
 local native = require "redco.native"
 
 local series = {}
@@ -53,8 +54,7 @@ local function sorted_names(all)
   local function rank(name)
     return name == "loss" and 1 or name:find "^eval_" and 2 or 3
   end
-  local names = {}
-  for name in pairs(all) do names[#names + 1] = name end
+  local names = names_of(all)
   table.sort(names, function(a, b)
     if rank(a) ~= rank(b) then return rank(a) < rank(b) end
     return a < b
