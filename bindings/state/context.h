@@ -10,6 +10,7 @@
 #include <ATen/core/Generator.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <lua.hpp>
@@ -69,6 +70,7 @@ struct Context : std::enable_shared_from_this<Context> {
   /// Bytes of tensors created since the collector last advanced for them; see collector.h.
   struct TensorDebt {
     int64_t cpu = 0;
+    std::chrono::steady_clock::time_point cpu_pause_end;  ///< before it, a little debt can wait
     int64_t gpu = 0;
     int64_t gpu_uncollected = 0;  ///< since collect_before_backward last collected
     /// The memory of the GPU that a step is planned for; 0 if none is.
