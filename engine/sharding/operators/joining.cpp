@@ -12,9 +12,25 @@ namespace {
 
 int64_t joined_dim(const Call& call, int64_t n_dims) { return call.dims("dim", n_dims)->front(); }
 
-// Values are only moved, so the inputs may all be partial together.
+// Whether partial sums would be joined with whole tensors.
+bool mixes_sums(const Call& call) {
+  return std::ranges::any_of(Mesh::dims, [&](Mesh::Dim dim) {
+    auto has = [&](auto test) {
+      return std::ranges::any_of(call.tensors,
+                                 [&](const auto& each) { return test(each.placements[dim]); });
+    };
+    return has([](const Placement& each) { return each.is_partial(); }) &&
+           has([](const Placement& each) { return each.is_replicated(); });
+  });
+}
+
+// Values are only moved, so the inputs may all be partial together. A sum that is joined with whole
+// tensors is reduced before, while it is smaller; under sequence parallelism a reduce-scatter of the
+// result may follow, which sends less.
 Plan moved(const Call& call, Factors factors) {
-  if (call.tensors.size() < 64) factors.linear = {(uint64_t{1} << call.tensors.size()) - 1};
+  bool keeps_sums = call.mesh->sequence_parallel() || !mixes_sums(call);
+  if (keeps_sums && call.tensors.size() < 64)
+    factors.linear = {(uint64_t{1} << call.tensors.size()) - 1};
   factors.only_moves = true;
   return plan_by_factors(call, factors);
 }
