@@ -115,8 +115,7 @@ if o.instance_prompt ~= "" then
   end)
 end
 
-local ckpt, info
-if o.resume then ckpt, info = deployer:load_last_ckpt() end
+local ckpt, info = unpack(o.resume and { deployer:load_last_ckpt() } or {})
 
 -- The autoencoder of a new pipeline comes first: mean square error, and little of the divergence.
 if is_new and not ckpt then
@@ -150,6 +149,7 @@ local trainer = redco.Trainer {
   deployer = deployer, collate_fn = collate_fn, optimizer = optimizer,
   params = ckpt and ckpt.params or pipeline.params, opt_state = ckpt and ckpt.opt_state,
   last_ckpt_info = info, compute_dtype = o.compute_dtype, lr_schedule_fn = schedule,
+  params_sharding_rules = pipeline.params_sharding_rules,
   loss_fn = function(rng, _, params, batch, is_training)
     if o.random_flip then
       batch.pixel_values = redco.augment.random_horizontal_flip(batch.pixel_values, { rng = rng })

@@ -15,9 +15,11 @@ local n_processes = tonumber(os.getenv "WORLD_SIZE")
 -- and moves in place of that of what was looked up.
 local batch_size = n_processes
 
---- Trains a model of this folder; returns a function that makes a step, and the trainer.
-local function prepare(name, options, train_step_fn, compute_dtype)
+--- Trains a model of this folder; returns a function that makes a step, and the trainer. `more`:
+--- train_step_fn, compute_dtype, has_rules.
+local function prepare(name, options, more)
   options.seed, options.verbose = 7, false
+  more = more or {}
   local deployer = redco.Deployer(options)
   local task = require(name)(torch.Generator(5), {
     n_examples = batch_size, dtype = "float32", dropout = 0, n_kv_heads = 2,
@@ -28,8 +30,9 @@ local function prepare(name, options, train_step_fn, compute_dtype)
   if task.is_frozen then optimizer = redco.optim.freeze(optimizer, task.is_frozen) end
   local trainer = redco.Trainer {
     deployer = deployer, params = task.params, collate_fn = task.collate_fn,
-    loss_fn = task.loss_fn, optimizer = optimizer, train_step_fn = train_step_fn,
-    compute_dtype = compute_dtype,
+    loss_fn = task.loss_fn, optimizer = optimizer, train_step_fn = more.train_step_fn,
+    compute_dtype = more.compute_dtype,
+    params_sharding_rules = more.has_rules and task.params_sharding_rules or nil,
   }
   return function()
     trainer:train {
@@ -210,6 +213,41 @@ for _, name in ipairs(on_two) do
   end)
 end
 
+-- A UNet by its rules: per picture there are 64 places with 16 channels outside, and 16 places with
+-- 32 inside. The second of two convolutions, and the last products of attention and feed-forward,
+-- sum parts.
+local function of_unet()
+  local outer, inner = batch_size * 64 * 16 * number, batch_size * 16 * 32 * number
+  local time = 64 * number
+  return {
+    { "all_reduce", 3, outer, "outputs of residual blocks" },
+    { "all_reduce", 5, inner, "the same inside" },
+    { "all_reduce", 3, 2 * outer, "gradients of their inputs: 16, 32 and 48 channels" },
+    { "all_reduce", 5, 6 / 5 * inner, "the same inside: 16, 32, 32, 48 and 64 channels" },
+    { "all_reduce", 3 * 3, outer, "attention to itself, attention to the text, feed-forward" },
+    { "all_reduce", 3, inner, "the same inside" },
+    { "all_reduce", 3 * 3, outer, "gradients of their inputs" },
+    { "all_reduce", 3, inner, "the same inside" },
+    { "all_reduce", 1, time, "the output of the time's layers" },
+    { "all_reduce", 8, time, "its gradient, from each residual block" },
+  }
+end
+
+if n_processes == 2 then
+  local function sent_by_unet(has_rules)
+    local step, trainer = prepare("unet", { n_model_shards = 2 }, { has_rules = has_rules })
+    step()
+    return traffic.sent("mp", step), #tree.leaves(trainer.params)
+  end
+  test("unet on 1x2, by its rules half the bytes", function()
+    local by_rules, n_params = sent_by_unet(true)
+    traffic.expect_only(by_rules, total(of_unet(), of_norms { n_gradients = n_params }))
+    local n_bytes = 0
+    for _, sent in pairs(sent_by_unet(false)) do n_bytes = n_bytes + sent.bytes end
+    assert(n_bytes > 2 * by_rules.all_reduce.bytes, n_bytes)
+  end)
+end
+
 --- What data parallelism adds to the gradients.
 local function of_split_batch(name)
   local rows = {
@@ -247,7 +285,7 @@ end
 
 for _, name in ipairs(n_processes == 2 and { "gpt", "llama", "t5" } or {}) do
   test(name .. " in bfloat16 on 1x2", function()
-    local step = prepare(name, { n_model_shards = 2 }, nil, "bfloat16")
+    local step = prepare(name, { n_model_shards = 2 }, { compute_dtype = "bfloat16" })
     step()
     local count, bytes = unpack(total(tensor_parallel[name](unpack(models[name]))).all_reduce)
     -- The norms' weights send nothing: their gradients are made of gradients that were reduced.
@@ -259,7 +297,7 @@ end
 
 if n_processes == 2 then
   test("gpt in bfloat16 on 2x1", function()
-    local step, trainer = prepare("gpt", {}, nil, "bfloat16")
+    local step, trainer = prepare("gpt", {}, { compute_dtype = "bfloat16" })
     step()
     local params, summed, n_summed = trainer.params, 0, 0
     for path, param in pairs(params) do  -- biases, and the embedding of positions
@@ -396,11 +434,12 @@ for _, layout in ipairs {
   local title, group, options = unpack(layout)
   test("AdamW with clipping, " .. title, function()
     local found
-    local step = prepare("llama", options, function(_, trainer, _, defaults)
+    local function train_step_fn(_, trainer, _, defaults)
       local gradients = tree.map(function(param) return param * 0.5 end, trainer.params)
       found = traffic.sent(group, function() defaults.apply_gradients(gradients) end)
       return {}
-    end)
+    end
+    local step = prepare("llama", options, { train_step_fn = train_step_fn })
     step()
     traffic.expect_only(found, total(of_norms(models.llama)))
   end)

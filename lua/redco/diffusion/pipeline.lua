@@ -177,6 +177,8 @@ function pipeline.new(class_name, classes, parts, config)
     if is_model[name] then p.params[name] = part.params end
   end
   p.scheduler_config = schedulers.corrected(class_name, p.scheduler_config)
+  local rules_of = p.denoiser.family.sharding_rules
+  p.params_sharding_rules = rules_of and rules_of(p.denoiser.params, kind.model .. ".") or {}
   function p.tokenize(prompts, options) return kind.says.tokenize(p, prompts, options) end
   if kind.texts then
     function p.encode_text(params, batch, options) return text.encode(p, params, batch, options) end

@@ -5,6 +5,7 @@ local blocks = require "redco.models.blocks"
 local config = require "redco.diffusion.config"
 local fail = require "redco.fail"
 local layers = require "redco.diffusion.layers"
+local names_of = require "redco.names_of"
 local nn = require "redco.nn"
 local plan_of = require "redco.diffusion.unet_plan"
 local time_of = require "redco.diffusion.unet_time"
@@ -152,5 +153,21 @@ local function new_forward(c)
 end
 
 function unet.new_functions(c) return { forward = new_forward(c) } end
+
+-- Layers that write to the stream between blocks, or read it alone. Whole, they keep the stream
+-- whole, so that a residual block sends no more than the sum of its outputs.
+local of_stream = { "conv_in", "proj_in", "proj_out", "conv_shortcut", "downsamplers.0.conv",
+  "upsamplers.0.conv", "conv_out" }
+
+--- Returns the rules of params_sharding_rules for parameters whose names begin with `prefix`.
+function unet.sharding_rules(params, prefix)
+  local names, rules = table.concat(names_of(params), "\n"), {}
+  for _, layer in ipairs(of_stream) do
+    if names:find(layer .. ".weight", 1, true) then
+      rules[#rules + 1] = { prefix .. "*" .. layer .. ".*", "replicate" }
+    end
+  end
+  return rules
+end
 
 return unet
