@@ -25,8 +25,8 @@ bool mixes_sums(const Call& call) {
 }
 
 // Values are only moved, so the inputs may all be partial together. A sum that is joined with whole
-// tensors is reduced before, while it is smaller; under sequence parallelism a reduce-scatter of the
-// result may follow, which sends less.
+// tensors is reduced before, while it is smaller; under sequence parallelism a reduce-scatter of
+// the result may follow, which sends less.
 Plan moved(const Call& call, Factors factors) {
   bool keeps_sums = call.mesh->sequence_parallel() || !mixes_sums(call);
   if (keeps_sums && call.tensors.size() < 64)
