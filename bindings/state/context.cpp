@@ -30,6 +30,9 @@ std::string text_of(const std::exception& error) {
     static const bool trace = std::getenv("REDCO_TRACE") != nullptr;
     if (trace) return torch_error->what();
     std::string text = torch_error->what_without_backtrace();
+    // Before the message of a failed allocation are LibTorch's file, line and condition.
+    if (size_t message = text.find("DefaultCPUAllocator: "); message != std::string::npos)
+      text.erase(0, message);
     // LibTorch appends pages about registered backends to the error of a missing kernel.
     return text.substr(0, text.find(". This could be because the operator doesn't exist for this"));
   }
@@ -360,7 +363,7 @@ ScriptError take_error(lua_State* L) {
   if (lua_isstring(L, -1)) {
     message = lua_tostring(L, -1);
   } else {
-    message = "an error that is " + describe(L, lua_gettop(L)) + ", not a text";
+    message = "an error value that is not text: " + describe(L, lua_gettop(L));
     if (luaL_getmetafield(L, -1, "__tostring")) {
       lua_pushvalue(L, -2);
       if (lua_pcall(L, 1, 1, 0) == 0 && lua_isstring(L, -1)) message = lua_tostring(L, -1);

@@ -70,7 +70,8 @@ constexpr Habit names[] = {
 
 // Names of fields of this library that are elsewhere, or under another name.
 constexpr Habit fields[] = {
-    {"nn|functional", R"(layers are in redco.nn: local nn = require("redco").nn)"},
+    {"nn", R"(layers are in redco.nn: local nn = require("redco").nn)"},
+    {"functional", "functions such as relu and softmax are in redco.torch, losses in redco.nn"},
     {"optim", "optimizers are in redco.optim"},
     {"utils", "data sets are in redco.data"},
     {"Sequential|sequential|ModuleList",

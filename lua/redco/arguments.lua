@@ -23,7 +23,8 @@ local function arguments(where, defaults, optional)
   return function(given)
     if given == nil then return defaults end
     if type(given) ~= "table" then
-      fail("%s: expected a table of named arguments, got %s", where, type(given))
+      fail("%s: expected a table of named arguments (%s), got %s", where,
+        table.concat(names_of(known.defaults, known.optional), ", "), type(given))
     end
     local all = {}
     for key, value in pairs(defaults) do all[key] = value end

@@ -130,13 +130,13 @@ TEST_CASE("error values of every kind arrive, also those that cannot be told") {
     return std::string(failure([&] { engine.run_string(code, "piece"); }).what());
   };
   CHECK(text("error(42)") == "piece:1: 42");
-  CHECK(text("error()") == "an error that is nil, not a text");
-  CHECK(text("error({ 1, code = 2 })") == "an error that is table {1, code = 2}, not a text");
+  CHECK(text("error()") == "an error value that is not text: nil");
+  CHECK(text("error({ 1, code = 2 })") == "an error value that is not text: table {1, code = 2}");
   CHECK(text("error(setmetatable({}, { __tostring = function() return 'told' end }))") == "told");
   CHECK(text("error(setmetatable({}, { __tostring = function(e) error(e) end }))") ==
-        "an error that is table {}, not a text");
+        "an error value that is not text: table {}");
   CHECK(text("error(setmetatable({}, { __tostring = function() return {} end }))") ==
-        "an error that is table {}, not a text");
+        "an error value that is not text: table {}");
   CHECK(has(text("local function f() return 1 + f() end f()"), "stack overflow"));
   CHECK(has(text("error(require('redco.torch').ones { 2 })"), "1"));
   CHECK(text("local s = 'not closed") == "piece:1: unfinished string near '<eof>'");

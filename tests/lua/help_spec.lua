@@ -93,6 +93,7 @@ test("words: entries with them in their names, arguments and texts", function()
   expect_found("learning rate", "there is no help for 'learning rate'; these mention it:",
     "redco.optim.adamw", "Deployer:get_lr_schedule_fn")
   expect_found("loss_fn", "Model.loss_fn", "redco.Trainer")
+  expect_found("gradient clipping", "redco.optim.clip_by_global_norm")
   expect_found("tokenizer chat", "Tokenizer:apply_chat_template")
   expect_found("global_norm", "redco.optim.clip_by_global_norm")
   expect_equal(help.search "no such words at all", nil)

@@ -434,4 +434,11 @@ test("all stored cases are compared", function()
   end
 end)
 
+test("distributions of numbers alone are float32 on the CPU", function()
+  local d = redco.distributions.Normal(1, 2)
+  expect_equal(d:log_prob(torch.tensor(1.0, { dtype = "float32" })):item(),
+    torch.tensor(-math.log(2) - 0.5 * math.log(2 * math.pi), { dtype = "float32" }):item())
+  expect_equal(d:sample({ rng = torch.Generator(1) }).dtype, "float32")
+end)
+
 testing.finish()

@@ -259,6 +259,12 @@ test("arguments of a model's functions", function()
     "models.generate: inputs is a table such as { input_ids = ids }, got Tensor int64[1, 2]")
   expect_mistake(function() model.generate(model.params, { input_ids = ids[0] }) end,
     "inputs.input_ids: expected [batch, length], got Tensor int64[2]; ids:unsqueeze(0)")
+  expect_mistake(function() model(model.params, { input_ids = { { 1, 2 } } }) end,
+    "inputs.input_ids: expected a Tensor, got table {{...}}; torch.tensor makes one")
+  expect_mistake(function() model.loss(model.params, { input_ids = ids, labels = { 1 } }) end,
+    "model.loss: inputs.labels: expected a Tensor, got table {1}")
+  expect_mistake(function() model(model.params, { 1, 2 }) end,
+    "inputs is a table such as { input_ids = ids }, got table {1, 2}")
   expect_mistake(function()
     redco.Trainer { deployer = regression.deployer { seed = 7 }, params = model,
       collate_fn = function() end, loss_fn = model.loss_fn, optimizer = optim.sgd {

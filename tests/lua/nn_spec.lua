@@ -477,7 +477,7 @@ for name, maker in pairs(makers) do
     expect_error(function() maker.call { generatr = torch.Generator(1) } end, "nn_spec.lua:",
       ("nn.%s: unknown argument 'generatr'; did you mean 'generator'?"):format(name))
     expect_error(function() maker.call(5) end,
-      "nn_spec.lua:", "expected a table of named arguments")
+      "nn_spec.lua:", "expected a table of named arguments (")
   end)
 end
 

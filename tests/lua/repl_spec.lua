@@ -157,7 +157,7 @@ test("an error has its place, and the user's frames where there are several", fu
     "redco.tree.map(function() error 'in it' end, { 1 })")
   assert(traceback and not traceback:find "redco/", traceback)
   assert(answer("torch.zeros{2}:matmul(torch.zeros{3})").message:find "^stdin:1: Tensor:matmul")
-  expect_message("an error that is table {code = 3}, not a text", "error { code = 3 }")
+  expect_message("an error value that is not text: table {code = 3}", "error { code = 3 }")
 end)
 
 test("globals named as Lua's own break nothing but the user's", function()

@@ -75,7 +75,9 @@ Returns `count` rows, drawn with replacement, as a tree of tensors [count, ...].
 equal on all processes, as of `Deployer:gen_rng`, gives the same rows on all.]],
 function(self, count, options)
   local o = sample(options)
-  if not o.generator then fail "ReplayBuffer:sample: the generator is missing" end
+  if not o.generator then
+    fail "ReplayBuffer:sample: the argument 'generator' is missing, such as torch.Generator(seed)"
+  end
   if self.size == 0 then fail "ReplayBuffer:sample: the buffer is empty: add rows first" end
   check_integer("ReplayBuffer:sample", "count", count, 1)
   local places = torch.randint(self.size, { count }, { generator = o.generator })

@@ -40,14 +40,12 @@ end
 
 function distribution.is(value) return getmetatable(value) == meta end
 
---- Returns the parameters as tensors of one shape: each is a tensor or a number, one at least a
---- tensor.
+--- Returns the parameters as tensors of one shape: each is a tensor or a number. Numbers alone are
+--- float32 on the CPU.
 function distribution.broadcast(where, names, ...)
   local values, like = { ... }, nil
   for _, value in ipairs(values) do like = like or torch.is_tensor(value) and value or nil end
-  if not like then
-    fail("%s: expected a tensor as %s", where, table.concat(names, " or "))
-  end
+  like = like or { dtype = "float32" }
   for i, name in ipairs(names) do
     local value = values[i]
     if type(value) == "number" then
@@ -92,7 +90,8 @@ local draw = arguments("Distribution:sample", { sample_shape = {} }, { "rng" })
 local function drawn(self, method, options, f)
   local o = draw(options)
   if not o.rng then
-    fail("Distribution:%s: it needs rng, the Generator that loss_fn is given", method)
+    fail("Distribution:%s: it needs rng, the Generator that loss_fn is given, or "
+      .. "torch.Generator(seed)", method)
   end
   return f(o.sample_shape, o.rng)
 end

@@ -12,9 +12,15 @@ local function words_of(text)
   return (text:lower():gsub("[%s_]+", " "))
 end
 
+-- "clip" of "clipping", which also finds "clips".
+local function stem_of(word)
+  if #word < 6 then return word end
+  return (word:gsub("ing$", ""):gsub("([bdgmnprt])%1$", "%1"))
+end
+
 local function has_all(text, words)
   for word in words:gmatch "%S+" do
-    if not text:find(word, 1, true) then return false end
+    if not text:find(stem_of(word), 1, true) then return false end
   end
   return true
 end

@@ -32,7 +32,8 @@ function meta.__index(self, key)
 end
 
 function meta.__tostring(self)
-  return ("Environment(%s, %.0f copies)"):format(self.name, self.n_envs)
+  return ("Environment(%s, %.0f %s)"):format(self.name, self.n_envs,
+    self.n_envs == 1 and "copy" or "copies")
 end
 
 local function numbers_of(t)
