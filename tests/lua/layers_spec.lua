@@ -405,7 +405,7 @@ test("wrong arguments of distributions are errors of the line that called", func
   local normal = distributions.Normal(torch.zeros { 2 }, 1)
   local bits = distributions.Bernoulli { logits = torch.zeros { 2 } }
   for _, case in ipairs {
-    { function() distributions.Normal(1, 2) end, "expected a tensor" },
+    { function() distributions.Normal("a", 2) end, "expected a tensor" },
     { function() distributions.Normal(torch.zeros { 2 }, "1") end, "scale" },
     { function() distributions.Normal(torch.tensor { 1, 2 }, 1) end, "int64" },
     { function() distributions.Normal(torch.zeros { 2 }, torch.ones { 3 }) end, "2", "3" },
