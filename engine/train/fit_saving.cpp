@@ -148,7 +148,7 @@ void Fit::give_up(int signal) {
       text += "; of several processes none has saved";
     } else if (!deployer_.workdir().empty()) {
       write({"last"}, false, false);  // without a hook: this is not the training thread
-      text += "; " + deployer_.ckpts_dir() + "/last is where it goes on";
+      text += "; its checkpoint is " + deployer_.ckpts_dir() + "/last";
     }
   } catch (const std::exception& error) {
     text += std::string("; no checkpoint was written: ") + error.what();
@@ -163,7 +163,7 @@ void Fit::stop(const Stopping::Reason& reason) {
   std::string text = end_by(reason.signal);
   if (!deployer_.workdir().empty()) {
     save({"last"}, false, false);
-    text += "; " + deployer_.ckpts_dir() + "/last is where it goes on";
+    text += "; its checkpoint is " + deployer_.ckpts_dir() + "/last";
   }
   throw Stopped(reason.signal, text);
 }

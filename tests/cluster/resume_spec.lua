@@ -126,7 +126,7 @@ for _, case in ipairs { { "TERM", 143, 2 }, { "USR1", 138, 1 } } do
       save_every = 100, signal_at = 2, signal = signal,
     })
     expect_code(code, actual, out, err)
-    program.expect_has(err, "ckpts/last is where it goes on")
+    program.expect_has(err, "its checkpoint is ")
     expect_equal(program.read(("%s/%s/%s/ckpts/last_ckpt.txt"):format(program.folder, stopped,
       name)), "last\n")
     assert(not exists(("%s/%s/result.safetensors"):format(stopped, name)))
