@@ -3,7 +3,7 @@ local redco = require "redco"
 local torch, nn, rl, tree = redco.torch, redco.nn, redco.rl, redco.tree
 
 local o = redco.options {
-  environment = "Pendulum-v1",  -- one with continuous actions
+  environment = "Pendulum-v1",  -- one with continuous actions, or a script that returns one
   workdir = "workdir",
   resume = false,  -- continue from the newest checkpoint of workdir, if there is one
   seed = 1, n_model_shards = 1, zero = 0,
@@ -22,7 +22,8 @@ local deployer = redco.Deployer {
   seed = o.seed, n_model_shards = o.n_model_shards, zero = o.zero, workdir = o.workdir }
 local ckpt, last = unpack(o.resume and { deployer:load_last_ckpt() } or {})
 local custom = ckpt and ckpt.custom_state or { epoch_idx = -1 }
-local env = rl.environment(o.environment, { seed = o.seed, state = custom.environment })
+local facts = o.environment:match "%.lua$" and dofile(o.environment) or o.environment
+local env = rl.environment(facts, { seed = o.seed, state = custom.environment })
 if not env.action_low then error(o.environment .. " has discrete actions: use ppo.lua", 0) end
 local low, high = torch.tensor(env.action_low):float(), torch.tensor(env.action_high):float()
 local middle, range = (high + low) / 2, (high - low) / 2

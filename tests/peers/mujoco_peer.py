@@ -2,6 +2,7 @@
 
 mujoco_peer.py REDCO_LUA
 """
+import os
 import pathlib
 import subprocess
 import sys
@@ -14,11 +15,13 @@ from safetensors.numpy import load_file
 
 [library] = pathlib.Path(mujoco.__file__).parent.glob("libmujoco.so.*")
 model = pathlib.Path(gymnasium.__file__).parent / "envs/mujoco/assets/half_cheetah.xml"
-script = pathlib.Path(__file__).parent / "mujoco_steps.lua"
+here = pathlib.Path(__file__).resolve().parent
+example = here.parents[1] / "examples/reinforcement_learning/half_cheetah.lua"
 
 with tempfile.TemporaryDirectory() as folder:
-    subprocess.run([sys.argv[1], script, library, model, f"{folder}/steps.safetensors"], check=True,
-                   cwd=folder)
+    subprocess.run([sys.argv[1], here / "mujoco_steps.lua", example, f"{folder}/steps.safetensors"],
+                   check=True, cwd=folder,
+                   env={**os.environ, "MUJOCO_LIBRARY": str(library), "MUJOCO_MODEL": str(model)})
     steps = load_file(f"{folder}/steps.safetensors")
 env = gymnasium.make("HalfCheetah-v5").unwrapped
 n = env.model.nq

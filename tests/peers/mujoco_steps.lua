@@ -1,19 +1,11 @@
--- mujoco_steps.lua LIBRARY MODEL OUT: steps of a robot, HalfCheetah's rewards, for mujoco_peer.py.
+-- mujoco_steps.lua HALF_CHEETAH OUT: steps of this environment, an example, for mujoco_peer.py.
+-- MUJOCO_LIBRARY and MUJOCO_MODEL name files of MuJoCo and gymnasium.
 local redco = require "redco"
 local rl, torch = redco.rl, redco.torch
-local library, model, out = unpack(arg)
+local example, out = unpack(arg)
+local library, model = os.getenv "MUJOCO_LIBRARY", os.getenv "MUJOCO_MODEL"
 
-local env = rl.environment(rl.mujoco {
-  library = library, model = model, frame_skip = 5, max_episode_steps = 40,
-  step = function(before, after, actions, seconds)
-    local moved = after.positions:select(1, 0) - before.positions:select(1, 0)
-    return moved / seconds - 0.1 * actions:square():sum(1)
-  end,
-  observe = function(state)
-    return torch.cat({ state.positions:narrow(1, 1, state.positions:size(1) - 1),
-      state.velocities }, 1)
-  end,
-}, { n_envs = 3, seed = 1 })
+local env = rl.environment(dofile(example), { n_envs = 3, seed = 1 })
 local generator, kept = torch.Generator(2), {}
 kept.states = env.states:clone()
 for t = 0, 29 do

@@ -323,6 +323,24 @@ testing.test("reinforcement_learning: PPO learns in a few seconds", function()
   assert(last > first + 25, ("the mean return went from %g to %g"):format(first, last))
 end)
 
+testing.test("reinforcement_learning: DDPG in the environment of a script", function()
+  local path = scratch .. "/walk.lua"
+  local file = assert(io.open(path, "w"))
+  file:write [[return {
+    name = "Walk", observation_size = 1, action_low = { -1 }, action_high = { 1 },
+    max_episode_steps = 8,
+    start = function(uniform) return uniform(1) end,
+    step = function(states, actions)
+      local after = states + actions
+      return after, -after:abs():squeeze(1), after:squeeze(1):gt(5)
+    end,
+  }]]
+  file:close()
+  local steps = run("reinforcement_learning/ddpg.lua",
+    small_ddpg .. " --max-steps=3 --environment=" .. path)
+  assert(#steps == 3 and steps[3].episode_return < 0, #steps)
+end)
+
 testing.test("reinforcement_learning: what goes wrong", function()
   local ok, message = pcall(run, "reinforcement_learning/ddpg.lua", "--environment=CartPole-v1")
   assert(not ok and message:find "use ppo.lua", message)
