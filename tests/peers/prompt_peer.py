@@ -179,7 +179,7 @@ stdin:1: a Tensor has no 'nothing'
 > x y
 stdin:1: '=' expected near 'y'
 > error { 1 }
-an error that is table {1}, not a text
+an error value that is not text: table {1}
 > :x
 :x: there are :h and :q
 > 'after'
