@@ -13,7 +13,7 @@ there. Call its functions with a dot. Made by
     counts from the next call
   config: the contents of model_index.json
   params_sharding_rules: for a Trainer of `params` with n_model_shards: of a UNet they leave some
-    convolutions whole, 6 % of Stable Diffusion's parameters, and halve the bytes of a step; of a
+    convolutions whole, 12 % of Stable Diffusion's parameters, and halve the bytes of a step; of a
     transformer the list is empty]],
 
   ["Pipeline:__call"] = [[
