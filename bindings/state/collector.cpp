@@ -32,8 +32,9 @@ void work_off(lua_State* L, int64_t& debt, int64_t allowance) {
 void count_on_cpu(lua_State* L, int64_t bytes) {
   constexpr int64_t quantum = 1 << 20;
   auto& debt = context(L).tensor_debt;
-  debt.cpu += bytes;
-  if (debt.cpu < quantum) return;
+  debt.cpu_new += bytes;
+  if (debt.cpu_new < quantum) return;
+  debt.cpu += std::exchange(debt.cpu_new, 0);
   int64_t heap = int64_t{lua_gc(L, LUA_GCCOUNT, 0)} * 1024;
   auto start = std::chrono::steady_clock::now();
   if (start < debt.cpu_pause_end && debt.cpu < std::max(32 * quantum, 6 * heap)) return;

@@ -69,6 +69,7 @@ struct Context : std::enable_shared_from_this<Context> {
   std::atomic<std::thread::id> thread;
   /// Bytes of tensors created since the collector last advanced for them; see collector.h.
   struct TensorDebt {
+    int64_t cpu_new = 0;  ///< added to `cpu` when it is a megabyte
     int64_t cpu = 0;
     std::chrono::steady_clock::time_point cpu_pause_end;  ///< before it, a little debt can wait
     int64_t gpu = 0;

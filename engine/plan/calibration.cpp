@@ -41,12 +41,12 @@ std::vector<double> time_products(c10::Device device, c10::ScalarType dtype, int
   struct Layer {
     at::Tensor x, weight, y, d_x, d_weight;
   };
+  const at::Tensor x = at::randn({n_rows, width}, options),
+                   weight = at::randn({width, width}, options);
   std::vector<Layer> layers;
-  do {
-    at::Tensor x = at::randn({n_rows, width}, options);
-    at::Tensor weight = at::randn({width, width}, options);
-    layers.push_back({x, weight, at::empty_like(x), at::empty_like(x), at::empty_like(weight)});
-  } while (layers.size() * layers[0].weight.nbytes() < cache);
+  while (layers.size() * weight.nbytes() < cache)
+    layers.push_back(
+        {x.clone(), weight.clone(), at::empty_like(x), at::empty_like(x), at::empty_like(weight)});
   size_t turn = 0;
   return seconds_of_calls(device, seconds, [&] {
     Layer& layer = layers[turn++ % layers.size()];
