@@ -48,6 +48,7 @@ class CountingAllocator final : public c10::Allocator {
 
  private:
   static void release(void* data) {
+    if (data == nullptr) return;
     size_t bytes = 0;
     char* block = static_cast<char*>(data) - header;
     std::memcpy(&bytes, block, sizeof bytes);
