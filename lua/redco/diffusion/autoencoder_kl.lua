@@ -139,7 +139,7 @@ local function shared(c)
   local function attend(params, name, x, o)
     local y = layers.pixels_as_tokens(
       layers.group_norm(params, name .. ".group_norm", x, c.norm_num_groups, eps))
-    return x + layers.tokens_as_pixels(layers.attention(params, name, y, y, 1, nil, o), x)
+    return x + layers.tokens_as_pixels(layers.attention(params, name, y, nil, 1, nil, o), x)
   end
 
   return {

@@ -16,7 +16,7 @@ __call(self, params, sample [batch, channels, height, width], timesteps: number 
   encoder_hidden_states [batch, length, size], {train = false, rng = nil, text_embeds: Tensor = nil,
   time_ids: Tensor = nil, encoder_attention_mask: Tensor = nil, class_labels: Tensor = nil,
   timestep_cond: Tensor = nil, pooled_projections: Tensor = nil,
-  guidance: number or Tensor = nil}) -> like sample
+  guidance: number or Tensor = nil, cache: Cache = nil}) -> like sample
 Computes what a UNet or a transformer predicts of the noise in a sample. `timesteps` is a number or
 [batch]. A DiT has class_labels, int64 [batch], in place of encoder_hidden_states; the options but
 `train` and `rng` are those of a UNet, pooled_projections of Stable Diffusion 3 and Flux, and
@@ -27,7 +27,9 @@ guidance of Flux.
   class_labels: [batch], if the configuration has num_class_embeds
   timestep_cond: [batch, size], if it has time_cond_proj_dim
   pooled_projections: features of the text [batch, size], from `Pipeline.encode_text`
-  guidance: the guidance_scale, also [batch], if the configuration has guidance_embeds]],
+  guidance: the guidance_scale, also [batch], if the configuration has guidance_embeds
+  cache: a UNet's, from `redco.models.new_cache`: keeps the keys and values of the text for all
+    steps of a sampling]],
 
   ["Component.encode"] = [[
 encode(params, images [batch, channels, height, width]) -> mean [batch, size, h, w],

@@ -78,7 +78,7 @@ local function apply_block(c, params, name, x, conditions, o)
   local shift, scale, gate, shift_2, scale_2, gate_2 =
     patches.modulation(params, name .. ".norm1.linear", conditions, 6, o)
   local y = patches.norm(x, shift, scale)
-  y = layers.attention(params, name .. ".attn1", y, y, c.num_attention_heads, nil, o)
+  y = layers.attention(params, name .. ".attn1", y, nil, c.num_attention_heads, nil, o)
   x = x + gate * blocks.dropout(y, c.dropout, o)
   y = patches.feed_forward(params, name .. ".ff", patches.norm(x, shift_2, scale_2, c.norm_eps), o)
   return x + gate_2 * blocks.dropout(y, c.dropout, o)

@@ -2,6 +2,7 @@
 --- Shapes: B batch, C channels, H height, W width, E size of the time embedding.
 local adapter = require "redco.lora.adapter"
 local blocks = require "redco.models.blocks"
+local native = require "redco.native"
 local nn = require "redco.nn"
 local torch = require "redco.torch"
 
@@ -46,6 +47,14 @@ function layers.conv(params, name, x, stride, padding)
   local weight = params[name .. ".weight"]
   return torch.conv2d(x, weight, params[name .. ".bias"], stride or 1,
     padding or math.floor((weight:size(2) - 1) / 2))
+end
+
+--- A 1 x 1 convolution of pixels as tokens [B, H * W, C]. They stay in this order in memory, which
+--- the layers of tokens need.
+function layers.pointwise_conv(params, name, x)
+  adapter.refuse(params, name)
+  local weight = params[name .. ".weight"]:squeeze(-1):squeeze(-1)
+  return native.linear(x, weight, params[name .. ".bias"])
 end
 
 function layers.group_norm(params, name, x, groups, eps)
@@ -111,14 +120,21 @@ function layers.add_attention(add, name, size, n_memory, has_bias)
   layers.add_linear(add, name .. ".to_out.0", size, size)
 end
 
---- Attends from x [B, T, C] to memory [B, S, D]. `mask` is added to the scores.
+--- Attends from x [B, T, C] to itself, or to memory [B, S, D], whose keys and values o.cache keeps.
+--- `mask` is added to the scores.
 function layers.attention(params, name, x, memory, n_heads, mask, o)
   local function heads(part, from)
     return blocks.split_heads(blocks.linear(params, name .. part, from, o), n_heads)
   end
-  local y = blocks.attention(heads(".to_q", x), heads(".to_k", memory), heads(".to_v", memory),
-    { mask = mask }, o)
-  return blocks.linear(params, name .. ".to_out.0", y, o)
+  local function keys_and_values(from) return heads(".to_k", from), heads(".to_v", from) end
+  local k, v
+  if memory then
+    k, v = blocks.of_memory(o, name, function() return keys_and_values(memory) end)
+  else
+    k, v = keys_and_values(x)
+  end
+  return blocks.linear(params, name .. ".to_out.0",
+    blocks.attention(heads(".to_q", x), k, v, { mask = mask }, o), o)
 end
 
 return layers

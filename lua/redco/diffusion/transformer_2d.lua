@@ -43,30 +43,20 @@ local function apply_layer(params, name, x, text, mask, facts, o)
   local function attend(part, from, memory, own_mask)
     return layers.attention(params, name .. part, from, memory, facts.heads, own_mask, o)
   end
-  local y = norm ".norm1"
-  local sees_text = facts.sees_text_only
-  x = x + attend(".attn1", y, sees_text and text or y)
+  x = x + attend(".attn1", norm ".norm1", facts.sees_text_only and text or nil)
   x = x + attend(".attn2", norm ".norm2", text, mask)
   return x + feed_forward(params, name .. ".ff", norm ".norm3", o)
 end
 
 --- x: [B, C, H, W]; text: [B, T, D]; mask: nil or [B, 1, 1, T], added to the scores of the text.
 function transformer.apply(params, name, x, text, mask, facts, o)
+  local project = facts.is_linear and blocks.linear or layers.pointwise_conv
   local y = layers.group_norm(params, name .. ".norm", x, facts.groups, 1e-6)
-  if facts.is_linear then
-    y = blocks.linear(params, name .. ".proj_in", layers.pixels_as_tokens(y), o)
-  else
-    y = layers.pixels_as_tokens(layers.conv(params, name .. ".proj_in", y))
-  end
+  y = project(params, name .. ".proj_in", layers.pixels_as_tokens(y), o)
   for i = 0, facts.n_layers - 1 do
     y = nn.block(apply_layer, params, layer_name(name, i), y, text, mask, facts, o)
   end
-  if facts.is_linear then
-    y = layers.tokens_as_pixels(blocks.linear(params, name .. ".proj_out", y, o), x)
-  else
-    y = layers.conv(params, name .. ".proj_out", layers.tokens_as_pixels(y, x))
-  end
-  return x + y
+  return x + layers.tokens_as_pixels(project(params, name .. ".proj_out", y, o), x)
 end
 
 return transformer

@@ -18,6 +18,7 @@ local unet = {
   class_name = "UNet2DConditionModel",
   architecture = "UNet2DConditionModel",
   base_model_prefix = "unet",
+  accepts_cache = true,  -- of the keys and values of the text
   keys = {
     act_fn = { "silu", "text" },
     addition_embed_type = { none, "text" },
@@ -105,7 +106,7 @@ local function check_inputs(c, sample, text)
 end
 
 local call_options = arguments("unet", { train = false }, { "rng", "text_embeds", "time_ids",
-  "encoder_attention_mask", "class_labels", "timestep_cond" })
+  "encoder_attention_mask", "class_labels", "timestep_cond", "cache" })
 
 -- Returns what is added to the scores of the text: [B, 1, 1, T], or nil.
 local function text_mask(o, like)

@@ -3,6 +3,7 @@
 --- each other, the negative prompt's and the prompt's: so a batch that is split over processes
 --- stays so.
 local fail = require "redco.fail"
+local new_cache = require "redco.models.cache"
 local torch = require "redco.torch"
 
 local conditions = {}
@@ -55,8 +56,10 @@ function conditions.of(pipeline, params, batch, o, is_guided)
     states = conditions.paired(repeated(other, n), states)
     pooled = pooled and conditions.paired(repeated(other_pooled, n), pooled)
   end
-  return { states = states,
-    options = conditions.call(pipeline, pooled, nil, o.height, o.width, o.guidance_scale) }
+  local options = conditions.call(pipeline, pooled, nil, o.height, o.width, o.guidance_scale)
+  -- All steps see the same text.
+  if pipeline.denoiser.family.accepts_cache then options.cache = new_cache() end
+  return { states = states, options = options }
 end
 
 --- Returns the output for the prompt, moved away from that for the negative prompt. `rescale` is
