@@ -98,7 +98,7 @@ constexpr Habit fields[] = {
     {"zero_grad",
      "a Trainer makes the steps; in a loop, redco.value_and_grad returns new gradients"},
     {"parameters|state_dict", "parameters are a table: redco.tree.leaves(params) lists them"},
-    {"train|eval", "loss_fn has the argument is_training"},
+    {"train|eval", "models have no mode: loss_fn has the argument is_training"},
 };
 
 // Names that others have for arguments, an argument of the function here, and its use.

@@ -510,8 +510,8 @@ Creates a Trainer, which trains a tree of parameters in place.
     of a step, state.loss_scale that of the next one
   lr_schedule_fn: the learning rate to log if the optimizer does not report it; it does not affect
     training
-  accumulate_grad_batches: micro-batches of one optimizer step; the default is 1, or follows from
-    fit's global_batch_size
+  accumulate_grad_batches: micro-batches of one optimizer step (gradient accumulation); the default
+    is 1, or follows from fit's global_batch_size
   train_step_fn: train_step_fn(rng, state, batch, defaults) replaces the step. It calls
     defaults.value_and_grad(f) and defaults.apply_gradients(grads) and returns a table of metrics;
     its gradients are not multiplied by the scale. It may apply gradients several times, of other

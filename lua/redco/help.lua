@@ -77,23 +77,6 @@ there are none.]], function(x)
   return found
 end)
 
-local function near(x)
-  local candidates, seen, containing = require("redco.torch").operators(), {}, {}
-  for _, name in ipairs(registry.names()) do
-    candidates[#candidates + 1] = name
-    candidates[#candidates + 1] = name:match "[^.:]+$"
-  end
-  for _, name in ipairs(candidates) do
-    if name:lower():find(x:lower(), 1, true) and not seen[name] and #containing < 8 then
-      seen[name] = true
-      containing[#containing + 1] = name
-    end
-  end
-  local nearest = require("redco.native").nearest(x, candidates)
-  if nearest and not seen[nearest] then table.insert(containing, 1, nearest) end
-  return #containing > 0 and "; similar names: " .. table.concat(containing, ", ") or ""
-end
-
 help.search = registry.define("redco.help.search", [[
 search(query: string) -> string or nil
 Returns the list that `help` prints about a text that is no name: entries whose name, arguments or
@@ -105,7 +88,7 @@ local function text_about(x)
   local text = help.text(x)
   if text then return text end
   if type(x) ~= "string" then return "there is no help for " .. tostring(x) end
-  return help.search(x) or ("there is no help for '%s'%s"):format(x, near(x))
+  return help.search(x) or require "redco.reference.search".missing(x)
 end
 
 local function print_help(...)

@@ -136,7 +136,7 @@ test("help by name and by words, which may be long", function()
   expect_help("for _, name in ipairs { 'fit', 'adamw' } do help(name) end", "Trainer:fit(",
     "redco.optim.adamw")
   expect_equal(answer("1").is_help, nil)
-  expect_message("there is no help for quagga", "?quagga")
+  expect_message("there is no help for 'quagga'", "?quagga")
 end)
 
 test("an error has its place, and the user's frames where there are several", function()
@@ -257,7 +257,7 @@ test("? finds values, names, and methods of a value's class", function()
   assert(answer("?some:sum").text:find "sum%(")
   assert(answer("?some:item").text:find "item%(")
   assert(answer("?").text:find "?NAME", 1, true)
-  expect_message("there is no help for nothing.at_all", "?nothing.at_all")
+  expect_message("there is no help for 'nothing.zzqqzz'", "?nothing.zzqqzz")
 end)
 
 test("names are completed: globals, fields, methods, operators", function()

@@ -1,4 +1,5 @@
 --- Finds entries of the reference by words in their names, arguments and texts.
+local native = require "redco.native"
 local registry = require "redco.registry"
 local surface = require "redco.reference.surface"
 local wrap_lines = require "redco.reference.wrap"
@@ -18,11 +19,21 @@ local function stem_of(word)
   return (word:gsub("ing$", ""):gsub("([bdgmnprt])%1$", "%1"))
 end
 
+-- Words of questions, such as "how do I save a model".
+local empty = {}
+for word in ("a an and are can do does for how i in is my of on the to use what with"):gmatch "%S+" do
+  empty[word] = true
+end
+
 local function has_all(text, words)
+  local has_any = false
   for word in words:gmatch "%S+" do
-    if not text:find(stem_of(word), 1, true) then return false end
+    if not empty[word] then
+      if not text:find(stem_of(word), 1, true) then return false end
+      has_any = true
+    end
   end
-  return true
+  return has_any
 end
 
 -- Returns how well an entry fits, 1 for the best; nil if it does not.
@@ -105,6 +116,27 @@ function search.text(query)
       "  ", "      ")
   end
   return table.concat(lines, "\n")
+end
+
+--- Returns the answer to a query that nothing fits: similar names of the reference and of operators,
+--- those of the last part of a dotted name.
+function search.missing(query)
+  local last = query:match "([^.:]+)[.:]*$" or query
+  local candidates, seen, similar = require "redco.torch".operators(), {}, {}
+  for _, name in ipairs(registry.names()) do
+    candidates[#candidates + 1] = name
+    candidates[#candidates + 1] = name:match "[^.:]+$"
+  end
+  for _, name in ipairs(candidates) do
+    if name:lower():find(last:lower(), 1, true) and not seen[name] and #similar < 8 then
+      seen[name] = true
+      similar[#similar + 1] = name
+    end
+  end
+  local nearest = native.nearest(last, candidates)
+  if nearest and not seen[nearest] then table.insert(similar, 1, nearest) end
+  return ("there is no help for '%s'%s"):format(query,
+    #similar > 0 and "; similar names: " .. table.concat(similar, ", ") or "")
 end
 
 return search

@@ -126,7 +126,7 @@ local function answer_command(command)
   for _, subject in ipairs(members.subjects(name)) do text = text or help.text(subject) end
   text = text or help.search(name)
   return { text = text, is_help = true,
-    message = not text and "there is no help for " .. name or nil }
+    message = not text and require "redco.reference.search".missing(name) or nil }
 end
 
 -- Explains once that a local variable ends with its chunk.
